@@ -1,7 +1,7 @@
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { isMainThread, parentPort, workerData } from 'node:worker_threads';
-import { COMPARISON } from './difference/schema/comparison-messages.ts';
-import { DEFAULT_STATE_DIR } from './state-dir.ts';
+import { COMPARISON } from './difference/schema/comparison-thread.ts';
+import { DEFAULT_STATE_DIR } from './process/state-dir.ts';
 import { Trial } from './upgrade/trial.ts';
 
 // Each loads only what it needs.
@@ -14,10 +14,10 @@ if (isMainThread) {
   if (begun && 'instead' in begun) {
     await import(pathToFileURL(begun.instead).href);
   } else {
-    const { runControlTool } = await import('./control-tool.ts');
+    const { runControlTool } = await import('./control-tool/control-tool.ts');
     process.exit(await runControlTool(words, begun));
   }
 } else if (parentPort && workerData?.kind === COMPARISON) {
-  const { serveComparison } = await import('./difference/schema/serve-comparison.ts');
+  const { serveComparison } = await import('./difference/schema/plan-schemas.ts');
   await serveComparison(parentPort, workerData);
 }

@@ -1,13 +1,19 @@
-import type { Host } from '../host.ts';
-import { pollUntil } from '../poll-until.ts';
-import { showClientsAndLogins, withConsoles } from '../pooler/console.ts';
+import { showClientsAndLogins, withConsoles } from '../pooler/admin-console.ts';
 import { reconnectServers } from '../pooler/pause.ts';
-import { readClientLogins } from '../postgres/client-logins.ts';
 import { inTransaction, type Queryable, type Session } from '../postgres/connect.ts';
-import { endSessions } from '../postgres/end-sessions.ts';
 import { takeLockWithin } from '../postgres/locks.ts';
 import { refuseLogins, restoreLogins } from '../postgres/roles.ts';
-import { HostError } from '../servers/host-error.ts';
+import { endSessions, readClientLogins } from '../postgres/sessions.ts';
+import { HostError } from '../process/host-error.ts';
+import { pollUntil } from '../process/loops.ts';
+import type { AgentSettings } from '../process/settings.ts';
+import type { RuleSync } from './sync-rules.ts';
+
+/** What it takes to enforce an access. */
+export interface AccessHost {
+  settings: AgentSettings;
+  rules: RuleSync;
+}
 
 /** Less than the deadline of `access.apply`. A holder that hangs must not hold up the start of the agent. */
 const LOCKED_WITHIN_SECONDS = 20;
@@ -28,7 +34,7 @@ const TRIES = 5;
  * @throws HostError HOST_BUSY, RULES_NOT_APPLIED, POOLER_UNAVAILABLE
  */
 export async function enforceAccess(
-  host: Host,
+  host: AccessHost,
   session: Session,
   projectId: string,
   lockedWithin = LOCKED_WITHIN_SECONDS,
@@ -113,7 +119,7 @@ async function waitForLogins(session: Session, projectId: string): Promise<void>
  * so the change must be in effect before. The console's KILL is not used, because it spares logins in progress.
  */
 async function disconnectClients(
-  { rules }: Host,
+  { rules }: AccessHost,
   databases: string[],
   meanwhile = async () => {},
 ): Promise<void> {
@@ -138,7 +144,7 @@ async function endStatements(session: Session, logins: string[]): Promise<void> 
  * @throws HostError RULES_NOT_APPLIED
  */
 async function confirmPasswords(
-  host: Host,
+  host: AccessHost,
   session: Session,
   projectId: string,
   logins: string[],
@@ -204,7 +210,7 @@ const endDirectSessions = (session: Session, projectId: string) =>
   endSessions(session, NOT_ALLOWED, [projectId], ENDING);
 
 /** Pooled clients from addresses that no rule admits any more. They can only be disconnected by database. */
-async function disconnectUnauthorised(host: Host, session: Session, projectId: string): Promise<void> {
+async function disconnectUnauthorised(host: AccessHost, session: Session, projectId: string): Promise<void> {
   const clients = (await withConsoles(host.settings, showClientsAndLogins)).flat();
   const { rows } = await session.query<{ database: string }>(
     `SELECT DISTINCT client.database

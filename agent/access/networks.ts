@@ -1,8 +1,24 @@
-import { BRANCH_ROLES, loginName } from '../../shared/branch/login.ts';
+import { BRANCH_ROLES, branchOfLogin, loginName } from '../../shared/branch/login.ts';
+import { readCidr } from '../../shared/cidr.ts';
+import type { Block } from '../blocks/stored-blocks.ts';
 import { identifier, inTransaction, type Queryable, type Session } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
-import { canonicalNetwork } from './canonical-network.ts';
-import type { Block, Network } from './rule-files.ts';
+import type { BranchAccess, Network } from './rule-files.ts';
+
+const MIXED = /^([0-9a-f:]*:)(\d+)\.(\d+)\.(\d+)\.(\d+)\//;
+
+/**
+ * The canonical form of a network of PostgreSQL, which ends some IPv6 networks as an IPv4 address: `::102:304/128` as
+ * `::1.2.3.4/128`. The dots are replaced first, because parsers take that for the IPv4 address 1.2.3.4.
+ */
+export function canonicalNetwork(cidr: string): string {
+  const group = (high = '', low = '') => (Number(high) * 256 + Number(low)).toString(16);
+  const [mixed, start = '', ...bytes] = MIXED.exec(cidr) ?? [''];
+  const [a, b, c, d] = bytes;
+  const plain = mixed ? `${start}${group(a, b)}:${group(c, d)}/${cidr.slice(mixed.length)}` : cidr;
+  const reading = readCidr(plain);
+  return reading.ok ? reading.cidr : cidr;
+}
 
 /** Neither the right to grant the role, nor the role's rights, nor the right to become it: only admission. */
 const ADMITTED = 'ADMIN FALSE, INHERIT FALSE, SET FALSE';
@@ -126,7 +142,7 @@ export interface MembersVersion {
  * @param known which branches may differ since that version; all if another process has changed members, or if it is null
  * @param prepare runs first, in the same transaction, and names projects that may differ too
  */
-export async function admitLogins<T extends Pick<Scope, 'projects'>>(
+async function admitLogins<T extends Pick<Scope, 'projects'>>(
   session: Session,
   blocks: readonly Block[],
   known: (MembersVersion & Pick<Scope, 'branches'>) | null,
@@ -161,3 +177,57 @@ async function lockVersion(session: Session): Promise<string> {
   );
   return rows[0]?.version ?? '';
 }
+
+interface WantedAccess {
+  branches: readonly BranchAccess[];
+  blocks: readonly Block[];
+}
+
+/** Makes the logins members of the networks that may use them, and compares only branches whose access has changed. */
+export class NetworkMembers {
+  /** What the members follow, by branch; null: they may differ anywhere. */
+  #admitted: (MembersVersion & { access: Map<string, string> }) | null = null;
+  #running: Promise<unknown> = Promise.resolve();
+
+  /**
+   * Runs one transaction at a time, which reads the access when it begins: otherwise one that began before a block could
+   * admit the blocked client again.
+   */
+  admit<T extends { projects: readonly string[] }>(
+    session: Session,
+    access: () => WantedAccess,
+    prepare: () => Promise<T>,
+  ): Promise<T> {
+    const running = this.#running
+      .catch(() => {})
+      .then(async () => {
+        const { branches, blocks } = access();
+        const wanted = admissionsOf(branches, blocks);
+        const former = this.#admitted;
+        this.#admitted = null;
+        const known = former && { version: former.version, branches: differing(former.access, wanted) };
+        const admitted = await admitLogins(session, blocks, known, prepare);
+        this.#admitted = { version: admitted.version, access: wanted };
+        return admitted;
+      });
+    this.#running = running;
+    return running;
+  }
+}
+
+/** By branch: from where its logins are admitted, and what is blocked. */
+function admissionsOf(branches: readonly BranchAccess[], blocks: readonly Block[]): Map<string, string> {
+  const blocked = Map.groupBy(blocks, ({ branch_id }) => branch_id);
+  return new Map(
+    branches.flatMap(({ verifiers, cidrs }) => {
+      const [login] = Object.keys(verifiers);
+      if (login === undefined) return [];
+      const id = branchOfLogin(login);
+      const addresses = (blocked.get(id) ?? []).map(({ address }) => address ?? '*');
+      return [[id, [Object.keys(verifiers), cidrs, addresses.sort()].join(' ')] as const];
+    }),
+  );
+}
+
+const differing = (one: Map<string, string>, other: Map<string, string>): string[] =>
+  [...new Set([...one.keys(), ...other.keys()])].filter((id) => one.get(id) !== other.get(id));

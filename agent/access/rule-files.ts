@@ -1,7 +1,11 @@
+import { renameSync, writeFileSync } from 'node:fs';
+import { mkdir, readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { MANAGED_DATABASE } from '../../shared/branch/database-name.ts';
 import { BRANCH_ROLES, branchOfLogin, loginName } from '../../shared/branch/login.ts';
 import { isInNetwork, readCidr } from '../../shared/cidr.ts';
-import type { RULE_FILES } from '../servers/configuration.ts';
+import type { Block } from '../blocks/stored-blocks.ts';
+import { RULE_FILES } from '../servers/configuration.ts';
 
 /** The logins of one branch's database, and the networks they may connect from. */
 export interface BranchAccess {
@@ -90,16 +94,6 @@ export const databasesOf = (entries: string): string[] =>
     .map((entry) => entry.split(' = ')[0] ?? '')
     .filter((database) => MANAGED_DATABASE.test(database));
 
-/** A branch that refuses the clients of one network, or of all. */
-export interface Block {
-  branch_id: string;
-  /** In canonical form; null for every network. */
-  address: string | null;
-}
-
-/** Identifies a block. */
-export const blockKey = ({ branch_id, address }: Block) => `${branch_id} ${address ?? '*'}`;
-
 /** A rule up to its network and to its method, and the 32 digits of the branch's id that its logins share. */
 const RULE = /^((hostssl "[^"]+" "u_([0-9a-f]{32})_\S+) \S+) scram-sha-256$/gm;
 
@@ -170,4 +164,39 @@ function checkNetwork({ role, cidr }: Network) {
 function isCanonical(cidr: string) {
   const reading = readCidr(cidr);
   return reading.ok && reading.cidr === cidr;
+}
+
+export const RULE_FILE_NAMES = Object.keys(RULE_FILES) as (keyof RuleFileTexts)[];
+
+/** Creates empty files, because PgBouncer does not start while a file that it includes is missing. */
+export async function makeRulesFolder(rulesDir: string): Promise<void> {
+  await mkdir(rulesDir, { recursive: true, mode: 0o750 });
+  for (const name of Object.values(RULE_FILES)) {
+    // 'a' preserves existing content.
+    await writeFile(join(rulesDir, name), '', { flag: 'a', mode: 0o640 });
+  }
+}
+
+export async function readRuleFiles(folder: string): Promise<RuleFileTexts> {
+  const texts = await Promise.all(
+    RULE_FILE_NAMES.map(async (name) => [name, await readFile(join(folder, RULE_FILES[name]), 'utf8')]),
+  );
+  return Object.fromEntries(texts);
+}
+
+/**
+ * Replaces rule files atomically.
+ * @param suffix of the temporary file; a writer that does not hold the lock uses its own
+ */
+export function writeRuleFiles(
+  folder: string,
+  texts: RuleFileTexts,
+  names = RULE_FILE_NAMES,
+  suffix = 'new',
+): void {
+  for (const name of names) {
+    const path = join(folder, RULE_FILES[name]);
+    writeFileSync(`${path}.${suffix}`, texts[name], { mode: 0o640 });
+    renameSync(`${path}.${suffix}`, path);
+  }
 }

@@ -1,7 +1,7 @@
 import { type BranchRole, loginName } from '../../shared/branch/login.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
 import type { Queryable, Session } from '../postgres/connect.ts';
-import { canonicalNetwork } from './canonical-network.ts';
+import { canonicalNetwork } from './networks.ts';
 import type { BranchAccess } from './rule-files.ts';
 
 type Access = Params<'access.apply'>['access'];

@@ -1,33 +1,35 @@
-import { readBlockedAddresses } from '../attempts/blocked-addresses.ts';
+import { type Block, blockKey, readBlockedAddresses, readBlockedBranches } from '../blocks/stored-blocks.ts';
 import { PacketFilter } from '../firewall/packet-filter.ts';
-import { readBlockedBranches } from '../guard/blocked-branches.ts';
-import { pollUntil } from '../poll-until.ts';
-import { showDatabases, withConsoles } from '../pooler/console.ts';
-import { endLogins } from '../pooler/end-logins.ts';
+import {
+  countsClients,
+  endLogins,
+  oldest,
+  readPoolerVersion,
+  reloadConsole,
+  waitUntilApplied,
+  withConsoles,
+} from '../pooler/admin-console.ts';
 import { readRestart } from '../pooler/restart-state.ts';
-import { countsClients, oldest, readPoolerVersion } from '../pooler/version.ts';
 import type { Pool, Session } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
-import { HostError } from '../servers/host-error.ts';
-import { type AgentSettings, rulesFolder } from '../settings.ts';
-import { NetworkMembers } from './network-members.ts';
-import { ensureNetworks } from './networks.ts';
+import { HostError } from '../process/host-error.ts';
+import { type AgentSettings, rulesFolder } from '../process/settings.ts';
+import { ensureNetworks, NetworkMembers } from './networks.ts';
 import {
-  type Block,
   type BranchAccess,
-  blockKey,
   databasesOf,
+  makeRulesFolder,
   type PooledServer,
   poolerEntries,
+  RULE_FILE_NAMES,
   type RuleFileTexts,
+  readRuleFiles,
   ruleFiles,
   withBlocked,
   withinLargerNetworks,
+  writeRuleFiles,
 } from './rule-files.ts';
-import { makeRulesFolder, RULE_FILE_NAMES, readRuleFiles, writeRuleFiles } from './rules-folder.ts';
 import { readAccess } from './store-access.ts';
-
-const RELOAD = { within: 5_000, every: 1 };
 
 /** Who blocks branches: the limit of attempts, and the watchdogs, whose blocks disconnect pooled clients too. */
 type Blocker = 'attempts' | 'guard';
@@ -260,20 +262,6 @@ async function reloadPostgres(session: Session) {
 /** PgBouncer reports success for RELOAD even when it still uses its old entries, so they are compared. */
 const reloadPooler = (settings: AgentSettings, databases: ReadonlySet<string>) =>
   withConsoles(settings, (console) => reloadConsole(console, databases));
-
-/** @param databases that the instance has to serve afterwards */
-export async function reloadConsole(console: Session, databases: ReadonlySet<string>): Promise<void> {
-  await console.query('RELOAD');
-  await waitUntilApplied('PgBouncer', async () => {
-    const served = await showDatabases(console);
-    return served.length === databases.size && served.every(({ name }) => databases.has(name));
-  });
-}
-
-async function waitUntilApplied(server: string, isApplied: () => Promise<boolean>) {
-  if (!(await pollUntil(isApplied, RELOAD)))
-    throw new HostError('RULES_NOT_APPLIED', `${server} still uses its old rules after a reload`);
-}
 
 async function hbaError(session: Session): Promise<string | null> {
   const { rows } = await session.query<{ description: string }>(

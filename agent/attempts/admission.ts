@@ -1,8 +1,8 @@
 import { readFileSync, statSync } from 'node:fs';
 import { BlockList, isIPv6 } from 'node:net';
 import { join } from 'node:path';
+import type { Attempt } from '../logs/connection-logs.ts';
 import { RULE_FILES } from '../servers/configuration.ts';
-import type { Attempt } from './connection-logs.ts';
 
 /** A line of the pooler's rule file, as `rule-files.ts` writes it: database, logins, network. */
 const RULE = /^hostssl "([^"]+)" (\S+) ([^\s/]+)\/(\d+) (scram-sha-256|reject)$/gm;

@@ -1,6 +1,6 @@
-import { type ClientLogin, readClientLogins } from '../postgres/client-logins.ts';
 import type { Queryable } from '../postgres/connect.ts';
-import { repeat } from '../repeat.ts';
+import { type ClientLogin, readClientLogins } from '../postgres/sessions.ts';
+import { repeat } from '../process/loops.ts';
 
 /** A login takes a few round trips. */
 const STALLED_AFTER_MS = 3_000;

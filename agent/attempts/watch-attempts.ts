@@ -1,17 +1,20 @@
 import { branchOfLogin } from '../../shared/branch/login.ts';
-import { type Block, blockKey } from '../access/rule-files.ts';
 import type { RuleSync } from '../access/sync-rules.ts';
+import {
+  type Block,
+  blockKey,
+  readBlockedAddresses,
+  writeBlockedAddresses,
+} from '../blocks/stored-blocks.ts';
 import type { Log } from '../link/dispatch.ts';
+import { CONNECTION_LOGS, type ConnectionLog } from '../logs/connection-logs.ts';
 import { LogFollower } from '../logs/follow-log.ts';
 import type { Pool } from '../postgres/connect.ts';
-import { repeat } from '../repeat.ts';
-import { type AgentSettings, rulesFolder } from '../settings.ts';
-import { TroubleLog } from '../trouble-log.ts';
+import { TroubleLog } from '../process/log.ts';
+import { repeat } from '../process/loops.ts';
+import { type AgentSettings, rulesFolder } from '../process/settings.ts';
 import { Admission } from './admission.ts';
-import { AttemptWindows } from './attempt-windows.ts';
-import { readBlockedAddresses, writeBlockedAddresses } from './blocked-addresses.ts';
-import { clientNetwork } from './client-network.ts';
-import { CONNECTION_LOGS, type ConnectionLog } from './connection-logs.ts';
+import { AttemptWindows, clientNetwork } from './attempt-windows.ts';
 import { StalledLogins } from './stalled-logins.ts';
 
 export const WINDOW_MS = 60_000;

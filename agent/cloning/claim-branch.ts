@@ -1,14 +1,9 @@
-import type { Queryable } from '../postgres/connect.ts';
-import { readDatabases } from '../postgres/databases.ts';
-import { HostError } from '../servers/host-error.ts';
-
-/** The ids and the final database name that every branch operation carries. */
-export interface BranchIdentity {
-  job_id: string;
-  project_id: string;
-  branch_id: string;
-  database: string;
-}
+import { buildDatabaseName } from '../../shared/branch/database-name.ts';
+import type { MethodResult } from '../../shared/protocol/operations.ts';
+import type { BranchIdentity } from '../postgres/branches.ts';
+import type { Queryable, Session } from '../postgres/connect.ts';
+import { dropDatabase, readDatabases } from '../postgres/databases.ts';
+import { HostError } from '../process/host-error.ts';
 
 /**
  * Stores the branch's identity on the host before anything of it is made, so that leftovers of a crash can be
@@ -58,3 +53,43 @@ export const nameHeld = (database: string) =>
     'DATABASE_NAME_HELD',
     `the database name ${database} still belongs to another database or branch`,
   );
+
+/** The result of a clone that an earlier call made. */
+export const ADOPTED: MethodResult<'branch.clone'> = {
+  created: false,
+  strategy: null,
+  clone_ms: 0,
+  paused_ms: 0,
+  source_bytes: 0,
+};
+
+/** What earlier calls have made. A database that a crash left half-dropped is dropped first. */
+export async function cloneState(
+  session: Session,
+  { job_id, branch_id, database }: BranchIdentity,
+): Promise<'nothing' | 'built' | 'finalized'> {
+  const build = buildDatabaseName(job_id);
+  const found = await readDatabases(session, [build, database]);
+  const finalized = found.find(({ name }) => name === database);
+  if (finalized?.mark?.branch_id === branch_id) return 'finalized';
+  if (finalized) throw nameHeld(database);
+  if (found.length === 0) return 'nothing';
+  if (!found.some(({ interrupted }) => interrupted)) return 'built';
+  await dropDatabase(session, build);
+  return 'nothing';
+}
+
+interface Batch<Member> {
+  project_id: string;
+  branches: readonly Member[];
+}
+
+/**
+ * The branches of a batch as single operations name them. Each is built under its own id, because a job's id names one
+ * database under construction.
+ */
+export const membersOf = <Member extends { branch_id: string; database: string }>({
+  project_id,
+  branches,
+}: Batch<Member>): (Member & BranchIdentity)[] =>
+  branches.map((member) => ({ ...member, project_id, job_id: member.branch_id }));

@@ -1,11 +1,11 @@
 import { buildDatabaseName } from '../../shared/branch/database-name.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
-import type { Host } from '../host.ts';
+import type { BranchIdentity } from '../postgres/branches.ts';
 import type { Session } from '../postgres/connect.ts';
 import { releaseLock, takeLock } from '../postgres/locks.ts';
-import type { OnProgress } from '../progress.ts';
-import type { BranchIdentity } from './claim-branch.ts';
-import { ADOPTED, cloneState } from './clone-state.ts';
+import type { OnProgress } from '../process/progress.ts';
+import { ADOPTED, cloneState } from './claim-branch.ts';
+import type { CloneHost } from './create-clone.ts';
 import { createClone, createUnusedClone } from './create-clone.ts';
 
 type BatchClone = Pick<Params<'batch.clone'>, 'source' | 'busy_wait'> & {
@@ -18,7 +18,7 @@ type CloneResult = MethodResult<'batch.clone'>;
  * source are held during the first clone only, and every branch has the same content, also if a crash comes in between.
  */
 export async function cloneBatch(
-  host: Host,
+  host: CloneHost,
   session: Session,
   { members, source, busy_wait }: BatchClone,
   onProgress?: OnProgress,
@@ -50,7 +50,7 @@ export async function cloneBatch(
 }
 
 async function cloneBuilt(
-  host: Host,
+  host: CloneHost,
   session: Session,
   from: BranchIdentity,
   members: readonly BranchIdentity[],

@@ -1,6 +1,6 @@
-import { freeBytes } from '../guard/volumes.ts';
-import { HostError } from '../servers/host-error.ts';
-import type { AgentSettings } from '../settings.ts';
+import { HostError } from '../process/host-error.ts';
+import type { AgentSettings } from '../process/settings.ts';
+import { freeBytes } from '../volumes/volumes.ts';
 
 const MB = 2 ** 20;
 

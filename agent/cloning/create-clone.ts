@@ -1,13 +1,81 @@
+import { readdir } from 'node:fs/promises';
+import { join } from 'node:path';
 import { SNAPSHOT_DATABASE } from '../../shared/branch/database-name.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
-import type { CloneMethod, Host } from '../host.ts';
-import { identifier, type Session } from '../postgres/connect.ts';
-import { endKeptSessions, KEPT } from '../postgres/source-sessions.ts';
-import type { OnProgress } from '../progress.ts';
-import { HostError } from '../servers/host-error.ts';
-import { watchCopy } from './clone-progress.ts';
-import { type Origin, recordOrigin } from './database-origin.ts';
+import { identifier, type Queryable, type Session } from '../postgres/connect.ts';
+import { bytesOf } from '../postgres/file-bytes.ts';
+import { endKeptSessions, KEPT } from '../postgres/sessions.ts';
+import { HostError } from '../process/host-error.ts';
+import type { OnProgress } from '../process/progress.ts';
+import type { CopyRoom } from './copy-room.ts';
+import type { PausingHost } from './live-source.ts';
 import { cloneLive } from './live-source.ts';
+
+/** How a clone is made: by sharing the source's blocks (reflink), or by copying each of them. */
+export type CloneMethod = 'reflink' | 'copy';
+
+/** What it takes to clone a database. */
+export interface CloneHost extends PausingHost {
+  cloneMethod: CloneMethod;
+  copyRoom: CopyRoom;
+  metrics: PausingHost['metrics'] & { countClone: (strategy: Strategy, ms: number) => void };
+}
+
+const POLL_EVERY_MS = 500;
+
+/**
+ * Reports the size of the directory that appears below `base/` while a database is copied. PostgreSQL does not show
+ * the new database's oid before it is complete. With two concurrent copies the size may be the other one's, which is
+ * good enough for a progress line.
+ * @returns a function that stops the reports
+ */
+async function watchCopy(dataDir: string, total: number, onProgress?: OnProgress): Promise<() => void> {
+  if (!onProgress) return () => {};
+  const base = join(dataDir, 'base');
+  const before = new Set(await readdir(base));
+  let isOver = false;
+  const timer = setInterval(async () => {
+    const fresh = (await readdir(base).catch(() => [])).filter((name) => !before.has(name)).at(-1);
+    const size = fresh ? await bytesOf(join(base, fresh)) : 0;
+    if (fresh && total > 0 && !isOver) onProgress(size / total);
+  }, POLL_EVERY_MS);
+  return () => {
+    isOver = true;
+    clearInterval(timer);
+  };
+}
+
+/** The source of a clone, and a position in the WAL before it was copied. */
+export interface Origin {
+  name: string;
+  source: string;
+  source_lsn: string;
+}
+
+/**
+ * Records where a new clone comes from. If the agent is killed before, comparisons of this database are only slower.
+ * The same if the name belongs to another database since: a reset may have replaced the source before it was copied.
+ * Forgets dropped databases without clones, from the youngest to the oldest.
+ */
+export const recordOrigin = (
+  session: Queryable,
+  clone: string,
+  { name, source, source_lsn }: Origin,
+  byFile: boolean,
+) =>
+  session.query(
+    `WITH forgotten AS (
+       DELETE FROM database_origin AS origin
+       WHERE oid NOT IN (SELECT oid FROM pg_database) AND oid <> $2::oid
+         AND NOT EXISTS (SELECT FROM database_origin AS clone WHERE clone.source = origin.oid)
+     )
+     INSERT INTO database_origin (oid, source, source_lsn, lsn, by_file)
+     SELECT oid, $2, $3, pg_current_wal_insert_lsn(), $4 FROM pg_database
+     WHERE datname = $1 AND EXISTS (SELECT FROM pg_database WHERE oid = $2 AND datname = $5)
+     ON CONFLICT (oid) DO UPDATE
+     SET (source, source_lsn, lsn, by_file) = (excluded.source, excluded.source_lsn, excluded.lsn, excluded.by_file)`,
+    [clone, source, source_lsn, byFile, name],
+  );
 
 type CloneResult = MethodResult<'branch.clone'>;
 type Strategy = NonNullable<CloneResult['strategy']>;
@@ -43,7 +111,7 @@ interface NewClone {
  * @throws HostError SOURCE_BUSY, SOURCE_MISSING, POOLER_UNAVAILABLE, HOST_FULL
  */
 export async function createClone(
-  host: Host,
+  host: CloneHost,
   session: Session,
   { busy_wait: busyWait, ...clone }: NewClone & Pick<Params<'branch.clone'>, 'busy_wait'>,
   onProgress?: OnProgress,
@@ -74,7 +142,7 @@ export async function createClone(
 
 /** Creates a database from one that no client can use. @throws HostError SOURCE_MISSING, HOST_FULL */
 export async function createUnusedClone(
-  host: Host,
+  host: CloneHost,
   session: Session,
   clone: NewClone & { source: string },
   onProgress?: OnProgress,
@@ -90,7 +158,7 @@ export async function createUnusedClone(
  * @throws HostError SOURCE_MISSING, HOST_FULL
  */
 export async function copyUnusedDatabase(
-  host: Host,
+  host: CloneHost,
   session: Session,
   clone: NewClone & { source: string },
 ): Promise<void> {
@@ -100,7 +168,7 @@ export async function copyUnusedDatabase(
 }
 
 async function createDatabase(
-  { copyRoom, metrics, settings }: Host,
+  { copyRoom, metrics, settings }: CloneHost,
   session: Session,
   { name, source, closed = false }: NewClone,
   {

@@ -1,12 +1,18 @@
-import type { Host } from '../host.ts';
 import { canPause, pause, reconnectServers, resume, untilLoggedIn } from '../pooler/pause.ts';
-import type { Session } from '../postgres/connect.ts';
-import { tryLock } from '../postgres/locks.ts';
+import type { Pool, Session } from '../postgres/connect.ts';
+import { runAlone, tryLock } from '../postgres/locks.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
-import { runAlone } from '../postgres/run-alone.ts';
-import { emptyDatabase } from '../postgres/source-sessions.ts';
-import { HostError } from '../servers/host-error.ts';
-import type { AgentSettings } from '../settings.ts';
+import { emptyDatabase } from '../postgres/sessions.ts';
+import { HostError } from '../process/host-error.ts';
+import type { AgentSettings } from '../process/settings.ts';
+
+/** What it takes to hold the clients of a database. */
+export interface PausingHost {
+  settings: AgentSettings;
+  /** For short statements. */
+  postgres: Pool;
+  metrics: { countPause: (ms: number) => void };
+}
 
 const SOURCE_MISSING = '3D000';
 const SOURCE_IN_USE = '55006';
@@ -30,7 +36,7 @@ interface LiveClone {
  * @returns milliseconds for which the pooled clients were held
  * @throws HostError SOURCE_BUSY, SOURCE_MISSING, POOLER_UNAVAILABLE
  */
-export async function cloneLive(host: Host, session: Session, clone: LiveClone): Promise<number> {
+export async function cloneLive(host: PausingHost, session: Session, clone: LiveClone): Promise<number> {
   const { source, busyWait } = clone;
   if (!clone.hold && (await cloneUnused(host, session, clone))) return 0;
   if (!canPause(source)) return cloneUnpaused(host, session, clone);
@@ -51,7 +57,7 @@ export async function cloneLive(host: Host, session: Session, clone: LiveClone):
  * clone's lock, no longer than the clone takes.
  * @returns false if there was a session after all, and nothing was made
  */
-async function cloneUnused(host: Host, session: Session, clone: LiveClone): Promise<boolean> {
+async function cloneUnused(host: PausingHost, session: Session, clone: LiveClone): Promise<boolean> {
   try {
     await createAlone(host, session, { ...clone, busyWait: 0 });
     return true;
@@ -74,7 +80,7 @@ export async function resumeUnlessCloning(
  * Clones a database whose name the pooler's console does not accept, which few names are. The clone takes the
  * database's lock; then the pooler closes its sessions as they become free and reopens them only after the clone.
  */
-async function cloneUnpaused(host: Host, session: Session, clone: LiveClone): Promise<number> {
+async function cloneUnpaused(host: PausingHost, session: Session, clone: LiveClone): Promise<number> {
   await untilLoggedIn(host.settings, clone.source);
   let started = performance.now();
   await createAlone(host, session, clone, () => {
@@ -88,7 +94,7 @@ async function cloneUnpaused(host: Host, session: Session, clone: LiveClone): Pr
 
 /** Runs the creation. A session of the source that stays busy for longer than `busyWait` cancels it. */
 async function createAlone(
-  host: Host,
+  host: PausingHost,
   session: Session,
   { source, busyWait, create }: LiveClone,
   onLocked: () => Promise<unknown> = async () => {},

@@ -2,6 +2,7 @@ import { userInfo } from 'node:os';
 import { Argument, Command } from 'commander';
 import { baseRuleset } from '../firewall/ruleset.ts';
 import { standbyMark } from '../pooler/restart-state.ts';
+import { rulesFolder } from '../process/settings.ts';
 import { archiveConf, backupTimer, backupUnit, pgBackRestConf } from '../servers/backup-configuration.ts';
 import {
   pgbouncerIni,
@@ -12,7 +13,6 @@ import {
   standbyIni,
 } from '../servers/configuration.ts';
 import { agentUnit, poolerUnit, postgresUnit, standbyPath, standbyUnit } from '../servers/unit-drop-ins.ts';
-import { rulesFolder } from '../settings.ts';
 import { UsageError } from './exit-codes.ts';
 import { readShellSettings } from './with-host.ts';
 

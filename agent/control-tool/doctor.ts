@@ -1,13 +1,13 @@
 import { Command } from 'commander';
-import { closeHost, openHost } from '../host.ts';
+import { closeHost, openHost } from '../host/host.ts';
 import { readIdentity } from '../link/identity.ts';
 import type { Finding } from '../maintenance/checks.ts';
 import { examine } from '../maintenance/examine.ts';
-import type { AgentSettings } from '../settings.ts';
+import type { AgentSettings } from '../process/settings.ts';
 import { installedProgram } from '../upgrade/program-file.ts';
 import { hasFailed } from '../upgrade/trial.ts';
 import { explain, ProblemsFound } from './exit-codes.ts';
-import { print } from './output.ts';
+import { print } from './terminal.ts';
 import { readShellSettings } from './with-host.ts';
 
 const problem = (sentence: string): Finding => ({ severity: 'problem', sentence });

@@ -1,10 +1,9 @@
 import { Command } from 'commander';
-import { makeRulesFolder } from '../access/rules-folder.ts';
+import { makeRulesFolder } from '../access/rule-files.ts';
 import { EnrolledError, EnrolmentError, enrol, TokenRefusedError } from '../link/enrol.ts';
-import { rulesFolder } from '../settings.ts';
+import { rulesFolder } from '../process/settings.ts';
 import { GatewayError, RefusedError, UsageError } from './exit-codes.ts';
-import { print } from './output.ts';
-import { readValue } from './read-value.ts';
+import { print, readValue } from './terminal.ts';
 import { readShellSettings } from './with-host.ts';
 
 interface Options {

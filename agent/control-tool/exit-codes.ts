@@ -1,6 +1,6 @@
 import { HOST_FAILURES, type HostFailureCode } from '../../shared/protocol/host-failures.ts';
 import { asHostError } from '../postgres/postgres-failure.ts';
-import { HostError } from '../servers/host-error.ts';
+import { HostError } from '../process/host-error.ts';
 
 /** The control tool's exit codes; part of its help. */
 export const EXIT_CODES = {

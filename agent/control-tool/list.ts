@@ -1,9 +1,7 @@
 import { Command } from 'commander';
-import { readBlockedAddresses } from '../attempts/blocked-addresses.ts';
-import { readBlockedBranches } from '../guard/blocked-branches.ts';
-import type { GuardReason } from '../guard/guard.ts';
+import { type GuardReason, readBlockedAddresses, readBlockedBranches } from '../blocks/stored-blocks.ts';
 import { performOperation } from '../operations/handlers.ts';
-import { print, table } from './output.ts';
+import { print, table } from './terminal.ts';
 import { withHost } from './with-host.ts';
 
 const TOO_MANY: Record<GuardReason, string> = {

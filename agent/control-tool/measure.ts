@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { Command, InvalidArgumentError } from 'commander';
 import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import { Meter } from '../measurement/meter.ts';
-import { print, table } from './output.ts';
+import { print, table } from './terminal.ts';
 import { readShellSettings } from './with-host.ts';
 
 interface Options {

@@ -3,8 +3,7 @@ import { z } from 'zod';
 import { ROWS_MAX } from '../../shared/limits.ts';
 import { type Method, OPERATIONS, type Params } from '../../shared/protocol/operations.ts';
 import { runOperation } from '../operations/handlers.ts';
-import { print, progressLine } from './output.ts';
-import { readValue, type ValueKind } from './read-value.ts';
+import { print, progressLine, readValue, type ValueKind } from './terminal.ts';
 import { withHost } from './with-host.ts';
 
 type Parameter = { [M in Method]: keyof Params<M> }[Method];

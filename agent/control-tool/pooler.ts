@@ -1,9 +1,9 @@
 import { Command } from 'commander';
-import { pollUntil } from '../poll-until.ts';
-import { readMemory } from '../pooler/console.ts';
+import { readMemory } from '../pooler/admin-console.ts';
 import { askForRestart, forgetAsking, isAskedFor, readRestart } from '../pooler/restart-state.ts';
+import { pollUntil } from '../process/loops.ts';
 import { UsageError } from './exit-codes.ts';
-import { print } from './output.ts';
+import { print } from './terminal.ts';
 import { readShellSettings } from './with-host.ts';
 
 const TAKEN_UP = { within: 30_000, every: 100 };

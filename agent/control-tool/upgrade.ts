@@ -1,8 +1,7 @@
 import { realpathSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { Command, Option } from 'commander';
-import { claimName } from '../claim-name.ts';
-import type { AgentSettings } from '../settings.ts';
+import type { AgentSettings } from '../process/settings.ts';
 import { askToEnd, awaitLink, type Outcome } from '../upgrade/await-link.ts';
 import {
   forgetPrevious,
@@ -11,12 +10,17 @@ import {
   readVersion,
   restorePrevious,
 } from '../upgrade/install-program.ts';
-import { installedProgram, sha256Of, upgradeName } from '../upgrade/program-file.ts';
-import { type Proof, verifyProgram } from '../upgrade/verify-program.ts';
+import {
+  claimName,
+  installedProgram,
+  type Proof,
+  sha256Of,
+  upgradeName,
+  verifyProgram,
+} from '../upgrade/program-file.ts';
 import { RefusedError, UsageError } from './exit-codes.ts';
-import { print } from './output.ts';
-import { readValue } from './read-value.ts';
 import { CLONES_END_WITHIN_MS } from './run.ts';
+import { print, readValue } from './terminal.ts';
 import { readShellSettings } from './with-host.ts';
 
 /** For the restart by the service manager and for falling back, next to the trial itself. */

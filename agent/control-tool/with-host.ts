@@ -1,5 +1,5 @@
-import { closeHost, type Host, openHost } from '../host.ts';
-import { type AgentSettings, readSettings } from '../settings.ts';
+import { closeHost, type Host, openHost } from '../host/host.ts';
+import { type AgentSettings, readSettings } from '../process/settings.ts';
 import { UsageError } from './exit-codes.ts';
 
 /** The settings in the environment. @throws UsageError that names the invalid variables */

@@ -1,14 +1,12 @@
 import { join } from 'node:path';
 import type { DifferenceMethod } from '../../shared/protocol/difference-operations.ts';
-import type { Host } from '../host.ts';
+import type { CloneHost } from '../cloning/create-clone.ts';
 import type { Session } from '../postgres/connect.ts';
-import { limited } from '../postgres/limited.ts';
-import { HostError } from '../servers/host-error.ts';
-import type { BlockRanges } from './block-ranges.ts';
-import { movedBlocks } from './extents.ts';
-import { stretchesBetween } from './lineage.ts';
+import { limited } from '../postgres/postgres-failure.ts';
+import { HostError } from '../process/host-error.ts';
+import { type BlockRanges, movedBlocks } from './extents.ts';
 import type { Sides } from './sides.ts';
-import { readWrittenBlocks, summarizedCheckpoint } from './wal-summaries.ts';
+import { readWrittenBlocks, stretchesBetween, summarizedCheckpoint } from './written-blocks.ts';
 
 /** Where rows can differ, in tables whose files come from one. */
 export interface Candidates {
@@ -29,7 +27,7 @@ const ALL: readonly DifferenceMethod[] = ['wal_summary', 'extents', 'full'];
  * @param methods only these are tried; for tests and measurements
  */
 export async function findCandidates(
-  { settings, cloneMethod }: Pick<Host, 'settings' | 'cloneMethod'>,
+  { settings, cloneMethod }: Pick<CloneHost, 'settings' | 'cloneMethod'>,
   session: Session,
   { before, after }: Sides,
   relations: readonly string[],

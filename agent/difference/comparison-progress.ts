@@ -1,8 +1,8 @@
 import { temporaryBytes } from '../postgres/file-bytes.ts';
-import type { OnProgress } from '../progress.ts';
+import type { OnProgress } from '../process/progress.ts';
 import { backendPid } from '../rows/branch-session.ts';
-import type { BlockRanges } from './block-ranges.ts';
 import type { Comparison } from './comparison.ts';
+import type { BlockRanges } from './extents.ts';
 import type { FoundTable, TablePair } from './tables.ts';
 
 const LOOK_EVERY_MS = 1_000;

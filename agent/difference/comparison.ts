@@ -1,15 +1,13 @@
 import type { DifferenceMethod } from '../../shared/protocol/difference-operations.ts';
-import type { Host } from '../host.ts';
 import type { Session } from '../postgres/connect.ts';
 import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
+import { HostError } from '../process/host-error.ts';
 import { describeTable, fromTable, type TableDescription } from '../rows/describe-table.ts';
-import { HostError } from '../servers/host-error.ts';
-import type { BlockRanges } from './block-ranges.ts';
 import { type Candidates, findCandidates } from './candidates.ts';
-import { type Difference, differencesOf } from './compare-rows.ts';
-import { type Matching, matchingOf, orderedRows } from './row-order.ts';
-import { inSnapshotOf } from './side-session.ts';
-import type { Sides } from './sides.ts';
+import { type Difference, differencesOf, type Matching, matchingOf, orderedRows } from './compare-rows.ts';
+import type { BlockRanges } from './extents.ts';
+import type { ComparisonHost } from './sides.ts';
+import { inSnapshotOf, type Sides } from './sides.ts';
 import {
   type Catalog,
   commonColumns,
@@ -164,7 +162,7 @@ interface Options {
  * @throws HostError STATEMENT_REFUSED, TIME_LIMIT_REACHED, HOST_BUSY
  */
 export async function compare<T>(
-  host: Host,
+  host: ComparisonHost,
   session: Session,
   sides: Sides,
   { within, methods, firstRows = false }: Options,

@@ -1,5 +1,5 @@
 import type { Session } from '../postgres/connect.ts';
-import { HostError } from '../servers/host-error.ts';
+import { HostError } from '../process/host-error.ts';
 
 /** A table with rows of its own, as the read-only login sees it: ordinary tables and the leaves of partitioned ones. */
 export interface FoundTable {

@@ -1,6 +1,44 @@
-import { HostError } from '../servers/host-error.ts';
-import { nft } from './nft.ts';
+import { execFile } from 'node:child_process';
+import { HostError } from '../process/host-error.ts';
+import type { Log } from '../process/log.ts';
+import { TroubleLog } from '../process/log.ts';
+import { repeat } from '../process/loops.ts';
+import type { AgentSettings } from '../process/settings.ts';
 import { COUNTING_SETS, networksRuleset, type Ports, tableName, tableRuleset } from './ruleset.ts';
+
+interface FilteredHost {
+  settings: Pick<AgentSettings, 'FIREWALL'>;
+  rules: { restoreFilter: () => Promise<void> };
+  log: Log;
+}
+
+const WITHIN_MS = 20_000;
+/** A listing names every network. */
+const LISTING_BYTES = 64 * 1024 * 1024;
+/** Folders of `nft`, which a service's PATH may lack. */
+const SYSTEM_FOLDERS = '/usr/sbin:/sbin';
+
+/** Runs `nft` to its end. @throws Error with its complaint, or what is missing */
+export function nft(args: string[], input = ''): Promise<string> {
+  const env = { ...process.env, PATH: `${process.env.PATH ?? ''}:${SYSTEM_FOLDERS}` };
+  const options = { env, timeout: WITHIN_MS, maxBuffer: LISTING_BYTES };
+  return new Promise((resolve, reject) => {
+    const child = execFile('nft', args, options, (error, stdout, stderr) => {
+      if (error) reject(new Error(explain(error, stderr)));
+      else resolve(stdout);
+    });
+    // It may end before it has read everything; its exit code says why.
+    child.stdin?.on('error', () => {});
+    child.stdin?.end(input);
+  });
+}
+
+function explain(error: Error & { code?: unknown }, stderr: string): string {
+  if (error.code === 'ENOENT') return 'install nftables';
+  if (/not permitted/.test(stderr))
+    return 'start the agent with CAP_NET_ADMIN (`configuration branchgate-agent.service.conf`)';
+  return stderr.trim().split('\n')[0] || error.message;
+}
 
 /** Whether the table exists; null when this process may not read it. */
 export async function hasTable(ports: Ports): Promise<boolean | null> {
@@ -64,4 +102,21 @@ export class PacketFilter {
       listing,
     );
   }
+}
+
+const CHECK_EVERY_MS = 5_000;
+
+/** Publishes the rules to the packet filter again when someone else has changed it or them. Never throws. */
+export async function runFilterLoop(
+  { settings, rules, log }: FilteredHost,
+  signal: AbortSignal,
+): Promise<void> {
+  if (settings.FIREWALL === 'off') return;
+  const troubles = new TroubleLog(log);
+  const check = () =>
+    rules.restoreFilter().then(
+      () => troubles.clearAll() && log('firewall.published'),
+      (error) => troubles.report('firewall.unpublished', 'table', error),
+    );
+  await repeat(check, CHECK_EVERY_MS, signal);
 }

@@ -1,5 +1,5 @@
 import { isIPv6 } from 'node:net';
-import type { AgentSettings } from '../settings.ts';
+import type { AgentSettings } from '../process/settings.ts';
 
 export type Ports = Pick<AgentSettings, 'POSTGRES_PORT' | 'POOLER_PORT' | 'POOLER_STANDBY_PORT'>;
 

@@ -1,7 +1,18 @@
-import type { Host } from '../host.ts';
-import { type Log, TroubleLog } from '../trouble-log.ts';
-import { type BlockedBranch, readBlockedBranches, writeGuardedBranches } from './blocked-branches.ts';
-import type { GuardedBranch, GuardReason } from './guard.ts';
+import type { RuleSync } from '../access/sync-rules.ts';
+import {
+  type BlockedBranch,
+  type GuardReason,
+  readBlockedBranches,
+  writeGuardedBranches,
+} from '../blocks/stored-blocks.ts';
+import type { Pool } from '../postgres/connect.ts';
+import { type Log, TroubleLog } from '../process/log.ts';
+import type { GuardedBranch } from './guard.ts';
+
+interface BlockingHost {
+  postgres: Pool;
+  rules: RuleSync;
+}
 
 /** How long a branch stays blocked after the last time that a watchdog found something. Milliseconds. */
 export const BLOCK_FOR = 60_000;
@@ -26,7 +37,7 @@ const keyOf = ({ branch_id, reason }: Pick<Block, 'branch_id' | 'reason'>): Key 
  * process continues.
  */
 export class Blocks {
-  readonly #host: Pick<Host, 'postgres' | 'rules'>;
+  readonly #host: BlockingHost;
   readonly #log: Log;
   readonly #now: () => number;
   readonly #troubles: TroubleLog;
@@ -38,7 +49,7 @@ export class Blocks {
   #retryAt = 0;
 
   /** @param now a steady clock of the blocks, in milliseconds */
-  constructor(host: Pick<Host, 'postgres' | 'rules'>, log: Log, now: () => number = () => performance.now()) {
+  constructor(host: BlockingHost, log: Log, now: () => number = () => performance.now()) {
     this.#host = host;
     this.#log = log;
     this.#now = now;

@@ -1,4 +1,4 @@
-import { readProcessTimes } from '../measurement/process-times.ts';
+import { readProcessTimes } from '../measurement/server-sample.ts';
 import type { TenantSession } from './guard.ts';
 import type { Reading } from './watch-session.ts';
 

@@ -1,7 +1,4 @@
-import type { BlockReason } from '../../shared/block.ts';
-
-/** Why a watchdog blocks a branch. */
-export type GuardReason = Exclude<BlockReason, 'attempts'>;
+import type { GuardReason } from '../blocks/stored-blocks.ts';
 
 /** A branch whose sessions the watchdogs see. */
 export interface GuardedBranch {

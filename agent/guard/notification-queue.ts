@@ -1,6 +1,45 @@
+import { closeSync, fstatSync, openSync, readdirSync, readSync } from 'node:fs';
+import { endianness } from 'node:os';
+import { join } from 'node:path';
+import type { Pool } from '../postgres/connect.ts';
 import type { BranchDirectory } from './branch-directory.ts';
 import type { Finding, Guard, Observation, TenantSession } from './guard.ts';
-import { queuedByDatabase } from './queued-notifications.ts';
+
+const PAGE_BYTES = 8_192;
+/** Each entry begins with its length and the oid of the database it was sent in, four bytes each. */
+const DATABASE_AT = 4;
+/** An entry without a database fills the rest of a page. */
+const NO_DATABASE = 0;
+
+/**
+ * In which databases the queue of NOTIFY was filled: oid → pages. No view shows who has sent a notification, so
+ * the first entry of each page is read from PostgreSQL's files. The last pages may still be in its memory.
+ */
+function queuedByDatabase(dataDir: string): Map<string, number> {
+  const folder = join(dataDir, 'pg_notify');
+  const counts = new Map<string, number>();
+  for (const name of readdirSync(folder)) {
+    for (const database of databasesIn(join(folder, name)))
+      counts.set(database, (counts.get(database) ?? 0) + 1);
+  }
+  return counts;
+}
+
+function databasesIn(path: string): string[] {
+  const file = openSync(path, 'r');
+  try {
+    const found: string[] = [];
+    const oid = Buffer.alloc(4);
+    for (let page = 0; page < fstatSync(file).size; page += PAGE_BYTES) {
+      readSync(file, oid, 0, oid.length, page + DATABASE_AT);
+      const database = endianness() === 'LE' ? oid.readUInt32LE() : oid.readUInt32BE();
+      if (database !== NO_DATABASE) found.push(String(database));
+    }
+    return found;
+  } finally {
+    closeSync(file);
+  }
+}
 
 /**
  * Shares of the queue: above the first the branch that fills it is blocked, above the second the session that holds it up
@@ -111,3 +150,34 @@ export class NotificationQueue implements Guard {
 const sum = (queued: ReadonlyMap<string, number>) =>
   [...queued.values()].reduce((total, pages) => total + pages, 0);
 const round = (share: number) => Math.round(share * 100) / 100;
+
+/** PostgreSQL takes a lock of the whole server to send a notification. */
+const ASK = "SET LOCAL lock_timeout = '1s'; SELECT pg_notify('branchgate', '')";
+
+/**
+ * Asks PostgreSQL for a listener that holds the queue of NOTIFY up. No view shows it. PostgreSQL warns a session that sends
+ * a notification while at least half of the queue is in use, and names one of the processes that have read least. It
+ * warns once in five seconds on the whole server, so most calls learn nothing.
+ * @returns the number of its process, or null
+ * @throws what PostgreSQL reports, unless it has named a process
+ */
+export async function readQueueHolder(pool: Pool): Promise<number | null> {
+  const named: number[] = [];
+  const onNotice = ({ detail = '' }: { detail?: string | undefined }) => {
+    // The text depends on `lc_messages`; the only number in it does not.
+    const [pid] = /\d+/.exec(detail) ?? [];
+    if (pid) named.push(Number(pid));
+  };
+  const session = await pool.connect();
+  session.on('notice', onNotice);
+  try {
+    await session.query(ASK).catch((error) => {
+      // The queue may be full, which is reported after the warning.
+      if (named.length === 0) throw error;
+    });
+    return named[0] ?? null;
+  } finally {
+    session.off('notice', onNotice);
+    session.release();
+  }
+}

@@ -1,24 +1,29 @@
-import type { Host } from '../host.ts';
-import { repeat } from '../repeat.ts';
-import { type Log, TroubleLog } from '../trouble-log.ts';
+import type { RuleSync } from '../access/sync-rules.ts';
+import type { Pool } from '../postgres/connect.ts';
+import { type Log, TroubleLog } from '../process/log.ts';
+import { repeat } from '../process/loops.ts';
+import type { AgentSettings } from '../process/settings.ts';
 import { Blocks } from './blocks.ts';
 import { BranchDirectory } from './branch-directory.ts';
 import { ProjectConnections } from './connections.ts';
-import { DiskSpace } from './disk-space.ts';
-import { readDiskUse } from './disk-use.ts';
+import { DiskSpace, readDiskUse } from './disk-space.ts';
 import { SessionEnder } from './end-sessions.ts';
 import type { Finding, Guard, Observation } from './guard.ts';
 import { Locks } from './locks.ts';
-import { NotificationQueue } from './notification-queue.ts';
+import { NotificationQueue, readQueueHolder } from './notification-queue.ts';
 import { OldTransactions } from './old-transactions.ts';
-import { readQueueHolder } from './queue-holder.ts';
 import { TransactionIds } from './transaction-ids.ts';
 import { type Reading, WatchSession } from './watch-session.ts';
 
+interface Watched {
+  settings: AgentSettings;
+  postgres: Pool;
+  rules: RuleSync;
+  rows: { kept: { has: (pid: number) => boolean } };
+}
+
 /** A session can take 300,000 locks a second, and fill the queue of NOTIFY at 80 MB a second. */
 const POLL_EVERY_MS = 250;
-
-type Watched = Pick<Host, 'settings' | 'postgres' | 'rules' | 'rows'>;
 
 const guardsOf = ({ settings, postgres }: Watched, directory: BranchDirectory, log: Log): Guard[] => [
   new Locks(),

@@ -1,7 +1,9 @@
+import { readFileSync } from 'node:fs';
 import { uptime } from 'node:os';
-import { readProcessTimes } from '../measurement/process-times.ts';
+import { join } from 'node:path';
+import { readProcessTimes } from '../measurement/server-sample.ts';
 import { type OwnSession, openPlatformSession } from '../postgres/connect.ts';
-import type { AgentSettings } from '../settings.ts';
+import type { AgentSettings } from '../process/settings.ts';
 import type { Observation, TenantSession } from './guard.ts';
 
 /** How long the catalogs stay locked: an operator's REINDEX of one of them waits no longer. */
@@ -159,3 +161,14 @@ const toSession = (row: SessionRow): ReadSession => ({
   isActive: row.is_active === true,
   locks: row.locks,
 });
+
+/** Whether this process may end PostgreSQL's sessions. */
+export function canGuard({ PGDATA_DIR }: Pick<AgentSettings, 'PGDATA_DIR'>): boolean {
+  try {
+    const pid = Number(readFileSync(join(PGDATA_DIR, 'postmaster.pid'), 'utf8').split('\n')[0]);
+    // Signal 0 is a test.
+    return pid > 0 && process.kill(pid, 0);
+  } catch {
+    return false;
+  }
+}

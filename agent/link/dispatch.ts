@@ -8,7 +8,7 @@ import {
 import type { HostFailure } from '../../shared/protocol/host-failures.ts';
 import { type Method, OPERATIONS, type Params } from '../../shared/protocol/operations.ts';
 import { traceIdOf } from '../../shared/protocol/trace.ts';
-import { HostError } from '../servers/host-error.ts';
+import { HostError } from '../process/host-error.ts';
 
 /** Runs one operation with parsed parameters. */
 export type Handle = <M extends Method>(method: M, params: Params<M>) => Promise<unknown>;

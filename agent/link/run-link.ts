@@ -1,14 +1,34 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type CryptoKey, importJWK } from 'jose';
 import { WebSocket } from 'ws';
+import { backoff } from '../../shared/backoff.ts';
 import { BOUNDS, type Bounds } from '../../shared/protocol/bounds.ts';
 import type { Clock, Transport } from '../../shared/protocol/transport.ts';
-import { TroubleLog } from '../trouble-log.ts';
+import { TroubleLog } from '../process/log.ts';
 import { AgentLink, type AgentLinkOptions, type LinkEnd } from './agent-link.ts';
-import { RedialBackoff } from './backoff.ts';
 import { Dispatcher, type Handle, type Log } from './dispatch.ts';
 import { gatewayAddress } from './gateway-address.ts';
 import type { HostIdentity } from './identity.ts';
+
+const FAILED = { first: 200, longest: 5_000 };
+/** After a refusal, or when another agent with this identity took over: an immediate redial would fail again. */
+const REFUSED_MS = 30_000;
+/** A link that was up for this long counts as a success. */
+const STABLE_AFTER_MS = 10_000;
+
+/** How long the agent waits before it dials the gateway again. */
+export class RedialBackoff {
+  #failures = 0;
+
+  /** Milliseconds to wait. @param random jitter, from 0 to 1 */
+  next(end: LinkEnd, random: number): number {
+    if (end.refused) return backoff(0, { first: REFUSED_MS, longest: REFUSED_MS, random });
+    if (end.linkedFor >= STABLE_AFTER_MS) this.#failures = 0;
+    const wait = backoff(this.#failures, { ...FAILED, random });
+    this.#failures += 1;
+    return wait;
+  }
+}
 
 /** Time for the closing handshake of a socket (RFC 6455 section 7), before the connection is cut. */
 const CLOSE_WITHIN_MS = 1_000;

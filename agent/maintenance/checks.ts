@@ -1,6 +1,9 @@
-import { join } from 'node:path';
-import type { CloneMethod } from '../host.ts';
-import { atLeast } from '../pooler/version.ts';
+import { readFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import type { CloneMethod } from '../cloning/create-clone.ts';
+import { atLeast } from '../pooler/admin-console.ts';
+import type { Queryable } from '../postgres/connect.ts';
+import { type AgentSettings, rulesFolder } from '../process/settings.ts';
 import { ARCHIVED_WITHIN_MINUTES, BACKUP_WITHIN_HOURS } from '../servers/backup-configuration.ts';
 import {
   AGENT_LOGINS,
@@ -16,9 +19,79 @@ import {
   SERVER_IDLE_SECONDS,
   SPARE_POOLER_CLIENTS,
 } from '../servers/configuration.ts';
-import { type AgentSettings, rulesFolder } from '../settings.ts';
-import { type BackupState, isWithin } from './backup-state.ts';
-import type { MachineLimits } from './machine-limits.ts';
+
+/** How far this host is backed up, as PostgreSQL knows it, whatever program makes the backups. */
+export interface BackupState {
+  /** Whether finished segments of the WAL go to an archive. */
+  archives: boolean;
+  lastArchivedAt: Date | null;
+  /** When the oldest segment was finished that waits for the archive; null if none does. */
+  waitingSince: Date | null;
+  /** The end of the last backup of the data, which PostgreSQL notes in a file next to the WAL. */
+  lastBackupAt: Date | null;
+}
+
+export async function readBackupState(db: Queryable): Promise<BackupState> {
+  const { rows } = await db.query<{
+    archives: boolean;
+    last_archived: Date | null;
+    waiting: Date | null;
+    last_backup: Date | null;
+  }>(
+    `SELECT current_setting('archive_mode') <> 'off' AS archives,
+            (SELECT last_archived_time FROM pg_stat_archiver) AS last_archived,
+            (SELECT min(modification) FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready') AS waiting,
+            (SELECT max(modification) FROM pg_ls_waldir() WHERE name LIKE '%.backup') AS last_backup`,
+  );
+  const [row] = rows;
+  return {
+    archives: row?.archives ?? false,
+    lastArchivedAt: row?.last_archived ?? null,
+    waitingSince: row?.waiting ?? null,
+    lastBackupAt: row?.last_backup ?? null,
+  };
+}
+
+/** Whether it is known, and no longer ago than this. */
+const isWithin = (at: Date | null, milliseconds: number, now = Date.now()): boolean =>
+  at !== null && now - at.getTime() <= milliseconds;
+
+const CGROUPS = '/sys/fs/cgroup';
+
+/** What bounds the memory of PostgreSQL, next to its own settings. */
+export interface MachineLimits {
+  /** Linux's `vm.overcommit_memory`; null when it cannot be read. */
+  overcommit: number | null;
+  /** Limit of PostgreSQL's control group (cgroup v2) in bytes; Infinity without a limit, null when it is unknown. */
+  memoryMax: number | null;
+}
+
+/** @param root of the file system, which tests replace */
+export async function readMachineLimits(dataDir: string, root = '/'): Promise<MachineLimits> {
+  const read = (path: string) => readFile(join(root, path), 'utf8').catch(() => null);
+  const overcommit = await read('proc/sys/vm/overcommit_memory');
+  const pid = Number(
+    (await readFile(join(dataDir, 'postmaster.pid'), 'utf8').catch(() => '')).split('\n')[0],
+  );
+  const [, group] = /^0::(\/.*)$/m.exec((await read(`proc/${pid}/cgroup`)) ?? '') ?? [];
+  return {
+    overcommit: overcommit === null ? null : Number(overcommit),
+    memoryMax: group === undefined ? null : await lowestLimit(group, read),
+  };
+}
+
+/** The lowest limit among a group and those that contain it. The outermost group has no such file. */
+async function lowestLimit(
+  group: string,
+  read: (path: string) => Promise<string | null>,
+): Promise<number | null> {
+  let lowest: number | null = null;
+  for (let path = group; ; path = dirname(path)) {
+    const text = (await read(join(CGROUPS, path, 'memory.max')))?.trim();
+    if (text) lowest = Math.min(lowest ?? Infinity, text === 'max' ? Infinity : Number(text));
+    if (path === '/') return lowest;
+  }
+}
 
 /** A fault of the set-up. With a `problem`, branches do not work or are not safe. */
 export interface Finding {

@@ -1,28 +1,34 @@
 import { access, constants, readFile, realpath } from 'node:fs/promises';
 import { readDifferences } from '../access/networks.ts';
-import { readBlockedAddresses } from '../attempts/blocked-addresses.ts';
-import { CONNECTION_LOGS, type ConnectionLog } from '../attempts/connection-logs.ts';
+import { readBlockedAddresses, readBlockedBranches } from '../blocks/stored-blocks.ts';
+import type { CloneMethod } from '../cloning/create-clone.ts';
 import { hasTable } from '../firewall/packet-filter.ts';
-import { readBlockedBranches } from '../guard/blocked-branches.ts';
-import { canGuard } from '../guard/can-guard.ts';
-import { readVolumes } from '../guard/volumes.ts';
-import type { Host } from '../host.ts';
-import { withConsole } from '../pooler/console.ts';
-import { readPoolerVersion } from '../pooler/version.ts';
-import type { Queryable } from '../postgres/connect.ts';
-import { readOpenToPublic } from '../postgres/database-settings.ts';
-import type { AgentSettings } from '../settings.ts';
-import { readBackupState } from './backup-state.ts';
-import { CHECKS, type Facts, type Finding } from './checks.ts';
-import { type ClonedDatabase, examineDatabases, examineVolume } from './examine-volume.ts';
-import { readMachineLimits } from './machine-limits.ts';
+import { canGuard } from '../guard/watch-session.ts';
+import { CONNECTION_LOGS, type ConnectionLog } from '../logs/connection-logs.ts';
+import { readPoolerVersion, withConsole } from '../pooler/admin-console.ts';
+import type { Pool, Queryable } from '../postgres/connect.ts';
+import { readOpenToPublic } from '../postgres/databases.ts';
+import type { AgentSettings } from '../process/settings.ts';
+import { type ClonedDatabase, examineDatabases, examineVolume } from '../volumes/examine-volume.ts';
+import { readVolumes } from '../volumes/volumes.ts';
+import { CHECKS, type Facts, type Finding, readBackupState, readMachineLimits } from './checks.ts';
+
+/** What is examined. */
+export interface ExaminedHost {
+  settings: AgentSettings;
+  postgres: Pool;
+  cloneMethod: CloneMethod;
+}
 
 /**
  * Versions and settings of this host's servers, and the faults among them. The place of each database on the disk is
  * looked at by `doctor` only, because that takes a process for each.
  * @throws HostError POOLER_UNAVAILABLE
  */
-export async function examine({ settings, postgres, cloneMethod }: Host, { eachDatabase = false } = {}) {
+export async function examine(
+  { settings, postgres, cloneMethod }: ExaminedHost,
+  { eachDatabase = false } = {},
+) {
   const [{ rows }, { config, version }] = await Promise.all([
     postgres.query<{ name: string; setting: string }>('SELECT name, setting FROM pg_settings'),
     withConsole(settings, async (console) => {
@@ -73,11 +79,7 @@ async function isAdmissionCurrent(db: Queryable): Promise<boolean> {
   return (await readDifferences(db, [...guarded, ...(await readBlockedAddresses(db))])).length === 0;
 }
 
-async function adviceOnDisk({
-  settings,
-  postgres,
-  cloneMethod,
-}: Pick<Host, 'settings' | 'postgres' | 'cloneMethod'>): Promise<string[]> {
+async function adviceOnDisk({ settings, postgres, cloneMethod }: ExaminedHost): Promise<string[]> {
   if (cloneMethod !== 'reflink') return [];
   const { rows } = await postgres.query<ClonedDatabase>(
     `SELECT datname AS name, pg_database.oid::text, pg_database_size(pg_database.oid)::float8 AS bytes

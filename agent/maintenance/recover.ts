@@ -1,25 +1,35 @@
 import { readdir, realpath, rm } from 'node:fs/promises';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { AccessHost } from '../access/enforce-access.ts';
 import { enforceAccess, unenforcedProjects } from '../access/enforce-access.ts';
 import { resumeUnlessCloning } from '../cloning/live-source.ts';
-import type { Host } from '../host.ts';
-import { showDatabases, withConsoles } from '../pooler/console.ts';
+import { showDatabases, withConsoles } from '../pooler/admin-console.ts';
 import { makeAgentTables } from '../postgres/agent-tables.ts';
-import { inTransaction } from '../postgres/connect.ts';
-import { closeToPublic, protectDatabases } from '../postgres/database-settings.ts';
-import { dropDatabase, readDatabases } from '../postgres/databases.ts';
+import type { Pool } from '../postgres/connect.ts';
+import { inTransaction, type OwnSession, openPlatformSession } from '../postgres/connect.ts';
+import { closeToPublic, dropDatabase, protectDatabases, readDatabases } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { dropUnusedRoles, restoreLogins } from '../postgres/roles.ts';
-import { dropLeftovers } from '../snapshots/drop-leftovers.ts';
-import { hintCowExtents } from './cow-hint.ts';
+import { type Log, TroubleLog } from '../process/log.ts';
+import { dropLeftovers } from '../snapshots/snapshot-databases.ts';
+import { hintCowExtents } from '../volumes/xfs.ts';
 
-export type RecoveryStep = (host: Host) => Promise<void>;
+/** What it takes to repair a host. */
+interface RecoveryHost extends AccessHost {
+  /** For short statements. */
+  postgres: Pool;
+  /** For operations: each holds its locks in one of these sessions. */
+  sessions: Pool;
+}
+
+export type RecoveryStep = (host: RecoveryHost) => Promise<void>;
 
 /**
  * The steps that repair the host after a crash of the agent or of a server, in this order. Each is idempotent and may
  * run at any time, also concurrently with another agent process or a control tool.
  */
-export const RECOVERY_STEPS: readonly RecoveryStep[] = [
+const RECOVERY_STEPS: readonly RecoveryStep[] = [
   migrateTables,
   resumeAbandoned,
   truncateNotifications,
@@ -37,7 +47,7 @@ export const RECOVERY_STEPS: readonly RecoveryStep[] = [
 
 /** @returns the steps that failed */
 export async function recover(
-  host: Host,
+  host: RecoveryHost,
   steps = RECOVERY_STEPS,
   onFailure: (step: RecoveryStep, error: unknown) => void = () => {},
 ): Promise<RecoveryStep[]> {
@@ -51,20 +61,20 @@ export async function recover(
   return failed;
 }
 
-function migrateTables({ settings }: Host): Promise<void> {
+function migrateTables({ settings }: RecoveryHost): Promise<void> {
   return makeAgentTables(settings);
 }
 
-function retryUnusedRoles({ sessions }: Host): Promise<void> {
+function retryUnusedRoles({ sessions }: RecoveryHost): Promise<void> {
   return withLocks(sessions, [], dropUnusedRoles);
 }
 
-function resetChangedLogins({ sessions }: Host): Promise<void> {
+function resetChangedLogins({ sessions }: RecoveryHost): Promise<void> {
   return withLocks(sessions, [], (session) => inTransaction(session, () => restoreLogins(session)));
 }
 
 /** Ends the sessions that a previous agent process did not end before it died. */
-async function enforceStoredAccess(host: Host): Promise<void> {
+async function enforceStoredAccess(host: RecoveryHost): Promise<void> {
   const errors: unknown[] = [];
   for (const projectId of await unenforcedProjects(host.postgres))
     await withLocks(host.sessions, [], (session) => enforceAccess(host, session, projectId)).catch((error) =>
@@ -74,12 +84,12 @@ async function enforceStoredAccess(host: Host): Promise<void> {
   if (errors.length > 0) throw errors[0];
 }
 
-function syncRules({ rules }: Host): Promise<void> {
+function syncRules({ rules }: RecoveryHost): Promise<void> {
   return rules.sync();
 }
 
 /** Resumes every paused database, unless a clone that is under way holds its clients. */
-export async function resumeAbandoned(host: Host): Promise<void> {
+async function resumeAbandoned(host: RecoveryHost): Promise<void> {
   const entries = (await withConsoles(host.settings, showDatabases)).flat();
   for (const name of new Set(entries.filter(({ paused }) => paused).map(({ name }) => name)))
     await withLocks(host.sessions, [], (session) => resumeUnlessCloning(host.settings, session, name));
@@ -89,30 +99,30 @@ export async function resumeAbandoned(host: Host): Promise<void> {
  * Removes notifications that no listener waits for any more. PostgreSQL does that when it writes one, but not once the
  * queue is full: NOTIFY would then fail on the whole host for ever, although the listener that held it up has gone.
  */
-export async function truncateNotifications({ postgres }: Host): Promise<void> {
+async function truncateNotifications({ postgres }: RecoveryHost): Promise<void> {
   await postgres.query('SELECT pg_notification_queue_usage()');
 }
 
-async function dropInterrupted({ postgres }: Host): Promise<void> {
+async function dropInterrupted({ postgres }: RecoveryHost): Promise<void> {
   const databases = await readDatabases(postgres);
   for (const { name } of databases.filter(({ interrupted }) => interrupted))
     await dropDatabase(postgres, name);
 }
 
-function dropSnapshotLeftovers(host: Host): Promise<void> {
+function dropSnapshotLeftovers(host: RecoveryHost): Promise<void> {
   return dropLeftovers(host);
 }
 
-function hintCopyOnWrite({ settings }: Host): Promise<void> {
+function hintCopyOnWrite({ settings }: RecoveryHost): Promise<void> {
   return hintCowExtents(settings.PGDATA_DIR);
 }
 
-async function closeOpenDatabases({ postgres }: Host): Promise<void> {
+async function closeOpenDatabases({ postgres }: RecoveryHost): Promise<void> {
   await closeToPublic(postgres);
 }
 
 /** Branches of an earlier release have no limits, and the settings may have changed. */
-function protectBranches({ postgres, settings }: Host): Promise<void> {
+function protectBranches({ postgres, settings }: RecoveryHost): Promise<void> {
   return protectDatabases(postgres, settings);
 }
 
@@ -121,7 +131,7 @@ function protectBranches({ postgres, settings }: Host): Promise<void> {
  * when it crashed. The lock prevents databases from being created or dropped meanwhile. It is taken with NOWAIT,
  * because a waiting lock request would block every clone behind it.
  */
-async function removeLeakedDirectories({ settings, sessions }: Host): Promise<void> {
+async function removeLeakedDirectories({ settings, sessions }: RecoveryHost): Promise<void> {
   const base = join(settings.PGDATA_DIR, 'base');
   await withLocks(sessions, [], (session) =>
     inTransaction(session, async () => {
@@ -140,4 +150,49 @@ async function removeLeakedDirectories({ settings, sessions }: Host): Promise<vo
       for (const name of leaked) await rm(join(base, name), { recursive: true });
     }),
   );
+}
+
+const POLL_EVERY_MS = 1_000;
+const AT_EVERY_POLL = [resumeAbandoned, truncateNotifications];
+
+/**
+ * Recovers the host at the first poll, and again whenever PostgreSQL was away. An idle session detects that: it is
+ * lost when the server stops, is killed or restarts after a crash.
+ */
+export class ServerWatch {
+  readonly #host: RecoveryHost;
+  readonly #log: Log;
+  readonly #troubles: TroubleLog;
+  #session: OwnSession | null = null;
+  #due: readonly RecoveryStep[] = RECOVERY_STEPS;
+
+  constructor(host: RecoveryHost, log: Log) {
+    this.#host = host;
+    this.#log = log;
+    this.#troubles = new TroubleLog(log);
+  }
+
+  /** Polls until `signal`. Never throws. */
+  async runLoop(signal: AbortSignal): Promise<void> {
+    while (!signal.aborted) {
+      await sleep(POLL_EVERY_MS, undefined, { signal }).catch(() => {});
+      await this.poll();
+    }
+    await this.#session?.end();
+  }
+
+  /** Tries each recovery step that is due. Two of them run at every poll. Never throws. */
+  async poll(): Promise<void> {
+    if (!this.#session) {
+      this.#due = RECOVERY_STEPS;
+      this.#session = await openPlatformSession(this.#host.settings, () => {
+        this.#session = null;
+      }).catch(() => null);
+    }
+    const failed = await recover(this.#host, this.#due, ({ name: step }, error) =>
+      this.#troubles.report('recovery.failed', step, error, { step }),
+    );
+    this.#due = [...new Set([...AT_EVERY_POLL, ...failed])];
+    if (failed.length === 0 && this.#troubles.clearAll()) this.#log('recovery.done');
+  }
 }

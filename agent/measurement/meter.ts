@@ -2,19 +2,22 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import type { BranchMeasurement, ProjectMeasurement } from '../../shared/measurement.ts';
-import { type PooledClient, showClients, showWaits, withConsoles } from '../pooler/console.ts';
+import type { Log } from '../link/dispatch.ts';
+import { type PooledClient, showClients, showWaits, withConsoles } from '../pooler/admin-console.ts';
 import { type OwnSession, openPlatformSession } from '../postgres/connect.ts';
-import type { AgentSettings } from '../settings.ts';
-import { ClientActivity } from './client-activity.ts';
+import { TroubleLog } from '../process/log.ts';
+import type { AgentSettings } from '../process/settings.ts';
 import { addChange, cacheHitRatio, changeSince, metricsOf, Statistics, type Totals } from './counters.ts';
 import { CpuAccount, CpuState } from './cpu-account.ts';
-import { type MeasuredBranch, type MeasuredDatabase, readDatabaseStatistics } from './database-statistics.ts';
-import { DeadTuples } from './dead-tuples.ts';
-import { KnownSizes } from './known-sizes.ts';
-import { Logins } from './logins.ts';
-import { readSizes } from './read-sizes.ts';
-import { type ServerSample, sampleServer } from './server-sample.ts';
-import { readSessionMemory } from './session-memory.ts';
+import {
+  DeadTuples,
+  type MeasuredBranch,
+  type MeasuredDatabase,
+  readDatabaseStatistics,
+} from './database-statistics.ts';
+import { ClientActivity, Logins } from './logins.ts';
+import { readSessionMemory, type ServerSample, sampleServer } from './server-sample.ts';
+import { KnownSizes, readSizes } from './sizes.ts';
 
 /** Statement timeout of a measurement; the next measurement tries again. */
 const STATEMENT_WITHIN_MS = 10_000;
@@ -276,4 +279,60 @@ function longest(waits: readonly (readonly [string, number])[]): Map<string, num
   const found = new Map<string, number>();
   for (const [database, seconds] of waits) found.set(database, Math.max(found.get(database) ?? 0, seconds));
   return found;
+}
+
+const SAMPLE_EVERY_MS = 1_000;
+
+interface Measuring {
+  settings: AgentSettings;
+  log: Log;
+  report: (measurement: ProjectMeasurement) => void;
+  deadTuples?: DeadTuples;
+  /** Called after each attempt to measure or to sample. */
+  onBegun?: () => void;
+  signal: AbortSignal;
+}
+
+/**
+ * Measures this host every MEASURE_INTERVAL_SECONDS until `signal` aborts. A measurement that takes longer delays the
+ * next one. Never throws.
+ */
+export async function runMeasurementLoop(measuring: Measuring): Promise<void> {
+  const { settings, log, report, deadTuples, onBegun, signal } = measuring;
+  const meter = new Meter(settings, { stores: true, ...(deadTuples && { deadTuples }) });
+  const interval = settings.MEASURE_INTERVAL_SECONDS * 1000;
+  const reportPostgres = troubleOf('PostgreSQL', log);
+  const reportPooler = troubleOf('PgBouncer', log);
+  for (let next = performance.now(); !signal.aborted; ) {
+    try {
+      if (performance.now() < next) {
+        await meter.sample();
+      } else {
+        next = Math.max(next + interval, performance.now());
+        const { measurements, poolerTrouble } = await meter.measure();
+        reportPooler(poolerTrouble);
+        reportPostgres(null);
+        for (const measurement of measurements) report(measurement);
+      }
+    } catch (error) {
+      reportPostgres(error);
+    }
+    onBegun?.();
+    const wait = Math.min(SAMPLE_EVERY_MS, next - performance.now());
+    await sleep(Math.max(0, wait), undefined, { signal }).catch(() => {});
+  }
+  onBegun?.();
+  await meter.close().catch(() => {});
+}
+
+/** Logs why a server cannot be measured, and when it can be again. */
+function troubleOf(server: string, log: Log): (trouble: unknown) => void {
+  const troubles = new TroubleLog(log);
+  return (trouble) => {
+    if (trouble !== null) {
+      troubles.report('measurement.failed', server, trouble, { server });
+    } else if (troubles.clear(server)) {
+      log('measurement.resumed', { server });
+    }
+  };
 }

@@ -1,9 +1,9 @@
 import { Gauge, type Registry } from 'prom-client';
 import manifest from '../../package.json' with { type: 'json' };
 import { PROTOCOL_VERSION } from '../../shared/protocol/version.ts';
-import type { Volume } from '../guard/volumes.ts';
-import type { CloneMethod } from '../host.ts';
-import type { Source } from '../measurement/source.ts';
+import type { CloneMethod } from '../cloning/create-clone.ts';
+import type { Source } from '../measurement/disk-usage.ts';
+import type { Volume } from '../volumes/volumes.ts';
 
 /** What is read when the metrics are. */
 export interface Present {

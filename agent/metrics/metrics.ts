@@ -1,7 +1,9 @@
+import { createServer } from 'node:http';
 import { Histogram, Registry } from 'prom-client';
 import type { Method } from '../../shared/protocol/operations.ts';
 import { asHostError } from '../postgres/postgres-failure.ts';
-import { HostError } from '../servers/host-error.ts';
+import { HostError } from '../process/host-error.ts';
+import type { Log } from '../process/log.ts';
 
 const OPERATION_SECONDS = [0.005, 0.02, 0.1, 0.5, 1, 5, 15, 60, 300, 900];
 const CLONE_SECONDS = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 15, 60, 300];
@@ -53,4 +55,58 @@ export class Metrics {
 function outcomeOf(error: unknown): string {
   const failure = asHostError(error);
   return failure instanceof HostError ? failure.code : 'INTERNAL';
+}
+
+const LOOPBACK = '127.0.0.1';
+
+interface Serving {
+  registry: Registry;
+  port: number;
+  log: Log;
+  signal: AbortSignal;
+}
+
+/**
+ * Serves the metrics at `/metrics` on loopback until `signal` aborts. A port that is taken is logged, because an agent
+ * without metrics is better than none.
+ */
+export async function serveMetrics({ registry, port, log, signal }: Serving): Promise<void> {
+  let collecting: Promise<string> | null = null;
+  // Reads the servers once, however many clients ask at the same time.
+  const collect = () => {
+    collecting ??= registry.metrics().finally(() => {
+      collecting = null;
+    });
+    return collecting;
+  };
+  const server = createServer((request, response) => {
+    const isMetrics = request.method === 'GET' && request.url === '/metrics';
+    if (!isMetrics) {
+      response.writeHead(404).end();
+      return;
+    }
+    collect().then(
+      (text) => response.writeHead(200, { 'Content-Type': registry.contentType }).end(text),
+      (error) => {
+        log('metrics.failed', { reason: String(error) });
+        response.writeHead(500).end();
+      },
+    );
+  });
+  const { promise: ended, resolve: end } = Promise.withResolvers<void>();
+  server.on('error', (error) => {
+    log('metrics.unserved', { port, reason: error.message });
+    end();
+  });
+  server.on('close', () => end());
+  signal.addEventListener(
+    'abort',
+    () => {
+      server.close();
+      server.closeAllConnections();
+    },
+    { once: true },
+  );
+  server.listen(port, LOOPBACK, () => log('metrics.served', { port }));
+  await ended;
 }

@@ -1,54 +1,58 @@
 import { type Method, type MethodResult, OPERATIONS, type Params } from '../../shared/protocol/operations.ts';
-import type { Host } from '../host.ts';
+import type { CloneTurns } from '../cloning/clone-turns.ts';
+import type { ComparisonHost } from '../difference/sides.ts';
 import { asHostError } from '../postgres/postgres-failure.ts';
-import type { OnProgress } from '../progress.ts';
-import { HostError } from '../servers/host-error.ts';
+import { HostError } from '../process/host-error.ts';
+import type { OnProgress } from '../process/progress.ts';
+import type { RoomHost } from '../snapshots/make-room.ts';
 import { makeRoom } from '../snapshots/make-room.ts';
-import { applyAccess } from './access-apply.ts';
-import { cloneBatchBranches } from './batch-clone.ts';
-import { finalizeBatch } from './batch-finalize.ts';
-import { prepareBatch } from './batch-prepare.ts';
-import { proveBatch } from './batch-prove.ts';
-import { cloneBranch } from './branch-clone.ts';
-import { diffBranch } from './branch-diff.ts';
-import { dropBranch } from './branch-drop.ts';
-import { finalizeBranch } from './branch-finalize.ts';
-import { keepBranch } from './branch-keep.ts';
-import { prepareBranch } from './branch-prepare.ts';
-import { proveBranch } from './branch-prove.ts';
-import { describeHost } from './host-describe.ts';
-import { takeInventory } from './host-inventory.ts';
-import { digestInventory } from './inventory-digest.ts';
-import { listInventory } from './inventory-list.ts';
-import { dropProject } from './project-drop.ts';
-import { sizeProject } from './project-size.ts';
-import { runQuery } from './query-run.ts';
-import { finishRehearsal } from './rehearsal-finish.ts';
-import { reportRehearsal } from './rehearsal-read.ts';
-import { startRehearsal } from './rehearsal-start.ts';
-import { cancelReset } from './reset-cancel.ts';
-import { cloneForReset } from './reset-clone.ts';
-import { swapReset } from './reset-swap.ts';
-import { changeRows } from './row-change.ts';
-import { deleteRows } from './row-delete.ts';
-import { diffRows } from './row-diff.ts';
-import { listRows } from './row-list.ts';
-import { updateCell } from './row-update.ts';
-import { dropSnapshot } from './snapshot-drop.ts';
-import { takeSnapshot } from './snapshot-take.ts';
-import { describeTableDetails } from './table-describe.ts';
-import { listTables } from './table-list.ts';
+import { dropSnapshot } from '../snapshots/snapshot-databases.ts';
+import { applyAccess } from './access.ts';
+import type { BranchHost } from './branch.ts';
+import {
+  cloneBatchBranches,
+  cloneBranch,
+  dropBranch,
+  finalizeBatch,
+  finalizeBranch,
+  keepBranch,
+  prepareBatch,
+  prepareBranch,
+  proveBatch,
+  proveBranch,
+} from './branch.ts';
+import { diffBranch, diffRows } from './difference.ts';
+import type { InventoryHost, KnownInventory } from './inventory.ts';
+import { describeHost, digestInventory, listInventory, takeInventory } from './inventory.ts';
+import { dropProject, sizeProject } from './project.ts';
+import { runQuery } from './query.ts';
+import type { RehearsalHost } from './rehearsal.ts';
+import { finishRehearsal, reportRehearsal, startRehearsal } from './rehearsal.ts';
+import { cancelReset, cloneForReset, swapReset } from './reset.ts';
+import { changeRows, deleteRows, listRows, updateCell } from './row.ts';
+import { takeSnapshot } from './snapshot.ts';
+import { describeTableDetails, listTables } from './table.ts';
+
+/** What the operations take together. */
+interface OperationsHost extends BranchHost, ComparisonHost, RehearsalHost, InventoryHost, RoomHost {
+  known: KnownInventory;
+  cloneTurns: CloneTurns;
+}
 
 type Handlers = {
-  [M in Method]: (host: Host, params: Params<M>, onProgress?: OnProgress) => Promise<MethodResult<M>>;
+  [M in Method]: (
+    host: OperationsHost,
+    params: Params<M>,
+    onProgress?: OnProgress,
+  ) => Promise<MethodResult<M>>;
 };
 
 /** An operation that clones a database. An empty one has no source, so the project stands for it. */
 const inTurn =
   <P extends { project_id: string; source: string | null }, R>(
-    clone: (host: Host, params: P, onProgress?: OnProgress) => Promise<R>,
+    clone: (host: OperationsHost, params: P, onProgress?: OnProgress) => Promise<R>,
   ) =>
-  async (host: Host, params: P, onProgress?: OnProgress): Promise<R> => {
+  async (host: OperationsHost, params: P, onProgress?: OnProgress): Promise<R> => {
     const end = await host.cloneTurns.begin(params.source ?? params.project_id);
     try {
       return await clone(host, params, onProgress);
@@ -100,7 +104,7 @@ const HANDLERS: Handlers = {
  * @throws HostError for failures that the caller is to know; any other error is a fault of the agent
  */
 export async function performOperation<M extends Method>(
-  host: Host,
+  host: OperationsHost,
   method: M,
   params: Params<M>,
   onProgress?: OnProgress,
@@ -122,7 +126,7 @@ export async function performOperation<M extends Method>(
  * @throws HostError INVALID_CALL, and as `performOperation`
  */
 export async function runOperation<M extends Method>(
-  host: Host,
+  host: OperationsHost,
   method: M,
   params: unknown,
   onProgress?: OnProgress,

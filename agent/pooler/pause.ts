@@ -1,9 +1,9 @@
 import { DATABASE_NAME_MAX } from '../../shared/branch/database-name.ts';
-import { pollUntil } from '../poll-until.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
-import { HostError } from '../servers/host-error.ts';
-import type { AgentSettings } from '../settings.ts';
-import { openConsole, showDatabases, showDemand, withConsoles } from './console.ts';
+import { HostError } from '../process/host-error.ts';
+import { pollUntil } from '../process/loops.ts';
+import type { AgentSettings } from '../process/settings.ts';
+import { openConsole, showDatabases, showDemand, withConsoles } from './admin-console.ts';
 import { type Instance, readRestart } from './restart-state.ts';
 
 const PAUSE_WITHIN_MS = 2_000;

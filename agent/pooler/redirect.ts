@@ -1,5 +1,5 @@
-import { nft } from '../firewall/nft.ts';
-import type { AgentSettings } from '../settings.ts';
+import { nft } from '../firewall/packet-filter.ts';
+import type { AgentSettings } from '../process/settings.ts';
 
 type Ports = Pick<AgentSettings, 'POOLER_PORT' | 'POOLER_STANDBY_PORT'>;
 

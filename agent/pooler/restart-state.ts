@@ -1,7 +1,7 @@
 import { existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
-import type { AgentSettings } from '../settings.ts';
+import type { AgentSettings } from '../process/settings.ts';
 
 /** PgBouncer serves the pooled port. The standby gets the new clients while PgBouncer is restarted. */
 export type Instance = 'main' | 'standby';

@@ -1,28 +1,60 @@
+import { readFile } from 'node:fs/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { reloadConsole } from '../access/sync-rules.ts';
-import type { Host } from '../host.ts';
-import { pollUntil } from '../poll-until.ts';
+import type { Pool } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
+import { type Log, TroubleLog } from '../process/log.ts';
+import { pollUntil, repeat } from '../process/loops.ts';
+import type { AgentSettings } from '../process/settings.ts';
 import {
   inConsole,
   isRunning,
   openConsole,
   openConsoleIfRunning,
+  readMemory,
+  reloadConsole,
   showActiveServers,
   showDatabases,
   socketOf,
-} from './console.ts';
-import { readConnections } from './open-connections.ts';
+} from './admin-console.ts';
 import { canPause, pauseAlone } from './pause.ts';
-import type { Redirect } from './redirect.ts';
+import { packetRedirect, type Redirect } from './redirect.ts';
 import {
+  forgetAsking,
   type Instance,
+  isAskedFor,
   type Phase,
+  type RestartState,
   readRestart,
+  repairRestart,
   unwantStandby,
   wantStandby,
   writeRestart,
 } from './restart-state.ts';
+
+interface RestartedHost {
+  settings: AgentSettings;
+  sessions: Pool;
+  rules: { sync: () => Promise<void> };
+  log: Log;
+}
+
+/** Tables of proc_net(5). A machine without IPv6 lacks the second. */
+const TABLES = ['/proc/net/tcp', '/proc/net/tcp6'];
+
+/** `<number>: <local address>:<port> <remote address>:<port> <state>`, in hexadecimal digits. */
+const LINE = /^ *\d+: [0-9A-F]+:([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} ([0-9A-F]{2}) /gm;
+
+/** ESTABLISHED and SYN_RECV. Of these, PgBouncer knows only those that it has accepted. */
+const OPEN = new Set(['01', '03']);
+
+/** Connections to this port that are open or opening. @param tables texts of the kernel's tables */
+export const countConnections = (tables: readonly string[], port: number): number =>
+  tables
+    .flatMap((table) => [...table.matchAll(LINE)])
+    .filter(([, local = '', state = '']) => Number.parseInt(local, 16) === port && OPEN.has(state)).length;
+
+export const readConnections = async (port: number): Promise<number> =>
+  countConnections(await Promise.all(TABLES.map((path) => readFile(path, 'utf8').catch(() => ''))), port);
 
 const START = { within: 30_000, every: 50 };
 const DRAIN_EVERY_MS = 250;
@@ -37,11 +69,11 @@ class Stopped extends Error {}
  * continues at the phase that it finds.
  */
 export class PoolerRestart {
-  readonly #host: Host;
+  readonly #host: RestartedHost;
   readonly #redirect: Redirect;
   #signal = new AbortController().signal;
 
-  constructor(host: Host, redirect: Redirect) {
+  constructor(host: RestartedHost, redirect: Redirect) {
     this.#host = host;
     this.#redirect = redirect;
   }
@@ -199,3 +231,69 @@ export class PoolerRestart {
 }
 
 const NAMES: Record<Instance, string> = { main: 'PgBouncer', standby: 'the standby of PgBouncer' };
+
+const POLL_EVERY_MS = 1_000;
+/** Each look opens a console session, which PgBouncer logs. */
+const LOOK_EVERY_MS = 60_000;
+/** What the present logins need does not become less by a restart. */
+const REST_MS = 24 * 3_600_000;
+
+/** Whether PgBouncer's caches are a reason for a restart. @param now in milliseconds since 1970 */
+export const isDue = (bytes: number, limitMb: number, { since }: RestartState, now: number): boolean =>
+  limitMb > 0 && bytes >= limitMb * 2 ** 20 && now - Date.parse(since) >= REST_MS;
+
+/**
+ * Restarts PgBouncer when its caches have grown to POOLER_MEMORY_MB, or on request, and completes a restart that a
+ * killed agent has left.
+ */
+export class PoolerRestarts {
+  readonly #host: RestartedHost;
+  readonly #restart: PoolerRestart;
+  readonly #troubles: TroubleLog;
+  readonly #log: Log;
+  #lookAt = 0;
+
+  constructor(host: RestartedHost, redirect: Redirect = packetRedirect(host.settings)) {
+    this.#host = host;
+    this.#log = host.log;
+    this.#restart = new PoolerRestart(host, redirect);
+    this.#troubles = new TroubleLog(host.log);
+  }
+
+  /** Polls until `signal`. Never throws. */
+  async run(signal: AbortSignal): Promise<void> {
+    if (this.#host.settings.POOLER_STANDBY_PORT === 0) {
+      if (readRestart(this.#host.settings).phase !== 'none')
+        this.#log('pooler.restart_failed', { reason: 'POOLER_STANDBY_PORT was removed during a restart' });
+      return;
+    }
+    const poll = () =>
+      this.poll(signal).then(
+        () => this.#troubles.clearAll(),
+        (error) => this.#troubles.report('pooler.restart_failed', 'restart', error),
+      );
+    await repeat(poll, POLL_EVERY_MS, signal);
+  }
+
+  /** Begins a restart if there is a reason, and performs what is left of one. */
+  async poll(signal: AbortSignal): Promise<void> {
+    const { settings } = this.#host;
+    if (repairRestart(settings)) this.#log('pooler.restart_state_damaged', readRestart(settings));
+    if (readRestart(settings).phase === 'none') {
+      const reason = isAskedFor(settings) ? 'asked' : (await this.#isTooLarge()) ? 'memory' : null;
+      if (!reason) return;
+      writeRestart(settings, 'starting');
+      this.#log('pooler.restart_begun', { reason });
+    }
+    forgetAsking(settings);
+    if (await this.#restart.complete(signal))
+      this.#log('pooler.restart_ended', { memory_bytes: await readMemory(settings) });
+  }
+
+  async #isTooLarge(): Promise<boolean> {
+    const { settings } = this.#host;
+    if (performance.now() < this.#lookAt) return false;
+    this.#lookAt = performance.now() + LOOK_EVERY_MS;
+    return isDue(await readMemory(settings), settings.POOLER_MEMORY_MB, readRestart(settings), Date.now());
+  }
+}

@@ -1,8 +1,220 @@
-import { PLATFORM_ROLE } from '../servers/configuration.ts';
-import type { AgentSettings } from '../settings.ts';
-import { identifier, inDatabase, type Session } from './connect.ts';
+import type { AgentSettings } from '../process/settings.ts';
+import { identifier, inDatabase, inTransaction, PLATFORM_ROLE, type Session } from './connect.ts';
 import { takeLock } from './locks.ts';
-import { migrate } from './migrations.ts';
+
+/** A migration fails instead of waiting longer for another session's lock. The next recovery retries it. */
+const LOCK_WITHIN_MS = 5_000;
+
+/**
+ * The tables as the releases before numbered migrations made them, and what these releases altered later. Every
+ * statement is idempotent, because such a host has the tables already.
+ */
+const INITIAL = `
+  CREATE TABLE IF NOT EXISTS project (
+    project_id uuid PRIMARY KEY,
+    access_revision integer NOT NULL,
+    write_blocked_since timestamptz, -- null: not blocked
+    unenforced boolean NOT NULL DEFAULT false -- sessions that the access excludes may still be open
+  );
+  CREATE TABLE IF NOT EXISTS network_rule (
+    project_id uuid NOT NULL REFERENCES project ON DELETE CASCADE,
+    branch_id uuid, -- null: every branch of the project
+    cidr cidr NOT NULL
+  );
+  CREATE TABLE IF NOT EXISTS branch (
+    branch_id uuid PRIMARY KEY,
+    project_id uuid NOT NULL,
+    job_id uuid NOT NULL, -- the job that makes or made it
+    database text NOT NULL UNIQUE,
+    closed boolean NOT NULL DEFAULT false
+  );
+  -- A branch without rows here has no open ports: it is not prepared yet, or being dropped.
+  CREATE TABLE IF NOT EXISTS login (
+    login text PRIMARY KEY,
+    branch_id uuid NOT NULL REFERENCES branch ON DELETE CASCADE,
+    verifier text NOT NULL,
+    end_from timestamptz -- sessions that began at or after it have to be ended; null: none
+  );
+  -- What a branch has used, and the statistics up to which this was counted. No totals until it is proven.
+  CREATE TABLE IF NOT EXISTS branch_usage (
+    branch_id uuid PRIMARY KEY REFERENCES branch ON DELETE CASCADE,
+    seen jsonb,
+    totals jsonb
+  );
+  -- Branches that existed before their usage was counted.
+  INSERT INTO branch_usage (branch_id, totals)
+    SELECT branch_id, '{"cpu_seconds":0,"connections":0,"committed":0,"rolled_back":0,"fetched":0,"inserted":0,'
+                      '"updated":0,"deleted":0}'
+    FROM branch JOIN pg_database ON datname = database
+    ON CONFLICT DO NOTHING;
+  -- One row: the state from which the measurement of all branches together continues.
+  CREATE TABLE IF NOT EXISTS meter (
+    id integer PRIMARY KEY DEFAULT 1 CHECK (id = 1),
+    state jsonb NOT NULL
+  );
+  -- Too many connection attempts: refused at both ports until then.
+  CREATE TABLE IF NOT EXISTS shut_branch (
+    branch_id uuid PRIMARY KEY REFERENCES branch ON DELETE CASCADE,
+    until timestamptz NOT NULL
+  );
+  CREATE INDEX IF NOT EXISTS network_rule_by_project ON network_rule (project_id);
+  CREATE INDEX IF NOT EXISTS login_by_branch ON login (branch_id);
+  ALTER TABLE project ADD COLUMN IF NOT EXISTS write_blocked_since timestamptz,
+                      ADD COLUMN IF NOT EXISTS unenforced boolean NOT NULL DEFAULT false;
+  ALTER TABLE branch ADD COLUMN IF NOT EXISTS closed boolean NOT NULL DEFAULT false;
+  ALTER TABLE login ADD COLUMN IF NOT EXISTS end_from timestamptz;
+`;
+
+const BLOCKED_BRANCH = `
+  ALTER TABLE shut_branch RENAME TO blocked_branch;
+  ALTER TABLE blocked_branch RENAME CONSTRAINT shut_branch_pkey TO blocked_branch_pkey;
+  ALTER TABLE blocked_branch RENAME CONSTRAINT shut_branch_branch_id_fkey TO blocked_branch_branch_id_fkey;
+`;
+
+/** A branch can be blocked for several reasons, each until a time of its own. */
+const BLOCK_REASON = `
+  ALTER TABLE blocked_branch ADD COLUMN reason text NOT NULL DEFAULT 'attempts';
+  ALTER TABLE blocked_branch ALTER COLUMN reason DROP DEFAULT,
+                             DROP CONSTRAINT blocked_branch_pkey,
+                             ADD CONSTRAINT blocked_branch_pkey PRIMARY KEY (branch_id, reason);
+`;
+
+/** Blocks for too many attempts are blocks of one address now. */
+const BLOCKED_ADDRESS = `
+  -- Too many connection attempts: refused at both ports until then.
+  CREATE TABLE blocked_address (
+    branch_id uuid NOT NULL REFERENCES branch ON DELETE CASCADE,
+    address cidr, -- null: every address
+    until timestamptz NOT NULL,
+    UNIQUE NULLS NOT DISTINCT (branch_id, address)
+  );
+  WITH moved AS (
+    DELETE FROM blocked_branch
+    WHERE reason = 'attempts'
+    RETURNING branch_id, until
+  )
+  INSERT INTO blocked_address (branch_id, until) SELECT branch_id, until FROM moved;
+`;
+
+/** Closed databases. The row is written before its database, so that leftovers of a crash can be attributed. */
+const SNAPSHOT = `
+  CREATE TABLE snapshot (
+    snapshot_id uuid PRIMARY KEY,
+    project_id uuid NOT NULL,
+    branch_id uuid NOT NULL, -- of which it was taken; it may have been dropped since
+    source text NOT NULL, -- its database then
+    kind text NOT NULL, -- taken of a branch, replaced by a reset, or left by a deleted branch
+    independent boolean NOT NULL DEFAULT false, -- it shares no block with its source
+    taken_at timestamptz NOT NULL DEFAULT now(),
+    changes text -- what the source had changed then, by its statistics; null: unknown
+  );
+`;
+
+/** What a branch was like before a rehearsed migration, and what is known of it so far. It is gone with the branch. */
+const REHEARSAL = `
+  CREATE TABLE rehearsal (
+    branch_id uuid PRIMARY KEY REFERENCES branch ON DELETE CASCADE,
+    database text NOT NULL,
+    started_at timestamptz NOT NULL DEFAULT now(),
+    limits jsonb NOT NULL,
+    tables jsonb NOT NULL,
+    schema text NOT NULL,
+    wal_from pg_lsn NOT NULL,
+    locks jsonb NOT NULL DEFAULT '{}', -- what the samples have shown so far
+    finished_at timestamptz,
+    report jsonb -- null: it is running
+  );
+`;
+
+/** Where the content of a database comes from. Rows of dropped databases stay while a clone of them is there. */
+const DATABASE_ORIGIN = `
+  CREATE TABLE database_origin (
+    oid oid PRIMARY KEY,
+    source oid NOT NULL,
+    source_lsn pg_lsn NOT NULL, -- what the source has changed before it is in the clone
+    lsn pg_lsn NOT NULL, -- the clone was complete then
+    by_file boolean NOT NULL -- its files were copied, with a checkpoint before and after, and not through the WAL
+  );
+`;
+
+/** Networks that PostgreSQL's rule file names, each with a role whose members may connect from there. */
+const NETWORK = `
+  CREATE TABLE network (
+    role text PRIMARY KEY, -- a random name, because every login can list roles
+    project_id uuid NOT NULL REFERENCES project ON DELETE CASCADE,
+    cidr cidr NOT NULL,
+    UNIQUE (project_id, cidr)
+  );
+  -- One row: how often members of networks were changed, also by another process.
+  CREATE TABLE network_members (
+    id integer PRIMARY KEY DEFAULT 1 CHECK (id = 1),
+    version bigint NOT NULL DEFAULT 0
+  );
+  INSERT INTO network_members DEFAULT VALUES;
+`;
+
+/**
+ * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was released
+ * is never changed, removed or moved; a change of the tables is a new entry at the end.
+ */
+export const MIGRATIONS: readonly string[] = [
+  INITIAL,
+  BLOCKED_BRANCH,
+  BLOCK_REASON,
+  BLOCKED_ADDRESS,
+  SNAPSHOT,
+  DATABASE_ORIGIN,
+  REHEARSAL,
+  NETWORK,
+];
+
+/**
+ * Runs the migrations that the session's database does not have yet, each in a transaction with the record of its
+ * number in `schema_version`. Concurrent calls wait for each other. A failed or interrupted migration leaves the
+ * database at the version before it.
+ * @throws Error when the database has migrations of a newer release
+ */
+export async function migrate(session: Session, migrations: readonly string[] = MIGRATIONS): Promise<void> {
+  // Checked without the lock first: usually nothing is to be done, and no other session can delay the start.
+  while ((await readVersion(session)) < migrations.length) {
+    await inTransaction(session, () => migrateOnce(session, migrations));
+  }
+  const version = await readVersion(session);
+  if (version > migrations.length)
+    throw new Error(
+      `the agent's tables have version ${version}, but this agent knows ${migrations.length} only: install the newer release`,
+    );
+}
+
+async function migrateOnce(session: Session, migrations: readonly string[]): Promise<void> {
+  await session.query(`SET LOCAL lock_timeout = ${LOCK_WITHIN_MS}`);
+  await session.query("SELECT pg_advisory_xact_lock(hashtextextended('migrations', 0))");
+  const version = await readVersion(session);
+  const migration = migrations[version];
+  // Another session has run it while this one waited for the lock.
+  if (migration === undefined) return;
+  await session.query(
+    `CREATE TABLE IF NOT EXISTS schema_version (
+       version integer PRIMARY KEY,
+       migrated_at timestamptz NOT NULL DEFAULT now()
+     )`,
+  );
+  await session.query(migration);
+  await session.query('INSERT INTO schema_version (version) VALUES ($1)', [version + 1]);
+}
+
+/** Number of the last migration that the database has; 0 for a database of a release before numbered migrations. */
+async function readVersion(session: Session): Promise<number> {
+  // Not to_regclass, which may not see yet what another session has just committed.
+  const { rows } = await session.query(
+    "SELECT FROM pg_tables WHERE schemaname = 'public' AND tablename = 'schema_version'",
+  );
+  if (rows.length === 0) return 0;
+  const found = await session.query<{ version: number }>(
+    'SELECT coalesce(max(version), 0) AS version FROM schema_version',
+  );
+  return found.rows[0]?.version ?? 0;
+}
 
 const MAINTENANCE_DATABASE = 'postgres';
 /** Databases that PUBLIC may connect to in a new cluster, or after CREATE DATABASE. */

@@ -1,6 +1,5 @@
 import pg from 'pg';
-import { PLATFORM_ROLE } from '../servers/configuration.ts';
-import type { AgentSettings } from '../settings.ts';
+import type { AgentSettings } from '../process/settings.ts';
 
 /** One session with PostgreSQL. */
 export type Session = pg.ClientBase;
@@ -125,3 +124,6 @@ export async function inTransaction<T>(session: Session, action: () => Promise<T
 
 export const identifier = (name: string) => pg.escapeIdentifier(name);
 export const literal = (text: string) => pg.escapeLiteral(text);
+
+/** The platform's superuser in PostgreSQL, and the database that contains the agent's tables. */
+export const PLATFORM_ROLE = 'branchgate';

@@ -1,6 +1,8 @@
 import { z } from 'zod';
 import { buildDatabaseName, MANAGED_DATABASE } from '../../shared/branch/database-name.ts';
-import { identifier, type Queryable } from './connect.ts';
+import { BRANCH_ROLES, type BranchRole, groupName, loginName } from '../../shared/branch/login.ts';
+import type { AgentSettings } from '../process/settings.ts';
+import { identifier, literal, type Queryable } from './connect.ts';
 import { sqlState } from './postgres-failure.ts';
 
 /** The owner of a database: the JSON of its COMMENT, which no tenant can write. */
@@ -45,4 +47,134 @@ export async function dropDatabase(db: Queryable, name: string): Promise<void> {
   await db.query(`DROP DATABASE IF EXISTS ${identifier(name)} WITH (FORCE)`).catch((error) => {
     if (sqlState(error) !== '3D000') throw error;
   });
+}
+
+/** Another operation that alters the database holds it for milliseconds. */
+const LOCKED_FOR_MS = 2_000;
+const DATABASE_GONE = '3D000';
+
+/**
+ * Rights on the database that the logins and the owner's group always have. The right to make temporary tables of the
+ * other logins depends on the write block: `restoreLogins` grants and revokes it.
+ */
+const LOGIN_RIGHTS: Record<BranchRole, string> = {
+  owner: 'CONNECT, TEMPORARY',
+  read_write: 'CONNECT',
+  read_only: 'CONNECT',
+};
+const GROUP_RIGHTS = 'CONNECT, CREATE, TEMPORARY';
+
+/** A branch's ids and the name of its database. */
+type Named = Pick<Mark, 'branch_id' | 'project_id'> & { database: string };
+
+type Limits = Pick<AgentSettings, 'BRANCH_CONNECTIONS' | 'TEMP_FILE_LIMIT_MB'>;
+
+/**
+ * Settings of every tenant's database. Only a superuser may change them, so neither the owner nor a session can undo
+ * them. PostgreSQL logs attempts to connect before it applies them.
+ */
+const databaseSettings = ({ TEMP_FILE_LIMIT_MB }: Limits): Record<string, string> => ({
+  // Tenants choose the text and number of messages below FATAL.
+  log_min_messages: 'fatal',
+  temp_file_limit: `${TEMP_FILE_LIMIT_MB}MB`,
+});
+
+/** Statements that bound what the sessions of one database can take from other tenants. */
+export function protectDatabase(limits: Limits, database: string): string {
+  const name = identifier(database);
+  const settings = Object.entries(databaseSettings(limits)).map(
+    ([setting, value]) => `ALTER DATABASE ${name} SET ${setting} = ${literal(value)}`,
+  );
+  return [...settings, `ALTER DATABASE ${name} CONNECTION LIMIT ${limits.BRANCH_CONNECTIONS}`].join('; ');
+}
+
+/**
+ * Statements that admit a branch's logins to its database. The owner login acts as its group, which therefore needs
+ * the rights itself.
+ */
+export function grantDatabase({ branch_id, project_id, database }: Named): string {
+  return [
+    ...BRANCH_ROLES.map((role) => [LOGIN_RIGHTS[role], loginName(branch_id, role)] as const),
+    [GROUP_RIGHTS, groupName(project_id, 'owner')] as const,
+  ]
+    .map(([rights, role]) => `GRANT ${rights} ON DATABASE ${identifier(database)} TO ${identifier(role)}`)
+    .join('; ');
+}
+
+/**
+ * Closes databases with a branch's name to PUBLIC, for instance one that an operator has restored: the rules admit every
+ * login to such names.
+ * @returns their names
+ */
+export async function closeToPublic(db: Queryable): Promise<string[]> {
+  const open = await readOpenToPublic(db);
+  for (const name of open) await db.query(`REVOKE ALL ON DATABASE ${identifier(name)} FROM PUBLIC`);
+  return open;
+}
+
+export async function readOpenToPublic(db: Queryable): Promise<string[]> {
+  const { rows } = await db.query<{ name: string }>(
+    "SELECT datname AS name FROM pg_database WHERE datname ~ '^db_' AND has_database_privilege('public', oid, 'CONNECT')",
+  );
+  return rows.map(({ name }) => name);
+}
+
+/**
+ * Applies the present limits and grants to the branches that an earlier release, or an agent with other settings, has
+ * made.
+ * Sessions that are open already keep their settings.
+ * @throws the first failure, after all databases were tried
+ */
+export async function protectDatabases(db: Queryable, limits: Limits): Promise<void> {
+  const finalized = (await readDatabases(db)).flatMap(({ name, mark, interrupted }) =>
+    mark && !interrupted ? [{ ...mark, database: name }] : [],
+  );
+  const wanted = Object.entries(databaseSettings(limits)).map(([setting, value]) => `${setting}=${value}`);
+  const { rows } = await db.query<{ name: string }>(
+    `SELECT datname AS name
+     FROM pg_database LEFT JOIN pg_db_role_setting ON setdatabase = pg_database.oid AND setrole = 0
+     WHERE datname = ANY ($1) AND (datconnlimit <> $2 OR NOT coalesce(setconfig @> $3::text[], false))`,
+    [finalized.map(({ database }) => database), limits.BRANCH_CONNECTIONS, wanted],
+  );
+  const unprotected = new Set(rows.map(({ name }) => name));
+  const ungranted = await readUngranted(db, finalized);
+  const failures: unknown[] = [];
+  for (const branch of finalized) {
+    const statements = [
+      ...(unprotected.has(branch.database) ? [protectDatabase(limits, branch.database)] : []),
+      ...(ungranted.has(branch.database) ? [grantDatabase(branch)] : []),
+    ];
+    if (statements.length === 0) continue;
+    // Statements that are sent together are one transaction, to which SET LOCAL applies.
+    await db.query(`SET LOCAL lock_timeout = ${LOCKED_FOR_MS}; ${statements.join('; ')}`).catch((error) => {
+      if (sqlState(error) !== DATABASE_GONE) failures.push(error);
+    });
+  }
+  if (failures.length > 0) throw failures[0];
+}
+
+/** Databases in which a login or the owner's group lacks one of its grants. */
+async function readUngranted(db: Queryable, branches: readonly Named[]): Promise<Set<string>> {
+  const wanted = branches.flatMap(({ branch_id, project_id, database }) => [
+    ...BRANCH_ROLES.map((role) => ({
+      database,
+      role: loginName(branch_id, role),
+      rights: LOGIN_RIGHTS[role],
+    })),
+    { database, role: groupName(project_id, 'owner'), rights: GROUP_RIGHTS },
+  ]);
+  const { rows } = await db.query<{ name: string }>(
+    `SELECT DISTINCT datname AS name
+     FROM unnest($1::text[], $2::text[], $3::text[]) AS wanted (database, role, rights)
+     JOIN pg_database ON datname = database JOIN pg_roles ON rolname = role
+     WHERE NOT string_to_array(rights, ', ') <@ ARRAY (
+       SELECT privilege_type FROM aclexplode(datacl) WHERE grantee = pg_roles.oid
+     )`,
+    [
+      wanted.map(({ database }) => database),
+      wanted.map(({ role }) => role),
+      wanted.map(({ rights }) => rights),
+    ],
+  );
+  return new Set(rows.map(({ name }) => name));
 }

@@ -1,6 +1,7 @@
-import { HostError } from '../servers/host-error.ts';
+import { HostError } from '../process/host-error.ts';
 import { literal, type Pool, type Session } from './connect.ts';
 import { LOCK_NOT_AVAILABLE, sqlState } from './postgres-failure.ts';
+import { lockedBy } from './sessions.ts';
 
 /**
  * Advisory locks in the agent's own database, held by a session. They outlive a killed agent for as long as its
@@ -81,4 +82,39 @@ export async function withLocks<T>(
     // After a failure the session's state is unknown. Closing it releases every lock.
     session.release(!intact);
   }
+}
+
+/**
+ * Runs a statement that needs a database without sessions, and that locks it against new ones. Those that began just
+ * before are emptied out concurrently, because PostgreSQL only waits for them, for five seconds.
+ * @param empty called when the database is locked; ends its sessions. If it returns false, the statement is cancelled
+ * @throws what the statement throws
+ */
+export async function runAlone(
+  { postgres, session }: { postgres: Pool; session: Session },
+  database: string,
+  statement: () => Promise<unknown>,
+  empty: (signal: AbortSignal) => Promise<boolean>,
+): Promise<void> {
+  const pid = await ownPid(session);
+  const done = new AbortController();
+  const running = statement().finally(() => done.abort());
+  const guard = async () => {
+    const { signal } = done;
+    await lockedBy(postgres, pid, database, signal);
+    if (signal.aborted || (await empty(signal))) return;
+    // Not once the last session has ended: the statement has begun then.
+    await postgres.query(
+      'SELECT pg_cancel_backend($1) WHERE EXISTS (SELECT FROM pg_stat_activity WHERE datname = $2)',
+      [pid, database],
+    );
+  };
+  const [ran, guarded] = await Promise.allSettled([running, guard()]);
+  if (ran.status === 'rejected') throw ran.reason;
+  if (guarded.status === 'rejected') throw guarded.reason;
+}
+
+async function ownPid(session: Session): Promise<number> {
+  const { rows } = await session.query<{ pid: number }>('SELECT pg_backend_pid() AS pid');
+  return rows[0]?.pid ?? 0;
 }

@@ -1,5 +1,6 @@
 import type { HostFailureCode } from '../../shared/protocol/host-failures.ts';
-import { HostError } from '../servers/host-error.ts';
+import { HostError } from '../process/host-error.ts';
+import type { Session } from './connect.ts';
 
 /** SQLSTATE of a statement that waited for a lock for longer than `lock_timeout`. */
 export const LOCK_NOT_AVAILABLE = '55P03';
@@ -35,4 +36,25 @@ export function asHostError(error: unknown): unknown {
   const { message } = error;
   const code = STATES[sqlState(error) ?? ''] ?? MESSAGES.find(([pattern]) => pattern.test(message))?.[1];
   return code ? new HostError(code, `PostgreSQL: ${message}`) : error;
+}
+
+/** SQLSTATE `query_canceled`. */
+const CANCELED = '57014';
+
+/**
+ * Runs `action` with a time limit for each statement of a session of the platform.
+ * @param within milliseconds
+ * @throws HostError TIME_LIMIT_REACHED
+ */
+export async function limited<T>(session: Session, within: number, action: () => Promise<T>): Promise<T> {
+  await session.query(`SET statement_timeout = ${Math.max(1, Math.round(within))}`);
+  try {
+    return await action();
+  } catch (error) {
+    if (sqlState(error) !== CANCELED) throw error;
+    throw new HostError('TIME_LIMIT_REACHED', 'a statement of the platform took too long');
+  } finally {
+    // Fails only if the session is lost, which the error of the action says.
+    await session.query('RESET statement_timeout').catch(() => {});
+  }
 }

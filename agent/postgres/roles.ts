@@ -1,8 +1,8 @@
 import { BRANCH_ROLES, type BranchRole, groupName, loginName } from '../../shared/branch/login.ts';
 import { identifier, literal, type Queryable, type Session } from './connect.ts';
-import { endSessions } from './end-sessions.ts';
 import { takeLock } from './locks.ts';
 import { LOCK_NOT_AVAILABLE, sqlState } from './postgres-failure.ts';
+import { endSessions } from './sessions.ts';
 
 /**
  * How a login is a member of its project's group. The owner login acts only as the group (by its setting `role`),

@@ -1,10 +1,22 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { groupName, loginName } from '../../shared/branch/login.ts';
-import type { Host } from '../host.ts';
-import { readDeadTuples } from '../measurement/dead-tuples.ts';
+import type { DeadTuples } from '../measurement/database-statistics.ts';
+import { readDeadTuples } from '../measurement/database-statistics.ts';
+import type { Pool } from '../postgres/connect.ts';
 import { inSession } from '../postgres/connect.ts';
-import { TroubleLog } from '../trouble-log.ts';
+import type { Log } from '../process/log.ts';
+import { TroubleLog } from '../process/log.ts';
+import type { AgentSettings } from '../process/settings.ts';
 import { DEFAULT_PRIVILEGES, grantByDefault, lostGroups } from './default-privileges.ts';
+
+/** What it takes to repair the privileges of branches. */
+export interface PrivilegesHost {
+  settings: AgentSettings;
+  postgres: Pool;
+  /** As read in the hourly session of each branch's owner login. */
+  deadTuples: DeadTuples;
+  log: Log;
+}
 
 /** A clone of the database delays new sessions until it is complete. */
 const CONNECT_WITHIN_MS = 3_000;
@@ -47,7 +59,7 @@ const optionsFor = (projectId: string) =>
  * their database, and no superuser opens one there.
  * @throws Error when the login is refused, for example because the branch has no connection left
  */
-export async function repairPrivileges(host: Host, branch: Branch): Promise<void> {
+export async function repairPrivileges(host: PrivilegesHost, branch: Branch): Promise<void> {
   const { branch_id, project_id, database } = branch;
   const { POSTGRES_SOCKET_DIR, POSTGRES_PORT } = host.settings;
   const config = {
@@ -75,13 +87,13 @@ export async function repairPrivileges(host: Host, branch: Branch): Promise<void
 }
 
 /** A clone inherits what a login has dropped on the source. The branch works without it, and the agent tries again. */
-export const repair = (host: Host, branch: Branch): Promise<void> =>
+export const repair = (host: PrivilegesHost, branch: Branch): Promise<void> =>
   repairPrivileges(host, branch).catch((error: Error) => {
     host.log('privileges.unrepaired', { branch_id: branch.branch_id, reason: error.message });
   });
 
 /** Repairs every branch that its owner may log in to: at the start, and then once an hour. Never throws. */
-export async function runPrivilegeLoop(host: Host, signal: AbortSignal): Promise<void> {
+export async function runPrivilegeLoop(host: PrivilegesHost, signal: AbortSignal): Promise<void> {
   const troubles = new TroubleLog(host.log);
   while (!signal.aborted) {
     try {
@@ -103,7 +115,7 @@ export async function runPrivilegeLoop(host: Host, signal: AbortSignal): Promise
 }
 
 /** Finalized branches whose owner login is not disabled. */
-async function readOpenBranches({ postgres }: Host): Promise<Branch[]> {
+async function readOpenBranches({ postgres }: PrivilegesHost): Promise<Branch[]> {
   const { rows } = await postgres.query<Branch>(
     `SELECT branch_id, project_id, database FROM branch JOIN pg_database ON datname = database
      WHERE NOT closed AND datconnlimit > 0 ORDER BY database`,

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Queryable } from '../postgres/connect.ts';
-import { type Log, TroubleLog } from '../trouble-log.ts';
+import { type Log, TroubleLog } from '../process/log.ts';
 import { type HeldLock, LockRecord } from './lock-record.ts';
 import { readRunning, storeLocks } from './stored-rehearsals.ts';
 

@@ -1,9 +1,10 @@
 import type { Rehearsal, RehearsalReport } from '../../shared/protocol/rehearsal-operations.ts';
 import { inTransaction, type Pool, type Queryable } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
-import { HostError } from '../servers/host-error.ts';
+import { HostError } from '../process/host-error.ts';
 import { type LockSummary, NO_SAMPLES } from './lock-record.ts';
-import type { WatchedTables } from './table-state.ts';
+
+import type { WatchedTables } from './watched-tables.ts';
 
 /** A rehearsal samples for no longer, whatever the lease of its branch. */
 const SAMPLED_FOR = "interval '1 hour'";

@@ -1,7 +1,33 @@
-import type { Host } from '../host.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
+import type { RowsHost } from '../rows/branch-session.ts';
 import { inBranch } from '../rows/branch-session.ts';
-import type { WatchedTable, WatchedTables } from './table-state.ts';
+
+/** A table as it is at one time. */
+export interface WatchedTable {
+  oid: string;
+  schema: string;
+  name: string;
+  /** `pg_class.relkind` */
+  kind: string;
+  /** Its file, which changes when it is rewritten. Null: a partitioned table has none. */
+  file: string | null;
+  bytes: number;
+  /** The partitioned table that its rows are counted with; itself for any other table. */
+  root: string;
+  is_countable: boolean;
+  /** By the last ANALYZE; null: unknown. */
+  estimate: number | null;
+  /** By the statistics, since the database was made. */
+  inserted: number;
+  deleted: number;
+  /** Exact; null: not counted. */
+  rows: number | null;
+}
+
+export interface WatchedTables {
+  tables: WatchedTable[];
+  unwatched: number;
+}
 
 /** The largest ones. */
 const TABLES_MAX = 2_000;
@@ -33,7 +59,7 @@ type TextRow = Record<
 
 /** Reads the tables of a branch as its read-only login, and counts their rows as far as the time allows. */
 export const watchTables = (
-  host: Host,
+  host: RowsHost,
   branch: { branch_id: string; database: string },
 ): Promise<WatchedTables> => inBranch(host, branch, 'query', watchIn);
 

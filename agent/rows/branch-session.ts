@@ -2,13 +2,63 @@ import { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { projectDatabaseName } from '../../shared/branch/database-name.ts';
 import { type BranchRole, loginName } from '../../shared/branch/login.ts';
-import type { Host } from '../host.ts';
+import type { Pool } from '../postgres/connect.ts';
 import { AS_TEXT, inTransaction, type OwnSession, openSession, type Session } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
-import { BROWSING } from '../postgres/source-sessions.ts';
-import { HostError } from '../servers/host-error.ts';
-import { answerMeter } from './answer-meter.ts';
-import type { ReusableSession } from './kept-sessions.ts';
+import { BROWSING } from '../postgres/sessions.ts';
+import { HostError } from '../process/host-error.ts';
+import type { AgentSettings } from '../process/settings.ts';
+import type { KeptSessions, ReusableSession } from './kept-sessions.ts';
+import type { PageMarks } from './pages.ts';
+import type { Slots } from './slots.ts';
+
+/** What it takes to run statements in the databases of branches. */
+export interface RowsHost {
+  settings: AgentSettings;
+  /** For short statements. */
+  postgres: Pool;
+  /** What outlives an operation. */
+  rows: { slots: Slots; marks: PageMarks; kept: KeptSessions };
+}
+
+/** A message begins with its kind and its length, which does not count the kind (PostgreSQL documentation, 54.7). */
+const HEADER_BYTES = 5;
+/** `ReadyForQuery`: the last message of an answer. */
+const READY = 0x5a;
+
+/**
+ * Measures what a server sends. The driver keeps an answer in memory until it is complete, and a message until its end.
+ * @returns a function that takes the next bytes, and returns the size of the largest answer in them: with all of its
+ *   last message, as soon as that has begun
+ */
+export function answerMeter(): (chunk: Buffer) => number {
+  const header = Buffer.alloc(HEADER_BYTES);
+  let headerBytes = 0;
+  /** Of the message that has begun. */
+  let left = 0;
+  let answer = 0;
+  return (chunk) => {
+    let largest = 0;
+    for (let at = 0; at < chunk.length; ) {
+      if (left > 0) {
+        const taken = Math.min(left, chunk.length - at);
+        left -= taken;
+        at += taken;
+        continue;
+      }
+      header[headerBytes] = chunk[at] ?? 0;
+      headerBytes += 1;
+      at += 1;
+      if (headerBytes < HEADER_BYTES) continue;
+      headerBytes = 0;
+      left = header.readUInt32BE(1) - (HEADER_BYTES - 1);
+      answer += HEADER_BYTES + left;
+      largest = Math.max(largest, answer);
+      if (header[0] === READY) answer = 0;
+    }
+    return largest;
+  };
+}
 
 /** Longest wait for a lock that another session holds. Milliseconds. */
 const LOCK_WITHIN_MS = 3_000;
@@ -111,7 +161,7 @@ interface BranchDatabase {
  * @throws Error of the connection when the server is away
  */
 export async function inBranch<T>(
-  host: Host,
+  host: RowsHost,
   { branch_id, database }: BranchDatabase,
   mode: keyof typeof MODES,
   action: (session: Session) => Promise<T>,
@@ -151,7 +201,7 @@ export async function inBranch<T>(
 }
 
 async function openInBranch(
-  { settings }: Host,
+  { settings }: RowsHost,
   { user, database, mode }: { user: string; database: string; mode: keyof typeof MODES },
 ): Promise<ReusableSession> {
   const config = {
@@ -182,7 +232,7 @@ async function openInBranch(
  * @throws HostError STATEMENT_REFUSED, TIME_LIMIT_REACHED, HOST_TIMEOUT
  */
 export async function bounded<T>(
-  host: Host,
+  host: RowsHost,
   session: OwnSession,
   user: string,
   action: (onEnd: () => void) => Promise<T>,

@@ -1,7 +1,7 @@
 import { CELL_BYTES_MAX } from '../../shared/limits.ts';
 import type { Cell, Scalar } from '../../shared/protocol/tables.ts';
 import { identifier } from '../postgres/connect.ts';
-import { HostError } from '../servers/host-error.ts';
+import { HostError } from '../process/host-error.ts';
 import type { TableColumn } from './describe-table.ts';
 
 /**

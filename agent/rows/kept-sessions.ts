@@ -1,5 +1,5 @@
 import type { OwnSession } from '../postgres/connect.ts';
-import { RESET } from '../postgres/source-sessions.ts';
+import { RESET } from '../postgres/sessions.ts';
 
 /**
  * A session is closed this long after its login. Its work counts as the branch's usage because of the login, which

@@ -1,6 +1,6 @@
 import type { RowFilter, RowOrder, Scalar } from '../../shared/protocol/tables.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
-import { HostError, ofParameter } from '../servers/host-error.ts';
+import { HostError, ofParameter } from '../process/host-error.ts';
 import { inputOf, parameterOf, textOf } from './cells.ts';
 import { columnOf, type TableColumn, type TableDescription } from './describe-table.ts';
 

@@ -1,5 +1,5 @@
 import { projectDatabaseName } from '../../shared/branch/database-name.ts';
-import { HostError } from '../servers/host-error.ts';
+import { HostError } from '../process/host-error.ts';
 
 interface Limits {
   total: number;

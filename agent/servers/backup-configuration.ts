@@ -1,4 +1,5 @@
-import { PLATFORM_ROLE, type ServerLayout } from './configuration.ts';
+import { PLATFORM_ROLE } from '../postgres/connect.ts';
+import type { ServerLayout } from './configuration.ts';
 
 /** pgBackRest's name for this host's cluster. */
 const STANZA = 'branchgate';

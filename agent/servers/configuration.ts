@@ -1,12 +1,10 @@
 import type { Instance } from '../pooler/restart-state.ts';
+import { PLATFORM_ROLE } from '../postgres/connect.ts';
 
 /**
  * The configuration files of the two servers as the agent needs them. The local stack writes them, and the control
  * tool prints them for a real host. Everything that changes with a branch is in the rule files that they include.
  */
-
-/** The platform's superuser in PostgreSQL, and the database that contains the agent's tables. */
-export const PLATFORM_ROLE = 'branchgate';
 
 /** Direct sessions in addition to the pooled ones, and connections that are reserved for the agent. */
 const DIRECT_CLIENTS = 180;

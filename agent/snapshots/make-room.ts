@@ -1,13 +1,25 @@
+import type { CopyRoom } from '../cloning/copy-room.ts';
 import { NoCopyRoom } from '../cloning/copy-room.ts';
-import { freeBytes } from '../guard/volumes.ts';
-import type { Host } from '../host.ts';
-import { dropSnapshot } from '../operations/snapshot-drop.ts';
-import { pollUntil } from '../poll-until.ts';
+import type { Pool } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
-import { repeat } from '../repeat.ts';
-import type { HostError } from '../servers/host-error.ts';
-import { TroubleLog } from '../trouble-log.ts';
-import { SNAPSHOT_NAME } from './snapshot-databases.ts';
+import type { HostError } from '../process/host-error.ts';
+import type { Log } from '../process/log.ts';
+import { TroubleLog } from '../process/log.ts';
+import { pollUntil, repeat } from '../process/loops.ts';
+import type { AgentSettings } from '../process/settings.ts';
+import { freeBytes } from '../volumes/volumes.ts';
+import { dropSnapshot, SNAPSHOT_NAME } from './snapshot-databases.ts';
+
+/** What it takes to make room on the disk. */
+export interface RoomHost {
+  settings: AgentSettings;
+  postgres: Pool;
+  sessions: Pool;
+  copyRoom: CopyRoom;
+  /** What the gateway knows of this host. */
+  known: { outdate: () => void; isOutdated: (freeBytes: number) => boolean };
+  log: Log;
+}
 
 const MB = 2 ** 20;
 const CHECK_EVERY_MS = 2_000;
@@ -24,7 +36,7 @@ interface Deleted {
 }
 
 /** Without branches that are being restored, the oldest first. */
-async function readDeleted({ postgres }: Host): Promise<Deleted[]> {
+async function readDeleted({ postgres }: RoomHost): Promise<Deleted[]> {
   const { rows } = await postgres.query<Deleted>(
     `SELECT project_id, snapshot_id, branch_id, coalesce(pg_database_size(oid), 0)::float8 AS bytes
      FROM snapshot LEFT JOIN pg_database ON datname = ${SNAPSHOT_NAME}
@@ -35,7 +47,7 @@ async function readDeleted({ postgres }: Host): Promise<Deleted[]> {
 }
 
 /** A restoration that has begun meanwhile keeps its database. */
-function dropDeleted(host: Host, deleted: Deleted): Promise<void> {
+function dropDeleted(host: RoomHost, deleted: Deleted): Promise<void> {
   const { project_id, branch_id } = deleted;
   return withLocks(host.sessions, [`prepare:${branch_id}`, `clone:${branch_id}`], async (session) => {
     const { rowCount } = await session.query('SELECT FROM branch WHERE branch_id = $1', [branch_id]);
@@ -56,7 +68,7 @@ function dropDeleted(host: Host, deleted: Deleted): Promise<void> {
  * @returns whether there was one
  * @throws the failure to drop the oldest, if none could be dropped
  */
-export async function dropOldestDeleted(host: Host): Promise<boolean> {
+export async function dropOldestDeleted(host: RoomHost): Promise<boolean> {
   const failures: unknown[] = [];
   for (const deleted of await readDeleted(host)) {
     try {
@@ -77,7 +89,7 @@ export async function dropOldestDeleted(host: Host): Promise<boolean> {
  * room is counted until it ends.
  * @returns whether the operation may be repeated
  */
-export async function makeRoom(host: Host, failure: HostError): Promise<boolean> {
+export async function makeRoom(host: RoomHost, failure: HostError): Promise<boolean> {
   const bytes = failure instanceof NoCopyRoom ? failure.bytes : 0;
   const { copyRoom } = host;
   let missing = await copyRoom.missing(bytes);
@@ -99,7 +111,7 @@ export async function makeRoom(host: Host, failure: HostError): Promise<boolean>
  * Makes room while less than `MIN_FREE_DISK_MB` are free, one database after another. Never throws.
  * @param report notifies the gateway that what it knows of the host is outdated; called until it has read the inventory
  */
-export async function runRoomLoop(host: Host, report: () => void, signal: AbortSignal): Promise<void> {
+export async function runRoomLoop(host: RoomHost, report: () => void, signal: AbortSignal): Promise<void> {
   const { PGDATA_DIR, MIN_FREE_DISK_MB } = host.settings;
   const troubles = new TroubleLog(host.log);
   await repeat(

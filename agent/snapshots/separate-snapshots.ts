@@ -1,14 +1,22 @@
 import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
+import type { CloneHost } from '../cloning/create-clone.ts';
 import { copyUnusedDatabase } from '../cloning/create-clone.ts';
-import { freeBytes } from '../guard/volumes.ts';
-import type { Host } from '../host.ts';
+import type { Pool } from '../postgres/connect.ts';
 import { identifier, literal, type Session } from '../postgres/connect.ts';
 import { dropDatabase } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
-import { repeat } from '../repeat.ts';
-import { TroubleLog } from '../trouble-log.ts';
-import { dropLeftovers } from './drop-leftovers.ts';
-import { copyDatabaseName, readSnapshotSize } from './snapshot-databases.ts';
+import type { Log } from '../process/log.ts';
+import { TroubleLog } from '../process/log.ts';
+import { repeat } from '../process/loops.ts';
+import { freeBytes } from '../volumes/volumes.ts';
+import { copyDatabaseName, dropLeftovers, readSnapshotSize } from './snapshot-databases.ts';
+
+interface SeparationHost extends CloneHost {
+  sessions: Pool;
+  /** What the gateway knows of this host. */
+  known: { outdate: () => void };
+  log: Log;
+}
 
 const CHECK_EVERY_MS = 5_000;
 
@@ -24,7 +32,7 @@ const SHARING = `
  * and slower to clone. Nobody waits for the copy, because nobody is connected to a snapshot.
  * @returns how many were replaced
  */
-export async function separateSnapshots(host: Host): Promise<number> {
+export async function separateSnapshots(host: SeparationHost): Promise<number> {
   const { rows } = await host.postgres.query<{ snapshot_id: string }>(SHARING);
   let separated = 0;
   const failures: unknown[] = [];
@@ -42,7 +50,7 @@ export async function separateSnapshots(host: Host): Promise<number> {
   return separated;
 }
 
-async function separate(host: Host, session: Session, snapshotId: string): Promise<0 | 1> {
+async function separate(host: SeparationHost, session: Session, snapshotId: string): Promise<0 | 1> {
   const { settings, log } = host;
   const size = await readSnapshotSize(session, snapshotId);
   const room = size === null ? 0 : size * settings.SNAPSHOT_COPY_ROOM;
@@ -71,7 +79,7 @@ async function separate(host: Host, session: Session, snapshotId: string): Promi
 }
 
 /** Never throws. On a host that copies every block each snapshot is independent from the start. */
-export async function runSeparationLoop(host: Host, signal: AbortSignal): Promise<void> {
+export async function runSeparationLoop(host: SeparationHost, signal: AbortSignal): Promise<void> {
   if (host.cloneMethod !== 'reflink') return;
   const troubles = new TroubleLog(host.log);
   await repeat(

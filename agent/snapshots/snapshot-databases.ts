@@ -1,8 +1,10 @@
 import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
 import { BRANCH_ROLES, groupName, loginName } from '../../shared/branch/login.ts';
-import type { Params } from '../../shared/protocol/operations.ts';
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import type { Pool } from '../postgres/connect.ts';
 import { identifier, literal, type Queryable, type Session } from '../postgres/connect.ts';
 import { dropDatabase } from '../postgres/databases.ts';
+import { tryLock, withLocks } from '../postgres/locks.ts';
 
 /** `deleted`: of a deleted branch; the disk may need its room before its time is over. */
 export type SnapshotKind = 'taken' | 'replaced' | 'deleted';
@@ -45,7 +47,7 @@ export async function readSnapshots(db: Queryable) {
 }
 
 /** Databases that a crash left: half-dropped snapshots, copies, and clones for comparisons. Another process may work on them. */
-export async function readLeftovers(db: Queryable): Promise<{ name: string; snapshotId: string }[]> {
+async function readLeftovers(db: Queryable): Promise<{ name: string; snapshotId: string }[]> {
   const { rows } = await db.query<{ name: string; snapshotId: string }>(
     `SELECT datname AS name, substr(datname, length(datname) - 31)::uuid AS "snapshotId" FROM pg_database
      WHERE datname ~ '^bg(copy|diff)_[0-9a-f]{32}$' OR (datname ~ '^bgsnap_[0-9a-f]{32}$' AND datconnlimit = -2)`,
@@ -75,4 +77,31 @@ export function closeAsSnapshot(
     COMMENT ON DATABASE ${name} IS NULL;
     REVOKE ALL ON DATABASE ${name} FROM ${grantees.join(', ')};
     ALTER ROLE ${identifier(loginName(branch_id, 'owner'))} IN DATABASE ${name} RESET role`;
+}
+
+/** Drops half-dropped snapshots and unfinished copies, except those that another process works on. */
+export async function dropLeftovers({
+  postgres,
+  sessions,
+}: Record<'postgres' | 'sessions', Pool>): Promise<void> {
+  // Usually there is none, and no session for operations is needed.
+  if ((await readLeftovers(postgres)).length === 0) return;
+  await withLocks(sessions, [], async (session) => {
+    for (const { name, snapshotId } of await readLeftovers(session))
+      if (await tryLock(session, `clone:${snapshotId}`)) await dropDatabase(session, name);
+  });
+}
+
+/** Drops the snapshot as far as it exists. Waits while it is being taken or copied. */
+export function dropSnapshot(
+  host: { sessions: Pool },
+  { snapshot_id }: Params<'snapshot.drop'>,
+): Promise<MethodResult<'snapshot.drop'>> {
+  return withLocks(host.sessions, [`clone:${snapshot_id}`], async (session) => {
+    const dropped = (await readSnapshotSize(session, snapshot_id)) !== null;
+    for (const name of [snapshotDatabaseName(snapshot_id), copyDatabaseName(snapshot_id)])
+      await dropDatabase(session, name);
+    await session.query('DELETE FROM snapshot WHERE snapshot_id = $1', [snapshot_id]);
+    return { dropped };
+  });
 }

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { isRunning, readRunRecord } from './run-record.ts';
+import { isRunning, readRunRecord } from './trial.ts';
 
 const POLL_MS = 50;
 

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Method } from '../../shared/protocol/operations.ts';
-import { HostError } from '../servers/host-error.ts';
+import { HostError } from '../process/host-error.ts';
 
 /** Operations that can take minutes, because they copy a database. */
 const CLONING: ReadonlySet<Method> = new Set(['branch.clone', 'batch.clone', 'reset.clone', 'snapshot.take']);

@@ -4,8 +4,7 @@ import { open } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { promisify } from 'node:util';
 import { sha256OfFile, siblingOf } from './program-file.ts';
-import { readRunRecord } from './run-record.ts';
-import { hasFailed } from './trial.ts';
+import { hasFailed, readRunRecord } from './trial.ts';
 
 const run = promisify(execFile);
 const WITHIN = { timeout: 20_000 };

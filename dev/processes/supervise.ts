@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { closeSync, mkdirSync, openSync, readFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { pollUntil } from '../../agent/poll-until.ts';
+import { pollUntil } from '../../agent/process/loops.ts';
 import { Refusal } from '../stack/refusal.ts';
 import type { Environment } from '../stack/settings.ts';
 import type { OsUser } from './os-user.ts';

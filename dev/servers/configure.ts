@@ -1,7 +1,8 @@
 import { chownSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { makeRulesFolder } from '../../agent/access/rules-folder.ts';
+import { makeRulesFolder } from '../../agent/access/rule-files.ts';
 import { standbyMark } from '../../agent/pooler/restart-state.ts';
+import { readSettings, rulesFolder } from '../../agent/process/settings.ts';
 import {
   pgbouncerIni,
   pgHbaConf,
@@ -9,7 +10,6 @@ import {
   postgresqlConf,
   type ServerLayout,
 } from '../../agent/servers/configuration.ts';
-import { readSettings, rulesFolder } from '../../agent/settings.ts';
 import { agentSettings, LOOPBACK, type Site } from '../stack/programs.ts';
 import { serverCertificate } from './certificate.ts';
 

@@ -9,7 +9,8 @@ import {
   statSync,
 } from 'node:fs';
 import { join } from 'node:path';
-import { PLATFORM_ROLE } from '../../agent/servers/configuration.ts';
+import { PLATFORM_ROLE } from '../../agent/postgres/connect.ts';
+
 import type { OsUser } from '../processes/os-user.ts';
 import { runAs } from '../processes/run-as.ts';
 import { Refusal } from '../stack/refusal.ts';

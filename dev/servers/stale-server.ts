@@ -1,6 +1,6 @@
 import { existsSync, readdirSync, readFileSync, readlinkSync, realpathSync, rmSync } from 'node:fs';
 import { basename, join } from 'node:path';
-import { pollUntil } from '../../agent/poll-until.ts';
+import { pollUntil } from '../../agent/process/loops.ts';
 import { sendSignal } from '../processes/send-signal.ts';
 import { Refusal } from '../stack/refusal.ts';
 

@@ -1,5 +1,5 @@
 import { readdirSync, readFileSync } from 'node:fs';
-import { pollUntil } from '../../agent/poll-until.ts';
+import { pollUntil } from '../../agent/process/loops.ts';
 import { sendSignal } from '../processes/send-signal.ts';
 import type { Environment } from './settings.ts';
 

@@ -1,4 +1,4 @@
-import { claimName } from '../../agent/claim-name.ts';
+import { claimName } from '../../agent/upgrade/program-file.ts';
 import { shortHash } from './host-folder.ts';
 import { Refusal } from './refusal.ts';
 

@@ -1,7 +1,7 @@
 import { readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { closeHost, openHost } from '../../agent/host.ts';
-import { pollUntil } from '../../agent/poll-until.ts';
-import { readSettings as readAgentSettings } from '../../agent/settings.ts';
+import { closeHost, openHost } from '../../agent/host/host.ts';
+import { pollUntil } from '../../agent/process/loops.ts';
+import { readSettings as readAgentSettings } from '../../agent/process/settings.ts';
 import { type Part, supervise } from '../processes/supervise.ts';
 import { certificatesIn } from '../servers/certificate.ts';
 import { configureServers } from '../servers/configure.ts';

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
-import { readProcessTimes } from '../../agent/measurement/process-times.ts';
+import { readProcessTimes } from '../../agent/measurement/server-sample.ts';
 import { startHost, type TestHost } from '../support/host/host.ts';
 import { type Branch, connect, Project } from '../support/host/host-project.ts';
 import { branchIn, TestMeter } from '../support/host/metering.ts';

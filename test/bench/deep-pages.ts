@@ -1,4 +1,4 @@
-import { PageMarks } from '../../agent/rows/page-marks.ts';
+import { PageMarks } from '../../agent/rows/pages.ts';
 import { startHostWithProject } from '../support/host/host-project.ts';
 import { Browser } from '../support/host/host-rows.ts';
 import type { Goal, Report } from './report.ts';

@@ -1,9 +1,9 @@
 import { randomUUID } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { NetworkMembers } from '../../agent/access/network-members.ts';
+import { NetworkMembers } from '../../agent/access/networks.ts';
 import { readAccess } from '../../agent/access/store-access.ts';
-import { pollUntil } from '../../agent/poll-until.ts';
+import { pollUntil } from '../../agent/process/loops.ts';
 import { RULE_FILES } from '../../agent/servers/configuration.ts';
 import { BRANCH_ROLES, loginName } from '../../shared/branch/login.ts';
 import { startHost, type TestHost } from '../support/host/host.ts';

@@ -1,8 +1,9 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync } from 'node:fs';
-import { PLATFORM_ROLE } from '../../agent/servers/configuration.ts';
-import type { AgentSettings } from '../../agent/settings.ts';
+import { PLATFORM_ROLE } from '../../agent/postgres/connect.ts';
+
+import type { AgentSettings } from '../../agent/process/settings.ts';
 import { eventually } from '../support/eventually.ts';
 
 /** Path in the Debian package. */

@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { enrol } from '../../agent/link/enrol.ts';
 import { runLink } from '../../agent/link/run-link.ts';
-import { BROWSING } from '../../agent/postgres/source-sessions.ts';
+import { BROWSING } from '../../agent/postgres/sessions.ts';
 import { Api } from '../support/api.ts';
 import { connect } from '../support/database.ts';
 import { connectOnHost, socketsOf } from '../support/host/host-session.ts';

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { readSettings as readAgentSettings } from '../../agent/settings.ts';
+import { readSettings as readAgentSettings } from '../../agent/process/settings.ts';
 import { readSettings } from '../../edge/settings.ts';
 import { SETTINGS } from '../support/worker/worker.ts';
 

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { decodeJwt } from 'jose';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { rulesFolder } from '../../agent/settings.ts';
+import { rulesFolder } from '../../agent/process/settings.ts';
 import { workerConfiguration } from '../../dev/gateway/worker-configuration.ts';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { hostFolder } from '../../dev/stack/host-folder.ts';

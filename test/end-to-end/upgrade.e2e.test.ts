@@ -6,7 +6,7 @@ import { promisify } from 'node:util';
 import type pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { sha256Of, siblingOf } from '../../agent/upgrade/program-file.ts';
-import { readRunRecord } from '../../agent/upgrade/run-record.ts';
+import { readRunRecord } from '../../agent/upgrade/trial.ts';
 import { hostFolder } from '../../dev/stack/host-folder.ts';
 import { Api, type ApiResponse, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';

@@ -1,7 +1,7 @@
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
-import { canonicalNetwork } from '../../agent/access/canonical-network.ts';
+import { canonicalNetwork } from '../../agent/access/networks.ts';
 import { RULE_FILES } from '../../agent/servers/configuration.ts';
 import { connectOnHost, type HostSocket } from './host/host-session.ts';
 

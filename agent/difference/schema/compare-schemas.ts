@@ -1,10 +1,9 @@
 import type { SchemaDifference } from '../../../shared/protocol/difference-operations.ts';
-import type { Host } from '../../host.ts';
 import { AS_VALUES, type Session } from '../../postgres/connect.ts';
+import type { RowsHost } from '../../rows/branch-session.ts';
 import { inBranch } from '../../rows/branch-session.ts';
 import type { Side, Sides } from '../sides.ts';
-import type { CatalogQuery, Outcome, Task } from './comparison-messages.ts';
-import { runInThread, tooLarge } from './comparison-thread.ts';
+import { type CatalogQuery, type Outcome, runInThread, type Task, tooLarge } from './comparison-thread.ts';
 
 /** Of each side. */
 const OBJECTS_MAX = 50_000;
@@ -27,7 +26,7 @@ const ROOM = { changes: 196_608, statements: 262_144, not_modelled: 65_536 };
  * @throws HostError HOST_BUSY, PROJECT_BUSY, TIME_LIMIT_REACHED, STATEMENT_REFUSED for a schema that is too large
  */
 export const compareSchemas = async (
-  host: Host,
+  host: RowsHost,
   sides: Sides,
   signal: AbortSignal,
 ): Promise<SchemaDifference> =>
@@ -38,23 +37,23 @@ export const compareSchemas = async (
   );
 
 /** The schema as text, to be compared with a later one. @throws HostError as `compareSchemas` */
-export async function storeSchemaOf(host: Host, side: Side, signal: AbortSignal): Promise<string> {
+export async function storeSchemaOf(host: RowsHost, side: Side, signal: AbortSignal): Promise<string> {
   const { stored } = await readAfter(host, side, null, signal);
   return stored ?? '';
 }
 
 /** As `compareSchemas`, with a schema that was stored. @throws HostError as `compareSchemas` */
 export const compareWithStored = async (
-  host: Host,
+  host: RowsHost,
   side: Side,
   stored: string,
   signal: AbortSignal,
 ): Promise<SchemaDifference> => bounded(await readAfter(host, side, { stored }, signal));
 
-const readAfter = (host: Host, side: Side, before: Task['before'], signal: AbortSignal) =>
+const readAfter = (host: RowsHost, side: Side, before: Task['before'], signal: AbortSignal) =>
   inCatalog(host, side, (after) => runInThread(before, { after }, signal));
 
-const inCatalog = (host: Host, side: Side, action: (query: CatalogQuery) => Promise<Outcome>) =>
+const inCatalog = (host: RowsHost, side: Side, action: (query: CatalogQuery) => Promise<Outcome>) =>
   inBranch(host, side, 'query', async (session) => {
     const query = catalogQuery(session);
     if ((await countObjects(query)) > OBJECTS_MAX) throw tooLarge();

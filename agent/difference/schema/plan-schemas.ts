@@ -1,11 +1,11 @@
+import type { MessagePort } from 'node:worker_threads';
 import { deserializeSnapshot, serializeSnapshot } from '@supabase/pg-delta/core';
 import { type ExtractResult, extract } from '@supabase/pg-delta/extract';
 import { type Plan, plan } from '@supabase/pg-delta/plan';
 import type { SchemaDifference } from '../../../shared/protocol/difference-operations.ts';
 import { changesOf } from './changes.ts';
-import { compareOtherKinds, type OtherObject, readOtherKinds } from './compare-other-kinds.ts';
-import type { CatalogQuery } from './comparison-messages.ts';
-import { OTHER_KINDS } from './other-kinds.ts';
+import type { CatalogQuery, FromThread, Outcome, SideName, Task, ToThread } from './comparison-thread.ts';
+import { compareOtherKinds, OTHER_KINDS, type OtherObject, readOtherKinds } from './other-kinds.ts';
 import { ownStatements } from './refused-changes.ts';
 
 /** A schema as it was in one snapshot. */
@@ -50,11 +50,11 @@ export async function readSchema(query: CatalogQuery): Promise<ReadSchema> {
   return { facts: factBase, version: pgVersion, others, unread: unreadOf(diagnostics) };
 }
 
-export function storeSchema({ facts, version, others, unread }: ReadSchema): string {
+function storeSchema({ facts, version, others, unread }: ReadSchema): string {
   return JSON.stringify({ facts: serializeSnapshot(facts, { pgVersion: version }), others, unread });
 }
 
-export function restoreSchema(text: string): ReadSchema {
+function restoreSchema(text: string): ReadSchema {
   const { facts, others, unread } = JSON.parse(text) as Omit<ReadSchema, 'facts'> & { facts: string };
   const { factBase, pgVersion } = deserializeSnapshot(facts);
   return { facts: factBase, version: pgVersion, others, unread };
@@ -97,3 +97,32 @@ const unreadOf = (diagnostics: ExtractResult['diagnostics']): string[] =>
     .filter(({ code, severity }) => severity !== 'info' && !INTERNAL.has(code))
     .filter(({ code, context }) => code !== 'unmodeled_kind' || !(String(context?.kind) in OTHER_KINDS))
     .map(({ message }) => message);
+
+/** Compares two schemas in this thread, which has no session of its own: it sends its queries to the agent. */
+export async function serveComparison(port: MessagePort, { before }: Task): Promise<void> {
+  const waiting = new Map<number, (rows: ToThread['rows']) => void>();
+  port.on('message', ({ query, rows }: ToThread) => {
+    waiting.get(query)?.(rows);
+    waiting.delete(query);
+  });
+  const send = (message: FromThread) => port.postMessage(message);
+  let queries = 0;
+  const ask =
+    (side: SideName): CatalogQuery =>
+    (text, values) =>
+      new Promise((resolve) => {
+        queries += 1;
+        waiting.set(queries, (rows) => resolve({ rows }));
+        send({ query: queries, side, text, values });
+      });
+
+  async function outcome(): Promise<Outcome> {
+    const after = await readSchema(ask('after'));
+    if (before === null) return { difference: null, stored: storeSchema(after) };
+    const other = before === 'session' ? await readSchema(ask('before')) : restoreSchema(before.stored);
+    return { difference: planSchemas(other, after), stored: null };
+  }
+
+  send({ outcome: await outcome() });
+  port.close();
+}

@@ -4,7 +4,7 @@ import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { storeAccess } from '../../../agent/access/store-access.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import { withConsole } from '../../../agent/pooler/console.ts';
+import { withConsole } from '../../../agent/pooler/admin-console.ts';
 import { inTransaction } from '../../../agent/postgres/connect.ts';
 import { withLocks } from '../../../agent/postgres/locks.ts';
 import { makePassword, scramVerifier } from '../../../edge/credentials/password.ts';

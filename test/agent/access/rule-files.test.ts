@@ -5,7 +5,7 @@ import {
   withBlocked,
   withinLargerNetworks,
 } from '../../../agent/access/rule-files.ts';
-import { countsClients } from '../../../agent/pooler/version.ts';
+import { countsClients } from '../../../agent/pooler/admin-console.ts';
 import { loginName } from '../../../shared/branch/login.ts';
 
 const POSTGRES = { socketDir: '/run/pg', port: 5432, poolSize: 20, connections: 40, clients: null };

@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { appendFile, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { closeHost, openHost } from '../../../agent/host.ts';
+import { closeHost, openHost } from '../../../agent/host/host.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { loginName } from '../../../shared/branch/login.ts';

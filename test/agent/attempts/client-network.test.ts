@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { clientNetwork } from '../../../agent/attempts/client-network.ts';
+import { clientNetwork } from '../../../agent/attempts/attempt-windows.ts';
 
 test.each([
   ['192.0.2.7', '192.0.2.7/32'],

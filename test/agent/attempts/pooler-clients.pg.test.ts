@@ -1,8 +1,8 @@
 import { once } from 'node:events';
 import { createConnection, type Socket } from 'node:net';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { readSettings } from '../../../agent/process/settings.ts';
 import { pgbouncerIni, postgresqlConf, SPARE_POOLER_CLIENTS } from '../../../agent/servers/configuration.ts';
-import { readSettings } from '../../../agent/settings.ts';
 import { eventually } from '../../support/eventually.ts';
 import { attempt, connectFrom, HERE, OUTSIDE, targetOf } from '../../support/host/attempts.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';

@@ -2,12 +2,12 @@ import { renameSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, expect, test, vi } from 'vitest';
 import { AttemptWindows } from '../../../agent/attempts/attempt-windows.ts';
-import { readAttemptBlocks } from '../../../agent/attempts/blocked-addresses.ts';
 import { AttemptWatch, WINDOW_MS } from '../../../agent/attempts/watch-attempts.ts';
-import { closeHost, type Host, openHost } from '../../../agent/host.ts';
+import { readAttemptBlocks } from '../../../agent/blocks/stored-blocks.ts';
+import { closeHost, type Host, openHost } from '../../../agent/host/host.ts';
 import { currentPostgresLog } from '../../../agent/logs/postgres-log.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
-import { withConsole } from '../../../agent/pooler/console.ts';
+import { withConsole } from '../../../agent/pooler/admin-console.ts';
 import { LOG_FILENAME } from '../../../agent/servers/configuration.ts';
 import { eventually } from '../../support/eventually.ts';
 import {

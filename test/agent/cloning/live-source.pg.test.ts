@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import { showDatabases, withConsole } from '../../../agent/pooler/console.ts';
-import { runAlone } from '../../../agent/postgres/run-alone.ts';
+import { showDatabases, withConsole } from '../../../agent/pooler/admin-console.ts';
+import { runAlone } from '../../../agent/postgres/locks.ts';
 import { eventually } from '../../support/eventually.ts';
 import type { TestHost } from '../../support/host/host.ts';
 import {

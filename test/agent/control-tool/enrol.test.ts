@@ -4,9 +4,9 @@ import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { runControlTool } from '../../../agent/control-tool/control-tool.ts';
 import { enrolCommand } from '../../../agent/control-tool/enrol.ts';
 import { EXIT_CODES, GatewayError, RefusedError } from '../../../agent/control-tool/exit-codes.ts';
-import { runControlTool } from '../../../agent/control-tool.ts';
 import { writeIdentity } from '../../../agent/link/identity.ts';
 
 const KEY = { kty: 'OKP', crv: 'Ed25519', x: 'x'.repeat(43), d: 'd'.repeat(43) } as const;

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { ComparisonGate } from '../../../agent/difference/comparison-gate.ts';
+import { ComparisonGate } from '../../../agent/difference/sides.ts';
 
 test('a project has two calls under way and a host five; more fail immediately', () => {
   const gate = new ComparisonGate();

@@ -5,7 +5,7 @@ import { afterAll, expect, test } from 'vitest';
 import type { Comparison } from '../../../agent/difference/comparison.ts';
 import { ComparisonProgress } from '../../../agent/difference/comparison-progress.ts';
 import type { TablePair } from '../../../agent/difference/tables.ts';
-import { progressOfJob } from '../../../agent/progress.ts';
+import { progressOfJob } from '../../../agent/process/progress.ts';
 
 const dataDir = mkdtempSync(join(tmpdir(), 'branchgate-progress-'));
 afterAll(() => rmSync(dataDir, { recursive: true }));

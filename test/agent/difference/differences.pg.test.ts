@@ -1,21 +1,24 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { recordOrigin } from '../../../agent/cloning/database-origin.ts';
+import { recordOrigin } from '../../../agent/cloning/create-clone.ts';
+import { orderedRows } from '../../../agent/difference/compare-rows.ts';
 import { compare } from '../../../agent/difference/comparison.ts';
 import { ComparisonProgress } from '../../../agent/difference/comparison-progress.ts';
 import { countDifferences } from '../../../agent/difference/count-differences.ts';
-import { stretchesBetween } from '../../../agent/difference/lineage.ts';
-import { withSides } from '../../../agent/difference/open-sides.ts';
-import { orderedRows } from '../../../agent/difference/row-order.ts';
-import { inSnapshotOf } from '../../../agent/difference/side-session.ts';
+import { inSnapshotOf, withSides } from '../../../agent/difference/sides.ts';
 import { readCatalog } from '../../../agent/difference/tables.ts';
-import { readWrittenBlocks, summarizedCheckpoint } from '../../../agent/difference/wal-summaries.ts';
+import {
+  readWrittenBlocks,
+  stretchesBetween,
+  summarizedCheckpoint,
+} from '../../../agent/difference/written-blocks.ts';
+
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { withLocks } from '../../../agent/postgres/locks.ts';
 import { describeTable } from '../../../agent/rows/describe-table.ts';
-import { dropLeftovers } from '../../../agent/snapshots/drop-leftovers.ts';
 import { separateSnapshots } from '../../../agent/snapshots/separate-snapshots.ts';
-import { comparedDatabaseName } from '../../../agent/snapshots/snapshot-databases.ts';
+import { comparedDatabaseName, dropLeftovers } from '../../../agent/snapshots/snapshot-databases.ts';
+
 import { loginName } from '../../../shared/branch/login.ts';
 import { eventually } from '../../support/eventually.ts';
 import { ComparingHost } from '../../support/host/host-differences.ts';

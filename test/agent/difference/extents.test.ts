@@ -1,6 +1,5 @@
 import { expect, test } from 'vitest';
-import { joined, without } from '../../../agent/difference/block-ranges.ts';
-import { sameBytes, sharedExtents } from '../../../agent/difference/extents.ts';
+import { joined, sameBytes, sharedExtents, without } from '../../../agent/difference/extents.ts';
 
 const LISTING = `Filesystem type is: 58465342
 File size of 16390 is 32768 (8 blocks of 4096 bytes)

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { stretchesOf } from '../../../agent/difference/lineage.ts';
+import { stretchesOf } from '../../../agent/difference/written-blocks.ts';
 
 const link = (oid: string, source: string, source_lsn: string, lsn: string) => ({
   oid,

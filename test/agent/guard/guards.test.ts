@@ -9,7 +9,7 @@ import type { GuardedBranch, Observation, TenantSession } from '../../../agent/g
 import { Locks } from '../../../agent/guard/locks.ts';
 import { NotificationQueue } from '../../../agent/guard/notification-queue.ts';
 import { TransactionIds } from '../../../agent/guard/transaction-ids.ts';
-import { readSettings } from '../../../agent/settings.ts';
+import { readSettings } from '../../../agent/process/settings.ts';
 
 const branchOf = (project_id: string, branch_id: string): GuardedBranch => ({
   project_id,

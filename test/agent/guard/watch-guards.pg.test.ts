@@ -1,12 +1,12 @@
 import type pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { RuleSync } from '../../../agent/access/sync-rules.ts';
+import { BlockReports } from '../../../agent/blocks/report-blocks.ts';
 import { BLOCK_FOR, Blocks } from '../../../agent/guard/blocks.ts';
-import { readDiskUse } from '../../../agent/guard/disk-use.ts';
+import { readDiskUse } from '../../../agent/guard/disk-space.ts';
 import type { TenantSession } from '../../../agent/guard/guard.ts';
-import { BlockReports } from '../../../agent/guard/report-blocks.ts';
 import { GuardWatch } from '../../../agent/guard/watch-guards.ts';
-import type { Host } from '../../../agent/host.ts';
+import type { Host } from '../../../agent/host/host.ts';
 import type { ProjectBlocks } from '../../../shared/block.ts';
 import { eventually } from '../../support/eventually.ts';
 import { attempt, targetOf } from '../../support/host/attempts.ts';

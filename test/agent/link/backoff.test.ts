@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import type { LinkEnd } from '../../../agent/link/agent-link.ts';
-import { RedialBackoff } from '../../../agent/link/backoff.ts';
+import { RedialBackoff } from '../../../agent/link/run-link.ts';
 
 const end = (changes: Partial<LinkEnd> = {}): LinkEnd => ({
   reason: 'gone',

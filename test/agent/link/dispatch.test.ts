@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import { Dispatcher } from '../../../agent/link/dispatch.ts';
-import { HostError } from '../../../agent/servers/host-error.ts';
+import { HostError } from '../../../agent/process/host-error.ts';
 import { BOUNDS } from '../../../shared/protocol/bounds.ts';
 import { ERROR_MESSAGE_LENGTH, ReplyFrame, RPC_ERRORS } from '../../../shared/protocol/frames.ts';
 

@@ -2,8 +2,7 @@ import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, utimesSync, wr
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import { boundLogFolder } from '../../../agent/logs/log-folder.ts';
-import { currentPostgresLog, postgresLogsBetween } from '../../../agent/logs/postgres-log.ts';
+import { boundLogFolder, currentPostgresLog, postgresLogsBetween } from '../../../agent/logs/postgres-log.ts';
 
 const MB = 1024 * 1024;
 const HOUR_MS = 60 * 60 * 1000;

@@ -2,7 +2,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import { readMachineLimits } from '../../../agent/maintenance/machine-limits.ts';
+import { readMachineLimits } from '../../../agent/maintenance/checks.ts';
 
 let root: string;
 beforeEach(() => {

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { ServerWatch } from '../../../agent/maintenance/watch-servers.ts';
+import { ServerWatch } from '../../../agent/maintenance/recover.ts';
 import type { TestHost } from '../../support/host/host.ts';
 import { type Branch, connect, startHostWithProject } from '../../support/host/host-project.ts';
 

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { readProcessTimes } from '../../../agent/measurement/process-times.ts';
+import { readProcessTimes } from '../../../agent/measurement/server-sample.ts';
 import { median } from '../../bench/rounds.ts';
 import type { TestHost } from '../../support/host/host.ts';
 import {

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import type { Statistics } from '../../../agent/measurement/counters.ts';
-import { KnownSizes } from '../../../agent/measurement/known-sizes.ts';
+import { KnownSizes } from '../../../agent/measurement/sizes.ts';
 
 const quiet = Array.from({ length: 200 }, (_, index) => ({
   database: String(index),

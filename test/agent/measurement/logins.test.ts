@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { Logins } from '../../../agent/measurement/logins.ts';
-import { readSettings } from '../../../agent/settings.ts';
+import { readSettings } from '../../../agent/process/settings.ts';
 
 const USER = `u_${'0'.repeat(32)}_rw`;
 const DATABASE = 'db_shop_prod';

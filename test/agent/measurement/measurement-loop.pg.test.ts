@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { runMeasurementLoop } from '../../../agent/measurement/measurement-loop.ts';
+import { runMeasurementLoop } from '../../../agent/measurement/meter.ts';
 import { ProjectMeasurement } from '../../../shared/measurement.ts';
 import { eventually } from '../../support/eventually.ts';
 import type { TestHost } from '../../support/host/host.ts';

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import { Meter } from '../../../agent/measurement/meter.ts';
-import { readSizes } from '../../../agent/measurement/read-sizes.ts';
+import { readSizes } from '../../../agent/measurement/sizes.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { inDatabase, type Queryable } from '../../../agent/postgres/connect.ts';
 import { repairPrivileges } from '../../../agent/privileges/repair-privileges.ts';

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { parseProcessTimes, readProcessTimes } from '../../../agent/measurement/process-times.ts';
+import { parseProcessTimes, readProcessTimes } from '../../../agent/measurement/server-sample.ts';
 
 test('parses the fields of proc(5) with any program name', () => {
   const stat = '42 (a) b (c) S 7 42 42 0 -1 4194560 1 2 3 4 150 50 1000 500 20 0 1 0 987 1 1';

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { readSizes } from '../../../agent/measurement/read-sizes.ts';
+import { readSizes } from '../../../agent/measurement/sizes.ts';
 import type { Queryable } from '../../../agent/postgres/connect.ts';
 
 const failure = (code: string) => Object.assign(new Error('canceling statement'), { code });

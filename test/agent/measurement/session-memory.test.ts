@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { readSessionMemory } from '../../../agent/measurement/session-memory.ts';
+import { readSessionMemory } from '../../../agent/measurement/server-sample.ts';
 
 const rollup = (kilobytes: number) =>
   `55d0-7ffc ---p 00000000 00:00 0    [rollup]\nRss:   9000 kB\nPss:   5000 kB\nPss_Anon:   ${kilobytes} kB\nPss_Shmem:   4000 kB\n`;

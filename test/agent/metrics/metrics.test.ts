@@ -1,6 +1,6 @@
 import { expect, onTestFinished, test } from 'vitest';
-import { serveMetrics } from '../../../agent/metrics/serve-metrics.ts';
-import { HostError } from '../../../agent/servers/host-error.ts';
+import { serveMetrics } from '../../../agent/metrics/metrics.ts';
+import { HostError } from '../../../agent/process/host-error.ts';
 import { agentMetrics } from '../../support/agent-metrics.ts';
 import { eventually } from '../../support/eventually.ts';
 import { freePort } from '../../support/free-port.ts';

@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer } from 'node:net';
 import { expect, test } from 'vitest';
-import { countConnections, readConnections } from '../../../agent/pooler/open-connections.ts';
+import { countConnections, readConnections } from '../../../agent/pooler/restart.ts';
 
 const LINES = `\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode

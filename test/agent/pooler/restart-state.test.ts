@@ -2,8 +2,9 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import type { Host } from '../../../agent/host.ts';
+import type { Host } from '../../../agent/host/host.ts';
 import { packetRedirect } from '../../../agent/pooler/redirect.ts';
+import { PoolerRestarts } from '../../../agent/pooler/restart.ts';
 import {
   instancesNow,
   readRestart,
@@ -11,8 +12,7 @@ import {
   wantStandby,
   writeRestart,
 } from '../../../agent/pooler/restart-state.ts';
-import { PoolerRestarts } from '../../../agent/pooler/run-restarts.ts';
-import { readSettings } from '../../../agent/settings.ts';
+import { readSettings } from '../../../agent/process/settings.ts';
 
 let folder: string;
 const settings = () => readSettings({ STATE_DIR: folder, POOLER_SOCKET_DIR: folder });

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { isDue } from '../../../agent/pooler/run-restarts.ts';
+import { isDue } from '../../../agent/pooler/restart.ts';
 
 const MB = 2 ** 20;
 const ENDED_AT = Date.parse('2026-11-23T00:00:00Z');

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import { asHostError } from '../../../agent/postgres/postgres-failure.ts';
-import { HostError } from '../../../agent/servers/host-error.ts';
+import { HostError } from '../../../agent/process/host-error.ts';
 
 const error = (message: string, code?: string) => Object.assign(new Error(message), code ? { code } : {});
 

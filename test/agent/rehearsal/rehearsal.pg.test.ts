@@ -1,8 +1,9 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import { pollUntil } from '../../../agent/poll-until.ts';
+import { pollUntil } from '../../../agent/process/loops.ts';
 import { NO_SAMPLES } from '../../../agent/rehearsal/lock-record.ts';
 import { LockSampler } from '../../../agent/rehearsal/sample-locks.ts';
+
 import { beginRehearsal, readRunning, storeLocks } from '../../../agent/rehearsal/stored-rehearsals.ts';
 import { watchIn } from '../../../agent/rehearsal/watched-tables.ts';
 import { inBranch } from '../../../agent/rows/branch-session.ts';

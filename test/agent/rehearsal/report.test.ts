@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import { type Observations, reportOf } from '../../../agent/rehearsal/report.ts';
-import type { WatchedTable } from '../../../agent/rehearsal/table-state.ts';
+import type { WatchedTable } from '../../../agent/rehearsal/watched-tables.ts';
 
 const book: WatchedTable = {
   oid: '1',

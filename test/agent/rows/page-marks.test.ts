@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { PageMarks, stepFor } from '../../../agent/rows/page-marks.ts';
+import { PageMarks, stepFor } from '../../../agent/rows/pages.ts';
 
 test('the nearest mark at or before an offset is found, in whatever order the marks were recorded', () => {
   const marks = new PageMarks();

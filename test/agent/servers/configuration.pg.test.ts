@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { withConsole } from '../../../agent/pooler/console.ts';
+import { withConsole } from '../../../agent/pooler/admin-console.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { type Branch, connect, Project } from '../../support/host/host-project.ts';

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { askToEnd } from '../../../agent/upgrade/await-link.ts';
-import { isRunning, type RunRecord, startOf, writeRunRecord } from '../../../agent/upgrade/run-record.ts';
+import { isRunning, type RunRecord, startOf, writeRunRecord } from '../../../agent/upgrade/trial.ts';
 
 let dir: string;
 const record: RunRecord = {

@@ -4,8 +4,8 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { runControlTool } from '../../../agent/control-tool/control-tool.ts';
 import { EXIT_CODES } from '../../../agent/control-tool/exit-codes.ts';
-import { runControlTool } from '../../../agent/control-tool.ts';
 import { sha256Of, siblingOf } from '../../../agent/upgrade/program-file.ts';
 import { eventually } from '../../support/eventually.ts';
 

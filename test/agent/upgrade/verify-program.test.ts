@@ -3,8 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { sha256Of } from '../../../agent/upgrade/program-file.ts';
-import { verifyProgram } from '../../../agent/upgrade/verify-program.ts';
+import { sha256Of, verifyProgram } from '../../../agent/upgrade/program-file.ts';
 
 const PROGRAM = Buffer.from('console.log(1)');
 const OTHER = Buffer.from('console.log(2)');

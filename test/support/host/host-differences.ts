@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { join } from 'node:path';
 import { compare } from '../../../agent/difference/comparison.ts';
 import { countDifferences } from '../../../agent/difference/count-differences.ts';
-import { withSides } from '../../../agent/difference/open-sides.ts';
+import { withSides } from '../../../agent/difference/sides.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import type { DifferenceMethod } from '../../../shared/protocol/difference-operations.ts';
 import type { Params } from '../../../shared/protocol/operations.ts';

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import pg from 'pg';
-import type { Host } from '../../../agent/host.ts';
+import type { Host } from '../../../agent/host/host.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { makePassword, scramVerifier } from '../../../edge/credentials/password.ts';
 import { BRANCH_ROLES, type BranchRole, loginName } from '../../../shared/branch/login.ts';

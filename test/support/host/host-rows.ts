@@ -1,4 +1,4 @@
-import type { Host } from '../../../agent/host.ts';
+import type { Host } from '../../../agent/host/host.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import type { Method, MethodResult, Params } from '../../../shared/protocol/operations.ts';
 import type { Cell, RowId, Scalar } from '../../../shared/protocol/tables.ts';

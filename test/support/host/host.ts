@@ -4,14 +4,15 @@ import { appendFileSync, chownSync, mkdirSync, mkdtempSync, rmSync, writeFileSyn
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import pg from 'pg';
-import { makeRulesFolder } from '../../../agent/access/rules-folder.ts';
-import { closeHost, type Host, openHost } from '../../../agent/host.ts';
+import { makeRulesFolder } from '../../../agent/access/rule-files.ts';
+import { closeHost, type Host, openHost } from '../../../agent/host/host.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
-import { pollUntil } from '../../../agent/poll-until.ts';
+import { atLeast } from '../../../agent/pooler/admin-console.ts';
 import { standbyMark } from '../../../agent/pooler/restart-state.ts';
-import { atLeast } from '../../../agent/pooler/version.ts';
+import { PLATFORM_ROLE } from '../../../agent/postgres/connect.ts';
+import { pollUntil } from '../../../agent/process/loops.ts';
+import { type AgentSettings, readSettings, rulesFolder } from '../../../agent/process/settings.ts';
 import {
-  PLATFORM_ROLE,
   pgbouncerIni,
   pgHbaConf,
   pgIdentConf,
@@ -19,7 +20,6 @@ import {
   type ServerLayout,
   standbyIni,
 } from '../../../agent/servers/configuration.ts';
-import { type AgentSettings, readSettings, rulesFolder } from '../../../agent/settings.ts';
 import { serverUser } from '../../../dev/processes/os-user.ts';
 import { serverCertificate } from '../../../dev/servers/certificate.ts';
 import { initializeDataFolder } from '../../../dev/servers/data-folder.ts';

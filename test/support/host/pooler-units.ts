@@ -1,6 +1,6 @@
 import { existsSync } from 'node:fs';
 import { standbyMark } from '../../../agent/pooler/restart-state.ts';
-import { repeat } from '../../../agent/repeat.ts';
+import { repeat } from '../../../agent/process/loops.ts';
 import type { TestHost } from './host.ts';
 
 const POLL_EVERY_MS = 20;

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { pageOf } from '../../../agent/operations/inventory-list.ts';
+import { pageOf } from '../../../agent/operations/inventory.ts';
 import { digestGroups, type Holdings } from '../../../shared/protocol/inventory-digest.ts';
 import { OPERATIONS } from '../../../shared/protocol/operations.ts';
 

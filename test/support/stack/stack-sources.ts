@@ -1,6 +1,6 @@
 import { globSync } from 'node:fs';
 import { join } from 'node:path';
-import { rulesFolder } from '../../../agent/settings.ts';
+import { rulesFolder } from '../../../agent/process/settings.ts';
 import { devFolder } from '../../../dev/stack/dev-folder.ts';
 import { hostFolder } from '../../../dev/stack/host-folder.ts';
 import { socketsOf } from '../host/host-session.ts';

@@ -1,0 +1,62 @@
+import type { ProjectBlocks } from '../../shared/block.ts';
+import type { Queryable } from '../postgres/connect.ts';
+import { type Log, TroubleLog } from '../process/log.ts';
+import { repeat } from '../process/loops.ts';
+import { readAttemptBlocks, readBlockedBranches, type StoredBlock } from './stored-blocks.ts';
+
+const CHECK_EVERY_MS = 1_000;
+/** While a project has a block, it is reported again: a report is lost when the link is down. */
+const REPEAT_AFTER_MS = 60_000;
+
+interface Reported {
+  at: number;
+  text: string;
+}
+
+/** Reports the stored blocks of each project after each change, whatever has changed them. */
+export class BlockReports {
+  readonly #postgres: Queryable;
+  readonly #report: (blocks: ProjectBlocks) => void;
+  /** By project: what was reported last. Without a block there is none. */
+  readonly #reported = new Map<string, Reported>();
+
+  constructor({ postgres }: { postgres: Queryable }, report: (blocks: ProjectBlocks) => void) {
+    this.#postgres = postgres;
+    this.#report = report;
+  }
+
+  /** Repeats it until `signal` aborts. Never throws. */
+  async run(log: Log, signal: AbortSignal): Promise<void> {
+    const troubles = new TroubleLog(log);
+    const check = () =>
+      this.check().then(
+        () => troubles.clearAll(),
+        (error) => troubles.report('blocks.unreported', 'blocks', error),
+      );
+    await repeat(check, CHECK_EVERY_MS, signal);
+  }
+
+  /** @param now milliseconds of a monotonic clock */
+  async check(now = performance.now()): Promise<void> {
+    const all = [
+      ...(await readBlockedBranches(this.#postgres)),
+      ...(await readAttemptBlocks(this.#postgres)),
+    ];
+    const stored = Map.groupBy<string, StoredBlock>(all, ({ project_id }) => project_id);
+    for (const project of new Set([...stored.keys(), ...this.#reported.keys()])) {
+      const blocks = (stored.get(project) ?? []).map(toReport);
+      const text = JSON.stringify(blocks);
+      const last = this.#reported.get(project);
+      if (last?.text === text && now - last.at < REPEAT_AFTER_MS) continue;
+      this.#report({ project_id: project, observed_at: new Date().toISOString(), blocks });
+      if (blocks.length > 0) this.#reported.set(project, { at: now, text });
+      else this.#reported.delete(project);
+    }
+  }
+}
+
+const toReport = ({ branch_id, reason, until }: StoredBlock) => ({
+  branch_id,
+  reason,
+  until: until.toISOString(),
+});

@@ -1,0 +1,89 @@
+import { randomUUID } from 'node:crypto';
+import { constants, copyFile, rm, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { RuleSync } from '../access/sync-rules.ts';
+import { CloneTurns } from '../cloning/clone-turns.ts';
+import { CopyRoom } from '../cloning/copy-room.ts';
+import type { CloneMethod } from '../cloning/create-clone.ts';
+import { ComparisonGate } from '../difference/sides.ts';
+import { DeadTuples } from '../measurement/database-statistics.ts';
+import type { Source } from '../measurement/disk-usage.ts';
+import { Metrics } from '../metrics/metrics.ts';
+import { KnownInventory } from '../operations/inventory.ts';
+import { openPool, type Pool } from '../postgres/connect.ts';
+import type { Log } from '../process/log.ts';
+import type { AgentSettings } from '../process/settings.ts';
+import { LockSampler } from '../rehearsal/sample-locks.ts';
+import { KeptSessions } from '../rows/kept-sessions.ts';
+import { PageMarks } from '../rows/pages.ts';
+import { Slots } from '../rows/slots.ts';
+
+/** The database host, as every operation gets it. */
+export interface Host {
+  settings: AgentSettings;
+  /** For short statements. No operation holds one of these sessions while it waits. */
+  postgres: Pool;
+  /** For operations: each holds its locks in one of these sessions. */
+  sessions: Pool;
+  rules: RuleSync;
+  /** State of the table browser that outlives an operation. */
+  rows: { slots: Slots; marks: PageMarks; kept: KeptSessions };
+  comparisons: ComparisonGate;
+  /** Samples the locks of branches that are being rehearsed. */
+  lockSampler: LockSampler;
+  /** As read in the hourly session of each branch's owner login. */
+  deadTuples: DeadTuples;
+  cloneMethod: CloneMethod;
+  /** As the running agent last measured it; null where it is not measured. */
+  largestSource: () => Source | null;
+  cloneTurns: CloneTurns;
+  copyRoom: CopyRoom;
+  known: KnownInventory;
+  metrics: Metrics;
+  log: Log;
+}
+
+/** The sum is within the connections that the configuration reserves for the agent. */
+const SHORT_SESSIONS = 4;
+const OPERATION_SESSIONS = 14;
+
+/** Opens no session yet. When a server is away, the first operation that needs it fails. */
+export async function openHost(settings: AgentSettings, log: Log = () => {}): Promise<Host> {
+  const postgres = openPool(settings, SHORT_SESSIONS);
+  return {
+    settings,
+    postgres,
+    sessions: openPool(settings, OPERATION_SESSIONS),
+    rules: new RuleSync(settings, postgres),
+    rows: { slots: new Slots(), marks: new PageMarks(), kept: new KeptSessions() },
+    comparisons: new ComparisonGate(),
+    lockSampler: new LockSampler(postgres, log),
+    deadTuples: new DeadTuples(),
+    log,
+    largestSource: () => null,
+    cloneTurns: new CloneTurns(),
+    copyRoom: new CopyRoom(settings),
+    known: new KnownInventory(settings.MIN_FREE_DISK_MB * 2 ** 20),
+    metrics: new Metrics(),
+    cloneMethod: await probeCloneMethod(settings.PGDATA_DIR),
+  };
+}
+
+export async function closeHost({ postgres, sessions, rows }: Host): Promise<void> {
+  await Promise.all([postgres.end(), sessions.end(), rows.kept.close()]);
+}
+
+/** Tries whether two files in the data directory can share their blocks. */
+async function probeCloneMethod(dataDir: string): Promise<CloneMethod> {
+  const original = join(dataDir, `branchgate-probe-${randomUUID()}`);
+  const clone = `${original}-clone`;
+  try {
+    await writeFile(original, 'probe');
+    await copyFile(original, clone, constants.COPYFILE_FICLONE_FORCE);
+    return 'reflink';
+  } catch {
+    return 'copy';
+  } finally {
+    await Promise.all([rm(original, { force: true }), rm(clone, { force: true })]).catch(() => {});
+  }
+}

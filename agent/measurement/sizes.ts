@@ -1,0 +1,181 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { ProjectSizes } from '../../shared/measurement.ts';
+import type { Log } from '../link/dispatch.ts';
+import { type OwnSession, openPlatformSession, type Queryable } from '../postgres/connect.ts';
+import { sqlState } from '../postgres/postgres-failure.ts';
+import { TroubleLog } from '../process/log.ts';
+import type { AgentSettings } from '../process/settings.ts';
+import type { Statistics } from './counters.ts';
+
+interface Known {
+  bytes: number;
+  /** The statistics' change key when it was sized. */
+  key: string;
+  /** Number of the round that sized it. */
+  round: number;
+}
+
+/** Rounds within which an unnoticed change is found, for instance a file that autovacuum truncated. */
+const ROUNDS = 120;
+
+/**
+ * Sizes of databases. Sizing one reads the metadata of each of its files, which takes a hundred times as long as
+ * reading its statistics. A database is therefore sized again only after activity, or during an open transaction.
+ */
+export class KnownSizes {
+  #known = new Map<string, Known>();
+  #round = 0;
+
+  /**
+   * @param inTransaction databases with an open transaction, whose writes are in no statistics yet
+   * @returns the databases to size now
+   */
+  due(databases: readonly Statistics[], inTransaction: ReadonlySet<string>): string[] {
+    this.#round += 1;
+    const changed = databases.filter(({ database }) => inTransaction.has(database));
+    const unchanged: Statistics[] = [];
+    for (const one of databases) {
+      if (inTransaction.has(one.database)) continue;
+      (this.#known.get(one.database)?.key === changeKey(one) ? unchanged : changed).push(one);
+    }
+    const sizedIn = ({ database }: Statistics) => this.#known.get(database)?.round ?? 0;
+    const oldest = unchanged
+      .toSorted((a, b) => sizedIn(a) - sizedIn(b))
+      .slice(0, Math.ceil(databases.length / ROUNDS));
+    return [...changed, ...oldest].map(({ database }) => database);
+  }
+
+  /** Records new sizes, and forgets databases that are gone. @param databases as given to `due` */
+  record(databases: readonly Statistics[], sizes: ReadonlyMap<string, number>): void {
+    this.#known = new Map(
+      databases.flatMap((one) => {
+        const bytes = sizes.get(one.database);
+        if (bytes !== undefined) return [[one.database, { bytes, key: changeKey(one), round: this.#round }]];
+        const known = this.#known.get(one.database);
+        return known ? [[one.database, known]] : [];
+      }),
+    );
+  }
+
+  bytesOf(database: string): number | undefined {
+    return this.#known.get(database)?.bytes;
+  }
+}
+
+/** Differs after any change of rows, catalogs included, and after any session of a client. */
+const changeKey = ({ inserted, updated, deleted, session_ms }: Statistics) =>
+  [inserted, updated, deleted, session_ms].join();
+
+/** What prevents sizing one database: `query_canceled`, here by `statement_timeout`; `undefined_object` if it was just dropped. */
+const OF_ONE_DATABASE: unknown[] = ['57014', '42704'];
+
+/**
+ * Sizes in bytes by oid. A database is missing when it was just dropped, or when its number of files makes sizing it
+ * exceed the statement timeout: a tenant that creates them must not prevent the measurement of others.
+ */
+export async function readSizes(
+  session: Queryable,
+  databases: readonly string[],
+): Promise<Map<string, number>> {
+  try {
+    const { rows } = await session.query<{ oid: string; bytes: string | null }>(
+      'SELECT oid::text, pg_database_size(oid) AS bytes FROM pg_database WHERE oid = ANY ($1::oid[])',
+      [databases],
+    );
+    return new Map(rows.flatMap(({ oid, bytes }) => (bytes === null ? [] : [[oid, Number(bytes)]])));
+  } catch (error) {
+    if (!OF_ONE_DATABASE.includes(sqlState(error))) throw error;
+    const sizes: [string, number][] = [];
+    if (databases.length > 1)
+      for (const database of databases) sizes.push(...(await readSizes(session, [database])));
+    return new Map(sizes);
+  }
+}
+
+/** The present sizes of the projects' finalized databases. The session limits the time of a statement. */
+export async function readProjectSizes(
+  session: Queryable,
+  projectIds: readonly string[],
+): Promise<ProjectSizes[]> {
+  const { rows } = await session.query<{ project_id: string; branch_id: string; oid: string }>(
+    `SELECT project_id, branch_id, pg_database.oid::text FROM branch JOIN pg_database ON datname = database
+     WHERE project_id = ANY ($1)`,
+    [projectIds],
+  );
+  const bytes = await readSizes(
+    session,
+    rows.map(({ oid }) => oid),
+  );
+  return [...Map.groupBy(rows, ({ project_id }) => project_id)].map(([project_id, branches]) => ({
+    project_id,
+    sizes: Object.fromEntries(
+      branches.flatMap(({ branch_id, oid }) => {
+        const size = bytes.get(oid);
+        return size === undefined ? [] : [[branch_id, size]];
+      }),
+    ),
+  }));
+}
+
+/** Projects whose quota is used up, which deleted data frees. */
+async function readWriteBlocked(session: Queryable): Promise<string[]> {
+  const { rows } = await session.query<{ project_id: string }>(
+    'SELECT project_id FROM project WHERE write_blocked_since IS NOT NULL ORDER BY project_id',
+  );
+  return rows.map(({ project_id }) => project_id);
+}
+
+const POLL_EVERY_MS = 1_000;
+/** Share of its time that the watch may spend on reading sizes: a tenant can make that slow with very many files. */
+const BUSY_SHARE = 0.1;
+const STATEMENT_WITHIN_MS = 3_000;
+
+interface Watching {
+  settings: AgentSettings;
+  log: Log;
+  report: (sizes: ProjectSizes) => void;
+  signal: AbortSignal;
+}
+
+/**
+ * Reports the sizes of each project when it becomes write-blocked, and whenever its databases have shrunk, so that deleted data ends the
+ * block immediately (specification 3.2). The regular measurement repeats a report that is lost. Never throws.
+ */
+export async function watchBlockedProjects({ settings, log, report, signal }: Watching): Promise<void> {
+  const troubles = new TroubleLog(log);
+  let session: OwnSession | null = null;
+  /** Bytes at the last poll, by project. */
+  let known = new Map<string, number>();
+  while (!signal.aborted) {
+    const started = performance.now();
+    try {
+      session ??= await openSession(settings, () => {
+        session = null;
+      });
+      const blocked = await readWriteBlocked(session);
+      const sizes = blocked.length > 0 ? await readProjectSizes(session, blocked) : [];
+      const totals = new Map(sizes.map((project) => [project.project_id, totalOf(project)]));
+      for (const project of sizes) {
+        const { project_id } = project;
+        if ((totals.get(project_id) ?? 0) < (known.get(project_id) ?? Number.POSITIVE_INFINITY))
+          report(project);
+      }
+      known = totals;
+      troubles.clearAll();
+    } catch (error) {
+      troubles.report('blocked_projects.unwatched', 'PostgreSQL', error);
+    }
+    const busy = performance.now() - started;
+    const wait = Math.max(POLL_EVERY_MS, busy / BUSY_SHARE);
+    await sleep(wait, undefined, { signal }).catch(() => {});
+  }
+  await session?.end().catch(() => {});
+}
+
+async function openSession(settings: AgentSettings, onLost: () => void): Promise<OwnSession> {
+  const session = await openPlatformSession(settings, onLost);
+  await session.query(`SET statement_timeout = ${STATEMENT_WITHIN_MS}; SET jit = off`);
+  return session;
+}
+
+const totalOf = ({ sizes }: ProjectSizes) => Object.values(sizes).reduce((sum, bytes) => sum + bytes, 0);

@@ -1,0 +1,395 @@
+import { buildDatabaseName } from '../../shared/branch/database-name.ts';
+import { groupName, loginName } from '../../shared/branch/login.ts';
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import type { AccessHost } from '../access/enforce-access.ts';
+import { enforceAccess, unenforcedProjects } from '../access/enforce-access.ts';
+import { introduceProject } from '../access/store-access.ts';
+import { ADOPTED, claimBranch, cloneState, membersOf, nameHeld } from '../cloning/claim-branch.ts';
+import { cloneBatch } from '../cloning/clone-batch.ts';
+import type { CloneHost } from '../cloning/create-clone.ts';
+import { createClone } from '../cloning/create-clone.ts';
+import { setBaseline } from '../measurement/database-statistics.ts';
+import { isAway, showDatabases, socketOf, withConsole } from '../pooler/admin-console.ts';
+import { instancesNow } from '../pooler/restart-state.ts';
+import { type BranchIdentity, readBranches } from '../postgres/branches.ts';
+import type { Pool } from '../postgres/connect.ts';
+import { identifier, inSession, inTransaction, literal, type Session } from '../postgres/connect.ts';
+import {
+  dropDatabase,
+  type FoundDatabase,
+  grantDatabase,
+  markText,
+  protectDatabase,
+  readDatabases,
+} from '../postgres/databases.ts';
+import { runAlone, takeLock, withLocks } from '../postgres/locks.ts';
+import { dropUnusedRoles, ensureGroups, ensureLogins, restoreLogins } from '../postgres/roles.ts';
+import { clearDatabase } from '../postgres/sessions.ts';
+import { DEFAULT_PRIVILEGES, grantGroups, lostGroups } from '../privileges/default-privileges.ts';
+import type { PrivilegesHost } from '../privileges/repair-privileges.ts';
+import { repair } from '../privileges/repair-privileges.ts';
+import { HostError } from '../process/host-error.ts';
+import { pollUntil } from '../process/loops.ts';
+import type { OnProgress } from '../process/progress.ts';
+import type { AgentSettings } from '../process/settings.ts';
+import { closeAsSnapshot, readSnapshotSize } from '../snapshots/snapshot-databases.ts';
+
+/** What it takes to create and to drop a branch. */
+export interface BranchHost extends AccessHost, CloneHost, PrivilegesHost {
+  /** For operations: each holds its locks in one of these sessions. */
+  sessions: Pool;
+}
+
+/** Makes the branch's logins, rules and pooler entry. It runs concurrently with the branch's clone. */
+export const prepareBranch = (
+  host: BranchHost,
+  { access, ...branch }: Params<'branch.prepare'>,
+): Promise<Record<string, never>> => prepareBranches(host, [branch], access);
+
+/** Prepares branches of one project, with one application of the rules. */
+function prepareBranches(
+  host: BranchHost,
+  branches: readonly Omit<Params<'branch.prepare'>, 'access'>[],
+  access: Params<'branch.prepare'>['access'],
+): Promise<Record<string, never>> {
+  const [projectId = ''] = branches.map(({ project_id }) => project_id);
+  const locks = branches.map(({ branch_id }) => `prepare:${branch_id}` as const);
+  return withLocks(host.sessions, locks, async (session) => {
+    // Committed separately, because the concurrent clone waits for the claim.
+    for (const branch of branches) await claimBranch(session, branch);
+    await inTransaction(session, async () => {
+      await ensureGroups(session, projectId);
+      for (const branch of branches) await ensureLogins(session, branch, branch.verifiers);
+      await introduceProject(session, projectId, access);
+      // Without a write block, the logins get the rest of their rights when their databases are opened.
+      if (access.write_blocked) await restoreLogins(session, projectId);
+    });
+    // Usually the access in this call is no newer than the one in effect, and syncing the rules is enough.
+    const unenforced = await unenforcedProjects(session);
+    if (unenforced.includes(projectId)) await enforceAccess(host, session, projectId);
+    else await host.rules.sync();
+    return {};
+  });
+}
+
+type CloneResult = MethodResult<'branch.clone'>;
+
+/**
+ * Makes the branch's database under a name that no tenant can reach. A database that an earlier call made is
+ * adopted, even if the agent of that call died before it was complete.
+ * @throws HostError SOURCE_BUSY, SOURCE_MISSING, DATABASE_NAME_HELD, INVALID_CALL, POOLER_UNAVAILABLE
+ */
+export function cloneBranch(
+  host: BranchHost,
+  params: Params<'branch.clone'>,
+  onProgress?: OnProgress,
+): Promise<CloneResult> {
+  const { project_id, branch_id, job_id, source, busy_wait } = params;
+  return withLocks(host.sessions, [`clone:${branch_id}`], async (session) => {
+    await claimBranch(session, params);
+    // With a source the groups exist already, and `branch.prepare` locks them for a while.
+    if (source === null) await inTransaction(session, () => ensureGroups(session, project_id));
+    else await takeLock(session, `source:${source}`);
+    const state = await cloneState(session, params);
+    if (state === 'finalized') return ADOPTED;
+    const name = buildDatabaseName(job_id);
+    const result =
+      state === 'built' ? ADOPTED : await createClone(host, session, { name, source, busy_wait }, onProgress);
+    // Repeated after an adoption: the agent that made the clone may have died before it.
+    if (source === null) await grantGroups(host.settings, name, project_id);
+    return result;
+  });
+}
+
+/** Finalizes a clone. @throws HostError DATABASE_NAME_HELD, INVALID_CALL */
+export async function finalizeBranch(
+  host: BranchHost,
+  branch: Params<'branch.finalize'>,
+): Promise<Record<string, never>> {
+  await openBranches(host, [branch]);
+  return {};
+}
+
+/**
+ * Gives clones their final names and opens them to the logins of their branches. A clone does not inherit the privileges on
+ * its source, and PUBLIC may connect by default.
+ * @throws HostError DATABASE_NAME_HELD, INVALID_CALL
+ */
+function openBranches(host: BranchHost, branches: readonly Params<'branch.finalize'>[]): Promise<void> {
+  const locks = branches.map(({ branch_id }) => `clone:${branch_id}` as const);
+  return withLocks(host.sessions, locks, async (session) => {
+    const names = branches.flatMap(({ job_id, database }) => [buildDatabaseName(job_id), database]);
+    const found = await readDatabases(session, names);
+    const unopened = branches.filter((branch) => !isOpen(branch, found));
+    await inTransaction(session, async () => {
+      if (unopened.length > 0) await session.query(unopened.map((branch) => opening(host, branch)).join(';'));
+      // The project may be write-blocked, so the rest of the rights is not the same for every branch. The agent of an
+      // earlier release may have opened the branches without it.
+      await restoreLogins(session, branches[0]?.project_id);
+    });
+  });
+}
+
+function isOpen({ branch_id, job_id, database }: Params<'branch.finalize'>, found: FoundDatabase[]): boolean {
+  const finalized = found.find(({ name }) => name === database);
+  if (finalized?.mark?.branch_id === branch_id) return true;
+  if (finalized) throw nameHeld(database);
+  if (!found.some(({ name }) => name === buildDatabaseName(job_id)))
+    throw new HostError('INVALID_CALL', `job ${job_id} has made no clone to finalize`);
+  return false;
+}
+
+/** Statements that give a clone its final name. The last one opens the database, with its limits. */
+export function opening({ settings }: Pick<BranchHost, 'settings'>, branch: BranchIdentity): string {
+  const { project_id, branch_id, job_id, database } = branch;
+  const name = identifier(database);
+  const ownerGroup = identifier(groupName(project_id, 'owner'));
+  return `ALTER DATABASE ${identifier(buildDatabaseName(job_id))} RENAME TO ${name};
+    REVOKE ALL ON DATABASE ${name} FROM PUBLIC;
+    ${grantDatabase(branch)};
+    ALTER ROLE ${identifier(loginName(branch_id, 'owner'))} IN DATABASE ${name} SET role = ${ownerGroup};
+    COMMENT ON DATABASE ${name} IS ${literal(markText(branch))};
+    INSERT INTO branch_usage (branch_id) VALUES (${literal(branch_id)}) ON CONFLICT DO NOTHING;
+    ${protectDatabase(settings, database)}`;
+}
+
+/** Longer than the pooler refuses a database after one of its own logins failed (`server_login_retry`). */
+const TRY_FOR_MS = 4_000;
+const TRY_EVERY_MS = 100;
+/**
+ * Reads the default privileges, which the clone may have inherited without those that a login dropped: the first session in
+ * a database costs tens of milliseconds of processor time, so there is no other one for that. The statistics are flushed
+ * because the session stays open in the pooler, and would otherwise report this transaction to the branch's first measurement.
+ */
+const PROOF = `
+  SELECT current_user AS login, pg_catalog.current_database() AS database, pg_catalog.pg_stat_force_next_flush(),
+    ARRAY (${DEFAULT_PRIVILEGES}) AS privileges`;
+/** PgBouncer's message before it checks a password. Its SQLSTATE is the same for all its refusals. */
+const POOLER_FULL = /^no more connections allowed \(max_client_conn\)/;
+
+/**
+ * Connects as the branch's first client will, with the same password and through the pooler. It uses the unix
+ * socket, because no network may be admitted yet. When clients have taken all the pooler's slots, two separate
+ * checks replace it: the pooler serves the database, and PostgreSQL admits the login there. They skip the password.
+ * @throws HostError PROOF_FAILED, POOLER_UNAVAILABLE
+ */
+export async function proveBranch(
+  host: BranchHost,
+  params: Params<'branch.prove'>,
+): Promise<MethodResult<'branch.prove'>> {
+  const { settings, postgres } = host;
+  const { branch_id, database } = params;
+  let failure: unknown;
+  const proof = await pollUntil(
+    async () => {
+      const started = performance.now();
+      try {
+        const { privileges } = await logIn(settings, params).catch((error) => {
+          if (!(error instanceof Error && POOLER_FULL.test(error.message))) throw error;
+          return logInAroundFullPooler(settings, params);
+        });
+        const login_ms = performance.now() - started;
+        if (lostGroups(params.project_id, privileges).length > 0) await repair(host, params);
+        await setBaseline(postgres, branch_id);
+        return { login_ms };
+      } catch (error) {
+        failure = error;
+        return null;
+      }
+    },
+    { within: TRY_FOR_MS, every: TRY_EVERY_MS },
+  );
+  if (proof) return proof;
+  if (failure instanceof HostError) throw failure;
+  const reason = failure instanceof Error ? failure.message : String(failure);
+  const code = isAway(failure) ? 'POOLER_UNAVAILABLE' : 'PROOF_FAILED';
+  throw new HostError(code, `logging in to ${database} through the pooler failed: ${reason}`);
+}
+
+interface Reached {
+  login: string;
+  database: string;
+  /** Default privileges, as `lostGroups` takes them. */
+  privileges: string[];
+}
+
+/** @param socket of one of the two servers; by default of the pooler that clients reach */
+async function logIn(
+  settings: AgentSettings,
+  { branch_id, database, password }: Params<'branch.prove'>,
+  socket = socketOf(settings, instancesNow(settings).newClients),
+): Promise<Reached> {
+  const user = loginName(branch_id, 'read_write');
+  const { rows } = await inSession({ ...socket, user, database, password }, (session) =>
+    session.query<Reached>(PROOF),
+  );
+  const [reached] = rows;
+  if (reached?.login === user && reached.database === database) return reached;
+  throw new HostError(
+    'PROOF_FAILED',
+    `the login to ${database} ended up as ${reached?.login} in ${reached?.database}`,
+  );
+}
+
+async function logInAroundFullPooler(
+  settings: AgentSettings,
+  params: Params<'branch.prove'>,
+): Promise<Reached> {
+  const { database } = params;
+  // PgBouncer admits its console user even when it is full.
+  const served = await withConsole(settings, showDatabases);
+  if (!served.some(({ name, paused }) => name === database && !paused)) {
+    throw new HostError('PROOF_FAILED', `the pooler is full, and does not serve ${database}`);
+  }
+  return logIn(settings, params, { host: settings.POSTGRES_SOCKET_DIR, port: settings.POSTGRES_PORT });
+}
+
+/** Makes the logins, rules and pooler entries of all branches. It runs concurrently with their clones. */
+export const prepareBatch = (
+  host: BranchHost,
+  { access, ...batch }: Params<'batch.prepare'>,
+): Promise<Record<string, never>> => prepareBranches(host, membersOf(batch), access);
+
+/**
+ * Makes the databases of a batch under names that no tenant can reach. Those that an earlier call made are adopted.
+ * @throws HostError SOURCE_BUSY, SOURCE_MISSING, DATABASE_NAME_HELD, INVALID_CALL, POOLER_UNAVAILABLE
+ */
+export function cloneBatchBranches(
+  host: BranchHost,
+  params: Params<'batch.clone'>,
+  onProgress?: OnProgress,
+): Promise<MethodResult<'batch.clone'>> {
+  const members = membersOf(params);
+  const locks = members.map(({ branch_id }) => `clone:${branch_id}` as const);
+  return withLocks(host.sessions, locks, async (session) => {
+    for (const member of members) await claimBranch(session, member);
+    return cloneBatch(host, session, { ...params, members }, onProgress);
+  });
+}
+
+/** Finalizes the clones of a batch in one transaction. @throws HostError DATABASE_NAME_HELD, INVALID_CALL */
+export async function finalizeBatch(
+  host: BranchHost,
+  params: Params<'batch.finalize'>,
+): Promise<Record<string, never>> {
+  await openBranches(host, membersOf(params));
+  return {};
+}
+
+/** Logins at a time: the first session in a new database costs processor time, and the clients need some too. */
+const CONCURRENT = 4;
+
+/** Logs in to every branch of a batch. @throws HostError PROOF_FAILED, POOLER_UNAVAILABLE */
+export async function proveBatch(
+  host: BranchHost,
+  params: Params<'batch.prove'>,
+): Promise<MethodResult<'batch.prove'>> {
+  const members = membersOf(params);
+  let slowest = 0;
+  const proveNext = async () => {
+    for (let member = members.shift(); member; member = members.shift())
+      slowest = Math.max(slowest, (await proveBranch(host, member)).login_ms);
+  };
+  await Promise.all(Array.from({ length: CONCURRENT }, proveNext));
+  return { login_ms: slowest };
+}
+
+/**
+ * Removes the branch as far as it exists: first access to it, then the database, then the logins. Waits for a
+ * preparation or clone of the branch that still runs.
+ */
+export function dropBranch(
+  host: BranchHost,
+  params: Params<'branch.drop'>,
+): Promise<MethodResult<'branch.drop'>> {
+  const { branch_id } = params;
+  return withLocks(host.sessions, [`prepare:${branch_id}`, `clone:${branch_id}`], async (session) => {
+    if (!(await isWanted(session, params))) return { dropped: false };
+    await closeBranch(host, session, branch_id);
+    const doomed = await databasesOf(session, params);
+    for (const { name } of doomed) await dropDatabase(session, name);
+    await forgetBranch(session, branch_id);
+    return { dropped: doomed.length > 0 };
+  });
+}
+
+/** Whether the branch is still the one that the call is about. No step of a restoration has begun, or can begin meanwhile. */
+async function isWanted(
+  session: Session,
+  { branch_id, made_by }: Pick<Params<'branch.drop'>, 'branch_id' | 'made_by'>,
+): Promise<boolean> {
+  if (made_by === null) return true;
+  const held = (await readBranches(session)).find((branch) => branch.branch_id === branch_id);
+  return held?.made_by === made_by;
+}
+
+/** Closes both ports to the branch's logins. */
+async function closeBranch({ rules }: BranchHost, session: Session, branchId: string): Promise<void> {
+  await session.query('DELETE FROM login WHERE branch_id = $1', [branchId]);
+  await rules.sync();
+}
+
+/** Removes what the agent knows of a branch whose databases are gone, and its logins. */
+async function forgetBranch(session: Session, branchId: string): Promise<void> {
+  await session.query('DELETE FROM network_rule WHERE branch_id = $1', [branchId]);
+  await session.query('DELETE FROM branch WHERE branch_id = $1', [branchId]);
+  await dropUnusedRoles(session);
+}
+
+/**
+ * The branch's databases, finalized or not. A finalized one is found by its mark alone, because another branch may
+ * have taken the name since. A clone without its final name carries the id of the job that made it.
+ */
+async function databasesOf(
+  session: Session,
+  params: BranchIdentity,
+): Promise<{ name: string; finalized: boolean }[]> {
+  const { rows } = await session.query<{ job_id: string }>('SELECT job_id FROM branch WHERE branch_id = $1', [
+    params.branch_id,
+  ]);
+  const builds = [params, ...rows].map(({ job_id }) => buildDatabaseName(job_id));
+  const found = await readDatabases(session);
+  return found
+    .filter(({ name, mark }) => builds.includes(name) || mark?.branch_id === params.branch_id)
+    .map(({ name }) => ({ name, finalized: !builds.includes(name) }));
+}
+
+/**
+ * Removes the branch as `branch.drop` does, but keeps its finalized database as a snapshot, so that the deletion can be
+ * undone.
+ */
+export function keepBranch(
+  host: BranchHost,
+  params: Params<'branch.keep'>,
+): Promise<MethodResult<'branch.keep'>> {
+  const { branch_id, snapshot_id } = params;
+  return withLocks(host.sessions, [`prepare:${branch_id}`, `clone:${branch_id}`], async (session) => {
+    if (!(await isWanted(session, params))) return { kept: false, size_bytes: 0 };
+    await closeBranch(host, session, branch_id);
+    for (const { name, finalized } of await databasesOf(session, params)) {
+      if (!finalized) await dropDatabase(session, name);
+      else await keepDatabase(host, session, { ...params, database: name });
+    }
+    await forgetBranch(session, branch_id);
+    const size = await readSnapshotSize(session, snapshot_id);
+    return { kept: size !== null, size_bytes: size ?? 0 };
+  });
+}
+
+const keepDatabase = (
+  { postgres }: BranchHost,
+  session: Parameters<typeof closeBranch>[1],
+  params: Params<'branch.keep'>,
+) =>
+  runAlone(
+    { postgres, session },
+    params.database,
+    () => session.query(closeAsSnapshot(params, 'deleted')),
+    async (signal) => {
+      await clearDatabase(postgres, params.database, signal);
+      return true;
+    },
+  );
+
+/** The rest of the agent's sessions is for other projects. */
+export const SIDE_BY_SIDE = 6;

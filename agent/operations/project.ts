@@ -1,0 +1,62 @@
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import { readProjectSizes } from '../measurement/sizes.ts';
+import { readBranches } from '../postgres/branches.ts';
+import { withLocks } from '../postgres/locks.ts';
+import { dropUnusedRoles } from '../postgres/roles.ts';
+import { dropSnapshot, readSnapshots } from '../snapshots/snapshot-databases.ts';
+import type { BranchHost } from './branch.ts';
+import { dropBranch, SIDE_BY_SIDE } from './branch.ts';
+
+/** Sizes at most this long, so that a database of very many files does not hold a session of the operations. */
+const STATEMENT_WITHIN_MS = 3_000;
+
+export function sizeProject(
+  host: BranchHost,
+  { project_id }: Params<'project.size'>,
+): Promise<MethodResult<'project.size'>> {
+  return withLocks(host.sessions, [], async (session) => {
+    await session.query(`SET statement_timeout = ${STATEMENT_WITHIN_MS}`);
+    const [sizes = { project_id, sizes: {} }] = await readProjectSizes(session, [project_id]);
+    await session.query('RESET statement_timeout');
+    return sizes;
+  });
+}
+
+/**
+ * Drops the project's branches and snapshots, some concurrently, so that they share the servers' reloads, and then its
+ * record and groups.
+ */
+export async function dropProject(
+  host: BranchHost,
+  { project_id, job_id }: Params<'project.drop'>,
+): Promise<MethodResult<'project.drop'>> {
+  const branches = (await readBranches(host.postgres)).filter((branch) => branch.project_id === project_id);
+  const snapshots = (await readSnapshots(host.postgres)).filter((one) => one.project_id === project_id);
+  const drops = [
+    ...branches.map(
+      ({ branch_id, database }) =>
+        () =>
+          dropBranch(host, { job_id, project_id, branch_id, database, made_by: null }),
+    ),
+    ...snapshots.map(
+      ({ snapshot_id }) =>
+        () =>
+          dropSnapshot(host, { project_id, snapshot_id }),
+    ),
+  ];
+  const outcomes: PromiseSettledResult<{ dropped: boolean }>[] = [];
+  for (let first = 0; first < drops.length; first += SIDE_BY_SIDE) {
+    const some = drops.slice(first, first + SIDE_BY_SIDE);
+    outcomes.push(...(await Promise.allSettled(some.map((drop) => drop()))));
+  }
+  for (const outcome of outcomes) if (outcome.status === 'rejected') throw outcome.reason;
+  await withLocks(host.sessions, [], async (session) => {
+    await session.query('DELETE FROM project WHERE project_id = $1', [project_id]);
+    await host.rules.sync();
+    await dropUnusedRoles(session);
+  });
+  return {
+    dropped_databases: outcomes.filter((outcome) => outcome.status === 'fulfilled' && outcome.value.dropped)
+      .length,
+  };
+}

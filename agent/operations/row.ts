@@ -1,0 +1,223 @@
+import { BOUNDS } from '../../shared/protocol/bounds.ts';
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import type { RowChange } from '../../shared/protocol/tables.ts';
+import { identifier } from '../postgres/connect.ts';
+import { HostError, ofParameter, within } from '../process/host-error.ts';
+import type { RowsHost } from '../rows/branch-session.ts';
+import { admitTenantCode, inBranch } from '../rows/branch-session.ts';
+import { cellsOf, inputOf } from '../rows/cells.ts';
+import { type ChangedRow, changeRow, rowCondition, updateRow } from '../rows/change-row.ts';
+import {
+  columnOf,
+  describeTable,
+  fromTable,
+  keyOperators,
+  type TableDescription,
+  wireColumn,
+} from '../rows/describe-table.ts';
+import {
+  CUTS,
+  fromMark,
+  keyOrder,
+  orderedTable,
+  REST_BYTES,
+  readPage,
+  seek,
+  seekable,
+  TOO_MANY_COLUMNS,
+} from '../rows/pages.ts';
+import { comparedColumns, comparisonsOf, filterOf, orderBy } from '../rows/row-filter.ts';
+
+/**
+ * A page of the rows that meet all conditions, in the requested order and then that of the primary key; without both, in
+ * the order in which the server reads them.
+ * @throws HostError TABLE_NOT_FOUND, COLUMN_NOT_FOUND, INVALID_CALL, STATEMENT_REFUSED, TIME_LIMIT_REACHED, HOST_BUSY
+ */
+export function listRows(host: RowsHost, params: Params<'row.list'>): Promise<MethodResult<'row.list'>> {
+  const { limit, offset, filter, order } = params;
+  const isSelection = filter.length > 0 || order.length > 0;
+  return inBranch(host, params, 'read', async (session) => {
+    const description = await describeTable(session, params);
+    const table = orderedTable(description, params);
+    // The marks are about all rows in the order of the key.
+    const hasMarks = table && offset > 0 && !isSelection;
+    const marked = hasMarks ? seekable(table, await keyOperators(session, [description])) : null;
+    const comparisons = await comparisonsOf(session, comparedColumns(description, filter));
+    await admitTenantCode(session);
+    const { columns, estimated_rows } = description;
+    const header = { columns: columns.map(wireColumn), estimated_rows };
+    const begin = marked && (await seek(host.rows.marks, session, marked, offset));
+    if (begin === 'beyond') return { ...header, rows: [], has_more: false };
+    const { conditions, values } = filterOf(description, filter, comparisons);
+    if (marked && begin) conditions.push(fromMark(marked));
+    const sorted = [...orderBy(description, order), ...(table ? [keyOrder(table)] : [])];
+    const source = `
+      SELECT ${columns.map(({ name }) => `t.${identifier(name)}`).join(', ')} FROM ${fromTable(description, params)} AS t
+      ${conditions.length > 0 ? `WHERE ${conditions.join(' AND ')}` : ''}
+      ${sorted.length > 0 ? `ORDER BY ${sorted.join(', ')}` : ''}
+      OFFSET ${begin ? 0 : offset} LIMIT ${limit + 1}`;
+    const page = `SELECT pg_catalog.row_number() OVER (), ${cellsOf(columns, 'r')} FROM (${source}) AS r`;
+    const { rows, hasMore } = await readPage(session, columns, page, begin ?? values, limit);
+    return { ...header, rows, has_more: hasMore };
+  });
+}
+
+const CONFLICTS = {
+  missing: () => new HostError('ROW_NOT_FOUND', 'there is no such row'),
+  changed: () => new HostError('ROW_CHANGED', 'the cell holds another value than expected'),
+};
+
+/**
+ * Changes one cell.
+ * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, COLUMN_NOT_FOUND, INVALID_CALL, ROW_NOT_FOUND, ROW_CHANGED,
+ *   STATEMENT_REFUSED, TIME_LIMIT_REACHED, HOST_BUSY
+ */
+export function updateCell(
+  host: RowsHost,
+  params: Params<'row.update'>,
+): Promise<MethodResult<'row.update'>> {
+  const { primary_key, id, column, value, expected } = params;
+  return inBranch(host, params, 'change', async (session) => {
+    const description = await describeTable(session, params);
+    // Where they have the names that the client gave them.
+    const cell = ofParameter('column', () => columnOf(description, column));
+    ofParameter('value', () => inputOf(cell, value));
+    if (expected) ofParameter('expected', () => inputOf(cell, expected.value));
+    const operators = await keyOperators(session, [description]);
+    await admitTenantCode(session);
+    const { row, conflict } = await updateRow(
+      { session, description, operators, reference: params },
+      { primary_key, id, values: [{ column, value }], expected: expected ? [{ column, ...expected }] : [] },
+    );
+    if (conflict !== null) throw CONFLICTS[conflict]();
+    return { columns: description.columns.map(wireColumn), row: row ?? [] };
+  });
+}
+
+/**
+ * Deletes rows in one transaction. Ids that name no row are reported, not refused.
+ * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, INVALID_CALL, STATEMENT_REFUSED, TIME_LIMIT_REACHED, HOST_BUSY
+ */
+export function deleteRows(
+  host: RowsHost,
+  params: Params<'row.delete'>,
+): Promise<MethodResult<'row.delete'>> {
+  return inBranch(host, params, 'change', async (session) => {
+    const table = await describeTable(session, params);
+    const operators = await keyOperators(session, [table]);
+    await admitTenantCode(session);
+    const { isRow, parameters } = rowCondition(table, operators, params.primary_key);
+    const statement = `DELETE FROM ${fromTable(table, params)} AS t WHERE ${isRow}`;
+    const ids = params.ids.map((id, at) => {
+      const values = parameters(id, `ids.${at}`);
+      return { name: JSON.stringify(values), values };
+    });
+    /** By id, since an id may be given twice. */
+    const wasDeleted = new Map<string, boolean>();
+    for (const { name, values } of ids) {
+      if (!wasDeleted.has(name))
+        wasDeleted.set(name, (await session.query(statement, values)).rowCount === 1);
+    }
+    return {
+      deleted: [...wasDeleted.values()].filter(Boolean).length,
+      missing: ids.flatMap(({ name }, index) => (wasDeleted.get(name) ? [] : [index])),
+    };
+  });
+}
+
+type Result = MethodResult<'row.change'>;
+
+/** Bytes of JSON that a cell takes at most when it is cut as short as cells are: each character can be escaped. */
+const SHORTEST_CELL_BYTES = Number(CUTS.at(-1)) * 6 + 16;
+
+/** Ends the transaction without a change. */
+class Conflicts extends Error {
+  readonly result: Result;
+
+  constructor(result: Result) {
+    super('rows have other values than expected');
+    this.result = result;
+  }
+}
+
+/**
+ * Makes all changes in one transaction, in their order. If rows have other values than expected, or do not exist,
+ * nothing is changed, and the result lists all of them.
+ * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, COLUMN_NOT_FOUND, INVALID_CALL, STATEMENT_REFUSED, TIME_LIMIT_REACHED
+ */
+export async function changeRows(host: RowsHost, params: Params<'row.change'>): Promise<Result> {
+  const { changes } = params;
+  try {
+    return await inBranch(host, params, 'change', async (session) => {
+      const names = new Map(changes.map((change) => [nameOf(change), change]));
+      const described = new Map<string, TableDescription>();
+      for (const [name, change] of names) described.set(name, await describeTable(session, change));
+      const found = [...described.values()];
+      const operators = await keyOperators(session, found);
+      await admitTenantCode(session);
+      const budget = budgets(
+        found,
+        changes.map((change) => descriptionOf(described, change)),
+      );
+      const outcomes: Result['outcomes'] = [];
+      const record = (at: number, change: RowChange, changed: ChangedRow) =>
+        outcomes.push({ change: at, table: [...described.keys()].indexOf(nameOf(change)), ...changed });
+      const result = () => {
+        const conflicts = outcomes.filter(({ conflict }) => conflict !== null);
+        return { tables: found.map(tableOf), outcomes: conflicts.length > 0 ? conflicts : outcomes };
+      };
+      for (const [at, change] of changes.entries()) {
+        const description = descriptionOf(described, change);
+        const target = { session, description, operators, reference: change, budget: budget(description) };
+        try {
+          record(at, change, await changeRow(target, change));
+        } catch (error) {
+          // It may have failed because of an earlier conflict.
+          if (hasConflict(outcomes)) throw new Conflicts(result());
+          throw ofChange(error, at);
+        }
+      }
+      if (hasConflict(outcomes)) throw new Conflicts(result());
+      return result();
+    });
+  } catch (error) {
+    if (error instanceof Conflicts) return error.result;
+    throw error;
+  }
+}
+
+const nameOf = ({ schema, table }: RowChange) => JSON.stringify([schema, table]);
+
+function descriptionOf(
+  described: ReadonlyMap<string, TableDescription>,
+  change: RowChange,
+): TableDescription {
+  const description = described.get(nameOf(change));
+  if (!description) throw new Error('a change of a table that was not described');
+  return description;
+}
+
+const tableOf = ({ columns, keys }: TableDescription) => ({
+  columns: columns.map(({ name }) => name),
+  key: (keys[0]?.columns ?? []).map(({ name }) => name),
+});
+
+const hasConflict = (outcomes: Result['outcomes']) => outcomes.some(({ conflict }) => conflict !== null);
+
+/** Shares the message among the rows by the number of their columns. @throws HostError STATEMENT_REFUSED */
+function budgets(tables: readonly TableDescription[], ofChanges: readonly TableDescription[]) {
+  const names = Buffer.byteLength(JSON.stringify(tables.map(tableOf)));
+  const cells = ofChanges.reduce((sum, { columns }) => sum + columns.length + 1, 0);
+  const perCell = Math.floor((BOUNDS.messageBytes - REST_BYTES - names) / cells);
+  if (perCell < SHORTEST_CELL_BYTES)
+    throw new HostError('STATEMENT_REFUSED', 'too many columns: send fewer changes in one request', {
+      sqlstate: TOO_MANY_COLUMNS,
+    });
+  return ({ columns }: TableDescription) => perCell * columns.length;
+}
+
+/** Adds the index of the change to its failure, be it the agent's or PostgreSQL's. */
+function ofChange(error: unknown, change: number): unknown {
+  const located = error instanceof HostError && error.path ? within(`changes.${change}`, error) : error;
+  return located instanceof Error ? Object.assign(located, { change }) : located;
+}

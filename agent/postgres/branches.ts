@@ -1,0 +1,52 @@
+import { buildDatabaseName } from '../../shared/branch/database-name.ts';
+import type { MethodResult } from '../../shared/protocol/operations.ts';
+import type { Queryable } from './connect.ts';
+import { readDatabases } from './databases.ts';
+
+export type HostBranch = MethodResult<'host.inventory'>['branches'][number];
+
+/** Every branch of the host: those in the agent's tables, and databases that only their mark identifies. */
+export async function readBranches(db: Queryable): Promise<HostBranch[]> {
+  const { rows: stored } = await db.query<BranchIdentity>(
+    'SELECT branch_id, project_id, job_id, database FROM branch ORDER BY database',
+  );
+  const databases = await readDatabases(db);
+  const marks = databases.flatMap(({ name, mark }) => (mark ? [{ ...mark, database: name }] : []));
+  const finalized = new Set(marks.map(({ branch_id }) => branch_id));
+  const names = new Set(databases.map(({ name }) => name));
+  const storedIds = new Set(stored.map(({ branch_id }) => branch_id));
+  const state = ({ branch_id, job_id }: BranchIdentity): HostBranch['state'] => {
+    if (finalized.has(branch_id)) return 'ready';
+    return names.has(buildDatabaseName(job_id)) ? 'building' : 'prepared';
+  };
+  return [...stored, ...marks.filter(({ branch_id }) => !storedIds.has(branch_id))].map((branch) => ({
+    project_id: branch.project_id,
+    branch_id: branch.branch_id,
+    database: branch.database,
+    state: state(branch),
+    made_by: branch.job_id,
+  }));
+}
+
+/** The ids and the final database name that every branch operation carries. */
+export interface BranchIdentity {
+  job_id: string;
+  project_id: string;
+  branch_id: string;
+  database: string;
+}
+
+const PREFIX = buildDatabaseName('');
+
+/**
+ * The jobs of resets whose clones are not swapped in. The job of any other clone is that of a branch, which is stored
+ * before the clone is made.
+ */
+export async function readResets(db: Queryable): Promise<string[]> {
+  const { rows } = await db.query<{ job_id: string }>(
+    `SELECT substr(datname, ${PREFIX.length + 1})::uuid AS job_id FROM pg_database
+     WHERE datname ~ '^${PREFIX}[0-9a-f]{32}$'
+     EXCEPT SELECT job_id FROM branch ORDER BY job_id`,
+  );
+  return rows.map(({ job_id }) => job_id);
+}

@@ -1,0 +1,17 @@
+import { expect, test } from 'vitest';
+import { readSettings } from '../../../agent/process/settings.ts';
+
+test('every setting has a default or is optional; an empty variable counts as missing', () => {
+  expect(readSettings({ POSTGRES_PORT: '' })).toMatchObject({ POSTGRES_PORT: 5432, POOLER_PORT: 6432 });
+});
+
+test('the watchdogs are on, and an unknown value of GUARDS is refused', () => {
+  expect(readSettings({}).GUARDS).toBe('on');
+  expect(() => readSettings({ GUARDS: 'false' })).toThrow(/GUARDS$/);
+});
+
+test('an error names the variables without their values', () => {
+  const read = () =>
+    readSettings({ POSTGRES_PORT: 'secret', STATE_DIR: 'relative', GATEWAY_URL: 'ftp://secret' });
+  expect(read).toThrow(/^missing or invalid settings: GATEWAY_URL, STATE_DIR, POSTGRES_PORT$/);
+});
