@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { ROOT } from './stack/repository.ts';
+import { ROOT } from './build/repository.ts';
 
 /**
  * `npm run client:types` generates the types of `client/` from the OpenAPI document. With `--check`, it only compares

@@ -1,7 +1,6 @@
 import { InvalidArgumentError } from 'commander';
 import { devFolder } from './stack/dev-folder.ts';
-import { Refusal } from './stack/refusal.ts';
-import { readSettings } from './stack/settings.ts';
+import { Refusal, readSettings } from './stack/settings.ts';
 
 /** Parses an option in seconds. */
 export function wholeSeconds(text: string): number {

@@ -1,5 +1,5 @@
-import { Refusal } from './stack/refusal.ts';
-import { readSettings } from './stack/settings.ts';
+import { Refusal, readSettings } from './stack/settings.ts';
+
 import { type StackState, startStack } from './stack/stack.ts';
 
 const interrupted = new AbortController();

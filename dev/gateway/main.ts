@@ -2,10 +2,10 @@ import { mkdirSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { Miniflare } from 'miniflare';
 import { z } from 'zod';
+import { ROOT } from '../build/repository.ts';
+import { type WorkerConfiguration, workerConfiguration } from '../build/worker.ts';
 import { LOOPBACK } from '../stack/programs.ts';
-import { ROOT } from '../stack/repository.ts';
 import { applyMigrations } from './migrations.ts';
-import { type WorkerConfiguration, workerConfiguration } from './worker-configuration.ts';
 
 /**
  * Runs the gateway in workerd, with D1 and the Durable Objects on disk. Observed with the version that package.json

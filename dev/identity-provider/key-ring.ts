@@ -9,7 +9,7 @@ import {
   type SecretKey,
 } from 'paseto/v4/public';
 import { z } from 'zod';
-import { readStored, writeStored } from '../stack/stored-file.ts';
+import { readStored, writeStored } from '../stack/dev-folder.ts';
 
 const v4 = new PublicProtocol(
   GenerateKeyPairFactory,

@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
 import { exportJWK, generateKeyPair } from 'jose';
 import { z } from 'zod';
-import { readStored, writeStored } from '../stack/stored-file.ts';
+import { readStored, writeStored } from '../stack/dev-folder.ts';
 
 const ProviderSecrets = z.object({
   cookie_key: z.string(),

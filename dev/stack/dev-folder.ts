@@ -1,7 +1,37 @@
 import { randomBytes } from 'node:crypto';
-import { join } from 'node:path';
+import { mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
 import { z } from 'zod';
-import { readStored, writeStored } from './stored-file.ts';
+import { Refusal } from './settings.ts';
+
+/**
+ * A JSON file that the stack stores between starts; null when it does not exist yet.
+ * @throws Refusal when the file is unreadable, because new values would not match the rest of the stored state
+ */
+export function readStored<S extends z.ZodType>(path: string, schema: S): z.output<S> | null {
+  let text: string;
+  try {
+    text = readFileSync(path, 'utf8');
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === 'ENOENT') return null;
+    throw new Refusal(`${path} cannot be read (${code}): start the stack as its owner`);
+  }
+  try {
+    return schema.parse(JSON.parse(text));
+  } catch {
+    // Quotes neither the parser's message nor the schema's, because the file may contain secrets.
+    throw new Refusal(`${path} is damaged: restore it, or set DEV_DIR to a new folder`);
+  }
+}
+
+/** Replaces the file atomically, so that readers see the old file or the new one. */
+export function writeStored(path: string, value: unknown, mode = 0o600): void {
+  mkdirSync(dirname(path), { recursive: true });
+  const temporary = `${path}.${process.pid}.new`;
+  writeFileSync(temporary, `${JSON.stringify(value, null, 2)}\n`, { mode, flush: true });
+  renameSync(temporary, path);
+}
 
 /** Files and folders in DEV_DIR. The database host has its own folder: see `host-folder.ts`. */
 export const devFolder = (devDir: string) => ({

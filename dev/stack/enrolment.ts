@@ -1,10 +1,10 @@
 import { existsSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { runAs } from '../processes/run-as.ts';
+import { readStored, writeStored } from './dev-folder.ts';
+import { runAs } from './os-user.ts';
 import { agentSettings, gatewaySettings, gatewayUrl, LOOPBACK, type Site } from './programs.ts';
-import { Refusal } from './refusal.ts';
-import { readStored, writeStored } from './stored-file.ts';
+import { Refusal } from './settings.ts';
 
 const HOST_NAME = 'local';
 

@@ -1,8 +1,8 @@
 import { createHash } from 'node:crypto';
 import { chownSync, cpSync, existsSync, lstatSync, mkdirSync, renameSync, rmSync, statSync } from 'node:fs';
 import { join } from 'node:path';
-import { canReach, type OsUser } from '../processes/os-user.ts';
-import { Refusal } from './refusal.ts';
+import { canReach, type OsUser } from './os-user.ts';
+import { Refusal } from './settings.ts';
 
 /** Folder of the database host's files when only root can access DEV_DIR. */
 const SHARED_DIR = '/var/lib/branchgate-dev';

@@ -1,7 +1,9 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { pollUntil } from '../../agent/process/loops.ts';
-import { sendSignal } from '../processes/send-signal.ts';
-import type { Environment } from './settings.ts';
+import { claimName } from '../../agent/upgrade/program-file.ts';
+import { shortHash } from './host-folder.ts';
+import { sendSignal } from './processes.ts';
+import { type Environment, Refusal } from './settings.ts';
 
 /**
  * Every process of a stack has these variables in its environment, and its children inherit them. They identify the
@@ -50,4 +52,16 @@ export async function endLeftovers(devDir: string): Promise<number> {
   while (!(await pollUntil(async () => stackProcesses(devDir).length === 0, ENDED)))
     for (const { pid } of stackProcesses(devDir)) sendSignal(pid, 'SIGKILL');
   return leftovers.length;
+}
+
+/**
+ * Locks DEV_DIR for this process.
+ * @returns a function that releases the lock
+ * @throws Refusal when another process holds the lock
+ */
+export async function lockDevFolder(devDir: string): Promise<() => Promise<void>> {
+  const unlock = await claimName(`branchgate-dev-${shortHash(devDir)}`);
+  if (!unlock)
+    throw new Refusal(`a stack is already running in ${devDir}: stop it, or set DEV_DIR to another folder`);
+  return unlock;
 }

@@ -1,18 +1,28 @@
+import { spawnSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { delimiter, join } from 'node:path';
-import { withNetAdmin } from '../processes/net-admin.ts';
-import type { OsUser } from '../processes/os-user.ts';
-import type { Program } from '../processes/supervise.ts';
-import { waitForServerProcesses } from '../servers/stale-server.ts';
+import { tableName } from '../../agent/firewall/ruleset.ts';
+import { ROOT } from '../build/repository.ts';
+import { waitForServerProcesses } from './data-folder.ts';
 import type { DevFolder, GatewaySecrets } from './dev-folder.ts';
-import { hasFirewall } from './firewall.ts';
 import type { HostFolder } from './host-folder.ts';
 import { marks } from './leftovers.ts';
+import { type OsUser, withNetAdmin } from './os-user.ts';
 import type { Ports } from './ports.ts';
-import { Refusal } from './refusal.ts';
-import { ROOT } from './repository.ts';
-import type { Environment, StackSettings } from './settings.ts';
+import type { Program } from './processes.ts';
+import { type Environment, Refusal, type StackSettings } from './settings.ts';
+
+/** Whether the agent publishes its rules to a packet filter, for which root has to start the stack. */
+const hasFirewall = ({ environment }: StackSettings) =>
+  environment.FIREWALL === 'nftables' && process.getuid?.() === 0;
+
+/** Removes the agent's table. It outlives the agent, which may be restarted, but not the stack. */
+export function removeFirewall(settings: StackSettings, ports: Ports): void {
+  if (!hasFirewall(settings)) return;
+  const table = tableName({ POSTGRES_PORT: ports.DIRECT_PORT });
+  spawnSync('nft', ['delete', 'table', ...table.split(' ')]);
+}
 
 /** In the order in which they stop: a part stops before the parts that it uses. */
 export const PART_NAMES = ['agent', 'gateway', 'idp', 'pgbouncer', 'postgres'] as const;
@@ -194,7 +204,7 @@ function agentProgram({ settings, user, binaries }: Site) {
   return hasFirewall(settings) ? withNetAdmin(user, program) : { ...program, user };
 }
 
-/** Options with the configuration files that `servers/configure.ts` writes. */
+/** Options with the configuration files that `servers.ts` writes. */
 const postgresFiles = (config: string) =>
   Object.entries({
     config_file: 'postgresql.conf',

@@ -1,7 +1,11 @@
 import { existsSync, realpathSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { z } from 'zod';
-import { Refusal } from './refusal.ts';
+
+/** Why the stack cannot start or continue, and what to do, in one line for the user. */
+export class Refusal extends Error {
+  override readonly name = 'Refusal';
+}
 
 const Port = z.coerce.number().int().min(1).max(65_535).optional();
 

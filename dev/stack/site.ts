@@ -1,22 +1,33 @@
 import { copyFileSync, existsSync, mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { buildConsole } from '../console/build-console.ts';
-import { bundleWorker } from '../gateway/bundle-worker.ts';
-import { canReach, serverUser } from '../processes/os-user.ts';
-import { checkDataFolder } from '../servers/data-folder.ts';
-import { removeStaleLock } from '../servers/stale-server.ts';
-import { bundleAgent } from './agent-program.ts';
-import { devFolder, gatewaySecrets } from './dev-folder.ts';
+import { bundleAgent } from '../build/agent.ts';
+import { buildConsole } from '../build/console.ts';
+import { ROOT } from '../build/repository.ts';
+import { bundleWorker } from '../build/worker.ts';
+import { checkDataFolder, removeStaleLock } from './data-folder.ts';
+import { devFolder, gatewaySecrets, readStored, writeStored } from './dev-folder.ts';
 import { isEnrolled } from './enrolment.ts';
 import { chooseHostFolder, hostFolder, makeHostFolder, withinReach } from './host-folder.ts';
+import { canReach, type OsUser, serverUser } from './os-user.ts';
 import { choosePorts, Ports } from './ports.ts';
-import type { Prepared } from './prepared.ts';
 import { findPgBouncer, type Site } from './programs.ts';
-import { Refusal } from './refusal.ts';
-import { ROOT } from './repository.ts';
-import type { StackSettings } from './settings.ts';
-import { readStored, writeStored } from './stored-file.ts';
+import { Refusal, type StackSettings } from './settings.ts';
+
+/**
+ * What several stacks can start from, so that each need not make its own. Each function returns the path of
+ * something that the start copies.
+ */
+export interface Prepared {
+  /** The agent's bundle. */
+  agent: () => Promise<string>;
+  /** The Worker's bundle. */
+  worker: () => Promise<string>;
+  /** The folder of the console's static files. */
+  console: () => Promise<string>;
+  /** A data folder fresh from `initdb`. @param binaries the folder of `initdb`. @param user its owner */
+  cluster: (binaries: string, user: OsUser) => Promise<string>;
+}
 
 /** Choices of the first start that later ones reuse. */
 const Choices = z.strictObject({ ports: Ports, host_dir: z.string() });

@@ -2,14 +2,11 @@ import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { closeHost, openHost } from '../../agent/host/host.ts';
 import { pollUntil } from '../../agent/process/loops.ts';
 import { readSettings as readAgentSettings } from '../../agent/process/settings.ts';
-import { type Part, supervise } from '../processes/supervise.ts';
-import { certificatesIn } from '../servers/certificate.ts';
-import { configureServers } from '../servers/configure.ts';
-import { checkDataFolder, initializeDataFolder } from '../servers/data-folder.ts';
+import { checkDataFolder, initializeDataFolder } from './data-folder.ts';
+import { writeStored } from './dev-folder.ts';
 import { enrolHost, isEnrolled, isLinked, publishAuthority } from './enrolment.ts';
-import { removeFirewall } from './firewall.ts';
-import { endLeftovers } from './leftovers.ts';
-import type { Prepared } from './prepared.ts';
+import { endLeftovers, lockDevFolder } from './leftovers.ts';
+import { type Part, supervise } from './processes.ts';
 import {
   agentSettings,
   gatewayUrl,
@@ -18,13 +15,13 @@ import {
   PART_NAMES,
   type PartName,
   programs,
+  removeFirewall,
   type Site,
 } from './programs.ts';
-import { Refusal } from './refusal.ts';
-import type { StackSettings } from './settings.ts';
-import { lockDevFolder } from './single-start.ts';
-import { prepareSite } from './site.ts';
-import { writeStored } from './stored-file.ts';
+import { certificatesIn, configureServers } from './servers.ts';
+
+import { Refusal, type StackSettings } from './settings.ts';
+import { type Prepared, prepareSite } from './site.ts';
 
 /** `stack.json`: the running stack's public state, for other programs. */
 export interface StackState {

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, inject, test } from 'vitest';
 import { NO_ID_TOKEN } from '../../action/sign-in.ts';
-import { ROOT } from '../../dev/stack/repository.ts';
+import { ROOT } from '../../dev/build/repository.ts';
 import type { Api } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { ownerOf } from '../support/tenants.ts';

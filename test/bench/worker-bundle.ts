@@ -3,8 +3,8 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
-import { workerConfiguration } from '../../dev/gateway/worker-configuration.ts';
-import { ROOT } from '../../dev/stack/repository.ts';
+import { ROOT } from '../../dev/build/repository.ts';
+import { workerConfiguration } from '../../dev/build/worker.ts';
 import type { Report } from './report.ts';
 
 const LIMIT_KB = 400;

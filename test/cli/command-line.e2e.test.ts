@@ -4,8 +4,8 @@ import { readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, inject, onTestFinished, test } from 'vitest';
+import { ROOT } from '../../dev/build/repository.ts';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
-import { ROOT } from '../../dev/stack/repository.ts';
 import type { Api, ProjectBody } from '../support/api.ts';
 import { CommandLine } from '../support/command-line.ts';
 import { query } from '../support/database.ts';

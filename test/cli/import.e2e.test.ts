@@ -2,7 +2,7 @@ import { execFileSync, spawnSync } from 'node:child_process';
 import { chownSync, globSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, inject, test } from 'vitest';
-import { serverUser } from '../../dev/processes/os-user.ts';
+import { serverUser } from '../../dev/stack/os-user.ts';
 import { CommandLine } from '../support/command-line.ts';
 import { connect } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';

@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
+import { ROOT } from '../../dev/build/repository.ts';
 import { AGENT_NODE_OPTIONS } from '../../dev/stack/programs.ts';
-import { ROOT } from '../../dev/stack/repository.ts';
 
 test('the local stack and the systemd unit run Node with the same options', () => {
   const unit = readFileSync(join(ROOT, 'agent/systemd/branchgate-agent.service'), 'utf8');

@@ -3,7 +3,7 @@ import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, expect, test } from 'vitest';
-import { ROOT } from '../../dev/stack/repository.ts';
+import { ROOT } from '../../dev/build/repository.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
 import { freePorts, temporaryFolder } from '../support/stack/stack.ts';
 import {

@@ -4,9 +4,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { ROOT } from '../../dev/build/repository.ts';
 import { keyDocument } from '../../dev/identity-provider/key-ring.ts';
 import { devFolder } from '../../dev/stack/dev-folder.ts';
-import { ROOT } from '../../dev/stack/repository.ts';
 import { verifyPaseto } from '../support/sign-in/verify-paseto.ts';
 
 let devDir: string;

@@ -4,7 +4,7 @@ import fc from 'fast-check';
 import { decodeJwt } from 'jose';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { rulesFolder } from '../../agent/process/settings.ts';
-import { workerConfiguration } from '../../dev/gateway/worker-configuration.ts';
+import { workerConfiguration } from '../../dev/build/worker.ts';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { hostFolder } from '../../dev/stack/host-folder.ts';
 import { Api } from '../support/api.ts';

@@ -3,9 +3,9 @@ import { appendFileSync, chownSync, mkdirSync, readFileSync, rmSync, writeFileSy
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { serverUser } from '../../dev/processes/os-user.ts';
 import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { hostFolder } from '../../dev/stack/host-folder.ts';
+import { serverUser } from '../../dev/stack/os-user.ts';
 import { Api, type BranchBody, type ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { ROOT } from '../../dev/stack/repository.ts';
+import { ROOT } from '../../dev/build/repository.ts';
 import { groupName } from '../../shared/branch/login.ts';
 import { Api, type Credentials, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';

@@ -3,7 +3,7 @@ import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
-import { ROOT } from '../../dev/stack/repository.ts';
+import { ROOT } from '../../dev/build/repository.ts';
 import type { Api, ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { temporaryFolder } from '../support/stack/stack.ts';

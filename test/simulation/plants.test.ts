@@ -2,7 +2,7 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { bundleAgent } from '../../dev/stack/agent-program.ts';
+import { bundleAgent } from '../../dev/build/agent.ts';
 import { PLANT_NAMES, plant } from './plants.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'branchgate-plants-'));

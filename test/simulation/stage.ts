@@ -1,8 +1,8 @@
 import { readFileSync, watch } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { sendSignal } from '../../dev/processes/send-signal.ts';
 import { hostFolder } from '../../dev/stack/host-folder.ts';
+import { sendSignal } from '../../dev/stack/processes.ts';
 import { PART_NAMES, type PartName } from '../../dev/stack/programs.ts';
 import { eventually } from '../support/eventually.ts';
 import { freePort } from '../support/free-port.ts';

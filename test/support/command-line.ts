@@ -1,7 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
-import { bundleCli, MAIN_FILE } from '../../dev/build-cli.ts';
+import { bundleCli, MAIN_FILE } from '../../dev/build/cli.ts';
 import { oncePerRun } from './run-folder.ts';
 import { temporaryFolder } from './stack/stack.ts';
 

@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { sendSignal } from '../../dev/processes/send-signal.ts';
+import { sendSignal } from '../../dev/stack/processes.ts';
 
 const NAME = 'branchgate-tests-';
 

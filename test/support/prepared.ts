@@ -1,11 +1,11 @@
 import { appendFileSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { buildConsole } from '../../dev/console/build-console.ts';
-import { bundleWorker } from '../../dev/gateway/bundle-worker.ts';
-import type { OsUser } from '../../dev/processes/os-user.ts';
-import { initializeDataFolder } from '../../dev/servers/data-folder.ts';
-import { bundleAgent } from '../../dev/stack/agent-program.ts';
-import type { Prepared } from '../../dev/stack/prepared.ts';
+import { bundleAgent } from '../../dev/build/agent.ts';
+import { buildConsole } from '../../dev/build/console.ts';
+import { bundleWorker } from '../../dev/build/worker.ts';
+import { initializeDataFolder } from '../../dev/stack/data-folder.ts';
+import type { OsUser } from '../../dev/stack/os-user.ts';
+import type { Prepared } from '../../dev/stack/site.ts';
 import { oncePerRun } from './run-folder.ts';
 
 export const preparedAgent = (): Promise<string> => oncePerRun('branchgate-agent.mjs', bundleAgent);

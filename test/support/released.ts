@@ -1,8 +1,8 @@
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
-import { bundleAgent } from '../../dev/stack/agent-program.ts';
-import { ROOT } from '../../dev/stack/repository.ts';
+import { bundleAgent } from '../../dev/build/agent.ts';
+import { ROOT } from '../../dev/build/repository.ts';
 import type { Api } from './api.ts';
 import type { purgeBranch } from './records/jobs.ts';
 import { oncePerRun } from './run-folder.ts';

@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, inject, test } from 'vitest';
-import { ROOT } from '../../dev/stack/repository.ts';
+import { ROOT } from '../../dev/build/repository.ts';
 import type { Api, ProjectBody } from '../support/api.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
 import { temporaryFolder } from '../support/stack/stack.ts';

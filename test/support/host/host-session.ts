@@ -1,6 +1,6 @@
 import pg from 'pg';
-import { serverUser } from '../../../dev/processes/os-user.ts';
 import { hostFolder } from '../../../dev/stack/host-folder.ts';
+import { serverUser } from '../../../dev/stack/os-user.ts';
 import type { StackState } from '../../../dev/stack/stack.ts';
 
 /** Where a server of the local stack listens. */

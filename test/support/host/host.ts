@@ -20,12 +20,12 @@ import {
   type ServerLayout,
   standbyIni,
 } from '../../../agent/servers/configuration.ts';
-import { serverUser } from '../../../dev/processes/os-user.ts';
-import { serverCertificate } from '../../../dev/servers/certificate.ts';
-import { initializeDataFolder } from '../../../dev/servers/data-folder.ts';
+import { ROOT } from '../../../dev/build/repository.ts';
+import { initializeDataFolder } from '../../../dev/stack/data-folder.ts';
 import { withinReach } from '../../../dev/stack/host-folder.ts';
+import { serverUser } from '../../../dev/stack/os-user.ts';
 import { findPgBouncer } from '../../../dev/stack/programs.ts';
-import { ROOT } from '../../../dev/stack/repository.ts';
+import { serverCertificate } from '../../../dev/stack/servers.ts';
 import { freePort } from '../free-port.ts';
 import { preparedAgent, preparedCluster } from '../prepared.ts';
 

@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs';
-import { sendSignal } from '../../../dev/processes/send-signal.ts';
+import { sendSignal } from '../../../dev/stack/processes.ts';
 import type { PartName } from '../../../dev/stack/programs.ts';
 import type { Stack } from './stack.ts';
 

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { accessToken, SCOPES, scopeNames } from '../../../dev/identity-provider/access-token.ts';
-import { initializeDataFolder } from '../../../dev/servers/data-folder.ts';
+import { initializeDataFolder } from '../../../dev/stack/data-folder.ts';
 import { devFolder } from '../../../dev/stack/dev-folder.ts';
 import { stackProcesses } from '../../../dev/stack/leftovers.ts';
 import { agentSettings, type PartName } from '../../../dev/stack/programs.ts';

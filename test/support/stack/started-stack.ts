@@ -2,8 +2,8 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { ROOT } from '../../../dev/build/repository.ts';
 import { devFolder } from '../../../dev/stack/dev-folder.ts';
-import { ROOT } from '../../../dev/stack/repository.ts';
 import type { StackState } from '../../../dev/stack/stack.ts';
 import { eventually } from '../eventually.ts';
 

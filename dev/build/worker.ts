@@ -1,8 +1,28 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { build } from 'esbuild';
 import { parse } from 'smol-toml';
 import { z } from 'zod';
-import { ROOT } from '../stack/repository.ts';
+import { buildConsole } from './console.ts';
+import { englishOnly } from './esbuild.ts';
+import { ROOT } from './repository.ts';
+
+/** Bundles the Worker into one file that workerd runs. @param deployed smaller, and with a source map */
+export async function bundleWorker(file: string, { deployed = false } = {}): Promise<void> {
+  await build({
+    entryPoints: [join(ROOT, 'edge/worker.ts')],
+    outfile: file,
+    bundle: true,
+    format: 'esm',
+    target: 'es2024',
+    conditions: ['workerd', 'worker'],
+    external: ['cloudflare:*', 'node:*'],
+    plugins: [englishOnly],
+    // Errors are compared by the names of their classes.
+    ...(deployed && { minify: true, keepNames: true, sourcemap: 'linked' as const }),
+    logLevel: 'warning',
+  });
+}
 
 /** The part of wrangler's configuration that the local gateway uses; the rest concerns deployment. */
 const WorkerConfiguration = z.object({
@@ -26,3 +46,11 @@ export type WorkerConfiguration = z.output<typeof WorkerConfiguration>;
 /** Reads `wrangler.toml`, so that the local gateway is configured like the deployed one. */
 export const workerConfiguration = () =>
   WorkerConfiguration.parse(parse(readFileSync(join(ROOT, 'wrangler.toml'), 'utf8')));
+
+if (import.meta.main) {
+  // `wrangler deploy` runs it, and uploads the console from the folder that `[assets]` names.
+  await Promise.all([
+    bundleWorker(join(ROOT, workerConfiguration().main), { deployed: true }),
+    buildConsole(join(ROOT, 'dist/console')),
+  ]);
+}

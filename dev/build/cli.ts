@@ -1,11 +1,8 @@
 import { copyFileSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { build, type Plugin } from 'esbuild';
-import { englishOnly } from './english-only.ts';
-import { ROOT } from './stack/repository.ts';
-
-/** CommonJS parts of the bundle use `require`, which an ES module lacks. */
-const REQUIRE = `import { createRequire } from 'node:module'; const require = createRequire(import.meta.url);`;
+import { englishOnly, REQUIRE } from './esbuild.ts';
+import { ROOT } from './repository.ts';
 
 /** The command line. */
 export const MAIN_FILE = 'branchgate.mjs';

@@ -4,10 +4,17 @@ import { closeSync, mkdirSync, openSync, readFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { pollUntil } from '../../agent/process/loops.ts';
-import { Refusal } from '../stack/refusal.ts';
-import type { Environment } from '../stack/settings.ts';
 import type { OsUser } from './os-user.ts';
-import { sendSignal } from './send-signal.ts';
+import { type Environment, Refusal } from './settings.ts';
+
+/** Signals a process, or the process group `-pid`. Does nothing when it has already ended. */
+export function sendSignal(pid: number, signal: NodeJS.Signals): void {
+  try {
+    process.kill(pid, signal);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error;
+  }
+}
 
 export interface Program {
   name: string;

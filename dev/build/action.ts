@@ -1,9 +1,7 @@
 import { join } from 'node:path';
 import { build } from 'esbuild';
-import { ROOT } from './stack/repository.ts';
-
-/** CommonJS parts of the bundle use `require`, which an ES module lacks. */
-const HEAD = `import { createRequire } from 'node:module'; const require = createRequire(import.meta.url);`;
+import { REQUIRE } from './esbuild.ts';
+import { ROOT } from './repository.ts';
 
 /** Bundles the GitHub Action for the Node of its runners: its main step, and the one at the end of the job. */
 export async function bundleAction(folder: string): Promise<void> {
@@ -16,7 +14,7 @@ export async function bundleAction(folder: string): Promise<void> {
     platform: 'node',
     target: 'node24',
     format: 'esm',
-    banner: { js: HEAD },
+    banner: { js: REQUIRE },
     logLevel: 'warning',
   });
 }

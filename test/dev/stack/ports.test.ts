@@ -3,8 +3,8 @@ import { once } from 'node:events';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { afterEach, expect, test } from 'vitest';
-import { ROOT } from '../../../dev/stack/repository.ts';
-import { isFree, reservePort, serverPorts, tryReserve } from '../../../dev/stack/reserve-port.ts';
+import { ROOT } from '../../../dev/build/repository.ts';
+import { isFree, reservePort, serverPorts, tryReserve } from '../../../dev/stack/ports.ts';
 
 const PROCESSES = 4;
 const PORTS_EACH = 20;
@@ -13,7 +13,7 @@ const NARROW = { first: 31_800, last: 31_999 };
 
 /** Reserves ports, prints them, and holds them until it is killed. */
 const PROGRAM = `
-  import { reservePort } from ${JSON.stringify(join(ROOT, 'dev/stack/reserve-port.ts'))};
+  import { reservePort } from ${JSON.stringify(join(ROOT, 'dev/stack/ports.ts'))};
   const ports = [];
   while (ports.length < ${PORTS_EACH}) ports.push(await reservePort(${JSON.stringify(NARROW)}));
   console.log(JSON.stringify(ports));

@@ -1,6 +1,8 @@
-import { execFileSync, spawnSync } from 'node:child_process';
+import { execFile, execFileSync, spawnSync } from 'node:child_process';
 import { userInfo } from 'node:os';
-import { Refusal } from '../stack/refusal.ts';
+import { basename } from 'node:path';
+import { promisify } from 'node:util';
+import { type Environment, Refusal } from './settings.ts';
 
 export interface OsUser {
   name: string;
@@ -37,3 +39,35 @@ function lookUp(name: string): OsUser | null {
 /** Whether the user can access `path`, tested as that user, because access depends on every parent folder. */
 export const canReach = (user: OsUser, path: string) =>
   spawnSync('test', ['-x', path], { uid: user.uid, gid: user.gid, cwd: '/' }).status === 0;
+
+/**
+ * Runs a program to its end.
+ * @throws Refusal with the last line of its error output
+ */
+export async function runAs(
+  user: OsUser,
+  command: string,
+  args: readonly string[],
+  options: { cwd: string; env?: Environment },
+): Promise<void> {
+  const { uid, gid } = user;
+  try {
+    await promisify(execFile)(command, args, { ...options, uid, gid });
+  } catch (error) {
+    const { stderr, message } = error as Error & { stderr?: string };
+    throw new Refusal(`${basename(command)} failed: ${(stderr || message).trim().split('\n').at(-1)}`);
+  }
+}
+
+/** A program that root starts as `user` with CAP_NET_ADMIN, as the drop-in of the agent's unit does. */
+export const withNetAdmin = (
+  { uid, gid }: OsUser,
+  { command, args }: { command: string; args: readonly string[] },
+) => ({
+  command: 'setpriv',
+  args: [
+    ...['--reuid', String(uid), '--regid', String(gid), '--clear-groups'],
+    ...['--inh-caps', '+net_admin', '--ambient-caps', '+net_admin'],
+    ...['--', command, ...args],
+  ],
+});

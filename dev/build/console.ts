@@ -1,3 +1,9 @@
+import { execFile } from 'node:child_process';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { ROOT } from './repository.ts';
+
 /**
  * React Aria adds one `<style>` element to the page. The policy allows exactly that text; a browser test fails when
  * another version of the library adds another one.
@@ -35,4 +41,18 @@ const rule = (path: string, headers: Record<string, string>) =>
   [path, ...Object.entries(headers).map(([name, value]) => `  ${name}: ${value}`)].join('\n');
 
 /** The file `_headers` of the static assets. */
-export const HEADERS = `${rule('/*', EVERY_PAGE)}\n${rule('/assets/*', HASHED_FILES)}\n`;
+const HEADERS = `${rule('/*', EVERY_PAGE)}\n${rule('/assets/*', HASHED_FILES)}\n`;
+
+const VITE = join(ROOT, 'node_modules/vite/bin/vite.js');
+const CONFIGURATION = join(ROOT, 'console/vite.config.ts');
+
+/**
+ * Builds the console into a folder of static assets, with the headers that Cloudflare and Miniflare send with them.
+ * Vite runs in a process of its own, because under NODE_ENV=test it would bundle the development build of React.
+ */
+export async function buildConsole(folder: string): Promise<void> {
+  const args = [VITE, 'build', '--config', CONFIGURATION, '--outDir', folder, '--logLevel', 'warn'];
+  const env = { PATH: process.env.PATH, NODE_ENV: 'production' };
+  await promisify(execFile)(process.execPath, args, { cwd: join(ROOT, 'console'), env });
+  writeFileSync(join(folder, '_headers'), HEADERS);
+}

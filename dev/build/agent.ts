@@ -1,10 +1,9 @@
-import { join } from 'node:path';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { basename, join } from 'node:path';
 import { build } from 'esbuild';
+import { sha256Of } from '../../agent/upgrade/program-file.ts';
+import { REQUIRE } from './esbuild.ts';
 import { ROOT } from './repository.ts';
-
-/** CommonJS parts of the bundle use `require`, which an ES module lacks. */
-const REQUIRE =
-  "import { createRequire } from 'node:module'; const require = createRequire(import.meta.url);";
 
 /** Bundles the agent into one file for Node 22 or later. @param root of its sources */
 export async function bundleAgent(file: string, root = ROOT): Promise<void> {
@@ -20,4 +19,11 @@ export async function bundleAgent(file: string, root = ROOT): Promise<void> {
     external: ['pg-native'],
     logLevel: 'warning',
   });
+}
+
+if (import.meta.main) {
+  // For installation on a database host, with its checksum for `upgrade`.
+  const file = join(ROOT, 'dist/branchgate-agent.mjs');
+  await bundleAgent(file);
+  writeFileSync(`${file}.sha256`, `${sha256Of(readFileSync(file))}  ${basename(file)}\n`);
 }
