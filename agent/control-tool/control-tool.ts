@@ -44,7 +44,8 @@ export async function runControlTool(words: readonly string[], trial: Trial | nu
   }
 }
 
-function controlTool(trial: Trial | null): Command {
+/** The whole program, whose help is also its manual page. */
+export function controlTool(trial: Trial | null): Command {
   const program = new Command(NAME)
     .description('The agent of a database host, and each of its operations as a command.')
     .version(manifest.version)
