@@ -1,9 +1,9 @@
 import { Note } from '../components/feedback.tsx';
-import { useNow } from '../components/now.ts';
+import { useNow } from '../components/time.tsx';
+import { reachable } from '../data/gateway.ts';
+import { refusedUntil } from '../data/refusals.ts';
+import { useStore } from '../data/store.ts';
 import { TEXT } from '../strings/common.ts';
-import { reachable } from './gateway.ts';
-import { refusedUntil } from './refusals.ts';
-import { useStore } from './store.ts';
 
 function Refused({ until }: { until: number }) {
   const seconds = Math.ceil((until - useNow()) / 1000);

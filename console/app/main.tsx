@@ -8,9 +8,9 @@ import { QueryClientProvider } from '@tanstack/react-query';
 import { RouterProvider } from '@tanstack/react-router';
 import { StrictMode } from 'react';
 import { createRoot } from 'react-dom/client';
-import { queryClient } from './query-client.ts';
+import { queryClient } from '../data/query-client.ts';
+import { applyTheme } from '../data/theme.ts';
 import { router } from './router.tsx';
-import { applyTheme } from './theme.ts';
 
 const root = document.getElementById('root');
 if (!root) throw new Error('the page has no root element');

@@ -1,6 +1,6 @@
+import type { Me } from '../data/resources.ts';
+import { mayAdminister } from '../data/session.ts';
 import { TEXT } from '../strings/common.ts';
-import type { Me } from './resources.ts';
-import { mayAdminister } from './session.ts';
 
 /** The pages of the navigation: address, icon, name, and who sees them. */
 export const PROJECT_PAGES = [

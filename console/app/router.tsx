@@ -6,11 +6,10 @@ import {
   Outlet,
   redirect,
 } from '@tanstack/react-router';
-import { Loading } from '../components/feedback.tsx';
-import { Toasts } from '../components/toast.tsx';
+import { Loading, Toasts } from '../components/feedback.tsx';
+import { restoreSession } from '../data/session.ts';
 import { Connection } from './connection.tsx';
 import { ProblemPage, UnknownPage } from './problem-pages.tsx';
-import { restoreSession } from './session.ts';
 import { ProjectShell, Shell } from './shell.tsx';
 
 const text = (value: unknown): string | undefined =>

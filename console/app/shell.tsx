@@ -1,21 +1,107 @@
 import { useQuery } from '@tanstack/react-query';
-import { Link, Outlet, useNavigate, useParams, useRouterState } from '@tanstack/react-router';
-import { lazy, type ReactNode, Suspense, useEffect, useState } from 'react';
+import { Link, Outlet, useNavigate, useRouterState } from '@tanstack/react-router';
+import { lazy, Suspense, useEffect, useState } from 'react';
 import { Button } from '../components/button.tsx';
-import { Loaded } from '../components/feedback.tsx';
-import { Logo } from '../components/icon.tsx';
+import { ErrorNote, Loaded } from '../components/feedback.tsx';
+import { Icon, Logo } from '../components/icon.tsx';
+import { Page, useParameters } from '../components/page.tsx';
+import { useLiveProject } from '../data/live.ts';
+import { branchesQuery, type Me, projectQuery } from '../data/resources.ts';
+import { sessionStore, signOut } from '../data/session.ts';
+import { useStore } from '../data/store.ts';
 import { TEXT } from '../strings/common.ts';
-import { AccountMenu } from './account-menu.tsx';
-import { useLiveProject } from './live.ts';
-import { ProjectNavigation, TenantNavigation } from './navigation.tsx';
-import { branchesQuery, projectQuery } from './resources.ts';
-import { sessionStore } from './session.ts';
-import { useStore } from './store.ts';
+import { BRANCH_PAGES, PROJECT_PAGES, seenBy, TENANT_PAGES } from './pages.ts';
+
+function AccountMenu({ me }: { me: Me }) {
+  const [state, setState] = useState<{ busy: boolean; error: unknown }>({ busy: false, error: null });
+  const leave = async () => {
+    setState({ busy: true, error: null });
+    await signOut().catch((error: unknown) => setState({ busy: false, error }));
+  };
+  return (
+    <div className="row account">
+      <Link to="/account" className="button bare" title={TEXT.nav.account}>
+        <Icon name="person" />
+        <span className="truncate who">{me.email ?? TEXT.nav.account}</span>
+      </Link>
+      <Button
+        look="bare"
+        icon="leave"
+        className="leave"
+        aria-label={TEXT.actions.signOut}
+        title={TEXT.actions.signOut}
+        busy={state.busy}
+        onClick={leave}
+      >
+        <span>{TEXT.actions.signOut}</span>
+      </Button>
+      {state.error !== null && <ErrorNote error={state.error} />}
+    </div>
+  );
+}
+
+const CURRENT = { 'aria-current': 'page' } as const;
+/** The first page of each list is the beginning of the addresses of others. */
+const exactly = (index: number) => ({ exact: index === 0, includeSearch: false });
+
+interface ProjectNavigationProps {
+  projectId: string;
+  branch?: string | undefined;
+  me: Me;
+}
+
+function ProjectNavigation({ projectId, branch, me }: ProjectNavigationProps) {
+  const branches = useQuery(branchesQuery(projectId)).data;
+  const shown = branch ?? branches?.find(({ is_default }) => is_default)?.branch_name ?? 'main';
+  return (
+    <>
+      <div>
+        <h2>{TEXT.nav.project}</h2>
+        <ul>
+          {seenBy(PROJECT_PAGES, me).map(([to, icon, name], index) => (
+            <li key={to}>
+              <Link to={to} params={{ projectId }} activeOptions={exactly(index)} activeProps={CURRENT}>
+                <Icon name={icon} /> {name}
+              </Link>
+            </li>
+          ))}
+        </ul>
+      </div>
+      <div>
+        <h2>
+          {TEXT.nav.branch} <span className={shown === 'main' ? 'mono main-name' : 'mono'}>{shown}</span>
+        </h2>
+        <ul>
+          {BRANCH_PAGES.map(([to, icon, name]) => (
+            <li key={to}>
+              <Link to={to} params={{ projectId, branch: shown }} activeProps={CURRENT}>
+                <Icon name={icon} /> {name}
+              </Link>
+            </li>
+          ))}
+        </ul>
+      </div>
+    </>
+  );
+}
+
+const TenantNavigation = ({ me }: { me: Me }) => (
+  <div>
+    <h2 title={me.tenant_id ?? ''}>{TEXT.nav.tenant}</h2>
+    <ul>
+      {seenBy(TENANT_PAGES, me).map(([to, icon, name], index) => (
+        <li key={to}>
+          <Link to={to} activeOptions={exactly(index)} activeProps={CURRENT}>
+            <Icon name={icon} /> {name}
+          </Link>
+        </li>
+      ))}
+    </ul>
+  </div>
+);
 
 const Palette = lazy(() => import('./palette.tsx').then(({ Palette }) => ({ default: Palette })));
 const IS_APPLE = /Mac|iP(?:hone|ad)/.test(navigator.platform);
-
-const useParameters = () => useParams({ strict: false }) as { projectId?: string; branch?: string };
 
 /** Leads to the sign-in when the session has ended, and back to this page after it. */
 function useEndOfSession(): void {
@@ -137,38 +223,5 @@ export function ProjectShell() {
     <Page title={TEXT.nav.project}>
       <Loaded query={project}>{() => null}</Loaded>
     </Page>
-  );
-}
-
-interface PageProps {
-  title: ReactNode;
-  /** For the tab of the browser, when the title is not plain text. */
-  name?: string;
-  about?: ReactNode;
-  actions?: ReactNode;
-  width?: 'narrow' | 'wide';
-  children: ReactNode;
-}
-
-/** The content of a page: its title, what it is about, what can be done, and the rest. */
-export function Page({ title, name, about, actions, width, children }: PageProps) {
-  const { branch } = useParameters();
-  const label = name ?? String(title);
-  useEffect(() => {
-    document.title = `${label} · ${TEXT.name}`;
-  }, [label]);
-  return (
-    <main id="content" tabIndex={-1} className={branch === 'main' ? 'page on-main' : 'page'}>
-      <div className={width ? `inner ${width}` : 'inner'}>
-        <div className="page-head">
-          <div className="grow">
-            <h1>{title}</h1>
-            {about && <p>{about}</p>}
-          </div>
-          {actions && <div className="row">{actions}</div>}
-        </div>
-        {children}
-      </div>
-    </main>
   );
 }

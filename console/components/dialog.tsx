@@ -1,4 +1,12 @@
-import { type ReactNode, useEffect, useId, useRef } from 'react';
+import { useMutation } from '@tanstack/react-query';
+import { type ReactNode, useEffect, useId, useRef, useState } from 'react';
+import type { Job } from '../data/resources.ts';
+import { TEXT } from '../strings/common.ts';
+import { Button } from './button.tsx';
+import { CommandLine } from './copy.tsx';
+import { ErrorNote } from './feedback.tsx';
+import { Field } from './field.tsx';
+import { JobSteps } from './job-steps.tsx';
 
 interface DialogProps {
   title: string;
@@ -56,5 +64,109 @@ export function Dialog({ title, onClose, children, footer, large, onSubmit }: Di
         content
       )}
     </dialog>
+  );
+}
+
+interface TypedNameProps {
+  name: string;
+  value: string;
+  onChange: (value: string) => void;
+  isFirstFocus?: boolean;
+}
+
+/** The name of what an action affects; the action is disabled until a person has typed it. */
+export const TypedName = ({ name, value, onChange, isFirstFocus = false }: TypedNameProps) => (
+  <Field
+    label={TEXT.actions.typeName(name)}
+    className="mono"
+    value={value}
+    onChange={({ target }) => onChange(target.value)}
+    autoComplete="off"
+    spellCheck={false}
+    {...(isFirstFocus && { 'data-first-focus': true })}
+  />
+);
+
+interface ActionDialogProps<T> {
+  title: string;
+  /** What its button says. */
+  action: string;
+  /** Something is lost by it. */
+  isDangerous?: boolean;
+  /** Reports the job that it has become, if it takes long. */
+  run: (onProgress: (job: Job) => void) => Promise<T>;
+  /** The dialog is closed then. */
+  onDone: (result: T) => void;
+  onClose: () => void;
+  /** Names that have to be typed first. */
+  typed?: readonly string[];
+  isReady?: boolean;
+  /** The content has a control that a person uses first. */
+  isForm?: boolean;
+  command?: string;
+  children?: ReactNode;
+}
+
+/** A dialog that does one thing, and stays with the error if that fails. */
+export function ActionDialog<T>({
+  title,
+  action,
+  isDangerous = false,
+  run,
+  onDone,
+  onClose,
+  typed = [],
+  isReady = true,
+  isForm = false,
+  command,
+  children,
+}: ActionDialogProps<T>) {
+  const [names, setNames] = useState<Readonly<Record<string, string>>>({});
+  const [job, setJob] = useState<Job | null>(null);
+  const attempt = useMutation({
+    mutationFn: () => {
+      setJob(null);
+      return run(setJob);
+    },
+    onSuccess: (result) => {
+      onDone(result);
+      onClose();
+    },
+  });
+  const isAllowed = isReady && typed.every((name) => names[name] === name);
+  return (
+    <Dialog
+      title={title}
+      onClose={onClose}
+      onSubmit={() => isAllowed && !attempt.isPending && attempt.mutate()}
+      footer={
+        <>
+          <Button onClick={onClose}>{TEXT.actions.cancel}</Button>
+          <Button
+            type="submit"
+            look={isDangerous ? 'danger primary' : 'primary'}
+            disabled={!isAllowed}
+            busy={attempt.isPending}
+            {...(typed.length === 0 && !isForm && { 'data-first-focus': true })}
+          >
+            {action}
+          </Button>
+        </>
+      }
+    >
+      {children}
+      {typed.map((name, index) => (
+        <TypedName
+          key={name}
+          name={name}
+          value={names[name] ?? ''}
+          onChange={(value) => setNames({ ...names, [name]: value })}
+          isFirstFocus={index === 0 && !isForm}
+        />
+      ))}
+      {job !== null && <JobSteps job={job} />}
+      {attempt.isError && <ErrorNote error={attempt.error} />}
+      {command !== undefined && <CommandLine command={command} />}
+    </Dialog>
   );
 }

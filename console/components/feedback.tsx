@@ -1,7 +1,8 @@
 import type { UseQueryResult } from '@tanstack/react-query';
 import type { ReactNode } from 'react';
 import { JobError, ResponseError } from '../../client/response-error.ts';
-import { isUnreachable, waitOf } from '../app/query-client.ts';
+import { isUnreachable, waitOf } from '../data/query-client.ts';
+import { createStore, useStore } from '../data/store.ts';
 import { TEXT } from '../strings/common.ts';
 import { Button } from './button.tsx';
 import { Icon, type IconName } from './icon.tsx';
@@ -129,3 +130,41 @@ export function Loaded<T>({
     </>
   );
 }
+
+interface Toast {
+  id: number;
+  text: string;
+}
+
+const toasts = createStore<readonly Toast[]>([]);
+const SHOWN_MS = 6_000;
+let lastId = 0;
+
+const dismiss = (id: number) => toasts.set(toasts.get().filter((toast) => toast.id !== id));
+
+/** Says that something is done. Errors stay next to what caused them instead. */
+export function announce(text: string): void {
+  lastId += 1;
+  const id = lastId;
+  toasts.set([...toasts.get(), { id, text }]);
+  setTimeout(() => dismiss(id), SHOWN_MS);
+}
+
+export const Toasts = () => (
+  <div className="toasts" role="status" aria-live="polite">
+    {useStore(toasts).map(({ id, text }) => (
+      <Note key={id} tone="good">
+        <div className="row">
+          <span className="grow">{text}</span>
+          <Button
+            compact
+            look="bare"
+            icon="close"
+            aria-label={TEXT.actions.dismiss}
+            onClick={() => dismiss(id)}
+          />
+        </div>
+      </Note>
+    ))}
+  </div>
+);

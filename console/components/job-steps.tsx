@@ -1,7 +1,7 @@
-import { duration, milliseconds, secondsSince } from '../app/format.ts';
-import type { Job } from '../app/resources.ts';
+import type { Job } from '../data/resources.ts';
+import { duration, milliseconds, secondsSince } from '../strings/format.ts';
 import { JOBS_TEXT } from '../strings/jobs.ts';
-import { useNow } from './now.ts';
+import { useNow } from './time.tsx';
 
 type Step = Job['steps'][number];
 

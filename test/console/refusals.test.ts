@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { noteRefusal, refusedUntil, untilAllowed } from '../../console/app/refusals.ts';
+import { noteRefusal, refusedUntil, untilAllowed } from '../../console/data/refusals.ts';
 
 beforeEach(() => {
   vi.useFakeTimers();

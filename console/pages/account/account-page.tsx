@@ -2,23 +2,46 @@ import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { Link } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
-import { browserName } from '../../app/browser-name.ts';
-import { dateTime } from '../../app/format.ts';
-import { api } from '../../app/gateway.ts';
-import { type Me, sessionsQuery } from '../../app/resources.ts';
-import { sessionStore, signOut } from '../../app/session.ts';
-import { Page } from '../../app/shell.tsx';
-import { useStore } from '../../app/store.ts';
-import { chooseTheme, THEMES, themeStore } from '../../app/theme.ts';
 import { Button } from '../../components/button.tsx';
-import { ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
+import { announce, ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
 import { Choice, Field } from '../../components/field.tsx';
 import { ListTable } from '../../components/list-table.tsx';
-import { announce } from '../../components/toast.tsx';
+import { Page } from '../../components/page.tsx';
+import { api } from '../../data/gateway.ts';
+import { type Me, sessionsQuery } from '../../data/resources.ts';
+import { sessionStore, signOut } from '../../data/session.ts';
+import { useStore } from '../../data/store.ts';
+import { chooseTheme, THEMES, themeStore } from '../../data/theme.ts';
 import { ACCOUNT_TEXT } from '../../strings/account.ts';
 import { TEXT } from '../../strings/common.ts';
+import { dateTime } from '../../strings/format.ts';
 import { ROLES_TEXT } from '../../strings/roles.ts';
 import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
+
+const BROWSERS = [
+  ['Edge', /Edg\//],
+  ['Opera', /OPR\//],
+  ['Firefox', /Firefox\//],
+  ['Chrome', /Chrome\//],
+  ['Safari', /Safari\//],
+] as const;
+
+const SYSTEMS = [
+  ['iPhone or iPad', /iPhone|iPad/],
+  ['Android', /Android/],
+  ['Windows', /Windows/],
+  ['macOS', /Mac OS X/],
+  ['Linux', /Linux/],
+] as const;
+
+const firstOf = (names: typeof BROWSERS | typeof SYSTEMS, userAgent: string) =>
+  names.find(([, pattern]) => pattern.test(userAgent))?.[0];
+
+/** What a person calls the program of a session, for instance `Firefox, Linux`. */
+export function browserName(userAgent: string | null): string {
+  if (userAgent === null) return '–';
+  return [firstOf(BROWSERS, userAgent) ?? userAgent, firstOf(SYSTEMS, userAgent)].filter(Boolean).join(', ');
+}
 
 const THEME_OPTIONS = THEMES.map((theme) => [theme, ACCOUNT_TEXT.themes[theme]] as const);
 

@@ -1,21 +1,21 @@
 import { useNavigate } from '@tanstack/react-router';
 import { useEffect, useRef, useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
-import { api } from '../../app/gateway.ts';
-import { queryClient } from '../../app/query-client.ts';
-import { sessionsQuery } from '../../app/resources.ts';
-import { enterWithCookie, sessionStore } from '../../app/session.ts';
-import { Page } from '../../app/shell.tsx';
-import { useStore } from '../../app/store.ts';
-import { ErrorNote, Note } from '../../components/feedback.tsx';
+import { announce, ErrorNote, Note } from '../../components/feedback.tsx';
 import { Field } from '../../components/field.tsx';
-import { announce } from '../../components/toast.tsx';
+import { Page } from '../../components/page.tsx';
+import { api } from '../../data/gateway.ts';
+import { queryClient } from '../../data/query-client.ts';
+import { sessionsQuery } from '../../data/resources.ts';
+import { enterWithCookie, sessionStore } from '../../data/session.ts';
+import { useStore } from '../../data/store.ts';
+
 import { ACCOUNT_TEXT } from '../../strings/account.ts';
 import { TEXT } from '../../strings/common.ts';
 import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
 import { StepForm } from '../sign-in/form.tsx';
-import { RecoveryCodes, SecondFactorForm } from '../sign-in/second-factor.tsx';
-import { SetUp } from '../sign-in/set-up.tsx';
+import { RecoveryCodes, SecondFactorForm, SetUp } from '../sign-in/second-factor.tsx';
+
 import { nextStep, type Step, signIn } from '../sign-in/steps.ts';
 import '../sign-in/sign-in.css';
 

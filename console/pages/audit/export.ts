@@ -1,4 +1,4 @@
-import type { AuditEvent } from '../../app/resources.ts';
+import type { AuditEvent } from '../../data/resources.ts';
 
 const COLUMNS = [
   'created_at',

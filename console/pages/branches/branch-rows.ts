@@ -1,15 +1,15 @@
 import type { Schemas } from '../../../client/client.ts';
 
-type Branch = Schemas['Branch'];
+type BranchRecord = Schemas['Branch'];
 
 /** A branch with those that were cloned from it. */
 export interface BranchNode {
-  branch: Branch;
+  branch: BranchRecord;
   children: BranchNode[];
 }
 
 /** The branches as a tree by their parents. The children of a deleted branch move up to the nearest one that exists. */
-export function treeOf(branches: readonly Branch[]): BranchNode[] {
+export function treeOf(branches: readonly BranchRecord[]): BranchNode[] {
   const nodes = new Map(branches.map((branch) => [branch.id, { branch, children: [] } as BranchNode]));
   const roots: BranchNode[] = [];
   for (const node of nodes.values()) {
@@ -25,7 +25,7 @@ export function treeOf(branches: readonly Branch[]): BranchNode[] {
 }
 
 /** Whether a branch has what a person typed: a part of its name, of a label, or `name=value`. */
-function matches({ branch_name, labels }: Branch, wanted: string): boolean {
+function matches({ branch_name, labels }: BranchRecord, wanted: string): boolean {
   const words = [branch_name, ...Object.entries(labels).map(([name, value]) => `${name}=${value}`)];
   return words.some((word) => word.toLowerCase().includes(wanted.toLowerCase()));
 }
@@ -38,7 +38,7 @@ export const filtered = (nodes: readonly BranchNode[], wanted: string): BranchNo
   });
 
 /** When a branch stops to accept connections or is deleted, whichever comes first. */
-export function endOf(branch: Branch): { at: string; what: 'expires' | 'lease' | 'deleted' } | null {
+export function endOf(branch: BranchRecord): { at: string; what: 'expires' | 'lease' | 'deleted' } | null {
   const ends = (
     [
       ['deleted', branch.status === 'expired' ? branch.deletes_at : null],
@@ -53,7 +53,24 @@ export function endOf(branch: Branch): { at: string; what: 'expires' | 'lease' |
 }
 
 /** Branches that would free a slot if they were deleted, those with the least left of their life first. */
-export const freeable = (branches: readonly Branch[]): Branch[] =>
+export const freeable = (branches: readonly BranchRecord[]): BranchRecord[] =>
   branches
     .filter(({ is_default, status }) => !is_default && (status === 'active' || status === 'creating'))
     .sort((one, other) => (endOf(one)?.at ?? '9').localeCompare(endOf(other)?.at ?? '9'));
+
+const INDENT = '\u00a0\u00a0\u00a0\u00a0';
+
+const activeOf = (nodes: readonly BranchNode[], depth: number): { branch: BranchRecord; depth: number }[] =>
+  nodes.flatMap(({ branch, children }) =>
+    branch.status === 'active'
+      ? [{ branch, depth }, ...activeOf(children, depth + 1)]
+      : activeOf(children, depth),
+  );
+
+/** The branches that can be cloned, each below its nearest ancestor among them, with labels that show the tree. */
+export const sourcesOf = (branches: readonly BranchRecord[]): { branch: BranchRecord; label: string }[] =>
+  activeOf(treeOf(branches), 0).map(({ branch, depth }) => ({
+    branch,
+    // An option shows text only, and no plain space at its beginning.
+    label: INDENT.repeat(depth) + branch.branch_name,
+  }));

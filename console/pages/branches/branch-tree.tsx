@@ -7,15 +7,42 @@ import {
   TreeItem,
   TreeItemContent,
 } from 'react-aria-components';
-import { bytes, dateTime, duration, secondsSince, secondsUntil } from '../../app/format.ts';
-import type { Branch } from '../../app/resources.ts';
-import { BranchName, BranchStatus } from '../../components/branch-status.tsx';
+import { BranchName, BranchStatus } from '../../components/branch.tsx';
 import { Icon } from '../../components/icon.tsx';
-import { useNow } from '../../components/now.ts';
-import { Sparkline } from '../../components/sparkline.tsx';
+import { ActionMenu, type MenuEntry } from '../../components/menu.tsx';
+import { useNow } from '../../components/time.tsx';
+import type { Branch } from '../../data/resources.ts';
 import { BRANCH_TEXT } from '../../strings/branch.ts';
 import { BRANCHES_TEXT } from '../../strings/branches.ts';
+import { TEXT } from '../../strings/common.ts';
+import { bytes, dateTime, duration, secondsSince, secondsUntil } from '../../strings/format.ts';
 import { type BranchNode, endOf } from './branch-rows.ts';
+
+const WIDTH = 72;
+const HEIGHT = 20;
+
+/** The course of a value over the last hour, and its last value as text. */
+function Sparkline({ values }: { values: readonly number[] }) {
+  const top = Math.max(1, ...values);
+  const last = values.at(-1) ?? 0;
+  // One value is a line as well.
+  const drawn = values.length === 1 ? [last, last] : values;
+  const step = WIDTH / Math.max(1, drawn.length - 1);
+  const path = drawn
+    .map(
+      (value, index) =>
+        `${(index * step).toFixed(1)},${(HEIGHT - 2 - (value / top) * (HEIGHT - 4)).toFixed(1)}`,
+    )
+    .join(' ');
+  return (
+    <span className="sparkline" role="img" aria-label={BRANCH_TEXT.connections(last, top)}>
+      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} width={WIDTH} height={HEIGHT} aria-hidden="true">
+        <polyline points={path} fill="none" stroke="currentColor" strokeWidth="1.4" strokeLinejoin="round" />
+      </svg>
+      <span>{last}</span>
+    </span>
+  );
+}
 
 /** What the rows show besides the records of the branches. */
 export interface Measures {
@@ -143,4 +170,74 @@ export function BranchTree({ nodes, measures, selected, onSelect, onOpen, menuOf
       {nodes.map(item)}
     </Tree>
   );
+}
+
+/** What can be done with a branch; `protect` is for owners and admins. */
+export type BranchAct = 'extend' | 'reset' | 'protect' | 'delete';
+export type BranchPage = 'connect' | 'tables' | 'monitoring';
+
+interface BranchMenuProps {
+  branch: Branch;
+  mayEdit: boolean;
+  mayProtect: boolean;
+  onOpen: (page: BranchPage) => void;
+  onCreate: () => void;
+  onAct: (act: BranchAct) => void;
+}
+
+export function BranchMenu({ branch, mayEdit, mayProtect, onOpen, onCreate, onAct }: BranchMenuProps) {
+  const isMain = branch.is_default;
+  const entries: MenuEntry[] = [
+    {
+      id: 'connect',
+      label: TEXT.nav.connect,
+      icon: 'link',
+      shortcut: '↵',
+      onAction: () => onOpen('connect'),
+    },
+    { id: 'tables', label: TEXT.nav.tables, icon: 'table', shortcut: 't', onAction: () => onOpen('tables') },
+    { id: 'monitoring', label: TEXT.nav.monitoring, icon: 'graph', onAction: () => onOpen('monitoring') },
+    {
+      id: 'create',
+      label: BRANCHES_TEXT.createFrom,
+      icon: 'branch',
+      isDisabled: !mayEdit,
+      onAction: onCreate,
+    },
+    {
+      id: 'reset',
+      label: BRANCHES_TEXT.reset,
+      icon: 'refresh',
+      shortcut: 's',
+      isDisabled: !mayEdit || branch.status !== 'active',
+      onAction: () => onAct('reset'),
+    },
+  ];
+  if (!isMain) {
+    entries.push({
+      id: 'extend',
+      label: BRANCHES_TEXT.extend,
+      icon: 'clock',
+      shortcut: 'e',
+      isDisabled: !mayEdit,
+      onAction: () => onAct('extend'),
+    });
+    if (mayProtect)
+      entries.push({
+        id: 'protect',
+        label: branch.protected ? BRANCHES_TEXT.unprotect : BRANCHES_TEXT.protect,
+        icon: 'lock',
+        onAction: () => onAct('protect'),
+      });
+    entries.push({
+      id: 'delete',
+      label: BRANCHES_TEXT.delete,
+      icon: 'trash',
+      shortcut: 'd',
+      isDangerous: true,
+      isDisabled: !mayEdit,
+      onAction: () => onAct('delete'),
+    });
+  }
+  return <ActionMenu label={BRANCHES_TEXT.actionsOf(branch.branch_name)} entries={entries} />;
 }

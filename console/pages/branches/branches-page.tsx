@@ -1,46 +1,159 @@
-import { useQuery } from '@tanstack/react-query';
+import { queryOptions, useQuery } from '@tanstack/react-query';
 import { Link, useNavigate, useParams } from '@tanstack/react-router';
-import { lazy, Suspense, useMemo, useRef, useState } from 'react';
+import { lazy, Suspense, useEffect, useMemo, useRef, useState } from 'react';
 import type { Selection } from 'react-aria-components';
-import { useLiveMeasurements } from '../../app/live.ts';
-import { queryClient } from '../../app/query-client.ts';
-import {
-  type Branch,
-  branchesQuery,
-  deletedBranchesQuery,
-  projectQuery,
-  usageQuery,
-} from '../../app/resources.ts';
-import { mayAdminister, mayChange, sessionStore } from '../../app/session.ts';
-import { Page } from '../../app/shell.tsx';
-import { useStore } from '../../app/store.ts';
+import { dataOf } from '../../../client/response-error.ts';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Loaded, Note } from '../../components/feedback.tsx';
 import { Icon } from '../../components/icon.tsx';
-import { useShortcuts } from '../../components/shortcuts.ts';
+import { Page } from '../../components/page.tsx';
+import { api } from '../../data/gateway.ts';
+import { useLiveMeasurements } from '../../data/live.ts';
+import { queryClient } from '../../data/query-client.ts';
+import {
+  type Branch,
+  branchesQuery,
+  deletedBranchesQuery,
+  type Project,
+  projectQuery,
+  type Usage,
+  usageQuery,
+} from '../../data/resources.ts';
+import { mayAdminister, mayChange, sessionStore } from '../../data/session.ts';
+import { useStore } from '../../data/store.ts';
 import { BRANCHES_TEXT } from '../../strings/branches.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
-import { type BranchAct, BranchMenu, type BranchPage } from './branch-menu.tsx';
-import { filtered, treeOf } from './branch-rows.ts';
-import { BranchTree } from './branch-tree.tsx';
-import { connectionsQuery } from './connections.ts';
-import { Slots } from './slots.tsx';
+import { bytes } from '../../strings/format.ts';
+import { STORAGE_TEXT } from '../../strings/storage.ts';
+import { filtered, freeable, treeOf } from './branch-rows.ts';
+import { type BranchAct, BranchMenu, type BranchPage, BranchTree } from './branch-tree.tsx';
 import './branches.css';
 
-const DeleteDialog = lazy(() =>
-  import('./delete-dialog.tsx').then(({ DeleteDialog }) => ({ default: DeleteDialog })),
-);
-const ExtendDialog = lazy(() =>
-  import('./extend-dialog.tsx').then(({ ExtendDialog }) => ({ default: ExtendDialog })),
+/** @param focused id of the row that has the focus */
+export type Shortcut = (focused: string | null) => void;
+
+const TYPING = 'input:not([type=checkbox]), textarea, select, dialog, [role=menu], [role=grid]';
+
+/** Single keys that act while nobody is typing. */
+export function useShortcuts(shortcuts: Readonly<Record<string, Shortcut>>): void {
+  const current = useRef(shortcuts);
+  current.current = shortcuts;
+  useEffect(() => {
+    const onKeyDown = (event: KeyboardEvent) => {
+      const { target } = event;
+      if (event.ctrlKey || event.metaKey || event.altKey || !(target instanceof Element)) return;
+      const shortcut = current.current[event.key];
+      if (!shortcut || target.closest(TYPING) || document.querySelector('dialog[open]')) return;
+      event.preventDefault();
+      shortcut(target.closest('[role=row]')?.getAttribute('data-key') ?? null);
+    };
+    document.addEventListener('keydown', onKeyDown);
+    return () => document.removeEventListener('keydown', onKeyDown);
+  }, []);
+}
+
+const EVERY_MS = 30_000;
+
+/** The connections of each branch over the last hour. */
+export const connectionsQuery = (projectId: string) =>
+  queryOptions({
+    queryKey: ['connections', projectId],
+    queryFn: async ({ signal }) => {
+      const params = { path: { project_id: projectId }, query: { metric: 'active_connections' as const } };
+      const { branches } = await dataOf(api.GET('/api/v1/projects/{project_id}/metrics', { params, signal }));
+      return new Map(branches.map(({ branch_id, values }) => [branch_id, values.map(({ value }) => value)]));
+    },
+    refetchInterval: EVERY_MS,
+  });
+
+const TONE: Record<Usage['storage_state'], string> = {
+  normal: '',
+  warning: 'warn',
+  write_blocked: 'bad',
+  closed: 'bad',
+};
+
+/** The used share of the storage quota. */
+export const QuotaMeter = ({ usage }: { usage: Usage }) => (
+  <div
+    className={`meter ${TONE[usage.storage_state]}`}
+    role="meter"
+    aria-label={STORAGE_TEXT.quota}
+    aria-valuenow={Math.min(100, Math.round(usage.usage_percent))}
+    aria-valuetext={`${usage.usage_percent} %`}
+  >
+    <i style={{ width: `${Math.min(100, usage.usage_percent)}%` }} />
+  </div>
 );
 
-const ProtectDialog = lazy(() =>
-  import('./protect-dialog.tsx').then(({ ProtectDialog }) => ({ default: ProtectDialog })),
-);
-const ResetDialog = lazy(() =>
-  import('./reset-dialog.tsx').then(({ ResetDialog }) => ({ default: ResetDialog })),
+const SHOWN = 3;
+
+/** How many branches the project may still have, and how much they may hold. */
+export function Slots({
+  project,
+  branches,
+  usage,
+}: {
+  project: Project;
+  branches: readonly Branch[];
+  usage: Usage | undefined;
+}) {
+  const isFull = project.branch_count >= project.branch_limit;
+  const first = freeable(branches).slice(0, SHOWN);
+  return (
+    <>
+      <dl className="card padded facts">
+        <div>
+          <dt>{BRANCHES_TEXT.slots}</dt>
+          <dd>{BRANCHES_TEXT.slotsUsed(project.branch_count, project.branch_limit)}</dd>
+        </div>
+        <div>
+          <dt>{BRANCHES_TEXT.storage}</dt>
+          <dd>
+            <Link to="/projects/$projectId/storage" params={{ projectId: project.id }}>
+              {usage
+                ? `${bytes(usage.storage_used_bytes)} / ${bytes(usage.storage_limit_bytes)}`
+                : TEXT.states.measuring}
+            </Link>
+            {usage && <QuotaMeter usage={usage} />}
+          </dd>
+        </div>
+        <div>
+          <dt>{BRANCHES_TEXT.host}</dt>
+          <dd>
+            <span className={usage?.stale ? 'badge warn' : 'badge good'}>
+              {usage?.stale ? BRANCHES_TEXT.hostAway : BRANCHES_TEXT.hostLinked}
+            </span>{' '}
+            <span className="mono">{project.host}</span>
+          </dd>
+        </div>
+      </dl>
+      {isFull && (
+        <Note tone="warn">
+          <p>{BRANCHES_TEXT.full}</p>
+          {first.length > 0 && (
+            <p className="small">
+              {BRANCHES_TEXT.freesSlot}{' '}
+              {first.map(({ id, branch_name }) => (
+                <code key={id}>{branch_name} </code>
+              ))}
+            </p>
+          )}
+        </Note>
+      )}
+      {project.storage_state !== 'normal' && (
+        <Note tone={project.storage_state === 'warning' ? 'warn' : 'bad'}>
+          <p>{STORAGE_TEXT.states[project.storage_state]}</p>
+        </Note>
+      )}
+    </>
+  );
+}
+
+const BranchDialog = lazy(() =>
+  import('./branch-dialogs.tsx').then(({ BranchDialog }) => ({ default: BranchDialog })),
 );
 
 type Act = { what: BranchAct; branches: Branch[] } | null;
@@ -91,12 +204,6 @@ export function BranchesPage() {
   const start = (what: BranchAct, about: Branch[]) => {
     if (mayEdit && about.length > 0) setAct({ what, branches: about });
   };
-
-  const about = ({ branches: chosen }: NonNullable<Act>) => ({
-    projectId,
-    branches: chosen,
-    onClose: () => setAct(null),
-  });
 
   useShortcuts({
     '/': () => filter.current?.focus(),
@@ -209,12 +316,9 @@ export function BranchesPage() {
       </p>
       <CommandLine command={COMMANDS.listBranches(projectId)} />
       <Suspense>
-        {act?.what === 'delete' && <DeleteDialog {...about(act)} usage={usage.data} />}
-        {act?.what === 'extend' && <ExtendDialog {...about(act)} />}
-        {act?.what === 'protect' && act.branches[0] && (
-          <ProtectDialog {...about(act)} branch={act.branches[0]} />
+        {act && (
+          <BranchDialog {...act} projectId={projectId} usage={usage.data} onClose={() => setAct(null)} />
         )}
-        {act?.what === 'reset' && act.branches[0] && <ResetDialog {...about(act)} branch={act.branches[0]} />}
       </Suspense>
     </Page>
   );

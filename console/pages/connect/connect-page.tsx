@@ -1,23 +1,119 @@
-import { useQuery } from '@tanstack/react-query';
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { Link, useNavigate, useParams, useSearch } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
-import { api } from '../../app/gateway.ts';
-import { branchesQuery, inBranch } from '../../app/resources.ts';
-import { mayChange, sessionStore } from '../../app/session.ts';
-import { Page } from '../../app/shell.tsx';
-import { useStore } from '../../app/store.ts';
-import { BranchName } from '../../components/branch-status.tsx';
+import { BranchName } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
-import { Empty, Loaded, Note } from '../../components/feedback.tsx';
-import { Choice } from '../../components/field.tsx';
+import { ActionDialog } from '../../components/dialog.tsx';
+import { announce, Empty, ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
+import { Check, Choice } from '../../components/field.tsx';
+import { Page } from '../../components/page.tsx';
+import { api } from '../../data/gateway.ts';
+import { branchesQuery, inBranch, rulesQuery } from '../../data/resources.ts';
+import { mayChange, sessionStore } from '../../data/session.ts';
+import { useStore } from '../../data/store.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { CONNECT_TEXT } from '../../strings/connect.ts';
-import { Reach } from './reach.tsx';
-import { RotateDialog } from './rotate-dialog.tsx';
+import { RULES_TEXT } from '../../strings/rules.ts';
 import { Snippets } from './snippets-view.tsx';
+
+interface ReachProps {
+  projectId: string;
+  branchId: string;
+  /** Of the gateway, if no rule lets the address of this browser connect; it names that address. */
+  warning: string | undefined;
+  onChange: () => void;
+}
+
+/** Answers "can I connect from here?", and adds the rule that is missing. */
+export function Reach({ projectId, branchId, warning, onChange }: ReachProps) {
+  const client = useQueryClient();
+  const cidr = warning === undefined ? undefined : /"cidr":"([^"]+)"/.exec(warning)?.[1];
+  const rule = useMutation({
+    mutationFn: (network: string) =>
+      dataOf(
+        api.POST('/api/v1/projects/{project_id}/network-rules', {
+          params: { path: { project_id: projectId } },
+          body: { cidr: network, branch_id: branchId, description: CONNECT_TEXT.ruleName },
+        }),
+      ),
+    onSuccess: ({ status }) => {
+      announce(status === 'applied' ? RULES_TEXT.added : RULES_TEXT.addedPending);
+      client.invalidateQueries({ queryKey: rulesQuery(projectId).queryKey });
+      onChange();
+    },
+  });
+  if (warning === undefined) return <Note tone="good">{CONNECT_TEXT.reachable}</Note>;
+  return (
+    <Note tone="warn">
+      <div className="reach">
+        <p className="grow">{CONNECT_TEXT.unreachable(cidr ?? '')}</p>
+        {cidr !== undefined && (
+          <Button look="primary" icon="shield" busy={rule.isPending} onClick={() => rule.mutate(cidr)}>
+            {CONNECT_TEXT.allow(cidr)}
+          </Button>
+        )}
+      </div>
+      {rule.isError && <ErrorNote error={rule.error} />}
+    </Note>
+  );
+}
+
+const LOGINS = ['owner', 'read_write', 'read_only'] as const;
+type LoginName = (typeof LOGINS)[number];
+
+interface RotateProps {
+  projectId: string;
+  branch: string;
+  onClose: () => void;
+  onRotated: () => void;
+}
+
+/** New passwords. It says what stops working, and main needs its name typed. */
+export function RotateDialog({ projectId, branch, onClose, onRotated }: RotateProps) {
+  const [roles, setRoles] = useState<readonly LoginName[]>(LOGINS);
+  return (
+    <ActionDialog
+      title={CONNECT_TEXT.rotateTitle(branch)}
+      action={CONNECT_TEXT.rotate}
+      isDangerous
+      isReady={roles.length > 0}
+      typed={branch === 'main' ? [branch] : []}
+      run={() =>
+        dataOf(
+          api.POST('/api/v1/projects/{project_id}/branches/{branch_ref}/credentials/rotate', {
+            params: inBranch(projectId, branch),
+            body: { roles: [...roles] },
+          }),
+        )
+      }
+      onDone={() => {
+        announce(CONNECT_TEXT.rotated(branch));
+        onRotated();
+      }}
+      onClose={onClose}
+      // Without a role, the command would rotate all of them.
+      {...(roles.length > 0 && { command: COMMANDS.rotate(projectId, branch, roles) })}
+    >
+      <fieldset className="field">
+        <legend>{CONNECT_TEXT.rotateRoles}</legend>
+        {LOGINS.map((role) => (
+          <Check
+            key={role}
+            label={CONNECT_TEXT.logins[role]}
+            checked={roles.includes(role)}
+            onChange={({ target }) =>
+              setRoles(LOGINS.filter((each) => (each === role ? target.checked : roles.includes(each))))
+            }
+          />
+        ))}
+      </fieldset>
+      <Note tone="warn">{CONNECT_TEXT.rotateHint}</Note>
+    </ActionDialog>
+  );
+}
 
 const ROLES = [
   ['default', CONNECT_TEXT.roles.default],

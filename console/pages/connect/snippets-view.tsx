@@ -1,7 +1,7 @@
 import { useState } from 'react';
-import type { Credentials } from '../../app/resources.ts';
 import { Button } from '../../components/button.tsx';
 import { CopyButton } from '../../components/copy.tsx';
+import type { Credentials } from '../../data/resources.ts';
 import { CONNECT_TEXT } from '../../strings/connect.ts';
 import { connectionOf, hidden, SNIPPETS } from './snippets.ts';
 import './connect.css';

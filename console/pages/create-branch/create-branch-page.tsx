@@ -1,25 +1,132 @@
-import { useQuery } from '@tanstack/react-query';
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { Link, useParams, useSearch } from '@tanstack/react-router';
 import { useState } from 'react';
-import { branchesQuery, type Lifespan, projectQuery, snapshotsQuery } from '../../app/resources.ts';
-import { Page } from '../../app/shell.tsx';
+import type { Schemas } from '../../../client/client.ts';
+import { snapshotLabel } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
-import { detailsOf, ErrorNote, Loaded } from '../../components/feedback.tsx';
+import { detailsOf, ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
 import { Check, Choice, Field, SelectField } from '../../components/field.tsx';
+import { Icon } from '../../components/icon.tsx';
 import { JobSteps } from '../../components/job-steps.tsx';
-import { snapshotLabel } from '../../components/snapshot-label.ts';
+import { Page } from '../../components/page.tsx';
+import { gateway } from '../../data/gateway.ts';
+import {
+  AT_ONCE,
+  branchesQuery,
+  type Job,
+  type Lifespan,
+  projectQuery,
+  rulesQuery,
+  snapshotsQuery,
+} from '../../data/resources.ts';
 import { BRANCHES_TEXT } from '../../strings/branches.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { CREATE_TEXT } from '../../strings/create.ts';
+import { labelsOf, milliseconds } from '../../strings/format.ts';
 import { LIFESPANS } from '../../strings/lifespans.ts';
-import { lengthOf, MAX_BYTES, nameProblem } from './branch-name.ts';
-import { Created } from './created.tsx';
-import { labelsOf } from './labels.ts';
-import { sourcesOf } from './sources.ts';
-import { useCreation } from './use-creation.ts';
+import { sourcesOf } from '../branches/branch-rows.ts';
+import { Snippets } from '../connect/snippets-view.tsx';
 import './create-branch.css';
+
+/** PostgreSQL cuts longer names. */
+export const MAX_BYTES = 63;
+const LENGTH = { min: 3, max: 48 };
+
+/** Branch names are ASCII, so their characters are bytes. */
+export const lengthOf = (name: string): number => name.length;
+
+/** What is wrong with the name of a branch, as far as it is known without asking the gateway. */
+export function nameProblem(name: string, longest: number): string | null {
+  if (!/^[a-z0-9_-]*$/.test(name)) return CREATE_TEXT.nameCharacters;
+  if (name === 'main') return CREATE_TEXT.nameMain;
+  if (name.length < LENGTH.min) return CREATE_TEXT.nameShort(LENGTH.min);
+  const most = Math.min(longest, LENGTH.max);
+  return name.length > most ? CREATE_TEXT.nameLong(most) : null;
+}
+
+/** From the first step to the end of the last one. */
+function jobMilliseconds(job: Job): number | null {
+  const starts = job.steps.flatMap(({ started_at }) => (started_at ? [Date.parse(started_at)] : []));
+  const ends = job.steps.flatMap(({ finished_at }) => (finished_at ? [Date.parse(finished_at)] : []));
+  return starts.length > 0 && ends.length > 0 ? Math.max(...ends) - Math.min(...starts) : null;
+}
+
+interface CreatedProps {
+  projectId: string;
+  creation: Schemas['BranchCreation'];
+  job: Job | null;
+}
+
+/** The end of a creation: how long it took, and how to connect. */
+export function Created({ projectId, creation, job }: CreatedProps) {
+  const { branch_name: branch, credentials } = creation;
+  const length = job && jobMilliseconds(job);
+  return (
+    <Page
+      title={CREATE_TEXT.done(branch)}
+      about={length === null ? undefined : CREATE_TEXT.took(milliseconds(length))}
+      width="narrow"
+      actions={
+        <>
+          <Link
+            to="/projects/$projectId/branches/$branch/tables"
+            params={{ projectId, branch }}
+            className="button"
+          >
+            <Icon name="table" /> {TEXT.nav.tables}
+          </Link>
+          <Link to="/projects/$projectId" params={{ projectId }} className="button primary">
+            <Icon name="branch" /> {TEXT.nav.branches}
+          </Link>
+        </>
+      }
+    >
+      {job && (
+        <div className="card padded">
+          <JobSteps job={job} />
+        </div>
+      )}
+      {credentials ? <Snippets credentials={credentials} /> : <Note>{CREATE_TEXT.noCredentials}</Note>}
+    </Page>
+  );
+}
+
+export interface Wanted {
+  name: string;
+  /** A branch or a snapshot. */
+  source: { source_branch_id: string } | { snapshot_id: string };
+  lifespan: Lifespan;
+  allow: string[];
+  labels: Record<string, string>;
+}
+
+/** Creates a branch and follows the job that does it. */
+export function useCreation(projectId: string) {
+  const client = useQueryClient();
+  const [job, setJob] = useState<Job | null>(null);
+  const creation = useMutation({
+    mutationFn: ({ name, source, ...rest }: Wanted) => {
+      setJob(null);
+      const body = {
+        branch_name: name,
+        ...source,
+        include: ['credentials' as const],
+        ...rest,
+      };
+      const params = { path: { project_id: projectId }, ...AT_ONCE };
+      const init = { params, body };
+      return gateway.create('/api/v1/projects/{project_id}/branches', init, { onProgress: setJob });
+    },
+    onSettled: () => {
+      client.invalidateQueries({ queryKey: branchesQuery(projectId).queryKey });
+      client.invalidateQueries({ queryKey: projectQuery(projectId).queryKey });
+      client.invalidateQueries({ queryKey: rulesQuery(projectId).queryKey });
+    },
+  });
+  return { creation, job };
+}
 
 /** How much of PostgreSQL's 63 bytes the database name takes. */
 function NameBudget({ name, longest }: { name: string; longest: number }) {

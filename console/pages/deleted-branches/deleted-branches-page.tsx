@@ -2,9 +2,16 @@ import { useQuery } from '@tanstack/react-query';
 import { useParams } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
-import { dateTime, duration, secondsUntil } from '../../app/format.ts';
-import { api, gateway } from '../../app/gateway.ts';
-import { refresh } from '../../app/query-client.ts';
+import { Button } from '../../components/button.tsx';
+import { CommandLine } from '../../components/copy.tsx';
+import { ActionDialog } from '../../components/dialog.tsx';
+import { announce, Empty, Loaded, Note } from '../../components/feedback.tsx';
+import { Field } from '../../components/field.tsx';
+import { ListTable } from '../../components/list-table.tsx';
+import { Page } from '../../components/page.tsx';
+import { useNow } from '../../components/time.tsx';
+import { api, gateway } from '../../data/gateway.ts';
+import { refresh } from '../../data/query-client.ts';
 import {
   AT_ONCE,
   type Branch,
@@ -12,21 +19,13 @@ import {
   deletedBranchesQuery,
   inBranch,
   projectQuery,
-} from '../../app/resources.ts';
-import { mayChange, sessionStore } from '../../app/session.ts';
-import { Page } from '../../app/shell.tsx';
-import { useStore } from '../../app/store.ts';
-import { ActionDialog } from '../../components/action-dialog.tsx';
-import { Button } from '../../components/button.tsx';
-import { CommandLine } from '../../components/copy.tsx';
-import { Empty, Loaded, Note } from '../../components/feedback.tsx';
-import { Field } from '../../components/field.tsx';
-import { ListTable } from '../../components/list-table.tsx';
-import { useNow } from '../../components/now.ts';
-import { announce } from '../../components/toast.tsx';
+} from '../../data/resources.ts';
+import { mayChange, sessionStore } from '../../data/session.ts';
+import { useStore } from '../../data/store.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { DELETED_TEXT } from '../../strings/deleted-branches.ts';
+import { dateTime, duration, secondsUntil } from '../../strings/format.ts';
 
 const RESTORE = '/api/v1/projects/{project_id}/branches/{deleted_branch_id}/restore';
 

@@ -4,8 +4,8 @@ import { Loaded } from '../../components/feedback.tsx';
 import { TEXT } from '../../strings/common.ts';
 import { DIFFERENCE_TEXT } from '../../strings/difference.ts';
 import { TABLES_TEXT } from '../../strings/tables.ts';
-import { CellValue } from '../tables/cell-value.tsx';
-import type { GridColumn } from '../tables/columns.ts';
+import { CellValue, type GridColumn } from '../tables/cell.tsx';
+
 import { type ChangedRows, changedRowsQuery, differenceQuery, type Sides } from './differences.ts';
 
 type ChangedRow = ChangedRows['rows'][number];

@@ -1,23 +1,89 @@
 import { useQuery } from '@tanstack/react-query';
 import { useNavigate, useParams, useSearch } from '@tanstack/react-router';
-import { refresh } from '../../app/query-client.ts';
-import { branchesQuery, snapshotsQuery } from '../../app/resources.ts';
-import { Page } from '../../app/shell.tsx';
-import { BranchName } from '../../components/branch-status.tsx';
+import { BranchName, snapshotLabel } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
-import { CommandLine } from '../../components/copy.tsx';
+import { CommandLine, Snippet } from '../../components/copy.tsx';
 import { Empty, Loaded, Note } from '../../components/feedback.tsx';
 import { SelectField } from '../../components/field.tsx';
 import { ListTable } from '../../components/list-table.tsx';
-import { snapshotLabel } from '../../components/snapshot-label.ts';
+import { Page } from '../../components/page.tsx';
+import { refresh } from '../../data/query-client.ts';
+import { branchesQuery, snapshotsQuery } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { DIFFERENCE_TEXT } from '../../strings/difference.ts';
 import { TABLES_TEXT } from '../../strings/tables.ts';
 import { ChangedRowsCard } from './changed-rows.tsx';
 import { type Difference, differenceQuery, progressQuery, type Sides } from './differences.ts';
-import { SchemaDifference } from './schema-difference.tsx';
 import './difference.css';
+
+const CHANGE_TONES = { added: 'good', changed: 'warn', dropped: 'bad' } as const;
+
+/** What differs in the schemas, and statements for it. */
+export function SchemaDifference({ sides }: { sides: Sides }) {
+  const difference = useQuery(differenceQuery(sides, 'schema'));
+  return (
+    <section className="card" aria-labelledby="schema">
+      <header>
+        <h2 id="schema">{DIFFERENCE_TEXT.schema}</h2>
+      </header>
+      <Loaded query={difference}>
+        {({ schema }) => {
+          if (!schema) return null;
+          const { changes, statements, not_modelled } = schema;
+          return (
+            <>
+              {changes.length === 0 ? (
+                <Empty icon="check" title={DIFFERENCE_TEXT.sameSchema} />
+              ) : (
+                <ListTable columns={DIFFERENCE_TEXT.schemaColumns} hasActions={false}>
+                  {changes.map(({ kind, identity, change, detail }) => (
+                    <tr key={`${kind} ${identity}`}>
+                      <td>
+                        <div className="mono">{identity}</div>
+                        {detail !== undefined && <div className="small quiet">{detail}</div>}
+                      </td>
+                      <td>{kind.replaceAll('_', ' ')}</td>
+                      <td>
+                        <span className={`badge ${CHANGE_TONES[change]}`}>
+                          {DIFFERENCE_TEXT.schemaChanges[change]}
+                        </span>
+                      </td>
+                    </tr>
+                  ))}
+                </ListTable>
+              )}
+              {(statements.length > 0 || not_modelled.length > 0) && (
+                <div className="body stack">
+                  {statements.length > 0 && (
+                    <>
+                      <h3>{DIFFERENCE_TEXT.statements}</h3>
+                      <Snippet
+                        code={statements.map((statement) => `${statement};`).join('\n')}
+                        label={DIFFERENCE_TEXT.copyStatements}
+                      />
+                      <p className="small quiet">{DIFFERENCE_TEXT.read}</p>
+                    </>
+                  )}
+                  {not_modelled.length > 0 && (
+                    <Note tone="warn">
+                      <p>{DIFFERENCE_TEXT.notModelled}</p>
+                      <ul>
+                        {not_modelled.map((text) => (
+                          <li key={text}>{text}</li>
+                        ))}
+                      </ul>
+                    </Note>
+                  )}
+                </div>
+              )}
+            </>
+          );
+        }}
+      </Loaded>
+    </section>
+  );
+}
 
 /** The schemas are compared when they are wanted, because a host does that for two pairs at a time. */
 const PARTS = ['rows', 'schema'] as const;

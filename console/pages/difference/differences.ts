@@ -1,9 +1,9 @@
 import { infiniteQueryOptions, queryOptions } from '@tanstack/react-query';
 import type { Schemas } from '../../../client/client.ts';
 import { dataOf } from '../../../client/response-error.ts';
-import { api, gateway } from '../../app/gateway.ts';
-import { queryClient } from '../../app/query-client.ts';
-import { inBranch } from '../../app/resources.ts';
+import { api, gateway } from '../../data/gateway.ts';
+import { queryClient } from '../../data/query-client.ts';
+import { inBranch } from '../../data/resources.ts';
 
 export type Difference = Schemas['Difference'];
 export type ChangedRows = Schemas['RowDifferencePage'];

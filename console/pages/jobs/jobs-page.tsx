@@ -1,15 +1,15 @@
 import { useQuery } from '@tanstack/react-query';
 import { useParams } from '@tanstack/react-router';
-import { dateTime, duration, secondsSince } from '../../app/format.ts';
-import { branchesQuery, deletedBranchesQuery, type Job, jobsQuery } from '../../app/resources.ts';
-import { Page } from '../../app/shell.tsx';
-import { BranchName } from '../../components/branch-status.tsx';
+import { BranchName } from '../../components/branch.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Empty, Loaded, Note } from '../../components/feedback.tsx';
 import { JobSteps } from '../../components/job-steps.tsx';
-import { useNow } from '../../components/now.ts';
+import { Page } from '../../components/page.tsx';
+import { useNow } from '../../components/time.tsx';
+import { branchesQuery, deletedBranchesQuery, type Job, jobsQuery } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
+import { dateTime, duration, secondsSince } from '../../strings/format.ts';
 import { JOBS_TEXT } from '../../strings/jobs.ts';
 import './jobs.css';
 

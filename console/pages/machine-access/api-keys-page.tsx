@@ -1,23 +1,167 @@
-import { useQuery } from '@tanstack/react-query';
+import { useMutation, useQuery } from '@tanstack/react-query';
 import { useState } from 'react';
 import type { Schemas } from '../../../client/client.ts';
 import { dataOf } from '../../../client/response-error.ts';
-import { dateTime } from '../../app/format.ts';
-import { api } from '../../app/gateway.ts';
-import { refresh } from '../../app/query-client.ts';
-import { apiKeysQuery, projectsQuery } from '../../app/resources.ts';
-import { Page } from '../../app/shell.tsx';
-import { ActionDialog } from '../../components/action-dialog.tsx';
 import { Button } from '../../components/button.tsx';
-import { CommandLine } from '../../components/copy.tsx';
-import { Empty, Loaded } from '../../components/feedback.tsx';
+import { CommandLine, Snippet } from '../../components/copy.tsx';
+import { ActionDialog, Dialog } from '../../components/dialog.tsx';
+import { announce, Empty, ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
+import { Choice, Field, SelectField } from '../../components/field.tsx';
 import { ListTable } from '../../components/list-table.tsx';
-import { announce } from '../../components/toast.tsx';
+import { Page } from '../../components/page.tsx';
+import { api } from '../../data/gateway.ts';
+import { refresh } from '../../data/query-client.ts';
+import { apiKeysQuery, type Project, projectsQuery } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
+import { dateTime } from '../../strings/format.ts';
 import { KEYS_TEXT } from '../../strings/keys.ts';
-import { CreateKeyDialog } from './create-key-dialog.tsx';
-import { NewKey } from './new-key.tsx';
+import { ROLES_TEXT } from '../../strings/roles.ts';
+
+const ROLES = [
+  ['viewer', ROLES_TEXT.viewer],
+  ['operator', ROLES_TEXT.operator],
+  ['admin', ROLES_TEXT.admin],
+  ['owner', ROLES_TEXT.owner],
+] as const;
+const SCOPES = [
+  ['read', KEYS_TEXT.scopes.read],
+  ['write', KEYS_TEXT.scopes.write],
+] as const;
+const DAYS = [
+  ['7', KEYS_TEXT.days(7)],
+  ['30', KEYS_TEXT.days(30)],
+  ['90', KEYS_TEXT.days(90)],
+  ['365', KEYS_TEXT.days(365)],
+] as const;
+
+interface CreateKeyProps {
+  projects: readonly Project[];
+  onClose: () => void;
+  onMade: (key: Schemas['CreatedApiKey']) => void;
+}
+
+/** The least rights are selected: reading, one project, 30 days. */
+export function CreateKeyDialog({ projects, onClose, onMade }: CreateKeyProps) {
+  const [name, setName] = useState('');
+  const [role, setRole] = useState<(typeof ROLES)[number][0]>('viewer');
+  const [scope, setScope] = useState<'read' | 'write'>('read');
+  const [chosenId, setChosenId] = useState<string | null>(null);
+  const [pattern, setPattern] = useState('');
+  const [networks, setNetworks] = useState('');
+  const [days, setDays] = useState<(typeof DAYS)[number][0]>('30');
+  // The projects can arrive after the dialog was opened.
+  const projectId = chosenId ?? projects[0]?.id ?? '';
+  const cidrs = networks.split(/[\s,]+/).filter(Boolean);
+  const creation = useMutation({
+    mutationFn: () =>
+      dataOf(
+        api.POST('/api/v1/api-keys', {
+          body: {
+            name,
+            role,
+            scopes: [scope],
+            project_id: projectId || null,
+            branch_pattern: pattern || null,
+            cidrs: cidrs.length > 0 ? cidrs : null,
+            expires_in_days: Number(days),
+          },
+        }),
+      ),
+    onSuccess: onMade,
+  });
+  return (
+    <Dialog
+      title={KEYS_TEXT.create}
+      onClose={onClose}
+      onSubmit={() => !creation.isPending && creation.mutate()}
+      footer={
+        <>
+          <Button onClick={onClose}>{TEXT.actions.cancel}</Button>
+          <Button type="submit" look="primary" busy={creation.isPending}>
+            {KEYS_TEXT.create}
+          </Button>
+        </>
+      }
+    >
+      <Field
+        label={KEYS_TEXT.name}
+        value={name}
+        onChange={(event) => setName(event.target.value)}
+        maxLength={100}
+        required
+        data-first-focus
+      />
+      <Choice legend={KEYS_TEXT.scope} name="scope" options={SCOPES} value={scope} onChange={setScope} />
+      <Choice legend={ROLES_TEXT.role} name="role" options={ROLES} value={role} onChange={setRole} />
+      <SelectField
+        label={TEXT.nav.project}
+        value={projectId}
+        onChange={(event) => setChosenId(event.target.value)}
+      >
+        {projects.map((project) => (
+          <option key={project.id} value={project.id}>
+            {project.name}
+          </option>
+        ))}
+        <option value="">{KEYS_TEXT.everyProject}</option>
+      </SelectField>
+      <Field
+        label={KEYS_TEXT.pattern}
+        hint={KEYS_TEXT.patternHint}
+        className="mono"
+        placeholder="pr-*"
+        value={pattern}
+        onChange={(event) => setPattern(event.target.value)}
+      />
+      <Field
+        label={KEYS_TEXT.networks}
+        className="mono"
+        placeholder="203.0.113.0/24"
+        value={networks}
+        onChange={(event) => setNetworks(event.target.value)}
+      />
+      <Choice legend={KEYS_TEXT.life} name="days" options={DAYS} value={days} onChange={setDays} />
+      {creation.isError && <ErrorNote error={creation.error} />}
+      <CommandLine
+        command={COMMANDS.createKey({
+          name,
+          role,
+          isReadOnly: scope === 'read',
+          projectId,
+          pattern,
+          cidrs,
+          days,
+        })}
+      />
+    </Dialog>
+  );
+}
+
+/** The only time that a key is shown, with where to put it; after a repeated request, what to do without it. */
+export const NewKey = ({ made, onClose }: { made: Schemas['CreatedApiKey']; onClose: () => void }) => (
+  <section className="card" aria-label={KEYS_TEXT.made(made.name)}>
+    <header>
+      <h2>{KEYS_TEXT.made(made.name)}</h2>
+      <Button compact onClick={onClose}>
+        {made.key === null ? TEXT.actions.dismiss : KEYS_TEXT.stored}
+      </Button>
+    </header>
+    <div className="body stack">
+      <Note tone="warn">{made.key === null ? KEYS_TEXT.lost : KEYS_TEXT.once}</Note>
+      {made.key !== null && (
+        <>
+          <Snippet code={made.key} label={KEYS_TEXT.copy} />
+          <p className="quiet">{KEYS_TEXT.use}</p>
+          <Snippet
+            code={`curl ${location.origin}/api/v1/projects -H "Authorization: Bearer $BRANCHGATE_TOKEN"`}
+            label={TEXT.actions.copyCommand}
+          />
+        </>
+      )}
+    </div>
+  </section>
+);
 
 type ApiKey = Schemas['ApiKey'];
 

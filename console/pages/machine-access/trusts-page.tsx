@@ -1,26 +1,111 @@
-import { useQuery } from '@tanstack/react-query';
+import { useMutation, useQuery } from '@tanstack/react-query';
 import { useParams } from '@tanstack/react-router';
 import { useState } from 'react';
 import type { Schemas } from '../../../client/client.ts';
 import { dataOf } from '../../../client/response-error.ts';
-import { dateTime } from '../../app/format.ts';
-import { api } from '../../app/gateway.ts';
-import { refresh } from '../../app/query-client.ts';
-import { projectQuery, trustsQuery } from '../../app/resources.ts';
-import { Page } from '../../app/shell.tsx';
-import { ActionDialog } from '../../components/action-dialog.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine, Snippet } from '../../components/copy.tsx';
-import { Empty, Loaded } from '../../components/feedback.tsx';
-import { announce } from '../../components/toast.tsx';
+import { ActionDialog } from '../../components/dialog.tsx';
+import { announce, Empty, ErrorNote, Loaded } from '../../components/feedback.tsx';
+import { Choice, Field } from '../../components/field.tsx';
+import { Page } from '../../components/page.tsx';
+import { api } from '../../data/gateway.ts';
+import { refresh } from '../../data/query-client.ts';
+import { projectQuery, trustsQuery } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
+import { dateTime, labelsOf } from '../../strings/format.ts';
 import { KEYS_TEXT } from '../../strings/keys.ts';
 import { ROLES_TEXT } from '../../strings/roles.ts';
 import { RULES_TEXT } from '../../strings/rules.ts';
 import { TRUSTS_TEXT } from '../../strings/trusts.ts';
-import { CreateTrustForm } from './create-trust-form.tsx';
 import { GITHUB, workflowOf } from './workflow.ts';
+
+const ROLES = [
+  ['viewer', ROLES_TEXT.viewer],
+  ['operator', ROLES_TEXT.operator],
+  ['admin', ROLES_TEXT.admin],
+] as const;
+
+interface Props {
+  projectId: string;
+  onClose: () => void;
+  onMade: () => void;
+}
+
+/** Preset for the pull requests of one repository at GitHub, which may use branches of their own only. */
+export function CreateTrustForm({ projectId, onClose, onMade }: Props) {
+  const [issuer, setIssuer] = useState(GITHUB);
+  const [audience, setAudience] = useState<string>(location.origin);
+  const [claims, setClaims] = useState('repository=');
+  const [pattern, setPattern] = useState('pr-*');
+  const [role, setRole] = useState<(typeof ROLES)[number][0]>('operator');
+  const trust = { issuer, audience, claims: labelsOf(claims), role, branch_pattern: pattern || null };
+  const creation = useMutation({
+    mutationFn: () =>
+      dataOf(
+        api.POST('/api/v1/projects/{project_id}/trusts', {
+          params: { path: { project_id: projectId } },
+          body: trust,
+        }),
+      ),
+    onSuccess: () => {
+      announce(TRUSTS_TEXT.created);
+      onMade();
+    },
+  });
+  return (
+    <form
+      className="card padded stack"
+      onSubmit={(event) => {
+        event.preventDefault();
+        if (!creation.isPending) creation.mutate();
+      }}
+    >
+      <Field
+        label={TRUSTS_TEXT.claims}
+        hint={TRUSTS_TEXT.claimsHint}
+        className="mono"
+        value={claims}
+        onChange={(event) => setClaims(event.target.value)}
+        required
+        autoFocus
+      />
+      <Field
+        label={KEYS_TEXT.pattern}
+        hint={KEYS_TEXT.patternHint}
+        className="mono"
+        value={pattern}
+        onChange={(event) => setPattern(event.target.value)}
+      />
+      <Choice legend={ROLES_TEXT.role} name="role" options={ROLES} value={role} onChange={setRole} />
+      <Field
+        label={TRUSTS_TEXT.issuer}
+        className="mono"
+        value={issuer}
+        onChange={(event) => setIssuer(event.target.value)}
+        required
+      />
+      <Field
+        label={TRUSTS_TEXT.audience}
+        className="mono"
+        value={audience}
+        onChange={(event) => setAudience(event.target.value)}
+        required
+      />
+      {creation.isError && <ErrorNote error={creation.error} />}
+      <div className="row">
+        <Button type="submit" look="primary" busy={creation.isPending}>
+          {TRUSTS_TEXT.create}
+        </Button>
+        <Button look="bare" onClick={onClose}>
+          {TEXT.actions.cancel}
+        </Button>
+      </div>
+      <CommandLine command={COMMANDS.createTrust(projectId, trust, location.origin)} />
+    </form>
+  );
+}
 
 const claimsOf = ({ claims }: Schemas['Trust']) =>
   Object.entries(claims)

@@ -1,23 +1,109 @@
-import { useMutation, useQuery } from '@tanstack/react-query';
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { useState } from 'react';
 import type { Schemas } from '../../../client/client.ts';
 import { dataOf } from '../../../client/response-error.ts';
-import { dateTime } from '../../app/format.ts';
-import { api } from '../../app/gateway.ts';
-import { refresh } from '../../app/query-client.ts';
-import { membersQuery } from '../../app/resources.ts';
-import { sessionStore } from '../../app/session.ts';
-import { Page } from '../../app/shell.tsx';
-import { useStore } from '../../app/store.ts';
-import { ActionDialog } from '../../components/action-dialog.tsx';
 import { Button } from '../../components/button.tsx';
-import { ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
+import { ActionDialog } from '../../components/dialog.tsx';
+import { announce, ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
+import { Field, SelectField } from '../../components/field.tsx';
 import { ListTable } from '../../components/list-table.tsx';
-import { announce } from '../../components/toast.tsx';
+import { Page } from '../../components/page.tsx';
+import { api, gateway } from '../../data/gateway.ts';
+import { refresh } from '../../data/query-client.ts';
+import { everyRecord, membersQuery } from '../../data/resources.ts';
+import { sessionStore } from '../../data/session.ts';
+import { useStore } from '../../data/store.ts';
 import { TEXT } from '../../strings/common.ts';
+import { dateTime } from '../../strings/format.ts';
 import { MEMBERS_TEXT } from '../../strings/members.ts';
 import { ROLES_TEXT } from '../../strings/roles.ts';
-import { Invitations } from './invitations.tsx';
+import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
+
+const INVITED_ROLES = ['viewer', 'operator', 'admin', 'owner'] as const;
+type InvitedRole = (typeof INVITED_ROLES)[number];
+
+const KEY = ['invitations'];
+
+export function Invitations() {
+  const client = useQueryClient();
+  const invitations = useQuery({
+    queryKey: KEY,
+    queryFn: () => everyRecord(gateway.all('/api/v1/invitations', {})),
+  });
+  const [email, setEmail] = useState('');
+  const [role, setRole] = useState<InvitedRole>('viewer');
+  const refresh = () => client.invalidateQueries({ queryKey: KEY });
+  const invitation = useMutation({
+    mutationFn: () => dataOf(api.POST('/api/v1/invitations', { body: { email, role } })),
+    onSuccess: () => {
+      announce(MEMBERS_TEXT.invited(email));
+      setEmail('');
+      refresh();
+    },
+  });
+  const revocation = useMutation({
+    mutationFn: (id: string) =>
+      dataOf(api.DELETE('/api/v1/invitations/{invitation_id}', { params: { path: { invitation_id: id } } })),
+    onSuccess: refresh,
+  });
+  return (
+    <section className="card" aria-labelledby="invitations">
+      <header>
+        <h2 id="invitations">{MEMBERS_TEXT.invitations}</h2>
+      </header>
+      <div className="body stack">
+        <form
+          className="row invite"
+          onSubmit={(event) => {
+            event.preventDefault();
+            if (!invitation.isPending) invitation.mutate();
+          }}
+        >
+          <Field
+            label={SIGN_IN_TEXT.email}
+            type="email"
+            value={email}
+            onChange={(event) => setEmail(event.target.value)}
+            required
+          />
+          <SelectField
+            label={ROLES_TEXT.role}
+            value={role}
+            onChange={({ target }) => setRole(target.value as InvitedRole)}
+          >
+            {INVITED_ROLES.map((each) => (
+              <option key={each} value={each}>
+                {ROLES_TEXT[each]}
+              </option>
+            ))}
+          </SelectField>
+          <Button type="submit" look="primary" busy={invitation.isPending}>
+            {MEMBERS_TEXT.invite}
+          </Button>
+        </form>
+        {invitation.isError && <ErrorNote error={invitation.error} />}
+        {revocation.isError && <ErrorNote error={revocation.error} />}
+        <Loaded query={invitations}>
+          {(all) => (
+            <ul className="stack tight">
+              {all.map(({ id, email: to, role: as, expires_at }) => (
+                <li className="row" key={id}>
+                  <span className="grow">
+                    {to} <span className="badge plain">{as}</span>
+                  </span>
+                  <span className="quiet small">{MEMBERS_TEXT.until(dateTime(expires_at))}</span>
+                  <Button compact busy={revocation.isPending} onClick={() => revocation.mutate(id)}>
+                    {MEMBERS_TEXT.revoke}
+                  </Button>
+                </li>
+              ))}
+            </ul>
+          )}
+        </Loaded>
+      </div>
+    </section>
+  );
+}
 
 type Member = Schemas['Member'];
 type Role = 'owner' | 'admin' | 'operator' | 'viewer';

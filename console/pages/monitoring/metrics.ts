@@ -1,8 +1,8 @@
 import { queryOptions } from '@tanstack/react-query';
 import { dataOf } from '../../../client/response-error.ts';
-import { bytes, compact, percent } from '../../app/format.ts';
-import { api } from '../../app/gateway.ts';
-import { inBranch, type MetricName } from '../../app/resources.ts';
+import { api } from '../../data/gateway.ts';
+import { inBranch, type MetricName } from '../../data/resources.ts';
+import { bytes, compact, percent } from '../../strings/format.ts';
 
 export const RANGES = {
   '1h': 3_600,

@@ -1,33 +1,34 @@
 import { useQuery } from '@tanstack/react-query';
 import { useNavigate, useParams, useSearch } from '@tanstack/react-router';
 import { useEffect, useState } from 'react';
-import { dateTime, duration, secondsSince } from '../../app/format.ts';
-import { useLiveMeasurements } from '../../app/live.ts';
-import { branchesQuery, jobsQuery } from '../../app/resources.ts';
-import { mayAdminister, sessionStore } from '../../app/session.ts';
-import { Page } from '../../app/shell.tsx';
-import { useStore } from '../../app/store.ts';
-import { themeStore } from '../../app/theme.ts';
-import { BranchName } from '../../components/branch-status.tsx';
+import { BranchName } from '../../components/branch.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Empty, Loaded, Note } from '../../components/feedback.tsx';
-import { useNow } from '../../components/now.ts';
+import { Page } from '../../components/page.tsx';
+import { useNow } from '../../components/time.tsx';
+import { useLiveMeasurements } from '../../data/live.ts';
+import { branchesQuery, jobsQuery } from '../../data/resources.ts';
+import { mayAdminister, sessionStore } from '../../data/session.ts';
+import { useStore } from '../../data/store.ts';
+import { themeStore } from '../../data/theme.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
+import { dateTime, duration, secondsSince } from '../../strings/format.ts';
 import { MONITORING_TEXT } from '../../strings/monitoring.ts';
 import { type Annotation, annotationsOf } from './annotations.ts';
 import { Chart } from './chart.tsx';
-import type { Point } from './metrics.ts';
 import {
   blocksQuery,
   CHARTS,
   type Chart as ChartKind,
+  type Point,
   RANGE_NAMES,
   RANGES,
   type RangeName,
   rateOf,
   seriesQuery,
 } from './metrics.ts';
+
 import './monitoring.css';
 
 interface Series {

@@ -1,23 +1,197 @@
-import { useQuery } from '@tanstack/react-query';
-import { useParams } from '@tanstack/react-router';
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { useState } from 'react';
-import { dateTime, duration, secondsUntil } from '../../app/format.ts';
-import { branchesQuery, type NetworkRule, rulesQuery } from '../../app/resources.ts';
-import { mayChange, sessionStore } from '../../app/session.ts';
-import { Page } from '../../app/shell.tsx';
-import { useStore } from '../../app/store.ts';
-import { BranchName } from '../../components/branch-status.tsx';
+import { dataOf } from '../../../client/response-error.ts';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
-import { Empty, Loaded, Note } from '../../components/feedback.tsx';
-import { ListTable } from '../../components/list-table.tsx';
-import { useNow } from '../../components/now.ts';
+import { announce, detailsOf, Empty, ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
+import { Field, SelectField } from '../../components/field.tsx';
+import { api } from '../../data/gateway.ts';
+import { type Branch, branchesQuery, type NetworkRule, rulesQuery } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
-import { TEXT } from '../../strings/common.ts';
 import { RULES_TEXT } from '../../strings/rules.ts';
-import { AddRule } from './add-rule.tsx';
-import { RemoveRuleDialog } from './remove-rule-dialog.tsx';
-import { TestAddress } from './test-address.tsx';
+import './network-rules.css';
+import { useParams } from '@tanstack/react-router';
+import { isInNetwork, isPlainAddress } from '../../../shared/cidr.ts';
+import { BranchName } from '../../components/branch.tsx';
+import { ActionDialog } from '../../components/dialog.tsx';
+import { ListTable } from '../../components/list-table.tsx';
+import { Page } from '../../components/page.tsx';
+import { useNow } from '../../components/time.tsx';
+import { refresh } from '../../data/query-client.ts';
+import { mayChange, sessionStore } from '../../data/session.ts';
+import { useStore } from '../../data/store.ts';
+import { TEXT } from '../../strings/common.ts';
+import { dateTime, duration, secondsUntil } from '../../strings/format.ts';
+
+const EVERY = '';
+const FOREVER = '';
+const UNIT_SECONDS: Record<string, number> = { h: 3_600, d: 86_400 };
+
+/** @param life as the command line has it, for instance `8h` */
+const secondsOf = (life: string): number | null =>
+  life === FOREVER ? null : Number.parseInt(life, 10) * (UNIT_SECONDS[life.slice(-1)] ?? 0);
+
+export function AddRule({ projectId, branches }: { projectId: string; branches: readonly Branch[] }) {
+  const client = useQueryClient();
+  const [cidr, setCidr] = useState('');
+  const [branchId, setBranchId] = useState(EVERY);
+  const [description, setDescription] = useState('');
+  const [life, setLife] = useState<string>(FOREVER);
+  const addition = useMutation({
+    mutationFn: () =>
+      dataOf(
+        api.POST('/api/v1/projects/{project_id}/network-rules', {
+          params: { path: { project_id: projectId } },
+          body: {
+            cidr,
+            branch_id: branchId === EVERY ? null : branchId,
+            description: description || null,
+            ttl_seconds: secondsOf(life),
+          },
+        }),
+      ),
+    onSuccess: ({ status }) => {
+      announce(status === 'applied' ? RULES_TEXT.added : RULES_TEXT.addedPending);
+      setCidr('');
+      setDescription('');
+      client.invalidateQueries({ queryKey: rulesQuery(projectId).queryKey });
+    },
+  });
+  const problem = detailsOf(addition.error).find(({ path }) => path === 'cidr')?.message;
+  return (
+    <form
+      className="card padded stack"
+      onSubmit={(event) => {
+        event.preventDefault();
+        if (!addition.isPending) addition.mutate();
+      }}
+    >
+      <div className="rule-form">
+        <Field
+          label={RULES_TEXT.network}
+          className="mono"
+          placeholder="203.0.113.0/24"
+          value={cidr}
+          onChange={(event) => setCidr(event.target.value)}
+          problem={problem}
+          required
+        />
+        <SelectField
+          label={RULES_TEXT.scope}
+          value={branchId}
+          onChange={(event) => setBranchId(event.target.value)}
+        >
+          <option value={EVERY}>{RULES_TEXT.everyBranch}</option>
+          {branches.map(({ id, branch_name }) => (
+            <option key={id} value={id}>
+              {branch_name}
+            </option>
+          ))}
+        </SelectField>
+        <Field
+          label={RULES_TEXT.description}
+          value={description}
+          maxLength={200}
+          onChange={(event) => setDescription(event.target.value)}
+        />
+        <SelectField label={RULES_TEXT.life} value={life} onChange={(event) => setLife(event.target.value)}>
+          {RULES_TEXT.lives.map(([value, label]) => (
+            <option key={value} value={value}>
+              {label}
+            </option>
+          ))}
+        </SelectField>
+        <Button type="submit" look="primary" icon="plus" busy={addition.isPending}>
+          {RULES_TEXT.add}
+        </Button>
+      </div>
+      {addition.isError && !problem && <ErrorNote error={addition.error} />}
+      {cidr !== '' && (
+        <CommandLine
+          command={COMMANDS.addRule(
+            projectId,
+            cidr,
+            branches.find(({ id }) => id === branchId)?.branch_name,
+            life,
+          )}
+        />
+      )}
+    </form>
+  );
+}
+
+interface RemoveProps {
+  projectId: string;
+  rule: NetworkRule;
+  branch: string | undefined;
+  onClose: () => void;
+}
+
+export const RemoveRuleDialog = ({ projectId, rule, branch, onClose }: RemoveProps) => (
+  <ActionDialog
+    title={RULES_TEXT.removeTitle}
+    action={RULES_TEXT.remove}
+    isDangerous
+    run={() =>
+      dataOf(
+        api.DELETE('/api/v1/projects/{project_id}/network-rules/{rule_id}', {
+          params: { path: { project_id: projectId, rule_id: rule.id } },
+        }),
+      )
+    }
+    onDone={(pending) => {
+      announce(pending ? RULES_TEXT.removedPending : RULES_TEXT.removed);
+      refresh(rulesQuery(projectId));
+    }}
+    onClose={onClose}
+    command={COMMANDS.removeRule(projectId, rule.id)}
+  >
+    <p>{RULES_TEXT.removeHint(rule.cidr, branch ?? RULES_TEXT.everyBranch)}</p>
+  </ActionDialog>
+);
+
+interface TestProps {
+  rules: readonly NetworkRule[];
+  branches: readonly Branch[];
+}
+
+/** Which branches an address may connect to, and by which rule. */
+export function TestAddress({ rules, branches }: TestProps) {
+  const [address, setAddress] = useState('');
+  const wanted = address.trim();
+  const isAddress = isPlainAddress(wanted);
+  const matching = isAddress ? rules.filter(({ cidr }) => isInNetwork(wanted, cidr)) : [];
+  const everywhere = matching.filter(({ branch_id }) => branch_id === null);
+  const reached = branches.filter(({ id }) => matching.some(({ branch_id }) => branch_id === id));
+  return (
+    <section className="card padded stack" aria-labelledby="test-address">
+      <h2 id="test-address">{RULES_TEXT.test}</h2>
+      <Field
+        label={RULES_TEXT.address}
+        className="mono"
+        placeholder="203.0.113.7"
+        value={address}
+        onChange={(event) => setAddress(event.target.value)}
+      />
+      {wanted !== '' && (
+        <div role="status">
+          {!isAddress && <Note>{RULES_TEXT.noAddress}</Note>}
+          {isAddress && matching.length === 0 && <Note tone="bad">{RULES_TEXT.reachesNone(wanted)}</Note>}
+          {everywhere.length > 0 && (
+            <Note tone="good">
+              {RULES_TEXT.reachesAll(wanted, everywhere.map(({ cidr }) => cidr).join(', '))}
+            </Note>
+          )}
+          {everywhere.length === 0 && reached.length > 0 && (
+            <Note tone="good">
+              {RULES_TEXT.reachesSome(wanted, reached.map(({ branch_name }) => branch_name).join(', '))}
+            </Note>
+          )}
+        </div>
+      )}
+    </section>
+  );
+}
 
 function End({ at }: { at: string | null }) {
   const now = useNow();

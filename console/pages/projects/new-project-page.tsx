@@ -1,15 +1,15 @@
 import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { Link, useNavigate } from '@tanstack/react-router';
 import { useState } from 'react';
-import { gateway } from '../../app/gateway.ts';
-import { AT_ONCE, type Job } from '../../app/resources.ts';
-import { Page } from '../../app/shell.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
-import { detailsOf, ErrorNote } from '../../components/feedback.tsx';
+import { announce, detailsOf, ErrorNote } from '../../components/feedback.tsx';
 import { Field } from '../../components/field.tsx';
 import { JobSteps } from '../../components/job-steps.tsx';
-import { announce } from '../../components/toast.tsx';
+import { Page } from '../../components/page.tsx';
+import { gateway } from '../../data/gateway.ts';
+import { AT_ONCE, type Job } from '../../data/resources.ts';
+
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { PROJECTS_TEXT } from '../../strings/projects.ts';

@@ -1,19 +1,34 @@
 import { useQuery } from '@tanstack/react-query';
 import { Link } from '@tanstack/react-router';
-import { bytes, gib } from '../../app/format.ts';
-import { type Project, projectsQuery } from '../../app/resources.ts';
-import { mayChange, sessionStore } from '../../app/session.ts';
-import { Page } from '../../app/shell.tsx';
-import { useStore } from '../../app/store.ts';
 import { CommandLine } from '../../components/copy.tsx';
 import { Empty, Loaded } from '../../components/feedback.tsx';
 import { Icon } from '../../components/icon.tsx';
-import { ProjectStatus } from '../../components/project-status.tsx';
+import { Page } from '../../components/page.tsx';
+import { type Project, projectsQuery } from '../../data/resources.ts';
+import { mayChange, sessionStore } from '../../data/session.ts';
+import { useStore } from '../../data/store.ts';
 import { BRANCHES_TEXT } from '../../strings/branches.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
+import { bytes, gib } from '../../strings/format.ts';
 import { PROJECTS_TEXT } from '../../strings/projects.ts';
+import { STORAGE_TEXT } from '../../strings/storage.ts';
 import './projects.css';
+
+const TONES: Record<string, string> = {
+  active: 'good',
+  creating: 'accent busy',
+  deleting: 'busy',
+  failed: 'bad',
+};
+
+export function ProjectStatus({ project }: { project: Project }) {
+  if (project.status === 'active' && project.storage_state !== 'normal') {
+    const tone = project.storage_state === 'warning' ? 'warn' : 'bad';
+    return <span className={`badge ${tone}`}>{STORAGE_TEXT.badges[project.storage_state]}</span>;
+  }
+  return <span className={`badge ${TONES[project.status] ?? ''}`}>{project.status}</span>;
+}
 
 const ProjectCard = ({ project }: { project: Project }) => (
   <li>

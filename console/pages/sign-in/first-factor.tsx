@@ -1,7 +1,7 @@
 import { useSearch } from '@tanstack/react-router';
 import { Field } from '../../components/field.tsx';
 import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
-import { BackToSignIn, StepForm, Way } from './form.tsx';
+import { BackToSignIn, CodeField, NewPasswordField, StepForm, Way } from './form.tsx';
 import { nextStep, type Step, signIn } from './steps.ts';
 
 interface FormProps {
@@ -10,33 +10,6 @@ interface FormProps {
 
 const EmailField = () => (
   <Field label={SIGN_IN_TEXT.email} name="email" type="email" autoComplete="username" required autoFocus />
-);
-
-export const NewPasswordField = ({ label = SIGN_IN_TEXT.password }: { label?: string }) => (
-  <Field
-    label={label}
-    hint={SIGN_IN_TEXT.passwordHint}
-    name="password"
-    type="password"
-    autoComplete="new-password"
-    minLength={8}
-    required
-  />
-);
-
-export const CodeField = ({ label = SIGN_IN_TEXT.code }: { label?: string }) => (
-  <Field
-    label={label}
-    className="code"
-    name="code"
-    inputMode="numeric"
-    autoComplete="one-time-code"
-    pattern="[0-9]{6}"
-    maxLength={6}
-    title={SIGN_IN_TEXT.codeForm}
-    required
-    autoFocus
-  />
 );
 
 export const PasswordForm = ({ go }: FormProps) => (
@@ -148,3 +121,37 @@ export function InvitationForm({ go }: FormProps) {
     </StepForm>
   );
 }
+
+interface MailedProps<Name extends Step['name']> {
+  step: Extract<Step, { name: Name }>;
+  go: (step: Step) => void;
+}
+
+export const CodeForm = ({ step, go }: MailedProps<'code'>) => (
+  <StepForm
+    go={go}
+    action={SIGN_IN_TEXT.continue}
+    submit={async (value) => nextStep(await signIn.code(step.email, step.challengeId, value('code')))}
+    more={<BackToSignIn go={go} />}
+  >
+    <p className="quiet">{SIGN_IN_TEXT.codeSent(step.email)}</p>
+    <CodeField />
+  </StepForm>
+);
+
+export const ResetForm = ({ step, go }: MailedProps<'reset'>) => (
+  <StepForm
+    go={go}
+    action={SIGN_IN_TEXT.setPassword}
+    submit={async (value) => {
+      const { email, challengeId: challenge_id } = step;
+      await signIn.reset({ email, challenge_id, code: value('code'), new_password: value('password') });
+      return { name: 'password' };
+    }}
+    more={<BackToSignIn go={go} />}
+  >
+    <p className="quiet">{SIGN_IN_TEXT.codeSent(step.email)}</p>
+    <CodeField />
+    <NewPasswordField label={SIGN_IN_TEXT.newPassword} />
+  </StepForm>
+);

@@ -2,6 +2,7 @@ import { useMutation } from '@tanstack/react-query';
 import type { ReactNode } from 'react';
 import { Button } from '../../components/button.tsx';
 import { ErrorNote } from '../../components/feedback.tsx';
+import { Field } from '../../components/field.tsx';
 import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
 import type { Step } from './steps.ts';
 
@@ -52,4 +53,31 @@ export const BackToSignIn = ({ go }: { go: (step: Step) => void }) => (
   <Way go={go} to={{ name: 'password' }}>
     {SIGN_IN_TEXT.back}
   </Way>
+);
+
+export const NewPasswordField = ({ label = SIGN_IN_TEXT.password }: { label?: string }) => (
+  <Field
+    label={label}
+    hint={SIGN_IN_TEXT.passwordHint}
+    name="password"
+    type="password"
+    autoComplete="new-password"
+    minLength={8}
+    required
+  />
+);
+
+export const CodeField = ({ label = SIGN_IN_TEXT.code }: { label?: string }) => (
+  <Field
+    label={label}
+    className="code"
+    name="code"
+    inputMode="numeric"
+    autoComplete="one-time-code"
+    pattern="[0-9]{6}"
+    maxLength={6}
+    title={SIGN_IN_TEXT.codeForm}
+    required
+    autoFocus
+  />
 );

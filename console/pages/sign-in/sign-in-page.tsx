@@ -1,15 +1,23 @@
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { useEffect, useState } from 'react';
-import { enterWithCookie, restoreSession, sessionStore } from '../../app/session.ts';
-import { useStore } from '../../app/store.ts';
 import { ErrorNote, Note } from '../../components/feedback.tsx';
 import { Logo } from '../../components/icon.tsx';
+import { enterWithCookie, restoreSession, sessionStore } from '../../data/session.ts';
+import { useStore } from '../../data/store.ts';
 import { TEXT } from '../../strings/common.ts';
 import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
-import { InvitationForm, MailForm, PasswordForm, ResetStartForm, SignUpForm } from './first-factor.tsx';
-import { CodeForm, ResetForm } from './mailed-code.tsx';
-import { RecoverForm, RecoveryCodes, SecondFactorForm } from './second-factor.tsx';
-import { SetUp } from './set-up.tsx';
+import {
+  CodeForm,
+  InvitationForm,
+  MailForm,
+  PasswordForm,
+  ResetForm,
+  ResetStartForm,
+  SignUpForm,
+} from './first-factor.tsx';
+
+import { RecoverForm, RecoveryCodes, SecondFactorForm, SetUp } from './second-factor.tsx';
+
 import type { Step, StepName } from './steps.ts';
 import './sign-in.css';
 

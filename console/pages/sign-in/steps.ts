@@ -1,6 +1,6 @@
 import type { Schemas } from '../../../client/client.ts';
 import { dataOf } from '../../../client/response-error.ts';
-import { api } from '../../app/gateway.ts';
+import { api } from '../../data/gateway.ts';
 
 export type Login = Schemas['LoginResponse'];
 

@@ -1,36 +1,165 @@
-import { useQuery } from '@tanstack/react-query';
+import { useMutation, useQuery } from '@tanstack/react-query';
 import { useNavigate, useParams } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
-import { bytes, dateTime, duration, secondsUntil } from '../../app/format.ts';
-import { api } from '../../app/gateway.ts';
-import { refresh } from '../../app/query-client.ts';
+import { BranchName, snapshotLabel } from '../../components/branch.tsx';
+import { Button } from '../../components/button.tsx';
+import { CommandLine } from '../../components/copy.tsx';
+import { ActionDialog } from '../../components/dialog.tsx';
+import { announce, Empty, ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
+import { Field, SelectField } from '../../components/field.tsx';
+import { ListTable } from '../../components/list-table.tsx';
+import { ActionMenu } from '../../components/menu.tsx';
+import { Page } from '../../components/page.tsx';
+import { useNow } from '../../components/time.tsx';
+import { api, gateway } from '../../data/gateway.ts';
+import { queryClient, refresh } from '../../data/query-client.ts';
 import {
+  AT_ONCE,
   type Branch,
   branchesQuery,
+  inBranch,
+  type Project,
   projectQuery,
   type Snapshot,
   snapshotsQuery,
-} from '../../app/resources.ts';
-import { mayChange, sessionStore } from '../../app/session.ts';
-import { Page } from '../../app/shell.tsx';
-import { useStore } from '../../app/store.ts';
-import { ActionDialog } from '../../components/action-dialog.tsx';
-import { BranchName } from '../../components/branch-status.tsx';
-import { Button } from '../../components/button.tsx';
-import { CommandLine } from '../../components/copy.tsx';
-import { Empty, Loaded, Note } from '../../components/feedback.tsx';
-import { ListTable } from '../../components/list-table.tsx';
-import { ActionMenu } from '../../components/menu.tsx';
-import { useNow } from '../../components/now.ts';
-import { snapshotLabel } from '../../components/snapshot-label.ts';
-import { announce } from '../../components/toast.tsx';
+} from '../../data/resources.ts';
+import { mayChange, sessionStore } from '../../data/session.ts';
+import { useStore } from '../../data/store.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
+import { bytes, dateTime, duration, secondsUntil } from '../../strings/format.ts';
 import { SNAPSHOTS_TEXT } from '../../strings/snapshots.ts';
-import { ResetDialog } from '../branches/reset-dialog.tsx';
-import { ScheduleForm } from './schedule-form.tsx';
-import { TakeDialog } from './take-dialog.tsx';
+import { ResetDialog } from '../branches/branch-dialogs.tsx';
+
+type Every = NonNullable<Project['snapshot_schedule']>['every'];
+
+const KEEP = { initial: 7, max: 30 };
+
+/** When snapshots of main are taken. */
+export function ScheduleForm({ project, mayEdit }: { project: Project; mayEdit: boolean }) {
+  const schedule = project.snapshot_schedule;
+  const [every, setEvery] = useState<Every | ''>(schedule?.every ?? '');
+  const [keep, setKeep] = useState(String(schedule?.keep ?? KEEP.initial));
+  const change = useMutation({
+    mutationFn: () =>
+      dataOf(
+        api.PATCH('/api/v1/projects/{project_id}', {
+          params: { path: { project_id: project.id } },
+          body: { snapshot_schedule: every === '' ? null : { every, keep: Number(keep) } },
+        }),
+      ),
+    onSuccess: (changed) => {
+      announce(SNAPSHOTS_TEXT.scheduleSaved);
+      queryClient.setQueryData(projectQuery(project.id).queryKey, changed);
+    },
+  });
+  return (
+    <form
+      className="card padded stack"
+      aria-labelledby="schedule"
+      onSubmit={(event) => {
+        event.preventDefault();
+        if (!change.isPending) change.mutate();
+      }}
+    >
+      <div>
+        <h2 id="schedule">{SNAPSHOTS_TEXT.schedule}</h2>
+        <p className="quiet">{SNAPSHOTS_TEXT.scheduleHint}</p>
+      </div>
+      <fieldset className="row form-row" disabled={!mayEdit}>
+        <SelectField
+          label={SNAPSHOTS_TEXT.every}
+          value={every}
+          onChange={({ target }) => setEvery(target.value as Every | '')}
+        >
+          {SNAPSHOTS_TEXT.everies.map(([value, label]) => (
+            <option key={value} value={value}>
+              {label}
+            </option>
+          ))}
+        </SelectField>
+        {every !== '' && (
+          <Field
+            label={SNAPSHOTS_TEXT.keep}
+            type="number"
+            min={1}
+            max={KEEP.max}
+            value={keep}
+            onChange={({ target }) => setKeep(target.value)}
+            required
+          />
+        )}
+        <Button type="submit" busy={change.isPending}>
+          {TEXT.actions.save}
+        </Button>
+      </fieldset>
+      {change.isError && <ErrorNote error={change.error} />}
+      <CommandLine command={COMMANDS.scheduleSnapshots(project.id, every, keep)} />
+    </form>
+  );
+}
+
+const TAKE = '/api/v1/projects/{project_id}/branches/{branch_ref}/snapshots';
+
+interface Props {
+  projectId: string;
+  branches: readonly Branch[];
+  onClose: () => void;
+}
+
+export function TakeDialog({ projectId, branches, onClose }: Props) {
+  const [branch, setBranch] = useState('main');
+  const [name, setName] = useState('');
+  const [life, setLife] = useState('');
+  return (
+    <ActionDialog
+      title={SNAPSHOTS_TEXT.takeTitle}
+      action={SNAPSHOTS_TEXT.take}
+      isForm
+      run={(onProgress) => {
+        const body = {
+          ...(name.trim() !== '' && { name }),
+          ...(life !== '' && { ttl_seconds: Number(life) }),
+        };
+        const params = { ...inBranch(projectId, branch), ...AT_ONCE };
+        return gateway.create(TAKE, { params, body }, { onProgress });
+      }}
+      onDone={() => {
+        announce(SNAPSHOTS_TEXT.taken);
+        refresh(snapshotsQuery(projectId));
+      }}
+      onClose={onClose}
+      command={COMMANDS.takeSnapshot(projectId, branch, name.trim(), life)}
+    >
+      <p className="quiet">{SNAPSHOTS_TEXT.takeHint}</p>
+      <SelectField label={TEXT.nav.branch} value={branch} onChange={({ target }) => setBranch(target.value)}>
+        {branches
+          .filter(({ status }) => status === 'active')
+          .map(({ id, branch_name }) => (
+            <option key={id} value={branch_name}>
+              {branch_name}
+            </option>
+          ))}
+      </SelectField>
+      <Field
+        label={SNAPSHOTS_TEXT.name}
+        value={name}
+        onChange={({ target }) => setName(target.value)}
+        placeholder="before-migration"
+        maxLength={100}
+        data-first-focus
+      />
+      <SelectField label={SNAPSHOTS_TEXT.life} value={life} onChange={({ target }) => setLife(target.value)}>
+        {SNAPSHOTS_TEXT.lives.map(([seconds, label]) => (
+          <option key={seconds} value={seconds}>
+            {label}
+          </option>
+        ))}
+      </SelectField>
+    </ActionDialog>
+  );
+}
 
 function Expiry({ at }: { at: string | null }) {
   const now = useNow();

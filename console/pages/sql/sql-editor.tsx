@@ -5,7 +5,7 @@ import { EditorState } from '@codemirror/state';
 import { EditorView, keymap, lineNumbers } from '@codemirror/view';
 import { tags } from '@lezer/highlight';
 import { useEffect, useRef } from 'react';
-import type { Table } from '../../app/resources.ts';
+import type { Table } from '../../data/resources.ts';
 import { SQL_TEXT } from '../../strings/sql.ts';
 
 const COLORS = HighlightStyle.define([

@@ -1,16 +1,16 @@
 import { useQuery } from '@tanstack/react-query';
 import { Link, useParams } from '@tanstack/react-router';
-import { bytes, duration, secondsSince } from '../../app/format.ts';
-import { useLiveMeasurements } from '../../app/live.ts';
-import { branchesQuery, type Usage, usageQuery } from '../../app/resources.ts';
-import { Page } from '../../app/shell.tsx';
-import { BranchName } from '../../components/branch-status.tsx';
+import { BranchName } from '../../components/branch.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Loaded, Note } from '../../components/feedback.tsx';
 import { ListTable } from '../../components/list-table.tsx';
-import { useNow } from '../../components/now.ts';
+import { Page } from '../../components/page.tsx';
+import { useNow } from '../../components/time.tsx';
+import { useLiveMeasurements } from '../../data/live.ts';
+import { branchesQuery, type Usage, usageQuery } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
+import { bytes, duration, secondsSince } from '../../strings/format.ts';
 import { STORAGE_TEXT } from '../../strings/storage.ts';
 import './storage.css';
 

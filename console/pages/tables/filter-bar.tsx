@@ -1,8 +1,8 @@
 import { useState } from 'react';
 import { Button } from '../../components/button.tsx';
 import { TABLES_TEXT } from '../../strings/tables.ts';
-import type { GridColumn } from './columns.ts';
-import { type Filter, OPERATORS } from './row-source.ts';
+import type { GridColumn } from './cell.tsx';
+import { type Filter, OPERATORS } from './rows.ts';
 
 const WITHOUT_VALUE: readonly string[] = ['is_null', 'is_not_null'];
 

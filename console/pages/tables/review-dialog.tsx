@@ -1,11 +1,11 @@
 import { useState } from 'react';
 import { Button } from '../../components/button.tsx';
-import { Dialog } from '../../components/dialog.tsx';
+import { Dialog, TypedName } from '../../components/dialog.tsx';
 import { ErrorNote, Note } from '../../components/feedback.tsx';
-import { TypedName } from '../../components/typed-name.tsx';
+
 import { TABLES_TEXT } from '../../strings/tables.ts';
-import { CellValue } from './cell-value.tsx';
-import type { GridColumn } from './columns.ts';
+import { CellValue, type GridColumn } from './cell.tsx';
+
 import { isSame, type Staged, type StagedRow } from './staged.ts';
 
 interface Props {

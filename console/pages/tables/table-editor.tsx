@@ -1,22 +1,20 @@
 import { useNavigate } from '@tanstack/react-router';
 import { type KeyboardEvent, useCallback, useState } from 'react';
-import type { Branch, Table } from '../../app/resources.ts';
-import { BranchName } from '../../components/branch-status.tsx';
+import { BranchName } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
-import { ErrorNote, Note } from '../../components/feedback.tsx';
-import { announce } from '../../components/toast.tsx';
+import { announce, ErrorNote, Note } from '../../components/feedback.tsx';
+import type { Branch, Table } from '../../data/resources.ts';
+
 import { COMMANDS } from '../../strings/commands.ts';
 import { TABLES_TEXT } from '../../strings/tables.ts';
-import { CellEditor, type Leave } from './cell-editor.tsx';
-import { CellPanel } from './cell-panel.tsx';
-import { type GridColumn, isFixed, isLong } from './columns.ts';
+import { CellEditor, type GridColumn, isFixed, isLong, type Leave } from './cell.tsx';
 import { FilterBar } from './filter-bar.tsx';
-import { referencedRow } from './foreign-keys.ts';
-import { Grid } from './grid.tsx';
-import type { Position } from './movement.ts';
+import { Grid, type Position } from './grid.tsx';
+import { CellPanel } from './inspector.tsx';
 import { ReviewDialog } from './review-dialog.tsx';
-import type { Filter, Order, Selection } from './row-source.ts';
+import { type Filter, type Order, referencedRow, type Selection } from './rows.ts';
+
 import {
   countOf,
   decide,

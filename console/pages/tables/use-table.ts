@@ -1,17 +1,125 @@
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { useMemo, useState } from 'react';
-import type { Branch, RowPage, Table } from '../../app/resources.ts';
-import { mayChange, sessionStore } from '../../app/session.ts';
-import { useStore } from '../../app/store.ts';
+import { dataOf, ResponseError } from '../../../client/response-error.ts';
+import { api } from '../../data/gateway.ts';
+import { type Branch, inBranch, type RowPage, type Table } from '../../data/resources.ts';
+import { mayChange, STAGED_PREFIX, sessionStore } from '../../data/session.ts';
+import { createStore, type Store, useStore } from '../../data/store.ts';
 import { TABLES_TEXT } from '../../strings/tables.ts';
-import { pageAfter, stagedAfter, withConflicts } from './after-save.ts';
-import type { GridColumn } from './columns.ts';
-import type { Position } from './movement.ts';
-import { detailsQuery, type Place, placeKey, type Selection } from './row-source.ts';
-import { saveStaged } from './save.ts';
-import { countOf, keyOf, type Row, type Staged, type Value } from './staged.ts';
-import { stagedOf } from './staged-store.ts';
-import { useRows } from './use-rows.ts';
+import type { GridColumn } from './cell.tsx';
+import type { Position } from './grid.tsx';
+import { detailsQuery, type Place, placeKey, type Selection, useRows } from './rows.ts';
+import {
+  countOf,
+  keyOf,
+  pageAfter,
+  type Row,
+  type SavedRows,
+  type Staged,
+  type StagedRow,
+  stagedAfter,
+  type Value,
+  withConflicts,
+} from './staged.ts';
+
+/** Changes that the API makes in one transaction. */
+const TOGETHER = 50;
+
+interface Conflict {
+  /** Index of the change in the request. */
+  change: number;
+  row: Row | null;
+}
+
+/** What the row must still have: the columns that change, or all that were read of a row to delete. */
+const expectedOf = ({ original, values, isDeleted }: StagedRow): Row =>
+  Object.fromEntries(Object.entries(original).filter(([name]) => isDeleted || Object.hasOwn(values, name)));
+
+function changeOf(row: StagedRow, place: Place, primaryKey: readonly string[]) {
+  const { schema, table } = place;
+  if (row.id === null) return { action: 'insert' as const, schema, table, values: row.values };
+  const key = { schema, table, primary_key: [...primaryKey], id: row.id.map(String) };
+  const expected = expectedOf(row);
+  return row.isDeleted
+    ? { action: 'delete' as const, ...key, expected }
+    : { action: 'update' as const, ...key, values: row.values, expected };
+}
+
+/**
+ * Saves staged changes, up to 50 rows in one transaction.
+ * @param onSaved called after each transaction with its rows as they are now. A later failure then does not repeat
+ *   them
+ * @returns the rows as somebody else changed them in the meantime, by the keys of the changes that conflict; null for a
+ *   deleted one
+ */
+async function saveStaged(
+  place: Place,
+  primaryKey: readonly string[],
+  staged: Staged,
+  onSaved: (rows: SavedRows) => void,
+): Promise<ReadonlyMap<string, Row | null>> {
+  const { path } = inBranch(place.projectId, place.branch);
+  const entries = Object.entries(staged);
+  for (let first = 0; first < entries.length; first += TOGETHER) {
+    const part = entries.slice(first, first + TOGETHER);
+    const changes = part.map(([, row]) => changeOf(row, place, primaryKey));
+    try {
+      const saved = await dataOf(
+        api.POST('/api/v1/projects/{project_id}/branches/{branch_ref}/row-changes', {
+          params: { path },
+          body: { changes },
+        }),
+      );
+      onSaved(
+        new Map(
+          saved.changes.flatMap((change, index) => {
+            const entry = part[index];
+            return entry ? [[entry[0], change] as const] : [];
+          }),
+        ),
+      );
+    } catch (error) {
+      if (!(error instanceof ResponseError) || error.code !== 'CHANGES_CONFLICT') throw error;
+      const conflicts = (error.fields.conflicts ?? []) as Conflict[];
+      return new Map(
+        conflicts.flatMap(({ change, row }) => {
+          const entry = part[change];
+          return entry ? [[entry[0], row] as const] : [];
+        }),
+      );
+    }
+  }
+  return new Map();
+}
+
+const stores = new Map<string, Store<Staged>>();
+
+function read(name: string): Staged {
+  try {
+    return JSON.parse(sessionStorage.getItem(name) ?? '{}') as Staged;
+  } catch {
+    return {};
+  }
+}
+
+/**
+ * The staged changes of one table. They outlive the page, a reload, and the end of a session, so that nothing that a
+ * person typed is lost; a sign-out removes them.
+ */
+function stagedOf(userId: string, branchId: string, schema: string, table: string): Store<Staged> {
+  const name = `${STAGED_PREFIX}${userId}:${branchId}:${schema}.${table}`;
+  const known = stores.get(name);
+  // One store as long as the page lives, except that a sign-out has removed what an earlier session staged.
+  if (known && (countOf(known.get()) === 0 || sessionStorage.getItem(name) !== null)) return known;
+  const store = createStore(read(name));
+  store.subscribe(() => {
+    const staged = store.get();
+    if (Object.keys(staged).length === 0) sessionStorage.removeItem(name);
+    else sessionStorage.setItem(name, JSON.stringify(staged));
+  });
+  stores.set(name, store);
+  return store;
+}
 
 /** A row that can be changed: one that was read, or a new one. */
 export interface Target {

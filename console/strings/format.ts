@@ -45,3 +45,15 @@ export const dateTime = (timestamp: string): string => DATE_TIME.format(new Date
 
 export const percent = (ratio: number): string =>
   `${(ratio * 100).toFixed(ratio !== 0 && ratio < 0.001 ? 3 : ratio < 0.01 ? 2 : 1)} %`;
+
+/** The pairs in `pr=42 owner=ada`. A word without `=` is a label without a value. */
+export const labelsOf = (text: string): Record<string, string> =>
+  Object.fromEntries(
+    text
+      .split(/\s+/)
+      .filter(Boolean)
+      .map((word) => {
+        const [name = '', ...value] = word.split('=');
+        return [name, value.join('=')];
+      }),
+  );

@@ -1,5 +1,7 @@
-import type { Branch } from '../app/resources.ts';
+import type { Branch, Snapshot } from '../data/resources.ts';
 import { BRANCH_TEXT } from '../strings/branch.ts';
+import { dateTime } from '../strings/format.ts';
+import { SNAPSHOTS_TEXT } from '../strings/snapshots.ts';
 
 const TONES: Record<Branch['status'], string> = {
   creating: 'accent busy',
@@ -22,3 +24,7 @@ export const BranchStatus = ({ branch }: { branch: Branch }) => (
 export const BranchName = ({ name }: { name: string }) => (
   <span className={name === 'main' ? 'mono main-name' : 'mono'}>{name}</span>
 );
+
+/** A snapshot in one line. @param branch name of its branch, unless that is deleted */
+export const snapshotLabel = ({ name, kind, taken_at }: Snapshot, branch: string | undefined): string =>
+  `${name ?? SNAPSHOTS_TEXT.kinds[kind]} · ${branch ?? SNAPSHOTS_TEXT.deletedBranch} · ${dateTime(taken_at)}`;

@@ -3,8 +3,8 @@ import { Button } from '../../components/button.tsx';
 import { CopyButton } from '../../components/copy.tsx';
 import { Note } from '../../components/feedback.tsx';
 import { TABLES_TEXT } from '../../strings/tables.ts';
-import { absentText } from './cell-value.tsx';
-import { type GridColumn, isFixed, isText } from './columns.ts';
+import { absentText, type GridColumn, isFixed, isText } from './cell.tsx';
+
 import type { Value } from './staged.ts';
 
 export interface CellActions {

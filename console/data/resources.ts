@@ -2,7 +2,10 @@ import { queryOptions } from '@tanstack/react-query';
 import type { Schemas } from '../../client/client.ts';
 import { dataOf } from '../../client/response-error.ts';
 import { api, gateway } from './gateway.ts';
-import { liveProject } from './live-project.ts';
+import { createStore } from './store.ts';
+
+/** The project whose changes arrive as events; null while its pages have to poll. */
+export const liveProject = createStore<string | null>(null);
 
 export type Project = Schemas['Project'];
 export type Branch = Schemas['Branch'];

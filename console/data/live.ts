@@ -3,8 +3,8 @@ import type { StreamedEvent, StreamOptions } from '../../client/event-stream.ts'
 import { ResponseError } from '../../client/response-error.ts';
 import { sleep } from '../../client/sleep.ts';
 import { gateway } from './gateway.ts';
-import { liveProject } from './live-project.ts';
 import { refresh } from './query-client.ts';
+import { liveProject } from './resources.ts';
 
 /** A page that is passed quickly opens no stream of measurements. */
 const SETTLED_MS = 1_000;

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import type { Schemas } from '../../client/client.ts';
-import { sourcesOf } from '../../console/pages/create-branch/sources.ts';
+import { sourcesOf } from '../../console/pages/branches/branch-rows.ts';
 
 const branch = (id: string, parent: string | null, status = 'active') =>
   ({

@@ -1,15 +1,13 @@
 import { expect, test } from 'vitest';
 import {
+  discard,
   pageAfter,
+  type Row,
   type Saved,
   type SavedRows,
+  type Staged,
   stagedAfter,
   withConflicts,
-} from '../../console/pages/tables/after-save.ts';
-import {
-  discard,
-  type Row,
-  type Staged,
   withDeletion,
   withNewRow,
   withValue,

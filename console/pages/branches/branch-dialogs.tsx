@@ -1,0 +1,230 @@
+import { useQuery } from '@tanstack/react-query';
+import { useState } from 'react';
+import { dataOf } from '../../../client/response-error.ts';
+import { snapshotLabel } from '../../components/branch.tsx';
+import { ActionDialog } from '../../components/dialog.tsx';
+import { announce, Note } from '../../components/feedback.tsx';
+import { Check, Choice, SelectField } from '../../components/field.tsx';
+import { api, gateway } from '../../data/gateway.ts';
+import { queryClient, refresh } from '../../data/query-client.ts';
+import {
+  AT_ONCE,
+  type Branch,
+  branchesQuery,
+  deletedBranchesQuery,
+  inBranch,
+  type Lifespan,
+  projectQuery,
+  snapshotsQuery,
+  type Usage,
+} from '../../data/resources.ts';
+import { BRANCHES_TEXT } from '../../strings/branches.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { bytes } from '../../strings/format.ts';
+import { LIFESPANS } from '../../strings/lifespans.ts';
+import type { BranchAct } from './branch-tree.tsx';
+
+interface DialogProps {
+  projectId: string;
+  branches: Branch[];
+  usage: Usage | undefined;
+  onClose: () => void;
+}
+
+function DeleteDialog({ projectId, branches, usage, onClose }: DialogProps) {
+  const [purge, setPurge] = useState(false);
+  const remove = async () => {
+    const path = '/api/v1/projects/{project_id}/branches/{branch_ref}';
+    for (const { id, branch_name, protected: isProtected } of branches) {
+      const query = {
+        ...(purge && { purge: 'true' as const }),
+        ...(isProtected && { confirm: branch_name }),
+      };
+      await dataOf(api.DELETE(path, { params: { ...inBranch(projectId, id), query } }));
+    }
+  };
+  const isKept = !purge && branches.some(({ lease_seconds }) => lease_seconds === null);
+  const names = branches.map((branch) => branch.branch_name);
+  const sizeOf = (id: string) =>
+    usage?.branches.find(({ branch_id }) => branch_id === id)?.database_size_bytes ?? null;
+  return (
+    <ActionDialog
+      title={BRANCHES_TEXT.deleteTitle(branches.length)}
+      action={BRANCHES_TEXT.delete}
+      isDangerous
+      typed={branches.flatMap((branch) => (branch.protected ? [branch.branch_name] : []))}
+      run={() =>
+        remove().finally(() =>
+          refresh(branchesQuery(projectId), deletedBranchesQuery(projectId), projectQuery(projectId)),
+        )
+      }
+      onDone={() => announce(BRANCHES_TEXT.deleted(branches.length))}
+      onClose={onClose}
+      command={COMMANDS.deleteBranch(projectId, names, purge)}
+    >
+      <ul className="plain-list">
+        {branches.map(({ id, branch_name }) => {
+          const size = sizeOf(id);
+          return (
+            <li key={id} className="row">
+              <code className="grow">{branch_name}</code>
+              {size !== null && <span className="quiet small">{BRANCHES_TEXT.frees(bytes(size))}</span>}
+            </li>
+          );
+        })}
+      </ul>
+      <p>{isKept ? BRANCHES_TEXT.deleteKeeps : BRANCHES_TEXT.deletePurges}</p>
+      <Check
+        label={BRANCHES_TEXT.purge}
+        checked={purge}
+        onChange={({ target }) => setPurge(target.checked)}
+      />
+    </ActionDialog>
+  );
+}
+
+/** Starts another life of branches; the lease of a leased branch is renewed instead. */
+function ExtendDialog({ projectId, branches, onClose }: DialogProps) {
+  const [lifespan, setLifespan] = useState<Lifespan>('7d');
+  const extend = async () => {
+    for (const { id, lease_seconds } of branches) {
+      const params = inBranch(projectId, id);
+      if (lease_seconds !== null) {
+        const path = '/api/v1/projects/{project_id}/branches/{branch_ref}/lease';
+        await dataOf(api.POST(path, { params, body: {} }));
+      } else {
+        const path = '/api/v1/projects/{project_id}/branches/{branch_ref}';
+        await dataOf(api.PATCH(path, { params, body: { lifespan } }));
+      }
+    }
+  };
+  const names = branches.map((branch) => branch.branch_name);
+  const leased = branches.filter(({ lease_seconds }) => lease_seconds !== null);
+  return (
+    <ActionDialog
+      title={BRANCHES_TEXT.extendTitle(branches.length)}
+      action={BRANCHES_TEXT.extend}
+      run={() => extend().finally(() => refresh(branchesQuery(projectId)))}
+      onDone={() => announce(BRANCHES_TEXT.extended(branches.length))}
+      onClose={onClose}
+      command={COMMANDS.extendBranch(projectId, names, lifespan)}
+    >
+      {leased.length < branches.length && (
+        <Choice
+          legend={BRANCHES_TEXT.life}
+          name="life"
+          options={LIFESPANS}
+          value={lifespan}
+          onChange={setLifespan}
+          hint={BRANCHES_TEXT.lifeHint}
+        />
+      )}
+      {leased.length > 0 && <p>{BRANCHES_TEXT.leasesRenewed(leased.length)}</p>}
+    </ActionDialog>
+  );
+}
+
+/** Protects a branch, or ends its protection. */
+function ProtectDialog({ projectId, branch, onClose }: Omit<ResetProps, 'snapshotId'>) {
+  const { id, branch_name: name } = branch;
+  const isProtected = !branch.protected;
+  const protect = async () => {
+    await dataOf(
+      api.PATCH('/api/v1/projects/{project_id}/branches/{branch_ref}', {
+        params: inBranch(projectId, id),
+        body: { protected: isProtected },
+      }),
+    );
+    // What is opened next has to know whether the branch asks for its name.
+    await queryClient.invalidateQueries(branchesQuery(projectId));
+  };
+  return (
+    <ActionDialog
+      title={(isProtected ? BRANCHES_TEXT.protectTitle : BRANCHES_TEXT.unprotectTitle)(name)}
+      action={isProtected ? BRANCHES_TEXT.protect : BRANCHES_TEXT.unprotect}
+      run={protect}
+      onDone={() => announce((isProtected ? BRANCHES_TEXT.protected : BRANCHES_TEXT.unprotected)(name))}
+      onClose={onClose}
+      command={COMMANDS.protectBranch(projectId, name, isProtected)}
+    >
+      <p>{isProtected ? BRANCHES_TEXT.protectHint : BRANCHES_TEXT.unprotectHint}</p>
+    </ActionDialog>
+  );
+}
+
+const PARENT = 'parent';
+const RESET = '/api/v1/projects/{project_id}/branches/{branch_ref}/reset';
+
+interface ResetProps {
+  projectId: string;
+  branch: Branch;
+  /** Of the snapshot that is proposed. */
+  snapshotId?: string;
+  onClose: () => void;
+}
+
+/** Gives a branch the content of its parent or of a snapshot. */
+export function ResetDialog({ projectId, branch, snapshotId, onClose }: ResetProps) {
+  const branches = useQuery(branchesQuery(projectId)).data ?? [];
+  const snapshots = useQuery(snapshotsQuery(projectId)).data ?? [];
+  const [chosen, setChosen] = useState(snapshotId ?? null);
+  const nameOf = (id: string) => branches.find((each) => each.id === id)?.branch_name;
+  const parent = branch.parent_branch_id === null ? undefined : nameOf(branch.parent_branch_id);
+  const sources = [
+    ...(parent === undefined ? [] : [[PARENT, BRANCHES_TEXT.resetToParent(parent)] as const]),
+    ...snapshots.map(
+      (snapshot) => [snapshot.id, snapshotLabel(snapshot, nameOf(snapshot.branch_id))] as const,
+    ),
+  ];
+  // A snapshot that was chosen may be gone: nothing takes its place.
+  const to = chosen === null ? sources[0]?.[0] : sources.find(([id]) => id === chosen)?.[0];
+  const isGuarded = branch.protected || branch.is_default;
+  return (
+    <ActionDialog
+      title={BRANCHES_TEXT.resetTitle(branch.branch_name)}
+      action={BRANCHES_TEXT.reset}
+      isDangerous
+      isReady={to !== undefined}
+      typed={isGuarded ? [branch.branch_name] : []}
+      run={(onProgress) => {
+        const body = { to: to ?? PARENT, ...(isGuarded && { confirm: branch.branch_name }) };
+        const params = { ...inBranch(projectId, branch.id), ...AT_ONCE };
+        return gateway.create(RESET, { params, body }, { onProgress });
+      }}
+      onDone={() => {
+        announce(BRANCHES_TEXT.resetDone(branch.branch_name));
+        refresh(branchesQuery(projectId), snapshotsQuery(projectId));
+      }}
+      onClose={onClose}
+      command={COMMANDS.resetBranch(projectId, branch.branch_name, to ?? PARENT, isGuarded)}
+    >
+      {sources.length === 0 ? (
+        <Note>{BRANCHES_TEXT.nothingToResetTo}</Note>
+      ) : (
+        <SelectField
+          label={BRANCHES_TEXT.resetTo}
+          value={to ?? ''}
+          onChange={({ target }) => setChosen(target.value)}
+        >
+          {sources.map(([id, label]) => (
+            <option key={id} value={id}>
+              {label}
+            </option>
+          ))}
+        </SelectField>
+      )}
+      <p>{BRANCHES_TEXT.resetHint}</p>
+      {branch.is_default && <Note tone="main">{BRANCHES_TEXT.resetMain}</Note>}
+    </ActionDialog>
+  );
+}
+
+/** Does something with branches, after a question. */
+export function BranchDialog({ what, ...props }: DialogProps & { what: BranchAct }) {
+  const [branch] = props.branches;
+  if (what === 'delete') return <DeleteDialog {...props} />;
+  if (what === 'extend') return <ExtendDialog {...props} />;
+  if (!branch) return null;
+  const about = { projectId: props.projectId, branch, onClose: props.onClose };
+  return what === 'protect' ? <ProtectDialog {...about} /> : <ResetDialog {...about} />;
+}
