@@ -3,7 +3,7 @@ import { useNow } from '../components/time.tsx';
 import { reachable } from '../data/gateway.ts';
 import { refusedUntil } from '../data/refusals.ts';
 import { useStore } from '../data/store.ts';
-import { TEXT } from '../strings/common.ts';
+import { plural } from '../strings/format.ts';
 
 function Refused({ until }: { until: number }) {
   const seconds = Math.ceil((until - useNow()) / 1000);
@@ -11,8 +11,12 @@ function Refused({ until }: { until: number }) {
   // The seconds, spoken once each, would be all that a screen reader says.
   return (
     <Note tone="warn">
-      <span aria-hidden="true">{TEXT.states.refusedBanner(seconds)}</span>
-      <span className="visually-hidden">{TEXT.states.refusedSpoken}</span>
+      <span aria-hidden="true">
+        Too many requests in this minute. The page continues in {plural(seconds, 'second')}.
+      </span>
+      <span className="visually-hidden">
+        Too many requests in this minute. The page continues automatically.
+      </span>
     </Note>
   );
 }
@@ -23,7 +27,11 @@ export function Connection() {
   const until = useStore(refusedUntil);
   return (
     <div className="banner" role="status">
-      {!isReachable && <Note tone="warn">{TEXT.states.unreachableBanner}</Note>}
+      {!isReachable && (
+        <Note tone="warn">
+          The gateway does not respond. The page keeps trying, and your unsaved changes stay here.
+        </Note>
+      )}
       {isReachable && until > Date.now() && <Refused until={until} />}
     </div>
   );

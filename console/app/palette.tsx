@@ -6,9 +6,6 @@ import { queryClient } from '../data/query-client.ts';
 import { type Branch, branchesQuery, type Me, type Project, projectsQuery } from '../data/resources.ts';
 import { mayChange, signOut } from '../data/session.ts';
 import { chooseTheme, THEMES } from '../data/theme.ts';
-import { ACCOUNT_TEXT } from '../strings/account.ts';
-import { TEXT } from '../strings/common.ts';
-import { PALETTE_TEXT } from '../strings/palette.ts';
 import { BRANCH_PAGES, PROJECT_PAGES, seenBy, TENANT_PAGES } from './pages.ts';
 import './palette.css';
 
@@ -28,14 +25,12 @@ interface Known {
   branches: readonly Branch[];
 }
 
-const { groups } = PALETTE_TEXT;
-
 /** Pages of the branch that is shown. Those of the other branches begin with their names. */
 const ofBranch = (projectId: string, name: string, isShown: boolean): Command[] =>
   BRANCH_PAGES.map(([to, icon, page]) => ({
     id: `${name} ${to}`,
-    label: isShown ? page : PALETTE_TEXT.inBranch(name, page),
-    group: isShown ? groups.page : groups.branch,
+    label: isShown ? page : `${name} · ${page}`,
+    group: isShown ? 'Page' : 'Branch',
     icon,
     run: (navigate) => navigate({ to, params: { projectId, branch: name } }),
   }));
@@ -47,15 +42,15 @@ function ofProject({ me, projectId, branch, branches }: Known): Command[] {
     ([to, icon, label]): Command => ({
       id: to,
       label,
-      group: groups.page,
+      group: 'Page',
       icon,
       run: (navigate) => navigate({ to, params: { projectId } }),
     }),
   );
   const create = (from?: string): Command => ({
     id: `create ${from ?? ''}`,
-    label: from === undefined ? PALETTE_TEXT.newBranch : PALETTE_TEXT.newBranchFrom(from),
-    group: groups.action,
+    label: from === undefined ? 'New branch' : `New branch from ${from}`,
+    group: 'Action',
     icon: 'branch',
     run: (navigate) =>
       navigate({
@@ -91,7 +86,7 @@ function commandsOf(known: Known): Command[] {
         ({ id, name }): Command => ({
           id,
           label: name,
-          group: groups.project,
+          group: 'Project',
           icon: 'database',
           run: (navigate) => navigate({ to: '/projects/$projectId', params: { projectId: id } }),
         }),
@@ -100,33 +95,33 @@ function commandsOf(known: Known): Command[] {
       ([to, icon, label]): Command => ({
         id: to,
         label,
-        group: groups.page,
+        group: 'Page',
         icon,
         run: (navigate) => navigate({ to }),
       }),
     ),
-    page('/account', PALETTE_TEXT.account, 'person', groups.page),
-    ...(mayChange(me) ? [page('/new', PALETTE_TEXT.newProject, 'plus', groups.action)] : []),
+    page('/account', 'Your account', 'person', 'Page'),
+    ...(mayChange(me) ? [page('/new', 'New project', 'plus', 'Action')] : []),
     {
       id: 'refresh',
-      label: PALETTE_TEXT.refresh,
-      group: groups.action,
+      label: 'Refresh this page',
+      group: 'Action',
       icon: 'refresh',
       run: () => queryClient.invalidateQueries(),
     },
     ...THEMES.map(
-      (theme): Command => ({
+      ([theme, name]): Command => ({
         id: `theme ${theme}`,
-        label: PALETTE_TEXT.theme(ACCOUNT_TEXT.themes[theme]),
-        group: groups.action,
+        label: `Appearance: ${name}`,
+        group: 'Action',
         icon: 'eye',
         run: () => chooseTheme(theme),
       }),
     ),
     {
       id: 'sign-out',
-      label: TEXT.actions.signOut,
-      group: groups.action,
+      label: 'Sign out',
+      group: 'Action',
       icon: 'person',
       run: () => {
         // Without a response the session of the page stays, and the account's menu shows the failure.
@@ -199,7 +194,7 @@ export function Palette({ me, projectId, branch, onClose }: PaletteProps) {
     <dialog
       ref={dialog}
       className="dialog palette"
-      aria-label={TEXT.nav.palette}
+      aria-label="Search and commands"
       onCancel={(event) => {
         event.preventDefault();
         onClose();
@@ -211,12 +206,12 @@ export function Palette({ me, projectId, branch, onClose }: PaletteProps) {
         <input
           type="text"
           role="combobox"
-          aria-label={TEXT.nav.palette}
+          aria-label="Search and commands"
           aria-expanded="true"
           aria-controls={`${id}-list`}
           aria-activedescendant={active >= 0 ? `${id}-${active}` : undefined}
           aria-autocomplete="list"
-          placeholder={PALETTE_TEXT.hint}
+          placeholder="Go to a page, a project or a branch"
           value={wanted}
           onChange={({ target }) => {
             setWanted(target.value);
@@ -227,13 +222,7 @@ export function Palette({ me, projectId, branch, onClose }: PaletteProps) {
           spellCheck={false}
         />
       </div>
-      <div
-        ref={list}
-        id={`${id}-list`}
-        role="listbox"
-        aria-label={PALETTE_TEXT.results}
-        className="palette-list"
-      >
+      <div ref={list} id={`${id}-list`} role="listbox" aria-label="Results" className="palette-list">
         {found.map((command, index) => (
           // biome-ignore lint/a11y/useKeyWithClickEvents: the input handles the keys
           <div
@@ -250,7 +239,7 @@ export function Palette({ me, projectId, branch, onClose }: PaletteProps) {
           </div>
         ))}
       </div>
-      {found.length === 0 && <p className="nothing">{PALETTE_TEXT.nothing}</p>}
+      {found.length === 0 && <p className="nothing">Nothing matches.</p>}
     </dialog>
   );
 }

@@ -5,8 +5,8 @@ import { TEXT } from '../strings/common.ts';
 
 export const UnknownPage = () => (
   <main className="page">
-    <Empty icon="info" heading="h1" title={TEXT.states.unknownPage}>
-      <p>{TEXT.states.unknownPageHint}</p>
+    <Empty icon="info" heading="h1" title="Not found">
+      <p>The page does not exist, or you are not allowed to see it.</p>
       <Link to="/" className="button">
         {TEXT.nav.projects}
       </Link>
@@ -24,7 +24,7 @@ export function ProblemPage({ error, reset }: ErrorComponentProps) {
   return (
     <main className="page">
       <div className="inner narrow">
-        <h1>{TEXT.states.problem}</h1>
+        <h1>The page could not be loaded</h1>
         <ErrorNote error={error} onRetry={again} />
       </div>
     </main>

@@ -28,12 +28,12 @@ function AccountMenu({ me }: { me: Me }) {
         look="bare"
         icon="leave"
         className="leave"
-        aria-label={TEXT.actions.signOut}
-        title={TEXT.actions.signOut}
+        aria-label="Sign out"
+        title="Sign out"
         busy={state.busy}
         onClick={leave}
       >
-        <span>{TEXT.actions.signOut}</span>
+        <span>Sign out</span>
       </Button>
       {state.error !== null && <ErrorNote error={state.error} />}
     </div>
@@ -87,7 +87,7 @@ function ProjectNavigation({ projectId, branch, me }: ProjectNavigationProps) {
 
 const TenantNavigation = ({ me }: { me: Me }) => (
   <div>
-    <h2 title={me.tenant_id ?? ''}>{TEXT.nav.tenant}</h2>
+    <h2 title={me.tenant_id ?? ''}>Tenant</h2>
     <ul>
       {seenBy(TENANT_PAGES, me).map(([to, icon, name], index) => (
         <li key={to}>
@@ -118,7 +118,7 @@ function useEndOfSession(): void {
 function Crumbs({ projectId, branch }: { projectId: string; branch?: string | undefined }) {
   const project = useQuery(projectQuery(projectId)).data;
   return (
-    <nav className="crumbs" aria-label={TEXT.nav.crumbs}>
+    <nav className="crumbs" aria-label="You are here">
       <ol className="row">
         <li>
           <Link to="/projects/$projectId" params={{ projectId }} className="truncate">
@@ -158,18 +158,18 @@ export function Shell() {
   return (
     <div className="shell">
       <a className="skip" href="#content">
-        {TEXT.nav.skip}
+        Skip to the content
       </a>
       <header className="topbar">
         <Button
           look="bare"
           icon="menu"
           className="menu-button"
-          aria-label={TEXT.nav.menu}
+          aria-label="Menu"
           aria-expanded={isOpen}
           onClick={() => setOpen(!isOpen)}
         />
-        <Link to="/" className="brand" aria-label={TEXT.nav.home}>
+        <Link to="/" className="brand" aria-label="branchgate, all projects">
           <Logo />
           <span>{TEXT.name}</span>
         </Link>
@@ -182,8 +182,8 @@ export function Shell() {
           look="bare"
           icon="search"
           className="palette-button"
-          title={TEXT.nav.palette}
-          aria-label={TEXT.nav.palette}
+          title="Search and commands"
+          aria-label="Search and commands"
           aria-keyshortcuts="Control+K Meta+K"
           onClick={() => setSearching(true)}
         >
@@ -191,7 +191,7 @@ export function Shell() {
         </Button>
         <AccountMenu me={session.me} />
       </header>
-      <nav className="side" aria-label={TEXT.nav.label} data-open={isOpen || undefined}>
+      <nav className="side" aria-label="Pages" data-open={isOpen || undefined}>
         {projectId !== undefined && (
           <ProjectNavigation projectId={projectId} branch={branch} me={session.me} />
         )}

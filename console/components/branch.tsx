@@ -1,7 +1,17 @@
 import type { Branch, Snapshot } from '../data/resources.ts';
-import { BRANCH_TEXT } from '../strings/branch.ts';
+import { blockText } from '../strings/common.ts';
 import { dateTime } from '../strings/format.ts';
-import { SNAPSHOTS_TEXT } from '../strings/snapshots.ts';
+
+export const STATUS_NAMES: Record<Branch['status'], string> = {
+  creating: 'Creating',
+  active: 'Active',
+  expired: 'Expired',
+  deleting: 'Deleting',
+  deleted: 'Deleted',
+  failed: 'Failed',
+};
+
+export const SNAPSHOT_KINDS = { manual: 'Taken by hand', schedule: 'Scheduled', safety: 'Before a reset' };
 
 const TONES: Record<Branch['status'], string> = {
   creating: 'accent busy',
@@ -14,10 +24,8 @@ const TONES: Record<Branch['status'], string> = {
 
 export const BranchStatus = ({ branch }: { branch: Branch }) => (
   <>
-    <span className={`badge ${TONES[branch.status]}`}>{BRANCH_TEXT.status[branch.status]}</span>
-    {branch.blocked !== null && (
-      <span className="badge bad">{BRANCH_TEXT.blocked(branch.blocked.reason)}</span>
-    )}
+    <span className={`badge ${TONES[branch.status]}`}>{STATUS_NAMES[branch.status]}</span>
+    {branch.blocked !== null && <span className="badge bad">{blockText(branch.blocked.reason)}</span>}
   </>
 );
 
@@ -27,4 +35,4 @@ export const BranchName = ({ name }: { name: string }) => (
 
 /** A snapshot in one line. @param branch name of its branch, unless that is deleted */
 export const snapshotLabel = ({ name, kind, taken_at }: Snapshot, branch: string | undefined): string =>
-  `${name ?? SNAPSHOTS_TEXT.kinds[kind]} · ${branch ?? SNAPSHOTS_TEXT.deletedBranch} · ${dateTime(taken_at)}`;
+  `${name ?? SNAPSHOT_KINDS[kind]} · ${branch ?? 'deleted branch'} · ${dateTime(taken_at)}`;

@@ -1,5 +1,4 @@
 import { useEffect, useState } from 'react';
-import { TEXT } from '../strings/common.ts';
 import { Button } from './button.tsx';
 
 const SHOWN_MS = 1_600;
@@ -24,7 +23,7 @@ export function CopyButton({
       compact={compact}
       look="bare"
       icon={copied ? 'check' : 'copy'}
-      aria-label={copied ? TEXT.states.copied : label}
+      aria-label={copied ? 'Copied' : label}
       title={label}
       onClick={() => navigator.clipboard.writeText(text).then(() => setCopied(true))}
     />
@@ -39,7 +38,7 @@ export const CommandLine = ({ command }: { command: string }) => (
     </span>
     {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard */}
     <code tabIndex={0}>{command}</code>
-    <CopyButton text={command} label={TEXT.actions.copyCommand} />
+    <CopyButton text={command} label="Copy the command" />
   </div>
 );
 

@@ -1,7 +1,6 @@
 import { useMutation } from '@tanstack/react-query';
 import { type ReactNode, useEffect, useId, useRef, useState } from 'react';
 import type { Job } from '../data/resources.ts';
-import { TEXT } from '../strings/common.ts';
 import { Button } from './button.tsx';
 import { CommandLine } from './copy.tsx';
 import { ErrorNote } from './feedback.tsx';
@@ -77,7 +76,7 @@ interface TypedNameProps {
 /** The name of what an action affects; the action is disabled until a person has typed it. */
 export const TypedName = ({ name, value, onChange, isFirstFocus = false }: TypedNameProps) => (
   <Field
-    label={TEXT.actions.typeName(name)}
+    label={`Type ${name} to confirm`}
     className="mono"
     value={value}
     onChange={({ target }) => onChange(target.value)}
@@ -141,7 +140,7 @@ export function ActionDialog<T>({
       onSubmit={() => isAllowed && !attempt.isPending && attempt.mutate()}
       footer={
         <>
-          <Button onClick={onClose}>{TEXT.actions.cancel}</Button>
+          <Button onClick={onClose}>Cancel</Button>
           <Button
             type="submit"
             look={isDangerous ? 'danger primary' : 'primary'}

@@ -3,7 +3,7 @@ import type { ReactNode } from 'react';
 import { JobError, ResponseError } from '../../client/response-error.ts';
 import { isUnreachable, waitOf } from '../data/query-client.ts';
 import { createStore, useStore } from '../data/store.ts';
-import { TEXT } from '../strings/common.ts';
+import { plural } from '../strings/format.ts';
 import { Button } from './button.tsx';
 import { Icon, type IconName } from './icon.tsx';
 
@@ -34,10 +34,12 @@ export const Note = ({
 
 /** What went wrong and what to do next, for any error. */
 function messageOf(error: unknown): string {
-  if (isUnreachable(error)) return TEXT.states.unreachable;
+  if (isUnreachable(error))
+    return 'The gateway does not respond. Check your connection; the page keeps trying.';
   if (error instanceof ResponseError) {
     const wait = waitOf(error);
-    if (error.code === 'RATE_LIMITED' && wait !== null) return TEXT.states.rateLimited(wait);
+    if (error.code === 'RATE_LIMITED' && wait !== null)
+      return `Too many requests in this minute. Try again in ${plural(wait, 'second')}.`;
     return error.message;
   }
   if (error instanceof JobError || error instanceof Error) return error.message;
@@ -67,13 +69,13 @@ export function ErrorNote({ error, onRetry }: { error: unknown; onRetry?: () => 
       ))}
       {requestId !== null && (
         <p className="small quiet">
-          {TEXT.states.requestId} <code>{requestId}</code>
+          Request ID <code>{requestId}</code>
         </p>
       )}
       {onRetry && (
         <div>
           <Button compact icon="refresh" onClick={onRetry}>
-            {TEXT.actions.retry}
+            Try again
           </Button>
         </div>
       )}
@@ -81,7 +83,7 @@ export function ErrorNote({ error, onRetry }: { error: unknown; onRetry?: () => 
   );
 }
 
-export const Loading = ({ label = TEXT.states.loading }: { label?: string }) => (
+export const Loading = ({ label = 'Loading' }: { label?: string }) => (
   <div className="skeleton" role="status" aria-label={label}>
     <i />
     <i />
@@ -156,13 +158,7 @@ export const Toasts = () => (
       <Note key={id} tone="good">
         <div className="row">
           <span className="grow">{text}</span>
-          <Button
-            compact
-            look="bare"
-            icon="close"
-            aria-label={TEXT.actions.dismiss}
-            onClick={() => dismiss(id)}
-          />
+          <Button compact look="bare" icon="close" aria-label="Dismiss" onClick={() => dismiss(id)} />
         </div>
       </Note>
     ))}

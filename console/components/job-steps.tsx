@@ -1,7 +1,19 @@
 import type { Job } from '../data/resources.ts';
 import { duration, milliseconds, secondsSince } from '../strings/format.ts';
-import { JOBS_TEXT } from '../strings/jobs.ts';
 import { useNow } from './time.tsx';
+
+const STEP_NAMES = {
+  prepare: 'Prepare logins, rules and pooler',
+  clone: 'Clone the database',
+  publish: 'Publish name and rights',
+  prove: 'Prove that a login works',
+  create: 'Create the database',
+  swap: 'Replace the database',
+  take: 'Copy the database',
+  drop: 'Drop databases, logins and rules',
+  compare: 'Compare the databases',
+} as Record<string, string>;
+const STEP_STATES = { pending: 'waiting', running: 'running', succeeded: 'done', failed: 'failed' } as const;
 
 type Step = Job['steps'][number];
 
@@ -31,21 +43,21 @@ export function JobSteps({ job }: { job: Job | null }) {
   if (steps.length === 0) {
     return (
       <ol className="steps" role="status">
-        <li data-state="running">{JOBS_TEXT.starting}</li>
+        <li data-state="running">Starting</li>
       </ol>
     );
   }
   return (
-    <ol className="steps" aria-label={JOBS_TEXT.steps} aria-live="polite">
+    <ol className="steps" aria-label="Steps" aria-live="polite">
       {steps.map((step) => (
         <li key={step.name} data-state={step.status}>
           <span className="grow">
-            {JOBS_TEXT.stepNames[step.name] ?? step.name}
-            <span className="visually-hidden">, {JOBS_TEXT.stepStates[step.status]}</span>
+            {STEP_NAMES[step.name] ?? step.name}
+            <span className="visually-hidden">, {STEP_STATES[step.status]}</span>
           </span>
           {step.percent !== undefined && (
             <span className="quiet" aria-hidden="true">
-              {JOBS_TEXT.percent(step.percent)}
+              {step.percent} %
             </span>
           )}
           <Length step={step} />

@@ -1,5 +1,4 @@
 import { type ReactNode, useEffect, useRef } from 'react';
-import { TEXT } from '../strings/common.ts';
 
 interface ListTableProps {
   columns: readonly string[];
@@ -30,7 +29,7 @@ export function ListTable({ columns, numbers = [], hasActions = true, children }
             ))}
             {hasActions && (
               <th scope="col">
-                <span className="visually-hidden">{TEXT.actions.actions}</span>
+                <span className="visually-hidden">Actions</span>
               </th>
             )}
           </tr>

@@ -1,11 +1,15 @@
 import { createStore } from './store.ts';
 
-export const THEMES = ['system', 'light', 'dark'] as const;
-export type Theme = (typeof THEMES)[number];
+export const THEMES = [
+  ['system', 'As the system'],
+  ['light', 'Light'],
+  ['dark', 'Dark'],
+] as const;
+export type Theme = (typeof THEMES)[number][0];
 
 const KEY = 'theme';
 
-const stored = (): Theme => THEMES.find((theme) => theme === localStorage.getItem(KEY)) ?? 'system';
+const stored = (): Theme => THEMES.find(([theme]) => theme === localStorage.getItem(KEY))?.[0] ?? 'system';
 
 export const themeStore = createStore<Theme>(stored());
 

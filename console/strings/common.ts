@@ -1,27 +1,8 @@
-import { plural } from './plural.ts';
-
 /** The texts of the frame and those that most pages have. */
 export const TEXT = {
   name: 'branchgate',
-  actions: {
-    retry: 'Try again',
-    cancel: 'Cancel',
-    save: 'Save',
-    dismiss: 'Dismiss',
-    signOut: 'Sign out',
-    actions: 'Actions',
-    copyCommand: 'Copy the command',
-    more: 'Load more',
-    typeName: (name: string) => `Type ${name} to confirm`,
-  },
   nav: {
-    label: 'Pages',
-    crumbs: 'You are here',
-    skip: 'Skip to the content',
-    menu: 'Menu',
-    home: 'branchgate, all projects',
     projects: 'Projects',
-    tenant: 'Tenant',
     project: 'Project',
     branches: 'Branches',
     branch: 'Branch',
@@ -35,8 +16,6 @@ export const TEXT = {
     snapshots: 'Snapshots',
     deleted: 'Deleted branches',
     sharing: 'Sharing',
-    factor: 'Second factor',
-    palette: 'Search and commands',
     jobs: 'Jobs',
     trusts: 'Workload trusts',
     settings: 'Settings',
@@ -46,25 +25,34 @@ export const TEXT = {
     account: 'Your account',
   },
   states: {
-    loading: 'Loading',
-    problem: 'The page could not be loaded',
-    unknownPage: 'Not found',
-    unknownPageHint: 'The page does not exist, or you are not allowed to see it.',
-    unreachable: 'The gateway does not respond. Check your connection; the page keeps trying.',
-    unreachableBanner:
-      'The gateway does not respond. The page keeps trying, and your unsaved changes stay here.',
-    refusedBanner: (seconds: number) =>
-      `Too many requests in this minute. The page continues in ${plural(seconds, 'second')}.`,
-    refusedSpoken: 'Too many requests in this minute. The page continues automatically.',
-    rateLimited: (seconds: number) =>
-      `Too many requests in this minute. Try again in ${plural(seconds, 'second')}.`,
-    requestId: 'Request ID',
-    copied: 'Copied',
     measuring: 'Waiting for the first measurement',
     stale: (age: string) =>
       `These values are ${age} old, because the database host is not connected. They continue when it is.`,
+    rulePending: 'The rule takes effect when the database host is connected again.',
     readOnly: 'You can look at this project. To change it, ask its owner for another role.',
     ago: (age: string) => `${age} ago`,
-    never: 'never',
   },
 } as const;
+
+/** What an exhausted storage quota means and what to do, by the state of the storage. */
+export const STORAGE_STATES = {
+  normal: '',
+  warning:
+    'The project uses more than 80 % of its storage quota. Delete branches or data, or raise the quota.',
+  write_blocked:
+    'The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota.',
+  closed:
+    'The project exceeds twice its storage quota, so its databases accept no logins. Delete branches or raise the quota.',
+} as const;
+
+/** Why a branch is blocked. */
+export const blockText = (reason: string) => `Blocked: ${reason.replaceAll('_', ' ')}`;
+
+/** How long a branch lives. */
+export const LIFESPANS = [
+  ['7d', '7 days'],
+  ['1m', '1 month'],
+  ['6m', '6 months'],
+  ['1y', '1 year'],
+  ['forever', 'No end'],
+] as const;

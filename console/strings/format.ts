@@ -57,3 +57,6 @@ export const labelsOf = (text: string): Record<string, string> =>
         return [name, value.join('=')];
       }),
   );
+
+export const plural = (count: number, one: string, many = `${one}s`) =>
+  `${count} ${count === 1 ? one : many}`;

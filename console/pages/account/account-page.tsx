@@ -12,11 +12,8 @@ import { type Me, sessionsQuery } from '../../data/resources.ts';
 import { sessionStore, signOut } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { chooseTheme, THEMES, themeStore } from '../../data/theme.ts';
-import { ACCOUNT_TEXT } from '../../strings/account.ts';
 import { TEXT } from '../../strings/common.ts';
 import { dateTime } from '../../strings/format.ts';
-import { ROLES_TEXT } from '../../strings/roles.ts';
-import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
 
 const BROWSERS = [
   ['Edge', /Edg\//],
@@ -43,8 +40,6 @@ export function browserName(userAgent: string | null): string {
   return [firstOf(BROWSERS, userAgent) ?? userAgent, firstOf(SYSTEMS, userAgent)].filter(Boolean).join(', ');
 }
 
-const THEME_OPTIONS = THEMES.map((theme) => [theme, ACCOUNT_TEXT.themes[theme]] as const);
-
 function Sessions() {
   const client = useQueryClient();
   const sessions = useQuery(sessionsQuery());
@@ -52,7 +47,7 @@ function Sessions() {
     mutationFn: (id: string) =>
       dataOf(api.DELETE('/api/v1/auth/sessions/{session_id}', { params: { path: { session_id: id } } })),
     onSuccess: () => {
-      announce(ACCOUNT_TEXT.sessionEnded);
+      announce('The session has ended.');
       client.invalidateQueries({ queryKey: sessionsQuery().queryKey });
     },
   });
@@ -63,16 +58,16 @@ function Sessions() {
   return (
     <section className="card" aria-labelledby="sessions">
       <header>
-        <h2 id="sessions">{ACCOUNT_TEXT.sessions}</h2>
+        <h2 id="sessions">Sessions</h2>
         <Button compact look="danger" busy={endAll.isPending} onClick={() => endAll.mutate()}>
-          {ACCOUNT_TEXT.endAll}
+          Sign out everywhere
         </Button>
       </header>
       {end.isError && <ErrorNote error={end.error} />}
       {endAll.isError && <ErrorNote error={endAll.error} />}
       <Loaded query={sessions}>
         {(all) => (
-          <ListTable columns={ACCOUNT_TEXT.sessionColumns}>
+          <ListTable columns={['Client', 'Address', 'Last used']}>
             {all.map((session) => (
               <tr key={session.id}>
                 <td className="client" title={session.user_agent ?? undefined}>
@@ -82,10 +77,10 @@ function Sessions() {
                 <td className="quiet">{dateTime(session.last_used_at)}</td>
                 <td className="actions">
                   {session.is_current ? (
-                    <span className="badge good">{ACCOUNT_TEXT.current}</span>
+                    <span className="badge good">This one</span>
                   ) : (
                     <Button compact busy={end.isPending} onClick={() => end.mutate(session.id)}>
-                      {ACCOUNT_TEXT.end}
+                      Sign out
                     </Button>
                   )}
                 </td>
@@ -108,7 +103,7 @@ function PasswordForm({ email }: { email: string }) {
       };
       return dataOf(api.POST('/api/v1/auth/password', { body })).then(() => form.reset());
     },
-    onSuccess: () => announce(ACCOUNT_TEXT.passwordChanged),
+    onSuccess: () => announce('The password is changed. Your other sessions have ended.'),
   });
   return (
     <form
@@ -118,19 +113,19 @@ function PasswordForm({ email }: { email: string }) {
         if (!change.isPending) change.mutate(event.currentTarget);
       }}
     >
-      <h2>{SIGN_IN_TEXT.password}</h2>
+      <h2>Password</h2>
       {/* A password manager stores the password under this name. */}
       <input hidden readOnly autoComplete="username" value={email} />
       <Field
-        label={ACCOUNT_TEXT.currentPassword}
+        label="Current password"
         name="current"
         type="password"
         autoComplete="current-password"
         required
       />
       <Field
-        label={SIGN_IN_TEXT.newPassword}
-        hint={SIGN_IN_TEXT.passwordHint}
+        label="New password"
+        hint="At least 8 characters."
         name="next"
         type="password"
         autoComplete="new-password"
@@ -140,7 +135,7 @@ function PasswordForm({ email }: { email: string }) {
       {change.isError && <ErrorNote error={change.error} />}
       <div>
         <Button type="submit" busy={change.isPending}>
-          {ACCOUNT_TEXT.changePassword}
+          Change password
         </Button>
       </div>
     </form>
@@ -150,15 +145,15 @@ function PasswordForm({ email }: { email: string }) {
 const Identity = ({ me }: { me: Me }) => (
   <dl className="card padded facts">
     <div>
-      <dt>{SIGN_IN_TEXT.email}</dt>
+      <dt>E-mail address</dt>
       <dd>{me.email ?? '–'}</dd>
     </div>
     <div>
-      <dt>{ACCOUNT_TEXT.tenant}</dt>
+      <dt>Tenant</dt>
       <dd className="mono">{me.tenant_id ?? '–'}</dd>
     </div>
     <div>
-      <dt>{ROLES_TEXT.role}</dt>
+      <dt>Role</dt>
       <dd>{me.role}</dd>
     </div>
   </dl>
@@ -174,13 +169,7 @@ export function AccountPage() {
     <Page title={TEXT.nav.account} width="narrow">
       <Identity me={me} />
       <div className="card padded">
-        <Choice
-          legend={ACCOUNT_TEXT.theme}
-          name="theme"
-          options={THEME_OPTIONS}
-          value={theme}
-          onChange={chooseTheme}
-        />
+        <Choice legend="Appearance" name="theme" options={THEMES} value={theme} onChange={chooseTheme} />
       </div>
       {isOwnAccount ? (
         <>
@@ -188,16 +177,16 @@ export function AccountPage() {
           <PasswordForm email={me.email ?? ''} />
           <section className="card padded row" aria-labelledby="factor">
             <div className="grow">
-              <h2 id="factor">{ACCOUNT_TEXT.factor}</h2>
-              <p className="quiet">{SIGN_IN_TEXT.setUpHint}</p>
+              <h2 id="factor">Second factor</h2>
+              <p className="quiet">A second factor keeps others out even if they know your password.</p>
             </div>
             <Link to="/account/second-factor" className="button">
-              {ACCOUNT_TEXT.factorLink}
+              Set up, or replace recovery codes
             </Link>
           </section>
         </>
       ) : (
-        <Note>{ACCOUNT_TEXT.managed(me.issuer)}</Note>
+        <Note>The identity provider {me.issuer} manages your password and your sessions.</Note>
       )}
     </Page>
   );

@@ -10,13 +10,10 @@ import { sessionsQuery } from '../../data/resources.ts';
 import { enterWithCookie, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 
-import { ACCOUNT_TEXT } from '../../strings/account.ts';
-import { TEXT } from '../../strings/common.ts';
-import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
 import { StepForm } from '../sign-in/form.tsx';
 import { RecoveryCodes, SecondFactorForm, SetUp } from '../sign-in/second-factor.tsx';
 
-import { nextStep, type Step, signIn } from '../sign-in/steps.ts';
+import { nextStep, type Step, signIn, TITLES } from '../sign-in/steps.ts';
 import '../sign-in/sign-in.css';
 
 /** The confirmation is a sign-in of its own. Its session takes the place of the one that this page had. */
@@ -41,13 +38,13 @@ function CurrentStep({ step, email, go }: StepProps) {
       return (
         <StepForm
           go={go}
-          action={SIGN_IN_TEXT.continue}
+          action="Continue"
           submit={async (value) => nextStep(await signIn.password(email, value('password')))}
         >
           {/* Tells a password manager whose password it is. */}
           <input hidden readOnly autoComplete="username" value={email} />
           <Field
-            label={ACCOUNT_TEXT.currentPassword}
+            label="Current password"
             name="password"
             type="password"
             autoComplete="current-password"
@@ -59,7 +56,7 @@ function CurrentStep({ step, email, go }: StepProps) {
     case 'second_factor':
       return (
         <>
-          <Note>{ACCOUNT_TEXT.codesReplaced}</Note>
+          <Note>You get ten new recovery codes. The earlier ones stop working.</Note>
           <SecondFactorForm
             step={step}
             go={go}
@@ -75,7 +72,7 @@ function CurrentStep({ step, email, go }: StepProps) {
     case 'recovery_codes':
       return <RecoveryCodes codes={step.codes} go={go} />;
     default:
-      return <p role="status">{SIGN_IN_TEXT.entering}</p>;
+      return <p role="status">One moment</p>;
   }
 }
 
@@ -96,7 +93,7 @@ export function SecondFactorPage() {
     if (step.name !== 'done') return;
     change.current
       ?.then(() => {
-        announce(ACCOUNT_TEXT.factorDone);
+        announce('Your account is protected, and your session continues.');
         return navigate({ to: '/account' });
       })
       .catch(setError);
@@ -104,15 +101,19 @@ export function SecondFactorPage() {
   const me = session.state === 'signed_in' ? session.me : null;
   if (!me) return null;
   return (
-    <Page title={TEXT.nav.factor} about={ACCOUNT_TEXT.factorAbout} width="narrow">
+    <Page
+      title="Second factor"
+      about="Turn on a second factor, or get new recovery codes for the one that you have."
+      width="narrow"
+    >
       {me.issuer === location.origin ? (
         <div className="card padded stack">
-          <h2>{step.name === 'password' ? ACCOUNT_TEXT.factorPassword : SIGN_IN_TEXT.titles[step.name]}</h2>
+          <h2>{step.name === 'password' ? 'Confirm that it is you' : TITLES[step.name]}</h2>
           {error !== null && <ErrorNote error={error} />}
           <CurrentStep step={step} email={me.email ?? ''} go={setStep} />
         </div>
       ) : (
-        <Note>{ACCOUNT_TEXT.managed(me.issuer)}</Note>
+        <Note>The identity provider {me.issuer} manages your password and your sessions.</Note>
       )}
     </Page>
   );

@@ -18,12 +18,16 @@ import {
   membersQuery,
   projectsQuery,
 } from '../../data/resources.ts';
-import { AUDIT_TEXT } from '../../strings/audit.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { dateTime } from '../../strings/format.ts';
 import { fileOf, saveFile } from './export.ts';
 import './audit.css';
+
+const ACTORS = { user: 'Person', key: 'API key', workload: 'Workload', service: 'Service' } as Record<
+  string,
+  string
+>;
 
 /** A person, a trust (UUID), or a key. */
 const ID = /^(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[a-z2-7]{16})$/;
@@ -54,19 +58,19 @@ export function ActorFilter({ chosen, onChange }: Props) {
   return (
     <>
       <SelectField
-        label={AUDIT_TEXT.actorType}
+        label="Kind of actor"
         value={chosen.type ?? ''}
         onChange={({ target }) => onChange({ actor_type: target.value })}
       >
-        <option value="">{AUDIT_TEXT.everyActor}</option>
+        <option value="">Every kind</option>
         {ACTOR_TYPES.map((type) => (
           <option key={type} value={type}>
-            {AUDIT_TEXT.actors[type]}
+            {ACTORS[type]}
           </option>
         ))}
       </SelectField>
       <Field
-        label={AUDIT_TEXT.actor}
+        label="Actor"
         list="audit-actors"
         placeholder="ada@example.com"
         value={shown}
@@ -91,7 +95,7 @@ const PAGE = 50;
 const Actor = ({ event }: { event: AuditEvent }) => (
   <>
     <span className={`badge plain ${event.actor_type === 'user' ? '' : 'accent'}`}>
-      {AUDIT_TEXT.actors[event.actor_type ?? 'service']}
+      {ACTORS[event.actor_type ?? 'service']}
     </span>{' '}
     {event.actor_email ?? (event.actor_id !== null && <code className="small">{event.actor_id}</code>)}
   </>
@@ -100,11 +104,11 @@ const Actor = ({ event }: { event: AuditEvent }) => (
 function EventRow({ event, project }: { event: AuditEvent; project: string | undefined }) {
   const [isOpen, setOpen] = useState(false);
   const facts = [
-    [AUDIT_TEXT.project, project ?? event.project_id],
-    [AUDIT_TEXT.branch, event.branch_id],
-    [AUDIT_TEXT.actorId, event.actor_id],
-    [AUDIT_TEXT.client, event.user_agent],
-    [TEXT.states.requestId, event.request_id],
+    ['Project', project ?? event.project_id],
+    ['Branch', event.branch_id],
+    ['Actor ID', event.actor_id],
+    ['Client', event.user_agent],
+    ['Request ID', event.request_id],
   ] as const;
   return (
     <>
@@ -188,13 +192,13 @@ export function AuditPage() {
   return (
     <Page
       title={TEXT.nav.audit}
-      about={AUDIT_TEXT.about}
-      actions={<Button onClick={save}>{AUDIT_TEXT.export}</Button>}
+      about="Who did what in your tenant, and from where."
+      actions={<Button onClick={save}>Export as CSV</Button>}
     >
       {exportError !== null && <ErrorNote error={exportError} />}
       <div className="card padded audit-filters">
         <Field
-          label={AUDIT_TEXT.name}
+          label="Event"
           className="mono"
           list="audit-names"
           placeholder="branch.created"
@@ -210,11 +214,11 @@ export function AuditPage() {
           ))}
         </datalist>
         <SelectField
-          label={AUDIT_TEXT.project}
+          label="Project"
           value={search.project ?? ''}
           onChange={({ target }) => choose({ project: target.value })}
         >
-          <option value="">{AUDIT_TEXT.everyProject}</option>
+          <option value="">Every project</option>
           {projects.map(({ id, name }) => (
             <option key={id} value={id}>
               {name}
@@ -228,9 +232,9 @@ export function AuditPage() {
       {events.data && (
         <div className="card">
           {all.length === 0 ? (
-            <Empty icon="list" title={AUDIT_TEXT.none} />
+            <Empty icon="list" title="No events match" />
           ) : (
-            <ListTable columns={AUDIT_TEXT.columns} hasActions={false}>
+            <ListTable columns={['Time', 'Event', 'Actor', 'Address']} hasActions={false}>
               {all.map((event) => (
                 <EventRow
                   key={event.id}
@@ -245,7 +249,7 @@ export function AuditPage() {
       {events.hasNextPage && (
         <div>
           <Button busy={events.isFetchingNextPage} onClick={() => events.fetchNextPage()}>
-            {TEXT.actions.more}
+            Load more
           </Button>
         </div>
       )}

@@ -18,10 +18,9 @@ import {
   snapshotsQuery,
   type Usage,
 } from '../../data/resources.ts';
-import { BRANCHES_TEXT } from '../../strings/branches.ts';
 import { COMMANDS } from '../../strings/commands.ts';
-import { bytes } from '../../strings/format.ts';
-import { LIFESPANS } from '../../strings/lifespans.ts';
+import { LIFESPANS } from '../../strings/common.ts';
+import { bytes, plural } from '../../strings/format.ts';
 import type { BranchAct } from './branch-tree.tsx';
 
 interface DialogProps {
@@ -49,8 +48,8 @@ function DeleteDialog({ projectId, branches, usage, onClose }: DialogProps) {
     usage?.branches.find(({ branch_id }) => branch_id === id)?.database_size_bytes ?? null;
   return (
     <ActionDialog
-      title={BRANCHES_TEXT.deleteTitle(branches.length)}
-      action={BRANCHES_TEXT.delete}
+      title={branches.length === 1 ? 'Delete this branch?' : `Delete ${branches.length} branches?`}
+      action="Delete"
       isDangerous
       typed={branches.flatMap((branch) => (branch.protected ? [branch.branch_name] : []))}
       run={() =>
@@ -58,7 +57,7 @@ function DeleteDialog({ projectId, branches, usage, onClose }: DialogProps) {
           refresh(branchesQuery(projectId), deletedBranchesQuery(projectId), projectQuery(projectId)),
         )
       }
-      onDone={() => announce(BRANCHES_TEXT.deleted(branches.length))}
+      onDone={() => announce(`${plural(branches.length, 'branch is', 'branches are')} being deleted.`)}
       onClose={onClose}
       command={COMMANDS.deleteBranch(projectId, names, purge)}
     >
@@ -68,14 +67,18 @@ function DeleteDialog({ projectId, branches, usage, onClose }: DialogProps) {
           return (
             <li key={id} className="row">
               <code className="grow">{branch_name}</code>
-              {size !== null && <span className="quiet small">{BRANCHES_TEXT.frees(bytes(size))}</span>}
+              {size !== null && <span className="quiet small">frees {bytes(size)} of the quota</span>}
             </li>
           );
         })}
       </ul>
-      <p>{isKept ? BRANCHES_TEXT.deleteKeeps : BRANCHES_TEXT.deletePurges}</p>
+      <p>
+        {isKept
+          ? 'Connections end immediately. The database is kept for a while, so that the branch can be restored (Deleted branches).'
+          : 'Connections end immediately. The database and everything in it is dropped, and cannot be restored.'}
+      </p>
       <Check
-        label={BRANCHES_TEXT.purge}
+        label="Drop the database at once"
         checked={purge}
         onChange={({ target }) => setPurge(target.checked)}
       />
@@ -102,24 +105,24 @@ function ExtendDialog({ projectId, branches, onClose }: DialogProps) {
   const leased = branches.filter(({ lease_seconds }) => lease_seconds !== null);
   return (
     <ActionDialog
-      title={BRANCHES_TEXT.extendTitle(branches.length)}
-      action={BRANCHES_TEXT.extend}
+      title={branches.length === 1 ? 'Extend this branch' : `Extend ${branches.length} branches`}
+      action="Extend"
       run={() => extend().finally(() => refresh(branchesQuery(projectId)))}
-      onDone={() => announce(BRANCHES_TEXT.extended(branches.length))}
+      onDone={() => announce(`${plural(branches.length, 'branch', 'branches')} extended.`)}
       onClose={onClose}
       command={COMMANDS.extendBranch(projectId, names, lifespan)}
     >
       {leased.length < branches.length && (
         <Choice
-          legend={BRANCHES_TEXT.life}
+          legend="Expires after"
           name="life"
           options={LIFESPANS}
           value={lifespan}
           onChange={setLifespan}
-          hint={BRANCHES_TEXT.lifeHint}
+          hint="The new life starts now."
         />
       )}
-      {leased.length > 0 && <p>{BRANCHES_TEXT.leasesRenewed(leased.length)}</p>}
+      {leased.length > 0 && <p>The lease of {plural(leased.length, 'branch', 'branches')} is renewed.</p>}
     </ActionDialog>
   );
 }
@@ -140,14 +143,24 @@ function ProtectDialog({ projectId, branch, onClose }: Omit<ResetProps, 'snapsho
   };
   return (
     <ActionDialog
-      title={(isProtected ? BRANCHES_TEXT.protectTitle : BRANCHES_TEXT.unprotectTitle)(name)}
-      action={isProtected ? BRANCHES_TEXT.protect : BRANCHES_TEXT.unprotect}
+      title={isProtected ? `Protect ${name}?` : `End the protection of ${name}?`}
+      action={isProtected ? 'Protect' : 'End protection'}
       run={protect}
-      onDone={() => announce((isProtected ? BRANCHES_TEXT.protected : BRANCHES_TEXT.unprotected)(name))}
+      onDone={() =>
+        announce(
+          isProtected
+            ? `${name} is protected. Its deletion and its reset need its name.`
+            : `${name} is no longer protected.`,
+        )
+      }
       onClose={onClose}
       command={COMMANDS.protectBranch(projectId, name, isProtected)}
     >
-      <p>{isProtected ? BRANCHES_TEXT.protectHint : BRANCHES_TEXT.unprotectHint}</p>
+      <p>
+        {isProtected
+          ? 'Its deletion and its reset then need its name. SQL in the console cannot change it.'
+          : 'It can then be deleted and reset without its name.'}
+      </p>
     </ActionDialog>
   );
 }
@@ -171,7 +184,7 @@ export function ResetDialog({ projectId, branch, snapshotId, onClose }: ResetPro
   const nameOf = (id: string) => branches.find((each) => each.id === id)?.branch_name;
   const parent = branch.parent_branch_id === null ? undefined : nameOf(branch.parent_branch_id);
   const sources = [
-    ...(parent === undefined ? [] : [[PARENT, BRANCHES_TEXT.resetToParent(parent)] as const]),
+    ...(parent === undefined ? [] : [[PARENT, `${parent}, as it is now`] as const]),
     ...snapshots.map(
       (snapshot) => [snapshot.id, snapshotLabel(snapshot, nameOf(snapshot.branch_id))] as const,
     ),
@@ -181,8 +194,8 @@ export function ResetDialog({ projectId, branch, snapshotId, onClose }: ResetPro
   const isGuarded = branch.protected || branch.is_default;
   return (
     <ActionDialog
-      title={BRANCHES_TEXT.resetTitle(branch.branch_name)}
-      action={BRANCHES_TEXT.reset}
+      title={`Reset ${branch.branch_name}?`}
+      action="Reset"
       isDangerous
       isReady={to !== undefined}
       typed={isGuarded ? [branch.branch_name] : []}
@@ -192,17 +205,17 @@ export function ResetDialog({ projectId, branch, snapshotId, onClose }: ResetPro
         return gateway.create(RESET, { params, body }, { onProgress });
       }}
       onDone={() => {
-        announce(BRANCHES_TEXT.resetDone(branch.branch_name));
+        announce(`${branch.branch_name} is reset.`);
         refresh(branchesQuery(projectId), snapshotsQuery(projectId));
       }}
       onClose={onClose}
       command={COMMANDS.resetBranch(projectId, branch.branch_name, to ?? PARENT, isGuarded)}
     >
       {sources.length === 0 ? (
-        <Note>{BRANCHES_TEXT.nothingToResetTo}</Note>
+        <Note>There is nothing to reset to: the branch has no parent, and the project no snapshot.</Note>
       ) : (
         <SelectField
-          label={BRANCHES_TEXT.resetTo}
+          label="To the content of"
           value={to ?? ''}
           onChange={({ target }) => setChosen(target.value)}
         >
@@ -213,8 +226,13 @@ export function ResetDialog({ projectId, branch, snapshotId, onClose }: ResetPro
           ))}
         </SelectField>
       )}
-      <p>{BRANCHES_TEXT.resetHint}</p>
-      {branch.is_default && <Note tone="main">{BRANCHES_TEXT.resetMain}</Note>}
+      <p>
+        URLs, passwords and rules stay, and sessions end. What the branch holds now is kept as a snapshot for
+        24 hours.
+      </p>
+      {branch.is_default && (
+        <Note tone="main">This replaces the content of main, which every new branch is cloned from.</Note>
+      )}
     </ActionDialog>
   );
 }

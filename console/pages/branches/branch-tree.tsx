@@ -7,16 +7,20 @@ import {
   TreeItem,
   TreeItemContent,
 } from 'react-aria-components';
-import { BranchName, BranchStatus } from '../../components/branch.tsx';
+import { BranchName, BranchStatus, STATUS_NAMES } from '../../components/branch.tsx';
 import { Icon } from '../../components/icon.tsx';
 import { ActionMenu, type MenuEntry } from '../../components/menu.tsx';
 import { useNow } from '../../components/time.tsx';
 import type { Branch } from '../../data/resources.ts';
-import { BRANCH_TEXT } from '../../strings/branch.ts';
-import { BRANCHES_TEXT } from '../../strings/branches.ts';
 import { TEXT } from '../../strings/common.ts';
-import { bytes, dateTime, duration, secondsSince, secondsUntil } from '../../strings/format.ts';
+import { bytes, dateTime, duration, plural, secondsSince, secondsUntil } from '../../strings/format.ts';
 import { type BranchNode, endOf } from './branch-rows.ts';
+
+const ENDS = {
+  expires: (left: string) => `Expires in ${left}`,
+  lease: (left: string) => `Lease ends in ${left}`,
+  deleted: (left: string) => `Deleted in ${left}`,
+} as const;
 
 const WIDTH = 72;
 const HEIGHT = 20;
@@ -35,7 +39,11 @@ function Sparkline({ values }: { values: readonly number[] }) {
     )
     .join(' ');
   return (
-    <span className="sparkline" role="img" aria-label={BRANCH_TEXT.connections(last, top)}>
+    <span
+      className="sparkline"
+      role="img"
+      aria-label={`${plural(last, 'connection')} now, at most ${top} in the last hour`}
+    >
       <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} width={WIDTH} height={HEIGHT} aria-hidden="true">
         <polyline points={path} fill="none" stroke="currentColor" strokeWidth="1.4" strokeLinejoin="round" />
       </svg>
@@ -56,11 +64,11 @@ const SOON_SECONDS = 86_400;
 function End({ branch }: { branch: Branch }) {
   const now = useNow();
   const end = endOf(branch);
-  if (end === null) return <span className="quiet">{BRANCH_TEXT.stays}</span>;
+  if (end === null) return <span className="quiet">No end</span>;
   const left = secondsUntil(end.at, now);
   return (
     <span className={left < SOON_SECONDS ? 'soon' : ''} title={dateTime(end.at)}>
-      {BRANCH_TEXT.ends[end.what](duration(left))}
+      {ENDS[end.what](duration(left))}
     </span>
   );
 }
@@ -75,7 +83,7 @@ function Row({ branch, measures, menu }: { branch: Branch; measures: Measures; m
         <BranchName name={branch.branch_name} />
         {branch.protected && !branch.is_default && (
           <span className="badge plain">
-            <Icon name="lock" /> {BRANCHES_TEXT.isProtected}
+            <Icon name="lock" /> Protected
           </span>
         )}
         {Object.entries(branch.labels).map(([name, value]) => (
@@ -90,8 +98,8 @@ function Row({ branch, measures, menu }: { branch: Branch; measures: Measures; m
       <span className="number">
         {size === undefined ? '–' : bytes(size.size)}
         {typeof size?.own === 'number' && (
-          <span className="own" title={BRANCHES_TEXT.ownHint(bytes(size.own))}>
-            {BRANCHES_TEXT.own(bytes(size.own))}
+          <span className="own" title={`Deleting it frees ${bytes(size.own)} of the disk.`}>
+            {bytes(size.own)} own
           </span>
         )}
       </span>
@@ -126,7 +134,7 @@ export function BranchTree({ nodes, measures, selected, onSelect, onOpen, menuOf
     <TreeItem
       key={branch.id}
       id={branch.id}
-      textValue={`${branch.branch_name}, ${BRANCH_TEXT.status[branch.status]}`}
+      textValue={`${branch.branch_name}, ${STATUS_NAMES[branch.status]}`}
       className={branch.is_default ? 'branch-item main' : 'branch-item'}
     >
       <TreeItemContent>
@@ -157,7 +165,7 @@ export function BranchTree({ nodes, measures, selected, onSelect, onOpen, menuOf
   );
   return (
     <Tree
-      aria-label={BRANCHES_TEXT.title}
+      aria-label="Branches"
       className="branch-tree"
       selectionMode="multiple"
       selectionBehavior="toggle"
@@ -199,14 +207,14 @@ export function BranchMenu({ branch, mayEdit, mayProtect, onOpen, onCreate, onAc
     { id: 'monitoring', label: TEXT.nav.monitoring, icon: 'graph', onAction: () => onOpen('monitoring') },
     {
       id: 'create',
-      label: BRANCHES_TEXT.createFrom,
+      label: 'New branch from this',
       icon: 'branch',
       isDisabled: !mayEdit,
       onAction: onCreate,
     },
     {
       id: 'reset',
-      label: BRANCHES_TEXT.reset,
+      label: 'Reset',
       icon: 'refresh',
       shortcut: 's',
       isDisabled: !mayEdit || branch.status !== 'active',
@@ -216,7 +224,7 @@ export function BranchMenu({ branch, mayEdit, mayProtect, onOpen, onCreate, onAc
   if (!isMain) {
     entries.push({
       id: 'extend',
-      label: BRANCHES_TEXT.extend,
+      label: 'Extend',
       icon: 'clock',
       shortcut: 'e',
       isDisabled: !mayEdit,
@@ -225,13 +233,13 @@ export function BranchMenu({ branch, mayEdit, mayProtect, onOpen, onCreate, onAc
     if (mayProtect)
       entries.push({
         id: 'protect',
-        label: branch.protected ? BRANCHES_TEXT.unprotect : BRANCHES_TEXT.protect,
+        label: branch.protected ? 'End protection' : 'Protect',
         icon: 'lock',
         onAction: () => onAct('protect'),
       });
     entries.push({
       id: 'delete',
-      label: BRANCHES_TEXT.delete,
+      label: 'Delete',
       icon: 'trash',
       shortcut: 'd',
       isDangerous: true,
@@ -239,5 +247,5 @@ export function BranchMenu({ branch, mayEdit, mayProtect, onOpen, onCreate, onAc
       onAction: () => onAct('delete'),
     });
   }
-  return <ActionMenu label={BRANCHES_TEXT.actionsOf(branch.branch_name)} entries={entries} />;
+  return <ActionMenu label={`Actions of ${branch.branch_name}`} entries={entries} />;
 }

@@ -22,14 +22,26 @@ import {
 } from '../../data/resources.ts';
 import { mayAdminister, mayChange, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
-import { BRANCHES_TEXT } from '../../strings/branches.ts';
 import { COMMANDS } from '../../strings/commands.ts';
-import { TEXT } from '../../strings/common.ts';
-import { bytes } from '../../strings/format.ts';
-import { STORAGE_TEXT } from '../../strings/storage.ts';
+import { STORAGE_STATES, TEXT } from '../../strings/common.ts';
+import { bytes, plural } from '../../strings/format.ts';
 import { filtered, freeable, treeOf } from './branch-rows.ts';
 import { type BranchAct, BranchMenu, type BranchPage, BranchTree } from './branch-tree.tsx';
 import './branches.css';
+
+const COLUMNS = ['Name', 'State', 'Size', 'Connections', 'Age', 'Life'] as const;
+const KEYS = [
+  ['↑ ↓', 'move'],
+  ['Space', 'select'],
+  ['↵', 'connect'],
+  ['t', 'tables'],
+  ['c', 'new branch'],
+  ['e', 'extend'],
+  ['s', 'reset'],
+  ['r', 'refresh'],
+  ['d', 'delete'],
+  ['/', 'filter'],
+] as const;
 
 /** @param focused id of the row that has the focus */
 export type Shortcut = (focused: string | null) => void;
@@ -80,7 +92,7 @@ export const QuotaMeter = ({ usage }: { usage: Usage }) => (
   <div
     className={`meter ${TONE[usage.storage_state]}`}
     role="meter"
-    aria-label={STORAGE_TEXT.quota}
+    aria-label="Storage quota"
     aria-valuenow={Math.min(100, Math.round(usage.usage_percent))}
     aria-valuetext={`${usage.usage_percent} %`}
   >
@@ -106,11 +118,13 @@ export function Slots({
     <>
       <dl className="card padded facts">
         <div>
-          <dt>{BRANCHES_TEXT.slots}</dt>
-          <dd>{BRANCHES_TEXT.slotsUsed(project.branch_count, project.branch_limit)}</dd>
+          <dt>Branches</dt>
+          <dd>
+            {project.branch_count} of {project.branch_limit}
+          </dd>
         </div>
         <div>
-          <dt>{BRANCHES_TEXT.storage}</dt>
+          <dt>Storage</dt>
           <dd>
             <Link to="/projects/$projectId/storage" params={{ projectId: project.id }}>
               {usage
@@ -121,10 +135,10 @@ export function Slots({
           </dd>
         </div>
         <div>
-          <dt>{BRANCHES_TEXT.host}</dt>
+          <dt>Database host</dt>
           <dd>
             <span className={usage?.stale ? 'badge warn' : 'badge good'}>
-              {usage?.stale ? BRANCHES_TEXT.hostAway : BRANCHES_TEXT.hostLinked}
+              {usage?.stale ? 'Not connected' : 'Connected'}
             </span>{' '}
             <span className="mono">{project.host}</span>
           </dd>
@@ -132,10 +146,10 @@ export function Slots({
       </dl>
       {isFull && (
         <Note tone="warn">
-          <p>{BRANCHES_TEXT.full}</p>
+          <p>The project has reached its branch limit. Delete a branch to create another one.</p>
           {first.length > 0 && (
             <p className="small">
-              {BRANCHES_TEXT.freesSlot}{' '}
+              Those that expire next:{' '}
               {first.map(({ id, branch_name }) => (
                 <code key={id}>{branch_name} </code>
               ))}
@@ -145,7 +159,7 @@ export function Slots({
       )}
       {project.storage_state !== 'normal' && (
         <Note tone={project.storage_state === 'warning' ? 'warn' : 'bad'}>
-          <p>{STORAGE_TEXT.states[project.storage_state]}</p>
+          <p>{STORAGE_STATES[project.storage_state]}</p>
         </Note>
       )}
     </>
@@ -235,12 +249,12 @@ export function BranchesPage() {
 
   return (
     <Page
-      title={BRANCHES_TEXT.title}
-      about={BRANCHES_TEXT.about}
+      title="Branches"
+      about="Each branch is an independent copy of the one above it."
       actions={
         mayEdit && (
           <Link className="button primary" to="/projects/$projectId/create-branch" params={{ projectId }}>
-            <Icon name="plus" /> {BRANCHES_TEXT.create} <kbd>c</kbd>
+            <Icon name="plus" /> New branch <kbd>c</kbd>
           </Link>
         )
       }
@@ -253,20 +267,20 @@ export function BranchesPage() {
             ref={filter}
             className="input branch-filter"
             type="search"
-            aria-label={BRANCHES_TEXT.filter}
-            placeholder={BRANCHES_TEXT.filterHint}
+            aria-label="Filter branches"
+            placeholder="Filter by name or label"
             value={wanted}
             onChange={(event) => setWanted(event.target.value)}
           />
           <div className="row">
             {chosen.length > 0 && (
               <>
-                <span className="quiet">{BRANCHES_TEXT.selected(chosen.length)}</span>
+                <span className="quiet">{chosen.length} selected</span>
                 <Button compact icon="clock" onClick={() => start('extend', chosen)}>
-                  {BRANCHES_TEXT.extend}
+                  Extend
                 </Button>
                 <Button compact icon="trash" look="danger" onClick={() => start('delete', chosen)}>
-                  {BRANCHES_TEXT.delete}
+                  Delete
                 </Button>
               </>
             )}
@@ -276,12 +290,12 @@ export function BranchesPage() {
           {() => (
             <div className="table-scroll">
               <div className="branch-columns" aria-hidden="true">
-                {BRANCHES_TEXT.columns.map((column) => (
+                {COLUMNS.map((column) => (
                   <span key={column}>{column}</span>
                 ))}
               </div>
               {nodes.length === 0 ? (
-                <p className="nothing">{BRANCHES_TEXT.noMatch}</p>
+                <p className="nothing">No branch matches.</p>
               ) : (
                 <BranchTree
                   key={all.length}
@@ -303,12 +317,12 @@ export function BranchesPage() {
       {deleted > 0 && (
         <p className="quiet">
           <Link to="/projects/$projectId/deleted-branches" params={{ projectId }}>
-            {BRANCHES_TEXT.deletedOnes(deleted)}
+            {plural(deleted, 'deleted branch', 'deleted branches')} can be restored.
           </Link>
         </p>
       )}
       <p className="small quiet keys">
-        {BRANCHES_TEXT.keys.map(([key, meaning]) => (
+        {KEYS.map(([key, meaning]) => (
           <span key={key}>
             <kbd>{key}</kbd> {meaning}
           </span>

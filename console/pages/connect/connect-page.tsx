@@ -15,9 +15,14 @@ import { mayChange, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
-import { CONNECT_TEXT } from '../../strings/connect.ts';
-import { RULES_TEXT } from '../../strings/rules.ts';
 import { Snippets } from './snippets-view.tsx';
+
+const ROLE_HINTS = {
+  default:
+    'The pooled URL reads and writes rows; the direct URL is that of the owner, who can change the schema.',
+  owner: 'Both URLs are those of the owner, who can change the schema.',
+  read_only: 'Both URLs can only read.',
+} as const;
 
 interface ReachProps {
   projectId: string;
@@ -36,23 +41,23 @@ export function Reach({ projectId, branchId, warning, onChange }: ReachProps) {
       dataOf(
         api.POST('/api/v1/projects/{project_id}/network-rules', {
           params: { path: { project_id: projectId } },
-          body: { cidr: network, branch_id: branchId, description: CONNECT_TEXT.ruleName },
+          body: { cidr: network, branch_id: branchId, description: 'Added in the console' },
         }),
       ),
     onSuccess: ({ status }) => {
-      announce(status === 'applied' ? RULES_TEXT.added : RULES_TEXT.addedPending);
+      announce(status === 'applied' ? 'The rule is in effect.' : TEXT.states.rulePending);
       client.invalidateQueries({ queryKey: rulesQuery(projectId).queryKey });
       onChange();
     },
   });
-  if (warning === undefined) return <Note tone="good">{CONNECT_TEXT.reachable}</Note>;
+  if (warning === undefined) return <Note tone="good">You can connect from here.</Note>;
   return (
     <Note tone="warn">
       <div className="reach">
-        <p className="grow">{CONNECT_TEXT.unreachable(cidr ?? '')}</p>
+        <p className="grow">No network rule lets your address{cidr && ` (${cidr})`} connect.</p>
         {cidr !== undefined && (
           <Button look="primary" icon="shield" busy={rule.isPending} onClick={() => rule.mutate(cidr)}>
-            {CONNECT_TEXT.allow(cidr)}
+            Allow {cidr}
           </Button>
         )}
       </div>
@@ -61,8 +66,13 @@ export function Reach({ projectId, branchId, warning, onChange }: ReachProps) {
   );
 }
 
-const LOGINS = ['owner', 'read_write', 'read_only'] as const;
-type LoginName = (typeof LOGINS)[number];
+const LOGINS = {
+  owner: 'Owner: migrations and tools',
+  read_write: 'Read and write: applications',
+  read_only: 'Read only: reports',
+};
+type LoginName = keyof typeof LOGINS;
+const LOGIN_NAMES = Object.keys(LOGINS) as LoginName[];
 
 interface RotateProps {
   projectId: string;
@@ -73,11 +83,11 @@ interface RotateProps {
 
 /** New passwords. It says what stops working, and main needs its name typed. */
 export function RotateDialog({ projectId, branch, onClose, onRotated }: RotateProps) {
-  const [roles, setRoles] = useState<readonly LoginName[]>(LOGINS);
+  const [roles, setRoles] = useState<readonly LoginName[]>(LOGIN_NAMES);
   return (
     <ActionDialog
-      title={CONNECT_TEXT.rotateTitle(branch)}
-      action={CONNECT_TEXT.rotate}
+      title={`Rotate the passwords of ${branch}?`}
+      action="Rotate passwords"
       isDangerous
       isReady={roles.length > 0}
       typed={branch === 'main' ? [branch] : []}
@@ -90,7 +100,7 @@ export function RotateDialog({ projectId, branch, onClose, onRotated }: RotatePr
         )
       }
       onDone={() => {
-        announce(CONNECT_TEXT.rotated(branch));
+        announce(`${branch} has new passwords.`);
         onRotated();
       }}
       onClose={onClose}
@@ -98,27 +108,30 @@ export function RotateDialog({ projectId, branch, onClose, onRotated }: RotatePr
       {...(roles.length > 0 && { command: COMMANDS.rotate(projectId, branch, roles) })}
     >
       <fieldset className="field">
-        <legend>{CONNECT_TEXT.rotateRoles}</legend>
-        {LOGINS.map((role) => (
+        <legend>New passwords for</legend>
+        {LOGIN_NAMES.map((role) => (
           <Check
             key={role}
-            label={CONNECT_TEXT.logins[role]}
+            label={LOGINS[role]}
             checked={roles.includes(role)}
             onChange={({ target }) =>
-              setRoles(LOGINS.filter((each) => (each === role ? target.checked : roles.includes(each))))
+              setRoles(LOGIN_NAMES.filter((each) => (each === role ? target.checked : roles.includes(each))))
             }
           />
         ))}
       </fieldset>
-      <Note tone="warn">{CONNECT_TEXT.rotateHint}</Note>
+      <Note tone="warn">
+        Sessions of these logins end now, and their old passwords stop working. Applications fail until they
+        have the new ones.
+      </Note>
     </ActionDialog>
   );
 }
 
 const ROLES = [
-  ['default', CONNECT_TEXT.roles.default],
-  ['owner', CONNECT_TEXT.roles.owner],
-  ['read_only', CONNECT_TEXT.roles.read_only],
+  ['default', 'Read and write'],
+  ['owner', 'Owner'],
+  ['read_only', 'Read only'],
 ] as const;
 type Role = (typeof ROLES)[number][0];
 
@@ -153,23 +166,27 @@ export function ConnectPage() {
     <Page
       title={
         <>
-          {CONNECT_TEXT.title} <BranchName name={branch} />
+          Connect to <BranchName name={branch} />
         </>
       }
-      name={CONNECT_TEXT.name(branch)}
-      about={CONNECT_TEXT.about}
+      name={`Connect to ${branch}`}
+      about="Applications use the pooled URL. Migrations and tools use the direct one."
       actions={
         maySee && (
           <Button icon="refresh" onClick={() => setRotating(true)}>
-            {CONNECT_TEXT.rotate}
+            Rotate passwords
           </Button>
         )
       }
     >
-      {record?.status === 'expired' && <Note tone="warn">{CONNECT_TEXT.expired}</Note>}
-      {!maySee && <Note>{CONNECT_TEXT.noView}</Note>}
+      {record?.status === 'expired' && (
+        <Note tone="warn">
+          This branch has expired and accepts no connections. Extend it on the page of branches.
+        </Note>
+      )}
+      {!maySee && <Note>Your role cannot see passwords. Ask the owner of the project.</Note>}
       <Choice
-        legend={CONNECT_TEXT.role}
+        legend="Login"
         name="role"
         options={ROLES}
         value={role}
@@ -178,14 +195,14 @@ export function ConnectPage() {
             search: (before) => ({ ...before, role: chosen === 'default' ? undefined : chosen }) as never,
           })
         }
-        hint={CONNECT_TEXT.roleHints[role]}
+        hint={ROLE_HINTS[role]}
       />
       {maySee && !isWanted && (
         <div className="card">
-          <Empty icon="lock" title={CONNECT_TEXT.locked}>
-            <p>{CONNECT_TEXT.lockedHint}</p>
+          <Empty icon="lock" title="Passwords are hidden">
+            <p>Showing the connection is recorded in the audit log.</p>
             <Button look="primary" icon="eye" onClick={() => setWanted(true)}>
-              {CONNECT_TEXT.unlock}
+              Show connection
             </Button>
           </Empty>
         </div>
@@ -212,7 +229,7 @@ export function ConnectPage() {
         </Loaded>
       )}
       <p className="small quiet">
-        {CONNECT_TEXT.rulesHint}{' '}
+        Who may connect is decided by{' '}
         <Link to="/projects/$projectId/network-rules" params={{ projectId }}>
           {TEXT.nav.rules}
         </Link>

@@ -2,7 +2,6 @@ import { useState } from 'react';
 import { Button } from '../../components/button.tsx';
 import { CopyButton } from '../../components/copy.tsx';
 import type { Credentials } from '../../data/resources.ts';
-import { CONNECT_TEXT } from '../../strings/connect.ts';
 import { connectionOf, hidden, SNIPPETS } from './snippets.ts';
 import './connect.css';
 
@@ -26,15 +25,15 @@ export function Snippets({ credentials, snippet, onSnippet }: Props) {
   };
   const seen = isShown ? real : { ...real, pooled: hidden(real.pooled), direct: hidden(real.direct) };
   const urls = [
-    [CONNECT_TEXT.pooled, CONNECT_TEXT.pooledHint, seen.pooled.url, real.pooled.url],
-    [CONNECT_TEXT.direct, CONNECT_TEXT.directHint, seen.direct.url, real.direct.url],
+    ['Pooled', 'through PgBouncer', seen.pooled.url, real.pooled.url],
+    ['Direct', 'to PostgreSQL', seen.direct.url, real.direct.url],
   ] as const;
   return (
-    <section className="card" aria-label={CONNECT_TEXT.urls}>
+    <section className="card" aria-label="Connection">
       <header>
-        <h2>{CONNECT_TEXT.urls}</h2>
+        <h2>Connection</h2>
         <Button compact icon="eye" aria-pressed={isShown} onClick={() => setShown(!isShown)}>
-          {isShown ? CONNECT_TEXT.hide : CONNECT_TEXT.show}
+          {isShown ? 'Hide passwords' : 'Show passwords'}
         </Button>
       </header>
       <div className="body stack">
@@ -46,11 +45,11 @@ export function Snippets({ credentials, snippet, onSnippet }: Props) {
             <div className="cli">
               {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard */}
               <code tabIndex={0}>{shown}</code>
-              <CopyButton text={copied} label={CONNECT_TEXT.copy(label)} />
+              <CopyButton text={copied} label={`Copy ${label}`} />
             </div>
           </div>
         ))}
-        <div className="tabs" role="group" aria-label={CONNECT_TEXT.languages}>
+        <div className="tabs" role="group" aria-label="Tool or language">
           {SNIPPETS.map(({ id, label }) => (
             <button
               type="button"
@@ -67,7 +66,7 @@ export function Snippets({ credentials, snippet, onSnippet }: Props) {
           <pre tabIndex={0}>
             <code>{chosen.code(seen)}</code>
           </pre>
-          <CopyButton text={chosen.code(real)} label={CONNECT_TEXT.copy(chosen.label)} />
+          <CopyButton text={chosen.code(real)} label={`Copy ${chosen.label}`} />
         </div>
       </div>
     </section>

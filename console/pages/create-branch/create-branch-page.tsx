@@ -20,12 +20,9 @@ import {
   rulesQuery,
   snapshotsQuery,
 } from '../../data/resources.ts';
-import { BRANCHES_TEXT } from '../../strings/branches.ts';
 import { COMMANDS } from '../../strings/commands.ts';
-import { TEXT } from '../../strings/common.ts';
-import { CREATE_TEXT } from '../../strings/create.ts';
+import { LIFESPANS, TEXT } from '../../strings/common.ts';
 import { labelsOf, milliseconds } from '../../strings/format.ts';
-import { LIFESPANS } from '../../strings/lifespans.ts';
 import { sourcesOf } from '../branches/branch-rows.ts';
 import { Snippets } from '../connect/snippets-view.tsx';
 import './create-branch.css';
@@ -39,11 +36,11 @@ export const lengthOf = (name: string): number => name.length;
 
 /** What is wrong with the name of a branch, as far as it is known without asking the gateway. */
 export function nameProblem(name: string, longest: number): string | null {
-  if (!/^[a-z0-9_-]*$/.test(name)) return CREATE_TEXT.nameCharacters;
-  if (name === 'main') return CREATE_TEXT.nameMain;
-  if (name.length < LENGTH.min) return CREATE_TEXT.nameShort(LENGTH.min);
+  if (!/^[a-z0-9_-]*$/.test(name)) return 'Use lowercase letters, digits, hyphen and underscore.';
+  if (name === 'main') return 'main is reserved.';
+  if (name.length < LENGTH.min) return `Use at least ${LENGTH.min} characters.`;
   const most = Math.min(longest, LENGTH.max);
-  return name.length > most ? CREATE_TEXT.nameLong(most) : null;
+  return name.length > most ? `Use at most ${most} characters in this project.` : null;
 }
 
 /** From the first step to the end of the last one. */
@@ -65,8 +62,10 @@ export function Created({ projectId, creation, job }: CreatedProps) {
   const length = job && jobMilliseconds(job);
   return (
     <Page
-      title={CREATE_TEXT.done(branch)}
-      about={length === null ? undefined : CREATE_TEXT.took(milliseconds(length))}
+      title={`${branch} is ready`}
+      about={
+        length === null ? undefined : `Created in ${milliseconds(length)}. Its connection URLs work now.`
+      }
       width="narrow"
       actions={
         <>
@@ -88,7 +87,11 @@ export function Created({ projectId, creation, job }: CreatedProps) {
           <JobSteps job={job} />
         </div>
       )}
-      {credentials ? <Snippets credentials={credentials} /> : <Note>{CREATE_TEXT.noCredentials}</Note>}
+      {credentials ? (
+        <Snippets credentials={credentials} />
+      ) : (
+        <Note>Open Connect to see the connection URLs.</Note>
+      )}
     </Page>
   );
 }
@@ -137,7 +140,7 @@ function NameBudget({ name, longest }: { name: string; longest: number }) {
       <span className="meter">
         <i style={{ width: `${Math.min(100, (100 * used) / MAX_BYTES)}%` }} />
       </span>
-      {CREATE_TEXT.budget(used, MAX_BYTES)}
+      {used} of {MAX_BYTES} bytes of the database name
     </span>
   );
 }
@@ -158,7 +161,11 @@ export function CreateBranchPage() {
   const { creation, job } = useCreation(projectId);
   const isSnapshot = snapshots.some(({ id }) => id === source);
   const sourceHint =
-    source === 'main' ? CREATE_TEXT.sourceMain : isSnapshot ? CREATE_TEXT.sourceSnapshot : undefined;
+    source === 'main'
+      ? 'The branch gets a copy of main as it is now.'
+      : isSnapshot
+        ? 'Nobody has to wait: a snapshot has no sessions.'
+        : undefined;
   const longest = project?.max_slug_length ?? MAX_BYTES;
   const problem = name === '' ? null : nameProblem(name, longest);
   const allow = [...(allowMe ? ['me'] : []), ...networks.split(/[\s,]+/).filter(Boolean)];
@@ -167,7 +174,11 @@ export function CreateBranchPage() {
 
   if (creation.data) return <Created projectId={projectId} creation={creation.data} job={job} />;
   return (
-    <Page title={CREATE_TEXT.title} about={CREATE_TEXT.about} width="narrow">
+    <Page
+      title="Create branch"
+      about="Clones a branch copy-on-write. Sessions on the source pause for a moment and continue."
+      width="narrow"
+    >
       <Loaded query={branches}>
         {(all) => (
           <form
@@ -186,7 +197,7 @@ export function CreateBranchPage() {
             }}
           >
             <Field
-              label={CREATE_TEXT.name}
+              label="Name"
               className="mono"
               value={name}
               onChange={(event) => setName(event.target.value.toLowerCase())}
@@ -198,7 +209,7 @@ export function CreateBranchPage() {
               autoFocus
             />
             <SelectField
-              label={CREATE_TEXT.source}
+              label="Clone from"
               value={source}
               onChange={(event) => setSource(event.target.value)}
               hint={sourceHint}
@@ -221,22 +232,22 @@ export function CreateBranchPage() {
               )}
             </SelectField>
             <Choice
-              legend={BRANCHES_TEXT.life}
+              legend="Expires after"
               name="lifespan"
               options={LIFESPANS}
               value={lifespan}
               onChange={setLifespan}
-              hint={CREATE_TEXT.lifeHint}
+              hint="An expired branch accepts no connections. It can be extended before it is deleted."
             />
             <fieldset className="field">
-              <legend>{CREATE_TEXT.allow}</legend>
+              <legend>Who may connect</legend>
               <Check
-                label={CREATE_TEXT.allowMe}
+                label="This computer"
                 checked={allowMe}
                 onChange={(event) => setAllowMe(event.target.checked)}
               />
               <Field
-                label={CREATE_TEXT.networks}
+                label="Other networks"
                 className="mono"
                 placeholder="203.0.113.0/24"
                 value={networks}
@@ -245,7 +256,7 @@ export function CreateBranchPage() {
               />
             </fieldset>
             <Field
-              label={CREATE_TEXT.labels}
+              label="Labels"
               className="mono"
               placeholder="pr=42 owner=ada"
               value={labels}
@@ -256,10 +267,10 @@ export function CreateBranchPage() {
             {creation.isPending && <JobSteps job={job} />}
             <div className="row">
               <Button type="submit" look="primary" icon="branch" busy={creation.isPending}>
-                {creation.isPending ? CREATE_TEXT.creating : CREATE_TEXT.title}
+                {creation.isPending ? 'Creating' : 'Create branch'}
               </Button>
               <Link to="/projects/$projectId" params={{ projectId }} className="button bare">
-                {TEXT.actions.cancel}
+                Cancel
               </Link>
             </div>
           </form>

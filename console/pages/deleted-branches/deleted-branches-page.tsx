@@ -24,7 +24,6 @@ import { mayChange, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
-import { DELETED_TEXT } from '../../strings/deleted-branches.ts';
 import { dateTime, duration, secondsUntil } from '../../strings/format.ts';
 
 const RESTORE = '/api/v1/projects/{project_id}/branches/{deleted_branch_id}/restore';
@@ -39,8 +38,8 @@ function RestoreDialog({ projectId, branch, onClose }: DialogProps) {
   const [name, setName] = useState(branch.branch_name);
   return (
     <ActionDialog
-      title={DELETED_TEXT.restoreTitle(branch.branch_name)}
-      action={DELETED_TEXT.restore}
+      title={`Restore ${branch.branch_name}?`}
+      action="Restore"
       isForm
       isReady={name !== ''}
       run={(onProgress) => {
@@ -48,15 +47,15 @@ function RestoreDialog({ projectId, branch, onClose }: DialogProps) {
         return gateway.create(RESTORE, { params, body: { branch_name: name } }, { onProgress });
       }}
       onDone={() => {
-        announce(DELETED_TEXT.restored(name));
+        announce(`${name} is back.`);
         refresh(deletedBranchesQuery(projectId), branchesQuery(projectId), projectQuery(projectId));
       }}
       onClose={onClose}
       command={COMMANDS.restoreBranch(projectId, branch.branch_name, name)}
     >
-      <p>{DELETED_TEXT.restoreHint}</p>
+      <p>It takes a branch slot and its share of the storage quota again. Its lifespan starts again.</p>
       <Field
-        label={DELETED_TEXT.name}
+        label="Name"
         className="mono"
         value={name}
         onChange={({ target }) => setName(target.value.toLowerCase())}
@@ -70,8 +69,8 @@ function RestoreDialog({ projectId, branch, onClose }: DialogProps) {
 
 const PurgeDialog = ({ projectId, branch, onClose }: DialogProps) => (
   <ActionDialog
-    title={DELETED_TEXT.purgeTitle(branch.branch_name)}
-    action={DELETED_TEXT.purge}
+    title={`Drop ${branch.branch_name} for good?`}
+    action="Drop now"
     isDangerous
     typed={[branch.branch_name]}
     run={() =>
@@ -85,13 +84,13 @@ const PurgeDialog = ({ projectId, branch, onClose }: DialogProps) => (
       )
     }
     onDone={() => {
-      announce(DELETED_TEXT.purged(branch.branch_name));
+      announce(`${branch.branch_name} is being dropped.`);
       refresh(deletedBranchesQuery(projectId));
     }}
     onClose={onClose}
     command={COMMANDS.purgeBranch(projectId, branch.id, branch.branch_name)}
   >
-    <p>{DELETED_TEXT.purgeHint}</p>
+    <p>Its database and everything in it is dropped now. It cannot be restored afterwards.</p>
   </ActionDialog>
 );
 
@@ -110,17 +109,21 @@ export function DeletedBranchesPage() {
   const [act, setAct] = useState<Act>(null);
   const close = () => setAct(null);
   return (
-    <Page title={TEXT.nav.deleted} about={DELETED_TEXT.about} width="narrow">
+    <Page
+      title={TEXT.nav.deleted}
+      about="A deleted branch is kept for a while. It comes back with its content, passwords and rules."
+      width="narrow"
+    >
       {!mayEdit && <Note>{TEXT.states.readOnly}</Note>}
       <Loaded query={deleted}>
         {(all) => (
           <div className="card">
             {all.length === 0 ? (
-              <Empty icon="trash" title={DELETED_TEXT.none}>
-                <p>{DELETED_TEXT.noneHint}</p>
+              <Empty icon="trash" title="Nothing to restore">
+                <p>Branches that you delete appear here until their databases are dropped.</p>
               </Empty>
             ) : (
-              <ListTable columns={DELETED_TEXT.columns} hasActions={mayEdit}>
+              <ListTable columns={['Branch', 'Created', 'Dropped in']} hasActions={mayEdit}>
                 {all.map((branch) => (
                   <tr key={branch.id}>
                     <td className="mono">{branch.branch_name}</td>
@@ -133,17 +136,17 @@ export function DeletedBranchesPage() {
                         <span className="row end">
                           <Button
                             compact
-                            aria-label={DELETED_TEXT.restoreOf(branch.branch_name)}
+                            aria-label={`Restore ${branch.branch_name}`}
                             onClick={() => setAct({ what: 'restore', branch })}
                           >
-                            {DELETED_TEXT.restore}
+                            Restore
                           </Button>
                           <Button
                             compact
                             look="bare"
                             icon="trash"
-                            aria-label={DELETED_TEXT.purgeOf(branch.branch_name)}
-                            title={DELETED_TEXT.purge}
+                            aria-label={`Drop ${branch.branch_name} now`}
+                            title="Drop now"
                             onClick={() => setAct({ what: 'purge', branch })}
                           />
                         </span>

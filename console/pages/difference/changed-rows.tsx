@@ -1,12 +1,11 @@
 import { useInfiniteQuery, useIsFetching } from '@tanstack/react-query';
 import { Button } from '../../components/button.tsx';
 import { Loaded } from '../../components/feedback.tsx';
-import { TEXT } from '../../strings/common.ts';
-import { DIFFERENCE_TEXT } from '../../strings/difference.ts';
-import { TABLES_TEXT } from '../../strings/tables.ts';
 import { CellValue, type GridColumn } from '../tables/cell.tsx';
 
 import { type ChangedRows, changedRowsQuery, differenceQuery, type Sides } from './differences.ts';
+
+const CHANGES = { inserted: 'Added', updated: 'Changed', deleted: 'Deleted' } as const;
 
 type ChangedRow = ChangedRows['rows'][number];
 type Column = ChangedRows['columns']['before'][number];
@@ -49,16 +48,16 @@ function RowDifference({ page, row, index }: RowProps) {
   return (
     <li className="changed-row">
       <p className="row">
-        <span className={`badge ${TONES[change]}`}>{DIFFERENCE_TEXT.changes[change]}</span>
-        <span className="mono">{TABLES_TEXT.rowOf(id)}</span>
+        <span className={`badge ${TONES[change]}`}>{CHANGES[change]}</span>
+        <span className="mono">Row {id}</span>
       </p>
       <div className="table-scroll">
         <table>
           <thead>
             <tr>
-              <th scope="col">{TABLES_TEXT.column}</th>
-              {change !== 'inserted' && <th scope="col">{TABLES_TEXT.before}</th>}
-              {change !== 'deleted' && <th scope="col">{TABLES_TEXT.after}</th>}
+              <th scope="col">Column</th>
+              {change !== 'inserted' && <th scope="col">Was</th>}
+              {change !== 'deleted' && <th scope="col">Becomes</th>}
             </tr>
           </thead>
           <tbody>
@@ -95,8 +94,8 @@ export function ChangedRowsCard({ sides, schema, table, onClose }: Props) {
   return (
     <section className="card" aria-labelledby="changed-rows">
       <header>
-        <h2 id="changed-rows">{DIFFERENCE_TEXT.rowsOf(table)}</h2>
-        <Button compact look="bare" icon="close" aria-label={DIFFERENCE_TEXT.close} onClick={onClose} />
+        <h2 id="changed-rows">Rows of {table} that differ</h2>
+        <Button compact look="bare" icon="close" aria-label="Close the rows" onClick={onClose} />
       </header>
       <div className="body stack">
         <Loaded query={rows}>
@@ -114,7 +113,7 @@ export function ChangedRowsCard({ sides, schema, table, onClose }: Props) {
         {rows.hasNextPage && (
           <div>
             <Button busy={rows.isFetchingNextPage} onClick={() => rows.fetchNextPage()}>
-              {TEXT.actions.more}
+              Load more
             </Button>
           </div>
         )}

@@ -11,11 +11,23 @@ import { refresh } from '../../data/query-client.ts';
 import { branchesQuery, snapshotsQuery } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
-import { DIFFERENCE_TEXT } from '../../strings/difference.ts';
-import { TABLES_TEXT } from '../../strings/tables.ts';
+import { plural } from '../../strings/format.ts';
 import { ChangedRowsCard } from './changed-rows.tsx';
 import { type Difference, differenceQuery, progressQuery, type Sides } from './differences.ts';
 import './difference.css';
+
+const SCHEMA_CHANGES = { added: 'Added', changed: 'Changed', dropped: 'Dropped' } as const;
+const REASONS = {
+  not_readable: 'the read-only login may not read it',
+  row_security: 'it has row-level security',
+  locked: 'it was locked',
+  refused: 'PostgreSQL refused to read it',
+} as Record<string, string>;
+const METHODS = {
+  wal_summary: 'Found by the blocks that were written since the two separated.',
+  extents: 'Found by the blocks that no longer share their place on the disk.',
+  full: 'All rows were compared.',
+} as Record<string, string>;
 
 const CHANGE_TONES = { added: 'good', changed: 'warn', dropped: 'bad' } as const;
 
@@ -25,7 +37,7 @@ export function SchemaDifference({ sides }: { sides: Sides }) {
   return (
     <section className="card" aria-labelledby="schema">
       <header>
-        <h2 id="schema">{DIFFERENCE_TEXT.schema}</h2>
+        <h2 id="schema">Schema</h2>
       </header>
       <Loaded query={difference}>
         {({ schema }) => {
@@ -34,9 +46,9 @@ export function SchemaDifference({ sides }: { sides: Sides }) {
           return (
             <>
               {changes.length === 0 ? (
-                <Empty icon="check" title={DIFFERENCE_TEXT.sameSchema} />
+                <Empty icon="check" title="The schemas are the same" />
               ) : (
-                <ListTable columns={DIFFERENCE_TEXT.schemaColumns} hasActions={false}>
+                <ListTable columns={['Object', 'Kind', 'Change']} hasActions={false}>
                   {changes.map(({ kind, identity, change, detail }) => (
                     <tr key={`${kind} ${identity}`}>
                       <td>
@@ -45,9 +57,7 @@ export function SchemaDifference({ sides }: { sides: Sides }) {
                       </td>
                       <td>{kind.replaceAll('_', ' ')}</td>
                       <td>
-                        <span className={`badge ${CHANGE_TONES[change]}`}>
-                          {DIFFERENCE_TEXT.schemaChanges[change]}
-                        </span>
+                        <span className={`badge ${CHANGE_TONES[change]}`}>{SCHEMA_CHANGES[change]}</span>
                       </td>
                     </tr>
                   ))}
@@ -57,17 +67,19 @@ export function SchemaDifference({ sides }: { sides: Sides }) {
                 <div className="body stack">
                   {statements.length > 0 && (
                     <>
-                      <h3>{DIFFERENCE_TEXT.statements}</h3>
+                      <h3>Statements that bring the other side to the schema of this branch</h3>
                       <Snippet
                         code={statements.map((statement) => `${statement};`).join('\n')}
-                        label={DIFFERENCE_TEXT.copyStatements}
+                        label="Copy the statements"
                       />
-                      <p className="small quiet">{DIFFERENCE_TEXT.read}</p>
+                      <p className="small quiet">
+                        Read them before you run them: they drop what was renamed, and copy no rows.
+                      </p>
                     </>
                   )}
                   {not_modelled.length > 0 && (
                     <Note tone="warn">
-                      <p>{DIFFERENCE_TEXT.notModelled}</p>
+                      <p>Differences without a statement:</p>
                       <ul>
                         {not_modelled.map((text) => (
                           <li key={text}>{text}</li>
@@ -97,11 +109,11 @@ function NotCompared({ tables }: { tables: Rows['not_compared'] }) {
   if (tables.length === 0) return null;
   return (
     <Note tone="warn">
-      <p>{DIFFERENCE_TEXT.notCompared}</p>
+      <p>Not compared:</p>
       <ul>
         {tables.map((table) => (
           <li key={fullName(table)}>
-            <code>{fullName(table)}</code>: {DIFFERENCE_TEXT.reasons[table.reason]}
+            <code>{fullName(table)}</code>: {REASONS[table.reason]}
           </li>
         ))}
       </ul>
@@ -116,7 +128,7 @@ function ComparisonProgress({ sides, isComparing }: { sides: Sides; isComparing:
   return (
     <div className="body">
       <label>
-        {DIFFERENCE_TEXT.comparing(percent)} <progress value={percent} max={100} />
+        Compared: {percent} % <progress value={percent} max={100} />
       </label>
     </div>
   );
@@ -133,10 +145,8 @@ function RowDifferences({ sides, onShow }: RowDifferencesProps) {
   return (
     <section className="card" aria-labelledby="rows">
       <header>
-        <h2 id="rows">{DIFFERENCE_TEXT.rows}</h2>
-        {difference.data?.method && (
-          <span className="quiet small">{DIFFERENCE_TEXT.methods[difference.data.method]}</span>
-        )}
+        <h2 id="rows">Rows</h2>
+        {difference.data?.method && <span className="quiet small">{METHODS[difference.data.method]}</span>}
       </header>
       <ComparisonProgress sides={sides} isComparing={difference.isFetching} />
       <Loaded query={difference}>
@@ -144,11 +154,14 @@ function RowDifferences({ sides, onShow }: RowDifferencesProps) {
           rows && (
             <>
               {rows.tables.length === 0 ? (
-                <Empty icon="check" title={DIFFERENCE_TEXT.same}>
-                  <p>{DIFFERENCE_TEXT.sameHint(rows.compared)}</p>
+                <Empty icon="check" title="No row differs">
+                  <p>{plural(rows.compared, 'table')} compared.</p>
                 </Empty>
               ) : (
-                <ListTable columns={DIFFERENCE_TEXT.columns} numbers={DIFFERENCE_TEXT.numbers}>
+                <ListTable
+                  columns={['Table', 'Added', 'Changed', 'Deleted']}
+                  numbers={['Added', 'Changed', 'Deleted']}
+                >
                   {rows.tables.map((table) => (
                     <tr key={fullName(table)}>
                       <td className="mono">{fullName(table)}</td>
@@ -158,10 +171,10 @@ function RowDifferences({ sides, onShow }: RowDifferencesProps) {
                       <td className="actions">
                         <Button
                           compact
-                          aria-label={DIFFERENCE_TEXT.showOf(fullName(table))}
+                          aria-label={`Show the rows of ${fullName(table)} that differ`}
                           onClick={() => onShow(table.schema, table.name)}
                         >
-                          {DIFFERENCE_TEXT.show}
+                          Show rows
                         </Button>
                       </td>
                     </tr>
@@ -170,7 +183,7 @@ function RowDifferences({ sides, onShow }: RowDifferencesProps) {
               )}
               {(rows.has_more || rows.not_compared.length > 0) && (
                 <div className="body stack">
-                  {rows.has_more && <p>{DIFFERENCE_TEXT.more}</p>}
+                  {rows.has_more && <p>More tables differ than are shown.</p>}
                   <NotCompared tables={rows.not_compared} />
                 </div>
               )}
@@ -193,7 +206,7 @@ export function DifferencePage() {
   const nameOf = (id: string | null) => branches.find((each) => each.id === id)?.branch_name;
   const parent = nameOf(record?.parent_branch_id ?? null);
   const others = [
-    ...(parent === undefined ? [] : [['parent', DIFFERENCE_TEXT.parent(parent)] as const]),
+    ...(parent === undefined ? [] : [['parent', `${parent} (its parent)`] as const]),
     ...branches
       .filter(({ branch_name, status }) => ![branch, parent].includes(branch_name) && status === 'active')
       .map(({ branch_name }) => [branch_name, branch_name] as const),
@@ -211,21 +224,21 @@ export function DifferencePage() {
           {TEXT.nav.difference} <BranchName name={branch} />
         </>
       }
-      name={DIFFERENCE_TEXT.name(branch)}
-      about={DIFFERENCE_TEXT.about}
+      name={`Difference of ${branch}`}
+      about="What this branch has changed, seen from the other side."
       actions={
         sides && (
           <Button
             icon="refresh"
             onClick={() => refresh({ queryKey: ['difference', projectId, branch, sides.against] })}
           >
-            {TABLES_TEXT.reload}
+            Reload
           </Button>
         )
       }
     >
       {sides === null ? (
-        <Note>{DIFFERENCE_TEXT.nothingToCompare}</Note>
+        <Note>There is nothing to compare with: the branch has no parent, and the project nothing else.</Note>
       ) : (
         <>
           <div className="row form-row difference-sides">
@@ -237,12 +250,12 @@ export function DifferencePage() {
                   aria-pressed={name === part}
                   onClick={() => choose({ part: name })}
                 >
-                  {DIFFERENCE_TEXT[name]}
+                  {name === 'rows' ? 'Rows' : 'Schema'}
                 </button>
               ))}
             </div>
             <SelectField
-              label={DIFFERENCE_TEXT.against}
+              label="Compare with"
               value={sides.against}
               onChange={({ target }) =>
                 choose({ against: target.value, schema: undefined, table: undefined })

@@ -9,9 +9,22 @@ import { useNow } from '../../components/time.tsx';
 import { branchesQuery, deletedBranchesQuery, type Job, jobsQuery } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
-import { dateTime, duration, secondsSince } from '../../strings/format.ts';
-import { JOBS_TEXT } from '../../strings/jobs.ts';
+import { dateTime, duration, plural, secondsSince } from '../../strings/format.ts';
 import './jobs.css';
+
+const STATUSES = { queued: 'Queued', running: 'Running', succeeded: 'Done', failed: 'Failed' } as const;
+const KINDS = {
+  'project.create': 'Create project',
+  'branch.create': 'Create branch',
+  'branch.create_batch': 'Create branches',
+  'branch.delete': 'Delete branch',
+  'branch.diff': 'Compare branches',
+  'branch.reset': 'Reset branch',
+  'branch.restore': 'Restore branch',
+  'snapshot.create': 'Take snapshot',
+  'snapshot.delete': 'Delete snapshot',
+  'project.delete': 'Delete project',
+} as Record<string, string>;
 
 const TONES: Record<Job['status'], string> = {
   queued: '',
@@ -27,8 +40,8 @@ function JobItem({ job, branch }: { job: Job; branch: string | undefined }) {
     <li className="card">
       <details open={isOpen}>
         <summary>
-          <span className={`badge ${TONES[job.status]}`}>{JOBS_TEXT.statuses[job.status]}</span>
-          <span className="job-kind">{JOBS_TEXT.kinds[job.kind] ?? job.kind}</span>
+          <span className={`badge ${TONES[job.status]}`}>{STATUSES[job.status]}</span>
+          <span className="job-kind">{KINDS[job.kind] ?? job.kind}</span>
           {branch !== undefined && <BranchName name={branch} />}
           <span className="quiet job-age" title={dateTime(job.created_at)}>
             {TEXT.states.ago(duration(secondsSince(job.created_at, now)))}
@@ -40,7 +53,7 @@ function JobItem({ job, branch }: { job: Job; branch: string | undefined }) {
               <p>{job.error.message}</p>
               <p className="small quiet">
                 <code>{job.error.code}</code>
-                {job.attempts > 0 && ` · ${JOBS_TEXT.attempts(job.attempts)}`}
+                {job.attempts > 0 && ` · ${plural(job.attempts, 'attempt')} failed`}
               </p>
             </Note>
           )}
@@ -62,12 +75,16 @@ export function JobsPage() {
     ...(useQuery(deletedBranchesQuery(projectId)).data ?? []),
   ];
   return (
-    <Page title={TEXT.nav.jobs} about={JOBS_TEXT.about} width="narrow">
+    <Page
+      title={TEXT.nav.jobs}
+      about="Long work on the databases of this project, newest first."
+      width="narrow"
+    >
       <Loaded query={jobs}>
         {(all) =>
           all.length === 0 ? (
             <div className="card">
-              <Empty icon="clock" title={JOBS_TEXT.none} />
+              <Empty icon="clock" title="No jobs yet" />
             </div>
           ) : (
             <ul className="jobs">

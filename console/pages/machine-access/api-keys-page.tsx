@@ -15,24 +15,22 @@ import { apiKeysQuery, type Project, projectsQuery } from '../../data/resources.
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { dateTime } from '../../strings/format.ts';
-import { KEYS_TEXT } from '../../strings/keys.ts';
-import { ROLES_TEXT } from '../../strings/roles.ts';
 
 const ROLES = [
-  ['viewer', ROLES_TEXT.viewer],
-  ['operator', ROLES_TEXT.operator],
-  ['admin', ROLES_TEXT.admin],
-  ['owner', ROLES_TEXT.owner],
+  ['viewer', 'Viewer'],
+  ['operator', 'Operator'],
+  ['admin', 'Admin'],
+  ['owner', 'Owner'],
 ] as const;
 const SCOPES = [
-  ['read', KEYS_TEXT.scopes.read],
-  ['write', KEYS_TEXT.scopes.write],
+  ['read', 'Read'],
+  ['write', 'Read and write'],
 ] as const;
 const DAYS = [
-  ['7', KEYS_TEXT.days(7)],
-  ['30', KEYS_TEXT.days(30)],
-  ['90', KEYS_TEXT.days(90)],
-  ['365', KEYS_TEXT.days(365)],
+  ['7', `${7} days`],
+  ['30', `${30} days`],
+  ['90', `${90} days`],
+  ['365', `${365} days`],
 ] as const;
 
 interface CreateKeyProps {
@@ -72,28 +70,28 @@ export function CreateKeyDialog({ projects, onClose, onMade }: CreateKeyProps) {
   });
   return (
     <Dialog
-      title={KEYS_TEXT.create}
+      title="New key"
       onClose={onClose}
       onSubmit={() => !creation.isPending && creation.mutate()}
       footer={
         <>
-          <Button onClick={onClose}>{TEXT.actions.cancel}</Button>
+          <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" look="primary" busy={creation.isPending}>
-            {KEYS_TEXT.create}
+            New key
           </Button>
         </>
       }
     >
       <Field
-        label={KEYS_TEXT.name}
+        label="Name"
         value={name}
         onChange={(event) => setName(event.target.value)}
         maxLength={100}
         required
         data-first-focus
       />
-      <Choice legend={KEYS_TEXT.scope} name="scope" options={SCOPES} value={scope} onChange={setScope} />
-      <Choice legend={ROLES_TEXT.role} name="role" options={ROLES} value={role} onChange={setRole} />
+      <Choice legend="May" name="scope" options={SCOPES} value={scope} onChange={setScope} />
+      <Choice legend="Role" name="role" options={ROLES} value={role} onChange={setRole} />
       <SelectField
         label={TEXT.nav.project}
         value={projectId}
@@ -104,24 +102,24 @@ export function CreateKeyDialog({ projects, onClose, onMade }: CreateKeyProps) {
             {project.name}
           </option>
         ))}
-        <option value="">{KEYS_TEXT.everyProject}</option>
+        <option value="">Every project</option>
       </SelectField>
       <Field
-        label={KEYS_TEXT.pattern}
-        hint={KEYS_TEXT.patternHint}
+        label="Only branches that match"
+        hint="For instance pr-*. Empty: every branch."
         className="mono"
         placeholder="pr-*"
         value={pattern}
         onChange={(event) => setPattern(event.target.value)}
       />
       <Field
-        label={KEYS_TEXT.networks}
+        label="Only from these networks (optional)"
         className="mono"
         placeholder="203.0.113.0/24"
         value={networks}
         onChange={(event) => setNetworks(event.target.value)}
       />
-      <Choice legend={KEYS_TEXT.life} name="days" options={DAYS} value={days} onChange={setDays} />
+      <Choice legend="Expires in" name="days" options={DAYS} value={days} onChange={setDays} />
       {creation.isError && <ErrorNote error={creation.error} />}
       <CommandLine
         command={COMMANDS.createKey({
@@ -140,22 +138,26 @@ export function CreateKeyDialog({ projects, onClose, onMade }: CreateKeyProps) {
 
 /** The only time that a key is shown, with where to put it; after a repeated request, what to do without it. */
 export const NewKey = ({ made, onClose }: { made: Schemas['CreatedApiKey']; onClose: () => void }) => (
-  <section className="card" aria-label={KEYS_TEXT.made(made.name)}>
+  <section className="card" aria-label={`The key ${made.name}`}>
     <header>
-      <h2>{KEYS_TEXT.made(made.name)}</h2>
+      <h2>The key {made.name}</h2>
       <Button compact onClick={onClose}>
-        {made.key === null ? TEXT.actions.dismiss : KEYS_TEXT.stored}
+        {made.key === null ? 'Dismiss' : 'I have stored it'}
       </Button>
     </header>
     <div className="body stack">
-      <Note tone="warn">{made.key === null ? KEYS_TEXT.lost : KEYS_TEXT.once}</Note>
+      <Note tone="warn">
+        {made.key === null
+          ? 'The response with the key was lost, and it cannot be shown again. Delete this key and create another one.'
+          : 'Copy the key now. It is stored nowhere and cannot be shown again.'}
+      </Note>
       {made.key !== null && (
         <>
-          <Snippet code={made.key} label={KEYS_TEXT.copy} />
-          <p className="quiet">{KEYS_TEXT.use}</p>
+          <Snippet code={made.key} label="Copy the key" />
+          <p className="quiet">Send it as a bearer token:</p>
           <Snippet
             code={`curl ${location.origin}/api/v1/projects -H "Authorization: Bearer $BRANCHGATE_TOKEN"`}
-            label={TEXT.actions.copyCommand}
+            label="Copy the command"
           />
         </>
       )}
@@ -169,7 +171,7 @@ function Limits({ apiKey, project }: { apiKey: ApiKey; project: string | undefin
   const limits = [
     apiKey.role,
     apiKey.scopes.map((scope) => scope.split(':').at(-1)).join(', '),
-    apiKey.project_id === null ? KEYS_TEXT.everyProject : (project ?? apiKey.project_id),
+    apiKey.project_id === null ? 'Every project' : (project ?? apiKey.project_id),
     apiKey.branch_pattern ?? '',
     apiKey.cidrs?.join(', ') ?? '',
   ];
@@ -193,10 +195,10 @@ export function ApiKeysPage() {
   return (
     <Page
       title={TEXT.nav.keys}
-      about={KEYS_TEXT.about}
+      about="A program acts with a key in your name, with the rights that you give it."
       actions={
         <Button look="primary" icon="plus" onClick={() => setCreating(true)}>
-          {KEYS_TEXT.create}
+          New key
         </Button>
       }
     >
@@ -205,11 +207,11 @@ export function ApiKeysPage() {
         {(all) => (
           <div className="card">
             {all.length === 0 ? (
-              <Empty icon="key" title={KEYS_TEXT.none}>
-                <p>{KEYS_TEXT.noneHint}</p>
+              <Empty icon="key" title="No API keys">
+                <p>Create one for a script or a CI job. Prefer a workload trust where there is one.</p>
               </Empty>
             ) : (
-              <ListTable columns={KEYS_TEXT.columns}>
+              <ListTable columns={['Name', 'May', 'Last used', 'Expires']}>
                 {all.map((apiKey) => (
                   <tr key={apiKey.id}>
                     <td>
@@ -223,7 +225,7 @@ export function ApiKeysPage() {
                       />
                     </td>
                     <td className="quiet">
-                      {apiKey.last_used_at === null ? TEXT.states.never : dateTime(apiKey.last_used_at)}
+                      {apiKey.last_used_at === null ? 'never' : dateTime(apiKey.last_used_at)}
                     </td>
                     <td className="quiet">{dateTime(apiKey.expires_at)}</td>
                     <td className="actions">
@@ -231,7 +233,7 @@ export function ApiKeysPage() {
                         compact
                         look="bare"
                         icon="trash"
-                        aria-label={KEYS_TEXT.removeOf(apiKey.name)}
+                        aria-label={`Delete the key ${apiKey.name}`}
                         onClick={() => setLeaving(apiKey)}
                       />
                     </td>
@@ -256,20 +258,20 @@ export function ApiKeysPage() {
       )}
       {leaving && (
         <ActionDialog
-          title={KEYS_TEXT.removeOf(leaving.name)}
-          action={KEYS_TEXT.remove}
+          title={`Delete the key ${leaving.name}`}
+          action="Delete key"
           isDangerous
           run={() =>
             dataOf(api.DELETE('/api/v1/api-keys/{key_id}', { params: { path: { key_id: leaving.id } } }))
           }
           onDone={() => {
-            announce(KEYS_TEXT.removed);
+            announce('The key is deleted.');
             refresh(apiKeysQuery());
           }}
           onClose={() => setLeaving(null)}
           command={COMMANDS.revokeKey(leaving.id)}
         >
-          <p>{KEYS_TEXT.removeHint}</p>
+          <p>Programs that use it are refused within 10 seconds.</p>
         </ActionDialog>
       )}
     </Page>

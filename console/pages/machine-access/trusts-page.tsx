@@ -15,16 +15,12 @@ import { projectQuery, trustsQuery } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { dateTime, labelsOf } from '../../strings/format.ts';
-import { KEYS_TEXT } from '../../strings/keys.ts';
-import { ROLES_TEXT } from '../../strings/roles.ts';
-import { RULES_TEXT } from '../../strings/rules.ts';
-import { TRUSTS_TEXT } from '../../strings/trusts.ts';
 import { GITHUB, workflowOf } from './workflow.ts';
 
 const ROLES = [
-  ['viewer', ROLES_TEXT.viewer],
-  ['operator', ROLES_TEXT.operator],
-  ['admin', ROLES_TEXT.admin],
+  ['viewer', 'Viewer'],
+  ['operator', 'Operator'],
+  ['admin', 'Admin'],
 ] as const;
 
 interface Props {
@@ -50,7 +46,7 @@ export function CreateTrustForm({ projectId, onClose, onMade }: Props) {
         }),
       ),
     onSuccess: () => {
-      announce(TRUSTS_TEXT.created);
+      announce('The trust is in effect.');
       onMade();
     },
   });
@@ -63,8 +59,8 @@ export function CreateTrustForm({ projectId, onClose, onMade }: Props) {
       }}
     >
       <Field
-        label={TRUSTS_TEXT.claims}
-        hint={TRUSTS_TEXT.claimsHint}
+        label="Claims that its tokens must have"
+        hint="For instance repository=acme/shop ref=refs/pull/*"
         className="mono"
         value={claims}
         onChange={(event) => setClaims(event.target.value)}
@@ -72,22 +68,22 @@ export function CreateTrustForm({ projectId, onClose, onMade }: Props) {
         autoFocus
       />
       <Field
-        label={KEYS_TEXT.pattern}
-        hint={KEYS_TEXT.patternHint}
+        label="Only branches that match"
+        hint="For instance pr-*. Empty: every branch."
         className="mono"
         value={pattern}
         onChange={(event) => setPattern(event.target.value)}
       />
-      <Choice legend={ROLES_TEXT.role} name="role" options={ROLES} value={role} onChange={setRole} />
+      <Choice legend="Role" name="role" options={ROLES} value={role} onChange={setRole} />
       <Field
-        label={TRUSTS_TEXT.issuer}
+        label="Issuer"
         className="mono"
         value={issuer}
         onChange={(event) => setIssuer(event.target.value)}
         required
       />
       <Field
-        label={TRUSTS_TEXT.audience}
+        label="Audience"
         className="mono"
         value={audience}
         onChange={(event) => setAudience(event.target.value)}
@@ -96,10 +92,10 @@ export function CreateTrustForm({ projectId, onClose, onMade }: Props) {
       {creation.isError && <ErrorNote error={creation.error} />}
       <div className="row">
         <Button type="submit" look="primary" busy={creation.isPending}>
-          {TRUSTS_TEXT.create}
+          New trust
         </Button>
         <Button look="bare" onClick={onClose}>
-          {TEXT.actions.cancel}
+          Cancel
         </Button>
       </div>
       <CommandLine command={COMMANDS.createTrust(projectId, trust, location.origin)} />
@@ -121,11 +117,11 @@ export function TrustsPage() {
   return (
     <Page
       title={TEXT.nav.trusts}
-      about={TRUSTS_TEXT.about}
+      about="A CI job signs in with the identity that its service gives it, without a stored secret."
       actions={
         !isCreating && (
           <Button look="primary" icon="plus" onClick={() => setCreating(true)}>
-            {TRUSTS_TEXT.create}
+            New trust
           </Button>
         )
       }
@@ -144,8 +140,8 @@ export function TrustsPage() {
         {(all) =>
           all.length === 0 ? (
             <div className="card">
-              <Empty icon="lock" title={TRUSTS_TEXT.none}>
-                <p>{TRUSTS_TEXT.noneHint}</p>
+              <Empty icon="lock" title="No workload is trusted">
+                <p>Trust the workflows of a repository to let them create branches.</p>
               </Empty>
             </div>
           ) : (
@@ -155,34 +151,32 @@ export function TrustsPage() {
                   <header>
                     <h2 className="mono truncate">{claimsOf(trust)}</h2>
                     <Button compact look="danger" onClick={() => setLeaving(trust)}>
-                      {TRUSTS_TEXT.remove}
+                      Remove
                     </Button>
                   </header>
                   <div className="body stack">
                     <dl className="facts">
                       <div>
-                        <dt>{TRUSTS_TEXT.issuer}</dt>
+                        <dt>Issuer</dt>
                         <dd className="mono small">{trust.issuer}</dd>
                       </div>
                       <div>
-                        <dt>{ROLES_TEXT.role}</dt>
+                        <dt>Role</dt>
                         <dd>{trust.role}</dd>
                       </div>
                       <div>
-                        <dt>{KEYS_TEXT.pattern}</dt>
-                        <dd className="mono">{trust.branch_pattern ?? RULES_TEXT.everyBranch}</dd>
+                        <dt>Only branches that match</dt>
+                        <dd className="mono">{trust.branch_pattern ?? 'Every branch'}</dd>
                       </div>
                       <div>
-                        <dt>{TRUSTS_TEXT.used}</dt>
-                        <dd>
-                          {trust.last_used_at === null ? TEXT.states.never : dateTime(trust.last_used_at)}
-                        </dd>
+                        <dt>Last used</dt>
+                        <dd>{trust.last_used_at === null ? 'never' : dateTime(trust.last_used_at)}</dd>
                       </div>
                     </dl>
                     {trust.issuer === GITHUB && project && (
                       <details>
-                        <summary>{TRUSTS_TEXT.workflow}</summary>
-                        <Snippet code={workflowOf(projectId, trust)} label={TRUSTS_TEXT.copyWorkflow} />
+                        <summary>A workflow that uses it</summary>
+                        <Snippet code={workflowOf(projectId, trust)} label="Copy the workflow" />
                       </details>
                     )}
                   </div>
@@ -195,8 +189,8 @@ export function TrustsPage() {
       <CommandLine command={COMMANDS.listTrusts(projectId)} />
       {leaving && (
         <ActionDialog
-          title={TRUSTS_TEXT.removeTitle}
-          action={TRUSTS_TEXT.remove}
+          title="Remove this trust?"
+          action="Remove"
           isDangerous
           run={() =>
             dataOf(
@@ -206,14 +200,14 @@ export function TrustsPage() {
             )
           }
           onDone={() => {
-            announce(TRUSTS_TEXT.removed);
+            announce('The trust is removed.');
             refresh(trustsQuery(projectId));
           }}
           onClose={() => setLeaving(null)}
           command={COMMANDS.removeTrust(projectId, leaving.id)}
         >
           <p className="mono">{claimsOf(leaving)}</p>
-          <p>{TRUSTS_TEXT.removeHint}</p>
+          <p>Its workloads can no longer sign in, and their tokens end within 10 seconds.</p>
         </ActionDialog>
       )}
     </Page>

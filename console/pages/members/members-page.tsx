@@ -15,12 +15,20 @@ import { sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { TEXT } from '../../strings/common.ts';
 import { dateTime } from '../../strings/format.ts';
-import { MEMBERS_TEXT } from '../../strings/members.ts';
-import { ROLES_TEXT } from '../../strings/roles.ts';
-import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
 
-const INVITED_ROLES = ['viewer', 'operator', 'admin', 'owner'] as const;
-type InvitedRole = (typeof INVITED_ROLES)[number];
+const ROLES = [
+  ['viewer', 'Viewer'],
+  ['operator', 'Operator'],
+  ['admin', 'Admin'],
+  ['owner', 'Owner'],
+] as const;
+type Role = (typeof ROLES)[number][0];
+
+const roleOptions = ROLES.map(([role, name]) => (
+  <option key={role} value={role}>
+    {name}
+  </option>
+));
 
 const KEY = ['invitations'];
 
@@ -31,12 +39,12 @@ export function Invitations() {
     queryFn: () => everyRecord(gateway.all('/api/v1/invitations', {})),
   });
   const [email, setEmail] = useState('');
-  const [role, setRole] = useState<InvitedRole>('viewer');
+  const [role, setRole] = useState<Role>('viewer');
   const refresh = () => client.invalidateQueries({ queryKey: KEY });
   const invitation = useMutation({
     mutationFn: () => dataOf(api.POST('/api/v1/invitations', { body: { email, role } })),
     onSuccess: () => {
-      announce(MEMBERS_TEXT.invited(email));
+      announce(`An invitation was sent to ${email}.`);
       setEmail('');
       refresh();
     },
@@ -49,7 +57,7 @@ export function Invitations() {
   return (
     <section className="card" aria-labelledby="invitations">
       <header>
-        <h2 id="invitations">{MEMBERS_TEXT.invitations}</h2>
+        <h2 id="invitations">Invitations</h2>
       </header>
       <div className="body stack">
         <form
@@ -60,25 +68,17 @@ export function Invitations() {
           }}
         >
           <Field
-            label={SIGN_IN_TEXT.email}
+            label="E-mail address"
             type="email"
             value={email}
             onChange={(event) => setEmail(event.target.value)}
             required
           />
-          <SelectField
-            label={ROLES_TEXT.role}
-            value={role}
-            onChange={({ target }) => setRole(target.value as InvitedRole)}
-          >
-            {INVITED_ROLES.map((each) => (
-              <option key={each} value={each}>
-                {ROLES_TEXT[each]}
-              </option>
-            ))}
+          <SelectField label="Role" value={role} onChange={({ target }) => setRole(target.value as Role)}>
+            {roleOptions}
           </SelectField>
           <Button type="submit" look="primary" busy={invitation.isPending}>
-            {MEMBERS_TEXT.invite}
+            Invite
           </Button>
         </form>
         {invitation.isError && <ErrorNote error={invitation.error} />}
@@ -91,9 +91,9 @@ export function Invitations() {
                   <span className="grow">
                     {to} <span className="badge plain">{as}</span>
                   </span>
-                  <span className="quiet small">{MEMBERS_TEXT.until(dateTime(expires_at))}</span>
+                  <span className="quiet small">valid until {dateTime(expires_at)}</span>
                   <Button compact busy={revocation.isPending} onClick={() => revocation.mutate(id)}>
-                    {MEMBERS_TEXT.revoke}
+                    Revoke
                   </Button>
                 </li>
               ))}
@@ -106,8 +106,6 @@ export function Invitations() {
 }
 
 type Member = Schemas['Member'];
-type Role = 'owner' | 'admin' | 'operator' | 'viewer';
-const ROLES: readonly Role[] = ['owner', 'admin', 'operator', 'viewer'];
 
 export function MembersPage() {
   const members = useQuery(membersQuery());
@@ -117,18 +115,23 @@ export function MembersPage() {
   const change = useMutation({
     mutationFn: ({ id, role }: { id: string; role: Role }) =>
       dataOf(api.PATCH('/api/v1/members/{user_id}', { params: { path: { user_id: id } }, body: { role } })),
-    onSuccess: () => announce(MEMBERS_TEXT.changed),
+    onSuccess: () => announce('The role is changed.'),
     onSettled: () => refresh(membersQuery()),
   });
   const isManagedHere = me?.issuer === location.origin;
   return (
-    <Page title={TEXT.nav.members} about={MEMBERS_TEXT.about}>
-      {!isManagedHere && me && <Note>{MEMBERS_TEXT.managed(me.issuer)}</Note>}
+    <Page
+      title={TEXT.nav.members}
+      about="The people of your tenant. Owners and admins see all of its projects."
+    >
+      {!isManagedHere && me && (
+        <Note>The identity provider {me.issuer} manages its users. Change them there.</Note>
+      )}
       {change.isError && <ErrorNote error={change.error} />}
       <Loaded query={members}>
         {(all) => (
           <div className="card">
-            <ListTable columns={MEMBERS_TEXT.columns}>
+            <ListTable columns={['E-mail address', 'Role', 'Member since']}>
               {all.map((member) => {
                 const isFixed = member.issuer !== location.origin || member.id === me?.id;
                 return (
@@ -140,17 +143,13 @@ export function MembersPage() {
                       ) : (
                         <select
                           className="select"
-                          aria-label={MEMBERS_TEXT.roleOf(member.email)}
+                          aria-label={`Role of ${member.email}`}
                           value={member.role}
                           onChange={({ target }) =>
                             change.mutate({ id: member.id, role: target.value as Role })
                           }
                         >
-                          {ROLES.map((role) => (
-                            <option key={role} value={role}>
-                              {ROLES_TEXT[role]}
-                            </option>
-                          ))}
+                          {roleOptions}
                         </select>
                       )}
                     </td>
@@ -161,7 +160,7 @@ export function MembersPage() {
                           compact
                           look="bare"
                           icon="trash"
-                          aria-label={MEMBERS_TEXT.removeOf(member.email)}
+                          aria-label={`Remove ${member.email}`}
                           onClick={() => setLeaving(member)}
                         />
                       )}
@@ -176,19 +175,19 @@ export function MembersPage() {
       {isManagedHere && <Invitations />}
       {leaving && (
         <ActionDialog
-          title={MEMBERS_TEXT.removeOf(leaving.email)}
-          action={MEMBERS_TEXT.remove}
+          title={`Remove ${leaving.email}`}
+          action="Remove member"
           isDangerous
           run={() =>
             dataOf(api.DELETE('/api/v1/members/{user_id}', { params: { path: { user_id: leaving.id } } }))
           }
           onDone={() => {
-            announce(MEMBERS_TEXT.removed);
+            announce('The member is removed.');
             refresh(membersQuery());
           }}
           onClose={() => setLeaving(null)}
         >
-          <p>{MEMBERS_TEXT.removeHint}</p>
+          <p>The account is deleted, and its sessions end. What the member made stays.</p>
         </ActionDialog>
       )}
     </Page>

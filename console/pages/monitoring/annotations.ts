@@ -1,6 +1,5 @@
 import type { Schemas } from '../../../client/client.ts';
-import { BRANCH_TEXT } from '../../strings/branch.ts';
-import { MONITORING_TEXT } from '../../strings/monitoring.ts';
+import { blockText } from '../../strings/common.ts';
 
 /** What happened to a branch, as a line in its charts. */
 export interface Annotation {
@@ -33,14 +32,12 @@ export function annotationsOf({ branch, jobs, blocks }: Happened, start: number,
     ({ branch_id, metadata }) => branch_id === branch.id && metadata.reason !== OF_ONE_ADDRESS,
   );
   const events = [
-    [branch.created_at, MONITORING_TEXT.created],
-    ...resets.map(({ updated_at }) => [updated_at, MONITORING_TEXT.reset] as const),
-    ...begun.map(
-      ({ created_at, metadata }) => [created_at, BRANCH_TEXT.blocked(String(metadata.reason))] as const,
-    ),
+    [branch.created_at, 'Created'],
+    ...resets.map(({ updated_at }) => [updated_at, 'Reset'] as const),
+    ...begun.map(({ created_at, metadata }) => [created_at, blockText(String(metadata.reason))] as const),
   ] as const;
   const annotations = events.map(([at, label]) => ({ at: Math.min(Date.parse(at) / 1000, end), label }));
   if (branch.blocked !== null && begun.length === 0)
-    annotations.push({ at: end, label: BRANCH_TEXT.blocked(branch.blocked.reason) });
+    annotations.push({ at: end, label: blockText(branch.blocked.reason) });
   return annotations.filter(({ at }) => at >= start).sort((one, other) => one.at - other.at);
 }

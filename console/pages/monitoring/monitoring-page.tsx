@@ -13,8 +13,7 @@ import { useStore } from '../../data/store.ts';
 import { themeStore } from '../../data/theme.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
-import { dateTime, duration, secondsSince } from '../../strings/format.ts';
-import { MONITORING_TEXT } from '../../strings/monitoring.ts';
+import { dateTime, duration, plural, secondsSince } from '../../strings/format.ts';
 import { type Annotation, annotationsOf } from './annotations.ts';
 import { Chart } from './chart.tsx';
 import {
@@ -30,6 +29,24 @@ import {
 } from './metrics.ts';
 
 import './monitoring.css';
+
+const METRICS = {
+  active_connections: 'Active connections',
+  cpu_seconds: 'CPU',
+  total_connections: 'New connections',
+  transactions_committed: 'Commits',
+  transactions_rolled_back: 'Rollbacks',
+  rows_fetched: 'Rows read',
+  rows_inserted: 'Rows inserted',
+  rows_updated: 'Rows updated',
+  rows_deleted: 'Rows deleted',
+  cache_hit_ratio: 'Cache hits',
+  database_size_bytes: 'Size',
+  memory_bytes: 'Memory',
+  longest_query_seconds: 'Longest query',
+  connection_wait_seconds: 'Wait for a connection',
+  dead_tuple_ratio: 'Dead rows',
+} as const;
 
 interface Series {
   metric: string;
@@ -54,7 +71,7 @@ const beginningOf = (series: readonly Series[], end: number): number =>
 
 /** What the lines in the charts mean. */
 const Marks = ({ annotations }: { annotations: readonly Annotation[] }) => (
-  <ul className="row marks" aria-label={MONITORING_TEXT.marks}>
+  <ul className="row marks" aria-label="Marks in the charts">
     {annotations.map(({ at, label }) => (
       <li key={`${at} ${label}`}>
         {label} <time className="quiet">{dateTime(new Date(at * 1000).toISOString())}</time>
@@ -84,7 +101,7 @@ interface PanelProps {
 
 function Panel({ chart, points, compared, range, annotations }: PanelProps) {
   const last = points.at(-1);
-  const name = MONITORING_TEXT.metrics[chart.metric];
+  const name = METRICS[chart.metric];
   return (
     <figure className="card panel">
       <figcaption>
@@ -92,7 +109,9 @@ function Panel({ chart, points, compared, range, annotations }: PanelProps) {
         <b>{last ? chart.format(last.value) : '–'}</b>
       </figcaption>
       <p className="visually-hidden">
-        {last ? MONITORING_TEXT.described(points.length, chart.format(last.value)) : MONITORING_TEXT.nothing}
+        {last
+          ? `${plural(points.length, 'value')}, the last one is ${chart.format(last.value)}.`
+          : 'No values in this time.'}
       </p>
       <Chart
         points={points}
@@ -151,12 +170,12 @@ export function MonitoringPage() {
           {TEXT.nav.monitoring} <BranchName name={branch} />
         </>
       }
-      name={MONITORING_TEXT.name(branch)}
+      name={`Monitoring of ${branch}`}
       width="wide"
       actions={series.data && <Freshness observedAt={series.data.observed_at} stale={series.data.stale} />}
     >
       <div className="row monitoring-bar">
-        <div className="tabs" role="group" aria-label={MONITORING_TEXT.range}>
+        <div className="tabs" role="group" aria-label="Time range">
           {RANGE_NAMES.map((name) => (
             <button
               type="button"
@@ -170,13 +189,13 @@ export function MonitoringPage() {
         </div>
         {others.length > 0 && (
           <label className="row compare">
-            {MONITORING_TEXT.compare}
+            Compare with
             <select
               className="select"
               value={compare ?? ''}
               onChange={({ target }) => choose({ compare: target.value || undefined })}
             >
-              <option value="">{MONITORING_TEXT.compareNone}</option>
+              <option value="">nothing</option>
               {others.map(({ id, branch_name }) => (
                 <option key={id} value={branch_name}>
                   {branch_name}
@@ -216,7 +235,7 @@ export function MonitoringPage() {
               {isEmpty ? (
                 <div className="card">
                   <Empty icon="graph" title={TEXT.states.measuring}>
-                    <p>{MONITORING_TEXT.noneHint}</p>
+                    <p>A branch is measured every minute. Its first values appear here shortly.</p>
                   </Empty>
                 </div>
               ) : (

@@ -8,7 +8,6 @@ import { Field, SelectField } from '../../components/field.tsx';
 import { api } from '../../data/gateway.ts';
 import { type Branch, branchesQuery, type NetworkRule, rulesQuery } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
-import { RULES_TEXT } from '../../strings/rules.ts';
 import './network-rules.css';
 import { useParams } from '@tanstack/react-router';
 import { isInNetwork, isPlainAddress } from '../../../shared/cidr.ts';
@@ -22,6 +21,16 @@ import { mayChange, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { TEXT } from '../../strings/common.ts';
 import { dateTime, duration, secondsUntil } from '../../strings/format.ts';
+
+const LIVES = [
+  ['', 'No end'],
+  ['1h', '1 hour'],
+  ['8h', '8 hours'],
+  ['7d', '7 days'],
+  ['30d', '30 days'],
+] as const;
+const STATUSES = { applied: 'Applied', pending: 'Pending' } as const;
+const SOURCES = { manual: '', creator_ip: 'Address of the creator' } as Record<string, string>;
 
 const EVERY = '';
 const FOREVER = '';
@@ -51,7 +60,7 @@ export function AddRule({ projectId, branches }: { projectId: string; branches: 
         }),
       ),
     onSuccess: ({ status }) => {
-      announce(status === 'applied' ? RULES_TEXT.added : RULES_TEXT.addedPending);
+      announce(status === 'applied' ? 'The rule is in effect.' : TEXT.states.rulePending);
       setCidr('');
       setDescription('');
       client.invalidateQueries({ queryKey: rulesQuery(projectId).queryKey });
@@ -68,7 +77,7 @@ export function AddRule({ projectId, branches }: { projectId: string; branches: 
     >
       <div className="rule-form">
         <Field
-          label={RULES_TEXT.network}
+          label="Address or network"
           className="mono"
           placeholder="203.0.113.0/24"
           value={cidr}
@@ -76,12 +85,8 @@ export function AddRule({ projectId, branches }: { projectId: string; branches: 
           problem={problem}
           required
         />
-        <SelectField
-          label={RULES_TEXT.scope}
-          value={branchId}
-          onChange={(event) => setBranchId(event.target.value)}
-        >
-          <option value={EVERY}>{RULES_TEXT.everyBranch}</option>
+        <SelectField label="For" value={branchId} onChange={(event) => setBranchId(event.target.value)}>
+          <option value={EVERY}>Every branch</option>
           {branches.map(({ id, branch_name }) => (
             <option key={id} value={id}>
               {branch_name}
@@ -89,20 +94,20 @@ export function AddRule({ projectId, branches }: { projectId: string; branches: 
           ))}
         </SelectField>
         <Field
-          label={RULES_TEXT.description}
+          label="Description (optional)"
           value={description}
           maxLength={200}
           onChange={(event) => setDescription(event.target.value)}
         />
-        <SelectField label={RULES_TEXT.life} value={life} onChange={(event) => setLife(event.target.value)}>
-          {RULES_TEXT.lives.map(([value, label]) => (
+        <SelectField label="Ends after" value={life} onChange={(event) => setLife(event.target.value)}>
+          {LIVES.map(([value, label]) => (
             <option key={value} value={value}>
               {label}
             </option>
           ))}
         </SelectField>
         <Button type="submit" look="primary" icon="plus" busy={addition.isPending}>
-          {RULES_TEXT.add}
+          Add rule
         </Button>
       </div>
       {addition.isError && !problem && <ErrorNote error={addition.error} />}
@@ -129,8 +134,8 @@ interface RemoveProps {
 
 export const RemoveRuleDialog = ({ projectId, rule, branch, onClose }: RemoveProps) => (
   <ActionDialog
-    title={RULES_TEXT.removeTitle}
-    action={RULES_TEXT.remove}
+    title="Remove this rule?"
+    action="Remove rule"
     isDangerous
     run={() =>
       dataOf(
@@ -140,13 +145,19 @@ export const RemoveRuleDialog = ({ projectId, rule, branch, onClose }: RemovePro
       )
     }
     onDone={(pending) => {
-      announce(pending ? RULES_TEXT.removedPending : RULES_TEXT.removed);
+      announce(
+        pending
+          ? 'The rule stays in effect until the database host is connected again.'
+          : 'The rule is removed.',
+      );
       refresh(rulesQuery(projectId));
     }}
     onClose={onClose}
     command={COMMANDS.removeRule(projectId, rule.id)}
   >
-    <p>{RULES_TEXT.removeHint(rule.cidr, branch ?? RULES_TEXT.everyBranch)}</p>
+    <p>
+      {rule.cidr} can then no longer connect to: {branch ?? 'Every branch'}. Its sessions end.
+    </p>
   </ActionDialog>
 );
 
@@ -165,9 +176,9 @@ export function TestAddress({ rules, branches }: TestProps) {
   const reached = branches.filter(({ id }) => matching.some(({ branch_id }) => branch_id === id));
   return (
     <section className="card padded stack" aria-labelledby="test-address">
-      <h2 id="test-address">{RULES_TEXT.test}</h2>
+      <h2 id="test-address">Test an address</h2>
       <Field
-        label={RULES_TEXT.address}
+        label="Address"
         className="mono"
         placeholder="203.0.113.7"
         value={address}
@@ -175,16 +186,18 @@ export function TestAddress({ rules, branches }: TestProps) {
       />
       {wanted !== '' && (
         <div role="status">
-          {!isAddress && <Note>{RULES_TEXT.noAddress}</Note>}
-          {isAddress && matching.length === 0 && <Note tone="bad">{RULES_TEXT.reachesNone(wanted)}</Note>}
+          {!isAddress && <Note>Enter an IPv4 or IPv6 address.</Note>}
+          {isAddress && matching.length === 0 && (
+            <Note tone="bad">{wanted} cannot connect to any branch.</Note>
+          )}
           {everywhere.length > 0 && (
             <Note tone="good">
-              {RULES_TEXT.reachesAll(wanted, everywhere.map(({ cidr }) => cidr).join(', '))}
+              {wanted} can connect to every branch, by {everywhere.map(({ cidr }) => cidr).join(', ')}.
             </Note>
           )}
           {everywhere.length === 0 && reached.length > 0 && (
             <Note tone="good">
-              {RULES_TEXT.reachesSome(wanted, reached.map(({ branch_name }) => branch_name).join(', '))}
+              {wanted} can connect to {reached.map(({ branch_name }) => branch_name).join(', ')}.
             </Note>
           )}
         </div>
@@ -195,8 +208,8 @@ export function TestAddress({ rules, branches }: TestProps) {
 
 function End({ at }: { at: string | null }) {
   const now = useNow();
-  if (at === null) return <span className="quiet">{RULES_TEXT.stays}</span>;
-  return <span title={dateTime(at)}>{RULES_TEXT.ends(duration(secondsUntil(at, now)))}</span>;
+  if (at === null) return <span className="quiet">No end</span>;
+  return <span title={dateTime(at)}>in {duration(secondsUntil(at, now))}</span>;
 }
 
 export function NetworkRulesPage() {
@@ -208,7 +221,10 @@ export function NetworkRulesPage() {
   const [leaving, setLeaving] = useState<NetworkRule | null>(null);
   const nameOf = (id: string | null) => branches.find((branch) => branch.id === id)?.branch_name;
   return (
-    <Page title={TEXT.nav.rules} about={RULES_TEXT.about}>
+    <Page
+      title={TEXT.nav.rules}
+      about="Only these networks can connect to the databases. Without a rule, nobody can."
+    >
       {!mayEdit && <Note>{TEXT.states.readOnly}</Note>}
       {mayEdit && <AddRule projectId={projectId} branches={branches} />}
       <Loaded query={rules}>
@@ -216,30 +232,30 @@ export function NetworkRulesPage() {
           <>
             <div className="card">
               {all.length === 0 ? (
-                <Empty icon="shield" title={RULES_TEXT.none}>
-                  <p>{RULES_TEXT.noneHint}</p>
+                <Empty icon="shield" title="Nobody can connect">
+                  <p>Add the network of your office or of your application.</p>
                 </Empty>
               ) : (
-                <ListTable columns={RULES_TEXT.columns}>
+                <ListTable columns={['Network', 'For', 'State', 'Description', 'Ends']}>
                   {all.map((rule) => (
                     <tr key={rule.id}>
                       <td className="mono">{rule.cidr}</td>
                       <td>
                         {rule.branch_id === null ? (
-                          RULES_TEXT.everyBranch
+                          'Every branch'
                         ) : (
                           <BranchName name={nameOf(rule.branch_id) ?? rule.branch_id} />
                         )}
                       </td>
                       <td>
                         <span className={rule.status === 'applied' ? 'badge good' : 'badge warn busy'}>
-                          {RULES_TEXT.statuses[rule.status]}
+                          {STATUSES[rule.status]}
                         </span>
                       </td>
                       <td>
                         <div>
-                          <div>{rule.description ?? RULES_TEXT.sources[rule.source]}</div>
-                          <div className="small quiet">{RULES_TEXT.addedOn(dateTime(rule.created_at))}</div>
+                          <div>{rule.description ?? SOURCES[rule.source]}</div>
+                          <div className="small quiet">Added {dateTime(rule.created_at)}</div>
                         </div>
                       </td>
                       <td className="nowrap">
@@ -251,7 +267,7 @@ export function NetworkRulesPage() {
                             compact
                             look="bare"
                             icon="trash"
-                            aria-label={RULES_TEXT.removeOf(rule.cidr)}
+                            aria-label={`Remove ${rule.cidr}`}
                             onClick={() => setLeaving(rule)}
                           />
                         )}

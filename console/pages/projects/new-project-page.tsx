@@ -11,8 +11,6 @@ import { gateway } from '../../data/gateway.ts';
 import { AT_ONCE, type Job } from '../../data/resources.ts';
 
 import { COMMANDS } from '../../strings/commands.ts';
-import { TEXT } from '../../strings/common.ts';
-import { PROJECTS_TEXT } from '../../strings/projects.ts';
 
 const DEFAULT_QUOTA_GIB = 0.25;
 
@@ -32,14 +30,18 @@ export function NewProjectPage() {
     },
     onSuccess: (project) => {
       client.invalidateQueries({ queryKey: ['projects'] });
-      announce(PROJECTS_TEXT.created(project.name));
+      announce(`${project.name} is ready.`);
       navigate({ to: '/projects/$projectId', params: { projectId: project.id } });
     },
   });
   const problemOf = (path: string) =>
     detailsOf(creation.error).find((detail) => detail.path === path)?.message;
   return (
-    <Page title={PROJECTS_TEXT.create} about={PROJECTS_TEXT.createAbout} width="narrow">
+    <Page
+      title="New project"
+      about="Creates the database main. It accepts no connections until you add a network rule."
+      width="narrow"
+    >
       <form
         className="card padded stack"
         onSubmit={(event) => {
@@ -49,7 +51,7 @@ export function NewProjectPage() {
         }}
       >
         <Field
-          label={PROJECTS_TEXT.name}
+          label="Name"
           value={name}
           onChange={(event) => setName(event.target.value)}
           problem={problemOf('name')}
@@ -57,15 +59,15 @@ export function NewProjectPage() {
           autoFocus
         />
         <Field
-          label={PROJECTS_TEXT.appKey}
-          hint={PROJECTS_TEXT.appKeyHint}
+          label="App key (optional)"
+          hint="Part of every database name. Default: made from the name."
           className="mono"
           value={appKey}
           onChange={(event) => setAppKey(event.target.value)}
           problem={problemOf('app_key')}
         />
         <Field
-          label={PROJECTS_TEXT.env}
+          label="Environment"
           className="mono"
           value={env}
           onChange={(event) => setEnv(event.target.value)}
@@ -73,8 +75,8 @@ export function NewProjectPage() {
           required
         />
         <Field
-          label={PROJECTS_TEXT.quota}
-          hint={PROJECTS_TEXT.quotaHint}
+          label="Storage quota in GiB"
+          hint="Shared by all branches of the project."
           type="number"
           min="0.001"
           step="any"
@@ -87,10 +89,10 @@ export function NewProjectPage() {
         {creation.isPending && <JobSteps job={job} />}
         <div className="row">
           <Button type="submit" look="primary" busy={creation.isPending}>
-            {PROJECTS_TEXT.create}
+            New project
           </Button>
           <Link to="/" className="button bare">
-            {TEXT.actions.cancel}
+            Cancel
           </Link>
         </div>
       </form>

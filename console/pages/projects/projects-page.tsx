@@ -7,13 +7,15 @@ import { Page } from '../../components/page.tsx';
 import { type Project, projectsQuery } from '../../data/resources.ts';
 import { mayChange, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
-import { BRANCHES_TEXT } from '../../strings/branches.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { bytes, gib } from '../../strings/format.ts';
-import { PROJECTS_TEXT } from '../../strings/projects.ts';
-import { STORAGE_TEXT } from '../../strings/storage.ts';
 import './projects.css';
+
+const BADGES = { warning: 'Storage low', write_blocked: 'Write-blocked', closed: 'Closed' } as Record<
+  string,
+  string
+>;
 
 const TONES: Record<string, string> = {
   active: 'good',
@@ -25,7 +27,7 @@ const TONES: Record<string, string> = {
 export function ProjectStatus({ project }: { project: Project }) {
   if (project.status === 'active' && project.storage_state !== 'normal') {
     const tone = project.storage_state === 'warning' ? 'warn' : 'bad';
-    return <span className={`badge ${tone}`}>{STORAGE_TEXT.badges[project.storage_state]}</span>;
+    return <span className={`badge ${tone}`}>{BADGES[project.storage_state]}</span>;
   }
   return <span className={`badge ${TONES[project.status] ?? ''}`}>{project.status}</span>;
 }
@@ -42,13 +44,13 @@ const ProjectCard = ({ project }: { project: Project }) => (
       </span>
       <dl className="project-facts">
         <div>
-          <dt>{BRANCHES_TEXT.slots}</dt>
+          <dt>Branches</dt>
           <dd>
             {project.branch_count} <span className="quiet">/ {project.branch_limit}</span>
           </dd>
         </div>
         <div>
-          <dt>{BRANCHES_TEXT.storage}</dt>
+          <dt>Storage</dt>
           <dd>
             {bytes(project.storage_used_bytes)}{' '}
             <span className="quiet">/ {gib(project.storage_quota_gib)}</span>
@@ -65,17 +67,25 @@ export function ProjectsPage() {
   const mayCreate = session.state === 'signed_in' && mayChange(session.me);
   const create = mayCreate && (
     <Link to="/new" className="button primary">
-      <Icon name="plus" /> {PROJECTS_TEXT.create}
+      <Icon name="plus" /> New project
     </Link>
   );
   return (
-    <Page title={TEXT.nav.projects} about={PROJECTS_TEXT.about} actions={create}>
+    <Page
+      title={TEXT.nav.projects}
+      about="Each project has a main database and the branches that are cloned from it."
+      actions={create}
+    >
       <Loaded query={projects}>
         {(all) =>
           all.length === 0 ? (
             <div className="card">
-              <Empty icon="database" title={PROJECTS_TEXT.none}>
-                <p>{mayCreate ? PROJECTS_TEXT.noneHint : PROJECTS_TEXT.noneShared}</p>
+              <Empty icon="database" title="No projects yet">
+                <p>
+                  {mayCreate
+                    ? 'Create one to get its main database, then branch it.'
+                    : 'Projects that somebody shares with you appear here.'}
+                </p>
                 {create}
               </Empty>
             </div>

@@ -14,11 +14,8 @@ import { type Project, projectQuery, projectsQuery, usageQuery } from '../../dat
 import { mayChange, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 
-import { BRANCHES_TEXT } from '../../strings/branches.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
-import { PROJECTS_TEXT } from '../../strings/projects.ts';
-import { SETTINGS_TEXT } from '../../strings/settings.ts';
 
 function ChangeForm({ project }: { project: Project }) {
   const [name, setName] = useState(project.name);
@@ -32,7 +29,7 @@ function ChangeForm({ project }: { project: Project }) {
         }),
       ),
     onSuccess: (changed) => {
-      announce(SETTINGS_TEXT.saved);
+      announce('The project is changed.');
       queryClient.setQueryData(projectQuery(project.id).queryKey, changed);
       refresh(usageQuery(project.id), projectsQuery());
     },
@@ -45,15 +42,10 @@ function ChangeForm({ project }: { project: Project }) {
         if (!change.isPending) change.mutate();
       }}
     >
+      <Field label="Name" value={name} onChange={(event) => setName(event.target.value)} required />
       <Field
-        label={PROJECTS_TEXT.name}
-        value={name}
-        onChange={(event) => setName(event.target.value)}
-        required
-      />
-      <Field
-        label={PROJECTS_TEXT.quota}
-        hint={PROJECTS_TEXT.quotaHint}
+        label="Storage quota in GiB"
+        hint="Shared by all branches of the project."
         type="number"
         min="0.001"
         step="any"
@@ -64,7 +56,7 @@ function ChangeForm({ project }: { project: Project }) {
       {change.isError && <ErrorNote error={change.error} />}
       <div>
         <Button type="submit" look="primary" busy={change.isPending}>
-          {TEXT.actions.save}
+          Save
         </Button>
       </div>
       <CommandLine command={COMMANDS.updateProject(project.id, name, quota)} />
@@ -76,22 +68,22 @@ function DeleteProject({ project, onClose }: { project: Project; onClose: () => 
   const navigate = useNavigate();
   return (
     <ActionDialog
-      title={SETTINGS_TEXT.deleteTitle(project.name)}
-      action={SETTINGS_TEXT.delete}
+      title={`Delete ${project.name}?`}
+      action="Delete project"
       isDangerous
       typed={[project.name]}
       run={() =>
         dataOf(api.DELETE('/api/v1/projects/{project_id}', { params: { path: { project_id: project.id } } }))
       }
       onDone={async () => {
-        announce(SETTINGS_TEXT.deleted(project.name));
+        announce(`${project.name} is being deleted.`);
         await navigate({ to: '/' });
         refresh(projectsQuery());
       }}
       onClose={onClose}
       command={COMMANDS.deleteProject(project.id)}
     >
-      <Note tone="bad">{SETTINGS_TEXT.deleteHint}</Note>
+      <Note tone="bad">All databases of the project are dropped, main included. This cannot be undone.</Note>
     </ActionDialog>
   );
 }
@@ -110,28 +102,30 @@ export function SettingsPage() {
             {mayEdit ? <ChangeForm key={data.id} project={data} /> : <Note>{TEXT.states.readOnly}</Note>}
             <dl className="card padded facts">
               <div>
-                <dt>{SETTINGS_TEXT.id}</dt>
+                <dt>Project ID</dt>
                 <dd className="mono small">{data.id}</dd>
               </div>
               <div>
-                <dt>{SETTINGS_TEXT.database}</dt>
+                <dt>Main database</dt>
                 <dd className="mono small">
                   db_{data.app_key}_{data.env}
                 </dd>
               </div>
               <div>
-                <dt>{BRANCHES_TEXT.host}</dt>
+                <dt>Database host</dt>
                 <dd className="mono small">{data.host}</dd>
               </div>
             </dl>
             {mayEdit && (
               <section className="card padded row" aria-labelledby="danger">
                 <div className="grow">
-                  <h2 id="danger">{SETTINGS_TEXT.delete}</h2>
-                  <p className="quiet">{SETTINGS_TEXT.deleteHint}</p>
+                  <h2 id="danger">Delete project</h2>
+                  <p className="quiet">
+                    All databases of the project are dropped, main included. This cannot be undone.
+                  </p>
                 </div>
                 <Button look="danger" icon="trash" onClick={() => setDeleting(true)}>
-                  {SETTINGS_TEXT.delete}
+                  Delete project
                 </Button>
               </section>
             )}

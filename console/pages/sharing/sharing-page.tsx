@@ -16,11 +16,13 @@ import { membersQuery, projectMembersQuery } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { dateTime } from '../../strings/format.ts';
-import { SHARING_TEXT } from '../../strings/sharing.ts';
 
 type Sharer = Schemas['ProjectMember'];
 type Role = Sharer['role'];
-const ROLES: readonly Role[] = ['viewer', 'operator'];
+const ROLES = [
+  ['viewer', 'Look'],
+  ['operator', 'Change'],
+] as const;
 /** Roles of the tenant with which a member sees every project. */
 const SEE_ALL: readonly string[] = ['owner', 'admin'];
 
@@ -32,9 +34,9 @@ const share = (projectId: string, userId: string, role: Role) =>
     }),
   );
 
-const roleOptions = ROLES.map((role) => (
+const roleOptions = ROLES.map(([role, label]) => (
   <option key={role} value={role}>
-    {SHARING_TEXT.roles[role]}
+    {label}
   </option>
 ));
 
@@ -48,12 +50,13 @@ function ShareForm({ projectId, shared }: { projectId: string; shared: readonly 
   const sharing = useMutation({
     mutationFn: () => share(projectId, userId, role),
     onSuccess: ({ email }) => {
-      announce(SHARING_TEXT.shared(email));
+      announce(`The project is shared with ${email}.`);
       setUserId('');
       refresh(projectMembersQuery(projectId));
     },
   });
-  if (members.data && others.length === 0) return <Note>{SHARING_TEXT.nobody}</Note>;
+  if (members.data && others.length === 0)
+    return <Note>All members of the tenant have access already. Invite people on the page Members.</Note>;
   return (
     <form
       className="card padded stack"
@@ -64,27 +67,23 @@ function ShareForm({ projectId, shared }: { projectId: string; shared: readonly 
     >
       <div className="row form-row">
         <SelectField
-          label={SHARING_TEXT.member}
+          label="Member"
           value={userId}
           onChange={({ target }) => setUserId(target.value)}
           required
         >
-          <option value="">{SHARING_TEXT.choose}</option>
+          <option value="">Choose a member</option>
           {others.map(({ id, email }) => (
             <option key={id} value={id}>
               {email}
             </option>
           ))}
         </SelectField>
-        <SelectField
-          label={SHARING_TEXT.role}
-          value={role}
-          onChange={({ target }) => setRole(target.value as Role)}
-        >
+        <SelectField label="May" value={role} onChange={({ target }) => setRole(target.value as Role)}>
           {roleOptions}
         </SelectField>
         <Button type="submit" look="primary" busy={sharing.isPending}>
-          {SHARING_TEXT.add}
+          Share
         </Button>
       </div>
       {sharing.isError && <ErrorNote error={sharing.error} />}
@@ -98,11 +97,15 @@ export function SharingPage() {
   const [leaving, setLeaving] = useState<Sharer | null>(null);
   const change = useMutation({
     mutationFn: ({ id, role }: { id: string; role: Role }) => share(projectId, id, role),
-    onSuccess: ({ email }) => announce(SHARING_TEXT.shared(email)),
+    onSuccess: ({ email }) => announce(`The project is shared with ${email}.`),
     onSettled: () => refresh(projectMembersQuery(projectId)),
   });
   return (
-    <Page title={TEXT.nav.sharing} about={SHARING_TEXT.about} width="narrow">
+    <Page
+      title={TEXT.nav.sharing}
+      about="Owners and admins of the tenant see every project. Share this one with other members."
+      width="narrow"
+    >
       <Loaded query={shared}>
         {(all) => (
           <>
@@ -110,18 +113,18 @@ export function SharingPage() {
             {change.isError && <ErrorNote error={change.error} />}
             <div className="card">
               {all.length === 0 ? (
-                <Empty icon="people" title={SHARING_TEXT.none}>
-                  <p>{SHARING_TEXT.noneHint}</p>
+                <Empty icon="people" title="Not shared">
+                  <p>Its creator and the owners and admins of the tenant have access.</p>
                 </Empty>
               ) : (
-                <ListTable columns={SHARING_TEXT.columns}>
+                <ListTable columns={['E-mail address', 'May', 'Since']}>
                   {all.map((sharer) => (
                     <tr key={sharer.user_id}>
                       <td>{sharer.email}</td>
                       <td>
                         <select
                           className="select"
-                          aria-label={SHARING_TEXT.roleOf(sharer.email)}
+                          aria-label={`Role of ${sharer.email}`}
                           value={sharer.role}
                           onChange={({ target }) =>
                             change.mutate({ id: sharer.user_id, role: target.value as Role })
@@ -136,7 +139,7 @@ export function SharingPage() {
                           compact
                           look="bare"
                           icon="trash"
-                          aria-label={SHARING_TEXT.removeOf(sharer.email)}
+                          aria-label={`Stop sharing with ${sharer.email}`}
                           onClick={() => setLeaving(sharer)}
                         />
                       </td>
@@ -151,8 +154,8 @@ export function SharingPage() {
       <CommandLine command={COMMANDS.listProjectMembers(projectId)} />
       {leaving && (
         <ActionDialog
-          title={SHARING_TEXT.removeOf(leaving.email)}
-          action={SHARING_TEXT.remove}
+          title={`Stop sharing with ${leaving.email}`}
+          action="Stop sharing"
           isDangerous
           run={() =>
             dataOf(
@@ -162,12 +165,15 @@ export function SharingPage() {
             )
           }
           onDone={() => {
-            announce(SHARING_TEXT.removed(leaving.email));
+            announce(`The project is no longer shared with ${leaving.email}.`);
             refresh(projectMembersQuery(projectId));
           }}
           onClose={() => setLeaving(null)}
         >
-          <p>{SHARING_TEXT.removeHint}</p>
+          <p>
+            Passwords and network access that the member knows stay. Remove network rules and rotate passwords
+            to end them.
+          </p>
         </ActionDialog>
       )}
     </Page>

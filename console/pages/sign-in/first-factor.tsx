@@ -1,6 +1,5 @@
 import { useSearch } from '@tanstack/react-router';
 import { Field } from '../../components/field.tsx';
-import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
 import { BackToSignIn, CodeField, NewPasswordField, StepForm, Way } from './form.tsx';
 import { nextStep, type Step, signIn } from './steps.ts';
 
@@ -9,50 +8,44 @@ interface FormProps {
 }
 
 const EmailField = () => (
-  <Field label={SIGN_IN_TEXT.email} name="email" type="email" autoComplete="username" required autoFocus />
+  <Field label="E-mail address" name="email" type="email" autoComplete="username" required autoFocus />
 );
 
 export const PasswordForm = ({ go }: FormProps) => (
   <StepForm
     go={go}
-    action={SIGN_IN_TEXT.signIn}
+    action="Sign in"
     submit={async (value) => nextStep(await signIn.password(value('email'), value('password')))}
     more={
       <>
         <Way go={go} to={{ name: 'mail' }}>
-          {SIGN_IN_TEXT.withCode}
+          Sign in with a code
         </Way>
         <Way go={go} to={{ name: 'reset_start' }}>
-          {SIGN_IN_TEXT.forgotten}
+          Forgot password?
         </Way>
         <Way go={go} to={{ name: 'sign_up' }}>
-          {SIGN_IN_TEXT.signUp}
+          Create an account
         </Way>
       </>
     }
   >
     <EmailField />
-    <Field
-      label={SIGN_IN_TEXT.password}
-      name="password"
-      type="password"
-      autoComplete="current-password"
-      required
-    />
+    <Field label="Password" name="password" type="password" autoComplete="current-password" required />
   </StepForm>
 );
 
 export const MailForm = ({ go }: FormProps) => (
   <StepForm
     go={go}
-    action={SIGN_IN_TEXT.sendCode}
+    action="Send a code"
     more={<BackToSignIn go={go} />}
     submit={async (value) => {
       const email = value('email');
       return { name: 'code', email, challengeId: (await signIn.startMail(email)).challenge_id };
     }}
   >
-    <p className="quiet">{SIGN_IN_TEXT.mailHint}</p>
+    <p className="quiet">We mail a code to your address. It expires in 10 minutes.</p>
     <EmailField />
   </StepForm>
 );
@@ -60,7 +53,7 @@ export const MailForm = ({ go }: FormProps) => (
 export const SignUpForm = ({ go }: FormProps) => (
   <StepForm
     go={go}
-    action={SIGN_IN_TEXT.signUp}
+    action="Create an account"
     more={<BackToSignIn go={go} />}
     submit={async (value) => {
       const email = value('email');
@@ -68,8 +61,8 @@ export const SignUpForm = ({ go }: FormProps) => (
       return { name: 'code', email, challengeId: verification.challenge_id };
     }}
   >
-    <Field label={SIGN_IN_TEXT.name} name="name" autoComplete="name" maxLength={100} required autoFocus />
-    <Field label={SIGN_IN_TEXT.email} name="email" type="email" autoComplete="username" required />
+    <Field label="Your name" name="name" autoComplete="name" maxLength={100} required autoFocus />
+    <Field label="E-mail address" name="email" type="email" autoComplete="username" required />
     <NewPasswordField />
   </StepForm>
 );
@@ -77,14 +70,14 @@ export const SignUpForm = ({ go }: FormProps) => (
 export const ResetStartForm = ({ go }: FormProps) => (
   <StepForm
     go={go}
-    action={SIGN_IN_TEXT.sendCode}
+    action="Send a code"
     more={<BackToSignIn go={go} />}
     submit={async (value) => {
       const email = value('email');
       return { name: 'reset', email, challengeId: (await signIn.startReset(email)).challenge_id };
     }}
   >
-    <p className="quiet">{SIGN_IN_TEXT.resetHint}</p>
+    <p className="quiet">We mail a code with which you set a new password. All your sessions end.</p>
     <EmailField />
   </StepForm>
 );
@@ -94,7 +87,7 @@ export function InvitationForm({ go }: FormProps) {
   return (
     <StepForm
       go={go}
-      action={SIGN_IN_TEXT.join}
+      action="Join"
       more={<BackToSignIn go={go} />}
       submit={async (value) => {
         const body = {
@@ -107,15 +100,9 @@ export function InvitationForm({ go }: FormProps) {
         return nextStep(await signIn.accept(body));
       }}
     >
-      <Field
-        label={SIGN_IN_TEXT.invitation}
-        name="invitation_id"
-        defaultValue={invitation}
-        className="mono"
-        required
-      />
-      <Field label={SIGN_IN_TEXT.email} name="email" type="email" autoComplete="username" required />
-      <Field label={SIGN_IN_TEXT.name} name="name" autoComplete="name" maxLength={100} required />
+      <Field label="Invitation" name="invitation_id" defaultValue={invitation} className="mono" required />
+      <Field label="E-mail address" name="email" type="email" autoComplete="username" required />
+      <Field label="Your name" name="name" autoComplete="name" maxLength={100} required />
       <NewPasswordField />
       <CodeField />
     </StepForm>
@@ -130,11 +117,14 @@ interface MailedProps<Name extends Step['name']> {
 export const CodeForm = ({ step, go }: MailedProps<'code'>) => (
   <StepForm
     go={go}
-    action={SIGN_IN_TEXT.continue}
+    action="Continue"
     submit={async (value) => nextStep(await signIn.code(step.email, step.challengeId, value('code')))}
     more={<BackToSignIn go={go} />}
   >
-    <p className="quiet">{SIGN_IN_TEXT.codeSent(step.email)}</p>
+    <p className="quiet">
+      If {step.email} can be used here, a mail with a code of six digits is on its way. It expires in 10
+      minutes.
+    </p>
     <CodeField />
   </StepForm>
 );
@@ -142,7 +132,7 @@ export const CodeForm = ({ step, go }: MailedProps<'code'>) => (
 export const ResetForm = ({ step, go }: MailedProps<'reset'>) => (
   <StepForm
     go={go}
-    action={SIGN_IN_TEXT.setPassword}
+    action="Set the password"
     submit={async (value) => {
       const { email, challengeId: challenge_id } = step;
       await signIn.reset({ email, challenge_id, code: value('code'), new_password: value('password') });
@@ -150,8 +140,11 @@ export const ResetForm = ({ step, go }: MailedProps<'reset'>) => (
     }}
     more={<BackToSignIn go={go} />}
   >
-    <p className="quiet">{SIGN_IN_TEXT.codeSent(step.email)}</p>
+    <p className="quiet">
+      If {step.email} can be used here, a mail with a code of six digits is on its way. It expires in 10
+      minutes.
+    </p>
     <CodeField />
-    <NewPasswordField label={SIGN_IN_TEXT.newPassword} />
+    <NewPasswordField label="New password" />
   </StepForm>
 );

@@ -3,7 +3,6 @@ import type { ReactNode } from 'react';
 import { Button } from '../../components/button.tsx';
 import { ErrorNote } from '../../components/feedback.tsx';
 import { Field } from '../../components/field.tsx';
-import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
 import type { Step } from './steps.ts';
 
 interface StepFormProps {
@@ -51,14 +50,14 @@ export const Way = ({ to, go, children }: { to: Step; go: (step: Step) => void; 
 
 export const BackToSignIn = ({ go }: { go: (step: Step) => void }) => (
   <Way go={go} to={{ name: 'password' }}>
-    {SIGN_IN_TEXT.back}
+    Back to the sign-in
   </Way>
 );
 
-export const NewPasswordField = ({ label = SIGN_IN_TEXT.password }: { label?: string }) => (
+export const NewPasswordField = ({ label = 'Password' }: { label?: string }) => (
   <Field
     label={label}
-    hint={SIGN_IN_TEXT.passwordHint}
+    hint="At least 8 characters."
     name="password"
     type="password"
     autoComplete="new-password"
@@ -67,7 +66,7 @@ export const NewPasswordField = ({ label = SIGN_IN_TEXT.password }: { label?: st
   />
 );
 
-export const CodeField = ({ label = SIGN_IN_TEXT.code }: { label?: string }) => (
+export const CodeField = ({ label = 'Code' }: { label?: string }) => (
   <Field
     label={label}
     className="code"
@@ -76,7 +75,7 @@ export const CodeField = ({ label = SIGN_IN_TEXT.code }: { label?: string }) => 
     autoComplete="one-time-code"
     pattern="[0-9]{6}"
     maxLength={6}
-    title={SIGN_IN_TEXT.codeForm}
+    title="Six digits"
     required
     autoFocus
   />

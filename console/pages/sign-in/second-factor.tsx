@@ -5,9 +5,13 @@ import { Button } from '../../components/button.tsx';
 import { CopyButton } from '../../components/copy.tsx';
 import { ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
 import { Check, Choice, Field } from '../../components/field.tsx';
-import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
 import { CodeField, StepForm, Way } from './form.tsx';
 import { nextStep, type Step, signIn } from './steps.ts';
+
+const FACTOR_HINTS = {
+  totp: 'Enter the code that your authenticator app shows.',
+  email: 'A code was mailed to your address.',
+} as const;
 
 interface Props<Name extends Step['name']> {
   step: Extract<Step, { name: Name }>;
@@ -31,19 +35,19 @@ export function SecondFactorForm({ step, go, verify }: SecondFactorProps) {
   return (
     <StepForm
       go={go}
-      action={SIGN_IN_TEXT.continue}
+      action="Continue"
       submit={async (value) =>
         verify ? verify(value('code')) : nextStep(await signIn.verify(preAuth, value('code')))
       }
       more={
         !verify && (
           <Way go={go} to={{ name: 'recover', preAuth, method }}>
-            {SIGN_IN_TEXT.lostFactor}
+            Lost your second factor?
           </Way>
         )
       }
     >
-      <p className="quiet">{SIGN_IN_TEXT.factorHints[method]}</p>
+      <p className="quiet">{FACTOR_HINTS[method]}</p>
       <CodeField />
     </StepForm>
   );
@@ -52,18 +56,18 @@ export function SecondFactorForm({ step, go, verify }: SecondFactorProps) {
 export const RecoverForm = ({ step, go }: Props<'recover'>) => (
   <StepForm
     go={go}
-    action={SIGN_IN_TEXT.continue}
+    action="Continue"
     submit={async (value) =>
       nextStep(await signIn.recover(step.preAuth, value('code'), value('remove') === 'on'))
     }
     more={
       <Way go={go} to={{ ...step, name: 'second_factor' }}>
-        {SIGN_IN_TEXT.back}
+        Back to the sign-in
       </Way>
     }
   >
     <Field
-      label={SIGN_IN_TEXT.recoveryCode}
+      label="Recovery code"
       name="code"
       className="mono"
       autoComplete="off"
@@ -71,7 +75,7 @@ export const RecoverForm = ({ step, go }: Props<'recover'>) => (
       required
       autoFocus
     />
-    <Check name="remove" label={SIGN_IN_TEXT.removeFactor} />
+    <Check name="remove" label="The factor is lost. Remove it, so that I can set up another one." />
   </StepForm>
 );
 
@@ -79,7 +83,9 @@ export function RecoveryCodes({ codes, go }: { codes: string[]; go: (step: Step)
   const text = codes.join('\n');
   return (
     <div className="stack">
-      <Note tone="warn">{SIGN_IN_TEXT.recoveryHint}</Note>
+      <Note tone="warn">
+        Each code signs in once if you lose your second factor. They are not shown again.
+      </Note>
       <div className="codes">
         <ul>
           {codes.map((code) => (
@@ -88,10 +94,10 @@ export function RecoveryCodes({ codes, go }: { codes: string[]; go: (step: Step)
             </li>
           ))}
         </ul>
-        <CopyButton text={text} label={SIGN_IN_TEXT.copyCodes} />
+        <CopyButton text={text} label="Copy all codes" />
       </div>
       <Button look="primary" className="wide" autoFocus onClick={() => go({ name: 'done' })}>
-        {SIGN_IN_TEXT.storedCodes}
+        I have stored them
       </Button>
     </div>
   );
@@ -130,8 +136,8 @@ function QrCode({ text, label }: { text: string; label: string }) {
 }
 
 const METHODS = [
-  ['totp', SIGN_IN_TEXT.methods.totp],
-  ['email', SIGN_IN_TEXT.methods.email],
+  ['totp', 'Authenticator app'],
+  ['email', 'Mailed codes'],
 ] as const;
 
 /** The secret for an authenticator app, as a picture and as text. */
@@ -146,12 +152,12 @@ function AppSecret({ preAuth }: { preAuth: string }) {
     <Loaded query={secret}>
       {({ secret, totp_uri }) => (
         <div className="app-secret">
-          <QrCode text={totp_uri} label={SIGN_IN_TEXT.qr} />
+          <QrCode text={totp_uri} label="QR code for the authenticator app" />
           <div className="grow">
-            <p>{SIGN_IN_TEXT.scan}</p>
+            <p>Scan the picture with your authenticator app, or enter the secret.</p>
             <p className="row secret">
               <code>{secret.match(/.{1,4}/g)?.join(' ')}</code>
-              <CopyButton text={secret} label={SIGN_IN_TEXT.copySecret} />
+              <CopyButton text={secret} label="Copy the secret" />
             </p>
           </div>
         </div>
@@ -173,29 +179,29 @@ export function SetUp({ preAuth, go }: { preAuth: string; go: (step: Step) => vo
   };
   return (
     <div className="stack">
-      <p className="quiet">{SIGN_IN_TEXT.setUpHint}</p>
-      <Choice legend={SIGN_IN_TEXT.method} name="method" options={METHODS} value={method} onChange={choose} />
+      <p className="quiet">A second factor keeps others out even if they know your password.</p>
+      <Choice legend="Second factor" name="method" options={METHODS} value={method} onChange={choose} />
       {method === 'totp' ? (
         <AppSecret preAuth={preAuth} />
       ) : (
-        <p role="status">{mail.isSuccess ? SIGN_IN_TEXT.mailSent : SIGN_IN_TEXT.mailing}</p>
+        <p role="status">{mail.isSuccess ? 'A code was mailed to your address.' : 'Sending a code'}</p>
       )}
       {mail.isError && <ErrorNote error={mail.error} />}
       {skip.isError && <ErrorNote error={skip.error} />}
       <StepForm
         go={go}
-        action={SIGN_IN_TEXT.enrol}
+        action="Turn on"
         submit={async (value) => {
           const { recovery_codes: codes } = await signIn.enrol(preAuth, value('code'));
           return { name: 'recovery_codes', codes };
         }}
         more={
           <Button look="bare" compact busy={skip.isPending} onClick={() => skip.mutate()}>
-            {SIGN_IN_TEXT.skip}
+            Not now
           </Button>
         }
       >
-        <CodeField label={SIGN_IN_TEXT.firstCode} />
+        <CodeField label="Code to confirm" />
       </StepForm>
     </div>
   );

@@ -5,7 +5,6 @@ import { Logo } from '../../components/icon.tsx';
 import { enterWithCookie, restoreSession, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { TEXT } from '../../strings/common.ts';
-import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
 import {
   CodeForm,
   InvitationForm,
@@ -18,7 +17,7 @@ import {
 
 import { RecoverForm, RecoveryCodes, SecondFactorForm, SetUp } from './second-factor.tsx';
 
-import type { Step, StepName } from './steps.ts';
+import { type Step, type StepName, TITLES } from './steps.ts';
 import './sign-in.css';
 
 /** The three stages of a sign-in, and the steps that belong to each. */
@@ -61,7 +60,7 @@ function StepForm({ step, go }: { step: Step; go: (step: Step) => void }) {
     case 'recovery_codes':
       return <RecoveryCodes codes={step.codes} go={go} />;
     case 'done':
-      return <p role="status">{SIGN_IN_TEXT.entering}</p>;
+      return <p role="status">One moment</p>;
   }
 }
 
@@ -78,7 +77,7 @@ export function SignInPage() {
   const returnTo = ownPath(search.return_to);
 
   useEffect(() => {
-    document.title = `${SIGN_IN_TEXT.titles[step.name]} · ${TEXT.name}`;
+    document.title = `${TITLES[step.name]} · ${TEXT.name}`;
   }, [step.name]);
   useEffect(() => {
     restoreSession().catch(setError);
@@ -98,8 +97,8 @@ export function SignInPage() {
           <Logo />
           <span>{TEXT.name}</span>
         </div>
-        <ol className="stages" aria-label={SIGN_IN_TEXT.stagesLabel}>
-          {SIGN_IN_TEXT.stages.map((label, index) => (
+        <ol className="stages" aria-label="Steps of the sign-in">
+          {['Identify', 'Confirm', 'Done'].map((label, index) => (
             <li
               key={label}
               {...(index === stage && { 'aria-current': 'step' as const })}
@@ -109,29 +108,33 @@ export function SignInPage() {
             </li>
           ))}
         </ol>
-        <h1>{SIGN_IN_TEXT.titles[step.name]}</h1>
+        <h1>{TITLES[step.name]}</h1>
         {search.sign_in_error !== undefined && step.name === 'password' && (
-          <Note tone="bad">{SIGN_IN_TEXT.providerFailed(search.sign_in_error)}</Note>
+          <Note tone="bad">
+            The identity provider did not sign you in ({search.sign_in_error}). Start again.
+          </Note>
         )}
         {session.state === 'signed_out' && session.reason === 'ended' && step.name === 'password' && (
-          <Note tone="warn">{SIGN_IN_TEXT.ended}</Note>
+          <Note tone="warn">
+            Your session has ended. Sign in again to continue; unsaved changes of rows are still here.
+          </Note>
         )}
         {error !== null && <ErrorNote error={error} />}
         <StepForm step={step} go={setStep} />
         {step.name === 'password' && (
           <>
-            <p className="or">{SIGN_IN_TEXT.or}</p>
+            <p className="or">or</p>
             <a
               className="button wide"
               href={`/api/v1/auth/idp/login?${new URLSearchParams({ response: 'page', return_to: returnTo })}`}
             >
-              {SIGN_IN_TEXT.provider}
+              Continue with your identity provider
             </a>
           </>
         )}
       </div>
       <p className="small quiet">
-        {SIGN_IN_TEXT.reference} <a href="/docs">{SIGN_IN_TEXT.referenceLink}</a>
+        For programs: <a href="/docs">the API reference</a>
       </p>
     </main>
   );

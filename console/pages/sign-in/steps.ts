@@ -17,6 +17,22 @@ export type Step =
 
 export type StepName = Step['name'];
 
+/** The heading of each step. */
+export const TITLES: Record<StepName, string> = {
+  password: 'Sign in',
+  mail: 'Sign in with a mailed code',
+  sign_up: 'Create an account',
+  reset_start: 'Reset your password',
+  invitation: 'Accept an invitation',
+  code: 'Enter the mailed code',
+  reset: 'Set a new password',
+  set_up: 'Protect your account',
+  second_factor: 'Second factor',
+  recover: 'Use a recovery code',
+  recovery_codes: 'Store your recovery codes',
+  done: 'Signing in',
+};
+
 /** What follows the first factor, or a second one. */
 export function nextStep(login: Login): Step {
   const { pre_auth_token: preAuth } = login;

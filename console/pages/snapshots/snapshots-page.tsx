@@ -2,7 +2,7 @@ import { useMutation, useQuery } from '@tanstack/react-query';
 import { useNavigate, useParams } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
-import { BranchName, snapshotLabel } from '../../components/branch.tsx';
+import { BranchName, SNAPSHOT_KINDS, snapshotLabel } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { ActionDialog } from '../../components/dialog.tsx';
@@ -29,8 +29,20 @@ import { useStore } from '../../data/store.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { bytes, dateTime, duration, secondsUntil } from '../../strings/format.ts';
-import { SNAPSHOTS_TEXT } from '../../strings/snapshots.ts';
 import { ResetDialog } from '../branches/branch-dialogs.tsx';
+
+const EVERIES = [
+  ['', 'never'],
+  ['1h', 'every hour'],
+  ['6h', 'every 6 hours'],
+  ['1d', 'every day'],
+] as const;
+const LIVES = [
+  ['', 'Never'],
+  ['86400', '1 day'],
+  ['604800', '7 days'],
+  ['2592000', '30 days'],
+] as const;
 
 type Every = NonNullable<Project['snapshot_schedule']>['every'];
 
@@ -50,7 +62,7 @@ export function ScheduleForm({ project, mayEdit }: { project: Project; mayEdit: 
         }),
       ),
     onSuccess: (changed) => {
-      announce(SNAPSHOTS_TEXT.scheduleSaved);
+      announce('The schedule is changed.');
       queryClient.setQueryData(projectQuery(project.id).queryKey, changed);
     },
   });
@@ -64,16 +76,18 @@ export function ScheduleForm({ project, mayEdit }: { project: Project; mayEdit: 
       }}
     >
       <div>
-        <h2 id="schedule">{SNAPSHOTS_TEXT.schedule}</h2>
-        <p className="quiet">{SNAPSHOTS_TEXT.scheduleHint}</p>
+        <h2 id="schedule">Schedule</h2>
+        <p className="quiet">
+          Snapshots of main, unless nothing has changed. The oldest one is deleted first.
+        </p>
       </div>
       <fieldset className="row form-row" disabled={!mayEdit}>
         <SelectField
-          label={SNAPSHOTS_TEXT.every}
+          label="Take one"
           value={every}
           onChange={({ target }) => setEvery(target.value as Every | '')}
         >
-          {SNAPSHOTS_TEXT.everies.map(([value, label]) => (
+          {EVERIES.map(([value, label]) => (
             <option key={value} value={value}>
               {label}
             </option>
@@ -81,7 +95,7 @@ export function ScheduleForm({ project, mayEdit }: { project: Project; mayEdit: 
         </SelectField>
         {every !== '' && (
           <Field
-            label={SNAPSHOTS_TEXT.keep}
+            label="Keep"
             type="number"
             min={1}
             max={KEEP.max}
@@ -91,7 +105,7 @@ export function ScheduleForm({ project, mayEdit }: { project: Project; mayEdit: 
           />
         )}
         <Button type="submit" busy={change.isPending}>
-          {TEXT.actions.save}
+          Save
         </Button>
       </fieldset>
       {change.isError && <ErrorNote error={change.error} />}
@@ -114,8 +128,8 @@ export function TakeDialog({ projectId, branches, onClose }: Props) {
   const [life, setLife] = useState('');
   return (
     <ActionDialog
-      title={SNAPSHOTS_TEXT.takeTitle}
-      action={SNAPSHOTS_TEXT.take}
+      title="Take a snapshot"
+      action="Take snapshot"
       isForm
       run={(onProgress) => {
         const body = {
@@ -126,13 +140,15 @@ export function TakeDialog({ projectId, branches, onClose }: Props) {
         return gateway.create(TAKE, { params, body }, { onProgress });
       }}
       onDone={() => {
-        announce(SNAPSHOTS_TEXT.taken);
+        announce('The snapshot is taken.');
         refresh(snapshotsQuery(projectId));
       }}
       onClose={onClose}
       command={COMMANDS.takeSnapshot(projectId, branch, name.trim(), life)}
     >
-      <p className="quiet">{SNAPSHOTS_TEXT.takeHint}</p>
+      <p className="quiet">
+        Copies the branch as it is now, copy-on-write. Sessions on it pause for a moment and continue.
+      </p>
       <SelectField label={TEXT.nav.branch} value={branch} onChange={({ target }) => setBranch(target.value)}>
         {branches
           .filter(({ status }) => status === 'active')
@@ -143,15 +159,15 @@ export function TakeDialog({ projectId, branches, onClose }: Props) {
           ))}
       </SelectField>
       <Field
-        label={SNAPSHOTS_TEXT.name}
+        label="Name (optional)"
         value={name}
         onChange={({ target }) => setName(target.value)}
         placeholder="before-migration"
         maxLength={100}
         data-first-focus
       />
-      <SelectField label={SNAPSHOTS_TEXT.life} value={life} onChange={({ target }) => setLife(target.value)}>
-        {SNAPSHOTS_TEXT.lives.map(([seconds, label]) => (
+      <SelectField label="Deleted after" value={life} onChange={({ target }) => setLife(target.value)}>
+        {LIVES.map(([seconds, label]) => (
           <option key={seconds} value={seconds}>
             {label}
           </option>
@@ -163,7 +179,7 @@ export function TakeDialog({ projectId, branches, onClose }: Props) {
 
 function Expiry({ at }: { at: string | null }) {
   const now = useNow();
-  if (at === null) return <>{SNAPSHOTS_TEXT.stays}</>;
+  if (at === null) return <>Never</>;
   return <span title={dateTime(at)}>{duration(secondsUntil(at, now))}</span>;
 }
 
@@ -187,11 +203,11 @@ export function SnapshotsPage() {
     const branch = branchOf(snapshot);
     return (
       <ActionMenu
-        label={SNAPSHOTS_TEXT.actionsOf(snapshotLabel(snapshot, branch?.branch_name))}
+        label={`Actions of ${snapshotLabel(snapshot, branch?.branch_name)}`}
         entries={[
           {
             id: 'create',
-            label: SNAPSHOTS_TEXT.createFrom,
+            label: 'New branch from this',
             icon: 'branch',
             onAction: () =>
               navigate({
@@ -202,14 +218,14 @@ export function SnapshotsPage() {
           },
           {
             id: 'reset',
-            label: SNAPSHOTS_TEXT.reset(branch?.branch_name ?? SNAPSHOTS_TEXT.deletedBranch),
+            label: `Reset ${branch?.branch_name ?? 'deleted branch'} to this`,
             icon: 'refresh',
             isDisabled: branch?.status !== 'active',
             onAction: () => setAct({ what: 'reset', snapshot }),
           },
           {
             id: 'delete',
-            label: SNAPSHOTS_TEXT.delete,
+            label: 'Delete snapshot',
             icon: 'trash',
             isDangerous: true,
             onAction: () => setAct({ what: 'delete', snapshot }),
@@ -222,11 +238,11 @@ export function SnapshotsPage() {
   return (
     <Page
       title={TEXT.nav.snapshots}
-      about={SNAPSHOTS_TEXT.about}
+      about="A snapshot is a closed copy of a branch. Branches can be created from it, or reset to it."
       actions={
         mayEdit && (
           <Button look="primary" icon="camera" onClick={() => setAct({ what: 'take' })}>
-            {SNAPSHOTS_TEXT.take}
+            Take snapshot
           </Button>
         )
       }
@@ -236,23 +252,23 @@ export function SnapshotsPage() {
         {(all) => (
           <div className="card">
             {all.length === 0 ? (
-              <Empty icon="camera" title={SNAPSHOTS_TEXT.none}>
-                <p>{SNAPSHOTS_TEXT.noneHint}</p>
+              <Empty icon="camera" title="No snapshots yet">
+                <p>Take one before a risky change, or let the schedule take them.</p>
               </Empty>
             ) : (
               <ListTable
-                columns={SNAPSHOTS_TEXT.columns}
-                numbers={SNAPSHOTS_TEXT.numbers}
+                columns={['Snapshot', 'Branch', 'Size', 'Deleting frees', 'Deleted in']}
+                numbers={['Size', 'Deleting frees']}
                 hasActions={mayEdit}
               >
                 {all.map((snapshot) => (
                   <tr key={snapshot.id}>
                     <td>
-                      <div>{snapshot.name ?? SNAPSHOTS_TEXT.kinds[snapshot.kind]}</div>
+                      <div>{snapshot.name ?? SNAPSHOT_KINDS[snapshot.kind]}</div>
                       <div className="small quiet">{dateTime(snapshot.taken_at)}</div>
                     </td>
                     <td>
-                      <BranchName name={branchOf(snapshot)?.branch_name ?? SNAPSHOTS_TEXT.deletedBranch} />
+                      <BranchName name={branchOf(snapshot)?.branch_name ?? 'deleted branch'} />
                     </td>
                     <td className="number">{bytes(snapshot.size_bytes)}</td>
                     <td className="number">
@@ -277,8 +293,8 @@ export function SnapshotsPage() {
       )}
       {act?.what === 'delete' && (
         <ActionDialog
-          title={SNAPSHOTS_TEXT.deleteTitle}
-          action={SNAPSHOTS_TEXT.delete}
+          title="Delete this snapshot?"
+          action="Delete snapshot"
           isDangerous
           run={() =>
             dataOf(
@@ -288,7 +304,7 @@ export function SnapshotsPage() {
             )
           }
           onDone={() => {
-            announce(SNAPSHOTS_TEXT.deleted);
+            announce('The snapshot is deleted.');
             refresh(snapshotsQuery(projectId));
           }}
           onClose={close}
@@ -297,7 +313,7 @@ export function SnapshotsPage() {
           <p>
             <b>{snapshotLabel(act.snapshot, branchOf(act.snapshot)?.branch_name)}</b>
           </p>
-          <p>{SNAPSHOTS_TEXT.deleteHint}</p>
+          <p>Branches that were created from it stay. Its content cannot be brought back.</p>
         </ActionDialog>
       )}
     </Page>

@@ -6,7 +6,6 @@ import { EditorView, keymap, lineNumbers } from '@codemirror/view';
 import { tags } from '@lezer/highlight';
 import { useEffect, useRef } from 'react';
 import type { Table } from '../../data/resources.ts';
-import { SQL_TEXT } from '../../strings/sql.ts';
 
 const COLORS = HighlightStyle.define([
   { tag: tags.keyword, color: 'var(--accent-text)', fontWeight: '500' },
@@ -67,7 +66,7 @@ export function SqlEditor({ tables, initial, onChange, onRun }: Props) {
           sql({ dialect: PostgreSQL, schema }),
           syntaxHighlighting(COLORS),
           EditorView.lineWrapping,
-          EditorView.contentAttributes.of({ 'aria-label': SQL_TEXT.editor }),
+          EditorView.contentAttributes.of({ 'aria-label': 'Statement' }),
           EditorView.updateListener.of((update) => {
             if (update.docChanged) latest.current.onChange(update.state.doc.toString());
           }),

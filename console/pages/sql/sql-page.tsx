@@ -14,9 +14,7 @@ import { mayChange, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
-import { CONNECT_TEXT } from '../../strings/connect.ts';
-import { milliseconds } from '../../strings/format.ts';
-import { SQL_TEXT } from '../../strings/sql.ts';
+import { milliseconds, plural } from '../../strings/format.ts';
 import { Grid, type Position } from '../tables/grid.tsx';
 
 import type { Row } from '../tables/staged.ts';
@@ -26,8 +24,8 @@ import './sql.css';
 const SqlEditor = lazy(() => import('./sql-editor.tsx').then(({ SqlEditor }) => ({ default: SqlEditor })));
 
 const ROLES = [
-  ['read_only', SQL_TEXT.roles.read_only],
-  ['read_write', SQL_TEXT.roles.read_write],
+  ['read_only', 'Read only'],
+  ['read_write', 'Read and write'],
 ] as const;
 type Role = (typeof ROLES)[number][0];
 
@@ -39,7 +37,9 @@ export function SqlPage() {
   const session = useStore(sessionStore);
   const tables = useQuery(tablesQuery(projectId, branch)).data ?? NONE;
   const record = useQuery(branchesQuery(projectId)).data?.find(({ branch_name }) => branch_name === branch);
-  const [text, setText] = useState<string>(SQL_TEXT.example);
+  const [text, setText] = useState<string>(
+    "select table_schema, table_name, table_type\nfrom information_schema.tables\nwhere table_schema = 'public'\norder by 1, 2",
+  );
   const [role, setRole] = useState<Role>('read_only');
   const [active, setActive] = useState<Position>({ row: 0, column: 0 });
   const mayWrite =
@@ -85,43 +85,39 @@ export function SqlPage() {
           {TEXT.nav.sql} <BranchName name={branch} />
         </>
       }
-      name={SQL_TEXT.name(branch)}
-      about={SQL_TEXT.about}
+      name={`SQL on ${branch}`}
+      about="Runs one statement in a transaction of its own, for at most 5 seconds."
       width="wide"
     >
-      <section className="card sql" aria-label={SQL_TEXT.editor}>
+      <section className="card sql" aria-label="Statement">
         <Suspense fallback={<Loading />}>
           <SqlEditor tables={tables} initial={text} onChange={setText} onRun={start} />
         </Suspense>
         <footer className="row">
           <Button look="primary" busy={run.isPending} onClick={start}>
-            {SQL_TEXT.run} <kbd>Ctrl ↵</kbd>
+            Run <kbd>Ctrl ↵</kbd>
           </Button>
           {mayWrite ? (
-            <Choice
-              legend={CONNECT_TEXT.role}
-              name="sql-role"
-              options={ROLES}
-              value={role}
-              onChange={setRole}
-            />
+            <Choice legend="Login" name="sql-role" options={ROLES} value={role} onChange={setRole} />
           ) : (
-            <span className="quiet">{SQL_TEXT.readOnly}</span>
+            <span className="quiet">Read only here: change main by migrations, or a branch of it.</span>
           )}
         </footer>
       </section>
       {run.isError && <ErrorNote error={run.error} />}
       {result && (
-        <section className="stack" aria-label={SQL_TEXT.result}>
+        <section className="stack" aria-label="Result">
           <p role="status">
-            <b>{SQL_TEXT.outcome(result.command ?? '', result.row_count ?? rows.length)}</b>{' '}
+            <b>{`${result.command ?? ''} ${plural(result.row_count ?? rows.length, 'row')}`.trim()}</b>{' '}
             <span className="quiet">{milliseconds(run.data?.took ?? 0)}</span>
           </p>
-          {result.has_more && <Note>{SQL_TEXT.more(rows.length)}</Note>}
+          {result.has_more && (
+            <Note>Only the first {plural(rows.length, 'row')} are shown. Add a limit or conditions.</Note>
+          )}
           {columns.length > 0 && (
             <div className="card sql-result">
               <Grid
-                label={SQL_TEXT.result}
+                label="Result"
                 columns={columns.map(({ key, name, type }) => ({
                   name: key,
                   label: name,

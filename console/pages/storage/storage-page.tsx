@@ -9,17 +9,19 @@ import { useNow } from '../../components/time.tsx';
 import { useLiveMeasurements } from '../../data/live.ts';
 import { branchesQuery, type Usage, usageQuery } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
-import { TEXT } from '../../strings/common.ts';
-import { bytes, duration, secondsSince } from '../../strings/format.ts';
-import { STORAGE_TEXT } from '../../strings/storage.ts';
+import { STORAGE_STATES, TEXT } from '../../strings/common.ts';
+import { bytes, duration, plural, secondsSince } from '../../strings/format.ts';
 import './storage.css';
+
+const COLUMNS = ['Branch', 'Holds', 'Of the quota', 'Own on disk', 'Shared on disk', 'If deleted'] as const;
+const PLAIN_COLUMNS = ['Branch', 'Holds', 'Of the quota', 'If deleted'] as const;
 
 /** The bar reaches to twice the quota, where the databases close. */
 const CLOSING_RATIO = 2;
 const MARKS = [
   [0.8, 'warning'],
-  [1, 'write_blocked'],
-  [CLOSING_RATIO, 'closed'],
+  [1, 'writes stop'],
+  [CLOSING_RATIO, 'databases close'],
 ] as const;
 
 function QuotaBar({ usage }: { usage: Usage }) {
@@ -38,14 +40,14 @@ function QuotaBar({ usage }: { usage: Usage }) {
         ))}
       </div>
       <ol className="quota-marks">
-        {MARKS.map(([ratio, state]) => (
+        {MARKS.map(([ratio, meaning]) => (
           <li
-            key={state}
+            key={meaning}
             style={{ left: `${(100 * ratio) / CLOSING_RATIO}%` }}
             data-at-end={ratio === CLOSING_RATIO}
           >
             <b>{bytes(usage.storage_limit_bytes * ratio)}</b>
-            <span>{STORAGE_TEXT.marks[state]}</span>
+            <span>{meaning}</span>
           </li>
         ))}
       </ol>
@@ -75,27 +77,30 @@ export function StoragePage() {
   useLiveMeasurements(projectId);
   const branches = useQuery(branchesQuery(projectId)).data ?? [];
   return (
-    <Page title={TEXT.nav.storage} about={STORAGE_TEXT.about}>
+    <Page
+      title={TEXT.nav.storage}
+      about="All branches of the project share one quota. Only active branches count."
+    >
       <Loaded query={usage}>
         {(data) => (
           <>
             <Freshness usage={data} />
             {data.storage_state !== 'normal' && (
               <Note tone={data.storage_state === 'warning' ? 'warn' : 'bad'}>
-                {STORAGE_TEXT.states[data.storage_state]}
+                {STORAGE_STATES[data.storage_state]}
               </Note>
             )}
-            <section className="card padded stack" aria-label={STORAGE_TEXT.quota}>
+            <section className="card padded stack" aria-label="Storage quota">
               <p className="quota-total">
-                <b>{bytes(data.storage_used_bytes)}</b> {STORAGE_TEXT.of(bytes(data.storage_limit_bytes))}
+                <b>{bytes(data.storage_used_bytes)}</b> of {bytes(data.storage_limit_bytes)}
                 <span className="quiet">{data.usage_percent} %</span>
               </p>
               <QuotaBar usage={data} />
             </section>
             <div className="card">
               <ListTable
-                columns={isMeasured(data.branches) ? STORAGE_TEXT.columns : STORAGE_TEXT.plainColumns}
-                numbers={STORAGE_TEXT.numbers}
+                columns={isMeasured(data.branches) ? COLUMNS : PLAIN_COLUMNS}
+                numbers={['Holds', 'Of the quota', 'Own on disk', 'Shared on disk']}
                 hasActions={false}
               >
                 {[...data.branches]
@@ -122,7 +127,7 @@ export function StoragePage() {
                           </>
                         )}
                         <td className="quiet">
-                          {isDefault ? STORAGE_TEXT.isMain : STORAGE_TEXT.deletingFrees(bytes(size))}
+                          {isDefault ? 'never deleted' : `frees ${bytes(size)} of the quota`}
                         </td>
                       </tr>
                     );
@@ -130,14 +135,17 @@ export function StoragePage() {
               </ListTable>
             </div>
             {data.observed_at !== null && !isMeasured([...data.branches, ...data.snapshots]) && (
-              <p className="small quiet">{STORAGE_TEXT.notMeasured}</p>
+              <p className="small quiet">
+                The file system of the database host does not report what branches share on the disk.
+              </p>
             )}
             {data.snapshots.length > 0 && (
               <p className="quiet">
                 <Link to="/projects/$projectId/snapshots" params={{ projectId }}>
-                  {STORAGE_TEXT.snapshots(data.snapshots.length)}
+                  {plural(data.snapshots.length, 'kept snapshot')}
                 </Link>{' '}
-                {STORAGE_TEXT.ofSnapshots(isMeasured(data.snapshots) ? ownOf(data.snapshots) : null)}
+                {isMeasured(data.snapshots) && `with ${ownOf(data.snapshots)} of their own on the disk `}do
+                not count against the quota.
               </p>
             )}
           </>

@@ -1,5 +1,4 @@
 import { type KeyboardEvent, useEffect, useRef, useState } from 'react';
-import { TABLES_TEXT } from '../../strings/tables.ts';
 import type { Value } from './staged.ts';
 
 /** A column as the API describes it. */
@@ -51,8 +50,8 @@ const SHOWN = 400;
 
 /** What a new row gets in a column that has no value yet. */
 export function absentText(column: GridColumn): string {
-  if (isFixed(column)) return TABLES_TEXT.generated;
-  return (column.default ?? null) === null ? TABLES_TEXT.none : TABLES_TEXT.default;
+  if (isFixed(column)) return 'generated';
+  return (column.default ?? null) === null ? 'not set' : 'default';
 }
 
 interface CellValueProps {
@@ -66,13 +65,13 @@ interface CellValueProps {
 export function CellValue({ value, column, isCut }: CellValueProps) {
   if (value === undefined) return <span className="cell-mark">{absentText(column)}</span>;
   if (value === null) return <span className="cell-mark null">NULL</span>;
-  if (value === '') return <span className="cell-mark">{TABLES_TEXT.empty}</span>;
+  if (value === '') return <span className="cell-mark">empty</span>;
   const text = typeof value === 'string' && value.length > SHOWN ? value.slice(0, SHOWN) : String(value);
   return (
     <>
       {column.type === 'bytea' && <span className="cell-mark">base64</span>}
       <span className="cell-text">{text}</span>
-      {isCut && <span className="cell-mark">{TABLES_TEXT.cut}</span>}
+      {isCut && <span className="cell-mark">…</span>}
     </>
   );
 }
@@ -125,7 +124,7 @@ export function CellEditor({ column, value, typed, onCommit, onCancel }: CellEdi
   const options = column.enum_values ?? (column.type === 'boolean' ? BOOLEANS : null);
   const shared = {
     ref: input,
-    'aria-label': TABLES_TEXT.editorOf(column.name),
+    'aria-label': `Value of ${column.name}`,
     value: text,
     onKeyDown,
     onBlur: () => finish('stay'),

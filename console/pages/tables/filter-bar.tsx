@@ -1,8 +1,19 @@
 import { useState } from 'react';
 import { Button } from '../../components/button.tsx';
-import { TABLES_TEXT } from '../../strings/tables.ts';
 import type { GridColumn } from './cell.tsx';
 import { type Filter, OPERATORS } from './rows.ts';
+
+const OPERATOR_NAMES = {
+  eq: '=',
+  ne: '≠',
+  lt: '<',
+  le: '≤',
+  gt: '>',
+  ge: '≥',
+  contains: 'contains',
+  is_null: 'is NULL',
+  is_not_null: 'is not NULL',
+} as const;
 
 const WITHOUT_VALUE: readonly string[] = ['is_null', 'is_not_null'];
 
@@ -21,7 +32,7 @@ export function FilterBar({ columns, filters, onChange }: Props) {
   return (
     <form
       className="filter-bar"
-      aria-label={TABLES_TEXT.filterRows}
+      aria-label="Filter rows"
       onSubmit={(event) => {
         event.preventDefault();
         onChange([...filters, { column, operator, ...(needsValue && { value }) }]);
@@ -33,17 +44,17 @@ export function FilterBar({ columns, filters, onChange }: Props) {
           key={JSON.stringify(filter)}
           compact
           icon="close"
-          title={TABLES_TEXT.dropFilter}
+          title="Remove this filter"
           onClick={() => onChange(filters.filter((_, at) => at !== index))}
         >
           <code>
-            {filter.column} {TABLES_TEXT.operators[filter.operator]} {filter.value ?? ''}
+            {filter.column} {OPERATOR_NAMES[filter.operator]} {filter.value ?? ''}
           </code>
         </Button>
       ))}
       <select
         className="select mono"
-        aria-label={TABLES_TEXT.column}
+        aria-label="Column"
         value={column}
         onChange={(event) => setColumn(event.target.value)}
       >
@@ -53,26 +64,26 @@ export function FilterBar({ columns, filters, onChange }: Props) {
       </select>
       <select
         className="select"
-        aria-label={TABLES_TEXT.operator}
+        aria-label="Comparison"
         value={operator}
         onChange={(event) => setOperator(event.target.value as Filter['operator'])}
       >
         {OPERATORS.map((each) => (
           <option key={each} value={each}>
-            {TABLES_TEXT.operators[each]}
+            {OPERATOR_NAMES[each]}
           </option>
         ))}
       </select>
       {needsValue && (
         <input
           className="input mono"
-          aria-label={TABLES_TEXT.filterValue}
+          aria-label="Value to compare with"
           value={value}
           onChange={(event) => setValue(event.target.value)}
         />
       )}
       <Button type="submit" compact>
-        {TABLES_TEXT.addFilter}
+        Filter
       </Button>
     </form>
   );

@@ -1,9 +1,8 @@
 import { useVirtualizer, type VirtualItem } from '@tanstack/react-virtual';
 import { type KeyboardEvent, memo, type ReactNode, useEffect, useRef, useState } from 'react';
 import { Icon } from '../../components/icon.tsx';
-import { TABLES_TEXT } from '../../strings/tables.ts';
 import { CellValue, type GridColumn, isFixed, isRightAligned, widthOf } from './cell.tsx';
-import type { Row, StagedRow } from './staged.ts';
+import { type Row, STATE_NAMES, type StagedRow, stateOf } from './staged.ts';
 
 /** Pixels of the number in front, as in the styles. */
 const NUMBER_WIDTH = 60;
@@ -22,13 +21,6 @@ interface RowProps {
   cutIndex: number;
   activeColumn: number | null;
   onPick: (column: number, edits: boolean) => void;
-}
-
-function stateOf(staged: StagedRow | undefined): string {
-  if (!staged) return '';
-  if (staged.theirs !== undefined) return 'conflict';
-  if (staged.id === null) return 'new';
-  return staged.isDeleted ? 'deleted' : 'changed';
 }
 
 function View({
@@ -50,11 +42,11 @@ function View({
       role="row"
       aria-rowindex={index + 2}
       className="grid-row"
-      data-state={state || undefined}
+      data-state={state ?? undefined}
       style={{ transform: `translateY(${start}px)` }}
     >
       <div className="grid-number" role="rowheader" aria-colindex={1}>
-        {state && <span className="visually-hidden">{TABLES_TEXT.rowStates[state]} </span>}
+        {state && <span className="visually-hidden">{STATE_NAMES[state]} </span>}
         {number ?? '+'}
       </div>
       {cells.map(({ index: at, start: left, size }, position) => {
@@ -264,7 +256,7 @@ export function Grid(props: GridProps) {
       >
         <div className="grid-head" role="row" aria-rowindex={1} style={{ height: HEAD_HEIGHT }}>
           <div className="grid-corner" role="columnheader" aria-colindex={1}>
-            <span className="visually-hidden">{TABLES_TEXT.row}</span>
+            <span className="visually-hidden">Row</span>
           </div>
           {visibleCells.map(({ index, start, size }) => {
             const column = columns[index];
@@ -350,7 +342,7 @@ function Head({ column, index, start, size, order, onOrder }: HeadProps) {
       )}
       <span className="type truncate">
         {column.type}
-        {column.nullable ? '' : TABLES_TEXT.notNull}
+        {column.nullable ? '' : ' not null'}
       </span>
     </div>
   );

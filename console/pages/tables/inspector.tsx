@@ -2,7 +2,6 @@ import { useEffect, useState } from 'react';
 import { Button } from '../../components/button.tsx';
 import { CopyButton } from '../../components/copy.tsx';
 import { Note } from '../../components/feedback.tsx';
-import { TABLES_TEXT } from '../../strings/tables.ts';
 import { absentText, type GridColumn, isFixed, isText } from './cell.tsx';
 
 import type { Value } from './staged.ts';
@@ -48,20 +47,22 @@ export function CellPanel({ column, value, isCut, mayEdit, actions }: Props) {
   const isEditable = mayEdit && !fixed && !isCut;
   const facts = [
     column.type,
-    column.nullable ? null : TABLES_TEXT.required,
-    column.is_primary_key ? TABLES_TEXT.key : null,
-    (column.default ?? null) === null ? null : TABLES_TEXT.defaultIs(column.default ?? ''),
-    fixed ? TABLES_TEXT.generated : null,
+    column.nullable ? null : 'not null',
+    column.is_primary_key ? 'primary key' : null,
+    (column.default ?? null) === null ? null : `default ${column.default ?? ''}`,
+    fixed ? 'generated' : null,
   ];
   return (
-    <aside className="cell-panel" aria-label={TABLES_TEXT.panel}>
+    <aside className="cell-panel" aria-label="Active cell">
       <h2 className="mono">{column.name}</h2>
       <p className="small quiet">{facts.filter(Boolean).join(' · ')}</p>
-      {isCut && <Note>{TABLES_TEXT.cutHint}</Note>}
+      {isCut && (
+        <Note>Only the beginning of this value is shown, so it cannot be changed here. Use psql.</Note>
+      )}
       <textarea
         className="input mono"
-        aria-label={TABLES_TEXT.editorOf(column.name)}
-        placeholder={value === null ? 'NULL' : value === undefined ? absentText(column) : TABLES_TEXT.empty}
+        aria-label={`Value of ${column.name}`}
+        placeholder={value === null ? 'NULL' : value === undefined ? absentText(column) : 'empty'}
         rows={8}
         value={text}
         readOnly={!isEditable}
@@ -71,37 +72,35 @@ export function CellPanel({ column, value, isCut, mayEdit, actions }: Props) {
       <div className="row">
         {isEditable && (
           <Button compact look="primary" disabled={text === shown} onClick={() => actions.stage(text)}>
-            {TABLES_TEXT.stage}
+            Stage
           </Button>
         )}
         {isEditable && column.nullable && value !== null && (
           <Button compact onClick={() => actions.stage(null)}>
-            {TABLES_TEXT.setNull}
+            Set NULL
           </Button>
         )}
         {isEditable && isText(column) && value !== '' && (
           <Button compact onClick={() => actions.stage('')}>
-            {TABLES_TEXT.setEmpty}
+            Set empty text
           </Button>
         )}
         {isEditable && actions.useDefault && (
           <Button compact onClick={actions.useDefault}>
-            {TABLES_TEXT.setDefault}
+            Use the default
           </Button>
         )}
         {actions.revert && (
           <Button compact onClick={actions.revert}>
-            {TABLES_TEXT.revert}
+            Undo
           </Button>
         )}
         {actions.follow && (
           <Button compact icon="link" onClick={actions.follow}>
-            {TABLES_TEXT.follow}
+            Open the referenced row
           </Button>
         )}
-        {typeof value === 'string' && value !== '' && (
-          <CopyButton text={value} label={TABLES_TEXT.copyValue} />
-        )}
+        {typeof value === 'string' && value !== '' && <CopyButton text={value} label="Copy the value" />}
       </div>
     </aside>
   );

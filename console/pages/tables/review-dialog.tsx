@@ -2,11 +2,11 @@ import { useState } from 'react';
 import { Button } from '../../components/button.tsx';
 import { Dialog, TypedName } from '../../components/dialog.tsx';
 import { ErrorNote, Note } from '../../components/feedback.tsx';
+import { plural } from '../../strings/format.ts';
 
-import { TABLES_TEXT } from '../../strings/tables.ts';
 import { CellValue, type GridColumn } from './cell.tsx';
 
-import { isSame, type Staged, type StagedRow } from './staged.ts';
+import { isSame, STATE_NAMES, type Staged, type StagedRow, stateOf } from './staged.ts';
 
 interface Props {
   branch: string;
@@ -35,9 +35,7 @@ function RowReview({
     (isConflict && theirs != null && !isSame(theirs[name], row.original[name]));
   const shown = columns.filter(isShown);
   if (shown.length === 0) return null;
-  const heads = isConflict
-    ? [TABLES_TEXT.column, TABLES_TEXT.before, TABLES_TEXT.mine, TABLES_TEXT.theirs]
-    : [TABLES_TEXT.column, TABLES_TEXT.before, TABLES_TEXT.after];
+  const heads = isConflict ? ['Column', 'Was', 'Mine', 'Theirs'] : ['Column', 'Was', 'Becomes'];
   return (
     <table>
       <thead>
@@ -77,12 +75,6 @@ function RowReview({
   );
 }
 
-const kindOf = ({ id, isDeleted, theirs }: StagedRow) => {
-  if (theirs !== undefined) return 'conflict';
-  if (id === null) return 'new';
-  return isDeleted ? 'deleted' : 'changed';
-};
-
 const TONES = { conflict: 'bad', new: 'good', deleted: 'bad', changed: 'warn' } as const;
 
 /** All staged changes before they are saved together, and the conflicts after it. */
@@ -104,13 +96,13 @@ export function ReviewDialog({
   const isAllowed = conflicts.length === 0 && (!isMain || typed === branch);
   return (
     <Dialog
-      title={TABLES_TEXT.review(rows.length, branch)}
+      title={`Save ${plural(rows.length, 'row')} on ${branch}?`}
       large
       onClose={onClose}
       onSubmit={() => isAllowed && !isSaving && onSave()}
       footer={
         <>
-          <Button onClick={onClose}>{TABLES_TEXT.goOn}</Button>
+          <Button onClick={onClose}>Continue editing</Button>
           <Button
             type="submit"
             look="primary"
@@ -118,47 +110,52 @@ export function ReviewDialog({
             disabled={!isAllowed}
             {...(!isMain && { 'data-first-focus': true })}
           >
-            {TABLES_TEXT.save(rows.length)}
+            Save {plural(rows.length, 'row')}
           </Button>
         </>
       }
     >
       {isMain && (
         <>
-          <Note tone="main">{TABLES_TEXT.onMain}</Note>
+          <Note tone="main">This changes main, which every new branch is cloned from.</Note>
           <TypedName name={branch} value={typed} onChange={setTyped} isFirstFocus />
         </>
       )}
-      {conflicts.length > 0 && <Note tone="bad">{TABLES_TEXT.conflicts(conflicts.length)}</Note>}
+      {conflicts.length > 0 && (
+        <Note tone="bad">
+          {plural(conflicts.length, 'row')} changed in the meantime. Nothing is overwritten: decide for each
+          one.
+        </Note>
+      )}
       {error !== null && <ErrorNote error={error} />}
       <div className="review">
         {rows.map(([key, row]) => {
-          const kind = kindOf(row);
+          const kind = stateOf(row) ?? 'changed';
           return (
             <section
               className="review-row"
               key={key}
-              aria-label={TABLES_TEXT.rowOf(row.id?.join(', ') ?? '')}
+              aria-label={row.id === null ? 'New row' : `Row ${row.id.join(', ')}`}
             >
               <header>
-                <span className={`badge ${TONES[kind]}`}>{TABLES_TEXT.rowStates[kind]}</span>
+                <span className={`badge ${TONES[kind]}`}>{STATE_NAMES[kind]}</span>
                 <code className="grow">{row.id?.join(', ') ?? ''}</code>
                 {kind === 'conflict' ? (
                   <>
                     {row.theirs === null ? (
-                      <span className="quiet">{TABLES_TEXT.gone}</span>
+                      <span className="quiet">The row was deleted.</span>
                     ) : (
                       <Button compact onClick={() => onDecide(key, 'mine')}>
-                        {TABLES_TEXT.keepMine}
+                        Keep mine
                       </Button>
                     )}
                     <Button compact onClick={() => onDecide(key, 'theirs')}>
-                      {TABLES_TEXT.takeTheirs}
+                      Take theirs
                     </Button>
                   </>
                 ) : (
                   <Button compact look="bare" onClick={() => onDiscard(key)}>
-                    {TABLES_TEXT.discard}
+                    Discard
                   </Button>
                 )}
               </header>

@@ -94,6 +94,15 @@ export function decide(staged: Staged, key: string, choice: 'mine' | 'theirs'): 
   return put(staged, key, { ...rest, original: theirs, values });
 }
 
+/** What a staged change does to its row; null without one. */
+export function stateOf(staged: StagedRow | undefined) {
+  if (!staged) return null;
+  if (staged.theirs !== undefined) return 'conflict';
+  if (staged.id === null) return 'new';
+  return staged.isDeleted ? 'deleted' : 'changed';
+}
+export const STATE_NAMES = { conflict: 'Conflict', new: 'New', deleted: 'Deleted', changed: 'Changed' };
+
 export const countOf = (staged: Staged): number => Object.keys(staged).length;
 
 /** A row as it is after a transaction; null if it was deleted. */

@@ -5,9 +5,8 @@ import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { announce, ErrorNote, Note } from '../../components/feedback.tsx';
 import type { Branch, Table } from '../../data/resources.ts';
-
 import { COMMANDS } from '../../strings/commands.ts';
-import { TABLES_TEXT } from '../../strings/tables.ts';
+import { plural } from '../../strings/format.ts';
 import { CellEditor, type GridColumn, isFixed, isLong, type Leave } from './cell.tsx';
 import { FilterBar } from './filter-bar.tsx';
 import { Grid, type Position } from './grid.tsx';
@@ -142,7 +141,7 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
       onSuccess: (saved) => {
         const left = Object.values(latest());
         if (left.some(({ theirs }) => theirs !== undefined)) return;
-        announce(TABLES_TEXT.saved(saved));
+        announce(`${plural(saved, 'row')} saved.`);
         // What a person changed during the save is not saved yet.
         if (left.length > 0) return;
         setReviewing(false);
@@ -167,16 +166,16 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
         <span className="grow" />
         {mayEdit && (
           <Button compact icon="plus" onClick={addRow}>
-            {TABLES_TEXT.addRow}
+            Add row
           </Button>
         )}
         {mayEdit && target && (
           <Button compact icon="trash" look="danger" onClick={() => markDeleted(target)}>
-            {staged[target.key]?.isDeleted ? TABLES_TEXT.keepRow : TABLES_TEXT.deleteRow}
+            {staged[target.key]?.isDeleted ? 'Keep row' : 'Delete row'}
           </Button>
         )}
         <Button compact icon="refresh" onClick={view.reload}>
-          {TABLES_TEXT.reload}
+          Reload
         </Button>
       </div>
       <FilterBar columns={columns} filters={selection.filters} onChange={(filters) => select({ filters })} />
@@ -188,7 +187,7 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
       )}
       <div className="table-work">
         <Grid
-          label={TABLES_TEXT.gridOf(table.name, branch.branch_name)}
+          label={`Rows of ${table.name} on ${branch.branch_name}`}
           columns={columns}
           newRows={newRows}
           count={rows.count}
@@ -262,12 +261,12 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
       <CommandLine command={COMMANDS.rows(projectId, branch.branch_name, table, selection)} />
       {count > 0 && (
         <div className="staged-bar" role="status">
-          <span className="grow">{TABLES_TEXT.staged(count)}</span>
+          <span className="grow">{plural(count, 'changed row')}, not saved yet</span>
           <Button compact onClick={() => change({})}>
-            {TABLES_TEXT.discardAll}
+            Discard
           </Button>
           <Button compact look="primary" onClick={() => setReviewing(true)}>
-            {TABLES_TEXT.reviewAction}
+            Review and save
           </Button>
         </div>
       )}

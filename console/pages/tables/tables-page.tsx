@@ -8,7 +8,6 @@ import { Icon } from '../../components/icon.tsx';
 import { branchesQuery, type Table, tablesQuery } from '../../data/resources.ts';
 import { TEXT } from '../../strings/common.ts';
 import { bytes, compact } from '../../strings/format.ts';
-import { TABLES_TEXT } from '../../strings/tables.ts';
 import { selectionOf } from './rows.ts';
 import { TableEditor } from './table-editor.tsx';
 import './tables.css';
@@ -30,8 +29,8 @@ export function TableList({ projectId, branch, tables, chosen }: Props) {
       <input
         className="input"
         type="search"
-        aria-label={TABLES_TEXT.filter}
-        placeholder={TABLES_TEXT.filter}
+        aria-label="Filter tables"
+        placeholder="Filter tables"
         value={wanted}
         onChange={(event) => setWanted(event.target.value)}
       />
@@ -59,7 +58,7 @@ export function TableList({ projectId, branch, tables, chosen }: Props) {
           </ul>
         </div>
       ))}
-      {shown.length === 0 && <p className="quiet small">{TABLES_TEXT.noTable}</p>}
+      {shown.length === 0 && <p className="quiet small">There is no such table.</p>}
     </nav>
   );
 }
@@ -76,7 +75,7 @@ export function TablesPage() {
     all.find(({ schema, name }) => schema === (search.schema ?? 'public') && name === search.table) ??
     (search.table === undefined ? all[0] : undefined);
   useEffect(() => {
-    document.title = `${TABLES_TEXT.name(branch)} · ${TEXT.name}`;
+    document.title = `Tables of ${branch} · ${TEXT.name}`;
   }, [branch]);
   return (
     <main id="content" tabIndex={-1} className={branch === 'main' ? 'tables-page on-main' : 'tables-page'}>
@@ -92,7 +91,7 @@ export function TablesPage() {
               selection={selectionOf(search)}
             />
           ) : (
-            <Empty icon="table" heading="h1" title={TABLES_TEXT.noTable} />
+            <Empty icon="table" heading="h1" title="There is no such table." />
           )}
         </>
       ) : (
@@ -104,9 +103,9 @@ export function TablesPage() {
             <Loaded query={tables}>
               {() => (
                 <div className="card">
-                  <Empty icon="table" title={TABLES_TEXT.noTables}>
-                    <p>{TABLES_TEXT.noTablesHint}</p>
-                    <Snippet code={EXAMPLE} label={TEXT.actions.copyCommand} />
+                  <Empty icon="table" title="No tables yet">
+                    <p>Create one with psql or your migrations. Its rows appear here.</p>
+                    <Snippet code={EXAMPLE} label="Copy the command" />
                   </Empty>
                 </div>
               )}

@@ -5,7 +5,6 @@ import { api } from '../../data/gateway.ts';
 import { type Branch, inBranch, type RowPage, type Table } from '../../data/resources.ts';
 import { mayChange, STAGED_PREFIX, sessionStore } from '../../data/session.ts';
 import { createStore, type Store, useStore } from '../../data/store.ts';
-import { TABLES_TEXT } from '../../strings/tables.ts';
 import type { GridColumn } from './cell.tsx';
 import type { Position } from './grid.tsx';
 import { detailsQuery, type Place, placeKey, type Selection, useRows } from './rows.ts';
@@ -131,9 +130,12 @@ export interface Target {
 
 /** Why rows cannot be changed here; null if they can. */
 function readOnlyReason(table: Table, key: readonly string[], mayEdit: boolean): string | null {
-  if (!mayEdit) return TABLES_TEXT.noRole;
-  if (table.kind !== 'table' && table.kind !== 'partitioned_table') return TABLES_TEXT.noTableKind;
-  return key.length === 0 ? TABLES_TEXT.noKey : null;
+  if (!mayEdit) return 'Your role can look at rows, but not change them.';
+  if (table.kind !== 'table' && table.kind !== 'partitioned_table')
+    return 'This is not a table, so its rows are read-only.';
+  return key.length === 0
+    ? 'The table has no primary key, so its rows cannot be distinguished and are read-only. Add a key to edit them.'
+    : null;
 }
 
 /** The staged value of a cell, otherwise the one that was read; undefined for the default of a new row. */
