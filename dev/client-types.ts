@@ -16,7 +16,7 @@ const FILE = join(ROOT, 'client/api.ts');
 const GENERATOR = ['--package=typescript@5.9.3', '--package=openapi-typescript@7.13.0'];
 
 /** The Worker's modules need the types of Workers, so another process loads them. */
-const document = execFileSync('node', [join(ROOT, 'edge/documentation/print.ts')], {
+const document = execFileSync('node', [join(ROOT, 'edge/print-description.ts')], {
   encoding: 'utf8',
   maxBuffer: 16 * 1024 * 1024,
 }).trim();

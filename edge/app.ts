@@ -1,20 +1,15 @@
 import type { MiddlewareHandler } from 'hono';
 import { cors } from 'hono/cors';
 import { secureHeaders } from 'hono/secure-headers';
-import { passBookmark } from './api/bookmark.ts';
-import { boundBody } from './api/bounded-body.ts';
-import { onError, renderFailure } from './api/failure-envelope.ts';
-import { operations } from './api/operation.ts';
-import { assignRequestId, logRequest, traceRequest } from './api/request-log.ts';
-import { type AppContext, type AppEnv, connectingIp } from './app-env.ts';
-import { authenticate } from './authentication/authenticate.ts';
-import { bearerToken, checkPlatformSecret } from './authentication/bearer.ts';
+import { authenticate, bearerToken, checkPlatformSecret } from './authentication/authenticate.ts';
 import { verifyOwnToken } from './authentication/own-tokens.ts';
 import type { Principal } from './authentication/principal.ts';
 import { describe } from './documentation/describe.ts';
 import { ApiError } from './errors.ts';
 import { authenticateMachine, isMachineToken } from './machines/authenticate-machine.ts';
-import { bucketOf } from './rate-limits/buckets.ts';
+import { boundBody } from './pipeline/bounded-body.ts';
+import { type AppContext, type AppEnv, connectingIp } from './pipeline/context.ts';
+import { onError, renderFailure } from './pipeline/failures.ts';
 import {
   countMachineRequest,
   countRequest,
@@ -22,7 +17,11 @@ import {
   enforceRequestLimit,
   guardSecret,
   limitRequests,
-} from './rate-limits/limit-requests.ts';
+} from './pipeline/limits.ts';
+import { operations } from './pipeline/operation.ts';
+import { passBookmark } from './pipeline/replica-choice.ts';
+import { assignRequestId, logRequest, traceRequest } from './pipeline/request-log.ts';
+import { bucketOf } from './rate-limits/buckets.ts';
 import { accountSignInRoutes } from './routes/account-sign-in.ts';
 import { agentRoutes } from './routes/agent.ts';
 import { apiKeyRoutes } from './routes/api-keys.ts';
@@ -57,7 +56,7 @@ import { tokenExchangeRoutes } from './routes/token-exchange.ts';
 import { trustRoutes } from './routes/trusts.ts';
 import { webhookRoutes } from './routes/webhooks.ts';
 import { readSettings } from './settings.ts';
-import { materialize } from './tenancy/materialize.ts';
+import { materialize } from './tenancy/users.ts';
 
 /** Paths that need no bearer token. Every other path does, whether it has a route or not. */
 const PUBLIC_PATHS: readonly RegExp[] = [

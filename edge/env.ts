@@ -1,16 +1,21 @@
-import type { HostLinkRpc } from './hosts/host-link-rpc.ts';
-import type { CoordinatorRpc } from './projects/coordinator-rpc.ts';
-import type { RateLimiterRpc } from './rate-limits/rate-limiter-rpc.ts';
-import type { ChallengesRpc } from './sign-in/email-codes/challenges-rpc.ts';
-import type { WebhookSenderRpc } from './webhooks/webhook-sender-rpc.ts';
+import type { Coordinators } from './coordinator/coordinator-rpc.ts';
+import type { DatabaseBinding } from './database/database.ts';
+import type { HostLinks } from './hosts/host-client.ts';
+import type { Limiters } from './rate-limits/limiter-client.ts';
+import type { ChallengeObjects } from './sign-in/challenge.ts';
 
-/** Bindings of `wrangler.toml`. Variables and secrets are unchecked until `readSettings` has parsed them. */
-export interface Env {
-  DB: D1Database;
-  HOST_LINK: DurableObjectNamespace<HostLinkRpc>;
-  PROJECT_COORDINATOR: DurableObjectNamespace<CoordinatorRpc>;
-  RATE_LIMITER: DurableObjectNamespace<RateLimiterRpc>;
-  CHALLENGES: DurableObjectNamespace<ChallengesRpc>;
-  WEBHOOK_SENDER: DurableObjectNamespace<WebhookSenderRpc>;
+import type { WebhookSenders } from './webhooks/webhook.ts';
+
+/**
+ * Bindings of `wrangler.toml`; each room declares those that it uses. Variables and secrets are unchecked until
+ * `readSettings` has parsed them.
+ */
+export interface Env
+  extends DatabaseBinding,
+    HostLinks,
+    Coordinators,
+    Limiters,
+    ChallengeObjects,
+    WebhookSenders {
   [variable: string]: unknown;
 }

@@ -1,15 +1,54 @@
-import { and, eq, isNull, sql } from 'drizzle-orm';
+import { and, asc, eq, inArray, isNull, lte, type SQL, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { NETWORK_RULES_MAX } from '../../shared/limits.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
-import { insertKey, type KeyUse } from '../api/idempotency-key.ts';
-import type { Actor } from '../audit/actor.ts';
-import { auditEvent } from '../audit/audit-event.ts';
-import { type Database, hasChanged, inOneBatch, insertIf, uniqueConflict } from '../database/database.ts';
-import { auditEvents, networkRules, projectBranches, projects } from '../database/schema.ts';
-import { nextAccessRevision } from './access-revision.ts';
-import { type NetworkRuleRow, toNetworkRuleResponse } from './network-rule-resource.ts';
-import { hasRoom, ruleStatements } from './rule-statements.ts';
+import { auditEvent, noActor } from '../audit/audit-event.ts';
+import type { Actor } from '../database/column-types.ts';
+import {
+  type Database,
+  hasChanged,
+  inOneBatch,
+  insertAllIf,
+  insertIf,
+  isOneOf,
+  type Statement,
+  uniqueConflict,
+} from '../database/database.ts';
+import {
+  auditEvents,
+  type NetworkRuleRow,
+  networkRules,
+  projectBranches,
+  projects,
+} from '../database/schema.ts';
+import { insertKey, type KeyUse } from '../idempotency/idempotency-key.ts';
+import { toNetworkRuleResponse } from './network-rule.ts';
+import { nextAccessRevision } from './send-access.ts';
+
+/** Whether the project may have `count` more rules. */
+export const hasRoom = (projectId: string, count = 1): SQL =>
+  sql`(select count(*) from ${networkRules} where project_id = ${projectId}) + ${count} <= ${NETWORK_RULES_MAX}`;
+
+/** Adds rules of one project under a new revision, if `condition` is true and the project has room for all of them. */
+export function ruleStatements(db: Database, rules: readonly NetworkRuleRow[], condition: SQL): Statement[] {
+  const [first] = rules;
+  if (!first) return [];
+  const { projectId } = first;
+  const revision = sql`(select access_revision from ${projects} where id = ${projectId})`;
+  return [
+    insertAllIf(db, networkRules, rules, sql`${condition} and ${hasRoom(projectId, rules.length)}`),
+    nextAccessRevision(db, projectId, sql`exists (select 1 from ${networkRules} where id = ${first.id})`),
+    db
+      .update(networkRules)
+      .set({ revision })
+      .where(
+        isOneOf(
+          networkRules.id,
+          rules.map(({ id }) => id),
+        ),
+      ),
+  ];
+}
 
 /** @param applied the rule is known to be in effect on both ports */
 export const ruleResponse = (rule: NetworkRuleRow, applied: boolean) => ({
@@ -125,4 +164,62 @@ export async function deleteRule(
     db.delete(networkRules).where(theRule),
   ]);
   return hasChanged(results.at(-1)) ? ok(null) : fail({ code: 'NOT_FOUND' });
+}
+
+/** Rules that end in one batch, each with an audit event. The next alarm ends the others. */
+const AT_MOST = 50;
+
+/** Removes rules of the project whose end has come, with their audit events, in one batch that also changes the access. */
+export async function expireRules(db: Database, projectId: string, now: Date): Promise<void> {
+  const rules = await db
+    .select()
+    .from(networkRules)
+    .where(and(eq(networkRules.projectId, projectId), lte(networkRules.expiresAt, now)))
+    .orderBy(asc(networkRules.expiresAt))
+    .limit(AT_MOST);
+  if (rules.length === 0) return;
+  const ids = rules.map(({ id }) => id);
+  // One that was extended meanwhile stays.
+  const due = and(inArray(networkRules.id, ids), lte(networkRules.expiresAt, now));
+  await inOneBatch(db, [
+    ...rules.map(({ id, branchId, tenantId, cidr, expiresAt }) => {
+      const metadata = { rule_id: id, cidr, expires_at: expiresAt?.toISOString() };
+      const about = { projectId, ...(branchId && { branchId }), metadata };
+      const event = auditEvent('network_rule.expired', noActor(tenantId), about, now);
+      const isDue = sql`exists (select 1 from ${networkRules} where ${and(due, eq(networkRules.id, id))})`;
+      return insertIf(db, auditEvents, event, isDue);
+    }),
+    nextAccessRevision(db, projectId, sql`exists (select 1 from ${networkRules} where ${due})`),
+    db.delete(networkRules).where(due),
+  ]);
+}
+
+/** When the next rule of the project ends, in Unix milliseconds; infinite if none will. */
+export async function nextRuleEnd(db: Database, projectId: string): Promise<number> {
+  const [found] = await db
+    .select({ end: sql<number | null>`min(${networkRules.expiresAt})` })
+    .from(networkRules)
+    .where(eq(networkRules.projectId, projectId));
+  return found?.end ?? Number.POSITIVE_INFINITY;
+}
+
+export interface RuleAddition {
+  rule: NetworkRuleRow;
+  hostId: string;
+  actor: Actor;
+  keyUse: KeyUse | null;
+}
+
+export interface RuleEnd {
+  projectId: string;
+  ruleId: string;
+  hostId: string;
+  actor: Actor;
+  /** Null: the rule stays. */
+  at: Date | 'now' | null;
+}
+
+/** `applied`: the change is already in effect on both ports. */
+export interface RuleChange {
+  applied: boolean;
 }

@@ -1,14 +1,47 @@
-import { and, eq, getTableColumns, gt, or } from 'drizzle-orm';
+import { and, eq, getTableColumns, gt, or, type SQL, sql } from 'drizzle-orm';
 import type { BranchRole } from '../../shared/branch/login.ts';
 import { ACCESS_OF_STATE } from '../../shared/project/storage-quota.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
-import { openPassword, scramVerifier } from '../credentials/password.ts';
-import type { SecretKey } from '../credentials/seal.ts';
+import { openPassword, scramVerifier } from '../crypto/scram.ts';
+import type { SecretKey } from '../crypto/seal.ts';
 import type { Database } from '../database/database.ts';
-import { branchCredentials, networkRules, projectBranches, projects } from '../database/schema.ts';
+import {
+  branchCredentials,
+  type NetworkRuleRow,
+  networkRules,
+  projectBranches,
+  projects,
+} from '../database/schema.ts';
 import type { CallHost } from '../hosts/host-client.ts';
-import { confirmAccess, isClosedProject } from './access-revision.ts';
-import type { NetworkRuleRow } from './network-rule-resource.ts';
+
+/** Gives a change of the access a new revision, so that the host can distinguish old from new. */
+export const nextAccessRevision = (db: Database, projectId: string, condition: SQL) =>
+  db
+    .update(projects)
+    .set({ accessRevision: sql`access_revision + 1` })
+    .where(and(eq(projects.id, projectId), condition));
+
+/**
+ * For a branch that is removed: if a revision with the branch's rules is still on its way to the host, a newer revision
+ * without them follows it. A confirmed revision needs none, because sending it again changes no rules.
+ */
+export const withdrawAccess = (db: Database, projectId: string, condition: SQL) =>
+  nextAccessRevision(db, projectId, sql`access_applied < access_revision and ${condition}`);
+
+/** Whether the logins of the project's branches are closed because of its storage. */
+const isClosedProject = (projectId: string): SQL =>
+  sql`exists (select 1 from ${projects} where id = ${projectId} and storage_state = 'closed')`;
+
+/** For a branch that becomes active: in a closed project, a new revision closes it as well. */
+export const closeWithProject = (db: Database, projectId: string, condition: SQL) =>
+  nextAccessRevision(db, projectId, sql`${isClosedProject(projectId)} and ${condition}`);
+
+/** Records that this revision is in effect on both ports. */
+export const confirmAccess = (db: Database, projectId: string, revision: number) =>
+  db
+    .update(projects)
+    .set({ accessApplied: sql`max(access_applied, ${revision})` })
+    .where(eq(projects.id, projectId));
 
 /**
  * The access to one project's databases with its revision, as the host receives it: network rules, closed branches

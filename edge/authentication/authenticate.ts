@@ -1,14 +1,34 @@
-import { bearerToken } from './bearer.ts';
-import { type Claims, checkTimes, readClaims } from './claims.ts';
-import { fetchKeys } from './fetch-keys.ts';
-import { KeyCache, type RequestTiming } from './key-cache.ts';
+import { isSameText } from '../crypto/encoding.ts';
 import { type OwnTokenSettings, verifyOwnToken } from './own-tokens.ts';
-import { keyIdOf, PASETO_HEADER, splitPaseto } from './paseto-form.ts';
-import type { Identity } from './principal.ts';
-import { sameKeys } from './public-key.ts';
+import {
+  type Claims,
+  checkTimes,
+  isSignedBy,
+  keyIdOf,
+  PASETO_HEADER,
+  readClaims,
+  splitPaseto,
+} from './paseto.ts';
+import { type Identity, mapRole } from './principal.ts';
+import { fetchKeys, KeyCache, type RequestTiming, sameKeys } from './provider-keys.ts';
 import { rejected } from './rejection.ts';
-import { mapRole } from './role.ts';
-import { isSignedBy } from './signature.ts';
+
+/** Longest accepted token, in characters. Most have a few hundred; a pre-auth token can contain two others. */
+const TOKEN_MAX = 8192;
+
+/** The token of an `Authorization` header (RFC 6750 section 2.1). @throws ApiError UNAUTHENTICATED */
+export function bearerToken(authorization: string | null): string {
+  if (authorization === null) throw rejected('token_missing');
+  const token = /^Bearer +(\S+)$/i.exec(authorization)?.[1];
+  if (token === undefined) throw rejected('token_scheme_not_bearer');
+  if (token.length > TOKEN_MAX) throw rejected('token_too_long');
+  return token;
+}
+
+/** @throws ApiError UNAUTHENTICATED */
+export async function checkPlatformSecret(authorization: string | null, secret: string): Promise<void> {
+  if (!(await isSameText(authorization ?? '', `Bearer ${secret}`))) throw rejected('platform_secret_wrong');
+}
 
 /** The settings used here. Callers pass the same object each time, because the keys are cached per object. */
 export interface AuthenticationSettings extends OwnTokenSettings {

@@ -1,7 +1,7 @@
 import { decodeJwt, decodeProtectedHeader, errors, jwtVerify, SignJWT } from 'jose';
 import { z } from 'zod';
-import type { SecretKey } from '../credentials/seal.ts';
-import { decodeBase64url } from './base64url.ts';
+import { decodeBase64url } from '../crypto/encoding.ts';
+import type { SecretKey } from '../crypto/seal.ts';
 import { rejected } from './rejection.ts';
 
 /** The settings used here. */

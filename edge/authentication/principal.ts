@@ -1,3 +1,5 @@
+import { type Machine, ROLES, type Role } from '../database/column-types.ts';
+
 /** The bearer, as described by a verified token. */
 export interface Identity {
   /** URL of the identity provider. A user is identified by issuer and `gid`, never by e-mail. */
@@ -19,13 +21,6 @@ export interface Identity {
   sessionId?: string;
 }
 
-/** A caller that is no person: an API key, or a workload whose ID token a trust accepted. */
-export interface Machine {
-  type: 'key' | 'workload';
-  /** ID of the key or of the trust. */
-  id: string;
-}
-
 /** What a machine is limited to, in addition to its role. */
 export interface MachineLimits extends Machine {
   /** The present role of the user who created it, which limits the projects in reach. */
@@ -42,4 +37,23 @@ export interface Principal extends Identity {
   /** The user; for a machine the user who created it, in whose name it acts. */
   userId: string;
   machine?: MachineLimits;
+}
+
+/** Specification 5.7; the first matching row applies. */
+const MAPPING: readonly (readonly [matches: (given: string) => boolean, role: Role])[] = [
+  [(given) => given.endsWith('.owner'), 'owner'],
+  [(given) => given.endsWith('.admin'), 'admin'],
+  [(given) => given.includes('developer'), 'operator'],
+];
+
+/** Maps a role of the identity provider to ours; unknown roles are returned unchanged. */
+export const mapRole = (given: string): string => MAPPING.find(([matches]) => matches(given))?.[1] ?? given;
+
+export const isRole = (role: string): role is Role => (ROLES as readonly string[]).includes(role);
+
+/** The lesser of two roles. A role without permissions is the least. */
+export function lesserRole(one: string, other: string): string {
+  if (!isRole(one)) return one;
+  if (!isRole(other)) return other;
+  return ROLES.indexOf(one) > ROLES.indexOf(other) ? one : other;
 }

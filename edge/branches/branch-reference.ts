@@ -2,9 +2,8 @@ import { and, desc, eq, ne, or, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Principal } from '../authentication/principal.ts';
 import type { Database } from '../database/database.ts';
-import { jobs, projectBranches } from '../database/schema.ts';
-import { snapshots } from '../database/snapshot-schema.ts';
-import { whereMatches } from './branch-pattern.ts';
+import { jobs, projectBranches, snapshots } from '../database/schema.ts';
+import { whereMatches } from '../tenancy/branch-pattern.ts';
 
 type Caller = Pick<Principal, 'machine'>;
 

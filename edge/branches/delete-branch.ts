@@ -2,19 +2,28 @@ import { and, eq, type SQL, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
-import { withdrawAccess } from '../access/access-revision.ts';
-import { auditEvent } from '../audit/audit-event.ts';
+import { withdrawAccess } from '../access/send-access.ts';
+import { auditEvent, noActor } from '../audit/audit-event.ts';
+import type { Actor } from '../database/column-types.ts';
 import { type Database, hasChanged, inOneBatch, insertIf, type Statement } from '../database/database.ts';
-import { auditEvents, branchCredentials, jobs, networkRules, projectBranches } from '../database/schema.ts';
-import { snapshots } from '../database/snapshot-schema.ts';
-import { type JobRow, newJob } from '../jobs/job-store.ts';
+import {
+  auditEvents,
+  type BranchRow,
+  branchCredentials,
+  type JobRow,
+  jobs,
+  networkRules,
+  projectBranches,
+  projects,
+  snapshots,
+} from '../database/schema.ts';
+import { newJob } from '../jobs/job-store.ts';
 import { saga } from '../jobs/saga.ts';
-import type { BranchDeletion, Deleted } from '../projects/coordinator-rpc.ts';
 import type { Settings } from '../settings.ts';
-import { dropJob } from '../snapshots/drop-snapshots.ts';
-import type { BranchRow } from './branch-resource.ts';
-import { isAllowed, transition, whereAllowed } from './branch-transition.ts';
-import { type Keeping, keepingOf, keepStatements } from './kept-branch.ts';
+import { isAllowed, transition, whereAllowed } from './branch.ts';
+import { dropJob } from './drop-snapshots.ts';
+import { atTheirEnd, atTheirLeasesEnd } from './expiry.ts';
+import { type Keeping, keepingOf, keepStatements } from './restore-branch.ts';
 
 /** Why the service deletes a branch that no user deletes. */
 export interface ServiceDeletion {
@@ -185,3 +194,55 @@ export const deleteBranchJob = saga<Deletion | 'gone'>({
     ];
   },
 });
+
+const REASONS: readonly (Omit<ServiceDeletion, 'due'> & { due: (now: Date) => SQL })[] = [
+  { reason: 'lease_ended', event: 'delete', due: atTheirLeasesEnd },
+  { reason: 'expired', event: 'retire', due: atTheirEnd },
+];
+
+/**
+ * Deletes the project's branches whose leases have ended, and those that have been expired for
+ * `EXPIRED_RETENTION_SECONDS`: marks them and opens the jobs that drop their databases. A branch whose lease is renewed,
+ * or that is revived, at the same time stays.
+ * @param beforeWriting called before the first job of each reason is written
+ */
+export async function retireBranches(
+  db: Database,
+  projectId: string,
+  now: Date,
+  beforeWriting: () => void,
+): Promise<void> {
+  for (const { reason, event, due } of REASONS) {
+    const deletion = { reason, event, due: due(now) };
+    const dueRows = await db
+      .select({ branch: projectBranches, hostId: projects.hostId })
+      .from(projectBranches)
+      .innerJoin(projects, and(eq(projects.id, projectBranches.projectId), eq(projects.status, 'active')))
+      .where(whereAllowed(event, and(eq(projectBranches.projectId, projectId), deletion.due)));
+    if (dueRows.length > 0) beforeWriting();
+    for (const { branch, hostId } of dueRows) {
+      const { id: branchId, tenantId, createdBy } = branch;
+      const about = { id: crypto.randomUUID(), kind: 'branch.delete', projectId, branchId, hostId } as const;
+      const job = newJob({ ...about, actor: noActor(tenantId), createdBy }, now);
+      await markBranchDeleted(db, job, now, { service: deletion });
+    }
+  }
+}
+
+export interface BranchDeletion {
+  /** ID of the deletion job. */
+  id: string;
+  projectId: string;
+  hostId: string;
+  actor: Actor;
+  branchId: string;
+  /** The database is dropped immediately. */
+  purge: boolean;
+  confirm: string | undefined;
+}
+
+/** The job of a deletion; `restorableUntil` null: the database is dropped. */
+export interface Deleted {
+  job: JobRow;
+  restorableUntil: Date | null;
+}

@@ -3,13 +3,18 @@ import { BRANCH_NAME_LENGTH, BranchName } from '../../shared/branch/branch-name.
 import { branchDatabaseName, DATABASE_NAME_MAX, maxSlugLength } from '../../shared/branch/database-name.ts';
 import { Labels } from '../../shared/branch/labels.ts';
 import { LeaseSeconds } from '../../shared/branch/lease.ts';
-import { DEFAULT_LIFESPAN, LifespanSpelling, lifeOf, TtlSeconds } from '../../shared/branch/lifespan.ts';
+import {
+  DEFAULT_LIFESPAN,
+  type Life,
+  LifespanSpelling,
+  lifeOf,
+  TtlSeconds,
+} from '../../shared/branch/lifespan.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { ALLOWED_NETWORKS_MAX, BATCH_MAX } from '../../shared/limits.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
-import { CidrOrMe, OWN_ADDRESS } from '../access/cidr-field.ts';
-import type { BranchChoices } from '../projects/coordinator-rpc.ts';
-import type { ProjectRow } from '../projects/project-resource.ts';
+import { CidrOrMe, OWN_ADDRESS } from '../access/network-rule.ts';
+import type { ProjectRow } from '../database/schema.ts';
 
 const LATEST_SNAPSHOT = 'latest_snapshot';
 
@@ -177,4 +182,14 @@ export function choicesOf(
     return invalid('allow', 'The address of the request is not known. Provide it instead of me.');
   const { lease_seconds: leaseSeconds = null, labels } = request;
   return ok({ life: lifeOf(request), leaseSeconds, labels, allow });
+}
+
+/** What a client may choose for new branches. */
+export interface BranchChoices {
+  life: Life;
+  /** Null: without a lease. */
+  leaseSeconds: number | null;
+  labels: Labels;
+  /** Networks that get a rule of each branch, besides the creator's. */
+  allow: readonly string[];
 }

@@ -1,12 +1,11 @@
 import { and, eq, inArray, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
-import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
+import type { Actor } from '../database/column-types.ts';
 import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
-import { auditEvents, projectBranches } from '../database/schema.ts';
+import { auditEvents, type BranchRow, projectBranches } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
-import type { BranchRow } from './branch-resource.ts';
 
 /** Protects the branch, or ends its protection, and audits the change. `main` is always protected. */
 export async function storeProtection(

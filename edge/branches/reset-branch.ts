@@ -4,21 +4,26 @@ import { SAFETY_SECONDS } from '../../shared/branch/snapshot.ts';
 import type { Failure } from '../../shared/failures.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import type { Result } from '../../shared/result.ts';
-import { insertKey, unlessInFlight } from '../api/idempotency-key.ts';
-import { auditEvent } from '../audit/audit-event.ts';
-import { inTenantOfProject } from '../audit/tenant-of-project.ts';
+import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
+import type { Actor } from '../database/column-types.ts';
 import { type Database, insertIf } from '../database/database.ts';
-import { auditEvents, jobs, projectBranches, projects } from '../database/schema.ts';
-import { snapshots } from '../database/snapshot-schema.ts';
-import { isChanging, type JobRow, newJob } from '../jobs/job-store.ts';
-import { reserve } from '../jobs/reservation.ts';
+import {
+  auditEvents,
+  type BranchRow,
+  type JobRow,
+  jobs,
+  projectBranches,
+  projects,
+  type SnapshotRow,
+  snapshots,
+} from '../database/schema.ts';
+import { insertKey, type KeyUse, unlessInFlight } from '../idempotency/idempotency-key.ts';
+import { isChanging, newJob, reserve } from '../jobs/job-store.ts';
 import { type SagaContext, saga } from '../jobs/saga.ts';
-import type { ResetRequest } from '../projects/project-history-rpc.ts';
-import { isCloneable } from '../snapshots/clone-source.ts';
-import type { SnapshotRow } from '../snapshots/snapshot-resource.ts';
-import { newSnapshot } from '../snapshots/take-snapshot.ts';
-import { type BranchRow, toBranchResponse, toCreatedBranchResponse } from './branch-resource.ts';
-import { BUSY_WAIT_MS } from './create-branch.ts';
+import { toBranchResponse, toCreatedBranchResponse } from './branch.ts';
+import { type CloneSource, isCloneable } from './clone-source.ts';
+import { BUSY_WAIT_MS } from './create-branches.ts';
+import { newSnapshot } from './take-snapshot.ts';
 
 /**
  * Opens the job of the reset, and the record of the snapshot that it leaves behind, in one batch.
@@ -188,3 +193,19 @@ export const resetBranchJob = saga<Reset>({
     ],
   },
 });
+
+/** A validated request to give a branch the content of its source. */
+export interface ResetRequest {
+  jobId: string;
+  /** The snapshot that the present state becomes. */
+  snapshotId: string;
+  branch: BranchRow;
+  source: CloneSource;
+  /** Null: as before. */
+  life: Life | null;
+  hostId: string;
+  actor: Actor;
+  keyUse: KeyUse | null;
+  /** The response has the form of a creation that found the branch (`on_exists`). */
+  asCreation: boolean;
+}

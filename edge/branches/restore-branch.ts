@@ -1,24 +1,33 @@
-import { and, eq, sql } from 'drizzle-orm';
+import { and, eq, type SQL, sql } from 'drizzle-orm';
 import { branchDatabaseName, snapshotDatabaseName } from '../../shared/branch/database-name.ts';
 import { expiryOf } from '../../shared/branch/lifespan.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { BRANCHES_MAX, NETWORK_RULES_MAX } from '../../shared/limits.ts';
 import type { Result } from '../../shared/result.ts';
-import { withdrawAccess } from '../access/access-revision.ts';
-import { hasRoom, ruleStatements } from '../access/rule-statements.ts';
-import { insertKey, unlessInFlight } from '../api/idempotency-key.ts';
+import { hasRoom, ruleStatements } from '../access/change-rules.ts';
+import { withdrawAccess } from '../access/send-access.ts';
+import type { Principal } from '../authentication/principal.ts';
+import type { Actor } from '../database/column-types.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
-import { jobs, networkRules, projectBranches, projects } from '../database/schema.ts';
-import { snapshots } from '../database/snapshot-schema.ts';
-import { isChanging, type JobRow, newJob } from '../jobs/job-store.ts';
-import { reserve } from '../jobs/reservation.ts';
+import {
+  type BranchRow,
+  type JobRow,
+  jobs,
+  networkRules,
+  type ProjectRow,
+  projectBranches,
+  projects,
+  type SnapshotRow,
+  snapshots,
+} from '../database/schema.ts';
+import { ApiError } from '../errors.ts';
+import { insertKey, type KeyUse, unlessInFlight } from '../idempotency/idempotency-key.ts';
+import { isChanging, newJob, reserve } from '../jobs/job-store.ts';
 import { saga } from '../jobs/saga.ts';
-import type { RestoreRequest } from '../projects/project-history-rpc.ts';
 import type { Settings } from '../settings.ts';
-import { dropJob } from '../snapshots/drop-snapshots.ts';
+import { matchesPattern } from '../tenancy/branch-pattern.ts';
+import { toBranchResponse, transition } from './branch.ts';
 import { branchesOnHost, branchLimitOf, branchLimitReached, hasSlots } from './branch-limit.ts';
-import { toBranchResponse } from './branch-resource.ts';
-import { transition } from './branch-transition.ts';
 import {
   activate,
   areActive,
@@ -26,7 +35,10 @@ import {
   type Creation,
   loadCreation,
   undoCreation,
-} from './create-branch.ts';
+} from './create-branches.ts';
+import { dropJob } from './drop-snapshots.ts';
+import { requireConfirmation } from './protect-branch.ts';
+import { newSnapshot } from './take-snapshot.ts';
 
 /** Takes the name and a slot, brings the branch's rules back and opens the job, in one batch. */
 export async function reserveRestore(
@@ -160,3 +172,91 @@ export const restoreBranchJob = saga<Creation>({
     },
   },
 });
+
+/** A database that outlives its branch. */
+export interface Keeping {
+  snapshotId: string;
+  until: Date;
+}
+
+/**
+ * Whether the deletion of this branch can be undone, and until when. A branch with a lease cannot be restored: its holder
+ * has said that it is disposable, and branches of machines would fill the host (`docs/decisions/0037-what-is-kept-and-for-how-long.md`).
+ */
+export function keepingOf(
+  { UNDELETE_SECONDS }: Pick<Settings, 'UNDELETE_SECONDS'>,
+  { status, leaseSeconds }: BranchRow,
+  now: Date,
+): Keeping | null {
+  if (UNDELETE_SECONDS === 0 || leaseSeconds !== null) return null;
+  if (status !== 'active' && status !== 'expired') return null;
+  return { snapshotId: crypto.randomUUID(), until: new Date(now.getTime() + UNDELETE_SECONDS * 1000) };
+}
+
+/**
+ * Records the database that is kept, with the branch's rules, except for those that would expire. They precede the deletion
+ * of the rules.
+ */
+export function keepStatements(
+  db: Database,
+  branch: BranchRow,
+  { snapshotId: id, until: expiresAt }: Keeping,
+  condition: SQL,
+  now: Date,
+): Statement[] {
+  const { cidr, description, source, branchId, expiresAt: end } = networkRules;
+  const rules = sql`coalesce((
+    select json_group_array(json_object('cidr', ${cidr}, 'description', ${description}, 'source', ${source}))
+    from ${networkRules} where ${branchId} = ${branch.id} and ${end} is null), '[]')`;
+  return [
+    insertIf(db, snapshots, newSnapshot({ id, kind: 'deleted', branch, expiresAt }, now), condition),
+    db.update(snapshots).set({ rules }).where(eq(snapshots.id, id)),
+  ];
+}
+
+/**
+ * Whether this caller may purge a branch that is deleted already.
+ * @throws ApiError NOT_FOUND, BRANCH_PROTECTED; HOST_BUSY while the job of its deletion runs
+ */
+export function requirePurgeable(
+  { machine }: Pick<Principal, 'machine'>,
+  branch: BranchRow,
+  { status }: SnapshotRow,
+  confirm: string | undefined,
+): void {
+  const pattern = machine?.branchPattern ?? null;
+  if (pattern !== null && !matchesPattern(pattern, branch.branchName)) throw new ApiError('NOT_FOUND');
+  requireConfirmation(branch, confirm);
+  if (status !== 'ready') throw new ApiError('HOST_BUSY');
+}
+
+/** The deleted branch, and its kept database, if there is one. */
+export const keptBranch = (db: Database, projectId: string, branchId: string) =>
+  [
+    db
+      .select()
+      .from(projectBranches)
+      .where(
+        and(
+          eq(projectBranches.projectId, projectId),
+          eq(projectBranches.id, branchId),
+          eq(projectBranches.status, 'deleted'),
+        ),
+      ),
+    db
+      .select()
+      .from(snapshots)
+      .where(and(eq(snapshots.branchId, branchId), eq(snapshots.kind, 'deleted'))),
+  ] as const;
+
+/** A validated request to bring a deleted branch back. */
+export interface RestoreRequest {
+  jobId: string;
+  project: ProjectRow;
+  branch: BranchRow;
+  /** Its kept database. */
+  snapshot: SnapshotRow;
+  branchName: string;
+  actor: Actor;
+  keyUse: KeyUse | null;
+}

@@ -1,9 +1,13 @@
-import { getTableColumns, type SQL, type SQLWrapper, sql } from 'drizzle-orm';
+import { DrizzleQueryError, getTableColumns, type SQL, type SQLWrapper, sql } from 'drizzle-orm';
 import type { BatchItem } from 'drizzle-orm/batch';
 import { type DrizzleD1Database, drizzle } from 'drizzle-orm/d1';
 import type { SQLiteTable } from 'drizzle-orm/sqlite-core';
 
 export type Database = DrizzleD1Database;
+/** Binding of the system of record. */
+export interface DatabaseBinding {
+  DB: D1Database;
+}
 export type Statement = BatchItem<'sqlite'>;
 
 /** @param binding or a session of it, which has the methods that the driver calls */
@@ -76,4 +80,13 @@ export function uniqueConflict(error: unknown): string | null {
     if (match?.[1]) return match[1];
   }
   return null;
+}
+
+/** The message of a `DrizzleQueryError`, whose class is lost when it comes from an object. */
+const QUERY_FAILURE = /^(?:\w*Error: )?Failed query: /;
+
+/** The error without query values, safe to log: the message of a failed query contains them, such as e-mails. */
+export function withoutValues(error: Error): Error {
+  if (error instanceof DrizzleQueryError) return error.cause ?? new Error('a query failed');
+  return QUERY_FAILURE.test(error.message) ? new Error('a query of an object failed') : error;
 }

@@ -1,7 +1,7 @@
 import { sql } from 'drizzle-orm';
 import { index, integer, sqliteTable, text } from 'drizzle-orm/sqlite-core';
-import type { EventType } from '../events/event-types.ts';
-import { created, timestamp } from './columns.ts';
+import type { EventType } from './column-types.ts';
+import { created, timestamp } from './column-types.ts';
 
 /** A random UUID (RFC 9562, version 4). */
 const RANDOM_UUID = sql`(lower(hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-4' || substr(hex(randomblob(2)), 2) || '-' || substr('89ab', 1 + (abs(random()) % 4), 1) || substr(hex(randomblob(2)), 2) || '-' || hex(randomblob(6))))`;
@@ -56,3 +56,5 @@ export const webhooks = sqliteTable(
   },
   (t) => [index('webhooks_by_tenant').on(t.tenantId, t.createdAt, t.id)],
 );
+
+export type WebhookRow = typeof webhooks.$inferSelect;

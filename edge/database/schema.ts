@@ -14,7 +14,7 @@ import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
 import type { Labels } from '../../shared/branch/labels.ts';
 import { RECORDED_LIFESPANS } from '../../shared/branch/lifespan.ts';
 import { BRANCH_ROLES } from '../../shared/branch/login.ts';
-import type { SnapshotSchedule } from '../../shared/branch/snapshot.ts';
+import { KEPT_KINDS, type SnapshotSchedule } from '../../shared/branch/snapshot.ts';
 import { JOB_KINDS, JOB_STATUSES, type JobError, type JobStep } from '../../shared/project/job.ts';
 import { DEFAULT_BRANCH_LIMIT, PROJECT_STATUSES } from '../../shared/project/project-status.ts';
 import {
@@ -22,10 +22,16 @@ import {
   SELF_SERVICE_QUOTA_CAP_GIB,
   STORAGE_STATES,
 } from '../../shared/project/storage-quota.ts';
-import type { StoredBlock } from '../branches/branch-blocks.ts';
-import type { JobInput } from '../jobs/job-input.ts';
-import { created, timestamp, updated } from './columns.ts';
-import { hostState } from './host-state.ts';
+import type { MethodResult } from '../../shared/protocol/operations.ts';
+import {
+  created,
+  hostState,
+  type JobInput,
+  type KeptRule,
+  type StoredBlock,
+  timestamp,
+  updated,
+} from './column-types.ts';
 
 /**
  * The system of record (D1); accounts are in `account-schema.ts`, API keys and trusts in
@@ -294,5 +300,88 @@ export const auditEvents = sqliteTable(
     index('audit_by_tenant').on(t.tenantId, t.createdAt, t.id),
     index('audit_by_project').on(t.projectId),
     index('audit_by_actor').on(t.actorId),
+  ],
+);
+
+export type JobRow = typeof jobs.$inferSelect;
+
+export type ProjectRow = typeof projects.$inferSelect;
+
+export type BranchRow = typeof projectBranches.$inferSelect;
+
+export type NetworkRuleRow = typeof networkRules.$inferSelect;
+
+export type UserRow = typeof users.$inferSelect;
+
+/** Closed databases of a project: snapshots, and the databases of deleted branches. */
+export const snapshots = sqliteTable(
+  'snapshots',
+  {
+    id: text('id').primaryKey(),
+    projectId: text('project_id')
+      .notNull()
+      .references(() => projects.id, { onDelete: 'cascade' }),
+    /** The branch that it was taken of, with its name then; the branch may be deleted since. */
+    branchId: text('branch_id').notNull(),
+    branchName: text('branch_name').notNull(),
+    name: text('name'),
+    kind: text('kind', { enum: KEPT_KINDS }).notNull(),
+    /** `making`: its job is not done. */
+    status: text('status', { enum: ['making', 'ready'] }).notNull(),
+    independent: integer('independent', { mode: 'boolean' }).notNull().default(false),
+    sizeBytes: integer('size_bytes').notNull().default(0),
+    /** Of the last measurement; null where the host cannot measure them. */
+    ownBytes: integer('own_bytes'),
+    sharedBytes: integer('shared_bytes'),
+    /** The rules of a deleted branch. */
+    rules: text('rules', { mode: 'json' }).$type<KeptRule[]>().notNull().default([]),
+    takenAt: timestamp('taken_at').notNull(),
+    /** Null: it is kept until it is deleted. */
+    expiresAt: timestamp('expires_at'),
+    tenantId: text('tenant_id').notNull(),
+    createdAt: created(),
+  },
+  (t) => [
+    index('snapshots_by_project').on(t.projectId, t.createdAt, t.id),
+    index('snapshots_by_branch').on(t.branchId),
+  ],
+);
+
+export type SnapshotRow = typeof snapshots.$inferSelect;
+
+/** Results of comparisons that were jobs, for a week. */
+export const differences = sqliteTable(
+  'differences',
+  {
+    jobId: text('job_id')
+      .primaryKey()
+      .references(() => jobs.id, { onDelete: 'cascade' }),
+    projectId: text('project_id')
+      .notNull()
+      .references(() => projects.id, { onDelete: 'cascade' }),
+    result: text('result', { mode: 'json' }).$type<MethodResult<'branch.diff'>>().notNull(),
+    createdAt: created(),
+  },
+  (t) => [index('differences_by_project').on(t.projectId, t.createdAt)],
+);
+
+/** One row per used `Idempotency-Key`, with its job: a repeated request waits for the same job. */
+export const idempotencyKeys = sqliteTable(
+  'idempotency_keys',
+  {
+    tenantId: text('tenant_id').notNull(),
+    userId: text('user_id').notNull(),
+    path: text('path').notNull(),
+    key: text('key').notNull(),
+    bodyHash: text('body_hash').notNull(),
+    jobId: text('job_id').notNull(),
+    status: integer('status'),
+    body: text('body', { mode: 'json' }).$type<Record<string, unknown>>(),
+    expiresAt: timestamp('expires_at').notNull(),
+  },
+  (t) => [
+    primaryKey({ columns: [t.tenantId, t.userId, t.path, t.key] }),
+    uniqueIndex('idempotency_by_job').on(t.jobId),
+    index('idempotency_by_expiry').on(t.expiresAt),
   ],
 );

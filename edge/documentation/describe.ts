@@ -1,9 +1,9 @@
 import type { OpenAPIHono } from '@hono/zod-openapi';
 import { z } from 'zod';
-import { describeFailures } from '../api/failure-responses.ts';
-import { operation, response } from '../api/operation.ts';
-import { describeResponseHeaders, responseHeaders } from '../api/response-headers.ts';
-import type { AppEnv } from '../app-env.ts';
+import type { AppEnv } from '../pipeline/context.ts';
+import { describeFailures } from '../pipeline/failures.ts';
+import { operation, response } from '../pipeline/operation.ts';
+import { describeResponseHeaders, responseHeaders } from '../pipeline/response-headers.ts';
 import type { Document } from './openapi.ts';
 import { documentationPage } from './page.ts';
 

@@ -1,9 +1,39 @@
+import { eq } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
-import type { EventClient } from '../projects/coordinator-rpc.ts';
-import { type OpenStream, OpenStreams, serverSentEvent } from '../streams/open-streams.ts';
-import type { EventLog } from './event-log.ts';
-import { isInReach } from './event-reach.ts';
+import type { Principal } from '../authentication/principal.ts';
+import type { Machine } from '../database/column-types.ts';
+import type { Database, DatabaseBinding } from '../database/database.ts';
+import { users } from '../database/schema.ts';
+import { ApiError } from '../errors.ts';
+import { repeatIfLost } from '../lost-object.ts';
+import { machinePrincipal, machineRecord } from '../machines/authenticate-machine.ts';
+import { allow } from '../permissions.ts';
+import { streamsBucket } from '../rate-limits/buckets.ts';
+import type { Limiters } from '../rate-limits/limiter-client.ts';
+import { readSettings } from '../settings.ts';
+import { matchesPattern } from '../tenancy/branch-pattern.ts';
+import { readProject } from '../tenancy/project-access.ts';
+import { currentAccountRole } from '../tenancy/users.ts';
+import type { EventLog, EventScope } from './event-log.ts';
+
+import { type OpenStream, OpenStreams, serverSentEvent } from './open-streams.ts';
+
+/**
+ * Whether a caller that can see the project sees this event. A project can move to another tenant, whose events are not
+ * for a client of the former one. A machine limited to branches sees their events and those of its own jobs
+ * (`jobsInReach`), but none of the project or of `main`.
+ */
+export function isInReach(
+  { tenant_id, branch_names, machine_id }: EventScope,
+  { tenantId, machine }: Pick<Principal, 'tenantId' | 'machine'>,
+): boolean {
+  if (tenant_id !== tenantId) return false;
+  const pattern = machine?.branchPattern ?? null;
+  if (pattern === null || machine_id === machine?.id) return true;
+  const names: string[] = JSON.parse(branch_names);
+  return names.length > 0 && names.every((name) => matchesPattern(pattern, name));
+}
 
 /** Concurrent streams of one project. */
 export const EVENT_STREAMS_MAX = 20;
@@ -131,4 +161,74 @@ export class EventStreams {
     if (this.#polling !== undefined) clearInterval(this.#polling);
     this.#polling = undefined;
   }
+}
+
+/** Concurrent event streams of all projects of a tenant. */
+export const TENANT_STREAMS_MAX = 50;
+
+const streamsOf = ({ RATE_LIMITER }: DatabaseBinding & Limiters, { principal }: EventClient) =>
+  RATE_LIMITER.get(RATE_LIMITER.idFromName(streamsBucket(principal.tenantId)));
+
+/**
+ * Whether the client may read the project's events now, and has a place among the streams of its tenant. Called when a
+ * stream opens and with each of its heartbeats.
+ * @param openedAt result of the first call, null for that call
+ * @returns the issue time of the newest token of the user
+ */
+export async function admitToStream(
+  env: DatabaseBinding & Limiters,
+  db: Database,
+  projectId: string,
+  client: EventClient,
+  openedAt: Date | null,
+): Promise<Result<Date, Failure>> {
+  const { userId, tenantId } = client.principal;
+  const [[user], hasPlace] = await Promise.all([
+    db.select().from(users).where(eq(users.id, userId)),
+    repeatIfLost(() => streamsOf(env, client).hold(client.id, TENANT_STREAMS_MAX)),
+  ]);
+  if (!hasPlace) return fail({ code: 'STREAM_LIMIT_REACHED', fields: { limit: TENANT_STREAMS_MAX } });
+  if (user?.tenantId === tenantId) {
+    const newerRole = openedAt && openedAt < user.tenantSeenAt ? user.role : null;
+    const permission = await permissionOf(env, db, client.principal, newerRole);
+    if (permission && (await readProject(db, permission, projectId, []))) return ok(user.tenantSeenAt);
+  }
+  leaveStreams(env, client);
+  return fail({ code: 'NOT_FOUND' });
+}
+
+/** Frees the place. If the call fails, the place is free when its lease ends. */
+export function leaveStreams(env: DatabaseBinding & Limiters, client: EventClient): void {
+  streamsOf(env, client)
+    .release(client.id)
+    .catch(() => {});
+}
+
+/** What the caller may read now; null if its session or machine is gone, or its role no longer allows it. */
+async function permissionOf(
+  env: DatabaseBinding & Limiters,
+  db: Database,
+  caller: Principal,
+  newerRole: string | null,
+) {
+  try {
+    const principal = caller.machine
+      ? await presentMachine(env, caller, caller.machine)
+      : { ...caller, role: (await currentAccountRole(db, caller, new Date())) ?? newerRole ?? caller.role };
+    return principal && { principal, reach: allow(principal, 'events.read'), isChange: false };
+  } catch (error) {
+    if (error instanceof ApiError) return null;
+    throw error;
+  }
+}
+
+async function presentMachine(env: DatabaseBinding & Limiters, { expiresAt }: Principal, machine: Machine) {
+  const record = await machineRecord(env.DB, machine, new Date());
+  return record && machinePrincipal({ record, expiresAt }, readSettings(env));
+}
+
+/** A client that wants events. */
+export interface EventClient {
+  id: string;
+  principal: Principal;
 }

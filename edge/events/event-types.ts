@@ -2,10 +2,11 @@ import { z } from 'zod';
 import type { JobError } from '../../shared/project/job.ts';
 import { PROJECT_STATUSES } from '../../shared/project/project-status.ts';
 import { STORAGE_STATES } from '../../shared/project/storage-quota.ts';
-import { blockedOf, connectionsBlockedUntil, type StoredBlock } from '../branches/branch-blocks.ts';
-import { Branch } from '../branches/branch-resource.ts';
+import { Branch, blockedOf, connectionsBlockedUntil } from '../branches/branch.ts';
+import { Snapshot } from '../branches/snapshot.ts';
+import type { StoredBlock } from '../database/column-types.ts';
+import { EVENT_TYPES, type EventType } from '../database/column-types.ts';
 import { Job, toErrorResponse } from '../jobs/job-resource.ts';
-import { Snapshot } from '../snapshots/snapshot-resource.ts';
 
 interface Definition {
   /** When the event occurs, for the API description. */
@@ -97,11 +98,7 @@ const DEFINITIONS = {
     meaning: 'The storage use of the project crossed 80% or 100% of its quota.',
     data: z.strictObject({ state: z.enum(STORAGE_STATES), used_bytes: z.int().min(0) }),
   },
-} as const satisfies Record<string, Definition>;
-
-export type EventType = keyof typeof DEFINITIONS;
-
-export const EVENT_TYPES = Object.keys(DEFINITIONS) as [EventType, ...EventType[]];
+} as const satisfies Record<EventType, Definition>;
 
 const eventSchema = (type: EventType) =>
   z.strictObject({

@@ -1,21 +1,22 @@
 import { RpcTarget } from 'cloudflare:workers';
 import type { Failure } from '../../shared/failures.ts';
 import type { Result } from '../../shared/result.ts';
-import type { Database } from '../database/database.ts';
-import type { Env } from '../env.ts';
-import type { EventClient, ProjectEventsRpc } from '../projects/coordinator-rpc.ts';
-import type { Retries } from '../projects/retries.ts';
-import { EventFeed } from './event-feed.ts';
-import { EventLog } from './event-log.ts';
-import { EventStreams } from './event-streams.ts';
-import { admitToStream, leaveStreams } from './stream-admission.ts';
+import type { Database, DatabaseBinding } from '../database/database.ts';
+import type { Limiters } from '../rate-limits/limiter-client.ts';
+import { type Deliver, EventFeed, EventLog } from './event-log.ts';
+import { admitToStream, type EventClient, EventStreams, leaveStreams } from './event-streams.ts';
 
 interface ProjectEventsOptions {
-  env: Env;
+  env: DatabaseBinding & Limiters;
   db: Database;
   storage: DurableObjectStorage;
   waitUntil: (work: Promise<unknown>) => void;
-  retries: Retries;
+  /** Repeats the publication after a failure. */
+  retries: {
+    succeeded: (work: 'events.not_published') => void;
+    failed: (work: 'events.not_published', projectId: string, error: unknown) => void;
+  };
+  deliver: Deliver;
 }
 
 /** The events of one project: their log, their streams and their way to webhooks. */
@@ -26,7 +27,7 @@ export class ProjectEvents extends RpcTarget implements ProjectEventsRpc {
 
   constructor(options: ProjectEventsOptions) {
     super();
-    const { env, db, storage } = options;
+    const { env, db, storage, deliver } = options;
     const log = new EventLog(storage);
     this.#options = options;
     this.#streams = new EventStreams({
@@ -35,7 +36,7 @@ export class ProjectEvents extends RpcTarget implements ProjectEventsRpc {
       admit: (projectId, client, openedAt) => admitToStream(env, db, projectId, client, openedAt),
       leave: (client) => leaveStreams(env, client),
     });
-    this.#feed = new EventFeed({ env, db, log, added: () => this.#streams.send() });
+    this.#feed = new EventFeed({ db, log, deliver, added: () => this.#streams.send() });
   }
 
   /** Publishes the events of what was changed, without waiting. */
@@ -75,4 +76,14 @@ export class ProjectEvents extends RpcTarget implements ProjectEventsRpc {
   ): Promise<Result<ReadableStream, Failure>> {
     return this.#streams.open(projectId, client, wanted);
   }
+}
+
+/** The events of one project, reached through its coordinator. */
+export interface ProjectEventsRpc extends Rpc.RpcTargetBranded {
+  /** @param wanted `after`: the last event that the client received; null: start with the next event */
+  stream(
+    projectId: string,
+    client: EventClient,
+    wanted: { seconds: number; after: number | null },
+  ): Promise<Result<ReadableStream, Failure>>;
 }

@@ -2,17 +2,18 @@ import { DurableObject } from 'cloudflare:workers';
 import { BOUNDS, type Bounds } from '../../shared/protocol/bounds.ts';
 import { HEARTBEAT } from '../../shared/protocol/frames.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
+import type { Coordinators } from '../coordinator/coordinator-rpc.ts';
+import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
+import type { DatabaseBinding } from '../database/database.ts';
 import { isOneOf, openDatabase } from '../database/database.ts';
 import { jobs } from '../database/schema.ts';
-import type { Env } from '../env.ts';
-import type { CallOutcome, HostLinkRpc } from '../hosts/host-link-rpc.ts';
+import type { CallOutcome, HostLinkRpc, HostLinks } from '../hosts/host-client.ts';
 import { logEvent } from '../log.ts';
-import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { reconcileHost } from '../reconciliation/reconcile-host.ts';
+import { isRemoval, RecordLineage } from './handshake.ts';
 import { CALLER_HEADER, type Caller, type LinkSocket, Links, type SocketState } from './links.ts';
 import { NotificationFilter, projectsOn } from './notification-filter.ts';
 import { failed } from './pending-calls.ts';
-import { isRemoval, RecordLineage } from './record-lineage.ts';
 
 /** The calls that are allowed while a host is blocked. */
 const ALLOWED_WHILE_BLOCKED: readonly Method[] = [
@@ -35,7 +36,10 @@ const RECONCILE_APART = 5_000;
  * storage holds the newest epoch, the host id, whether the host is blocked, and the last jobs that it has worked for (`epoch`,
  * `host_id`, `shut_out`, `jobs`).
  */
-export class HostLink extends DurableObject<Env> implements HostLinkRpc {
+export class HostLink
+  extends DurableObject<DatabaseBinding & HostLinks & Coordinators>
+  implements HostLinkRpc
+{
   readonly #links: Links;
   readonly #notifications: NotificationFilter;
   readonly #lineage: RecordLineage;
@@ -43,7 +47,11 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
   #reconciledAt = 0;
 
   /** @param bounds set only by tests */
-  constructor(ctx: DurableObjectState, env: Env, bounds: Bounds = BOUNDS) {
+  constructor(
+    ctx: DurableObjectState,
+    env: DatabaseBinding & HostLinks & Coordinators,
+    bounds: Bounds = BOUNDS,
+  ) {
     super(ctx, env);
     ctx.setWebSocketAutoResponse(new WebSocketRequestResponsePair(HEARTBEAT.request, HEARTBEAT.response));
     this.#links = new Links({

@@ -14,10 +14,10 @@ import { readMessage } from '../../shared/protocol/messages.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
 import { type Clock, closeBecause, type Transport } from '../../shared/protocol/transport.ts';
 import { PREVIOUS_VERSION, PROTOCOL_VERSION } from '../../shared/protocol/version.ts';
-import type { CallOutcome } from '../hosts/host-link-rpc.ts';
+import type { CallOutcome } from '../hosts/host-client.ts';
+import { type Expected, verifyHandshake } from './handshake.ts';
 import { failed, PendingCalls } from './pending-calls.ts';
 import { notificationFromPreviousVersion } from './previous-version.ts';
-import { type Expected, verifyHandshake } from './verify-handshake.ts';
 
 /** The state of a socket. It is attached to the socket, so that it survives hibernation of the object. */
 export type SocketState =

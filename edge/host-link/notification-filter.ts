@@ -5,7 +5,7 @@ import type { NotificationFrame } from '../../shared/protocol/frames.ts';
 import { NOTIFICATIONS, type Notification } from '../../shared/protocol/notifications.ts';
 import type { Database } from '../database/database.ts';
 import { projects } from '../database/schema.ts';
-import { countIn, type RateWindow } from '../rate-limits/window.ts';
+import { countIn, type RateWindow } from '../rate-limits/counters.ts';
 
 const MINUTE_MS = 60_000;
 /** Minimum time between two lookups of the host's projects. */

@@ -6,7 +6,7 @@ import { type Method, OPERATIONS, type Params } from '../../shared/protocol/oper
 import type { Clock, Transport } from '../../shared/protocol/transport.ts';
 import { PREVIOUS_VERSION } from '../../shared/protocol/version.ts';
 import { fail, ok } from '../../shared/result.ts';
-import type { CallOutcome } from '../hosts/host-link-rpc.ts';
+import type { CallOutcome } from '../hosts/host-client.ts';
 import { resultFromPreviousVersion, toPreviousVersion } from './previous-version.ts';
 
 export const failed = (

@@ -4,9 +4,9 @@ import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
 import type { EnrolmentRequest, PublicKey } from '../../shared/protocol/enrolment.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
+import { sha256 } from '../crypto/encoding.ts';
 import type { Database } from '../database/database.ts';
 import { hosts } from '../database/schema.ts';
-import { sha256 } from '../sha256.ts';
 
 const TOKEN_BYTES = 32;
 const TOKEN_LIFETIME_MS = 3_600_000;

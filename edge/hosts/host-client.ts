@@ -1,12 +1,94 @@
-import type { Failure } from '../../shared/failures.ts';
-import type { HostFailureCode } from '../../shared/protocol/host-failures.ts';
+import type { Failure, FailureCode } from '../../shared/failures.ts';
+import type { HostFailure, HostFailureCode } from '../../shared/protocol/host-failures.ts';
 import type { Method, MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { fail, type Result } from '../../shared/result.ts';
-import type { Env } from '../env.ts';
+import { BoundedMap } from '../bounded-map.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { currentTraceparent } from '../trace.ts';
-import { failureOfRequest } from './host-failure-table.ts';
-import type { CallOutcome } from './host-link-rpc.ts';
+
+interface PublicFailure {
+  code: FailureCode;
+  /**
+   * Envelope members that quote the host's message. Only calls that carry a client's own values have such failures,
+   * and the message can quote a tenant's data, so it is not logged.
+   */
+  fields?: (failure: HostFailure) => Record<string, unknown>;
+}
+
+/** Fields of requests that have another name as a parameter of the call. */
+const FIELDS = new Map([
+  ['order', 'sort'],
+  ['after', 'cursor'],
+]);
+
+const fieldOf = (path: string) => path.replace(/^\w+/, (name) => FIELDS.get(name) ?? name);
+
+/** @param unnamed the field if the host names none, as agents of the previous version do */
+const invalid = (unnamed: string): PublicFailure => ({
+  code: 'VALIDATION_FAILED',
+  fields: ({ message, path = unnamed }) => ({ details: [{ path: fieldOf(path), message }] }),
+});
+
+/** How the API reports each failure of a host. */
+const PUBLIC_FAILURES: Record<HostFailureCode, PublicFailure> = {
+  SOURCE_BUSY: { code: 'SOURCE_BUSY' },
+  SOURCE_MISSING: { code: 'SOURCE_NOT_ACTIVE' },
+  TABLE_NOT_FOUND: { code: 'NOT_FOUND' },
+  ROW_NOT_FOUND: { code: 'ROW_NOT_FOUND' },
+  ROW_CHANGED: { code: 'ROW_CHANGED' },
+  COLUMN_NOT_FOUND: invalid('column'),
+  KEY_NOT_UNIQUE: invalid('primary_key'),
+  INVALID_CALL: invalid(''),
+  STATEMENT_REFUSED: {
+    code: 'STATEMENT_REFUSED',
+    fields: ({ sqlstate, message, change }) => ({
+      sqlstate,
+      message,
+      ...(change !== undefined && { change }),
+    }),
+  },
+  TIME_LIMIT_REACHED: { code: 'TIME_LIMIT_REACHED' },
+  DATABASE_NAME_HELD: { code: 'DATABASE_NAME_HELD' },
+  PROOF_FAILED: { code: 'PROOF_FAILED' },
+  POSTGRES_UNAVAILABLE: { code: 'DATABASE_SERVER_UNAVAILABLE' },
+  POOLER_UNAVAILABLE: { code: 'DATABASE_SERVER_UNAVAILABLE' },
+  RULES_NOT_APPLIED: { code: 'RULES_NOT_APPLIED' },
+  HOST_BUSY: { code: 'HOST_BUSY' },
+  PROJECT_BUSY: { code: 'PROJECT_BUSY' },
+  HOST_FULL: { code: 'HOST_FULL' },
+  INTERNAL: { code: 'INTERNAL' },
+  HOST_UNAVAILABLE: { code: 'HOST_UNAVAILABLE' },
+  HOST_UPGRADE_REQUIRED: { code: 'HOST_UPGRADE_REQUIRED' },
+  HOST_TIMEOUT: { code: 'HOST_TIMEOUT' },
+};
+
+/** The failure of a call that carries values of the client's request. */
+function failureOfRequest(failure: HostFailure, method: string): Failure {
+  const { code, fields } = PUBLIC_FAILURES[failure.code];
+  return fields ? { code, fields: fields(failure) } : { code, reason: `${method}: ${failure.message}` };
+}
+
+/** The failure of a call that the gateway made up itself: an invalid value in it is a defect of the gateway. */
+export function failureOfOwnCall({
+  code: hostCode,
+  message,
+}: Pick<HostFailure, 'code' | 'message'>): Failure {
+  const { code, fields } = PUBLIC_FAILURES[hostCode];
+  return { code: fields ? 'INTERNAL' : code, reason: `${hostCode}: ${message}` };
+}
+
+/** How a call of a host ended. */
+export type CallOutcome<M extends Method> = Result<MethodResult<M>, HostFailure>;
+
+/** The Durable Object that holds the link of one host; named by the host's ID. */
+export interface HostLinkRpc extends Rpc.DurableObjectBranded {
+  /** Whether an agent is linked and the host accepts work. */
+  linked(): Promise<boolean>;
+  /** Sends one operation to the agent. @param traceparent of the request that caused the call */
+  call(method: Method, params: Params<Method>, traceparent?: string): Promise<CallOutcome<Method>>;
+  /** Lets the records decide what is dropped on the host, although they may have been restored from a backup. */
+  acceptRecords(): Promise<void>;
+}
 
 /** A call of a database host that failed. */
 export class HostCallError extends Error {
@@ -23,15 +105,21 @@ export class HostCallError extends Error {
 export type CallHost = <M extends Method>(method: M, params: Params<M>) => Promise<MethodResult<M>>;
 
 /** The object that holds the link of the host. */
-export const hostLink = (env: Env, hostId: string) => env.HOST_LINK.get(env.HOST_LINK.idFromName(hostId));
+/** The objects of the hosts' links, by host ID. */
+export interface HostLinks {
+  HOST_LINK: DurableObjectNamespace<HostLinkRpc>;
+}
+
+export const hostLink = (env: HostLinks, hostId: string) =>
+  env.HOST_LINK.get(env.HOST_LINK.idFromName(hostId));
 
 /** Whether the host's agent is connected. */
-export const isLinked = (env: Env, hostId: string): Promise<boolean> =>
+export const isLinked = (env: HostLinks, hostId: string): Promise<boolean> =>
   repeatIfLost(() => hostLink(env, hostId).linked()).catch(() => false);
 
 /** Never throws and always ends: the object's loss is a failure as well. */
 async function send<M extends Method>(
-  env: Env,
+  env: HostLinks,
   hostId: string,
   method: M,
   params: Params<M>,
@@ -45,7 +133,7 @@ async function send<M extends Method>(
 
 /** Calls operations of a host for the gateway itself. */
 export const hostCaller =
-  (env: Env, hostId: string): CallHost =>
+  (env: HostLinks, hostId: string): CallHost =>
   async (method, params) => {
     const outcome = await send(env, hostId, method, params);
     if (!outcome.ok) throw new HostCallError(outcome.failure.code, outcome.failure.message);
@@ -54,11 +142,31 @@ export const hostCaller =
 
 /** Calls an operation of a host with the values of a client's request, which gets the result or the failure. */
 export async function callHostForClient<M extends Method>(
-  env: Env,
+  env: HostLinks,
   hostId: string,
   method: M,
   params: Params<M>,
 ): Promise<Result<MethodResult<M>, Failure>> {
   const outcome = await send(env, hostId, method, params);
   return outcome.ok ? outcome : fail(failureOfRequest(outcome.failure, method));
+}
+
+const REMEMBERED_PROJECTS = 10_000;
+
+const hostIds = new BoundedMap<string, string>(REMEMBERED_PROJECTS);
+
+/**
+ * Whether the host of a project is linked, found out concurrently with the query that reads the project: this isolate
+ * remembers the project's host from the last read. If the guess is wrong, the right host is asked afterwards.
+ */
+export async function isProjectHostLinked(
+  env: HostLinks,
+  projectId: string,
+  reading: Promise<{ hostId: string }>,
+): Promise<boolean> {
+  const guess = hostIds.get(projectId);
+  const guessed = guess !== undefined && isLinked(env, guess);
+  const { hostId } = await reading;
+  hostIds.set(projectId, hostId);
+  return guess === hostId ? guessed : isLinked(env, hostId);
 }

@@ -1,8 +1,8 @@
 import { z } from 'zod';
 import { FAILURES, type FailureCode } from '../../shared/failures.ts';
 import { JOB_KINDS, JOB_STATUSES, type JobError, STEP_STATUSES } from '../../shared/project/job.ts';
-import { publicFailure } from './job-failure.ts';
-import type { JobRow } from './job-store.ts';
+import type { JobRow } from '../database/schema.ts';
+import { publicFailure } from './saga.ts';
 
 const Id = z.uuid();
 const Timestamp = z.iso.datetime();

@@ -1,18 +1,145 @@
 import { and, asc, eq, sql } from 'drizzle-orm';
+import { decodeJwt, decodeProtectedHeader, errors, type JWK, type JWTPayload, jwtVerify } from 'jose';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
-import type { ClientDetails } from '../audit/actor.ts';
-import { auditEvent } from '../audit/audit-event.ts';
-import type { RequestTiming } from '../authentication/key-cache.ts';
+import { auditEvent, type ClientDetails } from '../audit/audit-event.ts';
 import { signOwnToken } from '../authentication/own-tokens.ts';
+import {
+  fetchDocument,
+  KEY_FETCH_MS,
+  KeyCache,
+  type RequestTiming,
+} from '../authentication/provider-keys.ts';
+import { BoundedMap } from '../bounded-map.ts';
 import { hasChanged, inOneBatch, insertIf, openDatabase } from '../database/database.ts';
-import { trusts } from '../database/machine-schema.ts';
+import { trusts } from '../database/people-schema.ts';
 import { auditEvents, projects } from '../database/schema.ts';
 import { isLocalGateway } from '../destination.ts';
 import type { Settings } from '../settings.ts';
-import { hasClaims, ID_TOKEN_MAX, idTokenProblem, readIdToken } from './id-token.ts';
-import { type MachineRecord, machineRecord } from './machine-record.ts';
+import { type MachineRecord, machineRecord } from './authenticate-machine.ts';
+import { issuerAddressProblem } from './trusts.ts';
+
+const CACHED_ISSUERS = 1_000;
+const CONFIGURATION = '/.well-known/openid-configuration';
+/** 2048 bits in base64url; jose refuses shorter RSA keys too. */
+const MODULUS_MIN = 342;
+
+const Configuration = z.object({ issuer: z.string(), jwks_uri: z.string() });
+const KeySet = z.object({ keys: z.array(z.unknown()).max(100) });
+
+const ofSignatures = { kid: z.string().min(1), use: z.literal('sig').optional() };
+const keyOf = <K extends z.ZodRawShape, A extends string>(alg: A, members: K) =>
+  z
+    .object({ ...ofSignatures, ...members, alg: z.literal(alg).optional() })
+    .transform((key) => ({ ...key, alg }));
+
+/** The members of a public key only. A symmetric key is none of these. */
+const PublicJwk = z.union([
+  keyOf('RS256', { kty: z.literal('RSA'), n: z.string().min(MODULUS_MIN), e: z.string() }),
+  keyOf('ES256', { kty: z.literal('EC'), crv: z.literal('P-256'), x: z.string(), y: z.string() }),
+  keyOf('EdDSA', { kty: z.literal('OKP'), crv: z.literal('Ed25519'), x: z.string() }),
+]);
+
+/** The key of an issuer, with the only algorithm it may be used with. */
+export type IssuerKey = JWK & z.output<typeof PublicJwk>;
+type IssuerKeys = ReadonlyMap<string, IssuerKey>;
+
+/** Both documents of an issuer (OpenID Connect Discovery 1.0), within the time of one. @throws Error */
+async function fetchIssuerKeys(issuer: string, isLocal: boolean): Promise<IssuerKeys> {
+  const signal = AbortSignal.timeout(KEY_FETCH_MS);
+  const documentAt = (address: string) => {
+    const problem = issuerAddressProblem(address, isLocal);
+    if (problem) throw new Error(`the address ${problem}`);
+    return fetchDocument(new URL(address), signal);
+  };
+  const configuration = Configuration.parse(await documentAt(issuer.replace(/\/$/, '') + CONFIGURATION));
+  if (configuration.issuer !== issuer) throw new Error('the configuration is of another issuer');
+  const { keys } = KeySet.parse(await documentAt(configuration.jwks_uri));
+  const usable = keys.flatMap((key) => PublicJwk.safeParse(key).data ?? []);
+  return new Map(usable.map((key) => [key.kid, key as IssuerKey]));
+}
+
+const areSame = (one: IssuerKeys, other: IssuerKeys) =>
+  JSON.stringify([...one]) === JSON.stringify([...other]);
+
+const caches = new BoundedMap<string, KeyCache<IssuerKey>>(CACHED_ISSUERS);
+
+/** The keys of an issuer, cached as those of the identity provider. */
+function issuerKeys(issuer: string, isLocal: boolean): KeyCache<IssuerKey> {
+  const cache =
+    caches.get(issuer) ?? new KeyCache({ fetch: () => fetchIssuerKeys(issuer, isLocal), areSame });
+  caches.set(issuer, cache);
+  return cache;
+}
+
+/** Longer tokens are refused before they are read. */
+const ID_TOKEN_MAX = 8192;
+const ALGORITHMS = ['RS256', 'ES256', 'EdDSA'];
+/** Tolerated lead of an issuer's clock. It applies to `nbf` and `iat` only. */
+const SKEW_SECONDS = 30;
+
+/** An ID token as it describes itself. Nothing of it is proven. */
+export interface ClaimedToken {
+  kid: string;
+  alg: string;
+  issuer: string;
+  payload: JWTPayload;
+}
+
+/** @returns null for a text that cannot become a valid token */
+function readIdToken(token: string): ClaimedToken | null {
+  try {
+    const { kid, alg } = decodeProtectedHeader(token);
+    const payload = decodeJwt(token);
+    if (!kid || !alg || !ALGORITHMS.includes(alg) || typeof payload.iss !== 'string') return null;
+    return { kid, alg, issuer: payload.iss, payload };
+  } catch {
+    return null;
+  }
+}
+
+/**
+ * Verifies signature, issuer, audience and times.
+ * @returns why the token is not valid; null if it is
+ * @throws ApiError KEYS_UNAVAILABLE
+ */
+async function idTokenProblem(
+  token: string,
+  { kid, alg, issuer }: ClaimedToken,
+  audience: string,
+  { isLocal, ...timing }: RequestTiming & { isLocal: boolean },
+): Promise<string | null> {
+  const key = (await issuerKeys(issuer, isLocal).ringFor(kid, timing)).keys.get(kid);
+  if (!key) return 'key_unknown';
+  // The header must not choose the algorithm of a key (RFC 8725 section 3.1).
+  if (key.alg !== alg) return 'algorithm_wrong';
+  try {
+    const { payload } = await jwtVerify(token, key, {
+      algorithms: [key.alg],
+      issuer,
+      audience,
+      requiredClaims: ['exp', 'iat'],
+      clockTolerance: SKEW_SECONDS,
+      currentDate: timing.now,
+    });
+    const now = timing.now.getTime() / 1000;
+    if (Number(payload.exp) <= now) return 'token_expired';
+    if (!(Number(payload.iat) <= now + SKEW_SECONDS)) return 'token_not_yet_valid';
+    return null;
+  } catch (error) {
+    if (error instanceof errors.JOSEError || error instanceof TypeError) return error.message;
+    throw error;
+  }
+}
+
+/** Whether the token has each claim of a trust: exactly, or with a trailing `*` as the beginning of it. */
+const hasClaims = (payload: JWTPayload, claims: Record<string, string>): boolean =>
+  Object.entries(claims).every(([name, wanted]) => {
+    const value = Object.hasOwn(payload, name) ? payload[name] : undefined;
+    if (typeof value !== 'string') return false;
+    return wanted.endsWith('*') ? value.startsWith(wanted.slice(0, -1)) : value === wanted;
+  });
 
 export const GRANT_TYPE = 'urn:ietf:params:oauth:grant-type:token-exchange';
 export const ID_TOKEN = 'urn:ietf:params:oauth:token-type:id_token';

@@ -1,3 +1,4 @@
+import { html } from 'hono/html';
 import type { Settings } from '../settings.ts';
 
 export interface Mail {
@@ -44,3 +45,14 @@ export async function sendMail(settings: Settings, mail: Mail, id: string): Prom
   const reason = `the mail service responded with status ${response.status}`;
   throw PERMANENT_REJECTIONS.has(response.status) ? new MailRefused(reason) : new Error(reason);
 }
+
+/** A mail of paragraphs. @param paragraphs may contain text from users */
+export const plainMail = (to: string, subject: string, paragraphs: readonly string[]): Mail => ({
+  to,
+  subject,
+  text: `${paragraphs.join('\n\n')}\n`,
+  html: paragraphs.map((paragraph) => html`<p>${paragraph}</p>`).join('\n'),
+});
+
+/** A user's text in one line, for a subject. */
+export const inOneLine = (text: string): string => text.replaceAll(/[\s\p{C}]+/gu, ' ');

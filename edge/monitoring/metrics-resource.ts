@@ -1,11 +1,9 @@
 import { z } from 'zod';
 import { quotaBytes, StorageStateField } from '../../shared/project/storage-quota.ts';
-import type { BranchRow } from '../branches/branch-resource.ts';
-import type { ProjectView } from '../projects/project-resource.ts';
-import type { SnapshotRow } from '../snapshots/snapshot-resource.ts';
-import { ALERT_NAMES, alertsOf } from './alert-advice.ts';
-import type { LastMeasurement } from './measurement-store.ts';
-import type { Range } from './metric-history.ts';
+import type { BranchRow, SnapshotRow } from '../database/schema.ts';
+import type { ProjectView } from '../tenancy/project-access.ts';
+import type { LastMeasurement } from './measurements.ts';
+import { finestStep, type Range } from './metric-history.ts';
 import {
   type BranchValues,
   METRIC_NAMES,
@@ -14,12 +12,69 @@ import {
   type MetricValue,
   type Point,
 } from './metrics.ts';
+import { ALERT_NAMES, alertsOf } from './storage-quota.ts';
+
+/** Points per series in one response: a little more than one day at one point a minute. */
+const POINTS_MAX = 1500;
+
+/** The same for a response with all branches of a project. */
+export const POINTS_OF_EACH_MAX = 200;
+
+const HOUR_MS = 3_600_000;
+
+const STEP = { min: 60, max: 30 * 86_400 } as const;
+
+const Timestamp = z.iso.datetime({ offset: true }).transform((text) => Date.parse(text));
+
+/** The query parameters that select the points of a series. */
+export const SeriesRange = {
+  start: Timestamp.optional().meta({
+    description: 'Start of the range, ISO 8601. Default: one hour before `end`.',
+    example: '2026-01-31T11:00:00Z',
+  }),
+  end: Timestamp.optional().meta({
+    description: 'End of the range, ISO 8601. Default: now.',
+    example: '2026-01-31T12:00:00Z',
+  }),
+  step: z.coerce
+    .number()
+    .int()
+    .min(STEP.min)
+    .max(STEP.max)
+    .optional()
+    .meta({
+      description: `Seconds between points. Default: the finest resolution available. One point per minute is available for 24 hours, one per hour for 30 days and one per day for a year; a step shorter than the resolution available since \`start\` is rounded up to it. At most ${POINTS_MAX} points per metric are returned.`,
+      example: 60,
+    }),
+};
+
+/** @returns the range, or an entry for the `details` of VALIDATION_FAILED when the range is invalid or too long */
+export function rangeOf(
+  query: { start?: number | undefined; end?: number | undefined; step?: number | undefined },
+  now: number,
+  pointsMax = POINTS_MAX,
+): Range | { path: string; message: string } {
+  const end = Math.min(query.end ?? now, now);
+  const start = query.start ?? end - HOUR_MS;
+  if (start > end) return { path: 'start', message: 'Must be before end and not in the future.' };
+  const finest = finestStep(start, now);
+  const step = Math.max((query.step ?? 0) * 1000, finest);
+  const points = Math.floor((end - start) / step) + 1;
+  if (points <= pointsMax) return { start, end, step };
+  return {
+    path: 'step',
+    message: `Too small: ${points} points would result, at most ${pointsMax} are allowed.`,
+  };
+}
 
 const Count = z.int().nonnegative();
+
 const Ratio = z.number().min(0).max(1);
+
 const ObservedAt = z.iso.datetime().nullable().meta({
   description: 'When the values were measured; null before the first measurement, when all values are 0.',
 });
+
 const Stale = z
   .boolean()
   .meta({ description: 'The host is not connected, or measurements are overdue.', example: false });

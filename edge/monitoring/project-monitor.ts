@@ -4,15 +4,17 @@ import type { ProjectMeasurement, ProjectSizes } from '../../shared/measurement.
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Database } from '../database/database.ts';
 import type { CallHost } from '../hosts/host-client.ts';
-import { jobError, publicFailure } from '../jobs/job-failure.ts';
-import type { ProjectMonitorRpc, Recorded, StorageStatus } from '../projects/coordinator-rpc.ts';
-import type { MeasurementStore } from './measurement-store.ts';
-import { MeasurementStreams, STREAMS_MAX } from './measurement-streams.ts';
+import { jobError, publicFailure } from '../jobs/saga.ts';
+import { type MeasurementStore, MeasurementStreams, type Recorded, STREAMS_MAX } from './measurements.ts';
 import type { Range } from './metric-history.ts';
 import type { MetricName, MetricValue, Point } from './metrics.ts';
-import type { StorageQuota } from './storage-quota.ts';
-import { readSubject, type StorageSubject } from './storage-usage.ts';
-import { storeDiskBytes } from './store-disk-bytes.ts';
+import {
+  readSubject,
+  type StorageQuota,
+  type StorageStatus,
+  type StorageSubject,
+  storeDiskBytes,
+} from './storage-quota.ts';
 
 /** How many missed measurements a reopened stream replays at most. */
 const REPLAYED_MAX = 60;
@@ -161,4 +163,25 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
     if (status) await applyAccess(projectId, status.hostId);
     return status;
   }
+}
+
+/** The measurements of one project, reached through its coordinator. */
+export interface ProjectMonitorRpc extends Rpc.RpcTargetBranded {
+  last(): Promise<Recorded>;
+  /** @param reference the branch's ID, or its name at the last measurement */
+  series(reference: string, range: Range): Promise<Recorded & { branchId: string; points: Point[] }>;
+  /** The values of one metric of each branch that was measured last, with their times in Unix milliseconds. */
+  metricOfBranches(
+    metric: MetricName,
+    range: Range,
+  ): Promise<Recorded & { values: Map<string, MetricValue[]> }>;
+  /** @param wanted `branchId` null: all branches; `since` null: start with the last measurement */
+  stream(
+    projectId: string,
+    wanted: { branchId: string | null; seconds: number; since: number | null },
+  ): Promise<Result<ReadableStream, Failure>>;
+  /** @param hostId the host that sent the sizes */
+  recordSizes(sizes: ProjectSizes, hostId?: string): Promise<void>;
+  /** Evaluates the storage after a change of the quota. @returns null without a project or a measurement */
+  evaluate(projectId: string): Promise<StorageStatus | null>;
 }

@@ -2,27 +2,23 @@ import { and, eq, exists, gt, lte, notExists } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
-import { createUnderKey, insertKey, type KeyUse } from '../api/idempotency-key.ts';
-import { type Actor, actorWith } from '../audit/actor.ts';
-import { auditEvent } from '../audit/audit-event.ts';
+import { actorWith, auditEvent } from '../audit/audit-event.ts';
 import type { Principal } from '../authentication/principal.ts';
-import type { Role } from '../authentication/role.ts';
-import { accounts } from '../database/account-schema.ts';
+import type { Actor, Role } from '../database/column-types.ts';
 import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
-import { invitations } from '../database/people-schema.ts';
+import { accounts, type InvitationRow, invitations } from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
 import { ApiError, unwrap } from '../errors.ts';
+import { createUnderKey, insertKey, type KeyUse } from '../idempotency/idempotency-key.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
-import { enforceLimit } from '../rate-limits/enforce-limit.ts';
-import { accountByEmail } from '../sign-in/accounts/accounts.ts';
-import { INVITATION_TTL_MS } from '../sign-in/email-codes/challenge.ts';
-import { challengesOf } from '../sign-in/email-codes/challenges-stub.ts';
-import { enforceMailLimit } from '../sign-in/email-codes/email-code.ts';
+import { enforceLimit } from '../rate-limits/limiter-client.ts';
+import { accountByEmail } from '../sign-in/accounts.ts';
+import { challengesOf, INVITATION_TTL_MS } from '../sign-in/challenge.ts';
+
+import { enforceMailLimit } from '../sign-in/email-code.ts';
 import type { SignInContext } from '../sign-in/sign-in-context.ts';
 import { requireOwnerFor } from './members.ts';
-
-type InvitationRow = typeof invitations.$inferSelect;
 
 export const Invitation = z
   .strictObject({

@@ -1,16 +1,21 @@
 import { and, eq, exists, ne, or, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
-import { type AuditActor, actorWith, type ClientDetails } from '../audit/actor.ts';
-import { auditEvent } from '../audit/audit-event.ts';
+import { actorWith, auditEvent, type ClientDetails } from '../audit/audit-event.ts';
 import type { Principal } from '../authentication/principal.ts';
-import { ROLES, type Role } from '../authentication/role.ts';
-import { accounts, recoveryCodes, secondFactors, sessions } from '../database/account-schema.ts';
+import { type AuditActor, ROLES, type Role } from '../database/column-types.ts';
 import { type Database, hasChanged, inOneBatch, insertIf, type Statement } from '../database/database.ts';
-import { invitations, projectMembers } from '../database/people-schema.ts';
+import {
+  accounts,
+  invitations,
+  projectMembers,
+  recoveryCodes,
+  secondFactors,
+  sessions,
+} from '../database/people-schema.ts';
 import { auditEvents, organizationMembers, users } from '../database/schema.ts';
 import { ApiError, found } from '../errors.ts';
 import type { Settings } from '../settings.ts';
-import { deleteSessions } from '../sign-in/sessions/sessions.ts';
+import { deleteSessions } from '../sign-in/sessions.ts';
 
 export const Member = z
   .strictObject({

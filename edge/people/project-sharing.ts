@@ -1,14 +1,13 @@
 import { and, eq, exists, ne, notExists, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
-import { actorWith } from '../audit/actor.ts';
-import { auditEvent } from '../audit/audit-event.ts';
+import { actorWith, auditEvent } from '../audit/audit-event.ts';
+import { SHARED_ROLES, type SharedRole } from '../database/column-types.ts';
+import { isOfTenant } from '../database/conditions.ts';
 import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
 import { projectMembers } from '../database/people-schema.ts';
 import { auditEvents, projects, users } from '../database/schema.ts';
 import { ApiError, found } from '../errors.ts';
-import { isOfTenant } from '../tenancy/is-of-tenant.ts';
 import { type MemberRequest, membersOf } from './members.ts';
-import { SHARED_ROLES, type SharedRole } from './shared-role.ts';
 
 export const ProjectRole = z.enum(SHARED_ROLES).meta({
   description:

@@ -2,18 +2,14 @@ import { and, eq, gte, ne, or, sql } from 'drizzle-orm';
 import { nextSnapshotAt, type SnapshotSchedule } from '../../shared/branch/snapshot.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
-import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { hasChanged, inOneBatch, insertIf, openDatabase } from '../database/database.ts';
+import type { Actor } from '../database/column-types.ts';
+import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, projects } from '../database/schema.ts';
-import type { Env } from '../env.ts';
-import { hasRoomOn } from '../hosts/host-room.ts';
-import { repeatIfLost } from '../lost-object.ts';
-import { readSettings } from '../settings.ts';
+import { hasRoomOn } from '../hosts/host.ts';
+import type { Settings } from '../settings.ts';
+import { type ProjectView, projectViews } from '../tenancy/project-access.ts';
 import { hasQuotaFor, type TenantUsage, tenantQuotaReached, tenantUsage } from '../tenancy/tenant-caps.ts';
-import { coordinatorOf } from './coordinator-stub.ts';
-import { projectViews } from './project-access.ts';
-import type { ProjectView } from './project-resource.ts';
 
 /** The fields that a project's users may change. */
 interface ProjectChange {
@@ -43,13 +39,14 @@ const scheduled = (snapshotSchedule: SnapshotSchedule | null | undefined, now: D
     : { snapshotSchedule, snapshotDueAt: snapshotSchedule && nextSnapshotAt(snapshotSchedule, now) };
 
 /**
- * Changes the project and audits the change, in one batch. After a change of the quota its storage is evaluated.
+ * Changes the project and audits the change, in one batch.
  * A quota can always be lowered, also above the limit of the tenant or beyond the room of the host.
  * @returns the changed project, or NOT_FOUND, PROJECT_NOT_ACTIVE, QUOTA_ABOVE_SELF_SERVICE_CAP, TENANT_QUOTA_REACHED,
  * HOST_FULL
  */
 export async function changeProject(
-  env: Env,
+  db: Database,
+  settings: Settings,
   project: ProjectView,
   change: ProjectChange,
   actor: Actor,
@@ -59,14 +56,13 @@ export async function changeProject(
   if (project.status === 'deleting') return fail({ code: 'PROJECT_NOT_ACTIVE' });
   const isWithinCap = storageQuotaGib === undefined || storageQuotaGib <= limit;
   if (!isWithinCap) return fail({ code: 'QUOTA_ABOVE_SELF_SERVICE_CAP', fields: { limit } });
-  const db = openDatabase(env.DB);
   const now = new Date();
   const ofTenant = and(eq(projects.id, projectId), eq(projects.tenantId, actor.tenantId));
-  const usage = tenantUsage(readSettings(env), actor.tenantId, projectId);
+  const usage = tenantUsage(settings, actor.tenantId, projectId);
   const wantedGib = storageQuotaGib ?? 0;
   const isLower = gte(projects.storageQuotaGib, wantedGib);
   const isPromisable = or(isLower, hasQuotaFor(usage, wantedGib));
-  const hasRoom = or(isLower, hasRoomOn(readSettings(env), project.hostId, projectId, wantedGib));
+  const hasRoom = or(isLower, hasRoomOn(settings, project.hostId, projectId, wantedGib));
   const changeable = and(
     ofTenant,
     ne(projects.status, 'deleting'),
@@ -100,10 +96,6 @@ export async function changeProject(
   if (!promise.isPromisable) return fail(tenantQuotaReached(promise));
   if (!promise.hasRoom) return fail({ code: 'HOST_FULL' });
   // The cap was lowered, or the project deleted, in between.
-  if (!hasChanged(results.at(-3))) return changeProject(env, current, change, actor);
-  // Its alarm takes the snapshots.
-  if (snapshotSchedule) await repeatIfLost(() => coordinatorOf(env, projectId).wake(projectId));
-  if (storageQuotaGib === undefined) return ok(current);
-  const status = await repeatIfLost(() => coordinatorOf(env, projectId).monitor.evaluate(projectId));
-  return ok(status ? { ...current, storageUsedBytes: status.used, storageState: status.state } : current);
+  if (!hasChanged(results.at(-3))) return changeProject(db, settings, current, change, actor);
+  return ok(current);
 }

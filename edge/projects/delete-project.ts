@@ -2,10 +2,10 @@ import { and, eq, inArray, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { transition } from '../branches/branch-transition.ts';
+import { transition } from '../branches/branch.ts';
+import type { Actor } from '../database/column-types.ts';
 import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
-import { auditEvents, jobs, projectBranches, projects } from '../database/schema.ts';
-import type { JobRow } from '../jobs/job-store.ts';
+import { auditEvents, type JobRow, jobs, projectBranches, projects } from '../database/schema.ts';
 import { saga } from '../jobs/saga.ts';
 
 const DELETABLE = ['creating', 'active', 'failed'] as const;
@@ -50,3 +50,11 @@ export const deleteProjectJob = saga({
   load: async () => ({}),
   complete: ({ db, job }) => [db.delete(projects).where(eq(projects.id, job.projectId))],
 });
+
+export interface ProjectDeletion {
+  /** ID of the deletion job. */
+  id: string;
+  projectId: string;
+  hostId: string;
+  actor: Actor;
+}

@@ -1,6 +1,6 @@
 import ipaddr from 'ipaddr.js';
 import { isPlainAddress } from '../../shared/cidr.ts';
-import type { Machine } from '../authentication/principal.ts';
+import type { Machine } from '../database/column-types.ts';
 import type { LimitName } from './limits.ts';
 
 /** The counter that a request is counted against. */

@@ -1,11 +1,17 @@
 import { DurableObject } from 'cloudflare:workers';
-import type { Env } from '../env.ts';
 import { readSettings } from '../settings.ts';
-import { Leases } from './leases.ts';
-import { LentShares, type ReturnedShare, type WantedShare } from './lent-shares.ts';
+import {
+  countIn,
+  isOver,
+  Leases,
+  LentShares,
+  type RateWindow,
+  type ReturnedShare,
+  type WantedShare,
+} from './counters.ts';
+import type { RateLimiterRpc, WindowState } from './limiter-client.ts';
+
 import { LIMITS, type LimitName, type LimitTable, type Refusals } from './limits.ts';
-import type { RateLimiterRpc, WindowState } from './rate-limiter-rpc.ts';
-import { countIn, isOver, type RateWindow } from './window.ts';
 
 const WINDOWS = 'windows';
 const REFUSALS = 'refusals';
@@ -16,7 +22,7 @@ const WRITE_AFTER_MS = 1000;
  * (key `windows`); an alarm at the end of the last window clears it. Leases and what is lent are in memory only. One object
  * counts no requests and holds the total of all refusals (key `refusals`).
  */
-export class RateLimiter extends DurableObject<Env> implements RateLimiterRpc {
+export class RateLimiter extends DurableObject<object> implements RateLimiterRpc {
   readonly #limits: LimitTable;
   readonly #windows: Map<LimitName, RateWindow>;
   readonly #leases = new Leases();
@@ -25,7 +31,7 @@ export class RateLimiter extends DurableObject<Env> implements RateLimiterRpc {
   #alarmAt: number | undefined;
 
   /** @param limits set only by tests */
-  constructor(ctx: DurableObjectState, env: Env, limits: LimitTable = LIMITS) {
+  constructor(ctx: DurableObjectState, env: object, limits: LimitTable = LIMITS) {
     super(ctx, env);
     this.#limits = limits;
     this.#windows = ctx.storage.kv.get<Map<LimitName, RateWindow>>(WINDOWS) ?? new Map();

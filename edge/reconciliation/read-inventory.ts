@@ -7,11 +7,10 @@ import {
   type Holdings,
 } from '../../shared/protocol/inventory-digest.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
+import { sha256 } from '../crypto/encoding.ts';
 import type { Database } from '../database/database.ts';
-import { projectBranches, projects } from '../database/schema.ts';
-import { snapshots } from '../database/snapshot-schema.ts';
+import { projectBranches, projects, snapshots } from '../database/schema.ts';
 import { type CallHost, HostCallError } from '../hosts/host-client.ts';
-import { sha256 } from '../sha256.ts';
 import type { Inventory } from './differences.ts';
 
 /** The beginning of an inventory; the rest is read only from a host that runs the recorded cluster. */

@@ -1,25 +1,97 @@
 import { and, eq, lt, sql } from 'drizzle-orm';
 import type { Params } from '../../shared/protocol/operations.ts';
-import { type Database, openDatabase } from '../database/database.ts';
-import { hosts, projects } from '../database/schema.ts';
-import type { Env } from '../env.ts';
+import { closeWithProject } from '../access/send-access.ts';
+import { auditEvent, noActor } from '../audit/audit-event.ts';
+import { isAllowed, transition } from '../branches/branch.ts';
+import type { Coordinators } from '../coordinator/coordinator-rpc.ts';
+import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
+import type { DatabaseBinding } from '../database/database.ts';
+import { type Database, inOneBatch, insertIf, isOneOf, openDatabase } from '../database/database.ts';
+import { auditEvents, hosts, projectBranches, projects, snapshots } from '../database/schema.ts';
+import type { HostLinks } from '../hosts/host-client.ts';
 import { type CallHost, hostCaller } from '../hosts/host-client.ts';
 import { logEvent } from '../log.ts';
-import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import {
   type Differences,
   differencesBetween,
+  endedResets,
   type HostedBranch,
+  type HostedSnapshot,
   type Inventory,
+  leftoversAmong,
+  type RecordedBranch,
   readAppliedRevisions,
   readRecords,
   readyBranches,
 } from './differences.ts';
-import { keepDeleted } from './keep-deleted.ts';
-import { endedResets, leftoversAmong } from './leftovers.ts';
-import { markFound, markLost } from './mark-branch.ts';
 import { type InventoryReading, openInventory, readExpected } from './read-inventory.ts';
 import { reconcileSnapshots } from './reconcile-snapshots.ts';
+
+/**
+ * Makes the databases of deleted branches what a host was to keep of them. A host that was restored from a backup has
+ * them as branches again, and the deletion can still be undone.
+ * @param held snapshots of the host
+ * @returns the other branches, and what could not be kept now, which must not count as lost
+ */
+export async function keepDeleted(
+  db: Database,
+  callHost: CallHost,
+  orphans: readonly HostedBranch[],
+  held: readonly HostedSnapshot[],
+): Promise<{ others: HostedBranch[]; waiting: ReadonlySet<string> }> {
+  const waiting = new Set<string>();
+  if (orphans.length === 0) return { others: [], waiting };
+  const ids = orphans.map(({ branch_id }) => branch_id);
+  const wanted = await db
+    .select({ snapshotId: snapshots.id, branchId: snapshots.branchId })
+    .from(snapshots)
+    .where(
+      and(eq(snapshots.kind, 'deleted'), eq(snapshots.status, 'ready'), isOneOf(snapshots.branchId, ids)),
+    );
+  const kept = new Set(held.map(({ snapshot_id }) => snapshot_id));
+  const keeping = new Map(
+    wanted
+      .filter(({ snapshotId }) => !kept.has(snapshotId))
+      .map(({ branchId, snapshotId }) => [branchId, snapshotId]),
+  );
+  const isKept = ({ branch_id, state }: HostedBranch) => keeping.has(branch_id) && state === 'ready';
+  for (const { project_id, branch_id, database, made_by } of orphans.filter(isKept)) {
+    const snapshot_id = keeping.get(branch_id) ?? '';
+    logEvent('reconcile.keep_deleted', { branch_id, snapshot_id });
+    const identity = { job_id: crypto.randomUUID(), project_id, branch_id, database };
+    try {
+      await callHost('branch.keep', { ...identity, snapshot_id, made_by });
+    } catch (error) {
+      logEvent('reconcile.failed', { branch_id, snapshot_id, reason: String(error) });
+      waiting.add(snapshot_id);
+    }
+  }
+  return { others: orphans.filter((orphan) => !isKept(orphan)), waiting };
+}
+
+/** Records that the database of a branch is missing. */
+export async function markLost(db: Database, branch: RecordedBranch, now: Date): Promise<void> {
+  const thisBranch = eq(projectBranches.id, branch.id);
+  await inOneBatch(db, [
+    insertIf(db, auditEvents, eventOf('branch.lost', branch, now), isAllowed('lost', thisBranch)),
+    transition(db, 'lost', thisBranch, now),
+  ]);
+  logEvent('reconcile.branch_lost', { branch_id: branch.id });
+}
+
+/** Records that the database of a lost branch is available again. */
+export async function markFound(db: Database, branch: RecordedBranch, now: Date): Promise<void> {
+  const thisBranch = eq(projectBranches.id, branch.id);
+  await inOneBatch(db, [
+    insertIf(db, auditEvents, eventOf('branch.found', branch, now), isAllowed('found', thisBranch)),
+    closeWithProject(db, branch.projectId, isAllowed('found', thisBranch)),
+    transition(db, 'found', thisBranch, now),
+  ]);
+  logEvent('reconcile.branch_found', { branch_id: branch.id });
+}
+
+const eventOf = (name: 'branch.lost' | 'branch.found', branch: RecordedBranch, now: Date) =>
+  auditEvent(name, noActor(branch.tenantId), { projectId: branch.projectId, branchId: branch.id }, now);
 
 /**
  * Compares the databases on a host with its records and resolves every difference. Runs after each handshake and every
@@ -29,7 +101,7 @@ import { reconcileSnapshots } from './reconcile-snapshots.ts';
  * @returns false if something is left to another reconciliation
  */
 export async function reconcileHost(
-  env: Env,
+  env: DatabaseBinding & HostLinks & Coordinators,
   hostId: string,
   admit: (admitted: boolean) => boolean,
 ): Promise<boolean> {
@@ -169,7 +241,7 @@ async function overtakeAccess(db: Database, ahead: Differences['overtakenAccess'
  * @returns false after a second inventory, because what has changed on the host since the first one is not compared
  */
 async function markChanged(
-  env: Env,
+  env: DatabaseBinding & HostLinks & Coordinators,
   db: Database,
   callHost: CallHost,
   hostId: string,

@@ -1,15 +1,19 @@
 import { and, eq, inArray, sql } from 'drizzle-orm';
 import type { Params } from '../../shared/protocol/operations.ts';
-import { noActor } from '../audit/actor.ts';
-import { auditEvent } from '../audit/audit-event.ts';
+import { auditEvent, noActor } from '../audit/audit-event.ts';
+import { forgetDeletedBranch, isUnused } from '../branches/drop-snapshots.ts';
 import { type Database, hasChanged, inOneBatch, insertIf, isOneOf } from '../database/database.ts';
-import { auditEvents, jobs, projectBranches, projects } from '../database/schema.ts';
-import { snapshots } from '../database/snapshot-schema.ts';
+import {
+  auditEvents,
+  jobs,
+  projectBranches,
+  projects,
+  type SnapshotRow,
+  snapshots,
+} from '../database/schema.ts';
 import type { CallHost } from '../hosts/host-client.ts';
 import { OPEN_STATUSES } from '../jobs/job-store.ts';
 import { logEvent } from '../log.ts';
-import { forgetDeletedBranch, isUnused } from '../snapshots/drop-snapshots.ts';
-import type { SnapshotRow } from '../snapshots/snapshot-resource.ts';
 import { type HostedSnapshot, type Inventory, readyBranches } from './differences.ts';
 import { openInventory } from './read-inventory.ts';
 

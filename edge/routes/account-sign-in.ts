@@ -1,12 +1,11 @@
 import { z } from 'zod';
-import { jsonBody, operation, operations, response } from '../api/operation.ts';
 import { ApiError } from '../errors.ts';
+import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import type { Settings } from '../settings.ts';
-import { EmailAddress } from '../sign-in/accounts/accounts.ts';
-import { logIn } from '../sign-in/accounts/password-login.ts';
-import { startMagicLink, startSignUp, verifyEmailCode } from '../sign-in/email-codes/email-code.ts';
-import { LoginResponse } from '../sign-in/sessions/login-response.ts';
-import { ResponseQuery } from '../sign-in/sessions/response-form.ts';
+import { EmailAddress } from '../sign-in/accounts.ts';
+import { startMagicLink, startSignUp, verifyEmailCode } from '../sign-in/email-code.ts';
+import { LoginResponse, ResponseQuery } from '../sign-in/first-factor.ts';
+import { logIn } from '../sign-in/password-login.ts';
 import { deliverLogin } from './page-session.ts';
 import { signInContextOf } from './sign-in-context.ts';
 import {

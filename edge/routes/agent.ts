@@ -5,12 +5,12 @@ import {
   EnrolmentRequest,
   LINK_PATH,
 } from '../../shared/protocol/enrolment.ts';
-import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
-import { databaseOf } from '../app-env.ts';
 import { ApiError, unwrap } from '../errors.ts';
 import { CALLER_HEADER, type Caller } from '../host-link/links.ts';
 import { enrolHost, publicKeyOf } from '../hosts/enrolment.ts';
 import { hostLink } from '../hosts/host-client.ts';
+import { databaseOf } from '../pipeline/context.ts';
+import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 
 const tags = ['Agents'];
 

@@ -1,25 +1,32 @@
 import { and, eq } from 'drizzle-orm';
 import type { z } from 'zod';
+import { lesserRole } from '../authentication/principal.ts';
+import { sha256 } from '../crypto/encoding.ts';
+import type { Role } from '../database/column-types.ts';
+import { apiKeys } from '../database/people-schema.ts';
+import { projects } from '../database/schema.ts';
+import { ApiError, found, unwrap } from '../errors.ts';
 import {
   createUnderKey,
   IdempotencyHeader,
   KEY_FAILURES,
   keyUseOf,
   recordedUses,
-} from '../api/idempotency-key.ts';
-import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
-import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
-import { lesserRole, type Role } from '../authentication/role.ts';
-import { apiKeys } from '../database/machine-schema.ts';
-import { projects } from '../database/schema.ts';
-import { ApiError, found, unwrap } from '../errors.ts';
-import { makeApiKey } from '../machines/api-key-form.ts';
-import { ApiKey, CreatedApiKey, NewApiKey, toApiKeyResponse } from '../machines/api-key-resource.ts';
-import { deleteApiKey, insertApiKey } from '../machines/change-api-keys.ts';
+} from '../idempotency/idempotency-key.ts';
+import {
+  ApiKey,
+  CreatedApiKey,
+  deleteApiKey,
+  insertApiKey,
+  makeApiKey,
+  NewApiKey,
+  toApiKeyResponse,
+} from '../machines/api-keys.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
-import { visible } from '../projects/project-access.ts';
+import { type AppContext, actorOf, databaseOf } from '../pipeline/context.ts';
+import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { readSettings } from '../settings.ts';
-import { sha256 } from '../sha256.ts';
+import { visible } from '../tenancy/project-access.ts';
 import { replay } from './creations.ts';
 import { ApiKeyParams } from './parameters.ts';
 

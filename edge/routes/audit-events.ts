@@ -2,11 +2,11 @@ import { and, eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { ACTOR_TYPES } from '../../shared/actor-types.ts';
 import { AUDIT_NAMES } from '../../shared/audit-names.ts';
-import { operation, operations, response } from '../api/operation.ts';
-import { databaseOf } from '../app-env.ts';
-import { AuditEvent, toAuditEventResponse } from '../audit/audit-event-resource.ts';
+import { AuditEvent, toAuditEventResponse } from '../audit/audit-event.ts';
 import { auditEvents } from '../database/schema.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
+import { databaseOf } from '../pipeline/context.ts';
+import { operation, operations, response } from '../pipeline/operation.ts';
 
 const ACTOR_ID_MAX = 100;
 

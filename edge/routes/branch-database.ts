@@ -1,11 +1,11 @@
 import { ACCESS_OF_STATE } from '../../shared/project/storage-quota.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
-import type { AppContext } from '../app-env.ts';
-import type { BranchRow } from '../branches/branch-resource.ts';
 import { requireConfirmation } from '../branches/protect-branch.ts';
+import type { BranchRow } from '../database/schema.ts';
 import { ApiError, unwrap } from '../errors.ts';
 import { callHostForClient } from '../hosts/host-client.ts';
-import type { ProjectView } from '../projects/project-resource.ts';
+import type { AppContext } from '../pipeline/context.ts';
+import type { ProjectView } from '../tenancy/project-access.ts';
 import { inBranch } from './in-project.ts';
 
 /** Failures of every operation in a branch's database. */

@@ -2,20 +2,20 @@ import { and, eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { BranchName } from '../../shared/branch/branch-name.ts';
 import { lifeOf, TtlSeconds } from '../../shared/branch/lifespan.ts';
-import { KEY_FAILURES, keyUseOf, recordedUses } from '../api/idempotency-key.ts';
-import { jsonBody, operation, operations, optionalJsonBody, response } from '../api/operation.ts';
-import { actorOf, databaseOf } from '../app-env.ts';
-import { matchesPattern } from '../branches/branch-pattern.ts';
+import { Branch } from '../branches/branch.ts';
 import { knownBranchesOf } from '../branches/branch-reference.ts';
-import { Branch } from '../branches/branch-resource.ts';
-import { keptBranch } from '../branches/kept-branch.ts';
+import { ofBranch, ofSnapshot } from '../branches/clone-source.ts';
 import { checkDatabaseNames } from '../branches/new-branch.ts';
 import { requireConfirmation } from '../branches/protect-branch.ts';
+import { keptBranch } from '../branches/restore-branch.ts';
+import { cloneableSnapshot } from '../branches/snapshot.ts';
+import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import { projectBranches } from '../database/schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
-import { coordinatorOf } from '../projects/coordinator-stub.ts';
-import { ofBranch, ofSnapshot } from '../snapshots/clone-source.ts';
-import { cloneableSnapshot } from '../snapshots/snapshot-reference.ts';
+import { KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency-key.ts';
+import { actorOf, databaseOf } from '../pipeline/context.ts';
+import { jsonBody, operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
+import { matchesPattern } from '../tenancy/branch-pattern.ts';
 import {
   CreationHeaders,
   endOfCreation,

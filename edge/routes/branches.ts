@@ -4,23 +4,23 @@ import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
 import { LabelFilter } from '../../shared/branch/labels.ts';
 import { LeaseSeconds } from '../../shared/branch/lease.ts';
 import { lifeOf } from '../../shared/branch/lifespan.ts';
-import { jsonBody, operation, operations, optionalJsonBody, response } from '../api/operation.ts';
-import { actorOf, databaseOf } from '../app-env.ts';
-import { allow } from '../authentication/permissions.ts';
+import { Branch, toBranchResponse } from '../branches/branch.ts';
 import {
   hasLabel,
   knownBranchesOf,
   referencedBranch,
   restorableBranchesOf,
 } from '../branches/branch-reference.ts';
-import { Branch, toBranchResponse } from '../branches/branch-resource.ts';
-import { keptBranch, requirePurgeable } from '../branches/kept-branch.ts';
 import { BranchChange } from '../branches/new-branch.ts';
 import { storeProtection } from '../branches/protect-branch.ts';
+import { keptBranch, requirePurgeable } from '../branches/restore-branch.ts';
+import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import { projectBranches } from '../database/schema.ts';
 import { found, unwrap } from '../errors.ts';
 import { repeatIfLost } from '../lost-object.ts';
-import { coordinatorOf } from '../projects/coordinator-stub.ts';
+import { allow } from '../permissions.ts';
+import { actorOf, databaseOf } from '../pipeline/context.ts';
+import { jsonBody, operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
 import { inBranch, inProject } from './in-project.ts';
 import { BranchRefParams, Confirm, ProjectParams } from './parameters.ts';
 

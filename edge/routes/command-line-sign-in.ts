@@ -1,9 +1,9 @@
 import { z } from 'zod';
-import { jsonBody, operation, operations, response } from '../api/operation.ts';
-import { exchangeCliCode } from '../sign-in/provider/command-line-sign-in.ts';
-import { authorizationUrl, scopesOf } from '../sign-in/provider/provider-client.ts';
-import { SignedInUser } from '../sign-in/sessions/login-response.ts';
-import { TOKEN_FIELDS, tokenFields } from '../sign-in/sessions/token-response.ts';
+import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { SignedInUser } from '../sign-in/first-factor.ts';
+import { authorizationUrl, scopesOf } from '../sign-in/provider-client.ts';
+import { exchangeCliCode } from '../sign-in/provider-sign-in.ts';
+import { TOKEN_FIELDS, tokenFields } from '../sign-in/sessions.ts';
 import { signInContextOf } from './sign-in-context.ts';
 
 const tags = ['Sign-in'];

@@ -2,19 +2,18 @@ import { eq } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
 import type { Result } from '../../shared/result.ts';
+import { type idempotencyKeys, jobs } from '../database/schema.ts';
+import { found, unwrap } from '../errors.ts';
 import {
+  type CreationProgress,
   IdempotencyHeader,
   type KeyUse,
   recordedResponse,
   type StoredResponse,
-} from '../api/idempotency-key.ts';
-import { response } from '../api/operation.ts';
-import { type AppContext, databaseOf } from '../app-env.ts';
-import type { idempotencyKeys } from '../database/idempotency-schema.ts';
-import { jobs } from '../database/schema.ts';
-import { found, unwrap } from '../errors.ts';
+} from '../idempotency/idempotency-key.ts';
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
-import type { CreationProgress } from '../projects/creation-progress.ts';
+import { type AppContext, databaseOf } from '../pipeline/context.ts';
+import { response } from '../pipeline/operation.ts';
 
 /** How long a client waits for a creation at most; then it gets 202 and the job. */
 const WAIT_MAX_SECONDS = 60;

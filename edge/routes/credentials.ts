@@ -1,21 +1,20 @@
 import { z } from 'zod';
 import { BRANCH_ROLES, type BranchRole } from '../../shared/branch/login.ts';
+import { auditedView, Credentials, type CredentialsView } from '../access/credentials.ts';
+import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
+import { ApiError, unwrap } from '../errors.ts';
 import {
   IdempotencyHeader,
   KEY_FAILURES,
   keyUseOf,
   recordedResponse,
   recordedUses,
-} from '../api/idempotency-key.ts';
-import { operation, operations, optionalJsonBody, response } from '../api/operation.ts';
-import { actorOf, databaseOf } from '../app-env.ts';
-import { auditedView } from '../credentials/audited-view.ts';
-import { Credentials, type CredentialsView } from '../credentials/branch-credentials.ts';
-import { ApiError, unwrap } from '../errors.ts';
+} from '../idempotency/idempotency-key.ts';
 import { repeatIfLost } from '../lost-object.ts';
-import { coordinatorOf } from '../projects/coordinator-stub.ts';
+import { actorOf, databaseOf } from '../pipeline/context.ts';
+import { enforceRequestLimit } from '../pipeline/limits.ts';
+import { operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
-import { enforceRequestLimit } from '../rate-limits/limit-requests.ts';
 import { HOST_WORK_FAILURES } from './creations.ts';
 import { inBranch } from './in-project.ts';
 import { BranchRefParams } from './parameters.ts';

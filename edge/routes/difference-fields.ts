@@ -6,7 +6,7 @@ import {
 } from '../../shared/protocol/difference-operations.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { type Cell, Column } from '../../shared/protocol/tables.ts';
-import type { OtherSide } from '../differences/other-side.ts';
+import type { OtherSide } from '../branches/comparison.ts';
 import { namedRow, Values } from './row-fields.ts';
 
 const Method = z.enum(DIFFERENCE_METHODS).meta({

@@ -1,10 +1,10 @@
 import { z } from 'zod';
-import { operation, operations } from '../api/operation.ts';
-import { responseHeaders } from '../api/response-headers.ts';
+import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import { unwrap } from '../errors.ts';
 import { EVENT_MEANINGS } from '../events/event-types.ts';
 import { repeatIfLost } from '../lost-object.ts';
-import { coordinatorOf } from '../projects/coordinator-stub.ts';
+import { operation, operations } from '../pipeline/operation.ts';
+import { responseHeaders } from '../pipeline/response-headers.ts';
 import { inProject } from './in-project.ts';
 import { ProjectParams, StreamQuery } from './parameters.ts';
 

@@ -1,10 +1,10 @@
 import { isNotNull } from 'drizzle-orm';
 import { z } from 'zod';
-import { operation, operations, response } from '../api/operation.ts';
-import { databaseOf } from '../app-env.ts';
 import { hosts } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
 import { isLinked } from '../hosts/host-client.ts';
+import { databaseOf } from '../pipeline/context.ts';
+import { operation, operations, response } from '../pipeline/operation.ts';
 
 const tags = ['Health'];
 

@@ -1,13 +1,11 @@
 import type { BatchResponse } from 'drizzle-orm/batch';
-import { type AppContext, actorOf, databaseOf, primaryOf } from '../app-env.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
-import type { BranchRow } from '../branches/branch-resource.ts';
 import type { Database, Statement } from '../database/database.ts';
+import type { BranchRow } from '../database/schema.ts';
 import { ApiError, found } from '../errors.ts';
-import { recordDeniedAccess } from '../projects/denied-access.ts';
-import { readProject } from '../projects/project-access.ts';
-import type { ProjectView } from '../projects/project-resource.ts';
-import { countUnknownProject, requireAdmission } from '../rate-limits/limit-requests.ts';
+import { type AppContext, actorOf, databaseOf, primaryOf } from '../pipeline/context.ts';
+import { countUnknownProject, requireAdmission } from '../pipeline/limits.ts';
+import { type ProjectView, readProject, recordDeniedAccess } from '../tenancy/project-access.ts';
 
 /**
  * The project of a request and the results of `queries`, read in one batch concurrently with the rate limiter's

@@ -1,9 +1,7 @@
 import { and } from 'drizzle-orm';
 import { z } from 'zod';
-import { IdempotencyHeader, KEY_FAILURES, keyUseOf, recordedUses } from '../api/idempotency-key.ts';
-import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
-import { databaseOf } from '../app-env.ts';
 import { invitations } from '../database/people-schema.ts';
+import { IdempotencyHeader, KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency-key.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import {
   Invitation,
@@ -15,10 +13,11 @@ import {
   toInvitationResponse,
 } from '../people/invitations.ts';
 import { MemberRole } from '../people/members.ts';
-import { EmailAddress } from '../sign-in/accounts/accounts.ts';
-import { finishInvitation } from '../sign-in/email-codes/email-code.ts';
-import { LoginResponse } from '../sign-in/sessions/login-response.ts';
-import { ResponseQuery } from '../sign-in/sessions/response-form.ts';
+import { databaseOf } from '../pipeline/context.ts';
+import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { EmailAddress } from '../sign-in/accounts.ts';
+import { finishInvitation } from '../sign-in/email-code.ts';
+import { LoginResponse, ResponseQuery } from '../sign-in/first-factor.ts';
 import { replay } from './creations.ts';
 import { deliverLogin } from './page-session.ts';
 import { InvitationParams } from './parameters.ts';

@@ -1,12 +1,12 @@
 import { and, eq, getTableColumns, or } from 'drizzle-orm';
-import { operation, operations, response } from '../api/operation.ts';
-import { databaseOf } from '../app-env.ts';
 import { jobsInReach } from '../branches/branch-reference.ts';
 import { jobs, projects } from '../database/schema.ts';
 import { found } from '../errors.ts';
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
-import { isOwn } from '../projects/project-access.ts';
+import { databaseOf } from '../pipeline/context.ts';
+import { operation, operations, response } from '../pipeline/operation.ts';
+import { isOwn } from '../tenancy/project-access.ts';
 import { auditDenial, inProject } from './in-project.ts';
 import { JobParams, ProjectParams } from './parameters.ts';
 

@@ -1,10 +1,10 @@
 import { Hono } from 'hono';
 import { z } from 'zod';
 import { createClient } from '../../client/client.ts';
-import type { AppContext, AppEnv } from '../app-env.ts';
 import { ApiError } from '../errors.ts';
 import { logEvent } from '../log.ts';
-import { requireAdmission } from '../rate-limits/limit-requests.ts';
+import type { AppContext, AppEnv } from '../pipeline/context.ts';
+import { requireAdmission } from '../pipeline/limits.ts';
 import { readSettings } from '../settings.ts';
 import { currentTraceparent } from '../trace.ts';
 

@@ -1,6 +1,4 @@
 import { z } from 'zod';
-import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
-import { type AppContext, clientOf, databaseOf } from '../app-env.ts';
 import { projectMembers } from '../database/people-schema.ts';
 import { users } from '../database/schema.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
@@ -21,6 +19,8 @@ import {
   toProjectMemberResponse,
   unshareProject,
 } from '../people/project-sharing.ts';
+import { type AppContext, clientOf, databaseOf } from '../pipeline/context.ts';
+import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { readSettings } from '../settings.ts';
 import { inProject } from './in-project.ts';
 import { MemberParams, ProjectMemberParams, ProjectParams } from './parameters.ts';

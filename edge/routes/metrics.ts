@@ -1,14 +1,13 @@
 import { and, asc, desc, eq } from 'drizzle-orm';
 import { z } from 'zod';
-import { operation, operations, response } from '../api/operation.ts';
-import { responseHeaders } from '../api/response-headers.ts';
-import type { AppContext } from '../app-env.ts';
+import { snapshotsOf } from '../branches/snapshot.ts';
+import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import type { Database } from '../database/database.ts';
-import { projectBranches } from '../database/schema.ts';
-import { snapshots } from '../database/snapshot-schema.ts';
+import { projectBranches, snapshots } from '../database/schema.ts';
 import { ApiError, unwrap } from '../errors.ts';
-import { isProjectHostLinked } from '../hosts/project-host-link.ts';
+import { isProjectHostLinked } from '../hosts/host-client.ts';
 import { repeatIfLost } from '../lost-object.ts';
+import type { Recorded } from '../monitoring/measurements.ts';
 import { METRIC_NAMES } from '../monitoring/metrics.ts';
 import {
   type Measured,
@@ -18,14 +17,16 @@ import {
   metricOfBranches,
   metricsSeries,
   metricsSummary,
+  POINTS_OF_EACH_MAX,
   ProjectUsage,
   projectUsage,
+  rangeOf,
+  SeriesRange,
 } from '../monitoring/metrics-resource.ts';
-import { POINTS_OF_EACH_MAX, rangeOf, SeriesRange } from '../monitoring/series-range.ts';
-import type { Recorded } from '../projects/coordinator-rpc.ts';
-import { coordinatorOf } from '../projects/coordinator-stub.ts';
-import type { ProjectView } from '../projects/project-resource.ts';
-import { snapshotsOf } from '../snapshots/snapshot-reference.ts';
+import type { AppContext } from '../pipeline/context.ts';
+import { operation, operations, response } from '../pipeline/operation.ts';
+import { responseHeaders } from '../pipeline/response-headers.ts';
+import type { ProjectView } from '../tenancy/project-access.ts';
 import { inBranch, inProject } from './in-project.ts';
 import { BranchRefParams, ProjectParams, StreamQuery } from './parameters.ts';
 

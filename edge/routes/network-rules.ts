@@ -1,18 +1,22 @@
 import { and, eq, inArray } from 'drizzle-orm';
 import { z } from 'zod';
-import { CidrOrMe, OWN_ADDRESS } from '../access/cidr-field.ts';
-import { creatorNetwork } from '../access/creator-rule.ts';
-import { NetworkRule, toNetworkRuleResponse } from '../access/network-rule-resource.ts';
-import { IdempotencyHeader, KEY_FAILURES, keyUseOf, recordedUses } from '../api/idempotency-key.ts';
-import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
-import { actorOf, connectingIp } from '../app-env.ts';
+import {
+  CidrOrMe,
+  creatorNetwork,
+  NetworkRule,
+  OWN_ADDRESS,
+  toNetworkRuleResponse,
+} from '../access/network-rule.ts';
 import type { Principal } from '../authentication/principal.ts';
 import { branchesOf } from '../branches/branch-reference.ts';
+import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import type { Database } from '../database/database.ts';
 import { networkRules, projectBranches } from '../database/schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
+import { IdempotencyHeader, KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency-key.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
-import { coordinatorOf } from '../projects/coordinator-stub.ts';
+import { actorOf, connectingIp } from '../pipeline/context.ts';
+import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { replay } from './creations.ts';
 import { inProject } from './in-project.ts';
 import { ProjectParams, RuleParams } from './parameters.ts';

@@ -1,15 +1,15 @@
 import { and } from 'drizzle-orm';
-import { emptyResponse, operation, operations, response } from '../api/operation.ts';
-import { databaseOf } from '../app-env.ts';
-import { sessions } from '../database/account-schema.ts';
+import { sessions } from '../database/people-schema.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
+import { databaseOf } from '../pipeline/context.ts';
+import { emptyResponse, operation, operations, response } from '../pipeline/operation.ts';
 import {
   endAllSessions,
   endOwnSession,
   isSessionOf,
   Session,
   toSessionResponse,
-} from '../sign-in/sessions/own-sessions.ts';
+} from '../sign-in/own-sessions.ts';
 import { SessionParams } from './parameters.ts';
 import { signInContextOf } from './sign-in-context.ts';
 

@@ -1,12 +1,11 @@
 import { deleteCookie, getCookie, setCookie } from 'hono/cookie';
 import type { CookieOptions } from 'hono/utils/cookie';
-import type { AppContext } from '../app-env.ts';
 import { ApiError } from '../errors.ts';
+import type { AppContext } from '../pipeline/context.ts';
 import { readSettings } from '../settings.ts';
-import type { LoginResponse } from '../sign-in/sessions/login-response.ts';
-import { PAGE_COOKIE, pageCookie } from '../sign-in/sessions/page-session.ts';
-import type { ResponseForm } from '../sign-in/sessions/response-form.ts';
-import type { Tokens } from '../sign-in/sessions/sessions.ts';
+import type { LoginResponse, ResponseForm } from '../sign-in/first-factor.ts';
+import { PAGE_COOKIE, pageCookie } from '../sign-in/session-cookie.ts';
+import type { Tokens } from '../sign-in/sessions.ts';
 
 const ATTRIBUTES = { path: '/', httpOnly: true, secure: true, sameSite: 'Strict' } satisfies CookieOptions;
 

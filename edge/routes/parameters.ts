@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { STREAM_SECONDS_MAX } from '../streams/open-streams.ts';
+import { STREAM_SECONDS_MAX } from '../events/open-streams.ts';
 
 /** Path parameters. A malformed UUID is reported as 404, like an unknown one. */
 const Id = z.uuid().toLowerCase();

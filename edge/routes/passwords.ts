@@ -1,8 +1,8 @@
 import { z } from 'zod';
-import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
-import { EmailAddress } from '../sign-in/accounts/accounts.ts';
-import { changePassword } from '../sign-in/accounts/set-password.ts';
-import { finishPasswordReset, startPasswordReset } from '../sign-in/email-codes/email-code.ts';
+import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { EmailAddress } from '../sign-in/accounts.ts';
+import { finishPasswordReset, startPasswordReset } from '../sign-in/email-code.ts';
+import { changePassword } from '../sign-in/set-password.ts';
 import { signInContextOf } from './sign-in-context.ts';
 import {
   Challenge,

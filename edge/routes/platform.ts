@@ -1,20 +1,25 @@
 import { eq } from 'drizzle-orm';
 import { z } from 'zod';
-import { jsonBody, operation, operations, response } from '../api/operation.ts';
-import { responseHeaders } from '../api/response-headers.ts';
-import { connectingIp, databaseOf } from '../app-env.ts';
 import { hosts } from '../database/schema.ts';
 import { found, unwrap } from '../errors.ts';
 import { CaCertificate, NewHost, Registration, registerHost, renewEnrolment } from '../hosts/enrolment.ts';
+import { Host, toHostResponse } from '../hosts/host.ts';
 import { hostLink } from '../hosts/host-client.ts';
-import { Host, toHostResponse } from '../hosts/host-resource.ts';
 import { repeatIfLost } from '../lost-object.ts';
+import { OPEN_METRICS, platformMetrics } from '../monitoring/platform-metrics.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
-import { OPEN_METRICS } from '../platform-metrics/open-metrics.ts';
-import { platformMetrics } from '../platform-metrics/platform-metrics.ts';
-import { CapsChange, changeCaps, ProjectCaps } from '../projects/change-caps.ts';
+import { connectingIp, databaseOf } from '../pipeline/context.ts';
+import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { responseHeaders } from '../pipeline/response-headers.ts';
 import { readSettings } from '../settings.ts';
-import { changeTenantCaps, TenantCaps, TenantCapsRequest } from '../tenancy/tenant-caps.ts';
+import {
+  CapsChange,
+  changeCaps,
+  changeTenantCaps,
+  ProjectCaps,
+  TenantCaps,
+  TenantCapsRequest,
+} from '../tenancy/tenant-caps.ts';
 import { HostParams, ProjectParams, TenantParams } from './parameters.ts';
 
 /** Operations for the operator of the platform, not for tenants. */

@@ -13,22 +13,23 @@ import {
   SELF_SERVICE_QUOTA_CAP_GIB,
   StorageQuotaGib,
 } from '../../shared/project/storage-quota.ts';
-import { KEY_FAILURES, keyUseOf, recordedUses } from '../api/idempotency-key.ts';
-import { jsonBody, operation, operations, response } from '../api/operation.ts';
-import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
+import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import type { Database } from '../database/database.ts';
 import { hosts, projects } from '../database/schema.ts';
 import type { Env } from '../env.ts';
 import { ApiError, unwrap } from '../errors.ts';
+import { hasRoomOn } from '../hosts/host.ts';
 import { isLinked } from '../hosts/host-client.ts';
-import { hasRoomOn } from '../hosts/host-room.ts';
+import { KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency-key.ts';
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
+import { repeatIfLost } from '../lost-object.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
+import { type AppContext, actorOf, databaseOf, primaryOf } from '../pipeline/context.ts';
+import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { changeProject } from '../projects/change-project.ts';
-import { coordinatorOf } from '../projects/coordinator-stub.ts';
-import { projectViews, visible } from '../projects/project-access.ts';
-import { CreatedProject, Project, toProjectResponse } from '../projects/project-resource.ts';
+import { CreatedProject, Project, toProjectResponse } from '../projects/project.ts';
 import { readSettings } from '../settings.ts';
+import { projectViews, visible } from '../tenancy/project-access.ts';
 import { CreationHeaders, creationResponse, HOST_CREATION_FAILURES, PENDING, replay } from './creations.ts';
 import { inProject } from './in-project.ts';
 import { ProjectParams } from './parameters.ts';
@@ -90,7 +91,14 @@ const change = {
 
 async function changed(c: AppContext, projectId: string, wanted: z.output<typeof ProjectChange>) {
   const [project] = await inProject(c, projectId, () => []);
-  return toProjectResponse(unwrap(await changeProject(c.env, project, wanted, actorOf(c))));
+  const current = unwrap(await changeProject(primaryOf(c), readSettings(c.env), project, wanted, actorOf(c)));
+  // Its alarm takes the snapshots.
+  if (wanted.snapshot_schedule) await repeatIfLost(() => coordinatorOf(c.env, projectId).wake(projectId));
+  if (wanted.storage_quota_gib === undefined) return toProjectResponse(current);
+  const status = await repeatIfLost(() => coordinatorOf(c.env, projectId).monitor.evaluate(projectId));
+  return toProjectResponse(
+    status ? { ...current, storageUsedBytes: status.used, storageState: status.state } : current,
+  );
 }
 
 const router = operations();

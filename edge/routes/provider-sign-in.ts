@@ -1,14 +1,17 @@
 import { deleteCookie, getCookie, setCookie } from 'hono/cookie';
 import { z } from 'zod';
-import { emptyResponse, operation, operations, response } from '../api/operation.ts';
-import type { AppContext } from '../app-env.ts';
 import { ApiError } from '../errors.ts';
-import { returnFromProvider, startAtProvider } from '../sign-in/provider/provider-sign-in.ts';
-import { ReturnTo } from '../sign-in/provider/return-to.ts';
-import { CALLBACK_PATH, stateCookie } from '../sign-in/provider/sign-in-state.ts';
-import { ResponseForm } from '../sign-in/sessions/response-form.ts';
-import type { Tokens } from '../sign-in/sessions/sessions.ts';
-import { TOKEN_FIELDS, tokenFields } from '../sign-in/sessions/token-response.ts';
+import type { AppContext } from '../pipeline/context.ts';
+import { emptyResponse, operation, operations, response } from '../pipeline/operation.ts';
+import { ResponseForm } from '../sign-in/first-factor.ts';
+import {
+  CALLBACK_PATH,
+  ReturnTo,
+  returnFromProvider,
+  startAtProvider,
+  stateCookie,
+} from '../sign-in/provider-sign-in.ts';
+import { TOKEN_FIELDS, type Tokens, tokenFields } from '../sign-in/sessions.ts';
 import { storePageSession } from './page-session.ts';
 import { signInContextOf } from './sign-in-context.ts';
 

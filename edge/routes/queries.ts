@@ -1,10 +1,10 @@
 import { z } from 'zod';
 import { QUERY_PARAMETERS_MAX } from '../../shared/limits.ts';
 import { Scalar } from '../../shared/protocol/tables.ts';
-import { alsoPermit, jsonBody, operation, operations, response } from '../api/operation.ts';
-import { actorOf, databaseOf } from '../app-env.ts';
 import { auditedWork } from '../audit/audited-work.ts';
 import { ApiError } from '../errors.ts';
+import { actorOf, databaseOf } from '../pipeline/context.ts';
+import { alsoPermit, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { branchOf, HOST_FAILURES } from './branch-database.ts';
 import { BranchRefParams } from './parameters.ts';
 import { VALUES_EXPLAINED, Value } from './row-fields.ts';

@@ -1,14 +1,11 @@
 import { z } from 'zod';
-import { jsonBody, operation, operations, response } from '../api/operation.ts';
-import type { AppContext } from '../app-env.ts';
-import { recover, replaceRecoveryCodes } from '../sign-in/second-factor/recovery.ts';
-import { RECOVERY_CODE } from '../sign-in/second-factor/recovery-codes.ts';
-import type { SecondFactorContext } from '../sign-in/second-factor/second-factor.ts';
-import { checkSecondFactor, skipSecondFactor } from '../sign-in/second-factor/second-factor-check.ts';
-import { finishSetUp, startSetUp } from '../sign-in/second-factor/second-factor-enrolment.ts';
-import { mailCode } from '../sign-in/second-factor/second-factor-mail.ts';
-import { LoginResponse, LoginWithRecoveryCodes } from '../sign-in/sessions/login-response.ts';
-import { ResponseQuery } from '../sign-in/sessions/response-form.ts';
+import type { AppContext } from '../pipeline/context.ts';
+import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { LoginResponse, LoginWithRecoveryCodes, ResponseQuery } from '../sign-in/first-factor.ts';
+import { recover, replaceRecoveryCodes } from '../sign-in/recovery.ts';
+import { RECOVERY_CODE, type SecondFactorContext } from '../sign-in/second-factor.ts';
+import { checkSecondFactor, skipSecondFactor } from '../sign-in/second-factor-check.ts';
+import { finishSetUp, mailCode, startSetUp } from '../sign-in/second-factor-enrolment.ts';
 import { deliverLogin } from './page-session.ts';
 import { signInContextOf } from './sign-in-context.ts';
 

@@ -6,11 +6,9 @@ import {
   operations,
   optionalJsonBody,
   response,
-} from '../api/operation.ts';
-import { refreshTokenOf, renewPageSession } from '../sign-in/sessions/page-session.ts';
-import { refresh } from '../sign-in/sessions/refresh.ts';
-import { signOut } from '../sign-in/sessions/sign-out.ts';
-import { TOKEN_FIELDS, tokenFields } from '../sign-in/sessions/token-response.ts';
+} from '../pipeline/operation.ts';
+import { refreshTokenOf, renewPageSession } from '../sign-in/session-cookie.ts';
+import { refresh, signOut, TOKEN_FIELDS, tokenFields } from '../sign-in/sessions.ts';
 import { clearPageSession, pageCookieOf, requireOwnPage, storePageSession } from './page-session.ts';
 import { signInContextOf } from './sign-in-context.ts';
 

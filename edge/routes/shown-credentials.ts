@@ -1,13 +1,16 @@
 import { eq } from 'drizzle-orm';
-import { missingRule, rulesOfBranches } from '../access/missing-rule.ts';
-import { type AppContext, actorOf, connectingIp, databaseOf } from '../app-env.ts';
-import type { BranchRow } from '../branches/branch-resource.ts';
-import { auditedView } from '../credentials/audited-view.ts';
-import { type CredentialsView, toCredentialsResponse } from '../credentials/branch-credentials.ts';
+import { auditedView, type CredentialsView, toCredentialsResponse } from '../access/credentials.ts';
+import { missingRule, rulesOfBranches } from '../access/network-rule.ts';
 import { hasChanged, isOneOf, type Statement } from '../database/database.ts';
-import { branchCredentials, hosts, projectBranches } from '../database/schema.ts';
+import {
+  type BranchRow,
+  branchCredentials,
+  hosts,
+  type ProjectRow,
+  projectBranches,
+} from '../database/schema.ts';
 import { ApiError, found } from '../errors.ts';
-import type { ProjectRow } from '../projects/project-resource.ts';
+import { type AppContext, actorOf, connectingIp, databaseOf } from '../pipeline/context.ts';
 import { readSettings } from '../settings.ts';
 
 type ProjectIds = Pick<ProjectRow, 'id' | 'hostId'>;

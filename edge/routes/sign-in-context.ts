@@ -1,4 +1,4 @@
-import { type AppContext, clientOf, databaseOf } from '../app-env.ts';
+import { type AppContext, clientOf, databaseOf } from '../pipeline/context.ts';
 import { readSettings } from '../settings.ts';
 import type { SignInContext } from '../sign-in/sign-in-context.ts';
 

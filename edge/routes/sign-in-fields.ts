@@ -1,6 +1,6 @@
 import { z } from 'zod';
-import { CODE_DIGITS } from '../sign-in/email-codes/challenge.ts';
-import type { StartedChallenge } from '../sign-in/email-codes/email-code.ts';
+import { CODE_DIGITS } from '../sign-in/challenge.ts';
+import type { StartedChallenge } from '../sign-in/email-code.ts';
 
 /** Fields that several operations of sign-in have. */
 const PASSWORD_MAX = 256;

@@ -8,10 +8,10 @@ import {
   Table,
   TableDetails,
 } from '../../shared/protocol/tables.ts';
-import { jsonBody, operation, operations, response } from '../api/operation.ts';
-import { actorOf, databaseOf } from '../app-env.ts';
-import { auditedRowChange } from '../audit/row-change.ts';
+import { auditedRowChange } from '../audit/audited-work.ts';
 import { ApiError } from '../errors.ts';
+import { actorOf, databaseOf } from '../pipeline/context.ts';
+import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { branchOf, HOST_FAILURES } from './branch-database.ts';
 import { BranchRefParams, Confirm, TableParams } from './parameters.ts';
 import { Id, KeyNames, listed, namedRow, RowsQuery, VALUES_EXPLAINED, Value, Values } from './row-fields.ts';

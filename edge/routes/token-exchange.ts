@@ -1,8 +1,8 @@
 import { z } from 'zod';
-import { formBody, operation, operations, response } from '../api/operation.ts';
-import { clientOf } from '../app-env.ts';
 import { unwrap } from '../errors.ts';
 import { ACCESS_TOKEN, exchangeToken, GRANT_TYPE, ID_TOKEN } from '../machines/token-exchange.ts';
+import { clientOf } from '../pipeline/context.ts';
+import { formBody, operation, operations, response } from '../pipeline/operation.ts';
 import { readSettings } from '../settings.ts';
 
 const RESOURCE = 'https://branchgate.example.com/api/v1/projects/3f2b8c1e-6d4a-4b0f-9a57-1c2d3e4f5a6b';

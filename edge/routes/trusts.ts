@@ -1,21 +1,26 @@
 import { and, eq } from 'drizzle-orm';
 import type { z } from 'zod';
+import { trusts } from '../database/people-schema.ts';
+import { isLocalGateway } from '../destination.ts';
+import { ApiError, unwrap } from '../errors.ts';
 import {
   createUnderKey,
   IdempotencyHeader,
   KEY_FAILURES,
   keyUseOf,
   recordedUses,
-} from '../api/idempotency-key.ts';
-import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
-import { actorOf, databaseOf } from '../app-env.ts';
-import { trusts } from '../database/machine-schema.ts';
-import { isLocalGateway } from '../destination.ts';
-import { ApiError, unwrap } from '../errors.ts';
-import { deleteTrust, insertTrust } from '../machines/change-trusts.ts';
-import { issuerAddressProblem } from '../machines/issuer-address.ts';
-import { NewTrust, Trust, toTrustResponse } from '../machines/trust-resource.ts';
+} from '../idempotency/idempotency-key.ts';
+import {
+  deleteTrust,
+  insertTrust,
+  issuerAddressProblem,
+  NewTrust,
+  Trust,
+  toTrustResponse,
+} from '../machines/trusts.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
+import { actorOf, databaseOf } from '../pipeline/context.ts';
+import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { readSettings } from '../settings.ts';
 import { requireRole } from './api-keys.ts';
 import { replay } from './creations.ts';

@@ -1,5 +1,8 @@
 import { and, eq } from 'drizzle-orm';
 import type { z } from 'zod';
+import { webhooks } from '../database/event-schema.ts';
+import { isLocalGateway } from '../destination.ts';
+import { ApiError, found, unwrap } from '../errors.ts';
 import {
   createUnderKey,
   IdempotencyHeader,
@@ -7,27 +10,28 @@ import {
   keyUseOf,
   recordedResponse,
   recordedUses,
-} from '../api/idempotency-key.ts';
-import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
-import { actorOf, databaseOf } from '../app-env.ts';
-import { webhooks } from '../database/event-schema.ts';
-import { isLocalGateway } from '../destination.ts';
-import { ApiError, found, unwrap } from '../errors.ts';
+} from '../idempotency/idempotency-key.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
+import { actorOf, databaseOf } from '../pipeline/context.ts';
+import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { readSettings } from '../settings.ts';
+import { refusalOfUrl } from '../webhooks/delivery.ts';
 import type { Delivery } from '../webhooks/delivery-store.ts';
-import { createWebhook, deleteWebhook, viewSecret, webhookOf } from '../webhooks/webhook-records.ts';
 import {
   CreatedWebhook,
+  createWebhook,
   type DeliveredEvent,
+  deleteWebhook,
   NewWebhook,
   toWebhookResponse,
+  viewSecret,
   Webhook,
   WebhookDelivery,
-} from '../webhooks/webhook-resource.ts';
-import { webhookSenderOf } from '../webhooks/webhook-sender-stub.ts';
-import { refusalOfUrl } from '../webhooks/webhook-url.ts';
+  webhookOf,
+  webhookSenderOf,
+} from '../webhooks/webhook.ts';
+
 import { inProject } from './in-project.ts';
 import { WebhookParams } from './parameters.ts';
 

@@ -1,12 +1,11 @@
 import type { PageQuery } from '../pagination.ts';
-import type { Attempt } from './deliver.ts';
+import { type Attempt, DELIVER_FOR_MS } from './delivery.ts';
 
 export const DELIVERY_STATUSES = ['pending', 'delivered', 'failed'] as const;
 type DeliveryStatus = (typeof DELIVERY_STATUSES)[number];
 
-const DAY_MS = 24 * 3_600_000;
-/** How long a delivery is attempted, and how long it stays in the log afterwards. */
-export const DELIVER_FOR_MS = 3 * DAY_MS;
+export const DAY_MS = 24 * 3_600_000;
+
 /** Deliveries that can wait for an endpoint that is away; the oldest then fail. */
 const WAITING_MAX = 10_000;
 /** Finished deliveries in the log. */

@@ -1,26 +1,26 @@
 import { DurableObject } from 'cloudflare:workers';
 import { eq } from 'drizzle-orm';
-import { openDatabase } from '../database/database.ts';
-import { webhooks } from '../database/event-schema.ts';
-import { withoutValues } from '../database/query-error.ts';
+import { type DatabaseBinding, openDatabase, withoutValues } from '../database/database.ts';
+import { type WebhookRow, webhooks } from '../database/event-schema.ts';
 import { isLocalGateway } from '../destination.ts';
-import type { Env } from '../env.ts';
 import { logEvent } from '../log.ts';
 import type { PageQuery } from '../pagination.ts';
 import { readSettings } from '../settings.ts';
-import { type Attempt, DELIVERY_TIMEOUT_MS, deliver } from './deliver.ts';
-import { DELIVER_FOR_MS, type Delivery, DeliveryStore, type QueuedEvent } from './delivery-store.ts';
 import {
+  type Attempt,
   afterFailure,
+  DELIVER_FOR_MS,
+  DELIVERY_TIMEOUT_MS,
+  deliver,
   type EndpointHealth,
   HEALTHY,
   isHopeless,
   isProbed,
   retryAfter,
-} from './endpoint-health.ts';
-import { disableWebhook, secretOf } from './webhook-records.ts';
-import type { DeliveredEvent, WebhookRow } from './webhook-resource.ts';
-import type { WebhookSenderRpc } from './webhook-sender-rpc.ts';
+} from './delivery.ts';
+
+import { type Delivery, DeliveryStore, type QueuedEvent } from './delivery-store.ts';
+import { type DeliveredEvent, disableWebhook, secretOf, type WebhookSenderRpc } from './webhook.ts';
 
 const WEBHOOK_ID = 'webhook_id';
 const HEALTH = 'health';
@@ -35,7 +35,7 @@ const PRUNE_EVERY_MS = 24 * 3_600_000;
  * One object per webhook (`idFromName(webhook ID)`): the outbox and the delivery log. Its alarm makes every attempt, and
  * is set before the attempt begins, so that an interrupted one is repeated with the same `webhook-id`.
  */
-export class WebhookSender extends DurableObject<Env> implements WebhookSenderRpc {
+export class WebhookSender extends DurableObject<DatabaseBinding> implements WebhookSenderRpc {
   readonly #store = new DeliveryStore(this.ctx.storage.sql);
 
   async enqueue(webhookId: string, events: QueuedEvent[]): Promise<void> {

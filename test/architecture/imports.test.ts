@@ -1,8 +1,6 @@
-import { globSync, readFileSync } from 'node:fs';
-import { dirname, join } from 'node:path';
 import { describe, expect, test } from 'vitest';
+import { fileGraph, filesOf, importsOf, knotsOf, roomGraph } from './rooms.ts';
 
-const ROOT = join(import.meta.dirname, '../..');
 const SOURCE_FOLDERS = [
   'action',
   'agent',
@@ -15,37 +13,16 @@ const SOURCE_FOLDERS = [
   'shared',
   'vitest',
 ];
+/** A longer file holds two nouns. */
 const LINES_MAX = 600;
 const HAVE_DEFAULT_EXPORTS = ['edge/worker.ts', 'console/vite.config.ts'];
-
-interface SourceFile {
-  path: string;
-  text: string;
-  /** Packages by name, files of this repository by their path from its root. */
-  imports: string[];
-}
-
-/** `import … from 'x'`, `import 'x'`, `export … from 'x'`, `import('x')`. */
-const IMPORT =
-  /^\s*(?:import|export)\b(?:[^'"`;]*?\bfrom)?\s*['"]([^'"\n]+)['"]|\bimport\(\s*['"]([^'"\n]+)['"]/gm;
-
-function importsOf(path: string, text: string): string[] {
-  return [...text.matchAll(IMPORT)].map(([, whole, dynamic]) => {
-    const name = whole ?? dynamic ?? '';
-    return name.startsWith('.') ? join(dirname(path), name) : name;
-  });
-}
-
-const filesOf = (folder: string): SourceFile[] =>
-  globSync(`${folder}/**/*.{ts,tsx}`, { cwd: ROOT, exclude: ['**/dist'] }).map((path) => {
-    const text = readFileSync(join(ROOT, path), 'utf8');
-    return { path, text, imports: importsOf(path, text) };
-  });
 
 /** Generated from the API's description. */
 const GENERATED = ['client/api.ts'];
 
-const files = SOURCE_FOLDERS.flatMap(filesOf).filter(({ path }) => !GENERATED.includes(path));
+const files = SOURCE_FOLDERS.flatMap((folder) => filesOf(folder)).filter(
+  ({ path }) => !GENERATED.includes(path),
+);
 
 const within = (folders: readonly string[]) => (path: string) =>
   folders.some((folder) => path === folder || path.startsWith(`${folder}/`));
@@ -81,10 +58,6 @@ function findCycle(graph: ReadonlyMap<string, readonly string[]>): string[] | nu
   }
   return null;
 }
-
-/** Which file imports which, imports of types included. */
-const graphOf = (sources: readonly SourceFile[]) =>
-  new Map(sources.map(({ path, imports }) => [path, imports.filter((name) => /\.tsx?$/.test(name))]));
 
 describe('the search itself', () => {
   test('reads every form of import', () => {
@@ -127,7 +100,20 @@ describe('the search itself', () => {
       source('edge/a.ts', "import { b } from './x/b.ts';"),
       source('edge/x/b.ts', "import type { A } from '../a.ts';"),
     ];
-    expect(findCycle(graphOf(sources))).toEqual(['edge/a.ts', 'edge/x/b.ts', 'edge/a.ts']);
+    expect(findCycle(fileGraph(sources))).toEqual(['edge/a.ts', 'edge/x/b.ts', 'edge/a.ts']);
+  });
+
+  test('rooms: files at the top of a part stand alone, folders hold theirs, and a knot names all of its rooms', () => {
+    const source = (path: string, text: string) => ({ path, text, imports: importsOf(path, text) });
+    const sources = [
+      source('edge/app.ts', "import { a } from './a/one.ts';"),
+      source('edge/settings.ts', ''),
+      source('edge/a/one.ts', "import type { B } from '../b/two.ts';\nimport '../settings.ts';"),
+      source('edge/b/two.ts', "import { c } from '../c/three.ts';"),
+      source('edge/c/three.ts', "import { other } from '../a/other.ts';"),
+      source('edge/a/other.ts', "import { d } from './one.ts';"),
+    ];
+    expect(knotsOf(roomGraph(sources))).toEqual([['edge/a', 'edge/b', 'edge/c']]);
   });
 
   test('finds the sources', () => {
@@ -149,7 +135,7 @@ describe('imports', () => {
     expect(trespasses(inEdge, within(['agent', 'dev', 'test']))).toEqual([]);
     expect(trespasses(inEdge, ofPlatform('node:'))).toEqual([
       'edge/trace.ts -> node:async_hooks',
-      'edge/sign-in/accounts/password-hash.ts -> node:crypto',
+      'edge/crypto/password-hash.ts -> node:crypto',
     ]);
   });
 
@@ -202,22 +188,35 @@ describe('imports', () => {
 });
 
 /** Where the Hono context may be used: routes, and the pipeline in front of them. */
-const CONTEXT_PLACES = [
-  'edge/api',
-  'edge/app-env.ts',
-  'edge/app.ts',
-  'edge/documentation',
-  'edge/rate-limits/limit-requests.ts',
-  'edge/routes',
-];
+const CONTEXT_PLACES = ['edge/app.ts', 'edge/documentation', 'edge/pipeline', 'edge/routes'];
 
 /** `hono/html` is a template function without a context. */
 const isContext = (name: string) =>
-  name === 'edge/app-env.ts' || (/^(@hono\/|hono(\/|$))/.test(name) && name !== 'hono/html');
+  name === 'edge/pipeline/context.ts' || (/^(@hono\/|hono(\/|$))/.test(name) && name !== 'hono/html');
+
+/** Parts whose folders import each other in one direction only. */
+const KNOT_FREE = ['edge', 'agent', 'cli'];
+
+/** Only the top and what serves requests see all bindings; a room declares the ones that it uses. */
+const ENV_PLACES = ['edge/app.ts', 'edge/worker.ts', 'edge/pipeline', 'edge/routes'];
 
 describe('structure', () => {
   test('no imports form a cycle, imports of types included', () => {
-    expect(findCycle(graphOf(files))?.join(' -> ') ?? null).toBeNull();
+    expect(findCycle(fileGraph(files))?.join(' -> ') ?? null).toBeNull();
+  });
+
+  test.each(KNOT_FREE)('the rooms of %s form no knot, imports of types included', (part) => {
+    expect(knotsOf(roomGraph(files.filter(({ path }) => within([part])(path))))).toEqual([]);
+  });
+
+  test('all bindings of the Worker are seen by the top, the pipeline and the routes only', () => {
+    const elsewhere = within(ENV_PLACES);
+    expect(
+      trespasses(
+        (path) => within(['edge'])(path) && !elsewhere(path),
+        (name) => name === 'edge/env.ts',
+      ),
+    ).toEqual([]);
   });
 
   test('the Hono context stops at the routes', () => {

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import { freeName } from '../../client/leased-branch.ts';
-import { matchesPattern } from '../../edge/branches/branch-pattern.ts';
+import { matchesPattern } from '../../edge/tenancy/branch-pattern.ts';
 import { BranchName } from '../../shared/branch/branch-name.ts';
 
 test.each(['*', 'pr-*', 'pr-*-ci', `${'a'.repeat(40)}*`, `${'a'.repeat(20)}*${'b'.repeat(27)}`])(

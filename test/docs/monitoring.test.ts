@@ -3,7 +3,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, onTestFinished, test } from 'vitest';
-import { PLATFORM_METRICS } from '../../edge/platform-metrics/platform-metrics.ts';
+import { PLATFORM_METRICS } from '../../edge/monitoring/platform-metrics.ts';
 import { agentMetrics } from '../support/agent-metrics.ts';
 
 const FOLDER = join(import.meta.dirname, '../../docs/monitoring');

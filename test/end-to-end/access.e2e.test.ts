@@ -2,7 +2,7 @@ import { decodeJwt } from 'jose';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { app } from '../../edge/app.ts';
-import { type Action, requirement } from '../../edge/authentication/permissions.ts';
+import { type Action, requirement } from '../../edge/permissions.ts';
 import { Api } from '../support/api.ts';
 import { DESCRIPTION } from '../support/contract.ts';
 import { eventually } from '../support/eventually.ts';

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
-import { STREAMS_MAX } from '../../edge/monitoring/measurement-streams.ts';
+import { STREAMS_MAX } from '../../edge/monitoring/measurements.ts';
 import { METRIC_NAMES } from '../../edge/monitoring/metrics.ts';
 import { Api, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';

@@ -4,7 +4,7 @@ import { DatabaseSync } from 'node:sqlite';
 import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { devFolder } from '../../dev/stack/dev-folder.ts';
-import { scramVerifier } from '../../edge/credentials/password.ts';
+import { scramVerifier } from '../../edge/crypto/scram.ts';
 import { groupName, loginName } from '../../shared/branch/login.ts';
 import { Api, type BranchBody, type ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';

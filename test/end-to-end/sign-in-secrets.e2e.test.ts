@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { LOCAL_PASSWORD } from '../../dev/identity-provider/accounts.ts';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
-import { type Sealed, unseal } from '../../edge/credentials/seal.ts';
+import { type Sealed, unseal } from '../../edge/crypto/seal.ts';
 import { Api, type ApiResponse } from '../support/api.ts';
 import { eventually } from '../support/eventually.ts';
 import { Browser } from '../support/sign-in/browser.ts';

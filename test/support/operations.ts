@@ -1,4 +1,3 @@
-import type { Reach } from '../../edge/authentication/permissions.ts';
 import { exampleFor } from '../../edge/documentation/example.ts';
 import {
   operationsOf,
@@ -6,6 +5,7 @@ import {
   resolve,
   type Schema,
 } from '../../edge/documentation/openapi.ts';
+import type { Reach } from '../../edge/permissions.ts';
 import type { Api, ApiResponse } from './api.ts';
 import { DESCRIPTION } from './contract.ts';
 import { query } from './database.ts';

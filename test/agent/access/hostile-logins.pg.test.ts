@@ -7,7 +7,7 @@ import { runOperation } from '../../../agent/operations/handlers.ts';
 import { withConsole } from '../../../agent/pooler/admin-console.ts';
 import { inTransaction } from '../../../agent/postgres/connect.ts';
 import { withLocks } from '../../../agent/postgres/locks.ts';
-import { makePassword, scramVerifier } from '../../../edge/credentials/password.ts';
+import { makePassword, scramVerifier } from '../../../edge/crypto/scram.ts';
 import { loginName } from '../../../shared/branch/login.ts';
 import type { Params } from '../../../shared/protocol/operations.ts';
 import { eventually } from '../../support/eventually.ts';

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { storeAccess } from '../../../agent/access/store-access.ts';
 import { inTransaction } from '../../../agent/postgres/connect.ts';
-import { makePassword, scramVerifier } from '../../../edge/credentials/password.ts';
+import { makePassword, scramVerifier } from '../../../edge/crypto/scram.ts';
 import type { Params } from '../../../shared/protocol/operations.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { type Branch, Project } from '../../support/host/host-project.ts';

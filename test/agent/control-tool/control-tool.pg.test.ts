@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { examine } from '../../../agent/maintenance/examine.ts';
 import { withConsole } from '../../../agent/pooler/admin-console.ts';
 import type { AgentSettings } from '../../../agent/process/settings.ts';
-import { scramVerifier } from '../../../edge/credentials/password.ts';
+import { scramVerifier } from '../../../edge/crypto/scram.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { asClient, connect, identity, Project, toolOptions } from '../../support/host/host-project.ts';

@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import { scramVerifier } from '../../../edge/credentials/password.ts';
+import { scramVerifier } from '../../../edge/crypto/scram.ts';
 import { BRANCH_ROLES, loginName } from '../../../shared/branch/login.ts';
 import type { Params } from '../../../shared/protocol/operations.ts';
 import type { TestHost } from '../../support/host/host.ts';

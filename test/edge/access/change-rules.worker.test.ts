@@ -1,7 +1,6 @@
 import { eq, sql } from 'drizzle-orm';
 import { afterAll, expect, test } from 'vitest';
-import { insertRule } from '../../../edge/access/change-rules.ts';
-import { ruleStatements } from '../../../edge/access/rule-statements.ts';
+import { insertRule, ruleStatements } from '../../../edge/access/change-rules.ts';
 import { inOneBatch } from '../../../edge/database/database.ts';
 import { networkRules, projects } from '../../../edge/database/schema.ts';
 import { NETWORK_RULES_MAX } from '../../../shared/limits.ts';

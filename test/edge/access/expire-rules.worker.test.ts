@@ -1,7 +1,12 @@
 import { asc, eq } from 'drizzle-orm';
 import { afterAll, expect, test } from 'vitest';
-import { deleteRule, insertRule, storeRuleEnd } from '../../../edge/access/change-rules.ts';
-import { expireRules, nextRuleEnd } from '../../../edge/access/expire-rules.ts';
+import {
+  deleteRule,
+  expireRules,
+  insertRule,
+  nextRuleEnd,
+  storeRuleEnd,
+} from '../../../edge/access/change-rules.ts';
 import { auditEvents, networkRules, projects } from '../../../edge/database/schema.ts';
 import { ACTOR, startRecords } from '../../support/records/records.ts';
 

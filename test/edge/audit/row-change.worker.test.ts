@@ -1,6 +1,6 @@
 import { eq } from 'drizzle-orm';
 import { afterAll, beforeEach, expect, test } from 'vitest';
-import { auditedRowChange } from '../../../edge/audit/row-change.ts';
+import { auditedRowChange } from '../../../edge/audit/audited-work.ts';
 import { auditEvents } from '../../../edge/database/schema.ts';
 import { ApiError } from '../../../edge/errors.ts';
 import type { FailureCode } from '../../../shared/failures.ts';

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { checkTimes, readClaims } from '../../../edge/authentication/claims.ts';
+import { checkTimes, readClaims } from '../../../edge/authentication/paseto.ts';
 
 const NOW = new Date('2026-11-21T12:00:00Z');
 const seconds = (offset: number) => NOW.getTime() / 1000 + offset;

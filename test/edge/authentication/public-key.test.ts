@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { readKeyDocument, sameKeys } from '../../../edge/authentication/public-key.ts';
+import { readKeyDocument, sameKeys } from '../../../edge/authentication/provider-keys.ts';
 import { newSigner } from '../../support/sign-in/provider.ts';
 
 const first = newSigner('first');

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { mapRole } from '../../../edge/authentication/role.ts';
+import { mapRole } from '../../../edge/authentication/principal.ts';
 
 test.each([
   ['platform.owner', 'owner'],

@@ -1,8 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { splitPaseto } from '../../../edge/authentication/paseto-form.ts';
-import { Paserk } from '../../../edge/authentication/public-key.ts';
-import { isSignedBy } from '../../../edge/authentication/signature.ts';
+import { isSignedBy, splitPaseto } from '../../../edge/authentication/paseto.ts';
+import { Paserk } from '../../../edge/authentication/provider-keys.ts';
 import paserkVectors from '../../vectors/paserk-k4-public.json' with { type: 'json' };
 import pasetoVectors from '../../vectors/paseto-v4-public.json' with { type: 'json' };
 

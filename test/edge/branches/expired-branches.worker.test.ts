@@ -1,9 +1,8 @@
 import { eq } from 'drizzle-orm';
 import { afterAll, beforeEach, expect, test } from 'vitest';
-import { confirmAccess } from '../../../edge/access/access-revision.ts';
-import { nextEnd } from '../../../edge/branches/branch-ends.ts';
-import { expireBranches } from '../../../edge/branches/expire-branches.ts';
-import { retireBranches } from '../../../edge/branches/retire-branches.ts';
+import { confirmAccess } from '../../../edge/access/send-access.ts';
+import { retireBranches } from '../../../edge/branches/delete-branch.ts';
+import { expireBranches, nextEnd } from '../../../edge/branches/expiry.ts';
 import { auditEvents, jobs, projectBranches } from '../../../edge/database/schema.ts';
 import { insertBranch, isStale, readBranch, startRecords } from '../../support/records/records.ts';
 

@@ -1,9 +1,11 @@
 import { eq } from 'drizzle-orm';
 import { afterAll, beforeEach, expect, test, vi } from 'vitest';
+import { ofBranch } from '../../../edge/branches/clone-source.ts';
 import { deleteBranch } from '../../../edge/branches/delete-branch.ts';
-import { keptBranch } from '../../../edge/branches/kept-branch.ts';
+import { nextExpiry, retireSnapshots } from '../../../edge/branches/drop-snapshots.ts';
 import { reserveReset, resetBranchJob } from '../../../edge/branches/reset-branch.ts';
-import { reserveRestore, restoreBranchJob } from '../../../edge/branches/restore-branch.ts';
+import { keptBranch, reserveRestore, restoreBranchJob } from '../../../edge/branches/restore-branch.ts';
+import { newSnapshot, nextScheduled, takeScheduledSnapshot } from '../../../edge/branches/take-snapshot.ts';
 import { inOneBatch } from '../../../edge/database/database.ts';
 import {
   auditEvents,
@@ -12,15 +14,11 @@ import {
   networkRules,
   projectBranches,
   projects,
+  snapshots,
 } from '../../../edge/database/schema.ts';
-import { snapshots } from '../../../edge/database/snapshot-schema.ts';
 import type { SagaContext } from '../../../edge/jobs/saga.ts';
 import { readRecords } from '../../../edge/reconciliation/differences.ts';
 import type { Settings } from '../../../edge/settings.ts';
-import { ofBranch } from '../../../edge/snapshots/clone-source.ts';
-import { nextExpiry, retireSnapshots } from '../../../edge/snapshots/drop-snapshots.ts';
-import { nextScheduled, takeScheduledSnapshot } from '../../../edge/snapshots/scheduled-snapshots.ts';
-import { newSnapshot } from '../../../edge/snapshots/take-snapshot.ts';
 import type { KeptKind } from '../../../shared/branch/snapshot.ts';
 import { quotaBytes } from '../../../shared/project/storage-quota.ts';
 import { ACTOR, insertBranch, startRecords } from '../../support/records/records.ts';

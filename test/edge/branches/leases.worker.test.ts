@@ -1,8 +1,7 @@
 import { eq } from 'drizzle-orm';
 import { afterAll, expect, test } from 'vitest';
-import { nextEnd } from '../../../edge/branches/branch-ends.ts';
-import { storeRenewal } from '../../../edge/branches/leases.ts';
-import { retireBranches } from '../../../edge/branches/retire-branches.ts';
+import { retireBranches } from '../../../edge/branches/delete-branch.ts';
+import { nextEnd, storeRenewal } from '../../../edge/branches/expiry.ts';
 import { auditEvents, jobs, projectBranches } from '../../../edge/database/schema.ts';
 import { ACTOR, insertBranch, isStale, readBranch, startRecords } from '../../support/records/records.ts';
 

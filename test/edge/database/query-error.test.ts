@@ -1,6 +1,6 @@
 import { DrizzleQueryError } from 'drizzle-orm';
 import { expect, test } from 'vitest';
-import { withoutValues } from '../../../edge/database/query-error.ts';
+import { withoutValues } from '../../../edge/database/database.ts';
 
 const SECRET = 'ada@example.com';
 

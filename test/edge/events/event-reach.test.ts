@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { isInReach } from '../../../edge/events/event-reach.ts';
+import { isInReach } from '../../../edge/events/event-streams.ts';
 
 const scope = (names: string[], machine_id: string | null = null, tenant_id = 't') => ({
   tenant_id,

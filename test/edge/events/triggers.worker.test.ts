@@ -1,16 +1,22 @@
 import { eq, sql } from 'drizzle-orm';
 import { afterAll, beforeEach, describe, expect, test } from 'vitest';
-import { confirmAccess } from '../../../edge/access/access-revision.ts';
-import { ruleStatements } from '../../../edge/access/rule-statements.ts';
-import type { BranchRow } from '../../../edge/branches/branch-resource.ts';
-import { transition } from '../../../edge/branches/branch-transition.ts';
+import { ruleStatements } from '../../../edge/access/change-rules.ts';
+import { confirmAccess } from '../../../edge/access/send-access.ts';
+import { transition } from '../../../edge/branches/branch.ts';
+import { newSnapshot } from '../../../edge/branches/take-snapshot.ts';
+import { EVENT_TYPES } from '../../../edge/database/column-types.ts';
 import { hasChanged, inOneBatch } from '../../../edge/database/database.ts';
 import { eventOutbox } from '../../../edge/database/event-schema.ts';
-import { jobs, networkRules, projectBranches, projects } from '../../../edge/database/schema.ts';
-import { snapshots } from '../../../edge/database/snapshot-schema.ts';
-import { EVENT_TYPES, Event, toEvent } from '../../../edge/events/event-types.ts';
+import {
+  type BranchRow,
+  jobs,
+  networkRules,
+  projectBranches,
+  projects,
+  snapshots,
+} from '../../../edge/database/schema.ts';
+import { Event, toEvent } from '../../../edge/events/event-types.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
-import { newSnapshot } from '../../../edge/snapshots/take-snapshot.ts';
 import { ACTOR, insertBranch, insertProject, startRecords } from '../../support/records/records.ts';
 
 const { binding, db, stop } = await startRecords();

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { isRemoval, RecordLineage } from '../../../edge/host-link/record-lineage.ts';
+import { isRemoval, RecordLineage } from '../../../edge/host-link/handshake.ts';
 
 /** A host with these jobs on record. */
 function lineage(...recorded: string[]) {

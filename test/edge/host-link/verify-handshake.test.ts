@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { type Expected, verifyHandshake } from '../../../edge/host-link/verify-handshake.ts';
+import { type Expected, verifyHandshake } from '../../../edge/host-link/handshake.ts';
 import { PROTOCOL_VERSION } from '../../../shared/protocol/version.ts';
 import { type AnswerInput, makeHostKey, signAnswer } from '../../support/host/host-key.ts';
 

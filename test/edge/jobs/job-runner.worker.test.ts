@@ -1,11 +1,10 @@
 import { eq, sql } from 'drizzle-orm';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { type Database, openDatabase } from '../../../edge/database/database.ts';
-import { idempotencyKeys } from '../../../edge/database/idempotency-schema.ts';
-import { jobs } from '../../../edge/database/schema.ts';
+import { idempotencyKeys, type JobRow, jobs } from '../../../edge/database/schema.ts';
 import { HostCallError } from '../../../edge/hosts/host-client.ts';
 import { JobRunner } from '../../../edge/jobs/job-runner.ts';
-import { type JobRow, newJob } from '../../../edge/jobs/job-store.ts';
+import { newJob } from '../../../edge/jobs/job-store.ts';
 import { type AnySaga, saga } from '../../../edge/jobs/saga.ts';
 import type { JobKind } from '../../../shared/project/job.ts';
 import { startD1, type TestD1 } from '../../support/records/d1.ts';

@@ -1,6 +1,6 @@
 import { crc32 } from 'node:zlib';
 import { expect, test } from 'vitest';
-import { isApiKey, makeApiKey, readApiKey } from '../../../edge/machines/api-key-form.ts';
+import { isApiKey, makeApiKey, readApiKey } from '../../../edge/machines/api-keys.ts';
 
 test('a key has an id of 16 characters, 32 random bytes, and the CRC-32 of both', () => {
   const { key, id, secret } = makeApiKey();

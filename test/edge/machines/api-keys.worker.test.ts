@@ -1,10 +1,10 @@
 import { eq } from 'drizzle-orm';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { matchesPattern, whereMatches } from '../../../edge/branches/branch-pattern.ts';
-import { apiKeys } from '../../../edge/database/machine-schema.ts';
+import { apiKeys } from '../../../edge/database/people-schema.ts';
 import { auditEvents, organizationMembers, projectBranches, users } from '../../../edge/database/schema.ts';
-import { CACHED_MS, machineRecord } from '../../../edge/machines/machine-record.ts';
+import { CACHED_MS, machineRecord } from '../../../edge/machines/authenticate-machine.ts';
+import { matchesPattern, whereMatches } from '../../../edge/tenancy/branch-pattern.ts';
 import { Api } from '../../support/api.ts';
 import { eventually } from '../../support/eventually.ts';
 import {

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { issuerAddressProblem } from '../../../edge/machines/issuer-address.ts';
+import { issuerAddressProblem } from '../../../edge/machines/trusts.ts';
 
 const PUBLIC = [
   'https://token.actions.githubusercontent.com',

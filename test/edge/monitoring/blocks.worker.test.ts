@@ -1,9 +1,9 @@
 import { eq } from 'drizzle-orm';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { toBranchResponse } from '../../../edge/branches/branch-resource.ts';
+import { toBranchResponse } from '../../../edge/branches/branch.ts';
 import { projectBranches, projects, users } from '../../../edge/database/schema.ts';
-import { projectViews } from '../../../edge/projects/project-access.ts';
-import { toProjectResponse } from '../../../edge/projects/project-resource.ts';
+import { toProjectResponse } from '../../../edge/projects/project.ts';
+import { projectViews } from '../../../edge/tenancy/project-access.ts';
 import type { BlockReason, ProjectBlocks } from '../../../shared/block.ts';
 import { eventually } from '../../support/eventually.ts';
 import { type MeasuredProject, measuredProject } from '../../support/host/measured-project.ts';

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { rangeOf } from '../../../edge/monitoring/series-range.ts';
+import { rangeOf } from '../../../edge/monitoring/metrics-resource.ts';
 
 const NOW = Date.UTC(2026, 5, 15, 12);
 const HOUR = 3_600_000;

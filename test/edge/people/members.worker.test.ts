@@ -1,8 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { verifyOwnToken } from '../../../edge/authentication/own-tokens.ts';
 import { openDatabase } from '../../../edge/database/database.ts';
-import { currentAccountRole } from '../../../edge/tenancy/account-session.ts';
-import { materialize } from '../../../edge/tenancy/materialize.ts';
+import { currentAccountRole, materialize } from '../../../edge/tenancy/users.ts';
 import { Api } from '../../support/api.ts';
 import { newMember, newOwner, type TestPerson } from '../../support/sign-in/people.ts';
 import { newSigner, startProvider } from '../../support/sign-in/provider.ts';

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { Denials } from '../../../edge/rate-limits/denials.ts';
+import { Denials } from '../../../edge/rate-limits/limiter-client.ts';
 
 const remembering = () => {
   const denials = new Denials<string>(2);

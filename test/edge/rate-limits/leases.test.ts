@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { LEASE_MS, Leases } from '../../../edge/rate-limits/leases.ts';
+import { LEASE_MS, Leases } from '../../../edge/rate-limits/counters.ts';
 
 test('a place is free again when its lease ends or is released, and a renewal needs no place', () => {
   const leases = new Leases();

@@ -1,8 +1,7 @@
 import { describe, expect, test } from 'vitest';
-import { BorrowedShares, SHARE_MS } from '../../../edge/rate-limits/borrowed-shares.ts';
-import { LentShares } from '../../../edge/rate-limits/lent-shares.ts';
+import { LentShares } from '../../../edge/rate-limits/counters.ts';
+import { BorrowedShares, SHARE_MS, type WindowState } from '../../../edge/rate-limits/limiter-client.ts';
 import { LIMITS, type LimitTable } from '../../../edge/rate-limits/limits.ts';
-import type { WindowState } from '../../../edge/rate-limits/rate-limiter-rpc.ts';
 
 const wants = (id: string, count = 1000) => ({ id, count, returned: null });
 

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { type Counted, countIn, isOver, type RateWindow } from '../../../edge/rate-limits/window.ts';
+import { type Counted, countIn, isOver, type RateWindow } from '../../../edge/rate-limits/counters.ts';
 
 const MAX = 3;
 const LENGTH = 60;

@@ -1,17 +1,15 @@
 import { eq } from 'drizzle-orm';
 import { afterAll, expect, test } from 'vitest';
-import { confirmAccess } from '../../../edge/access/access-revision.ts';
-import { activation, type Creation } from '../../../edge/branches/create-branch.ts';
-import { expireBranches } from '../../../edge/branches/expire-branches.ts';
+import { confirmAccess } from '../../../edge/access/send-access.ts';
+import { activation, type Creation } from '../../../edge/branches/create-branches.ts';
+import { expireBranches } from '../../../edge/branches/expiry.ts';
 import { type Database, inOneBatch, openDatabase } from '../../../edge/database/database.ts';
 import { jobs, projectBranches, projects } from '../../../edge/database/schema.ts';
 import type { Env } from '../../../edge/env.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import type { SagaContext } from '../../../edge/jobs/saga.ts';
-import type { RecordedBranch } from '../../../edge/reconciliation/differences.ts';
-import { readRecords } from '../../../edge/reconciliation/differences.ts';
-import { markFound, markLost } from '../../../edge/reconciliation/mark-branch.ts';
-import { clusterOnRecord } from '../../../edge/reconciliation/reconcile-host.ts';
+import { type RecordedBranch, readRecords } from '../../../edge/reconciliation/differences.ts';
+import { clusterOnRecord, markFound, markLost } from '../../../edge/reconciliation/reconcile-host.ts';
 import { ACTOR, insertBranch, isStale, readBranch, startRecords } from '../../support/records/records.ts';
 import { Meter } from '../../support/worker/meter.ts';
 

@@ -1,11 +1,10 @@
 import { eq } from 'drizzle-orm';
 import { afterAll, expect, test } from 'vitest';
-import { branchCredentials, jobs, projectBranches } from '../../../edge/database/schema.ts';
-import { snapshots } from '../../../edge/database/snapshot-schema.ts';
+import { branchCredentials, jobs, projectBranches, snapshots } from '../../../edge/database/schema.ts';
 import { type CallHost, HostCallError } from '../../../edge/hosts/host-client.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import type { HostedBranch, Inventory } from '../../../edge/reconciliation/differences.ts';
-import { keepDeleted } from '../../../edge/reconciliation/keep-deleted.ts';
+import { keepDeleted } from '../../../edge/reconciliation/reconcile-host.ts';
 import { reconcileSnapshots } from '../../../edge/reconciliation/reconcile-snapshots.ts';
 import type { HostFailureCode } from '../../../shared/protocol/host-failures.ts';
 import { EMPTY_HOST } from '../../support/host/scripted-inventory.ts';

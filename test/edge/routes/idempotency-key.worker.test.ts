@@ -1,8 +1,7 @@
 import { eq } from 'drizzle-orm';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { idempotencyKeys } from '../../../edge/database/idempotency-schema.ts';
-import { auditEvents, projects } from '../../../edge/database/schema.ts';
-import { WEBHOOKS_MAX } from '../../../edge/webhooks/webhook-records.ts';
+import { auditEvents, idempotencyKeys, projects } from '../../../edge/database/schema.ts';
+import { WEBHOOKS_MAX } from '../../../edge/webhooks/webhook.ts';
 import { NETWORK_RULES_MAX } from '../../../shared/limits.ts';
 import { Api } from '../../support/api.ts';
 import { startMailServer } from '../../support/sign-in/mail-server.ts';

@@ -1,16 +1,16 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
-import { accounts } from '../../../edge/database/account-schema.ts';
+import { hashPassword } from '../../../edge/crypto/password-hash.ts';
 import { openDatabase } from '../../../edge/database/database.ts';
+import { accounts } from '../../../edge/database/people-schema.ts';
 import { auditEvents, users } from '../../../edge/database/schema.ts';
 import { invite } from '../../../edge/people/invitations.ts';
-import { hashPassword } from '../../../edge/sign-in/accounts/password-hash.ts';
-import { logIn } from '../../../edge/sign-in/accounts/password-login.ts';
 import {
   finishPasswordReset,
   startMagicLink,
   startPasswordReset,
   startSignUp,
-} from '../../../edge/sign-in/email-codes/email-code.ts';
+} from '../../../edge/sign-in/email-code.ts';
+import { logIn } from '../../../edge/sign-in/password-login.ts';
 import type { SignInContext } from '../../../edge/sign-in/sign-in-context.ts';
 import { startD1, type TestD1 } from '../../support/records/d1.ts';
 import { PASSWORD } from '../../support/sign-in/sign-in.ts';

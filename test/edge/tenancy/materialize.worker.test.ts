@@ -12,7 +12,7 @@ import {
   projects,
   users,
 } from '../../../edge/database/schema.ts';
-import { materialize } from '../../../edge/tenancy/materialize.ts';
+import { materialize } from '../../../edge/tenancy/users.ts';
 import { startD1, type TestD1 } from '../../support/records/d1.ts';
 
 const NOW = new Date('2026-11-21T12:00:00Z');

@@ -1,11 +1,5 @@
 import { expect, test } from 'vitest';
-import {
-  afterFailure,
-  HEALTHY,
-  isHopeless,
-  isProbed,
-  retryAfter,
-} from '../../../edge/webhooks/endpoint-health.ts';
+import { afterFailure, HEALTHY, isHopeless, isProbed, retryAfter } from '../../../edge/webhooks/delivery.ts';
 
 const HOUR = 3_600_000;
 const DAY = 24 * HOUR;

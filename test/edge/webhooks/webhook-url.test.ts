@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { refusalOfUrl } from '../../../edge/webhooks/webhook-url.ts';
+import { refusalOfUrl } from '../../../edge/webhooks/delivery.ts';
 
 const PRIVATE = [
   'https://127.0.0.1/',

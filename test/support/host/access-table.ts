@@ -1,4 +1,4 @@
-import { ROLES, type Role } from '../../../edge/authentication/role.ts';
+import { ROLES, type Role } from '../../../edge/database/column-types.ts';
 import type { Operation } from '../operations.ts';
 
 /** One user of each kind, who is given every role in turn. Ada made the resources that the others try to access. */

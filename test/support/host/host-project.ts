@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import pg from 'pg';
 import type { Host } from '../../../agent/host/host.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import { makePassword, scramVerifier } from '../../../edge/credentials/password.ts';
+import { makePassword, scramVerifier } from '../../../edge/crypto/scram.ts';
 import { BRANCH_ROLES, type BranchRole, loginName } from '../../../shared/branch/login.ts';
 import type { Params } from '../../../shared/protocol/operations.ts';
 import { startHost, type TestHost } from './host.ts';

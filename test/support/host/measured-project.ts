@@ -1,9 +1,9 @@
 import { eq, sql } from 'drizzle-orm';
 import { accessReads } from '../../../edge/access/send-access.ts';
+import { ofBranch } from '../../../edge/branches/clone-source.ts';
+import type { BranchRequest } from '../../../edge/branches/create-branches.ts';
 import { insertAllIf, openDatabase } from '../../../edge/database/database.ts';
 import { auditEvents, hosts, projectBranches, projects, users } from '../../../edge/database/schema.ts';
-import type { BranchRequest } from '../../../edge/projects/coordinator-rpc.ts';
-import { ofBranch } from '../../../edge/snapshots/clone-source.ts';
 import type { BranchStatus } from '../../../shared/branch/branch-status.ts';
 import { lifeOf } from '../../../shared/branch/lifespan.ts';
 import type { BranchMeasurement } from '../../../shared/measurement.ts';

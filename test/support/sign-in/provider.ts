@@ -3,7 +3,7 @@ import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { type JsonValue, PublicProtocol } from 'paseto';
 import { SecretKeyFromCryptoKey, SignFactory } from 'paseto/v4/public';
-import { preAuthEncode } from '../../../edge/authentication/signature.ts';
+import { preAuthEncode } from '../../../edge/authentication/paseto.ts';
 
 const paseto = new PublicProtocol(SignFactory);
 const utf8 = new TextEncoder();

@@ -1,8 +1,4 @@
-import type {
-  ChallengeRequest,
-  CodeSubmission,
-  SubmissionResult,
-} from '../../../edge/sign-in/email-codes/challenge.ts';
+import type { ChallengeRequest, CodeSubmission, SubmissionResult } from '../../../edge/sign-in/challenge.ts';
 import { migratedD1 } from '../records/d1.ts';
 import { startMailServer } from '../sign-in/mail-server.ts';
 import type { ChallengesCall, Fault, TestedChallenges } from './challenges-worker.ts';

@@ -1,7 +1,7 @@
 import type { Env } from '../../../edge/env.ts';
-import type { AddressState } from '../../../edge/sign-in/email-codes/challenge.ts';
-import { Challenges } from '../../../edge/sign-in/email-codes/challenges.ts';
-import { challengesOf } from '../../../edge/sign-in/email-codes/challenges-stub.ts';
+import { type AddressState, challengesOf } from '../../../edge/sign-in/challenge.ts';
+
+import { Challenges } from '../../../edge/sign-in/challenges.ts';
 
 /** `Challenges` with an injected clock, injected faults and access to their storage. */
 

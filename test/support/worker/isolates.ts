@@ -1,6 +1,6 @@
 import { convertV4MiniflareOptions, Miniflare } from 'miniflare';
 import type { Bucket } from '../../../edge/rate-limits/buckets.ts';
-import type { LimitDecision } from '../../../edge/rate-limits/consume.ts';
+import type { LimitDecision } from '../../../edge/rate-limits/limiter-client.ts';
 import type { Inspection, TestRequest } from './rate-limit-worker.ts';
 import { bundle, SETTINGS } from './worker.ts';
 

@@ -1,10 +1,10 @@
 import { Hono } from 'hono';
 import { app } from '../../../edge/app.ts';
+import { coordinatorOf } from '../../../edge/coordinator/coordinator-rpc.ts';
+import { ProjectCoordinator as Coordinator } from '../../../edge/coordinator/project-coordinator.ts';
 import type { Env } from '../../../edge/env.ts';
 import { HostLink } from '../../../edge/host-link/host-link.ts';
 import { hostLink } from '../../../edge/hosts/host-client.ts';
-import { coordinatorOf } from '../../../edge/projects/coordinator-stub.ts';
-import { ProjectCoordinator as Coordinator } from '../../../edge/projects/project-coordinator.ts';
 import type { ProjectMeasurement } from '../../../shared/measurement.ts';
 import { BOUNDS, type Bounds } from '../../../shared/protocol/bounds.ts';
 import type { Method, Params } from '../../../shared/protocol/operations.ts';

@@ -1,9 +1,9 @@
+import type { BranchRequest } from '../../../edge/branches/create-branches.ts';
 import type { Mail } from '../../../edge/mail/mail.ts';
-import type { LastMeasurement } from '../../../edge/monitoring/measurement-store.ts';
-import type { MeasurementEvent } from '../../../edge/monitoring/measurement-streams.ts';
+import type { LastMeasurement, MeasurementEvent } from '../../../edge/monitoring/measurements.ts';
 import type { MetricHistory, Range } from '../../../edge/monitoring/metric-history.ts';
 import type { Point } from '../../../edge/monitoring/metrics.ts';
-import type { BranchRequest, StorageStatus } from '../../../edge/projects/coordinator-rpc.ts';
+import type { StorageStatus } from '../../../edge/monitoring/storage-quota.ts';
 import type { ProjectBlocks } from '../../../shared/block.ts';
 import { lifeOf } from '../../../shared/branch/lifespan.ts';
 import type { Failure } from '../../../shared/failures.ts';

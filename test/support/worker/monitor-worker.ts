@@ -1,14 +1,15 @@
 import { DurableObject } from 'cloudflare:workers';
+import type { BranchRequest } from '../../../edge/branches/create-branches.ts';
+import type { LifespanChange } from '../../../edge/branches/expiry.ts';
+import { coordinatorOf } from '../../../edge/coordinator/coordinator-rpc.ts';
+import { reserveFitting } from '../../../edge/coordinator/creations.ts';
+import { ProjectCoordinator } from '../../../edge/coordinator/project-coordinator.ts';
 import { openDatabase } from '../../../edge/database/database.ts';
 import type { Env } from '../../../edge/env.ts';
 import type { Mail } from '../../../edge/mail/mail.ts';
 import { Outbox } from '../../../edge/mail/outbox.ts';
-import { MeasurementStore } from '../../../edge/monitoring/measurement-store.ts';
+import { MeasurementStore } from '../../../edge/monitoring/measurements.ts';
 import type { Range } from '../../../edge/monitoring/metric-history.ts';
-import type { BranchRequest, LifespanChange } from '../../../edge/projects/coordinator-rpc.ts';
-import { coordinatorOf } from '../../../edge/projects/coordinator-stub.ts';
-import { reserveFitting } from '../../../edge/projects/create-branches.ts';
-import { ProjectCoordinator } from '../../../edge/projects/project-coordinator.ts';
 import { readSettings } from '../../../edge/settings.ts';
 import type { ProjectBlocks } from '../../../shared/block.ts';
 import type { ProjectMeasurement } from '../../../shared/measurement.ts';
@@ -21,7 +22,10 @@ const MINUTE = 60_000;
 /** A project's measurements under a clock that the test sets, and the coordinator with a look into its storage. */
 
 export class TestedMeasurements extends DurableObject<Env> {
-  readonly #measurements = new MeasurementStore(this.ctx.storage, this.env.INTERVAL_SECONDS as number);
+  readonly #measurements = new MeasurementStore(
+    this.ctx.storage,
+    (this.env as unknown as { INTERVAL_SECONDS: number }).INTERVAL_SECONDS,
+  );
 
   async record(
     measured: ProjectMeasurement[],
@@ -136,7 +140,10 @@ export class TestedCoordinator extends ProjectCoordinator {
 
   /** Keeps measurements as if each had come when it was made, and notifies nobody. */
   async remember(measured: ProjectMeasurement[]) {
-    const measurements = new MeasurementStore(this.ctx.storage, this.env.INTERVAL_SECONDS as number);
+    const measurements = new MeasurementStore(
+      this.ctx.storage,
+      (this.env as unknown as { INTERVAL_SECONDS: number }).INTERVAL_SECONDS,
+    );
     for (const measurement of measured) {
       const branches = measurement.branches.map(({ branch_id: id }) => ({ id, branchName: id }));
       measurements.record(measurement, branches, Date.parse(measurement.observed_at));

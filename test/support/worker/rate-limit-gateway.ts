@@ -1,6 +1,6 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import type { Bucket } from '../../../edge/rate-limits/buckets.ts';
-import type { LimitDecision } from '../../../edge/rate-limits/consume.ts';
+import type { LimitDecision } from '../../../edge/rate-limits/limiter-client.ts';
 import type { Inspection, TestRequest } from './rate-limit-worker.ts';
 import { bundle, SETTINGS, startWorker } from './worker.ts';
 

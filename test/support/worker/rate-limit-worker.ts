@@ -1,10 +1,14 @@
 import type { Env } from '../../../edge/env.ts';
 import type { Bucket } from '../../../edge/rate-limits/buckets.ts';
-import { consume, consumeBorrowed, type LimitDecision, refund } from '../../../edge/rate-limits/consume.ts';
-import type { WantedShare } from '../../../edge/rate-limits/lent-shares.ts';
+import type { RateWindow, WantedShare } from '../../../edge/rate-limits/counters.ts';
+import {
+  consume,
+  consumeBorrowed,
+  type LimitDecision,
+  refund,
+} from '../../../edge/rate-limits/limiter-client.ts';
 import { LIMITS, type LimitName, type LimitTable } from '../../../edge/rate-limits/limits.ts';
 import { RateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
-import type { RateWindow } from '../../../edge/rate-limits/window.ts';
 
 /** The limiter as the gateway uses it, with a clock and windows that the test sets, and access to its objects. */
 

@@ -1,7 +1,7 @@
 import { app } from '../../../edge/app.ts';
+import { ProjectCoordinator as RealCoordinator } from '../../../edge/coordinator/project-coordinator.ts';
 import type { Env } from '../../../edge/env.ts';
 import { HostLink as RealHostLink } from '../../../edge/host-link/host-link.ts';
-import { ProjectCoordinator as RealCoordinator } from '../../../edge/projects/project-coordinator.ts';
 import { Meter } from './meter.ts';
 
 /** The gateway with metered bindings, for the simulation of many hosts. */

@@ -1,12 +1,12 @@
 import { app } from '../../../edge/app.ts';
+import { ProjectCoordinator as RealCoordinator } from '../../../edge/coordinator/project-coordinator.ts';
 import type { Env } from '../../../edge/env.ts';
 import { HostLink as RealHostLink } from '../../../edge/host-link/host-link.ts';
 import { failed } from '../../../edge/host-link/pending-calls.ts';
-import type { CallOutcome } from '../../../edge/hosts/host-link-rpc.ts';
-import { ProjectCoordinator as RealCoordinator } from '../../../edge/projects/project-coordinator.ts';
+import type { CallOutcome } from '../../../edge/hosts/host-client.ts';
 import { RateLimiter as RealRateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
-import { Challenges as RealChallenges } from '../../../edge/sign-in/email-codes/challenges.ts';
-import type { EndpointHealth } from '../../../edge/webhooks/endpoint-health.ts';
+import { Challenges as RealChallenges } from '../../../edge/sign-in/challenges.ts';
+import type { EndpointHealth } from '../../../edge/webhooks/delivery.ts';
 import { WebhookSender as RealWebhookSender } from '../../../edge/webhooks/webhook-sender.ts';
 import type { HostFailure } from '../../../shared/protocol/host-failures.ts';
 import type { Method, MethodResult, Params } from '../../../shared/protocol/operations.ts';

@@ -1,9 +1,13 @@
 import { PublicProtocol } from 'paseto';
 import { ImportPublicKeyFactory, VerifyFactory } from 'paseto/v4/public';
 import { identityOf } from '../../../edge/authentication/authenticate.ts';
-import { PASETO_HEADER, type PasetoParts, splitPaseto } from '../../../edge/authentication/paseto-form.ts';
-import { Paserk } from '../../../edge/authentication/public-key.ts';
-import { preAuthEncode } from '../../../edge/authentication/signature.ts';
+import {
+  PASETO_HEADER,
+  type PasetoParts,
+  preAuthEncode,
+  splitPaseto,
+} from '../../../edge/authentication/paseto.ts';
+import { Paserk } from '../../../edge/authentication/provider-keys.ts';
 
 /** Verifies the same tokens in several ways, as often as the request says; the clock is the caller's. */
 

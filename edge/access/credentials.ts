@@ -1,0 +1,192 @@
+import { and, eq, sql } from 'drizzle-orm';
+import { z } from 'zod';
+import { environmentName } from '../../shared/branch/database-name.ts';
+import { BRANCH_ROLES, type BranchRole, loginName } from '../../shared/branch/login.ts';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import { auditEvent } from '../audit/audit-event.ts';
+import { makePassword, openPassword, sealPassword } from '../crypto/scram.ts';
+import type { SecretKey } from '../crypto/seal.ts';
+import type { Actor } from '../database/column-types.ts';
+import { isOfTenant } from '../database/conditions.ts';
+import { type Database, hasChanged, inOneBatch, insertIf, type Statement } from '../database/database.ts';
+import {
+  auditEvents,
+  type BranchRow,
+  branchCredentials,
+  type hosts,
+  projectBranches,
+  projects,
+} from '../database/schema.ts';
+import { CaCertificate } from '../hosts/enrolment.ts';
+import { insertKey, type KeyUse } from '../idempotency/idempotency-key.ts';
+import { nextAccessRevision } from './send-access.ts';
+
+type CredentialsRow = typeof branchCredentials.$inferSelect;
+
+/** New sealed passwords for the three logins of a branch. */
+export const newCredentials = (
+  keys: readonly SecretKey[],
+  branchId: string,
+  now: Date,
+): Promise<CredentialsRow[]> =>
+  Promise.all(
+    BRANCH_ROLES.map(async (role) => {
+      const { keyId, sealed } = await sealPassword(keys, branchId, role, makePassword());
+      return { branchId, role, keyId, sealedPassword: sealed, revision: 0, updatedAt: now };
+    }),
+  );
+
+/** @throws Error if the row is missing or cannot be unsealed */
+export async function passwordOf(
+  keys: readonly SecretKey[],
+  rows: readonly CredentialsRow[],
+  role: BranchRole,
+): Promise<string> {
+  const row = rows.find((candidate) => candidate.role === role);
+  if (!row) throw new Error(`the branch has no ${role} credentials`);
+  return openPassword(keys, row.branchId, role, { keyId: row.keyId, sealed: row.sealedPassword });
+}
+
+/** The logins of the pooled and the direct URL: the specification's pair, or one login for both. */
+const URL_ROLES: Record<'default' | 'read_only' | 'owner', { pooled: BranchRole; direct: BranchRole }> = {
+  default: { pooled: 'read_write', direct: 'owner' },
+  read_only: { pooled: 'read_only', direct: 'read_only' },
+  owner: { pooled: 'owner', direct: 'owner' },
+};
+
+export type CredentialsView = keyof typeof URL_ROLES;
+
+/** Specification 2.5. */
+export const Credentials = z
+  .strictObject({
+    project_id: z.uuid(),
+    branch_id: z.uuid(),
+    branch_name: z.string().meta({ example: 'checkout-redesign' }),
+    database: z.string().meta({ example: 'db_web_shop_prod_br_checkout-redesign' }),
+    runtime_key: z.string().meta({
+      description: 'Name of an environment variable for the pooled URL.',
+      example: 'DATABASE_URL_WEB_SHOP_PROD_BR_CHECKOUT_REDESIGN',
+    }),
+    direct_key: z.string().meta({
+      description: 'Name of an environment variable for the direct URL.',
+      example: 'DIRECT_URL_WEB_SHOP_PROD_BR_CHECKOUT_REDESIGN',
+    }),
+    database_url: z.string().meta({
+      description:
+        'Through the pooler, as the read-write login; as another login on request. Settings (`SET`), temporary tables and session locks of a client reach the next client of the same login: use `SET LOCAL`, and `ON COMMIT DROP` for temporary tables.',
+      example:
+        'postgresql://u_3f2b8c1e6d4a4b0f9a571c2d3e4f5a6b_rw:PASSWORD@eu-1.db.example.com:6432/db_web_shop_prod_br_checkout-redesign?sslmode=require',
+    }),
+    direct_url: z.string().meta({
+      description: 'Directly to PostgreSQL, as the owner login; as the read-only login on request.',
+      example:
+        'postgresql://u_3f2b8c1e6d4a4b0f9a571c2d3e4f5a6b_owner:PASSWORD@eu-1.db.example.com:5432/db_web_shop_prod_br_checkout-redesign?sslmode=require',
+    }),
+    ca_certificate: CaCertificate.meta({
+      description:
+        'The certificate of the authority to trust for these URLs, in PEM format: `sslrootcert` of libpq, `NODE_EXTRA_CA_CERTS` of Node. Null: a public authority, which clients trust already.',
+    }),
+    warning: z.string().optional().meta({
+      description:
+        'Present if no network rule lets the address of the caller connect, with the call that adds one.',
+    }),
+  })
+  .meta({ id: 'Credentials' });
+
+/** Contains passwords: it must go to the client only, never to a log. */
+export async function toCredentialsResponse(
+  keys: readonly SecretKey[],
+  branch: BranchRow,
+  rows: readonly CredentialsRow[],
+  host: typeof hosts.$inferSelect,
+  view: CredentialsView,
+): Promise<z.output<typeof Credentials>> {
+  const { pooled, direct } = URL_ROLES[view];
+  const url = async (role: BranchRole, port: number) =>
+    `postgresql://${loginName(branch.id, role)}:${await passwordOf(keys, rows, role)}@${host.dbHost}:${port}/${branch.databaseName}?sslmode=require`;
+  const name = environmentName(branch.databaseName);
+  return {
+    project_id: branch.projectId,
+    branch_id: branch.id,
+    branch_name: branch.branchName,
+    database: branch.databaseName,
+    runtime_key: `DATABASE_URL_${name}`,
+    direct_key: `DIRECT_URL_${name}`,
+    database_url: await url(pooled, host.pooledPort),
+    direct_url: await url(direct, host.directPort),
+    ca_certificate: host.caCertificate,
+  };
+}
+
+/**
+ * Records that the branch's credentials are shown. Changes nothing if the branch has moved to another tenant since it
+ * was read: its events moved as well (specification 5.9), and the former tenant must not see the credentials.
+ */
+export function auditedView(
+  db: Database,
+  { id: branchId, projectId }: BranchRow,
+  role: CredentialsView,
+  actor: Actor,
+  now: Date,
+): Statement {
+  const event = auditEvent(
+    'branch.credentials.viewed',
+    actor,
+    { projectId, branchId, metadata: { role } },
+    now,
+  );
+  return insertIf(db, auditEvents, event, isOfTenant(projectBranches, branchId, actor.tenantId));
+}
+
+/**
+ * Stores new passwords under a new access revision, in one batch. Applying the access puts them into effect and ends
+ * the sessions of the old ones.
+ */
+export async function storeRotation(
+  db: Database,
+  keys: readonly SecretKey[],
+  { projectId, branchId, roles, actor, keyUse }: Rotation,
+  now: Date,
+): Promise<Result<null, Failure>> {
+  const active = sql`exists (select 1 from ${projectBranches} where ${and(
+    eq(projectBranches.id, branchId),
+    eq(projectBranches.projectId, projectId),
+    eq(projectBranches.tenantId, actor.tenantId),
+    eq(projectBranches.status, 'active'),
+  )})`;
+  const about = { projectId, branchId, metadata: { roles } };
+  const event = auditEvent('branch.credentials.rotated', actor, about, now);
+  const fresh = await Promise.all(
+    roles.map(async (role) => ({ role, ...(await sealPassword(keys, branchId, role, makePassword())) })),
+  );
+  const changes = fresh.map(({ role, keyId, sealed }) =>
+    db
+      .update(branchCredentials)
+      .set({
+        keyId,
+        sealedPassword: sealed,
+        revision: sql`(select access_revision from ${projects} where id = ${projectId})`,
+        updatedAt: now,
+      })
+      .where(and(eq(branchCredentials.branchId, branchId), eq(branchCredentials.role, role), active)),
+  );
+  const results = await inOneBatch(db, [
+    // The key stores no passwords: a repeated request reads the current ones.
+    ...insertKey(db, keyUse, event.id, active, now, { status: 200, body: {} }),
+    nextAccessRevision(db, projectId, active),
+    ...changes,
+    insertIf(db, auditEvents, event, active),
+  ]);
+  return hasChanged(results.at(-1)) ? ok(null) : fail({ code: 'BRANCH_NOT_ACTIVE' });
+}
+
+export interface Rotation {
+  projectId: string;
+  branchId: string;
+  /** The logins that get new passwords. */
+  roles: readonly BranchRole[];
+  hostId: string;
+  actor: Actor;
+  keyUse: KeyUse | null;
+}

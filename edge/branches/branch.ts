@@ -1,0 +1,160 @@
+import { and, inArray, type SQL, sql } from 'drizzle-orm';
+import { z } from 'zod';
+import { BlockReason } from '../../shared/block.ts';
+import {
+  BRANCH_STATUSES,
+  BRANCH_TRANSITIONS,
+  type BranchEvent,
+  statusesAllowing,
+} from '../../shared/branch/branch-status.ts';
+import { Labels } from '../../shared/branch/labels.ts';
+import { RECORDED_LIFESPANS } from '../../shared/branch/lifespan.ts';
+import type { StoredBlock } from '../database/column-types.ts';
+import type { Database, Statement } from '../database/database.ts';
+import { type BranchRow, projectBranches } from '../database/schema.ts';
+
+/** The block that a record shows: of the whole branch, whatever address a client connects from. */
+export const Blocked = z
+  .strictObject({
+    reason: BlockReason.exclude(['attempts']).meta({
+      description: 'What its sessions took too much of.',
+      example: 'disk',
+    }),
+    until: z.iso.datetime(),
+  })
+  .nullable();
+type Blocked = z.output<typeof Blocked>;
+
+/** Blocks end by themselves, so that a lost notification of their end has no effect. */
+const inForce = (blocks: readonly StoredBlock[], now: number) =>
+  blocks.filter(({ until }) => Date.parse(until) > now);
+
+/** The block in force that lasts longest; null if there is none. */
+export function blockedOf(blocks: readonly StoredBlock[], now = Date.now()): Blocked {
+  const ofBranch = inForce(blocks, now).flatMap(({ reason, until }) =>
+    reason === 'attempts' ? [] : [{ reason, until }],
+  );
+  return ofBranch.reduce<Blocked>(
+    (longest, block) => (longest && Date.parse(longest.until) >= Date.parse(block.until) ? longest : block),
+    null,
+  );
+}
+
+/** Until when connections are refused because of too many attempts; null if they are not. */
+export const connectionsBlockedUntil = (blocks: readonly StoredBlock[], now = Date.now()): string | null =>
+  inForce(blocks, now).find(({ reason }) => reason === 'attempts')?.until ?? null;
+
+const Id = z.uuid();
+const Timestamp = z.iso.datetime();
+
+/** A branch as the create response shows it (specification 2.2 without `deleted_at` and `updated_at`). */
+export const CreatedBranch = z
+  .strictObject({
+    id: Id,
+    project_id: Id,
+    parent_branch_id: Id.nullable().meta({ description: 'The branch that this one was cloned from.' }),
+    branch_name: z.string().meta({ example: 'checkout-redesign' }),
+    database_name: z.string().meta({ example: 'db_web_shop_prod_br_checkout-redesign' }),
+    source_database: z
+      .string()
+      .meta({ description: 'The database that was cloned.', example: 'db_web_shop_prod' }),
+    status: z.enum(BRANCH_STATUSES).meta({ example: 'active' }),
+    lifespan: z.enum(RECORDED_LIFESPANS).meta({ description: '`custom`: created with `ttl_seconds`.' }),
+    expires_at: Timestamp.nullable().meta({ description: 'Null: the branch does not expire.' }),
+    ttl_seconds: z.int().nullable().meta({
+      description: 'Length of the lifespan in seconds. Null: the branch does not expire.',
+      example: 604_800,
+    }),
+    lease_seconds: z.int().nullable().meta({
+      description: 'Length of the lease in seconds. Null: the branch has no lease.',
+      example: null,
+    }),
+    lease_ends_at: Timestamp.nullable().meta({
+      description: 'The branch is deleted then, unless its lease is renewed. Null: it has no lease.',
+      example: null,
+    }),
+    labels: Labels,
+    is_default: z.boolean().meta({ description: 'True for `main` only.', example: false }),
+    protected: z.boolean().meta({
+      description:
+        'Its deletion, a reset and changes of rows need its name as `confirm`. `main` is protected from deletion, and from a reset without `confirm`.',
+      example: false,
+    }),
+    created_by: Id,
+    tenant_id: z.string().meta({ example: 'acme' }),
+    created_at: Timestamp,
+  })
+  .meta({ id: 'CreatedBranch' });
+
+/** A branch in lists, lookups and changes: every field of specification 2.2 except `deleted_at`, `deletes_at`, and its blocks. */
+export const Branch = CreatedBranch.extend({
+  deletes_at: Timestamp.nullable().meta({
+    description:
+      'When this expired branch will be deleted; of a deleted branch, until when it can be restored. Null: neither.',
+  }),
+  updated_at: Timestamp,
+  blocked: Blocked.meta({
+    description:
+      'The database host accepts no connections to the branch until then, because its sessions took too much of what all branches of the host share. Null: not blocked.',
+  }),
+  connections_blocked_until: Timestamp.nullable().meta({
+    description:
+      'Connections are refused until then, because of too many connection attempts. Null: they are not.',
+  }),
+}).meta({ id: 'Branch' });
+
+export const toCreatedBranchResponse = (row: BranchRow): z.output<typeof CreatedBranch> => ({
+  id: row.id,
+  project_id: row.projectId,
+  parent_branch_id: row.parentBranchId,
+  branch_name: row.branchName,
+  database_name: row.databaseName,
+  source_database: row.sourceDatabase,
+  status: row.status,
+  lifespan: row.lifespan,
+  expires_at: row.expiresAt?.toISOString() ?? null,
+  ttl_seconds: row.ttlSeconds,
+  lease_seconds: row.leaseSeconds,
+  lease_ends_at: row.leaseEndsAt?.toISOString() ?? null,
+  labels: row.labels,
+  is_default: row.isDefault,
+  protected: row.protected,
+  created_by: row.createdBy,
+  tenant_id: row.tenantId,
+  created_at: row.createdAt.toISOString(),
+});
+
+export const toBranchResponse = (row: BranchRow): z.output<typeof Branch> => ({
+  ...toCreatedBranchResponse(row),
+  deletes_at: row.deletesAt?.toISOString() ?? null,
+  updated_at: row.updatedAt.toISOString(),
+  blocked: blockedOf(row.blocks),
+  connections_blocked_until: connectionsBlockedUntil(row.blocks),
+});
+
+/** The branches whose status allows the event. */
+export const whereAllowed = (event: BranchEvent, branches: SQL | undefined) =>
+  and(branches, inArray(projectBranches.status, statusesAllowing(event)));
+
+/** Whether such a branch exists: the condition for statements that precede the event in one batch. */
+export const isAllowed = (event: BranchEvent, branches: SQL | undefined): SQL =>
+  sql`exists (select 1 from ${projectBranches} where ${whereAllowed(event, branches)})`;
+
+/**
+ * Applies the event to the branches whose status allows it.
+ * @param deletesAt of branches that expire, or whose databases are kept
+ */
+export const transition = (
+  db: Database,
+  event: BranchEvent,
+  branches: SQL | undefined,
+  now: Date,
+  deletesAt: SQL<Date> | null = null,
+): Statement => {
+  const { to } = BRANCH_TRANSITIONS[event];
+  const deletion = to === 'deleted' ? { deletedAt: now } : {};
+  return db
+    .update(projectBranches)
+    .set({ status: to, updatedAt: now, deletesAt, ...deletion })
+    .where(whereAllowed(event, branches));
+};

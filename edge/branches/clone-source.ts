@@ -1,0 +1,86 @@
+import { and, eq, ne, type SQL, sql } from 'drizzle-orm';
+import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
+import type { Principal } from '../authentication/principal.ts';
+import type { Database } from '../database/database.ts';
+import { type BranchRow, projectBranches, type SnapshotRow, snapshots } from '../database/schema.ts';
+import { ApiError, found } from '../errors.ts';
+import { knownBranchesOf } from './branch-reference.ts';
+import { cloneableSnapshot, latestSnapshot } from './snapshot.ts';
+
+/** What is cloned: a branch, or a snapshot of one. */
+export interface CloneSource {
+  /** The branch; of a snapshot, the one that it was taken of. Null if that is deleted. */
+  branchId: string | null;
+  database: string;
+  snapshot: { id: string; sizeBytes: number } | null;
+}
+
+export const ofBranch = ({ id, databaseName }: BranchRow): CloneSource => ({
+  branchId: id,
+  database: databaseName,
+  snapshot: null,
+});
+
+/** @param isLeft whether the branch that it was taken of still exists */
+export const ofSnapshot = ({ id, branchId, sizeBytes }: SnapshotRow, isLeft: boolean): CloneSource => ({
+  branchId: isLeft ? branchId : null,
+  database: snapshotDatabaseName(id),
+  snapshot: { id, sizeBytes },
+});
+
+/** Whether it can be cloned, as the records say. */
+export const isCloneable = ({ branchId, snapshot }: CloneSource): SQL =>
+  snapshot
+    ? sql`exists (select 1 from ${snapshots} where ${and(eq(snapshots.id, snapshot.id), eq(snapshots.status, 'ready'))})`
+    : sql`exists (select 1 from ${projectBranches} where ${and(
+        eq(projectBranches.id, branchId ?? ''),
+        eq(projectBranches.status, 'active'),
+      )})`;
+
+/** What a request names as the source of a branch. */
+interface Wanted {
+  source_branch_id: string | null;
+  snapshot_id?: string | undefined;
+  from?: 'latest_snapshot' | undefined;
+}
+
+type Caller = Pick<Principal, 'machine'>;
+
+/** The queries that find the source of a new branch, and the source in their results. */
+export function sourceQueries(projectId: string, wanted: Wanted, caller: Caller) {
+  const { source_branch_id: branchId, snapshot_id: snapshotId, from } = wanted;
+  const theBranch = branchId ? eq(projectBranches.id, branchId) : eq(projectBranches.isDefault, true);
+  const isFromSnapshot = snapshotId !== undefined || from !== undefined;
+  return {
+    /** Of a named snapshot: the branch that it was taken of. */
+    branches: (db: Database) =>
+      snapshotId === undefined
+        ? db
+            .select()
+            .from(projectBranches)
+            .where(and(knownBranchesOf(projectId, caller), theBranch))
+        : db
+            .select()
+            .from(projectBranches)
+            .where(
+              and(
+                eq(projectBranches.projectId, projectId),
+                ne(projectBranches.status, 'deleted'),
+                sql`${projectBranches.id} = (select branch_id from ${snapshots} where id = ${snapshotId})`,
+              ),
+            ),
+    snapshots: (db: Database) =>
+      snapshotId === undefined
+        ? latestSnapshot(db, projectId, theBranch, caller)
+        : cloneableSnapshot(db, projectId, snapshotId, caller),
+    /** @throws ApiError NOT_FOUND, NO_SNAPSHOT */
+    source(branches: readonly BranchRow[], rows: readonly SnapshotRow[]): CloneSource {
+      if (!isFromSnapshot) return ofBranch(found(branches));
+      if (snapshotId !== undefined) return ofSnapshot(found(rows), branches.length > 0);
+      found(branches);
+      const [latest] = rows;
+      if (!latest) throw new ApiError('NO_SNAPSHOT');
+      return ofSnapshot(latest, true);
+    },
+  };
+}

@@ -1,0 +1,216 @@
+import { and, eq, inArray, lt, sql } from 'drizzle-orm';
+import { z } from 'zod';
+import type { Failure } from '../../shared/failures.ts';
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import type { Principal } from '../authentication/principal.ts';
+import type { Actor, Comparison } from '../database/column-types.ts';
+import { type Database, inOneBatch, insertIf } from '../database/database.ts';
+import {
+  type BranchRow,
+  differences,
+  type JobRow,
+  jobs,
+  projectBranches,
+  type SnapshotRow,
+  snapshots,
+} from '../database/schema.ts';
+import { ApiError, found } from '../errors.ts';
+import { HostCallError } from '../hosts/host-client.ts';
+import { newJob, OPEN_STATUSES } from '../jobs/job-store.ts';
+import { ABANDON_AFTER_MS, saga } from '../jobs/saga.ts';
+import { branchesOf, referencedBranch, referencedBranchId } from './branch-reference.ts';
+import { snapshotsOf } from './snapshot.ts';
+
+/** A comparison that took longer than a job may is not tried again. */
+const WITHIN_MS = ABANDON_AFTER_MS + 5_000;
+const KEPT_MS = 7 * 86_400_000;
+
+const isOpenIn = (projectId: string) =>
+  and(eq(jobs.projectId, projectId), eq(jobs.kind, 'branch.diff'), inArray(jobs.status, OPEN_STATUSES));
+
+const isSame = (job: JobRow, branchId: string, comparison: Comparison) =>
+  job.branchId === branchId && JSON.stringify(job.input.comparison) === JSON.stringify(comparison);
+
+/** The open job of the same comparison. */
+export async function openComparison(
+  db: Database,
+  { id, projectId }: BranchRow,
+  comparison: Comparison,
+): Promise<JobRow | null> {
+  const open = await db.select().from(jobs).where(isOpenIn(projectId));
+  return open.find((job) => isSame(job, id, comparison)) ?? null;
+}
+
+/**
+ * Opens the job of a comparison. A project has one at a time: a request for the same comparison gets the open one.
+ * @returns PROJECT_BUSY while there is another one, BRANCH_NOT_ACTIVE
+ */
+export async function reserveComparison(
+  db: Database,
+  { jobId, branch, comparison, hostId, actor }: ComparisonRequest,
+  now: Date,
+): Promise<Result<JobRow, Failure>> {
+  const { projectId } = branch;
+  const about = { id: jobId, kind: 'branch.diff', projectId, branchId: branch.id, hostId, actor } as const;
+  const job = newJob({ ...about, subject: { comparison } }, now);
+  const isOpen = isOpenIn(projectId);
+  const isActive = sql`exists (select 1 from ${projectBranches} where ${and(
+    eq(projectBranches.id, branch.id),
+    eq(projectBranches.tenantId, actor.tenantId),
+    eq(projectBranches.status, 'active'),
+  )})`;
+  const results = await inOneBatch(db, [
+    insertIf(db, jobs, job, sql`${isActive} and not exists (select 1 from ${jobs} where ${isOpen})`),
+    db.select().from(jobs).where(isOpen),
+  ]);
+  const [open] = results[1] as JobRow[];
+  if (!open) return fail({ code: 'BRANCH_NOT_ACTIVE' });
+  return isSame(open, branch.id, comparison) ? ok(open) : fail({ code: 'PROJECT_BUSY' });
+}
+
+interface Comparing {
+  branch: BranchRow;
+  against: Params<'branch.diff'>['against'];
+  result: MethodResult<'branch.diff'> | null;
+}
+
+/** Compares two databases and keeps the result. Nothing is to be undone. */
+export const compareBranchJob = saga<Comparing>({
+  steps: [
+    [
+      {
+        name: 'compare',
+        run: async ({ job, callHost }, subject) => {
+          const { branch, against } = subject;
+          const { rows = true, schema = false } = job.input.comparison ?? {};
+          const sides = { branch_id: branch.id, database: branch.databaseName, against };
+          const call = {
+            project_id: job.projectId,
+            job_id: job.id,
+            ...sides,
+            rows,
+            schema,
+            within: WITHIN_MS,
+          };
+          const result = await callHost('branch.diff', call);
+          if (!result.complete) throw new HostCallError('TIME_LIMIT_REACHED', 'the comparison took too long');
+          subject.result = result;
+        },
+      },
+    ],
+  ],
+  load: async ({ db, job }) => {
+    const against = job.input.comparison?.against;
+    if (!against) return null;
+    const active = (id: string) =>
+      db
+        .select()
+        .from(projectBranches)
+        .where(and(eq(projectBranches.id, id), eq(projectBranches.status, 'active')));
+    const [[branch], [other], [snapshot]] = await db.batch([
+      active(job.branchId ?? ''),
+      active('branchId' in against ? against.branchId : ''),
+      db
+        .select({ id: snapshots.id })
+        .from(snapshots)
+        .where(
+          and(
+            eq(snapshots.id, 'snapshotId' in against ? against.snapshotId : ''),
+            eq(snapshots.status, 'ready'),
+          ),
+        ),
+    ]);
+    if (branch && other)
+      return { branch, against: { branch_id: other.id, database: other.databaseName }, result: null };
+    return branch && snapshot ? { branch, against: { snapshot_id: snapshot.id }, result: null } : null;
+  },
+  complete: ({ db, job }, { result }, now) => [
+    db
+      .delete(differences)
+      .where(
+        and(
+          eq(differences.projectId, job.projectId),
+          lt(differences.createdAt, new Date(now.getTime() - KEPT_MS)),
+        ),
+      ),
+    ...(result
+      ? [
+          db
+            .insert(differences)
+            .values({ jobId: job.id, projectId: job.projectId, result, createdAt: now })
+            .onConflictDoNothing(),
+        ]
+      : []),
+  ],
+  undo: { run: async () => {}, record: () => [] },
+});
+
+/** What a branch is compared with. */
+export type OtherSide = { branch: BranchRow; snapshot: null } | { branch: null; snapshot: SnapshotRow };
+
+const PARENT = 'parent';
+
+type Caller = Pick<Principal, 'machine'>;
+
+/**
+ * The queries that find the other side of a comparison, which shows its rows: a caller that is limited to branches needs
+ * both sides in its reach, although it may clone `main`.
+ */
+export function otherSideQueries(
+  db: Database,
+  { project_id: projectId, branch_ref: reference }: { project_id: string; branch_ref: string },
+  against: string,
+  caller: Caller,
+) {
+  const parentId = sql`(select parent_branch_id from ${projectBranches}
+    where id = ${referencedBranchId(projectId, reference, caller)})`;
+  const id = z.uuid().safeParse(against).success ? against.toLowerCase() : '';
+  return [
+    against === PARENT
+      ? db
+          .select()
+          .from(projectBranches)
+          .where(and(branchesOf(projectId, caller), eq(projectBranches.id, parentId)))
+          .limit(1)
+      : referencedBranch(db, projectId, against, caller),
+    db
+      .select()
+      .from(snapshots)
+      .where(and(snapshotsOf(projectId, caller), eq(snapshots.id, id))),
+  ] as const;
+}
+
+/**
+ * The other side in the results of the queries.
+ * @throws ApiError NOT_FOUND, BRANCH_NOT_ACTIVE; SOURCE_NOT_ACTIVE if the branch has no parent any more
+ */
+export function otherSide(
+  { parentBranchId }: BranchRow,
+  against: string,
+  branches: readonly BranchRow[],
+  [snapshot]: readonly SnapshotRow[],
+): OtherSide {
+  if (against === PARENT && parentBranchId === null) throw new ApiError('SOURCE_NOT_ACTIVE');
+  if (branches.length === 0 && snapshot) return { branch: null, snapshot };
+  const named = found(branches);
+  if (named.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
+  return { branch: named, snapshot: null };
+}
+
+/** As the record of a job names it. */
+export const referenceOf = ({ branch, snapshot }: OtherSide): Comparison['against'] =>
+  branch ? { branchId: branch.id } : { snapshotId: snapshot.id };
+
+/** As the host knows it. */
+export const onHost = ({ branch, snapshot }: OtherSide): Params<'branch.diff'>['against'] =>
+  branch ? { branch_id: branch.id, database: branch.databaseName } : { snapshot_id: snapshot.id };
+
+/** A validated request for a comparison that takes long. */
+export interface ComparisonRequest {
+  jobId: string;
+  branch: BranchRow;
+  comparison: Comparison;
+  hostId: string;
+  actor: Actor;
+}

@@ -1,0 +1,175 @@
+import { and, eq, gt, lte, or, type SQL, sql } from 'drizzle-orm';
+import { BRANCH_TRANSITIONS } from '../../shared/branch/branch-status.ts';
+import { expiryOf, type Life } from '../../shared/branch/lifespan.ts';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import { nextAccessRevision } from '../access/send-access.ts';
+import { auditEvent, noActor } from '../audit/audit-event.ts';
+import type { Actor } from '../database/column-types.ts';
+import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
+import { auditEvents, type BranchRow, projectBranches, projects } from '../database/schema.ts';
+import type { Settings } from '../settings.ts';
+import { isAllowed, transition, whereAllowed } from './branch.ts';
+import { branchLimitOf, branchLimitReached, hasSlots } from './branch-limit.ts';
+
+/** When a branch expires, or when it is deleted because it has been expired for long enough. */
+const END = sql<number>`case ${projectBranches.status}
+  when 'active' then ${projectBranches.expiresAt} when 'expired' then ${projectBranches.deletesAt} end`;
+
+/** The branches whose end has come. */
+export const atTheirEnd = (now: Date): SQL => lte(END, now.getTime());
+
+const LEASE_END = sql<number>`case when ${whereAllowed('delete', undefined)} then ${projectBranches.leaseEndsAt} end`;
+
+/** The branches whose lease has ended. */
+export const atTheirLeasesEnd = (now: Date): SQL => lte(LEASE_END, now.getTime());
+
+/** The next end of a branch of the project, or of a lease; null if none has one. */
+export async function nextEnd(db: Database, projectId: string): Promise<Date | null> {
+  const [found] = await db
+    .select({
+      end: sql<number | null>`min(${END})`,
+      lease: sql<number | null>`min(${LEASE_END})`,
+    })
+    .from(projectBranches)
+    .where(eq(projectBranches.projectId, projectId));
+  const next = Math.min(found?.end ?? Infinity, found?.lease ?? Infinity);
+  return next === Infinity ? null : new Date(next);
+}
+
+/**
+ * Sets the lifespan, counted from now, and records the change, in one batch. An expired branch becomes active again if
+ * the project has a slot for it, which changes the access.
+ */
+export async function storeLifespan(
+  db: Database,
+  settings: Settings,
+  { branch, life, actor }: LifespanChange,
+  now: Date,
+): Promise<Result<BranchRow, Failure>> {
+  if (branch.isDefault) return fail({ code: 'BRANCH_PROTECTED' });
+  const { id: branchId, projectId } = branch;
+  const change = {
+    ...life,
+    expiresAt: expiryOf(life, now),
+    status: BRANCH_TRANSITIONS.extend.to,
+    deletesAt: null,
+    updatedAt: now,
+  };
+  const thisBranch = and(eq(projectBranches.id, branchId), eq(projectBranches.tenantId, actor.tenantId));
+  const expired = sql`exists (select 1 from ${projectBranches} where ${and(thisBranch, eq(projectBranches.status, 'expired'))})`;
+  // An active branch has its slot already.
+  const limit = branchLimitOf(branch, settings);
+  const hasSlot = sql`exists (select 1 from ${projects} where id = ${projectId} and ${hasSlots(limit, 1)})`;
+  const extendable = and(thisBranch, or(eq(projectBranches.status, 'active'), hasSlot));
+  const metadata = { from: branch.lifespan, to: life.lifespan, ttl_seconds: life.ttlSeconds };
+  const about = { projectId, branchId, metadata };
+  const event = auditEvent('branch.lifespan.changed', actor, about, now);
+  const results = await inOneBatch(db, [
+    insertIf(db, auditEvents, event, isAllowed('extend', extendable)),
+    nextAccessRevision(db, projectId, and(expired, isAllowed('extend', extendable)) ?? expired),
+    db
+      .select({
+        limit: limit.limit,
+        current: limit.current,
+        isExtendable: sql<number>`${isAllowed('extend', thisBranch)}`,
+      })
+      .from(projects)
+      .where(eq(projects.id, projectId)),
+    db.update(projectBranches).set(change).where(whereAllowed('extend', extendable)),
+  ]);
+  if (!hasChanged(results.at(-1))) {
+    const [count] = results.at(-2) as { limit: number; current: number; isExtendable: number }[];
+    return fail(count?.isExtendable ? branchLimitReached(limit, count) : { code: 'BRANCH_NOT_ACTIVE' });
+  }
+  return ok({ ...branch, ...change });
+}
+
+/**
+ * When a branch that expires now is deleted. It needs no slot meanwhile, so it is not kept for longer than it had one:
+ * otherwise lives of a minute would fill the host. Counted from now: nobody had notice of the deletion before, however
+ * late the expiry is.
+ */
+const deletesAt = (maxSeconds: number, now: Date): SQL<Date> =>
+  sql`${now.getTime()} + min(${maxSeconds}, coalesce(${projectBranches.ttlSeconds}, ${maxSeconds})) * 1000`;
+
+/**
+ * Expires the project's branches whose lifespan has ended (specification 3.1), with their audit events, in one batch
+ * that also changes the access: applying it closes their logins and ends their sessions.
+ */
+export async function expireBranches(
+  db: Database,
+  { EXPIRED_RETENTION_SECONDS }: Pick<Settings, 'EXPIRED_RETENTION_SECONDS'>,
+  projectId: string,
+  now: Date,
+): Promise<void> {
+  const due = and(eq(projectBranches.projectId, projectId), lte(projectBranches.expiresAt, now));
+  const dueRows = await db
+    .select()
+    .from(projectBranches)
+    .where(and(due, eq(projectBranches.status, 'active')));
+  if (dueRows.length === 0) return;
+  await inOneBatch(db, [
+    ...dueRows.map(({ id, tenantId, branchName, expiresAt, ttlSeconds }) => {
+      const retention = Math.min(EXPIRED_RETENTION_SECONDS, ttlSeconds ?? EXPIRED_RETENTION_SECONDS);
+      const metadata = {
+        branch_name: branchName,
+        expires_at: expiresAt?.toISOString(),
+        deletes_at: new Date(now.getTime() + retention * 1000).toISOString(),
+      };
+      const about = { projectId, branchId: id, metadata };
+      const event = auditEvent('branch.expired', noActor(tenantId), about, now);
+      return insertIf(db, auditEvents, event, isAllowed('expire', and(due, eq(projectBranches.id, id))));
+    }),
+    nextAccessRevision(db, projectId, isAllowed('expire', due)),
+    transition(db, 'expire', due, now, deletesAt(EXPIRED_RETENTION_SECONDS, now)),
+  ]);
+}
+
+/** The end of a branch's lease that begins now, in an update of branches; null for a branch without a lease. */
+export const leaseEnd = (now: Date): SQL<Date | null> => sql`${now.getTime()} + lease_seconds * 1000`;
+
+/**
+ * Lets the lease end later, or sooner, counted from now. It is not audited, because a client renews it every few
+ * seconds. A lease that has ended is never renewed: its branch is about to be deleted.
+ */
+export async function storeRenewal(
+  db: Database,
+  { branch, leaseSeconds, actor }: LeaseRenewal,
+  now: Date,
+): Promise<Result<BranchRow, Failure>> {
+  if (branch.leaseSeconds === null) return fail({ code: 'BRANCH_NOT_LEASED' });
+  const [renewed] = await db
+    .update(projectBranches)
+    .set({
+      leaseSeconds: leaseSeconds ?? undefined,
+      leaseEndsAt: leaseSeconds === null ? leaseEnd(now) : new Date(now.getTime() + leaseSeconds * 1000),
+      updatedAt: now,
+    })
+    .where(
+      and(
+        eq(projectBranches.id, branch.id),
+        eq(projectBranches.tenantId, actor.tenantId),
+        eq(projectBranches.status, 'active'),
+        gt(projectBranches.leaseEndsAt, now),
+      ),
+    )
+    .returning();
+  if (renewed) return ok(renewed);
+  const isOver = branch.leaseEndsAt !== null && branch.leaseEndsAt <= now;
+  return fail({ code: isOver ? 'NOT_FOUND' : 'BRANCH_NOT_ACTIVE' });
+}
+
+export interface LifespanChange {
+  branch: BranchRow;
+  life: Life;
+  hostId: string;
+  actor: Actor;
+}
+
+export interface LeaseRenewal {
+  branch: BranchRow;
+  /** Null: as long as before. */
+  leaseSeconds: number | null;
+  actor: Actor;
+}

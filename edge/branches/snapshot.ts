@@ -1,0 +1,101 @@
+import { and, desc, eq, inArray, ne, or, type SQL, sql } from 'drizzle-orm';
+import { z } from 'zod';
+import { SNAPSHOT_KINDS } from '../../shared/branch/snapshot.ts';
+import type { Principal } from '../authentication/principal.ts';
+import type { Database } from '../database/database.ts';
+import { projectBranches, type SnapshotRow, snapshots } from '../database/schema.ts';
+import { whereMatches } from '../tenancy/branch-pattern.ts';
+
+const Bytes = z.int().nonnegative();
+const Timestamp = z.iso.datetime();
+
+export const Snapshot = z
+  .strictObject({
+    id: z.uuid(),
+    name: z.string().nullable().meta({ example: 'before-migration' }),
+    branch_id: z
+      .uuid()
+      .meta({ description: 'The branch that it was taken of, which may be deleted by now.' }),
+    kind: z.enum(SNAPSHOT_KINDS).meta({
+      description: '`safety`: what the branch held before a reset.',
+      example: 'manual',
+    }),
+    independent: z.boolean().meta({
+      description:
+        'It shares no block with the branch. The newest snapshot of `main` becomes independent in the background, if the host has room.',
+    }),
+    size_bytes: Bytes.meta({ example: 8_388_608 }),
+    own_bytes: Bytes.nullable().meta({
+      description: 'What its deletion frees, as last measured. Null: not measured.',
+      example: 212_992,
+    }),
+    shared_bytes: Bytes.nullable().meta({
+      description: 'What it shares with other databases of the project. Null: not measured.',
+      example: 8_175_616,
+    }),
+    taken_at: Timestamp,
+    expires_at: Timestamp.nullable().meta({ description: 'Null: it is kept until it is deleted.' }),
+  })
+  .meta({ id: 'Snapshot' });
+
+export const toSnapshotResponse = (row: SnapshotRow): z.output<typeof Snapshot> => ({
+  id: row.id,
+  name: row.name,
+  branch_id: row.branchId,
+  kind: row.kind === 'deleted' ? 'safety' : row.kind,
+  independent: row.independent,
+  size_bytes: row.sizeBytes,
+  own_bytes: row.ownBytes,
+  shared_bytes: row.sharedBytes,
+  taken_at: row.takenAt.toISOString(),
+  expires_at: row.expiresAt?.toISOString() ?? null,
+});
+
+type Caller = Pick<Principal, 'machine'>;
+
+const ready = (projectId: string) =>
+  and(eq(snapshots.projectId, projectId), eq(snapshots.status, 'ready'), ne(snapshots.kind, 'deleted'));
+
+const ofMain = sql`exists (select 1 from ${projectBranches} where id = ${snapshots.branchId} and is_default)`;
+
+/** Those of branches in the caller's reach. `main` is in no pattern. */
+const ofPattern = ({ machine }: Caller): SQL | undefined =>
+  machine?.branchPattern == null
+    ? undefined
+    : and(sql`not ${ofMain}`, whereMatches(machine.branchPattern, snapshots.branchName));
+
+/** The project's snapshots that the caller may see and delete. */
+export const snapshotsOf = (projectId: string, caller: Caller): SQL | undefined =>
+  and(ready(projectId), ofPattern(caller));
+
+/** Those that the caller may clone: the same, and those of `main`. */
+const cloneable = (projectId: string, caller: Caller): SQL | undefined => {
+  const pattern = ofPattern(caller);
+  return and(ready(projectId), pattern && or(ofMain, pattern));
+};
+
+/** The snapshot with this id; no row if the caller may not clone it. */
+export const cloneableSnapshot = (db: Database, projectId: string, id: string, caller: Caller) =>
+  db
+    .select()
+    .from(snapshots)
+    .where(and(cloneable(projectId, caller), eq(snapshots.id, id)));
+
+/** The newest snapshot of the branch that its users or a schedule have taken. */
+export const latestSnapshot = (db: Database, projectId: string, branch: SQL | undefined, caller: Caller) =>
+  db
+    .select()
+    .from(snapshots)
+    .where(
+      and(
+        cloneable(projectId, caller),
+        inArray(snapshots.kind, ['manual', 'schedule']),
+        sql`exists (select 1 from ${projectBranches} where ${and(
+          eq(projectBranches.id, snapshots.branchId),
+          eq(projectBranches.projectId, projectId),
+          branch,
+        )})`,
+      ),
+    )
+    .orderBy(desc(snapshots.takenAt), desc(snapshots.id))
+    .limit(1);

@@ -1,0 +1,297 @@
+import { and, desc, eq, inArray, lte, type SQL, sql } from 'drizzle-orm';
+import { type KeptKind, nextSnapshotAt } from '../../shared/branch/snapshot.ts';
+import type { Failure } from '../../shared/failures.ts';
+import type { MethodResult } from '../../shared/protocol/operations.ts';
+import type { Result } from '../../shared/result.ts';
+import { auditEvent, inTenantOfProject, noActor } from '../audit/audit-event.ts';
+import type { AuditActor } from '../database/column-types.ts';
+import { type Database, insertIf, type Statement } from '../database/database.ts';
+import {
+  auditEvents,
+  type BranchRow,
+  type JobRow,
+  jobs,
+  projectBranches,
+  projects,
+  type SnapshotRow,
+  snapshots,
+} from '../database/schema.ts';
+import { insertKey, type KeyUse, unlessInFlight } from '../idempotency/idempotency-key.ts';
+import { newJob, reserve } from '../jobs/job-store.ts';
+import { saga } from '../jobs/saga.ts';
+import { logEvent } from '../log.ts';
+import type { Settings } from '../settings.ts';
+import { BUSY_WAIT_MS } from './create-branches.ts';
+import { toSnapshotResponse } from './snapshot.ts';
+
+/** Snapshots that count against the project's limit. */
+const COUNTED = ['manual', 'schedule'] as const satisfies readonly KeptKind[];
+
+export const newSnapshot = (
+  about: Pick<SnapshotRow, 'id' | 'kind' | 'expiresAt'> & { branch: BranchRow; name?: string | null },
+  now: Date,
+): SnapshotRow => ({
+  id: about.id,
+  projectId: about.branch.projectId,
+  branchId: about.branch.id,
+  branchName: about.branch.branchName,
+  name: about.name ?? null,
+  kind: about.kind,
+  status: 'making',
+  independent: false,
+  sizeBytes: 0,
+  ownBytes: null,
+  sharedBytes: null,
+  rules: [],
+  takenAt: now,
+  expiresAt: about.expiresAt,
+  tenantId: about.branch.tenantId,
+  createdAt: now,
+});
+
+/** What a scheduled snapshot depends on and changes next to its reservation. */
+export interface Turn {
+  isDue: SQL;
+  /** Runs in the same batch, also if the snapshot is not reserved. */
+  advance: Statement;
+}
+
+/**
+ * Reserves the snapshot under the project's limit and opens its job, in one batch. At the limit a scheduled one is
+ * reserved all the same if there is an older one: `retireSnapshots` deletes that as soon as this one is taken.
+ */
+export async function reserveSnapshot(
+  db: Database,
+  { SNAPSHOT_LIMIT: limit }: Pick<Settings, 'SNAPSHOT_LIMIT'>,
+  request: SnapshotRequest,
+  now: Date,
+  turn?: Turn,
+): Promise<Result<JobRow, Failure>> {
+  const { branch, snapshotId, unlessSameAs, keyUse, ttlSeconds, name, kind, hostId } = request;
+  const { projectId } = branch;
+  const subject = { snapshotId, ...(unlessSameAs && { unlessSameAs }) };
+  const { actor, createdBy } = request;
+  const about = {
+    id: request.jobId,
+    kind: 'snapshot.create',
+    projectId,
+    branchId: branch.id,
+    hostId,
+  } as const;
+  const job = newJob({ ...about, subject, actor, createdBy }, now);
+  const expiresAt = ttlSeconds === null ? null : new Date(now.getTime() + ttlSeconds * 1000);
+  const row = newSnapshot({ id: snapshotId, branch, name, kind, expiresAt }, now);
+  const current = sql<number>`(select count(*) from ${snapshots} where ${and(
+    eq(snapshots.projectId, projectId),
+    inArray(snapshots.kind, COUNTED),
+  )})`;
+  const isActive = sql`exists (select 1 from ${projectBranches} where ${and(
+    eq(projectBranches.id, branch.id),
+    eq(projectBranches.tenantId, actor.tenantId),
+    eq(projectBranches.status, 'active'),
+  )})`;
+  const replaces = sql`exists (select 1 from ${snapshots} where ${and(
+    eq(snapshots.projectId, projectId),
+    eq(snapshots.kind, 'schedule'),
+    eq(snapshots.status, 'ready'),
+  )})`;
+  const hasRoom =
+    kind === 'schedule'
+      ? sql`(${current} < ${limit} or (${current} = ${limit} and ${replaces}))`
+      : sql`${current} < ${limit}`;
+  const allowed = sql`${isActive} and ${hasRoom} and ${turn?.isDue ?? sql`true`}`;
+  const reserved = sql`exists (select 1 from ${snapshots} where id = ${snapshotId})`;
+  const statements = [
+    ...insertKey(db, keyUse, job.id, allowed, now),
+    insertIf(db, snapshots, row, allowed),
+    insertIf(db, jobs, job, reserved),
+    ...(turn ? [turn.advance] : []),
+    db
+      .select({
+        reserved: sql<number>`${reserved}`,
+        isActive: sql<number>`${isActive}`,
+        hasRoom: sql<number>`${hasRoom}`,
+        current,
+      })
+      .from(projects)
+      .where(eq(projects.id, projectId)),
+  ];
+  const outcome = await reserve(
+    db,
+    job,
+    statements,
+    { idempotency_keys: 'IDEMPOTENCY_IN_FLIGHT' },
+    (last) => {
+      const [found] = last as { reserved: number; isActive: number; hasRoom: number; current: number }[];
+      if (!found) return { code: 'NOT_FOUND' };
+      if (found.reserved) return null;
+      if (!found.isActive) return { code: 'BRANCH_NOT_ACTIVE' };
+      // Another call has reserved the scheduled one.
+      if (found.hasRoom) return { code: 'PROJECT_BUSY' };
+      return { code: 'SNAPSHOT_LIMIT_REACHED', fields: { limit, current: found.current, retry_after: null } };
+    },
+  );
+  return unlessInFlight(db, keyUse, outcome);
+}
+
+/** The snapshot of a job with its branch, and what the host has made of it. */
+interface Taking {
+  snapshot: SnapshotRow;
+  branch: BranchRow;
+  taken: MethodResult<'snapshot.take'> | null;
+}
+
+/** The snapshot once it is taken. */
+const asTaken = ({ snapshot, taken }: Taking, now: Date): SnapshotRow => ({
+  ...snapshot,
+  status: 'ready',
+  sizeBytes: taken?.size_bytes ?? 0,
+  independent: taken?.independent ?? false,
+  takenAt: now,
+});
+
+/** One by schedule may be unnecessary, which leaves nothing. */
+export const takeSnapshotJob = saga<Taking>({
+  steps: [
+    [
+      {
+        name: 'take',
+        run: async ({ job, callHost }, subject) => {
+          subject.taken = await callHost('snapshot.take', {
+            project_id: job.projectId,
+            branch_id: subject.branch.id,
+            snapshot_id: subject.snapshot.id,
+            source: subject.branch.databaseName,
+            busy_wait: BUSY_WAIT_MS,
+            unless_same_as: job.input.unlessSameAs ?? null,
+          });
+        },
+      },
+    ],
+  ],
+  load: async ({ db, job }) => {
+    const [[snapshot], [branch]] = await db.batch([
+      db
+        .select()
+        .from(snapshots)
+        .where(eq(snapshots.id, job.input.snapshotId ?? '')),
+      db
+        .select()
+        .from(projectBranches)
+        .where(and(eq(projectBranches.id, job.branchId ?? ''), eq(projectBranches.status, 'active'))),
+    ]);
+    return snapshot && branch ? { snapshot, branch, taken: null } : null;
+  },
+  complete: ({ db, job }, subject, now) => {
+    const { snapshot, branch, taken } = subject;
+    if (!taken?.taken) return [db.delete(snapshots).where(eq(snapshots.id, snapshot.id))];
+    const { status, sizeBytes, independent, takenAt } = asTaken(subject, now);
+    const metadata = { snapshot_id: snapshot.id, branch_name: branch.branchName, kind: snapshot.kind };
+    const about = { id: job.id, projectId: branch.projectId, branchId: branch.id, metadata };
+    return [
+      insertIf(
+        db,
+        auditEvents,
+        auditEvent('snapshot.created', job.input.actor, about, now),
+        sql`exists (select 1 from ${snapshots} where id = ${snapshot.id})`,
+      ),
+      inTenantOfProject(db, branch.projectId, [job.id]),
+      db
+        .update(snapshots)
+        .set({ status, sizeBytes, independent, takenAt })
+        .where(eq(snapshots.id, snapshot.id)),
+    ];
+  },
+  response: (subject, now) => ({ status: 201, body: toSnapshotResponse(asTaken(subject, now)) }),
+  undo: {
+    run: ({ job, callHost }) =>
+      callHost('snapshot.drop', { project_id: job.projectId, snapshot_id: job.input.snapshotId ?? '' }),
+    record: ({ db, job }) => [db.delete(snapshots).where(eq(snapshots.id, job.input.snapshotId ?? ''))],
+  },
+});
+
+/** Opens the job of the project's scheduled snapshot, if it is due. The next one is due one interval from now. */
+export async function takeScheduledSnapshot(
+  db: Database,
+  settings: Pick<Settings, 'SNAPSHOT_LIMIT'>,
+  projectId: string,
+  now: Date,
+  beforeWriting: () => void,
+): Promise<void> {
+  const isDue = and(
+    eq(projects.id, projectId),
+    eq(projects.status, 'active'),
+    lte(projects.snapshotDueAt, now),
+  );
+  const [project] = await db.select().from(projects).where(isDue);
+  if (!project?.snapshotSchedule) return;
+  beforeWriting();
+  const [[main], [before]] = await db.batch([
+    db
+      .select()
+      .from(projectBranches)
+      .where(and(eq(projectBranches.projectId, projectId), eq(projectBranches.isDefault, true))),
+    db
+      .select({ id: snapshots.id })
+      .from(snapshots)
+      .where(and(eq(snapshots.projectId, projectId), eq(snapshots.kind, 'schedule')))
+      .orderBy(desc(snapshots.takenAt))
+      .limit(1),
+  ]);
+  const snapshotDueAt = nextSnapshotAt(project.snapshotSchedule, now);
+  const advance = db.update(projects).set({ snapshotDueAt }).where(isDue);
+  if (!main) {
+    await advance;
+    return;
+  }
+  const reserved = await reserveSnapshot(
+    db,
+    settings,
+    {
+      jobId: crypto.randomUUID(),
+      snapshotId: crypto.randomUUID(),
+      branch: main,
+      name: null,
+      kind: 'schedule',
+      ttlSeconds: null,
+      ...(before && { unlessSameAs: before.id }),
+      hostId: project.hostId,
+      actor: noActor(project.tenantId),
+      createdBy: project.createdBy,
+      keyUse: null,
+    },
+    now,
+    {
+      // Another call may have taken it since.
+      isDue: sql`exists (select 1 from ${projects} where ${isDue})`,
+      advance,
+    },
+  );
+  if (!reserved.ok)
+    logEvent('snapshot.not_scheduled', { project_id: projectId, code: reserved.failure.code });
+}
+
+/** When the project's next scheduled snapshot is due, in Unix milliseconds; infinite without a schedule. */
+export async function nextScheduled(db: Database, projectId: string): Promise<number> {
+  const [project] = await db
+    .select({ at: projects.snapshotDueAt })
+    .from(projects)
+    .where(and(eq(projects.id, projectId), eq(projects.status, 'active')));
+  return project?.at?.getTime() ?? Number.POSITIVE_INFINITY;
+}
+
+/** A validated request for a snapshot, or one by the project's schedule. */
+export interface SnapshotRequest {
+  jobId: string;
+  snapshotId: string;
+  branch: BranchRow;
+  name: string | null;
+  kind: 'manual' | 'schedule';
+  ttlSeconds: number | null;
+  /** Of a schedule: the snapshot before. */
+  unlessSameAs?: string;
+  hostId: string;
+  actor: AuditActor;
+  createdBy: string;
+  keyUse: KeyUse | null;
+}

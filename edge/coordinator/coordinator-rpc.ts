@@ -1,0 +1,76 @@
+import type { ProjectBlocks } from '../../shared/block.ts';
+import type { Failure } from '../../shared/failures.ts';
+import type { ProjectMeasurement } from '../../shared/measurement.ts';
+import type { WorkProgress } from '../../shared/protocol/notifications.ts';
+import type { Result } from '../../shared/result.ts';
+import type { RuleAddition, RuleChange, RuleEnd } from '../access/change-rules.ts';
+import type { Rotation } from '../access/credentials.ts';
+import type { ComparisonRequest } from '../branches/comparison.ts';
+import type { BranchRequest } from '../branches/create-branches.ts';
+import type { BranchDeletion, Deleted } from '../branches/delete-branch.ts';
+import type { SnapshotDeletion } from '../branches/drop-snapshots.ts';
+import type { LeaseRenewal, LifespanChange } from '../branches/expiry.ts';
+import type { ResetRequest } from '../branches/reset-branch.ts';
+import type { RestoreRequest } from '../branches/restore-branch.ts';
+import type { SnapshotRequest } from '../branches/take-snapshot.ts';
+import type { BranchRow, JobRow } from '../database/schema.ts';
+import type { ProjectEventsRpc } from '../events/project-events.ts';
+import type { CreationProgress } from '../idempotency/idempotency-key.ts';
+import type { ProjectMonitorRpc } from '../monitoring/project-monitor.ts';
+import type { ProjectRequest } from '../projects/create-project.ts';
+import type { ProjectDeletion } from '../projects/delete-project.ts';
+
+/** Former states of one project's branches, reached through its coordinator. */
+export interface ProjectHistoryRpc extends Rpc.RpcTargetBranded {
+  /** Waits until the snapshot is taken, at most `waitMs`. */
+  takeSnapshot(request: SnapshotRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
+  /** Deletes the record, and opens the job that drops the database. */
+  deleteSnapshot(deletion: SnapshotDeletion): Promise<Result<JobRow, Failure>>;
+  resetBranch(request: ResetRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
+  restoreBranch(request: RestoreRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
+  /** Opens the job of the comparison, or returns the one that is open. */
+  compareBranch(request: ComparisonRequest): Promise<Result<JobRow, Failure>>;
+  /** Shows how much of a job's running step is done. @param hostId the host that does the work */
+  recordProgress(progress: WorkProgress, hostId: string): Promise<void>;
+}
+
+/** The Durable Object through which every change of one project's databases goes; named by the project's ID. */
+export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
+  readonly monitor: ProjectMonitorRpc;
+  readonly events: ProjectEventsRpc;
+  readonly history: ProjectHistoryRpc;
+  /** @param hostId the host that sent the measurement */
+  recordMeasurement(measurement: ProjectMeasurement, hostId?: string): Promise<void>;
+  /** Records the blocks of the project's branches. @param hostId the host that sent them */
+  recordBlocks(blocks: ProjectBlocks, hostId?: string): Promise<void>;
+  /** Creates a project and its `main` database. @param waitMs how long the client waits for the end */
+  createProject(request: ProjectRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
+  /** Creates branches as clones of an active one. @param waitMs how long the client waits for the end */
+  createBranches(request: BranchRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
+  /** Marks the branch as deleted and opens the job that drops its database. */
+  deleteBranch(deletion: BranchDeletion): Promise<Result<Deleted, Failure>>;
+  /** Marks the project as being deleted and opens the job that drops its databases. */
+  deleteProject(deletion: ProjectDeletion): Promise<Result<JobRow, Failure>>;
+  addRule(addition: RuleAddition): Promise<Result<RuleChange, Failure>>;
+  /** Removes a rule, or lets it end later, sooner or never. */
+  endRule(end: RuleEnd): Promise<Result<RuleChange, Failure>>;
+  /** Sets new passwords. Fails also if they are stored and not yet in effect on the host. */
+  rotateCredentials(rotation: Rotation): Promise<Result<null, Failure>>;
+  /** Applies the stored access on the host. Fails if it is not in effect yet. */
+  applyAccess(projectId: string, hostId: string): Promise<Result<null, Failure>>;
+  /** Sets a new lifespan, counted from now; an expired branch becomes active again. */
+  changeLifespan(change: LifespanChange): Promise<Result<BranchRow, Failure>>;
+  /** Lets the lease of an active branch end later, or sooner, counted from now. */
+  renewLease(renewal: LeaseRenewal): Promise<Result<BranchRow, Failure>>;
+  /** Resumes open work: called when the project's host has linked, and by the reconciler. */
+  wake(projectId: string): Promise<void>;
+}
+
+/** The coordinators, by project ID. */
+export interface Coordinators {
+  PROJECT_COORDINATOR: DurableObjectNamespace<CoordinatorRpc>;
+}
+
+/** The coordinator of the project. */
+export const coordinatorOf = (env: Coordinators, projectId: string) =>
+  env.PROJECT_COORDINATOR.get(env.PROJECT_COORDINATOR.idFromName(projectId));

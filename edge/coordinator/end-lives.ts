@@ -1,0 +1,34 @@
+import { expireRules, nextRuleEnd } from '../access/change-rules.ts';
+import { retireBranches } from '../branches/delete-branch.ts';
+import { nextExpiry, retireSnapshots } from '../branches/drop-snapshots.ts';
+import { expireBranches, nextEnd } from '../branches/expiry.ts';
+import { nextScheduled, takeScheduledSnapshot } from '../branches/take-snapshot.ts';
+import type { Database } from '../database/database.ts';
+import type { Settings } from '../settings.ts';
+
+/**
+ * Ends the lifespans, leases and retentions of the project's branches, snapshots and network rules that are over, and begins
+ * the snapshot that is due by the project's schedule.
+ * @param beforeWriting called before work is written that outlives this call
+ * @returns when the next one ends, in Unix milliseconds; infinite if none will
+ */
+export async function endLives(
+  db: Database,
+  settings: Settings,
+  projectId: string,
+  beforeWriting: () => void,
+): Promise<number> {
+  const now = new Date();
+  await retireBranches(db, projectId, now, beforeWriting);
+  await expireBranches(db, settings, projectId, now);
+  await expireRules(db, projectId, now);
+  await retireSnapshots(db, settings, projectId, now, beforeWriting);
+  await takeScheduledSnapshot(db, settings, projectId, now, beforeWriting);
+  const [end, expiry, scheduled, ruleEnd] = await Promise.all([
+    nextEnd(db, projectId),
+    nextExpiry(db, projectId),
+    nextScheduled(db, projectId),
+    nextRuleEnd(db, projectId),
+  ]);
+  return Math.min(end?.getTime() ?? Number.POSITIVE_INFINITY, expiry, scheduled, ruleEnd);
+}

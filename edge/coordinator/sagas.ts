@@ -1,0 +1,24 @@
+import { compareBranchJob } from '../branches/comparison.ts';
+import { createBatchJob, createBranchJob } from '../branches/create-branches.ts';
+import { deleteBranchJob } from '../branches/delete-branch.ts';
+import { dropSnapshotJob } from '../branches/drop-snapshots.ts';
+import { resetBranchJob } from '../branches/reset-branch.ts';
+import { restoreBranchJob } from '../branches/restore-branch.ts';
+import { takeSnapshotJob } from '../branches/take-snapshot.ts';
+import type { SagaTable } from '../jobs/saga.ts';
+import { createProjectJob } from '../projects/create-project.ts';
+import { deleteProjectJob } from '../projects/delete-project.ts';
+
+/** What each kind of job does. */
+export const SAGAS: SagaTable = {
+  'project.create': createProjectJob,
+  'branch.create': createBranchJob,
+  'branch.create_batch': createBatchJob,
+  'branch.delete': deleteBranchJob,
+  'branch.reset': resetBranchJob,
+  'branch.restore': restoreBranchJob,
+  'branch.diff': compareBranchJob,
+  'snapshot.create': takeSnapshotJob,
+  'snapshot.delete': dropSnapshotJob,
+  'project.delete': deleteProjectJob,
+};

@@ -1,0 +1,107 @@
+import { integer, text } from 'drizzle-orm/sqlite-core';
+import type { BranchBlock } from '../../shared/block.ts';
+import type { Life } from '../../shared/branch/lifespan.ts';
+import type { HostDescription } from '../../shared/protocol/host-description.ts';
+
+export const ROLES = ['owner', 'admin', 'operator', 'viewer'] as const;
+
+export type Role = (typeof ROLES)[number];
+
+/** What a user may do in a project that is shared with them, within their own role. */
+export const SHARED_ROLES = ['operator', 'viewer'] as const;
+
+export type SharedRole = (typeof SHARED_ROLES)[number];
+
+/** A time-based code of an app, or a code by e-mail (specification 5.6). */
+export const SECOND_FACTOR_METHODS = ['totp', 'email'] as const;
+
+export type SecondFactorMethod = (typeof SECOND_FACTOR_METHODS)[number];
+
+/** A block as the branch's record stores it. */
+export type StoredBlock = Omit<BranchBlock, 'branch_id'>;
+
+/** What is compared with a branch: another one, or a snapshot. */
+export interface Comparison {
+  against: { branchId: string } | { snapshotId: string };
+  rows: boolean;
+  schema: boolean;
+}
+
+/** What a job is about beyond its branch. */
+export interface JobSubject {
+  /** The branches of a batch. */
+  branchIds?: string[];
+  /** The snapshot that the job makes, drops or leaves behind. */
+  snapshotId?: string;
+  /** Of a snapshot by schedule: the one before, which makes it unnecessary if nothing has changed. */
+  unlessSameAs?: string;
+  /** Of a reset: the database that is cloned, and the new life of the branch. */
+  source?: string;
+  life?: Life;
+  /** The response of the reset has the form of a creation. */
+  asCreation?: boolean;
+  /** Of a comparison. */
+  comparison?: Comparison;
+}
+
+export interface JobInput extends JobSubject {
+  actor: AuditActor;
+}
+
+/** A rule of a deleted branch, without its id. */
+export interface KeptRule {
+  cidr: string;
+  description: string | null;
+  source: 'manual' | 'creator_ip';
+}
+
+/** A caller that is no person: an API key, or a workload whose ID token a trust accepted. */
+export interface Machine {
+  type: 'key' | 'workload';
+  /** ID of the key or of the trust. */
+  id: string;
+}
+
+/** The author and the origin of a request, as recorded in audit events. */
+export interface Actor {
+  /** The user, or the user in whose name a machine acts. Records name it as `created_by`. */
+  userId: string;
+  /** The author of the audit event, if it is not the user. */
+  machine?: Machine;
+  email: string;
+  tenantId: string;
+  ip: string | null;
+  userAgent: string | null;
+  requestId: string;
+  /** Of the request; a job continues its trace. */
+  traceparent?: string;
+}
+
+/** The actor of an audit event; actions of the service itself have only a tenant. */
+export type AuditActor = Pick<Actor, 'tenantId'> & {
+  [F in Exclude<keyof Actor, 'tenantId' | 'machine' | 'traceparent'>]: Actor[F] | null;
+} & Pick<Actor, 'machine' | 'traceparent'>;
+
+/** Unix milliseconds. */
+export const timestamp = (name: string) => integer(name, { mode: 'timestamp_ms' });
+export const created = () => timestamp('created_at').notNull();
+export const updated = () => timestamp('updated_at').notNull();
+
+/** What a host reported at its last reconciliation; null before the first one. */
+export const hostState = () => ({
+  /** Free bytes of the volume with PostgreSQL's data. */
+  freeBytes: integer('free_bytes'),
+  description: text('description', { mode: 'json' }).$type<HostDescription>(),
+  describedAt: timestamp('described_at'),
+});
+
+/** Types of events. `edge/events/event-types.ts` describes each, and a trigger writes it. */
+export const EVENT_TYPES = [
+  'project.changed',
+  'branch.changed',
+  'network_rule.changed',
+  'snapshot.changed',
+  'job.changed',
+  'storage.changed',
+] as const;
+export type EventType = (typeof EVENT_TYPES)[number];

@@ -1,5 +1,0 @@
-import { app } from '../app.ts';
-import { descriptionOf } from './describe.ts';
-
-/** Prints the OpenAPI document, for `dev/client-types.ts`. */
-console.log(JSON.stringify(descriptionOf(app)));

@@ -1,0 +1,116 @@
+import { type SQL, sql } from 'drizzle-orm';
+import { z } from 'zod';
+import { quotaBytes } from '../../shared/project/storage-quota.ts';
+import type { HostDescription } from '../../shared/protocol/host-description.ts';
+import { hosts, projects } from '../database/schema.ts';
+import type { Settings } from '../settings.ts';
+import { CaCertificate } from './enrolment.ts';
+import type { HostLinks } from './host-client.ts';
+import { isLinked } from './host-client.ts';
+
+const HostState = z
+  .strictObject({
+    described_at: z.iso.datetime(),
+    agent_version: z.string().meta({ example: '0.1.0' }),
+    postgres_version: z.string().meta({ example: '18.4' }),
+    pooler_version: z.string().meta({ example: '1.25.2' }),
+    clone_method: z.enum(['reflink', 'copy']).meta({
+      description: '`reflink`: branches share their blocks with the source; `copy`: every block is copied.',
+    }),
+    disk_bytes: z.int().nullable().meta({ description: "Size of the volume with PostgreSQL's data." }),
+    largest_source: z
+      .strictObject({ bytes: z.int(), extents: z.int().nullable() })
+      .nullable()
+      .meta({
+        description:
+          'The largest database, and the extents in which it lies: many make its clones slow. Null: the file system does not report them.',
+        example: { bytes: 1_073_741_824, extents: 812 },
+      }),
+    last_backup_at: z.iso.datetime().nullable().meta({ description: 'End of the last backup. Null: none.' }),
+    last_archived_at: z.iso.datetime().nullable().meta({
+      description: 'When the last finished segment of the WAL was archived. Null: never.',
+    }),
+    warnings: z.array(z.string()).meta({
+      description: 'A sentence for each fault of the set-up, with the correction.',
+      example: ['There is no backup of the last 36 hours: make one, and check its timer.'],
+    }),
+  })
+  .meta({ id: 'HostDescription' });
+
+/** A database host as the platform operator sees it. */
+export const Host = z
+  .strictObject({
+    id: z.uuid(),
+    name: z.string().meta({ example: 'eu-1' }),
+    db_host: z.string().meta({ example: 'eu-1.db.example.com' }),
+    direct_port: z.int().meta({ example: 5432 }),
+    pooled_port: z.int().meta({ example: 6432 }),
+    ca_certificate: CaCertificate,
+    linked: z.boolean().meta({ description: 'Whether its agent is currently connected.' }),
+    draining: z.boolean().meta({ description: 'A draining host gets no new projects.', example: false }),
+    free_bytes: z.int().nullable().meta({
+      description: "Free disk for PostgreSQL's data a few minutes ago. Null: not known yet.",
+      example: 214_748_364_800,
+    }),
+    description: HostState.nullable().meta({
+      description: 'What its agent last reported. Null: nothing yet.',
+    }),
+    enrolled_at: z.iso.datetime().nullable().meta({ description: 'Null: no agent has enrolled yet.' }),
+    created_at: z.iso.datetime(),
+  })
+  .meta({ id: 'Host' });
+
+/** Field by field: a newer gateway may have stored more. */
+const toState = (
+  { agent_version, postgres_version, pooler_version, clone_method, warnings, ...more }: HostDescription,
+  describedAt: Date,
+): z.output<typeof HostState> => ({
+  described_at: describedAt.toISOString(),
+  agent_version,
+  postgres_version,
+  pooler_version,
+  clone_method,
+  disk_bytes: more.disk_bytes,
+  largest_source: more.largest_source,
+  last_backup_at: more.last_backup_at,
+  last_archived_at: more.last_archived_at,
+  warnings,
+});
+
+export const toHostResponse = async (
+  env: HostLinks,
+  row: typeof hosts.$inferSelect,
+): Promise<z.output<typeof Host>> => ({
+  id: row.id,
+  name: row.name,
+  db_host: row.dbHost,
+  direct_port: row.directPort,
+  pooled_port: row.pooledPort,
+  ca_certificate: row.caCertificate,
+  linked: row.enrolledAt !== null && (await isLinked(env, row.id)),
+  draining: row.draining,
+  free_bytes: row.freeBytes,
+  description: row.description && row.describedAt && toState(row.description, row.describedAt),
+  enrolled_at: row.enrolledAt?.toISOString() ?? null,
+  created_at: row.createdAt.toISOString(),
+});
+
+/**
+ * Whether the host's free disk is enough for this quota and for what the host has promised already: the unused part of
+ * the quotas of its other projects. True while its free disk is unknown.
+ * @param hostId a value or a column
+ * @param projectId the project of the quota, whose present quota does not count
+ */
+export const hasRoomOn = (
+  { STORAGE_OVERCOMMIT }: Pick<Settings, 'STORAGE_OVERCOMMIT'>,
+  hostId: SQL | string,
+  projectId: string,
+  quotaGib: number,
+): SQL => {
+  const promised = sql`(
+    select coalesce(sum(max(placed.storage_quota_gib * ${quotaBytes(1)} - placed.storage_used_bytes, 0)), 0)
+    from ${projects} as placed
+    where placed.host_id = ${hostId} and placed.status <> 'failed' and placed.id <> ${projectId})`;
+  const room = sql`(select host.free_bytes * ${STORAGE_OVERCOMMIT} from ${hosts} as host where host.id = ${hostId})`;
+  return sql`coalesce(${room} >= ${promised} + ${quotaBytes(quotaGib)}, 1)`;
+};

@@ -1,0 +1,155 @@
+import { and, eq, sql } from 'drizzle-orm';
+import { z } from 'zod';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import { auditEvent } from '../audit/audit-event.ts';
+import type { Actor } from '../database/column-types.ts';
+import { isOfTenant } from '../database/conditions.ts';
+import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
+import { type TrustRow, trusts } from '../database/people-schema.ts';
+import { auditEvents, projects } from '../database/schema.ts';
+import { destinationOf } from '../destination.ts';
+import { insertKey, type KeyUse } from '../idempotency/idempotency-key.ts';
+import { BranchPattern } from '../tenancy/branch-pattern.ts';
+import { MachineRole } from './api-keys.ts';
+
+const CLAIMS_MAX = 16;
+
+const Claims = z
+  .record(
+    z.string().regex(/^[A-Za-z0-9][\w./:-]{0,99}$/, 'not the name of a claim'),
+    z
+      .string()
+      .max(256)
+      .regex(/^[^*]+\*?$/, 'expected a value; only its last character may be *, after at least one other'),
+  )
+  .refine((claims) => Object.keys(claims).length > 0, 'name at least one claim')
+  .refine((claims) => Object.keys(claims).length <= CLAIMS_MAX, `at most ${CLAIMS_MAX} claims`)
+  .meta({
+    description:
+      'Claims that an ID token must have, all of them strings. A value ending in `*` stands for every value with that beginning.',
+    example: { repository: 'acme/shop', ref: 'refs/pull/*' },
+  });
+
+const TRUST_FIELDS = {
+  issuer: z.string().min(1).max(512).meta({
+    description: 'The `iss` of its ID tokens, an https URL.',
+    example: 'https://token.actions.githubusercontent.com',
+  }),
+  audience: z.string().min(1).max(256).meta({ example: 'https://branchgate.example.com' }),
+  claims: Claims,
+  role: MachineRole,
+};
+
+export const NewTrust = z
+  .strictObject({ ...TRUST_FIELDS, branch_pattern: BranchPattern.nullable().default(null) })
+  .meta({
+    example: {
+      issuer: 'https://token.actions.githubusercontent.com',
+      audience: 'https://branchgate.example.com',
+      claims: { repository: 'acme/shop', ref: 'refs/pull/*' },
+      role: 'operator',
+      branch_pattern: 'pr-*',
+    },
+  });
+
+export const Trust = z
+  .strictObject({
+    id: z.uuid(),
+    project_id: z.uuid(),
+    ...TRUST_FIELDS,
+    branch_pattern: BranchPattern.nullable().meta({
+      description: 'Its workloads can use only branches whose name matches. Null: every branch.',
+      example: 'pr-*',
+    }),
+    last_used_at: z.iso
+      .datetime()
+      .nullable()
+      .meta({ description: 'When the last token was issued, or used, to a minute. Null: never.' }),
+    created_by: z.uuid().meta({ description: 'The user in whose name its workloads act.' }),
+    created_at: z.iso.datetime(),
+  })
+  .meta({ id: 'Trust' });
+
+export const toTrustResponse = (row: TrustRow): z.output<typeof Trust> => ({
+  id: row.id,
+  project_id: row.projectId,
+  issuer: row.issuer,
+  audience: row.audience,
+  claims: row.claims,
+  role: row.role,
+  branch_pattern: row.branchPattern,
+  last_used_at: row.lastUsedAt?.toISOString() ?? null,
+  created_by: row.createdBy,
+  created_at: row.createdAt.toISOString(),
+});
+
+const TRUSTS_MAX = 20;
+
+const about = ({ id, projectId, issuer, audience, claims, role, branchPattern }: TrustRow) => ({
+  projectId,
+  metadata: { trust_id: id, issuer, audience, claims, role, branch_pattern: branchPattern },
+});
+
+/** Stores a trust and audits it, in one batch, with the response for a repeated request with the same key. */
+export async function insertTrust(
+  db: Database,
+  row: TrustRow,
+  actor: Actor,
+  keyUse: KeyUse | null,
+): Promise<Result<null, Failure>> {
+  const { id, projectId } = row;
+  const count = sql`(select count(*) from ${trusts} where project_id = ${projectId})`;
+  const allowed = sql`${isOfTenant(projects, projectId, actor.tenantId)} and ${count} < ${TRUSTS_MAX}`;
+  const event = auditEvent('trust.created', actor, about(row), row.createdAt);
+  const response = { status: 201, body: toTrustResponse(row) };
+  const results = await inOneBatch(db, [
+    ...insertKey(db, keyUse, id, allowed, row.createdAt, response),
+    insertIf(db, trusts, row, allowed),
+    insertIf(db, auditEvents, event, sql`exists (select 1 from ${trusts} where id = ${id})`),
+    db.select({ count: sql<number>`${count}` }).from(sql`(select 1)`),
+  ]);
+  const [insert, , counts] = results.slice(-3);
+  if (hasChanged(insert)) return ok(null);
+  const [found] = counts as { count: number }[];
+  if ((found?.count ?? 0) < TRUSTS_MAX) return fail({ code: 'NOT_FOUND' });
+  return fail({ code: 'TRUST_LIMIT_REACHED', fields: { limit: TRUSTS_MAX } });
+}
+
+/** Deletes a trust and audits it, in one batch. */
+export async function deleteTrust(
+  db: Database,
+  projectId: string,
+  trustId: string,
+  actor: Actor,
+  now: Date,
+): Promise<Result<null, Failure>> {
+  const theTrust = and(
+    eq(trusts.id, trustId),
+    eq(trusts.projectId, projectId),
+    isOfTenant(projects, projectId, actor.tenantId),
+  );
+  const [row] = await db.select().from(trusts).where(theTrust);
+  if (!row) return fail({ code: 'NOT_FOUND' });
+  const event = auditEvent('trust.deleted', actor, about(row), now);
+  const results = await inOneBatch(db, [
+    insertIf(db, auditEvents, event, sql`exists (select 1 from ${trusts} where ${theTrust})`),
+    db.delete(trusts).where(theTrust),
+  ]);
+  return hasChanged(results.at(-1)) ? ok(null) : fail({ code: 'NOT_FOUND' });
+}
+
+/**
+ * What is wrong with the address of an issuer or of its keys; null if nothing is.
+ * @param isLocal loopback addresses are allowed too, also over plain HTTP
+ */
+export function issuerAddressProblem(address: string, isLocal: boolean): string | null {
+  if (!URL.canParse(address)) return 'not a URL';
+  const url = new URL(address);
+  const { protocol, username, password, search, hash } = url;
+  if (username || password || search || hash) return 'must have no user, query or fragment';
+  const destination = destinationOf(url);
+  if (isLocal && destination === 'loopback' && ['http:', 'https:'].includes(protocol)) return null;
+  if (protocol !== 'https:') return 'must be https';
+  return destination === 'public' ? null : 'must not be on a private network';
+}

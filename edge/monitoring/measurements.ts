@@ -1,0 +1,181 @@
+import type { BranchMeasurement, ProjectMeasurement } from '../../shared/measurement.ts';
+import { OpenStreams, serverSentEvent } from '../events/open-streams.ts';
+import { MetricHistory, type Range } from './metric-history.ts';
+import type { BranchValues, Point } from './metrics.ts';
+
+/** One measurement of a project, as sent on a stream. */
+export interface MeasurementEvent {
+  /** Unix milliseconds. */
+  at: number;
+  branches: BranchMeasurement[];
+}
+
+/** Concurrent streams of one project. */
+export const STREAMS_MAX = 20;
+
+interface Subject {
+  branchId: string | null;
+}
+
+/** The text of a measurement. Its id is the timestamp, which clients return as `Last-Event-ID`. */
+function textOf({ at, branches }: MeasurementEvent, projectId: string): string {
+  const observed_at = new Date(at).toISOString();
+  const data = JSON.stringify({ project_id: projectId, observed_at, branches });
+  return serverSentEvent(observed_at, 'measurement', data);
+}
+
+/** The measurement as a stream of this subject shows it; null if it shows nothing of it. */
+function selected({ at, branches }: MeasurementEvent, { branchId }: Subject): MeasurementEvent | null {
+  const chosen = branches.filter(({ branch_id }) => (branchId ?? branch_id) === branch_id);
+  return chosen.length > 0 ? { at, branches: chosen } : null;
+}
+
+/** The open streams of measurements of one project. */
+export class MeasurementStreams {
+  readonly #streams = new OpenStreams<Subject>({ max: STREAMS_MAX });
+
+  /**
+   * @param branchId the branch to report; null for all
+   * @param missed the events to send first, oldest first
+   * @returns null if all slots are taken by connected clients
+   */
+  async open(
+    projectId: string,
+    { branchId, seconds }: { branchId: string | null; seconds: number },
+    missed: () => readonly MeasurementEvent[],
+  ): Promise<ReadableStream | null> {
+    const opened = await this.#streams.open({ branchId }, seconds);
+    if (!opened) return null;
+    for (const event of missed()) this.#sendTo(opened.stream, projectId, event);
+    return opened.readable;
+  }
+
+  send(projectId: string, event: MeasurementEvent): void {
+    for (const stream of this.#streams.all()) this.#sendTo(stream, projectId, event);
+  }
+
+  #sendTo(
+    stream: ReturnType<OpenStreams<Subject>['all']>[number],
+    projectId: string,
+    event: MeasurementEvent,
+  ): void {
+    const shown = selected(event, stream.subject);
+    if (shown) this.#streams.write(stream, textOf(shown, projectId));
+  }
+}
+
+/** The last known values of a project's branches. Timestamps are Unix milliseconds. */
+export interface LastMeasurement {
+  /** When it was made; see `timestampOf`. */
+  at: number;
+  /** When it was made by the host's clock. */
+  observedAt: number;
+  /** When it was received by our clock. */
+  receivedAt: number;
+  /** By branch id. A branch missing from this measurement has the values of an earlier one. */
+  branches: Record<string, BranchValues>;
+  /** Ids of the recorded branches, by name. */
+  ids: Record<string, string>;
+  /** What the branches take of the disk together; of an earlier measurement if this one does not say it. */
+  physical?: (NonNullable<ProjectMeasurement['physical']> & { receivedAt: number }) | undefined;
+}
+
+const LAST = 'last_measurement';
+
+/** After this many intervals without a measurement, two are missing. */
+const MISSED_AFTER_INTERVALS = 2.5;
+/** Measurements arrive immediately, so an older timestamp means that the host's clock is slow. */
+const LATE_MS = 60_000;
+
+/** The timestamp of a measurement: the host's, limited to the last minute by our clock. */
+const timestampOf = (observedAt: number, now: number): number =>
+  Math.min(Math.max(observedAt, now - LATE_MS), now);
+
+/**
+ * The measurements of one project, in the storage of its object: the last one (key `last_measurement`) and their
+ * history.
+ */
+export class MeasurementStore {
+  readonly #storage: DurableObjectStorage;
+  readonly #history: MetricHistory;
+  readonly #missedAfterMs: number;
+
+  constructor(storage: DurableObjectStorage, intervalSeconds: number) {
+    this.#storage = storage;
+    this.#history = new MetricHistory(storage.sql);
+    this.#missedAfterMs = intervalSeconds * 1000 * MISSED_AFTER_INTERVALS;
+  }
+
+  last(): LastMeasurement | null {
+    return this.#storage.kv.get<LastMeasurement>(LAST) ?? null;
+  }
+
+  /** Whether at least two measurements in a row are missing. @param now Unix milliseconds */
+  isOverdue(now: number): boolean {
+    const last = this.last();
+    return last === null || now - last.receivedAt > this.#missedAfterMs;
+  }
+
+  /**
+   * Stores a measurement. A repeated measurement, or one older than the last by the host's clock, is ignored. Once
+   * measurements are overdue, an older timestamp is accepted, because the host's clock was set back.
+   * @param branches the recorded ones; values of other branches are dropped
+   * @returns the timestamp and the values of those branches; null if it was ignored
+   */
+  record(
+    measurement: ProjectMeasurement,
+    branches: readonly { id: string; branchName: string }[],
+    now: number,
+  ): MeasurementEvent | null {
+    const observedAt = Date.parse(measurement.observed_at);
+    const last = this.last();
+    const at = timestampOf(observedAt, now);
+    if (last && (observedAt <= last.observedAt || at <= last.at) && !this.isOverdue(now)) return null;
+    const onRecord = new Set(branches.map(({ id }) => id));
+    const known = measurement.branches.filter(({ branch_id }) => onRecord.has(branch_id));
+    const measured = new Map(known.map(({ branch_id, ...values }) => [branch_id, values]));
+    // Points are written in ascending order, even if a clock was set back.
+    const timestamp = Math.max(at, (last?.at ?? 0) + 1);
+    this.#storage.transactionSync(() => {
+      this.#history.add(timestamp, measured, { lastAt: last?.at ?? null, onRecord });
+      const before = Object.entries(last?.branches ?? {}).filter(([branchId]) => onRecord.has(branchId));
+      const after = [...measured].map(([branchId, values]) => {
+        const cache_hit_ratio = values.cache_hit_ratio ?? last?.branches[branchId]?.cache_hit_ratio ?? null;
+        return [branchId, { ...values, cache_hit_ratio }] as const;
+      });
+      this.#storage.kv.put(LAST, {
+        at: timestamp,
+        observedAt,
+        receivedAt: now,
+        branches: Object.fromEntries([...before, ...after]),
+        ids: Object.fromEntries(branches.map(({ id, branchName }) => [branchName, id])),
+        physical: measurement.physical ? { ...measurement.physical, receivedAt: now } : last?.physical,
+      } satisfies LastMeasurement);
+    });
+    return { at: timestamp, branches: known };
+  }
+
+  /** Points of one branch, oldest first. @param range its step is at least `finestStep` of its start */
+  read(branchId: string, range: Range): Point[] {
+    return this.#history.read(branchId, range, this.last()?.at ?? null);
+  }
+
+  /**
+   * The measurements after `since` (Unix milliseconds), one per minute, at most `limit`; oldest first. Branches that have been
+   * deleted since are left out.
+   */
+  after(since: number, limit: number): ReturnType<MetricHistory['after']> {
+    const last = this.last();
+    const onRecord = new Set(Object.values(last?.ids ?? {}));
+    return this.#history
+      .after(since, last?.at ?? null, limit)
+      .map(({ at, branches }) => ({ at, branches: branches.filter(([id]) => onRecord.has(id)) }));
+  }
+}
+
+/** The last measurement of a project. */
+export interface Recorded {
+  last: LastMeasurement | null;
+  /** The next measurement is late. */
+  overdue: boolean;
+}

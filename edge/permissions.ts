@@ -1,0 +1,79 @@
+import { isRole, type Principal } from './authentication/principal.ts';
+import { ROLES, type Role } from './database/column-types.ts';
+import { ApiError } from './errors.ts';
+
+/** The projects that a role can access: all of its tenant, or those that its user created or that are shared with them. */
+export type Reach = 'all' | 'own';
+type Reaches = Record<Role, Reach | 'no'>;
+
+const CREATE_PROJECT: Reaches = { owner: 'all', admin: 'all', operator: 'all', viewer: 'no' };
+const SEE: Reaches = { owner: 'all', admin: 'all', operator: 'own', viewer: 'own' };
+const CHANGE: Reaches = { owner: 'all', admin: 'all', operator: 'own', viewer: 'no' };
+/** The tenant itself: its members, machines, webhooks and audit events, and whom its projects are shared with. */
+const ADMINISTER: Reaches = { owner: 'all', admin: 'all', operator: 'no', viewer: 'no' };
+
+/** The scopes that satisfy a required scope; `write` includes `read`. */
+const SATISFIED_BY = { read: ['read', 'write'], write: ['write'] } as const;
+
+/** The permission table (specification 5.7, 5.8). A role allows an action, a scope restricts it. */
+const ACTIONS = {
+  'project.create': { scope: 'write', reaches: CREATE_PROJECT },
+  'project.read': { scope: 'read', reaches: SEE },
+  'project.change': { scope: 'write', reaches: CHANGE },
+  'branch.read': { scope: 'read', reaches: SEE },
+  'branch.change': { scope: 'write', reaches: CHANGE },
+  'branch.protect': { scope: 'write', reaches: ADMINISTER },
+  // Credentials allow writing to the database, so reading them requires the write scope.
+  'credentials.read': { scope: 'write', reaches: CHANGE },
+  'rows.read': { scope: 'read', reaches: SEE },
+  'rows.change': { scope: 'write', reaches: CHANGE },
+  'credentials.rotate': { scope: 'write', reaches: CHANGE },
+  'network_rules.read': { scope: 'read', reaches: SEE },
+  'network_rules.change': { scope: 'write', reaches: CHANGE },
+  'metrics.read': { scope: 'read', reaches: SEE },
+  'jobs.read': { scope: 'read', reaches: SEE },
+  'events.read': { scope: 'read', reaches: SEE },
+  'webhooks.read': { scope: 'read', reaches: ADMINISTER },
+  'webhooks.change': { scope: 'write', reaches: ADMINISTER },
+  'audit.read': { scope: 'read', reaches: ADMINISTER },
+  'members.read': { scope: 'read', reaches: ADMINISTER },
+  'members.change': { scope: 'write', reaches: ADMINISTER },
+  'machines.read': { scope: 'read', reaches: ADMINISTER },
+  'machines.change': { scope: 'write', reaches: ADMINISTER },
+} as const satisfies Record<string, { scope: keyof typeof SATISFIED_BY; reaches: Reaches }>;
+
+export type Action = keyof typeof ACTIONS;
+
+const forbidden = (required: string, reason: string) => new ApiError('FORBIDDEN', { required }, reason);
+
+const rolesFor = (reaches: Reaches) => ROLES.filter((name) => reaches[name] !== 'no');
+
+/** Whether the action takes more than seeing a project, so that a project shared for viewing does not allow it. */
+export const isChange = (action: Action): boolean => ACTIONS[action].reaches === CHANGE;
+
+/** The scope and roles that an action requires, for the OpenAPI document. `own`: projects that the user created or that are shared with them. */
+export function requirement(action: Action) {
+  const { scope, reaches } = ACTIONS[action];
+  return { scope, roles: Object.fromEntries(rolesFor(reaches).map((role) => [role, reaches[role]])) };
+}
+
+/**
+ * The projects that the bearer can access with this action.
+ * @throws ApiError FORBIDDEN, with the missing scope or the allowed roles as `required`
+ */
+export function allow(
+  { role, scopes, service, machine }: Pick<Principal, 'role' | 'scopes' | 'service' | 'machine'>,
+  action: Action,
+): Reach {
+  const { scope, reaches } = ACTIONS[action];
+  const reach = isRole(role) ? reaches[role] : 'no';
+  if (reach === 'no') {
+    throw forbidden(`role ${rolesFor(reaches).join(', ')}`, `role does not allow ${action}`);
+  }
+  if (!SATISFIED_BY[scope].some((name) => scopes.includes(`${service}:${name}`))) {
+    throw forbidden(`scope ${service}:${scope}`, `scope does not allow ${action}`);
+  }
+  // Who binds a machine to a project shares the own access to this project.
+  const creatorRole = machine?.projectId ? machine.creatorRole : role;
+  return isRole(creatorRole) && reaches[creatorRole] === 'all' ? 'all' : reach;
+}

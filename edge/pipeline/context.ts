@@ -1,0 +1,89 @@
+import type { Context } from 'hono';
+import type { FailureCode } from '../../shared/failures.ts';
+import { actorWith, type ClientDetails } from '../audit/audit-event.ts';
+import type { PreAuth } from '../authentication/own-tokens.ts';
+import type { Identity, Principal } from '../authentication/principal.ts';
+import type { Actor } from '../database/column-types.ts';
+import { type Database, openDatabase } from '../database/database.ts';
+import type { Env } from '../env.ts';
+import type { Reach } from '../permissions.ts';
+import { type Bucket, isReading } from '../rate-limits/buckets.ts';
+import type { LimitDecision } from '../rate-limits/limiter-client.ts';
+import { currentTraceparent } from '../trace.ts';
+import { nearestCopy } from './replica-choice.ts';
+
+/** The Hono context of routes and middleware. */
+export interface AppEnv {
+  Bindings: Env;
+  Variables: {
+    requestId: string;
+    /** Set for every valid access token; `principal` only if the token names a tenant. */
+    identity: Identity;
+    principal: Principal;
+    /** Set for a client that passed the first factor but not yet the second. */
+    preAuth: PreAuth;
+    /** The request has the platform's secret. */
+    isPlatform: boolean;
+    /** The projects that the route's action may access: all of the tenant, or the user's own. */
+    reach: Reach;
+    /** The route's action takes more than seeing a project. */
+    isChange: boolean;
+    /** Whether it shows what is in a database, not only records. */
+    showsRows: boolean;
+    /** The copy of D1 that this request reads, if it may be a replica. */
+    nearestCopy: D1DatabaseSession;
+    /** Details of a failed request, for the log. */
+    failed: { code: FailureCode; reason: string; stack?: string | undefined };
+    /** The bucket that a failed authentication is counted against, if it is not that of tokens. */
+    failures: Bucket;
+    /** Whether the request is within its limit; determined concurrently with what the request reads. */
+    limitDecision: Promise<LimitDecision>;
+    /** The bucket of that decision. */
+    limitBucket: Bucket;
+  };
+}
+
+export type AppContext = Context<AppEnv>;
+
+/** What the client has seen or written, from the header of an earlier response. */
+export const bookmarkOf = (context: AppContext): string | undefined =>
+  context.req.header('x-branchgate-bookmark');
+
+/**
+ * Whether the request only shows records, to a caller whose right to see them is in no record that it reads: the role is
+ * of the primary (`materialize`, `machineRecord`), but whom a project is shared with is not. A project that has just moved to
+ * another tenant must show no rows, and the trip to its host takes longer than that to the primary.
+ */
+const mayReadReplica = ({ req, var: { reach, isChange, showsRows } }: AppContext): boolean =>
+  isReading(req.method) && reach === 'all' && !isChange && !showsRows;
+
+/** For what must be the newest state whatever the request is. */
+export const primaryOf = (context: AppContext): Database => openDatabase(context.env.DB);
+
+/** The database of this request: the primary, or the nearest copy where that is enough. */
+export function databaseOf(context: AppContext): Database {
+  if (!mayReadReplica(context)) return primaryOf(context);
+  if (!context.var.nearestCopy) {
+    const { tenantId } = context.var.principal;
+    context.set('nearestCopy', nearestCopy(context.env.DB, tenantId, bookmarkOf(context), Date.now()));
+  }
+  return openDatabase(context.var.nearestCopy);
+}
+
+/** The client address as seen by Cloudflare. Clients can forge any other address header. */
+export const connectingIp = (context: AppContext): string | null =>
+  context.req.header('cf-connecting-ip') ?? null;
+
+/** The client of this request, as audit rows name it. */
+export function clientOf(context: AppContext): ClientDetails {
+  const traceparent = currentTraceparent();
+  return {
+    ip: connectingIp(context),
+    userAgent: context.req.header('user-agent')?.slice(0, 256) ?? null,
+    requestId: context.var.requestId,
+    ...(traceparent !== undefined && { traceparent }),
+  };
+}
+
+/** The actor that the audit rows of this request name. */
+export const actorOf = (context: AppContext): Actor => actorWith(clientOf(context), context.var.principal);

@@ -1,0 +1,274 @@
+import type { OpenAPIHono } from '@hono/zod-openapi';
+import type { ErrorHandler } from 'hono';
+import { HTTPException } from 'hono/http-exception';
+import { z } from 'zod';
+import { FAILURES, type Failure, type FailureCode, retryAfterOf } from '../../shared/failures.ts';
+import { Scalar } from '../../shared/protocol/tables.ts';
+import { withoutValues } from '../database/database.ts';
+import { ApiError } from '../errors.ts';
+import { isLostObject } from '../lost-object.ts';
+import type { AppContext, AppEnv } from './context.ts';
+import { type HeaderName, responseHeaders } from './response-headers.ts';
+
+/**
+ * Renders the error envelope. The underlying cause goes only to the log, under the request id.
+ * @param mayRepeat whether the same request can be sent again
+ */
+export function renderFailure(
+  c: AppContext,
+  { code, fields }: Failure,
+  { mayRepeat } = { mayRepeat: true },
+): Response {
+  const { status, message } = FAILURES[code];
+  // The error is about a token only (RFC 6750 section 3.1), and not about a wrong password or code.
+  const isAboutToken = code === 'UNAUTHENTICATED';
+  if (status === 401) c.header('WWW-Authenticate', isAboutToken ? 'Bearer error="invalid_token"' : 'Bearer');
+  const retryAfter = code === 'RATE_LIMITED' ? fields?.retry_after : retryAfterOf(code);
+  if (retryAfter !== null && mayRepeat) c.header('Retry-After', String(retryAfter));
+  return c.json({ error: code, message, request_id: c.var.requestId, ...fields }, status);
+}
+
+function failureOf(error: Error): Failure {
+  if (error instanceof ApiError) return error.failure;
+  // Thrown by Hono for JSON that does not parse.
+  if (error instanceof HTTPException && error.status === 400) return { code: 'BAD_REQUEST' };
+  return { code: isLostObject(error) ? 'LIMITER_UNAVAILABLE' : 'INTERNAL' };
+}
+
+/** Clients repeat a 503 with `Retry-After`, and a request whose object was lost may have taken effect. */
+const mayRepeat = ({ req }: AppContext): boolean =>
+  req.method === 'GET' || (req.method === 'POST' && req.header('Idempotency-Key') !== undefined);
+
+/** Reports the failure to the client, and its reason to the log. */
+export const onError: ErrorHandler<AppEnv> = (error, c) => {
+  const failure = failureOf(error);
+  const { code } = failure;
+  const { message: reason, stack } = withoutValues(error);
+  c.set('failed', { code, reason, ...(code === 'INTERNAL' && { stack }) });
+  return renderFailure(c, failure, { mayRepeat: !isLostObject(error) || mayRepeat(c) });
+};
+
+const Count = z.int().min(0);
+const Details = z
+  .array(
+    z.strictObject({
+      path: z.string().meta({ description: 'The field or query parameter, with dots between nested names.' }),
+      message: z.string(),
+    }),
+  )
+  .meta({ description: 'One entry per invalid value.' });
+
+interface Fields {
+  shape: z.ZodRawShape;
+  example: Record<string, unknown>;
+}
+
+/** The failure of a job, as reported to the client that waits for the job. */
+const OF_A_JOB: Fields = {
+  shape: {
+    job_id: z.uuid().optional().meta({ description: 'The job that failed, if a job caused this error.' }),
+  },
+  example: {},
+};
+
+const OF_OAUTH: Fields = {
+  shape: {
+    error_description: z.string().optional().meta({ description: 'What is wrong with the request.' }),
+  },
+  example: {},
+};
+
+/** Fields that an error adds to the envelope, each with an example. */
+const FIELDS: Partial<Record<FailureCode, Fields>> = {
+  FORBIDDEN: {
+    shape: {
+      required: z.string().meta({ description: 'The missing scope, or the roles that are allowed.' }),
+    },
+    example: { required: 'role owner, admin, operator' },
+  },
+  VALIDATION_FAILED: {
+    shape: { details: Details },
+    example: {
+      details: [{ path: 'branch_name', message: 'Too small: expected string to have >=3 characters' }],
+    },
+  },
+  STATEMENT_REFUSED: {
+    shape: {
+      sqlstate: z.string().meta({ description: 'The SQLSTATE error code (PostgreSQL manual, appendix A).' }),
+      change: z.int().nonnegative().optional().meta({
+        description: 'Index in `changes` of the refused change, if one of several was.',
+      }),
+    },
+    example: { sqlstate: '23505', message: 'duplicate key value violates unique constraint "author_pkey"' },
+  },
+  CHANGES_CONFLICT: {
+    shape: {
+      conflicts: z.array(
+        z.strictObject({
+          change: Count.meta({ description: 'Index in `changes`.' }),
+          reason: z.enum(['changed', 'missing']),
+          row: z.record(z.string(), Scalar.nullable()).nullable().meta({
+            description: 'The present values of the row; null if it does not exist.',
+          }),
+          truncated: z.array(z.string()).meta({ description: 'Columns whose value was cut.' }),
+        }),
+      ),
+    },
+    example: {
+      conflicts: [{ change: 0, reason: 'changed', row: { id: 7, title: 'Theirs' }, truncated: [] }],
+    },
+  },
+  DATABASE_NAME_TOO_LONG: {
+    shape: {
+      length: Count.meta({ description: 'Length of the database name that would result.' }),
+      max_slug_length: Count.meta({ description: 'Longest branch name that this project allows.' }),
+    },
+    example: { length: 71, max_slug_length: 40 },
+  },
+  BRANCH_LIMIT_REACHED: {
+    shape: {
+      limit: Count,
+      current: Count,
+      retry_after: z.null().meta({ description: 'Always null: waiting does not help, delete a branch.' }),
+    },
+    example: { limit: 10, current: 10, retry_after: null },
+  },
+  LEASED_BRANCH_LIMIT_REACHED: {
+    shape: {
+      limit: Count,
+      current: Count,
+      retry_after: z.null().meta({ description: 'Always null: leases can be renewed without end.' }),
+    },
+    example: { limit: 20, current: 20, retry_after: null },
+  },
+  SNAPSHOT_LIMIT_REACHED: {
+    shape: {
+      limit: Count,
+      current: Count,
+      retry_after: z.null().meta({ description: 'Always null: waiting does not help, delete a snapshot.' }),
+    },
+    example: { limit: 30, current: 30, retry_after: null },
+  },
+  PROJECT_LIMIT_REACHED: {
+    shape: {
+      limit: Count,
+      current: Count,
+      retry_after: z.null().meta({ description: 'Always null: waiting does not help, delete a project.' }),
+    },
+    example: { limit: 10, current: 10, retry_after: null },
+  },
+  TENANT_QUOTA_REACHED: {
+    shape: {
+      limit: z.number().meta({ description: 'GiB that the quotas of all projects may have together.' }),
+      current: z.number().meta({ description: 'GiB that the quotas of the other projects have.' }),
+      retry_after: z.null().meta({ description: 'Always null: waiting does not help, lower a quota.' }),
+    },
+    example: { limit: 20, current: 19.75, retry_after: null },
+  },
+  STORAGE_QUOTA_EXCEEDED: {
+    shape: { used_bytes: Count, needed_bytes: Count, limit_bytes: Count },
+    example: { used_bytes: 201_326_592, needed_bytes: 104_857_600, limit_bytes: 268_435_456 },
+  },
+  RULE_EXISTS: {
+    shape: {
+      rule_id: z
+        .uuid()
+        .nullable()
+        .meta({ description: 'The existing rule; null if it was deleted meanwhile.' }),
+    },
+    example: { rule_id: '7d2f1b64-7c44-4b5e-8d3e-2f9a0c1b5e70' },
+  },
+  RULE_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 2000 } },
+  STREAM_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 20 } },
+  WEBHOOK_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 20 } },
+  QUOTA_ABOVE_SELF_SERVICE_CAP: {
+    shape: { limit: z.number().meta({ description: 'The highest quota that users may set, in GiB.' }) },
+    example: { limit: 5 },
+  },
+  RATE_LIMITED: {
+    shape: { retry_after: Count.meta({ description: 'Seconds to wait before the next request.' }) },
+    example: { retry_after: 12 },
+  },
+  API_KEY_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 100 } },
+  TRUST_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 20 } },
+  invalid_request: OF_OAUTH,
+  NOT_FOUND: OF_A_JOB,
+  SOURCE_BUSY: OF_A_JOB,
+  SOURCE_NOT_ACTIVE: OF_A_JOB,
+  DATABASE_NAME_HELD: OF_A_JOB,
+  INTERNAL: OF_A_JOB,
+  HOST_BUSY: OF_A_JOB,
+  HOST_FULL: OF_A_JOB,
+  HOST_UNAVAILABLE: OF_A_JOB,
+  HOST_UPGRADE_REQUIRED: OF_A_JOB,
+  DATABASE_SERVER_UNAVAILABLE: OF_A_JOB,
+  RULES_NOT_APPLIED: OF_A_JOB,
+  PROOF_FAILED: OF_A_JOB,
+  HOST_TIMEOUT: OF_A_JOB,
+  IDEMPOTENCY_IN_FLIGHT: {
+    shape: { job_id: z.uuid().optional().meta({ description: 'The job that the first request started.' }) },
+    example: { job_id: '4c0e2f0a-4f7b-4e0e-9f0a-9a3c1d2e5b60' },
+  },
+};
+
+/** Headers that the responses of a status have in addition to those of every response. */
+const HEADERS_OF_STATUS: Partial<Record<number, HeaderName[]>> = {
+  401: ['WWW-Authenticate'],
+  429: ['Retry-After'],
+};
+
+/** The error envelope: code, message, request id and the fields of that error. */
+function envelopeOf(code: FailureCode) {
+  const { message } = FAILURES[code];
+  const { shape, example } = FIELDS[code] ?? { shape: {}, example: {} };
+  const request_id = '0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11';
+  return z
+    .strictObject({ error: z.literal(code), message: z.string(), request_id: z.string(), ...shape })
+    .meta({ description: message, example: { error: code, message, request_id, ...example } });
+}
+
+const headersOf = (codes: FailureCode[], status: number): HeaderName[] => {
+  const ofStatus = HEADERS_OF_STATUS[status] ?? [];
+  const isRetryable = codes.some((code) => retryAfterOf(code) !== null);
+  return isRetryable && !ofStatus.includes('Retry-After') ? [...ofStatus, 'Retry-After'] : ofStatus;
+};
+
+const RESPONSES = '#/components/responses/';
+const SEPARATOR = '.';
+
+/** The response that describes these failures, which share one HTTP status. */
+function responseOf([code, ...others]: [FailureCode, ...FailureCode[]]) {
+  const codes = [code, ...others];
+  const envelopes = codes.map((name) => ({ $ref: `#/components/schemas/${name}` }));
+  return {
+    description: codes.map((name) => `\`${name}\`: ${FAILURES[name].message}`).join(' '),
+    headers: responseHeaders(...headersOf(codes, FAILURES[code].status)),
+    content: {
+      'application/json': { schema: others.length > 0 ? { anyOf: envelopes } : { ...envelopes[0] } },
+    },
+  };
+}
+
+/** References, by HTTP status, to the response components that `describeFailures` registers. */
+export function failureResponses(codes: readonly FailureCode[]) {
+  const byStatus = Map.groupBy(new Set(codes), (code) => FAILURES[code].status);
+  return Object.fromEntries(
+    [...byStatus].map(([status, group]) => [status, { $ref: RESPONSES + group.sort().join(SEPARATOR) }]),
+  );
+}
+
+/** Registers all error schemas and the failure responses that operations share as components. */
+export function describeFailures({ openAPIRegistry }: OpenAPIHono<AppEnv>): void {
+  for (const code of Object.keys(FAILURES) as FailureCode[]) {
+    openAPIRegistry.register(code, envelopeOf(code));
+  }
+  const responses = openAPIRegistry.definitions.flatMap((definition) =>
+    definition.type === 'route' ? Object.values(definition.route.responses) : [],
+  );
+  const references = new Set(responses.flatMap((response) => ('$ref' in response ? response.$ref : [])));
+  for (const reference of references) {
+    const name = reference.slice(RESPONSES.length);
+    const codes = name.split(SEPARATOR) as [FailureCode, ...FailureCode[]];
+    openAPIRegistry.registerComponent('responses', name, responseOf(codes));
+  }
+}

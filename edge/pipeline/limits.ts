@@ -1,0 +1,136 @@
+import type { MiddlewareHandler } from 'hono';
+import { FAILURES, retryAfterOf } from '../../shared/failures.ts';
+import { type Bucket, bucketOf, isReading } from '../rate-limits/buckets.ts';
+import {
+  admit,
+  cachedDenial,
+  consumeBorrowedOrFail,
+  type LimitDecision,
+  peekOrFail,
+  rateLimited,
+  refund,
+  sendRefusals,
+} from '../rate-limits/limiter-client.ts';
+import { LIMITS } from '../rate-limits/limits.ts';
+import { readSettings } from '../settings.ts';
+import { type AppContext, type AppEnv, connectingIp } from './context.ts';
+import { renderFailure } from './failures.ts';
+
+const count = (c: AppContext, bucket: Bucket): Promise<LimitDecision> =>
+  consumeBorrowedOrFail(c.env, bucket, (work) => c.executionCtx.waitUntil(work));
+
+/** Starts to count the request; `requireAdmission` waits for the decision. */
+export function countRequest(c: AppContext, bucket: Bucket): void {
+  governRequest(c, bucket, count(c, bucket));
+}
+
+/**
+ * Counts the request of a machine against its own bucket and against its tenant's. A machine over its own limit uses up
+ * nothing of its tenant's.
+ */
+export function countMachineRequest(c: AppContext, own: Bucket, ofTenant: Bucket): void {
+  governRequest(c, own, countBoth(c, own, ofTenant));
+}
+
+async function countBoth(c: AppContext, own: Bucket, ofTenant: Bucket): Promise<LimitDecision> {
+  const denial = cachedDenial(own);
+  if (denial) return denial;
+  const [byOwn, byTenant] = await Promise.all([count(c, own), count(c, ofTenant)]);
+  if (!byOwn.admitted && byTenant.admitted) c.executionCtx.waitUntil(refund(c.env, ofTenant));
+  return byOwn.admitted && !byTenant.admitted ? byTenant : byOwn;
+}
+
+function governRequest(c: AppContext, bucket: Bucket, decision: Promise<LimitDecision>): void {
+  // Code that awaits the decision sees a failure; if none does, it must not be an unhandled rejection.
+  decision.catch(() => {});
+  c.set('limitDecision', decision);
+  c.set('limitBucket', bucket);
+}
+
+/** @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE */
+export const requireAdmission = async (c: AppContext): Promise<void> => admit(await c.var.limitDecision);
+
+/**
+ * Limits guesses of a secret. Once the failures of this bucket are used up, a right secret gets the same 429 as a wrong
+ * one. The count is read concurrently with the request, to save a round trip, and a known denial before the check.
+ * @param check of the secret; throws if it is wrong
+ * @param bucket of the request if the secret is right
+ * @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE
+ */
+export async function guardSecret(
+  c: AppContext,
+  failures: Bucket,
+  check: () => Promise<void>,
+  bucket: Bucket,
+): Promise<void> {
+  c.set('failures', failures);
+  const denial = cachedDenial(failures);
+  if (denial) {
+    governRequest(c, failures, Promise.resolve(denial));
+    return requireAdmission(c);
+  }
+  await check();
+  const [guesses, counted] = [peekOrFail(c.env, failures), count(c, bucket)];
+  governRequest(
+    c,
+    bucket,
+    Promise.all([guesses, counted]).then(([guess, own]) => (guess.admitted ? own : guess)),
+  );
+}
+
+/**
+ * Counts the request against this bucket, which the rate limit headers then report, and waits for the decision.
+ * @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE
+ */
+export async function enforceRequestLimit(c: AppContext, bucket: Bucket): Promise<void> {
+  countRequest(c, bucket);
+  await requireAdmission(c);
+}
+
+/**
+ * Counts a request with an unknown project id against the tenant, because invented ids would each have their own count.
+ * @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE
+ */
+export async function countUnknownProject(c: AppContext): Promise<void> {
+  await enforceRequestLimit(c, bucketOf.tenant(c.var.principal.tenantId, { method: c.req.method, path: '' }));
+}
+
+/**
+ * Writes wait for admission. Reads run concurrently with the count, to save a round trip; they call
+ * `requireAdmission` before anything with an effect (`inProject` does).
+ */
+export const enforceBeforeWrites: MiddlewareHandler<AppEnv> = async (c, next) => {
+  if (!isReading(c.req.method)) await requireAdmission(c);
+  await next();
+};
+
+/** Nothing was counted, so the response says that nothing is left until the time to try again. */
+function uncounted(c: AppContext): LimitDecision {
+  const retryAfter = retryAfterOf('LIMITER_UNAVAILABLE') ?? 0;
+  if (c.res.status !== FAILURES.LIMITER_UNAVAILABLE.status) {
+    c.res.headers.delete('WWW-Authenticate');
+    c.res = renderFailure(c, { code: 'LIMITER_UNAVAILABLE' });
+  }
+  const limit = LIMITS[c.var.limitBucket.limit].max(readSettings(c.env));
+  const resetAt = Math.ceil(Date.now() / 1000) + retryAfter;
+  return { admitted: true, limit, remaining: 0, resetAt, retryAfter };
+}
+
+/** Sets the rate limit headers on every response, including errors, and replaces responses over the limit with 429. */
+export const limitRequests: MiddlewareHandler<AppEnv> = async (c, next) => {
+  await next();
+  // Unauthenticated requests are counted by address.
+  if (c.res.status === 401) countRequest(c, c.var.failures ?? bucketOf.failedAuthentication(connectingIp(c)));
+  else if (!c.var.limitDecision) countRequest(c, bucketOf.public(connectingIp(c)));
+  const decision = await c.var.limitDecision.catch(() => uncounted(c));
+  if (!decision.admitted && c.res.status !== 429) {
+    // Hono copies the headers of the replaced response, but this one belongs to a 401 only.
+    c.res.headers.delete('WWW-Authenticate');
+    c.res = renderFailure(c, rateLimited(decision));
+  }
+  if (c.res.status === 429) c.executionCtx.waitUntil(sendRefusals(c.env));
+  const { headers } = c.res;
+  headers.set('X-RateLimit-Limit', String(decision.limit));
+  headers.set('X-RateLimit-Remaining', String(decision.remaining));
+  headers.set('X-RateLimit-Reset', String(decision.resetAt));
+};

@@ -1,0 +1,236 @@
+import { OpenAPIHono, type RouteConfig, type z as schemas } from '@hono/zod-openapi';
+import type { MiddlewareHandler } from 'hono';
+import { z } from 'zod';
+import type { FailureCode } from '../../shared/failures.ts';
+import type { Principal } from '../authentication/principal.ts';
+import { ApiError } from '../errors.ts';
+import { type Action, allow, isChange, requirement } from '../permissions.ts';
+import type { AppContext, AppEnv } from './context.ts';
+import { failureResponses } from './failures.ts';
+import { type HeaderName, responseHeaders } from './response-headers.ts';
+
+/**
+ * Who may call an operation: users that the named row of the permission table allows; every user with an access
+ * token (`signed_in`); a client that passed a first factor (`pre_auth`); the platform operator; everyone.
+ */
+type Access = Action | 'signed_in' | 'pre_auth' | 'platform' | 'public';
+
+/**
+ * The machines (API keys, workloads) that may call an operation: those limited to branches too, only those that are
+ * not, of these only those bound to no project (`of_tenant`), or none. The first is the default of paths with a `{branch_ref}`, which `inBranch` limits. Any other operation
+ * that declares it has to limit itself to `branchesOf`.
+ */
+type Machines = 'of_branches' | 'unlimited' | 'of_tenant' | 'none';
+
+interface Operation extends RouteConfig {
+  access: Access;
+  machines?: Machines;
+  operationId: string;
+  summary: string;
+  tags: string[];
+  /** In addition to those that `operation` derives from the access and the request. */
+  failures?: readonly FailureCode[];
+}
+
+const ALWAYS: readonly FailureCode[] = [
+  'VALIDATION_FAILED',
+  'RATE_LIMITED',
+  'INTERNAL',
+  'LIMITER_UNAVAILABLE',
+];
+
+const FAILURES_OF_ACCESS: Record<'user' | Exclude<Access, Action>, readonly FailureCode[]> = {
+  user: ['UNAUTHENTICATED', 'FORBIDDEN', 'NOT_FOUND', 'TENANT_REQUIRED', 'KEYS_UNAVAILABLE'],
+  signed_in: ['UNAUTHENTICATED', 'FORBIDDEN', 'NOT_FOUND', 'KEYS_UNAVAILABLE'],
+  pre_auth: ['UNAUTHENTICATED'],
+  platform: ['UNAUTHENTICATED'],
+  public: [],
+};
+
+/** The pipeline checks the secret by path prefix, so an operation under another path is rejected here. */
+const requirePlatform: MiddlewareHandler<AppEnv> = async (c, next) => {
+  if (!c.var.isPlatform) throw new ApiError('UNAUTHENTICATED', undefined, 'no path of the platform');
+  await next();
+};
+
+const requirePreAuth: MiddlewareHandler<AppEnv> = async (c, next) => {
+  if (!c.var.preAuth) throw new ApiError('UNAUTHENTICATED', undefined, 'no path of the second factor');
+  await next();
+};
+
+/** @throws ApiError NOT_FOUND for a machine limited to branches, FORBIDDEN for any other machine */
+function admitMachine({ machine }: Principal, machines: Machines): void {
+  if (!machine || machines === 'of_branches') return;
+  if (machine.branchPattern !== null) throw new ApiError('NOT_FOUND', undefined, 'limited to branches');
+  if (machines === 'of_tenant' && machine.projectId !== null)
+    throw new ApiError('FORBIDDEN', { required: 'a credential for all projects' }, 'bound to a project');
+  if (machines === 'none') throw new ApiError('FORBIDDEN', { required: 'a user' }, 'not for machines');
+}
+
+const requireIdentity =
+  (machines: Machines): MiddlewareHandler<AppEnv> =>
+  async (c, next) => {
+    if (!c.var.identity) throw new ApiError('UNAUTHENTICATED', undefined, 'no path of users');
+    if (c.var.principal) admitMachine(c.var.principal, machines);
+    await next();
+  };
+
+const permit =
+  (action: Action, machines: Machines): MiddlewareHandler<AppEnv> =>
+  async (c, next) => {
+    admitMachine(c.var.principal, machines);
+    alsoPermit(c, action);
+    await next();
+  };
+
+/** Permits a request that needs a further action because of its body. To be called before the project is read. @throws ApiError FORBIDDEN */
+export function alsoPermit(c: AppContext, action: Action): void {
+  c.set('reach', allow(c.var.principal, action));
+  c.set('isChange', isChange(action));
+  c.set('showsRows', action === 'rows.read');
+}
+
+/** `boundBody` marks every body as JSON, so an absent optional body has to be unmarked before it is parsed. */
+const allowNoBody: MiddlewareHandler<AppEnv> = async (c, next) => {
+  if ((await c.req.text()) === '') c.req.raw.headers.delete('Content-Type');
+  await next();
+};
+
+/** An operation without a body accepts none, because an ignored field would look like an accepted one. */
+const refuseBody: MiddlewareHandler<AppEnv> = async (c, next) => {
+  const text = await c.req.text();
+  if (text !== '') {
+    const body = z.strictObject({}).safeParse(readJson(text));
+    if (!body.success)
+      throw new ApiError('VALIDATION_FAILED', { details: body.error.issues.flatMap(detailsOf) });
+  }
+  await next();
+};
+
+function readJson(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new ApiError('BAD_REQUEST');
+  }
+}
+
+/** The check that runs before the handler, and how the OpenAPI document describes it. */
+function guard(access: Access, machines: Machines) {
+  if (access === 'public') return { failures: FAILURES_OF_ACCESS.public, middleware: null, security: [] };
+  if (access === 'platform') {
+    return {
+      failures: FAILURES_OF_ACCESS.platform,
+      middleware: requirePlatform,
+      security: [{ platform_secret: [] }],
+    };
+  }
+  if (access === 'pre_auth') {
+    return {
+      failures: FAILURES_OF_ACCESS.pre_auth,
+      middleware: requirePreAuth,
+      security: [{ pre_auth_token: [] }],
+    };
+  }
+  if (access === 'signed_in') {
+    return {
+      failures: FAILURES_OF_ACCESS.signed_in,
+      middleware: requireIdentity(machines),
+      security: [{ access_token: [] }],
+      'x-action': 'signed_in',
+      'x-machines': machines,
+    };
+  }
+  const { roles, scope } = requirement(access);
+  return {
+    failures: FAILURES_OF_ACCESS.user,
+    middleware: permit(access, machines),
+    security: [{ access_token: [] }],
+    'x-action': access,
+    'x-roles': roles,
+    'x-scope': scope,
+    'x-machines': machines,
+  };
+}
+
+/**
+ * One operation of the API. The same schemas validate its requests and describe it in the OpenAPI document.
+ * Undeclared query parameters and fields are rejected.
+ */
+export function operation<const O extends Operation>({ access, machines, failures = [], ...route }: O) {
+  const ofPath = route.path.includes('{branch_ref}') ? 'of_branches' : 'unlimited';
+  const { failures: ofAccess, middleware: check, ...guarded } = guard(access, machines ?? ofPath);
+  const { method, request: { params, body } = {} } = route;
+  const codes: FailureCode[] = [
+    ...ALWAYS,
+    ...ofAccess,
+    ...(params ? (['NOT_FOUND'] as const) : []),
+    // `boundBody` reads the body of every such request, even where the operation takes none.
+    ...(method === 'get' ? [] : (['BAD_REQUEST', 'PAYLOAD_TOO_LARGE'] as const)),
+    ...failures,
+  ];
+  const request = { query: z.strictObject({}), ...route.request };
+  const responses = { ...failureResponses(codes), ...route.responses };
+  const withoutBody = method === 'get' ? [] : [refuseBody];
+  const forBody = body ? (body.required ? [] : [allowNoBody]) : withoutBody;
+  const middleware = [...(check ? [check] : []), ...forBody];
+  return { ...route, ...guarded, middleware, request, responses } as unknown as Omit<
+    O,
+    'access' | 'machines' | 'failures'
+  >;
+}
+
+/** A required JSON body. */
+export const jsonBody = <S extends z.ZodType>(schema: S) => ({
+  required: true as const,
+  content: { 'application/json': { schema } },
+});
+
+/** A required form, as OAuth has it. */
+export const formBody = <S extends z.ZodType>(schema: S) => ({
+  required: true as const,
+  content: { 'application/x-www-form-urlencoded': { schema } },
+});
+
+/** An optional JSON body. */
+export const optionalJsonBody = <S extends z.ZodType>(schema: S) => ({
+  ...jsonBody(schema),
+  required: false as const,
+});
+
+/** A response with a JSON body. @param headers in addition to those of every response */
+export const response = <S extends z.ZodType>(description: string, schema: S, ...headers: HeaderName[]) => ({
+  description,
+  headers: responseHeaders(...headers),
+  content: { 'application/json': { schema } },
+});
+
+/** A response without a body. */
+export const emptyResponse = (description: string) => ({ description, headers: responseHeaders() });
+
+const detailsOf = (issue: z.core.$ZodIssue) => {
+  const pathTo = (...keys: string[]) => [...issue.path, ...keys].join('.');
+  if (issue.code !== 'unrecognized_keys') return [{ path: pathTo(), message: issue.message }];
+  return issue.keys.map((key) => ({ path: pathTo(key), message: 'Unrecognized field.' }));
+};
+
+/** Forms are requests of OAuth, whose errors have one description (RFC 6749 section 5.2). */
+const formProblem = (error: schemas.ZodError | undefined) =>
+  (error?.issues.flatMap(detailsOf) ?? []).map(({ path, message }) => `${path}: ${message}`).join('; ');
+
+interface Validation {
+  target: string;
+  success: boolean;
+  error?: schemas.ZodError;
+}
+
+/** Maps a failed validation: a malformed id in the path is reported as not found, everything else in detail. */
+function rejectInvalid({ target, success, error }: Validation): void {
+  if (success) return;
+  if (target === 'param') throw new ApiError('NOT_FOUND');
+  if (target === 'form') throw new ApiError('invalid_request', { error_description: formProblem(error) });
+  throw new ApiError('VALIDATION_FAILED', { details: error?.issues.flatMap(detailsOf) });
+}
+
+/** A router for a group of operations; `app.ts` mounts it. */
+export const operations = () => new OpenAPIHono<AppEnv>({ defaultHook: rejectInvalid });

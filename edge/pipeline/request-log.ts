@@ -1,0 +1,34 @@
+import type { MiddlewareHandler } from 'hono';
+import { routePath } from 'hono/route';
+import { logEvent } from '../log.ts';
+import { continueTrace, traced } from '../trace.ts';
+import type { AppEnv } from './context.ts';
+
+export const REQUEST_ID_FORM = /^[A-Za-z0-9._-]{8,128}$/;
+
+export const assignRequestId: MiddlewareHandler<AppEnv> = async (c, next) => {
+  const given = c.req.header('x-request-id') ?? '';
+  c.set('requestId', REQUEST_ID_FORM.test(given) ? given : crypto.randomUUID());
+  await next();
+  // `c.header` would copy the whole response and turn its body into a stream.
+  c.res.headers.set('X-Request-Id', c.var.requestId);
+};
+
+/** Continues the trace of the client, or begins one. */
+export const traceRequest: MiddlewareHandler<AppEnv> = (c, next) =>
+  traced(continueTrace(c.req.header('traceparent')), next);
+
+/** Logs one line per request, with the route instead of the path, which may contain a mistyped secret. */
+export const logRequest: MiddlewareHandler<AppEnv> = async (c, next) => {
+  const start = Date.now();
+  await next();
+  logEvent('request', {
+    request_id: c.var.requestId,
+    method: c.req.method,
+    route: routePath(c, -1),
+    status: c.res.status,
+    duration_ms: Date.now() - start,
+    tenant: c.var.principal?.tenantId ?? null,
+    ...c.var.failed,
+  });
+};

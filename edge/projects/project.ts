@@ -1,0 +1,69 @@
+import { z } from 'zod';
+import { maxSlugLength } from '../../shared/branch/database-name.ts';
+import { SnapshotSchedule } from '../../shared/branch/snapshot.ts';
+import { PROJECT_STATUSES } from '../../shared/project/project-status.ts';
+import { StorageStateField } from '../../shared/project/storage-quota.ts';
+import { Blocked, blockedOf, CreatedBranch } from '../branches/branch.ts';
+import type { ProjectView } from '../tenancy/project-access.ts';
+
+export const Project = z
+  .strictObject({
+    id: z.uuid(),
+    name: z.string().meta({ example: 'Web shop' }),
+    app_key: z
+      .string()
+      .meta({ description: 'Part of every database name of the project.', example: 'web_shop' }),
+    env: z.string().meta({ description: 'Environment; part of every database name.', example: 'prod' }),
+    storage_quota_gib: z
+      .number()
+      .meta({ description: 'Storage quota of all branches together, in GiB.', example: 0.5 }),
+    storage_used_bytes: z.int().meta({
+      description: 'Sizes of its active branches together, to the MiB; `usage` has the exact value.',
+      example: 25_165_824,
+    }),
+    storage_state: StorageStateField,
+    status: z.enum(PROJECT_STATUSES).meta({ example: 'active' }),
+    branch_count: z.int().meta({ description: 'Branches that count against the limit.', example: 2 }),
+    branch_limit: z.int().meta({ example: 10 }),
+    max_slug_length: z
+      .int()
+      .meta({ description: 'Longest branch name whose database name fits into 63 characters.', example: 43 }),
+    snapshot_schedule: SnapshotSchedule.nullable().meta({
+      description: 'When snapshots of `main` are taken. Null: never by themselves.',
+      example: null,
+    }),
+    host: z.string().meta({ description: 'Name of the database host.', example: 'eu-1' }),
+    blocked: Blocked.meta({
+      description:
+        'The block of its branches that lasts longest; each branch has its own. Null: none is blocked.',
+    }),
+    created_by: z.uuid(),
+    tenant_id: z.string().meta({ example: 'acme' }),
+    created_at: z.iso.datetime(),
+    updated_at: z.iso.datetime(),
+  })
+  .meta({ id: 'Project' });
+
+/** A project as the create response shows it. */
+export const CreatedProject = Project.extend({ main_branch: CreatedBranch }).meta({ id: 'CreatedProject' });
+
+export const toProjectResponse = (row: ProjectView): z.output<typeof Project> => ({
+  id: row.id,
+  name: row.name,
+  app_key: row.appKey,
+  env: row.env,
+  storage_quota_gib: row.storageQuotaGib,
+  storage_used_bytes: row.storageUsedBytes,
+  storage_state: row.storageState,
+  status: row.status,
+  branch_count: row.branchCount,
+  branch_limit: row.branchLimit,
+  max_slug_length: maxSlugLength(row.appKey, row.env),
+  snapshot_schedule: row.snapshotSchedule,
+  host: row.hostName,
+  blocked: blockedOf(row.blocks),
+  created_by: row.createdBy,
+  tenant_id: row.tenantId,
+  created_at: row.createdAt.toISOString(),
+  updated_at: row.updatedAt.toISOString(),
+});

@@ -1,0 +1,201 @@
+import type { ClientDetails } from '../audit/audit-event.ts';
+import { hashPassword } from '../crypto/password-hash.ts';
+import { type Database, type DatabaseBinding, openDatabase } from '../database/database.ts';
+
+import type { AccountRow } from '../database/people-schema.ts';
+import { ApiError } from '../errors.ts';
+import { sendsMail } from '../mail/mail.ts';
+import { bucketOf } from '../rate-limits/buckets.ts';
+import { enforceLimit, refund } from '../rate-limits/limiter-client.ts';
+import { acceptInvitation, accountByEmail, createAccount } from './accounts.ts';
+import { type ChallengeKind, type CodeSubmission, challengesOf, type EmailChallenge } from './challenge.ts';
+
+import { completeFirstFactor, type LoginResponse, recordFailedSignIn } from './first-factor.ts';
+import { resetPassword } from './set-password.ts';
+import type { SignInContext } from './sign-in-context.ts';
+
+export interface StartedChallenge {
+  challengeId: string;
+  /** Unix milliseconds. */
+  expiresAt: number;
+}
+
+interface SignUpRequest {
+  name: string;
+  email: string;
+  password: string;
+}
+
+/**
+ * Starts a sign-up: the account is created when the mailed code is submitted. An address that has an account gets the
+ * same response after the same work, and its owner gets another mail.
+ * @throws ApiError MAIL_UNAVAILABLE, RATE_LIMITED
+ */
+export async function startSignUp(
+  context: SignInContext,
+  { name, email, password }: SignUpRequest,
+): Promise<StartedChallenge> {
+  await enforceMailLimit(context);
+  const passwordHash = await hashPassword(password, context.settings.PASSWORD_COST);
+  const [account] = await accountByEmail(context.db, email);
+  const challengeId = crypto.randomUUID();
+  const mail = account ? 'account_exists' : 'code';
+  const request = {
+    kind: 'sign_up',
+    challengeId,
+    address: email,
+    mail,
+    signUp: { name, passwordHash },
+  } as const;
+  return { challengeId, ...(await challengesOf(context.env, email).start(request)) };
+}
+
+/**
+ * Mails a code for a sign-in or for a new password. An address without an account gets the same response and no mail.
+ * @throws ApiError MAIL_UNAVAILABLE, RATE_LIMITED
+ */
+async function mailCodeToAccount(
+  context: SignInContext,
+  kind: 'magic_link' | 'password_reset',
+  email: string,
+): Promise<StartedChallenge> {
+  await enforceMailLimit(context);
+  const [account] = await accountByEmail(context.db, email);
+  const challengeId = crypto.randomUUID();
+  const mail = account ? 'code' : 'none';
+  const request = { kind, challengeId, address: email, mail } as const;
+  return { challengeId, ...(await challengesOf(context.env, email).start(request)) };
+}
+
+/** @throws ApiError MAIL_UNAVAILABLE, RATE_LIMITED */
+export const startMagicLink = (context: SignInContext, email: string) =>
+  mailCodeToAccount(context, 'magic_link', email);
+
+/** @throws ApiError MAIL_UNAVAILABLE, RATE_LIMITED */
+export const startPasswordReset = (context: SignInContext, email: string) =>
+  mailCodeToAccount(context, 'password_reset', email);
+
+/** A client can have mails sent to any address, so its requests are counted. */
+export async function enforceMailLimit({ env, settings, client }: SignInContext): Promise<void> {
+  if (!sendsMail(settings)) throw new ApiError('MAIL_UNAVAILABLE');
+  await enforceLimit(env, bucketOf.mailFrom(client.ip));
+}
+
+interface MailedCode {
+  email: string;
+  challengeId: string;
+  code: string;
+}
+
+/**
+ * Submits a mailed code. An attempt is counted before the code is evaluated, so that concurrent guesses are counted too.
+ * @param submission what the code needs in addition, and the kinds of challenge that it may solve
+ * @returns the account of the address
+ * @throws ApiError CODE_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE
+ */
+async function submitCode(
+  { env, db, client, ...context }: SignInContext,
+  { email, challengeId, code }: MailedCode,
+  { password, ...submission }: Pick<CodeSubmission, 'kinds' | 'name'> & { password?: string },
+): Promise<AccountRow> {
+  const bucket = bucketOf.wrongCodeFrom(client.ip);
+  await enforceLimit(env, bucket);
+  // Hashed before the code is evaluated, so that every attempt costs the same work.
+  const passwordHash =
+    password === undefined
+      ? undefined
+      : await hashPassword(password, context.settings.PASSWORD_COST).catch(async (error: unknown) => {
+          await refund(env, bucket);
+          throw error;
+        });
+  const result = await challengesOf(env, email).verify({
+    ...submission,
+    ...(passwordHash !== undefined && { passwordHash }),
+    challengeId,
+    code,
+    client,
+  });
+  const findAccount = async () => (await accountByEmail(db, email))[0];
+  // Submissions that are not evaluated have no limit per account, and audit events are stored forever.
+  if (!result.ok && result.failure === 'wrong') {
+    recordFailedSignIn({ env, db, client, ...context }, findAccount, { first_factor: 'email' });
+  }
+  const account = result.ok ? await findAccount() : undefined;
+  if (!account) throw new ApiError('CODE_WRONG');
+  await refund(env, bucket);
+  return account;
+}
+
+/**
+ * Signs in with the mailed code of a sign-up or a magic link.
+ * @throws ApiError CODE_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE
+ */
+export async function verifyEmailCode(context: SignInContext, code: MailedCode): Promise<LoginResponse> {
+  const account = await submitCode(context, code, { kinds: ['sign_up', 'magic_link'] });
+  return completeFirstFactor(context, { account }, 'email');
+}
+
+/**
+ * Sets a new password with a mailed code, and ends all sessions.
+ * @throws ApiError CODE_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE
+ */
+export async function finishPasswordReset(
+  context: SignInContext,
+  code: MailedCode,
+  password: string,
+): Promise<void> {
+  await submitCode(context, code, { kinds: ['password_reset'], password });
+}
+
+/**
+ * Creates the account of an invitation with its mailed code, and signs in.
+ * @throws ApiError CODE_WRONG, ACCOUNT_EXISTS, RATE_LIMITED, LIMITER_UNAVAILABLE
+ */
+export async function finishInvitation(
+  context: SignInContext,
+  code: MailedCode,
+  { name, password }: { name: string; password: string },
+): Promise<LoginResponse> {
+  const account = await submitCode(context, code, { kinds: ['invitation'], name, password });
+  // The address got an account of its own after it was invited.
+  if (account.id !== code.challengeId) throw new ApiError('ACCOUNT_EXISTS');
+  return completeFirstFactor(context, { account }, 'email');
+}
+
+interface Solved {
+  db: Database;
+  challenge: EmailChallenge;
+  submission: CodeSubmission;
+  client: Partial<ClientDetails>;
+  now: Date;
+}
+
+/** What the right code of each kind does in D1. */
+const COMPLETIONS: Record<ChallengeKind, ((solved: Solved) => Promise<void>) | null> = {
+  sign_up: async ({ db, challenge: { signUp, address: email }, client, now }) => {
+    if (signUp) await createAccount(db, { ...signUp, email }, client, now);
+  },
+  invitation: async ({ db, challenge: { id: invitationId, address: email }, submission, client, now }) => {
+    const { name, passwordHash } = submission;
+    if (name === undefined || passwordHash === undefined)
+      throw new Error('no name or password for an account');
+    await acceptInvitation(db, { invitationId, email, name, passwordHash }, client, now);
+  },
+  password_reset: async ({ db, challenge: { address }, submission: { passwordHash }, client, now }) => {
+    if (passwordHash === undefined) throw new Error('no password to set');
+    await resetPassword(db, address, passwordHash, client, now);
+  },
+  magic_link: null,
+  second_factor: null,
+};
+
+/** Does what the right code of a challenge does, if anything. It may be repeated after a failure. */
+export async function completeChallenge(
+  { DB }: DatabaseBinding,
+  challenge: EmailChallenge,
+  submission: CodeSubmission,
+  now: Date,
+): Promise<void> {
+  const { client = {} } = submission;
+  await COMPLETIONS[challenge.kind]?.({ db: openDatabase(DB), challenge, submission, client, now });
+}

@@ -1,0 +1,204 @@
+import {
+  authorizationCodeGrantRequest,
+  genericTokenEndpointRequest,
+  OperationProcessingError,
+  processAuthorizationCodeResponse,
+  processGenericTokenEndpointResponse,
+  processRefreshTokenResponse,
+  processRevocationResponse,
+  ResponseBodyError,
+  refreshTokenGrantRequest,
+  revocationRequest,
+  type TokenEndpointResponse,
+  WWWAuthenticateChallengeError,
+} from 'oauth4webapi';
+import { identityOf } from '../authentication/authenticate.ts';
+import { readClaims, splitPaseto } from '../authentication/paseto.ts';
+import { ApiError } from '../errors.ts';
+import { type ClientName, providerRequest, scopesOf } from './provider-client.ts';
+import type { Tokens } from './sessions.ts';
+import type { SignInContext } from './sign-in-context.ts';
+
+/** The provider refuses the gateway and not the person: one of the two is misconfigured (RFC 6749 section 5.2). */
+const CONFIGURATION_ERRORS = new Set(['invalid_client', 'unauthorized_client', 'unsupported_grant_type']);
+/** The provider is temporarily unavailable (RFC 6749 section 4.1.2.1). */
+const TEMPORARY_ERRORS = new Set(['server_error', 'temporarily_unavailable']);
+/** The ID token is well-formed but belongs to another sign-in. */
+const ID_TOKEN_MISMATCHES = new Set([
+  'OAUTH_JWT_CLAIM_COMPARISON_FAILED',
+  'OAUTH_JWT_TIMESTAMP_CHECK_FAILED',
+]);
+
+const TOO_MANY_REQUESTS = 429;
+
+/** @param reason for the log only; it must not contain anything that the person entered */
+export const signInFailed = (reason: string) => new ApiError('SIGN_IN_FAILED', undefined, reason);
+export const providerUnavailable = (reason: string) => new ApiError('IDP_UNAVAILABLE', undefined, reason);
+
+/** Maps a failed request to the provider to SIGN_IN_FAILED, IDP_UNAVAILABLE or an internal error. */
+function providerFailure(error: Error): Error {
+  if (error instanceof ResponseBodyError) {
+    const reason = `the provider responded with ${error.status} ${error.error}`;
+    if (CONFIGURATION_ERRORS.has(error.error)) return new Error(reason);
+    const isUnavailable = TEMPORARY_ERRORS.has(error.error) || error.status === TOO_MANY_REQUESTS;
+    return isUnavailable ? providerUnavailable(reason) : signInFailed(reason);
+  }
+  if (error instanceof WWWAuthenticateChallengeError && error.status < 500) {
+    return new Error(`the provider responded with ${error.status} and requires other client credentials`);
+  }
+  if (error instanceof OperationProcessingError && ID_TOKEN_MISMATCHES.has(error.code ?? '')) {
+    return signInFailed(error.message);
+  }
+  // A failed connection, a timeout, an unexpected status or an unreadable response.
+  return providerUnavailable(error.message);
+}
+
+/** Null when the provider refused. */
+const unlessRefused = <T>(work: Promise<T>): Promise<T | null> =>
+  work.catch((error: unknown) => {
+    if (error instanceof ApiError && error.failure.code === 'SIGN_IN_FAILED') return null;
+    throw error;
+  });
+
+type ProviderContext = Pick<SignInContext, 'settings' | 'now' | 'waitUntil'>;
+
+export interface ProviderTokens extends Tokens {
+  /** Null when the provider does not report it. OAuth has no field for it; `refresh_token_expires_in` is common. */
+  refreshExpiresAt: Date | null;
+}
+
+/**
+ * Reads a token response of the provider, whose access token must be valid for the API.
+ * @throws ApiError IDP_UNAVAILABLE, KEYS_UNAVAILABLE
+ */
+async function readTokens(
+  { settings, now: clock, waitUntil }: ProviderContext,
+  response: TokenEndpointResponse,
+): Promise<ProviderTokens> {
+  const { access_token: accessToken, refresh_token: refreshToken = null } = response;
+  const now = clock();
+  const accessExpiresAt = await identityOf(accessToken, { settings, now, waitUntil })
+    // The claim is authoritative: `expires_in` of the response is optional.
+    .then(() => readClaims(splitPaseto(accessToken).message).exp)
+    .catch((error: unknown) => {
+      const isRejected = error instanceof ApiError && error.failure.code === 'UNAUTHENTICATED';
+      throw isRejected
+        ? providerUnavailable(`the provider's access token is not valid: ${error.message}`)
+        : error;
+    });
+  const seconds = response.refresh_token_expires_in;
+  const refreshExpiresAt = typeof seconds === 'number' ? new Date(now.getTime() + seconds * 1000) : null;
+  return { accessToken, refreshToken, accessExpiresAt, refreshExpiresAt };
+}
+
+/** @throws ApiError SIGN_IN_FAILED when the provider refuses, IDP_UNAVAILABLE, KEYS_UNAVAILABLE */
+async function requestTokens(
+  context: ProviderContext,
+  request: Promise<Response>,
+  read: (response: Response) => Promise<TokenEndpointResponse>,
+): Promise<ProviderTokens> {
+  const response = await request.then(read).catch((error: Error) => {
+    throw providerFailure(error);
+  });
+  return readTokens(context, response);
+}
+
+/**
+ * Exchanges the authorization code that a browser returned.
+ * @param callback the result of `validateAuthResponse`
+ * @param started the redirect URI, verifier and nonce of the same sign-in
+ * @throws ApiError SIGN_IN_FAILED, IDP_UNAVAILABLE, KEYS_UNAVAILABLE
+ */
+export async function tokensForCallback(
+  context: ProviderContext,
+  callback: URLSearchParams,
+  { redirectUri, verifier, nonce }: { redirectUri: string; verifier: string; nonce: string },
+): Promise<ProviderTokens> {
+  const { server, client, authentication, options } = await providerRequest(context.settings, 'gateway');
+  return requestTokens(
+    context,
+    authorizationCodeGrantRequest(server, client, authentication, callback, redirectUri, verifier, options),
+    (response) => processAuthorizationCodeResponse(server, client, response, { expectedNonce: nonce }),
+  );
+}
+
+/**
+ * Exchanges the authorization code of a command line, which PKCE alone binds to its requester.
+ * @throws ApiError SIGN_IN_FAILED, IDP_UNAVAILABLE, KEYS_UNAVAILABLE
+ */
+export async function tokensForCliCode(
+  context: ProviderContext,
+  parameters: Record<'code' | 'redirect_uri' | 'code_verifier', string>,
+): Promise<ProviderTokens> {
+  const { server, client, authentication, options } = await providerRequest(context.settings, 'cli');
+  return requestTokens(
+    context,
+    genericTokenEndpointRequest(server, client, authentication, 'authorization_code', parameters, options),
+    (response) => processGenericTokenEndpointResponse(server, client, response),
+  );
+}
+
+/**
+ * Tokens for an e-mail address and its password at the provider (RFC 6749 section 4.3).
+ * @returns null when the provider refuses them
+ * @throws ApiError IDP_UNAVAILABLE, KEYS_UNAVAILABLE
+ */
+export async function tokensForPassword(
+  context: ProviderContext,
+  email: string,
+  password: string,
+): Promise<Tokens | null> {
+  const { server, client, authentication, options } = await providerRequest(context.settings, 'gateway');
+  const parameters = { username: email, password, scope: scopesOf(context.settings) };
+  return unlessRefused(
+    requestTokens(
+      context,
+      genericTokenEndpointRequest(server, client, authentication, 'password', parameters, options),
+      (response) => processGenericTokenEndpointResponse(server, client, response),
+    ),
+  );
+}
+
+async function renewAs(context: ProviderContext, name: ClientName, refreshToken: string): Promise<Tokens> {
+  const { server, client, authentication, options } = await providerRequest(context.settings, name);
+  return requestTokens(
+    context,
+    refreshTokenGrantRequest(server, client, authentication, refreshToken, options),
+    (response) => processRefreshTokenResponse(server, client, response),
+  );
+}
+
+/**
+ * New tokens for a refresh token of the provider. Both clients are tried, because the token does not name its client.
+ * @throws ApiError REFRESH_TOKEN_WRONG, IDP_UNAVAILABLE, KEYS_UNAVAILABLE
+ */
+export async function renewTokens(context: ProviderContext, refreshToken: string): Promise<Tokens> {
+  const tokens =
+    (await unlessRefused(renewAs(context, 'gateway', refreshToken))) ??
+    (await unlessRefused(renewAs(context, 'cli', refreshToken)));
+  if (!tokens) throw new ApiError('REFRESH_TOKEN_WRONG', undefined, 'refused by the provider');
+  // A provider that returns no new refresh token continues to accept this one (RFC 6749 section 6).
+  return { ...tokens, refreshToken: tokens.refreshToken ?? refreshToken };
+}
+
+async function revokeAs(context: ProviderContext, name: ClientName, refreshToken: string): Promise<void> {
+  const { server, client, authentication, options } = await providerRequest(context.settings, name);
+  if (!server.revocation_endpoint) return;
+  await revocationRequest(server, client, authentication, refreshToken, options)
+    .then(processRevocationResponse)
+    .catch((error: Error) => {
+      // Some providers return this for a token of another client; elsewhere it means a misconfigured client.
+      const isOtherClients = error instanceof ResponseBodyError && error.error === 'unauthorized_client';
+      if (!isOtherClients) throw providerFailure(error);
+    });
+}
+
+/**
+ * Revokes a refresh token at the provider (RFC 7009) if it supports that. An invalid token is not a failure.
+ * @throws ApiError IDP_UNAVAILABLE
+ */
+export async function revokeToken(context: ProviderContext, refreshToken: string): Promise<void> {
+  // The provider refuses or ignores the client that the token was not issued to.
+  await unlessRefused(revokeAs(context, 'gateway', refreshToken));
+  await unlessRefused(revokeAs(context, 'cli', refreshToken));
+}

@@ -1,0 +1,89 @@
+import {
+  type AuthorizationServer,
+  allowInsecureRequests,
+  type Client,
+  type ClientAuth,
+  ClientSecretBasic,
+  clockTolerance,
+  discoveryRequest,
+  None,
+  processDiscoveryResponse,
+} from 'oauth4webapi';
+import type { Settings } from '../settings.ts';
+import { providerUnavailable } from './identity-provider.ts';
+
+const DISCOVERY_TTL_MS = 3_600_000;
+const RESPONSE_TIMEOUT_MS = 10_000;
+/** As for access tokens (specification 2.8). */
+const CLOCK_SKEW_SECONDS = 30;
+
+/** The gateway's two clients at the provider: one for browsers and passwords, one for command lines. */
+export type ClientName = 'gateway' | 'cli';
+
+/** The arguments that every request to the provider takes. */
+interface ProviderRequest {
+  server: AuthorizationServer;
+  client: Client;
+  authentication: ClientAuth;
+  options: { signal: () => AbortSignal; [allowInsecureRequests]: boolean };
+}
+
+const discoveries = new WeakMap<Settings, { server: AuthorizationServer; expiresAt: number }>();
+
+const requestOptions = ({ IDP_URL }: Settings): ProviderRequest['options'] => ({
+  signal: () => AbortSignal.timeout(RESPONSE_TIMEOUT_MS),
+  // An operator who configures a provider with http accepts http for its endpoints too.
+  [allowInsecureRequests]: IDP_URL.startsWith('http:'),
+});
+
+/** The provider's metadata (OpenID Connect Discovery 1.0), cached for an hour. @throws ApiError IDP_UNAVAILABLE */
+export async function discover(settings: Settings): Promise<AuthorizationServer> {
+  const cached = discoveries.get(settings);
+  if (cached && Date.now() < cached.expiresAt) return cached.server;
+  const issuer = new URL(settings.IDP_URL);
+  const server = await discoveryRequest(issuer, requestOptions(settings))
+    .then((response) => processDiscoveryResponse(issuer, response))
+    .catch((error: Error) => {
+      throw providerUnavailable(error.message);
+    });
+  discoveries.set(settings, { server, expiresAt: Date.now() + DISCOVERY_TTL_MS });
+  return server;
+}
+
+const clientIdOf = (name: ClientName, { IDP_CLIENT_ID, IDP_CLI_CLIENT_ID }: Settings) =>
+  name === 'cli' ? IDP_CLI_CLIENT_ID : IDP_CLIENT_ID;
+
+/** @throws ApiError IDP_UNAVAILABLE */
+export async function providerRequest(settings: Settings, name: ClientName): Promise<ProviderRequest> {
+  const secret = name === 'gateway' ? settings.IDP_CLIENT_SECRET : undefined;
+  return {
+    server: await discover(settings),
+    client: { client_id: clientIdOf(name, settings), [clockTolerance]: CLOCK_SKEW_SECONDS },
+    authentication: secret === undefined ? None() : ClientSecretBasic(secret),
+    options: requestOptions(settings),
+  };
+}
+
+/** The scopes that a sign-in requests (specification 4.1), separated by spaces. */
+export const scopesOf = ({ SERVICE_NAME }: Settings) =>
+  `openid profile email ${SERVICE_NAME}:read ${SERVICE_NAME}:write`;
+
+/** The provider's page where a person signs in. @throws ApiError IDP_UNAVAILABLE */
+export async function authorizationUrl(
+  settings: Settings,
+  name: ClientName,
+  parameters: Record<'redirect_uri' | 'state' | 'code_challenge', string> & { nonce?: string },
+): Promise<string> {
+  const { authorization_endpoint } = await discover(settings);
+  if (!authorization_endpoint) throw providerUnavailable('the provider has no authorization endpoint');
+  const url = new URL(authorization_endpoint);
+  const query = {
+    response_type: 'code',
+    client_id: clientIdOf(name, settings),
+    scope: scopesOf(settings),
+    code_challenge_method: 'S256',
+    ...parameters,
+  };
+  for (const [parameter, value] of Object.entries(query)) url.searchParams.set(parameter, value);
+  return url.href;
+}

@@ -1,0 +1,252 @@
+import {
+  AuthorizationResponseError,
+  calculatePKCECodeChallenge,
+  generateRandomCodeVerifier,
+  generateRandomNonce,
+  generateRandomState,
+  validateAuthResponse,
+} from 'oauth4webapi';
+import { z } from 'zod';
+import { FAILURES } from '../../shared/failures.ts';
+import { actorWith, auditEvent } from '../audit/audit-event.ts';
+import type { Principal } from '../authentication/principal.ts';
+import { sealForClient, unsealFromClient } from '../crypto/seal.ts';
+import { auditEvents } from '../database/schema.ts';
+import { ApiError } from '../errors.ts';
+import { SingleUse } from '../rate-limits/limiter-client.ts';
+import type { Settings } from '../settings.ts';
+import { ResponseForm, type SignedIn, signIn } from './first-factor.ts';
+import {
+  type ProviderTokens,
+  signInFailed,
+  tokensForCallback,
+  tokensForCliCode,
+} from './identity-provider.ts';
+import { authorizationUrl, discover } from './provider-client.ts';
+import type { Tokens } from './sessions.ts';
+import type { SignInContext } from './sign-in-context.ts';
+
+/** The provider redirects the browser to this path, and the cookie is sent to no other. */
+export const CALLBACK_PATH = '/api/v1/auth/idp/callback';
+
+const TTL_SECONDS = 600;
+
+/** What the callback needs from the start of the sign-in; stored by the browser that started it. */
+const SignInState = z.object({
+  nonce: z.string(),
+  verifier: z.string(),
+  returnTo: z.string(),
+  response: ResponseForm,
+  expiresAt: z.coerce.date(),
+});
+export type SignInState = z.output<typeof SignInState>;
+
+/** Sealed for one state, so that a cookie cannot be used for the sign-in of another tab. */
+const sealContext = (state: string) => ['idp_sign_in', state];
+
+/** The name and attributes (RFC 6265) of a cookie. */
+interface StateCookie {
+  name: string;
+  attributes: { path: string; httpOnly: true; sameSite: 'Lax'; secure: boolean; maxAge: number };
+}
+
+/**
+ * The cookie of one state. `SameSite=Lax` is needed because the redirect comes from the provider's site. Over TLS its
+ * name has the prefix `__Secure-`, which plain HTTP cannot set.
+ */
+export function stateCookie({ BASE_URL }: Settings, state: string): StateCookie {
+  const secure = BASE_URL.startsWith('https:');
+  return {
+    name: `${secure ? '__Secure-' : ''}idp_sign_in_${state}`,
+    attributes: { path: CALLBACK_PATH, httpOnly: true, sameSite: 'Lax', secure, maxAge: TTL_SECONDS },
+  };
+}
+
+/** @returns the value of the cookie */
+export async function sealState(
+  { CREDENTIAL_KEYS }: Settings,
+  state: string,
+  started: Omit<SignInState, 'expiresAt'>,
+  now: Date,
+): Promise<string> {
+  const expiresAt = new Date(now.getTime() + TTL_SECONDS * 1000);
+  const text = JSON.stringify({ ...started, expiresAt });
+  return sealForClient(CREDENTIAL_KEYS, sealContext(state), text);
+}
+
+/**
+ * @param value of the cookie; undefined when the browser sent none
+ * @returns null when this browser did not start the sign-in, or when it has expired
+ */
+export async function unsealState(
+  { CREDENTIAL_KEYS }: Settings,
+  state: string,
+  value: string | undefined,
+  now: Date,
+): Promise<SignInState | null> {
+  if (value === undefined) return null;
+  const text = await unsealFromClient(CREDENTIAL_KEYS, sealContext(state), value);
+  const started = text === null ? null : SignInState.parse(JSON.parse(text));
+  return started && started.expiresAt > now ? started : null;
+}
+
+const UNAVAILABLE = 503;
+
+/**
+ * Runs a sign-in with a state or an authorization code that is valid once, whether the sign-in succeeds or fails: an
+ * attacker can guess one PKCE verifier for it. It stays valid only if the sign-in failed because the provider or its
+ * keys are unavailable.
+ * @throws ApiError SIGN_IN_FAILED when it was used before, LIMITER_UNAVAILABLE
+ */
+async function attemptOnce<T>(
+  { env }: SignInContext,
+  kind: 'state' | 'code',
+  value: string,
+  attempt: () => Promise<T>,
+): Promise<T> {
+  const singleUse = new SingleUse(env, kind, value);
+  if (!(await singleUse.consume())) throw signInFailed(`the ${kind} was used before`);
+  try {
+    return await attempt();
+  } catch (error) {
+    const isUnavailable = error instanceof ApiError && FAILURES[error.failure.code].status === UNAVAILABLE;
+    if (isUnavailable) await singleUse.refund();
+    throw error;
+  }
+}
+
+const redirectUri = ({ BASE_URL }: Settings) => BASE_URL + CALLBACK_PATH;
+
+interface StartedSignIn {
+  /** The address that the browser is redirected to. */
+  location: string;
+  state: string;
+  /** The value of the cookie of this state. */
+  cookie: string;
+}
+
+/**
+ * Starts a sign-in in a browser.
+ * @throws ApiError IDP_UNAVAILABLE
+ */
+export async function startAtProvider(
+  { settings, now }: SignInContext,
+  end: Pick<SignInState, 'returnTo' | 'response'>,
+): Promise<StartedSignIn> {
+  const state = generateRandomState();
+  const nonce = generateRandomNonce();
+  const verifier = generateRandomCodeVerifier();
+  const location = await authorizationUrl(settings, 'gateway', {
+    redirect_uri: redirectUri(settings),
+    state,
+    nonce,
+    code_challenge: await calculatePKCECodeChallenge(verifier),
+  });
+  const cookie = await sealState(settings, state, { nonce, verifier, ...end }, now());
+  return { location, state, cookie };
+}
+
+/** Validates the parameters of an authorization response (RFC 9207 included). */
+async function validateCallback(settings: Settings, parameters: URLSearchParams, state: string) {
+  const server = await discover(settings);
+  try {
+    const callback = validateAuthResponse(server, { client_id: settings.IDP_CLIENT_ID }, parameters, state);
+    if (callback.get('code')) return callback;
+  } catch (error) {
+    const isRefusal = error instanceof AuthorizationResponseError;
+    throw signInFailed(
+      isRefusal ? `the provider refused: ${error.error.slice(0, 64)}` : (error as Error).message,
+    );
+  }
+  throw signInFailed('there is no code');
+}
+
+/** How a sign-in that this browser started ends, and the step that ends it. */
+interface ReturnedSignIn extends Pick<SignInState, 'returnTo' | 'response'> {
+  /** @throws ApiError SIGN_IN_FAILED, IDP_UNAVAILABLE, KEYS_UNAVAILABLE */
+  complete: () => Promise<Tokens>;
+}
+
+/**
+ * The sign-in that the provider sends the browser back from.
+ * @param cookie the value of the cookie of the state in `parameters`
+ * @throws ApiError SIGN_IN_FAILED when this browser did not start it
+ */
+export async function returnFromProvider(
+  context: SignInContext,
+  parameters: URLSearchParams,
+  cookie: string | undefined,
+): Promise<ReturnedSignIn> {
+  const { settings } = context;
+  const state = parameters.get('state');
+  if (state === null) throw signInFailed('there is no state');
+  const started = await unsealState(settings, state, cookie, context.now());
+  if (!started) throw signInFailed('this browser did not start a sign-in with this state');
+  const complete = () =>
+    attemptOnce(context, 'state', state, async () => {
+      const callback = await validateCallback(settings, parameters, state);
+      const issued = await tokensForCallback(context, callback, {
+        redirectUri: redirectUri(settings),
+        ...started,
+      });
+      return (await signInByProvider(context, issued)).tokens;
+    });
+  return { returnTo: started.returnTo, response: started.response, complete };
+}
+
+/** Signs in the person that the provider has authenticated. @throws ApiError SIGN_IN_FAILED, KEYS_UNAVAILABLE */
+const signInByProvider = (context: SignInContext, tokens: Tokens): Promise<SignedIn> =>
+  signIn(context, { tokens }, { first_factor: 'idp', second_factor: null }).catch((error: unknown) => {
+    const isRejected = error instanceof ApiError && error.failure.code === 'UNAUTHENTICATED';
+    throw isRejected ? signInFailed(`the provider's access token: ${error.message}`) : error;
+  });
+
+/** The path is stored in a cookie, which browsers limit to 4,096 bytes. */
+const LENGTH_MAX = 512;
+
+/** Browsers remove tabs and line breaks from addresses and read `\` as `/`, so these could begin a host name. */
+const STARTS_LIKE_HOST = /^\/[/\\]/;
+const CONTROL_CHARACTER = /\p{Cc}/u;
+
+const staysOnOrigin = (path: string) =>
+  path.startsWith('/') && !STARTS_LIKE_HOST.test(path) && !CONTROL_CHARACTER.test(path);
+
+/** Whether this is a path on the client's own origin, both as written and percent-decoded. */
+function isReturnPath(text: string): boolean {
+  try {
+    return staysOnOrigin(text) && staysOnOrigin(decodeURIComponent(text));
+  } catch {
+    // A percent sign that encodes nothing.
+    return false;
+  }
+}
+
+/** The path where a client continues after the sign-in, on its own origin. */
+export const ReturnTo = z
+  .string()
+  .max(LENGTH_MAX)
+  .refine(isReturnPath, 'Expected a path on this origin, without a host or control characters')
+  .meta({
+    description:
+      'A path in your application to continue at. The response of the callback returns it as `state`.',
+    example: '/projects',
+  });
+
+/**
+ * Signs in a command line with the authorization code from its loopback address. A provider may invalidate a code only
+ * when the verifier is right, so the code is invalidated here.
+ * @throws ApiError SIGN_IN_FAILED, TENANT_REQUIRED, IDP_UNAVAILABLE, KEYS_UNAVAILABLE
+ */
+export async function exchangeCliCode(
+  context: SignInContext,
+  parameters: Record<'code' | 'redirect_uri' | 'code_verifier', string>,
+): Promise<{ tokens: ProviderTokens; principal: Principal }> {
+  const exchange = () => tokensForCliCode(context, parameters);
+  const tokens = await attemptOnce(context, 'code', parameters.code, exchange);
+  const { principal } = await signInByProvider(context, tokens);
+  if (!principal) throw new ApiError('TENANT_REQUIRED');
+  const name = `${context.settings.SERVICE_NAME}.cli.login` as const;
+  const event = auditEvent(name, actorWith(context.client, principal), {}, context.now());
+  await context.db.insert(auditEvents).values(event);
+  return { tokens, principal };
+}

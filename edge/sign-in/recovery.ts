@@ -1,0 +1,75 @@
+import { and, eq, exists } from 'drizzle-orm';
+import { auditEvent } from '../audit/audit-event.ts';
+import { inOneBatch, type Statement } from '../database/database.ts';
+import { secondFactors } from '../database/people-schema.ts';
+import { auditEvents } from '../database/schema.ts';
+import { ApiError } from '../errors.ts';
+import type { LoginResponse } from './first-factor.ts';
+import {
+  deleteRecoveryCodes,
+  newRecoveryCodes,
+  type SecondFactorContext,
+  secondFactorOf,
+  useRecoveryCode,
+  withinAttempts,
+} from './second-factor.ts';
+import { checkSecondFactor } from './second-factor-check.ts';
+import { auditActorOf } from './second-factor-enrolment.ts';
+import { completeSecondStep } from './second-step.ts';
+import type { Person } from './sign-in-context.ts';
+
+/** Runs the statements with an audit event, in one batch. A user without a tenant has no audit log. */
+async function runAudited(
+  context: SecondFactorContext,
+  person: Person,
+  name: 'second_factor.removed' | 'recovery_codes.replaced',
+  statements: Statement[],
+): Promise<void> {
+  const { db } = context;
+  const now = context.now();
+  const actor = await auditActorOf(context, person, now);
+  const event = actor && auditEvent(name, actor, {}, now);
+  await inOneBatch(db, [...(event ? [db.insert(auditEvents).values(event)] : []), ...statements]);
+}
+
+/**
+ * Signs in with a recovery code in place of the enrolled factor.
+ * @param removesFactor whether the factor is lost, so that it is removed with its codes
+ * @throws ApiError FORBIDDEN (`required`) when no factor is enrolled, CODE_WRONG, UNAUTHENTICATED, RATE_LIMITED,
+ *   LIMITER_UNAVAILABLE
+ */
+export async function recover(
+  context: SecondFactorContext,
+  code: string,
+  removesFactor: boolean,
+): Promise<LoginResponse> {
+  const { db } = context;
+  const { user, step } = context.preAuth;
+  const [factor] = await secondFactorOf(db, user);
+  if (step !== 'verify' || !factor) throw new ApiError('FORBIDDEN', { required: 'second factor' });
+  await withinAttempts(context, async () => (await useRecoveryCode(db, user, code)) || null);
+  const isUsers = and(eq(secondFactors.issuer, user.issuer), eq(secondFactors.gid, user.gid));
+  const remove = (person: Person) =>
+    runAudited(context, person, 'second_factor.removed', [
+      db.delete(secondFactors).where(isUsers),
+      deleteRecoveryCodes(db, user),
+    ]);
+  return completeSecondStep(context, 'recovery_code', removesFactor ? remove : undefined);
+}
+
+/**
+ * Signs in with a code of the enrolled factor, and replaces the recovery codes.
+ * @throws as `checkSecondFactor`
+ */
+export async function replaceRecoveryCodes(
+  context: SecondFactorContext,
+  code: string,
+): Promise<{ login: LoginResponse; recoveryCodes: string[] }> {
+  const { db, preAuth } = context;
+  const { codes, statements } = await newRecoveryCodes(db, preAuth.user);
+  const login = await checkSecondFactor(context, code, async (person) => {
+    const isEnrolled = exists(secondFactorOf(db, preAuth.user));
+    await runAudited(context, person, 'recovery_codes.replaced', statements(isEnrolled));
+  });
+  return { login, recoveryCodes: codes };
+}

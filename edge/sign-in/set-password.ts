@@ -1,0 +1,83 @@
+import { and, eq, exists, ne, sql } from 'drizzle-orm';
+import { actorWith, auditEvent, type ClientDetails, noActor } from '../audit/audit-event.ts';
+import type { Principal } from '../authentication/principal.ts';
+import { hashPassword, isPassword } from '../crypto/password-hash.ts';
+import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
+import { type AccountRow, accounts, sessions } from '../database/people-schema.ts';
+import { auditEvents } from '../database/schema.ts';
+import { ApiError } from '../errors.ts';
+import { accountByEmail, accountById } from './accounts.ts';
+import { withinPasswordAttempts } from './password-login.ts';
+import { deleteSessions } from './sessions.ts';
+import type { SignInContext } from './sign-in-context.ts';
+
+/**
+ * Replaces the password of an account and ends its sessions and the sign-ins that have begun.
+ * @param keptSession the session that continues
+ * @returns false if the account has changed since it was read
+ */
+async function setPassword(
+  db: Database,
+  account: AccountRow,
+  passwordHash: string,
+  {
+    event,
+    now,
+    keptSession,
+  }: { event: ReturnType<typeof auditEvent>; now: Date; keptSession?: string | undefined },
+): Promise<boolean> {
+  const isUnchanged = and(eq(accounts.id, account.id), eq(accounts.version, account.version));
+  const unchanged = exists(db.select({ id: accounts.id }).from(accounts).where(isUnchanged));
+  const others = keptSession === undefined ? undefined : ne(sessions.id, keptSession);
+  const results = await inOneBatch(db, [
+    insertIf(db, auditEvents, event, unchanged),
+    ...deleteSessions(db, and(eq(sessions.accountId, account.id), others, unchanged)),
+    db
+      .update(accounts)
+      .set({ passwordHash, version: sql`${accounts.version} + 1`, updatedAt: now })
+      .where(isUnchanged),
+  ]);
+  return hasChanged(results.at(-1));
+}
+
+/** Sets the password of an address after its mailed code was right. An address without an account changes nothing. */
+export async function resetPassword(
+  db: Database,
+  email: string,
+  passwordHash: string,
+  client: Partial<ClientDetails>,
+  now: Date,
+): Promise<void> {
+  for (;;) {
+    const [account] = await accountByEmail(db, email);
+    if (!account) return;
+    const actor = { ...noActor(account.tenantId), ...client, email };
+    const event = auditEvent('account.password.reset', actor, {}, now);
+    if (await setPassword(db, account, passwordHash, { event, now })) return;
+  }
+}
+
+/**
+ * Changes the password of the principal's account. The session of the request continues, all others end.
+ * @throws ApiError MANAGED_BY_PROVIDER, PASSWORD_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE
+ */
+export async function changePassword(
+  context: SignInContext,
+  principal: Principal | null,
+  { current, next }: { current: string; next: string },
+): Promise<void> {
+  const { db, settings, client } = context;
+  if (principal?.issuer !== settings.BASE_URL) throw new ApiError('MANAGED_BY_PROVIDER');
+  const [account] = await accountById(db, principal.gid);
+  if (!account) throw new ApiError('PASSWORD_WRONG', undefined, 'the account was removed');
+  const right = await withinPasswordAttempts(context, account.email, async () =>
+    (await isPassword(current, account.passwordHash, settings.PASSWORD_COST)) ? true : null,
+  );
+  const passwordHash = right && (await hashPassword(next, settings.PASSWORD_COST));
+  const now = context.now();
+  const event = auditEvent('account.password.changed', actorWith(client, principal), {}, now);
+  const isSet =
+    passwordHash !== null &&
+    (await setPassword(db, account, passwordHash, { event, now, keptSession: principal.sessionId }));
+  if (!isSet) throw new ApiError('PASSWORD_WRONG');
+}

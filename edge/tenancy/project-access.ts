@@ -1,0 +1,154 @@
+import { and, eq, exists, getTableColumns, ne, or, type SQL, sql } from 'drizzle-orm';
+import type { BatchResponse } from 'drizzle-orm/batch';
+import { COUNTED_STATUSES } from '../../shared/branch/branch-status.ts';
+import { auditEvent } from '../audit/audit-event.ts';
+import type { Principal } from '../authentication/principal.ts';
+import { BoundedMap } from '../bounded-map.ts';
+import type { Actor, StoredBlock } from '../database/column-types.ts';
+import type { Database, Statement } from '../database/database.ts';
+import { projectMembers } from '../database/people-schema.ts';
+import { auditEvents, hosts, jobs, type ProjectRow, projectBranches, projects } from '../database/schema.ts';
+import { ApiError } from '../errors.ts';
+import type { Reach } from '../permissions.ts';
+
+/** How the project is shared with the user, as a subquery of a query on projects. */
+const shareOf = (db: Database, userId: string) =>
+  db
+    .select({ role: projectMembers.role })
+    .from(projectMembers)
+    .where(and(eq(projectMembers.projectId, projects.id), eq(projectMembers.userId, userId)));
+
+/** Whether the user created the project or it is shared with them. */
+export const isOwn = (db: Database, userId: string): SQL | undefined =>
+  or(eq(projects.createdBy, userId), exists(shareOf(db, userId)));
+
+/** The projects that a principal can see. All others appear not to exist. */
+export const visible = (
+  db: Database,
+  { tenantId, userId, machine }: Principal,
+  reach: Reach,
+): SQL | undefined =>
+  and(
+    eq(projects.tenantId, tenantId),
+    reach === 'own' ? isOwn(db, userId) : undefined,
+    machine?.projectId ? eq(projects.id, machine.projectId) : undefined,
+  );
+
+/** Whether the principal may only see the project, because it is shared with them for viewing. */
+const isViewOnly = (db: Database, { userId }: Principal, reach: Reach) =>
+  reach === 'all'
+    ? sql<number>`0`
+    : sql<number>`${projects.createdBy} <> ${userId} and ${shareOf(db, userId)} = 'viewer'`;
+
+/** The project's branches that count against a limit of branches, as the end of a query. */
+const countedBranches = sql`where project_id = ${projects.id}
+  and status in (${sql.join(
+    COUNTED_STATUSES.map((status) => sql`${status}`),
+    sql`, `,
+  )})`;
+
+/** Without the leased ones, which have a limit of their own. */
+const branchCount = sql<number>`(select count(*) from ${projectBranches} ${countedBranches} and lease_seconds is null)`;
+
+const blocks =
+  sql`(select json_group_array(json(block.value)) from ${projectBranches}, json_each(blocks) as block ${countedBranches})`.mapWith(
+    (blocks: string): StoredBlock[] => JSON.parse(blocks),
+  );
+
+/** With a name of its own, because a batch on D1 returns only one of two columns with the same name. */
+const hostName = sql<string>`${hosts.name}`.as('host_name');
+
+/** Projects with everything that a response shows. */
+export const projectViews = (db: Database) =>
+  db
+    .select({ ...getTableColumns(projects), hostName, branchCount, blocks })
+    .from(projects)
+    .innerJoin(hosts, eq(hosts.id, projects.hostId));
+
+interface Permission {
+  principal: Principal;
+  reach: Reach;
+  isChange: boolean;
+}
+
+/**
+ * Reads the project and the results of `queries` in one batch.
+ * @returns null if the principal cannot see it
+ * @throws ApiError FORBIDDEN if the principal may see it and nothing more, and the action takes more
+ */
+export async function readProject<const Q extends readonly Statement[]>(
+  db: Database,
+  { principal, reach, isChange }: Permission,
+  projectId: string,
+  queries: Q,
+): Promise<[ProjectView, ...BatchResponse<Q>] | null> {
+  const theProject = and(eq(projects.id, projectId), visible(db, principal, reach));
+  const [views, viewOnly, ...results] = await db.batch([
+    projectViews(db).where(theProject),
+    db
+      .select({ id: projects.id })
+      .from(projects)
+      .where(and(theProject, isViewOnly(db, principal, reach))),
+    ...queries,
+  ]);
+  const [project] = views as ProjectView[];
+  if (!project) return null;
+  if (isChange && viewOnly.length > 0) {
+    throw new ApiError('FORBIDDEN', { required: 'project role operator' }, 'shared for viewing');
+  }
+  return [project, ...(results as BatchResponse<Q>)];
+}
+
+/** One event an hour for each user and project, so that repeated requests cannot fill an audit log. */
+const QUIET_MS = 3_600_000;
+const REMEMBERED = 10_000;
+const lastTimes = new BoundedMap<string, number>(REMEMBERED);
+
+/** Whether this event did not occur within the last hour. Remembers it. */
+function isNew(event: string, now: Date): boolean {
+  if (now.getTime() - (lastTimes.get(event) ?? 0) < QUIET_MS) return false;
+  lastTimes.set(event, now.getTime());
+  return true;
+}
+
+/** Finds the project that an ID belongs to, if it is another tenant's. */
+const FOREIGN = {
+  project: (db: Database, id: string, tenantId: string) =>
+    db
+      .select({ projectId: projects.id, tenantId: projects.tenantId })
+      .from(projects)
+      .where(and(eq(projects.id, id), ne(projects.tenantId, tenantId))),
+  job: (db: Database, id: string, tenantId: string) =>
+    db
+      .select({ projectId: jobs.projectId, tenantId: jobs.tenantId })
+      .from(jobs)
+      .where(and(eq(jobs.id, id), ne(jobs.tenantId, tenantId))),
+};
+
+/**
+ * Audits a denied access to another tenant's project or job, in that tenant's log: in the actor's own log it would
+ * reveal that the ID exists. Callers do not wait for it, because the response time would reveal it as well.
+ * @param method of the HTTP request
+ */
+export async function recordDeniedAccess(
+  db: Database,
+  actor: Actor,
+  method: string,
+  { kind, id }: { kind: keyof typeof FOREIGN; id: string },
+): Promise<void> {
+  const { tenantId, userId } = actor;
+  const now = new Date();
+  if (!isNew(`${userId} requested ${id}`, now)) return;
+  const [foreign] = await FOREIGN[kind](db, id, tenantId);
+  if (!foreign || !isNew(`${userId} was denied ${foreign.projectId}`, now)) return;
+  // The other tenant gets the actor's ID and address, not the e-mail address.
+  const deniedActor = { ...actor, email: null, tenantId: foreign.tenantId };
+  const about = { projectId: foreign.projectId, metadata: { method } };
+  await db.insert(auditEvents).values(auditEvent('access.denied', deniedActor, about, now));
+}
+
+/**
+ * A project with its host's name, the number of its branches that count against the branch limit, and the blocks of
+ * these branches.
+ */
+export type ProjectView = ProjectRow & { hostName: string; branchCount: number; blocks: StoredBlock[] };

@@ -1,0 +1,230 @@
+import { and, eq, exists, isNull, sql } from 'drizzle-orm';
+import { z } from 'zod';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import { type AuditName, auditEvent, noActor } from '../audit/audit-event.ts';
+import { type SecretKey, seal, unseal } from '../crypto/seal.ts';
+import { type Actor, EVENT_TYPES } from '../database/column-types.ts';
+import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
+import { type WebhookRow, webhooks } from '../database/event-schema.ts';
+import { auditEvents } from '../database/schema.ts';
+import { EVENT_MEANINGS, Event } from '../events/event-types.ts';
+import { insertKey, type KeyUse } from '../idempotency/idempotency-key.ts';
+import type { PageQuery } from '../pagination.ts';
+import { DELIVERY_ERRORS, makeSecret } from './delivery.ts';
+import { DELIVERY_STATUSES, type Delivery, type QueuedEvent } from './delivery-store.ts';
+
+const Id = z.uuid();
+const Timestamp = z.iso.datetime();
+
+export const Webhook = z
+  .strictObject({
+    id: Id,
+    url: z.string().meta({ example: 'https://ci.example/hooks/branchgate' }),
+    events: z.array(z.enum(EVENT_TYPES)),
+    project_id: Id.nullable().meta({ description: 'Null: every project of the tenant.' }),
+    disabled_at: Timestamp.nullable().meta({
+      description: 'Set after three days in which every delivery failed. Create the webhook again to resume.',
+    }),
+    created_by: Id,
+    created_at: Timestamp,
+  })
+  .meta({ id: 'Webhook' });
+
+export const CreatedWebhook = Webhook.extend({
+  secret: z.string().meta({
+    description:
+      'The signing secret (Standard Webhooks). Shown only here, and again to a repeated request with the same `Idempotency-Key`.',
+    example: 'whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD8kH0Z2c0Xq4=',
+  }),
+}).meta({ id: 'CreatedWebhook' });
+
+/** What the test call sends. */
+const TestEvent = z.strictObject({
+  id: Id,
+  type: z.literal('webhook.test'),
+  timestamp: Timestamp,
+  project_id: Id.nullable(),
+  data: z.strictObject({ webhook_id: Id }),
+});
+
+export const WebhookDelivery = z
+  .strictObject({
+    id: Id.meta({ description: 'The `webhook-id` of every attempt, and the id of the event.' }),
+    status: z.enum(DELIVERY_STATUSES).meta({
+      description:
+        '`failed`: no attempt within three days succeeded, the webhook is disabled, or too many deliveries were waiting.',
+    }),
+    attempts: z.int().min(0),
+    last_attempt_at: Timestamp.nullable(),
+    next_attempt_at: Timestamp.nullable().meta({ description: 'Null unless the delivery is pending.' }),
+    response_status: z
+      .int()
+      .nullable()
+      .meta({ description: 'HTTP status of the last attempt; null if there was no response.' }),
+    error: z
+      .enum(DELIVERY_ERRORS)
+      .nullable()
+      .meta({ description: 'Why the last attempt failed.', example: null }),
+    event: z.union([Event, TestEvent]),
+    created_at: Timestamp,
+  })
+  .meta({ id: 'WebhookDelivery' });
+
+export type DeliveredEvent = z.output<typeof WebhookDelivery>['event'];
+
+export const NewWebhook = z
+  .strictObject({
+    url: z.string().meta({
+      description: 'Receives each event as a POST. https only, and no local or private address.',
+      example: 'https://ci.example/hooks/branchgate',
+    }),
+    events: z
+      .array(z.enum(EVENT_TYPES))
+      .min(1)
+      .transform((types) => [...new Set(types)])
+      .meta({ description: EVENT_MEANINGS }),
+    project_id: Id.toLowerCase()
+      .nullable()
+      .default(null)
+      .meta({ description: 'Only events of this project; null for every project of the tenant.' }),
+  })
+  .meta({ example: { url: 'https://ci.example/hooks/branchgate', events: ['branch.changed'] } });
+
+export const toWebhookResponse = (row: WebhookRow): z.output<typeof Webhook> => ({
+  id: row.id,
+  url: row.url,
+  events: row.events,
+  project_id: row.projectId,
+  disabled_at: row.disabledAt?.toISOString() ?? null,
+  created_by: row.createdBy,
+  created_at: row.createdAt.toISOString(),
+});
+
+/** Webhooks of one tenant. */
+export const WEBHOOKS_MAX = 20;
+
+/** What a sealed secret is bound to. */
+const sealContext = (webhookId: string) => ['webhook', webhookId];
+
+/** For deliveries; a client sees it through `viewSecret`. */
+export const secretOf = (keys: readonly SecretKey[], { id, keyId, sealedSecret }: WebhookRow) =>
+  unseal(keys, sealContext(id), { keyId, sealed: sealedSecret });
+
+/** The webhook of this tenant. */
+export const webhookOf = (db: Database, tenantId: string, id: string) =>
+  db
+    .select()
+    .from(webhooks)
+    .where(and(eq(webhooks.id, id), eq(webhooks.tenantId, tenantId)));
+
+const eventOf = (
+  name: Extract<AuditName, `webhook.${string}`>,
+  actor: Parameters<typeof auditEvent>[1],
+  { id, projectId, url, events }: WebhookRow,
+  now: Date,
+) => {
+  // The path or query of the URL can contain a secret of the receiver.
+  const metadata = { webhook_id: id, host: new URL(url).host, events };
+  return auditEvent(name, actor, { ...(projectId && { projectId }), metadata }, now);
+};
+
+/** Creates a webhook with a new secret, unless the tenant has as many as it may. */
+export async function createWebhook(
+  db: Database,
+  keys: readonly SecretKey[],
+  { keyUse, ...wanted }: Pick<WebhookRow, 'url' | 'events' | 'projectId'> & { keyUse: KeyUse | null },
+  actor: Actor,
+  now: Date,
+): Promise<Result<{ webhook: WebhookRow; secret: string }, Failure>> {
+  const id = crypto.randomUUID();
+  const secret = makeSecret();
+  const { keyId, sealed } = await seal(keys, sealContext(id), secret);
+  const { userId, tenantId } = actor;
+  const webhook: WebhookRow = {
+    id,
+    tenantId,
+    ...wanted,
+    keyId,
+    sealedSecret: sealed,
+    disabledAt: null,
+    createdBy: userId,
+    createdAt: now,
+  };
+  const room = sql`(select count(*) from ${webhooks} where tenant_id = ${tenantId}) < ${WEBHOOKS_MAX}`;
+  const results = await inOneBatch(db, [
+    // The key stores no secret: a repeated request reads the webhook.
+    ...insertKey(db, keyUse, id, room, now, { status: 201, body: { id } }),
+    insertIf(db, auditEvents, eventOf('webhook.created', actor, webhook, now), room),
+    insertIf(db, webhooks, webhook, room),
+  ]);
+  if (hasChanged(results.at(-1))) return ok({ webhook, secret });
+  return fail({ code: 'WEBHOOK_LIMIT_REACHED', fields: { limit: WEBHOOKS_MAX } });
+}
+
+/** A webhook of the tenant with its secret. The view is audited. @returns null if it does not exist */
+export async function viewSecret(
+  db: Database,
+  keys: readonly SecretKey[],
+  id: string,
+  actor: Actor,
+  now: Date,
+): Promise<{ webhook: WebhookRow; secret: string } | null> {
+  const stored = webhookOf(db, actor.tenantId, id);
+  const [webhook] = await stored;
+  if (!webhook) return null;
+  const event = eventOf('webhook.secret.viewed', actor, webhook, now);
+  const viewed = await insertIf(db, auditEvents, event, exists(stored));
+  return hasChanged(viewed) ? { webhook, secret: await secretOf(keys, webhook) } : null;
+}
+
+/** @returns false if it does not exist */
+export async function deleteWebhook(db: Database, id: string, actor: Actor, now: Date): Promise<boolean> {
+  const [webhook] = await webhookOf(db, actor.tenantId, id);
+  if (!webhook) return false;
+  const results = await inOneBatch(db, [
+    insertIf(
+      db,
+      auditEvents,
+      eventOf('webhook.deleted', actor, webhook, now),
+      sql`exists (select 1 from ${webhooks} where id = ${id})`,
+    ),
+    db.delete(webhooks).where(eq(webhooks.id, id)),
+  ]);
+  return hasChanged(results.at(-1));
+}
+
+/** Records that the webhook gets nothing more. Repeated calls have no further effect. */
+export async function disableWebhook(db: Database, webhook: WebhookRow, now: Date): Promise<void> {
+  const enabled = and(eq(webhooks.id, webhook.id), isNull(webhooks.disabledAt));
+  await inOneBatch(db, [
+    insertIf(
+      db,
+      auditEvents,
+      eventOf('webhook.disabled', noActor(webhook.tenantId), webhook, now),
+      sql`exists (select 1 from ${webhooks} where ${enabled})`,
+    ),
+    db.update(webhooks).set({ disabledAt: now }).where(enabled),
+  ]);
+}
+
+/** The Durable Object that delivers the events of one webhook; named by the webhook's ID. */
+export interface WebhookSenderRpc extends Rpc.DurableObjectBranded {
+  /** Queues events, each once whatever is repeated. */
+  enqueue(webhookId: string, events: QueuedEvent[]): Promise<void>;
+  /** Sends a test event and waits for the response. @returns null if the webhook does not exist */
+  test(webhookId: string): Promise<Delivery | null>;
+  /** The deliveries of the last days, newest first, one more than `limit`. */
+  deliveries(query: PageQuery): Promise<Delivery[]>;
+  /** The webhook was deleted. */
+  forget(): Promise<void>;
+}
+
+/** The object that delivers to this webhook. */
+/** The senders, by webhook ID. */
+export interface WebhookSenders {
+  WEBHOOK_SENDER: DurableObjectNamespace<WebhookSenderRpc>;
+}
+
+export const webhookSenderOf = ({ WEBHOOK_SENDER }: WebhookSenders, webhookId: string) =>
+  WEBHOOK_SENDER.get(WEBHOOK_SENDER.idFromName(webhookId));

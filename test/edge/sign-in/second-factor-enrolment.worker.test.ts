@@ -1,0 +1,66 @@
+import { eq } from 'drizzle-orm';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { openDatabase } from '../../../edge/database/database.ts';
+import { accounts } from '../../../edge/database/people-schema.ts';
+import { auditEvents } from '../../../edge/database/schema.ts';
+import { signIn } from '../../../edge/sign-in/first-factor.ts';
+import { finishSetUp, startSetUp } from '../../../edge/sign-in/second-factor-enrolment.ts';
+import { startD1, type TestD1 } from '../../support/records/d1.ts';
+import { appCode } from '../../support/sign-in/second-step.ts';
+import { signInContext } from '../../support/sign-in/sign-in-context.ts';
+
+const EMAIL = 'ada@example.com';
+
+let d1: TestD1;
+
+beforeAll(async () => {
+  d1 = await startD1();
+});
+afterAll(() => d1.stop());
+
+test('an enrolment that a concurrent one precedes is refused and not recorded', async () => {
+  let now = new Date();
+  const context = signInContext(d1.binding, { now: () => now });
+  const { db, settings } = context;
+  const id = crypto.randomUUID();
+  const account = {
+    id,
+    email: EMAIL,
+    name: 'Ada',
+    passwordHash: 'none',
+    role: 'owner',
+    version: 0,
+    tenantId: crypto.randomUUID(),
+    createdAt: now,
+    updatedAt: now,
+  };
+  await db.insert(accounts).values(account);
+  const { principal } = await signIn(context, { account }, { first_factor: 'password', second_factor: null });
+  // A sign-in updates the user at most once a second, immediately before it enrols a factor.
+  await d1.binding
+    .prepare(
+      `create trigger precede after update on users when new.id = '${principal?.userId}' begin
+        insert into second_factors (issuer, gid, method, created_at) values (new.issuer, new.gid, 'email', 0);
+      end`,
+    )
+    .run();
+  now = new Date(now.getTime() + 2_000);
+  const preAuth = {
+    user: { issuer: settings.BASE_URL, gid: id, email: EMAIL },
+    step: 'setup' as const,
+    first_factor: 'password' as const,
+    sealed: null,
+    version: 0,
+    jti: crypto.randomUUID(),
+  };
+  const secondFactor = { ...context, preAuth };
+  const { secret } = await startSetUp(secondFactor);
+  await expect(finishSetUp(secondFactor, appCode(secret))).rejects.toMatchObject({
+    failure: { code: 'SECOND_FACTOR_ENROLLED' },
+  });
+  const events = await openDatabase(d1.binding)
+    .select()
+    .from(auditEvents)
+    .where(eq(auditEvents.name, 'second_factor.enrolled'));
+  expect(events).toEqual([]);
+});
