@@ -4,8 +4,6 @@ import { type Attempt, DELIVER_FOR_MS } from './delivery.ts';
 export const DELIVERY_STATUSES = ['pending', 'delivered', 'failed'] as const;
 type DeliveryStatus = (typeof DELIVERY_STATUSES)[number];
 
-export const DAY_MS = 24 * 3_600_000;
-
 /** Deliveries that can wait for an endpoint that is away; the oldest then fail. */
 const WAITING_MAX = 10_000;
 /** Finished deliveries in the log. */

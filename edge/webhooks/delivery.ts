@@ -1,7 +1,10 @@
 import { backoff } from '../../shared/backoff.ts';
 import { fromBase64, toBase64 } from '../crypto/seal.ts';
 import { destinationOf } from '../destination.ts';
-import { DAY_MS } from './delivery-store.ts';
+
+const DAY_MS = 24 * 3_600_000;
+/** How long a delivery is attempted, and how long it stays in the log afterwards. */
+export const DELIVER_FOR_MS = 3 * DAY_MS;
 
 const SECRET_BYTES = 32;
 
@@ -122,6 +125,3 @@ export function refusalOfUrl(text: string, local: boolean): string | null {
   if (destination !== 'public' && !isLoopback) return 'The URL must not be a local or private address.';
   return null;
 }
-
-/** How long a delivery is attempted, and how long it stays in the log afterwards. */
-export const DELIVER_FOR_MS = 3 * DAY_MS;
