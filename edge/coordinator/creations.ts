@@ -1,6 +1,6 @@
 import type { Failure } from '../../shared/failures.ts';
 import type { ProjectSizes } from '../../shared/measurement.ts';
-import { fail, ok, type Result } from '../../shared/result.ts';
+import { fail, type Result } from '../../shared/result.ts';
 import {
   type BranchRequest,
   existingBranch,
@@ -10,41 +10,14 @@ import {
 import type { Database } from '../database/database.ts';
 import type { BranchRow, JobRow } from '../database/schema.ts';
 import type { CreationProgress } from '../idempotency/idempotency-key.ts';
-import type { JobRunner } from '../jobs/job-runner.ts';
 import { type ProjectRequest, reserveProject } from '../projects/create-project.ts';
-import type { CoordinatorParts, ProjectHistory } from './project-history.ts';
+import type { ProjectHistory } from './project-history.ts';
+import { awaitCreation, type CoordinatorParts, type Running, runCreation } from './run-job.ts';
 
 /** Bounds the reservations of one request: another one may take the name in between each time. */
 const TRIES = 5;
 /** A creation that ended before it was waited for is noticed after this time. */
 const READ_AGAIN_MS = 1_000;
-
-/** What runs the jobs of a project. */
-export interface Running {
-  runner: JobRunner;
-  waitUntil: (work: Promise<unknown>) => void;
-}
-
-/** Runs a creation and waits for its end, but no longer than its client waits. */
-export function runCreation(
-  { runner, waitUntil }: Running,
-  job: JobRow,
-  waitMs: number,
-): Promise<Result<CreationProgress, Failure>> {
-  waitUntil(runner.start(job));
-  return awaitCreation(runner, job.id, waitMs);
-}
-
-async function awaitCreation(
-  runner: JobRunner,
-  jobId: string,
-  waitMs: number,
-): Promise<Result<CreationProgress, Failure>> {
-  const end = await runner.endOf(jobId, waitMs);
-  if (end && !end.ok) return end;
-  if (end && !end.value) throw new Error(`job ${jobId} ended without a response`);
-  return ok(end?.value ? { response: end.value } : { response: null, jobId });
-}
 
 interface Creating extends Running {
   db: Database;

@@ -41,7 +41,8 @@ import { EarliestAlarm, Retries } from './alarm.ts';
 import type { CoordinatorRpc } from './coordinator-rpc.ts';
 import { createBranches, createProject } from './creations.ts';
 import { endLives } from './end-lives.ts';
-import { type CoordinatorParts, ProjectHistory } from './project-history.ts';
+import { ProjectHistory } from './project-history.ts';
+import type { CoordinatorParts } from './run-job.ts';
 import { SAGAS } from './sagas.ts';
 
 /** Interval of the checks while jobs are open; shorter than any life or lease, whose end the last check schedules. */

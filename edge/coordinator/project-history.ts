@@ -10,33 +10,15 @@ import { deleteSnapshot, dropJob, type SnapshotDeletion } from '../branches/drop
 import { type ResetRequest, reserveReset } from '../branches/reset-branch.ts';
 import { type RestoreRequest, reserveRestore } from '../branches/restore-branch.ts';
 import { reserveSnapshot, type SnapshotRequest } from '../branches/take-snapshot.ts';
-import type { Database } from '../database/database.ts';
 import { type BranchRow, type JobRow, snapshots } from '../database/schema.ts';
 import type { CreationProgress } from '../idempotency/idempotency-key.ts';
 import { readIsChanging } from '../jobs/job-store.ts';
-import type { ProjectMonitor } from '../monitoring/project-monitor.ts';
-import type { StorageQuota } from '../monitoring/storage-quota.ts';
-import type { Settings } from '../settings.ts';
 import type { ProjectHistoryRpc } from './coordinator-rpc.ts';
-import { type Running, runCreation } from './creations.ts';
+import { type CoordinatorParts, runCreation } from './run-job.ts';
 
 /** How long a reset or a restoration waits for the ends of the branch's open jobs, and how often it polls them. */
 const IDLE_WITHIN_MS = 5_000;
 const IDLE_POLL_MS = 100;
-
-/** What work on a project's branches needs of its coordinator. */
-export interface CoordinatorParts {
-  db: Database;
-  settings: () => Settings;
-  monitor: ProjectMonitor;
-  quota: StorageQuota;
-  isLinked: (hostId: string) => Promise<boolean>;
-  /** Sets the alarm that finds the work after a crash. It guards writes of the next seconds, so it is set again after a wait. */
-  armAlarm: (projectId: string) => void;
-  running: (hostId: string) => Running;
-  /** Called when a job has left something behind that has an end of its own. */
-  changed: (projectId: string) => void;
-}
 
 /** Snapshots of a project's branches, and what goes back to them. */
 export class ProjectHistory extends RpcTarget implements ProjectHistoryRpc {

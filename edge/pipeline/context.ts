@@ -4,13 +4,11 @@ import { actorWith, type ClientDetails } from '../audit/audit-event.ts';
 import type { PreAuth } from '../authentication/own-tokens.ts';
 import type { Identity, Principal } from '../authentication/principal.ts';
 import type { Actor } from '../database/column-types.ts';
-import { type Database, openDatabase } from '../database/database.ts';
 import type { Env } from '../env.ts';
 import type { Reach } from '../permissions.ts';
-import { type Bucket, isReading } from '../rate-limits/buckets.ts';
+import type { Bucket } from '../rate-limits/buckets.ts';
 import type { LimitDecision } from '../rate-limits/limiter-client.ts';
 import { currentTraceparent } from '../trace.ts';
-import { nearestCopy } from './replica-choice.ts';
 
 /** The Hono context of routes and middleware. */
 export interface AppEnv {
@@ -44,31 +42,6 @@ export interface AppEnv {
 }
 
 export type AppContext = Context<AppEnv>;
-
-/** What the client has seen or written, from the header of an earlier response. */
-export const bookmarkOf = (context: AppContext): string | undefined =>
-  context.req.header('x-branchgate-bookmark');
-
-/**
- * Whether the request only shows records, to a caller whose right to see them is in no record that it reads: the role is
- * of the primary (`materialize`, `machineRecord`), but whom a project is shared with is not. A project that has just moved to
- * another tenant must show no rows, and the trip to its host takes longer than that to the primary.
- */
-const mayReadReplica = ({ req, var: { reach, isChange, showsRows } }: AppContext): boolean =>
-  isReading(req.method) && reach === 'all' && !isChange && !showsRows;
-
-/** For what must be the newest state whatever the request is. */
-export const primaryOf = (context: AppContext): Database => openDatabase(context.env.DB);
-
-/** The database of this request: the primary, or the nearest copy where that is enough. */
-export function databaseOf(context: AppContext): Database {
-  if (!mayReadReplica(context)) return primaryOf(context);
-  if (!context.var.nearestCopy) {
-    const { tenantId } = context.var.principal;
-    context.set('nearestCopy', nearestCopy(context.env.DB, tenantId, bookmarkOf(context), Date.now()));
-  }
-  return openDatabase(context.var.nearestCopy);
-}
 
 /** The client address as seen by Cloudflare. Clients can forge any other address header. */
 export const connectingIp = (context: AppContext): string | null =>

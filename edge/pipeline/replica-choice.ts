@@ -1,8 +1,9 @@
 import type { MiddlewareHandler } from 'hono';
 import { BoundedMap } from '../bounded-map.ts';
+import { type Database, openDatabase } from '../database/database.ts';
 import { ApiError } from '../errors.ts';
 import { isReading } from '../rate-limits/buckets.ts';
-import { type AppEnv, bookmarkOf } from './context.ts';
+import type { AppContext, AppEnv } from './context.ts';
 
 /** In a bookmark's place: the read goes to the primary. A response to a write has it. */
 const NEWEST = 'primary';
@@ -26,7 +27,7 @@ function hasJustWritten(tenantId: string, now: number): boolean {
  * Reads from the nearest replica of D1 that is as new as the client's bookmark. Without a bookmark it is any replica, or the
  * primary if the tenant has written in this isolate within the last seconds.
  */
-export function nearestCopy(
+function nearestCopy(
   database: D1Database,
   tenantId: string,
   bookmark: string | undefined,
@@ -68,3 +69,27 @@ export const passBookmark: MiddlewareHandler<AppEnv> = async (c, next) => {
   const bookmark = isJob ? NEWEST : (c.var.nearestCopy?.getBookmark() ?? sent);
   if (bookmark !== undefined) c.res.headers.set('X-Branchgate-Bookmark', bookmark);
 };
+
+/** What the client has seen or written, from the header of an earlier response. */
+const bookmarkOf = (context: AppContext): string | undefined => context.req.header('x-branchgate-bookmark');
+
+/**
+ * Whether the request only shows records, to a caller whose right to see them is in no record that it reads: the role is
+ * of the primary (`materialize`, `machineRecord`), but whom a project is shared with is not. A project that has just moved to
+ * another tenant must show no rows, and the trip to its host takes longer than that to the primary.
+ */
+const mayReadReplica = ({ req, var: { reach, isChange, showsRows } }: AppContext): boolean =>
+  isReading(req.method) && reach === 'all' && !isChange && !showsRows;
+
+/** For what must be the newest state whatever the request is. */
+export const primaryOf = (context: AppContext): Database => openDatabase(context.env.DB);
+
+/** The database of this request: the primary, or the nearest copy where that is enough. */
+export function databaseOf(context: AppContext): Database {
+  if (!mayReadReplica(context)) return primaryOf(context);
+  if (!context.var.nearestCopy) {
+    const { tenantId } = context.var.principal;
+    context.set('nearestCopy', nearestCopy(context.env.DB, tenantId, bookmarkOf(context), Date.now()));
+  }
+  return openDatabase(context.var.nearestCopy);
+}

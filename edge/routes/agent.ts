@@ -9,8 +9,8 @@ import { ApiError, unwrap } from '../errors.ts';
 import { CALLER_HEADER, type Caller } from '../host-link/links.ts';
 import { enrolHost, publicKeyOf } from '../hosts/enrolment.ts';
 import { hostLink } from '../hosts/host-client.ts';
-import { databaseOf } from '../pipeline/context.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { databaseOf } from '../pipeline/replica-choice.ts';
 
 const tags = ['Agents'];
 

@@ -23,8 +23,9 @@ import {
   toApiKeyResponse,
 } from '../machines/api-keys.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
-import { type AppContext, actorOf, databaseOf } from '../pipeline/context.ts';
+import { type AppContext, actorOf } from '../pipeline/context.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { databaseOf } from '../pipeline/replica-choice.ts';
 import { readSettings } from '../settings.ts';
 import { visible } from '../tenancy/project-access.ts';
 import { replay } from './creations.ts';

@@ -5,8 +5,8 @@ import { AUDIT_NAMES } from '../../shared/audit-names.ts';
 import { AuditEvent, toAuditEventResponse } from '../audit/audit-event.ts';
 import { auditEvents } from '../database/schema.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
-import { databaseOf } from '../pipeline/context.ts';
 import { operation, operations, response } from '../pipeline/operation.ts';
+import { databaseOf } from '../pipeline/replica-choice.ts';
 
 const ACTOR_ID_MAX = 100;
 

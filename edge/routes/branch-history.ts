@@ -13,8 +13,9 @@ import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import { projectBranches } from '../database/schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
 import { KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency-key.ts';
-import { actorOf, databaseOf } from '../pipeline/context.ts';
+import { actorOf } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
+import { databaseOf } from '../pipeline/replica-choice.ts';
 import { matchesPattern } from '../tenancy/branch-pattern.ts';
 import {
   CreationHeaders,

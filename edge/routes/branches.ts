@@ -19,8 +19,9 @@ import { projectBranches } from '../database/schema.ts';
 import { found, unwrap } from '../errors.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { allow } from '../permissions.ts';
-import { actorOf, databaseOf } from '../pipeline/context.ts';
+import { actorOf } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
+import { databaseOf } from '../pipeline/replica-choice.ts';
 import { inBranch, inProject } from './in-project.ts';
 import { BranchRefParams, Confirm, ProjectParams } from './parameters.ts';
 

@@ -12,8 +12,9 @@ import {
   type StoredResponse,
 } from '../idempotency/idempotency-key.ts';
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
-import { type AppContext, databaseOf } from '../pipeline/context.ts';
+import type { AppContext } from '../pipeline/context.ts';
 import { response } from '../pipeline/operation.ts';
+import { databaseOf } from '../pipeline/replica-choice.ts';
 
 /** How long a client waits for a creation at most; then it gets 202 and the job. */
 const WAIT_MAX_SECONDS = 60;

@@ -11,9 +11,10 @@ import {
   recordedUses,
 } from '../idempotency/idempotency-key.ts';
 import { repeatIfLost } from '../lost-object.ts';
-import { actorOf, databaseOf } from '../pipeline/context.ts';
+import { actorOf } from '../pipeline/context.ts';
 import { enforceRequestLimit } from '../pipeline/limits.ts';
 import { operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
+import { databaseOf } from '../pipeline/replica-choice.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
 import { HOST_WORK_FAILURES } from './creations.ts';
 import { inBranch } from './in-project.ts';

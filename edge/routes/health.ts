@@ -3,8 +3,8 @@ import { z } from 'zod';
 import { hosts } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
 import { isLinked } from '../hosts/host-client.ts';
-import { databaseOf } from '../pipeline/context.ts';
 import { operation, operations, response } from '../pipeline/operation.ts';
+import { databaseOf } from '../pipeline/replica-choice.ts';
 
 const tags = ['Health'];
 

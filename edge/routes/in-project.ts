@@ -3,8 +3,9 @@ import { referencedBranch } from '../branches/branch-reference.ts';
 import type { Database, Statement } from '../database/database.ts';
 import type { BranchRow } from '../database/schema.ts';
 import { ApiError, found } from '../errors.ts';
-import { type AppContext, actorOf, databaseOf, primaryOf } from '../pipeline/context.ts';
+import { type AppContext, actorOf } from '../pipeline/context.ts';
 import { countUnknownProject, requireAdmission } from '../pipeline/limits.ts';
+import { databaseOf, primaryOf } from '../pipeline/replica-choice.ts';
 import { type ProjectView, readProject, recordDeniedAccess } from '../tenancy/project-access.ts';
 
 /**

@@ -13,8 +13,8 @@ import {
   toInvitationResponse,
 } from '../people/invitations.ts';
 import { MemberRole } from '../people/members.ts';
-import { databaseOf } from '../pipeline/context.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { databaseOf } from '../pipeline/replica-choice.ts';
 import { EmailAddress } from '../sign-in/accounts.ts';
 import { finishInvitation } from '../sign-in/email-code.ts';
 import { LoginResponse, ResponseQuery } from '../sign-in/first-factor.ts';

@@ -19,8 +19,9 @@ import {
   toProjectMemberResponse,
   unshareProject,
 } from '../people/project-sharing.ts';
-import { type AppContext, clientOf, databaseOf } from '../pipeline/context.ts';
+import { type AppContext, clientOf } from '../pipeline/context.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { databaseOf } from '../pipeline/replica-choice.ts';
 import { readSettings } from '../settings.ts';
 import { inProject } from './in-project.ts';
 import { MemberParams, ProjectMemberParams, ProjectParams } from './parameters.ts';

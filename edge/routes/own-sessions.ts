@@ -1,8 +1,8 @@
 import { and } from 'drizzle-orm';
 import { sessions } from '../database/people-schema.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
-import { databaseOf } from '../pipeline/context.ts';
 import { emptyResponse, operation, operations, response } from '../pipeline/operation.ts';
+import { databaseOf } from '../pipeline/replica-choice.ts';
 import {
   endAllSessions,
   endOwnSession,

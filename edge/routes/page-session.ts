@@ -5,7 +5,7 @@ import type { AppContext } from '../pipeline/context.ts';
 import { readSettings } from '../settings.ts';
 import type { LoginResponse, ResponseForm } from '../sign-in/first-factor.ts';
 import { PAGE_COOKIE, pageCookie } from '../sign-in/session-cookie.ts';
-import type { Tokens } from '../sign-in/sessions.ts';
+import type { Tokens } from '../sign-in/sign-in-context.ts';
 
 const ATTRIBUTES = { path: '/', httpOnly: true, secure: true, sameSite: 'Strict' } satisfies CookieOptions;
 

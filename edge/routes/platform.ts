@@ -8,8 +8,9 @@ import { hostLink } from '../hosts/host-client.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { OPEN_METRICS, platformMetrics } from '../monitoring/platform-metrics.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
-import { connectingIp, databaseOf } from '../pipeline/context.ts';
+import { connectingIp } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { databaseOf } from '../pipeline/replica-choice.ts';
 import { responseHeaders } from '../pipeline/response-headers.ts';
 import { readSettings } from '../settings.ts';
 import {

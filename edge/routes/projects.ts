@@ -24,8 +24,9 @@ import { KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
-import { type AppContext, actorOf, databaseOf, primaryOf } from '../pipeline/context.ts';
+import { type AppContext, actorOf } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { databaseOf, primaryOf } from '../pipeline/replica-choice.ts';
 import { changeProject } from '../projects/change-project.ts';
 import { CreatedProject, Project, toProjectResponse } from '../projects/project.ts';
 import { readSettings } from '../settings.ts';

@@ -11,7 +11,8 @@ import {
   startAtProvider,
   stateCookie,
 } from '../sign-in/provider-sign-in.ts';
-import { TOKEN_FIELDS, type Tokens, tokenFields } from '../sign-in/sessions.ts';
+import { TOKEN_FIELDS, tokenFields } from '../sign-in/sessions.ts';
+import type { Tokens } from '../sign-in/sign-in-context.ts';
 import { storePageSession } from './page-session.ts';
 import { signInContextOf } from './sign-in-context.ts';
 

@@ -2,8 +2,9 @@ import { z } from 'zod';
 import { LockLimits, Rehearsal as RehearsalRecord } from '../../shared/protocol/rehearsal-operations.ts';
 import { auditedWork } from '../audit/audited-work.ts';
 import { ApiError } from '../errors.ts';
-import { actorOf, databaseOf } from '../pipeline/context.ts';
+import { actorOf } from '../pipeline/context.ts';
 import { operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
+import { databaseOf } from '../pipeline/replica-choice.ts';
 import { branchOf, HOST_FAILURES } from './branch-database.ts';
 import { BranchRefParams } from './parameters.ts';
 

@@ -10,7 +10,8 @@ import {
   projectBranches,
 } from '../database/schema.ts';
 import { ApiError, found } from '../errors.ts';
-import { type AppContext, actorOf, connectingIp, databaseOf } from '../pipeline/context.ts';
+import { type AppContext, actorOf, connectingIp } from '../pipeline/context.ts';
+import { databaseOf } from '../pipeline/replica-choice.ts';
 import { readSettings } from '../settings.ts';
 
 type ProjectIds = Pick<ProjectRow, 'id' | 'hostId'>;

@@ -1,4 +1,5 @@
-import { type AppContext, clientOf, databaseOf } from '../pipeline/context.ts';
+import { type AppContext, clientOf } from '../pipeline/context.ts';
+import { databaseOf } from '../pipeline/replica-choice.ts';
 import { readSettings } from '../settings.ts';
 import type { SignInContext } from '../sign-in/sign-in-context.ts';
 

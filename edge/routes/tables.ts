@@ -10,8 +10,9 @@ import {
 } from '../../shared/protocol/tables.ts';
 import { auditedRowChange } from '../audit/audited-work.ts';
 import { ApiError } from '../errors.ts';
-import { actorOf, databaseOf } from '../pipeline/context.ts';
+import { actorOf } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { databaseOf } from '../pipeline/replica-choice.ts';
 import { branchOf, HOST_FAILURES } from './branch-database.ts';
 import { BranchRefParams, Confirm, TableParams } from './parameters.ts';
 import { Id, KeyNames, listed, namedRow, RowsQuery, VALUES_EXPLAINED, Value, Values } from './row-fields.ts';

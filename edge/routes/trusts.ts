@@ -19,8 +19,9 @@ import {
   toTrustResponse,
 } from '../machines/trusts.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
-import { actorOf, databaseOf } from '../pipeline/context.ts';
+import { actorOf } from '../pipeline/context.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { databaseOf } from '../pipeline/replica-choice.ts';
 import { readSettings } from '../settings.ts';
 import { requireRole } from './api-keys.ts';
 import { replay } from './creations.ts';

@@ -13,8 +13,9 @@ import {
 } from '../idempotency/idempotency-key.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
-import { actorOf, databaseOf } from '../pipeline/context.ts';
+import { actorOf } from '../pipeline/context.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { databaseOf } from '../pipeline/replica-choice.ts';
 import { readSettings } from '../settings.ts';
 import { refusalOfUrl } from '../webhooks/delivery.ts';
 import type { Delivery } from '../webhooks/delivery-store.ts';

@@ -6,9 +6,9 @@ import { seal } from '../crypto/seal.ts';
 import { SECOND_FACTOR_METHODS, type SecondFactorMethod } from '../database/column-types.ts';
 import { auditEvents } from '../database/schema.ts';
 import { materialize } from '../tenancy/users.ts';
+import { identityOfPerson, type Person, tokensFor } from './person.ts';
 import { STEP_WITHOUT_FACTOR, secondFactorOf } from './second-factor.ts';
-import type { Tokens } from './sessions.ts';
-import { identityOfPerson, type Person, type SignInContext, tokensFor } from './sign-in-context.ts';
+import type { SignInContext, Tokens } from './sign-in-context.ts';
 
 const Token = z.string().nullable();
 

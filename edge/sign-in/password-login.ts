@@ -5,7 +5,8 @@ import { enforceLimit, refund } from '../rate-limits/limiter-client.ts';
 import { accountByEmail } from './accounts.ts';
 import { completeFirstFactor, type LoginResponse, recordFailedSignIn } from './first-factor.ts';
 import { tokensForPassword } from './identity-provider.ts';
-import type { Person, SignInContext } from './sign-in-context.ts';
+import type { Person } from './person.ts';
+import type { SignInContext } from './sign-in-context.ts';
 
 /**
  * Checks a password within its limits. An attempt is counted before the password is checked, so that concurrent guesses

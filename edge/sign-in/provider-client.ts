@@ -7,10 +7,20 @@ import {
   clockTolerance,
   discoveryRequest,
   None,
+  OperationProcessingError,
   processDiscoveryResponse,
+  ResponseBodyError,
+  WWWAuthenticateChallengeError,
 } from 'oauth4webapi';
+import { ApiError } from '../errors.ts';
 import type { Settings } from '../settings.ts';
-import { providerUnavailable } from './identity-provider.ts';
+import {
+  CONFIGURATION_ERRORS,
+  ID_TOKEN_MISMATCHES,
+  signInFailed,
+  TEMPORARY_ERRORS,
+  TOO_MANY_REQUESTS,
+} from './identity-provider.ts';
 
 const DISCOVERY_TTL_MS = 3_600_000;
 const RESPONSE_TIMEOUT_MS = 10_000;
@@ -87,3 +97,30 @@ export async function authorizationUrl(
   for (const [parameter, value] of Object.entries(query)) url.searchParams.set(parameter, value);
   return url.href;
 }
+
+export const providerUnavailable = (reason: string) => new ApiError('IDP_UNAVAILABLE', undefined, reason);
+
+/** Maps a failed request to the provider to SIGN_IN_FAILED, IDP_UNAVAILABLE or an internal error. */
+export function providerFailure(error: Error): Error {
+  if (error instanceof ResponseBodyError) {
+    const reason = `the provider responded with ${error.status} ${error.error}`;
+    if (CONFIGURATION_ERRORS.has(error.error)) return new Error(reason);
+    const isUnavailable = TEMPORARY_ERRORS.has(error.error) || error.status === TOO_MANY_REQUESTS;
+    return isUnavailable ? providerUnavailable(reason) : signInFailed(reason);
+  }
+  if (error instanceof WWWAuthenticateChallengeError && error.status < 500) {
+    return new Error(`the provider responded with ${error.status} and requires other client credentials`);
+  }
+  if (error instanceof OperationProcessingError && ID_TOKEN_MISMATCHES.has(error.code ?? '')) {
+    return signInFailed(error.message);
+  }
+  // A failed connection, a timeout, an unexpected status or an unreadable response.
+  return providerUnavailable(error.message);
+}
+
+/** Null when the provider refused. */
+export const unlessRefused = <T>(work: Promise<T>): Promise<T | null> =>
+  work.catch((error: unknown) => {
+    if (error instanceof ApiError && error.failure.code === 'SIGN_IN_FAILED') return null;
+    throw error;
+  });

@@ -23,8 +23,7 @@ import {
   tokensForCliCode,
 } from './identity-provider.ts';
 import { authorizationUrl, discover } from './provider-client.ts';
-import type { Tokens } from './sessions.ts';
-import type { SignInContext } from './sign-in-context.ts';
+import type { SignInContext, Tokens } from './sign-in-context.ts';
 
 /** The provider redirects the browser to this path, and the cookie is sent to no other. */
 export const CALLBACK_PATH = '/api/v1/auth/idp/callback';

@@ -5,18 +5,17 @@ import { secondFactors } from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
 import type { LoginResponse } from './first-factor.ts';
+import type { Person } from './person.ts';
 import {
   deleteRecoveryCodes,
   newRecoveryCodes,
   type SecondFactorContext,
   secondFactorOf,
   useRecoveryCode,
-  withinAttempts,
 } from './second-factor.ts';
 import { checkSecondFactor } from './second-factor-check.ts';
 import { auditActorOf } from './second-factor-enrolment.ts';
-import { completeSecondStep } from './second-step.ts';
-import type { Person } from './sign-in-context.ts';
+import { completeSecondStep, withinAttempts } from './second-step.ts';
 
 /** Runs the statements with an audit event, in one batch. A user without a tenant has no audit log. */
 async function runAudited(

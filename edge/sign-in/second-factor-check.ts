@@ -4,16 +4,10 @@ import type { SecondFactorMethod } from '../database/column-types.ts';
 import { type SecondFactorRow, secondFactors } from '../database/people-schema.ts';
 import { ApiError } from '../errors.ts';
 import type { LoginResponse } from './first-factor.ts';
-import {
-  type SecondFactorContext,
-  secondFactorOf,
-  secretSealContext,
-  stepOf,
-  withinAttempts,
-} from './second-factor.ts';
+import type { Person } from './person.ts';
+import { type SecondFactorContext, secondFactorOf, secretSealContext, stepOf } from './second-factor.ts';
 import { isEnrolled, isMailedCode } from './second-factor-enrolment.ts';
-import { completeSecondStep } from './second-step.ts';
-import type { Person } from './sign-in-context.ts';
+import { completeSecondStep, withinAttempts } from './second-step.ts';
 
 /** Whether the code is right and unused. If two requests submit it, the one that updates the row succeeds. */
 async function isNewAppCode(

@@ -11,6 +11,7 @@ import { materialize } from '../tenancy/users.ts';
 import { challengesOf } from './challenge.ts';
 
 import type { LoginResponse } from './first-factor.ts';
+import { identityOfPerson, type Person } from './person.ts';
 import {
   type NewRecoveryCodes,
   newRecoveryCodes,
@@ -20,10 +21,8 @@ import {
   setUpSecret,
   stepOf,
   totpUri,
-  withinAttempts,
 } from './second-factor.ts';
-import { completeSecondStep } from './second-step.ts';
-import { identityOfPerson, type Person } from './sign-in-context.ts';
+import { completeSecondStep, withinAttempts } from './second-step.ts';
 
 /** After a first factor by e-mail, a second code in the same mailbox proves nothing new. */
 const isSecondMail = ({ preAuth }: SecondFactorContext) => preAuth.first_factor === 'email';

@@ -5,13 +5,9 @@ import { sha256 } from '../crypto/encoding.ts';
 import type { SecretKey } from '../crypto/seal.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { recoveryCodes, secondFactors } from '../database/people-schema.ts';
-import { ApiError } from '../errors.ts';
-import { bucketOf, type UserKey } from '../rate-limits/buckets.ts';
-import { enforceLimit, isWithinLimit, refund } from '../rate-limits/limiter-client.ts';
+import type { UserKey } from '../rate-limits/buckets.ts';
 import type { Settings } from '../settings.ts';
-import { recordFailedSignIn } from './first-factor.ts';
-import { personOf } from './second-step.ts';
-import { identityOfPerson, type SignInContext } from './sign-in-context.ts';
+import type { SignInContext } from './sign-in-context.ts';
 
 /** A request with the pre-auth token of a user who has passed the first factor. */
 export interface SecondFactorContext extends SignInContext {
@@ -122,31 +118,3 @@ export async function useRecoveryCode(db: Database, user: UserKey, code: string)
     .run();
   return meta.changes === 1;
 }
-
-/**
- * Evaluates a code within its limits. An attempt is counted before the code is evaluated, so that concurrent guesses
- * are counted too: against the pre-auth token, and against the user, for whom an attacker may hold many tokens.
- * @param evaluate returns null for a wrong code
- * @throws ApiError CODE_WRONG, also for the right code when the token has no attempt left; RATE_LIMITED,
- *   LIMITER_UNAVAILABLE
- */
-export async function withinAttempts<T>(
-  context: SecondFactorContext,
-  evaluate: () => Promise<T | null>,
-): Promise<T> {
-  const { env } = context;
-  const { user, jti, first_factor } = context.preAuth;
-  if (!(await isWithinLimit(env, bucketOf.secondFactorTry(jti)))) throw wrongCode('no attempt left');
-  const bucket = bucketOf.wrongSecondFactor(user);
-  await enforceLimit(env, bucket);
-  const value = await evaluate();
-  if (value === null) {
-    const identify = async () => identityOfPerson(context, await personOf(context), context.now());
-    recordFailedSignIn(context, identify, { first_factor, step: 'second_factor' });
-    throw wrongCode('wrong code');
-  }
-  await refund(env, bucket);
-  return value;
-}
-
-const wrongCode = (reason: string) => new ApiError('CODE_WRONG', undefined, reason);

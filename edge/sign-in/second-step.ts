@@ -2,11 +2,19 @@ import { z } from 'zod';
 import { rejected } from '../authentication/rejection.ts';
 import { unseal } from '../crypto/seal.ts';
 import type { SecondFactorMethod } from '../database/column-types.ts';
-import { SingleUse } from '../rate-limits/limiter-client.ts';
+import { ApiError } from '../errors.ts';
+import { bucketOf } from '../rate-limits/buckets.ts';
+import { enforceLimit, isWithinLimit, refund, SingleUse } from '../rate-limits/limiter-client.ts';
 import { accountById } from './accounts.ts';
-import { type LoginResponse, loginResponse, signIn, tokensSealContext } from './first-factor.ts';
+import {
+  type LoginResponse,
+  loginResponse,
+  recordFailedSignIn,
+  signIn,
+  tokensSealContext,
+} from './first-factor.ts';
+import { identityOfPerson, type Person } from './person.ts';
 import type { SecondFactorContext } from './second-factor.ts';
-import type { Person } from './sign-in-context.ts';
 
 const SealedTokens = z.object({
   accessToken: z.string(),
@@ -18,7 +26,7 @@ const SealedTokens = z.object({
  * The person who has passed the first factor.
  * @throws ApiError UNAUTHENTICATED when the account was deleted, its password changed or its sessions ended since then
  */
-export async function personOf({ settings, db, preAuth }: SecondFactorContext): Promise<Person> {
+async function personOf({ settings, db, preAuth }: SecondFactorContext): Promise<Person> {
   const { user, sealed, jti, version } = preAuth;
   if (sealed) {
     const text = await unseal(settings.CREDENTIAL_KEYS, tokensSealContext(jti), sealed);
@@ -46,3 +54,31 @@ export async function completeSecondStep(
   await beforeTokens(person);
   return loginResponse(await signIn(context, person, { first_factor, second_factor: secondFactor }));
 }
+
+/**
+ * Evaluates a code within its limits. An attempt is counted before the code is evaluated, so that concurrent guesses
+ * are counted too: against the pre-auth token, and against the user, for whom an attacker may hold many tokens.
+ * @param evaluate returns null for a wrong code
+ * @throws ApiError CODE_WRONG, also for the right code when the token has no attempt left; RATE_LIMITED,
+ *   LIMITER_UNAVAILABLE
+ */
+export async function withinAttempts<T>(
+  context: SecondFactorContext,
+  evaluate: () => Promise<T | null>,
+): Promise<T> {
+  const { env } = context;
+  const { user, jti, first_factor } = context.preAuth;
+  if (!(await isWithinLimit(env, bucketOf.secondFactorTry(jti)))) throw wrongCode('no attempt left');
+  const bucket = bucketOf.wrongSecondFactor(user);
+  await enforceLimit(env, bucket);
+  const value = await evaluate();
+  if (value === null) {
+    const identify = async () => identityOfPerson(context, await personOf(context), context.now());
+    recordFailedSignIn(context, identify, { first_factor, step: 'second_factor' });
+    throw wrongCode('wrong code');
+  }
+  await refund(env, bucket);
+  return value;
+}
+
+const wrongCode = (reason: string) => new ApiError('CODE_WRONG', undefined, reason);

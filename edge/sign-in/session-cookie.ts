@@ -4,8 +4,8 @@ import { ApiError } from '../errors.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
 import { enforceLimit } from '../rate-limits/limiter-client.ts';
 import type { Settings } from '../settings.ts';
-import { CONCURRENT_USE_MS, isOwnRefreshToken, refresh, type Tokens } from './sessions.ts';
-import type { SignInContext } from './sign-in-context.ts';
+import { CONCURRENT_USE_MS, isOwnRefreshToken, refresh } from './sessions.ts';
+import type { SignInContext, Tokens } from './sign-in-context.ts';
 
 /** The prefix has browsers accept it only from this host, over TLS or from the loopback (RFC 6265bis section 4.1.3). */
 export const PAGE_COOKIE = '__Host-session';

@@ -13,17 +13,10 @@ import { ApiError } from '../errors.ts';
 import type { Settings } from '../settings.ts';
 import { accountById } from './accounts.ts';
 import { renewTokens, revokeToken } from './identity-provider.ts';
-import type { SignInContext } from './sign-in-context.ts';
+import type { SignInContext, Tokens } from './sign-in-context.ts';
 
 /** Two tabs may present the same refresh token within this time. A later use is treated as theft. */
 export const CONCURRENT_USE_MS = 10_000;
-
-/** The result of a sign-in or a renewal: tokens of the gateway or of the provider. */
-export interface Tokens {
-  accessToken: string;
-  refreshToken: string | null;
-  accessExpiresAt: Date;
-}
 
 type UnusedToken = Omit<typeof refreshTokens.$inferSelect, 'usedAt'>;
 

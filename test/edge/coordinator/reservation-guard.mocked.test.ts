@@ -2,7 +2,8 @@ import { beforeEach, expect, test, vi } from 'vitest';
 import type { BranchRequest } from '../../../edge/branches/create-branches.ts';
 import type { ResetRequest } from '../../../edge/branches/reset-branch.ts';
 import { createBranches } from '../../../edge/coordinator/creations.ts';
-import { type CoordinatorParts, ProjectHistory } from '../../../edge/coordinator/project-history.ts';
+import { ProjectHistory } from '../../../edge/coordinator/project-history.ts';
+import type { CoordinatorParts } from '../../../edge/coordinator/run-job.ts';
 import { fail, ok } from '../../../shared/result.ts';
 
 vi.mock('cloudflare:workers', () => ({ RpcTarget: class {} }));
