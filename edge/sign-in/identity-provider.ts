@@ -24,25 +24,6 @@ import {
 
 import type { SignInContext, Tokens } from './sign-in-context.ts';
 
-/** The provider refuses the gateway and not the person: one of the two is misconfigured (RFC 6749 section 5.2). */
-export const CONFIGURATION_ERRORS = new Set([
-  'invalid_client',
-  'unauthorized_client',
-  'unsupported_grant_type',
-]);
-/** The provider is temporarily unavailable (RFC 6749 section 4.1.2.1). */
-export const TEMPORARY_ERRORS = new Set(['server_error', 'temporarily_unavailable']);
-/** The ID token is well-formed but belongs to another sign-in. */
-export const ID_TOKEN_MISMATCHES = new Set([
-  'OAUTH_JWT_CLAIM_COMPARISON_FAILED',
-  'OAUTH_JWT_TIMESTAMP_CHECK_FAILED',
-]);
-
-export const TOO_MANY_REQUESTS = 429;
-
-/** @param reason for the log only; it must not contain anything that the person entered */
-export const signInFailed = (reason: string) => new ApiError('SIGN_IN_FAILED', undefined, reason);
-
 type ProviderContext = Pick<SignInContext, 'settings' | 'now' | 'waitUntil'>;
 
 export interface ProviderTokens extends Tokens {

@@ -14,13 +14,17 @@ import {
 } from 'oauth4webapi';
 import { ApiError } from '../errors.ts';
 import type { Settings } from '../settings.ts';
-import {
-  CONFIGURATION_ERRORS,
-  ID_TOKEN_MISMATCHES,
-  signInFailed,
-  TEMPORARY_ERRORS,
-  TOO_MANY_REQUESTS,
-} from './identity-provider.ts';
+
+/** The provider refuses the gateway and not the person: one of the two is misconfigured (RFC 6749 section 5.2). */
+const CONFIGURATION_ERRORS = new Set(['invalid_client', 'unauthorized_client', 'unsupported_grant_type']);
+/** The provider is temporarily unavailable (RFC 6749 section 4.1.2.1). */
+const TEMPORARY_ERRORS = new Set(['server_error', 'temporarily_unavailable']);
+/** The ID token is well-formed but belongs to another sign-in. */
+const ID_TOKEN_MISMATCHES = new Set([
+  'OAUTH_JWT_CLAIM_COMPARISON_FAILED',
+  'OAUTH_JWT_TIMESTAMP_CHECK_FAILED',
+]);
+const TOO_MANY_REQUESTS = 429;
 
 const DISCOVERY_TTL_MS = 3_600_000;
 const RESPONSE_TIMEOUT_MS = 10_000;
@@ -124,3 +128,6 @@ export const unlessRefused = <T>(work: Promise<T>): Promise<T | null> =>
     if (error instanceof ApiError && error.failure.code === 'SIGN_IN_FAILED') return null;
     throw error;
   });
+
+/** @param reason for the log only; it must not contain anything that the person entered */
+export const signInFailed = (reason: string) => new ApiError('SIGN_IN_FAILED', undefined, reason);

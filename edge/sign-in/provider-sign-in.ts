@@ -16,13 +16,9 @@ import { ApiError } from '../errors.ts';
 import { SingleUse } from '../rate-limits/limiter-client.ts';
 import type { Settings } from '../settings.ts';
 import { ResponseForm, type SignedIn, signIn } from './first-factor.ts';
-import {
-  type ProviderTokens,
-  signInFailed,
-  tokensForCallback,
-  tokensForCliCode,
-} from './identity-provider.ts';
-import { authorizationUrl, discover } from './provider-client.ts';
+import { type ProviderTokens, tokensForCallback, tokensForCliCode } from './identity-provider.ts';
+import { authorizationUrl, discover, signInFailed } from './provider-client.ts';
+
 import type { SignInContext, Tokens } from './sign-in-context.ts';
 
 /** The provider redirects the browser to this path, and the cookie is sent to no other. */
