@@ -1,7 +1,7 @@
 import type { ProjectBlocks } from '../../shared/block.ts';
 import type { Queryable } from '../postgres/connect.ts';
-import { type Log, TroubleLog } from '../process/log.ts';
-import { repeat } from '../process/loops.ts';
+import type { Log } from '../process/log.ts';
+import { runLoop } from '../process/loops.ts';
 import { readAttemptBlocks, readBlockedBranches, type StoredBlock } from './stored-blocks.ts';
 
 const CHECK_EVERY_MS = 1_000;
@@ -25,15 +25,8 @@ export class BlockReports {
     this.#report = report;
   }
 
-  /** Repeats it until `signal` aborts. Never throws. */
-  async run(log: Log, signal: AbortSignal): Promise<void> {
-    const troubles = new TroubleLog(log);
-    const check = () =>
-      this.check().then(
-        () => troubles.clearAll(),
-        (error) => troubles.report('blocks.unreported', 'blocks', error),
-      );
-    await repeat(check, CHECK_EVERY_MS, signal);
+  run(log: Log, signal: AbortSignal): Promise<void> {
+    return runLoop(() => this.check(), { every: CHECK_EVERY_MS, signal, log, failed: 'blocks.unreported' });
   }
 
   /** @param now milliseconds of a monotonic clock */

@@ -1,10 +1,11 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Command } from 'commander';
+import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import { AttemptWatch } from '../attempts/watch-attempts.ts';
 import { BlockReports } from '../blocks/report-blocks.ts';
 import { runFilterLoop } from '../firewall/packet-filter.ts';
 import { GuardWatch } from '../guard/watch-guards.ts';
-import { openHost } from '../host/host.ts';
+import { type Host, openHost } from '../host/host.ts';
 import type { AgentLink } from '../link/agent-link.ts';
 import { readIdentity } from '../link/identity.ts';
 import { runLink } from '../link/run-link.ts';
@@ -20,6 +21,7 @@ import { readMemory } from '../pooler/admin-console.ts';
 import { PoolerRestarts } from '../pooler/restart.ts';
 import { runPrivilegeLoop } from '../privileges/repair-privileges.ts';
 import { TroubleLog } from '../process/log.ts';
+import { type Loop, LoopFailed, runLoops } from '../process/loops.ts';
 import { progressOfJob } from '../process/progress.ts';
 import { runRoomLoop } from '../snapshots/make-room.ts';
 import { runSeparationLoop } from '../snapshots/separate-snapshots.ts';
@@ -74,55 +76,19 @@ async function runAgent(trial: Trial | null): Promise<void> {
     guards: settings.GUARDS,
   });
 
-  const diskUsage = new DiskUsage(host);
-  host.largestSource = () => diskUsage.largest();
-  const attempts = new AttemptWatch(host, log);
-  const watch = new ServerWatch(host, log);
-  await watch.poll();
+  const watches: Watches = {
+    diskUsage: new DiskUsage(host),
+    attempts: new AttemptWatch(host, log),
+    servers: new ServerWatch(host, log),
+  };
+  host.largestSource = () => watches.diskUsage.largest();
+  await watches.servers.poll();
   let link: AgentLink | null = null;
-  const metricTroubles = new TroubleLog(log);
-  registerGauges(
-    host.metrics.registry,
-    {
-      cloneMethod: host.cloneMethod,
-      isLinked: () => link?.isUp ?? false,
-      largestSource: host.largestSource,
-      unreadLogs: () => attempts.unread(),
-      volumes: () => readVolumes(settings),
-      poolerMemory: () => readMemory(settings),
-    },
-    (name, error) => metricTroubles.report('metrics.unread', name, error, { name }),
+  serveGauges(host, watches, () => link?.isUp ?? false);
+  const loops = runLoops(
+    loopsOf(host, watches, (method, params) => link?.notify(method, params)),
+    stop,
   );
-  const begun = Promise.withResolvers<void>();
-  const loops = Promise.all([
-    watch.runLoop(signal),
-    attempts.run(signal),
-    runFilterLoop(host, signal),
-    runLogFolderLoop(settings, log, signal),
-    new PoolerRestarts(host).run(signal),
-    // The measurement distinguishes its sessions from clients' by the log, which it reads from its own start.
-    begun.promise.then(() => runPrivilegeLoop(host, signal)),
-    runMeasurementLoop({
-      settings,
-      log,
-      report: (measurement) => {
-        link?.notify('measurement', { ...measurement, ...diskUsage.of(measurement.project_id) });
-      },
-      deadTuples: host.deadTuples,
-      onBegun: begun.resolve,
-      signal,
-    }),
-    diskUsage.runLoop(signal),
-    runRoomLoop(host, () => link?.notify('inventory_outdated', {}), signal),
-    runSeparationLoop(host, signal),
-    host.lockSampler.run(signal),
-    watchBlockedProjects({ settings, log, report: (sizes) => link?.notify('sizes', sizes), signal }),
-    new BlockReports(host, (blocks) => link?.notify('blocks', blocks)).run(log, signal),
-    ...(settings.METRICS_PORT > 0
-      ? [serveMetrics({ registry: host.metrics.registry, port: settings.METRICS_PORT, log, signal })]
-      : []),
-    ...(settings.GUARDS === 'on' ? [new GuardWatch(host, log).run(signal)] : []),
-  ]);
   await runLink({
     gatewayUrl: settings.GATEWAY_URL,
     identity,
@@ -151,7 +117,68 @@ async function runAgent(trial: Trial | null): Promise<void> {
   const finishing = Promise.all([loops, Promise.allSettled(running)]);
   await Promise.race([finishing, sleep(finishWithin)]);
   log('agent.stopped', { unfinished: running.size });
-  if (signal.reason instanceof TrialFailed) throw signal.reason;
+  // The service manager starts the agent again.
+  if (signal.reason instanceof TrialFailed || signal.reason instanceof LoopFailed) throw signal.reason;
+}
+
+/** What the loops share with the metrics. */
+interface Watches {
+  diskUsage: DiskUsage;
+  attempts: AttemptWatch;
+  servers: ServerWatch;
+}
+
+/** @param notify sends to the gateway, if it is linked */
+function loopsOf(
+  host: Host,
+  { diskUsage, attempts, servers }: Watches,
+  notify: AgentLink['notify'],
+): Record<string, Loop> {
+  const { settings, metrics, deadTuples } = host;
+  const { promise: hasBegun, resolve: onBegun } = Promise.withResolvers<void>();
+  const blocks = new BlockReports(host, (report) => notify('blocks', report));
+  const measured = (measurement: ProjectMeasurement) =>
+    notify('measurement', { ...measurement, ...diskUsage.of(measurement.project_id) });
+  return {
+    recovery: (signal) => servers.run(signal),
+    attempts: (signal) => attempts.run(signal),
+    'packet filter': (signal) => runFilterLoop(host, signal),
+    'log folder': (signal) => runLogFolderLoop(settings, log, signal),
+    'restarts of the pooler': (signal) => new PoolerRestarts(host).run(signal),
+    measurement: (signal) =>
+      runMeasurementLoop({ settings, log, report: measured, deadTuples, onBegun, signal }),
+    // The measurement distinguishes its sessions from clients' by the log, which it reads from its own start.
+    privileges: (signal) => hasBegun.then(() => runPrivilegeLoop(host, signal)),
+    'disk usage': (signal) => diskUsage.run(signal),
+    room: (signal) => runRoomLoop(host, () => notify('inventory_outdated', {}), signal),
+    'copies of snapshots': (signal) => runSeparationLoop(host, signal),
+    'locks of rehearsals': (signal) => host.lockSampler.run(signal),
+    'blocked projects': (signal) =>
+      watchBlockedProjects({ settings, log, report: (sizes) => notify('sizes', sizes), signal }),
+    'reports of blocks': (signal) => blocks.run(log, signal),
+    ...(settings.METRICS_PORT > 0 && {
+      metrics: (signal) =>
+        serveMetrics({ registry: metrics.registry, port: settings.METRICS_PORT, log, signal }),
+    }),
+    ...(settings.GUARDS === 'on' && { watchdogs: (signal) => new GuardWatch(host, log).run(signal) }),
+  };
+}
+
+function serveGauges(host: Host, { attempts }: Watches, isLinked: () => boolean): void {
+  const { settings, metrics, cloneMethod, largestSource } = host;
+  const troubles = new TroubleLog(log);
+  registerGauges(
+    metrics.registry,
+    {
+      cloneMethod,
+      isLinked,
+      largestSource,
+      unreadLogs: () => attempts.unread(),
+      volumes: () => readVolumes(settings),
+      poolerMemory: () => readMemory(settings),
+    },
+    (name, error) => troubles.report('metrics.unread', name, error, { name }),
+  );
 }
 
 /** The service manager starts the agent again, which then runs the program before this one. */

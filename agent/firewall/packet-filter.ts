@@ -1,8 +1,7 @@
 import { execFile } from 'node:child_process';
 import { HostError } from '../process/host-error.ts';
 import type { Log } from '../process/log.ts';
-import { TroubleLog } from '../process/log.ts';
-import { repeat } from '../process/loops.ts';
+import { runLoop } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { COUNTING_SETS, networksRuleset, type Ports, tableName, tableRuleset } from './ruleset.ts';
 
@@ -106,17 +105,12 @@ export class PacketFilter {
 
 const CHECK_EVERY_MS = 5_000;
 
-/** Publishes the rules to the packet filter again when someone else has changed it or them. Never throws. */
+/** Publishes the rules to the packet filter again when someone else has changed it or them. */
 export async function runFilterLoop(
   { settings, rules, log }: FilteredHost,
   signal: AbortSignal,
 ): Promise<void> {
   if (settings.FIREWALL === 'off') return;
-  const troubles = new TroubleLog(log);
-  const check = () =>
-    rules.restoreFilter().then(
-      () => troubles.clearAll() && log('firewall.published'),
-      (error) => troubles.report('firewall.unpublished', 'table', error),
-    );
-  await repeat(check, CHECK_EVERY_MS, signal);
+  const events = { failed: 'firewall.unpublished', recovered: 'firewall.published' };
+  await runLoop(() => rules.restoreFilter(), { every: CHECK_EVERY_MS, signal, log, ...events });
 }

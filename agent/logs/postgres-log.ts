@@ -1,8 +1,8 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { readdir, rm, stat } from 'node:fs/promises';
 import { dirname, extname, join, resolve } from 'node:path';
-import { type Log, TroubleLog } from '../process/log.ts';
-import { repeat } from '../process/loops.ts';
+import type { Log } from '../process/log.ts';
+import { runLoop } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 
 /** PostgreSQL's log files in the configuration of this release, whose names sort by time, and of earlier ones. */
@@ -72,16 +72,13 @@ export async function boundLogFolder(settings: Settings, now = Date.now()): Prom
   }
 }
 
-/** Repeats it until `signal` aborts. Never throws. */
-export async function runLogFolderLoop(settings: Settings, log: Log, signal: AbortSignal): Promise<void> {
-  const troubles = new TroubleLog(log);
-  const check = () =>
-    boundLogFolder(settings).then(
-      () => troubles.clearAll(),
-      (error) => troubles.report('log_folder.unbounded', 'folder', error),
-    );
-  await repeat(check, CHECK_EVERY_MS, signal);
-}
+export const runLogFolderLoop = (settings: Settings, log: Log, signal: AbortSignal): Promise<void> =>
+  runLoop(() => boundLogFolder(settings), {
+    every: CHECK_EVERY_MS,
+    signal,
+    log,
+    failed: 'log_folder.unbounded',
+  });
 
 async function logsIn(folder: string) {
   const names = (await readdir(folder)).filter(isPostgresLog);

@@ -172,8 +172,8 @@ export class ServerWatch {
     this.#troubles = new TroubleLog(log);
   }
 
-  /** Polls until `signal`. Never throws. */
-  async runLoop(signal: AbortSignal): Promise<void> {
+  /** Polls until `signal`. */
+  async run(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
       await sleep(POLL_EVERY_MS, undefined, { signal }).catch(() => {});
       await this.poll();

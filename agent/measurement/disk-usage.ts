@@ -3,8 +3,7 @@ import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import type { CloneMethod } from '../cloning/create-clone.ts';
 import type { Queryable } from '../postgres/connect.ts';
 import type { Log } from '../process/log.ts';
-import { TroubleLog } from '../process/log.ts';
-import { repeat } from '../process/loops.ts';
+import { runLoop } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { SNAPSHOT_NAME } from '../snapshots/snapshot-databases.ts';
 import { type DiskBytes, type Layout, measureFolder, unionBytes } from '../volumes/disk-bytes.ts';
@@ -140,14 +139,12 @@ export class DiskUsage {
     return found;
   }
 
-  /** Never throws. */
-  async runLoop(signal: AbortSignal): Promise<void> {
-    const troubles = new TroubleLog(this.#host.log);
-    const look = () =>
-      this.measure({ settled: true }).then(
-        () => troubles.clearAll(),
-        (error) => troubles.report('disk.unmeasured', 'bytes', error),
-      );
-    await repeat(look, LOOK_EVERY_MS, signal);
+  run(signal: AbortSignal): Promise<void> {
+    return runLoop(() => this.measure({ settled: true }), {
+      every: LOOK_EVERY_MS,
+      signal,
+      log: this.#host.log,
+      failed: 'disk.unmeasured',
+    });
   }
 }

@@ -2,8 +2,8 @@ import { readFile } from 'node:fs/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Pool } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
-import { type Log, TroubleLog } from '../process/log.ts';
-import { pollUntil, repeat } from '../process/loops.ts';
+import type { Log } from '../process/log.ts';
+import { pollUntil, runLoop } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import {
   inConsole,
@@ -249,7 +249,6 @@ export const isDue = (bytes: number, limitMb: number, { since }: RestartState, n
 export class PoolerRestarts {
   readonly #host: RestartedHost;
   readonly #restart: PoolerRestart;
-  readonly #troubles: TroubleLog;
   readonly #log: Log;
   #lookAt = 0;
 
@@ -257,22 +256,20 @@ export class PoolerRestarts {
     this.#host = host;
     this.#log = host.log;
     this.#restart = new PoolerRestart(host, redirect);
-    this.#troubles = new TroubleLog(host.log);
   }
 
-  /** Polls until `signal`. Never throws. */
   async run(signal: AbortSignal): Promise<void> {
     if (this.#host.settings.POOLER_STANDBY_PORT === 0) {
       if (readRestart(this.#host.settings).phase !== 'none')
         this.#log('pooler.restart_failed', { reason: 'POOLER_STANDBY_PORT was removed during a restart' });
       return;
     }
-    const poll = () =>
-      this.poll(signal).then(
-        () => this.#troubles.clearAll(),
-        (error) => this.#troubles.report('pooler.restart_failed', 'restart', error),
-      );
-    await repeat(poll, POLL_EVERY_MS, signal);
+    await runLoop(() => this.poll(signal), {
+      every: POLL_EVERY_MS,
+      signal,
+      log: this.#log,
+      failed: 'pooler.restart_failed',
+    });
   }
 
   /** Begins a restart if there is a reason, and performs what is left of one. */

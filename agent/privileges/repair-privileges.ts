@@ -92,7 +92,7 @@ export const repair = (host: PrivilegesHost, branch: Branch): Promise<void> =>
     host.log('privileges.unrepaired', { branch_id: branch.branch_id, reason: error.message });
   });
 
-/** Repairs every branch that its owner may log in to: at the start, and then once an hour. Never throws. */
+/** Repairs every branch that its owner may log in to: at the start, and then once an hour. */
 export async function runPrivilegeLoop(host: PrivilegesHost, signal: AbortSignal): Promise<void> {
   const troubles = new TroubleLog(host.log);
   while (!signal.aborted) {

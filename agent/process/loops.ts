@@ -1,4 +1,29 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import { type Log, TroubleLog } from './log.ts';
+
+/** Work that goes on until `signal` aborts. */
+export type Loop = (signal: AbortSignal) => Promise<unknown>;
+
+/** A loop has ended by an error, which is a defect: loops handle the failures of servers themselves. */
+export class LoopFailed extends Error {
+  override readonly name = 'LoopFailed';
+
+  constructor(loop: string, cause: unknown) {
+    super(`the loop "${loop}" has failed: ${cause instanceof Error ? cause.message : cause}`, { cause });
+  }
+}
+
+/** Runs loops by their names until `stop` aborts. One that rejects aborts it, with a `LoopFailed` as the reason. */
+export async function runLoops(loops: Readonly<Record<string, Loop>>, stop: AbortController): Promise<void> {
+  const run = async ([name, loop]: [string, Loop]) => {
+    try {
+      await loop(stop.signal);
+    } catch (error) {
+      stop.abort(new LoopFailed(name, error));
+    }
+  };
+  await Promise.all(Object.entries(loops).map(run));
+}
 
 /**
  * Calls `work` until `signal` aborts, and pauses after each call.
@@ -14,6 +39,33 @@ export async function repeat(
     await work();
     await sleep(pauseMs, undefined, { signal }).catch(() => {});
   }
+}
+
+interface Recurring {
+  /** Milliseconds between two calls. */
+  every: number;
+  signal: AbortSignal;
+  log: Log;
+  /** The event of a failure, which is logged with its reason. */
+  failed: string;
+  /** The event of the first success after a failure. */
+  recovered?: string;
+}
+
+/** Calls `work` until `signal` aborts. A failure is logged and does not end the loop. */
+export async function runLoop(
+  work: () => Promise<unknown>,
+  { every, signal, log, failed, recovered }: Recurring,
+): Promise<void> {
+  const troubles = new TroubleLog(log);
+  const attempt = () =>
+    work().then(
+      () => {
+        if (troubles.clearAll() && recovered) log(recovered);
+      },
+      (error) => troubles.report(failed, 'work', error),
+    );
+  await repeat(attempt, every, signal);
 }
 
 interface Polling {

@@ -4,8 +4,7 @@ import type { Pool } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import type { HostError } from '../process/host-error.ts';
 import type { Log } from '../process/log.ts';
-import { TroubleLog } from '../process/log.ts';
-import { pollUntil, repeat } from '../process/loops.ts';
+import { pollUntil, runLoop } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { freeBytes } from '../volumes/volumes.ts';
 import { dropSnapshot, SNAPSHOT_NAME } from './snapshot-databases.ts';
@@ -108,27 +107,18 @@ export async function makeRoom(host: RoomHost, failure: HostError): Promise<bool
 }
 
 /**
- * Makes room while less than `MIN_FREE_DISK_MB` are free, one database after another. Never throws.
+ * Makes room while less than `MIN_FREE_DISK_MB` are free, one database after another.
  * @param report notifies the gateway that what it knows of the host is outdated; called until it has read the inventory
  */
 export async function runRoomLoop(host: RoomHost, report: () => void, signal: AbortSignal): Promise<void> {
   const { PGDATA_DIR, MIN_FREE_DISK_MB } = host.settings;
-  const troubles = new TroubleLog(host.log);
-  await repeat(
-    async () => {
-      try {
-        const free = await freeBytes(PGDATA_DIR);
-        try {
-          if (free < MIN_FREE_DISK_MB * MB) await dropOldestDeleted(host);
-        } finally {
-          if (host.known.isOutdated(free)) report();
-        }
-        troubles.clearAll();
-      } catch (error) {
-        troubles.report('disk.no_room_made', 'room', error);
-      }
-    },
-    CHECK_EVERY_MS,
-    signal,
-  );
+  const check = async () => {
+    const free = await freeBytes(PGDATA_DIR);
+    try {
+      if (free < MIN_FREE_DISK_MB * MB) await dropOldestDeleted(host);
+    } finally {
+      if (host.known.isOutdated(free)) report();
+    }
+  };
+  await runLoop(check, { every: CHECK_EVERY_MS, signal, log: host.log, failed: 'disk.no_room_made' });
 }

@@ -6,8 +6,7 @@ import { identifier, literal, type Session } from '../postgres/connect.ts';
 import { dropDatabase } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
 import type { Log } from '../process/log.ts';
-import { TroubleLog } from '../process/log.ts';
-import { repeat } from '../process/loops.ts';
+import { runLoop } from '../process/loops.ts';
 import { freeBytes } from '../volumes/volumes.ts';
 import { copyDatabaseName, dropLeftovers, readSnapshotSize } from './snapshot-databases.ts';
 
@@ -78,22 +77,14 @@ async function separate(host: SeparationHost, session: Session, snapshotId: stri
   return 1;
 }
 
-/** Never throws. On a host that copies every block each snapshot is independent from the start. */
+/** On a host that copies every block each snapshot is independent from the start. */
 export async function runSeparationLoop(host: SeparationHost, signal: AbortSignal): Promise<void> {
   if (host.cloneMethod !== 'reflink') return;
-  const troubles = new TroubleLog(host.log);
-  await repeat(
-    async () => {
-      try {
-        // What a full disk kept from being dropped before.
-        await dropLeftovers(host);
-        await separateSnapshots(host);
-        if (troubles.clearAll()) host.log('snapshot.copied_again');
-      } catch (error) {
-        troubles.report('snapshot.not_copied', 'copy', error);
-      }
-    },
-    CHECK_EVERY_MS,
-    signal,
-  );
+  const separateAll = async () => {
+    // What a full disk kept from being dropped before.
+    await dropLeftovers(host);
+    await separateSnapshots(host);
+  };
+  const events = { failed: 'snapshot.not_copied', recovered: 'snapshot.copied_again' };
+  await runLoop(separateAll, { every: CHECK_EVERY_MS, signal, log: host.log, ...events });
 }

@@ -1,5 +1,5 @@
 import { afterEach, expect, test, vi } from 'vitest';
-import { pollUntil } from '../../../agent/process/loops.ts';
+import { LoopFailed, pollUntil, runLoop, runLoops } from '../../../agent/process/loops.ts';
 
 afterEach(() => vi.restoreAllMocks());
 
@@ -36,4 +36,38 @@ test('an aborted signal ends the polling, also between two checks', async () => 
 test('an error of the check is thrown', async () => {
   const check = () => Promise.reject(new Error('away'));
   await expect(pollUntil(check, { within: 100, every: 1 })).rejects.toThrow('away');
+});
+
+test('a loop that rejects ends the others, and the reason names it', async () => {
+  const stop = new AbortController();
+  const ended: string[] = [];
+  await runLoops(
+    {
+      first: async (signal) => {
+        await new Promise((resolve) => signal.addEventListener('abort', resolve, { once: true }));
+        ended.push('first');
+      },
+      second: () => Promise.reject(new Error('a defect')),
+      third: async () => {},
+    },
+    stop,
+  );
+  expect(ended).toEqual(['first']);
+  expect(stop.signal.reason).toBeInstanceOf(LoopFailed);
+  expect(stop.signal.reason.message).toBe('the loop "second" has failed: a defect');
+});
+
+test('work that fails is repeated, and logged once until it succeeds', async () => {
+  const stop = new AbortController();
+  const events: string[] = [];
+  let calls = 0;
+  const work = async () => {
+    calls += 1;
+    if (calls === 4) stop.abort();
+    if (calls < 3) throw new Error('away');
+  };
+  const log = (event: string) => events.push(event);
+  await runLoop(work, { every: 1, signal: stop.signal, log, failed: 'lost', recovered: 'found' });
+  expect(calls).toBe(4);
+  expect(events).toEqual(['lost', 'found']);
 });
