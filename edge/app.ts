@@ -22,38 +22,29 @@ import { operations } from './pipeline/operation.ts';
 import { passBookmark } from './pipeline/replica-choice.ts';
 import { assignRequestId, logRequest, traceRequest } from './pipeline/request-log.ts';
 import { bucketOf } from './rate-limits/buckets.ts';
-import { accountSignInRoutes } from './routes/account-sign-in.ts';
 import { agentRoutes } from './routes/agent.ts';
-import { apiKeyRoutes } from './routes/api-keys.ts';
 import { auditRoutes } from './routes/audit-events.ts';
-import { branchCreationRoutes } from './routes/branch-creations.ts';
-import { branchHistoryRoutes } from './routes/branch-history.ts';
 import { branchRoutes } from './routes/branches.ts';
-import { commandLineSignInRoutes } from './routes/command-line-sign-in.ts';
 import { credentialRoutes } from './routes/credentials.ts';
 import { differenceRoutes } from './routes/differences.ts';
 import { eventRoutes } from './routes/events.ts';
 import { healthRoutes } from './routes/health.ts';
-import { invitationRoutes } from './routes/invitations.ts';
 import { jobRoutes } from './routes/jobs.ts';
+import { machineAccessRoutes } from './routes/machine-access.ts';
 import { mcpRoutes } from './routes/mcp.ts';
 import { memberRoutes } from './routes/members.ts';
 import { metricsRoutes } from './routes/metrics.ts';
 import { networkRuleRoutes } from './routes/network-rules.ts';
-import { ownSessionRoutes } from './routes/own-sessions.ts';
-import { passwordRoutes } from './routes/passwords.ts';
 import { platformRoutes } from './routes/platform.ts';
 import { projectRoutes } from './routes/projects.ts';
 import { providerSignInRoutes } from './routes/provider-sign-in.ts';
 import { queryRoutes } from './routes/queries.ts';
 import { rehearsalRoutes } from './routes/rehearsals.ts';
-import { rowChangeRoutes } from './routes/row-changes.ts';
-import { secondFactorRoutes } from './routes/second-factor.ts';
-import { sessionRoutes } from './routes/session.ts';
+import { sessionRoutes } from './routes/sessions.ts';
+import { signInRoutes } from './routes/sign-in.ts';
 import { snapshotRoutes } from './routes/snapshots.ts';
 import { tableRoutes } from './routes/tables.ts';
-import { tokenExchangeRoutes } from './routes/token-exchange.ts';
-import { trustRoutes } from './routes/trusts.ts';
+
 import { webhookRoutes } from './routes/webhooks.ts';
 import { readSettings } from './settings.ts';
 import { materialize } from './tenancy/users.ts';
@@ -185,13 +176,10 @@ pipeline.use(identifyCaller, passBookmark, enforceBeforeWrites, boundBody);
 for (const routes of [
   healthRoutes,
   projectRoutes,
-  branchCreationRoutes,
   branchRoutes,
-  branchHistoryRoutes,
   snapshotRoutes,
   credentialRoutes,
   tableRoutes,
-  rowChangeRoutes,
   queryRoutes,
   differenceRoutes,
   rehearsalRoutes,
@@ -202,17 +190,10 @@ for (const routes of [
   webhookRoutes,
   auditRoutes,
   memberRoutes,
-  invitationRoutes,
-  apiKeyRoutes,
-  trustRoutes,
-  tokenExchangeRoutes,
+  machineAccessRoutes,
   providerSignInRoutes,
-  accountSignInRoutes,
-  passwordRoutes,
-  commandLineSignInRoutes,
-  secondFactorRoutes,
+  signInRoutes,
   sessionRoutes,
-  ownSessionRoutes,
   platformRoutes,
   agentRoutes,
 ]) {

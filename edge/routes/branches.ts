@@ -1,29 +1,60 @@
 import { and, asc, desc, eq } from 'drizzle-orm';
 import { z } from 'zod';
+import { BranchName } from '../../shared/branch/branch-name.ts';
 import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
 import { LabelFilter } from '../../shared/branch/labels.ts';
 import { LeaseSeconds } from '../../shared/branch/lease.ts';
-import { lifeOf } from '../../shared/branch/lifespan.ts';
-import { Branch, toBranchResponse } from '../branches/branch.ts';
+import { lifeOf, TtlSeconds } from '../../shared/branch/lifespan.ts';
+import { Credentials } from '../access/credentials.ts';
+import { creatorNetwork } from '../access/network-rule.ts';
+import type { Principal } from '../authentication/principal.ts';
+import { Branch, CreatedBranch, toBranchResponse } from '../branches/branch.ts';
 import {
   hasLabel,
   knownBranchesOf,
   referencedBranch,
   restorableBranchesOf,
 } from '../branches/branch-reference.ts';
-import { BranchChange } from '../branches/new-branch.ts';
-import { storeProtection } from '../branches/protect-branch.ts';
+import { ofBranch, ofSnapshot, sourceQueries } from '../branches/clone-source.ts';
+import type { BranchRequest } from '../branches/create-branches.ts';
+import {
+  BranchChange,
+  checkDatabaseNames,
+  choicesOf,
+  NewBatch,
+  NewBranch,
+  namesOf,
+} from '../branches/new-branch.ts';
+import { requireConfirmation, storeProtection } from '../branches/protect-branch.ts';
 import { keptBranch, requirePurgeable } from '../branches/restore-branch.ts';
+import { cloneableSnapshot } from '../branches/snapshot.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import { projectBranches } from '../database/schema.ts';
-import { found, unwrap } from '../errors.ts';
+import { ApiError, found, unwrap } from '../errors.ts';
+import { KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency-key.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { allow } from '../permissions.ts';
-import { actorOf } from '../pipeline/context.ts';
+import { type AppContext, actorOf, connectingIp } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
-import { inBranch, inProject } from './in-project.ts';
-import { BranchRefParams, Confirm, ProjectParams } from './parameters.ts';
+import { matchesPattern } from '../tenancy/branch-pattern.ts';
+import {
+  CreationHeaders,
+  endOfCreation,
+  HOST_CREATION_FAILURES,
+  HOST_WORK_FAILURES,
+  PENDING,
+  replay,
+} from './creations.ts';
+import { withCredentials } from './credentials.ts';
+import {
+  BranchRefParams,
+  Confirm,
+  DeletedBranchParams,
+  inBranch,
+  inProject,
+  ProjectParams,
+} from './in-project.ts';
 
 const tags = ['Branches'];
 
@@ -244,6 +275,290 @@ router.openapi(
     const { job } = unwrap(deleted);
     const deleted_at = job.createdAt.toISOString();
     return c.json({ id: branch.id, status: 'deleted' as const, deleted_at, job_id: job.id }, 202);
+  },
+);
+
+const shown = {
+  credentials: Credentials.optional().meta({ description: 'Only if the request includes them.' }),
+};
+
+/** A branch as the response to its creation shows it. */
+const BranchCreation = CreatedBranch.extend({
+  created: z.boolean().meta({ description: 'False: the branch existed before the request.' }),
+  ...shown,
+}).meta({ id: 'BranchCreation' });
+const BatchCreation = z
+  .strictObject({ branches: z.array(CreatedBranch.extend(shown).meta({ id: 'BatchBranch' })) })
+  .meta({ id: 'BatchCreation' });
+
+const FAILURES = [
+  ...KEY_FAILURES,
+  'DATABASE_NAME_TOO_LONG',
+  'BRANCH_EXISTS',
+  'BRANCH_NOT_ACTIVE',
+  'PROJECT_NOT_ACTIVE',
+  'STORAGE_QUOTA_EXCEEDED',
+  'SOURCE_BUSY',
+  'SOURCE_NOT_ACTIVE',
+  'NO_SNAPSHOT',
+  'BRANCH_PROTECTED',
+  'BRANCH_LIMIT_REACHED',
+  'LEASED_BRANCH_LIMIT_REACHED',
+  'RULE_LIMIT_REACHED',
+  ...HOST_CREATION_FAILURES,
+] as const;
+
+/** What a client asks for, whether of one branch or of a batch. */
+interface Wanted {
+  kind: BranchRequest['kind'];
+  names: string[];
+  onExists: BranchRequest['onExists'];
+  body: Omit<z.output<typeof NewBranch>, 'branch_name' | 'on_exists'>;
+}
+
+/** Before anything is read, because whether another name is taken is unknown to the caller too. */
+function checkBranchNames({ machine }: Principal, names: readonly string[]): void {
+  const pattern = machine?.branchPattern ?? null;
+  if (pattern === null || names.every((name) => matchesPattern(pattern, name))) return;
+  throw new ApiError('NOT_FOUND', { message: `Not found. Choose branch names that match ${pattern}.` });
+}
+
+/** Creates the branches, or finds the response to an earlier request with the same key. */
+async function createBranches(c: AppContext, wanted: Wanted, prefer: number, key: string | undefined) {
+  const { kind, names, onExists, body } = wanted;
+  checkBranchNames(c.var.principal, names);
+  if (body.include.includes('credentials')) allow(c.var.principal, 'credentials.read');
+  const projectId = c.req.param('project_id') ?? '';
+  const creatorCidr = creatorNetwork(connectingIp(c));
+  const choices = unwrap(choicesOf(body, creatorCidr));
+  const keyUse = await keyUseOf(c.var.principal, c.req.path, key, { names, onExists, ...body });
+  const { source, ...wantedSource } = sourceQueries(projectId, body, c.var.principal);
+  const [project, branches, snapshots, uses] = await inProject(c, projectId, (db) => [
+    wantedSource.branches(db),
+    wantedSource.snapshots(db),
+    recordedUses(db, keyUse, new Date()),
+  ]);
+  const replayed = replay(c, uses, keyUse);
+  if (replayed) return { project, end: replayed };
+  unwrap(checkDatabaseNames(project, names));
+  const outcome = await coordinatorOf(c.env, projectId).createBranches(
+    {
+      jobId: crypto.randomUUID(),
+      kind,
+      branches: names.map((name) => ({ id: crypto.randomUUID(), name })),
+      project,
+      source: source(branches, snapshots),
+      creatorCidr,
+      onExists,
+      actor: actorOf(c),
+      keyUse,
+      ...choices,
+    },
+    prefer,
+  );
+  return { project, end: await endOfCreation(c, outcome) };
+}
+
+router.openapi(
+  operation({
+    access: 'branch.change',
+    machines: 'of_branches',
+    operationId: 'createBranch',
+    method: 'post',
+    path: '/api/v1/projects/{project_id}/branches',
+    summary: 'Create a branch',
+    description:
+      'Clones an active branch with copy-on-write. After a 201 response the credentials of the new branch work on both ports, and a network rule lets the address of the caller connect.',
+    tags,
+    request: { params: ProjectParams, headers: CreationHeaders, body: jsonBody(NewBranch) },
+    responses: {
+      200: response('The branch that had the name already, on request.', BranchCreation),
+      201: response('The new branch.', BranchCreation, 'Idempotency-Replayed'),
+      202: PENDING,
+    },
+    failures: FAILURES,
+  }),
+  async (c) => {
+    const { branch_name, on_exists: onExists, ...body } = c.req.valid('json');
+    const { prefer, 'idempotency-key': key } = c.req.valid('header');
+    const wanted: Wanted = { kind: 'branch.create', names: [branch_name], onExists, body };
+    const { project, end } = await createBranches(c, wanted, prefer, key);
+    if ('job' in end) return c.json(end.job, 202);
+    const made = end.body as z.input<typeof BranchCreation>;
+    const records = body.include.length > 0 ? await withCredentials(c, project, [made]) : [made];
+    return c.json(found(records), end.status === 200 ? 200 : 201);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'branch.change',
+    machines: 'of_branches',
+    operationId: 'createBranches',
+    method: 'post',
+    path: '/api/v1/projects/{project_id}/branches/batch',
+    summary: 'Create several branches in one request',
+    description:
+      'Clones an active branch up to 32 times, all or none of them. The clients of the source are held only during the first clone. All branches have the same content.',
+    tags,
+    request: { params: ProjectParams, headers: CreationHeaders, body: jsonBody(NewBatch) },
+    responses: {
+      201: response(
+        'The new branches, in the order of their names in the request.',
+        BatchCreation,
+        'Idempotency-Replayed',
+      ),
+      202: PENDING,
+    },
+    failures: FAILURES,
+  }),
+  async (c) => {
+    const request = c.req.valid('json');
+    const { count: _count, name_prefix: _prefix, names: _names, ...body } = request;
+    const names = unwrap(namesOf(request));
+    const { prefer, 'idempotency-key': key } = c.req.valid('header');
+    const wanted: Wanted = { kind: 'branch.create_batch', names, onExists: 'fail', body };
+    const { project, end } = await createBranches(c, wanted, prefer, key);
+    if ('job' in end) return c.json(end.job, 202);
+    const { branches } = end.body as z.input<typeof BatchCreation>;
+    const isIncluded = body.include.length > 0;
+    return c.json({ branches: isIncluded ? await withCredentials(c, project, branches) : branches }, 201);
+  },
+);
+
+const PARENT = 'parent';
+
+const Reset = z
+  .strictObject({
+    to: z.union([z.literal(PARENT), z.uuid().toLowerCase()]).meta({
+      description: '`parent`: what the branch was cloned from, as it is now; or the id of a snapshot.',
+      example: PARENT,
+    }),
+    ttl_seconds: TtlSeconds.optional().meta({
+      description: 'Also gives the branch a new life, counted from now.',
+    }),
+    confirm: Confirm,
+  })
+  .meta({ example: { to: PARENT } });
+
+const Restore = z
+  .strictObject({
+    branch_name: BranchName.optional().meta({ description: 'Default: its former name.' }),
+  })
+  .meta({ example: { branch_name: 'checkout-redesign-2' } });
+
+router.openapi(
+  operation({
+    access: 'branch.change',
+    operationId: 'resetBranch',
+    method: 'post',
+    path: '/api/v1/projects/{project_id}/branches/{branch_ref}/reset',
+    summary: 'Reset a branch to its parent or to a snapshot',
+    description:
+      'Its id, name, connection URLs, passwords and rules stay. Its sessions end. What it held before is kept as a snapshot of the kind `safety` for 24 hours.',
+    tags,
+    request: { params: BranchRefParams, headers: CreationHeaders, body: jsonBody(Reset) },
+    responses: { 200: response('The branch.', Branch, 'Idempotency-Replayed'), 202: PENDING },
+    failures: [
+      ...KEY_FAILURES,
+      'BRANCH_PROTECTED',
+      'BRANCH_NOT_ACTIVE',
+      'STORAGE_QUOTA_EXCEEDED',
+      'SOURCE_BUSY',
+      'SOURCE_NOT_ACTIVE',
+      ...HOST_WORK_FAILURES,
+    ],
+  }),
+  async (c) => {
+    const params = c.req.valid('param');
+    const { to, ttl_seconds, confirm } = c.req.valid('json');
+    const { prefer, 'idempotency-key': key } = c.req.valid('header');
+    const keyUse = await keyUseOf(c.var.principal, c.req.path, key, { to, ttl_seconds });
+    const { principal } = c.var;
+    const [project, branch, uses, snapshots] = await inBranch(c, params, (db) => [
+      recordedUses(db, keyUse, new Date()),
+      cloneableSnapshot(db, params.project_id, to === PARENT ? '' : to, principal),
+    ]);
+    const replayed = replay(c, uses, keyUse);
+    if (replayed) return c.json(replayed.body as z.input<typeof Branch>, 200);
+    requireConfirmation(branch, confirm);
+    const [parent] =
+      to === PARENT && branch.parentBranchId !== null
+        ? await databaseOf(c)
+            .select()
+            .from(projectBranches)
+            .where(and(knownBranchesOf(project.id, principal), eq(projectBranches.id, branch.parentBranchId)))
+        : [];
+    if (to === PARENT && !parent) throw new ApiError('SOURCE_NOT_ACTIVE');
+    const outcome = await coordinatorOf(c.env, project.id).history.resetBranch(
+      {
+        jobId: crypto.randomUUID(),
+        snapshotId: crypto.randomUUID(),
+        branch,
+        source: parent ? ofBranch(parent) : ofSnapshot(found(snapshots), true),
+        life: ttl_seconds === undefined ? null : lifeOf({ ttl_seconds }),
+        hostId: project.hostId,
+        actor: actorOf(c),
+        keyUse,
+        asCreation: false,
+      },
+      prefer,
+    );
+    const end = await endOfCreation(c, outcome);
+    return 'job' in end ? c.json(end.job, 202) : c.json(end.body as z.input<typeof Branch>, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'branch.change',
+    machines: 'of_branches',
+    operationId: 'restoreBranch',
+    method: 'post',
+    path: '/api/v1/projects/{project_id}/branches/{deleted_branch_id}/restore',
+    summary: 'Restore a deleted branch',
+    description:
+      'Brings a branch back with its content, passwords and rules, while its database is kept (`deletes_at`); its life begins again. `GET …/branches?status=deleted` lists these branches.',
+    tags,
+    request: { params: DeletedBranchParams, headers: CreationHeaders, body: optionalJsonBody(Restore) },
+    responses: { 200: response('The branch.', Branch, 'Idempotency-Replayed'), 202: PENDING },
+    failures: [
+      ...KEY_FAILURES,
+      'DATABASE_NAME_TOO_LONG',
+      'BRANCH_EXISTS',
+      'STORAGE_QUOTA_EXCEEDED',
+      'SOURCE_BUSY',
+      'SOURCE_NOT_ACTIVE',
+      'BRANCH_LIMIT_REACHED',
+      'RULE_LIMIT_REACHED',
+      ...HOST_CREATION_FAILURES,
+    ],
+  }),
+  async (c) => {
+    const { project_id: projectId, deleted_branch_id: id } = c.req.valid('param');
+    const body = c.req.valid('json');
+    const { prefer, 'idempotency-key': key } = c.req.valid('header');
+    const keyUse = await keyUseOf(c.var.principal, c.req.path, key, body);
+    const [project, branches, snapshots, uses] = await inProject(c, projectId, (db) => [
+      ...keptBranch(db, projectId, id),
+      recordedUses(db, keyUse, new Date()),
+    ]);
+    const replayed = replay(c, uses, keyUse);
+    if (replayed) return c.json(replayed.body as z.input<typeof Branch>, 200);
+    const branch = found(branches);
+    const snapshot = found(snapshots);
+    const branchName = body.branch_name ?? branch.branchName;
+    const pattern = c.var.principal.machine?.branchPattern ?? null;
+    const names = [branch.branchName, branchName];
+    if (pattern !== null && !names.every((name) => matchesPattern(pattern, name)))
+      throw new ApiError('NOT_FOUND');
+    unwrap(checkDatabaseNames(project, [branchName]));
+    const outcome = await coordinatorOf(c.env, projectId).history.restoreBranch(
+      { jobId: crypto.randomUUID(), project, branch, snapshot, branchName, actor: actorOf(c), keyUse },
+      prefer,
+    );
+    const end = await endOfCreation(c, outcome);
+    return 'job' in end ? c.json(end.job, 202) : c.json(end.body as z.input<typeof Branch>, 200);
   },
 );
 

@@ -5,8 +5,7 @@ import { EVENT_MEANINGS } from '../events/event-types.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { operation, operations } from '../pipeline/operation.ts';
 import { responseHeaders } from '../pipeline/response-headers.ts';
-import { inProject } from './in-project.ts';
-import { ProjectParams, StreamQuery } from './parameters.ts';
+import { inProject, ProjectParams, StreamQuery } from './in-project.ts';
 
 /** Other texts are no position in any log, like a number that is not in this one: the stream starts with `reset`. */
 const POSITION = /^\d{1,15}$/;

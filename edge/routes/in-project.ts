@@ -1,8 +1,14 @@
 import type { BatchResponse } from 'drizzle-orm/batch';
+import { z } from 'zod';
+import { ACCESS_OF_STATE } from '../../shared/project/storage-quota.ts';
+import type { Method, Params } from '../../shared/protocol/operations.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
+import { requireConfirmation } from '../branches/protect-branch.ts';
 import type { Database, Statement } from '../database/database.ts';
 import type { BranchRow } from '../database/schema.ts';
-import { ApiError, found } from '../errors.ts';
+import { ApiError, found, unwrap } from '../errors.ts';
+import { STREAM_SECONDS_MAX } from '../events/open-streams.ts';
+import { callHostForClient } from '../hosts/host-client.ts';
 import { type AppContext, actorOf } from '../pipeline/context.ts';
 import { countUnknownProject, requireAdmission } from '../pipeline/limits.ts';
 import { databaseOf, primaryOf } from '../pipeline/replica-choice.ts';
@@ -45,3 +51,96 @@ export async function inBranch<const Q extends readonly Statement[]>(
 /** Audits the request if the ID is another tenant's, after the response. */
 export const auditDenial = (c: AppContext, kind: 'project' | 'job', id: string): void =>
   c.executionCtx.waitUntil(recordDeniedAccess(primaryOf(c), actorOf(c), c.req.method, { kind, id }));
+
+/** Failures of every operation in a branch's database. */
+export const HOST_FAILURES = [
+  'BRANCH_NOT_ACTIVE',
+  'DATABASES_CLOSED',
+  'STATEMENT_REFUSED',
+  'TIME_LIMIT_REACHED',
+  'PROJECT_BUSY',
+  'HOST_BUSY',
+  'HOST_FULL',
+  'HOST_UNAVAILABLE',
+  'HOST_UPGRADE_REQUIRED',
+  'HOST_TIMEOUT',
+  'DATABASE_SERVER_UNAVAILABLE',
+] as const;
+
+/**
+ * The active branch of the reference, with a function that calls its host.
+ * @param confirm the name of a protected branch that is changed
+ * @throws ApiError
+ */
+export async function branchOf(
+  c: AppContext,
+  reference: { project_id: string; branch_ref: string },
+  use: 'read' | 'change',
+  confirm?: string,
+) {
+  const [project, branch] = await inBranch(c, reference, () => []);
+  return usableBranch(c, project, branch, use, confirm);
+}
+
+/** The same for a branch that was read with other records. @throws ApiError */
+export function usableBranch(
+  c: AppContext,
+  project: ProjectView,
+  branch: BranchRow,
+  use: 'read' | 'change',
+  confirm?: string,
+) {
+  if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
+  const access = ACCESS_OF_STATE[project.storageState];
+  if (access === 'closed') throw new ApiError('DATABASES_CLOSED');
+  if (use === 'change' && access === 'write_blocked') throw new ApiError('WRITE_BLOCKED');
+  // Rows of `main` have always been changed without it (specification 4.3).
+  if (use === 'change' && !branch.isDefault) requireConfirmation(branch, confirm);
+  const database = { branch_id: branch.id, database: branch.databaseName };
+  const call = async <M extends Method>(method: M, params: Params<M>) =>
+    unwrap(await callHostForClient(c.env, project.hostId, method, params));
+  return { project, branch, database, call };
+}
+
+/** Path parameters. A malformed UUID is reported as 404, like an unknown one. */
+const Id = z.uuid().toLowerCase();
+
+export const ProjectParams = z.strictObject({ project_id: Id });
+export const BranchRefParams = z.strictObject({
+  project_id: Id,
+  // Specification 4.3.
+  branch_ref: z.string().meta({ description: 'The id or the name of the branch.' }),
+});
+export const SnapshotParams = z.strictObject({ project_id: Id, snapshot_id: Id });
+export const DeletedBranchParams = z.strictObject({ project_id: Id, deleted_branch_id: Id });
+export const TableParams = BranchRefParams.extend({
+  table: z.string().meta({ description: 'The name of the table, without its schema.' }),
+});
+export const ProjectMemberParams = z.strictObject({ project_id: Id, user_id: Id });
+export const MemberParams = z.strictObject({ user_id: Id });
+export const InvitationParams = z.strictObject({ invitation_id: Id });
+export const SessionParams = z.strictObject({ session_id: Id });
+export const RuleParams = z.strictObject({ project_id: Id, rule_id: Id });
+export const TrustParams = z.strictObject({ project_id: Id, trust_id: Id });
+export const ApiKeyParams = z.strictObject({
+  key_id: z.string().meta({ description: 'The part of the key between `bg_` and the next `_`.' }),
+});
+export const WebhookParams = z.strictObject({ webhook_id: Id });
+export const JobParams = z.strictObject({ job_id: Id });
+export const TenantParams = z.strictObject({
+  tenant_id: z.string().meta({ description: 'As in the tokens of its users.', example: 'acme' }),
+});
+export const HostParams = z.strictObject({ host_id: Id });
+
+/** Query of every stream of server-sent events. */
+export const StreamQuery = z.strictObject({
+  seconds: z.coerce.number().int().min(0).max(STREAM_SECONDS_MAX).default(STREAM_SECONDS_MAX).meta({
+    description:
+      'Duration of the stream in seconds. Clients of server-sent events reconnect automatically when it ends.',
+  }),
+});
+
+/** In a query or a body: what a protected branch requires. */
+export const Confirm = z.string().max(100).optional().meta({
+  description: 'The name of the branch; required if it is protected.',
+});

@@ -7,8 +7,7 @@ import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
 import { isOwn } from '../tenancy/project-access.ts';
-import { auditDenial, inProject } from './in-project.ts';
-import { JobParams, ProjectParams } from './parameters.ts';
+import { auditDenial, inProject, JobParams, ProjectParams } from './in-project.ts';
 
 const tags = ['Jobs'];
 

@@ -27,8 +27,7 @@ import type { AppContext } from '../pipeline/context.ts';
 import { operation, operations, response } from '../pipeline/operation.ts';
 import { responseHeaders } from '../pipeline/response-headers.ts';
 import type { ProjectView } from '../tenancy/project-access.ts';
-import { inBranch, inProject } from './in-project.ts';
-import { BranchRefParams, ProjectParams, StreamQuery } from './parameters.ts';
+import { BranchRefParams, inBranch, inProject, ProjectParams, StreamQuery } from './in-project.ts';
 
 const tags = ['Metrics'];
 

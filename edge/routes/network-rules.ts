@@ -18,8 +18,8 @@ import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { actorOf, connectingIp } from '../pipeline/context.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { replay } from './creations.ts';
-import { inProject } from './in-project.ts';
-import { ProjectParams, RuleParams } from './parameters.ts';
+
+import { inProject, ProjectParams, RuleParams } from './in-project.ts';
 
 const tags = ['Network rules'];
 

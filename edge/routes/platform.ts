@@ -21,7 +21,7 @@ import {
   TenantCaps,
   TenantCapsRequest,
 } from '../tenancy/tenant-caps.ts';
-import { HostParams, ProjectParams, TenantParams } from './parameters.ts';
+import { HostParams, ProjectParams, TenantParams } from './in-project.ts';
 
 /** Operations for the operator of the platform, not for tenants. */
 const tags = ['Platform'];

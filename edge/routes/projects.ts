@@ -32,8 +32,8 @@ import { CreatedProject, Project, toProjectResponse } from '../projects/project.
 import { readSettings } from '../settings.ts';
 import { projectViews, visible } from '../tenancy/project-access.ts';
 import { CreationHeaders, creationResponse, HOST_CREATION_FAILURES, PENDING, replay } from './creations.ts';
-import { inProject } from './in-project.ts';
-import { ProjectParams } from './parameters.ts';
+
+import { inProject, ProjectParams } from './in-project.ts';
 
 const tags = ['Projects'];
 

@@ -2,10 +2,12 @@ import { deleteCookie, getCookie, setCookie } from 'hono/cookie';
 import { z } from 'zod';
 import { ApiError } from '../errors.ts';
 import type { AppContext } from '../pipeline/context.ts';
-import { emptyResponse, operation, operations, response } from '../pipeline/operation.ts';
-import { ResponseForm } from '../sign-in/first-factor.ts';
+import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { ResponseForm, SignedInUser } from '../sign-in/first-factor.ts';
+import { authorizationUrl, scopesOf } from '../sign-in/provider-client.ts';
 import {
   CALLBACK_PATH,
+  exchangeCliCode,
   ReturnTo,
   returnFromProvider,
   startAtProvider,
@@ -13,7 +15,7 @@ import {
 } from '../sign-in/provider-sign-in.ts';
 import { TOKEN_FIELDS, tokenFields } from '../sign-in/sessions.ts';
 import type { Tokens } from '../sign-in/sign-in-context.ts';
-import { storePageSession } from './page-session.ts';
+import { storePageSession } from './sessions.ts';
 import { signInContextOf } from './sign-in-context.ts';
 
 const tags = ['Sign-in'];
@@ -114,6 +116,137 @@ router.openapi(
     const tokens = await complete();
     deleteCookie(c, name, attributes);
     return c.json({ ...tokenFields(tokens), state: returnTo }, 200);
+  },
+);
+
+const LOOPBACK = /^http:\/\/(?:localhost|127\.0\.0\.1)(?::([1-9]\d{0,4}))?\/auth\/callback$/;
+const PORT_MAX = 65_535;
+
+/** The code is sent to this address, so only this spelling is accepted and nothing is left to a URL parser. */
+export const LoopbackRedirect = z
+  .string()
+  .regex(LOOPBACK)
+  .refine(
+    (address) => Number(LOOPBACK.exec(address)?.[1] ?? 80) <= PORT_MAX,
+    'The port must not exceed 65535',
+  )
+  .meta({
+    description: 'The address where the command line listens (RFC 8252 section 7.3): any port, this path.',
+    example: 'http://127.0.0.1:49152/auth/callback',
+  });
+
+const redirect_uri = LoopbackRedirect;
+
+const CliStart = z
+  .strictObject({
+    redirect_uri,
+    state: z.string().min(1).max(512),
+    code_challenge: z
+      .string()
+      .regex(/^[\w-]{43}$/)
+      .meta({ description: 'SHA-256 of the verifier in base64url (RFC 7636 section 4.2).' }),
+    code_challenge_method: z.enum(['S256']),
+  })
+  .meta({
+    id: 'CliStart',
+    example: {
+      redirect_uri: 'http://127.0.0.1:49152/auth/callback',
+      state: 'af0ifjsldkj',
+      code_challenge: 'E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM',
+      code_challenge_method: 'S256',
+    },
+  });
+
+const CliExchange = z
+  .strictObject({
+    code: z.string().min(1).max(2048),
+    redirect_uri,
+    code_verifier: z
+      .string()
+      .regex(/^[\w.~-]{43,128}$/)
+      .meta({ description: 'RFC 7636 section 4.1.' }),
+  })
+  .meta({
+    id: 'CliExchange',
+    example: {
+      code: 'SplxlOBeZQQYbYS6WxSbIA',
+      redirect_uri: 'http://127.0.0.1:49152/auth/callback',
+      code_verifier: 'dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk',
+    },
+  });
+
+const client_id = z.string().meta({ example: 'branchgate-cli' });
+
+const CliSignIn = z
+  .strictObject({
+    authorization_url: z.url().meta({ description: 'The address to open in a browser.' }),
+    client_id,
+    scopes: z.string().meta({ example: 'openid profile email branchgate:read branchgate:write' }),
+  })
+  .meta({ id: 'CliSignIn' });
+
+const CliTokens = z
+  .strictObject({
+    ...TOKEN_FIELDS,
+    expires_at: z.iso.datetime(),
+    refresh_token_expires_at: z.iso
+      .datetime()
+      .nullable()
+      .meta({ description: 'Null when the provider does not report it.' }),
+    client_id,
+    user: SignedInUser,
+  })
+  .meta({ id: 'CliTokens' });
+
+router.openapi(
+  operation({
+    access: 'public',
+    operationId: 'startCliSignIn',
+    method: 'post',
+    path: '/api/v1/auth/cli/start',
+    summary: 'Start a sign-in from a command line',
+    tags,
+    request: { body: jsonBody(CliStart) },
+    responses: {
+      200: response('The address to open, and the client and scopes that it requests.', CliSignIn),
+    },
+    failures: ['IDP_UNAVAILABLE'],
+  }),
+  async (c) => {
+    const { code_challenge_method: _, ...parameters } = c.req.valid('json');
+    const { settings } = signInContextOf(c);
+    const authorization_url = await authorizationUrl(settings, 'cli', parameters);
+    const scopes = scopesOf(settings);
+    return c.json({ authorization_url, client_id: settings.IDP_CLI_CLIENT_ID, scopes }, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'public',
+    operationId: 'exchangeCliCode',
+    method: 'post',
+    path: '/api/v1/auth/cli/exchange',
+    summary: 'Exchange the code of a command line for tokens',
+    description:
+      'A code is valid once, even if it is submitted with a wrong verifier. Each sign-in is audited.',
+    tags,
+    request: { body: jsonBody(CliExchange) },
+    responses: { 200: response('The tokens of the provider.', CliTokens) },
+    failures: ['SIGN_IN_FAILED', 'TENANT_REQUIRED', 'IDP_UNAVAILABLE', 'KEYS_UNAVAILABLE'],
+  }),
+  async (c) => {
+    const context = signInContextOf(c);
+    const { tokens, principal } = await exchangeCliCode(context, c.req.valid('json'));
+    const { userId: id, email, role } = principal;
+    const body = {
+      ...tokenFields(tokens),
+      expires_at: tokens.accessExpiresAt.toISOString(),
+      refresh_token_expires_at: tokens.refreshExpiresAt?.toISOString() ?? null,
+      client_id: context.settings.IDP_CLI_CLIENT_ID,
+      user: { id, email, role },
+    };
+    return c.json(body, 200);
   },
 );
 

@@ -6,9 +6,9 @@ import { ApiError } from '../errors.ts';
 import { actorOf } from '../pipeline/context.ts';
 import { alsoPermit, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
-import { branchOf, HOST_FAILURES } from './branch-database.ts';
-import { BranchRefParams } from './parameters.ts';
-import { VALUES_EXPLAINED, Value } from './row-fields.ts';
+import { BranchRefParams, branchOf, HOST_FAILURES } from './in-project.ts';
+
+import { VALUES_EXPLAINED, Value } from './tables.ts';
 
 /** Characters. The whole request has to fit into a message of the link. */
 const SQL_LENGTH_MAX = 262_144;

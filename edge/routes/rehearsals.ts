@@ -5,8 +5,7 @@ import { ApiError } from '../errors.ts';
 import { actorOf } from '../pipeline/context.ts';
 import { operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
-import { branchOf, HOST_FAILURES } from './branch-database.ts';
-import { BranchRefParams } from './parameters.ts';
+import { BranchRefParams, branchOf, HOST_FAILURES } from './in-project.ts';
 
 const tags = ['Rehearsals'];
 

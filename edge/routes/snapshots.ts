@@ -11,8 +11,8 @@ import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { actorOf } from '../pipeline/context.ts';
 import { operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
 import { CreationHeaders, creationResponse, HOST_WORK_FAILURES, PENDING, replay } from './creations.ts';
-import { inBranch, inProject } from './in-project.ts';
-import { BranchRefParams, ProjectParams, SnapshotParams } from './parameters.ts';
+
+import { BranchRefParams, inBranch, inProject, ProjectParams, SnapshotParams } from './in-project.ts';
 
 const tags = ['Snapshots'];
 

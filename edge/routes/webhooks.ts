@@ -33,8 +33,7 @@ import {
   webhookSenderOf,
 } from '../webhooks/webhook.ts';
 
-import { inProject } from './in-project.ts';
-import { WebhookParams } from './parameters.ts';
+import { inProject, WebhookParams } from './in-project.ts';
 
 const tags = ['Webhooks'];
 

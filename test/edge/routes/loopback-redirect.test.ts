@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { LoopbackRedirect } from '../../../edge/routes/command-line-sign-in.ts';
+import { LoopbackRedirect } from '../../../edge/routes/provider-sign-in.ts';
 
 const isAccepted = (text: string) => LoopbackRedirect.safeParse(text).success;
 

@@ -1,4 +1,11 @@
+import { and } from 'drizzle-orm';
+import { deleteCookie, getCookie, setCookie } from 'hono/cookie';
+import type { CookieOptions } from 'hono/utils/cookie';
 import { z } from 'zod';
+import { sessions } from '../database/people-schema.ts';
+import { ApiError } from '../errors.ts';
+import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
+import type { AppContext } from '../pipeline/context.ts';
 import {
   emptyResponse,
   jsonBody,
@@ -7,10 +14,64 @@ import {
   optionalJsonBody,
   response,
 } from '../pipeline/operation.ts';
-import { refreshTokenOf, renewPageSession } from '../sign-in/session-cookie.ts';
+import { databaseOf } from '../pipeline/replica-choice.ts';
+import { readSettings } from '../settings.ts';
+import type { LoginResponse, ResponseForm } from '../sign-in/first-factor.ts';
+import {
+  endAllSessions,
+  endOwnSession,
+  isSessionOf,
+  Session,
+  toSessionResponse,
+} from '../sign-in/own-sessions.ts';
+import { PAGE_COOKIE, pageCookie, refreshTokenOf, renewPageSession } from '../sign-in/session-cookie.ts';
 import { refresh, signOut, TOKEN_FIELDS, tokenFields } from '../sign-in/sessions.ts';
-import { clearPageSession, pageCookieOf, requireOwnPage, storePageSession } from './page-session.ts';
+import type { Tokens } from '../sign-in/sign-in-context.ts';
+import { SessionParams } from './in-project.ts';
 import { signInContextOf } from './sign-in-context.ts';
+
+const ATTRIBUTES = { path: '/', httpOnly: true, secure: true, sameSite: 'Strict' } satisfies CookieOptions;
+
+/**
+ * Refuses requests that a page of another origin has made (CSRF): browsers name the page in headers that scripts cannot
+ * set. It also keeps such a page from signing a visitor in to an account of its own.
+ * @throws ApiError CROSS_ORIGIN_REQUEST
+ */
+function requireOwnPage(c: AppContext): void {
+  const site = c.req.header('sec-fetch-site') ?? 'same-origin';
+  const isOwn = c.req.header('origin') === readSettings(c.env).BASE_URL && site === 'same-origin';
+  if (!isOwn) throw new ApiError('CROSS_ORIGIN_REQUEST');
+}
+
+const pageCookieOf = (c: AppContext): string | undefined => getCookie(c, PAGE_COOKIE);
+
+/** Stores the refresh token in the browser, for as long as an unused one of the gateway is valid. */
+export async function storePageSession(c: AppContext, tokens: Pick<Tokens, 'refreshToken'>): Promise<void> {
+  const settings = readSettings(c.env);
+  const maxAge = settings.JWT_REFRESH_TTL_SECONDS;
+  setCookie(c, PAGE_COOKIE, await pageCookie(settings, tokens), { ...ATTRIBUTES, maxAge });
+}
+
+function clearPageSession(c: AppContext): void {
+  if (pageCookieOf(c) !== undefined) deleteCookie(c, PAGE_COOKIE, ATTRIBUTES);
+}
+
+/**
+ * Runs one step of a sign-in and delivers its tokens in the form that the client requested.
+ * @throws ApiError CROSS_ORIGIN_REQUEST before the step runs
+ */
+export async function deliverLogin<L extends LoginResponse>(
+  c: AppContext,
+  form: ResponseForm,
+  step: () => Promise<L>,
+): Promise<L> {
+  if (form === 'json') return step();
+  requireOwnPage(c);
+  const login = await step();
+  if (login.access_token === null) return login;
+  await storePageSession(c, { refreshToken: login.refresh_token });
+  return { ...login, refresh_token: null };
+}
 
 const tags = ['Sign-in'];
 
@@ -172,6 +233,77 @@ router.openapi(
       : { email };
     const actor_id = machine?.id ?? id;
     return c.json({ id, actor_id, ...bearer, role, scopes: [...scopes], tenant_id: tenantId, issuer }, 200);
+  },
+);
+
+const ACCESS_TOKENS =
+  'Refresh tokens stop working immediately, and access tokens within 30 seconds. Sessions of the identity provider end there.';
+
+router.openapi(
+  operation({
+    access: 'signed_in',
+    machines: 'none',
+    operationId: 'listSessions',
+    method: 'get',
+    path: '/api/v1/auth/sessions',
+    summary: 'List the open sessions of your account, newest first',
+    description: 'Empty for a user of the identity provider, which has its own list.',
+    tags,
+    request: { query: PageQuery },
+    responses: { 200: response('A page of sessions.', pageOf('sessions', Session)) },
+  }),
+  async (c) => {
+    const query = c.req.valid('query');
+    const { orderBy, beyond } = keyset(sessions, 'newest_first', query);
+    const rows = await databaseOf(c)
+      .select()
+      .from(sessions)
+      .where(and(isSessionOf(c.var.identity, new Date()), beyond))
+      .orderBy(...orderBy)
+      .limit(query.limit + 1);
+    const { page, next_cursor } = cutPage(rows, query);
+    const { sessionId } = c.var.identity;
+    return c.json({ sessions: page.map((row) => toSessionResponse(row, sessionId)), next_cursor }, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'signed_in',
+    machines: 'none',
+    operationId: 'endSession',
+    method: 'delete',
+    path: '/api/v1/auth/sessions/{session_id}',
+    summary: 'Sign out one of your sessions',
+    description: ACCESS_TOKENS,
+    tags,
+    request: { params: SessionParams },
+    responses: { 204: emptyResponse('The session has ended.') },
+    failures: ['MANAGED_BY_PROVIDER'],
+  }),
+  async (c) => {
+    const { session_id: id } = c.req.valid('param');
+    await endOwnSession(signInContextOf(c), c.var.principal ?? null, id);
+    return c.body(null, 204);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'signed_in',
+    machines: 'none',
+    operationId: 'endAllSessions',
+    method: 'delete',
+    path: '/api/v1/auth/sessions',
+    summary: 'Sign out all your sessions, this one included',
+    description: ACCESS_TOKENS,
+    tags,
+    responses: { 204: emptyResponse('All sessions have ended.') },
+    failures: ['MANAGED_BY_PROVIDER'],
+  }),
+  async (c) => {
+    await endAllSessions(signInContextOf(c), c.var.principal ?? null);
+    return c.body(null, 204);
   },
 );
 
