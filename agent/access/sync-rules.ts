@@ -1,4 +1,4 @@
-import { type Block, blockKey, readBlockedAddresses, readBlockedBranches } from '../blocks/stored-blocks.ts';
+import { type Block, type Blocker, blockKey, readBlocks } from '../blocks/stored-blocks.ts';
 import { PacketFilter } from '../firewall/packet-filter.ts';
 import {
   countsClients,
@@ -30,9 +30,6 @@ import {
   writeRuleFiles,
 } from './rule-files.ts';
 import { readAccess } from './store-access.ts';
-
-/** Who blocks branches: the limit of attempts, and the watchdogs, whose blocks disconnect pooled clients too. */
-type Blocker = 'attempts' | 'guard';
 
 /**
  * Brings the access in the agent's tables to both servers: as rule files, and at PostgreSQL as members of its networks'
@@ -164,16 +161,18 @@ export class RuleSync {
   async #sync(session: Session): Promise<void> {
     const server = await this.#pooledServer();
     const branches = await readAccess(session);
-    const guarded = await readBlockedBranches(session);
-    const addresses = await readBlockedAddresses(session);
+    const blocks = await readBlocks(session);
     const folder = rulesFolder(this.#settings);
     await makeRulesFolder(folder);
-    this.#stored = [...guarded.map(({ branch_id }) => ({ branch_id, address: null })), ...addresses];
+    this.#stored = blocks;
     this.#branches = branches;
     const { networks } = await this.#admit(session, () => ensureNetworks(session, this.#applied === null));
     const found = await readRuleFiles(folder);
     // Nothing is awaited from here until the files are written, or a client blocked meanwhile would be admitted again.
-    const withheld = new Set([...this.#withheld.keys(), ...guarded.map(({ database }) => database)]);
+    const withheld = new Set([
+      ...this.#withheld.keys(),
+      ...blocks.flatMap(({ reason, database }) => (reason === 'attempts' ? [] : [database])),
+    ]);
     const pooled = branches.filter(({ database }) => !withheld.has(database));
     this.#unblocked = ruleFiles(pooled, networks, server);
     const wanted = this.#withBlocks(this.#unblocked);

@@ -11,8 +11,8 @@ interface Window extends Block {
 
 /** What has reached its limit: a branch and a network, or (null) a branch and all networks together. */
 export interface FullWindow extends Block {
-  /** Milliseconds. */
-  endsIn: number;
+  /** In milliseconds of the caller's clock. */
+  end: number;
   count: number;
 }
 
@@ -59,10 +59,10 @@ export class AttemptWindows {
     return reached.includes(true);
   }
 
-  /** Continues a window at its limit that another process left. */
-  resume(block: Block, now: number, endsIn: number): void {
+  /** Continues a window at its limit that another process left. @param end at most one length from now */
+  resume(block: Block, now: number, end: number): void {
     const window = this.#open(block, now);
-    window.end = now + Math.min(endsIn, this.#length);
+    window.end = Math.min(end, now + this.#length);
     window.count = window.limit;
   }
 
@@ -72,7 +72,7 @@ export class AttemptWindows {
     for (const windows of [this.#branches, this.#networks]) {
       for (const [key, { branch_id, address, end, count, limit }] of windows) {
         if (end <= now) windows.delete(key);
-        else if (count >= limit) full.set(key, { branch_id, address, endsIn: end - now, count });
+        else if (count >= limit) full.set(key, { branch_id, address, end, count });
       }
     }
     return full;

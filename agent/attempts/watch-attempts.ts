@@ -1,15 +1,14 @@
 import { branchOfLogin } from '../../shared/branch/login.ts';
-import type { RuleSync } from '../access/sync-rules.ts';
 import {
-  type Block,
-  blockKey,
-  readBlockedAddresses,
-  writeBlockedAddresses,
-} from '../blocks/stored-blocks.ts';
+  BlockEnforcer,
+  type BlockingHost,
+  type BlockSource,
+  type TimedBlock,
+} from '../blocks/enforce-blocks.ts';
+import { blockKey } from '../blocks/stored-blocks.ts';
 import type { Log } from '../link/dispatch.ts';
 import { CONNECTION_LOGS, type ConnectionLog } from '../logs/connection-logs.ts';
 import { LogFollower } from '../logs/follow-log.ts';
-import type { Pool } from '../postgres/connect.ts';
 import { TroubleLog } from '../process/log.ts';
 import { repeat } from '../process/loops.ts';
 import { type AgentSettings, rulesFolder } from '../process/settings.ts';
@@ -18,44 +17,37 @@ import { AttemptWindows, clientNetwork } from './attempt-windows.ts';
 import { StalledLogins } from './stalled-logins.ts';
 
 export const WINDOW_MS = 60_000;
-/** Longest delay before a blocked network is admitted again, and the interval of retries. */
+/** Longest delay before a blocked network is admitted again. */
 const CHECK_EVERY_MS = 250;
-const RETRY_AFTER_MS = 1_000;
 
-interface Watched {
+interface Watched extends BlockingHost {
   settings: AgentSettings;
-  postgres: Pool;
-  rules: RuleSync;
 }
 
 /**
  * Counts the attempts that both servers log, and logins that stall. From its last allowed attempt until its window ends,
- * a client's network is blocked for that branch. The blocks are stored in the agent's tables: a control tool that syncs
- * the rules preserves them, and the agent's next process ends them in time. Counts below the limit are lost with the
- * process.
+ * a client's network is blocked for that branch. Counts below the limit are lost with the process.
  */
-export class AttemptWatch {
+export class AttemptWatch implements BlockSource {
+  readonly blocker = 'attempts';
+  readonly now: () => number;
+  readonly onTrouble: (trouble: unknown) => void;
   readonly #host: Watched;
   readonly #log: Log;
   readonly #windows: AttemptWindows;
-  readonly #now: () => number;
-  readonly #limitTrouble: (trouble: unknown) => void;
+  readonly #enforcer: BlockEnforcer;
   readonly #stalled = new StalledLogins();
   /** By the log's name. */
   readonly #followers = new Map<string, LogFollower>();
-  /** Blocks that both servers are known to apply, by their keys; null at first. */
-  #blocked: ReadonlyMap<string, Block> | null = null;
-  #blocking: Promise<void> = Promise.resolve();
-  #enforcing: Promise<void> | null = null;
-  #retryAt = 0;
 
   /** @param now a steady clock of the windows, in milliseconds */
   constructor(host: Watched, log: Log, now: () => number = () => performance.now()) {
+    this.now = now;
     this.#host = host;
     this.#log = log;
-    this.#now = now;
+    this.onTrouble = this.#troubleOf('limit');
     this.#windows = new AttemptWindows(host.settings.CONNECTION_ATTEMPTS_PER_MINUTE, WINDOW_MS);
-    this.#limitTrouble = this.#troubleOf('limit');
+    this.#enforcer = new BlockEnforcer(host, this);
   }
 
   /** Watches until `signal` aborts. Never throws. */
@@ -67,9 +59,8 @@ export class AttemptWatch {
         onPoll: this.#troubleOf('logins under way'),
       }),
     ];
-    await repeat(() => this.#enforce(), CHECK_EVERY_MS, signal);
+    await repeat(() => this.#enforcer.enforce(), CHECK_EVERY_MS, signal);
     await Promise.all(following);
-    await this.#enforcing;
   }
 
   /** Bytes of each log in which attempts were not counted yet. */
@@ -100,62 +91,29 @@ export class AttemptWatch {
   }
 
   #count(branchId: string, address: string) {
-    if (!this.#windows.count(branchId, clientNetwork(address), this.#now())) return;
+    if (!this.#windows.count(branchId, clientNetwork(address), this.now())) return;
     // Blocks it before a sync in progress for another branch ends.
-    this.#block().catch(() => {});
-    void this.#enforce();
+    this.#enforcer.reject().catch(() => {});
+    void this.#enforcer.enforce();
   }
 
-  #block(): Promise<void> {
-    const block = () => this.#host.rules.block('attempts', [...this.#windows.atLimit(this.#now()).values()]);
-    this.#blocking = this.#blocking.then(block, block);
-    return this.#blocking;
+  wanted(): TimedBlock[] {
+    const full = this.#windows.atLimit(this.now());
+    return [...full.values()].map(({ count, ...block }) => ({ ...block, reason: 'attempts' }));
   }
 
-  /** Makes the servers apply a block for each window at its limit, and no others. Never throws. */
-  #enforce(): Promise<void> {
-    this.#enforcing ??= this.#enforceOnce().finally(() => {
-      this.#enforcing = null;
-    });
-    return this.#enforcing;
+  resume(left: readonly TimedBlock[]): void {
+    for (const block of left) this.#windows.resume(block, this.now(), block.end);
   }
 
-  async #enforceOnce(): Promise<void> {
-    if (performance.now() < this.#retryAt) return;
-    try {
-      this.#blocked ??= await this.#takeOver();
-      for (;;) {
-        const wanted = this.#windows.atLimit(this.#now());
-        if (sameKeys(this.#blocked, wanted)) break;
-        await this.#block();
-        await writeBlockedAddresses(this.#host.postgres, [...wanted.values()]);
-        await this.#host.rules.sync();
-        this.#logChanges(this.#blocked, wanted);
-        this.#blocked = wanted;
-      }
-      this.#limitTrouble(null);
-    } catch (error) {
-      this.#retryAt = performance.now() + RETRY_AFTER_MS;
-      this.#limitTrouble(error);
+  onApplied(begun: readonly TimedBlock[], ended: readonly TimedBlock[]): void {
+    const counted = this.#windows.atLimit(this.now());
+    for (const block of begun) {
+      const { branch_id, address } = block;
+      // The present count is logged, because concurrent attempts pass before the rules are in effect.
+      this.#log('attempts.limited', { branch_id, address, count: counted.get(blockKey(block))?.count });
     }
-  }
-
-  /** Continues the blocks that an earlier process left. */
-  async #takeOver(): Promise<Map<string, Block>> {
-    const left = await readBlockedAddresses(this.#host.postgres);
-    for (const block of left) this.#windows.resume(block, this.#now(), block.ends_in);
-    return new Map(left.map((block) => [blockKey(block), block]));
-  }
-
-  #logChanges(before: ReadonlyMap<string, Block>, after: ReadonlyMap<string, Block>) {
-    const counted = this.#windows.atLimit(this.#now());
-    for (const [key, { branch_id, address }] of after) {
-      // The present count is logged too, because concurrent attempts pass before the rules are in effect.
-      if (!before.has(key))
-        this.#log('attempts.limited', { branch_id, address, count: counted.get(key)?.count });
-    }
-    for (const [key, { branch_id, address }] of before)
-      if (!after.has(key)) this.#log('attempts.open_again', { branch_id, address });
+    for (const { branch_id, address } of ended) this.#log('attempts.open_again', { branch_id, address });
   }
 
   /** Logs why attempts cannot be limited, and when they can be again. @param what log or step concerned */
@@ -170,6 +128,3 @@ export class AttemptWatch {
     };
   }
 }
-
-const sameKeys = (one: ReadonlyMap<string, unknown>, other: ReadonlyMap<string, unknown>) =>
-  one.size === other.size && [...one.keys()].every((key) => other.has(key));

@@ -2,7 +2,7 @@ import type { ProjectBlocks } from '../../shared/block.ts';
 import type { Queryable } from '../postgres/connect.ts';
 import type { Log } from '../process/log.ts';
 import { runLoop } from '../process/loops.ts';
-import { readAttemptBlocks, readBlockedBranches, type StoredBlock } from './stored-blocks.ts';
+import { readBlocks, type StoredBlock } from './stored-blocks.ts';
 
 const CHECK_EVERY_MS = 1_000;
 /** While a project has a block, it is reported again: a report is lost when the link is down. */
@@ -31,13 +31,9 @@ export class BlockReports {
 
   /** @param now milliseconds of a monotonic clock */
   async check(now = performance.now()): Promise<void> {
-    const all = [
-      ...(await readBlockedBranches(this.#postgres)),
-      ...(await readAttemptBlocks(this.#postgres)),
-    ];
-    const stored = Map.groupBy<string, StoredBlock>(all, ({ project_id }) => project_id);
+    const stored = Map.groupBy(await readBlocks(this.#postgres), ({ project_id }) => project_id);
     for (const project of new Set([...stored.keys(), ...this.#reported.keys()])) {
-      const blocks = (stored.get(project) ?? []).map(toReport);
+      const blocks = toReport(stored.get(project) ?? []);
       const text = JSON.stringify(blocks);
       const last = this.#reported.get(project);
       if (last?.text === text && now - last.at < REPEAT_AFTER_MS) continue;
@@ -48,8 +44,12 @@ export class BlockReports {
   }
 }
 
-const toReport = ({ branch_id, reason, until }: StoredBlock) => ({
-  branch_id,
-  reason,
-  until: until.toISOString(),
-});
+/** One for each branch and reason: too many attempts count until the last network is open again. */
+const toReport = (blocks: readonly StoredBlock[]): ProjectBlocks['blocks'] => [
+  ...new Map(
+    blocks.map(({ branch_id, reason, until }) => [
+      `${branch_id} ${reason}`,
+      { branch_id, reason, until: until.toISOString() },
+    ]),
+  ).values(),
+];

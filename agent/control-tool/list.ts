@@ -1,10 +1,11 @@
 import { Command } from 'commander';
-import { type GuardReason, readBlockedAddresses, readBlockedBranches } from '../blocks/stored-blocks.ts';
+import { readBlocks, type StoredBlock } from '../blocks/stored-blocks.ts';
 import { performOperation } from '../operations/handlers.ts';
 import { print, table } from './terminal.ts';
 import { withHost } from './with-host.ts';
 
-const TOO_MANY: Record<GuardReason, string> = {
+const TOO_MANY: Record<StoredBlock['reason'], string> = {
+  attempts: 'too many connection attempts',
   connections: 'too many connections',
   disk: 'it fills the disk',
   locks: 'too many locks',
@@ -15,13 +16,9 @@ export const listCommand = () =>
   new Command('list')
     .description('List the branches on this host')
     .action(async (_options, command: Command) => {
-      const { branches, blocked, addresses } = await withHost(async (host) => {
+      const { branches, blocks } = await withHost(async (host) => {
         const { branches } = await performOperation(host, 'host.inventory', {});
-        return {
-          branches,
-          blocked: await readBlockedBranches(host.postgres),
-          addresses: await readBlockedAddresses(host.postgres),
-        };
+        return { branches, blocks: await readBlocks(host.postgres) };
       });
       const rows = branches.map(({ database, state, branch_id, project_id }) => [
         database,
@@ -29,15 +26,14 @@ export const listCommand = () =>
         branch_id,
         project_id,
       ]);
+      const [addresses = [], blocked = []] = [true, false].map((isAttempts) =>
+        blocks.filter(({ reason }) => (reason === 'attempts') === isAttempts),
+      );
       print(command, { branches, blocked, blocked_addresses: addresses }, [
         ...table([['DATABASE', 'STATE', 'BRANCH', 'PROJECT'], ...rows]),
-        ...blocked.map(
-          ({ database, reason, until }) =>
-            `${database} is blocked until ${until.toISOString()}: ${TOO_MANY[reason]}`,
-        ),
-        ...addresses.map(
-          ({ database, address, until }) =>
-            `${database} is blocked for ${address ?? 'all addresses'} until ${until.toISOString()}: too many connection attempts`,
-        ),
+        ...blocks.map(({ database, address, reason, until }) => {
+          const whom = reason === 'attempts' ? ` for ${address ?? 'all addresses'}` : '';
+          return `${database} is blocked${whom} until ${until.toISOString()}: ${TOO_MANY[reason]}`;
+        }),
       ]);
     });

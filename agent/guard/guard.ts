@@ -1,4 +1,7 @@
-import type { GuardReason } from '../blocks/stored-blocks.ts';
+import type { BlockReason } from '../../shared/block.ts';
+
+/** Why a watchdog blocks a branch. */
+export type GuardReason = Exclude<BlockReason, 'attempts'>;
 
 /** A branch whose sessions the watchdogs see. */
 export interface GuardedBranch {

@@ -1,9 +1,8 @@
-import type { RuleSync } from '../access/sync-rules.ts';
-import type { Pool } from '../postgres/connect.ts';
+import type { BlockingHost } from '../blocks/enforce-blocks.ts';
 import { type Log, TroubleLog } from '../process/log.ts';
 import { repeat } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
-import { Blocks } from './blocks.ts';
+import { GuardBlocks } from './blocks.ts';
 import { BranchDirectory } from './branch-directory.ts';
 import { ProjectConnections } from './connections.ts';
 import { DiskSpace, readDiskUse } from './disk-space.ts';
@@ -15,10 +14,8 @@ import { OldTransactions } from './old-transactions.ts';
 import { TransactionIds } from './transaction-ids.ts';
 import { type Reading, WatchSession } from './watch-session.ts';
 
-interface Watched {
+interface Watched extends BlockingHost {
   settings: AgentSettings;
-  postgres: Pool;
-  rules: RuleSync;
   rows: { kept: { has: (pid: number) => boolean } };
 }
 
@@ -40,13 +37,13 @@ export class GuardWatch {
   readonly #session: WatchSession;
   readonly #directory: BranchDirectory;
   readonly #guards: readonly Guard[];
-  readonly #blocks: Blocks;
+  readonly #blocks: GuardBlocks;
   readonly #ender = new SessionEnder();
   readonly #kept: Watched['rows']['kept'];
   readonly #troubles: TroubleLog;
 
   /** @param blocks set by tests only */
-  constructor(host: Watched, log: Log, blocks = new Blocks(host, log)) {
+  constructor(host: Watched, log: Log, blocks = new GuardBlocks(host, log)) {
     this.#log = log;
     this.#kept = host.rows.kept;
     this.#session = new WatchSession(host.settings);

@@ -1,6 +1,6 @@
 import { access, constants, readFile, realpath } from 'node:fs/promises';
 import { readDifferences } from '../access/networks.ts';
-import { readBlockedAddresses, readBlockedBranches } from '../blocks/stored-blocks.ts';
+import { readBlocks } from '../blocks/stored-blocks.ts';
 import type { CloneMethod } from '../cloning/create-clone.ts';
 import { hasTable } from '../firewall/packet-filter.ts';
 import { canGuard } from '../guard/watch-session.ts';
@@ -75,8 +75,7 @@ export async function examine(
 }
 
 async function isAdmissionCurrent(db: Queryable): Promise<boolean> {
-  const guarded = (await readBlockedBranches(db)).map(({ branch_id }) => ({ branch_id, address: null }));
-  return (await readDifferences(db, [...guarded, ...(await readBlockedAddresses(db))])).length === 0;
+  return (await readDifferences(db, await readBlocks(db))).length === 0;
 }
 
 async function adviceOnDisk({ settings, postgres, cloneMethod }: ExaminedHost): Promise<string[]> {

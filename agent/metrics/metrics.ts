@@ -4,6 +4,7 @@ import type { Method } from '../../shared/protocol/operations.ts';
 import { asHostError } from '../postgres/postgres-failure.ts';
 import { HostError } from '../process/host-error.ts';
 import type { Log } from '../process/log.ts';
+import { singleFlight } from '../process/loops.ts';
 
 const OPERATION_SECONDS = [0.005, 0.02, 0.1, 0.5, 1, 5, 15, 60, 300, 900];
 const CLONE_SECONDS = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 15, 60, 300];
@@ -71,14 +72,8 @@ interface Serving {
  * without metrics is better than none.
  */
 export async function serveMetrics({ registry, port, log, signal }: Serving): Promise<void> {
-  let collecting: Promise<string> | null = null;
   // Reads the servers once, however many clients ask at the same time.
-  const collect = () => {
-    collecting ??= registry.metrics().finally(() => {
-      collecting = null;
-    });
-    return collecting;
-  };
+  const collect = singleFlight(() => registry.metrics());
   const server = createServer((request, response) => {
     const isMetrics = request.method === 'GET' && request.url === '/metrics';
     if (!isMetrics) {

@@ -68,6 +68,17 @@ export async function runLoop(
   await repeat(attempt, every, signal);
 }
 
+/** A function that does `work`. Calls during one share its result. */
+export function singleFlight<T>(work: () => Promise<T>): () => Promise<T> {
+  let running: Promise<T> | null = null;
+  return () => {
+    running ??= work().finally(() => {
+      running = null;
+    });
+    return running;
+  };
+}
+
 interface Polling {
   /** Milliseconds after which no further check begins; `Infinity` for no limit. */
   within: number;

@@ -10,9 +10,9 @@ const counted = (windows: AttemptWindows, branch: string, ...times: number[]) =>
   times.map((now) => windows.count(branch, HOME, now));
 const full = (windows: AttemptWindows, now: number) =>
   Object.fromEntries(
-    [...windows.atLimit(now).values()].map(({ branch_id, address, endsIn, count }) => [
+    [...windows.atLimit(now).values()].map(({ branch_id, address, end, count }) => [
       `${branch_id} ${address}`,
-      { endsIn, count },
+      { endsIn: end - now, count },
     ]),
   );
 

@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, expect, test, vi } from 'vitest';
 import { AttemptWindows } from '../../../agent/attempts/attempt-windows.ts';
 import { AttemptWatch, WINDOW_MS } from '../../../agent/attempts/watch-attempts.ts';
-import { readAttemptBlocks } from '../../../agent/blocks/stored-blocks.ts';
+import { readBlocks } from '../../../agent/blocks/stored-blocks.ts';
 import { closeHost, type Host, openHost } from '../../../agent/host/host.ts';
 import { currentPostgresLog } from '../../../agent/logs/postgres-log.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
@@ -247,7 +247,7 @@ test('a control tool lists blocked branches and leaves them blocked', async () =
     new RegExp(`^${branch.database} is blocked for 127.0.0.1/32 until \\S+Z: `, 'm'),
   );
   expect(list.stdout).not.toMatch(new RegExp(`^${other.database} is blocked`, 'm'));
-  const blocks = await readAttemptBlocks(servers.host.postgres);
+  const blocks = await readBlocks(servers.host.postgres);
   expect(blocks.filter(({ branch_id }) => branch_id === branch.branch_id)).toMatchObject([
     { reason: 'attempts', until: expect.any(Date) },
   ]);

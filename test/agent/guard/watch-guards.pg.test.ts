@@ -2,7 +2,7 @@ import type pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { RuleSync } from '../../../agent/access/sync-rules.ts';
 import { BlockReports } from '../../../agent/blocks/report-blocks.ts';
-import { BLOCK_FOR, Blocks } from '../../../agent/guard/blocks.ts';
+import { BLOCK_FOR, GuardBlocks } from '../../../agent/guard/blocks.ts';
 import { readDiskUse } from '../../../agent/guard/disk-space.ts';
 import type { TenantSession } from '../../../agent/guard/guard.ts';
 import { GuardWatch } from '../../../agent/guard/watch-guards.ts';
@@ -67,7 +67,7 @@ afterAll(async () => {
 function watch(watched: Host): () => Promise<void> {
   const ending = new AbortController();
   const log = (event: string, fields?: Record<string, unknown>) => events.push({ event, ...fields });
-  const running = new GuardWatch(watched, log, new Blocks(watched, log, () => now)).run(ending.signal);
+  const running = new GuardWatch(watched, log, new GuardBlocks(watched, log, () => now)).run(ending.signal);
   return async () => {
     ending.abort();
     await running;

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { readBlockedAddresses } from '../../../agent/blocks/stored-blocks.ts';
+import { readBlocks } from '../../../agent/blocks/stored-blocks.ts';
 import { ZERO_TOTALS } from '../../../agent/measurement/counters.ts';
 import { MIGRATIONS, makeAgentTables, migrate } from '../../../agent/postgres/agent-tables.ts';
 import { inDatabase, PLATFORM_ROLE } from '../../../agent/postgres/connect.ts';
@@ -180,7 +180,7 @@ describe('a database of the release before numbered migrations', () => {
       blocked_branch: [],
       blocked_address: [{ branch_id: BRANCH, address: null }],
     });
-    expect(await readBlockedAddresses(servers.host.postgres)).toMatchObject([{ branch_id: BRANCH }]);
+    expect(await readBlocks(servers.host.postgres)).toMatchObject([{ branch_id: BRANCH }]);
     expect(await servers.query("SELECT to_regclass('shut_branch') AS old")).toEqual([{ old: null }]);
   });
 
