@@ -171,7 +171,7 @@ const peek = (env: Limiters, bucket: Bucket): Promise<LimitDecision> =>
 
 /**
  * As `consume`, from a share of the window that this isolate has borrowed, if the limit is lent and something is left
- * (docs/decisions/0053).
+ * (docs/decisions/archive/0053).
  */
 export async function consumeBorrowed(
   env: Limiters,
