@@ -6,6 +6,7 @@ import { configurationCommand } from './configuration.ts';
 import { doctorCommand } from './doctor.ts';
 import { enrolCommand } from './enrol.ts';
 import { EXIT_CODES, exitCodeOf, explain } from './exit-codes.ts';
+import { joinCommand, leaveCommand } from './join.ts';
 import { listCommand } from './list.ts';
 import { measureCommand } from './measure.ts';
 import { operationCommands } from './operations.ts';
@@ -55,6 +56,8 @@ export function controlTool(trial: Trial | null): Command {
     .addHelpText('after', `\n${SETTINGS_HELP}\n\nExit codes:\n${EXIT_CODE_HELP}`);
   program.addCommand(runCommand(trial));
   program.addCommand(enrolCommand());
+  program.addCommand(joinCommand());
+  program.addCommand(leaveCommand());
   program.addCommand(doctorCommand());
   program.addCommand(listCommand());
   program.addCommand(measureCommand());

@@ -74,7 +74,7 @@ export async function closeHost({ postgres, sessions, rows }: Host): Promise<voi
 }
 
 /** Tries whether two files in the data directory can share their blocks. */
-async function probeCloneMethod(dataDir: string): Promise<CloneMethod> {
+export async function probeCloneMethod(dataDir: string): Promise<CloneMethod> {
   const original = join(dataDir, `branchgate-probe-${randomUUID()}`);
   const clone = `${original}-clone`;
   try {

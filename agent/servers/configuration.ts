@@ -99,6 +99,8 @@ max_notify_queue_pages = ${NOTIFY_QUEUE_PAGES}
 # Which blocks were written is kept for some days, so that a comparison of two branches reads only these.
 summarize_wal = on
 wal_summary_keep_time = ${WAL_SUMMARY_DAYS}d
+# CREATE DATABASE shares blocks where the file system can, also when recovery and standbys repeat it.
+file_copy_method = clone
 # A forgotten prepared transaction would prevent clones and the drop of its database.
 max_prepared_transactions = 0
 

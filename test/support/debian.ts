@@ -58,8 +58,12 @@ const TARGETS = ['basic', 'multi-user', 'network-online', 'paths', 'shutdown', '
 export function verifyUnits(root: string, names: readonly string[]): string {
   const folder = join(root, 'usr/lib/systemd/system');
   const made = TARGETS.map((name) => join(folder, `${name}.target`)).filter((path) => !existsSync(path));
+  mkdirSync(folder, { recursive: true });
   for (const path of made) writeFileSync(path, '[Unit]\nDescription=target of the tests\n');
-  const units = names.map((name) => `/usr/lib/systemd/system/${name}`);
+  const units = names.map((name) => {
+    const own = `/etc/systemd/system/${name}`;
+    return existsSync(join(root, own)) ? own : `/usr/lib/systemd/system/${name}`;
+  });
   const { stdout, stderr } = spawnSync(
     'systemd-analyze',
     ['verify', '--man=no', '--recursive-errors=no', `--root=${root}`, ...units],

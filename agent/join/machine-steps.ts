@@ -1,0 +1,179 @@
+import { readFileSync, statSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { probeCloneMethod } from '../host/host.ts';
+import { daysUntil, endOfCertificate, faultOfPair } from '../servers/certificate.ts';
+import { hasReverseMap } from '../volumes/xfs.ts';
+import { type Context, TLS } from './context.ts';
+import { lastLine, type Placing, StepFailure } from './machine.ts';
+import { install, postgresFiles, type Step } from './step.ts';
+
+const KERNEL_FILE = '/etc/sysctl.d/60-branchgate.conf';
+const OVERCOMMIT = { name: 'vm.overcommit_memory', value: '2', path: '/proc/sys/vm/overcommit_memory' };
+const FILTER = { rules: '/etc/branchgate/nftables.conf', machine: '/etc/nftables.conf' };
+
+/** Says what the volume of the data costs. It changes nothing, because only an empty volume can be made again. */
+async function checkVolume({ machine, servers: { postgres } }: Context): Promise<void> {
+  const dataDir = machine.at(postgres.dataDir);
+  const remedy = 'mkfs.xfs -m reflink=1,rmapbt=0 <device>';
+  const { stdout } = await machine.query('findmnt', [
+    '--noheadings',
+    '--output',
+    'FSTYPE,SOURCE',
+    '--target',
+    dataDir,
+  ]);
+  const volume = stdout.trim().split(/\s+/).join(' on ') || 'the volume';
+  if ((await probeCloneMethod(dataDir)) === 'copy')
+    machine.note(
+      `${volume} has no reflinks: every branch takes the time and the space of a full copy of its database. To share blocks, put the data on a volume that is made with: ${remedy}`,
+    );
+  else if (await hasReverseMap(dataDir))
+    machine.note(
+      `${volume} keeps a reverse map (rmapbt=1), with which a branch takes three times as long. Make the volume with: ${remedy}`,
+    );
+  else machine.note(`${volume} shares the blocks of branches`);
+}
+
+async function installCertificate({ machine, options: { tlsCert, tlsKey } }: Context): Promise<void> {
+  if ((tlsCert === undefined) !== (tlsKey === undefined))
+    throw new StepFailure('usage', '--tls-cert and --tls-key belong together: give both');
+  const given = tlsCert !== undefined && tlsKey !== undefined ? { certFile: tlsCert, keyFile: tlsKey } : null;
+  const read = (path: string) => (given ? readGiven(path) : machine.read(path));
+  const source = given ?? TLS;
+  const [certificate, key] = [read(source.certFile), read(source.keyFile)];
+  if (certificate === null || key === null)
+    throw new StepFailure(
+      'usage',
+      '--tls-cert and --tls-key are missing: give the certificate chain and the key for the address of this host, for instance fullchain.pem and privkey.pem of certbot',
+    );
+  const fault = faultOfPair(certificate, key);
+  if (fault) throw new StepFailure('refused', fault);
+  machine.note(`it ends in ${daysUntil(endOfCertificate(certificate))} days`);
+  await machine.makeFolder('/etc/branchgate/tls', { mode: 0o755 });
+  // PostgreSQL refuses a key that others can read.
+  const placed: [string, string, Placing][] = [
+    [TLS.keyFile, key, { mode: 0o600, owner: 'postgres' }],
+    [TLS.certFile, certificate, { mode: 0o644 }],
+  ];
+  for (const [path, content, placing] of placed)
+    if (machine.read(path) !== content || !machine.isPlaced(path, placing))
+      await machine.change(`wrote ${path}`, () => machine.put(path, content, placing));
+}
+
+function readGiven(path: string): string {
+  try {
+    return readFileSync(path, 'utf8');
+  } catch (error) {
+    throw new StepFailure('usage', `${path} cannot be read: ${(error as Error).message}`);
+  }
+}
+
+async function removeCertificate({ machine }: Context): Promise<void> {
+  const folder = dirname(TLS.certFile);
+  if (machine.exists(folder)) await machine.change(`removed ${folder}`, () => machine.remove(folder));
+}
+
+async function setKernel({ machine, files }: Context): Promise<void> {
+  const { name, value, path } = OVERCOMMIT;
+  const now = machine.read(path)?.trim();
+  if (now !== undefined && now !== value && !machine.isDryRun) await files.rememberKernel(name, now);
+  await files.write(
+    KERNEL_FILE,
+    `# A session that asks for too much memory gets an error.\n${name} = ${value}\n`,
+  );
+  if (now === undefined || now === value) return;
+  await machine.change(`set ${name} to ${value}`, async () => {
+    const ran = await machine.query('sysctl', ['--write', `${name}=${value}`]);
+    if (ran.code !== 0)
+      machine.note(
+        `${name} could not be set now (${lastLine(ran)}): it applies from the next start of the machine`,
+      );
+  });
+}
+
+async function takeBackKernel({ machine, files }: Context): Promise<void> {
+  for (const [name, value] of Object.entries(files.record().kernel)) {
+    const now = machine.read(`/proc/sys/${name.replaceAll('.', '/')}`)?.trim();
+    if (now !== undefined && now !== value)
+      await machine.run(`set ${name} to ${value} again`, 'sysctl', ['--write', `${name}=${value}`]);
+  }
+}
+
+async function placeLogs(context: Context): Promise<void> {
+  const { machine, files, servers, options } = context;
+  const { logDirectory } = options;
+  const paths = postgresFiles(context);
+  if (logDirectory === undefined) {
+    const device = (path: string) => statSync(machine.at(path), { throwIfNoEntry: false })?.dev;
+    const logs = machine.exists(paths.logs) ? null : join(servers.postgres.dataDir, 'log');
+    if (logs && [undefined, device(servers.postgres.dataDir)].includes(device(logs)))
+      machine.note(
+        "PostgreSQL's logs are on the volume of its data, so a full volume stops both: give --log-directory on a volume of its own, larger than LOG_FOLDER_MB",
+      );
+    return;
+  }
+  await machine.makeFolder(logDirectory, { mode: 0o700, owner: servers.user });
+  await files.write(paths.logs, `log_directory = '${logDirectory.replaceAll("'", "''")}'\n`);
+}
+
+async function filterPackets(context: Context): Promise<void> {
+  const { machine, files, settings } = context;
+  if (settings.FIREWALL !== 'nftables') {
+    machine.note('FIREWALL is off, so any address can open connections to both ports');
+    return;
+  }
+  await install(context, 'nftables.conf', FILTER.rules);
+  if (machine.exists(FILTER.machine)) await files.addLines(FILTER.machine, [`include "${FILTER.rules}"`]);
+  const { code, stdout } = await machine.query('systemctl', ['is-enabled', 'nftables.service']);
+  if (code !== 0 || stdout.trim() !== 'enabled')
+    machine.note(
+      `${FILTER.machine} is not loaded at the start of the machine, so both ports are open until the agent has started: systemctl enable nftables`,
+    );
+  // A table of the running agent has its networks, which the base would remove.
+  const table = ['list', 'table', 'inet', `branchgate_${settings.POSTGRES_PORT}`];
+  if ((await machine.query('nft', table)).code !== 0)
+    await machine.run('closed both ports until the agent has started', 'nft', [
+      '--file',
+      machine.at(FILTER.rules),
+    ]);
+}
+
+async function removeFilter({ machine, settings }: Context): Promise<void> {
+  const table = ['table', 'inet', `branchgate_${settings.POSTGRES_PORT}`];
+  if ((await machine.query('nft', ['list', ...table])).code === 0)
+    await machine.run('removed the packet filter', 'nft', ['delete', ...table]);
+}
+
+export const VOLUME_STEP: Step = {
+  name: 'volume',
+  what: 'say whether branches share blocks on the volume of the data',
+  apply: checkVolume,
+};
+
+export const CERTIFICATE_STEP: Step = {
+  name: 'certificate',
+  what: 'copy the certificate and its key for both servers',
+  apply: installCertificate,
+  takeBack: removeCertificate,
+  isTakenBackLate: true,
+};
+
+export const LOGS_STEP: Step = {
+  name: 'logs',
+  what: "put PostgreSQL's logs into --log-directory",
+  apply: placeLogs,
+};
+
+export const KERNEL_STEP: Step = {
+  name: 'kernel',
+  what: 'let Linux refuse memory that it does not have',
+  apply: setKernel,
+  takeBack: takeBackKernel,
+};
+
+export const FIREWALL_STEP: Step = {
+  name: 'firewall',
+  what: 'close both ports to unknown networks',
+  apply: filterPackets,
+  takeBack: removeFilter,
+};

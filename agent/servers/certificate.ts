@@ -1,0 +1,28 @@
+import { createPrivateKey, X509Certificate } from 'node:crypto';
+
+const DAY_MS = 86_400_000;
+
+/** When the first certificate of a PEM file ends. @throws Error when the text is no certificate */
+export const endOfCertificate = (pem: string): Date => new X509Certificate(pem).validToDate;
+
+export const daysUntil = (end: Date, now = Date.now()): number => Math.floor((end.getTime() - now) / DAY_MS);
+
+/** Why both servers would not start with this pair; null if they would. */
+export function faultOfPair(certificate: string, key: string, now = Date.now()): string | null {
+  let leaf: X509Certificate;
+  try {
+    leaf = new X509Certificate(certificate);
+  } catch {
+    return 'the certificate is not in PEM form: give the file with the whole chain, for instance fullchain.pem';
+  }
+  try {
+    if (!leaf.checkPrivateKey(createPrivateKey(key)))
+      return 'the key does not belong to the certificate: give the key that it was requested with';
+  } catch {
+    return 'the key is not in PEM form, or has a passphrase: give one without, because servers cannot ask for it';
+  }
+  if (leaf.validFromDate.getTime() > now)
+    return `the certificate is valid only from ${leaf.validFrom} on: check the clock of this machine`;
+  if (leaf.validToDate.getTime() <= now) return `the certificate ended on ${leaf.validTo}: renew it`;
+  return null;
+}
