@@ -25,8 +25,14 @@ const output = process.stderr;
 export const askPassword = (message: string): Promise<string> =>
   ask<string>((library) => library.password({ message, output }));
 
-export const askText = (message: string): Promise<string> =>
-  ask<string>((library) => library.text({ message, output }));
+interface TextOptions {
+  initialValue?: string;
+  /** @returns what is wrong */
+  validate?: (value: string | undefined) => string | undefined;
+}
+
+export const askText = (message: string, options: TextOptions = {}): Promise<string> =>
+  ask<string>((library) => library.text({ message, output, ...options }));
 
 /** Asks before something is destroyed. @throws CommandError without a person, unless `--yes` was given */
 export async function confirm(message: string, { yes }: { yes?: boolean }): Promise<void> {

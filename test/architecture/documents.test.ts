@@ -9,7 +9,8 @@ const DATED = /^docs\/(?:decisions\/archive|benchmarks)\//;
 
 const LINK = /\]\(([^)\s]+)\)/g;
 /** `edge/routes/branches.ts`, `test/simulation`: anything in backticks that starts with a folder of the sources. */
-const PATH = /`((?:action|agent|cli|client|console|dev|docs|edge|mcp|python|shared|test|vitest)\/[\w./-]*)`/g;
+const PATH =
+  /`((?:action|agent|cli|client|console|dev|docs|edge|mcp|operator|python|shared|test|vitest)\/[\w./-]*)`/g;
 const HEADING = /^#{1,6} +(.+)$/gm;
 const FENCED = /^```.*?^```/gms;
 

@@ -10,6 +10,7 @@ const SOURCE_FOLDERS = [
   'dev',
   'edge',
   'mcp',
+  'operator',
   'shared',
   'vitest',
 ];

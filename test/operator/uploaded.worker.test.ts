@@ -1,0 +1,71 @@
+import { statSync } from 'node:fs';
+import { join } from 'node:path';
+import type { Miniflare } from 'miniflare';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { Operator, URL_OF_GATEWAY } from '../support/operator/operator.ts';
+import { startUploaded } from '../support/operator/uploaded-worker.ts';
+
+/** One command from an empty folder, with the artifacts of this checkout: what was uploaded runs in workerd. */
+
+const GENERATED = ['CREDENTIAL_KEYS', 'JWT_KEYS', 'PLATFORM_SECRET'];
+
+let operator: Operator;
+let uploaded: Promise<Miniflare> | undefined;
+
+beforeAll(async () => {
+  operator = await Operator.open();
+  await operator.releaseCheckout();
+  operator.gateway = async (request) => {
+    uploaded ??= startWorker();
+    const { method, headers, url } = request;
+    if (url.endsWith('/platform/v1/tenants')) return new Response('{}', { status: 201 });
+    const body = method === 'GET' ? undefined : await request.text();
+    const response = await (await uploaded).dispatchFetch(url, {
+      method,
+      headers: [...headers],
+      ...(body !== undefined && { body }),
+    });
+    return new Response(await response.arrayBuffer(), { status: response.status });
+  };
+});
+
+afterAll(async () => {
+  await (await uploaded)?.dispose();
+  await operator.close();
+});
+
+async function startWorker(): Promise<Miniflare> {
+  const worker = await startUploaded(operator.cloudflare.serving('gate'), join(operator.folder, 'workerd'));
+  const database = await worker.getD1Database('DB');
+  for (const { statements } of operator.cloudflare.databases.values())
+    for (const sql of statements) await database.prepare(sql).run();
+  return worker;
+}
+
+const ask = (path: string, init?: RequestInit) =>
+  operator.gateway(new Request(`${URL_OF_GATEWAY}${path}`, init));
+
+test('one command deploys the gateway, and shows no secret', async () => {
+  const { code, stdout, stderr, commandLines } = await operator.runWatched(...operator.words());
+  expect({ code, stdout }, stderr).toEqual({ code: 0, stdout: '' });
+  expect(stderr).toContain(`export BRANCHGATE_URL=${URL_OF_GATEWAY}`);
+  expect(statSync(operator.secretsFile).mode & 0o777).toBe(0o600);
+  const copy = operator.readSecrets();
+  expect(Object.keys(copy)).toEqual(['BASE_URL', ...GENERATED]);
+  expect(commandLines.filter((line) => line.includes('secret\0bulk'))).not.toEqual([]);
+  const shown = [stderr, JSON.stringify(operator.readRecord()), ...commandLines].join('\n');
+  for (const name of GENERATED) expect(shown).not.toContain(copy[name]?.split(':').at(-1));
+});
+
+test('the uploaded Worker answers with its console, and to the operator', async () => {
+  expect((await ask('/readyz')).status).toBe(503);
+  const page = await ask('/');
+  expect([page.status, await page.text()]).toEqual([200, expect.stringContaining('<div id="root">')]);
+  const headers = {
+    authorization: `Bearer ${operator.readSecrets().PLATFORM_SECRET}`,
+    'content-type': 'application/json',
+  };
+  const host = { name: 'db1', db_host: 'db1.example.test', direct_port: 5432, pooled_port: 6432 };
+  const registered = await ask('/platform/v1/hosts', { method: 'POST', headers, body: JSON.stringify(host) });
+  expect(registered.status).toBe(201);
+});
