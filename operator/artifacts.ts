@@ -3,10 +3,9 @@ import { existsSync, globSync, readFileSync } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
 import { parse } from 'smol-toml';
 import { CommandError } from '../cli/exit-codes.ts';
-import { buildConsole } from '../dev/console/build-console.ts';
-import { bundleWorker } from '../dev/gateway/bundle-worker.ts';
-import { workerConfiguration } from '../dev/gateway/worker-configuration.ts';
-import { ROOT } from '../dev/stack/repository.ts';
+import { buildConsole } from '../dev/build/console.ts';
+import { ROOT } from '../dev/build/repository.ts';
+import { bundleWorker, workerConfiguration } from '../dev/build/worker.ts';
 import type { Deployment } from './deployment.ts';
 
 /** What is deployed. */

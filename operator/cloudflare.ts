@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { stripVTControlCharacters } from 'node:util';
 import { z } from 'zod';
 import { CommandError } from '../cli/exit-codes.ts';
-import { ROOT } from '../dev/stack/repository.ts';
+import { ROOT } from '../dev/build/repository.ts';
 import { GIVEN_SECRETS } from './secrets-file.ts';
 
 const WRANGLER = join(ROOT, 'node_modules/wrangler/bin/wrangler.js');

@@ -7,7 +7,7 @@ import { type AddressInfo, connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { ROOT } from '../../../dev/stack/repository.ts';
+import { ROOT } from '../../../dev/build/repository.ts';
 import { PREPARED } from '../prepared.ts';
 import { oncePerRun } from '../run-folder.ts';
 import { FakeCloudflare, TOKEN } from './cloudflare.ts';
