@@ -1,5 +1,5 @@
 import { FAILURES, type Failure, type FailureCode } from '../shared/failures.ts';
-import type { Result } from '../shared/result.ts';
+import { fail, ok, type Result } from '../shared/result.ts';
 
 /** Thrown by routes and the pipeline, which renders it as the error envelope. */
 export class ApiError extends Error {
@@ -15,6 +15,11 @@ export class ApiError extends Error {
     this.failure = fields ? { code, fields } : { code };
   }
 
+  /** The failure with its internal cause. */
+  get reasoned(): Failure {
+    return { ...this.failure, reason: this.message };
+  }
+
   static of({ code, fields, reason }: Failure): ApiError {
     return new ApiError(code, fields, reason);
   }
@@ -24,6 +29,16 @@ export class ApiError extends Error {
 export function unwrap<T>(result: Result<T, Failure>): T {
   if (!result.ok) throw ApiError.of(result.failure);
   return result.value;
+}
+
+/** The outcome of work that throws an `ApiError` for what it refuses, for code that returns results. */
+export async function settled<T>(work: Promise<T>): Promise<Result<T, Failure>> {
+  try {
+    return ok(await work);
+  } catch (error) {
+    if (error instanceof ApiError) return fail(error.reasoned);
+    throw error;
+  }
 }
 
 /** The first row. @throws ApiError NOT_FOUND */

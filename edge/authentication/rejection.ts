@@ -1,3 +1,4 @@
+import type { Failure } from '../../shared/failures.ts';
 import { ApiError } from '../errors.ts';
 
 /** Why a token was rejected. Only the log contains the reason; clients get the same 401 for all of them. */
@@ -24,6 +25,8 @@ export type RejectionReason =
   | 'trust_gone'
   | 'platform_secret_wrong';
 
-/** The response to every rejected token. Naming the failed check would help an attacker. */
-export const rejected = (reason: RejectionReason): ApiError =>
-  new ApiError('UNAUTHENTICATED', undefined, reason);
+/** The failure of every rejected token. Naming the failed check would help an attacker. */
+export const rejection = (reason: RejectionReason): Failure => ({ code: 'UNAUTHENTICATED', reason });
+
+/** As `rejection`, for the pipeline to throw. */
+export const rejected = (reason: RejectionReason): ApiError => ApiError.of(rejection(reason));

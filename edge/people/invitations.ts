@@ -12,7 +12,7 @@ import { ApiError, unwrap } from '../errors.ts';
 import { createUnderKey, insertKey, type KeyUse } from '../idempotency/idempotency-key.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
-import { enforceLimit } from '../rate-limits/limiter-client.ts';
+import { enforce } from '../rate-limits/limiter-client.ts';
 import { accountByEmail } from '../sign-in/accounts.ts';
 import { challengesOf, INVITATION_TTL_MS } from '../sign-in/challenge.ts';
 
@@ -63,8 +63,8 @@ export async function invite(
 ): Promise<InvitationRow> {
   const { env, db, client } = context;
   const { tenantId, userId } = principal;
-  await enforceMailLimit(context);
-  await enforceLimit(env, bucketOf.invitations(tenantId));
+  unwrap(await enforceMailLimit(context));
+  unwrap(await enforce(env, bucketOf.invitations(tenantId)));
   const now = context.now();
   const expiresAt = new Date(now.getTime() + INVITATION_TTL_MS);
   const id = crypto.randomUUID();

@@ -1,12 +1,12 @@
 import type { MiddlewareHandler } from 'hono';
 import { FAILURES, retryAfterOf } from '../../shared/failures.ts';
+import { ApiError } from '../errors.ts';
 import { type Bucket, bucketOf, isReading } from '../rate-limits/buckets.ts';
 import {
-  admit,
   cachedDenial,
-  consumeBorrowedOrFail,
+  consume,
   type LimitDecision,
-  peekOrFail,
+  peek,
   rateLimited,
   refund,
   sendRefusals,
@@ -16,8 +16,14 @@ import { readSettings } from '../settings.ts';
 import { type AppContext, type AppEnv, connectingIp } from './context.ts';
 import { renderFailure } from './failures.ts';
 
+/** @throws ApiError LIMITER_UNAVAILABLE */
+const orUnavailable = (decision: Promise<LimitDecision>): Promise<LimitDecision> =>
+  decision.catch((error: Error) => {
+    throw new ApiError('LIMITER_UNAVAILABLE', undefined, error.message);
+  });
+
 const count = (c: AppContext, bucket: Bucket): Promise<LimitDecision> =>
-  consumeBorrowedOrFail(c.env, bucket, (work) => c.executionCtx.waitUntil(work));
+  orUnavailable(consume(c.env, bucket, (work) => c.executionCtx.waitUntil(work)));
 
 /** Starts to count the request; `requireAdmission` waits for the decision. */
 export function countRequest(c: AppContext, bucket: Bucket): void {
@@ -48,7 +54,10 @@ function governRequest(c: AppContext, bucket: Bucket, decision: Promise<LimitDec
 }
 
 /** @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE */
-export const requireAdmission = async (c: AppContext): Promise<void> => admit(await c.var.limitDecision);
+export async function requireAdmission(c: AppContext): Promise<void> {
+  const decision = await c.var.limitDecision;
+  if (!decision.admitted) throw ApiError.of(rateLimited(decision));
+}
 
 /**
  * Limits guesses of a secret. Once the failures of this bucket are used up, a right secret gets the same 429 as a wrong
@@ -70,7 +79,7 @@ export async function guardSecret(
     return requireAdmission(c);
   }
   await check();
-  const [guesses, counted] = [peekOrFail(c.env, failures), count(c, bucket)];
+  const [guesses, counted] = [orUnavailable(peek(c.env, failures)), count(c, bucket)];
   governRequest(
     c,
     bucket,

@@ -1,6 +1,7 @@
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { BoundedMap } from '../bounded-map.ts';
 import { sha256 } from '../crypto/encoding.ts';
-import { ApiError } from '../errors.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { type Bucket, bucketOf } from './buckets.ts';
 import type { ReturnedShare, WantedShare } from './counters.ts';
@@ -161,25 +162,15 @@ const borrowed = new BorrowedShares(BORROWING_BUCKETS);
 
 const keyOf = ({ bucket, limit }: Bucket) => JSON.stringify([limit, bucket]);
 
-/** Counts a request. A denial is cached until the window ends, so that repeated requests cost no further call. */
-export const consume = (env: Limiters, bucket: Bucket): Promise<LimitDecision> =>
-  decide(env, bucket, (limiter) => limiter.consume(bucket.limit));
-
-/** Whether a request would be admitted, without counting one. Denials are cached as those of `consume`. */
-const peek = (env: Limiters, bucket: Bucket): Promise<LimitDecision> =>
-  decide(env, bucket, (limiter) => limiter.peek(bucket.limit));
-
 /**
- * As `consume`, from a share of the window that this isolate has borrowed, if the limit is lent and something is left
- * (docs/decisions/archive/0053).
+ * Counts a request. A denial is cached until the window ends, so that repeated requests cost no further call.
+ * @param waitUntil given: the request may be taken from a share of the window that this isolate has borrowed, if the limit
+ *   is lent and something is left
+ * @throws the error of the counter's object, if it cannot be reached
  */
-export async function consumeBorrowed(
-  env: Limiters,
-  bucket: Bucket,
-  waitUntil: WaitUntil,
-): Promise<LimitDecision> {
+export async function consume(env: Limiters, bucket: Bucket, waitUntil?: WaitUntil): Promise<LimitDecision> {
   const isLent = (LIMITS as LimitTable)[bucket.limit].lent;
-  if (!isLent) return consume(env, bucket);
+  if (!isLent || !waitUntil) return decide(env, bucket, (limiter) => limiter.consume(bucket.limit));
   const key = keyOf(bucket);
   const calledAt = Date.now();
   const known = takeFromShare(key, calledAt) ?? cachedDenial(bucket);
@@ -194,6 +185,20 @@ export async function consumeBorrowed(
   // Another request may have borrowed meanwhile.
   return decision.admitted ? decision : (takeFromShare(key, Date.now()) ?? decision);
 }
+
+/** Whether a request would be admitted, without counting one. Denials are cached as those of `consume`. */
+export const peek = (env: Limiters, bucket: Bucket): Promise<LimitDecision> =>
+  decide(env, bucket, (limiter) => limiter.peek(bucket.limit));
+
+/**
+ * Counts against a limit other than the request's own, which alone is reported in the response headers.
+ * @returns or RATE_LIMITED, LIMITER_UNAVAILABLE
+ */
+export const enforce = (env: Limiters, bucket: Bucket): Promise<Result<null, Failure>> =>
+  consume(env, bucket).then(
+    (decision) => (decision.admitted ? ok(null) : fail(rateLimited(decision))),
+    (error: Error) => fail({ code: 'LIMITER_UNAVAILABLE', reason: error.message }),
+  );
 
 function takeFromShare(key: string, now: number): LimitDecision | null {
   const window = borrowed.use(key, now);
@@ -255,41 +260,10 @@ const decisionOf = ({ admitted, limit, remaining, endsAt }: WindowState, restMs:
   retryAfter: Math.ceil(restMs / 1000),
 });
 
-const orFail = (decision: Promise<LimitDecision>): Promise<LimitDecision> =>
-  decision.catch((error: Error) => {
-    throw new ApiError('LIMITER_UNAVAILABLE', undefined, error.message);
-  });
-
-/** @throws ApiError LIMITER_UNAVAILABLE */
-const consumeOrFail = (env: Limiters, bucket: Bucket) => orFail(consume(env, bucket));
-
-/** @throws ApiError LIMITER_UNAVAILABLE */
-export const consumeBorrowedOrFail = (env: Limiters, bucket: Bucket, waitUntil: WaitUntil) =>
-  orFail(consumeBorrowed(env, bucket, waitUntil));
-
-/** @throws ApiError LIMITER_UNAVAILABLE */
-export const peekOrFail = (env: Limiters, bucket: Bucket) => orFail(peek(env, bucket));
-
-export const rateLimited = ({ retryAfter }: LimitDecision) => ({
-  code: 'RATE_LIMITED' as const,
+export const rateLimited = ({ retryAfter }: LimitDecision): Failure => ({
+  code: 'RATE_LIMITED',
   fields: { retry_after: retryAfter },
 });
-
-/** @throws ApiError RATE_LIMITED */
-export function admit(decision: LimitDecision): void {
-  if (!decision.admitted) throw ApiError.of(rateLimited(decision));
-}
-
-/**
- * Consumes from a limit other than the request's own, which alone is reported in the response headers.
- * @throws ApiError LIMITER_UNAVAILABLE
- */
-export const isWithinLimit = async (env: Limiters, bucket: Bucket): Promise<boolean> =>
-  (await consumeOrFail(env, bucket)).admitted;
-
-/** As `isWithinLimit`. @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE */
-export const enforceLimit = async (env: Limiters, bucket: Bucket): Promise<void> =>
-  admit(await consumeOrFail(env, bucket));
 
 type OneTimeKind = Parameters<typeof bucketOf.use>[0];
 
@@ -305,9 +279,11 @@ export class SingleUse {
     this.#value = value;
   }
 
-  /** @returns whether this is the first use. @throws ApiError LIMITER_UNAVAILABLE */
-  async consume(): Promise<boolean> {
-    return isWithinLimit(this.#env, await this.#bucket());
+  /** @returns whether this is the first use, or LIMITER_UNAVAILABLE */
+  async consume(): Promise<Result<boolean, Failure>> {
+    const counted = await enforce(this.#env, await this.#bucket());
+    if (counted.ok || counted.failure.code === 'RATE_LIMITED') return ok(counted.ok);
+    return counted;
   }
 
   /** Makes the value usable again. */

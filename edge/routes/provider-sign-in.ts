@@ -1,6 +1,8 @@
 import { deleteCookie, getCookie, setCookie } from 'hono/cookie';
 import { z } from 'zod';
-import { ApiError } from '../errors.ts';
+import { FAILURES, type Failure } from '../../shared/failures.ts';
+import type { Result } from '../../shared/result.ts';
+import { unwrap } from '../errors.ts';
 import type { AppContext } from '../pipeline/context.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { ResponseForm, SignedInUser } from '../sign-in/first-factor.ts';
@@ -46,15 +48,14 @@ const ProviderSignIn = z
   .meta({ id: 'ProviderSignIn' });
 
 /** Ends on the page that the sign-in was started for, with a session or with the code of what failed. */
-async function returnToPage(c: AppContext, returnTo: string, complete: () => Promise<Tokens>) {
+async function returnToPage(c: AppContext, returnTo: string, completed: Result<Tokens, Failure>) {
   // An absolute address, because a browser could read the path of a relative one as a host.
   const page = new URL(returnTo, signInContextOf(c).settings.BASE_URL);
-  try {
-    await storePageSession(c, await complete());
-  } catch (error) {
-    if (!(error instanceof ApiError)) throw error;
-    const { code } = error.failure;
-    c.set('failed', { code, reason: error.message });
+  if (completed.ok) {
+    await storePageSession(c, completed.value);
+  } else {
+    const { code, reason = FAILURES[code].message } = completed.failure;
+    c.set('failed', { code, reason });
     page.searchParams.set('sign_in_error', code);
   }
   return c.redirect(page.href, 302);
@@ -79,7 +80,8 @@ router.openapi(
   async (c) => {
     const context = signInContextOf(c);
     const { return_to: returnTo, response: form } = c.req.valid('query');
-    const { location, state, cookie } = await startAtProvider(context, { returnTo, response: form });
+    const started = await startAtProvider(context, { returnTo, response: form });
+    const { location, state, cookie } = unwrap(started);
     const { name, attributes } = stateCookie(context.settings, state);
     setCookie(c, name, cookie, attributes);
     return c.redirect(location, 302);
@@ -107,13 +109,13 @@ router.openapi(
     const context = signInContextOf(c);
     const { name, attributes } = stateCookie(context.settings, c.req.valid('query').state ?? '');
     const parameters = new URL(c.req.url).searchParams;
-    const started = await returnFromProvider(context, parameters, getCookie(c, name));
+    const started = unwrap(await returnFromProvider(context, parameters, getCookie(c, name)));
     const { returnTo, complete } = started;
     if (started.response === 'page') {
       deleteCookie(c, name, attributes);
-      return returnToPage(c, returnTo, complete);
+      return returnToPage(c, returnTo, await complete());
     }
-    const tokens = await complete();
+    const tokens = unwrap(await complete());
     deleteCookie(c, name, attributes);
     return c.json({ ...tokenFields(tokens), state: returnTo }, 200);
   },
@@ -215,7 +217,7 @@ router.openapi(
   async (c) => {
     const { code_challenge_method: _, ...parameters } = c.req.valid('json');
     const { settings } = signInContextOf(c);
-    const authorization_url = await authorizationUrl(settings, 'cli', parameters);
+    const authorization_url = unwrap(await authorizationUrl(settings, 'cli', parameters));
     const scopes = scopesOf(settings);
     return c.json({ authorization_url, client_id: settings.IDP_CLI_CLIENT_ID, scopes }, 200);
   },
@@ -237,7 +239,7 @@ router.openapi(
   }),
   async (c) => {
     const context = signInContextOf(c);
-    const { tokens, principal } = await exchangeCliCode(context, c.req.valid('json'));
+    const { tokens, principal } = unwrap(await exchangeCliCode(context, c.req.valid('json')));
     const { userId: id, email, role } = principal;
     const body = {
       ...tokenFields(tokens),

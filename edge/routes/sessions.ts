@@ -2,8 +2,10 @@ import { and } from 'drizzle-orm';
 import { deleteCookie, getCookie, setCookie } from 'hono/cookie';
 import type { CookieOptions } from 'hono/utils/cookie';
 import { z } from 'zod';
+import type { Failure } from '../../shared/failures.ts';
+import type { Result } from '../../shared/result.ts';
 import { sessions } from '../database/people-schema.ts';
-import { ApiError } from '../errors.ts';
+import { ApiError, unwrap } from '../errors.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import type { AppContext } from '../pipeline/context.ts';
 import {
@@ -58,16 +60,16 @@ function clearPageSession(c: AppContext): void {
 
 /**
  * Runs one step of a sign-in and delivers its tokens in the form that the client requested.
- * @throws ApiError CROSS_ORIGIN_REQUEST before the step runs
+ * @throws ApiError CROSS_ORIGIN_REQUEST before the step runs, and the failures of the step
  */
 export async function deliverLogin<L extends LoginResponse>(
   c: AppContext,
   form: ResponseForm,
-  step: () => Promise<L>,
+  step: () => Promise<Result<L, Failure>>,
 ): Promise<L> {
-  if (form === 'json') return step();
+  if (form === 'json') return unwrap(await step());
   requireOwnPage(c);
-  const login = await step();
+  const login = unwrap(await step());
   if (login.access_token === null) return login;
   await storePageSession(c, { refreshToken: login.refresh_token });
   return { ...login, refresh_token: null };
@@ -151,7 +153,7 @@ router.openapi(
   }),
   async (c) => {
     const { refresh_token: submitted } = c.req.valid('json');
-    const tokens = await refresh(signInContextOf(c), submitted);
+    const tokens = unwrap(await refresh(signInContextOf(c), submitted));
     // A provider that returns no new refresh token continues to accept this one (RFC 6749 section 6).
     return c.json({ ...tokenFields(tokens), refresh_token: tokens.refreshToken ?? submitted }, 200);
   },
@@ -176,7 +178,7 @@ router.openapi(
   async (c) => {
     requireOwnPage(c);
     const cookie = pageCookieOf(c);
-    const tokens = cookie === undefined ? null : await renewPageSession(signInContextOf(c), cookie);
+    const tokens = cookie === undefined ? null : unwrap(await renewPageSession(signInContextOf(c), cookie));
     if (!tokens) {
       clearPageSession(c);
       return c.body(null, 204);
@@ -206,7 +208,8 @@ router.openapi(
     const context = signInContextOf(c);
     const bearer = { identity: c.var.identity, principal: c.var.principal ?? null };
     const submitted = c.req.valid('json').refresh_token;
-    await signOut(context, bearer, submitted ?? (await refreshTokenOf(context.settings, pageCookieOf(c))));
+    const refreshToken = submitted ?? (await refreshTokenOf(context.settings, pageCookieOf(c)));
+    unwrap(await signOut(context, bearer, refreshToken));
     clearPageSession(c);
     return c.body(null, 204);
   },
@@ -283,7 +286,7 @@ router.openapi(
   }),
   async (c) => {
     const { session_id: id } = c.req.valid('param');
-    await endOwnSession(signInContextOf(c), c.var.principal ?? null, id);
+    unwrap(await endOwnSession(signInContextOf(c), c.var.principal ?? null, id));
     return c.body(null, 204);
   },
 );
@@ -302,7 +305,7 @@ router.openapi(
     failures: ['MANAGED_BY_PROVIDER'],
   }),
   async (c) => {
-    await endAllSessions(signInContextOf(c), c.var.principal ?? null);
+    unwrap(await endAllSessions(signInContextOf(c), c.var.principal ?? null));
     return c.body(null, 204);
   },
 );

@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { ApiError } from '../errors.ts';
+import { ApiError, unwrap } from '../errors.ts';
 import type { AppContext } from '../pipeline/context.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import type { Settings } from '../settings.ts';
@@ -131,7 +131,7 @@ router.openapi(
     const { provider, ...request } = c.req.valid('json');
     const context = signInContextOf(c);
     checkProvider(context.settings, provider);
-    const started = await startSignUp(context, request);
+    const started = unwrap(await startSignUp(context, request));
     return c.json(
       {
         email: request.email,
@@ -162,7 +162,7 @@ router.openapi(
   }),
   async (c) => {
     const { email } = c.req.valid('json');
-    const started = await startMagicLink(signInContextOf(c), email);
+    const started = unwrap(await startMagicLink(signInContextOf(c), email));
     return c.json(toChallengeResponse(started), 202);
   },
 );
@@ -222,7 +222,7 @@ router.openapi(
   }),
   async (c) => {
     const { current_password: current, new_password: next } = c.req.valid('json');
-    await changePassword(signInContextOf(c), c.var.principal ?? null, { current, next });
+    unwrap(await changePassword(signInContextOf(c), c.var.principal ?? null, { current, next }));
     return c.body(null, 204);
   },
 );
@@ -241,7 +241,7 @@ router.openapi(
     failures: ['MAIL_UNAVAILABLE'],
   }),
   async (c) => {
-    const started = await startPasswordReset(signInContextOf(c), c.req.valid('json').email);
+    const started = unwrap(await startPasswordReset(signInContextOf(c), c.req.valid('json').email));
     return c.json(toChallengeResponse(started), 202);
   },
 );
@@ -262,7 +262,7 @@ router.openapi(
   }),
   async (c) => {
     const { email, challenge_id: challengeId, code, new_password } = c.req.valid('json');
-    await finishPasswordReset(signInContextOf(c), { email, challengeId, code }, new_password);
+    unwrap(await finishPasswordReset(signInContextOf(c), { email, challengeId, code }, new_password));
     return c.body(null, 204);
   },
 );
@@ -327,7 +327,7 @@ router.openapi(
     failures: ['SECOND_FACTOR_ENROLLED'],
   }),
   async (c) => {
-    const { secret, uri } = await startSetUp(contextOf(c));
+    const { secret, uri } = unwrap(await startSetUp(contextOf(c)));
     return c.json({ secret, totp_uri: uri, method: 'totp' as const }, 200);
   },
 );
@@ -347,10 +347,7 @@ router.openapi(
     failures: ['SECOND_FACTOR_ENROLLED', 'CODE_WRONG', 'CROSS_ORIGIN_REQUEST', 'KEYS_UNAVAILABLE'],
   }),
   async (c) => {
-    const finish = async () => {
-      const { login, recoveryCodes } = await finishSetUp(contextOf(c), c.req.valid('json').code);
-      return { ...login, recovery_codes: recoveryCodes };
-    };
+    const finish = () => finishSetUp(contextOf(c), c.req.valid('json').code);
     return c.json(await deliverLogin(c, c.req.valid('query').response, finish), 200);
   },
 );
@@ -389,10 +386,7 @@ router.openapi(
     failures: ['FORBIDDEN', 'CODE_WRONG', 'CROSS_ORIGIN_REQUEST', 'KEYS_UNAVAILABLE'],
   }),
   async (c) => {
-    const replace = async () => {
-      const { login, recoveryCodes } = await replaceRecoveryCodes(contextOf(c), c.req.valid('json').code);
-      return { ...login, recovery_codes: recoveryCodes };
-    };
+    const replace = () => replaceRecoveryCodes(contextOf(c), c.req.valid('json').code);
     return c.json(await deliverLogin(c, c.req.valid('query').response, replace), 200);
   },
 );
@@ -451,7 +445,7 @@ router.openapi(
     failures: ['FORBIDDEN', 'SECOND_FACTOR_ENROLLED', 'MAIL_UNAVAILABLE'],
   }),
   async (c) => {
-    const expiresAt = new Date(await mailCode(contextOf(c))).toISOString();
+    const expiresAt = new Date(unwrap(await mailCode(contextOf(c)))).toISOString();
     return c.json({ channel: 'email' as const, expires_at: expiresAt }, 202);
   },
 );

@@ -1,12 +1,13 @@
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import type { ClientDetails } from '../audit/audit-event.ts';
 import { hashPassword } from '../crypto/password-hash.ts';
 import { type Database, type DatabaseBinding, openDatabase } from '../database/database.ts';
 
 import type { AccountRow } from '../database/people-schema.ts';
-import { ApiError } from '../errors.ts';
 import { sendsMail } from '../mail/mail.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
-import { enforceLimit, refund } from '../rate-limits/limiter-client.ts';
+import { enforce, refund } from '../rate-limits/limiter-client.ts';
 import { acceptInvitation, accountByEmail, createAccount } from './accounts.ts';
 import { type ChallengeKind, type CodeSubmission, challengesOf, type EmailChallenge } from './challenge.ts';
 
@@ -29,14 +30,16 @@ interface SignUpRequest {
 /**
  * Starts a sign-up: the account is created when the mailed code is submitted. An address that has an account gets the
  * same response after the same work, and its owner gets another mail.
- * @throws ApiError MAIL_UNAVAILABLE, RATE_LIMITED
+ * @returns or MAIL_UNAVAILABLE, RATE_LIMITED
  */
 export async function startSignUp(
   context: SignInContext,
   { name, email, password }: SignUpRequest,
-): Promise<StartedChallenge> {
-  await enforceMailLimit(context);
+): Promise<Result<StartedChallenge, Failure>> {
+  const counted = await enforceMailLimit(context);
+  if (!counted.ok) return counted;
   const passwordHash = await hashPassword(password, context.settings.PASSWORD_COST);
+  if (!passwordHash.ok) return passwordHash;
   const [account] = await accountByEmail(context.db, email);
   const challengeId = crypto.randomUUID();
   const mail = account ? 'account_exists' : 'code';
@@ -45,40 +48,45 @@ export async function startSignUp(
     challengeId,
     address: email,
     mail,
-    signUp: { name, passwordHash },
+    signUp: { name, passwordHash: passwordHash.value },
   } as const;
-  return { challengeId, ...(await challengesOf(context.env, email).start(request)) };
+  return ok({ challengeId, ...(await challengesOf(context.env, email).start(request)) });
 }
 
 /**
  * Mails a code for a sign-in or for a new password. An address without an account gets the same response and no mail.
- * @throws ApiError MAIL_UNAVAILABLE, RATE_LIMITED
+ * @returns or MAIL_UNAVAILABLE, RATE_LIMITED
  */
 async function mailCodeToAccount(
   context: SignInContext,
   kind: 'magic_link' | 'password_reset',
   email: string,
-): Promise<StartedChallenge> {
-  await enforceMailLimit(context);
+): Promise<Result<StartedChallenge, Failure>> {
+  const counted = await enforceMailLimit(context);
+  if (!counted.ok) return counted;
   const [account] = await accountByEmail(context.db, email);
   const challengeId = crypto.randomUUID();
   const mail = account ? 'code' : 'none';
   const request = { kind, challengeId, address: email, mail } as const;
-  return { challengeId, ...(await challengesOf(context.env, email).start(request)) };
+  return ok({ challengeId, ...(await challengesOf(context.env, email).start(request)) });
 }
 
-/** @throws ApiError MAIL_UNAVAILABLE, RATE_LIMITED */
+/** @returns or MAIL_UNAVAILABLE, RATE_LIMITED */
 export const startMagicLink = (context: SignInContext, email: string) =>
   mailCodeToAccount(context, 'magic_link', email);
 
-/** @throws ApiError MAIL_UNAVAILABLE, RATE_LIMITED */
+/** @returns or MAIL_UNAVAILABLE, RATE_LIMITED */
 export const startPasswordReset = (context: SignInContext, email: string) =>
   mailCodeToAccount(context, 'password_reset', email);
 
-/** A client can have mails sent to any address, so its requests are counted. */
-export async function enforceMailLimit({ env, settings, client }: SignInContext): Promise<void> {
-  if (!sendsMail(settings)) throw new ApiError('MAIL_UNAVAILABLE');
-  await enforceLimit(env, bucketOf.mailFrom(client.ip));
+/** A client can have mails sent to any address, so its requests are counted. @returns or MAIL_UNAVAILABLE, RATE_LIMITED */
+export async function enforceMailLimit({
+  env,
+  settings,
+  client,
+}: SignInContext): Promise<Result<null, Failure>> {
+  if (!sendsMail(settings)) return fail({ code: 'MAIL_UNAVAILABLE' });
+  return enforce(env, bucketOf.mailFrom(client.ip));
 }
 
 interface MailedCode {
@@ -91,23 +99,24 @@ interface MailedCode {
  * Submits a mailed code. An attempt is counted before the code is evaluated, so that concurrent guesses are counted too.
  * @param submission what the code needs in addition, and the kinds of challenge that it may solve
  * @returns the account of the address
- * @throws ApiError CODE_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE
+ *   or CODE_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE
  */
 async function submitCode(
   { env, db, client, ...context }: SignInContext,
   { email, challengeId, code }: MailedCode,
   { password, ...submission }: Pick<CodeSubmission, 'kinds' | 'name'> & { password?: string },
-): Promise<AccountRow> {
+): Promise<Result<AccountRow, Failure>> {
   const bucket = bucketOf.wrongCodeFrom(client.ip);
-  await enforceLimit(env, bucket);
+  const counted = await enforce(env, bucket);
+  if (!counted.ok) return counted;
   // Hashed before the code is evaluated, so that every attempt costs the same work.
-  const passwordHash =
-    password === undefined
-      ? undefined
-      : await hashPassword(password, context.settings.PASSWORD_COST).catch(async (error: unknown) => {
-          await refund(env, bucket);
-          throw error;
-        });
+  const hashed =
+    password === undefined ? ok(undefined) : await hashPassword(password, context.settings.PASSWORD_COST);
+  if (!hashed.ok) {
+    await refund(env, bucket);
+    return hashed;
+  }
+  const passwordHash = hashed.value;
   const result = await challengesOf(env, email).verify({
     ...submission,
     ...(passwordHash !== undefined && { passwordHash }),
@@ -121,44 +130,47 @@ async function submitCode(
     recordFailedSignIn({ env, db, client, ...context }, findAccount, { first_factor: 'email' });
   }
   const account = result.ok ? await findAccount() : undefined;
-  if (!account) throw new ApiError('CODE_WRONG');
+  if (!account) return fail({ code: 'CODE_WRONG' });
   await refund(env, bucket);
-  return account;
+  return ok(account);
 }
 
 /**
  * Signs in with the mailed code of a sign-up or a magic link.
- * @throws ApiError CODE_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE
+ * @returns or CODE_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE
  */
-export async function verifyEmailCode(context: SignInContext, code: MailedCode): Promise<LoginResponse> {
+export async function verifyEmailCode(
+  context: SignInContext,
+  code: MailedCode,
+): Promise<Result<LoginResponse, Failure>> {
   const account = await submitCode(context, code, { kinds: ['sign_up', 'magic_link'] });
-  return completeFirstFactor(context, { account }, 'email');
+  return account.ok ? completeFirstFactor(context, { account: account.value }, 'email') : account;
 }
 
 /**
  * Sets a new password with a mailed code, and ends all sessions.
- * @throws ApiError CODE_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE
+ * @returns or CODE_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE
  */
-export async function finishPasswordReset(
+export const finishPasswordReset = (
   context: SignInContext,
   code: MailedCode,
   password: string,
-): Promise<void> {
-  await submitCode(context, code, { kinds: ['password_reset'], password });
-}
+): Promise<Result<AccountRow, Failure>> => submitCode(context, code, { kinds: ['password_reset'], password });
 
 /**
  * Creates the account of an invitation with its mailed code, and signs in.
- * @throws ApiError CODE_WRONG, ACCOUNT_EXISTS, RATE_LIMITED, LIMITER_UNAVAILABLE
+ * @returns or CODE_WRONG, ACCOUNT_EXISTS, RATE_LIMITED, LIMITER_UNAVAILABLE
  */
 export async function finishInvitation(
   context: SignInContext,
   code: MailedCode,
   { name, password }: { name: string; password: string },
-): Promise<LoginResponse> {
-  const account = await submitCode(context, code, { kinds: ['invitation'], name, password });
+): Promise<Result<LoginResponse, Failure>> {
+  const submitted = await submitCode(context, code, { kinds: ['invitation'], name, password });
+  if (!submitted.ok) return submitted;
+  const account = submitted.value;
   // The address got an account of its own after it was invited.
-  if (account.id !== code.challengeId) throw new ApiError('ACCOUNT_EXISTS');
+  if (account.id !== code.challengeId) return fail({ code: 'ACCOUNT_EXISTS' });
   return completeFirstFactor(context, { account }, 'email');
 }
 

@@ -1,10 +1,13 @@
 import { z } from 'zod';
+import type { Failure } from '../../shared/failures.ts';
+import { ok, type Result } from '../../shared/result.ts';
 import { actorWith, auditEvent } from '../audit/audit-event.ts';
 import { type PreAuth, signOwnToken } from '../authentication/own-tokens.ts';
-import type { Principal } from '../authentication/principal.ts';
+import type { Identity, Principal } from '../authentication/principal.ts';
 import { seal } from '../crypto/seal.ts';
 import { SECOND_FACTOR_METHODS, type SecondFactorMethod } from '../database/column-types.ts';
 import { auditEvents } from '../database/schema.ts';
+import { settled } from '../errors.ts';
 import { materialize } from '../tenancy/users.ts';
 import { identityOfPerson, type Person, tokensFor } from './person.ts';
 import { STEP_WITHOUT_FACTOR, secondFactorOf } from './second-factor.ts';
@@ -45,6 +48,7 @@ export const LoginWithRecoveryCodes = LoginResponse.extend({
 }).meta({ id: 'LoginWithRecoveryCodes' });
 
 export type LoginResponse = z.output<typeof LoginResponse>;
+export type LoginWithRecoveryCodes = z.output<typeof LoginWithRecoveryCodes>;
 
 /** The factors of a sign-in, for the audit log. */
 interface UsedFactors {
@@ -60,26 +64,37 @@ export interface SignedIn {
 
 /**
  * Completes a sign-in after its last step: materializes the user, issues the tokens and writes the audit event.
- * @throws ApiError UNAUTHENTICATED, KEYS_UNAVAILABLE for invalid tokens of the provider
+ * @returns or UNAUTHENTICATED, KEYS_UNAVAILABLE for invalid tokens of the provider
  */
 export async function signIn(
   context: SignInContext,
   person: Person,
   factors: UsedFactors,
-): Promise<SignedIn> {
-  const { env, db, client } = context;
+): Promise<Result<SignedIn, Failure>> {
+  const { db, client } = context;
   const now = context.now();
   const identity = await identityOfPerson(context, person, now);
-  const { tenantId } = identity;
-  const principal = tenantId === null ? null : await materialize(env.DB, { ...identity, tenantId }, now);
-  const tokens = await tokensFor(context, person, now);
+  if (!identity.ok) return identity;
+  const user = await userOfTenant(context, identity.value, now);
+  if (!user.ok) return user;
+  const principal = user.value;
+  const issued = await tokensFor(context, person, now);
+  if (!issued.ok) return issued;
   if (principal) {
     const metadata = { ...factors };
     const event = auditEvent('sign_in.succeeded', actorWith(client, principal), { metadata }, now);
     await db.insert(auditEvents).values(event);
   }
-  return { tokens, principal };
+  return ok({ tokens: issued.value, principal });
 }
+
+/** The user in its tenant, created or updated; null without a tenant. @returns or UNAUTHENTICATED */
+export const userOfTenant = async (
+  { env }: SignInContext,
+  { tenantId, ...identity }: Identity,
+  now: Date,
+): Promise<Result<Principal | null, Failure>> =>
+  tenantId === null ? ok(null) : settled(materialize(env.DB, { ...identity, tenantId }, now));
 
 export function loginResponse({ tokens, principal }: SignedIn): LoginResponse {
   return {
@@ -104,17 +119,20 @@ export async function completeFirstFactor(
   context: SignInContext,
   person: Person,
   firstFactor: PreAuth['first_factor'],
-): Promise<LoginResponse> {
-  const { env, db, settings } = context;
+): Promise<Result<LoginResponse, Failure>> {
+  const { db, settings } = context;
   const now = context.now();
   const identity = await identityOfPerson(context, person, now);
-  const { issuer, gid, email, tenantId } = identity;
+  if (!identity.ok) return identity;
+  const { issuer, gid, email } = identity.value;
   // Before the second step, so that the owners of a tenant see and can remove a member who has not completed it.
-  if ('account' in person && tenantId !== null) await materialize(env.DB, { ...identity, tenantId }, now);
+  const user = 'account' in person ? await userOfTenant(context, identity.value, now) : ok(null);
+  if (!user.ok) return user;
   const [enrolled] = await secondFactorOf(db, { issuer, gid });
   const step = enrolled ? 'verify' : STEP_WITHOUT_FACTOR[settings.TWO_FACTOR][firstFactor];
   if (step === null) {
-    return loginResponse(await signIn(context, person, { first_factor: firstFactor, second_factor: null }));
+    const signedIn = await signIn(context, person, { first_factor: firstFactor, second_factor: null });
+    return signedIn.ok ? ok(loginResponse(signedIn.value)) : signedIn;
   }
   const jti = crypto.randomUUID();
   const sealed =
@@ -134,7 +152,7 @@ export async function completeFirstFactor(
     },
     { issuedAt: now, expiresAt: new Date(now.getTime() + PRE_AUTH_SECONDS[step] * 1000) },
   );
-  return {
+  return ok({
     access_token: null,
     refresh_token: null,
     pre_auth_token: preAuthToken,
@@ -142,7 +160,7 @@ export async function completeFirstFactor(
     requires_2fa_setup: step === 'setup',
     method: enrolled?.method ?? null,
     user: null,
-  };
+  });
 }
 
 /** The user whose sign-in was attempted; undefined when there is none. A user without a tenant has no audit log. */

@@ -1,11 +1,12 @@
 import { and, eq, exists, gt, sql } from 'drizzle-orm';
 import { z } from 'zod';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { actorWith, auditEvent } from '../audit/audit-event.ts';
 import type { Principal } from '../authentication/principal.ts';
 import { inOneBatch, insertIf } from '../database/database.ts';
 import { accounts, sessions } from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
-import { ApiError } from '../errors.ts';
 import { deleteSessions, endSession, sessionMetadata } from './sessions.ts';
 import type { SignInContext } from './sign-in-context.ts';
 
@@ -36,31 +37,26 @@ export const toSessionResponse = (
 export const isSessionOf = ({ sessionId, gid }: Pick<Principal, 'sessionId' | 'gid'>, now: Date) =>
   sessionId === undefined ? sql`false` : and(eq(sessions.accountId, gid), gt(sessions.expiresAt, now));
 
-/** @throws ApiError MANAGED_BY_PROVIDER */
-function requireAccount(principal: Principal | null): asserts principal is Principal {
-  if (principal?.sessionId === undefined) throw new ApiError('MANAGED_BY_PROVIDER');
-}
-
-/** Ends one session of the principal. @throws ApiError NOT_FOUND, MANAGED_BY_PROVIDER */
+/** Ends one session of the principal. @returns or NOT_FOUND, MANAGED_BY_PROVIDER */
 export async function endOwnSession(
   { db, client, now }: SignInContext,
   principal: Principal | null,
   id: string,
-): Promise<void> {
-  requireAccount(principal);
+): Promise<Result<null, Failure>> {
+  if (principal?.sessionId === undefined) return fail({ code: 'MANAGED_BY_PROVIDER' });
   const event = auditEvent('session.ended', actorWith(client, principal), sessionMetadata(id), now());
-  if (!(await endSession(db, id, event, principal.gid))) throw new ApiError('NOT_FOUND');
+  return (await endSession(db, id, event, principal.gid)) ? ok(null) : fail({ code: 'NOT_FOUND' });
 }
 
 /**
  * Ends all sessions of the principal, that of the request included, and the sign-ins that have begun.
- * @throws ApiError MANAGED_BY_PROVIDER
+ * @returns or MANAGED_BY_PROVIDER
  */
 export async function endAllSessions(
   { db, client, now }: SignInContext,
   principal: Principal | null,
-): Promise<void> {
-  requireAccount(principal);
+): Promise<Result<null, Failure>> {
+  if (principal?.sessionId === undefined) return fail({ code: 'MANAGED_BY_PROVIDER' });
   const ofAccount = eq(sessions.accountId, principal.gid);
   const open = exists(db.select({ id: sessions.id }).from(sessions).where(ofAccount));
   const event = auditEvent(
@@ -77,4 +73,5 @@ export async function endAllSessions(
       .set({ version: sql`${accounts.version} + 1` })
       .where(eq(accounts.id, principal.gid)),
   ]);
+  return ok(null);
 }

@@ -12,7 +12,8 @@ import {
   ResponseBodyError,
   WWWAuthenticateChallengeError,
 } from 'oauth4webapi';
-import { ApiError } from '../errors.ts';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Settings } from '../settings.ts';
 
 /** The provider refuses the gateway and not the person: one of the two is misconfigured (RFC 6749 section 5.2). */
@@ -35,7 +36,7 @@ const CLOCK_SKEW_SECONDS = 30;
 export type ClientName = 'gateway' | 'cli';
 
 /** The arguments that every request to the provider takes. */
-interface ProviderRequest {
+export interface ProviderRequest {
   server: AuthorizationServer;
   client: Client;
   authentication: ClientAuth;
@@ -50,46 +51,60 @@ const requestOptions = ({ IDP_URL }: Settings): ProviderRequest['options'] => ({
   [allowInsecureRequests]: IDP_URL.startsWith('http:'),
 });
 
-/** The provider's metadata (OpenID Connect Discovery 1.0), cached for an hour. @throws ApiError IDP_UNAVAILABLE */
-export async function discover(settings: Settings): Promise<AuthorizationServer> {
+/** The provider's metadata (OpenID Connect Discovery 1.0), cached for an hour. @returns or IDP_UNAVAILABLE */
+export async function discover(settings: Settings): Promise<Result<AuthorizationServer, Failure>> {
   const cached = discoveries.get(settings);
-  if (cached && Date.now() < cached.expiresAt) return cached.server;
+  if (cached && Date.now() < cached.expiresAt) return ok(cached.server);
   const issuer = new URL(settings.IDP_URL);
-  const server = await discoveryRequest(issuer, requestOptions(settings))
-    .then((response) => processDiscoveryResponse(issuer, response))
-    .catch((error: Error) => {
-      throw providerUnavailable(error.message);
-    });
-  discoveries.set(settings, { server, expiresAt: Date.now() + DISCOVERY_TTL_MS });
-  return server;
+  try {
+    const response = await discoveryRequest(issuer, requestOptions(settings));
+    const server = await processDiscoveryResponse(issuer, response);
+    discoveries.set(settings, { server, expiresAt: Date.now() + DISCOVERY_TTL_MS });
+    return ok(server);
+  } catch (error) {
+    return fail(providerUnavailable((error as Error).message));
+  }
 }
 
 const clientIdOf = (name: ClientName, { IDP_CLIENT_ID, IDP_CLI_CLIENT_ID }: Settings) =>
   name === 'cli' ? IDP_CLI_CLIENT_ID : IDP_CLIENT_ID;
 
-/** @throws ApiError IDP_UNAVAILABLE */
-export async function providerRequest(settings: Settings, name: ClientName): Promise<ProviderRequest> {
+/**
+ * Makes a request to the provider as one of the gateway's clients.
+ * @returns or SIGN_IN_FAILED when the provider refuses, IDP_UNAVAILABLE
+ * @throws Error when the gateway or the provider is misconfigured
+ */
+export async function requestAs<T>(
+  settings: Settings,
+  name: ClientName,
+  send: (request: ProviderRequest) => Promise<T>,
+): Promise<Result<T, Failure>> {
+  const server = await discover(settings);
+  if (!server.ok) return server;
   const secret = name === 'gateway' ? settings.IDP_CLIENT_SECRET : undefined;
-  return {
-    server: await discover(settings),
+  const request = {
+    server: server.value,
     client: { client_id: clientIdOf(name, settings), [clockTolerance]: CLOCK_SKEW_SECONDS },
     authentication: secret === undefined ? None() : ClientSecretBasic(secret),
     options: requestOptions(settings),
   };
+  return send(request).then(ok, (error: Error) => fail(providerFailure(error)));
 }
 
 /** The scopes that a sign-in requests (specification 4.1), separated by spaces. */
 export const scopesOf = ({ SERVICE_NAME }: Settings) =>
   `openid profile email ${SERVICE_NAME}:read ${SERVICE_NAME}:write`;
 
-/** The provider's page where a person signs in. @throws ApiError IDP_UNAVAILABLE */
+/** The provider's page where a person signs in. @returns or IDP_UNAVAILABLE */
 export async function authorizationUrl(
   settings: Settings,
   name: ClientName,
   parameters: Record<'redirect_uri' | 'state' | 'code_challenge', string> & { nonce?: string },
-): Promise<string> {
-  const { authorization_endpoint } = await discover(settings);
-  if (!authorization_endpoint) throw providerUnavailable('the provider has no authorization endpoint');
+): Promise<Result<string, Failure>> {
+  const server = await discover(settings);
+  if (!server.ok) return server;
+  const { authorization_endpoint } = server.value;
+  if (!authorization_endpoint) return fail(providerUnavailable('the provider has no authorization endpoint'));
   const url = new URL(authorization_endpoint);
   const query = {
     response_type: 'code',
@@ -99,21 +114,27 @@ export async function authorizationUrl(
     ...parameters,
   };
   for (const [parameter, value] of Object.entries(query)) url.searchParams.set(parameter, value);
-  return url.href;
+  return ok(url.href);
 }
 
-export const providerUnavailable = (reason: string) => new ApiError('IDP_UNAVAILABLE', undefined, reason);
+export const providerUnavailable = (reason: string): Failure => ({ code: 'IDP_UNAVAILABLE', reason });
 
-/** Maps a failed request to the provider to SIGN_IN_FAILED, IDP_UNAVAILABLE or an internal error. */
-export function providerFailure(error: Error): Error {
+/** @param reason for the log only; it must not contain anything that the person entered */
+export const signInFailed = (reason: string): Failure => ({ code: 'SIGN_IN_FAILED', reason });
+
+/**
+ * Maps a failed request to the provider to SIGN_IN_FAILED or IDP_UNAVAILABLE.
+ * @throws Error when the provider refuses the gateway and not the person
+ */
+function providerFailure(error: Error): Failure {
   if (error instanceof ResponseBodyError) {
     const reason = `the provider responded with ${error.status} ${error.error}`;
-    if (CONFIGURATION_ERRORS.has(error.error)) return new Error(reason);
+    if (CONFIGURATION_ERRORS.has(error.error)) throw new Error(reason);
     const isUnavailable = TEMPORARY_ERRORS.has(error.error) || error.status === TOO_MANY_REQUESTS;
     return isUnavailable ? providerUnavailable(reason) : signInFailed(reason);
   }
   if (error instanceof WWWAuthenticateChallengeError && error.status < 500) {
-    return new Error(`the provider responded with ${error.status} and requires other client credentials`);
+    throw new Error(`the provider responded with ${error.status} and requires other client credentials`);
   }
   if (error instanceof OperationProcessingError && ID_TOKEN_MISMATCHES.has(error.code ?? '')) {
     return signInFailed(error.message);
@@ -123,11 +144,5 @@ export function providerFailure(error: Error): Error {
 }
 
 /** Null when the provider refused. */
-export const unlessRefused = <T>(work: Promise<T>): Promise<T | null> =>
-  work.catch((error: unknown) => {
-    if (error instanceof ApiError && error.failure.code === 'SIGN_IN_FAILED') return null;
-    throw error;
-  });
-
-/** @param reason for the log only; it must not contain anything that the person entered */
-export const signInFailed = (reason: string) => new ApiError('SIGN_IN_FAILED', undefined, reason);
+export const unlessRefused = <T>(outcome: Result<T, Failure>): Result<T | null, Failure> =>
+  !outcome.ok && outcome.failure.code === 'SIGN_IN_FAILED' ? ok(null) : outcome;

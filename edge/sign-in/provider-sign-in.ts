@@ -7,12 +7,12 @@ import {
   validateAuthResponse,
 } from 'oauth4webapi';
 import { z } from 'zod';
-import { FAILURES } from '../../shared/failures.ts';
+import { FAILURES, type Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { actorWith, auditEvent } from '../audit/audit-event.ts';
 import type { Principal } from '../authentication/principal.ts';
 import { sealForClient, unsealFromClient } from '../crypto/seal.ts';
 import { auditEvents } from '../database/schema.ts';
-import { ApiError } from '../errors.ts';
 import { SingleUse } from '../rate-limits/limiter-client.ts';
 import type { Settings } from '../settings.ts';
 import { ResponseForm, type SignedIn, signIn } from './first-factor.ts';
@@ -91,23 +91,21 @@ const UNAVAILABLE = 503;
  * Runs a sign-in with a state or an authorization code that is valid once, whether the sign-in succeeds or fails: an
  * attacker can guess one PKCE verifier for it. It stays valid only if the sign-in failed because the provider or its
  * keys are unavailable.
- * @throws ApiError SIGN_IN_FAILED when it was used before, LIMITER_UNAVAILABLE
+ * @returns or SIGN_IN_FAILED when it was used before, LIMITER_UNAVAILABLE, and the failures of `attempt`
  */
 async function attemptOnce<T>(
   { env }: SignInContext,
   kind: 'state' | 'code',
   value: string,
-  attempt: () => Promise<T>,
-): Promise<T> {
+  attempt: () => Promise<Result<T, Failure>>,
+): Promise<Result<T, Failure>> {
   const singleUse = new SingleUse(env, kind, value);
-  if (!(await singleUse.consume())) throw signInFailed(`the ${kind} was used before`);
-  try {
-    return await attempt();
-  } catch (error) {
-    const isUnavailable = error instanceof ApiError && FAILURES[error.failure.code].status === UNAVAILABLE;
-    if (isUnavailable) await singleUse.refund();
-    throw error;
-  }
+  const isFirst = await singleUse.consume();
+  if (!isFirst.ok) return isFirst;
+  if (!isFirst.value) return fail(signInFailed(`the ${kind} was used before`));
+  const attempted = await attempt();
+  if (!attempted.ok && FAILURES[attempted.failure.code].status === UNAVAILABLE) await singleUse.refund();
+  return attempted;
 }
 
 const redirectUri = ({ BASE_URL }: Settings) => BASE_URL + CALLBACK_PATH;
@@ -122,12 +120,12 @@ interface StartedSignIn {
 
 /**
  * Starts a sign-in in a browser.
- * @throws ApiError IDP_UNAVAILABLE
+ * @returns or IDP_UNAVAILABLE
  */
 export async function startAtProvider(
   { settings, now }: SignInContext,
   end: Pick<SignInState, 'returnTo' | 'response'>,
-): Promise<StartedSignIn> {
+): Promise<Result<StartedSignIn, Failure>> {
   const state = generateRandomState();
   const nonce = generateRandomNonce();
   const verifier = generateRandomCodeVerifier();
@@ -137,64 +135,73 @@ export async function startAtProvider(
     nonce,
     code_challenge: await calculatePKCECodeChallenge(verifier),
   });
+  if (!location.ok) return location;
   const cookie = await sealState(settings, state, { nonce, verifier, ...end }, now());
-  return { location, state, cookie };
+  return ok({ location: location.value, state, cookie });
 }
 
-/** Validates the parameters of an authorization response (RFC 9207 included). */
-async function validateCallback(settings: Settings, parameters: URLSearchParams, state: string) {
+/** Validates the parameters of an authorization response (RFC 9207 included). @returns or SIGN_IN_FAILED, IDP_UNAVAILABLE */
+async function validateCallback(
+  settings: Settings,
+  parameters: URLSearchParams,
+  state: string,
+): Promise<Result<URLSearchParams, Failure>> {
   const server = await discover(settings);
+  if (!server.ok) return server;
+  const client = { client_id: settings.IDP_CLIENT_ID };
   try {
-    const callback = validateAuthResponse(server, { client_id: settings.IDP_CLIENT_ID }, parameters, state);
-    if (callback.get('code')) return callback;
+    const callback = validateAuthResponse(server.value, client, parameters, state);
+    return callback.get('code') ? ok(callback) : fail(signInFailed('there is no code'));
   } catch (error) {
     const isRefusal = error instanceof AuthorizationResponseError;
-    throw signInFailed(
-      isRefusal ? `the provider refused: ${error.error.slice(0, 64)}` : (error as Error).message,
+    return fail(
+      signInFailed(
+        isRefusal ? `the provider refused: ${error.error.slice(0, 64)}` : (error as Error).message,
+      ),
     );
   }
-  throw signInFailed('there is no code');
 }
 
 /** How a sign-in that this browser started ends, and the step that ends it. */
 interface ReturnedSignIn extends Pick<SignInState, 'returnTo' | 'response'> {
-  /** @throws ApiError SIGN_IN_FAILED, IDP_UNAVAILABLE, KEYS_UNAVAILABLE */
-  complete: () => Promise<Tokens>;
+  /** @returns or SIGN_IN_FAILED, IDP_UNAVAILABLE, KEYS_UNAVAILABLE */
+  complete: () => Promise<Result<Tokens, Failure>>;
 }
 
 /**
  * The sign-in that the provider sends the browser back from.
  * @param cookie the value of the cookie of the state in `parameters`
- * @throws ApiError SIGN_IN_FAILED when this browser did not start it
+ * @returns or SIGN_IN_FAILED when this browser did not start it
  */
 export async function returnFromProvider(
   context: SignInContext,
   parameters: URLSearchParams,
   cookie: string | undefined,
-): Promise<ReturnedSignIn> {
+): Promise<Result<ReturnedSignIn, Failure>> {
   const { settings } = context;
   const state = parameters.get('state');
-  if (state === null) throw signInFailed('there is no state');
+  if (state === null) return fail(signInFailed('there is no state'));
   const started = await unsealState(settings, state, cookie, context.now());
-  if (!started) throw signInFailed('this browser did not start a sign-in with this state');
+  if (!started) return fail(signInFailed('this browser did not start a sign-in with this state'));
   const complete = () =>
     attemptOnce(context, 'state', state, async () => {
       const callback = await validateCallback(settings, parameters, state);
-      const issued = await tokensForCallback(context, callback, {
-        redirectUri: redirectUri(settings),
-        ...started,
-      });
-      return (await signInByProvider(context, issued)).tokens;
+      if (!callback.ok) return callback;
+      const start = { redirectUri: redirectUri(settings), ...started };
+      const issued = await tokensForCallback(context, callback.value, start);
+      if (!issued.ok) return issued;
+      const signedIn = await signInByProvider(context, issued.value);
+      return signedIn.ok ? ok(signedIn.value.tokens) : signedIn;
     });
-  return { returnTo: started.returnTo, response: started.response, complete };
+  return ok({ returnTo: started.returnTo, response: started.response, complete });
 }
 
-/** Signs in the person that the provider has authenticated. @throws ApiError SIGN_IN_FAILED, KEYS_UNAVAILABLE */
-const signInByProvider = (context: SignInContext, tokens: Tokens): Promise<SignedIn> =>
-  signIn(context, { tokens }, { first_factor: 'idp', second_factor: null }).catch((error: unknown) => {
-    const isRejected = error instanceof ApiError && error.failure.code === 'UNAUTHENTICATED';
-    throw isRejected ? signInFailed(`the provider's access token: ${error.message}`) : error;
-  });
+/** Signs in the person that the provider has authenticated. @returns or SIGN_IN_FAILED, KEYS_UNAVAILABLE */
+async function signInByProvider(context: SignInContext, tokens: Tokens): Promise<Result<SignedIn, Failure>> {
+  const signedIn = await signIn(context, { tokens }, { first_factor: 'idp', second_factor: null });
+  if (signedIn.ok || signedIn.failure.code !== 'UNAUTHENTICATED') return signedIn;
+  return fail(signInFailed(`the provider's access token: ${signedIn.failure.reason}`));
+}
 
 /** The path is stored in a cookie, which browsers limit to 4,096 bytes. */
 const LENGTH_MAX = 512;
@@ -230,18 +237,21 @@ export const ReturnTo = z
 /**
  * Signs in a command line with the authorization code from its loopback address. A provider may invalidate a code only
  * when the verifier is right, so the code is invalidated here.
- * @throws ApiError SIGN_IN_FAILED, TENANT_REQUIRED, IDP_UNAVAILABLE, KEYS_UNAVAILABLE
+ * @returns or SIGN_IN_FAILED, TENANT_REQUIRED, IDP_UNAVAILABLE, KEYS_UNAVAILABLE
  */
 export async function exchangeCliCode(
   context: SignInContext,
   parameters: Record<'code' | 'redirect_uri' | 'code_verifier', string>,
-): Promise<{ tokens: ProviderTokens; principal: Principal }> {
+): Promise<Result<{ tokens: ProviderTokens; principal: Principal }, Failure>> {
   const exchange = () => tokensForCliCode(context, parameters);
   const tokens = await attemptOnce(context, 'code', parameters.code, exchange);
-  const { principal } = await signInByProvider(context, tokens);
-  if (!principal) throw new ApiError('TENANT_REQUIRED');
+  if (!tokens.ok) return tokens;
+  const signedIn = await signInByProvider(context, tokens.value);
+  if (!signedIn.ok) return signedIn;
+  const { principal } = signedIn.value;
+  if (!principal) return fail({ code: 'TENANT_REQUIRED' });
   const name = `${context.settings.SERVICE_NAME}.cli.login` as const;
   const event = auditEvent(name, actorWith(context.client, principal), {}, context.now());
   await context.db.insert(auditEvents).values(event);
-  return { tokens, principal };
+  return ok({ tokens: tokens.value, principal });
 }

@@ -1,16 +1,16 @@
 import { notExists } from 'drizzle-orm';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { actorWith, auditEvent } from '../audit/audit-event.ts';
 import { seal } from '../crypto/seal.ts';
 import type { AuditActor } from '../database/column-types.ts';
 import { hasChanged, inOneBatch, insertIf } from '../database/database.ts';
 import { type SecondFactorRow, secondFactors } from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
-import { ApiError } from '../errors.ts';
 import { sendsMail } from '../mail/mail.ts';
-import { materialize } from '../tenancy/users.ts';
 import { challengesOf } from './challenge.ts';
 
-import type { LoginResponse } from './first-factor.ts';
+import { type LoginWithRecoveryCodes, userOfTenant } from './first-factor.ts';
 import { identityOfPerson, type Person } from './person.ts';
 import {
   type NewRecoveryCodes,
@@ -30,23 +30,23 @@ const isSecondMail = ({ preAuth }: SecondFactorContext) => preAuth.first_factor 
 /** In lower case; a provider may return the address in any case. */
 const addressOf = ({ preAuth }: SecondFactorContext) => preAuth.user.email.toLowerCase();
 
+const forbidden = (required: string): Failure => ({ code: 'FORBIDDEN', fields: { required } });
+
 /**
  * Mails a code for the pre-auth token. A new code replaces the previous one.
  * @returns when the code expires, in Unix milliseconds
- * @throws ApiError FORBIDDEN (`required`), SECOND_FACTOR_ENROLLED, MAIL_UNAVAILABLE
+ *   or FORBIDDEN (`required`), SECOND_FACTOR_ENROLLED, MAIL_UNAVAILABLE
  */
-export async function mailCode(context: SecondFactorContext): Promise<number> {
+export async function mailCode(context: SecondFactorContext): Promise<Result<number, Failure>> {
   const { user, step, jti } = context.preAuth;
-  if (isSecondMail(context)) throw new ApiError('FORBIDDEN', { required: 'first factor password' });
+  if (isSecondMail(context)) return fail(forbidden('first factor password'));
   const [enrolled] = await secondFactorOf(context.db, user);
-  if (step === 'setup' && enrolled) throw new ApiError('SECOND_FACTOR_ENROLLED');
-  if (step === 'verify' && enrolled?.method !== 'email') {
-    throw new ApiError('FORBIDDEN', { required: 'second factor email' });
-  }
-  if (!sendsMail(context.settings)) throw new ApiError('MAIL_UNAVAILABLE');
+  if (step === 'setup' && enrolled) return fail({ code: 'SECOND_FACTOR_ENROLLED' });
+  if (step === 'verify' && enrolled?.method !== 'email') return fail(forbidden('second factor email'));
+  if (!sendsMail(context.settings)) return fail({ code: 'MAIL_UNAVAILABLE' });
   const address = addressOf(context);
   const request = { kind: 'second_factor', challengeId: jti, address, mail: 'code' } as const;
-  return (await challengesOf(context.env, address).start(request)).expiresAt;
+  return ok((await challengesOf(context.env, address).start(request)).expiresAt);
 }
 
 /** Whether the code is the last one mailed for this pre-auth token. A right code is consumed. */
@@ -65,20 +65,17 @@ export async function isEnrolled({ db, preAuth }: SecondFactorContext): Promise<
   return step === 'verify' || (await secondFactorOf(db, user)).length > 0;
 }
 
-/** @throws ApiError SECOND_FACTOR_ENROLLED */
-async function requireNoFactor(context: SecondFactorContext): Promise<void> {
-  if (await isEnrolled(context)) throw new ApiError('SECOND_FACTOR_ENROLLED');
-}
-
 /**
  * The secret for an authenticator app. It is the same for each call with one pre-auth token.
- * @throws ApiError SECOND_FACTOR_ENROLLED
+ * @returns or SECOND_FACTOR_ENROLLED
  */
-export async function startSetUp(context: SecondFactorContext): Promise<{ secret: string; uri: string }> {
-  await requireNoFactor(context);
+export async function startSetUp(
+  context: SecondFactorContext,
+): Promise<Result<{ secret: string; uri: string }, Failure>> {
+  if (await isEnrolled(context)) return fail({ code: 'SECOND_FACTOR_ENROLLED' });
   const secret = await secretOf(context);
   const { settings, preAuth } = context;
-  return { secret, uri: totpUri(secret, { issuer: settings.SERVICE_NAME, label: preAuth.user.email }) };
+  return ok({ secret, uri: totpUri(secret, { issuer: settings.SERVICE_NAME, label: preAuth.user.email }) });
 }
 
 type Enrolment = Pick<SecondFactorRow, 'method' | 'keyId' | 'sealedSecret' | 'lastStep'>;
@@ -96,31 +93,36 @@ async function enrolmentBy(context: SecondFactorContext, code: string): Promise<
   return { method: 'email', keyId: null, sealedSecret: null, lastStep: null };
 }
 
-/** The actor of an audit event of this step; null for a user without a tenant, who has no audit log. */
+/**
+ * The actor of an audit event of this step; null for a user without a tenant, who has no audit log.
+ * @returns or UNAUTHENTICATED, KEYS_UNAVAILABLE
+ */
 export async function auditActorOf(
   context: SecondFactorContext,
   person: Person,
   now: Date,
-): Promise<AuditActor | null> {
+): Promise<Result<AuditActor | null, Failure>> {
   const identity = await identityOfPerson(context, person, now);
-  const { tenantId } = identity;
-  if (tenantId === null) return null;
-  return actorWith(context.client, await materialize(context.env.DB, { ...identity, tenantId }, now));
+  if (!identity.ok) return identity;
+  const user = await userOfTenant(context, identity.value, now);
+  return user.ok ? ok(user.value && actorWith(context.client, user.value)) : user;
 }
 
-/** @throws ApiError SECOND_FACTOR_ENROLLED when a concurrent request has enrolled a factor first */
+/** @returns or SECOND_FACTOR_ENROLLED when a concurrent request has enrolled a factor first */
 async function enrol(
   context: SecondFactorContext,
   person: Person,
   enrolment: Enrolment,
   recovery: NewRecoveryCodes,
-): Promise<void> {
+): Promise<Result<null, Failure>> {
   const { db } = context;
   const now = context.now();
   const { issuer, gid } = context.preAuth.user;
   const { method } = enrolment;
   const actor = await auditActorOf(context, person, now);
-  const event = actor && auditEvent('second_factor.enrolled', actor, { metadata: { method } }, now);
+  if (!actor.ok) return actor;
+  const event =
+    actor.value && auditEvent('second_factor.enrolled', actor.value, { metadata: { method } }, now);
   const isFirst = notExists(secondFactorOf(db, { issuer, gid }));
   const results = await inOneBatch(db, [
     ...(event ? [insertIf(db, auditEvents, event, isFirst)] : []),
@@ -130,22 +132,23 @@ async function enrol(
       .values({ issuer, gid, ...enrolment, createdAt: now })
       .onConflictDoNothing(),
   ]);
-  if (!hasChanged(results.at(-1))) throw new ApiError('SECOND_FACTOR_ENROLLED');
+  return hasChanged(results.at(-1)) ? ok(null) : fail({ code: 'SECOND_FACTOR_ENROLLED' });
 }
 
 /**
  * Enrols the factor of the code with its recovery codes, and signs in.
- * @throws ApiError SECOND_FACTOR_ENROLLED, CODE_WRONG, UNAUTHENTICATED, RATE_LIMITED, LIMITER_UNAVAILABLE
+ * @returns or SECOND_FACTOR_ENROLLED, CODE_WRONG, UNAUTHENTICATED, RATE_LIMITED, LIMITER_UNAVAILABLE
  */
 export async function finishSetUp(
   context: SecondFactorContext,
   code: string,
-): Promise<{ login: LoginResponse; recoveryCodes: string[] }> {
-  await requireNoFactor(context);
+): Promise<Result<LoginWithRecoveryCodes, Failure>> {
+  if (await isEnrolled(context)) return fail({ code: 'SECOND_FACTOR_ENROLLED' });
   const enrolment = await withinAttempts(context, () => enrolmentBy(context, code));
+  if (!enrolment.ok) return enrolment;
   const recovery = await newRecoveryCodes(context.db, context.preAuth.user);
-  const login = await completeSecondStep(context, enrolment.method, (person) =>
-    enrol(context, person, enrolment, recovery),
+  const login = await completeSecondStep(context, enrolment.value.method, (person) =>
+    enrol(context, person, enrolment.value, recovery),
   );
-  return { login, recoveryCodes: recovery.codes };
+  return login.ok ? ok({ ...login.value, recovery_codes: recovery.codes }) : login;
 }

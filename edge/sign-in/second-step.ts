@@ -1,10 +1,11 @@
 import { z } from 'zod';
-import { rejected } from '../authentication/rejection.ts';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import { rejection } from '../authentication/rejection.ts';
 import { unseal } from '../crypto/seal.ts';
 import type { SecondFactorMethod } from '../database/column-types.ts';
-import { ApiError } from '../errors.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
-import { enforceLimit, isWithinLimit, refund, SingleUse } from '../rate-limits/limiter-client.ts';
+import { enforce, refund, SingleUse } from '../rate-limits/limiter-client.ts';
 import { accountById } from './accounts.ts';
 import {
   type LoginResponse,
@@ -24,61 +25,73 @@ const SealedTokens = z.object({
 
 /**
  * The person who has passed the first factor.
- * @throws ApiError UNAUTHENTICATED when the account was deleted, its password changed or its sessions ended since then
+ * @returns or UNAUTHENTICATED when the account was deleted, its password changed or its sessions ended since then
  */
-async function personOf({ settings, db, preAuth }: SecondFactorContext): Promise<Person> {
+async function personOf({ settings, db, preAuth }: SecondFactorContext): Promise<Result<Person, Failure>> {
   const { user, sealed, jti, version } = preAuth;
   if (sealed) {
     const text = await unseal(settings.CREDENTIAL_KEYS, tokensSealContext(jti), sealed);
-    return { tokens: SealedTokens.parse(JSON.parse(text)) };
+    return ok({ tokens: SealedTokens.parse(JSON.parse(text)) });
   }
   const [account] = await accountById(db, user.gid);
-  if (!account || account.version !== version) throw rejected('session_ended');
-  return { account };
+  return account?.version === version ? ok({ account }) : fail(rejection('session_ended'));
 }
+
+/** What has to be done before the tokens of a second step are issued, once per pre-auth token. */
+export type BeforeTokens = (person: Person) => Promise<Result<null, Failure>>;
 
 /**
  * Issues tokens after the second step. A pre-auth token completes one sign-in.
- * @param beforeTokens runs before the tokens are issued, once per pre-auth token
- * @throws ApiError UNAUTHENTICATED when the pre-auth token was used before
+ * @returns or UNAUTHENTICATED when the pre-auth token was used before, and the failures of `beforeTokens`
  */
 export async function completeSecondStep(
   context: SecondFactorContext,
   secondFactor: SecondFactorMethod | 'recovery_code' | 'skipped',
-  beforeTokens: (person: Person) => Promise<void> = async () => {},
-): Promise<LoginResponse> {
+  beforeTokens: BeforeTokens = async () => ok(null),
+): Promise<Result<LoginResponse, Failure>> {
   const { jti, first_factor } = context.preAuth;
-  const singleUse = new SingleUse(context.env, 'pre_auth', jti);
-  if (!(await singleUse.consume())) throw rejected('own_token_wrong');
+  const isFirst = await new SingleUse(context.env, 'pre_auth', jti).consume();
+  if (!isFirst.ok) return isFirst;
+  if (!isFirst.value) return fail(rejection('own_token_wrong'));
   const person = await personOf(context);
-  await beforeTokens(person);
-  return loginResponse(await signIn(context, person, { first_factor, second_factor: secondFactor }));
+  if (!person.ok) return person;
+  const prepared = await beforeTokens(person.value);
+  if (!prepared.ok) return prepared;
+  const signedIn = await signIn(context, person.value, { first_factor, second_factor: secondFactor });
+  return signedIn.ok ? ok(loginResponse(signedIn.value)) : signedIn;
 }
 
 /**
  * Evaluates a code within its limits. An attempt is counted before the code is evaluated, so that concurrent guesses
  * are counted too: against the pre-auth token, and against the user, for whom an attacker may hold many tokens.
  * @param evaluate returns null for a wrong code
- * @throws ApiError CODE_WRONG, also for the right code when the token has no attempt left; RATE_LIMITED,
- *   LIMITER_UNAVAILABLE
+ * @returns or CODE_WRONG, also for the right code when the token has no attempt left; RATE_LIMITED, LIMITER_UNAVAILABLE
  */
 export async function withinAttempts<T>(
   context: SecondFactorContext,
   evaluate: () => Promise<T | null>,
-): Promise<T> {
+): Promise<Result<T, Failure>> {
   const { env } = context;
   const { user, jti, first_factor } = context.preAuth;
-  if (!(await isWithinLimit(env, bucketOf.secondFactorTry(jti)))) throw wrongCode('no attempt left');
+  const ofToken = await enforce(env, bucketOf.secondFactorTry(jti));
+  if (!ofToken.ok)
+    return ofToken.failure.code === 'RATE_LIMITED' ? fail(wrongCode('no attempt left')) : ofToken;
   const bucket = bucketOf.wrongSecondFactor(user);
-  await enforceLimit(env, bucket);
+  const ofUser = await enforce(env, bucket);
+  if (!ofUser.ok) return ofUser;
   const value = await evaluate();
   if (value === null) {
-    const identify = async () => identityOfPerson(context, await personOf(context), context.now());
+    const identify = async () => {
+      const person = await personOf(context);
+      if (!person.ok) return undefined;
+      const identity = await identityOfPerson(context, person.value, context.now());
+      return identity.ok ? identity.value : undefined;
+    };
     recordFailedSignIn(context, identify, { first_factor, step: 'second_factor' });
-    throw wrongCode('wrong code');
+    return fail(wrongCode('wrong code'));
   }
   await refund(env, bucket);
-  return value;
+  return ok(value);
 }
 
-const wrongCode = (reason: string) => new ApiError('CODE_WRONG', undefined, reason);
+const wrongCode = (reason: string): Failure => ({ code: 'CODE_WRONG', reason });

@@ -1,8 +1,9 @@
+import type { Failure } from '../../shared/failures.ts';
+import { ok, type Result } from '../../shared/result.ts';
 import { sha256 } from '../crypto/encoding.ts';
 import { sealForClient, unsealFromClient } from '../crypto/seal.ts';
-import { ApiError } from '../errors.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
-import { enforceLimit } from '../rate-limits/limiter-client.ts';
+import { enforce } from '../rate-limits/limiter-client.ts';
 import type { Settings } from '../settings.ts';
 import { CONCURRENT_USE_MS, isOwnRefreshToken, refresh } from './sessions.ts';
 import type { SignInContext, Tokens } from './sign-in-context.ts';
@@ -46,18 +47,19 @@ export const refreshTokenOf = async (
  * Exchanges the cookie of a page for tokens. Tabs that send the same cookie within 10 seconds each get their own from the
  * gateway. A provider may end a sign-in whose refresh token is used twice, so it sees one of them, and the others get 429
  * until the browser has stored the next cookie.
- * @returns null when the session has ended
- * @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE, IDP_UNAVAILABLE, KEYS_UNAVAILABLE
+ * @returns null when the session has ended; or RATE_LIMITED, LIMITER_UNAVAILABLE, IDP_UNAVAILABLE, KEYS_UNAVAILABLE
  */
-export async function renewPageSession(context: SignInContext, cookie: string): Promise<Tokens | null> {
+export async function renewPageSession(
+  context: SignInContext,
+  cookie: string,
+): Promise<Result<Tokens | null, Failure>> {
   const { settings, env } = context;
   const refreshToken = await unsealPageCookie(settings, cookie);
-  if (refreshToken === null) return null;
+  if (refreshToken === null) return ok(null);
   if (!isOwnRefreshToken(settings, refreshToken)) {
-    await enforceLimit(env, bucketOf.pageRenewal(await sha256(cookie)));
+    const counted = await enforce(env, bucketOf.pageRenewal(await sha256(cookie)));
+    if (!counted.ok) return counted;
   }
-  return refresh(context, refreshToken, { reusableForMs: CONCURRENT_USE_MS }).catch((error: unknown) => {
-    if (error instanceof ApiError && error.failure.code === 'REFRESH_TOKEN_WRONG') return null;
-    throw error;
-  });
+  const renewed = await refresh(context, refreshToken, { reusableForMs: CONCURRENT_USE_MS });
+  return !renewed.ok && renewed.failure.code === 'REFRESH_TOKEN_WRONG' ? ok(null) : renewed;
 }

@@ -1,15 +1,17 @@
 import { and, eq, exists, gt, inArray, isNull, lte, or, type SQL, sql } from 'drizzle-orm';
 import { decodeJwt } from 'jose';
 import { z } from 'zod';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { actorWith, auditEvent, type ClientDetails } from '../audit/audit-event.ts';
 import { signOwnToken, verifyOwnToken } from '../authentication/own-tokens.ts';
 import type { Identity, Principal } from '../authentication/principal.ts';
-import { rejected } from '../authentication/rejection.ts';
+import { rejection } from '../authentication/rejection.ts';
 import type { AuditActor } from '../database/column-types.ts';
 import { type Database, hasChanged, inOneBatch, insertIf, type Statement } from '../database/database.ts';
 import { type AccountRow, accounts, refreshTokens, sessions } from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
-import { ApiError } from '../errors.ts';
+import { settled } from '../errors.ts';
 import type { Settings } from '../settings.ts';
 import { accountById } from './accounts.ts';
 import { renewTokens, revokeToken } from './identity-provider.ts';
@@ -38,7 +40,7 @@ const deleteExpired = (db: Database, now: Date): Statement[] => [
 /**
  * Opens a session and starts its family of refresh tokens.
  * @param account as read when the sign-in began
- * @throws ApiError UNAUTHENTICATED when its password has changed or its sessions were ended since then
+ * @returns or UNAUTHENTICATED when its password has changed or its sessions were ended since then
  */
 export async function openSession(
   db: Database,
@@ -46,7 +48,7 @@ export async function openSession(
   account: AccountRow,
   { ip, userAgent }: Pick<ClientDetails, 'ip' | 'userAgent'>,
   now: Date,
-): Promise<Tokens> {
+): Promise<Result<Tokens, Failure>> {
   const next = nextToken(settings, account.id, crypto.randomUUID(), now);
   const { familyId: id, accountId, expiresAt } = next;
   const session = { id, accountId, ip, userAgent, lastUsedAt: now, expiresAt, createdAt: now };
@@ -57,8 +59,8 @@ export async function openSession(
     insertIf(db, refreshTokens, next, unchanged),
     insertIf(db, sessions, session, unchanged),
   ]);
-  if (!hasChanged(results.at(-1))) throw rejected('session_ended');
-  return issueTokens(settings, account, next, now);
+  if (!hasChanged(results.at(-1))) return fail(rejection('session_ended'));
+  return ok(await issueTokens(settings, account, next, now));
 }
 
 /**
@@ -68,7 +70,7 @@ export async function openSession(
  * @param actorOf the actor in the audit event of a theft
  * @param reusableForMs how long after its first use a token is renewed again: each tab of a page gets tokens of its own,
  *   and a page that was reloaded before it received its cookie stays signed in
- * @throws ApiError REFRESH_TOKEN_WRONG
+ * @returns or REFRESH_TOKEN_WRONG
  */
 export async function renewSession(
   db: Database,
@@ -79,10 +81,10 @@ export async function renewSession(
     now,
     reusableForMs = 0,
   }: { actorOf: (account: AccountRow) => AuditActor; now: Date; reusableForMs?: number },
-): Promise<Tokens> {
-  const { jti, sub, sid } = await verifyOwnToken(settings, 'refresh', refreshToken, now).catch((error) => {
-    throw error instanceof ApiError ? refused(error.message) : error;
-  });
+): Promise<Result<Tokens, Failure>> {
+  const verified = await settled(verifyOwnToken(settings, 'refresh', refreshToken, now));
+  if (!verified.ok) return refused(verified.failure.reason);
+  const { jti, sub, sid } = verified.value;
   const reusable = gt(refreshTokens.usedAt, new Date(now.getTime() - reusableForMs));
   const isUsable = and(
     eq(refreshTokens.id, jti),
@@ -106,20 +108,20 @@ export async function renewSession(
     ...deleteExpired(db, now),
   ]);
   const [account] = accountRows as AccountRow[];
-  if (account && hasChanged(update)) return issueTokens(settings, account, next, now);
+  if (account && hasChanged(update)) return ok(await issueTokens(settings, account, next, now));
 
   const [used] = rows as (typeof refreshTokens.$inferSelect)[];
-  if (!account || !used?.usedAt) throw refused('no refresh token of a session');
+  if (!account || !used?.usedAt) return refused('no refresh token of a session');
   if (now.getTime() - used.usedAt.getTime() > CONCURRENT_USE_MS) {
     await endSession(db, sid, auditEvent('session.stolen', actorOf(account), sessionMetadata(sid), now));
   }
-  throw refused('a refresh token that was used');
+  return refused('a refresh token that was used');
 }
 
 /** The details of an audit event about a session. */
 export const sessionMetadata = (familyId: string) => ({ metadata: { session_id: familyId } });
 
-const refused = (reason: string) => new ApiError('REFRESH_TOKEN_WRONG', undefined, reason);
+const refused = (reason = 'not valid') => fail({ code: 'REFRESH_TOKEN_WRONG' as const, reason });
 
 /** Ends the sessions of this condition, with all their tokens. Access tokens are refused within 30 s (`materialize`). */
 export function deleteSessions(db: Database, condition: SQL | undefined): Statement[] {
@@ -187,13 +189,13 @@ export function isOwnRefreshToken({ BASE_URL }: Settings, refreshToken: string):
 /**
  * New tokens for a refresh token, from its issuer.
  * @param reuse of a token of the gateway; see `renewSession`
- * @throws ApiError REFRESH_TOKEN_WRONG, IDP_UNAVAILABLE, KEYS_UNAVAILABLE
+ * @returns or REFRESH_TOKEN_WRONG, IDP_UNAVAILABLE, KEYS_UNAVAILABLE
  */
 export function refresh(
   context: SignInContext,
   refreshToken: string,
   reuse: { reusableForMs?: number } = {},
-): Promise<Tokens> {
+): Promise<Result<Tokens, Failure>> {
   const { db, settings, client } = context;
   if (!isOwnRefreshToken(settings, refreshToken)) return renewTokens(context, refreshToken);
   // The user of a stolen token is known, the client that presents it is not.
@@ -210,13 +212,13 @@ interface Bearer {
 /**
  * Ends the session of the bearer's token. A session of the gateway is named by the token; a session of the provider
  * ends when its refresh token is revoked there.
- * @throws ApiError IDP_UNAVAILABLE
+ * @returns or IDP_UNAVAILABLE
  */
 export async function signOut(
   context: SignInContext,
   { identity, principal }: Bearer,
   refreshToken: string | undefined,
-): Promise<void> {
+): Promise<Result<null, Failure>> {
   const { db, settings, client } = context;
   const { sessionId } = identity;
   const ended = (actor: Principal, details: Parameters<typeof auditEvent>[2]) =>
@@ -224,12 +226,13 @@ export async function signOut(
   if (sessionId !== undefined) {
     if (!principal) throw new Error('an access token of the gateway names no tenant');
     await endSession(db, sessionId, ended(principal, sessionMetadata(sessionId)));
-    return;
+    return ok(null);
   }
   // A refresh token of the gateway is not sent to the provider.
-  if (refreshToken === undefined || isOwnRefreshToken(settings, refreshToken)) return;
-  await revokeToken(context, refreshToken);
-  if (principal) await db.insert(auditEvents).values(ended(principal, {}));
+  if (refreshToken === undefined || isOwnRefreshToken(settings, refreshToken)) return ok(null);
+  const revoked = await revokeToken(context, refreshToken);
+  if (revoked.ok && principal) await db.insert(auditEvents).values(ended(principal, {}));
+  return revoked;
 }
 
 /** The fields of every response that contains tokens (RFC 6749 section 5.1). */

@@ -1,11 +1,12 @@
 import { and, eq, exists, ne, sql } from 'drizzle-orm';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { actorWith, auditEvent, type ClientDetails, noActor } from '../audit/audit-event.ts';
 import type { Principal } from '../authentication/principal.ts';
 import { hashPassword, isPassword } from '../crypto/password-hash.ts';
 import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
 import { type AccountRow, accounts, sessions } from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
-import { ApiError } from '../errors.ts';
 import { accountByEmail, accountById } from './accounts.ts';
 import { withinPasswordAttempts } from './password-login.ts';
 import { deleteSessions } from './sessions.ts';
@@ -59,25 +60,28 @@ export async function resetPassword(
 
 /**
  * Changes the password of the principal's account. The session of the request continues, all others end.
- * @throws ApiError MANAGED_BY_PROVIDER, PASSWORD_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE
+ * @returns or MANAGED_BY_PROVIDER, PASSWORD_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE
  */
 export async function changePassword(
   context: SignInContext,
   principal: Principal | null,
   { current, next }: { current: string; next: string },
-): Promise<void> {
+): Promise<Result<null, Failure>> {
   const { db, settings, client } = context;
-  if (principal?.issuer !== settings.BASE_URL) throw new ApiError('MANAGED_BY_PROVIDER');
+  if (principal?.issuer !== settings.BASE_URL) return fail({ code: 'MANAGED_BY_PROVIDER' });
   const [account] = await accountById(db, principal.gid);
-  if (!account) throw new ApiError('PASSWORD_WRONG', undefined, 'the account was removed');
-  const right = await withinPasswordAttempts(context, account.email, async () =>
-    (await isPassword(current, account.passwordHash, settings.PASSWORD_COST)) ? true : null,
-  );
-  const passwordHash = right && (await hashPassword(next, settings.PASSWORD_COST));
+  if (!account) return fail({ code: 'PASSWORD_WRONG', reason: 'the account was removed' });
+  const right = await withinPasswordAttempts(context, account.email, async () => {
+    const checked = await isPassword(current, account.passwordHash, settings.PASSWORD_COST);
+    return checked.ok ? ok(checked.value || null) : checked;
+  });
+  if (!right.ok) return right;
+  if (!right.value) return fail({ code: 'PASSWORD_WRONG' });
+  const passwordHash = await hashPassword(next, settings.PASSWORD_COST);
+  if (!passwordHash.ok) return passwordHash;
   const now = context.now();
   const event = auditEvent('account.password.changed', actorWith(client, principal), {}, now);
-  const isSet =
-    passwordHash !== null &&
-    (await setPassword(db, account, passwordHash, { event, now, keptSession: principal.sessionId }));
-  if (!isSet) throw new ApiError('PASSWORD_WRONG');
+  const kept = { event, now, keptSession: principal.sessionId };
+  const isSet = await setPassword(db, account, passwordHash.value, kept);
+  return isSet ? ok(null) : fail({ code: 'PASSWORD_WRONG' });
 }

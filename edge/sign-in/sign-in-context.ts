@@ -6,9 +6,6 @@ import type { ChallengeObjects } from './challenge.ts';
 
 /**
  * What sign-in needs from the request that it serves.
- *
- * Failures below this folder: an expected refusal is a thrown `ApiError`, which the route renders. The `Challenges`
- * object returns a `Result` instead, because an error that crosses an object loses its class.
  */
 export interface SignInContext {
   env: DatabaseBinding & Limiters & ChallengeObjects;

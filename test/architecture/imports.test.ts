@@ -196,7 +196,7 @@ const isContext = (name: string) =>
   name === 'edge/pipeline/context.ts' || (/^(@hono\/|hono(\/|$))/.test(name) && name !== 'hono/html');
 
 /** Parts whose folders import each other in one direction only. */
-const KNOT_FREE = ['edge', 'agent', 'cli'];
+const KNOT_FREE = ['edge', 'agent', 'console', 'cli', 'dev'];
 
 /** Only the top and what serves requests see all bindings; a room declares the ones that it uses. */
 const ENV_PLACES = ['edge/app.ts', 'edge/worker.ts', 'edge/pipeline', 'edge/routes'];

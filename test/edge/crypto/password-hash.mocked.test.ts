@@ -1,5 +1,14 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { hashPassword, isPassword } from '../../../edge/crypto/password-hash.ts';
+import {
+  hashPassword as hashPasswordResult,
+  isPassword as isPasswordResult,
+} from '../../../edge/crypto/password-hash.ts';
+import { unwrap } from '../../../edge/errors.ts';
+
+const hashPassword = async (...about: Parameters<typeof hashPasswordResult>) =>
+  unwrap(await hashPasswordResult(...about));
+const isPassword = async (...about: Parameters<typeof isPasswordResult>) =>
+  unwrap(await isPasswordResult(...about));
 
 /** How many hashes have been started. */
 const hashes = vi.hoisted(() => ({ count: 0 }));

@@ -5,16 +5,31 @@ import { UnsecuredJWT } from 'jose';
 import { validateAuthResponse } from 'oauth4webapi';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { signOwnToken } from '../../../edge/authentication/own-tokens.ts';
+import { unwrap } from '../../../edge/errors.ts';
 import { readSettings, type Settings } from '../../../edge/settings.ts';
 import {
-  renewTokens,
-  revokeToken,
-  tokensForCallback,
-  tokensForCliCode,
-  tokensForPassword,
+  renewTokens as renewTokensResult,
+  revokeToken as revokeTokenResult,
+  tokensForCallback as tokensForCallbackResult,
+  tokensForCliCode as tokensForCliCodeResult,
+  tokensForPassword as tokensForPasswordResult,
 } from '../../../edge/sign-in/identity-provider.ts';
-import { discover } from '../../../edge/sign-in/provider-client.ts';
+import { discover as discoverResult } from '../../../edge/sign-in/provider-client.ts';
 import { newSigner } from '../../support/sign-in/provider.ts';
+
+const renewTokens = async (...about: Parameters<typeof renewTokensResult>) =>
+  unwrap(await renewTokensResult(...about));
+const revokeToken = async (...about: Parameters<typeof revokeTokenResult>) =>
+  unwrap(await revokeTokenResult(...about));
+const tokensForCallback = async (...about: Parameters<typeof tokensForCallbackResult>) =>
+  unwrap(await tokensForCallbackResult(...about));
+const tokensForCliCode = async (...about: Parameters<typeof tokensForCliCodeResult>) =>
+  unwrap(await tokensForCliCodeResult(...about));
+const tokensForPassword = async (...about: Parameters<typeof tokensForPasswordResult>) =>
+  unwrap(await tokensForPasswordResult(...about));
+
+const discover = async (...about: Parameters<typeof discoverResult>) =>
+  unwrap(await discoverResult(...about));
 
 const KEY = `1:${Buffer.alloc(32, 7).toString('base64')}`;
 /** Values that no error may contain, because errors are logged. */

@@ -3,6 +3,7 @@ import { hashPassword } from '../../../edge/crypto/password-hash.ts';
 import { openDatabase } from '../../../edge/database/database.ts';
 import { accounts } from '../../../edge/database/people-schema.ts';
 import { auditEvents, users } from '../../../edge/database/schema.ts';
+import { unwrap } from '../../../edge/errors.ts';
 import { invite } from '../../../edge/people/invitations.ts';
 import {
   finishPasswordReset,
@@ -10,11 +11,13 @@ import {
   startPasswordReset,
   startSignUp,
 } from '../../../edge/sign-in/email-code.ts';
-import { logIn } from '../../../edge/sign-in/password-login.ts';
+import { logIn as logInResult } from '../../../edge/sign-in/password-login.ts';
 import type { SignInContext } from '../../../edge/sign-in/sign-in-context.ts';
 import { startD1, type TestD1 } from '../../support/records/d1.ts';
 import { PASSWORD } from '../../support/sign-in/sign-in.ts';
 import { signInContext } from '../../support/sign-in/sign-in-context.ts';
+
+const logIn = async (...about: Parameters<typeof logInResult>) => unwrap(await logInResult(...about));
 
 /** The response time must not reveal whether an address has an account, so both cases have to do the same work. */
 
@@ -55,7 +58,7 @@ beforeAll(async () => {
       id: crypto.randomUUID(),
       email: KNOWN,
       name: 'Ada',
-      passwordHash: await hashPassword(PASSWORD, 10),
+      passwordHash: unwrap(await hashPassword(PASSWORD, 10)),
       role: 'owner',
       tenantId: crypto.randomUUID(),
       createdAt: new Date(),

@@ -3,11 +3,22 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { openDatabase } from '../../../edge/database/database.ts';
 import { accounts } from '../../../edge/database/people-schema.ts';
 import { auditEvents } from '../../../edge/database/schema.ts';
-import { signIn } from '../../../edge/sign-in/first-factor.ts';
-import { finishSetUp, startSetUp } from '../../../edge/sign-in/second-factor-enrolment.ts';
+import { unwrap } from '../../../edge/errors.ts';
+import { signIn as signInResult } from '../../../edge/sign-in/first-factor.ts';
+import {
+  finishSetUp as finishSetUpResult,
+  startSetUp as startSetUpResult,
+} from '../../../edge/sign-in/second-factor-enrolment.ts';
 import { startD1, type TestD1 } from '../../support/records/d1.ts';
 import { appCode } from '../../support/sign-in/second-step.ts';
 import { signInContext } from '../../support/sign-in/sign-in-context.ts';
+
+const signIn = async (...about: Parameters<typeof signInResult>) => unwrap(await signInResult(...about));
+
+const finishSetUp = async (...about: Parameters<typeof finishSetUpResult>) =>
+  unwrap(await finishSetUpResult(...about));
+const startSetUp = async (...about: Parameters<typeof startSetUpResult>) =>
+  unwrap(await startSetUpResult(...about));
 
 const EMAIL = 'ada@example.com';
 

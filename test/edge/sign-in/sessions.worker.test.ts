@@ -6,11 +6,20 @@ import { verifyOwnToken } from '../../../edge/authentication/own-tokens.ts';
 import { type Database, openDatabase } from '../../../edge/database/database.ts';
 import { type AccountRow, accounts, refreshTokens } from '../../../edge/database/people-schema.ts';
 import { auditEvents } from '../../../edge/database/schema.ts';
-import { ApiError } from '../../../edge/errors.ts';
+import { ApiError, unwrap } from '../../../edge/errors.ts';
 import type { Settings } from '../../../edge/settings.ts';
-import { endSession, openSession, renewSession } from '../../../edge/sign-in/sessions.ts';
+import {
+  endSession,
+  openSession as openSessionResult,
+  renewSession as renewSessionResult,
+} from '../../../edge/sign-in/sessions.ts';
 import { startD1, type TestD1 } from '../../support/records/d1.ts';
 import { settingsFor } from '../../support/sign-in/provider.ts';
+
+const openSession = async (...about: Parameters<typeof openSessionResult>) =>
+  unwrap(await openSessionResult(...about));
+const renewSession = async (...about: Parameters<typeof renewSessionResult>) =>
+  unwrap(await renewSessionResult(...about));
 
 const NOW = new Date('2026-11-21T12:00:00Z');
 const later = (seconds: number) => new Date(NOW.getTime() + seconds * 1000);

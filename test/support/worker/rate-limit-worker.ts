@@ -1,12 +1,7 @@
 import type { Env } from '../../../edge/env.ts';
 import type { Bucket } from '../../../edge/rate-limits/buckets.ts';
 import type { RateWindow, WantedShare } from '../../../edge/rate-limits/counters.ts';
-import {
-  consume,
-  consumeBorrowed,
-  type LimitDecision,
-  refund,
-} from '../../../edge/rate-limits/limiter-client.ts';
+import { consume, type LimitDecision, refund } from '../../../edge/rate-limits/limiter-client.ts';
 import { LIMITS, type LimitName, type LimitTable } from '../../../edge/rate-limits/limits.ts';
 import { RateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
 
@@ -107,7 +102,7 @@ export default {
     }
     if (times === 0) return Response.json(await object.inspect());
     if (borrows) {
-      const take = () => consumeBorrowed(env, bucket, (work) => context.waitUntil(work));
+      const take = () => consume(env, bucket, (work) => context.waitUntil(work));
       if (borrows === 'at_once') return Response.json(await Promise.all(Array.from({ length: times }, take)));
       const inTurn: LimitDecision[] = [];
       for (let n = 0; n < times; n++) inTurn.push(await take());
