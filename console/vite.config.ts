@@ -1,5 +1,7 @@
+import { tanstackRouter } from '@tanstack/router-plugin/vite';
 import react from '@vitejs/plugin-react';
 import { defineConfig, type Plugin } from 'vite';
+import { routes } from './app/routes.ts';
 
 /** React Aria has its few texts in some thirty languages; the console has one. */
 const FOREIGN_TEXTS = /[\\/]react-aria[\\/].*[\\/]intl[\\/]\w+[\\/](?!en-US)\w\w-\w\w\.\w+$/;
@@ -10,7 +12,21 @@ const oneLanguage: Plugin = {
 
 export default defineConfig({
   root: import.meta.dirname,
-  plugins: [react(), oneLanguage],
+  plugins: [
+    tanstackRouter({
+      target: 'react',
+      autoCodeSplitting: true,
+      virtualRouteConfig: routes,
+      routesDirectory: import.meta.dirname,
+      generatedRouteTree: `${import.meta.dirname}/app/route-tree.gen.ts`,
+      tmpDir: `${import.meta.dirname}/../node_modules/.cache/routes`,
+      addExtensions: true,
+      semicolons: true,
+      disableLogging: true,
+    }),
+    react(),
+    oneLanguage,
+  ],
   build: {
     // The styles use light-dark(), which older targets would have compiled away.
     target: ['chrome123', 'firefox120', 'safari17.5'],

@@ -5,12 +5,28 @@ import '../styles/controls.css';
 import '../styles/components.css';
 import '../styles/layout.css';
 import { QueryClientProvider } from '@tanstack/react-query';
-import { RouterProvider } from '@tanstack/react-router';
+import { createRouter, RouterProvider } from '@tanstack/react-router';
 import { StrictMode } from 'react';
 import { createRoot } from 'react-dom/client';
+import { Loading } from '../components/feedback.tsx';
 import { queryClient } from '../data/query-client.ts';
 import { applyTheme } from '../data/theme.ts';
-import { router } from './router.tsx';
+import { ProblemPage } from './problem-pages.tsx';
+import { routeTree } from './route-tree.gen.ts';
+
+const router = createRouter({
+  routeTree,
+  defaultPreload: 'intent',
+  defaultPendingComponent: Loading,
+  defaultErrorComponent: ProblemPage,
+  scrollRestoration: true,
+});
+
+declare module '@tanstack/react-router' {
+  interface Register {
+    router: typeof router;
+  }
+}
 
 const root = document.getElementById('root');
 if (!root) throw new Error('the page has no root element');

@@ -2,36 +2,34 @@ import type { Me } from '../data/resources.ts';
 import { mayAdminister } from '../data/session.ts';
 import { TEXT } from '../strings/common.ts';
 
-/** The pages of the navigation: address, icon, name, and who sees them. */
+/** The pages of the navigation. */
 export const PROJECT_PAGES = [
-  ['/projects/$projectId', 'branch', TEXT.nav.branches, 'all'],
-  ['/projects/$projectId/snapshots', 'camera', TEXT.nav.snapshots, 'all'],
-  ['/projects/$projectId/deleted-branches', 'trash', TEXT.nav.deleted, 'all'],
-  ['/projects/$projectId/network-rules', 'shield', TEXT.nav.rules, 'all'],
-  ['/projects/$projectId/storage', 'stack', TEXT.nav.storage, 'all'],
-  ['/projects/$projectId/jobs', 'clock', TEXT.nav.jobs, 'all'],
-  ['/projects/$projectId/sharing', 'share', TEXT.nav.sharing, 'admins'],
-  ['/projects/$projectId/trusts', 'lock', TEXT.nav.trusts, 'all'],
-  ['/projects/$projectId/settings', 'gear', TEXT.nav.settings, 'all'],
+  { to: '/projects/$projectId', icon: 'branch', name: TEXT.nav.branches },
+  { to: '/projects/$projectId/snapshots', icon: 'camera', name: TEXT.nav.snapshots },
+  { to: '/projects/$projectId/deleted-branches', icon: 'trash', name: TEXT.nav.deleted },
+  { to: '/projects/$projectId/network-rules', icon: 'shield', name: TEXT.nav.rules },
+  { to: '/projects/$projectId/storage', icon: 'stack', name: TEXT.nav.storage },
+  { to: '/projects/$projectId/jobs', icon: 'clock', name: TEXT.nav.jobs },
+  { to: '/projects/$projectId/sharing', icon: 'share', name: TEXT.nav.sharing, isForAdmins: true },
+  { to: '/projects/$projectId/trusts', icon: 'lock', name: TEXT.nav.trusts },
+  { to: '/projects/$projectId/settings', icon: 'gear', name: TEXT.nav.settings },
 ] as const;
 
 export const BRANCH_PAGES = [
-  ['/projects/$projectId/branches/$branch/connect', 'link', TEXT.nav.connect],
-  ['/projects/$projectId/branches/$branch/tables', 'table', TEXT.nav.tables],
-  ['/projects/$projectId/branches/$branch/sql', 'terminal', TEXT.nav.sql],
-  ['/projects/$projectId/branches/$branch/monitoring', 'graph', TEXT.nav.monitoring],
-  ['/projects/$projectId/branches/$branch/difference', 'compare', TEXT.nav.difference],
+  { to: '/projects/$projectId/branches/$branch/connect', icon: 'link', name: TEXT.nav.connect },
+  { to: '/projects/$projectId/branches/$branch/tables', icon: 'table', name: TEXT.nav.tables },
+  { to: '/projects/$projectId/branches/$branch/sql', icon: 'terminal', name: TEXT.nav.sql },
+  { to: '/projects/$projectId/branches/$branch/monitoring', icon: 'graph', name: TEXT.nav.monitoring },
+  { to: '/projects/$projectId/branches/$branch/difference', icon: 'compare', name: TEXT.nav.difference },
 ] as const;
 
 export const TENANT_PAGES = [
-  ['/', 'database', TEXT.nav.projects, 'all'],
-  ['/audit', 'list', TEXT.nav.audit, 'admins'],
-  ['/keys', 'key', TEXT.nav.keys, 'admins'],
-  ['/members', 'people', TEXT.nav.members, 'admins'],
+  { to: '/', icon: 'database', name: TEXT.nav.projects },
+  { to: '/audit', icon: 'list', name: TEXT.nav.audit, isForAdmins: true },
+  { to: '/keys', icon: 'key', name: TEXT.nav.keys, isForAdmins: true },
+  { to: '/members', icon: 'people', name: TEXT.nav.members, isForAdmins: true },
 ] as const;
 
 /** The pages that a person may see. */
-export const seenBy = <P extends readonly [...unknown[], 'all' | 'admins']>(
-  pages: readonly P[],
-  me: Me,
-): P[] => pages.filter((page) => page.at(-1) === 'all' || mayAdminister(me));
+export const seenBy = <P extends object>(pages: readonly P[], me: Me): P[] =>
+  pages.filter((page) => !('isForAdmins' in page) || mayAdminister(me));

@@ -1,6 +1,7 @@
 import { useQuery } from '@tanstack/react-query';
 import { type NavigateFn, useNavigate } from '@tanstack/react-router';
-import { type KeyboardEvent, useEffect, useId, useMemo, useRef, useState } from 'react';
+import { useEffect, useMemo, useRef, useState } from 'react';
+import { Autocomplete, Input, type Key, ListBox, ListBoxItem, TextField } from 'react-aria-components';
 import { Icon, type IconName } from '../components/icon.tsx';
 import { queryClient } from '../data/query-client.ts';
 import { type Branch, branchesQuery, type Me, type Project, projectsQuery } from '../data/resources.ts';
@@ -27,7 +28,7 @@ interface Known {
 
 /** Pages of the branch that is shown. Those of the other branches begin with their names. */
 const ofBranch = (projectId: string, name: string, isShown: boolean): Command[] =>
-  BRANCH_PAGES.map(([to, icon, page]) => ({
+  BRANCH_PAGES.map(({ to, icon, name: page }) => ({
     id: `${name} ${to}`,
     label: isShown ? page : `${name} · ${page}`,
     group: isShown ? 'Page' : 'Branch',
@@ -39,7 +40,7 @@ function ofProject({ me, projectId, branch, branches }: Known): Command[] {
   if (projectId === undefined) return [];
   const shown = branch ?? 'main';
   const pages = seenBy(PROJECT_PAGES, me).map(
-    ([to, icon, label]): Command => ({
+    ({ to, icon, name: label }): Command => ({
       id: to,
       label,
       group: 'Page',
@@ -92,7 +93,7 @@ function commandsOf(known: Known): Command[] {
         }),
       ),
     ...seenBy(TENANT_PAGES, me).map(
-      ([to, icon, label]): Command => ({
+      ({ to, icon, name: label }): Command => ({
         id: to,
         label,
         group: 'Page',
@@ -149,18 +150,13 @@ interface PaletteProps {
   onClose: () => void;
 }
 
-const MOVES: Readonly<Record<string, number>> = { ArrowDown: 1, ArrowUp: -1, PageDown: 8, PageUp: -8 };
-
-/** Finds a page, a project or a branch, and does what needs no further question (WAI-ARIA combobox with a list). */
+/** Finds a page, a project or a branch, and does what needs no further question (WAI-ARIA combobox with a list box). */
 export function Palette({ me, projectId, branch, onClose }: PaletteProps) {
   const navigate = useNavigate();
   const projects = useQuery(projectsQuery()).data;
   const branches = useQuery({ ...branchesQuery(projectId ?? ''), enabled: projectId !== undefined }).data;
   const [wanted, setWanted] = useState('');
-  const [chosen, setChosen] = useState(0);
   const dialog = useRef<HTMLDialogElement>(null);
-  const list = useRef<HTMLDivElement>(null);
-  const id = useId();
   useEffect(() => {
     const opener = document.activeElement;
     dialog.current?.showModal();
@@ -173,21 +169,9 @@ export function Palette({ me, projectId, branch, onClose }: PaletteProps) {
     [me, projectId, branch, projects, branches],
   );
   const found = useMemo(() => matching(commands, wanted), [commands, wanted]);
-  const active = Math.min(chosen, found.length - 1);
-  useEffect(() => {
-    list.current?.children[active]?.scrollIntoView({ block: 'nearest' });
-  }, [active]);
-  const run = (command: Command | undefined) => {
-    if (!command) return;
+  const run = (id: Key) => {
     onClose();
-    command.run(navigate);
-  };
-  const onKeyDown = (event: KeyboardEvent) => {
-    const step = MOVES[event.key];
-    if (step !== undefined) setChosen(Math.max(0, Math.min(found.length - 1, active + step)));
-    else if (event.key === 'Enter') run(found[active]);
-    else return;
-    event.preventDefault();
+    found.find((command) => command.id === id)?.run(navigate);
   };
   return (
     // biome-ignore lint/a11y/useKeyWithClickEvents: Escape closes it too
@@ -201,45 +185,28 @@ export function Palette({ me, projectId, branch, onClose }: PaletteProps) {
       }}
       onClick={({ target }) => target === dialog.current && onClose()}
     >
-      <div className="palette-input">
-        <Icon name="search" />
-        <input
-          type="text"
-          role="combobox"
-          aria-label="Search and commands"
-          aria-expanded="true"
-          aria-controls={`${id}-list`}
-          aria-activedescendant={active >= 0 ? `${id}-${active}` : undefined}
-          aria-autocomplete="list"
-          placeholder="Go to a page, a project or a branch"
-          value={wanted}
-          onChange={({ target }) => {
-            setWanted(target.value);
-            setChosen(0);
-          }}
-          onKeyDown={onKeyDown}
-          autoComplete="off"
-          spellCheck={false}
-        />
-      </div>
-      <div ref={list} id={`${id}-list`} role="listbox" aria-label="Results" className="palette-list">
-        {found.map((command, index) => (
-          // biome-ignore lint/a11y/useKeyWithClickEvents: the input handles the keys
-          <div
-            key={command.id}
-            id={`${id}-${index}`}
-            role="option"
-            aria-selected={index === active}
-            onClick={() => run(command)}
-            onPointerMove={() => index !== active && setChosen(index)}
-          >
-            <Icon name={command.icon} />
-            <span className="grow truncate">{command.label}</span>
-            <span className="quiet small">{command.group}</span>
-          </div>
-        ))}
-      </div>
-      {found.length === 0 && <p className="nothing">Nothing matches.</p>}
+      <Autocomplete inputValue={wanted} onInputChange={setWanted}>
+        <TextField className="palette-input" aria-label="Search and commands">
+          <Icon name="search" />
+          <Input role="combobox" aria-expanded="true" placeholder="Go to a page, a project or a branch" />
+        </TextField>
+        <ListBox
+          className="palette-list"
+          aria-label="Results"
+          items={found}
+          onAction={run}
+          shouldFocusOnHover
+          renderEmptyState={() => <p className="nothing">Nothing matches.</p>}
+        >
+          {({ icon, label, group }) => (
+            <ListBoxItem textValue={label}>
+              <Icon name={icon} />
+              <span className="grow truncate">{label}</span>
+              <span className="quiet small">{group}</span>
+            </ListBoxItem>
+          )}
+        </ListBox>
+      </Autocomplete>
     </dialog>
   );
 }

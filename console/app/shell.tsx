@@ -1,13 +1,13 @@
 import { useQuery } from '@tanstack/react-query';
-import { Link, Outlet, useNavigate, useRouterState } from '@tanstack/react-router';
+import { createFileRoute, Link, Outlet, redirect, useNavigate, useRouterState } from '@tanstack/react-router';
 import { lazy, Suspense, useEffect, useState } from 'react';
 import { Button } from '../components/button.tsx';
-import { ErrorNote, Loaded } from '../components/feedback.tsx';
+import { ErrorNote } from '../components/feedback.tsx';
 import { Icon, Logo } from '../components/icon.tsx';
-import { Page, useParameters } from '../components/page.tsx';
-import { useLiveProject } from '../data/live.ts';
+import { useParameters } from '../components/page.tsx';
 import { branchesQuery, type Me, projectQuery } from '../data/resources.ts';
-import { sessionStore, signOut } from '../data/session.ts';
+import { texts } from '../data/search.ts';
+import { restoreSession, sessionStore, signOut } from '../data/session.ts';
 import { useStore } from '../data/store.ts';
 import { TEXT } from '../strings/common.ts';
 import { BRANCH_PAGES, PROJECT_PAGES, seenBy, TENANT_PAGES } from './pages.ts';
@@ -58,7 +58,7 @@ function ProjectNavigation({ projectId, branch, me }: ProjectNavigationProps) {
       <div>
         <h2>{TEXT.nav.project}</h2>
         <ul>
-          {seenBy(PROJECT_PAGES, me).map(([to, icon, name], index) => (
+          {seenBy(PROJECT_PAGES, me).map(({ to, icon, name }, index) => (
             <li key={to}>
               <Link to={to} params={{ projectId }} activeOptions={exactly(index)} activeProps={CURRENT}>
                 <Icon name={icon} /> {name}
@@ -72,7 +72,7 @@ function ProjectNavigation({ projectId, branch, me }: ProjectNavigationProps) {
           {TEXT.nav.branch} <span className={shown === 'main' ? 'mono main-name' : 'mono'}>{shown}</span>
         </h2>
         <ul>
-          {BRANCH_PAGES.map(([to, icon, name]) => (
+          {BRANCH_PAGES.map(({ to, icon, name }) => (
             <li key={to}>
               <Link to={to} params={{ projectId, branch: shown }} activeProps={CURRENT}>
                 <Icon name={icon} /> {name}
@@ -89,7 +89,7 @@ const TenantNavigation = ({ me }: { me: Me }) => (
   <div>
     <h2 title={me.tenant_id ?? ''}>Tenant</h2>
     <ul>
-      {seenBy(TENANT_PAGES, me).map(([to, icon, name], index) => (
+      {seenBy(TENANT_PAGES, me).map(({ to, icon, name }, index) => (
         <li key={to}>
           <Link to={to} activeOptions={exactly(index)} activeProps={CURRENT}>
             <Icon name={icon} /> {name}
@@ -135,8 +135,26 @@ function Crumbs({ projectId, branch }: { projectId: string; branch?: string | un
   );
 }
 
+/** Everything but the sign-in needs a session. */
+export const Route = createFileRoute('/_inside')({
+  beforeLoad: async ({ location }) => {
+    const session = await restoreSession();
+    if (session.state === 'signed_in') return;
+    const { sign_in_error } = texts('sign_in_error')(location.search);
+    throw redirect({
+      to: '/sign-in',
+      search: {
+        ...(location.href !== '/' && { return_to: location.href }),
+        ...(sign_in_error && { sign_in_error }),
+      },
+    });
+  },
+  component: Shell,
+  codeSplitGroupings: [],
+});
+
 /** The frame of every page behind the sign-in. */
-export function Shell() {
+function Shell() {
   useEndOfSession();
   const session = useStore(sessionStore);
   const { projectId, branch } = useParameters();
@@ -209,19 +227,5 @@ export function Shell() {
         </Suspense>
       )}
     </div>
-  );
-}
-
-/** Loads the project before any of its pages. */
-export function ProjectShell() {
-  const { projectId = '' } = useParameters();
-  const project = useQuery(projectQuery(projectId));
-  useQuery(branchesQuery(projectId));
-  useLiveProject(project.data === undefined ? null : projectId);
-  if (project.data !== undefined) return <Outlet />;
-  return (
-    <Page title={TEXT.nav.project}>
-      <Loaded query={project}>{() => null}</Loaded>
-    </Page>
   );
 }

@@ -1,5 +1,8 @@
+import { useQuery } from '@tanstack/react-query';
 import { useEffect, useState } from 'react';
+import { projectsQuery, projectWord, SELDOM_MS } from '../data/resources.ts';
 import { Button } from './button.tsx';
+import { useParameters } from './page.tsx';
 
 const SHOWN_MS = 1_600;
 
@@ -30,17 +33,29 @@ export function CopyButton({
   );
 }
 
+function useProjectWord(): string {
+  const { projectId = '' } = useParameters();
+  const projects = useQuery({ ...projectsQuery(), staleTime: SELDOM_MS, refetchInterval: false }).data;
+  return projectWord(projects ?? [], projectId);
+}
+
+/** A line of the command line tool, or how it is made for what the tool calls the project of the page. */
+export type Command = string | ((project: string) => string);
+
 /** The line of the command line tool that does the same. */
-export const CommandLine = ({ command }: { command: string }) => (
-  <div className="cli">
-    <span className="prompt" aria-hidden="true">
-      $
-    </span>
-    {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard */}
-    <code tabIndex={0}>{command}</code>
-    <CopyButton text={command} label="Copy the command" />
-  </div>
-);
+export function CommandLine({ command }: { command: Command }) {
+  const project = useProjectWord();
+  const text = typeof command === 'string' ? command : command(project);
+  return (
+    <div className="cli command-line">
+      <span className="prompt" aria-hidden="true">
+        $
+      </span>
+      <code>{text}</code>
+      <CopyButton text={text} label="Copy the command" />
+    </div>
+  );
+}
 
 export const Snippet = ({ code, label }: { code: string; label: string }) => (
   <div className="snippet">

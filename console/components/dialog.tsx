@@ -2,7 +2,7 @@ import { useMutation } from '@tanstack/react-query';
 import { type ReactNode, useEffect, useId, useRef, useState } from 'react';
 import type { Job } from '../data/resources.ts';
 import { Button } from './button.tsx';
-import { CommandLine } from './copy.tsx';
+import { type Command, CommandLine } from './copy.tsx';
 import { ErrorNote } from './feedback.tsx';
 import { Field } from './field.tsx';
 import { JobSteps } from './job-steps.tsx';
@@ -102,7 +102,7 @@ interface ActionDialogProps<T> {
   isReady?: boolean;
   /** The content has a control that a person uses first. */
   isForm?: boolean;
-  command?: string;
+  command?: Command;
   children?: ReactNode;
 }
 

@@ -23,7 +23,7 @@ export type Lifespan = '7d' | '1m' | '6m' | '1y' | 'forever';
 
 const SOON_MS = 1_000;
 const REGULAR_MS = 10_000;
-const SELDOM_MS = 30_000;
+export const SELDOM_MS = 30_000;
 
 /** How often to read what events report, while no events arrive. */
 const unlessLive = (projectId: string, ms: number): number | false =>
@@ -55,6 +55,13 @@ export const projectsQuery = () =>
     queryFn: ({ signal }) => everyRecord(gateway.all('/api/v1/projects', { signal })),
     refetchInterval: SELDOM_MS,
   });
+
+/** What the command line tool calls a project: its name, or its ID where another one has that name. */
+export function projectWord(projects: readonly Project[], id: string): string {
+  const name = projects.find((project) => project.id === id)?.name;
+  const isOnly = projects.filter((project) => project.name === name).length === 1;
+  return name !== undefined && isOnly ? name : id;
+}
 
 export const projectQuery = (projectId: string) =>
   queryOptions({

@@ -1,14 +1,50 @@
 import type { ActorType } from '../../shared/actor-types.ts';
 
-/** Lifespans as the command line has them for a new branch; a week is its default. */
-const DURATIONS: Record<string, string> = { '1m': ' --ttl 30d', '6m': ' --ttl 183d', '1y': ' --ttl 365d' };
+type OptionValue = string | readonly string[] | boolean | undefined;
 
 /** A word of a shell, whatever is in it. */
-const word = (text: string) => (/^[\w.,:/@%+=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+const quoted = (text: string) =>
+  /^[\w.,:/@%+=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 
-/** An option with its value; nothing without one. */
-const option = (name: string, value: string | undefined) =>
-  value === undefined || value === '' ? '' : ` --${name} ${word(value)}`;
+/**
+ * A line of the command line tool.
+ * @param options by name. `true` is a flag, each text of a list is an option of its own, and an empty text is none
+ * @param last an argument that may begin like an option
+ */
+function line(words: readonly string[], options: Readonly<Record<string, OptionValue>> = {}, last?: string) {
+  const written = Object.entries(options).flatMap(([name, value]) => {
+    if (typeof value === 'boolean') return value ? [`--${name}`] : [];
+    const values = typeof value === 'string' ? [value] : (value ?? []);
+    return values.filter((each) => each !== '').flatMap((each) => [`--${name}`, each]);
+  });
+  const all = ['branchgate', ...words, ...written, ...(last === undefined ? [] : ['--', last])];
+  return all.map(quoted).join(' ');
+}
+
+/** Lines of which each runs if the one before succeeds. */
+const chain = (...lines: string[]) => lines.join(' && ');
+
+/** Lifespans as the command line has them for a new branch; a week is its default. */
+const DURATIONS: Readonly<Record<string, string>> = { '1m': '30d', '6m': '183d', '1y': '365d' };
+
+interface NewBranch {
+  project: string;
+  name: string;
+  source: string;
+  isSnapshot: boolean;
+  lifespan: string;
+  allow: readonly string[];
+}
+
+interface NewKey {
+  name: string;
+  role: string;
+  isReadOnly: boolean;
+  project: string;
+  pattern: string;
+  cidrs: readonly string[];
+  days: string;
+}
 
 interface NewTrust {
   issuer: string;
@@ -18,144 +54,130 @@ interface NewTrust {
   branch_pattern: string | null;
 }
 
+interface ShownRows {
+  filters: readonly { column: string; operator: string; value?: string }[];
+  order: { column: string; direction: string } | null;
+}
+
 /** The services with a command of their own, by their issuer, and the claim that names a repository. */
 const TRUSTED_SERVICES: Record<string, readonly [string, string]> = {
   'https://token.actions.githubusercontent.com': ['github', 'repository'],
   'https://gitlab.com': ['gitlab', 'project_path'],
 };
 
-/** The lines of the command line tool. */
+/** The lines of the command line tool that do what the pages do. */
 export const COMMANDS = {
-  listProjects: 'branchgate project list',
-  createProject: (name: string) => `branchgate project create ${word(name || 'NAME')}`,
-  listBranches: (project: string) => `branchgate branch list --project ${project}`,
-  createBranch: (wanted: {
-    projectId: string;
-    name: string;
-    source: string;
-    isSnapshot: boolean;
-    lifespan: string;
-    allow: readonly string[];
-  }) =>
-    [
-      `branchgate branch create ${wanted.name || 'NAME'} --project ${wanted.projectId}`,
-      wanted.isSnapshot
-        ? ` --snapshot ${wanted.source}`
-        : wanted.source === 'main'
-          ? ''
-          : ` --from ${wanted.source}`,
-      DURATIONS[wanted.lifespan] ?? '',
-      ...wanted.allow.map((network) => ` --allow ${network}`),
-      wanted.lifespan === 'forever'
-        ? ` && branchgate branch extend ${wanted.name || 'NAME'} --lifespan forever --project ${wanted.projectId}`
-        : '',
-    ].join(''),
+  listProjects: line(['project', 'list']),
+  createProject: (name: string) => line(['project', 'create', name || 'NAME']),
+  updateProject: (project: string, name: string, quota: string) =>
+    line(['project', 'update', project], { name, quota }),
+  deleteProject: (project: string) => line(['project', 'delete', project]),
+  listProjectMembers: (id: string) => line(['api', 'GET', `/api/v1/projects/${id}/members`]),
+
+  listBranches: (project: string) => line(['branch', 'list'], { project }),
+  createBranch: ({ project, name, source, isSnapshot, lifespan, allow }: NewBranch) => {
+    const options = {
+      project,
+      snapshot: isSnapshot ? source : '',
+      from: isSnapshot || source === 'main' ? '' : source,
+      ttl: DURATIONS[lifespan],
+      allow,
+    };
+    const creation = line(['branch', 'create', name || 'NAME'], options);
+    return lifespan === 'forever'
+      ? chain(creation, COMMANDS.extendBranch(project, [name || 'NAME'], lifespan))
+      : creation;
+  },
+  extendBranch: (project: string, names: readonly string[], lifespan: string): string =>
+    chain(...names.map((name) => line(['branch', 'extend', name], { lifespan, project }))),
   deleteBranch: (project: string, names: readonly string[], purge: boolean) =>
-    `branchgate branch delete ${names.join(' ')}${purge ? ' --purge' : ''} --project ${project}`,
+    line(['branch', 'delete', ...names], { purge, project }),
   resetBranch: (project: string, name: string, to: string, isGuarded: boolean) =>
-    `branchgate branch reset ${name}${to === 'parent' ? '' : ` --to ${to}`}${isGuarded ? ` --confirm ${name}` : ''} --project ${project}`,
+    line(['branch', 'reset', name], {
+      to: to === 'parent' ? '' : to,
+      confirm: isGuarded ? name : '',
+      project,
+    }),
   protectBranch: (project: string, name: string, isProtected: boolean) =>
-    `branchgate branch ${isProtected ? 'protect' : 'unprotect'} ${name} --project ${project}`,
-  restoreBranch: (project: string, name: string, as: string) =>
-    `branchgate branch restore ${name}${as === name || as === '' ? '' : ` --name ${as}`} --project ${project}`,
-  listSnapshots: (project: string) => `branchgate snapshot list --project ${project}`,
-  takeSnapshot: (project: string, branch: string, name: string, seconds: string) =>
-    `branchgate snapshot create ${branch}${option('name', name)}${seconds === '' ? '' : ` --ttl ${seconds}s`} --project ${project}`,
-  deleteSnapshot: (project: string, id: string) => `branchgate snapshot delete ${id} --project ${project}`,
-  scheduleSnapshots: (project: string, every: string, keep: string) =>
-    every === ''
-      ? `branchgate project update ${project} --snapshot-every never`
-      : `branchgate project update ${project} --snapshot-every ${every} --snapshot-keep ${keep}`,
+    line(['branch', isProtected ? 'protect' : 'unprotect', name], { project }),
   difference: (project: string, branch: string, against: string, part: string) =>
-    `branchgate branch diff ${branch}${against === 'parent' ? '' : ` --against ${against}`}${part === 'schema' ? ' --schema' : ''} --project ${project}`,
-  listDeleted: (project: string) => `branchgate branch list --status deleted --project ${project}`,
-  purgeBranch: (project: string, id: string, name: string) =>
-    `branchgate api DELETE "/api/v1/projects/${project}/branches/${id}?purge=true&confirm=${name}"`,
-  listProjectMembers: (project: string) => `branchgate api GET /api/v1/projects/${project}/members`,
-  extendBranch: (project: string, names: readonly string[], lifespan: string) =>
-    names
-      .map((name) => `branchgate branch extend ${name} --lifespan ${lifespan} --project ${project}`)
-      .join(' && '),
+    line(['branch', 'diff', branch], {
+      against: against === 'parent' ? '' : against,
+      schema: part === 'schema',
+      project,
+    }),
+  listDeleted: (project: string) => line(['branch', 'list'], { status: 'deleted', project }),
+  restoreBranch: (project: string, name: string, as: string) =>
+    line(['branch', 'restore', name], { name: as === name ? '' : as, project }),
+  purgeBranch: (projectId: string, id: string, name: string) =>
+    line(['api', 'DELETE', `/api/v1/projects/${projectId}/branches/${id}?purge=true&confirm=${name}`]),
+
+  listSnapshots: (project: string) => line(['snapshot', 'list'], { project }),
+  takeSnapshot: (project: string, branch: string, name: string, seconds: string) =>
+    line(['snapshot', 'create', branch], { name, ttl: seconds && `${seconds}s`, project }),
+  deleteSnapshot: (project: string, id: string) => line(['snapshot', 'delete', id], { project }),
+  scheduleSnapshots: (project: string, every: string, keep: string) =>
+    line(['project', 'update', project], {
+      'snapshot-every': every || 'never',
+      'snapshot-keep': every && keep,
+    }),
+
   connectionString: (project: string, branch: string, role: string) =>
-    `branchgate connection-string ${branch}${role === 'default' ? '' : ` --role ${role}`} --project ${project}`,
-  rotate: (project: string, branch: string, roles: readonly string[]) =>
-    `branchgate credentials rotate ${branch}${roles.map((role) => ` --role ${role}`).join('')} --project ${project}`,
-  listRules: (project: string) => `branchgate rule list --project ${project}`,
-  addRule: (project: string, cidr: string, branch: string | undefined, life: string) =>
-    `branchgate rule add ${cidr}${branch === undefined ? '' : ` --branch ${branch}`}${life === '' ? '' : ` --ttl ${life}`} --project ${project}`,
-  removeRule: (project: string, id: string) => `branchgate rule remove ${id} --project ${project}`,
-  usage: (project: string) => `branchgate usage --project ${project}`,
-  listJobs: (project: string) => `branchgate job list --project ${project}`,
-  rows: (
-    project: string,
-    branch: string,
-    { schema, name }: { schema: string; name: string },
-    {
-      filters,
-      order,
-    }: {
-      filters: readonly { column: string; operator: string; value?: string }[];
-      order: { column: string; direction: string } | null;
-    },
-  ) =>
-    [
-      `branchgate rows ${word(name)}`,
-      option('schema', schema === 'public' ? '' : schema),
-      ...filters.map(({ column, operator, value }) =>
-        option('filter', [column, operator, ...(value === undefined ? [] : [value])].join(' ')),
+    line(['connection-string', branch], { role: role === 'default' ? '' : role, project }),
+  rotate: (project: string, branch: string, role: readonly string[]) =>
+    line(['credentials', 'rotate', branch], { role, project }),
+  listRules: (project: string) => line(['rule', 'list'], { project }),
+  addRule: (project: string, cidr: string, branch: string | undefined, ttl: string) =>
+    line(['rule', 'add', cidr], { branch, ttl, project }),
+  removeRule: (project: string, id: string) => line(['rule', 'remove', id], { project }),
+
+  rows: (project: string, branch: string, table: { schema: string; name: string }, shown: ShownRows) =>
+    line(['rows', table.name], {
+      schema: table.schema === 'public' ? '' : table.schema,
+      filter: shown.filters.map(({ column, operator, value }) =>
+        [column, operator, ...(value === undefined ? [] : [value])].join(' '),
       ),
-      option('order', order ? `${order.column} ${order.direction}` : ''),
-      ` --branch ${branch} --project ${project}`,
-    ].join(''),
-  query: (project: string, branch: string, sql: string, mayWrite: boolean) =>
-    // A comment begins like an option.
-    `branchgate query --branch ${branch} --project ${project}${mayWrite ? ' --write' : ''} -- ${word(sql.trim())}`,
-  metrics: (project: string, branch: string) => `branchgate metrics ${branch} --project ${project}`,
-  audit: (filter: { name?: string; project_id?: string; actor_type?: ActorType; actor_id?: string }) =>
-    [
-      'branchgate audit list',
-      option('name', filter.name),
-      option('actor-type', filter.actor_type),
-      option('actor-id', filter.actor_id),
-      option('project', filter.project_id),
-    ].join(''),
-  listKeys: 'branchgate key list',
-  createKey: (wanted: {
-    name: string;
-    role: string;
-    isReadOnly: boolean;
-    projectId: string;
-    pattern: string;
-    cidrs: readonly string[];
-    days: string;
-  }) =>
-    [
-      `branchgate key create ${word(wanted.name || 'NAME')}`,
-      option('role', wanted.role),
-      wanted.isReadOnly ? ' --read-only' : '',
-      option('branch-pattern', wanted.pattern),
-      ...wanted.cidrs.map((cidr) => option('cidr', cidr)),
-      option('days', wanted.days),
-      option('project', wanted.projectId),
-    ].join(''),
-  revokeKey: (id: string) => `branchgate key revoke ${id}`,
-  listTrusts: (project: string) => `branchgate trust list --project ${project}`,
-  createTrust: (project: string, trust: NewTrust, origin: string) => {
+      order: shown.order ? `${shown.order.column} ${shown.order.direction}` : '',
+      branch,
+      project,
+    }),
+  query: (project: string, branch: string, sql: string, write: boolean) =>
+    line(['query'], { branch, project, write }, sql.trim()),
+  metrics: (project: string, branch: string) => line(['metrics', branch], { project }),
+  usage: (project: string) => line(['usage'], { project }),
+  listJobs: (project: string) => line(['job', 'list'], { project }),
+  audit: (filter: { name?: string; project: string; actor_type?: ActorType; actor_id?: string }) =>
+    line(['audit', 'list'], {
+      name: filter.name,
+      'actor-type': filter.actor_type,
+      'actor-id': filter.actor_id,
+      project: filter.project,
+    }),
+
+  listKeys: line(['key', 'list']),
+  createKey: ({ name, role, isReadOnly, project, pattern, cidrs, days }: NewKey) =>
+    line(['key', 'create', name || 'NAME'], {
+      role,
+      'read-only': isReadOnly,
+      'branch-pattern': pattern,
+      cidr: cidrs,
+      days,
+      project,
+    }),
+  revokeKey: (id: string) => line(['key', 'revoke', id]),
+  listTrusts: (project: string) => line(['trust', 'list'], { project }),
+  createTrust: (project: { id: string; name: string }, trust: NewTrust, origin: string) => {
     const [service, claim = ''] = TRUSTED_SERVICES[trust.issuer] ?? [];
     const { [claim]: subject, ref, ...others } = trust.claims;
     const isPlain = Object.keys(others).length === 0 && trust.audience === origin;
     if (service === undefined || subject === undefined || !isPlain)
-      return `branchgate api POST /api/v1/projects/${project}/trusts --data ${word(JSON.stringify(trust))}`;
-    return [
-      `branchgate trust ${service} ${word(subject || 'OWNER/REPOSITORY')}`,
-      option('ref', ref),
-      option('role', trust.role),
-      option('branch-pattern', trust.branch_pattern ?? ''),
-      ` --project ${project}`,
-    ].join('');
+      return line(['api', 'POST', `/api/v1/projects/${project.id}/trusts`], { data: JSON.stringify(trust) });
+    return line(['trust', service, subject || 'OWNER/REPOSITORY'], {
+      ref,
+      role: trust.role,
+      'branch-pattern': trust.branch_pattern ?? '',
+      project: project.name,
+    });
   },
-  removeTrust: (project: string, id: string) => `branchgate trust remove ${id} --project ${project}`,
-  deleteProject: (project: string) => `branchgate project delete ${project}`,
-  updateProject: (project: string, name: string, quota: string) =>
-    `branchgate project update ${project}${option('name', name)}${option('quota', quota)}`,
+  removeTrust: (project: string, id: string) => line(['trust', 'remove', id], { project }),
 };

@@ -18,8 +18,8 @@ const SOURCE_FOLDERS = [
 const LINES_MAX = 600;
 const HAVE_DEFAULT_EXPORTS = ['edge/worker.ts', 'console/vite.config.ts'];
 
-/** Generated from the API's description. */
-const GENERATED = ['client/api.ts'];
+/** Generated from the API's description, and from the console's routes. */
+const GENERATED = ['client/api.ts', 'console/app/route-tree.gen.ts'];
 
 const files = SOURCE_FOLDERS.flatMap((folder) => filesOf(folder)).filter(
   ({ path }) => !GENERATED.includes(path),

@@ -42,7 +42,7 @@ const kilobytesOf = (files: Iterable<string>) =>
     .reduce((sum, file) => sum + gzipSync(readFileSync(join(folder, file))).length / 1000, 0);
 
 const SHELL = 'index.html';
-const BRANCHES = 'pages/branches/branches-page.tsx';
+const BRANCHES = 'pages/branches/branches-page.tsx?tsr-split=component';
 /** Loaded by the page of SQL alone. */
 const EDITOR = /sql/;
 

@@ -144,7 +144,7 @@ test('dialogs and menus are accessible', async () => {
 const ACTIONS: readonly [() => string, string | null, string][] = [
   [() => '/keys', 'New key', 'branchgate key create NAME --role viewer --read-only --days 30'],
   [() => inProject('/trusts'), 'New trust', 'branchgate trust github OWNER/REPOSITORY --role operator'],
-  [() => inProject('/settings'), null, '--name Pages --quota'],
+  [() => inProject('/settings'), null, 'branchgate project update Pages --name Pages --quota'],
   [() => inProject('/snapshots'), null, '--snapshot-every never'],
   [() => inProject('/branches/main/tables?table=item'), null, 'branchgate rows item --branch main'],
   [() => inProject('/branches/main/sql'), null, 'branchgate query --branch main'],
@@ -169,7 +169,7 @@ test('a key is for one project, also if the projects arrive after its dialog was
   await page.getByRole('button', { name: 'New key' }).click();
   await page.getByRole('dialog').waitFor();
   opened.resolve();
-  await page.getByText(`--days 30 --project ${projectId}`).waitFor();
+  await page.getByText('--days 30 --project Pages').waitFor();
   await page.unroute(list);
 });
 

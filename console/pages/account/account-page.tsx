@@ -1,5 +1,5 @@
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
-import { Link } from '@tanstack/react-router';
+import { createFileRoute, Link } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
 import { Button } from '../../components/button.tsx';
@@ -35,7 +35,7 @@ const firstOf = (names: typeof BROWSERS | typeof SYSTEMS, userAgent: string) =>
   names.find(([, pattern]) => pattern.test(userAgent))?.[0];
 
 /** What a person calls the program of a session, for instance `Firefox, Linux`. */
-export function browserName(userAgent: string | null): string {
+function browserName(userAgent: string | null): string {
   if (userAgent === null) return '–';
   return [firstOf(BROWSERS, userAgent) ?? userAgent, firstOf(SYSTEMS, userAgent)].filter(Boolean).join(', ');
 }
@@ -159,7 +159,9 @@ const Identity = ({ me }: { me: Me }) => (
   </dl>
 );
 
-export function AccountPage() {
+export const Route = createFileRoute('/_inside/account')({ component: AccountPage });
+
+function AccountPage() {
   const session = useStore(sessionStore);
   const theme = useStore(themeStore);
   const [me] = useState(session.state === 'signed_in' ? session.me : null);

@@ -1,4 +1,4 @@
-import { useNavigate } from '@tanstack/react-router';
+import { createFileRoute, useNavigate } from '@tanstack/react-router';
 import { useEffect, useRef, useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
 import { announce, ErrorNote, Note } from '../../components/feedback.tsx';
@@ -14,7 +14,6 @@ import { StepForm } from '../sign-in/form.tsx';
 import { RecoveryCodes, SecondFactorForm, SetUp } from '../sign-in/second-factor.tsx';
 
 import { nextStep, type Step, signIn, TITLES } from '../sign-in/steps.ts';
-import '../sign-in/sign-in.css';
 
 /** The confirmation is a sign-in of its own. Its session takes the place of the one that this page had. */
 async function changeSession(): Promise<void> {
@@ -77,7 +76,9 @@ function CurrentStep({ step, email, go }: StepProps) {
 }
 
 /** Turns on the second factor of the account, or replaces its recovery codes. */
-export function SecondFactorPage() {
+export const Route = createFileRoute('/_inside/account/second-factor')({ component: SecondFactorPage });
+
+function SecondFactorPage() {
   const navigate = useNavigate();
   const session = useStore(sessionStore);
   const [step, setStep] = useState<Step>({ name: 'password' });

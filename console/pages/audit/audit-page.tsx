@@ -1,5 +1,5 @@
 import { useInfiniteQuery, useQuery } from '@tanstack/react-query';
-import { useNavigate, useSearch } from '@tanstack/react-router';
+import { createFileRoute } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
 import { ACTOR_TYPES, type ActorType } from '../../../shared/actor-types.ts';
@@ -17,7 +17,9 @@ import {
   everyRecord,
   membersQuery,
   projectsQuery,
+  projectWord,
 } from '../../data/resources.ts';
+import { texts } from '../../data/search.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { dateTime } from '../../strings/format.ts';
@@ -37,7 +39,7 @@ export interface ActorChoice {
   id: string | undefined;
 }
 
-export const actorTypeOf = (text: string | undefined): ActorType | undefined =>
+const actorTypeOf = (text: string | undefined): ActorType | undefined =>
   ACTOR_TYPES.find((type) => type === text);
 
 interface Props {
@@ -46,7 +48,7 @@ interface Props {
 }
 
 /** Chooses actors by their type, and one by its e-mail address, the name of its key, or its ID. */
-export function ActorFilter({ chosen, onChange }: Props) {
+function ActorFilter({ chosen, onChange }: Props) {
   const members = useQuery(membersQuery()).data ?? [];
   const keys = useQuery(apiKeysQuery()).data ?? [];
   const [typed, setTyped] = useState<string | null>(null);
@@ -151,9 +153,14 @@ function EventRow({ event, project }: { event: AuditEvent; project: string | und
   );
 }
 
-export function AuditPage() {
-  const search = useSearch({ from: '/inside/audit' });
-  const navigate = useNavigate({ from: '/audit' });
+export const Route = createFileRoute('/_inside/audit')({
+  validateSearch: texts('name', 'project', 'actor_type', 'actor'),
+  component: AuditPage,
+});
+
+function AuditPage() {
+  const search = Route.useSearch();
+  const navigate = Route.useNavigate();
   const projects = useQuery(projectsQuery()).data ?? [];
   const [exportError, setExportError] = useState<unknown>(null);
   const actor = { type: actorTypeOf(search.actor_type), id: search.actor };
@@ -253,7 +260,12 @@ export function AuditPage() {
           </Button>
         </div>
       )}
-      <CommandLine command={COMMANDS.audit(query)} />
+      <CommandLine
+        command={COMMANDS.audit({
+          ...query,
+          project: projectWord(projects, search.project ?? ''),
+        })}
+      />
     </Page>
   );
 }

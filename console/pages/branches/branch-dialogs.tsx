@@ -59,7 +59,7 @@ function DeleteDialog({ projectId, branches, usage, onClose }: DialogProps) {
       }
       onDone={() => announce(`${plural(branches.length, 'branch is', 'branches are')} being deleted.`)}
       onClose={onClose}
-      command={COMMANDS.deleteBranch(projectId, names, purge)}
+      command={(project) => COMMANDS.deleteBranch(project, names, purge)}
     >
       <ul className="plain-list">
         {branches.map(({ id, branch_name }) => {
@@ -110,7 +110,7 @@ function ExtendDialog({ projectId, branches, onClose }: DialogProps) {
       run={() => extend().finally(() => refresh(branchesQuery(projectId)))}
       onDone={() => announce(`${plural(branches.length, 'branch', 'branches')} extended.`)}
       onClose={onClose}
-      command={COMMANDS.extendBranch(projectId, names, lifespan)}
+      command={(project) => COMMANDS.extendBranch(project, names, lifespan)}
     >
       {leased.length < branches.length && (
         <Choice
@@ -154,7 +154,7 @@ function ProtectDialog({ projectId, branch, onClose }: Omit<ResetProps, 'snapsho
         )
       }
       onClose={onClose}
-      command={COMMANDS.protectBranch(projectId, name, isProtected)}
+      command={(project) => COMMANDS.protectBranch(project, name, isProtected)}
     >
       <p>
         {isProtected
@@ -209,7 +209,7 @@ export function ResetDialog({ projectId, branch, snapshotId, onClose }: ResetPro
         refresh(branchesQuery(projectId), snapshotsQuery(projectId));
       }}
       onClose={onClose}
-      command={COMMANDS.resetBranch(projectId, branch.branch_name, to ?? PARENT, isGuarded)}
+      command={(project) => COMMANDS.resetBranch(project, branch.branch_name, to ?? PARENT, isGuarded)}
     >
       {sources.length === 0 ? (
         <Note>There is nothing to reset to: the branch has no parent, and the project no snapshot.</Note>

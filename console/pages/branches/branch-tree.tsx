@@ -1,3 +1,4 @@
+import './branches.css';
 import type { ReactNode } from 'react';
 import {
   Button as AriaButton,

@@ -1,5 +1,5 @@
 import { queryOptions, useQuery } from '@tanstack/react-query';
-import { Link, useNavigate, useParams } from '@tanstack/react-router';
+import { createFileRoute, Link, useNavigate } from '@tanstack/react-router';
 import { lazy, Suspense, useEffect, useMemo, useRef, useState } from 'react';
 import type { Selection } from 'react-aria-components';
 import { dataOf } from '../../../client/response-error.ts';
@@ -27,7 +27,6 @@ import { STORAGE_STATES, TEXT } from '../../strings/common.ts';
 import { bytes, plural } from '../../strings/format.ts';
 import { filtered, freeable, treeOf } from './branch-rows.ts';
 import { type BranchAct, BranchMenu, type BranchPage, BranchTree } from './branch-tree.tsx';
-import './branches.css';
 
 const COLUMNS = ['Name', 'State', 'Size', 'Connections', 'Age', 'Life'] as const;
 const KEYS = [
@@ -49,7 +48,7 @@ export type Shortcut = (focused: string | null) => void;
 const TYPING = 'input:not([type=checkbox]), textarea, select, dialog, [role=menu], [role=grid]';
 
 /** Single keys that act while nobody is typing. */
-export function useShortcuts(shortcuts: Readonly<Record<string, Shortcut>>): void {
+function useShortcuts(shortcuts: Readonly<Record<string, Shortcut>>): void {
   const current = useRef(shortcuts);
   current.current = shortcuts;
   useEffect(() => {
@@ -69,7 +68,7 @@ export function useShortcuts(shortcuts: Readonly<Record<string, Shortcut>>): voi
 const EVERY_MS = 30_000;
 
 /** The connections of each branch over the last hour. */
-export const connectionsQuery = (projectId: string) =>
+const connectionsQuery = (projectId: string) =>
   queryOptions({
     queryKey: ['connections', projectId],
     queryFn: async ({ signal }) => {
@@ -88,7 +87,7 @@ const TONE: Record<Usage['storage_state'], string> = {
 };
 
 /** The used share of the storage quota. */
-export const QuotaMeter = ({ usage }: { usage: Usage }) => (
+const QuotaMeter = ({ usage }: { usage: Usage }) => (
   <div
     className={`meter ${TONE[usage.storage_state]}`}
     role="meter"
@@ -103,7 +102,7 @@ export const QuotaMeter = ({ usage }: { usage: Usage }) => (
 const SHOWN = 3;
 
 /** How many branches the project may still have, and how much they may hold. */
-export function Slots({
+function Slots({
   project,
   branches,
   usage,
@@ -172,8 +171,10 @@ const BranchDialog = lazy(() =>
 
 type Act = { what: BranchAct; branches: Branch[] } | null;
 
-export function BranchesPage() {
-  const { projectId } = useParams({ from: '/inside/projects/$projectId' });
+export const Route = createFileRoute('/_inside/projects/$projectId/')({ component: BranchesPage });
+
+function BranchesPage() {
+  const { projectId } = Route.useParams();
   const navigate = useNavigate();
   const session = useStore(sessionStore);
   const me = session.state === 'signed_in' ? session.me : null;
@@ -328,7 +329,7 @@ export function BranchesPage() {
           </span>
         ))}
       </p>
-      <CommandLine command={COMMANDS.listBranches(projectId)} />
+      <CommandLine command={COMMANDS.listBranches} />
       <Suspense>
         {act && (
           <BranchDialog {...act} projectId={projectId} usage={usage.data} onClose={() => setAct(null)} />

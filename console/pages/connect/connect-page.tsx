@@ -1,5 +1,5 @@
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
-import { Link, useNavigate, useParams, useSearch } from '@tanstack/react-router';
+import { createFileRoute, Link } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
 import { BranchName } from '../../components/branch.tsx';
@@ -11,6 +11,7 @@ import { Check, Choice } from '../../components/field.tsx';
 import { Page } from '../../components/page.tsx';
 import { api } from '../../data/gateway.ts';
 import { branchesQuery, inBranch, rulesQuery } from '../../data/resources.ts';
+import { texts } from '../../data/search.ts';
 import { mayChange, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { COMMANDS } from '../../strings/commands.ts';
@@ -33,7 +34,7 @@ interface ReachProps {
 }
 
 /** Answers "can I connect from here?", and adds the rule that is missing. */
-export function Reach({ projectId, branchId, warning, onChange }: ReachProps) {
+function Reach({ projectId, branchId, warning, onChange }: ReachProps) {
   const client = useQueryClient();
   const cidr = warning === undefined ? undefined : /"cidr":"([^"]+)"/.exec(warning)?.[1];
   const rule = useMutation({
@@ -82,7 +83,7 @@ interface RotateProps {
 }
 
 /** New passwords. It says what stops working, and main needs its name typed. */
-export function RotateDialog({ projectId, branch, onClose, onRotated }: RotateProps) {
+function RotateDialog({ projectId, branch, onClose, onRotated }: RotateProps) {
   const [roles, setRoles] = useState<readonly LoginName[]>(LOGIN_NAMES);
   return (
     <ActionDialog
@@ -105,7 +106,9 @@ export function RotateDialog({ projectId, branch, onClose, onRotated }: RotatePr
       }}
       onClose={onClose}
       // Without a role, the command would rotate all of them.
-      {...(roles.length > 0 && { command: COMMANDS.rotate(projectId, branch, roles) })}
+      {...(roles.length > 0 && {
+        command: (project: string) => COMMANDS.rotate(project, branch, roles),
+      })}
     >
       <fieldset className="field">
         <legend>New passwords for</legend>
@@ -151,10 +154,15 @@ const useCredentials = (projectId: string, branch: string, role: Role, isWanted:
     refetchOnWindowFocus: false,
   });
 
-export function ConnectPage() {
-  const { projectId, branch } = useParams({ from: '/inside/projects/$projectId/branches/$branch/connect' });
-  const search = useSearch({ from: '/inside/projects/$projectId/branches/$branch/connect' });
-  const navigate = useNavigate({ from: '/projects/$projectId/branches/$branch/connect' });
+export const Route = createFileRoute('/_inside/projects/$projectId/branches/$branch/connect')({
+  validateSearch: texts('role', 'snippet'),
+  component: ConnectPage,
+});
+
+function ConnectPage() {
+  const { projectId, branch } = Route.useParams();
+  const search = Route.useSearch();
+  const navigate = Route.useNavigate();
   const session = useStore(sessionStore);
   const maySee = session.state === 'signed_in' && mayChange(session.me);
   const role = ROLES.find(([name]) => name === search.role)?.[0] ?? 'default';
@@ -234,7 +242,7 @@ export function ConnectPage() {
           {TEXT.nav.rules}
         </Link>
       </p>
-      <CommandLine command={COMMANDS.connectionString(projectId, branch, role)} />
+      <CommandLine command={(project) => COMMANDS.connectionString(project, branch, role)} />
       {isRotating && (
         <RotateDialog
           projectId={projectId}

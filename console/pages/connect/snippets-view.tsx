@@ -43,8 +43,7 @@ export function Snippets({ credentials, snippet, onSnippet }: Props) {
               {label} <span className="hint">{hint}</span>
             </span>
             <div className="cli">
-              {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard */}
-              <code tabIndex={0}>{shown}</code>
+              <code title={shown}>{shown}</code>
               <CopyButton text={copied} label={`Copy ${label}`} />
             </div>
           </div>

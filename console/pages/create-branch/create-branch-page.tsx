@@ -1,5 +1,5 @@
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
-import { Link, useParams, useSearch } from '@tanstack/react-router';
+import { createFileRoute, Link } from '@tanstack/react-router';
 import { useState } from 'react';
 import type { Schemas } from '../../../client/client.ts';
 import { snapshotLabel } from '../../components/branch.tsx';
@@ -20,6 +20,7 @@ import {
   rulesQuery,
   snapshotsQuery,
 } from '../../data/resources.ts';
+import { texts } from '../../data/search.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { LIFESPANS, TEXT } from '../../strings/common.ts';
 import { labelsOf, milliseconds } from '../../strings/format.ts';
@@ -28,14 +29,14 @@ import { Snippets } from '../connect/snippets-view.tsx';
 import './create-branch.css';
 
 /** PostgreSQL cuts longer names. */
-export const MAX_BYTES = 63;
+const MAX_BYTES = 63;
 const LENGTH = { min: 3, max: 48 };
 
 /** Branch names are ASCII, so their characters are bytes. */
-export const lengthOf = (name: string): number => name.length;
+const lengthOf = (name: string): number => name.length;
 
 /** What is wrong with the name of a branch, as far as it is known without asking the gateway. */
-export function nameProblem(name: string, longest: number): string | null {
+function nameProblem(name: string, longest: number): string | null {
   if (!/^[a-z0-9_-]*$/.test(name)) return 'Use lowercase letters, digits, hyphen and underscore.';
   if (name === 'main') return 'main is reserved.';
   if (name.length < LENGTH.min) return `Use at least ${LENGTH.min} characters.`;
@@ -57,7 +58,7 @@ interface CreatedProps {
 }
 
 /** The end of a creation: how long it took, and how to connect. */
-export function Created({ projectId, creation, job }: CreatedProps) {
+function Created({ projectId, creation, job }: CreatedProps) {
   const { branch_name: branch, credentials } = creation;
   const length = job && jobMilliseconds(job);
   return (
@@ -106,7 +107,7 @@ export interface Wanted {
 }
 
 /** Creates a branch and follows the job that does it. */
-export function useCreation(projectId: string) {
+function useCreation(projectId: string) {
   const client = useQueryClient();
   const [job, setJob] = useState<Job | null>(null);
   const creation = useMutation({
@@ -145,9 +146,14 @@ function NameBudget({ name, longest }: { name: string; longest: number }) {
   );
 }
 
-export function CreateBranchPage() {
-  const { projectId } = useParams({ from: '/inside/projects/$projectId/create-branch' });
-  const { from, snapshot } = useSearch({ from: '/inside/projects/$projectId/create-branch' });
+export const Route = createFileRoute('/_inside/projects/$projectId/create-branch')({
+  validateSearch: texts('from', 'snapshot'),
+  component: CreateBranchPage,
+});
+
+function CreateBranchPage() {
+  const { projectId } = Route.useParams();
+  const { from, snapshot } = Route.useSearch();
   const branches = useQuery(branchesQuery(projectId));
   const project = useQuery(projectQuery(projectId)).data;
   const [name, setName] = useState('');
@@ -277,7 +283,7 @@ export function CreateBranchPage() {
         )}
       </Loaded>
       <CommandLine
-        command={COMMANDS.createBranch({ projectId, name, source, isSnapshot, lifespan, allow })}
+        command={(project) => COMMANDS.createBranch({ project, name, source, isSnapshot, lifespan, allow })}
       />
     </Page>
   );

@@ -1,5 +1,5 @@
 import { useQuery } from '@tanstack/react-query';
-import { useParams } from '@tanstack/react-router';
+import { createFileRoute } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
 import { Button } from '../../components/button.tsx';
@@ -51,7 +51,7 @@ function RestoreDialog({ projectId, branch, onClose }: DialogProps) {
         refresh(deletedBranchesQuery(projectId), branchesQuery(projectId), projectQuery(projectId));
       }}
       onClose={onClose}
-      command={COMMANDS.restoreBranch(projectId, branch.branch_name, name)}
+      command={(project) => COMMANDS.restoreBranch(project, branch.branch_name, name)}
     >
       <p>It takes a branch slot and its share of the storage quota again. Its lifespan starts again.</p>
       <Field
@@ -101,8 +101,12 @@ function Left({ at }: { at: string | null }) {
 
 type Act = { what: 'restore' | 'purge'; branch: Branch } | null;
 
-export function DeletedBranchesPage() {
-  const { projectId } = useParams({ from: '/inside/projects/$projectId/deleted-branches' });
+export const Route = createFileRoute('/_inside/projects/$projectId/deleted-branches')({
+  component: DeletedBranchesPage,
+});
+
+function DeletedBranchesPage() {
+  const { projectId } = Route.useParams();
   const session = useStore(sessionStore);
   const mayEdit = session.state === 'signed_in' && mayChange(session.me);
   const deleted = useQuery(deletedBranchesQuery(projectId));
@@ -159,7 +163,7 @@ export function DeletedBranchesPage() {
           </div>
         )}
       </Loaded>
-      <CommandLine command={COMMANDS.listDeleted(projectId)} />
+      <CommandLine command={COMMANDS.listDeleted} />
       {act?.what === 'restore' && <RestoreDialog projectId={projectId} branch={act.branch} onClose={close} />}
       {act?.what === 'purge' && <PurgeDialog projectId={projectId} branch={act.branch} onClose={close} />}
     </Page>

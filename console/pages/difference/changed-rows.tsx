@@ -1,3 +1,4 @@
+import './difference.css';
 import { useInfiniteQuery, useIsFetching } from '@tanstack/react-query';
 import { Button } from '../../components/button.tsx';
 import { Loaded } from '../../components/feedback.tsx';

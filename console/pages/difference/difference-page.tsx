@@ -1,5 +1,5 @@
 import { useQuery } from '@tanstack/react-query';
-import { useNavigate, useParams, useSearch } from '@tanstack/react-router';
+import { createFileRoute } from '@tanstack/react-router';
 import { BranchName, snapshotLabel } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine, Snippet } from '../../components/copy.tsx';
@@ -9,12 +9,12 @@ import { ListTable } from '../../components/list-table.tsx';
 import { Page } from '../../components/page.tsx';
 import { refresh } from '../../data/query-client.ts';
 import { branchesQuery, snapshotsQuery } from '../../data/resources.ts';
+import { texts } from '../../data/search.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { plural } from '../../strings/format.ts';
 import { ChangedRowsCard } from './changed-rows.tsx';
 import { type Difference, differenceQuery, progressQuery, type Sides } from './differences.ts';
-import './difference.css';
 
 const SCHEMA_CHANGES = { added: 'Added', changed: 'Changed', dropped: 'Dropped' } as const;
 const REASONS = {
@@ -32,7 +32,7 @@ const METHODS = {
 const CHANGE_TONES = { added: 'good', changed: 'warn', dropped: 'bad' } as const;
 
 /** What differs in the schemas, and statements for it. */
-export function SchemaDifference({ sides }: { sides: Sides }) {
+function SchemaDifference({ sides }: { sides: Sides }) {
   const difference = useQuery(differenceQuery(sides, 'schema'));
   return (
     <section className="card" aria-labelledby="schema">
@@ -195,11 +195,15 @@ function RowDifferences({ sides, onShow }: RowDifferencesProps) {
   );
 }
 
-export function DifferencePage() {
-  const from = '/inside/projects/$projectId/branches/$branch/difference';
-  const { projectId, branch } = useParams({ from });
-  const search = useSearch({ from });
-  const navigate = useNavigate({ from: '/projects/$projectId/branches/$branch/difference' });
+export const Route = createFileRoute('/_inside/projects/$projectId/branches/$branch/difference')({
+  validateSearch: texts('against', 'part', 'schema', 'table'),
+  component: DifferencePage,
+});
+
+function DifferencePage() {
+  const { projectId, branch } = Route.useParams();
+  const search = Route.useSearch();
+  const navigate = Route.useNavigate();
   const branches = useQuery(branchesQuery(projectId)).data ?? [];
   const snapshots = useQuery(snapshotsQuery(projectId)).data ?? [];
   const record = branches.find(({ branch_name }) => branch_name === branch);
@@ -280,7 +284,7 @@ export function DifferencePage() {
             />
           )}
           {part === 'schema' && <SchemaDifference sides={sides} />}
-          <CommandLine command={COMMANDS.difference(projectId, branch, sides.against, part)} />
+          <CommandLine command={(project) => COMMANDS.difference(project, branch, sides.against, part)} />
         </>
       )}
     </Page>

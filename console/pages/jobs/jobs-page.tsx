@@ -1,5 +1,5 @@
 import { useQuery } from '@tanstack/react-query';
-import { useParams } from '@tanstack/react-router';
+import { createFileRoute } from '@tanstack/react-router';
 import { BranchName } from '../../components/branch.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Empty, Loaded, Note } from '../../components/feedback.tsx';
@@ -67,8 +67,10 @@ function JobItem({ job, branch }: { job: Job; branch: string | undefined }) {
   );
 }
 
-export function JobsPage() {
-  const { projectId } = useParams({ from: '/inside/projects/$projectId/jobs' });
+export const Route = createFileRoute('/_inside/projects/$projectId/jobs')({ component: JobsPage });
+
+function JobsPage() {
+  const { projectId } = Route.useParams();
   const jobs = useQuery(jobsQuery(projectId));
   const branches = [
     ...(useQuery(branchesQuery(projectId)).data ?? []),
@@ -99,7 +101,7 @@ export function JobsPage() {
           )
         }
       </Loaded>
-      <CommandLine command={COMMANDS.listJobs(projectId)} />
+      <CommandLine command={COMMANDS.listJobs} />
     </Page>
   );
 }

@@ -1,4 +1,5 @@
 import { useMutation, useQuery } from '@tanstack/react-query';
+import { createFileRoute } from '@tanstack/react-router';
 import { useState } from 'react';
 import type { Schemas } from '../../../client/client.ts';
 import { dataOf } from '../../../client/response-error.ts';
@@ -11,7 +12,7 @@ import { ListTable } from '../../components/list-table.tsx';
 import { Page } from '../../components/page.tsx';
 import { api } from '../../data/gateway.ts';
 import { refresh } from '../../data/query-client.ts';
-import { apiKeysQuery, type Project, projectsQuery } from '../../data/resources.ts';
+import { apiKeysQuery, type Project, projectsQuery, projectWord } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { dateTime } from '../../strings/format.ts';
@@ -40,7 +41,7 @@ interface CreateKeyProps {
 }
 
 /** The least rights are selected: reading, one project, 30 days. */
-export function CreateKeyDialog({ projects, onClose, onMade }: CreateKeyProps) {
+function CreateKeyDialog({ projects, onClose, onMade }: CreateKeyProps) {
   const [name, setName] = useState('');
   const [role, setRole] = useState<(typeof ROLES)[number][0]>('viewer');
   const [scope, setScope] = useState<'read' | 'write'>('read');
@@ -126,7 +127,7 @@ export function CreateKeyDialog({ projects, onClose, onMade }: CreateKeyProps) {
           name,
           role,
           isReadOnly: scope === 'read',
-          projectId,
+          project: projectId && projectWord(projects, projectId),
           pattern,
           cidrs,
           days,
@@ -137,7 +138,7 @@ export function CreateKeyDialog({ projects, onClose, onMade }: CreateKeyProps) {
 }
 
 /** The only time that a key is shown, with where to put it; after a repeated request, what to do without it. */
-export const NewKey = ({ made, onClose }: { made: Schemas['CreatedApiKey']; onClose: () => void }) => (
+const NewKey = ({ made, onClose }: { made: Schemas['CreatedApiKey']; onClose: () => void }) => (
   <section className="card" aria-label={`The key ${made.name}`}>
     <header>
       <h2>The key {made.name}</h2>
@@ -186,7 +187,9 @@ function Limits({ apiKey, project }: { apiKey: ApiKey; project: string | undefin
   );
 }
 
-export function ApiKeysPage() {
+export const Route = createFileRoute('/_inside/keys')({ component: ApiKeysPage });
+
+function ApiKeysPage() {
   const keys = useQuery(apiKeysQuery());
   const projects = useQuery(projectsQuery()).data ?? [];
   const [isCreating, setCreating] = useState(false);

@@ -1,5 +1,5 @@
 import { useMutation, useQuery } from '@tanstack/react-query';
-import { useParams } from '@tanstack/react-router';
+import { createFileRoute } from '@tanstack/react-router';
 import { useState } from 'react';
 import type { Schemas } from '../../../client/client.ts';
 import { dataOf } from '../../../client/response-error.ts';
@@ -30,7 +30,7 @@ interface Props {
 }
 
 /** Preset for the pull requests of one repository at GitHub, which may use branches of their own only. */
-export function CreateTrustForm({ projectId, onClose, onMade }: Props) {
+function CreateTrustForm({ projectId, onClose, onMade }: Props) {
   const [issuer, setIssuer] = useState(GITHUB);
   const [audience, setAudience] = useState<string>(location.origin);
   const [claims, setClaims] = useState('repository=');
@@ -98,7 +98,9 @@ export function CreateTrustForm({ projectId, onClose, onMade }: Props) {
           Cancel
         </Button>
       </div>
-      <CommandLine command={COMMANDS.createTrust(projectId, trust, location.origin)} />
+      <CommandLine
+        command={(project) => COMMANDS.createTrust({ id: projectId, name: project }, trust, location.origin)}
+      />
     </form>
   );
 }
@@ -108,8 +110,10 @@ const claimsOf = ({ claims }: Schemas['Trust']) =>
     .map(([name, value]) => `${name}=${value}`)
     .join(' ');
 
-export function TrustsPage() {
-  const { projectId } = useParams({ from: '/inside/projects/$projectId/trusts' });
+export const Route = createFileRoute('/_inside/projects/$projectId/trusts')({ component: TrustsPage });
+
+function TrustsPage() {
+  const { projectId } = Route.useParams();
   const project = useQuery(projectQuery(projectId)).data;
   const trusts = useQuery(trustsQuery(projectId));
   const [isCreating, setCreating] = useState(false);
@@ -186,7 +190,7 @@ export function TrustsPage() {
           )
         }
       </Loaded>
-      <CommandLine command={COMMANDS.listTrusts(projectId)} />
+      <CommandLine command={COMMANDS.listTrusts} />
       {leaving && (
         <ActionDialog
           title="Remove this trust?"
@@ -204,7 +208,7 @@ export function TrustsPage() {
             refresh(trustsQuery(projectId));
           }}
           onClose={() => setLeaving(null)}
-          command={COMMANDS.removeTrust(projectId, leaving.id)}
+          command={(project) => COMMANDS.removeTrust(project, leaving.id)}
         >
           <p className="mono">{claimsOf(leaving)}</p>
           <p>Its workloads can no longer sign in, and their tokens end within 10 seconds.</p>

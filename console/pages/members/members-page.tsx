@@ -1,4 +1,5 @@
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { createFileRoute } from '@tanstack/react-router';
 import { useState } from 'react';
 import type { Schemas } from '../../../client/client.ts';
 import { dataOf } from '../../../client/response-error.ts';
@@ -32,7 +33,7 @@ const roleOptions = ROLES.map(([role, name]) => (
 
 const KEY = ['invitations'];
 
-export function Invitations() {
+function Invitations() {
   const client = useQueryClient();
   const invitations = useQuery({
     queryKey: KEY,
@@ -107,7 +108,9 @@ export function Invitations() {
 
 type Member = Schemas['Member'];
 
-export function MembersPage() {
+export const Route = createFileRoute('/_inside/members')({ component: MembersPage });
+
+function MembersPage() {
   const members = useQuery(membersQuery());
   const session = useStore(sessionStore);
   const me = session.state === 'signed_in' ? session.me : null;

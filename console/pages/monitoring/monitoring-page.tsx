@@ -1,5 +1,5 @@
 import { useQuery } from '@tanstack/react-query';
-import { useNavigate, useParams, useSearch } from '@tanstack/react-router';
+import { createFileRoute } from '@tanstack/react-router';
 import { useEffect, useState } from 'react';
 import { BranchName } from '../../components/branch.tsx';
 import { CommandLine } from '../../components/copy.tsx';
@@ -8,6 +8,7 @@ import { Page } from '../../components/page.tsx';
 import { useNow } from '../../components/time.tsx';
 import { useLiveMeasurements } from '../../data/live.ts';
 import { branchesQuery, jobsQuery } from '../../data/resources.ts';
+import { texts } from '../../data/search.ts';
 import { mayAdminister, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { themeStore } from '../../data/theme.ts';
@@ -27,8 +28,6 @@ import {
   rateOf,
   seriesQuery,
 } from './metrics.ts';
-
-import './monitoring.css';
 
 const METRICS = {
   active_connections: 'Active connections',
@@ -139,12 +138,15 @@ function useColorScheme(): string {
   return theme === 'system' ? String(isDark) : theme;
 }
 
-export function MonitoringPage() {
-  const { projectId, branch } = useParams({
-    from: '/inside/projects/$projectId/branches/$branch/monitoring',
-  });
-  const search = useSearch({ from: '/inside/projects/$projectId/branches/$branch/monitoring' });
-  const navigate = useNavigate({ from: '/projects/$projectId/branches/$branch/monitoring' });
+export const Route = createFileRoute('/_inside/projects/$projectId/branches/$branch/monitoring')({
+  validateSearch: texts('range', 'compare'),
+  component: MonitoringPage,
+});
+
+function MonitoringPage() {
+  const { projectId, branch } = Route.useParams();
+  const search = Route.useSearch();
+  const navigate = Route.useNavigate();
   const scheme = useColorScheme();
   const range = RANGE_NAMES.find((name) => name === search.range) ?? '1h';
   const branches = useQuery(branchesQuery(projectId)).data ?? [];
@@ -256,7 +258,7 @@ export function MonitoringPage() {
           );
         }}
       </Loaded>
-      <CommandLine command={COMMANDS.metrics(projectId, branch)} />
+      <CommandLine command={(project) => COMMANDS.metrics(project, branch)} />
     </Page>
   );
 }

@@ -1,4 +1,5 @@
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { createFileRoute } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
 import { Button } from '../../components/button.tsx';
@@ -9,7 +10,6 @@ import { api } from '../../data/gateway.ts';
 import { type Branch, branchesQuery, type NetworkRule, rulesQuery } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import './network-rules.css';
-import { useParams } from '@tanstack/react-router';
 import { isInNetwork, isPlainAddress } from '../../../shared/cidr.ts';
 import { BranchName } from '../../components/branch.tsx';
 import { ActionDialog } from '../../components/dialog.tsx';
@@ -40,7 +40,7 @@ const UNIT_SECONDS: Record<string, number> = { h: 3_600, d: 86_400 };
 const secondsOf = (life: string): number | null =>
   life === FOREVER ? null : Number.parseInt(life, 10) * (UNIT_SECONDS[life.slice(-1)] ?? 0);
 
-export function AddRule({ projectId, branches }: { projectId: string; branches: readonly Branch[] }) {
+function AddRule({ projectId, branches }: { projectId: string; branches: readonly Branch[] }) {
   const client = useQueryClient();
   const [cidr, setCidr] = useState('');
   const [branchId, setBranchId] = useState(EVERY);
@@ -113,12 +113,9 @@ export function AddRule({ projectId, branches }: { projectId: string; branches: 
       {addition.isError && !problem && <ErrorNote error={addition.error} />}
       {cidr !== '' && (
         <CommandLine
-          command={COMMANDS.addRule(
-            projectId,
-            cidr,
-            branches.find(({ id }) => id === branchId)?.branch_name,
-            life,
-          )}
+          command={(project) =>
+            COMMANDS.addRule(project, cidr, branches.find(({ id }) => id === branchId)?.branch_name, life)
+          }
         />
       )}
     </form>
@@ -132,7 +129,7 @@ interface RemoveProps {
   onClose: () => void;
 }
 
-export const RemoveRuleDialog = ({ projectId, rule, branch, onClose }: RemoveProps) => (
+const RemoveRuleDialog = ({ projectId, rule, branch, onClose }: RemoveProps) => (
   <ActionDialog
     title="Remove this rule?"
     action="Remove rule"
@@ -153,7 +150,7 @@ export const RemoveRuleDialog = ({ projectId, rule, branch, onClose }: RemovePro
       refresh(rulesQuery(projectId));
     }}
     onClose={onClose}
-    command={COMMANDS.removeRule(projectId, rule.id)}
+    command={(project) => COMMANDS.removeRule(project, rule.id)}
   >
     <p>
       {rule.cidr} can then no longer connect to: {branch ?? 'Every branch'}. Its sessions end.
@@ -167,7 +164,7 @@ interface TestProps {
 }
 
 /** Which branches an address may connect to, and by which rule. */
-export function TestAddress({ rules, branches }: TestProps) {
+function TestAddress({ rules, branches }: TestProps) {
   const [address, setAddress] = useState('');
   const wanted = address.trim();
   const isAddress = isPlainAddress(wanted);
@@ -212,8 +209,12 @@ function End({ at }: { at: string | null }) {
   return <span title={dateTime(at)}>in {duration(secondsUntil(at, now))}</span>;
 }
 
-export function NetworkRulesPage() {
-  const { projectId } = useParams({ from: '/inside/projects/$projectId/network-rules' });
+export const Route = createFileRoute('/_inside/projects/$projectId/network-rules')({
+  component: NetworkRulesPage,
+});
+
+function NetworkRulesPage() {
+  const { projectId } = Route.useParams();
   const rules = useQuery(rulesQuery(projectId));
   const branches = useQuery(branchesQuery(projectId)).data ?? [];
   const session = useStore(sessionStore);
@@ -281,7 +282,7 @@ export function NetworkRulesPage() {
           </>
         )}
       </Loaded>
-      <CommandLine command={COMMANDS.listRules(projectId)} />
+      <CommandLine command={COMMANDS.listRules} />
       {leaving && (
         <RemoveRuleDialog
           projectId={projectId}

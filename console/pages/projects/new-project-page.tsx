@@ -1,5 +1,5 @@
 import { useMutation, useQueryClient } from '@tanstack/react-query';
-import { Link, useNavigate } from '@tanstack/react-router';
+import { createFileRoute, Link, useNavigate } from '@tanstack/react-router';
 import { useState } from 'react';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
@@ -14,7 +14,9 @@ import { COMMANDS } from '../../strings/commands.ts';
 
 const DEFAULT_QUOTA_GIB = 0.25;
 
-export function NewProjectPage() {
+export const Route = createFileRoute('/_inside/new')({ component: NewProjectPage });
+
+function NewProjectPage() {
   const navigate = useNavigate();
   const client = useQueryClient();
   const [name, setName] = useState('');

@@ -1,5 +1,5 @@
 import { useQuery } from '@tanstack/react-query';
-import { Link } from '@tanstack/react-router';
+import { createFileRoute, Link } from '@tanstack/react-router';
 import { CommandLine } from '../../components/copy.tsx';
 import { Empty, Loaded } from '../../components/feedback.tsx';
 import { Icon } from '../../components/icon.tsx';
@@ -24,7 +24,7 @@ const TONES: Record<string, string> = {
   failed: 'bad',
 };
 
-export function ProjectStatus({ project }: { project: Project }) {
+function ProjectStatus({ project }: { project: Project }) {
   if (project.status === 'active' && project.storage_state !== 'normal') {
     const tone = project.storage_state === 'warning' ? 'warn' : 'bad';
     return <span className={`badge ${tone}`}>{BADGES[project.storage_state]}</span>;
@@ -61,7 +61,9 @@ const ProjectCard = ({ project }: { project: Project }) => (
   </li>
 );
 
-export function ProjectsPage() {
+export const Route = createFileRoute('/_inside/')({ component: ProjectsPage });
+
+function ProjectsPage() {
   const projects = useQuery(projectsQuery());
   const session = useStore(sessionStore);
   const mayCreate = session.state === 'signed_in' && mayChange(session.me);

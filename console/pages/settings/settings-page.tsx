@@ -1,5 +1,5 @@
 import { useMutation, useQuery } from '@tanstack/react-query';
-import { useNavigate, useParams } from '@tanstack/react-router';
+import { createFileRoute, useNavigate } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
 import { Button } from '../../components/button.tsx';
@@ -59,7 +59,7 @@ function ChangeForm({ project }: { project: Project }) {
           Save
         </Button>
       </div>
-      <CommandLine command={COMMANDS.updateProject(project.id, name, quota)} />
+      <CommandLine command={(project) => COMMANDS.updateProject(project, name, quota)} />
     </form>
   );
 }
@@ -81,15 +81,17 @@ function DeleteProject({ project, onClose }: { project: Project; onClose: () => 
         refresh(projectsQuery());
       }}
       onClose={onClose}
-      command={COMMANDS.deleteProject(project.id)}
+      command={COMMANDS.deleteProject}
     >
       <Note tone="bad">All databases of the project are dropped, main included. This cannot be undone.</Note>
     </ActionDialog>
   );
 }
 
-export function SettingsPage() {
-  const { projectId } = useParams({ from: '/inside/projects/$projectId/settings' });
+export const Route = createFileRoute('/_inside/projects/$projectId/settings')({ component: SettingsPage });
+
+function SettingsPage() {
+  const { projectId } = Route.useParams();
   const project = useQuery(projectQuery(projectId));
   const session = useStore(sessionStore);
   const mayEdit = session.state === 'signed_in' && mayChange(session.me);

@@ -1,5 +1,5 @@
 import { useMutation, useQuery } from '@tanstack/react-query';
-import { useParams } from '@tanstack/react-router';
+import { createFileRoute } from '@tanstack/react-router';
 import { useState } from 'react';
 import type { Schemas } from '../../../client/client.ts';
 import { dataOf } from '../../../client/response-error.ts';
@@ -91,8 +91,10 @@ function ShareForm({ projectId, shared }: { projectId: string; shared: readonly 
   );
 }
 
-export function SharingPage() {
-  const { projectId } = useParams({ from: '/inside/projects/$projectId/sharing' });
+export const Route = createFileRoute('/_inside/projects/$projectId/sharing')({ component: SharingPage });
+
+function SharingPage() {
+  const { projectId } = Route.useParams();
   const shared = useQuery(projectMembersQuery(projectId));
   const [leaving, setLeaving] = useState<Sharer | null>(null);
   const change = useMutation({

@@ -1,4 +1,3 @@
-import { useSearch } from '@tanstack/react-router';
 import { Field } from '../../components/field.tsx';
 import { BackToSignIn, CodeField, NewPasswordField, StepForm, Way } from './form.tsx';
 import { nextStep, type Step, signIn } from './steps.ts';
@@ -82,8 +81,7 @@ export const ResetStartForm = ({ go }: FormProps) => (
   </StepForm>
 );
 
-export function InvitationForm({ go }: FormProps) {
-  const { invitation } = useSearch({ from: '/sign-in' });
+export function InvitationForm({ go, invitation }: FormProps & { invitation: string | undefined }) {
   return (
     <StepForm
       go={go}

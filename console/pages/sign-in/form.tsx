@@ -1,3 +1,4 @@
+import './sign-in.css';
 import { useMutation } from '@tanstack/react-query';
 import type { ReactNode } from 'react';
 import { Button } from '../../components/button.tsx';

@@ -1,7 +1,8 @@
-import { useNavigate, useSearch } from '@tanstack/react-router';
+import { createFileRoute, useNavigate } from '@tanstack/react-router';
 import { useEffect, useState } from 'react';
 import { ErrorNote, Note } from '../../components/feedback.tsx';
 import { Logo } from '../../components/icon.tsx';
+import { texts } from '../../data/search.ts';
 import { enterWithCookie, restoreSession, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { TEXT } from '../../strings/common.ts';
@@ -18,7 +19,6 @@ import {
 import { RecoverForm, RecoveryCodes, SecondFactorForm, SetUp } from './second-factor.tsx';
 
 import { type Step, type StepName, TITLES } from './steps.ts';
-import './sign-in.css';
 
 /** The three stages of a sign-in, and the steps that belong to each. */
 const STAGES: readonly (readonly StepName[])[] = [
@@ -35,7 +35,13 @@ function firstStep({ way, invitation }: { way?: string; invitation?: string }): 
   return { name: BEGINNINGS.find((name) => name === way) ?? 'password' };
 }
 
-function StepForm({ step, go }: { step: Step; go: (step: Step) => void }) {
+interface StepFormProps {
+  step: Step;
+  go: (step: Step) => void;
+  invitation: string | undefined;
+}
+
+function StepForm({ step, go, invitation }: StepFormProps) {
   switch (step.name) {
     case 'password':
       return <PasswordForm go={go} />;
@@ -46,7 +52,7 @@ function StepForm({ step, go }: { step: Step; go: (step: Step) => void }) {
     case 'reset_start':
       return <ResetStartForm go={go} />;
     case 'invitation':
-      return <InvitationForm go={go} />;
+      return <InvitationForm go={go} invitation={invitation} />;
     case 'code':
       return <CodeForm step={step} go={go} />;
     case 'reset':
@@ -68,8 +74,13 @@ function StepForm({ step, go }: { step: Step; go: (step: Step) => void }) {
 const ownPath = (path: string | undefined) =>
   path?.startsWith('/') && !path.startsWith('//') && !path.includes('\\') ? path : '/';
 
-export function SignInPage() {
-  const search = useSearch({ from: '/sign-in' });
+export const Route = createFileRoute('/sign-in')({
+  validateSearch: texts('return_to', 'sign_in_error', 'way', 'invitation'),
+  component: SignInPage,
+});
+
+function SignInPage() {
+  const search = Route.useSearch();
   const navigate = useNavigate();
   const session = useStore(sessionStore);
   const [step, setStep] = useState<Step>(() => firstStep(search));
@@ -120,7 +131,7 @@ export function SignInPage() {
           </Note>
         )}
         {error !== null && <ErrorNote error={error} />}
-        <StepForm step={step} go={setStep} />
+        <StepForm step={step} go={setStep} invitation={search.invitation} />
         {step.name === 'password' && (
           <>
             <p className="or">or</p>

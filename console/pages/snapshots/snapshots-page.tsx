@@ -1,5 +1,5 @@
 import { useMutation, useQuery } from '@tanstack/react-query';
-import { useNavigate, useParams } from '@tanstack/react-router';
+import { createFileRoute, useNavigate } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
 import { BranchName, SNAPSHOT_KINDS, snapshotLabel } from '../../components/branch.tsx';
@@ -49,7 +49,7 @@ type Every = NonNullable<Project['snapshot_schedule']>['every'];
 const KEEP = { initial: 7, max: 30 };
 
 /** When snapshots of main are taken. */
-export function ScheduleForm({ project, mayEdit }: { project: Project; mayEdit: boolean }) {
+function ScheduleForm({ project, mayEdit }: { project: Project; mayEdit: boolean }) {
   const schedule = project.snapshot_schedule;
   const [every, setEvery] = useState<Every | ''>(schedule?.every ?? '');
   const [keep, setKeep] = useState(String(schedule?.keep ?? KEEP.initial));
@@ -109,7 +109,7 @@ export function ScheduleForm({ project, mayEdit }: { project: Project; mayEdit: 
         </Button>
       </fieldset>
       {change.isError && <ErrorNote error={change.error} />}
-      <CommandLine command={COMMANDS.scheduleSnapshots(project.id, every, keep)} />
+      <CommandLine command={(project) => COMMANDS.scheduleSnapshots(project, every, keep)} />
     </form>
   );
 }
@@ -122,7 +122,7 @@ interface Props {
   onClose: () => void;
 }
 
-export function TakeDialog({ projectId, branches, onClose }: Props) {
+function TakeDialog({ projectId, branches, onClose }: Props) {
   const [branch, setBranch] = useState('main');
   const [name, setName] = useState('');
   const [life, setLife] = useState('');
@@ -144,7 +144,7 @@ export function TakeDialog({ projectId, branches, onClose }: Props) {
         refresh(snapshotsQuery(projectId));
       }}
       onClose={onClose}
-      command={COMMANDS.takeSnapshot(projectId, branch, name.trim(), life)}
+      command={(project) => COMMANDS.takeSnapshot(project, branch, name.trim(), life)}
     >
       <p className="quiet">
         Copies the branch as it is now, copy-on-write. Sessions on it pause for a moment and continue.
@@ -185,8 +185,10 @@ function Expiry({ at }: { at: string | null }) {
 
 type Act = { what: 'delete' | 'reset'; snapshot: Snapshot } | { what: 'take' } | null;
 
-export function SnapshotsPage() {
-  const { projectId } = useParams({ from: '/inside/projects/$projectId/snapshots' });
+export const Route = createFileRoute('/_inside/projects/$projectId/snapshots')({ component: SnapshotsPage });
+
+function SnapshotsPage() {
+  const { projectId } = Route.useParams();
   const navigate = useNavigate();
   const session = useStore(sessionStore);
   const mayEdit = session.state === 'signed_in' && mayChange(session.me);
@@ -286,7 +288,7 @@ export function SnapshotsPage() {
         )}
       </Loaded>
       {project && <ScheduleForm key={project.id} project={project} mayEdit={mayEdit} />}
-      <CommandLine command={COMMANDS.listSnapshots(projectId)} />
+      <CommandLine command={COMMANDS.listSnapshots} />
       {act?.what === 'take' && <TakeDialog projectId={projectId} branches={branches} onClose={close} />}
       {act?.what === 'reset' && resettable && (
         <ResetDialog projectId={projectId} branch={resettable} snapshotId={act.snapshot.id} onClose={close} />
@@ -308,7 +310,7 @@ export function SnapshotsPage() {
             refresh(snapshotsQuery(projectId));
           }}
           onClose={close}
-          command={COMMANDS.deleteSnapshot(projectId, act.snapshot.id)}
+          command={(project) => COMMANDS.deleteSnapshot(project, act.snapshot.id)}
         >
           <p>
             <b>{snapshotLabel(act.snapshot, branchOf(act.snapshot)?.branch_name)}</b>

@@ -1,5 +1,5 @@
 import { useMutation, useQuery } from '@tanstack/react-query';
-import { useParams } from '@tanstack/react-router';
+import { createFileRoute } from '@tanstack/react-router';
 import { lazy, Suspense, useCallback, useMemo, useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
 import { BranchName } from '../../components/branch.tsx';
@@ -18,7 +18,6 @@ import { milliseconds, plural } from '../../strings/format.ts';
 import { Grid, type Position } from '../tables/grid.tsx';
 
 import type { Row } from '../tables/staged.ts';
-import '../tables/tables.css';
 import './sql.css';
 
 const SqlEditor = lazy(() => import('./sql-editor.tsx').then(({ SqlEditor }) => ({ default: SqlEditor })));
@@ -32,8 +31,12 @@ type Role = (typeof ROLES)[number][0];
 const NONE: readonly [] = [];
 const ignore = () => {};
 
-export function SqlPage() {
-  const { projectId, branch } = useParams({ from: '/inside/projects/$projectId/branches/$branch/sql' });
+export const Route = createFileRoute('/_inside/projects/$projectId/branches/$branch/sql')({
+  component: SqlPage,
+});
+
+function SqlPage() {
+  const { projectId, branch } = Route.useParams();
   const session = useStore(sessionStore);
   const tables = useQuery(tablesQuery(projectId, branch)).data ?? NONE;
   const record = useQuery(branchesQuery(projectId)).data?.find(({ branch_name }) => branch_name === branch);
@@ -142,7 +145,9 @@ export function SqlPage() {
           )}
         </section>
       )}
-      <CommandLine command={COMMANDS.query(projectId, branch, text, mayWrite && role === 'read_write')} />
+      <CommandLine
+        command={(project) => COMMANDS.query(project, branch, text, mayWrite && role === 'read_write')}
+      />
     </Page>
   );
 }

@@ -1,5 +1,5 @@
 import { useQuery } from '@tanstack/react-query';
-import { Link, useParams } from '@tanstack/react-router';
+import { createFileRoute, Link } from '@tanstack/react-router';
 import { BranchName } from '../../components/branch.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Loaded, Note } from '../../components/feedback.tsx';
@@ -71,8 +71,10 @@ const isMeasured = (all: readonly { own_bytes: number | null }[]) =>
 const ownOf = (all: readonly { own_bytes: number | null }[]) =>
   bytes(all.reduce((total, { own_bytes }) => total + (own_bytes ?? 0), 0));
 
-export function StoragePage() {
-  const { projectId } = useParams({ from: '/inside/projects/$projectId/storage' });
+export const Route = createFileRoute('/_inside/projects/$projectId/storage')({ component: StoragePage });
+
+function StoragePage() {
+  const { projectId } = Route.useParams();
   const usage = useQuery(usageQuery(projectId));
   useLiveMeasurements(projectId);
   const branches = useQuery(branchesQuery(projectId)).data ?? [];
@@ -151,7 +153,7 @@ export function StoragePage() {
           </>
         )}
       </Loaded>
-      <CommandLine command={COMMANDS.usage(projectId)} />
+      <CommandLine command={COMMANDS.usage} />
     </Page>
   );
 }

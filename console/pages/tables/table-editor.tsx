@@ -258,7 +258,7 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
           />
         )}
       </div>
-      <CommandLine command={COMMANDS.rows(projectId, branch.branch_name, table, selection)} />
+      <CommandLine command={(project) => COMMANDS.rows(project, branch.branch_name, table, selection)} />
       {count > 0 && (
         <div className="staged-bar" role="status">
           <span className="grow">{plural(count, 'changed row')}, not saved yet</span>

@@ -1,16 +1,16 @@
 import { useQuery } from '@tanstack/react-query';
-import { Link, useParams, useSearch } from '@tanstack/react-router';
+import { createFileRoute, Link } from '@tanstack/react-router';
 import { useEffect, useState } from 'react';
 import { BranchName } from '../../components/branch.tsx';
 import { Snippet } from '../../components/copy.tsx';
 import { Empty, Loaded } from '../../components/feedback.tsx';
 import { Icon } from '../../components/icon.tsx';
 import { branchesQuery, type Table, tablesQuery } from '../../data/resources.ts';
+import { texts } from '../../data/search.ts';
 import { TEXT } from '../../strings/common.ts';
 import { bytes, compact } from '../../strings/format.ts';
 import { selectionOf } from './rows.ts';
 import { TableEditor } from './table-editor.tsx';
-import './tables.css';
 
 interface Props {
   projectId: string;
@@ -20,7 +20,7 @@ interface Props {
 }
 
 /** The tables and views of a branch by their schema. */
-export function TableList({ projectId, branch, tables, chosen }: Props) {
+function TableList({ projectId, branch, tables, chosen }: Props) {
   const [wanted, setWanted] = useState('');
   const shown = tables.filter(({ schema, name }) => `${schema}.${name}`.includes(wanted.trim()));
   const schemas = Map.groupBy(shown, ({ schema }) => schema);
@@ -65,9 +65,14 @@ export function TableList({ projectId, branch, tables, chosen }: Props) {
 
 const EXAMPLE = 'create table item (id int generated always as identity primary key, name text not null);';
 
-export function TablesPage() {
-  const { projectId, branch } = useParams({ from: '/inside/projects/$projectId/branches/$branch/tables' });
-  const search = useSearch({ from: '/inside/projects/$projectId/branches/$branch/tables' });
+export const Route = createFileRoute('/_inside/projects/$projectId/branches/$branch/tables')({
+  validateSearch: texts('schema', 'table', 'where', 'order'),
+  component: TablesPage,
+});
+
+function TablesPage() {
+  const { projectId, branch } = Route.useParams();
+  const search = Route.useSearch();
   const tables = useQuery(tablesQuery(projectId, branch));
   const record = useQuery(branchesQuery(projectId)).data?.find(({ branch_name }) => branch_name === branch);
   const all = tables.data ?? [];

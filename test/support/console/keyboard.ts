@@ -52,7 +52,7 @@ export class Keyboard {
     await this.press('Control+k');
     await this.focused(this.#page.getByRole('combobox', { name: 'Search and commands' }));
     await this.type(words);
-    await this.#page.getByRole('dialog').getByRole('option', { selected: true }).waitFor();
+    await this.#page.getByRole('dialog').locator('[role=option][data-focused]').waitFor();
     await this.press('Enter');
   }
 }

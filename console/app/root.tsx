@@ -1,9 +1,11 @@
-import { Note } from '../components/feedback.tsx';
+import { createRootRoute, Outlet } from '@tanstack/react-router';
+import { Note, Toasts } from '../components/feedback.tsx';
 import { useNow } from '../components/time.tsx';
 import { reachable } from '../data/gateway.ts';
 import { refusedUntil } from '../data/refusals.ts';
 import { useStore } from '../data/store.ts';
 import { plural } from '../strings/format.ts';
+import { UnknownPage } from './problem-pages.tsx';
 
 function Refused({ until }: { until: number }) {
   const seconds = Math.ceil((until - useNow()) / 1000);
@@ -22,7 +24,7 @@ function Refused({ until }: { until: number }) {
 }
 
 /** Says that the gateway does not respond, or not yet, until a request reaches it again. */
-export function Connection() {
+function Connection() {
   const isReachable = useStore(reachable);
   const until = useStore(refusedUntil);
   return (
@@ -36,3 +38,14 @@ export function Connection() {
     </div>
   );
 }
+
+export const Route = createRootRoute({
+  component: () => (
+    <>
+      <Outlet />
+      <Connection />
+      <Toasts />
+    </>
+  ),
+  notFoundComponent: UnknownPage,
+});
