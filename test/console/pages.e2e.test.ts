@@ -37,7 +37,8 @@ beforeAll(async () => {
      insert into item select n, 'item ' || n, case n % 3 when 0 then '' when 1 then null else 'text' end, n * 1.10,
        decode('00ff', 'hex'), '{"a": 1}', n % 2 = 0 from generate_series(1, 60) n;
      create table without_key (n int); insert into without_key values (1);
-     create table pair (a int, b text, value text, primary key (a, b)); insert into pair values (1, 'x', 'old');`,
+     create table pair (a int, b text, value text, primary key (a, b)); insert into pair values (1, 'x', 'old');
+     create schema archive; create table archive.old (n int primary key); create table vacant (n int primary key);`,
   );
   await owner.api.branch(projectId, 'changed');
   const { direct_url: changed } = await owner.api.credentials(projectId, 'changed');
@@ -155,6 +156,29 @@ test.each(ACTIONS)('an action shows its command: %s %s', async (path, name, comm
   await page.goto(path());
   if (name !== null) await page.getByRole('button', { name }).click();
   await page.getByText(command).waitFor();
+});
+
+test('a long URL is cut and copied whole, and a phone shows no command', async () => {
+  const { page } = visitor;
+  await page.goto(inProject('/branches/main/connect'));
+  const command = page.getByText('branchgate connection-string main --project Pages');
+  await command.waitFor();
+  await page.setViewportSize({ width: 390, height: 800 });
+  try {
+    await command.waitFor({ state: 'hidden' });
+    await page.getByRole('button', { name: 'Show connection' }).click();
+    await page.locator('.cli code').first().waitFor();
+    const look = `(() => {
+      const code = document.querySelector('.cli code');
+      return [code.scrollWidth > code.clientWidth, getComputedStyle(code).textOverflow];
+    })()`;
+    expect(await page.evaluate(look)).toEqual([true, 'ellipsis']);
+    await page.getByRole('button', { name: 'Copy Pooled' }).click();
+    const { database_url: pooled } = await owner.api.credentials(projectId, 'main');
+    await eventually(async () => expect(await page.evaluate('navigator.clipboard.readText()')).toBe(pooled));
+  } finally {
+    await page.setViewportSize({ width: 1280, height: 800 });
+  }
 });
 
 test('a key is for one project, also if the projects arrive after its dialog was opened', async () => {
@@ -292,6 +316,53 @@ async function saveOnMain(rows: string): Promise<void> {
   await page.getByText(`${rows} saved.`).waitFor();
 }
 
+test('on a small screen the rows have most of the page, until a person inspects a cell', async () => {
+  const { page } = visitor;
+  await page.goto(inProject('/branches/main/tables'));
+  const grid = page.getByRole('grid');
+  const width = async () => (await grid.boundingBox())?.width ?? 0;
+  // The schema `archive` comes before `public` in the alphabet.
+  await page
+    .getByRole('navigation', { name: 'Tables' })
+    .getByRole('heading')
+    .first()
+    .getByText('public')
+    .waitFor();
+  await page.getByRole('link', { name: 'vacant' }).click();
+  await page.getByText('No rows').waitFor();
+  await page.getByRole('link', { name: 'item' }).click();
+  await page.getByRole('gridcell', { name: 'item 1', exact: true }).waitFor();
+  expect(await width()).toBeGreaterThan(780);
+  await page.getByRole('button', { name: 'Inspect cell' }).click();
+  await page.getByRole('complementary', { name: 'Active cell' }).waitFor();
+  expect(await width()).toBeLessThan(780);
+  await page.getByLabel('Value to compare with').fill('0');
+  await page.getByRole('button', { name: 'Filter', exact: true }).click();
+  await page.getByText('No rows match the filters.').waitFor();
+});
+
+test('the width that a person gives to a column stays', async () => {
+  const { page } = visitor;
+  const head = page.getByRole('columnheader', { name: /^name/ });
+  const width = async () => Math.round((await head.boundingBox())?.width ?? 0);
+  await page.goto(inProject('/branches/main/tables?table=item'));
+  await head.waitFor();
+  const before = await width();
+  const edge = (await head.boundingBox()) ?? { x: 0, y: 0, width: 0 };
+  await page.mouse.move(edge.x + edge.width - 1, edge.y + 10);
+  await page.mouse.down();
+  await page.mouse.move(edge.x + edge.width + 79, edge.y + 10);
+  await page.mouse.up();
+  expect(await width()).toBe(before + 80);
+  await page.reload();
+  await head.waitFor();
+  expect(await width()).toBe(before + 80);
+  await page.getByRole('grid').focus();
+  await page.keyboard.press('ArrowRight');
+  await page.keyboard.press('Alt+Shift+ArrowLeft');
+  expect(await width()).toBe(before + 64);
+});
+
 const COLUMNS = ['id', 'name', 'note', 'price', 'data', 'doc', 'on_sale'];
 
 test('every value goes through the editor unchanged or as it was typed', async () => {
@@ -313,6 +384,7 @@ test('every value goes through the editor unchanged or as it was typed', async (
     return panel.getByRole('button', { name: 'Stage' }).click();
   };
   await page.getByRole('gridcell', { name: 'item 1', exact: true }).waitFor();
+  await page.getByRole('button', { name: 'Inspect cell' }).click();
   await set(1, 'name', '');
   await set(1, 'note', 'a\nb');
   await set(2, 'price', '12345678901234567890.123456789');

@@ -140,6 +140,29 @@ function moved(event: Key, { row, column }: Position, { rows, columns, page }: E
   return next ? { row: clamp(next.row, rows), column: clamp(next.column, columns) } : null;
 }
 
+const WIDTH_MIN = 48;
+/** How far Alt+Shift with these keys moves the right edge of a column, in pixels. */
+const RESIZES: Readonly<Record<string, number>> = { ArrowLeft: -16, ArrowRight: 16 };
+
+/** @param width in pixels; null for that of its type */
+type Resize = (column: string, width: number | null) => void;
+type Widths = Readonly<Record<string, number>>;
+
+/** The widths that a person has given to columns, which the browser keeps. */
+function useWidths(key: string | undefined): [Widths, Resize] {
+  const item = key === undefined ? null : `widths:${key}`;
+  const [widths, setWidths] = useState<Widths>(() =>
+    JSON.parse((item && localStorage.getItem(item)) || '{}'),
+  );
+  const resize: Resize = (column, width) => {
+    const { [column]: _, ...others } = widths;
+    const next = width === null ? others : { ...others, [column]: Math.max(WIDTH_MIN, Math.round(width)) };
+    setWidths(next);
+    if (item) localStorage.setItem(item, JSON.stringify(next));
+  };
+  return [widths, resize];
+}
+
 const ROW_HEIGHT = 32;
 const HEAD_HEIGHT = 46;
 const OVERSCAN = 8;
@@ -147,6 +170,8 @@ const OVERSCAN = 8;
 export interface GridProps {
   label: string;
   columns: readonly GridColumn[];
+  /** Under which the browser keeps the widths of the columns. */
+  widthsKey?: string;
   /** New rows come first. */
   newRows: readonly [string, StagedRow][];
   count: number;
@@ -182,6 +207,7 @@ export function Grid(props: GridProps) {
   } = props;
   const scroller = useRef<HTMLDivElement>(null);
   const [isFocused, setFocused] = useState(false);
+  const [widths, resize] = useWidths(props.widthsKey);
   const total = newRows.length + count;
   const rows = useVirtualizer({
     count: total,
@@ -195,7 +221,7 @@ export function Grid(props: GridProps) {
     horizontal: true,
     count: columns.length,
     getScrollElement: () => scroller.current,
-    estimateSize: (index) => (columns[index] ? widthOf(columns[index]) : 0),
+    estimateSize: (index) => (columns[index] ? (widths[columns[index].name] ?? widthOf(columns[index])) : 0),
     overscan: 2,
     paddingStart: NUMBER_WIDTH,
     scrollPaddingStart: NUMBER_WIDTH,
@@ -206,7 +232,7 @@ export function Grid(props: GridProps) {
   const last = (visibleRows.at(-1)?.index ?? 0) - newRows.length;
   useEffect(() => onVisible(Math.max(0, first), Math.max(0, last)), [first, last, onVisible]);
   // biome-ignore lint/correctness/useExhaustiveDependencies: another table has other widths
-  useEffect(() => cells.measure(), [columns]);
+  useEffect(() => cells.measure(), [columns, widths]);
 
   const go = (position: Position) => {
     onActive(position);
@@ -216,13 +242,20 @@ export function Grid(props: GridProps) {
   const pageRows = Math.max(1, Math.floor((scroller.current?.clientHeight ?? 400) / ROW_HEIGHT) - 2);
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.target !== event.currentTarget) return;
+    const step = RESIZES[event.key];
+    if (step !== undefined && event.altKey && event.shiftKey) {
+      const column = columns[active.column];
+      if (column) resize(column.name, (widths[column.name] ?? widthOf(column)) + step);
+      event.preventDefault();
+      return;
+    }
     const next = moved(event, active, { rows: total, columns: columns.length, page: pageRows });
     if (next) {
       event.preventDefault();
       go(next);
       return;
     }
-    if (event.key === 'Enter' || event.key === 'F2') {
+    if ((event.key === 'Enter' && !event.ctrlKey && !event.metaKey) || event.key === 'F2') {
       event.preventDefault();
       onEdit(active, null);
       return;
@@ -261,7 +294,9 @@ export function Grid(props: GridProps) {
           </div>
           {visibleCells.map(({ index, start, size }) => {
             const column = columns[index];
-            return column && <Head key={column.name} {...{ column, index, start, size }} {...props} />;
+            return (
+              column && <Head key={column.name} {...{ column, index, start, size, resize }} {...props} />
+            );
           })}
         </div>
         {visibleRows.map(({ index, start }) => {
@@ -313,9 +348,11 @@ interface HeadProps extends Pick<GridProps, 'order' | 'onOrder'> {
   index: number;
   start: number;
   size: number;
+  resize: Resize;
 }
 
-function Head({ column, index, start, size, order, onOrder }: HeadProps) {
+function Head({ column, index, start, size, resize, order, onOrder }: HeadProps) {
+  const grip = useRef<{ pointer: number; width: number }>(undefined);
   const direction = order?.column === column.name ? order.direction : null;
   const sorted = direction === 'asc' ? 'ascending' : direction === 'desc' ? 'descending' : undefined;
   const name = (
@@ -345,6 +382,21 @@ function Head({ column, index, start, size, order, onOrder }: HeadProps) {
         {column.type}
         {column.nullable ? '' : ' not null'}
       </span>
+      <i
+        className="grid-grip"
+        aria-hidden="true"
+        onPointerDown={({ currentTarget, pointerId, clientX }) => {
+          currentTarget.setPointerCapture(pointerId);
+          grip.current = { pointer: clientX, width: size };
+        }}
+        onPointerMove={({ clientX }) => {
+          if (grip.current) resize(column.name, grip.current.width + clientX - grip.current.pointer);
+        }}
+        onLostPointerCapture={() => {
+          grip.current = undefined;
+        }}
+        onDoubleClick={() => resize(column.name, null)}
+      />
     </div>
   );
 }

@@ -1,37 +1,21 @@
 import { useNavigate } from '@tanstack/react-router';
-import { type KeyboardEvent, useCallback, useState } from 'react';
+import { useCallback, useState } from 'react';
 import { BranchName } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
-import { announce, ErrorNote, Note } from '../../components/feedback.tsx';
+import { ErrorNote, Note } from '../../components/feedback.tsx';
 import type { Branch, Table } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { plural } from '../../strings/format.ts';
-import { CellEditor, type GridColumn, isFixed, isLong, type Leave } from './cell.tsx';
+import { CellEditor } from './cell.tsx';
 import { FilterBar } from './filter-bar.tsx';
-import { Grid, type Position } from './grid.tsx';
-import { CellPanel } from './inspector.tsx';
-import { ReviewDialog } from './review-dialog.tsx';
-import { type Filter, type Order, referencedRow, type Selection } from './rows.ts';
-
-import {
-  countOf,
-  decide,
-  discard,
-  type Row,
-  type Value,
-  withDeletion,
-  withNewRow,
-  withoutValue,
-  withValue,
-} from './staged.ts';
-import { cellOf, type Target, useTable } from './use-table.ts';
-
-interface Editing {
-  target: Target;
-  position: Position;
-  typed: string | null;
-}
+import { Grid } from './grid.tsx';
+import { Inspector } from './inspector.tsx';
+import { Review } from './review.tsx';
+import type { Filter, Order, Selection } from './rows.ts';
+import { countOf, type Row } from './staged.ts';
+import { type TableEditing, useEditing } from './use-editing.ts';
+import { cellOf, type TableView, useTable } from './use-table.ts';
 
 interface Props {
   projectId: string;
@@ -40,30 +24,79 @@ interface Props {
   selection: Selection;
 }
 
-const STEPS: Record<Leave, Position> = {
-  down: { row: 1, column: 0 },
-  right: { row: 0, column: 1 },
-  stay: { row: 0, column: 0 },
-};
+/** Ascending, then descending, then the order of the key again. */
+function nextOrder(order: Order | null, column: string): Order | null {
+  if (order?.column !== column) return { column, direction: 'asc' };
+  return order.direction === 'asc' ? { column, direction: 'desc' } : null;
+}
 
-const focusGrid = () => document.querySelector<HTMLElement>('[role=grid]')?.focus();
+interface BarProps {
+  branch: string;
+  table: Table;
+  view: TableView;
+  editing: TableEditing;
+  isInspecting: boolean;
+  onInspect: (isOpen: boolean) => void;
+}
 
-const isTyping = () => document.activeElement?.closest('.grid-editor, .cell-panel') != null;
+function TableBar({ branch, table, view, editing, isInspecting, onInspect }: BarProps) {
+  const { mayEdit, target } = editing;
+  return (
+    <div className="table-bar">
+      <h1 className="mono truncate">
+        {table.schema === 'public' ? '' : `${table.schema}.`}
+        {table.name}
+      </h1>
+      <BranchName name={branch} />
+      <span className="grow" />
+      {mayEdit && (
+        <Button compact icon="plus" onClick={editing.addRow}>
+          Add row
+        </Button>
+      )}
+      {mayEdit && target && (
+        <Button compact icon="trash" look="danger" onClick={() => editing.markDeleted(target)}>
+          {view.staged[target.key]?.isDeleted ? 'Keep row' : 'Delete row'}
+        </Button>
+      )}
+      <Button compact icon="refresh" onClick={view.reload}>
+        Reload
+      </Button>
+      <Button compact icon="eye" aria-pressed={isInspecting} onClick={() => onInspect(!isInspecting)}>
+        Inspect cell
+      </Button>
+    </div>
+  );
+}
+
+function EditedCell({ view, editing }: { view: TableView; editing: TableEditing }) {
+  const { edited } = editing;
+  if (!edited) return null;
+  return (
+    <CellEditor
+      key={`${edited.target.key} ${edited.column.name}`}
+      column={edited.column}
+      value={cellOf(view.staged, edited.target, edited.column.name)}
+      typed={edited.typed}
+      onCommit={(value, leave) => editing.commit(edited, value, leave)}
+      onCancel={editing.cancel}
+    />
+  );
+}
 
 /** Rows, with changes that are staged until a person has reviewed them. */
 export function TableEditor({ projectId, branch, table, selection }: Props) {
   const navigate = useNavigate();
   const view = useTable(projectId, branch, table, selection);
-  const { columns, rows, newRows, staged, change, latest, targetAt, indexOf, saving, setVisible } = view;
-  const [active, setActive] = useState<Position>({ row: 0, column: 0 });
-  const [editing, setEditing] = useState<Editing | null>(null);
+  const { columns, rows, newRows, setVisible } = view;
+  const [inspector, setInspector] = useState<'closed' | 'open' | 'focused'>('closed');
   const [isReviewing, setReviewing] = useState(false);
-  const mayEdit = view.readOnly === null;
+  const editing = useEditing(view, {
+    onInspect: () => setInspector('focused'),
+    onReview: () => setReviewing(countOf(view.latest()) > 0),
+  });
+  const { active, edited } = editing;
   const onVisible = useCallback((first: number, last: number) => setVisible({ first, last }), [setVisible]);
-  const column = columns[active.column];
-  const target = targetAt(active);
-  const present = target && column ? cellOf(staged, target, column.name) : undefined;
-  const count = countOf(staged);
 
   const select = (next: { filters?: Filter[]; order?: Order | null }) => {
     const { filters, order } = { ...selection, ...next };
@@ -79,105 +112,19 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
       replace: true,
     });
   };
-  /** A new row that is being saved has no key yet by which a change could reach it. */
-  const isBeingSaved = (about: Target) => about.id === null && saving.isPending;
-  const stage = (about: Target | null, at: Position, value: Value) => {
-    const name = columns[at.column]?.name;
-    if (about && name !== undefined && !isBeingSaved(about)) change(withValue(latest(), about, name, value));
-  };
-  const markDeleted = (about: Target) => !isBeingSaved(about) && change(withDeletion(latest(), about));
-  const onEdit = (position: Position, typed: string | null) => {
-    const edited = columns[position.column];
-    const about = targetAt(position);
-    if (!mayEdit || !edited || isFixed(edited) || !about || staged[about.key]?.isDeleted) return;
-    if (isBeingSaved(about)) return;
-    if (about.id !== null && view.isCutAt(position, edited.name)) return;
-    const value = cellOf(staged, about, edited.name);
-    // An input would lose the line breaks; such values are edited in the panel.
-    if (isLong(edited) && typeof value === 'string' && value.includes('\n')) {
-      document.querySelector<HTMLTextAreaElement>('.cell-panel textarea')?.focus();
-      return;
-    }
-    setEditing({ target: about, position, typed });
-  };
-  const endEditing = (at: Position, leave: Leave) => {
-    setEditing(null);
-    const step = STEPS[leave];
-    const last = newRows.length + rows.count - 1;
-    setActive({
-      row: Math.min(last, at.row + step.row),
-      column: Math.min(columns.length - 1, at.column + step.column),
-    });
-    if (leave !== 'stay') focusGrid();
-  };
-  const addRow = () => {
-    change(withNewRow(latest(), `new:${crypto.randomUUID()}`));
-    setActive({
-      row: newRows.length,
-      column: Math.max(
-        0,
-        columns.findIndex((each) => !isFixed(each)),
-      ),
-    });
-    focusGrid();
-  };
-  const onKey = (event: KeyboardEvent) => {
-    if (!mayEdit || !target || !column) return;
-    const isCommand = event.ctrlKey || event.metaKey;
-    const actions: Record<string, () => void> = {
-      delete: () => column.nullable && !isFixed(column) && stage(target, active, null),
-      ...(isCommand && {
-        backspace: () => markDeleted(target),
-        s: () => count > 0 && setReviewing(true),
-      }),
-    };
-    const action = actions[event.key.toLowerCase()];
-    if (!action) return;
-    event.preventDefault();
-    action();
-  };
-  const save = () =>
-    saving.mutate(undefined, {
-      onSuccess: (saved) => {
-        const left = Object.values(latest());
-        if (left.some(({ theirs }) => theirs !== undefined)) return;
-        announce(`${plural(saved, 'row')} saved.`);
-        // What a person changed during the save is not saved yet.
-        if (left.length > 0) return;
-        setReviewing(false);
-        if (!isTyping()) focusGrid();
-      },
-    });
-  const follow = target && column ? referencedRow(view.details, target.original, column.name) : null;
-  const editedRow = editing && indexOf(editing.target.key);
-  const editedAt = editing && { ...editing.position, row: editedRow ?? editing.position.row };
-  const editedColumn = editedAt && columns[editedAt.column];
-  const editedTarget =
-    editing && editedRow !== null ? targetAt({ row: editedRow, column: 0 }) : editing?.target;
 
+  const count = countOf(view.staged);
+  const isEmpty = rows.count + newRows.length === 0 && !rows.isLoading && rows.error === null;
   return (
     <section className="table-area" aria-label={table.name}>
-      <div className="table-bar">
-        <h1 className="mono truncate">
-          {table.schema === 'public' ? '' : `${table.schema}.`}
-          {table.name}
-        </h1>
-        <BranchName name={branch.branch_name} />
-        <span className="grow" />
-        {mayEdit && (
-          <Button compact icon="plus" onClick={addRow}>
-            Add row
-          </Button>
-        )}
-        {mayEdit && target && (
-          <Button compact icon="trash" look="danger" onClick={() => markDeleted(target)}>
-            {staged[target.key]?.isDeleted ? 'Keep row' : 'Delete row'}
-          </Button>
-        )}
-        <Button compact icon="refresh" onClick={view.reload}>
-          Reload
-        </Button>
-      </div>
+      <TableBar
+        branch={branch.branch_name}
+        table={table}
+        view={view}
+        editing={editing}
+        isInspecting={inspector !== 'closed'}
+        onInspect={(isOpen) => setInspector(isOpen ? 'open' : 'closed')}
+      />
       <FilterBar columns={columns} filters={selection.filters} onChange={(filters) => select({ filters })} />
       {(view.readOnly !== null || rows.error !== null) && (
         <div className="table-notes">
@@ -185,76 +132,38 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
           {rows.error !== null && <ErrorNote error={rows.error} onRetry={rows.refetch} />}
         </div>
       )}
-      <div className="table-work">
+      <div className="table-work" data-inspector={inspector}>
         <Grid
           label={`Rows of ${table.name} on ${branch.branch_name}`}
           columns={columns}
+          widthsKey={`${projectId} ${table.schema}.${table.name}`}
           newRows={newRows}
           count={rows.count}
           rowAt={rows.rowAt as (index: number) => Row | undefined}
           isCut={rows.isCut}
           stagedAt={view.stagedAt}
           active={active}
-          onActive={setActive}
-          onEdit={onEdit}
-          onKey={onKey}
+          onActive={editing.setActive}
+          onEdit={editing.edit}
+          onKey={editing.onKey}
           onVisible={onVisible}
           order={selection.order}
           onOrder={(name) => select({ order: nextOrder(selection.order, name) })}
-          editor={
-            !editing || !editedAt || !editedColumn || !editedTarget
-              ? null
-              : {
-                  position: editedAt,
-                  node: (
-                    <CellEditor
-                      key={`${editing.target.key} ${editedColumn.name}`}
-                      column={editedColumn as GridColumn}
-                      value={cellOf(staged, editedTarget, editedColumn.name)}
-                      typed={editing.typed}
-                      onCommit={(value, leave) => {
-                        stage(editedTarget, editedAt, value);
-                        endEditing(editedAt, leave);
-                      }}
-                      onCancel={() => {
-                        setEditing(null);
-                        focusGrid();
-                      }}
-                    />
-                  ),
-                }
-          }
+          editor={edited && { position: edited.position, node: <EditedCell view={view} editing={editing} /> }}
         />
-        {column && target && (
-          <CellPanel
-            key={`${target.key} ${column.name}`}
-            column={column}
-            value={present}
-            isCut={target.id !== null && view.isCutAt(active, column.name)}
-            mayEdit={mayEdit}
-            actions={{
-              stage: (value) => stage(target, active, value),
-              useDefault:
-                target.id === null && present !== undefined
-                  ? () => change(withoutValue(latest(), target.key, column.name))
-                  : null,
-              revert:
-                target.id !== null && Object.hasOwn(staged[target.key]?.values ?? {}, column.name)
-                  ? () => change(withoutValue(latest(), target.key, column.name))
-                  : null,
-              follow:
-                follow &&
-                (() =>
-                  navigate({
-                    to: '/projects/$projectId/branches/$branch/tables',
-                    params: { projectId, branch: branch.branch_name },
-                    search: {
-                      schema: follow.schema,
-                      table: follow.table,
-                      where: JSON.stringify(follow.filters),
-                    },
-                  })),
-            }}
+        {isEmpty && (
+          <p className="no-rows" role="status">
+            {selection.filters.length > 0 ? 'No rows match the filters.' : 'No rows'}
+          </p>
+        )}
+        {inspector !== 'closed' && (
+          <Inspector
+            projectId={projectId}
+            branch={branch.branch_name}
+            view={view}
+            editing={editing}
+            isFocused={inspector === 'focused'}
+            onClose={() => setInspector('closed')}
           />
         )}
       </div>
@@ -262,7 +171,7 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
       {count > 0 && (
         <div className="staged-bar" role="status">
           <span className="grow">{plural(count, 'changed row')}, not saved yet</span>
-          <Button compact onClick={() => change({})}>
+          <Button compact onClick={() => view.change({})}>
             Discard
           </Button>
           <Button compact look="primary" onClick={() => setReviewing(true)}>
@@ -271,24 +180,8 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
         </div>
       )}
       {isReviewing && count > 0 && (
-        <ReviewDialog
-          branch={branch.branch_name}
-          columns={columns}
-          staged={staged}
-          isSaving={saving.isPending}
-          error={saving.error}
-          onSave={save}
-          onDiscard={(key) => change(discard(latest(), key))}
-          onDecide={(key, choice) => change(decide(latest(), key, choice))}
-          onClose={() => setReviewing(false)}
-        />
+        <Review view={view} branch={branch.branch_name} onClose={() => setReviewing(false)} />
       )}
     </section>
   );
-}
-
-/** Ascending, then descending, then the order of the key again. */
-function nextOrder(order: Order | null, column: string): Order | null {
-  if (order?.column !== column) return { column, direction: 'asc' };
-  return order.direction === 'asc' ? { column, direction: 'desc' } : null;
 }

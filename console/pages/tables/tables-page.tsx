@@ -63,6 +63,10 @@ function TableList({ projectId, branch, tables, chosen }: Props) {
   );
 }
 
+/** Most people look for their tables, which are in `public` unless they chose another schema. */
+const bySchema = (one: Table, other: Table) =>
+  Number(other.schema === 'public') - Number(one.schema === 'public');
+
 const EXAMPLE = 'create table item (id int generated always as identity primary key, name text not null);';
 
 export const Route = createFileRoute('/_inside/projects/$projectId/branches/$branch/tables')({
@@ -75,7 +79,7 @@ function TablesPage() {
   const search = Route.useSearch();
   const tables = useQuery(tablesQuery(projectId, branch));
   const record = useQuery(branchesQuery(projectId)).data?.find(({ branch_name }) => branch_name === branch);
-  const all = tables.data ?? [];
+  const all = (tables.data ?? []).toSorted(bySchema);
   const chosen =
     all.find(({ schema, name }) => schema === (search.schema ?? 'public') && name === search.table) ??
     (search.table === undefined ? all[0] : undefined);

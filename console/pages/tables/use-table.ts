@@ -231,3 +231,5 @@ export function useTable(projectId: string, branch: Branch, table: Table, select
     reload: () => client.invalidateQueries({ queryKey: placeKey(place) }),
   };
 }
+
+export type TableView = ReturnType<typeof useTable>;

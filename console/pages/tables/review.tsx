@@ -1,24 +1,12 @@
 import { useState } from 'react';
 import { Button } from '../../components/button.tsx';
 import { Dialog, TypedName } from '../../components/dialog.tsx';
-import { ErrorNote, Note } from '../../components/feedback.tsx';
+import { announce, ErrorNote, Note } from '../../components/feedback.tsx';
 import { plural } from '../../strings/format.ts';
-
 import { CellValue, type GridColumn } from './cell.tsx';
-
-import { isSame, STATE_NAMES, type Staged, type StagedRow, stateOf } from './staged.ts';
-
-interface Props {
-  branch: string;
-  columns: readonly GridColumn[];
-  staged: Staged;
-  isSaving: boolean;
-  error: unknown;
-  onSave: () => void;
-  onDiscard: (key: string) => void;
-  onDecide: (key: string, choice: 'mine' | 'theirs') => void;
-  onClose: () => void;
-}
+import { decide, discard, isSame, STATE_NAMES, type StagedRow, stateOf } from './staged.ts';
+import { focusGrid } from './use-editing.ts';
+import type { TableView } from './use-table.ts';
 
 function RowReview({
   columns,
@@ -77,36 +65,47 @@ function RowReview({
 
 const TONES = { conflict: 'bad', new: 'good', deleted: 'bad', changed: 'warn' } as const;
 
+const isTyping = () => document.activeElement?.closest('.grid-editor, .inspector') != null;
+
+interface Props {
+  view: TableView;
+  branch: string;
+  onClose: () => void;
+}
+
 /** All staged changes before they are saved together, and the conflicts after it. */
-export function ReviewDialog({
-  branch,
-  columns,
-  staged,
-  isSaving,
-  error,
-  onSave,
-  onDiscard,
-  onDecide,
-  onClose,
-}: Props) {
+export function Review({ view, branch, onClose }: Props) {
+  const { columns, staged, saving, change, latest } = view;
   const [typed, setTyped] = useState('');
   const rows = Object.entries(staged);
   const conflicts = rows.filter(([, { theirs }]) => theirs !== undefined);
   const isMain = branch === 'main';
+  const save = () =>
+    saving.mutate(undefined, {
+      onSuccess: (saved) => {
+        const left = Object.values(latest());
+        if (left.some(({ theirs }) => theirs !== undefined)) return;
+        announce(`${plural(saved, 'row')} saved.`);
+        // What a person changed during the save is not saved yet.
+        if (left.length > 0) return;
+        onClose();
+        if (!isTyping()) focusGrid();
+      },
+    });
   const isAllowed = conflicts.length === 0 && (!isMain || typed === branch);
   return (
     <Dialog
       title={`Save ${plural(rows.length, 'row')} on ${branch}?`}
       large
       onClose={onClose}
-      onSubmit={() => isAllowed && !isSaving && onSave()}
+      onSubmit={() => isAllowed && !saving.isPending && save()}
       footer={
         <>
           <Button onClick={onClose}>Continue editing</Button>
           <Button
             type="submit"
             look="primary"
-            busy={isSaving}
+            busy={saving.isPending}
             disabled={!isAllowed}
             {...(!isMain && { 'data-first-focus': true })}
           >
@@ -127,7 +126,7 @@ export function ReviewDialog({
           one.
         </Note>
       )}
-      {error !== null && <ErrorNote error={error} />}
+      {saving.isError && <ErrorNote error={saving.error} />}
       <div className="review">
         {rows.map(([key, row]) => {
           const kind = stateOf(row) ?? 'changed';
@@ -145,16 +144,16 @@ export function ReviewDialog({
                     {row.theirs === null ? (
                       <span className="quiet">The row was deleted.</span>
                     ) : (
-                      <Button compact onClick={() => onDecide(key, 'mine')}>
+                      <Button compact onClick={() => change(decide(latest(), key, 'mine'))}>
                         Keep mine
                       </Button>
                     )}
-                    <Button compact onClick={() => onDecide(key, 'theirs')}>
+                    <Button compact onClick={() => change(decide(latest(), key, 'theirs'))}>
                       Take theirs
                     </Button>
                   </>
                 ) : (
-                  <Button compact look="bare" onClick={() => onDiscard(key)}>
+                  <Button compact look="bare" onClick={() => change(discard(latest(), key))}>
                     Discard
                   </Button>
                 )}
