@@ -79,17 +79,12 @@ export async function cloneState(
   return 'nothing';
 }
 
-interface Batch<Member> {
-  project_id: string;
-  branches: readonly Member[];
-}
-
-/**
- * The branches of a batch as single operations name them. Each is built under its own id, because a job's id names one
- * database under construction.
- */
-export const membersOf = <Member extends { branch_id: string; database: string }>({
+/** The branches of a call, as the host's tables name them. */
+export const branchesOf = <Member extends { branch_id: string; database: string; build_id: string }>({
   project_id,
   branches,
-}: Batch<Member>): (Member & BranchIdentity)[] =>
-  branches.map((member) => ({ ...member, project_id, job_id: member.branch_id }));
+}: {
+  project_id: string;
+  branches: readonly Member[];
+}): (Omit<Member, 'build_id'> & BranchIdentity)[] =>
+  branches.map(({ build_id, ...member }) => ({ ...member, project_id, job_id: build_id }));

@@ -15,14 +15,12 @@ const PARAMETER_HELP: Record<Parameter, string> = {
   snapshot_id: 'id of the snapshot',
   unless_same_as: 'take none if the source has not changed since this snapshot of it (default: take one)',
   branches:
-    'branches of the batch: [{"branch_id": …, "database": "db_…"}], with the verifiers or passwords of each',
+    'branches of the job: [{"branch_id": …, "database": "db_…", "build_id": …}], with the verifiers or the password of each; the clone is built under build_id',
   made_by: 'drop only what this job has made (default: whatever there is)',
   database: 'database name of the branch, db_…',
   source: 'database to clone, or a snapshot: bgsnap_… (default: creates an empty one)',
   busy_wait: 'milliseconds to wait until sessions of the source have ended their transactions',
-  verifiers: 'SCRAM-SHA-256 verifiers: {"owner": …, "read_write": …, "read_only": …}',
   access: '{"revision": 1, "rules": [{"branch_id": null, "cidr": "192.0.2.0/24"}]}',
-  password: 'password of the read-write login',
   schema: 'schema of the table; for branch diff: compare schemas, true or false',
   table: 'name of the table',
   after:
@@ -49,8 +47,7 @@ const PARAMETER_HELP: Record<Parameter, string> = {
 
 const GROUP_HELP: Record<string, string> = {
   host: 'Describe this host and its contents',
-  branch: 'Create and drop a branch, step by step; compare branches',
-  batch: 'Create several branches of one source, step by step',
+  branch: 'Create branches, step by step; drop one; compare branches',
   project: 'Size and drop a project',
   snapshot: 'Take and drop a snapshot of a branch',
   reset: 'Replace the database of a branch by a clone, step by step',

@@ -4,10 +4,8 @@ import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { AccessHost } from '../access/enforce-access.ts';
 import { enforceAccess, unenforcedProjects } from '../access/enforce-access.ts';
 import { introduceProject } from '../access/store-access.ts';
-import { ADOPTED, claimBranch, cloneState, membersOf, nameHeld } from '../cloning/claim-branch.ts';
-import { cloneBatch } from '../cloning/clone-batch.ts';
-import type { CloneHost } from '../cloning/create-clone.ts';
-import { createClone } from '../cloning/create-clone.ts';
+import { ADOPTED, branchesOf, claimBranch, cloneState, nameHeld } from '../cloning/claim-branch.ts';
+import { type CloneHost, createClone, createUnusedClone } from '../cloning/create-clone.ts';
 import { setBaseline } from '../measurement/database-statistics.ts';
 import { isAway, showDatabases, socketOf, withConsole } from '../pooler/admin-console.ts';
 import { instancesNow } from '../pooler/restart-state.ts';
@@ -22,7 +20,7 @@ import {
   protectDatabase,
   readDatabases,
 } from '../postgres/databases.ts';
-import { runAlone, takeLock, withLocks } from '../postgres/locks.ts';
+import { releaseLock, runAlone, takeLock, withLocks } from '../postgres/locks.ts';
 import { dropUnusedRoles, ensureGroups, ensureLogins, restoreLogins } from '../postgres/roles.ts';
 import { clearDatabase } from '../postgres/sessions.ts';
 import { DEFAULT_PRIVILEGES, grantGroups, lostGroups } from '../privileges/default-privileges.ts';
@@ -40,33 +38,27 @@ export interface BranchHost extends AccessHost, CloneHost, PrivilegesHost {
   sessions: Pool;
 }
 
-/** Makes the branch's logins, rules and pooler entry. It runs concurrently with the branch's clone. */
-export const prepareBranch = (
+/** Makes the logins, rules and pooler entries, with one application of the rules. It runs concurrently with the clones. */
+export function prepareBranches(
   host: BranchHost,
-  { access, ...branch }: Params<'branch.prepare'>,
-): Promise<Record<string, never>> => prepareBranches(host, [branch], access);
-
-/** Prepares branches of one project, with one application of the rules. */
-function prepareBranches(
-  host: BranchHost,
-  branches: readonly Omit<Params<'branch.prepare'>, 'access'>[],
-  access: Params<'branch.prepare'>['access'],
+  params: Params<'branch.prepare'>,
 ): Promise<Record<string, never>> {
-  const [projectId = ''] = branches.map(({ project_id }) => project_id);
+  const { project_id, access } = params;
+  const branches = branchesOf(params);
   const locks = branches.map(({ branch_id }) => `prepare:${branch_id}` as const);
   return withLocks(host.sessions, locks, async (session) => {
     // Committed separately, because the concurrent clone waits for the claim.
     for (const branch of branches) await claimBranch(session, branch);
     await inTransaction(session, async () => {
-      await ensureGroups(session, projectId);
+      await ensureGroups(session, project_id);
       for (const branch of branches) await ensureLogins(session, branch, branch.verifiers);
-      await introduceProject(session, projectId, access);
+      await introduceProject(session, project_id, access);
       // Without a write block, the logins get the rest of their rights when their databases are opened.
-      if (access.write_blocked) await restoreLogins(session, projectId);
+      if (access.write_blocked) await restoreLogins(session, project_id);
     });
     // Usually the access in this call is no newer than the one in effect, and syncing the rules is enough.
     const unenforced = await unenforcedProjects(session);
-    if (unenforced.includes(projectId)) await enforceAccess(host, session, projectId);
+    if (unenforced.includes(project_id)) await enforceAccess(host, session, project_id);
     else await host.rules.sync();
     return {};
   });
@@ -75,47 +67,84 @@ function prepareBranches(
 type CloneResult = MethodResult<'branch.clone'>;
 
 /**
- * Makes the branch's database under a name that no tenant can reach. A database that an earlier call made is
- * adopted, even if the agent of that call died before it was complete.
+ * Makes the databases under names that no tenant can reach. Databases that an earlier call made are adopted, even if the
+ * agent of that call died before they were complete.
  * @throws HostError SOURCE_BUSY, SOURCE_MISSING, DATABASE_NAME_HELD, INVALID_CALL, POOLER_UNAVAILABLE
  */
-export function cloneBranch(
+export function cloneBranches(
   host: BranchHost,
   params: Params<'branch.clone'>,
   onProgress?: OnProgress,
 ): Promise<CloneResult> {
-  const { project_id, branch_id, job_id, source, busy_wait } = params;
-  return withLocks(host.sessions, [`clone:${branch_id}`], async (session) => {
-    await claimBranch(session, params);
+  const { project_id, source } = params;
+  const branches = branchesOf(params);
+  const locks = branches.map(({ branch_id }) => `clone:${branch_id}` as const);
+  return withLocks(host.sessions, locks, async (session) => {
+    for (const branch of branches) await claimBranch(session, branch);
     // With a source the groups exist already, and `branch.prepare` locks them for a while.
     if (source === null) await inTransaction(session, () => ensureGroups(session, project_id));
-    else await takeLock(session, `source:${source}`);
-    const state = await cloneState(session, params);
-    if (state === 'finalized') return ADOPTED;
-    const name = buildDatabaseName(job_id);
-    const result =
-      state === 'built' ? ADOPTED : await createClone(host, session, { name, source, busy_wait }, onProgress);
+    const states = [];
+    for (const branch of branches) states.push({ branch, state: await cloneState(session, branch) });
+    const result = await cloneMissing(host, session, states, params, onProgress);
     // Repeated after an adoption: the agent that made the clone may have died before it.
-    if (source === null) await grantGroups(host.settings, name, project_id);
+    for (const { branch, state } of source === null ? states : [])
+      if (state !== 'finalized')
+        await grantGroups(host.settings, buildDatabaseName(branch.job_id), project_id);
     return result;
   });
 }
 
-/** Finalizes a clone. @throws HostError DATABASE_NAME_HELD, INVALID_CALL */
-export async function finalizeBranch(
+/**
+ * Clones the source for the first missing branch, and that clone for the others, which no client can use yet. The clients
+ * of the source are held during the first clone only, and every branch has the same content, also if a crash comes in
+ * between.
+ */
+async function cloneMissing(
   host: BranchHost,
-  branch: Params<'branch.finalize'>,
-): Promise<Record<string, never>> {
-  await openBranches(host, [branch]);
-  return {};
+  session: Session,
+  states: readonly { branch: BranchIdentity; state: 'nothing' | 'built' | 'finalized' }[],
+  { source, busy_wait }: Params<'branch.clone'>,
+  onProgress: OnProgress | undefined,
+): Promise<CloneResult> {
+  const [first, ...others] = states.filter(({ state }) => state === 'nothing').map(({ branch }) => branch);
+  if (!first) return ADOPTED;
+  const built = states.find(({ state }) => state === 'built')?.branch;
+  if (built) {
+    await cloneBuilt(host, session, built, [first, ...others]);
+    return ADOPTED;
+  }
+  // Finalized branches without any other: what the host lost since is made again from one of them.
+  const from = states.find(({ state }) => state === 'finalized')?.branch.database ?? source;
+  const name = buildDatabaseName(first.job_id);
+  if (from !== null) await takeLock(session, `source:${from}`);
+  const result = await createClone(host, session, { name, source: from, busy_wait }, onProgress);
+  // Other clones of the source can begin.
+  if (from !== null) await releaseLock(session, `source:${from}`);
+  await cloneBuilt(host, session, first, others);
+  return result;
+}
+
+async function cloneBuilt(
+  host: BranchHost,
+  session: Session,
+  from: BranchIdentity,
+  branches: readonly BranchIdentity[],
+): Promise<void> {
+  const source = buildDatabaseName(from.job_id);
+  for (const { job_id } of branches)
+    await createUnusedClone(host, session, { name: buildDatabaseName(job_id), source });
 }
 
 /**
- * Gives clones their final names and opens them to the logins of their branches. A clone does not inherit the privileges on
- * its source, and PUBLIC may connect by default.
+ * Gives the clones their final names and opens them to the logins of their branches, in one transaction. A clone does not
+ * inherit the privileges on its source, and PUBLIC may connect by default.
  * @throws HostError DATABASE_NAME_HELD, INVALID_CALL
  */
-function openBranches(host: BranchHost, branches: readonly Params<'branch.finalize'>[]): Promise<void> {
+export function finalizeBranches(
+  host: BranchHost,
+  params: Params<'branch.finalize'>,
+): Promise<Record<string, never>> {
+  const branches = branchesOf(params);
   const locks = branches.map(({ branch_id }) => `clone:${branch_id}` as const);
   return withLocks(host.sessions, locks, async (session) => {
     const names = branches.flatMap(({ job_id, database }) => [buildDatabaseName(job_id), database]);
@@ -125,17 +154,18 @@ function openBranches(host: BranchHost, branches: readonly Params<'branch.finali
       if (unopened.length > 0) await session.query(unopened.map((branch) => opening(host, branch)).join(';'));
       // The project may be write-blocked, so the rest of the rights is not the same for every branch. The agent of an
       // earlier release may have opened the branches without it.
-      await restoreLogins(session, branches[0]?.project_id);
+      await restoreLogins(session, params.project_id);
     });
+    return {};
   });
 }
 
-function isOpen({ branch_id, job_id, database }: Params<'branch.finalize'>, found: FoundDatabase[]): boolean {
+function isOpen({ branch_id, job_id, database }: BranchIdentity, found: FoundDatabase[]): boolean {
   const finalized = found.find(({ name }) => name === database);
   if (finalized?.mark?.branch_id === branch_id) return true;
   if (finalized) throw nameHeld(database);
   if (!found.some(({ name }) => name === buildDatabaseName(job_id)))
-    throw new HostError('INVALID_CALL', `job ${job_id} has made no clone to finalize`);
+    throw new HostError('INVALID_CALL', `no clone was built under ${job_id}`);
   return false;
 }
 
@@ -167,30 +197,48 @@ const PROOF = `
 /** PgBouncer's message before it checks a password. Its SQLSTATE is the same for all its refusals. */
 const POOLER_FULL = /^no more connections allowed \(max_client_conn\)/;
 
+/** A branch, and the password of its read-write login. */
+type Proved = BranchIdentity & { password: string };
+
+/** Logins at a time: the first session in a new database costs processor time, and the clients need some too. */
+const CONCURRENT = 4;
+
+/** Logs in to every branch. @throws HostError PROOF_FAILED, POOLER_UNAVAILABLE */
+export async function proveBranches(
+  host: BranchHost,
+  params: Params<'branch.prove'>,
+): Promise<MethodResult<'branch.prove'>> {
+  const branches = branchesOf(params);
+  let slowest = 0;
+  const proveNext = async () => {
+    for (let branch = branches.shift(); branch; branch = branches.shift())
+      slowest = Math.max(slowest, await prove(host, branch));
+  };
+  await Promise.all(Array.from({ length: CONCURRENT }, proveNext));
+  return { login_ms: slowest };
+}
+
 /**
  * Connects as the branch's first client will, with the same password and through the pooler. It uses the unix
  * socket, because no network may be admitted yet. When clients have taken all the pooler's slots, two separate
  * checks replace it: the pooler serves the database, and PostgreSQL admits the login there. They skip the password.
+ * @returns milliseconds that the login took
  * @throws HostError PROOF_FAILED, POOLER_UNAVAILABLE
  */
-export async function proveBranch(
-  host: BranchHost,
-  params: Params<'branch.prove'>,
-): Promise<MethodResult<'branch.prove'>> {
+async function prove(host: BranchHost, branch: Proved): Promise<number> {
   const { settings, postgres } = host;
-  const { branch_id, database } = params;
   let failure: unknown;
   const proof = await pollUntil(
     async () => {
       const started = performance.now();
       try {
-        const { privileges } = await logIn(settings, params).catch((error) => {
+        const { privileges } = await logIn(settings, branch).catch((error) => {
           if (!(error instanceof Error && POOLER_FULL.test(error.message))) throw error;
-          return logInAroundFullPooler(settings, params);
+          return logInAroundFullPooler(settings, branch);
         });
         const login_ms = performance.now() - started;
-        if (lostGroups(params.project_id, privileges).length > 0) await repair(host, params);
-        await setBaseline(postgres, branch_id);
+        if (lostGroups(branch.project_id, privileges).length > 0) await repair(host, branch);
+        await setBaseline(postgres, branch.branch_id);
         return { login_ms };
       } catch (error) {
         failure = error;
@@ -199,11 +247,11 @@ export async function proveBranch(
     },
     { within: TRY_FOR_MS, every: TRY_EVERY_MS },
   );
-  if (proof) return proof;
+  if (proof) return proof.login_ms;
   if (failure instanceof HostError) throw failure;
   const reason = failure instanceof Error ? failure.message : String(failure);
   const code = isAway(failure) ? 'POOLER_UNAVAILABLE' : 'PROOF_FAILED';
-  throw new HostError(code, `logging in to ${database} through the pooler failed: ${reason}`);
+  throw new HostError(code, `logging in to ${branch.database} through the pooler failed: ${reason}`);
 }
 
 interface Reached {
@@ -216,7 +264,7 @@ interface Reached {
 /** @param socket of one of the two servers; by default of the pooler that clients reach */
 async function logIn(
   settings: AgentSettings,
-  { branch_id, database, password }: Params<'branch.prove'>,
+  { branch_id, database, password }: Proved,
   socket = socketOf(settings, instancesNow(settings).newClients),
 ): Promise<Reached> {
   const user = loginName(branch_id, 'read_write');
@@ -231,67 +279,14 @@ async function logIn(
   );
 }
 
-async function logInAroundFullPooler(
-  settings: AgentSettings,
-  params: Params<'branch.prove'>,
-): Promise<Reached> {
-  const { database } = params;
+async function logInAroundFullPooler(settings: AgentSettings, branch: Proved): Promise<Reached> {
+  const { database } = branch;
   // PgBouncer admits its console user even when it is full.
   const served = await withConsole(settings, showDatabases);
   if (!served.some(({ name, paused }) => name === database && !paused)) {
     throw new HostError('PROOF_FAILED', `the pooler is full, and does not serve ${database}`);
   }
-  return logIn(settings, params, { host: settings.POSTGRES_SOCKET_DIR, port: settings.POSTGRES_PORT });
-}
-
-/** Makes the logins, rules and pooler entries of all branches. It runs concurrently with their clones. */
-export const prepareBatch = (
-  host: BranchHost,
-  { access, ...batch }: Params<'batch.prepare'>,
-): Promise<Record<string, never>> => prepareBranches(host, membersOf(batch), access);
-
-/**
- * Makes the databases of a batch under names that no tenant can reach. Those that an earlier call made are adopted.
- * @throws HostError SOURCE_BUSY, SOURCE_MISSING, DATABASE_NAME_HELD, INVALID_CALL, POOLER_UNAVAILABLE
- */
-export function cloneBatchBranches(
-  host: BranchHost,
-  params: Params<'batch.clone'>,
-  onProgress?: OnProgress,
-): Promise<MethodResult<'batch.clone'>> {
-  const members = membersOf(params);
-  const locks = members.map(({ branch_id }) => `clone:${branch_id}` as const);
-  return withLocks(host.sessions, locks, async (session) => {
-    for (const member of members) await claimBranch(session, member);
-    return cloneBatch(host, session, { ...params, members }, onProgress);
-  });
-}
-
-/** Finalizes the clones of a batch in one transaction. @throws HostError DATABASE_NAME_HELD, INVALID_CALL */
-export async function finalizeBatch(
-  host: BranchHost,
-  params: Params<'batch.finalize'>,
-): Promise<Record<string, never>> {
-  await openBranches(host, membersOf(params));
-  return {};
-}
-
-/** Logins at a time: the first session in a new database costs processor time, and the clients need some too. */
-const CONCURRENT = 4;
-
-/** Logs in to every branch of a batch. @throws HostError PROOF_FAILED, POOLER_UNAVAILABLE */
-export async function proveBatch(
-  host: BranchHost,
-  params: Params<'batch.prove'>,
-): Promise<MethodResult<'batch.prove'>> {
-  const members = membersOf(params);
-  let slowest = 0;
-  const proveNext = async () => {
-    for (let member = members.shift(); member; member = members.shift())
-      slowest = Math.max(slowest, (await proveBranch(host, member)).login_ms);
-  };
-  await Promise.all(Array.from({ length: CONCURRENT }, proveNext));
-  return { login_ms: slowest };
+  return logIn(settings, branch, { host: settings.POSTGRES_SOCKET_DIR, port: settings.POSTGRES_PORT });
 }
 
 /**

@@ -8,18 +8,14 @@ import type { RoomHost } from '../snapshots/make-room.ts';
 import { makeRoom } from '../snapshots/make-room.ts';
 import { dropSnapshot } from '../snapshots/snapshot-databases.ts';
 import { applyAccess } from './access.ts';
-import type { BranchHost } from './branch.ts';
 import {
-  cloneBatchBranches,
-  cloneBranch,
+  type BranchHost,
+  cloneBranches,
   dropBranch,
-  finalizeBatch,
-  finalizeBranch,
+  finalizeBranches,
   keepBranch,
-  prepareBatch,
-  prepareBranch,
-  proveBatch,
-  proveBranch,
+  prepareBranches,
+  proveBranches,
 } from './branch.ts';
 import { diffBranch, diffRows } from './difference.ts';
 import type { InventoryHost, KnownInventory } from './inventory.ts';
@@ -67,17 +63,13 @@ const HANDLERS: Handlers = {
   'host.inventory': takeInventory,
   'inventory.digest': digestInventory,
   'inventory.list': listInventory,
-  'branch.prepare': prepareBranch,
-  'branch.clone': inTurn(cloneBranch),
-  'branch.finalize': finalizeBranch,
-  'branch.prove': proveBranch,
+  'branch.prepare': prepareBranches,
+  'branch.clone': inTurn(cloneBranches),
+  'branch.finalize': finalizeBranches,
+  'branch.prove': proveBranches,
   'branch.drop': dropBranch,
   'branch.keep': keepBranch,
   'project.size': sizeProject,
-  'batch.prepare': prepareBatch,
-  'batch.clone': inTurn(cloneBatchBranches),
-  'batch.finalize': finalizeBatch,
-  'batch.prove': proveBatch,
   'project.drop': dropProject,
   'access.apply': applyAccess,
   'snapshot.take': inTurn(takeSnapshot),

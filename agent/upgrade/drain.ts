@@ -3,7 +3,7 @@ import type { Method } from '../../shared/protocol/operations.ts';
 import { HostError } from '../process/host-error.ts';
 
 /** Operations that can take minutes, because they copy a database. */
-const CLONING: ReadonlySet<Method> = new Set(['branch.clone', 'batch.clone', 'reset.clone', 'snapshot.take']);
+const CLONING: ReadonlySet<Method> = new Set(['branch.clone', 'reset.clone', 'snapshot.take']);
 
 /**
  * Lets clones finish before the agent ends. Clones that are asked for meanwhile are refused immediately, because a call

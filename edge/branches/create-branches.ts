@@ -53,48 +53,62 @@ export const BUSY_WAIT_MS = 3000;
 
 type SealedRow = typeof branchCredentials.$inferSelect;
 
-/** A branch that is being created, read again at each attempt. */
-export interface Creation {
-  project: ProjectRow;
+/** A branch that is being created. */
+interface NewBranch {
   branch: BranchRow;
   credentials: SealedRow[];
-  access: Access;
 }
 
-/** The parameters that identify the branch on the host. */
-const identity = ({ job }: SagaContext, { project, branch }: Creation) => ({
-  job_id: job.id,
-  project_id: project.id,
-  branch_id: branch.id,
-  database: branch.databaseName,
-});
+/** What a job creates, read again at each attempt. */
+export interface Creation {
+  project: ProjectRow;
+  access: Access;
+  /** In the order of the job. */
+  branches: [NewBranch, ...NewBranch[]];
+}
 
-/** The branches of the job in their order; null if one of them is not being created any more. */
-async function loadCreations({ db, job, settings }: SagaContext): Promise<Creation[] | null> {
+/** Null if one of the branches is not being created any more. */
+export async function loadCreation({ db, job, settings }: SagaContext): Promise<Creation | null> {
   const ids = branchIdsOf(job);
-  const [branches, credentials, [project], ...restrictions] = await db.batch([
+  const [rows, credentials, [project], ...restrictions] = await db.batch([
     db.select().from(projectBranches).where(isOneOf(projectBranches.id, ids)),
     db.select().from(branchCredentials).where(isOneOf(branchCredentials.branchId, ids)),
     ...accessReads(db, job.projectId),
   ]);
-  const creating = ids.flatMap(
-    (id) => branches.find((branch) => branch.id === id && branch.status === 'creating') ?? [],
-  );
-  if (!project || creating.length < ids.length) return null;
+  const [first, ...others] = ids.flatMap((id): NewBranch[] => {
+    const branch = rows.find((row) => row.id === id && row.status === 'creating');
+    return branch ? [{ branch, credentials: credentials.filter(({ branchId }) => branchId === id) }] : [];
+  });
+  if (!project || !first || others.length + 1 < ids.length) return null;
   const access = await accessOf(settings.CREDENTIAL_KEYS, project, ...restrictions);
-  return creating.map((branch) => ({
-    project,
-    branch,
-    credentials: credentials.filter(({ branchId }) => branchId === branch.id),
-    access,
-  }));
+  return { project, access, branches: [first, ...others] };
 }
 
-export const loadCreation = async (context: SagaContext): Promise<Creation | null> =>
-  (await loadCreations(context))?.[0] ?? null;
+/** The host has at most one clone of an id. The branches of a batch have one job, so theirs are built under their own. */
+const buildIdOf = ({ id, kind }: JobRow, branchId: string) =>
+  kind === 'branch.create_batch' ? branchId : id;
+
+/** The parameters that identify the branches on the host. @param member what the call has for each branch */
+async function callOf<Member extends object>(
+  { job }: SagaContext,
+  { project, branches }: Creation,
+  member: (branch: NewBranch) => Member | Promise<Member>,
+) {
+  const parametersOf = async (one: NewBranch) => ({
+    branch_id: one.branch.id,
+    database: one.branch.databaseName,
+    build_id: buildIdOf(job, one.branch.id),
+    ...(await member(one)),
+  });
+  return {
+    job_id: job.id,
+    project_id: project.id,
+    branches: await Promise.all(branches.map(parametersOf)),
+  };
+}
 
 /** The verifiers of a new branch's three logins. */
-async function verifiersOf({ settings }: SagaContext, { credentials }: Creation) {
+async function verifiersOf({ settings }: SagaContext, { credentials }: NewBranch) {
   const verifier = async (role: BranchRole) =>
     scramVerifier(await passwordOf(settings.CREDENTIAL_KEYS, credentials, role));
   const [owner, read_write, read_only] = await Promise.all([
@@ -105,32 +119,33 @@ async function verifiersOf({ settings }: SagaContext, { credentials }: Creation)
   return { owner, read_write, read_only };
 }
 
-/** The password with which a new branch proves itself. */
-const proofPassword = ({ settings }: SagaContext, { credentials }: Creation) =>
-  passwordOf(settings.CREDENTIAL_KEYS, credentials, 'read_write');
-
 const prepare = async (context: SagaContext, creation: Creation) =>
   context.callHost('branch.prepare', {
-    ...identity(context, creation),
-    verifiers: await verifiersOf(context, creation),
+    ...(await callOf(context, creation, async (branch) => ({
+      verifiers: await verifiersOf(context, branch),
+    }))),
     access: creation.access,
   });
 
-const clone = (context: SagaContext, creation: Creation) =>
-  context.callHost('branch.clone', {
-    ...identity(context, creation),
-    source: creation.branch.isDefault ? null : creation.branch.sourceDatabase,
+const clone = async (context: SagaContext, creation: Creation) => {
+  const [{ branch }] = creation.branches;
+  await context.callHost('branch.clone', {
+    ...(await callOf(context, creation, () => ({}))),
+    source: branch.isDefault ? null : branch.sourceDatabase,
     busy_wait: BUSY_WAIT_MS,
   });
+};
 
-const publish = (context: SagaContext, creation: Creation) =>
-  context.callHost('branch.finalize', identity(context, creation));
+const publish = async (context: SagaContext, creation: Creation) =>
+  context.callHost('branch.finalize', await callOf(context, creation, () => ({})));
 
-const prove = async (context: SagaContext, creation: Creation) =>
-  context.callHost('branch.prove', {
-    ...identity(context, creation),
-    password: await proofPassword(context, creation),
+const prove = async (context: SagaContext, creation: Creation) => {
+  const { CREDENTIAL_KEYS } = context.settings;
+  const withPassword = async ({ credentials }: NewBranch) => ({
+    password: await passwordOf(CREDENTIAL_KEYS, credentials, 'read_write'),
   });
+  await context.callHost('branch.prove', await callOf(context, creation, withPassword));
+};
 
 /**
  * The steps that create the database of any branch, `main` included. The host prepares logins, rules and the pooler
@@ -145,30 +160,27 @@ export const CREATION_STEPS = [
   [{ name: 'prove', run: prove }],
 ] as const;
 
-const idsOf = (creations: readonly Creation[]) => creations.map(({ branch }) => branch.id);
+const idsOf = ({ branches }: Creation) => branches.map(({ branch }) => branch.id);
 
 const countOf = (ids: readonly string[], condition: SQL | undefined) =>
   sql`(select count(*) from ${projectBranches} where ${and(isOneOf(projectBranches.id, ids), condition)})`;
 
 /** Makes proved branches active and audits them, unless one was deleted meanwhile: then nothing changes. */
-export const activation = (
-  context: SagaContext,
-  creations: readonly [Creation, ...Creation[]],
-  now: Date,
-): Statement[] => activate(context, creations, now, 'branch.created');
+export const activation = (context: SagaContext, creation: Creation, now: Date): Statement[] =>
+  activate(context, creation, now, 'branch.created');
 
 /** As `activation`, with another audit event for branches other than `main`. */
 export function activate(
   { db, job }: SagaContext,
-  creations: readonly [Creation, ...Creation[]],
+  creation: Creation,
   now: Date,
   event: 'branch.created' | 'branch.restored',
 ): Statement[] {
-  const [{ project, access }] = creations;
-  const ids = idsOf(creations);
+  const { project, access, branches } = creation;
+  const ids = idsOf(creation);
   const allAllowed = sql`${countOf(ids, whereAllowed('proved', undefined))} = ${ids.length}`;
   const actor = { ...job.input.actor, tenantId: project.tenantId };
-  const events = creations.map(({ branch }) => {
+  const events = branches.map(({ branch }) => {
     const name = branch.isDefault ? 'project.created' : event;
     const networks = access.rules.flatMap(({ branch_id, cidr }) => (branch_id === branch.id ? [cidr] : []));
     const metadata = { branch_name: branch.branchName, database: branch.databaseName, networks };
@@ -202,11 +214,11 @@ export function activate(
 }
 
 /** True after `activation`, unless a branch was deleted before. */
-export const areActive = (creations: readonly Creation[]) =>
-  sql`${countOf(idsOf(creations), eq(projectBranches.status, 'active'))} = ${creations.length}`;
+export const areActive = (creation: Creation) =>
+  sql`${countOf(idsOf(creation), eq(projectBranches.status, 'active'))} = ${creation.branches.length}`;
 
 /** The branch as the response to its creation shows it. */
-const toActiveBranchResponse = ({ branch }: Creation, now: Date) =>
+const toActiveBranchResponse = ({ branch }: NewBranch, now: Date) =>
   toCreatedBranchResponse({
     ...branch,
     status: 'active',
@@ -215,13 +227,9 @@ const toActiveBranchResponse = ({ branch }: Creation, now: Date) =>
 
 /**
  * Removes what a creation made of its branches.
- * @param buildIdOf the id under which the host builds a branch of the job
  * @param isAgain the branches existed before, so the host can have them as another job made them
  */
-export const undoCreation = (
-  buildIdOf: (jobId: string, branchId: string) => string,
-  { isAgain } = { isAgain: false },
-): NonNullable<Saga<unknown>['undo']> => ({
+export const undoCreation = ({ isAgain } = { isAgain: false }): NonNullable<Saga<unknown>['undo']> => ({
   run: async ({ db, job, callHost }) => {
     const branches = await db
       .select({ id: projectBranches.id, database: projectBranches.databaseName })
@@ -229,7 +237,7 @@ export const undoCreation = (
       .where(isOneOf(projectBranches.id, branchIdsOf(job)));
     const drop = ({ id, database }: (typeof branches)[number]) =>
       callHost('branch.drop', {
-        job_id: buildIdOf(job.id, id),
+        job_id: buildIdOf(job, id),
         project_id: job.projectId,
         branch_id: id,
         database,
@@ -251,73 +259,23 @@ export const undoCreation = (
   },
 });
 
-/** Specification 4.3, "Branch creation, in order"; `docs/architecture.md` explains why the order here differs. */
-export const createBranchJob = saga<Creation>({
+/**
+ * Creates one branch, or several with the same content, all or none. Specification 4.3, "Branch creation, in order";
+ * `docs/architecture.md` explains why the order here differs.
+ */
+export const createBranchesJob = saga<Creation>({
   steps: CREATION_STEPS,
   load: loadCreation,
-  complete: (context, creation, now) => activation(context, [creation], now),
-  completed: (creation) => areActive([creation]),
-  response: (creation, now) => ({
-    status: 201,
-    body: { ...toActiveBranchResponse(creation, now), created: true },
-  }),
-  undo: undoCreation((jobId) => jobId),
-});
-
-type Batch = [Creation, ...Creation[]];
-
-const batchIdentity = ({ job }: SagaContext) => ({ job_id: job.id, project_id: job.projectId });
-
-const databaseOf = ({ branch }: Creation) => ({ branch_id: branch.id, database: branch.databaseName });
-
-async function prepareBatch(context: SagaContext, batch: Batch) {
-  const withVerifiers = async (creation: Creation) => ({
-    ...databaseOf(creation),
-    verifiers: await verifiersOf(context, creation),
-  });
-  const branches = await Promise.all(batch.map(withVerifiers));
-  await context.callHost('batch.prepare', { ...batchIdentity(context), branches, access: batch[0].access });
-}
-
-const cloneBatch = (context: SagaContext, batch: Batch) =>
-  context.callHost('batch.clone', {
-    ...batchIdentity(context),
-    branches: batch.map(databaseOf),
-    source: batch[0].branch.sourceDatabase,
-    busy_wait: BUSY_WAIT_MS,
-  });
-
-const publishBatch = (context: SagaContext, batch: Batch) =>
-  context.callHost('batch.finalize', { ...batchIdentity(context), branches: batch.map(databaseOf) });
-
-async function proveBatch(context: SagaContext, batch: Batch) {
-  const withPassword = async (creation: Creation) => ({
-    ...databaseOf(creation),
-    password: await proofPassword(context, creation),
-  });
-  const branches = await Promise.all(batch.map(withPassword));
-  await context.callHost('batch.prove', { ...batchIdentity(context), branches });
-}
-
-/** Creates several branches with the same content, all or none, with the steps of a single creation. */
-export const createBatchJob = saga<Batch>({
-  steps: [
-    [
-      { name: 'prepare', run: prepareBatch },
-      { name: 'clone', run: cloneBatch },
-    ],
-    [{ name: 'publish', run: publishBatch }],
-    [{ name: 'prove', run: proveBatch }],
-  ],
-  load: async (context) => (await loadCreations(context)) as Batch | null,
   complete: activation,
   completed: areActive,
-  response: (batch, now) => ({
+  response: ({ branches }, now, { kind }) => ({
     status: 201,
-    body: { branches: batch.map((creation) => toActiveBranchResponse(creation, now)) },
+    body:
+      kind === 'branch.create_batch'
+        ? { branches: branches.map((branch) => toActiveBranchResponse(branch, now)) }
+        : { ...toActiveBranchResponse(branches[0], now), created: true },
   }),
-  // The host builds the databases of a batch under the ids of their branches, because they have one job.
-  undo: undoCreation((_jobId, branchId) => branchId),
+  undo: undoCreation(),
 });
 
 /** Reserves the names of all branches and their slots under the limit, and opens their job, in one batch. */

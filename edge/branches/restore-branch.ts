@@ -146,20 +146,20 @@ export const restoreBranchJob = saga<Creation>({
       { jobId: crypto.randomUUID(), hostId, actor: input.actor, createdBy },
       now,
     );
-    const isActive = areActive([creation]);
+    const isActive = areActive(creation);
     return [
-      ...activate({ db, job, ...context }, [creation], now, 'branch.restored'),
+      ...activate({ db, job, ...context }, creation, now, 'branch.restored'),
       insertIf(db, jobs, drop, isActive),
       db.delete(snapshots).where(and(eq(snapshots.id, snapshot.id), isActive)),
     ];
   },
-  completed: (creation) => areActive([creation]),
-  response: ({ branch }, now) => ({
+  completed: areActive,
+  response: ({ branches: [{ branch }] }, now) => ({
     status: 200,
     body: toBranchResponse({ ...branch, status: 'active', updatedAt: now }),
   }),
   undo: {
-    run: undoCreation((jobId) => jobId, { isAgain: true }).run,
+    run: undoCreation({ isAgain: true }).run,
     record: ({ db, job }, _refused, now) => {
       const thisBranch = eq(projectBranches.id, job.branchId ?? '');
       const kept = sql<Date>`(select expires_at from ${snapshots} where id = ${job.input.snapshotId ?? ''})`;

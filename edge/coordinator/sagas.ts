@@ -1,5 +1,5 @@
 import { compareBranchJob } from '../branches/comparison.ts';
-import { createBatchJob, createBranchJob } from '../branches/create-branches.ts';
+import { createBranchesJob } from '../branches/create-branches.ts';
 import { deleteBranchJob } from '../branches/delete-branch.ts';
 import { dropSnapshotJob } from '../branches/drop-snapshots.ts';
 import { resetBranchJob } from '../branches/reset-branch.ts';
@@ -12,8 +12,8 @@ import { deleteProjectJob } from '../projects/delete-project.ts';
 /** What each kind of job does. */
 export const SAGAS: SagaTable = {
   'project.create': createProjectJob,
-  'branch.create': createBranchJob,
-  'branch.create_batch': createBatchJob,
+  'branch.create': createBranchesJob,
+  'branch.create_batch': createBranchesJob,
   'branch.delete': deleteBranchJob,
   'branch.reset': resetBranchJob,
   'branch.restore': restoreBranchJob,

@@ -26,8 +26,17 @@ interface Translation<M extends Method> {
 const MANAGED_BRANCH = /^db_/;
 const CLOSED_MAX = 100;
 
-const withFewClosed = <P extends { access: Params<'access.apply'>['access'] }>(params: P): P | null =>
-  params.access.closed.length <= CLOSED_MAX ? params : null;
+const hasFewClosed = ({ access }: Pick<Params<'access.apply'>, 'access'>) =>
+  access.closed.length <= CLOSED_MAX;
+
+type NewBranches = Pick<Params<'branch.finalize'>, 'project_id' | 'branches'>;
+
+/** That version makes one branch with a call, and builds it under the id of the job. */
+const ofOneBranch = ({ project_id, branches: [first, ...others], ...params }: NewBranches): Values | null => {
+  if (!first || others.length > 0) return null;
+  const { build_id, ...branch } = first;
+  return { ...params, ...branch, job_id: build_id, project_id };
+};
 
 /** What that version does not report about its host. */
 const UNDESCRIBED = { disk_bytes: null, largest_source: null, last_backup_at: null, last_archived_at: null };
@@ -44,15 +53,16 @@ const OPERATIONS: { [M in Method]?: Translation<M> } = {
       snapshots: null,
     }),
   },
-  'branch.prepare': { params: withFewClosed },
+  'branch.prepare': { params: (params) => (hasFewClosed(params) ? ofOneBranch(params) : null) },
   'branch.clone': {
-    params: (params) => (params.source === null || MANAGED_BRANCH.test(params.source) ? params : null),
+    params: (params) =>
+      params.source === null || MANAGED_BRANCH.test(params.source) ? ofOneBranch(params) : null,
   },
-  'branch.finalize': { method: 'branch.publish' },
-  'branch.prove': {},
+  'branch.finalize': { method: 'branch.publish', params: ofOneBranch },
+  'branch.prove': { params: ofOneBranch },
   'branch.drop': { params: ({ made_by, ...params }) => (made_by === null ? params : null) },
   'project.drop': {},
-  'access.apply': { params: withFewClosed },
+  'access.apply': { params: (params) => (hasFewClosed(params) ? params : null) },
   'table.list': {},
   'row.list': {
     params: ({ filter, order, ...params }) => (filter.length + order.length === 0 ? params : null),

@@ -281,7 +281,7 @@ export class JobRunner {
         throw reasons.find((reason) => failureClass(reason) !== 'transient') ?? reasons[0];
     }
     const now = new Date();
-    const response = definition.response?.(subject, now) ?? null;
+    const response = definition.response?.(subject, now, context.job) ?? null;
     const { db, job } = context;
     const completed = definition.completed?.(subject) ?? sql`true`;
     const ofJob = and(eq(idempotencyKeys.jobId, job.id), completed);

@@ -39,7 +39,7 @@ export interface Saga<Subject> {
   /** True in the records once `complete` took effect: a deletion can still come before the job's last step. */
   completed?: (subject: Subject) => SQL;
   /** The response for a client that waits for the job. @param now the same as for `complete` */
-  response?: (subject: Subject, now: Date) => StoredResponse;
+  response?: (subject: Subject, now: Date, job: JobRow) => StoredResponse;
   /** Only for jobs that may fail; a job without it is retried until it succeeds. */
   undo?: {
     /** Removes what the steps made; retried until it succeeds. */

@@ -243,14 +243,14 @@ export const createProjectJob = saga<ProjectCreation>({
     return creation && { ...creation, hostName: host?.name ?? '' };
   },
   complete: (context, creation, now) => [
-    ...activation(context, [creation], now),
+    ...activation(context, creation, now),
     context.db
       .update(projects)
       .set({ status: 'active', updatedAt: now })
       .where(and(eq(projects.id, creation.project.id), eq(projects.status, 'creating'))),
   ],
-  completed: (creation) => areActive([creation]),
-  response: ({ project, branch, hostName }) => ({
+  completed: areActive,
+  response: ({ project, branches: [{ branch }], hostName }) => ({
     status: 201,
     body: {
       ...toProjectResponse({ ...project, status: 'active', hostName, branchCount: 1, blocks: [] }),

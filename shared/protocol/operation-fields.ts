@@ -15,12 +15,20 @@ export const BranchIdentity = {
   database: Database,
 };
 
-/** The branches of one job, which have the same source. Their databases are built under the ids of the branches. */
-export const batchOf = <Member extends z.ZodRawShape>(member: Member) => ({
+/** The branches that one job creates. All of them have the same content. */
+export const newBranches = <Member extends z.ZodRawShape>(member: Member) => ({
   job_id: Id,
   project_id: Id,
   branches: z
-    .array(z.strictObject({ branch_id: Id, database: Database, ...member }))
+    .array(
+      z.strictObject({
+        branch_id: Id,
+        database: Database,
+        /** The clone is built under this id, of which the host has one clone at most. The inventory has it as `made_by`. */
+        build_id: Id,
+        ...member,
+      }),
+    )
     .min(1)
     .max(BATCH_MAX),
 });

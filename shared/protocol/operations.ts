@@ -16,9 +16,9 @@ import { Id, operation } from './operation.ts';
 import {
   BranchIdentity,
   BusyWait,
-  batchOf,
   CloneResult,
   Milliseconds,
+  newBranches,
   Password,
   Source,
 } from './operation-fields.ts';
@@ -55,10 +55,9 @@ export const OPERATIONS = {
   }),
 
   'branch.prepare': operation({
-    summary: 'Create the logins, the network rules on both ports and the pooler entry of a branch',
+    summary: 'Create the logins, the network rules on both ports and the pooler entries of branches',
     params: z.strictObject({
-      ...BranchIdentity,
-      verifiers: z.record(z.enum(BRANCH_ROLES), Verifier),
+      ...newBranches({ verifiers: z.record(z.enum(BRANCH_ROLES), Verifier) }),
       access: Access,
     }),
     result: z.strictObject({}),
@@ -66,29 +65,31 @@ export const OPERATIONS = {
   }),
 
   'branch.clone': operation({
-    summary: 'Clone the source database under a temporary name that no tenant can reach',
+    summary: 'Clone the source database, once for all branches, under names that no tenant can reach',
     params: z.strictObject({
-      ...BranchIdentity,
+      ...newBranches({}),
       /** Database to clone, whose clients stay connected, or a snapshot; `null`: creates an empty one, for `main`. */
       source: Source.nullable(),
       busy_wait: BusyWait,
     }),
+    /** Of the clone of the source; `created` is false when no clone was missing. */
     result: CloneResult,
     deadline: 900_000,
   }),
 
   'branch.finalize': operation({
-    summary: 'Rename the clone to its final name and grant its logins their rights, in one transaction',
-    params: z.strictObject(BranchIdentity),
+    summary: 'Rename the clones to their final names and grant their logins their rights, in one transaction',
+    params: z.strictObject(newBranches({})),
     result: z.strictObject({}),
-    deadline: 60_000,
+    deadline: 120_000,
   }),
 
   'branch.prove': operation({
-    summary: 'Log in through the pooler as the read-write login, and run a query',
-    params: z.strictObject({ ...BranchIdentity, password: Password }),
+    summary: 'Log in to each branch through the pooler as the read-write login, and run a query',
+    params: z.strictObject(newBranches({ password: Password })),
+    /** Of the slowest login. */
     result: z.strictObject({ login_ms: Milliseconds }),
-    deadline: 30_000,
+    deadline: 120_000,
   }),
 
   'branch.drop': operation({
@@ -108,38 +109,6 @@ export const OPERATIONS = {
     result: ProjectSizes,
     deadline: 15_000,
     concurrent: true,
-  }),
-
-  'batch.prepare': operation({
-    summary: 'Create the logins, the network rules on both ports and the pooler entries of several branches',
-    params: z.strictObject({
-      ...batchOf({ verifiers: z.record(z.enum(BRANCH_ROLES), Verifier) }),
-      access: Access,
-    }),
-    result: z.strictObject({}),
-    deadline: 60_000,
-  }),
-
-  'batch.clone': operation({
-    summary: 'Clone the source database once, and that clone for the other branches of a batch',
-    params: z.strictObject({ ...batchOf({}), source: Source, busy_wait: BusyWait }),
-    /** Of the clone of the source; `created` is false when no clone was missing. */
-    result: CloneResult,
-    deadline: 900_000,
-  }),
-
-  'batch.finalize': operation({
-    summary: 'Rename the clones of a batch to their final names and grant their logins their rights',
-    params: z.strictObject(batchOf({})),
-    result: z.strictObject({}),
-    deadline: 120_000,
-  }),
-
-  'batch.prove': operation({
-    summary: 'Log in to each branch of a batch through the pooler as the read-write login, and run a query',
-    params: z.strictObject(batchOf({ password: Password })),
-    result: z.strictObject({ login_ms: Milliseconds }),
-    deadline: 120_000,
   }),
 
   'project.drop': operation({

@@ -23,34 +23,34 @@ const NAMES = ['batch-1', 'batch-2', 'batch-3'];
 const SHORT = faultCases({
   firstVictim: 0,
   moments: [
-    ...around('clone', 'batch.clone', { table: 'pg_shdepend', statement: 'CREATE DATABASE%' }),
-    ...afterMilliseconds('clone', 'batch.clone', 150),
-    ...around('finalize', 'batch.finalize', { table: 'branch_usage', statement: 'ALTER DATABASE%' }).slice(
+    ...around('clone', 'branch.clone', { table: 'pg_shdepend', statement: 'CREATE DATABASE%' }),
+    ...afterMilliseconds('clone', 'branch.clone', 150),
+    ...around('finalize', 'branch.finalize', { table: 'branch_usage', statement: 'ALTER DATABASE%' }).slice(
       1,
       2,
     ),
-    soonAfterReply('activate', 'batch.prove', 0),
+    soonAfterReply('activate', 'branch.prove', 0),
   ],
 });
 const LONG = IS_NIGHTLY
   ? faultCases({
       firstVictim: 0,
       moments: [
-        beforeRequest('reserve', 'batch.prepare'),
-        soonAfterRequest('reserve', 8, 'batch.prepare', 'batch.clone'),
+        beforeRequest('reserve', 'branch.prepare'),
+        soonAfterRequest('reserve', 8, 'branch.prepare', 'branch.clone'),
         ...around(
           'prepare',
-          'batch.prepare',
+          'branch.prepare',
           { table: 'branch', statement: 'INSERT INTO branch%' },
           { table: 'login', statement: 'CREATE ROLE%' },
           { table: 'project', statement: 'INSERT INTO project%' },
         ),
-        ...afterMilliseconds('prepare', 'batch.prepare', 10, 40),
-        ...afterMilliseconds('clone', 'batch.clone', 20, 80, 300),
-        ...around('finalize', 'batch.finalize', { table: 'pg_shdepend', statement: 'ALTER DATABASE%' }),
-        ...afterMilliseconds('finalize', 'batch.finalize', 5, 20),
-        ...around('prove', 'batch.prove', { table: 'branch_usage', statement: 'UPDATE branch_usage%' }),
-        afterEnd('activate', 'batch.prove'),
+        ...afterMilliseconds('prepare', 'branch.prepare', 10, 40),
+        ...afterMilliseconds('clone', 'branch.clone', 20, 80, 300),
+        ...around('finalize', 'branch.finalize', { table: 'pg_shdepend', statement: 'ALTER DATABASE%' }),
+        ...afterMilliseconds('finalize', 'branch.finalize', 5, 20),
+        ...around('prove', 'branch.prove', { table: 'branch_usage', statement: 'UPDATE branch_usage%' }),
+        afterEnd('activate', 'branch.prove'),
       ],
     })
   : [];

@@ -71,26 +71,25 @@ async function makeUnrecorded(
   database: string,
   branchId: string = crypto.randomUUID(),
 ): Promise<string> {
-  const identity = Object.entries({
-    'job-id': crypto.randomUUID(),
-    'project-id': projectId,
-    'branch-id': branchId,
-    database,
-  }).flatMap(([name, value]) => [`--${name}`, value]);
+  const job = crypto.randomUUID();
+  const branchOf = (member: object) => [
+    ...['--job-id', job, '--project-id', projectId],
+    ...['--branches', JSON.stringify([{ branch_id: branchId, database, build_id: job, ...member }])],
+  ];
   const verifier = await scramVerifier('a password that nobody has');
-  const verifiers = JSON.stringify({ owner: verifier, read_write: verifier, read_only: verifier });
+  const verifiers = { owner: verifier, read_write: verifier, read_only: verifier };
   const access = JSON.stringify({ revision: 0, rules: [] });
-  await stack.agentTool('branch', 'prepare', ...identity, '--verifiers', verifiers, '--access', access);
+  await stack.agentTool('branch', 'prepare', ...branchOf({ verifiers }), '--access', access);
   await stack.agentTool(
     'branch',
     'clone',
-    ...identity,
+    ...branchOf({}),
     '--source',
     project.main_branch.database_name,
     '--busy-wait',
     '3000',
   );
-  await stack.agentTool('branch', 'finalize', ...identity);
+  await stack.agentTool('branch', 'finalize', ...branchOf({}));
   expect(await databases()).toContain(database);
   return branchId;
 }

@@ -52,15 +52,13 @@ const STRIKES: { [Kind in StrikeKind]: (random: Random) => Strike } = {
 
 const CREATION: Method[] = ['branch.prepare', 'branch.clone', 'branch.finalize', 'branch.prove'];
 
-const BATCH: Method[] = ['batch.prepare', 'batch.clone', 'batch.finalize', 'batch.prove'];
-
 const RESET: Method[] = ['reset.clone', 'reset.swap'];
 
 /** Calls of the host that each kind of operation causes. */
 const METHODS: Partial<Record<OperationKind, Method[]>> = {
   create_project: CREATION,
   create_branch: CREATION,
-  create_batch: BATCH,
+  create_batch: CREATION,
   lease_branch: CREATION,
   delete_branch: ['branch.keep'],
   restore_branch: CREATION,

@@ -9,7 +9,7 @@ import type { Spot } from '../support/stack/link-proxy.ts';
  * names, because their ids are not known yet. A schedule can be stored as JSON and replayed.
  */
 
-/** The steps of every saga, and `access.apply`: those of a branch in the order of its life, then those of a batch and of its history. */
+/** The steps of every saga, and `access.apply`: those of a branch in the order of its life, then those of its history. */
 const METHODS = [
   'branch.prepare',
   'branch.clone',
@@ -18,10 +18,6 @@ const METHODS = [
   'access.apply',
   'branch.keep',
   'project.drop',
-  'batch.prepare',
-  'batch.clone',
-  'batch.finalize',
-  'batch.prove',
   'snapshot.take',
   'reset.clone',
   'reset.swap',

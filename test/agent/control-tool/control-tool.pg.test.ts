@@ -8,7 +8,7 @@ import type { AgentSettings } from '../../../agent/process/settings.ts';
 import { scramVerifier } from '../../../edge/crypto/scram.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
-import { asClient, connect, identity, Project, toolOptions } from '../../support/host/host-project.ts';
+import { asClient, connect, newBranch, Project, toolOptions } from '../../support/host/host-project.ts';
 import { firstByDay } from '../../support/nightly.ts';
 
 let servers: TestHost;
@@ -19,7 +19,6 @@ afterAll(() => servers.stop());
 
 test('a branch is created, proved, listed and dropped from a shell, without a password on the command line', async () => {
   const branch = new Project(servers.host).plan('db_shell_prod');
-  const ids = toolOptions(identity(branch));
   const [owner, read_write, read_only] = await Promise.all(
     (['owner', 'read_write', 'read_only'] as const).map((role) => scramVerifier(branch.passwords[role])),
   );
@@ -27,10 +26,9 @@ test('a branch is created, proved, listed and dropped from a shell, without a pa
   const prepare = await servers.tool(
     'branch',
     'prepare',
-    ...ids,
     ...toolOptions({
-      verifiers: JSON.stringify({ owner, read_write, read_only }),
-      access: JSON.stringify(access),
+      ...newBranch(branch, { verifiers: { owner, read_write, read_only } }),
+      access,
     }),
   );
   expect(prepare).toEqual({ exitCode: 0, stdout: 'done\n', stderr: '' });
@@ -38,19 +36,18 @@ test('a branch is created, proved, listed and dropped from a shell, without a pa
   const clone = await servers.tool(
     'branch',
     'clone',
-    ...ids,
-    ...toolOptions({ busy_wait: '1000' }),
+    ...toolOptions({ ...newBranch(branch), busy_wait: '1000' }),
     '--json',
   );
   expect(JSON.parse(clone.stdout)).toMatchObject({ created: true, paused_ms: 0 });
-  expect((await servers.tool('branch', 'finalize', ...ids)).exitCode).toBe(0);
+  expect((await servers.tool('branch', 'finalize', ...toolOptions(newBranch(branch)))).exitCode).toBe(0);
 
-  const passwordFile = join(servers.settings.STATE_DIR, 'password');
-  await writeFile(passwordFile, `${branch.passwords.read_write}\n`);
-  await chmod(passwordFile, 0o600);
-  expect(await servers.tool('branch', 'prove', ...ids, '--password', `@${passwordFile}`)).toMatchObject({
-    exitCode: 0,
-  });
+  const { branches, ...job } = newBranch(branch, { password: branch.passwords.read_write });
+  const file = join(servers.settings.STATE_DIR, 'branches');
+  await writeFile(file, `${JSON.stringify(branches)}\n`);
+  await chmod(file, 0o600);
+  const prove = await servers.tool('branch', 'prove', ...toolOptions({ ...job, branches: `@${file}` }));
+  expect(prove).toMatchObject({ exitCode: 0 });
   await (await connect(servers.host, 'pooled', branch, 'read_write')).end();
 
   const list = await servers.tool('list');
@@ -67,7 +64,7 @@ test('a branch is created, proved, listed and dropped from a shell, without a pa
 });
 
 describe('exit codes, and one line with the problem and its solution', () => {
-  const ids = () => toolOptions(identity(new Project(servers.host).plan('db_shell_prod_br_one')));
+  const ids = () => toolOptions(newBranch(new Project(servers.host).plan('db_shell_prod_br_one')));
 
   test('3 when refused in the present state', async () => {
     const project = new Project(servers.host);
@@ -78,7 +75,7 @@ describe('exit codes, and one line with the problem and its solution', () => {
     const clone = await servers.tool(
       'branch',
       'clone',
-      ...toolOptions({ ...identity(branch), source: main.database, busy_wait: '200' }),
+      ...toolOptions({ ...newBranch(branch), source: main.database, busy_wait: '200' }),
     );
     expect(clone).toMatchObject({ exitCode: 3, stdout: '' });
     expect(clone.stderr).toMatch(/^branchgate-agent: .*\(SOURCE_BUSY\): .*--busy-wait.*\n$/);

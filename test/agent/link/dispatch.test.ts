@@ -38,14 +38,12 @@ test('invalid parameters are named, and their values are not in the reply', asyn
   const { call } = scripted();
   const reply = await call('branch.prove', {
     ...ids,
-    branch_id: 'x',
-    database: 'postgres',
-    password: 's3cret',
+    branches: [{ branch_id: 'x', database: 'postgres', build_id: ids.job_id, password: 's3cret' }],
   });
   expect(reply).toMatchObject({
     error: {
       code: RPC_ERRORS.invalidParams,
-      message: 'invalid parameters: branch_id, database, password',
+      message: 'invalid parameters: branches.0.branch_id, branches.0.database, branches.0.password',
       data: { code: 'INVALID_CALL' },
     },
   });

@@ -28,18 +28,19 @@ beforeAll(async () => {
 });
 afterAll(() => servers.stop());
 
-const named = (branches: Branch[]) => branches.map(({ branch_id, database }) => ({ branch_id, database }));
+const named = (branches: Branch[]) =>
+  branches.map(({ branch_id, database }) => ({ branch_id, database, build_id: branch_id }));
 const verifiersOf = async ({ passwords }: Branch) =>
   Object.fromEntries(
     await Promise.all(BRANCH_ROLES.map(async (role) => [role, await scramVerifier(passwords[role])])),
-  ) as Params<'branch.prepare'>['verifiers'];
+  ) as Params<'branch.prepare'>['branches'][number]['verifiers'];
 
 test('a batch that was interrupted continues from its first clone, not from the changed source', async () => {
   const { host } = servers;
   const branches = ['one', 'two', 'three'].map((name) => project.plan(`${SOURCE}_br_${name}`));
   const batch = { job_id: randomUUID(), project_id: project.id };
   const clone = (members: Branch[]) =>
-    runOperation(host, 'batch.clone', {
+    runOperation(host, 'branch.clone', {
       ...batch,
       branches: named(members),
       source: SOURCE,
@@ -62,15 +63,14 @@ test('a batch that was interrupted continues from its first clone, not from the 
       })),
     ),
   };
-  const proofs = branches.map(({ branch_id, database, passwords }) => ({
-    branch_id,
-    database,
-    password: passwords.read_write,
+  const proofs = branches.map((branch, index) => ({
+    ...named(branches)[index],
+    password: branch.passwords.read_write,
   }));
   for (let times = 1; times <= 2; times++) {
-    await runOperation(host, 'batch.prepare', prepare);
-    await runOperation(host, 'batch.finalize', { ...batch, branches: named(branches) });
-    await runOperation(host, 'batch.prove', { ...batch, branches: proofs });
+    await runOperation(host, 'branch.prepare', prepare);
+    await runOperation(host, 'branch.finalize', { ...batch, branches: named(branches) });
+    await runOperation(host, 'branch.prove', { ...batch, branches: proofs });
   }
   for (const branch of branches) {
     expect(await asClient(host, 'pooled', branch, 'read_write', 'SELECT id FROM item')).toEqual([{ id: 1 }]);
@@ -84,16 +84,16 @@ test('a branch of a batch that is lost after the others were finalized gets thei
   const branches = ['kept', 'lost'].map((name) => project.plan(`${SOURCE}_br_${name}`));
   const batch = { job_id: randomUUID(), project_id: project.id, branches: named(branches) };
   const clone = () =>
-    runOperation(host, 'batch.clone', { ...batch, source: SOURCE, busy_wait: BUSY_WAIT_MS });
+    runOperation(host, 'branch.clone', { ...batch, source: SOURCE, busy_wait: BUSY_WAIT_MS });
   await Promise.all([
     clone(),
     ...branches.map((branch) => project.prepare({ ...branch, job_id: branch.branch_id })),
   ]);
-  await runOperation(host, 'batch.finalize', batch);
+  await runOperation(host, 'branch.finalize', batch);
   await asClient(host, 'pooled', main, 'read_write', 'INSERT INTO item VALUES (3)');
   await servers.query(`DROP DATABASE "${branches[1]?.database}" WITH (FORCE)`);
   expect(await clone()).toMatchObject({ created: true });
-  await runOperation(host, 'batch.finalize', batch);
+  await runOperation(host, 'branch.finalize', batch);
   const contents = await Promise.all(
     branches.map((branch) =>
       asClient(host, 'direct', branch, 'read_only', 'SELECT id FROM item ORDER BY id'),
@@ -107,6 +107,6 @@ test('a branch of a batch that is lost after the others were finalized gets thei
   if (!kept) throw new Error('no branch');
   const login = loginName(kept.branch_id, 'read_write');
   await servers.query(`REVOKE TEMPORARY ON DATABASE "${kept.database}" FROM "${login}"`);
-  await runOperation(host, 'batch.finalize', batch);
+  await runOperation(host, 'branch.finalize', batch);
   await asClient(host, 'direct', kept, 'read_write', 'CREATE TEMPORARY TABLE scratch (id int)');
 });

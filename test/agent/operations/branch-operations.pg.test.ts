@@ -12,6 +12,7 @@ import {
   branchDatabases,
   connect,
   identity,
+  newBranch,
   Project,
   startHostWithProject,
 } from '../../support/host/host-project.ts';
@@ -227,10 +228,10 @@ test.each([
 ])('the name %j never reaches a server', async (name) => {
   const branch = { ...new Project(servers.host).plan('db_fine'), database: name };
   const calls = [
-    runOperation(servers.host, 'branch.finalize', identity(branch)),
+    runOperation(servers.host, 'branch.finalize', newBranch(branch)),
     runOperation(servers.host, 'branch.drop', { ...identity(branch), made_by: null }),
     runOperation(servers.host, 'branch.clone', {
-      ...identity({ ...branch, database: 'db_fine' }),
+      ...newBranch({ ...branch, database: 'db_fine' }),
       source: name,
       busy_wait: BUSY_WAIT_MS,
     }),
@@ -240,6 +241,6 @@ test.each([
 
 test('a refusal of invalid parameters does not repeat their values', async () => {
   const branch = new Project(servers.host).plan('db_fine');
-  const call = runOperation(servers.host, 'branch.prove', { ...identity(branch), password: 'hunter2' });
+  const call = runOperation(servers.host, 'branch.prove', newBranch(branch, { password: 'hunter2' }));
   await expect(call).rejects.toMatchObject({ message: expect.not.stringContaining('hunter2') });
 });

@@ -30,7 +30,7 @@ test('a clone that fails, and one that takes too long, hold nothing up', async (
   await drained;
 
   const endless = new Drain();
-  endless.run('batch.clone', () => new Promise(() => {}));
+  endless.run('branch.clone', () => new Promise(() => {}));
   await endless.begin(1);
 });
 

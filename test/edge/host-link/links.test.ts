@@ -429,7 +429,11 @@ describe('an agent of the previous release', () => {
     };
     const outcome = links.call(
       'branch.finalize',
-      identity,
+      {
+        job_id: identity.job_id,
+        project_id: identity.project_id,
+        branches: [{ branch_id: identity.branch_id, database: identity.database, build_id: identity.job_id }],
+      },
       '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01',
     );
     // Its frames are strict, so a field that it does not know would end the link.

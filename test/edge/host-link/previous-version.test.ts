@@ -39,6 +39,11 @@ const isValid = (schema: object, value: unknown) => ajv.validate(schema, value);
 
 const id = crypto.randomUUID();
 const identity = { job_id: id, project_id: id, branch_id: id, database: 'db_shop_prod' };
+const created = (member: object) => ({
+  job_id: id,
+  project_id: id,
+  branches: [{ branch_id: id, database: 'db_shop_prod', build_id: id, ...member }],
+});
 const table = { branch_id: id, database: 'db_shop_prod', schema: 'public', table: 'book' };
 const verifier = 'SCRAM-SHA-256$4096:c2FsdA==$c3RvcmVk:c2VydmVy';
 const verifiers = { owner: verifier, read_write: verifier, read_only: verifier };
@@ -72,10 +77,13 @@ const CALLS: { [M in Method]?: { params: Params<M>; result: object } } = {
       projects: [{ project_id: id, access_revision: 2 }],
     },
   },
-  'branch.prepare': { params: { ...identity, verifiers, access }, result: {} },
-  'branch.clone': { params: { ...identity, source: 'db_shop_prod', busy_wait: 1000 }, result: cloned },
-  'branch.finalize': { params: identity, result: {} },
-  'branch.prove': { params: { ...identity, password: 'x'.repeat(32) }, result: { login_ms: 3 } },
+  'branch.prepare': { params: { ...created({ verifiers }), access } as Params<'branch.prepare'>, result: {} },
+  'branch.clone': { params: { ...created({}), source: 'db_shop_prod', busy_wait: 1000 }, result: cloned },
+  'branch.finalize': { params: created({}), result: {} },
+  'branch.prove': {
+    params: created({ password: 'x'.repeat(32) }) as Params<'branch.prove'>,
+    result: { login_ms: 3 },
+  },
   'branch.drop': { params: { ...identity, made_by: null }, result: { dropped: true } },
   'project.drop': { params: { job_id: id, project_id: id }, result: { dropped_databases: 2 } },
   'access.apply': { params: { project_id: id, access }, result: { revision: 3 } },
@@ -139,7 +147,9 @@ describe('operations', () => {
       'access.apply',
       'branch.clone',
       'branch.drop',
+      'branch.finalize',
       'branch.prepare',
+      'branch.prove',
       'row.list',
     ]);
   });
@@ -148,7 +158,12 @@ describe('operations', () => {
     [
       'a snapshot as the source',
       'branch.clone',
-      { ...identity, source: `bgsnap_${'0'.repeat(32)}`, busy_wait: 1 },
+      { ...created({}), source: `bgsnap_${'0'.repeat(32)}`, busy_wait: 1 },
+    ],
+    [
+      'a batch',
+      'branch.finalize',
+      { ...created({}), branches: [created({}).branches, created({}).branches].flat() },
     ],
     [
       'more than 100 closed branches',

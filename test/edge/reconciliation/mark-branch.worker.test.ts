@@ -78,11 +78,10 @@ async function activate(db: Database, { id }: RecordedBranch) {
   );
   const creation = {
     project,
-    branch,
-    credentials: [],
     access: { revision: 0, rules: [] },
+    branches: [{ branch, credentials: [] }],
   } as unknown as Creation;
-  await inOneBatch(db, activation({ db, job } as SagaContext, [creation], NOW));
+  await inOneBatch(db, activation({ db, job } as SagaContext, creation, NOW));
 }
 
 test.each([

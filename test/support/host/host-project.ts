@@ -7,7 +7,7 @@ import { BRANCH_ROLES, type BranchRole, loginName } from '../../../shared/branch
 import type { Params } from '../../../shared/protocol/operations.ts';
 import { startHost, type TestHost } from './host.ts';
 
-export type Identity = Params<'branch.finalize'>;
+export type Identity = Omit<Params<'branch.drop'>, 'made_by'>;
 type Access = Params<'access.apply'>['access'];
 export type Rule = Access['rules'][number];
 
@@ -53,19 +53,18 @@ export class Project {
       BRANCH_ROLES.map((role) => scramVerifier(branch.passwords[role])),
     );
     return runOperation(this.#host, 'branch.prepare', {
-      ...identity(branch),
-      verifiers: { owner, read_write, read_only },
+      ...newBranch(branch, { verifiers: { owner, read_write, read_only } }),
       access: { revision: this.revision, rules: this.#rules, ...this.restrictions },
     });
   }
 
   clone = (branch: Branch, source: string | null, busyWait = BUSY_WAIT_MS) =>
-    runOperation(this.#host, 'branch.clone', { ...identity(branch), source, busy_wait: busyWait });
+    runOperation(this.#host, 'branch.clone', { ...newBranch(branch), source, busy_wait: busyWait });
 
-  finalize = (branch: Branch) => runOperation(this.#host, 'branch.finalize', identity(branch));
+  finalize = (branch: Branch) => runOperation(this.#host, 'branch.finalize', newBranch(branch));
 
   prove = (branch: Branch) =>
-    runOperation(this.#host, 'branch.prove', { ...identity(branch), password: branch.passwords.read_write });
+    runOperation(this.#host, 'branch.prove', newBranch(branch, { password: branch.passwords.read_write }));
 
   drop = (branch: Branch) =>
     runOperation(this.#host, 'branch.drop', { ...identity(branch), job_id: randomUUID(), made_by: null });
@@ -90,9 +89,19 @@ export const identity = ({ job_id, project_id, branch_id, database }: Identity):
   database,
 });
 
+/** The parameters of a step that creates one branch, as the job of a single branch sends them. */
+export const newBranch = ({ job_id, project_id, branch_id, database }: Identity, member: object = {}) => ({
+  job_id,
+  project_id,
+  branches: [{ branch_id, database, build_id: job_id, ...member }],
+});
+
 /** An operation's parameters as arguments of the control tool. */
 export const toolOptions = (params: Record<string, unknown>): string[] =>
-  Object.entries(params).flatMap(([name, value]) => [`--${name.replaceAll('_', '-')}`, String(value)]);
+  Object.entries(params).flatMap(([name, value]) => [
+    `--${name.replaceAll('_', '-')}`,
+    typeof value === 'object' ? JSON.stringify(value) : String(value),
+  ]);
 
 /** A host with one project. Its owner has run `sql` in `main`. */
 export async function startHostWithProject(database: string, sql: string) {
