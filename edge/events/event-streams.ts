@@ -5,7 +5,7 @@ import type { Principal } from '../authentication/principal.ts';
 import type { Machine } from '../database/column-types.ts';
 import type { Database, DatabaseBinding } from '../database/database.ts';
 import { users } from '../database/schema.ts';
-import { ApiError } from '../errors.ts';
+import { settled } from '../errors.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { machinePrincipal, machineRecord } from '../machines/authenticate-machine.ts';
 import { allow } from '../permissions.ts';
@@ -211,15 +211,14 @@ async function permissionOf(
   caller: Principal,
   newerRole: string | null,
 ) {
-  try {
+  const find = async () => {
     const principal = caller.machine
       ? await presentMachine(env, caller, caller.machine)
       : { ...caller, role: (await currentAccountRole(db, caller, new Date())) ?? newerRole ?? caller.role };
     return principal && { principal, reach: allow(principal, 'events.read'), isChange: false };
-  } catch (error) {
-    if (error instanceof ApiError) return null;
-    throw error;
-  }
+  };
+  const found = await settled(find());
+  return found.ok ? found.value : null;
 }
 
 async function presentMachine(env: DatabaseBinding & Limiters, { expiresAt }: Principal, machine: Machine) {

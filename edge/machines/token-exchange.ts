@@ -16,6 +16,7 @@ import { hasChanged, inOneBatch, insertIf, openDatabase } from '../database/data
 import { trusts } from '../database/people-schema.ts';
 import { auditEvents, projects } from '../database/schema.ts';
 import { isLocalGateway } from '../destination.ts';
+import { settled } from '../errors.ts';
 import type { Settings } from '../settings.ts';
 import { type MachineRecord, machineRecord } from './authenticate-machine.ts';
 import { issuerAddressProblem } from './trusts.ts';
@@ -101,19 +102,20 @@ function readIdToken(token: string): ClaimedToken | null {
 
 /**
  * Verifies signature, issuer, audience and times.
- * @returns why the token is not valid; null if it is
- * @throws ApiError KEYS_UNAVAILABLE
+ * @returns why the token is not valid, null if it is; or KEYS_UNAVAILABLE
  */
 async function idTokenProblem(
   token: string,
   { kid, alg, issuer }: ClaimedToken,
   audience: string,
   { isLocal, ...timing }: RequestTiming & { isLocal: boolean },
-): Promise<string | null> {
-  const key = (await issuerKeys(issuer, isLocal).ringFor(kid, timing)).keys.get(kid);
-  if (!key) return 'key_unknown';
+): Promise<Result<string | null, Failure>> {
+  const ring = await settled(issuerKeys(issuer, isLocal).ringFor(kid, timing));
+  if (!ring.ok) return ring;
+  const key = ring.value.keys.get(kid);
+  if (!key) return ok('key_unknown');
   // The header must not choose the algorithm of a key (RFC 8725 section 3.1).
-  if (key.alg !== alg) return 'algorithm_wrong';
+  if (key.alg !== alg) return ok('algorithm_wrong');
   try {
     const { payload } = await jwtVerify(token, key, {
       algorithms: [key.alg],
@@ -124,11 +126,11 @@ async function idTokenProblem(
       currentDate: timing.now,
     });
     const now = timing.now.getTime() / 1000;
-    if (Number(payload.exp) <= now) return 'token_expired';
-    if (!(Number(payload.iat) <= now + SKEW_SECONDS)) return 'token_not_yet_valid';
-    return null;
+    if (Number(payload.exp) <= now) return ok('token_expired');
+    if (!(Number(payload.iat) <= now + SKEW_SECONDS)) return ok('token_not_yet_valid');
+    return ok(null);
   } catch (error) {
-    if (error instanceof errors.JOSEError || error instanceof TypeError) return error.message;
+    if (error instanceof errors.JOSEError || error instanceof TypeError) return ok(error.message);
     throw error;
   }
 }
@@ -172,7 +174,7 @@ const refused = (reason: string) => fail<Failure>({ code: 'invalid_request', rea
 /**
  * Exchanges the ID token of a workload for an access token (RFC 8693), if a trust of the project in `resource`
  * (RFC 8707) accepts it; of several trusts, the oldest. A refusal writes nothing.
- * @throws ApiError KEYS_UNAVAILABLE while the issuer's keys cannot be fetched
+ * @returns or KEYS_UNAVAILABLE while the issuer's keys cannot be fetched
  */
 export async function exchangeToken(
   request: Request,
@@ -199,7 +201,8 @@ export async function exchangeToken(
   if (!trust) return refused('no_trust');
   const timing = { now, waitUntil: context.waitUntil, isLocal: isLocalGateway(settings) };
   const problem = await idTokenProblem(token, claimed, trust.audience, timing);
-  if (problem) return refused(problem);
+  if (!problem.ok) return problem;
+  if (problem.value) return refused(problem.value);
   const record = await machineRecord(database, { type: 'workload', id: trust.id }, now);
   if (!record) return refused('trust_gone');
   if (!(await recordIssue(record, claimed.payload.sub, context))) return refused('trust_gone');

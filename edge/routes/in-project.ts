@@ -25,7 +25,8 @@ export async function inProject<const Q extends readonly Statement[]>(
   queries: (db: Database) => Q,
 ): Promise<[ProjectView, ...BatchResponse<Q>]> {
   const db = databaseOf(c);
-  const [read] = await Promise.all([readProject(db, c.var, projectId, queries(db)), requireAdmission(c)]);
+  const [outcome] = await Promise.all([readProject(db, c.var, projectId, queries(db)), requireAdmission(c)]);
+  const read = unwrap(outcome);
   if (read) return read;
   await countUnknownProject(c);
   auditDenial(c, 'project', projectId);

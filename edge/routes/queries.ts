@@ -1,11 +1,11 @@
 import { z } from 'zod';
 import { QUERY_PARAMETERS_MAX } from '../../shared/limits.ts';
 import { Scalar } from '../../shared/protocol/tables.ts';
-import { auditedWork } from '../audit/audited-work.ts';
 import { ApiError } from '../errors.ts';
 import { actorOf } from '../pipeline/context.ts';
 import { alsoPermit, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
+import { auditedWork } from './audited-work.ts';
 import { BranchRefParams, branchOf, HOST_FAILURES } from './in-project.ts';
 
 import { VALUES_EXPLAINED, Value } from './tables.ts';

@@ -1,10 +1,10 @@
 import { z } from 'zod';
 import { LockLimits, Rehearsal as RehearsalRecord } from '../../shared/protocol/rehearsal-operations.ts';
-import { auditedWork } from '../audit/audited-work.ts';
 import { ApiError } from '../errors.ts';
 import { actorOf } from '../pipeline/context.ts';
 import { operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
+import { auditedWork } from './audited-work.ts';
 import { BranchRefParams, branchOf, HOST_FAILURES } from './in-project.ts';
 
 const tags = ['Rehearsals'];

@@ -12,11 +12,11 @@ import {
   Table,
   TableDetails,
 } from '../../shared/protocol/tables.ts';
-import { auditedRowChange, auditedWork, short } from '../audit/audited-work.ts';
 import { ApiError } from '../errors.ts';
 import { actorOf } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
+import { auditedRowChange, auditedWork, short } from './audited-work.ts';
 import { BranchRefParams, branchOf, Confirm, HOST_FAILURES, TableParams } from './in-project.ts';
 
 export const Value = Scalar.nullable();

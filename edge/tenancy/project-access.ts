@@ -1,6 +1,8 @@
 import { and, eq, exists, getTableColumns, ne, or, type SQL, sql } from 'drizzle-orm';
 import type { BatchResponse } from 'drizzle-orm/batch';
 import { COUNTED_STATUSES } from '../../shared/branch/branch-status.ts';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import type { Principal } from '../authentication/principal.ts';
 import { BoundedMap } from '../bounded-map.ts';
@@ -8,7 +10,6 @@ import type { Actor, StoredBlock } from '../database/column-types.ts';
 import type { Database, Statement } from '../database/database.ts';
 import { projectMembers } from '../database/people-schema.ts';
 import { auditEvents, hosts, jobs, type ProjectRow, projectBranches, projects } from '../database/schema.ts';
-import { ApiError } from '../errors.ts';
 import type { Reach } from '../permissions.ts';
 
 /** How the project is shared with the user, as a subquery of a query on projects. */
@@ -74,14 +75,14 @@ interface Permission {
 /**
  * Reads the project and the results of `queries` in one batch.
  * @returns null if the principal cannot see it
- * @throws ApiError FORBIDDEN if the principal may see it and nothing more, and the action takes more
+ *   or FORBIDDEN if the principal may see it and nothing more, and the action takes more
  */
 export async function readProject<const Q extends readonly Statement[]>(
   db: Database,
   { principal, reach, isChange }: Permission,
   projectId: string,
   queries: Q,
-): Promise<[ProjectView, ...BatchResponse<Q>] | null> {
+): Promise<Result<[ProjectView, ...BatchResponse<Q>] | null, Failure>> {
   const theProject = and(eq(projects.id, projectId), visible(db, principal, reach));
   const [views, viewOnly, ...results] = await db.batch([
     projectViews(db).where(theProject),
@@ -92,11 +93,12 @@ export async function readProject<const Q extends readonly Statement[]>(
     ...queries,
   ]);
   const [project] = views as ProjectView[];
-  if (!project) return null;
+  if (!project) return ok(null);
   if (isChange && viewOnly.length > 0) {
-    throw new ApiError('FORBIDDEN', { required: 'project role operator' }, 'shared for viewing');
+    const fields = { required: 'project role operator' };
+    return fail({ code: 'FORBIDDEN', fields, reason: 'shared for viewing' });
   }
-  return [project, ...(results as BatchResponse<Q>)];
+  return ok([project, ...(results as BatchResponse<Q>)]);
 }
 
 /** One event an hour for each user and project, so that repeated requests cannot fill an audit log. */

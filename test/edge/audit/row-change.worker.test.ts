@@ -1,8 +1,8 @@
 import { eq } from 'drizzle-orm';
 import { afterAll, beforeEach, expect, test } from 'vitest';
-import { auditedRowChange } from '../../../edge/audit/audited-work.ts';
 import { auditEvents } from '../../../edge/database/schema.ts';
 import { ApiError } from '../../../edge/errors.ts';
+import { auditedRowChange } from '../../../edge/routes/audited-work.ts';
 import type { FailureCode } from '../../../shared/failures.ts';
 import { ACTOR, insertBranch, startRecords } from '../../support/records/records.ts';
 

@@ -1,12 +1,12 @@
 import { eq } from 'drizzle-orm';
 import type { FailureCode } from '../../shared/failures.ts';
 import type { RowId } from '../../shared/protocol/tables.ts';
+import { type AuditName, auditEvent } from '../audit/audit-event.ts';
 import type { Actor } from '../database/column-types.ts';
 import { isOfTenant } from '../database/conditions.ts';
 import { type Database, hasChanged, insertIf } from '../database/database.ts';
 import { auditEvents, projectBranches } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
-import { type AuditName, auditEvent } from './audit-event.ts';
 
 /** Failures of a host after which nothing was changed. After any other one the statement may have run. */
 const REFUSALS: ReadonlySet<FailureCode> = new Set([
