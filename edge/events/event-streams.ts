@@ -191,7 +191,8 @@ export async function admitToStream(
   if (user?.tenantId === tenantId) {
     const newerRole = openedAt && openedAt < user.tenantSeenAt ? user.role : null;
     const permission = await permissionOf(env, db, client.principal, newerRole);
-    if (permission && (await readProject(db, permission, projectId, []))) return ok(user.tenantSeenAt);
+    const project = permission && (await readProject(db, permission, projectId, []));
+    if (project?.ok && project.value) return ok(user.tenantSeenAt);
   }
   leaveStreams(env, client);
   return fail({ code: 'NOT_FOUND' });
