@@ -1,9 +1,10 @@
-import { and, asc, eq, inArray, isNull, lte, type SQL, sql } from 'drizzle-orm';
+import { and, asc, eq, inArray, lte, type SQL, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { NETWORK_RULES_MAX } from '../../shared/limits.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import type { Actor } from '../database/column-types.ts';
+import { inActiveProject } from '../database/conditions.ts';
 import {
   type Database,
   hasChanged,
@@ -11,9 +12,10 @@ import {
   insertAllIf,
   insertIf,
   isOneOf,
+  isThere,
   type Statement,
-  uniqueConflict,
 } from '../database/database.ts';
+import type { Requirement } from '../database/guarded-write.ts';
 import {
   auditEvents,
   type NetworkRuleRow,
@@ -21,13 +23,19 @@ import {
   projectBranches,
   projects,
 } from '../database/schema.ts';
-import { insertKey, type KeyUse } from '../idempotency/idempotency-key.ts';
+import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import { toNetworkRuleResponse } from './network-rule.ts';
 import { nextAccessRevision } from './send-access.ts';
 
 /** Whether the project may have `count` more rules. */
-export const hasRoom = (projectId: string, count = 1): SQL =>
+const hasRoom = (projectId: string, count: number): SQL =>
   sql`(select count(*) from ${networkRules} where project_id = ${projectId}) + ${count} <= ${NETWORK_RULES_MAX}`;
+
+/** The project may have `count` more rules. */
+export const hasRoomFor = (projectId: string, count: number): Requirement => [
+  hasRoom(projectId, count),
+  { code: 'RULE_LIMIT_REACHED', fields: { limit: NETWORK_RULES_MAX } },
+];
 
 /** Adds rules of one project under a new revision, if `condition` is true and the project has room for all of them. */
 export function ruleStatements(db: Database, rules: readonly NetworkRuleRow[], condition: SQL): Statement[] {
@@ -62,52 +70,37 @@ export async function insertRule(
   rule: NetworkRuleRow,
   actor: Actor,
   keyUse: KeyUse | null,
-): Promise<Result<null, Failure>> {
-  const projectActive = sql`exists (select 1 from ${projects} where id = ${rule.projectId}
-    and status = 'active' and tenant_id = ${rule.tenantId})`;
-  const branchThere = rule.branchId
-    ? sql`exists (select 1 from ${projectBranches} where id = ${rule.branchId} and project_id = ${rule.projectId}
-        and status in ('creating', 'active', 'expired'))`
-    : sql`true`;
+): Promise<Result<unknown, Failure>> {
+  const { id, projectId, branchId, cidr, createdAt } = rule;
   const { metadata, ...about } = aboutRule(rule);
   const details = { ...metadata, ...(rule.expiresAt && { expires_at: rule.expiresAt.toISOString() }) };
-  const event = auditEvent('network_rule.created', actor, { ...about, metadata: details }, rule.createdAt);
-  const room = hasRoom(rule.projectId);
-  const allowed = sql`${projectActive} and ${branchThere} and ${room}`;
-  const recorded = sql`exists (select 1 from ${networkRules} where id = ${rule.id})`;
-  try {
-    const results = await inOneBatch(db, [
-      // First, so that of two requests with one key the later fails because of the key, not of the other's rule.
-      ...insertKey(db, keyUse, rule.id, allowed, rule.createdAt, ruleResponse(rule, false)),
-      ...ruleStatements(db, [rule], allowed),
-      insertIf(db, auditEvents, event, recorded),
-      db
-        .select({
-          active: sql<number>`${projectActive}`,
-          recorded: sql<number>`${recorded}`,
-          room: sql<number>`${room}`,
-        })
-        .from(sql`(select 1)`),
-    ]);
-    const [found] = results.at(-1) as { active: number; recorded: number; room: number }[];
-    if (found?.recorded) return ok(null);
-    if (!found?.active) return fail({ code: 'PROJECT_NOT_ACTIVE' });
-    if (found.room) return fail({ code: 'NOT_FOUND' });
-    return fail({ code: 'RULE_LIMIT_REACHED', fields: { limit: NETWORK_RULES_MAX } });
-  } catch (error) {
-    if (!uniqueConflict(error)?.startsWith('network_rules')) throw error;
-    return fail({ code: 'RULE_EXISTS', fields: { rule_id: await sameRule(db, rule).catch(() => null) } });
-  }
-}
-
-/** The rule for the same branches and network; null if it was deleted meanwhile. */
-async function sameRule(db: Database, { projectId, branchId, cidr }: NetworkRuleRow): Promise<string | null> {
-  const ofBranch = branchId === null ? isNull(networkRules.branchId) : eq(networkRules.branchId, branchId);
-  const [rule] = await db
-    .select({ id: networkRules.id })
-    .from(networkRules)
-    .where(and(eq(networkRules.projectId, projectId), ofBranch, eq(networkRules.cidr, cidr)));
-  return rule?.id ?? null;
+  const event = auditEvent('network_rule.created', actor, { ...about, metadata: details }, createdAt);
+  const isBranch = and(
+    eq(projectBranches.id, branchId ?? ''),
+    eq(projectBranches.projectId, projectId),
+    inArray(projectBranches.status, ['creating', 'active', 'expired']),
+  );
+  const same = and(
+    eq(networkRules.projectId, projectId),
+    sql`${networkRules.branchId} is ${branchId}`,
+    eq(networkRules.cidr, cidr),
+  );
+  const sameId = sql`(select id from ${networkRules} where ${same})`;
+  const response = ruleResponse(rule, false);
+  return writeUnderKey(
+    db,
+    { use: keyUse, subjectId: id, now: createdAt, response },
+    {
+      first: [auditEvents, event],
+      require: [
+        ...inActiveProject(projectId, rule.tenantId),
+        [branchId === null ? sql`true` : isThere(projectBranches, isBranch), 'NOT_FOUND'],
+        hasRoomFor(projectId, 1),
+        [sql`${sameId} is null`, { code: 'RULE_EXISTS', fields: { rule_id: sameId } }],
+      ],
+      rest: (isWritten) => ruleStatements(db, [rule], isWritten),
+    },
+  );
 }
 
 /** A rule, as a change of its tenant names it. */

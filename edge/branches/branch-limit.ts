@@ -1,52 +1,51 @@
 import { and, eq, inArray, isNotNull, isNull, type SQL, sql } from 'drizzle-orm';
 import { type BranchStatus, COUNTED_STATUSES } from '../../shared/branch/branch-status.ts';
-import type { Failure, FailureCode } from '../../shared/failures.ts';
-import { projectBranches } from '../database/schema.ts';
+import { BRANCHES_MAX } from '../../shared/limits.ts';
+import type { Requirement } from '../database/guarded-write.ts';
+import { projectBranches, projects } from '../database/schema.ts';
 import type { Settings } from '../settings.ts';
 
-/** The limit that a branch counts against. Leased branches have their own. */
-export interface BranchLimit {
-  /** Number of the project's branches that count. */
-  current: SQL<number>;
-  /** In a query on projects. */
-  limit: SQL<number>;
-  code: FailureCode;
+/** A branch that counts against a limit of its project. Leased branches have their own. */
+interface Counted {
+  projectId: string;
+  leaseSeconds: number | null;
 }
 
-const counting = (projectId: string, statuses: readonly BranchStatus[], which?: SQL) =>
-  sql<number>`(select count(*) from ${projectBranches} where ${and(
+/** Number of the project's branches with these statuses. */
+const counting = (projectId: string, statuses: readonly BranchStatus[], which?: SQL): SQL =>
+  sql`(select count(*) from ${projectBranches} where ${and(
     eq(projectBranches.projectId, projectId),
     inArray(projectBranches.status, statuses),
     which,
   )})`;
 
-/** The project's branches with a database, expired ones included: at most `BRANCHES_MAX`. */
-export const branchesOnHost = (projectId: string): SQL<number> =>
-  counting(projectId, ['creating', 'active', 'expired']);
+const hasSlots = (
+  { leaseSeconds }: Counted,
+  current: SQL,
+  limit: SQL | number,
+  count: number,
+): Requirement => [
+  sql`${current} + ${count} <= ${limit}`,
+  {
+    code: leaseSeconds === null ? 'BRANCH_LIMIT_REACHED' : 'LEASED_BRANCH_LIMIT_REACHED',
+    fields: { limit, current, retry_after: null },
+  },
+];
 
-export function branchLimitOf(
-  { projectId, leaseSeconds }: { projectId: string; leaseSeconds: number | null },
-  settings: Pick<Settings, 'LEASED_BRANCH_LIMIT'>,
-): BranchLimit {
-  const counted = (leased: SQL) => counting(projectId, COUNTED_STATUSES, leased);
-  if (leaseSeconds === null)
-    return {
-      current: counted(isNull(projectBranches.leaseSeconds)),
-      limit: sql`branch_limit`,
-      code: 'BRANCH_LIMIT_REACHED',
-    };
-  return {
-    current: counted(isNotNull(projectBranches.leaseSeconds)),
-    limit: sql`coalesce(leased_branch_limit, ${settings.LEASED_BRANCH_LIMIT})`,
-    code: 'LEASED_BRANCH_LIMIT_REACHED',
-  };
+/** The limit that the branches count against leaves slots for `count` more. */
+export function hasBranchSlots(
+  branch: Counted,
+  { LEASED_BRANCH_LIMIT }: Pick<Settings, 'LEASED_BRANCH_LIMIT'>,
+  count: number,
+): Requirement {
+  const { projectId, leaseSeconds } = branch;
+  const isCounted = leaseSeconds === null ? isNull : isNotNull;
+  const current = counting(projectId, COUNTED_STATUSES, isCounted(projectBranches.leaseSeconds));
+  const limit =
+    leaseSeconds === null ? sql`branch_limit` : sql`coalesce(leased_branch_limit, ${LEASED_BRANCH_LIMIT})`;
+  return hasSlots(branch, current, sql`(select ${limit} from ${projects} where id = ${projectId})`, count);
 }
 
-/** Whether the limit leaves room for `count` more, in a query on projects. */
-export const hasSlots = ({ current, limit }: BranchLimit, count: number): SQL =>
-  sql`${current} + ${count} <= ${limit}`;
-
-export const branchLimitReached = (
-  { code }: BranchLimit,
-  { limit, current }: { limit: number; current: number },
-): Failure => ({ code, fields: { limit, current, retry_after: null } });
+/** The project has room for the databases of `count` more branches. Expired branches have one, too. */
+export const hasDatabaseSlots = (branch: Counted, count: number): Requirement =>
+  hasSlots(branch, counting(branch.projectId, ['creating', 'active', 'expired']), BRANCHES_MAX, count);

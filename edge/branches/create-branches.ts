@@ -4,9 +4,8 @@ import { branchDatabaseName } from '../../shared/branch/database-name.ts';
 import { expiryOf } from '../../shared/branch/lifespan.ts';
 import type { BranchRole } from '../../shared/branch/login.ts';
 import type { Failure } from '../../shared/failures.ts';
-import { BRANCHES_MAX, NETWORK_RULES_MAX } from '../../shared/limits.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
-import { hasRoom, ruleStatements } from '../access/change-rules.ts';
+import { hasRoomFor, ruleStatements } from '../access/change-rules.ts';
 import { newCredentials, passwordOf } from '../access/credentials.ts';
 import { newBranchRules } from '../access/network-rule.ts';
 import {
@@ -20,6 +19,7 @@ import {
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
 import { scramVerifier } from '../crypto/scram.ts';
 import type { Actor } from '../database/column-types.ts';
+import { inActiveProject } from '../database/conditions.ts';
 import { type Database, insertAllIf, insertIf, isOneOf, type Statement } from '../database/database.ts';
 import {
   auditEvents,
@@ -30,20 +30,13 @@ import {
   networkRules,
   type ProjectRow,
   projectBranches,
-  projects,
 } from '../database/schema.ts';
-import { type CreationProgress, insertKey, type KeyUse } from '../idempotency/idempotency-key.ts';
-import { branchIdsOf, newJob, OPEN_STATUSES, reserve } from '../jobs/job-store.ts';
+import { type CreationProgress, type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
+import { branchIdsOf, newJob, OPEN_STATUSES } from '../jobs/job-store.ts';
 import { type Saga, type SagaContext, saga } from '../jobs/saga.ts';
 import type { Settings } from '../settings.ts';
 import { toCreatedBranchResponse, transition, whereAllowed } from './branch.ts';
-import {
-  type BranchLimit,
-  branchesOnHost,
-  branchLimitOf,
-  branchLimitReached,
-  hasSlots,
-} from './branch-limit.ts';
+import { hasBranchSlots, hasDatabaseSlots } from './branch-limit.ts';
 import { type CloneSource, isCloneable } from './clone-source.ts';
 import { leaseEnd } from './expiry.ts';
 import type { BranchChoices } from './new-branch.ts';
@@ -287,63 +280,37 @@ export async function reserveBranches(
 ): Promise<Result<JobRow, Failure>> {
   const { project, source, keyUse } = request;
   const rows = request.branches.map((branch) => branchRow(request, branch, now));
-  const [first] = rows;
+  const [first, ...more] = rows;
   if (!first) throw new Error('a creation without a branch');
   const job = jobOf(request, now);
   const credentials = await Promise.all(
     rows.map(({ id }) => newCredentials(settings.CREDENTIAL_KEYS, id, now)),
   );
   const rules = rows.flatMap((row) => newBranchRules(project, row, request, now));
-  // The creator's rules alone may be left out, but not networks that the client named.
-  const room = request.allow.length > 0 ? hasRoom(project.id, rules.length) : sql`true`;
-  const limit = branchLimitOf({ projectId: project.id, ...request }, settings);
-  const onHost = branchesOnHost(project.id);
-  const allowed = sql`exists (select 1 from ${projects} where id = ${project.id} and status = 'active' and tenant_id = ${project.tenantId}
-    and ${hasSlots(limit, rows.length)} and ${onHost} + ${rows.length} <= ${BRANCHES_MAX})
-    and ${isCloneable(source)} and ${room}`;
-  const reserved = sql`exists (select 1 from ${projectBranches} where id = ${first.id})`;
-  const statements: Statement[] = [
-    ...insertKey(db, keyUse, job.id, allowed, now),
-    insertAllIf(db, projectBranches, rows, allowed),
-    insertIf(db, jobs, job, reserved),
-    insertAllIf(db, branchCredentials, credentials.flat(), reserved),
-    ...ruleStatements(db, rules, reserved),
-    db
-      .select({
-        status: projects.status,
-        limit: limit.limit,
-        current: limit.current,
-        onHost,
-        reserved: sql<number>`${reserved}`,
-        room: sql<number>`${room}`,
-      })
-      .from(projects)
-      .where(eq(projects.id, project.id)),
-  ];
-  const conflicts = { idempotency_keys: 'IDEMPOTENCY_IN_FLIGHT', project_branches: 'BRANCH_EXISTS' } as const;
-  return reserve(db, job, statements, conflicts, (last) => reasonOf(last, rows.length, limit));
-}
-
-/** Result of the reservation's last statement. */
-interface Found {
-  status: string;
-  limit: number;
-  current: number;
-  onHost: number;
-  reserved: number;
-  room: number;
-}
-
-function reasonOf(lastResult: unknown, count: number, limit: BranchLimit): Failure | null {
-  const [found] = lastResult as Found[];
-  if (!found) return { code: 'NOT_FOUND' };
-  if (found.reserved) return null;
-  if (found.status !== 'active') return { code: 'PROJECT_NOT_ACTIVE' };
-  if (found.current + count > found.limit) return branchLimitReached(limit, found);
-  if (found.onHost + count > BRANCHES_MAX)
-    return branchLimitReached(limit, { limit: BRANCHES_MAX, current: found.onHost });
-  if (!found.room) return { code: 'RULE_LIMIT_REACHED', fields: { limit: NETWORK_RULES_MAX } };
-  return { code: 'SOURCE_NOT_ACTIVE' };
+  const counted = { projectId: project.id, ...request };
+  const written = await writeUnderKey(
+    db,
+    { use: keyUse, subjectId: job.id, now },
+    {
+      // Before the job, whose event names the branches.
+      first: [projectBranches, first, ...more],
+      require: [
+        ...inActiveProject(project.id, project.tenantId),
+        hasBranchSlots(counted, settings, rows.length),
+        hasDatabaseSlots(counted, rows.length),
+        // The creator's rules alone may be left out, but not networks that the client named.
+        ...(request.allow.length > 0 ? [hasRoomFor(project.id, rules.length)] : []),
+        [isCloneable(source), 'SOURCE_NOT_ACTIVE'],
+      ],
+      rest: (isWritten) => [
+        insertIf(db, jobs, job, isWritten),
+        insertAllIf(db, branchCredentials, credentials.flat(), isWritten),
+        ...ruleStatements(db, rules, isWritten),
+      ],
+      conflicts: { project_branches: 'BRANCH_EXISTS' },
+    },
+  );
+  return written.ok ? ok(job) : written;
 }
 
 function jobOf({ jobId, kind, branches, project, actor }: BranchRequest, now: Date): JobRow {

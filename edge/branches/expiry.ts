@@ -1,16 +1,18 @@
-import { and, eq, gt, lte, or, type SQL, sql } from 'drizzle-orm';
-import { BRANCH_TRANSITIONS } from '../../shared/branch/branch-status.ts';
+import { and, eq, gt, lte, type SQL, sql } from 'drizzle-orm';
+import { BRANCH_TRANSITIONS, type BranchStatus } from '../../shared/branch/branch-status.ts';
 import { expiryOf, type Life } from '../../shared/branch/lifespan.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { nextAccessRevision } from '../access/send-access.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import type { Actor } from '../database/column-types.ts';
-import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
-import { auditEvents, type BranchRow, projectBranches, projects } from '../database/schema.ts';
+import { inActiveProject } from '../database/conditions.ts';
+import { type Database, inOneBatch, insertIf, isThere } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
+import { auditEvents, type BranchRow, projectBranches } from '../database/schema.ts';
 import type { Settings } from '../settings.ts';
 import { isAllowed, transition, whereAllowed } from './branch.ts';
-import { branchLimitOf, branchLimitReached, hasSlots } from './branch-limit.ts';
+import { hasBranchSlots } from './branch-limit.ts';
 
 /** When a branch expires, or when it is deleted because it has been expired for long enough. */
 const END = sql<number>`case ${projectBranches.status}
@@ -56,33 +58,27 @@ export async function storeLifespan(
     deletesAt: null,
     updatedAt: now,
   };
-  const thisBranch = and(eq(projectBranches.id, branchId), eq(projectBranches.tenantId, actor.tenantId));
-  const expired = sql`exists (select 1 from ${projectBranches} where ${and(thisBranch, eq(projectBranches.status, 'expired'))})`;
-  // An active branch has its slot already.
-  const limit = branchLimitOf(branch, settings);
-  const hasSlot = sql`exists (select 1 from ${projects} where id = ${projectId} and ${hasSlots(limit, 1)})`;
-  const extendable = and(thisBranch, or(eq(projectBranches.status, 'active'), hasSlot));
+  const thisBranch = eq(projectBranches.id, branchId);
+  const isIn = (status: BranchStatus) =>
+    isThere(projectBranches, and(thisBranch, eq(projectBranches.status, status)));
+  const [hasSlot, limitReached] = hasBranchSlots(branch, settings, 1);
   const metadata = { from: branch.lifespan, to: life.lifespan, ttl_seconds: life.ttlSeconds };
   const about = { projectId, branchId, metadata };
   const event = auditEvent('branch.lifespan.changed', actor, about, now);
-  const results = await inOneBatch(db, [
-    insertIf(db, auditEvents, event, isAllowed('extend', extendable)),
-    nextAccessRevision(db, projectId, and(expired, isAllowed('extend', extendable)) ?? expired),
-    db
-      .select({
-        limit: limit.limit,
-        current: limit.current,
-        isExtendable: sql<number>`${isAllowed('extend', thisBranch)}`,
-      })
-      .from(projects)
-      .where(eq(projects.id, projectId)),
-    db.update(projectBranches).set(change).where(whereAllowed('extend', extendable)),
-  ]);
-  if (!hasChanged(results.at(-1))) {
-    const [count] = results.at(-2) as { limit: number; current: number; isExtendable: number }[];
-    return fail(count?.isExtendable ? branchLimitReached(limit, count) : { code: 'BRANCH_NOT_ACTIVE' });
-  }
-  return ok({ ...branch, ...change });
+  const written = await guardedWrite(db, {
+    first: [auditEvents, event],
+    require: [
+      ...inActiveProject(projectId, actor.tenantId),
+      [isAllowed('extend', thisBranch), 'BRANCH_NOT_ACTIVE'],
+      // An active branch has its slot already.
+      [sql`${isIn('active')} or ${hasSlot}`, limitReached],
+    ],
+    rest: (isWritten) => [
+      nextAccessRevision(db, projectId, sql`${isIn('expired')} and ${isWritten}`),
+      db.update(projectBranches).set(change).where(and(thisBranch, isWritten)),
+    ],
+  });
+  return written.ok ? ok({ ...branch, ...change }) : written;
 }
 
 /**

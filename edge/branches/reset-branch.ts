@@ -3,9 +3,10 @@ import { expiryOf, type Life } from '../../shared/branch/lifespan.ts';
 import { SAFETY_SECONDS } from '../../shared/branch/snapshot.ts';
 import type { Failure } from '../../shared/failures.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
-import type { Result } from '../../shared/result.ts';
+import { ok, type Result } from '../../shared/result.ts';
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
 import type { Actor } from '../database/column-types.ts';
+import { onActiveBranch } from '../database/conditions.ts';
 import { type Database, insertIf } from '../database/database.ts';
 import {
   auditEvents,
@@ -13,12 +14,11 @@ import {
   type JobRow,
   jobs,
   projectBranches,
-  projects,
   type SnapshotRow,
   snapshots,
 } from '../database/schema.ts';
-import { insertKey, type KeyUse, unlessInFlight } from '../idempotency/idempotency-key.ts';
-import { isChanging, newJob, reserve } from '../jobs/job-store.ts';
+import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
+import { isUnchanging, newJob } from '../jobs/job-store.ts';
 import { type SagaContext, saga } from '../jobs/saga.ts';
 import { toBranchResponse, toCreatedBranchResponse } from './branch.ts';
 import { type CloneSource, isCloneable } from './clone-source.ts';
@@ -45,41 +45,20 @@ export async function reserveReset(
   const job = newJob({ ...about, subject }, now);
   const expiresAt = new Date(now.getTime() + SAFETY_SECONDS * 1000);
   const safety = newSnapshot({ id: snapshotId, kind: 'safety', branch, expiresAt }, now);
-  const isActive = sql`exists (select 1 from ${projectBranches} where ${and(
-    eq(projectBranches.id, branchId),
-    eq(projectBranches.tenantId, actor.tenantId),
-    eq(projectBranches.status, 'active'),
-  )})`;
-  const hasSource = isCloneable(source);
-  const allowed = sql`${isActive} and ${hasSource} and not ${isChanging(branchId)}`;
-  const reserved = sql`exists (select 1 from ${jobs} where id = ${job.id})`;
-  const statements = [
-    ...insertKey(db, keyUse, job.id, allowed, now),
-    insertIf(db, snapshots, safety, allowed),
-    insertIf(db, jobs, job, allowed),
-    db
-      .select({
-        reserved: sql<number>`${reserved}`,
-        isActive: sql<number>`${isActive}`,
-        hasSource: sql<number>`${hasSource}`,
-      })
-      .from(projects)
-      .where(eq(projects.id, projectId)),
-  ];
-  const outcome = await reserve(
+  const written = await writeUnderKey(
     db,
-    job,
-    statements,
-    { idempotency_keys: 'IDEMPOTENCY_IN_FLIGHT' },
-    (last) => {
-      const [found] = last as { reserved: number; isActive: number; hasSource: number }[];
-      if (!found) return { code: 'NOT_FOUND' };
-      if (found.reserved) return null;
-      if (!found.isActive) return { code: 'BRANCH_NOT_ACTIVE' };
-      return { code: found.hasSource ? 'HOST_BUSY' : 'SOURCE_NOT_ACTIVE' };
+    { use: keyUse, subjectId: job.id, now },
+    {
+      first: [jobs, job],
+      require: [
+        ...onActiveBranch(branch, actor.tenantId),
+        [isCloneable(source), 'SOURCE_NOT_ACTIVE'],
+        [isUnchanging(branchId), 'HOST_BUSY'],
+      ],
+      rest: (isWritten) => [insertIf(db, snapshots, safety, isWritten)],
     },
   );
-  return unlessInFlight(db, keyUse, outcome);
+  return written.ok ? ok(job) : written;
 }
 
 interface Reset {

@@ -2,13 +2,13 @@ import { and, eq, type SQL, sql } from 'drizzle-orm';
 import { branchDatabaseName, snapshotDatabaseName } from '../../shared/branch/database-name.ts';
 import { expiryOf } from '../../shared/branch/lifespan.ts';
 import type { Failure } from '../../shared/failures.ts';
-import { BRANCHES_MAX, NETWORK_RULES_MAX } from '../../shared/limits.ts';
-import type { Result } from '../../shared/result.ts';
-import { hasRoom, ruleStatements } from '../access/change-rules.ts';
+import { ok, type Result } from '../../shared/result.ts';
+import { hasRoomFor, ruleStatements } from '../access/change-rules.ts';
 import { withdrawAccess } from '../access/send-access.ts';
 import type { Principal } from '../authentication/principal.ts';
 import type { Actor } from '../database/column-types.ts';
-import { type Database, insertIf, type Statement } from '../database/database.ts';
+import { inActiveProject } from '../database/conditions.ts';
+import { type Database, insertIf, isThere, type Statement } from '../database/database.ts';
 import {
   type BranchRow,
   type JobRow,
@@ -16,18 +16,17 @@ import {
   networkRules,
   type ProjectRow,
   projectBranches,
-  projects,
   type SnapshotRow,
   snapshots,
 } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
-import { insertKey, type KeyUse, unlessInFlight } from '../idempotency/idempotency-key.ts';
-import { isChanging, newJob, reserve } from '../jobs/job-store.ts';
+import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
+import { isUnchanging, newJob } from '../jobs/job-store.ts';
 import { saga } from '../jobs/saga.ts';
 import type { Settings } from '../settings.ts';
 import { matchesPattern } from '../tenancy/branch-pattern.ts';
 import { toBranchResponse, transition } from './branch.ts';
-import { branchesOnHost, branchLimitOf, branchLimitReached, hasSlots } from './branch-limit.ts';
+import { hasBranchSlots, hasDatabaseSlots } from './branch-limit.ts';
 import {
   activate,
   areActive,
@@ -58,77 +57,46 @@ export async function reserveRestore(
     actor,
   } as const;
   const job = newJob({ ...about, subject }, now);
-  const limit = branchLimitOf(branch, settings);
-  const onHost = branchesOnHost(projectId);
-  const isKept = sql`exists (select 1 from ${snapshots} where id = ${snapshot.id} and status = 'ready')`;
-  const thisBranch = and(
-    eq(projectBranches.id, branchId),
-    eq(projectBranches.tenantId, actor.tenantId),
-    eq(projectBranches.status, 'deleted'),
-  );
-  const isDeleted = sql`exists (select 1 from ${projectBranches} where ${thisBranch})`;
-  const room = hasRoom(projectId, snapshot.rules.length);
-  const allowed = sql`exists (select 1 from ${projects} where id = ${projectId} and status = 'active'
-      and ${hasSlots(limit, 1)} and ${onHost} < ${BRANCHES_MAX})
-    and ${isDeleted} and ${isKept} and not ${isChanging(branchId)} and ${room}`;
-  const reserved = sql`exists (select 1 from ${jobs} where id = ${job.id})`;
+  const thisBranch = and(eq(projectBranches.id, branchId), eq(projectBranches.status, 'deleted'));
+  const isKept = and(eq(snapshots.id, snapshot.id), eq(snapshots.status, 'ready'));
   const rules = snapshot.rules.map((rule) => ({
     ...rule,
     ...{ id: crypto.randomUUID(), projectId, branchId, revision: 0, createdBy, tenantId },
     ...{ createdAt: now, expiresAt: null },
   }));
   const life = { lifespan: branch.lifespan, ttlSeconds: branch.ttlSeconds };
-  const statements: Statement[] = [
-    ...insertKey(db, keyUse, job.id, allowed, now),
-    insertIf(db, jobs, job, allowed),
-    db
-      .update(projectBranches)
-      .set({
-        branchName,
-        databaseName: branchDatabaseName(project.appKey, project.env, branchName),
-        sourceDatabase: snapshotDatabaseName(snapshot.id),
-        status: 'creating',
-        expiresAt: expiryOf(life, now),
-        deletesAt: null,
-        deletedAt: null,
-        updatedAt: now,
-      })
-      .where(and(thisBranch, reserved)),
-    ...ruleStatements(db, rules, reserved),
-    db
-      .select({
-        isChanging: sql<number>`${isDeleted} and ${isChanging(branchId)}`,
-        reserved: sql<number>`${reserved}`,
-        isKept: sql<number>`${isKept}`,
-        room: sql<number>`${room}`,
-        limit: limit.limit,
-        current: limit.current,
-        onHost,
-      })
-      .from(projects)
-      .where(eq(projects.id, projectId)),
-  ];
-  const conflicts = { idempotency_keys: 'IDEMPOTENCY_IN_FLIGHT', project_branches: 'BRANCH_EXISTS' } as const;
-  const outcome = await reserve(db, job, statements, conflicts, (last) => {
-    const [found] = last as {
-      isChanging: number;
-      reserved: number;
-      isKept: number;
-      room: number;
-      limit: number;
-      current: number;
-      onHost: number;
-    }[];
-    if (!found?.isKept) return { code: 'NOT_FOUND' };
-    if (found.reserved) return null;
-    if (found.isChanging) return { code: 'HOST_BUSY' };
-    if (found.current + 1 > found.limit) return branchLimitReached(limit, found);
-    if (found.onHost >= BRANCHES_MAX)
-      return branchLimitReached(limit, { limit: BRANCHES_MAX, current: found.onHost });
-    if (!found.room) return { code: 'RULE_LIMIT_REACHED', fields: { limit: NETWORK_RULES_MAX } };
-    return { code: 'NOT_FOUND' };
-  });
-  return unlessInFlight(db, keyUse, outcome);
+  const change = {
+    branchName,
+    databaseName: branchDatabaseName(project.appKey, project.env, branchName),
+    sourceDatabase: snapshotDatabaseName(snapshot.id),
+    status: 'creating',
+    expiresAt: expiryOf(life, now),
+    deletesAt: null,
+    deletedAt: null,
+    updatedAt: now,
+  } as const;
+  const written = await writeUnderKey(
+    db,
+    { use: keyUse, subjectId: job.id, now },
+    {
+      first: [jobs, job],
+      require: [
+        ...inActiveProject(projectId, actor.tenantId),
+        [isThere(projectBranches, thisBranch), 'NOT_FOUND'],
+        [isThere(snapshots, isKept), 'NOT_FOUND'],
+        [isUnchanging(branchId), 'HOST_BUSY'],
+        hasBranchSlots(branch, settings, 1),
+        hasDatabaseSlots(branch, 1),
+        hasRoomFor(projectId, rules.length),
+      ],
+      rest: (isWritten) => [
+        db.update(projectBranches).set(change).where(and(thisBranch, isWritten)),
+        ...ruleStatements(db, rules, isWritten),
+      ],
+      conflicts: { project_branches: 'BRANCH_EXISTS' },
+    },
+  );
+  return written.ok ? ok(job) : written;
 }
 
 /**

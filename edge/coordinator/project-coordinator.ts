@@ -171,7 +171,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
   }
 
   async addRule({ rule, hostId, actor, keyUse }: RuleAddition): Promise<Result<RuleChange, Failure>> {
-    const insert = () => createUnderKey(this.#db, keyUse, () => insertRule(this.#db, rule, actor, keyUse));
+    const insert = () => insertRule(this.#db, rule, actor, keyUse);
     const added = await this.#changeRules(rule.projectId, hostId, insert);
     if (keyUse && added.ok && added.value.applied)
       await storeResponse(this.#db, rule.id, ruleResponse(rule, true));

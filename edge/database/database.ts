@@ -60,6 +60,10 @@ export function insertAllIf<T extends SQLiteTable>(
     );
 }
 
+/** Whether the table has such a row. */
+export const isThere = (table: SQLiteTable, condition: SQL | undefined): SQL =>
+  sql`exists (select 1 from ${table} where ${condition})`;
+
 /** Like `inArray`, with one parameter for all values. */
 export const isOneOf = (column: SQLWrapper, values: readonly string[]): SQL =>
   sql`${column} in (select value from json_each(${JSON.stringify(values)}))`;

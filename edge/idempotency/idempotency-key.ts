@@ -5,6 +5,7 @@ import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Principal } from '../authentication/principal.ts';
 import { sha256 } from '../crypto/encoding.ts';
 import { type Database, insertIf, type Statement, uniqueConflict } from '../database/database.ts';
+import { type GuardedWrite, guardedWrite, type Identified } from '../database/guarded-write.ts';
 import { idempotencyKeys } from '../database/schema.ts';
 
 /** How long the response to a request with an `Idempotency-Key` is stored. */
@@ -128,6 +129,28 @@ export async function unlessInFlight<T>(
   const recorded = recordedResponse(await recordedUses(db, use, new Date()), use);
   if (!recorded.ok) return recorded;
   return recorded.value === null ? outcome : fail({ code: 'IDEMPOTENCY_IN_FLIGHT' });
+}
+
+/**
+ * As `guardedWrite`, under an `Idempotency-Key`.
+ * @param key with the subject and the response as `insertKey` takes them
+ * @returns or IDEMPOTENCY_KEY_REUSED, IDEMPOTENCY_IN_FLIGHT if a concurrent request with the same key was first
+ */
+export async function writeUnderKey<T extends Identified, R = never>(
+  db: Database,
+  key: { use: KeyUse | null; subjectId: string; now: Date; response?: StoredResponse },
+  write: GuardedWrite<T, R>,
+): Promise<Result<R[], Failure>> {
+  const { use, subjectId, now, response } = key;
+  const written = await guardedWrite(db, {
+    ...write,
+    rest: (isWritten) => [
+      ...insertKey(db, use, subjectId, isWritten, now, response),
+      ...(write.rest?.(isWritten) ?? []),
+    ],
+    conflicts: { ...write.conflicts, idempotency_keys: 'IDEMPOTENCY_IN_FLIGHT' },
+  });
+  return unlessInFlight(db, use, written);
 }
 
 /**

@@ -3,7 +3,7 @@ import type { Failure, FailureCode } from '../../shared/failures.ts';
 import type { JobKind, JobStatus } from '../../shared/project/job.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Actor, AuditActor, JobSubject } from '../database/column-types.ts';
-import { type Database, inOneBatch, type Statement, uniqueConflict } from '../database/database.ts';
+import { type Database, inOneBatch, isThere, type Statement, uniqueConflict } from '../database/database.ts';
 import { type JobRow, jobs } from '../database/schema.ts';
 
 export const OPEN_STATUSES = ['queued', 'running'] as const satisfies readonly JobStatus[];
@@ -17,11 +17,10 @@ export const READINGS: readonly JobKind[] = ['branch.diff'];
 const changes = (branchId: string) =>
   and(eq(jobs.branchId, branchId), notInArray(jobs.kind, [...READINGS]), isOpenJob);
 
-/** Whether a job that changes the branch is open. An attempt that failed is repeated, which would overwrite newer work. */
-export const isChanging = (branchId: string): SQL =>
-  sql`exists (select 1 from ${jobs} where ${changes(branchId)})`;
+/** Whether no job that changes the branch is open. An attempt that failed is repeated, which would overwrite newer work. */
+export const isUnchanging = (branchId: string): SQL => sql`not ${isThere(jobs, changes(branchId))}`;
 
-/** As `isChanging`, read now. */
+/** The opposite of `isUnchanging`, read now. */
 export const readIsChanging = async (db: Database, branchId: string): Promise<boolean> =>
   (await db.select({ id: jobs.id }).from(jobs).where(changes(branchId)).limit(1)).length > 0;
 

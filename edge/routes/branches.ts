@@ -185,7 +185,13 @@ router.openapi(
     tags,
     request: { params: BranchRefParams, body: jsonBody(BranchChange) },
     responses: { 200: response('The updated branch.', Branch) },
-    failures: ['BRANCH_PROTECTED', 'BRANCH_NOT_ACTIVE', 'STORAGE_QUOTA_EXCEEDED', 'BRANCH_LIMIT_REACHED'],
+    failures: [
+      'BRANCH_PROTECTED',
+      'BRANCH_NOT_ACTIVE',
+      'PROJECT_NOT_ACTIVE',
+      'STORAGE_QUOTA_EXCEEDED',
+      'BRANCH_LIMIT_REACHED',
+    ],
   }),
   async (c) => {
     const { protected: isProtected, ...life } = c.req.valid('json');
@@ -463,6 +469,7 @@ router.openapi(
       ...KEY_FAILURES,
       'BRANCH_PROTECTED',
       'BRANCH_NOT_ACTIVE',
+      'PROJECT_NOT_ACTIVE',
       'STORAGE_QUOTA_EXCEEDED',
       'SOURCE_BUSY',
       'SOURCE_NOT_ACTIVE',
@@ -526,6 +533,7 @@ router.openapi(
       ...KEY_FAILURES,
       'DATABASE_NAME_TOO_LONG',
       'BRANCH_EXISTS',
+      'PROJECT_NOT_ACTIVE',
       'STORAGE_QUOTA_EXCEEDED',
       'SOURCE_BUSY',
       'SOURCE_NOT_ACTIVE',

@@ -42,7 +42,7 @@ test('a project has no more rules than one message of the link can carry; a refu
   });
   expect(await insertRule(db, { ...ruleFor('192.0.2.2/32'), projectId: 'q' }, ACTOR, null)).toEqual({
     ok: false,
-    failure: { code: 'PROJECT_NOT_ACTIVE' },
+    failure: { code: 'NOT_FOUND' },
   });
   const ofCreator = ruleStatements(db, [ruleFor('192.0.2.3/32')], sql`true`);
   await inOneBatch(db, ofCreator);
