@@ -1,13 +1,12 @@
 import { and, asc, eq, inArray, lte, type SQL, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { NETWORK_RULES_MAX } from '../../shared/limits.ts';
-import { fail, ok, type Result } from '../../shared/result.ts';
+import { fail, type Result } from '../../shared/result.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import type { Actor } from '../database/column-types.ts';
 import { inActiveProject } from '../database/conditions.ts';
 import {
   type Database,
-  hasChanged,
   inOneBatch,
   insertAllIf,
   insertIf,
@@ -15,7 +14,7 @@ import {
   isThere,
   type Statement,
 } from '../database/database.ts';
-import type { Requirement } from '../database/guarded-write.ts';
+import { guardedWrite, type Requirement } from '../database/guarded-write.ts';
 import {
   auditEvents,
   type NetworkRuleRow,
@@ -125,18 +124,23 @@ const aboutRule = ({ id, projectId, branchId, cidr }: NetworkRuleRow) => ({
 /** Lets a rule end later, sooner or never. */
 export const storeRuleEnd =
   (expiresAt: Date | null) =>
-  async (db: Database, reference: RuleReference, actor: Actor, now: Date): Promise<Result<null, Failure>> => {
+  async (
+    db: Database,
+    reference: RuleReference,
+    actor: Actor,
+    now: Date,
+  ): Promise<Result<unknown, Failure>> => {
     const theRule = referenced(reference, actor);
     const [rule] = await db.select().from(networkRules).where(theRule);
     if (!rule) return fail({ code: 'NOT_FOUND' });
     const { metadata, ...about } = aboutRule(rule);
     const details = { ...metadata, expires_at: expiresAt?.toISOString() ?? null };
     const event = auditEvent('network_rule.changed', actor, { ...about, metadata: details }, now);
-    const results = await inOneBatch(db, [
-      insertIf(db, auditEvents, event, sql`exists (select 1 from ${networkRules} where ${theRule})`),
-      db.update(networkRules).set({ expiresAt }).where(theRule),
-    ]);
-    return hasChanged(results.at(-1)) ? ok(null) : fail({ code: 'NOT_FOUND' });
+    return guardedWrite(db, {
+      first: [auditEvents, event],
+      require: [[isThere(networkRules, theRule), 'NOT_FOUND']],
+      rest: (isWritten) => [db.update(networkRules).set({ expiresAt }).where(and(theRule, isWritten))],
+    });
   };
 
 /** Deletes a rule from the records. */
@@ -145,18 +149,19 @@ export async function deleteRule(
   reference: RuleReference,
   actor: Actor,
   now: Date,
-): Promise<Result<null, Failure>> {
+): Promise<Result<unknown, Failure>> {
   const theRule = referenced(reference, actor);
   const [rule] = await db.select().from(networkRules).where(theRule);
   if (!rule) return fail({ code: 'NOT_FOUND' });
   const event = auditEvent('network_rule.deleted', actor, aboutRule(rule), now);
-  const stillThere = sql`exists (select 1 from ${networkRules} where ${theRule})`;
-  const results = await inOneBatch(db, [
-    insertIf(db, auditEvents, event, stillThere),
-    nextAccessRevision(db, reference.projectId, stillThere),
-    db.delete(networkRules).where(theRule),
-  ]);
-  return hasChanged(results.at(-1)) ? ok(null) : fail({ code: 'NOT_FOUND' });
+  return guardedWrite(db, {
+    first: [auditEvents, event],
+    require: [[isThere(networkRules, theRule), 'NOT_FOUND']],
+    rest: (isWritten) => [
+      nextAccessRevision(db, reference.projectId, isWritten),
+      db.delete(networkRules).where(and(theRule, isWritten)),
+    ],
+  });
 }
 
 /** Rules that end in one batch, each with an audit event. The next alarm ends the others. */

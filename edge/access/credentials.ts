@@ -1,15 +1,15 @@
-import { and, eq, sql } from 'drizzle-orm';
+import { and, eq, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import { environmentName } from '../../shared/branch/database-name.ts';
 import { BRANCH_ROLES, type BranchRole, loginName } from '../../shared/branch/login.ts';
 import type { Failure } from '../../shared/failures.ts';
-import { fail, ok, type Result } from '../../shared/result.ts';
+import type { Result } from '../../shared/result.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { makePassword, openPassword, sealPassword } from '../crypto/scram.ts';
 import type { SecretKey } from '../crypto/seal.ts';
 import type { Actor } from '../database/column-types.ts';
-import { isOfTenant } from '../database/conditions.ts';
-import { type Database, hasChanged, inOneBatch, insertIf, type Statement } from '../database/database.ts';
+import { isOfTenant, onActiveBranch } from '../database/conditions.ts';
+import { type Database, insertIf, type Statement } from '../database/database.ts';
 import {
   auditEvents,
   type BranchRow,
@@ -19,7 +19,7 @@ import {
   projects,
 } from '../database/schema.ts';
 import { CaCertificate } from '../hosts/enrolment.ts';
-import { insertKey, type KeyUse } from '../idempotency/idempotency-key.ts';
+import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import { nextAccessRevision } from './send-access.ts';
 
 type CredentialsRow = typeof branchCredentials.$inferSelect;
@@ -148,19 +148,13 @@ export async function storeRotation(
   keys: readonly SecretKey[],
   { projectId, branchId, roles, actor, keyUse }: Rotation,
   now: Date,
-): Promise<Result<null, Failure>> {
-  const active = sql`exists (select 1 from ${projectBranches} where ${and(
-    eq(projectBranches.id, branchId),
-    eq(projectBranches.projectId, projectId),
-    eq(projectBranches.tenantId, actor.tenantId),
-    eq(projectBranches.status, 'active'),
-  )})`;
+): Promise<Result<unknown, Failure>> {
   const about = { projectId, branchId, metadata: { roles } };
   const event = auditEvent('branch.credentials.rotated', actor, about, now);
   const fresh = await Promise.all(
     roles.map(async (role) => ({ role, ...(await sealPassword(keys, branchId, role, makePassword())) })),
   );
-  const changes = fresh.map(({ role, keyId, sealed }) =>
+  const change = ({ role, keyId, sealed }: (typeof fresh)[number], isWritten: SQL) =>
     db
       .update(branchCredentials)
       .set({
@@ -169,16 +163,20 @@ export async function storeRotation(
         revision: sql`(select access_revision from ${projects} where id = ${projectId})`,
         updatedAt: now,
       })
-      .where(and(eq(branchCredentials.branchId, branchId), eq(branchCredentials.role, role), active)),
-  );
-  const results = await inOneBatch(db, [
+      .where(and(eq(branchCredentials.branchId, branchId), eq(branchCredentials.role, role), isWritten));
+  return writeUnderKey(
+    db,
     // The key stores no passwords: a repeated request reads the current ones.
-    ...insertKey(db, keyUse, event.id, active, now, { status: 200, body: {} }),
-    nextAccessRevision(db, projectId, active),
-    ...changes,
-    insertIf(db, auditEvents, event, active),
-  ]);
-  return hasChanged(results.at(-1)) ? ok(null) : fail({ code: 'BRANCH_NOT_ACTIVE' });
+    { use: keyUse, subjectId: event.id, now, response: { status: 200, body: {} } },
+    {
+      first: [auditEvents, event],
+      require: onActiveBranch({ id: branchId, projectId }, actor.tenantId),
+      rest: (isWritten) => [
+        nextAccessRevision(db, projectId, isWritten),
+        ...fresh.map((password) => change(password, isWritten)),
+      ],
+    },
+  );
 }
 
 export interface Rotation {

@@ -2,10 +2,12 @@ import { and, eq, inArray, lt, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
-import { fail, ok, type Result } from '../../shared/result.ts';
+import { ok, type Result } from '../../shared/result.ts';
 import type { Principal } from '../authentication/principal.ts';
 import type { Actor, Comparison } from '../database/column-types.ts';
-import { type Database, inOneBatch, insertIf } from '../database/database.ts';
+import { onActiveBranch } from '../database/conditions.ts';
+import { type Database, isThere } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import {
   type BranchRow,
   differences,
@@ -55,18 +57,13 @@ export async function reserveComparison(
   const about = { id: jobId, kind: 'branch.diff', projectId, branchId: branch.id, hostId, actor } as const;
   const job = newJob({ ...about, subject: { comparison } }, now);
   const isOpen = isOpenIn(projectId);
-  const isActive = sql`exists (select 1 from ${projectBranches} where ${and(
-    eq(projectBranches.id, branch.id),
-    eq(projectBranches.tenantId, actor.tenantId),
-    eq(projectBranches.status, 'active'),
-  )})`;
-  const results = await inOneBatch(db, [
-    insertIf(db, jobs, job, sql`${isActive} and not exists (select 1 from ${jobs} where ${isOpen})`),
-    db.select().from(jobs).where(isOpen),
-  ]);
-  const [open] = results[1] as JobRow[];
-  if (!open) return fail({ code: 'BRANCH_NOT_ACTIVE' });
-  return isSame(open, branch.id, comparison) ? ok(open) : fail({ code: 'PROJECT_BUSY' });
+  const written = await guardedWrite(db, {
+    first: [jobs, job],
+    require: [...onActiveBranch(branch, actor.tenantId), [sql`not ${isThere(jobs, isOpen)}`, 'PROJECT_BUSY']],
+  });
+  if (written.ok) return ok(job);
+  const open = written.failure.code === 'PROJECT_BUSY' && (await openComparison(db, branch, comparison));
+  return open ? ok(open) : written;
 }
 
 interface Comparing {

@@ -5,7 +5,9 @@ import { fail, ok, type Result } from '../../shared/result.ts';
 import { withdrawAccess } from '../access/send-access.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import type { Actor } from '../database/column-types.ts';
-import { type Database, hasChanged, inOneBatch, insertIf, type Statement } from '../database/database.ts';
+import { inActiveProject } from '../database/conditions.ts';
+import { type Database, insertIf, type Statement } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import {
   auditEvents,
   type BranchRow,
@@ -70,7 +72,6 @@ export async function markBranchDeleted(
 
   const kept = keeping(branch);
   if (kept) job.input = { ...job.input, snapshotId: kept.snapshotId };
-  const stillThere = isAllowed(transitionName, thisBranch);
   const event = auditEvent(
     'branch.deleted',
     job.input.actor,
@@ -90,23 +91,27 @@ export async function markBranchDeleted(
   // Also of a branch that was being restored.
   const until = sql<Date>`(select expires_at from ${snapshots} where ${and(eq(snapshots.branchId, branchId), eq(snapshots.kind, 'deleted'))})`;
   const isNotKept = sql`${until} is null`;
-  const results = await inOneBatch(db, [
-    insertIf(db, auditEvents, event, stillThere),
-    insertIf(db, jobs, job, stillThere),
-    withdrawAccess(db, job.projectId, stillThere),
-    ...purging(stillThere),
-    ...(kept ? keepStatements(db, branch, kept, stillThere, now) : []),
-    db.delete(networkRules).where(and(eq(networkRules.branchId, branchId), stillThere)),
-    db.delete(branchCredentials).where(and(eq(branchCredentials.branchId, branchId), stillThere, isNotKept)),
-    db
-      .update(projectBranches)
-      .set({ parentBranchId: null })
-      .where(and(eq(projectBranches.parentBranchId, branchId), stillThere)),
-    transition(db, transitionName, thisBranch, now, until),
-  ]);
-  return hasChanged(results.at(-1))
-    ? ok({ job, restorableUntil: kept?.until ?? null })
-    : fail({ code: 'NOT_FOUND' });
+  const written = await guardedWrite(db, {
+    first: [jobs, job],
+    require: [
+      ...inActiveProject(job.projectId, job.tenantId),
+      [isAllowed(transitionName, thisBranch), 'NOT_FOUND'],
+    ],
+    rest: (isWritten) => [
+      insertIf(db, auditEvents, event, isWritten),
+      withdrawAccess(db, job.projectId, isWritten),
+      ...purging(isWritten),
+      ...(kept ? keepStatements(db, branch, kept, isWritten, now) : []),
+      db.delete(networkRules).where(and(eq(networkRules.branchId, branchId), isWritten)),
+      db.delete(branchCredentials).where(and(eq(branchCredentials.branchId, branchId), isWritten, isNotKept)),
+      db
+        .update(projectBranches)
+        .set({ parentBranchId: null })
+        .where(and(eq(projectBranches.parentBranchId, branchId), isWritten)),
+      transition(db, transitionName, and(thisBranch, isWritten), now, until),
+    ],
+  });
+  return written.ok ? ok({ job, restorableUntil: kept?.until ?? null }) : written;
 }
 
 /** Opens the deletion that a user asks for. */

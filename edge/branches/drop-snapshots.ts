@@ -1,10 +1,11 @@
 import { and, eq, lte, type SQL, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { quotaBytes } from '../../shared/project/storage-quota.ts';
-import { fail, ok, type Result } from '../../shared/result.ts';
+import { ok, type Result } from '../../shared/result.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import type { Actor, AuditActor } from '../database/column-types.ts';
-import { type Database, hasChanged, inOneBatch, insertIf, type Statement } from '../database/database.ts';
+import { type Database, insertIf, isThere, type Statement } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import {
   auditEvents,
   branchCredentials,
@@ -72,17 +73,19 @@ export async function deleteSnapshot(
 ): Promise<Result<JobRow, Failure>> {
   const { id, projectId, branchId, branchName, kind } = snapshot;
   const thisOne = and(eq(snapshots.id, id), eq(snapshots.tenantId, job.tenantId), isUnused);
-  const isThere = sql`exists (select 1 from ${snapshots} where ${thisOne})`;
   const metadata = { snapshot_id: id, branch_name: branchName, kind, ...(reason && { reason }) };
   const name = kind === 'deleted' ? 'branch.purged' : 'snapshot.deleted';
   const event = auditEvent(name, job.input.actor, { id: job.id, projectId, branchId, metadata }, now);
-  const results = await inOneBatch(db, [
-    insertIf(db, auditEvents, event, isThere),
-    insertIf(db, jobs, job, isThere),
-    ...forgetDeletedBranch(db, snapshot, isThere),
-    db.delete(snapshots).where(thisOne),
-  ]);
-  return hasChanged(results.at(-1)) ? ok(job) : fail({ code: 'NOT_FOUND' });
+  const written = await guardedWrite(db, {
+    first: [jobs, job],
+    require: [[isThere(snapshots, thisOne), 'NOT_FOUND']],
+    rest: (isWritten) => [
+      insertIf(db, auditEvents, event, isWritten),
+      ...forgetDeletedBranch(db, snapshot, isWritten),
+      db.delete(snapshots).where(and(eq(snapshots.id, id), isWritten)),
+    ],
+  });
+  return written.ok ? ok(job) : written;
 }
 
 export const dropSnapshotJob = saga({

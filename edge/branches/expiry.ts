@@ -1,4 +1,4 @@
-import { and, eq, gt, lte, type SQL, sql } from 'drizzle-orm';
+import { and, eq, lte, type SQL, sql } from 'drizzle-orm';
 import { BRANCH_TRANSITIONS, type BranchStatus } from '../../shared/branch/branch-status.ts';
 import { expiryOf, type Life } from '../../shared/branch/lifespan.ts';
 import type { Failure } from '../../shared/failures.ts';
@@ -6,13 +6,14 @@ import { fail, ok, type Result } from '../../shared/result.ts';
 import { nextAccessRevision } from '../access/send-access.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import type { Actor } from '../database/column-types.ts';
-import { inActiveProject } from '../database/conditions.ts';
+import { inActiveProject, onActiveBranch } from '../database/conditions.ts';
 import { type Database, inOneBatch, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents, type BranchRow, projectBranches } from '../database/schema.ts';
 import type { Settings } from '../settings.ts';
 import { isAllowed, transition, whereAllowed } from './branch.ts';
 import { hasBranchSlots } from './branch-limit.ts';
+import { protectionStatements } from './protect-branch.ts';
 
 /** When a branch expires, or when it is deleted because it has been expired for long enough. */
 const END = sql<number>`case ${projectBranches.status}
@@ -40,13 +41,13 @@ export async function nextEnd(db: Database, projectId: string): Promise<Date | n
 }
 
 /**
- * Sets the lifespan, counted from now, and records the change, in one batch. An expired branch becomes active again if
- * the project has a slot for it, which changes the access.
+ * Sets the lifespan, counted from now, and the protection, and records the changes, in one batch. An expired branch becomes
+ * active again if the project has a slot for it, which changes the access.
  */
 export async function storeLifespan(
   db: Database,
   settings: Settings,
-  { branch, life, actor }: LifespanChange,
+  { branch, life, isProtected, actor }: LifespanChange,
   now: Date,
 ): Promise<Result<BranchRow, Failure>> {
   if (branch.isDefault) return fail({ code: 'BRANCH_PROTECTED' });
@@ -76,9 +77,13 @@ export async function storeLifespan(
     rest: (isWritten) => [
       nextAccessRevision(db, projectId, sql`${isIn('expired')} and ${isWritten}`),
       db.update(projectBranches).set(change).where(and(thisBranch, isWritten)),
+      ...(isProtected === undefined
+        ? []
+        : Object.values(protectionStatements(db, branch, isProtected, actor, isWritten, now))),
     ],
+    returns: db.select().from(projectBranches).where(thisBranch),
   });
-  return written.ok ? ok({ ...branch, ...change }) : written;
+  return written.ok ? ok({ ...branch, ...written.value[0] }) : written;
 }
 
 /**
@@ -135,30 +140,26 @@ export async function storeRenewal(
   now: Date,
 ): Promise<Result<BranchRow, Failure>> {
   if (branch.leaseSeconds === null) return fail({ code: 'BRANCH_NOT_LEASED' });
-  const [renewed] = await db
-    .update(projectBranches)
-    .set({
-      leaseSeconds: leaseSeconds ?? undefined,
-      leaseEndsAt: leaseSeconds === null ? leaseEnd(now) : new Date(now.getTime() + leaseSeconds * 1000),
-      updatedAt: now,
-    })
-    .where(
-      and(
-        eq(projectBranches.id, branch.id),
-        eq(projectBranches.tenantId, actor.tenantId),
-        eq(projectBranches.status, 'active'),
-        gt(projectBranches.leaseEndsAt, now),
-      ),
-    )
-    .returning();
-  if (renewed) return ok(renewed);
-  const isOver = branch.leaseEndsAt !== null && branch.leaseEndsAt <= now;
-  return fail({ code: isOver ? 'NOT_FOUND' : 'BRANCH_NOT_ACTIVE' });
+  const thisBranch = eq(projectBranches.id, branch.id);
+  const change = {
+    leaseSeconds: leaseSeconds ?? undefined,
+    leaseEndsAt: leaseSeconds === null ? leaseEnd(now) : new Date(now.getTime() + leaseSeconds * 1000),
+    updatedAt: now,
+  };
+  const isOver = isThere(projectBranches, and(thisBranch, lte(projectBranches.leaseEndsAt, now)));
+  const written = await guardedWrite(db, {
+    first: (isAllowed) => db.update(projectBranches).set(change).where(and(thisBranch, isAllowed)),
+    require: [[sql`not ${isOver}`, 'NOT_FOUND'], ...onActiveBranch(branch, actor.tenantId)],
+    returns: db.select().from(projectBranches).where(thisBranch),
+  });
+  return written.ok ? ok({ ...branch, ...written.value[0] }) : written;
 }
 
 export interface LifespanChange {
   branch: BranchRow;
   life: Life;
+  /** Left out: as before. */
+  isProtected?: boolean | undefined;
   hostId: string;
   actor: Actor;
 }

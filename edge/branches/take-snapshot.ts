@@ -2,10 +2,11 @@ import { and, desc, eq, inArray, lte, type SQL, sql } from 'drizzle-orm';
 import { type KeptKind, nextSnapshotAt } from '../../shared/branch/snapshot.ts';
 import type { Failure } from '../../shared/failures.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
-import type { Result } from '../../shared/result.ts';
+import { ok, type Result } from '../../shared/result.ts';
 import { auditEvent, inTenantOfProject, noActor } from '../audit/audit-event.ts';
 import type { AuditActor } from '../database/column-types.ts';
-import { type Database, insertIf, type Statement } from '../database/database.ts';
+import { onActiveBranch } from '../database/conditions.ts';
+import { type Database, insertIf, isThere, type Statement } from '../database/database.ts';
 import {
   auditEvents,
   type BranchRow,
@@ -16,8 +17,8 @@ import {
   type SnapshotRow,
   snapshots,
 } from '../database/schema.ts';
-import { insertKey, type KeyUse, unlessInFlight } from '../idempotency/idempotency-key.ts';
-import { newJob, reserve } from '../jobs/job-store.ts';
+import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
+import { newJob } from '../jobs/job-store.ts';
 import { saga } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
 import type { Settings } from '../settings.ts';
@@ -85,53 +86,30 @@ export async function reserveSnapshot(
     eq(snapshots.projectId, projectId),
     inArray(snapshots.kind, COUNTED),
   )})`;
-  const isActive = sql`exists (select 1 from ${projectBranches} where ${and(
-    eq(projectBranches.id, branch.id),
-    eq(projectBranches.tenantId, actor.tenantId),
-    eq(projectBranches.status, 'active'),
-  )})`;
-  const replaces = sql`exists (select 1 from ${snapshots} where ${and(
+  const ofSchedule = and(
     eq(snapshots.projectId, projectId),
     eq(snapshots.kind, 'schedule'),
     eq(snapshots.status, 'ready'),
-  )})`;
+  );
   const hasRoom =
     kind === 'schedule'
-      ? sql`(${current} < ${limit} or (${current} = ${limit} and ${replaces}))`
+      ? sql`${current} < ${limit} or (${current} = ${limit} and ${isThere(snapshots, ofSchedule)})`
       : sql`${current} < ${limit}`;
-  const allowed = sql`${isActive} and ${hasRoom} and ${turn?.isDue ?? sql`true`}`;
-  const reserved = sql`exists (select 1 from ${snapshots} where id = ${snapshotId})`;
-  const statements = [
-    ...insertKey(db, keyUse, job.id, allowed, now),
-    insertIf(db, snapshots, row, allowed),
-    insertIf(db, jobs, job, reserved),
-    ...(turn ? [turn.advance] : []),
-    db
-      .select({
-        reserved: sql<number>`${reserved}`,
-        isActive: sql<number>`${isActive}`,
-        hasRoom: sql<number>`${hasRoom}`,
-        current,
-      })
-      .from(projects)
-      .where(eq(projects.id, projectId)),
-  ];
-  const outcome = await reserve(
+  const written = await writeUnderKey(
     db,
-    job,
-    statements,
-    { idempotency_keys: 'IDEMPOTENCY_IN_FLIGHT' },
-    (last) => {
-      const [found] = last as { reserved: number; isActive: number; hasRoom: number; current: number }[];
-      if (!found) return { code: 'NOT_FOUND' };
-      if (found.reserved) return null;
-      if (!found.isActive) return { code: 'BRANCH_NOT_ACTIVE' };
-      // Another call has reserved the scheduled one.
-      if (found.hasRoom) return { code: 'PROJECT_BUSY' };
-      return { code: 'SNAPSHOT_LIMIT_REACHED', fields: { limit, current: found.current, retry_after: null } };
+    { use: keyUse, subjectId: job.id, now },
+    {
+      first: [jobs, job],
+      require: [
+        ...onActiveBranch(branch, actor.tenantId),
+        [hasRoom, { code: 'SNAPSHOT_LIMIT_REACHED', fields: { limit, current, retry_after: null } }],
+        // Another call has reserved the scheduled one.
+        [turn?.isDue ?? sql`true`, 'PROJECT_BUSY'],
+      ],
+      rest: (isWritten) => [insertIf(db, snapshots, row, isWritten), ...(turn ? [turn.advance] : [])],
     },
   );
-  return unlessInFlight(db, keyUse, outcome);
+  return written.ok ? ok(job) : written;
 }
 
 /** The snapshot of a job with its branch, and what the host has made of it. */

@@ -22,7 +22,7 @@ import { type Database, type DatabaseBinding, openDatabase } from '../database/d
 import { type BranchRow, type JobRow, projects } from '../database/schema.ts';
 import { ProjectEvents } from '../events/project-events.ts';
 import { type HostLinks, hostCaller, isLinked } from '../hosts/host-client.ts';
-import { type CreationProgress, createUnderKey, storeResponse } from '../idempotency/idempotency-key.ts';
+import { type CreationProgress, storeResponse } from '../idempotency/idempotency-key.ts';
 import { JobRunner } from '../jobs/job-runner.ts';
 import { newJob, openJobs } from '../jobs/job-store.ts';
 import { jobError, publicFailure } from '../jobs/saga.ts';
@@ -198,8 +198,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     if (!(await isLinked(this.env, hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
     this.#armAlarm(projectId);
     const { CREDENTIAL_KEYS } = readSettings(this.env);
-    const store = () => storeRotation(this.#db, CREDENTIAL_KEYS, rotation, new Date());
-    const stored = await createUnderKey(this.#db, rotation.keyUse, store);
+    const stored = await storeRotation(this.#db, CREDENTIAL_KEYS, rotation, new Date());
     return stored.ok ? this.#applyAccess(projectId, hostId) : stored;
   }
 

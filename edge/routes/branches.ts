@@ -196,17 +196,22 @@ router.openapi(
   async (c) => {
     const { protected: isProtected, ...life } = c.req.valid('json');
     if (isProtected !== undefined) allow(c.var.principal, 'branch.protect');
-    const [project, found] = await inBranch(c, c.req.valid('param'), () => []);
+    const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
     const actor = actorOf(c);
-    const branch =
-      isProtected === undefined
-        ? found
-        : unwrap(await storeProtection(databaseOf(c), found, isProtected, actor, new Date()));
-    if (life.lifespan === undefined && life.ttl_seconds === undefined)
-      return c.json(toBranchResponse(branch), 200);
+    if (life.lifespan === undefined && life.ttl_seconds === undefined) {
+      const stored = storeProtection(
+        databaseOf(c),
+        branch,
+        isProtected ?? branch.protected,
+        actor,
+        new Date(),
+      );
+      return c.json(toBranchResponse(unwrap(await stored)), 200);
+    }
     const changed = await coordinatorOf(c.env, project.id).changeLifespan({
       branch,
       life: lifeOf(life),
+      isProtected,
       hostId: project.hostId,
       actor,
     });
@@ -226,7 +231,7 @@ router.openapi(
     tags,
     request: { params: BranchRefParams, body: optionalJsonBody(Lease) },
     responses: { 200: response('The branch with its new lease.', Branch) },
-    failures: ['BRANCH_NOT_ACTIVE', 'BRANCH_NOT_LEASED'],
+    failures: ['BRANCH_NOT_ACTIVE', 'PROJECT_NOT_ACTIVE', 'BRANCH_NOT_LEASED'],
   }),
   async (c) => {
     const { lease_seconds: leaseSeconds = null } = c.req.valid('json');
@@ -249,7 +254,7 @@ router.openapi(
     tags,
     request: { params: BranchRefParams, query: DeletionQuery },
     responses: { 202: response('The branch is deleted.', Deletion) },
-    failures: ['BRANCH_PROTECTED', 'HOST_BUSY'],
+    failures: ['BRANCH_PROTECTED', 'PROJECT_NOT_ACTIVE', 'HOST_BUSY'],
   }),
   async (c) => {
     const { project_id: projectId, branch_ref: reference } = c.req.valid('param');

@@ -171,7 +171,7 @@ router.openapi(
     responses: {
       200: response('The connection URLs with the new passwords.', Credentials, 'Idempotency-Replayed'),
     },
-    failures: [...KEY_FAILURES, 'BRANCH_NOT_ACTIVE', ...HOST_WORK_FAILURES],
+    failures: [...KEY_FAILURES, 'BRANCH_NOT_ACTIVE', 'PROJECT_NOT_ACTIVE', ...HOST_WORK_FAILURES],
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');

@@ -164,7 +164,7 @@ const RowsOfTableQuery = RowsQuery.extend({
   cursor: Cursor.optional(),
 });
 
-const FAILURES = [...HOST_FAILURES, 'SOURCE_NOT_ACTIVE'] as const;
+const FAILURES = [...HOST_FAILURES, 'PROJECT_NOT_ACTIVE', 'SOURCE_NOT_ACTIVE'] as const;
 
 /** Both sides, read in one trip, with a function that calls their host. @throws ApiError */
 async function bothSides(c: AppContext, params: { project_id: string; branch_ref: string }, against: string) {

@@ -49,6 +49,7 @@ router.openapi(
     failures: [
       ...KEY_FAILURES,
       'BRANCH_NOT_ACTIVE',
+      'PROJECT_NOT_ACTIVE',
       'SNAPSHOT_LIMIT_REACHED',
       'SOURCE_BUSY',
       'SOURCE_NOT_ACTIVE',
