@@ -1,9 +1,7 @@
 import { and, eq, inArray, notInArray, type SQL, sql } from 'drizzle-orm';
-import type { Failure, FailureCode } from '../../shared/failures.ts';
 import type { JobKind, JobStatus } from '../../shared/project/job.ts';
-import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Actor, AuditActor, JobSubject } from '../database/column-types.ts';
-import { type Database, inOneBatch, isThere, type Statement, uniqueConflict } from '../database/database.ts';
+import { type Database, isThere } from '../database/database.ts';
 import { type JobRow, jobs } from '../database/schema.ts';
 
 export const OPEN_STATUSES = ['queued', 'running'] as const satisfies readonly JobStatus[];
@@ -72,26 +70,3 @@ export const newJob = (
   createdAt: now,
   updatedAt: now,
 });
-
-/**
- * Writes a job and its subject in one batch. After that the subject is completed or undone, whatever crashes.
- * @param conflicts the failure for a violated unique index, by table
- * @param reasonOf why the batch wrote nothing, from the result of its last statement; null if it wrote everything
- */
-export async function reserve(
-  db: Database,
-  job: JobRow,
-  statements: Statement[],
-  conflicts: Record<string, FailureCode>,
-  reasonOf: (lastResult: unknown) => Failure | null,
-): Promise<Result<JobRow, Failure>> {
-  try {
-    const failure = reasonOf((await inOneBatch(db, statements)).at(-1));
-    return failure ? fail(failure) : ok(job);
-  } catch (error) {
-    const [table = ''] = uniqueConflict(error)?.split('.') ?? [];
-    const code = conflicts[table];
-    if (!code) throw error;
-    return fail({ code });
-  }
-}

@@ -2,15 +2,16 @@ import { and, eq, sql } from 'drizzle-orm';
 import { base64url } from 'jose';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
-import { fail, ok, type Result } from '../../shared/result.ts';
+import { fail, type Result } from '../../shared/result.ts';
 import { Cidr } from '../access/network-rule.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { type Actor, ROLES } from '../database/column-types.ts';
 import { isOfTenant } from '../database/conditions.ts';
-import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
+import { type Database, insertIf, isThere } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import { type ApiKeyRow, apiKeys } from '../database/people-schema.ts';
 import { auditEvents, projects, users } from '../database/schema.ts';
-import { insertKey, type KeyUse, type StoredResponse } from '../idempotency/idempotency-key.ts';
+import { type KeyUse, type StoredResponse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import { BranchPattern } from '../tenancy/branch-pattern.ts';
 
 /**
@@ -160,25 +161,25 @@ export async function insertApiKey(
   actor: Actor,
   keyUse: KeyUse | null,
   response: StoredResponse,
-): Promise<Result<null, Failure>> {
+): Promise<Result<unknown, Failure>> {
   const { tenantId, projectId } = row;
   const count = sql`(select count(*) from ${apiKeys} where tenant_id = ${tenantId})`;
   const isUser = isOfTenant(users, row.createdBy, tenantId);
   const isProject = projectId ? isOfTenant(projects, projectId, tenantId) : sql`true`;
-  const allowed = sql`${isUser} and ${isProject} and ${count} < ${API_KEYS_MAX}`;
-  const recorded = sql`exists (select 1 from ${apiKeys} where id = ${row.id})`;
   const event = auditEvent('api_key.created', actor, about(row), row.createdAt);
-  const results = await inOneBatch(db, [
-    ...insertKey(db, keyUse, row.id, allowed, row.createdAt, response),
-    insertIf(db, apiKeys, row, allowed),
-    insertIf(db, auditEvents, event, recorded),
-    db.select({ count: sql<number>`${count}` }).from(sql`(select 1)`),
-  ]);
-  const [insert, , counts] = results.slice(-3);
-  if (hasChanged(insert)) return ok(null);
-  const [found] = counts as { count: number }[];
-  if ((found?.count ?? 0) < API_KEYS_MAX) return fail({ code: 'NOT_FOUND' });
-  return fail({ code: 'API_KEY_LIMIT_REACHED', fields: { limit: API_KEYS_MAX } });
+  return writeUnderKey(
+    db,
+    { use: keyUse, subjectId: row.id, now: row.createdAt, response },
+    {
+      first: [apiKeys, row],
+      require: [
+        [isUser, 'NOT_FOUND'],
+        [isProject, 'NOT_FOUND'],
+        [sql`${count} < ${API_KEYS_MAX}`, { code: 'API_KEY_LIMIT_REACHED', fields: { limit: API_KEYS_MAX } }],
+      ],
+      rest: (isWritten) => [insertIf(db, auditEvents, event, isWritten)],
+    },
+  );
 }
 
 /** Deletes a key and audits it, in one batch. */
@@ -187,14 +188,14 @@ export async function deleteApiKey(
   id: string,
   actor: Actor,
   now: Date,
-): Promise<Result<null, Failure>> {
+): Promise<Result<unknown, Failure>> {
   const theKey = and(eq(apiKeys.id, id), eq(apiKeys.tenantId, actor.tenantId));
   const [row] = await db.select().from(apiKeys).where(theKey);
   if (!row) return fail({ code: 'NOT_FOUND' });
   const event = auditEvent('api_key.deleted', actor, about(row), now);
-  const results = await inOneBatch(db, [
-    insertIf(db, auditEvents, event, sql`exists (select 1 from ${apiKeys} where ${theKey})`),
-    db.delete(apiKeys).where(theKey),
-  ]);
-  return hasChanged(results.at(-1)) ? ok(null) : fail({ code: 'NOT_FOUND' });
+  return guardedWrite(db, {
+    first: [auditEvents, event],
+    require: [[isThere(apiKeys, theKey), 'NOT_FOUND']],
+    rest: (isWritten) => [db.delete(apiKeys).where(and(theKey, isWritten))],
+  });
 }

@@ -1,15 +1,16 @@
 import { and, eq, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
-import { fail, ok, type Result } from '../../shared/result.ts';
+import { fail, type Result } from '../../shared/result.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import type { Actor } from '../database/column-types.ts';
 import { isOfTenant } from '../database/conditions.ts';
-import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
+import { type Database, insertIf, isThere } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import { type TrustRow, trusts } from '../database/people-schema.ts';
 import { auditEvents, projects } from '../database/schema.ts';
 import { destinationOf } from '../destination.ts';
-import { insertKey, type KeyUse } from '../idempotency/idempotency-key.ts';
+import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import { BranchPattern } from '../tenancy/branch-pattern.ts';
 import { MachineRole } from './api-keys.ts';
 
@@ -97,23 +98,23 @@ export async function insertTrust(
   row: TrustRow,
   actor: Actor,
   keyUse: KeyUse | null,
-): Promise<Result<null, Failure>> {
+): Promise<Result<unknown, Failure>> {
   const { id, projectId } = row;
   const count = sql`(select count(*) from ${trusts} where project_id = ${projectId})`;
-  const allowed = sql`${isOfTenant(projects, projectId, actor.tenantId)} and ${count} < ${TRUSTS_MAX}`;
   const event = auditEvent('trust.created', actor, about(row), row.createdAt);
   const response = { status: 201, body: toTrustResponse(row) };
-  const results = await inOneBatch(db, [
-    ...insertKey(db, keyUse, id, allowed, row.createdAt, response),
-    insertIf(db, trusts, row, allowed),
-    insertIf(db, auditEvents, event, sql`exists (select 1 from ${trusts} where id = ${id})`),
-    db.select({ count: sql<number>`${count}` }).from(sql`(select 1)`),
-  ]);
-  const [insert, , counts] = results.slice(-3);
-  if (hasChanged(insert)) return ok(null);
-  const [found] = counts as { count: number }[];
-  if ((found?.count ?? 0) < TRUSTS_MAX) return fail({ code: 'NOT_FOUND' });
-  return fail({ code: 'TRUST_LIMIT_REACHED', fields: { limit: TRUSTS_MAX } });
+  return writeUnderKey(
+    db,
+    { use: keyUse, subjectId: id, now: row.createdAt, response },
+    {
+      first: [trusts, row],
+      require: [
+        [isOfTenant(projects, projectId, actor.tenantId), 'NOT_FOUND'],
+        [sql`${count} < ${TRUSTS_MAX}`, { code: 'TRUST_LIMIT_REACHED', fields: { limit: TRUSTS_MAX } }],
+      ],
+      rest: (isWritten) => [insertIf(db, auditEvents, event, isWritten)],
+    },
+  );
 }
 
 /** Deletes a trust and audits it, in one batch. */
@@ -123,7 +124,7 @@ export async function deleteTrust(
   trustId: string,
   actor: Actor,
   now: Date,
-): Promise<Result<null, Failure>> {
+): Promise<Result<unknown, Failure>> {
   const theTrust = and(
     eq(trusts.id, trustId),
     eq(trusts.projectId, projectId),
@@ -132,11 +133,11 @@ export async function deleteTrust(
   const [row] = await db.select().from(trusts).where(theTrust);
   if (!row) return fail({ code: 'NOT_FOUND' });
   const event = auditEvent('trust.deleted', actor, about(row), now);
-  const results = await inOneBatch(db, [
-    insertIf(db, auditEvents, event, sql`exists (select 1 from ${trusts} where ${theTrust})`),
-    db.delete(trusts).where(theTrust),
-  ]);
-  return hasChanged(results.at(-1)) ? ok(null) : fail({ code: 'NOT_FOUND' });
+  return guardedWrite(db, {
+    first: [auditEvents, event],
+    require: [[isThere(trusts, theTrust), 'NOT_FOUND']],
+    rest: (isWritten) => [db.delete(trusts).where(and(theTrust, isWritten))],
+  });
 }
 
 /**

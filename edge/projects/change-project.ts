@@ -1,15 +1,17 @@
-import { and, eq, gte, ne, or, sql } from 'drizzle-orm';
+import { and, eq, gte, ne, type SQL, sql } from 'drizzle-orm';
 import { nextSnapshotAt, type SnapshotSchedule } from '../../shared/branch/snapshot.ts';
 import type { Failure } from '../../shared/failures.ts';
-import { fail, ok, type Result } from '../../shared/result.ts';
+import { ok, type Result } from '../../shared/result.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import type { Actor } from '../database/column-types.ts';
-import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
+import { isOfTenant } from '../database/conditions.ts';
+import { type Database, insertIf, isThere } from '../database/database.ts';
+import { guardedWrite, type Requirement } from '../database/guarded-write.ts';
 import { auditEvents, projects } from '../database/schema.ts';
 import { hasRoomOn } from '../hosts/host.ts';
 import type { Settings } from '../settings.ts';
 import { type ProjectView, projectViews } from '../tenancy/project-access.ts';
-import { hasQuotaFor, type TenantUsage, tenantQuotaReached, tenantUsage } from '../tenancy/tenant-caps.ts';
+import { hasQuotaFor, tenantQuotaReached, tenantUsage } from '../tenancy/tenant-caps.ts';
 
 /** The fields that a project's users may change. */
 interface ProjectChange {
@@ -52,50 +54,35 @@ export async function changeProject(
   actor: Actor,
 ): Promise<Result<ProjectView, Failure>> {
   const { name, storage_quota_gib: storageQuotaGib, snapshot_schedule: snapshotSchedule } = change;
-  const { id: projectId, storageQuotaCapGib: limit } = project;
-  if (project.status === 'deleting') return fail({ code: 'PROJECT_NOT_ACTIVE' });
-  const isWithinCap = storageQuotaGib === undefined || storageQuotaGib <= limit;
-  if (!isWithinCap) return fail({ code: 'QUOTA_ABOVE_SELF_SERVICE_CAP', fields: { limit } });
+  const { id: projectId } = project;
   const now = new Date();
-  const ofTenant = and(eq(projects.id, projectId), eq(projects.tenantId, actor.tenantId));
+  const theProject = eq(projects.id, projectId);
+  const isProject = (condition: SQL) => isThere(projects, and(theProject, condition));
   const usage = tenantUsage(settings, actor.tenantId, projectId);
   const wantedGib = storageQuotaGib ?? 0;
-  const isLower = gte(projects.storageQuotaGib, wantedGib);
-  const isPromisable = or(isLower, hasQuotaFor(usage, wantedGib));
-  const hasRoom = or(isLower, hasRoomOn(settings, project.hostId, projectId, wantedGib));
-  const changeable = and(
-    ofTenant,
-    ne(projects.status, 'deleting'),
-    storageQuotaGib === undefined
-      ? undefined
-      : and(gte(projects.storageQuotaCapGib, storageQuotaGib), isPromisable, hasRoom),
-  );
+  const isLower = isProject(gte(projects.storageQuotaGib, wantedGib));
+  const cap = sql`(select storage_quota_cap_gib from ${projects} where ${theProject})`;
+  const quotaRequirements: Requirement[] = [
+    [sql`${wantedGib} <= ${cap}`, { code: 'QUOTA_ABOVE_SELF_SERVICE_CAP', fields: { limit: cap } }],
+    [sql`${isLower} or ${hasQuotaFor(usage, wantedGib)}`, tenantQuotaReached(usage)],
+    [sql`${isLower} or ${hasRoomOn(settings, project.hostId, projectId, wantedGib)}`, 'HOST_FULL'],
+  ];
   const events = (Object.keys(EVENTS) as (keyof typeof EVENTS)[]).flatMap((event) => {
     const [from, to] = EVENTS[event](project, change);
     if (to === undefined || JSON.stringify(to) === JSON.stringify(from)) return [];
     return auditEvent(event, actor, { projectId, metadata: { from, to } }, now);
   });
-  const results = await inOneBatch(db, [
-    ...events.map((event) =>
-      insertIf(db, auditEvents, event, sql`exists (select 1 from ${projects} where ${changeable})`),
-    ),
-    // Only the requested fields, so that a concurrent change of another field is not reverted.
-    db
-      .update(projects)
-      .set({ name, storageQuotaGib, ...scheduled(snapshotSchedule, now), updatedAt: now })
-      .where(changeable),
-    projectViews(db).where(ofTenant),
-    db
-      .select({ isPromisable: sql<number>`${isPromisable}`, hasRoom: sql<number>`${hasRoom}`, ...usage })
-      .from(projects)
-      .where(ofTenant),
-  ]);
-  const [current] = results.at(-2) as ProjectView[];
-  const [promise] = results.at(-1) as (TenantUsage & { isPromisable: number; hasRoom: number })[];
-  if (!current || !promise) return fail({ code: 'NOT_FOUND' });
-  if (!promise.isPromisable) return fail(tenantQuotaReached(promise));
-  if (!promise.hasRoom) return fail({ code: 'HOST_FULL' });
-  // The cap was lowered, or the project deleted, in between.
-  if (!hasChanged(results.at(-3))) return changeProject(db, settings, current, change, actor);
-  return ok(current);
+  // Only the requested fields, so that a concurrent change of another field is not reverted.
+  const values = { name, storageQuotaGib, ...scheduled(snapshotSchedule, now), updatedAt: now };
+  const written = await guardedWrite(db, {
+    first: (isAllowed) => db.update(projects).set(values).where(and(theProject, isAllowed)),
+    require: [
+      [isOfTenant(projects, projectId, actor.tenantId), 'NOT_FOUND'],
+      [isProject(ne(projects.status, 'deleting')), 'PROJECT_NOT_ACTIVE'],
+      ...(storageQuotaGib === undefined ? [] : quotaRequirements),
+    ],
+    rest: (isAllowed) => events.map((event) => insertIf(db, auditEvents, event, isAllowed)),
+    returns: projectViews(db).where(theProject),
+  });
+  return written.ok ? ok({ ...project, ...written.value[0] }) : written;
 }

@@ -5,7 +5,7 @@ import type { Failure } from '../../shared/failures.ts';
 import { deriveAppKey, suffixedAppKey } from '../../shared/project/project-name.ts';
 import { DEFAULT_BRANCH_LIMIT } from '../../shared/project/project-status.ts';
 import { SELF_SERVICE_QUOTA_CAP_GIB } from '../../shared/project/storage-quota.ts';
-import type { Result } from '../../shared/result.ts';
+import { ok, type Result } from '../../shared/result.ts';
 import { newCredentials } from '../access/credentials.ts';
 import { toCreatedBranchResponse, transition } from '../branches/branch.ts';
 import {
@@ -17,7 +17,7 @@ import {
 } from '../branches/create-branches.ts';
 import type { Actor } from '../database/column-types.ts';
 import { isOfTenant } from '../database/conditions.ts';
-import { type Database, insertIf } from '../database/database.ts';
+import { type Database, insertAllIf, insertIf } from '../database/database.ts';
 import {
   type BranchRow,
   branchCredentials,
@@ -31,15 +31,14 @@ import {
   users,
 } from '../database/schema.ts';
 import { hasRoomOn } from '../hosts/host.ts';
-import { insertKey, type KeyUse, unlessInFlight } from '../idempotency/idempotency-key.ts';
-import { newJob, reserve } from '../jobs/job-store.ts';
+import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
+import { newJob } from '../jobs/job-store.ts';
 import { saga } from '../jobs/saga.ts';
 import type { Settings } from '../settings.ts';
 import {
   hasProjectSlot,
   hasQuotaFor,
   projectLimitReached,
-  type TenantUsage,
   tenantQuotaReached,
   tenantUsage,
 } from '../tenancy/tenant-caps.ts';
@@ -76,7 +75,7 @@ export async function reserveProject(
 ): Promise<Result<JobRow, Failure>> {
   for (let attempt = 0; attempt < MAX_TRIES; attempt++) {
     const reserved = await reserveAs(db, settings, request, appKeyFor(request, attempt), now);
-    if (reserved) return unlessInFlight(db, request.keyUse, reserved);
+    if (reserved) return reserved;
   }
   throw new Error(`no free app key was found for project ${request.projectId}`);
 }
@@ -113,15 +112,8 @@ function conditionsOf(
   };
 }
 
-/** Result of the reservation's last statement. */
-interface Found extends TenantUsage {
-  reserved: number;
-  isUser: number;
-  isOwn: number;
-  hasSlot: number;
-  hasQuota: number;
-  hasRoom: number;
-}
+/** The internal reason of the failure for an app key that is in use outside the tenant. */
+const IN_USE_ELSEWHERE = 'the app key is in use outside the tenant';
 
 /** @returns null if the app key is in use outside the tenant */
 async function reserveAs(
@@ -136,43 +128,29 @@ async function reserveAs(
   const credentials = await newCredentials(settings.CREDENTIAL_KEYS, main.id, now);
   const { isUser, isOwn, isInUse } = conditionsOf(request, main, appKey);
   const usage = tenantUsage(settings, request.actor.tenantId, request.projectId);
-  const hasSlot = hasProjectSlot(usage);
-  const hasQuota = hasQuotaFor(usage, request.storageQuotaGib);
   const hasRoom = hasRoomOn(settings, request.hostId, request.projectId, request.storageQuotaGib);
-  const allowed = sql`${isUser} and not ${isOwn} and not ${isInUse} and ${hasSlot} and ${hasQuota} and ${hasRoom}`;
-  const reserved = sql`exists (select 1 from ${projects} where id = ${request.projectId})`;
-  const statements = [
-    ...insertKey(db, request.keyUse, job.id, allowed, now),
-    insertIf(db, projects, projectRow(request, appKey, now), allowed),
-    insertIf(db, projectBranches, main, reserved),
-    ...credentials.map((row) => insertIf(db, branchCredentials, row, reserved)),
-    insertIf(db, jobs, job, reserved),
-    db
-      .select({
-        reserved: sql<number>`${reserved}`,
-        isUser: sql<number>`${isUser}`,
-        isOwn: sql<number>`${isOwn}`,
-        hasSlot: sql<number>`${hasSlot}`,
-        hasQuota: sql<number>`${hasQuota}`,
-        hasRoom: sql<number>`${hasRoom}`,
-        ...usage,
-      })
-      .from(users)
-      .where(eq(users.id, request.actor.userId)),
-  ];
-  let isInUseElsewhere = false;
-  const result = await reserve(db, job, statements, { idempotency_keys: 'IDEMPOTENCY_IN_FLIGHT' }, (last) => {
-    const [found] = last as Found[];
-    if (!found?.isUser) return { code: 'UNAUTHENTICATED' };
-    if (found.reserved) return null;
-    if (found.isOwn) return { code: 'PROJECT_EXISTS' };
-    if (!found.hasSlot) return projectLimitReached(found);
-    if (!found.hasQuota) return tenantQuotaReached(found);
-    if (!found.hasRoom) return { code: 'HOST_FULL' };
-    isInUseElsewhere = true;
-    return { code: 'PROJECT_EXISTS' };
-  });
-  return isInUseElsewhere ? null : result;
+  const written = await writeUnderKey(
+    db,
+    { use: request.keyUse, subjectId: job.id, now },
+    {
+      first: [projects, projectRow(request, appKey, now)],
+      require: [
+        [isUser, 'UNAUTHENTICATED'],
+        [sql`not ${isOwn}`, 'PROJECT_EXISTS'],
+        [hasProjectSlot(usage), projectLimitReached(usage)],
+        [hasQuotaFor(usage, request.storageQuotaGib), tenantQuotaReached(usage)],
+        [hasRoom, 'HOST_FULL'],
+        [sql`not ${isInUse}`, { code: 'PROJECT_EXISTS', reason: IN_USE_ELSEWHERE }],
+      ],
+      rest: (isWritten) => [
+        insertIf(db, projectBranches, main, isWritten),
+        insertAllIf(db, branchCredentials, credentials, isWritten),
+        insertIf(db, jobs, job, isWritten),
+      ],
+    },
+  );
+  if (written.ok) return ok(job);
+  return written.failure.reason === IN_USE_ELSEWHERE ? null : written;
 }
 
 const projectRow = (request: ProjectRequest, appKey: string, now: Date): ProjectRow => ({

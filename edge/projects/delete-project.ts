@@ -1,10 +1,12 @@
-import { and, eq, inArray, sql } from 'drizzle-orm';
+import { and, eq, inArray } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
-import { fail, ok, type Result } from '../../shared/result.ts';
+import { ok, type Result } from '../../shared/result.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { transition } from '../branches/branch.ts';
 import type { Actor } from '../database/column-types.ts';
-import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
+import { isOfTenant } from '../database/conditions.ts';
+import { type Database, insertIf, isThere } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents, type JobRow, jobs, projectBranches, projects } from '../database/schema.ts';
 import { saga } from '../jobs/saga.ts';
 
@@ -16,25 +18,23 @@ export async function markProjectDeleting(
   job: JobRow,
   now: Date,
 ): Promise<Result<JobRow, Failure>> {
-  const deletable = and(
-    eq(projects.id, job.projectId),
-    eq(projects.tenantId, job.tenantId),
-    inArray(projects.status, DELETABLE),
-  );
-  const stillThere = sql`exists (select 1 from ${projects} where ${deletable})`;
+  const thisProject = eq(projects.id, job.projectId);
+  const deletable = and(thisProject, inArray(projects.status, DELETABLE));
   const about = { id: job.id, projectId: job.projectId };
-  const results = await inOneBatch(db, [
-    insertIf(db, auditEvents, auditEvent('project.deleted', job.input.actor, about, now), stillThere),
-    insertIf(db, jobs, job, stillThere),
-    transition(db, 'delete_project', and(eq(projectBranches.projectId, job.projectId), stillThere), now),
-    db.update(projects).set({ status: 'deleting', updatedAt: now }).where(deletable),
-  ]);
-  if (hasChanged(results.at(-1))) return ok(job);
-  const [left] = await db
-    .select({ status: projects.status })
-    .from(projects)
-    .where(and(eq(projects.id, job.projectId), eq(projects.tenantId, job.tenantId)));
-  return fail({ code: left ? 'PROJECT_NOT_ACTIVE' : 'NOT_FOUND' });
+  const event = auditEvent('project.deleted', job.input.actor, about, now);
+  const written = await guardedWrite(db, {
+    first: [jobs, job],
+    require: [
+      [isOfTenant(projects, job.projectId, job.tenantId), 'NOT_FOUND'],
+      [isThere(projects, deletable), 'PROJECT_NOT_ACTIVE'],
+    ],
+    rest: (isWritten) => [
+      insertIf(db, auditEvents, event, isWritten),
+      transition(db, 'delete_project', and(eq(projectBranches.projectId, job.projectId), isWritten), now),
+      db.update(projects).set({ status: 'deleting', updatedAt: now }).where(and(thisProject, isWritten)),
+    ],
+  });
+  return written.ok ? ok(job) : written;
 }
 
 /** Drops all databases and logins of the project, then deletes its record with those of its branches. */

@@ -80,7 +80,7 @@ export function tenantUsage(settings: CapSettings, tenantId: string, except = ''
 }
 
 type UsageSql = ReturnType<typeof tenantUsage>;
-export type TenantUsage = { [F in keyof UsageSql]: number };
+type TenantUsage = { [F in keyof UsageSql]: number };
 
 export const hasProjectSlot = ({ projectCount, projectLimit }: UsageSql): SQL =>
   sql`${projectCount} < ${projectLimit}`;
@@ -88,12 +88,12 @@ export const hasProjectSlot = ({ projectCount, projectLimit }: UsageSql): SQL =>
 export const hasQuotaFor = ({ quotaGib, quotaLimitGib }: UsageSql, wantedGib: number): SQL =>
   sql`round(${quotaGib} + ${wantedGib}, ${sql.raw(String(DECIMALS))}) <= ${quotaLimitGib}`;
 
-export const projectLimitReached = ({ projectLimit, projectCount }: TenantUsage): Failure => ({
+export const projectLimitReached = ({ projectLimit, projectCount }: UsageSql): Failure => ({
   code: 'PROJECT_LIMIT_REACHED',
   fields: { limit: projectLimit, current: projectCount, retry_after: null },
 });
 
-export const tenantQuotaReached = ({ quotaLimitGib, quotaGib }: TenantUsage): Failure => ({
+export const tenantQuotaReached = ({ quotaLimitGib, quotaGib }: UsageSql): Failure => ({
   code: 'TENANT_QUOTA_REACHED',
   fields: { limit: quotaLimitGib, current: quotaGib, retry_after: null },
 });
