@@ -43,7 +43,7 @@ const VERIFIER = /^SCRAM-SHA-256\$[\w+/=$:]+$/;
 
 /**
  * The text of every rule file. Both servers reject any connection that they do not name. PostgreSQL's file names roles,
- * so it changes only with a new network (docs/decisions/archive/0044). It names no database under construction, to which
+ * so it changes only with a new network (docs/decisions/network-rules.md). It names no database under construction, to which
  * everybody may connect.
  * @throws Error when a value could break out of its field: PostgreSQL does not start with a malformed line
  */

@@ -16,7 +16,7 @@ const tableOf = ({ POOLER_PORT }: Ports) => `inet branchgate_pooler_${POOLER_POR
 
 /**
  * By NAT in the kernel, so that no connection is lost: PgBouncer itself cannot stop accepting without disconnecting
- * those that log in (docs/decisions/archive/0060).
+ * those that log in (docs/decisions/pooler.md).
  * @param run runs `nft` with this input
  */
 export function packetRedirect(

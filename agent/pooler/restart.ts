@@ -64,7 +64,7 @@ const END = { within: 10_000, every: 20 };
 class Stopped extends Error {}
 
 /**
- * Restarts PgBouncer without cutting off clients (docs/decisions/archive/0060): new clients get a standby while the old ones
+ * Restarts PgBouncer without cutting off clients (docs/decisions/pooler.md): new clients get a standby while the old ones
  * leave, then the new PgBouncer, and the standby ends. Each step may be repeated, so that a killed agent's successor
  * continues at the phase that it finds.
  */

@@ -190,7 +190,7 @@ pool_mode = transaction
 # ${pooler.maxClients} clients, and ${SPARE_POOLER_CLIENTS} sockets that have not logged in.
 max_client_conn = ${pooler.maxClients + SPARE_POOLER_CLIENTS}
 # Common clients send them at every login, and a session of PostgreSQL is shared, so they cannot be applied to it
-# (docs/decisions/archive/0042). Without this line PgBouncer refuses the login.
+# (docs/decisions/pooler.md). Without this line PgBouncer refuses the login.
 ignore_startup_parameters = ${IGNORED_STARTUP_PARAMETERS.join(', ')}
 # PAUSE cuts off a login to PostgreSQL that is under way. It counts as failed, and clients of that database are not
 # served until this many seconds later.

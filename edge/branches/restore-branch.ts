@@ -149,7 +149,7 @@ export interface Keeping {
 
 /**
  * Whether the deletion of this branch can be undone, and until when. A branch with a lease cannot be restored: its holder
- * has said that it is disposable, and branches of machines would fill the host (`docs/decisions/archive/0037-what-is-kept-and-for-how-long.md`).
+ * has said that it is disposable, and branches of machines would fill the host (`docs/decisions/snapshots.md`).
  */
 export function keepingOf(
   { UNDELETE_SECONDS }: Pick<Settings, 'UNDELETE_SECONDS'>,

@@ -11,7 +11,7 @@ const NOW = sql`(cast(unixepoch('subsec') * 1000 as integer))`;
 /**
  * Events on their way to the coordinator of their project, which deletes them here. Triggers write them: an event and
  * the change that it reports are one transaction, wherever the change is made
- * (`docs/decisions/archive/0036-events-from-triggers.md`). A migration that replaces a table drops its triggers and has to create
+ * (`docs/decisions/events.md`). A migration that replaces a table drops its triggers and has to create
  * them again.
  */
 export const eventOutbox = sqliteTable(

@@ -85,7 +85,7 @@ interface LineageOptions {
 
 /**
  * Detects that D1 was put back to an older copy, by which a restored branch is still deleted and a renewed lease has ended. A job is
- * written before the host is called for it and never deleted (docs/decisions/archive/0023), so one that is not on record is of a later
+ * written before the host is called for it and never deleted (docs/decisions/reconciliation.md), so one that is not on record is of a later
  * time. A missing one is remembered until the records are accepted: a new job proves nothing.
  */
 export class RecordLineage {

@@ -169,7 +169,7 @@ export const readyBranches = ({ branches }: Inventory): Set<string> =>
 
 const ADVICE =
   'No job refers to it, so it is not dropped: the records may have been restored from an older backup. ' +
-  'See docs/decisions/archive/0023-records-that-went-back.md.';
+  'See docs/decisions/reconciliation.md.';
 
 const logUntraced = (hostId: string, found: Record<string, string>) =>
   logEvent('reconcile.stranger', { host_id: hostId, ...found, advice: ADVICE });

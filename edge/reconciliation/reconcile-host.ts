@@ -168,7 +168,7 @@ async function recordState(
 
 /**
  * The `system_identifier` of the cluster that the host's records describe: the first one seen, until an operator
- * accepts another (`docs/decisions/archive/0015-another-cluster.md`).
+ * accepts another (`docs/decisions/reconciliation.md`).
  */
 export async function clusterOnRecord(db: Database, hostId: string, seen: string): Promise<string | null> {
   const [host] = await db
@@ -200,7 +200,7 @@ async function isKnownCluster(
 
 const ANOTHER_CLUSTER =
   'This host runs another PostgreSQL cluster than the recorded one. It gets no work, and nothing on it is changed. ' +
-  'Start the recorded cluster, or accept this one as described in docs/decisions/archive/0015-another-cluster.md.';
+  'Start the recorded cluster, or accept this one as described in docs/decisions/reconciliation.md.';
 
 /** A branch of this id that was restored meanwhile was made by another job, and is not dropped. */
 async function dropOrphan(callHost: CallHost, held: HostedBranch): Promise<void> {

@@ -41,7 +41,7 @@ and for the worst transaction to the median of the ratios in each round.`;
 const FINDINGS = `A branch computes for as long as it takes, on one processor of the host or more. So the writers wait for a processor \
 as they do beside any other work: with two processors, a process that only computes makes their worst transaction as bad, and a \
 bare clone of the snapshot's database doubles it. The limit is therefore against that process \
-([0065](../decisions/archive/0065-what-limits-a-creation.md)).`;
+([creation speed](../decisions/creation-speed.md)).`;
 
 /** Keeps one processor busy. */
 async function compute(ms: number): Promise<void> {

@@ -37,7 +37,7 @@ const FINDINGS = `The time a branch takes in addition to its clone does not grow
 the clone takes. At rest the bare clone is so short that the ratio describes this machine's disk more than the \
 service: it is shown next to the additional milliseconds, without a limit. They are spent on the records before and \
 after, the logins and rules created in parallel with the clone, and the proof that a client can log in. Attempts to \
-shorten them are listed in [0009](../decisions/archive/0009-a-pause-only-for-who-is-there.md).`;
+shorten them are listed in [creation speed](../decisions/creation-speed.md).`;
 
 /**
  * Measures what a branch costs in time, compared with a bare clone, and on disk.

@@ -42,7 +42,7 @@ projects concurrently on a machine that did nothing else, with a rest of 1.5 s b
 a bare clone takes 28; workerd 51; the agent 24; PgBouncer 3. By the last release: 134 ms, of which PostgreSQL 76 and workerd 34. So the \
 gateway, which runs elsewhere in production, is what costs more than before: a call of D1 takes about 3 ms of workerd on this machine, \
 and a creation makes seven instead of five. With that rest, 9.8 branches a second were created, and 10.4 by the last release; a single \
-one took 207 ms, and 225 by the last release ([0068](../decisions/archive/0068-a-branch-costs-fewer-statements.md)).`;
+one took 207 ms, and 225 by the last release ([creation speed](../decisions/creation-speed.md)).`;
 
 /**
  * Measures branches per second, created in many projects in parallel, compared with bare clones.

@@ -26,9 +26,9 @@ second; 28 of them are in one project and do not pause, which exceeds its limits
 \`Retry-After\` waits for that time. In each of the ${PROJECTS} projects one client creates branches of main without a \
 pause, checks in each that ledger and balances agree, and deletes the oldest of three. Every response is validated \
 against the OpenAPI document. Errors are all refusals other than RATE_LIMITED, BRANCH_LIMIT_REACHED, SOURCE_BUSY and \
-the 503 to a ninth row operation on one branch ([0021](../decisions/archive/0021-rows-as-postgresql-writes-them.md)), missing \
+the 503 to a ninth row operation on one branch ([table browser](../decisions/table-browser.md)), missing \
 or undocumented responses, failed jobs, and inconsistent branches. A direct login that took two seconds while rules \
-changed is ended and retried ([0020](../decisions/archive/0020-one-revision-of-access.md)), which is counted but is no error. \
+changed is ended and retried ([access](../decisions/access.md)), which is counted but is no error. \
 At the end everything is deleted, and the remaining records and the host have to agree. Memory is read every \
 ${SAMPLE_EVERY_MS / 1000} s as proportional set size (PSS), and the medians of the first and the last minute after the \
 warm-up are compared. PostgreSQL's is the private memory of its processes: it depends on the current number of \

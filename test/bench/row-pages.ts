@@ -45,7 +45,7 @@ branch from D1) is "a project", and that alone exceeds the limit. On the host th
 processor time where that of \`pg\` takes 0.3: 2 for the login, 7 for the catalog's description of the table, 2.4 for \
 the page, which the server measures and truncates. That is the first page: its \
 session has no caches, and the statement is planned again. Within 8 s, a page uses the session of the page before \
-([0052](../decisions/archive/0052-kept-sessions-for-pages.md)): no login, and half of the catalog's time. Since that was measured, the description leaves out the operators of keys, \
+([table browser](../decisions/table-browser.md#kept-sessions)): no login, and half of the catalog's time. Since that was measured, the description leaves out the operators of keys, \
 which most pages do not need, and the agent finds the keys in the list of indexes: 10.3 to 7.6 ms of processor time in a new \
 session, 4.7 to 3.2 in one that waits (3.9 with the operators, by a statement of their own), at a load of ten.`;
 

@@ -121,7 +121,7 @@ describe('when a host connects', () => {
         .split('\n')
         .filter((line) => line.includes('"reconcile.stranger"'));
       for (const id of [branchId, unknownProject]) expect(logged.join()).toContain(id);
-      expect(logged.join()).toContain('0023-records-that-went-back.md');
+      expect(logged.join()).toContain('reconciliation.md');
     });
     expect(await databases()).toEqual(before);
     await stack.agentTool('project', 'drop', '--job-id', crypto.randomUUID(), '--project-id', unknownProject);

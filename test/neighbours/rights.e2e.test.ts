@@ -157,6 +157,6 @@ test('row 14: who passes the write block by a grant to PUBLIC is closed out at t
 }, 180_000);
 
 test("row 15: data of an unrecorded tenant is saved and loaded as the branch's owner login, never as superuser", () => {
-  const decision = readFileSync(join(ROOT, 'docs/decisions/archive/0023-records-that-went-back.md'), 'utf8');
+  const decision = readFileSync(join(ROOT, 'docs/decisions/reconciliation.md'), 'utf8');
   expect(decision).toMatch(/owner login/);
 });

@@ -37,7 +37,7 @@ async function remove(
   resource.existence = 'unknown';
   const outcome = await run.sendOnce(operation, () => api.delete(path));
   const { response, doubtful } = outcome;
-  // The attempt before has deleted it, or the deletion is under way (decision 0007).
+  // The attempt before has deleted it, or the deletion is under way.
   const permitted = [...permittedToo, ...(doubtful ? ['NOT_FOUND', 'PROJECT_NOT_ACTIVE'] : [])];
   const [removed = null] = run.responsesWithStatus(operation, [outcome], [202, 204], {
     ...concurrent,

@@ -6,7 +6,7 @@ import { purgeBranch } from '../support/records/jobs.ts';
 import { hasRelease, releasedAgent } from '../support/released.ts';
 import { type Stack, startStack } from '../support/stack/stack.ts';
 
-/** The gateway was upgraded, and the agent of its host was not yet (docs/decisions/archive/0049). */
+/** The gateway was upgraded, and the agent of its host was not yet (docs/decisions/releases.md). */
 describe.runIf(IS_NIGHTLY && hasRelease())('with an agent of the last release', () => {
   let stack: Stack;
   let api: Api;

@@ -64,7 +64,7 @@ async function checkContent(client: Client, branchPath: string): Promise<void> {
   }
 }
 
-/** Retries a login that was slow enough to be ended while rules change (docs/decisions/archive/0020). */
+/** Retries a login that was slow enough to be ended while rules change (docs/decisions/access.md). */
 async function logIn(client: Client, url: string): Promise<pg.Client> {
   const started = performance.now();
   try {

@@ -1,6 +1,6 @@
 import type { ApiResponse } from '../../support/api.ts';
 
-/** The host ends logins that take longer than two seconds while rules change (docs/decisions/archive/0020). */
+/** The host ends logins that take longer than two seconds while rules change (docs/decisions/access.md). */
 export const SLOW_LOGIN_ENDED = 'slow login ended';
 
 /** Documented refusals of a client that sends many requests, or branches a source in use. */
@@ -8,7 +8,7 @@ const DOCUMENTED_LIMITS = [
   '429 RATE_LIMITED',
   '429 BRANCH_LIMIT_REACHED',
   '409 SOURCE_BUSY',
-  // Four row operations of a branch run, four wait, and the next is refused (docs/decisions/archive/0021).
+  // Four row operations of a branch run, four wait, and the next is refused (docs/decisions/table-browser.md).
   '503 HOST_BUSY',
   SLOW_LOGIN_ENDED,
 ];
