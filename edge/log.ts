@@ -25,7 +25,7 @@ const LEVELS: Record<string, Level> = {
   'reconcile.snapshot_lost': 'error',
   'reconcile.strange_snapshot': 'warning',
   'reconcile.stranger': 'warning',
-  'reconciliation.failed': 'warning',
+  'reconcile.unresolved': 'warning',
   'snapshot.not_scheduled': 'warning',
   'webhook.not_sent': 'warning',
 };

@@ -30,8 +30,8 @@ export interface ProjectHistoryRpc extends Rpc.RpcTargetBranded {
   restoreBranch(request: RestoreRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
   /** Opens the job of the comparison, or returns the one that is open. */
   compareBranch(request: ComparisonRequest): Promise<Result<JobRow, Failure>>;
-  /** Shows how much of a job's running step is done. @param hostId the host that does the work */
-  recordProgress(progress: WorkProgress, hostId: string): Promise<void>;
+  /** Shows how much of a job's running step is done. */
+  recordProgress(progress: WorkProgress): Promise<void>;
 }
 
 /** The Durable Object through which every change of one project's databases goes; named by the project's ID. */
@@ -57,13 +57,13 @@ export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   /** Sets new passwords. Fails also if they are stored and not yet in effect on the host. */
   rotateCredentials(rotation: Rotation): Promise<Result<null, Failure>>;
   /** Applies the stored access on the host. Fails if it is not in effect yet. */
-  applyAccess(projectId: string, hostId: string): Promise<Result<null, Failure>>;
+  applyAccess(hostId: string): Promise<Result<null, Failure>>;
   /** Sets a new lifespan, counted from now; an expired branch becomes active again. */
   changeLifespan(change: LifespanChange): Promise<Result<BranchRow, Failure>>;
   /** Lets the lease of an active branch end later, or sooner, counted from now. */
   renewLease(renewal: LeaseRenewal): Promise<Result<BranchRow, Failure>>;
   /** Resumes open work: called when the project's host has linked, and by the reconciler. */
-  wake(projectId: string): Promise<void>;
+  wake(): Promise<void>;
 }
 
 /** The coordinators, by project ID. */

@@ -87,11 +87,11 @@ export async function createBranches(
 ): Promise<Result<CreationProgress, Failure>> {
   const { id: projectId, hostId } = request.project;
   if (!(await isLinked(hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
-  armAlarm(projectId);
+  armAlarm();
   const reserve = async () => {
     const sized = await monitor.readSizes(projectId, hostId);
     if (!sized.ok) return sized;
-    armAlarm(projectId);
+    armAlarm();
     return reserveFitting({ db, settings, quota }, request, sized.value.sizes);
   };
   /** With the life of the request; its lease is still renewed. */
@@ -101,7 +101,7 @@ export async function createBranches(
     const about = { jobId, snapshotId: crypto.randomUUID(), branch, source, life, hostId };
     return history.resetBranch({ ...about, actor, keyUse, asCreation: true }, leftMs);
   };
-  return createOrReturn({ ...running(hostId), db, reserve, reset }, request, waitMs);
+  return createOrReturn({ ...running(), db, reserve, reset }, request, waitMs);
 }
 
 /** Creates a project with its `main`. Nothing is reserved while the host is not linked. */
@@ -110,9 +110,8 @@ export async function createProject(
   request: ProjectRequest,
   waitMs: number,
 ): Promise<Result<CreationProgress, Failure>> {
-  const { projectId, hostId } = request;
-  if (!(await isLinked(hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
-  armAlarm(projectId);
+  if (!(await isLinked(request.hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
+  armAlarm();
   const reserved = await reserveProject(db, settings(), request, new Date());
-  return reserved.ok ? runCreation(running(hostId), reserved.value, waitMs) : reserved;
+  return reserved.ok ? runCreation(running(), reserved.value, waitMs) : reserved;
 }

@@ -31,6 +31,7 @@ import { BlockRecorder } from '../monitoring/blocks.ts';
 import { MeasurementStore } from '../monitoring/measurements.ts';
 import { ProjectMonitor } from '../monitoring/project-monitor.ts';
 import { StorageQuota } from '../monitoring/storage-quota.ts';
+import { objectName } from '../object-name.ts';
 import type { ProjectRequest } from '../projects/create-project.ts';
 import { markProjectDeleting, type ProjectDeletion } from '../projects/delete-project.ts';
 import type { Limiters } from '../rate-limits/limiter-client.ts';
@@ -47,16 +48,16 @@ import { SAGAS } from './sagas.ts';
 
 /** Interval of the checks while jobs are open; shorter than any life or lease, whose end the last check schedules. */
 const CHECK_AFTER_MS = 20_000;
-const PROJECT_ID = 'project_id';
 
 /**
  * One object per project (`idFromName(project ID)`): every change of the project's databases goes through it. Its storage
- * holds the project ID, an alarm and the measurements. Jobs, records and rules are in D1, and the alarm is set before a
+ * holds an alarm and the measurements. Jobs, records and rules are in D1, and the alarm is set before a
  * job is written, so that after any crash the job is found and finished.
  */
 type CoordinatorEnv = DatabaseBinding & HostLinks & Limiters & WebhookSenders;
 
 export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements CoordinatorRpc {
+  readonly #projectId = objectName(this.ctx, 'project_id');
   readonly #db: Database;
   readonly #outbox: Outbox;
   readonly #monitor: ProjectMonitor;
@@ -65,8 +66,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
   readonly #blocks: BlockRecorder;
   readonly #events: ProjectEvents;
   readonly #alarm: EarliestAlarm;
-  #runner: JobRunner | undefined;
-  #isNamed = false;
+  readonly #runner: JobRunner;
   readonly #retries: Retries;
   protected readonly quota: StorageQuota;
 
@@ -96,14 +96,14 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
       storage,
       waitUntil,
       retries: this.#retries,
-      deliver: (webhookId, events) => webhookSenderOf(env, webhookId).enqueue(webhookId, events),
+      deliver: (webhookId, events) => webhookSenderOf(env, webhookId).enqueue(events),
     });
     this.#monitor = new ProjectMonitor({
       db: this.#db,
       measurements,
       quota: this.quota,
       callHost: (hostId) => hostCaller(env, hostId),
-      applyAccess: (projectId, hostId) => this.#applyAccess(projectId, hostId),
+      applyAccess: (_projectId, hostId) => this.#applyAccess(hostId),
       waitUntil,
     });
     this.#parts = {
@@ -112,11 +112,20 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
       monitor: this.#monitor,
       quota: this.quota,
       isLinked: (hostId) => isLinked(env, hostId),
-      armAlarm: (projectId) => this.#armAlarm(projectId),
-      running: (hostId) => ({ runner: this.#runnerFor(hostId), waitUntil }),
-      changed: (projectId) => waitUntil(this.#resumeWork(projectId)),
+      armAlarm: () => this.#armAlarm(),
+      running: () => ({ runner: this.#runner, waitUntil }),
+      changed: () => waitUntil(this.#resumeWork()),
     };
     this.#history = new ProjectHistory(this.#parts);
+    this.#runner = new JobRunner({
+      db: this.#db,
+      settings: settings(),
+      callHost: (hostId) => hostCaller(env, hostId),
+      sagas: SAGAS,
+      wakeAt,
+      begun: () => this.#events.publishToStreams(this.#projectId),
+      changed: () => this.#events.publish(this.#projectId),
+    });
   }
 
   get history(): ProjectHistory {
@@ -136,9 +145,9 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
   }
 
   async recordBlocks(blocks: ProjectBlocks, hostId?: string): Promise<void> {
-    this.#armAlarm(blocks.project_id);
+    this.#armAlarm();
     await this.#blocks.record(blocks, hostId);
-    this.#events.publish(blocks.project_id);
+    this.#events.publish(this.#projectId);
   }
 
   createProject(request: ProjectRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
@@ -150,12 +159,12 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
   }
 
   async deleteBranch(deletion: BranchDeletion): Promise<Result<Deleted, Failure>> {
-    this.#armAlarm(deletion.projectId);
+    this.#armAlarm();
     const deleted = await deleteBranch(this.#db, readSettings(this.env), deletion, new Date());
     if (deleted.ok) {
       const { job, restorableUntil } = deleted.value;
-      this.ctx.waitUntil(this.#runnerFor(job.hostId).start(job));
-      this.ctx.waitUntil(this.#applyAccess(job.projectId, job.hostId));
+      this.ctx.waitUntil(this.#runner.start(job));
+      this.ctx.waitUntil(this.#applyAccess(job.hostId));
       this.ctx.waitUntil(this.#monitor.evaluateNow(job.projectId, job.hostId));
       if (restorableUntil) this.#alarm.wakeAt(restorableUntil.getTime());
     }
@@ -163,16 +172,16 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
   }
 
   async deleteProject(deletion: ProjectDeletion): Promise<Result<JobRow, Failure>> {
-    this.#armAlarm(deletion.projectId);
+    this.#armAlarm();
     const job = newJob({ ...deletion, branchId: null, kind: 'project.delete' }, new Date());
     const marked = await markProjectDeleting(this.#db, job, job.createdAt);
-    if (marked.ok) this.ctx.waitUntil(this.#runnerFor(job.hostId).start(job));
+    if (marked.ok) this.ctx.waitUntil(this.#runner.start(job));
     return marked;
   }
 
   async addRule({ rule, hostId, actor, keyUse }: RuleAddition): Promise<Result<RuleChange, Failure>> {
     const insert = () => insertRule(this.#db, rule, actor, keyUse);
-    const added = await this.#changeRules(rule.projectId, hostId, insert);
+    const added = await this.#changeRules(hostId, insert);
     if (keyUse && added.ok && added.value.applied)
       await storeResponse(this.#db, rule.id, ruleResponse(rule, true));
     return added;
@@ -180,39 +189,38 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
 
   endRule({ hostId, actor, at, ...rule }: RuleEnd): Promise<Result<RuleChange, Failure>> {
     const store = at === 'now' ? deleteRule : storeRuleEnd(at);
-    return this.#changeRules(rule.projectId, hostId, () => store(this.#db, rule, actor, new Date()));
+    return this.#changeRules(hostId, () => store(this.#db, rule, actor, new Date()));
   }
 
   /** The alarm also finds when the rules end. */
-  async #changeRules(projectId: string, hostId: string, store: () => Promise<Result<unknown, Failure>>) {
-    this.#armAlarm(projectId);
+  async #changeRules(hostId: string, store: () => Promise<Result<unknown, Failure>>) {
+    this.#armAlarm();
     const stored = await store();
     if (!stored.ok) return stored;
-    const { ok: applied } = await this.#applyAccess(projectId, hostId);
+    const { ok: applied } = await this.#applyAccess(hostId);
     return ok({ applied });
   }
 
   /** Changes nothing while the host is not linked. */
   async rotateCredentials(rotation: Rotation): Promise<Result<null, Failure>> {
-    const { projectId, hostId } = rotation;
+    const { hostId } = rotation;
     if (!(await isLinked(this.env, hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
-    this.#armAlarm(projectId);
+    this.#armAlarm();
     const { CREDENTIAL_KEYS } = readSettings(this.env);
     const stored = await storeRotation(this.#db, CREDENTIAL_KEYS, rotation, new Date());
-    return stored.ok ? this.#applyAccess(projectId, hostId) : stored;
+    return stored.ok ? this.#applyAccess(hostId) : stored;
   }
 
-  async applyAccess(projectId: string, hostId: string): Promise<Result<null, Failure>> {
-    this.#armAlarm(projectId);
-    return this.#applyAccess(projectId, hostId);
+  async applyAccess(hostId: string): Promise<Result<null, Failure>> {
+    this.#armAlarm();
+    return this.#applyAccess(hostId);
   }
 
   async changeLifespan(change: LifespanChange): Promise<Result<BranchRow, Failure>> {
-    const { branch, hostId } = change;
-    this.#armAlarm(branch.projectId);
+    this.#armAlarm();
     const changed = await this.quota.extendWithinQuota(change);
     if (!changed.ok) return changed;
-    await this.#applyAccess(branch.projectId, hostId);
+    await this.#applyAccess(change.hostId);
     const { expiresAt } = changed.value;
     if (expiresAt) this.#alarm.wakeAt(expiresAt.getTime());
     return changed;
@@ -224,44 +232,44 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     return renewed;
   }
 
-  async wake(projectId: string): Promise<void> {
-    this.#armAlarm(projectId);
-    await this.#resumeWork(projectId);
+  async wake(): Promise<void> {
+    this.#armAlarm();
+    await this.#resumeWork();
   }
 
   /** Does not throw: the runtime retries a failed alarm a few times only, and D1 can be unavailable for longer. */
   override async alarm(): Promise<void> {
     this.#alarm.fired();
     this.ctx.waitUntil(this.#outbox.send(Date.now()));
-    const projectId = await this.ctx.storage.get<string>(PROJECT_ID);
-    if (!projectId) return;
+    if (this.#projectId === '') return;
     try {
-      await this.#resumeWork(projectId);
+      await this.#resumeWork();
       this.#retries.succeeded('project.not_looked_after');
     } catch (error) {
-      this.#retries.failed('project.not_looked_after', projectId, error);
+      this.#retries.failed('project.not_looked_after', this.#projectId, error);
     }
   }
 
   /** Applies the access on the host; after a failure it is retried until it succeeds. */
-  async #applyAccess(projectId: string, hostId: string): Promise<Result<null, Failure>> {
-    this.#events.publish(projectId);
+  async #applyAccess(hostId: string): Promise<Result<null, Failure>> {
+    this.#events.publish(this.#projectId);
     try {
       const { CREDENTIAL_KEYS } = readSettings(this.env);
-      await sendAccess(this.#db, CREDENTIAL_KEYS, hostCaller(this.env, hostId), projectId);
+      await sendAccess(this.#db, CREDENTIAL_KEYS, hostCaller(this.env, hostId), this.#projectId);
       this.#retries.succeeded('access.not_applied');
-      this.#events.publish(projectId);
+      this.#events.publish(this.#projectId);
       return ok(null);
     } catch (error) {
-      this.#retries.failed('access.not_applied', projectId, error);
+      this.#retries.failed('access.not_applied', this.#projectId, error);
       return fail(publicFailure(jobError(error)));
     }
   }
 
   /** Starts open work without waiting for it: an alarm that waited would delay the alarms of the retries. */
-  async #resumeWork(projectId: string): Promise<void> {
+  async #resumeWork(): Promise<void> {
+    const projectId = this.#projectId;
     const settings = readSettings(this.env);
-    this.#alarm.wakeAt(await endLives(this.#db, settings, projectId, () => this.#armAlarm(projectId)));
+    this.#alarm.wakeAt(await endLives(this.#db, settings, projectId, () => this.#armAlarm()));
     await this.#blocks.finish();
     const [open, [project]] = await Promise.all([
       openJobs(this.#db, projectId),
@@ -269,36 +277,20 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     ]);
     if (open.length === 0 && !project) {
       await this.#events.finish(projectId);
-      this.#isNamed = false;
       await this.ctx.storage.deleteAll();
       this.#alarm.deleted();
       return;
     }
     this.#events.publish(projectId);
-    if (open.length > 0) this.#armAlarm(projectId);
-    for (const job of open) this.ctx.waitUntil(this.#runnerFor(job.hostId).resume(job));
+    if (open.length > 0) this.#armAlarm();
+    for (const job of open) this.ctx.waitUntil(this.#runner.resume(job));
     if (project?.status === 'active' && project.accessApplied < project.accessRevision) {
-      this.ctx.waitUntil(this.#applyAccess(projectId, project.hostId));
+      this.ctx.waitUntil(this.#applyAccess(project.hostId));
     }
   }
 
-  #runnerFor(hostId: string): JobRunner {
-    this.#runner ??= new JobRunner({
-      db: this.#db,
-      settings: readSettings(this.env),
-      callHost: hostCaller(this.env, hostId),
-      sagas: SAGAS,
-      wakeAt: (timestamp) => this.#alarm.wakeAt(timestamp),
-      begun: ({ projectId }) => this.#events.publishToStreams(projectId),
-      changed: ({ projectId }) => this.#events.publish(projectId),
-    });
-    return this.#runner;
-  }
-
   /** Sets the alarm that finds the work after a crash. To be called before the work is written anywhere. */
-  #armAlarm(projectId: string): void {
-    if (!this.#isNamed) void this.ctx.storage.put(PROJECT_ID, projectId);
-    this.#isNamed = true;
+  #armAlarm(): void {
     this.#alarm.guard(Date.now() + CHECK_AFTER_MS);
   }
 }

@@ -31,19 +31,16 @@ export class ProjectHistory extends RpcTarget implements ProjectHistoryRpc {
 
   takeSnapshot(request: SnapshotRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
     const { db, settings } = this.#options;
-    const { projectId } = request.branch;
-    return this.#run(projectId, request.hostId, waitMs, () =>
-      reserveSnapshot(db, settings(), request, new Date()),
-    );
+    return this.#run(request.hostId, waitMs, () => reserveSnapshot(db, settings(), request, new Date()));
   }
 
   async deleteSnapshot({ snapshot, hostId, actor }: SnapshotDeletion): Promise<Result<JobRow, Failure>> {
     const { db, armAlarm, running } = this.#options;
-    armAlarm(snapshot.projectId);
+    armAlarm();
     const now = new Date();
     const about = { jobId: crypto.randomUUID(), hostId, actor, createdBy: actor.userId };
     const deleted = await deleteSnapshot(db, snapshot, dropJob(snapshot, about, now), now);
-    const { runner, waitUntil } = running(hostId);
+    const { runner, waitUntil } = running();
     if (deleted.ok) waitUntil(runner.start(deleted.value));
     return deleted;
   }
@@ -53,7 +50,7 @@ export class ProjectHistory extends RpcTarget implements ProjectHistoryRpc {
     const { branch, source, hostId, keyUse } = request;
     const { id, projectId } = branch;
     const admission = { projectId, keyUse, source, branchIds: [id], replaced: id };
-    return this.#run(projectId, hostId, waitMs, () =>
+    return this.#run(hostId, waitMs, () =>
       this.#reserveIdle(branch, hostId, (sizes) =>
         quota.reserveWithinQuota(admission, sizes, () => reserveReset(db, request, new Date())),
       ),
@@ -63,7 +60,7 @@ export class ProjectHistory extends RpcTarget implements ProjectHistoryRpc {
   restoreBranch(request: RestoreRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
     const { db, settings, quota } = this.#options;
     const { project, branch, snapshot, keyUse } = request;
-    return this.#run(project.id, project.hostId, waitMs, () =>
+    return this.#run(project.hostId, waitMs, () =>
       this.#reserveIdle(branch, project.hostId, async (sizes) => {
         const [kept] = await db.select().from(snapshots).where(eq(snapshots.id, snapshot.id));
         // Its size is known once the job of the deletion has kept the database.
@@ -79,15 +76,15 @@ export class ProjectHistory extends RpcTarget implements ProjectHistoryRpc {
 
   async compareBranch(request: ComparisonRequest): Promise<Result<JobRow, Failure>> {
     const { db, armAlarm, running } = this.#options;
-    armAlarm(request.branch.projectId);
+    armAlarm();
     const reserved = await reserveComparison(db, request, new Date());
-    const { runner, waitUntil } = running(request.hostId);
+    const { runner, waitUntil } = running();
     if (reserved.ok) waitUntil(runner.start(reserved.value));
     return reserved;
   }
 
-  async recordProgress({ job_id, percent }: WorkProgress, hostId: string): Promise<void> {
-    this.#options.running(hostId).runner.report(job_id, percent);
+  async recordProgress({ job_id, percent }: WorkProgress): Promise<void> {
+    this.#options.running().runner.report(job_id, percent);
   }
 
   /**
@@ -104,7 +101,7 @@ export class ProjectHistory extends RpcTarget implements ProjectHistoryRpc {
     for (;;) {
       const sized = await monitor.readSizes(projectId, hostId);
       if (!sized.ok) return sized;
-      armAlarm(projectId);
+      armAlarm();
       const reserved = await reserve(sized.value.sizes);
       if (reserved.ok || reserved.failure.code !== 'HOST_BUSY') return reserved;
       do {
@@ -119,7 +116,6 @@ export class ProjectHistory extends RpcTarget implements ProjectHistoryRpc {
    * @param waitMs includes the time that the reservation takes
    */
   async #run(
-    projectId: string,
     hostId: string,
     waitMs: number,
     reserve: () => Promise<Result<JobRow, Failure>>,
@@ -127,11 +123,11 @@ export class ProjectHistory extends RpcTarget implements ProjectHistoryRpc {
     const { isLinked, armAlarm, running, changed } = this.#options;
     const deadline = Date.now() + waitMs;
     if (!(await isLinked(hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
-    armAlarm(projectId);
+    armAlarm();
     const reserved = await reserve();
     if (!reserved.ok) return reserved;
-    const outcome = await runCreation(running(hostId), reserved.value, Math.max(0, deadline - Date.now()));
-    changed(projectId);
+    const outcome = await runCreation(running(), reserved.value, Math.max(0, deadline - Date.now()));
+    changed();
     return outcome;
   }
 }

@@ -16,10 +16,10 @@ export interface CoordinatorParts {
   quota: StorageQuota;
   isLinked: (hostId: string) => Promise<boolean>;
   /** Sets the alarm that finds the work after a crash. It guards writes of the next seconds, so it is set again after a wait. */
-  armAlarm: (projectId: string) => void;
-  running: (hostId: string) => Running;
+  armAlarm: () => void;
+  running: () => Running;
   /** Called when a job has left something behind that has an end of its own. */
-  changed: (projectId: string) => void;
+  changed: () => void;
 }
 
 /** What runs the jobs of a project. */

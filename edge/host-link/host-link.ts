@@ -9,6 +9,7 @@ import { isOneOf, openDatabase } from '../database/database.ts';
 import { jobs } from '../database/schema.ts';
 import type { CallOutcome, HostLinkRpc, HostLinks } from '../hosts/host-client.ts';
 import { logEvent } from '../log.ts';
+import { objectName } from '../object-name.ts';
 import { reconcileHost } from '../reconciliation/reconcile-host.ts';
 import { isRemoval, RecordLineage } from './handshake.ts';
 import { CALLER_HEADER, type Caller, type LinkSocket, Links, type SocketState } from './links.ts';
@@ -33,13 +34,14 @@ const RECONCILE_APART = 5_000;
 /**
  * Holds the WebSocket of the agent of one database host; its name is the host id. An idle link costs nothing: the
  * runtime responds to heartbeats while the object hibernates. The state of a link is attached to its socket; the
- * storage holds the newest epoch, the host id, whether the host is blocked, and the last jobs that it has worked for (`epoch`,
- * `host_id`, `shut_out`, `jobs`).
+ * storage holds the newest epoch, whether the host is blocked, and the last jobs that it has worked for (`epoch`, `shut_out`,
+ * `jobs`).
  */
 export class HostLink
   extends DurableObject<DatabaseBinding & HostLinks & Coordinators>
   implements HostLinkRpc
 {
+  readonly #hostId = objectName(this.ctx, 'host_id');
   readonly #links: Links;
   readonly #notifications: NotificationFilter;
   readonly #lineage: RecordLineage;
@@ -81,20 +83,19 @@ export class HostLink
           .where(isOneOf(jobs.id, ids));
         return new Map(found.map(({ id, createdAt }) => [id, createdAt]));
       },
-      log: (event, fields) => logEvent(event, { host_id: this.#hostId(), ...fields }),
+      log: (event, fields) => logEvent(event, { host_id: this.#hostId, ...fields }),
     });
     this.#notifications = new NotificationFilter({
-      placed: () => projectsOn(openDatabase(env.DB), this.#hostId() ?? ''),
+      placed: () => projectsOn(openDatabase(env.DB), this.#hostId),
       record: {
         measurement: (measurement) =>
-          coordinatorOf(env, measurement.project_id).recordMeasurement(measurement, this.#hostId()),
-        sizes: (sizes) => coordinatorOf(env, sizes.project_id).monitor.recordSizes(sizes, this.#hostId()),
-        blocks: (blocks) => coordinatorOf(env, blocks.project_id).recordBlocks(blocks, this.#hostId()),
-        progress: (progress) =>
-          coordinatorOf(env, progress.project_id).history.recordProgress(progress, this.#hostId() ?? ''),
+          coordinatorOf(env, measurement.project_id).recordMeasurement(measurement, this.#hostId),
+        sizes: (sizes) => coordinatorOf(env, sizes.project_id).monitor.recordSizes(sizes, this.#hostId),
+        blocks: (blocks) => coordinatorOf(env, blocks.project_id).recordBlocks(blocks, this.#hostId),
+        progress: (progress) => coordinatorOf(env, progress.project_id).history.recordProgress(progress),
         inventory_outdated: () => this.#reconcileSoon(),
       },
-      log: (event, fields) => logEvent(event, { host_id: this.#hostId(), ...fields }),
+      log: (event, fields) => logEvent(event, { host_id: this.#hostId, ...fields }),
       now: Date.now,
       bounds,
     });
@@ -130,7 +131,7 @@ export class HostLink
 
   async acceptRecords(): Promise<void> {
     logEvent('host.records_accepted', {
-      host_id: this.#hostId(),
+      host_id: this.#hostId,
       job_ids: this.ctx.storage.kv.get('jobs'),
     });
     this.ctx.storage.kv.delete('jobs');
@@ -139,7 +140,6 @@ export class HostLink
 
   override async fetch(request: Request): Promise<Response> {
     const caller = JSON.parse(request.headers.get(CALLER_HEADER) ?? '') as Caller;
-    this.ctx.storage.kv.put('host_id', caller.hostId);
     const { 0: client, 1: server } = new WebSocketPair();
     this.ctx.acceptWebSocket(server);
     this.#links.accept(this.#wrap(server), caller);
@@ -166,8 +166,8 @@ export class HostLink
    */
   override async alarm(): Promise<void> {
     const { storage } = this.ctx;
-    const hostId = this.#hostId();
-    if (hostId === undefined || !this.#links.linked()) return;
+    const hostId = this.#hostId;
+    if (!this.#links.linked()) return;
     this.#reconciledAt = Date.now();
     // Set before the work, so that it does not overwrite the earlier alarm of a handshake in the meantime.
     await storage.setAlarm(this.#reconciledAt + RECONCILE_EVERY);
@@ -178,7 +178,7 @@ export class HostLink
         return;
       }
     } catch (error) {
-      logEvent('reconciliation.failed', { host_id: hostId, reason: String(error) });
+      logEvent('reconcile.failed', { host_id: hostId, reason: String(error) });
     }
     await this.#reconcileBy(Date.now() + RECONCILE_RETRY);
   }
@@ -192,10 +192,6 @@ export class HostLink
     const { storage } = this.ctx;
     const next = await storage.getAlarm();
     if (next === null || next > time) await storage.setAlarm(time);
-  }
-
-  #hostId(): string | undefined {
-    return this.ctx.storage.kv.get<string>('host_id');
   }
 
   #isBlocked(): boolean {

@@ -7,6 +7,7 @@ import { fail, ok, type Result } from '../../shared/result.ts';
 import { BoundedMap } from '../bounded-map.ts';
 import { type Database, hasChanged, inOneBatch, type Statement } from '../database/database.ts';
 import { idempotencyKeys, type JobRow, jobs } from '../database/schema.ts';
+import type { CallHost } from '../hosts/host-client.ts';
 import type { StoredResponse } from '../idempotency/idempotency-key.ts';
 import { logEvent } from '../log.ts';
 import { traced } from '../trace.ts';
@@ -125,7 +126,9 @@ const RECENT_ENDS = 200;
 /** The end of a job: the response for its client, if its kind has one. */
 export type JobEnd = Result<StoredResponse | null, Failure>;
 
-interface JobRunnerOptions extends Omit<SagaContext, 'job'> {
+interface JobRunnerOptions extends Omit<SagaContext, 'job' | 'callHost'> {
+  /** Calls the host of a job: a project can have moved since its runner was made. */
+  callHost: (hostId: string) => CallHost;
   sagas: SagaTable;
   /** Schedules another attempt (Unix milliseconds), even if this object is evicted before. */
   wakeAt: (timestamp: number) => void;
@@ -252,7 +255,8 @@ export class JobRunner {
 
   async #attempt(job: JobRow, progress: JobProgress): Promise<JobEnd> {
     const definition = this.#options.sagas[job.kind];
-    const context = { ...this.#options, job };
+    const { db, settings, callHost } = this.#options;
+    const context = { db, settings, callHost: callHost(job.hostId), job };
     if (job.error === null) {
       try {
         return await this.#goForward(definition, context, progress);

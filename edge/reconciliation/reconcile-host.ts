@@ -62,7 +62,7 @@ export async function keepDeleted(
     try {
       await callHost('branch.keep', { ...identity, snapshot_id, made_by });
     } catch (error) {
-      logEvent('reconcile.failed', { branch_id, snapshot_id, reason: String(error) });
+      logEvent('reconcile.unresolved', { branch_id, snapshot_id, reason: String(error) });
       waiting.add(snapshot_id);
     }
   }
@@ -124,7 +124,7 @@ export async function reconcileHost(
     resolveOrphans(),
     ...leftovers.projectIds.map((id) => dropProject(callHost, id)),
     ...resets.map((reset) => dropClone(callHost, reset)),
-    ...found.toWake.map((id) => coordinatorOf(env, id).wake(id)),
+    ...found.toWake.map((id) => coordinatorOf(env, id).wake()),
     markChanged(env, db, callHost, hostId, inventory, found),
   ]);
 
@@ -148,7 +148,7 @@ async function settle(hostId: string, work: Promise<unknown>[]): Promise<boolean
   const outcomes = await Promise.allSettled(work);
   for (const outcome of outcomes) {
     if (outcome.status === 'rejected')
-      logEvent('reconcile.failed', { host_id: hostId, reason: String(outcome.reason) });
+      logEvent('reconcile.unresolved', { host_id: hostId, reason: String(outcome.reason) });
   }
   return outcomes.every((outcome) => outcome.status === 'fulfilled' && outcome.value !== false);
 }
@@ -262,7 +262,7 @@ async function markChanged(
   const projectIds = new Set([...lost, ...found].map(({ projectId }) => projectId));
   await settle(
     hostId,
-    [...projectIds].map((id) => coordinatorOf(env, id).wake(id)),
+    [...projectIds].map((id) => coordinatorOf(env, id).wake()),
   );
   return false;
 }

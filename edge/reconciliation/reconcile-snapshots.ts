@@ -122,7 +122,7 @@ async function markMissing(
   for (const snapshot of missingIn(present, missing)) {
     const about = { project_id: snapshot.projectId, snapshot_id: snapshot.id };
     const isRemoved = await markLost(db, snapshot, new Date()).catch((error) => {
-      logEvent('reconcile.failed', { ...about, reason: String(error) });
+      logEvent('reconcile.unresolved', { ...about, reason: String(error) });
       return false;
     });
     // The host may have a remainder of it.
@@ -135,7 +135,7 @@ async function markMissing(
 /** Never throws: one that cannot be dropped now is no reason to leave the others. */
 async function dropSnapshot(callHost: CallHost, snapshot: Params<'snapshot.drop'>): Promise<void> {
   await callHost('snapshot.drop', snapshot).catch((error) =>
-    logEvent('reconcile.failed', { ...snapshot, reason: String(error) }),
+    logEvent('reconcile.unresolved', { ...snapshot, reason: String(error) }),
   );
 }
 

@@ -187,7 +187,7 @@ router.openapi(
     const { hostId } = project;
     // If storing succeeds and applying fails, a repeated request with the same key gets the passwords once they work.
     if (unwrap(recordedResponse(uses, keyUse))) {
-      unwrap(await repeatIfLost(() => coordinatorOf(c.env, projectId).applyAccess(projectId, hostId)));
+      unwrap(await repeatIfLost(() => coordinatorOf(c.env, projectId).applyAccess(hostId)));
       const audited = auditedView(databaseOf(c), branch, view, actorOf(c), new Date());
       const credentials = await credentialsOf(c, project, branch, view, [audited]);
       c.header('Idempotency-Replayed', 'true');

@@ -94,7 +94,7 @@ async function changed(c: AppContext, projectId: string, wanted: z.output<typeof
   const [project] = await inProject(c, projectId, () => []);
   const current = unwrap(await changeProject(primaryOf(c), readSettings(c.env), project, wanted, actorOf(c)));
   // Its alarm takes the snapshots.
-  if (wanted.snapshot_schedule) await repeatIfLost(() => coordinatorOf(c.env, projectId).wake(projectId));
+  if (wanted.snapshot_schedule) await repeatIfLost(() => coordinatorOf(c.env, projectId).wake());
   if (wanted.storage_quota_gib === undefined) return toProjectResponse(current);
   const status = await repeatIfLost(() => coordinatorOf(c.env, projectId).monitor.evaluate(projectId));
   return toProjectResponse(

@@ -192,7 +192,7 @@ router.openapi(
   async (c) => {
     const { webhook_id: id } = c.req.valid('param');
     found(await webhookOf(databaseOf(c), c.var.principal.tenantId, id));
-    const delivery = await webhookSenderOf(c.env, id).test(id);
+    const delivery = await webhookSenderOf(c.env, id).test();
     return c.json(toDeliveryResponse(found(delivery ? [delivery] : [])), 200);
   },
 );

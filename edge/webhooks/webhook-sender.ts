@@ -4,6 +4,7 @@ import { type DatabaseBinding, openDatabase, withoutValues } from '../database/d
 import { type WebhookRow, webhooks } from '../database/event-schema.ts';
 import { isLocalGateway } from '../destination.ts';
 import { logEvent } from '../log.ts';
+import { objectName } from '../object-name.ts';
 import type { PageQuery } from '../pagination.ts';
 import { readSettings } from '../settings.ts';
 import {
@@ -22,7 +23,6 @@ import {
 import { type Delivery, DeliveryStore, type QueuedEvent } from './delivery-store.ts';
 import { type DeliveredEvent, disableWebhook, secretOf, type WebhookSenderRpc } from './webhook.ts';
 
-const WEBHOOK_ID = 'webhook_id';
 const HEALTH = 'health';
 /** Attempts in parallel. */
 const PARALLEL = 10;
@@ -36,22 +36,21 @@ const PRUNE_EVERY_MS = 24 * 3_600_000;
  * is set before the attempt begins, so that an interrupted one is repeated with the same `webhook-id`.
  */
 export class WebhookSender extends DurableObject<DatabaseBinding> implements WebhookSenderRpc {
+  readonly #webhookId = objectName(this.ctx, 'webhook_id');
   readonly #store = new DeliveryStore(this.ctx.storage.sql);
 
-  async enqueue(webhookId: string, events: QueuedEvent[]): Promise<void> {
-    this.ctx.storage.kv.put(WEBHOOK_ID, webhookId);
+  async enqueue(events: QueuedEvent[]): Promise<void> {
     this.#store.add(events, Date.now());
     this.#setAlarm();
   }
 
-  async test(webhookId: string): Promise<Delivery | null> {
-    const webhook = await this.#webhook(webhookId);
+  async test(): Promise<Delivery | null> {
+    const webhook = await this.#webhook();
     if (!webhook) return null;
-    this.ctx.storage.kv.put(WEBHOOK_ID, webhookId);
     const id = crypto.randomUUID();
     const now = new Date();
     const about = { id, timestamp: now.toISOString(), project_id: webhook.projectId };
-    const event: DeliveredEvent = { ...about, type: 'webhook.test', data: { webhook_id: webhookId } };
+    const event: DeliveredEvent = { ...about, type: 'webhook.test', data: { webhook_id: webhook.id } };
     this.#store.add([{ id, body: JSON.stringify(event) }], now.getTime());
     this.#store.begin(id, now.getTime(), null);
     this.#setAlarm();
@@ -80,7 +79,7 @@ export class WebhookSender extends DurableObject<DatabaseBinding> implements Web
   }
 
   async #sendDue(): Promise<void> {
-    const webhook = await this.#webhook(this.#webhookId);
+    const webhook = await this.#webhook();
     if (!webhook) return this.forget();
     if (webhook.disabledAt) this.#store.failAll();
     const health = this.#health();
@@ -141,12 +140,9 @@ export class WebhookSender extends DurableObject<DatabaseBinding> implements Web
     return this.ctx.storage.kv.get<EndpointHealth>(HEALTH) ?? HEALTHY;
   }
 
-  get #webhookId(): string {
-    return this.ctx.storage.kv.get<string>(WEBHOOK_ID) ?? '';
-  }
-
-  async #webhook(id: string): Promise<WebhookRow | null> {
-    const [webhook] = await openDatabase(this.env.DB).select().from(webhooks).where(eq(webhooks.id, id));
+  async #webhook(): Promise<WebhookRow | null> {
+    const thisOne = eq(webhooks.id, this.#webhookId);
+    const [webhook] = await openDatabase(this.env.DB).select().from(webhooks).where(thisOne);
     return webhook ?? null;
   }
 }

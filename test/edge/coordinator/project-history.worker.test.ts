@@ -46,7 +46,7 @@ async function whileFailing(method: Method, begin: () => Promise<{ status: numbe
   expect((await begin()).status).toBe(202);
   return async () => {
     await gateway.plantFailure(projectId, method, null);
-    await (await gateway.coordinatorOf(projectId)).wake(projectId);
+    await (await gateway.coordinatorOf(projectId)).wake();
   };
 }
 
@@ -152,4 +152,13 @@ test('a restoration whose kept database is gone is not found', async () => {
   await db.delete(snapshots).where(eq(snapshots.branchId, branch.id));
   await succeed();
   expect(await restored).toMatchObject({ status: 404, body: { error: 'NOT_FOUND' } });
+});
+
+test('a branch is created on the host that the project is on, also after a move', async () => {
+  const countClones = () => gateway.countCalls(projectId, 'branch.clone');
+  expect(await countClones()).toBeGreaterThan(0);
+  await gateway.moveProject(projectId);
+  expect(await countClones()).toBe(0);
+  await gateway.api.branch(projectId, 'moved');
+  expect(await countClones()).toBe(1);
 });

@@ -104,7 +104,7 @@ test('a block, its end and an expiry are reported', async () => {
   await observe(1, []);
   await eventually(async () => expect(seen().at(-1)).toEqual(['active', null]));
   await gateway.inD1('update project_branches set expires_at = 1 where id = ?', id);
-  await coordinator.wake(project);
+  await coordinator.wake();
   await eventually(async () => expect(seen().at(-1)).toEqual(['expired', null]));
 });
 

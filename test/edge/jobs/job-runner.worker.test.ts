@@ -48,7 +48,10 @@ const runnerOf = (creation: AnySaga, deletion = creation) =>
   new JobRunner({
     db,
     settings: {} as never,
-    callHost: () => Promise.reject(new Error('no host in this test')),
+    callHost: (hostId) => () => {
+      happened.push(`call of ${hostId}`);
+      return Promise.reject(new HostCallError('HOST_UNAVAILABLE', 'no host in this test'));
+    },
     sagas: {
       'project.create': creation,
       'branch.create': creation,
@@ -238,6 +241,16 @@ describe('one attempt', () => {
 });
 
 describe('several jobs', () => {
+  test('each calls its own host: the project can have moved in between', async () => {
+    const runner = runnerOf({
+      ...scripted(async () => {}),
+      steps: [[{ name: 'step', run: ({ callHost }) => callHost('project.size', { project_id: 'p' }) }]],
+    });
+    const made = await Promise.all([openJob(), openJob()]);
+    for (const [index, job] of made.entries()) await runner.start({ ...job, hostId: `host-${index}` });
+    expect(happened).toEqual(['call of host-0', 'call of host-1']);
+  });
+
   test('the same job never runs twice concurrently', async () => {
     const job = await openJob();
     let runs = 0;

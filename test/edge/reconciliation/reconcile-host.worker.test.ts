@@ -13,11 +13,14 @@ afterAll(stop);
 /** Reconciles the host that answers so. @returns the projects that were woken */
 async function reconcileWith(call: (method: string, params: object) => Promise<object>): Promise<string[]> {
   const woken: string[] = [];
-  const objectOf = (object: object) => ({ idFromName: () => 'id', get: () => object });
+  const objectOf = (objectNamed: (name: string) => object) => ({
+    idFromName: (name: string) => name,
+    get: objectNamed,
+  });
   const env = {
     DB: binding,
-    HOST_LINK: objectOf({ call }),
-    PROJECT_COORDINATOR: objectOf({ wake: async (id: string) => woken.push(id) }),
+    HOST_LINK: objectOf(() => ({ call })),
+    PROJECT_COORDINATOR: objectOf((id) => ({ wake: async () => woken.push(id) })),
   };
   await reconcileHost(env as unknown as Env, 'h', () => true);
   return woken;

@@ -121,7 +121,7 @@ export async function startMonitorGateway(more: Record<string, string> = {}) {
           { project_id: projectId, sizes },
           ...(hostId ? [hostId] : []),
         ),
-      wake: () => call('coordinator', projectId, 'wake', projectId),
+      wake: () => call('coordinator', projectId, 'wake'),
       ring: () => call('coordinator', projectId, 'ring'),
       reset: () => call('coordinator', projectId, 'reset').catch(() => {}),
       inspect: () =>

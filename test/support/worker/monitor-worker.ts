@@ -153,7 +153,6 @@ export class TestedCoordinator extends ProjectCoordinator {
   /** As if it had crashed after it stored the observation. */
   async interruptBlocks(blocks: ProjectBlocks) {
     this.ctx.storage.kv.put('pending_blocks', { observed: blocks });
-    await this.ctx.storage.put('project_id', blocks.project_id);
   }
 
   /** Its alarm, as the runtime would call it. */
