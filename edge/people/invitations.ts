@@ -1,15 +1,16 @@
-import { and, eq, exists, gt, lte, notExists } from 'drizzle-orm';
+import { and, eq, gt, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
-import { fail, ok, type Result } from '../../shared/result.ts';
+import type { Result } from '../../shared/result.ts';
 import { actorWith, auditEvent } from '../audit/audit-event.ts';
 import type { Principal } from '../authentication/principal.ts';
 import type { Actor, Role } from '../database/column-types.ts';
-import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
+import { type Database, insertIf, isThere } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import { accounts, type InvitationRow, invitations } from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
 import { ApiError, unwrap } from '../errors.ts';
-import { createUnderKey, insertKey, type KeyUse } from '../idempotency/idempotency-key.ts';
+import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
 import { enforce } from '../rate-limits/limiter-client.ts';
@@ -69,8 +70,7 @@ export async function invite(
   const expiresAt = new Date(now.getTime() + INVITATION_TTL_MS);
   const id = crypto.randomUUID();
   const row = { id, tenantId, email, role, invitedBy: userId, expiresAt, createdAt: now };
-  const insert = () => insertInvitation(db, row, actorWith(client, principal), keyUse);
-  unwrap(await createUnderKey(db, keyUse, insert));
+  unwrap(await insertInvitation(db, row, actorWith(client, principal), keyUse));
   await mailInvitation(context, principal, row);
   return row;
 }
@@ -81,27 +81,29 @@ async function insertInvitation(
   row: InvitationRow,
   actor: Actor,
   keyUse: KeyUse | null,
-): Promise<Result<null, Failure>> {
+): Promise<Result<unknown, Failure>> {
   const { id, tenantId, email, role, createdAt } = row;
   const ofAddress = and(eq(invitations.tenantId, tenantId), eq(invitations.email, email));
-  const open = db.select({ id: invitations.id }).from(invitations).where(ofAddress);
-  const member = db
-    .select({ id: accounts.id })
-    .from(accounts)
-    .where(and(eq(accounts.tenantId, tenantId), eq(accounts.email, email)));
-  const isNew = and(notExists(open), notExists(member)) ?? notExists(open);
+  const isMember = and(eq(accounts.tenantId, tenantId), eq(accounts.email, email));
+  const isOpen = and(ofAddress, gt(invitations.expiresAt, createdAt));
   const about = { metadata: { invitation_id: id, email, role } };
-  const event = auditEvent('invitation.created', actor, about, createdAt);
-  const results = await inOneBatch(db, [
-    db.delete(invitations).where(and(ofAddress, lte(invitations.expiresAt, createdAt))),
-    ...insertKey(db, keyUse, id, isNew, createdAt, { status: 201, body: toInvitationResponse(row) }),
-    insertIf(db, auditEvents, event, isNew),
-    insertIf(db, invitations, row, isNew),
-    member,
-  ]);
-  const [insert, members] = results.slice(-2);
-  if ((members as unknown[]).length > 0) return fail({ code: 'MEMBER_EXISTS' });
-  return hasChanged(insert) ? ok(null) : fail({ code: 'INVITATION_EXISTS' });
+  const response = { status: 201, body: toInvitationResponse(row) };
+  return writeUnderKey(
+    db,
+    { use: keyUse, subjectId: id, now: createdAt, response },
+    {
+      first: [auditEvents, auditEvent('invitation.created', actor, about, createdAt)],
+      require: [
+        [sql`not ${isThere(accounts, isMember)}`, 'MEMBER_EXISTS'],
+        [sql`not ${isThere(invitations, isOpen)}`, 'INVITATION_EXISTS'],
+      ],
+      rest: (isWritten) => [
+        // An expired one.
+        db.delete(invitations).where(and(ofAddress, isWritten)),
+        insertIf(db, invitations, row, isWritten),
+      ],
+    },
+  );
 }
 
 /** Mails the code of an invitation, unless that was done before. */
@@ -137,8 +139,7 @@ export async function revokeInvitation(
 ): Promise<void> {
   const timestamp = now();
   const isIt = and(eq(invitations.id, id), isOpenIn(principal.tenantId, timestamp));
-  const open = db.select().from(invitations).where(isIt);
-  const [found] = await open;
+  const [found] = await db.select().from(invitations).where(isIt);
   if (!found) throw new ApiError('NOT_FOUND');
   const { email, role } = found;
   const event = auditEvent(
@@ -147,10 +148,11 @@ export async function revokeInvitation(
     { metadata: { invitation_id: id, email, role } },
     timestamp,
   );
-  const results = await inOneBatch(db, [
-    insertIf(db, auditEvents, event, exists(open)),
-    db.delete(invitations).where(isIt),
-  ]);
-  if (!hasChanged(results.at(-1))) throw new ApiError('NOT_FOUND');
+  const revoked = await guardedWrite(db, {
+    first: [auditEvents, event],
+    require: [[isThere(invitations, isIt), 'NOT_FOUND']],
+    rest: (isWritten) => [db.delete(invitations).where(and(isIt, isWritten))],
+  });
+  unwrap(revoked);
   await repeatIfLost(() => challengesOf(env, email).cancel(id));
 }

@@ -1,9 +1,10 @@
-import { and, eq, exists, ne, or, type SQL, sql } from 'drizzle-orm';
+import { and, eq, ne, or, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import { actorWith, auditEvent, type ClientDetails } from '../audit/audit-event.ts';
 import type { Principal } from '../authentication/principal.ts';
 import { type AuditActor, ROLES, type Role } from '../database/column-types.ts';
-import { type Database, hasChanged, inOneBatch, insertIf, type Statement } from '../database/database.ts';
+import { type Database, isThere, type Statement } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import {
   accounts,
   invitations,
@@ -92,36 +93,35 @@ async function accountMember({ db, settings, principal }: MemberRequest, userId:
 
 type AccountMember = Awaited<ReturnType<typeof accountMember>>;
 
-/** The account is as it was read, and is not the last owner of its tenant or stays one. */
-function isChangeable(
-  db: Database,
-  { gid, accountRole }: AccountMember,
-  tenantId: string,
-  next: Role | null,
-) {
-  const otherOwner = db
-    .select({ id: accounts.id })
-    .from(accounts)
-    .where(and(eq(accounts.tenantId, tenantId), eq(accounts.role, 'owner'), ne(accounts.id, gid)));
-  const losesOwner = accountRole === 'owner' && next !== 'owner';
-  return and(
-    eq(accounts.id, gid),
-    eq(accounts.tenantId, tenantId),
-    eq(accounts.role, accountRole),
-    losesOwner ? exists(otherOwner) : undefined,
-  );
-}
+/** Bounds the attempts of one request: another one may change the account in between each time. */
+const TRIES = 5;
 
 /**
- * Runs the statements, of which the last changes the account, unless the tenant would lose its last owner.
+ * Writes the event and the statements, unless the tenant would lose its last owner.
+ * @param next the new role; null if the account is removed
  * @returns false if the account was changed concurrently
  * @throws ApiError LAST_OWNER
  */
-async function changeUnlessLast(request: MemberRequest, member: AccountMember, statements: Statement[]) {
-  if (hasChanged((await inOneBatch(request.db, statements)).at(-1))) return true;
-  const current = await accountMember(request, member.id);
-  if (current.accountRole === member.accountRole) throw new ApiError('LAST_OWNER');
-  return false;
+async function changeUnlessLast(
+  { db, principal: { tenantId } }: MemberRequest,
+  { gid, accountRole }: AccountMember,
+  next: Role | null,
+  event: ReturnType<typeof auditEvent>,
+  rest: (isWritten: SQL) => Statement[],
+): Promise<boolean> {
+  const asRead = and(eq(accounts.id, gid), eq(accounts.tenantId, tenantId), eq(accounts.role, accountRole));
+  const otherOwner = and(eq(accounts.tenantId, tenantId), eq(accounts.role, 'owner'), ne(accounts.id, gid));
+  const losesOwner = accountRole === 'owner' && next !== 'owner';
+  const written = await guardedWrite(db, {
+    first: [auditEvents, event],
+    require: [
+      [isThere(accounts, asRead), 'NOT_FOUND'],
+      ...(losesOwner ? [[isThere(accounts, otherOwner), 'LAST_OWNER'] as const] : []),
+    ],
+    rest,
+  });
+  if (!written.ok && written.failure.code === 'LAST_OWNER') throw ApiError.of(written.failure);
+  return written.ok;
 }
 
 /** Open invitations of a member who is removed or loses rights would give these rights to other people. */
@@ -138,64 +138,66 @@ export async function changeMemberRole(
   request: MemberRequest,
   userId: string,
   role: Role,
+  tries = TRIES,
 ): Promise<MemberRow> {
   const { db, principal, now } = request;
   const member = await accountMember(request, userId);
   const { accountRole: from } = member;
   requireOwnerFor(principal, from, role);
   if (from === role) return member;
-  const account = isChangeable(db, member, principal.tenantId, role);
-  const changeable = exists(db.select({ id: accounts.id }).from(accounts).where(account));
   const metadata = { user_id: userId, email: member.email, from, to: role };
   const event = auditEvent('member.role.changed', actorOf(request), { metadata }, now);
-  const isChanged = await changeUnlessLast(request, member, [
-    insertIf(db, auditEvents, event, changeable),
-    ...(role === 'owner' ? [] : [deleteInvitationsBy(db, userId, changeable)]),
+  const isChanged = await changeUnlessLast(request, member, role, event, (isWritten) => [
+    ...(role === 'owner' ? [] : [deleteInvitationsBy(db, userId, isWritten)]),
     db
       .update(users)
       .set({ role, updatedAt: now })
-      .where(and(eq(users.id, userId), changeable)),
+      .where(and(eq(users.id, userId), isWritten)),
     db
       .update(organizationMembers)
       .set({ role })
-      .where(and(eq(organizationMembers.userId, userId), changeable)),
-    db.update(accounts).set({ role, updatedAt: now }).where(account),
+      .where(and(eq(organizationMembers.userId, userId), isWritten)),
+    db
+      .update(accounts)
+      .set({ role, updatedAt: now })
+      .where(and(eq(accounts.id, member.gid), isWritten)),
   ]);
-  return isChanged ? { ...member, accountRole: role } : changeMemberRole(request, userId, role);
+  if (isChanged) return { ...member, accountRole: role };
+  if (tries === 1) throw new Error(`member ${userId} was changed by other requests`);
+  return changeMemberRole(request, userId, role, tries - 1);
 }
 
 /**
  * Removes a member: the account, its sessions and what was shared with it. What the member made stays in the tenant.
  * @throws ApiError NOT_FOUND, FORBIDDEN, MANAGED_BY_PROVIDER, LAST_OWNER
  */
-export async function removeMember(request: MemberRequest, userId: string): Promise<void> {
+export async function removeMember(request: MemberRequest, userId: string, tries = TRIES): Promise<void> {
   const { db, principal, now } = request;
   const member = await accountMember(request, userId);
   const { issuer, gid, email, accountRole: role } = member;
   requireOwnerFor(principal, role);
-  const account = isChangeable(db, member, principal.tenantId, null);
-  const removable = exists(db.select({ id: accounts.id }).from(accounts).where(account));
   const event = auditEvent(
     'member.removed',
     actorOf(request),
     { metadata: { user_id: userId, email, role } },
     now,
   );
-  const isRemoved = await changeUnlessLast(request, member, [
-    insertIf(db, auditEvents, event, removable),
-    deleteInvitationsBy(db, userId, removable),
-    db.delete(projectMembers).where(and(eq(projectMembers.userId, userId), removable)),
-    db.delete(organizationMembers).where(and(eq(organizationMembers.userId, userId), removable)),
+  const isRemoved = await changeUnlessLast(request, member, null, event, (isWritten) => [
+    deleteInvitationsBy(db, userId, isWritten),
+    db.delete(projectMembers).where(and(eq(projectMembers.userId, userId), isWritten)),
+    db.delete(organizationMembers).where(and(eq(organizationMembers.userId, userId), isWritten)),
     db
       .delete(secondFactors)
-      .where(and(eq(secondFactors.issuer, issuer), eq(secondFactors.gid, gid), removable)),
+      .where(and(eq(secondFactors.issuer, issuer), eq(secondFactors.gid, gid), isWritten)),
     db
       .delete(recoveryCodes)
-      .where(and(eq(recoveryCodes.issuer, issuer), eq(recoveryCodes.gid, gid), removable)),
-    ...deleteSessions(db, and(eq(sessions.accountId, gid), removable)),
-    db.delete(accounts).where(account),
+      .where(and(eq(recoveryCodes.issuer, issuer), eq(recoveryCodes.gid, gid), isWritten)),
+    ...deleteSessions(db, and(eq(sessions.accountId, gid), isWritten)),
+    db.delete(accounts).where(and(eq(accounts.id, gid), isWritten)),
   ]);
-  if (!isRemoved) await removeMember(request, userId);
+  if (isRemoved) return;
+  if (tries === 1) throw new Error(`member ${userId} was changed by other requests`);
+  await removeMember(request, userId, tries - 1);
 }
 
 /** The role of a request about a member. */

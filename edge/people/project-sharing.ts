@@ -3,10 +3,11 @@ import { z } from 'zod';
 import { actorWith, auditEvent } from '../audit/audit-event.ts';
 import { SHARED_ROLES, type SharedRole } from '../database/column-types.ts';
 import { isOfTenant } from '../database/conditions.ts';
-import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
+import { type Database, insertIf, isThere } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import { projectMembers } from '../database/people-schema.ts';
 import { auditEvents, projects, users } from '../database/schema.ts';
-import { ApiError, found } from '../errors.ts';
+import { ApiError, found, unwrap } from '../errors.ts';
 import { type MemberRequest, membersOf } from './members.ts';
 
 export const ProjectRole = z.enum(SHARED_ROLES).meta({
@@ -62,28 +63,26 @@ export async function shareProject(
     .from(projectMembers)
     .where(and(isShared, eq(projectMembers.role, role)));
   // A project or a user that has moved to another tenant since it was read is not shared.
-  const areOfTenant = and(
-    isOfTenant(projects, projectId, tenantId),
-    exists(membersOf(db, settings, tenantId, eq(users.id, userId))),
-  );
   const event = auditEvent(
     'project.shared',
     actorWith(client, principal),
     { projectId, metadata: { user_id: userId, email, role } },
     now,
   );
-  const results = await inOneBatch(db, [
-    insertIf(db, auditEvents, event, sql`${areOfTenant} and ${notExists(same)}`),
-    db.delete(projectMembers).where(and(isShared, ne(projectMembers.role, role), areOfTenant)),
-    insertIf(
-      db,
-      projectMembers,
-      { projectId, userId, role, createdAt: now },
-      sql`${areOfTenant} and ${notExists(same)}`,
-    ),
-    projectMembersOf(db, projectId, eq(projectMembers.userId, userId)),
-  ]);
-  return found(results.at(-1) as ProjectMemberRow[]);
+  const row = { projectId, userId, role, createdAt: now };
+  const shared = await guardedWrite(db, {
+    first: (isAllowed) => insertIf(db, projectMembers, row, sql`${isAllowed} and ${notExists(same)}`),
+    require: [
+      [isOfTenant(projects, projectId, tenantId), 'NOT_FOUND'],
+      [exists(membersOf(db, settings, tenantId, eq(users.id, userId))), 'NOT_FOUND'],
+    ],
+    rest: (isAllowed) => [
+      insertIf(db, auditEvents, event, sql`${isAllowed} and ${notExists(same)}`),
+      db.delete(projectMembers).where(and(isShared, ne(projectMembers.role, role), isAllowed)),
+    ],
+    returns: projectMembersOf(db, projectId, eq(projectMembers.userId, userId)),
+  });
+  return found(unwrap(shared));
 }
 
 /** @throws ApiError NOT_FOUND if the project is not shared with the user */
@@ -100,14 +99,10 @@ export async function unshareProject(
     { projectId, metadata: { user_id: userId, email: shared.email, role: shared.role } },
     now,
   );
-  const results = await inOneBatch(db, [
-    insertIf(
-      db,
-      auditEvents,
-      event,
-      exists(db.select({ role: projectMembers.role }).from(projectMembers).where(isShared)),
-    ),
-    db.delete(projectMembers).where(isShared),
-  ]);
-  if (!hasChanged(results.at(-1))) throw new ApiError('NOT_FOUND');
+  const unshared = await guardedWrite(db, {
+    first: [auditEvents, event],
+    require: [[isThere(projectMembers, isShared), 'NOT_FOUND']],
+    rest: (isWritten) => [db.delete(projectMembers).where(and(isShared, isWritten))],
+  });
+  unwrap(unshared);
 }

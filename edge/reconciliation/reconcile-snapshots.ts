@@ -2,7 +2,8 @@ import { and, eq, inArray, sql } from 'drizzle-orm';
 import type { Params } from '../../shared/protocol/operations.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import { forgetDeletedBranch, isUnused } from '../branches/drop-snapshots.ts';
-import { type Database, hasChanged, inOneBatch, insertIf, isOneOf } from '../database/database.ts';
+import { type Database, isOneOf, isThere } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import {
   auditEvents,
   jobs,
@@ -143,16 +144,17 @@ async function dropSnapshot(callHost: CallHost, snapshot: Params<'snapshot.drop'
 async function markLost(db: Database, snapshot: SnapshotRow, now: Date): Promise<boolean> {
   const { id, projectId, branchId, branchName, kind, tenantId } = snapshot;
   const thisOne = and(eq(snapshots.id, id), eq(snapshots.status, 'ready'), isUnused);
-  const isThere = sql`exists (select 1 from ${snapshots} where ${thisOne})`;
   const metadata = { snapshot_id: id, branch_name: branchName, kind, reason: 'missing_on_host' };
   const name = kind === 'deleted' ? 'branch.purged' : 'snapshot.lost';
   const event = auditEvent(name, noActor(tenantId), { projectId, branchId, metadata }, now);
-  const results = await inOneBatch(db, [
-    insertIf(db, auditEvents, event, isThere),
-    ...forgetDeletedBranch(db, snapshot, isThere),
-    db.delete(snapshots).where(thisOne),
-  ]);
-  const isRemoved = hasChanged(results.at(-1));
+  const { ok: isRemoved } = await guardedWrite(db, {
+    first: [auditEvents, event],
+    require: [[isThere(snapshots, thisOne), 'NOT_FOUND']],
+    rest: (isWritten) => [
+      ...forgetDeletedBranch(db, snapshot, isWritten),
+      db.delete(snapshots).where(and(eq(snapshots.id, id), isWritten)),
+    ],
+  });
   if (isRemoved) logEvent('reconcile.snapshot_lost', { snapshot_id: id, kind });
   return isRemoved;
 }

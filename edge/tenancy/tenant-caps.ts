@@ -6,7 +6,8 @@ import { StorageQuotaGib } from '../../shared/project/storage-quota.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import type { AuditActor } from '../database/column-types.ts';
-import { type Database, inOneBatch, insertIf } from '../database/database.ts';
+import { type Database, insertIf, isThere } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import { accounts } from '../database/people-schema.ts';
 import { auditEvents, organizations, type ProjectRow, projects, tenantCaps } from '../database/schema.ts';
 import type { Settings } from '../settings.ts';
@@ -80,7 +81,6 @@ export function tenantUsage(settings: CapSettings, tenantId: string, except = ''
 }
 
 type UsageSql = ReturnType<typeof tenantUsage>;
-type TenantUsage = { [F in keyof UsageSql]: number };
 
 export const hasProjectSlot = ({ projectCount, projectLimit }: UsageSql): SQL =>
   sql`${projectCount} < ${projectLimit}`;
@@ -112,7 +112,6 @@ export async function changeTenantCaps(
   request: Pick<AuditActor, 'ip' | 'requestId'>,
 ): Promise<Result<z.output<typeof TenantCaps>, Failure>> {
   const organization = eq(organizations.idpTenantId, tenantId);
-  const isKnown = sql`exists (select 1 from ${organizations} where ${organization})`;
   const [before] = await db.select().from(tenantCaps).where(eq(tenantCaps.tenantId, tenantId));
   const now = new Date();
   const caps = {
@@ -122,13 +121,17 @@ export async function changeTenantCaps(
   };
   const metadata = { from: capsIn(before), to: capsIn(caps) };
   const event = auditEvent('tenant.caps.changed', { ...noActor(tenantId), ...request }, { metadata }, now);
-  const results = await inOneBatch(db, [
-    insertIf(db, auditEvents, event, isKnown),
-    db.delete(tenantCaps).where(and(eq(tenantCaps.tenantId, tenantId), isKnown)),
-    insertIf(db, tenantCaps, { tenantId, ...caps }, isKnown),
-    db.select(tenantUsage(settings, tenantId)).from(organizations).where(organization),
-  ]);
-  const [usage] = results.at(-1) as TenantUsage[];
+  const written = await guardedWrite(db, {
+    first: [auditEvents, event],
+    require: [[isThere(organizations, organization), 'NOT_FOUND']],
+    rest: (isWritten) => [
+      db.delete(tenantCaps).where(and(eq(tenantCaps.tenantId, tenantId), isWritten)),
+      insertIf(db, tenantCaps, { tenantId, ...caps }, isWritten),
+    ],
+    returns: db.select(tenantUsage(settings, tenantId)).from(organizations).where(organization),
+  });
+  if (!written.ok) return written;
+  const [usage] = written.value;
   if (!usage) return fail({ code: 'NOT_FOUND' });
   return ok({
     tenant_id: tenantId,
@@ -192,23 +195,22 @@ export async function changeCaps(
   const now = new Date();
   const actor = { ...noActor(project.tenantId), ...request };
   const event = auditEvent('project.caps.changed', actor, { projectId, metadata: { from, to } }, now);
-  const results = await inOneBatch(db, [
-    insertIf(db, auditEvents, event, sql`exists (select 1 from ${projects} where ${theProject})`),
-    db
-      .update(projects)
-      .set({
-        // Only the requested fields, so that a concurrent change of the other cap is not reverted.
-        branchLimit: change.branch_limit,
-        leasedBranchLimit: change.leased_branch_limit,
-        storageQuotaCapGib: change.storage_quota_cap_gib,
-        updatedAt: now,
-      })
-      .where(theProject)
-      .returning(),
-  ]);
-  const [changed] = results.at(-1) as ProjectRow[];
-  if (!changed) return fail({ code: 'NOT_FOUND' });
-  return ok({ project_id: projectId, ...capsOf(changed, settings) });
+  const values = {
+    // Only the requested fields, so that a concurrent change of the other cap is not reverted.
+    branchLimit: change.branch_limit,
+    leasedBranchLimit: change.leased_branch_limit,
+    storageQuotaCapGib: change.storage_quota_cap_gib,
+    updatedAt: now,
+  };
+  const written = await guardedWrite(db, {
+    first: [auditEvents, event],
+    require: [[isThere(projects, theProject), 'NOT_FOUND']],
+    rest: (isWritten) => [db.update(projects).set(values).where(and(theProject, isWritten))],
+    returns: db.select().from(projects).where(theProject),
+  });
+  return written.ok
+    ? ok({ project_id: projectId, ...capsOf(written.value[0] ?? project, settings) })
+    : written;
 }
 
 const LIMITS = ['branch_limit', 'leased_branch_limit'] as const;

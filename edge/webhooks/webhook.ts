@@ -1,15 +1,16 @@
 import { and, eq, exists, isNull, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
-import { fail, ok, type Result } from '../../shared/result.ts';
+import { ok, type Result } from '../../shared/result.ts';
 import { type AuditName, auditEvent, noActor } from '../audit/audit-event.ts';
 import { type SecretKey, seal, unseal } from '../crypto/seal.ts';
 import { type Actor, EVENT_TYPES } from '../database/column-types.ts';
-import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
+import { type Database, hasChanged, inOneBatch, insertIf, isThere } from '../database/database.ts';
 import { type WebhookRow, webhooks } from '../database/event-schema.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents } from '../database/schema.ts';
 import { EVENT_MEANINGS, Event } from '../events/event-types.ts';
-import { insertKey, type KeyUse } from '../idempotency/idempotency-key.ts';
+import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import type { PageQuery } from '../pagination.ts';
 import { DELIVERY_ERRORS, makeSecret } from './delivery.ts';
 import { DELIVERY_STATUSES, type Delivery, type QueuedEvent } from './delivery-store.ts';
@@ -152,14 +153,19 @@ export async function createWebhook(
     createdAt: now,
   };
   const room = sql`(select count(*) from ${webhooks} where tenant_id = ${tenantId}) < ${WEBHOOKS_MAX}`;
-  const results = await inOneBatch(db, [
+  const written = await writeUnderKey(
+    db,
     // The key stores no secret: a repeated request reads the webhook.
-    ...insertKey(db, keyUse, id, room, now, { status: 201, body: { id } }),
-    insertIf(db, auditEvents, eventOf('webhook.created', actor, webhook, now), room),
-    insertIf(db, webhooks, webhook, room),
-  ]);
-  if (hasChanged(results.at(-1))) return ok({ webhook, secret });
-  return fail({ code: 'WEBHOOK_LIMIT_REACHED', fields: { limit: WEBHOOKS_MAX } });
+    { use: keyUse, subjectId: id, now, response: { status: 201, body: { id } } },
+    {
+      first: [webhooks, webhook],
+      require: [[room, { code: 'WEBHOOK_LIMIT_REACHED', fields: { limit: WEBHOOKS_MAX } }]],
+      rest: (isWritten) => [
+        insertIf(db, auditEvents, eventOf('webhook.created', actor, webhook, now), isWritten),
+      ],
+    },
+  );
+  return written.ok ? ok({ webhook, secret }) : written;
 }
 
 /** A webhook of the tenant with its secret. The view is audited. @returns null if it does not exist */
@@ -182,16 +188,12 @@ export async function viewSecret(
 export async function deleteWebhook(db: Database, id: string, actor: Actor, now: Date): Promise<boolean> {
   const [webhook] = await webhookOf(db, actor.tenantId, id);
   if (!webhook) return false;
-  const results = await inOneBatch(db, [
-    insertIf(
-      db,
-      auditEvents,
-      eventOf('webhook.deleted', actor, webhook, now),
-      sql`exists (select 1 from ${webhooks} where id = ${id})`,
-    ),
-    db.delete(webhooks).where(eq(webhooks.id, id)),
-  ]);
-  return hasChanged(results.at(-1));
+  const deleted = await guardedWrite(db, {
+    first: [auditEvents, eventOf('webhook.deleted', actor, webhook, now)],
+    require: [[isThere(webhooks, eq(webhooks.id, id)), 'NOT_FOUND']],
+    rest: (isWritten) => [db.delete(webhooks).where(and(eq(webhooks.id, id), isWritten))],
+  });
+  return deleted.ok;
 }
 
 /** Records that the webhook gets nothing more. Repeated calls have no further effect. */
