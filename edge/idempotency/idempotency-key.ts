@@ -49,7 +49,7 @@ export interface StoredResponse {
  * @param subjectId the job that will have the response, or what was made
  * @param response if it is already known; otherwise the end of the job stores it
  */
-export const insertKey = (
+const insertKey = (
   db: Database,
   use: KeyUse | null,
   subjectId: string,
