@@ -2,7 +2,9 @@ import { defineConfig } from 'vitest/config';
 import { LongFirst } from './test/support/long-first.ts';
 import { keepTemporaryFilesInMemory } from './test/support/memory-folder.ts';
 
-/** Suffixes say what a test needs: `.worker` workerd, `.pg` PostgreSQL and PgBouncer, `.e2e` the whole stack. */
+/**
+ * Suffixes say what a test needs: `.worker` workerd, `.pg` PostgreSQL and PgBouncer, `.e2e` the whole stack.
+ */
 const SERVERS = 'test/**/*.pg.test.ts';
 const STACK = 'test/**/*.e2e.test.ts';
 /** Attacks of one tenant on another: `npm run test:neighbours`. */
@@ -16,8 +18,8 @@ const RUN_FOLDER = 'test/support/run-folder.ts';
 /** Ends what hangs. It says nothing about how long a test may take on a busy machine. */
 const HANGS_AFTER_MS = 300_000;
 /**
- * One pool for all projects: files with servers mostly wait for them, and quick files fill the gaps. A worker runs many
- * files and loads each module once, which saves a quarter of the processor time.
+ * One pool for all projects: files with servers mostly wait for them, and quick files fill the gaps. A worker
+ * runs many files and loads each module once, which saves a quarter of the processor time.
  */
 const IN_ONE_POOL = {
   maxWorkers: 3,

@@ -10,8 +10,8 @@ interface Limits {
 }
 
 /**
- * A block of code, which no content can leave (CommonMark 4.5): the author of a migration chooses the names of tables.
- * It is indented, so that no line of the content can be read as a line of the comment.
+ * A block of code, which no content can leave (CommonMark 4.5): the author of a migration chooses the names
+ * of tables. It is indented, so that no line of the content can be read as a line of the comment.
  */
 export function codeBlock(
   lines: readonly string[],

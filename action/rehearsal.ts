@@ -9,7 +9,10 @@ import { maskUrls, sourceOf } from './branch.ts';
 import type { Inputs } from './inputs.ts';
 import { codeBlock } from './markdown.ts';
 
-/** What only the action needs: its inputs with the token of the workflow, its state, and the requests for ID tokens. */
+/**
+ * What only the action needs: its inputs with the token of the workflow, its state, and the requests for ID
+ * tokens.
+ */
 const OF_ACTION = /^(?:ACTIONS|INPUT|STATE)_/;
 
 interface Rehearsed {

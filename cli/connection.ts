@@ -87,7 +87,10 @@ export function libpqEnvironment(given: string): Record<string, string> {
   };
 }
 
-/** The environment of a child: both URLs, and what libpq and Node need for verified connections to the direct one. */
+/**
+ * The environment of a child: both URLs, and what libpq and Node need for verified connections to the direct
+ * one.
+ */
 export function childEnvironment(credentials: Credentials, files: ConnectionFiles): NodeJS.ProcessEnv {
   const direct = verifiedUrl(credentials.direct_url, credentials);
   const pooled = verifiedUrl(credentials.database_url, credentials);

@@ -5,9 +5,9 @@ type Keyring = typeof import('@napi-rs/keyring');
 const SERVICE = 'branchgate';
 
 /**
- * The entry of a profile in the keychain of the operating system; null without the optional package. It is loaded when it is
- * needed only, and left out of the bundle, because it is native. On Linux never the kernel's keyring, which ends with
- * the session.
+ * The entry of a profile in the keychain of the operating system; null without the optional package. It is
+ * loaded when it is needed only, and left out of the bundle, because it is native. On Linux never the
+ * kernel's keyring, which ends with the session.
  */
 function entryOf(profile: string): InstanceType<Keyring['Entry']> | null {
   try {
@@ -19,8 +19,8 @@ function entryOf(profile: string): InstanceType<Keyring['Entry']> | null {
 }
 
 /**
- * @returns whether the keychain has stored it: it may be locked, or the machine may have none. Otherwise nothing is left in it, as
- * far as it can be opened.
+ * @returns whether the keychain has stored it: it may be locked, or the machine may have none. Otherwise
+ *   nothing is left in it, as far as it can be opened.
  */
 export function storeInKeychain(profile: string, secret: string): boolean {
   try {

@@ -27,7 +27,10 @@ export function writeLink(link: Link): string {
   return resolve(FILE);
 }
 
-/** The file of the pinned branch: in the git folder of this worktree, which nobody commits. Null outside of git. */
+/**
+ * The file of the pinned branch: in the git folder of this worktree, which nobody commits. Null outside of
+ * git.
+ */
 function pinFile(): string | null {
   try {
     const folder = execFileSync('git', ['rev-parse', '--git-dir'], {

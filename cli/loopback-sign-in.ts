@@ -16,7 +16,9 @@ export interface SignInTokens {
   refresh_token: string | null;
 }
 
-/** Signs in with the identity provider in a browser, which returns to a port of this machine (RFC 8252, 7.3). */
+/**
+ * Signs in with the identity provider in a browser, which returns to a port of this machine (RFC 8252, 7.3).
+ */
 export async function signInByBrowser(
   { api }: BranchgateClient,
   { browser }: { browser: boolean },
@@ -49,7 +51,10 @@ export async function signInByBrowser(
   }
 }
 
-/** The code of the first request with the right state. @throws CommandError for a refusal, or after five minutes */
+/**
+ * The code of the first request with the right state.
+ * @throws CommandError for a refusal, or after five minutes
+ */
 function receiveCode(server: Server, state: string): Promise<string> {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(() => {

@@ -9,8 +9,8 @@ import { runStatements } from './run-statements.ts';
 const LOCAL_TOOLS = [...TOOLS, rehearseMigration(runStatements)];
 
 /**
- * Serves the tools on standard input and output until the input ends. It is a bundle of its own, so that no other
- * command loads the protocol.
+ * Serves the tools on standard input and output until the input ends. It is a bundle of its own, so that no
+ * other command loads the protocol.
  */
 export function serveTools(
   context: { client: BranchgateClient; project: string | null },

@@ -22,7 +22,8 @@ const pick = (record: Row, fields: readonly string[]): Row =>
   fields.length === 0 ? record : Object.fromEntries(fields.map((field) => [field, record[field]]));
 
 /**
- * Prints the named fields of records. With an unknown name it prints all fields first, because a secret is shown only once.
+ * Prints the named fields of records. With an unknown name it prints all fields first, because a secret is
+ * shown only once.
  * @throws CommandError
  */
 function printFields(
@@ -61,7 +62,10 @@ function show(value: unknown): string {
 
 const titleOf = (column: string) => column.toUpperCase().replaceAll('_', ' ');
 
-/** Prints records: a table on a terminal, tab-separated values elsewhere, with `--json` the records themselves. */
+/**
+ * Prints records: a table on a terminal, tab-separated values elsewhere, with `--json` the records
+ * themselves.
+ */
 export function printRecords(
   command: Command,
   records: readonly Row[],

@@ -25,8 +25,8 @@ type End = () => Promise<void>;
 const hasCode = (error: unknown, code: string) => error instanceof ResponseError && error.code === code;
 
 /**
- * Adds the address of this machine as a rule of the branch, unless a rule lets it connect already. A rule that a command of
- * this user has added is extended while this command runs, whichever of them needs it.
+ * Adds the address of this machine as a rule of the branch, unless a rule lets it connect already. A rule
+ * that a command of this user has added is extended while this command runs, whichever of them needs it.
  * @returns removes the rule, unless another command needs it
  */
 export async function letConnect(session: Session, credentials: Schemas['Credentials']): Promise<End> {
@@ -58,8 +58,8 @@ async function addRule({ client }: Session, { project_id, branch_id, branch_name
 }
 
 /**
- * Extends the rules that other running commands of this user have added, because their end would remove what this one
- * needs. The gateway does not say which of them lets this machine connect.
+ * Extends the rules that other running commands of this user have added, because their end would remove what
+ * this one needs. The gateway does not say which of them lets this machine connect.
  * @returns null if one of them ended meanwhile
  */
 async function shareRules(session: Session, branch: Branch): Promise<End[] | null> {

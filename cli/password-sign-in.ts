@@ -6,7 +6,10 @@ import { askText, isAttended } from './terminal.ts';
 
 const pending = (login: Schemas['LoginResponse']) => ({ Authorization: `Bearer ${login.pre_auth_token}` });
 
-/** Signs in to an account of the gateway, with its second factor if it has one. @throws CommandError, ResponseError */
+/**
+ * Signs in to an account of the gateway, with its second factor if it has one.
+ * @throws CommandError, ResponseError
+ */
 export async function signInByPassword(
   { api }: BranchgateClient,
   email: string,

@@ -4,7 +4,10 @@ import type { RunStatements } from '../mcp/rehearse-migration.ts';
 
 const CONNECT_MS = 10_000;
 
-/** Runs what the text contains. Rows are not kept: nobody reads them, and they may be more than fit into the memory. */
+/**
+ * Runs what the text contains. Rows are not kept: nobody reads them, and they may be more than fit into the
+ * memory.
+ */
 const run = (client: Client, text: string) =>
   new Promise<void>((resolve, reject) => {
     client
@@ -15,8 +18,8 @@ const run = (client: Client, text: string) =>
   });
 
 /**
- * Sends the statements to the server as they are. psql would not do: a text that contains one of its own commands makes it
- * run programs of this machine, and the text is that of an agent.
+ * Sends the statements to the server as they are. psql would not do: a text that contains one of its own
+ * commands makes it run programs of this machine, and the text is that of an agent.
  */
 export const runStatements: RunStatements = async (
   { direct_url, ca_certificate: ca },

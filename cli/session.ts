@@ -39,8 +39,8 @@ export const profileOf = ({ profile }: GlobalOptions): string => profile ?? read
 const environmentToken = () => process.env.BRANCHGATE_API_KEY || process.env.BRANCHGATE_TOKEN || null;
 
 /**
- * The address of the gateway. A token in the environment belongs to an address in the environment: a file in a
- * repository must not decide where it is sent.
+ * The address of the gateway. A token in the environment belongs to an address in the environment: a file in
+ * a repository must not decide where it is sent.
  */
 function addressOf(options: GlobalOptions): string {
   const { BRANCHGATE_URL } = process.env;
@@ -99,7 +99,9 @@ export function openSession(command: Command): Session {
 
 export type OperatorSession = Pick<Session, 'client'>;
 
-/** For the operator of the platform. Its secret is in no file, and belongs to an address in the environment. */
+/**
+ * For the operator of the platform. Its secret is in no file, and belongs to an address in the environment.
+ */
 export function openOperatorSession(): OperatorSession {
   const { BRANCHGATE_URL, BRANCHGATE_PLATFORM_SECRET: token } = process.env;
   if (!BRANCHGATE_URL || !token)
@@ -120,7 +122,8 @@ export function openOperatorSession(): OperatorSession {
 const ID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
 /**
- * The project of a command: as given, `--project`, the environment, the link of the folder, or the only one there is.
+ * The project of a command: as given, `--project`, the environment, the link of the folder, or the only one
+ * there is.
  */
 export async function projectOf(
   command: Command,

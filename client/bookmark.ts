@@ -6,9 +6,9 @@ const READING: readonly string[] = ['GET', 'HEAD'];
 type Fetch = (request: Request) => Promise<Response>;
 
 /**
- * What this client has seen and written. The gateway reads from a copy of its records that may be some seconds old, but not
- * older than the bookmark of the request. A new client asks for the newest state, because another process of the same user
- * may just have written.
+ * What this client has seen and written. The gateway reads from a copy of its records that may be some
+ * seconds old, but not older than the bookmark of the request. A new client asks for the newest state,
+ * because another process of the same user may just have written.
  */
 export class Bookmark {
   #current = { value: NEWEST };

@@ -44,11 +44,17 @@ const POLL_LAST_MS = 2_000;
 
 /** The API of one gateway. */
 export interface BranchgateClient {
-  /** Every operation by method and path; its result has `data` or `error`. `dataOf` turns an error into an exception. */
+  /**
+   * Every operation by method and path; its result has `data` or `error`. `dataOf` turns an error into an
+   * exception.
+   */
   api: Client<paths, 'application/json'>;
   /** Every record of a list, page by page. */
   all<P extends ListPath>(path: P, init?: MaybeOptionalInit<paths[P], 'get'>): AsyncGenerator<RecordOf<P>>;
-  /** Creates, resets or restores something and waits until that is done, however long it takes. @throws ResponseError, JobError */
+  /**
+   * Creates, resets or restores something and waits until that is done, however long it takes.
+   * @throws ResponseError, JobError
+   */
   create<P extends CreationPath>(
     path: P,
     init: CreationInit<P> & { body?: unknown },
@@ -57,8 +63,9 @@ export interface BranchgateClient {
   /** @throws JobError if the job failed */
   waitForJob(jobId: string, options?: WaitOptions): Promise<Job>;
   /**
-   * The changes of a project, each once and in order. The data of `ready` (later changes follow) and of `reset` (changes were
-   * missed: read the records again) is the ID of the project only; docs/events.md lists the others.
+   * The changes of a project, each once and in order. The data of `ready` (later changes follow) and of
+   * `reset` (changes were missed: read the records again) is the ID of the project only; docs/events.md lists
+   * the others.
    */
   events(projectId: string, options?: StreamOptions): AsyncGenerator<StreamedEvent>;
   /** The measurements of a project, or of one of its branches. */
@@ -68,7 +75,9 @@ export interface BranchgateClient {
   ): AsyncGenerator<StreamedEvent>;
 }
 
-/** Connects to a gateway. Retries what it asks to repeat, and sends an `Idempotency-Key` with each creation. */
+/**
+ * Connects to a gateway. Retries what it asks to repeat, and sends an `Idempotency-Key` with each creation.
+ */
 export function createClient({ url, token, fetch, ...options }: ClientOptions): BranchgateClient {
   const source: TokenSource = typeof token === 'function' ? token : () => token ?? null;
   const bookmark = new Bookmark();

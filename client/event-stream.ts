@@ -47,7 +47,8 @@ async function* readConnection(body: ReadableStream<Uint8Array>, position: Posit
       controller.enqueue(text);
     },
   });
-  // A decoder accepts any kind of buffer, which its type in the DOM library does not say for a stream of bytes.
+  // A decoder accepts any kind of buffer, which its type in the DOM library does not say for a stream of
+  // bytes.
   const decoder = new TextDecoderStream() as unknown as ReadableWritablePair<string, Uint8Array>;
   const text = body.pipeThrough(decoder).pipeThrough(heard, { signal: silence.signal });
   const reader = text.pipeThrough(events).getReader();

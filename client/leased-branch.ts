@@ -41,8 +41,8 @@ export interface LeasedBranch {
 const reasonOf = (error: unknown) => (error instanceof Error ? error.message : String(error));
 
 /**
- * A name that no other branch has, and that matches the pattern of a credential that is limited to branches. A pattern without
- * `*` admits one name only.
+ * A name that no other branch has, and that matches the pattern of a credential that is limited to branches.
+ * A pattern without `*` admits one name only.
  */
 export function freeName(purpose: string, pattern: string | null): string {
   const random = Array.from(crypto.getRandomValues(new Uint8Array(5)), (byte) =>

@@ -10,7 +10,9 @@ export interface SendOptions {
   token: TokenSource;
   /** Default: the global `fetch`. */
   fetch?: (request: Request) => Promise<Response>;
-  /** For how long a request is repeated that the gateway asks to repeat later. Default: 60; 0 for not at all. */
+  /**
+   * For how long a request is repeated that the gateway asks to repeat later. Default: 60; 0 for not at all.
+   */
   retryForSeconds?: number;
 }
 

@@ -161,7 +161,10 @@ const identifyCaller: MiddlewareHandler<AppEnv> = async (c, next) => {
   await next();
 };
 
-/** The middleware runs in this order: trace, request id, log, headers, rate limit, CORS; then caller, bookmark, writes, body. */
+/**
+ * The middleware runs in this order: trace, request id, log, headers, rate limit, CORS; then caller,
+ * bookmark, writes, body.
+ */
 const pipeline = operations();
 pipeline.use(
   traceRequest,

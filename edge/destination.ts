@@ -6,9 +6,9 @@ const LOCAL_NAMES = /(?:^|\.)(?:localhost|local|internal|intranet|lan|home|corp|
 type Destination = 'public' | 'loopback' | 'private';
 
 /**
- * Where a URL leads that a tenant has chosen and the gateway calls: a private address would let the tenant reach what only
- * the gateway can reach. A public name that resolves to a private address is not recognised here; the runtime's network
- * refuses that (`docs/events.md`).
+ * Where a URL leads that a tenant has chosen and the gateway calls: a private address would let the tenant
+ * reach what only the gateway can reach. A public name that resolves to a private address is not recognised
+ * here; the runtime's network refuses that (`docs/events.md`).
  */
 export function destinationOf({ hostname }: URL): Destination {
   // `URL` has normalized other spellings: `0x7f.1` is `127.0.0.1` there, and an IPv6 address has brackets.

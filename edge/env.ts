@@ -7,8 +7,8 @@ import type { ChallengeObjects } from './sign-in/challenge.ts';
 import type { WebhookSenders } from './webhooks/webhook.ts';
 
 /**
- * Bindings of `wrangler.toml`; each room declares those that it uses. Variables and secrets are unchecked until
- * `readSettings` has parsed them.
+ * Bindings of `wrangler.toml`; each room declares those that it uses. Variables and secrets are unchecked
+ * until `readSettings` has parsed them.
  */
 export interface Env
   extends DatabaseBinding,

@@ -8,15 +8,18 @@ interface CallError {
   overloaded?: boolean;
 }
 
-/** Whether a call failed because its object was lost or is overloaded, and not because of an error of the object itself. */
+/**
+ * Whether a call failed because its object was lost or is overloaded, and not because of an error of the
+ * object itself.
+ */
 export function isLostObject(error: unknown): boolean {
   const { durableObjectReset, retryable, overloaded } = (error ?? {}) as CallError;
   return Boolean(durableObjectReset || retryable || overloaded);
 }
 
 /**
- * Makes an idempotent call of an object, and repeats it once if the object is lost. Other calls are not repeated: their
- * error becomes a 503, after which the client decides.
+ * Makes an idempotent call of an object, and repeats it once if the object is lost. Other calls are not
+ * repeated: their error becomes a 503, after which the client decides.
  * @param call makes a new stub each time, because the stub of a lost object stays broken
  * @throws the error of the last call
  */

@@ -1,4 +1,6 @@
-/** What of `node:crypto` the gateway uses; the types of all of Node.js would hide what workerd does not have. */
+/**
+ * What of `node:crypto` the gateway uses; the types of all of Node.js would hide what workerd does not have.
+ */
 declare module 'node:crypto' {
   export function timingSafeEqual(one: Uint8Array, other: Uint8Array): boolean;
   export function scrypt(

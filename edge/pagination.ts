@@ -66,7 +66,10 @@ export const pageOf = <N extends string, R extends z.ZodType>(name: N, record: R
       .meta({ description: 'The `cursor` of the next page; null on the last page.' }),
   } as { [K in N]: z.ZodArray<R> } & { next_cursor: z.ZodNullable<z.ZodString> });
 
-/** Cuts rows to one page and derives the next cursor. @param rows one more than the limit, if there are that many */
+/**
+ * Cuts rows to one page and derives the next cursor.
+ * @param rows one more than the limit, if there are that many
+ */
 export function cutPage<R extends { createdAt: Date; id: string }>(rows: R[], { limit }: PageQuery) {
   const page = rows.slice(0, limit);
   const last = page.at(-1);

@@ -2,14 +2,19 @@ import { isRole, type Principal } from './authentication/principal.ts';
 import { ROLES, type Role } from './database/column-types.ts';
 import { ApiError } from './errors.ts';
 
-/** The projects that a role can access: all of its tenant, or those that its user created or that are shared with them. */
+/**
+ * The projects that a role can access: all of its tenant, or those that its user created or that are shared
+ * with them.
+ */
 export type Reach = 'all' | 'own';
 type Reaches = Record<Role, Reach | 'no'>;
 
 const CREATE_PROJECT: Reaches = { owner: 'all', admin: 'all', operator: 'all', viewer: 'no' };
 const SEE: Reaches = { owner: 'all', admin: 'all', operator: 'own', viewer: 'own' };
 const CHANGE: Reaches = { owner: 'all', admin: 'all', operator: 'own', viewer: 'no' };
-/** The tenant itself: its members, machines, webhooks and audit events, and whom its projects are shared with. */
+/**
+ * The tenant itself: its members, machines, webhooks and audit events, and whom its projects are shared with.
+ */
 const ADMINISTER: Reaches = { owner: 'all', admin: 'all', operator: 'no', viewer: 'no' };
 
 /** The scopes that satisfy a required scope; `write` includes `read`. */
@@ -48,10 +53,16 @@ const forbidden = (required: string, reason: string) => new ApiError('FORBIDDEN'
 
 const rolesFor = (reaches: Reaches) => ROLES.filter((name) => reaches[name] !== 'no');
 
-/** Whether the action takes more than seeing a project, so that a project shared for viewing does not allow it. */
+/**
+ * Whether the action takes more than seeing a project, so that a project shared for viewing does not allow
+ * it.
+ */
 export const isChange = (action: Action): boolean => ACTIONS[action].reaches === CHANGE;
 
-/** The scope and roles that an action requires, for the OpenAPI document. `own`: projects that the user created or that are shared with them. */
+/**
+ * The scope and roles that an action requires, for the OpenAPI document. `own`: projects that the user
+ * created or that are shared with them.
+ */
 export function requirement(action: Action) {
   const { scope, reaches } = ACTIONS[action];
   return { scope, roles: Object.fromEntries(rolesFor(reaches).map((role) => [role, reaches[role]])) };

@@ -28,7 +28,10 @@ const Settings = z.object({
     .string()
     .regex(/^[a-z][a-z0-9_-]*$/)
     .default('branchgate'),
-  /** `{base_url}` of the specification, without a path: the redirect target of the provider and the issuer of own tokens. */
+  /**
+   * `{base_url}` of the specification, without a path: the redirect target of the provider and the issuer of
+   * own tokens.
+   */
   BASE_URL: z.url().refine((url) => new URL(url).origin === url),
   /** Base URL of the identity provider, which is also the issuer of its tokens. */
   IDP_URL: z.url(),
@@ -40,11 +43,16 @@ const Settings = z.object({
   IDP_CLI_CLIENT_ID: z.string().min(1).default('branchgate-cli'),
   /** Whether passwords of unknown accounts are tried at the provider (`grant_type=password`). */
   IDP_PASSWORD_GRANT: z.stringbool().default(false),
-  /** For users without a second factor: no enrolment, an offer to enrol after a password, or mandatory enrolment. */
+  /**
+   * For users without a second factor: no enrolment, an offer to enrol after a password, or mandatory
+   * enrolment.
+   */
   TWO_FACTOR: z.enum(['off', 'prompt', 'required']).default('prompt'),
   /** Secret. Keys of own tokens: `id:base64 of 32 bytes`, comma-separated, the first signs. */
   JWT_KEYS: Keys,
-  /** Binary logarithm of scrypt's N for new passwords (RFC 7914 section 2): one more doubles time and memory. */
+  /**
+   * Binary logarithm of scrypt's N for new passwords (RFC 7914 section 2): one more doubles time and memory.
+   */
   PASSWORD_COST: z.coerce.number().int().min(10).max(16).default(15),
   JWT_ACCESS_TTL_SECONDS: Count.default(900),
   JWT_REFRESH_TTL_SECONDS: Count.default(604_800),
@@ -52,30 +60,43 @@ const Settings = z.object({
   CREDENTIAL_KEYS: Keys,
   /** Secret. Bearer of the platform routes (enrolling hosts). At least 32 characters. */
   PLATFORM_SECRET: z.string().min(32),
-  /** GET and HEAD requests a minute for one project, or for a tenant outside its projects (specification 8). */
+  /**
+   * GET and HEAD requests a minute for one project, or for a tenant outside its projects (specification 8).
+   */
   LIMIT_READS_PER_MINUTE: Count.default(1000),
   /** Requests with other methods, counted separately. */
   LIMIT_WRITES_PER_MINUTE: Count.default(200),
-  /** Requests of one client address on public routes; failed authentications have the same limit, counted separately. */
+  /**
+   * Requests of one client address on public routes; failed authentications have the same limit, counted
+   * separately.
+   */
   LIMIT_PUBLIC_PER_MINUTE: Count.default(60),
-  /** Projects of a tenant, and GiB of their storage quotas together; the platform route of a tenant's caps overrides them. */
+  /**
+   * Projects of a tenant, and GiB of their storage quotas together; the platform route of a tenant's caps
+   * overrides them.
+   */
   TENANT_PROJECT_LIMIT: Count.default(10),
   TENANT_QUOTA_LIMIT_GIB: z.coerce.number().positive().default(20),
   /** The same for tenants of the gateway's own accounts, because anyone can sign up. */
   SELF_SIGNUP_PROJECT_LIMIT: Count.default(3),
   SELF_SIGNUP_QUOTA_LIMIT_GIB: z.coerce.number().positive().default(1),
   /**
-   * What counts against a storage quota: the sizes of the branches (`logical`, specification 3.2), or what they take of
-   * the disk together, where hosts can measure it (`physical`).
+   * What counts against a storage quota: the sizes of the branches (`logical`, specification 3.2), or what
+   * they take of the disk together, where hosts can measure it (`physical`).
    */
   STORAGE_ACCOUNTING: z.enum(['logical', 'physical']).default('logical'),
   /** What the storage quotas on a host may promise, as a multiple of its free disk. */
   STORAGE_OVERCOMMIT: z.coerce.number().positive().default(1),
-  /** How long an expired branch can be revived before it is deleted; at most 30 days, because it costs no slot. */
+  /**
+   * How long an expired branch can be revived before it is deleted; at most 30 days, because it costs no
+   * slot.
+   */
   EXPIRED_RETENTION_SECONDS: Count.max(EXPIRED_RETENTION_MAX_SECONDS).default(
     DEFAULT_EXPIRED_RETENTION_SECONDS,
   ),
-  /** How long the database of a deleted branch is kept, so that the branch can be restored; 0: it is dropped. */
+  /**
+   * How long the database of a deleted branch is kept, so that the branch can be restored; 0: it is dropped.
+   */
   UNDELETE_SECONDS: z.coerce
     .number()
     .int()
@@ -84,11 +105,16 @@ const Settings = z.object({
     .default(DAY_SECONDS),
   /** Snapshots of a project that its users or its schedule take. */
   SNAPSHOT_LIMIT: Count.max(SNAPSHOTS_MAX).default(30),
-  /** Leased branches of a project (`docs/short-lived-branches.md`); the platform route of a project's caps overrides it. */
+  /**
+   * Leased branches of a project (`docs/short-lived-branches.md`); the platform route of a project's caps
+   * overrides it.
+   */
   LEASED_BRANCH_LIMIT: Count.max(HIGHEST_BRANCH_LIMIT).default(20),
   /** The highest limits of branches, leased or not, that the platform route accepts (specification 8). */
   BRANCH_LIMIT_MAX: Count.max(HIGHEST_BRANCH_LIMIT).default(20),
-  /** Seconds between two measurements of a project (specification 8); must equal the setting of the agents. */
+  /**
+   * Seconds between two measurements of a project (specification 8); must equal the setting of the agents.
+   */
   MEASURE_INTERVAL_SECONDS: z.coerce.number().positive().default(60),
   /** URL that takes each e-mail as one JSON POST; without it no e-mail is sent. */
   MAIL_API_URL: z.url().optional(),

@@ -16,7 +16,9 @@ export const currentTraceparent = (): string | undefined => current.getStore();
 
 export const currentTraceId = (): string | undefined => traceIdOf(current.getStore());
 
-/** This gateway's span of the client's trace, or of a new trace if the client has none (W3C Trace Context). */
+/**
+ * This gateway's span of the client's trace, or of a new trace if the client has none (W3C Trace Context).
+ */
 export function continueTrace(given: string | undefined): string {
   const [, traceId = randomHex(TRACE_BYTES), , flags = NOT_SAMPLED] = TRACEPARENT.exec(given ?? '') ?? [];
   return `00-${traceId}-${randomHex(SPAN_BYTES)}-${flags}`;

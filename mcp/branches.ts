@@ -37,7 +37,10 @@ export async function findBranch({ client }: ToolContext, projectId: string, ref
   return found;
 }
 
-/** The ID of a branch that this credential has made through these tools. @throws ToolError for any other branch */
+/**
+ * The ID of a branch that this credential has made through these tools.
+ * @throws ToolError for any other branch
+ */
 export async function ownBranch(context: ToolContext, projectId: string, reference: string): Promise<string> {
   const [own, branch] = await Promise.all([ownId(context), findBranch(context, projectId, reference)]);
   if (branch.labels[MADE_BY] !== own)

@@ -27,7 +27,10 @@ export type RunStatements = (
 /** Ends a rehearsal whose agent has forgotten it. */
 const TTL_SECONDS = 3600;
 
-/** Only for transports that can connect to the databases, because no request of the API runs statements of the owner. */
+/**
+ * Only for transports that can connect to the databases, because no request of the API runs statements of the
+ * owner.
+ */
 export const rehearseMigration = (runStatements: RunStatements): Tool =>
   tool({
     name: 'rehearse_migration',

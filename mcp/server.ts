@@ -11,8 +11,8 @@ interface Detail {
 }
 
 /**
- * Whether the error is of a class of the client. Compared by name, because the command line has the client in one bundle
- * and this module in another.
+ * Whether the error is of a class of the client. Compared by name, because the command line has the client in
+ * one bundle and this module in another.
  */
 const isOf = <T extends Error>(error: unknown, { name }: new (...input: never[]) => T): error is T =>
   error instanceof Error && error.name === name;

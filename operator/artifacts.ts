@@ -60,8 +60,8 @@ export const migrationsOf = ({ migrations }: Artifacts): string[] =>
     .sort();
 
 /**
- * wrangler's configuration of a deployment: that of the repository, with the names of what was made. Settings that were
- * made in the dashboard stay.
+ * wrangler's configuration of a deployment: that of the repository, with the names of what was made. Settings
+ * that were made in the dashboard stay.
  */
 export function wranglerConfiguration(deployment: Deployment, artifacts: Artifacts): object {
   const { build: _, ...repository } = parse(readFileSync(join(ROOT, 'wrangler.toml'), 'utf8'));
@@ -88,7 +88,10 @@ export function wranglerConfiguration(deployment: Deployment, artifacts: Artifac
   };
 }
 
-/** Of everything that `wrangler deploy` uploads. The same sources and settings have the same digest on each machine. */
+/**
+ * Of everything that `wrangler deploy` uploads. The same sources and settings have the same digest on each
+ * machine.
+ */
 export function digestOf(deployment: Deployment, artifacts: Artifacts): string {
   const hash = createHash('sha256');
   const add = (name: string, content: string | Buffer) =>

@@ -81,7 +81,8 @@ function varsIn(words: readonly string[] = []): Record<string, string> {
 
 /** The record of a new deployment, which is not stored yet. @throws CommandError if a name is taken */
 export async function beginDeployment(folder: DeploymentFolder, options: DeployOptions): Promise<Deployment> {
-  // With --adopt the others are known from the Worker. Nothing is asked before the flags are known to be complete.
+  // With --adopt the others are known from the Worker. Nothing is asked before the flags are known to be
+  // complete.
   const isAdopted = options.adopt === true;
   const unasked = { address: '', mailFrom: '', owner: '' };
   const answers = await completeAnswers(options, isAdopted ? unasked : {});

@@ -184,7 +184,8 @@ export class Cloudflare {
 
   /** Uploads the Worker and the console, and attaches the domain. @returns the version that serves then */
   async deploy(): Promise<string> {
-    // Otherwise the Durable Objects run the former code for up to five minutes, also of a version that does not work.
+    // Otherwise the Durable Objects run the former code for up to five minutes, also of a version that does
+    // not work.
     const words = ['deploy', '--durable-objects-code-update-mode', 'immediate'];
     const report = join(this.#folder, 'cache/deploy.ndjson');
     rmSync(report, { force: true });

@@ -4,8 +4,8 @@ import { z } from 'zod';
 import { CommandError } from '../cli/exit-codes.ts';
 
 /**
- * What `npm run deploy` has made, without secrets. It is stored before each call that changes something at Cloudflare,
- * so that a run that was killed is continued by the next one.
+ * What `npm run deploy` has made, without secrets. It is stored before each call that changes something at
+ * Cloudflare, so that a run that was killed is continued by the next one.
  */
 const Deployment = z.strictObject({
   /** Of the Worker and of the D1 database. */

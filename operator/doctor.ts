@@ -62,7 +62,7 @@ async function gateway(url: string): Promise<string> {
   if (answer === 'ready') return `${url} answers`;
   if (answer === 'without_host')
     throw new Fault(
-      `${url} answers, but no database host is connected. Add one with \`branchgate host add\`.`,
+      `${url} answers, but no database host is connected. Add one with \`branchgate host enrol\`.`,
     );
   throw new Fault(
     `${url} does not answer: ${answer.reason}. Run \`npm run deploy\` again, and look at the Worker's logs in the dashboard.`,
@@ -134,7 +134,8 @@ async function hosts(deployment: Deployment, url: string): Promise<Finding[]> {
     const { PLATFORM_SECRET = process.env.BRANCHGATE_PLATFORM_SECRET } = copy.read();
     if (!PLATFORM_SECRET) throw copy.missing('PLATFORM_SECRET');
     found = await hostsOf(createClient({ url, token: PLATFORM_SECRET }));
-    if (found.length === 0) throw new Fault('There is no database host. Add one with `branchgate host add`.');
+    if (found.length === 0)
+      throw new Fault('There is no database host. Add one with `branchgate host enrol`.');
     return `${found.length} registered`;
   });
   return [listing, ...(await Promise.all(found.map(hostFindings))).flat()];
@@ -154,7 +155,7 @@ const hostFindings = (host: Host): Promise<Finding[]> =>
 async function agent({ name, linked, enrolled_at: enrolledAt, description }: Host): Promise<string> {
   if (enrolledAt === null)
     throw new Fault(
-      `It was never enrolled. Run the line that \`branchgate host add ${name}\` prints on the host.`,
+      `It was never enrolled. Enrol its agent with the token that \`branchgate host enrol\` printed.`,
     );
   if (!linked) throw new Fault('It is not connected. Look at `journalctl -u branchgate-agent` on the host.');
   if (description && description.warnings.length > 0) throw new Fault(description.warnings.join(' '));
@@ -165,9 +166,7 @@ async function address({ db_host: name }: Host): Promise<string> {
   try {
     return (await lookup(name)).address;
   } catch (error) {
-    throw new Fault(
-      `${name} has no address (${reasonOf(error)}). Make its DNS record, or give another name with \`branchgate host set --address\`.`,
-    );
+    throw new Fault(`${name} has no address (${reasonOf(error)}). Make its DNS record.`);
   }
 }
 
@@ -180,10 +179,7 @@ async function certificate(
       `${name}:${port} cannot be examined: ${reasonOf(error)}. Check its firewall and its server.`,
     );
   });
-  if (distrust !== null)
-    throw new Fault(
-      `Clients do not trust it: ${distrust}. Replace it, or give its authority with \`branchgate host set --ca\`.`,
-    );
+  if (distrust !== null) throw new Fault(`Clients do not trust it: ${distrust}. Replace it.`);
   const days = Math.floor((endsAt.getTime() - Date.now()) / DAY_MS);
   if (days < CERTIFICATE_DAYS) throw new Fault(`It ends in ${days} days. Renew it on the host.`);
   return `valid for ${days} days`;

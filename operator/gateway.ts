@@ -71,14 +71,16 @@ export async function inviteOwner(
   url: string,
   platformSecret: string,
   invitation: Invitation,
-): Promise<void> {
+): Promise<boolean> {
   const response = await fetch(`${url}/platform/v1/tenants`, {
     method: 'POST',
     headers: { Authorization: `Bearer ${platformSecret}`, 'Content-Type': 'application/json' },
     body: JSON.stringify(invitation),
     signal: AbortSignal.timeout(REQUEST_MS),
   });
-  if (response.ok) return;
+  if (response.ok) return true;
+  if (response.status === 404) return false;
   const error = new ResponseError(response, await response.json().catch(() => null));
   if (!WAS_MADE.includes(error.code ?? '')) throw error;
+  return true;
 }

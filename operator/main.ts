@@ -92,10 +92,13 @@ async function report(
     say(`${address} is deployed. Next, add a database host:\n\n${nextCommands(address, file)}`);
 }
 
-/** They read the operator's secret from its file, so that it is neither on the screen nor in the shell's history. */
+/**
+ * They read the operator's secret from its file, so that it is neither on the screen nor in the shell's
+ * history.
+ */
 const nextCommands = (address: string, file: string) => `  export BRANCHGATE_URL=${address}
   export BRANCHGATE_PLATFORM_SECRET="$(sed -n 's/^PLATFORM_SECRET=//p' '${file}')"
-  branchgate host add db1 --address db1.${address.replace(/^https:\/\/[^.]*\./, '')}`;
+  branchgate host enrol db1 --db-host db1.${address.replace(/^https:\/\/[^.]*\./, '')}`;
 
 let failed = program;
 program.hook('preAction', (_program, command) => {

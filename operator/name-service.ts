@@ -10,8 +10,8 @@ const Response = z.object({
 });
 
 /**
- * Whether a host name has an address. Asked by DNS over HTTPS (RFC 8484, as JSON), because the resolver of this machine
- * would remember for a long time that a new name did not exist.
+ * Whether a host name has an address. Asked by DNS over HTTPS (RFC 8484, as JSON), because the resolver of
+ * this machine would remember for a long time that a new name did not exist.
  * @returns false as well if the resolver cannot be reached
  */
 export async function isInUse(name: string): Promise<boolean> {

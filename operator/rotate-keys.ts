@@ -5,8 +5,8 @@ import { DeploymentFolder } from './deployment.ts';
 import { KEY_LISTS, nextKeyId, SecretsFile } from './secrets-file.ts';
 
 /**
- * Puts a new key first in each list of keys and keeps the old ones, which still open what they have sealed. A rotation
- * that was interrupted is completed instead of begun again.
+ * Puts a new key first in each list of keys and keeps the old ones, which still open what they have sealed. A
+ * rotation that was interrupted is completed instead of begun again.
  */
 export async function rotateKeys(options: DeployOptions): Promise<DeployResult> {
   const folder = new DeploymentFolder(options.folder);

@@ -4,7 +4,9 @@ import { connect as connectTls } from 'node:tls';
 
 const TIMEOUT_MS = 10_000;
 
-/** PostgreSQL's request for TLS: the length of the message, and 1234 << 16 | 5679. PgBouncer takes it as well. */
+/**
+ * PostgreSQL's request for TLS: the length of the message, and 1234 << 16 | 5679. PgBouncer takes it as well.
+ */
 const SSL_REQUEST = Buffer.from([0, 0, 0, 8, 4, 210, 22, 47]);
 const ACCEPTED = 'S';
 

@@ -1,8 +1,8 @@
 import { z } from 'zod';
 
 /**
- * Why a host accepts no connections to a branch. The first four say what its sessions took too much of; `attempts`
- * concerns only the addresses that tried too many passwords (specification 8).
+ * Why a host accepts no connections to a branch. The first four say what its sessions took too much of;
+ * `attempts` concerns only the addresses that tried too many passwords (specification 8).
  */
 export const BlockReason = z.enum(['locks', 'connections', 'disk', 'transaction_ids', 'attempts']);
 export type BlockReason = z.output<typeof BlockReason>;

@@ -2,7 +2,10 @@ import ipaddr from 'ipaddr.js';
 
 export type CidrReading = { ok: true; cidr: string } | { ok: false; message: string };
 
-/** Cloudflare's shared address for requests from other Workers. It identifies no client, so no rule is made for it. */
+/**
+ * Cloudflare's shared address for requests from other Workers. It identifies no client, so no rule is made
+ * for it.
+ */
 export const CLOUDFLARE_WORKERS_ADDRESS = '2a06:98c0:3600::103';
 
 /**

@@ -273,7 +273,9 @@ export const FAILURES = {
 
 export type FailureCode = keyof typeof FAILURES;
 
-/** Seconds for `Retry-After`; null if waiting does not help, or if the failure itself says how long to wait. */
+/**
+ * Seconds for `Retry-After`; null if waiting does not help, or if the failure itself says how long to wait.
+ */
 export const retryAfterOf = (code: FailureCode): number | null =>
   (FAILURES[code] as FailureDefinition).retryAfterSeconds ?? null;
 

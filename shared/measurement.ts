@@ -3,7 +3,10 @@ import { BRANCHES_MAX } from './limits.ts';
 
 const Count = z.int().nonnegative();
 
-/** Compute metrics of a branch (specification 2.7): totals since its creation, except for the active connections. */
+/**
+ * Compute metrics of a branch (specification 2.7): totals since its creation, except for the active
+ * connections.
+ */
 const Compute = z.strictObject({
   cpu_seconds: z.number().nonnegative(),
   active_connections: Count,
@@ -48,14 +51,17 @@ export const ProjectMeasurement = z.strictObject({
     .max(2 * BRANCHES_MAX)
     .optional(),
   /**
-   * What the branches take together of the disk, counting shared blocks once, and their sizes when that was measured.
-   * Left out where clones share no blocks, or the file system does not tell.
+   * What the branches take together of the disk, counting shared blocks once, and their sizes when that was
+   * measured. Left out where clones share no blocks, or the file system does not tell.
    */
   physical: z.strictObject({ bytes: Count, sizes: z.record(z.uuid(), Count) }).optional(),
 });
 export type ProjectMeasurement = z.output<typeof ProjectMeasurement>;
 
-/** Present size of each database of a project in bytes, by branch. A database that takes too long to size is missing. */
+/**
+ * Present size of each database of a project in bytes, by branch. A database that takes too long to size is
+ * missing.
+ */
 export const ProjectSizes = z.strictObject({
   project_id: z.uuid(),
   sizes: z.record(z.uuid(), Count),

@@ -41,8 +41,8 @@ const clientFor = (url: string): BranchgateClient => {
 };
 
 /**
- * The global set-up of Vitest or Jest: migrates once for each content of the migrations, and makes a branch for each
- * worker with one call.
+ * The global set-up of Vitest or Jest: migrates once for each content of the migrations, and makes a branch
+ * for each worker with one call.
  * @returns deletes the branches
  */
 export function branchSetup(options: FixtureOptions): () => Promise<() => Promise<void>> {
@@ -126,7 +126,10 @@ const connectionOf = (credentials: Credentials): BranchConnection => ({
   pooled: optionsOf(credentials.database_url, credentials),
 });
 
-/** The branch of this worker, which its test files use one after the other. @throws Error if there are too few */
+/**
+ * The branch of this worker, which its test files use one after the other.
+ * @throws Error if there are too few
+ */
 export function workerBranch(): BranchConnection {
   const { branches } = passedOn();
   const credentials = branches[workerNumber() - 1];

@@ -34,8 +34,8 @@ function hashOf(patterns: readonly string[], cwd = process.cwd()): string {
 }
 
 /**
- * The branch with the migrations applied, made once for each content of their files. It gets its name when it is
- * complete, so an interrupted run leaves nothing that looks like it.
+ * The branch with the migrations applied, made once for each content of their files. It gets its name when it
+ * is complete, so an interrupted run leaves nothing that looks like it.
  */
 export async function goldenBranch(
   client: BranchgateClient,

@@ -29,7 +29,10 @@ export class LeaseRenewal {
     await this.#each('delete');
   }
 
-  /** A failed renewal is repeated by the next one, and a failed deletion is made up for by the end of the lease. */
+  /**
+   * A failed renewal is repeated by the next one, and a failed deletion is made up for by the end of the
+   * lease.
+   */
   async #each(action: 'renew' | 'delete'): Promise<void> {
     const { api } = this.#client;
     const requests = this.#branchIds.map((branch_ref) => {

@@ -27,8 +27,9 @@ const STATEMENT = { within: 2_000, every: 10 };
 const TRIES = 5;
 
 /**
- * Applies the access that `storeAccess` stored to logins, both ports and open sessions. It works from the sessions
- * that still exist, not from what changed, so after a crash it also ends those that an earlier call left.
+ * Applies the access that `storeAccess` stored to logins, both ports and open sessions. It works from the
+ * sessions that still exist, not from what changed, so after a crash it also ends those that an earlier call
+ * left.
  * @param session holds the advisory lock until the caller releases it
  * @param lockedWithin seconds to wait for that lock
  * @throws HostError HOST_BUSY, RULES_NOT_APPLIED, POOLER_UNAVAILABLE
@@ -91,9 +92,9 @@ async function loginsToEnd(session: Session, projectId: string): Promise<Ending>
 }
 
 /**
- * A login in progress was checked against the rules at its start; a client that has only connected is checked when it
- * begins to log in. Logins to other projects' branches are not waited for:
- * a tenant could otherwise delay all others with logins that stall.
+ * A login in progress was checked against the rules at its start; a client that has only connected is checked
+ * when it begins to log in. Logins to other projects' branches are not waited for: a tenant could otherwise
+ * delay all others with logins that stall.
  */
 async function waitForLogins(session: Session, projectId: string): Promise<void> {
   const { rows } = await session.query<{ branch_id: string; now: string }>(
@@ -115,8 +116,9 @@ async function waitForLogins(session: Session, projectId: string): Promise<void>
 }
 
 /**
- * Disconnects all pooled clients of these databases, and ends logins in progress. Clients can reconnect immediately,
- * so the change must be in effect before. The console's KILL is not used, because it spares logins in progress.
+ * Disconnects all pooled clients of these databases, and ends logins in progress. Clients can reconnect
+ * immediately, so the change must be in effect before. The console's KILL is not used, because it spares
+ * logins in progress.
  */
 async function disconnectClients(
   { rules }: AccessHost,
@@ -130,7 +132,10 @@ async function disconnectClients(
 const BUSY = `FROM pg_stat_activity
   WHERE usename = ANY ($1) AND client_addr IS NULL AND state <> 'idle' AND xact_start < $2::timestamptz`;
 
-/** Waits for statements over the socket, among them those of pooled clients that were disconnected, or ends them. */
+/**
+ * Waits for statements over the socket, among them those of pooled clients that were disconnected, or ends
+ * them.
+ */
 async function endStatements(session: Session, logins: string[]): Promise<void> {
   const { rows } = await session.query<{ now: string }>('SELECT clock_timestamp()::text AS now');
   const values = [logins, rows[0]?.now];
@@ -139,8 +144,9 @@ async function endStatements(session: Session, logins: string[]): Promise<void> 
 }
 
 /**
- * A session can replace the new password by its own until it has ended, and the next one begins with that. A login that
- * was changed so is refused until its sessions have ended; others are not, because requests for rows use the same logins.
+ * A session can replace the new password by its own until it has ended, and the next one begins with that. A
+ * login that was changed so is refused until its sessions have ended; others are not, because requests for
+ * rows use the same logins.
  * @throws HostError RULES_NOT_APPLIED
  */
 async function confirmPasswords(
@@ -198,7 +204,9 @@ const noRuleFor = (address: string) => `NOT EXISTS (
   WHERE rule.project_id = branch.project_id
     AND (rule.branch_id IS NULL OR rule.branch_id = branch.branch_id) AND ${address} <<= rule.cidr)`;
 
-/** Direct sessions of ended logins, and those from addresses that no rule admits. The pooler's use the socket. */
+/**
+ * Direct sessions of ended logins, and those from addresses that no rule admits. The pooler's use the socket.
+ */
 const NOT_ALLOWED = `
   FROM pg_stat_activity AS session
   JOIN branch ON datname = database AND project_id = $1

@@ -8,8 +8,9 @@ import type { BranchAccess, Network } from './rule-files.ts';
 const MIXED = /^([0-9a-f:]*:)(\d+)\.(\d+)\.(\d+)\.(\d+)\//;
 
 /**
- * The canonical form of a network of PostgreSQL, which ends some IPv6 networks as an IPv4 address: `::102:304/128` as
- * `::1.2.3.4/128`. The dots are replaced first, because parsers take that for the IPv4 address 1.2.3.4.
+ * The canonical form of a network of PostgreSQL, which ends some IPv6 networks as an IPv4 address:
+ * `::102:304/128` as `::1.2.3.4/128`. The dots are replaced first, because parsers take that for the IPv4
+ * address 1.2.3.4.
  */
 export function canonicalNetwork(cidr: string): string {
   const group = (high = '', low = '') => (Number(high) * 256 + Number(low)).toString(16);
@@ -29,8 +30,8 @@ const CHANGED_MEANWHILE = new Set(['XX000', '40P01', '42704', '23505']);
 const TRIES = 3;
 
 /**
- * Makes a role for each new network of a project, and forgets networks that no rule names any more. That costs a reload,
- * so they are kept until there is one anyway. To be called in a transaction.
+ * Makes a role for each new network of a project, and forgets networks that no rule names any more. That
+ * costs a reload, so they are kept until there is one anyway. To be called in a transaction.
  * @param prune whether PostgreSQL reloads its configuration in any case
  * @returns also the projects with new networks
  */
@@ -75,9 +76,10 @@ interface Difference {
 }
 
 /**
- * Where the members of the networks differ from the rules of branches that are not closed, without what the blocks cover.
- * @param scope null: all branches, which takes long on a host with many. Otherwise the logins are found first and what they are
- * members of next, whatever PostgreSQL's statistics say.
+ * Where the members of the networks differ from the rules of branches that are not closed, without what the
+ * blocks cover.
+ * @param scope null: all branches, which takes long on a host with many. Otherwise the logins are found first
+ *   and what they are members of next, whatever PostgreSQL's statistics say.
  */
 export async function readDifferences(
   db: Queryable,
@@ -137,9 +139,10 @@ export interface MembersVersion {
 }
 
 /**
- * Makes exactly those logins members of the networks that the tables admit, in one transaction. It is in effect for every
- * login that begins afterwards.
- * @param known which branches may differ since that version; all if another process has changed members, or if it is null
+ * Makes exactly those logins members of the networks that the tables admit, in one transaction. It is in
+ * effect for every login that begins afterwards.
+ * @param known which branches may differ since that version; all if another process has changed members, or
+ *   if it is null
  * @param prepare runs first, in the same transaction, and names projects that may differ too
  */
 async function admitLogins<T extends Pick<Scope, 'projects'>>(
@@ -183,15 +186,18 @@ interface WantedAccess {
   blocks: readonly Block[];
 }
 
-/** Makes the logins members of the networks that may use them, and compares only branches whose access has changed. */
+/**
+ * Makes the logins members of the networks that may use them, and compares only branches whose access has
+ * changed.
+ */
 export class NetworkMembers {
   /** What the members follow, by branch; null: they may differ anywhere. */
   #admitted: (MembersVersion & { access: Map<string, string> }) | null = null;
   #running: Promise<unknown> = Promise.resolve();
 
   /**
-   * Runs one transaction at a time, which reads the access when it begins: otherwise one that began before a block could
-   * admit the blocked client again.
+   * Runs one transaction at a time, which reads the access when it begins: otherwise one that began before a
+   * block could admit the blocked client again.
    */
   admit<T extends { projects: readonly string[] }>(
     session: Session,

@@ -42,9 +42,9 @@ const LOGIN = /^u_[0-9a-f]{32}_(owner|rw|ro)$/;
 const VERIFIER = /^SCRAM-SHA-256\$[\w+/=$:]+$/;
 
 /**
- * The text of every rule file. Both servers reject any connection that they do not name. PostgreSQL's file names roles,
- * so it changes only with a new network (docs/decisions/network-rules.md). It names no database under construction, to which
- * everybody may connect.
+ * The text of every rule file. Both servers reject any connection that they do not name. PostgreSQL's file
+ * names roles, so it changes only with a new network (docs/decisions/network-rules.md). It names no database
+ * under construction, to which everybody may connect.
  * @throws Error when a value could break out of its field: PostgreSQL does not start with a malformed line
  */
 export function ruleFiles(
@@ -98,8 +98,10 @@ export const databasesOf = (entries: string): string[] =>
 const RULE = /^((hostssl "[^"]+" "u_([0-9a-f]{32})_\S+) \S+) scram-sha-256$/gm;
 
 /**
- * The same files with these blocks. The first line that matches a client decides, so rejected networks precede the rules.
- * @param rejected blocks that PostgreSQL's file has to reject; members of a network are removed for the others
+ * The same files with these blocks. The first line that matches a client decides, so rejected networks
+ * precede the rules.
+ * @param rejected blocks that PostgreSQL's file has to reject; members of a network are removed for the
+ *   others
  */
 export function withBlocked(
   texts: RuleFileTexts,
@@ -130,7 +132,9 @@ export function withBlocked(
   return { ...texts, poolerHba, postgresHba: lines([...rejections]) + texts.postgresHba };
 }
 
-/** Blocks of an address within a larger network that the branch admits: others of that network stay members. */
+/**
+ * Blocks of an address within a larger network that the branch admits: others of that network stay members.
+ */
 export function withinLargerNetworks(blocks: readonly Block[], branches: readonly BranchAccess[]): Block[] {
   const admitted = new Map(
     branches.flatMap(({ verifiers, cidrs }) =>

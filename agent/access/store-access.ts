@@ -19,8 +19,9 @@ export async function introduceProject(session: Session, projectId: string, acce
 }
 
 /**
- * Stores the wanted access, unless a newer revision is stored already, because calls may arrive out of order. Does
- * nothing for a project that this host does not hold. Must be called in a transaction, before `enforceAccess`.
+ * Stores the wanted access, unless a newer revision is stored already, because calls may arrive out of order.
+ * Does nothing for a project that this host does not hold. Must be called in a transaction, before
+ * `enforceAccess`.
  */
 export async function storeAccess(session: Session, projectId: string, access: Access): Promise<void> {
   const { rows } = await session.query<{ newer: boolean; blocked_from: Date | null }>(
@@ -34,8 +35,8 @@ export async function storeAccess(session: Session, projectId: string, access: A
   const [before] = rows;
   if (!before) return;
   await storeClosures(session, projectId, access.closed);
-  // A repeated revision has the same passwords, whose sessions were ended the first time. Its rules may be stale: they
-  // may name branches that have been dropped since.
+  // A repeated revision has the same passwords, whose sessions were ended the first time. Its rules may be
+  // stale: they may name branches that have been dropped since.
   let ruleRemoved = false;
   if (before.newer) {
     ruleRemoved = await storeRules(session, projectId, access.rules);

@@ -32,13 +32,16 @@ import {
 import { readAccess } from './store-access.ts';
 
 /**
- * Brings the access in the agent's tables to both servers: as rule files, and at PostgreSQL as members of its networks'
- * roles.
+ * Brings the access in the agent's tables to both servers: as rule files, and at PostgreSQL as members of its
+ * networks' roles.
  */
 export class RuleSync {
   readonly #settings: AgentSettings;
   readonly #pool: Pool;
-  /** The files known to be in effect on both servers. Null at first: a killed agent may not have reloaded them. */
+  /**
+   * The files known to be in effect on both servers. Null at first: a killed agent may not have reloaded
+   * them.
+   */
   #applied: RuleFileTexts | null = null;
   /** The files of the last sync, as if nothing was blocked. */
   #unblocked: RuleFileTexts | null = null;
@@ -66,8 +69,8 @@ export class RuleSync {
   }
 
   /**
-   * Publishes the networks to the packet filter if someone has changed it there, or if a control tool that may not do
-   * it has changed the rules.
+   * Publishes the networks to the packet filter if someone has changed it there, or if a control tool that
+   * may not do it has changed the rules.
    * @throws as `sync`
    */
   async restoreFilter(): Promise<void> {
@@ -77,9 +80,9 @@ export class RuleSync {
   }
 
   /**
-   * Resolves when both servers apply the access that the tables held at the time of the call, or newer access.
-   * The packet filter, if there is one, admits the same networks then.
-   * A reload briefly stalls every pooled client, so calls made during a sync share the next one.
+   * Resolves when both servers apply the access that the tables held at the time of the call, or newer
+   * access. The packet filter, if there is one, admits the same networks then. A reload briefly stalls every
+   * pooled client, so calls made during a sync share the next one.
    * @throws HostError RULES_NOT_APPLIED, POOLER_UNAVAILABLE
    */
   sync(): Promise<void> {
@@ -99,7 +102,10 @@ export class RuleSync {
     else this.#withheld.delete(database);
   }
 
-  /** Removes these databases from the pooler, which disconnects their clients, during `action`. @throws as `sync` */
+  /**
+   * Removes these databases from the pooler, which disconnects their clients, during `action`.
+   * @throws as `sync`
+   */
   async withhold(databases: readonly string[], action: () => Promise<void>): Promise<void> {
     for (const database of databases) this.#withhold(database, 1);
     try {
@@ -112,9 +118,10 @@ export class RuleSync {
   }
 
   /**
-   * Makes both servers apply exactly these blocks of one blocker, as fast as possible, because password guessing
-   * continues meanwhile. It therefore starts from the state of the last sync, takes no lock and does not wait until the
-   * servers have applied them; the caller calls `sync` next. Calls of the same blocker must not run concurrently.
+   * Makes both servers apply exactly these blocks of one blocker, as fast as possible, because password
+   * guessing continues meanwhile. It therefore starts from the state of the last sync, takes no lock and does
+   * not wait until the servers have applied them; the caller calls `sync` next. Calls of the same blocker
+   * must not run concurrently.
    * @throws HostError POOLER_UNAVAILABLE
    */
   async block(blocker: Blocker, blocks: readonly Block[]): Promise<void> {
@@ -168,7 +175,8 @@ export class RuleSync {
     this.#branches = branches;
     const { networks } = await this.#admit(session, () => ensureNetworks(session, this.#applied === null));
     const found = await readRuleFiles(folder);
-    // Nothing is awaited from here until the files are written, or a client blocked meanwhile would be admitted again.
+    // Nothing is awaited from here until the files are written, or a client blocked meanwhile would be
+    // admitted again.
     const withheld = new Set([
       ...this.#withheld.keys(),
       ...blocks.flatMap(({ reason, database }) => (reason === 'attempts' ? [] : [database])),
@@ -224,7 +232,10 @@ export class RuleSync {
     return [...this.#stored, ...this.#blocked.attempts, ...this.#blocked.guard];
   }
 
-  /** The limits of each branch's pooler entry. An older pooler refuses an entry with a limit that it does not know. */
+  /**
+   * The limits of each branch's pooler entry. An older pooler refuses an entry with a limit that it does not
+   * know.
+   */
   async #pooledServer(): Promise<PooledServer> {
     const settings = this.#settings;
     this.#poolerVersion ??= oldest(await withConsoles(settings, readPoolerVersion));
@@ -242,8 +253,8 @@ export class RuleSync {
 }
 
 /**
- * The postmaster signals its sessions to reload and then reads the rules itself, both before it accepts the next
- * login. Once one session has reloaded, every new login is subject to the new rules.
+ * The postmaster signals its sessions to reload and then reads the rules itself, both before it accepts the
+ * next login. Once one session has reloaded, every new login is subject to the new rules.
  */
 async function reloadPostgres(session: Session) {
   const { rows } = await session.query<{ requested: string }>(

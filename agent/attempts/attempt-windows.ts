@@ -18,12 +18,15 @@ export interface FullWindow extends Block {
 
 /** The attempts on a branch from all networks together, as a multiple of those from one. */
 const NETWORKS_AT_LIMIT = 20;
-/** Counted networks of all branches. A flood from more of them makes the agent forget the oldest below the limit. */
+/**
+ * Counted networks of all branches. A flood from more of them makes the agent forget the oldest below the
+ * limit.
+ */
 const NETWORKS_MAX = 50_000;
 
 /**
- * Counts attempts per branch and network, and per branch. A window opens with its first attempt and has a fixed length.
- * The count of a branch bounds guesses that are distributed over many networks.
+ * Counts attempts per branch and network, and per branch. A window opens with its first attempt and has a
+ * fixed length. The count of a branch bounds guesses that are distributed over many networks.
  */
 export class AttemptWindows {
   readonly #limit: number;
@@ -103,7 +106,10 @@ export class AttemptWindows {
   }
 }
 
-/** One client often has the whole /64 of an IPv6 address (RFC 6177), and could otherwise change its address at will. */
+/**
+ * One client often has the whole /64 of an IPv6 address (RFC 6177), and could otherwise change its address at
+ * will.
+ */
 const PREFIXES = { ipv4: 32, ipv6: 64 };
 
 /** The network whose attempts are counted together, in canonical form; null when `text` is no address. */

@@ -18,8 +18,8 @@ interface Listener {
 
 /**
  * Finds clients that do not respond to PostgreSQL's password challenge. Each takes a connection for up to
- * `authentication_timeout`, and PostgreSQL logs none that closes its connection before. PgBouncer logs every attempt
- * at its beginning.
+ * `authentication_timeout`, and PostgreSQL logs none that closes its connection before. PgBouncer logs every
+ * attempt at its beginning.
  */
 export class StalledLogins {
   /** Those that were reported and are still there. */

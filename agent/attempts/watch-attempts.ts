@@ -25,8 +25,9 @@ interface Watched extends BlockingHost {
 }
 
 /**
- * Counts the attempts that both servers log, and logins that stall. From its last allowed attempt until its window ends,
- * a client's network is blocked for that branch. Counts below the limit are lost with the process.
+ * Counts the attempts that both servers log, and logins that stall. From its last allowed attempt until its
+ * window ends, a client's network is blocked for that branch. Counts below the limit are lost with the
+ * process.
  */
 export class AttemptWatch implements BlockSource {
   readonly blocker = 'attempts';

@@ -40,8 +40,8 @@ export interface BlockSource {
 type BlocksByKey = ReadonlyMap<string, TimedBlock>;
 
 /**
- * Makes both servers apply the blocks of a source. They are stored in the agent's tables: a control tool that syncs the
- * rules preserves them, and the agent's next process ends them in time.
+ * Makes both servers apply the blocks of a source. They are stored in the agent's tables: a control tool that
+ * syncs the rules preserves them, and the agent's next process ends them in time.
  */
 export class BlockEnforcer {
   readonly #host: BlockingHost;

@@ -11,7 +11,8 @@ import { HostError } from '../process/host-error.ts';
  * @throws HostError DATABASE_NAME_HELD, INVALID_CALL
  */
 export async function claimBranch(db: Queryable, branch: BranchIdentity): Promise<void> {
-  // Checked before the insert, so that a refusal stores nothing. A branch that takes the name later has a row already.
+  // Checked before the insert, so that a refusal stores nothing. A branch that takes the name later has a row
+  // already.
   const [found] = await readDatabases(db, [branch.database]);
   if (found && found.mark?.branch_id !== branch.branch_id) throw nameHeld(branch.database);
   const known = await insertOrReadClaim(db, branch);
@@ -30,7 +31,10 @@ export async function claimBranch(db: Queryable, branch: BranchIdentity): Promis
 
 type Claim = Omit<BranchIdentity, 'branch_id'>;
 
-/** @returns the claim of the branch, which another operation may have inserted; nothing if the name is another's */
+/**
+ * @returns the claim of the branch, which another operation may have inserted; nothing if the name is
+ *   another's
+ */
 async function insertOrReadClaim(
   db: Queryable,
   { branch_id, project_id, job_id, database }: BranchIdentity,

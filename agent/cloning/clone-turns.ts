@@ -2,8 +2,8 @@
 const OF_HOST = 11;
 
 /**
- * Lets clones begin before they take one of the agent's sessions: calls that wait in a session for their source would
- * leave none for the operations of other tenants.
+ * Lets clones begin before they take one of the agent's sessions: calls that wait in a session for their
+ * source would leave none for the operations of other tenants.
  */
 export class CloneTurns {
   readonly #running: string[] = [];

@@ -16,8 +16,8 @@ export class NoCopyRoom extends HostError {
 }
 
 /**
- * Room on the disk for copies of databases. No quota counts snapshots, so a tenant could fill the disk with them, and
- * PostgreSQL stops when it cannot write its log of changes.
+ * Room on the disk for copies of databases. No quota counts snapshots, so a tenant could fill the disk with
+ * them, and PostgreSQL stops when it cannot write its log of changes.
  */
 export class CopyRoom {
   readonly #settings: Pick<AgentSettings, 'PGDATA_DIR' | 'MIN_FREE_DISK_MB'>;
@@ -48,7 +48,9 @@ export class CopyRoom {
     return this.#bytes > 0;
   }
 
-  /** Bytes that have to become free before so many more can be written; negative if more than that are free. */
+  /**
+   * Bytes that have to become free before so many more can be written; negative if more than that are free.
+   */
   async missing(bytes: number): Promise<number> {
     const { PGDATA_DIR, MIN_FREE_DISK_MB } = this.#settings;
     return MIN_FREE_DISK_MB * MB + this.#bytes + bytes - (await freeBytes(PGDATA_DIR));

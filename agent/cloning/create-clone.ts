@@ -24,9 +24,9 @@ export interface CloneHost extends PausingHost {
 const POLL_EVERY_MS = 500;
 
 /**
- * Reports the size of the directory that appears below `base/` while a database is copied. PostgreSQL does not show
- * the new database's oid before it is complete. With two concurrent copies the size may be the other one's, which is
- * good enough for a progress line.
+ * Reports the size of the directory that appears below `base/` while a database is copied. PostgreSQL does
+ * not show the new database's oid before it is complete. With two concurrent copies the size may be the other
+ * one's, which is good enough for a progress line.
  * @returns a function that stops the reports
  */
 async function watchCopy(dataDir: string, total: number, onProgress?: OnProgress): Promise<() => void> {
@@ -53,9 +53,9 @@ export interface Origin {
 }
 
 /**
- * Records where a new clone comes from. If the agent is killed before, comparisons of this database are only slower.
- * The same if the name belongs to another database since: a reset may have replaced the source before it was copied.
- * Forgets dropped databases without clones, from the youngest to the oldest.
+ * Records where a new clone comes from. If the agent is killed before, comparisons of this database are only
+ * slower. The same if the name belongs to another database since: a reset may have replaced the source before
+ * it was copied. Forgets dropped databases without clones, from the youngest to the oldest.
  */
 export const recordOrigin = (
   session: Queryable,
@@ -87,7 +87,9 @@ const STRATEGIES: Record<Strategy, { strategy: string; fileCopyMethod: string }>
   wal_log: { strategy: 'WAL_LOG', fileCopyMethod: 'copy' },
 };
 
-/** Up to this size the two checkpoints of a file copy cost other tenants more than logging every block does. */
+/**
+ * Up to this size the two checkpoints of a file copy cost other tenants more than logging every block does.
+ */
 const WAL_LOG_UP_TO_BYTES = 48 * 1024 * 1024;
 
 const EMPTY_TEMPLATE = 'template0';
@@ -106,8 +108,8 @@ interface NewClone {
 }
 
 /**
- * Creates a database from the source, or an empty one for `main`. No client can connect to it yet. Nobody is connected
- * to a snapshot, so nobody is held while it is cloned.
+ * Creates a database from the source, or an empty one for `main`. No client can connect to it yet. Nobody is
+ * connected to a snapshot, so nobody is held while it is cloned.
  * @throws HostError SOURCE_BUSY, SOURCE_MISSING, POOLER_UNAVAILABLE, HOST_FULL
  */
 export async function createClone(
@@ -132,7 +134,8 @@ export async function createClone(
   } else {
     // Leaves less to write for the checkpoint inside CREATE DATABASE, during which clients are held.
     if (inUse && strategy !== 'wal_log') await session.query('CHECKPOINT');
-    // The pooler waits only seconds for a login to PostgreSQL, so a long copy holds the clients from its start.
+    // The pooler waits only seconds for a login to PostgreSQL, so a long copy holds the clients from its
+    // start.
     const hold = inUse || strategy === 'file_copy';
     pausedMs = await cloneLive(host, session, { source, hold, busyWait, create });
   }
@@ -198,8 +201,8 @@ async function createDatabase(
 }
 
 /**
- * Size of a database, which client sessions it has, and what its clones come from. `kept` ones wait for the next page of
- * rows; any other ones use it. @throws HostError SOURCE_MISSING
+ * Size of a database, which client sessions it has, and what its clones come from. `kept` ones wait for the
+ * next page of rows; any other ones use it. @throws HostError SOURCE_MISSING
  */
 async function inspectSource(session: Session, database: string) {
   const { rows } = await session.query<

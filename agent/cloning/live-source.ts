@@ -29,9 +29,9 @@ interface LiveClone {
 }
 
 /**
- * Clones a database that clients use. PostgreSQL copies only a database without sessions, so the pooler holds its
- * clients during the copy and idle direct sessions are ended. The clients are released in every case; if this
- * process dies, the next agent's recovery releases them.
+ * Clones a database that clients use. PostgreSQL copies only a database without sessions, so the pooler holds
+ * its clients during the copy and idle direct sessions are ended. The clients are released in every case; if
+ * this process dies, the next agent's recovery releases them.
  * @param session runs `create`, and holds the source's lock
  * @returns milliseconds for which the pooled clients were held
  * @throws HostError SOURCE_BUSY, SOURCE_MISSING, POOLER_UNAVAILABLE
@@ -53,8 +53,8 @@ export async function cloneLive(host: PausingHost, session: Session, clone: Live
 }
 
 /**
- * Clones a database without sessions and without the pooler's help. A login that begins meanwhile waits for the
- * clone's lock, no longer than the clone takes.
+ * Clones a database without sessions and without the pooler's help. A login that begins meanwhile waits for
+ * the clone's lock, no longer than the clone takes.
  * @returns false if there was a session after all, and nothing was made
  */
 async function cloneUnused(host: PausingHost, session: Session, clone: LiveClone): Promise<boolean> {
@@ -67,7 +67,9 @@ async function cloneUnused(host: PausingHost, session: Session, clone: LiveClone
   }
 }
 
-/** Releases the database's pooled clients, unless a clone that is under way holds them and will release them. */
+/**
+ * Releases the database's pooled clients, unless a clone that is under way holds them and will release them.
+ */
 export async function resumeUnlessCloning(
   settings: AgentSettings,
   session: Session,
@@ -78,7 +80,8 @@ export async function resumeUnlessCloning(
 
 /**
  * Clones a database whose name the pooler's console does not accept, which few names are. The clone takes the
- * database's lock; then the pooler closes its sessions as they become free and reopens them only after the clone.
+ * database's lock; then the pooler closes its sessions as they become free and reopens them only after the
+ * clone.
  */
 async function cloneUnpaused(host: PausingHost, session: Session, clone: LiveClone): Promise<number> {
   await untilLoggedIn(host.settings, clone.source);

@@ -69,7 +69,9 @@ const VALUE_NAMES: Record<ValueKind, string> = { text: '<text>', number: '<numbe
 
 const VALUE_HELP = '`@file` reads a value from a file, `-` from standard input. Use either for passwords.';
 
-/** One command per operation of the protocol, one flag per parameter: `branch.clone` becomes `branch clone`. */
+/**
+ * One command per operation of the protocol, one flag per parameter: `branch.clone` becomes `branch clone`.
+ */
 export function operationCommands(): Command[] {
   const groups = new Map<string, Command>();
   for (const method of Object.keys(OPERATIONS) as Method[]) {

@@ -33,7 +33,9 @@ import { readShellSettings } from './with-host.ts';
 
 /** Time for operations and loops in progress when the agent is signalled to stop. */
 const FINISH_WITHIN_MS = 8_000;
-/** Before an upgrade it is short, because the gateway has abandoned the calls and the host is away meanwhile. */
+/**
+ * Before an upgrade it is short, because the gateway has abandoned the calls and the host is away meanwhile.
+ */
 const FINISH_BEFORE_UPGRADE_MS = 1_000;
 /** As long as the edge waits for a clone. */
 export const CLONES_END_WITHIN_MS = 900_000;

@@ -52,7 +52,8 @@ async function upgrade(file: string, options: Options, command: Command): Promis
   const program = options.program === undefined ? installedProgram() : realpathSync(options.program);
   const bytes = await readFile(file);
   await verifyProgram(bytes, await proofOf(options));
-  // A second upgrade would take the program of the first one for proven, and each would go back to what the other has left.
+  // A second upgrade would take the program of the first one for proven, and each would go back to what the
+  // other has left.
   const release = await claimName(upgradeName(program));
   if (!release)
     throw new RefusedError('another upgrade of this program is in progress: wait until it has ended');

@@ -19,8 +19,8 @@ export interface Candidates {
 const ALL: readonly DifferenceMethod[] = ['wal_summary', 'extents', 'full'];
 
 /**
- * Finds the blocks in which the two databases can differ. To be called when the snapshots of both are taken: what is
- * committed then is found. A method that takes too long, or too much memory, is left out.
+ * Finds the blocks in which the two databases can differ. To be called when the snapshots of both are taken:
+ * what is committed then is found. A method that takes too long, or too much memory, is left out.
  * @param session of the platform, in the agent's own database
  * @param relations relfilenodes that both sides have
  * @param within milliseconds; no statement of a method that finds blocks takes more than half of it

@@ -12,7 +12,10 @@ import type { FoundTable } from './tables.ts';
 
 type Wanted = Pick<Params<'row.diff'>, 'schema' | 'table' | 'limit' | 'after'>;
 
-/** A page of the rows of one table that differ. @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, STATEMENT_REFUSED */
+/**
+ * A page of the rows of one table that differ.
+ * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, STATEMENT_REFUSED
+ */
 export async function changedRows(
   comparison: Comparison,
   { schema, table, limit, after: mark }: Wanted,

@@ -68,8 +68,9 @@ export function matchingOf(before: TableDescription, after: TableDescription, co
 }
 
 /**
- * SQL that reads `ctid`, `digest` and the parts of the key (`k1`, …) of rows in the order of the key. Its parameters:
- * $1 and $2 bound ranges of blocks, if there are any; the next ones are the key after which it begins.
+ * SQL that reads `ctid`, `digest` and the parts of the key (`k1`, …) of rows in the order of the key. Its
+ * parameters: $1 and $2 bound ranges of blocks, if there are any; the next ones are the key after which it
+ * begins.
  */
 export function orderedRows(
   table: TableDescription,
@@ -190,8 +191,8 @@ async function fetchBoth(before: Rows, after: Rows): Promise<number> {
 }
 
 /**
- * The differences of two ordered lists of rows. Rows without a key have their digest for one: there can be several equal
- * ones, and each matches one of the other side.
+ * The differences of two ordered lists of rows. Rows without a key have their digest for one: there can be
+ * several equal ones, and each matches one of the other side.
  * @param onOpen called when both queries have found their tables
  * @param onRows called with the number of rows that were read
  */

@@ -10,8 +10,8 @@ const LOOK_EVERY_MS = 1_000;
 const SORTED_ROW_BYTES = 80;
 
 /**
- * How much of a comparison is done, by the rows of all tables that are to be read. PostgreSQL does not report how far it
- * has sorted a table, so that half of the work is estimated by the size of its temporary files.
+ * How much of a comparison is done, by the rows of all tables that are to be read. PostgreSQL does not report
+ * how far it has sorted a table, so that half of the work is estimated by the size of its temporary files.
  */
 export class ComparisonProgress {
   readonly #comparison: Comparison;

@@ -18,7 +18,10 @@ import {
   type TablePair,
 } from './tables.ts';
 
-/** A table was truncated or rewritten between the snapshot and its reading, so the snapshot does not apply to it. */
+/**
+ * A table was truncated or rewritten between the snapshot and its reading, so the snapshot does not apply to
+ * it.
+ */
 class RewrittenError extends Error {}
 
 const TRIES = 3;
@@ -113,8 +116,9 @@ export class Comparison {
   }
 
   /**
-   * Locks both sides before a statement reads them. Names mean what the catalog says now, not in the snapshot: a tenant
-   * can put a view with functions in the place of the table. LOCK runs no code, and what it locked keeps its name.
+   * Locks both sides before a statement reads them. Names mean what the catalog says now, not in the
+   * snapshot: a tenant can put a view with functions in the place of the table. LOCK runs no code, and what
+   * it locked keeps its name.
    * @throws RewrittenError
    */
   async #lock(pair: TablePair): Promise<void> {
@@ -125,8 +129,8 @@ export class Comparison {
   }
 
   /**
-   * To be called while the transactions hold locks of the table, and again when a statement has found it by its name: a
-   * schema can be renamed in spite of these locks.
+   * To be called while the transactions hold locks of the table, and again when a statement has found it by
+   * its name: a schema can be renamed in spite of these locks.
    * @throws RewrittenError
    */
   async #requireUnchanged({ schema, name, before, after }: TablePair): Promise<void> {

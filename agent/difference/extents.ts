@@ -3,7 +3,9 @@ import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 
-/** Blocks of a table from the first number up to, and without, the second. Ordered, and none touches the next. */
+/**
+ * Blocks of a table from the first number up to, and without, the second. Ordered, and none touches the next.
+ */
 export type BlockRanges = readonly (readonly [number, number])[];
 
 /** No table has more blocks. */
@@ -101,9 +103,9 @@ const both = (first: BlockRanges, second: BlockRanges, end: number): BlockRanges
   without(joined([...without(first, end), ...without(second, end)]), end);
 
 /**
- * By relfilenode, the blocks of two databases that are not at the same place of the disk: one place holds the same rows.
- * The second database is read between two readings of the first, because a place that one has left can be given to the
- * other in between.
+ * By relfilenode, the blocks of two databases that are not at the same place of the disk: one place holds the
+ * same rows. The second database is read between two readings of the first, because a place that one has left
+ * can be given to the other in between.
  * @param base folder of all databases
  * @param relations relfilenodes that both have; one without files in these folders gets no entry
  * @param signal ends the listing

@@ -31,7 +31,9 @@ export interface ComparisonHost extends RowsHost, CloneHost {
   comparisons: ComparisonGate;
 }
 
-/** A database that the read-only login of this branch can read: the branch's own, or a clone of a snapshot. */
+/**
+ * A database that the read-only login of this branch can read: the branch's own, or a clone of a snapshot.
+ */
 export interface Side {
   branch_id: string;
   database: string;
@@ -67,8 +69,8 @@ interface Budget {
 type Action<T> = (sides: Sides, session: Session, budget: Budget) => Promise<T>;
 
 /**
- * Runs `action` with both sides open for reading: a snapshot as a clone that is dropped afterwards. A project compares
- * once at a time.
+ * Runs `action` with both sides open for reading: a snapshot as a clone that is dropped afterwards. A project
+ * compares once at a time.
  * @param within milliseconds for the clone of a snapshot and the action
  * @param action gets a session of the platform in the agent's own database too
  * @throws HostError PROJECT_BUSY, HOST_BUSY, SOURCE_MISSING for what is not of the project
@@ -178,8 +180,8 @@ const BYTES_MAX = 16 * 2 ** 30;
 const ANSWER_BYTES_MAX = 32 * 2 ** 20;
 
 /**
- * Runs `action` in one snapshot of the database, as its read-only login. The statements are ours, over tables and
- * pg_catalog only, so no code of the tenant runs: a table with policies for this login is an error.
+ * Runs `action` in one snapshot of the database, as its read-only login. The statements are ours, over tables
+ * and pg_catalog only, so no code of the tenant runs: a table with policies for this login is an error.
  * @param options.within milliseconds
  * @param options.firstRows whether the first rows are wanted soon, rather than all rows
  * @throws HostError STATEMENT_REFUSED, TIME_LIMIT_REACHED
@@ -223,8 +225,8 @@ const OF_PROJECT = 2;
 const OF_HOST = 5;
 
 /**
- * Admits comparisons before they take one of the agent's sessions: calls that wait in a session for their turn would
- * leave none for other operations.
+ * Admits comparisons before they take one of the agent's sessions: calls that wait in a session for their
+ * turn would leave none for other operations.
  */
 export class ComparisonGate {
   readonly #projects: string[] = [];

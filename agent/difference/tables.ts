@@ -1,7 +1,10 @@
 import type { Session } from '../postgres/connect.ts';
 import { HostError } from '../process/host-error.ts';
 
-/** A table with rows of its own, as the read-only login sees it: ordinary tables and the leaves of partitioned ones. */
+/**
+ * A table with rows of its own, as the read-only login sees it: ordinary tables and the leaves of partitioned
+ * ones.
+ */
 export interface FoundTable {
   oid: string;
   schema: string;
@@ -29,14 +32,19 @@ interface TableColumn {
   stable: boolean;
   /** An enum, or an array of one. */
   labelled: boolean;
-  /** Digest of the value in rows that are older than the column, which is in no block; null: there is none. */
+  /**
+   * Digest of the value in rows that are older than the column, which is in no block; null: there is none.
+   */
   missing: string | null;
 }
 
 /** What one side has. */
 export interface Catalog {
   tables: FoundTable[];
-  /** Changes when a label of an enum is renamed, which changes the text of rows in blocks that were not written. */
+  /**
+   * Changes when a label of an enum is renamed, which changes the text of rows in blocks that were not
+   * written.
+   */
   labels: string;
 }
 
@@ -45,8 +53,8 @@ const BY_CATALOG = `'{regclass,regcollation,regconfig,regdictionary,regnamespace
   regprocedure,regrole,regtype,aclitem}'::regtype[]`;
 
 /**
- * The element type of an array, or the type beneath a domain. Other types that are made of types count as unstable:
- * ALTER TYPE can change their text without writing a row.
+ * The element type of an array, or the type beneath a domain. Other types that are made of types count as
+ * unstable: ALTER TYPE can change their text without writing a row.
  */
 const COLUMN_TYPES = `
   SELECT typed.oid, element.typtype = 'e' AS labelled,
@@ -141,8 +149,8 @@ export const commonColumns = (before: FoundTable, after: FoundTable) => {
 };
 
 /**
- * Whether equal blocks mean equal rows: both files come from one, and the text of a row in them depends on nothing else
- * that could have changed.
+ * Whether equal blocks mean equal rows: both files come from one, and the text of a row in them depends on
+ * nothing else that could have changed.
  * @param sameLabels the enums of both sides have the same labels
  */
 export function comparableByBlocks(before: FoundTable, after: FoundTable, sameLabels: boolean): boolean {

@@ -20,9 +20,10 @@ interface Link {
 const DEPTH_MAX = 500;
 
 /**
- * The end of the summary that contains the creation of a clone whose files were copied. No session could use the source
- * between that record and the checkpoint after it, so what the source has changed counts from there. The recorded
- * position is before the copy, in a summary that begins as early as the checkpoint before.
+ * The end of the summary that contains the creation of a clone whose files were copied. No session could use
+ * the source between that record and the checkpoint after it, so what the source has changed counts from
+ * there. The recorded position is before the copy, in a summary that begins as early as the checkpoint
+ * before.
  */
 const COPIED = `
   SELECT min(end_lsn) FROM pg_available_wal_summaries() AS file
@@ -54,8 +55,8 @@ const earliest = (lsns: readonly string[]) => lsns.reduce((a, b) => (position(a)
 const latest = (lsns: readonly string[]) => lsns.reduce((a, b) => (position(a) >= position(b) ? a : b));
 
 /**
- * Every change that can make two databases differ: those of both since their nearest common ancestor, and those of the
- * databases in between. A stretch that is too long only names more blocks.
+ * Every change that can make two databases differ: those of both since their nearest common ancestor, and
+ * those of the databases in between. A stretch that is too long only names more blocks.
  * @returns null if no common ancestor is known
  */
 export async function stretchesBetween(
@@ -97,7 +98,9 @@ export function stretchesOf(
 const SUMMARIZED_WITHIN_MS = 5_000;
 const LOOK_EVERY_MS = 20;
 
-/** Above this number of written blocks, several are treated as one: the agent holds their ranges in memory. */
+/**
+ * Above this number of written blocks, several are treated as one: the agent holds their ranges in memory.
+ */
 const RANGES_MAX = 100_000;
 
 /** By relfilenode of each relation that was asked for, the blocks that were written. */
@@ -172,7 +175,8 @@ const FILES = `
 
 /**
  * Makes a checkpoint and waits for the summary that ends at it.
- * @returns its position, or null without summaries. Everything that was committed before this call comes before it
+ * @returns its position, or null without summaries. Everything that was committed before this call comes
+ *   before it
  */
 export async function summarizedCheckpoint(db: Queryable): Promise<string | null> {
   const { rows: settings } = await db.query<{ on: string }>("SELECT current_setting('summarize_wal') AS on");

@@ -4,8 +4,9 @@ import type { AgentSettings } from '../process/settings.ts';
 export type Ports = Pick<AgentSettings, 'POSTGRES_PORT' | 'POOLER_PORT' | 'POOLER_STANDBY_PORT'>;
 
 /**
- * New connections from one address (IPv6: one /64) to one port. Sockets that never log in end after 10 s (PostgreSQL)
- * and 15 s (PgBouncer), so one address has at most 250 of them: fewer than the pooler accepts above those that are sold.
+ * New connections from one address (IPv6: one /64) to one port. Sockets that never log in end after 10 s
+ * (PostgreSQL) and 15 s (PgBouncer), so one address has at most 250 of them: fewer than the pooler accepts
+ * above those that are sold.
  */
 const NEW_CONNECTIONS = 'limit rate over 10/second burst 100 packets';
 /** Addresses of which new connections are counted; any more are not limited. */
@@ -19,9 +20,9 @@ export const tableName = ({ POSTGRES_PORT }: Pick<Ports, 'POSTGRES_PORT'>) =>
 export const COUNTING_SETS = ['new4', 'new6'];
 
 /**
- * The whole table, which replaces an existing one in one transaction. It resets the first packet of a connection to
- * either port from an address outside the sets, also over loopback. Open connections are not looked at: the agent ends
- * them. The agent's own connections to both servers are unix sockets.
+ * The whole table, which replaces an existing one in one transaction. It resets the first packet of a
+ * connection to either port from an address outside the sets, also over loopback. Open connections are not
+ * looked at: the agent ends them. The agent's own connections to both servers are unix sockets.
  */
 export function tableRuleset(ports: Ports, cidrs: readonly string[]): string {
   const table = tableName(ports);
@@ -52,13 +53,18 @@ table ${table} {
 ${elements(table, cidrs)}`;
 }
 
-/** The table without a network, for the machine's own rules: both ports are closed until the agent has started. */
+/**
+ * The table without a network, for the machine's own rules: both ports are closed until the agent has
+ * started.
+ */
 export const baseRuleset = (ports: Ports): string => `\
 # Include it in /etc/nftables.conf. Without it, both ports are open between the start of the machine and of the agent.
 # To remove the packet filter: nft delete table ${tableName(ports)}
 ${tableRuleset(ports, [])}`;
 
-/** Replaces the admitted networks of an existing table in one transaction. The counts of new connections stay. */
+/**
+ * Replaces the admitted networks of an existing table in one transaction. The counts of new connections stay.
+ */
 export const networksRuleset = (ports: Ports, cidrs: readonly string[]): string =>
   ['admitted4', 'admitted6'].map((set) => `flush set ${tableName(ports)} ${set}\n`).join('') +
   elements(tableName(ports), cidrs);

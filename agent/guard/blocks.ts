@@ -16,7 +16,10 @@ type Key = Pick<TimedBlock, 'branch_id' | 'reason'>;
 
 const keyOf = ({ branch_id, reason }: Key) => `${branch_id} ${reason}`;
 
-/** The branches that the watchdogs block. Both servers reject their connections, and the pooler drops their clients. */
+/**
+ * The branches that the watchdogs block. Both servers reject their connections, and the pooler drops their
+ * clients.
+ */
 export class GuardBlocks implements BlockSource {
   readonly blocker = 'guard';
   readonly now: () => number;

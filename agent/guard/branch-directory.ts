@@ -7,8 +7,8 @@ const READ_EVERY = 1_000;
 const RENEW_AFTER = 60_000;
 
 /**
- * Which branch a database belongs to. It is read in another session than the one that watches, and never waited for:
- * both would stop the watchdogs when they are needed most.
+ * Which branch a database belongs to. It is read in another session than the one that watches, and never
+ * waited for: both would stop the watchdogs when they are needed most.
  */
 export class BranchDirectory {
   readonly #pool: Pool;
@@ -25,7 +25,10 @@ export class BranchDirectory {
     return this.#branches.get(database) ?? null;
   }
 
-  /** Begins to read it again when one of these databases is unknown, or when it is old. @param onEnd its error, or null */
+  /**
+   * Begins to read it again when one of these databases is unknown, or when it is old.
+   * @param onEnd its error, or null
+   */
   refresh(databases: readonly string[], onEnd: (trouble: unknown) => void): void {
     const age = performance.now() - this.#readAt;
     const isDue =

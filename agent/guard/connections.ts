@@ -53,8 +53,9 @@ const idleThenNewest = (one: InBranch, other: InBranch) =>
   Number(isIdle(one)) - Number(isIdle(other)) || one.begun - other.begun;
 
 /**
- * The sessions that may stay first come first: those of `main`, then one of each branch, the second of each, and so on.
- * A branch with more sessions than the others is therefore the first to lose some, its idle ones before the others.
+ * The sessions that may stay first come first: those of `main`, then one of each branch, the second of each,
+ * and so on. A branch with more sessions than the others is therefore the first to lose some, its idle ones
+ * before the others.
  */
 function inOrderOfPrecedence(sessions: readonly InBranch[]): InBranch[] {
   const ranked = [...Map.groupBy(sessions, ({ branch }) => branch).values()].flatMap((own) =>

@@ -19,9 +19,14 @@ const SIZE_WITHIN = 2_000;
 export interface DiskUse {
   /** Milliseconds of a monotonic clock. */
   at: number;
-  /** By branch: bytes of its database and of its temporary files. A branch that could not be measured is missing. */
+  /**
+   * By branch: bytes of its database and of its temporary files. A branch that could not be measured is
+   * missing.
+   */
   files: Map<GuardedBranch, number>;
-  /** By session: its branch, and the bytes of WAL that it has reported, which it does between transactions. */
+  /**
+   * By session: its branch, and the bytes of WAL that it has reported, which it does between transactions.
+   */
   wal: Map<string, { branch: GuardedBranch; bytes: number }>;
 }
 
@@ -75,8 +80,8 @@ async function walByPid(postgres: Pool, sessions: readonly TenantSession[]): Pro
 
 const MB = 2 ** 20;
 /**
- * WAL that a branch at work writes: after each checkpoint it has whole pages. It is freed again, so only more counts.
- * Bytes a second.
+ * WAL that a branch at work writes: after each checkpoint it has whole pages. It is freed again, so only more
+ * counts. Bytes a second.
  */
 const USUAL_WAL = 4 * MB;
 

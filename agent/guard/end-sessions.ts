@@ -6,13 +6,16 @@ import type { Reading } from './watch-session.ts';
 const REMEMBERED = 10_000;
 
 /**
- * Ends sessions by a signal to their processes, as `pg_terminate_backend` does, but without a statement: that would
- * fail while the lock table is full.
+ * Ends sessions by a signal to their processes, as `pg_terminate_backend` does, but without a statement: that
+ * would fail while the lock table is full.
  */
 export class SessionEnder {
   #signalled = new Set<string>();
 
-  /** @returns how many were signalled for the first time @throws Error when the agent may not signal PostgreSQL */
+  /**
+   * @returns how many were signalled for the first time
+   * @throws Error when the agent may not signal PostgreSQL
+   */
   end(
     sessions: readonly TenantSession[],
     { postmaster, seenAt }: Pick<Reading, 'postmaster' | 'seenAt'>,

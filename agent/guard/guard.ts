@@ -23,7 +23,9 @@ export interface TenantSession {
   transactionSeconds: number;
   /** Number of its transaction among those of its server process; null without one. */
   transaction: number | null;
-  /** Whether that transaction has a transaction id, and the newest id that it holds, subtransactions included. */
+  /**
+   * Whether that transaction has a transaction id, and the newest id that it holds, subtransactions included.
+   */
   hasId: boolean;
   newestId: number | null;
   isActive: boolean;

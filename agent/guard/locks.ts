@@ -4,7 +4,10 @@ import { byBranch, type Finding, type Guard, type Observation } from './guard.ts
 const PER_SESSION = 5_000;
 /** All sessions of one project. */
 const PER_PROJECT = 50_000;
-/** All sessions of the host: half of the table's 400,000 or more. Accounts are free, so projects can take turns. */
+/**
+ * All sessions of the host: half of the table's 400,000 or more. Accounts are free, so projects can take
+ * turns.
+ */
 const PER_HOST = 200_000;
 
 type Branches = ReturnType<typeof locksByBranch>;

@@ -12,8 +12,8 @@ const DATABASE_AT = 4;
 const NO_DATABASE = 0;
 
 /**
- * In which databases the queue of NOTIFY was filled: oid → pages. No view shows who has sent a notification, so
- * the first entry of each page is read from PostgreSQL's files. The last pages may still be in its memory.
+ * In which databases the queue of NOTIFY was filled: oid → pages. No view shows who has sent a notification,
+ * so the first entry of each page is read from PostgreSQL's files. The last pages may still be in its memory.
  */
 function queuedByDatabase(dataDir: string): Map<string, number> {
   const folder = join(dataDir, 'pg_notify');
@@ -42,8 +42,8 @@ function databasesIn(path: string): string[] {
 }
 
 /**
- * Shares of the queue: above the first the branch that fills it is blocked, above the second the session that holds it up
- * is ended, above the third also the oldest transaction of all.
+ * Shares of the queue: above the first the branch that fills it is blocked, above the second the session that
+ * holds it up is ended, above the third also the oldest transaction of all.
  */
 const MUCH = 0.1;
 const TOO_MUCH = 0.5;
@@ -54,8 +54,8 @@ const FILLS = 0.1;
 const HELD_UP_SECONDS = 1;
 
 /**
- * The queue of NOTIFY, which all databases share. It is kept from the oldest notification on that a listener in a
- * transaction has not read; when it is full, NOTIFY fails on the whole host.
+ * The queue of NOTIFY, which all databases share. It is kept from the oldest notification on that a listener
+ * in a transaction has not read; when it is full, NOTIFY fails on the whole host.
  */
 export class NotificationQueue implements Guard {
   readonly name = 'notifications';
@@ -67,7 +67,10 @@ export class NotificationQueue implements Guard {
   /** The process that PostgreSQL has named, and when it was asked. */
   #named: { pid: number; at: number } | null = null;
 
-  /** @param readHolder asks PostgreSQL for the process of a listener that holds the queue up; null if it names none */
+  /**
+   * @param readHolder asks PostgreSQL for the process of a listener that holds the queue up; null if it names
+   *   none
+   */
   constructor(
     dataDir: string,
     directory: Pick<BranchDirectory, 'find'>,
@@ -100,9 +103,9 @@ export class NotificationQueue implements Guard {
   }
 
   /**
-   * No view shows who listens. The session that PostgreSQL names is ended; otherwise the oldest transaction of the
-   * projects that fill the queue. When little of it is left, that of any project is ended too: the listener need not be of a project
-   * that fills it. The next check ends others.
+   * No view shows who listens. The session that PostgreSQL names is ended; otherwise the oldest transaction
+   * of the projects that fill the queue. When little of it is left, that of any project is ended too: the
+   * listener need not be of a project that fills it. The next check ends others.
    */
   #holders(server: Observation, queued: ReadonlyMap<string, number>): TenantSession[] {
     const oldestFirst = server.sessions
@@ -155,9 +158,10 @@ const round = (share: number) => Math.round(share * 100) / 100;
 const ASK = "SET LOCAL lock_timeout = '1s'; SELECT pg_notify('branchgate', '')";
 
 /**
- * Asks PostgreSQL for a listener that holds the queue of NOTIFY up. No view shows it. PostgreSQL warns a session that sends
- * a notification while at least half of the queue is in use, and names one of the processes that have read least. It
- * warns once in five seconds on the whole server, so most calls learn nothing.
+ * Asks PostgreSQL for a listener that holds the queue of NOTIFY up. No view shows it. PostgreSQL warns a
+ * session that sends a notification while at least half of the queue is in use, and names one of the
+ * processes that have read least. It warns once in five seconds on the whole server, so most calls learn
+ * nothing.
  * @returns the number of its process, or null
  * @throws what PostgreSQL reports, unless it has named a process
  */

@@ -1,8 +1,8 @@
 import type { Finding, Guard, Observation } from './guard.ts';
 
 /**
- * Open transactions keep every database of the host from removing old rows, and from using transaction ids again.
- * PostgreSQL's own timeouts do not help: a session can unset them.
+ * Open transactions keep every database of the host from removing old rows, and from using transaction ids
+ * again. PostgreSQL's own timeouts do not help: a session can unset them.
  */
 export class OldTransactions implements Guard {
   readonly name = 'old transactions';

@@ -7,10 +7,11 @@ const BURST_SECONDS = 10;
 type Seen = Pick<TenantSession, 'transaction' | 'newestId'>;
 
 /**
- * Transaction ids, of which the whole host has two thousand million before old ones have to be freed. PostgreSQL's
- * statistics do not count a statement before it ends, so the ids are estimated: each server process numbers its
- * transactions, and those that are seen with an id count as many as have been begun since. What is left of the ids that
- * the host has given out goes to the long transactions that were seen with a new id: these are of subtransactions.
+ * Transaction ids, of which the whole host has two thousand million before old ones have to be freed.
+ * PostgreSQL's statistics do not count a statement before it ends, so the ids are estimated: each server
+ * process numbers its transactions, and those that are seen with an id count as many as have been begun
+ * since. What is left of the ids that the host has given out goes to the long transactions that were seen
+ * with a new id: these are of subtransactions.
  */
 export class TransactionIds implements Guard {
   readonly name = 'transaction ids';

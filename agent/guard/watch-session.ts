@@ -8,7 +8,10 @@ import type { Observation, TenantSession } from './guard.ts';
 
 /** How long the catalogs stay locked: an operator's REINDEX of one of them waits no longer. */
 const HOLD_FOR_MS = 60_000;
-/** With more locks than this on the server, the catalogs are not released: there may be no room to lock them again. */
+/**
+ * With more locks than this on the server, the catalogs are not released: there may be no room to lock them
+ * again.
+ */
 const MANY_LOCKS = 20_000;
 
 /** An operator's timeouts must not end the session. */
@@ -26,7 +29,10 @@ const HOLD_CATALOGS = `
     END LOOP;
   END $$`;
 
-/** Functions instead of the views over them, which join tables. A transaction sees one snapshot of the activity. */
+/**
+ * Functions instead of the views over them, which join tables. A transaction sees one snapshot of the
+ * activity.
+ */
 const READ = `
   SELECT pg_stat_clear_snapshot();
   SELECT pid, datid::text AS database, extract(epoch FROM backend_start)::float8 AS begun,
@@ -79,9 +85,10 @@ export interface Reading extends Omit<Observation, 'sessions'> {
 const TICKS_PER_SECOND = 100;
 
 /**
- * The session in which the server is watched. When a tenant has filled the lock table, nobody can log in, and a
- * statement that needs a lock fails. This session is open before that, and its open transaction holds the lock of
- * every catalog that a statement may look up. A lock that a session holds it can take again without the table.
+ * The session in which the server is watched. When a tenant has filled the lock table, nobody can log in, and
+ * a statement that needs a lock fails. This session is open before that, and its open transaction holds the
+ * lock of every catalog that a statement may look up. A lock that a session holds it can take again without
+ * the table.
  */
 export class WatchSession {
   readonly #settings: AgentSettings;
@@ -112,7 +119,8 @@ export class WatchSession {
         seenAt,
       };
     } catch (error) {
-      // The transaction has failed, and with it the locks are gone. The session stays: it may be the last one.
+      // The transaction has failed, and with it the locks are gone. The session stays: it may be the last
+      // one.
       this.#releaseAt = 0;
       this.#locks = 0;
       throw error;

@@ -40,7 +40,10 @@ export type ConfigurationFile = keyof typeof CONFIGURATION_FILES;
 
 type Chosen = Pick<ServerLayout, 'listenAddresses' | 'tls' | 'agentUser' | 'poolerUser'>;
 
-/** The servers as the agent's settings describe them. `tls` is read only for the files that name the certificate. */
+/**
+ * The servers as the agent's settings describe them. `tls` is read only for the files that name the
+ * certificate.
+ */
 export const layoutOf = (settings: AgentSettings, chosen: Chosen): ServerLayout => ({
   listenAddresses: chosen.listenAddresses,
   postgres: { port: settings.POSTGRES_PORT, socketDir: settings.POSTGRES_SOCKET_DIR },

@@ -11,7 +11,9 @@ const KERNEL_FILE = '/etc/sysctl.d/60-branchgate.conf';
 const OVERCOMMIT = { name: 'vm.overcommit_memory', value: '2', path: '/proc/sys/vm/overcommit_memory' };
 const FILTER = { rules: '/etc/branchgate/nftables.conf', machine: '/etc/nftables.conf' };
 
-/** Says what the volume of the data costs. It changes nothing, because only an empty volume can be made again. */
+/**
+ * Says what the volume of the data costs. It changes nothing, because only an empty volume can be made again.
+ */
 async function checkVolume({ machine, servers: { postgres } }: Context): Promise<void> {
   const dataDir = machine.at(postgres.dataDir);
   const remedy = 'mkfs.xfs -m reflink=1,rmapbt=0 <device>';

@@ -55,8 +55,8 @@ interface MachineOptions {
 const COMMAND_WITHIN_MS = 600_000;
 
 /**
- * The machine that joins: its files and commands. A change is made and reported, or, in a dry run, only reported. Every
- * change of a file is atomic, so that a kill leaves the old file or the new one.
+ * The machine that joins: its files and commands. A change is made and reported, or, in a dry run, only
+ * reported. Every change of a file is atomic, so that a kill leaves the old file or the new one.
  */
 export class Machine {
   readonly #root: string;

@@ -24,8 +24,9 @@ type Record = z.output<typeof Record>;
 const NOTHING: Record = { files: {}, lines: {}, kernel: {} };
 
 /**
- * The files that `join` writes among those of the operator. An operator's own text is kept in a copy next to the file,
- * which `leave` puts back. The record is written before the file, so that a kill between the two loses nothing.
+ * The files that `join` writes among those of the operator. An operator's own text is kept in a copy next to
+ * the file, which `leave` puts back. The record is written before the file, so that a kill between the two
+ * loses nothing.
  */
 export class OperatorFiles {
   readonly #machine: Machine;

@@ -58,7 +58,10 @@ export async function disable(machine: Machine, unit: string): Promise<void> {
     await machine.run(`stopped and disabled ${unit}`, 'systemctl', ['disable', '--now', unit]);
 }
 
-/** Runs a statement as the platform's role, or as another one. @returns its output; null if the login fails */
+/**
+ * Runs a statement as the platform's role, or as another one.
+ * @returns its output; null if the login fails
+ */
 export async function psql(
   { machine, servers: { user, postgres } }: Context,
   role: string,
@@ -74,7 +77,10 @@ export async function psql(
   return code === 0 ? stdout.trim() : null;
 }
 
-/** Waits until PostgreSQL accepts the platform's role. Its unit is active also when the server could not start. */
+/**
+ * Waits until PostgreSQL accepts the platform's role. Its unit is active also when the server could not
+ * start.
+ */
 export async function awaitPostgres(context: Context, role: string): Promise<void> {
   const isUp = await pollUntil(async () => (await psql(context, role, 'SELECT 1')) === '1', {
     within: SESSION_WITHIN_MS,

@@ -12,7 +12,10 @@ import {
 } from './server-steps.ts';
 import type { Step } from './step.ts';
 
-/** In the order in which they are done. What can fail for a reason outside of this machine comes before what changes it. */
+/**
+ * In the order in which they are done. What can fail for a reason outside of this machine comes before what
+ * changes it.
+ */
 export const STEPS: readonly Step[] = [
   GATEWAY_STEP,
   SERVERS_STEP,
@@ -45,8 +48,8 @@ export async function applySteps(
 }
 
 /**
- * Takes back what `join` did: the agent first, then the files, then both servers with the operator's configuration.
- * Databases and roles stay.
+ * Takes back what `join` did: the agent first, then the files, then both servers with the operator's
+ * configuration. Databases and roles stay.
  */
 export async function takeBack(context: Context, onDone: (report: StepReport) => void): Promise<void> {
   const { machine, files } = context;

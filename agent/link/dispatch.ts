@@ -35,8 +35,8 @@ const SLOW_MS = 1_000;
 const SUBJECT_FIELDS = ['job_id', 'project_id', 'branch_id', 'snapshot_id'] as const;
 
 /**
- * Runs the operations that the edge calls. It outlives single links: a call that is repeated after a timeout or a
- * broken link joins the run that is still in progress.
+ * Runs the operations that the edge calls. It outlives single links: a call that is repeated after a timeout
+ * or a broken link joins the run that is still in progress.
  */
 export class Dispatcher {
   readonly #handle: Handle;
@@ -86,8 +86,8 @@ export class Dispatcher {
   }
 
   /**
-   * Joins an identical run. A different call about the same subject waits until the run ends. Concurrent operations
-   * (`concurrent`) do neither.
+   * Joins an identical run. A different call about the same subject waits until the run ends. Concurrent
+   * operations (`concurrent`) do neither.
    */
   #run(method: Method, params: Params<Method>): Promise<unknown> {
     if (OPERATIONS[method].concurrent) return this.#handle(method, params);

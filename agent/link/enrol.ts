@@ -44,9 +44,9 @@ interface Enrolment {
 }
 
 /**
- * Enrols this host: creates its key and exchanges the token for a host id.
- * The key is stored in `host.pending.json` before it is sent. After a lost reply, the same key can enrol again, and a
- * failed attempt with `force` leaves the old identity unchanged.
+ * Enrols this host: creates its key and exchanges the token for a host id. The key is stored in
+ * `host.pending.json` before it is sent. After a lost reply, the same key can enrol again, and a failed
+ * attempt with `force` leaves the old identity unchanged.
  * @throws EnrolmentError
  */
 export async function enrol({

@@ -13,7 +13,10 @@ export type HostIdentity = z.output<typeof HostIdentity>;
 
 const IDENTITY_FILE = 'host.json';
 
-/** The identity in `stateDir`; null when this host was never enrolled. @throws Error when the file is damaged */
+/**
+ * The identity in `stateDir`; null when this host was never enrolled.
+ * @throws Error when the file is damaged
+ */
 export const readIdentity = (stateDir: string) => readState(join(stateDir, IDENTITY_FILE), HostIdentity);
 
 export const writeIdentity = (stateDir: string, identity: HostIdentity) =>
@@ -35,7 +38,10 @@ export async function readState<S extends z.ZodType>(path: string, schema: S): P
   }
 }
 
-/** Replaces the file atomically, so that a crash leaves the old file or the new one. Only its owner can read it. */
+/**
+ * Replaces the file atomically, so that a crash leaves the old file or the new one. Only its owner can read
+ * it.
+ */
 export async function writeState(path: string, state: unknown): Promise<void> {
   await mkdir(join(path, '..'), { recursive: true, mode: 0o700 });
   const temporary = `${path}.new`;

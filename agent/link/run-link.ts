@@ -11,7 +11,9 @@ import { gatewayAddress } from './gateway-address.ts';
 import type { HostIdentity } from './identity.ts';
 
 const FAILED = { first: 200, longest: 5_000 };
-/** After a refusal, or when another agent with this identity took over: an immediate redial would fail again. */
+/**
+ * After a refusal, or when another agent with this identity took over: an immediate redial would fail again.
+ */
 const REFUSED_MS = 30_000;
 /** A link that was up for this long counts as a success. */
 const STABLE_AFTER_MS = 10_000;

@@ -17,7 +17,9 @@ export interface ConnectionLog {
   between?: (from: string, to: string) => readonly string[];
   /** Every line of interest contains one of these. */
   marks: readonly string[];
-  /** The attempt in a line. Lines contain text chosen by clients, so only the server's own format is accepted. */
+  /**
+   * The attempt in a line. Lines contain text chosen by clients, so only the server's own format is accepted.
+   */
   read: (line: string) => Attempt | null;
   /** Whether attempts that the rules reject are logged too. */
   includesRejected: boolean;
@@ -36,8 +38,8 @@ interface PostgresLine {
 }
 
 /**
- * PostgreSQL checks the rules before the password, so a client whose password was checked is admitted by the rules.
- * Quotes are escaped inside a JSON string, so the text of a statement cannot contain these marks.
+ * PostgreSQL checks the rules before the password, so a client whose password was checked is admitted by the
+ * rules. Quotes are escaped inside a JSON string, so the text of a statement cannot contain these marks.
  */
 const PASSWORD_RIGHT = '"message":"connection authenticated: ';
 const PASSWORD_WRONG = '"state_code":"28P01"';

@@ -78,10 +78,10 @@ interface FollowedLog {
 }
 
 /**
- * Follows a log that another process writes, across rotations and truncation. It starts at the end of an existing log,
- * and at the beginning of one that is created later. Against a flooded log, memory use is constant and the event loop
- * is yielded to after every chunk. Reads are synchronous, because they take microseconds: on a busy machine, Node's
- * thread pool would delay a block by the duration of another attempt.
+ * Follows a log that another process writes, across rotations and truncation. It starts at the end of an
+ * existing log, and at the beginning of one that is created later. Against a flooded log, memory use is
+ * constant and the event loop is yielded to after every chunk. Reads are synchronous, because they take
+ * microseconds: on a busy machine, Node's thread pool would delay a block by the duration of another attempt.
  */
 export class LogFollower {
   readonly #log: FollowedLog;
@@ -124,7 +124,10 @@ export class LogFollower {
     this.close();
   }
 
-  /** Reads lines written since the last poll; the first poll only finds the end. Calls must not run concurrently. */
+  /**
+   * Reads lines written since the last poll; the first poll only finds the end. Calls must not run
+   * concurrently.
+   */
   async poll(): Promise<void> {
     await this.#readRest();
     this.#path = this.#log.locate();
@@ -169,7 +172,10 @@ export class LogFollower {
     await this.#readRest();
   }
 
-  /** Logs that were begun and ended since the last poll, because the writer may switch more than once in between. */
+  /**
+   * Logs that were begun and ended since the last poll, because the writer may switch more than once in
+   * between.
+   */
   #begunBefore(path: string): readonly string[] {
     if (this.#openPath === null || this.#openPath === path) return [];
     return this.#log.between?.(this.#openPath, path) ?? [];
@@ -200,7 +206,9 @@ export class LogFollower {
     }
   }
 
-  /** Lines of interest among the first `filled` bytes of the buffer; an unfinished line stays in the buffer. */
+  /**
+   * Lines of interest among the first `filled` bytes of the buffer; an unfinished line stays in the buffer.
+   */
   #take(filled: number): string[] {
     const text = this.#buffer.subarray(0, filled);
     const end = text.lastIndexOf(NEWLINE) + 1;

@@ -5,7 +5,9 @@ import type { Log } from '../process/log.ts';
 import { runLoop } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 
-/** PostgreSQL's log files in the configuration of this release, whose names sort by time, and of earlier ones. */
+/**
+ * PostgreSQL's log files in the configuration of this release, whose names sort by time, and of earlier ones.
+ */
 const BY_TIME = /^postgresql-\d{8}-\d{6}\.(json|log)$/;
 const BY_WEEKDAY = /^postgresql-(Mon|Tue|Wed|Thu|Fri|Sat|Sun)\.(json|log)$/;
 
@@ -53,8 +55,8 @@ const MB = 1024 * 1024;
 type Settings = Pick<AgentSettings, 'PGDATA_DIR' | 'LOG_FOLDER_MB'>;
 
 /**
- * Deletes PostgreSQL's oldest logs until the rest take at most LOG_FOLDER_MB and none is older than a week. The
- * present logs and files of other programs stay.
+ * Deletes PostgreSQL's oldest logs until the rest take at most LOG_FOLDER_MB and none is older than a week.
+ * The present logs and files of other programs stay.
  * @param now in milliseconds since the epoch
  */
 export async function boundLogFolder(settings: Settings, now = Date.now()): Promise<void> {

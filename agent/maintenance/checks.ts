@@ -62,7 +62,10 @@ const CGROUPS = '/sys/fs/cgroup';
 export interface MachineLimits {
   /** Linux's `vm.overcommit_memory`; null when it cannot be read. */
   overcommit: number | null;
-  /** Limit of PostgreSQL's control group (cgroup v2) in bytes; Infinity without a limit, null when it is unknown. */
+  /**
+   * Limit of PostgreSQL's control group (cgroup v2) in bytes; Infinity without a limit, null when it is
+   * unknown.
+   */
   memoryMax: number | null;
 }
 
@@ -120,7 +123,9 @@ export interface Facts {
   isAdmissionCurrent: boolean;
   /** Databases with a branch's name that every login may enter. */
   openToPublic: string[];
-  /** Whether the packet filter has the agent's table; null when it is unknown, and true when none is wanted. */
+  /**
+   * Whether the packet filter has the agent's table; null when it is unknown, and true when none is wanted.
+   */
   filters: boolean | null;
 }
 
@@ -140,7 +145,9 @@ const advice = (fine: Check['fine'], sentence: string): Check => ({
   fine,
   sentence,
 });
-/** A problem on a host that serves a network, and advice on one that only programs of the same machine reach. */
+/**
+ * A problem on a host that serves a network, and advice on one that only programs of the same machine reach.
+ */
 const problemOnNetwork = (fine: Check['fine'], sentence: string): Check => ({
   severity: ({ postgres, pooler }) =>
     isLoopback(postgres.listen_addresses) && isLoopback(pooler.listen_addr) ? 'advice' : 'problem',

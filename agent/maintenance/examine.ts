@@ -21,8 +21,8 @@ export interface ExaminedHost {
 }
 
 /**
- * Versions and settings of this host's servers, and the faults among them. The place of each database on the disk is
- * looked at by `doctor` only, because that takes a process for each.
+ * Versions and settings of this host's servers, and the faults among them. The place of each database on the
+ * disk is looked at by `doctor` only, because that takes a process for each.
  * @throws HostError POOLER_UNAVAILABLE
  */
 export async function examine(

@@ -26,8 +26,8 @@ interface RecoveryHost extends AccessHost {
 export type RecoveryStep = (host: RecoveryHost) => Promise<void>;
 
 /**
- * The steps that repair the host after a crash of the agent or of a server, in this order. Each is idempotent and may
- * run at any time, also concurrently with another agent process or a control tool.
+ * The steps that repair the host after a crash of the agent or of a server, in this order. Each is idempotent
+ * and may run at any time, also concurrently with another agent process or a control tool.
  */
 const RECOVERY_STEPS: readonly RecoveryStep[] = [
   migrateTables,
@@ -96,8 +96,9 @@ async function resumeAbandoned(host: RecoveryHost): Promise<void> {
 }
 
 /**
- * Removes notifications that no listener waits for any more. PostgreSQL does that when it writes one, but not once the
- * queue is full: NOTIFY would then fail on the whole host for ever, although the listener that held it up has gone.
+ * Removes notifications that no listener waits for any more. PostgreSQL does that when it writes one, but not
+ * once the queue is full: NOTIFY would then fail on the whole host for ever, although the listener that held
+ * it up has gone.
  */
 async function truncateNotifications({ postgres }: RecoveryHost): Promise<void> {
   await postgres.query('SELECT pg_notification_queue_usage()');
@@ -127,9 +128,9 @@ function protectBranches({ postgres, settings }: RecoveryHost): Promise<void> {
 }
 
 /**
- * Removes directories below `base/` that belong to no database: PostgreSQL does not remove the one it was filling
- * when it crashed. The lock prevents databases from being created or dropped meanwhile. It is taken with NOWAIT,
- * because a waiting lock request would block every clone behind it.
+ * Removes directories below `base/` that belong to no database: PostgreSQL does not remove the one it was
+ * filling when it crashed. The lock prevents databases from being created or dropped meanwhile. It is taken
+ * with NOWAIT, because a waiting lock request would block every clone behind it.
  */
 async function removeLeakedDirectories({ settings, sessions }: RecoveryHost): Promise<void> {
   const base = join(settings.PGDATA_DIR, 'base');
@@ -156,8 +157,8 @@ const POLL_EVERY_MS = 1_000;
 const AT_EVERY_POLL = [resumeAbandoned, truncateNotifications];
 
 /**
- * Recovers the host at the first poll, and again whenever PostgreSQL was away. An idle session detects that: it is
- * lost when the server stops, is killed or restarts after a crash.
+ * Recovers the host at the first poll, and again whenever PostgreSQL was away. An idle session detects that:
+ * it is lost when the server stops, is killed or restarts after a crash.
  */
 export class ServerWatch {
   readonly #host: RecoveryHost;

@@ -71,9 +71,10 @@ export const ZERO_TOTALS: Totals = {
 const NO_CHANGE = Object.fromEntries(COUNTERS.map((name) => [name, 0])) as Change;
 
 /**
- * The counts since `seen`, or since the last reset of the statistics. A crash resets all statistics: the server's
- * processes are new and the shared statistics have a new reset date. A clean restart changes only the first, an
- * operator's reset of the shared statistics only the second, and neither affects a database's own statistics.
+ * The counts since `seen`, or since the last reset of the statistics. A crash resets all statistics: the
+ * server's processes are new and the shared statistics have a new reset date. A clean restart changes only
+ * the first, an operator's reset of the shared statistics only the second, and neither affects a database's
+ * own statistics.
  */
 export function changeSince(seen: Statistics | null, now: Statistics): Change {
   const continues = seen !== null && !wasReset(seen, now);
@@ -89,8 +90,9 @@ const wasReset = (seen: Statistics, now: Statistics): boolean =>
   COUNTERS.some((name) => now[name] < seen[name]);
 
 /**
- * Whether clients contributed to the change. Their sessions report their duration together with their work, so a
- * change without session time is autovacuum's alone, which visits every minute even when there is nothing to do.
+ * Whether clients contributed to the change. Their sessions report their duration together with their work,
+ * so a change without session time is autovacuum's alone, which visits every minute even when there is
+ * nothing to do.
  */
 const isByClients = ({ session_ms }: Change): boolean => session_ms > 0;
 

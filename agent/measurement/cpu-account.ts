@@ -38,15 +38,15 @@ export type CpuState = z.output<typeof CpuState>;
 type Work = Pick<Change, 'active_ms' | 'sessions' | 'parallel_workers'>;
 
 /**
- * CPU milliseconds for starting and ending a process, a TLS login included: as measured on some machines, and the
- * bounds for an estimate on others.
+ * CPU milliseconds for starting and ending a process, a TLS login included: as measured on some machines, and
+ * the bounds for an estimate on others.
  */
 const PROCESS_START_MS = { usual: 4, least: 1, most: 8 };
 /** With this many sessions, the kernel's tick size and a visit of autovacuum hardly affect their sum. */
 const MANY_SESSIONS = 50;
 /**
- * Maximum CPU milliseconds billed per millisecond of active time. Ended processes of autovacuum and of the agent
- * account for any excess.
+ * Maximum CPU milliseconds billed per millisecond of active time. Ended processes of autovacuum and of the
+ * agent account for any excess.
  */
 const MOST_PER_ACTIVE_MS = 2;
 
@@ -56,7 +56,9 @@ interface Observed {
   /** Milliseconds its sessions were observed running statements. */
   activeMs: number;
   arrivals: number;
-  /** Milliseconds between two samples in which known sessions ended: their work in that time was not observed. */
+  /**
+   * Milliseconds between two samples in which known sessions ended: their work in that time was not observed.
+   */
   endings: number;
   isActive: boolean;
 }
@@ -64,19 +66,23 @@ interface Observed {
 const NOTHING_OBSERVED: Observed = { cpu: 0, activeMs: 0, arrivals: 0, endings: 0, isActive: false };
 
 /**
- * Attributes CPU time to databases. Long sessions are sampled while they run. The CPU time of sessions that start and
- * end between two samples is part of the postmaster's sum over ended children. That sum is divided by the databases'
- * statistics: the number of such sessions and their active time.
+ * Attributes CPU time to databases. Long sessions are sampled while they run. The CPU time of sessions that
+ * start and end between two samples is part of the postmaster's sum over ended children. That sum is divided
+ * by the databases' statistics: the number of such sessions and their active time.
  */
 export class CpuAccount {
   #state: CpuState | null;
   #at: number | null = null;
   #observed = new Map<string, Observed>();
-  /** Observed active milliseconds that no statistics contain yet, because a statement is counted at its end. */
+  /**
+   * Observed active milliseconds that no statistics contain yet, because a statement is counted at its end.
+   */
   #unreported = new Map<string, number>();
 
   #startMs = PROCESS_START_MS.usual;
-  /** Whether the account contains all processes ended since the last settlement; false after a server restart. */
+  /**
+   * Whether the account contains all processes ended since the last settlement; false after a server restart.
+   */
   #isWhole = true;
 
   constructor(state: CpuState | null) {
@@ -110,7 +116,8 @@ export class CpuAccount {
 
   /**
    * Attributes the CPU time since the last settlement.
-   * @param work the increase of every database's statistics since then, of tenants' databases and others; by oid
+   * @param work the increase of every database's statistics since then, of tenants' databases and others; by
+   *   oid
    * @returns seconds of CPU by database
    */
   settle(work: ReadonlyMap<string, Work>): Map<string, number> {
@@ -129,7 +136,8 @@ export class CpuAccount {
       const ms = sessions * price.session + activeMs * price.activeMs;
       if (ms > 0) billed.set(database, (billed.get(database) ?? 0) + ms / 1000);
     }
-    // A rest belongs to no database. A debt stays: it comes from a process that ended before its postmaster noticed.
+    // A rest belongs to no database. A debt stays: it comes from a process that ended before its postmaster
+    // noticed.
     if (this.#state) this.#state = { ...this.#state, unshared: Math.min(0, this.#state.unshared) };
     this.#observed = new Map();
     this.#isWhole = true;
@@ -137,11 +145,11 @@ export class CpuAccount {
   }
 
   /**
-   * CPU milliseconds billed for each unobserved session, and for each unobserved active millisecond. On a busy machine,
-   * statements are active for longer than they use the processor, but a login uses no more CPU than usual. Sessions
-   * are therefore billed first, and the active time shares the rest. The price of a session is the last estimate,
-   * limited by two facts: sessions cannot have used more than the total, and statements cannot have used more CPU
-   * time than they were active.
+   * CPU milliseconds billed for each unobserved session, and for each unobserved active millisecond. On a
+   * busy machine, statements are active for longer than they use the processor, but a login uses no more CPU
+   * than usual. Sessions are therefore billed first, and the active time shares the rest. The price of a
+   * session is the last estimate, limited by two facts: sessions cannot have used more than the total, and
+   * statements cannot have used more CPU time than they were active.
    */
   #price(sessions: number, activeMs: number): { session: number; activeMs: number } {
     const shared = Math.max(0, this.#state?.unshared ?? 0) * 1000;
@@ -167,8 +175,8 @@ export class CpuAccount {
     observed.cpu += cpu;
     if (isNew) observed.arrivals += 1;
     if (kind !== 'client') return;
-    // A session sampled as active counts as active since the last sample, an idle one as idle: this is unbiased over
-    // many samples, for sessions that run many short statements too.
+    // A session sampled as active counts as active since the last sample, an idle one as idle: this is
+    // unbiased over many samples, for sessions that run many short statements too.
     observed.activeMs += activeMs > 0 ? Math.max(cpu * 1000, isNew ? activeMs : elapsed) : cpu * 1000;
     observed.isActive ||= activeMs > 0;
   }

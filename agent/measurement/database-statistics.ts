@@ -49,7 +49,10 @@ export async function readDatabaseStatistics(session: Session): Promise<Measured
   }));
 }
 
-/** Stores the database's present statistics as the zero of its usage, once: the branch's creation is not usage. */
+/**
+ * Stores the database's present statistics as the zero of its usage, once: the branch's creation is not
+ * usage.
+ */
 export const setBaseline = (db: Queryable, branchId: string) =>
   db.query(
     `UPDATE branch_usage SET totals = $2, seen = to_jsonb(now)
@@ -61,10 +64,10 @@ export const setBaseline = (db: Queryable, branchId: string) =>
   );
 
 /**
- * Rows that updates and deletes have left behind, as a share of all rows of the tenant's tables. Up to 50 dead rows of a
- * table do not count, because autovacuum leaves them (`autovacuum_vacuum_threshold`). The statistics of a clone begin
- * with nothing, so the estimate of the planner (`reltuples`) counts if it is higher. PostgreSQL keeps all this per
- * database, so it can be read only in a session there.
+ * Rows that updates and deletes have left behind, as a share of all rows of the tenant's tables. Up to 50
+ * dead rows of a table do not count, because autovacuum leaves them (`autovacuum_vacuum_threshold`). The
+ * statistics of a clone begin with nothing, so the estimate of the planner (`reltuples`) counts if it is
+ * higher. PostgreSQL keeps all this per database, so it can be read only in a session there.
  */
 export async function readDeadTuples(session: Session): Promise<number | null> {
   await session.query('BEGIN READ ONLY');

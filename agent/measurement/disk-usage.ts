@@ -43,8 +43,8 @@ const SUBJECTS = `
 type Physical = NonNullable<ProjectMeasurement['physical']>;
 
 /**
- * Measures what each branch and snapshot takes of the disk: every 10 minutes, and its project's after each clone. That
- * lists every file, so the loop waits until a project has had no further clone for a while.
+ * Measures what each branch and snapshot takes of the disk: every 10 minutes, and its project's after each
+ * clone. That lists every file, so the loop waits until a project has had no further clone for a while.
  */
 export class DiskUsage {
   readonly #host: MeasuredHost;
@@ -83,7 +83,10 @@ export class DiskUsage {
     );
   }
 
-  /** @returns how many databases were measured @param settled leaves out clones that the last call did not see */
+  /**
+   * @returns how many databases were measured
+   * @param settled leaves out clones that the last call did not see
+   */
   async measure({ settled }: { settled: boolean } = { settled: false }): Promise<number> {
     const { rows } = await this.#host.postgres.query<Subject>(SUBJECTS);
     const isRound = performance.now() - this.#measuredAt > MEASURE_EVERY_MS;

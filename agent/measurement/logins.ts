@@ -27,8 +27,9 @@ const clientKey = ({ pointer, address, port }: Pick<PooledClient, 'pointer' | 'a
 
 /**
  * Counts the connections that PostgreSQL's statistics omit, and those that they wrongly count as clients'.
- * Omitted are clients of the pooler: those in its list, and those in its log that connected and left in between.
- * Wrongly counted are sessions over PostgreSQL's own unix socket, which are the pooler's and the agent's.
+ * Omitted are clients of the pooler: those in its list, and those in its log that connected and left in
+ * between. Wrongly counted are sessions over PostgreSQL's own unix socket, which are the pooler's and the
+ * agent's.
  */
 export class Logins {
   readonly #followers: LogFollower[];
@@ -94,7 +95,10 @@ export class Logins {
     return arrived;
   }
 
-  /** How many of a database's new `sessions` came over the network. A log line may precede its session's statistics. */
+  /**
+   * How many of a database's new `sessions` came over the network. A log line may precede its session's
+   * statistics.
+   */
   direct(database: string, sessions: number): number {
     const local = Math.min(this.#local.get(database) ?? 0, sessions);
     if (local > 0) this.#local.set(database, (this.#local.get(database) ?? 0) - local);
@@ -102,8 +106,8 @@ export class Logins {
   }
 
   /**
-   * Forgets the local sessions of all other databases: of dropped ones, and of those whose baseline was just set, which
-   * includes their sessions so far.
+   * Forgets the local sessions of all other databases: of dropped ones, and of those whose baseline was just
+   * set, which includes their sessions so far.
    */
   forgetLocalExcept(databases: ReadonlySet<string>): void {
     for (const name of this.#local.keys()) if (!databases.has(name)) this.#local.delete(name);
@@ -145,15 +149,15 @@ function parse(line: string): { dbname?: string; remote_host?: string; message?:
 }
 
 /**
- * Statistics of a session are reported at the latest ten seconds after its work, which can be after the measurement
- * that saw its client.
+ * Statistics of a session are reported at the latest ten seconds after its work, which can be after the
+ * measurement that saw its client.
  */
 const REPORTED_WITHIN_MS = 15_000;
 
 /**
- * When clients last used each database, by its oid. PostgreSQL's statistics do not distinguish a client's work from
- * that of autovacuum, of the agent's own sessions and of a session that the pooler keeps open. What happened while no
- * client was there is therefore nobody's usage.
+ * When clients last used each database, by its oid. PostgreSQL's statistics do not distinguish a client's
+ * work from that of autovacuum, of the agent's own sessions and of a session that the pooler keeps open. What
+ * happened while no client was there is therefore nobody's usage.
  */
 export class ClientActivity {
   #usedAt = new Map<string, number>();

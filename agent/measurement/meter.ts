@@ -50,8 +50,8 @@ interface Pooled {
 }
 
 /**
- * Measures the branches of a host, over one session in the agent's database and none in a tenant's. Each measurement
- * is stored in the agent's tables before it is reported, and the next one counts from there.
+ * Measures the branches of a host, over one session in the agent's database and none in a tenant's. Each
+ * measurement is stored in the agent's tables before it is reported, and the next one counts from there.
  */
 export class Meter {
   readonly #settings: AgentSettings;
@@ -294,8 +294,8 @@ interface Measuring {
 }
 
 /**
- * Measures this host every MEASURE_INTERVAL_SECONDS until `signal` aborts. A measurement that takes longer delays the
- * next one. Never throws.
+ * Measures this host every MEASURE_INTERVAL_SECONDS until `signal` aborts. A measurement that takes longer
+ * delays the next one. Never throws.
  */
 export async function runMeasurementLoop(measuring: Measuring): Promise<void> {
   const { settings, log, report, deadTuples, onBegun, signal } = measuring;

@@ -120,9 +120,9 @@ const READ_WITHIN_MS = 2_000;
 const ENDED = new Set(['ENOENT', 'ESRCH']);
 
 /**
- * Private memory of sessions in bytes, by database: the proportional set size (PSS) of their anonymous pages. Shared
- * buffers and program code, which all sessions share, are not included. A database is missing when the host does not
- * allow to read `/proc/<pid>/smaps_rollup`, or when reading all of them takes too long.
+ * Private memory of sessions in bytes, by database: the proportional set size (PSS) of their anonymous pages.
+ * Shared buffers and program code, which all sessions share, are not included. A database is missing when the
+ * host does not allow to read `/proc/<pid>/smaps_rollup`, or when reading all of them takes too long.
  * @param sessions process ids by database
  */
 export async function readSessionMemory(

@@ -19,8 +19,9 @@ interface Known {
 const ROUNDS = 120;
 
 /**
- * Sizes of databases. Sizing one reads the metadata of each of its files, which takes a hundred times as long as
- * reading its statistics. A database is therefore sized again only after activity, or during an open transaction.
+ * Sizes of databases. Sizing one reads the metadata of each of its files, which takes a hundred times as long
+ * as reading its statistics. A database is therefore sized again only after activity, or during an open
+ * transaction.
  */
 export class KnownSizes {
   #known = new Map<string, Known>();
@@ -66,12 +67,16 @@ export class KnownSizes {
 const changeKey = ({ inserted, updated, deleted, session_ms }: Statistics) =>
   [inserted, updated, deleted, session_ms].join();
 
-/** What prevents sizing one database: `query_canceled`, here by `statement_timeout`; `undefined_object` if it was just dropped. */
+/**
+ * What prevents sizing one database: `query_canceled`, here by `statement_timeout`; `undefined_object` if it
+ * was just dropped.
+ */
 const OF_ONE_DATABASE: unknown[] = ['57014', '42704'];
 
 /**
- * Sizes in bytes by oid. A database is missing when it was just dropped, or when its number of files makes sizing it
- * exceed the statement timeout: a tenant that creates them must not prevent the measurement of others.
+ * Sizes in bytes by oid. A database is missing when it was just dropped, or when its number of files makes
+ * sizing it exceed the statement timeout: a tenant that creates them must not prevent the measurement of
+ * others.
  */
 export async function readSizes(
   session: Queryable,
@@ -126,7 +131,10 @@ async function readWriteBlocked(session: Queryable): Promise<string[]> {
 }
 
 const POLL_EVERY_MS = 1_000;
-/** Share of its time that the watch may spend on reading sizes: a tenant can make that slow with very many files. */
+/**
+ * Share of its time that the watch may spend on reading sizes: a tenant can make that slow with very many
+ * files.
+ */
 const BUSY_SHARE = 0.1;
 const STATEMENT_WITHIN_MS = 3_000;
 
@@ -138,8 +146,9 @@ interface Watching {
 }
 
 /**
- * Reports the sizes of each project when it becomes write-blocked, and whenever its databases have shrunk, so that deleted data ends the
- * block immediately (specification 3.2). The regular measurement repeats a report that is lost. Never throws.
+ * Reports the sizes of each project when it becomes write-blocked, and whenever its databases have shrunk, so
+ * that deleted data ends the block immediately (specification 3.2). The regular measurement repeats a report
+ * that is lost. Never throws.
  */
 export async function watchBlockedProjects({ settings, log, report, signal }: Watching): Promise<void> {
   const troubles = new TroubleLog(log);

@@ -96,8 +96,8 @@ const PRESENT_VALUES: readonly PresentValue[] = [
 ];
 
 /**
- * Adds the gauges of what is so at the moment. One that cannot be read, because a server is away, is missing from the
- * metrics.
+ * Adds the gauges of what is so at the moment. One that cannot be read, because a server is away, is missing
+ * from the metrics.
  * @param onTrouble why one cannot be read
  */
 export function registerGauges(

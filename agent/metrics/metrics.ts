@@ -68,8 +68,8 @@ interface Serving {
 }
 
 /**
- * Serves the metrics at `/metrics` on loopback until `signal` aborts. A port that is taken is logged, because an agent
- * without metrics is better than none.
+ * Serves the metrics at `/metrics` on loopback until `signal` aborts. A port that is taken is logged, because
+ * an agent without metrics is better than none.
  */
 export async function serveMetrics({ registry, port, log, signal }: Serving): Promise<void> {
   // Reads the servers once, however many clients ask at the same time.

@@ -38,7 +38,10 @@ export interface BranchHost extends AccessHost, CloneHost, PrivilegesHost {
   sessions: Pool;
 }
 
-/** Makes the logins, rules and pooler entries, with one application of the rules. It runs concurrently with the clones. */
+/**
+ * Makes the logins, rules and pooler entries, with one application of the rules. It runs concurrently with
+ * the clones.
+ */
 export function prepareBranches(
   host: BranchHost,
   params: Params<'branch.prepare'>,
@@ -67,8 +70,8 @@ export function prepareBranches(
 type CloneResult = MethodResult<'branch.clone'>;
 
 /**
- * Makes the databases under names that no tenant can reach. Databases that an earlier call made are adopted, even if the
- * agent of that call died before they were complete.
+ * Makes the databases under names that no tenant can reach. Databases that an earlier call made are adopted,
+ * even if the agent of that call died before they were complete.
  * @throws HostError SOURCE_BUSY, SOURCE_MISSING, DATABASE_NAME_HELD, INVALID_CALL, POOLER_UNAVAILABLE
  */
 export function cloneBranches(
@@ -95,9 +98,9 @@ export function cloneBranches(
 }
 
 /**
- * Clones the source for the first missing branch, and that clone for the others, which no client can use yet. The clients
- * of the source are held during the first clone only, and every branch has the same content, also if a crash comes in
- * between.
+ * Clones the source for the first missing branch, and that clone for the others, which no client can use yet.
+ * The clients of the source are held during the first clone only, and every branch has the same content, also
+ * if a crash comes in between.
  */
 async function cloneMissing(
   host: BranchHost,
@@ -136,8 +139,8 @@ async function cloneBuilt(
 }
 
 /**
- * Gives the clones their final names and opens them to the logins of their branches, in one transaction. A clone does not
- * inherit the privileges on its source, and PUBLIC may connect by default.
+ * Gives the clones their final names and opens them to the logins of their branches, in one transaction. A
+ * clone does not inherit the privileges on its source, and PUBLIC may connect by default.
  * @throws HostError DATABASE_NAME_HELD, INVALID_CALL
  */
 export function finalizeBranches(
@@ -152,8 +155,8 @@ export function finalizeBranches(
     const unopened = branches.filter((branch) => !isOpen(branch, found));
     await inTransaction(session, async () => {
       if (unopened.length > 0) await session.query(unopened.map((branch) => opening(host, branch)).join(';'));
-      // The project may be write-blocked, so the rest of the rights is not the same for every branch. The agent of an
-      // earlier release may have opened the branches without it.
+      // The project may be write-blocked, so the rest of the rights is not the same for every branch. The
+      // agent of an earlier release may have opened the branches without it.
       await restoreLogins(session, params.project_id);
     });
     return {};
@@ -187,9 +190,10 @@ export function opening({ settings }: Pick<BranchHost, 'settings'>, branch: Bran
 const TRY_FOR_MS = 4_000;
 const TRY_EVERY_MS = 100;
 /**
- * Reads the default privileges, which the clone may have inherited without those that a login dropped: the first session in
- * a database costs tens of milliseconds of processor time, so there is no other one for that. The statistics are flushed
- * because the session stays open in the pooler, and would otherwise report this transaction to the branch's first measurement.
+ * Reads the default privileges, which the clone may have inherited without those that a login dropped: the
+ * first session in a database costs tens of milliseconds of processor time, so there is no other one for
+ * that. The statistics are flushed because the session stays open in the pooler, and would otherwise report
+ * this transaction to the branch's first measurement.
  */
 const PROOF = `
   SELECT current_user AS login, pg_catalog.current_database() AS database, pg_catalog.pg_stat_force_next_flush(),
@@ -200,7 +204,9 @@ const POOLER_FULL = /^no more connections allowed \(max_client_conn\)/;
 /** A branch, and the password of its read-write login. */
 type Proved = BranchIdentity & { password: string };
 
-/** Logins at a time: the first session in a new database costs processor time, and the clients need some too. */
+/**
+ * Logins at a time: the first session in a new database costs processor time, and the clients need some too.
+ */
 const CONCURRENT = 4;
 
 /** Logs in to every branch. @throws HostError PROOF_FAILED, POOLER_UNAVAILABLE */
@@ -220,8 +226,9 @@ export async function proveBranches(
 
 /**
  * Connects as the branch's first client will, with the same password and through the pooler. It uses the unix
- * socket, because no network may be admitted yet. When clients have taken all the pooler's slots, two separate
- * checks replace it: the pooler serves the database, and PostgreSQL admits the login there. They skip the password.
+ * socket, because no network may be admitted yet. When clients have taken all the pooler's slots, two
+ * separate checks replace it: the pooler serves the database, and PostgreSQL admits the login there. They
+ * skip the password.
  * @returns milliseconds that the login took
  * @throws HostError PROOF_FAILED, POOLER_UNAVAILABLE
  */
@@ -308,7 +315,10 @@ export function dropBranch(
   });
 }
 
-/** Whether the branch is still the one that the call is about. No step of a restoration has begun, or can begin meanwhile. */
+/**
+ * Whether the branch is still the one that the call is about. No step of a restoration has begun, or can
+ * begin meanwhile.
+ */
 async function isWanted(
   session: Session,
   { branch_id, made_by }: Pick<Params<'branch.drop'>, 'branch_id' | 'made_by'>,
@@ -332,8 +342,9 @@ async function forgetBranch(session: Session, branchId: string): Promise<void> {
 }
 
 /**
- * The branch's databases, finalized or not. A finalized one is found by its mark alone, because another branch may
- * have taken the name since. A clone without its final name carries the id of the job that made it.
+ * The branch's databases, finalized or not. A finalized one is found by its mark alone, because another
+ * branch may have taken the name since. A clone without its final name carries the id of the job that made
+ * it.
  */
 async function databasesOf(
   session: Session,
@@ -350,8 +361,8 @@ async function databasesOf(
 }
 
 /**
- * Removes the branch as `branch.drop` does, but keeps its finalized database as a snapshot, so that the deletion can be
- * undone.
+ * Removes the branch as `branch.drop` does, but keeps its finalized database as a snapshot, so that the
+ * deletion can be undone.
  */
 export function keepBranch(
   host: BranchHost,

@@ -62,7 +62,8 @@ const WITHIN_MS = OPERATIONS['row.diff'].deadline - OTHERWISE_MS;
 
 /**
  * A page of the rows of one table that differ.
- * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, STATEMENT_REFUSED, TIME_LIMIT_REACHED, PROJECT_BUSY, HOST_BUSY
+ * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, STATEMENT_REFUSED, TIME_LIMIT_REACHED, PROJECT_BUSY,
+ *   HOST_BUSY
  */
 export const diffRows = (
   host: ComparisonHost,

@@ -24,8 +24,9 @@ export interface InventoryHost extends ExaminedHost {
 }
 
 /**
- * Lists what the host holds. Because the reconciler calls it regularly, it also retries roles that could not be dropped
- * earlier, restores passwords that logins changed, and closes databases that were restored by hand.
+ * Lists what the host holds. Because the reconciler calls it regularly, it also retries roles that could not
+ * be dropped earlier, restores passwords that logins changed, and closes databases that were restored by
+ * hand.
  */
 export async function takeInventory(
   host: InventoryHost,
@@ -135,12 +136,17 @@ export class KnownInventory {
   #freeBytes: number | null = null;
   #isOutdated = false;
 
-  /** @param leastChange of the free space that matters, in bytes: on a nearly full disk every statement halves or doubles it */
+  /**
+   * @param leastChange of the free space that matters, in bytes: on a nearly full disk every statement halves
+   *   or doubles it
+   */
   constructor(leastChange: number) {
     this.#leastChange = leastChange;
   }
 
-  /** Called before an inventory is read, so that the gateway does not count as knowing what changes meanwhile. */
+  /**
+   * Called before an inventory is read, so that the gateway does not count as knowing what changes meanwhile.
+   */
   beginReading(): void {
     this.#isOutdated = false;
   }
@@ -156,8 +162,8 @@ export class KnownInventory {
   }
 
   /**
-   * Whether the gateway has to read the inventory again: something has changed, or half of the free space was used or
-   * has become free. It places projects by this space.
+   * Whether the gateway has to read the inventory again: something has changed, or half of the free space was
+   * used or has become free. It places projects by this space.
    */
   isOutdated(freeBytes: number): boolean {
     if (this.#isOutdated) return true;

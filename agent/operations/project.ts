@@ -7,7 +7,9 @@ import { dropSnapshot, readSnapshots } from '../snapshots/snapshot-databases.ts'
 import type { BranchHost } from './branch.ts';
 import { dropBranch, SIDE_BY_SIDE } from './branch.ts';
 
-/** Sizes at most this long, so that a database of very many files does not hold a session of the operations. */
+/**
+ * Sizes at most this long, so that a database of very many files does not hold a session of the operations.
+ */
 const STATEMENT_WITHIN_MS = 3_000;
 
 export function sizeProject(
@@ -23,8 +25,8 @@ export function sizeProject(
 }
 
 /**
- * Drops the project's branches and snapshots, some concurrently, so that they share the servers' reloads, and then its
- * record and groups.
+ * Drops the project's branches and snapshots, some concurrently, so that they share the servers' reloads, and
+ * then its record and groups.
  */
 export async function dropProject(
   host: BranchHost,

@@ -32,8 +32,8 @@ export async function runQuery(
     });
   } catch (error) {
     if (!(error instanceof Enough)) throw error;
-    // The session of the statement has ended. Without a place for another one, the result has no names of types: a refusal
-    // would mean that nothing was run.
+    // The session of the statement has ended. Without a place for another one, the result has no names of
+    // types: a refusal would mean that nothing was run.
     const types = await inBranch(host, params, 'query', (session) => typeNames(session, found.fields)).catch(
       () => [],
     );

@@ -23,7 +23,10 @@ export interface RehearsalHost extends RowsHost {
 
 const WITHIN_MS = 20_000;
 
-/** Begins a rehearsal, in place of an earlier one of the branch. @throws HostError HOST_BUSY, PROJECT_BUSY, TIME_LIMIT_REACHED, STATEMENT_REFUSED */
+/**
+ * Begins a rehearsal, in place of an earlier one of the branch.
+ * @throws HostError HOST_BUSY, PROJECT_BUSY, TIME_LIMIT_REACHED, STATEMENT_REFUSED
+ */
 export async function startRehearsal(
   host: RehearsalHost,
   { branch_id, database, limits }: Params<'rehearsal.start'>,
@@ -48,7 +51,10 @@ export async function reportRehearsal(
   return { rehearsal: stored && toRehearsal(stored) };
 }
 
-/** Ends a rehearsal. Repeated, it returns the same report. @throws HostError HOST_BUSY, PROJECT_BUSY, TIME_LIMIT_REACHED, STATEMENT_REFUSED */
+/**
+ * Ends a rehearsal. Repeated, it returns the same report.
+ * @throws HostError HOST_BUSY, PROJECT_BUSY, TIME_LIMIT_REACHED, STATEMENT_REFUSED
+ */
 export async function finishRehearsal(
   host: RehearsalHost,
   branch: Params<'rehearsal.finish'>,

@@ -15,7 +15,8 @@ import type { BranchHost } from './branch.ts';
 import { opening } from './branch.ts';
 
 /**
- * Makes the database that a reset swaps in. One that an earlier call made is adopted, also if it is swapped in already.
+ * Makes the database that a reset swaps in. One that an earlier call made is adopted, also if it is swapped
+ * in already.
  * @throws HostError SOURCE_BUSY, SOURCE_MISSING, POOLER_UNAVAILABLE
  */
 export function cloneForReset(
@@ -36,9 +37,9 @@ export function cloneForReset(
 }
 
 /**
- * Replaces the branch's database by the clone of this job, in one transaction: the old one becomes a snapshot. Both
- * names are locked then, so a new login waits and gets the new database. Pooled clients are disconnected, because what
- * they know of the database is of its former state.
+ * Replaces the branch's database by the clone of this job, in one transaction: the old one becomes a
+ * snapshot. Both names are locked then, so a new login waits and gets the new database. Pooled clients are
+ * disconnected, because what they know of the database is of its former state.
  * @throws HostError INVALID_CALL, HOST_BUSY
  */
 export async function swapReset(

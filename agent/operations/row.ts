@@ -29,9 +29,10 @@ import {
 import { comparedColumns, comparisonsOf, filterOf, orderBy } from '../rows/row-filter.ts';
 
 /**
- * A page of the rows that meet all conditions, in the requested order and then that of the primary key; without both, in
- * the order in which the server reads them.
- * @throws HostError TABLE_NOT_FOUND, COLUMN_NOT_FOUND, INVALID_CALL, STATEMENT_REFUSED, TIME_LIMIT_REACHED, HOST_BUSY
+ * A page of the rows that meet all conditions, in the requested order and then that of the primary key;
+ * without both, in the order in which the server reads them.
+ * @throws HostError TABLE_NOT_FOUND, COLUMN_NOT_FOUND, INVALID_CALL, STATEMENT_REFUSED, TIME_LIMIT_REACHED,
+ *   HOST_BUSY
  */
 export function listRows(host: RowsHost, params: Params<'row.list'>): Promise<MethodResult<'row.list'>> {
   const { limit, offset, filter, order } = params;
@@ -69,8 +70,8 @@ const CONFLICTS = {
 
 /**
  * Changes one cell.
- * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, COLUMN_NOT_FOUND, INVALID_CALL, ROW_NOT_FOUND, ROW_CHANGED,
- *   STATEMENT_REFUSED, TIME_LIMIT_REACHED, HOST_BUSY
+ * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, COLUMN_NOT_FOUND, INVALID_CALL, ROW_NOT_FOUND,
+ *   ROW_CHANGED, STATEMENT_REFUSED, TIME_LIMIT_REACHED, HOST_BUSY
  */
 export function updateCell(
   host: RowsHost,
@@ -96,7 +97,8 @@ export function updateCell(
 
 /**
  * Deletes rows in one transaction. Ids that name no row are reported, not refused.
- * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, INVALID_CALL, STATEMENT_REFUSED, TIME_LIMIT_REACHED, HOST_BUSY
+ * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, INVALID_CALL, STATEMENT_REFUSED, TIME_LIMIT_REACHED,
+ *   HOST_BUSY
  */
 export function deleteRows(
   host: RowsHost,
@@ -127,7 +129,10 @@ export function deleteRows(
 
 type Result = MethodResult<'row.change'>;
 
-/** Bytes of JSON that a cell takes at most when it is cut as short as cells are: each character can be escaped. */
+/**
+ * Bytes of JSON that a cell takes at most when it is cut as short as cells are: each character can be
+ * escaped.
+ */
 const SHORTEST_CELL_BYTES = Number(CUTS.at(-1)) * 6 + 16;
 
 /** Ends the transaction without a change. */
@@ -141,9 +146,10 @@ class Conflicts extends Error {
 }
 
 /**
- * Makes all changes in one transaction, in their order. If rows have other values than expected, or do not exist,
- * nothing is changed, and the result lists all of them.
- * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, COLUMN_NOT_FOUND, INVALID_CALL, STATEMENT_REFUSED, TIME_LIMIT_REACHED
+ * Makes all changes in one transaction, in their order. If rows have other values than expected, or do not
+ * exist, nothing is changed, and the result lists all of them.
+ * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, COLUMN_NOT_FOUND, INVALID_CALL, STATEMENT_REFUSED,
+ *   TIME_LIMIT_REACHED
  */
 export async function changeRows(host: RowsHost, params: Params<'row.change'>): Promise<Result> {
   const { changes } = params;

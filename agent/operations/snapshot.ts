@@ -12,8 +12,8 @@ interface SnapshotHost extends CloneHost {
 }
 
 /**
- * Clones a branch under a name of its own. The clone is complete as soon as it is there, because CREATE DATABASE is one
- * transaction.
+ * Clones a branch under a name of its own. The clone is complete as soon as it is there, because CREATE
+ * DATABASE is one transaction.
  * @throws HostError SOURCE_BUSY, SOURCE_MISSING, POOLER_UNAVAILABLE, HOST_FULL
  */
 export function takeSnapshot(
@@ -50,9 +50,9 @@ async function taken(session: Session, snapshotId: string, size_bytes: number) {
 }
 
 /**
- * Differs after any change of rows, catalogs included. Commits are not counted, because the agent's own sessions commit
- * too. After a crash PostgreSQL counts from 0 again, which differs as well. What a session has changed in the last seconds
- * may not be counted yet; the next snapshot has it.
+ * Differs after any change of rows, catalogs included. Commits are not counted, because the agent's own
+ * sessions commit too. After a crash PostgreSQL counts from 0 again, which differs as well. What a session
+ * has changed in the last seconds may not be counted yet; the next snapshot has it.
  */
 async function readChanges(session: Session, database: string): Promise<string | null> {
   const { rows } = await session.query<{ changes: string | null }>(

@@ -19,7 +19,9 @@ import {
 const BATCH = 20;
 const BUDGET_BYTES = BOUNDS.messageBytes * 0.9;
 
-/** Null for a table that a session holds in ACCESS EXCLUSIVE mode: measuring it would wait for that session. */
+/**
+ * Null for a table that a session holds in ACCESS EXCLUSIVE mode: measuring it would wait for that session.
+ */
 const SIZE =
   'CASE WHEN NOT EXISTS (SELECT FROM taken WHERE relation = c.oid) THEN pg_total_relation_size(c.oid) END';
 
@@ -116,7 +118,8 @@ const CONSTRAINTS = `
 
 /**
  * Describes a table for those who edit it.
- * @throws HostError TABLE_NOT_FOUND also for a table that the login may not read, STATEMENT_REFUSED, TIME_LIMIT_REACHED
+ * @throws HostError TABLE_NOT_FOUND also for a table that the login may not read, STATEMENT_REFUSED,
+ *   TIME_LIMIT_REACHED
  */
 export function describeTableDetails(
   host: RowsHost,

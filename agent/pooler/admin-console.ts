@@ -22,7 +22,10 @@ export const socketOf = (settings: Sockets, instance: Instance) => ({
   port: instance === 'main' ? settings.POOLER_PORT : settings.POOLER_STANDBY_PORT,
 });
 
-/** A console session, which the caller closes. `onLost` is called when it ends. @throws HostError POOLER_UNAVAILABLE */
+/**
+ * A console session, which the caller closes. `onLost` is called when it ends.
+ * @throws HostError POOLER_UNAVAILABLE
+ */
 export const openConsole = (settings: Sockets, instance: Instance, onLost = () => {}) =>
   openConsoleOf(settings, instance, onLost).catch(unavailable);
 
@@ -34,7 +37,10 @@ const AWAY = new Set(['ENOENT', 'ECONNREFUSED']);
 /** Whether a session failed because no PgBouncer listens at its socket. */
 export const isAway = (error: unknown): boolean => AWAY.has(sqlState(error) ?? '');
 
-/** A console session of an instance that may not run; null if it does not. @throws HostError POOLER_UNAVAILABLE */
+/**
+ * A console session of an instance that may not run; null if it does not.
+ * @throws HostError POOLER_UNAVAILABLE
+ */
 export const openConsoleIfRunning = (settings: Sockets, instance: Instance): Promise<OwnSession | null> =>
   openConsoleOf(settings, instance).catch((error) => (isAway(error) ? null : unavailable(error)));
 
@@ -54,13 +60,16 @@ async function run<T>(console: OwnSession, instance: Instance, action: Action<T>
   }
 }
 
-/** Runs `action` in a console session of the PgBouncer that new clients reach. @throws HostError POOLER_UNAVAILABLE */
+/**
+ * Runs `action` in a console session of the PgBouncer that new clients reach.
+ * @throws HostError POOLER_UNAVAILABLE
+ */
 export const withConsole = <T>(settings: Instances, action: (console: Session) => Promise<T>) =>
   inConsole(settings, instancesNow(settings).newClients, action);
 
 /**
- * Runs `action` in a console session of each PgBouncer that runs: of both during a restart. One that starts later gets
- * no client before it has read the rules again (`run-restarts.ts`).
+ * Runs `action` in a console session of each PgBouncer that runs: of both during a restart. One that starts
+ * later gets no client before it has read the rules again (`run-restarts.ts`).
  * @throws HostError POOLER_UNAVAILABLE
  */
 export async function withConsoles<T>(settings: Instances, action: Action<T>): Promise<T[]> {
@@ -142,7 +151,10 @@ export async function showActiveServers(console: Session): Promise<number> {
   return rows.reduce((sum, { sv_active }) => sum + Number(sv_active), 0);
 }
 
-/** Numbers of one database: clients that wait for a server connection, and server connections that are logging in. */
+/**
+ * Numbers of one database: clients that wait for a server connection, and server connections that are logging
+ * in.
+ */
 export async function showDemand(
   console: Session,
   database: string,
@@ -217,10 +229,11 @@ const ENDED_WITHIN_MS = 5_000;
 const POLL_EVERY_MS = 10;
 
 /**
- * Waits until no client is logging in to these databases, and ends logins that take too long. It is called after the
- * rules refuse new clients and before the databases leave the pooler: PgBouncer (1.18 as well as 1.25) frees their
- * pools, but a login under way continues with the freed pool, which may be another tenant's by then.
- * A slow login to another database of this host may be ended as well. The next RELOAD restores the timeout.
+ * Waits until no client is logging in to these databases, and ends logins that take too long. It is called
+ * after the rules refuse new clients and before the databases leave the pooler: PgBouncer (1.18 as well as
+ * 1.25) frees their pools, but a login under way continues with the freed pool, which may be another tenant's
+ * by then. A slow login to another database of this host may be ended as well. The next RELOAD restores the
+ * timeout.
  * @throws HostError RULES_NOT_APPLIED
  */
 export async function endLogins(console: Session, databases: ReadonlySet<string>): Promise<void> {

@@ -22,8 +22,8 @@ const argument = (database: string) => (database.includes('-') ? identifier(data
 export const canPause = (database: string) => argument(database).length <= DATABASE_NAME_MAX;
 
 /**
- * Makes the pooler hold the database's clients: those in a transaction finish it, the others wait.
- * The reply to PAUSE is not awaited: another database's PAUSE can delay it, and a RESUME elsewhere loses it. The
+ * Makes the pooler hold the database's clients: those in a transaction finish it, the others wait. The reply
+ * to PAUSE is not awaited: another database's PAUSE can delay it, and a RESUME elsewhere loses it. The
  * database's flag counts instead, which survives this session, this process and a RELOAD.
  * @throws HostError POOLER_UNAVAILABLE
  */
@@ -59,7 +59,10 @@ async function holdClients(
   }
 }
 
-/** Holds the clients that an instance will get. It has no session with the database, so the reply comes immediately. */
+/**
+ * Holds the clients that an instance will get. It has no session with the database, so the reply comes
+ * immediately.
+ */
 export const pauseAlone = (console: Session, database: string) =>
   console.query(`PAUSE ${argument(database)}`).catch(() => {});
 
@@ -69,7 +72,8 @@ export const untilLoggedIn = (settings: AgentSettings, database: string) =>
 
 /**
  * Waits for the pooler's logins to PostgreSQL. PAUSE cuts them off, which counts as a failed login and would
- * disconnect the first client that needs a server connection after RESUME. Where no client waits, no login begins.
+ * disconnect the first client that needs a server connection after RESUME. Where no client waits, no login
+ * begins.
  */
 async function waitForLogins(console: Session, database: string): Promise<void> {
   const start = performance.now();
@@ -81,7 +85,8 @@ async function waitForLogins(console: Session, database: string): Promise<void> 
 }
 
 /**
- * Releases the database's clients. It is no error if they were not held, or if the pooler does not have the database.
+ * Releases the database's clients. It is no error if they were not held, or if the pooler does not have the
+ * database.
  * @throws HostError POOLER_UNAVAILABLE
  */
 export const resume = (settings: AgentSettings, database: string) =>

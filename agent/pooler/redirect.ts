@@ -15,8 +15,8 @@ export interface Redirect {
 const tableOf = ({ POOLER_PORT }: Ports) => `inet branchgate_pooler_${POOLER_PORT}`;
 
 /**
- * By NAT in the kernel, so that no connection is lost: PgBouncer itself cannot stop accepting without disconnecting
- * those that log in (docs/decisions/pooler.md).
+ * By NAT in the kernel, so that no connection is lost: PgBouncer itself cannot stop accepting without
+ * disconnecting those that log in (docs/decisions/pooler.md).
  * @param run runs `nft` with this input
  */
 export function packetRedirect(
@@ -33,8 +33,8 @@ export function packetRedirect(
 }
 
 /**
- * Adds what is missing, so that the hooks of redirected connections are never absent. `ct state` keeps the kernel's
- * memory of connections on while there is no redirection.
+ * Adds what is missing, so that the hooks of redirected connections are never absent. `ct state` keeps the
+ * kernel's memory of connections on while there is no redirection.
  */
 const chains = (table: string) => `\
 add table ${table}
@@ -47,8 +47,8 @@ add rule ${table} local ct state new jump move
 `;
 
 /**
- * Only the first packet counts: the kernel may see an open connection for the first time and take it for a new one.
- * Connections to the same port of another machine are not meant.
+ * Only the first packet counts: the kernel may see an open connection for the first time and take it for a
+ * new one. Connections to the same port of another machine are not meant.
  */
 const moveRule = (table: string, { POOLER_PORT, POOLER_STANDBY_PORT }: Ports) =>
   `add rule ${table} move fib daddr type local tcp dport ${POOLER_PORT} ` +

@@ -7,9 +7,9 @@ import type { AgentSettings } from '../process/settings.ts';
 export type Instance = 'main' | 'standby';
 
 /**
- * Where a restart stands. A killed agent leaves it, and the next one continues from there.
- * `starting`: the standby starts. `away`: the standby gets the new clients, and `main` is restarted once its own have
- * left. `back`: the new `main` gets them, and the standby ends once its own have left.
+ * Where a restart stands. A killed agent leaves it, and the next one continues from there. `starting`: the
+ * standby starts. `away`: the standby gets the new clients, and `main` is restarted once its own have left.
+ * `back`: the new `main` gets them, and the standby ends once its own have left.
  */
 const PHASES = {
   none: { newClients: 'main', both: false },
@@ -40,7 +40,9 @@ export const standbyMark = (settings: Folder) => join(folderOf(settings), 'stand
 
 const NEVER: RestartState = { phase: 'none', since: new Date(0).toISOString(), failure: null };
 
-/** Without a readable file there is no restart, unless the mark shows that a standby may still have clients. */
+/**
+ * Without a readable file there is no restart, unless the mark shows that a standby may still have clients.
+ */
 export function readRestart(settings: Folder): RestartState {
   const found = readStateFile(settings);
   if (found === 'damaged') return { ...NEVER, phase: existsSync(standbyMark(settings)) ? 'back' : 'none' };

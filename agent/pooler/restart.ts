@@ -64,9 +64,9 @@ const END = { within: 10_000, every: 20 };
 class Stopped extends Error {}
 
 /**
- * Restarts PgBouncer without cutting off clients (docs/decisions/pooler.md): new clients get a standby while the old ones
- * leave, then the new PgBouncer, and the standby ends. Each step may be repeated, so that a killed agent's successor
- * continues at the phase that it finds.
+ * Restarts PgBouncer without cutting off clients (docs/decisions/pooler.md): new clients get a standby while
+ * the old ones leave, then the new PgBouncer, and the standby ends. Each step may be repeated, so that a
+ * killed agent's successor continues at the phase that it finds.
  */
 export class PoolerRestart {
   readonly #host: RestartedHost;
@@ -81,7 +81,8 @@ export class PoolerRestart {
   /**
    * Performs the phases that are left.
    * @returns false if `signal` ended it; the restart is to be continued then
-   * @throws Error why it was given up, or why it does not advance; it is to be continued unless the phase is `none`
+   * @throws Error why it was given up, or why it does not advance; it is to be continued unless the phase is
+   *   `none`
    */
   async complete(signal: AbortSignal): Promise<boolean> {
     this.#signal = signal;
@@ -159,8 +160,8 @@ export class PoolerRestart {
   }
 
   /**
-   * Makes an instance that may have started with older rules serve what the other one serves, and hold the clients
-   * that it holds. The lock keeps the rules from changing meanwhile.
+   * Makes an instance that may have started with older rules serve what the other one serves, and hold the
+   * clients that it holds. The lock keeps the rules from changing meanwhile.
    */
   #prepare(instance: Instance, like: Instance): Promise<void> {
     const { settings, sessions } = this.#host;
@@ -181,8 +182,9 @@ export class PoolerRestart {
   }
 
   /**
-   * Waits until no connection to an instance is open, or opening in the kernel. At the end of POOLER_DRAIN_SECONDS the
-   * clients that are in a transaction finish it, and the others are disconnected when the instance ends.
+   * Waits until no connection to an instance is open, or opening in the kernel. At the end of
+   * POOLER_DRAIN_SECONDS the clients that are in a transaction finish it, and the others are disconnected
+   * when the instance ends.
    */
   async #drain(instance: Instance): Promise<void> {
     const { settings, log } = this.#host;
@@ -243,8 +245,8 @@ export const isDue = (bytes: number, limitMb: number, { since }: RestartState, n
   limitMb > 0 && bytes >= limitMb * 2 ** 20 && now - Date.parse(since) >= REST_MS;
 
 /**
- * Restarts PgBouncer when its caches have grown to POOLER_MEMORY_MB, or on request, and completes a restart that a
- * killed agent has left.
+ * Restarts PgBouncer when its caches have grown to POOLER_MEMORY_MB, or on request, and completes a restart
+ * that a killed agent has left.
  */
 export class PoolerRestarts {
   readonly #host: RestartedHost;

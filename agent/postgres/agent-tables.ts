@@ -6,8 +6,8 @@ import { takeLock } from './locks.ts';
 const LOCK_WITHIN_MS = 5_000;
 
 /**
- * The tables as the releases before numbered migrations made them, and what these releases altered later. Every
- * statement is idempotent, because such a host has the tables already.
+ * The tables as the releases before numbered migrations made them, and what these releases altered later.
+ * Every statement is idempotent, because such a host has the tables already.
  */
 const INITIAL = `
   CREATE TABLE IF NOT EXISTS project (
@@ -96,7 +96,9 @@ const BLOCKED_ADDRESS = `
   INSERT INTO blocked_address (branch_id, until) SELECT branch_id, until FROM moved;
 `;
 
-/** Closed databases. The row is written before its database, so that leftovers of a crash can be attributed. */
+/**
+ * Closed databases. The row is written before its database, so that leftovers of a crash can be attributed.
+ */
 const SNAPSHOT = `
   CREATE TABLE snapshot (
     snapshot_id uuid PRIMARY KEY,
@@ -110,7 +112,10 @@ const SNAPSHOT = `
   );
 `;
 
-/** What a branch was like before a rehearsed migration, and what is known of it so far. It is gone with the branch. */
+/**
+ * What a branch was like before a rehearsed migration, and what is known of it so far. It is gone with the
+ * branch.
+ */
 const REHEARSAL = `
   CREATE TABLE rehearsal (
     branch_id uuid PRIMARY KEY REFERENCES branch ON DELETE CASCADE,
@@ -126,7 +131,9 @@ const REHEARSAL = `
   );
 `;
 
-/** Where the content of a database comes from. Rows of dropped databases stay while a clone of them is there. */
+/**
+ * Where the content of a database comes from. Rows of dropped databases stay while a clone of them is there.
+ */
 const DATABASE_ORIGIN = `
   CREATE TABLE database_origin (
     oid oid PRIMARY KEY,
@@ -154,8 +161,8 @@ const NETWORK = `
 `;
 
 /**
- * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was released
- * is never changed, removed or moved; a change of the tables is a new entry at the end.
+ * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was
+ * released is never changed, removed or moved; a change of the tables is a new entry at the end.
  */
 export const MIGRATIONS: readonly string[] = [
   INITIAL,
@@ -169,9 +176,9 @@ export const MIGRATIONS: readonly string[] = [
 ];
 
 /**
- * Runs the migrations that the session's database does not have yet, each in a transaction with the record of its
- * number in `schema_version`. Concurrent calls wait for each other. A failed or interrupted migration leaves the
- * database at the version before it.
+ * Runs the migrations that the session's database does not have yet, each in a transaction with the record of
+ * its number in `schema_version`. Concurrent calls wait for each other. A failed or interrupted migration
+ * leaves the database at the version before it.
  * @throws Error when the database has migrations of a newer release
  */
 export async function migrate(session: Session, migrations: readonly string[] = MIGRATIONS): Promise<void> {
@@ -203,7 +210,10 @@ async function migrateOnce(session: Session, migrations: readonly string[]): Pro
   await session.query('INSERT INTO schema_version (version) VALUES ($1)', [version + 1]);
 }
 
-/** Number of the last migration that the database has; 0 for a database of a release before numbered migrations. */
+/**
+ * Number of the last migration that the database has; 0 for a database of a release before numbered
+ * migrations.
+ */
 async function readVersion(session: Session): Promise<number> {
   // Not to_regclass, which may not see yet what another session has just committed.
   const { rows } = await session.query(
@@ -221,8 +231,8 @@ const MAINTENANCE_DATABASE = 'postgres';
 const CLOSED_TO_TENANTS = [PLATFORM_ROLE, MAINTENANCE_DATABASE, 'template1'];
 
 /**
- * Makes the agent's own database, migrates its tables to this release, and closes the cluster's own databases to
- * tenants. Two agent processes may call it concurrently.
+ * Makes the agent's own database, migrates its tables to this release, and closes the cluster's own databases
+ * to tenants. Two agent processes may call it concurrently.
  */
 export async function makeAgentTables(settings: AgentSettings): Promise<void> {
   await inDatabase(settings, MAINTENANCE_DATABASE, async (session) => {

@@ -39,8 +39,8 @@ export interface BranchIdentity {
 const PREFIX = buildDatabaseName('');
 
 /**
- * The jobs of resets whose clones are not swapped in. The job of any other clone is that of a branch, which is stored
- * before the clone is made.
+ * The jobs of resets whose clones are not swapped in. The job of any other clone is that of a branch, which
+ * is stored before the clone is made.
  */
 export async function readResets(db: Queryable): Promise<string[]> {
   const { rows } = await db.query<{ job_id: string }>(

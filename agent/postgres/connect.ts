@@ -36,8 +36,8 @@ const asPlatform = (settings: AgentSettings, database: string): pg.ClientConfig 
 const PREPARED_MAX = 200;
 
 /**
- * Prepares each statement with parameters at its first use: PostgreSQL parses it once per session then, and usually plans
- * it a few times only.
+ * Prepares each statement with parameters at its first use: PostgreSQL parses it once per session then, and
+ * usually plans it a few times only.
  */
 class PreparingClient extends pg.Client {
   readonly #names = new Map<string, string>();
@@ -59,10 +59,16 @@ class PreparingClient extends pg.Client {
   }
 }
 
-/** A session that was not used for so long is closed. Another one costs processor time, and its first statements too. */
+/**
+ * A session that was not used for so long is closed. Another one costs processor time, and its first
+ * statements too.
+ */
 const IDLE_FOR_MS = 60_000;
 
-/** Up to `max` sessions in the agent's own database. One stays open, so that blocking password guesses never waits for a login. */
+/**
+ * Up to `max` sessions in the agent's own database. One stays open, so that blocking password guesses never
+ * waits for a login.
+ */
 export function openPool(settings: AgentSettings, max: number): Pool {
   const pool = new pg.Pool({
     ...asPlatform(settings, PLATFORM_ROLE),

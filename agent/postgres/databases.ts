@@ -54,8 +54,8 @@ const LOCKED_FOR_MS = 2_000;
 const DATABASE_GONE = '3D000';
 
 /**
- * Rights on the database that the logins and the owner's group always have. The right to make temporary tables of the
- * other logins depends on the write block: `restoreLogins` grants and revokes it.
+ * Rights on the database that the logins and the owner's group always have. The right to make temporary
+ * tables of the other logins depends on the write block: `restoreLogins` grants and revokes it.
  */
 const LOGIN_RIGHTS: Record<BranchRole, string> = {
   owner: 'CONNECT, TEMPORARY',
@@ -70,8 +70,8 @@ type Named = Pick<Mark, 'branch_id' | 'project_id'> & { database: string };
 type Limits = Pick<AgentSettings, 'BRANCH_CONNECTIONS' | 'TEMP_FILE_LIMIT_MB'>;
 
 /**
- * Settings of every tenant's database. Only a superuser may change them, so neither the owner nor a session can undo
- * them. PostgreSQL logs attempts to connect before it applies them.
+ * Settings of every tenant's database. Only a superuser may change them, so neither the owner nor a session
+ * can undo them. PostgreSQL logs attempts to connect before it applies them.
  */
 const databaseSettings = ({ TEMP_FILE_LIMIT_MB }: Limits): Record<string, string> => ({
   // Tenants choose the text and number of messages below FATAL.
@@ -89,8 +89,8 @@ export function protectDatabase(limits: Limits, database: string): string {
 }
 
 /**
- * Statements that admit a branch's logins to its database. The owner login acts as its group, which therefore needs
- * the rights itself.
+ * Statements that admit a branch's logins to its database. The owner login acts as its group, which therefore
+ * needs the rights itself.
  */
 export function grantDatabase({ branch_id, project_id, database }: Named): string {
   return [
@@ -102,8 +102,8 @@ export function grantDatabase({ branch_id, project_id, database }: Named): strin
 }
 
 /**
- * Closes databases with a branch's name to PUBLIC, for instance one that an operator has restored: the rules admit every
- * login to such names.
+ * Closes databases with a branch's name to PUBLIC, for instance one that an operator has restored: the rules
+ * admit every login to such names.
  * @returns their names
  */
 export async function closeToPublic(db: Queryable): Promise<string[]> {
@@ -120,9 +120,8 @@ export async function readOpenToPublic(db: Queryable): Promise<string[]> {
 }
 
 /**
- * Applies the present limits and grants to the branches that an earlier release, or an agent with other settings, has
- * made.
- * Sessions that are open already keep their settings.
+ * Applies the present limits and grants to the branches that an earlier release, or an agent with other
+ * settings, has made. Sessions that are open already keep their settings.
  * @throws the first failure, after all databases were tried
  */
 export async function protectDatabases(db: Queryable, limits: Limits): Promise<void> {

@@ -4,9 +4,9 @@ import { LOCK_NOT_AVAILABLE, sqlState } from './postgres-failure.ts';
 import { lockedBy } from './sessions.ts';
 
 /**
- * Advisory locks in the agent's own database, held by a session. They outlive a killed agent for as long as its
- * statement runs, so the next agent process, or a control tool, waits for a `CREATE DATABASE` that was abandoned.
- * They are taken in the order of this list, so that there is no deadlock.
+ * Advisory locks in the agent's own database, held by a session. They outlive a killed agent for as long as
+ * its statement runs, so the next agent process, or a control tool, waits for a `CREATE DATABASE` that was
+ * abandoned. They are taken in the order of this list, so that there is no deadlock.
  */
 export type Lock =
   /** The branch's logins, rules and pooler entry. */
@@ -85,9 +85,10 @@ export async function withLocks<T>(
 }
 
 /**
- * Runs a statement that needs a database without sessions, and that locks it against new ones. Those that began just
- * before are emptied out concurrently, because PostgreSQL only waits for them, for five seconds.
- * @param empty called when the database is locked; ends its sessions. If it returns false, the statement is cancelled
+ * Runs a statement that needs a database without sessions, and that locks it against new ones. Those that
+ * began just before are emptied out concurrently, because PostgreSQL only waits for them, for five seconds.
+ * @param empty called when the database is locked; ends its sessions. If it returns false, the statement is
+ *   cancelled
  * @throws what the statement throws
  */
 export async function runAlone(

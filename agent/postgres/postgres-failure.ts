@@ -30,7 +30,10 @@ const MESSAGES: [RegExp, HostFailureCode][] = [
 export const sqlState = (error: unknown): string | undefined =>
   error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : undefined;
 
-/** Maps an operation's error to a failure of the host. An error that says nothing about the host is returned as it is. */
+/**
+ * Maps an operation's error to a failure of the host. An error that says nothing about the host is returned
+ * as it is.
+ */
 export function asHostError(error: unknown): unknown {
   if (!(error instanceof Error) || error instanceof HostError) return error;
   const { message } = error;

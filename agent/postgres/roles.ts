@@ -5,8 +5,9 @@ import { LOCK_NOT_AVAILABLE, sqlState } from './postgres-failure.ts';
 import { endSessions } from './sessions.ts';
 
 /**
- * How a login is a member of its project's group. The owner login acts only as the group (by its setting `role`),
- * never as itself: objects that it owned would prevent the login's drop as long as any clone contains them.
+ * How a login is a member of its project's group. The owner login acts only as the group (by its setting
+ * `role`), never as itself: objects that it owned would prevent the login's drop as long as any clone
+ * contains them.
  */
 const MEMBERSHIP: Record<BranchRole, string> = {
   owner: 'INHERIT FALSE, SET TRUE',
@@ -40,7 +41,9 @@ export async function ensureGroups(session: Session, projectId: string): Promise
   }
 }
 
-/** Makes the branch's logins with these SCRAM verifiers. To be called in a transaction, after `ensureGroups`. */
+/**
+ * Makes the branch's logins with these SCRAM verifiers. To be called in a transaction, after `ensureGroups`.
+ */
 export async function ensureLogins(
   session: Session,
   { project_id, branch_id }: { project_id: string; branch_id: string },
@@ -63,8 +66,9 @@ export async function ensureLogins(
 }
 
 /**
- * Drops every login and group whose branch or project is gone, and the roles of forgotten networks. A role that a clone still refers to, or a tenant's open
- * transaction names, cannot be dropped yet: a login is disabled, and the next call tries again.
+ * Drops every login and group whose branch or project is gone, and the roles of forgotten networks. A role
+ * that a clone still refers to, or a tenant's open transaction names, cannot be dropped yet: a login is
+ * disabled, and the next call tries again.
  */
 export async function dropUnusedRoles(session: Session): Promise<void> {
   await takeLock(session, 'roles');
@@ -112,12 +116,13 @@ const temporaryRight = ({ login, database, write_blocked }: LoginState) =>
     : `GRANT TEMPORARY ON DATABASE ${identifier(database)} TO ${identifier(login)}`;
 
 /**
- * Restores logins to the state in the agent's tables: the password, which a login can change itself, whether it may
- * log in, and the effects of a write block on the logins other than the owner's: they are read-only by default, and
- * cannot make temporary tables, which would fill the disk whatever the default is. To be called in a transaction.
+ * Restores logins to the state in the agent's tables: the password, which a login can change itself, whether
+ * it may log in, and the effects of a write block on the logins other than the owner's: they are read-only by
+ * default, and cannot make temporary tables, which would fill the disk whatever the default is. To be called
+ * in a transaction.
  * @param projectId limits it to one project
- * @param enforces the caller is `enforceAccess`. It alone restores logins whose sessions have to end: that a password was replaced
- * shows it which session is left.
+ * @param enforces the caller is `enforceAccess`. It alone restores logins whose sessions have to end: that a
+ *   password was replaced shows it which session is left.
  */
 export async function restoreLogins(
   session: Session,
@@ -211,14 +216,16 @@ async function alterAll(session: Session, alterations: readonly Alteration[]): P
 
 const isHeldUp = (error: unknown) => [LOCK_NOT_AVAILABLE, CHANGED_MEANWHILE].includes(sqlState(error) ?? '');
 
-/** Sessions of the login's project that have written: a function that the login owns alters it for others too. */
+/**
+ * Sessions of the login's project that have written: a function that the login owns alters it for others too.
+ */
 const MAY_ALTER = `backend_xid IS NOT NULL AND datname IN (
   SELECT other.database FROM login JOIN branch USING (branch_id) JOIN branch AS other USING (project_id) WHERE login = $1)`;
 
 /**
- * Runs a statement that alters a login. The login can block it by altering itself, repeatedly or in a transaction
- * that it leaves open. Its sessions that have written are ended then, and if that does not help, all of them, and those of its
- * project that have written.
+ * Runs a statement that alters a login. The login can block it by altering itself, repeatedly or in a
+ * transaction that it leaves open. Its sessions that have written are ended then, and if that does not help,
+ * all of them, and those of its project that have written.
  */
 async function alter(session: Session, { login, statement }: Alteration): Promise<void> {
   await session.query('SAVEPOINT altering');

@@ -12,7 +12,8 @@ interface Outcome {
 }
 
 /**
- * Runs one statement by PostgreSQL's extended protocol, which refuses a text with several. Rows are not collected.
+ * Runs one statement by PostgreSQL's extended protocol, which refuses a text with several. Rows are not
+ * collected.
  * @param onRow gets the text of each value; if it throws, that is the failure, and the statement continues
  * @throws the error of PostgreSQL
  */

@@ -6,8 +6,9 @@ import type { Queryable } from './connect.ts';
 const POLL_ENDING_EVERY_MS = 10;
 
 /**
- * Ends the sessions of `selection` and waits until they have ended. All of them are signalled before any is waited for:
- * PostgreSQL's own wait takes up to 100 ms for each. Sessions that begin meanwhile are left alone.
+ * Ends the sessions of `selection` and waits until they have ended. All of them are signalled before any is
+ * waited for: PostgreSQL's own wait takes up to 100 ms for each. Sessions that begin meanwhile are left
+ * alone.
  * @param selection `FROM` and `WHERE` of a query on `pg_stat_activity`
  * @returns whether all have ended in time
  */
@@ -39,7 +40,10 @@ export async function endSessions(
 
 const POLL_EVERY_MS = 5;
 
-/** A direct session is ended after it was idle for this time, and without that once the patience is over. Milliseconds. */
+/**
+ * A direct session is ended after it was idle for this time, and without that once the patience is over.
+ * Milliseconds.
+ */
 const IDLE_FOR = 100;
 const PATIENCE = 300;
 
@@ -51,8 +55,9 @@ export const BROWSING = 'branchgate-rows';
 /** The last statement of a session before it waits for the next page. */
 export const RESET = 'DISCARD ALL';
 /**
- * Waits for the next page, in this process or another one. An operation that needs it opens another one. A session that
- * has just logged in is idle too, but has had no statement: it may be for a change, which nothing repeats.
+ * Waits for the next page, in this process or another one. An operation that needs it opens another one. A
+ * session that has just logged in is idle too, but has had no statement: it may be for a change, which
+ * nothing repeats.
  */
 export const KEPT = `application_name = '${BROWSING}' AND state = 'idle' AND query = '${RESET}'`;
 const END_KEPT = { within: 1_000 };
@@ -62,8 +67,9 @@ export const endKeptSessions = (db: Queryable, database: string) =>
   endSessions(db, `FROM pg_stat_activity WHERE datname = $1 AND ${KEPT}`, [database], END_KEPT);
 
 /**
- * Resolves when the database has no session left. Ends autovacuum workers, comparisons, kept sessions and idle direct ones. The
- * pooler's are left to the pooler: one that looks idle may just have been sent the first statement of a transaction.
+ * Resolves when the database has no session left. Ends autovacuum workers, comparisons, kept sessions and
+ * idle direct ones. The pooler's are left to the pooler: one that looks idle may just have been sent the
+ * first statement of a transaction.
  * @param wait milliseconds to wait for sessions that cannot be ended
  * @returns whether the database became empty in time, or `signal` was aborted
  */
@@ -132,8 +138,8 @@ export interface ClientLogin {
 }
 
 /**
- * The title of a process: an optional `cluster_name`, login, database, address and stage. PostgreSQL's views show the
- * login only once it is authenticated. The rules admit a client under its branch's login only.
+ * The title of a process: an optional `cluster_name`, login, database, address and stage. PostgreSQL's views
+ * show the login only once it is authenticated. The rules admit a client under its branch's login only.
  */
 const TITLE = /^postgres: (?:\S+: )?(u_[0-9a-f]{32}_(?:owner|rw|ro)) /;
 const AUTHENTICATING = / authentication$/;

@@ -16,9 +16,9 @@ const GRANTS: Record<OpenedGroup, readonly string[]> = {
 };
 
 /**
- * Selects the default privileges of a database that apply in all schemas, as text. `lostGroups` finds missing ones: in the
- * first session of a database, planning such a search takes longer than the login. The statement names the schema of
- * everything, because a login may put others first.
+ * Selects the default privileges of a database that apply in all schemas, as text. `lostGroups` finds missing
+ * ones: in the first session of a database, planning such a search takes longer than the login. The statement
+ * names the schema of everything, because a login may put others first.
  */
 export const DEFAULT_PRIVILEGES = `
   SELECT defaclacl::pg_catalog.text FROM pg_catalog.pg_default_acl
@@ -47,7 +47,10 @@ export function grantByDefault(projectId: string, group: OpenedGroup): string {
     .join('; ');
 }
 
-/** Functions that write large objects. PUBLIC may run them by default, so read-only and write-blocked logins could. */
+/**
+ * Functions that write large objects. PUBLIC may run them by default, so read-only and write-blocked logins
+ * could.
+ */
 const LARGE_OBJECT_WRITERS = [
   'lo_creat(integer)',
   'lo_create(oid)',
@@ -66,9 +69,9 @@ const WAL_WRITERS = ['text', 'bytea']
   .join(', ');
 
 /**
- * Grants a new `main` to its project's groups. Default privileges open what the owner creates to the other groups,
- * and every clone inherits them without a statement per object. No tenant has run code in this database yet; the
- * superuser runs nothing in any other.
+ * Grants a new `main` to its project's groups. Default privileges open what the owner creates to the other
+ * groups, and every clone inherits them without a statement per object. No tenant has run code in this
+ * database yet; the superuser runs nothing in any other.
  */
 export const grantGroups = (settings: AgentSettings, database: string, projectId: string) => {
   const owner = identifier(groupName(projectId, 'owner'));

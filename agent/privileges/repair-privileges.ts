@@ -36,8 +36,8 @@ interface Branch {
 }
 
 /**
- * Start-up options, which override settings that the tenant made with ALTER ROLE … SET. The statements call no function
- * of a tenant, and only a superuser can make an event trigger.
+ * Start-up options, which override settings that the tenant made with ALTER ROLE … SET. The statements call
+ * no function of a tenant, and only a superuser can make an event trigger.
  */
 const optionsFor = (projectId: string) =>
   [
@@ -53,10 +53,11 @@ const optionsFor = (projectId: string) =>
     .join(' ');
 
 /**
- * Grants the default privileges again to each group that has lost all of them: a login of the group can drop them with
- * DROP OWNED, for this branch and its later clones. A group that has some is left alone, because the owner may narrow
- * them. The session also reads the share of dead rows. Runs as the branch's owner login over the unix socket: default privileges can be altered only in a session in
- * their database, and no superuser opens one there.
+ * Grants the default privileges again to each group that has lost all of them: a login of the group can drop
+ * them with DROP OWNED, for this branch and its later clones. A group that has some is left alone, because
+ * the owner may narrow them. The session also reads the share of dead rows. Runs as the branch's owner login
+ * over the unix socket: default privileges can be altered only in a session in their database, and no
+ * superuser opens one there.
  * @throws Error when the login is refused, for example because the branch has no connection left
  */
 export async function repairPrivileges(host: PrivilegesHost, branch: Branch): Promise<void> {
@@ -86,7 +87,10 @@ export async function repairPrivileges(host: PrivilegesHost, branch: Branch): Pr
   if (lost.length > 0) host.log('privileges.repaired', { branch_id, groups: lost });
 }
 
-/** A clone inherits what a login has dropped on the source. The branch works without it, and the agent tries again. */
+/**
+ * A clone inherits what a login has dropped on the source. The branch works without it, and the agent tries
+ * again.
+ */
 export const repair = (host: PrivilegesHost, branch: Branch): Promise<void> =>
   repairPrivileges(host, branch).catch((error: Error) => {
     host.log('privileges.unrepaired', { branch_id: branch.branch_id, reason: error.message });

@@ -20,7 +20,9 @@ export class HostError extends Error implements HostFailure {
   }
 }
 
-/** Runs a check of the parameter at `path`. Its failure gets that path, before the path that it has within it. */
+/**
+ * Runs a check of the parameter at `path`. Its failure gets that path, before the path that it has within it.
+ */
 export function ofParameter<T>(path: string, check: () => T): T {
   try {
     return check();

@@ -5,8 +5,8 @@ export type Log = (event: string, fields?: Record<string, unknown>) => void;
 const REPEAT_AFTER_MS = 60_000;
 
 /**
- * Logs troubles that recur, such as a server that stays away: each reason when it first appears, and then once a
- * minute.
+ * Logs troubles that recur, such as a server that stays away: each reason when it first appears, and then
+ * once a minute.
  */
 export class TroubleLog {
   readonly #log: Log;

@@ -13,7 +13,10 @@ export class LoopFailed extends Error {
   }
 }
 
-/** Runs loops by their names until `stop` aborts. One that rejects aborts it, with a `LoopFailed` as the reason. */
+/**
+ * Runs loops by their names until `stop` aborts. One that rejects aborts it, with a `LoopFailed` as the
+ * reason.
+ */
 export async function runLoops(loops: Readonly<Record<string, Loop>>, stop: AbortController): Promise<void> {
   const run = async ([name, loop]: [string, Loop]) => {
     try {
@@ -89,8 +92,8 @@ interface Polling {
 }
 
 /**
- * Runs `check` repeatedly, the first time immediately, until it returns a truthy value. A check that throws ends
- * the polling with its error.
+ * Runs `check` repeatedly, the first time immediately, until it returns a truthy value. A check that throws
+ * ends the polling with its error.
  * @returns that value, or null when the time is over or `signal` is aborted
  */
 export async function pollUntil<T>(

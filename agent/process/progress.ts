@@ -6,7 +6,9 @@ export type OnProgress = (done: number) => void;
 /** Work that ends sooner is not reported. Milliseconds. */
 const REPORT_EVERY_MS = 2_000;
 
-/** Reports the progress of an operation for a job, now and then. Other operations have nobody who reads it. */
+/**
+ * Reports the progress of an operation for a job, now and then. Other operations have nobody who reads it.
+ */
 export function progressOfJob(
   params: object,
   report: (progress: WorkProgress) => void,
@@ -25,7 +27,11 @@ export function progressOfJob(
 /** What is not finished is never 100 %. */
 export const percentOf = (done: number): number => Math.max(0, Math.min(99, Math.floor(100 * done)));
 
-/** The progress of a part of an operation. @param from share that was done before it. @param to share that is done after it */
+/**
+ * The progress of a part of an operation.
+ * @param from share that was done before it.
+ * @param to share that is done after it
+ */
 export const partOf = (
   onProgress: OnProgress | undefined,
   from: number,

@@ -8,7 +8,10 @@ const Path = z.string().startsWith('/');
 const Settings = z.object({
   /** Base address of the gateway that the agent dials; required by `run`. */
   GATEWAY_URL: z.url({ protocol: /^https?$/ }).optional(),
-  /** The agent's own folder: its key (`host.json`) and, in `rules/`, the rule files it writes for both servers. */
+  /**
+   * The agent's own folder: its key (`host.json`) and, in `rules/`, the rule files it writes for both
+   * servers.
+   */
   STATE_DIR: Path.default(DEFAULT_STATE_DIR),
   /** Folder of PostgreSQL's unix socket. */
   POSTGRES_SOCKET_DIR: Path.default('/var/run/postgresql'),
@@ -20,7 +23,10 @@ const Settings = z.object({
   POOLER_SOCKET_DIR: Path.default('/var/run/postgresql'),
   /** Port of PgBouncer (specification 2.5: pooled). */
   POOLER_PORT: Port.default(6432),
-  /** Port of the PgBouncer that gets the new clients while PgBouncer is restarted; 0: PgBouncer is never restarted. */
+  /**
+   * Port of the PgBouncer that gets the new clients while PgBouncer is restarted; 0: PgBouncer is never
+   * restarted.
+   */
   POOLER_STANDBY_PORT: z.coerce.number().int().min(0).max(65_535).default(0),
   /** PgBouncer's own caches above which it is restarted; 0: only on request. */
   POOLER_MEMORY_MB: z.coerce.number().int().min(0).max(65_536).default(192),
@@ -56,7 +62,9 @@ const Settings = z.object({
   GUARDS: z.enum(['on', 'off']).default('on'),
   /** Port on loopback of the metrics for Prometheus; 0: off. */
   METRICS_PORT: z.coerce.number().int().min(0).max(65_535).default(0),
-  /** Time for a program that `upgrade` has installed to link, before the agent goes back to the one before it. */
+  /**
+   * Time for a program that `upgrade` has installed to link, before the agent goes back to the one before it.
+   */
   UPGRADE_TRIAL_SECONDS: z.coerce.number().int().min(1).max(600).default(30),
   /** Interval of the measurements (specification 8). */
   MEASURE_INTERVAL_SECONDS: z.coerce.number().int().min(1).max(3600).default(60),

@@ -18,7 +18,10 @@ export const NO_SAMPLES: LockSummary = { samples: 0, longest_gap_ms: 0, sampled_
 
 const keyOf = ({ relation, mode }: HeldLock) => `${relation} ${mode}`;
 
-/** Measures from samples how long locks are held: from the first sample that shows one to the first that does not. */
+/**
+ * Measures from samples how long locks are held: from the first sample that shows one to the first that does
+ * not.
+ */
 export class LockRecord {
   readonly #since = new Map<string, number>();
   #summary: LockSummary;

@@ -117,8 +117,8 @@ const OF_DATABASE = `
   ) AS record`;
 
 /**
- * The bytes of write-ahead log that have changed the database since `from`. What all databases of the host have written,
- * if that is more than can be read, or if the module `pg_walinspect` is missing.
+ * The bytes of write-ahead log that have changed the database since `from`. What all databases of the host
+ * have written, if that is more than can be read, or if the module `pg_walinspect` is missing.
  */
 export async function readWrittenWal(
   { postgres, sessions }: Record<'postgres' | 'sessions', Pool>,

@@ -21,8 +21,8 @@ const MODES = [
 ];
 
 /**
- * Read in the agent's own database. Only the relations that were there at the start are sampled: a tenant could lock ever
- * new ones, which would fill the record, and hide the locks of other branches behind a limit.
+ * Read in the agent's own database. Only the relations that were there at the start are sampled: a tenant
+ * could lock ever new ones, which would fill the record, and hide the locks of other branches behind a limit.
  */
 const HELD = `
   SELECT DISTINCT watched.database, held.relation::text, mode

@@ -31,7 +31,10 @@ export interface WatchedTables {
 
 /** The largest ones. */
 const TABLES_MAX = 2_000;
-/** A count locks a table, its partitions and their indexes. The agent blocks a branch whose session has many more locks. */
+/**
+ * A count locks a table, its partitions and their indexes. The agent blocks a branch whose session has many
+ * more locks.
+ */
 const LOCKS_MAX = 2_000;
 /** For counting the rows of all tables; what takes longer is estimated. */
 const COUNT_WITHIN_MS = 2_500;
@@ -87,7 +90,10 @@ export async function watchIn(session: Session): Promise<WatchedTables> {
   return { tables, unwatched };
 }
 
-/** The smallest first: with the time over, the largest remain. A table is not locked any more when it is counted. */
+/**
+ * The smallest first: with the time over, the largest remain. A table is not locked any more when it is
+ * counted.
+ */
 async function countRows(session: Session, tables: readonly WatchedTable[]): Promise<void> {
   const bytes = new Map<string, number>();
   for (const table of tables) bytes.set(table.root, (bytes.get(table.root) ?? 0) + table.bytes);
@@ -110,7 +116,8 @@ async function countRows(session: Session, tables: readonly WatchedTable[]): Pro
 }
 
 async function countOf(session: Session, { schema, name, kind }: WatchedTable): Promise<number> {
-  // A partitioned table is counted with its partitions, any other one without the tables that inherit from it.
+  // A partitioned table is counted with its partitions, any other one without the tables that inherit from
+  // it.
   const only = kind === 'p' ? '' : 'ONLY ';
   const { rows } = await session.query<{ count: string }>(
     `SELECT count(*) FROM ${only}${identifier(schema)}.${identifier(name)}`,

@@ -21,15 +21,19 @@ export interface RowsHost {
   rows: { slots: Slots; marks: PageMarks; kept: KeptSessions };
 }
 
-/** A message begins with its kind and its length, which does not count the kind (PostgreSQL documentation, 54.7). */
+/**
+ * A message begins with its kind and its length, which does not count the kind (PostgreSQL documentation,
+ * 54.7).
+ */
 const HEADER_BYTES = 5;
 /** `ReadyForQuery`: the last message of an answer. */
 const READY = 0x5a;
 
 /**
- * Measures what a server sends. The driver keeps an answer in memory until it is complete, and a message until its end.
- * @returns a function that takes the next bytes, and returns the size of the largest answer in them: with all of its
- *   last message, as soon as that has begun
+ * Measures what a server sends. The driver keeps an answer in memory until it is complete, and a message
+ * until its end.
+ * @returns a function that takes the next bytes, and returns the size of the largest answer in them: with all
+ *   of its last message, as soon as that has begun
  */
 export function answerMeter(): (chunk: Buffer) => number {
   const header = Buffer.alloc(HEADER_BYTES);
@@ -64,17 +68,22 @@ export function answerMeter(): (chunk: Buffer) => number {
 const LOCK_WITHIN_MS = 3_000;
 /** A statement runs no longer. Milliseconds. */
 const STATEMENT_WITHIN_MS = 5_000;
-/** The session is ended after this time, because a tenant's code can lift the limits or catch their errors. */
+/**
+ * The session is ended after this time, because a tenant's code can lift the limits or catch their errors.
+ */
 const SESSION_WITHIN_MS = 7_000;
 const END_WITHIN_MS = 1_000;
-/** A clone of the database delays new sessions until it is complete. Together with the session it is within the deadline. */
+/**
+ * A clone of the database delays new sessions until it is complete. Together with the session it is within
+ * the deadline.
+ */
 const CONNECT_WITHIN_MS = 5_000;
 /** The server ends a session that waits for the next page for longer, if the agent does not. Milliseconds. */
 const WAITING_WITHIN_MS = 10_000;
 
 /**
- * Start-up options, which override settings that the tenant made with ALTER ROLE … SET. Values are read and written
- * in one format in every branch, and names are resolved in pg_catalog only.
+ * Start-up options, which override settings that the tenant made with ALTER ROLE … SET. Values are read and
+ * written in one format in every branch, and names are resolved in pg_catalog only.
  */
 export const OPTIONS = {
   search_path: 'pg_catalog,pg_temp',
@@ -155,8 +164,9 @@ interface BranchDatabase {
 }
 
 /**
- * Runs `action` as one transaction in a tenant's database, as the login of the mode. What reads the branch's tables uses
- * the session of the previous such operation if it waits; a change and a client's statement have one each.
+ * Runs `action` as one transaction in a tenant's database, as the login of the mode. What reads the branch's
+ * tables uses the session of the previous such operation if it waits; a change and a client's statement have
+ * one each.
  * @throws HostError STATEMENT_REFUSED with PostgreSQL's message, TIME_LIMIT_REACHED, HOST_BUSY, PROJECT_BUSY
  * @throws Error of the connection when the server is away
  */
@@ -184,8 +194,8 @@ export async function inBranch<T>(
     return bounded(host, session, user, transact, { onDone });
   };
   /**
-   * The server may have ended a session that waited, for instance for a clone. Only a transaction that has not begun is
-   * repeated: a tenant's view can end its own session, and would run twice.
+   * The server may have ended a session that waited, for instance for a clone. Only a transaction that has
+   * not begun is repeated: a tenant's view can end its own session, and would run twice.
    */
   const unlessBegun = (error: unknown) => {
     if (hasBegun || error instanceof HostError) throw error;
@@ -212,7 +222,8 @@ async function openInBranch(
     application_name: BROWSING,
     options: MODES[mode].options,
     types: AS_TEXT,
-    // What is read for several operations is bounded for each answer, which is what the driver keeps in memory.
+    // What is read for several operations is bounded for each answer, which is what the driver keeps in
+    // memory.
     stream: () => boundedSocket(mode === 'read' ? Number.POSITIVE_INFINITY : undefined, SESSION_BYTES_MAX),
     connectionTimeoutMillis: CONNECT_WITHIN_MS,
   };
@@ -226,8 +237,8 @@ async function openInBranch(
 
 /**
  * Runs `action` and ends its session, after the time limit also in the middle of a statement.
- * @param action calls its parameter when only the end of its transaction is left: if that takes too long, nobody knows
- *   whether it was committed
+ * @param action calls its parameter when only the end of its transaction is left: if that takes too long,
+ *   nobody knows whether it was committed
  * @param options.onDone what is done with the session after a success, instead of ending it
  * @throws HostError STATEMENT_REFUSED, TIME_LIMIT_REACHED, HOST_TIMEOUT
  */
@@ -277,8 +288,8 @@ export const backendPid = (session: Session): number =>
   (session as unknown as { processID: number }).processID;
 
 /**
- * Sets PostgreSQL's default search path, for which the tenant's triggers and views were written. After this call,
- * statements qualify every function, type and table with its schema.
+ * Sets PostgreSQL's default search path, for which the tenant's triggers and views were written. After this
+ * call, statements qualify every function, type and table with its schema.
  */
 export const admitTenantCode = (session: Session) =>
   session.query('SET LOCAL search_path = "$user", public, pg_temp');
@@ -286,7 +297,10 @@ export const admitTenantCode = (session: Session) =>
 const tookTooLong = () =>
   new HostError('TIME_LIMIT_REACHED', 'the statement took too long, or waited for a lock');
 
-/** A tenant's code can raise any SQLSTATE as an ERROR, so only errors that end the session describe the server. */
+/**
+ * A tenant's code can raise any SQLSTATE as an ERROR, so only errors that end the session describe the
+ * server.
+ */
 function asRowError(error: unknown): unknown {
   const state = sqlState(error);
   if (!(error instanceof Error) || !('severity' in error) || state === undefined) return error;

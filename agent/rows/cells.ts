@@ -5,8 +5,8 @@ import { HostError } from '../process/host-error.ts';
 import type { TableColumn } from './describe-table.ts';
 
 /**
- * How values of a type are represented in JSON, by the type's fixed oid. Every other type is PostgreSQL's own text,
- * JSON included, because its numbers may have more digits than a client's parser preserves.
+ * How values of a type are represented in JSON, by the type's fixed oid. Every other type is PostgreSQL's own
+ * text, JSON included, because its numbers may have more digits than a client's parser preserves.
  */
 const FORMS: Record<string, 'number' | 'boolean' | 'base64' | 'plain'> = {
   '16': 'boolean',
@@ -47,7 +47,10 @@ export const parameterOf = (column: TableColumn, number: number, type = ''): str
     ? `pg_catalog.decode($${number}::pg_catalog.text, 'base64')`
     : `$${number}${type && `::${type}`}`;
 
-/** The text sent for such a parameter. @throws HostError INVALID_CALL for a number that has lost digits in JSON */
+/**
+ * The text sent for such a parameter.
+ * @throws HostError INVALID_CALL for a number that has lost digits in JSON
+ */
 export function inputOf(column: TableColumn, value: Scalar | null): string | null {
   if (value === null) return null;
   if (typeof value === 'number' && formOf(column) !== 'number' && !Number.isSafeInteger(value)) {
@@ -56,7 +59,10 @@ export function inputOf(column: TableColumn, value: Scalar | null): string | nul
   return String(value);
 }
 
-/** SQL for one row of a page: its cells as text, one character longer than their limit so that the cut is noticed. */
+/**
+ * SQL for one row of a page: its cells as text, one character longer than their limit so that the cut is
+ * noticed.
+ */
 export const cellsOf = (columns: readonly TableColumn[], alias: string) =>
   `ARRAY[${columns
     .map((column) => textOf(column, `${alias}.${identifier(column.name)}`, CELL_BYTES_MAX + 1))

@@ -9,7 +9,8 @@ const notUnique = () =>
   new HostError('KEY_NOT_UNIQUE', "these columns are not the table's key", { path: 'primary_key' });
 
 /**
- * SQL condition that is true for one row of the table `t`, with the values of its key as parameters from $1 on.
+ * SQL condition that is true for one row of the table `t`, with the values of its key as parameters from $1
+ * on.
  * @param named columns of the key
  * @throws HostError KEY_NOT_UNIQUE
  */
@@ -73,7 +74,10 @@ const leftAsItIs = () =>
     sqlstate: TRIGGERED_ACTION,
   });
 
-/** The row that a statement returns. @param statement with `RETURNING` or a list of results that `readPage` reads */
+/**
+ * The row that a statement returns.
+ * @param statement with `RETURNING` or a list of results that `readPage` reads
+ */
 async function rowOf(
   { session, description, budget }: ChangeTarget,
   statement: string,
@@ -92,7 +96,10 @@ const cellGiven = ({ description }: ChangeTarget, path: string, { column: name, 
     return { column, input: inputOf(column, value) };
   });
 
-/** Inserts a row; columns without a value get their default. @throws HostError COLUMN_NOT_FOUND, STATEMENT_REFUSED */
+/**
+ * Inserts a row; columns without a value get their default.
+ * @throws HostError COLUMN_NOT_FOUND, STATEMENT_REFUSED
+ */
 async function insertRow(target: ChangeTarget, given: Values): Promise<ChangedRow> {
   const { description, reference } = target;
   const cellsGiven = given.map((cell) => cellGiven(target, 'values', cell));
@@ -125,7 +132,10 @@ function conditionsOf(target: ChangeTarget, { primary_key, id, expected }: Exist
   return { isRow, key, isExpected: isExpected.length > 0 ? isExpected.join(' AND ') : 'true', values };
 }
 
-/** Changes cells of one row. @throws HostError COLUMN_NOT_FOUND, KEY_NOT_UNIQUE, INVALID_CALL, STATEMENT_REFUSED */
+/**
+ * Changes cells of one row.
+ * @throws HostError COLUMN_NOT_FOUND, KEY_NOT_UNIQUE, INVALID_CALL, STATEMENT_REFUSED
+ */
 export async function updateRow(
   target: ChangeTarget,
   change: ExistingRow & { values: Values },

@@ -54,8 +54,8 @@ const PRIMARY_KEY = `
    WHERE indrelid = c.oid AND indisprimary AND index.relam = ${BTREE})`;
 
 /**
- * Tables that the login may read: `pg_class c` with its schema `n`, the attribute numbers of its primary key (`pk`),
- * and whether all columns may be read. `OFFSET 0` makes PostgreSQL compute both once per table.
+ * Tables that the login may read: `pg_class c` with its schema `n`, the attribute numbers of its primary key
+ * (`pk`), and whether all columns may be read. `OFFSET 0` makes PostgreSQL compute both once per table.
  */
 export const READABLE = `
   pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace,
@@ -127,8 +127,8 @@ const STATE = `
    FROM (SELECT c.oid AS part UNION SELECT relid FROM pg_partition_tree(c.oid)) AS parts)`;
 
 /**
- * Describes a table from the catalog. To be called before any code of the tenant runs in the session: only the
- * session's initial search path ensures that no name in the query is resolved to an object of the tenant.
+ * Describes a table from the catalog. To be called before any code of the tenant runs in the session: only
+ * the session's initial search path ensures that no name in the query is resolved to an object of the tenant.
  * @throws HostError TABLE_NOT_FOUND also for a table that the login may not read
  */
 export async function describeTable(
@@ -202,9 +202,9 @@ const STRATEGIES = { equal: 3, at_least: 4 } as const;
 export type KeyOperators = ReadonlyMap<string, Record<keyof typeof STRATEGIES, string>>;
 
 /**
- * Finds the operators with which the indexes of these tables' keys compare. By name, a tenant's own operator could be found
- * instead. To be called before any code of the tenant runs in the session. It is a statement of its own because most pages
- * need none, and because planning it as part of the description takes longer.
+ * Finds the operators with which the indexes of these tables' keys compare. By name, a tenant's own operator
+ * could be found instead. To be called before any code of the tenant runs in the session. It is a statement
+ * of its own because most pages need none, and because planning it as part of the description takes longer.
  */
 export async function keyOperators(
   session: Session,

@@ -2,8 +2,8 @@ import type { OwnSession } from '../postgres/connect.ts';
 import { RESET } from '../postgres/sessions.ts';
 
 /**
- * A session is closed this long after its login. Its work counts as the branch's usage because of the login, which
- * measurements remember for longer (`REPORTED_WITHIN_MS`). Milliseconds.
+ * A session is closed this long after its login. Its work counts as the branch's usage because of the login,
+ * which measurements remember for longer (`REPORTED_WITHIN_MS`). Milliseconds.
  */
 const KEPT_FOR_MS = 8_000;
 /** On the host. Each is a process of PostgreSQL, and one of the connections that clients have. */
@@ -26,8 +26,9 @@ export interface ReusableSession {
 }
 
 /**
- * Sessions that wait for the next page of the same login. What a tenant's code can leave in a session is discarded
- * before it waits: settings, role, advisory locks, prepared statements, cursors, temporary tables, notifications.
+ * Sessions that wait for the next page of the same login. What a tenant's code can leave in a session is
+ * discarded before it waits: settings, role, advisory locks, prepared statements, cursors, temporary tables,
+ * notifications.
  */
 export class KeptSessions {
   /** By login, each of which belongs to one database. */

@@ -26,10 +26,10 @@ const START = 'pg_catalog.left(cell, cut)';
 const SIZE = `coalesce(pg_catalog.octet_length(pg_catalog.to_json(${START})::pg_catalog.text), 4) + ${AROUND_CELL}`;
 
 /**
- * SQL that reads rows of `n bigint, cells text[]` and returns those of the first `limit` that fit into `bytes` of
- * JSON, as one `line` each. All cells are cut to the longest length with which the whole page fits. The server does
- * it, so that a page of huge cells is never transferred. It is one statement, because a view could return other rows
- * when it is read again.
+ * SQL that reads rows of `n bigint, cells text[]` and returns those of the first `limit` that fit into
+ * `bytes` of JSON, as one `line` each. All cells are cut to the longest length with which the whole page
+ * fits. The server does it, so that a page of huge cells is never transferred. It is one statement, because a
+ * view could return other rows when it is read again.
  */
 const fitting = (source: string, limit: number, bytes: number) => `
   WITH page (n, cells) AS MATERIALIZED (${source}),
@@ -66,8 +66,8 @@ function budgetFor(columns: readonly TableColumn[]): number {
 }
 
 /**
- * Runs `source`, which returns rows of `n bigint, cells text[]`, and reads as many of the first `limit` as fit into
- * one message of the link.
+ * Runs `source`, which returns rows of `n bigint, cells text[]`, and reads as many of the first `limit` as
+ * fit into one message of the link.
  * @param budget bytes of JSON for the rows
  * @throws HostError STATEMENT_REFUSED
  */
@@ -110,13 +110,17 @@ const KEY_LENGTH_MAX = 1_024;
 const STEP_LEAST = 1_000;
 const STEP_MOST = 1_000_000;
 
-/** Rows between two marks of a table of this size, so that the whole table needs half of the marks it may have. */
+/**
+ * Rows between two marks of a table of this size, so that the whole table needs half of the marks it may
+ * have.
+ */
 export const stepFor = (estimatedRows: number) =>
   Math.min(Math.max(Math.ceil(estimatedRows / (MARKS_PER_TABLE / 2)), STEP_LEAST), STEP_MOST);
 
 /**
- * Remembers the keys at some offsets of the tables that were browsed last, so that a deep page is found from the mark
- * before it. A mark is valid while the table's `state` is the same: inserted or deleted rows have moved it since.
+ * Remembers the keys at some offsets of the tables that were browsed last, so that a deep page is found from
+ * the mark before it. A mark is valid while the table's `state` is the same: inserted or deleted rows have
+ * moved it since.
  */
 export class PageMarks {
   /** By table, the most recently used one last. */
@@ -186,7 +190,10 @@ export interface SeekableTable extends OrderedTable {
   atLeast: string;
 }
 
-/** Rows are compared by one operator, but a key over several types can have one for each: then there is no result. */
+/**
+ * Rows are compared by one operator, but a key over several types can have one for each: then there is no
+ * result.
+ */
 export function seekable(table: OrderedTable, operators: KeyOperators): SeekableTable | null {
   const ofKey = table.key.columns.map((column) => operators.get(column.operator_class)?.at_least);
   const [atLeast, ...others] = new Set(ofKey);
@@ -206,8 +213,9 @@ export function fromMark({ key, description, atLeast }: SeekableTable): string {
 }
 
 /**
- * Finds the key of the row at `offset` by reading the index from the nearest mark on, and records marks on the way.
- * The first jump deep into a table therefore reads the index from its start; later ones begin near their page.
+ * Finds the key of the row at `offset` by reading the index from the nearest mark on, and records marks on
+ * the way. The first jump deep into a table therefore reads the index from its start; later ones begin near
+ * their page.
  * @returns the key's values; `beyond` when the table has fewer rows
  */
 export async function seek(

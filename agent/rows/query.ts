@@ -38,7 +38,10 @@ export async function typeNames(session: Session, fields: readonly Field[]): Pro
   return rows.map(({ name }) => name);
 }
 
-/** The type of a column beyond its name, as `typeNames` returns it: a type's name with its schema and modifier. */
+/**
+ * The type of a column beyond its name, as `typeNames` returns it: a type's name with its schema and
+ * modifier.
+ */
 const TYPE_BYTES_MAX = 300;
 
 /** The rows of a statement that fit into one message of the link. */

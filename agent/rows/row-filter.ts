@@ -17,8 +17,8 @@ const POLYMORPHIC = `CASE WHEN wanted.typcategory = 'A' THEN 'anyarray'
        WHEN 'c' THEN 'record' END END::regtype::oid`;
 
 /**
- * Finds the operators that compare values of these types, as an index would. By name, a tenant's own operator could be
- * found instead. To be called before any code of the tenant runs in the session.
+ * Finds the operators that compare values of these types, as an index would. By name, a tenant's own operator
+ * could be found instead. To be called before any code of the tenant runs in the session.
  */
 export async function comparisonsOf(session: Session, columns: readonly TableColumn[]): Promise<Comparisons> {
   if (columns.length === 0) return new Map();

@@ -11,8 +11,8 @@ interface Limits {
 }
 
 /**
- * How many row operations run, and how many are admitted, running or waiting. A tenant's slow view or trigger delays
- * that project alone, and never uses up the link, which carries 64 calls.
+ * How many row operations run, and how many are admitted, running or waiting. A tenant's slow view or trigger
+ * delays that project alone, and never uses up the link, which carries 64 calls.
  */
 const RUNNING: Limits = { total: 16, kept: 1, keptFor: 1, ofProject: 8, ofBranch: 4 };
 const ADMITTED: Limits = { total: 32, kept: 8, keptFor: 4, ofProject: 12, ofBranch: 8 };
@@ -38,8 +38,8 @@ export class Slots {
   /**
    * Waits for a slot.
    * @returns a function that frees the slot
-   * @throws HostError PROJECT_BUSY or HOST_BUSY, immediately when too many operations wait already, otherwise after
-   *   the wait
+   * @throws HostError PROJECT_BUSY or HOST_BUSY, immediately when too many operations wait already, otherwise
+   *   after the wait
    */
   async enter(branchId: string, database: string): Promise<() => void> {
     const operation = { branchId, project: projectDatabaseName(database) };
@@ -80,7 +80,10 @@ export class Slots {
 
 type Full = 'project' | 'host';
 
-/** What leaves no room for another such operation: the limits of its own project, or those of all; null if neither. */
+/**
+ * What leaves no room for another such operation: the limits of its own project, or those of all; null if
+ * neither.
+ */
 function fullFor(list: readonly Operation[], limits: Limits, operation: Operation): Full | null {
   const own = ofProject(list, operation);
   const ofBranch = list.filter(({ branchId }) => branchId === operation.branchId).length;

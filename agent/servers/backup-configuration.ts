@@ -11,8 +11,8 @@ export const BACKUP_WITHIN_HOURS = 36;
 export const ARCHIVED_WITHIN_MINUTES = 15;
 
 /**
- * Part of `postgresql.conf`, for a host with backups. It is a file of its own because PostgreSQL keeps all WAL that the
- * archive does not accept, until the disk is full.
+ * Part of `postgresql.conf`, for a host with backups. It is a file of its own because PostgreSQL keeps all
+ * WAL that the archive does not accept, until the disk is full.
  */
 export const archiveConf = () => `\
 # Create the stanza first: pgbackrest --stanza=${STANZA} stanza-create. A change of archive_mode needs a restart.

@@ -2,8 +2,9 @@ import type { Instance } from '../pooler/restart-state.ts';
 import { PLATFORM_ROLE } from '../postgres/connect.ts';
 
 /**
- * The configuration files of the two servers as the agent needs them. The local stack writes them, and the control
- * tool prints them for a real host. Everything that changes with a branch is in the rule files that they include.
+ * The configuration files of the two servers as the agent needs them. The local stack writes them, and the
+ * control tool prints them for a real host. Everything that changes with a branch is in the rule files that
+ * they include.
  */
 
 /** Direct sessions in addition to the pooled ones, and connections that are reserved for the agent. */
@@ -11,8 +12,8 @@ const DIRECT_CLIENTS = 180;
 export const RESERVED_FOR_AGENT = 20;
 
 /**
- * Entries of PostgreSQL's lock table per connection. One session that takes all of them stops every login, so the
- * table is large enough for the agent to end that session first.
+ * Entries of PostgreSQL's lock table per connection. One session that takes all of them stops every login, so
+ * the table is large enough for the agent to end that session first.
  */
 export const LOCKS_PER_CONNECTION = 1024;
 
@@ -55,7 +56,10 @@ export interface ServerLayout {
   /** Addresses both servers listen on, comma-separated; `*` for all. */
   listenAddresses: string;
   postgres: { port: number; socketDir: string };
-  /** `maxClients` is the number that is sold, for all branches together (specification 8). `standbyPort` is 0 without one. */
+  /**
+   * `maxClients` is the number that is sold, for all branches together (specification 8). `standbyPort` is 0
+   * without one.
+   */
   pooler: { port: number; socketDir: string; logFile: string; maxClients: number; standbyPort: number };
   /** Certificate and key (PEM) that both servers present to clients. */
   tls: { certFile: string; keyFile: string };
@@ -117,7 +121,10 @@ log_connections = 'authentication,authorization'
 `;
 
 const ANY_LOGIN = '/^u_[0-9a-f]{32}_(owner|rw|ro)$';
-/** The agent reads rows and runs statements of clients as a branch's logins, and repairs default privileges as the owner. */
+/**
+ * The agent reads rows and runs statements of clients as a branch's logins, and repairs default privileges as
+ * the owner.
+ */
 export const AGENT_LOGINS = ANY_LOGIN;
 
 /**

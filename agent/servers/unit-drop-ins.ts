@@ -4,8 +4,8 @@ import { postgresConnections, type ServerLayout, SPARE_POOLER_CLIENTS } from './
 const OWN_FILES = 100;
 
 /**
- * Drop-in of PostgreSQL's unit. When the sessions of tenants take too much memory, Linux ends one of them inside the
- * unit, and PostgreSQL restarts within seconds; the agent, PgBouncer and sshd are not affected.
+ * Drop-in of PostgreSQL's unit. When the sessions of tenants take too much memory, Linux ends one of them
+ * inside the unit, and PostgreSQL restarts within seconds; the agent, PgBouncer and sshd are not affected.
  */
 export const postgresUnit = () => `\
 # /etc/systemd/system/postgresql@18-main.service.d/branchgate.conf
@@ -67,7 +67,10 @@ KillSignal=SIGINT
 Restart=on-failure
 ${poolerLimits(pooler)}`;
 
-/** Drop-in of the agent's own unit, for `FIREWALL=nftables` and for POOLER_STANDBY_PORT. Without it the agent has no capability at all. */
+/**
+ * Drop-in of the agent's own unit, for `FIREWALL=nftables` and for POOLER_STANDBY_PORT. Without it the agent
+ * has no capability at all.
+ */
 export const agentUnit = () => `\
 # /etc/systemd/system/branchgate-agent.service.d/firewall.conf
 # Next to it, set FIREWALL=nftables or POOLER_STANDBY_PORT in the agent's environment file. The agent changes only its own

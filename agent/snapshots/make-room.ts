@@ -83,9 +83,9 @@ export async function dropOldestDeleted(host: RoomHost): Promise<boolean> {
 }
 
 /**
- * Drops as many databases of deleted branches as an operation needs that was refused for want of room, the oldest first.
- * Drops none if all of them together would not do, because they belong to other tenants too, or while a copy runs, whose
- * room is counted until it ends.
+ * Drops as many databases of deleted branches as an operation needs that was refused for want of room, the
+ * oldest first. Drops none if all of them together would not do, because they belong to other tenants too, or
+ * while a copy runs, whose room is counted until it ends.
  * @returns whether the operation may be repeated
  */
 export async function makeRoom(host: RoomHost, failure: HostError): Promise<boolean> {
@@ -108,7 +108,8 @@ export async function makeRoom(host: RoomHost, failure: HostError): Promise<bool
 
 /**
  * Makes room while less than `MIN_FREE_DISK_MB` are free, one database after another.
- * @param report notifies the gateway that what it knows of the host is outdated; called until it has read the inventory
+ * @param report notifies the gateway that what it knows of the host is outdated; called until it has read the
+ *   inventory
  */
 export async function runRoomLoop(host: RoomHost, report: () => void, signal: AbortSignal): Promise<void> {
   const { PGDATA_DIR, MIN_FREE_DISK_MB } = host.settings;

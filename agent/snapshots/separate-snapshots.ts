@@ -27,8 +27,8 @@ const SHARING = `
   ) AS newest WHERE NOT independent ORDER BY taken_at`;
 
 /**
- * Replaces snapshots that share blocks with `main` by copies: each write to a shared block makes `main` more fragmented,
- * and slower to clone. Nobody waits for the copy, because nobody is connected to a snapshot.
+ * Replaces snapshots that share blocks with `main` by copies: each write to a shared block makes `main` more
+ * fragmented, and slower to clone. Nobody waits for the copy, because nobody is connected to a snapshot.
  * @returns how many were replaced
  */
 export async function separateSnapshots(host: SeparationHost): Promise<number> {

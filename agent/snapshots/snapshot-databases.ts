@@ -9,7 +9,9 @@ import { tryLock, withLocks } from '../postgres/locks.ts';
 /** `deleted`: of a deleted branch; the disk may need its room before its time is over. */
 export type SnapshotKind = 'taken' | 'replaced' | 'deleted';
 
-/** A copy that is to replace a snapshot, or the clone that it has replaced. Either can be dropped at any time. */
+/**
+ * A copy that is to replace a snapshot, or the clone that it has replaced. Either can be dropped at any time.
+ */
 export const copyDatabaseName = (snapshotId: string) => `bgcopy_${snapshotId.replaceAll('-', '')}`;
 
 /** A clone of a snapshot that is open to one comparison. It can be dropped at any time. */
@@ -46,7 +48,10 @@ export async function readSnapshots(db: Queryable) {
   return rows;
 }
 
-/** Databases that a crash left: half-dropped snapshots, copies, and clones for comparisons. Another process may work on them. */
+/**
+ * Databases that a crash left: half-dropped snapshots, copies, and clones for comparisons. Another process
+ * may work on them.
+ */
 async function readLeftovers(db: Queryable): Promise<{ name: string; snapshotId: string }[]> {
   const { rows } = await db.query<{ name: string; snapshotId: string }>(
     `SELECT datname AS name, substr(datname, length(datname) - 31)::uuid AS "snapshotId" FROM pg_database
@@ -56,8 +61,8 @@ async function readLeftovers(db: Queryable): Promise<{ name: string; snapshotId:
 }
 
 /**
- * Statements that make a branch's database a snapshot. Its grants would prevent the drop of the logins, and its mark
- * would make it the branch.
+ * Statements that make a branch's database a snapshot. Its grants would prevent the drop of the logins, and
+ * its mark would make it the branch.
  * @param kind whether the branch is reset or deleted
  */
 export function closeAsSnapshot(

@@ -16,7 +16,8 @@ interface Expected {
 }
 
 /**
- * Asks the agent that runs to end when no clone is in progress; its service manager then starts the installed program.
+ * Asks the agent that runs to end when no clone is in progress; its service manager then starts the installed
+ * program.
  * @returns its process id, or null if none runs
  */
 export function askToEnd(stateDir: string): number | null {

@@ -6,8 +6,9 @@ import { HostError } from '../process/host-error.ts';
 const CLONING: ReadonlySet<Method> = new Set(['branch.clone', 'reset.clone', 'snapshot.take']);
 
 /**
- * Lets clones finish before the agent ends. Clones that are asked for meanwhile are refused immediately, because a call
- * without an answer keeps its place on the link, and their job repeats them. Everything else is served until the link ends.
+ * Lets clones finish before the agent ends. Clones that are asked for meanwhile are refused immediately,
+ * because a call without an answer keeps its place on the link, and their job repeats them. Everything else
+ * is served until the link ends.
  */
 export class Drain {
   readonly #clones = new Set<Promise<unknown>>();
@@ -32,8 +33,8 @@ export class Drain {
 }
 
 /**
- * Calls `drain` at the first signal. Later ones, of a second `upgrade`, change nothing; without a listener they would
- * end the process.
+ * Calls `drain` at the first signal. Later ones, of a second `upgrade`, change nothing; without a listener
+ * they would end the process.
  */
 export function drainAt(signal: NodeJS.Signals, drain: () => Promise<void>): void {
   let isDraining = false;

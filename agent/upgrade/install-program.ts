@@ -20,8 +20,8 @@ export interface Installation {
 type Step = (installation: Installation) => Promise<void>;
 
 /**
- * The steps of an installation. After each of them, and inside each of them, the files are such that the agent starts
- * and links; a repetition begins with the first step.
+ * The steps of an installation. After each of them, and inside each of them, the files are such that the
+ * agent starts and links; a repetition begins with the first step.
  */
 export const INSTALLATION_STEPS: readonly Step[] = [settle, write, tryOut, keepPrevious, swap];
 
@@ -30,7 +30,10 @@ async function settle({ program, stateDir }: Installation): Promise<void> {
   if (hasFailed(program, stateDir)) restorePrevious(program);
 }
 
-/** Puts the program before this one back. It stays under its other name too, because the agent may run from there. */
+/**
+ * Puts the program before this one back. It stays under its other name too, because the agent may run from
+ * there.
+ */
 export function restorePrevious(program: string): void {
   const file = siblingOf(program, 'new');
   rmSync(file, { force: true });

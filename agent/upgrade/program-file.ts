@@ -17,7 +17,10 @@ export const sha256Of = (bytes: Buffer): string => createHash('sha256').update(b
 
 export const sha256OfFile = (path: string): string => sha256Of(readFileSync(path));
 
-/** What an upgrade of the program claims. Releases must not change it, as two upgrades can be by different ones. */
+/**
+ * What an upgrade of the program claims. Releases must not change it, as two upgrades can be by different
+ * ones.
+ */
 export const upgradeName = (program: string): string =>
   `branchgate-upgrade-${sha256Of(Buffer.from(program))}`;
 
@@ -48,8 +51,8 @@ function isSignedBy(bytes: Buffer, pem: Buffer, signature: Buffer): boolean {
 }
 
 /**
- * Takes a name for this process, as an abstract unix socket (unix(7)). The kernel gives it to one process and releases it
- * however that process ends, so there is no lock file that could be stale.
+ * Takes a name for this process, as an abstract unix socket (unix(7)). The kernel gives it to one process and
+ * releases it however that process ends, so there is no lock file that could be stale.
  * @returns a function that releases the name, or null when another process has it
  */
 export function claimName(name: string): Promise<(() => Promise<void>) | null> {

@@ -11,8 +11,8 @@ interface TrialOutcome {
 }
 
 /**
- * What the agent writes down about itself, in `STATE_DIR/run.json`. It contains no secret. The agent alone writes it,
- * because root must not write into a folder of another user.
+ * What the agent writes down about itself, in `STATE_DIR/run.json`. It contains no secret. The agent alone
+ * writes it, because root must not write into a folder of another user.
  */
 export interface RunRecord {
   pid: number;
@@ -39,8 +39,8 @@ export function readRunRecord(stateDir: string): RunRecord | null {
 }
 
 /**
- * Replaces the record, so that a crash leaves the old one or the new one. Where it cannot be written, the agent works
- * without it.
+ * Replaces the record, so that a crash leaves the old one or the new one. Where it cannot be written, the
+ * agent works without it.
  */
 export function writeRunRecord(stateDir: string, record: RunRecord): void {
   const file = recordFile(stateDir);
@@ -52,7 +52,10 @@ export function writeRunRecord(stateDir: string, record: RunRecord): void {
   }
 }
 
-/** When a process started, in ticks since the start of the machine (proc_pid_stat(5)); null if it does not run. */
+/**
+ * When a process started, in ticks since the start of the machine (proc_pid_stat(5)); null if it does not
+ * run.
+ */
 export function startOf(pid: number): string | null {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
@@ -65,8 +68,9 @@ export function startOf(pid: number): string | null {
 }
 
 /**
- * Whether the recorded process is the agent and runs. The agent's user owns the folder, and must not be able to have
- * root signal a process of someone else. The owner of the file proves nothing: it can be a link to a file of root.
+ * Whether the recorded process is the agent and runs. The agent's user owns the folder, and must not be able
+ * to have root signal a process of someone else. The owner of the file proves nothing: it can be a link to a
+ * file of root.
  */
 export function isRunning(stateDir: string, { pid, started }: RunRecord): boolean {
   if (started === null || startOf(pid) !== started) return false;
@@ -79,9 +83,9 @@ export function isRunning(stateDir: string, { pid, started }: RunRecord): boolea
 const STARTS_MAX = 3;
 
 /**
- * The trial of a program that `upgrade` has installed. It lasts until the program has linked once. A program that does
- * not link in time, or ends again and again, is left for the one before it, which lies next to it. The agent decides
- * this at its start, so that it works although `upgrade` was killed.
+ * The trial of a program that `upgrade` has installed. It lasts until the program has linked once. A program
+ * that does not link in time, or ends again and again, is left for the one before it, which lies next to it.
+ * The agent decides this at its start, so that it works although `upgrade` was killed.
  *
  * It uses nothing but Node, because it must work in a program in which something else does not.
  */
@@ -125,7 +129,10 @@ export class Trial {
     return isFailed ? { instead: previous } : new Trial(stateDir, record, true);
   }
 
-  /** The program has linked or lost its link. The first link ends its trial, but not that of a program which it replaces. */
+  /**
+   * The program has linked or lost its link. The first link ends its trial, but not that of a program which
+   * it replaces.
+   */
   setLinked(linked: boolean): void {
     const proof = { proven: this.#record.sha256, ...(this.isPending && { trial: null }) };
     this.#write({ linked, ...(linked && proof) });

@@ -31,7 +31,8 @@ export async function examineVolume(dataDir: string): Promise<string[]> {
 }
 
 /**
- * Advice about databases that are slow to clone because they are fragmented, and about room for copies of their snapshots.
+ * Advice about databases that are slow to clone because they are fragmented, and about room for copies of
+ * their snapshots.
  * @param copyRoom free disk that a copy needs, as a multiple of its size; 0 if none is made
  */
 export async function examineDatabases(

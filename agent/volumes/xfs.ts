@@ -11,7 +11,9 @@ const WITHIN = { timeout: 5_000 };
  */
 const COW_EXTENT_SIZE = 8_192;
 
-/** Sets the size of copy-on-write extents for new databases, on XFS and as far as the agent may. Never throws. */
+/**
+ * Sets the size of copy-on-write extents for new databases, on XFS and as far as the agent may. Never throws.
+ */
 export async function hintCowExtents(dataDir: string): Promise<void> {
   await run('xfs_io', ['-c', `cowextsize ${COW_EXTENT_SIZE}`, join(dataDir, 'base')], WITHIN).catch(() => {});
 }
@@ -27,7 +29,10 @@ export async function hasCowHint(dataDir: string): Promise<boolean | null> {
   }
 }
 
-/** Whether the volume keeps a reverse map of its blocks, which triples the time of a clone; null if it is not XFS. */
+/**
+ * Whether the volume keeps a reverse map of its blocks, which triples the time of a clone; null if it is not
+ * XFS.
+ */
 export async function hasReverseMap(dataDir: string): Promise<boolean | null> {
   try {
     const { stdout } = await run('xfs_info', [dataDir], WITHIN);

@@ -4,7 +4,10 @@ import { take } from '../../shared/take.ts';
 import { branchPath, openOperatorSession, openSession, projectOf } from '../session.ts';
 import { readProfiles } from '../stored.ts';
 
-/** The hidden command with which the scripts ask for candidates: the words of the line, the last one unfinished. */
+/**
+ * The hidden command with which the scripts ask for candidates: the words of the line, the last one
+ * unfinished.
+ */
 const COMPLETE = '__complete';
 
 /** No shell may expand a candidate: other people choose the names of tables and projects. */
@@ -77,7 +80,10 @@ function* ancestorsOf({ parent }: Command): Generator<Command> {
 const optionsAt = (command: Command): Option[] =>
   [command, ...ancestorsOf(command)].flatMap(({ options }) => options);
 
-/** The command of a line, how many arguments and which values it has, and the option whose value is the last word. */
+/**
+ * The command of a line, how many arguments and which values it has, and the option whose value is the last
+ * word.
+ */
 function positionOf(program: Command, words: readonly string[]) {
   let command = program;
   let argumentsGiven = 0;

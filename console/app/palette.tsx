@@ -150,7 +150,10 @@ interface PaletteProps {
   onClose: () => void;
 }
 
-/** Finds a page, a project or a branch, and does what needs no further question (WAI-ARIA combobox with a list box). */
+/**
+ * Finds a page, a project or a branch, and does what needs no further question (WAI-ARIA combobox with a list
+ * box).
+ */
 export function Palette({ me, projectId, branch, onClose }: PaletteProps) {
   const navigate = useNavigate();
   const projects = useQuery(projectsQuery()).data;

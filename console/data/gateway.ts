@@ -30,7 +30,10 @@ export const whenSessionEnds = (listener: () => void) => {
   onEnd = listener;
 };
 
-/** A token is renewed when this share of its life is left, but not earlier than that many seconds before its end. */
+/**
+ * A token is renewed when this share of its life is left, but not earlier than that many seconds before its
+ * end.
+ */
 const MARGIN = { share: 0.25, seconds: 20 };
 
 function storeToken(value: string, expiresIn: number): void {

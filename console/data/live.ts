@@ -29,7 +29,8 @@ async function follow(open: Open, onEvent: Listener, signal: AbortSignal, onCut:
 }
 
 /**
- * Follows a stream while its page is visible, because a browser has few connections for all pages of an origin.
+ * Follows a stream while its page is visible, because a browser has few connections for all pages of an
+ * origin.
  * @param key what the stream is about; null for none
  * @param afterMs how long the page is shown before the stream is opened
  * @returns whether events arrive
@@ -128,7 +129,10 @@ export function useLiveProject(projectId: string | null): void {
   }, [isConnected, projectId]);
 }
 
-/** Keeps the measurements of a project, or of one of its branches, up to date. @returns whether they arrive by themselves */
+/**
+ * Keeps the measurements of a project, or of one of its branches, up to date.
+ * @returns whether they arrive by themselves
+ */
 export const useLiveMeasurements = (projectId: string, branch?: string): boolean =>
   useStream(
     JSON.stringify([projectId, branch]),

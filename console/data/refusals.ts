@@ -1,7 +1,10 @@
 import { sleep } from '../../client/sleep.ts';
 import { createStore } from './store.ts';
 
-/** Until when the gateway refuses to be read, in Unix milliseconds. All pages wait, because they share one limit. */
+/**
+ * Until when the gateway refuses to be read, in Unix milliseconds. All pages wait, because they share one
+ * limit.
+ */
 export const refusedUntil = createStore(0);
 
 const isStream = ({ headers }: Request) => headers.get('Accept') === 'text/event-stream';
@@ -9,7 +12,9 @@ const isStream = ({ headers }: Request) => headers.get('Accept') === 'text/event
 /** How long a response asks to wait. A proxy may send a date instead of seconds. */
 export const waitMsOf = ({ headers }: Response): number => (Number(headers.get('Retry-After')) || 1) * 1000;
 
-/** Other limits have the same status, for instance that of the rows which a project reads at the same time. */
+/**
+ * Other limits have the same status, for instance that of the rows which a project reads at the same time.
+ */
 async function isRateLimited(response: Response): Promise<boolean> {
   if (response.status !== 429) return false;
   const body: unknown = await response

@@ -29,7 +29,9 @@ export const SELDOM_MS = 30_000;
 const unlessLive = (projectId: string, ms: number): number | false =>
   liveProject.get() === projectId ? false : ms;
 
-/** Events report each change of what they are about, so pages that are changed quickly need not read it again. */
+/**
+ * Events report each change of what they are about, so pages that are changed quickly need not read it again.
+ */
 const freshWhileLive = (projectId: string) => ({
   staleTime: () => (liveProject.get() === projectId ? SELDOM_MS : SOON_MS),
 });

@@ -1,4 +1,7 @@
-/** Validates the search of an address: keeps the parameters with these names, if each is a text that is not empty. */
+/**
+ * Validates the search of an address: keeps the parameters with these names, if each is a text that is not
+ * empty.
+ */
 export const texts =
   <Name extends string>(...names: Name[]) =>
   (search: Record<string, unknown>): { [N in Name]?: string } =>

@@ -8,7 +8,8 @@ const quoted = (text: string) =>
 
 /**
  * A line of the command line tool.
- * @param options by name. `true` is a flag, each text of a list is an option of its own, and an empty text is none
+ * @param options by name. `true` is a flag, each text of a list is an option of its own, and an empty text is
+ *   none
  * @param last an argument that may begin like an option
  */
 function line(words: readonly string[], options: Readonly<Record<string, OptionValue>> = {}, last?: string) {

@@ -3,7 +3,9 @@ import { build } from 'esbuild';
 import { REQUIRE } from './esbuild.ts';
 import { ROOT } from './repository.ts';
 
-/** Bundles the GitHub Action for the Node of its runners: its main step, and the one at the end of the job. */
+/**
+ * Bundles the GitHub Action for the Node of its runners: its main step, and the one at the end of the job.
+ */
 export async function bundleAction(folder: string): Promise<void> {
   await build({
     entryPoints: { action: join(ROOT, 'action/main.ts'), post: join(ROOT, 'action/post.ts') },

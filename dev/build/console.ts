@@ -5,8 +5,8 @@ import { promisify } from 'node:util';
 import { ROOT } from './repository.ts';
 
 /**
- * React Aria adds one `<style>` element to the page. The policy allows exactly that text; a browser test fails when
- * another version of the library adds another one.
+ * React Aria adds one `<style>` element to the page. The policy allows exactly that text; a browser test
+ * fails when another version of the library adds another one.
  */
 const REACT_ARIA_STYLE = "'sha256-38RhXrc7EdReTKsOm23ZPOCUgniTUUcjky8QOOrQx6o='";
 
@@ -47,8 +47,9 @@ const VITE = join(ROOT, 'node_modules/vite/bin/vite.js');
 const CONFIGURATION = join(ROOT, 'console/vite.config.ts');
 
 /**
- * Builds the console into a folder of static assets, with the headers that Cloudflare and Miniflare send with them.
- * Vite runs in a process of its own, because under NODE_ENV=test it would bundle the development build of React.
+ * Builds the console into a folder of static assets, with the headers that Cloudflare and Miniflare send with
+ * them. Vite runs in a process of its own, because under NODE_ENV=test it would bundle the development build
+ * of React.
  */
 export async function buildConsole(folder: string): Promise<void> {
   const args = [VITE, 'build', '--config', CONFIGURATION, '--outDir', folder, '--logLevel', 'warn'];

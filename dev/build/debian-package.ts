@@ -29,7 +29,10 @@ const run = promisify(execFile);
 /** Debian's names of the machines for which npm installs a Node. */
 const ARCHITECTURES: Partial<Record<NodeJS.Architecture, string>> = { x64: 'amd64', arm64: 'arm64' };
 
-/** The time of what is built, so that two builds of one commit are alike (reproducible-builds.org). In seconds. */
+/**
+ * The time of what is built, so that two builds of one commit are alike (reproducible-builds.org). In
+ * seconds.
+ */
 const sourceDate = (): number =>
   Number(
     process.env.SOURCE_DATE_EPOCH ||

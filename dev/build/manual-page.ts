@@ -1,6 +1,8 @@
 import type { Command } from 'commander';
 
-/** Text for troff: a backslash begins a command, and a line that begins with a dot or an apostrophe is one. */
+/**
+ * Text for troff: a backslash begins a command, and a line that begins with a dot or an apostrophe is one.
+ */
 const escaped = (text: string) =>
   text
     .replaceAll('\\', '\\e')

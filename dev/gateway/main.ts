@@ -8,9 +8,9 @@ import { LOOPBACK } from '../stack/programs.ts';
 import { applyMigrations } from './migrations.ts';
 
 /**
- * Runs the gateway in workerd, with D1 and the Durable Objects on disk. Observed with the version that package.json
- * pins: alarms survive a SIGKILL of workerd, and an overdue one fires as soon as workerd runs again;
- * `CF-Connecting-IP` is the peer's address unless the client sends that header.
+ * Runs the gateway in workerd, with D1 and the Durable Objects on disk. Observed with the version that
+ * package.json pins: alarms survive a SIGKILL of workerd, and an overdue one fires as soon as workerd runs
+ * again; `CF-Connecting-IP` is the peer's address unless the client sends that header.
  */
 
 const Settings = z.object({
@@ -87,7 +87,8 @@ function worker(
         ]),
       ),
       env: {
-        // A setting has the same name in the environment as at Cloudflare. The bindings below cannot be overridden.
+        // A setting has the same name in the environment as at Cloudflare. The bindings below cannot be
+        // overridden.
         ...textBindings({ ...vars, ...process.env }),
         [database.binding]: { type: 'd1' as const, id: database.database_name },
         ...Object.fromEntries(

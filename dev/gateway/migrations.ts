@@ -19,8 +19,8 @@ const BOOKKEEPING = `CREATE TABLE IF NOT EXISTS d1_migrations (
 )`;
 
 /**
- * Applies the missing migrations in the order of their names, all or none: the local D1 runs the lines of a call in one
- * transaction. They are one call because each call from outside of a Worker takes milliseconds.
+ * Applies the missing migrations in the order of their names, all or none: the local D1 runs the lines of a
+ * call in one transaction. They are one call because each call from outside of a Worker takes milliseconds.
  */
 export async function applyMigrations(database: Database, dir: string): Promise<void> {
   await database.exec(inLines(BOOKKEEPING));

@@ -36,6 +36,9 @@ export async function accessToken(stateDir: string, claims: AccessClaims): Promi
 
 export const SCOPES = ['read', 'write'] as const;
 
-/** Scopes like `branchgate:read` (specification 2.8). @param serviceName the gateway's setting `SERVICE_NAME` */
+/**
+ * Scopes like `branchgate:read` (specification 2.8).
+ * @param serviceName the gateway's setting `SERVICE_NAME`
+ */
 export const scopeNames = (scopes: readonly string[], serviceName = 'branchgate') =>
   scopes.map((scope) => `${serviceName}:${scope}`);

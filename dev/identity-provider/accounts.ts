@@ -7,7 +7,9 @@ export interface Account {
   role: string;
 }
 
-/** The local accounts: one for every role of the gateway, one of a second organization, and one without any. */
+/**
+ * The local accounts: one for every role of the gateway, one of a second organization, and one without any.
+ */
 export const ACCOUNTS: readonly Account[] = [
   { email: 'ada@example.com', name: 'Ada Lovelace', tenant: 'acme', role: 'branchgate.owner' },
   { email: 'grace@example.com', name: 'Grace Hopper', tenant: 'acme', role: 'branchgate.admin' },
@@ -22,7 +24,10 @@ export const LOCAL_PASSWORD = 'branchgate';
 
 export const accountOf = (email: string) => ACCOUNTS.find((account) => account.email === email.toLowerCase());
 
-/** `gid` (specification 2.8): a UUID derived from the address, so that manually created tokens name the same user. */
+/**
+ * `gid` (specification 2.8): a UUID derived from the address, so that manually created tokens name the same
+ * user.
+ */
 export function globalUserId(email: string): string {
   const hex = createHash('sha256').update(`branchgate-dev:${email.toLowerCase()}`).digest('hex');
   // RFC 9562 section 5.8: version 8 (custom), variant 10.

@@ -72,7 +72,10 @@ export async function keyDocument(stateDir: string, now: Date) {
   };
 }
 
-/** Replaces the signing key. The previous one is published until `withdrawnAt`. @returns the ID of the new key */
+/**
+ * Replaces the signing key. The previous one is published until `withdrawnAt`.
+ * @returns the ID of the new key
+ */
 export async function rotateKey(stateDir: string, withdrawnAt: Date): Promise<string> {
   const { signing: previous, former } = await keyRing(stateDir);
   const signing = await generateKey();

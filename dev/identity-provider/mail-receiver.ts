@@ -18,8 +18,8 @@ const Mail = z.strictObject({
 const KEY = /^[\w-]{1,100}$/;
 
 /**
- * A mail service that writes each mail to a folder as a JSON file, whose name begins with the time of delivery. Mails
- * with the same `Idempotency-Key` are delivered once, as by hosted services.
+ * A mail service that writes each mail to a folder as a JSON file, whose name begins with the time of
+ * delivery. Mails with the same `Idempotency-Key` are delivered once, as by hosted services.
  */
 export function mailReceiver(mailDir: string, key: string) {
   mkdirSync(mailDir, { recursive: true });

@@ -23,8 +23,9 @@ export interface ProviderSettings {
 }
 
 /**
- * An OpenID provider with the two clients of the service. `branchgate-gateway` has a secret and may send passwords.
- * `branchgate-cli` is public and redirects to any port of a loopback address (RFC 8252). Both must use PKCE.
+ * An OpenID provider with the two clients of the service. `branchgate-gateway` has a secret and may send
+ * passwords. `branchgate-cli` is public and redirects to any port of a loopback address (RFC 8252). Both must
+ * use PKCE.
  */
 export async function openIdProvider(settings: ProviderSettings): Promise<Provider> {
   const { issuer, stateDir, gatewayUrl, clientSecret, serviceName } = settings;
@@ -77,7 +78,8 @@ export async function openIdProvider(settings: ProviderSettings): Promise<Provid
       Grant: 14 * DAY,
       Interaction: HOUR,
     },
-    // Each sign-in has its own grant, so that the next one in the same browser does not invalidate its tokens.
+    // Each sign-in has its own grant, so that the next one in the same browser does not invalidate its
+    // tokens.
     expiresWithSession: async () => false,
     issueRefreshToken: async (_ctx, client) => client.grantTypeAllowed('refresh_token'),
     findAccount: (_ctx, sub) => {
@@ -99,8 +101,8 @@ export async function openIdProvider(settings: ProviderSettings): Promise<Provid
     ctx.body = await keyDocument(stateDir, new Date());
   });
   provider.use(loginForm(provider));
-  // The library issues access tokens as opaque strings or JWTs. This middleware replaces the token in the response of
-  // the token endpoint by a PASETO of the same grant.
+  // The library issues access tokens as opaque strings or JWTs. This middleware replaces the token in the
+  // response of the token endpoint by a PASETO of the same grant.
   provider.use(async (ctx, next) => {
     await next();
     const { oidc } = ctx as Partial<KoaContextWithOIDC>;

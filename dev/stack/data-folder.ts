@@ -20,7 +20,8 @@ import { Refusal } from './settings.ts';
 const MAJOR_VERSION = '18';
 
 /**
- * initdb's working folder. Its result is moved up with PG_VERSION last, so that an interrupted first start is detected.
+ * initdb's working folder. Its result is moved up with PG_VERSION last, so that an interrupted first start is
+ * detected.
  */
 const UNFINISHED = '.initdb';
 
@@ -100,8 +101,8 @@ export async function initializeDataFolder(
 }
 
 /**
- * Removes the lock file of a dead postmaster after its sessions have ended. PostgreSQL does not remove the file itself
- * when another process of the same user has the same process id.
+ * Removes the lock file of a dead postmaster after its sessions have ended. PostgreSQL does not remove the
+ * file itself when another process of the same user has the same process id.
  * @throws Refusal when a server that does not belong to this stack runs on the folder
  */
 export async function removeStaleLock(dataDir: string): Promise<void> {
@@ -119,8 +120,8 @@ export async function removeStaleLock(dataDir: string): Promise<void> {
 const ENDED = { within: 5_000, every: 20 };
 
 /**
- * Resolves when no process of a dead postmaster uses the folder, which prevents a new start. Busy sessions notice the
- * death of their postmaster late, so they are killed after a while.
+ * Resolves when no process of a dead postmaster uses the folder, which prevents a new start. Busy sessions
+ * notice the death of their postmaster late, so they are killed after a while.
  */
 export async function waitForServerProcesses(dataDir: string): Promise<void> {
   while (!(await pollUntil(async () => serverProcesses(dataDir).length === 0, ENDED)))

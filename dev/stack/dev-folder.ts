@@ -6,7 +6,8 @@ import { Refusal } from './settings.ts';
 
 /**
  * A JSON file that the stack stores between starts; null when it does not exist yet.
- * @throws Refusal when the file is unreadable, because new values would not match the rest of the stored state
+ * @throws Refusal when the file is unreadable, because new values would not match the rest of the stored
+ *   state
  */
 export function readStored<S extends z.ZodType>(path: string, schema: S): z.output<S> | null {
   let text: string;

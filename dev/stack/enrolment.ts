@@ -17,8 +17,8 @@ const Enrolment = z.object({ enrolment_token: z.string() });
 export const isEnrolled = ({ host }: Pick<Site, 'host'>) => existsSync(join(host.state, 'host.json'));
 
 /**
- * Enrols the database host at the gateway with a one-time token. The token is stored until the host has its identity,
- * so that an interrupted start can be repeated.
+ * Enrols the database host at the gateway with a one-time token. The token is stored until the host has its
+ * identity, so that an interrupted start can be repeated.
  * @throws Refusal
  */
 export async function enrolHost(site: Site): Promise<void> {

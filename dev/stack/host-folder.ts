@@ -8,9 +8,9 @@ import { Refusal } from './settings.ts';
 const SHARED_DIR = '/var/lib/branchgate-dev';
 
 /**
- * The folder of the database host, with certificate, configuration, agent, and PostgreSQL's data unless PGDATA_DIR is
- * set. It is in DEV_DIR if the servers' user can access that. It cannot when root started the stack in a private
- * folder; then a folder named after DEV_DIR is used.
+ * The folder of the database host, with certificate, configuration, agent, and PostgreSQL's data unless
+ * PGDATA_DIR is set. It is in DEV_DIR if the servers' user can access that. It cannot when root started the
+ * stack in a private folder; then a folder named after DEV_DIR is used.
  */
 export function chooseHostFolder(devDir: string, inDevDir: string, user: OsUser): string {
   return canReach(user, devDir) ? inDevDir : join(SHARED_DIR, shortHash(devDir));
@@ -34,7 +34,9 @@ export function hostFolder(dir: string, settings: { PGDATA_DIR?: string | undefi
 
 export type HostFolder = ReturnType<typeof hostFolder>;
 
-/** A unix socket's path has at most 107 bytes (unix(7)); the longest name in the folder is `.s.PGSQL.65535`. */
+/**
+ * A unix socket's path has at most 107 bytes (unix(7)); the longest name in the folder is `.s.PGSQL.65535`.
+ */
 const LONGEST_SOCKET_FOLDER = 90;
 
 function socketFolder(dir: string): string {
@@ -44,7 +46,10 @@ function socketFolder(dir: string): string {
     : join('/tmp', `branchgate-${shortHash(dir)}`);
 }
 
-/** Creates the folders. @throws Refusal when another user owns one, since all users can write to the sockets' parent */
+/**
+ * Creates the folders.
+ * @throws Refusal when another user owns one, since all users can write to the sockets' parent
+ */
 export function makeHostFolder(folder: HostFolder, user: OsUser): void {
   mkdirSync(folder.dir, { recursive: true, mode: 0o755 });
   mkdirSync(folder.programs, { recursive: true });
@@ -66,7 +71,8 @@ export function makeHostFolder(folder: HostFolder, user: OsUser): void {
 /**
  * `source` if `user` can access it, otherwise a copy in the host's folder, which is replaced when the source has
  * changed.
- * @param proof the file in `source` that must be executable, and whose modification time identifies the version
+ * @param proof the file in `source` that must be executable, and whose modification time identifies the
+ *   version
  */
 export function withinReach(source: string, copy: string, user: OsUser, proof = ''): string {
   if (canReach(user, join(source, proof))) return source;

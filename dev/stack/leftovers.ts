@@ -6,8 +6,8 @@ import { sendSignal } from './processes.ts';
 import { type Environment, Refusal } from './settings.ts';
 
 /**
- * Every process of a stack has these variables in its environment, and its children inherit them. They identify the
- * processes of a stack whose own process was killed, even when their parents are gone.
+ * Every process of a stack has these variables in its environment, and its children inherit them. They
+ * identify the processes of a stack whose own process was killed, even when their parents are gone.
  */
 const STACK = 'BRANCHGATE_DEV_STACK';
 const STOP_SIGNAL = 'BRANCHGATE_DEV_STOP_SIGNAL';

@@ -20,8 +20,8 @@ const ENOUGH_PORTS = 1_000;
 const FALLBACK: PortRange = { first: 20_000, last: 32_000 };
 
 /**
- * The ports that a server of the local stack may listen on. They lie outside the ephemeral range: any outgoing
- * connection of this machine may take a port of that between the choice of the port and its use.
+ * The ports that a server of the local stack may listen on. They lie outside the ephemeral range: any
+ * outgoing connection of this machine may take a port of that between the choice of the port and its use.
  * @param ephemeral content of the kernel's file; null where it is missing
  */
 export function serverPorts(ephemeral = readEphemeralRange()): PortRange {
@@ -38,8 +38,8 @@ const readEphemeralRange = () =>
   existsSync(EPHEMERAL_RANGE_FILE) ? readFileSync(EPHEMERAL_RANGE_FILE, 'utf8') : null;
 
 /**
- * Chooses a free port of 127.0.0.1 and reserves it for the life of this process, so that no other start or test run
- * on this machine chooses it before a server listens on it.
+ * Chooses a free port of 127.0.0.1 and reserves it for the life of this process, so that no other start or
+ * test run on this machine chooses it before a server listens on it.
  * @throws Refusal when every port of the range is taken
  */
 export async function reservePort({ first, last }: PortRange = serverPorts()): Promise<number> {
@@ -54,7 +54,8 @@ export async function reservePort({ first, last }: PortRange = serverPorts()): P
 
 /** Reserves this port. @returns false when it is in use, or reserved already */
 export async function tryReserve(port: number): Promise<boolean> {
-  // The kernel gives an abstract unix socket to one process and frees it when that process ends, even by SIGKILL.
+  // The kernel gives an abstract unix socket to one process and frees it when that process ends, even by
+  // SIGKILL.
   const reservation = await listen({ path: `\0branchgate-port-${port}` });
   if (!reservation) return false;
   if (await isFree(port)) {

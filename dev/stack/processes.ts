@@ -52,8 +52,8 @@ const PAUSE_MS = { first: 100, longest: 5_000 };
 const STEADY_AFTER_MS = 10_000;
 
 /**
- * Runs a program as the leader of its own process group. Ctrl-C in the terminal does not reach it, so the stack can
- * stop its parts in order, and the remaining processes of a part can be ended as a group.
+ * Runs a program as the leader of its own process group. Ctrl-C in the terminal does not reach it, so the
+ * stack can stop its parts in order, and the remaining processes of a part can be ended as a group.
  * @param options.restarts whether it is restarted after an unexpected end
  * @param options.report called with a line about each unexpected end
  * @param options.onChange called when the process id has changed

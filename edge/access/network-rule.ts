@@ -75,8 +75,9 @@ export const CidrOrMe = Text.transform((text, context) =>
 });
 
 /**
- * The network of the address that a branch was created from (specification 4.3, step 5), as Cloudflare reports it; null
- * if it reports none, or if the request comes from a Worker, whose address is shared by all Workers.
+ * The network of the address that a branch was created from (specification 4.3, step 5), as Cloudflare
+ * reports it; null if it reports none, or if the request comes from a Worker, whose address is shared by all
+ * Workers.
  */
 export function creatorNetwork(connectingIp: string | null): string | null {
   if (!connectingIp || connectingIp === CLOUDFLARE_WORKERS_ADDRESS) return null;
@@ -85,8 +86,8 @@ export function creatorNetwork(connectingIp: string | null): string | null {
 }
 
 /**
- * The rules of a new branch, which are part of its reservation: one with which its creator can connect immediately, and
- * those that the creator asked for.
+ * The rules of a new branch, which are part of its reservation: one with which its creator can connect
+ * immediately, and those that the creator asked for.
  */
 export function newBranchRules(
   project: { id: string; tenantId: string },
@@ -130,7 +131,9 @@ export const rulesOfBranches = (db: Database, projectId: string, branchIds: read
       ),
     );
 
-/** A warning with the remedy, if no rule lets this address connect: PostgreSQL's own refusal names neither. */
+/**
+ * A warning with the remedy, if no rule lets this address connect: PostgreSQL's own refusal names neither.
+ */
 export function missingRule(
   { id, projectId }: BranchIds,
   rules: readonly { branchId: string | null; cidr: string }[],

@@ -22,8 +22,9 @@ export const nextAccessRevision = (db: Database, projectId: string, condition: S
     .where(and(eq(projects.id, projectId), condition));
 
 /**
- * For a branch that is removed: if a revision with the branch's rules is still on its way to the host, a newer revision
- * without them follows it. A confirmed revision needs none, because sending it again changes no rules.
+ * For a branch that is removed: if a revision with the branch's rules is still on its way to the host, a
+ * newer revision without them follows it. A confirmed revision needs none, because sending it again changes
+ * no rules.
  */
 export const withdrawAccess = (db: Database, projectId: string, condition: SQL) =>
   nextAccessRevision(db, projectId, sql`access_applied < access_revision and ${condition}`);
@@ -44,8 +45,8 @@ export const confirmAccess = (db: Database, projectId: string, revision: number)
     .where(eq(projects.id, projectId));
 
 /**
- * The access to one project's databases with its revision, as the host receives it: network rules, closed branches
- * (expired ones, or all at twice the storage quota), write block and new passwords.
+ * The access to one project's databases with its revision, as the host receives it: network rules, closed
+ * branches (expired ones, or all at twice the storage quota), write block and new passwords.
  */
 export type Access = Params<'access.apply'>['access'];
 

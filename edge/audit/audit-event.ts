@@ -18,7 +18,10 @@ export const noActor = (tenantId: string): AuditActor => ({
 /** The client of a request: its address, its `User-Agent` and the request's ID. */
 export type ClientDetails = Pick<Actor, 'ip' | 'userAgent' | 'requestId' | 'traceparent'>;
 
-/** The actor of an audit row. @param user with `userId` null while it is not proven that the client is this user */
+/**
+ * The actor of an audit row.
+ * @param user with `userId` null while it is not proven that the client is this user
+ */
 export const actorWith = <Id extends string | null>(
   client: ClientDetails,
   { userId, email, tenantId, machine }: { userId: Id; email: string; tenantId: string; machine?: Machine },
@@ -36,7 +39,9 @@ function authorOf({ userId, email, machine }: AuditActor) {
   return { actorType: userId === null ? null : ('user' as const), actorId: userId, actorEmail: email };
 }
 
-/** The specification includes the service name in the sign-in event of a command line: `<service>.cli.login`. */
+/**
+ * The specification includes the service name in the sign-in event of a command line: `<service>.cli.login`.
+ */
 export type AuditName = (typeof AUDIT_NAMES)[number] | `${string}.cli.login`;
 
 type AuditRow = typeof auditEvents.$inferInsert;
@@ -114,8 +119,8 @@ export const toAuditEventResponse = (row: typeof auditEvents.$inferSelect): z.ou
 });
 
 /**
- * Gives events of a job the tenant of their project (specification 5.9): the user may have moved to another tenant since
- * the job was created. It follows their insertion in the same batch.
+ * Gives events of a job the tenant of their project (specification 5.9): the user may have moved to another
+ * tenant since the job was created. It follows their insertion in the same batch.
  */
 export const inTenantOfProject = (db: Database, projectId: string, eventIds: readonly string[]): Statement =>
   db

@@ -13,7 +13,9 @@ import { type Identity, mapRole } from './principal.ts';
 import { fetchKeys, KeyCache, type RequestTiming, sameKeys } from './provider-keys.ts';
 import { rejected } from './rejection.ts';
 
-/** Longest accepted token, in characters. Most have a few hundred; a pre-auth token can contain two others. */
+/**
+ * Longest accepted token, in characters. Most have a few hundred; a pre-auth token can contain two others.
+ */
 const TOKEN_MAX = 8192;
 
 /** The token of an `Authorization` header (RFC 6750 section 2.1). @throws ApiError UNAUTHENTICATED */

@@ -41,7 +41,9 @@ const PreAuthClaims = z.object({
   /** `verify`: a code of the enrolled factor is required; `setup`: a factor has to be enrolled. */
   step: z.enum(['verify', 'setup']),
   first_factor: z.enum(['password', 'email']),
-  /** The identity provider's tokens, sealed until the second factor has passed; null for a gateway account. */
+  /**
+   * The identity provider's tokens, sealed until the second factor has passed; null for a gateway account.
+   */
   sealed: z.object({ keyId: z.string(), sealed: z.string() }).nullable(),
   /** The `version` of the gateway account; null for a user of the provider. */
   version: z.int().nullable(),
@@ -91,7 +93,9 @@ export async function signOwnToken<K extends Kind>(
     .sign(key.bytes);
 }
 
-/** Whether the token claims to be one of a workload. It selects how the token is verified, and proves nothing. */
+/**
+ * Whether the token claims to be one of a workload. It selects how the token is verified, and proves nothing.
+ */
 export function isWorkloadToken(settings: OwnTokenSettings, token: string): boolean {
   if (!token.startsWith('ey')) return false;
   try {
@@ -108,8 +112,8 @@ const isCanonicalJwt = (token: string): boolean =>
   COMPACT_FORM.test(token) && token.split('.').every((part) => decodeBase64url(part) !== null);
 
 /**
- * The claims of a token of this kind. The algorithm is fixed and the token's header only selects one of our keys,
- * which rules out `none` and a public key used as a secret (RFC 8725 section 3.1).
+ * The claims of a token of this kind. The algorithm is fixed and the token's header only selects one of our
+ * keys, which rules out `none` and a public key used as a secret (RFC 8725 section 3.1).
  * @throws ApiError UNAUTHENTICATED
  */
 export async function verifyOwnToken<K extends Kind>(

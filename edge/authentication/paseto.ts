@@ -53,7 +53,10 @@ export interface PasetoParts {
   footer: Uint8Array;
 }
 
-/** Splits `v4.public.<message and signature>[.<footer>]` (specification 5.1). @throws ApiError UNAUTHENTICATED */
+/**
+ * Splits `v4.public.<message and signature>[.<footer>]` (specification 5.1).
+ * @throws ApiError UNAUTHENTICATED
+ */
 export function splitPaseto(token: string): PasetoParts {
   if (!token.startsWith(PASETO_HEADER)) throw rejected('token_form_wrong');
   const [body, footer, ...more] = token.slice(PASETO_HEADER.length).split('.').map(decodeBase64url);
@@ -76,7 +79,10 @@ const Footer = z.object({
   typ: z.literal('paseto').optional(),
 });
 
-/** The id of the signing key, as claimed by the token (specification 5.1). @throws ApiError UNAUTHENTICATED */
+/**
+ * The id of the signing key, as claimed by the token (specification 5.1).
+ * @throws ApiError UNAUTHENTICATED
+ */
 export function keyIdOf(footer: Uint8Array): string {
   if (footer.length === 0) throw rejected('footer_missing');
   if (footer.length > FOOTER_MAX_BYTES) throw rejected('footer_too_long');
@@ -107,9 +113,10 @@ export function preAuthEncode(pieces: readonly Uint8Array[]): Uint8Array {
 }
 
 /**
- * Whether the key signed these parts (PASETO version 4, Ed25519). Verification follows RFC 8032 strictly: ZIP 215
- * accepts point encodings and small-order keys with which one signature is valid for several messages.
- * @param implicitAssertion data that the signature covers but the token does not contain; our provider uses none
+ * Whether the key signed these parts (PASETO version 4, Ed25519). Verification follows RFC 8032 strictly: ZIP
+ * 215 accepts point encodings and small-order keys with which one signature is valid for several messages.
+ * @param implicitAssertion data that the signature covers but the token does not contain; our provider uses
+ *   none
  */
 export const isSignedBy = (
   publicKey: Uint8Array,

@@ -6,7 +6,10 @@ export interface Identity {
   issuer: string;
   gid: string;
   email: string;
-  /** After mapping (specification 5.7): one of `ROLES`, or an unknown role of the provider without permissions. */
+  /**
+   * After mapping (specification 5.7): one of `ROLES`, or an unknown role of the provider without
+   * permissions.
+   */
   role: string;
   /** As in the token; only `<service>:read` and `<service>:write` have an effect. */
   scopes: readonly string[];

@@ -40,8 +40,8 @@ const KeyDocument = z.object({ keys: z.array(z.unknown()) });
 export type PublicKeys = ReadonlyMap<string, Uint8Array>;
 
 /**
- * Parses the provider's key document: PASERK entries, or a JWK set. Keys of other kinds are skipped. An empty list
- * is accepted and withdraws all keys; a list without any usable key is not.
+ * Parses the provider's key document: PASERK entries, or a JWK set. Keys of other kinds are skipped. An empty
+ * list is accepted and withdraws all keys; a list without any usable key is not.
  * @throws Error when the document is malformed
  */
 export function readKeyDocument(document: unknown): PublicKeys {
@@ -137,8 +137,8 @@ export interface RequestTiming {
 }
 
 /**
- * A set of keys, and the claims of the tokens verified with it, by the whole token. They are replaced together,
- * so that a token verified with a withdrawn key is not found in the next ring.
+ * A set of keys, and the claims of the tokens verified with it, by the whole token. They are replaced
+ * together, so that a token verified with a withdrawn key is not found in the next ring.
  */
 interface KeyRing<Key> {
   readonly keys: ReadonlyMap<string, Key>;

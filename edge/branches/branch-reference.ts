@@ -39,8 +39,8 @@ export const restorableBranchesOf = (projectId: string, caller: Caller): SQL | u
   );
 
 /**
- * The jobs of these branches, deleted ones included, and those that the caller itself started. Every branch of a batch
- * has to be in reach.
+ * The jobs of these branches, deleted ones included, and those that the caller itself started. Every branch
+ * of a batch has to be in reach.
  */
 export function jobsInReach(caller: Caller): SQL | undefined {
   const ofPattern = matching(caller);
@@ -68,8 +68,8 @@ const referenced = (projectId: string, reference: string, caller: Caller): SQL |
   );
 
 /**
- * The branch that `:branch_ref` names by ID or name (specification 4.3); no row if it is deleted, or not in reach.
- * Failed branches can have the same name as a working one, which then comes first.
+ * The branch that `:branch_ref` names by ID or name (specification 4.3); no row if it is deleted, or not in
+ * reach. Failed branches can have the same name as a working one, which then comes first.
  */
 export const referencedBranch = (db: Database, projectId: string, reference: string, caller: Caller) =>
   db

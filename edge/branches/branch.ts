@@ -86,7 +86,10 @@ export const CreatedBranch = z
   })
   .meta({ id: 'CreatedBranch' });
 
-/** A branch in lists, lookups and changes: every field of specification 2.2 except `deleted_at`, `deletes_at`, and its blocks. */
+/**
+ * A branch in lists, lookups and changes: every field of specification 2.2 except `deleted_at`, `deletes_at`,
+ * and its blocks.
+ */
 export const Branch = CreatedBranch.extend({
   deletes_at: Timestamp.nullable().meta({
     description:

@@ -45,7 +45,8 @@ export async function openComparison(
 }
 
 /**
- * Opens the job of a comparison. A project has one at a time: a request for the same comparison gets the open one.
+ * Opens the job of a comparison. A project has one at a time: a request for the same comparison gets the open
+ * one.
  * @returns PROJECT_BUSY while there is another one, BRANCH_NOT_ACTIVE
  */
 export async function reserveComparison(
@@ -151,8 +152,8 @@ const PARENT = 'parent';
 type Caller = Pick<Principal, 'machine'>;
 
 /**
- * The queries that find the other side of a comparison, which shows its rows: a caller that is limited to branches needs
- * both sides in its reach, although it may clone `main`.
+ * The queries that find the other side of a comparison, which shows its rows: a caller that is limited to
+ * branches needs both sides in its reach, although it may clone `main`.
  */
 export function otherSideQueries(
   db: Database,

@@ -77,7 +77,10 @@ export async function loadCreation({ db, job, settings }: SagaContext): Promise<
   return { project, access, branches: [first, ...others] };
 }
 
-/** The host has at most one clone of an id. The branches of a batch have one job, so theirs are built under their own. */
+/**
+ * The host has at most one clone of an id. The branches of a batch have one job, so theirs are built under
+ * their own.
+ */
 const buildIdOf = ({ id, kind }: JobRow, branchId: string) =>
   kind === 'branch.create_batch' ? branchId : id;
 
@@ -141,8 +144,8 @@ const prove = async (context: SagaContext, creation: Creation) => {
 };
 
 /**
- * The steps that create the database of any branch, `main` included. The host prepares logins, rules and the pooler
- * entry in parallel with the clone, because the pooler's reload takes half as long as the clone.
+ * The steps that create the database of any branch, `main` included. The host prepares logins, rules and the
+ * pooler entry in parallel with the clone, because the pooler's reload takes half as long as the clone.
  */
 export const CREATION_STEPS = [
   [
@@ -253,8 +256,8 @@ export const undoCreation = ({ isAgain } = { isAgain: false }): NonNullable<Saga
 });
 
 /**
- * Creates one branch, or several with the same content, all or none. Specification 4.3, "Branch creation, in order";
- * `docs/architecture.md` explains why the order here differs.
+ * Creates one branch, or several with the same content, all or none. Specification 4.3, "Branch creation, in
+ * order"; `docs/architecture.md` explains why the order here differs.
  */
 export const createBranchesJob = saga<Creation>({
   steps: CREATION_STEPS,
@@ -396,8 +399,8 @@ export function returnExisting(branch: BranchRow, request: BranchRequest): Resul
 }
 
 /**
- * A validated request for one branch or a batch of them. The caller makes the IDs, so a repeated request names the same
- * branches.
+ * A validated request for one branch or a batch of them. The caller makes the IDs, so a repeated request
+ * names the same branches.
  */
 export interface BranchRequest extends BranchChoices {
   jobId: string;

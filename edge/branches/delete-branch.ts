@@ -47,8 +47,8 @@ interface DeletionOptions {
 }
 
 /**
- * Marks the branch as deleted and opens the job that drops its database, in one batch. Its children lose their parent
- * (specification 2.2).
+ * Marks the branch as deleted and opens the job that drops its database, in one batch. Its children lose
+ * their parent (specification 2.2).
  */
 export async function markBranchDeleted(
   db: Database,
@@ -154,7 +154,10 @@ interface Deletion {
   kept: MethodResult<'branch.keep'> | null;
 }
 
-/** Specification 3.1: the underlying database is dropped after the branch is deleted, or kept so that it can be restored. */
+/**
+ * Specification 3.1: the underlying database is dropped after the branch is deleted, or kept so that it can
+ * be restored.
+ */
 export const deleteBranchJob = saga<Deletion | 'gone'>({
   steps: [
     [
@@ -207,8 +210,8 @@ const REASONS: readonly (Omit<ServiceDeletion, 'due'> & { due: (now: Date) => SQ
 
 /**
  * Deletes the project's branches whose leases have ended, and those that have been expired for
- * `EXPIRED_RETENTION_SECONDS`: marks them and opens the jobs that drop their databases. A branch whose lease is renewed,
- * or that is revived, at the same time stays.
+ * `EXPIRED_RETENTION_SECONDS`: marks them and opens the jobs that drop their databases. A branch whose lease
+ * is renewed, or that is revived, at the same time stays.
  * @param beforeWriting called before the first job of each reason is written
  */
 export async function retireBranches(

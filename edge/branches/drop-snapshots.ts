@@ -103,8 +103,8 @@ export const dropSnapshotJob = saga({
 });
 
 /**
- * A kept branch or state, newest first, with the bytes and the number of those that are as new or newer. `counted` is the
- * number of snapshots under the project's limit, if it is one.
+ * A kept branch or state, newest first, with the bytes and the number of those that are as new or newer.
+ * `counted` is the number of snapshots under the project's limit, if it is one.
  */
 const ranked = (projectId: string) => sql`(
   select id, kind, row_number() over (partition by kind, branch_id order by taken_at desc, id) as place,
@@ -115,10 +115,11 @@ const ranked = (projectId: string) => sql`(
   from ${snapshots} where project_id = ${projectId} and status = 'ready') as ranked`;
 
 /**
- * Deletes the snapshots whose time is over, scheduled ones beyond the number that is kept, the oldest scheduled one if a
- * new one was taken at the project's limit, and what deletions and resets have left behind beyond the project's storage
- * quota, except for the newest: it does not count against the quota, so it must not be a way around it. A limit that was
- * lowered by exactly one also costs the oldest scheduled snapshot of a project that was at the limit.
+ * Deletes the snapshots whose time is over, scheduled ones beyond the number that is kept, the oldest
+ * scheduled one if a new one was taken at the project's limit, and what deletions and resets have left behind
+ * beyond the project's storage quota, except for the newest: it does not count against the quota, so it must
+ * not be a way around it. A limit that was lowered by exactly one also costs the oldest scheduled snapshot of
+ * a project that was at the limit.
  */
 export async function retireSnapshots(
   db: Database,

@@ -41,8 +41,8 @@ export async function nextEnd(db: Database, projectId: string): Promise<Date | n
 }
 
 /**
- * Sets the lifespan, counted from now, and the protection, and records the changes, in one batch. An expired branch becomes
- * active again if the project has a slot for it, which changes the access.
+ * Sets the lifespan, counted from now, and the protection, and records the changes, in one batch. An expired
+ * branch becomes active again if the project has a slot for it, which changes the access.
  */
 export async function storeLifespan(
   db: Database,
@@ -87,16 +87,16 @@ export async function storeLifespan(
 }
 
 /**
- * When a branch that expires now is deleted. It needs no slot meanwhile, so it is not kept for longer than it had one:
- * otherwise lives of a minute would fill the host. Counted from now: nobody had notice of the deletion before, however
- * late the expiry is.
+ * When a branch that expires now is deleted. It needs no slot meanwhile, so it is not kept for longer than it
+ * had one: otherwise lives of a minute would fill the host. Counted from now: nobody had notice of the
+ * deletion before, however late the expiry is.
  */
 const deletesAt = (maxSeconds: number, now: Date): SQL<Date> =>
   sql`${now.getTime()} + min(${maxSeconds}, coalesce(${projectBranches.ttlSeconds}, ${maxSeconds})) * 1000`;
 
 /**
- * Expires the project's branches whose lifespan has ended (specification 3.1), with their audit events, in one batch
- * that also changes the access: applying it closes their logins and ends their sessions.
+ * Expires the project's branches whose lifespan has ended (specification 3.1), with their audit events, in
+ * one batch that also changes the access: applying it closes their logins and ends their sessions.
  */
 export async function expireBranches(
   db: Database,
@@ -127,12 +127,14 @@ export async function expireBranches(
   ]);
 }
 
-/** The end of a branch's lease that begins now, in an update of branches; null for a branch without a lease. */
+/**
+ * The end of a branch's lease that begins now, in an update of branches; null for a branch without a lease.
+ */
 export const leaseEnd = (now: Date): SQL<Date | null> => sql`${now.getTime()} + lease_seconds * 1000`;
 
 /**
- * Lets the lease end later, or sooner, counted from now. It is not audited, because a client renews it every few
- * seconds. A lease that has ended is never renewed: its branch is about to be deleted.
+ * Lets the lease end later, or sooner, counted from now. It is not audited, because a client renews it every
+ * few seconds. A lease that has ended is never renewed: its branch is about to be deleted.
  */
 export async function storeRenewal(
   db: Database,

@@ -9,7 +9,10 @@ import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents, type BranchRow, projectBranches } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
 
-/** Protects the branch, or ends its protection, if `condition` is true. The audit comes first: it is of a change only. */
+/**
+ * Protects the branch, or ends its protection, if `condition` is true. The audit comes first: it is of a
+ * change only.
+ */
 export function protectionStatements(
   db: Database,
   { id, projectId, branchName }: BranchRow,

@@ -91,8 +91,8 @@ const keepSafety = (db: Database, id: string, { size_bytes }: MethodResult<'rese
     .where(eq(snapshots.id, id));
 
 /**
- * A new clone is built first, and replaces the database in one transaction of PostgreSQL. The id, the name, the passwords
- * and the rules of the branch stay.
+ * A new clone is built first, and replaces the database in one transaction of PostgreSQL. The id, the name,
+ * the passwords and the rules of the branch stay.
  */
 export const resetBranchJob = saga<Reset>({
   steps: [

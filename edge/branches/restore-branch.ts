@@ -100,8 +100,8 @@ export async function reserveRestore(
 }
 
 /**
- * Creates the branch again, with its id and its passwords, from its kept database, which is dropped by a job of its own:
- * until the branch is active, nothing is lost by going back.
+ * Creates the branch again, with its id and its passwords, from its kept database, which is dropped by a job
+ * of its own: until the branch is active, nothing is lost by going back.
  */
 export const restoreBranchJob = saga<Creation>({
   steps: CREATION_STEPS,
@@ -148,8 +148,9 @@ export interface Keeping {
 }
 
 /**
- * Whether the deletion of this branch can be undone, and until when. A branch with a lease cannot be restored: its holder
- * has said that it is disposable, and branches of machines would fill the host (`docs/decisions/snapshots.md`).
+ * Whether the deletion of this branch can be undone, and until when. A branch with a lease cannot be
+ * restored: its holder has said that it is disposable, and branches of machines would fill the host
+ * (`docs/decisions/snapshots.md`).
  */
 export function keepingOf(
   { UNDELETE_SECONDS }: Pick<Settings, 'UNDELETE_SECONDS'>,
@@ -162,8 +163,8 @@ export function keepingOf(
 }
 
 /**
- * Records the database that is kept, with the branch's rules, except for those that would expire. They precede the deletion
- * of the rules.
+ * Records the database that is kept, with the branch's rules, except for those that would expire. They
+ * precede the deletion of the rules.
  */
 export function keepStatements(
   db: Database,

@@ -58,8 +58,9 @@ export interface Turn {
 }
 
 /**
- * Reserves the snapshot under the project's limit and opens its job, in one batch. At the limit a scheduled one is
- * reserved all the same if there is an older one: `retireSnapshots` deletes that as soon as this one is taken.
+ * Reserves the snapshot under the project's limit and opens its job, in one batch. At the limit a scheduled
+ * one is reserved all the same if there is an older one: `retireSnapshots` deletes that as soon as this one
+ * is taken.
  */
 export async function reserveSnapshot(
   db: Database,
@@ -188,7 +189,9 @@ export const takeSnapshotJob = saga<Taking>({
   },
 });
 
-/** Opens the job of the project's scheduled snapshot, if it is due. The next one is due one interval from now. */
+/**
+ * Opens the job of the project's scheduled snapshot, if it is due. The next one is due one interval from now.
+ */
 export async function takeScheduledSnapshot(
   db: Database,
   settings: Pick<Settings, 'SNAPSHOT_LIMIT'>,

@@ -24,7 +24,8 @@ export class EarliestAlarm {
   }
 
   /**
-   * As `wakeAt`, and also if another user's alarm fires before: that one finds nothing of a write that comes after it.
+   * As `wakeAt`, and also if another user's alarm fires before: that one finds nothing of a write that comes
+   * after it.
    */
   guard(timestamp: number): void {
     this.#guard = Math.max(this.#guard, timestamp);

@@ -34,7 +34,9 @@ export interface ProjectHistoryRpc extends Rpc.RpcTargetBranded {
   recordProgress(progress: WorkProgress): Promise<void>;
 }
 
-/** The Durable Object through which every change of one project's databases goes; named by the project's ID. */
+/**
+ * The Durable Object through which every change of one project's databases goes; named by the project's ID.
+ */
 export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   readonly monitor: ProjectMonitorRpc;
   readonly events: ProjectEventsRpc;

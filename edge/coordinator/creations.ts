@@ -28,8 +28,8 @@ interface Creating extends Running {
 }
 
 /**
- * Creates the branches, or responds with the one that has the name, as it is or reset (`on_exists`). Of parallel requests for one name one
- * creates the branch, and the others wait for it.
+ * Creates the branches, or responds with the one that has the name, as it is or reset (`on_exists`). Of
+ * parallel requests for one name one creates the branch, and the others wait for it.
  */
 async function createOrReturn(
   { db, reserve, reset, ...running }: Creating,

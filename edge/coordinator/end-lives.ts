@@ -7,8 +7,8 @@ import type { Database } from '../database/database.ts';
 import type { Settings } from '../settings.ts';
 
 /**
- * Ends the lifespans, leases and retentions of the project's branches, snapshots and network rules that are over, and begins
- * the snapshot that is due by the project's schedule.
+ * Ends the lifespans, leases and retentions of the project's branches, snapshots and network rules that are
+ * over, and begins the snapshot that is due by the project's schedule.
  * @param beforeWriting called before work is written that outlives this call
  * @returns when the next one ends, in Unix milliseconds; infinite if none will
  */

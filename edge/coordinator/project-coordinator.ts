@@ -46,13 +46,16 @@ import { ProjectHistory } from './project-history.ts';
 import type { CoordinatorParts } from './run-job.ts';
 import { SAGAS } from './sagas.ts';
 
-/** Interval of the checks while jobs are open; shorter than any life or lease, whose end the last check schedules. */
+/**
+ * Interval of the checks while jobs are open; shorter than any life or lease, whose end the last check
+ * schedules.
+ */
 const CHECK_AFTER_MS = 20_000;
 
 /**
- * One object per project (`idFromName(project ID)`): every change of the project's databases goes through it. Its storage
- * holds an alarm and the measurements. Jobs, records and rules are in D1, and the alarm is set before a
- * job is written, so that after any crash the job is found and finished.
+ * One object per project (`idFromName(project ID)`): every change of the project's databases goes through it.
+ * Its storage holds an alarm and the measurements. Jobs, records and rules are in D1, and the alarm is set
+ * before a job is written, so that after any crash the job is found and finished.
  */
 type CoordinatorEnv = DatabaseBinding & HostLinks & Limiters & WebhookSenders;
 
@@ -237,7 +240,10 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     await this.#resumeWork();
   }
 
-  /** Does not throw: the runtime retries a failed alarm a few times only, and D1 can be unavailable for longer. */
+  /**
+   * Does not throw: the runtime retries a failed alarm a few times only, and D1 can be unavailable for
+   * longer.
+   */
   override async alarm(): Promise<void> {
     this.#alarm.fired();
     this.ctx.waitUntil(this.#outbox.send(Date.now()));

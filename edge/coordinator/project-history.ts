@@ -16,7 +16,10 @@ import { readIsChanging } from '../jobs/job-store.ts';
 import type { ProjectHistoryRpc } from './coordinator-rpc.ts';
 import { type CoordinatorParts, runCreation } from './run-job.ts';
 
-/** How long a reset or a restoration waits for the ends of the branch's open jobs, and how often it polls them. */
+/**
+ * How long a reset or a restoration waits for the ends of the branch's open jobs, and how often it polls
+ * them.
+ */
 const IDLE_WITHIN_MS = 5_000;
 const IDLE_POLL_MS = 100;
 
@@ -88,7 +91,8 @@ export class ProjectHistory extends RpcTarget implements ProjectHistoryRpc {
   }
 
   /**
-   * Makes a reservation that is refused with HOST_BUSY while a job of the branch is open: waits some seconds for its end.
+   * Makes a reservation that is refused with HOST_BUSY while a job of the branch is open: waits some seconds
+   * for its end.
    * @param reserve gets sizes that the host has just read
    */
   async #reserveIdle(

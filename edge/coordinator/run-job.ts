@@ -15,7 +15,10 @@ export interface CoordinatorParts {
   monitor: ProjectMonitor;
   quota: StorageQuota;
   isLinked: (hostId: string) => Promise<boolean>;
-  /** Sets the alarm that finds the work after a crash. It guards writes of the next seconds, so it is set again after a wait. */
+  /**
+   * Sets the alarm that finds the work after a crash. It guards writes of the next seconds, so it is set
+   * again after a wait.
+   */
   armAlarm: () => void;
   running: () => Running;
   /** Called when a job has left something behind that has an end of its own. */

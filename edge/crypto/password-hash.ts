@@ -49,14 +49,15 @@ export async function hashPassword(password: string, log2N: number): Promise<Res
 }
 
 /**
- * A hash that no password has. It is compared when there is no account, so that the response time does not reveal
- * which e-mail addresses have one.
+ * A hash that no password has. It is compared when there is no account, so that the response time does not
+ * reveal which e-mail addresses have one.
  */
 const dummyHash = (log2N: number) =>
   format(costOf(log2N), new Uint8Array(SALT_BYTES), new Uint8Array(HASH_BYTES));
 
 /**
- * @param stored as `hashPassword` returns it; null for an address without an account: false, after the same work
+ * @param stored as `hashPassword` returns it; null for an address without an account: false, after the same
+ *   work
  * @param log2N the setting `PASSWORD_COST`
  * @returns or RATE_LIMITED
  */
@@ -81,8 +82,8 @@ const MAX_WAIT_MS = 15_000;
 let nextTurnAt = 0;
 
 /**
- * Waits for a turn to hash a password. workerd hashes on the only thread of an isolate, so without turns a burst of
- * logins would block every other request until the last hash is done.
+ * Waits for a turn to hash a password. workerd hashes on the only thread of an isolate, so without turns a
+ * burst of logins would block every other request until the last hash is done.
  * @param log2N the cost of the hash, as `PASSWORD_COST`
  * @returns or RATE_LIMITED when too many requests wait
  */

@@ -18,7 +18,10 @@ export const openDatabase = (binding: D1Database | D1DatabaseSession): Database 
 export const inOneBatch = (db: Database, statements: Statement[]): Promise<unknown[]> =>
   db.batch(statements as [Statement, ...Statement[]]);
 
-/** The values of a row in the order of the table's columns, as the driver takes them; missing columns are null. */
+/**
+ * The values of a row in the order of the table's columns, as the driver takes them; missing columns are
+ * null.
+ */
 const driverValues = <T extends SQLiteTable>(table: T, row: T['$inferInsert']) =>
   Object.entries(getTableColumns(table)).map(([key, column]) => {
     const value = (row as Record<string, unknown>)[key] ?? null;
@@ -26,9 +29,9 @@ const driverValues = <T extends SQLiteTable>(table: T, row: T['$inferInsert']) =
   });
 
 /**
- * Inserts the row if `condition` is true. D1 has no interactive transactions: in a batch,
- * such inserts come first and the update of the state that their condition reads comes last, so that either all of
- * them take effect or none does.
+ * Inserts the row if `condition` is true. D1 has no interactive transactions: in a batch, such inserts come
+ * first and the update of the state that their condition reads comes last, so that either all of them take
+ * effect or none does.
  */
 export function insertIf<T extends SQLiteTable>(
   db: Database,
@@ -42,7 +45,8 @@ export function insertIf<T extends SQLiteTable>(
 }
 
 /**
- * Inserts all rows or none, as `insertIf` does. The rows are one parameter, because a statement on D1 has at most 100.
+ * Inserts all rows or none, as `insertIf` does. The rows are one parameter, because a statement on D1 has at
+ * most 100.
  */
 export function insertAllIf<T extends SQLiteTable>(
   db: Database,
@@ -69,8 +73,8 @@ export const isOneOf = (column: SQLWrapper, values: readonly string[]): SQL =>
   sql`${column} in (select value from json_each(${JSON.stringify(values)}))`;
 
 /**
- * Whether a statement of a batch changed rows, from its result. D1 counts the rows that triggers wrote as well, so the
- * number itself says nothing.
+ * Whether a statement of a batch changed rows, from its result. D1 counts the rows that triggers wrote as
+ * well, so the number itself says nothing.
  */
 export const hasChanged = (result: unknown): boolean => (result as D1Result).meta.changes > 0;
 
@@ -89,7 +93,9 @@ export function uniqueConflict(error: unknown): string | null {
 /** The message of a `DrizzleQueryError`, whose class is lost when it comes from an object. */
 const QUERY_FAILURE = /^(?:\w*Error: )?Failed query: /;
 
-/** The error without query values, safe to log: the message of a failed query contains them, such as e-mails. */
+/**
+ * The error without query values, safe to log: the message of a failed query contains them, such as e-mails.
+ */
 export function withoutValues(error: Error): Error {
   if (error instanceof DrizzleQueryError) return error.cause ?? new Error('a query failed');
   return QUERY_FAILURE.test(error.message) ? new Error('a query of an object failed') : error;

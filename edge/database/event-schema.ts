@@ -9,10 +9,10 @@ const RANDOM_UUID = sql`(lower(hex(randomblob(4)) || '-' || hex(randomblob(2)) |
 const NOW = sql`(cast(unixepoch('subsec') * 1000 as integer))`;
 
 /**
- * Events on their way to the coordinator of their project, which deletes them here. Triggers write them: an event and
- * the change that it reports are one transaction, wherever the change is made
- * (`docs/decisions/events.md`). A migration that replaces a table drops its triggers and has to create
- * them again.
+ * Events on their way to the coordinator of their project, which deletes them here. Triggers write them: an
+ * event and the change that it reports are one transaction, wherever the change is made
+ * (`docs/decisions/events.md`). A migration that replaces a table drops its triggers and has to create them
+ * again.
  */
 export const eventOutbox = sqliteTable(
   'event_outbox',
@@ -24,8 +24,9 @@ export const eventOutbox = sqliteTable(
     projectId: text('project_id').notNull(),
     tenantId: text('tenant_id').notNull(),
     /**
-     * The names of the branches that the event is about, except `main`; empty: the project, or `main`. Together with the
-     * machine that started a job, they decide which machines limited to branches see the event.
+     * The names of the branches that the event is about, except `main`; empty: the project, or `main`.
+     * Together with the machine that started a job, they decide which machines limited to branches see the
+     * event.
      */
     branchNames: text('branch_names', { mode: 'json' }).$type<string[]>().notNull(),
     machineId: text('machine_id'),

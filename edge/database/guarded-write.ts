@@ -5,8 +5,8 @@ import { fail, ok, type Result } from '../../shared/result.ts';
 import { type Database, insertAllIf, isThere, type Statement, uniqueConflict } from './database.ts';
 
 /**
- * What must hold before a write, and the failure otherwise. A condition that is null does not hold. A field of the
- * failure can be SQL, which is read before the write.
+ * What must hold before a write, and the failure otherwise. A condition that is null does not hold. A field
+ * of the failure can be SQL, which is read before the write.
  */
 export type Requirement = readonly [condition: SQL, failure: FailureCode | Failure];
 
@@ -15,13 +15,15 @@ export type Identified = SQLiteTable & { id: SQLiteColumn };
 type Row<T extends Identified> = T['$inferInsert'] & { id: string };
 
 export interface GuardedWrite<T extends Identified, R> {
-  /** What decides: new rows of one table, or an update or deletion, whose row must be among the requirements. */
+  /**
+   * What decides: new rows of one table, or an update or deletion, whose row must be among the requirements.
+   */
   first: readonly [table: T, row: Row<T>, ...more: Row<T>[]] | ((isAllowed: SQL) => Statement);
   /** In order: the first one that does not hold is the failure. */
   require: readonly [Requirement, ...Requirement[]];
   /**
-   * Statements that must have no effect unless `isWritten`. They follow new rows, and precede an update or deletion,
-   * because that may change what the requirements read.
+   * Statements that must have no effect unless `isWritten`. They follow new rows, and precede an update or
+   * deletion, because that may change what the requirements read.
    */
   rest?: (isWritten: SQL) => Statement[];
   /** By table: the failure if one of its unique indexes is violated. */
@@ -49,9 +51,9 @@ function refusalOf(require: readonly Requirement[]): SQL.Aliased<Failure> {
 }
 
 /**
- * Writes everything or nothing, in one batch, because D1 has no interactive transactions. A batch is one transaction, and
- * D1 runs one at a time. So the first statement, which decides on the failure, reads the same state as the condition of
- * the write.
+ * Writes everything or nothing, in one batch, because D1 has no interactive transactions. A batch is one
+ * transaction, and D1 runs one at a time. So the first statement, which decides on the failure, reads the
+ * same state as the condition of the write.
  * @returns the rows of `returns`, or the failure of the first requirement that does not hold
  */
 export async function guardedWrite<T extends Identified, R = never>(

@@ -2,7 +2,10 @@ import { index, integer, primaryKey, sqliteTable, text, uniqueIndex } from 'driz
 import { created, ROLES, SECOND_FACTOR_METHODS, SHARED_ROLES, timestamp, updated } from './column-types.ts';
 import { projects, users } from './schema.ts';
 
-/** Open invitations to a tenant of the gateway's own accounts. The code is in the `Challenges` object of the address. */
+/**
+ * Open invitations to a tenant of the gateway's own accounts. The code is in the `Challenges` object of the
+ * address.
+ */
 export const invitations = sqliteTable(
   'invitations',
   {
@@ -43,8 +46,8 @@ export const projectMembers = sqliteTable(
 export type InvitationRow = typeof invitations.$inferSelect;
 
 /**
- * The gateway's own accounts. An account is created with its own tenant once its e-mail address is verified. Its user
- * has the gateway as issuer and the account id as `gid`.
+ * The gateway's own accounts. An account is created with its own tenant once its e-mail address is verified.
+ * Its user has the gateway as issuer and the account id as `gid`.
  */
 export const accounts = sqliteTable(
   'accounts',
@@ -57,7 +60,9 @@ export const accounts = sqliteTable(
     passwordHash: text('password_hash').notNull(),
     role: text('role').notNull(),
     tenantId: text('tenant_id').notNull(),
-    /** Raised when the password changes or all sessions end: a sign-in that began before cannot be completed. */
+    /**
+     * Raised when the password changes or all sessions end: a sign-in that began before cannot be completed.
+     */
     version: integer('version').notNull().default(0),
     createdAt: created(),
     updatedAt: updated(),
@@ -72,7 +77,9 @@ export const secondFactors = sqliteTable(
     issuer: text('issuer').notNull(),
     gid: text('gid').notNull(),
     method: text('method', { enum: SECOND_FACTOR_METHODS }).notNull(),
-    /** For `totp`: the secret, sealed with AES-256-GCM. Associated data: `second_factor`, issuer, gid, key id. */
+    /**
+     * For `totp`: the secret, sealed with AES-256-GCM. Associated data: `second_factor`, issuer, gid, key id.
+     */
     keyId: text('key_id'),
     sealedSecret: text('sealed_secret'),
     /** For `totp`: the time step of the last accepted code; codes up to this step are rejected as replays. */
@@ -138,7 +145,9 @@ export type AccountRow = typeof accounts.$inferSelect;
 
 export type SecondFactorRow = typeof secondFactors.$inferSelect;
 
-/** Callers that are no persons (`docs/machine-access.md`). Neither table holds anything that grants access. */
+/**
+ * Callers that are no persons (`docs/machine-access.md`). Neither table holds anything that grants access.
+ */
 
 export const apiKeys = sqliteTable(
   'api_keys',

@@ -34,13 +34,15 @@ import {
 } from './column-types.ts';
 
 /**
- * The system of record (D1); accounts are in `account-schema.ts`, API keys and trusts in
- * `machine-schema.ts`. Timestamps are Unix milliseconds and ids are UUIDs.
- * `docs/storage.md` lists what is stored and for how long. The unique indexes exclude statuses that free a name, so
- * that deleted and failed records do not reserve it.
+ * The system of record (D1); accounts are in `account-schema.ts`, API keys and trusts in `machine-schema.ts`.
+ * Timestamps are Unix milliseconds and ids are UUIDs. `docs/storage.md` lists what is stored and for how
+ * long. The unique indexes exclude statuses that free a name, so that deleted and failed records do not
+ * reserve it.
  */
 
-/** Local copy of a provider's user, identified by issuer and `gid`, never by e-mail (specification 2.1, 5.9). */
+/**
+ * Local copy of a provider's user, identified by issuer and `gid`, never by e-mail (specification 2.1, 5.9).
+ */
 export const users = sqliteTable(
   'users',
   {
@@ -121,13 +123,19 @@ export const projects = sqliteTable(
     requestedAppKey: text('requested_app_key'),
     env: text('env').notNull(),
     status: text('status', { enum: PROJECT_STATUSES }).notNull(),
-    /** Upper bounds of the branch count and of the quota that users may choose; the platform operator can raise them. */
+    /**
+     * Upper bounds of the branch count and of the quota that users may choose; the platform operator can
+     * raise them.
+     */
     branchLimit: integer('branch_limit').notNull().default(DEFAULT_BRANCH_LIMIT),
     /** Null: as in the settings. */
     leasedBranchLimit: integer('leased_branch_limit'),
     storageQuotaCapGib: real('storage_quota_cap_gib').notNull().default(SELF_SERVICE_QUOTA_CAP_GIB),
     storageQuotaGib: real('storage_quota_gib').notNull().default(DEFAULT_STORAGE_QUOTA_GIB),
-    /** From the last measurement: total size of the active branches, and the resulting state (specification 3.2). */
+    /**
+     * From the last measurement: total size of the active branches, and the resulting state (specification
+     * 3.2).
+     */
     storageUsedBytes: integer('storage_used_bytes').notNull().default(0),
     storageState: text('storage_state', { enum: STORAGE_STATES }).notNull().default('normal'),
     storageMeasuredAt: timestamp('storage_measured_at'),
@@ -135,7 +143,9 @@ export const projects = sqliteTable(
     snapshotSchedule: text('snapshot_schedule', { mode: 'json' }).$type<SnapshotSchedule>(),
     /** When the next scheduled snapshot is due; null without a schedule. */
     snapshotDueAt: timestamp('snapshot_due_at'),
-    /** When the host observed the blocks of the project's branches, by its clock; null before the first one. */
+    /**
+     * When the host observed the blocks of the project's branches, by its clock; null before the first one.
+     */
     blocksObservedAt: timestamp('blocks_observed_at'),
     hostId: text('host_id')
       .notNull()
@@ -188,7 +198,10 @@ export const projectBranches = sqliteTable(
       .notNull()
       .references(() => users.id),
     tenantId: text('tenant_id').notNull(),
-    /** Connections that the host refuses, at most one entry of each reason; those whose end has passed count no more. */
+    /**
+     * Connections that the host refuses, at most one entry of each reason; those whose end has passed count
+     * no more.
+     */
     blocks: text('blocks', { mode: 'json' }).$type<StoredBlock[]>().notNull().default([]),
     /** Of the last measurement; null where the host cannot measure them. */
     ownBytes: integer('own_bytes'),
@@ -234,7 +247,9 @@ export const networkRules = sqliteTable(
     cidr: text('cidr').notNull(),
     description: text('description'),
     source: text('source', { enum: ['manual', 'creator_ip'] }).notNull(),
-    /** The access revision of the project that added this rule; in effect once `access_applied` reaches it. */
+    /**
+     * The access revision of the project that added this rule; in effect once `access_applied` reaches it.
+     */
     revision: integer('revision').notNull(),
     createdBy: text('created_by')
       .notNull()

@@ -18,7 +18,9 @@ const STRINGS: Record<string, string> = {
   ipv6: '2001:db8::7',
 };
 
-/** An example of the schema: the declared one, otherwise a generated one. Undefined for a recursive reference. */
+/**
+ * An example of the schema: the declared one, otherwise a generated one. Undefined for a recursive reference.
+ */
 export function exampleOf(document: Document, schema: Schema, visited: readonly string[] = []): unknown {
   const reference = referenceOf(schema);
   if (reference !== null && visited.includes(reference)) return undefined;

@@ -26,7 +26,10 @@ export function referenceOf(value: object): string | null {
 /** The name in a reference: the last part of its path. */
 export const nameOf = (reference: string) => reference.slice(reference.lastIndexOf('/') + 1);
 
-/** Resolves a reference into `components`; other values are returned as they are. Unresolvable references give `{}`. */
+/**
+ * Resolves a reference into `components`; other values are returned as they are. Unresolvable references give
+ * `{}`.
+ */
 export function resolve<T extends object>(document: Document, value: T): Exclude<T, Reference> {
   const components = document.components as Record<string, Record<string, object>> | undefined;
   const visited = new Set<string>();

@@ -79,8 +79,8 @@ function typeOf(schema: Schema): Markup {
 }
 
 /**
- * The fields of a schema, including those of nested unnamed schemas. A nested named schema links to its own section,
- * which also ends cycles; `visited` ends those of schemas that refer to themselves directly.
+ * The fields of a schema, including those of nested unnamed schemas. A nested named schema links to its own
+ * section, which also ends cycles; `visited` ends those of schemas that refer to themselves directly.
  */
 function fieldsOf(document: Document, schema: Schema, path = '', visited: string[] = []): Field[] {
   const reference = referenceOf(schema);

@@ -36,8 +36,8 @@ export interface LoggedEvent extends EventScope, Record<string, SqlStorageValue>
 }
 
 /**
- * The events of a project in the SQLite database of its object: table `events`, in the order of the changes, for an
- * hour. The last one stays longer, so that a client that missed nothing in a quiet hour can continue.
+ * The events of a project in the SQLite database of its object: table `events`, in the order of the changes,
+ * for an hour. The last one stays longer, so that a client that missed nothing in a quiet hour can continue.
  */
 export class EventLog {
   readonly #storage: DurableObjectStorage;
@@ -47,8 +47,8 @@ export class EventLog {
   }
 
   /**
-   * Adds the events in their order. An event that is already in the log is ignored, and takes no position: `on conflict do
-   * nothing` would use one up, and clients could not tell a gap from a lost event.
+   * Adds the events in their order. An event that is already in the log is ignored, and takes no position:
+   * `on conflict do nothing` would use one up, and clients could not tell a gap from a lost event.
    */
   append(rows: readonly OutboxRow[], now: number): void {
     this.#storage.transactionSync(() => {
@@ -143,9 +143,9 @@ interface EventFeedOptions {
 }
 
 /**
- * Moves the events of one project from the outbox in D1 to the log in its object, and from there to webhooks. Every step
- * can be repeated: an event stays where it was until the next place has stored it, and each place ignores an event that
- * it already has.
+ * Moves the events of one project from the outbox in D1 to the log in its object, and from there to webhooks.
+ * Every step can be repeated: an event stays where it was until the next place has stored it, and each place
+ * ignores an event that it already has.
  */
 export class EventFeed {
   readonly #options: EventFeedOptions;
@@ -156,7 +156,10 @@ export class EventFeed {
     this.#options = options;
   }
 
-  /** Moves all events of changes that precede the call. A run that has already begun may have read before them. */
+  /**
+   * Moves all events of changes that precede the call. A run that has already begun may have read before
+   * them.
+   */
   move(projectId: string): Promise<void> {
     this.#next ??= this.#running
       .catch(() => {})

@@ -20,9 +20,9 @@ import type { EventLog, EventScope } from './event-log.ts';
 import { type OpenStream, OpenStreams, serverSentEvent } from './open-streams.ts';
 
 /**
- * Whether a caller that can see the project sees this event. A project can move to another tenant, whose events are not
- * for a client of the former one. A machine limited to branches sees their events and those of its own jobs
- * (`jobsInReach`), but none of the project or of `main`.
+ * Whether a caller that can see the project sees this event. A project can move to another tenant, whose
+ * events are not for a client of the former one. A machine limited to branches sees their events and those of
+ * its own jobs (`jobsInReach`), but none of the project or of `main`.
  */
 export function isInReach(
   { tenant_id, branch_names, machine_id }: EventScope,
@@ -56,15 +56,17 @@ interface EventStreamsOptions {
   log: EventLog;
   /** Looks for events that nobody reported. */
   poll: (projectId: string) => void;
-  /** Whether the client may still read the project, and gets or renews its place among the tenant's streams. */
+  /**
+   * Whether the client may still read the project, and gets or renews its place among the tenant's streams.
+   */
   admit: (projectId: string, client: EventClient, openedAt: Date | null) => Promise<Result<Date, Failure>>;
   /** The stream has ended. */
   leave: (client: EventClient) => void;
 }
 
 /**
- * The open streams of events of one project. Each is a position in the log, so that a client gets every event once and
- * in order at its own speed, whatever instance of the object it is connected to.
+ * The open streams of events of one project. Each is a position in the log, so that a client gets every event
+ * once and in order at its own speed, whatever instance of the object it is connected to.
  */
 export class EventStreams {
   readonly #options: EventStreamsOptions;
@@ -143,7 +145,9 @@ export class EventStreams {
     subject.isWriting = false;
   }
 
-  /** Ends the streams of clients that have lost their access. They reconnect, and the pipeline answers them. */
+  /**
+   * Ends the streams of clients that have lost their access. They reconnect, and the pipeline answers them.
+   */
   #readmitAll(): void {
     for (const stream of this.#streams.all()) {
       const { subject } = stream;
@@ -170,8 +174,8 @@ const streamsOf = ({ RATE_LIMITER }: DatabaseBinding & Limiters, { principal }: 
   RATE_LIMITER.get(RATE_LIMITER.idFromName(streamsBucket(principal.tenantId)));
 
 /**
- * Whether the client may read the project's events now, and has a place among the streams of its tenant. Called when a
- * stream opens and with each of its heartbeats.
+ * Whether the client may read the project's events now, and has a place among the streams of its tenant.
+ * Called when a stream opens and with each of its heartbeats.
  * @param openedAt result of the first call, null for that call
  * @returns the issue time of the newest token of the user
  */

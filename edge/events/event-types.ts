@@ -30,8 +30,8 @@ interface StoredBranch {
 
 /**
  * Every type of event. A new one needs a row here and a trigger that writes it (a migration of D1), which
- * `test/edge/events/triggers.worker.test.ts` compares. The fields are those of the API's records: a trigger sees every
- * column, so each of them is named, and none that the API does not show.
+ * `test/edge/events/triggers.worker.test.ts` compares. The fields are those of the API's records: a trigger
+ * sees every column, so each of them is named, and none that the API does not show.
  */
 const DEFINITIONS = {
   'project.changed': {

@@ -4,14 +4,15 @@ const RECONNECT_AFTER_MS = 2_000;
 const HEARTBEAT = ': still here\n\n';
 const HEARTBEAT_MS = 15_000;
 /**
- * A disconnected client is detected only by writing to it: the first write causes a TCP reset and a later write fails
- * (workerd 1.20261117). When all slots are taken, a new client therefore waits for this many heartbeats.
+ * A disconnected client is detected only by writing to it: the first write causes a TCP reset and a later
+ * write fails (workerd 1.20261117). When all slots are taken, a new client therefore waits for this many
+ * heartbeats.
  */
 const PROBES_MAX = 10;
 const PROBE_MS = 100;
 /**
- * A stream is closed when this much is buffered because its client does not read. A client that reconnects gets up to
- * one hour of measurements immediately: 400 KB for 20 branches.
+ * A stream is closed when this much is buffered because its client does not read. A client that reconnects
+ * gets up to one hour of measurements immediately: 400 KB for 20 branches.
  */
 const WAITING_MAX_BYTES = 1024 * 1024;
 

@@ -51,8 +51,8 @@ export class ProjectEvents extends RpcTarget implements ProjectEventsRpc {
   }
 
   /**
-   * As `publish`, if a stream is open. For a change that another one follows within a second: webhooks get both then, and a
-   * quick job costs half the trips to D1.
+   * As `publish`, if a stream is open. For a change that another one follows within a second: webhooks get
+   * both then, and a quick job costs half the trips to D1.
    */
   publishToStreams(projectId: string): void {
     if (this.#streams.areOpen()) this.publish(projectId);

@@ -9,7 +9,9 @@ import {
 import type { Method } from '../../shared/protocol/operations.ts';
 import { PREVIOUS_VERSION, PROTOCOL_VERSION } from '../../shared/protocol/version.ts';
 
-/** Tolerated clock difference of a host, in seconds. The nonce proves freshness; the times are a second check. */
+/**
+ * Tolerated clock difference of a host, in seconds. The nonce proves freshness; the times are a second check.
+ */
 const CLOCK_TOLERANCE = 300;
 
 export interface Expected {
@@ -84,9 +86,10 @@ interface LineageOptions {
 }
 
 /**
- * Detects that D1 was put back to an older copy, by which a restored branch is still deleted and a renewed lease has ended. A job is
- * written before the host is called for it and never deleted (docs/decisions/reconciliation.md), so one that is not on record is of a later
- * time. A missing one is remembered until the records are accepted: a new job proves nothing.
+ * Detects that D1 was put back to an older copy, by which a restored branch is still deleted and a renewed
+ * lease has ended. A job is written before the host is called for it and never deleted
+ * (docs/decisions/reconciliation.md), so one that is not on record is of a later time. A missing one is
+ * remembered until the records are accepted: a new job proves nothing.
  */
 export class RecordLineage {
   readonly #options: LineageOptions;

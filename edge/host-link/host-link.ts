@@ -24,7 +24,10 @@ const ALLOWED_WHILE_BLOCKED: readonly Method[] = [
   'inventory.list',
 ];
 const RECONCILE_EVERY = 5 * 60_000;
-/** Delay after a failed reconciliation, for instance while PostgreSQL is starting, or while the host is blocked. */
+/**
+ * Delay after a failed reconciliation, for instance while PostgreSQL is starting, or while the host is
+ * blocked.
+ */
 const RECONCILE_RETRY = 5_000;
 /** Delay after one that has left something to the next. */
 const RECONCILE_AGAIN = 30_000;
@@ -32,10 +35,10 @@ const RECONCILE_AGAIN = 30_000;
 const RECONCILE_APART = 5_000;
 
 /**
- * Holds the WebSocket of the agent of one database host; its name is the host id. An idle link costs nothing: the
- * runtime responds to heartbeats while the object hibernates. The state of a link is attached to its socket; the
- * storage holds the newest epoch, whether the host is blocked, and the last jobs that it has worked for (`epoch`, `shut_out`,
- * `jobs`).
+ * Holds the WebSocket of the agent of one database host; its name is the host id. An idle link costs nothing:
+ * the runtime responds to heartbeats while the object hibernates. The state of a link is attached to its
+ * socket; the storage holds the newest epoch, whether the host is blocked, and the last jobs that it has
+ * worked for (`epoch`, `shut_out`, `jobs`).
  */
 export class HostLink
   extends DurableObject<DatabaseBinding & HostLinks & Coordinators>
@@ -101,7 +104,10 @@ export class HostLink
     });
   }
 
-  /** Whether an agent is linked and alive (a heartbeat within the last two intervals), and the host is not blocked. */
+  /**
+   * Whether an agent is linked and alive (a heartbeat within the last two intervals), and the host is not
+   * blocked.
+   */
   async linked(): Promise<boolean> {
     return this.#links.linked() && !this.#isBlocked();
   }
@@ -161,8 +167,8 @@ export class HostLink
   }
 
   /**
-   * Reconciles the host after every handshake, when it asks for it, and then regularly while it is linked. It runs as an alarm because its
-   * calls return to this object, which would deadlock inside a socket event.
+   * Reconciles the host after every handshake, when it asks for it, and then regularly while it is linked. It
+   * runs as an alarm because its calls return to this object, which would deadlock inside a socket event.
    */
   override async alarm(): Promise<void> {
     const { storage } = this.ctx;

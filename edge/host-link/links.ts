@@ -35,7 +35,9 @@ export interface LinkSocket extends Transport {
   lastHeartbeat(): number;
 }
 
-/** Header of the upgrade with the `Caller`. It can be trusted, because only the Worker can reach the object. */
+/**
+ * Header of the upgrade with the `Caller`. It can be trusted, because only the Worker can reach the object.
+ */
 export const CALLER_HEADER = 'Link-Caller';
 
 /** The connecting host, as looked up by the Worker, and the address that its request was made to. */

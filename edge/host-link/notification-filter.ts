@@ -11,7 +11,10 @@ const MINUTE_MS = 60_000;
 /** Minimum time between two lookups of the host's projects. */
 const LOOKUP_APART_MS = 1_000;
 
-/** How many notifications of each kind one project may have, so that a faulty host cannot overload it; null: of the host. */
+/**
+ * How many notifications of each kind one project may have, so that a faulty host cannot overload it; null:
+ * of the host.
+ */
 const OF_PROJECT: Record<Notification, { max: number; windowMs: number } | null> = {
   measurement: { max: 1, windowMs: 500 },
   sizes: { max: 1, windowMs: 500 },
@@ -34,8 +37,8 @@ interface NotificationFilterOptions {
 }
 
 /**
- * Passes on the notifications of a host that are well-formed, within the rate limits and about itself or its own projects.
- * The others are dropped; the next notification supersedes them.
+ * Passes on the notifications of a host that are well-formed, within the rate limits and about itself or its
+ * own projects. The others are dropped; the next notification supersedes them.
  */
 export class NotificationFilter {
   readonly #options: NotificationFilterOptions;

@@ -43,7 +43,9 @@ interface PendingCallsOptions {
   dropSilentLinks: () => void;
 }
 
-/** Calls to the host without a reply yet. Each ends with its reply, at its deadline, or when its link is lost. */
+/**
+ * Calls to the host without a reply yet. Each ends with its reply, at its deadline, or when its link is lost.
+ */
 export class PendingCalls {
   readonly #options: PendingCallsOptions;
   readonly #calls = new Map<string, PendingCall>();

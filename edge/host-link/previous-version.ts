@@ -2,8 +2,8 @@ import type { Notification } from '../../shared/protocol/notifications.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
 
 /**
- * How to speak with an agent of `PREVIOUS_VERSION`, version 3. To be replaced as a whole when another version is
- * released; `test/edge/host-link/previous-version.test.ts` checks it against the schemas of that release.
+ * How to speak with an agent of `PREVIOUS_VERSION`, version 3. To be replaced as a whole when another version
+ * is released; `test/edge/host-link/previous-version.test.ts` checks it against the schemas of that release.
  */
 
 type Values = Record<string, unknown>;

@@ -54,8 +54,8 @@ export const Registration = z
   .meta({ id: 'HostRegistration' });
 
 /**
- * Registers a host and makes its one-time token. Until the host is enrolled, a repeated registration replaces its
- * details and its token.
+ * Registers a host and makes its one-time token. Until the host is enrolled, a repeated registration replaces
+ * its details and its token.
  * @returns or HOST_EXISTS
  */
 export async function registerHost(
@@ -80,8 +80,8 @@ export async function registerHost(
 }
 
 /**
- * Makes a one-time token with which another key can be enrolled for the host, because its machine was lost. The present
- * key is valid until then.
+ * Makes a one-time token with which another key can be enrolled for the host, because its machine was lost.
+ * The present key is valid until then.
  * @returns or NOT_FOUND
  */
 export async function renewEnrolment(
@@ -115,8 +115,9 @@ const toRegistration = (host: { id: string; name: string }, token: string, now: 
 });
 
 /**
- * Stores the public key of the host that the token belongs to. One statement decides, so of two keys one wins. The same
- * key gets the same response again until the token expires, because the first response may have been lost.
+ * Stores the public key of the host that the token belongs to. One statement decides, so of two keys one
+ * wins. The same key gets the same response again until the token expires, because the first response may
+ * have been lost.
  * @returns or UNAUTHENTICATED for a wrong, used or expired token
  */
 export async function enrolHost(

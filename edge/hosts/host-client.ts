@@ -9,8 +9,8 @@ import { currentTraceparent } from '../trace.ts';
 interface PublicFailure {
   code: FailureCode;
   /**
-   * Envelope members that quote the host's message. Only calls that carry a client's own values have such failures,
-   * and the message can quote a tenant's data, so it is not logged.
+   * Envelope members that quote the host's message. Only calls that carry a client's own values have such
+   * failures, and the message can quote a tenant's data, so it is not logged.
    */
   fields?: (failure: HostFailure) => Record<string, unknown>;
 }
@@ -68,7 +68,9 @@ function failureOfRequest(failure: HostFailure, method: string): Failure {
   return fields ? { code, fields: fields(failure) } : { code, reason: `${method}: ${failure.message}` };
 }
 
-/** The failure of a call that the gateway made up itself: an invalid value in it is a defect of the gateway. */
+/**
+ * The failure of a call that the gateway made up itself: an invalid value in it is a defect of the gateway.
+ */
 export function failureOfOwnCall({
   code: hostCode,
   message,
@@ -86,7 +88,9 @@ export interface HostLinkRpc extends Rpc.DurableObjectBranded {
   linked(): Promise<boolean>;
   /** Sends one operation to the agent. @param traceparent of the request that caused the call */
   call(method: Method, params: Params<Method>, traceparent?: string): Promise<CallOutcome<Method>>;
-  /** Lets the records decide what is dropped on the host, although they may have been restored from a backup. */
+  /**
+   * Lets the records decide what is dropped on the host, although they may have been restored from a backup.
+   */
   acceptRecords(): Promise<void>;
 }
 
@@ -140,7 +144,9 @@ export const hostCaller =
     return outcome.value;
   };
 
-/** Calls an operation of a host with the values of a client's request, which gets the result or the failure. */
+/**
+ * Calls an operation of a host with the values of a client's request, which gets the result or the failure.
+ */
 export async function callHostForClient<M extends Method>(
   env: HostLinks,
   hostId: string,
@@ -156,8 +162,9 @@ const REMEMBERED_PROJECTS = 10_000;
 const hostIds = new BoundedMap<string, string>(REMEMBERED_PROJECTS);
 
 /**
- * Whether the host of a project is linked, found out concurrently with the query that reads the project: this isolate
- * remembers the project's host from the last read. If the guess is wrong, the right host is asked afterwards.
+ * Whether the host of a project is linked, found out concurrently with the query that reads the project: this
+ * isolate remembers the project's host from the last read. If the guess is wrong, the right host is asked
+ * afterwards.
  */
 export async function isProjectHostLinked(
   env: HostLinks,

@@ -96,8 +96,8 @@ export const toHostResponse = async (
 });
 
 /**
- * Whether the host's free disk is enough for this quota and for what the host has promised already: the unused part of
- * the quotas of its other projects. True while its free disk is unknown.
+ * Whether the host's free disk is enough for this quota and for what the host has promised already: the
+ * unused part of the quotas of its other projects. True while its free disk is unknown.
  * @param hostId a value or a column
  * @param projectId the project of the quota, whose present quota does not count
  */

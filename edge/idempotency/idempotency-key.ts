@@ -44,8 +44,8 @@ export interface StoredResponse {
 }
 
 /**
- * Stores the key if `condition` is true, and deletes expired keys. The statements join the batch that records the
- * subject of the request, so a key is used up exactly if the request has an effect.
+ * Stores the key if `condition` is true, and deletes expired keys. The statements join the batch that records
+ * the subject of the request, so a key is used up exactly if the request has an effect.
  * @param subjectId the job that will have the response, or what was made
  * @param response if it is already known; otherwise the end of the job stores it
  */
@@ -117,8 +117,9 @@ export function recordedResponse(
 }
 
 /**
- * The outcome of a reservation for its client. A limit may be reached, or a name taken, by another request with the same
- * key that runs concurrently: this one is then no refusal, and its repetition gets the response of the other.
+ * The outcome of a reservation for its client. A limit may be reached, or a name taken, by another request
+ * with the same key that runs concurrently: this one is then no refusal, and its repetition gets the response
+ * of the other.
  */
 export async function unlessInFlight<T>(
   db: Database,
@@ -134,7 +135,8 @@ export async function unlessInFlight<T>(
 /**
  * As `guardedWrite`, under an `Idempotency-Key`.
  * @param key with the subject and the response as `insertKey` takes them
- * @returns or IDEMPOTENCY_KEY_REUSED, IDEMPOTENCY_IN_FLIGHT if a concurrent request with the same key was first
+ * @returns or IDEMPOTENCY_KEY_REUSED, IDEMPOTENCY_IN_FLIGHT if a concurrent request with the same key was
+ *   first
  */
 export async function writeUnderKey<T extends Identified, R = never>(
   db: Database,
@@ -154,9 +156,11 @@ export async function writeUnderKey<T extends Identified, R = never>(
 }
 
 /**
- * Creates something in one batch that has the statements of `insertKey` before the inserts of what it creates.
+ * Creates something in one batch that has the statements of `insertKey` before the inserts of what it
+ * creates.
  * @param create runs the batch
- * @returns or IDEMPOTENCY_KEY_REUSED, IDEMPOTENCY_IN_FLIGHT if a concurrent request with the same key was first
+ * @returns or IDEMPOTENCY_KEY_REUSED, IDEMPOTENCY_IN_FLIGHT if a concurrent request with the same key was
+ *   first
  */
 export async function createUnderKey<T>(
   db: Database,

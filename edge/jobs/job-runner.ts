@@ -155,8 +155,8 @@ interface Run {
 }
 
 /**
- * Runs the jobs of one project: each at most once at a time, jobs of the same branch one after another, and three
- * creations in parallel (specification 8). All state of a job is in D1, so an eviction loses nothing.
+ * Runs the jobs of one project: each at most once at a time, jobs of the same branch one after another, and
+ * three creations in parallel (specification 8). All state of a job is in D1, so an eviction loses nothing.
  */
 export class JobRunner {
   readonly #options: JobRunnerOptions;
@@ -197,8 +197,8 @@ export class JobRunner {
   }
 
   /**
-   * As `start`, for a job that was read earlier. Its turn comes after newer work that followed its end, so it is read
-   * again then.
+   * As `start`, for a job that was read earlier. Its turn comes after newer work that followed its end, so it
+   * is read again then.
    * @returns null also if the job had ended
    */
   resume(job: JobRow): Promise<JobEnd | null> {
@@ -265,8 +265,8 @@ export class JobRunner {
           failureClass(error) !== 'transient' || Date.now() - job.createdAt.getTime() > ABANDON_AFTER_MS;
         if (!definition.undo || !isFinal) throw error;
         job.error = jobError(error);
-        // Once the failure is stored, every later attempt undoes. It cannot be stored if the job has succeeded and
-        // only the reply of that write was lost: then there is nothing to undo.
+        // Once the failure is stored, every later attempt undoes. It cannot be stored if the job has
+        // succeeded and only the reply of that write was lost: then there is nothing to undo.
         if (!(await progress.save({ error: job.error }))) throw error;
       }
     }

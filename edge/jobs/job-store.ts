@@ -6,7 +6,9 @@ import { type JobRow, jobs } from '../database/schema.ts';
 
 export const OPEN_STATUSES = ['queued', 'running'] as const satisfies readonly JobStatus[];
 
-/** SQLite uses the index of open jobs only if it knows the statuses when it plans, so they are no parameters. */
+/**
+ * SQLite uses the index of open jobs only if it knows the statuses when it plans, so they are no parameters.
+ */
 export const isOpenJob: SQL = sql`${jobs.status} in (${sql.raw(OPEN_STATUSES.map((status) => `'${status}'`).join(', '))})`;
 
 /** Jobs that change nothing, so no work on their branch or project waits for them. */
@@ -15,7 +17,10 @@ export const READINGS: readonly JobKind[] = ['branch.diff'];
 const changes = (branchId: string) =>
   and(eq(jobs.branchId, branchId), notInArray(jobs.kind, [...READINGS]), isOpenJob);
 
-/** Whether no job that changes the branch is open. An attempt that failed is repeated, which would overwrite newer work. */
+/**
+ * Whether no job that changes the branch is open. An attempt that failed is repeated, which would overwrite
+ * newer work.
+ */
 export const isUnchanging = (branchId: string): SQL => sql`not ${isThere(jobs, changes(branchId))}`;
 
 /** The opposite of `isUnchanging`, read now. */

@@ -26,8 +26,8 @@ interface Step<Subject> {
 }
 
 /**
- * The steps of one kind of job. Every step is idempotent, so an interrupted job runs again from its first step, which
- * confirms what exists and makes what is missing.
+ * The steps of one kind of job. Every step is idempotent, so an interrupted job runs again from its first
+ * step, which confirms what exists and makes what is missing.
  */
 export interface Saga<Subject> {
   /** Steps in order; the steps of one row run in parallel. */
@@ -36,7 +36,9 @@ export interface Saga<Subject> {
   load: (context: SagaContext) => Promise<Subject | null>;
   /** The statements that record the success, in one batch with the end of the job. */
   complete: (context: SagaContext, subject: Subject, now: Date) => Statement[];
-  /** True in the records once `complete` took effect: a deletion can still come before the job's last step. */
+  /**
+   * True in the records once `complete` took effect: a deletion can still come before the job's last step.
+   */
   completed?: (subject: Subject) => SQL;
   /** The response for a client that waits for the job. @param now the same as for `complete` */
   response?: (subject: Subject, now: Date, job: JobRow) => StoredResponse;
@@ -92,9 +94,13 @@ export const wasRefused = ({ code }: JobError): boolean =>
   isHostFailure(code) && HOST_FAILURES[code] === 'refused';
 
 const RETRY_FIRST_MS = 250;
-/** Below the thirty seconds within which work resumes after a fault, with time left for the attempt itself. */
+/**
+ * Below the thirty seconds within which work resumes after a fault, with time left for the attempt itself.
+ */
 const RETRY_LONGEST_MS = 20_000;
 
-/** Milliseconds until the next attempt after `attempts` failed ones. A host that links starts it immediately. */
+/**
+ * Milliseconds until the next attempt after `attempts` failed ones. A host that links starts it immediately.
+ */
 export const retryDelay = (attempts: number): number =>
   backoff(attempts, { first: RETRY_FIRST_MS, longest: RETRY_LONGEST_MS });

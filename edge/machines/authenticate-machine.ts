@@ -13,7 +13,10 @@ import { ApiError } from '../errors.ts';
 import { logEvent } from '../log.ts';
 import { isApiKey, readApiKey } from './api-keys.ts';
 
-/** How long an isolate caches a machine: a deleted key, or a lower role of its creator, counts within this time. */
+/**
+ * How long an isolate caches a machine: a deleted key, or a lower role of its creator, counts within this
+ * time.
+ */
 export const CACHED_MS = 10_000;
 const CACHED_MACHINES = 10_000;
 /** The last use is recorded at most once in this time. */
@@ -119,8 +122,8 @@ export const isMachineToken = (settings: OwnTokenSettings, token: string): boole
   isApiKey(token) || isWorkloadToken(settings, token);
 
 /**
- * The bearer of an API key, or of the access token of a workload. It acts in the name of the user who created it, with
- * the lesser of both roles.
+ * The bearer of an API key, or of the access token of a workload. It acts in the name of the user who created
+ * it, with the lesser of both roles.
  * @throws ApiError UNAUTHENTICATED; FORBIDDEN for a key that is used from an address outside its networks
  */
 export async function authenticateMachine(token: string, context: Context): Promise<Principal> {

@@ -172,8 +172,8 @@ interface IssuedToken {
 const refused = (reason: string) => fail<Failure>({ code: 'invalid_request', reason });
 
 /**
- * Exchanges the ID token of a workload for an access token (RFC 8693), if a trust of the project in `resource`
- * (RFC 8707) accepts it; of several trusts, the oldest. A refusal writes nothing.
+ * Exchanges the ID token of a workload for an access token (RFC 8693), if a trust of the project in
+ * `resource` (RFC 8707) accepts it; of several trusts, the oldest. A refusal writes nothing.
  * @returns or KEYS_UNAVAILABLE while the issuer's keys cannot be fetched
  */
 export async function exchangeToken(

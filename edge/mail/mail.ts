@@ -22,7 +22,8 @@ export class MailRefused extends Error {}
 
 /**
  * Submits a mail to the service at `MAIL_API_URL`, as a JSON POST with a bearer key.
- * @param id of the mail, sent as `Idempotency-Key`; retries use the same id so that the service can deduplicate them
+ * @param id of the mail, sent as `Idempotency-Key`; retries use the same id so that the service can
+ *   deduplicate them
  * @throws MailRefused if the mail is rejected permanently; Error if a retry can succeed
  */
 export async function sendMail(settings: Settings, mail: Mail, id: string): Promise<void> {

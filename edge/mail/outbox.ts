@@ -6,7 +6,9 @@ import { MAIL_TIMEOUT_MS, type Mail, MailRefused, sendMail } from './mail.ts';
 const OUTBOX = 'outbox';
 const RETRY_FIRST_MS = 2_000;
 const RETRY_LONGEST_MS = 3_600_000;
-/** When an attempt without a result is retried; later than the timeout, so that two attempts do not overlap. */
+/**
+ * When an attempt without a result is retried; later than the timeout, so that two attempts do not overlap.
+ */
 const INTERRUPTED_AFTER_MS = 2 * MAIL_TIMEOUT_MS;
 const ABANDON_AFTER_MS = 3 * 24 * 3_600_000;
 /** Bounds the stored value: Durable Object storage allows 2 MiB per value. */
@@ -39,7 +41,9 @@ export class Outbox {
     this.#options = options;
   }
 
-  /** Queues a mail and starts sending it. The alarm is set together with the write, so that no mail is lost. */
+  /**
+   * Queues a mail and starts sending it. The alarm is set together with the write, so that no mail is lost.
+   */
   put(mail: Mail, now: number, id: string = crypto.randomUUID()): void {
     const waiting = [...this.#read(), { id, mail, since: now, attempts: 0, nextAttemptAt: now }];
     for (const { id: oldest } of waiting.splice(0, waiting.length - WAITING_MAX)) {

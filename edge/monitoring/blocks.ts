@@ -67,7 +67,10 @@ function blockChanges({ branches }: Pick<BlockSubject, 'branches'>, observed: Pr
   });
 }
 
-/** Whether something newer is recorded. A recorded time that is still to come is by a host whose clock was ahead. */
+/**
+ * Whether something newer is recorded. A recorded time that is still to come is by a host whose clock was
+ * ahead.
+ */
 function isOutdated(
   { blocksObservedAt: recorded }: Pick<ProjectRow, 'blocksObservedAt'>,
   { observed_at }: ProjectBlocks,
@@ -77,8 +80,8 @@ function isOutdated(
 }
 
 /**
- * Stores the observed blocks and audits each block that is new or has ended, in one batch. An observation that is
- * outdated or recorded already changes nothing.
+ * Stores the observed blocks and audits each block that is new or has ended, in one batch. An observation
+ * that is outdated or recorded already changes nothing.
  * @param subject as it was read: the batch has no effect if the project has changed since
  * @returns false if the project has changed
  */
@@ -138,7 +141,8 @@ const EXPLANATIONS: Partial<Record<BlockReason, string>> = {
 export type MailedBlocks = Record<string, number>;
 
 /**
- * The mails that are due for the observed blocks: at most one an hour for each branch and reason, to each recipient.
+ * The mails that are due for the observed blocks: at most one an hour for each branch and reason, to each
+ * recipient.
  * @returns them, and when mails were sent with these
  */
 function blockMails(
@@ -191,7 +195,10 @@ interface Pending {
   hostId: string | undefined;
 }
 
-/** Records the blocks of one project's branches. The observation is stored first, so that a crash loses nothing. */
+/**
+ * Records the blocks of one project's branches. The observation is stored first, so that a crash loses
+ * nothing.
+ */
 export class BlockRecorder {
   readonly #options: BlockRecorderOptions;
   /** Observations are recorded one after another, so that each sees the records of the one before. */

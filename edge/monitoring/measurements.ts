@@ -92,8 +92,8 @@ const timestampOf = (observedAt: number, now: number): number =>
   Math.min(Math.max(observedAt, now - LATE_MS), now);
 
 /**
- * The measurements of one project, in the storage of its object: the last one (key `last_measurement`) and their
- * history.
+ * The measurements of one project, in the storage of its object: the last one (key `last_measurement`) and
+ * their history.
  */
 export class MeasurementStore {
   readonly #storage: DurableObjectStorage;
@@ -117,8 +117,8 @@ export class MeasurementStore {
   }
 
   /**
-   * Stores a measurement. A repeated measurement, or one older than the last by the host's clock, is ignored. Once
-   * measurements are overdue, an older timestamp is accepted, because the host's clock was set back.
+   * Stores a measurement. A repeated measurement, or one older than the last by the host's clock, is ignored.
+   * Once measurements are overdue, an older timestamp is accepted, because the host's clock was set back.
    * @param branches the recorded ones; values of other branches are dropped
    * @returns the timestamp and the values of those branches; null if it was ignored
    */
@@ -161,8 +161,8 @@ export class MeasurementStore {
   }
 
   /**
-   * The measurements after `since` (Unix milliseconds), one per minute, at most `limit`; oldest first. Branches that have been
-   * deleted since are left out.
+   * The measurements after `since` (Unix milliseconds), one per minute, at most `limit`; oldest first.
+   * Branches that have been deleted since are left out.
    */
   after(since: number, limit: number): ReturnType<MetricHistory['after']> {
     const last = this.last();

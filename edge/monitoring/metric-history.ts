@@ -24,7 +24,8 @@ export const finestStep = (start: number, now: number): number =>
   RESOLUTIONS.find(({ retention }) => start >= now - retention)?.step ?? DAY;
 
 /**
- * Without the number of the row, a table is its own index. Otherwise each point is a row of an index too, which is charged.
+ * Without the number of the row, a table is its own index. Otherwise each point is a row of an index too,
+ * which is charged.
  */
 const TABLES = `
   create table if not exists points (
@@ -59,10 +60,11 @@ interface MeasuredMinute {
 }
 
 /**
- * The metric history of a project's branches, in the SQLite database of its object. Each row that is written is charged, so
- * a minute is one row for all branches (table `minutes`); hours and days are one row per branch (table `points`). Points of
- * a longer step are aggregated from the shorter one by the first measurement after the step; until then the shorter points
- * are read instead. Aggregation and the deletion of expired points run with the first measurement of each hour.
+ * The metric history of a project's branches, in the SQLite database of its object. Each row that is written
+ * is charged, so a minute is one row for all branches (table `minutes`); hours and days are one row per
+ * branch (table `points`). Points of a longer step are aggregated from the shorter one by the first
+ * measurement after the step; until then the shorter points are read instead. Aggregation and the deletion of
+ * expired points run with the first measurement of each hour.
  */
 export class MetricHistory {
   readonly #sql: SqlStorage;
@@ -72,8 +74,8 @@ export class MetricHistory {
   }
 
   /**
-   * Adds a measurement. Its values replace those of an earlier measurement of the same minute. Must be called in a
-   * transaction.
+   * Adds a measurement. Its values replace those of an earlier measurement of the same minute. Must be called
+   * in a transaction.
    * @param at Unix milliseconds, after `lastAt`, the timestamp of the previous measurement
    * @param onRecord branches that exist; the history of others is deleted
    */

@@ -48,7 +48,10 @@ export const SeriesRange = {
     }),
 };
 
-/** @returns the range, or an entry for the `details` of VALIDATION_FAILED when the range is invalid or too long */
+/**
+ * @returns the range, or an entry for the `details` of VALIDATION_FAILED when the range is invalid or too
+ *   long
+ */
 export function rangeOf(
   query: { start?: number | undefined; end?: number | undefined; step?: number | undefined },
   now: number,

@@ -31,7 +31,8 @@ interface ProjectMonitorOptions {
 
 /**
  * The measurements of one project and their consequences. An `RpcTarget`, so that routes reach it through the
- * coordinator in one trip. It writes nothing for a project without measurements, so a made-up ID leaves no storage.
+ * coordinator in one trip. It writes nothing for a project without measurements, so a made-up ID leaves no
+ * storage.
  */
 export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
   readonly #options: ProjectMonitorOptions;
@@ -44,8 +45,8 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
   }
 
   /**
-   * Stores a measurement, sends it to open streams and evaluates the storage. It does not wait for changes on the host,
-   * because those need the link that delivered the measurement.
+   * Stores a measurement, sends it to open streams and evaluates the storage. It does not wait for changes on
+   * the host, because those need the link that delivered the measurement.
    * @param hostId the host that sent it
    */
   async record(measurement: ProjectMeasurement, hostId?: string): Promise<void> {
@@ -74,8 +75,8 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
   }
 
   /**
-   * Asks the host for the present sizes of the project's databases; the last measurement can be a minute old. It counts
-   * where the agent is of a release that cannot be asked.
+   * Asks the host for the present sizes of the project's databases; the last measurement can be a minute old.
+   * It counts where the agent is of a release that cannot be asked.
    */
   async readSizes(projectId: string, hostId: string): Promise<Result<ProjectSizes, Failure>> {
     try {
@@ -88,7 +89,10 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
     }
   }
 
-  /** Evaluates the storage after a deletion. While the host is away, the known sizes of the other branches count. */
+  /**
+   * Evaluates the storage after a deletion. While the host is away, the known sizes of the other branches
+   * count.
+   */
   async evaluateNow(projectId: string, hostId: string): Promise<void> {
     const sized = await this.readSizes(projectId, hostId);
     await this.recordSizes(sized.ok ? sized.value : { project_id: projectId, sizes: {} });
@@ -111,7 +115,10 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
     if (status && isPending) waitUntil(applyAccess(id, status.hostId));
   }
 
-  /** Routes call it concurrently with the permission check, so they must not use the result before that succeeds. */
+  /**
+   * Routes call it concurrently with the permission check, so they must not use the result before that
+   * succeeds.
+   */
   async last(): Promise<Recorded> {
     const { measurements } = this.#options;
     return { last: measurements.last(), overdue: measurements.isOverdue(Date.now()) };
@@ -170,7 +177,9 @@ export interface ProjectMonitorRpc extends Rpc.RpcTargetBranded {
   last(): Promise<Recorded>;
   /** @param reference the branch's ID, or its name at the last measurement */
   series(reference: string, range: Range): Promise<Recorded & { branchId: string; points: Point[] }>;
-  /** The values of one metric of each branch that was measured last, with their times in Unix milliseconds. */
+  /**
+   * The values of one metric of each branch that was measured last, with their times in Unix milliseconds.
+   */
   metricOfBranches(
     metric: MetricName,
     range: Range,

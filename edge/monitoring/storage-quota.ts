@@ -121,8 +121,8 @@ export async function readSubject(db: Database, projectId: string): Promise<Stor
 const NOTABLE_BYTES = 1024 * 1024;
 
 /**
- * Writes usage and state if they have changed notably. A change of the state is audited, and a change of what the
- * logins may do gets a new access revision, all in one batch.
+ * Writes usage and state if they have changed notably. A change of the state is audited, and a change of what
+ * the logins may do gets a new access revision, all in one batch.
  * @param project as it was read: the result is written only if the project has not changed since
  * @returns false if the project has changed
  */
@@ -183,22 +183,31 @@ const KNOWN_SIZES = 'known_sizes';
 /** A size of a database. */
 interface KnownSize {
   bytes: number;
-  /** When the host reported it (Unix milliseconds); null for a clone, which has the size of its source until then. */
+  /**
+   * When the host reported it (Unix milliseconds); null for a clone, which has the size of its source until
+   * then.
+   */
   at: number | null;
 }
 /** Whether no measurement contains the branch since. */
 const isNews = (last: LastMeasurement | null, branchId: string, { at }: KnownSize): boolean =>
   !last || !(branchId in last.branches) || (at ?? 0) > last.receivedAt;
 
-/** With physical accounting: how long a measurement of the disk is used, and what a new clone takes at most. */
+/**
+ * With physical accounting: how long a measurement of the disk is used, and what a new clone takes at most.
+ */
 const PHYSICAL_FOR_MS = 20 * 60_000;
 const PHYSICAL_CLONE_BYTES = 2 ** 20;
-/** Concurrent changes of the project can make an evaluation outdated; the next measurement repeats it in any case. */
+/**
+ * Concurrent changes of the project can make an evaluation outdated; the next measurement repeats it in any
+ * case.
+ */
 const ATTEMPTS = 3;
 
 /**
- * The storage quota of one project (specification 3.2): evaluates the usage after each measurement and each change of
- * the quota, and admits a clone only if it fits. Uses the two storage keys above; usage and state are in D1.
+ * The storage quota of one project (specification 3.2): evaluates the usage after each measurement and each
+ * change of the quota, and admits a clone only if it fits. Uses the two storage keys above; usage and state
+ * are in D1.
  */
 export class StorageQuota {
   readonly #options: StorageQuotaOptions;
@@ -210,8 +219,8 @@ export class StorageQuota {
   }
 
   /**
-   * Evaluates the project by its last measurement and sends each event once an episode. Sent events are stored apart
-   * from the state: if the object is lost in between, the next measurement sends them.
+   * Evaluates the project by its last measurement and sends each event once an episode. Sent events are
+   * stored apart from the state: if the object is lost in between, the next measurement sends them.
    * @param subject as it was just read
    * @returns null without an active project or any known size
    */
@@ -232,8 +241,8 @@ export class StorageQuota {
   }
 
   /**
-   * Makes a reservation if what it clones fits: the sum of the usage, of clones without a measurement and of the source's
-   * size for each branch must not exceed the quota.
+   * Makes a reservation if what it clones fits: the sum of the usage, of clones without a measurement and of
+   * the source's size for each branch must not exceed the quota.
    * @param sizes as the host just read them
    */
   async reserveWithinQuota(
@@ -263,7 +272,10 @@ export class StorageQuota {
     }
   }
 
-  /** Changes a lifespan. An expired branch does not count against the quota, so it must fit to become active again. */
+  /**
+   * Changes a lifespan. An expired branch does not count against the quota, so it must fit to become active
+   * again.
+   */
   async extendWithinQuota(change: LifespanChange): Promise<Result<BranchRow, Failure>> {
     const { db, settings } = this.#options;
     const { id: branchId, projectId } = change.branch;
@@ -321,7 +333,10 @@ export class StorageQuota {
     return physical && Date.now() - physical.receivedAt < PHYSICAL_FOR_MS ? physical : null;
   }
 
-  /** Reads what is stored, once for all branches. @returns the size of a branch by its ID; 0 if none is known */
+  /**
+   * Reads what is stored, once for all branches.
+   * @returns the size of a branch by its ID; 0 if none is known
+   */
   #readSizes(): (branchId: string) => number {
     const last = this.#options.lastMeasurement();
     const knownSizes = this.#knownSizes();

@@ -52,8 +52,9 @@ export function requireInviter({ settings }: SignInContext, principal: Principal
 }
 
 /**
- * Invites an address to the tenant of the principal, by a mail with a code. An address that has an account elsewhere gets
- * another mail and the caller the same response, which would otherwise reveal which addresses have accounts.
+ * Invites an address to the tenant of the principal, by a mail with a code. An address that has an account
+ * elsewhere gets another mail and the caller the same response, which would otherwise reveal which addresses
+ * have accounts.
  * @throws ApiError MAIL_UNAVAILABLE, RATE_LIMITED, MEMBER_EXISTS, INVITATION_EXISTS, IDEMPOTENCY_IN_FLIGHT
  */
 export async function invite(
@@ -75,7 +76,10 @@ export async function invite(
   return row;
 }
 
-/** Stores an invitation and audits it, in one batch, with the response for a repeated request with the same key. */
+/**
+ * Stores an invitation and audits it, in one batch, with the response for a repeated request with the same
+ * key.
+ */
 async function insertInvitation(
   db: Database,
   row: InvitationRow,

@@ -34,7 +34,10 @@ export const Member = z
 const isAccountOf = ({ BASE_URL }: Settings): SQL | undefined =>
   and(eq(users.issuer, BASE_URL), eq(accounts.id, users.gid));
 
-/** The members of a tenant: its accounts here, and the users of the provider whose newest token named the tenant. */
+/**
+ * The members of a tenant: its accounts here, and the users of the provider whose newest token named the
+ * tenant.
+ */
 export const membersOf = (db: Database, settings: Settings, tenantId: string, condition?: SQL) =>
   db
     .select({
@@ -168,7 +171,8 @@ export async function changeMemberRole(
 }
 
 /**
- * Removes a member: the account, its sessions and what was shared with it. What the member made stays in the tenant.
+ * Removes a member: the account, its sessions and what was shared with it. What the member made stays in the
+ * tenant.
  * @throws ApiError NOT_FOUND, FORBIDDEN, MANAGED_BY_PROVIDER, LAST_OWNER
  */
 export async function removeMember(request: MemberRequest, userId: string, tries = TRIES): Promise<void> {

@@ -2,7 +2,9 @@ import type { MiddlewareHandler } from 'hono';
 import { ApiError } from '../errors.ts';
 
 const BODY_LIMIT = 1024 * 1024;
-/** Bytes that are read of a body over the limit: a client does not see the response while it is still sending. */
+/**
+ * Bytes that are read of a body over the limit: a client does not see the response while it is still sending.
+ */
 const DISCARD_LIMIT = 16 * BODY_LIMIT;
 
 async function readBounded(body: ReadableStream<Uint8Array>): Promise<Uint8Array> {
@@ -24,7 +26,8 @@ const typeOf = (path: string) =>
   FORM_PATHS.test(path) ? 'application/x-www-form-urlencoded' : 'application/json';
 
 /**
- * Reads the request body up to the limit. Every body is treated as JSON or as a form, whatever its `Content-Type`.
+ * Reads the request body up to the limit. Every body is treated as JSON or as a form, whatever its
+ * `Content-Type`.
  * @throws ApiError PAYLOAD_TOO_LARGE; BAD_REQUEST if the body is not UTF-8
  */
 export const boundBody: MiddlewareHandler = async (c, next) => {

@@ -31,8 +31,8 @@ export function countRequest(c: AppContext, bucket: Bucket): void {
 }
 
 /**
- * Counts the request of a machine against its own bucket and against its tenant's. A machine over its own limit uses up
- * nothing of its tenant's.
+ * Counts the request of a machine against its own bucket and against its tenant's. A machine over its own
+ * limit uses up nothing of its tenant's.
  */
 export function countMachineRequest(c: AppContext, own: Bucket, ofTenant: Bucket): void {
   governRequest(c, own, countBoth(c, own, ofTenant));
@@ -60,8 +60,9 @@ export async function requireAdmission(c: AppContext): Promise<void> {
 }
 
 /**
- * Limits guesses of a secret. Once the failures of this bucket are used up, a right secret gets the same 429 as a wrong
- * one. The count is read concurrently with the request, to save a round trip, and a known denial before the check.
+ * Limits guesses of a secret. Once the failures of this bucket are used up, a right secret gets the same 429
+ * as a wrong one. The count is read concurrently with the request, to save a round trip, and a known denial
+ * before the check.
  * @param check of the secret; throws if it is wrong
  * @param bucket of the request if the secret is right
  * @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE
@@ -88,7 +89,8 @@ export async function guardSecret(
 }
 
 /**
- * Counts the request against this bucket, which the rate limit headers then report, and waits for the decision.
+ * Counts the request against this bucket, which the rate limit headers then report, and waits for the
+ * decision.
  * @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE
  */
 export async function enforceRequestLimit(c: AppContext, bucket: Bucket): Promise<void> {
@@ -97,7 +99,8 @@ export async function enforceRequestLimit(c: AppContext, bucket: Bucket): Promis
 }
 
 /**
- * Counts a request with an unknown project id against the tenant, because invented ids would each have their own count.
+ * Counts a request with an unknown project id against the tenant, because invented ids would each have their
+ * own count.
  * @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE
  */
 export async function countUnknownProject(c: AppContext): Promise<void> {
@@ -125,7 +128,10 @@ function uncounted(c: AppContext): LimitDecision {
   return { admitted: true, limit, remaining: 0, resetAt, retryAfter };
 }
 
-/** Sets the rate limit headers on every response, including errors, and replaces responses over the limit with 429. */
+/**
+ * Sets the rate limit headers on every response, including errors, and replaces responses over the limit with
+ * 429.
+ */
 export const limitRequests: MiddlewareHandler<AppEnv> = async (c, next) => {
   await next();
   // Unauthenticated requests are counted by address.

@@ -10,15 +10,17 @@ import { failureResponses } from './failures.ts';
 import { type HeaderName, responseHeaders } from './response-headers.ts';
 
 /**
- * Who may call an operation: users that the named row of the permission table allows; every user with an access
- * token (`signed_in`); a client that passed a first factor (`pre_auth`); the platform operator; everyone.
+ * Who may call an operation: users that the named row of the permission table allows; every user with an
+ * access token (`signed_in`); a client that passed a first factor (`pre_auth`); the platform operator;
+ * everyone.
  */
 type Access = Action | 'signed_in' | 'pre_auth' | 'platform' | 'public';
 
 /**
- * The machines (API keys, workloads) that may call an operation: those limited to branches too, only those that are
- * not, of these only those bound to no project (`of_tenant`), or none. The first is the default of paths with a `{branch_ref}`, which `inBranch` limits. Any other operation
- * that declares it has to limit itself to `branchesOf`.
+ * The machines (API keys, workloads) that may call an operation: those limited to branches too, only those
+ * that are not, of these only those bound to no project (`of_tenant`), or none. The first is the default of
+ * paths with a `{branch_ref}`, which `inBranch` limits. Any other operation that declares it has to limit
+ * itself to `branchesOf`.
  */
 type Machines = 'of_branches' | 'unlimited' | 'of_tenant' | 'none';
 
@@ -83,14 +85,19 @@ const permit =
     await next();
   };
 
-/** Permits a request that needs a further action because of its body. To be called before the project is read. @throws ApiError FORBIDDEN */
+/**
+ * Permits a request that needs a further action because of its body. To be called before the project is read.
+ * @throws ApiError FORBIDDEN
+ */
 export function alsoPermit(c: AppContext, action: Action): void {
   c.set('reach', allow(c.var.principal, action));
   c.set('isChange', isChange(action));
   c.set('showsRows', action === 'rows.read');
 }
 
-/** `boundBody` marks every body as JSON, so an absent optional body has to be unmarked before it is parsed. */
+/**
+ * `boundBody` marks every body as JSON, so an absent optional body has to be unmarked before it is parsed.
+ */
 const allowNoBody: MiddlewareHandler<AppEnv> = async (c, next) => {
   if ((await c.req.text()) === '') c.req.raw.headers.delete('Content-Type');
   await next();
@@ -224,7 +231,9 @@ interface Validation {
   error?: schemas.ZodError;
 }
 
-/** Maps a failed validation: a malformed id in the path is reported as not found, everything else in detail. */
+/**
+ * Maps a failed validation: a malformed id in the path is reported as not found, everything else in detail.
+ */
 function rejectInvalid({ target, success, error }: Validation): void {
   if (success) return;
   if (target === 'param') throw new ApiError('NOT_FOUND');

@@ -24,8 +24,8 @@ function hasJustWritten(tenantId: string, now: number): boolean {
 }
 
 /**
- * Reads from the nearest replica of D1 that is as new as the client's bookmark. Without a bookmark it is any replica, or the
- * primary if the tenant has written in this isolate within the last seconds.
+ * Reads from the nearest replica of D1 that is as new as the client's bookmark. Without a bookmark it is any
+ * replica, or the primary if the tenant has written in this isolate within the last seconds.
  */
 function nearestCopy(
   database: D1Database,
@@ -42,8 +42,8 @@ function nearestCopy(
 const FORM = /^[0-9A-Za-z-]{1,100}$/;
 
 /**
- * Lets a client read what it has written although reads may be of a replica: a response has a bookmark, and a read with it
- * is of no older state.
+ * Lets a client read what it has written although reads may be of a replica: a response has a bookmark, and a
+ * read with it is of no older state.
  * @throws ApiError VALIDATION_FAILED
  */
 export const passBookmark: MiddlewareHandler<AppEnv> = async (c, next) => {
@@ -74,9 +74,10 @@ export const passBookmark: MiddlewareHandler<AppEnv> = async (c, next) => {
 const bookmarkOf = (context: AppContext): string | undefined => context.req.header('x-branchgate-bookmark');
 
 /**
- * Whether the request only shows records, to a caller whose right to see them is in no record that it reads: the role is
- * of the primary (`materialize`, `machineRecord`), but whom a project is shared with is not. A project that has just moved to
- * another tenant must show no rows, and the trip to its host takes longer than that to the primary.
+ * Whether the request only shows records, to a caller whose right to see them is in no record that it reads:
+ * the role is of the primary (`materialize`, `machineRecord`), but whom a project is shared with is not. A
+ * project that has just moved to another tenant must show no rows, and the trip to its host takes longer than
+ * that to the primary.
  */
 const mayReadReplica = ({ req, var: { reach, isChange, showsRows } }: AppContext): boolean =>
   isReading(req.method) && reach === 'all' && !isChange && !showsRows;

@@ -43,8 +43,8 @@ const scheduled = (snapshotSchedule: SnapshotSchedule | null | undefined, now: D
 /**
  * Changes the project and audits the change, in one batch.
  * A quota can always be lowered, also above the limit of the tenant or beyond the room of the host.
- * @returns the changed project, or NOT_FOUND, PROJECT_NOT_ACTIVE, QUOTA_ABOVE_SELF_SERVICE_CAP, TENANT_QUOTA_REACHED,
- * HOST_FULL
+ * @returns the changed project, or NOT_FOUND, PROJECT_NOT_ACTIVE, QUOTA_ABOVE_SELF_SERVICE_CAP,
+ *   TENANT_QUOTA_REACHED, HOST_FULL
  */
 export async function changeProject(
   db: Database,

@@ -44,7 +44,10 @@ import {
 } from '../tenancy/tenant-caps.ts';
 import { toProjectResponse } from './project.ts';
 
-/** The template that `main` is created from. It is recorded as the source, although it is no tenant's database. */
+/**
+ * The template that `main` is created from. It is recorded as the source, although it is no tenant's
+ * database.
+ */
 const EMPTY_TEMPLATE = 'template0';
 
 const SUFFIX_LENGTH = 4;
@@ -64,8 +67,9 @@ function appKeyFor({ requestedAppKey, name, env }: ProjectRequest, attempt: numb
 }
 
 /**
- * Reserves the project's names and opens the job that creates its `main` database, in one batch. An app key that is in
- * use outside the tenant gets a random suffix, because a refusal would reveal another tenant's project.
+ * Reserves the project's names and opens the job that creates its `main` database, in one batch. An app key
+ * that is in use outside the tenant gets a random suffix, because a refusal would reveal another tenant's
+ * project.
  */
 export async function reserveProject(
   db: Database,
@@ -103,7 +107,8 @@ function conditionsOf(
     notInArray(projectBranches.status, ['deleted', 'failed']),
   );
   return {
-    // A user who has moved to another tenant since authentication must not create a project in the former one.
+    // A user who has moved to another tenant since authentication must not create a project in the former
+    // one.
     isUser: isOfTenant(users, userId, tenantId),
     isOwn: otherProject(ofTenant),
     // As in the unique indexes, which cover all tenants.
@@ -250,7 +255,9 @@ export const createProjectJob = saga<ProjectCreation>({
   },
 });
 
-/** A validated request for a project. The caller makes the IDs, so a repeated request names the same project. */
+/**
+ * A validated request for a project. The caller makes the IDs, so a repeated request names the same project.
+ */
 export interface ProjectRequest {
   jobId: string;
   projectId: string;

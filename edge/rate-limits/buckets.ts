@@ -86,7 +86,9 @@ export const bucketOf = {
   }),
   /** @param hash of the cookie */
   pageRenewal: (hash: string): Bucket => ({ bucket: named('page', hash), limit: 'page_renewals' }),
-  /** @param hash of the value; a hash because the names of objects are stored, and the value can be a secret */
+  /**
+   * @param hash of the value; a hash because the names of objects are stored, and the value can be a secret
+   */
   use: (of: 'state' | 'code' | 'pre_auth', hash: string): Bucket => ({
     bucket: named(of, hash),
     limit: 'single_use',
@@ -104,7 +106,9 @@ const readsOrWrites = ({ method }: RequestLine): LimitName => (isReading(method)
 
 const projectOf = (path: string) => PROJECT_PATH.exec(path)?.[1]?.toLowerCase();
 
-/** A project's bucket includes the tenant, so that another tenant that knows the project id cannot exhaust it. */
+/**
+ * A project's bucket includes the tenant, so that another tenant that knows the project id cannot exhaust it.
+ */
 function tenantBucket(tenantId: string, path: string): string {
   const projectId = projectOf(path);
   return projectId ? named('project', tenantId, projectId) : named('tenant', tenantId);

@@ -2,8 +2,8 @@
 export const LEASE_MS = 45_000;
 
 /**
- * Leases on a limited number of places, in memory: a holder renews its lease, so that a lost instance knows all holders
- * again after one round of renewals, and a lost holder loses its place.
+ * Leases on a limited number of places, in memory: a holder renews its lease, so that a lost instance knows
+ * all holders again after one round of renewals, and a lost holder loses its place.
  */
 export class Leases {
   readonly #ends = new Map<string, number>();
@@ -37,8 +37,9 @@ export interface WantedShare {
 }
 
 /**
- * The shares of one window that isolates have borrowed. The window counts a share when it is lent, so that no isolate can
- * admit a request over the limit. In memory: what is lent when the object is lost stays counted until the window ends.
+ * The shares of one window that isolates have borrowed. The window counts a share when it is lent, so that no
+ * isolate can admit a request over the limit. In memory: what is lent when the object is lost stays counted
+ * until the window ends.
  */
 export class LentShares {
   readonly #shares = new Map<string, number>();
@@ -52,7 +53,10 @@ export class LentShares {
     return share;
   }
 
-  /** Ends a loan. @returns how much of it was not used; 0 for a loan that is not known, which may be of an earlier window */
+  /**
+   * Ends a loan.
+   * @returns how much of it was not used; 0 for a loan that is not known, which may be of an earlier window
+   */
   settle({ id, count }: ReturnedShare): number {
     const share = this.#shares.get(id) ?? 0;
     this.#shares.delete(id);
@@ -78,8 +82,8 @@ export interface Counted {
 export const isOver = ({ endsAt }: RateWindow, now: number): boolean => endsAt <= now;
 
 /**
- * Counts a request against a window. Denied requests are not counted. If the clock was set back, the count is kept
- * and the window ends at most one window length from now.
+ * Counts a request against a window. Denied requests are not counted. If the clock was set back, the count is
+ * kept and the window ends at most one window length from now.
  * @param now Unix milliseconds
  * @param max may be smaller than it was when the window started
  */
@@ -100,10 +104,12 @@ export function countIn(
 }
 
 /**
- * What isolates hold of a limit together and have not returned. A window is used up while other isolates still hold some of
- * it, so this is how far below its limit a window can end.
+ * What isolates hold of a limit together and have not returned. A window is used up while other isolates
+ * still hold some of it, so this is how far below its limit a window can end.
  */
 const LENT_MAX = 0.03;
 
-/** A loan is at most this part of what remains, so that the last requests of a window are counted one by one. */
+/**
+ * A loan is at most this part of what remains, so that the last requests of a window are counted one by one.
+ */
 const OF_REMAINING = 1 / 16;

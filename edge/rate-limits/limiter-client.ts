@@ -12,7 +12,10 @@ export interface Limiters {
   RATE_LIMITER: DurableObjectNamespace<RateLimiterRpc>;
 }
 
-/** After this time a share is returned. An isolate that has asked for one does not wait longer before it asks again. */
+/**
+ * After this time a share is returned. An isolate that has asked for one does not wait longer before it asks
+ * again.
+ */
 export const SHARE_MS = 2_000;
 /** A share is this multiple of the requests since the last call, so that it grows with the client's rate. */
 const GROWTH = 2;
@@ -38,8 +41,8 @@ const isWithin = (from: number, milliseconds: number, now: number) =>
   from <= now && now < from + milliseconds;
 
 /**
- * What this isolate has borrowed of the windows of many buckets. No request waits for the call of another one, because the
- * runtime may cancel that: requests beyond the share are each counted by the object.
+ * What this isolate has borrowed of the windows of many buckets. No request waits for the call of another
+ * one, because the runtime may cancel that: requests beyond the share are each counted by the object.
  */
 export class BorrowedShares {
   readonly #buckets: BoundedMap<string, BorrowingBucket>;
@@ -48,7 +51,10 @@ export class BorrowedShares {
     this.#buckets = new BoundedMap(limit);
   }
 
-  /** Uses the share for one request. @returns the window after it; null: the object has to count the request */
+  /**
+   * Uses the share for one request.
+   * @returns the window after it; null: the object has to count the request
+   */
   use(key: string, now: number): WindowState | null {
     const bucket = this.#buckets.get(key);
     if (!bucket) return null;
@@ -57,14 +63,18 @@ export class BorrowedShares {
     if (!share || share.left === 0) return null;
     const { window, calledAt } = share;
     const restMs = window.restMs - (now - calledAt);
-    // Both ends, because the clock can be set back. What is not returned is counted, so it may be used until the window ends.
+    // Both ends, because the clock can be set back. What is not returned is counted, so it may be used until
+    // the window ends.
     if (restMs <= 0 || now < calledAt) return null;
     share.left -= 1;
     window.remaining -= 1;
     return { ...window, restMs };
   }
 
-  /** Puts one request back into the share, as if it had not been counted. @returns false: there is no share */
+  /**
+   * Puts one request back into the share, as if it had not been counted.
+   * @returns false: there is no share
+   */
   putBack(key: string): boolean {
     const share = this.#buckets.get(key)?.share;
     if (!share) return false;
@@ -133,7 +143,10 @@ export class Denials<T> {
     return denial && now < denial.until ? denial : undefined;
   }
 
-  /** @param calledAt when the call was sent; the time of its response would extend the window by the round trip */
+  /**
+   * @param calledAt when the call was sent; the time of its response would extend the window by the round
+   *   trip
+   */
   remember(key: string, value: T, { calledAt, restMs }: { calledAt: number; restMs: number }): void {
     this.#denials.set(key, { value, until: calledAt + restMs });
   }
@@ -164,8 +177,8 @@ const keyOf = ({ bucket, limit }: Bucket) => JSON.stringify([limit, bucket]);
 
 /**
  * Counts a request. A denial is cached until the window ends, so that repeated requests cost no further call.
- * @param waitUntil given: the request may be taken from a share of the window that this isolate has borrowed, if the limit
- *   is lent and something is left
+ * @param waitUntil given: the request may be taken from a share of the window that this isolate has borrowed,
+ *   if the limit is lent and something is left
  * @throws the error of the counter's object, if it cannot be reached
  */
 export async function consume(env: Limiters, bucket: Bucket, waitUntil?: WaitUntil): Promise<LimitDecision> {
@@ -267,7 +280,10 @@ export const rateLimited = ({ retryAfter }: LimitDecision): Failure => ({
 
 type OneTimeKind = Parameters<typeof bucketOf.use>[0];
 
-/** Ensures that a value is used once within an hour. The value is counted under its hash, because it may be a secret. */
+/**
+ * Ensures that a value is used once within an hour. The value is counted under its hash, because it may be a
+ * secret.
+ */
 export class SingleUse {
   readonly #env: Limiters;
   readonly #kind: OneTimeKind;
@@ -296,7 +312,10 @@ export class SingleUse {
   }
 }
 
-/** Time between two calls that add what this isolate has refused; a flood of refusals must not be one of calls. */
+/**
+ * Time between two calls that add what this isolate has refused; a flood of refusals must not be one of
+ * calls.
+ */
 const SEND_EVERY_MS = 5_000;
 
 /** Name of the `RateLimiter` object that holds the totals. */
@@ -313,7 +332,10 @@ function countRefusal(limit: LimitName): void {
   unsent[limit] = (unsent[limit] ?? 0) + 1;
 }
 
-/** Adds this isolate's refusals to the totals, if it is time to. Never throws: a metric is not worth a failure. */
+/**
+ * Adds this isolate's refusals to the totals, if it is time to. Never throws: a metric is not worth a
+ * failure.
+ */
 export async function sendRefusals(env: Limiters): Promise<void> {
   const now = Date.now();
   if (Object.keys(unsent).length === 0 || (now >= sentAt && now - sentAt < SEND_EVERY_MS)) return;

@@ -5,15 +5,18 @@ export interface Limit {
   max: (settings: Settings) => number;
   windowSeconds: number;
   /**
-   * When a count is written to storage. Counts that limit guessing are written before the response, so that a crash
-   * does not grant new attempts; the others can lose the counts of the last second.
+   * When a count is written to storage. Counts that limit guessing are written before the response, so that a
+   * crash does not grant new attempts; the others can lose the counts of the last second.
    */
   written: 'within_a_second' | 'before_the_response';
-  /** Counts can be refunded, so a denied client may be admitted before the window ends; denials are not cached. */
+  /**
+   * Counts can be refunded, so a denied client may be admitted before the window ends; denials are not
+   * cached.
+   */
   refundable?: true;
   /**
-   * Isolates borrow shares of the window, so that most requests need no call of the object (`lent-shares.ts`). Never for a
-   * count that limits guessing: such a count is exact.
+   * Isolates borrow shares of the window, so that most requests need no call of the object
+   * (`lent-shares.ts`). Never for a count that limits guessing: such a count is exact.
    */
   lent?: true;
 }
@@ -86,7 +89,8 @@ export const LIMITS = {
   // Second-factor attempts per pre-auth token, and wrong ones per user.
   second_factor_tries: { max: () => 5, windowSeconds: 3600, written: 'before_the_response' },
   wrong_second_factors: wrongTries(30),
-  // Renewals at the provider per cookie of a page, because a provider may end a sign-in whose refresh token is used twice.
+  // Renewals at the provider per cookie of a page, because a provider may end a sign-in whose refresh token
+  // is used twice.
   page_renewals: { max: () => 1, windowSeconds: 10, written: 'within_a_second' },
   // Values that are valid once and expire within the hour: a state, a code, the last step of a sign-in.
   single_use: { max: () => 1, windowSeconds: 3600, written: 'before_the_response', refundable: true },

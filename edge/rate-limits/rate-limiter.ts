@@ -18,9 +18,9 @@ const REFUSALS = 'refusals';
 const WRITE_AFTER_MS = 1000;
 
 /**
- * One object per bucket (`idFromName(bucket)`), with a counter for each limit. Its storage holds the open windows
- * (key `windows`); an alarm at the end of the last window clears it. Leases and what is lent are in memory only. One object
- * counts no requests and holds the total of all refusals (key `refusals`).
+ * One object per bucket (`idFromName(bucket)`), with a counter for each limit. Its storage holds the open
+ * windows (key `windows`); an alarm at the end of the last window clears it. Leases and what is lent are in
+ * memory only. One object counts no requests and holds the total of all refusals (key `refusals`).
  */
 export class RateLimiter extends DurableObject<object> implements RateLimiterRpc {
   readonly #limits: LimitTable;
@@ -37,7 +37,10 @@ export class RateLimiter extends DurableObject<object> implements RateLimiterRpc
     this.#windows = ctx.storage.kv.get<Map<LimitName, RateWindow>>(WINDOWS) ?? new Map();
   }
 
-  /** Counts a request; called by `consume` of this folder. Atomic, because nothing is awaited between read and write. */
+  /**
+   * Counts a request; called by `consume` of this folder. Atomic, because nothing is awaited between read and
+   * write.
+   */
   async consume(name: LimitName, wanted: WantedShare | null = null): Promise<WindowState> {
     if (wanted?.returned) this.#settle(name, wanted.returned);
     const { max, windowSeconds, written } = this.#limits[name];
@@ -126,7 +129,10 @@ export class RateLimiter extends DurableObject<object> implements RateLimiterRpc
     this.#writeTimer ??= setTimeout(() => this.#write({ allowUnconfirmed: true }), WRITE_AFTER_MS);
   }
 
-  /** Writes all open windows, or clears the storage. The runtime holds back responses until the write is confirmed. */
+  /**
+   * Writes all open windows, or clears the storage. The runtime holds back responses until the write is
+   * confirmed.
+   */
   #write(options: DurableObjectPutOptions = {}): void {
     if (this.#writeTimer !== null) clearTimeout(this.#writeTimer);
     this.#writeTimer = null;

@@ -42,7 +42,10 @@ export interface Differences {
   foundAgain: RecordedBranch[];
   /** Projects for which the host has an older access revision than was once in effect. */
   outdatedAccess: string[];
-  /** Projects for which the host has a newer access revision than recorded: the records were restored from a backup. */
+  /**
+   * Projects for which the host has a newer access revision than recorded: the records were restored from a
+   * backup.
+   */
   overtakenAccess: { id: string; hostRevision: number }[];
   /** Projects with remaining work. */
   toWake: string[];
@@ -110,7 +113,8 @@ export async function readRecords(db: Database, hostId: string, now: Date): Prom
 }
 
 /**
- * @param applied `readAppliedRevisions`, read before the inventory; a revision applied since then counts as no loss
+ * @param applied `readAppliedRevisions`, read before the inventory; a revision applied since then counts as
+ *   no loss
  * @param records read after the inventory
  */
 export function differencesBetween(
@@ -123,20 +127,20 @@ export function differencesBetween(
   const projectsInWork = new Set(records.inWork.map(({ projectId }) => projectId));
   const ready = readyBranches(inventory);
 
-  // A failed creation drops its database, so a complete database of a failed record was only missing temporarily
-  // (an unmounted disk, another server) and contains user data.
+  // A failed creation drops its database, so a complete database of a failed record was only missing
+  // temporarily (an unmounted disk, another server) and contains user data.
   const known = new Set(
     records.branches.filter(({ id, status }) => status !== 'failed' || ready.has(id)).map(({ id }) => id),
   );
-  // What was not listed was as recorded when the host was read, so a job has deleted it since. Nothing is dropped
-  // without the job that made it: a restored branch has the same id.
+  // What was not listed was as recorded when the host was read, so a job has deleted it since. Nothing is
+  // dropped without the job that made it: a restored branch has the same id.
   const isOrphan = ({ branch_id, made_by }: HostedBranch) =>
     made_by !== null && !known.has(branch_id) && !branchesInWork.has(branch_id);
   const held = [...inventory.projects, ...inventory.branches, ...(inventory.snapshots ?? [])].map(
     ({ project_id }) => project_id,
   );
-  // A host restored from an older backup gets all rules and passwords again, which ends every session. A revision
-  // that is merely pending is therefore not counted here.
+  // A host restored from an older backup gets all rules and passwords again, which ends every session. A
+  // revision that is merely pending is therefore not counted here.
   const outdatedAccess = inventory.projects
     .filter(({ project_id, access_revision }) => access_revision < (applied.get(project_id) ?? 0))
     .map(({ project_id }) => project_id);
@@ -175,8 +179,8 @@ const logUntraced = (hostId: string, found: Record<string, string>) =>
   logEvent('reconcile.stranger', { host_id: hostId, ...found, advice: ADVICE });
 
 /**
- * The orphans that can be dropped, because a job created them; jobs are never deleted. The others may be user data
- * that is missing from the records, so they are only logged, at each reconciliation.
+ * The orphans that can be dropped, because a job created them; jobs are never deleted. The others may be user
+ * data that is missing from the records, so they are only logged, at each reconciliation.
  */
 export async function leftoversAmong(
   db: Database,

@@ -28,8 +28,8 @@ import { type InventoryReading, openInventory, readExpected } from './read-inven
 import { reconcileSnapshots } from './reconcile-snapshots.ts';
 
 /**
- * Makes the databases of deleted branches what a host was to keep of them. A host that was restored from a backup has
- * them as branches again, and the deletion can still be undone.
+ * Makes the databases of deleted branches what a host was to keep of them. A host that was restored from a
+ * backup has them as branches again, and the deletion can still be undone.
  * @param held snapshots of the host
  * @returns the other branches, and what could not be kept now, which must not count as lost
  */
@@ -94,10 +94,10 @@ const eventOf = (name: 'branch.lost' | 'branch.found', branch: RecordedBranch, n
   auditEvent(name, noActor(branch.tenantId), { projectId: branch.projectId, branchId: branch.id }, now);
 
 /**
- * Compares the databases on a host with its records and resolves every difference. Runs after each handshake and every
- * few minutes. Differences in the scope of an open job are left to the job, which is woken.
- * @param admit called with false, which blocks the host, while it runs another cluster than the recorded one, because
- *   all recorded databases would seem lost. Returns whether this changes anything.
+ * Compares the databases on a host with its records and resolves every difference. Runs after each handshake
+ * and every few minutes. Differences in the scope of an open job are left to the job, which is woken.
+ * @param admit called with false, which blocks the host, while it runs another cluster than the recorded one,
+ *   because all recorded databases would seem lost. Returns whether this changes anything.
  * @returns false if something is left to another reconciliation
  */
 export async function reconcileHost(
@@ -108,8 +108,8 @@ export async function reconcileHost(
   const db = openDatabase(env.DB);
   const callHost = hostCaller(env, hostId);
   const applied = await readAppliedRevisions(db, hostId);
-  // The inventory is read before the records. A record is written before the host creates anything, so a database
-  // that is missing from the later records is an orphan.
+  // The inventory is read before the records. A record is written before the host creates anything, so a
+  // database that is missing from the later records is an orphan.
   const reading = await openInventory(callHost);
   if (!(await isKnownCluster(db, hostId, reading, admit))) return false;
   const inventory = await reading.complete(() => readExpected(db, hostId));
@@ -143,7 +143,10 @@ export async function reconcileHost(
   }
 }
 
-/** One failure stops no other work. @returns false if something failed, or has left something to another reconciliation */
+/**
+ * One failure stops no other work.
+ * @returns false if something failed, or has left something to another reconciliation
+ */
 async function settle(hostId: string, work: Promise<unknown>[]): Promise<boolean> {
   const outcomes = await Promise.allSettled(work);
   for (const outcome of outcomes) {
@@ -167,8 +170,8 @@ async function recordState(
 }
 
 /**
- * The `system_identifier` of the cluster that the host's records describe: the first one seen, until an operator
- * accepts another (`docs/decisions/reconciliation.md`).
+ * The `system_identifier` of the cluster that the host's records describe: the first one seen, until an
+ * operator accepts another (`docs/decisions/reconciliation.md`).
  */
 export async function clusterOnRecord(db: Database, hostId: string, seen: string): Promise<string | null> {
   const [host] = await db
@@ -236,9 +239,11 @@ async function overtakeAccess(db: Database, ahead: Differences['overtakenAccess'
 }
 
 /**
- * Records which branches are lost or there again, if a second inventory of the same cluster confirms it: since the first
- * one, a branch may have been created, or its creation undone. Wakes the coordinators, because a found branch can expire.
- * @returns false after a second inventory, because what has changed on the host since the first one is not compared
+ * Records which branches are lost or there again, if a second inventory of the same cluster confirms it:
+ * since the first one, a branch may have been created, or its creation undone. Wakes the coordinators,
+ * because a found branch can expire.
+ * @returns false after a second inventory, because what has changed on the host since the first one is not
+ *   compared
  */
 async function markChanged(
   env: DatabaseBinding & HostLinks & Coordinators,

@@ -22,8 +22,8 @@ import { openInventory } from './read-inventory.ts';
 const EXISTING = ['active', 'expired', 'failed'] as const;
 
 /**
- * Resolves the differences between the snapshots on a host and their records. Those of open jobs are left to the jobs.
- * An agent that does not report its snapshots has lost none.
+ * Resolves the differences between the snapshots on a host and their records. Those of open jobs are left to
+ * the jobs. An agent that does not report its snapshots has lost none.
  * @param inventory read before the records: a snapshot is recorded before the host makes it
  * @param waiting snapshots that the host does not have yet
  * @returns false if something is left to another reconciliation
@@ -58,9 +58,9 @@ export async function reconcileSnapshots(
 }
 
 /**
- * Drops those that a job once made. The others may be missing from restored records, so they are only logged. So are
- * those of a branch that the host has lost: a restored host can have the kept database of a branch that was restored
- * from it since, and nothing else of that branch.
+ * Drops those that a job once made. The others may be missing from restored records, so they are only logged.
+ * So are those of a branch that the host has lost: a restored host can have the kept database of a branch
+ * that was restored from it since, and nothing else of that branch.
  */
 async function dropOrphans(
   db: Database,
@@ -98,8 +98,8 @@ async function dropOrphans(
 }
 
 /**
- * Removes the records of snapshots that the host has lost, or has dropped because its disk was full. That of a branch
- * which is being restored stays until the restoration has ended.
+ * Removes the records of snapshots that the host has lost, or has dropped because its disk was full. That of
+ * a branch which is being restored stays until the restoration has ended.
  */
 async function markMissing(
   db: Database,

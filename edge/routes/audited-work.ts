@@ -33,10 +33,12 @@ interface Work {
 }
 
 /**
- * Runs a client's work on the host with an audit event. The event is stored first, so that no work lacks one, and is
- * removed if the host refused the work. If the outcome is unknown, or the gateway stops in between, the event stays.
+ * Runs a client's work on the host with an audit event. The event is stored first, so that no work lacks one,
+ * and is removed if the host refused the work. If the outcome is unknown, or the gateway stops in between,
+ * the event stays.
  * @param run returns the result, and what the event says about it; null if nothing was done
- * @throws ApiError NOT_FOUND if the branch has moved to another tenant since it was read, or what `run` throws
+ * @throws ApiError NOT_FOUND if the branch has moved to another tenant since it was read, or what `run`
+ *   throws
  */
 export async function auditedWork<T>(
   db: Database,

@@ -185,7 +185,8 @@ router.openapi(
     ]);
     if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
     const { hostId } = project;
-    // If storing succeeds and applying fails, a repeated request with the same key gets the passwords once they work.
+    // If storing succeeds and applying fails, a repeated request with the same key gets the passwords once
+    // they work.
     if (unwrap(recordedResponse(uses, keyUse))) {
       unwrap(await repeatIfLost(() => coordinatorOf(c.env, projectId).applyAccess(hostId)));
       const audited = auditedView(databaseOf(c), branch, view, actorOf(c), new Date());

@@ -225,8 +225,8 @@ router.openapi(
 );
 
 /**
- * The result of a comparison that was a job, or the job while it is open. Only the same comparison by a caller with both
- * sides in reach finds it.
+ * The result of a comparison that was a job, or the job while it is open. Only the same comparison by a
+ * caller with both sides in reach finds it.
  * @throws ApiError NOT_FOUND, and the failure of the job
  */
 async function resultOf(

@@ -7,7 +7,10 @@ import { operation, operations } from '../pipeline/operation.ts';
 import { responseHeaders } from '../pipeline/response-headers.ts';
 import { inProject, ProjectParams, StreamQuery } from './in-project.ts';
 
-/** Other texts are no position in any log, like a number that is not in this one: the stream starts with `reset`. */
+/**
+ * Other texts are no position in any log, like a number that is not in this one: the stream starts with
+ * `reset`.
+ */
 const POSITION = /^\d{1,15}$/;
 const NO_POSITION = -1;
 

@@ -15,8 +15,8 @@ import { databaseOf, primaryOf } from '../pipeline/replica-choice.ts';
 import { type ProjectView, readProject, recordDeniedAccess } from '../tenancy/project-access.ts';
 
 /**
- * The project of a request and the results of `queries`, read in one batch concurrently with the rate limiter's
- * decision. A handler calls this before anything that has an effect.
+ * The project of a request and the results of `queries`, read in one batch concurrently with the rate
+ * limiter's decision. A handler calls this before anything that has an effect.
  * @throws ApiError NOT_FOUND also for a project that the caller may not see, RATE_LIMITED
  */
 export async function inProject<const Q extends readonly Statement[]>(

@@ -51,7 +51,10 @@ function requireRole({ var: { principal } }: AppContext, wanted: Role): void {
   throw new ApiError('FORBIDDEN', { required: `role ${wanted}` }, 'a machine above its creator');
 }
 
-/** Checked outside the schema, because the name of the service is a setting. @throws ApiError VALIDATION_FAILED */
+/**
+ * Checked outside the schema, because the name of the service is a setting.
+ * @throws ApiError VALIDATION_FAILED
+ */
 function readScopes(service: string, scopes: readonly string[]): ('read' | 'write')[] {
   const names = scopes.map((scope) => scope.replace(`${service}:`, ''));
   const wrong = names.findIndex((name) => name !== 'read' && name !== 'write');

@@ -10,14 +10,17 @@ import { currentTraceparent } from '../trace.ts';
 
 const VERSION = '1';
 
-/** Headers of the caller that its requests to the API have too, for limits, network rules and the audit log. */
+/**
+ * Headers of the caller that its requests to the API have too, for limits, network rules and the audit log.
+ */
 const PASSED_ON = ['authorization', 'cf-connecting-ip', 'user-agent'];
 
 /** The project of calls that name none: `/mcp?project_id=…`. */
 const Query = z.strictObject({ project_id: z.uuid().toLowerCase().optional() });
 
 /**
- * Refuses pages of other origins, which DNS rebinding lets reach a server behind a firewall. Programs send no `Origin`.
+ * Refuses pages of other origins, which DNS rebinding lets reach a server behind a firewall. Programs send no
+ * `Origin`.
  * @throws ApiError CROSS_ORIGIN_REQUEST
  */
 function requireKnownOrigin(c: AppContext): void {
@@ -35,8 +38,8 @@ function projectOf(c: AppContext): string | null {
 }
 
 /**
- * The Model Context Protocol over HTTP, without sessions. A tool sends requests to the API with the credential of its
- * caller, so that roles, limits and the audit log are those of the API.
+ * The Model Context Protocol over HTTP, without sessions. A tool sends requests to the API with the
+ * credential of its caller, so that roles, limits and the audit log are those of the API.
  * @param api handles a request as if it came from outside
  */
 export function mcpRoutes(api: (c: AppContext, request: Request) => Promise<Response>) {

@@ -69,7 +69,10 @@ const EVENTS = {
 
 type Monitor = ReturnType<typeof coordinatorOf>['monitor'];
 
-/** Read concurrently with D1. Nothing of it may be sent before `inProject` has checked the caller's permission. */
+/**
+ * Read concurrently with D1. Nothing of it may be sent before `inProject` has checked the caller's
+ * permission.
+ */
 const askMonitor = <R>(
   c: AppContext,
   projectId: string,
@@ -89,7 +92,9 @@ const activeBranches = (db: Database, projectId: string) =>
     .where(and(eq(projectBranches.projectId, projectId), eq(projectBranches.status, 'active')))
     .orderBy(desc(projectBranches.isDefault), asc(projectBranches.createdAt), asc(projectBranches.id));
 
-/** Awaits the records and the measurements of a project, both already requested: one trip for a known project. */
+/**
+ * Awaits the records and the measurements of a project, both already requested: one trip for a known project.
+ */
 async function withLink<Read extends [ProjectView, ...unknown[]], R extends Recorded>(
   c: AppContext,
   projectId: string,

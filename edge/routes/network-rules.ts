@@ -82,7 +82,10 @@ const ruleInReach = (
       ),
     );
 
-/** @param address of the request, which `me` stands for. @throws ApiError VALIDATION_FAILED if it is not known */
+/**
+ * @param address of the request, which `me` stands for.
+ * @throws ApiError VALIDATION_FAILED if it is not known
+ */
 function networkOf(cidr: string, address: string | null): string {
   if (cidr !== OWN_ADDRESS) return cidr;
   const own = creatorNetwork(address);

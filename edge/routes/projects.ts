@@ -62,7 +62,10 @@ const ProjectChange = z
 const NO_HOST =
   'No database host accepts new projects: none is enrolled, or all of them are draining. Contact the platform operator.';
 
-/** The linked host with the fewest projects that has room for the quota. @throws ApiError HOST_UNAVAILABLE, HOST_FULL */
+/**
+ * The linked host with the fewest projects that has room for the quota.
+ * @throws ApiError HOST_UNAVAILABLE, HOST_FULL
+ */
 async function chooseHost(env: Env, db: Database, projectId: string, quotaGib: number): Promise<string> {
   const hasRoom = hasRoomOn(readSettings(env), sql`hosts.id`, projectId, quotaGib);
   const candidates = await db

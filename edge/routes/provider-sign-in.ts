@@ -124,7 +124,9 @@ router.openapi(
 const LOOPBACK = /^http:\/\/(?:localhost|127\.0\.0\.1)(?::([1-9]\d{0,4}))?\/auth\/callback$/;
 const PORT_MAX = 65_535;
 
-/** The code is sent to this address, so only this spelling is accepted and nothing is left to a URL parser. */
+/**
+ * The code is sent to this address, so only this spelling is accepted and nothing is left to a URL parser.
+ */
 export const LoopbackRedirect = z
   .string()
   .regex(LOOPBACK)

@@ -35,8 +35,8 @@ import { signInContextOf } from './sign-in-context.ts';
 const ATTRIBUTES = { path: '/', httpOnly: true, secure: true, sameSite: 'Strict' } satisfies CookieOptions;
 
 /**
- * Refuses requests that a page of another origin has made (CSRF): browsers name the page in headers that scripts cannot
- * set. It also keeps such a page from signing a visitor in to an account of its own.
+ * Refuses requests that a page of another origin has made (CSRF): browsers name the page in headers that
+ * scripts cannot set. It also keeps such a page from signing a visitor in to an account of its own.
  * @throws ApiError CROSS_ORIGIN_REQUEST
  */
 function requireOwnPage(c: AppContext): void {

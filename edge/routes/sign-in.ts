@@ -80,7 +80,10 @@ const SignedUp = z.strictObject({
   method: z.enum(['email_otp']),
 });
 
-/** Checked outside the schema, because the name of the service is a setting. @throws ApiError VALIDATION_FAILED */
+/**
+ * Checked outside the schema, because the name of the service is a setting.
+ * @throws ApiError VALIDATION_FAILED
+ */
 function checkProvider({ SERVICE_NAME }: Settings, provider: string | undefined): void {
   const known = ['base', SERVICE_NAME].flatMap((name) => [name, `${name}_idp`]);
   if (provider === undefined || known.includes(provider.toLowerCase())) return;

@@ -28,8 +28,8 @@ interface NewAccount {
 }
 
 /**
- * Creates an account with its own tenant. If the address already has an account, nothing is changed and no audit event
- * is stored.
+ * Creates an account with its own tenant. If the address already has an account, nothing is changed and no
+ * audit event is stored.
  */
 export async function createAccount(
   db: Database,
@@ -63,8 +63,9 @@ interface Acceptance {
 }
 
 /**
- * Creates the account of an invitation, in the tenant that invited it. A repetition changes nothing, because the account
- * has the invitation's id. Nothing is created if the invitation was revoked or the address has an account.
+ * Creates the account of an invitation, in the tenant that invited it. A repetition changes nothing, because
+ * the account has the invitation's id. Nothing is created if the invitation was revoked or the address has an
+ * account.
  */
 export async function acceptInvitation(
   db: Database,

@@ -1,7 +1,10 @@
 import type { Result } from '../../shared/result.ts';
 import type { ClientDetails } from '../audit/audit-event.ts';
 
-/** The purpose of a code: a sign-up, an invitation, a sign-in without a password, a new password, or a second factor. */
+/**
+ * The purpose of a code: a sign-up, an invitation, a sign-in without a password, a new password, or a second
+ * factor.
+ */
 export type ChallengeKind = 'sign_up' | 'invitation' | 'magic_link' | 'password_reset' | 'second_factor';
 
 export interface SignUp {
@@ -13,8 +16,8 @@ export interface SignUp {
 export interface ChallengeRequest {
   kind: ChallengeKind;
   /**
-   * Chosen by the caller. An open challenge with this ID gets a new code and retains its number of attempts; an open
-   * invitation stays as it is.
+   * Chosen by the caller. An open challenge with this ID gets a new code and retains its number of attempts;
+   * an open invitation stays as it is.
    */
   challengeId: string;
   address: string;
@@ -79,7 +82,10 @@ const ATTEMPTS_MAX = 5;
 const MAILS = { max: 5, windowMs: 15 * 60_000 };
 const WRONG_ATTEMPTS = { max: 20, windowMs: 3_600_000 };
 
-/** Counted separately: anyone can request codes of a first factor, which must not lock the owner out of the second. */
+/**
+ * Counted separately: anyone can request codes of a first factor, which must not lock the owner out of the
+ * second.
+ */
 const STEP_OF: Record<ChallengeKind, FactorStep> = {
   sign_up: 'first_factor',
   invitation: 'first_factor',
@@ -135,7 +141,8 @@ export const isEmptyState = (state: AddressState): boolean =>
   state.challenges.length === 0 && nextExpiry(state) === null;
 
 /**
- * Opens a challenge. It counts as a mail even if none is sent, so that the limit does not reveal the difference.
+ * Opens a challenge. It counts as a mail even if none is sent, so that the limit does not reveal the
+ * difference.
  * @returns null when the invitation is already open, or the address has reached its limit of mails
  */
 export function openChallenge(

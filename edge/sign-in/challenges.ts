@@ -28,12 +28,14 @@ import { signInMail } from './sign-in-mails.ts';
 const STATE_KEY = 'book';
 
 /**
- * One object per e-mail address (`idFromName(address)`, in lower case). It stores open challenges, unfinished sign-ups
- * and the mails with their codes, and it is empty when nothing is open.
+ * One object per e-mail address (`idFromName(address)`, in lower case). It stores open challenges, unfinished
+ * sign-ups and the mails with their codes, and it is empty when nothing is open.
  */
 export class Challenges extends DurableObject<DatabaseBinding> implements ChallengesRpc {
   readonly #outbox: Outbox;
-  /** Challenges whose right code is being processed. If the object is lost meanwhile, the code stays valid. */
+  /**
+   * Challenges whose right code is being processed. If the object is lost meanwhile, the code stays valid.
+   */
   readonly #inProgress = new Set<string>();
 
   constructor(ctx: DurableObjectState, env: DatabaseBinding) {
@@ -57,8 +59,8 @@ export class Challenges extends DurableObject<DatabaseBinding> implements Challe
   }
 
   /**
-   * Opens a challenge and mails its code. An address that has reached its limit gets no mail, and the result does not
-   * reveal it.
+   * Opens a challenge and mails its code. An address that has reached its limit gets no mail, and the result
+   * does not reveal it.
    * @returns Unix milliseconds, assuming that the mail is sent immediately
    */
   async start(request: ChallengeRequest): Promise<{ expiresAt: number }> {
@@ -74,9 +76,9 @@ export class Challenges extends DurableObject<DatabaseBinding> implements Challe
   }
 
   /**
-   * Evaluates a code. Nothing is awaited between comparing and counting, so concurrent submissions get no extra
-   * attempts. What the code does in D1 is done before its challenge is removed, so that the code can be submitted again
-   * after a failure in between.
+   * Evaluates a code. Nothing is awaited between comparing and counting, so concurrent submissions get no
+   * extra attempts. What the code does in D1 is done before its challenge is removed, so that the code can be
+   * submitted again after a failure in between.
    */
   async verify(submission: CodeSubmission): Promise<SubmissionResult> {
     const { challengeId, kinds, code } = submission;

@@ -28,8 +28,8 @@ interface SignUpRequest {
 }
 
 /**
- * Starts a sign-up: the account is created when the mailed code is submitted. An address that has an account gets the
- * same response after the same work, and its owner gets another mail.
+ * Starts a sign-up: the account is created when the mailed code is submitted. An address that has an account
+ * gets the same response after the same work, and its owner gets another mail.
  * @returns or MAIL_UNAVAILABLE, RATE_LIMITED
  */
 export async function startSignUp(
@@ -54,7 +54,8 @@ export async function startSignUp(
 }
 
 /**
- * Mails a code for a sign-in or for a new password. An address without an account gets the same response and no mail.
+ * Mails a code for a sign-in or for a new password. An address without an account gets the same response and
+ * no mail.
  * @returns or MAIL_UNAVAILABLE, RATE_LIMITED
  */
 async function mailCodeToAccount(
@@ -79,7 +80,10 @@ export const startMagicLink = (context: SignInContext, email: string) =>
 export const startPasswordReset = (context: SignInContext, email: string) =>
   mailCodeToAccount(context, 'password_reset', email);
 
-/** A client can have mails sent to any address, so its requests are counted. @returns or MAIL_UNAVAILABLE, RATE_LIMITED */
+/**
+ * A client can have mails sent to any address, so its requests are counted.
+ * @returns or MAIL_UNAVAILABLE, RATE_LIMITED
+ */
 export async function enforceMailLimit({
   env,
   settings,
@@ -96,7 +100,8 @@ interface MailedCode {
 }
 
 /**
- * Submits a mailed code. An attempt is counted before the code is evaluated, so that concurrent guesses are counted too.
+ * Submits a mailed code. An attempt is counted before the code is evaluated, so that concurrent guesses are
+ * counted too.
  * @param submission what the code needs in addition, and the kinds of challenge that it may solve
  * @returns the account of the address
  *   or CODE_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE

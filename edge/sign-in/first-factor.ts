@@ -63,7 +63,8 @@ export interface SignedIn {
 }
 
 /**
- * Completes a sign-in after its last step: materializes the user, issues the tokens and writes the audit event.
+ * Completes a sign-in after its last step: materializes the user, issues the tokens and writes the audit
+ * event.
  * @returns or UNAUTHENTICATED, KEYS_UNAVAILABLE for invalid tokens of the provider
  */
 export async function signIn(
@@ -114,7 +115,10 @@ const PRE_AUTH_SECONDS: Record<PreAuth['step'], number> = { verify: 5 * 60, setu
 /** The associated data under which the provider's tokens are sealed into a pre-auth token. */
 export const tokensSealContext = (preAuthId: string) => ['pre_auth', preAuthId];
 
-/** Continues after the first factor: with tokens, or with a pre-auth token for the second step (specification 3.3). */
+/**
+ * Continues after the first factor: with tokens, or with a pre-auth token for the second step (specification
+ * 3.3).
+ */
 export async function completeFirstFactor(
   context: SignInContext,
   person: Person,
@@ -125,7 +129,8 @@ export async function completeFirstFactor(
   const identity = await identityOfPerson(context, person, now);
   if (!identity.ok) return identity;
   const { issuer, gid, email } = identity.value;
-  // Before the second step, so that the owners of a tenant see and can remove a member who has not completed it.
+  // Before the second step, so that the owners of a tenant see and can remove a member who has not completed
+  // it.
   const user = 'account' in person ? await userOfTenant(context, identity.value, now) : ok(null);
   if (!user.ok) return user;
   const [enrolled] = await secondFactorOf(db, { issuer, gid });
@@ -163,12 +168,15 @@ export async function completeFirstFactor(
   });
 }
 
-/** The user whose sign-in was attempted; undefined when there is none. A user without a tenant has no audit log. */
+/**
+ * The user whose sign-in was attempted; undefined when there is none. A user without a tenant has no audit
+ * log.
+ */
 type Identify = () => Promise<{ email: string; tenantId: string | null } | undefined>;
 
 /**
- * Records a failed sign-in in the audit log of the user. It runs concurrently with the response, whose time would
- * otherwise reveal whether the user exists.
+ * Records a failed sign-in in the audit log of the user. It runs concurrently with the response, whose time
+ * would otherwise reveal whether the user exists.
  */
 export function recordFailedSignIn(
   { db, client, now, waitUntil }: SignInContext,
@@ -184,7 +192,10 @@ export function recordFailedSignIn(
   waitUntil(record());
 }
 
-/** How a sign-in delivers its tokens: all in the response, or the refresh token in a cookie that scripts cannot read. */
+/**
+ * How a sign-in delivers its tokens: all in the response, or the refresh token in a cookie that scripts
+ * cannot read.
+ */
 export const ResponseForm = z.enum(['json', 'page']).default('json').meta({
   description:
     '`page` is for pages of this origin: the refresh token comes as a cookie that only `POST /api/v1/auth/session` accepts, instead of in the response.',

@@ -29,7 +29,10 @@ import type { SignInContext, Tokens } from './sign-in-context.ts';
 type ProviderContext = Pick<SignInContext, 'settings' | 'now' | 'waitUntil'>;
 
 export interface ProviderTokens extends Tokens {
-  /** Null when the provider does not report it. OAuth has no field for it; `refresh_token_expires_in` is common. */
+  /**
+   * Null when the provider does not report it. OAuth has no field for it; `refresh_token_expires_in` is
+   * common.
+   */
   refreshExpiresAt: Date | null;
 }
 
@@ -138,7 +141,10 @@ export const tokensForPassword = async (
     }),
   );
 
-/** The gateway's clients in the order in which a refresh token is tried, because the token does not name its client. */
+/**
+ * The gateway's clients in the order in which a refresh token is tried, because the token does not name its
+ * client.
+ */
 const CLIENTS: readonly ClientName[] = ['gateway', 'cli'];
 
 /**
@@ -185,7 +191,8 @@ export async function revokeToken(
         if (!server.revocation_endpoint) return;
         const response = await revocationRequest(server, client, authentication, refreshToken, options);
         await processRevocationResponse(response).catch((error: Error) => {
-          // Some providers return this for a token of another client; elsewhere it means a misconfigured client.
+          // Some providers return this for a token of another client; elsewhere it means a misconfigured
+          // client.
           const isOtherClients = error instanceof ResponseBodyError && error.error === 'unauthorized_client';
           if (!isOtherClients) throw error;
         });

@@ -10,8 +10,8 @@ import type { Person } from './person.ts';
 import type { SignInContext } from './sign-in-context.ts';
 
 /**
- * Checks a password within its limits. An attempt is counted before the password is checked, so that concurrent guesses
- * are counted too; a right one, and one that could not be checked, is refunded.
+ * Checks a password within its limits. An attempt is counted before the password is checked, so that
+ * concurrent guesses are counted too; a right one, and one that could not be checked, is refunded.
  * @param check returns null for a wrong password
  * @returns or RATE_LIMITED, LIMITER_UNAVAILABLE, and the failures of `check`
  */

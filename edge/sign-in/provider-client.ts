@@ -16,7 +16,10 @@ import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Settings } from '../settings.ts';
 
-/** The provider refuses the gateway and not the person: one of the two is misconfigured (RFC 6749 section 5.2). */
+/**
+ * The provider refuses the gateway and not the person: one of the two is misconfigured (RFC 6749 section
+ * 5.2).
+ */
 const CONFIGURATION_ERRORS = new Set(['invalid_client', 'unauthorized_client', 'unsupported_grant_type']);
 /** The provider is temporarily unavailable (RFC 6749 section 4.1.2.1). */
 const TEMPORARY_ERRORS = new Set(['server_error', 'temporarily_unavailable']);

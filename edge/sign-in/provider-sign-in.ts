@@ -46,8 +46,8 @@ interface StateCookie {
 }
 
 /**
- * The cookie of one state. `SameSite=Lax` is needed because the redirect comes from the provider's site. Over TLS its
- * name has the prefix `__Secure-`, which plain HTTP cannot set.
+ * The cookie of one state. `SameSite=Lax` is needed because the redirect comes from the provider's site. Over
+ * TLS its name has the prefix `__Secure-`, which plain HTTP cannot set.
  */
 export function stateCookie({ BASE_URL }: Settings, state: string): StateCookie {
   const secure = BASE_URL.startsWith('https:');
@@ -88,9 +88,9 @@ export async function unsealState(
 const UNAVAILABLE = 503;
 
 /**
- * Runs a sign-in with a state or an authorization code that is valid once, whether the sign-in succeeds or fails: an
- * attacker can guess one PKCE verifier for it. It stays valid only if the sign-in failed because the provider or its
- * keys are unavailable.
+ * Runs a sign-in with a state or an authorization code that is valid once, whether the sign-in succeeds or
+ * fails: an attacker can guess one PKCE verifier for it. It stays valid only if the sign-in failed because
+ * the provider or its keys are unavailable.
  * @returns or SIGN_IN_FAILED when it was used before, LIMITER_UNAVAILABLE, and the failures of `attempt`
  */
 async function attemptOnce<T>(
@@ -140,7 +140,10 @@ export async function startAtProvider(
   return ok({ location: location.value, state, cookie });
 }
 
-/** Validates the parameters of an authorization response (RFC 9207 included). @returns or SIGN_IN_FAILED, IDP_UNAVAILABLE */
+/**
+ * Validates the parameters of an authorization response (RFC 9207 included).
+ * @returns or SIGN_IN_FAILED, IDP_UNAVAILABLE
+ */
 async function validateCallback(
   settings: Settings,
   parameters: URLSearchParams,
@@ -206,7 +209,9 @@ async function signInByProvider(context: SignInContext, tokens: Tokens): Promise
 /** The path is stored in a cookie, which browsers limit to 4,096 bytes. */
 const LENGTH_MAX = 512;
 
-/** Browsers remove tabs and line breaks from addresses and read `\` as `/`, so these could begin a host name. */
+/**
+ * Browsers remove tabs and line breaks from addresses and read `\` as `/`, so these could begin a host name.
+ */
 const STARTS_LIKE_HOST = /^\/[/\\]/;
 const CONTROL_CHARACTER = /\p{Cc}/u;
 
@@ -235,8 +240,8 @@ export const ReturnTo = z
   });
 
 /**
- * Signs in a command line with the authorization code from its loopback address. A provider may invalidate a code only
- * when the verifier is right, so the code is invalidated here.
+ * Signs in a command line with the authorization code from its loopback address. A provider may invalidate a
+ * code only when the verifier is right, so the code is invalidated here.
  * @returns or SIGN_IN_FAILED, TENANT_REQUIRED, IDP_UNAVAILABLE, KEYS_UNAVAILABLE
  */
 export async function exchangeCliCode(

@@ -80,7 +80,10 @@ export async function startSetUp(
 
 type Enrolment = Pick<SecondFactorRow, 'method' | 'keyId' | 'sealedSecret' | 'lastStep'>;
 
-/** The factor that a code enrols: the app that generated it or the mailbox it was sent to; null for a wrong code. */
+/**
+ * The factor that a code enrols: the app that generated it or the mailbox it was sent to; null for a wrong
+ * code.
+ */
 async function enrolmentBy(context: SecondFactorContext, code: string): Promise<Enrolment | null> {
   const secret = await secretOf(context);
   const lastStep = stepOf(secret, code, context.now());

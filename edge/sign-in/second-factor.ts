@@ -23,7 +23,9 @@ export const secondFactorOf = (db: Database, { issuer, gid }: UserKey) =>
 /** The associated data under which the secret of an app is sealed. */
 export const secretSealContext = ({ issuer, gid }: UserKey) => ['second_factor', issuer, gid];
 
-/** The step that follows a first factor for a user without a second one. A user who has one always needs it. */
+/**
+ * The step that follows a first factor for a user without a second one. A user who has one always needs it.
+ */
 export const STEP_WITHOUT_FACTOR: Record<
   Settings['TWO_FACTOR'],
   Record<PreAuth['first_factor'], 'setup' | null>
@@ -55,7 +57,8 @@ export const totpUri = (secret: string, { issuer, label }: { issuer: string; lab
   new TOTP({ ...PARAMETERS, secret, issuer, label }).toString();
 
 /**
- * The secret that a pre-auth token enrols. It is derived (RFC 5869), because nothing is stored before it is confirmed.
+ * The secret that a pre-auth token enrols. It is derived (RFC 5869), because nothing is stored before it is
+ * confirmed.
  * @returns base32
  */
 export async function setUpSecret([key]: readonly SecretKey[], preAuthId: string): Promise<string> {
@@ -109,7 +112,10 @@ export async function newRecoveryCodes(db: Database, { issuer, gid }: UserKey): 
 export const deleteRecoveryCodes = (db: Database, user: UserKey) =>
   db.delete(recoveryCodes).where(ofUser(user));
 
-/** Uses up a code. Of two requests with the same code, one deletes its row. @returns whether the code was right */
+/**
+ * Uses up a code. Of two requests with the same code, one deletes its row.
+ * @returns whether the code was right
+ */
 export async function useRecoveryCode(db: Database, user: UserKey, code: string): Promise<boolean> {
   const hash = await sha256(plain(code));
   const { meta } = await db

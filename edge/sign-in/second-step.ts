@@ -25,7 +25,8 @@ const SealedTokens = z.object({
 
 /**
  * The person who has passed the first factor.
- * @returns or UNAUTHENTICATED when the account was deleted, its password changed or its sessions ended since then
+ * @returns or UNAUTHENTICATED when the account was deleted, its password changed or its sessions ended since
+ *   then
  */
 async function personOf({ settings, db, preAuth }: SecondFactorContext): Promise<Result<Person, Failure>> {
   const { user, sealed, jti, version } = preAuth;
@@ -62,10 +63,12 @@ export async function completeSecondStep(
 }
 
 /**
- * Evaluates a code within its limits. An attempt is counted before the code is evaluated, so that concurrent guesses
- * are counted too: against the pre-auth token, and against the user, for whom an attacker may hold many tokens.
+ * Evaluates a code within its limits. An attempt is counted before the code is evaluated, so that concurrent
+ * guesses are counted too: against the pre-auth token, and against the user, for whom an attacker may hold
+ * many tokens.
  * @param evaluate returns null for a wrong code
- * @returns or CODE_WRONG, also for the right code when the token has no attempt left; RATE_LIMITED, LIMITER_UNAVAILABLE
+ * @returns or CODE_WRONG, also for the right code when the token has no attempt left; RATE_LIMITED,
+ *   LIMITER_UNAVAILABLE
  */
 export async function withinAttempts<T>(
   context: SecondFactorContext,

@@ -8,7 +8,10 @@ import type { Settings } from '../settings.ts';
 import { CONCURRENT_USE_MS, isOwnRefreshToken, refresh } from './sessions.ts';
 import type { SignInContext, Tokens } from './sign-in-context.ts';
 
-/** The prefix has browsers accept it only from this host, over TLS or from the loopback (RFC 6265bis section 4.1.3). */
+/**
+ * The prefix has browsers accept it only from this host, over TLS or from the loopback (RFC 6265bis section
+ * 4.1.3).
+ */
 export const PAGE_COOKIE = '__Host-session';
 
 /** Browsers ignore larger cookies (RFC 6265 section 6.1). */
@@ -17,8 +20,8 @@ const COOKIE_BYTES_MAX = 4096;
 const SEAL_CONTEXT = ['page_session'];
 
 /**
- * The value of the cookie of a page's session. The refresh token is sealed, so that a reader of the cookie cannot
- * submit it to `/api/v1/auth/refresh`, which accepts it from any origin.
+ * The value of the cookie of a page's session. The refresh token is sealed, so that a reader of the cookie
+ * cannot submit it to `/api/v1/auth/refresh`, which accepts it from any origin.
  */
 export async function pageCookie(
   { CREDENTIAL_KEYS }: Settings,
@@ -44,10 +47,11 @@ export const refreshTokenOf = async (
   cookie === undefined ? undefined : ((await unsealPageCookie(settings, cookie)) ?? undefined);
 
 /**
- * Exchanges the cookie of a page for tokens. Tabs that send the same cookie within 10 seconds each get their own from the
- * gateway. A provider may end a sign-in whose refresh token is used twice, so it sees one of them, and the others get 429
- * until the browser has stored the next cookie.
- * @returns null when the session has ended; or RATE_LIMITED, LIMITER_UNAVAILABLE, IDP_UNAVAILABLE, KEYS_UNAVAILABLE
+ * Exchanges the cookie of a page for tokens. Tabs that send the same cookie within 10 seconds each get their
+ * own from the gateway. A provider may end a sign-in whose refresh token is used twice, so it sees one of
+ * them, and the others get 429 until the browser has stored the next cookie.
+ * @returns null when the session has ended; or RATE_LIMITED, LIMITER_UNAVAILABLE, IDP_UNAVAILABLE,
+ *   KEYS_UNAVAILABLE
  */
 export async function renewPageSession(
   context: SignInContext,

@@ -64,12 +64,12 @@ export async function openSession(
 }
 
 /**
- * New tokens for an unused refresh token. A second use comes from another tab or follows a theft: after a theft either
- * the thief or the owner is the second to use it, and the whole family ends (RFC 9700 section 4.14).
- * A family has no maximum lifetime: each renewal extends it by `JWT_REFRESH_TTL_SECONDS`.
+ * New tokens for an unused refresh token. A second use comes from another tab or follows a theft: after a
+ * theft either the thief or the owner is the second to use it, and the whole family ends (RFC 9700 section
+ * 4.14). A family has no maximum lifetime: each renewal extends it by `JWT_REFRESH_TTL_SECONDS`.
  * @param actorOf the actor in the audit event of a theft
- * @param reusableForMs how long after its first use a token is renewed again: each tab of a page gets tokens of its own,
- *   and a page that was reloaded before it received its cookie stays signed in
+ * @param reusableForMs how long after its first use a token is renewed again: each tab of a page gets tokens
+ *   of its own, and a page that was reloaded before it received its cookie stays signed in
  * @returns or REFRESH_TOKEN_WRONG
  */
 export async function renewSession(
@@ -123,7 +123,10 @@ export const sessionMetadata = (familyId: string) => ({ metadata: { session_id: 
 
 const refused = (reason = 'not valid') => fail({ code: 'REFRESH_TOKEN_WRONG' as const, reason });
 
-/** Ends the sessions of this condition, with all their tokens. Access tokens are refused within 30 s (`materialize`). */
+/**
+ * Ends the sessions of this condition, with all their tokens. Access tokens are refused within 30 s
+ * (`materialize`).
+ */
 export function deleteSessions(db: Database, condition: SQL | undefined): Statement[] {
   const ended = db.select({ id: sessions.id }).from(sessions).where(condition);
   return [
@@ -177,7 +180,10 @@ async function issueTokens(
   return { accessToken, refreshToken, accessExpiresAt };
 }
 
-/** Whether the token names the gateway as its issuer. The issuer is verified later, by the gateway or the provider. */
+/**
+ * Whether the token names the gateway as its issuer. The issuer is verified later, by the gateway or the
+ * provider.
+ */
 export function isOwnRefreshToken({ BASE_URL }: Settings, refreshToken: string): boolean {
   try {
     return decodeJwt(refreshToken).iss === BASE_URL;
@@ -210,8 +216,8 @@ interface Bearer {
 }
 
 /**
- * Ends the session of the bearer's token. A session of the gateway is named by the token; a session of the provider
- * ends when its refresh token is revoked there.
+ * Ends the session of the bearer's token. A session of the gateway is named by the token; a session of the
+ * provider ends when its refresh token is revoked there.
  * @returns or IDP_UNAVAILABLE
  */
 export async function signOut(

@@ -41,7 +41,10 @@ async function setPassword(
   return hasChanged(results.at(-1));
 }
 
-/** Sets the password of an address after its mailed code was right. An address without an account changes nothing. */
+/**
+ * Sets the password of an address after its mailed code was right. An address without an account changes
+ * nothing.
+ */
 export async function resetPassword(
   db: Database,
   email: string,

@@ -63,8 +63,8 @@ const codeText = (serviceName: string, purpose: string, code: string): MailText 
 });
 
 /**
- * The mail of a challenge, or null when none is sent. It contains no link, because mail scanners open links, and no
- * text from the request, because anyone can have this mail sent to any address.
+ * The mail of a challenge, or null when none is sent. It contains no link, because mail scanners open links,
+ * and no text from the request, because anyone can have this mail sent to any address.
  * @param code null when no code is right
  */
 export function signInMail(serviceName: string, request: ChallengeRequest, code: string | null): Mail | null {

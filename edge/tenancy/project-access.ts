@@ -128,8 +128,9 @@ const FOREIGN = {
 };
 
 /**
- * Audits a denied access to another tenant's project or job, in that tenant's log: in the actor's own log it would
- * reveal that the ID exists. Callers do not wait for it, because the response time would reveal it as well.
+ * Audits a denied access to another tenant's project or job, in that tenant's log: in the actor's own log it
+ * would reveal that the ID exists. Callers do not wait for it, because the response time would reveal it as
+ * well.
  * @param method of the HTTP request
  */
 export async function recordDeniedAccess(
@@ -150,7 +151,7 @@ export async function recordDeniedAccess(
 }
 
 /**
- * A project with its host's name, the number of its branches that count against the branch limit, and the blocks of
- * these branches.
+ * A project with its host's name, the number of its branches that count against the branch limit, and the
+ * blocks of these branches.
  */
 export type ProjectView = ProjectRow & { hostName: string; branchCount: number; blocks: StoredBlock[] };

@@ -53,8 +53,8 @@ export const TenantCaps = z
 const DECIMALS = 6;
 
 /**
- * The caps of a tenant and what they count, as SQL for the batch that checks them. Projects count until their data is
- * gone: only failed ones do not.
+ * The caps of a tenant and what they count, as SQL for the batch that checks them. Projects count until their
+ * data is gone: only failed ones do not.
  * @param except a project that does not count
  */
 export function tenantUsage(settings: CapSettings, tenantId: string, except = '') {
@@ -99,8 +99,8 @@ export const tenantQuotaReached = ({ quotaLimitGib, quotaGib }: UsageSql): Failu
 });
 
 /**
- * Replaces the caps of a tenant and audits the change, in one batch. A cap that is left out is the one of the settings
- * again. A cap below what the tenant already has removes nothing.
+ * Replaces the caps of a tenant and audits the change, in one batch. A cap that is left out is the one of the
+ * settings again. A cap below what the tenant already has removes nothing.
  * @param request of the operator, for the audit row
  * @returns or NOT_FOUND for a tenant without users
  */
@@ -171,7 +171,8 @@ export const CapsChange = ProjectCaps.omit({ project_id: true })
   .meta({ example: { branch_limit: 20 } });
 
 /**
- * Changes the caps and audits the change, in one batch. A cap below what the project already has removes nothing.
+ * Changes the caps and audits the change, in one batch. A cap below what the project already has removes
+ * nothing.
  * @param request of the operator, for the audit row
  */
 export async function changeCaps(

@@ -33,8 +33,9 @@ const settledUserId = (db: Database, token: TenantIdentity) =>
     .where(and(isUserOf(token), eq(users.tenantId, token.tenantId), eq(users.tenantSeenAt, token.issuedAt)));
 
 /**
- * The three upserts of specification 5.9: user, organization, membership. The first has no effect if the user's tenant
- * is no longer `tenantAsRead` or an equally new token was seen; then the others have none either.
+ * The three upserts of specification 5.9: user, organization, membership. The first has no effect if the
+ * user's tenant is no longer `tenantAsRead` or an equally new token was seen; then the others have none
+ * either.
  */
 function upsertUser(db: Database, token: TenantIdentity, tenantAsRead: string, now: Date): Statement[] {
   const claimed = {
@@ -72,10 +73,10 @@ function upsertUser(db: Database, token: TenantIdentity, tenantAsRead: string, n
 }
 
 /**
- * Moves the user's projects, everything that belongs to them, and the user's audit events from the former tenant to
- * the tenant of this token (specification 5.9). The user's audit events in projects of others are not moved. What is
- * shared with the user, and whom the user's projects are shared with, ends.
- * Runs in the batch that changes the user's tenant, after that change, and has no effect if that had none.
+ * Moves the user's projects, everything that belongs to them, and the user's audit events from the former
+ * tenant to the tenant of this token (specification 5.9). The user's audit events in projects of others are
+ * not moved. What is shared with the user, and whom the user's projects are shared with, ends. Runs in the
+ * batch that changes the user's tenant, after that change, and has no effect if that had none.
  */
 function followTenant(db: Database, token: TenantIdentity, formerTenantId: string): Statement[] {
   const { tenantId } = token;
@@ -120,7 +121,8 @@ function followTenant(db: Database, token: TenantIdentity, formerTenantId: strin
       .where(
         or(
           inArray(auditEvents.projectId, projectsEverOfUser),
-          // The unary plus stops SQLite from using the project index, which would scan all events without a project.
+          // The unary plus stops SQLite from using the project index, which would scan all events without a
+          // project.
           and(inArray(auditEvents.actorId, user), sql`+${auditEvents.projectId} is null`),
         ),
       ),
@@ -128,7 +130,8 @@ function followTenant(db: Database, token: TenantIdentity, formerTenantId: strin
 }
 
 /**
- * The current role of the account that an access token of the gateway belongs to; null for a token without a session.
+ * The current role of the account that an access token of the gateway belongs to; null for a token without a
+ * session.
  * @throws ApiError UNAUTHENTICATED when the session was ended
  */
 export async function currentAccountRole(
@@ -147,8 +150,8 @@ export async function currentAccountRole(
 }
 
 /**
- * How long an isolate caches a user. A token of a former tenant or of an ended session is rejected within this time, and
- * a changed role of an account applies within it.
+ * How long an isolate caches a user. A token of a former tenant or of an ended session is rejected within
+ * this time, and a changed role of an account applies within it.
  */
 const CACHED_MS = 30_000;
 const CACHED_USERS = 10_000;
@@ -169,8 +172,8 @@ function cacheOf(binding: D1Database): BoundedMap<string, CachedUser> {
 }
 
 /**
- * The bearer as a user of its tenant's organization, created or updated when this token is the newest seen of the
- * user (specification 5.9). A user whose record matches the token costs no write, and one read per 30 s.
+ * The bearer as a user of its tenant's organization, created or updated when this token is the newest seen of
+ * the user (specification 5.9). A user whose record matches the token costs no write, and one read per 30 s.
  * @throws ApiError UNAUTHENTICATED for a token of a tenant that the user has left, or of an ended session
  */
 export async function materialize(
@@ -197,9 +200,9 @@ const isCurrent = (user: UserRow, token: TenantIdentity) =>
   user.tenantId === token.tenantId && token.issuedAt <= user.tenantSeenAt;
 
 /**
- * Reads and updates the record until it is current. Each statement of the batch applies only if the record has not
- * changed since it was read, so of two racing requests one writes nothing and retries. The loop ends because
- * `tenantSeenAt` only increases.
+ * Reads and updates the record until it is current. Each statement of the batch applies only if the record
+ * has not changed since it was read, so of two racing requests one writes nothing and retries. The loop ends
+ * because `tenantSeenAt` only increases.
  */
 async function bringUpToDate(db: Database, token: TenantIdentity, now: Date): Promise<UserRow> {
   let [user] = await userOf(db, token);

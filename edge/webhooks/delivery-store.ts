@@ -67,7 +67,10 @@ const toDelivery = (row: Row): Delivery => ({
   createdAt: new Date(row.created_at),
 });
 
-/** The deliveries of one webhook, in the SQLite database of its object: table `deliveries`. Times are Unix milliseconds. */
+/**
+ * The deliveries of one webhook, in the SQLite database of its object: table `deliveries`. Times are Unix
+ * milliseconds.
+ */
 export class DeliveryStore {
   readonly #sql: SqlStorage;
 
@@ -99,7 +102,10 @@ export class DeliveryStore {
     return this.#read('where next_attempt_at <= ? order by created_at, rowid limit ?', now, limit);
   }
 
-  /** An attempt begins. If it is interrupted, the next one is at this time; null: then the delivery has failed. */
+  /**
+   * An attempt begins. If it is interrupted, the next one is at this time; null: then the delivery has
+   * failed.
+   */
   begin(id: string, now: number, nextAttemptAt: number | null): void {
     this.#sql.exec(
       `update deliveries set attempts = attempts + 1, last_attempt_at = ?, next_attempt_at = ?,

@@ -16,7 +16,9 @@ const encoder = new TextEncoder();
 export const makeSecret = (): string =>
   SECRET_PREFIX + toBase64(crypto.getRandomValues(new Uint8Array(SECRET_BYTES)));
 
-/** The headers that prove a delivery (Standard Webhooks 1.0): its receiver can check sender, content and age. */
+/**
+ * The headers that prove a delivery (Standard Webhooks 1.0): its receiver can check sender, content and age.
+ */
 async function signatureHeaders(
   secret: string,
   { id, body, now }: { id: string; body: string; now: Date },
@@ -54,7 +56,10 @@ interface Request {
   local: boolean;
 }
 
-/** Makes one attempt at a delivery. Only a status of 2xx is a success; a redirect is not followed. Never throws. */
+/**
+ * Makes one attempt at a delivery. Only a status of 2xx is a success; a redirect is not followed. Never
+ * throws.
+ */
 export async function deliver({ url, secret, id, body, local }: Request): Promise<Attempt> {
   if (refusalOfUrl(url, local) !== null) return { status: null, error: 'url_refused' };
   const signed = await signatureHeaders(secret, { id, body, now: new Date() });

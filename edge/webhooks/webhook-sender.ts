@@ -26,14 +26,17 @@ import { type DeliveredEvent, disableWebhook, secretOf, type WebhookSenderRpc } 
 const HEALTH = 'health';
 /** Attempts in parallel. */
 const PARALLEL = 10;
-/** When an attempt without a result is retried; later than the timeout, so that two attempts do not overlap. */
+/**
+ * When an attempt without a result is retried; later than the timeout, so that two attempts do not overlap.
+ */
 const INTERRUPTED_AFTER_MS = DELIVERY_TIMEOUT_MS + 2_000;
 /** How often the log is pruned and a deleted webhook is noticed. */
 const PRUNE_EVERY_MS = 24 * 3_600_000;
 
 /**
- * One object per webhook (`idFromName(webhook ID)`): the outbox and the delivery log. Its alarm makes every attempt, and
- * is set before the attempt begins, so that an interrupted one is repeated with the same `webhook-id`.
+ * One object per webhook (`idFromName(webhook ID)`): the outbox and the delivery log. Its alarm makes every
+ * attempt, and is set before the attempt begins, so that an interrupted one is repeated with the same
+ * `webhook-id`.
  */
 export class WebhookSender extends DurableObject<DatabaseBinding> implements WebhookSenderRpc {
   readonly #webhookId = objectName(this.ctx, 'webhook_id');
@@ -67,7 +70,10 @@ export class WebhookSender extends DurableObject<DatabaseBinding> implements Web
     await this.ctx.storage.deleteAll();
   }
 
-  /** Does not throw: the runtime retries a failed alarm a few times only, and D1 can be unavailable for longer. */
+  /**
+   * Does not throw: the runtime retries a failed alarm a few times only, and D1 can be unavailable for
+   * longer.
+   */
   override async alarm(): Promise<void> {
     try {
       await this.#sendDue();

@@ -9,14 +9,22 @@ const BRANCH_INFIX = '_br_';
 /** Database of a project's `main` branch: `db_<app_key>_<env>`. */
 export const mainDatabaseName = (appKey: string, env: string) => `${PREFIX}${appKey}_${env}`;
 
-/** Database of any other branch: `db_<app_key>_<env>_br_<slug>` (specification 2.4). May exceed PostgreSQL's limit. */
+/**
+ * Database of any other branch: `db_<app_key>_<env>_br_<slug>` (specification 2.4). May exceed PostgreSQL's
+ * limit.
+ */
 export const branchDatabaseName = (appKey: string, env: string, branchName: string) =>
   `${mainDatabaseName(appKey, env)}${BRANCH_INFIX}${branchName}`;
 
-/** The `main` database of the project that a database belongs to; neither app key nor environment contains the infix. */
+/**
+ * The `main` database of the project that a database belongs to; neither app key nor environment contains the
+ * infix.
+ */
 export const projectDatabaseName = (database: string) => database.split(BRANCH_INFIX, 1)[0] ?? database;
 
-/** Length of the longest branch name whose database name fits, in a project with this app key and environment. */
+/**
+ * Length of the longest branch name whose database name fits, in a project with this app key and environment.
+ */
 export const maxSlugLength = (appKey: string, env: string) =>
   Math.max(
     0,

@@ -10,7 +10,10 @@ const NO_BR_PART = (text: string) => !text.split('_').includes('br');
 
 const APP_KEY_MAX = 48;
 
-/** First part of a project's database names (specification 2.4); unique in the service together with its environment. */
+/**
+ * First part of a project's database names (specification 2.4); unique in the service together with its
+ * environment.
+ */
 export const AppKey = z
   .string()
   .min(1)
@@ -48,8 +51,8 @@ export function deriveAppKey(name: string, suffix: string): string {
 }
 
 /**
- * The app key followed by `_` and `suffix`. A long one is cut, so that the result is valid and leaves room for the
- * shortest branch name.
+ * The app key followed by `_` and `suffix`. A long one is cut, so that the result is valid and leaves room
+ * for the shortest branch name.
  * @param suffix four characters of `[a-z0-9]`, random
  */
 export function suffixedAppKey(appKey: string, env: string, suffix: string): string {

@@ -14,8 +14,8 @@ export const StorageStateField = z.enum(STORAGE_STATES).meta({
 });
 
 /**
- * What the logins of a project may do in each state. In `closed` none may be used, because a grant to PUBLIC lets every
- * login write in spite of the write block.
+ * What the logins of a project may do in each state. In `closed` none may be used, because a grant to PUBLIC
+ * lets every login write in spite of the write block.
  */
 export const ACCESS_OF_STATE = {
   normal: 'open',
@@ -41,15 +41,17 @@ export const quotaBytes = (gib: number): number => Math.ceil(gib * BYTES_OF_A_GI
 /** Bytes in GiB, rounded to six decimals (about 1 kB). */
 export const inGib = (bytes: number): number => Number((bytes / BYTES_OF_A_GIB).toFixed(6));
 
-/** The least that an owner may use above the quota: a few empty databases, which alone exceed a tiny quota. */
+/**
+ * The least that an owner may use above the quota: a few empty databases, which alone exceed a tiny quota.
+ */
 const LEAST_EXCESS_BYTES = 32 * 2 ** 20;
 
 /** Usage above which no login may be used: twice the quota, or `LEAST_EXCESS_BYTES` above a small one. */
 export const ceilingBytes = (quota: number): number => quota + Math.max(quota, LEAST_EXCESS_BYTES);
 
 /**
- * How far usage is beyond the threshold of each state, in any unit. A state is entered above its threshold, or at it
- * (`at`), and left only below it (specification 3.2).
+ * How far usage is beyond the threshold of each state, in any unit. A state is entered above its threshold,
+ * or at it (`at`), and left only below it (specification 3.2).
  */
 const THRESHOLDS: Record<StorageState, { beyond: (used: number, quota: number) => number; at: boolean }> = {
   normal: { beyond: (used) => used, at: true },

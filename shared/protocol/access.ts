@@ -23,8 +23,8 @@ const NetworkRule = z.strictObject({
 });
 
 /**
- * The access to all databases of one project. It is always sent whole, and an older revision never overwrites a
- * newer one.
+ * The access to all databases of one project. It is always sent whole, and an older revision never overwrites
+ * a newer one.
  */
 export const Access = z.strictObject({
   revision: z.int().nonnegative(),

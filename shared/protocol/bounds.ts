@@ -5,7 +5,10 @@
 export const BOUNDS = {
   /** UTF-8 bytes of one message. The largest legitimate one is a page of the inventory. */
   messageBytes: 1_048_576,
-  /** Levels of objects and arrays; the deepest legitimate message has 6. Deep nesting can exhaust a parser's stack. */
+  /**
+   * Levels of objects and arrays; the deepest legitimate message has 6. Deep nesting can exhaust a parser's
+   * stack.
+   */
   nestingDepth: 16,
   /** Calls without a reply. Limits the work that accumulates on both sides when a host is stuck. */
   callsInFlight: 64,
@@ -13,11 +16,16 @@ export const BOUNDS = {
   notificationsPerMinute: 6_000,
   /** From the socket's opening to its welcome: three messages. Limits the resources of silent sockets. */
   handshakeTime: 10_000,
-  /** Sockets of one host in a handshake. The oldest is closed, so that unauthorised clients cannot lock out the agent. */
+  /**
+   * Sockets of one host in a handshake. The oldest is closed, so that unauthorised clients cannot lock out
+   * the agent.
+   */
   unfinishedHandshakes: 8,
   /** Interval of the agent's heartbeats. */
   heartbeat: 15_000,
-  /** Two heartbeats. A link that was silent for this long counts as lost, whatever the state of the socket. */
+  /**
+   * Two heartbeats. A link that was silent for this long counts as lost, whatever the state of the socket.
+   */
   silence: 30_000,
 } as const;
 

@@ -95,7 +95,9 @@ export const DIFFERENCE_OPERATIONS = {
     result: z.strictObject({
       /** False if it took longer; then nothing else is known. */
       complete: z.boolean(),
-      /** How the rows that can differ were found; single tables can need a dearer method. Null without rows. */
+      /**
+       * How the rows that can differ were found; single tables can need a dearer method. Null without rows.
+       */
       method: Method.nullable(),
       rows: RowDifference.nullable(),
       schema: SchemaDifference.nullable(),
@@ -111,7 +113,9 @@ export const DIFFERENCE_OPERATIONS = {
       schema: z.string(),
       table: z.string(),
       limit: z.int().min(1).max(ROWS_MAX),
-      /** The key of the last row of the previous page, as that page returned it; `null`: from the beginning. */
+      /**
+       * The key of the last row of the previous page, as that page returned it; `null`: from the beginning.
+       */
       after: z.array(z.string()).min(1).max(32).nullable(),
     }),
     result: z.strictObject({

@@ -3,7 +3,10 @@ import { HOST_FAILURES, type HostFailureCode } from './host-failures.ts';
 import { NOTIFICATIONS, type Notification } from './notifications.ts';
 import { TRACEPARENT } from './trace.ts';
 
-/** The frames of an established link: JSON-RPC 2.0 without batches. The edge calls; the agent replies and notifies. */
+/**
+ * The frames of an established link: JSON-RPC 2.0 without batches. The edge calls; the agent replies and
+ * notifies.
+ */
 
 /** Chosen at random by the edge, so that a late reply never matches a call made after a restart. */
 const CallId = z.uuid();
@@ -60,5 +63,8 @@ export type NotificationFrame = z.output<typeof NotificationFrame>;
 /** Error codes of JSON-RPC 2.0 section 5.1, for generic tools. `data.code` has the specific failure. */
 export const RPC_ERRORS = { methodNotFound: -32601, invalidParams: -32602, operationFailed: -32000 } as const;
 
-/** The agent's heartbeat, and the response that the edge's runtime sends without waking the object. Never a frame. */
+/**
+ * The agent's heartbeat, and the response that the edge's runtime sends without waking the object. Never a
+ * frame.
+ */
 export const HEARTBEAT = { request: 'beat?', response: 'beat!' } as const;

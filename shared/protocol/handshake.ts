@@ -34,7 +34,10 @@ export const ANSWER_LIFETIME = 60;
 export const AnswerClaims = z.strictObject({
   /** The host's id. */
   iss: z.uuid(),
-  /** Host and port that the agent dialled, so that an impostor gateway cannot forward the answer to the real one. */
+  /**
+   * Host and port that the agent dialled, so that an impostor gateway cannot forward the answer to the real
+   * one.
+   */
   aud: z.string(),
   nonce: Nonce,
   epoch: Epoch,

@@ -12,7 +12,9 @@ export const HostDescription = z.strictObject({
   clone_method: z.enum(['reflink', 'copy']),
   /** Size of the volume with PostgreSQL's data. */
   disk_bytes: Bytes.nullable(),
-  /** The largest database, and the pieces in which it lies; null where the file system does not report them. */
+  /**
+   * The largest database, and the pieces in which it lies; null where the file system does not report them.
+   */
   largest_source: z.strictObject({ bytes: Bytes, extents: Bytes.nullable() }).nullable(),
   /** Null: none. */
   last_backup_at: Time,

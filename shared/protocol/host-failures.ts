@@ -22,7 +22,9 @@ export const HOST_FAILURES = {
   /** A statement or a comparison took longer than it may, or waited for a lock. It was rolled back. */
   TIME_LIMIT_REACHED: 'refused',
   SOURCE_MISSING: 'permanent',
-  /** The database name still belongs to another branch whose drop is unfinished, or to an unknown database. */
+  /**
+   * The database name still belongs to another branch whose drop is unfinished, or to an unknown database.
+   */
   DATABASE_NAME_HELD: 'transient',
   PROOF_FAILED: 'transient',
   POSTGRES_UNAVAILABLE: 'transient',

@@ -2,7 +2,10 @@ import { z } from 'zod';
 import { HostDescription } from './host-description.ts';
 import { Id, operation } from './operation.ts';
 
-/** What a host holds. The edge compares it with the records, group by group, and lists only the groups that differ. */
+/**
+ * What a host holds. The edge compares it with the records, group by group, and lists only the groups that
+ * differ.
+ */
 
 export const HostedBranch = z.strictObject({
   project_id: Id,

@@ -7,8 +7,8 @@ const WorkProgress = z.strictObject({ project_id: Id, job_id: Id, percent: z.int
 export type WorkProgress = z.output<typeof WorkProgress>;
 
 /**
- * Notifications from the agent to the edge: method → parameters. They have no reply, and a lost one is not repeated,
- * because the next one supersedes it.
+ * Notifications from the agent to the edge: method → parameters. They have no reply, and a lost one is not
+ * repeated, because the next one supersedes it.
  */
 export const NOTIFICATIONS = {
   /** All branches of one project, measured together. */

@@ -24,7 +24,10 @@ export const newBranches = <Member extends z.ZodRawShape>(member: Member) => ({
       z.strictObject({
         branch_id: Id,
         database: Database,
-        /** The clone is built under this id, of which the host has one clone at most. The inventory has it as `made_by`. */
+        /**
+         * The clone is built under this id, of which the host has one clone at most. The inventory has it as
+         * `made_by`.
+         */
         build_id: Id,
         ...member,
       }),

@@ -27,9 +27,9 @@ import { ROW_OPERATIONS } from './row-operations.ts';
 import { SNAPSHOT_OPERATIONS } from './snapshot-operations.ts';
 
 /**
- * The operations of a database host: method → parameters, result, deadline.
- * Every operation that changes something is idempotent: repeated with the same ids, it finishes or confirms the first
- * call. The control tool has the same operations as commands.
+ * The operations of a database host: method → parameters, result, deadline. Every operation that changes
+ * something is idempotent: repeated with the same ids, it finishes or confirms the first call. The control
+ * tool has the same operations as commands.
  */
 export const OPERATIONS = {
   'host.describe': operation({
@@ -68,7 +68,10 @@ export const OPERATIONS = {
     summary: 'Clone the source database, once for all branches, under names that no tenant can reach',
     params: z.strictObject({
       ...newBranches({}),
-      /** Database to clone, whose clients stay connected, or a snapshot; `null`: creates an empty one, for `main`. */
+      /**
+       * Database to clone, whose clients stay connected, or a snapshot; `null`: creates an empty one, for
+       * `main`.
+       */
       source: Source.nullable(),
       busy_wait: BusyWait,
     }),
@@ -96,7 +99,9 @@ export const OPERATIONS = {
     summary: 'Close access to the branch, and drop its database or unfinished clone and its logins',
     params: z.strictObject({
       ...BranchIdentity,
-      /** Only what this job has made: the branch may have been restored meanwhile. `null`: whatever there is. */
+      /**
+       * Only what this job has made: the branch may have been restored meanwhile. `null`: whatever there is.
+       */
       made_by: Id.nullable(),
     }),
     result: z.strictObject({ dropped: z.boolean() }),

@@ -5,7 +5,7 @@
 export const PROTOCOL_VERSION = 5;
 
 /**
- * Version of the last release, which the edge accepts too (`edge/host-link/previous-version.ts`): agents are upgraded
- * after the gateway. A release sets it to the released version.
+ * Version of the last release, which the edge accepts too (`edge/host-link/previous-version.ts`): agents are
+ * upgraded after the gateway. A release sets it to the released version.
  */
 export const PREVIOUS_VERSION = 3;

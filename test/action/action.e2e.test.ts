@@ -137,7 +137,10 @@ test.each([
   expect(await branches()).toEqual(['main']);
 });
 
-/** The scripts of docs/ci.md for services without an action: the one of the GitLab job creates, the other deletes. */
+/**
+ * The scripts of docs/ci.md for services without an action: the one of the GitLab job creates, the other
+ * deletes.
+ */
 function recipes() {
   const page = readFileSync(join(ROOT, 'docs/ci.md'), 'utf8');
   const [, create = ''] = /^ {4}- \|\n(.*?)^ {2}artifacts:/ms.exec(page) ?? [];

@@ -37,7 +37,10 @@ export interface Comment {
   user: { type: 'Bot' | 'User' };
 }
 
-/** The services of a run of GitHub Actions that the action uses: ID tokens, and the comments of a pull request. */
+/**
+ * The services of a run of GitHub Actions that the action uses: ID tokens, and the comments of a pull
+ * request.
+ */
 export class Runner {
   readonly folder = temporaryFolder();
   readonly comments: Comment[] = [];

@@ -8,7 +8,10 @@ const DOCUMENTS = globSync(['*.md', 'docs/**/*.md'], { cwd: ROOT }).sort();
 const DATED = /^docs\/(?:decisions\/archive|benchmarks)\//;
 
 const LINK = /\]\(([^)\s]+)\)/g;
-/** `edge/routes/branches.ts`, `test/simulation`: anything in backticks that starts with a folder of the sources. */
+/**
+ * `edge/routes/branches.ts`, `test/simulation`: anything in backticks that starts with a folder of the
+ * sources.
+ */
 const PATH =
   /`((?:action|agent|cli|client|console|dev|docs|edge|mcp|operator|python|shared|test|vitest)\/[\w./-]*)`/g;
 const HEADING = /^#{1,6} +(.+)$/gm;

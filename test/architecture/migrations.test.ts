@@ -3,9 +3,10 @@ import { basename, join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 
 /**
- * A migration runs before the code that needs it, so the gateway before it has to work with its schema: a migration only
- * adds. What nothing uses any more is removed by a later one, which says since when:
- * `-- Unused since 0012_events: <what used it>` above the statement names an earlier migration that was released.
+ * A migration runs before the code that needs it, so the gateway before it has to work with its schema: a
+ * migration only adds. What nothing uses any more is removed by a later one, which says since when:
+ * `-- Unused since 0012_events: <what used it>` above the statement names an earlier migration that was
+ * released.
  */
 
 const FOLDER = join(import.meta.dirname, '../../edge/database/migrations');

@@ -2,8 +2,8 @@ import { globSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 
 /**
- * The map of the source: files, folders ("rooms") and their imports. `imports.test.ts` holds it to its rules, and
- * `node test/architecture/rooms.ts` prints its size. `--at COMMIT` prints that of an earlier commit.
+ * The map of the source: files, folders ("rooms") and their imports. `imports.test.ts` holds it to its rules,
+ * and `node test/architecture/rooms.ts` prints its size. `--at COMMIT` prints that of an earlier commit.
  */
 
 const ROOT = join(import.meta.dirname, '../..');
@@ -12,7 +12,9 @@ export interface SourceFile {
   /** From the root of the repository. */
   path: string;
   text: string;
-  /** Packages by name, files of this repository by their path from its root. Imports of types are included. */
+  /**
+   * Packages by name, files of this repository by their path from its root. Imports of types are included.
+   */
   imports: string[];
 }
 
@@ -56,7 +58,10 @@ export function roomGraph(sources: readonly SourceFile[]): Graph {
   return new Map([...graph].map(([room, others]) => [room, [...others]]));
 }
 
-/** The rooms that reach each other, largest knot first: the strongly connected components of more than one room. */
+/**
+ * The rooms that reach each other, largest knot first: the strongly connected components of more than one
+ * room.
+ */
 export function knotsOf(graph: Graph): string[][] {
   const reach = new Map([...graph.keys()].map((room) => [room, reachable(graph, room)]));
   const reaches = (from: string, to: string) => reach.get(from)?.has(to) ?? false;

@@ -15,7 +15,10 @@ interface LockEntry {
   libc?: string[];
 }
 
-/** Builds for platforms other than Linux with glibc on x64 or arm64, where neither edge nor agent is built or run. */
+/**
+ * Builds for platforms other than Linux with glibc on x64 or arm64, where neither edge nor agent is built or
+ * run.
+ */
 const isForeignBuild = ({ optional, os = [], cpu = [], libc = ['glibc'] }: LockEntry) =>
   optional === true &&
   os.length > 0 &&

@@ -17,7 +17,9 @@ import { onXfsStack, serverVersions } from './xfs-stack.ts';
 const DISK_BYTES = 16 * 2 ** 30;
 const MEGABYTES = 500;
 const WRITERS = 8;
-/** Of a writer between two transactions, on average: the machine's processors are shared with everything else. */
+/**
+ * Of a writer between two transactions, on average: the machine's processors are shared with everything else.
+ */
 const PAUSE_MS = 20;
 const EXTENTS = 30_000;
 const KEPT_MAX = 18;

@@ -15,7 +15,10 @@ import { median, runInterleaved } from './rounds.ts';
 const ROUNDS = 10;
 const SEQUENTIAL = 70;
 const CONCURRENT = 200;
-/** Specification 8 allows 50; clients that are already connecting when the last one is logged are admitted too. */
+/**
+ * Specification 8 allows 50; clients that are already connecting when the last one is logged are admitted
+ * too.
+ */
 const SEQUENTIAL_MAX = 52;
 
 const METHOD = `A branch admits 50 connection attempts a minute. The agent learns of them from the servers' logs, so how many are \

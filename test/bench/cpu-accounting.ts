@@ -189,5 +189,8 @@ async function hash(session: pg.Client, rows: number): Promise<number> {
   return found[0]?.pid ?? Number.NaN;
 }
 
-/** CPU seconds of a process since it began; its first field is in nanoseconds (Documentation/scheduler/sched-stats). */
+/**
+ * CPU seconds of a process since it began; its first field is in nanoseconds
+ * (Documentation/scheduler/sched-stats).
+ */
 const cpuOf = (pid: number) => Number(readFileSync(`/proc/${pid}/schedstat`, 'latin1').split(' ')[0]) / 1e9;

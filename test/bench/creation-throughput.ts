@@ -180,7 +180,10 @@ class Source {
       this.#branchIds.push((await this.#api.branch(this.#source.project.id, `round-${n}`)).id);
   }
 
-  /** @param steps receives the duration of each step of the round's creations, whose branches are dropped by now */
+  /**
+   * @param steps receives the duration of each step of the round's creations, whose branches are dropped by
+   *   now
+   */
   async recordSteps(steps: Series): Promise<void> {
     addDurations(steps, await creationSteps(this.#api, this.#source.project.id, 2 * BRANCHES));
   }

@@ -28,7 +28,10 @@ interface Source {
   session: pg.Client;
 }
 
-/** Measures branches per second that a database host makes by itself, compared with bare clones. @param signal aborts it */
+/**
+ * Measures branches per second that a database host makes by itself, compared with bare clones.
+ * @param signal aborts it
+ */
 export async function measureHostThroughput(signal: AbortSignal): Promise<Report> {
   const disk = mountXfs(DISK_BYTES);
   try {

@@ -130,7 +130,9 @@ const SAMPLES: Record<string, { limit: number | null; of: (memory: MemorySamples
   'PostgreSQL, private': { limit: null, of: (memory) => memory['PostgreSQL, private'] },
 };
 
-/** @returns the medians of the first and last minute after the warm-up, or of the halves of a single minute */
+/**
+ * @returns the medians of the first and last minute after the warm-up, or of the halves of a single minute
+ */
 function compared(values: number[], minutes: number): [first: number, last: number] {
   const samples = values.slice(SAMPLES_A_MINUTE);
   const each = minutes === 1 ? SAMPLES_A_MINUTE / 2 : SAMPLES_A_MINUTE;

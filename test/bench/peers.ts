@@ -6,7 +6,10 @@ import { build } from 'esbuild';
 const FOLDER = join(import.meta.dirname, 'peers');
 const LOCK = join(FOLDER, 'package-lock.json');
 
-/** Installs the packages that benchmarks compare with. They are no part of the product, so this happens on demand. */
+/**
+ * Installs the packages that benchmarks compare with. They are no part of the product, so this happens on
+ * demand.
+ */
 export function installPeers(): void {
   const installed = join(FOLDER, 'node_modules/.package-lock.json');
   if (existsSync(installed) && statSync(installed).mtimeMs >= statSync(LOCK).mtimeMs) return;

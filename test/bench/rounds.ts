@@ -10,8 +10,8 @@ export function addSample(series: Series, row: string, value: number): void {
 }
 
 /**
- * Runs the cases interleaved, so that other load on the machine affects all of them alike. Every other round runs
- * backwards, so that the after-effects of a case do too. A first round warms up and is discarded.
+ * Runs the cases interleaved, so that other load on the machine affects all of them alike. Every other round
+ * runs backwards, so that the after-effects of a case do too. A first round warms up and is discarded.
  * @param cases what is measured; each receives its name and returns its result
  * @param series whose values of the first round are discarded as well
  */
@@ -51,8 +51,8 @@ export const medianDifference = (ones: readonly number[], others: readonly numbe
   median(ones.map((one, round) => one - (others[round] ?? Number.NaN)));
 
 /**
- * The median of the ratios in each round. Suited to values that drift from round to round, where the medians of the two
- * sides may come from different rounds.
+ * The median of the ratios in each round. Suited to values that drift from round to round, where the medians
+ * of the two sides may come from different rounds.
  */
 export const medianRatio = (ones: readonly number[], others: readonly number[]): number =>
   median(ones.map((one, round) => one / (others[round] ?? Number.NaN)));

@@ -4,7 +4,9 @@ import { dataOf, JobError, ResponseError } from '../../client/response-error.ts'
 
 type Reply = (request: Request) => Response | Promise<Response>;
 
-/** A client whose gateway gives these responses, the last one again and again, and the requests that it got. */
+/**
+ * A client whose gateway gives these responses, the last one again and again, and the requests that it got.
+ */
 function clientOf(replies: Reply[], options: Partial<ClientOptions> = {}) {
   const requests: Request[] = [];
   const fetch = async (request: Request) => {

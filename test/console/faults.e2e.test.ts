@@ -70,7 +70,10 @@ async function saved(): Promise<void> {
   await visitor.page.getByText('1 row saved.').last().waitFor();
 }
 
-/** Holds requests. @returns a function that lets them go, and waits for what is given before later ones are let through */
+/**
+ * Holds requests.
+ * @returns a function that lets them go, and waits for what is given before later ones are let through
+ */
 async function hold(pattern: string): Promise<(settled?: Promise<unknown>) => Promise<void>> {
   const { page } = visitor;
   const held = Promise.withResolvers<void>();

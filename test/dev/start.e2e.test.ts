@@ -16,7 +16,9 @@ import {
   untilReady,
 } from '../support/stack/started-stack.ts';
 
-/** Every test continues where the previous one ended, because a start in a new folder takes several seconds. */
+/**
+ * Every test continues where the previous one ended, because a start in a new folder takes several seconds.
+ */
 let devDir: string;
 let home: string;
 let env: Record<string, string>;

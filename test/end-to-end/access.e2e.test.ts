@@ -35,8 +35,9 @@ import { type Stack, startStack, UNLIMITED, UNMEASURED } from '../support/stack/
 import { contentOfD1, type TokenOptions, tenantNamed, tokenOf } from '../support/tenants.ts';
 
 /**
- * Authorization tests for every operation. They are generated from the API's description, so that a new operation is
- * covered automatically. They use a separate stack, because a refused call must leave every row of every table unchanged.
+ * Authorization tests for every operation. They are generated from the API's description, so that a new
+ * operation is covered automatically. They use a separate stack, because a refused call must leave every row
+ * of every table unchanged.
  */
 
 /** Writes an audit event on every call (specification 4.3). */
@@ -88,8 +89,8 @@ afterAll(() => stack?.stop());
 const isDenial = ({ name }: Record<string, unknown>) => name === 'access.denied';
 
 /**
- * All records, except audit events of denied access, the state of the host that each reconciliation records, and events on
- * their way.
+ * All records, except audit events of denied access, the state of the host that each reconciliation records,
+ * and events on their way.
  */
 function recordsWithoutDenials() {
   const { audit_events = [], hosts = [], event_outbox, ...tables } = contentOfD1(stack.devDir);
@@ -133,22 +134,13 @@ describe('the generated tests', () => {
     const workloads = ['exchangeToken'];
     const agents = ['enrolHost', 'openLink'];
     const description = ['getDescription', 'readDescription'];
-    expect(PUBLIC_OPERATIONS.map(({ id }) => id)).toEqual([
-      ...health,
-      'acceptInvitation',
-      ...workloads,
-      ...signIn,
-      ...agents,
-      ...description,
-    ]);
+    const expected = [...health, 'acceptInvitation', ...workloads, ...signIn, ...agents, ...description];
+    expect(PUBLIC_OPERATIONS.map(({ id }) => id).toSorted()).toEqual(expected.toSorted());
   });
 
   test('know exactly these operations without a row of the permission table', () => {
-    expect(SIGNED_IN_OPERATIONS.map(({ id }) => id)).toEqual([
-      'changePassword',
-      ...['signOut', 'getMe'],
-      ...['listSessions', 'endAllSessions', 'endSession'],
-    ]);
+    const expected = ['changePassword', 'signOut', 'getMe', 'listSessions', 'endAllSessions', 'endSession'];
+    expect(SIGNED_IN_OPERATIONS.map(({ id }) => id).toSorted()).toEqual(expected.toSorted());
     for (const { path } of PRE_AUTH_OPERATIONS) expect(path).toMatch(/^\/api\/v1\/auth\/2fa\//);
   });
 
@@ -216,7 +208,9 @@ async function makeWrongBearers(kind: keyof typeof GOOD): Promise<[string, strin
   );
 }
 
-/** By day, each operation gets a fifth of the cases, each time others, and at least one; by night all of them. */
+/**
+ * By day, each operation gets a fifth of the cases, each time others, and at least one; by night all of them.
+ */
 function shareOf<T>(operation: Operation, cases: readonly T[]): T[] {
   const shares = IS_NIGHTLY ? 1 : Math.min(5, cases.length);
   return cases.filter((_, n) => n % shares === OPERATIONS.indexOf(operation) % shares);

@@ -41,7 +41,9 @@ describe('the branch limit', () => {
   });
 });
 
-/** The stack measures once a minute, so these requests come before the measurement that contains their data. */
+/**
+ * The stack measures once a minute, so these requests come before the measurement that contains their data.
+ */
 describe('the storage quota between two measurements', () => {
   const MIB = 1024 * 1024;
   const fill = (url: string, mib: number) =>

@@ -54,7 +54,9 @@ beforeAll(async () => {
   );
 });
 
-/** Each locked table takes three seconds, so the comparison takes five minutes, unless the lock ends before. */
+/**
+ * Each locked table takes three seconds, so the comparison takes five minutes, unless the lock ends before.
+ */
 async function startSlow() {
   const own = await api.project('Slow');
   await api.allow(own.id);

@@ -18,7 +18,9 @@ import { contentOfD1, readD1, type TokenOptions, tenantNamed, tokenOf } from '..
 
 const TENANT = 'driven';
 const MAKER = { tenant: TENANT, email: 'maker@driven.example' };
-/** Callers that may change something; the permission of each operation limits them to own or all resources. */
+/**
+ * Callers that may change something; the permission of each operation limits them to own or all resources.
+ */
 const DRIVERS: Record<string, TokenOptions> = {
   "an owner, in another user's project": { tenant: TENANT, role: 'owner' },
   'an operator, in their own project': { ...MAKER, role: 'operator' },
@@ -65,7 +67,10 @@ async function readPasswords(maker: Api, { project_id = '', branch_id = '' }: Id
 
 const TRIED = firstByDay(2, Object.entries(DRIVERS));
 
-/** Refused to the provider's users, which the drivers are. `test/edge/people` tests them with accounts of the gateway. */
+/**
+ * Refused to the provider's users, which the drivers are. `test/edge/people` tests them with accounts of the
+ * gateway.
+ */
 const OF_ACCOUNTS: Record<string, [status: number, error: string]> = {
   createInvitation: [409, 'MANAGED_BY_PROVIDER'],
   revokeInvitation: [404, 'NOT_FOUND'],

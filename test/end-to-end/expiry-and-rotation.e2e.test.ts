@@ -10,7 +10,10 @@ import { eventually } from '../support/eventually.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
 import { type Stack, startStack } from '../support/stack/stack.ts';
 
-/** Expiry, rotation and removed rules all reach the host as one revision of the project's access (specification 3.1, 4.3). */
+/**
+ * Expiry, rotation and removed rules all reach the host as one revision of the project's access
+ * (specification 3.1, 4.3).
+ */
 
 let stack: Stack;
 let api: Api;

@@ -21,7 +21,9 @@ import {
 } from '../support/stack/moments.ts';
 
 const SAMPLE = join(import.meta.dirname, '../support/sample.sql');
-/** Large enough to be cloned file by file where there is no reflink, which takes some hundred milliseconds. */
+/**
+ * Large enough to be cloned file by file where there is no reflink, which takes some hundred milliseconds.
+ */
 const LARGE_MB = 64;
 
 /** Every moment at which a part is killed while a small branch is created. */

@@ -30,7 +30,10 @@ async function slowCreation(send: typeof insist<BranchBody>) {
     begun: () => stage.databasesBegun - begunBefore,
     branches: async () => (await stage.api.get<{ branches: BranchBody[] }>(path)).body.branches,
     remove: (id = '') => stage.api.delete(`${path}/${id}`),
-    /** Releases PostgreSQL after the gateway has called one of these and the host has had time for a second clone. */
+    /**
+     * Releases PostgreSQL after the gateway has called one of these and the host has had time for a second
+     * clone.
+     */
     releaseAfter: (...methods: Method[]) =>
       Promise.race(methods.map((method) => stage.nextCall(method)))
         .then(() => sleep(SECOND_CLONE_MS))

@@ -28,7 +28,9 @@ const CASES = faultCases({
   nightly: afterMilliseconds('drop', 'project.drop', 3, 12, 25),
 });
 
-/** For the second client, and for a first one whose response was lost, it is being deleted or deleted already. */
+/**
+ * For the second client, and for a first one whose response was lost, it is being deleted or deleted already.
+ */
 const DELETED = [202, 404, 409];
 
 let stage: FaultStage;

@@ -41,7 +41,10 @@ const CONCURRENCY = 8;
 const DISCONNECTED_AT_MOST_MS = 15_000;
 
 const EMAIL = 'ada@stormy.example';
-/** Operations that need a token or key of somebody else, or a code that only its owner has, or that end their own caller. */
+/**
+ * Operations that need a token or key of somebody else, or a code that only its owner has, or that end their
+ * own caller.
+ */
 const UNREACHABLE = new Set([
   ...[
     'enrolHost',

@@ -41,7 +41,10 @@ interface Sent {
 }
 
 let sent = 0;
-/** Sends a request from a new client address. The gateway does not read a body that it refuses, which ends the connection. */
+/**
+ * Sends a request from a new client address. The gateway does not read a body that it refuses, which ends the
+ * connection.
+ */
 async function send(path: string, { as = token, url = stack.url, headers, ...init }: Sent = {}) {
   sent += 1;
   const response = await fetch(`${url}${path}`, {

@@ -49,7 +49,10 @@ const statusesOf = (responses: readonly ApiResponse[]) =>
     [...Map.groupBy(responses, ({ status }) => status)].map(([of, { length }]) => [of, length]),
   );
 
-/** All records, except the free disk that a reconciliation records, and events on their way to a project's log. */
+/**
+ * All records, except the free disk that a reconciliation records, and events on their way to a project's
+ * log.
+ */
 function records() {
   const { hosts = [], event_outbox: _, ...tables } = contentOfD1(stack.devDir);
   return { ...tables, hosts: hosts.map(({ free_bytes, ...host }) => host) };

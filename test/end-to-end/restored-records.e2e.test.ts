@@ -61,7 +61,8 @@ test.runIf(IS_NIGHTLY)(
       cpSync(backup, records, { recursive: true });
     });
 
-    // The host applies access sent after the restore, although it has applied newer revisions than the recorded one.
+    // The host applies access sent after the restore, although it has applied newer revisions than the
+    // recorded one.
     const host = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate');
     try {
       const rule = { cidr: '198.51.100.0/24' };

@@ -25,7 +25,9 @@ import {
 import { type Stack, startStack, temporaryFolder } from '../support/stack/stack.ts';
 import { contentOfD1 } from '../support/tenants.ts';
 
-/** Exercises every kind of sign-in, with every failure, and then searches the stack's state for the secrets. */
+/**
+ * Exercises every kind of sign-in, with every failure, and then searches the stack's state for the secrets.
+ */
 
 const EMAIL = 'ada@secret.example';
 const OTHER = 'grace@secret.example';

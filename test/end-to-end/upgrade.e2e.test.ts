@@ -77,7 +77,10 @@ const untilLinked = (version: string) =>
     });
   }, 60);
 
-/** Transactions one after another on one connection. @returns how many were committed, as the database counts them */
+/**
+ * Transactions one after another on one connection.
+ * @returns how many were committed, as the database counts them
+ */
 async function transact(
   client: pg.Client,
   signal: AbortSignal,
@@ -92,7 +95,10 @@ async function transact(
   return { committed, stored: rows[0].stored };
 }
 
-/** Sends a request that needs the host, again and again until `signal`, or once. @returns how it ended each time */
+/**
+ * Sends a request that needs the host, again and again until `signal`, or once.
+ * @returns how it ended each time
+ */
 async function request(send: () => Promise<ApiResponse>, signal?: AbortSignal): Promise<string[]> {
   const outcomes: string[] = [];
   do {

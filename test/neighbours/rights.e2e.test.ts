@@ -12,7 +12,10 @@ import { deliveredMails } from '../support/sign-in/mails.ts';
 import { signUp } from '../support/sign-in/sign-in.ts';
 import { type Stack, startStack, UNLIMITED } from '../support/stack/stack.ts';
 
-/** Attacks that need no load: caps, rotation, default privileges, the write block and the instructions for operators. */
+/**
+ * Attacks that need no load: caps, rotation, default privileges, the write block and the instructions for
+ * operators.
+ */
 
 const GIB = 2 ** 30;
 const MIB = 2 ** 20;

@@ -9,7 +9,10 @@ const READY = [200, '{"status":"ready"}'] as const;
 const WITHOUT_HOST = [503, '{"error":"HOST_UNAVAILABLE"}'] as const;
 const BROKEN = [500, '{"error":"INTERNAL"}'] as const;
 
-/** A gateway that gives these answers, and the last one for ever. @returns its address and how often it was asked */
+/**
+ * A gateway that gives these answers, and the last one for ever.
+ * @returns its address and how often it was asked
+ */
 async function answering(...answers: (readonly [number, string])[]) {
   let asked = 0;
   const server = createServer((_request, response) => {

@@ -3,7 +3,9 @@ import { expect, onTestFinished, test } from 'vitest';
 import { firstByDay } from '../support/nightly.ts';
 import { killGroup, Operator } from '../support/operator/operator.ts';
 
-/** When a run is killed: at a call that changes something, whose answer it never gets, or after some seconds. */
+/**
+ * When a run is killed: at a call that changes something, whose answer it never gets, or after some seconds.
+ */
 type Moment = { at: string } | { after: number };
 
 const AT: Moment[] = [

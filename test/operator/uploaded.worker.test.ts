@@ -5,7 +5,9 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { Operator, URL_OF_GATEWAY } from '../support/operator/operator.ts';
 import { startUploaded } from '../support/operator/uploaded-worker.ts';
 
-/** One command from an empty folder, with the artifacts of this checkout: what was uploaded runs in workerd. */
+/**
+ * One command from an empty folder, with the artifacts of this checkout: what was uploaded runs in workerd.
+ */
 
 const GENERATED = ['CREDENTIAL_KEYS', 'JWT_KEYS', 'PLATFORM_SECRET'];
 

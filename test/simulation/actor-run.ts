@@ -92,7 +92,10 @@ export class ActorRun {
     return response.body;
   }
 
-  /** @param when `now`: the response promised that they have ended; `at_rest`: they end before the service has converged; `never`: unknown */
+  /**
+   * @param when `now`: the response promised that they have ended; `at_rest`: they end before the service has
+   *   converged; `never`: unknown
+   */
   expectEnd(what: string, sessions: Sessions, when: 'now' | 'at_rest' | 'never'): void {
     this.#opened.push(sessions);
     if (when !== 'never') this.#watched.push({ what, sessions });

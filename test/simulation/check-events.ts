@@ -31,8 +31,8 @@ const FIELDS = {
 const FIRST = 'first';
 
 /**
- * The statuses that can follow a status. A status can follow itself if another field has changed. A branch can be lost
- * and found after a fault, and a rule can become pending again.
+ * The statuses that can follow a status. A status can follow itself if another field has changed. A branch
+ * can be lost and found after a fault, and a rule can become pending again.
  */
 const NEXT: Record<string, Record<string, readonly string[]>> = {
   'project.changed': {
@@ -100,8 +100,8 @@ function problemsOf(type: string, subject: string, events: readonly ProjectEvent
 }
 
 /**
- * Compares the events of a project with its records and with what its user was promised: every change once and in order,
- * in the log and for a client that was cut off again and again.
+ * Compares the events of a project with its records and with what its user was promised: every change once
+ * and in order, in the log and for a client that was cut off again and again.
  */
 export async function checkEvents(run: ActorRun, project: ModelProject, shown: ShownProject): Promise<void> {
   let problems: string[] = [];

@@ -1,6 +1,9 @@
 import { HOME, MAIN, type Operation, type OperationKind, type OperationOf } from './schedule.ts';
 
-/** What an operation depends on, and what it ends or changes for others. Concurrent operations do not conflict here. */
+/**
+ * What an operation depends on, and what it ends or changes for others. Concurrent operations do not conflict
+ * here.
+ */
 export interface Dependencies {
   needs: string[];
   ends: string[];
@@ -12,8 +15,8 @@ const sql = ({ project, branch }: { project: string; branch: string }) => [
 ];
 
 /**
- * Calls of the API may race with the deletion of their resource; both responses are then permitted. SQL may not race,
- * because its client would retry forever.
+ * Calls of the API may race with the deletion of their resource; both responses are then permitted. SQL may
+ * not race, because its client would retry forever.
  */
 const DEPENDENCIES: { [Kind in OperationKind]: (operation: OperationOf<Kind>) => Dependencies } = {
   create_project: () => ({ needs: ['user'], ends: [] }),

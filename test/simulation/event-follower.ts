@@ -30,7 +30,10 @@ export async function* changesOf(
   }
 }
 
-/** A client of a project's events during a schedule: it reconnects after each cut, with the id of its last event. */
+/**
+ * A client of a project's events during a schedule: it reconnects after each cut, with the id of its last
+ * event.
+ */
 export class EventFollower {
   readonly received: ProjectEvent[] = [];
   /** The position at which it began; null: it never connected. */

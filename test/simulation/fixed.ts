@@ -6,8 +6,8 @@ import type { Schedule } from './schedule.ts';
 const DAILY = [4211];
 
 /**
- * Seeds of short schedules that together contain every kind of operation and fault, each part killed and frozen, clocks
- * ahead and behind (`plan.test.ts`), and a first fault at every step but those that
+ * Seeds of short schedules that together contain every kind of operation and fault, each part killed and
+ * frozen, clocks ahead and behind (`plan.test.ts`), and a first fault at every step but those that
  * `test/end-to-end/faults-history.e2e.test.ts` strikes. A change of the plans requires other seeds.
  */
 export const NIGHTLY = [1, 2, 20, 38, 65, 229, 321, 631, 939, 1084, 1434, 1794, 3440, 4211, 7215];

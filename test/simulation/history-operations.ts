@@ -16,7 +16,10 @@ import { Sessions } from './sessions.ts';
 /** A fault may hold a transaction open in the source for longer than a clone waits. */
 const BUSY = ['SOURCE_BUSY'];
 
-/** The codes that protection permits for a request without the name of the branch; and whether it must be refused. */
+/**
+ * The codes that protection permits for a request without the name of the branch; and whether it must be
+ * refused.
+ */
 export function protectionOf({ isProtected }: ModelBranch, name: string, confirms: boolean) {
   const states = name === MAIN ? new Set([true]) : isProtected.possible;
   const mayRefuse = !confirms && states.has(true);

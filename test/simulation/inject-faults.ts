@@ -14,8 +14,9 @@ export interface InjectedFaults {
   /** Kinds that this machine does not support. */
   leftOut: string[];
   /**
-   * Number of databases that may be made again: clones that a crash of PostgreSQL interrupted, and copies of snapshots,
-   * of which the agent makes one at a time in the background and does not adopt one that its end interrupted.
+   * Number of databases that may be made again: clones that a crash of PostgreSQL interrupted, and copies of
+   * snapshots, of which the agent makes one at a time in the background and does not adopt one that its end
+   * interrupted.
    */
   interruptedClones: number;
 }

@@ -10,8 +10,8 @@ export const GONE_WITHIN_MS = 10_000;
 const POLL_EVERY_MS = 250;
 
 /**
- * Waits until the leased branches of a user are gone, and reports those that end too early or too late. Must be called
- * when the service has converged.
+ * Waits until the leased branches of a user are gone, and reports those that end too early or too late. Must
+ * be called when the service has converged.
  * @returns when the last lease ended, in Unix milliseconds; 0 if there was none
  */
 export async function untilLeasesEnd(run: ActorRun): Promise<number> {

@@ -29,7 +29,9 @@ export const keyed = () => ({ ...FROM_LOOPBACK, 'Idempotency-Key': randomUUID() 
 
 export const idOf = ({ id }: { id: string }) => id;
 
-/** Checks that one key creates one resource: every response has the same ids, also that of a further request. */
+/**
+ * Checks that one key creates one resource: every response has the same ids, also that of a further request.
+ */
 export async function sameUnderKey<B>(
   run: ActorRun,
   operation: Operation,

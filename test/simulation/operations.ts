@@ -172,7 +172,8 @@ const OPERATIONS: { [Kind in OperationKind]: OperationHandler<Kind> } = {
     const sessions = await Sessions.open(main);
     const path = `/api/v1/projects/${project.id}/network-rules/${rule.id}`;
     const removed = await remove(run, operation, concurrent, rule, path);
-    // 202 does not say when both ports apply it, and a rule may be in effect again once the service has converged.
+    // 202 does not say when both ports apply it, and a rule may be in effect again once the service has
+    // converged.
     run.expectEnd('remove_rule', sessions, removed?.status === 204 ? 'now' : 'never');
   },
 

@@ -79,7 +79,10 @@ function stepsOf(actors: Actor[]): number[] {
   return STEPS.flatMap(({ method }, index) => (methods.has(method) ? [index + 1] : []));
 }
 
-/** Half of the faults strike at a saga's step, the others after a delay; some strike two parts at the same time. */
+/**
+ * Half of the faults strike at a saga's step, the others after a delay; some strike two parts at the same
+ * time.
+ */
 export const planFaults = (random: Random, actors: Actor[], most: number): Fault[] =>
   Array.from({ length: random.int(1, most) }, () => ({
     when: random.chance(50) ? { step: random.pick(stepsOf(actors)) } : { after_ms: random.int(0, 700) },

@@ -279,7 +279,10 @@ export interface Work {
   groups: [least: number, most: number];
 }
 
-/** Permitted clock offset of tokens: `nbf` up to 30 s ahead (specification 2.8), behind by up to a token's lifetime. */
+/**
+ * Permitted clock offset of tokens: `nbf` up to 30 s ahead (specification 2.8), behind by up to a token's
+ * lifetime.
+ */
 const TOKEN_AHEAD_S = { least: -600, most: 25 };
 
 /** Schedules with leases, which take half a minute longer. */

@@ -5,8 +5,8 @@ interface Plant {
 }
 
 /**
- * Faults that are built into the agent's bundle to verify that the simulator finds them. The product has no switch for
- * them.
+ * Faults that are built into the agent's bundle to verify that the simulator finds them. The product has no
+ * switch for them.
  */
 const PLANTS = {
   /** An existing clone is dropped and made again instead of being adopted. */

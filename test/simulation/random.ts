@@ -1,8 +1,8 @@
 import { createHash } from 'node:crypto';
 
 /**
- * Deterministic random numbers: the nth draw is a hash of the seed's text and n, so it is the same on every machine
- * and with every version of Node.
+ * Deterministic random numbers: the nth draw is a hash of the seed's text and n, so it is the same on every
+ * machine and with every version of Node.
  */
 export class Random {
   readonly #seed: string;

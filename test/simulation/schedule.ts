@@ -5,11 +5,14 @@ import type { Victim } from '../support/stack/crash.ts';
 import type { Spot } from '../support/stack/link-proxy.ts';
 
 /**
- * A complete plan of one run: the operations of each user in order, and the faults with their times. Resources have
- * names, because their ids are not known yet. A schedule can be stored as JSON and replayed.
+ * A complete plan of one run: the operations of each user in order, and the faults with their times.
+ * Resources have names, because their ids are not known yet. A schedule can be stored as JSON and replayed.
  */
 
-/** The steps of every saga, and `access.apply`: those of a branch in the order of its life, then those of its history. */
+/**
+ * The steps of every saga, and `access.apply`: those of a branch in the order of its life, then those of its
+ * history.
+ */
 const METHODS = [
   'branch.prepare',
   'branch.clone',
@@ -36,7 +39,10 @@ const Milliseconds = z.int().min(0).max(30_000);
 export const MAIN = 'main';
 export const HOME = 'home';
 
-/** Whether the client retries until there is a definite response, and how many clients send the same key concurrently. */
+/**
+ * Whether the client retries until there is a definite response, and how many clients send the same key
+ * concurrently.
+ */
 const manner = { persists: z.boolean(), copies: z.int().min(1).max(2) };
 const ofProject = { project: Name, ...manner };
 const ofBranch = { branch: Name, ...ofProject };

@@ -1,6 +1,9 @@
 import type { Schedule } from './schedule.ts';
 
-/** Yields every schedule without one part of this one: a user, a fault, a strike, a group, an operation. Large parts first. */
+/**
+ * Yields every schedule without one part of this one: a user, a fault, a strike, a group, an operation. Large
+ * parts first.
+ */
 function* smaller(schedule: Schedule): Generator<Schedule> {
   const { actors, faults } = schedule;
   for (const actor of actors) yield { ...schedule, actors: actors.filter((other) => other !== actor) };

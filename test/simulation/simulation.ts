@@ -49,7 +49,10 @@ export function* schedulesFrom(seed: number, count: number, size: Size = 'full')
   for (let n = 0; n < count; n++) yield planSchedule(seed + n, size);
 }
 
-/** Reuses one stage for many schedules. A failed schedule closes it, because its leftovers would affect the next. */
+/**
+ * Reuses one stage for many schedules. A failed schedule closes it, because its leftovers would affect the
+ * next.
+ */
 class Stages {
   readonly #planted: PlantName | undefined;
   #stage: Stage | null = null;
@@ -105,7 +108,10 @@ class Simulation {
     this.#schedules = options.schedules[Symbol.iterator]();
   }
 
-  /** Takes one schedule after the other until none is left. @throws Error after which the other workers end, too */
+  /**
+   * Takes one schedule after the other until none is left.
+   * @throws Error after which the other workers end, too
+   */
   async work(): Promise<void> {
     const stages = new Stages(this.#options.planted);
     try {

@@ -24,8 +24,8 @@ interface StageOptions {
 }
 
 /**
- * A whole stack whose link goes through a proxy and whose data is on a small separate disk, where one can be mounted.
- * Only the simulator restarts its parts.
+ * A whole stack whose link goes through a proxy and whose data is on a small separate disk, where one can be
+ * mounted. Only the simulator restarts its parts.
  */
 export class Stage {
   readonly stack: Stack;
@@ -88,7 +88,10 @@ export class Stage {
     }
   }
 
-  /** Number of databases that PostgreSQL has begun to create since the stage was opened, counted by directories. */
+  /**
+   * Number of databases that PostgreSQL has begun to create since the stage was opened, counted by
+   * directories.
+   */
   get databasesBegun(): number {
     return this.#directories.size;
   }
@@ -112,12 +115,18 @@ export class Stage {
     await Promise.all(PART_NAMES.map((part) => this.startPart(part)));
   }
 
-  /** Starts the part if it has ended. Retries, because PostgreSQL refuses while orphaned processes use its memory. */
+  /**
+   * Starts the part if it has ended. Retries, because PostgreSQL refuses while orphaned processes use its
+   * memory.
+   */
   startPart(part: PartName): Promise<void> {
     return eventually(() => this.stack.start(part), UP_WITHIN_S);
   }
 
-  /** Signals the part's process group; for PostgreSQL only the postmaster, unless the victim is the whole server. */
+  /**
+   * Signals the part's process group; for PostgreSQL only the postmaster, unless the victim is the whole
+   * server.
+   */
   #signal(victim: Victim, signal: NodeJS.Signals): void {
     const pid = this.stack.state.pids[partOf(victim)];
     if (pid) sendSignal(-pid, signal);

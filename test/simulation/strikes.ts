@@ -6,8 +6,8 @@ import type { Stage } from './stage.ts';
 type Undo = () => unknown;
 
 /**
- * Starts a strike of each kind and returns its undo function, or null if this machine does not support it. The stage
- * restarts ended parts when every strike of a fault is over.
+ * Starts a strike of each kind and returns its undo function, or null if this machine does not support it.
+ * The stage restarts ended parts when every strike of a fault is over.
  */
 const STRIKES: { [Kind in StrikeKind]: (stage: Stage, strike: StrikeOf<Kind>) => Promise<Undo | null> } = {
   kill: async (stage, { part }) => {

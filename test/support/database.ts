@@ -34,7 +34,9 @@ export async function query<R extends pg.QueryResultRow = pg.QueryResultRow>(
   }
 }
 
-/** Describes a database except for its rows. Object ids are omitted, because they may differ between clones. */
+/**
+ * Describes a database except for its rows. Object ids are omitted, because they may differ between clones.
+ */
 const CATALOG = [
   `select n.nspname, c.relname, c.relkind, pg_get_userbyid(c.relowner), c.relacl::text from pg_class c
      join pg_namespace n on n.oid = relnamespace where n.nspname !~ '^pg_(toast|temp)'`,

@@ -1,5 +1,6 @@
 /**
- * Repeats the check until it passes. The limit only ends what never passes: on a busy machine everything takes longer.
+ * Repeats the check until it passes. The limit only ends what never passes: on a busy machine everything
+ * takes longer.
  * @throws the last error of the check after `seconds`
  */
 export async function eventually<T>(check: () => Promise<T>, seconds = 60): Promise<T> {

@@ -24,7 +24,9 @@ import { preparedAgent } from './prepared.ts';
 const TOKEN = 't'.repeat(43);
 const HOST_ID = 'a4b5e2a4-3a8f-4f3e-9d6c-0a1b2c3d4e5f';
 
-/** What Debian's packages of both servers and of nftables install, with a line of the operator in each file. */
+/**
+ * What Debian's packages of both servers and of nftables install, with a line of the operator in each file.
+ */
 const DEBIAN_FILES: Record<string, string> = {
   'etc/passwd': 'postgres:x:0:0::/var/lib/postgresql:/bin/sh\nroot:x:0:0::/root:/bin/sh\n',
   'etc/postgresql/18/main/postgresql.conf': "port = 5432\ninclude_dir = 'conf.d'\n",
@@ -36,7 +38,10 @@ const DEBIAN_FILES: Record<string, string> = {
   'var/lib/postgresql/18/main/PG_VERSION': '18\n',
 };
 
-/** Commands of the machine. `$S` is the folder of their state, `$R` the root. The real ones are in the nightly test. */
+/**
+ * Commands of the machine. `$S` is the folder of their state, `$R` the root. The real ones are in the nightly
+ * test.
+ */
 const COMMANDS: Record<string, string> = {
   pg_lsclusters: `cat "$S/clusters"`,
   pgbouncer: `cat "$S/pgbouncer"`,

@@ -5,10 +5,16 @@ import { sendSignal } from '../../dev/stack/processes.ts';
 
 const NAME = 'branchgate-tests-';
 
-/** The folder of temporary files of the run in the process with this id. @param parent where such folders are */
+/**
+ * The folder of temporary files of the run in the process with this id.
+ * @param parent where such folders are
+ */
 export const folderOfRun = (parent: string, pid: number): string => join(parent, `${NAME}${pid}`);
 
-/** Ends the processes of runs that were killed, and removes their mounts and folders. @param parent of the folders */
+/**
+ * Ends the processes of runs that were killed, and removes their mounts and folders.
+ * @param parent of the folders
+ */
 export function cleanUpKilledRuns(parent: string): void {
   const isLeft = (text: string) =>
     text.split(join(parent, NAME)).some((rest, index) => {
@@ -27,7 +33,10 @@ export function cleanUpKilledRuns(parent: string): void {
   }
 }
 
-/** Arguments and environment of a process, which its children inherit; empty if it has ended, or is of another user. */
+/**
+ * Arguments and environment of a process, which its children inherit; empty if it has ended, or is of another
+ * user.
+ */
 function wordsOf(pid: string): string {
   try {
     return readFileSync(`/proc/${pid}/cmdline`, 'utf8') + readFileSync(`/proc/${pid}/environ`, 'utf8');

@@ -14,7 +14,9 @@ const kindOf = ({ moduleId }: TestSpecification): number => {
   return found < 0 ? KINDS.length : found;
 };
 
-/** Starts long files first, so that the run does not end with one long file while the other workers are idle. */
+/**
+ * Starts long files first, so that the run does not end with one long file while the other workers are idle.
+ */
 export class LongFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
     const sorted = await super.sort(files);

@@ -9,9 +9,10 @@ const GIB = 1024 ** 3;
 const NEEDED_BYTES = 8 * GIB;
 
 /**
- * Puts the temporary files of a test run into memory, where a machine has enough of it: on ext4, the creation of a file
- * first searches the inodes that were deleted in the last minutes, and a test that drops databases leaves thousands.
- * They go with the run; if it is killed, the next one removes them with its processes. A `TMPDIR` of the caller stays.
+ * Puts the temporary files of a test run into memory, where a machine has enough of it: on ext4, the creation
+ * of a file first searches the inodes that were deleted in the last minutes, and a test that drops databases
+ * leaves thousands. They go with the run; if it is killed, the next one removes them with its processes. A
+ * `TMPDIR` of the caller stays.
  */
 export function keepTemporaryFilesInMemory(): void {
   if (process.env.TMPDIR !== undefined || !isUsable()) return;

@@ -13,7 +13,10 @@ export const preparedAgent = (): Promise<string> => oncePerRun('branchgate-agent
 /** A killed server leaves its shared memory, which the data folder contains then. */
 export const IN_DATA_FOLDER = 'dynamic_shared_memory_type = mmap\n';
 
-/** The tests kill processes; they do not simulate a loss of power. Benchmarks run outside of Vitest, as a server does. */
+/**
+ * The tests kill processes; they do not simulate a loss of power. Benchmarks run outside of Vitest, as a
+ * server does.
+ */
 const IN_TESTS = 'fsync = off\n';
 
 /** @param binaries the folder of `initdb`. @param user owner of the data folder */

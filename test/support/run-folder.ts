@@ -27,8 +27,8 @@ export function setup(project: TestProject): (() => void) | undefined {
 }
 
 /**
- * Makes a file or folder once a test run, and once a process outside of Vitest. Processes that need it at the same
- * time may each make it; the first one to finish provides it.
+ * Makes a file or folder once a test run, and once a process outside of Vitest. Processes that need it at the
+ * same time may each make it; the first one to finish provides it.
  * @param make writes it to the path that it is given
  * @returns its path
  */

@@ -19,7 +19,10 @@ export interface TokenOptions {
   expiresIn?: number;
 }
 
-/** Signs a token as the local identity provider. @param devDir folder of the stack; default: the shared one */
+/**
+ * Signs a token as the local identity provider.
+ * @param devDir folder of the stack; default: the shared one
+ */
 export function tokenOf(
   { tenant, role = 'owner', email, scope, expiresIn = 3600 }: TokenOptions,
   devDir = inject('stack').devDir,

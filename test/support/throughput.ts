@@ -1,7 +1,10 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 
-/** Runs one client that sends its next request as soon as it has a response. @returns the number of responses */
+/**
+ * Runs one client that sends its next request as soon as it has a response.
+ * @returns the number of responses
+ */
 async function sendOn(socket: Socket, request: string, until: number): Promise<number> {
   let count = 0;
   while (performance.now() < until) {
@@ -36,8 +39,8 @@ function readResponse(socket: Socket): Promise<number> {
 }
 
 /**
- * Measures throughput over keep-alive connections. The clients execute few instructions, so that they are not the
- * bottleneck.
+ * Measures throughput over keep-alive connections. The clients execute few instructions, so that they are not
+ * the bottleneck.
  * @returns responses per second
  */
 export async function throughput({

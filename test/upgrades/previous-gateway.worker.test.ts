@@ -10,8 +10,8 @@ import { newSigner, startProvider } from '../support/sign-in/provider.ts';
 import { bundle, bundleFile, OBJECTS, SETTINGS, startWorker } from '../support/worker/worker.ts';
 
 /**
- * An upgrade of the gateway, in the order of docs/operating.md: the migrations run while the gateway of the last release
- * serves, then the new gateway takes over its D1 and its Durable Objects.
+ * An upgrade of the gateway, in the order of docs/operating.md: the migrations run while the gateway of the
+ * last release serves, then the new gateway takes over its D1 and its Durable Objects.
  */
 
 const MIGRATIONS = 'edge/database/migrations';
@@ -119,7 +119,8 @@ describe.runIf(IS_NIGHTLY && hasRelease())('an upgrade of the gateway', () => {
     const first = await use(project, 'old');
 
     await migrate(ROOT);
-    // The release counts changed rows, with those of the triggers of 0012_events: the rule is removed, its response is wrong.
+    // The release counts changed rows, with those of the triggers of 0012_events: the rule is removed, its
+    // response is wrong.
     const between = await use(project, 'between', { removed: 404 });
 
     await worker.dispose();

@@ -62,7 +62,10 @@ function identityOf(id: ObjectId): string {
   }
 }
 
-/** Differences of the library as changes of objects: without the parts of objects that are new or gone as a whole. */
+/**
+ * Differences of the library as changes of objects: without the parts of objects that are new or gone as a
+ * whole.
+ */
 export function changesOf(deltas: readonly Delta[]): SchemaChange[] {
   const whole = new Set(deltas.flatMap((delta) => (isWhole(delta) ? [keyOf(delta.fact.id)] : [])));
   const changes = new Map<string, SchemaChange & { details: Set<string> }>();

@@ -20,10 +20,11 @@ const CATALOGS = [
 const ROOM = { changes: 196_608, statements: 262_144, not_modelled: 65_536 };
 
 /**
- * The objects that differ, and the statements that bring `before` to the schema of `after`. Each side is read in one
- * snapshot of its read-only login.
+ * The objects that differ, and the statements that bring `before` to the schema of `after`. Each side is read
+ * in one snapshot of its read-only login.
  * @param signal aborted when the comparison has taken too long
- * @throws HostError HOST_BUSY, PROJECT_BUSY, TIME_LIMIT_REACHED, STATEMENT_REFUSED for a schema that is too large
+ * @throws HostError HOST_BUSY, PROJECT_BUSY, TIME_LIMIT_REACHED, STATEMENT_REFUSED for a schema that is too
+ *   large
  */
 export const compareSchemas = async (
   host: RowsHost,

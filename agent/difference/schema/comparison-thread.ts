@@ -15,7 +15,10 @@ export type SideName = 'before' | 'after';
 /** What the thread does with one side, or with both. */
 export interface Task {
   kind: typeof COMPARISON;
-  /** Where the schema `before` comes from: a session, or what an earlier reading stored. Null: `after` is only read. */
+  /**
+   * Where the schema `before` comes from: a session, or what an earlier reading stored. Null: `after` is only
+   * read.
+   */
   before: 'session' | { stored: string } | null;
 }
 
@@ -62,9 +65,10 @@ export const tooLarge = () =>
 const tookTooLong = () => new HostError('TIME_LIMIT_REACHED', 'the comparison of the schemas took too long');
 
 /**
- * Reads and compares schemas in a thread of its own, which is ended after a time: how long it takes depends on schemas
- * that tenants made. Their sessions stay in the agent, which runs the queries of the thread.
- * @throws HostError HOST_BUSY, TIME_LIMIT_REACHED, STATEMENT_REFUSED for a schema that is too large; what a query throws
+ * Reads and compares schemas in a thread of its own, which is ended after a time: how long it takes depends
+ * on schemas that tenants made. Their sessions stay in the agent, which runs the queries of the thread.
+ * @throws HostError HOST_BUSY, TIME_LIMIT_REACHED, STATEMENT_REFUSED for a schema that is too large; what a
+ *   query throws
  */
 export async function runInThread(
   before: Task['before'],

@@ -1,14 +1,19 @@
 import type { SchemaDifference } from '../../../shared/protocol/difference-operations.ts';
 import type { CatalogQuery } from './comparison-thread.ts';
 
-/** A kind of object, or of setting, that the library does not compare. Its expressions are of one row `o` of a catalog. */
+/**
+ * A kind of object, or of setting, that the library does not compare. Its expressions are of one row `o` of a
+ * catalog.
+ */
 interface OtherKind {
   catalog: string;
   /** SQL for the name, with its schema where it has one. */
   identity: string;
   /** SQL for everything in which two objects of one name can differ. */
   definition: string;
-  /** SQL for the rows; by default every object that is neither PostgreSQL's own nor a part of an extension. */
+  /**
+   * SQL for the rows; by default every object that is neither PostgreSQL's own nor a part of an extension.
+   */
   where?: string;
   /** SQL for the statements that make it and remove it. */
   set?: string;

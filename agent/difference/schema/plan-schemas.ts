@@ -98,7 +98,9 @@ const unreadOf = (diagnostics: ExtractResult['diagnostics']): string[] =>
     .filter(({ code, context }) => code !== 'unmodeled_kind' || !(String(context?.kind) in OTHER_KINDS))
     .map(({ message }) => message);
 
-/** Compares two schemas in this thread, which has no session of its own: it sends its queries to the agent. */
+/**
+ * Compares two schemas in this thread, which has no session of its own: it sends its queries to the agent.
+ */
 export async function serveComparison(port: MessagePort, { before }: Task): Promise<void> {
   const waiting = new Map<number, (rows: ToThread['rows']) => void>();
   port.on('message', ({ query, rows }: ToThread) => {

@@ -132,8 +132,8 @@ function rangeOf({ id, payload }: Fact): SequenceRange | null {
 }
 
 /**
- * Moves the value of a sequence into its new range, at the time when the statement runs: the value is no part of the
- * schema. A sequence that has gone beyond its new end is used up, as PostgreSQL would say.
+ * Moves the value of a sequence into its new range, at the time when the statement runs: the value is no part
+ * of the schema. A sequence that has gone beyond its new end is used up, as PostgreSQL would say.
  */
 function intoRange({ id, min, max, isAscending }: SequenceRange, before: FactBase): string[] {
   const fact = before.get(id);

@@ -8,7 +8,10 @@ export interface BranchNode {
   children: BranchNode[];
 }
 
-/** The branches as a tree by their parents. The children of a deleted branch move up to the nearest one that exists. */
+/**
+ * The branches as a tree by their parents. The children of a deleted branch move up to the nearest one that
+ * exists.
+ */
 export function treeOf(branches: readonly BranchRecord[]): BranchNode[] {
   const nodes = new Map(branches.map((branch) => [branch.id, { branch, children: [] } as BranchNode]));
   const roots: BranchNode[] = [];
@@ -67,7 +70,10 @@ const activeOf = (nodes: readonly BranchNode[], depth: number): { branch: Branch
       : activeOf(children, depth),
   );
 
-/** The branches that can be cloned, each below its nearest ancestor among them, with labels that show the tree. */
+/**
+ * The branches that can be cloned, each below its nearest ancestor among them, with labels that show the
+ * tree.
+ */
 export const sourcesOf = (branches: readonly BranchRecord[]): { branch: BranchRecord; label: string }[] =>
   activeOf(treeOf(branches), 0).map(({ branch, depth }) => ({
     branch,

@@ -137,7 +137,9 @@ function CreateKeyDialog({ projects, onClose, onMade }: CreateKeyProps) {
   );
 }
 
-/** The only time that a key is shown, with where to put it; after a repeated request, what to do without it. */
+/**
+ * The only time that a key is shown, with where to put it; after a repeated request, what to do without it.
+ */
 const NewKey = ({ made, onClose }: { made: Schemas['CreatedApiKey']; onClose: () => void }) => (
   <section className="card" aria-label={`The key ${made.name}`}>
     <header>

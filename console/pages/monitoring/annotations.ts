@@ -19,8 +19,8 @@ interface Happened {
 const OF_ONE_ADDRESS = 'attempts';
 
 /**
- * The annotations of the range, oldest first. What is newer than the range is drawn at its end, as is a present block whose
- * beginning is unknown.
+ * The annotations of the range, oldest first. What is newer than the range is drawn at its end, as is a
+ * present block whose beginning is unknown.
  * @param start in Unix seconds, as the end
  */
 export function annotationsOf({ branch, jobs, blocks }: Happened, start: number, end: number): Annotation[] {

@@ -4,7 +4,10 @@ import { api } from '../../data/gateway.ts';
 
 export type Login = Schemas['LoginResponse'];
 
-/** Where a sign-in is. `password` to `reset` are ways to begin; the rest follows from what the gateway responds. */
+/**
+ * Where a sign-in is. `password` to `reset` are ways to begin; the rest follows from what the gateway
+ * responds.
+ */
 export type Step =
   | { name: 'password' | 'mail' | 'sign_up' | 'reset_start' | 'invitation' }
   | { name: 'code'; email: string; challengeId: string }

@@ -31,8 +31,8 @@ interface Props {
 }
 
 /**
- * The editor of a statement. It lives in a shadow root, where CodeMirror adopts its style sheets; in the document it would
- * add `<style>` elements, which the content security policy blocks.
+ * The editor of a statement. It lives in a shadow root, where CodeMirror adopts its style sheets; in the
+ * document it would add `<style>` elements, which the content security policy blocks.
  */
 export function SqlEditor({ tables, initial, onChange, onRun }: Props) {
   const holder = useRef<HTMLDivElement>(null);

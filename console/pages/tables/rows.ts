@@ -107,8 +107,8 @@ export interface Rows {
 }
 
 /**
- * The rows around a range, page by page. Pages that a fast scroll only passes are not read, because each read is one
- * of the project's limited ones.
+ * The rows around a range, page by page. Pages that a fast scroll only passes are not read, because each read
+ * is one of the project's limited ones.
  */
 export function useRows(
   place: Place,

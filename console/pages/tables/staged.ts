@@ -82,7 +82,9 @@ export const withNewRow = (staged: Staged, key: string): Staged => ({
 
 export const discard = (staged: Staged, key: string): Staged => without(staged, key);
 
-/** Decides a conflict: with `mine` the change applies to the row as it is now, with `theirs` it is dropped. */
+/**
+ * Decides a conflict: with `mine` the change applies to the row as it is now, with `theirs` it is dropped.
+ */
 export function decide(staged: Staged, key: string, choice: 'mine' | 'theirs'): Staged {
   const row = staged[key];
   if (row?.theirs === undefined) return staged;
@@ -124,7 +126,8 @@ function valuesSince(sent: StagedRow, now: StagedRow | undefined, saved: Row): R
 
 /**
  * What stays staged after a save: the rows that it did not contain, and what a person changed while it ran.
- * @param sent the staged changes as they were when the save began; a row that was changed since is another object
+ * @param sent the staged changes as they were when the save began; a row that was changed since is another
+ *   object
  */
 export function stagedAfter(now: Staged, sent: Staged, saved: SavedRows, idOf: IdOf): Staged {
   const others = Object.entries(now).filter(([key]) => !saved.has(key));

@@ -46,10 +46,10 @@ function changeOf(row: StagedRow, place: Place, primaryKey: readonly string[]) {
 
 /**
  * Saves staged changes, up to 50 rows in one transaction.
- * @param onSaved called after each transaction with its rows as they are now. A later failure then does not repeat
- *   them
- * @returns the rows as somebody else changed them in the meantime, by the keys of the changes that conflict; null for a
- *   deleted one
+ * @param onSaved called after each transaction with its rows as they are now. A later failure then does not
+ *   repeat them
+ * @returns the rows as somebody else changed them in the meantime, by the keys of the changes that conflict;
+ *   null for a deleted one
  */
 async function saveStaged(
   place: Place,
@@ -102,8 +102,8 @@ function read(name: string): Staged {
 }
 
 /**
- * The staged changes of one table. They outlive the page, a reload, and the end of a session, so that nothing that a
- * person typed is lost; a sign-out removes them.
+ * The staged changes of one table. They outlive the page, a reload, and the end of a session, so that nothing
+ * that a person typed is lost; a sign-out removes them.
  */
 function stagedOf(userId: string, branchId: string, schema: string, table: string): Store<Staged> {
   const name = `${STAGED_PREFIX}${userId}:${branchId}:${schema}.${table}`;
@@ -182,7 +182,10 @@ export function useTable(projectId: string, branch: Branch, table: Table, select
     return { key: keyOf(id), id, original: staged[keyOf(id)]?.original ?? Object.fromEntries(whole) };
   };
 
-  /** Where a row is now; null if it is not visible. A save makes rows that were read of the new ones, which moves the others. */
+  /**
+   * Where a row is now; null if it is not visible. A save makes rows that were read of the new ones, which
+   * moves the others.
+   */
   const indexOf = (name: string): number | null => {
     const fresh = newRows.findIndex(([each]) => each === name);
     if (fresh >= 0) return fresh;
@@ -206,7 +209,8 @@ export function useTable(projectId: string, branch: Branch, table: Table, select
       store.set(withConflicts(store.get(), conflicts));
       return count;
     },
-    // Not awaited: the end of the save moves the focus, which must not happen while a person types into the next cell.
+    // Not awaited: the end of the save moves the focus, which must not happen while a person types into the
+    // next cell.
     onSettled: () => {
       client.invalidateQueries({ queryKey: placeKey(place) });
     },

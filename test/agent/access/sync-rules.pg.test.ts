@@ -103,7 +103,8 @@ test.each([
 });
 
 test('networks that PostgreSQL spells in another way are in effect too', async () => {
-  // It writes the first two as `::1.2.3.4` and `::0.0.0.2`. A failure here would stop every change of this host.
+  // It writes the first two as `::1.2.3.4` and `::0.0.0.2`. A failure here would stop every change of this
+  // host.
   const cidrs = ['::102:304/128', '::2/128', '::/96', '1:0:2:0:3:0:4:5/128', HERE];
   const rules = cidrs.map((cidr) => ({ branch_id: null, cidr }));
   await apply(8, rules);

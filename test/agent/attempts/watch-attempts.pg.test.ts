@@ -78,8 +78,9 @@ const LIMIT = 50;
 const count = vi.spyOn(AttemptWindows.prototype, 'count');
 
 /**
- * Makes each attempt wait until the agent has counted the previous one, and after the last allowed one until the branch
- * is blocked, because both can take long on a busy machine. `npm run bench` measures clients that do not wait.
+ * Makes each attempt wait until the agent has counted the previous one, and after the last allowed one until
+ * the branch is blocked, because both can take long on a busy machine. `npm run bench` measures clients that
+ * do not wait.
  * @param before attempts already made
  */
 function inStep(branch: Branch, before = 0) {

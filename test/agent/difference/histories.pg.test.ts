@@ -16,7 +16,9 @@ beforeAll(async () => {
 });
 afterAll(() => host?.stop());
 
-/** A branch, and what it is compared with; `between` runs on a database in between, of which a branch is made. */
+/**
+ * A branch, and what it is compared with; `between` runs on a database in between, of which a branch is made.
+ */
 type Descent = (between: (branch: Branch) => Promise<void>) => Promise<{ branch: Branch; other: Branch }>;
 
 const DESCENTS: readonly Descent[] = [

@@ -86,7 +86,9 @@ const outcome = (port: Port, branch: Branch) =>
   attempt(targetOf(servers, port, branch)).catch((error: Error) => error.message);
 const whenEnded = (client: pg.Client) => new Promise<void>((resolve) => client.once('end', resolve));
 
-/** A loop of transactions, each with an id. It is one statement, so PostgreSQL's statistics do not show them. */
+/**
+ * A loop of transactions, each with an id. It is one statement, so PostgreSQL's statistics do not show them.
+ */
 const TAKE_IDS = 'DO $$ BEGIN LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$';
 const TAKE_SUBTRANSACTION_IDS = `
   CREATE TEMPORARY TABLE t (n integer);

@@ -122,7 +122,8 @@ test('logs that were begun and ended between two polls are read, each line once'
   begun = names.slice(0, 2);
   expect(await found()).toEqual(['hit 1', 'hit 2', 'hit 3', 'hit 4']);
   expect(await found()).toEqual([]);
-  // One that is deleted before it is read fails this poll. The next one continues after the last log that was read.
+  // One that is deleted before it is read fails this poll. The next one continues after the last log that was
+  // read.
   const [gone, next, last] = ['e.log', 'f.log', 'g.log'].map((name) => join(folder, name)) as [
     string,
     string,

@@ -64,7 +64,10 @@ async function burnBySession(queries: number): Promise<void> {
     await asClient(servers.host, 'direct', fleeting, 'read_write', burn(50_000));
 }
 
-/** CPU seconds that the measurement attributes to the branches for `action`, with the agent's samples in between. */
+/**
+ * CPU seconds that the measurement attributes to the branches for `action`, with the agent's samples in
+ * between.
+ */
 async function measured<T>(action: () => Promise<T>) {
   const before = await meter.meter.measure();
   const result = await meter.pollDuring(action);

@@ -55,7 +55,8 @@ describe.each(BRANCH_ROLES)('the %s login', (role) => {
       `DO $$ BEGIN FOR i IN 1..1000 LOOP RAISE LOG '%', ${text}; RAISE WARNING '%', ${text}; END LOOP; END $$`,
     );
     await expect(client.query('SELECT 1 / 0')).rejects.toThrow('division');
-    // The server's sessions write to the log through one pipe: what this one has written comes before the next one.
+    // The server's sessions write to the log through one pipe: what this one has written comes before the
+    // next one.
     const next = await connect(servers.host, 'direct', branch, role);
     const nextPid = await pidOf(next);
     await eventually(async () => expect(messagesOf(nextPid)).not.toEqual([]));

@@ -65,7 +65,10 @@ async function growMemory() {
   await inConsole(servers.settings, 'main', (console) => console.query('RELOAD'));
 }
 
-/** Connects, writes some rows in a transaction each, and disconnects, until `isOver`. @returns the rows written */
+/**
+ * Connects, writes some rows in a transaction each, and disconnects, until `isOver`.
+ * @returns the rows written
+ */
 async function writeRows(client: number, isOver: () => boolean): Promise<number> {
   let written = 0;
   while (!isOver()) {

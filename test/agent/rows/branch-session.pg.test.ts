@@ -43,7 +43,10 @@ beforeAll(async () => {
 afterAll(() => started?.servers.stop());
 afterEach(() => started.servers.host.rows.kept.close());
 
-/** A proxy of PostgreSQL's socket that drops everything a client sends after its login. @returns its folder */
+/**
+ * A proxy of PostgreSQL's socket that drops everything a client sends after its login.
+ * @returns its folder
+ */
 async function silentSocket({
   POSTGRES_SOCKET_DIR,
   POSTGRES_PORT,

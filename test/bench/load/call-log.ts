@@ -8,7 +8,8 @@ const DOCUMENTED_LIMITS = [
   '429 RATE_LIMITED',
   '429 BRANCH_LIMIT_REACHED',
   '409 SOURCE_BUSY',
-  // Four row operations of a branch run, four wait, and the next is refused (docs/decisions/table-browser.md).
+  // Four row operations of a branch run, four wait, and the next is refused
+  // (docs/decisions/table-browser.md).
   '503 HOST_BUSY',
   SLOW_LOGIN_ENDED,
 ];

@@ -12,7 +12,10 @@ interface Sources {
   console: pg.Client;
 }
 
-/** Miniflare's own process only starts workerd. PostgreSQL's shared memory is excluded, because its size is configured. */
+/**
+ * Miniflare's own process only starts workerd. PostgreSQL's shared memory is excluded, because its size is
+ * configured.
+ */
 const READERS = {
   'gateway (workerd)': ({ pids }: Sources) => total(childrenOf(pids.gateway), 'Pss'),
   agent: ({ pids }: Sources) => total(listed(pids.agent), 'Pss'),

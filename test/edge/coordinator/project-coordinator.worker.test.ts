@@ -71,7 +71,8 @@ test('the alarm deletes a branch that has been expired for long enough, and is s
   // The job's host is away, so the alarm is for its next attempt; without the job it is for the other branch.
   await project.db.update(jobs).set({ status: 'succeeded' }).where(eq(jobs.branchId, main));
   await eventually(async () => {
-    // The guard of the deletion would ring first, 20 s after it. The object forgets the guard with its memory.
+    // The guard of the deletion would ring first, 20 s after it. The object forgets the guard with its
+    // memory.
     await project.reset();
     await project.ring();
     expect((await project.inspect()).alarm).toBe(deletesAt.getTime());

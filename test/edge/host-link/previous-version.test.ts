@@ -57,7 +57,9 @@ const access = {
 const cloned = { created: true, strategy: 'reflink', clone_ms: 1.5, paused_ms: 0, source_bytes: 1 };
 const column = { name: 'id', type: 'integer', nullable: false, is_primary_key: true };
 
-/** Of each operation that both versions have: parameters in the present form, and a result in the older one. */
+/**
+ * Of each operation that both versions have: parameters in the present form, and a result in the older one.
+ */
 const CALLS: { [M in Method]?: { params: Params<M>; result: object } } = {
   'host.describe': {
     params: {},

@@ -37,7 +37,10 @@ const OF_REQUESTS: Record<HostFailureCode, Expected> = {
   HOST_TIMEOUT: [504, 'HOST_TIMEOUT', '5'],
 };
 
-/** A job and a change of the access carry no values of a client, so an invalid value is a defect of the gateway. */
+/**
+ * A job and a change of the access carry no values of a client, so an invalid value is a defect of the
+ * gateway.
+ */
 const OF_OWN_CALLS: Record<HostFailureCode, Expected> = {
   ...OF_REQUESTS,
   COLUMN_NOT_FOUND: [500, 'INTERNAL', null],

@@ -68,7 +68,8 @@ describe('a window', () => {
 
 /**
  * A reference implementation over a whole history: the first request starts a window, every request within
- * its length belongs to it, and the next one starts another; the first `MAX` requests of each window are admitted.
+ * its length belongs to it, and the next one starts another; the first `MAX` requests of each window are
+ * admitted.
  */
 function admittedByHand(times: readonly number[]): boolean[] {
   const [opening] = times;

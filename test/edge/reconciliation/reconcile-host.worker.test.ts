@@ -26,7 +26,10 @@ async function reconcileWith(call: (method: string, params: object) => Promise<o
   return woken;
 }
 
-/** Reconciles a host of the previous version, which has these inventories. @returns the projects that were woken */
+/**
+ * Reconciles a host of the previous version, which has these inventories.
+ * @returns the projects that were woken
+ */
 async function reconcile(...inventories: Inventory[]): Promise<string[]> {
   const woken = await reconcileWith(async (method) =>
     method === 'host.inventory'

@@ -19,7 +19,10 @@ import { signInContext } from '../../support/sign-in/sign-in-context.ts';
 
 const logIn = async (...about: Parameters<typeof logInResult>) => unwrap(await logInResult(...about));
 
-/** The response time must not reveal whether an address has an account, so both cases have to do the same work. */
+/**
+ * The response time must not reveal whether an address has an account, so both cases have to do the same
+ * work.
+ */
 
 /** What a request has done so far: hashes, D1 statements and calls of objects. */
 const work = vi.hoisted((): string[] => []);

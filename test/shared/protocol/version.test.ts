@@ -9,9 +9,9 @@ import { OPERATIONS } from '../../../shared/protocol/operations.ts';
 import { PROTOCOL_VERSION } from '../../../shared/protocol/version.ts';
 
 /**
- * SHA-256 of all schemas of the link, by version. Agents and the gateway are upgraded on different days, so a changed
- * schema under an old version is an outage. When this test fails, raise `PROTOCOL_VERSION` and add a line. Never edit
- * the line of a released version.
+ * SHA-256 of all schemas of the link, by version. Agents and the gateway are upgraded on different days, so a
+ * changed schema under an old version is an outage. When this test fails, raise `PROTOCOL_VERSION` and add a
+ * line. Never edit the line of a released version.
  */
 const HASH_OF_VERSION: Record<number, string> = {
   1: '6fea937999c84b69621f05dfce2f98ed0a30f952adaef67868b3e33fef55d6aa',

@@ -20,7 +20,10 @@ export interface FleetHost {
 
 type Row = Record<string, string | number | null>;
 
-/** The records of a fleet, written as they are after a year of work: three credentials and a job of each branch, its audit. */
+/**
+ * The records of a fleet, written as they are after a year of work: three credentials and a job of each
+ * branch, its audit.
+ */
 export async function makeFleet(
   database: D1Database,
   { hosts, branches }: { hosts: number; branches: number },

@@ -138,8 +138,8 @@ export async function runScale(
       const mean = (of: 'rows' | 'bytes') => uses.reduce((sum, use) => sum + use[of], 0) / uses.length;
       return { rows: mean('rows'), bytes: mean('bytes') };
     };
-    // The first one records what was never measured. Each round waits for the end of the one before: a project may have one
-    // measurement in half a second.
+    // The first one records what was never measured. Each round waits for the end of the one before: a
+    // project may have one measurement in half a second.
     for (const { host, link } of agents) measure(host, link);
     await settled();
     const storageBefore = await storage();

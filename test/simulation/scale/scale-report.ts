@@ -9,8 +9,8 @@ const HOURS_PER_MONTH = 730;
 const MEASUREMENTS_PER_HOUR = 60;
 const RECONCILIATIONS_PER_HOUR = 12;
 /**
- * The run is too short for the deletion of minutes, a day later, and for the points of hours, which are written and deleted.
- * `measurement-store.worker.test.ts` counts them.
+ * The run is too short for the deletion of minutes, a day later, and for the points of hours, which are
+ * written and deleted. `measurement-store.worker.test.ts` counts them.
  */
 const DELETED_MINUTES_PER_HOUR = MEASUREMENTS_PER_HOUR;
 const HOUR_ROWS_PER_BRANCH = 2;

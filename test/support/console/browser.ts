@@ -13,7 +13,9 @@ export function openBrowser(): Promise<Browser> {
 export interface Visitor {
   context: BrowserContext;
   page: Page;
-  /** What no page of the console may do: errors in its log, reports of its policy, requests to other origins. */
+  /**
+   * What no page of the console may do: errors in its log, reports of its policy, requests to other origins.
+   */
   problems: string[];
   /** Forgets failed requests that a test has caused, which a browser logs as errors. */
   forgive(...statuses: number[]): void;

@@ -1,7 +1,10 @@
 import { ROLES, type Role } from '../../../edge/database/column-types.ts';
 import type { Operation } from '../operations.ts';
 
-/** One user of each kind, who is given every role in turn. Ada made the resources that the others try to access. */
+/**
+ * One user of each kind, who is given every role in turn. Ada made the resources that the others try to
+ * access.
+ */
 export const USERS = {
   ada: { tenant: 'acme', email: 'ada@acme.example' },
   colleague: { tenant: 'acme', email: 'bob@acme.example' },

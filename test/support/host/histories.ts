@@ -1,6 +1,9 @@
 import { Random } from '../../simulation/random.ts';
 
-/** The life of one table: how it is made, and what then happens to it on both sides, before and after a restart. */
+/**
+ * The life of one table: how it is made, and what then happens to it on both sides, before and after a
+ * restart.
+ */
 export interface History {
   table: string;
   /** SQL of the columns that identify a row; null without a key. */

@@ -41,7 +41,8 @@ export class ComparingHost {
     const disk = xfsHindrance() === null ? mountXfs(diskBytes) : null;
     try {
       const servers = await startHost(disk ? { dataDir: join(disk.folder, 'data') } : {});
-      // A file copy also where blocks cannot be shared, as for a large database: one through the WAL is all new blocks.
+      // A file copy also where blocks cannot be shared, as for a large database: one through the WAL is all
+      // new blocks.
       servers.host.cloneMethod = 'reflink';
       const project = new Project(servers.host);
       const main = await project.create('db_diff_prod', null);

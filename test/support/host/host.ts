@@ -98,8 +98,9 @@ interface HostOptions {
 }
 
 /**
- * Starts PostgreSQL and PgBouncer with the product's own configuration. A process started by root runs as the servers'
- * user until `stop`, so that both servers treat it as the agent. After a failure nothing is left running.
+ * Starts PostgreSQL and PgBouncer with the product's own configuration. A process started by root runs as the
+ * servers' user until `stop`, so that both servers treat it as the agent. After a failure nothing is left
+ * running.
  */
 export async function startHost(options: HostOptions = {}): Promise<TestHost> {
   const started = new AsyncDisposableStack();

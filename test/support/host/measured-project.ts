@@ -158,7 +158,10 @@ export async function measuredProject(
         .update(projects)
         .set({ storageQuotaGib: mib / 1024 })
         .where(eq(projects.id, id)),
-    /** The next measurement: sizes in MiB, by branch id. @param physical what they take of the disk together */
+    /**
+     * The next measurement: sizes in MiB, by branch id.
+     * @param physical what they take of the disk together
+     */
     measure: (
       sizes: Record<string, number>,
       hostId?: string,

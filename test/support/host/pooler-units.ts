@@ -6,8 +6,8 @@ import type { TestHost } from './host.ts';
 const POLL_EVERY_MS = 20;
 
 /**
- * Does what systemd does with the units of PgBouncer and of its standby: restarts the one when it has ended, and runs
- * the other while the agent wants it.
+ * Does what systemd does with the units of PgBouncer and of its standby: restarts the one when it has ended,
+ * and runs the other while the agent wants it.
  * @returns ends both
  */
 export function runPoolerUnits(servers: TestHost): () => Promise<void> {

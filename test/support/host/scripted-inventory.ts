@@ -16,7 +16,10 @@ export const EMPTY_HOST: ScriptedHost = {
   snapshots: [],
 };
 
-/** The agent's own answer to a call about its inventory; undefined for any other call. @param pageEntries default: the agent's */
+/**
+ * The agent's own answer to a call about its inventory; undefined for any other call.
+ * @param pageEntries default: the agent's
+ */
 export async function inventoryAnswer(
   host: ScriptedHost,
   method: string,

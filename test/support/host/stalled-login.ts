@@ -6,7 +6,10 @@ import { HERE, type Target } from './attempts.ts';
 const SSL_REQUEST = Buffer.from([0, 0, 0, 8, 4, 210, 22, 47]);
 const PROTOCOL_3 = 196_608;
 
-/** A connection that has the server's SCRAM challenge (PostgreSQL's protocol, section 54.3). @throws Error when refused */
+/**
+ * A connection that has the server's SCRAM challenge (PostgreSQL's protocol, section 54.3).
+ * @throws Error when refused
+ */
 export async function stalledLogin({ port, user, database }: Target): Promise<Socket> {
   const socket = connectSocket({ port, host: HERE });
   await once(socket, 'connect');

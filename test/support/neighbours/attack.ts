@@ -41,7 +41,10 @@ export interface Attack {
   login: BranchRole | null;
   /** Statements that the owner of the attacker's branch runs before. */
   setUp?: string;
-  /** The attacker's address, where the victim must have another one, because the packet filter counts by address. */
+  /**
+   * The attacker's address, where the victim must have another one, because the packet filter counts by
+   * address.
+   */
   from?: string;
   /** Branches that the attacker has besides `main`. */
   branches?: number;
@@ -52,9 +55,14 @@ export interface Attack {
   run: (attacker: Attacker) => Promise<void>;
   /** Whether only processor and disk are shared, so that the victim's latency is bounded too. */
   boundsLatency?: true;
-  /** How access is revoked during the attack in `npm test`; null where the attacker has none, or must be ended without. */
+  /**
+   * How access is revoked during the attack in `npm test`; null where the attacker has none, or must be ended
+   * without.
+   */
   revocation: Revocation | null;
-  /** The host has to end the attacker's sessions without a revocation, and to say so in the project's record. */
+  /**
+   * The host has to end the attacker's sessions without a revocation, and to say so in the project's record.
+   */
   blockedFor?: string;
   /** Bytes by which each volume may grow. */
   growth?: Partial<Record<Volume, number>>;

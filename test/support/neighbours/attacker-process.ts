@@ -10,7 +10,10 @@ export interface Order {
   side: AttackerSide;
 }
 
-/** A process of its own, so that the attacker's work does not delay the victim's clients, and so that it can be killed. */
+/**
+ * A process of its own, so that the attacker's work does not delay the victim's clients, and so that it can
+ * be killed.
+ */
 const counts: Record<string, number> = {};
 const count = (name: string, n = 1) => {
   counts[name] = (counts[name] ?? 0) + n;

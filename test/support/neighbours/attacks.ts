@@ -18,7 +18,9 @@ import { advisoryLocks, tableLocks } from './attacks/locks.ts';
 import { slowViews } from './attacks/rows.ts';
 import { abandonedStatements, memory, oldTransaction, transactionIds } from './attacks/work.ts';
 
-/** Attacks that run while a victim is measured, by name. Those without load are tests of `rights.e2e.test.ts`. */
+/**
+ * Attacks that run while a victim is measured, by name. Those without load are tests of `rights.e2e.test.ts`.
+ */
 export const ATTACKS = {
   'advisory locks': advisoryLocks,
   'locks on tables': tableLocks,

@@ -8,8 +8,8 @@ export interface Backend {
 }
 
 /**
- * Sessions of a branch's logins that a client uses, from the titles of PostgreSQL's processes: it works also while nobody
- * can log in. Logins under way, and idle sessions that the pooler keeps, are left out.
+ * Sessions of a branch's logins that a client uses, from the titles of PostgreSQL's processes: it works also
+ * while nobody can log in. Logins under way, and idle sessions that the pooler keeps, are left out.
  * @param postmaster process id of PostgreSQL
  */
 export function backendsOf(postmaster: number, branchIds: readonly string[]): Backend[] {

@@ -6,7 +6,9 @@ const run = (command: string, ...args: string[]) =>
 /** Settings by which the stack's agent publishes its rules to an nftables set as well. */
 export const WITH_FIREWALL = { FIREWALL: 'nftables' };
 
-/** Why no packet filter can be used here; null when it can. Installs the Debian package where it is missing. */
+/**
+ * Why no packet filter can be used here; null when it can. Installs the Debian package where it is missing.
+ */
 export function firewallHindrance(): string | null {
   if (process.getuid?.() !== 0) return 'not root';
   try {

@@ -20,7 +20,8 @@ const sizeOf = (...folders: string[]): number =>
     .reduce((sum, path) => sum + (statSync(path, { throwIfNoEntry: false })?.size ?? 0), 0);
 
 /**
- * Watches by how much each volume grows at most. The written WAL is counted, not its files, which PostgreSQL uses again.
+ * Watches by how much each volume grows at most. The written WAL is counted, not its files, which PostgreSQL
+ * uses again.
  * @param postgres a superuser's session that was opened before the attack
  * @returns ends it
  */

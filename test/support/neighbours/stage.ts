@@ -25,7 +25,10 @@ const DURATION_MS = IS_NIGHTLY ? 20_000 : 7_000;
 const IDLE_MS = IS_NIGHTLY ? 10_000 : 2_000;
 /** An attack is at its full strength by then. */
 const STARTED_MS = 1_500;
-/** Within this time of the attacker's end its sessions have to end too: twice the server's check for lost clients. */
+/**
+ * Within this time of the attacker's end its sessions have to end too: twice the server's check for lost
+ * clients.
+ */
 const GONE_WITHIN_MS = 20_000;
 const WELL_WITHIN_MS = 70_000;
 /** Longer than it may take, so that a failure says by how much. */
@@ -49,7 +52,10 @@ export interface Outcome {
   during: VictimReport;
   branchMs: number | string;
   rotationMs: number | string;
-  /** Milliseconds from the request until the attacker had no session and no login; the reason instead when it failed. */
+  /**
+   * Milliseconds from the request until the attacker had no session and no login; the reason instead when it
+   * failed.
+   */
   revokedMs: number | string | null;
   /** Why the project's record says that it is blocked, before any revocation. */
   blockedFor: string | null;
@@ -126,7 +132,10 @@ export class Stage {
     }
   }
 
-  /** Runs the attack next to the victim. The attacker's process and sessions are gone afterwards, whatever happens. */
+  /**
+   * Runs the attack next to the victim. The attacker's process and sessions are gone afterwards, whatever
+   * happens.
+   */
   async run(name: AttackName, revocation = revocationOf(name)): Promise<Outcome> {
     const attack: Attack = ATTACKS[name];
     if (!(await this.victim.isWell(WELL_WITHIN_MS)))

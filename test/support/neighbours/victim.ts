@@ -11,7 +11,10 @@ import { dropBranch } from '../records/jobs.ts';
 const TICK_MS = 50;
 /** A transaction on a held connection waits for one of these when all are busy. */
 const HELD_PER_PORT = 3;
-/** Every 80th transaction of a port has a connection of its own: 30 a minute over both ports, below the limit of 50. */
+/**
+ * Every 80th transaction of a port has a connection of its own: 30 a minute over both ports, below the limit
+ * of 50.
+ */
 const FRESH_EVERY = 80;
 /** Every 20th transaction notifies: the queue of notifications is shared by all databases of the cluster. */
 const NOTIFY_EVERY = 20;
@@ -19,7 +22,10 @@ const READ_EVERY_MS = 1_000;
 /** What a real client would wait; a later response counts as a failure. */
 const TRANSACTION_WITHIN_MS = 5_000;
 const CALL_WITHIN_MS = 15_000;
-/** Below the 50 attempts a minute of a branch, so that reconnecting after an attack does not block the victim itself. */
+/**
+ * Below the 50 attempts a minute of a branch, so that reconnecting after an attack does not block the victim
+ * itself.
+ */
 const ATTEMPTS_A_MINUTE = 45;
 const RECONNECT_AFTER_MS = 500;
 const TELLERS = 1_000;
@@ -51,8 +57,9 @@ export interface VictimReport {
 }
 
 /**
- * Another tenant on the same host: transactions at a constant rate on both ports, on held and on new connections, and
- * reads of rows through the API. A transaction's time begins when it is due, so that waiting for a connection counts.
+ * Another tenant on the same host: transactions at a constant rate on both ports, on held and on new
+ * connections, and reads of rows through the API. A transaction's time begins when it is due, so that waiting
+ * for a connection counts.
  */
 export class Victim {
   readonly projectId: string;

@@ -39,7 +39,10 @@ const FLAGS = {
 
 const flag = ([name, value]: [string, string]) => [`--${name}`, value];
 
-/** An operator's machine: an empty folder, a login at Cloudflare, and a network in which the deployed gateway answers. */
+/**
+ * An operator's machine: an empty folder, a login at Cloudflare, and a network in which the deployed gateway
+ * answers.
+ */
 export class Operator {
   readonly cloudflare = new FakeCloudflare();
   readonly folder = mkdtempSync(join(tmpdir(), 'branchgate-operator-'));

@@ -98,8 +98,8 @@ const AGREEMENTS: Record<string, (picture: Snapshot) => { wanted: string[]; foun
     wanted: [...PLATFORM_DATABASES, ...databasesOf(picture), ...snapshotDatabases(picture)],
     found: picture.host.databases.map(({ name }) => name),
   }),
-  // An unfinished clone takes no connections (0), a half-dropped one never will again (-2), and without a limit (-1) a
-  // branch could take all connections of the host.
+  // An unfinished clone takes no connections (0), a half-dropped one never will again (-2), and without a
+  // limit (-1) a branch could take all connections of the host.
   'databases that can be used': (picture) => ({
     wanted: marksOf(picture),
     found: picture.host.databases

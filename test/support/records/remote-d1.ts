@@ -39,8 +39,8 @@ class RemoteStatement {
 }
 
 /**
- * The D1 of a Worker. Each of its calls is a request to workerd. Miniflare's own object for it blocks this process while a
- * thread makes the request, three times for a query.
+ * The D1 of a Worker. Each of its calls is a request to workerd. Miniflare's own object for it blocks this
+ * process while a thread makes the request, three times for a query.
  */
 export function remoteD1(worker: Miniflare, database: string): D1Database {
   const send: Send = async (method, statements) => {

@@ -15,7 +15,9 @@ interface Cookie {
 /** Tests restart servers at the same address, so connections are not reused. */
 const NO_KEEP_ALIVE = { connection: 'close' };
 
-/** A minimal browser: follows redirects, stores cookies by path (all tests use one host) and submits forms. */
+/**
+ * A minimal browser: follows redirects, stores cookies by path (all tests use one host) and submits forms.
+ */
 export class Browser {
   #cookies: Cookie[] = [];
   readonly #follows: (address: URL) => boolean;

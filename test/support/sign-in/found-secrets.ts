@@ -1,6 +1,9 @@
 const PIECE = /.{20}/g;
 
-/** The names of the secrets that a text contains in whole or in part. @param secrets by name, of at least 20 characters */
+/**
+ * The names of the secrets that a text contains in whole or in part.
+ * @param secrets by name, of at least 20 characters
+ */
 export const secretsIn = (text: string, secrets: ReadonlyMap<string, string>): string[] =>
   [...secrets].flatMap(([name, secret]) =>
     secret.match(PIECE)?.some((piece) => text.includes(piece)) ? [name] : [],

@@ -72,7 +72,9 @@ export async function startProvider(...signers: Signer[]) {
 
 export type Provider = Awaited<ReturnType<typeof startProvider>>;
 
-/** Settings of `authenticate` for this provider. Caches are keyed by this object, so each test gets a new one. */
+/**
+ * Settings of `authenticate` for this provider. Caches are keyed by this object, so each test gets a new one.
+ */
 export const settingsFor = (provider: { url: string }) => ({
   SERVICE_NAME: 'branchgate',
   BASE_URL: 'https://api.example.com',

@@ -17,7 +17,9 @@ function comparable({ status, headers, body }: ApiResponse) {
   return { status, body: rest, headers: [...headers].filter(([name]) => !VARYING_HEADERS.includes(name)) };
 }
 
-/** Expects responses that a client cannot distinguish, apart from the request ID and the rate-limit headers. */
+/**
+ * Expects responses that a client cannot distinguish, apart from the request ID and the rate-limit headers.
+ */
 export async function expectSameAnswer(
   one: Promise<ApiResponse>,
   other: Promise<ApiResponse>,

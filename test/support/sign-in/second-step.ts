@@ -40,7 +40,9 @@ export async function stepAfterPassword(site: SignInSite, email: string) {
   return stepOf(site, body);
 }
 
-/** @param ahead steps of 30 seconds from now. One step ahead is accepted, and stays valid for over a minute. */
+/**
+ * @param ahead steps of 30 seconds from now. One step ahead is accepted, and stays valid for over a minute.
+ */
 export const appCode = (secret: string, ahead = 0): string =>
   new TOTP({ secret }).generate({ timestamp: Date.now() + ahead * 30_000 });
 

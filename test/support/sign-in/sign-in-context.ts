@@ -38,8 +38,8 @@ const recordingD1 = (binding: D1Database, record: (statement: string) => void): 
   });
 
 /**
- * A context of sign-in in this process: a real D1, limits that admit everything, and `Challenges` objects for which every code is
- * wrong.
+ * A context of sign-in in this process: a real D1, limits that admit everything, and `Challenges` objects for
+ * which every code is wrong.
  * @param work gets each D1 statement and each call of an object, in order
  */
 export function signInContext(

@@ -19,8 +19,8 @@ import { type Stack, startStack, UNLIMITED } from './stack.ts';
 import { sourcesOf } from './stack-sources.ts';
 
 /**
- * What is killed. `postgres` is every process of the server; `postmaster` is its first process, whose death the others
- * notice at their next wait and clean up after. Only the former leaves half of a database behind.
+ * What is killed. `postgres` is every process of the server; `postmaster` is its first process, whose death
+ * the others notice at their next wait and clean up after. Only the former leaves half of a database behind.
  */
 export const VICTIMS = [
   'agent',
@@ -79,8 +79,8 @@ export class FaultStage {
   }
 
   /**
-   * Databases that PostgreSQL has begun to create since the stage was opened, finished or not. Each begins with a
-   * directory, so this counts clones that no call reports.
+   * Databases that PostgreSQL has begun to create since the stage was opened, finished or not. Each begins
+   * with a directory, so this counts clones that no call reports.
    */
   get databasesBegun(): number {
     return this.#directories.size;
@@ -172,8 +172,8 @@ export class FaultStage {
   }
 
   /**
-   * Keeps PostgreSQL from finishing any `CREATE DATABASE`, which records the dependencies of its copy in this table.
-   * The creation then outlives the agent or gateway that began it, as a large one does.
+   * Keeps PostgreSQL from finishing any `CREATE DATABASE`, which records the dependencies of its copy in this
+   * table. The creation then outlives the agent or gateway that began it, as a large one does.
    * @returns releases the creations
    */
   async holdCopies(): Promise<() => Promise<void>> {

@@ -33,9 +33,9 @@ interface Pair {
 }
 
 /**
- * Relays between the agent and its gateway and parses their frames, so that a test can stop the service at an exact
- * step without a switch in the product. All other frames pass unchanged. When one side of a link closes, the other
- * side's socket is cut immediately, as it is when a process dies.
+ * Relays between the agent and its gateway and parses their frames, so that a test can stop the service at an
+ * exact step without a switch in the product. All other frames pass unchanged. When one side of a link
+ * closes, the other side's socket is cut immediately, as it is when a process dies.
  */
 export class LinkProxy {
   /** What the agent dials in place of the gateway. */

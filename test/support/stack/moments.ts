@@ -18,7 +18,10 @@ interface Scene {
   proxy: LinkProxy;
   /** Sends the request; repeated calls join the first. */
   begin: () => Promise<unknown>;
-  /** Locks the table. The lock is released after the kill. @returns resolves when the statement waits for it */
+  /**
+   * Locks the table. The lock is released after the kill.
+   * @returns resolves when the statement waits for it
+   */
   block: (barrier: Barrier) => Promise<() => Promise<void>>;
   /** Resolves when PostgreSQL creates the directory of another database. */
   databaseBegun: () => Promise<unknown>;
@@ -136,7 +139,10 @@ export const around = (step: string, method: Method, ...barriers: Barrier[]): Mo
   afterReply(step, method),
 ];
 
-/** The directory of the new database exists, and its files are being copied. The reply cannot overtake the news of it. */
+/**
+ * The directory of the new database exists, and its files are being copied. The reply cannot overtake the
+ * news of it.
+ */
 export const asCopyBegins = (step: string): Moment => ({
   name: `during ${step}, as the copy begins`,
   landings: [{ method: 'branch.clone', ...UNANSWERED }],
@@ -148,7 +154,9 @@ export const asCopyBegins = (step: string): Moment => ({
   },
 });
 
-/** @param ms after the new directory exists. A small copy may be finished by then; the gateway does not know */
+/**
+ * @param ms after the new directory exists. A small copy may be finished by then; the gateway does not know
+ */
 export const duringCopy = (step: string, ms: number): Moment => ({
   name: `during ${step}, ${ms} ms into the copy`,
   landings: [{ method: 'branch.clone', ...UNANSWERED }],

@@ -17,7 +17,8 @@ export async function setup(project: TestProject): Promise<() => Promise<void>> 
   const stack = await startStack({ env: { LIMIT_PUBLIC_PER_MINUTE: '100000' } });
   project.provide('stack', { url: stack.url, devDir: stack.devDir });
   return async () => {
-    // The folder goes with the stack, and a test that failed because of one of these shows only its request id.
+    // The folder goes with the stack, and a test that failed because of one of these shows only its request
+    // id.
     const log = readFileSync(join(devFolder(stack.devDir).logs, 'gateway.log'), 'utf8');
     for (const line of log.split('\n').filter((text) => /"INTERNAL"|uncaught/i.test(text)))
       console.error(line);

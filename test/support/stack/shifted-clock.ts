@@ -1,9 +1,9 @@
 import { readFileSync, watch } from 'node:fs';
 
 /**
- * Loaded ahead of the agent (`node --import`), it makes its clock differ from the machine's by the milliseconds in
- * CLOCK_OFFSET_FILE, immediately when they change. Timers and `performance.now()` are not changed, as when a machine's
- * clock is set.
+ * Loaded ahead of the agent (`node --import`), it makes its clock differ from the machine's by the
+ * milliseconds in CLOCK_OFFSET_FILE, immediately when they change. Timers and `performance.now()` are not
+ * changed, as when a machine's clock is set.
  */
 const file = process.env.CLOCK_OFFSET_FILE;
 

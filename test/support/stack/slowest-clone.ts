@@ -4,8 +4,8 @@ import type pg from 'pg';
 const POLL_MS = 5;
 
 /**
- * The longest time that a `CREATE DATABASE` was seen running during `action`, in milliseconds. It is too short by at most
- * one poll.
+ * The longest time that a `CREATE DATABASE` was seen running during `action`, in milliseconds. It is too
+ * short by at most one poll.
  * @param postgres a session that may see all others
  */
 export async function slowestClone(postgres: pg.Client, action: () => Promise<unknown>): Promise<number> {

@@ -37,7 +37,8 @@ export function mountXfs(bytes: number, ...metadata: string[]): XfsMount {
   let mounted = false;
   const remove = () => {
     process.off('exit', remove);
-    // Lazily, because a leftover process would block it: the mount is removed now, the disk with its last open file.
+    // Lazily, because a leftover process would block it: the mount is removed now, the disk with its last
+    // open file.
     if (mounted) run('umount', '--lazy', folder);
     mounted = false;
     rmSync(home, { recursive: true, force: true });
@@ -66,8 +67,8 @@ export function mountXfs(bytes: number, ...metadata: string[]): XfsMount {
 }
 
 /**
- * Mounts it without the cache of the file system that contains the image, where possible. With the cache, earlier writes
- * would reach the disk during a measurement.
+ * Mounts it without the cache of the file system that contains the image, where possible. With the cache,
+ * earlier writes would reach the disk during a measurement.
  */
 function mountDirectly(image: string, folder: string): void {
   const device = run('losetup', '--find', '--show', image).trim();

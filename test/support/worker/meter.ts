@@ -19,7 +19,10 @@ interface Metered {
   meta: { rows_read: number; rows_written: number };
 }
 
-/** Bindings that count their use. Objects run in the isolate of the Worker, so their calls are counted with its own. */
+/**
+ * Bindings that count their use. Objects run in the isolate of the Worker, so their calls are counted with
+ * its own.
+ */
 export class Meter {
   readonly env: Env;
   #usage = structuredClone(NOTHING);

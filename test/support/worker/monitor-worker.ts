@@ -19,7 +19,10 @@ export { RateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
 
 const MINUTE = 60_000;
 
-/** A project's measurements under a clock that the test sets, and the coordinator with a look into its storage. */
+/**
+ * A project's measurements under a clock that the test sets, and the coordinator with a look into its
+ * storage.
+ */
 
 export class TestedMeasurements extends DurableObject<Env> {
   readonly #measurements = new MeasurementStore(

@@ -5,7 +5,9 @@ import { consume, type LimitDecision, refund } from '../../../edge/rate-limits/l
 import { LIMITS, type LimitName, type LimitTable } from '../../../edge/rate-limits/limits.ts';
 import { RateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
 
-/** The limiter as the gateway uses it, with a clock and windows that the test sets, and access to its objects. */
+/**
+ * The limiter as the gateway uses it, with a clock and windows that the test sets, and access to its objects.
+ */
 
 const machineTime = Date.now;
 /** Milliseconds that the clock of the gateway and its objects is ahead of the machine's. */
@@ -51,7 +53,10 @@ export class TestedRateLimiter extends RateLimiter {
     return this.alarm();
   }
 
-  /** Its storage, and since it came into memory: the rows changed, the calls received, the delays of its writes. */
+  /**
+   * Its storage, and since it came into memory: the rows changed, the calls received, the delays of its
+   * writes.
+   */
   async inspect() {
     const { storage } = this.ctx;
     const { windows, ...rest } = Object.fromEntries(await storage.list());
@@ -76,7 +81,9 @@ export interface TestRequest {
   bucket: Bucket;
   /** Concurrent requests to count; 0 asks for an inspection instead. */
   times: number;
-  /** How an isolate of the gateway counts: the requests borrow shares, concurrently or one after the other. */
+  /**
+   * How an isolate of the gateway counts: the requests borrow shares, concurrently or one after the other.
+   */
   borrows?: 'at_once' | 'in_turn';
   /** The object is reset as the requests arrive. */
   reset: boolean;

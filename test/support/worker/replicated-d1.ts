@@ -13,8 +13,9 @@ export const isWrite = ({ query }: Bound): boolean => !/^\s*select\b/i.test(quer
 const bookmarkAt = (version: number) => version.toString(16).padStart(8, '0');
 
 /**
- * A copy of D1 that repeats what the primary has written, but late. The local D1 has no replicas, so this is what D1's
- * documentation says of them: a session reads any copy that is as new as its bookmark, and writes go to the primary.
+ * A copy of D1 that repeats what the primary has written, but late. The local D1 has no replicas, so this is
+ * what D1's documentation says of them: a session reads any copy that is as new as its bookmark, and writes
+ * go to the primary.
  */
 export class Replica {
   readonly database: D1Database;

@@ -29,8 +29,8 @@ interface Caller {
 /**
  * The whole gateway in real workerd, a project with one of each thing, and a host that answers immediately.
  * @param delayMs before every call of an object or of D1 sets out
- * @param settings of the gateway that differ from those of other tests; with `REPLICA_LAG_MS` D1 has a replica, whose calls
- *   are delayed by `REPLICA_DELAY_MS`
+ * @param settings of the gateway that differ from those of other tests; with `REPLICA_LAG_MS` D1 has a
+ *   replica, whose calls are delayed by `REPLICA_DELAY_MS`
  * @param folder for its storage, if it is to be restarted; default: in memory
  */
 export async function startTripsGateway(
@@ -107,7 +107,10 @@ export async function startTripsGateway(
     database,
     api,
     platform: new Api(url, PLATFORM_SECRET),
-    /** Puts the project on a new host. @returns says whether its agent is connected, and whether it answers */
+    /**
+     * Puts the project on a new host.
+     * @returns says whether its agent is connected, and whether it answers
+     */
     async moveProject(projectId: string) {
       const hostId = await makeHost();
       await db.update(projects).set({ hostId }).where(eq(projects.id, projectId));

@@ -27,7 +27,10 @@ const OBJECTS = ['HOST_LINK', 'PROJECT_COORDINATOR', 'RATE_LIMITER', 'CHALLENGES
 /** Of one part of a delay. Milliseconds. */
 const HOP_MS = 4;
 
-/** A busy machine may stop the isolate for longer than the whole delay: only one hop ends then, before calls beside it set out. */
+/**
+ * A busy machine may stop the isolate for longer than the whole delay: only one hop ends then, before calls
+ * beside it set out.
+ */
 async function pass(delayMs: number): Promise<void> {
   // Without a delay a call still sets out after what has begun beside it.
   const hops = Math.max(1, Math.ceil(delayMs / HOP_MS));
@@ -35,9 +38,10 @@ async function pass(delayMs: number): Promise<void> {
 }
 
 /**
- * Bindings whose every call sets out after a delay, and the trips that this makes, one request at a time. A trip that
- * begins while another is on its way goes beside it; one that begins after the end of another comes after it. Objects
- * run in the Worker's isolate here, so the trips that they make themselves are counted with the others.
+ * Bindings whose every call sets out after a delay, and the trips that this makes, one request at a time. A
+ * trip that begins while another is on its way goes beside it; one that begins after the end of another comes
+ * after it. Objects run in the Worker's isolate here, so the trips that they make themselves are counted with
+ * the others.
  */
 export class Trips {
   readonly #env: Env;

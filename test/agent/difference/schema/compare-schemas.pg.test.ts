@@ -35,7 +35,9 @@ async function build(branch: Branch, cases: readonly SchemaCase[], part: 'base' 
   }
 }
 
-/** What leads from one schema to the other, without the thread: it would load the program for each comparison. */
+/**
+ * What leads from one schema to the other, without the thread: it would load the program for each comparison.
+ */
 async function planFromTo(before: Branch, after: Branch): Promise<SchemaDifference> {
   const { host } = stage.servers;
   const read = (side: Branch) =>

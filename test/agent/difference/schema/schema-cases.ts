@@ -1,4 +1,7 @@
-/** One kind of change. Each case has a schema of its own, which is first in the search path, and stands for `%s`. */
+/**
+ * One kind of change. Each case has a schema of its own, which is first in the search path, and stands for
+ * `%s`.
+ */
 export interface SchemaCase {
   name: string;
   /** What both sides have. */

@@ -16,8 +16,8 @@ const CROWDED = '127.0.0.4';
 const WRONG_PASSWORD_EVERY_MS = 100;
 
 /**
- * From one address, which the victim does not use. All in parallel and over several branches, because attempts are
- * limited by branch, once the first are in the log.
+ * From one address, which the victim does not use. All in parallel and over several branches, because
+ * attempts are limited by branch, once the first are in the log.
  */
 async function holdMany(
   { branchTargets, goesOn, count }: Attacker,
@@ -102,7 +102,10 @@ export const wrongPasswords: Attack = {
   revocation: null,
 };
 
-/** Logins that never respond to the server's challenge: another branch's rotation waits for all that are under way. */
+/**
+ * Logins that never respond to the server's challenge: another branch's rotation waits for all that are under
+ * way.
+ */
 export const stalledLogins: Attack = {
   row: 12,
   login: 'read_only',

@@ -91,7 +91,10 @@ export const temporaryFiles: Attack = {
   growth: { 'temporary files': 120 * MIB },
 };
 
-/** The queue is kept from the oldest listener on that is in a transaction. A full queue stops NOTIFY on the whole host. */
+/**
+ * The queue is kept from the oldest listener on that is in a transaction. A full queue stops NOTIFY on the
+ * whole host.
+ */
 export const notifications: Attack = {
   row: 2,
   login: 'read_only',
@@ -135,7 +138,9 @@ export const writeAheadLog: Attack = {
   growth: { wal: 60 * MIB },
 };
 
-/** Rows that are not compressed. The volume is as small as the test makes it: nothing else bounds this attack. */
+/**
+ * Rows that are not compressed. The volume is as small as the test makes it: nothing else bounds this attack.
+ */
 export const fullVolume: Attack = {
   row: 2,
   login: 'read_write',

@@ -3,7 +3,9 @@ import type { Attack } from '../attack.ts';
 
 const REQUESTS_PER_BRANCH = 8;
 
-/** Reads of a view that sleeps: each holds a slot of the table browser, which all tenants of the host share. */
+/**
+ * Reads of a view that sleeps: each holds a slot of the table browser, which all tenants of the host share.
+ */
 export const slowViews: Attack = {
   row: 13,
   login: 'owner',

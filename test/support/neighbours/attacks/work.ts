@@ -54,7 +54,9 @@ export const transactionIds: Attack = {
   blockedFor: 'transaction_ids',
 };
 
-/** An open transaction with an id keeps every database from cleaning up after it. Tenants can unset timeouts. */
+/**
+ * An open transaction with an id keeps every database from cleaning up after it. Tenants can unset timeouts.
+ */
 export const oldTransaction: Attack = {
   row: 9,
   login: 'read_only',
