@@ -155,7 +155,7 @@ const hostFindings = (host: Host): Promise<Finding[]> =>
 async function agent({ name, linked, enrolled_at: enrolledAt, description }: Host): Promise<string> {
   if (enrolledAt === null)
     throw new Fault(
-      `It was never enrolled. Enrol its agent with the token that \`branchgate host enrol\` printed.`,
+      `${name} was never enrolled. Enrol its agent with the token that \`branchgate host enrol\` printed.`,
     );
   if (!linked) throw new Fault('It is not connected. Look at `journalctl -u branchgate-agent` on the host.');
   if (description && description.warnings.length > 0) throw new Fault(description.warnings.join(' '));
