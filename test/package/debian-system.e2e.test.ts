@@ -1,0 +1,172 @@
+import { existsSync, readFileSync } from 'node:fs';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
+import { Api, type ProjectBody } from '../support/api.ts';
+import { selfSigned } from '../support/certificates.ts';
+import { agentPackage } from '../support/debian.ts';
+import { bootDebian, canBoot, type DebianSystem } from '../support/debian-system.ts';
+import { eventually } from '../support/eventually.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
+import { type Stack, startStack } from '../support/stack/stack.ts';
+
+const AGENT = '/opt/branchgate/branchgate-agent.mjs';
+const HBA = '/etc/postgresql/18/main/pg_hba.conf';
+
+/** From an empty Debian system to a branch and back, with the real systemd, PostgreSQL, PgBouncer and nftables. */
+describe.runIf(IS_NIGHTLY && canBoot())('a Debian system', () => {
+  let system: DebianSystem;
+  let stack: Stack;
+  let platform: Api;
+  let api: Api;
+  let hostId: string;
+  let line: string[];
+  let project: ProjectBody;
+  let agentFile: string;
+
+  beforeAll(async () => {
+    stack = await startStack({ env: { LIMIT_PUBLIC_PER_MINUTE: '100000' } });
+    platform = new Api(stack.url, gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET);
+    api = new Api(stack.url, await stack.token());
+    system = await bootDebian();
+    agentFile = system.give(await agentPackage(), 'agent.deb');
+    await system.must('dpkg', '--install', agentFile);
+    await system.forward(Number(new URL(stack.url).port));
+    const registered = await platform.post<{ host_id: string; enrolment_token: string }>(
+      '/platform/v1/hosts',
+      {
+        name: 'db1',
+        db_host: '127.0.0.1',
+        direct_port: 5432,
+        pooled_port: 6432,
+      },
+    );
+    hostId = registered.body.host_id;
+    const { hosts } = (await platform.get<{ hosts: { id: string; name: string }[] }>('/platform/v1/hosts'))
+      .body;
+    const local = hosts.find(({ name }) => name === 'local');
+    await platform.patch(`/platform/v1/hosts/${local?.id}`, { draining: true });
+    selfSigned(system.at('/srv/test'));
+    line = [
+      ...['branchgate-agent', 'join', '--gateway', stack.url, '--host', 'db1'],
+      ...['--token', registered.body.enrolment_token],
+      ...['--tls-cert', '/srv/test/server.crt', '--tls-key', '/srv/test/server.key', '--despite-problems'],
+    ];
+  });
+  afterAll(async () => {
+    await system?.stop();
+    await stack?.stop();
+  });
+
+  const psql = (url: string, statement: string) =>
+    system.run('psql', '--no-psqlrc', '--tuples-only', '--no-align', '--command', statement, url);
+  const isLinked = async () => {
+    const { hosts } = (await platform.get<{ hosts: { id: string; linked: boolean }[] }>('/platform/v1/hosts'))
+      .body;
+    return hosts.find(({ id }) => id === hostId)?.linked;
+  };
+
+  test('without PostgreSQL, the error names the cause and the remedy', async () => {
+    const { code, stderr } = await system.run(...line);
+    expect(code).toBe(3);
+    expect(stderr).toMatch(/PostgreSQL has no cluster|PostgreSQL is not installed/);
+    await system.installPostgres();
+  });
+
+  test('joins although it is killed again and again, and a second run changes nothing', async () => {
+    const before = readFileSync(system.at(HBA), 'utf8');
+    for (const seconds of [0.3, 0.6, 0.9, 1.2, 1.6, 2, 2.5, 3, 4, 5])
+      await system.run('timeout', '--signal=KILL', String(seconds), ...line);
+    const joined = await system.run(...line);
+    expect(joined.stderr).toBe('');
+    expect(joined.code, joined.stdout).toBe(0);
+    expect(joined.stdout).toMatch(/^start: .*\n(.*\n)*? {2}the agent is linked$/m);
+    await eventually(async () => expect(await isLinked()).toBe(true));
+    expect(readFileSync(system.at(`${HBA}.before-join`), 'utf8')).toBe(before);
+
+    const again = await system.run('branchgate-agent', 'join', '--despite-problems', '--json');
+    const { steps } = JSON.parse(again.stdout) as { steps: { step: string; changes: string[] }[] };
+    // The settings of the kernel are read-only here.
+    expect(steps.flatMap(({ step, changes }) => (step === 'kernel' ? [] : changes))).toEqual([]);
+  });
+
+  test('serves a first branch to clients on both ports', async () => {
+    project = await api.project('First');
+    await api.allow(project.id);
+    const main = await api.credentials(project.id, 'main');
+    const made = await psql(
+      main.direct_url,
+      "create table book (title text); insert into book values ('Seven')",
+    );
+    expect(made).toMatchObject({ code: 0 });
+    await api.branch(project.id, 'first');
+    const first = await api.credentials(project.id, 'first');
+    for (const url of [first.direct_url, first.database_url])
+      expect(await psql(url, 'select title from book')).toMatchObject({ stdout: 'Seven\n' });
+  });
+
+  test('an upgrade of the package upgrades the agent, and no client notices', async () => {
+    const { database_url } = await api.credentials(project.id, 'main');
+    let isDone = false;
+    const failures: string[] = [];
+    let queries = 0;
+    const clients = [1, 2].map(async () => {
+      while (!isDone) {
+        const { code, stderr } = await psql(database_url, "insert into book values ('more')");
+        queries += 1;
+        if (code !== 0) failures.push(stderr);
+      }
+    });
+    const before = (await system.must('systemctl', 'show', '--property=MainPID', 'branchgate-agent')).trim();
+    await system.must('sh', '-c', `sed -i 's/^#!.*//; $ a // another release' ${AGENT}`);
+    await system.must('dpkg', '--install', agentFile);
+    expect(
+      (await system.must('systemctl', 'show', '--property=MainPID', 'branchgate-agent')).trim(),
+    ).not.toBe(before);
+    await eventually(async () => expect(await isLinked()).toBe(true));
+    isDone = true;
+    await Promise.all(clients);
+    expect(failures).toEqual([]);
+    expect(queries).toBeGreaterThan(5);
+    expect(await system.must('cmp', AGENT, '/usr/lib/branchgate-agent/branchgate-agent.mjs')).toBe('');
+  });
+
+  test('a renewed certificate is copied by one step', async () => {
+    selfSigned(system.at('/srv/test'), { name: 'renewed' });
+    const words = ['--tls-cert', '/srv/test/renewed.crt', '--tls-key', '/srv/test/renewed.key'];
+    await system.must('branchgate-agent', 'join', '--only', 'certificate', ...words);
+    expect(readFileSync(system.at('/etc/branchgate/tls/server.crt'), 'utf8')).toBe(
+      readFileSync(system.at('/srv/test/renewed.crt'), 'utf8'),
+    );
+  });
+
+  test('leave and a purge put everything back, and leave the databases', async () => {
+    const databases = () =>
+      system.must(
+        'runuser',
+        '-u',
+        'postgres',
+        '--',
+        'psql',
+        '-tAc',
+        'SELECT datname FROM pg_database ORDER BY 1',
+      );
+    const names = (await system.must('ls', '/var/lib/postgresql/18/main/base')).trim();
+    const left = await system.run('branchgate-agent', 'leave');
+    expect(left.code, left.stderr + left.stdout).toBe(0);
+    expect(left.stdout).toMatch(/role branchgate and \d+ databases stay/);
+    await eventually(async () => expect(await databases()).toMatch(/db_first_/));
+    expect((await system.must('ls', '/var/lib/postgresql/18/main/base')).trim()).toBe(names);
+    expect(readFileSync(system.at(HBA), 'utf8')).not.toContain('branchgate');
+    expect((await system.run('nft', 'list', 'table', 'inet', 'branchgate_5432')).code).not.toBe(0);
+
+    await system.must('dpkg', '--purge', 'branchgate-agent');
+    for (const path of [
+      '/etc/branchgate',
+      '/opt/branchgate',
+      '/var/lib/branchgate',
+      '/usr/lib/branchgate-agent',
+    ])
+      expect([path, existsSync(system.at(path))]).toEqual([path, false]);
+    expect(await databases()).toMatch(/db_first_/);
+  });
+});

