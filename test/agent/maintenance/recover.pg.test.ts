@@ -19,6 +19,7 @@ import {
   branchDatabases,
   connect,
   identity,
+  newBranch,
   type Project,
   startHostWithProject,
   toolOptions,
@@ -38,7 +39,7 @@ afterAll(() => servers.stop());
 const cloneArguments = (branch: Branch) => [
   'branch',
   'clone',
-  ...toolOptions({ ...identity(branch), source: main.database, busy_wait: BUSY_WAIT_MS }),
+  ...toolOptions({ ...newBranch(branch), source: main.database, busy_wait: BUSY_WAIT_MS }),
 ];
 
 /** Blocks every `CREATE DATABASE` until `release`. */
