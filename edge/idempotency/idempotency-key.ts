@@ -4,7 +4,7 @@ import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Principal } from '../authentication/principal.ts';
 import { sha256 } from '../crypto/encoding.ts';
-import { type Database, insertIf, type Statement, uniqueConflict } from '../database/database.ts';
+import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { type GuardedWrite, guardedWrite, type Identified } from '../database/guarded-write.ts';
 import { idempotencyKeys } from '../database/schema.ts';
 
@@ -153,26 +153,6 @@ export async function writeUnderKey<T extends Identified, R = never>(
     conflicts: { ...write.conflicts, idempotency_keys: 'IDEMPOTENCY_IN_FLIGHT' },
   });
   return unlessInFlight(db, use, written);
-}
-
-/**
- * Creates something in one batch that has the statements of `insertKey` before the inserts of what it
- * creates.
- * @param create runs the batch
- * @returns or IDEMPOTENCY_KEY_REUSED, IDEMPOTENCY_IN_FLIGHT if a concurrent request with the same key was
- *   first
- */
-export async function createUnderKey<T>(
-  db: Database,
-  use: KeyUse | null,
-  create: () => Promise<Result<T, Failure>>,
-): Promise<Result<T, Failure>> {
-  try {
-    return await unlessInFlight(db, use, await create());
-  } catch (error) {
-    if (uniqueConflict(error)?.startsWith('idempotency_keys')) return fail({ code: 'IDEMPOTENCY_IN_FLIGHT' });
-    throw error;
-  }
 }
 
 /** State of a creation when its client stops waiting; `response` is null while the job is running. */

@@ -7,13 +7,7 @@ import { apiKeys, trusts } from '../database/people-schema.ts';
 import { projects } from '../database/schema.ts';
 import { isLocalGateway } from '../destination.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
-import {
-  createUnderKey,
-  IdempotencyHeader,
-  KEY_FAILURES,
-  keyUseOf,
-  recordedUses,
-} from '../idempotency/idempotency-key.ts';
+import { IdempotencyHeader, KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency-key.ts';
 import {
   ApiKey,
   CreatedApiKey,
@@ -116,7 +110,7 @@ router.openapi(
     };
     const record = toApiKeyResponse(row, SERVICE_NAME);
     const repeated = { status: 201, body: { ...record, key: null } };
-    unwrap(await createUnderKey(db, keyUse, () => insertApiKey(db, row, actor, keyUse, repeated)));
+    unwrap(await insertApiKey(db, row, actor, keyUse, repeated));
     return c.json({ ...record, key }, 201);
   },
 );
@@ -210,7 +204,7 @@ router.openapi(
       createdAt: new Date(),
     };
     const db = databaseOf(c);
-    unwrap(await createUnderKey(db, keyUse, () => insertTrust(db, row, actor, keyUse)));
+    unwrap(await insertTrust(db, row, actor, keyUse));
     return c.json(toTrustResponse(row), 201);
   },
 );

@@ -4,7 +4,6 @@ import { webhooks } from '../database/event-schema.ts';
 import { isLocalGateway } from '../destination.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
 import {
-  createUnderKey,
   IdempotencyHeader,
   KEY_FAILURES,
   keyUseOf,
@@ -93,8 +92,8 @@ router.openapi(
       return c.json({ ...toWebhookResponse(webhook), secret }, 201);
     }
     const wanted = { url, events, projectId, keyUse };
-    const create = () => createWebhook(db, keys, wanted, actorOf(c), new Date());
-    const { webhook, secret } = unwrap(await createUnderKey(db, keyUse, create));
+    const created = await createWebhook(db, keys, wanted, actorOf(c), new Date());
+    const { webhook, secret } = unwrap(created);
     return c.json({ ...toWebhookResponse(webhook), secret }, 201);
   },
 );
