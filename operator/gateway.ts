@@ -66,7 +66,11 @@ interface Invitation {
 /** Answers of a gateway that has made this invitation, or this owner, before. */
 const WAS_MADE = ['TENANT_EXISTS', 'INVITATION_EXISTS', 'MEMBER_EXISTS'];
 
-/** Makes a tenant and invites its owner, unless that was done before. @throws ResponseError */
+/**
+ * Makes a tenant and invites its owner, unless that was done before.
+ * @returns false if the gateway has no route for it
+ * @throws ResponseError
+ */
 export async function inviteOwner(
   url: string,
   platformSecret: string,

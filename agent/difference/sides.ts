@@ -47,7 +47,7 @@ export interface Sides {
 
 type Wanted = Pick<Params<'branch.diff'>, 'project_id' | 'branch_id' | 'database' | 'against'>;
 
-/** Comparisons of all projects at once. */
+/** Concurrent comparisons of all projects. */
 const PLACES = ['0', '1'];
 /** One more, so that two long ones do not make everybody wait. */
 const PLACE_OF_SHORT = 'short';
@@ -152,7 +152,7 @@ async function withOpenSnapshot<T>(
   if (rows.length === 0) throw new HostError('SOURCE_MISSING', `the project has no snapshot ${snapshot_id}`);
   const id = randomUUID();
   const database = comparedDatabaseName(id);
-  // Whoever drops leftovers takes this lock.
+  // The removal of leftovers takes this lock.
   await takeLock(session, `clone:${id}`);
   await limited(session, left(), () => takeLock(session, `clone:${snapshot_id}`));
   try {

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Log, TroubleLog } from './log.ts';
 
-/** Work that goes on until `signal` aborts. */
+/** Work that runs until `signal` aborts. */
 export type Loop = (signal: AbortSignal) => Promise<unknown>;
 
 /** A loop has ended by an error, which is a defect: loops handle the failures of servers themselves. */

@@ -27,7 +27,7 @@ export interface Layout {
 }
 
 interface FolderBytes extends DiskBytes {
-  /** Null where the file system tells only sums. */
+  /** Null where the file system reports only sums. */
   layout: Layout | null;
 }
 

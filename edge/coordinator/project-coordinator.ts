@@ -52,13 +52,13 @@ import { SAGAS } from './sagas.ts';
  */
 const CHECK_AFTER_MS = 20_000;
 
+type CoordinatorEnv = DatabaseBinding & HostLinks & Limiters & WebhookSenders;
+
 /**
  * One object per project (`idFromName(project ID)`): every change of the project's databases goes through it.
  * Its storage holds an alarm and the measurements. Jobs, records and rules are in D1, and the alarm is set
  * before a job is written, so that after any crash the job is found and finished.
  */
-type CoordinatorEnv = DatabaseBinding & HostLinks & Limiters & WebhookSenders;
-
 export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements CoordinatorRpc {
   readonly #projectId = objectName(this.ctx, 'project_id');
   readonly #db: Database;
@@ -106,7 +106,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
       measurements,
       quota: this.quota,
       callHost: (hostId) => hostCaller(env, hostId),
-      applyAccess: (_projectId, hostId) => this.#applyAccess(hostId),
+      applyAccess: (hostId) => this.#applyAccess(hostId),
       waitUntil,
     });
     this.#parts = {

@@ -4,11 +4,12 @@ import { type DrizzleD1Database, drizzle } from 'drizzle-orm/d1';
 import type { SQLiteTable } from 'drizzle-orm/sqlite-core';
 
 export type Database = DrizzleD1Database;
+export type Statement = BatchItem<'sqlite'>;
+
 /** Binding of the system of record. */
 export interface DatabaseBinding {
   DB: D1Database;
 }
-export type Statement = BatchItem<'sqlite'>;
 
 /** @param binding or a session of it, which has the methods that the driver calls */
 export const openDatabase = (binding: D1Database | D1DatabaseSession): Database =>

@@ -108,12 +108,12 @@ export class HostCallError extends Error {
 /** Calls an operation of one host. @throws HostCallError */
 export type CallHost = <M extends Method>(method: M, params: Params<M>) => Promise<MethodResult<M>>;
 
-/** The object that holds the link of the host. */
 /** The objects of the hosts' links, by host ID. */
 export interface HostLinks {
   HOST_LINK: DurableObjectNamespace<HostLinkRpc>;
 }
 
+/** The object that holds the link of the host. */
 export const hostLink = (env: HostLinks, hostId: string) =>
   env.HOST_LINK.get(env.HOST_LINK.idFromName(hostId));
 

@@ -262,7 +262,7 @@ router.openapi(
     method: 'get',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}/diff/rows',
     summary: 'List the rows of a table that differ, before and after',
-    description: `Rows are matched by the primary key of the table, or by a column that is unique and not null. Each page compares anew. ${VALUES_EXPLAINED}`,
+    description: `Rows are matched by the primary key of the table, or by a column that is unique and not null. Each page compares again. ${VALUES_EXPLAINED}`,
     tags,
     request: { params: BranchRefParams, query: RowsOfTableQuery },
     responses: { 200: response('A page of rows.', ChangedRows) },

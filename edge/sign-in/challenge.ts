@@ -227,11 +227,11 @@ export interface ChallengesRpc extends Rpc.DurableObjectBranded {
   verify(submission: CodeSubmission): Promise<SubmissionResult>;
 }
 
-/** The `Challenges` object of an e-mail address. */
 /** The objects of mailed codes, by e-mail address. */
 export interface ChallengeObjects {
   CHALLENGES: DurableObjectNamespace<ChallengesRpc>;
 }
 
+/** The `Challenges` object of an e-mail address. */
 export const challengesOf = ({ CHALLENGES }: ChallengeObjects, address: string) =>
   CHALLENGES.get(CHALLENGES.idFromName(address.toLowerCase()));

@@ -222,11 +222,11 @@ export interface WebhookSenderRpc extends Rpc.DurableObjectBranded {
   forget(): Promise<void>;
 }
 
-/** The object that delivers to this webhook. */
 /** The senders, by webhook ID. */
 export interface WebhookSenders {
   WEBHOOK_SENDER: DurableObjectNamespace<WebhookSenderRpc>;
 }
 
+/** The object that delivers to this webhook. */
 export const webhookSenderOf = ({ WEBHOOK_SENDER }: WebhookSenders, webhookId: string) =>
   WEBHOOK_SENDER.get(WEBHOOK_SENDER.idFromName(webhookId));

@@ -78,7 +78,7 @@ function DeleteDialog({ projectId, branches, usage, onClose }: DialogProps) {
           : 'Connections end immediately. The database and everything in it is dropped, and cannot be restored.'}
       </p>
       <Check
-        label="Drop the database at once"
+        label="Drop the database immediately"
         checked={purge}
         onChange={({ target }) => setPurge(target.checked)}
       />
