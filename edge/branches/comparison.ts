@@ -31,8 +31,13 @@ const KEPT_MS = 7 * 86_400_000;
 const isOpenIn = (projectId: string) =>
   and(eq(jobs.projectId, projectId), eq(jobs.kind, 'branch.diff'), inArray(jobs.status, OPEN_STATUSES));
 
-const isSame = (job: JobRow, branchId: string, comparison: Comparison) =>
-  job.branchId === branchId && JSON.stringify(job.input.comparison) === JSON.stringify(comparison);
+/** The jobs of this comparison, finished ones included. */
+export const isComparison = (branchId: string, comparison: Comparison) =>
+  and(
+    eq(jobs.kind, 'branch.diff'),
+    eq(jobs.branchId, branchId),
+    eq(sql`json_extract(${jobs.input}, '$.comparison')`, JSON.stringify(comparison)),
+  );
 
 /** The open job of the same comparison. */
 export async function openComparison(
@@ -40,8 +45,11 @@ export async function openComparison(
   { id, projectId }: BranchRow,
   comparison: Comparison,
 ): Promise<JobRow | null> {
-  const open = await db.select().from(jobs).where(isOpenIn(projectId));
-  return open.find((job) => isSame(job, id, comparison)) ?? null;
+  const [open] = await db
+    .select()
+    .from(jobs)
+    .where(and(isOpenIn(projectId), isComparison(id, comparison)));
+  return open ?? null;
 }
 
 /**
@@ -55,8 +63,8 @@ export async function reserveComparison(
   now: Date,
 ): Promise<Result<JobRow, Failure>> {
   const { projectId } = branch;
-  const about = { id: jobId, kind: 'branch.diff', projectId, branchId: branch.id, hostId, actor } as const;
-  const job = newJob({ ...about, subject: { comparison } }, now);
+  const about = { id: jobId, projectId, hostId, actor };
+  const job = newJob('branch.diff', { branchId: branch.id, comparison }, about, now);
   const isOpen = isOpenIn(projectId);
   const written = await guardedWrite(db, {
     first: [jobs, job],
@@ -74,14 +82,14 @@ interface Comparing {
 }
 
 /** Compares two databases and keeps the result. Nothing is to be undone. */
-export const compareBranchJob = saga<Comparing>({
+export const compareBranchJob = saga<'branch.diff', Comparing>({
   steps: [
     [
       {
         name: 'compare',
         run: async ({ job, callHost }, subject) => {
           const { branch, against } = subject;
-          const { rows = true, schema = false } = job.input.comparison ?? {};
+          const { rows, schema } = job.input.comparison;
           const sides = { branch_id: branch.id, database: branch.databaseName, against };
           const call = {
             project_id: job.projectId,
@@ -99,15 +107,14 @@ export const compareBranchJob = saga<Comparing>({
     ],
   ],
   load: async ({ db, job }) => {
-    const against = job.input.comparison?.against;
-    if (!against) return null;
+    const { against } = job.input.comparison;
     const active = (id: string) =>
       db
         .select()
         .from(projectBranches)
         .where(and(eq(projectBranches.id, id), eq(projectBranches.status, 'active')));
     const [[branch], [other], [snapshot]] = await db.batch([
-      active(job.branchId ?? ''),
+      active(job.branchId),
       active('branchId' in against ? against.branchId : ''),
       db
         .select({ id: snapshots.id })

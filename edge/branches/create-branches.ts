@@ -33,7 +33,7 @@ import {
 } from '../database/schema.ts';
 import { type CreationProgress, type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import { branchIdsOf, newJob, OPEN_STATUSES } from '../jobs/job-store.ts';
-import { type Saga, type SagaContext, saga } from '../jobs/saga.ts';
+import { type SagaContext, saga, type Undo } from '../jobs/saga.ts';
 import type { Settings } from '../settings.ts';
 import { toCreatedBranchResponse, transition, whereAllowed } from './branch.ts';
 import { hasBranchSlots, hasDatabaseSlots } from './branch-limit.ts';
@@ -60,8 +60,12 @@ export interface Creation {
   branches: [NewBranch, ...NewBranch[]];
 }
 
+/** Kinds of jobs that create the databases of branches. */
+type CreationKind = 'project.create' | 'branch.create' | 'branch.create_batch' | 'branch.restore';
+type CreationContext = SagaContext<CreationKind>;
+
 /** Null if one of the branches is not being created any more. */
-export async function loadCreation({ db, job, settings }: SagaContext): Promise<Creation | null> {
+export async function loadCreation({ db, job, settings }: CreationContext): Promise<Creation | null> {
   const ids = branchIdsOf(job);
   const [rows, credentials, [project], ...restrictions] = await db.batch([
     db.select().from(projectBranches).where(isOneOf(projectBranches.id, ids)),
@@ -86,7 +90,7 @@ const buildIdOf = ({ id, kind }: JobRow, branchId: string) =>
 
 /** The parameters that identify the branches on the host. @param member what the call has for each branch */
 async function callOf<Member extends object>(
-  { job }: SagaContext,
+  { job }: CreationContext,
   { project, branches }: Creation,
   member: (branch: NewBranch) => Member | Promise<Member>,
 ) {
@@ -104,7 +108,7 @@ async function callOf<Member extends object>(
 }
 
 /** The verifiers of a new branch's three logins. */
-async function verifiersOf({ settings }: SagaContext, { credentials }: NewBranch) {
+async function verifiersOf({ settings }: CreationContext, { credentials }: NewBranch) {
   const verifier = async (role: BranchRole) =>
     scramVerifier(await passwordOf(settings.CREDENTIAL_KEYS, credentials, role));
   const [owner, read_write, read_only] = await Promise.all([
@@ -115,7 +119,7 @@ async function verifiersOf({ settings }: SagaContext, { credentials }: NewBranch
   return { owner, read_write, read_only };
 }
 
-const prepare = async (context: SagaContext, creation: Creation) =>
+const prepare = async (context: CreationContext, creation: Creation) =>
   context.callHost('branch.prepare', {
     ...(await callOf(context, creation, async (branch) => ({
       verifiers: await verifiersOf(context, branch),
@@ -123,7 +127,7 @@ const prepare = async (context: SagaContext, creation: Creation) =>
     access: creation.access,
   });
 
-const clone = async (context: SagaContext, creation: Creation) => {
+const clone = async (context: CreationContext, creation: Creation) => {
   const [{ branch }] = creation.branches;
   await context.callHost('branch.clone', {
     ...(await callOf(context, creation, () => ({}))),
@@ -132,10 +136,10 @@ const clone = async (context: SagaContext, creation: Creation) => {
   });
 };
 
-const publish = async (context: SagaContext, creation: Creation) =>
+const publish = async (context: CreationContext, creation: Creation) =>
   context.callHost('branch.finalize', await callOf(context, creation, () => ({})));
 
-const prove = async (context: SagaContext, creation: Creation) => {
+const prove = async (context: CreationContext, creation: Creation) => {
   const { CREDENTIAL_KEYS } = context.settings;
   const withPassword = async ({ credentials }: NewBranch) => ({
     password: await passwordOf(CREDENTIAL_KEYS, credentials, 'read_write'),
@@ -162,12 +166,12 @@ const countOf = (ids: readonly string[], condition: SQL | undefined) =>
   sql`(select count(*) from ${projectBranches} where ${and(isOneOf(projectBranches.id, ids), condition)})`;
 
 /** Makes proved branches active and audits them, unless one was deleted meanwhile: then nothing changes. */
-export const activation = (context: SagaContext, creation: Creation, now: Date): Statement[] =>
+export const activation = (context: CreationContext, creation: Creation, now: Date): Statement[] =>
   activate(context, creation, now, 'branch.created');
 
 /** As `activation`, with another audit event for branches other than `main`. */
 export function activate(
-  { db, job }: SagaContext,
+  { db, job }: CreationContext,
   creation: Creation,
   now: Date,
   event: 'branch.created' | 'branch.restored',
@@ -225,7 +229,7 @@ const toActiveBranchResponse = ({ branch }: NewBranch, now: Date) =>
  * Removes what a creation made of its branches.
  * @param isAgain the branches existed before, so the host can have them as another job made them
  */
-export const undoCreation = ({ isAgain } = { isAgain: false }): NonNullable<Saga<unknown>['undo']> => ({
+export const undoCreation = ({ isAgain } = { isAgain: false }): Undo<CreationKind> => ({
   run: async ({ db, job, callHost }) => {
     const branches = await db
       .select({ id: projectBranches.id, database: projectBranches.databaseName })
@@ -259,7 +263,7 @@ export const undoCreation = ({ isAgain } = { isAgain: false }): NonNullable<Saga
  * Creates one branch, or several with the same content, all or none. Specification 4.3, "Branch creation, in
  * order"; `docs/architecture.md` explains why the order here differs.
  */
-export const createBranchesJob = saga<Creation>({
+export const createBranchesJob = saga<'branch.create' | 'branch.create_batch', Creation>({
   steps: CREATION_STEPS,
   load: loadCreation,
   complete: activation,
@@ -285,7 +289,12 @@ export async function reserveBranches(
   const rows = request.branches.map((branch) => branchRow(request, branch, now));
   const [first, ...more] = rows;
   if (!first) throw new Error('a creation without a branch');
-  const job = jobOf(request, now);
+  const ids = rows.map(({ id }) => id);
+  const about = { id: request.jobId, projectId: project.id, hostId: project.hostId, actor: request.actor };
+  const job =
+    request.kind === 'branch.create'
+      ? newJob(request.kind, { branchId: first.id }, about, now)
+      : newJob(request.kind, { branchId: null, branchIds: ids }, about, now);
   const credentials = await Promise.all(
     rows.map(({ id }) => newCredentials(settings.CREDENTIAL_KEYS, id, now)),
   );
@@ -314,14 +323,6 @@ export async function reserveBranches(
     },
   );
   return written.ok ? ok(job) : written;
-}
-
-function jobOf({ jobId, kind, branches, project, actor }: BranchRequest, now: Date): JobRow {
-  const about = { id: jobId, kind, projectId: project.id, hostId: project.hostId, actor };
-  const ids = branches.map(({ id }) => id);
-  const target =
-    kind === 'branch.create' ? { branchId: ids[0] ?? null } : { branchId: null, subject: { branchIds: ids } };
-  return newJob({ ...about, ...target }, now);
 }
 
 const branchRow = (

@@ -12,6 +12,7 @@ import {
   auditEvents,
   type BranchRow,
   branchCredentials,
+  type JobOf,
   type JobRow,
   jobs,
   networkRules,
@@ -52,11 +53,11 @@ interface DeletionOptions {
  */
 export async function markBranchDeleted(
   db: Database,
-  job: JobRow,
+  job: JobOf<'branch.delete'>,
   now: Date,
   { service, keeping = () => null, confirm, purging = () => [] }: DeletionOptions = {},
 ): Promise<Result<Deleted, Failure>> {
-  const branchId = job.branchId ?? '';
+  const { branchId } = job;
   const transitionName = service?.event ?? 'delete';
   const thisBranch = and(
     eq(projectBranches.id, branchId),
@@ -121,7 +122,7 @@ export async function deleteBranch(
   { purge, confirm, ...deletion }: BranchDeletion,
   now: Date,
 ): Promise<Result<Deleted, Failure>> {
-  const job = newJob({ ...deletion, kind: 'branch.delete' }, now);
+  const job = newJob('branch.delete', { branchId: deletion.branchId }, deletion, now);
   if (!purge)
     return markBranchDeleted(db, job, now, {
       keeping: (branch) => keepingOf(settings, branch, now),
@@ -139,13 +140,10 @@ export async function deleteBranch(
     );
   const { hostId, actor } = deletion;
   const purging = (condition: SQL) =>
-    keptOnes.flatMap((kept) => {
-      const about = { jobId: crypto.randomUUID(), hostId, actor, createdBy: actor.userId };
-      return [
-        insertIf(db, jobs, dropJob(kept, about, now), condition),
-        db.delete(snapshots).where(and(eq(snapshots.id, kept.id), condition)),
-      ];
-    });
+    keptOnes.flatMap((kept) => [
+      insertIf(db, jobs, dropJob(kept, { hostId, actor, createdBy: actor.userId }, now), condition),
+      db.delete(snapshots).where(and(eq(snapshots.id, kept.id), condition)),
+    ]);
   return markBranchDeleted(db, job, now, { confirm, purging });
 }
 
@@ -158,7 +156,7 @@ interface Deletion {
  * Specification 3.1: the underlying database is dropped after the branch is deleted, or kept so that it can
  * be restored.
  */
-export const deleteBranchJob = saga<Deletion | 'gone'>({
+export const deleteBranchJob = saga<'branch.delete', Deletion | 'gone'>({
   steps: [
     [
       {
@@ -168,7 +166,7 @@ export const deleteBranchJob = saga<Deletion | 'gone'>({
           const identity = {
             job_id: job.id,
             project_id: job.projectId,
-            branch_id: job.branchId ?? '',
+            branch_id: job.branchId,
             database: subject.database,
           };
           const { snapshotId: snapshot_id } = job.input;
@@ -182,7 +180,7 @@ export const deleteBranchJob = saga<Deletion | 'gone'>({
     const [branch] = await db
       .select({ database: projectBranches.databaseName })
       .from(projectBranches)
-      .where(eq(projectBranches.id, job.branchId ?? ''));
+      .where(eq(projectBranches.id, job.branchId));
     return branch ? { ...branch, kept: null } : 'gone';
   },
   complete: ({ db, job }, subject) => {
@@ -194,7 +192,7 @@ export const deleteBranchJob = saga<Deletion | 'gone'>({
         db.update(snapshots).set({ status: 'ready', sizeBytes: subject.kept.size_bytes }).where(thisOne),
       ];
     // The branch had no database.
-    const branchId = job.branchId ?? '';
+    const { branchId } = job;
     return [
       db.delete(snapshots).where(thisOne),
       db.delete(branchCredentials).where(eq(branchCredentials.branchId, branchId)),
@@ -230,8 +228,8 @@ export async function retireBranches(
     if (dueRows.length > 0) beforeWriting();
     for (const { branch, hostId } of dueRows) {
       const { id: branchId, tenantId, createdBy } = branch;
-      const about = { id: crypto.randomUUID(), kind: 'branch.delete', projectId, branchId, hostId } as const;
-      const job = newJob({ ...about, actor: noActor(tenantId), createdBy }, now);
+      const about = { id: crypto.randomUUID(), projectId, hostId, actor: noActor(tenantId), createdBy };
+      const job = newJob('branch.delete', { branchId }, about, now);
       await markBranchDeleted(db, job, now, { service: deletion });
     }
   }

@@ -45,21 +45,14 @@ export const forgetDeletedBranch = (
 
 /** The job that drops the database of a snapshot. */
 export const dropJob = (
-  { id, projectId }: Pick<SnapshotRow, 'id' | 'projectId'>,
-  about: { jobId: string; hostId: string; actor: AuditActor; createdBy: string },
+  { id: snapshotId, projectId }: Pick<SnapshotRow, 'id' | 'projectId'>,
+  about: { hostId: string; actor: AuditActor; createdBy: string },
   now: Date,
-): JobRow =>
+) =>
   newJob(
-    {
-      id: about.jobId,
-      kind: 'snapshot.delete',
-      projectId,
-      branchId: null,
-      subject: { snapshotId: id },
-      hostId: about.hostId,
-      actor: about.actor,
-      createdBy: about.createdBy,
-    },
+    'snapshot.delete',
+    { branchId: null, snapshotId },
+    { id: crypto.randomUUID(), projectId, ...about },
     now,
   );
 
@@ -88,13 +81,13 @@ export async function deleteSnapshot(
   return written.ok ? ok(job) : written;
 }
 
-export const dropSnapshotJob = saga({
+export const dropSnapshotJob = saga<'snapshot.delete', object>({
   steps: [
     [
       {
         name: 'drop',
         run: ({ job, callHost }) =>
-          callHost('snapshot.drop', { project_id: job.projectId, snapshot_id: job.input.snapshotId ?? '' }),
+          callHost('snapshot.drop', { project_id: job.projectId, snapshot_id: job.input.snapshotId }),
       },
     ],
   ],
@@ -151,7 +144,7 @@ export async function retireSnapshots(
     if (rows.length > 0) beforeWriting();
     for (const row of rows) {
       const { hostId, createdBy } = project;
-      const about = { jobId: crypto.randomUUID(), hostId, actor: noActor(row.tenantId), createdBy };
+      const about = { hostId, actor: noActor(row.tenantId), createdBy };
       await deleteSnapshot(db, row, dropJob(row, about, now), now, reason);
     }
   }

@@ -11,7 +11,7 @@ import { type Database, insertIf } from '../database/database.ts';
 import {
   auditEvents,
   type BranchRow,
-  type JobRow,
+  type JobOf,
   jobs,
   projectBranches,
   type SnapshotRow,
@@ -33,16 +33,16 @@ export async function reserveReset(
   db: Database,
   { jobId, snapshotId, branch, source, life, hostId, actor, keyUse, asCreation }: ResetRequest,
   now: Date,
-): Promise<Result<JobRow, Failure>> {
+): Promise<Result<JobOf<'branch.reset'>, Failure>> {
   const { id: branchId, projectId } = branch;
-  const about = { id: jobId, kind: 'branch.reset', projectId, branchId, hostId, actor } as const;
   const subject = {
+    branchId,
     snapshotId,
     source: source.database,
     ...(life && { life }),
     ...(asCreation && { asCreation }),
   };
-  const job = newJob({ ...about, subject }, now);
+  const job = newJob('branch.reset', subject, { id: jobId, projectId, hostId, actor }, now);
   const expiresAt = new Date(now.getTime() + SAFETY_SECONDS * 1000);
   const safety = newSnapshot({ id: snapshotId, kind: 'safety', branch, expiresAt }, now);
   const written = await writeUnderKey(
@@ -69,7 +69,7 @@ interface Reset {
   left: MethodResult<'reset.swap'> | null;
 }
 
-const identity = ({ job }: SagaContext, { branch }: Reset) => ({
+const identity = ({ job }: SagaContext<'branch.reset'>, { branch }: Reset) => ({
   job_id: job.id,
   project_id: job.projectId,
   branch_id: branch.id,
@@ -94,7 +94,7 @@ const keepSafety = (db: Database, id: string, { size_bytes }: MethodResult<'rese
  * A new clone is built first, and replaces the database in one transaction of PostgreSQL. The id, the name,
  * the passwords and the rules of the branch stay.
  */
-export const resetBranchJob = saga<Reset>({
+export const resetBranchJob = saga<'branch.reset', Reset>({
   steps: [
     [
       {
@@ -102,7 +102,7 @@ export const resetBranchJob = saga<Reset>({
         run: (context, subject) =>
           context.callHost('reset.clone', {
             ...identity(context, subject),
-            source: context.job.input.source ?? '',
+            source: context.job.input.source,
             busy_wait: BUSY_WAIT_MS,
           }),
       },
@@ -118,12 +118,12 @@ export const resetBranchJob = saga<Reset>({
     ],
   ],
   load: async ({ db, job }) => {
-    const { snapshotId = '', life, asCreation = false } = job.input;
+    const { snapshotId, life, asCreation = false } = job.input;
     const [[branch], [safety]] = await db.batch([
       db
         .select()
         .from(projectBranches)
-        .where(and(eq(projectBranches.id, job.branchId ?? ''), eq(projectBranches.status, 'active'))),
+        .where(and(eq(projectBranches.id, job.branchId), eq(projectBranches.status, 'active'))),
       db.select().from(snapshots).where(eq(snapshots.id, snapshotId)),
     ]);
     return branch && safety ? { branch, safety, life, asCreation, left: null } : null;
@@ -160,15 +160,13 @@ export const resetBranchJob = saga<Reset>({
   undo: {
     // A reset that is abandoned after the swap stays: only its end was not recorded.
     run: async ({ db, job, callHost }) => {
-      const { snapshotId = '' } = job.input;
-      const about = { job_id: job.id, project_id: job.projectId, branch_id: job.branchId ?? '' };
+      const { snapshotId } = job.input;
+      const about = { job_id: job.id, project_id: job.projectId, branch_id: job.branchId };
       const { left } = await callHost('reset.cancel', { ...about, snapshot_id: snapshotId });
       if (left) await keepSafety(db, snapshotId, left, new Date());
     },
     record: ({ db, job }) => [
-      db
-        .delete(snapshots)
-        .where(and(eq(snapshots.id, job.input.snapshotId ?? ''), eq(snapshots.status, 'making'))),
+      db.delete(snapshots).where(and(eq(snapshots.id, job.input.snapshotId), eq(snapshots.status, 'making'))),
     ],
   },
 });

@@ -11,7 +11,7 @@ import { inActiveProject } from '../database/conditions.ts';
 import { type Database, insertIf, isThere, type Statement } from '../database/database.ts';
 import {
   type BranchRow,
-  type JobRow,
+  type JobOf,
   jobs,
   networkRules,
   type ProjectRow,
@@ -45,18 +45,10 @@ export async function reserveRestore(
   settings: Settings,
   { jobId, project, branch, snapshot, branchName, actor, keyUse }: RestoreRequest,
   now: Date,
-): Promise<Result<JobRow, Failure>> {
+): Promise<Result<JobOf<'branch.restore'>, Failure>> {
   const { id: branchId, projectId, tenantId, createdBy } = branch;
-  const subject = { snapshotId: snapshot.id };
-  const about = {
-    id: jobId,
-    kind: 'branch.restore',
-    projectId,
-    branchId,
-    hostId: project.hostId,
-    actor,
-  } as const;
-  const job = newJob({ ...about, subject }, now);
+  const about = { id: jobId, projectId, hostId: project.hostId, actor };
+  const job = newJob('branch.restore', { branchId, snapshotId: snapshot.id }, about, now);
   const thisBranch = and(eq(projectBranches.id, branchId), eq(projectBranches.status, 'deleted'));
   const isKept = and(eq(snapshots.id, snapshot.id), eq(snapshots.status, 'ready'));
   const rules = snapshot.rules.map((rule) => ({
@@ -103,17 +95,13 @@ export async function reserveRestore(
  * Creates the branch again, with its id and its passwords, from its kept database, which is dropped by a job
  * of its own: until the branch is active, nothing is lost by going back.
  */
-export const restoreBranchJob = saga<Creation>({
+export const restoreBranchJob = saga<'branch.restore', Creation>({
   steps: CREATION_STEPS,
   load: loadCreation,
   complete: ({ db, job, ...context }, creation, now) => {
-    const snapshot = { id: job.input.snapshotId ?? '', projectId: job.projectId };
-    const { hostId, createdBy, input } = job;
-    const drop = dropJob(
-      snapshot,
-      { jobId: crypto.randomUUID(), hostId, actor: input.actor, createdBy },
-      now,
-    );
+    const { projectId, hostId, createdBy, input } = job;
+    const snapshot = { id: input.snapshotId, projectId };
+    const drop = dropJob(snapshot, { hostId, actor: input.actor, createdBy }, now);
     const isActive = areActive(creation);
     return [
       ...activate({ db, job, ...context }, creation, now, 'branch.restored'),
@@ -129,12 +117,12 @@ export const restoreBranchJob = saga<Creation>({
   undo: {
     run: undoCreation({ isAgain: true }).run,
     record: ({ db, job }, _refused, now) => {
-      const thisBranch = eq(projectBranches.id, job.branchId ?? '');
-      const kept = sql<Date>`(select expires_at from ${snapshots} where id = ${job.input.snapshotId ?? ''})`;
+      const thisBranch = eq(projectBranches.id, job.branchId);
+      const kept = sql<Date>`(select expires_at from ${snapshots} where id = ${job.input.snapshotId})`;
       const stillCreating = sql`exists (select 1 from ${projectBranches} where ${and(thisBranch, eq(projectBranches.status, 'creating'))})`;
       return [
         withdrawAccess(db, job.projectId, sql`true`),
-        db.delete(networkRules).where(and(eq(networkRules.branchId, job.branchId ?? ''), stillCreating)),
+        db.delete(networkRules).where(and(eq(networkRules.branchId, job.branchId), stillCreating)),
         transition(db, 'not_restored', thisBranch, now, kept),
       ];
     },

@@ -71,16 +71,10 @@ export async function reserveSnapshot(
 ): Promise<Result<JobRow, Failure>> {
   const { branch, snapshotId, unlessSameAs, keyUse, ttlSeconds, name, kind, hostId } = request;
   const { projectId } = branch;
-  const subject = { snapshotId, ...(unlessSameAs && { unlessSameAs }) };
+  const subject = { branchId: branch.id, snapshotId, ...(unlessSameAs && { unlessSameAs }) };
   const { actor, createdBy } = request;
-  const about = {
-    id: request.jobId,
-    kind: 'snapshot.create',
-    projectId,
-    branchId: branch.id,
-    hostId,
-  } as const;
-  const job = newJob({ ...about, subject, actor, createdBy }, now);
+  const about = { id: request.jobId, projectId, hostId, actor, createdBy };
+  const job = newJob('snapshot.create', subject, about, now);
   const expiresAt = ttlSeconds === null ? null : new Date(now.getTime() + ttlSeconds * 1000);
   const row = newSnapshot({ id: snapshotId, branch, name, kind, expiresAt }, now);
   const current = sql<number>`(select count(*) from ${snapshots} where ${and(
@@ -130,7 +124,7 @@ const asTaken = ({ snapshot, taken }: Taking, now: Date): SnapshotRow => ({
 });
 
 /** One by schedule may be unnecessary, which leaves nothing. */
-export const takeSnapshotJob = saga<Taking>({
+export const takeSnapshotJob = saga<'snapshot.create', Taking>({
   steps: [
     [
       {
@@ -150,14 +144,11 @@ export const takeSnapshotJob = saga<Taking>({
   ],
   load: async ({ db, job }) => {
     const [[snapshot], [branch]] = await db.batch([
-      db
-        .select()
-        .from(snapshots)
-        .where(eq(snapshots.id, job.input.snapshotId ?? '')),
+      db.select().from(snapshots).where(eq(snapshots.id, job.input.snapshotId)),
       db
         .select()
         .from(projectBranches)
-        .where(and(eq(projectBranches.id, job.branchId ?? ''), eq(projectBranches.status, 'active'))),
+        .where(and(eq(projectBranches.id, job.branchId), eq(projectBranches.status, 'active'))),
     ]);
     return snapshot && branch ? { snapshot, branch, taken: null } : null;
   },
@@ -184,8 +175,8 @@ export const takeSnapshotJob = saga<Taking>({
   response: (subject, now) => ({ status: 201, body: toSnapshotResponse(asTaken(subject, now)) }),
   undo: {
     run: ({ job, callHost }) =>
-      callHost('snapshot.drop', { project_id: job.projectId, snapshot_id: job.input.snapshotId ?? '' }),
-    record: ({ db, job }) => [db.delete(snapshots).where(eq(snapshots.id, job.input.snapshotId ?? ''))],
+      callHost('snapshot.drop', { project_id: job.projectId, snapshot_id: job.input.snapshotId }),
+    record: ({ db, job }) => [db.delete(snapshots).where(eq(snapshots.id, job.input.snapshotId))],
   },
 });
 

@@ -176,7 +176,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
 
   async deleteProject(deletion: ProjectDeletion): Promise<Result<JobRow, Failure>> {
     this.#armAlarm();
-    const job = newJob({ ...deletion, branchId: null, kind: 'project.delete' }, new Date());
+    const job = newJob('project.delete', { branchId: null }, deletion, new Date());
     const marked = await markProjectDeleting(this.#db, job, job.createdAt);
     if (marked.ok) this.ctx.waitUntil(this.#runner.start(job));
     return marked;

@@ -41,7 +41,7 @@ export class ProjectHistory extends RpcTarget implements ProjectHistoryRpc {
     const { db, armAlarm, running } = this.#options;
     armAlarm();
     const now = new Date();
-    const about = { jobId: crypto.randomUUID(), hostId, actor, createdBy: actor.userId };
+    const about = { hostId, actor, createdBy: actor.userId };
     const deleted = await deleteSnapshot(db, snapshot, dropJob(snapshot, about, now), now);
     const { runner, waitUntil } = running();
     if (deleted.ok) waitUntil(runner.start(deleted.value));

@@ -1,6 +1,7 @@
 import { integer, text } from 'drizzle-orm/sqlite-core';
 import type { BranchBlock } from '../../shared/block.ts';
 import type { Life } from '../../shared/branch/lifespan.ts';
+import type { JobKind } from '../../shared/project/job.ts';
 import type { HostDescription } from '../../shared/protocol/host-description.ts';
 
 export const ROLES = ['owner', 'admin', 'operator', 'viewer'] as const;
@@ -27,26 +28,46 @@ export interface Comparison {
   schema: boolean;
 }
 
-/** What a job is about beyond its branch. */
-export interface JobSubject {
-  /** The branches of a batch. */
-  branchIds?: string[];
-  /** The snapshot that the job makes, drops or leaves behind. */
-  snapshotId?: string;
-  /** Of a snapshot by schedule: the one before, which makes it unnecessary if nothing has changed. */
-  unlessSameAs?: string;
-  /** Of a reset: the database that is cloned, and the new life of the branch. */
-  source?: string;
-  life?: Life;
-  /** The response of the reset has the form of a creation. */
-  asCreation?: boolean;
-  /** Of a comparison. */
-  comparison?: Comparison;
+/** What a job of each kind is about, apart from its project. */
+export interface JobSubjects {
+  'project.create': OneBranch;
+  'branch.create': OneBranch;
+  'branch.create_batch': { branchId: null; branchIds: string[] };
+  /** With a snapshot, the database is kept as that. */
+  'branch.delete': OneBranch & { snapshotId?: string };
+  'branch.reset': OneBranch & {
+    /** What the branch held before. */
+    snapshotId: string;
+    /** The database that is cloned. */
+    source: string;
+    /** The new life of the branch; left out: as before. */
+    life?: Life;
+    /** The response has the form of a creation. */
+    asCreation?: boolean;
+  };
+  'branch.restore': OneBranch & OneSnapshot;
+  'branch.diff': OneBranch & { comparison: Comparison };
+  'snapshot.create': OneBranch &
+    OneSnapshot & {
+      /** By schedule: the snapshot before, which makes this one unnecessary if nothing has changed. */
+      unlessSameAs?: string;
+    };
+  'snapshot.delete': OneSnapshot & { branchId: null };
+  'project.delete': { branchId: null };
 }
 
-export interface JobInput extends JobSubject {
-  actor: AuditActor;
+interface OneBranch {
+  branchId: string;
 }
+
+interface OneSnapshot {
+  snapshotId: string;
+}
+
+/** The `input` of a job of this kind, or of any. */
+export type JobInput<K extends JobKind = JobKind> = {
+  [P in K]: { actor: AuditActor } & Omit<JobSubjects[P], 'branchId'>;
+}[K];
 
 /** A rule of a deleted branch, without its id. */
 export interface KeptRule {

@@ -15,7 +15,13 @@ import type { Labels } from '../../shared/branch/labels.ts';
 import { RECORDED_LIFESPANS } from '../../shared/branch/lifespan.ts';
 import { BRANCH_ROLES } from '../../shared/branch/login.ts';
 import { KEPT_KINDS, type SnapshotSchedule } from '../../shared/branch/snapshot.ts';
-import { JOB_KINDS, JOB_STATUSES, type JobError, type JobStep } from '../../shared/project/job.ts';
+import {
+  JOB_KINDS,
+  JOB_STATUSES,
+  type JobError,
+  type JobKind,
+  type JobStep,
+} from '../../shared/project/job.ts';
 import { DEFAULT_BRANCH_LIMIT, PROJECT_STATUSES } from '../../shared/project/project-status.ts';
 import {
   DEFAULT_STORAGE_QUOTA_GIB,
@@ -27,6 +33,7 @@ import {
   created,
   hostState,
   type JobInput,
+  type JobSubjects,
   type KeptRule,
   type StoredBlock,
   timestamp,
@@ -319,6 +326,12 @@ export const auditEvents = sqliteTable(
 );
 
 export type JobRow = typeof jobs.$inferSelect;
+/** A job of this kind. */
+export type JobOf<K extends JobKind> = Omit<JobRow, 'kind' | 'branchId' | 'input'> & {
+  kind: K;
+  branchId: JobSubjects[K]['branchId'];
+  input: JobInput<K>;
+};
 
 export type ProjectRow = typeof projects.$inferSelect;
 

@@ -6,7 +6,7 @@ import type { HostFailureCode } from '../../shared/protocol/host-failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { BoundedMap } from '../bounded-map.ts';
 import { type Database, hasChanged, inOneBatch, type Statement } from '../database/database.ts';
-import { idempotencyKeys, type JobRow, jobs } from '../database/schema.ts';
+import { idempotencyKeys, type JobOf, type JobRow, jobs } from '../database/schema.ts';
 import type { CallHost } from '../hosts/host-client.ts';
 import type { StoredResponse } from '../idempotency/idempotency-key.ts';
 import { logEvent } from '../log.ts';
@@ -14,12 +14,12 @@ import { traced } from '../trace.ts';
 import { branchIdsOf, OPEN_STATUSES, READINGS, readOpenJob } from './job-store.ts';
 import {
   ABANDON_AFTER_MS,
-  type AnySaga,
   failureClass,
   jobError,
   OvertakenError,
   publicFailure,
   retryDelay,
+  type Saga,
   type SagaContext,
   type SagaTable,
   wasRefused,
@@ -27,11 +27,6 @@ import {
 
 /** A job that ends sooner writes to D1 only once, at its end. */
 const SHOW_PROGRESS_EVERY_MS = 1_000;
-
-const pendingSteps = (definition: AnySaga): JobStep[] =>
-  definition.steps
-    .flat()
-    .map(({ name }) => ({ name, status: 'pending', started_at: null, finished_at: null }));
 
 /** The steps of one attempt at a job, and their record in D1. */
 export class JobProgress {
@@ -42,11 +37,11 @@ export class JobProgress {
   readonly #timer: ReturnType<typeof setInterval>;
 
   /** @param saved called after the steps were written */
-  constructor(db: Database, job: JobRow, definition: AnySaga, saved: () => void) {
+  constructor(db: Database, job: JobRow, stepNames: readonly string[], saved: () => void) {
     this.#db = db;
     this.#saved = saved;
     this.#job = job;
-    this.#steps = pendingSteps(definition);
+    this.#steps = stepNames.map((name) => ({ name, status: 'pending', started_at: null, finished_at: null }));
     this.#timer = setInterval(() => this.save({}).catch(() => {}), SHOW_PROGRESS_EVERY_MS);
   }
 
@@ -235,7 +230,7 @@ export class JobRunner {
     await Promise.all([...this.#runs.values()].filter(sameBranch).map(({ done }) => done));
     const release = CREATIONS.includes(job.kind) ? await this.#creations.take() : () => {};
     const { db, sagas, changed } = this.#options;
-    const progress = new JobProgress(db, job, sagas[job.kind], () => changed(job));
+    const progress = new JobProgress(db, job, sagas[job.kind].stepNames, () => changed(job));
     this.#progress.set(job.id, progress);
     try {
       const row = await current();
@@ -253,44 +248,46 @@ export class JobRunner {
     }
   }
 
-  async #attempt(job: JobRow, progress: JobProgress): Promise<JobEnd> {
-    const definition = this.#options.sagas[job.kind];
-    const { db, settings, callHost } = this.#options;
+  async #attempt<K extends JobKind>(job: JobOf<K>, progress: JobProgress): Promise<JobEnd> {
+    const { db, settings, callHost, sagas } = this.#options;
+    const saga: Saga<K> = sagas[job.kind];
     const context = { db, settings, callHost: callHost(job.hostId), job };
     if (job.error === null) {
       try {
-        return await this.#goForward(definition, context, progress);
+        return await this.#goForward(saga, context, progress);
       } catch (error) {
         const isFinal =
           failureClass(error) !== 'transient' || Date.now() - job.createdAt.getTime() > ABANDON_AFTER_MS;
-        if (!definition.undo || !isFinal) throw error;
+        if (!saga.undo || !isFinal) throw error;
         job.error = jobError(error);
         // Once the failure is stored, every later attempt undoes. It cannot be stored if the job has
         // succeeded and only the reply of that write was lost: then there is nothing to undo.
         if (!(await progress.save({ error: job.error }))) throw error;
       }
     }
-    return this.#goBack(definition, context, progress, job.error);
+    return this.#goBack(saga, context, progress, job.error);
   }
 
-  async #goForward(definition: AnySaga, context: SagaContext, progress: JobProgress): Promise<JobEnd> {
-    const subject = await definition.load(context);
-    if (subject === null) throw new OvertakenError();
-    for (const row of definition.steps) {
-      const outcomes = await Promise.allSettled(
-        row.map((step) => progress.during(step.name, () => step.run(context, subject))),
-      );
+  async #goForward<K extends JobKind>(
+    saga: Saga<K>,
+    context: SagaContext<K>,
+    progress: JobProgress,
+  ): Promise<JobEnd> {
+    const attempt = await saga.attempt(context);
+    if (attempt === null) throw new OvertakenError();
+    for (const row of attempt.steps) {
+      const outcomes = await Promise.allSettled(row.map(({ name, run }) => progress.during(name, run)));
       const reasons = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []));
       if (reasons.length > 0)
         throw reasons.find((reason) => failureClass(reason) !== 'transient') ?? reasons[0];
     }
     const now = new Date();
-    const response = definition.response?.(subject, now, context.job) ?? null;
+    const response = attempt.response(now);
     const { db, job } = context;
-    const completed = definition.completed?.(subject) ?? sql`true`;
+    const { completed } = attempt;
     const ofJob = and(eq(idempotencyKeys.jobId, job.id), completed);
     const results = await inOneBatch(db, [
-      ...definition.complete(context, subject, now),
+      ...attempt.complete(now),
       ...(response ? [db.update(idempotencyKeys).set(response).where(ofJob)] : []),
       progress.end('succeeded', completed),
       db.select({ completed: sql<number>`${completed}` }).from(sql`(select 1)`),
@@ -300,19 +297,19 @@ export class JobRunner {
     return ok(response);
   }
 
-  async #goBack(
-    definition: AnySaga,
-    context: SagaContext,
+  async #goBack<K extends JobKind>(
+    { undo }: Saga<K>,
+    context: SagaContext<K>,
     progress: JobProgress,
     error: JobError,
   ): Promise<JobEnd> {
     const { db, job } = context;
-    await definition.undo?.run(context).catch((undoing) => {
+    await undo?.run(context).catch((undoing) => {
       // An agent that does not know the operation has made nothing by it.
       if (jobError(undoing).code !== error.code || error.code !== UPGRADE_REQUIRED) throw undoing;
     });
     await inOneBatch(db, [
-      ...(definition.undo?.record(context, wasRefused(error), new Date()) ?? []),
+      ...(undo?.record(context, wasRefused(error), new Date()) ?? []),
       // Frees the key, so that the client can repeat the request with the same key.
       db.delete(idempotencyKeys).where(eq(idempotencyKeys.jobId, job.id)),
       progress.end('failed'),

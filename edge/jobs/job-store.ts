@@ -1,8 +1,8 @@
 import { and, eq, inArray, notInArray, type SQL, sql } from 'drizzle-orm';
 import type { JobKind, JobStatus } from '../../shared/project/job.ts';
-import type { Actor, AuditActor, JobSubject } from '../database/column-types.ts';
+import type { Actor, AuditActor, JobSubjects } from '../database/column-types.ts';
 import { type Database, isThere } from '../database/database.ts';
-import { type JobRow, jobs } from '../database/schema.ts';
+import { type JobOf, type JobRow, jobs } from '../database/schema.ts';
 
 export const OPEN_STATUSES = ['queued', 'running'] as const satisfies readonly JobStatus[];
 
@@ -29,7 +29,7 @@ export const readIsChanging = async (db: Database, branchId: string): Promise<bo
 
 /** The branches that a job is about; none if it is about the whole project. */
 export const branchIdsOf = ({ branchId, input }: Pick<JobRow, 'branchId' | 'input'>): string[] =>
-  input.branchIds ?? (branchId === null ? [] : [branchId]);
+  'branchIds' in input ? input.branchIds : branchId === null ? [] : [branchId];
 
 /** The project's unfinished jobs, oldest first. */
 export const openJobs = (db: Database, projectId: string): Promise<JobRow[]> =>
@@ -48,24 +48,25 @@ export const readOpenJob = async (db: Database, id: string): Promise<JobRow | un
       .where(and(eq(jobs.id, id), inArray(jobs.status, OPEN_STATUSES)))
   )[0];
 
+interface NewJob {
+  id: string;
+  projectId: string;
+  hostId: string;
+}
+
 /** The first record of a job. @param about `createdBy` if the service itself acts for that user */
-export const newJob = (
-  about: {
-    id: string;
-    kind: JobKind;
-    projectId: string;
-    branchId: string | null;
-    subject?: JobSubject;
-    hostId: string;
-  } & ({ actor: Actor } | { actor: AuditActor; createdBy: string }),
+export const newJob = <K extends JobKind>(
+  kind: K,
+  { branchId, ...subject }: JobSubjects[K],
+  about: NewJob & ({ actor: Actor } | { actor: AuditActor; createdBy: string }),
   now: Date,
-): JobRow => ({
+): JobOf<K> => ({
   id: about.id,
-  kind: about.kind,
+  kind,
   projectId: about.projectId,
-  branchId: about.branchId,
+  branchId,
   hostId: about.hostId,
-  input: { actor: about.actor, ...about.subject },
+  input: { actor: about.actor, ...subject },
   status: 'queued',
   steps: [],
   error: null,

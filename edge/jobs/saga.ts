@@ -1,4 +1,4 @@
-import type { SQL } from 'drizzle-orm';
+import { type SQL, sql } from 'drizzle-orm';
 import { backoff } from '../../shared/backoff.ts';
 import type { Failure } from '../../shared/failures.ts';
 import type { JobError, JobKind } from '../../shared/project/job.ts';
@@ -8,53 +8,88 @@ import {
   type HostFailureCode,
 } from '../../shared/protocol/host-failures.ts';
 import { type Database, type Statement, withoutValues } from '../database/database.ts';
-import type { JobRow } from '../database/schema.ts';
+import type { JobOf } from '../database/schema.ts';
 import { type CallHost, failureOfOwnCall, HostCallError } from '../hosts/host-client.ts';
 import type { StoredResponse } from '../idempotency/idempotency-key.ts';
 import type { Settings } from '../settings.ts';
 
-export interface SagaContext {
-  job: JobRow;
+export interface SagaContext<K extends JobKind = JobKind> {
+  job: JobOf<K>;
   db: Database;
   settings: Settings;
   callHost: CallHost;
 }
 
-interface Step<Subject> {
-  name: string;
-  run: (context: SagaContext, subject: Subject) => Promise<unknown>;
-}
-
 /**
- * The steps of one kind of job. Every step is idempotent, so an interrupted job runs again from its first
- * step, which confirms what exists and makes what is missing.
+ * The steps of jobs of the kinds `K`. Every step is idempotent, so an interrupted job runs again from its
+ * first step, which confirms what exists and makes what is missing.
  */
-export interface Saga<Subject> {
+interface Definition<K extends JobKind, Subject> {
   /** Steps in order; the steps of one row run in parallel. */
-  steps: readonly (readonly Step<Subject>[])[];
+  steps: readonly (readonly {
+    name: string;
+    run: (context: SagaContext<K>, subject: Subject) => Promise<unknown>;
+  }[])[];
   /** Reads the subject of the job at each attempt; null if it was deleted meanwhile. */
-  load: (context: SagaContext) => Promise<Subject | null>;
+  load: (context: SagaContext<K>) => Promise<Subject | null>;
   /** The statements that record the success, in one batch with the end of the job. */
-  complete: (context: SagaContext, subject: Subject, now: Date) => Statement[];
+  complete: (context: SagaContext<K>, subject: Subject, now: Date) => Statement[];
   /**
    * True in the records once `complete` took effect: a deletion can still come before the job's last step.
    */
   completed?: (subject: Subject) => SQL;
   /** The response for a client that waits for the job. @param now the same as for `complete` */
-  response?: (subject: Subject, now: Date, job: JobRow) => StoredResponse;
-  /** Only for jobs that may fail; a job without it is retried until it succeeds. */
-  undo?: {
-    /** Removes what the steps made; retried until it succeeds. */
-    run: (context: SagaContext) => Promise<unknown>;
-    /** @param refused nothing was made permanently, so every record is removed */
-    record: (context: SagaContext, refused: boolean, now: Date) => Statement[];
-  };
+  response?: (subject: Subject, now: Date, job: JobOf<K>) => StoredResponse;
+  undo?: Undo<K>;
 }
 
-/** Any kind of saga: the runner passes each its own subject and never inspects it. */
-export type AnySaga = Saga<unknown>;
-export type SagaTable = Record<JobKind, AnySaga>;
-export const saga = <Subject>(definition: Saga<Subject>): AnySaga => definition as AnySaga;
+/** Only for jobs that may fail; a job without it is retried until it succeeds. */
+export interface Undo<K extends JobKind> {
+  /** Removes what the steps made; retried until it succeeds. */
+  run: (context: SagaContext<K>) => Promise<unknown>;
+  /** @param refused nothing was made permanently, so every record is removed */
+  record: (context: SagaContext<K>, refused: boolean, now: Date) => Statement[];
+}
+
+/** One attempt at a job, with the subject as it was just read. */
+interface Attempt {
+  steps: readonly (readonly { name: string; run: () => Promise<unknown> }[])[];
+  complete: (now: Date) => Statement[];
+  completed: SQL;
+  response: (now: Date) => StoredResponse | null;
+}
+
+/** What the runner knows of a saga: its subject stays inside. */
+export interface Saga<K extends JobKind> {
+  stepNames: readonly string[];
+  /** Null if the subject was deleted meanwhile. */
+  attempt: (context: SagaContext<K>) => Promise<Attempt | null>;
+  undo: Undo<K> | undefined;
+}
+
+export type SagaTable = { [K in JobKind]: Saga<K> };
+
+export const saga = <K extends JobKind, Subject>({
+  steps,
+  load,
+  complete,
+  completed,
+  response,
+  undo,
+}: Definition<K, Subject>): Saga<K> => ({
+  stepNames: steps.flat().map(({ name }) => name),
+  attempt: async (context) => {
+    const subject = await load(context);
+    if (subject === null) return null;
+    return {
+      steps: steps.map((row) => row.map(({ name, run }) => ({ name, run: () => run(context, subject) }))),
+      complete: (now) => complete(context, subject, now),
+      completed: completed?.(subject) ?? sql`true`,
+      response: (now) => response?.(subject, now, context.job) ?? null,
+    };
+  },
+  undo,
+});
 
 /** The subject of the job was deleted, or its project was, while the job waited. */
 export class OvertakenError extends Error {

@@ -129,7 +129,7 @@ async function reserveAs(
   now: Date,
 ): Promise<Result<JobRow, Failure> | null> {
   const main = mainBranchRow(request, appKey, now);
-  const job = newJob({ ...request, id: request.jobId, kind: 'project.create', branchId: main.id }, now);
+  const job = newJob('project.create', { branchId: main.id }, { ...request, id: request.jobId }, now);
   const credentials = await newCredentials(settings.CREDENTIAL_KEYS, main.id, now);
   const { isUser, isOwn, isInUse } = conditionsOf(request, main, appKey);
   const usage = tenantUsage(settings, request.actor.tenantId, request.projectId);
@@ -216,7 +216,7 @@ interface ProjectCreation extends Creation {
 }
 
 /** Creates a project by creating its `main` branch, with the same steps but from an empty database. */
-export const createProjectJob = saga<ProjectCreation>({
+export const createProjectJob = saga<'project.create', ProjectCreation>({
   steps: CREATION_STEPS,
   load: async (context) => {
     const [creation, [host]] = await Promise.all([
@@ -246,7 +246,7 @@ export const createProjectJob = saga<ProjectCreation>({
       const stillCreating = and(eq(projects.id, job.projectId), eq(projects.status, 'creating'));
       if (refused) return [db.delete(projects).where(stillCreating)];
       return [
-        db.delete(branchCredentials).where(eq(branchCredentials.branchId, job.branchId ?? '')),
+        db.delete(branchCredentials).where(eq(branchCredentials.branchId, job.branchId)),
         db.delete(networkRules).where(eq(networkRules.projectId, job.projectId)),
         transition(db, 'gave_up', eq(projectBranches.projectId, job.projectId), now),
         db.update(projects).set({ status: 'failed', updatedAt: now }).where(stillCreating),

@@ -38,7 +38,7 @@ export async function markProjectDeleting(
 }
 
 /** Drops all databases and logins of the project, then deletes its record with those of its branches. */
-export const deleteProjectJob = saga({
+export const deleteProjectJob = saga<'project.delete', object>({
   steps: [
     [
       {

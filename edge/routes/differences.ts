@@ -9,6 +9,7 @@ import {
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { type Cell, Column } from '../../shared/protocol/tables.ts';
 import {
+  isComparison,
   type OtherSide,
   onHost,
   openComparison,
@@ -239,17 +240,8 @@ async function resultOf(
     .select({ job: jobs, result: differences.result })
     .from(jobs)
     .leftJoin(differences, eq(differences.jobId, jobs.id))
-    .where(
-      and(
-        eq(jobs.id, jobId),
-        eq(jobs.projectId, projectId),
-        eq(jobs.branchId, branchId),
-        eq(jobs.kind, 'branch.diff'),
-      ),
-    );
-  const { job, result } = found(
-    rows.filter((row) => JSON.stringify(row.job.input.comparison) === JSON.stringify(comparison)),
-  );
+    .where(and(eq(jobs.id, jobId), eq(jobs.projectId, projectId), isComparison(branchId, comparison)));
+  const { job, result } = found(rows);
   if (job.status === 'failed' && job.error) throw ApiError.of(publicFailure(job.error));
   if (job.status !== 'succeeded') return { job };
   return { result: found(result ? [result] : []) };

@@ -8,7 +8,10 @@ import { ACTOR, insertBranch, startRecords } from '../../support/records/records
 const { db, stop } = await startRecords();
 afterAll(stop);
 
-const about = { projectId: 'p', hostId: 'h', actor: ACTOR, kind: 'branch.delete' } as const;
+const deletionOf = (branchId: string) => {
+  const about = { id: crypto.randomUUID(), projectId: 'p', hostId: 'h', actor: ACTOR };
+  return newJob('branch.delete', { branchId }, about, new Date());
+};
 
 test.each([
   ['an unconfirmed access revision is followed by a newer one', { accessRevision: 3, accessApplied: 2 }, 4],
@@ -16,11 +19,10 @@ test.each([
 ])('when a branch is deleted, %s', async (_, access, revision) => {
   const { id } = await insertBranch(db, 'active');
   await db.update(projects).set(access);
-  const deletion = () => newJob({ ...about, id: crypto.randomUUID(), branchId: id }, new Date());
-  expect(await markBranchDeleted(db, deletion(), new Date())).toMatchObject({ ok: true });
+  expect(await markBranchDeleted(db, deletionOf(id), new Date())).toMatchObject({ ok: true });
   const [project] = await db.select().from(projects).where(eq(projects.id, 'p'));
   expect(project?.accessRevision).toBe(revision);
-  expect(await markBranchDeleted(db, deletion(), new Date())).toEqual({
+  expect(await markBranchDeleted(db, deletionOf(id), new Date())).toEqual({
     ok: false,
     failure: { code: 'NOT_FOUND' },
   });
@@ -36,8 +38,7 @@ test('the children of a deleted branch have no parent, and still name their sour
   const source = { parentBranchId: parent.id, sourceDatabase: `db_${parent.id}` };
   await db.update(projectBranches).set(source).where(eq(projectBranches.id, child.id));
   await db.update(projectBranches).set({ parentBranchId: child.id }).where(eq(projectBranches.id, other.id));
-  const job = newJob({ ...about, id: crypto.randomUUID(), branchId: parent.id }, new Date());
-  expect(await markBranchDeleted(db, job, new Date())).toMatchObject({ ok: true });
+  expect(await markBranchDeleted(db, deletionOf(parent.id), new Date())).toMatchObject({ ok: true });
   const rowOf = async ({ id }: { id: string }) =>
     (await db.select().from(projectBranches).where(eq(projectBranches.id, id)))[0];
   expect(await rowOf(child)).toMatchObject({ parentBranchId: null, sourceDatabase: `db_${parent.id}` });

@@ -104,7 +104,7 @@ test('a restoration that is undone leaves what another job has made of the branc
   const callHost = async (method: string, params: object) => {
     drops.push([method, params]);
   };
-  const context = { db, job: reserved.value, callHost } as unknown as SagaContext;
+  const context = { db, job: reserved.value, callHost } as unknown as SagaContext<'branch.restore'>;
   await restoreBranchJob.undo?.run(context);
   const { id: made_by } = reserved.value;
   expect(drops).toEqual([['branch.drop', expect.objectContaining({ branch_id: branch.id, made_by })]]);
@@ -203,8 +203,8 @@ test('scheduled snapshots beyond the number that is kept, and expired ones, are 
   const ids = (await db.select().from(snapshots)).map(({ id }) => id);
   expect(ids.toSorted()).toEqual([...left, later].toSorted());
   const opened = await db.select().from(jobs).where(eq(jobs.kind, 'snapshot.delete'));
-  const dropped = opened.map(({ input }) => input.snapshotId);
-  for (const id of [old, over]) expect(dropped).toContain(id);
+  const dropped = [old, over].map((snapshotId) => expect.objectContaining({ snapshotId }));
+  expect(opened.map(({ input }) => input)).toEqual(expect.arrayContaining(dropped));
   const events = await db.select().from(auditEvents).where(eq(auditEvents.name, 'snapshot.deleted'));
   expect(events.map(({ metadata }) => metadata.reason)).toEqual(
     expect.arrayContaining(['replaced', 'expired']),
@@ -244,8 +244,8 @@ test('a scheduled snapshot of main is begun once when it is due', async () => {
   await begin(at(3700));
   expect(await taken()).toHaveLength(2);
   const opened = await db.select().from(jobs).where(eq(jobs.branchId, main.id));
-  expect(opened.map(({ input }) => input.unlessSameAs)).toEqual(
-    expect.arrayContaining([undefined, first?.id]),
+  expect(opened.map(({ input }) => ('unlessSameAs' in input ? input.unlessSameAs : null))).toEqual(
+    expect.arrayContaining([null, first?.id]),
   );
   await db.update(projects).set({ snapshotSchedule: null, snapshotDueAt: null });
 });
@@ -333,13 +333,13 @@ test.each([
     NOW,
   );
   if (!reserved.ok) throw new Error(reserved.failure.code);
-  const context = { db, job: reserved.value } as SagaContext;
-  const reset = await resetBranchJob.load(context);
+  const context = { db, job: reserved.value } as SagaContext<'branch.reset'>;
+  const attempt = await resetBranchJob.attempt(context);
   // The clone takes its time.
   await db
     .update(projectBranches)
     .set({ lifespan: '1m', expiresAt: at(77) })
     .where(eq(projectBranches.id, branch.id));
-  await inOneBatch(db, resetBranchJob.complete(context, reset, at(10)));
+  await inOneBatch(db, attempt?.complete(at(10)) ?? []);
   expect(await read(branch.id)).toMatchObject({ ...expected, expiresAt: at(endsAfter), updatedAt: at(10) });
 });

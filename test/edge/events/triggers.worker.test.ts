@@ -207,8 +207,8 @@ describe('a snapshot', () => {
 });
 
 test('a job shows its steps, and its failure as the API does', async () => {
-  const about = { id: crypto.randomUUID(), kind: 'branch.delete', branchId: null } as const;
-  const job = newJob({ ...about, projectId: 'p', hostId: 'h', actor: ACTOR }, NOW);
+  const about = { id: crypto.randomUUID(), projectId: 'p', hostId: 'h', actor: ACTOR };
+  const job = newJob('project.delete', { branchId: null }, about, NOW);
   await db.insert(jobs).values(job);
   const set = (values: Partial<typeof jobs.$inferInsert>) =>
     db
@@ -234,20 +234,17 @@ test('an event names the branches that it is about, and the machine whose job it
   const main = await insertBranch(db, 'active');
   await db.update(projectBranches).set({ isDefault: true }).where(eq(projectBranches.id, main.id));
   await db.delete(eventOutbox);
-  const ofProject = { projectId: 'p', hostId: 'h' } as const;
   const machine = { type: 'key', id: 'k' } as const;
-  const job = (branchId: string | null, branchIds?: string[]) =>
-    newJob(
-      {
-        ...{ ...ofProject, id: crypto.randomUUID(), kind: 'branch.create', branchId },
-        ...(branchIds && { subject: { branchIds } }),
-        actor: { ...ACTOR, machine },
-      },
-      NOW,
-    );
-  await db.insert(jobs).values(job(one.id));
-  await db.insert(jobs).values(job(null, [one.id, two.id]));
-  await db.insert(jobs).values(job(main.id));
+  const about = () => ({
+    id: crypto.randomUUID(),
+    projectId: 'p',
+    hostId: 'h',
+    actor: { ...ACTOR, machine },
+  });
+  const batch = { branchId: null, branchIds: [one.id, two.id] };
+  await db.insert(jobs).values(newJob('branch.create', { branchId: one.id }, about(), NOW));
+  await db.insert(jobs).values(newJob('branch.create_batch', batch, about(), NOW));
+  await db.insert(jobs).values(newJob('branch.create', { branchId: main.id }, about(), NOW));
   const rule = (branchId: string | null, cidr: string) =>
     ({ ...{ id: crypto.randomUUID(), projectId: 'p', branchId, cidr }, ...ABOUT_RULE }) as const;
   const rules = [rule(one.id, '192.0.2.7/32'), rule(main.id, '192.0.2.8/32'), rule(null, '192.0.2.9/32')];

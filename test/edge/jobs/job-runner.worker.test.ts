@@ -5,7 +5,7 @@ import { idempotencyKeys, type JobRow, jobs } from '../../../edge/database/schem
 import { HostCallError } from '../../../edge/hosts/host-client.ts';
 import { JobRunner } from '../../../edge/jobs/job-runner.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
-import { type AnySaga, saga } from '../../../edge/jobs/saga.ts';
+import { type Saga, saga } from '../../../edge/jobs/saga.ts';
 import type { JobKind } from '../../../shared/project/job.ts';
 import { startD1, type TestD1 } from '../../support/records/d1.ts';
 import { ACTOR } from '../../support/records/records.ts';
@@ -28,8 +28,11 @@ beforeEach(() => {
 });
 
 /** A saga with one step that the test defines. */
-const scripted = (step: (job: JobRow) => Promise<unknown>, more: Partial<AnySaga> = {}): AnySaga =>
-  saga({
+const scripted = (
+  step: (job: JobRow) => Promise<unknown>,
+  more: Partial<Parameters<typeof saga<JobKind, object>>[0]> = {},
+): Saga<JobKind> =>
+  saga<JobKind, object>({
     steps: [[{ name: 'step', run: ({ job }) => step(job) }]],
     load: async () => ({}),
     complete: () => [],
@@ -44,7 +47,7 @@ const scripted = (step: (job: JobRow) => Promise<unknown>, more: Partial<AnySaga
     ...more,
   });
 
-const runnerOf = (creation: AnySaga, deletion = creation) =>
+const runnerOf = (creation: Saga<JobKind>, deletion = creation) =>
   new JobRunner({
     db,
     settings: {} as never,
@@ -75,10 +78,8 @@ async function openJob(
   age = 0,
 ): Promise<JobRow> {
   const id = crypto.randomUUID();
-  const job = newJob(
-    { id, kind, projectId: 'p', branchId, hostId: 'h', actor: ACTOR },
-    new Date(Date.now() - age),
-  );
+  const about = { id, projectId: 'p', hostId: 'h', actor: ACTOR };
+  const job = newJob<JobKind>(kind, { branchId }, about, new Date(Date.now() - age));
   await db.insert(jobs).values(job);
   const use = { tenantId: 't', userId: 'u', path: '/', key: id, bodyHash: '' };
   await db.insert(idempotencyKeys).values({ ...use, jobId: id, expiresAt: new Date(Date.now() + 60_000) });
@@ -183,7 +184,7 @@ describe('one attempt', () => {
 
   test('of a job that cannot be undone never abandons it, whatever the failure', async () => {
     const job = await openJob('branch.delete', crypto.randomUUID(), 16 * 60_000);
-    const { undo: _, ...endless } = scripted(() => Promise.reject(full));
+    const endless = { ...scripted(() => Promise.reject(full)), undo: undefined };
     expect(await runnerOf(endless).start(job)).toBeNull();
     expect(await written(job)).toMatchObject({ status: 'running', error: null });
   });
@@ -246,10 +247,11 @@ describe('one attempt', () => {
 
 describe('several jobs', () => {
   test('each calls its own host: the project can have moved in between', async () => {
-    const runner = runnerOf({
-      ...scripted(async () => {}),
-      steps: [[{ name: 'step', run: ({ callHost }) => callHost('project.size', { project_id: 'p' }) }]],
-    });
+    const runner = runnerOf(
+      scripted(async () => {}, {
+        steps: [[{ name: 'step', run: ({ callHost }) => callHost('project.size', { project_id: 'p' }) }]],
+      }),
+    );
     const made = await Promise.all([openJob(), openJob()]);
     for (const [index, job] of made.entries()) await runner.start({ ...job, hostId: `host-${index}` });
     expect(happened).toEqual(['call of host-0', 'call of host-1']);

@@ -65,23 +65,14 @@ async function activate(db: Database, { id }: RecordedBranch) {
     db.select().from(projectBranches).where(eq(projectBranches.id, id)),
   ]);
   if (!project || !branch) throw new Error('there are no records');
-  const job = newJob(
-    {
-      id: crypto.randomUUID(),
-      kind: 'branch.create',
-      projectId: 'p',
-      branchId: id,
-      hostId: 'h',
-      actor: ACTOR,
-    },
-    NOW,
-  );
+  const about = { id: crypto.randomUUID(), projectId: 'p', hostId: 'h', actor: ACTOR };
+  const job = newJob('branch.create', { branchId: id }, about, NOW);
   const creation = {
     project,
     access: { revision: 0, rules: [] },
     branches: [{ branch, credentials: [] }],
   } as unknown as Creation;
-  await inOneBatch(db, activation({ db, job } as SagaContext, creation, NOW));
+  await inOneBatch(db, activation({ db, job } as SagaContext<'branch.create'>, creation, NOW));
 }
 
 test.each([
@@ -127,9 +118,9 @@ test('jobs that have ended add nothing to what a reconciliation reads', async ()
     return meter.read().rowsRead;
   };
   const before = await rowsRead();
-  const about = { kind: 'branch.create', projectId: 'p', branchId: null, hostId: 'h', actor: ACTOR } as const;
+  const about = { projectId: 'p', hostId: 'h', actor: ACTOR };
   for (let n = 0; n < 20; n += 1) {
-    const job = newJob({ id: crypto.randomUUID(), ...about }, NOW);
+    const job = newJob('project.delete', { branchId: null }, { id: crypto.randomUUID(), ...about }, NOW);
     await db.insert(jobs).values({ ...job, status: 'succeeded' });
   }
   expect(await rowsRead()).toBe(before);

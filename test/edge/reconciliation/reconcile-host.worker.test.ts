@@ -4,6 +4,7 @@ import type { Env } from '../../../edge/env.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import type { Inventory } from '../../../edge/reconciliation/differences.ts';
 import { reconcileHost } from '../../../edge/reconciliation/reconcile-host.ts';
+import type { JobKind } from '../../../shared/project/job.ts';
 import { EMPTY_HOST } from '../../support/host/scripted-inventory.ts';
 import { ACTOR, insertBranch, readBranch, startRecords } from '../../support/records/records.ts';
 
@@ -91,8 +92,9 @@ test.each([
 ] as const)('the clone of a %s job %s is dropped: %s', async (status, kind, isDropped) => {
   const branch = await insertBranch(db, 'deleted');
   const [id, snapshotId] = [crypto.randomUUID(), crypto.randomUUID()];
-  const about = { id, kind, projectId: 'p', branchId: branch.id, hostId: 'h', subject: { snapshotId } };
-  if (status) await db.insert(jobs).values({ ...newJob({ ...about, actor: ACTOR }, new Date()), status });
+  const about = { id, projectId: 'p', hostId: 'h', actor: ACTOR };
+  const job = newJob<JobKind>(kind, { branchId: branch.id, snapshotId }, about, new Date());
+  if (status) await db.insert(jobs).values({ ...job, status });
   const cancelled: object[] = [];
   await reconcileWith(async (method, params) => {
     if (method === 'reset.cancel') cancelled.push(params);

@@ -132,8 +132,8 @@ test.each([
 ])('what a branch was restored from, without a record, while the branch %s', async (_, isThere, expected) => {
   const branch = await insertBranch(db, 'active');
   const snapshotId = crypto.randomUUID();
-  const about = { id: crypto.randomUUID(), kind: 'branch.restore', projectId: 'p', hostId: 'h' } as const;
-  const job = newJob({ ...about, branchId: branch.id, subject: { snapshotId }, actor: ACTOR }, NOW);
+  const about = { id: crypto.randomUUID(), projectId: 'p', hostId: 'h', actor: ACTOR };
+  const job = newJob('branch.restore', { branchId: branch.id, snapshotId }, about, NOW);
   await db.insert(jobs).values({ ...job, status: 'succeeded' });
   await db.delete(snapshots);
   const inventory: Inventory = {

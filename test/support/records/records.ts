@@ -62,8 +62,8 @@ export async function insertBranch(
 
 /** A deletion of the project that is over: the trace that projects leave. */
 export async function insertDeletion(db: Database, hostId: string, projectId: string): Promise<void> {
-  const about = { id: crypto.randomUUID(), kind: 'project.delete', branchId: null } as const;
-  const job = newJob({ ...about, projectId, hostId, actor: ACTOR }, EARLIER);
+  const about = { id: crypto.randomUUID(), projectId, hostId, actor: ACTOR };
+  const job = newJob('project.delete', { branchId: null }, about, EARLIER);
   await db.insert(jobs).values({ ...job, status: 'succeeded' });
 }
 
