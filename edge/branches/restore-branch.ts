@@ -2,7 +2,7 @@ import { and, eq, type SQL, sql } from 'drizzle-orm';
 import { branchDatabaseName, snapshotDatabaseName } from '../../shared/branch/database-name.ts';
 import { expiryOf } from '../../shared/branch/lifespan.ts';
 import type { Failure } from '../../shared/failures.ts';
-import { ok, type Result } from '../../shared/result.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { hasRoomFor, ruleStatements } from '../access/change-rules.ts';
 import { withdrawAccess } from '../access/send-access.ts';
 import type { Principal } from '../authentication/principal.ts';
@@ -27,6 +27,7 @@ import type { Settings } from '../settings.ts';
 import { matchesPattern } from '../tenancy/branch-pattern.ts';
 import { toBranchResponse, transition } from './branch.ts';
 import { hasBranchSlots, hasDatabaseSlots } from './branch-limit.ts';
+import { type CloneSource, ofSnapshot } from './clone-source.ts';
 import {
   activate,
   areActive,
@@ -185,6 +186,13 @@ export function requirePurgeable(
   if (pattern !== null && !matchesPattern(pattern, branch.branchName)) throw new ApiError('NOT_FOUND');
   requireConfirmation(branch, confirm);
   if (status !== 'ready') throw new ApiError('HOST_BUSY');
+}
+
+/** The kept database of a deleted branch as a source. @returns or HOST_BUSY until its size is known */
+export async function keptSource(db: Database, snapshot: SnapshotRow): Promise<Result<CloneSource, Failure>> {
+  const [kept = snapshot] = await db.select().from(snapshots).where(eq(snapshots.id, snapshot.id));
+  // The job of the deletion records the size.
+  return kept.status === 'making' ? fail({ code: 'HOST_BUSY' }) : ok(ofSnapshot(kept, false));
 }
 
 /** The deleted branch, and its kept database, if there is one. */

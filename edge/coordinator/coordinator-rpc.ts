@@ -20,27 +20,12 @@ import type { ProjectMonitorRpc } from '../monitoring/project-monitor.ts';
 import type { ProjectRequest } from '../projects/create-project.ts';
 import type { ProjectDeletion } from '../projects/delete-project.ts';
 
-/** Former states of one project's branches, reached through its coordinator. */
-export interface ProjectHistoryRpc extends Rpc.RpcTargetBranded {
-  /** Waits until the snapshot is taken, at most `waitMs`. */
-  takeSnapshot(request: SnapshotRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
-  /** Deletes the record, and opens the job that drops the database. */
-  deleteSnapshot(deletion: SnapshotDeletion): Promise<Result<JobRow, Failure>>;
-  resetBranch(request: ResetRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
-  restoreBranch(request: RestoreRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
-  /** Opens the job of the comparison, or returns the one that is open. */
-  compareBranch(request: ComparisonRequest): Promise<Result<JobRow, Failure>>;
-  /** Shows how much of a job's running step is done. */
-  recordProgress(progress: WorkProgress): Promise<void>;
-}
-
 /**
  * The Durable Object through which every change of one project's databases goes; named by the project's ID.
  */
 export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   readonly monitor: ProjectMonitorRpc;
   readonly events: ProjectEventsRpc;
-  readonly history: ProjectHistoryRpc;
   /** @param hostId the host that sent the measurement */
   recordMeasurement(measurement: ProjectMeasurement, hostId?: string): Promise<void>;
   /** Records the blocks of the project's branches. @param hostId the host that sent them */
@@ -49,6 +34,16 @@ export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   createProject(request: ProjectRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
   /** Creates branches as clones of an active one. @param waitMs how long the client waits for the end */
   createBranches(request: BranchRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
+  resetBranch(request: ResetRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
+  restoreBranch(request: RestoreRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
+  /** Waits until the snapshot is taken, at most `waitMs`. */
+  takeSnapshot(request: SnapshotRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
+  /** Deletes the record, and opens the job that drops the database. */
+  deleteSnapshot(deletion: SnapshotDeletion): Promise<Result<JobRow, Failure>>;
+  /** Opens the job of the comparison, or returns the one that is open. */
+  compareBranch(request: ComparisonRequest): Promise<Result<JobRow, Failure>>;
+  /** Shows how much of a job's running step is done. */
+  recordProgress(progress: WorkProgress): Promise<void>;
   /** Marks the branch as deleted and opens the job that drops its database. */
   deleteBranch(deletion: BranchDeletion): Promise<Result<Deleted, Failure>>;
   /** Marks the project as being deleted and opens the job that drops its databases. */

@@ -2,7 +2,8 @@ import { DurableObject } from 'cloudflare:workers';
 import { eq } from 'drizzle-orm';
 import type { ProjectBlocks } from '../../shared/block.ts';
 import type { Failure } from '../../shared/failures.ts';
-import type { ProjectMeasurement } from '../../shared/measurement.ts';
+import type { ProjectMeasurement, ProjectSizes } from '../../shared/measurement.ts';
+import type { WorkProgress } from '../../shared/protocol/notifications.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import {
   deleteRule,
@@ -15,16 +16,26 @@ import {
 } from '../access/change-rules.ts';
 import { type Rotation, storeRotation } from '../access/credentials.ts';
 import { sendAccess } from '../access/send-access.ts';
-import type { BranchRequest } from '../branches/create-branches.ts';
+import { type ComparisonRequest, reserveComparison } from '../branches/comparison.ts';
+import {
+  type BranchRequest,
+  existingBranch,
+  reserveBranches,
+  returnExisting,
+} from '../branches/create-branches.ts';
 import { type BranchDeletion, type Deleted, deleteBranch } from '../branches/delete-branch.ts';
+import { deleteSnapshot, dropJob, type SnapshotDeletion } from '../branches/drop-snapshots.ts';
 import { type LeaseRenewal, type LifespanChange, storeRenewal } from '../branches/expiry.ts';
+import { type ResetRequest, reserveReset } from '../branches/reset-branch.ts';
+import { keptSource, type RestoreRequest, reserveRestore } from '../branches/restore-branch.ts';
+import { reserveSnapshot, type SnapshotRequest } from '../branches/take-snapshot.ts';
 import { type Database, type DatabaseBinding, openDatabase } from '../database/database.ts';
 import { type BranchRow, type JobRow, projects } from '../database/schema.ts';
 import { ProjectEvents } from '../events/project-events.ts';
 import { type HostLinks, hostCaller, isLinked } from '../hosts/host-client.ts';
 import { type CreationProgress, storeResponse } from '../idempotency/idempotency-key.ts';
 import { JobRunner } from '../jobs/job-runner.ts';
-import { newJob, openJobs } from '../jobs/job-store.ts';
+import { becomesIdle, newJob, openJobs } from '../jobs/job-store.ts';
 import { jobError, publicFailure } from '../jobs/saga.ts';
 import { Outbox } from '../mail/outbox.ts';
 import { BlockRecorder } from '../monitoring/blocks.ts';
@@ -32,18 +43,14 @@ import { MeasurementStore } from '../monitoring/measurements.ts';
 import { ProjectMonitor } from '../monitoring/project-monitor.ts';
 import { StorageQuota } from '../monitoring/storage-quota.ts';
 import { objectName } from '../object-name.ts';
-import type { ProjectRequest } from '../projects/create-project.ts';
+import { type ProjectRequest, reserveProject } from '../projects/create-project.ts';
 import { markProjectDeleting, type ProjectDeletion } from '../projects/delete-project.ts';
 import type { Limiters } from '../rate-limits/limiter-client.ts';
 import { readSettings } from '../settings.ts';
 import { type WebhookSenders, webhookSenderOf } from '../webhooks/webhook.ts';
-
 import { EarliestAlarm, Retries } from './alarm.ts';
 import type { CoordinatorRpc } from './coordinator-rpc.ts';
-import { createBranches, createProject } from './creations.ts';
 import { endLives } from './end-lives.ts';
-import { ProjectHistory } from './project-history.ts';
-import type { CoordinatorParts } from './run-job.ts';
 import { SAGAS } from './sagas.ts';
 
 /**
@@ -51,6 +58,16 @@ import { SAGAS } from './sagas.ts';
  * schedules.
  */
 const CHECK_AFTER_MS = 20_000;
+
+/** Bounds the reservations of one request: another one may take the name in between each time. */
+const TRIES = 5;
+/** A creation that ended before it was waited for is noticed after this time. */
+const READ_AGAIN_MS = 1_000;
+/** How long a reset or a restoration waits for the ends of the branch's open jobs. */
+const IDLE_WITHIN_MS = 5_000;
+
+const until = (deadline: number) => Math.max(0, deadline - Date.now());
+const isBusy = (outcome: Result<unknown, Failure>) => !outcome.ok && outcome.failure.code === 'HOST_BUSY';
 
 type CoordinatorEnv = DatabaseBinding & HostLinks & Limiters & WebhookSenders;
 
@@ -64,8 +81,6 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
   readonly #db: Database;
   readonly #outbox: Outbox;
   readonly #monitor: ProjectMonitor;
-  readonly #parts: CoordinatorParts;
-  readonly #history: ProjectHistory;
   readonly #blocks: BlockRecorder;
   readonly #events: ProjectEvents;
   readonly #alarm: EarliestAlarm;
@@ -109,17 +124,6 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
       applyAccess: (hostId) => this.#applyAccess(hostId),
       waitUntil,
     });
-    this.#parts = {
-      db: this.#db,
-      settings,
-      monitor: this.#monitor,
-      quota: this.quota,
-      isLinked: (hostId) => isLinked(env, hostId),
-      armAlarm: () => this.#armAlarm(),
-      running: () => ({ runner: this.#runner, waitUntil }),
-      changed: () => waitUntil(this.#resumeWork()),
-    };
-    this.#history = new ProjectHistory(this.#parts);
     this.#runner = new JobRunner({
       db: this.#db,
       settings: settings(),
@@ -129,10 +133,6 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
       begun: () => this.#events.publishToStreams(this.#projectId),
       changed: () => this.#events.publish(this.#projectId),
     });
-  }
-
-  get history(): ProjectHistory {
-    return this.#history;
   }
 
   get monitor(): ProjectMonitor {
@@ -153,12 +153,134 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     this.#events.publish(this.#projectId);
   }
 
-  createProject(request: ProjectRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
-    return createProject(this.#parts, request, waitMs);
+  /** Creates a project with its `main`. Nothing is reserved while the host is not linked. */
+  async createProject(request: ProjectRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
+    if (!(await isLinked(this.env, request.hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
+    this.#armAlarm();
+    const reserved = await reserveProject(this.#db, readSettings(this.env), request, new Date());
+    return reserved.ok ? this.#run(reserved.value, waitMs) : reserved;
   }
 
-  createBranches(request: BranchRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
-    return createBranches({ ...this.#parts, history: this.#history }, request, waitMs);
+  /**
+   * Creates the branches, or responds with the one that has the name, as it is or reset (`on_exists`). Of
+   * parallel requests for one name one creates the branch, and the others wait for it.
+   */
+  async createBranches(request: BranchRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
+    const { project, onExists } = request;
+    const deadline = Date.now() + waitMs;
+    if (!(await isLinked(this.env, project.hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
+    this.#armAlarm();
+    for (let tries = 1; ; ) {
+      const existing = onExists === 'fail' ? null : await existingBranch(this.#db, request);
+      if (existing?.creation) {
+        const end = await this.#endOf(existing.creation, Math.min(until(deadline), READ_AGAIN_MS));
+        if (!end.ok || (!end.value.response && until(deadline) === 0)) return end;
+        // Read again, because the branch of a batch, or of another source, is another response.
+        continue;
+      }
+      if (existing && onExists === 'reset')
+        return this.#resetExisting(existing.branch, request, until(deadline));
+      if (existing) return returnExisting(existing.branch, request);
+      const reserved = await this.#reserveBranches(request);
+      if (reserved.ok) return this.#run(reserved.value, until(deadline));
+      if (onExists === 'fail' || reserved.failure.code !== 'BRANCH_EXISTS' || tries === TRIES)
+        return reserved;
+      tries += 1;
+    }
+  }
+
+  async #reserveBranches(request: BranchRequest): Promise<Result<JobRow, Failure>> {
+    const { project, branches } = request;
+    const sized = await this.#readSizes(project.id, project.hostId);
+    if (!sized.ok) return sized;
+    const admission = { ...request, projectId: project.id, branchIds: branches.map(({ id }) => id) };
+    return this.quota.reserveWithinQuota(admission, sized.value, () =>
+      reserveBranches(this.#db, readSettings(this.env), request, new Date()),
+    );
+  }
+
+  /** Resets the branch that a creation has found, with the life of the request; its lease is still renewed. */
+  async #resetExisting(
+    branch: BranchRow,
+    { jobId, project, source, life, actor, keyUse }: BranchRequest,
+    waitMs: number,
+  ): Promise<Result<CreationProgress, Failure>> {
+    if (branch.protected) return fail({ code: 'BRANCH_PROTECTED' });
+    const about = { jobId, snapshotId: crypto.randomUUID(), branch, source, life, hostId: project.hostId };
+    return this.resetBranch({ ...about, actor, keyUse, asCreation: true }, waitMs);
+  }
+
+  async resetBranch(request: ResetRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
+    const { branch, hostId } = request;
+    const [deadline, idleBy] = [Date.now() + waitMs, Date.now() + IDLE_WITHIN_MS];
+    if (!(await isLinked(this.env, hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
+    this.#armAlarm();
+    let reserved = await this.#reserveReset(request);
+    while (isBusy(reserved) && (await becomesIdle(this.#db, branch.id, idleBy)))
+      reserved = await this.#reserveReset(request);
+    return reserved.ok ? this.#runLeaving(reserved.value, until(deadline)) : reserved;
+  }
+
+  async #reserveReset(request: ResetRequest): Promise<Result<JobRow, Failure>> {
+    const { branch, source, hostId, keyUse } = request;
+    const { id, projectId } = branch;
+    const sized = await this.#readSizes(projectId, hostId);
+    if (!sized.ok) return sized;
+    const admission = { projectId, keyUse, source, branchIds: [id], replaced: id };
+    return this.quota.reserveWithinQuota(admission, sized.value, () =>
+      reserveReset(this.#db, request, new Date()),
+    );
+  }
+
+  async restoreBranch(request: RestoreRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
+    const { branch, project } = request;
+    const [deadline, idleBy] = [Date.now() + waitMs, Date.now() + IDLE_WITHIN_MS];
+    if (!(await isLinked(this.env, project.hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
+    this.#armAlarm();
+    let reserved = await this.#reserveRestore(request);
+    while (isBusy(reserved) && (await becomesIdle(this.#db, branch.id, idleBy)))
+      reserved = await this.#reserveRestore(request);
+    return reserved.ok ? this.#runLeaving(reserved.value, until(deadline)) : reserved;
+  }
+
+  async #reserveRestore(request: RestoreRequest): Promise<Result<JobRow, Failure>> {
+    const { project, branch, snapshot, keyUse } = request;
+    const sized = await this.#readSizes(project.id, project.hostId);
+    if (!sized.ok) return sized;
+    const source = await keptSource(this.#db, snapshot);
+    if (!source.ok) return source;
+    const admission = { projectId: project.id, keyUse, source: source.value, branchIds: [branch.id] };
+    return this.quota.reserveWithinQuota(admission, sized.value, () =>
+      reserveRestore(this.#db, readSettings(this.env), request, new Date()),
+    );
+  }
+
+  async takeSnapshot(request: SnapshotRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
+    const deadline = Date.now() + waitMs;
+    if (!(await isLinked(this.env, request.hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
+    this.#armAlarm();
+    const reserved = await reserveSnapshot(this.#db, readSettings(this.env), request, new Date());
+    return reserved.ok ? this.#runLeaving(reserved.value, until(deadline)) : reserved;
+  }
+
+  async deleteSnapshot({ snapshot, hostId, actor }: SnapshotDeletion): Promise<Result<JobRow, Failure>> {
+    this.#armAlarm();
+    const now = new Date();
+    const job = dropJob(snapshot, { hostId, actor, createdBy: actor.userId }, now);
+    const deleted = await deleteSnapshot(this.#db, snapshot, job, now);
+    if (deleted.ok) this.ctx.waitUntil(this.#runner.start(deleted.value));
+    return deleted;
+  }
+
+  async compareBranch(request: ComparisonRequest): Promise<Result<JobRow, Failure>> {
+    this.#armAlarm();
+    const reserved = await reserveComparison(this.#db, request, new Date());
+    if (reserved.ok) this.ctx.waitUntil(this.#runner.start(reserved.value));
+    return reserved;
+  }
+
+  async recordProgress({ job_id, percent }: WorkProgress): Promise<void> {
+    this.#runner.report(job_id, percent);
   }
 
   async deleteBranch(deletion: BranchDeletion): Promise<Result<Deleted, Failure>> {
@@ -254,6 +376,36 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     } catch (error) {
       this.#retries.failed('project.not_looked_after', this.#projectId, error);
     }
+  }
+
+  /**
+   * The sizes that the host has just read. The alarm guards writes of the next seconds, and the host may need
+   * longer, so it is set again for the reservation that follows.
+   */
+  async #readSizes(projectId: string, hostId: string): Promise<Result<ProjectSizes['sizes'], Failure>> {
+    const sized = await this.#monitor.readSizes(projectId, hostId);
+    this.#armAlarm();
+    return sized.ok ? ok(sized.value.sizes) : sized;
+  }
+
+  /** Runs the job of a reservation and waits for its end, but no longer than its client waits. */
+  #run(job: JobRow, waitMs: number): Promise<Result<CreationProgress, Failure>> {
+    this.ctx.waitUntil(this.#runner.start(job));
+    return this.#endOf(job.id, waitMs);
+  }
+
+  /** As `#run`, for a job that can leave a snapshot behind: its end may be the next one. */
+  async #runLeaving(job: JobRow, waitMs: number): Promise<Result<CreationProgress, Failure>> {
+    const outcome = await this.#run(job, waitMs);
+    this.ctx.waitUntil(this.#resumeWork());
+    return outcome;
+  }
+
+  async #endOf(jobId: string, waitMs: number): Promise<Result<CreationProgress, Failure>> {
+    const end = await this.#runner.endOf(jobId, waitMs);
+    if (end && !end.ok) return end;
+    if (end && !end.value) throw new Error(`job ${jobId} ended without a response`);
+    return ok(end?.value ? { response: end.value } : { response: null, jobId });
   }
 
   /** Applies the access on the host; after a failure it is retried until it succeeds. */

@@ -95,7 +95,7 @@ export class HostLink
           coordinatorOf(env, measurement.project_id).recordMeasurement(measurement, this.#hostId),
         sizes: (sizes) => coordinatorOf(env, sizes.project_id).monitor.recordSizes(sizes, this.#hostId),
         blocks: (blocks) => coordinatorOf(env, blocks.project_id).recordBlocks(blocks, this.#hostId),
-        progress: (progress) => coordinatorOf(env, progress.project_id).history.recordProgress(progress),
+        progress: (progress) => coordinatorOf(env, progress.project_id).recordProgress(progress),
         inventory_outdated: () => this.#reconcileSoon(),
       },
       log: (event, fields) => logEvent(event, { host_id: this.#hostId, ...fields }),

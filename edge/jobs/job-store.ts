@@ -23,9 +23,17 @@ const changes = (branchId: string) =>
  */
 export const isUnchanging = (branchId: string): SQL => sql`not ${isThere(jobs, changes(branchId))}`;
 
-/** The opposite of `isUnchanging`, read now. */
-export const readIsChanging = async (db: Database, branchId: string): Promise<boolean> =>
-  (await db.select({ id: jobs.id }).from(jobs).where(changes(branchId)).limit(1)).length > 0;
+const POLL_MS = 100;
+
+/** Waits for the ends of the branch's jobs. @returns false if one is still open at the deadline */
+export async function becomesIdle(db: Database, branchId: string, deadline: number): Promise<boolean> {
+  while (Date.now() < deadline) {
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+    const open = await db.select({ id: jobs.id }).from(jobs).where(changes(branchId)).limit(1);
+    if (open.length === 0) return true;
+  }
+  return false;
+}
 
 /** The branches that a job is about; none if it is about the whole project. */
 export const branchIdsOf = ({ branchId, input }: Pick<JobRow, 'branchId' | 'input'>): string[] =>

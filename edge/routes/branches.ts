@@ -268,7 +268,7 @@ router.openapi(
     if (branches.length === 0 && purge && deletedBranch && snapshot) {
       requirePurgeable(c.var.principal, deletedBranch, snapshot, confirm);
       const deletion = { snapshot, hostId: project.hostId, actor: actorOf(c) };
-      const job = unwrap(await coordinatorOf(c.env, projectId).history.deleteSnapshot(deletion));
+      const job = unwrap(await coordinatorOf(c.env, projectId).deleteSnapshot(deletion));
       const { id, deletedAt } = deletedBranch;
       const deleted_at = (deletedAt ?? job.createdAt).toISOString();
       return c.json({ id, status: 'deleted' as const, deleted_at, job_id: job.id }, 202);
@@ -502,7 +502,7 @@ router.openapi(
             .where(and(knownBranchesOf(project.id, principal), eq(projectBranches.id, branch.parentBranchId)))
         : [];
     if (to === PARENT && !parent) throw new ApiError('SOURCE_NOT_ACTIVE');
-    const outcome = await coordinatorOf(c.env, project.id).history.resetBranch(
+    const outcome = await coordinatorOf(c.env, project.id).resetBranch(
       {
         jobId: crypto.randomUUID(),
         snapshotId: crypto.randomUUID(),
@@ -566,7 +566,7 @@ router.openapi(
     if (pattern !== null && !names.every((name) => matchesPattern(pattern, name)))
       throw new ApiError('NOT_FOUND');
     unwrap(checkDatabaseNames(project, [branchName]));
-    const outcome = await coordinatorOf(c.env, projectId).history.restoreBranch(
+    const outcome = await coordinatorOf(c.env, projectId).restoreBranch(
       { jobId: crypto.randomUUID(), project, branch, snapshot, branchName, actor: actorOf(c), keyUse },
       prefer,
     );

@@ -219,7 +219,7 @@ router.openapi(
     if (result.complete) return c.json(toDifference(other, result), 200);
     const about = { branch, comparison, hostId: project.hostId, actor: actorOf(c) };
     const job = await repeatIfLost(() =>
-      coordinatorOf(c.env, project.id).history.compareBranch({ jobId: crypto.randomUUID(), ...about }),
+      coordinatorOf(c.env, project.id).compareBranch({ jobId: crypto.randomUUID(), ...about }),
     );
     return c.json(toJobResponse(unwrap(job)), 202);
   },

@@ -66,7 +66,7 @@ router.openapi(
     const replayed = replay(c, uses, keyUse);
     if (replayed) return c.json(replayed.body as z.input<typeof Snapshot>, 201);
     const actor = actorOf(c);
-    const outcome = await coordinatorOf(c.env, project.id).history.takeSnapshot(
+    const outcome = await coordinatorOf(c.env, project.id).takeSnapshot(
       {
         jobId: crypto.randomUUID(),
         snapshotId: crypto.randomUUID(),
@@ -167,7 +167,7 @@ router.openapi(
         .from(snapshots)
         .where(and(snapshotsOf(projectId, c.var.principal), eq(snapshots.id, id))),
     ]);
-    const deleted = await coordinatorOf(c.env, projectId).history.deleteSnapshot({
+    const deleted = await coordinatorOf(c.env, projectId).deleteSnapshot({
       snapshot: found(rows),
       hostId: project.hostId,
       actor: actorOf(c),

@@ -79,3 +79,15 @@ test.each(DOCUMENTS.filter((document) => !DATED.test(document)))(
     expect(pathsOf(read(document)).filter((path) => !isPath(path))).toEqual([]);
   },
 );
+
+/** Rows of "Where is it?": a question, a file, and what is there. */
+const WHERE = /^\| [^|]+ \| `([^`]+)` \| `([^`]+)` \|$/gm;
+
+test('what a newcomer looks for is where the architecture says', () => {
+  const section = /^## Where is it\?\n([\s\S]*?)^## /m.exec(read('docs/architecture.md'))?.[1] ?? '';
+  const rows = [...section.matchAll(WHERE)].map(([, file = '', name = '']) => ({ file, name }));
+  expect(rows.length).toBeGreaterThanOrEqual(8);
+  expect(
+    rows.filter(({ file, name }) => !existsSync(join(ROOT, file)) || !read(file).includes(name)),
+  ).toEqual([]);
+});

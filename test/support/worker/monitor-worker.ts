@@ -1,8 +1,7 @@
 import { DurableObject } from 'cloudflare:workers';
-import type { BranchRequest } from '../../../edge/branches/create-branches.ts';
+import { type BranchRequest, reserveBranches } from '../../../edge/branches/create-branches.ts';
 import type { LifespanChange } from '../../../edge/branches/expiry.ts';
 import { coordinatorOf } from '../../../edge/coordinator/coordinator-rpc.ts';
-import { reserveFitting } from '../../../edge/coordinator/creations.ts';
 import { ProjectCoordinator } from '../../../edge/coordinator/project-coordinator.ts';
 import { openDatabase } from '../../../edge/database/database.ts';
 import type { Env } from '../../../edge/env.ts';
@@ -170,12 +169,14 @@ export class TestedCoordinator extends ProjectCoordinator {
 
   /** All in parallel. */
   async reserveBranches(requests: BranchRequest[], sizes: Record<string, number> = {}) {
-    const parts = {
-      db: openDatabase(this.env.DB),
-      settings: () => readSettings(this.env),
-      quota: this.quota,
+    const reserve = (request: BranchRequest) => {
+      const branchIds = request.branches.map(({ id }) => id);
+      const admission = { ...request, projectId: request.project.id, branchIds };
+      return this.quota.reserveWithinQuota(admission, sizes, () =>
+        reserveBranches(openDatabase(this.env.DB), readSettings(this.env), request, new Date()),
+      );
     };
-    return Promise.all(requests.map((request) => reserveFitting(parts, request, sizes)));
+    return Promise.all(requests.map(reserve));
   }
 }
 
