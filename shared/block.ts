@@ -1,10 +1,16 @@
 import { z } from 'zod';
 
 /**
- * Why a host accepts no connections to a branch. The first four say what its sessions took too much of;
- * `attempts` concerns only the addresses that tried too many passwords (specification 8).
+ * Why a host accepts no connections to a branch. The first five say what it took too much of; `attempts` concerns only the addresses that tried too many passwords (specification 8).
  */
-export const BlockReason = z.enum(['locks', 'connections', 'disk', 'transaction_ids', 'attempts']);
+export const BlockReason = z.enum([
+  'locks',
+  'connections',
+  'disk',
+  'transaction_ids',
+  'autovacuum',
+  'attempts',
+]);
 export type BlockReason = z.output<typeof BlockReason>;
 
 /** A branch that its host accepts no connections to, until an instant that the host can extend. */

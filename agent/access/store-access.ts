@@ -27,10 +27,11 @@ export async function storeAccess(session: Session, projectId: string, access: A
   const { rows } = await session.query<{ newer: boolean; blocked_from: Date | null }>(
     `UPDATE project SET
        access_revision = $2,
+       tenant = coalesce($4, tenant),
        write_blocked_since = CASE WHEN $3 THEN coalesce(write_blocked_since, clock_timestamp()) END
      WHERE project_id = $1 AND access_revision <= $2
      RETURNING old.access_revision < $2 AS newer, old.write_blocked_since AS blocked_from`,
-    [projectId, access.revision, access.write_blocked],
+    [projectId, access.revision, access.write_blocked, access.tenant],
   );
   const [before] = rows;
   if (!before) return;

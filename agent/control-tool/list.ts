@@ -6,6 +6,7 @@ import { withHost } from './with-host.ts';
 
 const TOO_MANY: Record<StoredBlock['reason'], string> = {
   attempts: 'too many connection attempts',
+  autovacuum: 'its functions held workers of autovacuum',
   connections: 'too many connections',
   disk: 'it fills the disk',
   locks: 'too many locks',

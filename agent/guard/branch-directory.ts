@@ -13,6 +13,7 @@ const RENEW_AFTER = 60_000;
 export class BranchDirectory {
   readonly #pool: Pool;
   #branches = new Map<string, GuardedBranch>();
+  #byName = new Map<string, GuardedBranch>();
   #readAt = Number.NEGATIVE_INFINITY;
   #reading = false;
 
@@ -23,6 +24,11 @@ export class BranchDirectory {
   /** @param database its oid */
   find(database: string): GuardedBranch | null {
     return this.#branches.get(database) ?? null;
+  }
+
+  /** @param database its name */
+  findByName(database: string): GuardedBranch | null {
+    return this.#byName.get(database) ?? null;
   }
 
   /**
@@ -45,9 +51,11 @@ export class BranchDirectory {
 
   async #read(): Promise<void> {
     const { rows } = await this.#pool.query<GuardedBranch & { oid: string }>(
-      `SELECT pg_database.oid::text AS oid, branch_id, project_id, database
-       FROM branch JOIN pg_database ON datname = database`,
+      `SELECT pg_database.oid::text AS oid, branch_id, project_id, database,
+              coalesce(tenant, project_id::text) AS tenant
+       FROM branch JOIN pg_database ON datname = database LEFT JOIN project USING (project_id)`,
     );
     this.#branches = new Map(rows.map(({ oid, ...branch }) => [oid, branch]));
+    this.#byName = new Map([...this.#branches.values()].map((branch) => [branch.database, branch]));
   }
 }

@@ -1,10 +1,14 @@
 import { projectDatabaseName } from '../../shared/branch/database-name.ts';
 import type { Finding, Guard, GuardedBranch, Observation, TenantSession } from './guard.ts';
 
-/** A project that is over its limit again this often, a second apart and within this time, is blocked. */
+/** Who is over a limit again this often, a second apart and within this time, is blocked. */
 const STRIKES = 3;
 const STRIKE_MS = 1_000;
 const FORGIVEN_AFTER_MS = 10_000;
+
+/** Shares of all connections: above the first, the tenant with the most loses idle sessions, then also others. */
+const CROWDED = 0.8;
+const NEARLY_FULL = 0.9;
 
 interface Strikes {
   count: number;
@@ -13,38 +17,75 @@ interface Strikes {
 
 type InBranch = TenantSession & { branch: GuardedBranch };
 
-/** Sessions of one project, over all of its branches. Those above the limit are ended. */
-export class ProjectConnections implements Guard {
+/** Whose sessions have a limit together. */
+type Holder = 'project_id' | 'tenant';
+
+/**
+ * Sessions of one project, and of all projects of one tenant. Those above a limit are ended. Several tenants
+ * together may still be too many: then the one with the most loses its newest.
+ */
+export class Connections implements Guard {
   readonly name = 'connections';
   readonly reason = 'connections';
-  readonly #limit: number;
-  /** By project. */
+  readonly #limits: Record<Holder, number>;
+  /** By project and by tenant. */
   readonly #strikes = new Map<string, Strikes>();
 
-  constructor(limit: number) {
-    this.#limit = limit;
+  constructor(limits: Record<Holder, number>) {
+    this.#limits = limits;
   }
 
-  check({ at, sessions }: Observation): Finding[] {
-    for (const [project, { last }] of this.#strikes)
-      if (at - last > FORGIVEN_AFTER_MS) this.#strikes.delete(project);
-    const known = sessions.filter((session): session is InBranch => session.branch !== null);
-    return [...Map.groupBy(known, ({ branch }) => branch.project_id)].flatMap(([project, own]) => {
-      if (own.length <= this.#limit) return [];
-      const sessions = inOrderOfPrecedence(own).slice(this.#limit);
-      const blocks = this.#strike(project, at) >= STRIKES;
+  check({ at, sessions, connections }: Observation): Finding[] {
+    for (const [holder, { last }] of this.#strikes)
+      if (at - last > FORGIVEN_AFTER_MS) this.#strikes.delete(holder);
+    const all = sessions.filter((session): session is InBranch => session.branch !== null);
+    const ofProjects = this.#aboveLimit(all, 'project_id', this.#limits.project_id, at);
+    const kept = without(all, ofProjects);
+    const belowHalf = Math.ceil((connections.max - connections.reserved) / 2) - 1;
+    const ofTenants = this.#aboveLimit(kept, 'tenant', Math.min(this.#limits.tenant, belowHalf), at);
+    const left = without(kept, ofTenants);
+    return [...ofProjects, ...ofTenants, ...aboveAll(left, connections.max)];
+  }
+
+  #aboveLimit(sessions: readonly InBranch[], by: Holder, limit: number, at: number): ConnectionFinding[] {
+    return [...Map.groupBy(sessions, ({ branch }) => branch[by])].flatMap(([holder, own]) => {
+      if (own.length <= limit) return [];
+      const sessions = inOrderOfPrecedence(own).slice(limit);
+      const blocks = this.#strike(`${by} ${holder}`, at) >= STRIKES;
       const branches = blocks ? [...new Set(sessions.map(({ branch }) => branch))] : [];
-      return [{ sessions, branches, detail: { project_id: project, connections: own.length } }];
+      return [{ sessions, branches, detail: { [by]: holder, connections: own.length } }];
     });
   }
 
-  #strike(project: string, at: number): number {
-    const strikes = this.#strikes.get(project);
-    if (!strikes) this.#strikes.set(project, { count: 1, last: at });
+  #strike(holder: string, at: number): number {
+    const strikes = this.#strikes.get(holder);
+    if (!strikes) this.#strikes.set(holder, { count: 1, last: at });
     else if (at - strikes.last >= STRIKE_MS)
-      this.#strikes.set(project, { count: strikes.count + 1, last: at });
-    return this.#strikes.get(project)?.count ?? 0;
+      this.#strikes.set(holder, { count: strikes.count + 1, last: at });
+    return this.#strikes.get(holder)?.count ?? 0;
   }
+}
+
+type ConnectionFinding = Finding & { sessions: readonly InBranch[] };
+
+function without(sessions: readonly InBranch[], findings: readonly ConnectionFinding[]): InBranch[] {
+  const ended = new Set(findings.flatMap((finding) => finding.sessions));
+  return sessions.filter((session) => !ended.has(session));
+}
+
+/** The newest idle sessions of the tenant with the most, as many as are too many; nearly full, also others. */
+function aboveAll(sessions: readonly InBranch[], max: number): Finding[] {
+  const excess = sessions.length - Math.floor(max * CROWDED);
+  if (excess <= 0) return [];
+  const [most = []] = [...Map.groupBy(sessions, ({ branch }) => branch.tenant).values()].toSorted(
+    (one, other) => other.length - one.length,
+  );
+  const endable = sessions.length > max * NEARLY_FULL ? most : most.filter(isIdle);
+  const ended = endable.toSorted(idleThenNewest).slice(-Math.min(excess, endable.length));
+  if (ended.length === 0) return [];
+  return [
+    { sessions: ended, branches: [], detail: { tenant: most[0]?.branch.tenant, all: sessions.length } },
+  ];
 }
 
 const isIdle = ({ isActive, transactionSeconds }: TenantSession) => !isActive && transactionSeconds === 0;
@@ -64,4 +105,75 @@ function inOrderOfPrecedence(sessions: readonly InBranch[]): InBranch[] {
   return ranked
     .toSorted((one, other) => one.rank - other.rank || idleThenNewest(one.session, other.session))
     .map(({ session }) => session);
+}
+
+/** How many clients each database has, at both instances of the pooler; null while they are few together. */
+type ReadClients = () => Promise<ReadonlyMap<string, number> | null>;
+
+/**
+ * Clients of the pooler of one tenant, over all of its projects. The pooler can disconnect only all clients of a
+ * database, so the branches with the most are blocked until the others are within the limit.
+ */
+export class PooledClients implements Guard {
+  readonly name = 'pooled clients';
+  readonly reason = 'connections';
+  readonly #limit: number;
+  readonly #find: (database: string) => GuardedBranch | null;
+  readonly #read: ReadClients;
+  readonly #onTrouble: (trouble: unknown) => void;
+  #clients: ReadonlyMap<string, number> | null = null;
+  #isReading = false;
+
+  constructor(
+    limit: number,
+    find: (database: string) => GuardedBranch | null,
+    read: ReadClients,
+    onTrouble: (trouble: unknown) => void,
+  ) {
+    this.#limit = limit;
+    this.#find = find;
+    this.#read = read;
+    this.#onTrouble = onTrouble;
+  }
+
+  /** Acts on the clients that were read since the last check. */
+  check(): Finding[] {
+    this.#readNext();
+    const branches = [...(this.#clients ?? [])].flatMap(([database, clients]) => {
+      const branch = this.#find(database);
+      return branch ? [{ branch, clients }] : [];
+    });
+    this.#clients = null;
+    return [...Map.groupBy(branches, ({ branch }) => branch.tenant).values()].flatMap((own) =>
+      this.#above(own),
+    );
+  }
+
+  #above(own: readonly { branch: GuardedBranch; clients: number }[]): Finding[] {
+    let total = own.reduce((sum, { clients }) => sum + clients, 0);
+    const findings: Finding[] = [];
+    for (const { branch, clients } of own.toSorted((one, other) => other.clients - one.clients)) {
+      if (total <= this.#limit) break;
+      findings.push({ sessions: [], branches: [branch], detail: { clients, clients_together: total } });
+      total -= clients;
+    }
+    return findings;
+  }
+
+  /** Not awaited: the pooler may be away, and the other watchdogs must run. */
+  #readNext(): void {
+    if (this.#isReading) return;
+    this.#isReading = true;
+    this.#read()
+      .then(
+        (clients) => {
+          this.#clients = clients;
+          this.#onTrouble(null);
+        },
+        (error) => this.#onTrouble(error),
+      )
+      .finally(() => {
+        this.#isReading = false;
+      });
+  }
 }

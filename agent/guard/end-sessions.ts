@@ -1,12 +1,12 @@
 import { readProcessTimes } from '../measurement/server-sample.ts';
-import type { TenantSession } from './guard.ts';
+import type { Ended } from './guard.ts';
 import type { Reading } from './watch-session.ts';
 
 /** Signalled sessions are remembered, so that one that ends slowly is counted once. */
 const REMEMBERED = 10_000;
 
 /**
- * Ends sessions by a signal to their processes, as `pg_terminate_backend` does, but without a statement: that
+ * Ends sessions and workers of autovacuum by a signal to their processes, as `pg_terminate_backend` does, but without a statement: that
  * would fail while the lock table is full.
  */
 export class SessionEnder {
@@ -16,10 +16,7 @@ export class SessionEnder {
    * @returns how many were signalled for the first time
    * @throws Error when the agent may not signal PostgreSQL
    */
-  end(
-    sessions: readonly TenantSession[],
-    { postmaster, seenAt }: Pick<Reading, 'postmaster' | 'seenAt'>,
-  ): number {
+  end(sessions: readonly Ended[], { postmaster, seenAt }: Pick<Reading, 'postmaster' | 'seenAt'>): number {
     if (this.#signalled.size > REMEMBERED) this.#signalled.clear();
     let count = 0;
     for (const { pid, key } of sessions) {

@@ -7,6 +7,8 @@ export type GuardReason = Exclude<BlockReason, 'attempts'>;
 export interface GuardedBranch {
   branch_id: string;
   project_id: string;
+  /** The project's tenant; the project itself while it is not known. */
+  tenant: string;
   database: string;
 }
 
@@ -28,15 +30,41 @@ export interface TenantSession {
    */
   hasId: boolean;
   newestId: number | null;
+  /** Every id that it holds now, subtransactions included, in 32 bits. */
+  ids: readonly number[];
   isActive: boolean;
   locks: number;
 }
+
+/** A worker of autovacuum in a tenant's database. */
+export interface AutovacuumWorker extends Ended {
+  /** Unix seconds. */
+  begun: number;
+  /** Age of its transaction in seconds; 0 without one. */
+  transactionSeconds: number;
+  /** Whether it analyses a table or summarises an index, which runs functions of the tenant. */
+  isAnalysing: boolean;
+  /** `asleep`: in a function of the tenant; `locked out`: it waits for a lock. */
+  wait: 'asleep' | 'locked out' | null;
+  /** Oids of the tables and indexes that it has locked for its work. */
+  relations: readonly number[];
+}
+
+/** What identifies a process that is to be ended. */
+export type Ended = Pick<TenantSession, 'pid' | 'key' | 'branch'>;
 
 /** PostgreSQL at one instant. */
 export interface Observation {
   /** Milliseconds of a monotonic clock. */
   at: number;
   sessions: TenantSession[];
+  workers: AutovacuumWorker[];
+  /** Connections that the server accepts, and those of them that are reserved for the agent. */
+  connections: { max: number; reserved: number };
+  /** How many workers of autovacuum the server has. */
+  workersMax: number;
+  /** Where the next members of multixacts were stored at the last checkpoint. */
+  memberOffset: number;
   /** The transaction id that the next transaction gets, counted without wraparound. */
   nextId: number;
   /** Share of the queue of NOTIFY that is in use, from 0 to 1. */
@@ -46,7 +74,7 @@ export interface Observation {
 /** What a tenant takes too much of. */
 export interface Finding {
   /** Ended immediately. */
-  sessions: readonly TenantSession[];
+  sessions: readonly Ended[];
   /** Accept no connection for a while; their sessions are ended too. */
   branches: readonly GuardedBranch[];
   /** For the log. */

@@ -2,6 +2,7 @@ import { closeSync, fstatSync, openSync, readdirSync, readSync } from 'node:fs';
 import { endianness } from 'node:os';
 import { join } from 'node:path';
 import type { Pool } from '../postgres/connect.ts';
+import { pollUntil } from '../process/loops.ts';
 import type { BranchDirectory } from './branch-directory.ts';
 import type { Finding, Guard, Observation, TenantSession } from './guard.ts';
 
@@ -43,11 +44,13 @@ function databasesIn(path: string): string[] {
 
 /**
  * Shares of the queue: above the first the branch that fills it is blocked, above the second the session that
- * holds it up is ended, above the third also the oldest transaction of all.
+ * holds it up is ended. Above the third PostgreSQL is asked for it without a pause.
  */
 const MUCH = 0.1;
 const TOO_MUCH = 0.5;
 const NEARLY_ALL = 0.8;
+/** When PostgreSQL has named nobody for so long while little is left, the oldest transaction of all is ended. */
+const UNNAMED_MS = 30_000;
 /** A branch or project that has sent less than this share of what is queued does not fill it. */
 const FILLS = 0.1;
 /** A listener in a transaction for less than this has not held the queue up. */
@@ -62,19 +65,21 @@ export class NotificationQueue implements Guard {
   readonly reason = 'disk';
   readonly #dataDir: string;
   readonly #directory: Pick<BranchDirectory, 'find'>;
-  readonly #readHolder: () => Promise<number | null>;
+  readonly #readHolder: (persists: boolean) => Promise<number | null>;
   #asking = false;
+  /** Since when little is left and nobody was named; null while that is not so. */
+  #unnamedSince: number | null = null;
   /** The process that PostgreSQL has named, and when it was asked. */
   #named: { pid: number; at: number } | null = null;
 
   /**
-   * @param readHolder asks PostgreSQL for the process of a listener that holds the queue up; null if it names
-   *   none
+   * @param readHolder asks PostgreSQL for the process of a listener that holds the queue up, and with
+   *   `persists` again until it names one or some seconds are over; null if it names none
    */
   constructor(
     dataDir: string,
     directory: Pick<BranchDirectory, 'find'>,
-    readHolder: () => Promise<number | null>,
+    readHolder: (persists: boolean) => Promise<number | null>,
   ) {
     this.#dataDir = dataDir;
     this.#directory = directory;
@@ -83,12 +88,14 @@ export class NotificationQueue implements Guard {
 
   check(server: Observation): Finding[] {
     const share = server.notificationShare;
+    if (share <= NEARLY_ALL) this.#unnamedSince = null;
+    else this.#unnamedSince ??= server.at;
     if (share <= MUCH) return [];
     const queued = queuedByDatabase(this.#dataDir);
     const findings = this.#fillers(queued, share);
     if (share <= TOO_MUCH) return findings;
     const sessions = this.#holders(server, queued);
-    this.#ask(server.at);
+    this.#ask(server.at, share > NEARLY_ALL);
     if (sessions.length === 0) return findings;
     return [...findings, { sessions, branches: [], detail: { queue: round(share) } }];
   }
@@ -104,8 +111,8 @@ export class NotificationQueue implements Guard {
 
   /**
    * No view shows who listens. The session that PostgreSQL names is ended; otherwise the oldest transaction
-   * of the projects that fill the queue. When little of it is left, that of any project is ended too: the
-   * listener need not be of a project that fills it. The next check ends others.
+   * of the projects that fill the queue. The listener need not be of one of these. The oldest transaction of all is
+   * ended only after PostgreSQL has named nobody for long. The next check ends others.
    */
   #holders(server: Observation, queued: ReadonlyMap<string, number>): TenantSession[] {
     const oldestFirst = server.sessions
@@ -119,7 +126,8 @@ export class NotificationQueue implements Guard {
         ({ pid, transactionSeconds }) =>
           pid === named?.pid && transactionSeconds * 1_000 > server.at - named.at,
       ) ?? oldestFirst.find(({ branch }) => branch && filling.has(branch.project_id));
-    const oldest = server.notificationShare > NEARLY_ALL ? oldestFirst[0] : undefined;
+    const isUnnamed = this.#unnamedSince !== null && server.at - this.#unnamedSince > UNNAMED_MS;
+    const oldest = isUnnamed ? oldestFirst[0] : undefined;
     return [...new Set([likely, oldest])].filter((session) => session !== undefined);
   }
 
@@ -134,13 +142,15 @@ export class NotificationQueue implements Guard {
   }
 
   /** Not awaited: the other watchdogs must run. Without a reply the queue is watched by its other rules. */
-  #ask(at: number): void {
+  #ask(at: number, persists: boolean): void {
     if (this.#asking) return;
     this.#asking = true;
-    this.#readHolder()
+    this.#readHolder(persists)
       .then(
         (pid) => {
-          if (pid !== null) this.#named = { pid, at };
+          if (pid === null) return;
+          this.#named = { pid, at };
+          this.#unnamedSince = null;
         },
         () => {},
       )
@@ -154,6 +164,10 @@ const sum = (queued: ReadonlyMap<string, number>) =>
   [...queued.values()].reduce((total, pages) => total + pages, 0);
 const round = (share: number) => Math.round(share * 100) / 100;
 
+/** Longer than the time between two warnings of PostgreSQL. */
+const PERSISTS_MS = 6_000;
+const ASK_EVERY_MS = 10;
+
 /** PostgreSQL takes a lock of the whole server to send a notification. */
 const ASK = "SET LOCAL lock_timeout = '1s'; SELECT pg_notify('branchgate', '')";
 
@@ -161,11 +175,12 @@ const ASK = "SET LOCAL lock_timeout = '1s'; SELECT pg_notify('branchgate', '')";
  * Asks PostgreSQL for a listener that holds the queue of NOTIFY up. No view shows it. PostgreSQL warns a
  * session that sends a notification while at least half of the queue is in use, and names one of the
  * processes that have read least. It warns once in five seconds on the whole server, so most calls learn
- * nothing.
+ * nothing: a session of a tenant gets the warning. One that persists is first when the five seconds are over,
+ * unless others notify as often.
  * @returns the number of its process, or null
  * @throws what PostgreSQL reports, unless it has named a process
  */
-export async function readQueueHolder(pool: Pool): Promise<number | null> {
+export async function readQueueHolder(pool: Pool, persists = false): Promise<number | null> {
   const named: number[] = [];
   const onNotice = ({ detail = '' }: { detail?: string | undefined }) => {
     // The text depends on `lc_messages`; the only number in it does not.
@@ -175,11 +190,14 @@ export async function readQueueHolder(pool: Pool): Promise<number | null> {
   const session = await pool.connect();
   session.on('notice', onNotice);
   try {
-    await session.query(ASK).catch((error) => {
-      // The queue may be full, which is reported after the warning.
-      if (named.length === 0) throw error;
-    });
-    return named[0] ?? null;
+    const ask = async () => {
+      await session.query(ASK).catch((error) => {
+        // The queue may be full, which is reported after the warning.
+        if (named.length === 0 && !persists) throw error;
+      });
+      return named[0];
+    };
+    return await pollUntil(ask, { within: persists ? PERSISTS_MS : 0, every: ASK_EVERY_MS });
   } finally {
     session.off('notice', onNotice);
     session.release();

@@ -1,7 +1,15 @@
 import type { Finding, Guard, GuardedBranch, Observation, TenantSession } from './guard.ts';
+import { MEMBERS_OF_PAGE, type MultixactMembers, type NewMembers } from './multixact-members.ts';
 
 /** A branch may take the ids of this time in one burst. */
 const BURST_SECONDS = 10;
+
+/**
+ * Members of multixacts that PostgreSQL has in memory and writes together, for instance at a checkpoint. As many
+ * count for nobody within ten minutes, because it is unknown who took them.
+ */
+const UNWRITTEN_MEMBERS = 32 * MEMBERS_OF_PAGE;
+const UNWRITTEN_SECONDS = 600;
 
 /** What is remembered of a session until it is seen in a transaction again. */
 type Seen = Pick<TenantSession, 'transaction' | 'newestId'>;
@@ -11,7 +19,8 @@ type Seen = Pick<TenantSession, 'transaction' | 'newestId'>;
  * PostgreSQL's statistics do not count a statement before it ends, so the ids are estimated: each server
  * process numbers its transactions, and those that are seen with an id count as many as have been begun
  * since. What is left of the ids that the host has given out goes to the long transactions that were seen
- * with a new id: these are of subtransactions.
+ * with a new id: these are of subtransactions. The members of multixacts count as well: several transactions that
+ * lock the same rows use them up faster than ids.
  */
 export class TransactionIds implements Guard {
   readonly name = 'transaction ids';
@@ -22,19 +31,55 @@ export class TransactionIds implements Guard {
   #seen = new Map<string, Seen>();
   /** Ids above the allowed rate, by the id of the branch. */
   readonly #excess = new Map<string, number>();
+  readonly #members: Pick<MultixactMembers, 'read'>;
+  /** Members that counted for nobody. */
+  #unwritten = 0;
 
-  constructor(perSecond: number) {
+  constructor(perSecond: number, members: Pick<MultixactMembers, 'read'>) {
     this.#perSecond = perSecond;
+    this.#members = members;
   }
 
   check(server: Observation): Finding[] {
-    const { at, nextId, sessions } = server;
+    const { at, nextId, memberOffset, sessions } = server;
     const used = this.#before ? nextId - this.#before.nextId : 0;
     const seconds = this.#before ? (at - this.#before.at) / 1000 : 0;
     this.#before = { at, nextId };
     const taken = this.#estimate(sessions, used);
     this.#seen = new Map(sessions.map((session) => [session.key, this.#remember(session)]));
-    return this.#overLimit(taken, seconds);
+    const members = this.#membersOf(sessions, taken, this.#members.read(memberOffset), seconds);
+    return this.#overLimit(taken, members, seconds);
+  }
+
+  /**
+   * Divides new members: those whose transactions still run among the branches of these, as in the sample, and
+   * the others among the branches that took ids.
+   */
+  #membersOf(
+    sessions: readonly TenantSession[],
+    taken: ReadonlyMap<GuardedBranch, number>,
+    { count, ids }: NewMembers,
+    seconds: number,
+  ): Map<GuardedBranch, number> {
+    const recent = Math.max(0, this.#unwritten - (UNWRITTEN_MEMBERS / UNWRITTEN_SECONDS) * seconds) + count;
+    this.#unwritten = Math.min(recent, UNWRITTEN_MEMBERS);
+    const members = new Map<GuardedBranch, number>();
+    const counted = recent - this.#unwritten;
+    if (counted === 0 || ids.length === 0) return members;
+    const branchOf = new Map(
+      sessions.flatMap(({ branch, ids: held }) => (branch ? held.map((id) => [id, branch] as const) : [])),
+    );
+    const add = (branch: GuardedBranch, share: number) =>
+      members.set(branch, (members.get(branch) ?? 0) + share * counted);
+    let ended = 0;
+    for (const id of ids) {
+      const branch = branchOf.get(id);
+      if (branch) add(branch, 1 / ids.length);
+      else ended += 1 / ids.length;
+    }
+    const takenIds = [...taken.values()].reduce((sum, each) => sum + each, 0);
+    for (const [branch, each] of taken) if (takenIds > 0) add(branch, (ended * each) / takenIds);
+    return members;
   }
 
   #estimate(sessions: readonly TenantSession[], used: number): Map<GuardedBranch, number> {
@@ -71,18 +116,28 @@ export class TransactionIds implements Guard {
     return { transaction: transaction ?? this.#seen.get(key)?.transaction ?? null, newestId };
   }
 
-  #overLimit(taken: ReadonlyMap<GuardedBranch, number>, seconds: number): Finding[] {
+  #overLimit(
+    taken: ReadonlyMap<GuardedBranch, number>,
+    members: ReadonlyMap<GuardedBranch, number>,
+    seconds: number,
+  ): Finding[] {
     for (const [id, excess] of this.#excess) {
       const rest = excess - this.#perSecond * seconds;
       if (rest > 0) this.#excess.set(id, rest);
       else this.#excess.delete(id);
     }
-    return [...taken].flatMap(([branch, ids]) => {
-      const excess = (this.#excess.get(branch.branch_id) ?? 0) + ids;
+    return [...new Set([...taken.keys(), ...members.keys()])].flatMap((branch) => {
+      const [ids, ofMultixacts] = [taken.get(branch) ?? 0, members.get(branch) ?? 0];
+      const excess = (this.#excess.get(branch.branch_id) ?? 0) + ids + ofMultixacts;
       this.#excess.set(branch.branch_id, excess);
       if (excess <= this.#perSecond * BURST_SECONDS) return [];
       this.#excess.delete(branch.branch_id);
-      return [{ sessions: [], branches: [branch], detail: { transaction_ids: Math.round(excess) } }];
+      return [{ sessions: [], branches: [branch], detail: detailOf(excess, ofMultixacts) }];
     });
   }
 }
+
+const detailOf = (excess: number, members: number) => ({
+  transaction_ids: Math.round(excess),
+  ...(members > 0 && { multixact_members: Math.round(members) }),
+});

@@ -2,15 +2,18 @@ import type { BlockingHost } from '../blocks/enforce-blocks.ts';
 import { type Log, TroubleLog } from '../process/log.ts';
 import { repeat } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
+import { AutovacuumWorkers, turnAutovacuumOff } from './autovacuum.ts';
 import { GuardBlocks } from './blocks.ts';
 import { BranchDirectory } from './branch-directory.ts';
-import { ProjectConnections } from './connections.ts';
+import { Connections, PooledClients } from './connections.ts';
 import { DiskSpace, readDiskUse } from './disk-space.ts';
 import { SessionEnder } from './end-sessions.ts';
 import type { Finding, Guard, Observation } from './guard.ts';
 import { Locks } from './locks.ts';
+import { MultixactMembers } from './multixact-members.ts';
 import { NotificationQueue, readQueueHolder } from './notification-queue.ts';
 import { OldTransactions } from './old-transactions.ts';
+import { PoolerConsoles } from './pooled-clients.ts';
 import { TransactionIds } from './transaction-ids.ts';
 import { type Reading, WatchSession } from './watch-session.ts';
 
@@ -22,12 +25,30 @@ interface Watched extends BlockingHost {
 /** A session can take 300,000 locks a second, and fill the queue of NOTIFY at 80 MB a second. */
 const POLL_EVERY_MS = 250;
 
-const guardsOf = ({ settings, postgres }: Watched, directory: BranchDirectory, log: Log): Guard[] => [
+/** What the watchdogs read besides sessions. */
+interface GuardSources {
+  directory: BranchDirectory;
+  poolers: PoolerConsoles;
+  log: Log;
+  note: (what: string, trouble: unknown) => void;
+}
+
+const guardsOf = (
+  { settings, postgres }: Watched,
+  { directory, poolers, log, note }: GuardSources,
+): Guard[] => [
   new Locks(),
-  new ProjectConnections(settings.PROJECT_CONNECTIONS),
+  new Connections({ project_id: settings.PROJECT_CONNECTIONS, tenant: settings.TENANT_CONNECTIONS }),
+  new PooledClients(
+    settings.POOLER_MAX_CLIENTS,
+    (database) => directory.findByName(database),
+    () => poolers.readClients(settings.POOLER_MAX_CLIENTS),
+    (trouble) => note('clients of the pooler', trouble),
+  ),
   new OldTransactions(settings.TRANSACTION_SECONDS),
-  new TransactionIds(settings.TRANSACTION_IDS_PER_SECOND),
-  new NotificationQueue(settings.PGDATA_DIR, directory, () => readQueueHolder(postgres)),
+  new TransactionIds(settings.TRANSACTION_IDS_PER_SECOND, new MultixactMembers(settings.PGDATA_DIR)),
+  new AutovacuumWorkers((branch, relations) => turnAutovacuumOff(settings, branch, relations)),
+  new NotificationQueue(settings.PGDATA_DIR, directory, (persists) => readQueueHolder(postgres, persists)),
   new DiskSpace(settings, log, (sessions) => readDiskUse(postgres, settings.PGDATA_DIR, sessions)),
 ];
 
@@ -36,6 +57,7 @@ export class GuardWatch {
   readonly #log: Log;
   readonly #session: WatchSession;
   readonly #directory: BranchDirectory;
+  readonly #poolers: PoolerConsoles;
   readonly #guards: readonly Guard[];
   readonly #blocks: GuardBlocks;
   readonly #ender = new SessionEnder();
@@ -48,7 +70,13 @@ export class GuardWatch {
     this.#kept = host.rows.kept;
     this.#session = new WatchSession(host.settings);
     this.#directory = new BranchDirectory(host.postgres);
-    this.#guards = guardsOf(host, this.#directory, log);
+    this.#poolers = new PoolerConsoles(host.settings);
+    this.#guards = guardsOf(host, {
+      directory: this.#directory,
+      poolers: this.#poolers,
+      log,
+      note: (what, trouble) => this.#note(what, trouble),
+    });
     this.#blocks = blocks;
     this.#troubles = new TroubleLog(log);
   }
@@ -58,6 +86,7 @@ export class GuardWatch {
     await repeat(() => this.#poll(), POLL_EVERY_MS, signal);
     await this.#blocks.enforce();
     await this.#session.close().catch(() => {});
+    await this.#poolers.close();
   }
 
   async #poll(): Promise<void> {
@@ -82,11 +111,12 @@ export class GuardWatch {
     void this.#blocks.enforce();
   }
 
-  #withBranches({ sessions, ...server }: Reading): Observation {
-    return {
-      ...server,
-      sessions: sessions.map((session) => ({ ...session, branch: this.#directory.find(session.database) })),
-    };
+  #withBranches({ sessions, workers, ...server }: Reading): Observation {
+    const withBranch = <T extends { database: string }>(one: T) => ({
+      ...one,
+      branch: this.#directory.find(one.database),
+    });
+    return { ...server, sessions: sessions.map(withBranch), workers: workers.map(withBranch) };
   }
 
   #act({ name, reason }: Guard, { sessions, branches, detail }: Finding, reading: Reading): void {

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { readProcessTimes } from '../measurement/server-sample.ts';
 import { type OwnSession, openPlatformSession } from '../postgres/connect.ts';
 import type { AgentSettings } from '../process/settings.ts';
-import type { Observation, TenantSession } from './guard.ts';
+import type { AutovacuumWorker, Observation, TenantSession } from './guard.ts';
 
 /** How long the catalogs stay locked: an operator's REINDEX of one of them waits no longer. */
 const HOLD_FOR_MS = 60_000;
@@ -37,18 +37,36 @@ const READ = `
   SELECT pg_stat_clear_snapshot();
   SELECT pid, datid::text AS database, extract(epoch FROM backend_start)::float8 AS begun,
          coalesce(greatest(0, extract(epoch FROM clock_timestamp() - xact_start)), 0)::float8 AS transaction_seconds,
-         held.transaction, backend_xid IS NOT NULL AS has_id, held.newest_id, state = 'active' AS is_active,
+         held.transaction, backend_xid IS NOT NULL AS has_id, held.newest_id, held.ids, state = 'active' AS is_active,
          coalesce(held.locks, 0)::float8 AS locks
   FROM pg_stat_get_activity(NULL) LEFT JOIN (
     SELECT pid, count(*) AS locks,
            max(split_part(virtualtransaction, '/', 2)::float8) FILTER (WHERE locktype = 'virtualxid') AS transaction,
            max(transactionid::text::float8)
-             FILTER (WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock') AS newest_id
+             FILTER (WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock') AS newest_id,
+           array_agg(transactionid::text::float8)
+             FILTER (WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock') AS ids
     FROM pg_lock_status() GROUP BY pid
   ) AS held USING (pid)
   WHERE backend_type = 'client backend' AND datid <> 0
     AND usesysid <> (SELECT usesysid FROM pg_stat_get_activity(pg_backend_pid()));
-  SELECT pg_backend_pid() AS pid, pg_notification_queue_usage() AS share,
+  SELECT activity.pid, activity.datid::text AS database, extract(epoch FROM backend_start)::float8 AS begun,
+         coalesce(greatest(0, extract(epoch FROM clock_timestamp() - xact_start)), 0)::float8 AS transaction_seconds,
+         progress.pid IS NOT NULL OR query LIKE 'autovacuum: BRIN %' AS is_analysing,
+         CASE WHEN wait_event = 'PgSleep' THEN 'asleep' WHEN wait_event_type = 'Lock' THEN 'locked out' END AS wait,
+         coalesce(locked.relations, '{}') AS relations
+  FROM pg_stat_get_activity(NULL) AS activity
+  LEFT JOIN pg_stat_get_progress_info('ANALYZE') AS progress USING (pid)
+  LEFT JOIN (
+    SELECT pid, array_agg(relation::text::float8) AS relations FROM pg_lock_status()
+    WHERE locktype = 'relation' AND mode = 'ShareUpdateExclusiveLock' GROUP BY pid
+  ) AS locked USING (pid)
+  WHERE backend_type = 'autovacuum worker' AND activity.datid <> 0;
+  SELECT current_setting('autovacuum_max_workers')::int AS workers_max,
+         current_setting('max_connections')::int AS connections,
+         current_setting('superuser_reserved_connections')::int + current_setting('reserved_connections')::int AS reserved,
+         (SELECT next_multi_offset::text::float8 FROM pg_control_checkpoint()) AS member_offset,
+         pg_backend_pid() AS pid, pg_notification_queue_usage() AS share,
          pg_snapshot_xmax(pg_current_snapshot())::text::float8 AS next_id`;
 
 interface SessionRow {
@@ -59,24 +77,40 @@ interface SessionRow {
   transaction: number | null;
   has_id: boolean;
   newest_id: number | null;
+  ids: number[] | null;
   is_active: boolean | null;
   locks: number;
 }
 
+interface WorkerRow {
+  pid: number;
+  database: string;
+  begun: number;
+  transaction_seconds: number;
+  is_analysing: boolean;
+  wait: AutovacuumWorker['wait'];
+  relations: number[];
+}
+
 interface ServerRow {
+  workers_max: number;
+  connections: number;
+  reserved: number;
+  member_offset: number;
   pid: number;
   share: number;
   next_id: number;
 }
 
-type Results = [unknown, { rows: SessionRow[] }, { rows: [ServerRow] }];
+type Results = [unknown, { rows: SessionRow[] }, { rows: WorkerRow[] }, { rows: [ServerRow] }];
 
-/** A session without its branch, and the database that it is in. */
-export type ReadSession = Omit<TenantSession, 'branch'> & { database: string };
+/** A process without its branch, and the database that it is in. */
+type InDatabase<T> = Omit<T, 'branch'> & { database: string };
 
 /** What the session reads, and what identifies the processes that it saw. */
-export interface Reading extends Omit<Observation, 'sessions'> {
-  sessions: ReadSession[];
+export interface Reading extends Omit<Observation, 'sessions' | 'workers'> {
+  sessions: InDatabase<TenantSession>[];
+  workers: InDatabase<AutovacuumWorker>[];
   postmaster: number;
   /** Every process that was seen began before this time. In the kernel's ticks since the machine started. */
   seenAt: number;
@@ -107,12 +141,16 @@ export class WatchSession {
     try {
       // Statements sent together have one result each, which the types of `pg` do not know.
       const results = (await session.query(READ)) as unknown as Results;
-      const [, { rows: sessions }, { rows: servers }] = results;
+      const [, { rows: sessions }, { rows: workers }, { rows: servers }] = results;
       const [server] = servers;
       this.#locks = sessions.reduce((sum, { locks }) => sum + locks, 0);
       return {
         at: performance.now(),
         sessions: sessions.map(toSession),
+        workers: workers.map(toWorker),
+        connections: { max: server.connections, reserved: server.reserved },
+        workersMax: server.workers_max,
+        memberOffset: server.member_offset,
         nextId: server.next_id,
         notificationShare: server.share,
         postmaster: readProcessTimes(server.pid)?.parent ?? 0,
@@ -157,7 +195,7 @@ export class WatchSession {
   }
 }
 
-const toSession = (row: SessionRow): ReadSession => ({
+const toSession = (row: SessionRow): InDatabase<TenantSession> => ({
   pid: row.pid,
   key: `${row.pid} ${row.begun}`,
   database: row.database,
@@ -166,8 +204,20 @@ const toSession = (row: SessionRow): ReadSession => ({
   transaction: row.transaction,
   hasId: row.has_id,
   newestId: row.newest_id,
+  ids: row.ids ?? [],
   isActive: row.is_active === true,
   locks: row.locks,
+});
+
+const toWorker = (row: WorkerRow): InDatabase<AutovacuumWorker> => ({
+  pid: row.pid,
+  key: `${row.pid} ${row.begun}`,
+  database: row.database,
+  begun: row.begun,
+  transactionSeconds: row.transaction_seconds,
+  isAnalysing: row.is_analysing,
+  wait: row.wait,
+  relations: row.relations,
 });
 
 /** Whether this process may end PostgreSQL's sessions. */

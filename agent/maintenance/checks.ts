@@ -263,6 +263,12 @@ export const CHECKS: readonly Check[] = [
     'One project can take more than half of the connections: lower PROJECT_CONNECTIONS or raise max_connections.',
   ),
   problem(
+    ({ settings, postgres }) =>
+      settings.TENANT_CONNECTIONS * 2 <
+      Number(postgres.max_connections) - Number(postgres.superuser_reserved_connections),
+    'One tenant can take half of the connections: lower TENANT_CONNECTIONS or raise max_connections.',
+  ),
+  problem(
     ({ settings }) => settings.GUARDS === 'on',
     'The watchdogs are off, so one tenant can stop all others: unset GUARDS.',
   ),

@@ -51,13 +51,20 @@ export async function takeInventory(
 /** Every project, branch and snapshot on this host. */
 async function readHoldings({ postgres }: InventoryHost): Promise<Holdings> {
   const [projects, branches, snapshots] = await Promise.all([
-    postgres.query<Holdings['projects'][number]>(
-      'SELECT project_id, access_revision FROM project ORDER BY project_id',
+    postgres.query<{ project_id: string; access_revision: number; tenant: string | null }>(
+      'SELECT project_id, access_revision, tenant FROM project ORDER BY project_id',
     ),
     readBranches(postgres),
     readSnapshots(postgres),
   ]);
-  return { projects: projects.rows, branches, snapshots };
+  return {
+    projects: projects.rows.map(({ tenant, ...project }) => ({
+      ...project,
+      ...(tenant === null && { needs_tenant: true as const }),
+    })),
+    branches,
+    snapshots,
+  };
 }
 
 /** Versions, disk and backups of this host, and a sentence for each fault of its set-up. */

@@ -41,8 +41,12 @@ export const isAway = (error: unknown): boolean => AWAY.has(sqlState(error) ?? '
  * A console session of an instance that may not run; null if it does not.
  * @throws HostError POOLER_UNAVAILABLE
  */
-export const openConsoleIfRunning = (settings: Sockets, instance: Instance): Promise<OwnSession | null> =>
-  openConsoleOf(settings, instance).catch((error) => (isAway(error) ? null : unavailable(error)));
+export const openConsoleIfRunning = (
+  settings: Sockets,
+  instance: Instance,
+  onLost = () => {},
+): Promise<OwnSession | null> =>
+  openConsoleOf(settings, instance, onLost).catch((error) => (isAway(error) ? null : unavailable(error)));
 
 /** Runs `action` in a new console session of this instance. @throws HostError POOLER_UNAVAILABLE */
 export const inConsole = async <T>(settings: Sockets, instance: Instance, action: Action<T>): Promise<T> =>
@@ -123,6 +127,12 @@ interface SocketRow {
 
 /** Clients that are logged in. */
 export const showClients = (console: Session) => readClients(console, 'SHOW CLIENTS');
+
+/** How many clients are connected; far less work for PgBouncer than to list them. */
+export async function countClients(console: Session): Promise<number> {
+  const { rows } = await console.query<{ list: string; items: number }>('SHOW LISTS');
+  return Number(rows.find(({ list }) => list === 'used_clients')?.items ?? 0);
+}
 
 /** Clients that are logged in, and those that are logging in. */
 export const showClientsAndLogins = (console: Session) => readClients(console, 'SHOW SOCKETS');

@@ -160,6 +160,11 @@ const NETWORK = `
   INSERT INTO network_members DEFAULT VALUES;
 `;
 
+/** Whose projects are bounded together. */
+const TENANT = `
+  ALTER TABLE project ADD COLUMN tenant text; -- null: not known yet
+`;
+
 /**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was
  * released is never changed, removed or moved; a change of the tables is a new entry at the end.
@@ -173,6 +178,7 @@ export const MIGRATIONS: readonly string[] = [
   DATABASE_ORIGIN,
   REHEARSAL,
   NETWORK,
+  TENANT,
 ];
 
 /**

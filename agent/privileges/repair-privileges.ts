@@ -1,13 +1,12 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { groupName, loginName } from '../../shared/branch/login.ts';
 import type { DeadTuples } from '../measurement/database-statistics.ts';
 import { readDeadTuples } from '../measurement/database-statistics.ts';
 import type { Pool } from '../postgres/connect.ts';
-import { inSession } from '../postgres/connect.ts';
 import type { Log } from '../process/log.ts';
 import { TroubleLog } from '../process/log.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { DEFAULT_PRIVILEGES, grantByDefault, lostGroups } from './default-privileges.ts';
+import { inLoginSession, type LoginBranch } from './login-session.ts';
 
 /** What it takes to repair the privileges of branches. */
 export interface PrivilegesHost {
@@ -18,39 +17,9 @@ export interface PrivilegesHost {
   log: Log;
 }
 
-/** A clone of the database delays new sessions until it is complete. */
-const CONNECT_WITHIN_MS = 3_000;
-const STATEMENT_WITHIN_MS = 2_000;
-const LOCK_WITHIN_MS = 500;
-/** The session is ended after this time in every case. */
-const SESSION_WITHIN_MS = 5_000;
-
 const REPEAT_AFTER_MS = 60 * 60 * 1000;
 /** Between two branches, so that a thousand of them do not disturb their clients. */
 const PAUSE_MS = 20;
-
-interface Branch {
-  branch_id: string;
-  project_id: string;
-  database: string;
-}
-
-/**
- * Start-up options, which override settings that the tenant made with ALTER ROLE … SET. The statements call
- * no function of a tenant, and only a superuser can make an event trigger.
- */
-const optionsFor = (projectId: string) =>
-  [
-    `role=${groupName(projectId, 'owner')}`,
-    'search_path=pg_catalog,pg_temp',
-    'default_transaction_read_only=off',
-    `lock_timeout=${LOCK_WITHIN_MS}`,
-    `statement_timeout=${STATEMENT_WITHIN_MS}`,
-    `transaction_timeout=${SESSION_WITHIN_MS}`,
-    `idle_session_timeout=${SESSION_WITHIN_MS}`,
-  ]
-    .map((option) => `-c ${option}`)
-    .join(' ');
 
 /**
  * Grants the default privileges again to each group that has lost all of them: a login of the group can drop
@@ -60,20 +29,9 @@ const optionsFor = (projectId: string) =>
  * superuser opens one there.
  * @throws Error when the login is refused, for example because the branch has no connection left
  */
-export async function repairPrivileges(host: PrivilegesHost, branch: Branch): Promise<void> {
-  const { branch_id, project_id, database } = branch;
-  const { POSTGRES_SOCKET_DIR, POSTGRES_PORT } = host.settings;
-  const config = {
-    host: POSTGRES_SOCKET_DIR,
-    port: POSTGRES_PORT,
-    user: loginName(branch_id, 'owner'),
-    database,
-    application_name: 'branchgate-privileges',
-    options: optionsFor(project_id),
-    connectionTimeoutMillis: CONNECT_WITHIN_MS,
-    query_timeout: SESSION_WITHIN_MS,
-  };
-  const lost = await inSession(config, async (session) => {
+export async function repairPrivileges(host: PrivilegesHost, branch: LoginBranch): Promise<void> {
+  const { branch_id, project_id } = branch;
+  const lost = await inLoginSession(host.settings, branch, 'owner', async (session) => {
     const { rows } = await session.query<{ defaclacl: string }>(DEFAULT_PRIVILEGES);
     const found = lostGroups(
       project_id,
@@ -91,7 +49,7 @@ export async function repairPrivileges(host: PrivilegesHost, branch: Branch): Pr
  * A clone inherits what a login has dropped on the source. The branch works without it, and the agent tries
  * again.
  */
-export const repair = (host: PrivilegesHost, branch: Branch): Promise<void> =>
+export const repair = (host: PrivilegesHost, branch: LoginBranch): Promise<void> =>
   repairPrivileges(host, branch).catch((error: Error) => {
     host.log('privileges.unrepaired', { branch_id: branch.branch_id, reason: error.message });
   });
@@ -119,8 +77,8 @@ export async function runPrivilegeLoop(host: PrivilegesHost, signal: AbortSignal
 }
 
 /** Finalized branches whose owner login is not disabled. */
-async function readOpenBranches({ postgres }: PrivilegesHost): Promise<Branch[]> {
-  const { rows } = await postgres.query<Branch>(
+async function readOpenBranches({ postgres }: PrivilegesHost): Promise<LoginBranch[]> {
+  const { rows } = await postgres.query<LoginBranch>(
     `SELECT branch_id, project_id, database FROM branch JOIN pg_database ON datname = database
      WHERE NOT closed AND datconnlimit > 0 ORDER BY database`,
   );

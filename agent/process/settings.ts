@@ -50,6 +50,8 @@ const Settings = z.object({
   LOG_FOLDER_MB: z.coerce.number().int().min(128).max(1_048_576).default(1024),
   /** Sessions with PostgreSQL of all branches of one project together. */
   PROJECT_CONNECTIONS: z.coerce.number().int().min(10).max(10_000).default(120),
+  /** Sessions with PostgreSQL of all projects of one tenant together, and never half of what there is. */
+  TENANT_CONNECTIONS: z.coerce.number().int().min(10).max(10_000).default(180),
   /** Free space of each volume below which a branch that fills it is blocked. */
   MIN_FREE_DISK_MB: z.coerce.number().int().min(16).max(1_048_576).default(1024),
   /** A snapshot of `main` is copied if this multiple of its size is free; 0: never. */

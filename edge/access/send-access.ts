@@ -45,8 +45,8 @@ export const confirmAccess = (db: Database, projectId: string, revision: number)
     .where(eq(projects.id, projectId));
 
 /**
- * The access to one project's databases with its revision, as the host receives it: network rules, closed
- * branches (expired ones, or all at twice the storage quota), write block and new passwords.
+ * The access to one project's databases with its revision, as the host receives it: its tenant, network rules,
+ * closed branches (expired ones, or all at twice the storage quota), write block and new passwords.
  */
 export type Access = Params<'access.apply'>['access'];
 
@@ -89,6 +89,7 @@ export async function accessOf(
   }
   return {
     revision: project.accessRevision,
+    tenant: project.tenantId,
     rules: rules.map(({ branchId, cidr }) => ({ branch_id: branchId, cidr })),
     write_blocked: ACCESS_OF_STATE[project.storageState] !== 'open',
     closed: closed.map(({ id }) => id),

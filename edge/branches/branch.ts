@@ -17,7 +17,11 @@ import { type BranchRow, projectBranches } from '../database/schema.ts';
 export const Blocked = z
   .strictObject({
     reason: BlockReason.exclude(['attempts']).meta({
-      description: 'What its sessions took too much of.',
+      description:
+        'What it took too much of. `autovacuum`: functions of its tables held workers of autovacuum, which is off for ' +
+        'these tables now; after the functions are changed, `ALTER TABLE … RESET (autovacuum_enabled)` turns it on. ' +
+        '`connections`: its project or its tenant had too many. `transaction_ids`: transactions, and locks that many ' +
+        'transactions hold on one row.',
       example: 'disk',
     }),
     until: z.iso.datetime(),

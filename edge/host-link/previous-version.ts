@@ -29,6 +29,12 @@ const CLOSED_MAX = 100;
 const hasFewClosed = ({ access }: Pick<Params<'access.apply'>, 'access'>) =>
   access.closed.length <= CLOSED_MAX;
 
+/** That version bounds projects, and knows no tenants. */
+const withoutTenant = <P extends Pick<Params<'access.apply'>, 'access'>>({ access, ...params }: P) => {
+  const { tenant: _, ...known } = access;
+  return { ...params, access: known };
+};
+
 type NewBranches = Pick<Params<'branch.finalize'>, 'project_id' | 'branches'>;
 
 /** That version makes one branch with a call, and builds it under the id of the job. */
@@ -53,7 +59,9 @@ const OPERATIONS: { [M in Method]?: Translation<M> } = {
       snapshots: null,
     }),
   },
-  'branch.prepare': { params: (params) => (hasFewClosed(params) ? ofOneBranch(params) : null) },
+  'branch.prepare': {
+    params: (params) => (hasFewClosed(params) ? ofOneBranch(withoutTenant(params)) : null),
+  },
   'branch.clone': {
     params: (params) =>
       params.source === null || MANAGED_BRANCH.test(params.source) ? ofOneBranch(params) : null,
@@ -62,7 +70,7 @@ const OPERATIONS: { [M in Method]?: Translation<M> } = {
   'branch.prove': { params: ofOneBranch },
   'branch.drop': { params: ({ made_by, ...params }) => (made_by === null ? params : null) },
   'project.drop': {},
-  'access.apply': { params: (params) => (hasFewClosed(params) ? params : null) },
+  'access.apply': { params: (params) => (hasFewClosed(params) ? withoutTenant(params) : null) },
   'table.list': {},
   'row.list': {
     params: ({ filter, order, ...params }) => (filter.length + order.length === 0 ? params : null),

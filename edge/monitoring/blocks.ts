@@ -134,7 +134,9 @@ const MAIL_APART_MS = 3_600_000;
 const EXPLANATIONS: Partial<Record<BlockReason, string>> = {
   disk: 'Its sessions filled the disk of the database host. Check its statements for large temporary files and bulk writes; they end with the sessions.',
   connections:
-    'The branches of its project had more sessions together than a project may have. Check the clients of all its branches for connections that they do not close.',
+    'The branches of its project, or all projects of its tenant, had more sessions or pooled clients together than they may have. Check the clients of all branches for connections that they do not close.',
+  autovacuum:
+    'Functions of its tables (of an index expression, of statistics or of a range type) slept or took minutes in autovacuum. Autovacuum is off for these tables now, so vacuum and analyse them, change the functions, and turn it on again with ALTER TABLE … RESET (autovacuum_enabled).',
 };
 
 /** When a mail was sent, in Unix milliseconds, by branch and reason. */

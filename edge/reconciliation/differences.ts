@@ -47,6 +47,8 @@ export interface Differences {
    * backup.
    */
   overtakenAccess: { id: string; hostRevision: number }[];
+  /** Projects whose tenant the host does not know, because an agent of an earlier release made them. */
+  withoutTenant: string[];
   /** Projects with remaining work. */
   toWake: string[];
 }
@@ -148,6 +150,9 @@ export function differencesBetween(
   const overtakenAccess = inventory.projects
     .filter(({ project_id, access_revision }) => access_revision > (wanted.get(project_id) ?? Infinity))
     .map(({ project_id, access_revision }) => ({ id: project_id, hostRevision: access_revision }));
+  const withoutTenant = inventory.projects
+    .filter(({ project_id, needs_tenant }) => needs_tenant && onRecord.has(project_id))
+    .map(({ project_id }) => project_id);
   const stale = records.projects.filter((project) => project.stale).map(({ id }) => id);
 
   return {
@@ -161,8 +166,15 @@ export function differencesBetween(
     ),
     outdatedAccess,
     overtakenAccess,
+    withoutTenant,
     toWake: [
-      ...new Set([...projectsInWork, ...stale, ...outdatedAccess, ...overtakenAccess.map(({ id }) => id)]),
+      ...new Set([
+        ...projectsInWork,
+        ...stale,
+        ...outdatedAccess,
+        ...overtakenAccess.map(({ id }) => id),
+        ...withoutTenant,
+      ]),
     ],
   };
 }

@@ -1,6 +1,6 @@
 import { and, eq, lt, sql } from 'drizzle-orm';
 import type { Params } from '../../shared/protocol/operations.ts';
-import { closeWithProject } from '../access/send-access.ts';
+import { closeWithProject, nextAccessRevision } from '../access/send-access.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import { isAllowed, transition } from '../branches/branch.ts';
 import type { Coordinators } from '../coordinator/coordinator-rpc.ts';
@@ -120,6 +120,7 @@ export async function reconcileHost(
 
   await forgetAppliedAccess(db, found.outdatedAccess);
   await overtakeAccess(db, found.overtakenAccess);
+  await renewAccess(db, found.withoutTenant);
   return settle(hostId, [
     resolveOrphans(),
     ...leftovers.projectIds.map((id) => dropProject(callHost, id)),
@@ -226,6 +227,12 @@ async function dropClone(callHost: CallHost, reset: Params<'reset.cancel'>): Pro
 async function forgetAppliedAccess(db: Database, projectIds: string[]): Promise<void> {
   for (const id of projectIds)
     await db.update(projects).set({ accessApplied: -1 }).where(eq(projects.id, id));
+}
+
+/** A new revision brings the host the tenant, and no password again, which would end sessions. */
+async function renewAccess(db: Database, projectIds: string[]): Promise<void> {
+  const isApplied = sql`access_applied = access_revision`;
+  for (const id of projectIds) await nextAccessRevision(db, id, isApplied);
 }
 
 /** Raises the recorded revision above the host's, because the host accepts only newer revisions. */

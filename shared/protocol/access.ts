@@ -5,6 +5,9 @@ import { BRANCHES_MAX, NETWORK_RULES_MAX } from '../limits.ts';
 
 const Id = z.uuid();
 
+/** Of the identity provider, whose tokens bound it. Characters. */
+const TENANT_MAX = 4_096;
+
 /** SCRAM-SHA-256 verifier in PostgreSQL's format; the host never stores a password. */
 export const Verifier = z
   .string()
@@ -28,6 +31,8 @@ const NetworkRule = z.strictObject({
  */
 export const Access = z.strictObject({
   revision: z.int().nonnegative(),
+  /** The tenant that the project belongs to, whose projects the host bounds together; null: not known. */
+  tenant: z.string().min(1).max(TENANT_MAX).nullable().default(null),
   rules: z.array(NetworkRule).max(NETWORK_RULES_MAX),
   /** The storage quota is exceeded: only owner logins may write (specification 3.2). */
   write_blocked: z.boolean().default(false),

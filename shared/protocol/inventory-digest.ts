@@ -22,7 +22,10 @@ export async function digestGroups(
   hash: (text: string) => string | Promise<string>,
 ): Promise<Record<string, GroupDigest>> {
   const lines = [
-    ...projects.map(({ project_id, access_revision }) => `${project_id} access ${access_revision}`),
+    ...projects.map(
+      ({ project_id, access_revision, needs_tenant }) =>
+        `${project_id} access ${access_revision}${needs_tenant ? ' without tenant' : ''}`,
+    ),
     ...branches.map(({ project_id, branch_id, state }) => `${project_id} branch ${branch_id} ${state}`),
     ...snapshots.map(
       ({ project_id, snapshot_id, ready, independent }) =>

@@ -17,7 +17,12 @@ export const HostedBranch = z.strictObject({
   made_by: Id.nullable(),
 });
 
-export const HostedProject = z.strictObject({ project_id: Id, access_revision: z.int() });
+export const HostedProject = z.strictObject({
+  project_id: Id,
+  access_revision: z.int(),
+  /** True: an agent of an earlier release made it, and the host does not know its tenant. */
+  needs_tenant: z.literal(true).optional(),
+});
 
 export const HostedSnapshot = z.strictObject({
   project_id: Id,

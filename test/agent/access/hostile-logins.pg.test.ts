@@ -40,6 +40,7 @@ const next = (access: Partial<Access>): Access => {
   project.revision += 1;
   return {
     revision: project.revision,
+    tenant: null,
     rules: HERE,
     write_blocked: false,
     closed: [],

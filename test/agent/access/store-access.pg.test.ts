@@ -29,6 +29,7 @@ async function store(access: Partial<Access>) {
   project.revision += 1;
   const whole = {
     revision: project.revision,
+    tenant: null,
     rules: [HERE],
     write_blocked: false,
     closed: [],
@@ -82,4 +83,18 @@ test('a new password stays unenforced through later changes until its sessions a
   expect(await isUnenforced()).toBe(true);
   await store({});
   expect(await isUnenforced()).toBe(true);
+});
+
+test('the tenant is stored, and access of a gateway that does not know it leaves it', async () => {
+  const tenant = async () => {
+    const [row] = await servers.query<{ tenant: string }>(
+      'SELECT tenant FROM project WHERE project_id = $1',
+      [project.id],
+    );
+    return row?.tenant;
+  };
+  await store({ tenant: 'acme' });
+  expect(await tenant()).toBe('acme');
+  await store({});
+  expect(await tenant()).toBe('acme');
 });

@@ -178,6 +178,7 @@ async function withSetting(setting: string, value: string, apply: () => Promise<
 test.each<[keyof AgentSettings, Partial<AgentSettings>]>([
   ['GUARDS', { GUARDS: 'off' }],
   ['PROJECT_CONNECTIONS', { PROJECT_CONNECTIONS: 300 }],
+  ['TENANT_CONNECTIONS', { TENANT_CONNECTIONS: 190 }],
   ['MIN_FREE_DISK_MB', { MIN_FREE_DISK_MB: 2 ** 40 }],
 ])('doctor reports %s of the agent', async (name, changes) => {
   const problems = async (settings: AgentSettings) =>

@@ -3,16 +3,24 @@ import { endianness, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setImmediate } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { ProjectConnections } from '../../../agent/guard/connections.ts';
+import { AutovacuumWorkers } from '../../../agent/guard/autovacuum.ts';
+import { Connections, PooledClients } from '../../../agent/guard/connections.ts';
 import { DiskSpace } from '../../../agent/guard/disk-space.ts';
-import type { GuardedBranch, Observation, TenantSession } from '../../../agent/guard/guard.ts';
+import type {
+  AutovacuumWorker,
+  GuardedBranch,
+  Observation,
+  TenantSession,
+} from '../../../agent/guard/guard.ts';
 import { Locks } from '../../../agent/guard/locks.ts';
+import type { NewMembers } from '../../../agent/guard/multixact-members.ts';
 import { NotificationQueue } from '../../../agent/guard/notification-queue.ts';
 import { TransactionIds } from '../../../agent/guard/transaction-ids.ts';
 import { readSettings } from '../../../agent/process/settings.ts';
 
-const branchOf = (project_id: string, branch_id: string): GuardedBranch => ({
+const branchOf = (project_id: string, branch_id: string, tenant = project_id): GuardedBranch => ({
   project_id,
+  tenant,
   branch_id,
   database: `db_${branch_id}`,
 });
@@ -31,6 +39,7 @@ const session = (branch: GuardedBranch | null, changes: Partial<TenantSession> =
     transaction: null,
     hasId: false,
     newestId: null,
+    ids: [],
     isActive: true,
     locks: 10,
     ...changes,
@@ -39,6 +48,10 @@ const session = (branch: GuardedBranch | null, changes: Partial<TenantSession> =
 const server = (sessions: TenantSession[], changes: Partial<Observation> = {}): Observation => ({
   at: 0,
   sessions,
+  workers: [],
+  connections: { max: 400, reserved: 20 },
+  workersMax: 3,
+  memberOffset: 0,
   nextId: 1_000,
   notificationShare: 0,
   ...changes,
@@ -82,10 +95,11 @@ describe('locks', () => {
 });
 
 describe('connections', () => {
+  const ofProject = (project_id: number) => new Connections({ project_id, tenant: 1_000 });
   const crowd = () => Array.from({ length: 5 }, () => session(ATTACKER));
 
   test('the newest above the limit, and a block only for who does it again and again', () => {
-    const guard = new ProjectConnections(3);
+    const guard = ofProject(3);
     const sessions = crowd();
     const newest = sessions.slice(3);
     const check = (at: number) => guard.check(server([...sessions.toReversed(), session(VICTIM)], { at }));
@@ -101,7 +115,9 @@ describe('connections', () => {
   const branch = (slug: string) => ({ ...branchOf('p1', slug), database: `db_app_prod_br_${slug}` });
   const idle = (of: GuardedBranch) => session(of, { isActive: false });
   const ended = (limit: number, sessions: TenantSession[]) =>
-    new ProjectConnections(limit).check(server(sessions)).flatMap((finding) => finding.sessions);
+    ofProject(limit)
+      .check(server(sessions))
+      .flatMap((finding) => finding.sessions);
 
   test('idle sessions of the branch with the most end first', () => {
     const [large, small] = [branch('large'), branch('small')];
@@ -120,15 +136,77 @@ describe('connections', () => {
     expect(ended(4, [...branches, ...main])).toEqual([main[4], ...branches]);
   });
 
-  test('as many as allowed are left alone', () => {
-    expect(new ProjectConnections(5).check(server(crowd()))).toEqual([]);
+  const projects = (tenant: string, count: number, each: number, changes: Partial<TenantSession> = {}) =>
+    Array.from({ length: count }, (_, n) => branchOf(`${tenant}-${n}`, `${tenant}-${n}`, tenant)).flatMap(
+      (of) => Array.from({ length: each }, () => session(of, changes)),
+    );
+  const found = (guard: Connections, sessions: TenantSession[], max = 400) =>
+    guard
+      .check(server(sessions, { connections: { max, reserved: 20 } }))
+      .flatMap((finding) => finding.sessions);
+
+  test('all projects of a tenant have a limit together, below half of what there is', () => {
+    const [many, few] = [projects('attacker', 4, 10), projects('victim', 2, 10)];
+    const limits = { project_id: 10, tenant: 30 };
+    const ended = found(new Connections(limits), [...many, ...few]);
+    expect(ended).toHaveLength(10);
+    expect(new Set(ended.map(({ branch }) => branch?.tenant))).toEqual(new Set(['attacker']));
+    expect(found(new Connections({ ...limits, tenant: 40 }), [...many, ...few])).toEqual([]);
+    expect(found(new Connections({ ...limits, tenant: 40 }), many, 70)).toHaveLength(16);
   });
+
+  test('a project above its own limit leaves its tenant what is below', () => {
+    const sessions = [...projects('attacker', 1, 15), ...projects('attacker', 2, 10).slice(10)];
+    expect(found(new Connections({ project_id: 10, tenant: 20 }), sessions)).toHaveLength(5);
+  });
+
+  test('above 80 % of all, the tenant with the most loses its newest idle sessions, above 90 % also others', () => {
+    const limits = { project_id: 100, tenant: 100 };
+    const idle = { isActive: false };
+    const [first, second] = [projects('one', 1, 90, idle), projects('two', 1, 80)];
+    const third = [...projects('three', 1, 90), ...projects('three', 1, 10, idle)];
+    const ofTwo = found(new Connections(limits), [...first, ...second, ...third], 330);
+    expect(ofTwo).toEqual(third.slice(-6));
+    expect(found(new Connections(limits), [...first, ...second], 330)).toEqual([]);
+    expect(
+      found(new Connections(limits), [...second, ...first, ...projects('four', 1, 95)], 280),
+    ).toHaveLength(41);
+  });
+
+  test('as many as allowed are left alone', () => {
+    expect(ofProject(5).check(server(crowd()))).toEqual([]);
+  });
+});
+
+test('clients of the pooler have a limit for all projects of a tenant', async () => {
+  const branches = new Map(
+    [branchOf('p1', 'a', 'acme'), branchOf('p2', 'b', 'acme'), branchOf('p3', 'c', 'acme'), VICTIM].map(
+      (branch) => [branch.database, branch],
+    ),
+  );
+  const clients = { db_a: 90, db_b: 120, db_c: 60, db_victim: 150, db_unknown: 300 };
+  const troubles: unknown[] = [];
+  const guard = new PooledClients(
+    200,
+    (database) => branches.get(database) ?? null,
+    async () => new Map(Object.entries(clients)),
+    (trouble) => troubles.push(trouble),
+  );
+  expect(guard.check()).toEqual([]);
+  await setImmediate();
+  expect(guard.check().flatMap((finding) => finding.branches)).toEqual([branches.get('db_b')]);
+  expect(troubles).toEqual([null]);
 });
 
 describe('transaction ids', () => {
   /** Four checks a second for `seconds`. @returns the branches that were found, by check */
-  function run(seconds: number, idsPerSecond: number, sessionsAt: (check: number) => TenantSession[]) {
-    const guard = new TransactionIds(1_000);
+  function run(
+    seconds: number,
+    idsPerSecond: number,
+    sessionsAt: (check: number) => TenantSession[],
+    members: NewMembers = { count: 0, ids: [] },
+  ) {
+    const guard = new TransactionIds(1_000, { read: () => members });
     const found = Array.from({ length: seconds * 4 }, (_, check) =>
       guard
         .check(server(sessionsAt(check), { at: check * 250, nextId: (check * idsPerSecond) / 4 }))
@@ -170,6 +248,99 @@ describe('transaction ids', () => {
     const nested = (check: number) => ({ ...looping, transaction: 7, newestId: check });
     const long = session(VICTIM, { hasId: true, transaction: 9, newestId: 3 });
     expect(run(2, 20_000, (check) => [nested(check), long])).toEqual([ATTACKER]);
+  });
+});
+
+describe('members of multixacts', () => {
+  const held = session(ATTACKER, { hasId: true, ids: [7], isActive: false });
+  const victim = session(VICTIM, { hasId: true, ids: [9] });
+  /** @returns the branches that were found in `seconds`, of so many members by check */
+  function run(seconds: number, members: NewMembers, sessions: TenantSession[]) {
+    const guard = new TransactionIds(1_000, { read: () => members });
+    return new Set(
+      Array.from({ length: seconds * 4 }, (_, check) =>
+        guard.check(server(sessions, { at: check * 250 })).flatMap(({ branches }) => branches),
+      ).flat(),
+    );
+  }
+
+  test('those whose transactions still run belong to their branches', () => {
+    const members = { count: 40_000, ids: [7, 7, 7, 8, 9] };
+    expect(run(1, members, [held])).toEqual(new Set([ATTACKER]));
+    expect(run(1, { ...members, ids: [8] }, [held])).toEqual(new Set());
+  });
+
+  test('the rest belongs to the branches that take ids', () => {
+    const guard = new TransactionIds(1_000, { read: () => ({ count: 40_000, ids: [1, 2, 3] }) });
+    const found = Array.from({ length: 8 }, (_, check) => {
+      const looping = session(ATTACKER, { pid: 1, key: '1', hasId: true, transaction: check * 200 });
+      return guard.check(server([looping, victim], { at: check * 250, nextId: check * 200 }));
+    });
+    expect(new Set(found.flat().flatMap(({ branches }) => branches))).toEqual(new Set([ATTACKER]));
+  });
+
+  test('what PostgreSQL writes at a checkpoint counts for nobody', () => {
+    const guard = new TransactionIds(1_000, {
+      read: (offset) => ({ count: offset, ids: [9] }),
+    });
+    const at = (check: number, memberOffset: number) =>
+      guard.check(server([victim], { at: check * 300_000, memberOffset }));
+    expect([at(0, 0), at(1, 50_000), at(3, 50_000), at(5, 50_000)].flat()).toEqual([]);
+  });
+});
+
+describe('autovacuum', () => {
+  const worker = (
+    branch: GuardedBranch | null,
+    changes: Partial<AutovacuumWorker> = {},
+  ): AutovacuumWorker => {
+    const pid = pids++;
+    const begun = Date.now() / 1000;
+    const usual = { transactionSeconds: 1, isAnalysing: true, wait: null, relations: [pid] };
+    return { pid, key: `${pid}`, branch, begun, ...usual, ...changes };
+  };
+  const check = (guard: AutovacuumWorkers, workers: AutovacuumWorker[], at = 0) =>
+    guard.check(server([], { workers, at }));
+  const off = async () => ['public.t'];
+
+  test('a worker that sleeps, or analyses a table for very long, is ended', () => {
+    const asleep = worker(ATTACKER, { wait: 'asleep', isAnalysing: false });
+    const waiting = worker(ATTACKER, { wait: 'locked out', transactionSeconds: 11 });
+    const busy = worker(ATTACKER, { transactionSeconds: 121 });
+    const others = [worker(VICTIM, { transactionSeconds: 119 }), worker(VICTIM, { wait: 'locked out' })];
+    const vacuum = worker(VICTIM, { transactionSeconds: 9_000, isAnalysing: false });
+    const found = check(new AutovacuumWorkers(off), [asleep, waiting, busy, ...others, vacuum]);
+    expect(found.flatMap(({ sessions }) => sessions)).toEqual([asleep, waiting, busy]);
+  });
+
+  test('the second time its tables are named, and the branch is blocked when autovacuum is off', async () => {
+    const named: (readonly number[])[] = [];
+    const guard = new AutovacuumWorkers(async (_, relations) => {
+      named.push(relations);
+      return ['public.t'];
+    });
+    const asleep = (relation: number) => worker(ATTACKER, { wait: 'asleep', relations: [relation] });
+    check(guard, [asleep(1), asleep(2)]);
+    check(guard, [asleep(2)], 5_000);
+    expect(named).toEqual([]);
+    check(guard, [asleep(3)], 11_000);
+    expect(named).toEqual([[1, 2, 3]]);
+    await setImmediate();
+    expect(check(guard, [], 11_250)).toEqual([
+      { sessions: [], branches: [ATTACKER], detail: { autovacuum_off: ['public.t'] } },
+    ]);
+    expect(check(guard, [], 11_500)).toEqual([]);
+  });
+
+  test('while all work, the one that has analysed tables of a database for longest makes room', () => {
+    const now = Date.now() / 1000;
+    const [longest, shorter] = [worker(ATTACKER, { begun: now - 400 }), worker(VICTIM, { begun: now - 310 })];
+    const recent = worker(VICTIM);
+    const guard = new AutovacuumWorkers(off);
+    expect(check(guard, [longest, shorter])).toEqual([]);
+    expect(check(guard, [recent, shorter, longest]).flatMap(({ sessions }) => sessions)).toEqual([longest]);
+    const vacuuming = { ...longest, isAnalysing: false };
+    expect(check(guard, [recent, worker(VICTIM), vacuuming])).toEqual([]);
   });
 });
 
@@ -233,12 +404,22 @@ describe('queue of NOTIFY', () => {
     expect(at(5_250, 4.25)).toHaveLength(1);
   });
 
-  test('without a name, those of projects that fill the queue are ended, and others only when it is nearly full', async () => {
+  test('without a name, those of projects that fill the queue are ended', async () => {
     const [neighbour, own] = [open(VICTIM, 50), open(branchOf('p1', 'another branch'), 2)];
     expect(await ended([neighbour, own], 0.6)).toEqual([own]);
-    expect(await ended([neighbour], 0.8)).toEqual([]);
-    expect(await ended([neighbour], 0.81)).toEqual([neighbour]);
-    expect(await ended([neighbour, own], 0.81)).toEqual([own, neighbour]);
+    expect(await ended([neighbour], 0.81)).toEqual([]);
+    expect(await ended([neighbour, own], 0.81)).toEqual([own]);
+  });
+
+  test('others are ended only after PostgreSQL has named nobody for long while it is nearly full', async () => {
+    const neighbour = open(VICTIM, 50);
+    const guard = watch(null);
+    const at = (now: number, share = 0.81) =>
+      guard
+        .check(server([neighbour], { notificationShare: share, at: now }))
+        .flatMap(({ sessions }) => sessions);
+    expect([at(0), at(29_000), at(30_000, 0.8), at(31_000), at(60_000)].flat()).toEqual([]);
+    expect(at(61_250)).toEqual([neighbour]);
   });
 
   test('branches that fill it together are blocked when half of it is in use', () => {

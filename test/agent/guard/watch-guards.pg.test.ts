@@ -127,6 +127,68 @@ test('the ids of subtransactions count too', async () => {
   await Promise.all([blocked(branch, 'transaction_ids'), whenEnded(attacker)]);
 });
 
+test('locks of many transactions on one row count as ids', async () => {
+  const branch = await newBranch();
+  const owner = await connect(host, 'direct', branch, 'owner');
+  await owner.query('CREATE TABLE shared_row (id integer PRIMARY KEY); INSERT INTO shared_row VALUES (1)');
+  const holders: pg.Client[] = [];
+  await stop();
+  // So many ids are allowed that they alone take longer than the members.
+  const lenient = { PROJECT_CONNECTIONS: 120, TRANSACTION_IDS_PER_SECOND: 10_000 };
+  stop = watch({ ...host, settings: { ...host.settings, ...lenient } });
+  while (holders.length < 20) holders.push(await connect(host, 'direct', branch, 'owner'));
+  for (const holder of holders) await holder.query('BEGIN; SELECT FROM shared_row FOR SHARE');
+  const ended = Promise.all([...holders, owner].map(whenEnded));
+  owner.query('DO $$ BEGIN LOOP PERFORM FROM shared_row FOR SHARE; COMMIT; END LOOP; END $$').catch(() => {});
+  await Promise.all([blocked(branch, 'transaction_ids'), ended]);
+  expect(eventsOf(branch)[0]).toMatchObject({ multixact_members: expect.any(Number) });
+  await stop();
+  stop = watch(host);
+});
+
+test.runIf(IS_NIGHTLY)(
+  'functions that sleep in autovacuum are ended, and their tables are left out the second time',
+  async () => {
+    const [attacker, neighbour] = [await newBranch(), await newBranch()];
+    await servers.query('ALTER SYSTEM SET autovacuum_naptime = 1');
+    await servers.query('SELECT pg_reload_conf()');
+    const owner = await connect(host, 'direct', attacker, 'owner');
+    await owner.query(
+      `CREATE FUNCTION slow(n integer) RETURNS integer IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN
+       IF session_user !~ '^u_' THEN PERFORM pg_sleep(3600); END IF;
+       RETURN n;
+     END $$`,
+    );
+    for (const table of ['one', 'two', 'three', 'four'])
+      await owner.query(
+        `CREATE TABLE ${table} (n integer); CREATE INDEX ON ${table} (slow(n));
+       INSERT INTO ${table} SELECT generate_series(1, 500)`,
+      );
+    const ended = whenEnded(owner);
+    await blocked(attacker, 'autovacuum');
+    await ended;
+    endBlocks();
+    const victim = await connect(host, 'direct', neighbour, 'owner');
+    await victim.query('CREATE TABLE plain (n integer); INSERT INTO plain SELECT generate_series(1, 500)');
+    await eventually(async () => {
+      const { rows } = await victim.query(
+        "SELECT FROM pg_stat_user_tables WHERE relname = 'plain' AND last_autoanalyze IS NOT NULL",
+      );
+      expect(rows).toHaveLength(1);
+    });
+    await victim.end();
+    await eventually(async () => {
+      endBlocks();
+      const later = await connect(host, 'direct', attacker, 'owner');
+      const { rows } = await later.query(
+        "SELECT FROM pg_class WHERE relkind = 'r' AND 'autovacuum_enabled=off' = ANY (reloptions)",
+      );
+      await later.end();
+      expect(rows).toHaveLength(4);
+    });
+  },
+);
+
 test('the blocks of a project are reported, and an agent that starts continues them', async () => {
   const other = new Project(host);
   const branch = await newBranch(other);
@@ -209,6 +271,30 @@ test('the newest sessions of a project above its limit are ended, over all of it
   expect(branches.flatMap(eventsOf)).toEqual([]);
 });
 
+test('projects of one tenant have a limit together', async () => {
+  const [first, second] = [new Project(host), new Project(host)];
+  const crowded = [await newBranch(first), await newBranch(second)] as const;
+  for (const { id } of [first, second])
+    await servers.query("UPDATE project SET tenant = 'acme' WHERE project_id = $1", [id]);
+  await servers.query(
+    `SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
+     WHERE backend_type = 'client backend' AND datname = ANY ($1)`,
+    [crowded.map(({ database }) => database)],
+  );
+  await stop();
+  stop = watch({ ...host, settings: { ...host.settings, TENANT_CONNECTIONS: 10 } });
+  const held: pg.Client[] = [];
+  for (let n = 0; n < 10; n++)
+    held.push(await connect(host, 'direct', crowded[n % 2 === 0 ? 0 : 1], 'read_only'));
+  await whenEnded(await connect(host, 'direct', crowded[0], 'read_only'));
+  for (const client of held) {
+    await client.query('SELECT 1');
+    await client.end();
+  }
+  await stop();
+  stop = watch(host);
+});
+
 test('who fills the queue of NOTIFY is blocked, before the queue is full for others', async () => {
   const branch = await newBranch();
   const listener = await connect(host, 'direct', branch, 'read_only');
@@ -269,7 +355,8 @@ test.runIf(IS_NIGHTLY)('what a branch takes on the disk is seen while its statem
       return { pid: rows[0]?.pid, key: String(rows[0]?.pid) } as TenantSession;
     }),
   );
-  const read = () => readDiskUse(host.postgres, host.settings.PGDATA_DIR, new Map([[branch, sessions]]));
+  const guarded = { ...branch, tenant: branch.project_id };
+  const read = () => readDiskUse(host.postgres, host.settings.PGDATA_DIR, new Map([[guarded, sessions]]));
   const before = await read();
   // Both statements hold what they have taken until the lock is free.
   const running = Promise.all([
@@ -287,14 +374,14 @@ test.runIf(IS_NIGHTLY)('what a branch takes on the disk is seen while its statem
   const MB = 2 ** 20;
   await eventually(async () => {
     const { files, wal } = await read();
-    expect(Number(files.get(branch)) - Number(before.files.get(branch))).toBeGreaterThan(32 * MB);
+    expect(Number(files.get(guarded)) - Number(before.files.get(guarded))).toBeGreaterThan(32 * MB);
     expect(wal.size).toBe(2);
   });
   await holder.end();
   await running;
   await eventually(async () => {
     const { files, wal } = await read();
-    const grown = Number(files.get(branch)) - Number(before.files.get(branch));
+    const grown = Number(files.get(guarded)) - Number(before.files.get(guarded));
     expect(grown).toBeGreaterThan(18 * MB);
     expect(grown).toBeLessThan(30 * MB);
     expect(wal.get(String(sessions[0]?.pid))?.bytes).toBeGreaterThan(10_000);

@@ -49,6 +49,7 @@ const verifier = 'SCRAM-SHA-256$4096:c2FsdA==$c3RvcmVk:c2VydmVy';
 const verifiers = { owner: verifier, read_write: verifier, read_only: verifier };
 const access = {
   revision: 3,
+  tenant: 'acme',
   rules: [{ branch_id: null, cidr: '192.0.2.0/24' }],
   write_blocked: true,
   closed: [id],

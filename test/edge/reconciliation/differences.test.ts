@@ -100,3 +100,34 @@ test('access that is newer on the host than on record is applied again', () => {
     toWake: ['p'],
   });
 });
+
+test('a host that does not know the tenant of a project gets its access again', () => {
+  const projects = [{ project_id: 'p', access_revision: 3, needs_tenant: true as const }];
+  expect(compare({ projects }, {})).toMatchObject({
+    outdatedAccess: [],
+    overtakenAccess: [],
+    withoutTenant: ['p'],
+    toWake: ['p'],
+  });
+});
+
+test('what a host claims of projects of other hosts changes none of their records', () => {
+  const projects = [0, 99].map((access_revision) => ({
+    project_id: 'elsewhere',
+    access_revision,
+    needs_tenant: true as const,
+  }));
+  const snapshots = [{ project_id: 'elsewhere', snapshot_id: 's', ready: true, independent: true }];
+  const claimed = { branches: [held('ready', 'b', 'elsewhere')], projects, snapshots };
+  expect(compare(claimed, { branches: [] })).toEqual({
+    orphans: [],
+    // Dropped on the host that claims it, if a job ever made it there.
+    orphanedProjects: ['elsewhere'],
+    missing: [],
+    foundAgain: [],
+    outdatedAccess: [],
+    overtakenAccess: [],
+    withoutTenant: [],
+    toWake: [],
+  });
+});

@@ -54,7 +54,7 @@ export class Project {
     );
     return runOperation(this.#host, 'branch.prepare', {
       ...newBranch(branch, { verifiers: { owner, read_write, read_only } }),
-      access: { revision: this.revision, rules: this.#rules, ...this.restrictions },
+      access: { revision: this.revision, tenant: this.id, rules: this.#rules, ...this.restrictions },
     });
   }
 

@@ -1,0 +1,129 @@
+import { BRANCH_ROLES } from '../../shared/branch/login.ts';
+import { inLoginSession } from '../privileges/login-session.ts';
+import type { AgentSettings } from '../process/settings.ts';
+import type { AutovacuumWorker, Finding, Guard, GuardedBranch, Observation } from './guard.ts';
+
+/** Longest time that a worker may analyse one table, or wait for a lock meanwhile. */
+const ANALYSE_SECONDS = 120;
+const LOCK_SECONDS = 10;
+/** While no worker is free, one that has analysed tables of a database for so long leaves it to others. */
+const TURN_SECONDS = 300;
+/** Workers of one branch that are ended within this time count once. */
+const ONE_STRIKE_MS = 10_000;
+const FORGIVEN_AFTER_MS = 3_600_000;
+
+interface Strikes {
+  branch: GuardedBranch;
+  count: number;
+  last: number;
+  relations: Set<number>;
+}
+
+/** Turns autovacuum off for tables of a branch. @returns their names */
+type TurnOff = (branch: GuardedBranch, relations: readonly number[]) => Promise<string[]>;
+
+/**
+ * Workers of autovacuum, of which the host has three. Analysing a table runs functions of its owner: those of
+ * index expressions, of statistics and of range types. One that sleeps keeps the worker, and no other table of
+ * the host is vacuumed. The second time, autovacuum is turned off for the table and the branch is blocked.
+ */
+export class AutovacuumWorkers implements Guard {
+  readonly name = 'autovacuum';
+  readonly reason = 'autovacuum';
+  readonly #turnOff: TurnOff;
+  /** By branch. */
+  readonly #strikes = new Map<string, Strikes>();
+  /** Turned off since the last check, or not; the block must not end the session that does it. */
+  #due: Finding[] = [];
+
+  constructor(turnOff: TurnOff) {
+    this.#turnOff = turnOff;
+  }
+
+  check({ at, workers, workersMax }: Observation): Finding[] {
+    for (const [branch, { last }] of this.#strikes)
+      if (at - last > FORGIVEN_AFTER_MS) this.#strikes.delete(branch);
+    const held = workers.filter(isHeld);
+    for (const worker of held) this.#strike(worker, at);
+    const taken = workers.length < workersMax ? [] : [longestOf(workers)].filter((worker) => worker !== null);
+    const ended = [...new Set([...held, ...taken])];
+    const due = this.#due;
+    this.#due = [];
+    return ended.length === 0 ? due : [...due, { sessions: ended, branches: [], detail: detailOf(ended) }];
+  }
+
+  #strike({ branch, relations }: AutovacuumWorker, at: number): void {
+    if (!branch) return;
+    const known = this.#strikes.get(branch.branch_id);
+    const strikes = known ?? { branch, count: 0, last: Number.NEGATIVE_INFINITY, relations: new Set() };
+    for (const relation of relations) strikes.relations.add(relation);
+    if (at - strikes.last >= ONE_STRIKE_MS) {
+      strikes.count += 1;
+      strikes.last = at;
+      if (strikes.count >= 2) this.#settle(strikes);
+    }
+    this.#strikes.set(branch.branch_id, strikes);
+  }
+
+  /** Not awaited: the other watchdogs must run. */
+  #settle({ branch, relations }: Strikes): void {
+    const block = (detail: Finding['detail']) => {
+      this.#due.push({ sessions: [], branches: [branch], detail });
+    };
+    this.#turnOff(branch, [...relations]).then(
+      (tables) => block({ autovacuum_off: tables }),
+      (error: Error) => block({ autovacuum_off: [], reason: error.message }),
+    );
+  }
+}
+
+const isHeld = ({ isAnalysing, wait, transactionSeconds }: AutovacuumWorker) =>
+  wait === 'asleep' ||
+  (isAnalysing && transactionSeconds > (wait === 'locked out' ? LOCK_SECONDS : ANALYSE_SECONDS));
+
+/** The worker that has analysed tables of its database for longest, if that is long; null if none has. */
+function longestOf(workers: readonly AutovacuumWorker[]): AutovacuumWorker | null {
+  const now = Date.now() / 1000;
+  const [longest] = workers
+    .filter(({ isAnalysing, begun }) => isAnalysing && now - begun > TURN_SECONDS)
+    .toSorted((one, other) => one.begun - other.begun);
+  return longest ?? null;
+}
+
+const detailOf = (workers: readonly AutovacuumWorker[]) => ({
+  relations: [...new Set(workers.flatMap(({ relations }) => relations))],
+  wait: workers[0]?.wait,
+});
+
+/** The names are those of the catalog, qualified and quoted. */
+const OWN_RELATIONS = `
+  SELECT oid::regclass::text AS name, relkind = 'i' AS is_index FROM pg_class
+  WHERE oid = ANY ($1::oid[]) AND relkind IN ('r', 'm', 'i') AND pg_has_role(current_user, relowner, 'USAGE')`;
+
+/**
+ * Turns autovacuum off for these tables, and the summaries of these BRIN indexes, as the logins that own them.
+ * Autovacuum still freezes their rows before transaction ids run out, which runs no function of a tenant.
+ * @param relations oids
+ * @returns the names
+ * @throws Error when a login is refused, or a session of the tenant holds a lock
+ */
+export async function turnAutovacuumOff(
+  settings: AgentSettings,
+  branch: GuardedBranch,
+  relations: readonly number[],
+): Promise<string[]> {
+  const names: string[] = [];
+  for (const role of BRANCH_ROLES) {
+    await inLoginSession(settings, branch, role, async (session) => {
+      const { rows } = await session.query<{ name: string; is_index: boolean }>(OWN_RELATIONS, [relations]);
+      for (const { name, is_index } of rows) {
+        const statement = is_index
+          ? `ALTER INDEX ${name} SET (autosummarize = off)`
+          : `ALTER TABLE ${name} SET (autovacuum_enabled = off)`;
+        await session.query(statement);
+        names.push(name);
+      }
+    });
+  }
+  return names;
+}

@@ -1,0 +1,59 @@
+import { type BranchRole, groupName, loginName } from '../../shared/branch/login.ts';
+import { inSession, type Session } from '../postgres/connect.ts';
+import type { AgentSettings } from '../process/settings.ts';
+
+/** A clone of the database delays new sessions until it is complete. */
+const CONNECT_WITHIN_MS = 3_000;
+const STATEMENT_WITHIN_MS = 2_000;
+const LOCK_WITHIN_MS = 500;
+/** The session is ended after this time in every case. */
+const SESSION_WITHIN_MS = 5_000;
+
+export interface LoginBranch {
+  branch_id: string;
+  project_id: string;
+  database: string;
+}
+
+/**
+ * Start-up options, which override settings that the tenant made with ALTER ROLE … SET. The owner login acts
+ * only as its group.
+ */
+const optionsFor = (projectId: string, role: BranchRole) =>
+  [
+    ...(role === 'owner' ? [`role=${groupName(projectId, role)}`] : []),
+    'search_path=pg_catalog,pg_temp',
+    'default_transaction_read_only=off',
+    `lock_timeout=${LOCK_WITHIN_MS}`,
+    `statement_timeout=${STATEMENT_WITHIN_MS}`,
+    `transaction_timeout=${SESSION_WITHIN_MS}`,
+    `idle_session_timeout=${SESSION_WITHIN_MS}`,
+  ]
+    .map((option) => `-c ${option}`)
+    .join(' ');
+
+/**
+ * Runs short statements of the agent in a branch's database as one of its logins over the unix socket, because
+ * no superuser opens a session there. They must call no function of the tenant; only a superuser can make an
+ * event trigger.
+ * @throws Error when the login is refused, for example because the branch has no connection left
+ */
+export const inLoginSession = <T>(
+  { POSTGRES_SOCKET_DIR, POSTGRES_PORT }: AgentSettings,
+  { branch_id, project_id, database }: LoginBranch,
+  role: BranchRole,
+  action: (session: Session) => Promise<T>,
+): Promise<T> =>
+  inSession(
+    {
+      host: POSTGRES_SOCKET_DIR,
+      port: POSTGRES_PORT,
+      user: loginName(branch_id, role),
+      database,
+      application_name: 'branchgate-privileges',
+      options: optionsFor(project_id, role),
+      connectionTimeoutMillis: CONNECT_WITHIN_MS,
+      query_timeout: SESSION_WITHIN_MS,
+    },
+    action,
+  );
