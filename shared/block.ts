@@ -1,7 +1,8 @@
 import { z } from 'zod';
 
 /**
- * Why a host accepts no connections to a branch. The first five say what it took too much of; `attempts` concerns only the addresses that tried too many passwords (specification 8).
+ * Why a host accepts no connections to a branch. The first six say what it took too much of; `attempts`
+ * concerns only the addresses that tried too many passwords (specification 8).
  */
 export const BlockReason = z.enum([
   'locks',
@@ -9,6 +10,7 @@ export const BlockReason = z.enum([
   'disk',
   'transaction_ids',
   'autovacuum',
+  'files',
   'attempts',
 ]);
 export type BlockReason = z.output<typeof BlockReason>;

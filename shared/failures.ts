@@ -125,6 +125,11 @@ export const FAILURES = {
     message:
       'The operation would exceed the storage quota of the project. Delete branches or data, or raise the quota.',
   },
+  FILE_LIMIT_REACHED: {
+    status: 409,
+    message:
+      'The project would have more files on the database host than it may have. Drop tables and indexes, or delete branches.',
+  },
   DATABASE_NAME_HELD: {
     status: 409,
     message:

@@ -1,3 +1,9 @@
+/**
+ * Files of all databases of a project together. A table has one to four, and the host reads and flushes each of
+ * them at checkpoints and clones, which delays other tenants.
+ */
+export const PROJECT_FILES_MAX = 100_000;
+
 /** Network rules of one project. All of them travel to the host in one message, which has a maximum size. */
 export const NETWORK_RULES_MAX = 2000;
 

@@ -26,6 +26,8 @@ const Seconds = z.number().nonnegative();
 export const BranchMeasurement = Compute.extend({
   branch_id: z.uuid(),
   database_size_bytes: Count,
+  /** Files of the database on the host; null: an agent of an earlier release does not count them. */
+  file_count: Count.nullable(),
   /** Share of blocks found in memory among those read since the last measurement; null when none was read. */
   cache_hit_ratio: Ratio.nullable(),
   /** Private memory of its sessions; null where the host does not allow to read it. */

@@ -1,35 +1,74 @@
+import type { CloneMethod } from './create-clone.ts';
+
 /** Of the agent's sessions for operations; the others stay for rules, logins and drops. */
 const OF_HOST = 11;
+/**
+ * Of one tenant, and of the host's only for tenants that have none. A copy of a large database takes minutes;
+ * with reflinks a clone takes milliseconds, and nothing has to be kept.
+ */
+const LIMITS: Record<CloneMethod, { ofTenant: number; kept: number }> = {
+  copy: { ofTenant: 4, kept: 3 },
+  reflink: { ofTenant: OF_HOST, kept: 0 },
+};
+
+interface Turn {
+  /** The database that is cloned. */
+  source: string;
+  tenant: string;
+}
 
 /**
  * Lets clones begin before they take one of the agent's sessions: calls that wait in a session for their
  * source would leave none for the operations of other tenants.
  */
 export class CloneTurns {
-  readonly #running: string[] = [];
-  readonly #waiting: { source: string; start: () => void }[] = [];
+  readonly #limits: (typeof LIMITS)[CloneMethod];
+  readonly #running: Turn[] = [];
+  readonly #waiting: (Turn & { start: () => void })[] = [];
+
+  constructor(method: CloneMethod) {
+    this.#limits = LIMITS[method];
+  }
 
   /**
-   * Waits until no other clone of the source runs and the host has a place, in order of arrival.
+   * Waits until no other clone of the source runs, and the host has a place for the tenant. The tenant with the
+   * fewest clones is next, and of one tenant the clone that came first.
    * @returns ends the turn; to be called once
    */
-  async begin(source: string): Promise<() => void> {
-    if (this.#mayRun(source)) this.#running.push(source);
-    else await new Promise<void>((start) => this.#waiting.push({ source, start }));
-    return () => this.#end(source);
+  async begin(source: string, tenant: string): Promise<() => void> {
+    const turn = { source, tenant };
+    if (this.#mayRun(turn)) this.#running.push(turn);
+    else await new Promise<void>((start) => this.#waiting.push({ ...turn, start }));
+    return () => this.#end(turn);
   }
 
-  #mayRun(source: string): boolean {
-    return this.#running.length < OF_HOST && !this.#running.includes(source);
+  #mayRun({ source, tenant }: Turn): boolean {
+    const own = this.#runningOf(tenant);
+    return (
+      own < this.#limits.ofTenant &&
+      this.#running.length < OF_HOST - (own > 0 ? this.#limits.kept : 0) &&
+      !this.#running.some((turn) => turn.source === source)
+    );
   }
 
-  /** At most one of those that wait can begin then. */
-  #end(source: string): void {
-    this.#running.splice(this.#running.indexOf(source), 1);
-    const index = this.#waiting.findIndex((waiting) => this.#mayRun(waiting.source));
-    const [next] = index === -1 ? [] : this.#waiting.splice(index, 1);
-    if (!next) return;
-    this.#running.push(next.source);
-    next.start();
+  #runningOf(tenant: string): number {
+    return this.#running.filter((turn) => turn.tenant === tenant).length;
+  }
+
+  /** A turn that ends can make room for two: of its own tenant, and one that was kept. */
+  #end({ source }: Turn): void {
+    this.#running.splice(
+      this.#running.findIndex((turn) => turn.source === source),
+      1,
+    );
+    for (;;) {
+      const [next] = this.#waiting
+        .filter((waiting) => this.#mayRun(waiting))
+        .toSorted((one, other) => this.#runningOf(one.tenant) - this.#runningOf(other.tenant));
+      if (!next) return;
+      this.#waiting.splice(this.#waiting.indexOf(next), 1);
+      this.#running.push(next);
+      next.start();
+    }
   }
 }

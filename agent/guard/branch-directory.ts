@@ -26,6 +26,11 @@ export class BranchDirectory {
     return this.#branches.get(database) ?? null;
   }
 
+  /** Every branch, by the oid of its database. */
+  all(): ReadonlyMap<string, GuardedBranch> {
+    return this.#branches;
+  }
+
   /** @param database its name */
   findByName(database: string): GuardedBranch | null {
     return this.#byName.get(database) ?? null;

@@ -8,6 +8,7 @@ import { BranchDirectory } from './branch-directory.ts';
 import { Connections, PooledClients } from './connections.ts';
 import { DiskSpace, readDiskUse } from './disk-space.ts';
 import { SessionEnder } from './end-sessions.ts';
+import { ProjectFiles } from './files.ts';
 import type { Finding, Guard, Observation } from './guard.ts';
 import { Locks } from './locks.ts';
 import { MultixactMembers } from './multixact-members.ts';
@@ -49,6 +50,7 @@ const guardsOf = (
   new TransactionIds(settings.TRANSACTION_IDS_PER_SECOND, new MultixactMembers(settings.PGDATA_DIR)),
   new AutovacuumWorkers((branch, relations) => turnAutovacuumOff(settings, branch, relations)),
   new NotificationQueue(settings.PGDATA_DIR, directory, (persists) => readQueueHolder(postgres, persists)),
+  new ProjectFiles(settings.PGDATA_DIR, directory, log, settings.PROJECT_FILES),
   new DiskSpace(settings, log, (sessions) => readDiskUse(postgres, settings.PGDATA_DIR, sessions)),
 ];
 

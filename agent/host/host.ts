@@ -50,6 +50,7 @@ const OPERATION_SESSIONS = 14;
 /** Opens no session yet. When a server is away, the first operation that needs it fails. */
 export async function openHost(settings: AgentSettings, log: Log = () => {}): Promise<Host> {
   const postgres = openPool(settings, SHORT_SESSIONS);
+  const cloneMethod = await probeCloneMethod(settings.PGDATA_DIR);
   return {
     settings,
     postgres,
@@ -61,11 +62,11 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     deadTuples: new DeadTuples(),
     log,
     largestSource: () => null,
-    cloneTurns: new CloneTurns(),
+    cloneTurns: new CloneTurns(cloneMethod),
     copyRoom: new CopyRoom(settings),
     known: new KnownInventory(settings.MIN_FREE_DISK_MB * 2 ** 20),
     metrics: new Metrics(),
-    cloneMethod: await probeCloneMethod(settings.PGDATA_DIR),
+    cloneMethod,
   };
 }
 

@@ -5,6 +5,7 @@ import type { BranchMeasurement, ProjectMeasurement } from '../../shared/measure
 import type { Log } from '../link/dispatch.ts';
 import { type PooledClient, showClients, showWaits, withConsoles } from '../pooler/admin-console.ts';
 import { type OwnSession, openPlatformSession } from '../postgres/connect.ts';
+import { countFiles } from '../postgres/file-bytes.ts';
 import { TroubleLog } from '../process/log.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { addChange, cacheHitRatio, changeSince, metricsOf, Statistics, type Totals } from './counters.ts';
@@ -57,6 +58,8 @@ export class Meter {
   readonly #settings: AgentSettings;
   readonly #stores: boolean;
   readonly #sizes = new KnownSizes();
+  /** Files of each database, as of its size; by oid. */
+  readonly #files = new Map<string, number>();
   #session: OwnSession | null = null;
   /** Observations since the last measurement; null when they have to be continued from the tables. */
   #since: { cpu: CpuAccount; others: MeterState['others']; logins: Logins | null } | null = null;
@@ -195,6 +198,7 @@ export class Meter {
       measured.push({
         branch_id: branch.branch_id,
         database_size_bytes: bytes,
+        file_count: this.#files.get(oid) ?? 0,
         active_connections: (sample.direct.get(oid) ?? 0) + clients,
         cache_hit_ratio: isUsed ? cacheHitRatio(change) : null,
         memory_bytes: isUsed && sample.sessions.has(oid) ? (memory.get(oid) ?? null) : 0,
@@ -226,6 +230,10 @@ export class Meter {
     const statistics = branches.map((branch) => branch.statistics);
     const due = this.#sizes.due(statistics, sample.inTransaction);
     this.#sizes.record(statistics, due.length > 0 ? await readSizes(session, due) : new Map());
+    const present = new Set(statistics.map(({ database }) => database));
+    for (const database of this.#files.keys()) if (!present.has(database)) this.#files.delete(database);
+    for (const database of due)
+      this.#files.set(database, await countFiles(this.#settings.PGDATA_DIR, database));
     return due.length;
   }
 

@@ -1,6 +1,7 @@
 import { type Method, type MethodResult, OPERATIONS, type Params } from '../../shared/protocol/operations.ts';
 import type { CloneTurns } from '../cloning/clone-turns.ts';
 import type { ComparisonHost } from '../difference/sides.ts';
+import { readTenant } from '../postgres/branches.ts';
 import { asHostError } from '../postgres/postgres-failure.ts';
 import { HostError } from '../process/host-error.ts';
 import type { OnProgress } from '../process/progress.ts';
@@ -49,7 +50,8 @@ const inTurn =
     clone: (host: OperationsHost, params: P, onProgress?: OnProgress) => Promise<R>,
   ) =>
   async (host: OperationsHost, params: P, onProgress?: OnProgress): Promise<R> => {
-    const end = await host.cloneTurns.begin(params.source ?? params.project_id);
+    const tenant = await readTenant(host.postgres, params.project_id);
+    const end = await host.cloneTurns.begin(params.source ?? params.project_id, tenant);
     try {
       return await clone(host, params, onProgress);
     } finally {

@@ -36,6 +36,15 @@ export interface BranchIdentity {
   database: string;
 }
 
+/** The tenant of a project; the project itself while it is not known. */
+export async function readTenant(db: Queryable, projectId: string): Promise<string> {
+  const { rows } = await db.query<{ tenant: string | null }>(
+    'SELECT tenant FROM project WHERE project_id = $1',
+    [projectId],
+  );
+  return rows[0]?.tenant ?? projectId;
+}
+
 const PREFIX = buildDatabaseName('');
 
 /**

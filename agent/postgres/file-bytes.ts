@@ -1,6 +1,10 @@
 import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 
+/** How many files a database has; none if it was dropped in between. Reads names only. @param oid of the database */
+export const countFiles = async (dataDir: string, oid: string): Promise<number> =>
+  (await readdir(join(dataDir, 'base', oid)).catch(() => [])).length;
+
 /** `pgsql_tmp<pid>.<number>`, or a folder of that name for the processes of a parallel query. */
 const TEMPORARY = /^pgsql_tmp(\d+)\./;
 

@@ -31,8 +31,21 @@ export type Lock =
 const keyOf = (lock: string) => `hashtextextended(${lock}, 0)`;
 const KEY = keyOf('$1');
 
-export const takeLock = (session: Session, lock: Lock) =>
-  session.query(`SELECT pg_advisory_lock(${KEY})`, [lock]);
+/**
+ * Locks that are held for moments. A holder that was stopped must not hold up every operation, and the start
+ * of the agent. Seconds.
+ */
+const WITHIN: { [L in Lock]?: number } = { rules: 20, roles: 20 };
+
+/**
+ * Waits for the lock. For `rules` and `roles` it must be called outside of a transaction.
+ * @throws HostError HOST_BUSY if a stopped process holds one of these
+ */
+export async function takeLock(session: Session, lock: Lock): Promise<void> {
+  const within = WITHIN[lock];
+  if (within === undefined) await session.query(`SELECT pg_advisory_lock(${KEY})`, [lock]);
+  else await takeLockWithin(session, lock, within);
+}
 
 /**
  * As `takeLock`, outside of a transaction.

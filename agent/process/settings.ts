@@ -1,5 +1,6 @@
 import { join } from 'node:path';
 import { z } from 'zod';
+import { PROJECT_FILES_MAX } from '../../shared/limits.ts';
 import { DEFAULT_STATE_DIR } from './state-dir.ts';
 
 const Port = z.coerce.number().int().min(1).max(65_535);
@@ -52,6 +53,8 @@ const Settings = z.object({
   PROJECT_CONNECTIONS: z.coerce.number().int().min(10).max(10_000).default(120),
   /** Sessions with PostgreSQL of all projects of one tenant together, and never half of what there is. */
   TENANT_CONNECTIONS: z.coerce.number().int().min(10).max(10_000).default(180),
+  /** Files of all databases of one project; the gateway refuses branches beyond the default. */
+  PROJECT_FILES: z.coerce.number().int().min(1_000).max(PROJECT_FILES_MAX).default(PROJECT_FILES_MAX),
   /** Free space of each volume below which a branch that fills it is blocked. */
   MIN_FREE_DISK_MB: z.coerce.number().int().min(16).max(1_048_576).default(1024),
   /** A snapshot of `main` is copied if this multiple of its size is free; 0: never. */

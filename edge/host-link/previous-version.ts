@@ -92,6 +92,7 @@ export const resultFromPreviousVersion = (method: Method, result: Values): Value
 
 /** What that version did not measure. */
 const UNMEASURED = {
+  file_count: null,
   memory_bytes: null,
   longest_query_seconds: 0,
   connection_wait_seconds: null,

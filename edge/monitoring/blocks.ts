@@ -67,16 +67,22 @@ function blockChanges({ branches }: Pick<BlockSubject, 'branches'>, observed: Pr
   });
 }
 
+/** Longest time that an observation can be on its way. Milliseconds. */
+const LATE_MS = 600_000;
+
 /**
  * Whether something newer is recorded. A recorded time that is still to come is by a host whose clock was
- * ahead.
+ * ahead. One that is earlier by little, and still to come as well, is by the same clock and arrived late; any
+ * other earlier one is by a clock that was set back.
  */
 function isOutdated(
   { blocksObservedAt: recorded }: Pick<ProjectRow, 'blocksObservedAt'>,
   { observed_at }: ProjectBlocks,
   now: Date,
 ): boolean {
-  return recorded !== null && recorded <= now && new Date(observed_at) < recorded;
+  const observed = new Date(observed_at);
+  if (recorded === null || observed >= recorded) return false;
+  return recorded <= now || (observed > now && recorded.getTime() - observed.getTime() <= LATE_MS);
 }
 
 /**
@@ -135,6 +141,8 @@ const EXPLANATIONS: Partial<Record<BlockReason, string>> = {
   disk: 'Its sessions filled the disk of the database host. Check its statements for large temporary files and bulk writes; they end with the sessions.',
   connections:
     'The branches of its project, or all projects of its tenant, had more sessions or pooled clients together than they may have. Check the clients of all branches for connections that they do not close.',
+  files:
+    'Its project has more files on the database host than it may have, and the branch made more. Drop tables and indexes, or delete branches; the usage of the project shows the number.',
   autovacuum:
     'Functions of its tables (of an index expression, of statistics or of a range type) slept or took minutes in autovacuum. Autovacuum is off for these tables now, so vacuum and analyse them, change the functions, and turn it on again with ALTER TABLE … RESET (autovacuum_enabled).',
 };

@@ -80,6 +80,10 @@ export interface LastMeasurement {
   physical?: (NonNullable<ProjectMeasurement['physical']> & { receivedAt: number }) | undefined;
 }
 
+/** The files of these branches together. A measurement of an earlier release lacks them. */
+export const filesOf = (last: LastMeasurement | null, branchIds: readonly string[]): number =>
+  branchIds.reduce((sum, id) => sum + (last?.branches[id]?.file_count ?? 0), 0);
+
 const LAST = 'last_measurement';
 
 /** After this many intervals without a measurement, two are missing. */

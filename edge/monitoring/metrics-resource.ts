@@ -1,8 +1,9 @@
 import { z } from 'zod';
+import { PROJECT_FILES_MAX } from '../../shared/limits.ts';
 import { quotaBytes, StorageStateField } from '../../shared/project/storage-quota.ts';
 import type { BranchRow, SnapshotRow } from '../database/schema.ts';
 import type { ProjectView } from '../tenancy/project-access.ts';
-import type { LastMeasurement } from './measurements.ts';
+import { filesOf, type LastMeasurement } from './measurements.ts';
 import { finestStep, type Range } from './metric-history.ts';
 import {
   type BranchValues,
@@ -180,6 +181,15 @@ export const ProjectUsage = z
     storage_quota_gib: z.number().meta({ description: 'The quota in GiB.', example: 0.25 }),
     usage_percent: z.number().meta({ description: 'Used share of the quota, in percent.', example: 9.38 }),
     storage_state: StorageStateField,
+    files_used: Count.meta({
+      description:
+        'Files of the active branches on the database host: one to four of each table, and one of each index.',
+      example: 1_240,
+    }),
+    files_limit: Count.meta({
+      description: 'Above it, a branch that makes more is blocked, and no branch can be created.',
+      example: PROJECT_FILES_MAX,
+    }),
     observed_at: ObservedAt,
     stale: Stale,
     branches: z.array(
@@ -188,6 +198,7 @@ export const ProjectUsage = z
         branch_name: z.string().meta({ example: 'main' }),
         database: z.string().meta({ example: 'db_web_shop_prod' }),
         database_size_bytes: Count.meta({ example: 8_388_608 }),
+        file_count: Count.meta({ example: 310 }),
         ...OnDisk,
       }),
     ),
@@ -313,12 +324,18 @@ export function projectUsage(
     storage_quota_gib: project.storageQuotaGib,
     usage_percent: Number(((100 * used) / limit).toFixed(2)),
     storage_state: project.storageState,
+    files_used: filesOf(
+      measured.last,
+      branches.map(({ id }) => id),
+    ),
+    files_limit: PROJECT_FILES_MAX,
     ...freshness(measured),
     branches: branches.map(({ id, branchName, databaseName, ownBytes, sharedBytes }) => ({
       branch_id: id,
       branch_name: branchName,
       database: databaseName,
       database_size_bytes: sizeOf(measured.last, id),
+      file_count: filesOf(measured.last, [id]),
       own_bytes: ownBytes,
       shared_bytes: sharedBytes,
     })),

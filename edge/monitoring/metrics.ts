@@ -21,6 +21,7 @@ export const METRICS = {
   rows_deleted: { unit: 'count', aggregation: 'last' },
   cache_hit_ratio: { unit: 'ratio', aggregation: 'mean' },
   database_size_bytes: { unit: 'bytes', aggregation: 'last' },
+  file_count: { unit: 'count', aggregation: 'last' },
   memory_bytes: { unit: 'bytes', aggregation: 'peak' },
   longest_query_seconds: { unit: 'seconds', aggregation: 'peak' },
   connection_wait_seconds: { unit: 'seconds', aggregation: 'peak' },

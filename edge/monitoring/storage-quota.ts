@@ -1,6 +1,7 @@
 import { and, eq, inArray, or, sql } from 'drizzle-orm';
 import type { SQLiteTable } from 'drizzle-orm/sqlite-core';
 import type { Failure } from '../../shared/failures.ts';
+import { PROJECT_FILES_MAX } from '../../shared/limits.ts';
 import type { ProjectMeasurement, ProjectSizes } from '../../shared/measurement.ts';
 import {
   ACCESS_OF_STATE,
@@ -30,7 +31,7 @@ import { logSpecifiedEvent } from '../log.ts';
 import { inOneLine, type Mail, plainMail, sendsMail } from '../mail/mail.ts';
 import type { Outbox } from '../mail/outbox.ts';
 import type { Settings } from '../settings.ts';
-import type { LastMeasurement } from './measurements.ts';
+import { filesOf, type LastMeasurement } from './measurements.ts';
 import type { BranchValues } from './metrics.ts';
 
 /** Specification 6. */
@@ -261,7 +262,9 @@ export class StorageQuota {
       const needed = this.#physical()
         ? PHYSICAL_CLONE_BYTES * branchIds.length
         : bytes * branchIds.length - freed;
-      const excess = subject && this.#excess(subject, needed);
+      const files = filesOf(this.#options.lastMeasurement(), [source.branchId ?? '']);
+      const excess =
+        subject && (this.#excess(subject, needed) ?? this.#fileExcess(subject, files * branchIds.length));
       const outcome = excess ? fail(excess) : await reserve();
       const at = replaced === undefined ? null : Date.now();
       const added = branchIds.map((id) => [id, { bytes, at }]);
@@ -307,6 +310,17 @@ export class StorageQuota {
     if (needed <= 0 || used + needed <= limit) return null;
     const fields = { used_bytes: used, needed_bytes: needed, limit_bytes: limit };
     return { code: 'STORAGE_QUOTA_EXCEEDED', fields };
+  }
+
+  /** By the last measurement: a project has far fewer, and the host bounds it within seconds. */
+  #fileExcess({ branches }: StorageSubject, needed: number): Failure | null {
+    const used = filesOf(
+      this.#options.lastMeasurement(),
+      branches.map(({ id }) => id),
+    );
+    if (needed === 0 || used + needed <= PROJECT_FILES_MAX) return null;
+    const fields = { used_files: used, needed_files: needed, limit_files: PROJECT_FILES_MAX };
+    return { code: 'FILE_LIMIT_REACHED', fields };
   }
 
   #used({ branches }: StorageSubject, statuses: StorageSubject['branches'][number]['status'][]): number {

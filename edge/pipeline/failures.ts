@@ -169,6 +169,10 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
     shape: { used_bytes: Count, needed_bytes: Count, limit_bytes: Count },
     example: { used_bytes: 201_326_592, needed_bytes: 104_857_600, limit_bytes: 268_435_456 },
   },
+  FILE_LIMIT_REACHED: {
+    shape: { used_files: Count, needed_files: Count, limit_files: Count },
+    example: { used_files: 61_000, needed_files: 52_000, limit_files: 100_000 },
+  },
   RULE_EXISTS: {
     shape: {
       rule_id: z

@@ -84,6 +84,7 @@ const measurement = (observed_at = new Date().toISOString()): ProjectMeasurement
     {
       branch_id: crypto.randomUUID(),
       database_size_bytes: 7_000_000,
+      file_count: 310,
       cache_hit_ratio: null,
       memory_bytes: 2_500_000,
       longest_query_seconds: 0.5,

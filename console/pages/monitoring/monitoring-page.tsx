@@ -41,6 +41,7 @@ const METRICS = {
   rows_deleted: 'Rows deleted',
   cache_hit_ratio: 'Cache hits',
   database_size_bytes: 'Size',
+  file_count: 'Files',
   memory_bytes: 'Memory',
   longest_query_seconds: 'Longest query',
   connection_wait_seconds: 'Wait for a connection',

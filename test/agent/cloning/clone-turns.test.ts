@@ -4,13 +4,13 @@ import { CloneTurns } from '../../../agent/cloning/clone-turns.ts';
 let turns: CloneTurns;
 let begun: string[];
 beforeEach(() => {
-  turns = new CloneTurns();
+  turns = new CloneTurns('reflink');
   begun = [];
 });
 
 /** @returns ends the turn once it has begun */
-const begin = (name: string, source = name) =>
-  turns.begin(source).then((end) => {
+const begin = (name: string, source = name, tenant = 'acme') =>
+  turns.begin(source, tenant).then((end) => {
     begun.push(name);
     return end;
   });
@@ -49,4 +49,27 @@ test('at most eleven run on a host, and the place of one goes to the next that m
   await settled();
   expect(begun.slice(11)).toEqual(['other', 'waiting']);
   (await other)();
+});
+
+test('on a host that copies, a tenant has four places, and the last three go to tenants that have none', async () => {
+  turns = new CloneTurns('copy');
+  const all = ['a', 'b', 'c', 'd', 'e', 'f'].flatMap((tenant) =>
+    Array.from({ length: 5 }, (_, n) => begin(`${tenant}${n}`, `${tenant}${n}`, tenant)),
+  );
+  await settled();
+  expect(begun.toSorted()).toEqual(['a0', 'a1', 'a2', 'a3', 'b0', 'b1', 'b2', 'b3', 'c0', 'd0', 'e0']);
+  (await all[0])?.();
+  await settled();
+  expect(begun.slice(11)).toEqual(['f0']);
+});
+
+test('the tenant with the fewest is next', async () => {
+  turns = new CloneTurns('reflink');
+  const running = Array.from({ length: 11 }, (_, n) => begin(`a${n}`, `a${n}`, 'a'));
+  begin('a11', 'a11', 'a');
+  begin('b0', 'b0', 'b');
+  await settled();
+  (await running[0])?.();
+  await settled();
+  expect(begun.slice(11)).toEqual(['b0']);
 });

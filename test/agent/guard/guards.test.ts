@@ -6,6 +6,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { AutovacuumWorkers } from '../../../agent/guard/autovacuum.ts';
 import { Connections, PooledClients } from '../../../agent/guard/connections.ts';
 import { DiskSpace } from '../../../agent/guard/disk-space.ts';
+import { ProjectFiles } from '../../../agent/guard/files.ts';
 import type {
   AutovacuumWorker,
   GuardedBranch,
@@ -17,6 +18,7 @@ import type { NewMembers } from '../../../agent/guard/multixact-members.ts';
 import { NotificationQueue } from '../../../agent/guard/notification-queue.ts';
 import { TransactionIds } from '../../../agent/guard/transaction-ids.ts';
 import { readSettings } from '../../../agent/process/settings.ts';
+import { eventually } from '../../support/eventually.ts';
 
 const branchOf = (project_id: string, branch_id: string, tenant = project_id): GuardedBranch => ({
   project_id,
@@ -431,6 +433,47 @@ describe('queue of NOTIFY', () => {
     expect(blocked(0.5)).toEqual([]);
     expect(blocked(0.51)).toEqual([FILLS.database, directory.get('3')?.database]);
   });
+});
+
+test('a branch that makes files is blocked while its project has too many', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'branchgate-files-'));
+  const [grows, rests] = [branchOf('p1', 'grows'), branchOf('p1', 'rests')];
+  const branches = new Map([
+    ['1', grows],
+    ['2', rests],
+    ['3', VICTIM],
+  ]);
+  const make = (oid: string, from: number, to: number) => {
+    mkdirSync(join(folder, 'base', oid), { recursive: true });
+    for (let n = from; n < to; n++) writeFileSync(join(folder, 'base', oid, String(n)), '');
+  };
+  try {
+    make('1', 0, 30);
+    make('2', 0, 30);
+    make('3', 0, 50);
+    const guard = new ProjectFiles(folder, { all: () => branches }, () => {}, 65);
+    let at = 0;
+    /** What the check after a count has found. */
+    const found = async () => {
+      at += 2_000;
+      guard.check(server([], { at }));
+      return eventually(async () => {
+        expect(guard.isCounting).toBe(false);
+        return guard.check(server([], { at })).flatMap((finding) => finding.branches);
+      });
+    };
+    expect(await found()).toEqual([]);
+    make('1', 30, 34);
+    make('3', 50, 60);
+    expect(await found()).toEqual([]);
+    make('1', 34, 40);
+    expect(await found()).toEqual([grows]);
+    expect(await found()).toEqual([]);
+    rmSync(join(folder, 'base/1/39'));
+    expect(await found()).toEqual([]);
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
 });
 
 describe('disk', () => {

@@ -97,6 +97,14 @@ describe('the records', () => {
     await record([main, 'locks', 5]);
     expect(await branchRecord(main)).toMatchObject({ blocked: { reason: 'locks' } });
   });
+
+  test('ignore an older one of a clock that is ahead, which arrives late', async () => {
+    await project.recordBlocks({ ...observed([main, 'disk', 70]), observed_at: inMinutes(60) });
+    await project.recordBlocks({ ...observed(), observed_at: inMinutes(59) });
+    expect(await branchRecord(main)).toMatchObject({ blocked: { reason: 'disk' } });
+    await project.recordBlocks({ ...observed(), observed_at: inMinutes(30) });
+    expect(await branchRecord(main)).toMatchObject({ blocked: null });
+  });
 });
 
 test('each block is audited once, by nobody, and once more when it has ended', async () => {

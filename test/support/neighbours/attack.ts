@@ -35,8 +35,8 @@ export const REVOCATIONS = ['rule', 'rotation', 'deletion'] as const;
 export type Revocation = (typeof REVOCATIONS)[number];
 
 export interface Attack {
-  /** Number of the kind of attack, which test titles show. */
-  row: number;
+  /** The kind of attack, which test titles show: the number of its row, also of a later review. */
+  row: number | `${number}.${number}`;
   /** The weakest login that can do it; null for a client without credentials. */
   login: BranchRole | null;
   /** Statements that the owner of the attacker's branch runs before. */
@@ -48,6 +48,8 @@ export interface Attack {
   from?: string;
   /** Branches that the attacker has besides `main`. */
   branches?: number;
+  /** Projects that it has, each with a `main`. One by default. */
+  projects?: number;
   /** Its sessions are those of the table browser, which neither a network rule nor a password concerns. */
   isByApi?: true;
   /** Duration in milliseconds, where it differs from the usual one. */

@@ -1,6 +1,7 @@
 import type { Attack } from './attack.ts';
 import {
   directConnections,
+  manyProjects,
   pooledConnections,
   silentSockets,
   stalledLogins,
@@ -16,7 +17,15 @@ import {
 } from './attacks/floods.ts';
 import { advisoryLocks, tableLocks } from './attacks/locks.ts';
 import { slowViews } from './attacks/rows.ts';
-import { abandonedStatements, memory, oldTransaction, transactionIds } from './attacks/work.ts';
+import {
+  abandonedStatements,
+  manyTables,
+  memory,
+  multixactMembers,
+  oldTransaction,
+  sleepingAutovacuum,
+  transactionIds,
+} from './attacks/work.ts';
 
 /**
  * Attacks that run while a victim is measured, by name. Those without load are tests of `rights.e2e.test.ts`.
@@ -40,6 +49,10 @@ export const ATTACKS = {
   'wrong passwords': wrongPasswords,
   'stalled logins': stalledLogins,
   'slow views': slowViews,
+  'many projects': manyProjects,
+  'sleeping autovacuum': sleepingAutovacuum,
+  'multixact members': multixactMembers,
+  'many tables': manyTables,
 } satisfies Record<string, Attack>;
 
 export type AttackName = keyof typeof ATTACKS;

@@ -10,8 +10,12 @@ const GONE_WITHIN_MS = 13_000;
 const P99_TIMES_IDLE = 5;
 const TEST_WITHIN_MS = 180_000;
 
-/** Each attack next to a victim, on one stack. */
-export function describeAttacks(names: AttackName[], options: () => StageOptions = () => ({})): void {
+/** Each attack next to a victim, on one stack. @param afterwards what else must hold when the attack is over */
+export function describeAttacks(
+  names: AttackName[],
+  options: () => StageOptions = () => ({}),
+  afterwards: (name: AttackName, stage: Stage) => Promise<void> = async () => {},
+): void {
   let stage: Stage;
   beforeAll(async () => {
     stage = await Stage.start(options());
@@ -33,6 +37,7 @@ export function describeAttacks(names: AttackName[], options: () => StageOptions
         console.log(`${name}: ${JSON.stringify(outcome)}`);
         // All in one comparison, so that a failure shows everything that was wrong.
         expect(shortcomings(attack, outcome)).toEqual([]);
+        await afterwards(name, stage);
       },
       TEST_WITHIN_MS,
     );

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
 import { BRANCH_ROLES, loginName } from '../../../shared/branch/login.ts';
-import { Api, type BranchBody } from '../api.ts';
+import { Api, type BranchBody, type ProjectBody } from '../api.ts';
 import { query } from '../database.ts';
 import { attempt, HERE, type Target, targetOfUrl } from '../host/attempts.ts';
 import type { Port } from '../host/host-project.ts';
@@ -213,6 +213,18 @@ export class Stage {
         return { direct: target(own.direct_url), pooled: target(own.database_url) };
       }),
     );
+    const others: ProjectBody[] = [];
+    while (others.length < (attack.projects ?? 1) - 1) {
+      const other = await api.project(`Attacker ${others.length + 2}`);
+      await api.allow(other.id, `${from}/32`);
+      const own = await api.credentials(
+        other.id,
+        'main',
+        attack.login === 'read_only' ? '?role=read_only' : '',
+      );
+      branchTargets.push({ direct: target(own.direct_url), pooled: target(own.database_url) });
+      others.push(other);
+    }
     const side: AttackerSide = {
       targets: branchTargets[0] as Record<Port, Target>,
       branchTargets,
@@ -237,14 +249,17 @@ export class Stage {
     return {
       side,
       from,
-      branchIds: [project.main_branch.id, ...branches.map(({ id }) => id)],
+      branchIds: [
+        ...[project, ...others].map(({ main_branch }) => main_branch.id),
+        ...branches.map(({ id }) => id),
+      ],
       revocations,
       blockedFor: async () => {
         const { body } = await api.get<{ blocked?: { reason: string } | null }>(path);
         return body.blocked?.reason ?? null;
       },
       remove: async () => {
-        await api.delete(path).catch(() => {});
+        for (const { id } of [project, ...others]) await api.delete(`/api/v1/projects/${id}`).catch(() => {});
       },
     };
   }

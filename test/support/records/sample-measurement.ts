@@ -17,6 +17,7 @@ export const NOTHING_MEASURED = {
   ...NOTHING_COUNTED,
   active_connections: 0,
   database_size_bytes: 0,
+  file_count: 0,
   cache_hit_ratio: null,
   memory_bytes: 0,
   longest_query_seconds: 0,

@@ -63,6 +63,41 @@ export const pooledConnections: Attack = {
   revocation: 'rotation',
 };
 
+const PROJECTS = 10;
+/** Below the attempts of a branch that an address has in a minute. */
+const HELD_OF_BRANCH: Record<Port, number> = { direct: 40, pooled: 30 };
+/** A burst would fail for another reason: logins take connections before their passwords are checked. */
+const OPENED_EVERY_MS = 20;
+
+/** Several projects of one tenant, each below the limit of a project. */
+export const manyProjects: Attack = {
+  row: '2.2',
+  login: 'read_only',
+  projects: PROJECTS,
+  from: CROWDED,
+  durationMs: 40_000,
+  run: async ({ branchTargets, goesOn, count }) => {
+    const hold = async (target: Target) => {
+      try {
+        const client = await connectFrom(CROWDED, target);
+        count('connections');
+        client.on('end', () => count('sessions ended'));
+      } catch (error) {
+        count(`refused: ${String((error as Error).message).slice(0, 60)}`);
+      }
+    };
+    for (const port of ['direct', 'pooled'] as const)
+      for (let n = 0; n < HELD_OF_BRANCH[port]; n++)
+        for (const ports of branchTargets) {
+          if (!goesOn()) return;
+          void hold(ports[port]);
+          await sleep(OPENED_EVERY_MS);
+        }
+    await untilOver(goesOn);
+  },
+  revocation: null,
+};
+
 /** Sockets from an address that no rule admits send nothing; one that the server closes is opened again. */
 export const silentSockets: Attack = {
   row: 4,

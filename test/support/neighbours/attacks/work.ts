@@ -104,3 +104,81 @@ export const abandonedStatements: Attack = {
   },
   revocation: null,
 };
+
+/** A function that sleeps where no login of a tenant calls it. Each analysis of a table has a worker of its own. */
+export const sleepingAutovacuum: Attack = {
+  row: '2.1',
+  login: 'owner',
+  setUp: `create function slow(n integer) returns integer immutable language plpgsql as $do$ begin
+      if session_user !~ '^u_' then perform pg_sleep(3600); end if;
+      return n;
+    end $do$;
+    do $do$ begin
+      for n in 1..5 loop
+        execute format('create table t_%s (n integer); create index on t_%s (slow(n));', n, n);
+        execute format('insert into t_%s select generate_series(1, 500)', n);
+      end loop;
+    end $do$`,
+  durationMs: 60_000,
+  run: async ({ goesOn }) => {
+    while (goesOn()) await sleep(100);
+  },
+  boundsLatency: true,
+  revocation: null,
+  blockedFor: 'autovacuum',
+};
+
+const HOLDERS = 40;
+
+/** Each transaction that locks the row makes a list of all that hold it. */
+export const multixactMembers: Attack = {
+  row: '2.6',
+  login: 'read_write',
+  setUp: 'create table shared_row (id integer primary key); insert into shared_row values (1)',
+  durationMs: 12_000,
+  run: async ({ connect, goesOn, count }) => {
+    const lock = 'select from shared_row where id = 1 for share';
+    for (let n = 0; n < HOLDERS; n++) {
+      const holder = await connect('direct');
+      await holder.query(`begin; ${lock}`);
+    }
+    const looping = await connect('direct');
+    while (goesOn()) {
+      await looping.query(
+        `do $do$ begin for n in 1..2000 loop perform from shared_row where id = 1 for share; commit; end loop; end $do$`,
+      );
+      count('members', 2_000 * (HOLDERS + 1));
+    }
+  },
+  boundsLatency: true,
+  revocation: null,
+  blockedFor: 'transaction_ids',
+  // What PostgreSQL has in memory, a burst of ten seconds, and what is taken until the sessions end.
+  most: { members: 1_000_000 },
+};
+
+/** Small tables take little space, and each has files. */
+export const manyTables: Attack = {
+  row: '2.7',
+  login: 'owner',
+  durationMs: 20_000,
+  run: ({ connect, repeat, goesOn, count }) =>
+    repeat(async () => {
+      const session = await connect('direct');
+      try {
+        while (goesOn()) {
+          const name = `t_${Math.random().toString(36).slice(2)}`;
+          await session.query(
+            `do $do$ begin
+               for n in 1..100 loop execute format('create table ${name}_%s (n integer)', n); end loop;
+             end $do$`,
+          );
+          count('tables', 100);
+        }
+      } finally {
+        void session.end().catch(() => {});
+      }
+    }),
+  revocation: null,
+  blockedFor: 'files',
+};
