@@ -165,7 +165,7 @@ async function confirmPasswords(
   }
 }
 
-/** Those of the logins whose password is not the stored one. */
+/** The logins whose password is not the stored one. */
 async function readChanged(
   session: Session,
   logins: string[],

@@ -1,3 +1,4 @@
+import { sharedNextFlight } from '../../shared/single-flight.ts';
 import { type Block, type Blocker, blockKey, readBlocks } from '../blocks/stored-blocks.ts';
 import { PacketFilter } from '../firewall/packet-filter.ts';
 import {
@@ -31,6 +32,45 @@ import {
 } from './rule-files.ts';
 import { readAccess } from './store-access.ts';
 
+/** What is blocked: by the watches of this process, and in the tables at the last sync. */
+class KnownBlocks {
+  stored: readonly Block[] = [];
+  readonly #watched: Record<Blocker, readonly Block[]> = { attempts: [], guard: [] };
+
+  /** @returns false if these are the blocks of this blocker already */
+  replace(blocker: Blocker, blocks: readonly Block[]): boolean {
+    const present = new Set(this.#watched[blocker].map(blockKey));
+    if (blocks.length === present.size && blocks.every((block) => present.has(blockKey(block)))) return false;
+    this.#watched[blocker] = blocks;
+    return true;
+  }
+
+  all(): Block[] {
+    return [...this.stored, ...this.#watched.attempts, ...this.#watched.guard];
+  }
+}
+
+/** Databases that are temporarily removed from the pooler, by any number of concurrent calls. */
+class WithheldDatabases {
+  readonly #calls = new Map<string, number>();
+
+  add(databases: readonly string[]): void {
+    for (const database of databases) this.#calls.set(database, (this.#calls.get(database) ?? 0) + 1);
+  }
+
+  remove(databases: readonly string[]): void {
+    for (const database of databases) {
+      const calls = (this.#calls.get(database) ?? 0) - 1;
+      if (calls > 0) this.#calls.set(database, calls);
+      else this.#calls.delete(database);
+    }
+  }
+
+  names(): string[] {
+    return [...this.#calls.keys()];
+  }
+}
+
 /**
  * Brings the access in the agent's tables to both servers: as rule files, and at PostgreSQL as members of its
  * networks' roles.
@@ -50,17 +90,12 @@ export class RuleSync {
   readonly #members = new NetworkMembers();
   /** PostgreSQL's file as this process last wrote or found it. */
   #postgresHba = '';
-  /** Blocks by `block`, and those in the tables at the last sync. */
-  readonly #blocked: Record<Blocker, readonly Block[]> = { attempts: [], guard: [] };
-  #stored: readonly Block[] = [];
+  readonly #blocks = new KnownBlocks();
   /** Null when the rules are not published to a packet filter. */
   readonly #filter: PacketFilter | null;
   /** The pooler's version; null until it has reported it. */
   #poolerVersion: string | null = null;
-  /** Databases that are temporarily removed from the pooler, and by how many calls. */
-  readonly #withheld = new Map<string, number>();
-  #running: Promise<void> = Promise.resolve();
-  #next: Promise<void> | null = null;
+  readonly #withheld = new WithheldDatabases();
 
   constructor(settings: AgentSettings, pool: Pool) {
     this.#settings = settings;
@@ -86,33 +121,24 @@ export class RuleSync {
    * @throws HostError RULES_NOT_APPLIED, POOLER_UNAVAILABLE
    */
   sync(): Promise<void> {
-    this.#next ??= this.#running
-      .catch(() => {})
-      .then(() => {
-        this.#running = withLocks(this.#pool, ['rules'], (session) => this.#sync(session));
-        this.#next = null;
-        return this.#running;
-      });
-    return this.#next;
+    return this.#syncNext();
   }
 
-  #withhold(database: string, by: 1 | -1): void {
-    const calls = (this.#withheld.get(database) ?? 0) + by;
-    if (calls > 0) this.#withheld.set(database, calls);
-    else this.#withheld.delete(database);
-  }
+  readonly #syncNext = sharedNextFlight(() =>
+    withLocks(this.#pool, ['rules'], (session) => this.#sync(session)),
+  );
 
   /**
    * Removes these databases from the pooler, which disconnects their clients, during `action`.
    * @throws as `sync`
    */
   async withhold(databases: readonly string[], action: () => Promise<void>): Promise<void> {
-    for (const database of databases) this.#withhold(database, 1);
+    this.#withheld.add(databases);
     try {
       await this.sync();
       await action();
     } finally {
-      for (const database of databases) this.#withhold(database, -1);
+      this.#withheld.remove(databases);
       await this.sync();
     }
   }
@@ -125,11 +151,9 @@ export class RuleSync {
    * @throws HostError POOLER_UNAVAILABLE
    */
   async block(blocker: Blocker, blocks: readonly Block[]): Promise<void> {
-    const present = new Set(this.#blocked[blocker].map(blockKey));
-    if (blocks.length === present.size && blocks.every((block) => present.has(blockKey(block)))) return;
-    this.#blocked[blocker] = blocks;
+    const isChange = this.#blocks.replace(blocker, blocks);
     const unblocked = this.#unblocked;
-    if (!unblocked) return;
+    if (!isChange || !unblocked) return;
     const texts = this.#withBlocks(unblocked);
     writeRuleFiles(rulesFolder(this.#settings), texts, ['poolerHba'], 'now');
     await Promise.all([
@@ -156,12 +180,12 @@ export class RuleSync {
     // A full lock table prevents the change of members, but not a reload.
     await Promise.all([
       reject(texts.postgresHba),
-      admit().catch(() => reject(this.#withBlocks(unblocked, this.#allBlocks()).postgresHba)),
+      admit().catch(() => reject(this.#withBlocks(unblocked, this.#blocks.all()).postgresHba)),
     ]);
   }
 
   #admit<T extends { projects: readonly string[] }>(session: Session, prepare: () => Promise<T>): Promise<T> {
-    const access = () => ({ branches: this.#branches, blocks: this.#allBlocks() });
+    const access = () => ({ branches: this.#branches, blocks: this.#blocks.all() });
     return this.#members.admit(session, access, prepare);
   }
 
@@ -171,14 +195,14 @@ export class RuleSync {
     const blocks = await readBlocks(session);
     const folder = rulesFolder(this.#settings);
     await makeRulesFolder(folder);
-    this.#stored = blocks;
+    this.#blocks.stored = blocks;
     this.#branches = branches;
     const { networks } = await this.#admit(session, () => ensureNetworks(session, this.#applied === null));
     const found = await readRuleFiles(folder);
     // Nothing is awaited from here until the files are written, or a client blocked meanwhile would be
     // admitted again.
     const withheld = new Set([
-      ...this.#withheld.keys(),
+      ...this.#withheld.names(),
       ...blocks.flatMap(({ reason, database }) => (reason === 'attempts' ? [] : [database])),
     ]);
     const pooled = branches.filter(({ database }) => !withheld.has(database));
@@ -224,12 +248,8 @@ export class RuleSync {
 
   /** @param rejected by PostgreSQL's file; by default those that no change of members can express */
   #withBlocks(texts: RuleFileTexts, rejected?: readonly Block[]): RuleFileTexts {
-    const blocks = this.#allBlocks();
+    const blocks = this.#blocks.all();
     return withBlocked(texts, blocks, rejected ?? withinLargerNetworks(blocks, this.#branches));
-  }
-
-  #allBlocks(): Block[] {
-    return [...this.#stored, ...this.#blocked.attempts, ...this.#blocked.guard];
   }
 
   /**

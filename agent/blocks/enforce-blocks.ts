@@ -1,6 +1,6 @@
 import type { BlockReason } from '../../shared/block.ts';
+import { singleFlight } from '../../shared/single-flight.ts';
 import type { Pool } from '../postgres/connect.ts';
-import { singleFlight } from '../process/loops.ts';
 import { type Block, type Blocker, readBlocks, storeBlocks } from './stored-blocks.ts';
 
 const RETRY_AFTER_MS = 1_000;

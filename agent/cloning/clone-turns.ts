@@ -1,9 +1,9 @@
 import type { CloneMethod } from './create-clone.ts';
 
-/** Of the agent's sessions for operations; the others stay for rules, logins and drops. */
+/** Clones that run concurrently. The agent's other sessions stay for rules, logins and drops. */
 const OF_HOST = 11;
 /**
- * Of one tenant, and of the host's only for tenants that have none. A copy of a large database takes minutes;
+ * Clones of one tenant, and those that stay for tenants that have none. A copy of a large database takes minutes;
  * with reflinks a clone takes milliseconds, and nothing has to be kept.
  */
 const LIMITS: Record<CloneMethod, { ofTenant: number; kept: number }> = {

@@ -21,7 +21,7 @@ export class NoCopyRoom extends HostError {
  */
 export class CopyRoom {
   readonly #settings: Pick<AgentSettings, 'PGDATA_DIR' | 'MIN_FREE_DISK_MB'>;
-  /** Of copies that are being written side by side, in whole. */
+  /** The sum of the copies that are being written concurrently. */
   #bytes = 0;
 
   constructor(settings: Pick<AgentSettings, 'PGDATA_DIR' | 'MIN_FREE_DISK_MB'>) {

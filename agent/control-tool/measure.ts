@@ -1,7 +1,7 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import { Command, InvalidArgumentError } from 'commander';
 import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import { Meter } from '../measurement/meter.ts';
+import { repeat } from '../process/loops.ts';
 import { print, table } from './terminal.ts';
 import { readShellSettings } from './with-host.ts';
 
@@ -38,11 +38,11 @@ async function streamMeasurements(meter: Meter, seconds: number): Promise<void> 
   const stop = new AbortController();
   for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => stop.abort());
   const { signal } = stop;
-  while (!signal.aborted) {
+  const print = async () => {
     const { measurements } = await meter.measure();
     for (const measurement of measurements) process.stdout.write(`${JSON.stringify(measurement)}\n`);
-    await sleep(seconds * 1000, undefined, { signal }).catch(() => {});
-  }
+  };
+  await repeat(print, seconds * 1000, signal);
 }
 
 const HEAD = [

@@ -6,7 +6,7 @@ import type { BlockRanges } from './extents.ts';
 import type { FoundTable, TablePair } from './tables.ts';
 
 const LOOK_EVERY_MS = 1_000;
-/** Of a row that PostgreSQL sorts: its place, its digest, and a short key. */
+/** What PostgreSQL stores of a row that it sorts: its place, its digest, and a short key. */
 const SORTED_ROW_BYTES = 80;
 
 /**
@@ -20,7 +20,7 @@ export class ComparisonProgress {
   readonly #total: number;
   /** Rows of the tables that are done. */
   #done = 0;
-  /** Of the table that is being read. */
+  /** Rows of the table that is being read. */
   #current = { rows: 0, sorted: 0, fetched: 0 };
 
   constructor(comparison: Comparison, onProgress: OnProgress) {

@@ -57,7 +57,7 @@ async function countInSavepoint(
 ): Promise<TableDifference | Reason> {
   if (comparison.blocksOf(pair)?.length === 0)
     return { ...NOTHING, ...named(pair), method: comparison.method };
-  // Also gives back the locks, of which a session may not collect many.
+  // This releases the locks too, of which a session may not collect many.
   const rollBack = () => onBoth(comparison, 'ROLLBACK TO SAVEPOINT before_table');
   try {
     const counted = await countOf(comparison, pair, progress);

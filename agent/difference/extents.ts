@@ -38,7 +38,7 @@ const run = promisify(execFile);
 
 /** The listing is held in memory as text, and then as extents. */
 const OUTPUT_MAX = 16 * 2 ** 20;
-/** Of one database. */
+/** Bound for one database. */
 const EXTENTS_MAX = 200_000;
 const FILES_AT_ONCE = 100;
 const BLOCK_BYTES = 8_192;

@@ -57,7 +57,7 @@ const SHORT_MS = 10_000;
 const WAIT_MS = 1_000;
 const LOOK_EVERY_MS = 50;
 
-/** Of the progress of a comparison, where a snapshot is copied for it block by block. */
+/** The part of the progress that a snapshot takes which is copied for the comparison block by block. */
 const COPYING_SHARE = 0.5;
 
 interface Budget {
@@ -176,7 +176,7 @@ async function withOpenSnapshot<T>(
 const CONNECT_WITHIN_MS = 5_000;
 /** Digests of all rows of a large table. */
 const BYTES_MAX = 16 * 2 ** 30;
-/** Of them in memory of the agent: the catalog, or the rows that are fetched together. */
+/** The memory of the agent for a reply of PostgreSQL: the catalog, or rows that are fetched together. */
 const ANSWER_BYTES_MAX = 32 * 2 ** 20;
 
 /**

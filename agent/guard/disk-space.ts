@@ -1,3 +1,4 @@
+import { singleFlight } from '../../shared/single-flight.ts';
 import type { Pool } from '../postgres/connect.ts';
 import { temporaryBytes } from '../postgres/file-bytes.ts';
 import { type Log, TroubleLog } from '../process/log.ts';
@@ -138,7 +139,6 @@ export class DiskSpace implements Guard {
   /** Null while there is enough space. */
   #use: DiskUse | null = null;
   #growth: Growth[] = [];
-  #reading: Promise<void> | null = null;
 
   constructor(settings: AgentSettings, log: Log, readUse: ReadDiskUse) {
     this.#settings = settings;
@@ -160,7 +160,7 @@ export class DiskSpace implements Guard {
     }
     const tooFast = Math.max(SLOW, free / FILLS_WITHIN_SECONDS);
     const growth = this.#takeGrowth();
-    this.#measure(byBranch(server.sessions));
+    void this.#measure(byBranch(server.sessions));
     return growth
       .filter(({ bytesPerSecond }) => bytesPerSecond > tooFast)
       .map(({ branch, bytesPerSecond }) => ({
@@ -178,20 +178,16 @@ export class DiskSpace implements Guard {
   }
 
   /** Not awaited: it takes longer the more files tenants have, and the other watchdogs must run. */
-  #measure(sessions: ReadonlyMap<GuardedBranch, readonly TenantSession[]>): void {
-    this.#reading ??= this.#readUse(sessions)
-      .then(
-        (use) => {
-          this.#growth = this.#use ? growthBetween(this.#use, use) : [];
-          this.#use = use;
-          this.#unmeasured.clearAll();
-        },
-        (error) => this.#unmeasured.report('guard.failed', 'disk use', error, { what: 'disk use' }),
-      )
-      .finally(() => {
-        this.#reading = null;
-      });
-  }
+  readonly #measure = singleFlight((sessions: ReadonlyMap<GuardedBranch, readonly TenantSession[]>) =>
+    this.#readUse(sessions).then(
+      (use) => {
+        this.#growth = this.#use ? growthBetween(this.#use, use) : [];
+        this.#use = use;
+        this.#unmeasured.clearAll();
+      },
+      (error) => this.#unmeasured.report('guard.failed', 'disk use', error, { what: 'disk use' }),
+    ),
+  );
 
   /** Free bytes of the fullest volume below the limit; null when every volume has enough. */
   async #lowestFree(): Promise<number | null> {

@@ -26,7 +26,7 @@ const LOOK_EVERY_MS = 5_000;
 const MEASURE_EVERY_MS = 600_000;
 
 interface Subject {
-  /** Of a branch or a snapshot. */
+  /** ID of a branch or a snapshot. */
   id: string;
   project_id: string;
   oid: string;

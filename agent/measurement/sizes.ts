@@ -1,9 +1,8 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { ProjectSizes } from '../../shared/measurement.ts';
 import type { Log } from '../link/dispatch.ts';
 import { type OwnSession, openPlatformSession, type Queryable } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
-import { TroubleLog } from '../process/log.ts';
+import { runLoop } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import type { Statistics } from './counters.ts';
 
@@ -151,33 +150,25 @@ interface Watching {
  * that is lost. Never throws.
  */
 export async function watchBlockedProjects({ settings, log, report, signal }: Watching): Promise<void> {
-  const troubles = new TroubleLog(log);
-  let session: OwnSession | null = null;
+  let session = null as OwnSession | null;
   /** Bytes at the last poll, by project. */
   let known = new Map<string, number>();
-  while (!signal.aborted) {
-    const started = performance.now();
-    try {
-      session ??= await openSession(settings, () => {
-        session = null;
-      });
-      const blocked = await readWriteBlocked(session);
-      const sizes = blocked.length > 0 ? await readProjectSizes(session, blocked) : [];
-      const totals = new Map(sizes.map((project) => [project.project_id, totalOf(project)]));
-      for (const project of sizes) {
-        const { project_id } = project;
-        if ((totals.get(project_id) ?? 0) < (known.get(project_id) ?? Number.POSITIVE_INFINITY))
-          report(project);
-      }
-      known = totals;
-      troubles.clearAll();
-    } catch (error) {
-      troubles.report('blocked_projects.unwatched', 'PostgreSQL', error);
+  const poll = async () => {
+    session ??= await openSession(settings, () => {
+      session = null;
+    });
+    const blocked = await readWriteBlocked(session);
+    const sizes = blocked.length > 0 ? await readProjectSizes(session, blocked) : [];
+    const totals = new Map(sizes.map((project) => [project.project_id, totalOf(project)]));
+    for (const project of sizes) {
+      const { project_id } = project;
+      if ((totals.get(project_id) ?? 0) < (known.get(project_id) ?? Number.POSITIVE_INFINITY))
+        report(project);
     }
-    const busy = performance.now() - started;
-    const wait = Math.max(POLL_EVERY_MS, busy / BUSY_SHARE);
-    await sleep(wait, undefined, { signal }).catch(() => {});
-  }
+    known = totals;
+  };
+  const every = (busyMs: number) => Math.max(POLL_EVERY_MS, busyMs / BUSY_SHARE);
+  await runLoop(poll, { every, signal, log, failed: 'blocked_projects.unwatched' });
   await session?.end().catch(() => {});
 }
 

@@ -1,10 +1,10 @@
 import { createServer } from 'node:http';
 import { Histogram, Registry } from 'prom-client';
 import type { Method } from '../../shared/protocol/operations.ts';
+import { singleFlight } from '../../shared/single-flight.ts';
 import { asHostError } from '../postgres/postgres-failure.ts';
 import { HostError } from '../process/host-error.ts';
 import type { Log } from '../process/log.ts';
-import { singleFlight } from '../process/loops.ts';
 
 const OPERATION_SECONDS = [0.005, 0.02, 0.1, 0.5, 1, 5, 15, 60, 300, 900];
 const CLONE_SECONDS = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 15, 60, 300];

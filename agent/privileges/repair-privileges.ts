@@ -4,6 +4,7 @@ import { readDeadTuples } from '../measurement/database-statistics.ts';
 import type { Pool } from '../postgres/connect.ts';
 import type { Log } from '../process/log.ts';
 import { TroubleLog } from '../process/log.ts';
+import { runLoop } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { DEFAULT_PRIVILEGES, grantByDefault, lostGroups } from './default-privileges.ts';
 import { inLoginSession, type LoginBranch } from './login-session.ts';
@@ -57,23 +58,24 @@ export const repair = (host: PrivilegesHost, branch: LoginBranch): Promise<void>
 /** Repairs every branch that its owner may log in to: at the start, and then once an hour. */
 export async function runPrivilegeLoop(host: PrivilegesHost, signal: AbortSignal): Promise<void> {
   const troubles = new TroubleLog(host.log);
-  while (!signal.aborted) {
-    try {
-      const branches = await readOpenBranches(host);
-      host.deadTuples.forgetExcept(new Set(branches.map(({ branch_id }) => branch_id)));
-      for (const branch of branches) {
-        if (signal.aborted) return;
-        await repairPrivileges(host, branch).catch((error) =>
-          troubles.report('privileges.unrepaired', branch.branch_id, error, { branch_id: branch.branch_id }),
-        );
-        await sleep(PAUSE_MS, undefined, { signal }).catch(() => {});
-      }
-      troubles.clearAll();
-    } catch (error) {
-      troubles.report('privileges.unrepaired', 'branches', error);
+  const repairAll = async () => {
+    const branches = await readOpenBranches(host);
+    host.deadTuples.forgetExcept(new Set(branches.map(({ branch_id }) => branch_id)));
+    for (const branch of branches) {
+      if (signal.aborted) return;
+      await repairPrivileges(host, branch).catch((error) =>
+        troubles.report('privileges.unrepaired', branch.branch_id, error, { branch_id: branch.branch_id }),
+      );
+      await sleep(PAUSE_MS, undefined, { signal }).catch(() => {});
     }
-    await sleep(REPEAT_AFTER_MS, undefined, { signal }).catch(() => {});
-  }
+    troubles.clearAll();
+  };
+  await runLoop(repairAll, {
+    every: REPEAT_AFTER_MS,
+    signal,
+    log: host.log,
+    failed: 'privileges.unrepaired',
+  });
 }
 
 /** Finalized branches whose owner login is not disabled. */

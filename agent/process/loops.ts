@@ -31,22 +31,22 @@ export async function runLoops(loops: Readonly<Record<string, Loop>>, stop: Abor
 /**
  * Calls `work` until `signal` aborts, and pauses after each call.
  * @param work never throws
- * @param pauseMs in milliseconds; the signal ends it
+ * @param pause in milliseconds, or computed from how long the call took; the signal ends it
  */
-export async function repeat(
-  work: () => Promise<unknown>,
-  pauseMs: number,
-  signal: AbortSignal,
-): Promise<void> {
+export async function repeat(work: () => Promise<unknown>, pause: Pause, signal: AbortSignal): Promise<void> {
   while (!signal.aborted) {
+    const started = performance.now();
     await work();
+    const pauseMs = typeof pause === 'number' ? pause : pause(performance.now() - started);
     await sleep(pauseMs, undefined, { signal }).catch(() => {});
   }
 }
 
+type Pause = number | ((busyMs: number) => number);
+
 interface Recurring {
-  /** Milliseconds between two calls. */
-  every: number;
+  /** Milliseconds between two calls, as for `repeat`. */
+  every: Pause;
   signal: AbortSignal;
   log: Log;
   /** The event of a failure, which is logged with its reason. */
@@ -69,17 +69,6 @@ export async function runLoop(
       (error) => troubles.report(failed, 'work', error),
     );
   await repeat(attempt, every, signal);
-}
-
-/** A function that does `work`. Calls during one share its result. */
-export function singleFlight<T>(work: () => Promise<T>): () => Promise<T> {
-  let running: Promise<T> | null = null;
-  return () => {
-    running ??= work().finally(() => {
-      running = null;
-    });
-    return running;
-  };
 }
 
 interface Polling {

@@ -38,7 +38,7 @@ const READY = 0x5a;
 export function answerMeter(): (chunk: Buffer) => number {
   const header = Buffer.alloc(HEADER_BYTES);
   let headerBytes = 0;
-  /** Of the message that has begun. */
+  /** Bytes that are missing of the message that has begun. */
   let left = 0;
   let answer = 0;
   return (chunk) => {

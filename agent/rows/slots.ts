@@ -3,9 +3,9 @@ import { HostError } from '../process/host-error.ts';
 
 interface Limits {
   total: number;
-  /** Of the total, only for projects that have fewer than `keptFor`. */
-  kept: number;
-  keptFor: number;
+  /** The part of the total that is only for projects with fewer than `reservedBelow`. */
+  reserved: number;
+  reservedBelow: number;
   ofProject: number;
   ofBranch: number;
 }
@@ -14,8 +14,8 @@ interface Limits {
  * How many row operations run, and how many are admitted, running or waiting. A tenant's slow view or trigger
  * delays that project alone, and never uses up the link, which carries 64 calls.
  */
-const RUNNING: Limits = { total: 16, kept: 1, keptFor: 1, ofProject: 8, ofBranch: 4 };
-const ADMITTED: Limits = { total: 32, kept: 8, keptFor: 4, ofProject: 12, ofBranch: 8 };
+const RUNNING: Limits = { total: 16, reserved: 1, reservedBelow: 1, ofProject: 8, ofBranch: 4 };
+const ADMITTED: Limits = { total: 32, reserved: 8, reservedBelow: 4, ofProject: 12, ofBranch: 8 };
 const WAIT_MS = 2_000;
 
 interface Operation {
@@ -88,7 +88,7 @@ function fullFor(list: readonly Operation[], limits: Limits, operation: Operatio
   const own = ofProject(list, operation);
   const ofBranch = list.filter(({ branchId }) => branchId === operation.branchId).length;
   if (own >= limits.ofProject || ofBranch >= limits.ofBranch) return 'project';
-  return list.length >= limits.total - (own < limits.keptFor ? 0 : limits.kept) ? 'host' : null;
+  return list.length >= limits.total - (own < limits.reservedBelow ? 0 : limits.reserved) ? 'host' : null;
 }
 
 const ofProject = (list: readonly Operation[], { project }: Operation) =>

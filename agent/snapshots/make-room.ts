@@ -56,7 +56,7 @@ function dropDeleted(host: RoomHost, deleted: Deleted): Promise<void> {
       if (dropped)
         host.log('disk.deleted_branch_dropped', { project_id, branch_id, reason: 'the disk is full' });
     } finally {
-      // Also what failed may have dropped the database.
+      // A call that failed may have dropped the database, too.
       host.known.outdate();
     }
   });

@@ -7,9 +7,9 @@ export type Outcome = 'linked' | 'fell_back' | 'silent';
 
 interface Expected {
   stateDir: string;
-  /** Of the program that is to link. */
+  /** The hash of the program that is to link. */
   sha256: string;
-  /** For the agent that runs to end, which waits for clones. */
+  /** Time for the agent that runs to end: it waits for clones. */
   endWithin: number;
   /** For the new one to link or to give up. */
   linkWithin: number;

@@ -18,7 +18,7 @@ export interface RunRecord {
   pid: number;
   /** When the process started, which distinguishes it from a later one with the same id. */
   started: string | null;
-  /** Of the program that runs. */
+  /** The hash of the program that runs. */
   sha256: string;
   linked: boolean;
   /** The last program that has linked. */

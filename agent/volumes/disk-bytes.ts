@@ -108,8 +108,12 @@ const measureBtrfs: Measure = async (folder) => {
   return { ...readBtrfsSummary(stdout), layout: null };
 };
 
-/** By the magic number of the file system; elsewhere nothing shares blocks, or nothing reports it. */
-const MEASURES: Record<number, Measure> = { 1481003842: measureExtents, 2435016766: measureBtrfs };
+/** Types of file systems as `statfs` reports them (`linux/magic.h`). */
+const XFS = 0x58465342;
+const BTRFS = 0x9123683e;
+
+/** On other file systems nothing shares blocks, or nothing reports it. */
+const MEASURES: Record<number, Measure> = { [XFS]: measureExtents, [BTRFS]: measureBtrfs };
 
 /** What the files of a folder take of the disk; null where it cannot be measured. */
 export async function measureFolder(folder: string): Promise<FolderBytes | null> {

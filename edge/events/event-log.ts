@@ -1,4 +1,5 @@
 import { and, asc, eq, inArray, isNull, lte, or } from 'drizzle-orm';
+import { sharedNextFlight } from '../../shared/single-flight.ts';
 import type { EventType } from '../database/column-types.ts';
 import type { Database } from '../database/database.ts';
 import { eventOutbox, webhooks } from '../database/event-schema.ts';
@@ -149,8 +150,6 @@ interface EventFeedOptions {
  */
 export class EventFeed {
   readonly #options: EventFeedOptions;
-  #running: Promise<void> = Promise.resolve();
-  #next: Promise<void> | null = null;
 
   constructor(options: EventFeedOptions) {
     this.#options = options;
@@ -160,16 +159,7 @@ export class EventFeed {
    * Moves all events of changes that precede the call. A run that has already begun may have read before
    * them.
    */
-  move(projectId: string): Promise<void> {
-    this.#next ??= this.#running
-      .catch(() => {})
-      .then(() => {
-        this.#running = this.#next ?? this.#running;
-        this.#next = null;
-        return this.#moveAll(projectId);
-      });
-    return this.#next;
-  }
+  readonly move = sharedNextFlight((projectId: string) => this.#moveAll(projectId));
 
   async #moveAll(projectId: string): Promise<void> {
     const { db, log, added } = this.#options;

@@ -1,3 +1,5 @@
+import { singleFlight } from '../../shared/single-flight.ts';
+
 /** Longest duration of a stream. The client then reconnects (HTML Standard 9.2). */
 export const STREAM_SECONDS_MAX = 600;
 const RECONNECT_AFTER_MS = 2_000;
@@ -44,7 +46,6 @@ export class OpenStreams<Subject> {
   readonly #options: OpenStreamsOptions<Subject>;
   readonly #streams = new Set<OpenStream<Subject>>();
   #heartbeat: ReturnType<typeof setInterval> | undefined;
-  #probe: Promise<void> | null = null;
 
   constructor(options: OpenStreamsOptions<Subject>) {
     this.#options = options;
@@ -61,8 +62,7 @@ export class OpenStreams<Subject> {
   ): Promise<{ readable: ReadableStream; stream: OpenStream<Subject> } | null> {
     for (let probes = 0; this.#streams.size >= this.#options.max; probes++) {
       if (probes === PROBES_MAX) return null;
-      this.#probe ??= this.#probeAll();
-      await this.#probe;
+      await this.#probeAll();
     }
     const { readable, writable } = new IdentityTransformStream();
     const stream: OpenStream<Subject> = {
@@ -111,11 +111,10 @@ export class OpenStreams<Subject> {
   }
 
   /** Shared by all clients that wait for a slot. */
-  async #probeAll(): Promise<void> {
+  readonly #probeAll = singleFlight(async () => {
     this.#sendHeartbeats();
     await new Promise((resolve) => setTimeout(resolve, PROBE_MS));
-    this.#probe = null;
-  }
+  });
 
   /** Stops the heartbeat with the last stream, so that the object can hibernate. */
   #forget(stream: OpenStream<Subject>): void {

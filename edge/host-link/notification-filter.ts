@@ -3,6 +3,7 @@ import type { z } from 'zod';
 import type { Bounds } from '../../shared/protocol/bounds.ts';
 import type { NotificationFrame } from '../../shared/protocol/frames.ts';
 import { NOTIFICATIONS, type Notification } from '../../shared/protocol/notifications.ts';
+import { singleFlight } from '../../shared/single-flight.ts';
 import type { Database } from '../database/database.ts';
 import { projects } from '../database/schema.ts';
 import { countIn, type RateWindow } from '../rate-limits/counters.ts';
@@ -46,7 +47,6 @@ export class NotificationFilter {
   /** By project, of each kind. */
   readonly #ofProject = new Map<string, Map<Notification, RateWindow>>();
   #placed: { ids: ReadonlySet<string>; at: number } | null = null;
-  #lookup: Promise<ReadonlySet<string>> | null = null;
 
   constructor(options: NotificationFilterOptions) {
     this.#options = options;
@@ -102,19 +102,16 @@ export class NotificationFilter {
     const { now } = this.#options;
     if (this.#placed?.ids.has(projectId)) return true;
     if (this.#placed && now() - this.#placed.at < LOOKUP_APART_MS) return false;
-    this.#lookup ??= this.#lookUpPlaced().finally(() => {
-      this.#lookup = null;
-    });
-    return (await this.#lookup).has(projectId);
+    return (await this.#lookUpPlaced()).has(projectId);
   }
 
-  async #lookUpPlaced(): Promise<ReadonlySet<string>> {
+  readonly #lookUpPlaced = singleFlight(async (): Promise<ReadonlySet<string>> => {
     const { now, placed } = this.#options;
     const ids = new Set(await placed());
     this.#placed = { ids, at: now() };
     for (const id of this.#ofProject.keys()) if (!ids.has(id)) this.#ofProject.delete(id);
     return ids;
-  }
+  });
 }
 
 /** The ids of the projects on this host. */

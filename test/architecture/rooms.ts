@@ -3,7 +3,7 @@ import { dirname, join } from 'node:path';
 
 /**
  * The map of the source: files, folders ("rooms") and their imports. `imports.test.ts` holds it to its rules,
- * and `node test/architecture/rooms.ts` prints its size. `--at COMMIT` prints that of an earlier commit.
+ * and `node test/architecture/rooms.ts [FOLDER]` prints its size, or that of another working tree.
  */
 
 const ROOT = join(import.meta.dirname, '../..');

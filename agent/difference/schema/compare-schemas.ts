@@ -5,7 +5,7 @@ import { inBranch } from '../../rows/branch-session.ts';
 import type { Side, Sides } from '../sides.ts';
 import { type CatalogQuery, type Outcome, runInThread, type Task, tooLarge } from './comparison-thread.ts';
 
-/** Of each side. */
+/** Bound of the objects on each side. */
 const OBJECTS_MAX = 50_000;
 const CATALOGS = [
   'pg_class',

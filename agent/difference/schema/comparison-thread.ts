@@ -42,9 +42,9 @@ export interface ToThread {
 
 /** A comparison takes no longer. Milliseconds. */
 const WITHIN_MS = 20_000;
-/** Of the thread; a schema that needs more is refused. */
+/** The heap of the thread; a schema that needs more is refused. */
 const HEAP_MB = 512;
-/** At once on a host: each takes a processor and a heap. */
+/** Threads that run concurrently on a host: each takes a processor and a heap. */
 const THREADS = 2;
 /** For one of them. A session that waits longer would have too little time left. */
 const WAIT_MS = 2_000;

@@ -161,7 +161,7 @@ export const OTHER_KINDS: Record<string, OtherKind> = {
     identity: `concat(${typeName('trftype')}, ' ', (SELECT lanname FROM pg_language WHERE pg_language.oid = trflang))`,
     definition: "concat_ws(' ', trffromsql::regprocedure, trftosql::regprocedure)",
   },
-  // Of the kinds above: the library compares the others.
+  // Only comments on the kinds above: the library compares the others.
   comment: {
     catalog: 'pg_description',
     identity: "(SELECT concat(type, ' ', identity) FROM pg_identify_object(classoid, objoid, objsubid))",
