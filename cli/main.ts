@@ -1,13 +1,13 @@
 import { CommanderError } from 'commander';
+import { VERSION } from '../shared/version.ts';
 import { EXIT_CODES, errorRecord, exitCodeOf, explain } from './exit-codes.ts';
 import { isJson, say } from './output.ts';
-import packageFile from './package.json' with { type: 'json' };
 import { commandsBelow, createProgram } from './program.ts';
 
 // The reader of the output may be gone, as in `branchgate job list | head -1`.
 process.stdout.on('error', () => process.exit(EXIT_CODES.ok.code));
 
-const program = createProgram(packageFile.version);
+const program = createProgram(VERSION);
 let command = program;
 program.hook('preAction', (_program, actionCommand) => {
   command = actionCommand;

@@ -53,6 +53,7 @@ import { materialize } from './tenancy/users.ts';
 const PUBLIC_PATHS: readonly RegExp[] = [
   /^\/healthz$/,
   /^\/readyz$/,
+  /^\/version$/,
   /^\/docs$/,
   /^\/api\/v1\/openapi\.json$/,
   /^\/api\/v1\/auth\/(?:idp\/(?:login|callback)|token|login|signup|magic-link\/(?:start|verify)|password\/reset(?:\/start)?|invitations\/accept|cli\/(?:start|exchange)|refresh|session)$/,

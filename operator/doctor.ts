@@ -62,7 +62,7 @@ async function gateway(url: string): Promise<string> {
   if (answer === 'ready') return `${url} answers`;
   if (answer === 'without_host')
     throw new Fault(
-      `${url} answers, but no database host is connected. Add one with \`branchgate host enrol\`.`,
+      `${url} answers, but no database host is connected. Add one with \`branchgate host add\`.`,
     );
   throw new Fault(
     `${url} does not answer: ${answer.reason}. Run \`npm run deploy\` again, and look at the Worker's logs in the dashboard.`,
@@ -135,7 +135,7 @@ async function hosts(deployment: Deployment, url: string): Promise<Finding[]> {
     if (!PLATFORM_SECRET) throw copy.missing('PLATFORM_SECRET');
     found = await hostsOf(createClient({ url, token: PLATFORM_SECRET }));
     if (found.length === 0)
-      throw new Fault('There is no database host. Add one with `branchgate host enrol`.');
+      throw new Fault('There is no database host. Add one with `branchgate host add`.');
     return `${found.length} registered`;
   });
   return [listing, ...(await Promise.all(found.map(hostFindings))).flat()];
@@ -155,7 +155,7 @@ const hostFindings = (host: Host): Promise<Finding[]> =>
 async function agent({ name, linked, enrolled_at: enrolledAt, description }: Host): Promise<string> {
   if (enrolledAt === null)
     throw new Fault(
-      `${name} was never enrolled. Enrol its agent with the token that \`branchgate host enrol\` printed.`,
+      `${name} was never enrolled. Run the command on its machine that \`branchgate host add\` printed.`,
     );
   if (!linked) throw new Fault('It is not connected. Look at `journalctl -u branchgate-agent` on the host.');
   if (description && description.warnings.length > 0) throw new Fault(description.warnings.join(' '));

@@ -98,7 +98,7 @@ async function report(
  */
 const nextCommands = (address: string, file: string) => `  export BRANCHGATE_URL=${address}
   export BRANCHGATE_PLATFORM_SECRET="$(sed -n 's/^PLATFORM_SECRET=//p' '${file}')"
-  branchgate host enrol db1 --db-host db1.${address.replace(/^https:\/\/[^.]*\./, '')}`;
+  branchgate host add db1 --address db1.${address.replace(/^https:\/\/[^.]*\./, '')}`;
 
 let failed = program;
 program.hook('preAction', (_program, command) => {

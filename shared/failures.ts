@@ -70,6 +70,10 @@ export const FAILURES = {
   PROJECT_NOT_ACTIVE: { status: 409, message: 'The project is not active. Check its status.' },
   RULE_EXISTS: { status: 409, message: 'The network rule already exists.' },
   HOST_EXISTS: { status: 409, message: 'A host with this name is already enrolled. Choose another name.' },
+  HOST_NOT_EMPTY: {
+    status: 409,
+    message: 'There are projects on this host. Delete them first, or drain the host instead of removing it.',
+  },
   MANAGED_BY_PROVIDER: {
     status: 409,
     message: 'The identity provider manages its users. Make this change at the identity provider.',

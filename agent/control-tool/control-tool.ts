@@ -1,5 +1,5 @@
 import { Command, CommanderError } from 'commander';
-import manifest from '../../package.json' with { type: 'json' };
+import { VERSION } from '../../shared/version.ts';
 import type { Trial } from '../upgrade/trial.ts';
 import { completionCommand } from './completion.ts';
 import { configurationCommand } from './configuration.ts';
@@ -49,7 +49,7 @@ export async function runControlTool(words: readonly string[], trial: Trial | nu
 export function controlTool(trial: Trial | null): Command {
   const program = new Command(NAME)
     .description('The agent of a database host, and each of its operations as a command.')
-    .version(manifest.version)
+    .version(VERSION)
     .option('--json', 'print results as JSON')
     .configureHelp({ showGlobalOptions: true })
     .showSuggestionAfterError()

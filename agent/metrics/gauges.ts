@@ -1,6 +1,6 @@
 import { Gauge, type Registry } from 'prom-client';
-import manifest from '../../package.json' with { type: 'json' };
 import { PROTOCOL_VERSION } from '../../shared/protocol/version.ts';
+import { VERSION } from '../../shared/version.ts';
 import type { CloneMethod } from '../cloning/create-clone.ts';
 import type { Source } from '../measurement/disk-usage.ts';
 import type { Volume } from '../volumes/volumes.ts';
@@ -43,7 +43,7 @@ const PRESENT_VALUES: readonly PresentValue[] = [
       {
         value: 1,
         labels: {
-          version: manifest.version,
+          version: VERSION,
           protocol: String(PROTOCOL_VERSION),
           clone_method: cloneMethod,
         },

@@ -1,8 +1,8 @@
 import { createHash } from 'node:crypto';
-import manifest from '../../package.json' with { type: 'json' };
 import type { HostDescription } from '../../shared/protocol/host-description.ts';
 import { digestGroups, groupOf, type Holdings } from '../../shared/protocol/inventory-digest.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import { VERSION } from '../../shared/version.ts';
 import type { ExaminedHost } from '../maintenance/examine.ts';
 import { examine } from '../maintenance/examine.ts';
 import type { Source } from '../measurement/disk-usage.ts';
@@ -74,7 +74,7 @@ export async function describeHost(host: InventoryHost): Promise<HostDescription
     diskSize(host.settings.PGDATA_DIR),
   ]);
   return {
-    agent_version: manifest.version,
+    agent_version: VERSION,
     postgres_version: postgresVersion,
     pooler_version: poolerVersion,
     clone_method: host.cloneMethod,

@@ -39,8 +39,9 @@ async function remoteChecks(command: Command, session: Session): Promise<Check[]
   const { client, url } = session;
   return [
     await check('gateway', async () => {
+      const { version: release } = await dataOf(client.api.GET('/version'));
       await dataOf(client.api.GET('/readyz'));
-      return url;
+      return `${url}, version ${release}`;
     }),
     await check('sign-in', async () => {
       const me = await dataOf(client.api.GET('/api/v1/me'));

@@ -1,53 +1,138 @@
 import { readFile } from 'node:fs/promises';
 import { Command } from 'commander';
+import type { Schemas } from '../../client/client.ts';
 import { dataOf } from '../../client/response-error.ts';
 import { take } from '../../shared/take.ts';
 import { CommandError } from '../exit-codes.ts';
 import { readCount } from '../option-values.ts';
-import { printRecord, printRecords } from '../output.ts';
+import { isJson, printForPrograms, printRecord, printRecords, say } from '../output.ts';
 import { type OperatorSession, openOperatorSession } from '../session.ts';
+import { confirm } from '../terminal.ts';
 
 const HOSTS = '/platform/v1/hosts';
-const COLUMNS = ['name', 'db_host', 'direct_port', 'pooled_port', 'linked', 'draining', 'free_bytes', 'id'];
+const HOST = `${HOSTS}/{host_id}` as const;
+const COLUMNS = [
+  'name',
+  'db_host',
+  'direct_port',
+  'pooled_port',
+  'linked',
+  'agent',
+  'draining',
+  'project_count',
+  'free_bytes',
+  'id',
+];
 
-async function findHost({ client }: OperatorSession, reference: string) {
+async function findHost({ client }: OperatorSession, reference: string): Promise<Schemas['Host']> {
   for await (const host of client.all(HOSTS))
     if (host.id === reference || host.name === reference) return host;
   throw new CommandError('notFound', `There is no host named ${reference}. Run \`branchgate host list\`.`);
 }
 
+/** Prints the command for the machine, which is all that a person needs. */
+function printRegistration(command: Command, registration: Schemas['HostRegistration']): void {
+  if (isJson(command)) {
+    printRecord(command, registration);
+    return;
+  }
+  say(`Run this on the machine, as root, before ${registration.expires_at}:`);
+  process.stdout.write(`${registration.join_command}\n`);
+}
+
+/** The version of its agent, and that of the gateway if it is newer. */
+function agentOf({ description, available_version: available }: Schemas['Host']): string | null {
+  if (!description) return null;
+  const { agent_version: version } = description;
+  return available === null ? version : `${version}, ${available} is available`;
+}
+
+const withAgent = (host: Schemas['Host']) => ({ ...host, agent: agentOf(host) });
+
 const list = () =>
   new Command('list').description('List database hosts').action(async (_options, command: Command) => {
     const { client } = openOperatorSession();
-    printRecords(command, await take(client.all(HOSTS)), COLUMNS);
+    printRecords(command, (await take(client.all(HOSTS))).map(withAgent), COLUMNS);
   });
 
-interface NewHost {
-  dbHost: string;
-  directPort: number;
-  pooledPort: number;
+interface HostOptions {
+  address?: string;
+  directPort?: number;
+  pooledPort?: number;
   ca?: string;
 }
 
-const enrol = () =>
-  new Command('enrol')
-    .description('Register a database host; prints the token with which its agent enrols, once')
-    .argument('<name>')
-    .requiredOption('--db-host <name>', 'its public name or address in connection URLs')
-    .option('--direct-port <port>', 'port of PostgreSQL', readCount, 5432)
-    .option('--pooled-port <port>', 'port of PgBouncer', readCount, 6432)
-    .option('--ca <file>', 'certificate of its authority in PEM format (default: a public authority)')
-    .action(async (name: string, options: NewHost, command: Command) => {
-      const { client } = openOperatorSession();
-      const body = {
-        name,
-        db_host: options.dbHost,
-        direct_port: options.directPort,
-        pooled_port: options.pooledPort,
-        ...(options.ca !== undefined && { ca_certificate: await readFile(options.ca, 'utf8') }),
-      };
-      printRecord(command, await dataOf(client.api.POST(HOSTS, { body })));
-    });
+const withServers = (command: Command) =>
+  command
+    .option('--direct-port <port>', 'port of PostgreSQL', readCount)
+    .option('--pooled-port <port>', 'port of PgBouncer', readCount)
+    .option('--ca <file>', 'certificate of its authority in PEM format; `none`: a public authority');
+
+/** @throws CommandError for a file that cannot be read */
+async function readAuthority(path: string): Promise<string | null> {
+  if (path === 'none') return null;
+  return readFile(path, 'utf8').catch((error: Error) => {
+    throw new CommandError('usage', `--ca ${path} cannot be read (${error.message}).`);
+  });
+}
+
+const bodyOf = async ({ address, directPort, pooledPort, ca }: HostOptions) => ({
+  ...(address !== undefined && { db_host: address }),
+  ...(directPort !== undefined && { direct_port: directPort }),
+  ...(pooledPort !== undefined && { pooled_port: pooledPort }),
+  ...(ca !== undefined && { ca_certificate: await readAuthority(ca) }),
+});
+
+const add = () =>
+  withServers(
+    new Command('add')
+      .description('Register a database host; prints the command that joins its machine, once')
+      .argument('<name>')
+      .requiredOption('--address <name>', 'its public name or address in connection URLs'),
+  ).action(async (name: string, options: HostOptions & { address: string }, command: Command) => {
+    const { client } = openOperatorSession();
+    const body = { name, db_host: options.address, ...(await bodyOf(options)) };
+    printRegistration(command, await dataOf(client.api.POST(HOSTS, { body })));
+  });
+
+const set = () =>
+  withServers(
+    new Command('set')
+      .description('Change what clients use to connect to a database host')
+      .argument('<host>', 'name or ID')
+      .option('--address <name>', 'its new public name or address in connection URLs'),
+  )
+    .option('--new-machine', 'print the command that joins another machine as this host')
+    .action(
+      async (
+        reference: string,
+        { newMachine = false, ...options }: HostOptions & { newMachine?: boolean },
+        command: Command,
+      ) => {
+        const body = await bodyOf(options);
+        const isChange = Object.keys(body).length > 0;
+        if (isChange === newMachine)
+          throw new CommandError(
+            'usage',
+            'Give --address, --direct-port, --pooled-port or --ca, or --new-machine alone.',
+          );
+        const session = openOperatorSession();
+        const { id: host_id, project_count: count } = await findHost(session, reference);
+        const { api } = session.client;
+        const params = { path: { host_id } };
+        if (newMachine) {
+          printRegistration(command, await dataOf(api.POST(`${HOST}/enrolment`, { params })));
+          return;
+        }
+        printRecord(command, withAgent(await dataOf(api.PATCH(HOST, { params, body }))), COLUMNS);
+        if (options.address !== undefined && count > 0)
+          say(
+            `Credentials have the new address from now on. Keep the old one working until the clients of its ${projects(count)} use the new one.`,
+          );
+      },
+    );
+
+const projects = (count: number) => (count === 1 ? '1 project' : `${count} projects`);
 
 const drain = () =>
   new Command('drain')
@@ -58,11 +143,32 @@ const drain = () =>
       const session = openOperatorSession();
       const { id: host_id } = await findHost(session, reference);
       const init = { params: { path: { host_id } }, body: { draining: !undo } };
-      printRecord(command, await dataOf(session.client.api.PATCH(`${HOSTS}/{host_id}`, init)), COLUMNS);
+      const host = await dataOf(session.client.api.PATCH(HOST, init));
+      printRecord(command, withAgent(host), COLUMNS);
+      if (!undo && host.project_count > 0)
+        say(
+          `Its ${projects(host.project_count)} stay and work as before: branchgate cannot move a project to another host yet.`,
+        );
+    });
+
+const remove = () =>
+  new Command('remove')
+    .description('Remove a database host without projects, and free its name')
+    .argument('<host>', 'name or ID')
+    .action(async (reference: string, _options, command: Command) => {
+      const session = openOperatorSession();
+      const { id, name, enrolled_at } = await findHost(session, reference);
+      const { yes = false } = command.optsWithGlobals<{ yes?: boolean }>();
+      await confirm(`Remove ${name}? Its machine can then join again only as a new host.`, { yes });
+      await dataOf(session.client.api.DELETE(HOST, { params: { path: { host_id: id } } }));
+      printForPrograms(command, { id, name, removed: true });
+      say(`${name} is removed.`);
+      if (enrolled_at !== null)
+        say('Run `branchgate-agent leave` on its machine: until then its agent keeps trying to connect.');
     });
 
 export const hostCommand = (): Command =>
-  [list(), enrol(), drain()].reduce(
+  [list(), add(), set(), drain(), remove()].reduce(
     (group, command) => group.addCommand(command),
     new Command('host').description('Database hosts, for operators with BRANCHGATE_PLATFORM_SECRET'),
   );

@@ -7,6 +7,7 @@ import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import type { DatabaseBinding } from '../database/database.ts';
 import { isOneOf, openDatabase } from '../database/database.ts';
 import { jobs } from '../database/schema.ts';
+import { isRegistered } from '../hosts/host.ts';
 import type { CallOutcome, HostLinkRpc, HostLinks } from '../hosts/host-client.ts';
 import { logEvent } from '../log.ts';
 import { objectName } from '../object-name.ts';
@@ -144,6 +145,12 @@ export class HostLink
     await this.ctx.storage.setAlarm(Date.now());
   }
 
+  async forget(): Promise<void> {
+    this.#links.endAll('removed');
+    await this.ctx.storage.deleteAlarm();
+    await this.ctx.storage.deleteAll();
+  }
+
   override async fetch(request: Request): Promise<Response> {
     const caller = JSON.parse(request.headers.get(CALLER_HEADER) ?? '') as Caller;
     const { 0: client, 1: server } = new WebSocketPair();
@@ -174,6 +181,8 @@ export class HostLink
     const { storage } = this.ctx;
     const hostId = this.#hostId;
     if (!this.#links.linked()) return;
+    // The handshake began, or this object was lost, while the host was being removed.
+    if (!(await isRegistered(openDatabase(this.env.DB), hostId))) return this.forget();
     this.#reconciledAt = Date.now();
     // Set before the work, so that it does not overwrite the earlier alarm of a handshake in the meantime.
     await storage.setAlarm(this.#reconciledAt + RECONCILE_EVERY);

@@ -131,6 +131,12 @@ export class Links {
     if (state.phase === 'linked') this.#calls.abandon(state.epoch);
   }
 
+  /** Ends every link and unfinished handshake. */
+  endAll(reason: CloseReason): void {
+    for (const socket of this.#options.sockets())
+      if (socket.state().phase !== 'closed') this.#drop(socket, reason);
+  }
+
   async #finishHandshake(socket: LinkSocket, state: InPhase<'challenged'>, data: unknown): Promise<void> {
     const { bounds, clock, epoch, log, onLinked } = this.#options;
     const reading = readMessage(Answer, data, bounds);

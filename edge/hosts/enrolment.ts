@@ -30,13 +30,20 @@ export const CaCertificate = z
 
 const Port = z.int().min(1).max(65_535);
 
+/** Where clients find the servers of a host, as in connection URLs. */
+export const ServerAddress = {
+  db_host: z.hostname().max(253).meta({ description: 'Public name or address for connection URLs.' }),
+  direct_port: Port.meta({ description: 'Port of PostgreSQL.' }),
+  pooled_port: Port.meta({ description: 'Port of PgBouncer.' }),
+};
+
 /** A host that the platform operator registers. */
 export const NewHost = z
   .strictObject({
     name: z.string().regex(/^[a-z0-9][a-z0-9-]{0,62}$/, 'lowercase letters, digits and hyphens, at most 63'),
-    db_host: z.hostname().max(253).meta({ description: 'Public name or address for connection URLs.' }),
-    direct_port: Port,
-    pooled_port: Port,
+    ...ServerAddress,
+    direct_port: ServerAddress.direct_port.default(5432),
+    pooled_port: ServerAddress.pooled_port.default(6432),
     ca_certificate: CaCertificate.default(null),
   })
   .meta({
@@ -49,6 +56,11 @@ export const Registration = z
     host_id: z.uuid(),
     name: z.string().meta({ example: 'eu-1' }),
     enrolment_token: z.string().meta({ example: 'dGhlIG9uZS10aW1lIHRva2VuIG9mIGEgbmV3IGhvc3Q' }),
+    join_command: z.string().meta({
+      description: 'What to run on the machine as root, with the token.',
+      example:
+        'branchgate-agent join --gateway https://gateway.example.com --host eu-1 --token dGhlIG9uZS10aW1lIHRva2VuIG9mIGEgbmV3IGhvc3Q',
+    }),
     expires_at: z.iso.datetime(),
   })
   .meta({ id: 'HostRegistration' });
@@ -56,10 +68,12 @@ export const Registration = z
 /**
  * Registers a host and makes its one-time token. Until the host is enrolled, a repeated registration replaces
  * its details and its token.
+ * @param gateway its address, for the command that uses the token
  * @returns or HOST_EXISTS
  */
 export async function registerHost(
   db: Database,
+  gateway: string,
   host: z.output<typeof NewHost>,
   now: Date,
 ): Promise<Result<z.output<typeof Registration>, Failure>> {
@@ -76,7 +90,9 @@ export async function registerHost(
     .values({ id: crypto.randomUUID(), name: host.name, createdAt: now, ...renewable })
     .onConflictDoUpdate({ target: hosts.name, set: renewable, setWhere: isNull(hosts.publicKey) })
     .returning({ id: hosts.id });
-  return row ? ok(toRegistration({ ...row, name: host.name }, token, now)) : fail({ code: 'HOST_EXISTS' });
+  return row
+    ? ok(toRegistration(gateway, { ...row, name: host.name }, token, now))
+    : fail({ code: 'HOST_EXISTS' });
 }
 
 /**
@@ -86,6 +102,7 @@ export async function registerHost(
  */
 export async function renewEnrolment(
   db: Database,
+  gateway: string,
   hostId: string,
   now: Date,
 ): Promise<Result<z.output<typeof Registration>, Failure>> {
@@ -95,7 +112,7 @@ export async function renewEnrolment(
     .set(await storedToken(token, now))
     .where(eq(hosts.id, hostId))
     .returning({ id: hosts.id, name: hosts.name });
-  return row ? ok(toRegistration(row, token, now)) : fail({ code: 'NOT_FOUND' });
+  return row ? ok(toRegistration(gateway, row, token, now)) : fail({ code: 'NOT_FOUND' });
 }
 
 const newToken = () => base64url.encode(crypto.getRandomValues(new Uint8Array(TOKEN_BYTES)));
@@ -107,10 +124,11 @@ const storedToken = async (token: string, now: Date) => ({
   enrolmentExpiresAt: expiryOf(now),
 });
 
-const toRegistration = (host: { id: string; name: string }, token: string, now: Date) => ({
+const toRegistration = (gateway: string, host: { id: string; name: string }, token: string, now: Date) => ({
   host_id: host.id,
   name: host.name,
   enrolment_token: token,
+  join_command: `branchgate-agent join --gateway ${gateway} --host ${host.name} --token ${token}`,
   expires_at: expiryOf(now).toISOString(),
 });
 

@@ -92,6 +92,8 @@ export interface HostLinkRpc extends Rpc.DurableObjectBranded {
    * Lets the records decide what is dropped on the host, although they may have been restored from a backup.
    */
   acceptRecords(): Promise<void>;
+  /** Ends the link of a host that was removed, and forgets the host. */
+  forget(): Promise<void>;
 }
 
 /** A call of a database host that failed. */

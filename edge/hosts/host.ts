@@ -1,7 +1,12 @@
-import { type SQL, sql } from 'drizzle-orm';
+import { and, eq, getTableColumns, type SQL, type SQLWrapper, sql } from 'drizzle-orm';
 import { z } from 'zod';
+import type { Failure } from '../../shared/failures.ts';
 import { quotaBytes } from '../../shared/project/storage-quota.ts';
 import type { HostDescription } from '../../shared/protocol/host-description.ts';
+import type { Result } from '../../shared/result.ts';
+import { isOlder, VERSION } from '../../shared/version.ts';
+import { type Database, isThere } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import { hosts, projects } from '../database/schema.ts';
 import type { Settings } from '../settings.ts';
 import { CaCertificate } from './enrolment.ts';
@@ -11,7 +16,7 @@ import { isLinked } from './host-client.ts';
 const HostState = z
   .strictObject({
     described_at: z.iso.datetime(),
-    agent_version: z.string().meta({ example: '0.1.0' }),
+    agent_version: z.string().meta({ example: '1.0.0' }),
     postgres_version: z.string().meta({ example: '18.4' }),
     pooler_version: z.string().meta({ example: '1.25.2' }),
     clone_method: z.enum(['reflink', 'copy']).meta({
@@ -48,6 +53,12 @@ export const Host = z
     ca_certificate: CaCertificate,
     linked: z.boolean().meta({ description: 'Whether its agent is currently connected.' }),
     draining: z.boolean().meta({ description: 'A draining host gets no new projects.', example: false }),
+    available_version: z.string().nullable().meta({
+      description:
+        'The version of the gateway, where that of the agent is older: install it. Null: the agent is not older, or has reported nothing yet.',
+      example: '1.1.0',
+    }),
+    project_count: z.int().meta({ description: 'Projects on the host, failed ones included.', example: 3 }),
     free_bytes: z.int().nullable().meta({
       description: "Free disk for PostgreSQL's data a few minutes ago. Null: not known yet.",
       example: 214_748_364_800,
@@ -77,9 +88,22 @@ const toState = (
   warnings,
 });
 
+const availableFor = (version: string | undefined): string | null =>
+  version !== undefined && isOlder(version, VERSION) ? VERSION : null;
+
+const projectsOn = (hostId: SQLWrapper | string) =>
+  sql<number>`(select count(*) from ${projects} where ${projects.hostId} = ${hostId})`;
+
+/** Rows for `toHostResponse`. */
+export const hostRows = (db: Database) =>
+  db
+    .select({ ...getTableColumns(hosts), projectCount: projectsOn(sql`hosts.id`).as('project_count') })
+    .from(hosts)
+    .$dynamic();
+
 export const toHostResponse = async (
   env: HostLinks,
-  row: typeof hosts.$inferSelect,
+  row: Awaited<ReturnType<typeof hostRows>>[number],
 ): Promise<z.output<typeof Host>> => ({
   id: row.id,
   name: row.name,
@@ -89,11 +113,40 @@ export const toHostResponse = async (
   ca_certificate: row.caCertificate,
   linked: row.enrolledAt !== null && (await isLinked(env, row.id)),
   draining: row.draining,
+  available_version: availableFor(row.description?.agent_version),
+  project_count: row.projectCount,
   free_bytes: row.freeBytes,
   description: row.description && row.describedAt && toState(row.description, row.describedAt),
   enrolled_at: row.enrolledAt?.toISOString() ?? null,
   created_at: row.createdAt.toISOString(),
 });
+
+const isHost = (hostId: string) => eq(hosts.id, hostId);
+
+/** Whether there is such a host, enrolled or not. */
+export async function isRegistered(db: Database, hostId: string): Promise<boolean> {
+  const [row] = await db.select({ id: hosts.id }).from(hosts).where(isHost(hostId));
+  return row !== undefined;
+}
+
+/** Whether a new project may be placed on the host, which may be drained or removed meanwhile. */
+export const acceptsProjects = (hostId: string): SQL =>
+  isThere(hosts, and(isHost(hostId), eq(hosts.draining, false)));
+
+/**
+ * Removes a host without projects. Its name is free afterwards, and its key and its token are worthless.
+ * @returns or NOT_FOUND, HOST_NOT_EMPTY
+ */
+export function removeHost(db: Database, hostId: string): Promise<Result<unknown, Failure>> {
+  const count = projectsOn(hostId);
+  return guardedWrite(db, {
+    first: (isAllowed) => db.delete(hosts).where(and(isHost(hostId), isAllowed)),
+    require: [
+      [isThere(hosts, isHost(hostId)), 'NOT_FOUND'],
+      [sql`${count} = 0`, { code: 'HOST_NOT_EMPTY', fields: { projects: count } }],
+    ],
+  });
+}
 
 /**
  * Whether the host's free disk is enough for this quota and for what the host has promised already: the

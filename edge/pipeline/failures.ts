@@ -141,6 +141,10 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
     },
     example: { limit: 20, current: 20, retry_after: null },
   },
+  HOST_NOT_EMPTY: {
+    shape: { projects: Count.meta({ description: 'Projects on the host, failed ones included.' }) },
+    example: { projects: 3 },
+  },
   SNAPSHOT_LIMIT_REACHED: {
     shape: {
       limit: Count,

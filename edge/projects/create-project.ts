@@ -30,7 +30,7 @@ import {
   projects,
   users,
 } from '../database/schema.ts';
-import { hasRoomOn } from '../hosts/host.ts';
+import { acceptsProjects, hasRoomOn } from '../hosts/host.ts';
 import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import { newJob } from '../jobs/job-store.ts';
 import { saga } from '../jobs/saga.ts';
@@ -144,6 +144,7 @@ async function reserveAs(
         [sql`not ${isOwn}`, 'PROJECT_EXISTS'],
         [hasProjectSlot(usage), projectLimitReached(usage)],
         [hasQuotaFor(usage, request.storageQuotaGib), tenantQuotaReached(usage)],
+        [acceptsProjects(request.hostId), 'HOST_UNAVAILABLE'],
         [hasRoom, 'HOST_FULL'],
         [sql`not ${isInUse}`, { code: 'PROJECT_EXISTS', reason: IN_USE_ELSEWHERE }],
       ],

@@ -1,5 +1,6 @@
 import { isNotNull } from 'drizzle-orm';
 import { z } from 'zod';
+import { VERSION } from '../../shared/version.ts';
 import { hosts } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
 import { isLinked } from '../hosts/host-client.ts';
@@ -7,6 +8,10 @@ import { operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
 
 const tags = ['Health'];
+
+const Version = z.strictObject({
+  version: z.string().meta({ description: 'Of the release.', example: '1.0.0' }),
+});
 
 const Ready = z.strictObject({ status: z.literal('ready') });
 
@@ -46,6 +51,19 @@ router.openapi(
     if (!linked.includes(true)) throw new ApiError('HOST_UNAVAILABLE');
     return c.json({ status: 'ready' as const }, 200);
   },
+);
+
+router.openapi(
+  operation({
+    access: 'public',
+    operationId: 'getVersion',
+    method: 'get',
+    path: '/version',
+    summary: 'Get the version of the gateway',
+    tags,
+    responses: { 200: response('The version.', Version) },
+  }),
+  (c) => c.json({ version: VERSION }, 200),
 );
 
 export const healthRoutes = router;

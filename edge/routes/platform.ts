@@ -2,14 +2,22 @@ import { eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { hosts } from '../database/schema.ts';
 import { found, unwrap } from '../errors.ts';
-import { CaCertificate, NewHost, Registration, registerHost, renewEnrolment } from '../hosts/enrolment.ts';
-import { Host, toHostResponse } from '../hosts/host.ts';
+import {
+  CaCertificate,
+  NewHost,
+  Registration,
+  registerHost,
+  renewEnrolment,
+  ServerAddress,
+} from '../hosts/enrolment.ts';
+import { Host, hostRows, removeHost, toHostResponse } from '../hosts/host.ts';
 import { hostLink } from '../hosts/host-client.ts';
+import { logEvent } from '../log.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { OPEN_METRICS, platformMetrics } from '../monitoring/platform-metrics.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { connectingIp } from '../pipeline/context.ts';
-import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
 import { responseHeaders } from '../pipeline/response-headers.ts';
 import { readSettings } from '../settings.ts';
@@ -28,6 +36,12 @@ const tags = ['Platform'];
 
 const HostChange = z
   .strictObject({
+    db_host: ServerAddress.db_host.optional().meta({
+      description:
+        'The new name or address in connection URLs. Credentials that were shown before have the old one, which should lead to the host for as long as clients use it.',
+    }),
+    direct_port: ServerAddress.direct_port.optional(),
+    pooled_port: ServerAddress.pooled_port.optional(),
     draining: z.boolean().optional().meta({
       description: 'A draining host gets no new projects; its existing projects are not affected.',
     }),
@@ -59,7 +73,8 @@ router.openapi(
     failures: ['HOST_EXISTS'],
   }),
   async (c) => {
-    return c.json(unwrap(await registerHost(databaseOf(c), c.req.valid('json'), new Date())), 201);
+    const { BASE_URL } = readSettings(c.env);
+    return c.json(unwrap(await registerHost(databaseOf(c), BASE_URL, c.req.valid('json'), new Date())), 201);
   },
 );
 
@@ -80,7 +95,8 @@ router.openapi(
   }),
   async (c) => {
     const { host_id: hostId } = c.req.valid('param');
-    return c.json(unwrap(await renewEnrolment(databaseOf(c), hostId, new Date())), 201);
+    const { BASE_URL } = readSettings(c.env);
+    return c.json(unwrap(await renewEnrolment(databaseOf(c), BASE_URL, hostId, new Date())), 201);
   },
 );
 
@@ -98,9 +114,7 @@ router.openapi(
   async (c) => {
     const query = c.req.valid('query');
     const { orderBy, beyond } = keyset(hosts, 'oldest_first', query);
-    const rows = await databaseOf(c)
-      .select()
-      .from(hosts)
+    const rows = await hostRows(databaseOf(c))
       .where(beyond)
       .orderBy(...orderBy)
       .limit(query.limit + 1);
@@ -113,26 +127,85 @@ router.openapi(
 router.openapi(
   operation({
     access: 'platform',
+    operationId: 'getHost',
+    method: 'get',
+    path: '/platform/v1/hosts/{host_id}',
+    summary: 'Get a database host',
+    tags,
+    request: { params: HostParams },
+    responses: { 200: response('The host.', Host) },
+  }),
+  async (c) => {
+    const { host_id: hostId } = c.req.valid('param');
+    const host = found(await hostRows(databaseOf(c)).where(eq(hosts.id, hostId)));
+    return c.json(await toHostResponse(c.env, host), 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'platform',
     operationId: 'updateHost',
     method: 'patch',
     path: '/platform/v1/hosts/{host_id}',
-    summary: 'Drain a database host, replace its CA certificate, or accept restored records',
+    summary: 'Rename or drain a database host, replace its CA certificate, or accept restored records',
     tags,
     request: { params: HostParams, body: jsonBody(HostChange) },
     responses: { 200: response('The updated host.', Host) },
   }),
   async (c) => {
-    const { draining, ca_certificate: caCertificate, accept_records: acceptsRecords } = c.req.valid('json');
+    const change = c.req.valid('json');
     const hostId = c.req.valid('param').host_id;
-    const rows = await databaseOf(c)
-      .update(hosts)
-      // A statement has to set something.
-      .set({ id: hostId, draining, caCertificate })
-      .where(eq(hosts.id, hostId))
-      .returning();
+    const db = databaseOf(c);
+    const isThisHost = eq(hosts.id, hostId);
+    const [, rows] = await db.batch([
+      db
+        .update(hosts)
+        .set({
+          // A statement has to set something.
+          id: hostId,
+          dbHost: change.db_host,
+          directPort: change.direct_port,
+          pooledPort: change.pooled_port,
+          draining: change.draining,
+          caCertificate: change.ca_certificate,
+        })
+        .where(isThisHost),
+      hostRows(db).where(isThisHost),
+    ]);
     const host = found(rows);
-    if (acceptsRecords) await repeatIfLost(() => hostLink(c.env, hostId).acceptRecords());
+    if (change.accept_records) await repeatIfLost(() => hostLink(c.env, hostId).acceptRecords());
     return c.json(await toHostResponse(c.env, host), 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'platform',
+    operationId: 'removeHost',
+    method: 'delete',
+    path: '/platform/v1/hosts/{host_id}',
+    summary: 'Remove a database host without projects',
+    description:
+      'Ends the link of the host and refuses its key from then on. The name is free for another host. Nothing on the machine is changed: run `branchgate-agent leave` there.',
+    tags,
+    request: { params: HostParams },
+    responses: { 204: emptyResponse('The host is removed.') },
+    failures: ['HOST_NOT_EMPTY'],
+  }),
+  async (c) => {
+    const { host_id: hostId } = c.req.valid('param');
+    const db = databaseOf(c);
+    const { enrolledAt } = found(await hostRows(db).where(eq(hosts.id, hostId)));
+    unwrap(await removeHost(db, hostId));
+    // Only an enrolled host has an object. If this fails, the next alarm of the object finds that the host is
+    // gone.
+    if (enrolledAt !== null)
+      await repeatIfLost(() => hostLink(c.env, hostId).forget()).catch((error) =>
+        logEvent('host.link_not_ended', { host_id: hostId, reason: String(error) }),
+      );
+    logEvent('host.removed', { host_id: hostId });
+    return c.body(null, 204);
   },
 );
 

@@ -11,6 +11,8 @@ export const CLOSES = {
   handshake_late: 4408,
   /** Replaced by a link of the same host with a newer epoch. */
   displaced: 4409,
+  /** The host was removed from the gateway. */
+  removed: 4410,
   oversize: 4413,
   not_text: 4415,
   /** JSON that does not match the schema, or is out of order. */

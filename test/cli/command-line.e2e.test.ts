@@ -243,7 +243,7 @@ test.runIf(IS_NIGHTLY)(
   },
 );
 
-test('operators list and drain hosts; a tenant may not', async () => {
+test('operators add, change, drain and remove hosts; a tenant may not', async () => {
   const operator = { BRANCHGATE_PLATFORM_SECRET: gatewaySecrets(devFolder(devDir)).PLATFORM_SECRET };
   const { result } = cli.start(['host', 'list', '--json'], operator);
   const { code, stdout } = await result;
@@ -254,6 +254,22 @@ test('operators list and drain hosts; a tenant may not', async () => {
   const undone = await cli.start(['host', 'drain', host.name, '--undo', '--json'], operator).result;
   expect(JSON.parse(undone.stdout)).toMatchObject({ id: host.id, draining: false });
   expect((await cli.start(['host', 'drain', 'nowhere'], operator).result).code).toBe(3);
+  expect(await cli.start(['host', 'remove', host.name, '--yes'], operator).result).toMatchObject({
+    code: 6,
+    stderr: expect.stringContaining('There are projects on this host'),
+  });
+
+  const added = await cli.start(['host', 'add', 'eu-9', '--address', 'eu-9.example.com'], operator).result;
+  expect(added.stdout).toMatch(/^branchgate-agent join --gateway http\S+ --host eu-9 --token [\w-]{43}\n$/);
+  const renamed = ['host', 'set', 'eu-9', '--address', 'db.example.com', '--json'];
+  expect(JSON.parse((await cli.start(renamed, operator).result).stdout)).toMatchObject({
+    name: 'eu-9',
+    db_host: 'db.example.com',
+  });
+  const again = await cli.start(['host', 'set', 'eu-9', '--new-machine', '--json'], operator).result;
+  expect(JSON.parse(again.stdout).enrolment_token).not.toBe(added.stdout.trim().split(' ').at(-1));
+  expect((await cli.start(['host', 'set', 'eu-9'], operator).result).code).toBe(2);
+  expect(await cli.start(['host', 'remove', 'eu-9', '--yes'], operator).result).toMatchObject({ code: 0 });
   expect(await cli.run('host', 'list')).toMatchObject({ code: 4 });
 });
 

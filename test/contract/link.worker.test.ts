@@ -284,6 +284,25 @@ test('a second agent of the same host takes over, and the first one waits', asyn
   expect(second.ups).toBe(1);
 });
 
+test('a removed host is disconnected, and its key is refused', async () => {
+  const agent = await startAgent();
+  expect((await gateway.asOperator('DELETE', `/hosts/${identity.host_id}`)).status).toBe(204);
+  await eventually(async () => {
+    const reasons = agent.events.flatMap(({ event, reason }) => (event === 'link.down' ? [reason] : []));
+    expect(reasons).toEqual(['removed', expect.stringContaining('status 401')]);
+  });
+  expect(agent.events.at(-1)?.dial_again_in_ms).toBeGreaterThanOrEqual(15_000);
+  expect(await gateway.isLinked(identity.host_id)).toBe(false);
+});
+
+test('a host that is removed during its handshake is disconnected too', async () => {
+  const { socket, closed, hear, answer } = await dialByHand();
+  await gateway.database.exec('delete from hosts');
+  socket.send(await answer(1));
+  expect(await hear(2)).toMatchObject({ type: 'welcome' });
+  expect(await closed).toBe(CLOSES.removed);
+});
+
 test.runIf(IS_NIGHTLY)('a silent socket is closed', async () => {
   const { socket, closed } = await dialByHand();
   // workerd sends a close frame on such a socket, but leaves closing the connection to the peer.

@@ -122,6 +122,11 @@ test.each(inOrder(PLATFORM_OPERATIONS))('the platform may $method $path', async 
     host_id: hosts.body.hosts[0]?.id ?? '',
     tenant_id: String(project.tenant_id),
   };
+  // The host of the stack has projects.
+  if (operation.id === 'removeHost') {
+    const spare = { name: 'spare', db_host: 'spare.example.com' };
+    ids.host_id = (await platform.post<{ host_id: string }>('/platform/v1/hosts', spare)).body.host_id;
+  }
   const response = await callOperation(platform, operation, ids);
   expectDone(operation, response);
   const { enrolment_token } = response.body;

@@ -83,6 +83,8 @@ describe('hosts', () => {
       ca_certificate: stack.state.ca_certificate,
       linked: true,
       draining: false,
+      available_version: null,
+      project_count: 0,
       free_bytes: expect.any(Number),
       description: {
         described_at: expect.any(String),
@@ -143,11 +145,26 @@ describe('hosts', () => {
       body: { error: 'HOST_UNAVAILABLE' },
     });
     expect((await owner.branch(before.id, 'meanwhile')).status).toBe('active');
+    expect(await platform.call('DELETE', path)).toMatchObject({
+      status: 409,
+      body: { error: 'HOST_NOT_EMPTY', projects: 1 },
+    });
     expect((await owner.credentials(before.id, 'meanwhile')).database).toContain('meanwhile');
     expect(await platform.patch(path, { draining: false })).toMatchObject({ body: { draining: false } });
     await owner.project('After the drain');
     const { body } = await owner.get<{ projects: ProjectBody[] }>('/api/v1/projects');
     expect(body.projects.map(({ name }) => name)).toEqual(['Before the drain', 'After the drain']);
+  });
+
+  test('that are renamed give their tenants the new URL', async () => {
+    const project = await owner.project('Renamed host');
+    const [local] = await hosts();
+    const rename = (db_host: string) => platform.patch(`${HOSTS}/${local?.id}`, { db_host });
+    const { database_url } = await owner.credentials(project.id, 'main');
+    expect(await rename('localhost')).toMatchObject({ status: 200, body: { db_host: 'localhost' } });
+    const renamed = await owner.credentials(project.id, 'main');
+    expect(renamed.database_url).toBe(database_url.replace('127.0.0.1', 'localhost'));
+    await rename('127.0.0.1');
   });
 
   test.each([

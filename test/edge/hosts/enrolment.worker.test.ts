@@ -2,8 +2,12 @@ import { createHash } from 'node:crypto';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { eq } from 'drizzle-orm';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { openDatabase } from '../../../edge/database/database.ts';
+import { projects } from '../../../edge/database/schema.ts';
 import { makeHostKey } from '../../support/host/host-key.ts';
+import { insertProject } from '../../support/records/records.ts';
 import { type LinkGateway, startLinkGateway } from '../../support/worker/link-gateway.ts';
 import { PLATFORM_SECRET } from '../../support/worker/worker.ts';
 
@@ -45,7 +49,7 @@ describe('POST /platform/v1/hosts', () => {
 
   test.each([
     ['an unknown field', { ...host, id: 1 }],
-    ['no ports', { name: 'a', db_host: 'a' }],
+    ['no address', { name: 'a' }],
     ['a port that is none', { ...host, direct_port: 65_536 }],
     ['a name for a path', { ...host, name: '../a' }],
     ['a host with a port', { ...host, db_host: 'a:1' }],
@@ -66,6 +70,7 @@ describe('POST /platform/v1/hosts', () => {
       host_id: expect.stringMatching(/^[0-9a-f-]{36}$/),
       name: 'digest',
       enrolment_token: expect.stringMatching(/^[\w-]{43}$/),
+      join_command: `branchgate-agent join --gateway http://127.0.0.1 --host digest --token ${body.enrolment_token}`,
       expires_at: expect.stringMatching(/Z$/),
     });
     const row = await gateway.database.prepare('select * from hosts where id = ?').bind(body.host_id).first();
@@ -87,6 +92,46 @@ describe('POST /platform/v1/hosts', () => {
     await enrol(enrolment_token, (await makeHostKey()).publicKey);
     const response = await gateway.post('/platform/v1/hosts', { ...host, name: 'taken' }, { authorization });
     expect([response.status, await response.json()]).toMatchObject([409, { error: 'HOST_EXISTS' }]);
+  });
+});
+
+describe('a registered host', () => {
+  test('has the usual ports by default, and can be renamed', async () => {
+    const { host_id } = await gateway.registerHost('first-name');
+    const path = `/hosts/${host_id}`;
+    expect(await (await gateway.asOperator('GET', path)).json()).toMatchObject({
+      name: 'first-name',
+      db_host: 'db.example.com',
+      direct_port: 5432,
+      pooled_port: 6432,
+      project_count: 0,
+    });
+    const change = { db_host: 'db2.example.com', pooled_port: 7432 };
+    const changed = await (await gateway.asOperator('PATCH', path, change)).json();
+    expect(changed).toMatchObject({ ...change, direct_port: 5432 });
+    expect((await gateway.asOperator('PATCH', path, { db_host: 'evil@a' })).status).toBe(422);
+    expect(await (await gateway.asOperator('GET', path)).json()).toEqual(changed);
+  });
+
+  test('with a project is not removed; without one its name is free, and its token is worthless', async () => {
+    const { host_id, enrolment_token } = await gateway.registerHost('leaving');
+    const db = openDatabase(gateway.database);
+    const projectId = crypto.randomUUID();
+    await insertProject(db, host_id, projectId);
+    const remove = () => gateway.asOperator('DELETE', `/hosts/${host_id}`);
+    const refused = await remove();
+    expect([refused.status, await refused.json()]).toMatchObject([
+      409,
+      { error: 'HOST_NOT_EMPTY', projects: 1 },
+    ]);
+    expect(await (await gateway.asOperator('GET', `/hosts/${host_id}`)).json()).toMatchObject({
+      project_count: 1,
+    });
+    await db.delete(projects).where(eq(projects.id, projectId));
+    expect((await remove()).status).toBe(204);
+    expect((await remove()).status).toBe(404);
+    expect((await enrol(enrolment_token, (await makeHostKey()).publicKey)).status).toBe(401);
+    expect((await gateway.registerHost('leaving')).host_id).not.toBe(host_id);
   });
 });
 

@@ -11,7 +11,7 @@ import { FAILURES, type FailureCode } from '../../../shared/failures.ts';
 
 /** The public operations. A new one has to be added here too. */
 const PUBLIC = [
-  ...['isAlive', 'isReady', 'enrolHost', 'openLink', 'getDescription', 'readDescription'],
+  ...['isAlive', 'isReady', 'getVersion', 'enrolHost', 'openLink', 'getDescription', 'readDescription'],
   ...[
     'startProviderSignIn',
     'completeProviderSignIn',

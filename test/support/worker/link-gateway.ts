@@ -43,8 +43,15 @@ export async function startLinkGateway(options: {
     port: Number(new URL(url).port),
     post,
     database,
+    /** A request of the platform's operator. */
+    asOperator: (method: string, path: string, body?: unknown) =>
+      fetch(`${url}/platform/v1${path}`, {
+        method,
+        headers: { authorization, 'content-type': 'application/json' },
+        ...(body !== undefined && { body: JSON.stringify(body) }),
+      }),
     registerHost: async (name: string) => {
-      const body = { name, db_host: 'db.example.com', direct_port: 5432, pooled_port: 6432 };
+      const body = { name, db_host: 'db.example.com' };
       const response = await post('/platform/v1/hosts', body, { authorization });
       return (await response.json()) as { host_id: string; enrolment_token: string; expires_at: string };
     },
