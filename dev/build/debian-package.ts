@@ -1,4 +1,4 @@
-import { execFile, execFileSync } from 'node:child_process';
+import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import {
   chmodSync,
@@ -19,25 +19,15 @@ import { constants, gzipSync } from 'node:zlib';
 import { controlTool } from '../../agent/control-tool/control-tool.ts';
 import { EXIT_CODES } from '../../agent/control-tool/exit-codes.ts';
 import { sha256Of } from '../../agent/upgrade/program-file.ts';
-import manifest from '../../package.json' with { type: 'json' };
+import { VERSION } from '../../shared/version.ts';
 import { bundleAgent } from './agent.ts';
 import { manualPage } from './manual-page.ts';
-import { ROOT } from './repository.ts';
+import { ROOT, sourceDate } from './repository.ts';
 
 const run = promisify(execFile);
 
 /** Debian's names of the machines for which npm installs a Node. */
 const ARCHITECTURES: Partial<Record<NodeJS.Architecture, string>> = { x64: 'amd64', arm64: 'arm64' };
-
-/**
- * The time of what is built, so that two builds of one commit are alike (reproducible-builds.org). In
- * seconds.
- */
-const sourceDate = (): number =>
-  Number(
-    process.env.SOURCE_DATE_EPOCH ||
-      execFileSync('git', ['log', '-1', '--format=%ct'], { cwd: ROOT, encoding: 'utf8' }),
-  );
 
 /** Folder of the files that only the package has. */
 const DEBIAN = join(ROOT, 'agent/debian');
@@ -88,7 +78,7 @@ const MAINTAINER = 'branchgate maintainers <maintainers@branchgate.example>';
 
 const control = (architecture: string, installedKib: number) => `\
 Package: branchgate-agent
-Version: ${manifest.version}
+Version: ${VERSION}
 Section: database
 Priority: optional
 Architecture: ${architecture}
@@ -107,9 +97,9 @@ Description: agent of a branchgate database host
 
 /** Debian's form of a changelog, which its tools read. */
 const debianChangelog = (date: Date) => `\
-branchgate-agent (${manifest.version}) stable; urgency=medium
+branchgate-agent (${VERSION}) stable; urgency=medium
 
-  * Release ${manifest.version} of branchgate.
+  * Release ${VERSION} of branchgate.
 
  -- ${MAINTAINER}  ${date.toUTCString().replace('GMT', '+0000')}
 `;
@@ -154,7 +144,7 @@ export async function buildDebianPackage(
     settle(root, seconds);
 
     mkdirSync(folder, { recursive: true });
-    const file = join(folder, `branchgate-agent_${manifest.version}_${architecture}.deb`);
+    const file = join(folder, `branchgate-agent_${VERSION}_${architecture}.deb`);
     const env = { ...process.env, SOURCE_DATE_EPOCH: String(seconds) };
     // The number of threads would change the bytes.
     const options = ['--root-owner-group', `-Z${compression}`, '--threads-max=1'];
