@@ -99,8 +99,10 @@ const shareWithOrigins: MiddlewareHandler<AppEnv> = (c, next) => {
       'traceparent',
     ],
     exposeHeaders: [
+      'Deprecation',
       'Idempotency-Replayed',
       'Retry-After',
+      'Sunset',
       'X-Branchgate-Bookmark',
       'X-RateLimit-Limit',
       'X-RateLimit-Remaining',

@@ -30,7 +30,7 @@ export class TokenRefusedError extends EnrolmentError {
 }
 
 const REFUSALS: Record<number, string> = {
-  401: 'the enrolment token is invalid, already used by another key, or expired: get a new one with `POST /platform/v1/hosts/{host_id}/enrolment`',
+  401: 'the enrolment token is invalid, already used by another key, or expired: get a new one with `branchgate host add`, or with `branchgate host set --new-machine` if the host was enrolled before',
   422: 'the enrolment token is malformed: copy the whole token again',
 };
 

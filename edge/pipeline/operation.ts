@@ -6,6 +6,7 @@ import type { Principal } from '../authentication/principal.ts';
 import { ApiError } from '../errors.ts';
 import { type Action, allow, isChange, requirement } from '../permissions.ts';
 import type { AppContext, AppEnv } from './context.ts';
+import { announce, DEPRECATIONS } from './deprecations.ts';
 import { failureResponses } from './failures.ts';
 import { type HeaderName, responseHeaders } from './response-headers.ts';
 
@@ -180,11 +181,18 @@ export function operation<const O extends Operation>({ access, machines, failure
   const responses = { ...failureResponses(codes), ...route.responses };
   const withoutBody = method === 'get' ? [] : [refuseBody];
   const forBody = body ? (body.required ? [] : [allowNoBody]) : withoutBody;
-  const middleware = [...(check ? [check] : []), ...forBody];
-  return { ...route, ...guarded, middleware, request, responses } as unknown as Omit<
-    O,
-    'access' | 'machines' | 'failures'
-  >;
+  const deprecations = DEPRECATIONS[route.operationId] ?? [];
+  const announced = deprecations.length > 0 ? [announce(deprecations)] : [];
+  const middleware = [...announced, ...(check ? [check] : []), ...forBody];
+  const isDeprecated = deprecations.some(({ field }) => field === null);
+  return {
+    ...(isDeprecated && { deprecated: true }),
+    ...route,
+    ...guarded,
+    middleware,
+    request,
+    responses,
+  } as unknown as Omit<O, 'access' | 'machines' | 'failures'>;
 }
 
 /** A required JSON body. */

@@ -40,7 +40,7 @@ test('an unreachable gateway is reported as such, also for an enrolled host with
 });
 
 test.each([
-  [401, EXIT_CODES.refused.code, 'POST /platform/v1/hosts/{host_id}/enrolment'],
+  [401, EXIT_CODES.refused.code, 'branchgate host set --new-machine'],
   [422, EXIT_CODES.refused.code, 'copy the whole token again'],
   [503, EXIT_CODES.unreachable.code, 'check its log'],
 ])('a gateway that responds with %i ends the command with %i', async (status, exitCode, remedy) => {
