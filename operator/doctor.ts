@@ -134,8 +134,7 @@ async function hosts(deployment: Deployment, url: string): Promise<Finding[]> {
     const { PLATFORM_SECRET = process.env.BRANCHGATE_PLATFORM_SECRET } = copy.read();
     if (!PLATFORM_SECRET) throw copy.missing('PLATFORM_SECRET');
     found = await hostsOf(createClient({ url, token: PLATFORM_SECRET }));
-    if (found.length === 0)
-      throw new Fault('There is no database host. Add one with `branchgate host add`.');
+    if (found.length === 0) throw new Fault('There is no database host. Add one with `branchgate host add`.');
     return `${found.length} registered`;
   });
   return [listing, ...(await Promise.all(found.map(hostFindings))).flat()];
