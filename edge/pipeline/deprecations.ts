@@ -22,7 +22,7 @@ export const DEPRECATIONS: Readonly<Partial<Record<string, readonly Deprecation[
 const timeOf = (day: string) => new Date(`${day}T00:00:00Z`);
 
 /** The headers `Deprecation` (RFC 9745) and `Sunset` (RFC 8594), of what goes first. */
-export function deprecationHeaders(deprecations: readonly Deprecation[]): Record<string, string> {
+function deprecationHeaders(deprecations: readonly Deprecation[]): Record<string, string> {
   const first = (days: string[]) => timeOf(days.toSorted()[0] ?? '');
   return {
     Deprecation: `@${first(deprecations.map(({ since }) => since)).getTime() / 1000}`,
