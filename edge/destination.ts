@@ -14,12 +14,31 @@ export function destinationOf({ hostname }: URL): Destination {
   // `URL` has normalized other spellings: `0x7f.1` is `127.0.0.1` there, and an IPv6 address has brackets.
   const name = hostname.replace(/^\[|\]$/g, '').replace(/\.$/, '');
   if (ipaddr.isValid(name)) {
-    // An IPv4 address inside an IPv6 one (`::ffff:10.0.0.1`) counts as itself.
-    const range = ipaddr.process(name).range();
+    const address = ipaddr.process(name);
+    const range = (embeddedIpv4(address) ?? address).range();
     return range === 'unicast' ? 'public' : range === 'loopback' ? 'loopback' : 'private';
   }
   if (name === 'localhost') return 'loopback';
-  return LOCAL_NAMES.test(name) || !name.includes('.') ? 'private' : 'public';
+  // A resolver may read a name with an empty label (`localhost..`) as the name without it.
+  const isLocal = LOCAL_NAMES.test(name) || name.split('.').includes('') || !name.includes('.');
+  return isLocal ? 'private' : 'public';
+}
+
+/** Addresses that are only valid as themselves: `::` and `::1`. */
+const FIRST_EMBEDDED = 2;
+const GROUPS_OF_IPV4 = 2;
+
+/**
+ * The IPv4 address in `::/96` (RFC 4291 section 2.5.5.1), which a network may still translate; null for any
+ * other. `ipaddr.process` has unwrapped the mapped ones (`::ffff:10.0.0.1`) already.
+ */
+function embeddedIpv4(address: ipaddr.IPv4 | ipaddr.IPv6): ipaddr.IPv4 | null {
+  if (!('parts' in address)) return null;
+  const { parts } = address;
+  const isCompatible = parts.slice(0, -GROUPS_OF_IPV4).every((part) => part === 0);
+  const bytes = address.toByteArray().slice(-2 * GROUPS_OF_IPV4);
+  const isItself = bytes.slice(0, -1).every((byte) => byte === 0) && Number(bytes.at(-1)) < FIRST_EMBEDDED;
+  return isCompatible && !isItself ? new ipaddr.IPv4(bytes) : null;
 }
 
 /** Whether the gateway itself runs on this machine, as in the local stack. */

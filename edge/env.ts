@@ -17,5 +17,7 @@ export interface Env
     Limiters,
     ChallengeObjects,
     WebhookSenders {
+  /** The console's static files; missing where the gateway runs without them. */
+  ASSETS?: Fetcher;
   [variable: string]: unknown;
 }

@@ -123,6 +123,12 @@ const Settings = z.object({
   MAIL_FROM: z.string().min(1).default('branchgate <no-reply@localhost>'),
   /** Recipient of storage warnings (specification 6). */
   ALERT_EMAIL: z.string().min(3).optional(),
+  /** Ports that the URLs of webhooks may use, comma-separated. */
+  WEBHOOK_PORTS: z
+    .string()
+    .default('443')
+    .transform((text) => text.split(',').map(Number))
+    .pipe(z.array(z.int().min(1).max(65_535))),
   /** Origins that may call the API from a browser, comma-separated; default none. */
   CORS_ORIGINS: z
     .string()

@@ -7,4 +7,31 @@ export { RateLimiter } from './rate-limits/rate-limiter.ts';
 export { Challenges } from './sign-in/challenges.ts';
 export { WebhookSender } from './webhooks/webhook-sender.ts';
 
-export default { fetch: app.fetch } satisfies ExportedHandler<Env>;
+/** Files of the console, whose names contain a hash of their content. */
+const FILES = '/assets/';
+
+const MISSING_FILE = {
+  'Cache-Control': 'no-store',
+  'Content-Security-Policy': "default-src 'none'; frame-ancestors 'none'",
+  'Content-Type': 'text/plain;charset=UTF-8',
+  'X-Content-Type-Options': 'nosniff',
+};
+
+/**
+ * A file of the console. The static assets return the console's page for a path without a file, which caches
+ * would keep for a year under the name of a file that a later release has.
+ */
+async function fileOfConsole(request: Request, files: Fetcher | undefined): Promise<Response> {
+  const file = await files?.fetch(request);
+  const isPage = file?.headers.get('Content-Type')?.startsWith('text/html') ?? false;
+  if (file && !isPage) return file;
+  await file?.body?.cancel();
+  return new Response('Not found.\n', { status: 404, headers: MISSING_FILE });
+}
+
+export default {
+  fetch: (request, env, context) =>
+    new URL(request.url).pathname.startsWith(FILES)
+      ? fileOfConsole(request, env.ASSETS)
+      : app.fetch(request, env, context),
+} satisfies ExportedHandler<Env>;

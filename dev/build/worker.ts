@@ -31,6 +31,7 @@ const WorkerConfiguration = z.object({
   compatibility_date: z.string(),
   compatibility_flags: z.array(z.string()).default([]),
   assets: z.object({
+    binding: z.string(),
     not_found_handling: z.literal('single-page-application'),
     run_worker_first: z.array(z.string()),
   }),

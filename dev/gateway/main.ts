@@ -91,6 +91,7 @@ function worker(
         // overridden.
         ...textBindings({ ...vars, ...process.env }),
         [database.binding]: { type: 'd1' as const, id: database.database_name },
+        [assets.binding]: { type: 'assets' as const },
         ...Object.fromEntries(
           objects.map((object) => [
             object.name,

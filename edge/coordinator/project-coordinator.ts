@@ -117,6 +117,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
       deliver: (webhookId, events) => webhookSenderOf(env, webhookId).enqueue(events),
     });
     this.#monitor = new ProjectMonitor({
+      env,
       db: this.#db,
       measurements,
       quota: this.quota,

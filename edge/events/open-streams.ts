@@ -1,4 +1,7 @@
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { singleFlight } from '../../shared/single-flight.ts';
+import { admitToStream, leaveStreams, type StreamClient, type StreamGate } from './stream-admission.ts';
 
 /** Longest duration of a stream. The client then reconnects (HTML Standard 9.2). */
 export const STREAM_SECONDS_MAX = 600;
@@ -22,17 +25,20 @@ const WAITING_MAX_BYTES = 1024 * 1024;
 export interface OpenStream<Subject> {
   /** What the client asked for. */
   readonly subject: Subject;
+  readonly projectId: string;
+  readonly client: StreamClient;
+  /** Of the user's newest token when the stream opened: its issue time. */
+  readonly openedAt: Date;
   readonly writer: WritableStreamDefaultWriter<Uint8Array>;
   waitingBytes: number;
   readonly timer: ReturnType<typeof setTimeout>;
 }
 
-interface OpenStreamsOptions<Subject> {
+interface OpenStreamsOptions {
   /** Concurrent streams. Each keeps its object in memory. */
   max: number;
-  /** Called with each heartbeat while streams are open. */
-  heartbeat?: () => void;
-  closed?: (subject: Subject) => void;
+  gate: StreamGate;
+  closed?: () => void;
 }
 
 const encoder = new TextEncoder();
@@ -41,13 +47,16 @@ const encoder = new TextEncoder();
 export const serverSentEvent = (id: string | number, event: string, data: string): string =>
   `id: ${id}\nevent: ${event}\ndata: ${data}\n\n`;
 
-/** The open streams of server-sent events of one object. */
+/**
+ * The open streams of server-sent events of one object. Each ends with the access of its client: at the
+ * latest with the heartbeat after that, and with the token.
+ */
 export class OpenStreams<Subject> {
-  readonly #options: OpenStreamsOptions<Subject>;
+  readonly #options: OpenStreamsOptions;
   readonly #streams = new Set<OpenStream<Subject>>();
   #heartbeat: ReturnType<typeof setInterval> | undefined;
 
-  constructor(options: OpenStreamsOptions<Subject>) {
+  constructor(options: OpenStreamsOptions) {
     this.#options = options;
   }
 
@@ -55,28 +64,40 @@ export class OpenStreams<Subject> {
     return [...this.#streams];
   }
 
-  /** @returns null if all slots are taken by connected clients */
+  /** @returns or NOT_FOUND; STREAM_LIMIT_REACHED if all slots are taken by connected clients */
   async open(
+    projectId: string,
+    client: StreamClient,
     subject: Subject,
     seconds: number,
-  ): Promise<{ readable: ReadableStream; stream: OpenStream<Subject> } | null> {
-    for (let probes = 0; this.#streams.size >= this.#options.max; probes++) {
-      if (probes === PROBES_MAX) return null;
+  ): Promise<Result<{ readable: ReadableStream; stream: OpenStream<Subject> }, Failure>> {
+    const { max, gate } = this.#options;
+    const admitted = await admitToStream(gate, projectId, client, null);
+    if (!admitted.ok) return admitted;
+    for (let probes = 0; this.#streams.size >= max; probes++) {
+      if (probes === PROBES_MAX) {
+        leaveStreams(gate, client);
+        return fail({ code: 'STREAM_LIMIT_REACHED', fields: { limit: max } });
+      }
       await this.#probeAll();
     }
+    const left = Math.max(0, (client.principal.expiresAt.getTime() - Date.now()) / 1000);
     const { readable, writable } = new IdentityTransformStream();
     const stream: OpenStream<Subject> = {
       subject,
+      projectId,
+      client,
+      openedAt: admitted.value,
       writer: writable.getWriter(),
       waitingBytes: 0,
-      timer: setTimeout(() => this.close(stream), seconds * 1000),
+      timer: setTimeout(() => this.close(stream), Math.min(seconds, left) * 1000),
     };
     this.#streams.add(stream);
     this.#heartbeat ??= setInterval(() => this.#beat(), HEARTBEAT_MS);
     // Rejects when the client disconnects.
     stream.writer.closed.catch(() => {}).finally(() => this.#forget(stream));
     this.write(stream, `retry: ${RECONNECT_AFTER_MS}\n\n`);
-    return { readable, stream };
+    return ok({ readable, stream });
   }
 
   /** @returns whether the client's side has taken the text; false if the stream ended before */
@@ -103,7 +124,14 @@ export class OpenStreams<Subject> {
 
   #beat(): void {
     this.#sendHeartbeats();
-    this.#options.heartbeat?.();
+    for (const stream of this.#streams) void this.#readmit(stream);
+  }
+
+  /** Ends the stream of a client that has lost its access. It reconnects, and the pipeline answers it. */
+  async #readmit(stream: OpenStream<Subject>): Promise<void> {
+    const { projectId, client, openedAt } = stream;
+    const admitted = await admitToStream(this.#options.gate, projectId, client, openedAt).catch(() => null);
+    if (!admitted?.ok) this.close(stream);
   }
 
   #sendHeartbeats(): void {
@@ -119,7 +147,9 @@ export class OpenStreams<Subject> {
   /** Stops the heartbeat with the last stream, so that the object can hibernate. */
   #forget(stream: OpenStream<Subject>): void {
     clearTimeout(stream.timer);
-    if (this.#streams.delete(stream)) this.#options.closed?.(stream.subject);
+    if (!this.#streams.delete(stream)) return;
+    leaveStreams(this.#options.gate, stream.client);
+    this.#options.closed?.();
     if (this.#streams.size > 0) return;
     if (this.#heartbeat !== undefined) clearInterval(this.#heartbeat);
     this.#heartbeat = undefined;

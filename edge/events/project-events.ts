@@ -4,7 +4,8 @@ import type { Result } from '../../shared/result.ts';
 import type { Database, DatabaseBinding } from '../database/database.ts';
 import type { Limiters } from '../rate-limits/limiter-client.ts';
 import { type Deliver, EventFeed, EventLog } from './event-log.ts';
-import { admitToStream, type EventClient, EventStreams, leaveStreams } from './event-streams.ts';
+import { EventStreams } from './event-streams.ts';
+import type { StreamClient } from './stream-admission.ts';
 
 interface ProjectEventsOptions {
   env: DatabaseBinding & Limiters;
@@ -33,8 +34,7 @@ export class ProjectEvents extends RpcTarget implements ProjectEventsRpc {
     this.#streams = new EventStreams({
       log,
       poll: (projectId) => this.publish(projectId),
-      admit: (projectId, client, openedAt) => admitToStream(env, db, projectId, client, openedAt),
-      leave: (client) => leaveStreams(env, client),
+      gate: { env, db, action: 'events.read' },
     });
     this.#feed = new EventFeed({ db, log, deliver, added: () => this.#streams.send() });
   }
@@ -71,7 +71,7 @@ export class ProjectEvents extends RpcTarget implements ProjectEventsRpc {
 
   stream(
     projectId: string,
-    client: EventClient,
+    client: StreamClient,
     wanted: { seconds: number; after: number | null },
   ): Promise<Result<ReadableStream, Failure>> {
     return this.#streams.open(projectId, client, wanted);
@@ -83,7 +83,7 @@ export interface ProjectEventsRpc extends Rpc.RpcTargetBranded {
   /** @param wanted `after`: the last event that the client received; null: start with the next event */
   stream(
     projectId: string,
-    client: EventClient,
+    client: StreamClient,
     wanted: { seconds: number; after: number | null },
   ): Promise<Result<ReadableStream, Failure>>;
 }

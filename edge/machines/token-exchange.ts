@@ -17,6 +17,7 @@ import { trusts } from '../database/people-schema.ts';
 import { auditEvents, projects } from '../database/schema.ts';
 import { isLocalGateway } from '../destination.ts';
 import { settled } from '../errors.ts';
+import { type Limiters, SingleUse } from '../rate-limits/limiter-client.ts';
 import type { Settings } from '../settings.ts';
 import { type MachineRecord, machineRecord } from './authenticate-machine.ts';
 import { issuerAddressProblem } from './trusts.ts';
@@ -79,6 +80,11 @@ const ID_TOKEN_MAX = 8192;
 const ALGORITHMS = ['RS256', 'ES256', 'EdDSA'];
 /** Tolerated lead of an issuer's clock. It applies to `nbf` and `iat` only. */
 const SKEW_SECONDS = 30;
+/**
+ * Longest life of a token, whatever its issuer says, and so its age at most. A used token is remembered for
+ * longer (`SingleUse`).
+ */
+const LIFE_SECONDS_MAX = 3600;
 
 /** An ID token as it describes itself. Nothing of it is proven. */
 export interface ClaimedToken {
@@ -126,14 +132,23 @@ async function idTokenProblem(
       currentDate: timing.now,
     });
     const now = timing.now.getTime() / 1000;
-    if (Number(payload.exp) <= now) return ok('token_expired');
-    if (!(Number(payload.iat) <= now + SKEW_SECONDS)) return ok('token_not_yet_valid');
+    const [issuedAt, expiresAt] = [Number(payload.iat), Number(payload.exp)];
+    if (expiresAt <= now) return ok('token_expired');
+    if (!(issuedAt <= now + SKEW_SECONDS)) return ok('token_not_yet_valid');
+    if (expiresAt - issuedAt > LIFE_SECONDS_MAX) return ok('token_lives_too_long');
     return ok(null);
   } catch (error) {
     if (error instanceof errors.JOSEError || error instanceof TypeError) return ok(error.message);
     throw error;
   }
 }
+
+/**
+ * What identifies a token among all of its issuer: its `jti`, or what is signed. Not the signature, because
+ * another one can be made of a valid ECDSA signature without the key.
+ */
+const identityOf = (token: string, { issuer, payload: { jti } }: ClaimedToken): string =>
+  JSON.stringify(jti ? [issuer, 'jti', jti] : [issuer, 'signed', token.slice(0, token.lastIndexOf('.'))]);
 
 /** Whether the token has each claim of a trust: exactly, or with a trailing `*` as the beginning of it. */
 const hasClaims = (payload: JWTPayload, claims: Record<string, string>): boolean =>
@@ -157,6 +172,7 @@ interface Request {
 }
 
 interface Context extends RequestTiming {
+  limiters: Limiters;
   settings: Settings;
   database: D1Database;
   client: ClientDetails;
@@ -173,7 +189,8 @@ const refused = (reason: string) => fail<Failure>({ code: 'invalid_request', rea
 
 /**
  * Exchanges the ID token of a workload for an access token (RFC 8693), if a trust of the project in
- * `resource` (RFC 8707) accepts it; of several trusts, the oldest. A refusal writes nothing.
+ * `resource` (RFC 8707) accepts it; of several trusts, the oldest. A token is exchanged once. A refusal writes
+ * nothing.
  * @returns or KEYS_UNAVAILABLE while the issuer's keys cannot be fetched
  */
 export async function exchangeToken(
@@ -205,6 +222,9 @@ export async function exchangeToken(
   if (problem.value) return refused(problem.value);
   const record = await machineRecord(database, { type: 'workload', id: trust.id }, now);
   if (!record) return refused('trust_gone');
+  const isFirst = await new SingleUse(context.limiters, 'id_token', identityOf(token, claimed)).consume();
+  if (!isFirst.ok) return isFirst;
+  if (!isFirst.value) return refused('token_used');
   if (!(await recordIssue(record, claimed.payload.sub, context))) return refused('trust_gone');
   const issuedAt = now;
   const expiresAt = new Date(now.getTime() + TOKEN_SECONDS * 1000);

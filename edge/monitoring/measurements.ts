@@ -1,5 +1,8 @@
+import type { Failure } from '../../shared/failures.ts';
 import type { BranchMeasurement, ProjectMeasurement } from '../../shared/measurement.ts';
-import { OpenStreams, serverSentEvent } from '../events/open-streams.ts';
+import { ok, type Result } from '../../shared/result.ts';
+import { type OpenStream, OpenStreams, serverSentEvent } from '../events/open-streams.ts';
+import type { StreamClient, StreamGate } from '../events/stream-admission.ts';
 import { MetricHistory, type Range } from './metric-history.ts';
 import type { BranchValues, Point } from './metrics.ts';
 
@@ -32,33 +35,34 @@ function selected({ at, branches }: MeasurementEvent, { branchId }: Subject): Me
 
 /** The open streams of measurements of one project. */
 export class MeasurementStreams {
-  readonly #streams = new OpenStreams<Subject>({ max: STREAMS_MAX });
+  readonly #streams: OpenStreams<Subject>;
+
+  constructor(gate: StreamGate) {
+    this.#streams = new OpenStreams({ max: STREAMS_MAX, gate });
+  }
 
   /**
    * @param branchId the branch to report; null for all
    * @param missed the events to send first, oldest first
-   * @returns null if all slots are taken by connected clients
+   * @returns or NOT_FOUND, STREAM_LIMIT_REACHED
    */
   async open(
     projectId: string,
+    client: StreamClient,
     { branchId, seconds }: { branchId: string | null; seconds: number },
     missed: () => readonly MeasurementEvent[],
-  ): Promise<ReadableStream | null> {
-    const opened = await this.#streams.open({ branchId }, seconds);
-    if (!opened) return null;
-    for (const event of missed()) this.#sendTo(opened.stream, projectId, event);
-    return opened.readable;
+  ): Promise<Result<ReadableStream, Failure>> {
+    const opened = await this.#streams.open(projectId, client, { branchId }, seconds);
+    if (!opened.ok) return opened;
+    for (const event of missed()) this.#sendTo(opened.value.stream, projectId, event);
+    return ok(opened.value.readable);
   }
 
   send(projectId: string, event: MeasurementEvent): void {
     for (const stream of this.#streams.all()) this.#sendTo(stream, projectId, event);
   }
 
-  #sendTo(
-    stream: ReturnType<OpenStreams<Subject>['all']>[number],
-    projectId: string,
-    event: MeasurementEvent,
-  ): void {
+  #sendTo(stream: OpenStream<Subject>, projectId: string, event: MeasurementEvent): void {
     const shown = selected(event, stream.subject);
     if (shown) this.#streams.write(stream, textOf(shown, projectId));
   }

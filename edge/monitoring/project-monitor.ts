@@ -3,9 +3,10 @@ import type { Failure } from '../../shared/failures.ts';
 import type { ProjectMeasurement, ProjectSizes } from '../../shared/measurement.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Database } from '../database/database.ts';
+import type { StreamClient, StreamGate } from '../events/stream-admission.ts';
 import type { CallHost } from '../hosts/host-client.ts';
 import { jobError, publicFailure } from '../jobs/saga.ts';
-import { type MeasurementStore, MeasurementStreams, type Recorded, STREAMS_MAX } from './measurements.ts';
+import { type MeasurementStore, MeasurementStreams, type Recorded } from './measurements.ts';
 import type { Range } from './metric-history.ts';
 import type { MetricName, MetricValue, Point } from './metrics.ts';
 import {
@@ -20,6 +21,7 @@ import {
 const REPLAYED_MAX = 60;
 
 interface ProjectMonitorOptions {
+  env: StreamGate['env'];
   db: Database;
   measurements: MeasurementStore;
   quota: StorageQuota;
@@ -36,12 +38,14 @@ interface ProjectMonitorOptions {
  */
 export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
   readonly #options: ProjectMonitorOptions;
-  readonly #streams = new MeasurementStreams();
+  readonly #streams: MeasurementStreams;
   #storedDisk = '';
 
   constructor(options: ProjectMonitorOptions) {
     super();
+    const { env, db } = options;
     this.#options = options;
+    this.#streams = new MeasurementStreams({ env, db, action: 'metrics.read' });
   }
 
   /**
@@ -149,6 +153,7 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
 
   async stream(
     projectId: string,
+    client: StreamClient,
     wanted: { branchId: string | null; seconds: number; since: number | null },
   ): Promise<Result<ReadableStream, Failure>> {
     const { measurements } = this.#options;
@@ -159,8 +164,7 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
         branches: branches.map(([branch_id, values]) => ({ branch_id, ...values })),
       }));
     };
-    const stream = await this.#streams.open(projectId, wanted, missed);
-    return stream ? ok(stream) : fail({ code: 'STREAM_LIMIT_REACHED', fields: { limit: STREAMS_MAX } });
+    return this.#streams.open(projectId, client, wanted, missed);
   }
 
   /** Resolves when the resulting access is in effect on the host, or the host is known to be unavailable. */
@@ -187,6 +191,7 @@ export interface ProjectMonitorRpc extends Rpc.RpcTargetBranded {
   /** @param wanted `branchId` null: all branches; `since` null: start with the last measurement */
   stream(
     projectId: string,
+    client: StreamClient,
     wanted: { branchId: string | null; seconds: number; since: number | null },
   ): Promise<Result<ReadableStream, Failure>>;
   /** @param hostId the host that sent the sizes */

@@ -89,14 +89,15 @@ export const bucketOf = {
   /**
    * @param hash of the value; a hash because the names of objects are stored, and the value can be a secret
    */
-  use: (of: 'state' | 'code' | 'pre_auth', hash: string): Bucket => ({
+  use: (of: 'state' | 'code' | 'pre_auth' | 'id_token', hash: string): Bucket => ({
     bucket: named(of, hash),
     limit: 'single_use',
   }),
 };
 
-/** The object that counts the open streams of a tenant. */
-export const streamsBucket = (tenantId: string): string => named('streams', tenantId);
+/** The object that counts the open streams of a tenant. @param action that they take */
+export const streamsBucket = (tenantId: string, action: 'events.read' | 'metrics.read'): string =>
+  action === 'events.read' ? named('streams', tenantId) : named('streams', tenantId, action);
 
 const named = (...parts: string[]): string => JSON.stringify(parts);
 

@@ -281,7 +281,7 @@ export const rateLimited = ({ retryAfter }: LimitDecision): Failure => ({
 type OneTimeKind = Parameters<typeof bucketOf.use>[0];
 
 /**
- * Ensures that a value is used once within an hour. The value is counted under its hash, because it may be a
+ * Ensures that a value is used once within two hours. The value is counted under its hash, because it may be a
  * secret.
  */
 export class SingleUse {

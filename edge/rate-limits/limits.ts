@@ -92,8 +92,9 @@ export const LIMITS = {
   // Renewals at the provider per cookie of a page, because a provider may end a sign-in whose refresh token
   // is used twice.
   page_renewals: { max: () => 1, windowSeconds: 10, written: 'within_a_second' },
-  // Values that are valid once and expire within the hour: a state, a code, the last step of a sign-in.
-  single_use: { max: () => 1, windowSeconds: 3600, written: 'before_the_response', refundable: true },
+  // Values that are valid once and expire within the hour: a state, a code, the last step of a sign-in, an ID
+  // token. They are remembered for longer, because the clock of an issuer can be ahead.
+  single_use: { max: () => 1, windowSeconds: 7200, written: 'before_the_response', refundable: true },
 } satisfies Record<string, Limit>;
 
 export type LimitName = keyof typeof LIMITS;

@@ -301,7 +301,7 @@ router.openapi(
     path: '/api/v1/auth/token',
     summary: 'Exchange the ID token of a workload for an access token',
     description:
-      'OAuth 2.0 token exchange (RFC 8693). The access token is valid for 15 minutes and limited as the trust says. Every refusal has the same description, so that it reveals no trust.',
+      'OAuth 2.0 token exchange (RFC 8693). An ID token is accepted once, and only if it is valid for at most an hour. The access token is valid for 15 minutes and limited as the trust says. Every refusal has the same description, so that it reveals no trust.',
     tags: ['Machine access'],
     request: { body: formBody(Exchange) },
     responses: { 200: response('The access token.', IssuedToken) },
@@ -309,6 +309,7 @@ router.openapi(
   }),
   async (c) => {
     const issued = await exchangeToken(c.req.valid('form'), {
+      limiters: c.env,
       settings: readSettings(c.env),
       database: c.env.DB,
       client: clientOf(c),

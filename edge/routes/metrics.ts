@@ -62,7 +62,7 @@ const StreamHeaders = z.object({
 
 const EVENTS = {
   description:
-    'A stream of `measurement` events. `id` is the time of the measurement, `data` is `{ "project_id", "observed_at", "branches": [{ "branch_id", …metrics }] }`. The last measurement is sent immediately. Comments keep the connection open.',
+    'A stream of `measurement` events. `id` is the time of the measurement, `data` is `{ "project_id", "observed_at", "branches": [{ "branch_id", …metrics }] }`. The last measurement is sent immediately. Comments keep the connection open. The stream ends when the token expires or the caller loses access to the project.',
   headers: responseHeaders(),
   content: { 'text/event-stream': { schema: z.string() } },
 };
@@ -131,7 +131,10 @@ async function streamed(
 ) {
   // A response to HEAD has no body, so there is no stream to keep open.
   const wanted = { branchId, seconds: c.req.method === 'HEAD' ? 0 : seconds, since };
-  const stream = unwrap(await askMonitor(c, projectId, (monitor) => monitor.stream(projectId, wanted)));
+  const client = { id: crypto.randomUUID(), principal: c.var.principal };
+  const stream = unwrap(
+    await askMonitor(c, projectId, (monitor) => monitor.stream(projectId, client, wanted)),
+  );
   c.header('Content-Type', 'text/event-stream');
   return c.body(stream, 200);
 }

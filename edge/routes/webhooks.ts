@@ -1,7 +1,6 @@
 import { and, eq } from 'drizzle-orm';
 import type { z } from 'zod';
 import { webhooks } from '../database/event-schema.ts';
-import { isLocalGateway } from '../destination.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
 import {
   IdempotencyHeader,
@@ -16,7 +15,7 @@ import { actorOf } from '../pipeline/context.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
 import { readSettings } from '../settings.ts';
-import { refusalOfUrl } from '../webhooks/delivery.ts';
+import { allowedUrls, refusalOfUrl } from '../webhooks/delivery.ts';
 import type { Delivery } from '../webhooks/delivery-store.ts';
 import {
   CreatedWebhook,
@@ -75,7 +74,7 @@ router.openapi(
     const body = c.req.valid('json');
     const { url, events, project_id: projectId } = body;
     const settings = readSettings(c.env);
-    const message = refusalOfUrl(url, isLocalGateway(settings));
+    const message = refusalOfUrl(url, allowedUrls(settings));
     if (message !== null) throw new ApiError('VALIDATION_FAILED', { details: [{ path: 'url', message }] });
     const { principal } = c.var;
     const { CREDENTIAL_KEYS: keys } = settings;

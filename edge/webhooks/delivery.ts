@@ -1,6 +1,7 @@
 import { backoff } from '../../shared/backoff.ts';
 import { fromBase64, toBase64 } from '../crypto/seal.ts';
-import { destinationOf } from '../destination.ts';
+import { destinationOf, isLocalGateway } from '../destination.ts';
+import type { Settings } from '../settings.ts';
 
 const DAY_MS = 24 * 3_600_000;
 /** How long a delivery is attempted, and how long it stays in the log afterwards. */
@@ -52,16 +53,15 @@ interface Request {
   secret: string;
   id: string;
   body: string;
-  /** See `refusalOfUrl`. */
-  local: boolean;
+  allowed: AllowedUrls;
 }
 
 /**
  * Makes one attempt at a delivery. Only a status of 2xx is a success; a redirect is not followed. Never
  * throws.
  */
-export async function deliver({ url, secret, id, body, local }: Request): Promise<Attempt> {
-  if (refusalOfUrl(url, local) !== null) return { status: null, error: 'url_refused' };
+export async function deliver({ url, secret, id, body, allowed }: Request): Promise<Attempt> {
+  if (refusalOfUrl(url, allowed) !== null) return { status: null, error: 'url_refused' };
   const signed = await signatureHeaders(secret, { id, body, now: new Date() });
   try {
     const response = await fetch(url, {
@@ -115,12 +115,23 @@ export const isHopeless = ({ failingSince }: EndpointHealth, now: number): boole
   failingSince !== null && now - failingSince >= DELIVER_FOR_MS;
 
 const URL_MAX_LENGTH = 2048;
+const HTTPS_PORT = 443;
 
-/**
- * Why a webhook may not have this URL; null if it may.
- * @param local the local stack, where loopback addresses and http are allowed
- */
-export function refusalOfUrl(text: string, local: boolean): string | null {
+/** What the URLs of webhooks may be. */
+export interface AllowedUrls {
+  /** The local stack, where loopback addresses are allowed, with http and every port. */
+  local: boolean;
+  ports: readonly number[];
+}
+
+/** What this gateway allows. */
+export const allowedUrls = (settings: Pick<Settings, 'BASE_URL' | 'WEBHOOK_PORTS'>): AllowedUrls => ({
+  local: isLocalGateway(settings),
+  ports: settings.WEBHOOK_PORTS,
+});
+
+/** Why a webhook may not have this URL; null if it may. */
+export function refusalOfUrl(text: string, { local, ports }: AllowedUrls): string | null {
   if (text.length > URL_MAX_LENGTH || !URL.canParse(text)) return 'Invalid URL.';
   const url = new URL(text);
   const destination = destinationOf(url);
@@ -128,5 +139,7 @@ export function refusalOfUrl(text: string, local: boolean): string | null {
   if (url.protocol !== 'https:' && !(isLoopback && url.protocol === 'http:')) return 'The URL must be https.';
   if (url.username !== '' || url.password !== '') return 'The URL must not contain a user name or password.';
   if (destination !== 'public' && !isLoopback) return 'The URL must not be a local or private address.';
+  if (!isLoopback && !ports.includes(Number(url.port || HTTPS_PORT)))
+    return `The URL must use port ${ports.join(' or ')}.`;
   return null;
 }

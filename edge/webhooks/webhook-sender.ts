@@ -2,7 +2,6 @@ import { DurableObject } from 'cloudflare:workers';
 import { eq } from 'drizzle-orm';
 import { type DatabaseBinding, openDatabase, withoutValues } from '../database/database.ts';
 import { type WebhookRow, webhooks } from '../database/event-schema.ts';
-import { isLocalGateway } from '../destination.ts';
 import { logEvent } from '../log.ts';
 import { objectName } from '../object-name.ts';
 import type { PageQuery } from '../pagination.ts';
@@ -10,6 +9,7 @@ import { readSettings } from '../settings.ts';
 import {
   type Attempt,
   afterFailure,
+  allowedUrls,
   DELIVER_FOR_MS,
   DELIVERY_TIMEOUT_MS,
   deliver,
@@ -114,7 +114,7 @@ export class WebhookSender extends DurableObject<DatabaseBinding> implements Web
       secret,
       id,
       body,
-      local: isLocalGateway(settings),
+      allowed: allowedUrls(settings),
     });
   }
 

@@ -77,7 +77,8 @@ export type DeliveredEvent = z.output<typeof WebhookDelivery>['event'];
 export const NewWebhook = z
   .strictObject({
     url: z.string().meta({
-      description: 'Receives each event as a POST. https only, and no local or private address.',
+      description:
+        'Receives each event as a POST. https only, on port 443 unless the operator allows more, and no local or private address.',
       example: 'https://ci.example/hooks/branchgate',
     }),
     events: z

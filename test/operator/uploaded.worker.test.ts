@@ -27,7 +27,11 @@ beforeAll(async () => {
       headers: [...headers],
       ...(body !== undefined && { body }),
     });
-    return new Response(await response.arrayBuffer(), { status: response.status });
+    const kept = ['cache-control', 'content-type'].map((name) => [name, response.headers.get(name) ?? '']);
+    return new Response(await response.arrayBuffer(), {
+      status: response.status,
+      headers: Object.fromEntries(kept),
+    });
   };
 });
 
@@ -70,4 +74,18 @@ test('the uploaded Worker answers with its console, and to the operator', async 
   const host = { name: 'db1', db_host: 'db1.example.test', direct_port: 5432, pooled_port: 6432 };
   const registered = await ask('/platform/v1/hosts', { method: 'POST', headers, body: JSON.stringify(host) });
   expect(registered.status).toBe(201);
+});
+
+test('a file of the console that does not exist is 404, and no cache keeps it', async () => {
+  const { assets } = operator.cloudflare.serving('gate');
+  const script = [...assets.keys()].find((path) => /^\/assets\/.*\.js$/.test(path)) ?? expect.unreachable();
+  const cached = async (path: string) => {
+    const { status, headers } = await ask(path);
+    return [status, headers.get('cache-control')];
+  };
+  expect(await cached(script)).toEqual([200, 'public, max-age=31536000, immutable']);
+  for (const path of ['/assets/x', '/assets/', `${script}.map`, '/assets/index.html'])
+    expect(await cached(path), path).toEqual([404, 'no-store']);
+  const page = await ask('/projects/some-page');
+  expect([page.status, await page.text()]).toEqual([200, expect.stringContaining('<div id="root">')]);
 });

@@ -22,3 +22,17 @@ test('a view of a branch that has moved to another tenant since it was read is n
   expect(await view()).toBe(false);
   expect(await db.$count(auditEvents)).toBe(1);
 });
+
+test.each(['default', 'read_only', 'owner'] as const)(
+  'the event of a view names the login that was shown: %s',
+  async (role) => {
+    const { id } = await insertBranch(db, 'active');
+    const [branch] = await db.select().from(projectBranches).where(eq(projectBranches.id, id));
+    if (!branch) throw new Error('no branch');
+    await inOneBatch(db, [auditedView(db, branch, role, ACTOR, new Date())]);
+    const events = await db.select().from(auditEvents).where(eq(auditEvents.branchId, id));
+    expect(events.map(({ name, metadata }) => ({ name, metadata }))).toEqual([
+      { name: 'branch.credentials.viewed', metadata: { role } },
+    ]);
+  },
+);

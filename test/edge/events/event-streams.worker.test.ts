@@ -2,7 +2,8 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { EVENT_STREAMS_MAX, TENANT_STREAMS_MAX } from '../../../edge/events/event-streams.ts';
+import { EVENT_STREAMS_MAX } from '../../../edge/events/event-streams.ts';
+import { TENANT_STREAMS_MAX } from '../../../edge/events/stream-admission.ts';
 import { eventually } from '../../support/eventually.ts';
 import { IS_NIGHTLY } from '../../support/nightly.ts';
 import { openEvents } from '../../support/worker/event-client.ts';
@@ -14,8 +15,12 @@ let gateway: TripsGateway;
 let project: string;
 /** The stream of a project that is deleted. */
 let doomed: Awaited<ReturnType<typeof openEvents>>;
-/** The stream of an API key that is deleted. */
-let ofKey: Awaited<ReturnType<typeof openEvents>>;
+/** The streams of an API key that is deleted. */
+let ofKey: Awaited<ReturnType<typeof openEvents>>[];
+
+const METRICS = 'metrics/stream';
+/** Both kinds of streams of a project. */
+const PATHS = ['events', METRICS];
 
 beforeAll(async () => {
   gateway = await startTripsGateway(0, {}, folder);
@@ -26,8 +31,8 @@ afterAll(async () => {
   rmSync(folder, { recursive: true });
 });
 
-const open = (lastEventId?: string, token = gateway.token) =>
-  openEvents({ url: gateway.url, token }, project, lastEventId);
+const open = (lastEventId?: string, token = gateway.token, path?: string) =>
+  openEvents({ url: gateway.url, token }, project, lastEventId, path === undefined ? {} : { path });
 
 const setStatus = (status: string, branch: string) =>
   gateway.inD1('update project_branches set status = ? where id = ?', status, branch);
@@ -173,7 +178,7 @@ describe('Last-Event-ID', () => {
 
 test('a deleted project has a last event', async () => {
   const { id } = await gateway.api.project('Doomed');
-  doomed = await openEvents(gateway, id, undefined, true);
+  doomed = await openEvents(gateway, id, undefined, { outlivesTest: true });
   await gateway.inD1('delete from projects where id = ?', id);
   await eventually(async () => expect(doomed.statuses('project.changed')).toEqual(['deleted']));
 });
@@ -181,14 +186,19 @@ test('a deleted project has a last event', async () => {
 test('an API key has streams', async () => {
   const wanted = { name: 'CI', role: 'viewer', scopes: ['read'], project_id: project, expires_in_days: 1 };
   const { body } = await gateway.api.post<{ id: string; key: string }>('/api/v1/api-keys', wanted);
-  ofKey = await openEvents({ url: gateway.url, token: body.key }, project, undefined, true);
-  await eventually(async () => expect(ofKey.received[0]).toMatchObject({ event: 'ready' }));
+  const client = { url: gateway.url, token: body.key };
+  ofKey = await Promise.all(
+    PATHS.map((path) => openEvents(client, project, undefined, { outlivesTest: true, path })),
+  );
+  await eventually(async () => expect(ofKey[0]?.received[0]).toMatchObject({ event: 'ready' }));
   expect((await gateway.api.delete(`/api/v1/api-keys/${body.id}`)).status).toBe(204);
 });
 
+const isOver = ({ hasEnded }: { hasEnded: () => boolean }) => hasEnded();
+
 describe('a stream ends', () => {
-  test('when the token expires', async () => {
-    const stream = await open(undefined, await gateway.tokenOf({ seconds: 5 }));
+  test.each(PATHS)('of %s when the token expires', async (path) => {
+    const stream = await open(undefined, await gateway.tokenOf({ seconds: 5 }), path);
     expect(stream.response.status).toBe(200);
     await eventually(async () => expect(stream.hasEnded()).toBe(true));
   });
@@ -196,6 +206,7 @@ describe('a stream ends', () => {
   test('when the user loses access, and gets no event of another tenant until then', async () => {
     const token = await gateway.tokenOf({ gid: 'user-2', role: 'admin' });
     const stream = await open(undefined, token);
+    const measurements = await open(undefined, token, METRICS);
     const { id } = await gateway.api.branch(project, 'private');
     await eventually(async () => expect(stream.statuses('branch.changed')).toContain('active'));
     const before = stream.received.length;
@@ -207,7 +218,7 @@ describe('a stream ends', () => {
     // A newer token of the user has a role that sees own projects only.
     const newer = await gateway.tokenOf({ gid: 'user-2', role: 'viewer' });
     expect((await open(undefined, newer)).response.status).toBe(404);
-    await eventually(async () => expect(stream.hasEnded()).toBe(true));
+    await eventually(async () => expect([stream, measurements].map(isOver)).toEqual([true, true]));
     expect(stream.received).toHaveLength(before);
   });
 });
@@ -223,17 +234,20 @@ describe('open streams are limited', () => {
     expect((await open()).response.status).toBe(200);
   });
 
-  test('per tenant', async () => {
+  test.each([
+    ['events', 'events.read'],
+    [METRICS, 'metrics.read'],
+  ] as const)('of %s per tenant', async (path, action) => {
     const token = await gateway.tokenOf({ gid: 'user-3', tenant: 'busy' });
     const created = await fetch(`${gateway.url}/api/v1/projects`, {
       method: 'POST',
       headers: { Authorization: `Bearer ${token}`, 'Content-Type': 'application/json' },
-      body: JSON.stringify({ name: 'Busy' }),
+      body: JSON.stringify({ name: `Busy ${action}` }),
     });
     const { id } = (await created.json()) as { id: string };
     const holders = Array.from({ length: TENANT_STREAMS_MAX }, (_, n) => `holder ${n}`);
-    expect(await gateway.holdStreams('busy', holders, TENANT_STREAMS_MAX)).not.toContain(false);
-    const response = await fetch(`${gateway.url}/api/v1/projects/${id}/events`, {
+    expect(await gateway.holdStreams('busy', action, holders, TENANT_STREAMS_MAX)).not.toContain(false);
+    const response = await fetch(`${gateway.url}/api/v1/projects/${id}/${path}`, {
       headers: { Authorization: `Bearer ${token}` },
     });
     expect(await refusal(response)).toMatchObject({
@@ -245,5 +259,5 @@ describe('open streams are limited', () => {
 
 test('a deleted project and a deleted key have no streams after that', async () => {
   // A key is cached for 10 s, and looked up again with each heartbeat.
-  await eventually(async () => expect([doomed.hasEnded(), ofKey.hasEnded()]).toEqual([true, true]));
+  await eventually(async () => expect([doomed, ...ofKey].map(isOver)).toEqual([true, true, true]));
 });

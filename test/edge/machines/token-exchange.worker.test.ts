@@ -71,6 +71,17 @@ function exchange(subject_token: string, more: Record<string, string> = {}) {
   });
 }
 
+/** Order of the group of P-256. */
+const P256_ORDER = 0xffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551n;
+
+/** The other valid ES256 signature of the same text, which anyone can compute: (r, n − s). */
+function otherSignature(signature: string): string {
+  const bytes = Buffer.from(signature, 'base64url');
+  const s = BigInt(`0x${bytes.subarray(32).toString('hex')}`);
+  const other = (P256_ORDER - s).toString(16).padStart(64, '0');
+  return Buffer.concat([bytes.subarray(0, 32), Buffer.from(other, 'hex')]).toString('base64url');
+}
+
 /** Every row of every table, by one statement. */
 let everything: D1PreparedStatement;
 const content = async () => JSON.stringify(await everything.raw());
@@ -155,6 +166,33 @@ describe('the right token', () => {
     expect(issuer.requests).toBe(2);
   });
 
+  test.each([{ jti: 'an-id' }, { jti: undefined }])('is exchanged once, also in parallel: %j', async (id) => {
+    await trust();
+    const token = await issuer.token({ ...RIGHT, ...id });
+    const all = await Promise.all(Array.from({ length: 10 }, () => exchange(token)));
+    expect(all.filter(({ status }) => status === 200)).toHaveLength(1);
+    await expectRefused(token);
+    const [header, payload, signature = ''] = token.split('.');
+    // The same token with another valid signature is no other token.
+    await expectRefused(`${header}.${payload}.${otherSignature(signature)}`);
+    // Another token of the same run is exchanged.
+    const next = { ...RIGHT, ...(id.jti ? { jti: 'another' } : { jti: undefined, run: 2 }) };
+    expect((await exchange(await issuer.token(next))).status).toBe(200);
+  });
+
+  test('is not used up by a forged one with its jti', async () => {
+    await trust();
+    const other = await startOidcIssuer();
+    try {
+      const claims = { ...RIGHT, jti: 'an-id' };
+      await expectRefused(await other.token({ ...claims, iss: issuer.url }, { kid: issuer.kid }));
+      await expectRefused(await issuer.token({ ...claims, exp: seconds(-1) }));
+      expect((await exchange(await issuer.token(claims))).status).toBe(200);
+    } finally {
+      await other.stop();
+    }
+  });
+
   test('is refused once its trust is deleted, and so are its access tokens', async () => {
     const { id } = await trust();
     const now = Date.now();
@@ -196,6 +234,13 @@ describe('a token is refused, and nothing is written', () => {
     'no time of issue': () => ({ iat: undefined }),
     'a time of issue in the future': () => ({ iat: seconds(120) }),
     'a start in the future': () => ({ nbf: seconds(120) }),
+    'a life of more than an hour': () => ({ iat: seconds(0), exp: seconds(3601) }),
+    'an issue a year ago, valid for ten years': () => ({
+      iat: seconds(-365 * 86_400),
+      nbf: seconds(-365 * 86_400),
+      exp: seconds(9 * 365 * 86_400),
+    }),
+    'an issue more than an hour ago': () => ({ iat: seconds(-3601), exp: seconds(30) }),
   };
 
   test.each(Object.entries(wrong))('%s', async (_, claimsOf) => {

@@ -45,7 +45,7 @@ test("the specification's limits are per minute, those of rotations and sign-in 
     'failed_platform_secret',
   ];
   for (const [name, { windowSeconds }] of Object.entries(LIMITS)) {
-    const ofOthers = name === 'page_renewals' ? 10 : 3600;
+    const ofOthers = { page_renewals: 10, single_use: 7200 }[name] ?? 3600;
     expect(windowSeconds, name).toBe(byTheMinute.includes(name) ? 60 : ofOthers);
   }
 });

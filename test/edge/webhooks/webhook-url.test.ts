@@ -17,11 +17,19 @@ const PRIVATE = [
   'https://[::1]/',
   'https://[::]/',
   'https://[::ffff:10.0.0.1]/',
+  'https://[::10.0.0.1]/',
+  'https://[::a9fe:a9fe]/',
+  'https://[::127.0.0.1]/',
+  'https://[::2]/',
   'https://[fd00::1]/',
   'https://[fe80::1]/',
   'https://[64:ff9b::a00:1]/',
   'https://localhost/',
   'https://LOCALHOST./',
+  'https://localhost../',
+  'https://vault.internal../',
+  'https://ci.example.com../',
+  'https://ci..example.com/',
   'https://db.localhost/',
   'https://printer.local/',
   'https://vault.internal/',
@@ -29,16 +37,35 @@ const PRIVATE = [
   'https://gateway/',
 ];
 
+const PUBLIC = { local: false, ports: [443] };
+const LOCAL = { local: true, ports: [443] };
+
 describe('a public gateway', () => {
-  test.each(['https://ci.example.com/hook?a=b', 'https://203.0.112.1/', 'https://[2606:4700::1]:8443/'])(
-    'accepts %s',
+  test.each([
+    'https://ci.example.com/hook?a=b',
+    'https://ci.example.com./hook',
+    'https://ci.example.com:443/',
+    'https://203.0.112.1/',
+    'https://[2606:4700::1]/',
+    'https://[::203.0.112.1]/',
+  ])('accepts %s', (url) => {
+    expect(refusalOfUrl(url, PUBLIC)).toBeNull();
+  });
+
+  test.each(['https://ci.example.com:80/', 'https://[2606:4700::1]:8443/', 'https://203.0.112.1:22/'])(
+    'refuses the port of %s, unless the operator allows it',
     (url) => {
-      expect(refusalOfUrl(url, false)).toBeNull();
+      const ports = [443, Number(new URL(url).port)];
+      expect(refusalOfUrl(url, PUBLIC)).toBe('The URL must use port 443.');
+      expect(refusalOfUrl(url, { local: false, ports })).toBeNull();
+      expect(refusalOfUrl('https://ci.example.com:6432/', { local: false, ports })).toBe(
+        `The URL must use port 443 or ${ports[1]}.`,
+      );
     },
   );
 
   test.each(PRIVATE)('refuses %s', (url) => {
-    expect(refusalOfUrl(url, false)).toBe('The URL must not be a local or private address.');
+    expect(refusalOfUrl(url, PUBLIC)).toBe('The URL must not be a local or private address.');
   });
 
   test.each([
@@ -51,19 +78,19 @@ describe('a public gateway', () => {
     ['', 'Invalid URL.'],
     [`https://ci.example.com/${'a'.repeat(2048)}`, 'Invalid URL.'],
   ])('refuses %s: %s', (url, message) => {
-    expect(refusalOfUrl(url, false)).toBe(message);
+    expect(refusalOfUrl(url, PUBLIC)).toBe(message);
   });
 });
 
 describe('the local stack', () => {
   test.each(['http://127.0.0.1:8080/', 'http://localhost:1/', 'https://[::1]/'])('accepts %s too', (url) => {
-    expect(refusalOfUrl(url, true)).toBeNull();
+    expect(refusalOfUrl(url, LOCAL)).toBeNull();
   });
 
   test.each(['https://10.1.2.3/', 'http://10.1.2.3/', 'http://ci.example.com/', 'https://db.localhost/'])(
     'refuses %s',
     (url) => {
-      expect(refusalOfUrl(url, true)).not.toBeNull();
+      expect(refusalOfUrl(url, LOCAL)).not.toBeNull();
     },
   );
 });

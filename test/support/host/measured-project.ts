@@ -82,6 +82,11 @@ export async function measuredProject(
 
   return {
     ...coordinator,
+    /** As the user who created the project. */
+    stream: (
+      wanted: { branchId: string | null; seconds: number; since: number | null },
+      signal?: AbortSignal,
+    ) => coordinator.stream(userId, wanted, signal),
     id,
     hostId,
     db,

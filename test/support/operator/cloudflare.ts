@@ -21,7 +21,7 @@ export interface Version {
   compatibility: { date: string; flags: string[] };
   /** With the secrets, which the API never shows. */
   bindings: Binding[];
-  assetsConfig: { run_worker_first?: string[]; not_found_handling?: string };
+  assetsConfig: { run_worker_first?: string[]; not_found_handling?: string; _headers?: string };
   /** Path and content of each static file. */
   assets: Map<string, Buffer>;
 }

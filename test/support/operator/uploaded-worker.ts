@@ -13,6 +13,7 @@ export async function startUploaded(version: Version, folder: string): Promise<M
     mkdirSync(dirname(file), { recursive: true });
     writeFileSync(file, content);
   }
+  writeFileSync(join(assets, '_headers'), version.assetsConfig._headers ?? '');
   const name = 'uploaded';
   const objects = version.bindings.filter(({ type }) => type === 'durable_object_namespace');
   const config: Config = {
@@ -59,6 +60,8 @@ function bindingOf(worker: string, binding: Version['bindings'][number]) {
       return { type: 'd1' as const, id: String(binding.id) };
     case 'durable_object_namespace':
       return { type: 'durable-object' as const, worker, exportName: String(binding.class_name) };
+    case 'assets':
+      return { type: 'assets' as const };
     default:
       return { type: 'text' as const, value: String(binding.text) };
   }

@@ -30,7 +30,14 @@ export async function startOidcIssuer(alg: Algorithm = 'ES256') {
     /** An ID token of this issuer. @param header members that differ from those of a valid token */
     token: (claims: Record<string, unknown>, header: Record<string, unknown> = {}) => {
       const now = Math.floor(Date.now() / 1000);
-      return new SignJWT({ iss: issuer.url, iat: now, nbf: now, exp: now + 300, ...claims })
+      return new SignJWT({
+        iss: issuer.url,
+        iat: now,
+        nbf: now,
+        exp: now + 300,
+        jti: randomUUID(),
+        ...claims,
+      })
         .setProtectedHeader({ alg, kid, typ: 'JWT', ...header })
         .sign(privateKey);
     },

@@ -1,15 +1,15 @@
 import type { EventBody } from '../../../edge/events/event-types.ts';
 import { listenTo } from '../listen.ts';
 
-/** A client of `GET …/events`, which reads until it is cut off. */
+/** A client of `GET …/events` or of another stream of a project, which reads until it is cut off. */
 export async function openEvents(
   { url, token }: { url: string; token: string },
   projectId: string,
   lastEventId?: string,
-  outlivesTest = false,
+  { outlivesTest = false, path = 'events' } = {},
 ) {
   const abort = new AbortController();
-  const response = await fetch(`${url}/api/v1/projects/${projectId}/events`, {
+  const response = await fetch(`${url}/api/v1/projects/${projectId}/${path}`, {
     headers: {
       Authorization: `Bearer ${token}`,
       ...(lastEventId !== undefined && { 'Last-Event-ID': lastEventId }),

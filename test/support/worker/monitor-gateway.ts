@@ -127,12 +127,14 @@ export async function startMonitorGateway(more: Record<string, string> = {}) {
       inspect: () =>
         call<{ kept: Record<string, unknown>; alarm: number | null }>('coordinator', projectId, 'inspect'),
       stream: (
+        userId: string,
         wanted: { branchId: string | null; seconds: number; since: number | null },
         signal?: AbortSignal,
       ) =>
-        fetch(`${url}/stream/${projectId}?wanted=${encodeURIComponent(JSON.stringify(wanted))}`, {
-          ...(signal && { signal }),
-        }),
+        fetch(
+          `${url}/stream/${projectId}?user=${userId}&wanted=${encodeURIComponent(JSON.stringify(wanted))}`,
+          { ...(signal && { signal }) },
+        ),
     }),
     stop: async () => {
       await worker.dispose();

@@ -1,4 +1,5 @@
 import { DurableObject } from 'cloudflare:workers';
+import type { Principal } from '../../../edge/authentication/principal.ts';
 import { type BranchRequest, reserveBranches } from '../../../edge/branches/create-branches.ts';
 import type { LifespanChange } from '../../../edge/branches/expiry.ts';
 import { coordinatorOf } from '../../../edge/coordinator/coordinator-rpc.ts';
@@ -209,7 +210,21 @@ export default {
     if (url.pathname.startsWith('/stream/')) {
       const projectId = url.pathname.slice('/stream/'.length);
       const wanted = JSON.parse(url.searchParams.get('wanted') ?? '');
-      const outcome = await coordinatorOf(env, projectId).monitor.stream(projectId, wanted);
+      const userId = url.searchParams.get('user') ?? '';
+      const principal: Principal = {
+        issuer: 'i',
+        gid: userId,
+        email: 'ada@example.com',
+        role: 'owner',
+        scopes: ['branchgate:read'],
+        service: 'branchgate',
+        tenantId: 'acme',
+        userId,
+        issuedAt: new Date(),
+        expiresAt: new Date(Date.now() + 60 * MINUTE),
+      };
+      const client = { id: crypto.randomUUID(), principal };
+      const outcome = await coordinatorOf(env, projectId).monitor.stream(projectId, client, wanted);
       // Whose type is not known is compressed by Miniflare, and that waits for more.
       const headers = { 'Content-Type': 'text/event-stream' };
       return outcome.ok ? new Response(outcome.value, { headers }) : Response.json(outcome, { status: 429 });

@@ -170,9 +170,16 @@ export async function startTripsGateway(
       await (senders.get(senders.idFromName(id)) as unknown as WebhookSender).age(milliseconds);
     },
     /** Takes places among the streams of a tenant. */
-    holdStreams: async (tenant: string, holders: string[], max: number) => {
+    holdStreams: async (
+      tenant: string,
+      action: Parameters<typeof streamsBucket>[1],
+      holders: string[],
+      max: number,
+    ) => {
       const limiters = await worker.getDurableObjectNamespace('RATE_LIMITER');
-      const limiter = limiters.get(limiters.idFromName(streamsBucket(tenant))) as unknown as RateLimiter;
+      const limiter = limiters.get(
+        limiters.idFromName(streamsBucket(tenant, action)),
+      ) as unknown as RateLimiter;
       return Promise.all(holders.map((holder) => limiter.hold(holder, max)));
     },
     /** Runs a statement in the gateway's D1. */
