@@ -33,8 +33,17 @@ const Settings = z.object({
    * own tokens.
    */
   BASE_URL: z.url().refine((url) => new URL(url).origin === url),
-  /** Base URL of the identity provider, which is also the issuer of its tokens. */
-  IDP_URL: z.url(),
+  /**
+   * Who can have an account here: everyone who reads mails of an address (`open`), whoever is invited
+   * (`invited`), or of the invited only addresses of a tenant's verified domains (`off`). The operator's
+   * invitation of a first owner is always valid.
+   */
+  SIGN_UP: z.enum(['open', 'invited', 'off']).default('invited'),
+  /**
+   * Base URL of the identity provider that issues PASETO tokens, which is also their issuer. Without it there
+   * are only the gateway's own sessions.
+   */
+  IDP_URL: z.url().optional(),
   /** URL of the provider's Ed25519 keys; default `{IDP_URL}/v1/keys/paseto-v4-public`. */
   BASE_IDP_KEY_ENDPOINT: z.url().optional(),
   /** OAuth clients at the provider: for browsers (`IDP_CLIENT_SECRET` is a secret) and for command lines. */
@@ -77,7 +86,7 @@ const Settings = z.object({
    */
   TENANT_PROJECT_LIMIT: Count.default(10),
   TENANT_QUOTA_LIMIT_GIB: z.coerce.number().positive().default(20),
-  /** The same for tenants of the gateway's own accounts, because anyone can sign up. */
+  /** The same for tenants that a sign-up made, because anyone can sign up. */
   SELF_SIGNUP_PROJECT_LIMIT: Count.default(3),
   SELF_SIGNUP_QUOTA_LIMIT_GIB: z.coerce.number().positive().default(1),
   /**
@@ -138,7 +147,7 @@ const Settings = z.object({
     .transform((origins) => origins.filter((origin) => origin !== '')),
 });
 
-export type Settings = z.output<typeof Settings> & { BASE_IDP_KEY_ENDPOINT: string };
+export type Settings = z.output<typeof Settings>;
 
 const parsedSettings = new WeakMap<object, Settings>();
 
@@ -154,11 +163,8 @@ export function readSettings(env: object): Settings {
     const names = [...new Set(parsed.error.issues.map((issue) => String(issue.path[0])))];
     throw new Error(`missing or invalid settings: ${names.join(', ')}`);
   }
-  const settings = {
-    ...parsed.data,
-    BASE_IDP_KEY_ENDPOINT:
-      parsed.data.BASE_IDP_KEY_ENDPOINT ?? `${parsed.data.IDP_URL}/v1/keys/paseto-v4-public`,
-  };
+  const { IDP_URL, BASE_IDP_KEY_ENDPOINT = IDP_URL && `${IDP_URL}/v1/keys/paseto-v4-public` } = parsed.data;
+  const settings = { ...parsed.data, BASE_IDP_KEY_ENDPOINT };
   parsedSettings.set(env, settings);
   return settings;
 }

@@ -22,6 +22,7 @@ export const AUDIT_NAMES = [
   'project.renamed',
   'project.quota.changed',
   'project.caps.changed',
+  'tenant.created',
   'tenant.caps.changed',
   'project.storage_state.changed',
   'access.denied',

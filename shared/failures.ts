@@ -52,12 +52,22 @@ export const FAILURES = {
     message: 'Only pages of this origin may send this request. Open the page at the address of the gateway.',
   },
   PASSWORD_WRONG: { status: 403, message: 'The current password is wrong.' },
+  SIGN_UP_CLOSED: {
+    status: 403,
+    message:
+      'This gateway does not accept sign-ups of this address. Ask an owner of your team, or the operator, how to get access.',
+  },
   TENANT_REQUIRED: { status: 403, message: 'The token has no tenant (claim ctx.tenant_id).' },
   BRANCH_PROTECTED: {
     status: 403,
     message: 'The branch is protected. Send its name as confirm, unless it is main, which is never deleted.',
   },
   NOT_FOUND: { status: 404, message: 'Not found.' },
+  NO_IDENTITY_PROVIDER: {
+    status: 404,
+    message:
+      'This gateway has no identity provider of its own. Sign in with your e-mail address and a password, a code, or the provider of your company.',
+  },
   ROW_NOT_FOUND: { status: 404, message: 'The row was not found.' },
   BRANCH_EXISTS: {
     status: 409,
@@ -69,6 +79,10 @@ export const FAILURES = {
   },
   PROJECT_NOT_ACTIVE: { status: 409, message: 'The project is not active. Check its status.' },
   RULE_EXISTS: { status: 409, message: 'The network rule already exists.' },
+  TENANT_EXISTS: {
+    status: 409,
+    message: 'A tenant with this ID already exists and has members. Choose another ID.',
+  },
   HOST_EXISTS: { status: 409, message: 'A host with this name is already enrolled. Choose another name.' },
   HOST_NOT_EMPTY: {
     status: 409,

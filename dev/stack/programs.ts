@@ -78,6 +78,8 @@ export const gatewaySettings = (site: Site) => ({
   MAIL_API_URL: `${idpUrl(site)}${MAIL_PATH}`,
   MAIL_API_KEY: LOCAL_MAIL_KEY,
   ALERT_EMAIL: 'team@localhost',
+  // Only users of this machine reach it.
+  SIGN_UP: 'open',
   // The people of the local provider can sign in by password.
   IDP_PASSWORD_GRANT: 'on',
   ...LOCAL_CAPS,

@@ -34,8 +34,9 @@ export async function checkPlatformSecret(authorization: string | null, secret: 
 
 /** The settings used here. Callers pass the same object each time, because the keys are cached per object. */
 export interface AuthenticationSettings extends OwnTokenSettings {
-  IDP_URL: string;
-  BASE_IDP_KEY_ENDPOINT: string;
+  /** Undefined: there is no provider, so every PASETO is refused. */
+  IDP_URL?: string | undefined;
+  BASE_IDP_KEY_ENDPOINT?: string | undefined;
 }
 
 type PasetoKeys = KeyCache<Uint8Array>;
@@ -45,8 +46,8 @@ const keyCaches = new WeakMap<AuthenticationSettings, PasetoKeys>();
 export const pasetoKeysAt = (endpoint: string): PasetoKeys =>
   new KeyCache({ fetch: () => fetchKeys(endpoint), areSame: sameKeys });
 
-function keyCacheOf(settings: AuthenticationSettings): PasetoKeys {
-  const cache = keyCaches.get(settings) ?? pasetoKeysAt(settings.BASE_IDP_KEY_ENDPOINT);
+function keyCacheOf(settings: AuthenticationSettings, endpoint: string): PasetoKeys {
+  const cache = keyCaches.get(settings) ?? pasetoKeysAt(endpoint);
   keyCaches.set(settings, cache);
   return cache;
 }
@@ -72,9 +73,11 @@ export async function identityOf(
   { settings, ...timing }: { settings: AuthenticationSettings } & RequestTiming,
 ): Promise<Identity> {
   if (!token.startsWith(PASETO_HEADER)) return ownIdentity(token, settings, timing.now);
-  const claims = await pasetoClaims(token, keyCacheOf(settings), timing);
+  const { IDP_URL: issuer, BASE_IDP_KEY_ENDPOINT: endpoint } = settings;
+  if (issuer === undefined || endpoint === undefined) throw rejected('no_provider');
+  const claims = await pasetoClaims(token, keyCacheOf(settings, endpoint), timing);
   return {
-    issuer: settings.IDP_URL,
+    issuer,
     gid: claims.gid,
     email: claims.email,
     role: mapRole(claims.role),

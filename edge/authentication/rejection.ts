@@ -7,6 +7,7 @@ export type RejectionReason =
   | 'token_scheme_not_bearer'
   | 'token_too_long'
   | 'token_kind_unknown'
+  | 'no_provider'
   | 'token_form_wrong'
   | 'footer_missing'
   | 'footer_too_long'

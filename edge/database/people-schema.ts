@@ -27,6 +27,17 @@ export const invitations = sqliteTable(
   ],
 );
 
+/** Open invitations of first owners, by the platform operator; at most one of a tenant. */
+export const ownerInvitations = sqliteTable('owner_invitations', {
+  /** Also the id of the account that it becomes. */
+  id: text('id').primaryKey(),
+  tenantId: text('tenant_id').notNull().unique(),
+  /** In lower case. */
+  email: text('email').notNull(),
+  expiresAt: timestamp('expires_at').notNull(),
+  createdAt: created(),
+});
+
 /** The users that a project is shared with, in addition to its creator. */
 export const projectMembers = sqliteTable(
   'project_members',
@@ -42,6 +53,8 @@ export const projectMembers = sqliteTable(
   },
   (t) => [primaryKey({ columns: [t.projectId, t.userId] }), index('project_members_by_user').on(t.userId)],
 );
+
+export type OwnerInvitationRow = typeof ownerInvitations.$inferSelect;
 
 export type InvitationRow = typeof invitations.$inferSelect;
 

@@ -70,6 +70,8 @@ export const users = sqliteTable(
 export const organizations = sqliteTable('organizations', {
   id: text('id').primaryKey(),
   idpTenantId: text('idp_tenant_id').notNull().unique(),
+  /** Null: not made by the platform operator, but by its first user. */
+  name: text('name'),
   createdAt: created(),
 });
 

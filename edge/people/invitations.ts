@@ -19,6 +19,7 @@ import { challengesOf, INVITATION_TTL_MS } from '../sign-in/challenge.ts';
 
 import { enforceMailLimit } from '../sign-in/email-code.ts';
 import type { SignInContext } from '../sign-in/sign-in-context.ts';
+import { isInvitable } from '../sign-in/sign-up.ts';
 import { requireOwnerFor } from './members.ts';
 
 export const Invitation = z
@@ -55,7 +56,7 @@ export function requireInviter({ settings }: SignInContext, principal: Principal
  * Invites an address to the tenant of the principal, by a mail with a code. An address that has an account
  * elsewhere gets another mail and the caller the same response, which would otherwise reveal which addresses
  * have accounts.
- * @throws ApiError MAIL_UNAVAILABLE, RATE_LIMITED, MEMBER_EXISTS, INVITATION_EXISTS, IDEMPOTENCY_IN_FLIGHT
+ * @throws ApiError SIGN_UP_CLOSED, MAIL_UNAVAILABLE, RATE_LIMITED, MEMBER_EXISTS, INVITATION_EXISTS, IDEMPOTENCY_IN_FLIGHT
  */
 export async function invite(
   context: SignInContext,
@@ -65,6 +66,7 @@ export async function invite(
 ): Promise<InvitationRow> {
   const { env, db, client } = context;
   const { tenantId, userId } = principal;
+  if (!isInvitable(context.settings)) throw new ApiError('SIGN_UP_CLOSED');
   unwrap(await enforceMailLimit(context));
   unwrap(await enforce(env, bucketOf.invitations(tenantId)));
   const now = context.now();
@@ -72,7 +74,7 @@ export async function invite(
   const id = crypto.randomUUID();
   const row = { id, tenantId, email, role, invitedBy: userId, expiresAt, createdAt: now };
   unwrap(await insertInvitation(db, row, actorWith(client, principal), keyUse));
-  await mailInvitation(context, principal, row);
+  await mailInvitation(context, principal.email, row);
   return row;
 }
 
@@ -110,11 +112,14 @@ async function insertInvitation(
   );
 }
 
-/** Mails the code of an invitation, unless that was done before. */
-async function mailInvitation(
+/**
+ * Mails the code of an invitation, unless that was done before.
+ * @param inviter who invites, as the mail says
+ */
+export async function mailInvitation(
   { env, db }: SignInContext,
-  { email: inviter }: Principal,
-  { id, email, role }: InvitationRow,
+  inviter: string,
+  { id, email, role }: Pick<InvitationRow, 'id' | 'email' | 'role'>,
 ): Promise<void> {
   const [account] = await accountByEmail(db, email);
   const mail = account ? 'account_exists' : 'code';
@@ -132,7 +137,7 @@ export async function resumeInvitation(
   const { db, now } = context;
   const isIt = and(eq(invitations.id, id), isOpenIn(principal.tenantId, now()));
   const [row] = await db.select().from(invitations).where(isIt);
-  if (row) await mailInvitation(context, principal, row);
+  if (row) await mailInvitation(context, principal.email, row);
 }
 
 /** Revokes an open invitation; its code is refused from then on. @throws ApiError NOT_FOUND */

@@ -245,6 +245,7 @@ router.openapi(
     failures: [
       ...KEY_FAILURES,
       'MANAGED_BY_PROVIDER',
+      'SIGN_UP_CLOSED',
       'MEMBER_EXISTS',
       'INVITATION_EXISTS',
       'MAIL_UNAVAILABLE',
@@ -324,7 +325,7 @@ router.openapi(
     tags,
     request: { query: ResponseQuery, body: jsonBody(Acceptance) },
     responses: { 200: response('Tokens, or a pre-auth token for the next step.', LoginResponse) },
-    failures: ['CODE_WRONG', 'ACCOUNT_EXISTS', 'CROSS_ORIGIN_REQUEST'],
+    failures: ['SIGN_UP_CLOSED', 'CODE_WRONG', 'ACCOUNT_EXISTS', 'CROSS_ORIGIN_REQUEST'],
   }),
   async (c) => {
     const { email, invitation_id: challengeId, code, name, password } = c.req.valid('json');

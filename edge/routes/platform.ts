@@ -16,6 +16,7 @@ import { logEvent } from '../log.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { OPEN_METRICS, platformMetrics } from '../monitoring/platform-metrics.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
+import { createTenant, NewTenant, Tenant } from '../people/tenants.ts';
 import { connectingIp } from '../pipeline/context.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
@@ -30,6 +31,7 @@ import {
   TenantCapsRequest,
 } from '../tenancy/tenant-caps.ts';
 import { HostParams, ProjectParams, TenantParams } from './in-project.ts';
+import { signInContextOf } from './sign-in-context.ts';
 
 /** Operations for the operator of the platform, not for tenants. */
 const tags = ['Platform'];
@@ -228,6 +230,23 @@ router.openapi(
     const changed = await changeCaps(databaseOf(c), readSettings(c.env), projectId, change, request);
     return c.json(unwrap(changed), 200);
   },
+);
+
+router.openapi(
+  operation({
+    access: 'platform',
+    operationId: 'createTenant',
+    method: 'post',
+    path: '/platform/v1/tenants',
+    summary: 'Create a tenant and invite its first owner',
+    description:
+      'Mails a code that is valid once and for 7 days, whatever `SIGN_UP` is. Until the tenant has a member, a repeated request sends the invitation again if its mail was interrupted, and replaces one that has expired or names another address.',
+    tags,
+    request: { body: jsonBody(NewTenant) },
+    responses: { 201: response('The tenant, and the invitation of its owner.', Tenant) },
+    failures: ['TENANT_EXISTS', 'MAIL_UNAVAILABLE'],
+  }),
+  async (c) => c.json(unwrap(await createTenant(signInContextOf(c), c.req.valid('json'))), 201),
 );
 
 router.openapi(

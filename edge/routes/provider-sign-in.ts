@@ -75,7 +75,7 @@ router.openapi(
     tags,
     request: { query: StartQuery },
     responses: { 302: emptyResponse('`Location` is the authorization endpoint of the provider.') },
-    failures: ['IDP_UNAVAILABLE'],
+    failures: ['NO_IDENTITY_PROVIDER', 'IDP_UNAVAILABLE'],
   }),
   async (c) => {
     const context = signInContextOf(c);
@@ -103,7 +103,7 @@ router.openapi(
       200: response('The tokens of the provider.', ProviderSignIn),
       302: emptyResponse('`Location` is the page that the sign-in was started for.'),
     },
-    failures: ['SIGN_IN_FAILED', 'IDP_UNAVAILABLE', 'KEYS_UNAVAILABLE'],
+    failures: ['SIGN_IN_FAILED', 'NO_IDENTITY_PROVIDER', 'IDP_UNAVAILABLE', 'KEYS_UNAVAILABLE'],
   }),
   async (c) => {
     const context = signInContextOf(c);
@@ -214,7 +214,7 @@ router.openapi(
     responses: {
       200: response('The address to open, and the client and scopes that it requests.', CliSignIn),
     },
-    failures: ['IDP_UNAVAILABLE'],
+    failures: ['NO_IDENTITY_PROVIDER', 'IDP_UNAVAILABLE'],
   }),
   async (c) => {
     const { code_challenge_method: _, ...parameters } = c.req.valid('json');
@@ -237,7 +237,13 @@ router.openapi(
     tags,
     request: { body: jsonBody(CliExchange) },
     responses: { 200: response('The tokens of the provider.', CliTokens) },
-    failures: ['SIGN_IN_FAILED', 'TENANT_REQUIRED', 'IDP_UNAVAILABLE', 'KEYS_UNAVAILABLE'],
+    failures: [
+      'SIGN_IN_FAILED',
+      'TENANT_REQUIRED',
+      'NO_IDENTITY_PROVIDER',
+      'IDP_UNAVAILABLE',
+      'KEYS_UNAVAILABLE',
+    ],
   }),
   async (c) => {
     const context = signInContextOf(c);

@@ -128,7 +128,7 @@ router.openapi(
     tags,
     request: { body: jsonBody(SignUp) },
     responses: { 202: response('The mail will be sent.', SignedUp) },
-    failures: ['MAIL_UNAVAILABLE'],
+    failures: ['SIGN_UP_CLOSED', 'MAIL_UNAVAILABLE'],
   }),
   async (c) => {
     const { provider, ...request } = c.req.valid('json');

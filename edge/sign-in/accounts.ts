@@ -1,9 +1,9 @@
-import { and, eq, exists, gt, notExists } from 'drizzle-orm';
+import { and, eq, exists, gt, notExists, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import { auditEvent, type ClientDetails, noActor } from '../audit/audit-event.ts';
 import type { AuditActor } from '../database/column-types.ts';
-import { type Database, inOneBatch, insertIf } from '../database/database.ts';
-import { accounts, invitations } from '../database/people-schema.ts';
+import { type Database, inOneBatch, insertIf, isThere } from '../database/database.ts';
+import { accounts, type InvitationRow, invitations, ownerInvitations } from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
 
 /** An e-mail address in lower case, as accounts store it. */
@@ -73,12 +73,11 @@ export async function acceptInvitation(
   client: Partial<ClientDetails>,
   now: Date,
 ): Promise<void> {
-  const isOpen = and(eq(invitations.id, id), eq(invitations.email, email), gt(invitations.expiresAt, now));
-  const [invitation] = await db.select().from(invitations).where(isOpen);
+  const [table, invitation] = await openInvitation(db, id, email, now);
   if (!invitation) return;
   const { tenantId, role } = invitation;
-  const open = db.select({ id: invitations.id }).from(invitations).where(isOpen);
-  const isAcceptable = and(exists(open), notExists(accountByEmail(db, email))) ?? exists(open);
+  const isOpen = isThere(table, and(eq(table.id, id), eq(table.email, email), gt(table.expiresAt, now)));
+  const isAcceptable = sql`${isOpen} and ${notExists(accountByEmail(db, email))}`;
   const event = auditEvent(
     'invitation.accepted',
     { ...noActor(tenantId), ...client, email },
@@ -100,6 +99,20 @@ export async function acceptInvitation(
   await inOneBatch(db, [
     insertIf(db, auditEvents, event, isAcceptable),
     insertIf(db, accounts, account, isAcceptable),
-    db.delete(invitations).where(and(eq(invitations.id, id), exists(accepted))),
+    db.delete(table).where(and(eq(table.id, id), exists(accepted))),
   ]);
+}
+
+/** An open invitation by a member, or by the operator, and its table. */
+async function openInvitation(db: Database, id: string, email: string, now: Date) {
+  const read = async (table: typeof invitations | typeof ownerInvitations) =>
+    (
+      await db
+        .select()
+        .from(table)
+        .where(and(eq(table.id, id), eq(table.email, email), gt(table.expiresAt, now)))
+    )[0];
+  const [byMember, byOperator] = await Promise.all([read(invitations), read(ownerInvitations)]);
+  if (byOperator) return [ownerInvitations, { ...byOperator, role: 'owner' }] as const;
+  return [invitations, byMember as InvitationRow | undefined] as const;
 }

@@ -14,6 +14,7 @@ import { type ChallengeKind, type CodeSubmission, challengesOf, type EmailChalle
 import { completeFirstFactor, type LoginResponse, recordFailedSignIn } from './first-factor.ts';
 import { resetPassword } from './set-password.ts';
 import type { SignInContext } from './sign-in-context.ts';
+import { isInvitationOpen } from './sign-up.ts';
 
 export interface StartedChallenge {
   challengeId: string;
@@ -30,12 +31,14 @@ interface SignUpRequest {
 /**
  * Starts a sign-up: the account is created when the mailed code is submitted. An address that has an account
  * gets the same response after the same work, and its owner gets another mail.
- * @returns or MAIL_UNAVAILABLE, RATE_LIMITED
+ * @returns or SIGN_UP_CLOSED, MAIL_UNAVAILABLE, RATE_LIMITED
  */
 export async function startSignUp(
   context: SignInContext,
   { name, email, password }: SignUpRequest,
 ): Promise<Result<StartedChallenge, Failure>> {
+  // First, so that the response is the same for every address.
+  if (context.settings.SIGN_UP !== 'open') return fail({ code: 'SIGN_UP_CLOSED' });
   const counted = await enforceMailLimit(context);
   if (!counted.ok) return counted;
   const passwordHash = await hashPassword(password, context.settings.PASSWORD_COST);
@@ -140,6 +143,8 @@ async function submitCode(
   return ok(account);
 }
 
+const SIGN_IN_KINDS: readonly ChallengeKind[] = ['sign_up', 'magic_link'];
+
 /**
  * Signs in with the mailed code of a sign-up or a magic link.
  * @returns or CODE_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE
@@ -148,7 +153,9 @@ export async function verifyEmailCode(
   context: SignInContext,
   code: MailedCode,
 ): Promise<Result<LoginResponse, Failure>> {
-  const account = await submitCode(context, code, { kinds: ['sign_up', 'magic_link'] });
+  // A sign-up that began before they were closed makes no account.
+  const kinds = context.settings.SIGN_UP === 'open' ? SIGN_IN_KINDS : SIGN_IN_KINDS.slice(1);
+  const account = await submitCode(context, code, { kinds });
   return account.ok ? completeFirstFactor(context, { account: account.value }, 'email') : account;
 }
 
@@ -164,13 +171,14 @@ export const finishPasswordReset = (
 
 /**
  * Creates the account of an invitation with its mailed code, and signs in.
- * @returns or CODE_WRONG, ACCOUNT_EXISTS, RATE_LIMITED, LIMITER_UNAVAILABLE
+ * @returns or SIGN_UP_CLOSED, CODE_WRONG, ACCOUNT_EXISTS, RATE_LIMITED, LIMITER_UNAVAILABLE
  */
 export async function finishInvitation(
   context: SignInContext,
   code: MailedCode,
   { name, password }: { name: string; password: string },
 ): Promise<Result<LoginResponse, Failure>> {
+  if (!(await isInvitationOpen(context, code))) return fail({ code: 'SIGN_UP_CLOSED' });
   const submitted = await submitCode(context, code, { kinds: ['invitation'], name, password });
   if (!submitted.ok) return submitted;
   const account = submitted.value;

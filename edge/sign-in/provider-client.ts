@@ -12,7 +12,7 @@ import {
   ResponseBodyError,
   WWWAuthenticateChallengeError,
 } from 'oauth4webapi';
-import type { Failure } from '../../shared/failures.ts';
+import type { Failure, FailureCode } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Settings } from '../settings.ts';
 
@@ -48,19 +48,23 @@ export interface ProviderRequest {
 
 const discoveries = new WeakMap<Settings, { server: AuthorizationServer; expiresAt: number }>();
 
-const requestOptions = ({ IDP_URL }: Settings): ProviderRequest['options'] => ({
+const requestOptions = (issuer: URL): ProviderRequest['options'] => ({
   signal: () => AbortSignal.timeout(RESPONSE_TIMEOUT_MS),
   // An operator who configures a provider with http accepts http for its endpoints too.
-  [allowInsecureRequests]: IDP_URL.startsWith('http:'),
+  [allowInsecureRequests]: issuer.protocol === 'http:',
 });
 
-/** The provider's metadata (OpenID Connect Discovery 1.0), cached for an hour. @returns or IDP_UNAVAILABLE */
+/**
+ * The provider's metadata (OpenID Connect Discovery 1.0), cached for an hour.
+ * @returns or NO_IDENTITY_PROVIDER, IDP_UNAVAILABLE
+ */
 export async function discover(settings: Settings): Promise<Result<AuthorizationServer, Failure>> {
   const cached = discoveries.get(settings);
   if (cached && Date.now() < cached.expiresAt) return ok(cached.server);
+  if (settings.IDP_URL === undefined) return fail({ code: 'NO_IDENTITY_PROVIDER' });
   const issuer = new URL(settings.IDP_URL);
   try {
-    const response = await discoveryRequest(issuer, requestOptions(settings));
+    const response = await discoveryRequest(issuer, requestOptions(issuer));
     const server = await processDiscoveryResponse(issuer, response);
     discoveries.set(settings, { server, expiresAt: Date.now() + DISCOVERY_TTL_MS });
     return ok(server);
@@ -74,7 +78,7 @@ const clientIdOf = (name: ClientName, { IDP_CLIENT_ID, IDP_CLI_CLIENT_ID }: Sett
 
 /**
  * Makes a request to the provider as one of the gateway's clients.
- * @returns or SIGN_IN_FAILED when the provider refuses, IDP_UNAVAILABLE
+ * @returns or SIGN_IN_FAILED when the provider refuses, NO_IDENTITY_PROVIDER, IDP_UNAVAILABLE
  * @throws Error when the gateway or the provider is misconfigured
  */
 export async function requestAs<T>(
@@ -89,7 +93,7 @@ export async function requestAs<T>(
     server: server.value,
     client: { client_id: clientIdOf(name, settings), [clockTolerance]: CLOCK_SKEW_SECONDS },
     authentication: secret === undefined ? None() : ClientSecretBasic(secret),
-    options: requestOptions(settings),
+    options: requestOptions(new URL(server.value.issuer)),
   };
   return send(request).then(ok, (error: Error) => fail(providerFailure(error)));
 }
@@ -98,7 +102,7 @@ export async function requestAs<T>(
 export const scopesOf = ({ SERVICE_NAME }: Settings) =>
   `openid profile email ${SERVICE_NAME}:read ${SERVICE_NAME}:write`;
 
-/** The provider's page where a person signs in. @returns or IDP_UNAVAILABLE */
+/** The provider's page where a person signs in. @returns or NO_IDENTITY_PROVIDER, IDP_UNAVAILABLE */
 export async function authorizationUrl(
   settings: Settings,
   name: ClientName,
@@ -146,6 +150,8 @@ function providerFailure(error: Error): Failure {
   return providerUnavailable(error.message);
 }
 
-/** Null when the provider refused. */
+const REFUSALS: readonly FailureCode[] = ['SIGN_IN_FAILED', 'NO_IDENTITY_PROVIDER'];
+
+/** Null when the provider refused, or when there is none. */
 export const unlessRefused = <T>(outcome: Result<T, Failure>): Result<T | null, Failure> =>
-  !outcome.ok && outcome.failure.code === 'SIGN_IN_FAILED' ? ok(null) : outcome;
+  !outcome.ok && REFUSALS.includes(outcome.failure.code) ? ok(null) : outcome;

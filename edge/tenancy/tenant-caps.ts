@@ -1,4 +1,4 @@
-import { and, eq, ne, type SQL, sql } from 'drizzle-orm';
+import { and, eq, isNotNull, ne, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
 import { DEFAULT_BRANCH_LIMIT, HIGHEST_BRANCH_LIMIT } from '../../shared/project/project-status.ts';
@@ -58,10 +58,11 @@ const DECIMALS = 6;
  * @param except a project that does not count
  */
 export function tenantUsage(settings: CapSettings, tenantId: string, except = '') {
-  const hasAccount = sql`exists (select 1 from ${accounts} where tenant_id = ${tenantId})`;
+  const isSelfMade = sql`exists (select 1 from ${accounts} where tenant_id = ${tenantId})
+    and not ${isThere(organizations, and(eq(organizations.idpTenantId, tenantId), isNotNull(organizations.name)))}`;
   const cap = (column: SQL, own: number, usual: number) =>
     sql<number>`coalesce((select ${column} from ${tenantCaps} where tenant_id = ${tenantId}),
-      case when ${hasAccount} then ${own} else ${usual} end)`;
+      case when ${isSelfMade} then ${own} else ${usual} end)`;
   const counted = and(
     eq(projects.tenantId, tenantId),
     ne(projects.status, 'failed'),

@@ -57,7 +57,7 @@ function upsertUser(db: Database, token: TenantIdentity, tenantAsRead: string, n
       }),
     db
       .insert(organizations)
-      .select(sql`select ${crypto.randomUUID()}, ${tenantId}, ${now.getTime()} where exists ${settled}`)
+      .select(sql`select ${crypto.randomUUID()}, ${tenantId}, null, ${now.getTime()} where exists ${settled}`)
       .onConflictDoNothing(),
     db
       .insert(organizationMembers)

@@ -118,7 +118,7 @@ const WITHOUT: Record<string, readonly string[]> = {
     'readPlatformMetrics',
     'streamProjectMetrics',
   ],
-  'rare, and for operators': ['getHost', 'setTenantCaps', 'updateProjectCaps'],
+  'rare, and for operators': ['createTenant', 'getHost', 'setTenantCaps', 'updateProjectCaps'],
   'for agents of hosts': ['enrolHost', 'openLink'],
   'the description itself': ['getDescription', 'readDescription'],
 };

@@ -50,6 +50,11 @@ const BODIES: Record<string, Record<string, unknown>> = {
   createWebhook: { url: 'http://127.0.0.1:9/', events: ['storage.changed'] },
   // The example is less than tests create.
   setTenantCaps: { project_limit: 1000 },
+  createTenant: {
+    tenant_id: `made-${crypto.randomUUID()}`,
+    name: 'Made',
+    owner_email: `${crypto.randomUUID()}@example.com`,
+  },
 };
 
 /** Extensions of the description beyond OpenAPI. */

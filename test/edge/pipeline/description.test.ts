@@ -123,6 +123,7 @@ test('every POST that creates something takes an Idempotency-Key, except those n
     'startRehearsal',
     'registerHost',
     'renewHostEnrolment',
+    'createTenant',
   ]);
 });
 

@@ -17,6 +17,7 @@ const KEYS = `1:${Buffer.alloc(32).toString('base64')}`;
 export const SETTINGS = {
   BASE_URL: 'http://127.0.0.1',
   IDP_URL: 'http://127.0.0.1:1',
+  SIGN_UP: 'open',
   CREDENTIAL_KEYS: KEYS,
   JWT_KEYS: KEYS,
   PLATFORM_SECRET,
