@@ -251,6 +251,14 @@ export const CHECKS: readonly Check[] = [
     `Tenants can take every connection from the agent: set superuser_reserved_connections = ${RESERVED_FOR_AGENT}.`,
   ),
   problem(
+    ({ postgres }) => postgres.max_prepared_transactions === '0',
+    'A prepared transaction of a tenant keeps all databases from cleaning up, and blocks clones and drops: set max_prepared_transactions = 0.',
+  ),
+  problem(
+    ({ postgres }) => postgres.autovacuum === 'on' && postgres.track_activities === 'on',
+    'Autovacuum is off, or the watchdogs do not see what it does: set autovacuum = on and track_activities = on.',
+  ),
+  problem(
     ({ settings, postgres }) =>
       settings.BRANCH_CONNECTIONS * 2 <=
       Number(postgres.max_connections) - Number(postgres.superuser_reserved_connections),
@@ -350,10 +358,6 @@ export const CHECKS: readonly Check[] = [
   advice(
     ({ pooler }) => Number(pooler.server_idle_timeout) <= SERVER_IDLE_SECONDS,
     `Unused branches can occupy every connection: set PgBouncer's server_idle_timeout = ${SERVER_IDLE_SECONDS}.`,
-  ),
-  advice(
-    ({ postgres }) => postgres.max_prepared_transactions === '0',
-    'A forgotten prepared transaction would block clones and drops: set max_prepared_transactions = 0.',
   ),
   advice(
     ({ postgres }) => postgres.summarize_wal === 'on',

@@ -21,7 +21,7 @@ export const Blocked = z
         'What it took too much of. `autovacuum`: functions of its tables held workers of autovacuum, which is off for ' +
         'these tables now; after the functions are changed, `ALTER TABLE … RESET (autovacuum_enabled)` turns it on. ' +
         '`connections`: its project or its tenant had too many. `transaction_ids`: transactions, and locks that many ' +
-        'transactions hold on one row.',
+        'transactions hold on one row. `files`: its project has too many tables and indexes, and it made more.',
       example: 'disk',
     }),
     until: z.iso.datetime(),

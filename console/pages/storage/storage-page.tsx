@@ -10,7 +10,7 @@ import { useLiveMeasurements } from '../../data/live.ts';
 import { branchesQuery, type Usage, usageQuery } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { STORAGE_STATES, TEXT } from '../../strings/common.ts';
-import { bytes, duration, plural, secondsSince } from '../../strings/format.ts';
+import { bytes, compact, duration, plural, secondsSince } from '../../strings/format.ts';
 import './storage.css';
 
 const COLUMNS = ['Branch', 'Holds', 'Of the quota', 'Own on disk', 'Shared on disk', 'If deleted'] as const;
@@ -98,6 +98,9 @@ function StoragePage() {
                 <span className="quiet">{data.usage_percent} %</span>
               </p>
               <QuotaBar usage={data} />
+              <p className="quiet">
+                {compact(data.files_used)} of {compact(data.files_limit)} files, which tables and indexes have
+              </p>
             </section>
             <div className="card">
               <ListTable

@@ -8,12 +8,12 @@ import { withConsole } from '../../../agent/pooler/admin-console.ts';
 import { inTransaction } from '../../../agent/postgres/connect.ts';
 import { withLocks } from '../../../agent/postgres/locks.ts';
 import { makePassword, scramVerifier } from '../../../edge/crypto/scram.ts';
-import { loginName } from '../../../shared/branch/login.ts';
+import { BRANCH_ROLES, loginName } from '../../../shared/branch/login.ts';
 import type { Params } from '../../../shared/protocol/operations.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
-import { type Branch, connect, type Port, Project } from '../../support/host/host-project.ts';
-import { firstByDay } from '../../support/nightly.ts';
+import { asClient, type Branch, connect, type Port, Project } from '../../support/host/host-project.ts';
+import { firstByDay, IS_NIGHTLY } from '../../support/nightly.ts';
 
 const HERE = [{ branch_id: null, cidr: '127.0.0.1/32' }];
 
@@ -406,3 +406,45 @@ test('a branch that is closed while its pooled clients are disconnected stays cl
     { closed: true },
   ]);
 });
+
+/** What would keep rows, WAL or ids of the whole host, and outlives its session. */
+const LASTING = [
+  ["BEGIN; PREPARE TRANSACTION 'forgotten'", '55000'],
+  ["SELECT pg_create_physical_replication_slot('kept', true)", '42501'],
+  ["SELECT pg_create_logical_replication_slot('kept', 'pgoutput')", '42501'],
+  ["SELECT pg_copy_physical_replication_slot('kept', 'copied')", '42501'],
+  ["CREATE SUBSCRIPTION kept CONNECTION '' PUBLICATION p WITH (connect = false)", '42501'],
+] as const;
+
+test.each(BRANCH_ROLES)('a %s login leaves nothing that outlives its session', async (role) => {
+  const codes: unknown[] = [];
+  for (const [statement] of LASTING)
+    await asClient(servers.host, 'direct', branch, role, statement).catch((error) => codes.push(error.code));
+  expect(codes).toEqual(LASTING.map(([, code]) => code));
+  const replicating = new pg.Client({
+    host: '127.0.0.1',
+    port: servers.settings.POSTGRES_PORT,
+    user: loginName(branch.branch_id, role),
+    password: branch.passwords[role],
+    database: branch.database,
+    ssl: { rejectUnauthorized: false },
+    ...{ replication: 'database' },
+  });
+  await expect(replicating.connect()).rejects.toMatchObject({ code: '42501' });
+});
+
+test.runIf(IS_NIGHTLY)(
+  'a stopped process that holds the locks of rules and roles holds up nobody for long',
+  async () => {
+    const stopped = await servers.connect();
+    for (const lock of ['rules', 'roles'])
+      await stopped.query('SELECT pg_advisory_lock(hashtextextended($1, 0))', [lock]);
+    const busy = { code: 'HOST_BUSY' };
+    await Promise.all([
+      expect(servers.host.rules.sync()).rejects.toMatchObject(busy),
+      expect(runOperation(servers.host, 'host.inventory', {})).rejects.toMatchObject(busy),
+    ]);
+    await stopped.end();
+    await servers.host.rules.sync();
+  },
+);

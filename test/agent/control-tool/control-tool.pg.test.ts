@@ -6,6 +6,7 @@ import { examine } from '../../../agent/maintenance/examine.ts';
 import { withConsole } from '../../../agent/pooler/admin-console.ts';
 import type { AgentSettings } from '../../../agent/process/settings.ts';
 import { scramVerifier } from '../../../edge/crypto/scram.ts';
+import { buildDatabaseName } from '../../../shared/branch/database-name.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { asClient, connect, newBranch, Project, toolOptions } from '../../support/host/host-project.ts';
@@ -61,6 +62,14 @@ test('a branch is created, proved, listed and dropped from a shell, without a pa
     ...toolOptions({ job_id: randomUUID(), project_id: branch.project_id }),
   );
   expect(drop.stdout).toBe('dropped_databases: 1\n');
+});
+
+test('the clone of a reset is listed', async () => {
+  const job = randomUUID();
+  await servers.query(`CREATE DATABASE ${buildDatabaseName(job)}`);
+  const { stdout } = await servers.tool('list');
+  await servers.query(`DROP DATABASE ${buildDatabaseName(job)}`);
+  expect(stdout).toContain(`${buildDatabaseName(job)} is the clone of the reset by job ${job}\n`);
 });
 
 describe('exit codes, and one line with the problem and its solution', () => {

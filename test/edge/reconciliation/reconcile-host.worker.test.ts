@@ -1,12 +1,19 @@
+import { eq } from 'drizzle-orm';
 import { afterAll, expect, test } from 'vitest';
-import { jobs } from '../../../edge/database/schema.ts';
+import { jobs, projects } from '../../../edge/database/schema.ts';
 import type { Env } from '../../../edge/env.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import type { Inventory } from '../../../edge/reconciliation/differences.ts';
 import { reconcileHost } from '../../../edge/reconciliation/reconcile-host.ts';
 import type { JobKind } from '../../../shared/project/job.ts';
 import { EMPTY_HOST } from '../../support/host/scripted-inventory.ts';
-import { ACTOR, insertBranch, readBranch, startRecords } from '../../support/records/records.ts';
+import {
+  ACTOR,
+  insertBranch,
+  insertProject,
+  readBranch,
+  startRecords,
+} from '../../support/records/records.ts';
 
 const { binding, db, stop } = await startRecords();
 afterAll(stop);
@@ -102,4 +109,43 @@ test.each([
   });
   const reset = { job_id: id, project_id: 'p', branch_id: branch.id, snapshot_id: snapshotId };
   expect(cancelled).toEqual(isDropped ? [reset] : []);
+});
+
+test('a host that lies about projects of another one changes none of their records', async () => {
+  await insertProject(db, 'other', 'elsewhere');
+  const [failed, active] = [
+    await insertBranch(db, 'failed', null, 'elsewhere'),
+    await insertBranch(db, 'active', null, 'elsewhere'),
+  ];
+  const records = () => db.select().from(projects).where(eq(projects.id, 'elsewhere'));
+  const before = await records();
+  const [held] = holding(failed.id).branches;
+  const lie: Inventory = {
+    ...EMPTY_HOST,
+    branches: [
+      { project_id: 'elsewhere', branch_id: failed.id, database: 'd', state: 'ready', made_by: 'j' },
+    ],
+    projects: [{ project_id: 'elsewhere', access_revision: 99, needs_tenant: true }],
+    snapshots: [{ project_id: 'elsewhere', snapshot_id: 's', ready: true, independent: true }],
+  };
+  // Also under a project of its own.
+  const asItsOwn = { ...lie, branches: held ? [held] : [], projects: [] };
+  for (const claimed of [lie, asItsOwn]) expect(await reconcile(claimed, claimed)).not.toContain('elsewhere');
+  expect(await records()).toEqual(before);
+  expect(await readBranch(db, failed)).toEqual({ status: 'failed', events: [] });
+  expect(await readBranch(db, active)).toEqual({ status: 'active', events: [] });
+});
+
+test('a host that does not know the tenant of a project gets a new revision of its access, once', async () => {
+  const ofProject = eq(projects.id, 'p');
+  await db.update(projects).set({ accessRevision: 4, accessApplied: 4 }).where(ofProject);
+  const inventory: Inventory = {
+    ...EMPTY_HOST,
+    projects: [{ project_id: 'p', access_revision: 4, needs_tenant: true }],
+  };
+  for (const _ of [1, 2]) {
+    expect(await reconcile(inventory)).toContain('p');
+    const [project] = await db.select().from(projects).where(ofProject);
+    expect(project).toMatchObject({ accessRevision: 5, accessApplied: 4 });
+  }
 });
