@@ -135,7 +135,7 @@ export const multixactMembers: Attack = {
   row: '2.6',
   login: 'read_write',
   setUp: 'create table shared_row (id integer primary key); insert into shared_row values (1)',
-  durationMs: 12_000,
+  durationMs: 30_000,
   run: async ({ connect, goesOn, count }) => {
     const lock = 'select from shared_row where id = 1 for share';
     for (let n = 0; n < HOLDERS; n++) {
