@@ -67,6 +67,13 @@ const Settings = z.object({
   JWT_REFRESH_TTL_SECONDS: Count.default(604_800),
   /** Secret. Keys that seal passwords: `id:base64 of 32 bytes`, comma-separated, the first seals. */
   CREDENTIAL_KEYS: Keys,
+  /**
+   * With a token (a secret) that may edit the DNS records of this zone of Cloudflare, hosts whose names are in
+   * it get certificates by ACME.
+   */
+  DNS_API_TOKEN: z.string().min(1).optional(),
+  DNS_ZONE_ID: z.string().regex(/^\w+$/).optional(),
+  DNS_API_URL: z.url().default('https://api.cloudflare.com/client/v4'),
   /** Secret. Bearer of the platform routes (enrolling hosts). At least 32 characters. */
   PLATFORM_SECRET: z.string().min(32),
   /**

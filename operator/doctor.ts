@@ -142,7 +142,8 @@ async function hosts(deployment: Deployment, url: string): Promise<Finding[]> {
 
 const hostsOf = (client: BranchgateClient) => take(client.all('/platform/v1/hosts'));
 
-const hostFindings = (host: Host): Promise<Finding[]> =>
+/** Examines one host from here, as its clients see it. */
+export const hostFindings = (host: Host): Promise<Finding[]> =>
   Promise.all([
     check(`${host.name}: agent`, () => agent(host)),
     check(`${host.name}: name`, () => address(host)),

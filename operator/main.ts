@@ -15,6 +15,7 @@ const ENVIRONMENT = `  CLOUDFLARE_API_TOKEN   a token of Cloudflare, instead of 
   CLOUDFLARE_ACCOUNT_ID  the account, if the token cannot list it
   MAIL_API_KEY           key of the mail service, which is sent as a secret
   IDP_CLIENT_SECRET      secret of the gateway's client at the sign-in provider, which is sent as a secret
+  DNS_API_TOKEN          token that may edit the DNS records of DNS_ZONE_ID, which is sent as a secret
   HTTPS_PROXY, NO_PROXY  proxy of this machine`;
 
 /** Also given after the name of a command. */

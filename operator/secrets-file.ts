@@ -28,7 +28,7 @@ const GENERATED: Record<string, () => string> = {
 export const GENERATED_SECRETS = Object.keys(GENERATED);
 
 /** Secrets of services that the gateway uses. They are read from the environment, never from an argument. */
-export const GIVEN_SECRETS = ['MAIL_API_KEY', 'IDP_CLIENT_SECRET'];
+export const GIVEN_SECRETS = ['MAIL_API_KEY', 'IDP_CLIENT_SECRET', 'DNS_API_TOKEN'];
 
 const firstIdOf = (keys: string): string => keys.split(':')[0] ?? '';
 

@@ -84,6 +84,11 @@ export const FAILURES = {
     message: 'A tenant with this ID already exists and has members. Choose another ID.',
   },
   HOST_EXISTS: { status: 409, message: 'A host with this name is already enrolled. Choose another name.' },
+  DNS_NOT_CONFIGURED: {
+    status: 409,
+    message:
+      'The gateway cannot set DNS records. Set DNS_API_TOKEN and DNS_ZONE_ID, or give the host a certificate of yours.',
+  },
   HOST_NOT_EMPTY: {
     status: 409,
     message: 'There are projects on this host. Delete them first, or drain the host instead of removing it.',
@@ -225,6 +230,12 @@ export const FAILURES = {
   },
   RATE_LIMITED: { status: 429, message: 'Too many requests. Try again after retry_after seconds.' },
   INTERNAL: { status: 500, message: 'Internal error. Quote the request ID when you report it.' },
+  DNS_UNAVAILABLE: {
+    status: 503,
+    message:
+      'The DNS service did not set the record. Check that the name of the host is in the zone, and that the token may edit it.',
+    retryAfterSeconds: LATER,
+  },
   LIMITER_UNAVAILABLE: {
     status: 503,
     message: 'A part of the gateway is currently unavailable. Try again shortly.',

@@ -10,6 +10,7 @@ import type { AgentLink } from '../link/agent-link.ts';
 import { readIdentity } from '../link/identity.ts';
 import { runLink } from '../link/run-link.ts';
 import { runLogFolderLoop } from '../logs/postgres-log.ts';
+import { readCertificateEnd } from '../maintenance/examine.ts';
 import { ServerWatch } from '../maintenance/recover.ts';
 import { DiskUsage } from '../measurement/disk-usage.ts';
 import { runMeasurementLoop } from '../measurement/meter.ts';
@@ -178,6 +179,7 @@ function serveGauges(host: Host, { attempts }: Watches, isLinked: () => boolean)
       unreadLogs: () => attempts.unread(),
       volumes: () => readVolumes(settings),
       poolerMemory: () => readMemory(settings),
+      certificateEnd: () => readCertificateEnd(host),
     },
     (name, error) => troubles.report('metrics.unread', name, error, { name }),
   );

@@ -10,7 +10,15 @@ import {
   type ServerLayout,
   standbyIni,
 } from '../servers/configuration.ts';
-import { agentUnit, poolerUnit, postgresUnit, standbyPath, standbyUnit } from '../servers/unit-drop-ins.ts';
+import {
+  agentUnit,
+  poolerUnit,
+  postgresUnit,
+  renewalTimer,
+  renewalUnit,
+  standbyPath,
+  standbyUnit,
+} from '../servers/unit-drop-ins.ts';
 
 /** The files of a host by their names, which `configuration` prints and `join` installs. */
 export const CONFIGURATION_FILES = {
@@ -28,6 +36,8 @@ export const CONFIGURATION_FILES = {
   'pgbackrest.conf': pgBackRestConf,
   'branchgate-backup.service': backupUnit,
   'branchgate-backup.timer': backupTimer,
+  'branchgate-certificate.service': renewalUnit,
+  'branchgate-certificate.timer': renewalTimer,
   'nftables.conf': ({ postgres, pooler }) =>
     baseRuleset({
       POSTGRES_PORT: postgres.port,

@@ -1,10 +1,9 @@
-import { readFileSync, statSync } from 'node:fs';
-import { dirname, join } from 'node:path';
+import { statSync } from 'node:fs';
+import { join } from 'node:path';
 import { probeCloneMethod } from '../host/host.ts';
-import { daysUntil, endOfCertificate, faultOfPair } from '../servers/certificate.ts';
 import { hasReverseMap } from '../volumes/xfs.ts';
-import { type Context, TLS } from './context.ts';
-import { lastLine, type Placing, StepFailure } from './machine.ts';
+import type { Context } from './context.ts';
+import { lastLine } from './machine.ts';
 import { install, postgresFiles, type Step } from './step.ts';
 
 const KERNEL_FILE = '/etc/sysctl.d/60-branchgate.conf';
@@ -34,45 +33,6 @@ async function checkVolume({ machine, servers: { postgres } }: Context): Promise
       `${volume} keeps a reverse map (rmapbt=1), with which a branch takes three times as long. Make the volume with: ${remedy}`,
     );
   else machine.note(`${volume} shares the blocks of branches`);
-}
-
-async function installCertificate({ machine, options: { tlsCert, tlsKey } }: Context): Promise<void> {
-  if ((tlsCert === undefined) !== (tlsKey === undefined))
-    throw new StepFailure('usage', '--tls-cert and --tls-key belong together: give both');
-  const given = tlsCert !== undefined && tlsKey !== undefined ? { certFile: tlsCert, keyFile: tlsKey } : null;
-  const read = (path: string) => (given ? readGiven(path) : machine.read(path));
-  const source = given ?? TLS;
-  const [certificate, key] = [read(source.certFile), read(source.keyFile)];
-  if (certificate === null || key === null)
-    throw new StepFailure(
-      'usage',
-      '--tls-cert and --tls-key are missing: give the certificate chain and the key for the address of this host, for instance fullchain.pem and privkey.pem of certbot',
-    );
-  const fault = faultOfPair(certificate, key);
-  if (fault) throw new StepFailure('refused', fault);
-  machine.note(`it ends in ${daysUntil(endOfCertificate(certificate))} days`);
-  await machine.makeFolder('/etc/branchgate/tls', { mode: 0o755 });
-  // PostgreSQL refuses a key that others can read.
-  const placed: [string, string, Placing][] = [
-    [TLS.keyFile, key, { mode: 0o600, owner: 'postgres' }],
-    [TLS.certFile, certificate, { mode: 0o644 }],
-  ];
-  for (const [path, content, placing] of placed)
-    if (machine.read(path) !== content || !machine.isPlaced(path, placing))
-      await machine.change(`wrote ${path}`, () => machine.put(path, content, placing));
-}
-
-function readGiven(path: string): string {
-  try {
-    return readFileSync(path, 'utf8');
-  } catch (error) {
-    throw new StepFailure('usage', `${path} cannot be read: ${(error as Error).message}`);
-  }
-}
-
-async function removeCertificate({ machine }: Context): Promise<void> {
-  const folder = dirname(TLS.certFile);
-  if (machine.exists(folder)) await machine.change(`removed ${folder}`, () => machine.remove(folder));
 }
 
 async function setKernel({ machine, files }: Context): Promise<void> {
@@ -150,14 +110,6 @@ export const VOLUME_STEP: Step = {
   name: 'volume',
   what: 'say whether branches share blocks on the volume of the data',
   apply: checkVolume,
-};
-
-export const CERTIFICATE_STEP: Step = {
-  name: 'certificate',
-  what: 'copy the certificate and its key for both servers',
-  apply: installCertificate,
-  takeBack: removeCertificate,
-  isTakenBackLate: true,
 };
 
 export const LOGS_STEP: Step = {

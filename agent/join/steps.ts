@@ -1,7 +1,8 @@
+import { CERTIFICATE_STEP, RENEWAL_STEP } from './certificate-step.ts';
 import type { Context } from './context.ts';
 import { DOCTOR_STEP, ENROLMENT_STEP, GATEWAY_STEP, START_STEP } from './gateway-steps.ts';
 import type { Machine, Report } from './machine.ts';
-import { CERTIFICATE_STEP, FIREWALL_STEP, KERNEL_STEP, LOGS_STEP, VOLUME_STEP } from './machine-steps.ts';
+import { FIREWALL_STEP, KERNEL_STEP, LOGS_STEP, VOLUME_STEP } from './machine-steps.ts';
 import {
   BACKUP_STEP,
   RESTART_STEP,
@@ -20,9 +21,10 @@ export const STEPS: readonly Step[] = [
   GATEWAY_STEP,
   SERVERS_STEP,
   VOLUME_STEP,
-  CERTIFICATE_STEP,
   SETTINGS_STEP,
   ENROLMENT_STEP,
+  CERTIFICATE_STEP,
+  RENEWAL_STEP,
   LOGS_STEP,
   ...SERVER_STEPS,
   KERNEL_STEP,

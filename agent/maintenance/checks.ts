@@ -5,6 +5,7 @@ import { atLeast } from '../pooler/admin-console.ts';
 import type { Queryable } from '../postgres/connect.ts';
 import { type AgentSettings, rulesFolder } from '../process/settings.ts';
 import { ARCHIVED_WITHIN_MINUTES, BACKUP_WITHIN_HOURS } from '../servers/backup-configuration.ts';
+import { daysUntil, ENDS_SOON_DAYS } from '../servers/certificate.ts';
 import {
   AGENT_LOGINS,
   CLIENT_CHECK_SECONDS,
@@ -123,6 +124,8 @@ export interface Facts {
   isAdmissionCurrent: boolean;
   /** Databases with a branch's name that every login may enter. */
   openToPublic: string[];
+  /** When the first certificate of both servers ends; null if none can be read. */
+  certificateEndsAt: Date | null;
   /**
    * Whether the packet filter has the agent's table; null when it is unknown, and true when none is wanted.
    */
@@ -132,15 +135,15 @@ export interface Facts {
 interface Check {
   severity: (facts: Facts) => Finding['severity'];
   fine: (facts: Facts) => boolean;
-  sentence: string;
+  sentence: string | ((facts: Facts) => string);
 }
 
-const problem = (fine: Check['fine'], sentence: string): Check => ({
+const problem = (fine: Check['fine'], sentence: Check['sentence']): Check => ({
   severity: () => 'problem',
   fine,
   sentence,
 });
-const advice = (fine: Check['fine'], sentence: string): Check => ({
+const advice = (fine: Check['fine'], sentence: Check['sentence']): Check => ({
   severity: () => 'advice',
   fine,
   sentence,
@@ -178,6 +181,15 @@ export const CHECKS: readonly Check[] = [
   problem(
     ({ postgres }) => postgres.ssl === 'on',
     'PostgreSQL has TLS off, so no client can connect: set ssl = on.',
+  ),
+  problem(
+    ({ certificateEndsAt: end }) => end === null || daysUntil(end) >= 0,
+    'The certificate of the servers has ended, so clients that verify it cannot connect: replace it with `branchgate-agent join --only certificate`.',
+  ),
+  advice(
+    ({ certificateEndsAt: end }) => end === null || daysUntil(end) < 0 || daysUntil(end) >= ENDS_SOON_DAYS,
+    ({ certificateEndsAt: end }) =>
+      `The certificate of the servers ends in ${end ? daysUntil(end) : 0} days: replace it with \`branchgate-agent join --only certificate\`.`,
   ),
   problem(
     (facts) => facts.hbaText.includes(ruleFile(facts, 'postgresHba')),

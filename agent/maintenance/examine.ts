@@ -1,4 +1,5 @@
 import { access, constants, readFile, realpath } from 'node:fs/promises';
+import { resolve } from 'node:path';
 import { readDifferences } from '../access/networks.ts';
 import { readBlocks } from '../blocks/stored-blocks.ts';
 import type { CloneMethod } from '../cloning/create-clone.ts';
@@ -9,6 +10,7 @@ import { readPoolerVersion, withConsole } from '../pooler/admin-console.ts';
 import type { Pool, Queryable } from '../postgres/connect.ts';
 import { readOpenToPublic } from '../postgres/databases.ts';
 import type { AgentSettings } from '../process/settings.ts';
+import { endOfCertificates } from '../servers/certificate.ts';
 import { type ClonedDatabase, examineDatabases, examineVolume } from '../volumes/examine-volume.ts';
 import { readVolumes } from '../volumes/volumes.ts';
 import { CHECKS, type Facts, type Finding, readBackupState, readMachineLimits } from './checks.ts';
@@ -29,23 +31,21 @@ export async function examine(
   { settings, postgres, cloneMethod }: ExaminedHost,
   { eachDatabase = false } = {},
 ) {
-  const [{ rows }, { config, version }] = await Promise.all([
-    postgres.query<{ name: string; setting: string }>('SELECT name, setting FROM pg_settings'),
-    withConsole(settings, async (console) => {
-      const config = await console.query<{ key: string; value: string }>('SHOW CONFIG');
-      return { config: config.rows, version: await readPoolerVersion(console) };
-    }),
+  const [ofPostgres, { config, version }] = await Promise.all([
+    readSettings(postgres),
+    readPoolerSettings(settings),
   ]);
   const facts: Facts = {
     settings,
     cloneMethod,
-    postgres: Object.fromEntries(rows.map(({ name, setting }) => [name, setting])),
-    pooler: Object.fromEntries(config.map(({ key, value }) => [key, value])),
+    postgres: ofPostgres,
+    pooler: config,
     poolerVersion: version,
     hbaText: '',
     identText: '',
     backup: await readBackupState(postgres),
     machine: await readMachineLimits(settings.PGDATA_DIR),
+    certificateEndsAt: null,
     sameDataDirectory: false,
     readsLogs: (await Promise.all(CONNECTION_LOGS.map((log) => canRead(log, settings)))).every(Boolean),
     canGuard: canGuard(settings),
@@ -56,6 +56,7 @@ export async function examine(
   };
   facts.hbaText = await readFile(facts.postgres.hba_file ?? '', 'utf8').catch(() => '');
   facts.identText = await readFile(facts.postgres.ident_file ?? '', 'utf8').catch(() => '');
+  facts.certificateEndsAt = await endOfCertificates(certificatesOf(facts.postgres, facts.pooler));
   facts.sameDataDirectory =
     (await realpath(settings.PGDATA_DIR).catch(() => null)) ===
     (await realpath(facts.postgres.data_directory ?? ''));
@@ -65,7 +66,10 @@ export async function examine(
     backup: facts.backup,
     findings: [
       ...CHECKS.filter(({ fine }) => !fine(facts)).map(
-        ({ severity, sentence }): Finding => ({ severity: severity(facts), sentence }),
+        ({ severity, sentence }): Finding => ({
+          severity: severity(facts),
+          sentence: typeof sentence === 'string' ? sentence : sentence(facts),
+        }),
       ),
       ...(eachDatabase ? await adviceOnDisk({ settings, postgres, cloneMethod }) : []).map(
         (sentence): Finding => ({ severity: 'advice', sentence }),
@@ -73,6 +77,33 @@ export async function examine(
     ],
   };
 }
+
+const certificatesOf = (postgres: Facts['postgres'], pooler: Facts['pooler']): string[] => [
+  resolve(postgres.data_directory ?? '', postgres.ssl_cert_file ?? ''),
+  pooler.client_tls_cert_file ?? '',
+];
+
+/** When the first certificate of both servers ends, for the metrics. @throws HostError POOLER_UNAVAILABLE */
+export async function readCertificateEnd({ settings, postgres }: ExaminedHost): Promise<Date | null> {
+  const [ofPostgres, ofPooler] = await Promise.all([readSettings(postgres), readPoolerSettings(settings)]);
+  return endOfCertificates(certificatesOf(ofPostgres, ofPooler.config));
+}
+
+async function readSettings(postgres: Queryable): Promise<Record<string, string>> {
+  const { rows } = await postgres.query<{ name: string; setting: string }>(
+    'SELECT name, setting FROM pg_settings',
+  );
+  return Object.fromEntries(rows.map(({ name, setting }) => [name, setting]));
+}
+
+const readPoolerSettings = (settings: AgentSettings) =>
+  withConsole(settings, async (console) => {
+    const { rows } = await console.query<{ key: string; value: string }>('SHOW CONFIG');
+    return {
+      config: Object.fromEntries(rows.map(({ key, value }) => [key, value])),
+      version: await readPoolerVersion(console),
+    };
+  });
 
 async function isAdmissionCurrent(db: Queryable): Promise<boolean> {
   return (await readDifferences(db, await readBlocks(db))).length === 0;

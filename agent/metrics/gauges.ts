@@ -15,6 +15,8 @@ export interface Present {
   unreadLogs: () => ReadonlyMap<string, number>;
   volumes: () => Promise<Volume[]>;
   poolerMemory: () => Promise<number>;
+  /** When the first certificate of both servers ends; null if none can be read. */
+  certificateEnd: () => Promise<Date | null>;
 }
 
 interface PresentValue {
@@ -80,6 +82,14 @@ const PRESENT_VALUES: readonly PresentValue[] = [
     name: 'branchgate_pooler_memory_bytes',
     help: "Memory in PgBouncer's own caches, which grows with every login that it has read",
     read: async ({ poolerMemory }) => only(await poolerMemory()),
+  },
+  {
+    name: 'branchgate_certificate_end_seconds',
+    help: 'Unix time at which the first certificate of both servers ends',
+    read: async ({ certificateEnd }) => {
+      const end = await certificateEnd();
+      return only(end === null ? null : end.getTime() / 1000);
+    },
   },
   {
     name: 'branchgate_disk_free_bytes',

@@ -65,6 +65,8 @@ const Settings = z.object({
   TRANSACTION_IDS_PER_SECOND: z.coerce.number().int().min(100).max(1_000_000).default(5_000),
   /** `off` turns the watchdogs off, which only a benchmark does. */
   GUARDS: z.enum(['on', 'off']).default('on'),
+  /** Directory of the ACME server that `join` gets a certificate from (RFC 8555). */
+  ACME_DIRECTORY: z.url({ protocol: /^https?$/ }).default('https://acme-v02.api.letsencrypt.org/directory'),
   /** Port on loopback of the metrics for Prometheus; 0: off. */
   METRICS_PORT: z.coerce.number().int().min(0).max(65_535).default(0),
   /**

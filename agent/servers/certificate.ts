@@ -1,9 +1,27 @@
 import { createPrivateKey, X509Certificate } from 'node:crypto';
+import { readFile } from 'node:fs/promises';
 
 const DAY_MS = 86_400_000;
 
+/** From here on `doctor` and the record of the host say that the certificate ends. */
+export const ENDS_SOON_DAYS = 21;
+
 /** When the first certificate of a PEM file ends. @throws Error when the text is no certificate */
 export const endOfCertificate = (pem: string): Date => new X509Certificate(pem).validToDate;
+
+/** When the first of these certificates ends; null if none can be read. @param paths of PEM files */
+export async function endOfCertificates(paths: readonly string[]): Promise<Date | null> {
+  const ends = await Promise.all(
+    paths.map(async (path) => {
+      try {
+        return endOfCertificate(await readFile(path, 'utf8'));
+      } catch {
+        return null;
+      }
+    }),
+  );
+  return ends.reduce((first, end) => (first === null || (end !== null && end < first) ? end : first), null);
+}
 
 export const daysUntil = (end: Date, now = Date.now()): number => Math.floor((end.getTime() - now) / DAY_MS);
 

@@ -67,6 +67,30 @@ KillSignal=SIGINT
 Restart=on-failure
 ${poolerLimits(pooler)}`;
 
+/** Renews a certificate by ACME when it is due. It runs as root, which may write the key and reload both servers. */
+export const renewalUnit = () => `\
+# /etc/systemd/system/branchgate-certificate.service
+[Unit]
+Description=renewal of the certificate of this host
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+Type=oneshot
+ExecStart=/usr/bin/branchgate-agent join --only certificate
+`;
+
+export const renewalTimer = () => `\
+# /etc/systemd/system/branchgate-certificate.timer
+[Timer]
+OnCalendar=daily
+RandomizedDelaySec=6h
+Persistent=true
+
+[Install]
+WantedBy=timers.target
+`;
+
 /**
  * Drop-in of the agent's own unit, for `FIREWALL=nftables` and for POOLER_STANDBY_PORT. Without it the agent
  * has no capability at all.

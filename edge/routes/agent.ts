@@ -1,5 +1,10 @@
 import { z } from 'zod';
 import {
+  DNS_CHALLENGE_PATH,
+  DnsChallengeReply,
+  DnsChallengeRequest,
+} from '../../shared/protocol/dns-challenge.ts';
+import {
   ENROLMENT_PATH,
   EnrolmentReply,
   EnrolmentRequest,
@@ -7,10 +12,12 @@ import {
 } from '../../shared/protocol/enrolment.ts';
 import { ApiError, unwrap } from '../errors.ts';
 import { CALLER_HEADER, type Caller } from '../host-link/links.ts';
+import { setDnsChallenge } from '../hosts/dns-challenge.ts';
 import { enrolHost, publicKeyOf } from '../hosts/enrolment.ts';
 import { hostLink } from '../hosts/host-client.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
+import { readSettings } from '../settings.ts';
 
 const tags = ['Agents'];
 
@@ -68,6 +75,28 @@ router.openapi(
     const { webSocket } = await hostLink(c.env, hostId).fetch('https://host-link/', { headers });
     // A new response, because the pipeline sets headers and those of a fetched response are immutable.
     return new Response(null, { status: 101, webSocket });
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'public',
+    operationId: 'setDnsChallenge',
+    method: 'post',
+    path: DNS_CHALLENGE_PATH,
+    summary: 'Set the DNS record for the certificate of a host',
+    description:
+      'Used by agents. Sets or removes the TXT record `_acme-challenge` of the name of the host, authenticated by the signature of its key.',
+    tags,
+    request: { body: jsonBody(DnsChallengeRequest) },
+    responses: { 200: response('The record is as wanted.', DnsChallengeReply) },
+    failures: ['UNAUTHENTICATED', 'DNS_NOT_CONFIGURED', 'DNS_UNAVAILABLE'],
+  }),
+  async (c) => {
+    const { host: audience } = new URL(c.req.url);
+    const request = c.req.valid('json');
+    const set = await setDnsChallenge(databaseOf(c), readSettings(c.env), request, audience, new Date());
+    return c.json(unwrap(set), 200);
   },
 );
 

@@ -119,7 +119,7 @@ const WITHOUT: Record<string, readonly string[]> = {
     'streamProjectMetrics',
   ],
   'rare, and for operators': ['createTenant', 'getHost', 'setTenantCaps', 'updateProjectCaps'],
-  'for agents of hosts': ['enrolHost', 'openLink'],
+  'for agents of hosts': ['enrolHost', 'openLink', 'setDnsChallenge'],
   'the description itself': ['getDescription', 'readDescription'],
 };
 

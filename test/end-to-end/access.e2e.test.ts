@@ -125,14 +125,14 @@ describe('the generated tests', () => {
   });
 
   test('exclude exactly these public operations', () => {
-    const health = ['isAlive', 'isReady'];
+    const health = ['isAlive', 'isReady', 'getVersion'];
     const signIn = [
       ...['startProviderSignIn', 'completeProviderSignIn', 'logIn', 'signUp', 'startMagicLink'],
       ...['verifyMagicLink', 'startPasswordReset', 'resetPassword', 'startCliSignIn', 'exchangeCliCode'],
       ...['renewTokens', 'renewPageSession'],
     ];
     const workloads = ['exchangeToken'];
-    const agents = ['enrolHost', 'openLink'];
+    const agents = ['enrolHost', 'openLink', 'setDnsChallenge'];
     const description = ['getDescription', 'readDescription'];
     const expected = [...health, 'acceptInvitation', ...workloads, ...signIn, ...agents, ...description];
     expect(PUBLIC_OPERATIONS.map(({ id }) => id).toSorted()).toEqual(expected.toSorted());

@@ -49,6 +49,7 @@ const UNREACHABLE = new Set([
   ...[
     'enrolHost',
     'openLink',
+    'setDnsChallenge',
     'completeProviderSignIn',
     'renewPageSession',
     'exchangeCliCode',
@@ -65,6 +66,8 @@ const UNREACHABLE = new Set([
   // Only the gateway's accounts can use them, and the test has one, which soon signs out all its sessions.
   ...['createInvitation', 'changeMemberRole', 'removeMember', 'changePassword'],
   ...['endSession', 'endAllSessions'],
+  // The other operations need the host.
+  'removeHost',
   // There is no deleted branch, and no snapshot.
   ...['restoreBranch', 'deleteSnapshot'],
 ]);

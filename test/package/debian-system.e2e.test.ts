@@ -1,5 +1,9 @@
-import { existsSync, readFileSync } from 'node:fs';
+import { execFile } from 'node:child_process';
+import { appendFileSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { basename, dirname, join } from 'node:path';
+import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { ROOT } from '../../dev/build/repository.ts';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { Api, type ProjectBody } from '../support/api.ts';
 import { selfSigned } from '../support/certificates.ts';
@@ -13,6 +17,14 @@ const AGENT = '/opt/branchgate/branchgate-agent.mjs';
 /** debootstrap unpacks and configures 150 packages, which takes three minutes of processor time. */
 const SET_UP_WITHIN_MS = 1_800_000;
 const HBA = '/etc/postgresql/18/main/pg_hba.conf';
+
+/** The first command of docs/deploying.md that begins so, as a reader copies it. */
+function commandOfPage(beginning: string): string {
+  const page = readFileSync(join(ROOT, 'docs/deploying.md'), 'utf8');
+  const line = page.split('\n').find((text) => text.startsWith(beginning));
+  if (!line) throw new Error(`docs/deploying.md has no command ${beginning}`);
+  return line;
+}
 
 /** From an empty Debian system to a branch and back, with the real systemd, PostgreSQL, PgBouncer and nftables. */
 describe.runIf(IS_NIGHTLY && canBoot())('a Debian system', () => {
@@ -30,27 +42,23 @@ describe.runIf(IS_NIGHTLY && canBoot())('a Debian system', () => {
     platform = new Api(stack.url, gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET);
     api = new Api(stack.url, await stack.token());
     system = await bootDebian();
-    agentFile = system.give(await agentPackage(), 'agent.deb');
-    await system.must('dpkg', '--install', agentFile);
+    const installation = commandOfPage('apt install ');
+    agentFile = system.give(await agentPackage(), basename(installation));
+    // Its recommendations are installed already, save for PostgreSQL, and there is no network.
+    writeFileSync(system.at('/etc/apt/apt.conf.d/99recommends'), 'APT::Install-Recommends "false";\n');
+    await system.must('sh', '-c', `cd ${dirname(agentFile)} && ${installation}`);
     await system.forward(Number(new URL(stack.url).port));
-    const registered = await platform.post<{ host_id: string; enrolment_token: string }>(
-      '/platform/v1/hosts',
-      {
-        name: 'db1',
-        db_host: '127.0.0.1',
-        direct_port: 5432,
-        pooled_port: 6432,
-      },
-    );
-    hostId = registered.body.host_id;
+    const addition = commandOfPage('branchgate host add ');
+    appendFileSync(system.at('/etc/hosts'), `127.0.0.1 ${addition.split(' ').at(-1)}\n`);
+    const printed = await branchgate(addition.split(' ').slice(1));
     const { hosts } = (await platform.get<{ hosts: { id: string; name: string }[] }>('/platform/v1/hosts'))
       .body;
+    hostId = hosts.find(({ name }) => name === 'db1')?.id ?? '';
     const local = hosts.find(({ name }) => name === 'local');
     await platform.patch(`/platform/v1/hosts/${local?.id}`, { draining: true });
     selfSigned(system.at('/srv/test'));
     line = [
-      ...['branchgate-agent', 'join', '--gateway', stack.url, '--host', 'db1'],
-      ...['--token', registered.body.enrolment_token],
+      ...printed.trim().split(' '),
       ...['--tls-cert', '/srv/test/server.crt', '--tls-key', '/srv/test/server.key', '--despite-problems'],
     ];
   }, SET_UP_WITHIN_MS);
@@ -58,6 +66,14 @@ describe.runIf(IS_NIGHTLY && canBoot())('a Debian system', () => {
     await system?.stop();
     await stack?.stop();
   });
+
+  /** Runs a command of the command line as the operator. @returns what it printed */
+  async function branchgate(words: string[]): Promise<string> {
+    const { PLATFORM_SECRET } = gatewaySecrets(devFolder(stack.devDir));
+    const env = { ...process.env, BRANCHGATE_URL: stack.url, BRANCHGATE_PLATFORM_SECRET: PLATFORM_SECRET };
+    return (await promisify(execFile)(process.execPath, [join(ROOT, 'cli/main.ts'), ...words], { env }))
+      .stdout;
+  }
 
   const psql = (url: string, statement: string) =>
     system.run('psql', '--no-psqlrc', '--tuples-only', '--no-align', '--command', statement, url);

@@ -18,6 +18,7 @@ export function agentMetrics(
       unreadLogs: () => new Map([['pooler', 17]]),
       volumes: async () => [{ names: ['data', 'wal'], freeBytes: 5 * MB, sizeBytes: 10 * MB }],
       poolerMemory: async () => 3 * MB,
+      certificateEnd: async () => new Date('2027-01-01T00:00:00Z'),
       ...changed,
     },
     onTrouble,

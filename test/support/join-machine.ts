@@ -14,14 +14,18 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
+import { json } from 'node:stream/consumers';
+import { decodeJwt } from 'jose';
 import { type Context, type JoinOptions, lookAround } from '../../agent/join/context.ts';
 import { Machine } from '../../agent/join/machine.ts';
 import { applySteps, STEPS, type StepReport, takeBack } from '../../agent/join/steps.ts';
 import { startOf } from '../../agent/upgrade/trial.ts';
+import { DNS_CHALLENGE_PATH, DnsChallengeClaims } from '../../shared/protocol/dns-challenge.ts';
 import { selfSigned } from './certificates.ts';
 import { preparedAgent } from './prepared.ts';
 
 const TOKEN = 't'.repeat(43);
+const HOST_NAME = 'db1.example.com';
 const HOST_ID = 'a4b5e2a4-3a8f-4f3e-9d6c-0a1b2c3d4e5f';
 
 /**
@@ -130,9 +134,18 @@ export async function joinMachine() {
   let enrolments = 0;
   let clockOffMs = 0;
   let acceptsToken = true;
-  const gateway = createServer((request, response) => {
+  let setsRecords = true;
+  let record: string | null = null;
+  const gateway = createServer(async (request, response) => {
     response.setHeader('date', new Date(Date.now() - clockOffMs).toUTCString());
     if (request.url === '/healthz') return response.end('{}');
+    if (request.url === DNS_CHALLENGE_PATH) {
+      const { token } = (await json(request)) as { token: string };
+      if (!setsRecords)
+        return response.writeHead(409).end('{"message":"The gateway cannot set DNS records."}');
+      record = DnsChallengeClaims.parse(decodeJwt(token)).value;
+      return response.end(JSON.stringify({ db_host: HOST_NAME }));
+    }
     if (!acceptsToken) return response.writeHead(401).end();
     enrolments += 1;
     return response.setHeader('content-type', 'application/json').end(JSON.stringify({ host_id: HOST_ID }));
@@ -189,6 +202,12 @@ export async function joinMachine() {
     enrolments: () => enrolments,
     acceptToken(accepts: boolean) {
       acceptsToken = accepts;
+    },
+    /** The TXT records that the gateway has set. */
+    txtRecords: (name: string) =>
+      record !== null && name === `_acme-challenge.${HOST_NAME}` ? [record] : [],
+    setChallenges(sets: boolean) {
+      setsRecords = sets;
     },
     /** Makes the gateway's clock differ from this machine's. */
     setClock(offMs: number) {

@@ -35,6 +35,8 @@ test.each([
   'pgbackrest.conf',
   'branchgate-backup.service',
   'branchgate-backup.timer',
+  'branchgate-certificate.service',
+  'branchgate-certificate.timer',
   'nftables.conf',
 ])('%s needs no certificate', (file) => {
   expect(printed(file)).not.toBe('');

@@ -1,16 +1,23 @@
 import { randomUUID } from 'node:crypto';
-import { chmod, readdir, readFile, utimes, writeFile } from 'node:fs/promises';
+import { chmod, mkdtemp, readdir, readFile, rm, utimes, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { examine } from '../../../agent/maintenance/examine.ts';
+import { examine, readCertificateEnd } from '../../../agent/maintenance/examine.ts';
+import { describeHost } from '../../../agent/operations/inventory.ts';
 import { withConsole } from '../../../agent/pooler/admin-console.ts';
 import type { AgentSettings } from '../../../agent/process/settings.ts';
 import { scramVerifier } from '../../../edge/crypto/scram.ts';
+import { serverCertificate } from '../../../operator/server-certificate.ts';
 import { buildDatabaseName } from '../../../shared/branch/database-name.ts';
+import { selfSigned } from '../../support/certificates.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { asClient, connect, newBranch, Project, toolOptions } from '../../support/host/host-project.ts';
 import { firstByDay } from '../../support/nightly.ts';
+
+/** The threshold of the rule `BranchgateCertificateEnds` in docs/monitoring/alerts.yml. */
+const ALERT_BELOW_MS = 21 * 86_400_000;
 
 let servers: TestHost;
 beforeAll(async () => {
@@ -197,6 +204,64 @@ test.each<[keyof AgentSettings, Partial<AgentSettings>]>([
   const named = expect.stringContaining(name);
   expect(await problems({ ...servers.settings, ...changes })).toContainEqual(named);
   expect(await problems(servers.settings)).not.toContainEqual(named);
+});
+
+test('a certificate that ends in 10 days is in doctor, in the record of the host and in the metrics', async () => {
+  const { certFile } = servers.layout.tls;
+  const certificate = await readFile(certFile);
+  const folder = await mkdtemp(join(tmpdir(), 'branchgate-certificate-'));
+  const doctor = async () => (await servers.tool('doctor')).stdout;
+  expect(await doctor()).not.toContain('The certificate of the servers');
+  try {
+    await writeFile(certFile, await readFile(selfSigned(folder, { days: 10 }).certFile));
+    const warning = /^(advice: )?The certificate of the servers ends in (9|10) days: replace it/m;
+    expect(await doctor()).toMatch(warning);
+    const { warnings } = await describeHost(servers.host);
+    expect(warnings).toContainEqual(expect.stringMatching(warning));
+    const end = await readCertificateEnd(servers.host);
+    expect(Number(end) - Date.now()).toBeLessThan(ALERT_BELOW_MS);
+  } finally {
+    await writeFile(certFile, certificate);
+    await rm(folder, { recursive: true });
+  }
+});
+
+test('both servers use a renewed certificate for new clients, and disconnect none of 50 connected ones', async () => {
+  const { certFile, keyFile } = servers.layout.tls;
+  const { POSTGRES_PORT, POOLER_PORT } = servers.settings;
+  const main = await new Project(servers.host).create('db_renewed_prod', null);
+  const clients = await Promise.all(
+    Array.from({ length: 50 }, (_, n) =>
+      connect(servers.host, n % 2 ? 'direct' : 'pooled', main, 'read_write'),
+    ),
+  );
+  const presented = () =>
+    Promise.all(
+      [POSTGRES_PORT, POOLER_PORT].map(async (port) =>
+        (await serverCertificate('127.0.0.1', port, null)).endsAt.toISOString(),
+      ),
+    );
+  const folder = await mkdtemp(join(tmpdir(), 'branchgate-renewed-'));
+  try {
+    await Promise.all(clients.map((client) => client.query('SELECT 1')));
+    const before = await presented();
+    const renewed = selfSigned(folder, { days: 300 });
+    await writeFile(keyFile, await readFile(renewed.keyFile));
+    await writeFile(certFile, await readFile(renewed.certFile));
+    // As `systemctl reload` of both units.
+    await servers.query('SELECT pg_reload_conf()');
+    await withConsole(servers.settings, (console) => console.query('RELOAD'));
+    await eventually(async () => {
+      const after = await presented();
+      expect(after[0]).toBe(after[1]);
+      expect(before).not.toContain(after[0]);
+    });
+    const lost = await Promise.allSettled(clients.map((client) => client.query('SELECT 1')));
+    expect(lost.filter(({ status }) => status === 'rejected')).toEqual([]);
+  } finally {
+    await Promise.all(clients.map((client) => client.end()));
+    await rm(folder, { recursive: true });
+  }
 });
 
 describe('backups', () => {

@@ -149,6 +149,8 @@ test('one step alone renews the certificate', async () => {
   expect(changesOf(run)).toEqual([
     'certificate: wrote /etc/branchgate/tls/server.key',
     'certificate: wrote /etc/branchgate/tls/server.crt',
+    'certificate: reloaded postgresql@18-main.service',
+    'certificate: reloaded pgbouncer.service',
   ]);
   expect(run.done.map(({ step }) => step)).toEqual(['certificate']);
 });
@@ -203,7 +205,15 @@ test.each<[string, (machine: JoinMachine) => object | undefined, string, RegExp]
   ],
   ['plain HTTP', () => ({ gateway: 'http://gateway.example.com' }), 'usage', /not an https: URL/],
   ['a wrong clock', (on) => void on.setClock(3_600_000), 'refused', /60 minutes fast.*timedatectl/],
-  ['no certificate', () => ({ tlsCert: undefined, tlsKey: undefined }), 'usage', /--tls-cert and --tls-key/],
+  [
+    'no certificate',
+    (on) => {
+      on.setChallenges(false);
+      return { tlsCert: undefined, tlsKey: undefined };
+    },
+    'usage',
+    /--tls-cert and --tls-key are missing.*cannot set DNS records.*fullchain\.pem/,
+  ],
   ['no token', () => ({ token: undefined }), 'usage', /token is missing/],
   [
     'the key of another certificate',

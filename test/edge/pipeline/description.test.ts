@@ -11,7 +11,16 @@ import { FAILURES, type FailureCode } from '../../../shared/failures.ts';
 
 /** The public operations. A new one has to be added here too. */
 const PUBLIC = [
-  ...['isAlive', 'isReady', 'getVersion', 'enrolHost', 'openLink', 'getDescription', 'readDescription'],
+  ...[
+    'isAlive',
+    'isReady',
+    'getVersion',
+    'setDnsChallenge',
+    'enrolHost',
+    'openLink',
+    'getDescription',
+    'readDescription',
+  ],
   ...[
     'startProviderSignIn',
     'completeProviderSignIn',

@@ -13,6 +13,7 @@ export async function startLinkGateway(options: {
   stateDir: string;
   port?: number;
   bounds?: Partial<Bounds>;
+  bindings?: Record<string, string>;
 }) {
   const worker = startWorker(await bundle('link-worker'), {
     name: WORKER,
@@ -25,7 +26,12 @@ export async function startLinkGateway(options: {
       RATE_LIMITER: { className: 'RateLimiter', useSQLite: true },
     },
     unsafeDirectSockets: [{ host: '127.0.0.1', port: 0 }],
-    bindings: { ...SETTINGS, LIMIT_PUBLIC_PER_MINUTE: '100000', BOUNDS: options.bounds ?? {} },
+    bindings: {
+      ...SETTINGS,
+      LIMIT_PUBLIC_PER_MINUTE: '100000',
+      BOUNDS: options.bounds ?? {},
+      ...options.bindings,
+    },
   });
   const url = (await worker.ready).origin;
   const database = await migratedD1(worker);

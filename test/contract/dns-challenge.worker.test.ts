@@ -1,0 +1,131 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { importJWK, SignJWT } from 'jose';
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { setDnsChallenge } from '../../agent/link/dns-challenge.ts';
+import { enrol } from '../../agent/link/enrol.ts';
+import type { HostIdentity } from '../../agent/link/identity.ts';
+import { DNS_CHALLENGE_TYPE } from '../../shared/protocol/dns-challenge.ts';
+import { type LinkGateway, startLinkGateway } from '../support/worker/link-gateway.ts';
+
+/** The agent's own request against the route in workerd; only Cloudflare's API is a stand-in. */
+
+const TOKEN = 'token-of-the-zone';
+const VALUE = 'v'.repeat(43);
+
+interface TxtRecord {
+  id: string;
+  name: string;
+  content: string;
+  comment?: string;
+}
+
+let records: TxtRecord[];
+let isRefusing: boolean;
+const dns = createServer(async (request, response) => {
+  const chunks: Buffer[] = [];
+  for await (const chunk of request) chunks.push(chunk as Buffer);
+  const { pathname, searchParams } = new URL(request.url ?? '', 'http://dns');
+  const [, zone, id] = /^\/zones\/(\w+)\/dns_records(?:\/(.+))?$/.exec(pathname) ?? [];
+  if (request.headers.authorization !== `Bearer ${TOKEN}` || zone !== 'zone' || isRefusing)
+    return response.writeHead(403).end('{"success":false}');
+  let result: unknown = {};
+  if (request.method === 'GET') result = records.filter(({ name }) => name === searchParams.get('name'));
+  if (request.method === 'DELETE') records = records.filter((record) => record.id !== id);
+  if (request.method === 'POST')
+    records.push({ id: crypto.randomUUID(), ...JSON.parse(Buffer.concat(chunks).toString()) });
+  response.setHeader('content-type', 'application/json').end(JSON.stringify({ success: true, result }));
+});
+
+let folder: string;
+let gateway: LinkGateway;
+let identity: HostIdentity;
+
+beforeAll(async () => {
+  await new Promise<void>((resolve) => dns.listen(0, '127.0.0.1', resolve));
+  folder = await mkdtemp(join(tmpdir(), 'branchgate-dns-'));
+  gateway = await startLinkGateway({
+    stateDir: folder,
+    bindings: {
+      DNS_API_TOKEN: TOKEN,
+      DNS_ZONE_ID: 'zone',
+      DNS_API_URL: `http://127.0.0.1:${(dns.address() as AddressInfo).port}`,
+    },
+  });
+  identity = await enrolled('db1');
+});
+afterAll(async () => {
+  await gateway.stop();
+  dns.close();
+  await rm(folder, { recursive: true });
+});
+beforeEach(() => {
+  records = [];
+  isRefusing = false;
+});
+
+async function enrolled(name: string): Promise<HostIdentity> {
+  const body = { name, db_host: `${name}.example.com` };
+  const response = await gateway.asOperator('POST', '/hosts', body);
+  const { enrolment_token: token } = (await response.json()) as { enrolment_token: string };
+  return enrol({ gatewayUrl: gateway.url, stateDir: join(folder, name), token });
+}
+
+const set = (value: string | null) => setDnsChallenge(gateway.url, identity, value);
+
+test('a host has the record of its own name set, replaced and removed, and others stay', async () => {
+  records = [{ id: 'theirs', name: '_acme-challenge.db1.example.com', content: '"other"' }];
+  expect(await set(VALUE)).toBe('db1.example.com');
+  await set('w'.repeat(43));
+  expect(records).toEqual([
+    expect.objectContaining({ id: 'theirs' }),
+    expect.objectContaining({
+      name: '_acme-challenge.db1.example.com',
+      content: `"${'w'.repeat(43)}"`,
+      ttl: 60,
+      comment: `branchgate host ${identity.host_id}`,
+    }),
+  ]);
+  await set(null);
+  expect(records.map(({ id }) => id)).toEqual(['theirs']);
+});
+
+test.each<
+  [string, { key?: string; typ?: string; aud?: string; iat?: number; host?: string; value?: unknown }]
+>([
+  ['signed by another host', { key: 'other' }],
+  ['of another host', { host: 'other' }],
+  ['for another gateway', { aud: 'gateway.example.com' }],
+  ['of another kind', { typ: 'branchgate-answer+jwt' }],
+  ['of an hour ago', { iat: -3600 }],
+  ['with a text of its own', { value: 'v=spf1 -all' }],
+])('a request %s is refused and sets nothing', async (_what, change) => {
+  const other = await enrolled(`other-${crypto.randomUUID().slice(0, 8)}`);
+  const signer = change.key ? other : identity;
+  const now = Math.floor(Date.now() / 1000) + (change.iat ?? 0);
+  const token = await new SignJWT({ value: change.value ?? VALUE })
+    .setProtectedHeader({ alg: 'EdDSA', typ: change.typ ?? DNS_CHALLENGE_TYPE })
+    .setIssuer(identity.host_id)
+    .setAudience(change.aud ?? new URL(gateway.url).host)
+    .setIssuedAt(now)
+    .setExpirationTime(now + 60)
+    .sign(await importJWK(signer.private_key, 'EdDSA'));
+  const host_id = change.host ? other.host_id : identity.host_id;
+  const response = await gateway.post('/agent/v1/dns-challenge', { host_id, token });
+  expect([response.status, records]).toEqual([401, []]);
+});
+
+test('a refusal of the DNS service is reported without its reason', async () => {
+  isRefusing = true;
+  await expect(set(VALUE)).rejects.toThrow('DNS service');
+});
+
+test('a removed host is refused', async () => {
+  const removed = await enrolled('removed');
+  await gateway.asOperator('DELETE', `/hosts/${removed.host_id}`);
+  await expect(setDnsChallenge(gateway.url, removed, VALUE)).rejects.toThrow('valid bearer token');
+  expect(records).toEqual([]);
+});
