@@ -26,7 +26,7 @@ import { runQuery } from './query.ts';
 import type { RehearsalHost } from './rehearsal.ts';
 import { finishRehearsal, reportRehearsal, startRehearsal } from './rehearsal.ts';
 import { cancelReset, cloneForReset, swapReset } from './reset.ts';
-import { changeRows, deleteRows, listRows, updateCell } from './row.ts';
+import { changeRows, listRows } from './row.ts';
 import { takeSnapshot } from './snapshot.ts';
 import { describeTableDetails, listTables } from './table.ts';
 
@@ -82,8 +82,6 @@ const HANDLERS: Handlers = {
   'table.list': listTables,
   'table.describe': describeTableDetails,
   'row.list': listRows,
-  'row.update': updateCell,
-  'row.delete': deleteRows,
   'row.change': changeRows,
   'query.run': runQuery,
   'rehearsal.start': startRehearsal,

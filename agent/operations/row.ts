@@ -2,13 +2,12 @@ import { BOUNDS } from '../../shared/protocol/bounds.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { RowChange } from '../../shared/protocol/tables.ts';
 import { identifier } from '../postgres/connect.ts';
-import { HostError, ofParameter, within } from '../process/host-error.ts';
+import { HostError, within } from '../process/host-error.ts';
 import type { RowsHost } from '../rows/branch-session.ts';
 import { admitTenantCode, inBranch } from '../rows/branch-session.ts';
-import { cellsOf, inputOf } from '../rows/cells.ts';
-import { type ChangedRow, changeRow, rowCondition, updateRow } from '../rows/change-row.ts';
+import { cellsOf } from '../rows/cells.ts';
+import { type ChangedRow, changeRow } from '../rows/change-row.ts';
 import {
-  columnOf,
   describeTable,
   fromTable,
   keyOperators,
@@ -63,70 +62,6 @@ export function listRows(host: RowsHost, params: Params<'row.list'>): Promise<Me
   });
 }
 
-const CONFLICTS = {
-  missing: () => new HostError('ROW_NOT_FOUND', 'there is no such row'),
-  changed: () => new HostError('ROW_CHANGED', 'the cell holds another value than expected'),
-};
-
-/**
- * Changes one cell.
- * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, COLUMN_NOT_FOUND, INVALID_CALL, ROW_NOT_FOUND,
- *   ROW_CHANGED, STATEMENT_REFUSED, TIME_LIMIT_REACHED, HOST_BUSY
- */
-export function updateCell(
-  host: RowsHost,
-  params: Params<'row.update'>,
-): Promise<MethodResult<'row.update'>> {
-  const { primary_key, id, column, value, expected } = params;
-  return inBranch(host, params, 'change', async (session) => {
-    const description = await describeTable(session, params);
-    // Where they have the names that the client gave them.
-    const cell = ofParameter('column', () => columnOf(description, column));
-    ofParameter('value', () => inputOf(cell, value));
-    if (expected) ofParameter('expected', () => inputOf(cell, expected.value));
-    const operators = await keyOperators(session, [description]);
-    await admitTenantCode(session);
-    const { row, conflict } = await updateRow(
-      { session, description, operators, reference: params },
-      { primary_key, id, values: [{ column, value }], expected: expected ? [{ column, ...expected }] : [] },
-    );
-    if (conflict !== null) throw CONFLICTS[conflict]();
-    return { columns: description.columns.map(wireColumn), row: row ?? [] };
-  });
-}
-
-/**
- * Deletes rows in one transaction. Ids that name no row are reported, not refused.
- * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, INVALID_CALL, STATEMENT_REFUSED, TIME_LIMIT_REACHED,
- *   HOST_BUSY
- */
-export function deleteRows(
-  host: RowsHost,
-  params: Params<'row.delete'>,
-): Promise<MethodResult<'row.delete'>> {
-  return inBranch(host, params, 'change', async (session) => {
-    const table = await describeTable(session, params);
-    const operators = await keyOperators(session, [table]);
-    await admitTenantCode(session);
-    const { isRow, parameters } = rowCondition(table, operators, params.primary_key);
-    const statement = `DELETE FROM ${fromTable(table, params)} AS t WHERE ${isRow}`;
-    const ids = params.ids.map((id, at) => {
-      const values = parameters(id, `ids.${at}`);
-      return { name: JSON.stringify(values), values };
-    });
-    /** By id, since an id may be given twice. */
-    const wasDeleted = new Map<string, boolean>();
-    for (const { name, values } of ids) {
-      if (!wasDeleted.has(name))
-        wasDeleted.set(name, (await session.query(statement, values)).rowCount === 1);
-    }
-    return {
-      deleted: [...wasDeleted.values()].filter(Boolean).length,
-      missing: ids.flatMap(({ name }, index) => (wasDeleted.get(name) ? [] : [index])),
-    };
-  });
-}
-
 type Result = MethodResult<'row.change'>;
 
 /**
@@ -147,9 +82,9 @@ class Conflicts extends Error {
 
 /**
  * Makes all changes in one transaction, in their order. If rows have other values than expected, or do not
- * exist, nothing is changed, and the result lists all of them.
+ * exist although they must, nothing is changed, and the result lists all of them.
  * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, COLUMN_NOT_FOUND, INVALID_CALL, STATEMENT_REFUSED,
- *   TIME_LIMIT_REACHED
+ *   TIME_LIMIT_REACHED, HOST_BUSY
  */
 export async function changeRows(host: RowsHost, params: Params<'row.change'>): Promise<Result> {
   const { changes } = params;
@@ -163,7 +98,7 @@ export async function changeRows(host: RowsHost, params: Params<'row.change'>): 
       await admitTenantCode(session);
       const budget = budgets(
         found,
-        changes.map((change) => descriptionOf(described, change)),
+        changes.filter(returnsRow).map((change) => descriptionOf(described, change)),
       );
       const outcomes: Result['outcomes'] = [];
       const record = (at: number, change: RowChange, changed: ChangedRow) =>
@@ -208,12 +143,18 @@ const tableOf = ({ columns, keys }: TableDescription) => ({
   key: (keys[0]?.columns ?? []).map(({ name }) => name),
 });
 
+const returnsRow = (change: RowChange) => change.action !== 'delete' || change.must_exist;
+
 const hasConflict = (outcomes: Result['outcomes']) => outcomes.some(({ conflict }) => conflict !== null);
 
-/** Shares the message among the rows by the number of their columns. @throws HostError STATEMENT_REFUSED */
-function budgets(tables: readonly TableDescription[], ofChanges: readonly TableDescription[]) {
+/**
+ * Shares the message among the rows by the number of their columns.
+ * @param ofRows the table of each row that may be returned
+ * @throws HostError STATEMENT_REFUSED
+ */
+function budgets(tables: readonly TableDescription[], ofRows: readonly TableDescription[]) {
   const names = Buffer.byteLength(JSON.stringify(tables.map(tableOf)));
-  const cells = ofChanges.reduce((sum, { columns }) => sum + columns.length + 1, 0);
+  const cells = ofRows.reduce((sum, { columns }) => sum + columns.length + 1, 0);
   const perCell = Math.floor((BOUNDS.messageBytes - REST_BYTES - names) / cells);
   if (perCell < SHORTEST_CELL_BYTES)
     throw new HostError('STATEMENT_REFUSED', 'too many columns: send fewer changes in one request', {

@@ -1,4 +1,4 @@
-import type { Cell, RowChange, RowId, Scalar } from '../../shared/protocol/tables.ts';
+import type { Cell, RowChange, RowId, RowOutcome, Scalar } from '../../shared/protocol/tables.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
 import { HostError, ofParameter } from '../process/host-error.ts';
 import { cellsOf, inputOf, parameterOf, textOf } from './cells.ts';
@@ -14,7 +14,7 @@ const notUnique = () =>
  * @param named columns of the key
  * @throws HostError KEY_NOT_UNIQUE
  */
-export function rowCondition(table: TableDescription, operators: KeyOperators, named: readonly string[]) {
+function rowCondition(table: TableDescription, operators: KeyOperators, named: readonly string[]) {
   const key = table.keys.find(
     ({ columns }) => columns.length === named.length && columns.every(({ name }) => named.includes(name)),
   );
@@ -42,12 +42,11 @@ export function rowCondition(table: TableDescription, operators: KeyOperators, n
   };
 }
 
-/** The row after its change; with a conflict, the row as it is. */
-export interface ChangedRow {
-  row: Cell[] | null;
-  /** Why it was not changed: it has other values than expected, or does not exist. */
-  conflict: 'changed' | 'missing' | null;
-}
+export type ChangedRow = Omit<RowOutcome, 'table'>;
+
+const made = (row: Cell[] | null): ChangedRow => ({ row, conflict: null, skipped: false });
+const MISSING: ChangedRow = { row: null, conflict: 'missing', skipped: false };
+const SKIPPED: ChangedRow = { row: null, conflict: null, skipped: true };
 
 /** The session and the table of a change. */
 export interface ChangeTarget {
@@ -55,8 +54,8 @@ export interface ChangeTarget {
   description: TableDescription;
   operators: KeyOperators;
   reference: { schema: string; table: string };
-  /** Bytes of JSON for the row; by default as many as fit into a message. */
-  budget?: number | undefined;
+  /** Bytes of JSON for the row. */
+  budget: number;
 }
 
 type Values = { column: string; value: Scalar | null }[];
@@ -89,12 +88,11 @@ async function rowOf(
 
 const cells = ({ columns }: TableDescription) => `1::pg_catalog.int8, ${cellsOf(columns, 't')}`;
 
-/** The column of a given value, and the text sent for it. @param path of the list of values */
-const cellGiven = ({ description }: ChangeTarget, path: string, { column: name, value }: Values[number]) =>
-  ofParameter(path, () => {
-    const column = columnOf(description, name);
-    return { column, input: inputOf(column, value) };
-  });
+/** The column of a given value, and the text sent for it. @param path of the value in the change */
+function cellGiven({ description }: ChangeTarget, path: string, { column: name, value }: Values[number]) {
+  const column = ofParameter(`${path}.column`, () => columnOf(description, name));
+  return { column, input: ofParameter(`${path}.value`, () => inputOf(column, value)) };
+}
 
 /**
  * Inserts a row; columns without a value get their default.
@@ -102,7 +100,7 @@ const cellGiven = ({ description }: ChangeTarget, path: string, { column: name, 
  */
 async function insertRow(target: ChangeTarget, given: Values): Promise<ChangedRow> {
   const { description, reference } = target;
-  const cellsGiven = given.map((cell) => cellGiven(target, 'values', cell));
+  const cellsGiven = given.map((cell, at) => cellGiven(target, `values.${at}`, cell));
   const columns = cellsGiven.map(({ column }) => column);
   const parameters = cellsGiven.map(({ input }) => input);
   const values = columns.map((column, at) => parameterOf(column, at + 1)).join(', ');
@@ -114,7 +112,7 @@ async function insertRow(target: ChangeTarget, given: Values): Promise<ChangedRo
     parameters,
   );
   if (!row) throw leftAsItIs();
-  return { row, conflict: null };
+  return made(row);
 }
 
 /** SQL conditions for a row that has the expected values, with its parameters from $1 on. */
@@ -123,8 +121,8 @@ function conditionsOf(target: ChangeTarget, { primary_key, id, expected }: Exist
   const key = parameters(id, 'id');
   const values = [...key];
   // Compares the text of the whole value: two values are equal only if clients see them as equal.
-  const isExpected = expected.map((cell) => {
-    const { column, input } = cellGiven(target, 'expected', cell);
+  const isExpected = expected.map((cell, at) => {
+    const { column, input } = cellGiven(target, `expected.${at}`, cell);
     const number = values.push(input);
     return `(${textOf(column, `t.${identifier(column.name)}`)}) COLLATE pg_catalog."C" IS NOT DISTINCT FROM
       (${textOf(column, parameterOf(column, number, column.base_type))}) COLLATE pg_catalog."C"`;
@@ -136,15 +134,15 @@ function conditionsOf(target: ChangeTarget, { primary_key, id, expected }: Exist
  * Changes cells of one row.
  * @throws HostError COLUMN_NOT_FOUND, KEY_NOT_UNIQUE, INVALID_CALL, STATEMENT_REFUSED
  */
-export async function updateRow(
+async function updateRow(
   target: ChangeTarget,
   change: ExistingRow & { values: Values },
 ): Promise<ChangedRow> {
   const { description, reference } = target;
   const { isRow, isExpected, values } = conditionsOf(target, change);
   const parameters = [...values];
-  const assignments = change.values.map((cell) => {
-    const { column, input } = cellGiven(target, 'values', cell);
+  const assignments = change.values.map((cell, at) => {
+    const { column, input } = cellGiven(target, `values.${at}`, cell);
     return `${identifier(column.name)} = ${parameterOf(column, parameters.push(input))}`;
   });
   const row = await rowOf(
@@ -153,18 +151,22 @@ export async function updateRow(
      WHERE ${isRow} AND ${isExpected} RETURNING ${cells(description)}`,
     parameters,
   );
-  return row ? { row, conflict: null } : conflictOf(target, change);
+  return row ? made(row) : conflictOf(target, change);
 }
 
 /** Deletes one row. @throws HostError COLUMN_NOT_FOUND, KEY_NOT_UNIQUE, INVALID_CALL, STATEMENT_REFUSED */
-async function deleteRow(target: ChangeTarget, change: ExistingRow): Promise<ChangedRow> {
+async function deleteRow(
+  target: ChangeTarget,
+  change: ExistingRow & { must_exist: boolean },
+): Promise<ChangedRow> {
   const { session, description, reference } = target;
   const { isRow, isExpected, values } = conditionsOf(target, change);
   const { rowCount } = await session.query(
     `DELETE FROM ${fromTable(description, reference)} AS t WHERE ${isRow} AND ${isExpected}`,
     values,
   );
-  return rowCount === 1 ? { row: null, conflict: null } : conflictOf(target, change);
+  if (rowCount === 1) return made(null);
+  return change.must_exist ? conflictOf(target, change) : SKIPPED;
 }
 
 /** @throws HostError STATEMENT_REFUSED if the row is as expected, so that a trigger or a policy kept it */
@@ -176,10 +178,10 @@ async function conflictOf(target: ChangeTarget, change: ExistingRow): Promise<Ch
     `SELECT ${isExpected} AS is_expected ${from}`,
     values,
   );
-  if (!rows[0]) return { row: null, conflict: 'missing' };
+  if (!rows[0]) return MISSING;
   if (rows[0].is_expected === 't') throw leftAsItIs();
   const row = await rowOf(target, `SELECT ${cells(description)} ${from}`, key);
-  return row ? { row, conflict: 'changed' } : { row: null, conflict: 'missing' };
+  return row ? { row, conflict: 'changed', skipped: false } : MISSING;
 }
 
 /** Makes one change of a client. */

@@ -7,7 +7,7 @@ import type { Clock, Transport } from '../../shared/protocol/transport.ts';
 import { PREVIOUS_VERSION } from '../../shared/protocol/version.ts';
 import { fail, ok } from '../../shared/result.ts';
 import type { CallOutcome } from '../hosts/host-client.ts';
-import { resultFromPreviousVersion, toPreviousVersion } from './previous-version.ts';
+import { resultFromPreviousVersion, resultOfPreviousFailure, toPreviousVersion } from './previous-version.ts';
 
 export const failed = (
   code: HostFailureCode,
@@ -29,8 +29,7 @@ interface Carrier {
   protocol: number;
 }
 
-interface PendingCall {
-  method: Method;
+interface PendingCall extends Pick<Call<Method>, 'method' | 'params'> {
   /** Replies on other links are ignored. */
   carrier: Carrier;
   end: (outcome: CallOutcome<Method>) => void;
@@ -80,7 +79,7 @@ export class PendingCalls {
       stopWaiting();
       resolve(outcome);
     };
-    this.#calls.set(id, { method, carrier, end });
+    this.#calls.set(id, { method, params: call.params, carrier, end });
     try {
       link.send(text);
     } catch {
@@ -123,14 +122,15 @@ export class PendingCalls {
   }
 }
 
-function outcomeOf({ method, carrier }: PendingCall, reply: ReplyFrame): CallOutcome<Method> {
+function outcomeOf({ method, params, carrier }: PendingCall, reply: ReplyFrame): CallOutcome<Method> {
+  const isOlder = carrier.protocol === PREVIOUS_VERSION;
   if ('error' in reply) {
     const { message, data } = reply.error;
     const { code, ...details } = data;
-    return failed(code, message, details);
+    const result = isOlder ? resultOfPreviousFailure(method, data) : null;
+    return result ? ok(result) : failed(code, message, details);
   }
-  const isOlder = carrier.protocol === PREVIOUS_VERSION;
-  const result = isOlder ? resultFromPreviousVersion(method, reply.result) : reply.result;
+  const result = isOlder ? resultFromPreviousVersion(method, reply.result, params) : reply.result;
   const reading = OPERATIONS[method].result.safeParse(result);
   return reading.success
     ? ok(reading.data)

@@ -1,5 +1,7 @@
+import type { HostFailure, HostFailureCode } from '../../shared/protocol/host-failures.ts';
 import type { Notification } from '../../shared/protocol/notifications.ts';
-import type { Method, Params } from '../../shared/protocol/operations.ts';
+import type { Method, MethodResult, Params } from '../../shared/protocol/operations.ts';
+import type { RowChange, RowOutcome } from '../../shared/protocol/tables.ts';
 
 /**
  * How to speak with an agent of `PREVIOUS_VERSION`, version 3. To be replaced as a whole when another version
@@ -16,11 +18,13 @@ interface OlderCall {
 
 interface Translation<M extends Method> {
   /** The method's name there; default: the same. */
-  method?: string;
+  method?: string | ((params: Params<M>) => string);
   /** The parameters there; null if they need the present version. Default: the same. */
   params?: (params: Params<M>) => Values | null;
   /** The result in its present form. Default: the same. */
-  result?: (result: Values) => Values;
+  result?: (result: Values, params: Params<M>) => Values;
+  /** The result in place of a failure, if the present form has one. Default: none. */
+  ofFailure?: (code: HostFailureCode) => MethodResult<M> | null;
 }
 
 const MANAGED_BRANCH = /^db_/;
@@ -42,6 +46,65 @@ const ofOneBranch = ({ project_id, branches: [first, ...others], ...params }: Ne
   if (!first || others.length > 0) return null;
   const { build_id, ...branch } = first;
   return { ...params, ...branch, job_id: build_id, project_id };
+};
+
+/** That version changes one cell with a call, or deletes rows of one table by the same key. */
+function ofOneTable({ changes, ...database }: Params<'row.change'>): Values | null {
+  const [first] = changes;
+  if (first?.action === 'update') return changes.length === 1 ? ofOneCell(database, first) : null;
+  if (first?.action !== 'delete') return null;
+  const { schema, table, primary_key } = first;
+  const key = JSON.stringify([schema, table, primary_key]);
+  const ids = changes.flatMap((change) => (isPlainDeletion(change, key) ? [change.id] : []));
+  return ids.length === changes.length ? { ...database, schema, table, primary_key, ids } : null;
+}
+
+function ofOneCell(
+  database: Values,
+  { action: _, values, expected, ...row }: RowChange & { action: 'update' },
+): Values | null {
+  const [cell, ...more] = values;
+  const [wanted = null, ...others] = expected;
+  if (!cell || more.length + others.length > 0) return null;
+  if (wanted && wanted.column !== cell.column) return null;
+  return { ...database, ...row, ...cell, expected: wanted && { value: wanted.value } };
+}
+
+const isPlainDeletion = (change: RowChange, key: string): change is RowChange & { action: 'delete' } =>
+  change.action === 'delete' &&
+  !change.must_exist &&
+  change.expected.length === 0 &&
+  JSON.stringify([change.schema, change.table, change.primary_key]) === key;
+
+const outcomeOf = (change: number, outcome: Partial<RowOutcome>) => ({
+  change,
+  table: 0,
+  row: null,
+  conflict: null,
+  skipped: false,
+  ...outcome,
+});
+
+/** That version describes no table of which it deletes rows. */
+const UNDESCRIBED_TABLE = { columns: [], key: [] };
+
+function changedOneTable({ columns, row, missing }: Values, { changes }: Params<'row.change'>): Values {
+  if (Array.isArray(missing)) {
+    const outcomes = changes.map((_, at) => outcomeOf(at, { skipped: missing.includes(at) }));
+    return { tables: [UNDESCRIBED_TABLE], outcomes };
+  }
+  const known = Array.isArray(columns) ? columns : [];
+  const table = {
+    columns: known.map(({ name }) => name),
+    key: known.flatMap(({ name, is_primary_key }) => (is_primary_key ? [name] : [])),
+  };
+  return { tables: [table], outcomes: [{ ...outcomeOf(0, {}), row }] };
+}
+
+/** Conflicts are failures there, without the present row. */
+const CONFLICTS: { [C in HostFailureCode]?: RowOutcome['conflict'] } = {
+  ROW_NOT_FOUND: 'missing',
+  ROW_CHANGED: 'changed',
 };
 
 /** What that version does not report about its host. */
@@ -75,20 +138,40 @@ const OPERATIONS: { [M in Method]?: Translation<M> } = {
   'row.list': {
     params: ({ filter, order, ...params }) => (filter.length + order.length === 0 ? params : null),
   },
-  'row.update': {},
-  'row.delete': {},
+  'row.change': {
+    method: ({ changes: [first] }) => (first?.action === 'update' ? 'row.update' : 'row.delete'),
+    params: ofOneTable,
+    result: changedOneTable,
+    ofFailure(code) {
+      const conflict = CONFLICTS[code];
+      return conflict ? { tables: [UNDESCRIBED_TABLE], outcomes: [outcomeOf(0, { conflict })] } : null;
+    },
+  },
 };
+
+const translationOf = <M extends Method>(method: M) => OPERATIONS[method] as Translation<M> | undefined;
 
 /** @returns null if the call needs the present version */
 export function toPreviousVersion<M extends Method>(method: M, params: Params<M>): OlderCall | null {
-  const translation = OPERATIONS[method] as Translation<M> | undefined;
+  const translation = translationOf(method);
   const older = translation && (translation.params ? translation.params(params) : params);
-  return older ? { method: translation?.method ?? method, params: older as Values } : null;
+  if (!older) return null;
+  const name = typeof translation.method === 'function' ? translation.method(params) : translation.method;
+  return { method: name ?? method, params: older as Values };
 }
 
 /** A result of an agent of the previous version, in the present form. It is not validated yet. */
-export const resultFromPreviousVersion = (method: Method, result: Values): Values =>
-  (OPERATIONS[method] as Translation<Method> | undefined)?.result?.(result) ?? result;
+export const resultFromPreviousVersion = <M extends Method>(
+  method: M,
+  result: Values,
+  params: Params<M>,
+): Values => translationOf(method)?.result?.(result, params) ?? result;
+
+/** The result that stands for a failure of an agent of the previous version; null if it stays a failure. */
+export const resultOfPreviousFailure = <M extends Method>(
+  method: M,
+  { code }: Pick<HostFailure, 'code'>,
+): MethodResult<M> | null => translationOf(method)?.ofFailure?.(code) ?? null;
 
 /** What that version did not measure. */
 const UNMEASURED = {

@@ -12,7 +12,7 @@ import {
   Table,
   TableDetails,
 } from '../../shared/protocol/tables.ts';
-import { ApiError } from '../errors.ts';
+import { ApiError, settled } from '../errors.ts';
 import { actorOf } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
@@ -153,6 +153,73 @@ const DeletedRows = z
   })
   .meta({ id: 'DeletedRows' });
 
+/** The request of a route that is made as a `row.change`. */
+interface RequestFields {
+  /** Patterns of paths in the call, and the fields of the request in their place. */
+  paths: readonly (readonly [RegExp, string])[];
+  /** Whether the request is a list of changes too, so that its client knows their indexes. */
+  hasChanges: boolean;
+}
+
+const CELL_CHANGE: RequestFields = {
+  paths: [
+    [/^changes\.0\.(values|expected)\.0\.column$/, 'column'],
+    [/^changes\.0\.values\.0\.value$/, 'value'],
+    [/^changes\.0\.expected\.0\.value$/, 'expected'],
+    [/^changes\.0\./, ''],
+  ],
+  hasChanges: false,
+};
+const DELETION: RequestFields = {
+  paths: [
+    [/^changes\.\d+\.primary_key$/, 'primary_key'],
+    [/^changes\.(\d+)\.id$/, 'ids.$1'],
+  ],
+  hasChanges: false,
+};
+const CHANGES: RequestFields = {
+  // Both lists are objects in the request, by column.
+  paths: [[/^(changes\.\d+\.(?:values|expected))\..*$/, '$1']],
+  hasChanges: true,
+};
+
+/** The result of a call. @throws ApiError with the fields of the request in place of those of the call */
+async function ofRequest<T>({ paths, hasChanges }: RequestFields, called: Promise<T>): Promise<T> {
+  const outcome = await settled(called);
+  if (outcome.ok) return outcome.value;
+  const { fields, ...failure } = outcome.failure;
+  if (!fields) throw ApiError.of(failure);
+  const { change, details, ...others } = fields;
+  const named = (path: string) => paths.reduce((text, [from, to]) => text.replace(from, to), path);
+  throw ApiError.of({
+    ...failure,
+    fields: {
+      ...others,
+      ...(hasChanges && change !== undefined && { change }),
+      ...(Array.isArray(details) && {
+        details: details.map((detail) => ({ ...detail, path: named(detail.path) })),
+      }),
+    },
+  });
+}
+
+type Result = MethodResult<'row.change'>;
+
+const namedOutcome = (
+  { tables }: Result,
+  { table: at, row }: Result['outcomes'][number],
+): { row: z.output<typeof Values> | null; truncated: string[] } =>
+  row === null ? { row, truncated: [] } : namedRow(tables[at]?.columns ?? [], row);
+
+/** How a change of one cell that met another row than expected is reported. */
+const CELL_CONFLICTS = { missing: 'ROW_NOT_FOUND', changed: 'ROW_CHANGED' } as const;
+
+/** An id may be given twice, and as a number or a text. */
+const idText = (id: RowId) => JSON.stringify(id.map(String));
+
+const deletedIds = (ids: readonly RowId[], { outcomes }: Result): Set<string> =>
+  new Set(outcomes.filter(({ skipped }) => !skipped).map(({ change }) => idText(ids[change] ?? [])));
+
 const router = operations();
 
 router.openapi(
@@ -276,23 +343,22 @@ router.openapi(
       column,
       ids: [key.id],
     };
-    const { columns, row } = await auditedRowChange(
+    const { row, truncated } = await auditedRowChange(
       databaseOf(c),
       actorOf(c),
       { ...change, name: 'row.changed', primaryKey: key.primary_key },
       async () => {
-        const target = { ...database, schema, table, ...key, column, value };
-        const wanted = expected === undefined ? null : { value: expected };
-        return { result: await call('row.update', { ...target, expected: wanted }), changed: [key.id] };
+        const wanted = expected === undefined ? [] : [{ column, value: expected }];
+        const update = { schema, table, ...key, values: [{ column, value }], expected: wanted };
+        const changes: RowChange[] = [{ action: 'update', ...update }];
+        const made = await ofRequest(CELL_CHANGE, call('row.change', { ...database, changes }));
+        const [outcome] = made.outcomes;
+        if (!outcome) throw new Error('a change without an outcome');
+        if (outcome.conflict) throw new ApiError(CELL_CONFLICTS[outcome.conflict]);
+        return { result: namedOutcome(made, outcome), changed: [key.id] };
       },
     );
-    return c.json(
-      namedRow(
-        columns.map(({ name }) => name),
-        row,
-      ),
-      200,
-    );
+    return c.json({ row: row ?? {}, truncated }, 200);
   },
 );
 
@@ -316,16 +382,24 @@ router.openapi(
     const { database, call } = await branchOf(c, c.req.valid('param'), 'change', confirm);
     const key = { primary_key: listed(primary_key), ids: ids.map((id): RowId => listed(id)) };
     const change = { projectId: project_id, branchId: database.branch_id, schema, table, ids: key.ids };
-    const { deleted, missing } = await auditedRowChange(
+    const deleted = await auditedRowChange(
       databaseOf(c),
       actorOf(c),
       { ...change, name: 'row.deleted', primaryKey: key.primary_key },
       async () => {
-        const result = await call('row.delete', { ...database, schema, table, ...key });
-        return { result, changed: key.ids.filter((_, at) => !result.missing.includes(at)) };
+        const changes = key.ids.map((id): RowChange => {
+          const row = { schema, table, primary_key: key.primary_key, id };
+          return { action: 'delete', ...row, expected: [], must_exist: false };
+        });
+        const made = await ofRequest(DELETION, call('row.change', { ...database, changes }));
+        const result = deletedIds(key.ids, made);
+        return { result, changed: key.ids.filter((id) => result.has(idText(id))) };
       },
     );
-    return c.json({ deleted, missing: ids.filter((_, at) => missing.includes(at)) }, 200);
+    return c.json(
+      { deleted: deleted.size, missing: ids.filter((_, at) => !deleted.has(idText(key.ids[at] ?? []))) },
+      200,
+    );
   },
 );
 
@@ -393,7 +467,7 @@ function wireChange(change: z.output<typeof Change>): RowChange {
     expected: pairs(change.expected),
   };
   return change.action === 'delete'
-    ? { ...change, ...key }
+    ? { ...change, ...key, must_exist: true }
     : { ...change, ...key, values: pairs(change.values) };
 }
 
@@ -413,8 +487,6 @@ function auditedChange(change: RowChange, inserted: { key: string[]; id: RowId }
   };
 }
 
-type Result = MethodResult<'row.change'>;
-
 /** The key of an inserted row, unless it was cut. */
 function insertedKey({ tables }: Result, { table: at, row }: Result['outcomes'][number]) {
   const { columns = [], key = [] } = tables[at] ?? {};
@@ -422,12 +494,6 @@ function insertedKey({ tables }: Result, { table: at, row }: Result['outcomes'][
   const isWhole = id.every((value) => value !== null && value !== undefined && typeof value !== 'object');
   return isWhole ? { key, id: id as RowId } : null;
 }
-
-const namedOutcome = (
-  { tables }: Result,
-  { table: at, row }: Result['outcomes'][number],
-): { row: z.output<typeof Values> | null; truncated: string[] } =>
-  row === null ? { row, truncated: [] } : namedRow(tables[at]?.columns ?? [], row);
 
 const conflictsOf = (result: Result) =>
   result.outcomes.flatMap((outcome) =>
@@ -461,7 +527,7 @@ router.openapi(
       metadata: { changes: changes.map((change) => auditedChange(change, null)) },
     };
     const result = await auditedWork(databaseOf(c), actorOf(c), work, async () => {
-      const made = await call('row.change', { ...database, changes });
+      const made = await ofRequest(CHANGES, call('row.change', { ...database, changes }));
       const conflicts = conflictsOf(made);
       if (conflicts.length > 0) throw new ApiError('CHANGES_CONFLICT', { conflicts });
       if (!changes.some(({ action }) => action === 'insert'))

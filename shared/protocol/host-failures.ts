@@ -11,6 +11,7 @@ export type HostFailureClass =
 export const HOST_FAILURES = {
   SOURCE_BUSY: 'refused',
   TABLE_NOT_FOUND: 'refused',
+  /** Only from agents of the previous release, as `ROW_CHANGED`: the present ones list conflicts. */
   ROW_NOT_FOUND: 'refused',
   COLUMN_NOT_FOUND: 'refused',
   /** The cell has another value than the client expected. */

@@ -6,7 +6,6 @@ import {
   Column,
   RowChange,
   RowFilter,
-  RowId,
   RowOrder,
   RowOutcome,
   Scalar,
@@ -17,8 +16,6 @@ import {
 const BranchDatabase = { branch_id: Id, database: Database };
 /** Schema and name of a table, as in the catalog. */
 const TableIdentity = { schema: z.string(), table: z.string() };
-/** The columns of the primary key, or one unique column that is not null. */
-const Key = z.array(z.string()).min(1).max(32);
 
 /** The operations in a branch's database, for clients that browse, change and query it. */
 export const ROW_OPERATIONS = {
@@ -62,40 +59,6 @@ export const ROW_OPERATIONS = {
       rows: z.array(z.array(Cell)).max(ROWS_MAX),
       has_more: z.boolean(),
       estimated_rows: z.int().nullable(),
-    }),
-    deadline: 15_000,
-    concurrent: true,
-  }),
-
-  'row.update': operation({
-    summary: 'Change one cell as the read-write login',
-    params: z.strictObject({
-      ...BranchDatabase,
-      ...TableIdentity,
-      primary_key: Key,
-      id: RowId,
-      column: z.string(),
-      value: Scalar.nullable(),
-      /** The required present value; `null`: any. */
-      expected: z.strictObject({ value: Scalar.nullable() }).nullable(),
-    }),
-    result: z.strictObject({ columns: z.array(Column), row: z.array(Cell) }),
-    deadline: 15_000,
-    concurrent: true,
-  }),
-
-  'row.delete': operation({
-    summary: 'Delete rows as the read-write login, in one transaction',
-    params: z.strictObject({
-      ...BranchDatabase,
-      ...TableIdentity,
-      primary_key: Key,
-      ids: z.array(RowId).min(1).max(ROWS_MAX),
-    }),
-    result: z.strictObject({
-      deleted: z.int().nonnegative(),
-      /** Indexes in `ids` of those without a row. */
-      missing: z.array(z.int().nonnegative()),
     }),
     deadline: 15_000,
     concurrent: true,

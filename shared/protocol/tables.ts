@@ -115,7 +115,12 @@ export type RowOrder = z.output<typeof RowOrder>;
 
 const CellValue = z.strictObject({ column: z.string(), value: Scalar.nullable() });
 const ofTable = { schema: z.string(), table: z.string() };
-const ofRow = { ...ofTable, primary_key: z.array(z.string()).min(1).max(32), id: RowId };
+const ofRow = {
+  ...ofTable,
+  /** The columns of the primary key, or one unique column that is not null. */
+  primary_key: z.array(z.string()).min(1).max(32),
+  id: RowId,
+};
 
 /** One of several changes. `expected` are values that the row must currently have. */
 export const RowChange = z.discriminatedUnion('action', [
@@ -126,16 +131,25 @@ export const RowChange = z.discriminatedUnion('action', [
     values: z.array(CellValue).min(1),
     expected: z.array(CellValue),
   }),
-  z.strictObject({ action: z.literal('delete'), ...ofRow, expected: z.array(CellValue) }),
+  z.strictObject({
+    action: z.literal('delete'),
+    ...ofRow,
+    expected: z.array(CellValue),
+    /** False: without such a row, the change is skipped instead of a conflict, and returns no row. */
+    must_exist: z.boolean(),
+  }),
 ]);
 export type RowChange = z.output<typeof RowChange>;
 
-/** A row after its change: null when it was deleted, or is missing. */
+/** The outcome of a change. */
 export const RowOutcome = z.strictObject({
   /** Index of its table. */
   table: z.int().nonnegative(),
+  /** The row after its change; with a conflict, as it is. Null when it was deleted, or is missing. */
   row: z.array(Cell).nullable(),
   /** Why it was not changed: it has other values than expected, or does not exist. */
   conflict: z.enum(['changed', 'missing']).nullable(),
+  /** The row was missing, which the change permits. */
+  skipped: z.boolean(),
 });
 export type RowOutcome = z.output<typeof RowOutcome>;

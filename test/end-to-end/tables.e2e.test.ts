@@ -117,6 +117,30 @@ describe('a shop', () => {
     });
   });
 
+  test('names the fields of the request in which a change is invalid', async () => {
+    const cell = { primary_key: 'isbn', id: 'isbn-8', column: 'price', value: '1' };
+    const pathsOf = ({ body }: Awaited<ReturnType<typeof update>>) =>
+      (body.details as { path: string }[]).map(({ path }) => path);
+    expect(pathsOf(await update('book', { ...cell, column: 'colour', expected: '1' }))).toEqual(['column']);
+    expect(pathsOf(await update('book', { ...cell, value: 0.1 }))).toEqual(['value']);
+    expect(pathsOf(await update('book', { ...cell, expected: 0.1 }))).toEqual(['expected']);
+    expect(pathsOf(await update('book', { ...cell, id: ['isbn-8', 1] }))).toEqual(['id']);
+    expect(pathsOf(await remove('book', { primary_key: 'isbn', ids: ['none', ['a', 1]] }))).toEqual([
+      'ids.1',
+    ]);
+    const change = {
+      action: 'update',
+      table: 'book',
+      primary_key: 'isbn',
+      id: 'isbn-8',
+      values: { colour: 1 },
+    };
+    const path = `${tables().slice(0, -'tables'.length)}row-changes`;
+    expect(pathsOf(await api.call('POST', path, { body: { changes: [change] } }))).toEqual([
+      'changes.0.values',
+    ]);
+  });
+
   test("returns PostgreSQL's message for a refused statement, and never logs it", async () => {
     const negative = await update('book', { primary_key: 'isbn', id: 'isbn-8', column: 'price', value: -1 });
     expect(negative).toMatchObject({ status: 422, body: { error: 'STATEMENT_REFUSED', sqlstate: '23514' } });
@@ -139,9 +163,9 @@ describe('a shop', () => {
     const sales = { primary_key: 'sale_id' };
     expect(await remove('sale', { ...sales, ids: ['1', 2, '77777', 'isbn'] })).toMatchObject({
       status: 422,
-      body: { error: 'STATEMENT_REFUSED', sqlstate: '22P02' },
+      body: { error: 'STATEMENT_REFUSED', sqlstate: '22P02', change: undefined },
     });
-    const deleted = await remove('sale', { ...sales, ids: ['1', 2, '77777'] });
+    const deleted = await remove('sale', { ...sales, ids: ['1', 2, '77777', 1] });
     expect(deleted).toMatchObject({ status: 200, body: { deleted: 2, missing: ['77777'] } });
     expect(await remove('author', { primary_key: 'author_id', ids: [1, 2] })).toMatchObject({
       status: 422,
@@ -160,7 +184,7 @@ describe('a shop', () => {
     );
     expect(events).toEqual([
       [{ schema: 'public', table: 'book', column: 'price', primary_key: ['isbn'], ids: [['isbn-7']] }],
-      [{ schema: 'public', table: 'sale', primary_key: ['sale_id'], ids: [['1'], [2]] }],
+      [{ schema: 'public', table: 'sale', primary_key: ['sale_id'], ids: [['1'], [2], [1]] }],
     ]);
   });
 });

@@ -373,16 +373,18 @@ test('tables and rows are read and changed from a shell', async () => {
   ]);
   const wrong = await servers.tool('row', 'list', ...book, ...page, '--filter', '{"column":"id"}');
   expect(wrong).toMatchObject({ exitCode: 2, stderr: expect.stringContaining('filter') });
-  const cell = ['--primary-key', '["id"]', '--id', '[2]', '--column', 'title'];
-  expect((await json('row', 'update', ...book, ...cell, '--value', 'Two')).row).toEqual([2, 'Two']);
-  expect((await json('row', 'update', ...book, ...cell, '--expected', '{"value":"Two"}')).row).toEqual([
-    2,
-    null,
+  const row = { schema: 'public', table: 'book', primary_key: ['id'] };
+  const change = (...changes: object[]) =>
+    json('row', 'change', ...branch, '--changes', JSON.stringify(changes.map((one) => ({ ...row, ...one }))));
+  const title = (value: string | null) => [{ column: 'title', value }];
+  const cell = { action: 'update', id: [2], values: title('Two'), expected: title(null) };
+  expect((await change(cell)).outcomes).toMatchObject([{ row: [2, 'Two'], conflict: null }]);
+  expect((await change(cell)).outcomes).toMatchObject([{ row: [2, 'Two'], conflict: 'changed' }]);
+  const deletion = { action: 'delete', expected: [], must_exist: false };
+  expect((await change({ ...deletion, id: [1] }, { ...deletion, id: [7] })).outcomes).toMatchObject([
+    { skipped: false },
+    { skipped: true },
   ]);
-  const refused = await servers.tool('row', 'update', ...book, ...cell, '--expected', '{"value":"Two"}');
-  expect(refused).toMatchObject({ exitCode: 3, stderr: expect.stringContaining('ROW_CHANGED') });
-  const deletion = ['row', 'delete', ...book, '--primary-key', '["id"]', '--ids', '[[1],[7]]'];
-  expect(await json(...deletion)).toEqual({ deleted: 1, missing: [1] });
   expect((await servers.tool('row', 'list', '--help')).stdout).toContain('--offset <number>');
 });
 

@@ -2,7 +2,6 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import { Meter } from '../../../agent/measurement/meter.ts';
 import { readSizes } from '../../../agent/measurement/sizes.ts';
-import { runOperation } from '../../../agent/operations/handlers.ts';
 import { inDatabase, type Queryable } from '../../../agent/postgres/connect.ts';
 import { repairPrivileges } from '../../../agent/privileges/repair-privileges.ts';
 import { eventually } from '../../support/eventually.ts';
@@ -15,6 +14,7 @@ import {
   type Project,
   startHostWithProject,
 } from '../../support/host/host-project.ts';
+import { Browser } from '../../support/host/host-rows.ts';
 import { branchIn, flush, TestMeter } from '../../support/host/metering.ts';
 import { NOTHING_COUNTED } from '../../support/records/sample-measurement.ts';
 
@@ -184,17 +184,7 @@ describe('what clients have not done', () => {
   test('the table browser works for clients, so its rows count', async () => {
     const branch = await project.create('db_shop_prod_br_browsed', main.database);
     await meter.read(branch);
-    await runOperation(servers.host, 'row.update', {
-      branch_id: branch.branch_id,
-      database: branch.database,
-      schema: 'public',
-      table: 'item',
-      primary_key: ['id'],
-      id: [1],
-      column: 'name',
-      value: 'browsed',
-      expected: null,
-    });
+    await new Browser(servers.host, branch).update('item', { column: 'name', id: 1, value: 'browsed' });
     await eventually(async () => expect((await meter.read(branch)).rows_updated).toBe(1));
     await project.drop(branch);
   });

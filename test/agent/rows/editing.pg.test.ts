@@ -260,6 +260,7 @@ describe('several changes', () => {
         primary_key: ['b', 'a'],
         id: [2, 1],
         expected: [{ column: 'note', value: 'y' }],
+        must_exist: true,
       },
       {
         action: 'insert',
@@ -290,7 +291,14 @@ describe('several changes', () => {
       { ...UPDATE, id: [1], values: [title('Mine')], expected: [title('One')] },
       { ...UPDATE, id: [2], values: [title('Deux')], expected: [title('Two')] },
       { ...UPDATE, id: [99], values: [title('None')] },
-      { action: 'delete', table: 'book', primary_key: ['id'], id: [3], expected: [title('Drei')] },
+      {
+        action: 'delete',
+        table: 'book',
+        primary_key: ['id'],
+        id: [3],
+        expected: [title('Drei')],
+        must_exist: true,
+      },
     ]);
     expect(outcomes.map(({ change, row, conflict }) => [change, row?.[1] ?? null, conflict])).toEqual([
       [0, 'Changed', 'changed'],
@@ -341,27 +349,31 @@ describe('several changes', () => {
       'primary_key',
       { ...UPDATE, primary_key: ['title'], id: ['One'], values: [title('x')] },
     ],
-    ['COLUMN_NOT_FOUND', 'values', { ...UPDATE, id: [1], values: [{ column: 'nothing', value: 1 }] }],
     [
       'COLUMN_NOT_FOUND',
-      'values',
+      'values.0.column',
+      { ...UPDATE, id: [1], values: [{ column: 'nothing', value: 1 }] },
+    ],
+    [
+      'COLUMN_NOT_FOUND',
+      'values.0.column',
       { action: 'insert', table: 'book', values: [{ column: 'nothing', value: 1 }] },
     ],
     [
       'INVALID_CALL',
-      'values',
+      'values.0.value',
       { action: 'insert', table: 'book', values: [{ column: 'price', value: 0.1 }] },
     ],
     [
       'COLUMN_NOT_FOUND',
-      'expected',
+      'expected.0.column',
       { ...UPDATE, id: [1], values: [title('x')], expected: [{ column: 'nothing', value: 1 }] },
     ],
     ['INVALID_CALL', 'id', { ...UPDATE, id: [1, 2], values: [title('x')] }],
     [
       'KEY_NOT_UNIQUE',
       'primary_key',
-      { action: 'delete', table: 'keyless', primary_key: ['n'], id: [1], expected: [] },
+      { action: 'delete', table: 'keyless', primary_key: ['n'], id: [1], expected: [], must_exist: true },
     ],
   ])('%s is refused under %s of its change', async (code, path, change) => {
     const made = { ...UPDATE, id: [1], values: [title('Uno')] };
@@ -380,7 +392,7 @@ describe('several changes', () => {
     const of = { table: 'toned', primary_key: ['tone'], expected: [] };
     const { outcomes } = await browser.change([
       { action: 'update', ...of, id: ['bad'], values: [{ column: 'n', value: 3 }] },
-      { action: 'delete', ...of, id: ['good'] },
+      { action: 'delete', ...of, id: ['good'], must_exist: true },
     ]);
     expect(outcomes.map(({ row }) => row)).toEqual([['bad', 3], null]);
     expect((await browser.page('toned', 1)).rows).toEqual([]);
@@ -422,6 +434,10 @@ describe('several changes', () => {
       code: 'STATEMENT_REFUSED',
       sqlstate: '54011',
     });
+    // No row comes back from them.
+    const missing = Array.from({ length: 25 }, (_, n) => n + 25);
+    const ids = Array.from({ length: 50 }, (_, n) => n);
+    expect(await browser.delete('huge', ids)).toEqual({ deleted: 25, missing });
   });
 
   test('respect policies and triggers', async () => {
@@ -454,7 +470,7 @@ describe('several changes', () => {
     for (const change of [
       { action: 'insert', table: 'kept', values: [{ column: 'id', value: 2 }] },
       { action: 'update', table: 'kept', ...of, id: [1], values: [{ column: 'note', value: 'y' }] },
-      { action: 'delete', table: 'kept', ...of, id: [1] },
+      { action: 'delete', table: 'kept', ...of, id: [1], must_exist: true },
     ]) {
       await expect(browser.change([change])).rejects.toMatchObject({
         code: 'STATEMENT_REFUSED',

@@ -101,7 +101,7 @@ describe('rights', () => {
     );
     expect((await browser.page('guarded')).rows).toEqual([{ id: 1, note: 'mine' }]);
     await expect(browser.update('guarded', { ...change, id: 2 })).rejects.toMatchObject({
-      code: 'ROW_NOT_FOUND',
+      conflict: 'missing',
     });
     expect(await browser.delete('guarded', [1, 2])).toEqual({ deleted: 1, missing: [1] });
     await asClient(
@@ -352,7 +352,7 @@ describe('errors', () => {
       sqlstate: '09000',
     });
     await expect(browser.update('keeper', { ...change, expected: 'other' })).rejects.toMatchObject({
-      code: 'ROW_CHANGED',
+      conflict: 'changed',
     });
     expect(await browser.delete('keeper', [1])).toEqual({ deleted: 0, missing: [0] });
   });

@@ -251,10 +251,12 @@ describe('a value that PostgreSQL refuses is refused with its message', () => {
     ] as const) {
       await expect(browser.update('made', { column, id: 1, value })).rejects.toMatchObject({
         code: 'INVALID_CALL',
-        path: 'value',
+        path: 'changes.0.values.0.value',
       });
       const change = { column, id: 1, value: '1', expected: value };
-      await expect(browser.update('made', change)).rejects.toMatchObject({ path: 'expected' });
+      await expect(browser.update('made', change)).rejects.toMatchObject({
+        path: 'changes.0.expected.0.value',
+      });
     }
     expect(await browser.update('made', { column: 'n', id: 1, value: 2 ** 53 - 1 })).toMatchObject({
       n: '9007199254740991',
@@ -267,7 +269,7 @@ describe('a value that PostgreSQL refuses is refused with its message', () => {
   test('a column that does not exist is refused', async () => {
     await expect(browser.update('made', { column: 'nothing', id: 1, value: 1 })).rejects.toMatchObject({
       code: 'COLUMN_NOT_FOUND',
-      path: 'column',
+      path: 'changes.0.values.0.column',
       message: 'the table has no column "nothing"',
     });
   });
@@ -285,9 +287,9 @@ test('the whole changed row is returned, with its generated columns', async () =
 test('`expected` is compared as a value, also null, and a difference changes nothing', async () => {
   const flag = (value: Scalar | null, expected: Scalar | null) =>
     browser.update('made', { column: 'flag', id: 2, value, expected });
-  await expect(flag(true, false)).rejects.toMatchObject({ code: 'ROW_CHANGED' });
+  await expect(flag(true, false)).rejects.toMatchObject({ conflict: 'changed' });
   expect(await flag(true, null)).toMatchObject({ flag: true });
-  await expect(flag(false, null)).rejects.toMatchObject({ code: 'ROW_CHANGED' });
+  await expect(flag(false, null)).rejects.toMatchObject({ conflict: 'changed' });
   expect(await flag(null, true)).toMatchObject({ flag: null });
   await browser.update('made', { column: 'approx', id: 2, value: 1e15 });
   expect(await browser.update('made', { column: 'approx', id: 2, value: 2, expected: 1e15 })).toMatchObject({
@@ -295,5 +297,5 @@ test('`expected` is compared as a value, also null, and a difference changes not
   });
   await expect(
     browser.update('made', { column: 'approx', id: 777, value: 2, expected: 1 }),
-  ).rejects.toMatchObject({ code: 'ROW_NOT_FOUND' });
+  ).rejects.toMatchObject({ conflict: 'missing' });
 });

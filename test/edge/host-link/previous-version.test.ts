@@ -7,6 +7,7 @@ import { z } from 'zod';
 import {
   notificationFromPreviousVersion,
   resultFromPreviousVersion,
+  resultOfPreviousFailure,
   toPreviousVersion,
 } from '../../../edge/host-link/previous-version.ts';
 import { NOTIFICATIONS } from '../../../shared/protocol/notifications.ts';
@@ -44,7 +45,10 @@ const created = (member: object) => ({
   project_id: id,
   branches: [{ branch_id: id, database: 'db_shop_prod', build_id: id, ...member }],
 });
-const table = { branch_id: id, database: 'db_shop_prod', schema: 'public', table: 'book' };
+const database = { branch_id: id, database: 'db_shop_prod' };
+const table = { ...database, schema: 'public', table: 'book' };
+const row = (n: number) => ({ schema: 'public', table: 'book', primary_key: ['id'], id: [n] });
+const cell = (value: number) => ({ column: 'id', value });
 const verifier = 'SCRAM-SHA-256$4096:c2FsdA==$c3RvcmVk:c2VydmVy';
 const verifiers = { owner: verifier, read_write: verifier, read_only: verifier };
 const access = {
@@ -98,37 +102,49 @@ const CALLS: { [M in Method]?: { params: Params<M>; result: object } } = {
     params: { ...table, limit: 10, offset: 0, filter: [], order: [] },
     result: { columns: [column], rows: [[1]], has_more: false, estimated_rows: null },
   },
-  'row.update': {
-    params: { ...table, primary_key: ['id'], id: [1], column: 'id', value: 2, expected: { value: 1 } },
+  'row.change': {
+    params: {
+      ...database,
+      changes: [{ action: 'update', ...row(1), values: [cell(2)], expected: [cell(1)] }],
+    },
     result: { columns: [column], row: [2] },
   },
-  'row.delete': {
-    params: { ...table, primary_key: ['id'], ids: [[1]] },
-    result: { deleted: 1, missing: [] },
-  },
 };
+
+const deletion = (n: number) => ({
+  action: 'delete' as const,
+  ...row(n),
+  expected: [],
+  must_exist: false,
+});
+/** The second older operation of a present one. */
+const DELETION: { params: Params<'row.change'>; result: object } = {
+  params: { ...database, changes: [deletion(1), deletion(2)] },
+  result: { deleted: 1, missing: [1] },
+};
+const UPDATE = { action: 'update', ...row(1), values: [cell(2)], expected: [] };
+const changes = (...list: object[]) => ({ ...database, changes: list });
+type Translated = [Method, { params: Params<Method>; result: object }];
+const TRANSLATED = [...Object.entries(CALLS), ['row.change', DELETION]] as Translated[];
 
 test('the kept schemas are those of the previous version', () => {
   expect(RELEASED.version).toBe(PREVIOUS_VERSION);
 });
 
 describe('operations', () => {
-  test.each(Object.keys(CALLS) as Method[])('%s is translated both ways', (method) => {
-    const call = CALLS[method] as { params: Params<Method>; result: object };
+  test.each(TRANSLATED)('%s is translated both ways', (method, call) => {
     const params = OPERATIONS[method].params.parse(call.params) as Params<Method>;
     const older = toPreviousVersion(method, params);
     if (!older) throw new Error(`${method} has no translation`);
     const released = operationOf(older.method);
     expect(isValid(released.params, older.params), ajv.errorsText()).toBe(true);
     expect(isValid(released.result, call.result), ajv.errorsText()).toBe(true);
-    const result = resultFromPreviousVersion(method, call.result as Record<string, unknown>);
+    const result = resultFromPreviousVersion(method, call.result as Record<string, unknown>, params);
     expect(OPERATIONS[method].result.safeParse(result).error).toBeUndefined();
   });
 
   test('every operation of the previous version is in use', () => {
-    const used = Object.entries(CALLS).map(
-      ([method, { params }]) => toPreviousVersion(method as Method, params as Params<Method>)?.method,
-    );
+    const used = TRANSLATED.map(([method, { params }]) => toPreviousVersion(method, params)?.method);
     expect(used.sort()).toEqual(Object.keys(RELEASED.operations).sort());
   });
 
@@ -137,6 +153,29 @@ describe('operations', () => {
     expect(others).toContain('branch.keep');
     const called = others.filter((method) => toPreviousVersion(method, {} as Params<Method>) !== null);
     expect(called).toEqual([]);
+  });
+
+  test('a change of a cell and a deletion have the outcomes of the older result', () => {
+    const { params, result } = CALLS['row.change'] as typeof DELETION;
+    const of = (call: typeof DELETION) =>
+      resultFromPreviousVersion('row.change', call.result as Record<string, unknown>, call.params);
+    const none = { table: 0, row: null, conflict: null, skipped: false };
+    expect(of({ params, result })).toEqual({
+      tables: [{ columns: ['id'], key: ['id'] }],
+      outcomes: [{ ...none, change: 0, row: [2] }],
+    });
+    expect(of(DELETION)).toMatchObject({
+      outcomes: [
+        { ...none, change: 0 },
+        { ...none, change: 1, skipped: true },
+      ],
+    });
+    const missing = resultOfPreviousFailure('row.change', { code: 'ROW_NOT_FOUND' });
+    expect(OPERATIONS['row.change'].result.parse(missing).outcomes).toMatchObject([{ conflict: 'missing' }]);
+    const changed = resultOfPreviousFailure('row.change', { code: 'ROW_CHANGED' });
+    expect(changed?.outcomes).toMatchObject([{ conflict: 'changed' }]);
+    expect(resultOfPreviousFailure('row.change', { code: 'STATEMENT_REFUSED' })).toBeNull();
+    expect(resultOfPreviousFailure('row.list', { code: 'ROW_CHANGED' })).toBeNull();
   });
 
   /** A present schema that changes has to be compared with the older one again. */
@@ -153,6 +192,7 @@ describe('operations', () => {
       'branch.finalize',
       'branch.prepare',
       'branch.prove',
+      'row.change',
       'row.list',
     ]);
   });
@@ -183,6 +223,18 @@ describe('operations', () => {
       'row.list',
       { ...table, limit: 1, offset: 0, filter: [], order: [{ column: 'id', direction: 'asc' }] },
     ],
+    ['a new row', 'row.change', changes({ action: 'insert', schema: 'public', table: 'book', values: [] })],
+    ['changes of two rows', 'row.change', changes(UPDATE, { ...UPDATE, id: [2] })],
+    ['a change of two cells', 'row.change', changes({ ...UPDATE, values: [cell(2), cell(3)] })],
+    [
+      'another expected column',
+      'row.change',
+      changes({ ...UPDATE, expected: [{ column: 'title', value: 'One' }] }),
+    ],
+    ['a deletion that needs its row', 'row.change', changes({ ...deletion(1), must_exist: true })],
+    ['a deletion that expects a value', 'row.change', changes({ ...deletion(1), expected: [cell(1)] })],
+    ['deletions from two tables', 'row.change', changes(deletion(1), { ...deletion(1), table: 'author' })],
+    ['a deletion with a change', 'row.change', changes(deletion(1), UPDATE)],
   ])('%s needs the present version', (_, method, params) => {
     expect(OPERATIONS[method].params.safeParse(params).success).toBe(true);
     expect(toPreviousVersion(method, params as Params<Method>)).toBeNull();

@@ -48,20 +48,37 @@ export class Browser {
 
   async update(table: string, change: Change, schema = 'public') {
     const { column, primary_key = ['id'], id, value, expected } = change;
-    const { columns, row } = await this.#run('row.update', {
-      schema,
-      table,
-      column,
-      primary_key,
-      id: [id].flat(),
-      value,
-      expected: expected === undefined ? null : { value: expected },
-    });
-    return named(columns, row);
+    const { tables, outcomes } = await this.change([
+      {
+        action: 'update',
+        schema,
+        table,
+        primary_key,
+        id: [id].flat(),
+        values: [{ column, value }],
+        expected: expected === undefined ? [] : [{ column, value: expected }],
+      },
+    ]);
+    const { conflict, row } = outcomes[0] ?? {};
+    if (conflict) throw Object.assign(new Error('the row is another one than expected'), { conflict });
+    return Object.fromEntries((tables[0]?.columns ?? []).map((name, at) => [name, row?.[at] ?? null]));
   }
 
-  delete(table: string, ids: (RowId | Scalar)[], primary_key = ['id'], schema = 'public') {
-    return this.#run('row.delete', { schema, table, primary_key, ids: ids.map((id) => [id].flat()) });
+  /** @returns the number of deleted rows, and the indexes of the ids without a row */
+  async delete(table: string, ids: (RowId | Scalar)[], primary_key = ['id'], schema = 'public') {
+    const { outcomes } = await this.change(
+      ids.map((id) => ({
+        action: 'delete',
+        schema,
+        table,
+        primary_key,
+        id: [id].flat(),
+        expected: [],
+        must_exist: false,
+      })),
+    );
+    const missing = outcomes.flatMap(({ change, skipped }) => (skipped ? [change] : []));
+    return { deleted: ids.length - missing.length, missing };
   }
 
   describe(table: string, schema = 'public') {
