@@ -130,7 +130,14 @@ test('a host that lies about projects of another one changes none of their recor
   };
   // Also under a project of its own.
   const asItsOwn = { ...lie, branches: held ? [held] : [], projects: [] };
-  for (const claimed of [lie, asItsOwn]) expect(await reconcile(claimed, claimed)).not.toContain('elsewhere');
+  for (const claimed of [lie, asItsOwn]) {
+    const woken = await reconcileWith(async (method) =>
+      method === 'host.inventory'
+        ? { ok: true, value: claimed }
+        : { ok: false, failure: { code: 'HOST_UPGRADE_REQUIRED', message: method } },
+    );
+    expect(woken).not.toContain('elsewhere');
+  }
   expect(await records()).toEqual(before);
   expect(await readBranch(db, failed)).toEqual({ status: 'failed', events: [] });
   expect(await readBranch(db, active)).toEqual({ status: 'active', events: [] });
@@ -143,8 +150,12 @@ test('a host that does not know the tenant of a project gets a new revision of i
     ...EMPTY_HOST,
     projects: [{ project_id: 'p', access_revision: 4, needs_tenant: true }],
   };
+  const answer = async (method: string) =>
+    method === 'host.inventory'
+      ? { ok: true, value: inventory }
+      : { ok: false, failure: { code: 'HOST_UPGRADE_REQUIRED', message: method } };
   for (const _ of [1, 2]) {
-    expect(await reconcile(inventory)).toContain('p');
+    expect(await reconcileWith(answer)).toContain('p');
     const [project] = await db.select().from(projects).where(ofProject);
     expect(project).toMatchObject({ accessRevision: 5, accessApplied: 4 });
   }
