@@ -52,6 +52,8 @@ export async function createBranch(client: BranchgateClient, inputs: Inputs): Pr
       on_exists: inputs.onExists,
       allow: inputs.allow,
       labels: inputs.labels,
+      // Test runs of one address open many connections.
+      connection_attempts_per_minute: 'max',
       include: ['credentials'],
       ...(source !== null && { source_branch_id: source }),
     },

@@ -14,6 +14,9 @@ export function readCount(text: string): number {
   return Number(text);
 }
 
+/** Parses a limit of connection attempts: a number, or the highest that the operator allows. */
+export const readAttempts = (text: string): number | 'max' => (text === 'max' ? text : readCount(text));
+
 /** Collects an option that can be repeated. */
 export const collect = (value: string, previous: string[] | undefined): string[] => [
   ...(previous ?? []),

@@ -1,4 +1,8 @@
 import { z } from 'zod';
+import {
+  DEFAULT_CONNECTION_ATTEMPTS,
+  HIGHEST_CONNECTION_ATTEMPTS,
+} from '../shared/branch/connection-attempts.ts';
 import { UNDELETE_DAYS_MAX } from '../shared/limits.ts';
 import { HIGHEST_BRANCH_LIMIT } from '../shared/project/project-status.ts';
 
@@ -126,6 +130,10 @@ const Settings = z.object({
    * overrides it.
    */
   LEASED_BRANCH_LIMIT: Count.max(HIGHEST_BRANCH_LIMIT).default(20),
+  /** The highest number of connection attempts a minute that users may choose for a branch. */
+  CONNECTION_ATTEMPTS_MAX: Count.min(DEFAULT_CONNECTION_ATTEMPTS)
+    .max(HIGHEST_CONNECTION_ATTEMPTS)
+    .default(2000),
   /** The highest limits of branches, leased or not, that the platform route accepts (specification 8). */
   BRANCH_LIMIT_MAX: Count.max(HIGHEST_BRANCH_LIMIT).default(20),
   /**

@@ -52,7 +52,7 @@ export async function ownBranch(context: ToolContext, projectId: string, referen
 
 /** The fields of a branch that an agent needs. */
 export const shownBranch = (
-  branch: Omit<Branch, 'deletes_at' | 'updated_at' | 'blocked' | 'connections_blocked_until'>,
+  branch: Omit<Branch, 'deletes_at' | 'updated_at' | 'blocked' | 'connections_blocked_until' | 'closed_to'>,
 ) => ({
   id: branch.id,
   branch_name: branch.branch_name,

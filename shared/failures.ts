@@ -175,6 +175,11 @@ export const FAILURES = {
     status: 422,
     message: 'The storage quota is above the cap of the project. Ask the platform operator to raise the cap.',
   },
+  CONNECTION_ATTEMPTS_ABOVE_MAX: {
+    status: 422,
+    message:
+      'The platform operator allows fewer connection attempts a minute. Send `max`, or ask the operator to raise CONNECTION_ATTEMPTS_MAX.',
+  },
   IDEMPOTENCY_KEY_REUSED: {
     status: 422,
     message: 'This Idempotency-Key was already used with another request body. Use a new key.',
@@ -182,11 +187,13 @@ export const FAILURES = {
   UPGRADE_REQUIRED: { status: 426, message: 'This path accepts WebSocket connections only.' },
   BRANCH_LIMIT_REACHED: {
     status: 429,
-    message: 'The project has reached its branch limit. Delete a branch first.',
+    message:
+      'The project has reached its branch limit. Delete a branch, wait until one expires, or ask the platform operator to raise the limit.',
   },
   LEASED_BRANCH_LIMIT_REACHED: {
     status: 429,
-    message: 'The project has reached its limit of leased branches. Delete one, or wait until a lease ends.',
+    message:
+      'The project has reached its limit of leased branches. Delete one, wait until a lease ends, or ask the platform operator to raise the limit.',
   },
   SNAPSHOT_LIMIT_REACHED: {
     status: 429,

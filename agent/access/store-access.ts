@@ -36,6 +36,7 @@ export async function storeAccess(session: Session, projectId: string, access: A
   const [before] = rows;
   if (!before) return;
   await storeClosures(session, projectId, access.closed);
+  await storeAttempts(session, projectId, access.connection_attempts, before.newer);
   // A repeated revision has the same passwords, whose sessions were ended the first time. Its rules may be
   // stale: they may name branches that have been dropped since.
   let ruleRemoved = false;
@@ -91,6 +92,21 @@ async function storeClosures(session: Session, projectId: string, closed: string
   );
 }
 
+/** @param isWhole a branch without a limit has the default; otherwise it may be newer than the call */
+async function storeAttempts(
+  session: Session,
+  projectId: string,
+  limits: Access['connection_attempts'],
+  isWhole: boolean,
+) {
+  await session.query(
+    `UPDATE branch SET connection_attempts = ($2::jsonb ->> branch_id::text)::integer
+     WHERE project_id = $1 AND ($3 OR $2::jsonb ? branch_id::text)
+       AND connection_attempts IS DISTINCT FROM ($2::jsonb ->> branch_id::text)::integer`,
+    [projectId, JSON.stringify(limits), isWhole],
+  );
+}
+
 async function storeVerifiers(session: Session, verifiers: Access['verifiers']) {
   for (const [branchId, ofBranch] of Object.entries(verifiers)) {
     for (const [role, verifier] of Object.entries(ofBranch)) {
@@ -102,9 +118,12 @@ async function storeVerifiers(session: Session, verifiers: Access['verifiers']) 
   }
 }
 
+/** The access to a branch, with its limit of connection attempts; null: the default. */
+export type LimitedAccess = BranchAccess & { branch_id: string; connection_attempts: number | null };
+
 /** Every branch that is not closed, with the networks that its project's rules and its own rules admit. */
-export async function readAccess(db: Queryable): Promise<BranchAccess[]> {
-  const { rows } = await db.query<BranchAccess>(
+export async function readAccess(db: Queryable): Promise<LimitedAccess[]> {
+  const { rows } = await db.query<LimitedAccess>(
     `WITH logins AS (
        SELECT branch_id, jsonb_object_agg(login, verifier) AS verifiers FROM login GROUP BY branch_id
      ), networks AS (
@@ -113,7 +132,7 @@ export async function readAccess(db: Queryable): Promise<BranchAccess[]> {
        WHERE rule.branch_id IS NULL OR rule.branch_id = branch.branch_id
        GROUP BY branch.branch_id
      )
-     SELECT database, verifiers, coalesce(cidrs, '{}') AS cidrs
+     SELECT branch_id, connection_attempts, database, verifiers, coalesce(cidrs, '{}') AS cidrs
      FROM branch JOIN logins USING (branch_id) LEFT JOIN networks USING (branch_id)
      WHERE NOT closed ORDER BY database`,
   );

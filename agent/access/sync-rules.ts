@@ -87,6 +87,8 @@ export class RuleSync {
   #unblocked: RuleFileTexts | null = null;
   /** The branches of the last sync. */
   #branches: readonly BranchAccess[] = [];
+  /** Connection attempts a minute by branch, where it is not the default, at the last sync. */
+  #attempts: ReadonlyMap<string, number> = new Map();
   readonly #members = new NetworkMembers();
   /** PostgreSQL's file as this process last wrote or found it. */
   #postgresHba = '';
@@ -101,6 +103,11 @@ export class RuleSync {
     this.#settings = settings;
     this.#pool = pool;
     this.#filter = settings.FIREWALL === 'nftables' ? new PacketFilter(settings) : null;
+  }
+
+  /** Connection attempts a minute that the branch accepts from one client network; null: the default. */
+  attemptsOf(branchId: string): number | null {
+    return this.#attempts.get(branchId) ?? null;
   }
 
   /**
@@ -197,6 +204,11 @@ export class RuleSync {
     await makeRulesFolder(folder);
     this.#blocks.stored = blocks;
     this.#branches = branches;
+    this.#attempts = new Map(
+      branches.flatMap(({ branch_id, connection_attempts: attempts }) =>
+        attempts === null ? [] : [[branch_id, attempts]],
+      ),
+    );
     const { networks } = await this.#admit(session, () => ensureNetworks(session, this.#applied === null));
     const found = await readRuleFiles(folder);
     // Nothing is awaited from here until the files are written, or a client blocked meanwhile would be

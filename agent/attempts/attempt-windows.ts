@@ -1,12 +1,11 @@
 import ipaddr from 'ipaddr.js';
 import { isPlainAddress } from '../../shared/cidr.ts';
-import { type Block, blockKey } from '../blocks/stored-blocks.ts';
+import { attemptsUntilBlock, type Block, blockKey } from '../blocks/stored-blocks.ts';
 
 interface Window extends Block {
   /** When it ends, in milliseconds of the caller's clock. */
   end: number;
   count: number;
-  limit: number;
 }
 
 /** What has reached its limit: a branch and a network, or (null) a branch and all networks together. */
@@ -16,8 +15,6 @@ export interface FullWindow extends Block {
   count: number;
 }
 
-/** The attempts on a branch from all networks together, as a multiple of those from one. */
-const NETWORKS_AT_LIMIT = 20;
 /**
  * Counted networks of all branches. A flood from more of them makes the agent forget the oldest below the
  * limit.
@@ -29,7 +26,7 @@ const NETWORKS_MAX = 50_000;
  * fixed length. The count of a branch bounds guesses that are distributed over many networks.
  */
 export class AttemptWindows {
-  readonly #limit: number;
+  readonly #limitOf: (branchId: string) => number;
   readonly #length: number;
   readonly #max: number;
   /** By `blockKey`, the oldest first. */
@@ -37,12 +34,12 @@ export class AttemptWindows {
   readonly #branches = new Map<string, Window>();
 
   /**
-   * @param limit of one network; that of a branch is a multiple
+   * @param limitOf the limit of one network for this branch, at any time; that of the branch is a multiple
    * @param length of a window, in milliseconds
    * @param max networks that are counted at a time
    */
-  constructor(limit: number, length: number, max = NETWORKS_MAX) {
-    this.#limit = limit;
+  constructor(limitOf: (branchId: string) => number, length: number, max = NETWORKS_MAX) {
+    this.#limitOf = limitOf;
     this.#length = length;
     this.#max = max;
   }
@@ -57,25 +54,31 @@ export class AttemptWindows {
     const reached = windows.map((block) => {
       const window = this.#open(block, now);
       window.count += 1;
-      return window.count === window.limit;
+      return window.count === this.limitOf(block);
     });
     return reached.includes(true);
+  }
+
+  /** The attempts in one window that are accepted. A raised limit opens a network before its window ends. */
+  limitOf({ branch_id, address }: Block): number {
+    return attemptsUntilBlock(address, this.#limitOf(branch_id));
   }
 
   /** Continues a window at its limit that another process left. @param end at most one length from now */
   resume(block: Block, now: number, end: number): void {
     const window = this.#open(block, now);
     window.end = Math.min(end, now + this.#length);
-    window.count = window.limit;
+    window.count = this.limitOf(block);
   }
 
   /** The windows at their limit, by `blockKey`. */
   atLimit(now: number): Map<string, FullWindow> {
     const full = new Map<string, FullWindow>();
     for (const windows of [this.#branches, this.#networks]) {
-      for (const [key, { branch_id, address, end, count, limit }] of windows) {
+      for (const [key, { branch_id, address, end, count }] of windows) {
         if (end <= now) windows.delete(key);
-        else if (count >= limit) full.set(key, { branch_id, address, end, count });
+        else if (count >= this.limitOf({ branch_id, address }))
+          full.set(key, { branch_id, address, end, count });
       }
     }
     return full;
@@ -87,8 +90,7 @@ export class AttemptWindows {
     const key = blockKey(block);
     const open = windows.get(key);
     if (open && open.end > now) return open;
-    const limit = isBranch ? this.#limit * NETWORKS_AT_LIMIT : this.#limit;
-    const window = { ...block, end: now + this.#length, count: 0, limit };
+    const window = { ...block, end: now + this.#length, count: 0 };
     // A deleted key moves to the end.
     windows.delete(key);
     windows.set(key, window);
@@ -98,8 +100,8 @@ export class AttemptWindows {
 
   /** A network at its limit stays, because it would be open again. */
   #forgetOldest() {
-    for (const [key, { count, limit }] of this.#networks) {
-      if (count >= limit) continue;
+    for (const [key, window] of this.#networks) {
+      if (window.count >= this.limitOf(window)) continue;
       this.#networks.delete(key);
       return;
     }

@@ -1,4 +1,5 @@
 import { branchOfLogin } from '../../shared/branch/login.ts';
+import type { RuleSync } from '../access/sync-rules.ts';
 import {
   BlockEnforcer,
   type BlockingHost,
@@ -22,6 +23,7 @@ const CHECK_EVERY_MS = 250;
 
 interface Watched extends BlockingHost {
   settings: AgentSettings;
+  rules: BlockingHost['rules'] & Pick<RuleSync, 'attemptsOf'>;
 }
 
 /**
@@ -47,7 +49,10 @@ export class AttemptWatch implements BlockSource {
     this.#host = host;
     this.#log = log;
     this.onTrouble = this.#troubleOf('limit');
-    this.#windows = new AttemptWindows(host.settings.CONNECTION_ATTEMPTS_PER_MINUTE, WINDOW_MS);
+    this.#windows = new AttemptWindows(
+      (branchId) => host.rules.attemptsOf(branchId) ?? host.settings.CONNECTION_ATTEMPTS_PER_MINUTE,
+      WINDOW_MS,
+    );
     this.#enforcer = new BlockEnforcer(host, this);
   }
 

@@ -11,6 +11,13 @@ export interface Block {
 /** Identifies a block, whatever its reason is. */
 export const blockKey = ({ branch_id, address }: Block) => `${branch_id} ${address ?? '*'}`;
 
+/** The attempts on a branch from all networks together, as a multiple of those from one. */
+const NETWORKS_AT_LIMIT = 20;
+
+/** Attempts a minute after which a network is blocked. @param perNetwork the limit of the branch */
+export const attemptsUntilBlock = (address: Block['address'], perNetwork: number): number =>
+  address === null ? perNetwork * NETWORKS_AT_LIMIT : perNetwork;
+
 /** Who blocks: the limit of attempts, and the watchdogs, whose blocks disconnect pooled clients too. */
 export type Blocker = 'attempts' | 'guard';
 
@@ -19,6 +26,8 @@ export interface StoredBlock extends Block {
   project_id: string;
   database: string;
   reason: BlockReason;
+  /** The branch's limit of connection attempts; null: the default. */
+  connection_attempts: number | null;
   until: Date;
   /** Milliseconds until then. */
   ends_in: number;
@@ -27,7 +36,7 @@ export interface StoredBlock extends Block {
 /** Ordered by their end. A block whose time is over does not count, even if no agent was running. */
 export async function readBlocks(db: Queryable): Promise<StoredBlock[]> {
   const { rows } = await db.query<StoredBlock>(
-    `SELECT project_id, branch_id, database, reason, address::text, until,
+    `SELECT project_id, branch_id, database, reason, address::text, connection_attempts, until,
             (extract(epoch FROM until - clock_timestamp()) * 1000)::float8 AS ends_in
      FROM (
        SELECT branch_id, 'attempts' AS reason, address, until FROM blocked_address

@@ -24,6 +24,7 @@ import { releaseLock, runAlone, takeLock, withLocks } from '../postgres/locks.ts
 import { dropUnusedRoles, ensureGroups, ensureLogins, restoreLogins } from '../postgres/roles.ts';
 import { clearDatabase } from '../postgres/sessions.ts';
 import { DEFAULT_PRIVILEGES, grantGroups, lostGroups } from '../privileges/default-privileges.ts';
+import { makeOwnSessions } from '../privileges/own-sessions.ts';
 import type { PrivilegesHost } from '../privileges/repair-privileges.ts';
 import { repair } from '../privileges/repair-privileges.ts';
 import { HostError } from '../process/host-error.ts';
@@ -91,10 +92,15 @@ export function cloneBranches(
     const result = await cloneMissing(host, session, states, params, onProgress);
     // Repeated after an adoption: the agent that made the clone may have died before it.
     for (const { branch, state } of source === null ? states : [])
-      if (state !== 'finalized')
-        await grantGroups(host.settings, buildDatabaseName(branch.job_id), project_id);
+      if (state !== 'finalized') await openMain(host.settings, buildDatabaseName(branch.job_id), project_id);
     return result;
   });
+}
+
+/** Gives a new `main` what all branches of its project inherit. */
+async function openMain(settings: AgentSettings, database: string, projectId: string): Promise<void> {
+  await grantGroups(settings, database, projectId);
+  await makeOwnSessions(settings, database);
 }
 
 /**

@@ -165,6 +165,21 @@ const TENANT = `
   ALTER TABLE project ADD COLUMN tenant text; -- null: not known yet
 `;
 
+/** The limits of branches that differ from the host's default. */
+const CONNECTION_ATTEMPTS = `
+  ALTER TABLE branch ADD COLUMN connection_attempts integer; -- a minute, from one address; null: the default
+`;
+
+/** The role of `agent/privileges/own-sessions.ts`, with which logins see and end their own sessions. */
+const SESSIONS_ROLE = `
+  DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'branchgate_sessions') THEN
+      CREATE ROLE branchgate_sessions NOLOGIN;
+    END IF;
+    GRANT pg_signal_backend, pg_read_all_stats TO branchgate_sessions;
+  END $$;
+`;
+
 /**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was
  * released is never changed, removed or moved; a change of the tables is a new entry at the end.
@@ -179,6 +194,8 @@ export const MIGRATIONS: readonly string[] = [
   REHEARSAL,
   NETWORK,
   TENANT,
+  CONNECTION_ATTEMPTS,
+  SESSIONS_ROLE,
 ];
 
 /**

@@ -8,6 +8,7 @@ import { runLoop } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { DEFAULT_PRIVILEGES, grantByDefault, lostGroups } from './default-privileges.ts';
 import { inLoginSession, type LoginBranch } from './login-session.ts';
+import { LACKS_OWN_SESSIONS, makeOwnSessions } from './own-sessions.ts';
 
 /** What it takes to repair the privileges of branches. */
 export interface PrivilegesHost {
@@ -26,12 +27,14 @@ const PAUSE_MS = 20;
  * Grants the default privileges again to each group that has lost all of them: a login of the group can drop
  * them with DROP OWNED, for this branch and its later clones. A group that has some is left alone, because
  * the owner may narrow them. The session also reads the share of dead rows. Runs as the branch's owner login
- * over the unix socket: default privileges can be altered only in a session in their database, and no
- * superuser opens one there.
+ * over the unix socket: default privileges can be altered only in a session in their database, and the
+ * superuser opens one there only for a branch of an earlier release, whose logins cannot see their own
+ * sessions yet.
  * @throws Error when the login is refused, for example because the branch has no connection left
  */
 export async function repairPrivileges(host: PrivilegesHost, branch: LoginBranch): Promise<void> {
-  const { branch_id, project_id } = branch;
+  const { branch_id, project_id, database } = branch;
+  let isLacking = false;
   const lost = await inLoginSession(host.settings, branch, 'owner', async (session) => {
     const { rows } = await session.query<{ defaclacl: string }>(DEFAULT_PRIVILEGES);
     const found = lostGroups(
@@ -40,9 +43,15 @@ export async function repairPrivileges(host: PrivilegesHost, branch: LoginBranch
     );
     if (found.length > 0)
       await session.query(found.map((group) => grantByDefault(project_id, group)).join('; '));
+    const { rows: own } = await session.query<{ lacking: boolean }>(LACKS_OWN_SESSIONS);
+    isLacking = own[0]?.lacking === true;
     host.deadTuples.record(branch_id, await readDeadTuples(session));
     return found;
   });
+  if (isLacking) {
+    await makeOwnSessions(host.settings, database);
+    host.log('privileges.own_sessions_made', { branch_id });
+  }
   if (lost.length > 0) host.log('privileges.repaired', { branch_id, groups: lost });
 }
 

@@ -105,6 +105,14 @@ function ruleCommand(): Command {
           'notAllowed',
           `No network rule lets ${address} connect to ${branch.branch_name}.`,
         );
+      const closed = branch.closed_to.find(
+        ({ network }) => network === null || isInNetwork(address, network),
+      );
+      if (closed)
+        throw new CommandError(
+          'notAllowed',
+          `${closed.message} For example: branchgate branch update ${branch.branch_name} --connection-attempts max`,
+        );
     });
   return group;
 }

@@ -2,7 +2,7 @@ import { Command, InvalidArgumentError, Option } from 'commander';
 import { freeName } from '../../client/leased-branch.ts';
 import { dataOf } from '../../client/response-error.ts';
 import { CommandError } from '../exit-codes.ts';
-import { collect, readCount, readDuration } from '../option-values.ts';
+import { collect, readAttempts, readCount, readDuration } from '../option-values.ts';
 import { printRecord, printRecords } from '../output.ts';
 import { findBranch, openSession, projectOf, type Session } from '../session.ts';
 import { withProgress } from '../terminal.ts';
@@ -30,6 +30,7 @@ interface NewBranch {
   ifExists?: 'fail' | 'return' | 'reset';
   allow?: string[];
   label?: Record<string, string>;
+  connectionAttempts?: number | 'max';
   count?: number;
   timeout?: number;
 }
@@ -49,6 +50,11 @@ export const createCommand = () =>
     .addOption(new Option('--if-exists <choice>', 'if the name exists').choices(['fail', 'return', 'reset']))
     .option('--allow <network>', 'a network that may connect, or `me`; can be repeated', collect)
     .option('--label <key=value>', 'a label; can be repeated', readLabel)
+    .option(
+      '--connection-attempts <n>',
+      'connections a minute from one address, or `max` (default: as in the project; with --lease, max)',
+      readAttempts,
+    )
     .option('--count <n>', 'number of branches', readCount)
     .option(...TIMEOUT)
     .action(async (given: string | undefined, options: NewBranch, command: Command) => {
@@ -94,7 +100,7 @@ async function nameOf({ client }: Session, { count }: NewBranch): Promise<string
 }
 
 async function choicesOf(session: Session, projectId: string, options: NewBranch) {
-  const { from, snapshot, ttl, lease, allow, label } = options;
+  const { from, snapshot, ttl, lease, allow, label, connectionAttempts } = options;
   const named = snapshot === LATEST ? undefined : snapshot;
   if (named !== undefined && from !== undefined)
     throw new CommandError(
@@ -111,5 +117,6 @@ async function choicesOf(session: Session, projectId: string, options: NewBranch
     ...(lease !== undefined && { lease_seconds: lease }),
     ...(allow && { allow }),
     ...(label && { labels: label }),
+    ...(connectionAttempts !== undefined && { connection_attempts_per_minute: connectionAttempts }),
   };
 }

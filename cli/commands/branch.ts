@@ -1,7 +1,7 @@
 import { Command, Option } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
 import { CommandError } from '../exit-codes.ts';
-import { readDuration } from '../option-values.ts';
+import { readAttempts, readDuration } from '../option-values.ts';
 import { printRecord, printRecords } from '../output.ts';
 import { branchPath, findBranch, openSession, projectOf } from '../session.ts';
 import { confirm } from '../terminal.ts';
@@ -100,6 +100,35 @@ const extend = () =>
       },
     );
 
+const OF_PROJECT = 'project';
+
+const update = () =>
+  new Command('update')
+    .description('Change how many connections a minute a branch accepts from one address')
+    .argument('[branch]', 'name or ID (default: the pinned branch, or main)')
+    .requiredOption(
+      '--connection-attempts <n>',
+      'a number, `max`, or `project` for the limit of the project',
+      (text) => (text === OF_PROJECT ? OF_PROJECT : readAttempts(text)),
+    )
+    .action(
+      async (
+        branch: string | undefined,
+        { connectionAttempts: wanted }: { connectionAttempts: number | 'max' | typeof OF_PROJECT },
+        command: Command,
+      ) => {
+        const session = openSession(command);
+        const path = await branchPath(command, session, branch);
+        const body = { connection_attempts_per_minute: wanted === OF_PROJECT ? null : wanted };
+        printRecord(command, await dataOf(session.client.api.PATCH(BRANCH, { params: { path }, body })), [
+          'branch_name',
+          'connection_attempts_per_minute',
+          'closed_to',
+          'id',
+        ]);
+      },
+    );
+
 const renew = () =>
   new Command('renew')
     .description('Renew the lease of a branch, which is deleted when its lease ends')
@@ -114,7 +143,17 @@ const renew = () =>
     });
 
 export const branchCommand = (): Command =>
-  [list(), createCommand(), get(), extend(), renew(), branchDiff(), ...historyCommands(), remove()].reduce(
+  [
+    list(),
+    createCommand(),
+    get(),
+    extend(),
+    update(),
+    renew(),
+    branchDiff(),
+    ...historyCommands(),
+    remove(),
+  ].reduce(
     (group, command) => group.addCommand(command),
     new Command('branch').description('Branches of a project'),
   );

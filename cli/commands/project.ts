@@ -3,7 +3,7 @@ import type { Schemas } from '../../client/client.ts';
 import { dataOf } from '../../client/response-error.ts';
 import { take } from '../../shared/take.ts';
 import { CommandError } from '../exit-codes.ts';
-import { readCount, readDuration } from '../option-values.ts';
+import { readAttempts, readCount, readDuration } from '../option-values.ts';
 import { printRecord, printRecords, say } from '../output.ts';
 import { openSession, projectOf } from '../session.ts';
 import { confirm, withProgress } from '../terminal.ts';
@@ -42,6 +42,7 @@ interface ProjectChange {
   quota?: number;
   snapshotEvery?: (typeof INTERVALS)[number] | 'never';
   snapshotKeep?: number;
+  connectionAttempts?: number | 'max';
 }
 
 /**
@@ -110,7 +111,7 @@ export function projectCommand(): Command {
 
   group
     .command('update')
-    .description('Change the name, the storage quota or the snapshots of a project')
+    .description('Change the name, the storage quota, the snapshots or the connection limit of a project')
     .argument('[project]', 'name or ID (default: the linked one)')
     .option('--name <name>', 'new name')
     .option('--quota <gib>', 'storage quota in GiB', readGib)
@@ -118,10 +119,15 @@ export function projectCommand(): Command {
       new Option('--snapshot-every <interval>', 'take snapshots of main').choices([...INTERVALS, 'never']),
     )
     .option('--snapshot-keep <n>', 'snapshots that are kept (default: as before, or 7)', readCount)
+    .option(
+      '--connection-attempts <n>',
+      'connections a minute from one address to each branch without a limit of its own, or `max`',
+      readAttempts,
+    )
     .action(async (project: string | undefined, options: ProjectChange, command: Command) => {
       const session = openSession(command);
       const path = { project_id: await projectOf(command, session, project) };
-      const { name, quota } = options;
+      const { name, quota, connectionAttempts } = options;
       const schedule = await scheduleOf(options, () =>
         dataOf(session.client.api.GET(PROJECT, { params: { path } })),
       );
@@ -129,11 +135,12 @@ export function projectCommand(): Command {
         ...(name !== undefined && { name }),
         ...(quota !== undefined && { storage_quota_gib: quota }),
         ...(schedule !== undefined && { snapshot_schedule: schedule }),
+        ...(connectionAttempts !== undefined && { connection_attempts_per_minute: connectionAttempts }),
       };
       if (Object.keys(body).length === 0)
         throw new CommandError(
           'usage',
-          'Nothing is to be changed. Give --name, --quota, --snapshot-every or --snapshot-keep.',
+          'Nothing is to be changed. Give --name, --quota, --snapshot-every, --snapshot-keep or --connection-attempts.',
         );
       printRecord(command, await dataOf(session.client.api.PATCH(PROJECT, { params: { path }, body })));
     });

@@ -70,8 +70,8 @@ const TRUSTED_SERVICES: Record<string, readonly [string, string]> = {
 export const COMMANDS = {
   listProjects: line(['project', 'list']),
   createProject: (name: string) => line(['project', 'create', name || 'NAME']),
-  updateProject: (project: string, name: string, quota: string) =>
-    line(['project', 'update', project], { name, quota }),
+  updateProject: (project: string, name: string, quota: string, attempts: string) =>
+    line(['project', 'update', project], { name, quota, 'connection-attempts': attempts }),
   deleteProject: (project: string) => line(['project', 'delete', project]),
   listProjectMembers: (id: string) => line(['api', 'GET', `/api/v1/projects/${id}/members`]),
 

@@ -1,4 +1,5 @@
-import { and, eq, getTableColumns, gt, or, type SQL, sql } from 'drizzle-orm';
+import { and, eq, getTableColumns, gt, inArray, ne, or, type SQL, sql } from 'drizzle-orm';
+import { DEFAULT_CONNECTION_ATTEMPTS } from '../../shared/branch/connection-attempts.ts';
 import type { BranchRole } from '../../shared/branch/login.ts';
 import { ACCESS_OF_STATE } from '../../shared/project/storage-quota.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
@@ -46,7 +47,8 @@ export const confirmAccess = (db: Database, projectId: string, revision: number)
 
 /**
  * The access to one project's databases with its revision, as the host receives it: its tenant, network rules,
- * closed branches (expired ones, or all at twice the storage quota), write block and new passwords.
+ * closed branches (expired ones, or all at twice the storage quota), write block, limits of connection
+ * attempts and new passwords.
  */
 export type Access = Params<'access.apply'>['access'];
 
@@ -73,6 +75,16 @@ export const accessReads = (db: Database, projectId: string) =>
       .innerJoin(projectBranches, eq(projectBranches.id, branchCredentials.branchId))
       .innerJoin(projects, eq(projects.id, projectBranches.projectId))
       .where(and(eq(projects.id, projectId), gt(branchCredentials.revision, projects.accessApplied))),
+    db
+      .select({ id: projectBranches.id, attempts: projectBranches.connectionAttempts })
+      .from(projectBranches)
+      .where(
+        and(
+          eq(projectBranches.projectId, projectId),
+          inArray(projectBranches.status, ['creating', 'active', 'expired']),
+          ne(projectBranches.connectionAttempts, DEFAULT_CONNECTION_ATTEMPTS),
+        ),
+      ),
   ] as const;
 
 export async function accessOf(
@@ -81,6 +93,7 @@ export async function accessOf(
   rules: readonly NetworkRuleRow[],
   closed: readonly { id: string }[],
   changed: readonly (typeof branchCredentials.$inferSelect)[],
+  limited: readonly { id: string; attempts: number }[],
 ): Promise<Access> {
   const verifiers: Record<string, Partial<Record<BranchRole, string>>> = {};
   for (const { branchId, role, keyId, sealedPassword } of changed) {
@@ -93,6 +106,7 @@ export async function accessOf(
     rules: rules.map(({ branchId, cidr }) => ({ branch_id: branchId, cidr })),
     write_blocked: ACCESS_OF_STATE[project.storageState] !== 'open',
     closed: closed.map(({ id }) => id),
+    connection_attempts: Object.fromEntries(limited.map(({ id, attempts }) => [id, attempts])),
     verifiers,
   };
 }
@@ -104,9 +118,9 @@ export async function sendAccess(
   callHost: CallHost,
   projectId: string,
 ): Promise<void> {
-  const [[project], rules, closed, changed] = await db.batch(accessReads(db, projectId));
+  const [[project], ...restrictions] = await db.batch(accessReads(db, projectId));
   if (!project || project.accessApplied >= project.accessRevision) return;
-  const access = await accessOf(keys, project, rules, closed, changed);
+  const access = await accessOf(keys, project, ...restrictions);
   await callHost('access.apply', { project_id: projectId, access });
   await confirmAccess(db, projectId, access.revision);
 }

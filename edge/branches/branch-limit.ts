@@ -19,8 +19,19 @@ const counting = (projectId: string, statuses: readonly BranchStatus[], which?: 
     which,
   )})`;
 
+/** Seconds until the first of the counted branches frees its slot by itself; null if none will. */
+const untilSlot = ({ projectId, leaseSeconds }: Counted): SQL => {
+  const isLeased = leaseSeconds !== null;
+  const end = isLeased ? projectBranches.leaseEndsAt : projectBranches.expiresAt;
+  return sql`(select max(1, cast((min(${end}) - ${Date.now()}) / 1000.0 as integer) + 1) from ${projectBranches} where ${and(
+    eq(projectBranches.projectId, projectId),
+    inArray(projectBranches.status, COUNTED_STATUSES),
+    (isLeased ? isNotNull : isNull)(projectBranches.leaseSeconds),
+  )})`;
+};
+
 const hasSlots = (
-  { leaseSeconds }: Counted,
+  { projectId, leaseSeconds }: Counted,
   current: SQL,
   limit: SQL | number,
   count: number,
@@ -28,7 +39,7 @@ const hasSlots = (
   sql`${current} + ${count} <= ${limit}`,
   {
     code: leaseSeconds === null ? 'BRANCH_LIMIT_REACHED' : 'LEASED_BRANCH_LIMIT_REACHED',
-    fields: { limit, current, retry_after: null },
+    fields: { limit, current, retry_after: untilSlot({ projectId, leaseSeconds }) },
   },
 ];
 

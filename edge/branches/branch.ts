@@ -1,6 +1,6 @@
 import { and, inArray, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
-import { BlockReason } from '../../shared/block.ts';
+import { BlockReason, CLOSED_NETWORKS_MAX } from '../../shared/block.ts';
 import {
   BRANCH_STATUSES,
   BRANCH_TRANSITIONS,
@@ -48,6 +48,31 @@ export function blockedOf(blocks: readonly StoredBlock[], now = Date.now()): Blo
 export const connectionsBlockedUntil = (blocks: readonly StoredBlock[], now = Date.now()): string | null =>
   inForce(blocks, now).find(({ reason }) => reason === 'attempts')?.until ?? null;
 
+/** A network that is refused, because it made too many connection attempts. */
+const ClosedTo = z.strictObject({
+  network: z.string().nullable().meta({ description: 'Null: every network.', example: '203.0.113.7/32' }),
+  until: z.iso.datetime(),
+  attempts: z.int().meta({ description: 'The attempts a minute that it reached.', example: 50 }),
+  message: z.string().meta({
+    description: 'The same for a person, with what to do.',
+    example:
+      'Closed to 203.0.113.7/32 until 12:01:00 UTC, after 50 connection attempts in a minute. Raise connection_attempts_per_minute of the branch to open it now.',
+  }),
+});
+type ClosedTo = z.output<typeof ClosedTo>;
+
+/** The networks that are refused because of too many connection attempts. */
+export const closedTo = (blocks: readonly StoredBlock[], now = Date.now()): ClosedTo[] =>
+  blocks
+    .flatMap(({ networks = [] }) => networks)
+    .filter(({ until }) => Date.parse(until) > now)
+    .map(({ network, until, attempts }) => ({
+      network,
+      until,
+      attempts,
+      message: `Closed to ${network ?? 'every network'} until ${until.slice(11, 19)} UTC, after ${attempts} connection attempts in a minute. Raise connection_attempts_per_minute of the branch to open it now.`,
+    }));
+
 const Id = z.uuid();
 const Timestamp = z.iso.datetime();
 
@@ -78,6 +103,11 @@ export const CreatedBranch = z
       example: null,
     }),
     labels: Labels,
+    connection_attempts_per_minute: z.int().meta({
+      description:
+        'Connection attempts a minute that the branch accepts from one client address, successful ones included.',
+      example: 50,
+    }),
     is_default: z.boolean().meta({ description: 'True for `main` only.', example: false }),
     protected: z.boolean().meta({
       description:
@@ -108,6 +138,10 @@ export const Branch = CreatedBranch.extend({
     description:
       'Connections are refused until then, because of too many connection attempts. Null: they are not.',
   }),
+  closed_to: z.array(ClosedTo).max(CLOSED_NETWORKS_MAX).meta({
+    description:
+      'The networks that are refused because of too many connection attempts. PostgreSQL reports such a refusal as `pg_hba.conf rejects connection` or `no pg_hba.conf entry`.',
+  }),
 }).meta({ id: 'Branch' });
 
 export const toCreatedBranchResponse = (row: BranchRow): z.output<typeof CreatedBranch> => ({
@@ -124,6 +158,7 @@ export const toCreatedBranchResponse = (row: BranchRow): z.output<typeof Created
   lease_seconds: row.leaseSeconds,
   lease_ends_at: row.leaseEndsAt?.toISOString() ?? null,
   labels: row.labels,
+  connection_attempts_per_minute: row.connectionAttempts,
   is_default: row.isDefault,
   protected: row.protected,
   created_by: row.createdBy,
@@ -137,6 +172,7 @@ export const toBranchResponse = (row: BranchRow): z.output<typeof Branch> => ({
   updated_at: row.updatedAt.toISOString(),
   blocked: blockedOf(row.blocks),
   connections_blocked_until: connectionsBlockedUntil(row.blocks),
+  closed_to: closedTo(row.blocks),
 });
 
 /** The branches whose status allows the event. */

@@ -30,6 +30,7 @@ import {
   networkRules,
   type ProjectRow,
   projectBranches,
+  projects,
 } from '../database/schema.ts';
 import { type CreationProgress, type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import { branchIdsOf, newJob, OPEN_STATUSES } from '../jobs/job-store.ts';
@@ -318,6 +319,7 @@ export async function reserveBranches(
         insertIf(db, jobs, job, isWritten),
         insertAllIf(db, branchCredentials, credentials.flat(), isWritten),
         ...ruleStatements(db, rules, isWritten),
+        ...attemptsStatements(db, request, isWritten),
       ],
       conflicts: { project_branches: 'BRANCH_EXISTS' },
     },
@@ -325,8 +327,25 @@ export async function reserveBranches(
   return written.ok ? ok(job) : written;
 }
 
+/** The limit of the project may have changed since it was read. */
+const attemptsStatements = (
+  db: Database,
+  { project, branches, attempts }: BranchRequest,
+  condition: SQL,
+): Statement[] => {
+  if (attempts !== null) return [];
+  const ids = branches.map(({ id }) => id);
+  const ofProject = sql`(select connection_attempts from ${projects} where id = ${project.id})`;
+  return [
+    db
+      .update(projectBranches)
+      .set({ connectionAttempts: ofProject })
+      .where(and(isOneOf(projectBranches.id, ids), condition)),
+  ];
+};
+
 const branchRow = (
-  { project, source, life, leaseSeconds, labels, actor }: BranchRequest,
+  { project, source, life, leaseSeconds, labels, attempts, actor }: BranchRequest,
   { id, name }: BranchRequest['branches'][number],
   now: Date,
 ): BranchRow => ({
@@ -344,6 +363,8 @@ const branchRow = (
   leaseSeconds,
   leaseEndsAt: null,
   labels,
+  connectionAttempts: attempts ?? project.connectionAttempts,
+  hasOwnAttempts: attempts !== null,
   isDefault: false,
   protected: false,
   createdBy: actor.userId,

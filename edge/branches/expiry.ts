@@ -13,7 +13,7 @@ import { auditEvents, type BranchRow, projectBranches } from '../database/schema
 import type { Settings } from '../settings.ts';
 import { isAllowed, transition, whereAllowed } from './branch.ts';
 import { hasBranchSlots } from './branch-limit.ts';
-import { protectionStatements } from './protect-branch.ts';
+import { type BranchSettings, settingStatements } from './branch-settings.ts';
 
 /** When a branch expires, or when it is deleted because it has been expired for long enough. */
 const END = sql<number>`case ${projectBranches.status}
@@ -41,13 +41,13 @@ export async function nextEnd(db: Database, projectId: string): Promise<Date | n
 }
 
 /**
- * Sets the lifespan, counted from now, and the protection, and records the changes, in one batch. An expired
+ * Sets the lifespan, counted from now, and other settings, and records the changes, in one batch. An expired
  * branch becomes active again if the project has a slot for it, which changes the access.
  */
 export async function storeLifespan(
   db: Database,
   settings: Settings,
-  { branch, life, isProtected, actor }: LifespanChange,
+  { branch, life, actor, isProtected, attempts }: LifespanChange,
   now: Date,
 ): Promise<Result<BranchRow, Failure>> {
   if (branch.isDefault) return fail({ code: 'BRANCH_PROTECTED' });
@@ -74,13 +74,15 @@ export async function storeLifespan(
       // An active branch has its slot already.
       [sql`${isIn('active')} or ${hasSlot}`, limitReached],
     ],
-    rest: (isWritten) => [
-      nextAccessRevision(db, projectId, sql`${isIn('expired')} and ${isWritten}`),
-      db.update(projectBranches).set(change).where(and(thisBranch, isWritten)),
-      ...(isProtected === undefined
-        ? []
-        : Object.values(protectionStatements(db, branch, isProtected, actor, isWritten, now))),
-    ],
+    rest: (isWritten) => {
+      const others = settingStatements(db, branch, { isProtected, attempts }, actor, isWritten, now);
+      return [
+        nextAccessRevision(db, projectId, sql`${isIn('expired')} and ${isWritten}`),
+        db.update(projectBranches).set(change).where(and(thisBranch, isWritten)),
+        ...others.before,
+        others.update,
+      ];
+    },
     returns: db.select().from(projectBranches).where(thisBranch),
   });
   return written.ok ? ok({ ...branch, ...written.value[0] }) : written;
@@ -157,11 +159,9 @@ export async function storeRenewal(
   return written.ok ? ok({ ...branch, ...written.value[0] }) : written;
 }
 
-export interface LifespanChange {
+export interface LifespanChange extends BranchSettings {
   branch: BranchRow;
   life: Life;
-  /** Left out: as before. */
-  isProtected?: boolean | undefined;
   hostId: string;
   actor: Actor;
 }

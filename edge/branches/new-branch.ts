@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { BRANCH_NAME_LENGTH, BranchName } from '../../shared/branch/branch-name.ts';
+import { AttemptsPerMinute } from '../../shared/branch/connection-attempts.ts';
 import { branchDatabaseName, DATABASE_NAME_MAX, maxSlugLength } from '../../shared/branch/database-name.ts';
 import { Labels } from '../../shared/branch/labels.ts';
 import { LeaseSeconds } from '../../shared/branch/lease.ts';
@@ -15,6 +16,7 @@ import { ALLOWED_NETWORKS_MAX, BATCH_MAX } from '../../shared/limits.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { CidrOrMe, OWN_ADDRESS } from '../access/network-rule.ts';
 import type { ProjectRow } from '../database/schema.ts';
+import type { Settings } from '../settings.ts';
 
 const LATEST_SNAPSHOT = 'latest_snapshot';
 
@@ -49,6 +51,10 @@ const choices = {
       example: ['203.0.113.0/24', OWN_ADDRESS],
     }),
   labels: Labels.default({}),
+  connection_attempts_per_minute: AttemptsPerMinute.optional().meta({
+    description:
+      'Connection attempts a minute from one client address. Default: as in the project; with a lease, the highest number that the operator of the gateway allows.',
+  }),
   include: z
     .array(z.enum(['credentials']))
     .max(1)
@@ -131,12 +137,13 @@ export const BranchChange = z
     protected: z.boolean().optional().meta({
       description: 'For owners and admins. `main` is always protected.',
     }),
+    connection_attempts_per_minute: AttemptsPerMinute.nullable().optional().meta({
+      description: 'Connection attempts a minute from one client address. Null: as in the project.',
+    }),
   })
   .refine(
-    (change) =>
-      hasOneLife(change) &&
-      (change.lifespan !== undefined || change.ttl_seconds !== undefined || change.protected !== undefined),
-    'Provide one of lifespan and ttl_seconds, or protected.',
+    (change) => hasOneLife(change) && Object.values(change).some((value) => value !== undefined),
+    'Provide one of lifespan and ttl_seconds, protected, or connection_attempts_per_minute.',
   )
   .meta({ example: { lifespan: '1m' } });
 
@@ -169,19 +176,32 @@ export function checkDatabaseNames(project: ProjectRow, names: readonly string[]
   });
 }
 
+/** @returns the number of attempts a minute, or CONNECTION_ATTEMPTS_ABOVE_MAX */
+export function attemptsWithin(
+  wanted: AttemptsPerMinute,
+  { CONNECTION_ATTEMPTS_MAX: limit }: Pick<Settings, 'CONNECTION_ATTEMPTS_MAX'>,
+): Result<number, Failure> {
+  if (wanted === 'max') return ok(limit);
+  return wanted <= limit ? ok(wanted) : fail({ code: 'CONNECTION_ATTEMPTS_ABOVE_MAX', fields: { limit } });
+}
+
 /** @param creatorCidr what `me` means, if the address is known. @returns or VALIDATION_FAILED if it is not */
 export function choicesOf(
   request: Pick<
     z.output<typeof NewBranch>,
-    'lifespan' | 'ttl_seconds' | 'lease_seconds' | 'allow' | 'labels'
+    'lifespan' | 'ttl_seconds' | 'lease_seconds' | 'allow' | 'labels' | 'connection_attempts_per_minute'
   >,
   creatorCidr: string | null,
+  settings: Pick<Settings, 'CONNECTION_ATTEMPTS_MAX'>,
 ): Result<BranchChoices, Failure> {
   const allow = request.allow.flatMap((network) => (network === OWN_ADDRESS ? (creatorCidr ?? []) : network));
   if (allow.length < request.allow.length)
     return invalid('allow', 'The address of the request is not known. Provide it instead of me.');
   const { lease_seconds: leaseSeconds = null, labels } = request;
-  return ok({ life: lifeOf(request), leaseSeconds, labels, allow });
+  const wanted = request.connection_attempts_per_minute ?? (leaseSeconds === null ? null : 'max');
+  const attempts = wanted === null ? ok(null) : attemptsWithin(wanted, settings);
+  if (!attempts.ok) return attempts;
+  return ok({ life: lifeOf(request), leaseSeconds, labels, allow, attempts: attempts.value });
 }
 
 /** What a client may choose for new branches. */
@@ -190,6 +210,8 @@ export interface BranchChoices {
   /** Null: without a lease. */
   leaseSeconds: number | null;
   labels: Labels;
+  /** Connection attempts a minute; null: as in the project. */
+  attempts: number | null;
   /** Networks that get a rule of each branch, besides the creator's. */
   allow: readonly string[];
 }

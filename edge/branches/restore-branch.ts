@@ -27,6 +27,7 @@ import type { Settings } from '../settings.ts';
 import { matchesPattern } from '../tenancy/branch-pattern.ts';
 import { toBranchResponse, transition } from './branch.ts';
 import { hasBranchSlots, hasDatabaseSlots } from './branch-limit.ts';
+import { requireConfirmation } from './branch-settings.ts';
 import { type CloneSource, ofSnapshot } from './clone-source.ts';
 import {
   activate,
@@ -37,7 +38,6 @@ import {
   undoCreation,
 } from './create-branches.ts';
 import { dropJob } from './drop-snapshots.ts';
-import { requireConfirmation } from './protect-branch.ts';
 import { newSnapshot } from './take-snapshot.ts';
 
 /** Takes the name and a slot, brings the branch's rules back and opens the job, in one batch. */

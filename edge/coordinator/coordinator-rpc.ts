@@ -5,6 +5,7 @@ import type { WorkProgress } from '../../shared/protocol/notifications.ts';
 import type { Result } from '../../shared/result.ts';
 import type { RuleAddition, RuleChange, RuleEnd } from '../access/change-rules.ts';
 import type { Rotation } from '../access/credentials.ts';
+import type { SettingsChange } from '../branches/branch-settings.ts';
 import type { ComparisonRequest } from '../branches/comparison.ts';
 import type { BranchRequest } from '../branches/create-branches.ts';
 import type { BranchDeletion, Deleted } from '../branches/delete-branch.ts';
@@ -57,6 +58,8 @@ export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   applyAccess(hostId: string): Promise<Result<null, Failure>>;
   /** Sets a new lifespan, counted from now; an expired branch becomes active again. */
   changeLifespan(change: LifespanChange): Promise<Result<BranchRow, Failure>>;
+  /** Changes other settings of a branch. */
+  changeSettings(change: SettingsChange): Promise<Result<BranchRow, Failure>>;
   /** Lets the lease of an active branch end later, or sooner, counted from now. */
   renewLease(renewal: LeaseRenewal): Promise<Result<BranchRow, Failure>>;
   /** Resumes open work: called when the project's host has linked, and by the reconciler. */

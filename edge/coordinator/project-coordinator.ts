@@ -16,6 +16,7 @@ import {
 } from '../access/change-rules.ts';
 import { type Rotation, storeRotation } from '../access/credentials.ts';
 import { sendAccess } from '../access/send-access.ts';
+import { type SettingsChange, storeSettings } from '../branches/branch-settings.ts';
 import { type ComparisonRequest, reserveComparison } from '../branches/comparison.ts';
 import {
   type BranchRequest,
@@ -349,6 +350,13 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     await this.#applyAccess(change.hostId);
     const { expiresAt } = changed.value;
     if (expiresAt) this.#alarm.wakeAt(expiresAt.getTime());
+    return changed;
+  }
+
+  async changeSettings(change: SettingsChange): Promise<Result<BranchRow, Failure>> {
+    this.#armAlarm();
+    const changed = await storeSettings(this.#db, change, new Date());
+    if (changed.ok && change.attempts !== undefined) await this.#applyAccess(change.hostId);
     return changed;
   }
 

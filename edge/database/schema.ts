@@ -11,6 +11,7 @@ import {
 } from 'drizzle-orm/sqlite-core';
 import { ACTOR_TYPES } from '../../shared/actor-types.ts';
 import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
+import { DEFAULT_CONNECTION_ATTEMPTS } from '../../shared/branch/connection-attempts.ts';
 import type { Labels } from '../../shared/branch/labels.ts';
 import { RECORDED_LIFESPANS } from '../../shared/branch/lifespan.ts';
 import { BRANCH_ROLES } from '../../shared/branch/login.ts';
@@ -148,6 +149,8 @@ export const projects = sqliteTable(
     storageUsedBytes: integer('storage_used_bytes').notNull().default(0),
     storageState: text('storage_state', { enum: STORAGE_STATES }).notNull().default('normal'),
     storageMeasuredAt: timestamp('storage_measured_at'),
+    /** A minute, from one client address. */
+    connectionAttempts: integer('connection_attempts').notNull().default(DEFAULT_CONNECTION_ATTEMPTS),
     /** Null: off. */
     snapshotSchedule: text('snapshot_schedule', { mode: 'json' }).$type<SnapshotSchedule>(),
     /** When the next scheduled snapshot is due; null without a schedule. */
@@ -201,6 +204,9 @@ export const projectBranches = sqliteTable(
     leaseSeconds: integer('lease_seconds'),
     leaseEndsAt: timestamp('lease_ends_at'),
     labels: text('labels', { mode: 'json' }).$type<Labels>().notNull().default({}),
+    /** As in the project, unless the branch has a limit of its own. */
+    connectionAttempts: integer('connection_attempts').notNull().default(DEFAULT_CONNECTION_ATTEMPTS),
+    hasOwnAttempts: integer('has_own_attempts', { mode: 'boolean' }).notNull().default(false),
     isDefault: integer('is_default', { mode: 'boolean' }).notNull().default(false),
     protected: integer('protected', { mode: 'boolean' }).notNull().default(false),
     createdBy: text('created_by')

@@ -2,7 +2,7 @@ import { z } from 'zod';
 import type { JobError } from '../../shared/project/job.ts';
 import { PROJECT_STATUSES } from '../../shared/project/project-status.ts';
 import { STORAGE_STATES } from '../../shared/project/storage-quota.ts';
-import { Branch, blockedOf, connectionsBlockedUntil } from '../branches/branch.ts';
+import { Branch, blockedOf, closedTo, connectionsBlockedUntil } from '../branches/branch.ts';
 import { Snapshot } from '../branches/snapshot.ts';
 import type { StoredBlock } from '../database/column-types.ts';
 import { EVENT_TYPES, type EventType } from '../database/column-types.ts';
@@ -49,12 +49,14 @@ const DEFINITIONS = {
       labels: branch.labels,
       blocked: branch.blocked,
       connections_blocked_until: branch.connections_blocked_until,
+      closed_to: branch.closed_to,
     }),
     render: ({ expires_at, blocks, ...rest }: StoredBranch, at: Date) => ({
       ...rest,
       expires_at: expires_at === null ? null : new Date(expires_at).toISOString(),
       blocked: blockedOf(blocks, at.getTime()),
       connections_blocked_until: connectionsBlockedUntil(blocks, at.getTime()),
+      closed_to: closedTo(blocks, at.getTime()),
     }),
   },
   'network_rule.changed': {

@@ -30,13 +30,10 @@ interface Translation<M extends Method> {
 const MANAGED_BRANCH = /^db_/;
 const CLOSED_MAX = 100;
 
-const hasFewClosed = ({ access }: Pick<Params<'access.apply'>, 'access'>) =>
-  access.closed.length <= CLOSED_MAX;
-
-/** That version bounds projects, and knows no tenants. */
-const withoutTenant = <P extends Pick<Params<'access.apply'>, 'access'>>({ access, ...params }: P) => {
-  const { tenant: _, ...known } = access;
-  return { ...params, access: known };
+/** That version bounds projects, knows no tenants, and counts connection attempts by its own setting. */
+const olderAccess = <P extends Pick<Params<'access.apply'>, 'access'>>({ access, ...params }: P) => {
+  const { connection_attempts: _attempts, tenant: _tenant, ...older } = access;
+  return access.closed.length <= CLOSED_MAX ? { ...params, access: older } : null;
 };
 
 type NewBranches = Pick<Params<'branch.finalize'>, 'project_id' | 'branches'>;
@@ -123,7 +120,10 @@ const OPERATIONS: { [M in Method]?: Translation<M> } = {
     }),
   },
   'branch.prepare': {
-    params: (params) => (hasFewClosed(params) ? ofOneBranch(withoutTenant(params)) : null),
+    params: (params) => {
+      const older = olderAccess(params);
+      return older && ofOneBranch(older);
+    },
   },
   'branch.clone': {
     params: (params) =>
@@ -133,7 +133,7 @@ const OPERATIONS: { [M in Method]?: Translation<M> } = {
   'branch.prove': { params: ofOneBranch },
   'branch.drop': { params: ({ made_by, ...params }) => (made_by === null ? params : null) },
   'project.drop': {},
-  'access.apply': { params: (params) => (hasFewClosed(params) ? withoutTenant(params) : null) },
+  'access.apply': { params: olderAccess },
   'table.list': {},
   'row.list': {
     params: ({ filter, order, ...params }) => (filter.length + order.length === 0 ? params : null),

@@ -55,7 +55,7 @@ function blockChanges({ branches }: Pick<BlockSubject, 'branches'>, observed: Pr
   return branches.flatMap(({ id, blocks: recorded }) => {
     const blocks = observed.blocks
       .filter(({ branch_id }) => branch_id === id)
-      .map(({ reason, until }) => ({ reason, until }))
+      .map(({ branch_id: _, ...block }) => block)
       .sort((a, b) => a.reason.localeCompare(b.reason));
     // A block that ended before the observation and is there again is a new one.
     const isRunning = ({ reason }: StoredBlock) =>

@@ -129,7 +129,9 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
     shape: {
       limit: Count,
       current: Count,
-      retry_after: z.null().meta({ description: 'Always null: waiting does not help, delete a branch.' }),
+      retry_after: z.int().nullable().meta({
+        description: 'Seconds until the first of the branches expires. Null: none will.',
+      }),
     },
     example: { limit: 10, current: 10, retry_after: null },
   },
@@ -137,7 +139,9 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
     shape: {
       limit: Count,
       current: Count,
-      retry_after: z.null().meta({ description: 'Always null: leases can be renewed without end.' }),
+      retry_after: z.int().nullable().meta({
+        description: 'Seconds until the first lease ends, unless it is renewed. Null: none will.',
+      }),
     },
     example: { limit: 20, current: 20, retry_after: null },
   },
@@ -192,6 +196,10 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
   QUOTA_ABOVE_SELF_SERVICE_CAP: {
     shape: { limit: z.number().meta({ description: 'The highest quota that users may set, in GiB.' }) },
     example: { limit: 5 },
+  },
+  CONNECTION_ATTEMPTS_ABOVE_MAX: {
+    shape: { limit: Count.meta({ description: 'The highest number that users may set.' }) },
+    example: { limit: 2000 },
   },
   RATE_LIMITED: {
     shape: { retry_after: Count.meta({ description: 'Seconds to wait before the next request.' }) },

@@ -2,12 +2,13 @@ import { and, eq, gte, ne, type SQL, sql } from 'drizzle-orm';
 import { nextSnapshotAt, type SnapshotSchedule } from '../../shared/branch/snapshot.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { ok, type Result } from '../../shared/result.ts';
+import { nextAccessRevision } from '../access/send-access.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import type { Actor } from '../database/column-types.ts';
 import { isOfTenant } from '../database/conditions.ts';
 import { type Database, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite, type Requirement } from '../database/guarded-write.ts';
-import { auditEvents, projects } from '../database/schema.ts';
+import { auditEvents, projectBranches, projects } from '../database/schema.ts';
 import { hasRoomOn } from '../hosts/host.ts';
 import type { Settings } from '../settings.ts';
 import { type ProjectView, projectViews } from '../tenancy/project-access.ts';
@@ -19,6 +20,8 @@ interface ProjectChange {
   storage_quota_gib?: number | undefined;
   /** Null: none. */
   snapshot_schedule?: SnapshotSchedule | null | undefined;
+  /** Of the branches without a limit of their own. */
+  connection_attempts_per_minute?: number | undefined;
 }
 
 /** The audit events of a change: one for each field that gets another value. */
@@ -28,11 +31,24 @@ const EVENTS = {
     from.storageQuotaGib,
     to.storage_quota_gib,
   ],
+  'project.connection_attempts.changed': (from: ProjectView, to: ProjectChange) => [
+    from.connectionAttempts,
+    to.connection_attempts_per_minute,
+  ],
   'project.snapshot_schedule.changed': (from: ProjectView, to: ProjectChange) => [
     from.snapshotSchedule,
     to.snapshot_schedule,
   ],
 } as const;
+
+/** Branches without a limit of their own get that of the project, which the host then applies. */
+const attemptsOfBranches = (db: Database, projectId: string, connectionAttempts: number, condition: SQL) => {
+  const inherits = and(eq(projectBranches.projectId, projectId), eq(projectBranches.hasOwnAttempts, false));
+  return [
+    db.update(projectBranches).set({ connectionAttempts }).where(and(inherits, condition)),
+    nextAccessRevision(db, projectId, condition),
+  ];
+};
 
 /** The first scheduled snapshot comes one interval after the change. */
 const scheduled = (snapshotSchedule: SnapshotSchedule | null | undefined, now: Date) =>
@@ -54,6 +70,7 @@ export async function changeProject(
   actor: Actor,
 ): Promise<Result<ProjectView, Failure>> {
   const { name, storage_quota_gib: storageQuotaGib, snapshot_schedule: snapshotSchedule } = change;
+  const { connection_attempts_per_minute: connectionAttempts } = change;
   const { id: projectId } = project;
   const now = new Date();
   const theProject = eq(projects.id, projectId);
@@ -73,7 +90,13 @@ export async function changeProject(
     return auditEvent(event, actor, { projectId, metadata: { from, to } }, now);
   });
   // Only the requested fields, so that a concurrent change of another field is not reverted.
-  const values = { name, storageQuotaGib, ...scheduled(snapshotSchedule, now), updatedAt: now };
+  const values = {
+    name,
+    storageQuotaGib,
+    connectionAttempts,
+    ...scheduled(snapshotSchedule, now),
+    updatedAt: now,
+  };
   const written = await guardedWrite(db, {
     first: (isAllowed) => db.update(projects).set(values).where(and(theProject, isAllowed)),
     require: [
@@ -81,7 +104,12 @@ export async function changeProject(
       [isProject(ne(projects.status, 'deleting')), 'PROJECT_NOT_ACTIVE'],
       ...(storageQuotaGib === undefined ? [] : quotaRequirements),
     ],
-    rest: (isAllowed) => events.map((event) => insertIf(db, auditEvents, event, isAllowed)),
+    rest: (isAllowed) => [
+      ...events.map((event) => insertIf(db, auditEvents, event, isAllowed)),
+      ...(connectionAttempts === undefined
+        ? []
+        : attemptsOfBranches(db, projectId, connectionAttempts, isAllowed)),
+    ],
     returns: projectViews(db).where(theProject),
   });
   return written.ok ? ok({ ...project, ...written.value[0] }) : written;

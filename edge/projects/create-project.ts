@@ -1,5 +1,6 @@
 import { and, eq, ne, notInArray, or, type SQL, sql } from 'drizzle-orm';
 import { MAIN_BRANCH } from '../../shared/branch/branch-name.ts';
+import { DEFAULT_CONNECTION_ATTEMPTS } from '../../shared/branch/connection-attempts.ts';
 import { mainDatabaseName } from '../../shared/branch/database-name.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { deriveAppKey, suffixedAppKey } from '../../shared/project/project-name.ts';
@@ -173,6 +174,7 @@ const projectRow = (request: ProjectRequest, appKey: string, now: Date): Project
   storageUsedBytes: 0,
   storageState: 'normal',
   storageMeasuredAt: null,
+  connectionAttempts: DEFAULT_CONNECTION_ATTEMPTS,
   snapshotSchedule: null,
   snapshotDueAt: null,
   blocksObservedAt: null,
@@ -200,6 +202,8 @@ const mainBranchRow = (request: ProjectRequest, appKey: string, now: Date): Bran
   leaseSeconds: null,
   leaseEndsAt: null,
   labels: {},
+  connectionAttempts: DEFAULT_CONNECTION_ATTEMPTS,
+  hasOwnAttempts: false,
   isDefault: true,
   protected: true,
   createdBy: request.actor.userId,

@@ -25,6 +25,11 @@ export const Project = z
     status: z.enum(PROJECT_STATUSES).meta({ example: 'active' }),
     branch_count: z.int().meta({ description: 'Branches that count against the limit.', example: 2 }),
     branch_limit: z.int().meta({ example: 10 }),
+    connection_attempts_per_minute: z.int().meta({
+      description:
+        'Connection attempts a minute that each branch accepts from one client address, unless it has a limit of its own.',
+      example: 50,
+    }),
     max_slug_length: z
       .int()
       .meta({ description: 'Longest branch name whose database name fits into 63 characters.', example: 43 }),
@@ -58,6 +63,7 @@ export const toProjectResponse = (row: ProjectView): z.output<typeof Project> =>
   status: row.status,
   branch_count: row.branchCount,
   branch_limit: row.branchLimit,
+  connection_attempts_per_minute: row.connectionAttempts,
   max_slug_length: maxSlugLength(row.appKey, row.env),
   snapshot_schedule: row.snapshotSchedule,
   host: row.hostName,

@@ -15,9 +15,11 @@ import {
   referencedBranch,
   restorableBranchesOf,
 } from '../branches/branch-reference.ts';
+import { requireConfirmation } from '../branches/branch-settings.ts';
 import { ofBranch, ofSnapshot, sourceQueries } from '../branches/clone-source.ts';
 import type { BranchRequest } from '../branches/create-branches.ts';
 import {
+  attemptsWithin,
   BranchChange,
   checkDatabaseNames,
   choicesOf,
@@ -25,7 +27,6 @@ import {
   NewBranch,
   namesOf,
 } from '../branches/new-branch.ts';
-import { requireConfirmation, storeProtection } from '../branches/protect-branch.ts';
 import { keptBranch, requirePurgeable } from '../branches/restore-branch.ts';
 import { cloneableSnapshot } from '../branches/snapshot.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
@@ -37,6 +38,7 @@ import { allow } from '../permissions.ts';
 import { type AppContext, actorOf, connectingIp } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
+import { readSettings } from '../settings.ts';
 import { matchesPattern } from '../tenancy/branch-pattern.ts';
 import {
   CreationHeaders,
@@ -175,11 +177,30 @@ router.openapi(
 
 router.openapi(
   operation({
+    access: 'branch.read',
+    machines: 'of_branches',
+    operationId: 'getBranch',
+    method: 'get',
+    path: '/api/v1/projects/{project_id}/branches/{branch_ref}',
+    summary: 'Get a branch',
+    description: 'It also says which networks are refused because of too many connection attempts.',
+    tags,
+    request: { params: BranchRefParams },
+    responses: { 200: response('The branch.', Branch) },
+  }),
+  async (c) => {
+    const [, branch] = await inBranch(c, c.req.valid('param'), () => []);
+    return c.json(toBranchResponse(branch), 200);
+  },
+);
+
+router.openapi(
+  operation({
     access: 'branch.change',
     operationId: 'updateBranch',
     method: 'patch',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}',
-    summary: 'Change the lifespan or the protection of a branch',
+    summary: 'Change the lifespan, the protection or the limit of connection attempts of a branch',
     description:
       'The new lifespan starts at the time of the request. An expired branch becomes active again, for which the project needs a free slot.',
     tags,
@@ -192,30 +213,20 @@ router.openapi(
       'STORAGE_QUOTA_EXCEEDED',
       'FILE_LIMIT_REACHED',
       'BRANCH_LIMIT_REACHED',
+      'CONNECTION_ATTEMPTS_ABOVE_MAX',
     ],
   }),
   async (c) => {
-    const { protected: isProtected, ...life } = c.req.valid('json');
+    const { protected: isProtected, connection_attempts_per_minute: wanted, ...life } = c.req.valid('json');
     if (isProtected !== undefined) allow(c.var.principal, 'branch.protect');
+    const attempts = wanted == null ? wanted : unwrap(attemptsWithin(wanted, readSettings(c.env)));
     const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
-    const actor = actorOf(c);
-    if (life.lifespan === undefined && life.ttl_seconds === undefined) {
-      const stored = storeProtection(
-        databaseOf(c),
-        branch,
-        isProtected ?? branch.protected,
-        actor,
-        new Date(),
-      );
-      return c.json(toBranchResponse(unwrap(await stored)), 200);
-    }
-    const changed = await coordinatorOf(c.env, project.id).changeLifespan({
-      branch,
-      life: lifeOf(life),
-      isProtected,
-      hostId: project.hostId,
-      actor,
-    });
+    const change = { branch, isProtected, attempts, hostId: project.hostId, actor: actorOf(c) };
+    const coordinator = coordinatorOf(c.env, project.id);
+    const hasLife = life.lifespan !== undefined || life.ttl_seconds !== undefined;
+    const changed = hasLife
+      ? await coordinator.changeLifespan({ ...change, life: lifeOf(life) })
+      : await repeatIfLost(() => coordinator.changeSettings(change));
     return c.json(toBranchResponse(unwrap(changed)), 200);
   },
 );
@@ -317,6 +328,7 @@ const FAILURES = [
   'BRANCH_PROTECTED',
   'BRANCH_LIMIT_REACHED',
   'LEASED_BRANCH_LIMIT_REACHED',
+  'CONNECTION_ATTEMPTS_ABOVE_MAX',
   'RULE_LIMIT_REACHED',
   ...HOST_CREATION_FAILURES,
 ] as const;
@@ -343,7 +355,7 @@ async function createBranches(c: AppContext, wanted: Wanted, prefer: number, key
   if (body.include.includes('credentials')) allow(c.var.principal, 'credentials.read');
   const projectId = c.req.param('project_id') ?? '';
   const creatorCidr = creatorNetwork(connectingIp(c));
-  const choices = unwrap(choicesOf(body, creatorCidr));
+  const choices = unwrap(choicesOf(body, creatorCidr, readSettings(c.env)));
   const keyUse = await keyUseOf(c.var.principal, c.req.path, key, { names, onExists, ...body });
   const { source, ...wantedSource } = sourceQueries(projectId, body, c.var.principal);
   const [project, branches, snapshots, uses] = await inProject(c, projectId, (db) => [

@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { ACCESS_OF_STATE } from '../../shared/project/storage-quota.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
-import { requireConfirmation } from '../branches/protect-branch.ts';
+import { requireConfirmation } from '../branches/branch-settings.ts';
 import type { Database, Statement } from '../database/database.ts';
 import type { BranchRow } from '../database/schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';

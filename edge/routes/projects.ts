@@ -1,5 +1,6 @@
 import { and, eq, isNotNull, sql } from 'drizzle-orm';
 import { z } from 'zod';
+import { AttemptsPerMinute } from '../../shared/branch/connection-attempts.ts';
 import { SnapshotSchedule } from '../../shared/branch/snapshot.ts';
 import {
   AppKey,
@@ -13,6 +14,7 @@ import {
   SELF_SERVICE_QUOTA_CAP_GIB,
   StorageQuotaGib,
 } from '../../shared/project/storage-quota.ts';
+import { attemptsWithin } from '../branches/new-branch.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import type { Database } from '../database/database.ts';
 import { hosts, projects } from '../database/schema.ts';
@@ -55,6 +57,7 @@ const ProjectChange = z
     name: ProjectName.optional(),
     storage_quota_gib: StorageQuotaGib.optional(),
     snapshot_schedule: SnapshotSchedule.nullable().optional(),
+    connection_attempts_per_minute: AttemptsPerMinute.optional(),
   })
   .refine((change) => Object.keys(change).length > 0, 'Provide at least one field.')
   .meta({ example: { storage_quota_gib: 1 } });
@@ -86,16 +89,31 @@ async function chooseHost(env: Env, db: Database, projectId: string, quotaGib: n
 const change = {
   access: 'project.change',
   method: 'patch',
-  summary: 'Rename a project, or change its storage quota or its schedule of snapshots',
+  summary:
+    'Rename a project, or change its storage quota, its schedule of snapshots or its limit of connection attempts',
   tags,
   request: { params: ProjectParams, body: jsonBody(ProjectChange) },
   responses: { 200: response('The updated project.', Project) },
-  failures: ['PROJECT_NOT_ACTIVE', 'QUOTA_ABOVE_SELF_SERVICE_CAP', 'TENANT_QUOTA_REACHED', 'HOST_FULL'],
+  failures: [
+    'PROJECT_NOT_ACTIVE',
+    'QUOTA_ABOVE_SELF_SERVICE_CAP',
+    'TENANT_QUOTA_REACHED',
+    'HOST_FULL',
+    'CONNECTION_ATTEMPTS_ABOVE_MAX',
+  ],
 } as const;
 
-async function changed(c: AppContext, projectId: string, wanted: z.output<typeof ProjectChange>) {
+async function changed(c: AppContext, projectId: string, request: z.output<typeof ProjectChange>) {
   const [project] = await inProject(c, projectId, () => []);
-  const current = unwrap(await changeProject(primaryOf(c), readSettings(c.env), project, wanted, actorOf(c)));
+  const settings = readSettings(c.env);
+  const { connection_attempts_per_minute: attempts, ...others } = request;
+  const limit = attempts === undefined ? undefined : unwrap(attemptsWithin(attempts, settings));
+  const wanted = { ...others, connection_attempts_per_minute: limit };
+  // Its alarm is then set, in case the host does not learn the limit from this request.
+  if (limit !== undefined) await repeatIfLost(() => coordinatorOf(c.env, projectId).wake());
+  const current = unwrap(await changeProject(primaryOf(c), settings, project, wanted, actorOf(c)));
+  if (limit !== undefined)
+    await repeatIfLost(() => coordinatorOf(c.env, projectId).applyAccess(project.hostId));
   // Its alarm takes the snapshots.
   if (wanted.snapshot_schedule) await repeatIfLost(() => coordinatorOf(c.env, projectId).wake());
   if (wanted.storage_quota_gib === undefined) return toProjectResponse(current);

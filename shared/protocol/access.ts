@@ -38,6 +38,8 @@ export const Access = z.strictObject({
   write_blocked: z.boolean().default(false),
   /** Expired branches, whose logins are closed. They do not count against the project's limit. */
   closed: z.array(Id).max(BRANCHES_MAX).default([]),
+  /** Connection attempts a minute of the branches with another limit than the default of the host. */
+  connection_attempts: z.record(Id, z.int().positive()).default({}),
   /** Passwords newer than the last applied revision, by branch. A revision contains them only once. */
   verifiers: z.record(Id, z.partialRecord(z.enum(BRANCH_ROLES), Verifier)).default({}),
 });

@@ -124,10 +124,10 @@ test.each<[string, string, string[], object]>([
   [COMMANDS.protectBranch(PROJECT, 'pr-7', true), 'branch protect', ['pr-7'], { project: PROJECT }],
   [COMMANDS.protectBranch(PROJECT, 'pr-7', false), 'branch unprotect', ['pr-7'], { project: PROJECT }],
   [
-    COMMANDS.updateProject(PROJECT, HOSTILE, '0.5'),
+    COMMANDS.updateProject(PROJECT, HOSTILE, '0.5', '120'),
     'project update',
     [PROJECT],
-    { name: HOSTILE, quota: 0.5 },
+    { name: HOSTILE, quota: 0.5, connectionAttempts: 120 },
   ],
   [
     COMMANDS.scheduleSnapshots(PROJECT, '6h', '7'),

@@ -37,4 +37,42 @@ test('an address is blocked after 50 attempts a minute on one branch, over both 
   for (const target of [direct, pooled])
     await eventually(async () => expect(await attempt(target)).toBe('refused'));
   for (const target of others) expect(await attempt(target)).toBe('in');
+
+  // The record says it, and a higher limit opens the branch before the minute is over.
+  const path = `/api/v1/projects/${project.id}/branches/guessed`;
+  await eventually(async () => {
+    const { body } = await api.get(path);
+    expect(body.closed_to).toEqual([
+      {
+        network: '127.0.0.1/32',
+        until: expect.any(String),
+        attempts: 50,
+        message: expect.stringMatching(
+          /^Closed to 127\.0\.0\.1\/32 until [\d:]{8} UTC, after 50 connection attempts in a minute\./,
+        ),
+      },
+    ]);
+  });
+  const raised = await api.patch(path, { connection_attempts_per_minute: 'max' });
+  expect(raised.body.connection_attempts_per_minute).toBe(2000);
+  for (const target of [direct, pooled])
+    await eventually(async () => expect(await attempt(target)).toBe('in'));
+});
+
+test('a branch has the limit of its project, unless it has its own; a lease comes with the highest', async () => {
+  const path = `/api/v1/projects/${project.id}`;
+  const limitOf = async (name: string) =>
+    (await api.get(`${path}/branches/${name}`)).body.connection_attempts_per_minute;
+  const set = (to: string, limit: number | null) => api.patch(to, { connection_attempts_per_minute: limit });
+  await api.branch(project.id, 'own', { connection_attempts_per_minute: 300 });
+  await api.branch(project.id, 'leased', { lease_seconds: 60 });
+  expect(await limitOf('other')).toBe(50);
+  expect((await set(path, 120)).body.connection_attempts_per_minute).toBe(120);
+  expect([await limitOf('main'), await limitOf('other')]).toEqual([120, 120]);
+  expect([await limitOf('own'), await limitOf('leased')]).toEqual([300, 2000]);
+  expect((await set(`${path}/branches/own`, null)).body.connection_attempts_per_minute).toBe(120);
+  expect(await set(`${path}/branches/own`, 2001)).toMatchObject({
+    status: 422,
+    body: { error: 'CONNECTION_ATTEMPTS_ABOVE_MAX', limit: 2000 },
+  });
 });

@@ -10,7 +10,7 @@ import { announce, Empty, ErrorNote, Loaded, Note } from '../../components/feedb
 import { Check, Choice } from '../../components/field.tsx';
 import { Page } from '../../components/page.tsx';
 import { api } from '../../data/gateway.ts';
-import { branchesQuery, inBranch, rulesQuery } from '../../data/resources.ts';
+import { type Branch, branchesQuery, inBranch, rulesQuery } from '../../data/resources.ts';
 import { texts } from '../../data/search.ts';
 import { mayChange, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
@@ -63,6 +63,51 @@ function Reach({ projectId, branchId, warning, onChange }: ReachProps) {
         )}
       </div>
       {rule.isError && <ErrorNote error={rule.error} />}
+    </Note>
+  );
+}
+
+interface AttemptsProps {
+  projectId: string;
+  branch: Branch;
+  mayRaise: boolean;
+  onRaised: () => void;
+}
+
+/** The limit of connection attempts, and the networks that it refuses now, with a way to raise it. */
+function Attempts({ projectId, branch, mayRaise, onRaised }: AttemptsProps) {
+  const raise = useMutation({
+    mutationFn: () =>
+      dataOf(
+        api.PATCH('/api/v1/projects/{project_id}/branches/{branch_ref}', {
+          params: inBranch(projectId, branch.branch_name),
+          body: { connection_attempts_per_minute: 'max' },
+        }),
+      ),
+    onSuccess: ({ connection_attempts_per_minute }) => {
+      announce(`The branch accepts ${connection_attempts_per_minute} connection attempts a minute.`);
+      onRaised();
+    },
+  });
+  const closed = branch.closed_to.at(-1);
+  if (!closed)
+    return (
+      <p className="small quiet">
+        One address may connect {branch.connection_attempts_per_minute} times a minute; the settings of the
+        project change it.
+      </p>
+    );
+  return (
+    <Note tone="warn">
+      <div className="reach">
+        <p className="grow">{closed.message}</p>
+        {mayRaise && (
+          <Button look="primary" busy={raise.isPending} onClick={() => raise.mutate()}>
+            Raise it to the maximum
+          </Button>
+        )}
+      </div>
+      {raise.isError && <ErrorNote error={raise.error} />}
     </Note>
   );
 }
@@ -168,6 +213,7 @@ function ConnectPage() {
   const role = ROLES.find(([name]) => name === search.role)?.[0] ?? 'default';
   const [isWanted, setWanted] = useState(false);
   const [isRotating, setRotating] = useState(false);
+  const client = useQueryClient();
   const credentials = useCredentials(projectId, branch, role, isWanted);
   const record = useQuery(branchesQuery(projectId)).data?.find(({ branch_name }) => branch_name === branch);
   return (
@@ -191,6 +237,14 @@ function ConnectPage() {
         <Note tone="warn">
           This branch has expired and accepts no connections. Extend it on the page of branches.
         </Note>
+      )}
+      {record && (
+        <Attempts
+          projectId={projectId}
+          branch={record}
+          mayRaise={maySee}
+          onRaised={() => client.invalidateQueries({ queryKey: branchesQuery(projectId).queryKey })}
+        />
       )}
       {!maySee && <Note>Your role cannot see passwords. Ask the owner of the project.</Note>}
       <Choice

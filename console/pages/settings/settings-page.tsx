@@ -20,12 +20,17 @@ import { TEXT } from '../../strings/common.ts';
 function ChangeForm({ project }: { project: Project }) {
   const [name, setName] = useState(project.name);
   const [quota, setQuota] = useState(String(project.storage_quota_gib));
+  const [attempts, setAttempts] = useState(String(project.connection_attempts_per_minute));
   const change = useMutation({
     mutationFn: () =>
       dataOf(
         api.PATCH('/api/v1/projects/{project_id}', {
           params: { path: { project_id: project.id } },
-          body: { name, storage_quota_gib: Number(quota) },
+          body: {
+            name,
+            storage_quota_gib: Number(quota),
+            connection_attempts_per_minute: Number(attempts),
+          },
         }),
       ),
     onSuccess: (changed) => {
@@ -53,13 +58,23 @@ function ChangeForm({ project }: { project: Project }) {
         onChange={(event) => setQuota(event.target.value)}
         required
       />
+      <Field
+        label="Connection attempts a minute"
+        hint="From one address to one branch, successful ones included. Branches with a limit of their own keep it."
+        type="number"
+        min="10"
+        max="10000"
+        value={attempts}
+        onChange={(event) => setAttempts(event.target.value)}
+        required
+      />
       {change.isError && <ErrorNote error={change.error} />}
       <div>
         <Button type="submit" look="primary" busy={change.isPending}>
           Save
         </Button>
       </div>
-      <CommandLine command={(project) => COMMANDS.updateProject(project, name, quota)} />
+      <CommandLine command={(project) => COMMANDS.updateProject(project, name, quota, attempts)} />
     </form>
   );
 }

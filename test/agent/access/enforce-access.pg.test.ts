@@ -273,6 +273,7 @@ test('an agent that died before it ended the sessions ends them at its next star
       rules: HERE,
       write_blocked: false,
       closed: [branch.branch_id],
+      connection_attempts: {},
       verifiers: {},
     }),
   );
@@ -330,7 +331,14 @@ test('a repeated revision adds no rules of a branch that was dropped meanwhile',
   await project.drop(branch);
   await runOperation(servers.host, 'access.apply', {
     project_id: project.id,
-    access: { ...access, tenant: null, write_blocked: false, closed: [], verifiers: {} } as Access,
+    access: {
+      ...access,
+      tenant: null,
+      write_blocked: false,
+      closed: [],
+      connection_attempts: {},
+      verifiers: {},
+    } as Access,
   });
   const stored = await servers.query('SELECT branch_id FROM network_rule WHERE project_id = $1', [
     project.id,

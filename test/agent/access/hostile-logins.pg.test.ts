@@ -44,6 +44,7 @@ const next = (access: Partial<Access>): Access => {
     rules: HERE,
     write_blocked: false,
     closed: [],
+    connection_attempts: {},
     verifiers: {},
     ...access,
   };

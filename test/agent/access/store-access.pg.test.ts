@@ -33,6 +33,7 @@ async function store(access: Partial<Access>) {
     rules: [HERE],
     write_blocked: false,
     closed: [],
+    connection_attempts: {},
     verifiers: {},
   };
   await inTransaction(session, () => storeAccess(session, project.id, { ...whole, ...access }));

@@ -1,5 +1,7 @@
+import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { BRANCH_ROLES, groupName, loginName } from '../../../shared/branch/login.ts';
+import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { asClient, type Branch, connect, type Port, Project } from '../../support/host/host-project.ts';
 
@@ -110,6 +112,109 @@ describe('the owner of a branch', () => {
     await expect(asOwner(typeof sql === 'string' ? sql : sql())).rejects.toMatchObject({
       code: expect.stringMatching(/^(42501|42704|2BP01|0LP01)$/),
     });
+  });
+});
+
+describe('sessions', () => {
+  interface Login {
+    name: string;
+    client: pg.Client;
+    /** Of a second session of the login. */
+    pid: number;
+  }
+  const pidOf = async (client: pg.Client) =>
+    (await client.query<{ pid: number }>('SELECT pg_backend_pid() AS pid')).rows[0]?.pid ?? 0;
+
+  test('each login sees, cancels and ends its own, and nobody else’s: all pairs of 18 logins', async () => {
+    const clients: pg.Client[] = [];
+    const logins: Login[] = [];
+    for (const branch of branches) {
+      for (const role of BRANCH_ROLES) {
+        const [client, victim] = [
+          await connect(servers.host, 'direct', branch, role),
+          await connect(servers.host, 'direct', branch, role),
+        ];
+        clients.push(client, victim);
+        await victim.query(`SELECT 'seen by ${loginName(branch.branch_id, role)}'`);
+        logins.push({ name: loginName(branch.branch_id, role), client, pid: await pidOf(victim) });
+      }
+    }
+    const pids = logins.map(({ pid }) => pid);
+    for (const { name, client, pid: own } of logins) {
+      const { rows } = await client.query(
+        "SELECT usename FROM pg_stat_activity WHERE pid = ANY ($1) AND query <> '<insufficient privilege>'",
+        [pids],
+      );
+      expect(rows).toEqual([{ usename: name }]);
+      for (const [index, pid] of pids.entries()) {
+        const may = pid === own;
+        for (const signal of ['pg_cancel_backend', 'pg_terminate_backend']) {
+          if (may && signal === 'pg_terminate_backend') continue;
+          const outcome = await client.query(`SELECT ${signal}($1) AS done`, [pid]).then(
+            ({ rows }) => rows[0]?.done,
+            ({ code }) => code,
+          );
+          expect([name, logins[index]?.name, outcome]).toEqual([
+            name,
+            logins[index]?.name,
+            may ? true : '42501',
+          ]);
+        }
+      }
+    }
+    for (const { client, pid } of logins)
+      expect((await client.query('SELECT pg_terminate_backend($1, 5000) AS ended', [pid])).rows).toEqual([
+        { ended: true },
+      ]);
+    await Promise.all(clients.map((client) => client.end().catch(() => {})));
+  });
+
+  test('an owner cancels its own statement through the pooler, and what a name hides changes nothing', async () => {
+    const [branch, other] = branches;
+    if (!branch || !other) throw new Error('no branch');
+    const running = await connect(servers.host, 'pooled', branch, 'owner');
+    const owner = await connect(servers.host, 'direct', branch, 'owner');
+    const pid = await pidOf(running);
+    const cancelled = expect(running.query('SELECT pg_sleep(60)')).rejects.toMatchObject({ code: '57014' });
+    await eventually(async () => {
+      const { rows } = await owner.query('SELECT query FROM pg_stat_activity WHERE pid = $1', [pid]);
+      expect(rows).toEqual([{ query: 'SELECT pg_sleep(60)' }]);
+    });
+    await owner.query('SELECT pg_cancel_backend($1)', [pid]);
+    await cancelled;
+
+    const foreign = await connect(servers.host, 'direct', other, 'owner');
+    const target = await pidOf(foreign);
+    await owner.query(`
+      CREATE FUNCTION public.branchgate_is_own(integer) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+      CREATE FUNCTION public.pg_stat_clear_snapshot() RETURNS void LANGUAGE sql AS 'SELECT';
+      CREATE FUNCTION public.pg_stat_get_activity(integer) RETURNS TABLE (usesysid oid) LANGUAGE sql
+        AS 'SELECT oid FROM pg_catalog.pg_roles WHERE rolname = SESSION_USER';
+      CREATE VIEW public.pg_roles AS SELECT * FROM pg_catalog.pg_roles;
+      CREATE FUNCTION public.eq(oid, oid) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+      CREATE OPERATOR public.= (LEFTARG = oid, RIGHTARG = oid, FUNCTION = public.eq);
+      SET search_path = public, pg_temp, pg_catalog`);
+    for (const attack of [
+      'SELECT pg_catalog.pg_terminate_backend($1)',
+      'SELECT pg_catalog.pg_cancel_backend($1)',
+      'SELECT pg_catalog.pg_terminate_backend_of_role($1, 0)',
+    ])
+      await expect(owner.query(attack, [target])).rejects.toMatchObject({ code: '42501' });
+    for (const attack of ['branchgate_cancel_own($1)', 'branchgate_terminate_own($1, 0)'])
+      expect((await owner.query(`SELECT pg_catalog.${attack} AS done`, [target])).rows).toEqual([
+        { done: false },
+      ]);
+    // A transaction reads the list of sessions once, but not for a signal: this number may have a new owner.
+    const gone = await connect(servers.host, 'direct', branch, 'owner');
+    const freed = await pidOf(gone);
+    const isOwn = async () =>
+      (await owner.query('SELECT pg_catalog.branchgate_is_own($1) AS own', [freed])).rows[0]?.own;
+    await owner.query('BEGIN; SELECT count(*) FROM pg_catalog.pg_stat_activity');
+    expect(await isOwn()).toBe(true);
+    await owner.query('SELECT count(*) FROM pg_catalog.pg_stat_activity');
+    await gone.end();
+    await eventually(async () => expect(await isOwn()).toBe(false));
+    await Promise.all([running, owner, foreign].map((client) => client.end()));
   });
 });
 

@@ -1,11 +1,11 @@
 import { eq } from 'drizzle-orm';
 import { afterAll, beforeEach, expect, test } from 'vitest';
 import { storeRotation } from '../../../edge/access/credentials.ts';
+import { storeSettings } from '../../../edge/branches/branch-settings.ts';
 import { ofBranch } from '../../../edge/branches/clone-source.ts';
 import { reserveComparison } from '../../../edge/branches/comparison.ts';
 import { deleteBranch } from '../../../edge/branches/delete-branch.ts';
 import { storeLifespan, storeRenewal } from '../../../edge/branches/expiry.ts';
-import { storeProtection } from '../../../edge/branches/protect-branch.ts';
 import { reserveReset } from '../../../edge/branches/reset-branch.ts';
 import { reserveSnapshot } from '../../../edge/branches/take-snapshot.ts';
 import {
@@ -81,7 +81,8 @@ const WRITES = {
   'lifespan and protection': () =>
     storeLifespan(db, SETTINGS, { branch, life: LIFE, isProtected: true, hostId: 'h', actor: ACTOR }, NOW),
   lease: () => storeRenewal(db, { branch, leaseSeconds: 30, actor: ACTOR }, NOW),
-  protection: () => storeProtection(db, branch, true, ACTOR, NOW),
+  settings: () =>
+    storeSettings(db, { branch, isProtected: true, attempts: 100, hostId: 'h', actor: ACTOR }, NOW),
   deletion: () => {
     const about = { id: crypto.randomUUID(), projectId: 'p', branchId: branch.id, hostId: 'h', actor: ACTOR };
     return deleteBranch(db, SETTINGS, { ...about, purge: false, confirm: undefined }, NOW);
@@ -89,7 +90,7 @@ const WRITES = {
 };
 type Write = keyof typeof WRITES;
 const ALL = Object.keys(WRITES) as Write[];
-const ON_ACTIVE = ALL.filter((write) => !['protection', 'deletion'].includes(write));
+const ON_ACTIVE = ALL.filter((write) => !['settings', 'deletion'].includes(write));
 const STARTING = ['reset', 'snapshot', 'comparison'] as const satisfies Write[];
 
 /** What has changed since the branch was read, the writes that it concerns, and their failure. */
@@ -108,7 +109,7 @@ const CHANGES: [string, readonly Write[], FailureCode, () => Promise<unknown>][]
     'BRANCH_NOT_ACTIVE',
     () => set(branch.id, { status: 'creating' }),
   ],
-  ['the branch failed', ['protection'], 'BRANCH_NOT_ACTIVE', () => set(branch.id, { status: 'failed' })],
+  ['the branch failed', ['settings'], 'BRANCH_NOT_ACTIVE', () => set(branch.id, { status: 'failed' })],
   ['the branch was deleted', ['deletion'], 'NOT_FOUND', () => set(branch.id, { status: 'deleted' })],
   ['the lease has ended', ['lease'], 'NOT_FOUND', () => set(branch.id, { leaseEndsAt: NOW })],
   ['another job changes the branch', ['reset'], 'HOST_BUSY', () => WRITES.reset()],

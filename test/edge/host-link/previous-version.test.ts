@@ -57,6 +57,7 @@ const access = {
   rules: [{ branch_id: null, cidr: '192.0.2.0/24' }],
   write_blocked: true,
   closed: [id],
+  connection_attempts: { [id]: 200 },
   verifiers: { [id]: { owner: verifier } },
 };
 const cloned = { created: true, strategy: 'reflink', clone_ms: 1.5, paused_ms: 0, source_bytes: 1 };

@@ -143,6 +143,7 @@ export async function measuredProject(
             life: lifeOf({}),
             leaseSeconds: null,
             labels: {},
+            attempts: null,
             allow: [],
             creatorCidr: null,
             onExists: 'fail',

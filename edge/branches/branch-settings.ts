@@ -1,0 +1,113 @@
+import { and, eq, inArray, ne, or, type SQL, sql } from 'drizzle-orm';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import { nextAccessRevision } from '../access/send-access.ts';
+import { auditEvent } from '../audit/audit-event.ts';
+import type { Actor } from '../database/column-types.ts';
+import { inActiveProject } from '../database/conditions.ts';
+import { type Database, insertIf, isThere } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
+import { auditEvents, type BranchRow, projectBranches, projects } from '../database/schema.ts';
+import { ApiError } from '../errors.ts';
+
+/** What a client may change of a branch besides its life; what is left out stays. */
+export interface BranchSettings {
+  isProtected?: boolean | undefined;
+  /** Connection attempts a minute; null: as in the project. */
+  attempts?: number | null | undefined;
+}
+
+/** `main` is always protected. */
+const unprotectsMain = ({ isDefault }: BranchRow, { isProtected = true }: BranchSettings) =>
+  isDefault && !isProtected;
+
+/**
+ * Changes the settings of the branch if `condition` is true, in statements whose last one is the change. The
+ * audit comes first: it is of a change only.
+ */
+export function settingStatements(
+  db: Database,
+  { id, projectId, branchName, connectionAttempts: from }: BranchRow,
+  { isProtected, attempts }: BranchSettings,
+  actor: Actor,
+  condition: SQL,
+  now: Date,
+) {
+  const theBranch = eq(projectBranches.id, id);
+  const audited = (
+    name: 'branch.protection.changed' | 'branch.connection_attempts.changed',
+    difference: SQL | undefined,
+    details: Record<string, unknown>,
+  ) => {
+    const metadata = { branch_name: branchName, ...details };
+    const event = auditEvent(name, actor, { projectId, branchId: id, metadata }, now);
+    const differs = isThere(projectBranches, and(theBranch, difference));
+    return insertIf(db, auditEvents, event, sql`${differs} and ${condition}`);
+  };
+  const ofProject = sql<number>`(select connection_attempts from ${projects} where id = ${projectId})`;
+  const limit =
+    attempts === undefined
+      ? {}
+      : { connectionAttempts: attempts ?? ofProject, hasOwnAttempts: attempts !== null };
+  const hasOtherLimit = or(
+    sql`${projectBranches.connectionAttempts} <> ${attempts ?? ofProject}`,
+    ne(projectBranches.hasOwnAttempts, attempts !== null),
+  );
+  return {
+    before: [
+      ...(isProtected === undefined
+        ? []
+        : [
+            audited('branch.protection.changed', ne(projectBranches.protected, isProtected), {
+              protected: isProtected,
+            }),
+          ]),
+      ...(attempts === undefined
+        ? []
+        : [
+            audited('branch.connection_attempts.changed', hasOtherLimit, { from, to: attempts }),
+            nextAccessRevision(db, projectId, condition),
+          ]),
+    ],
+    update: db
+      .update(projectBranches)
+      .set({ protected: isProtected, ...limit, updatedAt: now })
+      .where(and(theBranch, condition)),
+  };
+}
+
+/** Changes the settings of the branch, and audits what differs. The host applies the limit of attempts. */
+export async function storeSettings(
+  db: Database,
+  { branch, actor, ...settings }: SettingsChange,
+  now: Date,
+): Promise<Result<BranchRow, Failure>> {
+  if (unprotectsMain(branch, settings)) return fail({ code: 'BRANCH_PROTECTED' });
+  const theBranch = eq(projectBranches.id, branch.id);
+  const isKept = and(theBranch, inArray(projectBranches.status, ['creating', 'active', 'expired']));
+  const statements = (isAllowed: SQL) => settingStatements(db, branch, settings, actor, isAllowed, now);
+  const written = await guardedWrite(db, {
+    first: (isAllowed) => statements(isAllowed).update,
+    require: [
+      ...inActiveProject(branch.projectId, actor.tenantId),
+      [isThere(projectBranches, isKept), 'BRANCH_NOT_ACTIVE'],
+    ],
+    rest: (isAllowed) => statements(isAllowed).before,
+    returns: db.select().from(projectBranches).where(theBranch),
+  });
+  return written.ok ? ok({ ...branch, ...written.value[0] }) : written;
+}
+
+/** @param confirm the name of the branch, as its users repeat it. @throws ApiError BRANCH_PROTECTED */
+export function requireConfirmation(
+  { protected: isProtected, branchName }: Pick<BranchRow, 'protected' | 'branchName'>,
+  confirm: string | undefined,
+): void {
+  if (isProtected && confirm !== branchName) throw new ApiError('BRANCH_PROTECTED');
+}
+
+export interface SettingsChange extends BranchSettings {
+  branch: BranchRow;
+  hostId: string;
+  actor: Actor;
+}
