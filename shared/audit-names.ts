@@ -19,6 +19,7 @@ export const AUDIT_NAMES = [
   'branch.credentials.rotated',
   'branch.lifespan.changed',
   'branch.credentials.viewed',
+  'branch.login.restored',
   'project.created',
   'project.renamed',
   'project.quota.changed',

@@ -143,6 +143,11 @@ export const FAILURES = {
       'Rows have other values than expected, or no longer exist. Nothing was changed. Compare `conflicts` and send the changes again.',
   },
   ROW_CHANGED: { status: 409, message: 'The cell no longer has the expected value. Read the row again.' },
+  LOGIN_REFUSED: {
+    status: 409,
+    message:
+      'PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials.',
+  },
   STORAGE_QUOTA_EXCEEDED: {
     status: 409,
     message:

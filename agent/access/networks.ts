@@ -99,7 +99,8 @@ export async function readDifferences(
        JOIN network_rule AS rule ON rule.project_id = branch.project_id
          AND (rule.branch_id IS NULL OR rule.branch_id = branch.branch_id)
        JOIN network ON network.project_id = rule.project_id AND network.cidr = rule.cidr
-       WHERE NOT closed AND NOT EXISTS (
+       -- The query login connects from no network.
+       WHERE NOT closed AND verifier IS NOT NULL AND NOT EXISTS (
          SELECT FROM unnest($1::uuid[], $2::cidr[]) AS block (branch_id, address)
          WHERE block.branch_id = branch.branch_id AND (address IS NULL OR rule.cidr <<= address))
      ), membership AS MATERIALIZED (

@@ -1,4 +1,4 @@
-import { type BranchRole, loginName } from '../../shared/branch/login.ts';
+import { type BranchRole, loginName, queryLoginName } from '../../shared/branch/login.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
 import type { Queryable, Session } from '../postgres/connect.ts';
 import { canonicalNetwork } from './networks.ts';
@@ -115,6 +115,10 @@ async function storeVerifiers(session: Session, verifiers: Access['verifiers']) 
         verifier,
       ]);
     }
+    // A viewer's statement ends with the password that the viewer may have lost.
+    await session.query(`UPDATE login SET end_from = '-infinity' WHERE login = $1`, [
+      queryLoginName(branchId),
+    ]);
   }
 }
 
@@ -125,7 +129,8 @@ export type LimitedAccess = BranchAccess & { branch_id: string; connection_attem
 export async function readAccess(db: Queryable): Promise<LimitedAccess[]> {
   const { rows } = await db.query<LimitedAccess>(
     `WITH logins AS (
-       SELECT branch_id, jsonb_object_agg(login, verifier) AS verifiers FROM login GROUP BY branch_id
+       SELECT branch_id, jsonb_object_agg(login, verifier) AS verifiers FROM login
+       WHERE verifier IS NOT NULL GROUP BY branch_id
      ), networks AS (
        SELECT branch.branch_id, array_agg(DISTINCT rule.cidr::text ORDER BY rule.cidr::text) AS cidrs
        FROM branch JOIN network_rule AS rule USING (project_id)

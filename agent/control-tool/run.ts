@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Command } from 'commander';
 import type { ProjectMeasurement } from '../../shared/measurement.ts';
+import { LoginWatch } from '../access/watch-logins.ts';
 import { AttemptWatch } from '../attempts/watch-attempts.ts';
 import { BlockReports } from '../blocks/report-blocks.ts';
 import { runFilterLoop } from '../firewall/packet-filter.ts';
@@ -156,6 +157,7 @@ function loopsOf(
     room: (signal) => runRoomLoop(host, () => notify('inventory_outdated', {}), signal),
     'copies of snapshots': (signal) => runSeparationLoop(host, signal),
     'locks of rehearsals': (signal) => host.lockSampler.run(signal),
+    logins: (signal) => new LoginWatch(host, log).run(signal),
     'blocked projects': (signal) =>
       watchBlockedProjects({ settings, log, report: (sizes) => notify('sizes', sizes), signal }),
     'reports of blocks': (signal) => blocks.run(log, signal),

@@ -1,18 +1,11 @@
 import { randomUUID } from 'node:crypto';
 import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
-import { groupName, loginName } from '../../shared/branch/login.ts';
+import { groupName } from '../../shared/branch/login.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
 import type { CloneHost } from '../cloning/create-clone.ts';
 import { createUnusedClone } from '../cloning/create-clone.ts';
 import type { Pool } from '../postgres/connect.ts';
-import {
-  AS_TEXT,
-  identifier,
-  inTransaction,
-  openSession,
-  type Queryable,
-  type Session,
-} from '../postgres/connect.ts';
+import { AS_TEXT, identifier, inTransaction, type Queryable, type Session } from '../postgres/connect.ts';
 import { dropDatabase, protectDatabase } from '../postgres/databases.ts';
 import { releaseLock, takeLock, tryLock, withLocks } from '../postgres/locks.ts';
 import { limited } from '../postgres/postgres-failure.ts';
@@ -21,7 +14,7 @@ import { HostError } from '../process/host-error.ts';
 import { pollUntil } from '../process/loops.ts';
 import { type OnProgress, partOf } from '../process/progress.ts';
 import type { RowsHost } from '../rows/branch-session.ts';
-import { asOptions, bounded, boundedSocket, OPTIONS } from '../rows/branch-session.ts';
+import { asOptions, bounded, boundedSocket, OPTIONS, openQuerySession } from '../rows/branch-session.ts';
 import { comparedDatabaseName } from '../snapshots/snapshot-databases.ts';
 
 /** What it takes to compare two databases. */
@@ -32,7 +25,7 @@ export interface ComparisonHost extends RowsHost, CloneHost {
 }
 
 /**
- * A database that the read-only login of this branch can read: the branch's own, or a clone of a snapshot.
+ * A database that the query login of this branch can read: the branch's own, or a clone of a snapshot.
  */
 export interface Side {
   branch_id: string;
@@ -180,7 +173,7 @@ const BYTES_MAX = 16 * 2 ** 30;
 const ANSWER_BYTES_MAX = 32 * 2 ** 20;
 
 /**
- * Runs `action` in one snapshot of the database, as its read-only login. The statements are ours, over tables
+ * Runs `action` in one snapshot of the database, as its query login. The statements are ours, over tables
  * and pg_catalog only, so no code of the tenant runs: a table with policies for this login is an error.
  * @param options.within milliseconds
  * @param options.firstRows whether the first rows are wanted soon, rather than all rows
@@ -192,11 +185,9 @@ export async function inSnapshotOf<T>(
   { within, firstRows }: { within: number; firstRows: boolean },
   action: (session: Session) => Promise<T>,
 ): Promise<T> {
-  const user = loginName(branch_id, 'read_only');
-  const session = await openSession({
+  const session = await openQuerySession(branch_id, {
     host: host.settings.POSTGRES_SOCKET_DIR,
     port: host.settings.POSTGRES_PORT,
-    user,
     database,
     application_name: COMPARING,
     options: asOptions({
@@ -215,7 +206,7 @@ export async function inSnapshotOf<T>(
     stream: () => boundedSocket(BYTES_MAX, ANSWER_BYTES_MAX),
     connectionTimeoutMillis: CONNECT_WITHIN_MS,
   });
-  return bounded(host, session, user, () => inTransaction(session, () => action(session)), { within });
+  return bounded(host, session, () => inTransaction(session, () => action(session)), { within });
 }
 
 /** One runs, and one waits for its end. */

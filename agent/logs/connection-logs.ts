@@ -25,7 +25,7 @@ export interface ConnectionLog {
   includesRejected: boolean;
 }
 
-const LOGIN = /^u_[0-9a-f]{32}_(owner|rw|ro)$/;
+const LOGIN = /^u_[0-9a-f]{32}_(owner|rw|ro|query)$/;
 
 /** The fields used of a line of PostgreSQL's `jsonlog`. */
 interface PostgresLine {

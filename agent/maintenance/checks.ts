@@ -239,8 +239,8 @@ export const CHECKS: readonly Check[] = [
     "The agent cannot read both servers' logs, so attempts are not limited: grant its user read access.",
   ),
   problem(
-    ({ identText }) => identText.includes(AGENT_LOGINS),
-    'pg_ident.conf does not map the agent to all logins of branches, so default privileges are not repaired and read-only queries fail: add the line that `configuration` prints.',
+    ({ identText, hbaText }) => identText.includes(AGENT_LOGINS) && hbaText.includes(AGENT_LOGINS),
+    'pg_hba.conf or pg_ident.conf does not admit the agent to all logins of branches, so default privileges are not repaired, or queries of viewers run as the read-only login of applications: replace both files by what `configuration` prints.',
   ),
   problem(
     ({ postgres }) => Number(postgres.max_locks_per_transaction) >= LOCKS_PER_CONNECTION,

@@ -10,7 +10,7 @@ import type { Pool } from '../postgres/connect.ts';
 import { inTransaction, type OwnSession, openPlatformSession } from '../postgres/connect.ts';
 import { closeToPublic, dropDatabase, protectDatabases, readDatabases } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
-import { dropUnusedRoles, restoreLogins } from '../postgres/roles.ts';
+import { dropUnusedRoles, ensureQueryLogins, restoreLogins } from '../postgres/roles.ts';
 import { type Log, TroubleLog } from '../process/log.ts';
 import { dropLeftovers } from '../snapshots/snapshot-databases.ts';
 import { hintCowExtents } from '../volumes/xfs.ts';
@@ -36,6 +36,7 @@ const RECOVERY_STEPS: readonly RecoveryStep[] = [
   dropInterrupted,
   dropSnapshotLeftovers,
   closeOpenDatabases,
+  makeQueryLogins,
   protectBranches,
   removeLeakedDirectories,
   hintCopyOnWrite,
@@ -69,8 +70,14 @@ function retryUnusedRoles({ sessions }: RecoveryHost): Promise<void> {
   return withLocks(sessions, [], dropUnusedRoles);
 }
 
-function resetChangedLogins({ sessions }: RecoveryHost): Promise<void> {
-  return withLocks(sessions, [], (session) => inTransaction(session, () => restoreLogins(session)));
+/** Branches of an earlier release have none. */
+function makeQueryLogins({ sessions }: RecoveryHost): Promise<void> {
+  return withLocks(sessions, [], ensureQueryLogins);
+}
+
+/** A login may have used another password while no agent ran, so its sessions are ended next. */
+async function resetChangedLogins({ sessions }: RecoveryHost): Promise<void> {
+  await withLocks(sessions, [], (session) => inTransaction(session, () => restoreLogins(session)));
 }
 
 /** Ends the sessions that a previous agent process did not end before it died. */

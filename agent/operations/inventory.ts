@@ -1,6 +1,8 @@
 import { createHash } from 'node:crypto';
+import { BRANCH_ROLES, loginName } from '../../shared/branch/login.ts';
 import type { HostDescription } from '../../shared/protocol/host-description.ts';
 import { digestGroups, groupOf, type Holdings } from '../../shared/protocol/inventory-digest.ts';
+import { RESTORED_LOGINS_MAX } from '../../shared/protocol/inventory-operations.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { VERSION } from '../../shared/version.ts';
 import type { ExaminedHost } from '../maintenance/examine.ts';
@@ -11,7 +13,7 @@ import type { Pool } from '../postgres/connect.ts';
 import { inTransaction } from '../postgres/connect.ts';
 import { closeToPublic } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
-import { dropUnusedRoles, restoreLogins } from '../postgres/roles.ts';
+import { dropUnusedRoles, ensureQueryLogins, restoreLogins } from '../postgres/roles.ts';
 import { readSnapshots } from '../snapshots/snapshot-databases.ts';
 import { diskSize, freeBytes } from '../volumes/volumes.ts';
 
@@ -25,7 +27,7 @@ export interface InventoryHost extends ExaminedHost {
 
 /**
  * Lists what the host holds. Because the reconciler calls it regularly, it also retries roles that could not
- * be dropped earlier, restores passwords that logins changed, and closes databases that were restored by
+ * be dropped earlier, restores passwords and settings that logins changed, makes the query logins of branches of an earlier release, and closes databases that were restored by
  * hand.
  */
 export async function takeInventory(
@@ -35,6 +37,7 @@ export async function takeInventory(
   await withLocks(host.sessions, [], async (session) => {
     await closeToPublic(session);
     await dropUnusedRoles(session);
+    await ensureQueryLogins(session);
     await inTransaction(session, () => restoreLogins(session));
   });
   const [holdings, cluster, free_bytes] = await Promise.all([
@@ -88,6 +91,26 @@ export async function describeHost(host: InventoryHost): Promise<HostDescription
 
 const sha256 = (text: string) => createHash('sha256').update(text).digest('hex');
 
+/** The newest reports of logins that had changed themselves. */
+async function readRestoredLogins(
+  postgres: Pool,
+): Promise<MethodResult<'inventory.digest'>['restored_logins']> {
+  const { rows } = await postgres.query<{
+    id: string;
+    branch_id: string;
+    login: string;
+    password: boolean;
+    settings: string[];
+  }>(
+    `SELECT id, branch_id, login, password, settings[1:100] AS settings FROM restored_login
+     ORDER BY restored_at DESC LIMIT ${RESTORED_LOGINS_MAX}`,
+  );
+  return rows.flatMap(({ login, settings, ...row }) => {
+    const role = BRANCH_ROLES.find((role) => loginName(row.branch_id, role) === login);
+    return role ? [{ ...row, role, settings: settings.map((name) => name.slice(0, 200)) }] : [];
+  });
+}
+
 /** The inventory, short enough for a host with any number of databases. */
 export async function digestInventory(host: InventoryHost): Promise<MethodResult<'inventory.digest'>> {
   const { system_identifier, free_bytes, ...holdings } = await takeInventory(host);
@@ -97,6 +120,7 @@ export async function digestInventory(host: InventoryHost): Promise<MethodResult
     // A pooler that is away must not prevent the reconciliation.
     description: await describeHost(host).catch(() => null),
     resets: await readResets(host.postgres),
+    restored_logins: await readRestoredLogins(host.postgres),
     groups: await digestGroups(holdings, sha256),
   };
 }

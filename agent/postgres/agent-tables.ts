@@ -180,6 +180,19 @@ const SESSIONS_ROLE = `
   END $$;
 `;
 
+/** The query login has no password. What tenants changed of their logins is reported for a while. */
+const RESTORED_LOGIN = `
+  ALTER TABLE login ALTER COLUMN verifier DROP NOT NULL;
+  CREATE TABLE restored_login (
+    id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    branch_id uuid NOT NULL REFERENCES branch ON DELETE CASCADE,
+    login text NOT NULL,
+    password boolean NOT NULL, -- it had been changed
+    settings text[] NOT NULL, -- the names of those that were removed
+    restored_at timestamptz NOT NULL DEFAULT clock_timestamp()
+  );
+`;
+
 /**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was
  * released is never changed, removed or moved; a change of the tables is a new entry at the end.
@@ -196,6 +209,7 @@ export const MIGRATIONS: readonly string[] = [
   TENANT,
   CONNECTION_ATTEMPTS,
   SESSIONS_ROLE,
+  RESTORED_LOGIN,
 ];
 
 /**

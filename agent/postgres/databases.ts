@@ -1,6 +1,12 @@
 import { z } from 'zod';
 import { buildDatabaseName, MANAGED_DATABASE } from '../../shared/branch/database-name.ts';
-import { BRANCH_ROLES, type BranchRole, groupName, loginName } from '../../shared/branch/login.ts';
+import {
+  BRANCH_ROLES,
+  type BranchRole,
+  groupName,
+  loginName,
+  queryLoginName,
+} from '../../shared/branch/login.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { identifier, literal, type Queryable } from './connect.ts';
 import { sqlState } from './postgres-failure.ts';
@@ -62,6 +68,7 @@ const LOGIN_RIGHTS: Record<BranchRole, string> = {
   read_write: 'CONNECT',
   read_only: 'CONNECT',
 };
+const QUERY_RIGHTS = 'CONNECT';
 const GROUP_RIGHTS = 'CONNECT, CREATE, TEMPORARY';
 
 /** A branch's ids and the name of its database. */
@@ -95,6 +102,7 @@ export function protectDatabase(limits: Limits, database: string): string {
 export function grantDatabase({ branch_id, project_id, database }: Named): string {
   return [
     ...BRANCH_ROLES.map((role) => [LOGIN_RIGHTS[role], loginName(branch_id, role)] as const),
+    [QUERY_RIGHTS, queryLoginName(branch_id)] as const,
     [GROUP_RIGHTS, groupName(project_id, 'owner')] as const,
   ]
     .map(([rights, role]) => `GRANT ${rights} ON DATABASE ${identifier(database)} TO ${identifier(role)}`)
@@ -160,6 +168,7 @@ async function readUngranted(db: Queryable, branches: readonly Named[]): Promise
       role: loginName(branch_id, role),
       rights: LOGIN_RIGHTS[role],
     })),
+    { database, role: queryLoginName(branch_id), rights: QUERY_RIGHTS },
     { database, role: groupName(project_id, 'owner'), rights: GROUP_RIGHTS },
   ]);
   const { rows } = await db.query<{ name: string }>(

@@ -1,5 +1,11 @@
-import { BRANCH_ROLES, type BranchRole, groupName, loginName } from '../../shared/branch/login.ts';
-import { identifier, literal, type Queryable, type Session } from './connect.ts';
+import {
+  BRANCH_ROLES,
+  type BranchRole,
+  groupName,
+  loginName,
+  queryLoginName,
+} from '../../shared/branch/login.ts';
+import { identifier, inTransaction, literal, type Queryable, type Session } from './connect.ts';
 import { takeLock } from './locks.ts';
 import { LOCK_NOT_AVAILABLE, sqlState } from './postgres-failure.ts';
 import { endSessions } from './sessions.ts';
@@ -14,6 +20,11 @@ const MEMBERSHIP: Record<BranchRole, string> = {
   read_write: 'INHERIT TRUE, SET FALSE',
   read_only: 'INHERIT TRUE, SET FALSE',
 };
+
+/**
+ * Sessions of a branch's query login: those of the slots of a project, and of a comparison of it with itself.
+ */
+const QUERY_CONNECTIONS = 20;
 
 const DEPENDENT_OBJECTS = '2BP01';
 
@@ -62,7 +73,40 @@ export async function ensureLogins(
       INSERT INTO login (login, branch_id, verifier) VALUES (${literal(login)}, ${literal(branch_id)}, ${verifier})
       ON CONFLICT (login) DO UPDATE SET verifier = excluded.verifier`;
   });
-  await session.query(statements.join(';'));
+  const isThere = (await existing(session, [queryLoginName(branch_id)])).size > 0;
+  await session.query([...statements, queryLogin({ project_id, branch_id }, isThere)].join(';'));
+}
+
+/** Statements that make the branch's query login, which has no password. */
+function queryLogin(branch: { project_id: string; branch_id: string }, isThere: boolean): string {
+  const login = queryLoginName(branch.branch_id);
+  const name = identifier(login);
+  return `${isThere ? 'ALTER' : 'CREATE'} ROLE ${name} LOGIN PASSWORD NULL CONNECTION LIMIT ${QUERY_CONNECTIONS};
+    GRANT ${identifier(groupName(branch.project_id, 'read_only'))} TO ${name} WITH ${MEMBERSHIP.read_only};
+    INSERT INTO login (login, branch_id) VALUES (${literal(login)}, ${literal(branch.branch_id)})
+    ON CONFLICT (login) DO NOTHING`;
+}
+
+/** Makes the query logins of the branches of an earlier release. They need no clone for it. */
+export async function ensureQueryLogins(session: Session): Promise<void> {
+  const { rows } = await session.query<{ project_id: string; branch_id: string; database: string | null }>(
+    `SELECT project_id, branch_id, datname AS database
+     FROM branch LEFT JOIN pg_database ON datname = database AND datconnlimit > 0
+     WHERE EXISTS (SELECT FROM login WHERE login.branch_id = branch.branch_id)
+       AND NOT EXISTS (
+         SELECT FROM login JOIN pg_roles ON rolname = login
+         WHERE login.branch_id = branch.branch_id AND verifier IS NULL)
+     ORDER BY branch_id`,
+  );
+  for (const branch of rows)
+    await inTransaction(session, async () => {
+      const login = queryLoginName(branch.branch_id);
+      await session.query(queryLogin(branch, (await existing(session, [login])).size > 0));
+      if (branch.database !== null)
+        await session.query(
+          `GRANT CONNECT ON DATABASE ${identifier(branch.database)} TO ${identifier(login)}`,
+        );
+    });
 }
 
 /**
@@ -74,7 +118,7 @@ export async function dropUnusedRoles(session: Session): Promise<void> {
   await takeLock(session, 'roles');
   const { rows } = await session.query<{ rolname: string; rolcanlogin: boolean }>(
     `SELECT rolname, rolcanlogin FROM pg_roles
-     WHERE rolname ~ '^u_[0-9a-f]{32}_(owner|rw|ro)$'
+     WHERE rolname ~ '^u_[0-9a-f]{32}_(owner|rw|ro|query)$'
        AND NOT EXISTS (SELECT FROM branch WHERE replace(branch_id::text, '-', '') = substr(rolname, 3, 32))
      UNION ALL
      SELECT rolname, rolcanlogin FROM pg_roles
@@ -98,12 +142,18 @@ export async function dropUnusedRoles(session: Session): Promise<void> {
 
 interface LoginState {
   login: string;
-  verifier: string;
+  branch_id: string;
+  /** Null: the query login. */
+  verifier: string | null;
   project_id: string;
   database: string;
   closed: boolean;
   write_blocked: boolean;
   login_differs: boolean;
+  /** The login itself has changed its password. */
+  password_changed: boolean;
+  /** The owner login does not act as its group. */
+  lacks_role: boolean;
   /** Membership in the group that may write; the read-only login never has it. */
   group_differs: boolean;
   read_only_differs: boolean;
@@ -115,20 +165,101 @@ const temporaryRight = ({ login, database, write_blocked }: LoginState) =>
     ? `REVOKE TEMPORARY ON DATABASE ${identifier(database)} FROM ${identifier(login)}`
     : `GRANT TEMPORARY ON DATABASE ${identifier(database)} TO ${identifier(login)}`;
 
+/** A setting that a login has made for itself. */
+interface ForeignSetting {
+  login: string;
+  /** Null: in every database. */
+  database: string | null;
+  name: string;
+}
+
 /**
- * Restores logins to the state in the agent's tables: the password, which a login can change itself, whether
- * it may log in, and the effects of a write block on the logins other than the owner's: they are read-only by
+ * Settings of the logins that are not ours, by login. Some prevent every login, such as
+ * `local_preload_libraries`.
+ */
+async function readForeignSettings(
+  session: Session,
+  projectId: string | undefined,
+): Promise<Map<string, ForeignSetting[]>> {
+  const { rows } = await session.query<ForeignSetting>(
+    `SELECT login, datname AS database, split_part(entry, '=', 1) AS name
+     FROM pg_db_role_setting CROSS JOIN unnest(setconfig) AS entry
+     JOIN pg_roles ON pg_roles.oid = setrole JOIN login ON login = rolname
+     JOIN branch USING (branch_id) LEFT JOIN pg_database ON pg_database.oid = setdatabase
+     WHERE ${FOREIGN} ${projectId === undefined ? '' : 'AND project_id = $1'}
+     ORDER BY login, name`,
+    projectId === undefined ? [] : [projectId],
+  );
+  return Map.groupBy(rows, ({ login }) => login);
+}
+
+const ownerRole = "'role=g_' || replace(project_id::text, '-', '') || '_owner'";
+
+/**
+ * Whether an entry of `pg_db_role_setting` is none of ours. The default of a write block is restored with
+ * `read_only_differs`.
+ */
+const FOREIGN = `NOT (setdatabase = 0 AND login !~ '_owner$' AND entry = 'default_transaction_read_only=on')
+  AND NOT (datname IS NOT DISTINCT FROM database AND login ~ '_owner$' AND entry = ${ownerRole})`;
+
+/** The owner login does not act as its group in the branch's database. */
+const LACKS_ROLE = `login ~ '_owner$' AND pg_database.oid IS NOT NULL AND NOT EXISTS (
+  SELECT FROM pg_db_role_setting
+  WHERE setrole = pg_roles.oid AND setdatabase = pg_database.oid AND ${ownerRole} = ANY (setconfig))`;
+
+/**
+ * A client may have begun to log in with a password that a login has set for this long before it was set.
+ */
+const LOGIN_BEGUN_WITHIN = '20 seconds';
+
+/** Projects of logins that have changed their own password or settings. */
+export async function readChangedProjects(db: Queryable): Promise<string[]> {
+  const { rows } = await db.query<{ project_id: string }>(
+    `SELECT project_id
+     FROM login JOIN branch USING (branch_id) JOIN project USING (project_id)
+     JOIN pg_authid ON rolname = login
+     WHERE rolpassword IS DISTINCT FROM verifier AND NOT unenforced AND end_from IS NULL
+     UNION
+     SELECT project_id
+     FROM pg_db_role_setting CROSS JOIN unnest(setconfig) AS entry
+     JOIN pg_roles ON pg_roles.oid = setrole JOIN login ON login = rolname
+     JOIN branch USING (branch_id) LEFT JOIN pg_database ON pg_database.oid = setdatabase
+     WHERE ${FOREIGN}
+     UNION
+     SELECT project_id
+     FROM login JOIN branch USING (branch_id) JOIN pg_roles ON rolname = login
+     JOIN pg_database ON datname = database AND datconnlimit > 0
+     WHERE ${LACKS_ROLE}`,
+  );
+  return rows.map(({ project_id }) => project_id);
+}
+
+/** A login that had changed itself, and was restored. */
+export interface RestoredLogin {
+  project_id: string;
+  login: string;
+  /** Whether it had another password. The sessions that may have used it have to be ended. */
+  password: boolean;
+  /** Names of its settings that were removed. */
+  settings: string[];
+}
+
+/**
+ * Restores logins to the state in the agent's tables: the password and the settings, which a login can change
+ * itself, whether it may log in, and the effects of a write block on the logins other than the owner's: they are read-only by
  * default, and cannot make temporary tables, which would fill the disk whatever the default is. To be called
  * in a transaction.
  * @param projectId limits it to one project
  * @param enforces the caller is `enforceAccess`. It alone restores logins whose sessions have to end: that a
  *   password was replaced shows it which session is left.
+ * @returns the logins that had changed themselves. The access of the project of one that had another password
+ *   is not enforced any more: `enforceAccess` ends the sessions that may have used it.
  */
 export async function restoreLogins(
   session: Session,
   projectId?: string,
   { enforces } = { enforces: false },
-): Promise<void> {
+): Promise<RestoredLogin[]> {
   // A generic plan: planning these joins takes five times as long as running them for one project.
   await session.query(
     `SET LOCAL lock_timeout = ${LOCKED_FOR_MS}; SET LOCAL plan_cache_mode = force_generic_plan`,
@@ -142,24 +273,72 @@ export async function restoreLogins(
             login !~ '_owner$'
               AND write_blocked <> coalesce('default_transaction_read_only=on' = ANY (settings), false)
               AS read_only_differs,
-            login !~ '_owner$' AND write_blocked = has_database_privilege(login_oid, database_oid, 'TEMPORARY')
+            login !~ '_(owner|query)$'
+              AND write_blocked = has_database_privilege(login_oid, database_oid, 'TEMPORARY')
               AS temporary_differs
      FROM (
-       SELECT login, verifier, project_id, database, pg_database.oid AS database_oid, closed, write_blocked_since IS NOT NULL AS write_blocked,
+       SELECT login, branch_id, verifier, project_id, database, pg_database.oid AS database_oid, closed, write_blocked_since IS NOT NULL AS write_blocked,
               pg_authid.oid AS login_oid, rolconfig AS settings,
-              pg_authid.rolpassword IS DISTINCT FROM verifier OR pg_authid.rolcanlogin = closed AS login_differs
+              pg_authid.rolpassword IS DISTINCT FROM verifier OR pg_authid.rolcanlogin = closed AS login_differs,
+              pg_authid.rolpassword IS DISTINCT FROM verifier AND end_from IS DISTINCT FROM '-infinity'
+                AS password_changed,
+              ${LACKS_ROLE} AS lacks_role
        FROM login JOIN branch USING (branch_id) JOIN project USING (project_id)
        JOIN pg_authid ON pg_authid.rolname = login JOIN pg_roles ON pg_roles.oid = pg_authid.oid
-       LEFT JOIN pg_database ON datname = database
+       LEFT JOIN pg_database ON datname = database AND datconnlimit > 0
        WHERE ${projectId === undefined ? '' : 'project_id = $2 AND'} ($1 OR NOT unenforced OR end_from IS DISTINCT FROM '-infinity')
      ) AS state
      ORDER BY login`,
     projectId === undefined ? [enforces] : [enforces, projectId],
   );
+  const foreign = await readForeignSettings(session, projectId);
+  const settingsOf = ({ login }: LoginState) => foreign.get(login) ?? [];
   await alterAll(
     session,
-    rows.flatMap((state) => restoring(state).map((statement) => ({ login: state.login, statement }))),
+    rows.flatMap((state) =>
+      restoring(state, settingsOf(state)).map((statement) => ({ login: state.login, statement })),
+    ),
   );
+  const changed = rows.filter(
+    (state) => state.password_changed || state.lacks_role || settingsOf(state).length > 0,
+  );
+  for (const state of changed) await recordRestored(session, state, settingsOf(state));
+  return changed.map((state) => ({
+    project_id: state.project_id,
+    login: state.login,
+    password: state.password_changed,
+    settings: namesOf(settingsOf(state)),
+  }));
+}
+
+const namesOf = (settings: readonly ForeignSetting[]) => [...new Set(settings.map(({ name }) => name))];
+
+/** Reports are kept for longer than it takes until the gateway has read them. */
+const REPORTED_FOR = '1 hour';
+/** Of one branch, which may change itself again and again. */
+const REPORTS_MAX = 10;
+
+/** Records what is reported to the tenant, and which sessions have to end. */
+async function recordRestored(
+  session: Session,
+  { login, branch_id, project_id, password_changed }: LoginState,
+  settings: readonly ForeignSetting[],
+): Promise<void> {
+  await session.query(
+    `DELETE FROM restored_login WHERE restored_at < clock_timestamp() - interval '${REPORTED_FOR}'`,
+  );
+  await session.query(
+    `INSERT INTO restored_login (branch_id, login, password, settings)
+     SELECT $1, $2, $3, $4 WHERE (SELECT count(*) FROM restored_login WHERE branch_id = $1) < ${REPORTS_MAX}`,
+    [branch_id, login, password_changed, namesOf(settings)],
+  );
+  if (!password_changed) return;
+  await session.query(
+    `UPDATE login SET end_from = least(end_from, clock_timestamp() - interval '${LOGIN_BEGUN_WITHIN}')
+     WHERE login = $1`,
+    [login],
+  );
+  await session.query('UPDATE project SET unenforced = true WHERE project_id = $1', [project_id]);
 }
 
 /** Keeps logins from opening sessions until they are restored. To be called in a transaction. */
@@ -170,12 +349,14 @@ export async function refuseLogins(session: Session, logins: readonly string[]):
 }
 
 /** Statements that restore one login. */
-function restoring(state: LoginState): string[] {
+function restoring(state: LoginState, foreign: readonly ForeignSetting[]): string[] {
   const name = identifier(state.login);
   const statements: string[] = [];
+  if (foreign.length > 0 || state.lacks_role) statements.push(...resettingAll(state, foreign));
   if (state.login_differs) {
     const may = state.closed ? 'NOLOGIN' : 'LOGIN';
-    statements.push(`ALTER ROLE ${name} ${may} PASSWORD ${literal(state.verifier)}`);
+    const password = state.verifier === null ? 'NULL' : literal(state.verifier);
+    statements.push(`ALTER ROLE ${name} ${may} PASSWORD ${password}`);
   }
   if (state.group_differs) {
     const [from, to] = ['read_write', 'read_only'].map((role) =>
@@ -193,6 +374,22 @@ function restoring(state: LoginState): string[] {
   }
   if (state.temporary_differs) statements.push(temporaryRight(state));
   return statements;
+}
+
+/** Statements that remove every setting of a login, and set ours again. */
+function resettingAll(state: LoginState, foreign: readonly ForeignSetting[]): string[] {
+  const { login, project_id, database, write_blocked, lacks_role } = state;
+  const name = identifier(login);
+  const databases = new Set(foreign.flatMap((setting) => setting.database ?? []));
+  const isOwner = login.endsWith('_owner');
+  const ownRole = `ALTER ROLE ${name} IN DATABASE ${identifier(database)}
+    SET role = ${identifier(groupName(project_id, 'owner'))}`;
+  return [
+    `ALTER ROLE ${name} RESET ALL`,
+    ...[...databases].map((one) => `ALTER ROLE ${name} IN DATABASE ${identifier(one)} RESET ALL`),
+    ...(isOwner && (lacks_role || databases.has(database)) ? [ownRole] : []),
+    ...(!isOwner && write_blocked ? [`ALTER ROLE ${name} SET default_transaction_read_only = on`] : []),
+  ];
 }
 
 /** A statement that alters a login. */

@@ -23,6 +23,7 @@ const optionsFor = (projectId: string, role: BranchRole) =>
   [
     ...(role === 'owner' ? [`role=${groupName(projectId, role)}`] : []),
     'search_path=pg_catalog,pg_temp',
+    'local_preload_libraries=',
     'default_transaction_read_only=off',
     `lock_timeout=${LOCK_WITHIN_MS}`,
     `statement_timeout=${STATEMENT_WITHIN_MS}`,

@@ -1,10 +1,10 @@
 import { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { projectDatabaseName } from '../../shared/branch/database-name.ts';
-import { type BranchRole, loginName } from '../../shared/branch/login.ts';
+import { loginName, queryLoginName } from '../../shared/branch/login.ts';
 import type { Pool } from '../postgres/connect.ts';
 import { AS_TEXT, inTransaction, type OwnSession, openSession, type Session } from '../postgres/connect.ts';
-import { sqlState } from '../postgres/postgres-failure.ts';
+import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
 import { BROWSING } from '../postgres/sessions.ts';
 import { HostError } from '../process/host-error.ts';
 import type { AgentSettings } from '../process/settings.ts';
@@ -87,6 +87,8 @@ const WAITING_WITHIN_MS = 10_000;
  */
 export const OPTIONS = {
   search_path: 'pg_catalog,pg_temp',
+  // A library that does not exist would prevent the login.
+  local_preload_libraries: '',
   lock_timeout: LOCK_WITHIN_MS,
   statement_timeout: STATEMENT_WITHIN_MS,
   idle_in_transaction_session_timeout: SESSION_WITHIN_MS,
@@ -127,13 +129,18 @@ const READING = asOptions({
 // Says nothing about read-only: the login's own setting does, while the project is over its quota.
 const CHANGING = asOptions({ ...OPTIONS, default_transaction_isolation: 'read committed' });
 
-/** Login and start-up options by what the session is for. */
+/**
+ * Login and start-up options by what the session is for, and how its transaction ends. What a client's own
+ * statement does besides reading is undone: it would notify the listeners of applications.
+ */
 const MODES = {
-  read: { role: 'read_write', options: READING },
-  change: { role: 'read_write', options: CHANGING },
-  // A client's own statement has no more rights than the client's read-only login.
-  query: { role: 'read_only', options: READING },
-} satisfies Record<string, { role: BranchRole; options: string }>;
+  read: { login: (id: string) => loginName(id, 'read_write'), options: READING, end: 'COMMIT' },
+  change: { login: (id: string) => loginName(id, 'read_write'), options: CHANGING, end: 'COMMIT' },
+  query: { login: queryLoginName, options: READING, end: 'ROLLBACK' },
+} as const satisfies Record<
+  string,
+  { login: (branchId: string) => string; options: string; end: 'COMMIT' | 'ROLLBACK' }
+>;
 
 /** Far more than any operation reads. */
 const SESSION_BYTES_MAX = 16 * 1024 * 1024;
@@ -177,7 +184,7 @@ export async function inBranch<T>(
   action: (session: Session) => Promise<T>,
 ): Promise<T> {
   const leave = await host.rows.slots.enter(branch_id, database);
-  const user = loginName(branch_id, MODES[mode].role);
+  const user = MODES[mode].login(branch_id);
   const { kept } = host.rows;
   const isReusable = mode === 'read';
   let hasBegun = false;
@@ -185,13 +192,17 @@ export async function inBranch<T>(
     const { session } = opened;
     const onDone = async () => (isReusable ? kept.put(user, opened) : session.end());
     const transact = (onEnd: () => void) =>
-      inTransaction(session, async () => {
-        hasBegun = true;
-        const result = await action(session);
-        onEnd();
-        return result;
-      });
-    return bounded(host, session, user, transact, { onDone });
+      inTransaction(
+        session,
+        async () => {
+          hasBegun = true;
+          const result = await action(session);
+          onEnd();
+          return result;
+        },
+        MODES[mode].end,
+      );
+    return bounded(host, session, transact, { onDone });
   };
   /**
    * The server may have ended a session that waited, for instance for a clone. Only a transaction that has
@@ -204,7 +215,7 @@ export async function inBranch<T>(
   try {
     const waiting = isReusable ? await kept.take(user) : null;
     const done = waiting && (await run(waiting).then((result) => ({ result }), unlessBegun));
-    return done ? done.result : await run(await openInBranch(host, { user, database, mode }));
+    return done ? done.result : await run(await openInBranch(host, { branch_id, database, mode }));
   } finally {
     leave();
   }
@@ -212,12 +223,11 @@ export async function inBranch<T>(
 
 async function openInBranch(
   { settings }: RowsHost,
-  { user, database, mode }: { user: string; database: string; mode: keyof typeof MODES },
+  { branch_id, database, mode }: BranchDatabase & { mode: keyof typeof MODES },
 ): Promise<ReusableSession> {
   const config = {
     host: settings.POSTGRES_SOCKET_DIR,
     port: settings.POSTGRES_PORT,
-    user,
     database,
     application_name: BROWSING,
     options: MODES[mode].options,
@@ -228,11 +238,50 @@ async function openInBranch(
     connectionTimeoutMillis: CONNECT_WITHIN_MS,
   };
   const state = { openedAt: performance.now(), isLost: false };
-  const session = await openSession(config, () => {
+  const onLost = () => {
     state.isLost = true;
-  });
+  };
+  const session =
+    mode === 'query'
+      ? await openQuerySession(branch_id, config, onLost)
+      : await openAs(MODES[mode].login(branch_id), config, onLost);
   const project = projectDatabaseName(database);
   return Object.assign(state, { session, pid: backendPid(session), project });
+}
+
+type SessionConfig = Parameters<typeof openSession>[0];
+
+/** SQLSTATE `invalid_authorization_specification`. */
+const NOT_ADMITTED = '28000';
+
+/**
+ * Opens a session as the branch's query login. A host whose `pg_hba.conf` or `pg_ident.conf` is of an earlier
+ * release does not admit the agent to it, which `doctor` reports. Until they are replaced, the read-only login
+ * reads.
+ * @throws HostError LOGIN_REFUSED
+ */
+export async function openQuerySession(
+  branchId: string,
+  config: SessionConfig,
+  onLost?: () => void,
+): Promise<OwnSession> {
+  try {
+    return await openAs(queryLoginName(branchId), config, onLost);
+  } catch (error) {
+    if (sqlState(error) !== NOT_ADMITTED) throw error;
+    return openAs(loginName(branchId, 'read_only'), config, onLost);
+  }
+}
+
+/** @throws HostError LOGIN_REFUSED for what is wrong with the login, not with the server */
+async function openAs(user: string, config: SessionConfig, onLost?: () => void): Promise<OwnSession> {
+  try {
+    return await openSession({ ...config, user }, onLost);
+  } catch (error) {
+    const sqlstate = sqlState(error);
+    if (!(error instanceof Error) || sqlstate === undefined || asHostError(error) !== error) throw error;
+    throw new HostError('LOGIN_REFUSED', error.message, { sqlstate });
+  }
 }
 
 /**
@@ -245,7 +294,6 @@ async function openInBranch(
 export async function bounded<T>(
   host: RowsHost,
   session: OwnSession,
-  user: string,
   action: (onEnd: () => void) => Promise<T>,
   {
     within = SESSION_WITHIN_MS,
@@ -258,7 +306,7 @@ export async function bounded<T>(
   const terminate = async () => {
     const statement =
       'SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND usename = $2';
-    const terminated = host.postgres.query(statement, [backendPid(session), user]).catch(() => {});
+    const terminated = host.postgres.query(statement, [backendPid(session), session.user]).catch(() => {});
     await Promise.race([terminated, sleep(END_WITHIN_MS)]);
     // Rejects pending queries if the server did not end the session.
     session.end().catch(() => {});

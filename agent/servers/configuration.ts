@@ -120,12 +120,13 @@ log_truncate_on_rotation = off
 log_connections = 'authentication,authorization'
 `;
 
-const ANY_LOGIN = '/^u_[0-9a-f]{32}_(owner|rw|ro)$';
+/** The logins that clients have. */
+const CLIENT_LOGINS = '/^u_[0-9a-f]{32}_(owner|rw|ro)$';
 /**
  * The agent reads rows and runs statements of clients as a branch's logins, and repairs default privileges as
  * the owner.
  */
-export const AGENT_LOGINS = ANY_LOGIN;
+export const AGENT_LOGINS = '/^u_[0-9a-f]{32}_(owner|rw|ro|query)$';
 
 /**
  * `pg_hba.conf`. Local sessions authenticate as their operating system user, so neither agent nor pooler stores a
@@ -133,7 +134,7 @@ export const AGENT_LOGINS = ANY_LOGIN;
  */
 export const pgHbaConf = ({ rulesDir }: ServerLayout) => `\
 local all ${PLATFORM_ROLE} peer map=${PLATFORM_ROLE}
-local all ${ANY_LOGIN} peer map=${PLATFORM_ROLE}
+local all ${AGENT_LOGINS} peer map=${PLATFORM_ROLE}
 include_if_exists "${rulesDir}/${RULE_FILES.postgresHba}"
 `;
 
@@ -141,7 +142,7 @@ include_if_exists "${rulesDir}/${RULE_FILES.postgresHba}"
 export const pgIdentConf = ({ agentUser, poolerUser }: ServerLayout) => `\
 ${PLATFORM_ROLE} "${agentUser}" ${PLATFORM_ROLE}
 ${PLATFORM_ROLE} "${agentUser}" ${AGENT_LOGINS}
-${PLATFORM_ROLE} "${poolerUser}" ${ANY_LOGIN}
+${PLATFORM_ROLE} "${poolerUser}" ${CLIENT_LOGINS}
 `;
 
 /** What common clients send besides the parameters that PgBouncer keeps for each client. */

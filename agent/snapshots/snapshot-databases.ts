@@ -1,5 +1,5 @@
 import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
-import { BRANCH_ROLES, groupName, loginName } from '../../shared/branch/login.ts';
+import { BRANCH_ROLES, groupName, loginName, queryLoginName } from '../../shared/branch/login.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { Pool } from '../postgres/connect.ts';
 import { identifier, literal, type Queryable, type Session } from '../postgres/connect.ts';
@@ -73,6 +73,7 @@ export function closeAsSnapshot(
   const name = identifier(snapshot);
   const grantees = [
     ...BRANCH_ROLES.map((role) => loginName(branch_id, role)),
+    queryLoginName(branch_id),
     groupName(project_id, 'owner'),
   ].map(identifier);
   const values = [snapshot_id, project_id, branch_id, database, kind].map(literal).join(', ');

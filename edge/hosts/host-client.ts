@@ -47,6 +47,10 @@ const PUBLIC_FAILURES: Record<HostFailureCode, PublicFailure> = {
       ...(change !== undefined && { change }),
     }),
   },
+  LOGIN_REFUSED: {
+    code: 'LOGIN_REFUSED',
+    fields: ({ sqlstate, message }) => ({ sqlstate, postgres_message: message }),
+  },
   TIME_LIMIT_REACHED: { code: 'TIME_LIMIT_REACHED' },
   DATABASE_NAME_HELD: { code: 'DATABASE_NAME_HELD' },
   PROOF_FAILED: { code: 'PROOF_FAILED' },
@@ -76,7 +80,7 @@ export function failureOfOwnCall({
   message,
 }: Pick<HostFailure, 'code' | 'message'>): Failure {
   const { code, fields } = PUBLIC_FAILURES[hostCode];
-  return { code: fields ? 'INTERNAL' : code, reason: `${hostCode}: ${message}` };
+  return { code: fields && code !== 'LOGIN_REFUSED' ? 'INTERNAL' : code, reason: `${hostCode}: ${message}` };
 }
 
 /** How a call of a host ended. */

@@ -101,6 +101,16 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
     },
     example: { sqlstate: '23505', message: 'duplicate key value violates unique constraint "author_pkey"' },
   },
+  LOGIN_REFUSED: {
+    shape: {
+      sqlstate: z.string().meta({ description: 'The SQLSTATE error code (PostgreSQL manual, appendix A).' }),
+      postgres_message: z.string().meta({ description: "PostgreSQL's reason." }),
+    },
+    example: {
+      sqlstate: '58P01',
+      postgres_message: 'could not access file "nope": No such file or directory',
+    },
+  },
   CHANGES_CONFLICT: {
     shape: {
       conflicts: z.array(

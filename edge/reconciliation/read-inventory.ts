@@ -20,6 +20,8 @@ export interface InventoryReading {
   description: HostDescription | null;
   /** The jobs of resets whose clones are not swapped in. */
   resets: string[];
+  /** Logins that had changed themselves. */
+  restored_logins: MethodResult<'inventory.digest'>['restored_logins'];
   /**
    * What the host holds. Groups of projects that are as expected are not moved: they hold what was expected.
    * @param readExpected called after the host was read
@@ -42,7 +44,8 @@ export async function openInventory(callHost: CallHost): Promise<InventoryReadin
   } catch (error) {
     if (!(error instanceof HostCallError && error.code === 'HOST_UPGRADE_REQUIRED')) throw error;
     const whole = await callHost('host.inventory', {});
-    return { ...whole, description: null, resets: [], complete: async () => whole, list: async () => whole };
+    const unknown = { description: null, resets: [], restored_logins: [] };
+    return { ...whole, ...unknown, complete: async () => whole, list: async () => whole };
   }
   const { groups: held, ...host } = digest;
   return {

@@ -114,6 +114,7 @@ export async function reconcileHost(
   if (!(await isKnownCluster(db, hostId, reading, admit))) return false;
   const inventory = await reading.complete(() => readExpected(db, hostId));
   await recordState(db, hostId, reading);
+  await recordRestoredLogins(db, hostId, reading, new Date());
   const found = differencesBetween(inventory, applied, await readRecords(db, hostId, new Date()));
   const leftovers = await leftoversAmong(db, hostId, found);
   const resets = await endedResets(db, hostId, reading.resets);
@@ -168,6 +169,56 @@ async function recordState(
     ...(description && { description, describedAt: new Date() }),
   };
   if (Object.keys(state).length > 0) await db.update(hosts).set(state).where(eq(hosts.id, hostId));
+}
+
+/**
+ * Notifies tenants of logins that had changed themselves, by audit events. A login that is reported again has
+ * the same event, and a host can only report branches of its own.
+ */
+export async function recordRestoredLogins(
+  db: Database,
+  hostId: string,
+  { restored_logins: restored }: Pick<InventoryReading, 'restored_logins'>,
+  now: Date,
+): Promise<void> {
+  if (restored.length === 0) return;
+  const [branches, known] = await db.batch([
+    db
+      .select({
+        id: projectBranches.id,
+        projectId: projectBranches.projectId,
+        tenantId: projectBranches.tenantId,
+      })
+      .from(projectBranches)
+      .innerJoin(projects, eq(projects.id, projectBranches.projectId))
+      .where(
+        and(
+          eq(projects.hostId, hostId),
+          isOneOf(
+            projectBranches.id,
+            restored.map(({ branch_id }) => branch_id),
+          ),
+        ),
+      ),
+    db
+      .select({ id: auditEvents.id })
+      .from(auditEvents)
+      .where(
+        isOneOf(
+          auditEvents.id,
+          restored.map(({ id }) => id),
+        ),
+      ),
+  ]);
+  const recorded = new Set(known.map(({ id }) => id));
+  const rows = restored.flatMap(({ id, branch_id, role, password, settings }) => {
+    const branch = branches.find((one) => one.id === branch_id);
+    if (!branch || recorded.has(id)) return [];
+    const about = { id, projectId: branch.projectId, branchId: branch.id };
+    const metadata = { role, password, settings };
+    return [auditEvent('branch.login.restored', noActor(branch.tenantId), { ...about, metadata }, now)];
+  });
+  for (const row of rows) await db.insert(auditEvents).values(row).onConflictDoNothing();
 }
 
 /**

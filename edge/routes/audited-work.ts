@@ -10,6 +10,7 @@ import { ApiError } from '../errors.ts';
 
 /** Failures of a host after which nothing was changed. After any other one the statement may have run. */
 const REFUSALS: ReadonlySet<FailureCode> = new Set([
+  'LOGIN_REFUSED',
   'STATEMENT_REFUSED',
   'TIME_LIMIT_REACHED',
   'ROW_NOT_FOUND',

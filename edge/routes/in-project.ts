@@ -57,6 +57,7 @@ export const auditDenial = (c: AppContext, kind: 'project' | 'job', id: string):
 export const HOST_FAILURES = [
   'BRANCH_NOT_ACTIVE',
   'DATABASES_CLOSED',
+  'LOGIN_REFUSED',
   'STATEMENT_REFUSED',
   'TIME_LIMIT_REACHED',
   'PROJECT_BUSY',

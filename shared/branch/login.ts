@@ -9,6 +9,13 @@ const compact = (id: string) => id.replaceAll('-', '');
 /** LOGIN role of one branch, e.g. `u_0f…_rw`: 32 hexadecimal digits of the branch id. */
 export const loginName = (branchId: string, role: BranchRole) => `u_${compact(branchId)}_${SUFFIX[role]}`;
 
+/**
+ * Login of one branch for what the platform reads for clients: statements of the query route, comparisons and
+ * rehearsals. It is a member of the read-only group. It has no password, and only the agent may log in with it
+ * over the unix socket, so no client is ever shown it.
+ */
+export const queryLoginName = (branchId: string) => `u_${compact(branchId)}_query`;
+
 /** The id of the branch that a login belongs to. */
 export const branchOfLogin = (login: string) =>
   login.replace(/^u_(.{8})(.{4})(.{4})(.{4})(.{12})_.*$/, '$1-$2-$3-$4-$5');

@@ -20,6 +20,8 @@ export const HOST_FAILURES = {
   KEY_NOT_UNIQUE: 'refused',
   /** PostgreSQL rejected a statement in a tenant's database; `sqlstate` and message are PostgreSQL's. */
   STATEMENT_REFUSED: 'refused',
+  /** PostgreSQL refused the login of a branch, for a reason of the login; `sqlstate` and message say which. */
+  LOGIN_REFUSED: 'refused',
   /** A statement or a comparison took longer than it may, or waited for a lock. It was rolled back. */
   TIME_LIMIT_REACHED: 'refused',
   SOURCE_MISSING: 'permanent',
@@ -52,7 +54,7 @@ export type HostFailureCode = keyof typeof HOST_FAILURES;
 export interface HostFailure {
   code: HostFailureCode;
   message: string;
-  /** PostgreSQL's error code, of a `STATEMENT_REFUSED`. */
+  /** PostgreSQL's error code, of a `STATEMENT_REFUSED` or `LOGIN_REFUSED`. */
   sqlstate?: string | undefined;
   /** Index of the refused one of several changes. */
   change?: number | undefined;

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { BRANCH_ROLES } from '../branch/login.ts';
 import { HostDescription } from './host-description.ts';
 import { Id, operation } from './operation.ts';
 
@@ -38,9 +39,24 @@ export const SystemIdentifier = z.string().min(1).max(20);
 /** Of the volume with PostgreSQL's data. */
 export const FreeBytes = z.int().nonnegative();
 
+/** A login of a branch that had changed itself, and that the host has restored. */
+const RestoredLogin = z.strictObject({
+  /** The same whenever it is reported. */
+  id: Id,
+  branch_id: Id,
+  role: z.enum(BRANCH_ROLES),
+  /** Whether it had another password. */
+  password: z.boolean(),
+  /** Names of its settings that were removed. */
+  settings: z.array(z.string().max(200)).max(100),
+});
+
 /** The projects whose ids have the same first byte. */
 const Group = z.string().regex(/^[0-9a-f]{2}$/);
 const GROUPS = 256;
+
+/** Of one report. */
+export const RESTORED_LOGINS_MAX = 100;
 
 export const INVENTORY_OPERATIONS = {
   'inventory.digest': operation({
@@ -53,6 +69,8 @@ export const INVENTORY_OPERATIONS = {
       description: HostDescription.nullable(),
       /** The jobs of resets whose clones are not swapped in. */
       resets: z.array(Id).default([]),
+      /** Of about the last hour; a login can be reported again. */
+      restored_logins: z.array(RestoredLogin).max(RESTORED_LOGINS_MAX).default([]),
       /** Groups without anything are left out. */
       groups: z.record(Group, z.strictObject({ count: z.int().positive(), hash: z.string() })),
     }),

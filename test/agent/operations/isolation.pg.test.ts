@@ -1,6 +1,10 @@
 import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { BRANCH_ROLES, groupName, loginName } from '../../../shared/branch/login.ts';
+import { readRuleFiles } from '../../../agent/access/rule-files.ts';
+import { runOperation } from '../../../agent/operations/handlers.ts';
+import { inSession } from '../../../agent/postgres/connect.ts';
+import { rulesFolder } from '../../../agent/process/settings.ts';
+import { BRANCH_ROLES, groupName, loginName, queryLoginName } from '../../../shared/branch/login.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { asClient, type Branch, connect, type Port, Project } from '../../support/host/host-project.ts';
@@ -50,6 +54,55 @@ test('a login connects to its own branch’s database only, on both ports', asyn
     }
   }
   expect(wrong).toEqual([]);
+});
+
+test('the query login has no password, and enters its own branch’s database over the socket only', async () => {
+  const { settings } = servers.host;
+  const wrong: string[] = [];
+  const enters = (user: string, database: string, over: object) =>
+    inSession({ user, database, ...over }, () => Promise.resolve(true)).catch(() => false);
+  const socket = { host: settings.POSTGRES_SOCKET_DIR, port: settings.POSTGRES_PORT };
+  for (const branch of branches) {
+    const user = queryLoginName(branch.branch_id);
+    for (const { database } of branches)
+      if ((await enters(user, database, socket)) !== (database === branch.database))
+        wrong.push(`${branch.database} to ${database}`);
+    const network = { host: '127.0.0.1', ssl: { rejectUnauthorized: false } };
+    for (const port of [settings.POSTGRES_PORT, settings.POOLER_PORT])
+      for (const password of ['', ...Object.values(branch.passwords)])
+        if (await enters(user, branch.database, { ...network, port, password }))
+          wrong.push(`${branch.database} over the network`);
+  }
+  expect(wrong).toEqual([]);
+  expect(
+    await servers.query(
+      `SELECT DISTINCT rolpassword, rolconnlimit > 0 AS is_limited, rolsuper OR rolcreaterole OR rolcreatedb AS is_more,
+              EXISTS (SELECT FROM pg_auth_members JOIN pg_roles ON pg_roles.oid = roleid
+                      WHERE member = pg_authid.oid AND rolname !~ '^g_[0-9a-f]{32}_ro$') AS is_member_of_more
+       FROM pg_authid WHERE rolname ~ '_query$'`,
+    ),
+  ).toEqual([{ rolpassword: null, is_limited: true, is_more: false, is_member_of_more: false }]);
+  const { poolerUsers } = await readRuleFiles(rulesFolder(settings));
+  expect(poolerUsers).toContain('_ro"');
+  expect(poolerUsers).not.toContain('_query');
+});
+
+test('the query login is closed, opened and dropped with its branch', async () => {
+  const project = new Project(servers.host);
+  const main = await project.create('db_query_prod', null);
+  const login = queryLoginName(main.branch_id);
+  const mayLogIn = () => servers.query('SELECT rolcanlogin FROM pg_roles WHERE rolname = $1', [login]);
+  const apply = (closed: string[]) => {
+    project.revision += 1;
+    const access = { revision: project.revision, rules: [], write_blocked: false, closed, verifiers: {} };
+    return runOperation(servers.host, 'access.apply', { project_id: project.id, access });
+  };
+  await apply([main.branch_id]);
+  expect(await mayLogIn()).toEqual([{ rolcanlogin: false }]);
+  await apply([]);
+  expect(await mayLogIn()).toEqual([{ rolcanlogin: true }]);
+  await project.drop(main);
+  expect(await mayLogIn()).toEqual([]);
 });
 
 describe('the owner of a branch', () => {

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { loginName } from '../../../shared/branch/login.ts';
+import { queryLoginName } from '../../../shared/branch/login.ts';
 import { eventually } from '../../support/eventually.ts';
-import { startHostWithProject } from '../../support/host/host-project.ts';
+import { connect, startHostWithProject } from '../../support/host/host-project.ts';
 import { Browser } from '../../support/host/host-rows.ts';
 
 let world: Awaited<ReturnType<typeof startHostWithProject>>;
@@ -126,11 +126,36 @@ describe('a read-only query changes nothing', () => {
     expect(await notes()).toEqual([1, 2]);
   });
 
-  test('and runs as the read-only login, which is no superuser', async () => {
+  test('and does not notify the listeners of applications', async () => {
+    const listener = await connect(world.servers.host, 'direct', world.main, 'read_only');
+    const heard: string[] = [];
+    listener.on('notification', ({ payload }) => heard.push(payload ?? ''));
+    await listener.query('listen orders');
+    await browser.query("notify orders, 'forged'");
+    await browser.query("select pg_notify('orders', 'forged')");
+    await listener.query("notify orders, 'real'");
+    expect(heard).toEqual(['real']);
+    await listener.end();
+  });
+
+  test("and neither ends the sessions of an application's read-only login nor reads their statements", async () => {
+    const application = await connect(world.servers.host, 'direct', world.main, 'read_only');
+    const { rows } = await application.query("select pg_backend_pid() as pid, 'secret'");
+    const pid = String(rows[0]?.pid);
+    for (const end of ['pg_terminate_backend', 'pg_cancel_backend'])
+      await expect(browser.query(`select ${end}(${pid})`)).rejects.toMatchObject({ sqlstate: '42501' });
+    expect((await browser.query(`select query from pg_stat_activity where pid = ${pid}`)).rows).toEqual([
+      ['<insufficient privilege>'],
+    ]);
+    await application.query('select 1');
+    await application.end();
+  });
+
+  test('and runs as the query login, which is no superuser', async () => {
     const { rows } = await browser.query(
       "select current_user, session_user, current_setting('is_superuser')",
     );
-    const login = loginName(world.main.branch_id, 'read_only');
+    const login = queryLoginName(world.main.branch_id);
     expect(rows).toEqual([[login, login, 'off']]);
   });
 });

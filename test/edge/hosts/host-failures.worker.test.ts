@@ -22,6 +22,7 @@ const OF_REQUESTS: Record<HostFailureCode, Expected> = {
   KEY_NOT_UNIQUE: [422, 'VALIDATION_FAILED', null],
   INVALID_CALL: [422, 'VALIDATION_FAILED', null],
   STATEMENT_REFUSED: [422, 'STATEMENT_REFUSED', null],
+  LOGIN_REFUSED: [409, 'LOGIN_REFUSED', null],
   TIME_LIMIT_REACHED: [422, 'TIME_LIMIT_REACHED', null],
   DATABASE_NAME_HELD: [409, 'DATABASE_NAME_HELD', '60'],
   PROOF_FAILED: [503, 'PROOF_FAILED', '60'],
@@ -50,7 +51,13 @@ const OF_OWN_CALLS: Record<HostFailureCode, Expected> = {
 };
 
 /** Failures that no operation of a job, or none on rows, can have, so the description does not list them. */
-const NOT_OF_JOBS: HostFailureCode[] = ['ROW_NOT_FOUND', 'ROW_CHANGED', 'PROJECT_BUSY', 'TIME_LIMIT_REACHED'];
+const NOT_OF_JOBS: HostFailureCode[] = [
+  'ROW_NOT_FOUND',
+  'ROW_CHANGED',
+  'PROJECT_BUSY',
+  'LOGIN_REFUSED',
+  'TIME_LIMIT_REACHED',
+];
 const NOT_OF_ROWS: HostFailureCode[] = [
   'SOURCE_BUSY',
   'SOURCE_MISSING',

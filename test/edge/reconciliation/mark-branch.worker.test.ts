@@ -4,12 +4,17 @@ import { confirmAccess } from '../../../edge/access/send-access.ts';
 import { activation, type Creation } from '../../../edge/branches/create-branches.ts';
 import { expireBranches } from '../../../edge/branches/expiry.ts';
 import { type Database, inOneBatch, openDatabase } from '../../../edge/database/database.ts';
-import { jobs, projectBranches, projects } from '../../../edge/database/schema.ts';
+import { auditEvents, jobs, projectBranches, projects } from '../../../edge/database/schema.ts';
 import type { Env } from '../../../edge/env.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import type { SagaContext } from '../../../edge/jobs/saga.ts';
 import { type RecordedBranch, readRecords } from '../../../edge/reconciliation/differences.ts';
-import { clusterOnRecord, markFound, markLost } from '../../../edge/reconciliation/reconcile-host.ts';
+import {
+  clusterOnRecord,
+  markFound,
+  markLost,
+  recordRestoredLogins,
+} from '../../../edge/reconciliation/reconcile-host.ts';
 import { ACTOR, insertBranch, isStale, readBranch, startRecords } from '../../support/records/records.ts';
 import { Meter } from '../../support/worker/meter.ts';
 
@@ -19,6 +24,21 @@ const LATER = new Date(NOW.getTime() + 1);
 
 const { binding, db, stop } = await startRecords();
 afterAll(stop);
+
+test('a login that had changed itself is one event of its tenant, however often its host reports it', async () => {
+  const branch = await insertBranch(db, 'active');
+  const id = crypto.randomUUID();
+  const changed = { role: 'read_only' as const, password: true, settings: ['local_preload_libraries'] };
+  const report = { restored_logins: [{ id, branch_id: branch.id, ...changed }] };
+  // Another host cannot report it.
+  await recordRestoredLogins(db, 'another', report, NOW);
+  expect((await readBranch(db, branch)).events).toEqual([]);
+  for (let times = 0; times < 2; times++) await recordRestoredLogins(db, 'h', report, NOW);
+  const events = await db.select().from(auditEvents).where(eq(auditEvents.branchId, branch.id));
+  expect(events.map(({ id, name, tenantId, metadata }) => ({ id, name, tenantId, metadata }))).toEqual([
+    { id, name: 'branch.login.restored', tenantId: 't', metadata: changed },
+  ]);
+});
 
 test.each([
   ['active', null],

@@ -7,6 +7,7 @@ const MAIN = '00000000-0000-4000-8000-00000000000a';
 const LOGIN = `u_${MAIN.replaceAll('-', '')}`;
 const GROUP = `g_${PROJECT.replaceAll('-', '')}`;
 const LOGINS = [`${LOGIN}_owner`, `${LOGIN}_rw`, `${LOGIN}_ro`];
+const HOSTED = [...LOGINS, `${LOGIN}_query`];
 const RULE = `hostssl "db_shop" ${LOGINS.map((login) => `"${login}"`).join(',')} 192.0.2.1/32 scram-sha-256\n`;
 const NETWORK = 'hostssl /^db_ +net_1 192.0.2.1/32 scram-sha-256\n';
 const MARK = JSON.stringify({ branch_id: MAIN, project_id: PROJECT, job_id: MAIN });
@@ -43,9 +44,9 @@ function atRest(): Snapshot {
         ...platform.map((name, n) => ({ oid: String(n), name, limit: -1, comment: null })),
         { oid: '20000', name: 'db_shop', limit: 60, comment: MARK },
       ],
-      roles: [...LOGINS, `${GROUP}_owner`, `${GROUP}_rw`, `${GROUP}_ro`],
+      roles: [...HOSTED, `${GROUP}_owner`, `${GROUP}_rw`, `${GROUP}_ro`],
       branches: [{ branch_id: MAIN, project_id: PROJECT, job_id: '1', database: 'db_shop' }],
-      logins: [...LOGINS],
+      logins: [...HOSTED],
       projects: [{ project_id: PROJECT, access_revision: 1 }],
       rules: [{ project_id: PROJECT, branch_id: null, cidr: '192.0.2.1/32' }],
       snapshots: [],

@@ -1,5 +1,11 @@
 import { snapshotDatabaseName } from '../../../shared/branch/database-name.ts';
-import { BRANCH_ROLES, type BranchRole, groupName, loginName } from '../../../shared/branch/login.ts';
+import {
+  BRANCH_ROLES,
+  type BranchRole,
+  groupName,
+  loginName,
+  queryLoginName,
+} from '../../../shared/branch/login.ts';
 import type { BranchRow, RuleRow, Snapshot } from '../snapshot.ts';
 
 /** Databases that are nobody's branch. */
@@ -26,6 +32,11 @@ const open = (picture: Snapshot) => {
 const databasesOf = (picture: Snapshot) => living(picture).map(({ database_name }) => database_name);
 const loginsOf = (branches: BranchRow[]) =>
   branches.flatMap(({ id }) => BRANCH_ROLES.map((role) => loginName(id, role)));
+/** Those on the host: the query logins are in no record. */
+const hostedLoginsOf = (branches: BranchRow[]) => [
+  ...loginsOf(branches),
+  ...branches.map(({ id }) => queryLoginName(id)),
+];
 const snapshotDatabases = ({ records }: Snapshot) =>
   records.snapshots.map(({ id }) => snapshotDatabaseName(id));
 /** Of deleted branches that can be restored. */
@@ -114,7 +125,7 @@ const AGREEMENTS: Record<string, (picture: Snapshot) => { wanted: string[]; foun
     found: host.directories,
   }),
   logins: (picture) => ({
-    wanted: loginsOf(living(picture)),
+    wanted: hostedLoginsOf(living(picture)),
     found: picture.host.roles.filter((role) => role.startsWith('u_')),
   }),
   'group roles': ({ records, host }) => ({
@@ -142,7 +153,7 @@ const AGREEMENTS: Record<string, (picture: Snapshot) => { wanted: string[]; foun
     found: picture.host.branches.map((row) => mark(row.database, row.branch_id, row.project_id)),
   }),
   "logins in the agent's tables": (picture) => ({
-    wanted: loginsOf(living(picture)),
+    wanted: hostedLoginsOf(living(picture)),
     found: picture.host.logins,
   }),
   "snapshots in the agent's tables": ({ records, host }) => ({
