@@ -5,6 +5,8 @@ interface FailureDefinition {
   message: string;
   /** Seconds to wait before the next attempt, if the failure may pass without anybody's action. */
   retryAfterSeconds?: number;
+  /** A code that earlier releases sent in its place. Clients should treat both alike. */
+  formerCode?: string;
 }
 
 /** For failures that usually pass within seconds. */
@@ -250,8 +252,14 @@ export const FAILURES = {
   },
   LIMITER_UNAVAILABLE: {
     status: 503,
-    message: 'A part of the gateway is currently unavailable. Try again shortly.',
+    message: 'The gateway currently cannot count requests. Try again shortly.',
     retryAfterSeconds: SOON,
+  },
+  GATEWAY_BUSY: {
+    status: 503,
+    message: 'A part of the gateway is overloaded or restarts. Try again shortly.',
+    retryAfterSeconds: SOON,
+    formerCode: 'LIMITER_UNAVAILABLE',
   },
   IDP_UNAVAILABLE: {
     status: 503,
@@ -324,6 +332,10 @@ export type FailureCode = keyof typeof FAILURES;
  */
 export const retryAfterOf = (code: FailureCode): number | null =>
   (FAILURES[code] as FailureDefinition).retryAfterSeconds ?? null;
+
+/** The code that earlier releases sent in its place; null if the code has not changed. */
+export const formerCodeOf = (code: FailureCode): string | null =>
+  (FAILURES[code] as FailureDefinition).formerCode ?? null;
 
 /** A failure as plain data, as it crosses a Durable Object or the link of a host. */
 export interface Failure {

@@ -2,7 +2,7 @@ import type { OpenAPIHono } from '@hono/zod-openapi';
 import type { ErrorHandler } from 'hono';
 import { HTTPException } from 'hono/http-exception';
 import { z } from 'zod';
-import { FAILURES, type Failure, type FailureCode, retryAfterOf } from '../../shared/failures.ts';
+import { FAILURES, type Failure, type FailureCode, formerCodeOf, retryAfterOf } from '../../shared/failures.ts';
 import { Scalar } from '../../shared/protocol/tables.ts';
 import { withoutValues } from '../database/database.ts';
 import { ApiError } from '../errors.ts';
@@ -32,7 +32,7 @@ function failureOf(error: Error): Failure {
   if (error instanceof ApiError) return error.failure;
   // Thrown by Hono for JSON that does not parse.
   if (error instanceof HTTPException && error.status === 400) return { code: 'BAD_REQUEST' };
-  return { code: isLostObject(error) ? 'LIMITER_UNAVAILABLE' : 'INTERNAL' };
+  return { code: isLostObject(error) ? 'GATEWAY_BUSY' : 'INTERNAL' };
 }
 
 /** Clients repeat a 503 with `Retry-After`, and a request whose object was lost may have taken effect. */
@@ -246,11 +246,13 @@ const HEADERS_OF_STATUS: Partial<Record<number, HeaderName[]>> = {
 /** The error envelope: code, message, request id and the fields of that error. */
 function envelopeOf(code: FailureCode) {
   const { message } = FAILURES[code];
+  const former = formerCodeOf(code);
+  const alias = former === null ? '' : ` Earlier releases send \`${former}\` instead; treat both alike.`;
   const { shape, example } = FIELDS[code] ?? { shape: {}, example: {} };
   const request_id = '0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11';
   return z
     .strictObject({ error: z.literal(code), message: z.string(), request_id: z.string(), ...shape })
-    .meta({ description: message, example: { error: code, message, request_id, ...example } });
+    .meta({ description: message + alias, example: { error: code, message, request_id, ...example } });
 }
 
 const headersOf = (codes: FailureCode[], status: number): HeaderName[] => {

@@ -40,6 +40,7 @@ const ALWAYS: readonly FailureCode[] = [
   'RATE_LIMITED',
   'INTERNAL',
   'LIMITER_UNAVAILABLE',
+  'GATEWAY_BUSY',
 ];
 
 const FAILURES_OF_ACCESS: Record<'user' | Exclude<Access, Action>, readonly FailureCode[]> = {

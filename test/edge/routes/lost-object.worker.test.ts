@@ -19,7 +19,7 @@ const loseNext = async (call: Parameters<ProjectCoordinator['loseNext']>[0]) =>
 /** @param retryAfter null where a repetition could take effect twice */
 async function expectUnavailable(response: Promise<ApiResponse>, retryAfter: string | null): Promise<void> {
   const { status, headers, body } = await response;
-  expect([status, body.error, headers.get('retry-after')]).toEqual([503, 'LIMITER_UNAVAILABLE', retryAfter]);
+  expect([status, body.error, headers.get('retry-after')]).toEqual([503, 'GATEWAY_BUSY', retryAfter]);
 }
 
 test.each(['monitor', 'linked'] as const)('a read whose %s is lost is repeated', async (call) => {
