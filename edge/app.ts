@@ -5,7 +5,7 @@ import { authenticate, bearerToken, checkPlatformSecret } from './authentication
 import { verifyOwnToken } from './authentication/own-tokens.ts';
 import type { Principal } from './authentication/principal.ts';
 import { describe } from './documentation/describe.ts';
-import { ApiError } from './errors.ts';
+import { ApiError, unwrap } from './errors.ts';
 import { authenticateMachine, isMachineToken } from './machines/authenticate-machine.ts';
 import { boundBody } from './pipeline/bounded-body.ts';
 import { type AppContext, type AppEnv, connectingIp } from './pipeline/context.ts';
@@ -137,24 +137,25 @@ const identifyCaller: MiddlewareHandler<AppEnv> = async (c, next) => {
     await guardSecret(c, failures, check, bucketOf.platform(c.req));
     c.set('isPlatform', true);
   } else if (SECOND_FACTOR_PATHS.test(path)) {
-    c.set('preAuth', await verifyOwnToken(settings, 'pre_auth', bearerToken(authorization), new Date()));
+    const token = unwrap(bearerToken(authorization));
+    c.set('preAuth', unwrap(await verifyOwnToken(settings, 'pre_auth', token, new Date())));
     countRequest(c, bucketOf.public(connectingIp(c)));
   } else {
     const now = new Date();
     const waitUntil = (work: Promise<unknown>) => c.executionCtx.waitUntil(work);
-    const token = bearerToken(authorization);
+    const token = unwrap(bearerToken(authorization));
     if (isMachineToken(settings, token)) {
       const timing = { now, waitUntil };
       const context = { settings, database: c.env.DB, address: connectingIp(c), ...timing };
-      identifyMachine(c, await authenticateMachine(token, context));
+      identifyMachine(c, unwrap(await authenticateMachine(token, context)));
       return next();
     }
-    const identity = await authenticate(authorization, { settings, now, waitUntil });
+    const identity = unwrap(await authenticate(authorization, { settings, now, waitUntil }));
     const { tenantId } = identity;
     c.set('identity', identity);
     if (tenantId !== null) {
       countRequest(c, bucketOf.tenant(tenantId, c.req));
-      c.set('principal', await materialize(c.env.DB, { ...identity, tenantId }, now));
+      c.set('principal', unwrap(await materialize(c.env.DB, { ...identity, tenantId }, now)));
     } else if (OWN_PATHS.test(path)) {
       countRequest(c, bucketOf.user(identity, c.req));
     } else {

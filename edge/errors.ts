@@ -1,5 +1,6 @@
 import { FAILURES, type Failure, type FailureCode } from '../shared/failures.ts';
-import { fail, ok, type Result } from '../shared/result.ts';
+import type { Result } from '../shared/result.ts';
+import { firstRow } from './database/database.ts';
 
 /** Thrown by routes and the pipeline, which renders it as the error envelope. */
 export class ApiError extends Error {
@@ -15,11 +16,6 @@ export class ApiError extends Error {
     this.failure = fields ? { code, fields } : { code };
   }
 
-  /** The failure with its internal cause. */
-  get reasoned(): Failure {
-    return { ...this.failure, reason: this.message };
-  }
-
   static of({ code, fields, reason }: Failure): ApiError {
     return new ApiError(code, fields, reason);
   }
@@ -31,19 +27,5 @@ export function unwrap<T>(result: Result<T, Failure>): T {
   return result.value;
 }
 
-/** The outcome of work that throws an `ApiError` for what it refuses, for code that returns results. */
-export async function settled<T>(work: Promise<T>): Promise<Result<T, Failure>> {
-  try {
-    return ok(await work);
-  } catch (error) {
-    if (error instanceof ApiError) return fail(error.reasoned);
-    throw error;
-  }
-}
-
 /** The first row. @throws ApiError NOT_FOUND */
-export function found<R>(rows: readonly R[]): R {
-  const [row] = rows;
-  if (row === undefined) throw new ApiError('NOT_FOUND');
-  return row;
-}
+export const found = <R>(rows: readonly R[]): R => unwrap(firstRow(rows));

@@ -1,6 +1,7 @@
+import type { Failure } from '../shared/failures.ts';
+import { fail, ok, type Result } from '../shared/result.ts';
 import { isRole, type Principal } from './authentication/principal.ts';
 import { ROLES, type Role } from './database/column-types.ts';
-import { ApiError } from './errors.ts';
 
 /**
  * The projects that a role can access: all of its tenant, or those that its user created or that are shared
@@ -49,7 +50,8 @@ const ACTIONS = {
 
 export type Action = keyof typeof ACTIONS;
 
-const forbidden = (required: string, reason: string) => new ApiError('FORBIDDEN', { required }, reason);
+const forbidden = (required: string, reason: string) =>
+  fail<Failure>({ code: 'FORBIDDEN', fields: { required }, reason });
 
 const rolesFor = (reaches: Reaches) => ROLES.filter((name) => reaches[name] !== 'no');
 
@@ -70,21 +72,21 @@ export function requirement(action: Action) {
 
 /**
  * The projects that the bearer can access with this action.
- * @throws ApiError FORBIDDEN, with the missing scope or the allowed roles as `required`
+ * @returns or FORBIDDEN, with the missing scope or the allowed roles as `required`
  */
 export function allow(
   { role, scopes, service, machine }: Pick<Principal, 'role' | 'scopes' | 'service' | 'machine'>,
   action: Action,
-): Reach {
+): Result<Reach, Failure> {
   const { scope, reaches } = ACTIONS[action];
   const reach = isRole(role) ? reaches[role] : 'no';
   if (reach === 'no') {
-    throw forbidden(`role ${rolesFor(reaches).join(', ')}`, `role does not allow ${action}`);
+    return forbidden(`role ${rolesFor(reaches).join(', ')}`, `role does not allow ${action}`);
   }
   if (!SATISFIED_BY[scope].some((name) => scopes.includes(`${service}:${name}`))) {
-    throw forbidden(`scope ${service}:${scope}`, `scope does not allow ${action}`);
+    return forbidden(`scope ${service}:${scope}`, `scope does not allow ${action}`);
   }
   // Who binds a machine to a project shares the own access to this project.
   const creatorRole = machine?.projectId ? machine.creatorRole : role;
-  return isRole(creatorRole) && reaches[creatorRole] === 'all' ? 'all' : reach;
+  return ok(isRole(creatorRole) && reaches[creatorRole] === 'all' ? 'all' : reach);
 }

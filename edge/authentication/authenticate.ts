@@ -1,3 +1,5 @@
+import type { Failure } from '../../shared/failures.ts';
+import { ok, type Result } from '../../shared/result.ts';
 import { isSameText } from '../crypto/encoding.ts';
 import { type OwnTokenSettings, verifyOwnToken } from './own-tokens.ts';
 import {
@@ -18,18 +20,22 @@ import { rejected } from './rejection.ts';
  */
 const TOKEN_MAX = 8192;
 
-/** The token of an `Authorization` header (RFC 6750 section 2.1). @throws ApiError UNAUTHENTICATED */
-export function bearerToken(authorization: string | null): string {
-  if (authorization === null) throw rejected('token_missing');
+/** The token of an `Authorization` header (RFC 6750 section 2.1). @returns or UNAUTHENTICATED */
+export function bearerToken(authorization: string | null): Result<string, Failure> {
+  if (authorization === null) return rejected('token_missing');
   const token = /^Bearer +(\S+)$/i.exec(authorization)?.[1];
-  if (token === undefined) throw rejected('token_scheme_not_bearer');
-  if (token.length > TOKEN_MAX) throw rejected('token_too_long');
-  return token;
+  if (token === undefined) return rejected('token_scheme_not_bearer');
+  if (token.length > TOKEN_MAX) return rejected('token_too_long');
+  return ok(token);
 }
 
-/** @throws ApiError UNAUTHENTICATED */
-export async function checkPlatformSecret(authorization: string | null, secret: string): Promise<void> {
-  if (!(await isSameText(authorization ?? '', `Bearer ${secret}`))) throw rejected('platform_secret_wrong');
+/** @returns or UNAUTHENTICATED */
+export async function checkPlatformSecret(
+  authorization: string | null,
+  secret: string,
+): Promise<Result<null, Failure>> {
+  const isRight = await isSameText(authorization ?? '', `Bearer ${secret}`);
+  return isRight ? ok(null) : rejected('platform_secret_wrong');
 }
 
 /** The settings used here. Callers pass the same object each time, because the keys are cached per object. */
@@ -54,29 +60,32 @@ function keyCacheOf(settings: AuthenticationSettings, endpoint: string): PasetoK
 
 /**
  * The identity of the bearer of this `Authorization` header.
- * @throws ApiError UNAUTHENTICATED, its message the `RejectionReason`; KEYS_UNAVAILABLE
+ * @returns or UNAUTHENTICATED with its `RejectionReason`, KEYS_UNAVAILABLE
  */
 export async function authenticate(
   authorization: string | null,
   context: { settings: AuthenticationSettings } & RequestTiming,
-): Promise<Identity> {
-  return identityOf(bearerToken(authorization), context);
+): Promise<Result<Identity, Failure>> {
+  const token = bearerToken(authorization);
+  return token.ok ? identityOf(token.value, context) : token;
 }
 
 /**
  * The identity of the bearer of this access token. The token's prefix alone selects its issuer and how it is
  * verified; no other method is tried when that fails.
- * @throws as `authenticate`
+ * @returns as `authenticate`
  */
 export async function identityOf(
   token: string,
   { settings, ...timing }: { settings: AuthenticationSettings } & RequestTiming,
-): Promise<Identity> {
+): Promise<Result<Identity, Failure>> {
   if (!token.startsWith(PASETO_HEADER)) return ownIdentity(token, settings, timing.now);
   const { IDP_URL: issuer, BASE_IDP_KEY_ENDPOINT: endpoint } = settings;
-  if (issuer === undefined || endpoint === undefined) throw rejected('no_provider');
-  const claims = await pasetoClaims(token, keyCacheOf(settings, endpoint), timing);
-  return {
+  if (issuer === undefined || endpoint === undefined) return rejected('no_provider');
+  const verified = await pasetoClaims(token, keyCacheOf(settings, endpoint), timing);
+  if (!verified.ok) return verified;
+  const claims = verified.value;
+  return ok({
     issuer,
     gid: claims.gid,
     email: claims.email,
@@ -86,12 +95,18 @@ export async function identityOf(
     tenantId: claims.ctx?.tenant_id ?? null,
     issuedAt: claims.iat ?? claims.nbf ?? new Date(0),
     expiresAt: claims.exp,
-  };
+  });
 }
 
-async function ownIdentity(token: string, settings: AuthenticationSettings, now: Date): Promise<Identity> {
-  const claims = await verifyOwnToken(settings, 'access', token, now);
-  return {
+async function ownIdentity(
+  token: string,
+  settings: AuthenticationSettings,
+  now: Date,
+): Promise<Result<Identity, Failure>> {
+  const verified = await verifyOwnToken(settings, 'access', token, now);
+  if (!verified.ok) return verified;
+  const claims = verified.value;
+  return ok({
     issuer: settings.BASE_URL,
     gid: claims.sub,
     email: claims.email,
@@ -102,27 +117,38 @@ async function ownIdentity(token: string, settings: AuthenticationSettings, now:
     issuedAt: new Date(claims.iat * 1000),
     expiresAt: new Date(claims.exp * 1000),
     sessionId: claims.sid,
-  };
+  });
 }
 
 /** The claims of a PASETO. A token that was verified before is checked only against the clock. */
-async function pasetoClaims(token: string, keyCache: PasetoKeys, timing: RequestTiming): Promise<Claims> {
+async function pasetoClaims(
+  token: string,
+  keyCache: PasetoKeys,
+  timing: RequestTiming,
+): Promise<Result<Claims, Failure>> {
   const ring = await keyCache.current(timing);
   const verified = ring?.verified.get(token);
-  if (!verified) return verifyPaseto(token, keyCache, timing);
-  checkTimes(verified, timing.now);
-  return verified;
+  return verified ? checkTimes(verified, timing.now) : verifyPaseto(token, keyCache, timing);
 }
 
-async function verifyPaseto(token: string, keyCache: PasetoKeys, timing: RequestTiming): Promise<Claims> {
+async function verifyPaseto(
+  token: string,
+  keyCache: PasetoKeys,
+  timing: RequestTiming,
+): Promise<Result<Claims, Failure>> {
   const parts = splitPaseto(token);
-  const kid = keyIdOf(parts.footer);
-  const { keys, verified } = await keyCache.ringFor(kid, timing);
-  const publicKey = keys.get(kid);
-  if (!publicKey) throw rejected('key_unknown');
-  if (!(await isSignedBy(publicKey, parts))) throw rejected('signature_wrong');
-  const claims = readClaims(parts.message);
-  checkTimes(claims, timing.now);
-  verified.set(token, claims);
-  return claims;
+  if (!parts.ok) return parts;
+  const kid = keyIdOf(parts.value.footer);
+  if (!kid.ok) return kid;
+  const ring = await keyCache.ringFor(kid.value, timing);
+  if (!ring.ok) return ring;
+  const { keys, verified } = ring.value;
+  const publicKey = keys.get(kid.value);
+  if (!publicKey) return rejected('key_unknown');
+  if (!(await isSignedBy(publicKey, parts.value))) return rejected('signature_wrong');
+  const read = readClaims(parts.value.message);
+  if (!read.ok) return read;
+  const current = checkTimes(read.value, timing.now);
+  if (current.ok) verified.set(token, current.value);
+  return current;
 }

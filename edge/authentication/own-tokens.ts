@@ -1,5 +1,7 @@
 import { decodeJwt, decodeProtectedHeader, errors, jwtVerify, SignJWT } from 'jose';
 import { z } from 'zod';
+import type { Failure } from '../../shared/failures.ts';
+import { ok, type Result } from '../../shared/result.ts';
 import { decodeBase64url } from '../crypto/encoding.ts';
 import type { SecretKey } from '../crypto/seal.ts';
 import { rejected } from './rejection.ts';
@@ -114,19 +116,19 @@ const isCanonicalJwt = (token: string): boolean =>
 /**
  * The claims of a token of this kind. The algorithm is fixed and the token's header only selects one of our
  * keys, which rules out `none` and a public key used as a secret (RFC 8725 section 3.1).
- * @throws ApiError UNAUTHENTICATED
+ * @returns or UNAUTHENTICATED
  */
 export async function verifyOwnToken<K extends Kind>(
   settings: OwnTokenSettings,
   kind: K,
   token: string,
   now: Date,
-): Promise<OwnClaims<K>> {
-  if (!isCanonicalJwt(token)) throw rejected('token_kind_unknown');
+): Promise<Result<OwnClaims<K>, Failure>> {
+  if (!isCanonicalJwt(token)) return rejected('token_kind_unknown');
   try {
     const { kid } = decodeProtectedHeader(token);
     const key = settings.JWT_KEYS.find(({ id }) => id === kid);
-    if (!key) throw rejected('key_unknown');
+    if (!key) return rejected('key_unknown');
     const { payload } = await jwtVerify(token, key.bytes, {
       algorithms: [ALGORITHM],
       issuer: settings.BASE_URL,
@@ -134,12 +136,12 @@ export async function verifyOwnToken<K extends Kind>(
       requiredClaims: ['exp', 'iat'],
       currentDate: now,
     });
-    return KINDS[kind].parse(payload) as OwnClaims<K>;
+    return ok(KINDS[kind].parse(payload) as OwnClaims<K>);
   } catch (error) {
-    if (error instanceof errors.JWTExpired) throw rejected('token_expired');
-    if (error instanceof errors.JWSSignatureVerificationFailed) throw rejected('signature_wrong');
-    if (error instanceof errors.JOSEError || error instanceof TypeError) throw rejected('own_token_wrong');
-    if (error instanceof z.ZodError) throw rejected('claims_wrong');
+    if (error instanceof errors.JWTExpired) return rejected('token_expired');
+    if (error instanceof errors.JWSSignatureVerificationFailed) return rejected('signature_wrong');
+    if (error instanceof errors.JOSEError || error instanceof TypeError) return rejected('own_token_wrong');
+    if (error instanceof z.ZodError) return rejected('claims_wrong');
     throw error;
   }
 }

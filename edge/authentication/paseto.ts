@@ -1,5 +1,7 @@
 import { verifyAsync } from '@noble/ed25519';
 import { z } from 'zod';
+import type { Failure } from '../../shared/failures.ts';
+import { ok, type Result } from '../../shared/result.ts';
 import { decodeBase64url, parseJson } from '../crypto/encoding.ts';
 import { rejected } from './rejection.ts';
 
@@ -27,17 +29,19 @@ const Claims = z.object({
 
 export type Claims = z.output<typeof Claims>;
 
-/** The claims of a message whose signature was verified. @throws ApiError UNAUTHENTICATED */
-export function readClaims(message: Uint8Array): Claims {
+/** The claims of a message whose signature was verified. @returns or UNAUTHENTICATED */
+export function readClaims(message: Uint8Array): Result<Claims, Failure> {
   const reading = Claims.safeParse(parseJson(message));
-  if (!reading.success) throw rejected('claims_wrong');
-  return reading.data;
+  if (!reading.success) return rejected('claims_wrong');
+  return ok(reading.data);
 }
 
-/** @throws ApiError UNAUTHENTICATED when the token is no longer, or not yet, valid */
-export function checkTimes({ exp, nbf }: Claims, now: Date): void {
-  if (exp.getTime() <= now.getTime()) throw rejected('token_expired');
-  if (nbf && nbf.getTime() > now.getTime() + SKEW_MS) throw rejected('token_not_yet_valid');
+/** The claims, or UNAUTHENTICATED when the token is no longer, or not yet, valid. */
+export function checkTimes(claims: Claims, now: Date): Result<Claims, Failure> {
+  const { exp, nbf } = claims;
+  if (exp.getTime() <= now.getTime()) return rejected('token_expired');
+  if (nbf && nbf.getTime() > now.getTime() + SKEW_MS) return rejected('token_not_yet_valid');
+  return ok(claims);
 }
 
 /** The prefix of PASETO version 4 public tokens. */
@@ -55,19 +59,20 @@ export interface PasetoParts {
 
 /**
  * Splits `v4.public.<message and signature>[.<footer>]` (specification 5.1).
- * @throws ApiError UNAUTHENTICATED
+ * @returns or UNAUTHENTICATED
  */
-export function splitPaseto(token: string): PasetoParts {
-  if (!token.startsWith(PASETO_HEADER)) throw rejected('token_form_wrong');
+export function splitPaseto(token: string): Result<PasetoParts, Failure> {
+  if (!token.startsWith(PASETO_HEADER)) return rejected('token_form_wrong');
   const [body, footer, ...more] = token.slice(PASETO_HEADER.length).split('.').map(decodeBase64url);
   // A trailing dot would be a second encoding of a token without a footer.
-  if (!body || footer === null || footer?.length === 0 || more.length > 0) throw rejected('token_form_wrong');
-  if (body.length <= SIGNATURE_BYTES) throw rejected('token_form_wrong');
-  return {
+  if (!body || footer === null || footer?.length === 0 || more.length > 0)
+    return rejected('token_form_wrong');
+  if (body.length <= SIGNATURE_BYTES) return rejected('token_form_wrong');
+  return ok({
     message: body.subarray(0, -SIGNATURE_BYTES),
     signature: body.subarray(-SIGNATURE_BYTES),
     footer: footer ?? new Uint8Array(),
-  };
+  });
 }
 
 /** The footer is parsed before the signature is checked, so its size is limited. */
@@ -81,14 +86,14 @@ const Footer = z.object({
 
 /**
  * The id of the signing key, as claimed by the token (specification 5.1).
- * @throws ApiError UNAUTHENTICATED
+ * @returns or UNAUTHENTICATED
  */
-export function keyIdOf(footer: Uint8Array): string {
-  if (footer.length === 0) throw rejected('footer_missing');
-  if (footer.length > FOOTER_MAX_BYTES) throw rejected('footer_too_long');
+export function keyIdOf(footer: Uint8Array): Result<string, Failure> {
+  if (footer.length === 0) return rejected('footer_missing');
+  if (footer.length > FOOTER_MAX_BYTES) return rejected('footer_too_long');
   const reading = Footer.safeParse(parseJson(footer));
-  if (!reading.success) throw rejected('footer_wrong');
-  return reading.data.kid;
+  if (!reading.success) return rejected('footer_wrong');
+  return ok(reading.data.kid);
 }
 
 const utf8 = new TextEncoder();

@@ -1,7 +1,8 @@
 import { z } from 'zod';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { BoundedMap } from '../bounded-map.ts';
 import { decodeBase64url, parseJson } from '../crypto/encoding.ts';
-import { ApiError } from '../errors.ts';
 import { logEvent } from '../log.ts';
 import type { Claims } from './paseto.ts';
 
@@ -178,19 +179,19 @@ export class KeyCache<Key> {
 
   /**
    * The ring with this key, fetched if necessary; a ring without it if the provider does not know the key.
-   * @throws ApiError KEYS_UNAVAILABLE when there are no keys at all
+   * @returns or KEYS_UNAVAILABLE when there are no keys at all
    */
-  async ringFor(kid: string, timing: RequestTiming): Promise<KeyRing<Key>> {
+  async ringFor(kid: string, timing: RequestTiming): Promise<Result<KeyRing<Key>, Failure>> {
     const { now, waitUntil } = timing;
     const ring = await this.current(timing);
-    if (ring?.keys.has(kid)) return ring;
+    if (ring?.keys.has(kid)) return ok(ring);
     const dueAt = ring ? this.#nextUnknownKeyAt : this.#nextFetchAt;
     if (this.#fetching || now.getTime() >= dueAt) {
       if (ring) this.#nextUnknownKeyAt = now.getTime() + UNKNOWN_KEY_PAUSE_MS;
       await this.#fetch(now, waitUntil);
     }
-    if (!this.#ring?.keys.size) throw new ApiError('KEYS_UNAVAILABLE');
-    return this.#ring;
+    if (!this.#ring?.keys.size) return fail({ code: 'KEYS_UNAVAILABLE' });
+    return ok(this.#ring);
   }
 
   /** Never rejects. A fetch past its timeout belonged to a cancelled request, so it is not awaited again. */

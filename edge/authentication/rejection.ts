@@ -1,5 +1,5 @@
 import type { Failure } from '../../shared/failures.ts';
-import { ApiError } from '../errors.ts';
+import { fail } from '../../shared/result.ts';
 
 /** Why a token was rejected. Only the log contains the reason; clients get the same 401 for all of them. */
 export type RejectionReason =
@@ -29,5 +29,5 @@ export type RejectionReason =
 /** The failure of every rejected token. Naming the failed check would help an attacker. */
 export const rejection = (reason: RejectionReason): Failure => ({ code: 'UNAUTHENTICATED', reason });
 
-/** As `rejection`, for the pipeline to throw. */
-export const rejected = (reason: RejectionReason): ApiError => ApiError.of(rejection(reason));
+/** As `rejection`, as the outcome of a check. */
+export const rejected = (reason: RejectionReason) => fail(rejection(reason));

@@ -8,7 +8,6 @@ import { inActiveProject } from '../database/conditions.ts';
 import { type Database, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents, type BranchRow, projectBranches, projects } from '../database/schema.ts';
-import { ApiError } from '../errors.ts';
 
 /** What a client may change of a branch besides its life; what is left out stays. */
 export interface BranchSettings {
@@ -98,12 +97,12 @@ export async function storeSettings(
   return written.ok ? ok({ ...branch, ...written.value[0] }) : written;
 }
 
-/** @param confirm the name of the branch, as its users repeat it. @throws ApiError BRANCH_PROTECTED */
-export function requireConfirmation(
+/** @param confirm the name of the branch, as its users repeat it. @returns or BRANCH_PROTECTED */
+export function checkConfirmation(
   { protected: isProtected, branchName }: Pick<BranchRow, 'protected' | 'branchName'>,
   confirm: string | undefined,
-): void {
-  if (isProtected && confirm !== branchName) throw new ApiError('BRANCH_PROTECTED');
+): Result<null, Failure> {
+  return isProtected && confirm !== branchName ? fail({ code: 'BRANCH_PROTECTED' }) : ok(null);
 }
 
 export interface SettingsChange extends BranchSettings {

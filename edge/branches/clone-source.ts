@@ -1,9 +1,10 @@
 import { and, eq, ne, type SQL, sql } from 'drizzle-orm';
 import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Principal } from '../authentication/principal.ts';
 import type { Database } from '../database/database.ts';
 import { type BranchRow, projectBranches, type SnapshotRow, snapshots } from '../database/schema.ts';
-import { ApiError, found } from '../errors.ts';
 import { knownBranchesOf } from './branch-reference.ts';
 import { cloneableSnapshot, latestSnapshot } from './snapshot.ts';
 
@@ -73,14 +74,14 @@ export function sourceQueries(projectId: string, wanted: Wanted, caller: Caller)
       snapshotId === undefined
         ? latestSnapshot(db, projectId, theBranch, caller)
         : cloneableSnapshot(db, projectId, snapshotId, caller),
-    /** @throws ApiError NOT_FOUND, NO_SNAPSHOT */
-    source(branches: readonly BranchRow[], rows: readonly SnapshotRow[]): CloneSource {
-      if (!isFromSnapshot) return ofBranch(found(branches));
-      if (snapshotId !== undefined) return ofSnapshot(found(rows), branches.length > 0);
-      found(branches);
-      const [latest] = rows;
-      if (!latest) throw new ApiError('NO_SNAPSHOT');
-      return ofSnapshot(latest, true);
+    /** @returns or NOT_FOUND, NO_SNAPSHOT */
+    source(branches: readonly BranchRow[], rows: readonly SnapshotRow[]): Result<CloneSource, Failure> {
+      const [branch] = branches;
+      const [snapshot] = rows;
+      const isNamed = snapshotId !== undefined;
+      if (isNamed ? !snapshot : !branch) return fail({ code: 'NOT_FOUND' });
+      if (branch && !isFromSnapshot) return ok(ofBranch(branch));
+      return snapshot ? ok(ofSnapshot(snapshot, branch !== undefined)) : fail({ code: 'NO_SNAPSHOT' });
     },
   };
 }

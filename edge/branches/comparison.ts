@@ -2,11 +2,11 @@ import { and, eq, inArray, lt, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
-import { ok, type Result } from '../../shared/result.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Principal } from '../authentication/principal.ts';
 import type { Actor, Comparison } from '../database/column-types.ts';
 import { onActiveBranch } from '../database/conditions.ts';
-import { type Database, isThere } from '../database/database.ts';
+import { type Database, firstRow, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import {
   type BranchRow,
@@ -17,7 +17,6 @@ import {
   type SnapshotRow,
   snapshots,
 } from '../database/schema.ts';
-import { ApiError, found } from '../errors.ts';
 import { HostCallError } from '../hosts/host-client.ts';
 import { newJob, OPEN_STATUSES } from '../jobs/job-store.ts';
 import { ABANDON_AFTER_MS, saga } from '../jobs/saga.ts';
@@ -188,19 +187,20 @@ export function otherSideQueries(
 
 /**
  * The other side in the results of the queries.
- * @throws ApiError NOT_FOUND, BRANCH_NOT_ACTIVE; SOURCE_NOT_ACTIVE if the branch has no parent any more
+ * @returns or NOT_FOUND, BRANCH_NOT_ACTIVE; SOURCE_NOT_ACTIVE if the branch has no parent any more
  */
 export function otherSide(
   { parentBranchId }: BranchRow,
   against: string,
   branches: readonly BranchRow[],
   [snapshot]: readonly SnapshotRow[],
-): OtherSide {
-  if (against === PARENT && parentBranchId === null) throw new ApiError('SOURCE_NOT_ACTIVE');
-  if (branches.length === 0 && snapshot) return { branch: null, snapshot };
-  const named = found(branches);
-  if (named.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
-  return { branch: named, snapshot: null };
+): Result<OtherSide, Failure> {
+  if (against === PARENT && parentBranchId === null) return fail({ code: 'SOURCE_NOT_ACTIVE' });
+  if (branches.length === 0 && snapshot) return ok({ branch: null, snapshot });
+  const named = firstRow(branches);
+  if (!named.ok) return named;
+  if (named.value.status !== 'active') return fail({ code: 'BRANCH_NOT_ACTIVE' });
+  return ok({ branch: named.value, snapshot: null });
 }
 
 /** As the record of a job names it. */

@@ -19,7 +19,6 @@ import {
   type SnapshotRow,
   snapshots,
 } from '../database/schema.ts';
-import { ApiError } from '../errors.ts';
 import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import { isUnchanging, newJob } from '../jobs/job-store.ts';
 import { saga } from '../jobs/saga.ts';
@@ -27,7 +26,7 @@ import type { Settings } from '../settings.ts';
 import { matchesPattern } from '../tenancy/branch-pattern.ts';
 import { toBranchResponse, transition } from './branch.ts';
 import { hasBranchSlots, hasDatabaseSlots } from './branch-limit.ts';
-import { requireConfirmation } from './branch-settings.ts';
+import { checkConfirmation } from './branch-settings.ts';
 import { type CloneSource, ofSnapshot } from './clone-source.ts';
 import {
   activate,
@@ -174,18 +173,18 @@ export function keepStatements(
 
 /**
  * Whether this caller may purge a branch that is deleted already.
- * @throws ApiError NOT_FOUND, BRANCH_PROTECTED; HOST_BUSY while the job of its deletion runs
+ * @returns or NOT_FOUND, BRANCH_PROTECTED; HOST_BUSY while the job of its deletion runs
  */
-export function requirePurgeable(
+export function checkPurgeable(
   { machine }: Pick<Principal, 'machine'>,
   branch: BranchRow,
   { status }: SnapshotRow,
   confirm: string | undefined,
-): void {
+): Result<null, Failure> {
   const pattern = machine?.branchPattern ?? null;
-  if (pattern !== null && !matchesPattern(pattern, branch.branchName)) throw new ApiError('NOT_FOUND');
-  requireConfirmation(branch, confirm);
-  if (status !== 'ready') throw new ApiError('HOST_BUSY');
+  if (pattern !== null && !matchesPattern(pattern, branch.branchName)) return fail({ code: 'NOT_FOUND' });
+  const confirmed = checkConfirmation(branch, confirm);
+  return confirmed.ok && status !== 'ready' ? fail({ code: 'HOST_BUSY' }) : confirmed;
 }
 
 /** The kept database of a deleted branch as a source. @returns or HOST_BUSY until its size is known */

@@ -2,6 +2,8 @@ import { DrizzleQueryError, getTableColumns, type SQL, type SQLWrapper, sql } fr
 import type { BatchItem } from 'drizzle-orm/batch';
 import { type DrizzleD1Database, drizzle } from 'drizzle-orm/d1';
 import type { SQLiteTable } from 'drizzle-orm/sqlite-core';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 
 export type Database = DrizzleD1Database;
 export type Statement = BatchItem<'sqlite'>;
@@ -18,6 +20,20 @@ export const openDatabase = (binding: D1Database | D1DatabaseSession): Database 
 /** Runs the statements as one transaction; the results are in the same order. */
 export const inOneBatch = (db: Database, statements: Statement[]): Promise<unknown[]> =>
   db.batch(statements as [Statement, ...Statement[]]);
+
+/** Runs the statements and then the query, as one transaction. @returns the rows of the query */
+export async function writeThenRead<R>(
+  db: Database,
+  statements: Statement[],
+  query: Statement & PromiseLike<R[]>,
+): Promise<R[]> {
+  const results = await inOneBatch(db, [...statements, query]);
+  return results.pop() as R[];
+}
+
+/** The first row, or NOT_FOUND. */
+export const firstRow = <R>([row]: readonly R[]): Result<R, Failure> =>
+  row === undefined ? fail({ code: 'NOT_FOUND' }) : ok(row);
 
 /**
  * The values of a row in the order of the table's columns, as the driver takes them; missing columns are

@@ -5,7 +5,6 @@ import type { Principal } from '../authentication/principal.ts';
 import type { Machine } from '../database/column-types.ts';
 import type { Database, DatabaseBinding } from '../database/database.ts';
 import { users } from '../database/schema.ts';
-import { settled } from '../errors.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { machinePrincipal, machineRecord } from '../machines/authenticate-machine.ts';
 import { allow } from '../permissions.ts';
@@ -73,14 +72,21 @@ export function leaveStreams(gate: StreamGate, client: StreamClient): void {
 
 /** What the caller may read now; null if its session or machine is gone, or its role no longer allows it. */
 async function permissionOf({ env, db, action }: StreamGate, caller: Principal, newerRole: string | null) {
-  const find = async () => {
-    const principal = caller.machine
-      ? await presentMachine(env, caller, caller.machine)
-      : { ...caller, role: (await currentAccountRole(db, caller, new Date())) ?? newerRole ?? caller.role };
-    return principal && { principal, reach: allow(principal, action), isChange: false };
-  };
-  const found = await settled(find());
-  return found.ok ? found.value : null;
+  const principal = caller.machine
+    ? await presentMachine(env, caller, caller.machine)
+    : await presentUser(db, caller, newerRole);
+  if (!principal) return null;
+  const reach = allow(principal, action);
+  return reach.ok ? { principal, reach: reach.value, isChange: false } : null;
+}
+
+async function presentUser(
+  db: Database,
+  caller: Principal,
+  newerRole: string | null,
+): Promise<Principal | null> {
+  const role = await currentAccountRole(db, caller, new Date());
+  return role.ok ? { ...caller, role: role.value ?? newerRole ?? caller.role } : null;
 }
 
 async function presentMachine(env: DatabaseBinding & Limiters, { expiresAt }: Principal, machine: Machine) {

@@ -1,5 +1,7 @@
 import { and, eq, isNull, lte, or } from 'drizzle-orm';
 import { isInNetwork } from '../../shared/cidr.ts';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { isWorkloadToken, type OwnTokenSettings, verifyOwnToken } from '../authentication/own-tokens.ts';
 import { lesserRole, type Principal } from '../authentication/principal.ts';
 import { rejected } from '../authentication/rejection.ts';
@@ -9,7 +11,6 @@ import type { Machine } from '../database/column-types.ts';
 import { type Database, openDatabase } from '../database/database.ts';
 import { apiKeys, trusts } from '../database/people-schema.ts';
 import { organizationMembers, organizations, projects, users } from '../database/schema.ts';
-import { ApiError } from '../errors.ts';
 import { logEvent } from '../log.ts';
 import { isApiKey, readApiKey } from './api-keys.ts';
 
@@ -124,46 +125,60 @@ export const isMachineToken = (settings: OwnTokenSettings, token: string): boole
 /**
  * The bearer of an API key, or of the access token of a workload. It acts in the name of the user who created
  * it, with the lesser of both roles.
- * @throws ApiError UNAUTHENTICATED; FORBIDDEN for a key that is used from an address outside its networks
+ * @returns or UNAUTHENTICATED; FORBIDDEN for a key that is used from an address outside its networks
  */
-export async function authenticateMachine(token: string, context: Context): Promise<Principal> {
+export async function authenticateMachine(
+  token: string,
+  context: Context,
+): Promise<Result<Principal, Failure>> {
   const { settings, database, now, waitUntil } = context;
   const bearer = isApiKey(token) ? await bearerOfKey(token, context) : await bearerOfToken(token, context);
-  const { record } = bearer;
-  checkAddress(record, context);
+  if (!bearer.ok) return bearer;
+  const { record } = bearer.value;
+  const refusal = refusedAddress(record, context);
+  if (refusal) return fail(refusal);
   waitUntil(
     recordUse(database, record, now).catch((error: Error) => {
       logEvent('machine.use_not_recorded', { reason: error.message });
     }),
   );
-  return machinePrincipal(bearer, settings);
+  return ok(machinePrincipal(bearer.value, settings));
 }
 
-async function bearerOfKey(token: string, { database, now }: Context): Promise<MachineBearer> {
+async function bearerOfKey(
+  token: string,
+  { database, now }: Context,
+): Promise<Result<MachineBearer, Failure>> {
   const parts = readApiKey(token);
-  if (!parts) throw rejected('api_key_form_wrong');
+  if (!parts) return rejected('api_key_form_wrong');
   const record = await machineRecord(database, { type: 'key', id: parts.id }, now);
   // Compared even if there is no such key, so that the response time does not reveal which IDs exist.
   if (!(await isSameText(await sha256(parts.secret), record?.secretHash ?? '')) || !record) {
-    throw rejected('api_key_unknown');
+    return rejected('api_key_unknown');
   }
   const { expiresAt } = record;
-  if (!expiresAt || expiresAt <= now) throw rejected('api_key_expired');
-  return { record, expiresAt };
+  if (!expiresAt || expiresAt <= now) return rejected('api_key_expired');
+  return ok({ record, expiresAt });
 }
 
-async function bearerOfToken(token: string, { settings, database, now }: Context): Promise<MachineBearer> {
-  const { sub, exp } = await verifyOwnToken(settings, 'workload', token, now);
+async function bearerOfToken(
+  token: string,
+  { settings, database, now }: Context,
+): Promise<Result<MachineBearer, Failure>> {
+  const verified = await verifyOwnToken(settings, 'workload', token, now);
+  if (!verified.ok) return verified;
+  const { sub, exp } = verified.value;
   const record = await machineRecord(database, { type: 'workload', id: sub } satisfies Machine, now);
-  if (!record) throw rejected('trust_gone');
-  return { record, expiresAt: new Date(exp * 1000) };
+  if (!record) return rejected('trust_gone');
+  return ok({ record, expiresAt: new Date(exp * 1000) });
 }
 
-/** Only a bearer with the right secret learns the networks. */
-function checkAddress({ cidrs }: MachineRecord, { address }: Context): void {
-  if (cidrs === null || cidrs.some((cidr) => address !== null && isInNetwork(address, cidr))) return;
+/** Null if the address is in the networks of the key. Only a bearer with the right secret learns them. */
+function refusedAddress({ cidrs }: MachineRecord, { address }: Context): Failure | null {
+  if (cidrs === null || cidrs.some((cidr) => address !== null && isInNetwork(address, cidr))) return null;
   const message = `The API key cannot be used from your address ${address ?? '(unknown)'}. Use it from ${cidrs.join(', ')}, or create a key for your network with POST /api/v1/api-keys.`;
-  throw new ApiError('FORBIDDEN', { message, required: `an address in ${cidrs.join(', ')}` }, 'address');
+  const fields = { message, required: `an address in ${cidrs.join(', ')}` };
+  return { code: 'FORBIDDEN', fields, reason: 'address' };
 }
 
 /** The machine as its record describes it now. */

@@ -16,7 +16,6 @@ import { hasChanged, inOneBatch, insertIf, openDatabase } from '../database/data
 import { trusts } from '../database/people-schema.ts';
 import { auditEvents, projects } from '../database/schema.ts';
 import { isLocalGateway } from '../destination.ts';
-import { settled } from '../errors.ts';
 import { type Limiters, SingleUse } from '../rate-limits/limiter-client.ts';
 import type { Settings } from '../settings.ts';
 import { type MachineRecord, machineRecord } from './authenticate-machine.ts';
@@ -116,7 +115,7 @@ async function idTokenProblem(
   audience: string,
   { isLocal, ...timing }: RequestTiming & { isLocal: boolean },
 ): Promise<Result<string | null, Failure>> {
-  const ring = await settled(issuerKeys(issuer, isLocal).ringFor(kid, timing));
+  const ring = await issuerKeys(issuer, isLocal).ringFor(kid, timing);
   if (!ring.ok) return ring;
   const key = ring.value.keys.get(kid);
   if (!key) return ok('key_unknown');

@@ -1,7 +1,7 @@
 import { and, eq, gt, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
-import type { Result } from '../../shared/result.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { actorWith, auditEvent } from '../audit/audit-event.ts';
 import type { Principal } from '../authentication/principal.ts';
 import type { Actor, Role } from '../database/column-types.ts';
@@ -9,7 +9,6 @@ import { type Database, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { accounts, type InvitationRow, invitations } from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
-import { ApiError, unwrap } from '../errors.ts';
 import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
@@ -20,7 +19,7 @@ import { challengesOf, INVITATION_TTL_MS } from '../sign-in/challenge.ts';
 import { enforceMailLimit } from '../sign-in/email-code.ts';
 import type { SignInContext } from '../sign-in/sign-in-context.ts';
 import { isInvitable } from '../sign-in/sign-up.ts';
-import { requireOwnerFor } from './members.ts';
+import { checkOwnerFor } from './members.ts';
 
 export const Invitation = z
   .strictObject({
@@ -46,36 +45,44 @@ export const toInvitationResponse = (row: InvitationRow): z.output<typeof Invita
 export const isOpenIn = (tenantId: string, now: Date) =>
   and(eq(invitations.tenantId, tenantId), gt(invitations.expiresAt, now));
 
-/** @throws ApiError MANAGED_BY_PROVIDER, FORBIDDEN unless the principal may invite someone to this role */
-export function requireInviter({ settings }: SignInContext, principal: Principal, role: Role): void {
-  if (principal.issuer !== settings.BASE_URL) throw new ApiError('MANAGED_BY_PROVIDER');
-  requireOwnerFor(principal, role);
-}
+/** @returns or MANAGED_BY_PROVIDER, FORBIDDEN unless the principal may invite someone to this role */
+export const checkInviter = (
+  { settings }: SignInContext,
+  principal: Principal,
+  role: Role,
+): Result<null, Failure> =>
+  principal.issuer === settings.BASE_URL
+    ? checkOwnerFor(principal, role)
+    : fail({ code: 'MANAGED_BY_PROVIDER' });
 
 /**
  * Invites an address to the tenant of the principal, by a mail with a code. An address that has an account
  * elsewhere gets another mail and the caller the same response, which would otherwise reveal which addresses
  * have accounts.
- * @throws ApiError SIGN_UP_CLOSED, MAIL_UNAVAILABLE, RATE_LIMITED, MEMBER_EXISTS, INVITATION_EXISTS, IDEMPOTENCY_IN_FLIGHT
+ * @returns or SIGN_UP_CLOSED, MAIL_UNAVAILABLE, RATE_LIMITED, MEMBER_EXISTS, INVITATION_EXISTS,
+ *   IDEMPOTENCY_IN_FLIGHT
  */
 export async function invite(
   context: SignInContext,
   principal: Principal,
   { email, role }: { email: string; role: Role },
   keyUse: KeyUse | null,
-): Promise<InvitationRow> {
+): Promise<Result<InvitationRow, Failure>> {
   const { env, db, client } = context;
   const { tenantId, userId } = principal;
-  if (!isInvitable(context.settings)) throw new ApiError('SIGN_UP_CLOSED');
-  unwrap(await enforceMailLimit(context));
-  unwrap(await enforce(env, bucketOf.invitations(tenantId)));
+  if (!isInvitable(context.settings)) return fail({ code: 'SIGN_UP_CLOSED' });
+  const mayMail = await enforceMailLimit(context);
+  if (!mayMail.ok) return mayMail;
+  const mayInvite = await enforce(env, bucketOf.invitations(tenantId));
+  if (!mayInvite.ok) return mayInvite;
   const now = context.now();
   const expiresAt = new Date(now.getTime() + INVITATION_TTL_MS);
   const id = crypto.randomUUID();
   const row = { id, tenantId, email, role, invitedBy: userId, expiresAt, createdAt: now };
-  unwrap(await insertInvitation(db, row, actorWith(client, principal), keyUse));
+  const inserted = await insertInvitation(db, row, actorWith(client, principal), keyUse);
+  if (!inserted.ok) return inserted;
   await mailInvitation(context, principal.email, row);
-  return row;
+  return ok(row);
 }
 
 /**
@@ -140,16 +147,16 @@ export async function resumeInvitation(
   if (row) await mailInvitation(context, principal.email, row);
 }
 
-/** Revokes an open invitation; its code is refused from then on. @throws ApiError NOT_FOUND */
+/** Revokes an open invitation; its code is refused from then on. @returns or NOT_FOUND */
 export async function revokeInvitation(
   { env, db, client, now }: SignInContext,
   principal: Principal,
   id: string,
-): Promise<void> {
+): Promise<Result<null, Failure>> {
   const timestamp = now();
   const isIt = and(eq(invitations.id, id), isOpenIn(principal.tenantId, timestamp));
   const [found] = await db.select().from(invitations).where(isIt);
-  if (!found) throw new ApiError('NOT_FOUND');
+  if (!found) return fail({ code: 'NOT_FOUND' });
   const { email, role } = found;
   const event = auditEvent(
     'invitation.revoked',
@@ -162,6 +169,7 @@ export async function revokeInvitation(
     require: [[isThere(invitations, isIt), 'NOT_FOUND']],
     rest: (isWritten) => [db.delete(invitations).where(and(isIt, isWritten))],
   });
-  unwrap(revoked);
+  if (!revoked.ok) return revoked;
   await repeatIfLost(() => challengesOf(env, email).cancel(id));
+  return ok(null);
 }

@@ -1,9 +1,11 @@
 import { and, eq, ne, or, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { actorWith, auditEvent, type ClientDetails } from '../audit/audit-event.ts';
 import type { Principal } from '../authentication/principal.ts';
 import { type AuditActor, ROLES, type Role } from '../database/column-types.ts';
-import { type Database, isThere, type Statement } from '../database/database.ts';
+import { type Database, firstRow, isThere, type Statement } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import {
   accounts,
@@ -14,7 +16,6 @@ import {
   sessions,
 } from '../database/people-schema.ts';
 import { auditEvents, organizationMembers, users } from '../database/schema.ts';
-import { ApiError, found } from '../errors.ts';
 import type { Settings } from '../settings.ts';
 import { deleteSessions } from '../sign-in/sessions.ts';
 
@@ -80,42 +81,46 @@ export interface MemberRequest {
   now: Date;
 }
 
-/** Only an owner may make, change or remove an owner, so that an admin cannot take over the tenant. */
-export function requireOwnerFor(principal: Principal, ...roles: (string | null)[]): void {
-  if (principal.role === 'owner' || !roles.includes('owner')) return;
-  throw new ApiError('FORBIDDEN', { required: 'role owner' }, 'only an owner decides about owners');
-}
-
-/** The member, who has to be an account of this gateway. @throws ApiError NOT_FOUND, MANAGED_BY_PROVIDER */
-async function accountMember({ db, settings, principal }: MemberRequest, userId: string) {
-  const member = found(await membersOf(db, settings, principal.tenantId, eq(users.id, userId)));
-  const { accountRole } = member;
-  if (accountRole === null) throw new ApiError('MANAGED_BY_PROVIDER');
-  return { ...member, accountRole };
-}
-
-type AccountMember = Awaited<ReturnType<typeof accountMember>>;
-
-/** Bounds the attempts of one request: another one may change the account in between each time. */
-const TRIES = 5;
-
 /**
- * Writes the event and the statements, unless the tenant would lose its last owner.
- * @param next the new role; null if the account is removed
- * @returns false if the account was changed concurrently
- * @throws ApiError LAST_OWNER
+ * Only an owner may make, change or remove an owner, so that an admin cannot take over the tenant.
+ * @returns or FORBIDDEN
  */
-async function changeUnlessLast(
+export function checkOwnerFor(principal: Principal, ...roles: (string | null)[]): Result<null, Failure> {
+  if (principal.role === 'owner' || !roles.includes('owner')) return ok(null);
+  const reason = 'only an owner decides about owners';
+  return fail({ code: 'FORBIDDEN', fields: { required: 'role owner' }, reason });
+}
+
+type AccountMember = MemberRow & { accountRole: string };
+
+/** The member, who has to be an account of this gateway. @returns or NOT_FOUND, MANAGED_BY_PROVIDER */
+async function accountMember(
+  { db, settings, principal }: MemberRequest,
+  userId: string,
+): Promise<Result<AccountMember, Failure>> {
+  const member = firstRow(await membersOf(db, settings, principal.tenantId, eq(users.id, userId)));
+  if (!member.ok) return member;
+  const { accountRole } = member.value;
+  return accountRole === null ? fail({ code: 'MANAGED_BY_PROVIDER' }) : ok({ ...member.value, accountRole });
+}
+
+interface MemberChange {
+  /** The new role; null if the account is removed. */
+  next: Role | null;
+  event: ReturnType<typeof auditEvent>;
+  rest: (isWritten: SQL) => Statement[];
+}
+
+/** Writes the change, unless the account has changed since it was read or the tenant would lose its last owner. */
+function writeUnlessLast(
   { db, principal: { tenantId } }: MemberRequest,
   { gid, accountRole }: AccountMember,
-  next: Role | null,
-  event: ReturnType<typeof auditEvent>,
-  rest: (isWritten: SQL) => Statement[],
-): Promise<boolean> {
+  { next, event, rest }: MemberChange,
+): Promise<Result<unknown, Failure>> {
   const asRead = and(eq(accounts.id, gid), eq(accounts.tenantId, tenantId), eq(accounts.role, accountRole));
   const otherOwner = and(eq(accounts.tenantId, tenantId), eq(accounts.role, 'owner'), ne(accounts.id, gid));
   const losesOwner = accountRole === 'owner' && next !== 'owner';
-  const written = await guardedWrite(db, {
+  return guardedWrite(db, {
     first: [auditEvents, event],
     require: [
       [isThere(accounts, asRead), 'NOT_FOUND'],
@@ -123,8 +128,32 @@ async function changeUnlessLast(
     ],
     rest,
   });
-  if (!written.ok && written.failure.code === 'LAST_OWNER') throw ApiError.of(written.failure);
-  return written.ok;
+}
+
+/** Bounds the attempts of one request: another one may change the account in between each time. */
+const TRIES = 5;
+
+/**
+ * Reads a member and changes it, again if another request changed the account in between.
+ * @param changeOf the change of the member as it was read; null if there is nothing to change
+ * @returns the member before the change; or NOT_FOUND, MANAGED_BY_PROVIDER, LAST_OWNER, those of `changeOf`
+ */
+async function changeMember(
+  request: MemberRequest,
+  userId: string,
+  changeOf: (member: AccountMember) => Result<MemberChange | null, Failure>,
+): Promise<Result<AccountMember, Failure>> {
+  for (let left = TRIES; left > 0; left--) {
+    const member = await accountMember(request, userId);
+    if (!member.ok) return member;
+    const change = changeOf(member.value);
+    if (!change.ok) return change;
+    if (change.value === null) return member;
+    const written = await writeUnlessLast(request, member.value, change.value);
+    if (written.ok) return member;
+    if (written.failure.code === 'LAST_OWNER') return written;
+  }
+  throw new Error(`member ${userId} was changed by other requests`);
 }
 
 /** Open invitations of a member who is removed or loses rights would give these rights to other people. */
@@ -135,73 +164,72 @@ const actorOf = ({ client, principal }: MemberRequest): AuditActor => actorWith(
 
 /**
  * Changes the role of an account. It applies to requests with existing access tokens within 30 s.
- * @throws ApiError NOT_FOUND, FORBIDDEN, MANAGED_BY_PROVIDER, LAST_OWNER
+ * @returns or NOT_FOUND, FORBIDDEN, MANAGED_BY_PROVIDER, LAST_OWNER
  */
 export async function changeMemberRole(
   request: MemberRequest,
   userId: string,
   role: Role,
-  tries = TRIES,
-): Promise<MemberRow> {
+): Promise<Result<MemberRow, Failure>> {
   const { db, principal, now } = request;
-  const member = await accountMember(request, userId);
-  const { accountRole: from } = member;
-  requireOwnerFor(principal, from, role);
-  if (from === role) return member;
-  const metadata = { user_id: userId, email: member.email, from, to: role };
-  const event = auditEvent('member.role.changed', actorOf(request), { metadata }, now);
-  const isChanged = await changeUnlessLast(request, member, role, event, (isWritten) => [
-    ...(role === 'owner' ? [] : [deleteInvitationsBy(db, userId, isWritten)]),
-    db
-      .update(users)
-      .set({ role, updatedAt: now })
-      .where(and(eq(users.id, userId), isWritten)),
-    db
-      .update(organizationMembers)
-      .set({ role })
-      .where(and(eq(organizationMembers.userId, userId), isWritten)),
-    db
-      .update(accounts)
-      .set({ role, updatedAt: now })
-      .where(and(eq(accounts.id, member.gid), isWritten)),
-  ]);
-  if (isChanged) return { ...member, accountRole: role };
-  if (tries === 1) throw new Error(`member ${userId} was changed by other requests`);
-  return changeMemberRole(request, userId, role, tries - 1);
+  const changed = await changeMember(request, userId, ({ accountRole: from, email, gid }) => {
+    const allowed = checkOwnerFor(principal, from, role);
+    if (!allowed.ok) return allowed;
+    if (from === role) return ok(null);
+    const metadata = { user_id: userId, email, from, to: role };
+    return ok({
+      next: role,
+      event: auditEvent('member.role.changed', actorOf(request), { metadata }, now),
+      rest: (isWritten) => [
+        ...(role === 'owner' ? [] : [deleteInvitationsBy(db, userId, isWritten)]),
+        db
+          .update(users)
+          .set({ role, updatedAt: now })
+          .where(and(eq(users.id, userId), isWritten)),
+        db
+          .update(organizationMembers)
+          .set({ role })
+          .where(and(eq(organizationMembers.userId, userId), isWritten)),
+        db
+          .update(accounts)
+          .set({ role, updatedAt: now })
+          .where(and(eq(accounts.id, gid), isWritten)),
+      ],
+    });
+  });
+  return changed.ok ? ok({ ...changed.value, accountRole: role }) : changed;
 }
 
 /**
  * Removes a member: the account, its sessions and what was shared with it. What the member made stays in the
  * tenant.
- * @throws ApiError NOT_FOUND, FORBIDDEN, MANAGED_BY_PROVIDER, LAST_OWNER
+ * @returns or NOT_FOUND, FORBIDDEN, MANAGED_BY_PROVIDER, LAST_OWNER
  */
-export async function removeMember(request: MemberRequest, userId: string, tries = TRIES): Promise<void> {
+export async function removeMember(request: MemberRequest, userId: string): Promise<Result<null, Failure>> {
   const { db, principal, now } = request;
-  const member = await accountMember(request, userId);
-  const { issuer, gid, email, accountRole: role } = member;
-  requireOwnerFor(principal, role);
-  const event = auditEvent(
-    'member.removed',
-    actorOf(request),
-    { metadata: { user_id: userId, email, role } },
-    now,
-  );
-  const isRemoved = await changeUnlessLast(request, member, null, event, (isWritten) => [
-    deleteInvitationsBy(db, userId, isWritten),
-    db.delete(projectMembers).where(and(eq(projectMembers.userId, userId), isWritten)),
-    db.delete(organizationMembers).where(and(eq(organizationMembers.userId, userId), isWritten)),
-    db
-      .delete(secondFactors)
-      .where(and(eq(secondFactors.issuer, issuer), eq(secondFactors.gid, gid), isWritten)),
-    db
-      .delete(recoveryCodes)
-      .where(and(eq(recoveryCodes.issuer, issuer), eq(recoveryCodes.gid, gid), isWritten)),
-    ...deleteSessions(db, and(eq(sessions.accountId, gid), isWritten)),
-    db.delete(accounts).where(and(eq(accounts.id, gid), isWritten)),
-  ]);
-  if (isRemoved) return;
-  if (tries === 1) throw new Error(`member ${userId} was changed by other requests`);
-  await removeMember(request, userId, tries - 1);
+  const removed = await changeMember(request, userId, ({ issuer, gid, email, accountRole: role }) => {
+    const allowed = checkOwnerFor(principal, role);
+    if (!allowed.ok) return allowed;
+    const metadata = { user_id: userId, email, role };
+    return ok({
+      next: null,
+      event: auditEvent('member.removed', actorOf(request), { metadata }, now),
+      rest: (isWritten) => [
+        deleteInvitationsBy(db, userId, isWritten),
+        db.delete(projectMembers).where(and(eq(projectMembers.userId, userId), isWritten)),
+        db.delete(organizationMembers).where(and(eq(organizationMembers.userId, userId), isWritten)),
+        db
+          .delete(secondFactors)
+          .where(and(eq(secondFactors.issuer, issuer), eq(secondFactors.gid, gid), isWritten)),
+        db
+          .delete(recoveryCodes)
+          .where(and(eq(recoveryCodes.issuer, issuer), eq(recoveryCodes.gid, gid), isWritten)),
+        ...deleteSessions(db, and(eq(sessions.accountId, gid), isWritten)),
+        db.delete(accounts).where(and(eq(accounts.id, gid), isWritten)),
+      ],
+    });
+  });
+  return removed.ok ? ok(null) : removed;
 }
 
 /** The role of a request about a member. */

@@ -1,13 +1,14 @@
 import { and, eq, exists, ne, notExists, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { actorWith, auditEvent } from '../audit/audit-event.ts';
 import { SHARED_ROLES, type SharedRole } from '../database/column-types.ts';
 import { isOfTenant } from '../database/conditions.ts';
-import { type Database, insertIf, isThere } from '../database/database.ts';
+import { type Database, firstRow, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { projectMembers } from '../database/people-schema.ts';
 import { auditEvents, projects, users } from '../database/schema.ts';
-import { ApiError, found, unwrap } from '../errors.ts';
 import { type MemberRequest, membersOf } from './members.ts';
 
 export const ProjectRole = z.enum(SHARED_ROLES).meta({
@@ -49,14 +50,16 @@ export const toProjectMemberResponse = (row: ProjectMemberRow): z.output<typeof 
 
 /**
  * Shares a project with a member of its tenant, or changes the role. A repetition changes nothing.
- * @throws ApiError NOT_FOUND for a user who is no member
+ * @returns or NOT_FOUND for a user who is no member
  */
 export async function shareProject(
   { db, settings, principal, client, now }: MemberRequest,
   { projectId, userId, role }: { projectId: string; userId: string; role: SharedRole },
-): Promise<ProjectMemberRow> {
+): Promise<Result<ProjectMemberRow, Failure>> {
   const { tenantId } = principal;
-  const { email } = found(await membersOf(db, settings, tenantId, eq(users.id, userId)));
+  const [member] = await membersOf(db, settings, tenantId, eq(users.id, userId));
+  if (!member) return fail({ code: 'NOT_FOUND' });
+  const { email } = member;
   const isShared = and(eq(projectMembers.projectId, projectId), eq(projectMembers.userId, userId));
   const same = db
     .select({ role: projectMembers.role })
@@ -82,16 +85,16 @@ export async function shareProject(
     ],
     returns: projectMembersOf(db, projectId, eq(projectMembers.userId, userId)),
   });
-  return found(unwrap(shared));
+  return shared.ok ? firstRow(shared.value) : shared;
 }
 
-/** @throws ApiError NOT_FOUND if the project is not shared with the user */
+/** @returns or NOT_FOUND if the project is not shared with the user */
 export async function unshareProject(
   { db, principal, client, now }: MemberRequest,
   { projectId, userId }: { projectId: string; userId: string },
-): Promise<void> {
+): Promise<Result<null, Failure>> {
   const [shared] = await projectMembersOf(db, projectId, eq(projectMembers.userId, userId));
-  if (!shared) throw new ApiError('NOT_FOUND');
+  if (!shared) return fail({ code: 'NOT_FOUND' });
   const isShared = and(eq(projectMembers.projectId, projectId), eq(projectMembers.userId, userId));
   const event = auditEvent(
     'project.unshared',
@@ -104,5 +107,5 @@ export async function unshareProject(
     require: [[isThere(projectMembers, isShared), 'NOT_FOUND']],
     rest: (isWritten) => [db.delete(projectMembers).where(and(isShared, isWritten))],
   });
-  unwrap(unshared);
+  return unshared.ok ? ok(null) : unshared;
 }

@@ -2,7 +2,13 @@ import type { OpenAPIHono } from '@hono/zod-openapi';
 import type { ErrorHandler } from 'hono';
 import { HTTPException } from 'hono/http-exception';
 import { z } from 'zod';
-import { FAILURES, type Failure, type FailureCode, formerCodeOf, retryAfterOf } from '../../shared/failures.ts';
+import {
+  FAILURES,
+  type Failure,
+  type FailureCode,
+  formerCodeOf,
+  retryAfterOf,
+} from '../../shared/failures.ts';
 import { Scalar } from '../../shared/protocol/tables.ts';
 import { withoutValues } from '../database/database.ts';
 import { ApiError } from '../errors.ts';

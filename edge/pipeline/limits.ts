@@ -1,6 +1,7 @@
 import type { MiddlewareHandler } from 'hono';
-import { FAILURES, retryAfterOf } from '../../shared/failures.ts';
-import { ApiError } from '../errors.ts';
+import { FAILURES, type Failure, retryAfterOf } from '../../shared/failures.ts';
+import type { Result } from '../../shared/result.ts';
+import { ApiError, unwrap } from '../errors.ts';
 import { type Bucket, bucketOf, isReading } from '../rate-limits/buckets.ts';
 import {
   cachedDenial,
@@ -63,14 +64,14 @@ export async function requireAdmission(c: AppContext): Promise<void> {
  * Limits guesses of a secret. Once the failures of this bucket are used up, a right secret gets the same 429
  * as a wrong one. The count is read concurrently with the request, to save a round trip, and a known denial
  * before the check.
- * @param check of the secret; throws if it is wrong
+ * @param check of the secret
  * @param bucket of the request if the secret is right
- * @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE
+ * @throws ApiError the failure of the check, RATE_LIMITED, LIMITER_UNAVAILABLE
  */
 export async function guardSecret(
   c: AppContext,
   failures: Bucket,
-  check: () => Promise<void>,
+  check: () => Promise<Result<null, Failure>>,
   bucket: Bucket,
 ): Promise<void> {
   c.set('failures', failures);
@@ -79,7 +80,7 @@ export async function guardSecret(
     governRequest(c, failures, Promise.resolve(denial));
     return requireAdmission(c);
   }
-  await check();
+  unwrap(await check());
   const [guesses, counted] = [orUnavailable(peek(c.env, failures)), count(c, bucket)];
   governRequest(
     c,

@@ -3,7 +3,7 @@ import type { MiddlewareHandler } from 'hono';
 import { z } from 'zod';
 import type { FailureCode } from '../../shared/failures.ts';
 import type { Principal } from '../authentication/principal.ts';
-import { ApiError } from '../errors.ts';
+import { ApiError, unwrap } from '../errors.ts';
 import { type Action, allow, isChange, requirement } from '../permissions.ts';
 import type { AppContext, AppEnv } from './context.ts';
 import { announce, DEPRECATIONS } from './deprecations.ts';
@@ -92,7 +92,7 @@ const permit =
  * @throws ApiError FORBIDDEN
  */
 export function alsoPermit(c: AppContext, action: Action): void {
-  c.set('reach', allow(c.var.principal, action));
+  c.set('reach', unwrap(allow(c.var.principal, action)));
   c.set('isChange', isChange(action));
   c.set('showsRows', action === 'rows.read');
 }

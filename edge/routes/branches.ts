@@ -15,7 +15,7 @@ import {
   referencedBranch,
   restorableBranchesOf,
 } from '../branches/branch-reference.ts';
-import { requireConfirmation } from '../branches/branch-settings.ts';
+import { checkConfirmation } from '../branches/branch-settings.ts';
 import { ofBranch, ofSnapshot, sourceQueries } from '../branches/clone-source.ts';
 import type { BranchRequest } from '../branches/create-branches.ts';
 import {
@@ -27,7 +27,7 @@ import {
   NewBranch,
   namesOf,
 } from '../branches/new-branch.ts';
-import { keptBranch, requirePurgeable } from '../branches/restore-branch.ts';
+import { checkPurgeable, keptBranch } from '../branches/restore-branch.ts';
 import { cloneableSnapshot } from '../branches/snapshot.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import { projectBranches } from '../database/schema.ts';
@@ -218,7 +218,7 @@ router.openapi(
   }),
   async (c) => {
     const { protected: isProtected, connection_attempts_per_minute: wanted, ...life } = c.req.valid('json');
-    if (isProtected !== undefined) allow(c.var.principal, 'branch.protect');
+    if (isProtected !== undefined) unwrap(allow(c.var.principal, 'branch.protect'));
     const attempts = wanted == null ? wanted : unwrap(attemptsWithin(wanted, readSettings(c.env)));
     const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
     const change = { branch, isProtected, attempts, hostId: project.hostId, actor: actorOf(c) };
@@ -278,7 +278,7 @@ router.openapi(
     const [deletedBranch] = deletedBranches;
     const [snapshot] = keptDatabases;
     if (branches.length === 0 && purge && deletedBranch && snapshot) {
-      requirePurgeable(c.var.principal, deletedBranch, snapshot, confirm);
+      unwrap(checkPurgeable(c.var.principal, deletedBranch, snapshot, confirm));
       const deletion = { snapshot, hostId: project.hostId, actor: actorOf(c) };
       const job = unwrap(await coordinatorOf(c.env, projectId).deleteSnapshot(deletion));
       const { id, deletedAt } = deletedBranch;
@@ -352,7 +352,7 @@ function checkBranchNames({ machine }: Principal, names: readonly string[]): voi
 async function createBranches(c: AppContext, wanted: Wanted, prefer: number, key: string | undefined) {
   const { kind, names, onExists, body } = wanted;
   checkBranchNames(c.var.principal, names);
-  if (body.include.includes('credentials')) allow(c.var.principal, 'credentials.read');
+  if (body.include.includes('credentials')) unwrap(allow(c.var.principal, 'credentials.read'));
   const projectId = c.req.param('project_id') ?? '';
   const creatorCidr = creatorNetwork(connectingIp(c));
   const choices = unwrap(choicesOf(body, creatorCidr, readSettings(c.env)));
@@ -372,7 +372,7 @@ async function createBranches(c: AppContext, wanted: Wanted, prefer: number, key
       kind,
       branches: names.map((name) => ({ id: crypto.randomUUID(), name })),
       project,
-      source: source(branches, snapshots),
+      source: unwrap(source(branches, snapshots)),
       creatorCidr,
       onExists,
       actor: actorOf(c),
@@ -508,7 +508,7 @@ router.openapi(
     ]);
     const replayed = replay(c, uses, keyUse);
     if (replayed) return c.json(replayed.body as z.input<typeof Branch>, 200);
-    requireConfirmation(branch, confirm);
+    unwrap(checkConfirmation(branch, confirm));
     const [parent] =
       to === PARENT && branch.parentBranchId !== null
         ? await databaseOf(c)

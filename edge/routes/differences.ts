@@ -174,7 +174,7 @@ async function bothSides(c: AppContext, params: { project_id: string; branch_ref
   );
   return {
     ...usableBranch(c, project, branch, 'read'),
-    other: otherSide(branch, against, branches, snapshots),
+    other: unwrap(otherSide(branch, against, branches, snapshots)),
   };
 }
 

@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { ACCESS_OF_STATE } from '../../shared/project/storage-quota.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
-import { requireConfirmation } from '../branches/branch-settings.ts';
+import { checkConfirmation } from '../branches/branch-settings.ts';
 import type { Database, Statement } from '../database/database.ts';
 import type { BranchRow } from '../database/schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
@@ -97,7 +97,7 @@ export function usableBranch(
   if (access === 'closed') throw new ApiError('DATABASES_CLOSED');
   if (use === 'change' && access === 'write_blocked') throw new ApiError('WRITE_BLOCKED');
   // Rows of `main` have always been changed without it (specification 4.3).
-  if (use === 'change' && !branch.isDefault) requireConfirmation(branch, confirm);
+  if (use === 'change' && !branch.isDefault) unwrap(checkConfirmation(branch, confirm));
   const database = { branch_id: branch.id, database: branch.databaseName };
   const call = async <M extends Method>(method: M, params: Params<M>) =>
     unwrap(await callHostForClient(c.env, project.hostId, method, params));

@@ -2,13 +2,14 @@ import { and } from 'drizzle-orm';
 import { z } from 'zod';
 import { invitations, projectMembers } from '../database/people-schema.ts';
 import { users } from '../database/schema.ts';
+import { unwrap } from '../errors.ts';
 import { IdempotencyHeader, KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency-key.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import {
+  checkInviter,
   Invitation,
   invite,
   isOpenIn,
-  requireInviter,
   resumeInvitation,
   revokeInvitation,
   toInvitationResponse,
@@ -107,7 +108,7 @@ router.openapi(
   }),
   async (c) => {
     const { user_id: userId } = c.req.valid('param');
-    const member = await changeMemberRole(requestOf(c), userId, c.req.valid('json').role);
+    const member = unwrap(await changeMemberRole(requestOf(c), userId, c.req.valid('json').role));
     return c.json(toMemberResponse(member), 200);
   },
 );
@@ -128,7 +129,7 @@ router.openapi(
     failures: ['MANAGED_BY_PROVIDER', 'LAST_OWNER'],
   }),
   async (c) => {
-    await removeMember(requestOf(c), c.req.valid('param').user_id);
+    unwrap(await removeMember(requestOf(c), c.req.valid('param').user_id));
     return c.body(null, 204);
   },
 );
@@ -178,10 +179,8 @@ router.openapi(
     const { project_id: projectId, user_id: userId } = c.req.valid('param');
     await inProject(c, projectId, () => []);
     const { role } = c.req.valid('json');
-    return c.json(
-      toProjectMemberResponse(await shareProject(requestOf(c), { projectId, userId, role })),
-      200,
-    );
+    const member = unwrap(await shareProject(requestOf(c), { projectId, userId, role }));
+    return c.json(toProjectMemberResponse(member), 200);
   },
 );
 
@@ -202,7 +201,7 @@ router.openapi(
   async (c) => {
     const { project_id: projectId, user_id: userId } = c.req.valid('param');
     await inProject(c, projectId, () => []);
-    await unshareProject(requestOf(c), { projectId, userId });
+    unwrap(await unshareProject(requestOf(c), { projectId, userId }));
     return c.body(null, 204);
   },
 );
@@ -255,7 +254,7 @@ router.openapi(
     const body = c.req.valid('json');
     const { principal } = c.var;
     const context = signInContextOf(c);
-    requireInviter(context, principal, body.role);
+    unwrap(checkInviter(context, principal, body.role));
     const keyUse = await keyUseOf(principal, c.req.path, c.req.valid('header')['idempotency-key'], body);
     const uses = await recordedUses(context.db, keyUse, context.now());
     const replayed = replay(c, uses, keyUse);
@@ -263,7 +262,7 @@ router.openapi(
       await resumeInvitation(context, principal, String(replayed.body.id));
       return c.json(replayed.body as z.input<typeof Invitation>, 201);
     }
-    const invitation = await invite(context, principal, body, keyUse);
+    const invitation = unwrap(await invite(context, principal, body, keyUse));
     return c.json(toInvitationResponse(invitation), 201);
   },
 );
@@ -308,7 +307,7 @@ router.openapi(
   }),
   async (c) => {
     const { invitation_id: id } = c.req.valid('param');
-    await revokeInvitation(signInContextOf(c), c.var.principal, id);
+    unwrap(await revokeInvitation(signInContextOf(c), c.var.principal, id));
     return c.body(null, 204);
   },
 );

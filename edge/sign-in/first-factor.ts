@@ -7,7 +7,6 @@ import type { Identity, Principal } from '../authentication/principal.ts';
 import { seal } from '../crypto/seal.ts';
 import { SECOND_FACTOR_METHODS, type SecondFactorMethod } from '../database/column-types.ts';
 import { auditEvents } from '../database/schema.ts';
-import { settled } from '../errors.ts';
 import { materialize } from '../tenancy/users.ts';
 import { identityOfPerson, type Person, tokensFor } from './person.ts';
 import { STEP_WITHOUT_FACTOR, secondFactorOf } from './second-factor.ts';
@@ -95,7 +94,7 @@ export const userOfTenant = async (
   { tenantId, ...identity }: Identity,
   now: Date,
 ): Promise<Result<Principal | null, Failure>> =>
-  tenantId === null ? ok(null) : settled(materialize(env.DB, { ...identity, tenantId }, now));
+  tenantId === null ? ok(null) : materialize(env.DB, { ...identity, tenantId }, now);
 
 export function loginResponse({ tokens, principal }: SignedIn): LoginResponse {
   return {

@@ -13,8 +13,6 @@ import {
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { identityOf } from '../authentication/authenticate.ts';
-import { readClaims, splitPaseto } from '../authentication/paseto.ts';
-import { settled } from '../errors.ts';
 import {
   type ClientName,
   type ProviderRequest,
@@ -46,19 +44,20 @@ async function readTokens(
 ): Promise<Result<ProviderTokens, Failure>> {
   const { access_token: accessToken, refresh_token: refreshToken = null } = response;
   const now = clock();
-  const accessExpiresAt = await settled(
-    identityOf(accessToken, { settings, now, waitUntil })
-      // The claim is authoritative: `expires_in` of the response is optional.
-      .then(() => readClaims(splitPaseto(accessToken).message).exp),
-  );
-  if (!accessExpiresAt.ok) {
-    const { code, reason } = accessExpiresAt.failure;
-    if (code !== 'UNAUTHENTICATED') return accessExpiresAt;
+  const identity = await identityOf(accessToken, { settings, now, waitUntil });
+  if (!identity.ok) {
+    const { code, reason } = identity.failure;
+    if (code !== 'UNAUTHENTICATED') return identity;
     return fail(providerUnavailable(`the provider's access token is not valid: ${reason}`));
+  }
+  // A token of the gateway would be valid, but the provider has none to issue.
+  if (identity.value.issuer !== settings.IDP_URL) {
+    return fail(providerUnavailable("the provider's access token is not its own"));
   }
   const seconds = response.refresh_token_expires_in;
   const refreshExpiresAt = typeof seconds === 'number' ? new Date(now.getTime() + seconds * 1000) : null;
-  return ok({ accessToken, refreshToken, accessExpiresAt: accessExpiresAt.value, refreshExpiresAt });
+  // The claim is authoritative: `expires_in` of the response is optional.
+  return ok({ accessToken, refreshToken, accessExpiresAt: identity.value.expiresAt, refreshExpiresAt });
 }
 
 /** @returns or SIGN_IN_FAILED when the provider refuses, IDP_UNAVAILABLE, KEYS_UNAVAILABLE */

@@ -3,7 +3,6 @@ import { ok, type Result } from '../../shared/result.ts';
 import { identityOf } from '../authentication/authenticate.ts';
 import type { Identity } from '../authentication/principal.ts';
 import type { AccountRow } from '../database/people-schema.ts';
-import { settled } from '../errors.ts';
 import { openSession } from './sessions.ts';
 import type { SignInContext, Tokens } from './sign-in-context.ts';
 
@@ -19,7 +18,7 @@ export async function identityOfPerson(
   person: Person,
   now: Date,
 ): Promise<Result<Identity, Failure>> {
-  if ('tokens' in person) return settled(identityOf(person.tokens.accessToken, { settings, now, waitUntil }));
+  if ('tokens' in person) return identityOf(person.tokens.accessToken, { settings, now, waitUntil });
   const { id, email, role, tenantId } = person.account;
   // Tokens have a resolution of one second.
   const seconds = Math.floor(now.getTime() / 1000);

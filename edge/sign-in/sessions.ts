@@ -11,7 +11,6 @@ import type { AuditActor } from '../database/column-types.ts';
 import { type Database, hasChanged, inOneBatch, insertIf, type Statement } from '../database/database.ts';
 import { type AccountRow, accounts, refreshTokens, sessions } from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
-import { settled } from '../errors.ts';
 import type { Settings } from '../settings.ts';
 import { accountById } from './accounts.ts';
 import { renewTokens, revokeToken } from './identity-provider.ts';
@@ -82,7 +81,7 @@ export async function renewSession(
     reusableForMs = 0,
   }: { actorOf: (account: AccountRow) => AuditActor; now: Date; reusableForMs?: number },
 ): Promise<Result<Tokens, Failure>> {
-  const verified = await settled(verifyOwnToken(settings, 'refresh', refreshToken, now));
+  const verified = await verifyOwnToken(settings, 'refresh', refreshToken, now);
   if (!verified.ok) return refused(verified.failure.reason);
   const { jti, sub, sid } = verified.value;
   const reusable = gt(refreshTokens.usedAt, new Date(now.getTime() - reusableForMs));

@@ -1,9 +1,11 @@
 import { and, eq, gt, inArray, lt, or, type SQL, sql } from 'drizzle-orm';
 import { union } from 'drizzle-orm/sqlite-core';
+import type { Failure } from '../../shared/failures.ts';
+import { ok, type Result } from '../../shared/result.ts';
 import type { Identity, Principal } from '../authentication/principal.ts';
 import { rejected } from '../authentication/rejection.ts';
 import { BoundedMap } from '../bounded-map.ts';
-import { type Database, inOneBatch, openDatabase, type Statement } from '../database/database.ts';
+import { type Database, openDatabase, type Statement, writeThenRead } from '../database/database.ts';
 import { accounts, projectMembers, sessions } from '../database/people-schema.ts';
 import {
   auditEvents,
@@ -132,21 +134,20 @@ function followTenant(db: Database, token: TenantIdentity, formerTenantId: strin
 /**
  * The current role of the account that an access token of the gateway belongs to; null for a token without a
  * session.
- * @throws ApiError UNAUTHENTICATED when the session was ended
+ * @returns or UNAUTHENTICATED when the session was ended
  */
 export async function currentAccountRole(
   db: Database,
   { sessionId, gid }: Identity,
   now: Date,
-): Promise<string | null> {
-  if (sessionId === undefined) return null;
+): Promise<Result<string | null, Failure>> {
+  if (sessionId === undefined) return ok(null);
   const [account] = await db
     .select({ role: accounts.role })
     .from(sessions)
     .innerJoin(accounts, eq(accounts.id, sessions.accountId))
     .where(and(eq(sessions.id, sessionId), eq(sessions.accountId, gid), gt(sessions.expiresAt, now)));
-  if (!account) throw rejected('session_ended');
-  return account.role;
+  return account ? ok(account.role) : rejected('session_ended');
 }
 
 /**
@@ -174,47 +175,57 @@ function cacheOf(binding: D1Database): BoundedMap<string, CachedUser> {
 /**
  * The bearer as a user of its tenant's organization, created or updated when this token is the newest seen of
  * the user (specification 5.9). A user whose record matches the token costs no write, and one read per 30 s.
- * @throws ApiError UNAUTHENTICATED for a token of a tenant that the user has left, or of an ended session
+ * @returns or UNAUTHENTICATED for a token of a tenant that the user has left, or of an ended session
  */
 export async function materialize(
   binding: D1Database,
   identity: Identity & { tenantId: string },
   now: Date,
-): Promise<Principal> {
+): Promise<Result<Principal, Failure>> {
   const cache = cacheOf(binding);
   const key = JSON.stringify([identity.issuer, identity.gid, identity.sessionId]);
   const cached = cache.get(key);
   if (cached && now.getTime() < cached.until && isCurrent(cached.user, identity)) {
-    return { ...identity, role: cached.accountRole ?? identity.role, userId: cached.user.id };
+    return ok({ ...identity, role: cached.accountRole ?? identity.role, userId: cached.user.id });
   }
   const db = openDatabase(binding);
-  const accountRole = await currentAccountRole(db, identity, now);
+  const account = await currentAccountRole(db, identity, now);
+  if (!account.ok) return account;
+  const accountRole = account.value;
   const current = { ...identity, role: accountRole ?? identity.role };
   const user = await bringUpToDate(db, current, now);
-  cache.set(key, { user, accountRole, until: now.getTime() + CACHED_MS });
-  return { ...current, userId: user.id };
+  if (!user.ok) return user;
+  cache.set(key, { user: user.value, accountRole, until: now.getTime() + CACHED_MS });
+  return ok({ ...current, userId: user.value.id });
 }
 
 /** Whether the record has the tenant of the token, from this token or a newer one. */
 const isCurrent = (user: UserRow, token: TenantIdentity) =>
   user.tenantId === token.tenantId && token.issuedAt <= user.tenantSeenAt;
 
+/** Bounds the attempts of one request: another token may move the user in between each time. */
+const TRIES = 5;
+
 /**
  * Reads and updates the record until it is current. Each statement of the batch applies only if the record
- * has not changed since it was read, so of two racing requests one writes nothing and retries. The loop ends
- * because `tenantSeenAt` only increases.
+ * has not changed since it was read, so of two racing requests one writes nothing and retries.
  */
-async function bringUpToDate(db: Database, token: TenantIdentity, now: Date): Promise<UserRow> {
+async function bringUpToDate(
+  db: Database,
+  token: TenantIdentity,
+  now: Date,
+): Promise<Result<UserRow, Failure>> {
   let [user] = await userOf(db, token);
-  while (!user || !isCurrent(user, token)) {
-    if (user && token.issuedAt <= user.tenantSeenAt) throw rejected('token_of_former_tenant');
+  for (let left = TRIES; left > 0; left--) {
+    if (user && isCurrent(user, token)) return ok(user);
+    if (user && token.issuedAt <= user.tenantSeenAt) break;
     const tenantAsRead = user?.tenantId ?? token.tenantId;
-    const results = await inOneBatch(db, [
+    const statements = [
       ...upsertUser(db, token, tenantAsRead, now),
       ...(tenantAsRead === token.tenantId ? [] : followTenant(db, token, tenantAsRead)),
-      userOf(db, token),
-    ]);
-    [user] = results.at(-1) as UserRow[];
+    ];
+    [user] = await writeThenRead(db, statements, userOf(db, token));
   }
-  return user;
+  // A user who was moved by other tokens all the time has left the tenant of this one as well.
+  return user && isCurrent(user, token) ? ok(user) : rejected('token_of_former_tenant');
 }

@@ -198,6 +198,9 @@ const isContext = (name: string) =>
 /** Parts whose folders import each other in one direction only. */
 const KNOT_FREE = ['edge', 'agent', 'console', 'cli', 'dev'];
 
+/** Where a failure is thrown for the pipeline to render. Everything else returns a `Result`. */
+const THROWING_PLACES = ['edge/app.ts', 'edge/pipeline', 'edge/routes'];
+
 /** Only the top and what serves requests see all bindings; a room declares the ones that it uses. */
 const ENV_PLACES = ['edge/app.ts', 'edge/worker.ts', 'edge/pipeline', 'edge/routes'];
 
@@ -216,6 +219,16 @@ describe('structure', () => {
       trespasses(
         (path) => within(['edge'])(path) && !elsewhere(path),
         (name) => name === 'edge/env.ts',
+      ),
+    ).toEqual([]);
+  });
+
+  test('failures are thrown by the pipeline and the routes only; below them they are returned', () => {
+    const elsewhere = within(THROWING_PLACES);
+    expect(
+      trespasses(
+        (path) => within(['edge'])(path) && !elsewhere(path),
+        (name) => name === 'edge/errors.ts',
       ),
     ).toEqual([]);
   });

@@ -1,5 +1,4 @@
 import { describe, expect, test } from 'vitest';
-import { ApiError } from '../../edge/errors.ts';
 import { type Action, allow, isChange } from '../../edge/permissions.ts';
 
 const bearer = (role: string, scopes: string[]) => ({
@@ -15,13 +14,10 @@ const bearer = (role: string, scopes: string[]) => ({
 });
 
 function outcome(role: string, scopes: string[], action: Action): string {
-  try {
-    return allow(bearer(role, scopes), action);
-  } catch (error) {
-    if (!(error instanceof ApiError)) throw error;
-    expect(error.failure.code).toBe('FORBIDDEN');
-    return `needs ${error.failure.fields?.required}`;
-  }
+  const allowed = allow(bearer(role, scopes), action);
+  if (allowed.ok) return allowed.value;
+  expect(allowed.failure.code).toBe('FORBIDDEN');
+  return `needs ${allowed.failure.fields?.required}`;
 }
 
 const READ = ['branchgate:read'];

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type AuthenticationSettings, authenticate } from '../../../edge/authentication/authenticate.ts';
-import { ApiError } from '../../../edge/errors.ts';
+import { rejection } from '../../../edge/authentication/rejection.ts';
+import { unwrap } from '../../../edge/errors.ts';
 import { newSigner, type Provider, settingsFor, startProvider } from '../../support/sign-in/provider.ts';
 
 const NOW = new Date('2026-11-21T12:00:00Z');
@@ -17,15 +18,16 @@ beforeAll(async () => {
 });
 afterAll(() => provider.stop());
 
-const authenticateAt = (now: Date, authorization: string | null) =>
-  authenticate(authorization, { settings, now, waitUntil: () => {} });
+const authenticateAt = async (now: Date, authorization: string | null) =>
+  unwrap(await authenticate(authorization, { settings, now, waitUntil: () => {} }));
 
 /** The internal reason of a rejection; also checks that its public code is the same for all. */
 async function refusal(authorization: string | null, now = NOW): Promise<string> {
-  const error = await authenticateAt(now, authorization).catch((thrown: unknown) => thrown);
-  if (!(error instanceof ApiError)) throw new Error(`not refused: ${JSON.stringify(error)}`);
-  expect(error.failure).toEqual({ code: 'UNAUTHENTICATED' });
-  return error.message;
+  const outcome = await authenticate(authorization, { settings, now, waitUntil: () => {} });
+  if (outcome.ok) throw new Error(`not refused: ${JSON.stringify(outcome.value)}`);
+  const { reason = '', ...failure } = outcome.failure;
+  expect(failure).toEqual({ code: 'UNAUTHENTICATED' });
+  return reason;
 }
 
 const CLAIMS = {
@@ -184,18 +186,19 @@ test.each(SMALL_ORDER_KEYS)('the small-order key %s verifies nothing', async (ke
   const identityPoint = Buffer.from(SMALL_ORDER_KEYS[0] ?? '', 'hex');
   const forged = Buffer.concat([Buffer.from(JSON.stringify(CLAIMS)), identityPoint, Buffer.alloc(32)]);
   const token = `v4.public.${forged.toString('base64url')}.${Buffer.from('{"kid":"weak"}').toString('base64url')}`;
-  const attempt = authenticate(`Bearer ${token}`, {
+  const attempt = await authenticate(`Bearer ${token}`, {
     settings: settingsFor(weak),
     now: NOW,
     waitUntil: () => {},
   });
-  await expect(attempt).rejects.toThrow('signature_wrong');
+  expect(attempt).toEqual({ ok: false, failure: rejection('signature_wrong') });
   await weak.stop();
 });
 
 test('a malformed token is rejected as such even while there are no keys', async () => {
   const nowhere = { settings: settingsFor({ url: 'http://127.0.0.1:1' }), now: NOW, waitUntil: () => {} };
-  await expect(authenticate('Bearer v4.public.AAAA', nowhere)).rejects.toThrow('token_form_wrong');
+  const attempt = await authenticate('Bearer v4.public.AAAA', nowhere);
+  expect(attempt).toEqual({ ok: false, failure: rejection('token_form_wrong') });
 });
 
 describe('a token seen before', () => {

@@ -1,12 +1,14 @@
 import { describe, expect, test } from 'vitest';
 import { checkTimes, readClaims } from '../../../edge/authentication/paseto.ts';
+import { unwrap } from '../../../edge/errors.ts';
 
 const NOW = new Date('2026-11-21T12:00:00Z');
 const seconds = (offset: number) => NOW.getTime() / 1000 + offset;
 const rfc3339 = (offset: number) => new Date(NOW.getTime() + offset * 1000).toISOString();
 
 const USER = { gid: 'g-1', email: 'ada@example.com', role: 'owner' };
-const read = (claims: unknown) => readClaims(new TextEncoder().encode(JSON.stringify(claims)));
+const readBytes = (bytes: Uint8Array) => unwrap(readClaims(bytes));
+const read = (claims: unknown) => readBytes(new TextEncoder().encode(JSON.stringify(claims)));
 
 describe('timestamps', () => {
   test.each([
@@ -39,7 +41,7 @@ describe('validity', () => {
     ['nbf 31 s ahead', { exp: seconds(60), nbf: rfc3339(31) }, 'token_not_yet_valid'],
     ['iat ahead', { exp: seconds(60), iat: seconds(50) }, null],
   ])('%s', (_when, times, reason) => {
-    const check = () => checkTimes(read({ ...USER, ...times }), NOW);
+    const check = () => unwrap(checkTimes(read({ ...USER, ...times }), NOW));
     if (reason) expect(check).toThrow(reason);
     else expect(check).not.toThrow();
   });
@@ -74,7 +76,7 @@ describe('claims', () => {
   });
 
   test('a message that is not JSON or not UTF-8 is rejected', () => {
-    expect(() => readClaims(new TextEncoder().encode('{"gid":'))).toThrow('claims_wrong');
-    expect(() => readClaims(new Uint8Array([0x22, 0xff, 0x22]))).toThrow('claims_wrong');
+    expect(() => readBytes(new TextEncoder().encode('{"gid":'))).toThrow('claims_wrong');
+    expect(() => readBytes(new Uint8Array([0x22, 0xff, 0x22]))).toThrow('claims_wrong');
   });
 });

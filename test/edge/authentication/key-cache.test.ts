@@ -1,5 +1,6 @@
 import { afterEach, describe, expect, test, vi } from 'vitest';
 import { pasetoKeysAt } from '../../../edge/authentication/authenticate.ts';
+import { unwrap } from '../../../edge/errors.ts';
 import { newSigner, type Provider, type Signer, startProvider } from '../../support/sign-in/provider.ts';
 
 const START = Date.parse('2026-11-21T12:00:00Z');
@@ -33,7 +34,8 @@ const at = (seconds: number) => ({
 const publish = (...signers: Signer[]) => {
   provider.document = { keys: signers.map(({ entry }) => entry) };
 };
-const knows = async (kid: string, seconds: number) => (await cache.ringFor(kid, at(seconds))).keys.has(kid);
+const knows = async (kid: string, seconds: number) =>
+  unwrap(await cache.ringFor(kid, at(seconds))).keys.has(kid);
 
 test('concurrent requests share one fetch of the keys', async () => {
   await begin(first);
@@ -47,9 +49,9 @@ test('concurrent requests share one fetch of the keys', async () => {
 describe('rotation', () => {
   test('a new key is found immediately, and cached tokens of the old set are dropped', async () => {
     await begin(first);
-    const before = await cache.ringFor('first', at(0));
+    const before = unwrap(await cache.ringFor('first', at(0)));
     publish(first, second);
-    const after = await cache.ringFor('second', at(1));
+    const after = unwrap(await cache.ringFor('second', at(1)));
     expect(after.keys.has('second')).toBe(true);
     expect(after).not.toBe(before);
     expect(after.verified.size).toBe(0);
@@ -83,7 +85,7 @@ describe('rotation', () => {
 
   test('fetching the same keys again keeps the cached tokens', async () => {
     await begin(first);
-    const before = await cache.ringFor('first', at(0));
+    const before = unwrap(await cache.ringFor('first', at(0)));
     await cache.current(at(HOUR));
     await Promise.all(background);
     expect(provider.requests).toBe(2);

@@ -3,7 +3,9 @@ import { SignJWT, UnsecuredJWT } from 'jose';
 import { beforeAll, describe, expect, test } from 'vitest';
 import { authenticate } from '../../../edge/authentication/authenticate.ts';
 import { type OwnClaims, signOwnToken, verifyOwnToken } from '../../../edge/authentication/own-tokens.ts';
-import { ApiError } from '../../../edge/errors.ts';
+import { unwrap } from '../../../edge/errors.ts';
+import type { Failure } from '../../../shared/failures.ts';
+import type { Result } from '../../../shared/result.ts';
 import { newSigner, settingsFor, startProvider } from '../../support/sign-in/provider.ts';
 
 const NOW = new Date('2026-11-21T12:00:00Z');
@@ -31,11 +33,12 @@ const PRE_AUTH: OwnClaims<'pre_auth'> = {
   jti: ID,
 };
 
-async function reasonOf(work: Promise<unknown>): Promise<string> {
-  const error = await work.catch((thrown: unknown) => thrown);
-  if (!(error instanceof ApiError)) throw new Error(`not refused: ${JSON.stringify(error)}`);
-  expect(error.failure).toEqual({ code: 'UNAUTHENTICATED' });
-  return error.message;
+async function reasonOf(work: Promise<Result<unknown, Failure>>): Promise<string> {
+  const outcome = await work;
+  if (outcome.ok) throw new Error(`not refused: ${JSON.stringify(outcome.value)}`);
+  const { reason = '', ...failure } = outcome.failure;
+  expect(failure).toEqual({ code: 'UNAUTHENTICATED' });
+  return reason;
 }
 
 const refusal = (token: string, now = NOW) => reasonOf(verifyOwnToken(settings, 'access', token, now));
@@ -49,7 +52,7 @@ beforeAll(async () => {
 
 test('an access token identifies its bearer', async () => {
   const context = { settings, now: NOW, waitUntil: () => {} };
-  expect(await authenticate(`Bearer ${tokens.access}`, context)).toEqual({
+  expect(unwrap(await authenticate(`Bearer ${tokens.access}`, context))).toEqual({
     issuer: settings.BASE_URL,
     gid: ID,
     email: 'ada@example.com',
@@ -70,7 +73,7 @@ const CONFUSIONS = KINDS.flatMap((given) =>
 
 test.each(CONFUSIONS)('a token of kind $given is rejected as kind $wanted', async ({ given, wanted }) => {
   expect(await reasonOf(verifyOwnToken(settings, wanted, tokens[given], NOW))).toBe('own_token_wrong');
-  await verifyOwnToken(settings, given, tokens[given], NOW);
+  unwrap(await verifyOwnToken(settings, given, tokens[given], NOW));
 });
 
 describe('rejected', () => {
@@ -85,7 +88,8 @@ describe('rejected', () => {
       .sign(bytes);
 
   test('but not the same token with the right key', async () => {
-    await verifyOwnToken(settings, 'access', await forged({ alg: 'HS256', kid: key.id }, key.bytes), NOW);
+    const token = await forged({ alg: 'HS256', kid: key.id }, key.bytes);
+    unwrap(await verifyOwnToken(settings, 'access', token, NOW));
   });
 
   test('no signature', async () => {
@@ -123,7 +127,7 @@ describe('rejected', () => {
   });
 
   test('at the second of its expiry and later', async () => {
-    await verifyOwnToken(settings, 'access', tokens.access, later(899));
+    unwrap(await verifyOwnToken(settings, 'access', tokens.access, later(899)));
     expect(await refusal(tokens.access, later(900))).toBe('token_expired');
   });
 

@@ -1,6 +1,8 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { verifyOwnToken } from '../../../edge/authentication/own-tokens.ts';
+import { rejection } from '../../../edge/authentication/rejection.ts';
 import { openDatabase } from '../../../edge/database/database.ts';
+import { unwrap } from '../../../edge/errors.ts';
 import { currentAccountRole, materialize } from '../../../edge/tenancy/users.ts';
 import { Api } from '../../support/api.ts';
 import { newMember, newOwner, type TestPerson } from '../../support/sign-in/people.ts';
@@ -79,7 +81,7 @@ describe('a change of role', () => {
   test('applies to an access token that is already issued, for an isolate that knows it after 30 s', async () => {
     const { login, userId } = await memberWith('admin');
     const settings = { SERVICE_NAME: 'branchgate', BASE_URL: 'http://127.0.0.1', JWT_KEYS: [KEY] };
-    const claims = await verifyOwnToken(settings, 'access', login.access_token ?? '', new Date());
+    const claims = unwrap(await verifyOwnToken(settings, 'access', login.access_token ?? '', new Date()));
     const identity = {
       issuer: settings.BASE_URL,
       gid: claims.sub,
@@ -94,7 +96,7 @@ describe('a change of role', () => {
     };
     const start = Date.now();
     const roleAfter = async (seconds: number) =>
-      (await materialize(gateway.database, identity, new Date(start + seconds * 1000))).role;
+      unwrap(await materialize(gateway.database, identity, new Date(start + seconds * 1000))).role;
     expect(await roleAfter(0)).toBe('admin');
     await change(owner, userId, 'viewer');
     expect(await roleAfter(30)).toBe('viewer');
@@ -102,7 +104,10 @@ describe('a change of role', () => {
     expect(await roleAfter(59)).toBe('viewer');
     await expect(roleAfter(60)).rejects.toThrow('session_ended');
     const now = new Date(start + 60_000);
-    await expect(currentAccountRole(openDatabase(gateway.database), identity, now)).rejects.toThrow();
+    expect(await currentAccountRole(openDatabase(gateway.database), identity, now)).toEqual({
+      ok: false,
+      failure: rejection('session_ended'),
+    });
   });
 
   test('of the last owner is refused, as is the removal, also concurrently', async () => {

@@ -133,11 +133,13 @@ describe('a known and an unknown address cause the same work', () => {
           expiresAt: _expiresAt,
           createdAt: _createdAt,
           ...row
-        } = await invite(
-          context,
-          { ...INVITER, issuer: context.settings.BASE_URL },
-          { email, role: 'viewer' },
-          null,
+        } = unwrap(
+          await invite(
+            context,
+            { ...INVITER, issuer: context.settings.BASE_URL },
+            { email, role: 'viewer' },
+            null,
+          ),
         );
         expect(row).toMatchObject({ email, role: 'viewer', tenantId: INVITER.tenantId });
       },

@@ -101,7 +101,7 @@ test('a new session has tokens with the account, the session and the expiry', as
   expect(accessExpiresAt).toEqual(later(900));
   const [row] = await rows();
   expect(row).toMatchObject({ usedAt: null, expiresAt: later(WEEK) });
-  expect(await verifyOwnToken(settings, 'access', accessToken, NOW)).toMatchObject({
+  expect(unwrap(await verifyOwnToken(settings, 'access', accessToken, NOW))).toMatchObject({
     sub: account.id,
     email: account.email,
     role: 'owner',
@@ -110,7 +110,7 @@ test('a new session has tokens with the account, the session and the expiry', as
     sid: row?.familyId,
     exp: later(900).getTime() / 1000,
   });
-  expect(await verifyOwnToken(settings, 'refresh', refreshToken ?? '', NOW)).toEqual({
+  expect(unwrap(await verifyOwnToken(settings, 'refresh', refreshToken ?? '', NOW))).toEqual({
     sub: account.id,
     sid: row?.familyId,
     jti: row?.id,
@@ -123,7 +123,7 @@ describe('a renewal', () => {
     await db.update(accounts).set({ role: 'viewer' }).where(eq(accounts.id, account.id));
     const renewed = await renewSession(db, settings, first, { actorOf, now: later(60) });
     expect(renewed.accessExpiresAt).toEqual(later(960));
-    const { role, sid } = await verifyOwnToken(settings, 'access', renewed.accessToken, later(60));
+    const { role, sid } = unwrap(await verifyOwnToken(settings, 'access', renewed.accessToken, later(60)));
     expect([role, sid]).toEqual(['viewer', familyOf(first)]);
     expect(renewed.refreshToken).not.toBe(first);
     const next = await renew(renewed.refreshToken ?? '', 120);

@@ -12,6 +12,7 @@ import {
   projects,
   users,
 } from '../../../edge/database/schema.ts';
+import { unwrap } from '../../../edge/errors.ts';
 import { materialize } from '../../../edge/tenancy/users.ts';
 import { startD1, type TestD1 } from '../../support/records/d1.ts';
 
@@ -68,7 +69,8 @@ function isolate(meanwhile: () => Promise<unknown> = async () => {}) {
     },
   });
   return {
-    see: (token: ReturnType<typeof identity>, seconds = 0) => materialize(binding, token, later(seconds)),
+    see: async (token: ReturnType<typeof identity>, seconds = 0) =>
+      unwrap(await materialize(binding, token, later(seconds))),
     /** Verbs of the statements since the last call. */
     verbs: () => sent.splice(0).map((statement) => statement.trim().split(' ')[0]),
   };

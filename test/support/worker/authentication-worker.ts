@@ -1,5 +1,4 @@
 import { type AuthenticationSettings, authenticate } from '../../../edge/authentication/authenticate.ts';
-import { ApiError } from '../../../edge/errors.ts';
 
 let settings: AuthenticationSettings | undefined;
 
@@ -14,11 +13,7 @@ export default {
       BASE_IDP_KEY_ENDPOINT: `${env.IDP_URL}/keys`,
     };
     const call = { now: new Date(), waitUntil: (work: Promise<unknown>) => context.waitUntil(work) };
-    try {
-      return Response.json(await authenticate(request.headers.get('authorization'), { settings, ...call }));
-    } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
-      return Response.json({ code: error.failure.code, reason: error.message }, { status: 400 });
-    }
+    const bearer = await authenticate(request.headers.get('authorization'), { settings, ...call });
+    return bearer.ok ? Response.json(bearer.value) : Response.json(bearer.failure, { status: 400 });
   },
 } satisfies ExportedHandler<{ IDP_URL: string }>;

@@ -8,6 +8,7 @@ import {
   splitPaseto,
 } from '../../../edge/authentication/paseto.ts';
 import { Paserk } from '../../../edge/authentication/provider-keys.ts';
+import { unwrap } from '../../../edge/errors.ts';
 
 /** Verifies the same tokens in several ways, as often as the request says; the clock is the caller's. */
 
@@ -39,10 +40,12 @@ const signedBytes = ({ message, footer }: PasetoParts) =>
 async function prepare(order: VerificationOrder, { IDP_URL }: Env): Promise<void> {
   const paserk = order.paserk ?? '';
   tokens = order.tokens ?? [];
-  signed = tokens.map(splitPaseto).map((parts) => ({
-    message: signedBytes(parts),
-    signature: new Uint8Array(parts.signature),
-  }));
+  signed = tokens
+    .map((token) => unwrap(splitPaseto(token)))
+    .map((parts) => ({
+      message: signedBytes(parts),
+      signature: new Uint8Array(parts.signature),
+    }));
   rawKey = await crypto.subtle.importKey('raw', new Uint8Array(Paserk.parse(paserk)), 'Ed25519', false, [
     'verify',
   ]);
@@ -60,7 +63,7 @@ const WAYS = {
   /** As the gateway does: with noble the first time, after that from memory. */
   gateway: async (n: number, context: ExecutionContext) => {
     const moment = { now: new Date(), waitUntil: (work: Promise<unknown>) => context.waitUntil(work) };
-    const { gid } = await identityOf(tokens[n] ?? '', { settings, ...moment });
+    const { gid } = unwrap(await identityOf(tokens[n] ?? '', { settings, ...moment }));
     return gid !== '';
   },
   subtle: (n: number) => {
