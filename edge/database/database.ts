@@ -17,9 +17,13 @@ export interface DatabaseBinding {
 export const openDatabase = (binding: D1Database | D1DatabaseSession): Database =>
   drizzle(binding as D1Database);
 
-/** Runs the statements as one transaction; the results are in the same order. */
-export const inOneBatch = (db: Database, statements: Statement[]): Promise<unknown[]> =>
-  db.batch(statements as [Statement, ...Statement[]]);
+/**
+ * Runs the statements as one transaction. It returns no results, because they would be read by counting
+ * statements; see `writeThenRead`.
+ */
+export async function inOneBatch(db: Database, statements: Statement[]): Promise<void> {
+  await db.batch(statements as [Statement, ...Statement[]]);
+}
 
 /** Runs the statements and then the query, as one transaction. @returns the rows of the query */
 export async function writeThenRead<R>(
@@ -27,7 +31,8 @@ export async function writeThenRead<R>(
   statements: Statement[],
   query: Statement & PromiseLike<R[]>,
 ): Promise<R[]> {
-  const results = await inOneBatch(db, [...statements, query]);
+  const all: Statement[] = [...statements, query];
+  const results: unknown[] = await db.batch(all as [Statement, ...Statement[]]);
   return results.pop() as R[];
 }
 

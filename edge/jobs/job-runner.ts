@@ -5,7 +5,13 @@ import { CONCURRENT_CREATIONS } from '../../shared/project/project-status.ts';
 import type { HostFailureCode } from '../../shared/protocol/host-failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { BoundedMap } from '../bounded-map.ts';
-import { type Database, hasChanged, inOneBatch, type Statement } from '../database/database.ts';
+import {
+  type Database,
+  hasChanged,
+  inOneBatch,
+  type Statement,
+  writeThenRead,
+} from '../database/database.ts';
 import { idempotencyKeys, type JobOf, type JobRow, jobs } from '../database/schema.ts';
 import type { CallHost } from '../hosts/host-client.ts';
 import type { StoredResponse } from '../idempotency/idempotency-key.ts';
@@ -286,13 +292,15 @@ export class JobRunner {
     const { db, job } = context;
     const { completed } = attempt;
     const ofJob = and(eq(idempotencyKeys.jobId, job.id), completed);
-    const results = await inOneBatch(db, [
-      ...attempt.complete(now),
-      ...(response ? [db.update(idempotencyKeys).set(response).where(ofJob)] : []),
-      progress.end('succeeded', completed),
+    const [end] = await writeThenRead(
+      db,
+      [
+        ...attempt.complete(now),
+        ...(response ? [db.update(idempotencyKeys).set(response).where(ofJob)] : []),
+        progress.end('succeeded', completed),
+      ],
       db.select({ completed: sql<number>`${completed}` }).from(sql`(select 1)`),
-    ]);
-    const [end] = results.at(-1) as { completed: number }[];
+    );
     if (!end?.completed) throw new OvertakenError();
     return ok(response);
   }

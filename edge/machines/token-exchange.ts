@@ -12,7 +12,8 @@ import {
   type RequestTiming,
 } from '../authentication/provider-keys.ts';
 import { BoundedMap } from '../bounded-map.ts';
-import { hasChanged, inOneBatch, insertIf, openDatabase } from '../database/database.ts';
+import { openDatabase } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import { trusts } from '../database/people-schema.ts';
 import { auditEvents, projects } from '../database/schema.ts';
 import { isLocalGateway } from '../destination.ts';
@@ -184,7 +185,8 @@ interface IssuedToken {
 }
 
 /** Every refusal looks the same, so that nobody learns which projects and trusts exist. */
-const refused = (reason: string) => fail<Failure>({ code: 'invalid_request', reason });
+const refusal = (reason: string) => ({ code: 'invalid_request', reason }) as const;
+const refused = (reason: string) => fail(refusal(reason));
 
 /**
  * Exchanges the ID token of a workload for an access token (RFC 8693), if a trust of the project in
@@ -224,7 +226,8 @@ export async function exchangeToken(
   const isFirst = await new SingleUse(context.limiters, 'id_token', identityOf(token, claimed)).consume();
   if (!isFirst.ok) return isFirst;
   if (!isFirst.value) return refused('token_used');
-  if (!(await recordIssue(record, claimed.payload.sub, context))) return refused('trust_gone');
+  const recorded = await recordIssue(record, claimed.payload.sub, context);
+  if (!recorded.ok) return recorded;
   const issuedAt = now;
   const expiresAt = new Date(now.getTime() + TOKEN_SECONDS * 1000);
   return ok({
@@ -241,12 +244,12 @@ function projectIn(resource: string, { BASE_URL }: Settings): string | null {
   return z.uuid().toLowerCase().safeParse(resource.slice(prefix.length)).data ?? null;
 }
 
-/** Audits the token with the subject that got it, unless the trust was deleted. */
+/** Audits the token with the subject that got it. @returns or invalid_request if the trust was deleted */
 async function recordIssue(
   record: MachineRecord,
   subject: string | undefined,
   { database, client, now }: Context,
-): Promise<boolean> {
+): Promise<Result<unknown, Failure>> {
   const db = openDatabase(database);
   const { type, id, creator, tenantId } = record;
   const actor = { userId: creator.id, email: creator.email, tenantId, machine: { type, id }, ...client };
@@ -254,9 +257,14 @@ async function recordIssue(
   const event = auditEvent('trust.token_issued', actor, about, now);
   const isThere = sql`exists (select 1 from ${trusts} join ${projects} on ${projects.id} = ${trusts.projectId}
     where ${trusts.id} = ${id} and ${projects.tenantId} = ${tenantId})`;
-  const [inserted] = await inOneBatch(db, [
-    insertIf(db, auditEvents, event, isThere),
-    db.update(trusts).set({ lastUsedAt: now }).where(eq(trusts.id, id)),
-  ]);
-  return hasChanged(inserted);
+  return guardedWrite(db, {
+    first: [auditEvents, event],
+    require: [[isThere, refusal('trust_gone')]],
+    rest: (isWritten) => [
+      db
+        .update(trusts)
+        .set({ lastUsedAt: now })
+        .where(and(eq(trusts.id, id), isWritten)),
+    ],
+  });
 }

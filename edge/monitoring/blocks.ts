@@ -1,8 +1,9 @@
-import { and, eq, inArray, isNull, sql } from 'drizzle-orm';
+import { and, eq, inArray, isNull } from 'drizzle-orm';
 import type { BlockReason, BranchBlock, ProjectBlocks } from '../../shared/block.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import type { StoredBlock } from '../database/column-types.ts';
-import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
+import { type Database, insertIf, isThere } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents, type ProjectRow, projectBranches, projects, users } from '../database/schema.ts';
 import { Slots } from '../jobs/job-runner.ts';
 import { inOneLine, type Mail, plainMail, sendsMail } from '../mail/mail.ts';
@@ -109,28 +110,30 @@ async function storeBlocks(
       ? isNull(projects.blocksObservedAt)
       : eq(projects.blocksObservedAt, blocksObservedAt),
   );
-  const isUnchanged = sql`exists (select 1 from ${projects} where ${asRead})`;
-  const audited = (name: 'branch.blocked' | 'branch.unblocked', branchId: string, metadata: StoredBlock) => {
-    const event = auditEvent(
-      name,
-      noActor(tenantId),
-      { projectId, branchId, metadata: { ...metadata } },
-      now,
-    );
-    return insertIf(db, auditEvents, event, isUnchanged);
-  };
-  const results = await inOneBatch(db, [
-    ...changes.flatMap(({ branchId, blocks, begun, ended }) => [
-      ...ended.map((block) => audited('branch.unblocked', branchId, block)),
-      ...begun.map((block) => audited('branch.blocked', branchId, block)),
+  const eventOf = (name: 'branch.blocked' | 'branch.unblocked', branchId: string, block: StoredBlock) =>
+    auditEvent(name, noActor(tenantId), { projectId, branchId, metadata: { ...block } }, now);
+  const written = await guardedWrite(db, {
+    first: (isAllowed) =>
       db
-        .update(projectBranches)
-        .set({ blocks })
-        .where(and(eq(projectBranches.id, branchId), isUnchanged)),
-    ]),
-    db.update(projects).set({ blocksObservedAt: observedAt }).where(asRead),
-  ]);
-  return hasChanged(results.at(-1));
+        .update(projects)
+        .set({ blocksObservedAt: observedAt })
+        .where(and(eq(projects.id, projectId), isAllowed)),
+    require: [[isThere(projects, asRead), 'NOT_FOUND']],
+    rest: (isAllowed) =>
+      changes.flatMap(({ branchId, blocks, begun, ended }) => [
+        ...ended.map((block) =>
+          insertIf(db, auditEvents, eventOf('branch.unblocked', branchId, block), isAllowed),
+        ),
+        ...begun.map((block) =>
+          insertIf(db, auditEvents, eventOf('branch.blocked', branchId, block), isAllowed),
+        ),
+        db
+          .update(projectBranches)
+          .set({ blocks })
+          .where(and(eq(projectBranches.id, branchId), isAllowed)),
+      ]),
+  });
+  return written.ok;
 }
 
 /** Between two mails about one branch and reason. Milliseconds. */

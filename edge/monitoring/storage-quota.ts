@@ -15,7 +15,8 @@ import { nextAccessRevision } from '../access/send-access.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import type { CloneSource } from '../branches/clone-source.ts';
 import { type LifespanChange, storeLifespan } from '../branches/expiry.ts';
-import { type Database, hasChanged, inOneBatch, insertIf, isOneOf } from '../database/database.ts';
+import { type Database, insertIf, isOneOf, isThere } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import {
   auditEvents,
   type BranchRow,
@@ -143,20 +144,24 @@ async function storeStorageUsage(
     eq(projects.storageState, from),
     eq(projects.storageQuotaGib, storageQuotaGib),
   );
-  const isUnchanged = sql`exists (select 1 from ${projects} where ${asRead})`;
   const metadata = { from, to: state, used_bytes: used, limit_bytes: quotaBytes(storageQuotaGib) };
   const about = { projectId: id, metadata };
   const event = auditEvent('project.storage_state.changed', noActor(tenantId), about, now);
   const changesAccess = ACCESS_OF_STATE[state] !== ACCESS_OF_STATE[from];
-  const results = await inOneBatch(db, [
-    ...(state === from ? [] : [insertIf(db, auditEvents, event, isUnchanged)]),
-    ...(changesAccess ? [nextAccessRevision(db, id, isUnchanged)] : []),
-    db
-      .update(projects)
-      .set({ storageUsedBytes: used, storageState: state, storageMeasuredAt: now })
-      .where(asRead),
-  ]);
-  return hasChanged(results.at(-1));
+  const usage = { storageUsedBytes: used, storageState: state, storageMeasuredAt: now };
+  const written = await guardedWrite(db, {
+    first: (isAllowed) =>
+      db
+        .update(projects)
+        .set(usage)
+        .where(and(eq(projects.id, id), isAllowed)),
+    require: [[isThere(projects, asRead), 'NOT_FOUND']],
+    rest: (isAllowed) => [
+      ...(state === from ? [] : [insertIf(db, auditEvents, event, isAllowed)]),
+      ...(changesAccess ? [nextAccessRevision(db, id, isAllowed)] : []),
+    ],
+  });
+  return written.ok;
 }
 
 /** Databases that are to be made from one source. */

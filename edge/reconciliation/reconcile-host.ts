@@ -6,7 +6,8 @@ import { isAllowed, transition } from '../branches/branch.ts';
 import type { Coordinators } from '../coordinator/coordinator-rpc.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import type { DatabaseBinding } from '../database/database.ts';
-import { type Database, inOneBatch, insertIf, isOneOf, openDatabase } from '../database/database.ts';
+import { type Database, isOneOf, openDatabase } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents, hosts, projectBranches, projects, snapshots } from '../database/schema.ts';
 import type { HostLinks } from '../hosts/host-client.ts';
 import { type CallHost, hostCaller } from '../hosts/host-client.ts';
@@ -72,22 +73,26 @@ export async function keepDeleted(
 /** Records that the database of a branch is missing. */
 export async function markLost(db: Database, branch: RecordedBranch, now: Date): Promise<void> {
   const thisBranch = eq(projectBranches.id, branch.id);
-  await inOneBatch(db, [
-    insertIf(db, auditEvents, eventOf('branch.lost', branch, now), isAllowed('lost', thisBranch)),
-    transition(db, 'lost', thisBranch, now),
-  ]);
-  logEvent('reconcile.branch_lost', { branch_id: branch.id });
+  const marked = await guardedWrite(db, {
+    first: [auditEvents, eventOf('branch.lost', branch, now)],
+    require: [[isAllowed('lost', thisBranch), 'BRANCH_NOT_ACTIVE']],
+    rest: (isWritten) => [transition(db, 'lost', and(thisBranch, isWritten), now)],
+  });
+  if (marked.ok) logEvent('reconcile.branch_lost', { branch_id: branch.id });
 }
 
 /** Records that the database of a lost branch is available again. */
 export async function markFound(db: Database, branch: RecordedBranch, now: Date): Promise<void> {
   const thisBranch = eq(projectBranches.id, branch.id);
-  await inOneBatch(db, [
-    insertIf(db, auditEvents, eventOf('branch.found', branch, now), isAllowed('found', thisBranch)),
-    closeWithProject(db, branch.projectId, isAllowed('found', thisBranch)),
-    transition(db, 'found', thisBranch, now),
-  ]);
-  logEvent('reconcile.branch_found', { branch_id: branch.id });
+  const marked = await guardedWrite(db, {
+    first: [auditEvents, eventOf('branch.found', branch, now)],
+    require: [[isAllowed('found', thisBranch), 'BRANCH_NOT_ACTIVE']],
+    rest: (isWritten) => [
+      closeWithProject(db, branch.projectId, isWritten),
+      transition(db, 'found', and(thisBranch, isWritten), now),
+    ],
+  });
+  if (marked.ok) logEvent('reconcile.branch_found', { branch_id: branch.id });
 }
 
 const eventOf = (name: 'branch.lost' | 'branch.found', branch: RecordedBranch, now: Date) =>

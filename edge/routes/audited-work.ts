@@ -4,9 +4,10 @@ import type { RowId } from '../../shared/protocol/tables.ts';
 import { type AuditName, auditEvent } from '../audit/audit-event.ts';
 import type { Actor } from '../database/column-types.ts';
 import { isOfTenant } from '../database/conditions.ts';
-import { type Database, hasChanged, insertIf } from '../database/database.ts';
+import type { Database } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents, projectBranches } from '../database/schema.ts';
-import { ApiError } from '../errors.ts';
+import { ApiError, unwrap } from '../errors.ts';
 
 /** Failures of a host after which nothing was changed. After any other one the statement may have run. */
 const REFUSALS: ReadonlySet<FailureCode> = new Set([
@@ -50,8 +51,11 @@ export async function auditedWork<T>(
   const about = { id: crypto.randomUUID(), projectId, branchId, metadata };
   const event = auditEvent(name, actor, about, new Date());
   const isEvent = eq(auditEvents.id, event.id);
-  const ofTenant = isOfTenant(projectBranches, branchId, actor.tenantId);
-  if (!hasChanged(await insertIf(db, auditEvents, event, ofTenant))) throw new ApiError('NOT_FOUND');
+  const audited = await guardedWrite(db, {
+    first: [auditEvents, event],
+    require: [[isOfTenant(projectBranches, branchId, actor.tenantId), 'NOT_FOUND']],
+  });
+  unwrap(audited);
   try {
     const done = await run();
     if (done.metadata === null) await db.delete(auditEvents).where(isEvent);

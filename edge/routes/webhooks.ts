@@ -86,7 +86,7 @@ router.openapi(
     const recorded = unwrap(recordedResponse(uses, keyUse));
     if (recorded) {
       const viewed = await viewSecret(db, keys, String(recorded.body.id), actorOf(c), new Date());
-      const { webhook, secret } = found(viewed ? [viewed] : []);
+      const { webhook, secret } = unwrap(viewed);
       c.header('Idempotency-Replayed', 'true');
       return c.json({ ...toWebhookResponse(webhook), secret }, 201);
     }
@@ -138,7 +138,7 @@ router.openapi(
   }),
   async (c) => {
     const { webhook_id: id } = c.req.valid('param');
-    if (!(await deleteWebhook(databaseOf(c), id, actorOf(c), new Date()))) throw new ApiError('NOT_FOUND');
+    unwrap(await deleteWebhook(databaseOf(c), id, actorOf(c), new Date()));
     await repeatIfLost(() => webhookSenderOf(c.env, id).forget());
     return c.body(null, 204);
   },

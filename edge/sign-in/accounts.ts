@@ -1,9 +1,18 @@
-import { and, eq, exists, gt, notExists, sql } from 'drizzle-orm';
+import { and, eq, gt, notExists } from 'drizzle-orm';
 import { z } from 'zod';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, type Result } from '../../shared/result.ts';
 import { auditEvent, type ClientDetails, noActor } from '../audit/audit-event.ts';
 import type { AuditActor } from '../database/column-types.ts';
-import { type Database, inOneBatch, insertIf, isThere } from '../database/database.ts';
-import { accounts, type InvitationRow, invitations, ownerInvitations } from '../database/people-schema.ts';
+import { type Database, insertIf, isThere } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
+import {
+  type AccountRow,
+  accounts,
+  type InvitationRow,
+  invitations,
+  ownerInvitations,
+} from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
 
 /** An e-mail address in lower case, as accounts store it. */
@@ -20,39 +29,44 @@ export const accountById = (db: Database, id: string) =>
   db.select().from(accounts).where(eq(accounts.id, id));
 
 interface NewAccount {
-  accountId: string;
+  id: string;
   tenantId: string;
   email: string;
   name: string;
+  role: string;
   passwordHash: string;
+}
+
+const newAccount = (account: NewAccount, now: Date): AccountRow => ({
+  ...account,
+  version: 0,
+  createdAt: now,
+  updatedAt: now,
+});
+
+interface SignedUp extends Omit<NewAccount, 'id' | 'role'> {
+  accountId: string;
 }
 
 /**
  * Creates an account with its own tenant. If the address already has an account, nothing is changed and no
  * audit event is stored.
+ * @returns or ACCOUNT_EXISTS
  */
-export async function createAccount(
+export function createAccount(
   db: Database,
-  { accountId, tenantId, email, name, passwordHash }: NewAccount,
+  { accountId: id, tenantId, email, name, passwordHash }: SignedUp,
   client: Partial<AuditActor>,
   now: Date,
-): Promise<void> {
-  const event = auditEvent('account.created', { ...noActor(tenantId), ...client, tenantId, email }, {}, now);
-  const values = {
-    id: accountId,
-    tenantId,
-    email,
-    name,
-    passwordHash,
-    role: 'owner',
-    version: 0,
-    createdAt: now,
-    updatedAt: now,
-  };
-  await inOneBatch(db, [
-    insertIf(db, auditEvents, event, notExists(accountByEmail(db, email))),
-    db.insert(accounts).values(values).onConflictDoNothing({ target: accounts.email }),
-  ]);
+): Promise<Result<unknown, Failure>> {
+  const account = newAccount({ id, tenantId, email, name, passwordHash, role: 'owner' }, now);
+  const actor = { ...noActor(tenantId), ...client, tenantId, email };
+  // The event decides, because the ID of the account is the same in a repetition.
+  return guardedWrite(db, {
+    first: [auditEvents, auditEvent('account.created', actor, {}, now)],
+    require: [[notExists(accountByEmail(db, email)), 'ACCOUNT_EXISTS']],
+    rest: (isWritten) => [insertIf(db, accounts, account, isWritten)],
+  });
 }
 
 interface Acceptance {
@@ -66,41 +80,32 @@ interface Acceptance {
  * Creates the account of an invitation, in the tenant that invited it. A repetition changes nothing, because
  * the account has the invitation's id. Nothing is created if the invitation was revoked or the address has an
  * account.
+ * @returns or CODE_WRONG for a revoked invitation, ACCOUNT_EXISTS
  */
 export async function acceptInvitation(
   db: Database,
   { invitationId: id, email, name, passwordHash }: Acceptance,
   client: Partial<ClientDetails>,
   now: Date,
-): Promise<void> {
+): Promise<Result<unknown, Failure>> {
   const [table, invitation] = await openInvitation(db, id, email, now);
-  if (!invitation) return;
+  if (!invitation) return fail({ code: 'CODE_WRONG' });
   const { tenantId, role } = invitation;
-  const isOpen = isThere(table, and(eq(table.id, id), eq(table.email, email), gt(table.expiresAt, now)));
-  const isAcceptable = sql`${isOpen} and ${notExists(accountByEmail(db, email))}`;
-  const event = auditEvent(
-    'invitation.accepted',
-    { ...noActor(tenantId), ...client, email },
-    { metadata: { invitation_id: id, role } },
-    now,
-  );
-  const account = {
-    id,
-    tenantId,
-    email,
-    name,
-    passwordHash,
-    role,
-    version: 0,
-    createdAt: now,
-    updatedAt: now,
-  };
-  const accepted = db.select({ id: accounts.id }).from(accounts).where(eq(accounts.id, id));
-  await inOneBatch(db, [
-    insertIf(db, auditEvents, event, isAcceptable),
-    insertIf(db, accounts, account, isAcceptable),
-    db.delete(table).where(and(eq(table.id, id), exists(accepted))),
-  ]);
+  const isOpen = and(eq(table.id, id), eq(table.email, email), gt(table.expiresAt, now));
+  const actor = { ...noActor(tenantId), ...client, email };
+  const metadata = { invitation_id: id, role };
+  const account = newAccount({ id, tenantId, email, name, passwordHash, role }, now);
+  return guardedWrite(db, {
+    first: [auditEvents, auditEvent('invitation.accepted', actor, { metadata }, now)],
+    require: [
+      [isThere(table, isOpen), 'CODE_WRONG'],
+      [notExists(accountByEmail(db, email)), 'ACCOUNT_EXISTS'],
+    ],
+    rest: (isWritten) => [
+      insertIf(db, accounts, account, isWritten),
+      db.delete(table).where(and(eq(table.id, id), isWritten)),
+    ],
+  });
 }
 
 /** An open invitation by a member, or by the operator, and its table. */

@@ -45,7 +45,8 @@ export async function endOwnSession(
 ): Promise<Result<null, Failure>> {
   if (principal?.sessionId === undefined) return fail({ code: 'MANAGED_BY_PROVIDER' });
   const event = auditEvent('session.ended', actorWith(client, principal), sessionMetadata(id), now());
-  return (await endSession(db, id, event, principal.gid)) ? ok(null) : fail({ code: 'NOT_FOUND' });
+  const ended = await endSession(db, id, event, principal.gid);
+  return ended.ok ? ok(null) : ended;
 }
 
 /**

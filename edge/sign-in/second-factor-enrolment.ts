@@ -4,7 +4,8 @@ import { fail, ok, type Result } from '../../shared/result.ts';
 import { actorWith, auditEvent } from '../audit/audit-event.ts';
 import { seal } from '../crypto/seal.ts';
 import type { AuditActor } from '../database/column-types.ts';
-import { hasChanged, inOneBatch, insertIf } from '../database/database.ts';
+import { insertIf } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import { type SecondFactorRow, secondFactors } from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
 import { sendsMail } from '../mail/mail.ts';
@@ -126,16 +127,16 @@ async function enrol(
   if (!actor.ok) return actor;
   const event =
     actor.value && auditEvent('second_factor.enrolled', actor.value, { metadata: { method } }, now);
-  const isFirst = notExists(secondFactorOf(db, { issuer, gid }));
-  const results = await inOneBatch(db, [
-    ...(event ? [insertIf(db, auditEvents, event, isFirst)] : []),
-    ...recovery.statements(isFirst),
-    db
-      .insert(secondFactors)
-      .values({ issuer, gid, ...enrolment, createdAt: now })
-      .onConflictDoNothing(),
-  ]);
-  return hasChanged(results.at(-1)) ? ok(null) : fail({ code: 'SECOND_FACTOR_ENROLLED' });
+  const factor = { issuer, gid, ...enrolment, createdAt: now };
+  const enrolled = await guardedWrite(db, {
+    first: (isAllowed) => insertIf(db, secondFactors, factor, isAllowed),
+    require: [[notExists(secondFactorOf(db, { issuer, gid })), 'SECOND_FACTOR_ENROLLED']],
+    rest: (isAllowed) => [
+      ...(event ? [insertIf(db, auditEvents, event, isAllowed)] : []),
+      ...recovery.statements(isAllowed),
+    ],
+  });
+  return enrolled.ok ? ok(null) : enrolled;
 }
 
 /**

@@ -1,4 +1,4 @@
-import { and, eq, exists, gt, inArray, isNull, lte, or, type SQL, sql } from 'drizzle-orm';
+import { and, eq, gt, inArray, isNull, lte, or, type SQL, sql } from 'drizzle-orm';
 import { decodeJwt } from 'jose';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
@@ -8,7 +8,8 @@ import { signOwnToken, verifyOwnToken } from '../authentication/own-tokens.ts';
 import type { Identity, Principal } from '../authentication/principal.ts';
 import { rejection } from '../authentication/rejection.ts';
 import type { AuditActor } from '../database/column-types.ts';
-import { type Database, hasChanged, inOneBatch, insertIf, type Statement } from '../database/database.ts';
+import { type Database, insertIf, isThere, type Statement } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import { type AccountRow, accounts, refreshTokens, sessions } from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
 import type { Settings } from '../settings.ts';
@@ -52,14 +53,12 @@ export async function openSession(
   const { familyId: id, accountId, expiresAt } = next;
   const session = { id, accountId, ip, userAgent, lastUsedAt: now, expiresAt, createdAt: now };
   const isUnchanged = and(eq(accounts.id, accountId), eq(accounts.version, account.version));
-  const unchanged = exists(db.select({ id: accounts.id }).from(accounts).where(isUnchanged));
-  const results = await inOneBatch(db, [
-    ...deleteExpired(db, now),
-    insertIf(db, refreshTokens, next, unchanged),
-    insertIf(db, sessions, session, unchanged),
-  ]);
-  if (!hasChanged(results.at(-1))) return fail(rejection('session_ended'));
-  return ok(await issueTokens(settings, account, next, now));
+  const opened = await guardedWrite(db, {
+    first: [sessions, session],
+    require: [[isThere(accounts, isUnchanged), rejection('session_ended')]],
+    rest: (isWritten) => [insertIf(db, refreshTokens, next, isWritten), ...deleteExpired(db, now)],
+  });
+  return opened.ok ? ok(await issueTokens(settings, account, next, now)) : opened;
 }
 
 /**
@@ -90,29 +89,37 @@ export async function renewSession(
     reusableForMs > 0 ? or(isNull(refreshTokens.usedAt), reusable) : isNull(refreshTokens.usedAt),
   );
   const next = nextToken(settings, sub, sid, now);
-  const usable = db.select({ id: refreshTokens.id }).from(refreshTokens).where(isUsable);
-  const [, , update, rows, accountRows] = await inOneBatch(db, [
-    insertIf(db, refreshTokens, next, exists(usable)),
-    db
-      .update(sessions)
-      .set({ lastUsedAt: now, expiresAt: next.expiresAt })
-      .where(and(eq(sessions.id, sid), exists(usable))),
-    db
-      .update(refreshTokens)
-      // The first use starts the time in which the token can be used again.
-      .set({ usedAt: sql`coalesce(${refreshTokens.usedAt}, ${now.getTime()})` })
-      .where(isUsable),
-    db.select().from(refreshTokens).where(eq(refreshTokens.id, jti)),
-    accountById(db, sub),
-    ...deleteExpired(db, now),
-  ]);
-  const [account] = accountRows as AccountRow[];
-  if (account && hasChanged(update)) return ok(await issueTokens(settings, account, next, now));
+  // The first use starts the time in which the token can be used again.
+  const use = { usedAt: sql`coalesce(${refreshTokens.usedAt}, ${now.getTime()})` };
+  const written = await guardedWrite(db, {
+    first: (isAllowed) =>
+      db
+        .update(refreshTokens)
+        .set(use)
+        .where(and(eq(refreshTokens.id, jti), isAllowed)),
+    require: [[isThere(refreshTokens, isUsable), 'REFRESH_TOKEN_WRONG']],
+    rest: (isAllowed) => [
+      insertIf(db, refreshTokens, next, isAllowed),
+      db
+        .update(sessions)
+        .set({ lastUsedAt: now, expiresAt: next.expiresAt })
+        .where(and(eq(sessions.id, sid), isAllowed)),
+      ...deleteExpired(db, now),
+    ],
+    returns: accountById(db, sub),
+  });
+  const [renewed] = written.ok ? written.value : [];
+  if (renewed) return ok(await issueTokens(settings, renewed, next, now));
 
-  const [used] = rows as (typeof refreshTokens.$inferSelect)[];
-  if (!account || !used?.usedAt) return refused('no refresh token of a session');
+  const [used] = await db
+    .select({ usedAt: refreshTokens.usedAt, account: accounts })
+    .from(refreshTokens)
+    .innerJoin(accounts, eq(accounts.id, refreshTokens.accountId))
+    .where(eq(refreshTokens.id, jti));
+  if (!used?.usedAt) return refused('no refresh token of a session');
   if (now.getTime() - used.usedAt.getTime() > CONCURRENT_USE_MS) {
-    await endSession(db, sid, auditEvent('session.stolen', actorOf(account), sessionMetadata(sid), now));
+    const actor = actorOf(used.account);
+    await endSession(db, sid, auditEvent('session.stolen', actor, sessionMetadata(sid), now));
   }
   return refused('a refresh token that was used');
 }
@@ -138,24 +145,23 @@ export function deleteSessions(db: Database, condition: SQL | undefined): Statem
  * Ends a session.
  * @param event stored only by the call that ends it
  * @param accountId whose session it has to be; left out: of any account
- * @returns whether it was open
+ * @returns or NOT_FOUND if it was not open
  */
-export async function endSession(
+export function endSession(
   db: Database,
   id: string,
   event: ReturnType<typeof auditEvent>,
   accountId?: string,
-): Promise<boolean> {
+): Promise<Result<unknown, Failure>> {
   const isSession = and(
     eq(sessions.id, id),
     accountId === undefined ? undefined : eq(sessions.accountId, accountId),
   );
-  const session = db.select({ id: sessions.id }).from(sessions).where(isSession);
-  const results = await inOneBatch(db, [
-    insertIf(db, auditEvents, event, exists(session)),
-    ...deleteSessions(db, isSession),
-  ]);
-  return hasChanged(results.at(-1));
+  return guardedWrite(db, {
+    first: [auditEvents, event],
+    require: [[isThere(sessions, isSession), 'NOT_FOUND']],
+    rest: (isWritten) => deleteSessions(db, and(isSession, isWritten)),
+  });
 }
 
 async function issueTokens(

@@ -1,10 +1,11 @@
-import { and, eq, exists, ne, sql } from 'drizzle-orm';
+import { and, eq, ne, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { actorWith, auditEvent, type ClientDetails, noActor } from '../audit/audit-event.ts';
 import type { Principal } from '../authentication/principal.ts';
 import { hashPassword, isPassword } from '../crypto/password-hash.ts';
-import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
+import { type Database, insertIf, isThere } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import { type AccountRow, accounts, sessions } from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
 import { accountByEmail, accountById } from './accounts.ts';
@@ -15,9 +16,9 @@ import type { SignInContext } from './sign-in-context.ts';
 /**
  * Replaces the password of an account and ends its sessions and the sign-ins that have begun.
  * @param keptSession the session that continues
- * @returns false if the account has changed since it was read
+ * @returns or NOT_FOUND if the account has changed since it was read
  */
-async function setPassword(
+function setPassword(
   db: Database,
   account: AccountRow,
   passwordHash: string,
@@ -26,20 +27,26 @@ async function setPassword(
     now,
     keptSession,
   }: { event: ReturnType<typeof auditEvent>; now: Date; keptSession?: string | undefined },
-): Promise<boolean> {
+): Promise<Result<unknown, Failure>> {
   const isUnchanged = and(eq(accounts.id, account.id), eq(accounts.version, account.version));
-  const unchanged = exists(db.select({ id: accounts.id }).from(accounts).where(isUnchanged));
   const others = keptSession === undefined ? undefined : ne(sessions.id, keptSession);
-  const results = await inOneBatch(db, [
-    insertIf(db, auditEvents, event, unchanged),
-    ...deleteSessions(db, and(eq(sessions.accountId, account.id), others, unchanged)),
-    db
-      .update(accounts)
-      .set({ passwordHash, version: sql`${accounts.version} + 1`, updatedAt: now })
-      .where(isUnchanged),
-  ]);
-  return hasChanged(results.at(-1));
+  const next = { passwordHash, version: sql`${accounts.version} + 1`, updatedAt: now };
+  return guardedWrite(db, {
+    first: (isAllowed) =>
+      db
+        .update(accounts)
+        .set(next)
+        .where(and(eq(accounts.id, account.id), isAllowed)),
+    require: [[isThere(accounts, isUnchanged), 'NOT_FOUND']],
+    rest: (isAllowed) => [
+      insertIf(db, auditEvents, event, isAllowed),
+      ...deleteSessions(db, and(eq(sessions.accountId, account.id), others, isAllowed)),
+    ],
+  });
 }
+
+/** Bounds the attempts of one code: another request may change the account in between each time. */
+const TRIES = 5;
 
 /**
  * Sets the password of an address after its mailed code was right. An address without an account changes
@@ -52,13 +59,15 @@ export async function resetPassword(
   client: Partial<ClientDetails>,
   now: Date,
 ): Promise<void> {
-  for (;;) {
+  for (let left = TRIES; left > 0; left--) {
     const [account] = await accountByEmail(db, email);
     if (!account) return;
     const actor = { ...noActor(account.tenantId), ...client, email };
     const event = auditEvent('account.password.reset', actor, {}, now);
-    if (await setPassword(db, account, passwordHash, { event, now })) return;
+    const set = await setPassword(db, account, passwordHash, { event, now });
+    if (set.ok) return;
   }
+  throw new Error('the account was changed by other requests');
 }
 
 /**
@@ -86,5 +95,5 @@ export async function changePassword(
   const event = auditEvent('account.password.changed', actorWith(client, principal), {}, now);
   const kept = { event, now, keptSession: principal.sessionId };
   const isSet = await setPassword(db, account, passwordHash.value, kept);
-  return isSet ? ok(null) : fail({ code: 'PASSWORD_WRONG' });
+  return isSet.ok ? ok(null) : fail({ code: 'PASSWORD_WRONG' });
 }

@@ -1,11 +1,11 @@
 import { and, eq, exists, isNull, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
-import { ok, type Result } from '../../shared/result.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { type AuditName, auditEvent, noActor } from '../audit/audit-event.ts';
 import { type SecretKey, seal, unseal } from '../crypto/seal.ts';
 import { type Actor, EVENT_TYPES } from '../database/column-types.ts';
-import { type Database, hasChanged, inOneBatch, insertIf, isThere } from '../database/database.ts';
+import { type Database, insertIf, isThere } from '../database/database.ts';
 import { type WebhookRow, webhooks } from '../database/event-schema.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents } from '../database/schema.ts';
@@ -169,46 +169,48 @@ export async function createWebhook(
   return written.ok ? ok({ webhook, secret }) : written;
 }
 
-/** A webhook of the tenant with its secret. The view is audited. @returns null if it does not exist */
+/** A webhook of the tenant with its secret. The view is audited. @returns or NOT_FOUND */
 export async function viewSecret(
   db: Database,
   keys: readonly SecretKey[],
   id: string,
   actor: Actor,
   now: Date,
-): Promise<{ webhook: WebhookRow; secret: string } | null> {
+): Promise<Result<{ webhook: WebhookRow; secret: string }, Failure>> {
   const stored = webhookOf(db, actor.tenantId, id);
   const [webhook] = await stored;
-  if (!webhook) return null;
-  const event = eventOf('webhook.secret.viewed', actor, webhook, now);
-  const viewed = await insertIf(db, auditEvents, event, exists(stored));
-  return hasChanged(viewed) ? { webhook, secret: await secretOf(keys, webhook) } : null;
+  if (!webhook) return fail({ code: 'NOT_FOUND' });
+  const viewed = await guardedWrite(db, {
+    first: [auditEvents, eventOf('webhook.secret.viewed', actor, webhook, now)],
+    require: [[exists(stored), 'NOT_FOUND']],
+  });
+  return viewed.ok ? ok({ webhook, secret: await secretOf(keys, webhook) }) : viewed;
 }
 
-/** @returns false if it does not exist */
-export async function deleteWebhook(db: Database, id: string, actor: Actor, now: Date): Promise<boolean> {
+/** @returns or NOT_FOUND */
+export async function deleteWebhook(
+  db: Database,
+  id: string,
+  actor: Actor,
+  now: Date,
+): Promise<Result<unknown, Failure>> {
   const [webhook] = await webhookOf(db, actor.tenantId, id);
-  if (!webhook) return false;
-  const deleted = await guardedWrite(db, {
+  if (!webhook) return fail({ code: 'NOT_FOUND' });
+  return guardedWrite(db, {
     first: [auditEvents, eventOf('webhook.deleted', actor, webhook, now)],
     require: [[isThere(webhooks, eq(webhooks.id, id)), 'NOT_FOUND']],
     rest: (isWritten) => [db.delete(webhooks).where(and(eq(webhooks.id, id), isWritten))],
   });
-  return deleted.ok;
 }
 
 /** Records that the webhook gets nothing more. Repeated calls have no further effect. */
 export async function disableWebhook(db: Database, webhook: WebhookRow, now: Date): Promise<void> {
-  const enabled = and(eq(webhooks.id, webhook.id), isNull(webhooks.disabledAt));
-  await inOneBatch(db, [
-    insertIf(
-      db,
-      auditEvents,
-      eventOf('webhook.disabled', noActor(webhook.tenantId), webhook, now),
-      sql`exists (select 1 from ${webhooks} where ${enabled})`,
-    ),
-    db.update(webhooks).set({ disabledAt: now }).where(enabled),
-  ]);
+  const isIt = eq(webhooks.id, webhook.id);
+  await guardedWrite(db, {
+    first: [auditEvents, eventOf('webhook.disabled', noActor(webhook.tenantId), webhook, now)],
+    require: [[isThere(webhooks, and(isIt, isNull(webhooks.disabledAt))), 'NOT_FOUND']],
+    rest: (isWritten) => [db.update(webhooks).set({ disabledAt: now }).where(and(isIt, isWritten))],
+  });
 }
 
 /** The Durable Object that delivers the events of one webhook; named by the webhook's ID. */

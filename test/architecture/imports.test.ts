@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { fileGraph, filesOf, importsOf, knotsOf, roomGraph } from './rooms.ts';
+import { fileGraph, filesOf, importsOf, knotsOf, readsByPosition, roomGraph } from './rooms.ts';
 
 const SOURCE_FOLDERS = [
   'action',
@@ -246,6 +246,12 @@ describe('sources', () => {
   test('at the edge only host-link knows sockets', () => {
     const elsewhere = (path: string) => !within(['edge'])(path) || within(['edge/host-link'])(path);
     expect(found(/\bWebSocketPair\b|\bacceptWebSocket\b/, elsewhere)).toEqual([]);
+  });
+
+  test('no result of a batch is read by its position', () => {
+    const text = 'const [row] = results.at(-1) as Row[]; const { meta } = result[3]; results.at(index);';
+    expect(readsByPosition([{ path: 'edge/a.ts', text, imports: [] }])).toHaveLength(2);
+    expect(readsByPosition(files.filter(({ path }) => within(['edge'])(path)))).toEqual([]);
   });
 
   test('only the Worker and a configuration have a default export', () => {

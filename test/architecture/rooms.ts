@@ -100,10 +100,13 @@ function deepestChain(graph: Graph): number {
   return Math.max(0, ...[...graph.keys()].map(depth));
 }
 
-/** Results of a D1 batch that are found by counting its statements. */
+/**
+ * Results of a D1 batch that are found by counting its statements. `inOneBatch` returns none, and
+ * `writeThenRead` and `guardedWrite` return the rows of their last query.
+ */
 const BY_POSITION = /\bresults?\.at\(-?\d+\)|\bresults\[\d+\]/g;
 
-const readsByPosition = (sources: readonly SourceFile[]): string[] =>
+export const readsByPosition = (sources: readonly SourceFile[]): string[] =>
   sources.flatMap(({ path, text }) => [...text.matchAll(BY_POSITION)].map(([found]) => `${path}: ${found}`));
 
 /** The files of the gateway that the walk of a branch creation in `docs/architecture.md` names. */
