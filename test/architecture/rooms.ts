@@ -104,7 +104,7 @@ function deepestChain(graph: Graph): number {
  * Results of a D1 batch that are found by counting its statements. `inOneBatch` returns none, and
  * `writeThenRead` and `guardedWrite` return the rows of their last query.
  */
-const BY_POSITION = /\bresults?\.at\(-?\d+\)|\bresults\[\d+\]/g;
+const BY_POSITION = /\bresults?\.at\(-?\d+\)|\bresults?\[\d+\]/g;
 
 export const readsByPosition = (sources: readonly SourceFile[]): string[] =>
   sources.flatMap(({ path, text }) => [...text.matchAll(BY_POSITION)].map(([found]) => `${path}: ${found}`));
