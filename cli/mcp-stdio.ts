@@ -5,7 +5,7 @@ import { createServer } from '../mcp/server.ts';
 import { TOOLS } from '../mcp/tools.ts';
 import { runStatements } from './run-statements.ts';
 
-/** Those of every transport, and one that connects to a database. */
+/** The tools of every transport, and one that connects to a database. */
 const LOCAL_TOOLS = [...TOOLS, rehearseMigration(runStatements)];
 
 /**

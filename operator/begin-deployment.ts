@@ -8,7 +8,7 @@ import { GENERATED_SECRETS, GIVEN_SECRETS, SecretsFile } from './secrets-file.ts
 import { checkSettings } from './settings.ts';
 
 export interface DeployOptions extends Partial<Answers> {
-  /** Of the record of this deployment. */
+  /** Folder with the record of this deployment. */
   folder: string;
   account?: string;
   tenant?: string;

@@ -8,7 +8,7 @@ import { CommandError } from '../cli/exit-codes.ts';
  * Cloudflare, so that a run that was killed is continued by the next one.
  */
 const Deployment = z.strictObject({
-  /** Of the Worker and of the D1 database. */
+  /** Name of the Worker and of the D1 database. */
   name: z.string(),
   account_id: z.string(),
   /** Host name of the gateway. */
@@ -27,7 +27,7 @@ const Deployment = z.strictObject({
   keys_to_rotate: z.record(z.string(), z.string()),
   release: z
     .strictObject({
-      /** Of everything that was uploaded. */
+      /** Digest of everything that was uploaded. */
       digest: z.string(),
       /** Null until the upload has ended. */
       version_id: z.string().nullable(),

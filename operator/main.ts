@@ -18,7 +18,7 @@ const ENVIRONMENT = `  CLOUDFLARE_API_TOKEN   a token of Cloudflare, instead of 
   DNS_API_TOKEN          token that may edit the DNS records of DNS_ZONE_ID, which is sent as a secret
   HTTPS_PROXY, NO_PROXY  proxy of this machine`;
 
-/** Also given after the name of a command. */
+/** Adds options that can follow the name of the command as well. */
 const withFolder = (command: Command) =>
   command
     .option('--folder <path>', 'folder with the record of this deployment', '.branchgate')

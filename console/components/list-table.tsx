@@ -2,7 +2,7 @@ import { type ReactNode, useEffect, useRef } from 'react';
 
 interface ListTableProps {
   columns: readonly string[];
-  /** Those with numbers, which stand on the right. */
+  /** Columns with numbers, which stand on the right. */
   numbers?: readonly string[];
   /** The last cell of each row has buttons. */
   hasActions?: boolean;

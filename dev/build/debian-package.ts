@@ -105,7 +105,7 @@ branchgate-agent (${VERSION}) stable; urgency=medium
 `;
 
 interface Options {
-  /** Of dpkg-deb. With `xz` the package has 30 MB and takes a minute, with `none` 130 MB and two seconds. */
+  /** Compression of dpkg-deb. With `xz` the package has 30 MB and takes a minute, with `none` 130 MB and two seconds. */
   compression?: 'xz' | 'none';
 }
 

@@ -19,7 +19,7 @@ const YEARS = 10;
 interface Certificates {
   certFile: string;
   keyFile: string;
-  /** Of the authority that signed `certFile`. */
+  /** Certificate of the authority that signed `certFile`. */
   caFile: string;
 }
 

@@ -11,7 +11,7 @@ export interface Identity {
    * permissions.
    */
   role: string;
-  /** As in the token; only `<service>:read` and `<service>:write` have an effect. */
+  /** The scopes in the token; only `<service>:read` and `<service>:write` have an effect. */
   scopes: readonly string[];
   /** The `<service>` whose scopes count. */
   service: string;

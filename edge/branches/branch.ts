@@ -175,6 +175,25 @@ export const toBranchResponse = (row: BranchRow): z.output<typeof Branch> => ({
   closed_to: closedTo(row.blocks),
 });
 
+/** What every new branch begins with. */
+const newborn = (now: Date) => ({
+  status: 'creating' as const,
+  deletesAt: null,
+  leaseEndsAt: null,
+  blocks: [],
+  ownBytes: null,
+  sharedBytes: null,
+  deletedAt: null,
+  createdAt: now,
+  updatedAt: now,
+});
+
+/** The row of a branch that is being created. */
+export const newBranchRow = (
+  chosen: Omit<BranchRow, keyof ReturnType<typeof newborn>>,
+  now: Date,
+): BranchRow => ({ ...chosen, ...newborn(now) });
+
 /** The branches whose status allows the event. */
 export const whereAllowed = (event: BranchEvent, branches: SQL | undefined) =>
   and(branches, inArray(projectBranches.status, statusesAllowing(event)));

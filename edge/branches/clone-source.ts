@@ -53,7 +53,7 @@ export function sourceQueries(projectId: string, wanted: Wanted, caller: Caller)
   const theBranch = branchId ? eq(projectBranches.id, branchId) : eq(projectBranches.isDefault, true);
   const isFromSnapshot = snapshotId !== undefined || from !== undefined;
   return {
-    /** Of a named snapshot: the branch that it was taken of. */
+    /** For a named snapshot, the branch that it was taken of. */
     branches: (db: Database) =>
       snapshotId === undefined
         ? db

@@ -203,11 +203,11 @@ export function otherSide(
   return ok({ branch: named.value, snapshot: null });
 }
 
-/** As the record of a job names it. */
+/** The form that the record of a job has. */
 export const referenceOf = ({ branch, snapshot }: OtherSide): Comparison['against'] =>
   branch ? { branchId: branch.id } : { snapshotId: snapshot.id };
 
-/** As the host knows it. */
+/** The form that the host takes. */
 export const onHost = ({ branch, snapshot }: OtherSide): Params<'branch.diff'>['against'] =>
   branch ? { branch_id: branch.id, database: branch.databaseName } : { snapshot_id: snapshot.id };
 

@@ -36,7 +36,7 @@ import { type CreationProgress, type KeyUse, writeUnderKey } from '../idempotenc
 import { branchIdsOf, newJob, OPEN_STATUSES } from '../jobs/job-store.ts';
 import { type SagaContext, saga, type Undo } from '../jobs/saga.ts';
 import type { Settings } from '../settings.ts';
-import { toCreatedBranchResponse, transition, whereAllowed } from './branch.ts';
+import { newBranchRow, toCreatedBranchResponse, transition, whereAllowed } from './branch.ts';
 import { hasBranchSlots, hasDatabaseSlots } from './branch-limit.ts';
 import { type CloneSource, isCloneable } from './clone-source.ts';
 import { leaseEnd } from './expiry.ts';
@@ -308,7 +308,7 @@ export async function reserveBranches(
       // Before the job, whose event names the branches.
       first: [projectBranches, first, ...more],
       require: [
-        ...inActiveProject(project.id, project.tenantId),
+        ...inActiveProject(project.id, request.actor.tenantId),
         hasBranchSlots(counted, settings, rows.length),
         hasDatabaseSlots(counted, rows.length),
         // The creator's rules alone may be left out, but not networks that the client named.
@@ -348,34 +348,29 @@ const branchRow = (
   { project, source, life, leaseSeconds, labels, attempts, actor }: BranchRequest,
   { id, name }: BranchRequest['branches'][number],
   now: Date,
-): BranchRow => ({
-  id,
-  projectId: project.id,
-  parentBranchId: source.branchId,
-  branchName: name,
-  databaseName: branchDatabaseName(project.appKey, project.env, name),
-  sourceDatabase: source.database,
-  status: 'creating',
-  lifespan: life.lifespan,
-  expiresAt: expiryOf(life, now),
-  deletesAt: null,
-  ttlSeconds: life.ttlSeconds,
-  leaseSeconds,
-  leaseEndsAt: null,
-  labels,
-  connectionAttempts: attempts ?? project.connectionAttempts,
-  hasOwnAttempts: attempts !== null,
-  isDefault: false,
-  protected: false,
-  createdBy: actor.userId,
-  tenantId: project.tenantId,
-  blocks: [],
-  ownBytes: null,
-  sharedBytes: null,
-  deletedAt: null,
-  createdAt: now,
-  updatedAt: now,
-});
+): BranchRow =>
+  newBranchRow(
+    {
+      id,
+      projectId: project.id,
+      parentBranchId: source.branchId,
+      branchName: name,
+      databaseName: branchDatabaseName(project.appKey, project.env, name),
+      sourceDatabase: source.database,
+      lifespan: life.lifespan,
+      expiresAt: expiryOf(life, now),
+      ttlSeconds: life.ttlSeconds,
+      leaseSeconds,
+      labels,
+      connectionAttempts: attempts ?? project.connectionAttempts,
+      hasOwnAttempts: attempts !== null,
+      isDefault: false,
+      protected: false,
+      createdBy: actor.userId,
+      tenantId: project.tenantId,
+    },
+    now,
+  );
 
 interface Existing {
   branch: BranchRow;
@@ -396,7 +391,7 @@ export async function existingBranch(
         and(
           eq(projectBranches.projectId, project.id),
           eq(projectBranches.branchName, branches[0]?.name ?? ''),
-          // As in the unique index.
+          // The unique index has the same condition.
           notInArray(projectBranches.status, ['deleted', 'failed']),
         ),
       ),

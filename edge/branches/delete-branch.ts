@@ -33,7 +33,7 @@ export interface ServiceDeletion {
   event: 'delete' | 'retire';
   /** A condition of the branch that must still be true. */
   due: SQL;
-  /** As the audit event says it. */
+  /** The reason in the audit event. */
   reason: 'lease_ended' | 'expired';
 }
 
@@ -89,7 +89,7 @@ export async function markBranchDeleted(
     },
     now,
   );
-  // Also of a branch that was being restored.
+  // A branch that was being restored has one, too.
   const until = sql<Date>`(select expires_at from ${snapshots} where ${and(eq(snapshots.branchId, branchId), eq(snapshots.kind, 'deleted'))})`;
   const isNotKept = sql`${until} is null`;
   const written = await guardedWrite(db, {

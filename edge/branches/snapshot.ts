@@ -58,7 +58,7 @@ const ready = (projectId: string) =>
 
 const ofMain = sql`exists (select 1 from ${projectBranches} where id = ${snapshots.branchId} and is_default)`;
 
-/** Those of branches in the caller's reach. `main` is in no pattern. */
+/** Snapshots of branches in the caller's reach. `main` is in no pattern. */
 const ofPattern = ({ machine }: Caller): SQL | undefined =>
   machine?.branchPattern == null
     ? undefined
@@ -68,7 +68,7 @@ const ofPattern = ({ machine }: Caller): SQL | undefined =>
 export const snapshotsOf = (projectId: string, caller: Caller): SQL | undefined =>
   and(ready(projectId), ofPattern(caller));
 
-/** Those that the caller may clone: the same, and those of `main`. */
+/** Snapshots that the caller may clone: the same, and those of `main`. */
 const cloneable = (projectId: string, caller: Caller): SQL | undefined => {
   const pattern = ofPattern(caller);
   return and(ready(projectId), pattern && or(ofMain, pattern));

@@ -260,7 +260,7 @@ export interface SnapshotRequest {
   name: string | null;
   kind: 'manual' | 'schedule';
   ttlSeconds: number | null;
-  /** Of a schedule: the snapshot before. */
+  /** The snapshot before, if a schedule takes this one. */
   unlessSameAs?: string;
   hostId: string;
   actor: AuditActor;

@@ -94,7 +94,7 @@ export interface Actor {
   ip: string | null;
   userAgent: string | null;
   requestId: string;
-  /** Of the request; a job continues its trace. */
+  /** The trace of the request, which a job continues. */
   traceparent?: string;
 }
 

@@ -9,7 +9,7 @@ import { projects, users } from './schema.ts';
 export const invitations = sqliteTable(
   'invitations',
   {
-    /** Also the id of the account that it becomes. */
+    /** The account that it becomes has the same id. */
     id: text('id').primaryKey(),
     tenantId: text('tenant_id').notNull(),
     /** In lower case. */

@@ -218,7 +218,7 @@ export const projectBranches = sqliteTable(
      * no more.
      */
     blocks: text('blocks', { mode: 'json' }).$type<StoredBlock[]>().notNull().default([]),
-    /** Of the last measurement; null where the host cannot measure them. */
+    /** From the last measurement; null where the host cannot measure them. */
     ownBytes: integer('own_bytes'),
     sharedBytes: integer('shared_bytes'),
     deletedAt: timestamp('deleted_at'),
@@ -366,7 +366,7 @@ export const snapshots = sqliteTable(
     status: text('status', { enum: ['making', 'ready'] }).notNull(),
     independent: integer('independent', { mode: 'boolean' }).notNull().default(false),
     sizeBytes: integer('size_bytes').notNull().default(0),
-    /** Of the last measurement; null where the host cannot measure them. */
+    /** From the last measurement; null where the host cannot measure them. */
     ownBytes: integer('own_bytes'),
     sharedBytes: integer('shared_bytes'),
     /** The rules of a deleted branch. */

@@ -9,7 +9,7 @@ export interface Field {
   schema: Schema;
   required: boolean;
   description?: string | undefined;
-  /** Of a parameter: `path`, `query` or `header`. */
+  /** Where a parameter is: `path`, `query` or `header`. */
   location?: string;
 }
 

@@ -30,9 +30,9 @@ export interface LoggedEvent extends EventScope, Record<string, SqlStorageValue>
   seq: number;
   id: string;
   type: EventType;
-  /** As streams and webhooks send it: JSON. */
+  /** JSON that streams and webhooks send. */
   body: string;
-  /** Of the change. Unix milliseconds. */
+  /** Time of the change, in Unix milliseconds. */
   at: number;
 }
 
@@ -218,7 +218,7 @@ export class EventFeed {
 
 /** Whom an event is for, as the log stores it. */
 export type EventScope = {
-  /** Of the project at the time of the change. */
+  /** Tenant of the project at the time of the change. */
   tenant_id: string;
   /** JSON: the names of the branches that the event is about, without `main`. */
   branch_names: string;

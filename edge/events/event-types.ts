@@ -22,7 +22,7 @@ const job = Job.shape;
 const branch = Branch.shape;
 const snapshot = Snapshot.shape;
 
-/** As the trigger stores it. Columns of timestamps are Unix milliseconds. */
+/** The row that the trigger stores. Columns of timestamps are Unix milliseconds. */
 interface StoredBranch {
   expires_at: number | null;
   blocks: StoredBlock[];

@@ -78,7 +78,7 @@ const ADVICE =
   'until you restore later records or accept these. See docs/operating.md, "After restoring D1 from a backup".';
 
 interface LineageOptions {
-  /** Of the object: the newest job of the last check, and the jobs that the host has worked for since. */
+  /** What the object stores: the newest job of the last check, and the jobs that the host has worked for since. */
   jobs: { get: () => string[]; put: (ids: string[]) => void };
   /** When each of these jobs was created that is on record. */
   recordedAmong: (jobIds: string[]) => Promise<Map<string, Date>>;

@@ -29,7 +29,7 @@ export const KEY_FAILURES = ['IDEMPOTENCY_KEY_REUSED', 'IDEMPOTENCY_IN_FLIGHT'] 
 /** One use of an `Idempotency-Key`, identified by tenant, caller and full path. */
 export interface KeyUse {
   tenantId: string;
-  /** Of the user or of the machine, which must not see the responses of the user in whose name it acts. */
+  /** ID of the user or of the machine, which must not see the responses of the user in whose name it acts. */
   userId: string;
   path: string;
   key: string;

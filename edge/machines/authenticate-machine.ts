@@ -105,7 +105,7 @@ async function recordUse(binding: D1Database, record: MachineRecord, now: Date):
 
 interface MachineBearer {
   record: MachineRecord;
-  /** Of the key, or of the workload's token. */
+  /** Expiry of the key, or of the workload's token. */
   expiresAt: Date;
 }
 

@@ -158,7 +158,7 @@ export const MetricOfBranches = z
   })
   .meta({ id: 'MetricOfBranches' });
 
-/** Of a branch or a snapshot. */
+/** Usage of a branch or a snapshot. */
 const OnDisk = {
   own_bytes: Count.nullable().meta({
     description: 'What its deletion frees, at most 10 minutes old. Null: the host cannot measure it.',

@@ -394,7 +394,7 @@ export class StorageQuota {
     return this.#options.storage.kv.get<Record<string, KnownSize>>(KNOWN_SIZES) ?? {};
   }
 
-  /** Also removes what a measurement contains by now, and branches that have no database any more. */
+  /** Stores sizes, and removes what a measurement contains by now, and branches that have no database any more. */
   #storeSizes({ branches }: StorageSubject, sizes: Record<string, KnownSize>): void {
     const existing = new Set(branches.map(({ id }) => id));
     const last = this.#options.lastMeasurement();

@@ -8,7 +8,7 @@ import { DEFAULT_BRANCH_LIMIT } from '../../shared/project/project-status.ts';
 import { SELF_SERVICE_QUOTA_CAP_GIB } from '../../shared/project/storage-quota.ts';
 import { ok, type Result } from '../../shared/result.ts';
 import { newCredentials } from '../access/credentials.ts';
-import { toCreatedBranchResponse, transition } from '../branches/branch.ts';
+import { newBranchRow, toCreatedBranchResponse, transition } from '../branches/branch.ts';
 import {
   activation,
   areActive,
@@ -112,7 +112,7 @@ function conditionsOf(
     // one.
     isUser: isOfTenant(users, userId, tenantId),
     isOwn: otherProject(ofTenant),
-    // As in the unique indexes, which cover all tenants.
+    // The unique indexes cover all tenants, too.
     isInUse: sql`(${otherProject(eq(projects.appKey, appKey))}
       or exists (select 1 from ${projectBranches} where ${database}))`,
   };
@@ -187,34 +187,29 @@ const projectRow = (request: ProjectRequest, appKey: string, now: Date): Project
   updatedAt: now,
 });
 
-const mainBranchRow = (request: ProjectRequest, appKey: string, now: Date): BranchRow => ({
-  id: request.mainBranchId,
-  projectId: request.projectId,
-  parentBranchId: null,
-  branchName: MAIN_BRANCH,
-  databaseName: mainDatabaseName(appKey, request.env),
-  sourceDatabase: EMPTY_TEMPLATE,
-  status: 'creating',
-  lifespan: 'forever',
-  expiresAt: null,
-  deletesAt: null,
-  ttlSeconds: null,
-  leaseSeconds: null,
-  leaseEndsAt: null,
-  labels: {},
-  connectionAttempts: DEFAULT_CONNECTION_ATTEMPTS,
-  hasOwnAttempts: false,
-  isDefault: true,
-  protected: true,
-  createdBy: request.actor.userId,
-  tenantId: request.actor.tenantId,
-  blocks: [],
-  ownBytes: null,
-  sharedBytes: null,
-  deletedAt: null,
-  createdAt: now,
-  updatedAt: now,
-});
+const mainBranchRow = (request: ProjectRequest, appKey: string, now: Date): BranchRow =>
+  newBranchRow(
+    {
+      id: request.mainBranchId,
+      projectId: request.projectId,
+      parentBranchId: null,
+      branchName: MAIN_BRANCH,
+      databaseName: mainDatabaseName(appKey, request.env),
+      sourceDatabase: EMPTY_TEMPLATE,
+      lifespan: 'forever',
+      expiresAt: null,
+      ttlSeconds: null,
+      leaseSeconds: null,
+      labels: {},
+      connectionAttempts: DEFAULT_CONNECTION_ATTEMPTS,
+      hasOwnAttempts: false,
+      isDefault: true,
+      protected: true,
+      createdBy: request.actor.userId,
+      tenantId: request.actor.tenantId,
+    },
+    now,
+  );
 
 interface ProjectCreation extends Creation {
   hostName: string;

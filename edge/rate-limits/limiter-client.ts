@@ -111,7 +111,7 @@ export class BorrowedShares {
   }
 }
 
-/** Also of a share that is used up, so that the object lends its part again. */
+/** A share that is used up is returned too, so that the object lends its part again. */
 const returnOf = ({ share }: BorrowingBucket): ReturnedShare | null =>
   share && { id: share.id, count: share.left };
 
@@ -362,7 +362,7 @@ export interface RateLimiterRpc extends Rpc.DurableObjectBranded {
   /** Gets or renews a place for `LEASE_MS`. @returns false if all `max` places are taken */
   hold(holder: string, max: number): Promise<boolean>;
   release(holder: string): Promise<void>;
-  /** Of the one object that holds the totals of all buckets. */
+  /** Adds to the totals of all buckets, which one object holds. */
   addRefusals(refusals: Refusals): Promise<void>;
   refusals(): Promise<Refusals>;
 }

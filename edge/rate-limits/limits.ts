@@ -45,7 +45,7 @@ export const LIMITS = {
     written: 'within_a_second',
     lent: true,
   },
-  // Of one API key or workload, within the limits of its tenant.
+  // One API key or workload, within the limits of its tenant.
   machine_reads: {
     max: ({ LIMIT_READS_PER_MINUTE }) => halfOf(LIMIT_READS_PER_MINUTE),
     windowSeconds: 60,

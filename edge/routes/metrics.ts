@@ -47,7 +47,7 @@ const AllSeriesQuery = z.strictObject({
   ...SeriesRange,
 });
 
-/** As browsers send it. A malformed id is ignored, so that the stream begins with the last measurement. */
+/** The header that browsers send. A malformed id is ignored, so that the stream begins with the last measurement. */
 const StreamHeaders = z.object({
   'last-event-id': z
     .string()

@@ -32,7 +32,7 @@ const TOO_MANY_REQUESTS = 429;
 
 const DISCOVERY_TTL_MS = 3_600_000;
 const RESPONSE_TIMEOUT_MS = 10_000;
-/** As for access tokens (specification 2.8). */
+/** The tolerance for access tokens (specification 2.8). */
 const CLOCK_SKEW_SECONDS = 30;
 
 /** The gateway's two clients at the provider: one for browsers and passwords, one for command lines. */

@@ -60,7 +60,7 @@ export async function isMailedCode(context: SecondFactorContext, code: string): 
 const secretOf = ({ settings, preAuth }: SecondFactorContext) =>
   setUpSecret(settings.CREDENTIAL_KEYS, preAuth.jti);
 
-/** Also true for a token of the step `verify`, which was issued because a factor was enrolled. */
+/** True as well for a token of the step `verify`, which was issued because a factor was enrolled. */
 export async function isEnrolled({ db, preAuth }: SecondFactorContext): Promise<boolean> {
   const { step, user } = preAuth;
   return step === 'verify' || (await secondFactorOf(db, user)).length > 0;

@@ -25,7 +25,7 @@ create index if not exists deliveries_by_time on deliveries (created_at, id)`;
 
 /** An event that is to be delivered. */
 export interface QueuedEvent {
-  /** Of the event, and the `webhook-id` of every attempt. */
+  /** ID of the event, and the `webhook-id` of every attempt. */
   id: string;
   /** JSON, the body of every attempt. */
   body: string;

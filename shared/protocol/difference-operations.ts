@@ -36,7 +36,7 @@ const NotCompared = z.strictObject({
 export type NotCompared = z.output<typeof NotCompared>;
 
 export const RowDifference = z.strictObject({
-  /** Those with a difference, by schema and name; a partition is a table of its own. */
+  /** Tables with a difference, by schema and name; a partition is a table of its own. */
   tables: z.array(TableDifference),
   /** There are more such tables than fit into a message. */
   has_more: z.boolean(),
@@ -49,7 +49,7 @@ export type RowDifference = z.output<typeof RowDifference>;
 export const SchemaDifference = z.strictObject({
   changes: z.array(
     z.strictObject({
-      /** Of the object: `table`, `column`, `index`, … */
+      /** Kind of the object: `table`, `column`, `index`, … */
       kind: z.string(),
       /** Names the object: `public.book`, `public.book.title`, … */
       identity: z.string(),
@@ -122,7 +122,7 @@ export const DIFFERENCE_OPERATIONS = {
       method: Method,
       /** Columns of the key, by which rows are matched. */
       key: z.array(z.string()),
-      /** Of the cells of `before`; empty if the other side has no such table. */
+      /** Columns of the cells of `before`; empty if the other side has no such table. */
       columns_before: z.array(Column),
       columns_after: z.array(Column),
       rows: z.array(ChangedRow).max(ROWS_MAX),

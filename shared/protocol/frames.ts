@@ -17,7 +17,7 @@ export const RequestFrame = z.strictObject({
   method: z.string().max(64),
   /** By name only. The method's own schema validates them. */
   params: z.record(z.string(), z.unknown()),
-  /** Of the client's request that caused the call. */
+  /** Trace of the client's request that caused the call. */
   traceparent: z.string().regex(TRACEPARENT).optional(),
 });
 export type RequestFrame = z.output<typeof RequestFrame>;

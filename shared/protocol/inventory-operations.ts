@@ -36,7 +36,7 @@ export const HostedSnapshot = z.strictObject({
 
 /** Identifier of the PostgreSQL cluster (`pg_control_system()`), as decimal digits. */
 export const SystemIdentifier = z.string().min(1).max(20);
-/** Of the volume with PostgreSQL's data. */
+/** The volume with PostgreSQL's data. */
 export const FreeBytes = z.int().nonnegative();
 
 /** A login of a branch that had changed itself, and that the host has restored. */

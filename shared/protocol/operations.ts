@@ -75,7 +75,7 @@ export const OPERATIONS = {
       source: Source.nullable(),
       busy_wait: BusyWait,
     }),
-    /** Of the clone of the source; `created` is false when no clone was missing. */
+    /** Outcome of the clone of the source; `created` is false when no clone was missing. */
     result: CloneResult,
     deadline: 900_000,
   }),
@@ -90,7 +90,7 @@ export const OPERATIONS = {
   'branch.prove': operation({
     summary: 'Log in to each branch through the pooler as the read-write login, and run a query',
     params: z.strictObject(newBranches({ password: Password })),
-    /** Of the slowest login. */
+    /** Time of the slowest login. */
     result: z.strictObject({ login_ms: Milliseconds }),
     deadline: 120_000,
   }),

@@ -5,7 +5,7 @@ const TABLE_KINDS = ['table', 'partitioned_table', 'view', 'materialized_view', 
 
 export const Column = z.strictObject({
   name: z.string(),
-  /** As PostgreSQL formats it; a tenant's own type with its schema. */
+  /** PostgreSQL's name of the type; a tenant's own type with its schema. */
   type: z.string(),
   nullable: z.boolean(),
   is_primary_key: z.boolean(),
@@ -31,7 +31,7 @@ const ColumnDetails = Column.extend({
   default: z.string().nullable(),
   identity: z.enum(['always', 'by_default']).nullable(),
   generated: z.enum(['stored', 'virtual']).nullable(),
-  /** Of an enum type, or of a domain over one, in their order. */
+  /** Values of an enum type, or of a domain over one, in their order. */
   enum_values: z.array(z.string()).nullable(),
   comment: z.string().nullable(),
 });
@@ -67,7 +67,7 @@ export const CONSTRAINT_KINDS = {
 const Constraint = z.strictObject({
   name: z.string(),
   kind: z.enum(CONSTRAINT_KINDS),
-  /** As in `CREATE TABLE`, without the name. */
+  /** Definition as in `CREATE TABLE`, without the name. */
   definition: z.string(),
   /** False: rows that existed before it can violate it. */
   validated: z.boolean(),

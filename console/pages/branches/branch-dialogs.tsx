@@ -171,7 +171,7 @@ const RESET = '/api/v1/projects/{project_id}/branches/{branch_ref}/reset';
 interface ResetProps {
   projectId: string;
   branch: Branch;
-  /** Of the snapshot that is proposed. */
+  /** ID of the snapshot that is proposed. */
   snapshotId?: string;
   onClose: () => void;
 }

@@ -28,7 +28,7 @@ const ROLE_HINTS = {
 interface ReachProps {
   projectId: string;
   branchId: string;
-  /** Of the gateway, if no rule lets the address of this browser connect; it names that address. */
+  /** Sent by the gateway if no rule lets the address of this browser connect; it names that address. */
   warning: string | undefined;
   onChange: () => void;
 }

@@ -11,7 +11,7 @@ export interface Annotation {
 interface Happened {
   branch: Schemas['Branch'];
   jobs: readonly Schemas['Job'][];
-  /** Of the audit log: the beginnings of blocks in the project. Empty for those who may not read it. */
+  /** Beginnings of blocks in the project, from the audit log. Empty for those who may not read it. */
   blocks: readonly Schemas['AuditEvent'][];
 }
 

@@ -10,7 +10,7 @@ const FONT = '11px "Geist Variable", sans-serif';
 
 interface Props {
   points: readonly Point[];
-  /** Those of the branch that it is compared with. */
+  /** Points of the branch that it is compared with. */
   compared: readonly Point[];
   start: number;
   end: number;
