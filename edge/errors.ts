@@ -1,5 +1,5 @@
 import { FAILURES, type Failure, type FailureCode } from '../shared/failures.ts';
-import type { Result } from '../shared/result.ts';
+import { fail, ok, type Result } from '../shared/result.ts';
 import { firstRow } from './database/database.ts';
 
 /** Thrown by routes and the pipeline, which renders it as the error envelope. */
@@ -16,6 +16,11 @@ export class ApiError extends Error {
     this.failure = fields ? { code, fields } : { code };
   }
 
+  /** The failure with its internal cause. */
+  get reasoned(): Failure {
+    return { ...this.failure, reason: this.message };
+  }
+
   static of({ code, fields, reason }: Failure): ApiError {
     return new ApiError(code, fields, reason);
   }
@@ -25,6 +30,16 @@ export class ApiError extends Error {
 export function unwrap<T>(result: Result<T, Failure>): T {
   if (!result.ok) throw ApiError.of(result.failure);
   return result.value;
+}
+
+/** The outcome of a call that throws an `ApiError` for what it refuses, for a route that changes the failure. */
+export async function settled<T>(work: Promise<T>): Promise<Result<T, Failure>> {
+  try {
+    return ok(await work);
+  } catch (error) {
+    if (error instanceof ApiError) return fail(error.reasoned);
+    throw error;
+  }
 }
 
 /** The first row. @throws ApiError NOT_FOUND */
