@@ -1,7 +1,7 @@
 import { eq } from 'drizzle-orm';
 import { afterAll, expect, test } from 'vitest';
 import { auditedView } from '../../../edge/access/credentials.ts';
-import { hasChanged } from '../../../edge/database/database.ts';
+import { hasChanged, inOneBatch } from '../../../edge/database/database.ts';
 import { auditEvents, projectBranches } from '../../../edge/database/schema.ts';
 import { ACTOR, insertBranch, startRecords } from '../../support/records/records.ts';
 
