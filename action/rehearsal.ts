@@ -3,8 +3,8 @@ import { stopSignal } from '../cli/child-command.ts';
 import { ConnectionFiles, childEnvironment } from '../cli/connection.ts';
 import { rehearsalText } from '../cli/rehearsal-text.ts';
 import { runChild } from '../cli/run-child.ts';
-import type { BranchgateClient, Schemas } from '../client/client.ts';
-import { rehearse } from '../client/rehearsal.ts';
+import type { BranchgateClient } from '../client/client.ts';
+import { type MigrationReport, rehearse } from '../client/rehearsal.ts';
 import { maskUrls, sourceOf } from './branch.ts';
 import type { Inputs } from './inputs.ts';
 import { codeBlock } from './markdown.ts';
@@ -16,7 +16,7 @@ import { codeBlock } from './markdown.ts';
 const OF_ACTION = /^(?:ACTIONS|INPUT|STATE)_/;
 
 interface Rehearsed {
-  report: Schemas['Rehearsal']['report'];
+  report: MigrationReport | null;
   /** Of the migration. */
   exitCode: number;
 }
@@ -35,11 +35,14 @@ export async function rehearseMigration(client: BranchgateClient, inputs: Inputs
         labels: inputs.labels,
         ...(source !== null && { sourceId: source }),
       },
-      (credentials) => {
-        maskUrls(credentials);
-        const env = Object.entries(childEnvironment(credentials, files));
-        const passedOn = Object.fromEntries(env.filter(([name]) => !OF_ACTION.test(name)));
-        return runChild(program, args, passedOn);
+      {
+        migrate: (credentials) => {
+          maskUrls(credentials);
+          const env = Object.entries(childEnvironment(credentials, files));
+          const passedOn = Object.fromEntries(env.filter(([name]) => !OF_ACTION.test(name)));
+          return runChild(program, args, passedOn);
+        },
+        hasFailed: (code) => code !== 0,
       },
       { signal: stopSignal(), say: info },
     );

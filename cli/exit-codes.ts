@@ -85,8 +85,27 @@ const WITHOUT_CONFIRM: Partial<Record<string, string>> = {
 
 const takesConfirm = ({ options }: Command) => options.some(({ long }) => long === '--confirm');
 
+/** The command that lists what was not found, by the `resource` of the failure. */
+const LISTS: Partial<Record<string, string>> = {
+  project: 'project list',
+  branch: 'branch list',
+  deleted_branch: 'branch list --status deleted',
+  table: 'table list',
+  snapshot: 'snapshot list',
+  network_rule: 'rule list',
+  api_key: 'key list',
+  trust: 'trust list',
+  job: 'job list',
+};
+
+type Advice = (command: Command | undefined, fields: ResponseError['fields']) => string | undefined;
+
 /** What to do, for failures whose message comes from the API and names no command or option. */
-const ADVICE_OF_CODE: Partial<Record<string, (command?: Command) => string | undefined>> = {
+const ADVICE_OF_CODE: Partial<Record<string, Advice>> = {
+  NOT_FOUND: (_command, { resource }) => {
+    const list = LISTS[String(resource)];
+    return list && `Run \`branchgate ${list}\`.`;
+  },
   BRANCH_PROTECTED: (command) =>
     command && takesConfirm(command)
       ? 'Give its name with --confirm. main is never deleted.'
@@ -103,8 +122,8 @@ interface Detail {
 }
 
 /** What is wrong and what to do, for the command that failed. */
-function adviceOf({ code, message }: ResponseError, command?: Command) {
-  const advice = ADVICE_OF_CODE[code ?? '']?.(command);
+function adviceOf({ code, message, fields }: ResponseError, command?: Command) {
+  const advice = ADVICE_OF_CODE[code ?? '']?.(command, fields);
   // The message of the API names a field that no command has.
   const isReplaced = advice !== undefined && code === 'BRANCH_PROTECTED';
   return { message: isReplaced ? 'The branch is protected.' : message, advice };

@@ -1,5 +1,6 @@
 import { styleText } from 'node:util';
 import type { Command } from 'commander';
+import { bytes, relative } from '../shared/format.ts';
 import { CommandError } from './exit-codes.ts';
 
 /** Standard output is data; everything for a person goes to standard error. */
@@ -60,7 +61,18 @@ function show(value: unknown): string {
   return text.replaceAll(CONTROL, ' ');
 }
 
-const titleOf = (column: string) => column.toUpperCase().replaceAll('_', ' ');
+const BYTES = /_bytes$/;
+const TIMESTAMP = /_(?:at|until)$/;
+
+/** On a terminal, sizes and times as people read them. Programs get them exactly. */
+function showField(field: string, value: unknown): string {
+  if (!process.stdout.isTTY) return show(value);
+  if (typeof value === 'number' && BYTES.test(field)) return bytes(value);
+  if (typeof value === 'string' && TIMESTAMP.test(field)) return relative(value, Date.now());
+  return show(value);
+}
+
+const titleOf = (column: string) => column.replace(BYTES, '').toUpperCase().replaceAll('_', ' ');
 
 /**
  * Prints records: a table on a terminal, tab-separated values elsewhere, with `--json` the records
@@ -77,7 +89,7 @@ export function printRecords(
     printFields(records, fields, writeJson);
     return;
   }
-  const rows = records.map((record) => columns.map((column) => show(record[column])));
+  const rows = records.map((record) => columns.map((column) => showField(column, record[column])));
   if (!process.stdout.isTTY) {
     write(rows.map((row) => row.join('\t')));
     return;
@@ -119,7 +131,28 @@ export function printRecord(command: Command, record: Row, columns?: readonly st
   const width = Math.max(0, ...names.map(({ length }) => length));
   const separate = (name: string) =>
     process.stdout.isTTY ? `${emphasize(name.padEnd(width))}  ` : `${name}	`;
-  write(names.map((name) => `${separate(name)}${show(shown[name])}`));
+  write(names.map((name) => `${separate(name)}${showField(name, shown[name])}`));
+}
+
+interface Section {
+  title: string;
+  records: readonly Row[];
+  columns: readonly string[];
+}
+
+/** Prints a record that has lists: its fields, then each list as a table. With `--json` the record itself. */
+export function printSections(
+  command: Command,
+  record: Row,
+  columns: readonly string[],
+  sections: readonly Section[],
+): void {
+  printRecord(command, record, columns);
+  if (isJson(command)) return;
+  for (const { title, records, columns: shown } of sections.filter((section) => section.records.length > 0)) {
+    write(['', emphasize(title)]);
+    printRecords(command, records, shown);
+  }
 }
 
 /** Prints a text for people, whose names come from a database. */

@@ -1,14 +1,7 @@
-import type { Schemas } from '../client/client.ts';
+import type { MigrationReport as Report } from '../client/rehearsal.ts';
+import { bytes as size } from '../shared/format.ts';
 
-type Report = NonNullable<Schemas['Rehearsal']['report']>;
 type Table = Report['tables'][number];
-
-const UNITS = ['bytes', 'kB', 'MB', 'GB', 'TB'];
-
-function size(bytes: number): string {
-  const power = Math.min(UNITS.length - 1, Math.floor(Math.log2(Math.max(bytes, 1)) / 10));
-  return `${Math.round((bytes / 1024 ** power) * 10) / 10} ${UNITS[power]}`;
-}
 
 const DANGERS: Record<Report['dangers'][number]['kind'], string> = {
   lock: 'a long ACCESS EXCLUSIVE lock: nobody could have read the table meanwhile',
@@ -57,6 +50,7 @@ export function rehearsalText(report: Report): string[] {
   const { verdict, dangers, tables, schema, wal, samples, longest_gap_ms, unwatched_tables } = report;
   return [
     `Verdict: ${verdict}`,
+    ...(verdict === 'failed' ? ['  The migration ended with an error: this is what it did until then.'] : []),
     ...dangers.map((danger) => `  ${danger.schema}.${danger.name}: ${DANGERS[danger.kind]}`),
     ...section('Tables:', tables.map(tableLine)),
     ...section(

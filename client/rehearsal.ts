@@ -9,17 +9,31 @@ export interface RehearsalRequest extends Omit<LeaseRequest, 'purpose'> {
   limits?: { lock_ms: number; table_bytes: number };
 }
 
-/**
- * Runs a migration on a branch of its own, which is deleted afterwards.
- * @param migrate gets the credentials of the owner's login
- * @returns what the migration did to the branch, and what `migrate` returned
- */
+type Report = NonNullable<Schemas['Rehearsal']['report']>;
+
+/** The gateway knows the branch only, which a migration that fails early leaves as safe as before. */
+export type MigrationReport = Omit<Report, 'verdict'> & { verdict: Report['verdict'] | 'failed' };
+
+export interface Rehearsed<Result> {
+  /** What the migration did to the branch; of a failed one, until it failed. */
+  rehearsal: Omit<Schemas['Rehearsal'], 'report'> & { report: MigrationReport | null };
+  /** What `migrate` returned. */
+  result: Result;
+}
+
+interface Migration<Result> {
+  /** Gets the credentials of the owner's login. */
+  migrate: (credentials: Schemas['Credentials']) => Promise<Result>;
+  hasFailed: (result: Result) => boolean;
+}
+
+/** Runs a migration on a branch of its own, which is deleted afterwards. */
 export async function rehearse<Result>(
   client: BranchgateClient,
   { limits, ...request }: RehearsalRequest,
-  migrate: (credentials: Schemas['Credentials']) => Promise<Result>,
+  { migrate, hasFailed }: Migration<Result>,
   options: LeaseOptions,
-): Promise<{ rehearsal: Schemas['Rehearsal']; result: Result }> {
+): Promise<Rehearsed<Result>> {
   const { signal, say } = options;
   const leased = await leaseBranch(client, { ...request, purpose: 'rehearse' }, options);
   try {
@@ -34,7 +48,12 @@ export async function rehearse<Result>(
     signal.throwIfAborted();
     say('Comparing.');
     const rehearsal = await dataOf(client.api.POST(`${BRANCH}/rehearsal/finish`, { params, signal }));
-    return { rehearsal, result };
+    const { report } = rehearsal;
+    const isFailed = report !== null && hasFailed(result);
+    return {
+      rehearsal: isFailed ? { ...rehearsal, report: { ...report, verdict: 'failed' } } : rehearsal,
+      result,
+    };
   } finally {
     await leased.end();
   }

@@ -28,10 +28,11 @@ try {
 
 function greet({ base_url }: StackState) {
   say(`
-In another terminal:
-  (umask 077; printf 'Authorization: Bearer %s\\n' \\
-    "$(npm run --silent dev:token -- --email ada@example.com --tenant acme --role owner)" > .dev/ada)
-  curl -sS -H @.dev/ada -H 'Content-Type: application/json' -d '{"name":"Shop"}' ${base_url}/api/v1/projects
+In another terminal (sign in as ada@example.com, password branchgate):
+  npm run build && alias branchgate="node $PWD/dist/branchgate.mjs"
+  branchgate login ${base_url}
+  branchgate project create shop
+  branchgate psql
 
 branchgate is ready: ${base_url}`);
 }

@@ -7,6 +7,7 @@ import type { Principal } from './authentication/principal.ts';
 import { describe } from './documentation/describe.ts';
 import { ApiError, unwrap } from './errors.ts';
 import { authenticateMachine, isMachineToken } from './machines/authenticate-machine.ts';
+import { missing } from './missing.ts';
 import { boundBody } from './pipeline/bounded-body.ts';
 import { type AppContext, type AppEnv, connectingIp } from './pipeline/context.ts';
 import { onError, renderFailure } from './pipeline/failures.ts';
@@ -211,7 +212,11 @@ pipeline.route(
   mcpRoutes(async (c, request) => pipeline.fetch(request, c.env, c.executionCtx)),
 );
 describe(pipeline);
-pipeline.notFound((c) => renderFailure(c, { code: 'NOT_FOUND' }));
+const NO_OPERATION = 'The API has no such operation. /docs describes all of them.';
+pipeline.notFound((c) => {
+  const { code, fields } = missing('operation');
+  return renderFailure(c, { code, fields: { ...fields, message: NO_OPERATION } });
+});
 pipeline.onError(onError);
 
 export const app = pipeline;

@@ -42,5 +42,9 @@ export async function settled<T>(work: Promise<T>): Promise<Result<T, Failure>> 
   }
 }
 
-/** The first row. @throws ApiError NOT_FOUND */
-export const found = <R>(rows: readonly R[]): R => unwrap(firstRow(rows));
+/**
+ * The first row.
+ * @param failure of an operation whose path does not end with what was not found
+ * @throws ApiError NOT_FOUND
+ */
+export const found = <R>(rows: readonly R[], failure?: Failure): R => unwrap(firstRow(rows, failure));

@@ -55,7 +55,10 @@ export const rehearseMigration = (runStatements: RunStatements): Tool =>
       const { rehearsal, result } = await rehearse(
         client,
         { projectId, ttlSeconds: TTL_SECONDS, ...(!source.is_default && { sourceId: source.id }) },
-        (credentials) => runStatements(credentials, statements, signal),
+        {
+          migrate: (credentials) => runStatements(credentials, statements, signal),
+          hasFailed: (refused) => refused !== null,
+        },
         // What concerns a person only: the branch is deleted when its lease ends.
         { signal, say: () => {} },
       );

@@ -4,7 +4,7 @@ import { dataOf } from '../client/response-error.ts';
 import { take } from '../shared/take.ts';
 import { findBranch, MADE_BY, ownBranch, ownId, projectOf, shownBranch } from './branches.ts';
 import { branch, project_id } from './fields.ts';
-import { ADDS, DESTROYS, READS, type Tool, type ToolContext, tool } from './tool.ts';
+import { ADDS, DESTROYS, READS, type Tool, type ToolContext, ToolError, tool } from './tool.ts';
 
 const PROJECT = '/api/v1/projects/{project_id}';
 const BRANCH = `${PROJECT}/branches/{branch_ref}` as const;
@@ -12,6 +12,8 @@ const BRANCH = `${PROJECT}/branches/{branch_ref}` as const;
 const PROJECTS_MAX = 100;
 const ROWS_MAX = 100;
 const TTL_SECONDS = 7200;
+
+const BranchName = z.string().min(1).max(100);
 
 const params = z
   .array(z.union([z.string(), z.number(), z.boolean(), z.null()]))
@@ -71,16 +73,20 @@ export const TOOLS: readonly Tool[] = [
     effect: ADDS,
     input: z.strictObject({
       project_id,
-      branch_name: z.string().min(1).max(100).describe('Lowercase letters, digits, hyphens and underscores.'),
+      branch_name: BranchName.optional().describe('Lowercase letters, digits, hyphens and underscores.'),
+      name: BranchName.optional().describe('The same as branch_name.'),
       from: branch.default('main').describe('Name or ID of the branch to copy.'),
       ttl_seconds: z.int().min(60).default(TTL_SECONDS).describe('Seconds until the branch expires.'),
       labels: z.record(z.string(), z.string()).default({}).describe('Further labels.'),
     }),
-    async run(context, { branch_name, from, ttl_seconds, labels, ...input }) {
+    async run(context, { branch_name = '', name = branch_name, from, ttl_seconds, labels, ...input }) {
+      if (name === '') throw new ToolError('Give the name of the branch as branch_name.');
+      if (branch_name !== '' && branch_name !== name)
+        throw new ToolError('branch_name and name differ. Give one of them.');
       const path = { project_id: await projectOf(context, input.project_id) };
       const [source, own] = await Promise.all([findBranch(context, path.project_id, from), ownId(context)]);
       const body = {
-        branch_name,
+        branch_name: name,
         ttl_seconds,
         labels: { ...labels, [MADE_BY]: own },
         ...(!source.is_default && { source_branch_id: source.id }),

@@ -47,11 +47,13 @@ export const ProjectMeasurement = z.strictObject({
   /** By the host's clock, ISO 8601 UTC. */
   observed_at: z.iso.datetime(),
   branches: z.array(BranchMeasurement).max(BRANCHES_MAX),
-  /** Branches and snapshots, by id; left out where the file system does not tell. At most 10 minutes old. */
+  /** Branches and snapshots, by id; left out where the file system cannot say it. */
   disk: z
     .array(z.strictObject({ id: z.uuid(), own_bytes: Count, shared_bytes: Count }))
     .max(2 * BRANCHES_MAX)
     .optional(),
+  /** When `disk` was measured, by the host's clock, ISO 8601 UTC. */
+  disk_measured_at: z.iso.datetime().optional(),
   /**
    * What the branches take together of the disk, counting shared blocks once, and their sizes when that was
    * measured. Left out where clones share no blocks, or the file system does not tell.

@@ -24,6 +24,10 @@ export interface Source {
 
 const LOOK_EVERY_MS = 5_000;
 const MEASURE_EVERY_MS = 600_000;
+/** How soon a project is measured again after a change of its rows. */
+const CHANGED_EVERY_MS = 45_000;
+/** Share of the time that is spent on the projects that change. Measuring one lists the extents of its files. */
+const BUSY_SHARE = 0.05;
 
 interface Subject {
   /** ID of a branch or a snapshot. */
@@ -31,12 +35,16 @@ interface Subject {
   project_id: string;
   oid: string;
   is_branch: boolean;
+  /** Differs after any change of rows, catalogs included. */
+  changes: string;
 }
 
 const SUBJECTS = `
-  SELECT branch_id AS id, project_id, pg_database.oid::text, true AS is_branch FROM branch JOIN pg_database ON datname = database
+  SELECT branch_id AS id, project_id, pg_database.oid::text, true AS is_branch,
+         concat_ws(',', tup_inserted, tup_updated, tup_deleted) AS changes
+  FROM branch JOIN pg_database ON datname = database LEFT JOIN pg_stat_database ON datid = pg_database.oid
   UNION ALL
-  SELECT snapshot_id, project_id, pg_database.oid::text, false FROM snapshot
+  SELECT snapshot_id, project_id, pg_database.oid::text, false, '' FROM snapshot
   JOIN pg_database ON datname = ${SNAPSHOT_NAME} AND datconnlimit <> -2
   ORDER BY 1`;
 
@@ -44,13 +52,16 @@ type Physical = NonNullable<ProjectMeasurement['physical']>;
 
 /**
  * Measures what each branch and snapshot takes of the disk: every 10 minutes, and its project's after each
- * clone. That lists every file, so the loop waits until a project has had no further clone for a while.
+ * clone and, within a minute, after a change of rows. That lists every file, so the loop waits until a project
+ * has had no further clone for a while, and measures a large project that changes less often.
  */
 export class DiskUsage {
   readonly #host: MeasuredHost;
   #known = new Map<string, Subject & DiskBytes>();
   /** By project, with the time of the measurement. */
   #physical = new Map<string, Physical & { at: number }>();
+  /** By project: when it was measured, by the monotonic and by the host's clock, and how long that took. */
+  #measured = new Map<string, { at: number; on: string; tookMs: number }>();
   /** Oids that the last call saw. */
   #seen: ReadonlySet<string> = new Set();
   #measuredAt = Number.NEGATIVE_INFINITY;
@@ -60,13 +71,14 @@ export class DiskUsage {
   }
 
   /** As last measured; without what cannot be measured. */
-  of(projectId: string): Pick<ProjectMeasurement, 'disk' | 'physical'> {
+  of(projectId: string): Pick<ProjectMeasurement, 'disk' | 'disk_measured_at' | 'physical'> {
     const found = [...this.#known.values()].filter(({ project_id }) => project_id === projectId);
     const disk = found.map(({ id, own, shared }) => ({ id, own_bytes: own, shared_bytes: shared }));
     const physical = this.#physical.get(projectId);
     const isRecent = physical && performance.now() - physical.at < 2 * MEASURE_EVERY_MS;
     return {
       ...(disk.length > 0 && { disk }),
+      ...(disk.length > 0 && { disk_measured_at: this.#measured.get(projectId)?.on }),
       ...(isRecent && { physical: { bytes: physical.bytes, sizes: physical.sizes } }),
     };
   }
@@ -95,6 +107,8 @@ export class DiskUsage {
     const changed = new Set(
       rows.flatMap(({ oid, project_id }) => (isRound || !this.#known.has(oid) ? [project_id] : [])),
     );
+    for (const { oid, project_id, changes } of rows)
+      if (this.#known.get(oid)?.changes !== changes && this.#isDue(project_id)) changed.add(project_id);
     const seen = this.#seen;
     this.#seen = new Set(rows.map(({ oid }) => oid));
     if (settled && !isRound)
@@ -115,7 +129,14 @@ export class DiskUsage {
     this.#known = now;
     for (const projectId of this.#physical.keys())
       if (!rows.some(({ project_id }) => project_id === projectId)) this.#physical.delete(projectId);
+    for (const projectId of this.#measured.keys())
+      if (!rows.some(({ project_id }) => project_id === projectId)) this.#measured.delete(projectId);
     return measured;
+  }
+
+  #isDue(projectId: string): boolean {
+    const { at = Number.NEGATIVE_INFINITY, tookMs = 0 } = this.#measured.get(projectId) ?? {};
+    return performance.now() - at > Math.max(CHANGED_EVERY_MS, tookMs / BUSY_SHARE);
   }
 
   async #measureProject(
@@ -123,6 +144,8 @@ export class DiskUsage {
     subjects: readonly Subject[],
   ): Promise<Map<string, Subject & DiskBytes>> {
     const { settings, cloneMethod } = this.#host;
+    const started = performance.now();
+    const on = new Date().toISOString();
     const found = new Map<string, Subject & DiskBytes>();
     const layouts = new Map<string, Layout>();
     for (const subject of subjects) {
@@ -139,6 +162,7 @@ export class DiskUsage {
         sizes: Object.fromEntries([...layouts].map(([id, { size }]) => [id, size])),
         at: performance.now(),
       });
+    this.#measured.set(projectId, { at: performance.now(), on, tookMs: performance.now() - started });
     return found;
   }
 

@@ -25,12 +25,15 @@ function printDifference(command: Command, difference: Difference): void {
     return;
   }
   const { rows, schema } = difference;
-  printRecords(command, rows?.tables ?? [], ['schema', 'name', 'inserted', 'updated', 'deleted', 'method']);
+  const isEqual = [rows?.tables, rows?.not_compared, schema?.changes].every((found) => !found?.length);
+  if (isEqual) say('Nothing differs.');
+  else
+    printRecords(command, rows?.tables ?? [], ['schema', 'name', 'inserted', 'updated', 'deleted', 'method']);
   for (const { schema: of, name, reason, detail } of rows?.not_compared ?? [])
     say(`${of}.${name} was not compared: ${[reason, detail].filter(Boolean).join(', ')}`);
   if (rows?.has_more) say('More tables differ than fit into one response.');
   if (!schema) return;
-  printRecords(command, schema.changes, ['change', 'kind', 'identity', 'detail']);
+  if (!isEqual) printRecords(command, schema.changes, ['change', 'kind', 'identity', 'detail']);
   for (const sentence of schema.not_modelled) say(`Not compared: ${sentence}`);
 }
 
@@ -61,7 +64,8 @@ async function printChangedRows(command: Command, session: Session, path: Path, 
     changes.push(...page.rows.map(shown));
     cursor = page.next_cursor;
   } while (cursor !== null);
-  printRecords(command, changes, ['change', 'key', 'before', 'after']);
+  if (changes.length === 0 && !isJson(command)) say('Nothing differs.');
+  else printRecords(command, changes, ['change', 'key', 'before', 'after']);
 }
 
 export const branchDiff = (): Command =>

@@ -2,7 +2,7 @@ import { Command } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
 import { CommandError } from '../exit-codes.ts';
 import { readDuration } from '../option-values.ts';
-import { printRecord } from '../output.ts';
+import { printRecord, say } from '../output.ts';
 import { branchPath, openSession, projectOf, type Session } from '../session.ts';
 import { withProgress } from '../terminal.ts';
 import { TIMEOUT, waitOf } from './project.ts';
@@ -41,6 +41,13 @@ const reset = () =>
       const found = await withProgress(`Resetting ${branch}`, () =>
         session.client.create(`${BRANCH}/reset`, { params: { path }, body }, waitOf(options)),
       );
+      const params = { path: { ...path, branch_ref: found.id }, query: { limit: 1 } };
+      const { snapshots } = await dataOf(session.client.api.GET(`${BRANCH}/snapshots`, { params }));
+      const [left] = snapshots.filter(({ kind }) => kind === 'safety');
+      if (left)
+        say(
+          `What ${found.branch_name} held is the snapshot ${left.id}: \`branchgate branch reset --to\` brings it back.`,
+        );
       printRecord(command, found, COLUMNS);
     });
 

@@ -2,7 +2,7 @@ import { Command, Option } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
 import { CommandError } from '../exit-codes.ts';
 import { readAttempts, readDuration } from '../option-values.ts';
-import { printRecord, printRecords } from '../output.ts';
+import { printRecord, printRecords, say } from '../output.ts';
 import { branchPath, findBranch, openSession, projectOf } from '../session.ts';
 import { confirm } from '../terminal.ts';
 import { createCommand, readLabel } from './branch-create.ts';
@@ -52,7 +52,7 @@ const get = () =>
 
 const remove = () =>
   new Command('delete')
-    .description('Delete branches, which can be restored for some time')
+    .description('Delete branches, which can be restored for some time; those with a lease cannot')
     .argument('<branches...>', 'names or IDs')
     .option('--purge', 'drop their databases immediately; they cannot be restored')
     .option('--confirm <branch>', 'the name of the branch again, if it is protected')
@@ -67,13 +67,13 @@ const remove = () =>
       };
       const project_id = await projectOf(command, session);
       const deleted = [];
-      for (const branch_ref of branches)
-        deleted.push(
-          await dataOf(
-            session.client.api.DELETE(BRANCH, { params: { path: { project_id, branch_ref }, query } }),
-          ),
-        );
-      printRecords(command, deleted, ['id', 'status', 'job_id']);
+      for (const branch_ref of branches) {
+        const params = { path: { project_id, branch_ref }, query };
+        const found = await dataOf(session.client.api.DELETE(BRANCH, { params }));
+        if (found.restorable_until === null) say(`${branch_ref} is deleted for good: it cannot be restored.`);
+        deleted.push(found);
+      }
+      printRecords(command, deleted, ['id', 'status', 'restorable_until', 'job_id']);
     });
 
 const extend = () =>

@@ -8,7 +8,16 @@ import { printRecord, printRecords, say } from '../output.ts';
 import { openSession, projectOf } from '../session.ts';
 import { confirm, withProgress } from '../terminal.ts';
 
-const COLUMNS = ['name', 'env', 'status', 'branch_count', 'storage_used_bytes', 'storage_quota_gib', 'id'];
+const COLUMNS = [
+  'name',
+  'env',
+  'status',
+  'branch_count',
+  'leased_branch_count',
+  'storage_used_bytes',
+  'storage_quota_gib',
+  'id',
+];
 const PROJECT = '/api/v1/projects/{project_id}';
 
 function readGib(text: string): number {
@@ -96,6 +105,7 @@ export function projectCommand(): Command {
       const created = await withProgress(`Creating ${name}`, () =>
         client.create('/api/v1/projects', { body }, waitOf({ ...(timeout !== undefined && { timeout }) })),
       );
+      if (created.warning !== undefined) say(created.warning);
       printRecord(command, created, ['id', 'name', 'app_key', 'env', 'status']);
     });
 

@@ -3,12 +3,23 @@ import { dataOf } from '../../client/response-error.ts';
 import { ACTOR_TYPES, type ActorType } from '../../shared/actor-types.ts';
 import { take } from '../../shared/take.ts';
 import { readCount } from '../option-values.ts';
-import { printLine, printRecord, printRecords } from '../output.ts';
+import { printLine, printRecord, printRecords, printSections } from '../output.ts';
 import { branchPath, openSession, projectOf } from '../session.ts';
 import { TIMEOUT, waitOf } from './project.ts';
 
 const PROJECT = '/api/v1/projects/{project_id}';
 const BRANCH = `${PROJECT}/branches/{branch_ref}` as const;
+
+const USAGE_FIELDS = [
+  'storage_used_bytes',
+  'storage_limit_bytes',
+  'usage_percent',
+  'storage_state',
+  'observed_at',
+  'stale',
+];
+const USAGE_COLUMNS = ['branch_name', 'database_size_bytes', 'own_bytes', 'shared_bytes', 'branch_id'];
+const SNAPSHOT_COLUMNS = ['snapshot_id', 'branch_id', 'size_bytes', 'own_bytes', 'shared_bytes'];
 
 const usage = () =>
   new Command('usage')
@@ -17,7 +28,10 @@ const usage = () =>
       const session = openSession(command);
       const path = { project_id: await projectOf(command, session) };
       const found = await dataOf(session.client.api.GET(`${PROJECT}/usage`, { params: { path } }));
-      printRecord(command, found);
+      printSections(command, found, USAGE_FIELDS, [
+        { title: 'Branches', records: found.branches, columns: USAGE_COLUMNS },
+        { title: 'Snapshots', records: found.snapshots, columns: SNAPSHOT_COLUMNS },
+      ]);
     });
 
 const METRIC_COLUMNS = [

@@ -1,6 +1,5 @@
 import { Command } from 'commander';
-import type { Schemas } from '../../client/client.ts';
-import { rehearse } from '../../client/rehearsal.ts';
+import { type Rehearsed, rehearse } from '../../client/rehearsal.ts';
 import { refuseInherited, stopSignal } from '../child-command.ts';
 import { ConnectionFiles, childEnvironment } from '../connection.ts';
 import { CommandError, EXIT_CODES } from '../exit-codes.ts';
@@ -51,17 +50,20 @@ The load of the source is not rehearsed.`,
         const { rehearsal, result: code } = await rehearse(
           session.client,
           { projectId, sourceId: source?.id, ttlSeconds, limits },
-          (credentials) => runChild(program, args, childEnvironment(credentials, files), 'stderr'),
+          {
+            migrate: (credentials) => runChild(program, args, childEnvironment(credentials, files), 'stderr'),
+            hasFailed: (exitCode) => exitCode !== 0,
+          },
           { signal, say },
         );
-        report(command, rehearsal, code, from ?? 'main');
+        report(command, { rehearsal, result: code }, from ?? 'main');
       } finally {
         files.remove();
       }
     });
 
 /** @throws CommandError if the command failed: what it would have done after that is not known */
-function report(command: Command, rehearsal: Schemas['Rehearsal'], code: number, source: string): void {
+function report(command: Command, { rehearsal, result: code }: Rehearsed<number>, source: string): void {
   if (isJson(command)) printRecord(command, { exit_code: code, ...rehearsal });
   else if (rehearsal.report) printLines(rehearsalText(rehearsal.report));
   say(`The load of ${source} was not rehearsed: there, a lock also waits for other sessions.`);

@@ -1,7 +1,8 @@
 import { Command, InvalidArgumentError } from 'commander';
+import type { Schemas } from '../../client/client.ts';
 import { dataOf } from '../../client/response-error.ts';
 import { collect, readCount } from '../option-values.ts';
-import { isJson, printRecord, printRecords, say } from '../output.ts';
+import { isJson, printRecord, printRecords, printSections, say } from '../output.ts';
 import { branchPath, openSession } from '../session.ts';
 
 const BRANCH = '/api/v1/projects/{project_id}/branches/{branch_ref}';
@@ -16,6 +17,18 @@ interface InBranch {
 }
 
 const schemaOf = ({ schema }: InBranch) => (schema === undefined ? {} : { schema });
+
+const TABLE_FIELDS = ['schema', 'name', 'kind', 'estimated_rows', 'primary_key', 'comment'];
+const COLUMN_FIELDS = ['name', 'type', 'nullable', 'value', 'comment'];
+
+/** A column with what gives it a value where a new row names none. */
+const columnOf = (column: Schemas['TableDetails']['columns'][number]) => ({
+  ...column,
+  nullable: column.nullable ? 'null' : 'not null',
+  value: column.identity
+    ? `identity ${column.identity.replace('_', ' ')}`
+    : [column.generated && `generated ${column.generated}`, column.default].filter(Boolean).join(' '),
+});
 
 function tableCommand(): Command {
   const group = new Command('table').description('Tables of a branch');
@@ -40,7 +53,14 @@ function tableCommand(): Command {
       const session = openSession(command);
       const path = { ...(await branchPath(command, session, options.branch)), table };
       const params = { path, query: schemaOf(options) };
-      printRecord(command, await dataOf(session.client.api.GET(TABLE, { params })));
+      const found = await dataOf(session.client.api.GET(TABLE, { params }));
+      if (isJson(command)) return printRecord(command, found);
+      const record = { ...found, primary_key: found.primary_key.join(', ') };
+      printSections(command, record, TABLE_FIELDS, [
+        { title: 'Columns', records: found.columns.map(columnOf), columns: COLUMN_FIELDS },
+        { title: 'Indexes', records: found.indexes, columns: ['name', 'definition'] },
+        { title: 'Constraints', records: found.constraints, columns: ['name', 'kind', 'definition'] },
+      ]);
     });
   return group;
 }

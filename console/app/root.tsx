@@ -1,10 +1,10 @@
 import { createRootRoute, Outlet } from '@tanstack/react-router';
+import { plural } from '../../shared/format.ts';
 import { Note, Toasts } from '../components/feedback.tsx';
 import { useNow } from '../components/time.tsx';
 import { reachable } from '../data/gateway.ts';
 import { refusedUntil } from '../data/refusals.ts';
 import { useStore } from '../data/store.ts';
-import { plural } from '../strings/format.ts';
 import { UnknownPage } from './problem-pages.tsx';
 
 function Refused({ until }: { until: number }) {

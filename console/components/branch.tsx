@@ -1,6 +1,6 @@
+import { dateTime } from '../../shared/format.ts';
 import type { Branch, Snapshot } from '../data/resources.ts';
 import { blockText } from '../strings/common.ts';
-import { dateTime } from '../strings/format.ts';
 
 export const STATUS_NAMES: Record<Branch['status'], string> = {
   creating: 'Creating',

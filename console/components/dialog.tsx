@@ -132,6 +132,7 @@ export function ActionDialog<T>({
       onClose();
     },
   });
+  const isUntyped = typed.length === 0 && !isForm;
   const isAllowed = isReady && typed.every((name) => names[name] === name);
   return (
     <Dialog
@@ -140,13 +141,15 @@ export function ActionDialog<T>({
       onSubmit={() => isAllowed && !attempt.isPending && attempt.mutate()}
       footer={
         <>
-          <Button onClick={onClose}>Cancel</Button>
+          <Button onClick={onClose} {...(isDangerous && isUntyped && { 'data-first-focus': true })}>
+            Cancel
+          </Button>
           <Button
             type="submit"
             look={isDangerous ? 'danger primary' : 'primary'}
             disabled={!isAllowed}
             busy={attempt.isPending}
-            {...(typed.length === 0 && !isForm && { 'data-first-focus': true })}
+            {...(!isDangerous && isUntyped && { 'data-first-focus': true })}
           >
             {action}
           </Button>

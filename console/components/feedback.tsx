@@ -1,9 +1,9 @@
 import type { UseQueryResult } from '@tanstack/react-query';
 import type { ReactNode } from 'react';
 import { JobError, ResponseError } from '../../client/response-error.ts';
+import { plural } from '../../shared/format.ts';
 import { isUnreachable, waitOf } from '../data/query-client.ts';
 import { createStore, useStore } from '../data/store.ts';
-import { plural } from '../strings/format.ts';
 import { Button } from './button.tsx';
 import { Icon, type IconName } from './icon.tsx';
 

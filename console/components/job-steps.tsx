@@ -1,5 +1,5 @@
+import { duration, milliseconds, secondsSince } from '../../shared/format.ts';
 import type { Job } from '../data/resources.ts';
-import { duration, milliseconds, secondsSince } from '../strings/format.ts';
 import { useNow } from './time.tsx';
 
 const STEP_NAMES = {

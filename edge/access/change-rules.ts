@@ -23,6 +23,7 @@ import {
   projects,
 } from '../database/schema.ts';
 import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
+import { missing } from '../missing.ts';
 import { toNetworkRuleResponse } from './network-rule.ts';
 import { nextAccessRevision } from './send-access.ts';
 
@@ -96,7 +97,7 @@ export async function insertRule(
       first: [auditEvents, event],
       require: [
         ...inActiveProject(projectId, rule.tenantId),
-        [branchId === null ? sql`true` : isThere(projectBranches, isBranch), 'NOT_FOUND'],
+        [branchId === null ? sql`true` : isThere(projectBranches, isBranch), missing('branch')],
         hasRoomFor(projectId, 1),
         [sql`${sameId} is null`, { code: 'RULE_EXISTS', fields: { rule_id: sameId } }],
       ],

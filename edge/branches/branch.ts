@@ -194,6 +194,32 @@ export const newBranchRow = (
   now: Date,
 ): BranchRow => ({ ...chosen, ...newborn(now) });
 
+export const BranchDeletion = z
+  .strictObject({
+    id: z.uuid(),
+    status: z.literal('deleted'),
+    deleted_at: z.iso.datetime(),
+    job_id: z.uuid().meta({ description: 'The job that drops or keeps the database of the branch.' }),
+    restorable_until: z.iso.datetime().nullable().meta({
+      description:
+        'Until when the branch can be restored. Null: the deletion is final, because the branch had a lease, or by `purge`.',
+    }),
+  })
+  .meta({ id: 'BranchDeletion' });
+
+/** @param restorableUntil null: the deletion is final */
+export const toDeletionResponse = (
+  { id, deletedAt }: BranchRow,
+  job: { id: string; createdAt: Date },
+  restorableUntil: Date | null,
+): z.output<typeof BranchDeletion> => ({
+  id,
+  status: 'deleted',
+  deleted_at: (deletedAt ?? job.createdAt).toISOString(),
+  job_id: job.id,
+  restorable_until: restorableUntil?.toISOString() ?? null,
+});
+
 /** The branches whose status allows the event. */
 export const whereAllowed = (event: BranchEvent, branches: SQL | undefined) =>
   and(branches, inArray(projectBranches.status, statusesAllowing(event)));

@@ -5,6 +5,7 @@ import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Principal } from '../authentication/principal.ts';
 import type { Database } from '../database/database.ts';
 import { type BranchRow, projectBranches, type SnapshotRow, snapshots } from '../database/schema.ts';
+import { missing } from '../missing.ts';
 import { knownBranchesOf } from './branch-reference.ts';
 import { cloneableSnapshot, latestSnapshot } from './snapshot.ts';
 
@@ -79,7 +80,7 @@ export function sourceQueries(projectId: string, wanted: Wanted, caller: Caller)
       const [branch] = branches;
       const [snapshot] = rows;
       const isNamed = snapshotId !== undefined;
-      if (isNamed ? !snapshot : !branch) return fail({ code: 'NOT_FOUND' });
+      if (isNamed ? !snapshot : !branch) return fail(missing(isNamed ? 'snapshot' : 'branch'));
       if (branch && !isFromSnapshot) return ok(ofBranch(branch));
       return snapshot ? ok(ofSnapshot(snapshot, branch !== undefined)) : fail({ code: 'NO_SNAPSHOT' });
     },

@@ -20,6 +20,7 @@ import {
 import { HostCallError } from '../hosts/host-client.ts';
 import { newJob, OPEN_STATUSES } from '../jobs/job-store.ts';
 import { ABANDON_AFTER_MS, saga } from '../jobs/saga.ts';
+import { missing } from '../missing.ts';
 import { branchesOf, referencedBranch, referencedBranchId } from './branch-reference.ts';
 import { snapshotsOf } from './snapshot.ts';
 
@@ -197,7 +198,7 @@ export function otherSide(
 ): Result<OtherSide, Failure> {
   if (against === PARENT && parentBranchId === null) return fail({ code: 'SOURCE_NOT_ACTIVE' });
   if (branches.length === 0 && snapshot) return ok({ branch: null, snapshot });
-  const named = firstRow(branches);
+  const named = firstRow(branches, missing('branch', against));
   if (!named.ok) return named;
   if (named.value.status !== 'active') return fail({ code: 'BRANCH_NOT_ACTIVE' });
   return ok({ branch: named.value, snapshot: null });

@@ -160,7 +160,11 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     if (!(await isLinked(this.env, request.hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
     this.#armAlarm();
     const reserved = await reserveProject(this.#db, readSettings(this.env), request, new Date());
-    return reserved.ok ? this.#run(reserved.value, waitMs) : reserved;
+    if (!reserved.ok) return reserved;
+    const made = await this.#run(reserved.value, waitMs);
+    // The first measurement can be a minute away.
+    if (made.ok) this.ctx.waitUntil(this.#monitor.evaluateNow(request.projectId, request.hostId));
+    return made;
   }
 
   /**

@@ -1,4 +1,5 @@
 import { and, eq, type SQL } from 'drizzle-orm';
+import { missing } from '../missing.ts';
 import { isThere } from './database.ts';
 import type { Requirement } from './guarded-write.ts';
 import { projectBranches, projects, type users } from './schema.ts';
@@ -16,7 +17,7 @@ const isActive = (table: typeof projects | typeof projectBranches, id: string): 
 /** For a write that makes something in a project, or works with one of its branches. */
 export const inActiveProject = (projectId: string, tenantId: string) =>
   [
-    [isOfTenant(projects, projectId, tenantId), 'NOT_FOUND'],
+    [isOfTenant(projects, projectId, tenantId), missing('project')],
     [isActive(projects, projectId), 'PROJECT_NOT_ACTIVE'],
   ] as const satisfies readonly Requirement[];
 

@@ -36,9 +36,11 @@ export async function writeThenRead<R>(
   return results.pop() as R[];
 }
 
-/** The first row, or NOT_FOUND. */
-export const firstRow = <R>([row]: readonly R[]): Result<R, Failure> =>
-  row === undefined ? fail({ code: 'NOT_FOUND' }) : ok(row);
+/** The first row, or the failure. */
+export const firstRow = <R>(
+  [row]: readonly R[],
+  failure: Failure = { code: 'NOT_FOUND' },
+): Result<R, Failure> => (row === undefined ? fail(failure) : ok(row));
 
 /**
  * The values of a row in the order of the table's columns, as the driver takes them; missing columns are

@@ -4,6 +4,7 @@ import type { Method, MethodResult, Params } from '../../shared/protocol/operati
 import { fail, type Result } from '../../shared/result.ts';
 import { BoundedMap } from '../bounded-map.ts';
 import { repeatIfLost } from '../lost-object.ts';
+import { missing } from '../missing.ts';
 import { currentTraceparent } from '../trace.ts';
 
 interface PublicFailure {
@@ -67,9 +68,15 @@ const PUBLIC_FAILURES: Record<HostFailureCode, PublicFailure> = {
 };
 
 /** The failure of a call that carries values of the client's request. */
-function failureOfRequest(failure: HostFailure, method: string): Failure {
+function failureOfRequest(failure: HostFailure, method: Method, params: object): Failure {
   const { code, fields } = PUBLIC_FAILURES[failure.code];
-  return fields ? { code, fields: fields(failure) } : { code, reason: `${method}: ${failure.message}` };
+  if (fields) return { code, fields: fields(failure) };
+  const table = 'table' in params && typeof params.table === 'string' ? params.table : undefined;
+  return {
+    ...(code === 'NOT_FOUND' && missing('table', table)),
+    code,
+    reason: `${method}: ${failure.message}`,
+  };
 }
 
 /**
@@ -160,7 +167,7 @@ export async function callHostForClient<M extends Method>(
   params: Params<M>,
 ): Promise<Result<MethodResult<M>, Failure>> {
   const outcome = await send(env, hostId, method, params);
-  return outcome.ok ? outcome : fail(failureOfRequest(outcome.failure, method));
+  return outcome.ok ? outcome : fail(failureOfRequest(outcome.failure, method, params));
 }
 
 const REMEMBERED_PROJECTS = 10_000;

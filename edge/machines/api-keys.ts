@@ -12,6 +12,7 @@ import { guardedWrite } from '../database/guarded-write.ts';
 import { type ApiKeyRow, apiKeys } from '../database/people-schema.ts';
 import { auditEvents, projects, users } from '../database/schema.ts';
 import { type KeyUse, type StoredResponse, writeUnderKey } from '../idempotency/idempotency-key.ts';
+import { missing } from '../missing.ts';
 import { BranchPattern } from '../tenancy/branch-pattern.ts';
 
 /**
@@ -174,7 +175,7 @@ export async function insertApiKey(
       first: [apiKeys, row],
       require: [
         [isUser, 'NOT_FOUND'],
-        [isProject, 'NOT_FOUND'],
+        [isProject, missing('project')],
         [sql`${count} < ${API_KEYS_MAX}`, { code: 'API_KEY_LIMIT_REACHED', fields: { limit: API_KEYS_MAX } }],
       ],
       rest: (isWritten) => [insertIf(db, auditEvents, event, isWritten)],

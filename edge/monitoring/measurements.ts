@@ -82,6 +82,8 @@ export interface LastMeasurement {
   ids: Record<string, string>;
   /** What the branches take of the disk together; of an earlier measurement if this one does not say it. */
   physical?: (NonNullable<ProjectMeasurement['physical']> & { receivedAt: number }) | undefined;
+  /** When what the branches take of the disk was measured, by the host's clock; ISO 8601. */
+  diskMeasuredAt?: string | undefined;
 }
 
 /** The files of these branches together. A measurement of an earlier release lacks them. */
@@ -158,6 +160,7 @@ export class MeasurementStore {
         branches: Object.fromEntries([...before, ...after]),
         ids: Object.fromEntries(branches.map(({ id, branchName }) => [branchName, id])),
         physical: measurement.physical ? { ...measurement.physical, receivedAt: now } : last?.physical,
+        diskMeasuredAt: measurement.disk_measured_at ?? last?.diskMeasuredAt,
       } satisfies LastMeasurement);
     });
     return { at: timestamp, branches: known };
@@ -184,6 +187,8 @@ export class MeasurementStore {
 /** The last measurement of a project. */
 export interface Recorded {
   last: LastMeasurement | null;
+  /** The newest known size of each branch, in bytes by ID. */
+  sizes: Record<string, number>;
   /** The next measurement is late. */
   overdue: boolean;
 }

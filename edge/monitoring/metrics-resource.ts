@@ -3,7 +3,7 @@ import { PROJECT_FILES_MAX } from '../../shared/limits.ts';
 import { quotaBytes, StorageStateField } from '../../shared/project/storage-quota.ts';
 import type { BranchRow, SnapshotRow } from '../database/schema.ts';
 import type { ProjectView } from '../tenancy/project-access.ts';
-import { filesOf, type LastMeasurement } from './measurements.ts';
+import { filesOf, type Recorded } from './measurements.ts';
 import { finestStep, type Range } from './metric-history.ts';
 import {
   type BranchValues,
@@ -161,7 +161,8 @@ export const MetricOfBranches = z
 /** Usage of a branch or a snapshot. */
 const OnDisk = {
   own_bytes: Count.nullable().meta({
-    description: 'What its deletion frees, at most 10 minutes old. Null: the host cannot measure it.',
+    description:
+      'What its deletion frees. Measured again within a minute after a change. Null: the host cannot measure it.',
     example: 212_992,
   }),
   shared_bytes: Count.nullable().meta({
@@ -192,6 +193,10 @@ export const ProjectUsage = z
     }),
     observed_at: ObservedAt,
     stale: Stale,
+    host_connected: z.boolean().meta({ description: 'Whether the database host is connected now.' }),
+    disk_measured_at: z.iso.datetime().nullable().meta({
+      description: 'From when `own_bytes` and `shared_bytes` are. Null: never measured.',
+    }),
     branches: z.array(
       z.strictObject({
         branch_id: z.uuid(),
@@ -216,15 +221,15 @@ export const ProjectUsage = z
 type Branch = Pick<BranchRow, 'id' | 'branchName' | 'databaseName' | 'ownBytes' | 'sharedBytes'>;
 
 /** The last measurement; `stale` when the host is not connected or measurements are overdue. */
-export interface Measured {
-  last: LastMeasurement | null;
+export interface Measured extends Pick<Recorded, 'last' | 'sizes'> {
   stale: boolean;
+  linked: boolean;
 }
 
 /** The cache hit ratio before the first read. */
 const NO_MISS = 1;
 
-const freshness = ({ last, stale }: Measured) => ({
+const freshness = ({ last, stale }: Pick<Measured, 'last' | 'stale'>) => ({
   observed_at: last && new Date(last.at).toISOString(),
   stale,
 });
@@ -239,7 +244,7 @@ export function metricsSummary(
 ): z.output<typeof MetricsSummary> {
   const values: BranchValues | undefined = measured.last?.branches[branch.id];
   const limit = quotaBytes(project.storageQuotaGib);
-  const used = usedBytes(measured.last, active);
+  const used = usedBytes(measured, active);
   const advised = values && { values, storage: used / limit, branchCount: project.branchCount };
   return {
     project_id: project.id,
@@ -247,7 +252,7 @@ export function metricsSummary(
     branch_name: branch.branchName,
     database: branch.databaseName,
     metrics: {
-      database_size_bytes: values?.database_size_bytes ?? 0,
+      database_size_bytes: sizeOf(measured, branch.id),
       active_connections: values?.active_connections ?? 0,
       cache_hit_ratio: values?.cache_hit_ratio ?? NO_MISS,
     },
@@ -301,12 +306,11 @@ export const metricOfBranches = (
   })),
 });
 
-const sizeOf = (last: LastMeasurement | null, branchId: string) =>
-  last?.branches[branchId]?.database_size_bytes ?? 0;
+const sizeOf = ({ sizes }: Pick<Measured, 'sizes'>, branchId: string) => sizes[branchId] ?? 0;
 
 /** The total size of these branches, in bytes. */
-const usedBytes = (last: LastMeasurement | null, branches: readonly Branch[]): number =>
-  branches.reduce((sum, { id }) => sum + sizeOf(last, id), 0);
+const usedBytes = (measured: Pick<Measured, 'sizes'>, branches: readonly Branch[]): number =>
+  branches.reduce((sum, { id }) => sum + sizeOf(measured, id), 0);
 
 /** @param branches the active branches of the project, which count against its quota */
 export function projectUsage(
@@ -315,7 +319,7 @@ export function projectUsage(
   snapshots: readonly SnapshotRow[],
   measured: Measured,
 ): z.output<typeof ProjectUsage> {
-  const used = usedBytes(measured.last, branches);
+  const used = usedBytes(measured, branches);
   const limit = quotaBytes(project.storageQuotaGib);
   return {
     project_id: project.id,
@@ -330,11 +334,13 @@ export function projectUsage(
     ),
     files_limit: PROJECT_FILES_MAX,
     ...freshness(measured),
+    host_connected: measured.linked,
+    disk_measured_at: measured.last?.diskMeasuredAt ?? null,
     branches: branches.map(({ id, branchName, databaseName, ownBytes, sharedBytes }) => ({
       branch_id: id,
       branch_name: branchName,
       database: databaseName,
-      database_size_bytes: sizeOf(measured.last, id),
+      database_size_bytes: sizeOf(measured, id),
       file_count: filesOf(measured.last, [id]),
       own_bytes: ownBytes,
       shared_bytes: sharedBytes,

@@ -124,8 +124,9 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
    * succeeds.
    */
   async last(): Promise<Recorded> {
-    const { measurements } = this.#options;
-    return { last: measurements.last(), overdue: measurements.isOverdue(Date.now()) };
+    const { measurements, quota } = this.#options;
+    const last = measurements.last();
+    return { last, sizes: quota.sizesOf(last), overdue: measurements.isOverdue(Date.now()) };
   }
 
   async series(reference: string, range: Range): Promise<Recorded & { branchId: string; points: Point[] }> {

@@ -357,13 +357,19 @@ export class StorageQuota {
    * @returns the size of a branch by its ID; 0 if none is known
    */
   #readSizes(): (branchId: string) => number {
-    const last = this.#options.lastMeasurement();
-    const knownSizes = this.#knownSizes();
-    return (branchId) => {
-      const known = knownSizes[branchId];
-      if (known && isNews(last, branchId, known)) return known.bytes;
-      return last?.branches[branchId]?.database_size_bytes ?? 0;
-    };
+    const sizes = this.sizesOf(this.#options.lastMeasurement());
+    return (branchId) => sizes[branchId] ?? 0;
+  }
+
+  /** The newest known size of each branch, in bytes by ID: those of clones before a measurement, too. */
+  sizesOf(last: LastMeasurement | null): Record<string, number> {
+    const measured = Object.entries(last?.branches ?? {}).map(
+      ([id, { database_size_bytes: bytes }]) => [id, bytes] as const,
+    );
+    const news = Object.entries(this.#knownSizes())
+      .filter(([id, known]) => isNews(last, id, known))
+      .map(([id, { bytes }]) => [id, bytes] as const);
+    return Object.fromEntries([...measured, ...news]);
   }
 
   #isSized(): boolean {

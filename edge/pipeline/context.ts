@@ -1,5 +1,5 @@
 import type { Context } from 'hono';
-import type { FailureCode } from '../../shared/failures.ts';
+import type { Failure, FailureCode } from '../../shared/failures.ts';
 import { actorWith, type ClientDetails } from '../audit/audit-event.ts';
 import type { PreAuth } from '../authentication/own-tokens.ts';
 import type { Identity, Principal } from '../authentication/principal.ts';
@@ -30,6 +30,8 @@ export interface AppEnv {
     showsRows: boolean;
     /** The copy of D1 that this request reads, if it may be a replica. */
     nearestCopy: D1DatabaseSession;
+    /** NOT_FOUND about the last parameter of the path. */
+    missing: Failure;
     /** Details of a failed request, for the log. */
     failed: { code: FailureCode; reason: string; stack?: string | undefined };
     /** The bucket that a failed authentication is counted against, if it is not that of tokens. */

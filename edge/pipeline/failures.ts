@@ -13,6 +13,7 @@ import { Scalar } from '../../shared/protocol/tables.ts';
 import { withoutValues } from '../database/database.ts';
 import { ApiError } from '../errors.ts';
 import { isLostObject } from '../lost-object.ts';
+import { RESOURCES, type Resource } from '../missing.ts';
 import type { AppContext, AppEnv } from './context.ts';
 import { type HeaderName, responseHeaders } from './response-headers.ts';
 
@@ -31,8 +32,15 @@ export function renderFailure(
   if (status === 401) c.header('WWW-Authenticate', isAboutToken ? 'Bearer error="invalid_token"' : 'Bearer');
   const retryAfter = code === 'RATE_LIMITED' ? fields?.retry_after : retryAfterOf(code);
   if (retryAfter !== null && mayRepeat) c.header('Retry-After', String(retryAfter));
-  return c.json({ error: code, message, request_id: c.var.requestId, ...fields }, status);
+  return c.json(
+    { error: code, message, request_id: c.var.requestId, ...fields, ...subjectOf(c, code, fields) },
+    status,
+  );
 }
+
+/** The last parameter of the path, unless a NOT_FOUND says what it is about. */
+const subjectOf = (c: AppContext, code: FailureCode, fields: Failure['fields']): Failure['fields'] =>
+  code === 'NOT_FOUND' && fields?.message === undefined ? c.var.missing?.fields : undefined;
 
 function failureOf(error: Error): Failure {
   if (error instanceof ApiError) return error.failure;
@@ -224,7 +232,16 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
   API_KEY_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 100 } },
   TRUST_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 20 } },
   invalid_request: OF_OAUTH,
-  NOT_FOUND: OF_A_JOB,
+  NOT_FOUND: {
+    shape: {
+      ...OF_A_JOB.shape,
+      resource: z
+        .enum(Object.keys(RESOURCES) as [Resource, ...Resource[]])
+        .optional()
+        .meta({ description: 'What was not found.' }),
+    },
+    example: { message: 'No branch pr-7 was found in this project.', resource: 'branch' },
+  },
   SOURCE_BUSY: OF_A_JOB,
   SOURCE_NOT_ACTIVE: OF_A_JOB,
   DATABASE_NAME_HELD: OF_A_JOB,

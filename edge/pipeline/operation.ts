@@ -4,6 +4,7 @@ import { z } from 'zod';
 import type { FailureCode } from '../../shared/failures.ts';
 import type { Principal } from '../authentication/principal.ts';
 import { ApiError, unwrap } from '../errors.ts';
+import { missing, type Resource } from '../missing.ts';
 import { type Action, allow, isChange, requirement } from '../permissions.ts';
 import type { AppContext, AppEnv } from './context.ts';
 import { announce, DEPRECATIONS } from './deprecations.ts';
@@ -65,7 +66,11 @@ const requirePreAuth: MiddlewareHandler<AppEnv> = async (c, next) => {
 /** @throws ApiError NOT_FOUND for a machine limited to branches, FORBIDDEN for any other machine */
 function admitMachine({ machine }: Principal, machines: Machines): void {
   if (!machine || machines === 'of_branches') return;
-  if (machine.branchPattern !== null) throw new ApiError('NOT_FOUND', undefined, 'limited to branches');
+  if (machine.branchPattern !== null) {
+    const { fields } = missing('operation');
+    const message = 'This credential is limited to branches, and this operation is not about one.';
+    throw new ApiError('NOT_FOUND', { ...fields, message }, 'limited to branches');
+  }
   if (machines === 'of_tenant' && machine.projectId !== null)
     throw new ApiError('FORBIDDEN', { required: 'a credential for all projects' }, 'bound to a project');
   if (machines === 'none') throw new ApiError('FORBIDDEN', { required: 'a user' }, 'not for machines');
@@ -162,6 +167,45 @@ function guard(access: Access, machines: Machines) {
   };
 }
 
+/** What each parameter of a path names, and whether it can be a name. */
+const NAMED: Record<string, { resource: Resource; isName?: true }> = {
+  project_id: { resource: 'project' },
+  branch_ref: { resource: 'branch', isName: true },
+  table: { resource: 'table', isName: true },
+  deleted_branch_id: { resource: 'deleted_branch' },
+  snapshot_id: { resource: 'snapshot' },
+  rule_id: { resource: 'network_rule' },
+  trust_id: { resource: 'trust' },
+  key_id: { resource: 'api_key' },
+  webhook_id: { resource: 'webhook' },
+  job_id: { resource: 'job' },
+  user_id: { resource: 'member' },
+  invitation_id: { resource: 'invitation' },
+  session_id: { resource: 'session' },
+  tenant_id: { resource: 'tenant' },
+  host_id: { resource: 'host' },
+};
+
+/** The failure for a parameter of the path. @throws Error for one that the table above lacks */
+function missingParameter(name: string, value: string | undefined) {
+  const named = NAMED[name];
+  if (!named) throw new Error(`the path parameter ${name} names nothing`);
+  return missing(named.resource, named.isName && value);
+}
+
+/** NOT_FOUND is about the last parameter of the path, unless the failure says otherwise. */
+function nameSubject(path: string): MiddlewareHandler<AppEnv>[] {
+  const last = /.*\{(\w+)\}/.exec(path)?.[1];
+  if (last === undefined) return [];
+  missingParameter(last, undefined);
+  return [
+    async (c, next) => {
+      c.set('missing', missingParameter(last, c.req.param(last)));
+      await next();
+    },
+  ];
+}
+
 /**
  * One operation of the API. The same schemas validate its requests and describe it in the OpenAPI document.
  * Undeclared query parameters and fields are rejected.
@@ -184,7 +228,7 @@ export function operation<const O extends Operation>({ access, machines, failure
   const forBody = body ? (body.required ? [] : [allowNoBody]) : withoutBody;
   const deprecations = DEPRECATIONS[route.operationId] ?? [];
   const announced = deprecations.length > 0 ? [announce(deprecations)] : [];
-  const middleware = [...announced, ...(check ? [check] : []), ...forBody];
+  const middleware = [...nameSubject(route.path), ...announced, ...(check ? [check] : []), ...forBody];
   const isDeprecated = deprecations.some(({ field }) => field === null);
   return {
     ...(isDeprecated && { deprecated: true }),
@@ -245,7 +289,7 @@ interface Validation {
  */
 function rejectInvalid({ target, success, error }: Validation): void {
   if (success) return;
-  if (target === 'param') throw new ApiError('NOT_FOUND');
+  if (target === 'param') throw ApiError.of(missingParameter(String(error?.issues[0]?.path[0]), undefined));
   if (target === 'form') throw new ApiError('invalid_request', { error_description: formProblem(error) });
   throw new ApiError('VALIDATION_FAILED', { details: error?.issues.flatMap(detailsOf) });
 }

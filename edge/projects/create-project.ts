@@ -236,7 +236,14 @@ export const createProjectJob = saga<'project.create', ProjectCreation>({
   response: ({ project, branches: [{ branch }], hostName }) => ({
     status: 201,
     body: {
-      ...toProjectResponse({ ...project, status: 'active', hostName, branchCount: 1, blocks: [] }),
+      ...toProjectResponse({
+        ...project,
+        status: 'active',
+        hostName,
+        branchCount: 1,
+        leasedBranchCount: 0,
+        blocks: [],
+      }),
       main_branch: toCreatedBranchResponse({ ...branch, status: 'active' }),
     },
   }),

@@ -24,6 +24,9 @@ export const Project = z
     storage_state: StorageStateField,
     status: z.enum(PROJECT_STATUSES).meta({ example: 'active' }),
     branch_count: z.int().meta({ description: 'Branches that count against the limit.', example: 2 }),
+    leased_branch_count: z
+      .int()
+      .meta({ description: 'Branches with a lease, which have a limit of their own.', example: 1 }),
     branch_limit: z.int().meta({ example: 10 }),
     connection_attempts_per_minute: z.int().meta({
       description:
@@ -50,7 +53,10 @@ export const Project = z
   .meta({ id: 'Project' });
 
 /** A project as the create response shows it. */
-export const CreatedProject = Project.extend({ main_branch: CreatedBranch }).meta({ id: 'CreatedProject' });
+export const CreatedProject = Project.extend({
+  main_branch: CreatedBranch,
+  warning: z.string().optional().meta({ description: 'Another project that you can see has the same name.' }),
+}).meta({ id: 'CreatedProject' });
 
 export const toProjectResponse = (row: ProjectView): z.output<typeof Project> => ({
   id: row.id,
@@ -62,6 +68,7 @@ export const toProjectResponse = (row: ProjectView): z.output<typeof Project> =>
   storage_state: row.storageState,
   status: row.status,
   branch_count: row.branchCount,
+  leased_branch_count: row.leasedBranchCount,
   branch_limit: row.branchLimit,
   connection_attempts_per_minute: row.connectionAttempts,
   max_slug_length: maxSlugLength(row.appKey, row.env),

@@ -8,7 +8,13 @@ import { lifeOf, TtlSeconds } from '../../shared/branch/lifespan.ts';
 import { Credentials } from '../access/credentials.ts';
 import { creatorNetwork } from '../access/network-rule.ts';
 import type { Principal } from '../authentication/principal.ts';
-import { Branch, CreatedBranch, toBranchResponse } from '../branches/branch.ts';
+import {
+  Branch,
+  BranchDeletion,
+  CreatedBranch,
+  toBranchResponse,
+  toDeletionResponse,
+} from '../branches/branch.ts';
 import {
   hasLabel,
   knownBranchesOf,
@@ -78,15 +84,6 @@ const Lookup = z
     ({ name, id }) => (name === undefined) !== (id === undefined),
     'Provide exactly one of name and id.',
   );
-
-const Deletion = z
-  .strictObject({
-    id: z.uuid(),
-    status: z.literal('deleted'),
-    deleted_at: z.iso.datetime(),
-    job_id: z.uuid().meta({ description: 'The job that drops or keeps the database of the branch.' }),
-  })
-  .meta({ id: 'BranchDeletion' });
 
 const DeletionQuery = z.strictObject({
   purge: z
@@ -265,7 +262,7 @@ router.openapi(
       'Its name can be reused immediately. Its database is kept for some time, so that the branch can be restored (`deletes_at` in the list of deleted branches); that of a branch with a lease is dropped.',
     tags,
     request: { params: BranchRefParams, query: DeletionQuery },
-    responses: { 202: response('The branch is deleted.', Deletion) },
+    responses: { 202: response('The branch is deleted.', BranchDeletion) },
     failures: ['BRANCH_PROTECTED', 'PROJECT_NOT_ACTIVE', 'HOST_BUSY'],
   }),
   async (c) => {
@@ -281,9 +278,7 @@ router.openapi(
       unwrap(checkPurgeable(c.var.principal, deletedBranch, snapshot, confirm));
       const deletion = { snapshot, hostId: project.hostId, actor: actorOf(c) };
       const job = unwrap(await coordinatorOf(c.env, projectId).deleteSnapshot(deletion));
-      const { id, deletedAt } = deletedBranch;
-      const deleted_at = (deletedAt ?? job.createdAt).toISOString();
-      return c.json({ id, status: 'deleted' as const, deleted_at, job_id: job.id }, 202);
+      return c.json(toDeletionResponse(deletedBranch, job, null), 202);
     }
     const branch = found(branches);
     const deleted = await coordinatorOf(c.env, project.id).deleteBranch({
@@ -295,9 +290,8 @@ router.openapi(
       purge,
       confirm,
     });
-    const { job } = unwrap(deleted);
-    const deleted_at = job.createdAt.toISOString();
-    return c.json({ id: branch.id, status: 'deleted' as const, deleted_at, job_id: job.id }, 202);
+    const { job, restorableUntil } = unwrap(deleted);
+    return c.json(toDeletionResponse(branch, job, restorableUntil), 202);
   },
 );
 

@@ -24,6 +24,7 @@ import { ApiError, found, unwrap } from '../errors.ts';
 import { toJobResponse } from '../jobs/job-resource.ts';
 import { publicFailure } from '../jobs/saga.ts';
 import { repeatIfLost } from '../lost-object.ts';
+import { missing } from '../missing.ts';
 import { type AppContext, actorOf } from '../pipeline/context.ts';
 import { operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf, primaryOf } from '../pipeline/replica-choice.ts';
@@ -241,10 +242,10 @@ async function resultOf(
     .from(jobs)
     .leftJoin(differences, eq(differences.jobId, jobs.id))
     .where(and(eq(jobs.id, jobId), eq(jobs.projectId, projectId), isComparison(branchId, comparison)));
-  const { job, result } = found(rows);
+  const { job, result } = found(rows, missing('comparison'));
   if (job.status === 'failed' && job.error) throw ApiError.of(publicFailure(job.error));
   if (job.status !== 'succeeded') return { job };
-  return { result: found(result ? [result] : []) };
+  return { result: found(result ? [result] : [], missing('comparison')) };
 }
 
 router.openapi(

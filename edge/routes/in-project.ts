@@ -9,6 +9,7 @@ import type { BranchRow } from '../database/schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
 import { STREAM_SECONDS_MAX } from '../events/open-streams.ts';
 import { callHostForClient } from '../hosts/host-client.ts';
+import { missing } from '../missing.ts';
 import { type AppContext, actorOf } from '../pipeline/context.ts';
 import { countUnknownProject, requireAdmission } from '../pipeline/limits.ts';
 import { databaseOf, primaryOf } from '../pipeline/replica-choice.ts';
@@ -30,7 +31,7 @@ export async function inProject<const Q extends readonly Statement[]>(
   if (read) return read;
   await countUnknownProject(c);
   auditDenial(c, 'project', projectId);
-  throw new ApiError('NOT_FOUND');
+  throw ApiError.of(missing('project'));
 }
 
 /**
@@ -46,7 +47,11 @@ export async function inBranch<const Q extends readonly Statement[]>(
     referencedBranch(db, projectId, reference, c.var.principal),
     ...queries(db),
   ]);
-  return [project, found(branchRows as BranchRow[]), ...(results as BatchResponse<Q>)];
+  return [
+    project,
+    found(branchRows as BranchRow[], missing('branch', reference)),
+    ...(results as BatchResponse<Q>),
+  ];
 }
 
 /** Audits the request if the ID is another tenant's, after the response. */

@@ -26,6 +26,7 @@ import {
   Trust,
   toTrustResponse,
 } from '../machines/trusts.ts';
+import { missing } from '../missing.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { type AppContext, actorOf, clientOf } from '../pipeline/context.ts';
 import { emptyResponse, formBody, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
@@ -87,7 +88,7 @@ router.openapi(
       recordedUses(db, keyUse, new Date()),
       db.select({ id: projects.id }).from(projects).where(ofProject),
     ]);
-    if (body.project_id) found(projectRows);
+    if (body.project_id) found(projectRows, missing('project'));
     const replayed = replay(c, uses, keyUse);
     if (replayed) return c.json(replayed.body as z.input<typeof CreatedApiKey>, 201);
     const { id, secret, key } = makeApiKey();

@@ -110,7 +110,7 @@ async function withLink<Read extends [ProjectView, ...unknown[]], R extends Reco
       reading.then(([project]) => project),
     ),
   ]);
-  return [read, { ...recorded, stale: recorded.overdue || !linked }];
+  return [read, { ...recorded, linked, stale: recorded.overdue || !linked }];
 }
 
 const stream = {

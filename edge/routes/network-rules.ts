@@ -14,6 +14,7 @@ import type { Database } from '../database/database.ts';
 import { networkRules, projectBranches } from '../database/schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
 import { IdempotencyHeader, KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency-key.ts';
+import { missing } from '../missing.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { actorOf, connectingIp } from '../pipeline/context.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
@@ -128,7 +129,7 @@ router.openapi(
       recordedUses(db, keyUse, new Date()),
       db.select({ id: projectBranches.id }).from(projectBranches).where(ofBranch),
     ]);
-    if (principal.machine?.branchPattern != null) found(branchRows);
+    if (principal.machine?.branchPattern != null) found(branchRows, missing('branch'));
     const replayed = replay(c, uses, keyUse);
     if (replayed) return c.json(replayed.body as z.input<typeof NetworkRule>, 201);
     const actor = actorOf(c);

@@ -1,4 +1,4 @@
-import { and, eq, isNotNull, sql } from 'drizzle-orm';
+import { and, eq, inArray, isNotNull, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import { AttemptsPerMinute } from '../../shared/branch/connection-attempts.ts';
 import { SnapshotSchedule } from '../../shared/branch/snapshot.ts';
@@ -33,7 +33,7 @@ import { changeProject } from '../projects/change-project.ts';
 import { CreatedProject, Project, toProjectResponse } from '../projects/project.ts';
 import { readSettings } from '../settings.ts';
 import { projectViews, visible } from '../tenancy/project-access.ts';
-import { CreationHeaders, creationResponse, HOST_CREATION_FAILURES, PENDING, replay } from './creations.ts';
+import { CreationHeaders, endOfCreation, HOST_CREATION_FAILURES, PENDING, replay } from './creations.ts';
 
 import { inProject, ProjectParams } from './in-project.ts';
 
@@ -123,6 +123,15 @@ async function changed(c: AppContext, projectId: string, request: z.output<typeo
   );
 }
 
+const isNamed = (name: string) =>
+  and(eq(projects.name, name), inArray(projects.status, ['creating', 'active']));
+
+/** Names of projects are for people, and need not be unique. */
+const warningOf = (name: string, [other]: { appKey: string; env: string }[]) =>
+  other && {
+    warning: `Another project is named ${name} too (${other.appKey}_${other.env}). Rename one of them, or name them by ID.`,
+  };
+
 const router = operations();
 
 router.openapi(
@@ -156,7 +165,14 @@ router.openapi(
     const { prefer, 'idempotency-key': key } = c.req.valid('header');
     const db = databaseOf(c);
     const keyUse = await keyUseOf(c.var.principal, c.req.path, key, body);
-    const uses = await recordedUses(db, keyUse, new Date());
+    const [uses, sameName] = await db.batch([
+      recordedUses(db, keyUse, new Date()),
+      db
+        .select({ appKey: projects.appKey, env: projects.env })
+        .from(projects)
+        .where(and(visible(db, c.var.principal, c.var.reach), isNamed(body.name)))
+        .limit(1),
+    ]);
     const replayed = replay(c, uses, keyUse);
     if (replayed) return c.json(replayed.body as z.input<typeof CreatedProject>, 201);
     if (body.storage_quota_gib > SELF_SERVICE_QUOTA_CAP_GIB) {
@@ -179,7 +195,10 @@ router.openapi(
       },
       prefer,
     );
-    return creationResponse<z.input<typeof CreatedProject>>(c, outcome);
+    const end = await endOfCreation(c, outcome);
+    if ('job' in end) return c.json(end.job, 202);
+    const made = end.body as z.input<typeof CreatedProject>;
+    return c.json({ ...made, ...warningOf(body.name, sameName) }, 201);
   },
 );
 

@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { LockLimits, Rehearsal as RehearsalRecord } from '../../shared/protocol/rehearsal-operations.ts';
 import { ApiError } from '../errors.ts';
+import { missing } from '../missing.ts';
 import { actorOf } from '../pipeline/context.ts';
 import { operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
@@ -83,7 +84,7 @@ router.openapi(
   async (c) => {
     const { database, call } = await branchOf(c, c.req.valid('param'), 'read');
     const { rehearsal } = await call('rehearsal.read', database);
-    if (!rehearsal) throw new ApiError('NOT_FOUND');
+    if (!rehearsal) throw ApiError.of(missing('rehearsal'));
     return c.json(rehearsal, 200);
   },
 );
@@ -115,7 +116,7 @@ router.openapi(
         return { result: finished, metadata: finished && { verdict, dangers: dangers?.length } };
       },
     );
-    if (!rehearsal) throw new ApiError('NOT_FOUND');
+    if (!rehearsal) throw ApiError.of(missing('rehearsal'));
     return c.json(rehearsal, 200);
   },
 );

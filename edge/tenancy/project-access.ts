@@ -50,6 +50,7 @@ const countedBranches = sql`where project_id = ${projects.id}
 
 /** Without the leased ones, which have a limit of their own. */
 const branchCount = sql<number>`(select count(*) from ${projectBranches} ${countedBranches} and lease_seconds is null)`;
+const leasedBranchCount = sql<number>`(select count(*) from ${projectBranches} ${countedBranches} and lease_seconds is not null)`;
 
 const blocks =
   sql`(select json_group_array(json(block.value)) from ${projectBranches}, json_each(blocks) as block ${countedBranches})`.mapWith(
@@ -62,7 +63,7 @@ const hostName = sql<string>`${hosts.name}`.as('host_name');
 /** Projects with everything that a response shows. */
 export const projectViews = (db: Database) =>
   db
-    .select({ ...getTableColumns(projects), hostName, branchCount, blocks })
+    .select({ ...getTableColumns(projects), hostName, branchCount, leasedBranchCount, blocks })
     .from(projects)
     .innerJoin(hosts, eq(hosts.id, projects.hostId));
 
@@ -151,7 +152,12 @@ export async function recordDeniedAccess(
 }
 
 /**
- * A project with its host's name, the number of its branches that count against the branch limit, and the
- * blocks of these branches.
+ * A project with its host's name, the numbers of its branches that count against the branch limit and of those
+ * that count against the limit of leased branches, and the blocks of these branches.
  */
-export type ProjectView = ProjectRow & { hostName: string; branchCount: number; blocks: StoredBlock[] };
+export type ProjectView = ProjectRow & {
+  hostName: string;
+  branchCount: number;
+  leasedBranchCount: number;
+  blocks: StoredBlock[];
+};

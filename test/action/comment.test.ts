@@ -82,7 +82,7 @@ test('statements that are too long are left out', () => {
 test.each([
   ['safe', 0, null],
   ['danger', 0, 'danger'],
-  ['safe', 3, 'exit code 3'],
+  ['failed', 3, 'exit code 3'],
 ] as const)('a rehearsal that is %s, of a migration that ends with %i', (verdict, exitCode, failure) => {
   const wal = { bytes: 0, exact: true };
   const counts = { unwatched_tables: 0, samples: 1, longest_gap_ms: 50 };

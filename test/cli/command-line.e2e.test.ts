@@ -205,7 +205,13 @@ test('branches are created with their choices, extended, pinned and deleted', as
   const batch = await cli.json<unknown[]>('branch', 'create', 'w-', '--count', '2', '--ttl', '1h');
   expect(batch).toHaveLength(2);
   const created = ['pr-7', 'w-1', 'w-2', unnamed.branch_name];
-  expect((await cli.run('branch', 'delete', ...created)).code).toBe(0);
+  const deletion = await cli.run('branch', 'delete', ...created);
+  expect(deletion.code).toBe(0);
+  expect(deletion.stderr).toBe(
+    ['pr-7', unnamed.branch_name]
+      .map((name) => `${name} is deleted for good: it cannot be restored.\n`)
+      .join(''),
+  );
   expect((await cli.run('checkout', '--unpin')).code).toBe(0);
   expect(await branchNames()).toEqual(['main', 'pr-1']);
 });
@@ -216,7 +222,10 @@ test.runIf(IS_NIGHTLY)(
     const snapshot = await cli.json<{ id: string }>('snapshot', 'create', 'pr-1', '--name', 'before');
     const made = await cli.json('branch', 'create', 'pr-9', '--snapshot', 'before', '--ttl', '1h');
     expect(made).toMatchObject({ branch_name: 'pr-9', ttl_seconds: 3600 });
-    expect(await cli.json('branch', 'reset', 'pr-9', '--to', 'before')).toMatchObject({ id: made.id });
+    expect(await cli.run('branch', 'reset', 'pr-9', '--to', 'before')).toMatchObject({
+      code: 0,
+      stderr: expect.stringMatching(/^What pr-9 held is the snapshot [0-9a-f-]{36}:/),
+    });
     expect(await cli.json('branch', 'protect', 'pr-9')).toMatchObject({ protected: true });
     const refused = [
       ['branch reset pr-9', 5, '--confirm'],
@@ -294,6 +303,62 @@ test.runIf(IS_NIGHTLY)('the difference of a branch is counted and listed', async
     rows: { not_compared: [] },
   });
   expect((await cli.run('branch', 'delete', 'pr-8')).code).toBe(0);
+});
+
+test('a new project shows its size, that its host is connected, and another one of its name', async () => {
+  const named = await api.call<{ id: string; warning?: string }>('POST', '/api/v1/projects', {
+    body: { name: 'Shop' },
+  });
+  expect(named.body.warning).toContain('Another project is named Shop too');
+  await eventually(async () => {
+    const { body } = await api.get(`/api/v1/projects/${named.body.id}/usage`);
+    expect(body).toMatchObject({ host_connected: true });
+    expect(body.storage_used_bytes).toBeGreaterThan(0);
+  }, 10);
+  const leased = await api.branch(named.body.id, 'leased', { lease_seconds: 300 });
+  const { body: usage } = await api.get<{ branches: { database_size_bytes: number }[] }>(
+    `/api/v1/projects/${named.body.id}/usage`,
+  );
+  expect(usage.branches.every(({ database_size_bytes }) => database_size_bytes > 0)).toBe(true);
+  const { body } = await api.get(`/api/v1/projects/${named.body.id}`);
+  expect(body).toMatchObject({ branch_count: 1, leased_branch_count: 1 });
+  expect(await api.delete(`/api/v1/projects/${named.body.id}/branches/${leased.id}`)).toMatchObject({
+    body: { restorable_until: null },
+  });
+});
+
+test('a terminal shows tables, sizes and times as people read them', async () => {
+  await query(
+    (await api.credentials(project.id, 'pr-1')).direct_url,
+    'create table shown (id int primary key)',
+  );
+  const onTerminal = async (...words: string[]) => {
+    const line = [...cli.words, ...words].map((word) => `'${word}'`).join(' ');
+    const shown = await run('script', ['-qefc', line, '/dev/null'], {
+      env: { ...cli.environment, NO_COLOR: '1' },
+      cwd: cli.folder,
+    });
+    return shown.stdout.replaceAll('\r', '');
+  };
+  const usage = await onTerminal('usage');
+  expect(usage).toMatch(/^storage_used_bytes +\d[\d.]* MiB$/m);
+  expect(usage).toMatch(/^Branches\nBRANCH NAME +DATABASE SIZE/m);
+  expect(usage).toMatch(/^main +\d[\d.]* MiB /m);
+  expect(await onTerminal('branch', 'list')).toMatch(/^main .+ ago /m);
+  const table = await onTerminal('table', 'get', 'shown', '--branch', 'pr-1');
+  expect(table).toMatch(/^Columns\nNAME +TYPE +NULLABLE/m);
+  expect(table).toMatch(/^id +integer +not null/m);
+  expect(await cli.run('branch', 'diff', 'pr-1', '--against', 'pr-1')).toMatchObject({
+    code: 0,
+    stdout: '',
+    stderr: expect.stringContaining('Nothing differs.'),
+  });
+  expect(await cli.run('connection-string', 'nope')).toMatchObject({
+    code: 3,
+    stderr: expect.stringContaining(
+      'No branch nope was found in this project. (NOT_FOUND) Run `branchgate branch list`.',
+    ),
+  });
 });
 
 test('rows are filtered and ordered, and a statement is run', async () => {

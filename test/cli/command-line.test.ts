@@ -1,4 +1,4 @@
-import { readFileSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Command } from 'commander';
 import { afterEach, describe, expect, test, vi } from 'vitest';
@@ -300,6 +300,30 @@ test.each(
     const args = (line.match(/'[^']*'|\S+/g) ?? []).slice(1).map((word) => word.replaceAll("'", ''));
     await fresh.parseAsync(args, { from: 'user' });
   }
+});
+
+/** Every line of a shell block of the documents that begins with the command line. */
+const documented = [
+  'README.md',
+  ...readdirSync(join(ROOT, 'docs'))
+    .filter((name) => name.endsWith('.md') && name !== 'cli.md')
+    .map((name) => `docs/${name}`),
+].flatMap((file) => {
+  const blocks = [...readFileSync(join(ROOT, file), 'utf8').matchAll(/^```sh\n(.*?)^```$/gms)];
+  const lines = blocks.flatMap(([, block = '']) => block.replaceAll(/\\\n\s*/g, ' ').split('\n'));
+  return lines.filter((line) => /^branchgate /.test(line)).map((line) => [file, line] as const);
+});
+
+test.each(documented)('%s: the command line accepts %s', async (_, line) => {
+  const [command = ''] = line.split(/ (?:#|\||>>?|&&|<) ?/);
+  const words = (command.match(/(?:'[^']*'|"[^"]*"|[^\s'"])+/g) ?? []).slice(1);
+  const fresh = createProgram('1.2.3').configureOutput({ writeErr: () => {} });
+  for (const one of commandsBelow(fresh)) one.configureOutput({ writeErr: () => {} });
+  parseOnly(fresh);
+  await fresh.parseAsync(
+    words.map((word) => word.replaceAll(/['"]/g, '')),
+    { from: 'user' },
+  );
 });
 
 test('no example is left over', () => {

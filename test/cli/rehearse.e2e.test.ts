@@ -61,12 +61,22 @@ test('a safe migration ends with exit code 0, and the command says what was not 
   expect(stderr).toContain('The load of main was not rehearsed');
 });
 
-test.runIf(IS_NIGHTLY)('a command that fails is reported, with what it had done', async () => {
-  const { code, stdout, stderr } = await cli.run('rehearse', ...psql('select 1 / 0'));
+test('a command that fails is reported as failed, with what it had done', async () => {
+  const { code, stdout, stderr } = await cli.run(
+    'rehearse',
+    ...psql('create index on book (id); select 1 / 0'),
+  );
   expect(code).toBe(1);
-  expect(stdout).toMatch(/^Verdict: safe\n/);
+  expect(stdout).toMatch(/^Verdict: failed\n {2}The migration ended with an error/);
+  expect(stdout).not.toContain('safe');
   expect(stderr).toContain('The command ended with exit code 1');
   expect(await names()).toEqual(['main']);
+});
+
+test.runIf(IS_NIGHTLY)('a command that fails is reported to a program as failed', async () => {
+  const { code, stdout } = await cli.run('rehearse', '--json', ...psql('select 1 / 0'));
+  expect(code).toBe(1);
+  expect(JSON.parse(stdout)).toMatchObject({ exit_code: 1, report: { verdict: 'failed' } });
 });
 
 test('Ctrl-C leaves nothing', async () => {

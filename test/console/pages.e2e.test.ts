@@ -4,6 +4,7 @@ import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, expect, inject, test } from 'vitest';
 import { Api } from '../support/api.ts';
 import { openBrowser, type Visitor, visit } from '../support/console/browser.ts';
+import { pagesOf, preparePages } from '../support/console/pages.ts';
 import { signInOnPage, siteOf } from '../support/console/person.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
@@ -20,32 +21,7 @@ let url: string;
 beforeAll(async () => {
   browser = await openBrowser();
   owner = await newOwner(siteOf(inject('stack')), `pages-${RUN}@example.org`);
-  const project = await owner.api.project('Pages');
-  projectId = project.id;
-  await owner.api.allow(projectId);
-  await owner.api.post(`/api/v1/projects/${projectId}/network-rules`, {
-    cidr: '198.51.100.0/24',
-    ttl_seconds: 7_100,
-  });
-  await owner.api.branch(projectId, 'gone');
-  await owner.api.delete(`/api/v1/projects/${projectId}/branches/gone`);
-  await owner.api.post(`/api/v1/projects/${projectId}/branches/main/snapshots`, { name: 'before' });
-  url = (await owner.api.credentials(projectId, 'main')).direct_url;
-  await query(
-    url,
-    `create table item (id bigint primary key, name text not null, note text, price numeric, data bytea, doc jsonb, on_sale boolean);
-     insert into item select n, 'item ' || n, case n % 3 when 0 then '' when 1 then null else 'text' end, n * 1.10,
-       decode('00ff', 'hex'), '{"a": 1}', n % 2 = 0 from generate_series(1, 60) n;
-     create table without_key (n int); insert into without_key values (1);
-     create table pair (a int, b text, value text, primary key (a, b)); insert into pair values (1, 'x', 'old');
-     create schema archive; create table archive.old (n int primary key); create table vacant (n int primary key);`,
-  );
-  await owner.api.branch(projectId, 'changed');
-  const { direct_url: changed } = await owner.api.credentials(projectId, 'changed');
-  await query(
-    changed,
-    `update item set name = 'renamed' where id = 1; delete from item where id = 2; alter table pair add more int`,
-  );
+  ({ projectId, url } = await preparePages(owner.api));
   // React Aria has texts in this language, which the build leaves out.
   visitor = await visit(browser, inject('stack').url, { locale: 'de-DE' });
   await signInOnPage(visitor.page, owner.email);
@@ -57,32 +33,8 @@ afterAll(async () => {
 
 const inProject = (path: string) => `/projects/${projectId}${path}`;
 
-/** Every page with a text that shows that it has loaded. */
-const PAGES: readonly [string, () => string, string | RegExp][] = [
-  ['projects', () => '/', 'Pages'],
-  ['new project', () => '/new', 'Storage quota in GiB'],
-  ['branches', () => inProject(''), /of 10/],
-  ['create branch', () => inProject('/create-branch'), 'Clone from'],
-  ['connect', () => inProject('/branches/main/connect'), 'Passwords are hidden'],
-  ['tables', () => inProject('/branches/main/tables?table=item'), 'item 1'],
-  ['a table without a key', () => inProject('/branches/main/tables?table=without_key'), /no primary key/],
-  ['monitoring', () => inProject('/branches/main/monitoring'), 'Compare with|Waiting|Active connections'],
-  ['network rules', () => inProject('/network-rules'), /in 1 h \d+ min/],
-  ['storage', () => inProject('/storage'), /never deleted|Waiting/],
-  ['snapshots', () => inProject('/snapshots'), 'before'],
-  ['deleted branches', () => inProject('/deleted-branches'), 'gone'],
-  ['sharing', () => inProject('/sharing'), 'Not shared'],
-  ['difference', () => inProject('/branches/changed/difference?table=item'), 'renamed'],
-  ['jobs', () => inProject('/jobs'), 'Create project'],
-  ['trusts', () => inProject('/trusts'), 'No workload is trusted'],
-  ['settings', () => inProject('/settings'), 'Project ID'],
-  ['audit', () => '/audit', 'project.created'],
-  ['keys', () => '/keys', 'No API keys'],
-  ['members', () => '/members', 'Invitations'],
-  ['account', () => '/account', 'Sessions'],
-  ['second factor', () => '/account/second-factor', 'Confirm that it is you'],
-  ['unknown', () => '/no/such/page', 'Not found'],
-];
+/** The paths name the project that is made before the tests. */
+const PAGES = pagesOf('{project}');
 
 /** @param rules those that can differ from a page that was examined before; default: all */
 async function violations(visited: Visitor, rules?: string[]) {
@@ -97,7 +49,7 @@ const EXAMINED_BY_DAY = ['branches'];
 test.each(PAGES)('%s is accessible, in light and in dark', async (name, path, text) => {
   const { page } = visitor;
   await page.emulateMedia({ colorScheme: 'light' });
-  await page.goto(path());
+  await page.goto(path.replace('{project}', projectId));
   const pattern = typeof text === 'string' ? new RegExp(text) : text;
   await page.locator('main').getByText(pattern).first().waitFor();
   if (!IS_NIGHTLY && !EXAMINED_BY_DAY.includes(name)) return;
@@ -480,7 +432,7 @@ test('two tenants see nothing of each other', async () => {
   await signInOnPage(stranger.page, other.email);
   await stranger.page.getByText('No projects yet').waitFor();
   await stranger.page.goto(inProject('/branches/main/tables'));
-  await stranger.page.getByText('Not found.').first().waitFor();
+  await stranger.page.getByText('No project was found.').first().waitFor();
   expect(await stranger.page.content()).not.toContain('item 1');
   expect(stranger.problems).toEqual([]);
   await stranger.context.close();

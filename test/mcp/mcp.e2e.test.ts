@@ -98,7 +98,7 @@ describe.each([
     const { tools } = await agent.client.listTools();
     expect(tools.map(({ name }) => name)).toEqual([...TOOLS.map(({ name }) => name), ...more]);
     expect(await agent.result('list_projects')).toEqual([expect.objectContaining({ id: project })]);
-    const made = await agent.result('create_branch', { branch_name: branch });
+    const made = await agent.result('create_branch', { name: branch });
     expect(made).toMatchObject({ branch_name: branch, labels: { agent: keyId }, protected: false });
     const left = Date.parse(String(made.expires_at)) - Date.parse(String(made.created_at));
     expect(Math.round(left / 1000)).toBe(7200);
@@ -164,7 +164,7 @@ describe.each([
     const project_id = '00000000-0000-4000-8000-000000000000';
     expect(await agent.call('list_branches', { project_id })).toEqual({
       isError: true,
-      text: 'Not found. (NOT_FOUND)',
+      text: 'No project was found. (NOT_FOUND)',
     });
     await expect(agent.call('drop_everything')).rejects.toThrow(/drop_everything/);
   });
@@ -221,7 +221,10 @@ describe('a rehearsal of a migration', () => {
       migration,
     );
     expect(refused).toMatchObject({ statement: 2, sqlstate: '42601' });
-    expect(report).toMatchObject({ schema: { changes: [{ change: 'added', identity: 'public.one' }] } });
+    expect(report).toMatchObject({
+      verdict: 'failed',
+      schema: { changes: [{ change: 'added', identity: 'public.one' }] },
+    });
     expect(existsSync(join(cli.folder, 'pwned'))).toBe(false);
   });
 

@@ -2,6 +2,7 @@ import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { createFileRoute, Link } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
+import { dateTime } from '../../../shared/format.ts';
 import { Button } from '../../components/button.tsx';
 import { announce, ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
 import { Choice, Field } from '../../components/field.tsx';
@@ -13,7 +14,6 @@ import { sessionStore, signOut } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { chooseTheme, THEMES, themeStore } from '../../data/theme.ts';
 import { TEXT } from '../../strings/common.ts';
-import { dateTime } from '../../strings/format.ts';
 
 const BROWSERS = [
   ['Edge', /Edg\//],

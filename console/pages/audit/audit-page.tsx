@@ -1,9 +1,10 @@
 import { useInfiniteQuery, useQuery } from '@tanstack/react-query';
-import { createFileRoute } from '@tanstack/react-router';
+import { createFileRoute, Link } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
 import { ACTOR_TYPES, type ActorType } from '../../../shared/actor-types.ts';
 import { AUDIT_NAMES } from '../../../shared/audit-names.ts';
+import { dateTime } from '../../../shared/format.ts';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Empty, ErrorNote, Loading } from '../../components/feedback.tsx';
@@ -14,6 +15,7 @@ import { api, gateway } from '../../data/gateway.ts';
 import {
   type AuditEvent,
   apiKeysQuery,
+  branchesQuery,
   everyRecord,
   membersQuery,
   projectsQuery,
@@ -22,7 +24,6 @@ import {
 import { texts } from '../../data/search.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
-import { dateTime } from '../../strings/format.ts';
 import { fileOf, saveFile } from './export.ts';
 import './audit.css';
 
@@ -103,6 +104,36 @@ const Actor = ({ event }: { event: AuditEvent }) => (
   </>
 );
 
+/** What an event is about, by its name or ID: the branch, then the project. */
+function Target({ event, project }: { event: AuditEvent; project: string | undefined }) {
+  const { project_id: projectId, branch_id: branchId, metadata } = event;
+  const branches = useQuery({ ...branchesQuery(projectId ?? ''), enabled: branchId !== null }).data ?? [];
+  if (projectId === null) return <span className="quiet">–</span>;
+  const branch = branches.find(({ id }) => id === branchId)?.branch_name;
+  const gone = branchId === null ? undefined : String(metadata.branch_name ?? 'a deleted branch');
+  return (
+    <>
+      {project === undefined ? (
+        <span className="quiet">a deleted project</span>
+      ) : (
+        <Link to="/projects/$projectId" params={{ projectId }}>
+          {project}
+        </Link>
+      )}
+      {branch !== undefined ? (
+        <>
+          {' / '}
+          <Link to="/projects/$projectId/branches/$branch/connect" params={{ projectId, branch }}>
+            {branch}
+          </Link>
+        </>
+      ) : (
+        gone !== undefined && <span className="quiet"> / {gone}</span>
+      )}
+    </>
+  );
+}
+
 function EventRow({ event, project }: { event: AuditEvent; project: string | undefined }) {
   const [isOpen, setOpen] = useState(false);
   const facts = [
@@ -127,13 +158,18 @@ function EventRow({ event, project }: { event: AuditEvent; project: string | und
           </button>
         </td>
         <td>
+          <span>
+            <Target event={event} project={project} />
+          </span>
+        </td>
+        <td>
           <Actor event={event} />
         </td>
         <td className="mono quiet">{event.ip ?? '–'}</td>
       </tr>
       {isOpen && (
         <tr className="event-details">
-          <td colSpan={4}>
+          <td colSpan={5}>
             <dl className="facts">
               {facts.map(
                 ([label, value]) =>
@@ -241,7 +277,7 @@ function AuditPage() {
           {all.length === 0 ? (
             <Empty icon="list" title="No events match" />
           ) : (
-            <ListTable columns={['Time', 'Event', 'Actor', 'Address']} hasActions={false}>
+            <ListTable columns={['Time', 'Event', 'Target', 'Actor', 'Address']} hasActions={false}>
               {all.map((event) => (
                 <EventRow
                   key={event.id}

@@ -1,6 +1,7 @@
 import { useQuery } from '@tanstack/react-query';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
+import { bytes, plural } from '../../../shared/format.ts';
 import { snapshotLabel } from '../../components/branch.tsx';
 import { ActionDialog } from '../../components/dialog.tsx';
 import { announce, Note } from '../../components/feedback.tsx';
@@ -20,7 +21,6 @@ import {
 } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { LIFESPANS } from '../../strings/common.ts';
-import { bytes, plural } from '../../strings/format.ts';
 import type { BranchAct } from './branch-tree.tsx';
 
 interface DialogProps {
@@ -43,6 +43,7 @@ function DeleteDialog({ projectId, branches, usage, onClose }: DialogProps) {
     }
   };
   const isKept = !purge && branches.some(({ lease_seconds }) => lease_seconds === null);
+  const final = isKept ? branches.filter(({ lease_seconds }) => lease_seconds !== null) : [];
   const names = branches.map((branch) => branch.branch_name);
   const sizeOf = (id: string) =>
     usage?.branches.find(({ branch_id }) => branch_id === id)?.database_size_bytes ?? null;
@@ -77,6 +78,12 @@ function DeleteDialog({ projectId, branches, usage, onClose }: DialogProps) {
           ? 'Connections end immediately. The database is kept for a while, so that the branch can be restored (Deleted branches).'
           : 'Connections end immediately. The database and everything in it is dropped, and cannot be restored.'}
       </p>
+      {final.length > 0 && (
+        <p>
+          {final.map(({ branch_name }) => branch_name).join(', ')}: the deletion is final, because a branch
+          with a lease cannot be restored.
+        </p>
+      )}
       <Check
         label="Drop the database immediately"
         checked={purge}

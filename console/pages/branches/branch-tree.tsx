@@ -8,13 +8,13 @@ import {
   TreeItem,
   TreeItemContent,
 } from 'react-aria-components';
+import { bytes, dateTime, duration, plural, secondsSince, secondsUntil } from '../../../shared/format.ts';
 import { BranchName, BranchStatus, STATUS_NAMES } from '../../components/branch.tsx';
 import { Icon } from '../../components/icon.tsx';
 import { ActionMenu, type MenuEntry } from '../../components/menu.tsx';
 import { useNow } from '../../components/time.tsx';
 import type { Branch } from '../../data/resources.ts';
 import { TEXT } from '../../strings/common.ts';
-import { bytes, dateTime, duration, plural, secondsSince, secondsUntil } from '../../strings/format.ts';
 import { type BranchNode, endOf } from './branch-rows.ts';
 
 const ENDS = {

@@ -3,6 +3,7 @@ import { createFileRoute, Link, useNavigate } from '@tanstack/react-router';
 import { lazy, Suspense, useEffect, useMemo, useRef, useState } from 'react';
 import type { Selection } from 'react-aria-components';
 import { dataOf } from '../../../client/response-error.ts';
+import { bytes, plural } from '../../../shared/format.ts';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Loaded, Note } from '../../components/feedback.tsx';
@@ -24,9 +25,9 @@ import { mayAdminister, mayChange, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { STORAGE_STATES, TEXT } from '../../strings/common.ts';
-import { bytes, plural } from '../../strings/format.ts';
 import { filtered, freeable, treeOf } from './branch-rows.ts';
 import { type BranchAct, BranchMenu, type BranchPage, BranchTree } from './branch-tree.tsx';
+import { FirstSteps } from './first-steps.tsx';
 
 const COLUMNS = ['Name', 'State', 'Size', 'Connections', 'Age', 'Life'] as const;
 const KEYS = [
@@ -113,13 +114,18 @@ function Slots({
 }) {
   const isFull = project.branch_count >= project.branch_limit;
   const first = freeable(branches).slice(0, SHOWN);
+  const main = branches.find(({ is_default }) => is_default);
+  const next = usage?.branches.find(({ branch_id }) => branch_id === main?.id)?.database_size_bytes;
   return (
     <>
-      <dl className="card padded facts">
+      <dl className="facts in-line">
         <div>
           <dt>Branches</dt>
           <dd>
             {project.branch_count} of {project.branch_limit}
+            {project.leased_branch_count > 0 && (
+              <span className="quiet"> and {project.leased_branch_count} leased, which do not count</span>
+            )}
           </dd>
         </div>
         <div>
@@ -131,15 +137,20 @@ function Slots({
                 : TEXT.states.measuring}
             </Link>
             {usage && <QuotaMeter usage={usage} />}
+            {next !== undefined && (
+              <span className="quiet">the next branch of main counts {bytes(next)}</span>
+            )}
           </dd>
         </div>
         <div>
           <dt>Database host</dt>
           <dd>
-            <span className={usage?.stale ? 'badge warn' : 'badge good'}>
-              {usage?.stale ? 'Not connected' : 'Connected'}
-            </span>{' '}
             <span className="mono">{project.host}</span>
+            {usage && (
+              <span className={usage.host_connected ? 'badge good' : 'badge warn'}>
+                {usage.host_connected ? 'Connected' : 'Not connected'}
+              </span>
+            )}
           </dd>
         </div>
       </dl>
@@ -262,6 +273,9 @@ function BranchesPage() {
     >
       {!mayEdit && <Note>{TEXT.states.readOnly}</Note>}
       {project && <Slots project={project} branches={all} usage={usage.data} />}
+      {mayEdit && branches.data && all.every(({ is_default }) => is_default) && (
+        <FirstSteps projectId={projectId} isUsed={[...measures.connections.values()].flat().some(Boolean)} />
+      )}
       <div className="card">
         <header>
           <input

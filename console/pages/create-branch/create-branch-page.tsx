@@ -2,6 +2,7 @@ import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { createFileRoute, Link } from '@tanstack/react-router';
 import { useState } from 'react';
 import type { Schemas } from '../../../client/client.ts';
+import { labelsOf, milliseconds } from '../../../shared/format.ts';
 import { snapshotLabel } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
@@ -23,7 +24,6 @@ import {
 import { texts } from '../../data/search.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { LIFESPANS, TEXT } from '../../strings/common.ts';
-import { labelsOf, milliseconds } from '../../strings/format.ts';
 import { sourcesOf } from '../branches/branch-rows.ts';
 import { Snippets } from '../connect/snippets-view.tsx';
 import './create-branch.css';

@@ -2,6 +2,7 @@ import { useQuery } from '@tanstack/react-query';
 import { createFileRoute } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
+import { dateTime, duration, secondsUntil } from '../../../shared/format.ts';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { ActionDialog } from '../../components/dialog.tsx';
@@ -24,7 +25,6 @@ import { mayChange, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
-import { dateTime, duration, secondsUntil } from '../../strings/format.ts';
 
 const RESTORE = '/api/v1/projects/{project_id}/branches/{deleted_branch_id}/restore';
 

@@ -1,5 +1,6 @@
 import { useQuery } from '@tanstack/react-query';
 import { createFileRoute } from '@tanstack/react-router';
+import { plural } from '../../../shared/format.ts';
 import { BranchName, snapshotLabel } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine, Snippet } from '../../components/copy.tsx';
@@ -12,7 +13,6 @@ import { branchesQuery, snapshotsQuery } from '../../data/resources.ts';
 import { texts } from '../../data/search.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
-import { plural } from '../../strings/format.ts';
 import { ChangedRowsCard } from './changed-rows.tsx';
 import { type Difference, differenceQuery, progressQuery, type Sides } from './differences.ts';
 
@@ -31,6 +31,9 @@ const METHODS = {
 
 const CHANGE_TONES = { added: 'good', changed: 'warn', dropped: 'bad' } as const;
 
+/** Owners and grants of the roles that every project has: they are the same after every migration. */
+const OF_OWN_ROLES = /^(?:ALTER\b.* OWNER TO|(?:GRANT|REVOKE)\b.* (?:TO|FROM)) "?[gu]_[0-9a-f]{32}_\w+"?$/s;
+
 /** What differs in the schemas, and statements for it. */
 function SchemaDifference({ sides }: { sides: Sides }) {
   const difference = useQuery(differenceQuery(sides, 'schema'));
@@ -42,7 +45,8 @@ function SchemaDifference({ sides }: { sides: Sides }) {
       <Loaded query={difference}>
         {({ schema }) => {
           if (!schema) return null;
-          const { changes, statements, not_modelled } = schema;
+          const { changes, not_modelled } = schema;
+          const statements = schema.statements.filter((statement) => !OF_OWN_ROLES.test(statement));
           return (
             <>
               {changes.length === 0 ? (

@@ -1,5 +1,6 @@
 import { useQuery } from '@tanstack/react-query';
 import { createFileRoute } from '@tanstack/react-router';
+import { dateTime, duration, plural, secondsSince } from '../../../shared/format.ts';
 import { BranchName } from '../../components/branch.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Empty, Loaded, Note } from '../../components/feedback.tsx';
@@ -9,7 +10,6 @@ import { useNow } from '../../components/time.tsx';
 import { branchesQuery, deletedBranchesQuery, type Job, jobsQuery } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
-import { dateTime, duration, plural, secondsSince } from '../../strings/format.ts';
 import './jobs.css';
 
 const STATUSES = { queued: 'Queued', running: 'Running', succeeded: 'Done', failed: 'Failed' } as const;

@@ -3,6 +3,7 @@ import { createFileRoute } from '@tanstack/react-router';
 import { useState } from 'react';
 import type { Schemas } from '../../../client/client.ts';
 import { dataOf } from '../../../client/response-error.ts';
+import { dateTime, labelsOf } from '../../../shared/format.ts';
 import { Button } from '../../components/button.tsx';
 import { CommandLine, Snippet } from '../../components/copy.tsx';
 import { ActionDialog } from '../../components/dialog.tsx';
@@ -14,7 +15,6 @@ import { refresh } from '../../data/query-client.ts';
 import { projectQuery, trustsQuery } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
-import { dateTime, labelsOf } from '../../strings/format.ts';
 import { GITHUB, workflowOf } from './workflow.ts';
 
 const ROLES = [
@@ -121,7 +121,7 @@ function TrustsPage() {
   return (
     <Page
       title={TEXT.nav.trusts}
-      about="A CI job signs in with the identity that its service gives it, without a stored secret."
+      about="A workload is a CI job or a program. Where you trust its service, it signs in with the identity that the service gives it, without a stored secret."
       actions={
         !isCreating && (
           <Button look="primary" icon="plus" onClick={() => setCreating(true)}>

@@ -3,6 +3,7 @@ import { createFileRoute } from '@tanstack/react-router';
 import { useState } from 'react';
 import type { Schemas } from '../../../client/client.ts';
 import { dataOf } from '../../../client/response-error.ts';
+import { dateTime } from '../../../shared/format.ts';
 import { Button } from '../../components/button.tsx';
 import { ActionDialog } from '../../components/dialog.tsx';
 import { announce, ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
@@ -15,7 +16,6 @@ import { everyRecord, membersQuery } from '../../data/resources.ts';
 import { sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { TEXT } from '../../strings/common.ts';
-import { dateTime } from '../../strings/format.ts';
 
 const ROLES = [
   ['viewer', 'Viewer'],
@@ -125,7 +125,7 @@ function MembersPage() {
   return (
     <Page
       title={TEXT.nav.members}
-      about="The people of your tenant. Owners and admins see all of its projects."
+      about="A tenant is your organisation: its people, projects and limits. Owners and admins see all of its projects."
     >
       {!isManagedHere && me && (
         <Note>The identity provider {me.issuer} manages its users. Change them there.</Note>

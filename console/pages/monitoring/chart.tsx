@@ -15,6 +15,8 @@ interface Props {
   start: number;
   end: number;
   format: (value: number) => string;
+  /** Distances of the marks on the axis of values; default: those of the library. */
+  steps?: number[] | undefined;
   annotations: readonly Annotation[];
   /** Charts with one key show the same time under the cursor. */
   syncKey: string;
@@ -39,7 +41,15 @@ function plainColor(element: HTMLElement, name: string): string {
   return value || color(element, name);
 }
 
-export function Chart({ points, compared, start, end, format, annotations, syncKey }: Props) {
+/** A label that rounding has made equal to the one before would say nothing. */
+const withoutRepetition = (labels: readonly string[]) =>
+  labels.map((label, index) => (label === labels[index - 1] ? '' : label));
+
+/** One value is no line. */
+const isSingle = (u: uPlot, series: number) =>
+  (u.data[series] ?? []).filter((value) => value !== null && value !== undefined).length === 1;
+
+export function Chart({ points, compared, start, end, format, steps, annotations, syncKey }: Props) {
   const holder = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const shown = useRef({ annotations, start, end });
@@ -49,7 +59,7 @@ export function Chart({ points, compared, start, end, format, annotations, syncK
     const element = holder.current;
     if (!element) return;
     const colors = Object.fromEntries(
-      ['--series-1', '--series-2', '--quiet', '--line', '--main'].map((name) => [
+      ['--series-1', '--series-2', '--series-fill', '--quiet', '--line', '--main'].map((name) => [
         name,
         plainColor(element, name),
       ]),
@@ -76,7 +86,7 @@ export function Chart({ points, compared, start, end, format, annotations, syncK
     const line = (name: string) => ({
       stroke: colors[name] ?? '',
       width: 1.5,
-      points: { show: false },
+      points: { show: isSingle, size: 7, fill: colors[name] ?? '' },
       spanGaps: true,
       value: (_: uPlot, value: number | null) => (value === null ? '–' : format(value)),
     });
@@ -99,9 +109,16 @@ export function Chart({ points, compared, start, end, format, annotations, syncK
             values: (u, marks) =>
               marks.map((at) => timeOf(at, (u.scales.x?.max ?? 0) - (u.scales.x?.min ?? 0))),
           },
-          { ...axis, size: 62, space: 34, values: (_, values) => values.map((value) => format(value)) },
+          {
+            ...axis,
+            size: 62,
+            space: 34,
+            ...(steps && { incrs: steps }),
+            values: (_, values) => withoutRepetition(values.map((value) => format(value))),
+          },
         ],
-        series: [{}, line('--series-1'), line('--series-2')],
+        // Only the first: two areas would hide each other.
+        series: [{}, { ...line('--series-1'), fill: colors['--series-fill'] ?? '' }, line('--series-2')],
         hooks: { draw: [drawAnnotations] },
       },
       [[], [], []],
@@ -115,7 +132,7 @@ export function Chart({ points, compared, start, end, format, annotations, syncK
       u.destroy();
       plot.current = null;
     };
-  }, [format, syncKey]);
+  }, [format, steps, syncKey]);
 
   useEffect(() => {
     plot.current?.setData(aligned(points, compared) as uPlot.AlignedData);

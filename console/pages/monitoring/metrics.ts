@@ -1,8 +1,8 @@
 import { queryOptions } from '@tanstack/react-query';
 import { dataOf } from '../../../client/response-error.ts';
+import { bytes, compact, percent } from '../../../shared/format.ts';
 import { api } from '../../data/gateway.ts';
 import { inBranch, type MetricName } from '../../data/resources.ts';
-import { bytes, compact, percent } from '../../strings/format.ts';
 
 export const RANGES = {
   '1h': 3_600,
@@ -20,22 +20,31 @@ export interface Chart {
   metric: MetricName;
   rate?: boolean;
   format: (value: number) => string;
+  /** Distances of the marks on its axis, so that they are round in its unit. */
+  steps?: number[];
 }
+
+/** 1, 2 and 5 times each power of ten, for what is counted. */
+const WHOLE = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((one) => one * 10 ** power)).flat();
+/** The same, and tenths, for what happens in a second. */
+const TENTHS = [0.1, 0.2, 0.5, ...WHOLE];
+/** Powers of two. */
+const BINARY = Array.from({ length: 50 }, (_, power) => 2 ** power);
 
 const perSecond = (value: number) => `${compact(value)}/s`;
 
 export const CHARTS: readonly Chart[] = [
-  { metric: 'active_connections', format: compact },
-  { metric: 'total_connections', rate: true, format: perSecond },
+  { metric: 'active_connections', format: compact, steps: WHOLE },
+  { metric: 'total_connections', rate: true, format: perSecond, steps: TENTHS },
   { metric: 'cpu_seconds', rate: true, format: percent },
-  { metric: 'transactions_committed', rate: true, format: perSecond },
-  { metric: 'transactions_rolled_back', rate: true, format: perSecond },
-  { metric: 'rows_fetched', rate: true, format: perSecond },
-  { metric: 'rows_inserted', rate: true, format: perSecond },
-  { metric: 'rows_updated', rate: true, format: perSecond },
-  { metric: 'rows_deleted', rate: true, format: perSecond },
+  { metric: 'transactions_committed', rate: true, format: perSecond, steps: TENTHS },
+  { metric: 'transactions_rolled_back', rate: true, format: perSecond, steps: TENTHS },
+  { metric: 'rows_fetched', rate: true, format: perSecond, steps: TENTHS },
+  { metric: 'rows_inserted', rate: true, format: perSecond, steps: TENTHS },
+  { metric: 'rows_updated', rate: true, format: perSecond, steps: TENTHS },
+  { metric: 'rows_deleted', rate: true, format: perSecond, steps: TENTHS },
   { metric: 'cache_hit_ratio', format: percent },
-  { metric: 'database_size_bytes', format: bytes },
+  { metric: 'database_size_bytes', format: bytes, steps: BINARY },
 ];
 
 const POLL_MS = 15_000;

@@ -1,6 +1,7 @@
 import { useQuery } from '@tanstack/react-query';
 import { createFileRoute } from '@tanstack/react-router';
 import { useEffect, useState } from 'react';
+import { dateTime, duration, plural, secondsSince } from '../../../shared/format.ts';
 import { BranchName } from '../../components/branch.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Empty, Loaded, Note } from '../../components/feedback.tsx';
@@ -14,7 +15,6 @@ import { useStore } from '../../data/store.ts';
 import { themeStore } from '../../data/theme.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
-import { dateTime, duration, plural, secondsSince } from '../../strings/format.ts';
 import { type Annotation, annotationsOf } from './annotations.ts';
 import { Chart } from './chart.tsx';
 import {
@@ -58,16 +58,6 @@ function pointsOf(series: readonly Series[] | undefined, { metric, rate }: Chart
   const points = values.map(({ timestamp, value }) => ({ at: Date.parse(timestamp) / 1000, value }));
   return rate ? rateOf(points) : points;
 }
-
-/** A line of fewer minutes says little. */
-const SHORTEST_SECONDS = 600;
-
-/** When the first value was measured, in Unix seconds. */
-const beginningOf = (series: readonly Series[], end: number): number =>
-  Math.min(
-    end - SHORTEST_SECONDS,
-    ...series.flatMap(({ values: [first] }) => (first ? [Date.parse(first.timestamp) / 1000] : [])),
-  );
 
 /** What the lines in the charts mean. */
 const Marks = ({ annotations }: { annotations: readonly Annotation[] }) => (
@@ -119,6 +109,7 @@ function Panel({ chart, points, compared, range, annotations }: PanelProps) {
         start={range.start}
         end={range.end}
         format={chart.format}
+        steps={chart.steps}
         annotations={annotations}
         syncKey="monitoring"
       />
@@ -217,12 +208,7 @@ function MonitoringPage() {
       <Loaded query={series}>
         {(data) => {
           const end = Date.parse(data.end) / 1000;
-          const wanted = end - RANGES[range];
-          // Nothing is left of the first value of a young branch.
-          const shown = {
-            start: compare === undefined ? Math.max(wanted, beginningOf(data.series, end)) : wanted,
-            end,
-          };
+          const shown = { start: end - RANGES[range], end };
           const annotations = record
             ? annotationsOf(
                 { branch: record, jobs: jobs ?? [], blocks: blocks ?? [] },
@@ -230,12 +216,14 @@ function MonitoringPage() {
                 shown.end,
               )
             : [];
-          const isEmpty = data.series.every(({ values }) => values.length === 0);
+          const panels = CHARTS.map((chart) => ({ chart, points: pointsOf(data.series, chart) }));
+          const drawn = panels.filter(({ points }) => points.length > 0);
+          const empty = panels.filter(({ points }) => points.length === 0);
           return (
             <>
               {data.stale && data.observed_at !== null && <StaleNote observedAt={data.observed_at} />}
               {annotations.length > 0 && <Marks annotations={annotations} />}
-              {isEmpty ? (
+              {drawn.length === 0 ? (
                 <div className="card">
                   <Empty icon="graph" title={TEXT.states.measuring}>
                     <p>A branch is measured every minute. Its first values appear here shortly.</p>
@@ -243,17 +231,23 @@ function MonitoringPage() {
                 </div>
               ) : (
                 <div className="panels" key={scheme}>
-                  {CHARTS.map((chart) => (
+                  {drawn.map(({ chart, points }) => (
                     <Panel
                       key={chart.metric}
                       chart={chart}
-                      points={pointsOf(data.series, chart)}
+                      points={points}
                       compared={compare === undefined ? [] : pointsOf(compared?.series, chart)}
                       range={shown}
                       annotations={annotations}
                     />
                   ))}
                 </div>
+              )}
+              {drawn.length > 0 && empty.length > 0 && (
+                <p className="quiet small">
+                  Two measurements are needed for {empty.map(({ chart }) => METRICS[chart.metric]).join(', ')}
+                  .
+                </p>
               )}
             </>
           );

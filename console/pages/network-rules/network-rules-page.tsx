@@ -11,6 +11,7 @@ import { type Branch, branchesQuery, type NetworkRule, rulesQuery } from '../../
 import { COMMANDS } from '../../strings/commands.ts';
 import './network-rules.css';
 import { isInNetwork, isPlainAddress } from '../../../shared/cidr.ts';
+import { dateTime, duration, secondsUntil } from '../../../shared/format.ts';
 import { BranchName } from '../../components/branch.tsx';
 import { ActionDialog } from '../../components/dialog.tsx';
 import { ListTable } from '../../components/list-table.tsx';
@@ -20,7 +21,6 @@ import { refresh } from '../../data/query-client.ts';
 import { mayChange, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { TEXT } from '../../strings/common.ts';
-import { dateTime, duration, secondsUntil } from '../../strings/format.ts';
 
 const LIVES = [
   ['', 'No end'],

@@ -1,5 +1,6 @@
 import { useQuery } from '@tanstack/react-query';
 import { createFileRoute, Link } from '@tanstack/react-router';
+import { bytes, gib } from '../../../shared/format.ts';
 import { CommandLine } from '../../components/copy.tsx';
 import { Empty, Loaded } from '../../components/feedback.tsx';
 import { Icon } from '../../components/icon.tsx';
@@ -9,7 +10,6 @@ import { mayChange, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
-import { bytes, gib } from '../../strings/format.ts';
 import './projects.css';
 
 const BADGES = { warning: 'Storage low', write_blocked: 'Write-blocked', closed: 'Closed' } as Record<

@@ -3,6 +3,7 @@ import { createFileRoute } from '@tanstack/react-router';
 import { useState } from 'react';
 import type { Schemas } from '../../../client/client.ts';
 import { dataOf } from '../../../client/response-error.ts';
+import { dateTime } from '../../../shared/format.ts';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { ActionDialog } from '../../components/dialog.tsx';
@@ -15,7 +16,6 @@ import { refresh } from '../../data/query-client.ts';
 import { membersQuery, projectMembersQuery } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
-import { dateTime } from '../../strings/format.ts';
 
 type Sharer = Schemas['ProjectMember'];
 type Role = Sharer['role'];

@@ -108,17 +108,19 @@ function SignInPage() {
           <Logo />
           <span>{TEXT.name}</span>
         </div>
-        <ol className="stages" aria-label="Steps of the sign-in">
-          {['Identify', 'Confirm', 'Done'].map((label, index) => (
-            <li
-              key={label}
-              {...(index === stage && { 'aria-current': 'step' as const })}
-              data-done={index < stage}
-            >
-              {label}
-            </li>
-          ))}
-        </ol>
+        {stage > 0 && (
+          <ol className="stages" aria-label="Steps of the sign-in">
+            {['Identify', 'Confirm', 'Done'].map((label, index) => (
+              <li
+                key={label}
+                {...(index === stage && { 'aria-current': 'step' as const })}
+                data-done={index < stage}
+              >
+                {label}
+              </li>
+            ))}
+          </ol>
+        )}
         <h1>{TITLES[step.name]}</h1>
         {search.sign_in_error !== undefined && step.name === 'password' && (
           <Note tone="bad">

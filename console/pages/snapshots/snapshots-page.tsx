@@ -2,6 +2,7 @@ import { useMutation, useQuery } from '@tanstack/react-query';
 import { createFileRoute, useNavigate } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
+import { bytes, dateTime, duration, secondsUntil } from '../../../shared/format.ts';
 import { BranchName, SNAPSHOT_KINDS, snapshotLabel } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
@@ -28,7 +29,6 @@ import { mayChange, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
-import { bytes, dateTime, duration, secondsUntil } from '../../strings/format.ts';
 import { ResetDialog } from '../branches/branch-dialogs.tsx';
 
 const EVERIES = [

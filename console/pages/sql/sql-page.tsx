@@ -2,6 +2,7 @@ import { useMutation, useQuery } from '@tanstack/react-query';
 import { createFileRoute } from '@tanstack/react-router';
 import { lazy, Suspense, useCallback, useMemo, useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
+import { milliseconds, plural } from '../../../shared/format.ts';
 import { BranchName } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
@@ -14,7 +15,6 @@ import { mayChange, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
-import { milliseconds, plural } from '../../strings/format.ts';
 import { Grid, type Position } from '../tables/grid.tsx';
 
 import type { Row } from '../tables/staged.ts';

@@ -1,5 +1,6 @@
 import { useQuery } from '@tanstack/react-query';
 import { createFileRoute, Link } from '@tanstack/react-router';
+import { bytes, compact, duration, plural, secondsSince } from '../../../shared/format.ts';
 import { BranchName } from '../../components/branch.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Loaded, Note } from '../../components/feedback.tsx';
@@ -10,7 +11,6 @@ import { useLiveMeasurements } from '../../data/live.ts';
 import { branchesQuery, type Usage, usageQuery } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { STORAGE_STATES, TEXT } from '../../strings/common.ts';
-import { bytes, compact, duration, plural, secondsSince } from '../../strings/format.ts';
 import './storage.css';
 
 const COLUMNS = ['Branch', 'Holds', 'Of the quota', 'Own on disk', 'Shared on disk', 'If deleted'] as const;
@@ -57,8 +57,9 @@ function QuotaBar({ usage }: { usage: Usage }) {
 
 function Freshness({ usage }: { usage: Usage }) {
   const now = useNow();
-  if (usage.observed_at === null) return <Note>{TEXT.states.measuring}</Note>;
-  if (!usage.stale) return null;
+  if (usage.observed_at === null && usage.storage_used_bytes === 0)
+    return <Note>{TEXT.states.measuring}</Note>;
+  if (!usage.stale || usage.observed_at === null) return null;
   return <Note tone="warn">{TEXT.states.stale(duration(secondsSince(usage.observed_at, now)))}</Note>;
 }
 

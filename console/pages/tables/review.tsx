@@ -1,8 +1,8 @@
 import { useState } from 'react';
+import { plural } from '../../../shared/format.ts';
 import { Button } from '../../components/button.tsx';
 import { Dialog, TypedName } from '../../components/dialog.tsx';
 import { announce, ErrorNote, Note } from '../../components/feedback.tsx';
-import { plural } from '../../strings/format.ts';
 import { CellValue, type GridColumn } from './cell.tsx';
 import { decide, discard, isSame, STATE_NAMES, type StagedRow, stateOf } from './staged.ts';
 import { focusGrid } from './use-editing.ts';

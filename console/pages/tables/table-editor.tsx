@@ -1,12 +1,12 @@
 import { useNavigate } from '@tanstack/react-router';
 import { useCallback, useState } from 'react';
+import { plural } from '../../../shared/format.ts';
 import { BranchName } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { ErrorNote, Note } from '../../components/feedback.tsx';
 import type { Branch, Table } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
-import { plural } from '../../strings/format.ts';
 import { CellEditor } from './cell.tsx';
 import { FilterBar } from './filter-bar.tsx';
 import { Grid } from './grid.tsx';

@@ -1,6 +1,7 @@
 import { useQuery } from '@tanstack/react-query';
 import { createFileRoute, Link } from '@tanstack/react-router';
 import { useEffect, useState } from 'react';
+import { bytes, compact } from '../../../shared/format.ts';
 import { BranchName } from '../../components/branch.tsx';
 import { Snippet } from '../../components/copy.tsx';
 import { Empty, Loaded } from '../../components/feedback.tsx';
@@ -8,7 +9,6 @@ import { Icon } from '../../components/icon.tsx';
 import { branchesQuery, type Table, tablesQuery } from '../../data/resources.ts';
 import { texts } from '../../data/search.ts';
 import { TEXT } from '../../strings/common.ts';
-import { bytes, compact } from '../../strings/format.ts';
 import { selectionOf } from './rows.ts';
 import { TableEditor } from './table-editor.tsx';
 

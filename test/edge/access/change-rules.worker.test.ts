@@ -40,7 +40,7 @@ test('a project has no more rules than one message of the link can carry; a refu
     ok: false,
     failure: refused,
   });
-  expect(await insertRule(db, { ...ruleFor('192.0.2.2/32'), projectId: 'q' }, ACTOR, null)).toEqual({
+  expect(await insertRule(db, { ...ruleFor('192.0.2.2/32'), projectId: 'q' }, ACTOR, null)).toMatchObject({
     ok: false,
     failure: { code: 'NOT_FOUND' },
   });

@@ -6,6 +6,7 @@ import { insertIf, isThere } from '../../../edge/database/database.ts';
 import { eventOutbox } from '../../../edge/database/event-schema.ts';
 import { guardedWrite, type Requirement } from '../../../edge/database/guarded-write.ts';
 import { auditEvents, projectBranches, projects } from '../../../edge/database/schema.ts';
+import { missing } from '../../../edge/missing.ts';
 import { ACTOR, insertBranch, startRecords } from '../../support/records/records.ts';
 
 const NOW = new Date('2026-11-23T12:00:00Z');
@@ -75,8 +76,8 @@ test.each<[string, readonly [Requirement, ...Requirement[]], object]>([
     ],
     { code: 'NOT_FOUND' },
   ],
-  ['another tenant', inActiveProject('p', 'other'), { code: 'NOT_FOUND' }],
-  ['no project', inActiveProject('q', 't'), { code: 'NOT_FOUND' }],
+  ['another tenant', inActiveProject('p', 'other'), missing('project')],
+  ['no project', inActiveProject('q', 't'), missing('project')],
   [
     'values',
     [atMost(0)],

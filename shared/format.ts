@@ -34,6 +34,13 @@ export function duration(seconds: number): string {
   return parts.slice(0, 2).join(' ') || '0 s';
 }
 
+/** A timestamp as people say it, for instance `in 6 d 4 h` or `3 min ago`. @param now Unix milliseconds */
+export function relative(timestamp: string, now: number): string {
+  const seconds = secondsUntil(timestamp, now);
+  if (Math.abs(seconds) < 1) return 'now';
+  return seconds > 0 ? `in ${duration(seconds)}` : `${duration(-seconds)} ago`;
+}
+
 export const secondsUntil = (timestamp: string, now: number): number => (Date.parse(timestamp) - now) / 1000;
 export const secondsSince = (timestamp: string, now: number): number => (now - Date.parse(timestamp)) / 1000;
 

@@ -1,0 +1,67 @@
+import { mkdirSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import type { Page } from 'playwright-core';
+import { ROOT } from '../../dev/build/repository.ts';
+import { openBrowser, visit } from '../support/console/browser.ts';
+import { pagesOf, preparePages } from '../support/console/pages.ts';
+import { signInOnPage } from '../support/console/person.ts';
+import { deliveredMails } from '../support/sign-in/mails.ts';
+import { newOwner } from '../support/sign-in/people.ts';
+import { startStack, UNLIMITED } from '../support/stack/stack.ts';
+
+const WIDTHS = { desktop: 1280, phone: 390 };
+/** Until what a page reads after its first text is there. */
+const SETTLED_MS = 1_500;
+const SCHEMES = ['light', 'dark'] as const;
+
+/** The pages that the documents show, at the width of a desktop. */
+const DOCUMENTED = ['branches', 'connect', 'difference', 'monitoring', 'tables'];
+const IMAGES = join(ROOT, 'docs/images');
+
+const { values, positionals } = parseArgs({ options: { docs: { type: 'boolean' } }, allowPositionals: true });
+const folder = positionals[0] ?? join(tmpdir(), 'branchgate-screenshots');
+
+/** @param isWhole as long as the page is, as only people look at it */
+async function shoot(page: Page, path: string, isWhole: boolean): Promise<void> {
+  await page.screenshot({ path, fullPage: isWhole, animations: 'disabled' });
+}
+
+/** Every page of the console at both widths, in light and in dark. */
+async function main(): Promise<void> {
+  mkdirSync(folder, { recursive: true });
+  const stack = await startStack({ env: { ...UNLIMITED, MEASURE_INTERVAL_SECONDS: '5' }, restarts: false });
+  const browser = await openBrowser();
+  try {
+    const site = { url: stack.url, mails: () => deliveredMails(stack) };
+    const owner = await newOwner(site, 'ada@example.org');
+    const { projectId } = await preparePages(owner.api);
+    const { page } = await visit(browser, stack.url);
+    await page.goto('/sign-in');
+    await page.getByLabel('E-mail address').waitFor();
+    await shoot(page, join(folder, 'sign-in-desktop-light.png'), true);
+    await signInOnPage(page, owner.email);
+    for (const [name, path, text] of pagesOf(projectId)) {
+      const file = name.replaceAll(' ', '-');
+      for (const scheme of SCHEMES)
+        for (const [device, width] of Object.entries(WIDTHS)) {
+          await page.emulateMedia({ colorScheme: scheme, reducedMotion: 'reduce' });
+          await page.setViewportSize({ width, height: 800 });
+          await page.goto(path);
+          await page.locator('main').getByText(new RegExp(text)).first().waitFor();
+          // Streams stay open, so the network is never idle.
+          await page.waitForTimeout(SETTLED_MS);
+          await shoot(page, join(folder, `${file}-${device}-${scheme}.png`), true);
+          if (values.docs && device === 'desktop' && DOCUMENTED.includes(name))
+            await shoot(page, join(IMAGES, `${file}-${scheme}.png`), false);
+        }
+    }
+    console.log(`The screenshots are in ${folder}.`);
+  } finally {
+    await browser.close();
+    await stack.stop();
+  }
+}
+
+await main();
