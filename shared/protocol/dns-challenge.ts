@@ -25,7 +25,13 @@ export const DnsChallengeRequest = z
     host_id: z.uuid().toLowerCase(),
     token: z.string().max(2048).meta({ description: 'A JWT that the host has signed (EdDSA).' }),
   })
-  .meta({ id: 'DnsChallengeRequest' });
+  .meta({
+    id: 'DnsChallengeRequest',
+    example: {
+      host_id: '0b0e9d4c-6a5f-4a39-9b0a-0d6f3b1f7c21',
+      token: 'eyJhbGciOiJFZERTQSJ9.e30.c2lnbmF0dXJl',
+    },
+  });
 
 /** The name that the record was set for, which is that of the host. */
 export const DnsChallengeReply = z

@@ -82,7 +82,7 @@ describe('a branch', () => {
     await db.update(projectBranches).set({ updatedAt: NOW, lifespan: '1m' }).where(thisBranch);
     await db.update(projectBranches).set({ expiresAt: NOW }).where(thisBranch);
     await inOneBatch(db, [transition(db, 'expire', thisBranch, NOW)]);
-    const unblocked = { blocked: null, connections_blocked_until: null };
+    const unblocked = { blocked: null, connections_blocked_until: null, closed_to: [] };
     const about = { branch_id: id, branch_name: id, labels: {}, ...unblocked };
     expect(await datas()).toEqual([
       { ...about, status: 'creating', expires_at: null },
@@ -110,7 +110,7 @@ describe('a branch', () => {
     });
     await set({ blocks: [] });
     const events = (await datas()).map(({ branch_id: _, branch_name: __, ...shown }) => shown);
-    const shown = { status: 'active', expires_at: null, labels: { pr: '7' } };
+    const shown = { status: 'active', expires_at: null, labels: { pr: '7' }, closed_to: [] };
     expect(events).toEqual([
       { ...shown, blocked: null, connections_blocked_until: null },
       { ...shown, blocked: null, connections_blocked_until: until },
