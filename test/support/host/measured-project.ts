@@ -74,6 +74,7 @@ export async function measuredProject(
       isDefault: false,
       protected: false,
       blocks: [],
+      connectionAttempts: 50,
       createdBy: userId,
       tenantId: 'acme',
       ...timestamps,
