@@ -161,10 +161,9 @@ describe('a shop', () => {
 
   test('deletes rows together, or none if one of them is referenced', async () => {
     const sales = { primary_key: 'sale_id' };
-    expect(await remove('sale', { ...sales, ids: ['1', 2, '77777', 'isbn'] })).toMatchObject({
-      status: 422,
-      body: { error: 'STATEMENT_REFUSED', sqlstate: '22P02', change: undefined },
-    });
+    const refused = await remove('sale', { ...sales, ids: ['1', 2, '77777', 'isbn'] });
+    expect(refused).toMatchObject({ status: 422, body: { error: 'STATEMENT_REFUSED', sqlstate: '22P02' } });
+    expect(refused.body).not.toHaveProperty('change');
     const deleted = await remove('sale', { ...sales, ids: ['1', 2, '77777', 1] });
     expect(deleted).toMatchObject({ status: 200, body: { deleted: 2, missing: ['77777'] } });
     expect(await remove('author', { primary_key: 'author_id', ids: [1, 2] })).toMatchObject({
