@@ -191,8 +191,9 @@ test('extends and deletes a branch with single keys, which the audit log shows',
 
   await keys.press('d');
   const deletion = page.getByRole('dialog', { name: 'Delete this branch?' });
-  await keys.focused(deletion.getByRole('button', { name: /^Delete/ }));
-  await keys.press('Enter');
+  // One Enter too many deletes nothing.
+  await keys.focused(deletion.getByRole('button', { name: 'Cancel' }));
+  await keys.use(deletion.getByRole('button', { name: /^Delete/ }));
   await says('1 branch is being deleted.');
   await page.getByRole('link', { name: '1 deleted branch can be restored.' }).waitFor();
 
