@@ -1,6 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { inDatabase } from '../../../agent/postgres/connect.ts';
 import { runPrivilegeLoop } from '../../../agent/privileges/repair-privileges.ts';
 import { groupName, loginName } from '../../../shared/branch/login.ts';
 import { eventually } from '../../support/eventually.ts';
@@ -124,27 +123,4 @@ test('a tenant that prevents the repair delays it for a bounded time, and does n
   await holder.query('ROLLBACK');
   await holder.end();
   await repairAll('privileges.repaired');
-});
-
-test('a branch of an earlier release gets the control of its own sessions at the start of the agent', async () => {
-  await inDatabase(servers.host.settings, main.database, (session) =>
-    session.query(`
-      SET allow_system_table_mods = on;
-      DO $$ BEGIN
-        EXECUTE 'CREATE OR REPLACE VIEW pg_stat_activity AS ' || replace(
-          pg_get_viewdef('pg_stat_activity'::regclass), 'branchgate_sessions()', 'pg_stat_get_activity(NULL::integer)');
-      END $$;
-      DELETE FROM pg_depend WHERE refobjid = 'branchgate_sessions'::regproc;
-      DROP FUNCTION branchgate_sessions, branchgate_own_sessions, pg_cancel_backend, pg_terminate_backend,
-        branchgate_cancel_own, branchgate_terminate_own, branchgate_is_own;
-      ALTER FUNCTION pg_cancel_backend_of_role RENAME TO pg_cancel_backend;
-      ALTER FUNCTION pg_terminate_backend_of_role RENAME TO pg_terminate_backend`),
-  );
-  const own = 'SELECT query FROM pg_stat_activity WHERE pid = pg_backend_pid()';
-  expect(await asOwner(main, own)).toEqual([{ query: '<insufficient privilege>' }]);
-  await repairAll('privileges.own_sessions_made');
-  expect(await asOwner(main, own)).toEqual([{ query: own }]);
-  events = [];
-  await repairAll();
-  expect(events).toEqual([]);
 });

@@ -307,7 +307,7 @@ describe('a clone', () => {
         ok: false,
         failure: {
           code: 'BRANCH_LIMIT_REACHED',
-          fields: { limit: BRANCHES_MAX, current: BRANCHES_MAX, retry_after: null },
+          fields: { limit: BRANCHES_MAX, current: BRANCHES_MAX, retry_after: expect.any(Number) },
         },
       },
     ]);

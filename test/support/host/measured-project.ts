@@ -75,6 +75,7 @@ export async function measuredProject(
       protected: false,
       blocks: [],
       connectionAttempts: 50,
+      hasOwnAttempts: false,
       createdBy: userId,
       tenantId: 'acme',
       ...timestamps,
