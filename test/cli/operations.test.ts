@@ -118,6 +118,7 @@ const WITHOUT: Record<string, readonly string[]> = {
     'readPlatformMetrics',
     'streamProjectMetrics',
   ],
+  '`branch get` looks up a branch by its name or ID': ['getBranch'],
   'rare, and for operators': ['createTenant', 'getHost', 'setTenantCaps', 'updateProjectCaps'],
   'for agents of hosts': ['enrolHost', 'openLink', 'setDnsChallenge'],
   'the description itself': ['getDescription', 'readDescription'],
