@@ -16,6 +16,7 @@ const NO_READS = ['completeProviderSignIn', 'openLink', 'streamEvents'];
 /** Operations that the host itself serves, or its link. */
 const OF_THE_HOST = [
   ...['listTables', 'describeTable', 'listRows', 'diffBranch', 'listChangedRows', 'getRehearsal'],
+  'getHost',
   'listHosts',
 ];
 /** Operations that take more than one trip in addition to the host's, and why. */
