@@ -105,7 +105,7 @@ async function send(method: string, path: string, body?: unknown, headers: Recor
 const hostFailure = (code: HostFailureCode) => ({
   code,
   message: `planted ${code}`,
-  ...(code === 'STATEMENT_REFUSED' && { sqlstate: '42501' }),
+  ...((code === 'STATEMENT_REFUSED' || code === 'LOGIN_REFUSED') && { sqlstate: '42501' }),
 });
 
 const messageOf = (code: FailureCode) =>
@@ -131,9 +131,10 @@ describe('a failure of the host reaches the client', () => {
     const message = code === 'STATEMENT_REFUSED' ? `planted ${code}` : undefined;
     expectFailure(answer, OF_REQUESTS[code], message);
     if (!NOT_OF_ROWS.includes(code)) answer.checkDescription();
-    if (code === 'STATEMENT_REFUSED') expect(answer.body.sqlstate).toBe('42501');
+    const isRefusal = code === 'STATEMENT_REFUSED' || code === 'LOGIN_REFUSED';
+    if (isRefusal) expect(answer.body.sqlstate).toBe('42501');
     const quotes = JSON.stringify(answer.body).includes('planted');
-    expect(quotes).toBe(OF_REQUESTS[code][1] === 'VALIDATION_FAILED' || code === 'STATEMENT_REFUSED');
+    expect(quotes).toBe(OF_REQUESTS[code][1] === 'VALIDATION_FAILED' || isRefusal);
   });
 
   test.each<[HostFailureCode, string | undefined, string]>([
@@ -168,7 +169,7 @@ describe('a failure of the host reaches the client', () => {
     const [, publicCode] = OF_OWN_CALLS[code];
     expect(job.body).toMatchObject({
       status: 'failed',
-      error: { code: publicCode, message: messageOf(publicCode) },
+      error: { code: publicCode, message: FAILURES[publicCode].message },
     });
   });
 
