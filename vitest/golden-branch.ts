@@ -1,6 +1,7 @@
 import { createHash, randomBytes } from 'node:crypto';
-import { globSync, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { resolve } from 'node:path';
+import { globSync } from 'tinyglobby';
 import type { BranchgateClient, Schemas } from '../client/client.ts';
 import { findBranch } from '../client/find-branch.ts';
 import { dataOf, ResponseError } from '../client/response-error.ts';
@@ -24,7 +25,7 @@ export interface GoldenOptions {
 /** Names the content of the files, whatever their order and folder. */
 function hashOf(patterns: readonly string[], cwd = process.cwd()): string {
   const hash = createHash('sha256');
-  const files = [...new Set(patterns.flatMap((pattern) => globSync(pattern, { cwd })))].sort();
+  const files = [...new Set(globSync(patterns, { cwd, expandDirectories: false, dot: true }))].sort();
   if (files.length === 0) throw new Error(`no file matches ${patterns.join(', ')}: correct \`migrations\``);
   for (const file of files) {
     const content = readFileSync(resolve(cwd, file));

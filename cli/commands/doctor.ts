@@ -35,6 +35,20 @@ const version = (program: string) => async () => {
   }
 };
 
+/** The major version of PostgreSQL on the hosts (specification 3). */
+const SERVER_MAJOR = 18;
+
+/** pg_dump refuses a server that is newer than itself. */
+const dumpVersion = async () => {
+  const text = await version('pg_dump')();
+  const major = Number(/(\d+)/.exec(text)?.[1] ?? 0);
+  if (major >= SERVER_MAJOR) return text;
+  throw new CommandError(
+    'failed',
+    `${text} cannot dump a branch, which is PostgreSQL ${SERVER_MAJOR}. Install postgresql-client-${SERVER_MAJOR}, for instance from apt.postgresql.org; \`import\` from an older server works.`,
+  );
+};
+
 async function remoteChecks(command: Command, session: Session): Promise<Check[]> {
   const { client, url } = session;
   return [
@@ -62,7 +76,7 @@ export const doctorCommand = () =>
     .action(async (_options, command: Command) => {
       const checks = [
         await check('psql', version('psql')),
-        await check('pg_dump', version('pg_dump')),
+        await check('pg_dump', dumpVersion),
         await check('tokens', async () => whereTokensAre(profileOf(optionsOf(command)))),
         await check('link', async () => findLink()?.project ?? 'this folder is not linked'),
       ];

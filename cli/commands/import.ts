@@ -96,7 +96,13 @@ async function query(sides: Sides, side: 'source' | 'branch', sql: string): Prom
     { env: side === 'source' ? from : target, stdio: ['ignore', 'pipe', 'pipe'], signal },
   );
   const [output, errors] = await Promise.all([text(child.stdout), text(child.stderr), ended(child, 'psql')]);
-  if (child.exitCode !== 0) throw new CommandError('failed', `The ${side} refused: ${errors.trim()}`);
+  if (child.exitCode !== 0) {
+    const wayOut =
+      side === 'source' && /does not support SSL/.test(errors)
+        ? ' The source has no TLS. Add ?sslmode=disable to its URL if the network between is trusted.'
+        : '';
+    throw new CommandError('failed', `The ${side} refused: ${errors.trim()}${wayOut}`);
+  }
   return output
     .split('\n')
     .filter(Boolean)

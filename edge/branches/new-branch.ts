@@ -56,12 +56,12 @@ const choices = {
       'Connection attempts a minute from one client address. Default: as in the project; with a lease, the highest number that the operator of the gateway allows.',
   }),
   include: z
-    .array(z.enum(['credentials']))
+    .array(z.enum(['credentials', 'credentials.owner', 'credentials.read_only']))
     .max(1)
     .default([])
     .meta({
       description:
-        '`credentials`: the response has the connection URLs, which the audit log records as a view.',
+        '`credentials`: the response has the connection URLs, which the audit log records as a view. With a role, both URLs are of that login: the pooled URL of the owner can change the schema, and its clients survive clones of the branch.',
     }),
 };
 

@@ -5,7 +5,7 @@ import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
 import { LabelFilter } from '../../shared/branch/labels.ts';
 import { LeaseSeconds } from '../../shared/branch/lease.ts';
 import { lifeOf, TtlSeconds } from '../../shared/branch/lifespan.ts';
-import { Credentials } from '../access/credentials.ts';
+import { Credentials, type CredentialsView } from '../access/credentials.ts';
 import { creatorNetwork } from '../access/network-rule.ts';
 import type { Principal } from '../authentication/principal.ts';
 import {
@@ -335,6 +335,10 @@ interface Wanted {
   body: Omit<z.output<typeof NewBranch>, 'branch_name' | 'on_exists'>;
 }
 
+/** The login of the URLs that the request includes. */
+const viewOf = ({ include: [wanted] }: Pick<Wanted['body'], 'include'>): CredentialsView =>
+  wanted === 'credentials.owner' ? 'owner' : wanted === 'credentials.read_only' ? 'read_only' : 'default';
+
 /** Before anything is read, because whether another name is taken is unknown to the caller too. */
 function checkBranchNames({ machine }: Principal, names: readonly string[]): void {
   const pattern = machine?.branchPattern ?? null;
@@ -346,7 +350,7 @@ function checkBranchNames({ machine }: Principal, names: readonly string[]): voi
 async function createBranches(c: AppContext, wanted: Wanted, prefer: number, key: string | undefined) {
   const { kind, names, onExists, body } = wanted;
   checkBranchNames(c.var.principal, names);
-  if (body.include.includes('credentials')) unwrap(allow(c.var.principal, 'credentials.read'));
+  if (body.include.length > 0) unwrap(allow(c.var.principal, 'credentials.read'));
   const projectId = c.req.param('project_id') ?? '';
   const creatorCidr = creatorNetwork(connectingIp(c));
   const choices = unwrap(choicesOf(body, creatorCidr, readSettings(c.env)));
@@ -404,7 +408,8 @@ router.openapi(
     const { project, end } = await createBranches(c, wanted, prefer, key);
     if ('job' in end) return c.json(end.job, 202);
     const made = end.body as z.input<typeof BranchCreation>;
-    const records = body.include.length > 0 ? await withCredentials(c, project, [made]) : [made];
+    const records =
+      body.include.length > 0 ? await withCredentials(c, project, [made], viewOf(body)) : [made];
     return c.json(found(records), end.status === 200 ? 200 : 201);
   },
 );
@@ -441,7 +446,10 @@ router.openapi(
     if ('job' in end) return c.json(end.job, 202);
     const { branches } = end.body as z.input<typeof BatchCreation>;
     const isIncluded = body.include.length > 0;
-    return c.json({ branches: isIncluded ? await withCredentials(c, project, branches) : branches }, 201);
+    return c.json(
+      { branches: isIncluded ? await withCredentials(c, project, branches, viewOf(body)) : branches },
+      201,
+    );
   },
 );
 

@@ -89,6 +89,7 @@ export async function withCredentials<R extends { id: string }>(
   c: AppContext,
   project: ProjectIds,
   records: readonly R[],
+  view: CredentialsView,
 ) {
   const db = databaseOf(c);
   const ids = records.map(({ id }) => id);
@@ -96,8 +97,8 @@ export async function withCredentials<R extends { id: string }>(
   const branches = ids.flatMap((id) => rows.find((row) => row.id === id && row.status === 'active') ?? []);
   if (branches.length < ids.length) throw new ApiError('BRANCH_NOT_ACTIVE');
   const now = new Date();
-  const audits = branches.map((branch) => auditedView(db, branch, 'default', actorOf(c), now));
-  const credentials = await readCredentials(c, project, branches, 'default', audits);
+  const audits = branches.map((branch) => auditedView(db, branch, view, actorOf(c), now));
+  const credentials = await readCredentials(c, project, branches, view, audits);
   return records.map((record, index) => ({ ...record, credentials: credentials[index] }));
 }
 

@@ -64,6 +64,24 @@ test('the packed command line installs and runs with npx in an empty folder', as
   rmSync(folder, { recursive: true });
 });
 
+test.each([
+  [17, false, 'postgresql-client-18'],
+  [18, true, 'pg_dump (PostgreSQL) 18.1'],
+])('doctor compares pg_dump %i with the servers', async (major, ok, text) => {
+  const folder = temporaryFolder();
+  const program = join(folder, 'pg_dump');
+  writeFileSync(program, `#!/bin/sh\necho 'pg_dump (PostgreSQL) ${major}.1'\n`, { mode: 0o755 });
+  const env = { PATH: `${folder}:${process.env.PATH}` };
+  const { stdout } = await cli.start(['doctor', '--json'], env).result;
+  const { checks } = JSON.parse(stdout) as { checks: { check: string }[] };
+  expect(checks.find(({ check }) => check === 'pg_dump')).toEqual({
+    check: 'pg_dump',
+    ok,
+    result: expect.stringContaining(text),
+  });
+  rmSync(folder, { recursive: true });
+});
+
 describe('the output', () => {
   test.each([
     ['project list', '/api/v1/projects', 'projects'],

@@ -105,6 +105,12 @@ test.runIf(IS_NIGHTLY)(
       await source.query('rollback');
       await source.end();
 
+      writeFileSync(join(cli.folder, 'with-tls'), `${foreign.url}?sslmode=require`);
+      expect(await cli.run('import', '--from', '@with-tls')).toMatchObject({
+        code: 1,
+        stderr: expect.stringContaining('?sslmode=disable'),
+      });
+
       expect(await cli.run('import', '--from', '@source-url')).toMatchObject({
         code: 0,
         stderr: expect.stringContaining('Imported into main'),

@@ -92,6 +92,20 @@ describe('a creation', () => {
     expect(await namesWith('label=pr%3D7&status=expired')).toEqual([]);
   });
 
+  test.each([
+    ['credentials.owner', '_owner', { one: 1 }],
+    ['credentials.read_only', '_ro', { one: 1 }],
+  ])('includes with %s the URLs of that login', async (include, login, row) => {
+    const made = await create({ branch_name: `with${login}`, include: [include] });
+    const { database_url = '', direct_url = '' } = made.body.credentials ?? {};
+    for (const url of [database_url, direct_url])
+      expect(new URL(url).username).toMatch(new RegExp(`${login}$`));
+    expect(await query(database_url, 'select 1 as one')).toEqual([row]);
+    const change = query(database_url, 'create table made_by_login (n int)');
+    if (include === 'credentials.owner') await change;
+    else await expect(change).rejects.toThrow();
+  });
+
   test('is repeated under its key with the credentials, which are not stored', async () => {
     const headers = { ...FROM_LOOPBACK, 'Idempotency-Key': 'keyed' };
     const body = { branch_name: 'keyed', include: ['credentials'] };

@@ -1,10 +1,12 @@
 import { execFile } from 'node:child_process';
-import { rmSync, writeFileSync } from 'node:fs';
+import { rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { rootCertificates } from 'node:tls';
 import { promisify } from 'node:util';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
+import { AUTHORITY_FILE, connectionOf, SNIPPETS } from '../../console/pages/connect/snippets.ts';
+import { ROOT } from '../../dev/build/repository.ts';
 import type { Credentials, ProjectBody } from '../support/api.ts';
 import { temporaryFolder } from '../support/stack/stack.ts';
 import { readStackFile } from '../support/stack/started-stack.ts';
@@ -112,3 +114,50 @@ test('a timeout that is sent at the login applies on the direct port only', asyn
   expect(await show('direct_url')).toBe('4321ms');
   expect(await show('database_url')).toBe('0');
 });
+
+/** How a person runs a snippet of the Connect page: a program, the snippet and a line that prints. */
+const PROGRAMS: Record<string, [program: string, before: string, after: string]> = {
+  psql: ['sh', '', " -Atc 'select 7'"],
+  env: ['sh', '', '\nfor url in "$DATABASE_URL" "$DIRECT_URL"; do psql "$url" -Atc "select 7"; done'],
+  'node-postgres': ['node', '', '\nconsole.log(rows.length + 6); await pool.end();'],
+  drizzle: [
+    'node',
+    "import { drizzle } from 'drizzle-orm/node-postgres';\n",
+    "\nconsole.log((await db.execute('select 7 as n')).rows[0].n); await db.$client.end();",
+  ],
+};
+
+test.each(Object.entries(PROGRAMS))(
+  'the snippet %s of the Connect page connects and prints no warning',
+  async (id, [program, before, after]) => {
+    const home = temporaryFolder();
+    symlinkSync(join(ROOT, 'node_modules'), join(home, 'node_modules'));
+    writeFileSync(join(home, AUTHORITY_FILE), credentials.ca_certificate ?? '');
+    const { code } = SNIPPETS.find((snippet) => snippet.id === id) ?? {};
+    const snippet = code?.({
+      pooled: connectionOf(credentials.database_url ?? '', true),
+      direct: connectionOf(credentials.direct_url ?? '', true),
+      pooledKey: '',
+      directKey: '',
+    });
+    const settings = [...(snippet ?? '').matchAll(/(\w+_URL)="([^"]*)"/g)].map(([, name, url]) => [
+      name,
+      url,
+    ]);
+    // A snippet of several files has its program at the end.
+    const text = before + snippet?.replace(/^[\s\S]*\/\/ db\.ts\n/, '') + after;
+    const words = program === 'sh' ? ['-c', text] : ['--input-type=module', '-e', text];
+    const { stdout, stderr } = await run(program === 'sh' ? 'sh' : process.execPath, words, {
+      cwd: home,
+      env: { PATH: process.env.PATH, HOME: home, ...Object.fromEntries(settings) },
+    });
+    expect([
+      stdout
+        .trim()
+        .split('\n')
+        .every((line) => line === '7'),
+      stderr,
+    ]).toEqual([true, '']);
+    rmSync(home, { recursive: true });
+  },
+);

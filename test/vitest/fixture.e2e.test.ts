@@ -1,4 +1,4 @@
-import { spawn } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -162,3 +162,26 @@ test.runIf(IS_NIGHTLY)(
   },
   180_000,
 );
+
+/** It installs packages and a second Node. */
+test.runIf(IS_NIGHTLY)('the package loads on Node 20', { timeout: 300_000 }, async () => {
+  const user = temporaryFolder();
+  const npm = (...words: string[]) => execFileSync('npm', words, { cwd: user, encoding: 'utf8' });
+  const packed = npm('pack', join(ROOT, 'vitest'), '--silent', '--pack-destination', user).trim();
+  writeFileSync(join(user, 'package.json'), '{ "type": "module" }');
+  const archive = join(user, packed.split('\n').at(-1) ?? '');
+  const node20 = `node-linux-${process.arch}`;
+  npm('install', '--ignore-scripts', '--no-audit', '--no-fund', archive, `${node20}@20`);
+  const program =
+    "import * as all from '@branchgate/vitest'; console.log(process.version, Object.keys(all).sort().join())";
+  const printed = execFileSync(
+    join(user, 'node_modules', node20, 'bin/node'),
+    ['--input-type=module', '-e', program],
+    {
+      cwd: user,
+      encoding: 'utf8',
+    },
+  );
+  expect(printed).toMatch(/^v20\.\S+ branchPerFile,branchSetup,workerBranch/);
+  rmSync(user, { recursive: true });
+});

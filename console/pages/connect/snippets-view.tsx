@@ -2,7 +2,7 @@ import { useState } from 'react';
 import { Button } from '../../components/button.tsx';
 import { CopyButton } from '../../components/copy.tsx';
 import type { Credentials } from '../../data/resources.ts';
-import { connectionOf, hidden, SNIPPETS } from './snippets.ts';
+import { AUTHORITY_FILE, connectionOf, hidden, SNIPPETS } from './snippets.ts';
 import './connect.css';
 
 interface Props {
@@ -17,9 +17,10 @@ export function Snippets({ credentials, snippet, onSnippet }: Props) {
   const [isShown, setShown] = useState(false);
   const chosen = SNIPPETS.find(({ id }) => id === (snippet ?? own)) ?? SNIPPETS[0];
   if (!chosen) return null;
+  const { ca_certificate: authority } = credentials;
   const real = {
-    pooled: connectionOf(credentials.database_url),
-    direct: connectionOf(credentials.direct_url),
+    pooled: connectionOf(credentials.database_url, authority !== null),
+    direct: connectionOf(credentials.direct_url, authority !== null),
     pooledKey: credentials.runtime_key,
     directKey: credentials.direct_key,
   };
@@ -48,6 +49,21 @@ export function Snippets({ credentials, snippet, onSnippet }: Props) {
             </div>
           </div>
         ))}
+        {authority !== null && (
+          <p className="row">
+            <span className="grow">
+              The host has an authority of its own. Save its certificate as <code>{AUTHORITY_FILE}</code>{' '}
+              where your program runs; every example names it.
+            </span>
+            <a
+              className="button"
+              download={AUTHORITY_FILE}
+              href={`data:application/x-pem-file,${encodeURIComponent(authority)}`}
+            >
+              Download {AUTHORITY_FILE}
+            </a>
+          </p>
+        )}
         <div className="tabs" role="group" aria-label="Tool or language">
           {SNIPPETS.map(({ id, label }) => (
             <button

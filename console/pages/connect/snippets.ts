@@ -1,6 +1,11 @@
+/** Where the page saves the authority of the host, if it has one of its own. */
+export const AUTHORITY_FILE = 'branchgate-ca.pem';
+
 /** What a connection URL consists of. */
 export interface Connection {
+  /** It verifies the server. */
   url: string;
+  hasAuthority: boolean;
   user: string;
   password: string;
   host: string;
@@ -8,10 +13,16 @@ export interface Connection {
   database: string;
 }
 
-export function connectionOf(url: string): Connection {
-  const { username, password, hostname, port, pathname } = new URL(url);
+/** @param hasAuthority the host has an authority of its own, which the client gets as a file */
+export function connectionOf(given: string, hasAuthority: boolean): Connection {
+  const url = new URL(given);
+  const { username, password, hostname, port, pathname } = url;
+  // node-postgres, libpq and pgx read both parameters, and none of them warns about this mode.
+  url.searchParams.set('sslmode', 'verify-full');
+  if (hasAuthority) url.searchParams.set('sslrootcert', AUTHORITY_FILE);
   return {
-    url,
+    url: url.href,
+    hasAuthority,
     user: decodeURIComponent(username),
     password: decodeURIComponent(password),
     host: hostname,
@@ -29,6 +40,18 @@ export const hidden = (connection: Connection): Connection => ({
   password: HIDDEN,
 });
 
+/** libpq has no authorities of its own: from version 16 it can use those of the system. */
+const forLibpq = ({ url, hasAuthority }: Connection) => (hasAuthority ? url : `${url}&sslrootcert=system`);
+
+/** Prisma has names of its own for these parameters. */
+function forPrisma({ url, hasAuthority }: Connection): string {
+  const parameters = hasAuthority ? `sslcert=${AUTHORITY_FILE}&` : '';
+  return url.replace(/\?.*$/, `?sslmode=require&${parameters}sslaccept=strict`);
+}
+
+const forJdbc = ({ hasAuthority }: Connection) =>
+  hasAuthority ? `sslrootcert=${AUTHORITY_FILE}` : 'sslfactory=org.postgresql.ssl.DefaultJavaSSLFactory';
+
 export interface Urls {
   pooled: Connection;
   direct: Connection;
@@ -42,7 +65,7 @@ export const SNIPPETS: readonly {
   label: string;
   code: (urls: Urls) => string;
 }[] = [
-  { id: 'psql', label: 'psql', code: ({ direct }) => `psql "${direct.url}"` },
+  { id: 'psql', label: 'psql', code: ({ direct }) => `psql "${forLibpq(direct)}"` },
   {
     id: 'env',
     label: '.env',
@@ -61,8 +84,8 @@ const { rows } = await pool.query('select now()');`,
     id: 'prisma',
     label: 'Prisma',
     code: ({ pooled, direct }) => `// .env
-DATABASE_URL="${pooled.url}"
-DIRECT_URL="${direct.url}"
+DATABASE_URL="${forPrisma(pooled)}"
+DIRECT_URL="${forPrisma(direct)}"
 
 // schema.prisma
 datasource db {
@@ -95,7 +118,7 @@ datasource db {
     label: 'SQLAlchemy',
     code: ({ pooled }) => `from sqlalchemy import create_engine, text
 
-engine = create_engine("${pooled.url.replace('postgresql://', 'postgresql+psycopg://')}")
+engine = create_engine("${forLibpq(pooled).replace('postgresql://', 'postgresql+psycopg://')}")
 with engine.connect() as connection:
     print(connection.execute(text("select now()")).scalar())`,
   },
@@ -104,7 +127,7 @@ with engine.connect() as connection:
     label: 'JDBC',
     code: ({
       pooled,
-    }) => `jdbc:postgresql://${pooled.host}:${pooled.port}/${pooled.database}?sslmode=require&prepareThreshold=0
+    }) => `jdbc:postgresql://${pooled.host}:${pooled.port}/${pooled.database}?sslmode=verify-full&${forJdbc(pooled)}&prepareThreshold=0
 user=${pooled.user}
 password=${pooled.password}`,
   },
@@ -117,7 +140,7 @@ production:
   url: <%= ENV["DATABASE_URL"] %>
   prepared_statements: false
 
-# DATABASE_URL="${pooled.url}"`,
+# DATABASE_URL="${forLibpq(pooled)}"`,
   },
   {
     id: 'go',
