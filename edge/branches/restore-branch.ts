@@ -187,9 +187,13 @@ export function checkPurgeable(
   return confirmed.ok && status !== 'ready' ? fail({ code: 'HOST_BUSY' }) : confirmed;
 }
 
-/** The kept database of a deleted branch as a source. @returns or HOST_BUSY until its size is known */
+/**
+ * The kept database of a deleted branch as a source.
+ * @returns or HOST_BUSY until its size is known; NOT_FOUND if it was dropped meanwhile
+ */
 export async function keptSource(db: Database, snapshot: SnapshotRow): Promise<Result<CloneSource, Failure>> {
-  const [kept = snapshot] = await db.select().from(snapshots).where(eq(snapshots.id, snapshot.id));
+  const [kept] = await db.select().from(snapshots).where(eq(snapshots.id, snapshot.id));
+  if (!kept) return fail({ code: 'NOT_FOUND' });
   // The job of the deletion records the size.
   return kept.status === 'making' ? fail({ code: 'HOST_BUSY' }) : ok(ofSnapshot(kept, false));
 }

@@ -1,7 +1,7 @@
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { singleFlight } from '../../shared/single-flight.ts';
-import { admitToStream, leaveStreams, type StreamClient, type StreamGate } from './stream-admission.ts';
+import { leaveStreams, mayGoOn, type StreamClient, type StreamGate, takePlace } from './stream-admission.ts';
 
 /** Longest duration of a stream. The client then reconnects (HTML Standard 9.2). */
 export const STREAM_SECONDS_MAX = 600;
@@ -27,8 +27,6 @@ export interface OpenStream<Subject> {
   readonly subject: Subject;
   readonly projectId: string;
   readonly client: StreamClient;
-  /** Of the user's newest token when the stream opened: its issue time. */
-  readonly openedAt: Date;
   readonly writer: WritableStreamDefaultWriter<Uint8Array>;
   waitingBytes: number;
   readonly timer: ReturnType<typeof setTimeout>;
@@ -64,7 +62,7 @@ export class OpenStreams<Subject> {
     return [...this.#streams];
   }
 
-  /** @returns or NOT_FOUND; STREAM_LIMIT_REACHED if all slots are taken by connected clients */
+  /** @returns or STREAM_LIMIT_REACHED: all slots are taken by connected clients, or all places of the tenant */
   async open(
     projectId: string,
     client: StreamClient,
@@ -72,8 +70,8 @@ export class OpenStreams<Subject> {
     seconds: number,
   ): Promise<Result<{ readable: ReadableStream; stream: OpenStream<Subject> }, Failure>> {
     const { max, gate } = this.#options;
-    const admitted = await admitToStream(gate, projectId, client, null);
-    if (!admitted.ok) return admitted;
+    const place = await takePlace(gate, client);
+    if (!place.ok) return place;
     for (let probes = 0; this.#streams.size >= max; probes++) {
       if (probes === PROBES_MAX) {
         leaveStreams(gate, client);
@@ -87,7 +85,6 @@ export class OpenStreams<Subject> {
       subject,
       projectId,
       client,
-      openedAt: admitted.value,
       writer: writable.getWriter(),
       waitingBytes: 0,
       timer: setTimeout(() => this.close(stream), Math.min(seconds, left) * 1000),
@@ -129,9 +126,8 @@ export class OpenStreams<Subject> {
 
   /** Ends the stream of a client that has lost its access. It reconnects, and the pipeline answers it. */
   async #readmit(stream: OpenStream<Subject>): Promise<void> {
-    const { projectId, client, openedAt } = stream;
-    const admitted = await admitToStream(this.#options.gate, projectId, client, openedAt).catch(() => null);
-    if (!admitted?.ok) this.close(stream);
+    const { projectId, client } = stream;
+    if (!(await mayGoOn(this.#options.gate, projectId, client).catch(() => false))) this.close(stream);
   }
 
   #sendHeartbeats(): void {

@@ -35,32 +35,27 @@ const streamsOf = ({ env: { RATE_LIMITER }, action }: StreamGate, { principal }:
   RATE_LIMITER.get(RATE_LIMITER.idFromName(streamsBucket(principal.tenantId, action)));
 
 /**
- * Whether the client may read the project now, and has a place among the streams of its tenant. Called when a
- * stream opens and with each of its heartbeats.
- * @param openedAt result of the first call, null for that call
- * @returns the issue time of the newest token of the user
+ * Takes a place among the streams of the client's tenant. The route has checked its access.
+ * @returns or STREAM_LIMIT_REACHED
  */
-export async function admitToStream(
-  gate: StreamGate,
-  projectId: string,
-  client: StreamClient,
-  openedAt: Date | null,
-): Promise<Result<Date, Failure>> {
+export async function takePlace(gate: StreamGate, client: StreamClient): Promise<Result<null, Failure>> {
+  if (await repeatIfLost(() => streamsOf(gate, client).hold(client.id, TENANT_STREAMS_MAX))) return ok(null);
+  return fail({ code: 'STREAM_LIMIT_REACHED', fields: { limit: TENANT_STREAMS_MAX } });
+}
+
+/** Whether the client still has its place and may read the project. Called with each heartbeat. */
+export async function mayGoOn(gate: StreamGate, projectId: string, client: StreamClient): Promise<boolean> {
   const { db } = gate;
-  const { userId, tenantId } = client.principal;
-  const [[user], hasPlace] = await Promise.all([
+  const { userId, tenantId, issuedAt } = client.principal;
+  const [[user], place] = await Promise.all([
     db.select().from(users).where(eq(users.id, userId)),
-    repeatIfLost(() => streamsOf(gate, client).hold(client.id, TENANT_STREAMS_MAX)),
+    takePlace(gate, client),
   ]);
-  if (!hasPlace) return fail({ code: 'STREAM_LIMIT_REACHED', fields: { limit: TENANT_STREAMS_MAX } });
-  if (user?.tenantId === tenantId) {
-    const newerRole = openedAt && openedAt < user.tenantSeenAt ? user.role : null;
-    const permission = await permissionOf(gate, client.principal, newerRole);
-    const project = permission && (await readProject(db, permission, projectId, []));
-    if (project?.ok && project.value) return ok(user.tenantSeenAt);
-  }
-  leaveStreams(gate, client);
-  return fail({ code: 'NOT_FOUND' });
+  if (!place.ok || user?.tenantId !== tenantId) return false;
+  const newerRole = issuedAt < user.tenantSeenAt ? user.role : null;
+  const permission = await permissionOf(gate, client.principal, newerRole);
+  const project = permission && (await readProject(db, permission, projectId, []));
+  return project?.ok === true && project.value !== null;
 }
 
 /** Frees the place. If the call fails, the place is free when its lease ends. */

@@ -44,7 +44,7 @@ export class MeasurementStreams {
   /**
    * @param branchId the branch to report; null for all
    * @param missed the events to send first, oldest first
-   * @returns or NOT_FOUND, STREAM_LIMIT_REACHED
+   * @returns or STREAM_LIMIT_REACHED
    */
   async open(
     projectId: string,

@@ -96,6 +96,7 @@ describe('the records', () => {
       ttl_seconds: 2_592_000,
       lease_seconds: null,
       lease_ends_at: null,
+      connection_attempts_per_minute: 300,
       labels: {},
       is_default: false,
       protected: false,
@@ -142,6 +143,7 @@ describe('the records', () => {
       status: 'deleted',
       deleted_at: expect.stringMatching(/Z$/),
       job_id: expect.any(String),
+      restorable_until: expect.stringMatching(/Z$/),
     });
     const list = await api.get<{ branches: Record<string, unknown>[] }>(branches());
     expect(list.body.branches[0]).toMatchObject({

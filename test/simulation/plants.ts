@@ -21,10 +21,10 @@ const PLANTS = {
   },
   /** A changed row is reported and rolled back. */
   'lost-write': {
-    find: 'return row ? { row, conflict: null } : conflictOf(target, change);',
+    find: 'return row ? made(row) : conflictOf(target, change);',
     put: `await target.session.query('ROLLBACK');
     await target.session.query('BEGIN');
-    return row ? { row, conflict: null } : conflictOf(target, change);`,
+    return row ? made(row) : conflictOf(target, change);`,
   },
   /** Sessions stay open after their access is revoked. */
   'sessions-stay': {

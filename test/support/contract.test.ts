@@ -23,6 +23,8 @@ const BRANCH = {
   ttl_seconds: null,
   lease_seconds: null,
   lease_ends_at: null,
+  connection_attempts_per_minute: 300,
+  closed_to: [],
   labels: {},
   is_default: true,
   protected: true,

@@ -105,7 +105,15 @@ test.each([
   const cancelled: object[] = [];
   await reconcileWith(async (method, params) => {
     if (method === 'reset.cancel') cancelled.push(params);
-    return { ok: true, value: { ...EMPTY_HOST, description: null, resets: [id], groups: {}, next: null } };
+    const value = {
+      ...EMPTY_HOST,
+      description: null,
+      resets: [id],
+      restored_logins: [],
+      groups: {},
+      next: null,
+    };
+    return { ok: true, value };
   });
   const reset = { job_id: id, project_id: 'p', branch_id: branch.id, snapshot_id: snapshotId };
   expect(cancelled).toEqual(isDropped ? [reset] : []);

@@ -72,7 +72,7 @@ export async function startTripsGateway(
     for (const copy of copies) await copy.insert(hosts).values(host);
     return id;
   };
-  await makeHost();
+  const host_id = await makeHost();
   const linkOf = async (hostId: string) => {
     const links = await worker.getDurableObjectNamespace('HOST_LINK');
     return links.get(links.idFromName(hostId)) as unknown as HostLink;
@@ -143,6 +143,7 @@ export async function startTripsGateway(
         session_id: crypto.randomUUID(),
       };
       return {
+        host_id,
         project_id,
         branch_id,
         branch_ref: branch_id,

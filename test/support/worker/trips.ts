@@ -50,8 +50,8 @@ export class Trips {
   readonly #replicaMs: number;
   /** A second copy of D1, if the test has one under `REPLICA`. */
   readonly replica: Replica | null;
-  #sequential = 0;
-  #trips: Trip[] = [];
+  /** Of the present request. A trip of an earlier one, which ends later, is not counted with it. */
+  #tally: Tally = { sequential: 0, trips: [] };
 
   constructor(env: Env, delayMs: number) {
     this.#delayMs = delayMs;
@@ -67,21 +67,21 @@ export class Trips {
   }
 
   begin(): void {
-    this.#sequential = 0;
-    this.#trips = [];
+    this.#tally = { sequential: 0, trips: [] };
   }
 
   tally(): Tally {
-    return { sequential: this.#sequential, trips: this.#trips };
+    return this.#tally;
   }
 
   async #make<T>(to: string, call: () => Promise<T>, delayMs = this.#delayMs): Promise<T> {
-    // It is sent after the response of an earlier request.
-    if (to.endsWith('.giveBack')) return call();
-    const after = this.#sequential;
-    this.#trips.push({ to, after });
+    // They are sent after the response of an earlier request, or after the end of its stream.
+    if (to.endsWith('.giveBack') || to.endsWith('.release')) return call();
+    const tally = this.#tally;
+    const after = tally.sequential;
+    tally.trips.push({ to, after });
     await pass(delayMs);
-    this.#sequential = Math.max(this.#sequential, after + 1);
+    tally.sequential = Math.max(tally.sequential, after + 1);
     return call();
   }
 
