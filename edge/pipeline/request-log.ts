@@ -1,8 +1,8 @@
 import type { MiddlewareHandler } from 'hono';
-import { routePath } from 'hono/route';
+import { matchedRoutes } from 'hono/route';
 import { logEvent } from '../log.ts';
 import { continueTrace, traced } from '../trace.ts';
-import type { AppEnv } from './context.ts';
+import type { AppContext, AppEnv } from './context.ts';
 
 export const REQUEST_ID_FORM = /^[A-Za-z0-9._-]{8,128}$/;
 
@@ -18,6 +18,12 @@ export const assignRequestId: MiddlewareHandler<AppEnv> = async (c, next) => {
 export const traceRequest: MiddlewareHandler<AppEnv> = (c, next) =>
   traced(continueTrace(c.req.header('traceparent')), next);
 
+/** The route that answers, which is the first of those that match; that of the pipeline if none does. */
+const routeOf = (c: AppContext) => {
+  const routes = matchedRoutes(c);
+  return (routes.find(({ method }) => method !== 'ALL') ?? routes.at(-1))?.path;
+};
+
 /** Logs one line per request, with the route instead of the path, which may contain a mistyped secret. */
 export const logRequest: MiddlewareHandler<AppEnv> = async (c, next) => {
   const start = Date.now();
@@ -25,7 +31,7 @@ export const logRequest: MiddlewareHandler<AppEnv> = async (c, next) => {
   logEvent('request', {
     request_id: c.var.requestId,
     method: c.req.method,
-    route: routePath(c, -1),
+    route: routeOf(c),
     status: c.res.status,
     duration_ms: Date.now() - start,
     tenant: c.var.principal?.tenantId ?? null,

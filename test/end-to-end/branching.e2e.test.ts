@@ -96,7 +96,7 @@ describe('the records', () => {
       ttl_seconds: 2_592_000,
       lease_seconds: null,
       lease_ends_at: null,
-      connection_attempts_per_minute: 300,
+      connection_attempts_per_minute: 50,
       labels: {},
       is_default: false,
       protected: false,
