@@ -3,8 +3,7 @@ import type { BranchStatus } from '../../shared/branch/branch-status.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { atTheirEnd, atTheirLeasesEnd } from '../branches/expiry.ts';
 import { type Database, isOneOf } from '../database/database.ts';
-import { eventOutbox } from '../database/event-schema.ts';
-import { jobs, networkRules, projectBranches, projects, snapshots } from '../database/schema.ts';
+import { eventOutbox, jobs, networkRules, projectBranches, projects, snapshots } from '../database/schema.ts';
 import { branchIdsOf, isOpenJob } from '../jobs/job-store.ts';
 import { logEvent } from '../log.ts';
 

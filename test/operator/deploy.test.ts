@@ -24,8 +24,9 @@ async function writesOf<T>(work: () => Promise<T>): Promise<{ result: T; writes:
   return { result, writes: cloudflare().writes.slice(before) };
 }
 
-// Each test continues with the deployment of the one before, as an operator does.
-describe('from an empty folder to a deployed gateway', () => {
+// Each test continues with the deployment of the one before, as an operator does. By day
+// `uploaded.worker.test.ts` deploys this checkout.
+describe.runIf(IS_NIGHTLY)('from an empty folder to a deployed gateway', () => {
   test('--dry-run says what would be made, and makes nothing', async () => {
     const { result, writes } = await writesOf(() => operator.run(...operator.words(), '--dry-run', '--json'));
     expect(result).toMatchObject({ code: 0, stderr: '' });
@@ -121,7 +122,7 @@ describe('from an empty folder to a deployed gateway', () => {
   });
 });
 
-describe('keys', () => {
+describe.runIf(IS_NIGHTLY)('keys', () => {
   test('a rotation puts a new key first, also if it is interrupted', async () => {
     operator.release('third');
     const before = operator.readSecrets();

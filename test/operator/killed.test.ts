@@ -46,7 +46,7 @@ async function runKilled(operator: Operator, moment: Moment): Promise<void> {
 }
 
 test.each(
-  [...deployments(firstByDay(3, MOMENTS))].map((moments) => [JSON.stringify(moments), moments] as const),
+  [...deployments(firstByDay(1, MOMENTS))].map((moments) => [JSON.stringify(moments), moments] as const),
 )('a deployment that is killed at %s is completed by the next run', async (_, moments) => {
   const operator = await Operator.open();
   onTestFinished(() => operator.close());

@@ -63,6 +63,16 @@ test('one command deploys the gateway, and shows no secret', async () => {
   for (const name of GENERATED) expect(shown).not.toContain(copy[name]?.split(':').at(-1));
 });
 
+test('a second run changes nothing', async () => {
+  const before = operator.cloudflare.writes.length;
+  const { code, stderr } = await operator.run(...operator.words());
+  expect({ code, stderr }).toEqual({
+    code: 0,
+    stderr: `${URL_OF_GATEWAY} is complete; nothing was changed.\n`,
+  });
+  expect(operator.cloudflare.writes.length).toBe(before);
+});
+
 test('the uploaded Worker answers with its console, and to the operator', async () => {
   expect((await ask('/readyz')).status).toBe(503);
   const page = await ask('/');

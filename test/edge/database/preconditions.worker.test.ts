@@ -7,7 +7,6 @@ import { deleteSnapshot, dropJob } from '../../../edge/branches/drop-snapshots.t
 import { reserveRestore } from '../../../edge/branches/restore-branch.ts';
 import { newSnapshot } from '../../../edge/branches/take-snapshot.ts';
 import { type Database, insertAllIf, openDatabase } from '../../../edge/database/database.ts';
-import { type WebhookRow, webhooks } from '../../../edge/database/event-schema.ts';
 import {
   type AccountRow,
   type ApiKeyRow,
@@ -33,6 +32,8 @@ import {
   snapshots,
   tenantCaps,
   users,
+  type WebhookRow,
+  webhooks,
 } from '../../../edge/database/schema.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import { deleteApiKey, insertApiKey } from '../../../edge/machines/api-keys.ts';

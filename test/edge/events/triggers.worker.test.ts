@@ -6,9 +6,9 @@ import { transition } from '../../../edge/branches/branch.ts';
 import { newSnapshot } from '../../../edge/branches/take-snapshot.ts';
 import { EVENT_TYPES } from '../../../edge/database/column-types.ts';
 import { hasChanged, inOneBatch } from '../../../edge/database/database.ts';
-import { eventOutbox } from '../../../edge/database/event-schema.ts';
 import {
   type BranchRow,
+  eventOutbox,
   jobs,
   networkRules,
   projectBranches,

@@ -1,7 +1,14 @@
 import { eq } from 'drizzle-orm';
 import { type Database, openDatabase } from '../../../edge/database/database.ts';
-import { eventOutbox } from '../../../edge/database/event-schema.ts';
-import { auditEvents, hosts, jobs, projectBranches, projects, users } from '../../../edge/database/schema.ts';
+import {
+  auditEvents,
+  eventOutbox,
+  hosts,
+  jobs,
+  projectBranches,
+  projects,
+  users,
+} from '../../../edge/database/schema.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import { type RecordedBranch, readRecords } from '../../../edge/reconciliation/differences.ts';
 import type { BranchStatus } from '../../../shared/branch/branch-status.ts';
