@@ -1,4 +1,4 @@
-import { showClientsAndLogins, withConsoles } from '../pooler/admin-console.ts';
+import { showClientsAndLogins, withAdminConsoles } from '../pooler/admin-console.ts';
 import { reconnectServers } from '../pooler/pause.ts';
 import { inTransaction, type Queryable, type Session } from '../postgres/connect.ts';
 import { takeLockWithin } from '../postgres/locks.ts';
@@ -219,7 +219,7 @@ const endDirectSessions = (session: Session, projectId: string) =>
 
 /** Pooled clients from addresses that no rule admits any more. They can only be disconnected by database. */
 async function disconnectUnauthorised(host: AccessHost, session: Session, projectId: string): Promise<void> {
-  const clients = (await withConsoles(host.settings, showClientsAndLogins)).flat();
+  const clients = (await withAdminConsoles(host.settings, showClientsAndLogins)).flat();
   const { rows } = await session.query<{ database: string }>(
     `SELECT DISTINCT client.database
      FROM unnest($2::text[], $3::inet[]) AS client (database, address)

@@ -6,9 +6,9 @@ import {
   endLogins,
   oldest,
   readPoolerVersion,
-  reloadConsole,
+  reloadAdminConsole,
   waitUntilApplied,
-  withConsoles,
+  withAdminConsoles,
 } from '../pooler/admin-console.ts';
 import { readRestart } from '../pooler/restart-state.ts';
 import type { Pool, Session } from '../postgres/connect.ts';
@@ -165,7 +165,7 @@ export class RuleSync {
     writeRuleFiles(rulesFolder(this.#settings), texts, ['poolerHba'], 'now');
     await Promise.all([
       this.#blockDirect(unblocked, texts),
-      withConsoles(this.#settings, (console) => console.query('RELOAD')),
+      withAdminConsoles(this.#settings, (console) => console.query('RELOAD')),
     ]);
   }
 
@@ -251,7 +251,7 @@ export class RuleSync {
       reloadPooler(this.#settings, new Set(entries)),
     ]);
     if (leaving.length > 0) {
-      await withConsoles(this.#settings, (console) => endLogins(console, new Set(leaving)));
+      await withAdminConsoles(this.#settings, (console) => endLogins(console, new Set(leaving)));
       writeRuleFiles(folder, wanted, ['poolerDatabases']);
       await reloadPooler(this.#settings, staying);
     }
@@ -270,7 +270,7 @@ export class RuleSync {
    */
   async #pooledServer(): Promise<PooledServer> {
     const settings = this.#settings;
-    this.#poolerVersion ??= oldest(await withConsoles(settings, readPoolerVersion));
+    this.#poolerVersion ??= oldest(await withAdminConsoles(settings, readPoolerVersion));
     // During a restart a branch may have clients at two PgBouncers, and each opens half of the connections.
     const poolers = readRestart(settings).phase === 'none' ? 1 : 2;
     return {
@@ -303,7 +303,7 @@ async function reloadPostgres(session: Session) {
 
 /** PgBouncer reports success for RELOAD even when it still uses its old entries, so they are compared. */
 const reloadPooler = (settings: AgentSettings, databases: ReadonlySet<string>) =>
-  withConsoles(settings, (console) => reloadConsole(console, databases));
+  withAdminConsoles(settings, (console) => reloadAdminConsole(console, databases));
 
 async function hbaError(session: Session): Promise<string | null> {
   const { rows } = await session.query<{ description: string }>(

@@ -16,7 +16,7 @@ import type { AgentSettings } from '../process/settings.ts';
 import { LockSampler } from '../rehearsal/sample-locks.ts';
 import { KeptSessions } from '../rows/kept-sessions.ts';
 import { PageMarks } from '../rows/pages.ts';
-import { Slots } from '../rows/slots.ts';
+import { RowTurns } from '../rows/row-turns.ts';
 
 /** The database host, as every operation gets it. */
 export interface Host {
@@ -27,7 +27,7 @@ export interface Host {
   sessions: Pool;
   rules: RuleSync;
   /** State of the table browser that outlives an operation. */
-  rows: { slots: Slots; marks: PageMarks; kept: KeptSessions };
+  rows: { turns: RowTurns; marks: PageMarks; kept: KeptSessions };
   comparisons: ComparisonGate;
   /** Samples the locks of branches that are being rehearsed. */
   lockSampler: LockSampler;
@@ -56,7 +56,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     postgres,
     sessions: openPool(settings, OPERATION_SESSIONS),
     rules: new RuleSync(settings, postgres),
-    rows: { slots: new Slots(), marks: new PageMarks(), kept: new KeptSessions() },
+    rows: { turns: new RowTurns(), marks: new PageMarks(), kept: new KeptSessions() },
     comparisons: new ComparisonGate(),
     lockSampler: new LockSampler(postgres, log),
     deadTuples: new DeadTuples(),

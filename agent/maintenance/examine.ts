@@ -6,7 +6,7 @@ import type { CloneMethod } from '../cloning/create-clone.ts';
 import { hasTable } from '../firewall/packet-filter.ts';
 import { canGuard } from '../guard/watch-session.ts';
 import { CONNECTION_LOGS, type ConnectionLog } from '../logs/connection-logs.ts';
-import { readPoolerVersion, withConsole } from '../pooler/admin-console.ts';
+import { readPoolerVersion, withAdminConsole } from '../pooler/admin-console.ts';
 import type { Pool, Queryable } from '../postgres/connect.ts';
 import { readOpenToPublic } from '../postgres/databases.ts';
 import type { AgentSettings } from '../process/settings.ts';
@@ -97,7 +97,7 @@ async function readSettings(postgres: Queryable): Promise<Record<string, string>
 }
 
 const readPoolerSettings = (settings: AgentSettings) =>
-  withConsole(settings, async (console) => {
+  withAdminConsole(settings, async (console) => {
     const { rows } = await console.query<{ key: string; value: string }>('SHOW CONFIG');
     return {
       config: Object.fromEntries(rows.map(({ key, value }) => [key, value])),

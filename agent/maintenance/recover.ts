@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { AccessHost } from '../access/enforce-access.ts';
 import { enforceAccess, unenforcedProjects } from '../access/enforce-access.ts';
 import { resumeUnlessCloning } from '../cloning/live-source.ts';
-import { showDatabases, withConsoles } from '../pooler/admin-console.ts';
+import { showDatabases, withAdminConsoles } from '../pooler/admin-console.ts';
 import { makeAgentTables } from '../postgres/agent-tables.ts';
 import type { Pool } from '../postgres/connect.ts';
 import { inTransaction, type OwnSession, openPlatformSession } from '../postgres/connect.ts';
@@ -97,7 +97,7 @@ function syncRules({ rules }: RecoveryHost): Promise<void> {
 
 /** Resumes every paused database, unless a clone that is under way holds its clients. */
 async function resumeAbandoned(host: RecoveryHost): Promise<void> {
-  const entries = (await withConsoles(host.settings, showDatabases)).flat();
+  const entries = (await withAdminConsoles(host.settings, showDatabases)).flat();
   for (const name of new Set(entries.filter(({ paused }) => paused).map(({ name }) => name)))
     await withLocks(host.sessions, [], (session) => resumeUnlessCloning(host.settings, session, name));
 }

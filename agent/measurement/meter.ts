@@ -3,7 +3,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import type { BranchMeasurement, ProjectMeasurement } from '../../shared/measurement.ts';
 import type { Log } from '../link/dispatch.ts';
-import { type PooledClient, showClients, showWaits, withConsoles } from '../pooler/admin-console.ts';
+import { type PooledClient, showClients, showWaits, withAdminConsoles } from '../pooler/admin-console.ts';
 import { type OwnSession, openPlatformSession } from '../postgres/connect.ts';
 import { countFiles } from '../postgres/file-bytes.ts';
 import { TroubleLog } from '../process/log.ts';
@@ -243,7 +243,7 @@ export class Meter {
       const timeout = sleep(POOLER_WITHIN_MS, undefined, { ref: false }).then(() => {
         throw new Error(`PgBouncer did not respond within ${POOLER_WITHIN_MS / 1000} s`);
       });
-      const shown = withConsoles(this.#settings, async (console) => ({
+      const shown = withAdminConsoles(this.#settings, async (console) => ({
         clients: await showClients(console),
         waits: await showWaits(console),
       }));

@@ -7,7 +7,7 @@ import { introduceProject } from '../access/store-access.ts';
 import { ADOPTED, branchesOf, claimBranch, cloneState, nameHeld } from '../cloning/claim-branch.ts';
 import { type CloneHost, createClone, createUnusedClone } from '../cloning/create-clone.ts';
 import { setBaseline } from '../measurement/database-statistics.ts';
-import { isAway, showDatabases, socketOf, withConsole } from '../pooler/admin-console.ts';
+import { isAway, showDatabases, socketOf, withAdminConsole } from '../pooler/admin-console.ts';
 import { instancesNow } from '../pooler/restart-state.ts';
 import { type BranchIdentity, readBranches } from '../postgres/branches.ts';
 import type { Pool } from '../postgres/connect.ts';
@@ -295,7 +295,7 @@ async function logIn(
 async function logInAroundFullPooler(settings: AgentSettings, branch: Proved): Promise<Reached> {
   const { database } = branch;
   // PgBouncer admits its console user even when it is full.
-  const served = await withConsole(settings, showDatabases);
+  const served = await withAdminConsole(settings, showDatabases);
   if (!served.some(({ name, paused }) => name === database && !paused)) {
     throw new HostError('PROOF_FAILED', `the pooler is full, and does not serve ${database}`);
   }

@@ -26,7 +26,7 @@ export const socketOf = (settings: Sockets, instance: Instance) => ({
  * A console session, which the caller closes. `onLost` is called when it ends.
  * @throws HostError POOLER_UNAVAILABLE
  */
-export const openConsole = (settings: Sockets, instance: Instance, onLost = () => {}) =>
+export const openAdminConsole = (settings: Sockets, instance: Instance, onLost = () => {}) =>
   openConsoleOf(settings, instance, onLost).catch(unavailable);
 
 const openConsoleOf = (settings: Sockets, instance: Instance, onLost = () => {}) =>
@@ -49,8 +49,11 @@ export const openConsoleIfRunning = (
   openConsoleOf(settings, instance, onLost).catch((error) => (isAway(error) ? null : unavailable(error)));
 
 /** Runs `action` in a new console session of this instance. @throws HostError POOLER_UNAVAILABLE */
-export const inConsole = async <T>(settings: Sockets, instance: Instance, action: Action<T>): Promise<T> =>
-  run(await openConsole(settings, instance), instance, action);
+export const inAdminConsole = async <T>(
+  settings: Sockets,
+  instance: Instance,
+  action: Action<T>,
+): Promise<T> => run(await openAdminConsole(settings, instance), instance, action);
 
 type Action<T> = (console: Session, instance: Instance) => Promise<T>;
 
@@ -68,17 +71,17 @@ async function run<T>(console: OwnSession, instance: Instance, action: Action<T>
  * Runs `action` in a console session of the PgBouncer that new clients reach.
  * @throws HostError POOLER_UNAVAILABLE
  */
-export const withConsole = <T>(settings: Instances, action: (console: Session) => Promise<T>) =>
-  inConsole(settings, instancesNow(settings).newClients, action);
+export const withAdminConsole = <T>(settings: Instances, action: (console: Session) => Promise<T>) =>
+  inAdminConsole(settings, instancesNow(settings).newClients, action);
 
 /**
  * Runs `action` in a console session of each PgBouncer that runs: of both during a restart. One that starts
  * later gets no client before it has read the rules again (`run-restarts.ts`).
  * @throws HostError POOLER_UNAVAILABLE
  */
-export async function withConsoles<T>(settings: Instances, action: Action<T>): Promise<T[]> {
+export async function withAdminConsoles<T>(settings: Instances, action: Action<T>): Promise<T[]> {
   const { newClients, other } = instancesNow(settings);
-  const first = inConsole(settings, newClients, action);
+  const first = inAdminConsole(settings, newClients, action);
   if (other === null) return [await first];
   const [result, ...more] = await Promise.all([first, ifRunning(settings, other, action)]);
   return [result, ...more.flat()];
@@ -200,7 +203,7 @@ export async function showMemory(console: Session): Promise<number> {
 
 /** The same of all PgBouncers that run. */
 export const readMemory = async (settings: Instances): Promise<number> =>
-  (await withConsoles(settings, showMemory)).reduce((sum, bytes) => sum + bytes, 0);
+  (await withAdminConsoles(settings, showMemory)).reduce((sum, bytes) => sum + bytes, 0);
 
 /** The databases that the pooler serves, except its console. */
 export async function showDatabases(console: Session): Promise<PoolerEntry[]> {
@@ -260,7 +263,7 @@ export async function endLogins(console: Session, databases: ReadonlySet<string>
 const RELOAD = { within: 5_000, every: 1 };
 
 /** @param databases that the instance has to serve afterwards */
-export async function reloadConsole(console: Session, databases: ReadonlySet<string>): Promise<void> {
+export async function reloadAdminConsole(console: Session, databases: ReadonlySet<string>): Promise<void> {
   await console.query('RELOAD');
   await waitUntilApplied('PgBouncer', async () => {
     const served = await showDatabases(console);

@@ -3,7 +3,7 @@ import { identifier, type Session } from '../postgres/connect.ts';
 import { HostError } from '../process/host-error.ts';
 import { pollUntil } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
-import { openConsole, showDatabases, showDemand, withConsoles } from './admin-console.ts';
+import { openAdminConsole, showDatabases, showDemand, withAdminConsoles } from './admin-console.ts';
 import { type Instance, readRestart } from './restart-state.ts';
 
 const PAUSE_WITHIN_MS = 2_000;
@@ -29,9 +29,9 @@ export const canPause = (database: string) => argument(database).length <= DATAB
  */
 export async function pause(settings: AgentSettings, database: string): Promise<void> {
   const hold = (console: Session, instance: Instance) => holdClients(settings, console, instance, database);
-  await withConsoles(settings, hold);
+  await withAdminConsoles(settings, hold);
   // During a restart, a second PgBouncer may have started meanwhile.
-  if (readRestart(settings).phase !== 'none') await withConsoles(settings, hold);
+  if (readRestart(settings).phase !== 'none') await withAdminConsoles(settings, hold);
 }
 
 async function holdClients(
@@ -40,7 +40,7 @@ async function holdClients(
   instance: Instance,
   database: string,
 ): Promise<void> {
-  const pausing = await openConsole(settings, instance);
+  const pausing = await openAdminConsole(settings, instance);
   try {
     await waitForLogins(console, database);
     let refusal = '';
@@ -68,7 +68,7 @@ export const pauseAlone = (console: Session, database: string) =>
 
 /** Waits until no login of the database is under way at the pooler. RECONNECT cuts them off too. */
 export const untilLoggedIn = (settings: AgentSettings, database: string) =>
-  withConsoles(settings, (console) => waitForLogins(console, database));
+  withAdminConsoles(settings, (console) => waitForLogins(console, database));
 
 /**
  * Waits for the pooler's logins to PostgreSQL. PAUSE cuts them off, which counts as a failed login and would
@@ -90,7 +90,7 @@ async function waitForLogins(console: Session, database: string): Promise<void> 
  * @throws HostError POOLER_UNAVAILABLE
  */
 export const resume = (settings: AgentSettings, database: string) =>
-  withConsoles(settings, async (console) => {
+  withAdminConsoles(settings, async (console) => {
     await console.query(`RESUME ${argument(database)}`).catch(() => {});
     const isReleased = () => hasFlag(console, database, false);
     if (await pollUntil(isReleased, { within: RESUME_WITHIN_MS, every: POLL_EVERY_MS })) return;
@@ -108,6 +108,6 @@ async function hasFlag(console: Session, database: string, paused: boolean): Pro
  * @throws HostError POOLER_UNAVAILABLE
  */
 export const reconnectServers = (settings: AgentSettings, database?: string) =>
-  withConsoles(settings, (console) =>
+  withAdminConsoles(settings, (console) =>
     console.query(database && canPause(database) ? `RECONNECT ${argument(database)}` : 'RECONNECT'),
   );

@@ -6,12 +6,12 @@ import type { Log } from '../process/log.ts';
 import { pollUntil, runLoop } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import {
-  inConsole,
+  inAdminConsole,
   isRunning,
-  openConsole,
+  openAdminConsole,
   openConsoleIfRunning,
   readMemory,
-  reloadConsole,
+  reloadAdminConsole,
   showActiveServers,
   showDatabases,
   socketOf,
@@ -166,9 +166,9 @@ export class PoolerRestart {
   #prepare(instance: Instance, like: Instance): Promise<void> {
     const { settings, sessions } = this.#host;
     return withLocks(sessions, ['rules'], async () => {
-      const served = await inConsole(settings, like, showDatabases);
-      await inConsole(settings, instance, async (console) => {
-        await reloadConsole(console, new Set(served.map(({ name }) => name)));
+      const served = await inAdminConsole(settings, like, showDatabases);
+      await inAdminConsole(settings, instance, async (console) => {
+        await reloadAdminConsole(console, new Set(served.map(({ name }) => name)));
         for (const { name, paused } of served) if (paused && canPause(name)) await pauseAlone(console, name);
       });
     });
@@ -197,7 +197,7 @@ export class PoolerRestart {
     const console = await openConsoleIfRunning(settings, instance);
     if (!console) return;
     log('pooler.clients_ended', { instance, connections: await this.#connections(instance) });
-    const pausing = await openConsole(settings, instance);
+    const pausing = await openAdminConsole(settings, instance);
     try {
       // No answer comes until the last transaction has ended, which its watchdog bounds.
       pausing.query('PAUSE').catch(() => {});
@@ -219,7 +219,7 @@ export class PoolerRestart {
     const { settings } = this.#host;
     if (!(await isRunning(settings, instance))) return;
     let hasEnded = false;
-    const console = await openConsole(settings, instance, () => {
+    const console = await openAdminConsole(settings, instance, () => {
       hasEnded = true;
     });
     console.query('SHUTDOWN').catch(() => {});

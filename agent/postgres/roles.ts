@@ -22,7 +22,7 @@ const MEMBERSHIP: Record<BranchRole, string> = {
 };
 
 /**
- * Sessions of a branch's query login: those of the slots of a project, and of a comparison of it with itself.
+ * Sessions of a branch's query login: those of the turns of a project, and of a comparison of it with itself.
  */
 const QUERY_CONNECTIONS = 20;
 

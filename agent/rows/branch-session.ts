@@ -10,7 +10,7 @@ import { HostError } from '../process/host-error.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import type { KeptSessions, ReusableSession } from './kept-sessions.ts';
 import type { PageMarks } from './pages.ts';
-import type { Slots } from './slots.ts';
+import type { RowTurns } from './row-turns.ts';
 
 /** What it takes to run statements in the databases of branches. */
 export interface RowsHost {
@@ -18,7 +18,7 @@ export interface RowsHost {
   /** For short statements. */
   postgres: Pool;
   /** What outlives an operation. */
-  rows: { slots: Slots; marks: PageMarks; kept: KeptSessions };
+  rows: { turns: RowTurns; marks: PageMarks; kept: KeptSessions };
 }
 
 /**
@@ -183,7 +183,7 @@ export async function inBranch<T>(
   mode: keyof typeof MODES,
   action: (session: Session) => Promise<T>,
 ): Promise<T> {
-  const leave = await host.rows.slots.enter(branch_id, database);
+  const leave = await host.rows.turns.enter(branch_id, database);
   const user = MODES[mode].login(branch_id);
   const { kept } = host.rows;
   const isReusable = mode === 'read';

@@ -58,7 +58,7 @@ export async function mayGoOn(gate: StreamGate, projectId: string, client: Strea
   return project?.ok === true && project.value !== null;
 }
 
-/** Frees the place. If the call fails, the place is free when its lease ends. */
+/** Frees the place. If the call fails, the place is free when it is not renewed. */
 export function leaveStreams(gate: StreamGate, client: StreamClient): void {
   streamsOf(gate, client)
     .release(client.id)

@@ -99,8 +99,8 @@ export class JobProgress {
   }
 }
 
-/** A fixed number of slots, given to waiting callers in order of arrival. */
-export class Slots {
+/** A fixed number of callers at a time; the others wait for their turn in order of arrival. */
+export class Turns {
   #free: number;
   readonly #queue: (() => void)[] = [];
 
@@ -108,7 +108,7 @@ export class Slots {
     this.#free = count;
   }
 
-  /** Waits for a slot. @returns releases the slot; to be called once */
+  /** Waits for a turn. @returns ends the turn; to be called once */
   async take(): Promise<() => void> {
     if (this.#free > 0) this.#free -= 1;
     else await new Promise<void>((resolve) => this.#queue.push(resolve));
@@ -139,7 +139,7 @@ interface JobRunnerOptions extends Omit<SagaContext, 'job' | 'callHost'> {
   changed: (job: JobRow) => void;
 }
 
-/** The kinds of jobs that take one of the project's slots for creations. */
+/** The kinds of jobs that take one of the project's turns for creations. */
 const CREATIONS: readonly JobKind[] = [
   'project.create',
   'branch.create',
@@ -163,7 +163,7 @@ export class JobRunner {
   readonly #options: JobRunnerOptions;
   readonly #runs = new Map<string, Run>();
   readonly #progress = new Map<string, JobProgress>();
-  readonly #creations = new Slots(CONCURRENT_CREATIONS);
+  readonly #creations = new Turns(CONCURRENT_CREATIONS);
   readonly #ends = new Map<string, PromiseWithResolvers<JobEnd>>();
   /** By job. */
   readonly #ended = new BoundedMap<string, JobEnd>(RECENT_ENDS);

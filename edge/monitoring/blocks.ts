@@ -5,7 +5,7 @@ import type { StoredBlock } from '../database/column-types.ts';
 import { type Database, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents, type ProjectRow, projectBranches, projects, users } from '../database/schema.ts';
-import { Slots } from '../jobs/job-runner.ts';
+import { Turns } from '../jobs/job-runner.ts';
 import { inOneLine, type Mail, plainMail, sendsMail } from '../mail/mail.ts';
 import type { Outbox } from '../mail/outbox.ts';
 import type { Settings } from '../settings.ts';
@@ -215,7 +215,7 @@ interface Pending {
 export class BlockRecorder {
   readonly #options: BlockRecorderOptions;
   /** Observations are recorded one after another, so that each sees the records of the one before. */
-  readonly #recordings = new Slots(1);
+  readonly #recordings = new Turns(1);
 
   constructor(options: BlockRecorderOptions) {
     this.#options = options;

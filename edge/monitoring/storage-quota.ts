@@ -27,7 +27,7 @@ import {
   snapshots,
 } from '../database/schema.ts';
 import { type KeyUse, unlessInFlight } from '../idempotency/idempotency-key.ts';
-import { Slots } from '../jobs/job-runner.ts';
+import { Turns } from '../jobs/job-runner.ts';
 import { logSpecifiedEvent } from '../log.ts';
 import { inOneLine, type Mail, plainMail, sendsMail } from '../mail/mail.ts';
 import type { Outbox } from '../mail/outbox.ts';
@@ -218,7 +218,7 @@ const ATTEMPTS = 3;
 export class StorageQuota {
   readonly #options: StorageQuotaOptions;
   /** Admissions run one after another, so that each sees the records of the one before. */
-  readonly #admissions = new Slots(1);
+  readonly #admissions = new Turns(1);
 
   constructor(options: StorageQuotaOptions) {
     this.#options = options;

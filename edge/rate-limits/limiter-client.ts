@@ -359,7 +359,7 @@ export interface RateLimiterRpc extends Rpc.DurableObjectBranded {
   /** Whether a request would be admitted, without counting one. */
   peek(name: LimitName): Promise<WindowState>;
   refund(name: LimitName): Promise<void>;
-  /** Gets or renews a place for `LEASE_MS`. @returns false if all `max` places are taken */
+  /** Gets or renews a place for `HOLD_MS`. @returns false if all `max` places are taken */
   hold(holder: string, max: number): Promise<boolean>;
   release(holder: string): Promise<void>;
   /** Adds to the totals of all buckets, which one object holds. */

@@ -3,8 +3,8 @@ import { readSettings } from '../settings.ts';
 import {
   countIn,
   isOver,
-  Leases,
   LentShares,
+  Places,
   type RateWindow,
   type ReturnedShare,
   type WantedShare,
@@ -19,13 +19,13 @@ const WRITE_AFTER_MS = 1000;
 
 /**
  * One object per bucket (`idFromName(bucket)`), with a counter for each limit. Its storage holds the open
- * windows (key `windows`); an alarm at the end of the last window clears it. Leases and what is lent are in
+ * windows (key `windows`); an alarm at the end of the last window clears it. Places and what is lent are in
  * memory only. One object counts no requests and holds the total of all refusals (key `refusals`).
  */
 export class RateLimiter extends DurableObject<object> implements RateLimiterRpc {
   readonly #limits: LimitTable;
   readonly #windows: Map<LimitName, RateWindow>;
-  readonly #leases = new Leases();
+  readonly #places = new Places();
   readonly #lent = new Map<LimitName, LentShares>();
   #writeTimer: ReturnType<typeof setTimeout> | null = null;
   #alarmAt: number | undefined;
@@ -102,11 +102,11 @@ export class RateLimiter extends DurableObject<object> implements RateLimiterRpc
   }
 
   async hold(holder: string, max: number): Promise<boolean> {
-    return this.#leases.hold(holder, max, Date.now());
+    return this.#places.hold(holder, max, Date.now());
   }
 
   async release(holder: string): Promise<void> {
-    this.#leases.release(holder);
+    this.#places.release(holder);
   }
 
   async addRefusals(refusals: Refusals): Promise<void> {

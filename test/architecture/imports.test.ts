@@ -141,9 +141,9 @@ describe('imports', () => {
   });
 
   test('the console knows the service only by its client and by shared rules', () => {
-    const inConsole = within(['console']);
-    expect(trespasses(inConsole, within(['agent', 'dev', 'edge', 'test']))).toEqual([]);
-    expect(trespasses(inConsole, ofPlatform('node:', 'cloudflare:'))).toEqual([]);
+    const inAdminConsole = within(['console']);
+    expect(trespasses(inAdminConsole, within(['agent', 'dev', 'edge', 'test']))).toEqual([]);
+    expect(trespasses(inAdminConsole, ofPlatform('node:', 'cloudflare:'))).toEqual([]);
   });
 
   test('the agent knows neither the edge, nor the local stack, nor Cloudflare', () => {

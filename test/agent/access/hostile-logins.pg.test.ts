@@ -4,7 +4,7 @@ import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { storeAccess } from '../../../agent/access/store-access.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import { withConsole } from '../../../agent/pooler/admin-console.ts';
+import { withAdminConsole } from '../../../agent/pooler/admin-console.ts';
 import { inTransaction } from '../../../agent/postgres/connect.ts';
 import { withLocks } from '../../../agent/postgres/locks.ts';
 import { makePassword, scramVerifier } from '../../../edge/crypto/scram.ts';
@@ -343,7 +343,7 @@ test('the temporary login timeout is reset', async () => {
   const { outcome } = await logInSlowly('pooled');
   await apply(await rotation());
   expect(await outcome).toBe(false);
-  const { rows } = await withConsole(servers.host.settings, (console) =>
+  const { rows } = await withAdminConsole(servers.host.settings, (console) =>
     console.query<{ key: string; value: string }>('SHOW CONFIG'),
   );
   expect(rows.find(({ key }) => key === 'client_login_timeout')?.value).toBe('15');

@@ -7,7 +7,7 @@ import { readBlocks } from '../../../agent/blocks/stored-blocks.ts';
 import { closeHost, type Host, openHost } from '../../../agent/host/host.ts';
 import { currentPostgresLog } from '../../../agent/logs/postgres-log.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
-import { withConsole } from '../../../agent/pooler/admin-console.ts';
+import { withAdminConsole } from '../../../agent/pooler/admin-console.ts';
 import { LOG_FILENAME } from '../../../agent/servers/configuration.ts';
 import { eventually } from '../../support/eventually.ts';
 import {
@@ -218,7 +218,7 @@ test('no attempt is missed when the logs are rotated', async () => {
   await attempts(12, direct);
   await attempts(12, pooled);
   renameSync(servers.settings.POOLER_LOG, `${servers.settings.POOLER_LOG}.${made}`);
-  await withConsole(servers.settings, (console) => console.query('RELOAD'));
+  await withAdminConsole(servers.settings, (console) => console.query('RELOAD'));
   await servers.query(`ALTER SYSTEM SET log_filename = 'after-${made}-%a.log'`);
   await servers.query('SELECT pg_reload_conf()');
   const delay = inStep(branch, 24);

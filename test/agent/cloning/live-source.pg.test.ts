@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import { showDatabases, withConsole } from '../../../agent/pooler/admin-console.ts';
+import { showDatabases, withAdminConsole } from '../../../agent/pooler/admin-console.ts';
 import { runAlone } from '../../../agent/postgres/locks.ts';
 import { eventually } from '../../support/eventually.ts';
 import type { TestHost } from '../../support/host/host.ts';
@@ -32,7 +32,7 @@ beforeAll(async () => {
 afterAll(() => servers.stop());
 
 const paused = async () =>
-  (await withConsole(servers.settings, showDatabases))
+  (await withAdminConsole(servers.settings, showDatabases))
     .filter((entry) => entry.paused)
     .map(({ name }) => name);
 

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { examine, readCertificateEnd } from '../../../agent/maintenance/examine.ts';
 import { describeHost } from '../../../agent/operations/inventory.ts';
-import { withConsole } from '../../../agent/pooler/admin-console.ts';
+import { withAdminConsole } from '../../../agent/pooler/admin-console.ts';
 import type { AgentSettings } from '../../../agent/process/settings.ts';
 import { scramVerifier } from '../../../edge/crypto/scram.ts';
 import { serverCertificate } from '../../../operator/server-certificate.ts';
@@ -250,7 +250,7 @@ test('both servers use a renewed certificate for new clients, and disconnect non
     await writeFile(certFile, await readFile(renewed.certFile));
     // As `systemctl reload` of both units.
     await servers.query('SELECT pg_reload_conf()');
-    await withConsole(servers.settings, (console) => console.query('RELOAD'));
+    await withAdminConsole(servers.settings, (console) => console.query('RELOAD'));
     await eventually(async () => {
       const after = await presented();
       expect(after[0]).toBe(after[1]);
@@ -337,12 +337,12 @@ describe('backups', () => {
 });
 
 test('doctor reports settings of PgBouncer', async () => {
-  await withConsole(servers.settings, async (session) => {
+  await withAdminConsole(servers.settings, async (session) => {
     await session.query('SET max_client_conn = 200');
   });
   const { stdout } = await servers.tool('doctor');
   expect(stdout).toMatch(/^problem: .*max_client_conn/m);
-  await withConsole(servers.settings, (session) => session.query('RELOAD'));
+  await withAdminConsole(servers.settings, (session) => session.query('RELOAD'));
 });
 
 test('tables and rows are read and changed from a shell', async () => {

@@ -6,7 +6,12 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { nft } from '../../../agent/firewall/packet-filter.ts';
-import { inConsole, showClients, showMemory, withConsoles } from '../../../agent/pooler/admin-console.ts';
+import {
+  inAdminConsole,
+  showClients,
+  showMemory,
+  withAdminConsoles,
+} from '../../../agent/pooler/admin-console.ts';
 import { pause, resume } from '../../../agent/pooler/pause.ts';
 import { packetRedirect, type Redirect } from '../../../agent/pooler/redirect.ts';
 import { PoolerRestarts } from '../../../agent/pooler/restart.ts';
@@ -62,7 +67,7 @@ async function growMemory() {
     (_, number) => `"gone_${number}" "md5${'0'.repeat(32)}"\n`,
   );
   writeFileSync(file, readFileSync(file, 'utf8') + logins.join(''));
-  await inConsole(servers.settings, 'main', (console) => console.query('RELOAD'));
+  await inAdminConsole(servers.settings, 'main', (console) => console.query('RELOAD'));
 }
 
 /**
@@ -117,11 +122,11 @@ function restart(
 const endOf = (client: pg.Client) => new Promise<void>((resolve) => client.once('end', resolve));
 
 const clientsOf = (instance: Instance) =>
-  inConsole(servers.settings, instance, async (console) => (await showClients(console)).length);
+  inAdminConsole(servers.settings, instance, async (console) => (await showClients(console)).length);
 
 test.skipIf(hindrance)('clients notice nothing of a restart, after which the memory is back', async () => {
   await growMemory();
-  const before = await inConsole(servers.settings, 'main', showMemory);
+  const before = await inAdminConsole(servers.settings, 'main', showMemory);
   expect(before).toBeGreaterThan(FORGOTTEN_LOGINS * 2_000);
   let isOver = false;
   const clients = Array.from({ length: CLIENTS }, (_, client) => writeRows(client, () => isOver));
@@ -159,7 +164,7 @@ test.skipIf(hindrance)(
     await eventually(async () => expect(phase()).toBe('away'));
     const late = await open();
     expect([await clientsOf('main'), await clientsOf('standby')]).toEqual([1, 1]);
-    expect((await withConsoles(settings, showClients)).flat()).toHaveLength(2);
+    expect((await withAdminConsoles(settings, showClients)).flat()).toHaveLength(2);
 
     await pause(settings, branch.database);
     const answers = [early, late].map((client) => client.query('SELECT 1'));

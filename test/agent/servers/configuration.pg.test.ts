@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { withConsole } from '../../../agent/pooler/admin-console.ts';
+import { withAdminConsole } from '../../../agent/pooler/admin-console.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { type Branch, connect, Project } from '../../support/host/host-project.ts';
@@ -66,7 +66,7 @@ test('the pooler opens a bounded number of connections per login and database', 
     (await servers.query("SELECT FROM pg_stat_activity WHERE usename ~ '_ro$' AND wait_event = 'advisory'"))
       .length;
   const waiting = async () =>
-    (await withConsole(servers.settings, (console) => console.query('SHOW POOLS'))).rows
+    (await withAdminConsole(servers.settings, (console) => console.query('SHOW POOLS'))).rows
       .filter(({ database }) => database === main.database)
       .reduce((sum, { cl_waiting }) => sum + Number(cl_waiting), 0);
   await eventually(async () => {

@@ -29,15 +29,15 @@ interface Waiter extends Operation {
 }
 
 /** Limits concurrent row operations. */
-export class Slots {
+export class RowTurns {
   readonly #running: Operation[] = [];
   /** All that run or wait. */
   readonly #admitted: Operation[] = [];
   readonly #waiters: Waiter[] = [];
 
   /**
-   * Waits for a slot.
-   * @returns a function that frees the slot
+   * Waits for a turn.
+   * @returns a function that ends the turn
    * @throws HostError PROJECT_BUSY or HOST_BUSY, immediately when too many operations wait already, otherwise
    *   after the wait
    */
@@ -69,7 +69,7 @@ export class Slots {
     });
   }
 
-  /** The free slot goes to the waiting project that has the fewest. */
+  /** The free turn goes to the waiting project that has the fewest. */
   #leave(operation: Operation): void {
     remove(this.#running, operation);
     remove(this.#admitted, operation);

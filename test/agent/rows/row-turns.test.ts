@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { Slots } from '../../../agent/rows/slots.ts';
+import { RowTurns } from '../../../agent/rows/row-turns.ts';
 
 beforeEach(() => vi.useFakeTimers());
 afterEach(() => vi.useRealTimers());
@@ -10,13 +10,13 @@ const settle = () => vi.advanceTimersByTimeAsync(0);
  * Calls `enter` that many times; collects the functions that leave, and the codes of the refusals.
  * @param branch named `project/branch`; the project's `main` without the second part
  */
-function crowd(slots: Slots, branch: string, count: number) {
+function crowd(turns: RowTurns, branch: string, count: number) {
   const [project, name] = branch.split('/');
   const database = name ? `db_${project}_prod_br_${name}` : `db_${project}_prod`;
   const inside: (() => void)[] = [];
   const refused: string[] = [];
   for (let n = 0; n < count; n += 1) {
-    slots.enter(branch, database).then(
+    turns.enter(branch, database).then(
       (leave) => inside.push(leave),
       ({ code }) => refused.push(code),
     );
@@ -24,9 +24,9 @@ function crowd(slots: Slots, branch: string, count: number) {
   return { inside, refused };
 }
 
-test('a branch has four slots and four waiting operations; one that leaves admits the next', async () => {
-  const slots = new Slots();
-  const { inside, refused } = crowd(slots, 'shop', 10);
+test('a branch has four turns and four waiting operations; one that leaves admits the next', async () => {
+  const turns = new RowTurns();
+  const { inside, refused } = crowd(turns, 'shop', 10);
   await settle();
   expect([inside.length, refused]).toEqual([4, ['PROJECT_BUSY', 'PROJECT_BUSY']]);
   inside[0]?.();
@@ -36,39 +36,39 @@ test('a branch has four slots and four waiting operations; one that leaves admit
   await settle();
   expect(inside).toHaveLength(8);
   for (const leave of inside.slice(5)) leave();
-  const again = crowd(slots, 'shop', 4);
+  const again = crowd(turns, 'shop', 4);
   await settle();
   expect(again.inside).toHaveLength(4);
 });
 
 test('an operation that has waited for two seconds is refused and occupies no slot', async () => {
-  const slots = new Slots();
-  const { inside, refused } = crowd(slots, 'shop', 8);
+  const turns = new RowTurns();
+  const { inside, refused } = crowd(turns, 'shop', 8);
   await vi.advanceTimersByTimeAsync(2_000);
   expect([inside.length, refused]).toEqual([4, Array(4).fill('PROJECT_BUSY')]);
   for (const leave of inside) leave();
-  const again = crowd(slots, 'shop', 8);
+  const again = crowd(turns, 'shop', 8);
   await settle();
   expect([again.inside.length, again.refused]).toEqual([4, []]);
 });
 
-test('all branches of a project together have eight slots and four waiting operations', async () => {
-  const slots = new Slots();
-  const branches = ['shop', 'shop/a', 'shop/b', 'shop/c'].map((branch) => crowd(slots, branch, 8));
+test('all branches of a project together have eight turns and four waiting operations', async () => {
+  const turns = new RowTurns();
+  const branches = ['shop', 'shop/a', 'shop/b', 'shop/c'].map((branch) => crowd(turns, branch, 8));
   await settle();
   expect(branches.flatMap(({ inside }) => inside)).toHaveLength(8);
   expect(branches.flatMap(({ refused }) => refused)).toEqual(Array(20).fill('PROJECT_BUSY'));
-  const victim = crowd(slots, 'victim', 4);
+  const victim = crowd(turns, 'victim', 4);
   await settle();
   expect([victim.inside.length, victim.refused]).toEqual([4, []]);
 });
 
-test('of sixteen slots the last is kept for a project that has none', async () => {
-  const slots = new Slots();
-  const attackers = ['one', 'one/a', 'two', 'two/a'].map((branch) => crowd(slots, branch, 6));
+test('of sixteen turns the last is kept for a project that has none', async () => {
+  const turns = new RowTurns();
+  const attackers = ['one', 'one/a', 'two', 'two/a'].map((branch) => crowd(turns, branch, 6));
   await settle();
   expect(attackers.map(({ inside }) => inside.length)).toEqual([4, 4, 4, 3]);
-  const victim = crowd(slots, 'victim', 2);
+  const victim = crowd(turns, 'victim', 2);
   await settle();
   expect(victim.inside).toHaveLength(1);
   // A free slot goes to the waiting project that has the fewest.
@@ -81,13 +81,13 @@ test('of sixteen slots the last is kept for a project that has none', async () =
 });
 
 test('projects that have operations cannot use up those that are admitted', async () => {
-  const slots = new Slots();
+  const turns = new RowTurns();
   const attackers = ['one', 'one/a', 'two', 'two/a', 'three', 'three/a'].map((branch) =>
-    crowd(slots, branch, 8),
+    crowd(turns, branch, 8),
   );
   await settle();
   expect(attackers.flatMap(({ refused }) => refused)).toContain('HOST_BUSY');
-  const newcomers = ['a', 'b', 'c'].map((project) => crowd(slots, project, 1));
+  const newcomers = ['a', 'b', 'c'].map((project) => crowd(turns, project, 1));
   await settle();
   expect(newcomers.flatMap(({ refused }) => refused)).toEqual([]);
 });
