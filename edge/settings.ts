@@ -38,7 +38,7 @@ const Settings = z.object({
    */
   BASE_URL: z.url().refine((url) => new URL(url).origin === url),
   /**
-   * Who can have an account here: everyone who reads mails of an address (`open`), whoever is invited
+   * Who can have an account here: everyone who reads mails of an address (`open`), everyone who is invited
    * (`invited`), or of the invited only addresses of a tenant's verified domains (`off`). The operator's
    * invitation of a first owner is always valid.
    */
