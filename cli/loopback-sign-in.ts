@@ -17,11 +17,12 @@ export interface SignInTokens {
 }
 
 /**
- * Signs in with the identity provider in a browser, which returns to a port of this machine (RFC 8252, 7.3).
+ * Signs in with an identity provider in a browser, which returns to a port of this machine (RFC 8252, 7.3).
+ * @param email leads to the provider of a company
  */
 export async function signInByBrowser(
   { api }: BranchgateClient,
-  { browser }: { browser: boolean },
+  { browser, email }: { browser: boolean; email?: string },
 ): Promise<SignInTokens> {
   if (!isAttended())
     throw new CommandError(
@@ -37,7 +38,13 @@ export async function signInByBrowser(
   try {
     const redirect_uri = `http://127.0.0.1:${(server.address() as AddressInfo).port}/auth/callback`;
     const code_challenge = createHash('sha256').update(code_verifier).digest('base64url');
-    const body = { redirect_uri, state, code_challenge, code_challenge_method: 'S256' as const };
+    const body = {
+      redirect_uri,
+      state,
+      code_challenge,
+      code_challenge_method: 'S256' as const,
+      ...(email !== undefined && { email }),
+    };
     const { authorization_url } = await dataOf(api.POST('/api/v1/auth/cli/start', { body }));
     const returned = receiveCode(server, state);
     say(`Open this address to sign in:\n${authorization_url}`);

@@ -4,8 +4,10 @@ import { secureHeaders } from 'hono/secure-headers';
 import { authenticate, bearerToken, checkPlatformSecret } from './authentication/authenticate.ts';
 import { verifyOwnToken } from './authentication/own-tokens.ts';
 import type { Principal } from './authentication/principal.ts';
+import { openDatabase } from './database/database.ts';
 import { describe } from './documentation/describe.ts';
 import { ApiError, unwrap } from './errors.ts';
+import { providerOfScimToken } from './identity-providers/provider.ts';
 import { authenticateMachine, isMachineToken } from './machines/authenticate-machine.ts';
 import { missing } from './missing.ts';
 import { boundBody } from './pipeline/bounded-body.ts';
@@ -26,10 +28,12 @@ import { bucketOf } from './rate-limits/buckets.ts';
 import { agentRoutes } from './routes/agent.ts';
 import { auditRoutes } from './routes/audit-events.ts';
 import { branchRoutes } from './routes/branches.ts';
+import { companySignInRoutes } from './routes/company-sign-in.ts';
 import { credentialRoutes } from './routes/credentials.ts';
 import { differenceRoutes } from './routes/differences.ts';
 import { eventRoutes } from './routes/events.ts';
 import { healthRoutes } from './routes/health.ts';
+import { identityProviderRoutes } from './routes/identity-providers.ts';
 import { jobRoutes } from './routes/jobs.ts';
 import { machineAccessRoutes } from './routes/machine-access.ts';
 import { mcpRoutes } from './routes/mcp.ts';
@@ -41,6 +45,7 @@ import { projectRoutes } from './routes/projects.ts';
 import { providerSignInRoutes } from './routes/provider-sign-in.ts';
 import { queryRoutes } from './routes/queries.ts';
 import { rehearsalRoutes } from './routes/rehearsals.ts';
+import { scimRoutes } from './routes/scim.ts';
 import { sessionRoutes } from './routes/sessions.ts';
 import { signInRoutes } from './routes/sign-in.ts';
 import { snapshotRoutes } from './routes/snapshots.ts';
@@ -57,11 +62,13 @@ const PUBLIC_PATHS: readonly RegExp[] = [
   /^\/version$/,
   /^\/docs$/,
   /^\/api\/v1\/openapi\.json$/,
+  /^\/api\/v1\/auth\/(?:methods|sso\/recover|sso\/[^/]+\/(?:start|callback))$/,
   /^\/api\/v1\/auth\/(?:idp\/(?:login|callback)|token|login|signup|magic-link\/(?:start|verify)|password\/reset(?:\/start)?|invitations\/accept|cli\/(?:start|exchange)|refresh|session)$/,
 ];
 /** Agents authenticate in the handshake of their link. */
 const AGENT_PATHS = /^\/agent\/v1\//;
 const PLATFORM_PATHS = /^\/platform\/v1\//;
+const SCIM_PATHS = /^\/scim\/v2(?:\/|$)/;
 /** The only paths that accept a pre-auth token. */
 const SECOND_FACTOR_PATHS = /^\/api\/v1\/auth\/2fa\//;
 /** Paths that accept an access token without a tenant. */
@@ -137,6 +144,11 @@ const identifyCaller: MiddlewareHandler<AppEnv> = async (c, next) => {
     const check = () => checkPlatformSecret(authorization, settings.PLATFORM_SECRET);
     await guardSecret(c, failures, check, bucketOf.platform(c.req));
     c.set('isPlatform', true);
+  } else if (SCIM_PATHS.test(path)) {
+    const token = unwrap(bearerToken(authorization));
+    const provider = unwrap(await providerOfScimToken(openDatabase(c.env.DB), token));
+    countRequest(c, bucketOf.tenant(provider.tenantId, c.req));
+    c.set('scimProvider', provider);
   } else if (SECOND_FACTOR_PATHS.test(path)) {
     const token = unwrap(bearerToken(authorization));
     c.set('preAuth', unwrap(await verifyOwnToken(settings, 'pre_auth', token, new Date())));
@@ -198,6 +210,9 @@ for (const routes of [
   webhookRoutes,
   auditRoutes,
   memberRoutes,
+  identityProviderRoutes,
+  companySignInRoutes,
+  scimRoutes,
   machineAccessRoutes,
   providerSignInRoutes,
   signInRoutes,

@@ -18,6 +18,9 @@ const CHANGE: Reaches = { owner: 'all', admin: 'all', operator: 'own', viewer: '
  */
 const ADMINISTER: Reaches = { owner: 'all', admin: 'all', operator: 'no', viewer: 'no' };
 
+/** Who its people are and how they sign in. */
+const OWN: Reaches = { owner: 'all', admin: 'no', operator: 'no', viewer: 'no' };
+
 /** The scopes that satisfy a required scope; `write` includes `read`. */
 const SATISFIED_BY = { read: ['read', 'write'], write: ['write'] } as const;
 
@@ -44,6 +47,8 @@ const ACTIONS = {
   'audit.read': { scope: 'read', reaches: ADMINISTER },
   'members.read': { scope: 'read', reaches: ADMINISTER },
   'members.change': { scope: 'write', reaches: ADMINISTER },
+  'providers.read': { scope: 'read', reaches: OWN },
+  'providers.change': { scope: 'write', reaches: OWN },
   'machines.read': { scope: 'read', reaches: ADMINISTER },
   'machines.change': { scope: 'write', reaches: ADMINISTER },
 } as const satisfies Record<string, { scope: keyof typeof SATISFIED_BY; reaches: Reaches }>;

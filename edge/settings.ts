@@ -26,6 +26,8 @@ const SNAPSHOTS_MAX = 200;
 const DEFAULT_EXPIRED_RETENTION_SECONDS = 7 * DAY_SECONDS;
 const EXPIRED_RETENTION_MAX_SECONDS = 30 * DAY_SECONDS;
 
+const isOrigin = (url: string) => new URL(url).origin === url;
+
 const Settings = z.object({
   /** `<service>` of the specification, for instance in the scopes `<service>:read` and `<service>:write`. */
   SERVICE_NAME: z
@@ -36,13 +38,23 @@ const Settings = z.object({
    * `{base_url}` of the specification, without a path: the redirect target of the provider and the issuer of
    * own tokens.
    */
-  BASE_URL: z.url().refine((url) => new URL(url).origin === url),
+  BASE_URL: z.url().refine(isOrigin),
   /**
-   * Who can have an account here: everyone who reads mails of an address (`open`), everyone who is invited
+   * Who can have an account here: everyone who reads mails of an address (`open`), whoever is invited
    * (`invited`), or of the invited only addresses of a tenant's verified domains (`off`). The operator's
    * invitation of a first owner is always valid.
    */
   SIGN_UP: z.enum(['open', 'invited', 'off']).default('invited'),
+  /** Lifetime of a session at a company's provider that gives no refresh token. */
+  SSO_SESSION_SECONDS: Count.default(43_200),
+  /** Resolver of the TXT records that verify domains: DNS over HTTPS with JSON responses. */
+  DNS_OVER_HTTPS_URL: z.url().default('https://cloudflare-dns.com/dns-query'),
+  /** GitHub, or a GitHub Enterprise Server, for providers of the kind `github`. */
+  GITHUB_URL: z.url().refine(isOrigin).default('https://github.com'),
+  GITHUB_API_URL: z
+    .url()
+    .transform((url) => url.replace(/\/$/, ''))
+    .default('https://api.github.com'),
   /**
    * Base URL of the identity provider that issues PASETO tokens, which is also their issuer. Without it there
    * are only the gateway's own sessions.
@@ -158,7 +170,7 @@ const Settings = z.object({
     .string()
     .default('')
     .transform((text) => text.split(',').map((origin) => origin.trim()))
-    .pipe(z.array(z.union([z.literal(''), z.url().refine((url) => new URL(url).origin === url)])))
+    .pipe(z.array(z.union([z.literal(''), z.url().refine(isOrigin)])))
     .transform((origins) => origins.filter((origin) => origin !== '')),
 });
 

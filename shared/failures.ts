@@ -59,6 +59,20 @@ export const FAILURES = {
     message:
       'This gateway does not accept sign-ups of this address. Ask an owner of your team, or the operator, how to get access.',
   },
+  SSO_REQUIRED: {
+    status: 403,
+    message:
+      'Addresses of this domain sign in with the identity provider of their company. Use POST /api/v1/auth/methods to find it.',
+  },
+  SSO_ADDRESS_REFUSED: {
+    status: 403,
+    message:
+      'The identity provider gave no verified e-mail address in a domain of your company. Ask an owner of your team which addresses it accepts.',
+  },
+  SSO_DISABLED: {
+    status: 403,
+    message: 'Your company has disabled your access. Ask the people who manage its identity provider.',
+  },
   TENANT_REQUIRED: { status: 403, message: 'The token has no tenant (claim ctx.tenant_id).' },
   BRANCH_PROTECTED: {
     status: 403,
@@ -84,6 +98,29 @@ export const FAILURES = {
   TENANT_EXISTS: {
     status: 409,
     message: 'A tenant with this ID already exists and has members. Choose another ID.',
+  },
+  IDENTITY_PROVIDER_EXISTS: {
+    status: 409,
+    message: 'The tenant already has an identity provider with this issuer. Change that one.',
+  },
+  DOMAIN_NOT_VERIFIED: {
+    status: 409,
+    message:
+      'The domain has no TXT record with the text in txt_record. Publish it, wait a few minutes, and try again.',
+  },
+  DOMAIN_TAKEN: {
+    status: 409,
+    message: 'The domain belongs to another identity provider. Ask the platform operator if it is yours.',
+  },
+  SSO_NOT_TRIED: {
+    status: 409,
+    message:
+      'Nobody has signed in as you by an identity provider of the tenant yet. Do that once before you require it, so that you are not locked out.',
+  },
+  SSO_MISCONFIGURED: {
+    status: 409,
+    message:
+      'The identity provider of your company is not set up correctly. Ask an owner of your team to test it.',
   },
   HOST_EXISTS: { status: 409, message: 'A host with this name is already enrolled. Choose another name.' },
   DNS_NOT_CONFIGURED: {
@@ -228,6 +265,10 @@ export const FAILURES = {
     status: 429,
     message: 'The project has reached its limit of trusts. Delete a trust first.',
   },
+  IDENTITY_PROVIDER_LIMIT_REACHED: {
+    status: 429,
+    message: 'The tenant has reached its limit of identity providers. Delete one first.',
+  },
   STREAM_LIMIT_REACHED: {
     status: 429,
     message: 'The project or the tenant has reached its limit of open streams. Close a stream first.',
@@ -264,6 +305,11 @@ export const FAILURES = {
   IDP_UNAVAILABLE: {
     status: 503,
     message: 'The identity provider is currently unavailable. Try again shortly.',
+    retryAfterSeconds: SOON,
+  },
+  DOMAIN_LOOKUP_FAILED: {
+    status: 503,
+    message: 'The domain could not be looked up. Try again shortly.',
     retryAfterSeconds: SOON,
   },
   MAIL_UNAVAILABLE: {

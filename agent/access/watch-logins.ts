@@ -20,7 +20,7 @@ const SHARE = 0.05;
 
 /**
  * Restores logins that have changed their own password or settings, and ends the sessions that may have used
- * another password. A function that a login owns can change both when anybody calls it, and no privilege of
+ * another password. A function that a login owns can change both, whoever calls it, and no privilege of
  * PostgreSQL prevents that.
  */
 export class LoginWatch {

@@ -1,6 +1,6 @@
 import { text } from 'node:stream/consumers';
 import { Command } from 'commander';
-import { createClient } from '../../client/client.ts';
+import { type BranchgateClient, createClient } from '../../client/client.ts';
 import { dataOf } from '../../client/response-error.ts';
 import { CommandError } from '../exit-codes.ts';
 import { findLink } from '../link.ts';
@@ -23,7 +23,10 @@ const login = () =>
   new Command('login')
     .description('Sign in, with the browser or with --email')
     .argument('[url]', 'address of the gateway (default: BRANCHGATE_URL, the linked one, or the last one)')
-    .option('--email <address>', 'sign in to an account of the gateway with its password')
+    .option(
+      '--email <address>',
+      'sign in with the identity provider of your company, or to an account with its password',
+    )
     .option('--password-stdin', 'read the password from standard input')
     .option('--code <code>', 'code of the second factor')
     .option('--no-keychain', 'store the tokens in a file that only you can read, not in the keychain')
@@ -38,16 +41,28 @@ const login = () =>
       // Before a password is asked for: the address may come from a file of the folder.
       say(`Gateway: ${url}`);
       const client = createClient({ url });
+      const { email } = options;
       const tokens =
-        options.email === undefined
+        email === undefined || (await hasCompany(client, email, options))
           ? await signInByBrowser(client, options)
-          : await signInByPassword(client, options.email, await passwordOf(options), options.code);
+          : await signInByPassword(client, email, await passwordOf(options), options.code);
       const place = storeTokens(profile, { url, ...tokens }, options.keychain ? 'keychain' : 'file');
       storeProfiles({ current: profile, profiles: { ...stored.profiles, [profile]: { url } } });
       const me = await dataOf(createClient({ url, token: tokens.access_token }).api.GET('/api/v1/me'));
       say(`Signed in to ${url} as ${me.email}. The tokens are in ${place}.`);
       printForPrograms(command, me);
     });
+
+/** Whether the company of an address has an identity provider, which a given password does not ask. */
+async function hasCompany(
+  { api }: BranchgateClient,
+  email: string,
+  { passwordStdin }: LoginOptions,
+): Promise<boolean> {
+  if (passwordStdin) return false;
+  const { sso } = await dataOf(api.POST('/api/v1/auth/methods', { body: { email } }));
+  return sso !== null;
+}
 
 async function passwordOf({ passwordStdin }: LoginOptions): Promise<string> {
   if (passwordStdin) return (await text(process.stdin)).replace(/\r?\n$/, '');

@@ -107,7 +107,7 @@ async function ownIdentity(
   if (!verified.ok) return verified;
   const claims = verified.value;
   return ok({
-    issuer: settings.BASE_URL,
+    issuer: claims.idp?.issuer ?? settings.BASE_URL,
     gid: claims.sub,
     email: claims.email,
     role: claims.role,
@@ -117,6 +117,7 @@ async function ownIdentity(
     issuedAt: new Date(claims.iat * 1000),
     expiresAt: new Date(claims.exp * 1000),
     sessionId: claims.sid,
+    ...(claims.idp && { providerId: claims.idp.id }),
   });
 }
 

@@ -15,9 +15,12 @@ export interface OwnTokenSettings {
 
 const Text = z.string().min(1);
 
+/** The identity provider of a tenant by which a person signed in. */
+const SignedInAt = z.object({ id: z.uuid(), issuer: Text });
+
 /** Valid on every route of the API, for `JWT_ACCESS_TTL_SECONDS`. */
 const AccessClaims = z.object({
-  /** Id of the account. */
+  /** Id of the account, or of the person of an identity provider. */
   sub: Text,
   email: Text,
   role: Text,
@@ -25,6 +28,7 @@ const AccessClaims = z.object({
   tenant_id: Text,
   /** The refresh family that it was issued with. */
   sid: z.uuid(),
+  idp: SignedInAt.optional(),
   iat: z.number(),
   exp: z.number(),
 });
@@ -33,6 +37,7 @@ const AccessClaims = z.object({
 const RefreshClaims = z.object({
   sub: Text,
   sid: z.uuid(),
+  idp: SignedInAt.optional(),
   jti: z.uuid(),
 });
 

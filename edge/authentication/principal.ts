@@ -22,6 +22,8 @@ export interface Identity {
   expiresAt: Date;
   /** The refresh family of the token; only the gateway's own tokens have one. */
   sessionId?: string;
+  /** The identity provider of the tenant by which a person signed in. */
+  providerId?: string;
 }
 
 /** What a machine is limited to, in addition to its role. */

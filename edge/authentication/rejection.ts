@@ -24,6 +24,7 @@ export type RejectionReason =
   | 'api_key_unknown'
   | 'api_key_expired'
   | 'trust_gone'
+  | 'scim_token_unknown'
   | 'platform_secret_wrong';
 
 /** The failure of every rejected token. Naming the failed check would help an attacker. */

@@ -119,7 +119,7 @@ export async function markBranchDeleted(
 export async function deleteBranch(
   db: Database,
   settings: Settings,
-  { purge, confirm, ...deletion }: DeletionRequest,
+  { purge, confirm, ...deletion }: BranchDeletion,
   now: Date,
 ): Promise<Result<Deleted, Failure>> {
   const job = newJob('branch.delete', { branchId: deletion.branchId }, deletion, now);
@@ -235,7 +235,7 @@ export async function retireBranches(
   }
 }
 
-export interface DeletionRequest {
+export interface BranchDeletion {
   /** ID of the deletion job. */
   id: string;
   projectId: string;

@@ -8,7 +8,7 @@ import type { Rotation } from '../access/credentials.ts';
 import type { SettingsChange } from '../branches/branch-settings.ts';
 import type { ComparisonRequest } from '../branches/comparison.ts';
 import type { BranchRequest } from '../branches/create-branches.ts';
-import type { Deleted, DeletionRequest } from '../branches/delete-branch.ts';
+import type { BranchDeletion, Deleted } from '../branches/delete-branch.ts';
 import type { SnapshotDeletion } from '../branches/drop-snapshots.ts';
 import type { LeaseRenewal, LifespanChange } from '../branches/expiry.ts';
 import type { ResetRequest } from '../branches/reset-branch.ts';
@@ -46,7 +46,7 @@ export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   /** Shows how much of a job's running step is done. */
   recordProgress(progress: WorkProgress): Promise<void>;
   /** Marks the branch as deleted and opens the job that drops its database. */
-  deleteBranch(deletion: DeletionRequest): Promise<Result<Deleted, Failure>>;
+  deleteBranch(deletion: BranchDeletion): Promise<Result<Deleted, Failure>>;
   /** Marks the project as being deleted and opens the job that drops its databases. */
   deleteProject(deletion: ProjectDeletion): Promise<Result<JobRow, Failure>>;
   addRule(addition: RuleAddition): Promise<Result<RuleChange, Failure>>;

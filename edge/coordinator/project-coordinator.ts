@@ -24,7 +24,7 @@ import {
   reserveBranches,
   returnExisting,
 } from '../branches/create-branches.ts';
-import { type Deleted, type DeletionRequest, deleteBranch } from '../branches/delete-branch.ts';
+import { type BranchDeletion, type Deleted, deleteBranch } from '../branches/delete-branch.ts';
 import { deleteSnapshot, dropJob, type SnapshotDeletion } from '../branches/drop-snapshots.ts';
 import { type LeaseRenewal, type LifespanChange, storeRenewal } from '../branches/expiry.ts';
 import { type ResetRequest, reserveReset } from '../branches/reset-branch.ts';
@@ -289,7 +289,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     this.#runner.report(job_id, percent);
   }
 
-  async deleteBranch(deletion: DeletionRequest): Promise<Result<Deleted, Failure>> {
+  async deleteBranch(deletion: BranchDeletion): Promise<Result<Deleted, Failure>> {
     this.#armAlarm();
     const deleted = await deleteBranch(this.#db, readSettings(this.env), deletion, new Date());
     if (deleted.ok) {

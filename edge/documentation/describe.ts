@@ -34,6 +34,7 @@ const BEARERS = {
     'An access token of the identity provider (PASETO v4.public), a JWT of this gateway for one of its own accounts or for a workload, or an API key.',
   pre_auth_token:
     'Returned by a sign-in that requires a second factor. Valid for 5 minutes, or for 60 minutes when the second factor must be set up first.',
+  scim_token: 'The SCIM token of an identity provider.',
   platform_secret: 'The secret of the platform operator.',
 };
 
@@ -57,6 +58,8 @@ const TAGS = {
   Members: 'The people in a tenant, and whom its projects are shared with.',
   'Sign-in':
     'Sign-up, sign-in with a provider, a password or an e-mail code, passwords, second factors and sessions.',
+  'Company sign-in': 'The identity providers of a tenant, its domains, and who has to use them.',
+  SCIM: 'People and groups of an identity provider (RFC 7643, RFC 7644), authenticated by its SCIM token.',
   Platform: 'Operations for the operator of the platform, authenticated by the platform secret.',
   Agents: 'Operations used by the agent on a database host.',
   Description: 'The description of this API.',

@@ -46,14 +46,9 @@ export const isOpenIn = (tenantId: string, now: Date) =>
   and(eq(invitations.tenantId, tenantId), gt(invitations.expiresAt, now));
 
 /** @returns or MANAGED_BY_PROVIDER, FORBIDDEN unless the principal may invite someone to this role */
-export const checkInviter = (
-  { settings }: SignInContext,
-  principal: Principal,
-  role: Role,
-): Result<null, Failure> =>
-  principal.issuer === settings.BASE_URL
-    ? checkOwnerFor(principal, role)
-    : fail({ code: 'MANAGED_BY_PROVIDER' });
+export const checkInviter = (principal: Principal, role: Role): Result<null, Failure> =>
+  // Only the gateway's own sessions have one.
+  principal.sessionId === undefined ? fail({ code: 'MANAGED_BY_PROVIDER' }) : checkOwnerFor(principal, role);
 
 /**
  * Invites an address to the tenant of the principal, by a mail with a code. An address that has an account
@@ -70,7 +65,7 @@ export async function invite(
 ): Promise<Result<InvitationRow, Failure>> {
   const { env, db, client } = context;
   const { tenantId, userId } = principal;
-  if (!isInvitable(context.settings)) return fail({ code: 'SIGN_UP_CLOSED' });
+  if (!(await isInvitable(context, email, tenantId))) return fail({ code: 'SIGN_UP_CLOSED' });
   const mayMail = await enforceMailLimit(context);
   if (!mayMail.ok) return mayMail;
   const mayInvite = await enforce(env, bucketOf.invitations(tenantId));

@@ -35,6 +35,8 @@ export const Member = z
 const isAccountOf = ({ BASE_URL }: Settings): SQL | undefined =>
   and(eq(users.issuer, BASE_URL), eq(accounts.id, users.gid));
 
+const isMember = sql`exists (select 1 from ${organizationMembers} where ${organizationMembers.userId} = ${users.id})`;
+
 /**
  * The members of a tenant: its accounts here, and the users of the provider whose newest token named the
  * tenant.
@@ -56,8 +58,9 @@ export const membersOf = (db: Database, settings: Settings, tenantId: string, co
     .where(
       and(
         eq(users.tenantId, tenantId),
-        // A user of this gateway without an account was removed.
-        or(ne(users.issuer, settings.BASE_URL), eq(accounts.tenantId, tenantId)),
+        // A user of this gateway without an account was removed, and a person of a provider who has left has
+        // no membership.
+        or(eq(accounts.tenantId, tenantId), and(ne(users.issuer, settings.BASE_URL), isMember)),
         condition,
       ),
     );

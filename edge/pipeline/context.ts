@@ -4,6 +4,7 @@ import { actorWith, type ClientDetails } from '../audit/audit-event.ts';
 import type { PreAuth } from '../authentication/own-tokens.ts';
 import type { Identity, Principal } from '../authentication/principal.ts';
 import type { Actor } from '../database/column-types.ts';
+import type { ProviderRow } from '../database/company-schema.ts';
 import type { Env } from '../env.ts';
 import type { Reach } from '../permissions.ts';
 import type { Bucket } from '../rate-limits/buckets.ts';
@@ -22,6 +23,8 @@ export interface AppEnv {
     preAuth: PreAuth;
     /** The request has the platform's secret. */
     isPlatform: boolean;
+    /** The provider whose SCIM token the request has. */
+    scimProvider: ProviderRow;
     /** The projects that the route's action may access: all of the tenant, or the user's own. */
     reach: Reach;
     /** The route's action takes more than seeing a project. */

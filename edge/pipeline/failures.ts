@@ -32,6 +32,7 @@ export function renderFailure(
   if (status === 401) c.header('WWW-Authenticate', isAboutToken ? 'Bearer error="invalid_token"' : 'Bearer');
   const retryAfter = code === 'RATE_LIMITED' ? fields?.retry_after : retryAfterOf(code);
   if (retryAfter !== null && mayRepeat) c.header('Retry-After', String(retryAfter));
+  if (SCIM_PATHS.test(c.req.path)) return renderScimFailure(c, code, fields);
   return c.json(
     { error: code, message, request_id: c.var.requestId, ...fields, ...subjectOf(c, code, fields) },
     status,
@@ -41,6 +42,39 @@ export function renderFailure(
 /** The last parameter of the path, unless a NOT_FOUND says what it is about. */
 const subjectOf = (c: AppContext, code: FailureCode, fields: Failure['fields']): Failure['fields'] =>
   code === 'NOT_FOUND' && fields?.message === undefined ? c.var.missing?.fields : undefined;
+
+const SCIM_PATHS = /^\/scim\//;
+const SCIM_TYPE = 'application/scim+json';
+/** RFC 7644 has 400 for what is not valid. */
+const scimStatusOf = (code: FailureCode) => {
+  const { status } = FAILURES[code];
+  return status === 422 ? 400 : status;
+};
+
+/** The errors of SCIM (RFC 7644 section 3.12). */
+export const SCIM_ERROR_SCHEMA = z
+  .looseObject({
+    schemas: z.array(z.string()),
+    status: z.string().meta({ example: '404' }),
+    scimType: z.string().optional(),
+    detail: z.string(),
+  })
+  .meta({ id: 'ScimError' });
+
+function renderScimFailure(c: AppContext, code: FailureCode, fields: Failure['fields']): Response {
+  const { message } = FAILURES[code];
+  const details = Array.isArray(fields?.details) ? fields.details : [];
+  const texts = details.map(({ path, message: text }) => `${path}: ${text}`);
+  const sent = scimStatusOf(code);
+  const scimType = code === 'BAD_REQUEST' ? 'invalidSyntax' : 'invalidValue';
+  const body = {
+    schemas: ['urn:ietf:params:scim:api:messages:2.0:Error'],
+    status: String(sent),
+    ...(sent === 400 && { scimType }),
+    detail: [message, ...texts].join(' ').slice(0, 1000),
+  };
+  return c.body(JSON.stringify(body), sent, { 'Content-Type': SCIM_TYPE });
+}
 
 function failureOf(error: Error): Failure {
   if (error instanceof ApiError) return error.failure;
@@ -229,6 +263,11 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
     shape: { retry_after: Count.meta({ description: 'Seconds to wait before the next request.' }) },
     example: { retry_after: 12 },
   },
+  IDENTITY_PROVIDER_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 10 } },
+  DOMAIN_NOT_VERIFIED: {
+    shape: { txt_record: z.string().meta({ description: 'The text that the TXT record has to have.' }) },
+    example: { txt_record: 'branchgate-verification=k3ud7xqam2pzw5tc' },
+  },
   API_KEY_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 100 } },
   TRUST_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 20 } },
   invalid_request: OF_OAUTH,
@@ -305,6 +344,21 @@ export function failureResponses(codes: readonly FailureCode[]) {
   const byStatus = Map.groupBy(new Set(codes), (code) => FAILURES[code].status);
   return Object.fromEntries(
     [...byStatus].map(([status, group]) => [status, { $ref: RESPONSES + group.sort().join(SEPARATOR) }]),
+  );
+}
+
+/** As `failureResponses`, in the form of SCIM. */
+export function scimFailureResponses(codes: readonly FailureCode[]) {
+  const byStatus = Map.groupBy(new Set(codes), scimStatusOf);
+  return Object.fromEntries(
+    [...byStatus].map(([status, group]) => [
+      status,
+      {
+        description: group.map((code) => FAILURES[code].message).join(' '),
+        headers: responseHeaders(...headersOf(group, status)),
+        content: { [SCIM_TYPE]: { schema: SCIM_ERROR_SCHEMA } },
+      },
+    ]),
   );
 }
 

@@ -8,15 +8,15 @@ import { missing, type Resource } from '../missing.ts';
 import { type Action, allow, isChange, requirement } from '../permissions.ts';
 import type { AppContext, AppEnv } from './context.ts';
 import { announce, DEPRECATIONS } from './deprecations.ts';
-import { failureResponses } from './failures.ts';
+import { failureResponses, scimFailureResponses } from './failures.ts';
 import { type HeaderName, responseHeaders } from './response-headers.ts';
 
 /**
  * Who may call an operation: users that the named row of the permission table allows; every user with an
  * access token (`signed_in`); a client that passed a first factor (`pre_auth`); the platform operator;
- * everyone.
+ * an identity provider with its SCIM token; everyone.
  */
-type Access = Action | 'signed_in' | 'pre_auth' | 'platform' | 'public';
+type Access = Action | 'signed_in' | 'pre_auth' | 'platform' | 'scim' | 'public';
 
 /**
  * The machines (API keys, workloads) that may call an operation: those limited to branches too, only those
@@ -49,12 +49,18 @@ const FAILURES_OF_ACCESS: Record<'user' | Exclude<Access, Action>, readonly Fail
   signed_in: ['UNAUTHENTICATED', 'FORBIDDEN', 'NOT_FOUND', 'KEYS_UNAVAILABLE'],
   pre_auth: ['UNAUTHENTICATED'],
   platform: ['UNAUTHENTICATED'],
+  scim: ['UNAUTHENTICATED'],
   public: [],
 };
 
 /** The pipeline checks the secret by path prefix, so an operation under another path is rejected here. */
 const requirePlatform: MiddlewareHandler<AppEnv> = async (c, next) => {
   if (!c.var.isPlatform) throw new ApiError('UNAUTHENTICATED', undefined, 'no path of the platform');
+  await next();
+};
+
+const requireScim: MiddlewareHandler<AppEnv> = async (c, next) => {
+  if (!c.var.scimProvider) throw new ApiError('UNAUTHENTICATED', undefined, 'no path of SCIM');
   await next();
 };
 
@@ -139,6 +145,13 @@ function guard(access: Access, machines: Machines) {
       security: [{ platform_secret: [] }],
     };
   }
+  if (access === 'scim') {
+    return {
+      failures: FAILURES_OF_ACCESS.scim,
+      middleware: requireScim,
+      security: [{ scim_token: [] }],
+    };
+  }
   if (access === 'pre_auth') {
     return {
       failures: FAILURES_OF_ACCESS.pre_auth,
@@ -184,6 +197,9 @@ const NAMED: Record<string, { resource: Resource; isName?: true }> = {
   session_id: { resource: 'session' },
   tenant_id: { resource: 'tenant' },
   host_id: { resource: 'host' },
+  provider_id: { resource: 'identity_provider' },
+  domain: { resource: 'domain', isName: true },
+  id: { resource: 'scim_resource' },
 };
 
 /** The failure for a parameter of the path. @throws Error for one that the table above lacks */
@@ -223,7 +239,8 @@ export function operation<const O extends Operation>({ access, machines, failure
     ...failures,
   ];
   const request = { query: z.strictObject({}), ...route.request };
-  const responses = { ...failureResponses(codes), ...route.responses };
+  const ofFailures = access === 'scim' ? scimFailureResponses(codes) : failureResponses(codes);
+  const responses = { ...ofFailures, ...route.responses };
   const withoutBody = method === 'get' ? [] : [refuseBody];
   const forBody = body ? (body.required ? [] : [allowNoBody]) : withoutBody;
   const deprecations = DEPRECATIONS[route.operationId] ?? [];

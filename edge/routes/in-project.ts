@@ -137,6 +137,11 @@ export const JobParams = z.strictObject({ job_id: Id });
 export const TenantParams = z.strictObject({
   tenant_id: z.string().meta({ description: 'As in the tokens of its users.', example: 'acme' }),
 });
+export const ProviderParams = z.strictObject({ provider_id: Id });
+export const ProviderDomainParams = z.strictObject({
+  provider_id: Id,
+  domain: z.string().meta({ example: 'example.com' }),
+});
 export const HostParams = z.strictObject({ host_id: Id });
 
 /** Query of every stream of server-sent events. */

@@ -254,7 +254,7 @@ router.openapi(
     const body = c.req.valid('json');
     const { principal } = c.var;
     const context = signInContextOf(c);
-    unwrap(checkInviter(context, principal, body.role));
+    unwrap(checkInviter(principal, body.role));
     const keyUse = await keyUseOf(principal, c.req.path, c.req.valid('header')['idempotency-key'], body);
     const uses = await recordedUses(context.db, keyUse, context.now());
     const replayed = replay(c, uses, keyUse);
@@ -324,7 +324,7 @@ router.openapi(
     tags,
     request: { query: ResponseQuery, body: jsonBody(Acceptance) },
     responses: { 200: response('Tokens, or a pre-auth token for the next step.', LoginResponse) },
-    failures: ['SIGN_UP_CLOSED', 'CODE_WRONG', 'ACCOUNT_EXISTS', 'CROSS_ORIGIN_REQUEST'],
+    failures: ['SIGN_UP_CLOSED', 'SSO_REQUIRED', 'CODE_WRONG', 'ACCOUNT_EXISTS', 'CROSS_ORIGIN_REQUEST'],
   }),
   async (c) => {
     const { email, invitation_id: challengeId, code, name, password } = c.req.valid('json');

@@ -2,9 +2,12 @@ import { deleteCookie, getCookie, setCookie } from 'hono/cookie';
 import { z } from 'zod';
 import { FAILURES, type Failure } from '../../shared/failures.ts';
 import type { Result } from '../../shared/result.ts';
+import type { Principal } from '../authentication/principal.ts';
 import { unwrap } from '../errors.ts';
 import type { AppContext } from '../pipeline/context.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { EmailAddress } from '../sign-in/accounts.ts';
+import { companyCliUrl, exchangeCompanyCode, isCompanyCode } from '../sign-in/company-sign-in.ts';
 import { ResponseForm, SignedInUser } from '../sign-in/first-factor.ts';
 import { authorizationUrl, scopesOf } from '../sign-in/provider-client.ts';
 import {
@@ -46,6 +49,11 @@ const ProviderSignIn = z
       .meta({ description: 'The `return_to` that the sign-in was started with.', example: '/projects' }),
   })
   .meta({ id: 'ProviderSignIn' });
+
+interface CliSession {
+  tokens: Tokens & { refreshExpiresAt: Date | null };
+  principal: Principal;
+}
 
 /** Ends on the page that the sign-in was started for, with a session or with the code of what failed. */
 async function returnToPage(c: AppContext, returnTo: string, completed: Result<Tokens, Failure>) {
@@ -103,7 +111,13 @@ router.openapi(
       200: response('The tokens of the provider.', ProviderSignIn),
       302: emptyResponse('`Location` is the page that the sign-in was started for.'),
     },
-    failures: ['SIGN_IN_FAILED', 'NO_IDENTITY_PROVIDER', 'IDP_UNAVAILABLE', 'KEYS_UNAVAILABLE'],
+    failures: [
+      'SSO_REQUIRED',
+      'SIGN_IN_FAILED',
+      'NO_IDENTITY_PROVIDER',
+      'IDP_UNAVAILABLE',
+      'KEYS_UNAVAILABLE',
+    ],
   }),
   async (c) => {
     const context = signInContextOf(c);
@@ -150,6 +164,9 @@ const CliStart = z
       .regex(/^[\w-]{43}$/)
       .meta({ description: 'SHA-256 of the verifier in base64url (RFC 7636 section 4.2).' }),
     code_challenge_method: z.enum(['S256']),
+    email: EmailAddress.optional().meta({
+      description: 'The address of the person, which finds the identity provider of a company.',
+    }),
   })
   .meta({
     id: 'CliStart',
@@ -163,7 +180,7 @@ const CliStart = z
 
 const CliExchange = z
   .strictObject({
-    code: z.string().min(1).max(2048),
+    code: z.string().min(1).max(4096),
     redirect_uri,
     code_verifier: z
       .string()
@@ -209,6 +226,8 @@ router.openapi(
     method: 'post',
     path: '/api/v1/auth/cli/start',
     summary: 'Start a sign-in from a command line',
+    description:
+      'With `email`, the address leads to the identity provider of the company of this address, if there is one. At a gateway without an identity provider of its own, it leads to the sign-in page, which asks for the e-mail address.',
     tags,
     request: { body: jsonBody(CliStart) },
     responses: {
@@ -217,9 +236,12 @@ router.openapi(
     failures: ['NO_IDENTITY_PROVIDER', 'IDP_UNAVAILABLE'],
   }),
   async (c) => {
-    const { code_challenge_method: _, ...parameters } = c.req.valid('json');
-    const { settings } = signInContextOf(c);
-    const authorization_url = unwrap(await authorizationUrl(settings, 'cli', parameters));
+    const { code_challenge_method: _, email, ...parameters } = c.req.valid('json');
+    const context = signInContextOf(c);
+    const { settings } = context;
+    const authorization_url =
+      (await companyCliUrl(context, parameters, email)) ??
+      unwrap(await authorizationUrl(settings, 'cli', parameters));
     const scopes = scopesOf(settings);
     return c.json({ authorization_url, client_id: settings.IDP_CLI_CLIENT_ID, scopes }, 200);
   },
@@ -247,7 +269,9 @@ router.openapi(
   }),
   async (c) => {
     const context = signInContextOf(c);
-    const { tokens, principal } = unwrap(await exchangeCliCode(context, c.req.valid('json')));
+    const submitted = c.req.valid('json');
+    const exchange = isCompanyCode(submitted.code) ? exchangeCompanyCode : exchangeCliCode;
+    const { tokens, principal } = unwrap<CliSession>(await exchange(context, submitted));
     const { userId: id, email, role } = principal;
     const body = {
       ...tokenFields(tokens),

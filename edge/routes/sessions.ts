@@ -4,7 +4,6 @@ import type { CookieOptions } from 'hono/utils/cookie';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
 import type { Result } from '../../shared/result.ts';
-import { sessions } from '../database/people-schema.ts';
 import { ApiError, unwrap } from '../errors.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import type { AppContext } from '../pipeline/context.ts';
@@ -22,7 +21,7 @@ import type { LoginResponse, ResponseForm } from '../sign-in/first-factor.ts';
 import {
   endAllSessions,
   endOwnSession,
-  isSessionOf,
+  openSessionsOf,
   Session,
   toSessionResponse,
 } from '../sign-in/own-sessions.ts';
@@ -257,11 +256,12 @@ router.openapi(
   }),
   async (c) => {
     const query = c.req.valid('query');
+    const { sessions, isOpen } = openSessionsOf(c.var.identity, new Date());
     const { orderBy, beyond } = keyset(sessions, 'newest_first', query);
     const rows = await databaseOf(c)
       .select()
       .from(sessions)
-      .where(and(isSessionOf(c.var.identity, new Date()), beyond))
+      .where(and(isOpen, beyond))
       .orderBy(...orderBy)
       .limit(query.limit + 1);
     const { page, next_cursor } = cutPage(rows, query);

@@ -105,7 +105,13 @@ router.openapi(
     tags,
     request: { query: ResponseQuery, body: jsonBody(Login) },
     responses: { 200: response('Tokens, or a pre-auth token for the next step.', LoginResponse) },
-    failures: ['CREDENTIALS_WRONG', 'CROSS_ORIGIN_REQUEST', 'IDP_UNAVAILABLE', 'KEYS_UNAVAILABLE'],
+    failures: [
+      'SSO_REQUIRED',
+      'CREDENTIALS_WRONG',
+      'CROSS_ORIGIN_REQUEST',
+      'IDP_UNAVAILABLE',
+      'KEYS_UNAVAILABLE',
+    ],
   }),
   async (c) => {
     const { email, password, provider } = c.req.valid('json');
@@ -128,7 +134,7 @@ router.openapi(
     tags,
     request: { body: jsonBody(SignUp) },
     responses: { 202: response('The mail will be sent.', SignedUp) },
-    failures: ['SIGN_UP_CLOSED', 'MAIL_UNAVAILABLE'],
+    failures: ['SSO_REQUIRED', 'SIGN_UP_CLOSED', 'MAIL_UNAVAILABLE'],
   }),
   async (c) => {
     const { provider, ...request } = c.req.valid('json');
@@ -161,7 +167,7 @@ router.openapi(
     tags,
     request: { body: jsonBody(MagicLink) },
     responses: { 202: response('The mail will be sent if the address has an account.', Challenge) },
-    failures: ['MAIL_UNAVAILABLE'],
+    failures: ['SSO_REQUIRED', 'MAIL_UNAVAILABLE'],
   }),
   async (c) => {
     const { email } = c.req.valid('json');
@@ -182,7 +188,7 @@ router.openapi(
     tags,
     request: { query: ResponseQuery, body: jsonBody(EmailCode) },
     responses: { 200: response('Tokens, or a pre-auth token for the next step.', LoginResponse) },
-    failures: ['CODE_WRONG', 'CROSS_ORIGIN_REQUEST'],
+    failures: ['SSO_REQUIRED', 'CODE_WRONG', 'CROSS_ORIGIN_REQUEST'],
   }),
   async (c) => {
     const { email, challenge_id: challengeId, code } = c.req.valid('json');
@@ -241,7 +247,7 @@ router.openapi(
     tags,
     request: { body: jsonBody(ResetStart) },
     responses: { 202: response('The mail will be sent if the address has an account.', Challenge) },
-    failures: ['MAIL_UNAVAILABLE'],
+    failures: ['SSO_REQUIRED', 'MAIL_UNAVAILABLE'],
   }),
   async (c) => {
     const started = unwrap(await startPasswordReset(signInContextOf(c), c.req.valid('json').email));
@@ -261,7 +267,7 @@ router.openapi(
     tags,
     request: { body: jsonBody(Reset) },
     responses: { 204: emptyResponse('The password is set. Sign in with it.') },
-    failures: ['CODE_WRONG'],
+    failures: ['SSO_REQUIRED', 'CODE_WRONG'],
   }),
   async (c) => {
     const { email, challenge_id: challengeId, code, new_password } = c.req.valid('json');

@@ -1,5 +1,6 @@
 import type { Result } from '../../shared/result.ts';
 import type { ClientDetails } from '../audit/audit-event.ts';
+import type { Mail } from '../mail/mail.ts';
 
 /**
  * The purpose of a code: a sign-up, an invitation, a sign-in without a password, a new password, or a second
@@ -225,6 +226,8 @@ export interface ChallengesRpc extends Rpc.DurableObjectBranded {
   /** Refuses the code of a challenge from now on. */
   cancel(challengeId: string): Promise<void>;
   verify(submission: CodeSubmission): Promise<SubmissionResult>;
+  /** Sends a mail, with retries. */
+  notify(mail: Mail): Promise<void>;
 }
 
 /** The objects of mailed codes, by e-mail address. */

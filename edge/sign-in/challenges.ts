@@ -1,6 +1,7 @@
 import { DurableObject } from 'cloudflare:workers';
 import { fail, ok } from '../../shared/result.ts';
 import type { DatabaseBinding } from '../database/database.ts';
+import type { Mail } from '../mail/mail.ts';
 import { Outbox } from '../mail/outbox.ts';
 import { readSettings } from '../settings.ts';
 import {
@@ -101,6 +102,11 @@ export class Challenges extends DurableObject<DatabaseBinding> implements Challe
     removeChallenge(current, id);
     this.#write(current);
     return ok({ kind });
+  }
+
+  /** Mails something to the address that is no challenge. */
+  async notify(mail: Mail): Promise<void> {
+    this.#outbox.put(mail, this.now());
   }
 
   async cancel(challengeId: string): Promise<void> {

@@ -14,7 +14,7 @@ import { type ChallengeKind, type CodeSubmission, challengesOf, type EmailChalle
 import { completeFirstFactor, type LoginResponse, recordFailedSignIn } from './first-factor.ts';
 import { resetPassword } from './set-password.ts';
 import type { SignInContext } from './sign-in-context.ts';
-import { isInvitationOpen } from './sign-up.ts';
+import { isInvitationOpen, requireOtherWays } from './sign-up.ts';
 
 export interface StartedChallenge {
   challengeId: string;
@@ -39,6 +39,8 @@ export async function startSignUp(
 ): Promise<Result<StartedChallenge, Failure>> {
   // First, so that the response is the same for every address.
   if (context.settings.SIGN_UP !== 'open') return fail({ code: 'SIGN_UP_CLOSED' });
+  const other = await requireOtherWays(context, email);
+  if (!other.ok) return other;
   const counted = await enforceMailLimit(context);
   if (!counted.ok) return counted;
   const passwordHash = await hashPassword(password, context.settings.PASSWORD_COST);
@@ -66,6 +68,8 @@ async function mailCodeToAccount(
   kind: 'magic_link' | 'password_reset',
   email: string,
 ): Promise<Result<StartedChallenge, Failure>> {
+  const other = await requireOtherWays(context, email);
+  if (!other.ok) return other;
   const counted = await enforceMailLimit(context);
   if (!counted.ok) return counted;
   const [account] = await accountByEmail(context.db, email);
@@ -114,6 +118,8 @@ async function submitCode(
   { email, challengeId, code }: MailedCode,
   { password, ...submission }: Pick<CodeSubmission, 'kinds' | 'name'> & { password?: string },
 ): Promise<Result<AccountRow, Failure>> {
+  const other = await requireOtherWays({ db }, email);
+  if (!other.ok) return other;
   const bucket = bucketOf.wrongCodeFrom(client.ip);
   const counted = await enforce(env, bucket);
   if (!counted.ok) return counted;

@@ -51,7 +51,7 @@ export type LoginWithRecoveryCodes = z.output<typeof LoginWithRecoveryCodes>;
 
 /** The factors of a sign-in, for the audit log. */
 interface UsedFactors {
-  first_factor: 'password' | 'email' | 'idp';
+  first_factor: 'password' | 'email' | 'idp' | 'sso' | 'owner_recovery_code';
   second_factor: SecondFactorMethod | 'recovery_code' | 'skipped' | null;
 }
 

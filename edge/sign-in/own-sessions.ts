@@ -4,10 +4,11 @@ import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { actorWith, auditEvent } from '../audit/audit-event.ts';
 import type { Principal } from '../authentication/principal.ts';
+import { providerPeople } from '../database/company-schema.ts';
 import { inOneBatch, insertIf } from '../database/database.ts';
-import { accounts, sessions } from '../database/people-schema.ts';
+import { accounts, type sessions } from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
-import { deleteSessions, endSession, sessionMetadata } from './sessions.ts';
+import { endSession, sessionMetadata, tablesOf } from './sessions.ts';
 import type { SignInContext } from './sign-in-context.ts';
 
 export const Session = z
@@ -22,7 +23,7 @@ export const Session = z
   .meta({ id: 'Session' });
 
 export const toSessionResponse = (
-  row: typeof sessions.$inferSelect,
+  row: Omit<typeof sessions.$inferSelect, 'accountId' | 'expiresAt'>,
   currentId: string | undefined,
 ): z.output<typeof Session> => ({
   id: row.id,
@@ -33,9 +34,15 @@ export const toSessionResponse = (
   is_current: row.id === currentId,
 });
 
-/** The open sessions of a bearer. A user of the provider has none here. */
-export const isSessionOf = ({ sessionId, gid }: Pick<Principal, 'sessionId' | 'gid'>, now: Date) =>
-  sessionId === undefined ? sql`false` : and(eq(sessions.accountId, gid), gt(sessions.expiresAt, now));
+/** The open sessions of a bearer, and their table. A user of the gateway's PASETO provider has none here. */
+export function openSessionsOf(
+  { sessionId, gid, providerId }: Pick<Principal, 'sessionId' | 'gid' | 'providerId'>,
+  now: Date,
+) {
+  const { sessions } = tablesOf(providerId);
+  const isOpen = and(eq(sessions.accountId, gid), gt(sessions.expiresAt, now));
+  return { sessions, isOpen: sessionId === undefined ? sql`false` : isOpen };
+}
 
 /** Ends one session of the principal. @returns or NOT_FOUND, MANAGED_BY_PROVIDER */
 export async function endOwnSession(
@@ -45,7 +52,8 @@ export async function endOwnSession(
 ): Promise<Result<null, Failure>> {
   if (principal?.sessionId === undefined) return fail({ code: 'MANAGED_BY_PROVIDER' });
   const event = auditEvent('session.ended', actorWith(client, principal), sessionMetadata(id), now());
-  const ended = await endSession(db, id, event, principal.gid);
+  const whose = { accountId: principal.gid, providerId: principal.providerId };
+  const ended = await endSession(db, id, event, whose);
   return ended.ok ? ok(null) : ended;
 }
 
@@ -58,6 +66,7 @@ export async function endAllSessions(
   principal: Principal | null,
 ): Promise<Result<null, Failure>> {
   if (principal?.sessionId === undefined) return fail({ code: 'MANAGED_BY_PROVIDER' });
+  const { sessions, refreshTokens } = tablesOf(principal.providerId);
   const ofAccount = eq(sessions.accountId, principal.gid);
   const open = exists(db.select({ id: sessions.id }).from(sessions).where(ofAccount));
   const event = auditEvent(
@@ -68,11 +77,16 @@ export async function endAllSessions(
   );
   await inOneBatch(db, [
     insertIf(db, auditEvents, event, open),
-    ...deleteSessions(db, ofAccount),
+    db.delete(refreshTokens).where(eq(refreshTokens.accountId, principal.gid)),
+    db.delete(sessions).where(ofAccount),
     db
       .update(accounts)
       .set({ version: sql`${accounts.version} + 1` })
       .where(eq(accounts.id, principal.gid)),
+    db
+      .update(providerPeople)
+      .set({ version: sql`${providerPeople.version} + 1` })
+      .where(eq(providerPeople.id, principal.gid)),
   ]);
   return ok(null);
 }

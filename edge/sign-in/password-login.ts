@@ -8,6 +8,7 @@ import { completeFirstFactor, type LoginResponse, recordFailedSignIn } from './f
 import { tokensForPassword } from './identity-provider.ts';
 import type { Person } from './person.ts';
 import type { SignInContext } from './sign-in-context.ts';
+import { requireOtherWays } from './sign-up.ts';
 
 /**
  * Checks a password within its limits. An attempt is counted before the password is checked, so that
@@ -36,13 +37,15 @@ export async function withinPasswordAttempts<T>(
 
 /**
  * Password login (specification 3.3).
- * @returns or CREDENTIALS_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE, IDP_UNAVAILABLE
+ * @returns or SSO_REQUIRED, CREDENTIALS_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE, IDP_UNAVAILABLE
  */
 export async function logIn(
   context: SignInContext,
   email: string,
   password: string,
 ): Promise<Result<LoginResponse, Failure>> {
+  const other = await requireOtherWays(context, email);
+  if (!other.ok) return other;
   const person = await withinPasswordAttempts(context, email, () => authenticate(context, email, password));
   if (!person.ok) return person;
   if (person.value) return completeFirstFactor(context, person.value, 'password');

@@ -17,9 +17,11 @@ import { SingleUse } from '../rate-limits/limiter-client.ts';
 import type { Settings } from '../settings.ts';
 import { ResponseForm, type SignedIn, signIn } from './first-factor.ts';
 import { type ProviderTokens, tokensForCallback, tokensForCliCode } from './identity-provider.ts';
+import { identityOfPerson } from './person.ts';
 import { authorizationUrl, discover, signInFailed } from './provider-client.ts';
 
 import type { SignInContext, Tokens } from './sign-in-context.ts';
+import { requireOtherWays } from './sign-up.ts';
 
 /** The provider redirects the browser to this path, and the cookie is sent to no other. */
 export const CALLBACK_PATH = '/api/v1/auth/idp/callback';
@@ -93,7 +95,7 @@ const UNAVAILABLE = 503;
  * the provider or its keys are unavailable.
  * @returns or SIGN_IN_FAILED when it was used before, LIMITER_UNAVAILABLE, and the failures of `attempt`
  */
-async function attemptOnce<T>(
+export async function attemptOnce<T>(
   { env }: SignInContext,
   kind: 'state' | 'code',
   value: string,
@@ -201,6 +203,11 @@ export async function returnFromProvider(
 
 /** Signs in the person that the provider has authenticated. @returns or SIGN_IN_FAILED, KEYS_UNAVAILABLE */
 async function signInByProvider(context: SignInContext, tokens: Tokens): Promise<Result<SignedIn, Failure>> {
+  const identity = await identityOfPerson(context, { tokens }, context.now());
+  if (identity.ok) {
+    const other = await requireOtherWays(context, identity.value.email);
+    if (!other.ok) return other;
+  }
   const signedIn = await signIn(context, { tokens }, { first_factor: 'idp', second_factor: null });
   if (signedIn.ok || signedIn.failure.code !== 'UNAUTHENTICATED') return signedIn;
   return fail(signInFailed(`the provider's access token: ${signedIn.failure.reason}`));

@@ -8,58 +8,130 @@ import { signOwnToken, verifyOwnToken } from '../authentication/own-tokens.ts';
 import type { Identity, Principal } from '../authentication/principal.ts';
 import { rejection } from '../authentication/rejection.ts';
 import type { AuditActor } from '../database/column-types.ts';
+import { providerPeople, providerRefreshTokens, providerSessions } from '../database/company-schema.ts';
 import { type Database, insertIf, isThere, type Statement } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
-import { type AccountRow, accounts, refreshTokens, sessions } from '../database/people-schema.ts';
+import { accounts, refreshTokens, sessions } from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
 import type { Settings } from '../settings.ts';
 import { accountById } from './accounts.ts';
 import { renewTokens, revokeToken } from './identity-provider.ts';
+import { confirmSession, issuerOf, type ProviderSession } from './provider-sessions.ts';
 import type { SignInContext, Tokens } from './sign-in-context.ts';
 
 /** Two tabs may present the same refresh token within this time. A later use is treated as theft. */
 export const CONCURRENT_USE_MS = 10_000;
 
+const OWN = { sessions, refreshTokens };
+const OF_PROVIDERS = { sessions: providerSessions, refreshTokens: providerRefreshTokens };
+type SessionTables = typeof OWN | typeof OF_PROVIDERS;
+
+/** The tables of the sessions of accounts, or of the people of providers. */
+export const tablesOf = (providerId: string | undefined): SessionTables =>
+  providerId === undefined ? OWN : OF_PROVIDERS;
+
 type UnusedToken = Omit<typeof refreshTokens.$inferSelect, 'usedAt'>;
 
-const nextToken = (settings: Settings, accountId: string, familyId: string, now: Date): UnusedToken => ({
-  id: crypto.randomUUID(),
-  familyId,
-  accountId,
-  expiresAt: after(now, settings.JWT_REFRESH_TTL_SECONDS),
-});
+/** An account of the gateway, or a person of an identity provider. */
+export interface SessionHolder {
+  id: string;
+  email: string;
+  role: string;
+  tenantId: string;
+  version: number;
+  /** The provider of a person; left out for an account. */
+  idp?: { id: string; issuer: string };
+}
+
+/** @param until when its session ends at the latest; null: each renewal extends it */
+const nextToken = (
+  settings: Settings,
+  accountId: string,
+  familyId: string,
+  now: Date,
+  until: Date | null = null,
+): UnusedToken => {
+  const expiresAt = after(now, settings.JWT_REFRESH_TTL_SECONDS);
+  return {
+    id: crypto.randomUUID(),
+    familyId,
+    accountId,
+    expiresAt: until !== null && until < expiresAt ? until : expiresAt,
+  };
+};
 
 const after = (now: Date, seconds: number) => new Date(now.getTime() + seconds * 1000);
 
 /** An expired token is refused without its row, because the token itself contains the expiry. */
-const deleteExpired = (db: Database, now: Date): Statement[] => [
+const deleteExpired = (db: Database, { sessions, refreshTokens }: SessionTables, now: Date): Statement[] => [
   db.delete(refreshTokens).where(lte(refreshTokens.expiresAt, now)),
   db.delete(sessions).where(lte(sessions.expiresAt, now)),
 ];
 
 /**
  * Opens a session and starts its family of refresh tokens.
- * @param account as read when the sign-in began
- * @returns or UNAUTHENTICATED when its password has changed or its sessions were ended since then
+ * @param holder as read when the sign-in began
+ * @param provider of a person
+ * @returns or UNAUTHENTICATED when its password has changed, its sessions were ended or it was disabled since
+ *   then
  */
 export async function openSession(
   db: Database,
   settings: Settings,
-  account: AccountRow,
+  holder: SessionHolder,
   { ip, userAgent }: Pick<ClientDetails, 'ip' | 'userAgent'>,
   now: Date,
+  provider?: ProviderSession & { sessionId: string },
 ): Promise<Result<Tokens, Failure>> {
-  const next = nextToken(settings, account.id, crypto.randomUUID(), now);
+  const familyId = provider?.sessionId ?? crypto.randomUUID();
+  const next = nextToken(settings, holder.id, familyId, now, provider?.until);
   const { familyId: id, accountId, expiresAt } = next;
   const session = { id, accountId, ip, userAgent, lastUsedAt: now, expiresAt, createdAt: now };
-  const isUnchanged = and(eq(accounts.id, accountId), eq(accounts.version, account.version));
-  const opened = await guardedWrite(db, {
-    first: [sessions, session],
-    require: [[isThere(accounts, isUnchanged), rejection('session_ended')]],
-    rest: (isWritten) => [insertIf(db, refreshTokens, next, isWritten), ...deleteExpired(db, now)],
-  });
-  return opened.ok ? ok(await issueTokens(settings, account, next, now)) : opened;
+  const tables = tablesOf(holder.idp?.id);
+  const rest = (isWritten: SQL) => [
+    insertIf(db, tables.refreshTokens, next, isWritten),
+    ...deleteExpired(db, tables, now),
+  ];
+  const require = [[isUnchanged(holder), rejection('session_ended')]] as const;
+  const ofProvider = {
+    ...session,
+    providerId: holder.idp?.id ?? '',
+    checkedAt: now,
+    keyId: provider?.keyId ?? null,
+    sealedRefresh: provider?.sealedRefresh ?? null,
+  };
+  const opened = holder.idp
+    ? await guardedWrite(db, { first: [providerSessions, ofProvider], require, rest })
+    : await guardedWrite(db, { first: [sessions, session], require, rest });
+  return opened.ok ? ok(await issueTokens(settings, holder, next, now)) : opened;
 }
+
+/** Whether a holder is as it was read, and a person may still have sessions. */
+function isUnchanged({ id, version, idp }: SessionHolder): SQL {
+  if (!idp) return isThere(accounts, and(eq(accounts.id, id), eq(accounts.version, version)));
+  const isPerson = and(
+    eq(providerPeople.id, id),
+    eq(providerPeople.providerId, idp.id),
+    eq(providerPeople.version, version),
+    eq(providerPeople.active, true),
+  );
+  return isThere(providerPeople, isPerson);
+}
+
+/** The account, or the active person, that a refresh token belongs to. */
+const holderById = (db: Database, id: string, providerId: string | undefined) =>
+  providerId === undefined
+    ? accountById(db, id)
+    : db
+        .select()
+        .from(providerPeople)
+        .where(
+          and(
+            eq(providerPeople.id, id),
+            eq(providerPeople.providerId, providerId),
+            eq(providerPeople.active, true),
+          ),
+        );
 
 /**
  * New tokens for an unused refresh token. A second use comes from another tab or follows a theft: after a
@@ -68,6 +140,7 @@ export async function openSession(
  * @param actorOf the actor in the audit event of a theft
  * @param reusableForMs how long after its first use a token is renewed again: each tab of a page gets tokens
  *   of its own, and a page that was reloaded before it received its cookie stays signed in
+ * @param until when the session of a person ends at the latest; see `ProviderSession`
  * @returns or REFRESH_TOKEN_WRONG
  */
 export async function renewSession(
@@ -78,17 +151,25 @@ export async function renewSession(
     actorOf,
     now,
     reusableForMs = 0,
-  }: { actorOf: (account: AccountRow) => AuditActor; now: Date; reusableForMs?: number },
+    until = null,
+  }: {
+    actorOf: (holder: SessionHolder) => AuditActor;
+    now: Date;
+    reusableForMs?: number;
+    until?: Date | null;
+  },
 ): Promise<Result<Tokens, Failure>> {
   const verified = await verifyOwnToken(settings, 'refresh', refreshToken, now);
   if (!verified.ok) return refused(verified.failure.reason);
-  const { jti, sub, sid } = verified.value;
+  const { jti, sub, sid, idp } = verified.value;
+  const tables = tablesOf(idp?.id);
+  const { sessions, refreshTokens } = tables;
   const reusable = gt(refreshTokens.usedAt, new Date(now.getTime() - reusableForMs));
   const isUsable = and(
     eq(refreshTokens.id, jti),
     reusableForMs > 0 ? or(isNull(refreshTokens.usedAt), reusable) : isNull(refreshTokens.usedAt),
   );
-  const next = nextToken(settings, sub, sid, now);
+  const next = nextToken(settings, sub, sid, now, until);
   // The first use starts the time in which the token can be used again.
   const use = { usedAt: sql`coalesce(${refreshTokens.usedAt}, ${now.getTime()})` };
   const written = await guardedWrite(db, {
@@ -104,22 +185,21 @@ export async function renewSession(
         .update(sessions)
         .set({ lastUsedAt: now, expiresAt: next.expiresAt })
         .where(and(eq(sessions.id, sid), isAllowed)),
-      ...deleteExpired(db, now),
+      ...deleteExpired(db, tables, now),
     ],
-    returns: accountById(db, sub),
   });
-  const [renewed] = written.ok ? written.value : [];
-  if (renewed) return ok(await issueTokens(settings, renewed, next, now));
+  const [found] = await holderById(db, sub, idp?.id);
+  const holder = found && { ...found, ...(idp && { idp }) };
+  if (holder && written.ok) return ok(await issueTokens(settings, holder, next, now));
 
   const [used] = await db
-    .select({ usedAt: refreshTokens.usedAt, account: accounts })
+    .select({ usedAt: refreshTokens.usedAt })
     .from(refreshTokens)
-    .innerJoin(accounts, eq(accounts.id, refreshTokens.accountId))
     .where(eq(refreshTokens.id, jti));
-  if (!used?.usedAt) return refused('no refresh token of a session');
+  if (!holder || !used?.usedAt) return refused('no refresh token of a session');
   if (now.getTime() - used.usedAt.getTime() > CONCURRENT_USE_MS) {
-    const actor = actorOf(used.account);
-    await endSession(db, sid, auditEvent('session.stolen', actor, sessionMetadata(sid), now));
+    const event = auditEvent('session.stolen', actorOf(holder), sessionMetadata(sid), now);
+    await endSession(db, sid, event, { providerId: idp?.id });
   }
   return refused('a refresh token that was used');
 }
@@ -133,7 +213,11 @@ const refused = (reason = 'not valid') => fail({ code: 'REFRESH_TOKEN_WRONG' as 
  * Ends the sessions of this condition, with all their tokens. Access tokens are refused within 30 s
  * (`materialize`).
  */
-export function deleteSessions(db: Database, condition: SQL | undefined): Statement[] {
+export function deleteSessions(
+  db: Database,
+  condition: SQL | undefined,
+  { sessions, refreshTokens }: SessionTables = OWN,
+): Statement[] {
   const ended = db.select({ id: sessions.id }).from(sessions).where(condition);
   return [
     db.delete(refreshTokens).where(inArray(refreshTokens.familyId, ended)),
@@ -144,15 +228,17 @@ export function deleteSessions(db: Database, condition: SQL | undefined): Statem
 /**
  * Ends a session.
  * @param event stored only by the call that ends it
- * @param accountId whose session it has to be; left out: of any account
+ * @param of whose session it has to be, an account or a person of a provider; left out: of any account
  * @returns or NOT_FOUND if it was not open
  */
 export function endSession(
   db: Database,
   id: string,
   event: ReturnType<typeof auditEvent>,
-  accountId?: string,
+  { accountId, providerId }: { accountId?: string | undefined; providerId?: string | undefined } = {},
 ): Promise<Result<unknown, Failure>> {
+  const tables = tablesOf(providerId);
+  const { sessions } = tables;
   const isSession = and(
     eq(sessions.id, id),
     accountId === undefined ? undefined : eq(sessions.accountId, accountId),
@@ -160,27 +246,27 @@ export function endSession(
   return guardedWrite(db, {
     first: [auditEvents, event],
     require: [[isThere(sessions, isSession), 'NOT_FOUND']],
-    rest: (isWritten) => deleteSessions(db, and(isSession, isWritten)),
+    rest: (isWritten) => deleteSessions(db, and(isSession, isWritten), tables),
   });
 }
 
 async function issueTokens(
   settings: Settings,
-  account: AccountRow,
+  { id: sub, email, role, tenantId, idp }: SessionHolder,
   { id, familyId, expiresAt }: UnusedToken,
   issuedAt: Date,
 ): Promise<Tokens> {
-  const { id: sub, email, role, tenantId } = account;
+  const provider = idp && { idp: { id: idp.id, issuer: idp.issuer } };
   const accessExpiresAt = after(issuedAt, settings.JWT_ACCESS_TTL_SECONDS);
   const scp = ['read', 'write'].map((scope) => `${settings.SERVICE_NAME}:${scope}`);
   const [accessToken, refreshToken] = await Promise.all([
     signOwnToken(
       settings,
       'access',
-      { sub, email, role, scp, tenant_id: tenantId, sid: familyId },
+      { sub, email, role, scp, tenant_id: tenantId, sid: familyId, ...provider },
       { issuedAt, expiresAt: accessExpiresAt },
     ),
-    signOwnToken(settings, 'refresh', { sub, sid: familyId, jti: id }, { issuedAt, expiresAt }),
+    signOwnToken(settings, 'refresh', { sub, sid: familyId, jti: id, ...provider }, { issuedAt, expiresAt }),
   ]);
   return { accessToken, refreshToken, accessExpiresAt };
 }
@@ -202,7 +288,7 @@ export function isOwnRefreshToken({ BASE_URL }: Settings, refreshToken: string):
  * @param reuse of a token of the gateway; see `renewSession`
  * @returns or REFRESH_TOKEN_WRONG, IDP_UNAVAILABLE, KEYS_UNAVAILABLE
  */
-export function refresh(
+export async function refresh(
   context: SignInContext,
   refreshToken: string,
   reuse: { reusableForMs?: number } = {},
@@ -210,8 +296,52 @@ export function refresh(
   const { db, settings, client } = context;
   if (!isOwnRefreshToken(settings, refreshToken)) return renewTokens(context, refreshToken);
   // The user of a stolen token is known, the client that presents it is not.
-  const actorOf = ({ email, tenantId }: AccountRow) => actorWith(client, { userId: null, email, tenantId });
-  return renewSession(db, settings, refreshToken, { actorOf, now: context.now(), ...reuse });
+  const actorOf = ({ email, tenantId }: SessionHolder) =>
+    actorWith(client, { userId: null, email, tenantId });
+  const now = context.now();
+  const confirmed = await confirmSession(context, refreshToken);
+  if (!confirmed.ok) return confirmed;
+  const { ended, until } = confirmed.value;
+  if (ended) {
+    const about = { metadata: { ...sessionMetadata(ended.sessionId).metadata, by: 'identity_provider' } };
+    const actor = actorWith(client, { userId: null, email: ended.email, tenantId: ended.tenantId });
+    await endSession(db, ended.sessionId, auditEvent('session.ended', actor, about, now), {
+      providerId: ended.providerId,
+    });
+    return refused('the identity provider refuses the person');
+  }
+  return renewSession(db, settings, refreshToken, { actorOf, now, until, ...reuse });
+}
+
+/**
+ * Signs in with a session that was opened before, for a command line that exchanges its code.
+ * @returns or SIGN_IN_FAILED when the session or its person has gone
+ */
+export async function continueSession(
+  { db, settings, now: clock }: SignInContext,
+  sessionId: string,
+): Promise<Result<{ tokens: Tokens; refreshExpiresAt: Date; holder: SessionHolder }, Failure>> {
+  const gone = fail({ code: 'SIGN_IN_FAILED' as const, reason: 'the session has gone' });
+  const now = clock();
+  const isIt = eq(providerSessions.id, sessionId);
+  const [session] = await db.select().from(providerSessions).where(isIt);
+  const [row] = session ? await holderById(db, session.accountId, session.providerId) : [];
+  const issuer = session && (await issuerOf(db, session.providerId));
+  if (!session || !row || !issuer || session.expiresAt <= now) return gone;
+  const until = session.sealedRefresh === null ? session.expiresAt : null;
+  const next = nextToken(settings, row.id, sessionId, now, until);
+  const written = await guardedWrite(db, {
+    first: [providerRefreshTokens, next],
+    require: [[isThere(providerSessions, isIt), gone.failure]],
+  });
+  if (!written.ok) return written;
+  const idp = { id: session.providerId, issuer };
+  const holder: SessionHolder = { ...row, idp };
+  return ok({
+    tokens: await issueTokens(settings, holder, next, now),
+    refreshExpiresAt: next.expiresAt,
+    holder,
+  });
 }
 
 interface Bearer {
@@ -236,7 +366,9 @@ export async function signOut(
     auditEvent('session.ended', actorWith(client, actor), details, context.now());
   if (sessionId !== undefined) {
     if (!principal) throw new Error('an access token of the gateway names no tenant');
-    await endSession(db, sessionId, ended(principal, sessionMetadata(sessionId)));
+    await endSession(db, sessionId, ended(principal, sessionMetadata(sessionId)), {
+      providerId: identity.providerId,
+    });
     return ok(null);
   }
   // A refresh token of the gateway is not sent to the provider.

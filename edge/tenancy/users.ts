@@ -5,6 +5,7 @@ import { ok, type Result } from '../../shared/result.ts';
 import type { Identity, Principal } from '../authentication/principal.ts';
 import { rejected } from '../authentication/rejection.ts';
 import { BoundedMap } from '../bounded-map.ts';
+import { providerPeople, providerSessions } from '../database/company-schema.ts';
 import { type Database, openDatabase, type Statement, writeThenRead } from '../database/database.ts';
 import { accounts, projectMembers, sessions } from '../database/people-schema.ts';
 import {
@@ -132,16 +133,34 @@ function followTenant(db: Database, token: TenantIdentity, formerTenantId: strin
 }
 
 /**
- * The current role of the account that an access token of the gateway belongs to; null for a token without a
- * session.
+ * The current role of the account or person that an access token of the gateway belongs to; null for a token
+ * without a session.
  * @returns or UNAUTHENTICATED when the session was ended
  */
 export async function currentAccountRole(
   db: Database,
-  { sessionId, gid }: Identity,
+  { sessionId, gid, providerId, tenantId }: Identity,
   now: Date,
 ): Promise<Result<string | null, Failure>> {
   if (sessionId === undefined) return ok(null);
+  if (providerId !== undefined) {
+    const [person] = await db
+      .select({ role: providerPeople.role })
+      .from(providerSessions)
+      .innerJoin(providerPeople, eq(providerPeople.id, providerSessions.accountId))
+      .where(
+        and(
+          eq(providerSessions.id, sessionId),
+          eq(providerSessions.accountId, gid),
+          eq(providerSessions.providerId, providerId),
+          gt(providerSessions.expiresAt, now),
+          eq(providerPeople.providerId, providerId),
+          eq(providerPeople.tenantId, tenantId ?? ''),
+          eq(providerPeople.active, true),
+        ),
+      );
+    return person ? ok(person.role) : rejected('session_ended');
+  }
   const [account] = await db
     .select({ role: accounts.role })
     .from(sessions)

@@ -23,6 +23,7 @@ function outcome(role: string, scopes: string[], action: Action): string {
 const READ = ['branchgate:read'];
 const WRITE = ['branchgate:write'];
 const MAKERS = 'needs role owner, admin, operator';
+const OWNERS = 'needs role owner';
 const LEADERS = 'needs role owner, admin';
 
 /** The permission table, cell by cell, for a token with the write scope. */
@@ -47,6 +48,8 @@ const CELLS: Record<Action, readonly [owner: string, admin: string, operator: st
   'audit.read': ['all', 'all', LEADERS, LEADERS],
   'members.read': ['all', 'all', LEADERS, LEADERS],
   'members.change': ['all', 'all', LEADERS, LEADERS],
+  'providers.read': ['all', OWNERS, OWNERS, OWNERS],
+  'providers.change': ['all', OWNERS, OWNERS, OWNERS],
   'machines.read': ['all', 'all', LEADERS, LEADERS],
   'machines.change': ['all', 'all', LEADERS, LEADERS],
 };
@@ -63,6 +66,7 @@ const READS: readonly Action[] = [
   'webhooks.read',
   'audit.read',
   'members.read',
+  'providers.read',
   'machines.read',
 ];
 

@@ -24,6 +24,7 @@ import {
   PLATFORM_OPERATIONS,
   PRE_AUTH_OPERATIONS,
   PUBLIC_OPERATIONS,
+  SCIM_OPERATIONS,
   SIGNED_IN_OPERATIONS,
   USER_OPERATIONS,
 } from '../support/operations.ts';
@@ -121,7 +122,9 @@ describe('the generated tests', () => {
     const registered = app.routes
       .filter(({ method }) => method !== 'ALL')
       .map(({ method, path }) => `${method} ${path.replaceAll(/:(\w+)/g, '{$1}')}`);
-    expect(new Set(OPERATIONS.map(({ method, path }) => `${method} ${path}`))).toEqual(new Set(registered));
+    expect(
+      new Set([...OPERATIONS, ...SCIM_OPERATIONS].map(({ method, path }) => `${method} ${path}`)),
+    ).toEqual(new Set(registered));
   });
 
   test('exclude exactly these public operations', () => {
@@ -130,6 +133,7 @@ describe('the generated tests', () => {
       ...['startProviderSignIn', 'completeProviderSignIn', 'logIn', 'signUp', 'startMagicLink'],
       ...['verifyMagicLink', 'startPasswordReset', 'resetPassword', 'startCliSignIn', 'exchangeCliCode'],
       ...['renewTokens', 'renewPageSession'],
+      ...['listSignInMethods', 'startCompanySignIn', 'completeCompanySignIn', 'recoverOwner'],
     ];
     const workloads = ['exchangeToken'];
     const agents = ['enrolHost', 'openLink', 'setDnsChallenge'];
@@ -156,7 +160,9 @@ describe('the generated tests', () => {
       expect(scope).toBe('write');
       const leaders = ['owner', 'admin'];
       const isOfTenant = /^(?:members|machines|webhooks)\./.test(action ?? '');
-      expect(Object.keys(roles)).toEqual(isOfTenant ? leaders : [...leaders, 'operator']);
+      const isOfOwners = action?.startsWith('providers.');
+      const reaching = isOfTenant ? leaders : [...leaders, 'operator'];
+      expect(Object.keys(roles)).toEqual(isOfOwners ? ['owner'] : reaching);
     }
     if (ids.length > 0) expect(roles.operator ?? 'own').toBe('own');
     expect(roles.viewer ?? 'own').toBe('own');
@@ -260,6 +266,8 @@ test.each(PRE_AUTH_OPERATIONS)('$id: anything but a pre-auth token → 401', (op
 /** What a list has of Ada's; null for one that the users of the provider cannot fill. */
 const listedOf = ({ id }: Operation): string | null => {
   if (id === 'listInvitations') return null;
+  if (id === 'listIdentityProviders') return resources.ada.provider_id ?? '';
+  if (id === 'getTenant') return resources.ada.tenant_id ?? '';
   return id === 'listMembers' ? USERS.ada.email : (resources.ada.project_id ?? '');
 };
 
@@ -367,7 +375,12 @@ describe.each(USER_OPERATIONS.filter(({ references }) => references.length > 0))
   });
 });
 
-describe.each(PLATFORM_OPERATIONS)('$id', (operation) => {
+/** A provider is needed until it is deleted. */
+const PLATFORM_IN_ORDER = PLATFORM_OPERATIONS.toSorted(
+  (one, other) => Number(one.method === 'DELETE') - Number(other.method === 'DELETE'),
+);
+
+describe.each(PLATFORM_IN_ORDER)('$id', (operation) => {
   let ids: Ids;
 
   beforeAll(async () => {
@@ -398,10 +411,29 @@ describe.each(PLATFORM_OPERATIONS)('$id', (operation) => {
     const api = apiWith(platformSecret);
     const { status } = await callOperation(api, operation, ids);
     // The host has projects.
-    const accepted = operation.method === 'POST' ? 201 : 200;
-    expect(status).toBe(operation.id === 'removeHost' ? 409 : accepted);
+    const accepted = operation.id === 'removeHost' ? [409] : [200, 201, 204];
+    expect(accepted, operation.id).toContain(status);
     if (operation.ids.length > 0)
       expect((await callOperation(api, operation, nowhere(operation))).status).toBe(404);
+  });
+});
+
+describe.each(SCIM_OPERATIONS)('$id', (operation) => {
+  test('anything but a token of SCIM → 401', () => {
+    const bearers: [string, MakeToken][] = [
+      ['no token', () => null],
+      ['an unknown token of SCIM', () => `bgscim_${'x'.repeat(43)}`],
+      ["the platform's secret", () => platformSecret],
+      ["an owner's token", () => tokenOf(USERS.ada, stack.devDir)],
+      ['an access token of the gateway', () => GOOD.access()],
+      ['a refresh token', () => own.refresh()],
+    ];
+    return expectNoWrites(() =>
+      inParallel(bearers, async ([name, makeToken]) => {
+        const response = await callOperation(apiWith(await makeToken()), operation, { id: UNKNOWN });
+        expect(response, name).toMatchObject({ status: 401, body: { status: '401' } });
+      }),
+    );
   });
 });
 

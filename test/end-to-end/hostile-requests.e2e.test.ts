@@ -19,7 +19,7 @@ import {
   type Resources,
 } from '../support/hostile-requests.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
-import { createMachines, OPERATIONS } from '../support/operations.ts';
+import { createIdentityProvider, createMachines, OPERATIONS } from '../support/operations.ts';
 import { RawClient } from '../support/raw-request.ts';
 import { violations } from '../support/records/invariants.ts';
 import { deliveredMails } from '../support/sign-in/mails.ts';
@@ -51,6 +51,9 @@ const UNREACHABLE = new Set([
     'openLink',
     'setDnsChallenge',
     'completeProviderSignIn',
+    'startCompanySignIn',
+    'completeCompanySignIn',
+    'recoverOwner',
     'renewPageSession',
     'exchangeCliCode',
     'verifyMagicLink',
@@ -66,6 +69,8 @@ const UNREACHABLE = new Set([
   // Only the gateway's accounts can use them, and the test has one, which soon signs out all its sessions.
   ...['createInvitation', 'changeMemberRole', 'removeMember', 'changePassword'],
   ...['endSession', 'endAllSessions'],
+  // Nothing listens at the address of the identity provider, by which nobody has signed in.
+  ...['verifyProviderDomain', 'updateTenant', 'replaceOwnerRecoveryCode'],
   // The other operations need the host.
   'removeHost',
   // There is no deleted branch, and no snapshot.
@@ -162,6 +167,7 @@ async function createResources(api: Api, platform: Api): Promise<Resources> {
     (await Promise.all(Array.from({ length }, (_, n) => make(n)))).map(({ id }) => id);
   const machines = [];
   for (let n = 0; n < 4; n++) machines.push(await createMachines(api, project));
+  const provider = await createIdentityProvider(api);
   return {
     known: {
       project_id: [project],
@@ -183,6 +189,9 @@ async function createResources(api: Api, platform: Api): Promise<Resources> {
       email: [EMAIL, 'ada@example.com'],
       password: [PASSWORD],
       provider: ['branchgate'],
+      provider_id: [provider.provider_id ?? ''],
+      domain: [provider.domain ?? ''],
+      issuer: ['http://127.0.0.1:9/'],
       redirect_uri: ['http://127.0.0.1:49152/auth/callback'],
       return_to: ['/projects'],
       column: ['title', 'title', 'title', 'price', 'tags', 'content', 'more'],

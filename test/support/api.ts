@@ -64,7 +64,7 @@ export class Api {
     const { status } = response;
     const bodyText = await response.text();
     checkResponse({ method, path, status, headers: response.headers, bodyText });
-    const isJson = response.headers.get('Content-Type')?.startsWith('application/json');
+    const isJson = response.headers.get('Content-Type')?.match(/^application\/(?:scim\+)?json/);
     return {
       status,
       headers: response.headers,

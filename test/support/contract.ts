@@ -59,7 +59,10 @@ function differences(schema: Schema, value: unknown): string[] {
 }
 
 /** Without an operation only a failure is valid. A response to HEAD has no body that names the failure. */
-function failureWithoutOperation({ method, status, bodyText }: WireResponse): Response | undefined {
+function failureWithoutOperation({ method, path, status, bodyText }: WireResponse): Response | undefined {
+  // A path of SCIM has errors of SCIM.
+  if (path.startsWith('/scim/'))
+    return OPERATIONS.find(({ id }) => id === 'scimGetUser')?.responses.get(`${status}`);
   const reported = method === 'HEAD' ? null : (JSON.parse(bodyText) as { error: string }).error;
   const found = Object.entries(components.responses ?? {}).find(([name]) =>
     name
@@ -117,10 +120,10 @@ function* bodyDifferences(response: WireResponse, described: Response): Generato
   const [, media] = content.find(([name]) => name === type) ?? [];
   if (!media) {
     yield `the body is ${type}, not ${content.map(([name]) => name).join(', ')}`;
-  } else if (type === 'application/json') {
+  } else if (/^application\/(?:scim\+)?json$/.test(type ?? '')) {
     const body = JSON.parse(bodyText) as Record<string, unknown>;
     yield* differences(media.schema ?? {}, body);
-    const isOther = status >= 400 && body.request_id !== headers.get('X-Request-Id');
+    const isOther = status >= 400 && 'request_id' in body && body.request_id !== headers.get('X-Request-Id');
     if (isOther) yield 'request_id is not X-Request-Id';
     const secret = SECRETS.find((field) => typeof body[field] === 'string');
     if (secret && headers.get('Cache-Control') !== 'no-store') yield `a cache may store ${secret}`;

@@ -41,6 +41,17 @@ const QUERIES: Record<string, Record<string, string>> = {
   streamBranchMetrics: { seconds: '0' },
   streamEvents: { seconds: '0' },
 };
+/** An identity provider at an address on which nothing listens. */
+function newProvider() {
+  const name = crypto.randomUUID();
+  return {
+    name,
+    issuer: `http://127.0.0.1:9/${name}`,
+    client_id: 'gateway',
+    client_secret: 'a secret of the client',
+    domains: [`${name}.example`],
+  };
+}
 const BODIES: Record<string, Record<string, unknown>> = {
   // An app key is unique in the whole service; without it the gateway generates one.
   createProject: { name: 'Shop' },
@@ -55,6 +66,8 @@ const BODIES: Record<string, Record<string, unknown>> = {
     name: 'Made',
     owner_email: `${crypto.randomUUID()}@example.com`,
   },
+  createIdentityProvider: newProvider(),
+  createTenantIdentityProvider: newProvider(),
 };
 
 /** Extensions of the description beyond OpenAPI. */
@@ -113,8 +126,12 @@ function described(readable: ReadableOperation): Operation {
   };
 }
 
-/** Every operation of the API. */
-export const OPERATIONS: Operation[] = operationsOf(DESCRIPTION).map(described);
+const READABLE = Map.groupBy(operationsOf(DESCRIPTION), ({ bearer }) => bearer === 'scim_token');
+
+/** Every operation of the API, except those of SCIM. */
+export const OPERATIONS: Operation[] = (READABLE.get(false) ?? []).map(described);
+/** Their bodies and errors are those of RFC 7644. */
+export const SCIM_OPERATIONS: Operation[] = (READABLE.get(true) ?? []).map(described);
 
 const withAccess = (wanted: Operation['access']) => OPERATIONS.filter(({ access }) => access === wanted);
 
@@ -160,6 +177,13 @@ export async function createMachines(manager: Api, project_id: string): Promise<
   return { key_id: made.body.id, trust_id: trusted.body.id };
 }
 
+/** Creates an identity provider of the tenant. @param owner of the tenant */
+export async function createIdentityProvider(owner: Api): Promise<Ids> {
+  const wanted = newProvider();
+  const { body } = await owner.post<{ id: string }>('/api/v1/identity-providers', wanted);
+  return { provider_id: body.id, domain: wanted.domains[0] ?? '' };
+}
+
 /** Creates a project with one resource of each kind. @param manager owner or admin of the same tenant */
 export async function createResources(api: Api, manager = api): Promise<Ids> {
   const { id: project_id, tenant_id } = await api.project('Made');
@@ -188,6 +212,7 @@ export async function createResources(api: Api, manager = api): Promise<Ids> {
     deleted_branch_id,
     snapshot_id: snapshot.body.id,
     ...(await createMachines(manager, project_id)),
+    ...(await createIdentityProvider(manager)),
     webhook_id: await manager.webhook(project_id),
     table: 'book',
     tenant_id: String(tenant_id),

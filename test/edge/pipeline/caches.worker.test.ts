@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Api } from '../../support/api.ts';
-import { callOperation, type Ids, OPERATIONS } from '../../support/operations.ts';
+import { callOperation, type Ids, OPERATIONS, SCIM_OPERATIONS } from '../../support/operations.ts';
 import { startTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
 
 /** The API's own description is the same for everyone. */
@@ -11,13 +11,15 @@ let ids: Ids;
 
 beforeAll(async () => {
   gateway = await startTripsGateway(0);
-  ids = { ...(await gateway.makeThings()), host_id: crypto.randomUUID(), tenant_id: 'acme' };
+  ids = { ...(await gateway.makeThings()), host_id: crypto.randomUUID(), id: crypto.randomUUID() };
 });
 afterAll(() => gateway?.stop());
 
 /** Operations that change something come last, deletions after all others. */
 const ORDER = ['GET', 'PUT', 'PATCH', 'POST', 'DELETE'];
-const IN_ORDER = OPERATIONS.toSorted((a, b) => ORDER.indexOf(a.method) - ORDER.indexOf(b.method));
+const IN_ORDER = [...OPERATIONS, ...SCIM_OPERATIONS].toSorted(
+  (a, b) => ORDER.indexOf(a.method) - ORDER.indexOf(b.method),
+);
 
 describe.each(IN_ORDER)('no cache may store responses of $id', (operation) => {
   const expected = CACHEABLE.includes(operation.id) ? null : 'no-store';

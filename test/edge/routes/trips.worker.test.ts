@@ -9,10 +9,13 @@ const DELAY_MS = 20;
 const READS = OPERATIONS.filter(({ method }) => method === 'GET');
 
 /**
- * GET operations that are not reads: they complete a sign-in, open the link of a host, or follow a log for
+ * GET operations that are not reads: they start or complete a sign-in, open the link of a host, or follow a log for
  * minutes.
  */
-const NO_READS = ['completeProviderSignIn', 'openLink', 'streamEvents'];
+const NO_READS = [
+  ...['completeProviderSignIn', 'startCompanySignIn', 'completeCompanySignIn'],
+  ...['openLink', 'streamEvents'],
+];
 /** Operations that the host itself serves, or its link. */
 const OF_THE_HOST = [
   ...['listTables', 'describeTable', 'listRows', 'diffBranch', 'listChangedRows', 'getRehearsal'],

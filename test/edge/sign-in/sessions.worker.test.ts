@@ -59,7 +59,7 @@ beforeEach(async () => {
 const CLIENT = { ip: '192.0.2.1', userAgent: 'test' };
 const open = async (at = NOW) => (await openSession(db, settings, account, CLIENT, at)).refreshToken ?? '';
 
-const actorOf = ({ tenantId }: AccountRow) => noActor(tenantId);
+const actorOf = ({ tenantId }: Pick<AccountRow, 'tenantId'>) => noActor(tenantId);
 /** The next refresh token, or the reason of the refusal. */
 async function renew(refreshToken: string, seconds: number, reusableForMs?: number): Promise<string> {
   try {

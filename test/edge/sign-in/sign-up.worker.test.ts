@@ -101,7 +101,8 @@ describe('by default', () => {
       code_challenge: 'E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM',
       code_challenge_method: 'S256',
     };
-    expect(refusal(await api.post('/api/v1/auth/cli/start', start))).toEqual(without);
+    const cli = await api.post<{ authorization_url: string }>('/api/v1/auth/cli/start', start);
+    expect(new URL(cli.body.authorization_url).pathname).toBe('/sign-in');
     const foreign = { refresh_token: 'of a provider' };
     expect(refusal(await api.post('/api/v1/auth/refresh', foreign))).toEqual([401, 'REFRESH_TOKEN_WRONG']);
     const paseto = new Api(gateway.url, `v4.public.${'A'.repeat(120)}`);

@@ -114,6 +114,8 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     ...UNCAPPED,
     // The passwords of the tests protect nothing.
     PASSWORD_COST: '10',
+    // No test asks a resolver of the network.
+    DNS_OVER_HTTPS_URL: 'http://127.0.0.1:9/dns-query',
     ...(isNew ? await freePorts() : {}),
     ...options.env,
   });

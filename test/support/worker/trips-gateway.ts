@@ -7,7 +7,7 @@ import type { HostFailure } from '../../../shared/protocol/host-failures.ts';
 import type { Method } from '../../../shared/protocol/operations.ts';
 import { Api } from '../api.ts';
 import { freePort } from '../free-port.ts';
-import { createMachines, type Ids } from '../operations.ts';
+import { createIdentityProvider, createMachines, type Ids } from '../operations.ts';
 import { migratedD1 } from '../records/d1.ts';
 import { remoteD1 } from '../records/remote-d1.ts';
 import { measurementOf } from '../records/sample-measurement.ts';
@@ -137,8 +137,11 @@ export async function startTripsGateway(
       const job_id = body.jobs[0]?.id ?? '';
       const webhook_id = await api.webhook(project_id);
       const machines = await createMachines(api, project_id);
+      const provider = await createIdentityProvider(api);
+      const { body: me } = await api.get('/api/v1/me');
       const ofPeople = {
-        user_id: String((await api.get('/api/v1/me')).body.id),
+        user_id: String(me.id),
+        tenant_id: String(me.tenant_id),
         invitation_id: crypto.randomUUID(),
         session_id: crypto.randomUUID(),
       };
@@ -156,6 +159,7 @@ export async function startTripsGateway(
         table: 'book',
         ...ofPeople,
         ...machines,
+        ...provider,
       };
     },
     /** Kills workerd and starts it again with the same storage. */

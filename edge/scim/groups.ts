@@ -1,0 +1,218 @@
+import { and, eq, type SQL, sql } from 'drizzle-orm';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import {
+  type ProviderGroupRow,
+  providerGroupMembers,
+  providerGroups,
+  providerPeople,
+} from '../database/company-schema.ts';
+import {
+  inOneBatch,
+  insertIf,
+  isThere,
+  type Statement,
+  uniqueConflict,
+  writeThenRead,
+} from '../database/database.ts';
+import { refreshRoles } from '../identity-providers/people.ts';
+import { applyPatch, readFilter } from './query.ts';
+import {
+  GroupBody,
+  invalidValue,
+  type ListQuery,
+  listResponse,
+  metaOf,
+  notFound,
+  type PatchBody,
+  SCHEMA,
+  type ScimFailure,
+  type ScimResource,
+} from './resource.ts';
+import { problemOf, type ScimContext } from './users.ts';
+
+/** Groups of a provider that a list reads. */
+const READ_MAX = 1000;
+
+const toGroup = (group: ProviderGroupRow, members: readonly string[], baseUrl: string): ScimResource => ({
+  schemas: [SCHEMA.group],
+  id: group.id,
+  ...(group.externalId !== null && { externalId: group.externalId }),
+  displayName: group.displayName,
+  members: members.map((value) => ({ value, $ref: `${baseUrl}/scim/v2/Users/${value}` })),
+  meta: metaOf(baseUrl, 'Group', group),
+});
+
+const ofProvider = ({ provider }: ScimContext, condition?: SQL) =>
+  and(eq(providerGroups.providerId, provider.id), condition);
+
+async function membersOf({ db }: ScimContext, groupId: string): Promise<string[]> {
+  const rows = await db
+    .select({ id: providerGroupMembers.personId })
+    .from(providerGroupMembers)
+    .where(eq(providerGroupMembers.groupId, groupId));
+  return rows.map(({ id }) => id);
+}
+
+async function groupById(context: ScimContext, id: string): Promise<Result<ProviderGroupRow, ScimFailure>> {
+  const [row] = await context.db
+    .select()
+    .from(providerGroups)
+    .where(ofProvider(context, eq(providerGroups.id, id)));
+  return row ? ok(row) : fail(notFound('There is no such group.'));
+}
+
+export async function listGroups(
+  context: ScimContext,
+  query: ListQuery,
+): Promise<Result<object, ScimFailure>> {
+  const { db, baseUrl } = context;
+  const filter = query.filter === undefined ? null : readFilter(query.filter);
+  if (filter && !filter.ok) return filter;
+  const rows = await db
+    .select()
+    .from(providerGroups)
+    .where(ofProvider(context))
+    .orderBy(providerGroups.createdAt, providerGroups.id)
+    .limit(READ_MAX);
+  // The members of the page only, because groups can be large.
+  const matching = rows.filter((row) => filter === null || filter.value.matches(toGroup(row, [], baseUrl)));
+  const page = matching.slice(query.startIndex - 1, query.startIndex - 1 + query.count);
+  const groups = await Promise.all(
+    page.map(async (row) => toGroup(row, await membersOf(context, row.id), baseUrl)),
+  );
+  return ok(listResponse(groups, matching.length, query));
+}
+
+export async function getGroup(context: ScimContext, id: string): Promise<Result<ScimResource, ScimFailure>> {
+  const found = await groupById(context, id);
+  return found.ok ? ok(toGroup(found.value, await membersOf(context, id), context.baseUrl)) : found;
+}
+
+const taken: ScimFailure = {
+  status: 409,
+  scimType: 'uniqueness',
+  detail: 'There is a group with this displayName.',
+};
+
+/** The members become these people, of this provider only. */
+function setMembers({ db, provider }: ScimContext, groupId: string, members: readonly string[]): Statement[] {
+  const isGroup = isThere(providerGroups, eq(providerGroups.id, groupId));
+  const theirs = and(eq(providerGroupMembers.groupId, groupId), isGroup);
+  return [
+    db
+      .delete(providerGroupMembers)
+      .where(
+        and(
+          theirs,
+          sql`${providerGroupMembers.personId} not in (select value from json_each(${JSON.stringify(members)}))`,
+        ),
+      ),
+    db
+      .insert(providerGroupMembers)
+      .select(
+        sql`select ${groupId}, id from ${providerPeople}
+          where provider_id = ${provider.id} and deleted_at is null and ${isGroup}
+          and id in (select value from json_each(${JSON.stringify(members)}))`,
+      )
+      .onConflictDoNothing(),
+  ];
+}
+
+const memberIds = (body: GroupBody): string[] => [...new Set((body.members ?? []).map(({ value }) => value))];
+
+/** Brings the roles up to date of those who came or went, or of all if the name counts from now on. */
+async function followRoles(
+  context: ScimContext,
+  names: readonly string[],
+  before: readonly string[],
+  after: readonly string[],
+): Promise<void> {
+  const { db, provider } = context;
+  const counts = provider.roles.some(([value]) => names.includes(value));
+  if (!counts) return;
+  const isRenamed = new Set(names).size > 1;
+  const changed = [
+    ...before.filter((id) => isRenamed || !after.includes(id)),
+    ...after.filter((id) => isRenamed || !before.includes(id)),
+  ];
+  await refreshRoles(db, provider, [...new Set(changed)]);
+}
+
+export async function createGroup(
+  context: ScimContext,
+  body: GroupBody,
+): Promise<Result<ScimResource, ScimFailure>> {
+  const { db, provider, now, baseUrl } = context;
+  const { displayName } = body;
+  const group: ProviderGroupRow = {
+    id: crypto.randomUUID(),
+    providerId: provider.id,
+    displayName,
+    externalId: body.externalId ?? null,
+    createdAt: now,
+    updatedAt: now,
+  };
+  const isFree = sql`not ${isThere(providerGroups, ofProvider(context, eq(providerGroups.displayName, displayName)))}`;
+  const [created] = await writeThenRead(
+    db,
+    [insertIf(db, providerGroups, group, isFree), ...setMembers(context, group.id, memberIds(body))],
+    db.select({ id: providerGroups.id }).from(providerGroups).where(eq(providerGroups.id, group.id)),
+  );
+  if (!created) return fail(taken);
+  const members = await membersOf(context, group.id);
+  await followRoles(context, [displayName], [], members);
+  return ok(toGroup(group, members, baseUrl));
+}
+
+export async function replaceGroup(
+  context: ScimContext,
+  id: string,
+  body: GroupBody,
+): Promise<Result<ScimResource, ScimFailure>> {
+  const { db, now, baseUrl } = context;
+  const found = await groupById(context, id);
+  if (!found.ok) return found;
+  const before = await membersOf(context, id);
+  const values = { displayName: body.displayName, externalId: body.externalId ?? null, updatedAt: now };
+  try {
+    await inOneBatch(db, [
+      db
+        .update(providerGroups)
+        .set(values)
+        .where(ofProvider(context, eq(providerGroups.id, id))),
+      ...setMembers(context, id, memberIds(body)),
+    ]);
+  } catch (error) {
+    if (uniqueConflict(error) === null) throw error;
+    return fail(taken);
+  }
+  const after = await membersOf(context, id);
+  await followRoles(context, [found.value.displayName, body.displayName], before, after);
+  return ok(toGroup({ ...found.value, ...values }, after, baseUrl));
+}
+
+export async function patchGroup(
+  context: ScimContext,
+  id: string,
+  patch: PatchBody,
+): Promise<Result<ScimResource, ScimFailure>> {
+  const found = await getGroup(context, id);
+  if (!found.ok) return found;
+  const patched = applyPatch(found.value, patch);
+  if (!patched.ok) return patched;
+  const body = GroupBody.safeParse(patched.value);
+  if (!body.success) return fail(invalidValue(problemOf(body.error.issues)));
+  return replaceGroup(context, id, body.data);
+}
+
+export async function deleteGroup(context: ScimContext, id: string): Promise<Result<null, ScimFailure>> {
+  const found = await groupById(context, id);
+  if (!found.ok) return found;
+  const before = await membersOf(context, id);
+  await inOneBatch(context.db, [
+    context.db.delete(providerGroupMembers).where(eq(providerGroupMembers.groupId, id)),
+    context.db.delete(providerGroups).where(ofProvider(context, eq(providerGroups.id, id))),
+  ]);
+  await followRoles(context, [found.value.displayName], before, []);
+  return ok(null);
+}

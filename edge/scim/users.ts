@@ -1,0 +1,287 @@
+import { and, eq, isNull, ne, or, type SQL, sql } from 'drizzle-orm';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import { type AuditName, auditEvent, type ClientDetails, noActor } from '../audit/audit-event.ts';
+import { type ProviderPersonRow, type ProviderRow, providerPeople } from '../database/company-schema.ts';
+import { type Database, inOneBatch, insertIf, isThere, writeThenRead } from '../database/database.ts';
+import { auditEvents } from '../database/schema.ts';
+import { roleOf } from '../identity-providers/claims.ts';
+import { endPeople, groupsOf } from '../identity-providers/people.ts';
+import { applyPatch, readFilter } from './query.ts';
+import {
+  invalidValue,
+  type ListQuery,
+  listResponse,
+  metaOf,
+  notFound,
+  type PatchBody,
+  SCHEMA,
+  type ScimFailure,
+  type ScimResource,
+  UserBody,
+} from './resource.ts';
+
+/** What a request of SCIM works with. */
+export interface ScimContext {
+  db: Database;
+  provider: ProviderRow;
+  baseUrl: string;
+  client: ClientDetails;
+  now: Date;
+}
+
+/** People that a filter has to read; a larger directory is searched by `userName` or `externalId`. */
+const READ_MAX = 5000;
+const ATTRIBUTES_MAX = 16_384;
+
+/** Columns, what only the gateway writes, and what must not be stored. */
+const NOT_STORED = ['schemas', 'id', 'meta', 'userName', 'externalId', 'active', 'groups', 'password'];
+
+const toUser = (
+  person: ProviderPersonRow,
+  groups: readonly string[] | null,
+  baseUrl: string,
+): ScimResource => ({
+  schemas: [SCHEMA.user],
+  id: person.id,
+  ...(person.externalId !== null && { externalId: person.externalId }),
+  userName: person.userName,
+  ...person.attributes,
+  active: person.active,
+  ...(groups !== null && { groups: groups.map((display) => ({ display })) }),
+  meta: metaOf(baseUrl, 'User', person),
+});
+
+const ofProvider = ({ provider }: ScimContext, condition?: SQL) =>
+  and(eq(providerPeople.providerId, provider.id), isNull(providerPeople.deletedAt), condition);
+
+async function personById(context: ScimContext, id: string): Promise<Result<ProviderPersonRow, ScimFailure>> {
+  const [row] = await context.db
+    .select()
+    .from(providerPeople)
+    .where(ofProvider(context, eq(providerPeople.id, id)));
+  return row ? ok(row) : fail(notFound('There is no such user.'));
+}
+
+/** The columns of the attributes that a client looks people up by. */
+function conditionFor({ attribute, value }: { attribute: string; value: string }): SQL | undefined {
+  if (attribute === 'username') return eq(providerPeople.userName, value.toLowerCase());
+  if (attribute === 'externalid') return eq(providerPeople.externalId, value);
+  if (attribute === 'id') return eq(providerPeople.id, value);
+  return undefined;
+}
+
+export async function listUsers(
+  context: ScimContext,
+  query: ListQuery,
+): Promise<Result<object, ScimFailure>> {
+  const { db, baseUrl } = context;
+  const filter = query.filter === undefined ? null : readFilter(query.filter);
+  if (filter && !filter.ok) return filter;
+  const found = filter?.value.equals ? conditionFor(filter.value.equals) : undefined;
+  const isPaged = filter === null || found !== undefined;
+  const condition = ofProvider(context, found);
+  const rows = await db
+    .select()
+    .from(providerPeople)
+    .where(condition)
+    .orderBy(providerPeople.createdAt, providerPeople.id)
+    .limit(isPaged ? query.count : READ_MAX + 1)
+    .offset(isPaged ? query.startIndex - 1 : 0);
+  if (!isPaged && rows.length > READ_MAX)
+    return fail({ status: 400, scimType: 'tooMany', detail: 'Filter by userName, externalId or id.' });
+  const users = rows.map((row) => toUser(row, null, baseUrl));
+  if (isPaged) return ok(listResponse(users, await db.$count(providerPeople, condition), query));
+  const matching = users.filter((user) => filter?.value.matches(user));
+  const page = matching.slice(query.startIndex - 1, query.startIndex - 1 + query.count);
+  return ok(listResponse(page, matching.length, query));
+}
+
+export async function getUser(context: ScimContext, id: string): Promise<Result<ScimResource, ScimFailure>> {
+  const [found, groups] = await Promise.all([personById(context, id), groupsOf(context.db, id)]);
+  return found.ok ? ok(toUser(found.value, groups, context.baseUrl)) : found;
+}
+
+const resourceOf = async ({ db, baseUrl }: ScimContext, person: ProviderPersonRow) =>
+  toUser(person, await groupsOf(db, person.id), baseUrl);
+
+/** The columns that a user's body sets. */
+function columnsOf(
+  body: UserBody,
+): Result<
+  Pick<ProviderPersonRow, 'userName' | 'externalId' | 'email' | 'active' | 'attributes'>,
+  ScimFailure
+> {
+  const attributes = Object.fromEntries(
+    Object.entries(body).filter(([name, value]) => !NOT_STORED.includes(name) && value !== null),
+  );
+  if (JSON.stringify(attributes).length > ATTRIBUTES_MAX)
+    return fail(invalidValue('The user has too many attributes.'));
+  const userName = body.userName.toLowerCase();
+  const emails = body.emails ?? [];
+  const email = (emails.find(({ primary }) => primary) ?? emails[0])?.value.toLowerCase() ?? userName;
+  return ok({ userName, externalId: body.externalId ?? null, email, active: body.active, attributes });
+}
+
+const eventOf = (
+  { provider, client, now }: ScimContext,
+  name: AuditName,
+  { id, email }: { id: string; email: string },
+) =>
+  auditEvent(
+    name,
+    { ...noActor(provider.tenantId), ...client },
+    { metadata: { person_id: id, provider_id: provider.id, email, by: 'scim' } },
+    now,
+  );
+
+/** Is there if the write took effect. */
+const storedEvent = (db: Database, { id }: ReturnType<typeof auditEvent>) =>
+  db.select({ id: auditEvents.id }).from(auditEvents).where(eq(auditEvents.id, id));
+
+const taken: ScimFailure = {
+  status: 409,
+  scimType: 'uniqueness',
+  detail: 'There is a user with this userName.',
+};
+
+/**
+ * Creates a user. A person who has signed in before, and one whom SCIM had deleted, becomes this user: the one
+ * with the `externalId` as its subject or, failing that, with the `userName` as its address.
+ */
+export async function createUser(
+  context: ScimContext,
+  body: UserBody,
+): Promise<Result<ScimResource, ScimFailure>> {
+  const { db, provider, now } = context;
+  const columns = columnsOf(body);
+  if (!columns.ok) return columns;
+  const { userName, externalId, active } = columns.value;
+  const isSame = or(
+    eq(providerPeople.userName, userName),
+    externalId === null
+      ? undefined
+      : or(eq(providerPeople.externalId, externalId), eq(providerPeople.subject, externalId)),
+  );
+  const known = await db
+    .select()
+    .from(providerPeople)
+    .where(and(eq(providerPeople.providerId, provider.id), isSame));
+  if (known.some((row) => row.provisioned && row.deletedAt === null)) return fail(taken);
+  const adopted =
+    known.find((row) => externalId !== null && row.subject === externalId) ??
+    known.find((row) => row.userName === userName) ??
+    known.find((row) => row.externalId === externalId);
+  if (adopted) {
+    const revived = { ...adopted, provisioned: true, deletedAt: null };
+    return write(context, revived, columns.value, eventOf(context, 'person.created', revived));
+  }
+  const person: ProviderPersonRow = {
+    id: crypto.randomUUID(),
+    providerId: provider.id,
+    tenantId: provider.tenantId,
+    subject: null,
+    ...columns.value,
+    role: roleOf(provider, []),
+    claimValues: [],
+    provisioned: true,
+    active,
+    deletedAt: null,
+    version: 0,
+    signedInAt: null,
+    createdAt: now,
+    updatedAt: now,
+  };
+  const isFree = sql`not ${isThere(
+    providerPeople,
+    and(eq(providerPeople.providerId, provider.id), eq(providerPeople.userName, userName)),
+  )}`;
+  const isMade = isThere(providerPeople, eq(providerPeople.id, person.id));
+  const event = eventOf(context, 'person.created', person);
+  const [created] = await writeThenRead(
+    db,
+    [insertIf(db, providerPeople, person, isFree), insertIf(db, auditEvents, event, isMade)],
+    storedEvent(db, event),
+  );
+  if (!created) return fail(taken);
+  return ok(await resourceOf(context, person));
+}
+
+/** Writes a user, and ends everything of it if it is not active any more. */
+async function write(
+  context: ScimContext,
+  person: ProviderPersonRow,
+  columns: Pick<ProviderPersonRow, 'userName' | 'externalId' | 'email' | 'active' | 'attributes'>,
+  event: ReturnType<typeof auditEvent>,
+): Promise<Result<ScimResource, ScimFailure>> {
+  const { db, provider, now } = context;
+  const isIt = and(eq(providerPeople.id, person.id), eq(providerPeople.providerId, provider.id));
+  const isTaken = and(
+    eq(providerPeople.providerId, provider.id),
+    eq(providerPeople.userName, columns.userName),
+    ne(providerPeople.id, person.id),
+    isNull(providerPeople.deletedAt),
+  );
+  const isFree = sql`not ${isThere(providerPeople, isTaken)}`;
+  const values = { ...columns, provisioned: person.provisioned, deletedAt: person.deletedAt, updatedAt: now };
+  const [written] = await writeThenRead(
+    db,
+    [
+      insertIf(db, auditEvents, event, isFree),
+      ...(columns.active ? [] : endPeople(db, and(isIt, isFree))),
+      db.update(providerPeople).set(values).where(and(isIt, isFree)),
+    ],
+    storedEvent(db, event),
+  );
+  if (!written) return fail(taken);
+  return ok(await resourceOf(context, { ...person, ...values }));
+}
+
+const nameOfChange = (before: ProviderPersonRow, { active }: { active: boolean }): AuditName =>
+  before.active === active ? 'person.changed' : active ? 'person.enabled' : 'person.disabled';
+
+export async function replaceUser(
+  context: ScimContext,
+  id: string,
+  body: UserBody,
+): Promise<Result<ScimResource, ScimFailure>> {
+  const found = await personById(context, id);
+  if (!found.ok) return found;
+  const columns = columnsOf(body);
+  if (!columns.ok) return columns;
+  const event = eventOf(context, nameOfChange(found.value, columns.value), found.value);
+  return write(context, { ...found.value, provisioned: true }, columns.value, event);
+}
+
+export async function patchUser(
+  context: ScimContext,
+  id: string,
+  patch: PatchBody,
+): Promise<Result<ScimResource, ScimFailure>> {
+  const found = await personById(context, id);
+  if (!found.ok) return found;
+  const patched = applyPatch(toUser(found.value, null, context.baseUrl), patch);
+  if (!patched.ok) return patched;
+  const body = UserBody.safeParse(patched.value);
+  if (!body.success) return fail(invalidValue(problemOf(body.error.issues)));
+  return replaceUser(context, id, body.data);
+}
+
+export const problemOf = (issues: readonly { path: PropertyKey[]; message: string }[]): string =>
+  issues
+    .map(({ path, message }) => `${path.join('.')}: ${message}`)
+    .join('; ')
+    .slice(0, 500);
+
+/** Deletes a user. The person cannot sign in again before it is created again. */
+export async function deleteUser(context: ScimContext, id: string): Promise<Result<null, ScimFailure>> {
+  const { db, now } = context;
+  const found = await personById(context, id);
+  if (!found.ok) return found;
+  const isIt = ofProvider(context, eq(providerPeople.id, id));
+  await inOneBatch(db, [
+    insertIf(db, auditEvents, eventOf(context, 'person.deleted', found.value), isThere(providerPeople, isIt)),
+    ...endPeople(db, isIt),
+    db.update(providerPeople).set({ active: false, deletedAt: now, updatedAt: now }).where(isIt),
+  ]);
+  return ok(null);
+}

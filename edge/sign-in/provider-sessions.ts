@@ -1,0 +1,104 @@
+import { and, eq } from 'drizzle-orm';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import { verifyOwnToken } from '../authentication/own-tokens.ts';
+import { seal, unseal } from '../crypto/seal.ts';
+import { identityProviders, providerPeople, providerSessions } from '../database/company-schema.ts';
+import { type Database, hasChanged } from '../database/database.ts';
+import { confirmByOpenId } from '../identity-providers/openid.ts';
+import type { Settings } from '../settings.ts';
+import type { SignInContext } from './sign-in-context.ts';
+
+/** What a session has of the identity provider that it was opened with. */
+export interface ProviderSession {
+  keyId: string | null;
+  sealedRefresh: string | null;
+  /** When a session without a refresh token of the provider ends. */
+  until: Date | null;
+}
+
+/** A provider is asked at most once in this time whether a person may continue. */
+const CONFIRMED_FOR_MS = 15 * 60_000;
+
+const refreshContext = (sessionId: string) => ['provider_session', sessionId];
+
+/** What a new session stores of the provider. A session without its refresh token ends at a fixed time. */
+export async function providerSession(
+  { CREDENTIAL_KEYS, SSO_SESSION_SECONDS }: Settings,
+  sessionId: string,
+  refreshToken: string | null,
+  now: Date,
+): Promise<ProviderSession> {
+  if (refreshToken === null) {
+    return { keyId: null, sealedRefresh: null, until: new Date(now.getTime() + SSO_SESSION_SECONDS * 1000) };
+  }
+  const { keyId, sealed } = await seal(CREDENTIAL_KEYS, refreshContext(sessionId), refreshToken);
+  return { keyId, sealedRefresh: sealed, until: null };
+}
+
+export async function issuerOf(db: Database, providerId: string): Promise<string | undefined> {
+  const [row] = await db
+    .select({ issuer: identityProviders.issuer })
+    .from(identityProviders)
+    .where(eq(identityProviders.id, providerId));
+  return row?.issuer;
+}
+
+interface Confirmation {
+  /** The session, if the provider refuses its person. */
+  ended?: { sessionId: string; providerId: string; email: string; tenantId: string };
+  /** When the session ends at the latest; null: each renewal extends it. */
+  until: Date | null;
+}
+
+const UNLIMITED: Confirmation = { until: null };
+
+/**
+ * Asks the provider of a person, at most every 15 minutes, before the refresh token of the gateway is used.
+ * Of concurrent renewals one asks, because a provider may end a sign-in whose refresh token is used twice.
+ * @returns or IDP_UNAVAILABLE, SSO_MISCONFIGURED: the session stays, and the renewal can be tried again
+ */
+export async function confirmSession(
+  { db, settings, now: clock }: SignInContext,
+  refreshToken: string,
+): Promise<Result<Confirmation, Failure>> {
+  const now = clock();
+  const verified = await verifyOwnToken(settings, 'refresh', refreshToken, now);
+  // `renewSession` refuses it.
+  if (!verified.ok || !verified.value.idp) return ok(UNLIMITED);
+  const { sid, idp, sub } = verified.value;
+  const isIt = and(
+    eq(providerSessions.id, sid),
+    eq(providerSessions.accountId, sub),
+    eq(providerSessions.providerId, idp.id),
+  );
+  const [found] = await db
+    .select({ session: providerSessions, provider: identityProviders, person: providerPeople })
+    .from(providerSessions)
+    .innerJoin(identityProviders, eq(identityProviders.id, providerSessions.providerId))
+    .innerJoin(providerPeople, eq(providerPeople.id, providerSessions.accountId))
+    .where(isIt);
+  if (!found) return fail({ code: 'REFRESH_TOKEN_WRONG', reason: 'no session of a person' });
+  const { session, provider, person } = found;
+  const { keyId, sealedRefresh, checkedAt } = session;
+  if (keyId === null || sealedRefresh === null) return ok({ until: session.expiresAt });
+  if (now.getTime() - checkedAt.getTime() < CONFIRMED_FOR_MS) return ok(UNLIMITED);
+  const asRead = and(isIt, eq(providerSessions.checkedAt, checkedAt));
+  const claimed = await db.update(providerSessions).set({ checkedAt: now }).where(asRead).run();
+  if (!hasChanged(claimed)) return ok(UNLIMITED);
+  const sealed = { keyId, sealed: sealedRefresh };
+  const confirmed = await unseal(settings.CREDENTIAL_KEYS, refreshContext(sid), sealed).then((token) =>
+    confirmByOpenId(provider, settings, token, person.subject),
+  );
+  if (!confirmed.ok) {
+    await db.update(providerSessions).set({ checkedAt }).where(isIt);
+    return confirmed;
+  }
+  if (confirmed.value === null) {
+    const { email, tenantId } = person;
+    return ok({ ended: { sessionId: sid, providerId: provider.id, email, tenantId }, until: null });
+  }
+  const next = await seal(settings.CREDENTIAL_KEYS, refreshContext(sid), confirmed.value);
+  await db.update(providerSessions).set({ keyId: next.keyId, sealedRefresh: next.sealed }).where(isIt);
+  return ok(UNLIMITED);
+}

@@ -1,0 +1,504 @@
+import { createHash } from 'node:crypto';
+import type { JWTPayload } from 'jose';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { Api } from '../../support/api.ts';
+import { type CompanyProvider, startCompanyProvider } from '../../support/sign-in/company-provider.ts';
+import { newOwner, type TestPerson } from '../../support/sign-in/people.ts';
+import { refusal } from '../../support/sign-in/second-step.ts';
+import { logIn } from '../../support/sign-in/sign-in.ts';
+import { type SignInGateway, startSignInGateway } from '../../support/worker/sign-in-gateway.ts';
+import { PLATFORM_SECRET } from '../../support/worker/worker.ts';
+
+let gateway: SignInGateway;
+let acme: Company;
+let evil: Company;
+
+interface Company {
+  owner: TestPerson;
+  provider: CompanyProvider;
+  id: string;
+  domain: string;
+  tenantId: string;
+}
+
+async function company(domain: string): Promise<Company> {
+  const owner = await newOwner(gateway, `owner@${domain}`);
+  const provider = await startCompanyProvider();
+  const created = await owner.api.post<{ id: string }>('/api/v1/identity-providers', {
+    name: domain,
+    issuer: provider.url,
+    client_id: provider.clientId,
+    client_secret: provider.secret,
+    domains: [domain],
+    default_role: 'viewer',
+    role_claim: 'groups',
+    roles: { owners: 'owner', admins: 'admin' },
+  });
+  expect(created.status).toBe(201);
+  expect(JSON.stringify(created.body)).not.toContain(provider.secret);
+  const { tenant_id } = (await owner.api.get<{ tenant_id: string }>('/api/v1/me')).body;
+  const path = `/platform/v1/tenants/${tenant_id}/identity-providers/${created.body.id}/domains/${domain}/verify`;
+  expect((await new Api(gateway.url, PLATFORM_SECRET).call('POST', path)).status).toBe(200);
+  return { owner, provider, id: created.body.id, domain, tenantId: tenant_id };
+}
+
+/** The gateway's address, under which it accepts cookies and redirects. */
+const atGateway = (url: URL | string) => {
+  const address = new URL(url);
+  return `${gateway.url}${address.pathname}${address.search}`;
+};
+
+interface Started {
+  location: string;
+  cookie: string;
+}
+
+async function start({ id }: Pick<Company, 'id'>, query = ''): Promise<Started> {
+  const response = await fetch(`${gateway.url}/api/v1/auth/sso/${id}/start${query}`, { redirect: 'manual' });
+  expect(response.status).toBe(302);
+  const [cookie = ''] = response.headers.getSetCookie().map((line) => line.split(';')[0] ?? '');
+  return { location: response.headers.get('location') ?? '', cookie };
+}
+
+const callback = (address: URL | string, cookie: string) =>
+  fetch(atGateway(address), { redirect: 'manual', headers: { cookie } });
+
+async function signIn(at: Company, person: Record<string, unknown>): Promise<Response> {
+  const { location, cookie } = await start(at);
+  return callback(at.provider.authorize(location, { sub: 'ada', ...person }), cookie);
+}
+
+interface Tokens {
+  access_token: string;
+  refresh_token: string;
+}
+
+const ada = (more: Record<string, unknown> = {}) => ({
+  email: `ada@${acme.domain}`,
+  email_verified: true,
+  ...more,
+});
+
+async function signedIn(at: Company, person: Record<string, unknown>): Promise<Tokens & { api: Api }> {
+  const response = await signIn(at, person);
+  const body = (await response.json()) as Tokens;
+  expect([response.status, body]).toMatchObject([200, {}]);
+  return { ...body, api: new Api(gateway.url, body.access_token) };
+}
+
+beforeAll(async () => {
+  gateway = await startSignInGateway({ TWO_FACTOR: 'off', IDP_URL: undefined });
+  [acme, evil] = [await company('acme.example'), await company('evil.example')];
+});
+afterAll(async () => {
+  await Promise.all([acme.provider.stop(), evil.provider.stop()]);
+  await gateway.stop();
+});
+beforeEach(() => {
+  for (const { provider } of [acme, evil]) {
+    provider.forgery = {};
+    provider.status = 200;
+    provider.givesRefreshTokens = false;
+    provider.disabled.clear();
+  }
+});
+
+test('a person signs in with the role of a claim, in the tenant of the provider', async () => {
+  const { api } = await signedIn(acme, ada({ groups: ['x', 'admins'] }));
+  const { body: me } = await api.get('/api/v1/me');
+  expect(me).toMatchObject({
+    tenant_id: acme.tenantId,
+    role: 'admin',
+    issuer: acme.provider.url,
+    email: ada().email,
+  });
+  const again = await signedIn(acme, ada());
+  expect((await again.api.get('/api/v1/me')).body).toMatchObject({ id: me.id, role: 'viewer' });
+});
+
+test('the methods depend on the domain alone', async () => {
+  const ask = (email: string) => new Api(gateway.url, null).post('/api/v1/auth/methods', { email });
+  const [known, unknown, other] = await Promise.all(
+    [acme.owner.email, `nobody@${acme.domain}`, 'x@elsewhere.example'].map(ask),
+  );
+  expect(known?.body).toEqual(unknown?.body);
+  expect(known?.body).toMatchObject({
+    methods: ['password', 'code', 'sso'],
+    sso: { name: acme.domain, start_url: expect.stringContaining(`/api/v1/auth/sso/${acme.id}/start`) },
+  });
+  expect(other?.body).toMatchObject({ methods: ['password', 'code'], sso: null });
+});
+
+test('a command line gets the tokens of the gateway, once and with its verifier only', async () => {
+  const api = new Api(gateway.url, null);
+  const code_verifier = 'v'.repeat(43);
+  const redirect_uri = 'http://127.0.0.1:9/auth/callback';
+  const begin = async () => {
+    const { body } = await api.post<{ authorization_url: string }>('/api/v1/auth/cli/start', {
+      redirect_uri,
+      state: 'cli-state',
+      code_challenge: createHash('sha256').update(code_verifier).digest('base64url'),
+      code_challenge_method: 'S256',
+      email: ada().email,
+    });
+    const { location, cookie } = await start(acme, new URL(body.authorization_url).search);
+    const back = await callback(acme.provider.authorize(location, { sub: 'ada', ...ada() }), cookie);
+    const target = new URL(back.headers.get('location') ?? '');
+    expect([target.origin + target.pathname, target.searchParams.get('state')]).toEqual([
+      redirect_uri,
+      'cli-state',
+    ]);
+    return target.searchParams.get('code') ?? '';
+  };
+  const exchange = (code: string, verifier = code_verifier) =>
+    api.post<Tokens>('/api/v1/auth/cli/exchange', { code, redirect_uri, code_verifier: verifier });
+  const code = await begin();
+  const { status, body } = await exchange(code);
+  expect(status).toBe(200);
+  expect((await new Api(gateway.url, body.access_token).get('/api/v1/me')).body).toMatchObject({
+    role: 'viewer',
+  });
+  expect(refusal(await exchange(code))).toEqual([400, 'SIGN_IN_FAILED']);
+  const stolen = await begin();
+  expect(refusal(await exchange(stolen, 'w'.repeat(43)))).toEqual([400, 'SIGN_IN_FAILED']);
+  expect(refusal(await exchange(stolen))).toEqual([400, 'SIGN_IN_FAILED']);
+});
+
+test('the last owner is not lost by a claim', async () => {
+  const solo = await company('solo.example');
+  const person = { email: 'boss@solo.example', email_verified: true, sub: 'boss' };
+  const { api } = await signedIn(solo, { ...person, groups: 'owners' });
+  expect((await api.get('/api/v1/me')).body.role).toBe('owner');
+  await gateway.database.prepare('delete from accounts where tenant_id = ?').bind(solo.tenantId).run();
+  await gateway.database
+    .prepare('delete from organization_members where user_id = ?')
+    .bind(solo.owner.userId)
+    .run();
+  const again = await signedIn(solo, person);
+  expect((await again.api.get('/api/v1/me')).body.role).toBe('owner');
+  await solo.provider.stop();
+});
+
+describe('forged and mixed-up attempts', () => {
+  const claims = (change: Record<string, unknown>) => (given: JWTPayload) => ({ ...given, ...change });
+  /** What is wrong, and the claims or the token that has it. */
+  const FORGERIES: [wrong: string, make: () => CompanyProvider['forgery']][] = [
+    ...['other', '', [], ['other'], 'gateway '].map(
+      (aud) => [`aud ${JSON.stringify(aud)}`, () => ({ claims: claims({ aud }) })] as [string, () => object],
+    ),
+    ...['https://login.example', '', null].map(
+      (iss) => [`iss ${iss}`, () => ({ claims: claims({ iss }) })] as [string, () => object],
+    ),
+    ['iss of the other provider', () => ({ claims: claims({ iss: evil.provider.url }) })],
+    ['iss with a slash', () => ({ claims: (given) => ({ ...given, iss: `${given.iss}/` }) })],
+    ...['other', '', null].map(
+      (nonce) => [`nonce ${nonce}`, () => ({ claims: claims({ nonce }) })] as [string, () => object],
+    ),
+    ...[-3600, -60].map(
+      (past) =>
+        [`exp ${past} s`, () => ({ claims: claims({ exp: Math.floor(Date.now() / 1000) + past }) })] as [
+          string,
+          () => object,
+        ],
+    ),
+    ['no exp', () => ({ claims: ({ exp: _, ...given }) => given })],
+    ['no iat', () => ({ claims: ({ iat: _, ...given }) => given })],
+    ['no sub', () => ({ claims: ({ sub: _, ...given }) => given })],
+    ['empty sub', () => ({ claims: claims({ sub: '' }) })],
+    ['sub of 300 characters', () => ({ claims: claims({ sub: 'x'.repeat(300) }) })],
+    ['a number as sub', () => ({ claims: claims({ sub: 7 as unknown as string }) })],
+    ['nbf in an hour', () => ({ claims: claims({ nbf: Math.floor(Date.now() / 1000) + 3600 }) })],
+    ['azp of another client', () => ({ claims: claims({ aud: ['gateway', 'other'], azp: 'other' }) })],
+    ['alg none', () => ({ token: (given) => acme.provider.unsigned(given) })],
+    [
+      'alg none with a signature',
+      () => ({
+        token: async (given) => {
+          const [, payload, signature] = (await acme.provider.sign(given)).split('.');
+          return `${Buffer.from('{"alg":"none"}').toString('base64url')}.${payload}.${signature}`;
+        },
+      }),
+    ],
+    [
+      'another key under the same kid',
+      () => ({ token: (given) => acme.provider.sign(given, {}, acme.provider.otherKey) }),
+    ],
+    [
+      'the key of the other provider',
+      () => ({ token: (given) => acme.provider.sign(given, {}, evil.provider.privateKey) }),
+    ],
+    ['an unknown kid', () => ({ token: (given) => acme.provider.sign(given, { kid: 'unknown' }) })],
+    [
+      'a changed payload',
+      () => ({
+        token: async (given) => {
+          const [header, , signature] = (await acme.provider.sign(given)).split('.');
+          const payload = Buffer.from(JSON.stringify({ ...given, sub: 'mallory' })).toString('base64url');
+          return `${header}.${payload}.${signature}`;
+        },
+      }),
+    ],
+    ['no ID token at all', () => ({ token: async () => '' })],
+    ['a text as ID token', () => ({ token: async () => 'no.jwt' })],
+    ...[false, 'false', undefined, 0, 1, null].map(
+      (value) =>
+        [`email_verified ${value}`, () => ({ claims: claims({ email_verified: value }) })] as [
+          string,
+          () => object,
+        ],
+    ),
+    ...[
+      'ada@evil.example',
+      'ada@sub.acme.example',
+      'ada@acme.example.evil.example',
+      'ada',
+      '@acme.example',
+      '',
+    ].map(
+      (email) => [`the address ${email}`, () => ({ claims: claims({ email }) })] as [string, () => object],
+    ),
+    ['a list of addresses', () => ({ claims: claims({ email: ['ada@acme.example'] }) })],
+    [
+      'tid that is not in the issuer, without email_verified',
+      () => ({ claims: claims({ email_verified: undefined, tid: 'another-directory' }) }),
+    ],
+  ];
+
+  /** The same by each kind of person, so that no attempt is refused for the person alone. */
+  const PEOPLE = ['ada', 'new', 'boss', 'root', 'with-groups', 'x1', 'x2', 'x3', 'x4', 'x5', 'x6'];
+
+  const ATTEMPTS = FORGERIES.flatMap(([wrong, make]) => PEOPLE.map((sub) => ({ wrong, sub, make })));
+
+  test('the table has enough attempts', () => {
+    expect(ATTEMPTS.length).toBeGreaterThanOrEqual(450);
+  });
+
+  test('none of the forged ID tokens is accepted', async () => {
+    const accepted: string[] = [];
+    for (const { wrong, sub, make } of ATTEMPTS) {
+      acme.provider.forgery = make();
+      const response = await signIn(acme, { ...ada(), sub });
+      if (response.status < 400) accepted.push(`${wrong} by ${sub}`);
+      await response.body?.cancel();
+    }
+    expect(accepted).toEqual([]);
+  });
+
+  test('no response of one sign-in is accepted in another', async () => {
+    const [one, other, ofEvil] = [await start(acme), await start(acme), await start(evil)];
+    const right = acme.provider.authorize(one.location, { sub: 'ada', ...ada() });
+    const otherResponse = acme.provider.authorize(other.location, { sub: 'ada', ...ada() });
+    const changed = (change: (query: URLSearchParams, url: URL) => void) => {
+      const url = new URL(right);
+      change(url.searchParams, url);
+      return url;
+    };
+    const MIXED: [wrong: string, address: URL, cookie: string][] = [
+      ['no cookie', right, ''],
+      ['the cookie of another state', right, other.cookie],
+      ['the cookie of another provider', right, ofEvil.cookie],
+      [
+        'the state of another sign-in',
+        changed((query) => query.set('state', new URL(otherResponse).searchParams.get('state') ?? '')),
+        one.cookie,
+      ],
+      ['two states', changed((query) => query.append('state', 'x')), one.cookie],
+      ['no state', changed((query) => query.delete('state')), one.cookie],
+      [
+        'the callback of the other provider',
+        changed((_, url) => {
+          url.pathname = `/api/v1/auth/sso/${evil.id}/callback`;
+        }),
+        one.cookie,
+      ],
+      [
+        'an unknown provider',
+        changed((_, url) => {
+          url.pathname = `/api/v1/auth/sso/${crypto.randomUUID()}/callback`;
+        }),
+        one.cookie,
+      ],
+    ];
+    const accepted: string[] = [];
+    for (const [wrong, address, cookie] of MIXED)
+      if ((await callback(address, cookie)).status < 400) accepted.push(wrong);
+    expect(accepted).toEqual([]);
+    expect((await callback(right, one.cookie)).status).toBe(200);
+    expect((await callback(right, one.cookie)).status).toBe(400);
+    const QUERIES: [wrong: string, change: (query: URLSearchParams) => void][] = [
+      ['iss of the other provider', (query) => query.set('iss', evil.provider.url)],
+      ['no iss', (query) => query.delete('iss')],
+      ['two codes', (query) => query.append('code', 'x')],
+      ['no code', (query) => query.delete('code')],
+      ['an unknown code', (query) => query.set('code', 'x')],
+      ['an error', (query) => query.set('error', 'access_denied')],
+      [
+        'a code of another sign-in',
+        (query) => query.set('code', otherResponse.searchParams.get('code') ?? ''),
+      ],
+    ];
+    for (const [wrong, change] of QUERIES) {
+      const started = await start(acme);
+      const address = acme.provider.authorize(started.location, { sub: 'ada', ...ada() });
+      change(address.searchParams);
+      if ((await callback(address, started.cookie)).status < 400) accepted.push(wrong);
+    }
+    expect(accepted).toEqual([]);
+  });
+});
+
+test('a key that the provider has withdrawn since the last sign-in is not accepted', async () => {
+  await signedIn(acme, ada());
+  const { keys } = acme.provider;
+  acme.provider.keys = evil.provider.keys;
+  expect((await signIn(acme, ada())).status).toBeGreaterThanOrEqual(400);
+  acme.provider.keys = keys;
+  await signedIn(acme, ada());
+});
+
+test('the domain of one tenant cannot be verified by another', async () => {
+  const path = `/platform/v1/tenants/${evil.tenantId}/identity-providers/${evil.id}`;
+  const platform = new Api(gateway.url, PLATFORM_SECRET);
+  const domains = [evil.domain, acme.domain];
+  expect((await platform.call('PATCH', path, { body: { domains } })).status).toBe(200);
+  const taken = await platform.call('POST', `${path}/domains/${acme.domain}/verify`);
+  expect(refusal(taken)).toEqual([409, 'DOMAIN_TAKEN']);
+  const response = await signIn(evil, { email: `ada@${acme.domain}`, email_verified: true });
+  expect(response.status).toBe(403);
+  expect((await evil.owner.api.get(`/api/v1/identity-providers/${acme.id}`)).status).toBe(404);
+});
+
+test('with the provider away, new sign-ins get 503, and signed-in people continue until their refresh', async () => {
+  acme.provider.givesRefreshTokens = true;
+  const person = await signedIn(acme, ada({ sub: 'stays' }));
+  acme.provider.status = 503;
+  const away = await fetch(`${gateway.url}/api/v1/auth/sso/${acme.id}/start`, { redirect: 'manual' });
+  expect([away.status, ((await away.json()) as { error: string }).error]).toEqual([503, 'IDP_UNAVAILABLE']);
+  expect((await person.api.get('/api/v1/me')).status).toBe(200);
+  const renew = (refresh_token: string) =>
+    new Api(gateway.url, null).post<Tokens>('/api/v1/auth/refresh', { refresh_token });
+  const early = await renew(person.refresh_token);
+  expect([early.status, acme.provider.refreshes]).toEqual([200, 0]);
+  await gateway.database.prepare('update provider_sessions set checked_at = 0').run();
+  expect(refusal(await renew(early.body.refresh_token))).toEqual([503, 'IDP_UNAVAILABLE']);
+  acme.provider.status = 200;
+  const later = await renew(early.body.refresh_token);
+  expect([later.status, acme.provider.refreshes]).toEqual([200, 1]);
+  await gateway.database.prepare('update provider_sessions set checked_at = 0').run();
+  acme.provider.disabled.add('stays');
+  expect(refusal(await renew(later.body.refresh_token))).toEqual([401, 'REFRESH_TOKEN_WRONG']);
+  const left = await gateway.database
+    .prepare(
+      "select count(*) n from provider_sessions where person_id in (select id from provider_people where subject = 'stays')",
+    )
+    .first<{ n: number }>();
+  expect(left?.n).toBe(0);
+});
+
+describe('SCIM', () => {
+  let scim: Api;
+  beforeAll(async () => {
+    const path = `/api/v1/identity-providers/${acme.id}/scim-token`;
+    const { body } = await acme.owner.api.post<{ token: string }>(path, {});
+    scim = new Api(gateway.url, body.token);
+  });
+
+  test('a person of SCIM is the one who signs in, and loses everything when it is disabled', async () => {
+    const created = await scim.post<{ id: string }>('/scim/v2/Users', {
+      schemas: ['urn:ietf:params:scim:schemas:core:2.0:User'],
+      userName: 'Grace@acme.example',
+      externalId: 'grace-sub',
+      name: { givenName: 'Grace' },
+    });
+    expect(created.status).toBe(201);
+    const grace = { sub: 'grace-sub', email: 'grace@acme.example', email_verified: true, groups: 'admins' };
+    const { api, refresh_token } = await signedIn(acme, grace);
+    const key = await api.post<{ key: string }>('/api/v1/api-keys', {
+      name: 'mine',
+      role: 'admin',
+      scopes: ['read'],
+      expires_in_days: 1,
+    });
+    expect(key.status).toBe(201);
+    const listed = await scim.get<{ Resources: { id: string; userName: string }[] }>(
+      '/scim/v2/Users?filter=userName%20eq%20%22GRACE@acme.example%22',
+    );
+    expect(listed.body.Resources).toMatchObject([{ id: created.body.id, userName: 'grace@acme.example' }]);
+    const patch = (value: unknown) =>
+      scim.call('PATCH', `/scim/v2/Users/${created.body.id}`, {
+        body: {
+          schemas: ['urn:ietf:params:scim:api:messages:2.0:PatchOp'],
+          Operations: [{ op: 'Replace', path: 'active', value }],
+        },
+      });
+    expect(await patch('False')).toMatchObject({ status: 200, body: { active: false } });
+    const renewal = () => new Api(gateway.url, null).post('/api/v1/auth/refresh', { refresh_token });
+    expect(refusal(await renewal())).toEqual([401, 'REFRESH_TOKEN_WRONG']);
+    const counts = await gateway.database
+      .prepare(
+        "select (select count(*) from api_keys where name = 'mine') keys, (select count(*) from provider_sessions where person_id = ?) sessions",
+      )
+      .bind(created.body.id)
+      .first();
+    expect(counts).toEqual({ keys: 0, sessions: 0 });
+    expect((await signIn(acme, grace)).status).toBe(403);
+    expect(await patch(true)).toMatchObject({ status: 200, body: { active: true } });
+    expect(refusal(await renewal())).toEqual([401, 'REFRESH_TOKEN_WRONG']);
+    expect((await signIn(acme, grace)).status).toBe(200);
+    expect((await scim.delete(`/scim/v2/Users/${created.body.id}`)).status).toBe(204);
+    expect((await scim.get(`/scim/v2/Users/${created.body.id}`)).status).toBe(404);
+    expect((await signIn(acme, grace)).status).toBe(403);
+  });
+
+  test('groups map to roles, and errors have the form of SCIM', async () => {
+    const { body: user } = await scim.post<{ id: string }>('/scim/v2/Users', {
+      userName: 'edith@acme.example',
+    });
+    const { api } = await signedIn(acme, { sub: 'edith', email: 'edith@acme.example', email_verified: true });
+    expect((await api.get('/api/v1/me')).body.role).toBe('viewer');
+    const { body: group } = await scim.post<{ id: string }>('/scim/v2/Groups', {
+      displayName: 'admins',
+      members: [{ value: user.id }],
+    });
+    const role = () =>
+      gateway.database
+        .prepare('select role from provider_people where id = ?')
+        .bind(user.id)
+        .first<{ role: string }>();
+    expect((await role())?.role).toBe('admin');
+    const removed = await scim.call('PATCH', `/scim/v2/Groups/${group.id}`, {
+      body: { Operations: [{ op: 'remove', path: `members[value eq "${user.id}"]` }] },
+    });
+    expect(removed.status).toBe(200);
+    expect((await role())?.role).toBe('viewer');
+    const again = await scim.post<Record<string, unknown>>('/scim/v2/Users', {
+      userName: 'edith@acme.example',
+    });
+    expect([again.status, again.body]).toMatchObject([409, { status: '409', scimType: 'uniqueness' }]);
+    const wrong = await scim.get<Record<string, unknown>>('/scim/v2/Users?filter=nonsense');
+    expect([wrong.status, wrong.body.scimType, wrong.headers.get('content-type')]).toEqual([
+      400,
+      'invalidFilter',
+      'application/scim+json',
+    ]);
+    expect((await new Api(gateway.url, 'bgscim_wrong').get('/scim/v2/Users')).status).toBe(401);
+    expect((await scim.get('/scim/v2/ServiceProviderConfig')).status).toBe(200);
+  });
+});
+
+test('required sign-in is refused until it was tried, and then nothing else works but the recovery code, once', async () => {
+  const ask = (sso_required: boolean) =>
+    evil.owner.api.call<{ recovery_code: string }>('PATCH', '/api/v1/tenant', { body: { sso_required } });
+  expect(refusal(await ask(true))).toEqual([409, 'SSO_NOT_TRIED']);
+  await signedIn(evil, { sub: 'owner', email: evil.owner.email, email_verified: true, groups: 'owners' });
+  const { status, body } = await ask(true);
+  expect([status, body]).toMatchObject([200, { sso_required: true, recovery_code: expect.any(String) }]);
+  expect(refusal(await logIn(gateway, evil.owner.email))).toEqual([403, 'SSO_REQUIRED']);
+  expect(refusal(await logIn(gateway, `nobody@${evil.domain}`))).toEqual([403, 'SSO_REQUIRED']);
+  evil.provider.status = 503;
+  const recover = (code: string) =>
+    new Api(gateway.url, null).post('/api/v1/auth/sso/recover', { email: evil.owner.email, code });
+  expect(refusal(await recover('aaaa-aaaa-aaaa-aaaa'))).toEqual([401, 'CODE_WRONG']);
+  expect((await recover(body.recovery_code)).status).toBe(200);
+  expect(refusal(await recover(body.recovery_code))).toEqual([401, 'CODE_WRONG']);
+});

@@ -1,0 +1,134 @@
+import { createHash, generateKeyPairSync, randomUUID } from 'node:crypto';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { type JWTPayload, SignJWT, UnsecuredJWT } from 'jose';
+
+const keyPair = () => generateKeyPairSync('ec', { namedCurve: 'P-256' });
+
+/** What a provider says about a person who signs in. */
+export interface ProviderPerson extends Record<string, unknown> {
+  sub: string;
+}
+
+interface Grant {
+  person: ProviderPerson;
+  nonce: string;
+  challenge: string;
+  redirectUri: string;
+}
+
+/** A change of what the provider sends; each forgery makes one thing wrong. */
+export interface Forgery {
+  claims?: (claims: JWTPayload) => JWTPayload;
+  /** The ID token instead of the one that the provider signs. */
+  token?: (claims: JWTPayload) => Promise<string>;
+}
+
+/** An OpenID Connect provider on a local port with real keys, which a test lets lie. */
+export async function startCompanyProvider(clientId = 'gateway', secret = 'secret of the gateway') {
+  const pair = keyPair();
+  const kid = randomUUID();
+  const grants = new Map<string, Grant>();
+  const refreshTokens = new Map<string, ProviderPerson>();
+  const provider = {
+    url: '',
+    clientId,
+    secret,
+    kid,
+    keys: [] as object[],
+    privateKey: pair.privateKey,
+    /** Responds to nothing but with this status. */
+    status: 200,
+    forgery: {} as Forgery,
+    givesRefreshTokens: false,
+    /** People whose refresh tokens are refused. */
+    disabled: new Set<string>(),
+    refreshes: 0,
+    configuration: {} as Record<string, unknown>,
+    /** Signs in at the address of the gateway's redirect. @returns the address that the browser goes to */
+    authorize: (location: string, person: ProviderPerson): URL => {
+      const { searchParams: query } = new URL(location);
+      const code = randomUUID();
+      grants.set(code, {
+        person,
+        nonce: query.get('nonce') ?? '',
+        challenge: query.get('code_challenge') ?? '',
+        redirectUri: query.get('redirect_uri') ?? '',
+      });
+      const back = new URL(query.get('redirect_uri') ?? '');
+      back.searchParams.set('code', code);
+      back.searchParams.set('state', query.get('state') ?? '');
+      back.searchParams.set('iss', provider.url);
+      return back;
+    },
+    sign: (claims: JWTPayload, header: Record<string, unknown> = {}, key = pair.privateKey) =>
+      new SignJWT(claims).setProtectedHeader({ alg: 'ES256', kid, typ: 'JWT', ...header }).sign(key),
+    unsigned: async (claims: JWTPayload) => new UnsecuredJWT(claims).encode(),
+    otherKey: keyPair().privateKey,
+    stop: () =>
+      new Promise<void>((resolve) => {
+        server.close(() => resolve());
+        server.closeAllConnections();
+      }),
+  };
+
+  const idToken = async ({ person, nonce }: Pick<Grant, 'person' | 'nonce'>) => {
+    const now = Math.floor(Date.now() / 1000);
+    const base = { iss: provider.url, aud: clientId, iat: now, exp: now + 300, nonce, ...person };
+    const claims = provider.forgery.claims?.(base) ?? base;
+    return provider.forgery.token?.(claims) ?? provider.sign(claims);
+  };
+
+  async function token(form: URLSearchParams): Promise<[status: number, body: object]> {
+    if (form.get('grant_type') === 'refresh_token') {
+      provider.refreshes += 1;
+      const person = refreshTokens.get(form.get('refresh_token') ?? '');
+      if (!person || provider.disabled.has(person.sub)) return [400, { error: 'invalid_grant' }];
+      return [200, { access_token: 'at', token_type: 'bearer' }];
+    }
+    const code = form.get('code') ?? '';
+    const grant = grants.get(code);
+    grants.delete(code);
+    const challenge = createHash('sha256')
+      .update(form.get('code_verifier') ?? '')
+      .digest('base64url');
+    if (!grant || challenge !== grant.challenge || form.get('redirect_uri') !== grant.redirectUri)
+      return [400, { error: 'invalid_grant' }];
+    const refresh_token = randomUUID();
+    if (provider.givesRefreshTokens) refreshTokens.set(refresh_token, grant.person);
+    return [
+      200,
+      {
+        access_token: 'at',
+        token_type: 'bearer',
+        id_token: await idToken(grant),
+        ...(provider.givesRefreshTokens && { refresh_token }),
+      },
+    ];
+  }
+
+  const server = createServer(async (request, response) => {
+    let text = '';
+    for await (const chunk of request.setEncoding('utf8')) text += chunk;
+    const send = (status: number, body: unknown) =>
+      response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
+    if (provider.status !== 200) return send(provider.status, { error: 'server_error' });
+    if (request.url === '/keys') return send(200, { keys: provider.keys });
+    if (request.url === '/token') return send(...(await token(new URLSearchParams(text))));
+    return send(200, provider.configuration);
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  provider.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  provider.keys = [{ ...pair.publicKey.export({ format: 'jwk' }), kid, use: 'sig', alg: 'ES256' }];
+  provider.configuration = {
+    issuer: provider.url,
+    authorization_endpoint: `${provider.url}/authorize`,
+    token_endpoint: `${provider.url}/token`,
+    jwks_uri: `${provider.url}/keys`,
+    id_token_signing_alg_values_supported: ['ES256', 'none'],
+    authorization_response_iss_parameter_supported: true,
+  };
+  return provider;
+}
+
+export type CompanyProvider = Awaited<ReturnType<typeof startCompanyProvider>>;
