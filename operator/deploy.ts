@@ -265,8 +265,7 @@ class Run {
         const { PLATFORM_SECRET = process.env.BRANCHGATE_PLATFORM_SECRET } = this.#secrets.read();
         if (!PLATFORM_SECRET) throw this.#secrets.missing('PLATFORM_SECRET');
         const invitation = { tenant_id, name: tenant_id, owner_email };
-        // A gateway without this route lets people sign up; the next run tries again.
-        if (!(await inviteOwner(this.#url, PLATFORM_SECRET, invitation))) return;
+        await inviteOwner(this.#url, PLATFORM_SECRET, invitation);
         deployment.owner_invited = true;
         this.store();
       },

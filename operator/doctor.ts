@@ -76,9 +76,12 @@ async function database(folder: DeploymentFolder, deployment: Deployment): Promi
     folder.storeConfiguration(configuration),
   );
   const applied = await cloudflare.appliedMigrations(deployment.name);
-  const missing = migrationsOf(artifacts).filter((name) => !applied.includes(name));
+  const all = migrationsOf(artifacts);
+  const missing = all.filter((name) => !applied.includes(name));
   if (missing.length > 0)
-    throw new Fault(`D1 lacks ${missing.length} migrations. Run \`npm run deploy -- upgrade\`.`);
+    throw new Fault(
+      `D1 lacks ${missing.length} of ${all.length} migrations. Run \`npm run deploy -- upgrade\`.`,
+    );
   return `D1 answers, with ${applied.length} migrations`;
 }
 

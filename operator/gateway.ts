@@ -63,28 +63,25 @@ interface Invitation {
   owner_email: string;
 }
 
-/** Answers of a gateway that has made this invitation, or this owner, before. */
-const WAS_MADE = ['TENANT_EXISTS', 'INVITATION_EXISTS', 'MEMBER_EXISTS'];
+/** The response of a gateway where the tenant has a member, so the invitation was accepted. */
+const WAS_ACCEPTED = 'TENANT_EXISTS';
 
 /**
  * Makes a tenant and invites its owner, unless that was done before.
- * @returns false if the gateway has no route for it
  * @throws ResponseError
  */
 export async function inviteOwner(
   url: string,
   platformSecret: string,
   invitation: Invitation,
-): Promise<boolean> {
+): Promise<void> {
   const response = await fetch(`${url}/platform/v1/tenants`, {
     method: 'POST',
     headers: { Authorization: `Bearer ${platformSecret}`, 'Content-Type': 'application/json' },
     body: JSON.stringify(invitation),
     signal: AbortSignal.timeout(REQUEST_MS),
   });
-  if (response.ok) return true;
-  if (response.status === 404) return false;
+  if (response.ok) return;
   const error = new ResponseError(response, await response.json().catch(() => null));
-  if (!WAS_MADE.includes(error.code ?? '')) throw error;
-  return true;
+  if (error.code !== WAS_ACCEPTED) throw error;
 }

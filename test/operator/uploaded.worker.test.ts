@@ -13,6 +13,7 @@ const GENERATED = ['CREDENTIAL_KEYS', 'JWT_KEYS', 'PLATFORM_SECRET'];
 
 let operator: Operator;
 let uploaded: Promise<Miniflare> | undefined;
+const mails: { url: string; to: string; text: string }[] = [];
 
 beforeAll(async () => {
   operator = await Operator.open();
@@ -20,7 +21,6 @@ beforeAll(async () => {
   operator.gateway = async (request) => {
     uploaded ??= startWorker();
     const { method, headers, url } = request;
-    if (url.endsWith('/platform/v1/tenants')) return new Response('{}', { status: 201 });
     const body = method === 'GET' ? undefined : await request.text();
     const response = await (await uploaded).dispatchFetch(url, {
       method,
@@ -41,7 +41,10 @@ afterAll(async () => {
 });
 
 async function startWorker(): Promise<Miniflare> {
-  const worker = await startUploaded(operator.cloudflare.serving('gate'), join(operator.folder, 'workerd'));
+  const folder = join(operator.folder, 'workerd');
+  const worker = await startUploaded(operator.cloudflare.serving('gate'), folder, (url, body) =>
+    mails.push({ url, ...JSON.parse(body) }),
+  );
   const database = await worker.getD1Database('DB');
   for (const { statements } of operator.cloudflare.databases.values())
     for (const sql of statements) await database.prepare(sql).run();
@@ -71,6 +74,29 @@ test('a second run changes nothing', async () => {
     stderr: `${URL_OF_GATEWAY} is complete; nothing was changed.\n`,
   });
   expect(operator.cloudflare.writes.length).toBe(before);
+});
+
+test('the first owner accepts the mailed invitation at the uploaded Worker, and manages the tenant', async () => {
+  expect(mails).toMatchObject([{ url: 'https://mail.example.test/send', to: 'ada@example.test' }]);
+  const [, invitationId, code] =
+    /invitation ([0-9a-f-]{36}):\s+(\d{6})\s/.exec(mails[0]?.text ?? '') ?? expect.unreachable();
+  const json = { 'content-type': 'application/json' };
+  const acceptance = {
+    email: 'ada@example.test',
+    invitation_id: invitationId,
+    code,
+    name: 'Ada',
+    password: 'a password of ada',
+  };
+  const accepted = await ask('/api/v1/auth/invitations/accept', {
+    method: 'POST',
+    headers: json,
+    body: JSON.stringify(acceptance),
+  });
+  expect(accepted.status).toBe(200);
+  const { access_token: token } = (await accepted.json()) as { access_token: string };
+  const me = await ask('/api/v1/members', { headers: { authorization: `Bearer ${token}` } });
+  expect(await me.json()).toMatchObject({ members: [{ email: 'ada@example.test', role: 'owner' }] });
 });
 
 test('the uploaded Worker answers with its console, and to the operator', async () => {

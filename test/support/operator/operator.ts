@@ -15,8 +15,10 @@ import { FakeCloudflare, TOKEN } from './cloudflare.ts';
 export const ADDRESS = 'gateway.example.test';
 export const URL_OF_GATEWAY = `https://${ADDRESS}`;
 const RESOLVER = 'cloudflare-dns.com';
-const MAIL = 'mail.example.test';
+export const MAIL = 'mail.example.test';
 const PROVIDER = 'idp.example.test';
+
+const MIGRATIONS = join(ROOT, 'edge/database/migrations');
 
 const WATCH_MS = 50;
 
@@ -52,6 +54,10 @@ export class Operator {
   /** Names with a DNS record. */
   readonly named = new Set<string>();
   readonly invitations: unknown[] = [];
+  /** Host names that nobody can connect to. */
+  readonly unreachable = new Set<string>();
+  /** What the sign-in provider answers. */
+  providerStatus = 200;
   /** Whether a database host is connected to the gateway. */
   hasHost = false;
   gateway: Gateway = (request) => this.#standIn(request);
@@ -87,6 +93,12 @@ export class Operator {
       writeFileSync(join(this.artifacts, 'migrations', name), sql);
   }
 
+  /** Makes a small release with the migrations of this checkout, which `doctor` compares with those of D1. */
+  releaseMigrations(): void {
+    rmSync(join(this.artifacts, 'migrations'), { recursive: true });
+    cpSync(MIGRATIONS, join(this.artifacts, 'migrations'), { recursive: true });
+  }
+
   /** Takes the artifacts of this checkout. */
   async releaseCheckout(): Promise<void> {
     rmSync(this.artifacts, { recursive: true });
@@ -94,7 +106,7 @@ export class Operator {
     const sources = {
       'worker.mjs': await PREPARED.worker(),
       console: await PREPARED.console(),
-      migrations: join(ROOT, 'edge/database/migrations'),
+      migrations: MIGRATIONS,
     };
     for (const [name, path] of Object.entries(sources))
       cpSync(path, join(this.artifacts, name), { recursive: true });
@@ -207,7 +219,11 @@ export class Operator {
     await once(server, 'listening');
     const { port } = server.address() as AddressInfo;
     // Every name leads to the server above.
-    const proxy = createProxy().on('connect', (_request, client) => {
+    const proxy = createProxy().on('connect', (request, client) => {
+      if (this.unreachable.has(request.url?.split(':')[0] ?? '')) {
+        client.end('HTTP/1.1 502 Bad Gateway\r\n\r\n');
+        return;
+      }
       const socket = connect(port, '127.0.0.1');
       client.write('HTTP/1.1 200 OK\r\n\r\n');
       client.pipe(socket).pipe(client);
@@ -241,7 +257,8 @@ export class Operator {
       const isNamed = this.named.has(searchParams.get('name') ?? '');
       return Response.json(isNamed ? { Status: 0, Answer: [{ data: '192.0.2.1' }] } : { Status: 3 });
     }
-    if (hostname === MAIL || hostname === PROVIDER) return Response.json({});
+    if (hostname === MAIL) return Response.json({});
+    if (hostname === PROVIDER) return Response.json({}, { status: this.providerStatus });
     const worker = this.cloudflare.domains.get(hostname);
     return worker === undefined ? new Response(null, { status: 530 }) : this.gateway(request);
   }

@@ -1,12 +1,20 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { Miniflare } from 'miniflare';
+import { Miniflare, Response } from 'miniflare';
 import type { Version } from './cloudflare.ts';
 
 type Config = NonNullable<ConstructorParameters<typeof Miniflare>[0]['workers']>[number];
 
-/** Starts an uploaded Worker in workerd with its static files and bindings. @param folder for its files */
-export async function startUploaded(version: Version, folder: string): Promise<Miniflare> {
+/**
+ * Starts an uploaded Worker in workerd with its static files and bindings.
+ * @param folder for its files
+ * @param receive gets each request that the Worker sends to the network, which is the mail service
+ */
+export async function startUploaded(
+  version: Version,
+  folder: string,
+  receive: (url: string, body: string) => void,
+): Promise<Miniflare> {
   const assets = join(folder, 'assets');
   for (const [path, content] of version.assets) {
     const file = join(assets, path);
@@ -48,7 +56,20 @@ export async function startUploaded(version: Version, folder: string): Promise<M
     telemetry: { enabled: false },
     enableDevRegistry: false,
     logRequests: false,
-    workers: [config],
+    workers: [
+      {
+        ...config,
+        dev: {
+          outboundService: {
+            type: 'fetcher',
+            async handler(request) {
+              receive(request.url, await request.text());
+              return new Response('{}');
+            },
+          },
+        },
+      },
+    ],
   });
   await miniflare.ready;
   return miniflare;
