@@ -3,11 +3,10 @@ import { type AddressInfo, createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createSecureContext, TLSSocket } from 'node:tls';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { Schemas } from '../../client/client.ts';
 import { hostFindings } from '../../operator/doctor.ts';
 import { selfSigned } from '../support/certificates.ts';
-import { MAIL, Operator, URL_OF_GATEWAY } from '../support/operator/operator.ts';
 
 const HOUR_MS = 3_600_000;
 
@@ -106,70 +105,5 @@ test('a host that is away, without a name, and one that never joined', async () 
   expect(registered).toMatchObject({
     'db1: agent': expect.stringContaining('`branchgate host add` printed'),
     'db1: backups': expect.stringContaining('There is no backup.'),
-  });
-});
-
-describe('a deployed gateway', () => {
-  let operator: Operator;
-  beforeAll(async () => {
-    operator = await Operator.open();
-    operator.releaseMigrations();
-    await operator.deploy(...operator.words());
-  }, 120_000);
-  afterAll(() => operator.close());
-
-  /** What `npm run deploy -- doctor` says. */
-  async function diagnosed(): Promise<{ code: number | null; results: Record<string, string> }> {
-    const { code, stdout, stderr } = await operator.run('doctor', '--json');
-    const { checks } = JSON.parse(stdout || stderr) as {
-      checks: { check: string; ok: boolean; result: string }[];
-    };
-    const entries = checks.map(({ check, ok, result }) => [check, ok ? 'ok' : result]);
-    return { code, results: Object.fromEntries(entries) };
-  }
-
-  test('in order, it lacks only a host, and the command that adds one is named', async () => {
-    operator.hasHost = true;
-    expect(await diagnosed()).toEqual({
-      code: 1,
-      results: {
-        gateway: 'ok',
-        database: 'ok',
-        secrets: 'ok',
-        settings: 'ok',
-        mail: 'ok',
-        'sign-in provider': 'ok',
-        hosts: 'There is no database host. Add one with `branchgate host add`.',
-      },
-    });
-    operator.hasHost = false;
-    const { gateway } = (await diagnosed()).results;
-    expect(gateway).toContain('no database host is connected. Add one with `branchgate host add`.');
-  });
-
-  test('each fault is named with its remedy, and the others are still checked', async () => {
-    const { cloudflare } = operator;
-    operator.gateway = () => new Response('error', { status: 500 });
-    for (const { database } of cloudflare.databases.values())
-      database.exec('DELETE FROM d1_migrations WHERE id = (SELECT max(id) FROM d1_migrations)');
-    const { bindings } = cloudflare.serving('gate');
-    bindings.splice(
-      bindings.findIndex(({ name }) => name === 'JWT_KEYS'),
-      1,
-    );
-    operator.unreachable.add(MAIL);
-    operator.providerStatus = 404;
-    const { code, results } = await diagnosed();
-    expect(code).toBe(1);
-    expect(results).toEqual({
-      gateway: `${URL_OF_GATEWAY} does not answer: it responded to /readyz with status 500. Run \`npm run deploy\` again, and look at the Worker's logs in the dashboard.`,
-      database: expect.stringMatching(/^D1 lacks 1 of \d+ migrations\. Run `npm run deploy -- upgrade`\.$/),
-      secrets: 'The Worker lacks JWT_KEYS. Run `npm run deploy`.',
-      settings: 'ok',
-      mail: expect.stringMatching(/^mail\.example\.test cannot be reached: .*Check its address\.$/),
-      'sign-in provider':
-        'https://idp.example.test responds to its discovery document with status 404. Check IDP_URL.',
-      hosts: expect.stringContaining('500'),
-    });
   });
 });

@@ -2,7 +2,7 @@ import { statSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Miniflare } from 'miniflare';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { Operator, URL_OF_GATEWAY } from '../support/operator/operator.ts';
+import { MAIL, Operator, URL_OF_GATEWAY } from '../support/operator/operator.ts';
 import { startUploaded } from '../support/operator/uploaded-worker.ts';
 
 /**
@@ -54,6 +54,15 @@ async function startWorker(): Promise<Miniflare> {
 const ask = (path: string, init?: RequestInit) =>
   operator.gateway(new Request(`${URL_OF_GATEWAY}${path}`, init));
 
+/** What `npm run deploy -- doctor` says. */
+async function diagnosed(): Promise<Record<string, string>> {
+  const { code, stdout } = await operator.run('doctor', '--json');
+  expect(code).toBe(1);
+  const [document = ''] = stdout.split('\n');
+  const { checks } = JSON.parse(document) as { checks: { check: string; ok: boolean; result: string }[] };
+  return Object.fromEntries(checks.map(({ check, ok, result }) => [check, ok ? 'ok' : result]));
+}
+
 test('one command deploys the gateway, and shows no secret', async () => {
   const { code, stdout, stderr, commandLines } = await operator.runWatched(...operator.words());
   expect({ code, stdout }, stderr).toEqual({ code: 0, stdout: '' });
@@ -74,6 +83,18 @@ test('a second run changes nothing', async () => {
     stderr: `${URL_OF_GATEWAY} is complete; nothing was changed.\n`,
   });
   expect(operator.cloudflare.writes.length).toBe(before);
+});
+
+test('doctor finds everything in order but the missing host, and names the command that adds one', async () => {
+  expect(await diagnosed()).toEqual({
+    gateway: `${URL_OF_GATEWAY} answers, but no database host is connected. Add one with \`branchgate host add\`.`,
+    database: 'ok',
+    secrets: 'ok',
+    settings: 'ok',
+    mail: 'ok',
+    'sign-in provider': 'ok',
+    hosts: 'There is no database host. Add one with `branchgate host add`.',
+  });
 });
 
 test('the first owner accepts the mailed invitation at the uploaded Worker, and manages the tenant', async () => {
@@ -124,4 +145,28 @@ test('a file of the console that does not exist is 404, and no cache keeps it', 
     expect(await cached(path), path).toEqual([404, 'no-store']);
   const page = await ask('/projects/some-page');
   expect([page.status, await page.text()]).toEqual([200, expect.stringContaining('<div id="root">')]);
+});
+
+test('doctor names each fault with its remedy, and still checks the others', async () => {
+  const { cloudflare } = operator;
+  operator.gateway = () => new Response('error', { status: 500 });
+  for (const { database } of cloudflare.databases.values())
+    database.exec('DELETE FROM d1_migrations WHERE id = (SELECT max(id) FROM d1_migrations)');
+  const { bindings } = cloudflare.serving('gate');
+  bindings.splice(
+    bindings.findIndex(({ name }) => name === 'JWT_KEYS'),
+    1,
+  );
+  operator.unreachable.add(MAIL);
+  operator.providerStatus = 404;
+  expect(await diagnosed()).toEqual({
+    gateway: `${URL_OF_GATEWAY} does not answer: it responded to /readyz with status 500. Run \`npm run deploy\` again, and look at the Worker's logs in the dashboard.`,
+    database: expect.stringMatching(/^D1 lacks 1 of \d+ migrations\. Run `npm run deploy -- upgrade`\.$/),
+    secrets: 'The Worker lacks JWT_KEYS. Run `npm run deploy`.',
+    settings: 'ok',
+    mail: expect.stringMatching(/^mail\.example\.test cannot be reached: .*Check its address\.$/),
+    'sign-in provider':
+      'https://idp.example.test responds to its discovery document with status 404. Check IDP_URL.',
+    hosts: expect.stringContaining('500'),
+  });
 });

@@ -17,7 +17,17 @@ export const canBoot = (): boolean =>
   process.getuid?.() === 0 && install('debootstrap') && install('unshare', 'util-linux');
 
 const PACKAGES = [
-  ...['systemd', 'systemd-sysv', 'dbus', 'iproute2', 'nftables', 'adduser', 'openssl', 'ca-certificates'],
+  ...[
+    'systemd',
+    'systemd-sysv',
+    'dbus',
+    'procps',
+    'iproute2',
+    'nftables',
+    'adduser',
+    'openssl',
+    'ca-certificates',
+  ],
   // The stand-in for PostgreSQL 18 has no psql, and that of an older release speaks to it.
   ...['postgresql-common', 'postgresql-client-15', 'pgbouncer'],
 ];

@@ -18,8 +18,6 @@ const RESOLVER = 'cloudflare-dns.com';
 export const MAIL = 'mail.example.test';
 const PROVIDER = 'idp.example.test';
 
-const MIGRATIONS = join(ROOT, 'edge/database/migrations');
-
 const WATCH_MS = 50;
 
 interface Ended {
@@ -93,12 +91,6 @@ export class Operator {
       writeFileSync(join(this.artifacts, 'migrations', name), sql);
   }
 
-  /** Makes a small release with the migrations of this checkout, which `doctor` compares with those of D1. */
-  releaseMigrations(): void {
-    rmSync(join(this.artifacts, 'migrations'), { recursive: true });
-    cpSync(MIGRATIONS, join(this.artifacts, 'migrations'), { recursive: true });
-  }
-
   /** Takes the artifacts of this checkout. */
   async releaseCheckout(): Promise<void> {
     rmSync(this.artifacts, { recursive: true });
@@ -106,7 +98,7 @@ export class Operator {
     const sources = {
       'worker.mjs': await PREPARED.worker(),
       console: await PREPARED.console(),
-      migrations: MIGRATIONS,
+      migrations: join(ROOT, 'edge/database/migrations'),
     };
     for (const [name, path] of Object.entries(sources))
       cpSync(path, join(this.artifacts, name), { recursive: true });
