@@ -28,8 +28,12 @@ export const TENANT_PAGES = [
   { to: '/audit', icon: 'list', name: TEXT.nav.audit, isForAdmins: true },
   { to: '/keys', icon: 'key', name: TEXT.nav.keys, isForAdmins: true },
   { to: '/members', icon: 'people', name: TEXT.nav.members, isForAdmins: true },
+  { to: '/company', icon: 'shield', name: TEXT.nav.company, isForOwners: true },
 ] as const;
 
 /** The pages that a person may see. */
 export const seenBy = <P extends object>(pages: readonly P[], me: Me): P[] =>
-  pages.filter((page) => !('isForAdmins' in page) || mayAdminister(me));
+  pages.filter(
+    (page) =>
+      (!('isForAdmins' in page) || mayAdminister(me)) && (!('isForOwners' in page) || me.role === 'owner'),
+  );

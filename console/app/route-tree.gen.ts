@@ -14,6 +14,7 @@ import { Route as pagesSignInSignInPageRouteImport } from './../pages/sign-in/si
 import { Route as pagesProjectsProjectsPageRouteImport } from './../pages/projects/projects-page.tsx';
 import { Route as pagesAccountAccountPageRouteImport } from './../pages/account/account-page.tsx';
 import { Route as pagesAuditAuditPageRouteImport } from './../pages/audit/audit-page.tsx';
+import { Route as pagesCompanySignInCompanySignInPageRouteImport } from './../pages/company-sign-in/company-sign-in-page.tsx';
 import { Route as pagesMachineAccessApiKeysPageRouteImport } from './../pages/machine-access/api-keys-page.tsx';
 import { Route as pagesMembersMembersPageRouteImport } from './../pages/members/members-page.tsx';
 import { Route as pagesProjectsNewProjectPageRouteImport } from './../pages/projects/new-project-page.tsx';
@@ -60,6 +61,12 @@ const pagesAuditAuditPageRoute = pagesAuditAuditPageRouteImport.update({
   path: '/audit',
   getParentRoute: () => appShellRoute,
 } as any);
+const pagesCompanySignInCompanySignInPageRoute =
+  pagesCompanySignInCompanySignInPageRouteImport.update({
+    id: '/company',
+    path: '/company',
+    getParentRoute: () => appShellRoute,
+  } as any);
 const pagesMachineAccessApiKeysPageRoute =
   pagesMachineAccessApiKeysPageRouteImport.update({
     id: '/keys',
@@ -178,6 +185,7 @@ export interface FileRoutesByFullPath {
   '/sign-in': typeof pagesSignInSignInPageRoute;
   '/account': typeof pagesAccountAccountPageRoute;
   '/audit': typeof pagesAuditAuditPageRoute;
+  '/company': typeof pagesCompanySignInCompanySignInPageRoute;
   '/keys': typeof pagesMachineAccessApiKeysPageRoute;
   '/members': typeof pagesMembersMembersPageRoute;
   '/new': typeof pagesProjectsNewProjectPageRoute;
@@ -204,6 +212,7 @@ export interface FileRoutesByTo {
   '/': typeof pagesProjectsProjectsPageRoute;
   '/account': typeof pagesAccountAccountPageRoute;
   '/audit': typeof pagesAuditAuditPageRoute;
+  '/company': typeof pagesCompanySignInCompanySignInPageRoute;
   '/keys': typeof pagesMachineAccessApiKeysPageRoute;
   '/members': typeof pagesMembersMembersPageRoute;
   '/new': typeof pagesProjectsNewProjectPageRoute;
@@ -231,6 +240,7 @@ export interface FileRoutesById {
   '/_inside/': typeof pagesProjectsProjectsPageRoute;
   '/_inside/account': typeof pagesAccountAccountPageRoute;
   '/_inside/audit': typeof pagesAuditAuditPageRoute;
+  '/_inside/company': typeof pagesCompanySignInCompanySignInPageRoute;
   '/_inside/keys': typeof pagesMachineAccessApiKeysPageRoute;
   '/_inside/members': typeof pagesMembersMembersPageRoute;
   '/_inside/new': typeof pagesProjectsNewProjectPageRoute;
@@ -259,6 +269,7 @@ export interface FileRouteTypes {
     | '/sign-in'
     | '/account'
     | '/audit'
+    | '/company'
     | '/keys'
     | '/members'
     | '/new'
@@ -285,6 +296,7 @@ export interface FileRouteTypes {
     | '/'
     | '/account'
     | '/audit'
+    | '/company'
     | '/keys'
     | '/members'
     | '/new'
@@ -311,6 +323,7 @@ export interface FileRouteTypes {
     | '/_inside/'
     | '/_inside/account'
     | '/_inside/audit'
+    | '/_inside/company'
     | '/_inside/keys'
     | '/_inside/members'
     | '/_inside/new'
@@ -373,6 +386,13 @@ declare module '@tanstack/react-router' {
       path: '/audit';
       fullPath: '/audit';
       preLoaderRoute: typeof pagesAuditAuditPageRouteImport;
+      parentRoute: typeof appShellRoute;
+    };
+    '/_inside/company': {
+      id: '/_inside/company';
+      path: '/company';
+      fullPath: '/company';
+      preLoaderRoute: typeof pagesCompanySignInCompanySignInPageRouteImport;
       parentRoute: typeof appShellRoute;
     };
     '/_inside/keys': {
@@ -565,6 +585,7 @@ interface appShellRouteChildren {
   pagesProjectsProjectsPageRoute: typeof pagesProjectsProjectsPageRoute;
   pagesAccountAccountPageRoute: typeof pagesAccountAccountPageRoute;
   pagesAuditAuditPageRoute: typeof pagesAuditAuditPageRoute;
+  pagesCompanySignInCompanySignInPageRoute: typeof pagesCompanySignInCompanySignInPageRoute;
   pagesMachineAccessApiKeysPageRoute: typeof pagesMachineAccessApiKeysPageRoute;
   pagesMembersMembersPageRoute: typeof pagesMembersMembersPageRoute;
   pagesProjectsNewProjectPageRoute: typeof pagesProjectsNewProjectPageRoute;
@@ -576,6 +597,8 @@ const appShellRouteChildren: appShellRouteChildren = {
   pagesProjectsProjectsPageRoute: pagesProjectsProjectsPageRoute,
   pagesAccountAccountPageRoute: pagesAccountAccountPageRoute,
   pagesAuditAuditPageRoute: pagesAuditAuditPageRoute,
+  pagesCompanySignInCompanySignInPageRoute:
+    pagesCompanySignInCompanySignInPageRoute,
   pagesMachineAccessApiKeysPageRoute: pagesMachineAccessApiKeysPageRoute,
   pagesMembersMembersPageRoute: pagesMembersMembersPageRoute,
   pagesProjectsNewProjectPageRoute: pagesProjectsNewProjectPageRoute,

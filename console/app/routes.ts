@@ -10,6 +10,7 @@ export const routes = rootRoute('app/root.tsx', [
     route('/account/second-factor', 'pages/account/second-factor-page.tsx'),
     route('/members', 'pages/members/members-page.tsx'),
     route('/keys', 'pages/machine-access/api-keys-page.tsx'),
+    route('/company', 'pages/company-sign-in/company-sign-in-page.tsx'),
     route('/audit', 'pages/audit/audit-page.tsx'),
     route('/projects/$projectId', 'app/project-shell.tsx', [
       index('pages/branches/branches-page.tsx'),

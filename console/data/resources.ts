@@ -17,6 +17,7 @@ export type Table = Schemas['Table'];
 export type RowPage = Schemas['RowPage'];
 export type Credentials = Schemas['Credentials'];
 export type Usage = Schemas['ProjectUsage'];
+export type IdentityProvider = Schemas['IdentityProvider'];
 export type Me = Schemas['Me'];
 export type MetricName = Schemas['MetricsSeries']['series'][number]['metric'];
 export type Lifespan = '7d' | '1m' | '6m' | '1y' | 'forever';
@@ -183,6 +184,20 @@ export const membersQuery = () =>
   queryOptions({
     queryKey: ['members'],
     queryFn: ({ signal }) => everyRecord(gateway.all('/api/v1/members', { signal })),
+  });
+
+export const identityProvidersQuery = () =>
+  queryOptions({
+    queryKey: ['identity-providers'],
+    queryFn: async ({ signal }) =>
+      (await dataOf(api.GET('/api/v1/identity-providers', { signal }))).identity_providers,
+  });
+
+/** How the people of the tenant sign in. */
+export const tenantQuery = () =>
+  queryOptions({
+    queryKey: ['tenant'],
+    queryFn: ({ signal }) => dataOf(api.GET('/api/v1/tenant', { signal })),
   });
 
 export const apiKeysQuery = () =>

@@ -22,6 +22,7 @@ export const TEXT = {
     audit: 'Audit log',
     keys: 'API keys',
     members: 'Members',
+    company: 'Company sign-in',
     account: 'Your account',
   },
   states: {

@@ -75,10 +75,13 @@ router.openapi(
     method: 'post',
     path: '/api/v1/auth/methods',
     summary: 'List the ways to sign in with an address',
-    description: 'Depends on the domain of the address only, so it says nothing about accounts.',
+    description:
+      'Depends on the domain of the address only, so it says nothing about accounts. Without an address, the ways that the gateway has for everyone.',
     tags,
     request: {
-      body: jsonBody(z.strictObject({ email: EmailAddress }).meta({ example: { email: 'ada@example.com' } })),
+      body: jsonBody(
+        z.strictObject({ email: EmailAddress.optional() }).meta({ example: { email: 'ada@example.com' } }),
+      ),
     },
     responses: { 200: response('The ways to sign in.', Methods) },
   }),

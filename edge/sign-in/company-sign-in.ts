@@ -44,9 +44,15 @@ export interface SignInMethods {
 
 const startPath = (providerId: string) => `/api/v1/auth/sso/${providerId}/start`;
 
-/** By the domain of the address alone, so that the result says nothing about accounts. */
-export async function methodsFor({ db, settings }: SignInContext, email: string): Promise<SignInMethods> {
-  const found = await providerOfAddress(db, email);
+/**
+ * By the domain of the address alone, so that the result says nothing about accounts.
+ * @param email left out: the ways that this gateway has for everyone
+ */
+export async function methodsFor(
+  { db, settings }: SignInContext,
+  email: string | undefined,
+): Promise<SignInMethods> {
+  const found = email === undefined ? null : await providerOfAddress(db, email);
   const sso = found && {
     name: found.provider.name,
     start_url: settings.BASE_URL + startPath(found.provider.id),

@@ -38,7 +38,7 @@ export const SignInPolicy = z
       .boolean()
       .meta({ description: 'Whether an owner can sign in while the provider is away.' }),
   })
-  .meta({ id: 'Tenant settings' });
+  .meta({ id: 'TenantSettings' });
 
 export const ChangedSignInPolicy = SignInPolicy.extend({
   recovery_code: z.string().nullable().meta({

@@ -54,6 +54,7 @@ test('a person signs up and protects the account with an app', async () => {
 
   await keys.go('sign out');
   await keys.fill(page.getByLabel('E-mail address'), EMAIL);
+  await keys.press('Enter');
   await keys.fill(page.getByLabel('Password'), PASSWORD);
   await keys.press('Enter');
   await page.getByRole('img', { name: 'QR code' }).waitFor();

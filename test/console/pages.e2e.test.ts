@@ -60,7 +60,7 @@ test.each(PAGES)('%s is accessible, in light and in dark', async (name, path, te
 
 test('the sign-in is accessible in each of its ways', async () => {
   const stranger = await visit(browser, inject('stack').url);
-  for (const way of firstByDay(1, ['sign_up', 'password', 'mail', 'reset_start'])) {
+  for (const way of firstByDay(1, ['sign_up', 'email', 'mail', 'reset_start'])) {
     await stranger.page.goto(`/sign-in?way=${way}`);
     await stranger.page.getByLabel('E-mail address').waitFor();
     expect(await violations(stranger)).toEqual([]);

@@ -33,7 +33,7 @@ interface StepProps {
 
 function CurrentStep({ step, email, go }: StepProps) {
   switch (step.name) {
-    case 'password':
+    case 'email':
       return (
         <StepForm
           go={go}
@@ -81,7 +81,7 @@ export const Route = createFileRoute('/_inside/account/second-factor')({ compone
 function SecondFactorPage() {
   const navigate = useNavigate();
   const session = useStore(sessionStore);
-  const [step, setStep] = useState<Step>({ name: 'password' });
+  const [step, setStep] = useState<Step>({ name: 'email' });
   const [error, setError] = useState<unknown>(null);
   const isConfirmed = step.name === 'recovery_codes' || step.name === 'done';
   const change = useRef<Promise<void>>(undefined);
@@ -109,7 +109,7 @@ function SecondFactorPage() {
     >
       {me.issuer === location.origin ? (
         <div className="card padded stack">
-          <h2>{step.name === 'password' ? 'Confirm that it is you' : TITLES[step.name]}</h2>
+          <h2>{step.name === 'email' ? 'Confirm that it is you' : TITLES[step.name]}</h2>
           {error !== null && <ErrorNote error={error} />}
           <CurrentStep step={step} email={me.email ?? ''} go={setStep} />
         </div>

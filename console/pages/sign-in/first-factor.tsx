@@ -1,6 +1,7 @@
+import { Note } from '../../components/feedback.tsx';
 import { Field } from '../../components/field.tsx';
 import { BackToSignIn, CodeField, NewPasswordField, StepForm, Way } from './form.tsx';
-import { nextStep, type Step, signIn } from './steps.ts';
+import { companyAddress, type Methods, nextStep, type Step, signIn, stepFor } from './steps.ts';
 
 interface FormProps {
   go: (step: Step) => void;
@@ -10,27 +11,137 @@ const EmailField = () => (
   <Field label="E-mail address" name="email" type="email" autoComplete="username" required autoFocus />
 );
 
-export const PasswordForm = ({ go }: FormProps) => (
+interface EmailFormProps extends FormProps {
+  /** What the gateway offers to everyone; undefined while it is read. */
+  ways: Methods | undefined;
+}
+
+export const EmailForm = ({ go, ways }: EmailFormProps) => (
   <StepForm
     go={go}
-    action="Sign in"
-    submit={async (value) => nextStep(await signIn.password(value('email'), value('password')))}
+    action="Continue"
+    submit={async (value) => stepFor(value('email'), await signIn.methods(value('email')))}
     more={
-      <>
-        <Way go={go} to={{ name: 'mail' }}>
-          Sign in with a code
-        </Way>
-        <Way go={go} to={{ name: 'reset_start' }}>
-          Forgot password?
-        </Way>
+      ways?.sign_up && (
         <Way go={go} to={{ name: 'sign_up' }}>
           Create an account
         </Way>
-      </>
+      )
     }
   >
     <EmailField />
-    <Field label="Password" name="password" type="password" autoComplete="current-password" required />
+  </StepForm>
+);
+
+interface IdentifiedProps extends FormProps {
+  step: Extract<Step, { name: 'password' | 'company' | 'owner_code' }>;
+  /** Where the sign-in leads. */
+  target: { returnTo: string; cli: string | undefined };
+}
+
+const CompanyLink = ({ step, target }: Omit<IdentifiedProps, 'go'>) => (
+  <a className="button wide" href={companyAddress(step, target)}>
+    Continue with {step.methods.sso?.name}
+  </a>
+);
+
+export const PasswordForm = ({ step, go, target }: IdentifiedProps) => (
+  <>
+    {step.methods.sso && (
+      <>
+        <CompanyLink step={step} target={target} />
+        <p className="or">or</p>
+      </>
+    )}
+    {target.cli === undefined ? (
+      <StepForm
+        go={go}
+        action="Sign in"
+        submit={async (value) => nextStep(await signIn.password(step.email, value('password')))}
+        more={
+          <>
+            {step.methods.methods.includes('code') && (
+              <>
+                <Way go={go} to={{ name: 'mail' }}>
+                  Sign in with a code
+                </Way>
+                <Way go={go} to={{ name: 'reset_start' }}>
+                  Forgot password?
+                </Way>
+              </>
+            )}
+            <Way go={go} to={{ name: 'email' }}>
+              Another address
+            </Way>
+          </>
+        }
+      >
+        <Field
+          label="E-mail address"
+          name="email"
+          type="email"
+          autoComplete="username"
+          value={step.email}
+          readOnly
+        />
+        <Field
+          label="Password"
+          name="password"
+          type="password"
+          autoComplete="current-password"
+          required
+          autoFocus
+        />
+      </StepForm>
+    ) : (
+      <div className="stack">
+        <Note>
+          To sign in the command line with a password, run <code>branchgate login --email {step.email}</code>
+        </Note>
+        <BackToSignIn go={go} />
+      </div>
+    )}
+  </>
+);
+
+export const CompanyForm = ({ step, go, target }: IdentifiedProps) => (
+  <div className="stack">
+    <p className="quiet">Addresses like {step.email} sign in with the identity provider of their company.</p>
+    <CompanyLink step={step} target={target} />
+    <div className="row ways">
+      <Way go={go} to={{ ...step, name: 'owner_code' }}>
+        The provider is unavailable
+      </Way>
+      <Way go={go} to={{ name: 'email' }}>
+        Another address
+      </Way>
+    </div>
+  </div>
+);
+
+export const OwnerCodeForm = ({ step, go }: Omit<IdentifiedProps, 'target'>) => (
+  <StepForm
+    go={go}
+    action="Sign in"
+    more={
+      <Way go={go} to={{ ...step, name: 'company' }}>
+        Back to the sign-in
+      </Way>
+    }
+    submit={async (value) => nextStep(await signIn.ownerCode(step.email, value('code')))}
+  >
+    <p className="quiet">
+      An owner can sign in once with the recovery code of the team. All owners are notified by mail.
+    </p>
+    <Field
+      label="Recovery code"
+      name="code"
+      className="mono"
+      autoComplete="off"
+      placeholder="xxxx-xxxx-xxxx-xxxx"
+      required
+      autoFocus
+    />
   </StepForm>
 );
 
@@ -134,7 +245,7 @@ export const ResetForm = ({ step, go }: MailedProps<'reset'>) => (
     submit={async (value) => {
       const { email, challengeId: challenge_id } = step;
       await signIn.reset({ email, challenge_id, code: value('code'), new_password: value('password') });
-      return { name: 'password' };
+      return { name: 'email' };
     }}
     more={<BackToSignIn go={go} />}
   >

@@ -50,7 +50,7 @@ export const Way = ({ to, go, children }: { to: Step; go: (step: Step) => void; 
 );
 
 export const BackToSignIn = ({ go }: { go: (step: Step) => void }) => (
-  <Way go={go} to={{ name: 'password' }}>
+  <Way go={go} to={{ name: 'email' }}>
     Back to the sign-in
   </Way>
 );

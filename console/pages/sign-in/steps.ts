@@ -4,12 +4,22 @@ import { api } from '../../data/gateway.ts';
 
 export type Login = Schemas['LoginResponse'];
 
+/** The ways to sign in that the gateway offers to an address, or to everyone. */
+export type Methods = Schemas['SignInMethods'];
+
+/** An address, and the ways that it has. */
+interface Identified {
+  email: string;
+  methods: Methods;
+}
+
 /**
- * Where a sign-in is. `password` to `reset` are ways to begin; the rest follows from what the gateway
+ * Where a sign-in is. `email` to `invitation` are ways to begin; the rest follows from what the gateway
  * responds.
  */
 export type Step =
-  | { name: 'password' | 'mail' | 'sign_up' | 'reset_start' | 'invitation' }
+  | { name: 'email' | 'mail' | 'sign_up' | 'reset_start' | 'invitation' }
+  | ({ name: 'password' | 'company' | 'owner_code' } & Identified)
   | { name: 'code'; email: string; challengeId: string }
   | { name: 'reset'; email: string; challengeId: string }
   | { name: 'set_up'; preAuth: string }
@@ -22,7 +32,10 @@ export type StepName = Step['name'];
 
 /** The heading of each step. */
 export const TITLES: Record<StepName, string> = {
+  email: 'Sign in',
   password: 'Sign in',
+  company: 'Sign in with your company',
+  owner_code: 'Use the recovery code of the owners',
   mail: 'Sign in with a mailed code',
   sign_up: 'Create an account',
   reset_start: 'Reset your password',
@@ -48,7 +61,26 @@ export function nextStep(login: Login): Step {
 const params = { query: { response: 'page' } } as const;
 const bearer = (preAuth: string) => ({ Authorization: `Bearer ${preAuth}` });
 
+/** The address of the sign-in at the provider of a company. */
+export function companyAddress(
+  { methods, email }: Identified,
+  { returnTo, cli }: { returnTo: string; cli: string | undefined },
+): string {
+  const more = { return_to: returnTo, response: 'page', login_hint: email, ...(cli && { cli }) };
+  return `${methods.sso?.start_url}?${new URLSearchParams(more)}`;
+}
+
+/** What follows the address: the provider of a company, if it is the only way. */
+export const stepFor = (email: string, methods: Methods): Step => ({
+  name: methods.methods.includes('password') ? 'password' : 'company',
+  email,
+  methods,
+});
+
 export const signIn = {
+  methods: (email?: string) => dataOf(api.POST('/api/v1/auth/methods', { body: email ? { email } : {} })),
+  ownerCode: (email: string, code: string) =>
+    dataOf(api.POST('/api/v1/auth/sso/recover', { params, body: { email, code } })),
   password: (email: string, password: string) =>
     dataOf(api.POST('/api/v1/auth/login', { params, body: { email, password } })),
   startMail: (email: string) => dataOf(api.POST('/api/v1/auth/magic-link/start', { body: { email } })),

@@ -58,6 +58,7 @@ export function pagesOf(projectId: string): readonly ConsolePage[] {
     ['audit', '/audit', 'project.created'],
     ['keys', '/keys', 'No API keys'],
     ['members', '/members', 'Invitations'],
+    ['company sign-in', '/company', 'No identity provider'],
     ['account', '/account', 'Sessions'],
     ['second factor', '/account/second-factor', 'Confirm that it is you'],
     ['unknown', '/no/such/page', 'Not found'],

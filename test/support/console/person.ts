@@ -12,6 +12,7 @@ export const siteOf = ({ url, devDir }: { url: string; devDir: string }): SignIn
 export async function signInOnPage(page: Page, email: string, path = '/'): Promise<void> {
   await page.goto(path);
   await page.getByLabel('E-mail address').fill(email);
+  await page.getByRole('button', { name: 'Continue', exact: true }).click();
   await page.getByLabel('Password').fill(PASSWORD);
   await page.getByRole('button', { name: 'Sign in', exact: true }).click();
   await page.getByRole('button', { name: 'Not now' }).click();
