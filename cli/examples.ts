@@ -20,6 +20,7 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
     'branchgate project update shop --snapshot-every 6h --snapshot-keep 7',
   ],
   'project delete': ['branchgate project delete shop --yes'],
+  'extension list': ['branchgate extension list --all'],
   'branch list': ['branchgate branch list --label pr=7', 'branchgate branch list --status deleted'],
   'branch create': [
     'branchgate branch create --lease 10m --allow me',

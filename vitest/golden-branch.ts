@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { globSync } from 'tinyglobby';
 import type { BranchgateClient, Schemas } from '../client/client.ts';
-import { findBranch } from '../client/find-branch.ts';
+import { findBranch, findFreshSnapshot } from '../client/find-branch.ts';
 import { dataOf, ResponseError } from '../client/response-error.ts';
 import { LeaseRenewal } from './lease-renewal.ts';
 
@@ -54,11 +54,13 @@ export async function goldenBranch(
     return existing.id;
   }
   const path = { project_id: projectId };
+  // A clone of the branch would end the direct sessions of those who use it.
+  const snapshot = await findFreshSnapshot(client, projectId, source.id);
   const draft = await client.create(BRANCHES, {
     params: { path },
     body: {
       branch_name: `draft-${randomBytes(5).toString('hex')}`,
-      source_branch_id: source.id,
+      ...(snapshot === null ? { source_branch_id: source.id } : { snapshot_id: snapshot }),
       lease_seconds: LEASE_SECONDS,
       allow: ['me'],
       include: ['credentials'],

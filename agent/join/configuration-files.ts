@@ -1,6 +1,6 @@
 import { baseRuleset } from '../firewall/ruleset.ts';
 import { standbyMark } from '../pooler/restart-state.ts';
-import { type AgentSettings, rulesFolder } from '../process/settings.ts';
+import { type AgentSettings, extensionsFolder, rulesFolder } from '../process/settings.ts';
 import { archiveConf, backupTimer, backupUnit, pgBackRestConf } from '../servers/backup-configuration.ts';
 import {
   pgbouncerIni,
@@ -69,6 +69,7 @@ export const layoutOf = (settings: AgentSettings, chosen: Chosen): ServerLayout 
     return chosen.tls;
   },
   rulesDir: rulesFolder(settings),
+  extensionsDir: extensionsFolder(settings),
   standbyMark: standbyMark(settings),
   agentUser: chosen.agentUser,
   poolerUser: chosen.poolerUser,

@@ -3,7 +3,8 @@ import { dirname, join } from 'node:path';
 import type { CloneMethod } from '../cloning/create-clone.ts';
 import { atLeast } from '../pooler/admin-console.ts';
 import type { Queryable } from '../postgres/connect.ts';
-import { type AgentSettings, rulesFolder } from '../process/settings.ts';
+import type { RefusedExtension } from '../postgres/extensions.ts';
+import { type AgentSettings, extensionsFolder, rulesFolder } from '../process/settings.ts';
 import { ARCHIVED_WITHIN_MINUTES, BACKUP_WITHIN_HOURS } from '../servers/backup-configuration.ts';
 import { daysUntil, ENDS_SOON_DAYS } from '../servers/certificate.ts';
 import {
@@ -124,6 +125,8 @@ export interface Facts {
   isAdmissionCurrent: boolean;
   /** Databases with a branch's name that every login may enter. */
   openToPublic: string[];
+  /** Those of EXTENSIONS that owners cannot create. */
+  refusedExtensions: RefusedExtension[];
   /** When the first certificate of both servers ends; null if none can be read. */
   certificateEndsAt: Date | null;
   /**
@@ -339,6 +342,17 @@ export const CHECKS: readonly Check[] = [
   advice(
     ({ settings, pooler }) => settings.POOLER_STANDBY_PORT === 0 || Number(pooler.peer_id) > 0,
     'Requests to cancel a statement are lost while PgBouncer is restarted: use PgBouncer 1.19 or later, with peer_id and [peers] as `configuration` prints them.',
+  ),
+  advice(
+    ({ refusedExtensions }) => refusedExtensions.length === 0,
+    ({ refusedExtensions }) =>
+      `Owners cannot create some of EXTENSIONS: ${refusedExtensions.map(({ name, reason }) => `${name}: ${reason}`).join('; ')}.`,
+  ),
+  problem(
+    ({ settings, postgres }) =>
+      settings.EXTENSIONS.length === 0 ||
+      (postgres.extension_control_path ?? '').split(':')[0] === extensionsFolder(settings),
+    'PostgreSQL does not look for EXTENSIONS in the folder of the agent: set extension_control_path as `configuration` prints it.',
   ),
   advice(
     ({ backup }) => backup.archives,

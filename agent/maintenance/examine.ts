@@ -9,6 +9,7 @@ import { CONNECTION_LOGS, type ConnectionLog } from '../logs/connection-logs.ts'
 import { readPoolerVersion, withAdminConsole } from '../pooler/admin-console.ts';
 import type { Pool, Queryable } from '../postgres/connect.ts';
 import { readOpenToPublic } from '../postgres/databases.ts';
+import { readRefusedExtensions } from '../postgres/extensions.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { endOfCertificates } from '../servers/certificate.ts';
 import { type ClonedDatabase, examineDatabases, examineVolume } from '../volumes/examine-volume.ts';
@@ -45,6 +46,7 @@ export async function examine(
     identText: '',
     backup: await readBackupState(postgres),
     machine: await readMachineLimits(settings.PGDATA_DIR),
+    refusedExtensions: await readRefusedExtensions(settings, postgres),
     certificateEndsAt: null,
     sameDataDirectory: false,
     readsLogs: (await Promise.all(CONNECTION_LOGS.map((log) => canRead(log, settings)))).every(Boolean),

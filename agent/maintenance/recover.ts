@@ -9,6 +9,7 @@ import { makeAgentTables } from '../postgres/agent-tables.ts';
 import type { Pool } from '../postgres/connect.ts';
 import { inTransaction, type OwnSession, openPlatformSession } from '../postgres/connect.ts';
 import { closeToPublic, dropDatabase, protectDatabases, readDatabases } from '../postgres/databases.ts';
+import { writeExtensions } from '../postgres/extensions.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { dropUnusedRoles, ensureQueryLogins, restoreLogins } from '../postgres/roles.ts';
 import { type Log, TroubleLog } from '../process/log.ts';
@@ -43,6 +44,7 @@ const RECOVERY_STEPS: readonly RecoveryStep[] = [
   retryUnusedRoles,
   resetChangedLogins,
   syncRules,
+  writeTrustedExtensions,
   enforceStoredAccess,
 ];
 
@@ -93,6 +95,11 @@ async function enforceStoredAccess(host: RecoveryHost): Promise<void> {
 
 function syncRules({ rules }: RecoveryHost): Promise<void> {
   return rules.sync();
+}
+
+/** Those of the server may have changed while it was away. */
+function writeTrustedExtensions({ settings, postgres }: RecoveryHost): Promise<void> {
+  return writeExtensions(settings, postgres);
 }
 
 /** Resumes every paused database, unless a clone that is under way holds its clients. */

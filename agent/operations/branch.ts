@@ -405,3 +405,16 @@ const keepDatabase = (
 
 /** The rest of the agent's sessions is for other projects. */
 export const SIDE_BY_SIDE = 6;
+
+/** The sessions of clients that a clone of the branch ends. The pooler's come over the socket. */
+export async function countSessions(
+  { postgres }: Pick<BranchHost, 'postgres'>,
+  { database }: Params<'branch.sessions'>,
+): Promise<MethodResult<'branch.sessions'>> {
+  const { rows } = await postgres.query<{ direct: number }>(
+    `SELECT count(*)::int AS direct FROM pg_stat_get_activity(NULL) AS session
+     WHERE client_addr IS NOT NULL AND datid = (SELECT oid FROM pg_database WHERE datname = $1)`,
+    [database],
+  );
+  return { direct: rows[0]?.direct ?? 0 };
+}

@@ -2,6 +2,7 @@ import { type Method, type MethodResult, OPERATIONS, type Params } from '../../s
 import type { CloneTurns } from '../cloning/clone-turns.ts';
 import type { ComparisonHost } from '../difference/sides.ts';
 import { readTenant } from '../postgres/branches.ts';
+import { listExtensions } from '../postgres/extensions.ts';
 import { asHostError } from '../postgres/postgres-failure.ts';
 import { HostError } from '../process/host-error.ts';
 import type { OnProgress } from '../process/progress.ts';
@@ -12,6 +13,7 @@ import { applyAccess } from './access.ts';
 import {
   type BranchHost,
   cloneBranches,
+  countSessions,
   dropBranch,
   finalizeBranches,
   keepBranch,
@@ -63,8 +65,10 @@ const inTurn =
 const HANDLERS: Handlers = {
   'host.describe': describeHost,
   'host.inventory': takeInventory,
+  'host.extensions': ({ postgres }) => listExtensions(postgres),
   'inventory.digest': digestInventory,
   'inventory.list': listInventory,
+  'branch.sessions': countSessions,
   'branch.prepare': prepareBranches,
   'branch.clone': inTurn(cloneBranches),
   'branch.finalize': finalizeBranches,

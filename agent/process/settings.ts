@@ -45,6 +45,12 @@ const Settings = z.object({
   CONNECTION_ATTEMPTS_PER_MINUTE: z.coerce.number().int().min(10).max(10_000).default(50),
   /** Whether the network rules are published to a packet filter as well, which needs CAP_NET_ADMIN. */
   FIREWALL: z.enum(['off', 'nftables']).default('off'),
+  /** Extensions that the owners of branches may create although they are not trusted, comma-separated. */
+  EXTENSIONS: z
+    .string()
+    .regex(/^(?:[a-z0-9_-]+(?:,[a-z0-9_-]+)*)?$/)
+    .default('')
+    .transform((names) => names.split(',').filter(Boolean)),
   /** Temporary files that one session may fill. */
   TEMP_FILE_LIMIT_MB: z.coerce.number().int().min(16).max(1_048_576).default(1024),
   /** Size of PostgreSQL's log folder above which the oldest files are deleted. */
@@ -93,3 +99,7 @@ export function readSettings(env: Record<string, string | undefined>): AgentSett
 
 /** Folder of the generated rule files, which the configuration of both servers includes. */
 export const rulesFolder = ({ STATE_DIR }: Pick<AgentSettings, 'STATE_DIR'>) => join(STATE_DIR, 'rules');
+
+/** Folder of the control files of `EXTENSIONS`, in `extension/`. */
+export const extensionsFolder = ({ STATE_DIR }: Pick<AgentSettings, 'STATE_DIR'>) =>
+  join(STATE_DIR, 'extensions');

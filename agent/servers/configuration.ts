@@ -67,6 +67,8 @@ export interface ServerLayout {
   dataDir: string;
   /** `rules` below the agent's STATE_DIR. */
   rulesDir: string;
+  /** `extensions` below the agent's STATE_DIR. */
+  extensionsDir: string;
   /** The file that exists while the standby is wanted. */
   standbyMark: string;
   /** Operating system users; PostgreSQL's own is the agent's. */
@@ -81,7 +83,7 @@ export const postgresConnections = ({ maxClients }: Pick<ServerLayout['pooler'],
 const quoted = (text: string) => `'${text.replaceAll("'", "''")}'`;
 
 /** `postgresql.conf`, or a file that it includes. */
-export const postgresqlConf = ({ listenAddresses, postgres, pooler, tls }: ServerLayout) => `\
+export const postgresqlConf = ({ listenAddresses, postgres, pooler, tls, extensionsDir }: ServerLayout) => `\
 listen_addresses = ${quoted(listenAddresses)}
 port = ${postgres.port}
 unix_socket_directories = ${quoted(postgres.socketDir)}
@@ -107,6 +109,8 @@ wal_summary_keep_time = ${WAL_SUMMARY_DAYS}d
 file_copy_method = clone
 # A forgotten prepared transaction would prevent clones and the drop of its database.
 max_prepared_transactions = 0
+# The extensions that the agent marks as trusted, before those of the system.
+extension_control_path = ${quoted(`${extensionsDir}:$system`)}
 
 # The agent counts connection attempts here and in the pooler's log. It deletes the oldest files, and follows the
 # files in the order of their names, so the names contain the time in UTC.

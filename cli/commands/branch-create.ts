@@ -3,7 +3,7 @@ import { freeName } from '../../client/leased-branch.ts';
 import { dataOf } from '../../client/response-error.ts';
 import { CommandError } from '../exit-codes.ts';
 import { collect, readAttempts, readCount, readDuration } from '../option-values.ts';
-import { printRecord, printRecords } from '../output.ts';
+import { printRecord, printRecords, say } from '../output.ts';
 import { findBranch, openSession, projectOf, type Session } from '../session.ts';
 import { withProgress } from '../terminal.ts';
 import { TIMEOUT, waitOf } from './project.ts';
@@ -37,7 +37,9 @@ interface NewBranch {
 
 export const createCommand = () =>
   new Command('create')
-    .description('Create a branch, or several of the same content')
+    .description(
+      'Create a branch, or several of the same content; direct sessions of the source end, but none if a snapshot is cloned',
+    )
     .argument('[name]', 'name of the branch; with --count, the beginning of the names (default: a free one)')
     .option('--from <branch>', 'source, by name or ID (default: main)')
     .option('--snapshot <snapshot>', 'clone a snapshot, by name or ID, or the `latest` of the source')
@@ -99,6 +101,20 @@ async function nameOf({ client }: Session, { count }: NewBranch): Promise<string
   return count === undefined ? name : `${name}-`;
 }
 
+/** PostgreSQL cannot clone a database that has sessions, and only the pooler can hold its clients. */
+async function sayWhatEnds({ client }: Session, project_id: string, branch_ref: string): Promise<void> {
+  const params = { path: { project_id, branch_ref } };
+  // The creation itself says what prevents it.
+  const { data } = await client.api
+    .GET(`${BRANCHES}/{branch_ref}/sessions`, { params })
+    .catch(() => ({ data: undefined }));
+  if (!data?.direct_sessions) return;
+  const sessions = data.direct_sessions === 1 ? 'direct session' : 'direct sessions';
+  say(
+    `The clone ends ${data.direct_sessions} ${sessions} of ${branch_ref}. Clients of the pooled URL stay connected, and --snapshot latest ends none.`,
+  );
+}
+
 async function choicesOf(session: Session, projectId: string, options: NewBranch) {
   const { from, snapshot, ttl, lease, allow, label, connectionAttempts } = options;
   const named = snapshot === LATEST ? undefined : snapshot;
@@ -109,6 +125,7 @@ async function choicesOf(session: Session, projectId: string, options: NewBranch
     );
 
   const source = from === undefined ? null : await findBranch(session, projectId, from);
+  if (snapshot === undefined) await sayWhatEnds(session, projectId, source?.branch_name ?? 'main');
   return {
     ...(source && { source_branch_id: source.id }),
     ...(snapshot === LATEST && { from: 'latest_snapshot' as const }),

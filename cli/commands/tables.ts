@@ -3,7 +3,7 @@ import type { Schemas } from '../../client/client.ts';
 import { dataOf } from '../../client/response-error.ts';
 import { collect, readCount } from '../option-values.ts';
 import { isJson, printRecord, printRecords, printSections, say } from '../output.ts';
-import { branchPath, openSession } from '../session.ts';
+import { branchPath, openSession, projectOf } from '../session.ts';
 
 const BRANCH = '/api/v1/projects/{project_id}/branches/{branch_ref}';
 const TABLE = `${BRANCH}/tables/{table}` as const;
@@ -29,6 +29,24 @@ const columnOf = (column: Schemas['TableDetails']['columns'][number]) => ({
     ? `identity ${column.identity.replace('_', ' ')}`
     : [column.generated && `generated ${column.generated}`, column.default].filter(Boolean).join(' '),
 });
+
+function extensionCommand(): Command {
+  const group = new Command('extension').description("Extensions of the project's host");
+  group
+    .command('list')
+    .description('List the extensions, and whether the owner of a branch can create them')
+    .option('--all', 'also those that need a superuser')
+    .action(async ({ all }: { all?: boolean }, command: Command) => {
+      const session = openSession(command);
+      const params = { path: { project_id: await projectOf(command, session) } };
+      const { extensions } = await dataOf(
+        session.client.api.GET('/api/v1/projects/{project_id}/extensions', { params }),
+      );
+      const shown = all ? extensions : extensions.filter(({ trusted }) => trusted);
+      printRecords(command, shown, ['name', 'default_version', 'trusted', 'comment']);
+    });
+  return group;
+}
 
 function tableCommand(): Command {
   const group = new Command('table').description('Tables of a branch');
@@ -167,4 +185,4 @@ const query = () =>
         say(`${result.command ?? 'Done'}${result.row_count === null ? '' : ` ${result.row_count}`}`);
     });
 
-export const tableCommands = (): Command[] => [tableCommand(), rows(), query()];
+export const tableCommands = (): Command[] => [tableCommand(), rows(), query(), extensionCommand()];

@@ -112,6 +112,20 @@ export const deletedBranchesQuery = (projectId: string) =>
     refetchInterval: () => unlessLive(projectId, REGULAR_MS),
   });
 
+/** How many sessions a clone of the branch ends. */
+export const directSessionsQuery = (projectId: string, branch: string, isWanted: boolean) =>
+  queryOptions({
+    queryKey: ['direct-sessions', projectId, branch],
+    queryFn: async ({ signal }) => {
+      const params = inBranch(projectId, branch);
+      const path = '/api/v1/projects/{project_id}/branches/{branch_ref}/sessions';
+      return (await dataOf(api.GET(path, { params, signal }))).direct_sessions;
+    },
+    enabled: isWanted,
+    refetchInterval: REGULAR_MS,
+    // The page is useful without it.
+    retry: false,
+  });
 export const snapshotsQuery = (projectId: string) =>
   queryOptions({
     queryKey: ['snapshots', projectId],

@@ -3,7 +3,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { makeRulesFolder } from '../../agent/access/rule-files.ts';
 import { standbyMark } from '../../agent/pooler/restart-state.ts';
-import { readSettings, rulesFolder } from '../../agent/process/settings.ts';
+import { extensionsFolder, readSettings, rulesFolder } from '../../agent/process/settings.ts';
 import {
   pgbouncerIni,
   pgHbaConf,
@@ -85,6 +85,7 @@ export async function configureServers(site: Site): Promise<void> {
     dataDir: host.data,
     tls: await serverCertificate(host.tls, user),
     rulesDir,
+    extensionsDir: extensionsFolder(settings),
     standbyMark: standbyMark(settings),
     agentUser: user.name,
     poolerUser: user.name,

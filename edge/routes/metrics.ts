@@ -27,7 +27,15 @@ import type { AppContext } from '../pipeline/context.ts';
 import { operation, operations, response } from '../pipeline/operation.ts';
 import { responseHeaders } from '../pipeline/response-headers.ts';
 import type { ProjectView } from '../tenancy/project-access.ts';
-import { BranchRefParams, inBranch, inProject, ProjectParams, StreamQuery } from './in-project.ts';
+import {
+  BranchRefParams,
+  branchOf,
+  HOST_FAILURES,
+  inBranch,
+  inProject,
+  ProjectParams,
+  StreamQuery,
+} from './in-project.ts';
 
 const tags = ['Metrics'];
 
@@ -267,6 +275,33 @@ router.openapi(
   async (c) => {
     const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
     return streamed(c, project.id, branch.id, c.req.valid('query'), c.req.valid('header'));
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'branch.read',
+    machines: 'of_branches',
+    operationId: 'countSessions',
+    method: 'get',
+    path: '/api/v1/projects/{project_id}/branches/{branch_ref}/sessions',
+    summary: 'Count the direct sessions of a branch',
+    description:
+      'A clone ends the sessions that clients have with PostgreSQL directly. Clients of the pooled URL wait for a moment, and a clone of a snapshot ends no session.',
+    tags,
+    request: { params: BranchRefParams },
+    responses: {
+      200: response(
+        'The sessions of this moment.',
+        z.strictObject({ direct_sessions: z.int().nonnegative().meta({ example: 3 }) }),
+      ),
+    },
+    failures: HOST_FAILURES,
+  }),
+  async (c) => {
+    const { database, call } = await branchOf(c, c.req.valid('param'), 'read');
+    const { direct } = await call('branch.sessions', database);
+    return c.json({ direct_sessions: direct }, 200);
   },
 );
 

@@ -21,7 +21,7 @@ import { hosts, projects } from '../database/schema.ts';
 import type { Env } from '../env.ts';
 import { ApiError, unwrap } from '../errors.ts';
 import { hasRoomOn } from '../hosts/host.ts';
-import { isLinked } from '../hosts/host-client.ts';
+import { callHostForClient, isLinked } from '../hosts/host-client.ts';
 import { KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency-key.ts';
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
 import { repeatIfLost } from '../lost-object.ts';
@@ -35,7 +35,7 @@ import { readSettings } from '../settings.ts';
 import { projectViews, visible } from '../tenancy/project-access.ts';
 import { CreationHeaders, endOfCreation, HOST_CREATION_FAILURES, PENDING, replay } from './creations.ts';
 
-import { inProject, ProjectParams } from './in-project.ts';
+import { HOST_FAILURES, inProject, ProjectParams } from './in-project.ts';
 
 const tags = ['Projects'];
 
@@ -284,6 +284,38 @@ router.openapi(
       actor: actorOf(c),
     });
     return c.json(toJobResponse(unwrap(deleted)), 202);
+  },
+);
+
+const Extension = z
+  .strictObject({
+    name: z.string().meta({ example: 'pgcrypto' }),
+    default_version: z.string().meta({ example: '1.4' }),
+    comment: z.string().meta({ example: 'cryptographic functions' }),
+    trusted: z.boolean().meta({
+      description:
+        'The owner of a branch can create it. PostgreSQL trusts it, or the operator of the host has allowed it. All others need a superuser.',
+    }),
+  })
+  .meta({ id: 'Extension' });
+
+router.openapi(
+  operation({
+    access: 'branch.read',
+    operationId: 'listExtensions',
+    method: 'get',
+    path: '/api/v1/projects/{project_id}/extensions',
+    summary: "List the extensions of the project's host, by name",
+    tags,
+    request: { params: ProjectParams },
+    responses: {
+      200: response('The extensions.', z.strictObject({ extensions: z.array(Extension) })),
+    },
+    failures: HOST_FAILURES,
+  }),
+  async (c) => {
+    const [project] = await inProject(c, c.req.valid('param').project_id, () => []);
+    return c.json(unwrap(await callHostForClient(c.env, project.hostId, 'host.extensions', {})), 200);
   },
 );
 

@@ -12,7 +12,7 @@ import {
   INVENTORY_OPERATIONS,
   SystemIdentifier,
 } from './inventory-operations.ts';
-import { Id, operation } from './operation.ts';
+import { Database, Id, operation } from './operation.ts';
 import {
   BranchIdentity,
   BusyWait,
@@ -52,6 +52,31 @@ export const OPERATIONS = {
       snapshots: z.array(HostedSnapshot).nullable(),
     }),
     deadline: 30_000,
+  }),
+
+  'host.extensions': operation({
+    summary: 'List the extensions of this host, and whether the owner of a branch can create them',
+    params: z.strictObject({}),
+    result: z.strictObject({
+      extensions: z.array(
+        z.strictObject({
+          name: z.string(),
+          default_version: z.string(),
+          comment: z.string(),
+          trusted: z.boolean(),
+        }),
+      ),
+    }),
+    deadline: 10_000,
+    concurrent: true,
+  }),
+
+  'branch.sessions': operation({
+    summary: 'Count the sessions of clients with PostgreSQL directly, which a clone of the branch ends',
+    params: z.strictObject({ branch_id: Id, database: Database }),
+    result: z.strictObject({ direct: z.int().nonnegative() }),
+    deadline: 10_000,
+    concurrent: true,
   }),
 
   'branch.prepare': operation({

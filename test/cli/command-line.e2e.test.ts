@@ -8,7 +8,7 @@ import { ROOT } from '../../dev/build/repository.ts';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import type { Api, ProjectBody } from '../support/api.ts';
 import { CommandLine } from '../support/command-line.ts';
-import { query } from '../support/database.ts';
+import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
 import { Browser } from '../support/sign-in/browser.ts';
@@ -80,6 +80,31 @@ test.each([
     result: expect.stringContaining(text),
   });
   rmSync(folder, { recursive: true });
+});
+
+test('branch create says how many direct sessions the clone ends, and a pooled one is none', async () => {
+  const { direct_url, database_url } = await api.credentials(project.id, 'main');
+  await api.allow(project.id);
+  const [direct, pooled] = await Promise.all([connect(direct_url), connect(database_url)]);
+  for (const client of [direct, pooled]) client.on('error', () => {});
+  await pooled.query('select 1');
+  const { code, stderr } = await cli.run('branch', 'create', 'from-busy');
+  expect(code).toBe(0);
+  expect(stderr).toContain('The clone ends 1 direct session of main.');
+  await expect(direct.query('select 1')).rejects.toThrow();
+  expect((await pooled.query('select 1 as one')).rows).toEqual([{ one: 1 }]);
+  await pooled.end();
+  expect((await cli.run('branch', 'create', 'from-idle')).stderr).not.toContain('direct session');
+  await cli.run('branch', 'delete', 'from-busy', 'from-idle', '--purge', '--yes');
+});
+
+test('extension list has those that the owner can create, and with --all the others', async () => {
+  const names = async (...options: string[]) =>
+    (await cli.json<{ name: string }[]>('extension', 'list', ...options)).map(({ name }) => name);
+  const [own, all] = [await names(), await names('--all')];
+  expect(own).toContain('pgcrypto');
+  expect(own).not.toContain('postgres_fdw');
+  expect(all).toEqual(expect.arrayContaining([...own, 'postgres_fdw']));
 });
 
 describe('the output', () => {

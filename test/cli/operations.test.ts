@@ -8,6 +8,7 @@ const ROOT = join(import.meta.dirname, '../..');
 /** The command of each operation of the API. */
 const COMMANDS: Record<string, string> = {
   changeRows: 'query',
+  countSessions: 'branch create',
   createApiKey: 'key create',
   createBranch: 'branch create',
   createBranches: 'branch create',
@@ -39,6 +40,7 @@ const COMMANDS: Record<string, string> = {
   listAuditEvents: 'audit list',
   listBranches: 'branch list',
   listChangedRows: 'branch diff',
+  listExtensions: 'extension list',
   listHosts: 'host list',
   listJobs: 'job list',
   listNetworkRules: 'rule list',

@@ -1,4 +1,6 @@
 import { execFileSync } from 'node:child_process';
+import { rmSync } from 'node:fs';
+import { join } from 'node:path';
 import { Secret, TOTP } from 'otpauth';
 import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, expect, inject, test } from 'vitest';
@@ -8,6 +10,7 @@ import { siteOf } from '../support/console/person.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { mailTo, PASSWORD, readCode } from '../support/sign-in/sign-in.ts';
+import { temporaryFolder } from '../support/stack/stack.ts';
 
 /** The whole flow of a person who has no mouse. */
 
@@ -112,16 +115,24 @@ test('creates a branch and connects with the copied command', async () => {
   await heading('pr-1 is ready');
   await page.locator('.steps li[data-state=succeeded]').nth(2).waitFor();
 
+  // The command verifies the host by the file that the page offers.
+  const folder = temporaryFolder();
+  const [authority] = await Promise.all([
+    page.waitForEvent('download'),
+    keys.use(page.getByRole('link', { name: 'Download branchgate-ca.pem' })),
+  ]);
+  await authority.saveAs(join(folder, authority.suggestedFilename()));
   await keys.use(button('Copy psql'));
   const command = await eventually(async () => {
     const copied = await clipboard();
     expect(copied).toMatch(/^psql/);
     return copied;
   });
-  url = /"(.*)"/.exec(command)?.[1] ?? '';
+  url = /"(.*)\?/.exec(command)?.[1] ?? '';
   const sql = `create table item (id int primary key, name text, price numeric);
     insert into item values (1, 'One', 1.5), (2, 'Two', 2.5), (3, null, null)`;
-  execFileSync('sh', ['-c', `${command} -q -v ON_ERROR_STOP=1`], { input: sql });
+  execFileSync('sh', ['-c', `${command} -q -v ON_ERROR_STOP=1`], { cwd: folder, input: sql });
+  rmSync(folder, { recursive: true });
 });
 
 test('edits a cell', async () => {

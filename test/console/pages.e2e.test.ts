@@ -127,7 +127,10 @@ test('a long URL is cut and copied whole, and a phone shows no command', async (
     expect(await page.evaluate(look)).toEqual([true, 'ellipsis']);
     await page.getByRole('button', { name: 'Copy Pooled' }).click();
     const { database_url: pooled } = await owner.api.credentials(projectId, 'main');
-    await eventually(async () => expect(await page.evaluate('navigator.clipboard.readText()')).toBe(pooled));
+    const verified = pooled.replace('sslmode=require', 'sslmode=verify-full&sslrootcert=branchgate-ca.pem');
+    await eventually(async () =>
+      expect(await page.evaluate('navigator.clipboard.readText()')).toBe(verified),
+    );
   } finally {
     await page.setViewportSize({ width: 1280, height: 800 });
   }

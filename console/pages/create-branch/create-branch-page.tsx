@@ -2,6 +2,7 @@ import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { createFileRoute, Link } from '@tanstack/react-router';
 import { useState } from 'react';
 import type { Schemas } from '../../../client/client.ts';
+import { isFreshSnapshot } from '../../../client/find-branch.ts';
 import { labelsOf, milliseconds } from '../../../shared/format.ts';
 import { snapshotLabel } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
@@ -15,6 +16,7 @@ import { gateway } from '../../data/gateway.ts';
 import {
   AT_ONCE,
   branchesQuery,
+  directSessionsQuery,
   type Job,
   type Lifespan,
   projectQuery,
@@ -158,20 +160,21 @@ function CreateBranchPage() {
   const project = useQuery(projectQuery(projectId)).data;
   const [name, setName] = useState('');
   const snapshots = useQuery(snapshotsQuery(projectId)).data ?? [];
-  /** The name of a branch, or the ID of a snapshot. */
-  const [source, setSource] = useState(snapshot ?? from ?? 'main');
+  /** The name of a branch, or the ID of a snapshot; null until it is chosen. */
+  const [chosen, setSource] = useState(snapshot ?? from ?? null);
+  const main = branches.data?.find(({ is_default }) => is_default)?.id;
+  const fresh = snapshots.find((each) => each.branch_id === main && isFreshSnapshot(each));
+  const source = chosen ?? fresh?.id ?? 'main';
   const [lifespan, setLifespan] = useState<Lifespan>('7d');
   const [allowMe, setAllowMe] = useState(true);
   const [networks, setNetworks] = useState('');
   const [labels, setLabels] = useState('');
   const { creation, job } = useCreation(projectId);
   const isSnapshot = snapshots.some(({ id }) => id === source);
-  const sourceHint =
-    source === 'main'
-      ? 'The branch gets a copy of main as it is now.'
-      : isSnapshot
-        ? 'Nobody has to wait: a snapshot has no sessions.'
-        : undefined;
+  const ending = useQuery(directSessionsQuery(projectId, source, !isSnapshot)).data;
+  const sourceHint = isSnapshot
+    ? 'Nobody has to wait: a snapshot has no sessions.'
+    : `The branch gets a copy of ${source} as it is now.${ending ? ` ${ending} direct ${ending === 1 ? 'session' : 'sessions'} of ${source} will end.` : ''}`;
   const longest = project?.max_slug_length ?? MAX_BYTES;
   const problem = name === '' ? null : nameProblem(name, longest);
   const allow = [...(allowMe ? ['me'] : []), ...networks.split(/[\s,]+/).filter(Boolean)];
@@ -182,7 +185,7 @@ function CreateBranchPage() {
   return (
     <Page
       title="Create branch"
-      about="Clones a branch copy-on-write. Sessions on the source pause for a moment and continue."
+      about="Clones a branch copy-on-write. Clients of the pooled URL of the source wait for a moment, and its direct sessions end. A snapshot has none."
       width="narrow"
     >
       <Loaded query={branches}>

@@ -147,7 +147,8 @@ function TakeDialog({ projectId, branches, onClose }: Props) {
       command={(project) => COMMANDS.takeSnapshot(project, branch, name.trim(), life)}
     >
       <p className="quiet">
-        Copies the branch as it is now, copy-on-write. Sessions on it pause for a moment and continue.
+        Copies the branch as it is now, copy-on-write. Clients of its pooled URL wait for a moment; its direct
+        sessions end.
       </p>
       <SelectField label={TEXT.nav.branch} value={branch} onChange={({ target }) => setBranch(target.value)}>
         {branches

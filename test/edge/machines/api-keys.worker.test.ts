@@ -77,6 +77,7 @@ const OF_BRANCHES = new Set([
     'listJobs',
     'getJob',
   ],
+  'countSessions',
   ...['getMetricsSummary', 'getMetrics', 'streamBranchMetrics', 'streamEvents'],
   ...['listSnapshots', 'listProjectSnapshots'],
 ]);

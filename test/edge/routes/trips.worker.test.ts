@@ -19,6 +19,7 @@ const NO_READS = [
 /** Operations that the host itself serves, or its link. */
 const OF_THE_HOST = [
   ...['listTables', 'describeTable', 'listRows', 'diffBranch', 'listChangedRows', 'getRehearsal'],
+  ...['listExtensions', 'countSessions'],
   'getHost',
   'listHosts',
 ];

@@ -11,7 +11,12 @@ import { atLeast } from '../../../agent/pooler/admin-console.ts';
 import { standbyMark } from '../../../agent/pooler/restart-state.ts';
 import { PLATFORM_ROLE } from '../../../agent/postgres/connect.ts';
 import { pollUntil } from '../../../agent/process/loops.ts';
-import { type AgentSettings, readSettings, rulesFolder } from '../../../agent/process/settings.ts';
+import {
+  type AgentSettings,
+  extensionsFolder,
+  readSettings,
+  rulesFolder,
+} from '../../../agent/process/settings.ts';
 import {
   pgbouncerIni,
   pgHbaConf,
@@ -142,6 +147,7 @@ async function startParts(
     dataDir,
     tls: await serverCertificate(root, user),
     rulesDir: rulesFolder({ STATE_DIR: stateDir }),
+    extensionsDir: extensionsFolder({ STATE_DIR: stateDir }),
     standbyMark: standbyMark({ STATE_DIR: stateDir }),
     agentUser: user.name,
     poolerUser: user.name,

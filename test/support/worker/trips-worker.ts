@@ -52,6 +52,8 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   'reset.cancel': () => ({ dropped: true, left: null }),
   'project.size': ({ project_id }) => ({ project_id, sizes: {} }),
   'access.apply': ({ access: { revision } }) => ({ revision }),
+  'host.extensions': () => ({ extensions: [] }),
+  'branch.sessions': () => ({ direct: 0 }),
   'table.list': () => ({ tables: [], has_more: false }),
   'table.describe': ({ schema, table: name }) => ({
     ...{ schema, name, kind: 'table', columns: [], primary_key: [], estimated_rows: 0 },
