@@ -63,8 +63,10 @@ async function packWorker(folder: string): Promise<void> {
   await pack(name, folder);
 }
 
-async function packAction(folder: string): Promise<void> {
+/** Packs the action for workflows of GitHub. */
+export async function packAction(folder: string): Promise<void> {
   const name = `branchgate-action-${VERSION}`;
+  rmSync(join(WORK, name), { recursive: true, force: true });
   await bundleAction(join(WORK, name, 'dist'));
   cpSync(join(ROOT, 'action/action.yml'), join(WORK, name, 'action.yml'));
   await pack(name, folder);
@@ -76,7 +78,7 @@ async function pack(name: string, folder: string): Promise<void> {
   const alike = ['--sort=name', `--mtime=@${sourceDate()}`, '--owner=0', '--group=0', '--numeric-owner'];
   const options = [...alike, '--mode=u=rwX,go=rX', '--format=gnu'];
   await run('tar', [...options, '--create', '--file', archive, '--directory', WORK, name]);
-  await run('gzip', ['--no-name', '--best', archive]);
+  await run('gzip', ['--force', '--no-name', '--best', archive]);
   cpSync(`${archive}.gz`, join(folder, `${name}.tar.gz`));
 }
 

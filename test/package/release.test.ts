@@ -3,7 +3,8 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { makeRelease, notesOf } from '../../dev/build/release.ts';
+import { makeRelease, notesOf, packAction } from '../../dev/build/release.ts';
+import { sourceDate } from '../../dev/build/repository.ts';
 import { makeArtifacts, migrationsOf } from '../../operator/artifacts.ts';
 import { VERSION } from '../../shared/version.ts';
 import { IS_DEBIAN } from '../support/debian.ts';
@@ -29,6 +30,29 @@ test('the notes of a release are its section of the changelog', () => {
   expect(notesOf(CHANGELOG, '1.0.0')).toBe('- The first.\n');
   for (const version of ['1.2.0', '1.1', 'Unreleased'])
     expect(() => notesOf(CHANGELOG, version)).toThrow('CHANGELOG.md has nothing about');
+});
+
+test('an archive of a release has the same bytes again, and nothing of the machine that made it', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'branchgate-release-'));
+  try {
+    const archive = join(folder, `branchgate-action-${VERSION}.tar.gz`);
+    await packAction(folder);
+    const before = readFileSync(archive);
+    await packAction(folder);
+    expect(before.equals(readFileSync(archive))).toBe(true);
+    // The header of gzip has a time at offset 4, and no name if bit 3 of the flags at offset 3 is not set.
+    expect([before.readUInt32LE(4), (before[3] ?? 0) & 8]).toEqual([0, 0]);
+    const listing = execFileSync('tar', ['--list', '--verbose', '--utc', '--full-time', '-f', archive], {
+      encoding: 'utf8',
+    });
+    const time = new Date(sourceDate() * 1000).toISOString().slice(0, 19).replace('T', ' ');
+    for (const line of listing.trim().split('\n'))
+      expect(line).toMatch(
+        new RegExp(`^(drwxr-xr-x|-rw-r--r--|-rwxr-xr-x) 0/0 +\\d+ ${time} branchgate-action-`),
+      );
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
 });
 
 test.runIf(IS_NIGHTLY && IS_DEBIAN)(
