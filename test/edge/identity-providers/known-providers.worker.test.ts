@@ -1,0 +1,180 @@
+import { createHash } from 'node:crypto';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { Api } from '../../support/api.ts';
+import { Browsing } from '../../support/sign-in/browsing.ts';
+import { DRESSES, type DressName, startDressedProvider } from '../../support/sign-in/dressed-provider.ts';
+import { type StandInGitHub, startGitHub } from '../../support/sign-in/github.ts';
+import { newOwner, type TestPerson } from '../../support/sign-in/people.ts';
+import { refusal } from '../../support/sign-in/second-step.ts';
+import { type SignInGateway, startSignInGateway } from '../../support/worker/sign-in-gateway.ts';
+import { PLATFORM_SECRET } from '../../support/worker/worker.ts';
+
+let gateway: SignInGateway;
+let github: StandInGitHub;
+
+beforeAll(async () => {
+  github = await startGitHub();
+  gateway = await startSignInGateway({
+    TWO_FACTOR: 'off',
+    IDP_URL: undefined,
+    GITHUB_URL: github.url,
+    GITHUB_API_URL: `${github.url}/api`,
+  });
+});
+afterAll(async () => {
+  await gateway?.stop();
+  await github?.stop();
+});
+
+interface Company {
+  owner: TestPerson;
+  id: string;
+  redirectUri: string;
+  domain: string;
+}
+
+async function companyWith(domain: string, settings: object): Promise<Company> {
+  const owner = await newOwner(gateway, `founder@${domain}`);
+  const { body } = await owner.api.post<{ id: string; redirect_uri: string }>('/api/v1/identity-providers', {
+    name: domain,
+    domains: [domain],
+    ...settings,
+  });
+  const { tenant_id } = (await owner.api.get<{ tenant_id: string }>('/api/v1/me')).body;
+  const path = `/platform/v1/tenants/${tenant_id}/identity-providers/${body.id}/domains/${domain}/verify`;
+  expect((await new Api(gateway.url, PLATFORM_SECRET).call('POST', path)).status).toBe(200);
+  return { owner, id: body.id, redirectUri: body.redirect_uri, domain };
+}
+
+/** Addresses of the gateway's `BASE_URL` are served by the worker of this test. */
+const browsing = ({ redirectUri }: Company) =>
+  new Browsing((address) =>
+    address.origin === new URL(redirectUri).origin
+      ? new URL(address.pathname + address.search, gateway.url)
+      : address,
+  );
+
+async function signIn(company: Company, email: string) {
+  const start = `${gateway.url}/api/v1/auth/sso/${company.id}/start?${new URLSearchParams({ login_hint: email })}`;
+  const { response } = await browsing(company).go(start);
+  const body = (await response.json()) as { access_token: string; error?: string };
+  return { status: response.status, body };
+}
+
+async function signedIn(company: Company, email: string) {
+  const { status, body } = await signIn(company, email);
+  expect([status, body.error]).toEqual([200, undefined]);
+  return (await new Api(gateway.url, body.access_token).get('/api/v1/me')).body;
+}
+
+/** Signs in as `branchgate login` does. @returns the person */
+async function signedInByCommandLine(company: Company, email: string) {
+  const api = new Api(gateway.url, null);
+  const code_verifier = 'v'.repeat(43);
+  const redirect_uri = 'http://127.0.0.1:9/auth/callback';
+  const { body } = await api.post<{ authorization_url: string }>('/api/v1/auth/cli/start', {
+    redirect_uri,
+    state: 'cli-state',
+    code_challenge: createHash('sha256').update(code_verifier).digest('base64url'),
+    code_challenge_method: 'S256',
+    email,
+  });
+  const { address } = await browsing(company).go(body.authorization_url, ({ port }) => port === '9');
+  expect(address.searchParams.get('state')).toBe('cli-state');
+  const code = address.searchParams.get('code') ?? '';
+  const exchanged = await api.post<{ access_token: string }>('/api/v1/auth/cli/exchange', {
+    code,
+    redirect_uri,
+    code_verifier,
+  });
+  expect(exchanged.status).toBe(200);
+  return (await new Api(gateway.url, exchanged.body.access_token).get('/api/v1/me')).body;
+}
+
+describe.each(Object.keys(DRESSES) as DressName[])('a provider that behaves as %s', (name) => {
+  const domain = `${name}.example`;
+  let company: Company;
+  let provider: Awaited<ReturnType<typeof startDressedProvider>>;
+
+  beforeAll(async () => {
+    provider = await startDressedProvider(name);
+    company = await companyWith(domain, provider.settings);
+    await provider.register(company.redirectUri);
+  });
+  afterAll(() => provider?.stop());
+
+  test('passes the test of an owner', async () => {
+    const { body } = await company.owner.api.call('POST', `/api/v1/identity-providers/${company.id}/test`);
+    expect(body).toMatchObject({ ok: true });
+  });
+
+  test('signs in its people, with the roles of its claims', async () => {
+    const { issuer } = provider.settings;
+    expect(await signedIn(company, `ada@${domain}`)).toMatchObject({ issuer, role: 'viewer' });
+    const role = 'role_claim' in provider.settings ? 'admin' : 'viewer';
+    expect(await signedIn(company, `admin@${domain}`)).toMatchObject({ issuer, role });
+  });
+
+  test('signs in the command line', async () => {
+    const email = `cli@${domain}`;
+    expect(await signedInByCommandLine(company, email)).toMatchObject({ email, role: 'viewer' });
+  });
+
+  test('signs in nobody with an address of another domain', async () => {
+    const refused = await signIn(company, 'ada@elsewhere.example');
+    expect([refused.status, refused.body.error]).toEqual([403, 'SSO_ADDRESS_REFUSED']);
+  });
+
+  test('is reported as unavailable when it is away', async () => {
+    provider.leave();
+    const away = await signIn(company, `ada@${domain}`);
+    expect([away.status, away.body.error]).toEqual([503, 'IDP_UNAVAILABLE']);
+  });
+});
+
+describe('GitHub', () => {
+  let company: Company;
+  beforeAll(async () => {
+    company = await companyWith('hub.example', {
+      kind: 'github',
+      client_id: github.clientId,
+      client_secret: github.secret,
+      role_claim: 'teams',
+      roles: { 'acme/platform': 'admin' },
+    });
+  });
+
+  test('signs in the people of a team, by the verified address in the domain of the company', async () => {
+    github.person = {
+      id: 7,
+      login: 'ada',
+      emails: [
+        { email: 'ada@private.example', primary: true, verified: true },
+        { email: 'ada@hub.example', primary: false, verified: true },
+      ],
+      teams: [{ organization: 'acme', slug: 'platform' }],
+    };
+    const email = 'ada@hub.example';
+    expect(await signedIn(company, email)).toMatchObject({ email, role: 'admin', issuer: github.url });
+    expect(await signedInByCommandLine(company, email)).toMatchObject({ email, role: 'admin' });
+    github.person = { ...github.person, teams: [{ organization: 'other', slug: 'platform' }] };
+    expect(await signedIn(company, email)).toMatchObject({ email, role: 'viewer' });
+  });
+
+  test.each([
+    ['an address that is not verified', [{ email: 'eve@hub.example', primary: true, verified: false }]],
+    ['only an address elsewhere', [{ email: 'eve@private.example', primary: true, verified: true }]],
+    ['no address', []],
+  ])('signs in nobody with %s', async (_, emails) => {
+    github.person = { id: 8, login: 'eve', emails, teams: [] };
+    const refused = await signIn(company, 'eve@hub.example');
+    expect([refused.status, refused.body.error]).toEqual([403, 'SSO_ADDRESS_REFUSED']);
+  });
+
+  test('is misconfigured with a wrong client secret', async () => {
+    const path = `/api/v1/identity-providers/${company.id}`;
+    expect((await company.owner.api.patch(path, { client_secret: 'wrong' })).status).toBe(200);
+    const refused = await signIn(company, 'ada@hub.example');
+    expect(refusal({ status: refused.status, body: refused.body })).toEqual([409, 'SSO_MISCONFIGURED']);
+  });
+});
