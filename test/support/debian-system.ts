@@ -1,6 +1,15 @@
 import { type ChildProcess, execFile, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { chmodSync, cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  chmodSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -110,6 +119,12 @@ export interface Ran {
 const FORWARDER = `const [port, path] = process.argv.slice(1); const net = require('node:net');
 net.createServer((from) => { const to = net.connect(path); from.pipe(to).pipe(from); for (const end of [from, to]) end.on('error', () => { from.destroy(); to.destroy(); }); }).listen(Number(port), '127.0.0.1');`;
 
+/** The process IDs of a process's children, which has one thread. */
+const childrenOf = (pid: number | undefined) =>
+  existsSync(`/proc/${pid}`)
+    ? readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ')
+    : [];
+
 /** A running Debian system of its own. */
 export async function bootDebian() {
   const folder = mkdtempSync(join(tmpdir(), 'branchgate-debian-'));
@@ -124,7 +139,7 @@ export async function bootDebian() {
     stdio: 'ignore',
   });
   const init = await eventually(async () => {
-    const [pid] = readFileSync(`/proc/${child.pid}/task/${child.pid}/children`, 'utf8').trim().split(' ');
+    const [pid] = childrenOf(child.pid);
     if (!pid) throw new Error('the system has not started');
     if (!readFileSync(`/proc/${pid}/comm`, 'utf8').startsWith('systemd')) throw new Error('still mounting');
     return pid;
@@ -139,15 +154,27 @@ export async function bootDebian() {
     'LC_ALL=C.UTF-8',
   ];
 
-  const run = (...words: string[]): Promise<Ran> =>
-    new Promise((resolve) =>
-      execFile(
-        'nsenter',
-        [...enter, ...environment, ...words],
-        { maxBuffer: 64 * 2 ** 20 },
-        (error, stdout, stderr) => resolve({ code: error ? Number(error.code ?? 255) : 0, stdout, stderr }),
-      ),
+  const start = (words: readonly string[], onEnd: (ran: Ran) => void) =>
+    execFile(
+      'nsenter',
+      [...enter, ...environment, ...words],
+      { maxBuffer: 64 * 2 ** 20 },
+      (error, stdout, stderr) => onEnd({ code: error ? Number(error.code ?? 255) : 0, stdout, stderr }),
     );
+  const run = (...words: string[]): Promise<Ran> => new Promise((resolve) => start(words, resolve));
+  /** Ends a command by SIGKILL when it has printed a text. What it has started continues. */
+  const runUntil = (text: string, ...words: string[]): Promise<Ran> =>
+    new Promise((resolve) => {
+      const started = start(words, resolve);
+      let printed = '';
+      started.stdout?.on('data', (chunk: string) => {
+        printed += chunk;
+        if (!printed.includes(text)) return;
+        // `nsenter` waits for the command and ends as it does.
+        const [pid] = childrenOf(started.pid);
+        if (pid) process.kill(Number(pid), 'SIGKILL');
+      });
+    });
   /** @throws Error with what it printed, if it fails */
   const must = async (...words: string[]): Promise<string> => {
     const { code, stdout, stderr } = await run(...words);
@@ -163,6 +190,7 @@ export async function bootDebian() {
   return {
     root,
     run,
+    runUntil,
     must,
     /** Path of a file in the system. */
     at: (path: string) => join(root, path),
