@@ -1,6 +1,14 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { ROOT } from '../../dev/build/repository.ts';
@@ -9,8 +17,6 @@ import { IS_NIGHTLY } from '../support/nightly.ts';
 import { Browser } from '../support/sign-in/browser.ts';
 import { type Stack, startStack, temporaryFolder } from '../support/stack/stack.ts';
 
-/** What the commands find in the folder of the repository, beside the state of the stack. */
-const OF_REPOSITORY = ['cli', 'client', 'dev', 'dist', 'node_modules', 'package.json'];
 /** The node of the system, which is older than that of the repository. */
 const SYSTEM = '/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin';
 
@@ -25,10 +31,13 @@ describe.runIf(IS_NIGHTLY)('the commands of the documents run as they stand', ()
   let folder: string;
 
   beforeAll(async () => {
-    stack = await startStack({ restarts: false });
     folder = temporaryFolder();
-    symlinkSync(stack.devDir, join(folder, '.dev'));
-    for (const name of OF_REPOSITORY) symlinkSync(join(ROOT, name), join(folder, name));
+    for (const name of readdirSync(ROOT))
+      if (!name.startsWith('.')) symlinkSync(join(ROOT, name), join(folder, name));
+    // In the folder itself, because Node looks for the packages of a program above its real path.
+    const devDir = join(folder, '.dev');
+    mkdirSync(devDir);
+    stack = await startStack({ devDir, restarts: false });
   });
   afterAll(async () => {
     await stack?.stop();
@@ -78,7 +87,8 @@ describe.runIf(IS_NIGHTLY)('the commands of the documents run as they stand', ()
     expect(screen).toContain('DELETE 99990');
     expect(screen).toMatch(/^ +100000$/m);
     expect(screen).toContain("'item 3'");
-    expect(screen).not.toMatch(/warning/i);
+    // An older psql of the system says that about itself.
+    expect(screen.replaceAll(/^WARNING: psql major version .*$/gm, '')).not.toMatch(/warning/i);
     expect(existsSync(join(stack.devDir, 'pr-1.env'))).toBe(true);
   });
 
