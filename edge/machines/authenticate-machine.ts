@@ -1,5 +1,5 @@
 import { and, eq, isNull, lte, or } from 'drizzle-orm';
-import { isInNetwork } from '../../shared/cidr.ts';
+import { CLOUDFLARE_WORKERS_ADDRESS, isInNetwork } from '../../shared/cidr.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { isWorkloadToken, type OwnTokenSettings, verifyOwnToken } from '../authentication/own-tokens.ts';
@@ -173,10 +173,17 @@ async function bearerOfToken(
   return ok({ record, expiresAt: new Date(exp * 1000) });
 }
 
-/** Null if the address is in the networks of the key. Only a bearer with the right secret learns them. */
+/**
+ * Null if the address is in the networks of the key, unless Workers of any customer of Cloudflare share it. Only a
+ * bearer with the right secret learns the networks.
+ */
 function refusedAddress({ cidrs }: MachineRecord, { address }: Context): Failure | null {
-  if (cidrs === null || cidrs.some((cidr) => address !== null && isInNetwork(address, cidr))) return null;
-  const message = `The API key cannot be used from your address ${address ?? '(unknown)'}. Use it from ${cidrs.join(', ')}, or create a key for your network with POST /api/v1/api-keys.`;
+  if (cidrs === null) return null;
+  const isShared = address === CLOUDFLARE_WORKERS_ADDRESS;
+  const isAdmitted = address !== null && !isShared && cidrs.some((cidr) => isInNetwork(address, cidr));
+  if (isAdmitted) return null;
+  const from = isShared ? `${address}, which all Cloudflare Workers share` : (address ?? '(unknown)');
+  const message = `The API key cannot be used from your address ${from}. Use it from ${cidrs.join(', ')}, or create a key for your network with POST /api/v1/api-keys.`;
   const fields = { message, required: `an address in ${cidrs.join(', ')}` };
   return { code: 'FORBIDDEN', fields, reason: 'address' };
 }

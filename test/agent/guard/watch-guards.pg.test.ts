@@ -295,6 +295,59 @@ test('projects of one tenant have a limit together', async () => {
   stop = watch(host);
 });
 
+test('clients of the pooler of one tenant have a limit together, and the branch with the most is blocked', async () => {
+  const [first, second] = [new Project(host), new Project(host)];
+  const [most, less] = [await newBranch(first), await newBranch(second)];
+  for (const { id } of [first, second])
+    await servers.query("UPDATE project SET tenant = 'pooled' WHERE project_id = $1", [id]);
+  await stop();
+  stop = watch({ ...host, settings: { ...host.settings, POOLER_MAX_CLIENTS: 7 } });
+  const held = [];
+  for (const branch of [most, less, most, less, most, less, most])
+    held.push({ branch, client: await connect(host, 'pooled', branch, 'read_only') });
+  const ended = Promise.all(
+    held.filter(({ branch }) => branch === most).map(({ client }) => whenEnded(client)),
+  );
+  held.push({ branch: most, client: await connect(host, 'pooled', most, 'read_only') });
+  await blocked(most, 'connections');
+  await ended;
+  for (const { branch, client } of held)
+    if (branch === less) {
+      await client.query('SELECT 1');
+      await client.end();
+    }
+  expect(eventsOf(less)).toEqual([]);
+  endBlocks();
+  await stop();
+  stop = watch(host);
+});
+
+test('a branch that makes many tables is blocked, and its owner may drop them when the block has ended', async () => {
+  const branch = await newBranch();
+  await stop();
+  stop = watch({ ...host, settings: { ...host.settings, PROJECT_FILES: 600 } });
+  const owner = await connect(host, 'direct', branch, 'owner');
+  const ended = whenEnded(owner);
+  let made = 0;
+  await eventually(async () => {
+    for (let n = 0; n < 20; n++) await owner.query(`CREATE TABLE many_${made++} (n integer)`).catch(() => {});
+    expect(eventsOf(branch)).toContainEqual(
+      expect.objectContaining({ event: 'guard.blocked', reason: 'files' }),
+    );
+  });
+  await ended;
+  endBlocks();
+  await eventually(async () => expect(await outcome('direct', branch)).toBe('in'));
+  const later = await connect(host, 'direct', branch, 'owner');
+  const { rows } = await later.query(
+    "SELECT oid::regclass::text AS name FROM pg_class WHERE relname ~ '^many_'",
+  );
+  await later.query(rows.map(({ name }) => `DROP TABLE ${name}`).join('; '));
+  await later.end();
+  await stop();
+  stop = watch(host);
+});
+
 test('who fills the queue of NOTIFY is blocked, before the queue is full for others', async () => {
   const branch = await newBranch();
   const listener = await connect(host, 'direct', branch, 'read_only');

@@ -298,6 +298,32 @@ describe('sizes', () => {
     await session.end();
   });
 
+  test('the files of a database are counted', async () => {
+    await asClient(
+      servers.host,
+      'direct',
+      main,
+      'owner',
+      'DO $$ BEGIN FOR n IN 1..50 LOOP EXECUTE format($f$CREATE TABLE many_%s (n integer)$f$, n); END LOOP; END $$',
+    );
+    const filesOf = async () =>
+      (
+        await servers.query<{ files: number }>(
+          `SELECT count(*)::int AS files FROM pg_database, pg_ls_dir('base/' || pg_database.oid) WHERE datname = $1`,
+          [main.database],
+        )
+      )[0]?.files;
+    await eventually(async () => expect((await meter.read(main)).file_count).toBe(await filesOf()));
+    await asClient(
+      servers.host,
+      'direct',
+      main,
+      'owner',
+      'DO $$ BEGIN FOR n IN 1..50 LOOP EXECUTE format($f$DROP TABLE many_%s$f$, n); END LOOP; END $$',
+    );
+    await eventually(async () => expect((await meter.read(main)).file_count).toBe(await filesOf()));
+  });
+
   test('only changed databases are sized again', async () => {
     const others = [
       await project.create('db_shop_prod_br_a', main.database),

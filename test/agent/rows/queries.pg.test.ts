@@ -1,5 +1,7 @@
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { queryLoginName } from '../../../shared/branch/login.ts';
+import { loginName, queryLoginName } from '../../../shared/branch/login.ts';
 import { eventually } from '../../support/eventually.ts';
 import { connect, startHostWithProject } from '../../support/host/host-project.ts';
 import { Browser } from '../../support/host/host-rows.ts';
@@ -158,6 +160,29 @@ describe('a read-only query changes nothing', () => {
     const login = queryLoginName(world.main.branch_id);
     expect(rows).toEqual([[login, login, 'off']]);
   });
+});
+
+test('a host whose files admit the agent to the logins of an earlier release only reads by the read-only login', async () => {
+  const { servers, main } = world;
+  const files = ['pg_hba.conf', 'pg_ident.conf'].map((name) => join(servers.settings.PGDATA_DIR, name));
+  const present = files.map((file) => readFileSync(file, 'utf8'));
+  const reload = () => servers.query('SELECT pg_reload_conf()');
+  const whoReads = async () => (await browser.query('select session_user::text')).rows;
+  for (const [n, file] of files.entries())
+    writeFileSync(file, (present[n] ?? '').replaceAll('(owner|rw|ro|query)', '(owner|rw|ro)'));
+  try {
+    await reload();
+    await eventually(async () =>
+      expect(await whoReads()).toEqual([[loginName(main.branch_id, 'read_only')]]),
+    );
+    await expect(browser.query('insert into note values (99)')).rejects.toMatchObject({
+      sqlstate: expect.stringMatching(/^(25006|42501)$/),
+    });
+  } finally {
+    for (const [n, file] of files.entries()) writeFileSync(file, present[n] ?? '');
+    await reload();
+  }
+  await eventually(async () => expect(await whoReads()).toEqual([[queryLoginName(main.branch_id)]]));
 });
 
 describe('bounds', () => {

@@ -5,6 +5,7 @@ import { apiKeys } from '../../../edge/database/people-schema.ts';
 import { auditEvents, organizationMembers, projectBranches, users } from '../../../edge/database/schema.ts';
 import { CACHED_MS, machineRecord } from '../../../edge/machines/authenticate-machine.ts';
 import { matchesPattern, whereMatches } from '../../../edge/tenancy/branch-pattern.ts';
+import { CLOUDFLARE_WORKERS_ADDRESS } from '../../../shared/cidr.ts';
 import { Api } from '../../support/api.ts';
 import { eventually } from '../../support/eventually.ts';
 import {
@@ -375,6 +376,17 @@ test('a key is refused outside its networks, with the address in the message', a
     status: 403,
     body: { error: 'FORBIDDEN', message: expect.stringContaining('198.51.100.9') },
   });
+});
+
+test('a key with networks is refused from the address that all Cloudflare Workers share', async () => {
+  const headers = { 'CF-Connecting-IP': CLOUDFLARE_WORKERS_ADDRESS };
+  const statusOf = async (cidrs: string[] | null) => {
+    const { key: bearer } = await makeKey({ cidrs });
+    return (await new Api(gateway.url, bearer).get('/api/v1/projects', { headers })).status;
+  };
+  expect(await statusOf([`${CLOUDFLARE_WORKERS_ADDRESS}/128`])).toBe(403);
+  expect(await statusOf(['::/0', '0.0.0.0/0'])).toBe(403);
+  expect(await statusOf(null)).toBe(200);
 });
 
 test('a wrong, an expired and an unknown key are refused', async () => {

@@ -1,7 +1,7 @@
 import { eq } from 'drizzle-orm';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { projects } from '../../../edge/database/schema.ts';
-import { BRANCHES_MAX } from '../../../shared/limits.ts';
+import { BRANCHES_MAX, PROJECT_FILES_MAX } from '../../../shared/limits.ts';
 import { eventually } from '../../support/eventually.ts';
 import { type MeasuredProject, MIB, measuredProject } from '../../support/host/measured-project.ts';
 import { IS_NIGHTLY } from '../../support/nightly.ts';
@@ -277,6 +277,27 @@ describe('a clone', () => {
     ]);
     await project.measure({ [main]: 500 });
     expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ ok: true }]);
+  });
+
+  test('is refused if the project would have more files than a host allows', async () => {
+    const files = async (count: number) => {
+      await project.measure({ [main]: 1 }, undefined, undefined, count);
+      return project.reserveClones([cloneOf(main)]);
+    };
+    expect(await files(PROJECT_FILES_MAX / 2 + 1)).toEqual([
+      {
+        ok: false,
+        failure: {
+          code: 'FILE_LIMIT_REACHED',
+          fields: {
+            used_files: PROJECT_FILES_MAX / 2 + 1,
+            needed_files: PROJECT_FILES_MAX / 2 + 1,
+            limit_files: PROJECT_FILES_MAX,
+          },
+        },
+      },
+    ]);
+    expect(await files(PROJECT_FILES_MAX / 2)).toMatchObject([{ ok: true }]);
   });
 
   test('of a batch needs the space of all its branches, and counts with it', async () => {

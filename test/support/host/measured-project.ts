@@ -169,15 +169,20 @@ export async function measuredProject(
     /**
      * The next measurement: sizes in MiB, by branch id.
      * @param physical what they take of the disk together
+     * @param files of each branch
      */
     measure: (
       sizes: Record<string, number>,
       hostId?: string,
       physical?: { mib: number; sizes: Record<string, number> },
+      files = 0,
     ) => {
       measured += 1;
       const branches: Record<string, Partial<BranchMeasurement>> = Object.fromEntries(
-        Object.entries(sizes).map(([branchId, mib]) => [branchId, { database_size_bytes: mib * MIB }]),
+        Object.entries(sizes).map(([branchId, mib]) => [
+          branchId,
+          { database_size_bytes: mib * MIB, file_count: files },
+        ]),
       );
       const measurement = measurementOf(id, Date.now() + measured, branches);
       if (physical) measurement.physical = { bytes: physical.mib * MIB, sizes: inBytes(physical.sizes) };
