@@ -3,7 +3,7 @@ import { runStatement } from '../postgres/run-statement.ts';
 import { ofParameter } from '../process/host-error.ts';
 import type { RowsHost } from '../rows/branch-session.ts';
 import { admitTenantCode, inBranch } from '../rows/branch-session.ts';
-import { inputOfQuery, QueryRows, typeNames } from '../rows/query.ts';
+import { inputOfQuery, QueryRows, typeNames } from '../rows/client-query.ts';
 
 /** Ends a statement that only reads, when no more of its rows fit into the message. */
 class Enough extends Error {}

@@ -17,7 +17,7 @@ import {
   socketOf,
 } from './admin-console.ts';
 import { canPause, pauseAlone } from './pause.ts';
-import { packetRedirect, type Redirect } from './redirect.ts';
+import { packetRedirect, type Redirect } from './restart-redirect.ts';
 import {
   forgetAsking,
   type Instance,

@@ -38,9 +38,9 @@ import { type SagaContext, saga, type Undo } from '../jobs/saga.ts';
 import type { Settings } from '../settings.ts';
 import { newBranchRow, toCreatedBranchResponse, transition, whereAllowed } from './branch.ts';
 import { hasBranchSlots, hasDatabaseSlots } from './branch-limit.ts';
+import type { BranchChoices } from './branch-request.ts';
 import { type CloneSource, isCloneable } from './clone-source.ts';
 import { leaseEnd } from './expiry.ts';
-import type { BranchChoices } from './new-branch.ts';
 
 /** How long a clone waits for transactions of the source branch to end before it fails with `SOURCE_BUSY`. */
 export const BUSY_WAIT_MS = 3000;

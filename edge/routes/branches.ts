@@ -21,9 +21,6 @@ import {
   referencedBranch,
   restorableBranchesOf,
 } from '../branches/branch-reference.ts';
-import { checkConfirmation } from '../branches/branch-settings.ts';
-import { ofBranch, ofSnapshot, sourceQueries } from '../branches/clone-source.ts';
-import type { BranchRequest } from '../branches/create-branches.ts';
 import {
   attemptsWithin,
   BranchChange,
@@ -32,7 +29,10 @@ import {
   NewBatch,
   NewBranch,
   namesOf,
-} from '../branches/new-branch.ts';
+} from '../branches/branch-request.ts';
+import { checkConfirmation } from '../branches/branch-settings.ts';
+import { ofBranch, ofSnapshot, sourceQueries } from '../branches/clone-source.ts';
+import type { BranchRequest } from '../branches/create-branches.ts';
 import { checkPurgeable, keptBranch } from '../branches/restore-branch.ts';
 import { cloneableSnapshot } from '../branches/snapshot.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';

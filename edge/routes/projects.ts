@@ -14,7 +14,7 @@ import {
   SELF_SERVICE_QUOTA_CAP_GIB,
   StorageQuotaGib,
 } from '../../shared/project/storage-quota.ts';
-import { attemptsWithin } from '../branches/new-branch.ts';
+import { attemptsWithin } from '../branches/branch-request.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import type { Database } from '../database/database.ts';
 import { hosts, projects } from '../database/schema.ts';

@@ -3,8 +3,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import type { Host } from '../../../agent/host/host.ts';
-import { packetRedirect } from '../../../agent/pooler/redirect.ts';
 import { PoolerRestarts } from '../../../agent/pooler/restart.ts';
+import { packetRedirect } from '../../../agent/pooler/restart-redirect.ts';
 import {
   instancesNow,
   readRestart,

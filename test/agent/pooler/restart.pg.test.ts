@@ -13,8 +13,8 @@ import {
   withAdminConsoles,
 } from '../../../agent/pooler/admin-console.ts';
 import { pause, resume } from '../../../agent/pooler/pause.ts';
-import { packetRedirect, type Redirect } from '../../../agent/pooler/redirect.ts';
 import { PoolerRestarts } from '../../../agent/pooler/restart.ts';
+import { packetRedirect, type Redirect } from '../../../agent/pooler/restart-redirect.ts';
 import { askForRestart, type Instance, readRestart } from '../../../agent/pooler/restart-state.ts';
 import type { Log } from '../../../agent/process/log.ts';
 import type { AgentSettings } from '../../../agent/process/settings.ts';
