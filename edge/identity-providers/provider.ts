@@ -24,7 +24,7 @@ import type { Settings } from '../settings.ts';
 import { endPeople, hasOwnerBesides } from './people.ts';
 import { providerAddressProblem } from './provider-address.ts';
 
-const DOMAIN = /^(?=.{4,253}$)(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z](?:[a-z0-9-]{0,61}[a-z0-9])$/;
+const DOMAIN = /^(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z](?:[a-z0-9-]{0,61}[a-z0-9])$/;
 const DOMAINS_MAX = 20;
 const PROVIDERS_MAX = 10;
 const ROLES_MAX = 100;
@@ -32,6 +32,7 @@ const ROLES_MAX = 100;
 const Domain = z
   .string()
   .toLowerCase()
+  .max(253)
   .regex(DOMAIN, 'Expected a domain such as example.com')
   .meta({ example: 'example.com' });
 

@@ -270,7 +270,9 @@ describe('a body', () => {
 });
 
 describe('an undeclared name', () => {
-  test.each(OPERATIONS)('as a query parameter of $id is refused', async (operation) => {
+  // Companies' providers add parameters of their own to the redirect, as `session_state`.
+  const strict = OPERATIONS.filter(({ id }) => id !== 'completeCompanySignIn');
+  test.each(strict)('as a query parameter of $id is refused', async (operation) => {
     const query = { ...operation.query, colour: 'red' };
     const response = await callOperation(apiFor(operation.access), { ...operation, query }, ids);
     expect(response).toMatchObject({ status: 422, body: { error: 'VALIDATION_FAILED' } });
