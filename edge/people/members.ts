@@ -15,7 +15,7 @@ import {
   secondFactors,
   sessions,
 } from '../database/people-schema.ts';
-import { auditEvents, organizationMembers, users } from '../database/schema.ts';
+import { auditEvents, organizationMembers, organizations, users } from '../database/schema.ts';
 import type { Settings } from '../settings.ts';
 import { deleteSessions } from '../sign-in/sessions.ts';
 
@@ -35,7 +35,9 @@ export const Member = z
 const isAccountOf = ({ BASE_URL }: Settings): SQL | undefined =>
   and(eq(users.issuer, BASE_URL), eq(accounts.id, users.gid));
 
-const isMember = sql`exists (select 1 from ${organizationMembers} where ${organizationMembers.userId} = ${users.id})`;
+const isMember = sql`exists (select 1 from ${organizations}
+  join ${organizationMembers} on ${organizationMembers.organizationId} = ${organizations.id}
+  where ${organizations.idpTenantId} = ${users.tenantId} and ${organizationMembers.userId} = ${users.id})`;
 
 /**
  * The members of a tenant: its accounts here, and the users of the provider whose newest token named the

@@ -25,6 +25,7 @@ import {
   jobs,
   type NetworkRuleRow,
   networkRules,
+  organizationMembers,
   organizations,
   type ProjectRow,
   projectBranches,
@@ -187,6 +188,10 @@ beforeEach(async () => {
   await db.update(users).set({ tenantId: 't' });
   await db.update(hosts).set({ freeBytes: null });
   await db.insert(organizations).values({ id: 'o', idpTenantId: 't', createdAt: NOW }).onConflictDoNothing();
+  await db
+    .insert(organizationMembers)
+    .values({ organizationId: 'o', userId: 'u', role: 'operator', createdAt: NOW })
+    .onConflictDoNothing();
   const [row] = await db.select().from(projects).where(eq(projects.id, 'p'));
   if (!row) throw new Error('no project');
   project = row;

@@ -182,7 +182,7 @@ describe('a request that no page of this origin has made is refused', () => {
     .map(({ id }) => id);
 
   test('by each step of a sign-in that can set the cookie', async () => {
-    expect(steps.length).toBe(8);
+    expect(steps.length).toBe(9);
     await signUp(gateway, email);
     const { body: login } = await logIn(gateway, email);
     for (const operation of OPERATIONS.filter(({ id }) => steps.includes(id))) {
