@@ -2,7 +2,6 @@ import { createFileRoute, useNavigate } from '@tanstack/react-router';
 import { useEffect, useRef, useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
 import { announce, ErrorNote, Note } from '../../components/feedback.tsx';
-import { Field } from '../../components/field.tsx';
 import { Page } from '../../components/page.tsx';
 import { api } from '../../data/gateway.ts';
 import { queryClient } from '../../data/query-client.ts';
@@ -10,7 +9,7 @@ import { sessionsQuery } from '../../data/resources.ts';
 import { enterWithCookie, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 
-import { StepForm } from '../sign-in/form.tsx';
+import { PasswordField, StepForm } from '../sign-in/form.tsx';
 import { RecoveryCodes, SecondFactorForm, SetUp } from '../sign-in/second-factor.tsx';
 
 import { nextStep, type Step, signIn, TITLES } from '../sign-in/steps.ts';
@@ -42,14 +41,7 @@ function CurrentStep({ step, email, go }: StepProps) {
         >
           {/* Tells a password manager whose password it is. */}
           <input hidden readOnly autoComplete="username" value={email} />
-          <Field
-            label="Current password"
-            name="password"
-            type="password"
-            autoComplete="current-password"
-            required
-            autoFocus
-          />
+          <PasswordField label="Current password" />
         </StepForm>
       );
     case 'second_factor':

@@ -1,6 +1,14 @@
 import { Note } from '../../components/feedback.tsx';
 import { Field } from '../../components/field.tsx';
-import { BackToSignIn, CodeField, NewPasswordField, StepForm, Way } from './form.tsx';
+import {
+  BackToSignIn,
+  CodeField,
+  NewPasswordField,
+  PasswordField,
+  RecoveryCodeField,
+  StepForm,
+  Way,
+} from './form.tsx';
 import { companyAddress, type Methods, nextStep, type Step, signIn, stepFor } from './steps.ts';
 
 interface FormProps {
@@ -84,14 +92,7 @@ export const PasswordForm = ({ step, go, target }: IdentifiedProps) => (
           value={step.email}
           readOnly
         />
-        <Field
-          label="Password"
-          name="password"
-          type="password"
-          autoComplete="current-password"
-          required
-          autoFocus
-        />
+        <PasswordField />
       </StepForm>
     ) : (
       <div className="stack">
@@ -133,15 +134,7 @@ export const OwnerCodeForm = ({ step, go }: Omit<IdentifiedProps, 'target'>) => 
     <p className="quiet">
       An owner can sign in once with the recovery code of the team. All owners are notified by mail.
     </p>
-    <Field
-      label="Recovery code"
-      name="code"
-      className="mono"
-      autoComplete="off"
-      placeholder="xxxx-xxxx-xxxx-xxxx"
-      required
-      autoFocus
-    />
+    <RecoveryCodeField />
   </StepForm>
 );
 

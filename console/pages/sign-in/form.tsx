@@ -81,3 +81,20 @@ export const CodeField = ({ label = 'Code' }: { label?: string }) => (
     autoFocus
   />
 );
+
+export const PasswordField = ({ label = 'Password' }: { label?: string }) => (
+  <Field label={label} name="password" type="password" autoComplete="current-password" required autoFocus />
+);
+
+/** Of a second factor, or of the owners of a team. */
+export const RecoveryCodeField = () => (
+  <Field
+    label="Recovery code"
+    name="code"
+    className="mono"
+    autoComplete="off"
+    placeholder="xxxx-xxxx-xxxx-xxxx"
+    required
+    autoFocus
+  />
+);

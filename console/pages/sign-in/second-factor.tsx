@@ -4,8 +4,8 @@ import { useEffect, useMemo, useRef, useState } from 'react';
 import { Button } from '../../components/button.tsx';
 import { CopyButton } from '../../components/copy.tsx';
 import { ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
-import { Check, Choice, Field } from '../../components/field.tsx';
-import { CodeField, StepForm, Way } from './form.tsx';
+import { Check, Choice } from '../../components/field.tsx';
+import { CodeField, RecoveryCodeField, StepForm, Way } from './form.tsx';
 import { nextStep, type Step, signIn } from './steps.ts';
 
 const FACTOR_HINTS = {
@@ -66,15 +66,7 @@ export const RecoverForm = ({ step, go }: Props<'recover'>) => (
       </Way>
     }
   >
-    <Field
-      label="Recovery code"
-      name="code"
-      className="mono"
-      autoComplete="off"
-      placeholder="xxxx-xxxx-xxxx-xxxx"
-      required
-      autoFocus
-    />
+    <RecoveryCodeField />
     <Check name="remove" label="The factor is lost. Remove it, so that I can set up another one." />
   </StepForm>
 );
