@@ -24,6 +24,17 @@ export function destinationOf({ hostname }: URL): Destination {
   return isLocal ? 'private' : 'public';
 }
 
+/**
+ * What is wrong with the network of an address that a tenant has chosen; null if nothing is.
+ * @param isLocal loopback addresses are allowed too, also over plain HTTP
+ */
+export function networkProblem(url: URL, isLocal: boolean): string | null {
+  const destination = destinationOf(url);
+  if (isLocal && destination === 'loopback' && /^https?:$/.test(url.protocol)) return null;
+  if (url.protocol !== 'https:') return 'must be https';
+  return destination === 'public' ? null : 'must not be on a private network';
+}
+
 /** Addresses that are only valid as themselves: `::` and `::1`. */
 const FIRST_EMBEDDED = 2;
 const GROUPS_OF_IPV4 = 2;

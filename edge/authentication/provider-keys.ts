@@ -99,15 +99,21 @@ export async function fetchDocument(address: URL, signal: AbortSignal): Promise<
     await response.body?.cancel();
     throw new Error(`the key endpoint responded with status ${response.status}`);
   }
-  return parseJson(await readBounded(response));
+  const tooLarge = () => new Error('the key document is too large');
+  return parseJson(await readBounded(response, DOCUMENT_MAX_BYTES, tooLarge));
 }
 
-async function readBounded(response: Response): Promise<Uint8Array> {
+/** Reads a body up to the limit, so that its sender cannot fill the memory of an isolate. @throws `tooLarge` */
+export async function readBounded(
+  response: Response,
+  maxBytes: number,
+  tooLarge: () => Error,
+): Promise<Uint8Array> {
   const parts: Uint8Array[] = [];
   let size = 0;
   for await (const part of response.body ?? []) {
     size += part.length;
-    if (size > DOCUMENT_MAX_BYTES) throw new Error('the key document is too large');
+    if (size > maxBytes) throw tooLarge();
     parts.push(part);
   }
   const whole = new Uint8Array(size);

@@ -8,9 +8,9 @@ import {
 } from 'oauth4webapi';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
-import { isLocalGateway } from '../destination.ts';
+import { readBounded } from '../authentication/provider-keys.ts';
+import { isLocalGateway, networkProblem } from '../destination.ts';
 import type { Settings } from '../settings.ts';
-import { providerAddressProblem } from './provider-address.ts';
 
 const RESPONSE_TIMEOUT_MS = 10_000;
 const RESPONSE_MAX_BYTES = 512 * 1024;
@@ -34,18 +34,24 @@ const unavailable = (reason: string): Failure => ({ code: 'IDP_UNAVAILABLE', rea
 const misconfigured = (reason: string): Failure => ({ code: 'SSO_MISCONFIGURED', reason });
 const signInFailed = (reason: string): Failure => ({ code: 'SIGN_IN_FAILED', reason });
 
-/** Reads a body up to the limit, so that a provider cannot fill the memory of an isolate. */
+/** A copy of the response with a body that is read up to the limit. */
 async function bounded(response: Response): Promise<Response> {
-  const chunks: Uint8Array[] = [];
-  let size = 0;
-  for await (const chunk of response.body ?? []) {
-    size += chunk.length;
-    if (size > RESPONSE_MAX_BYTES) throw new Misconfigured('a response of the provider is too large');
-    chunks.push(chunk);
-  }
+  const tooLarge = () => new Misconfigured('a response of the provider is too large');
+  const bytes = await readBounded(response, RESPONSE_MAX_BYTES, tooLarge);
   const { status, statusText, headers } = response;
   const isEmpty = status === 204 || status === 304;
-  return new Response(isEmpty ? null : await new Blob(chunks).arrayBuffer(), { status, statusText, headers });
+  return new Response(isEmpty ? null : bytes, { status, statusText, headers });
+}
+
+/**
+ * What is wrong with an address of a provider, which a tenant has chosen and the gateway calls; null if
+ * nothing is.
+ */
+export function providerAddressProblem(address: string, settings: Pick<Settings, 'BASE_URL'>): string | null {
+  if (!URL.canParse(address)) return 'is not a URL';
+  const url = new URL(address);
+  if (url.username || url.password || url.hash) return 'must have no user or fragment';
+  return networkProblem(url, isLocalGateway(settings));
 }
 
 /**

@@ -22,7 +22,7 @@ import { auditEvents, organizations } from '../database/schema.ts';
 import { missing } from '../missing.ts';
 import type { Settings } from '../settings.ts';
 import { endPeople, hasOwnerBesides } from './people.ts';
-import { providerAddressProblem } from './provider-address.ts';
+import { providerAddressProblem } from './provider-fetch.ts';
 
 const DOMAIN = /^(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z](?:[a-z0-9-]{0,61}[a-z0-9])$/;
 const DOMAINS_MAX = 20;

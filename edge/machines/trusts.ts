@@ -9,7 +9,7 @@ import { type Database, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { type TrustRow, trusts } from '../database/people-schema.ts';
 import { auditEvents, projects } from '../database/schema.ts';
-import { destinationOf } from '../destination.ts';
+import { networkProblem } from '../destination.ts';
 import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import { BranchPattern } from '../tenancy/branch-pattern.ts';
 import { MachineRole } from './api-keys.ts';
@@ -147,10 +147,7 @@ export async function deleteTrust(
 export function issuerAddressProblem(address: string, isLocal: boolean): string | null {
   if (!URL.canParse(address)) return 'not a URL';
   const url = new URL(address);
-  const { protocol, username, password, search, hash } = url;
+  const { username, password, search, hash } = url;
   if (username || password || search || hash) return 'must have no user, query or fragment';
-  const destination = destinationOf(url);
-  if (isLocal && destination === 'loopback' && ['http:', 'https:'].includes(protocol)) return null;
-  if (protocol !== 'https:') return 'must be https';
-  return destination === 'public' ? null : 'must not be on a private network';
+  return networkProblem(url, isLocal);
 }

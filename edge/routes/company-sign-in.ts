@@ -14,8 +14,9 @@ import {
 } from '../sign-in/company-sign-in.ts';
 import { LoginResponse, ResponseForm, ResponseQuery } from '../sign-in/first-factor.ts';
 import { ReturnTo } from '../sign-in/provider-sign-in.ts';
+import { RECOVERY_CODE } from '../sign-in/second-factor.ts';
 import { TOKEN_FIELDS, tokenFields } from '../sign-in/sessions.ts';
-import { OWNER_RECOVERY_CODE, recoverOwner } from '../sign-in/sign-in-policy.ts';
+import { recoverOwner } from '../sign-in/sign-in-policy.ts';
 import { ProviderParams } from './in-project.ts';
 import { deliverLogin, storePageSession } from './sessions.ts';
 import { signInContextOf } from './sign-in-context.ts';
@@ -181,7 +182,7 @@ router.openapi(
         z
           .strictObject({
             email: EmailAddress,
-            code: z.string().max(64).regex(OWNER_RECOVERY_CODE, 'Expected 16 letters and digits'),
+            code: z.string().max(64).regex(RECOVERY_CODE, 'Expected 16 letters and digits'),
           })
           .meta({ example: { email: 'ada@example.com', code: 'k3ud-7xqa-m2pz-w5tc' } }),
       ),

@@ -78,13 +78,13 @@ const GROUP = /.{4}(?!$)/g;
 /** Letters, digits, and the separators that people type. */
 export const RECOVERY_CODE = /^[ -]*(?:[A-Za-z2-7][ -]*){16}$/;
 
-/** A code as it is hashed: without separators, in lower case. */
-const plain = (code: string) => code.replaceAll(/[ -]/g, '').toLowerCase();
+/** A recovery code as it is hashed: without separators, in lower case. */
+export const plainCode = (code: string) => code.replaceAll(/[ -]/g, '').toLowerCase();
 
 const ofUser = ({ issuer, gid }: UserKey) =>
   and(eq(recoveryCodes.issuer, issuer), eq(recoveryCodes.gid, gid));
 
-const newCode = () =>
+export const newRecoveryCode = () =>
   [...crypto.getRandomValues(new Uint8Array(LENGTH))]
     .map((byte) => ALPHABET[byte % ALPHABET.length])
     .join('')
@@ -98,8 +98,8 @@ export interface NewRecoveryCodes {
 }
 
 export async function newRecoveryCodes(db: Database, { issuer, gid }: UserKey): Promise<NewRecoveryCodes> {
-  const codes = Array.from({ length: COUNT }, newCode);
-  const hashes = await Promise.all(codes.map((code) => sha256(plain(code))));
+  const codes = Array.from({ length: COUNT }, newRecoveryCode);
+  const hashes = await Promise.all(codes.map((code) => sha256(plainCode(code))));
   return {
     codes,
     statements: (condition) => [
@@ -117,7 +117,7 @@ export const deleteRecoveryCodes = (db: Database, user: UserKey) =>
  * @returns whether the code was right
  */
 export async function useRecoveryCode(db: Database, user: UserKey, code: string): Promise<boolean> {
-  const hash = await sha256(plain(code));
+  const hash = await sha256(plainCode(code));
   const { meta } = await db
     .delete(recoveryCodes)
     .where(and(ofUser(user), eq(recoveryCodes.hash, hash)))

@@ -23,6 +23,7 @@ import { challengesOf } from './challenge.ts';
 import { holderOf, openCompanySession } from './company-sign-in.ts';
 import { type LoginResponse, loginResponse, signIn } from './first-factor.ts';
 import { withinPasswordAttempts } from './password-login.ts';
+import { newRecoveryCode, plainCode } from './second-factor.ts';
 import { deleteSessions } from './sessions.ts';
 import type { SignInContext } from './sign-in-context.ts';
 
@@ -64,21 +65,8 @@ export async function readPolicy(db: Database, tenantId: string): Promise<Policy
   };
 }
 
-const ALPHABET = 'abcdefghijklmnopqrstuvwxyz234567';
-const CODE_LENGTH = 16;
-/** Letters and digits of base32, and the separators that people type. */
-export const OWNER_RECOVERY_CODE = /^[ -]*(?:[A-Za-z2-7][ -]*){16}$/;
-const plain = (code: string) => code.replaceAll(/[ -]/g, '').toLowerCase();
-
-/** 80 random bits, which a fast hash protects sufficiently. */
-const newCode = () =>
-  [...crypto.getRandomValues(new Uint8Array(CODE_LENGTH))]
-    .map((byte) => ALPHABET[byte % ALPHABET.length])
-    .join('')
-    .replaceAll(/.{4}(?!$)/g, '$&-');
-
 /** Bound to its tenant, so that a code is of no use elsewhere. */
-const hashOf = (tenantId: string, code: string) => sha256(JSON.stringify([tenantId, plain(code)]));
+const hashOf = (tenantId: string, code: string) => sha256(JSON.stringify([tenantId, plainCode(code)]));
 
 /** Whether the bearer, or a person with the same address, has signed in by a provider of the tenant. */
 const hasTried = ({ tenantId, email, providerId }: Principal): SQL =>
@@ -113,7 +101,7 @@ export async function changePolicy(
   const before = await readPolicy(db, tenantId);
   if (before.sso_required === required) return ok({ ...before, recovery_code: null });
   const now = context.now();
-  const code = required ? newCode() : null;
+  const code = required ? newRecoveryCode() : null;
   const recoveryHash = code === null ? null : await hashOf(tenantId, code);
   const about = { metadata: { from: before.sso_required, to: required } };
   const event = auditEvent('sign_in_policy.changed', actorWith(client, principal), about, now);
@@ -163,7 +151,7 @@ export async function replaceOwnerCode(
 ): Promise<Result<Changed, Failure>> {
   const { db, client } = context;
   const { tenantId } = principal;
-  const code = newCode();
+  const code = newRecoveryCode();
   const recoveryHash = await hashOf(tenantId, code);
   const now = context.now();
   const isIt = and(eq(signInPolicies.tenantId, tenantId), eq(signInPolicies.ssoRequired, true));
