@@ -1,4 +1,5 @@
 import { existsSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { type Browser, type BrowserContext, chromium, type Page } from 'playwright-core';
 
 /** Debian's package. Nothing is downloaded. */
@@ -7,7 +8,13 @@ const CHROMIUM = '/usr/bin/chromium';
 /** @throws Error when it is not installed; `dev/setup` installs it */
 export function openBrowser(): Promise<Browser> {
   if (!existsSync(CHROMIUM)) throw new Error(`${CHROMIUM} is missing: run dev/setup as root, or install it`);
-  return chromium.launch({ executablePath: CHROMIUM, args: ['--no-sandbox', '--disable-dev-shm-usage'] });
+  // Chromium leaves reports of crashes and settings of the desktop in the home folder.
+  const home = tmpdir();
+  return chromium.launch({
+    executablePath: CHROMIUM,
+    args: ['--no-sandbox', '--disable-dev-shm-usage'],
+    env: { ...process.env, HOME: home, XDG_CONFIG_HOME: home, XDG_CACHE_HOME: home },
+  });
 }
 
 export interface Visitor {
