@@ -287,10 +287,10 @@ test('on a small screen the rows have most of the page, until a person inspects 
   await page.getByText('No rows').waitFor();
   await page.getByRole('link', { name: 'item' }).click();
   await page.getByRole('gridcell', { name: 'item 1', exact: true }).waitFor();
-  expect(await width()).toBeGreaterThan(780);
+  await eventually(async () => expect(await width()).toBeGreaterThan(780));
   await page.getByRole('button', { name: 'Inspect cell' }).click();
   await page.getByRole('complementary', { name: 'Active cell' }).waitFor();
-  expect(await width()).toBeLessThan(780);
+  await eventually(async () => expect(await width()).toBeLessThan(780));
   await page.getByLabel('Value to compare with').fill('0');
   await page.getByRole('button', { name: 'Filter', exact: true }).click();
   await page.getByText('No rows match the filters.').waitFor();
@@ -308,14 +308,14 @@ test('the width that a person gives to a column stays', async () => {
   await page.mouse.down();
   await page.mouse.move(edge.x + edge.width + 79, edge.y + 10);
   await page.mouse.up();
-  expect(await width()).toBe(before + 80);
+  await eventually(async () => expect(await width()).toBe(before + 80));
   await page.reload();
   await head.waitFor();
-  expect(await width()).toBe(before + 80);
+  await eventually(async () => expect(await width()).toBe(before + 80));
   await page.getByRole('grid').focus();
   await page.keyboard.press('ArrowRight');
   await page.keyboard.press('Alt+Shift+ArrowLeft');
-  expect(await width()).toBe(before + 64);
+  await eventually(async () => expect(await width()).toBe(before + 64));
 });
 
 const COLUMNS = ['id', 'name', 'note', 'price', 'data', 'doc', 'on_sale'];
