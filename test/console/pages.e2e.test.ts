@@ -178,10 +178,10 @@ test('passwords of no login cannot be rotated, and no command for it is shown', 
   const command = dialog.getByText('branchgate credentials rotate');
   for (const login of ['Owner', 'Read and write']) await dialog.getByLabel(login).uncheck();
   await command.waitFor();
-  expect(await rotate.isEnabled()).toBe(true);
+  await eventually(async () => expect(await rotate.isEnabled()).toBe(true));
   await dialog.getByLabel('Read only').uncheck();
   await command.waitFor({ state: 'detached' });
-  expect(await rotate.isDisabled()).toBe(true);
+  await eventually(async () => expect(await rotate.isDisabled()).toBe(true));
   await page.keyboard.press('Escape');
   await dialog.waitFor({ state: 'detached' });
 });
@@ -207,7 +207,8 @@ test('a branch is made of a snapshot, protected, reset, deleted, restored and dr
   await confirm('Protect');
   await says('of-snapshot is protected.');
   await act('of-snapshot', 'Reset');
-  expect(await inDialog.getByRole('button', { name: 'Reset' }).isDisabled()).toBe(true);
+  const reset = inDialog.getByRole('button', { name: 'Reset' });
+  await eventually(async () => expect(await reset.isDisabled()).toBe(true));
   await inDialog.getByLabel('To the content of').selectOption({ index: 1 });
   await inDialog.getByLabel('Type of-snapshot to confirm').fill('of-snapshot');
   await confirm('Reset');
@@ -264,9 +265,9 @@ async function saveOnMain(rows: string): Promise<void> {
   await page.locator('input:focus').and(page.getByLabel('Type main to confirm')).waitFor();
   await page.keyboard.type('mai');
   await page.keyboard.press('Enter');
-  expect(await save.isDisabled()).toBe(true);
+  await eventually(async () => expect(await save.isDisabled()).toBe(true));
   await page.keyboard.type('n');
-  expect(await save.isEnabled()).toBe(true);
+  await eventually(async () => expect(await save.isEnabled()).toBe(true));
   await page.keyboard.press('Enter');
   await page.getByText(`${rows} saved.`).waitFor();
 }
