@@ -340,7 +340,7 @@ describe('errors', () => {
     );
     await expect(browser.update('deaf', change)).rejects.toMatchObject({ sqlstate: '54000' });
     await eventually(async () => expect(await sessions()).toEqual([]));
-    await withTrigger('loud', "raise exception '%', repeat('x', 40000000);");
+    await withTrigger('loud', "raise exception '%', repeat('x', 17000000);");
     await expect(browser.update('loud', change)).rejects.toMatchObject({ sqlstate: '54000' });
     expect((await neighbour.page('calm')).rows).toEqual([{ id: 1 }]);
   });
