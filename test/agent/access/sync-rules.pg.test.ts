@@ -5,6 +5,8 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { closeHost, openHost } from '../../../agent/host/host.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
+import type { Session } from '../../../agent/postgres/connect.ts';
+import { takeLock } from '../../../agent/postgres/locks.ts';
 import { loginName } from '../../../shared/branch/login.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { type Branch, connect, type Port, Project, type Rule } from '../../support/host/host-project.ts';
@@ -263,3 +265,25 @@ test('without the pooler a change fails, is stored, and takes effect when the po
   await apply(60, [{ branch_id: null, cidr: HERE }]);
   expect(await admitted()).toEqual(ALL_ADMITTED);
 });
+
+test.each(['rules', 'roles'] as const)(
+  'a stopped process that holds the lock `%s` holds up no operation for long',
+  async (lock) => {
+    const holder = await servers.connect();
+    const session = await servers.connect();
+    try {
+      await takeLock(holder, lock);
+      // Ends what hangs: without a limit, the lock is taken then.
+      await holder.query("SET idle_session_timeout = '10s'");
+      // The limit of the statement that waits, in a hundredth of its time.
+      const hasty = { query: (text: string) => session.query(text.replace("'20s'", "'200ms'")) };
+      await expect(takeLock(hasty as unknown as Session, lock)).rejects.toMatchObject({
+        code: 'HOST_BUSY',
+        message: expect.stringContaining(`held the lock ${lock} for 20 s`),
+      });
+    } finally {
+      await session.end();
+      await holder.end();
+    }
+  },
+);

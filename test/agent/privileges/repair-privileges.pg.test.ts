@@ -102,7 +102,8 @@ test('privileges that the owner has narrowed stay, and settings of the owner log
   await asOwner(
     main,
     `SET ROLE NONE; ALTER ROLE ${login} SET default_transaction_read_only = on;
-     ALTER ROLE ${login} SET statement_timeout = 1; ALTER ROLE ${login} SET role = none`,
+     ALTER ROLE ${login} SET statement_timeout = 1; ALTER ROLE ${login} SET role = none;
+     ALTER ROLE ${login} SET local_preload_libraries = 'nope'`,
   );
   await repairAll('privileges.repaired');
   expect(events).toMatchObject([{ event: 'privileges.repaired', branch_id: main.branch_id }]);
