@@ -8,6 +8,8 @@ const ANALYSE_SECONDS = 120;
 const LOCK_SECONDS = 10;
 /** While no worker is free, one that has analysed tables of a database for so long leaves it to others. */
 const TURN_SECONDS = 300;
+/** While no worker is free, a tenant that has had several for so long leaves one to others. */
+const SEVERAL_SECONDS = 30;
 /** Workers of one branch that are ended within this time count once. */
 const ONE_STRIKE_MS = 10_000;
 const FORGIVEN_AFTER_MS = 3_600_000;
@@ -45,8 +47,8 @@ export class AutovacuumWorkers implements Guard {
       if (at - last > FORGIVEN_AFTER_MS) this.#strikes.delete(branch);
     const held = workers.filter(isHeld);
     for (const worker of held) this.#strike(worker, at);
-    const taken = workers.length < workersMax ? [] : [longestOf(workers)].filter((worker) => worker !== null);
-    const ended = [...new Set([...held, ...taken])];
+    const taken = workers.length < workersMax ? [] : [longestOf(workers), newestOfSeveral(workers)];
+    const ended = [...new Set([...held, ...taken.filter((worker) => worker !== null)])];
     const due = this.#due;
     this.#due = [];
     return ended.length === 0 ? due : [...due, { sessions: ended, branches: [], detail: detailOf(ended) }];
@@ -88,6 +90,25 @@ function longestOf(workers: readonly AutovacuumWorker[]): AutovacuumWorker | nul
     .filter(({ isAnalysing, begun }) => isAnalysing && now - begun > TURN_SECONDS)
     .toSorted((one, other) => one.begun - other.begun);
   return longest ?? null;
+}
+
+/**
+ * The newest worker of the tenant that has several and the most of them. The others complete what they have begun, and
+ * its next tables wait for their turn as those of other tenants do.
+ */
+function newestOfSeveral(workers: readonly AutovacuumWorker[]): AutovacuumWorker | null {
+  const before = Date.now() / 1000 - SEVERAL_SECONDS;
+  const [most = []] = [
+    ...Map.groupBy(
+      workers.filter(({ branch, begun }) => branch && begun < before),
+      ({ branch }) => branch?.tenant,
+    ).values(),
+  ].toSorted((one, other) => other.length - one.length);
+  if (most.length < 2) return null;
+  const [newest] = most
+    .filter(({ isAnalysing }) => isAnalysing)
+    .toSorted((one, other) => other.begun - one.begun);
+  return newest ?? null;
 }
 
 const detailOf = (workers: readonly AutovacuumWorker[]) => ({

@@ -107,30 +107,46 @@ function inOrderOfPrecedence(sessions: readonly InBranch[]): InBranch[] {
     .map(({ session }) => session);
 }
 
-/** How many clients each database has, at both instances of the pooler; null while they are few together. */
-type ReadClients = () => Promise<ReadonlyMap<string, number> | null>;
+/**
+ * How many clients each database has, at both instances of the pooler; null while all together have no more than
+ * `few`.
+ */
+type ReadClients = (few: number) => Promise<ReadonlyMap<string, number> | null>;
+
+interface PooledBranch {
+  branch: GuardedBranch;
+  clients: number;
+}
 
 /**
- * Clients of the pooler of one tenant, over all of its projects. The pooler can disconnect only all clients of a
- * database, so the branches with the most are blocked until the others are within the limit.
+ * Clients of the pooler of one tenant, over all of its projects. Several tenants together may still be too many: then
+ * the one with the most loses some. The pooler can disconnect only all clients of a database, so the branches with
+ * the most are blocked until the others are within the limit.
  */
 export class PooledClients implements Guard {
   readonly name = 'pooled clients';
   readonly reason = 'connections';
   readonly #limit: number;
+  /** Of all tenants together. */
+  readonly #limitOfAll: number;
   readonly #find: (database: string) => GuardedBranch | null;
   readonly #read: ReadClients;
   readonly #onTrouble: (trouble: unknown) => void;
   #clients: ReadonlyMap<string, number> | null = null;
   #isReading = false;
 
+  /**
+   * @param limit clients of one tenant
+   * @param accepted clients that the pooler accepts, those that have not logged in included
+   */
   constructor(
-    limit: number,
+    { limit, accepted }: { limit: number; accepted: number },
     find: (database: string) => GuardedBranch | null,
     read: ReadClients,
     onTrouble: (trouble: unknown) => void,
   ) {
-    this.#limit = limit;
+    this.#limit = Math.min(limit, Math.ceil(accepted / 2) - 1);
+    this.#limitOfAll = Math.floor(accepted * CROWDED);
     this.#find = find;
     this.#read = read;
     this.#onTrouble = onTrouble;
@@ -144,27 +160,22 @@ export class PooledClients implements Guard {
       return branch ? [{ branch, clients }] : [];
     });
     this.#clients = null;
-    return [...Map.groupBy(branches, ({ branch }) => branch.tenant).values()].flatMap((own) =>
-      this.#above(own),
+    const found = [...Map.groupBy(branches, ({ branch }) => branch.tenant).values()].flatMap((own) =>
+      largestAbove(own, this.#limit),
     );
-  }
-
-  #above(own: readonly { branch: GuardedBranch; clients: number }[]): Finding[] {
-    let total = own.reduce((sum, { clients }) => sum + clients, 0);
-    const findings: Finding[] = [];
-    for (const { branch, clients } of own.toSorted((one, other) => other.clients - one.clients)) {
-      if (total <= this.#limit) break;
-      findings.push({ sessions: [], branches: [branch], detail: { clients, clients_together: total } });
-      total -= clients;
-    }
-    return findings;
+    const left = branches.filter((one) => !found.includes(one));
+    return [...found, ...largestOfTenants(left, this.#limitOfAll)].map(({ branch, clients }) => ({
+      sessions: [],
+      branches: [branch],
+      detail: { clients, tenant: branch.tenant },
+    }));
   }
 
   /** Not awaited: the pooler may be away, and the other watchdogs must run. */
   #readNext(): void {
     if (this.#isReading) return;
     this.#isReading = true;
-    this.#read()
+    this.#read(this.#limit)
       .then(
         (clients) => {
           this.#clients = clients;
@@ -176,4 +187,32 @@ export class PooledClients implements Guard {
         this.#isReading = false;
       });
   }
+}
+
+const sumOf = (branches: readonly PooledBranch[]) => branches.reduce((sum, { clients }) => sum + clients, 0);
+const mostFirst = (one: PooledBranch, other: PooledBranch) => other.clients - one.clients;
+
+/** The branches with the most clients, until the others are within the limit. */
+function largestAbove(branches: readonly PooledBranch[], limit: number): PooledBranch[] {
+  let total = sumOf(branches);
+  return branches.toSorted(mostFirst).filter(({ clients }) => {
+    const isAbove = total > limit;
+    if (isAbove) total -= clients;
+    return isAbove;
+  });
+}
+
+/** Branches of the tenant that has the most clients at the time, until all others are within the limit. */
+function largestOfTenants(branches: readonly PooledBranch[], limit: number): PooledBranch[] {
+  const left = branches.toSorted(mostFirst);
+  const found: PooledBranch[] = [];
+  while (sumOf(left) > limit) {
+    const [most = []] = [...Map.groupBy(left, ({ branch }) => branch.tenant).values()].toSorted(
+      (one, other) => sumOf(other) - sumOf(one),
+    );
+    const [largest] = most;
+    if (!largest) break;
+    found.push(...left.splice(left.indexOf(largest), 1));
+  }
+  return found;
 }

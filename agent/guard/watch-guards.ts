@@ -2,6 +2,7 @@ import type { BlockingHost } from '../blocks/enforce-blocks.ts';
 import { type Log, TroubleLog } from '../process/log.ts';
 import { repeat } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
+import { SPARE_POOLER_CLIENTS } from '../servers/configuration.ts';
 import { AutovacuumWorkers, turnAutovacuumOff } from './autovacuum.ts';
 import { GuardBlocks } from './blocks.ts';
 import { BranchDirectory } from './branch-directory.ts';
@@ -41,9 +42,9 @@ const guardsOf = (
   new Locks(),
   new Connections({ project_id: settings.PROJECT_CONNECTIONS, tenant: settings.TENANT_CONNECTIONS }),
   new PooledClients(
-    settings.POOLER_MAX_CLIENTS,
+    { limit: settings.POOLER_MAX_CLIENTS, accepted: settings.POOLER_MAX_CLIENTS + SPARE_POOLER_CLIENTS },
     (database) => directory.findByName(database),
-    () => poolers.readClients(settings.POOLER_MAX_CLIENTS),
+    (few) => poolers.readClients(few),
     (trouble) => note('clients of the pooler', trouble),
   ),
   new OldTransactions(settings.TRANSACTION_SECONDS),

@@ -50,7 +50,7 @@ describe.runIf(IS_NIGHTLY && hasRelease())('an upgrade of the gateway', () => {
 
   async function start(script: string, objects: typeof OBJECTS) {
     const bindings = { ...SETTINGS, IDP_URL: provider.url, DELAY_MS: 0 };
-    worker = startWorker(script, { d1Databases: ['DB'], durableObjects: objects, bindings }, folder);
+    worker = startWorker(script, { d1Databases: ['DB'], durableObjects: objects, bindings }, { folder });
     url = (await worker.ready).origin;
   }
 

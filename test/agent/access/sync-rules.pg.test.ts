@@ -276,7 +276,9 @@ test.each(['rules', 'roles'] as const)(
       // Ends what hangs: without a limit, the lock is taken then.
       await holder.query("SET idle_session_timeout = '10s'");
       // The limit of the statement that waits, in a hundredth of its time.
-      const hasty = { query: (text: string) => session.query(text.replace("'20s'", "'200ms'")) };
+      const hasty = {
+        query: (text: string, values?: unknown[]) => session.query(text.replace("'20s'", "'200ms'"), values),
+      };
       await expect(takeLock(hasty as unknown as Session, lock)).rejects.toMatchObject({
         code: 'HOST_BUSY',
         message: expect.stringContaining(`held the lock ${lock} for 20 s`),

@@ -180,24 +180,46 @@ describe('connections', () => {
   });
 });
 
-test('clients of the pooler have a limit for all projects of a tenant', async () => {
-  const branches = new Map(
-    [branchOf('p1', 'a', 'acme'), branchOf('p2', 'b', 'acme'), branchOf('p3', 'c', 'acme'), VICTIM].map(
-      (branch) => [branch.database, branch],
-    ),
-  );
-  const clients = { db_a: 90, db_b: 120, db_c: 60, db_victim: 150, db_unknown: 300 };
-  const troubles: unknown[] = [];
-  const guard = new PooledClients(
-    200,
-    (database) => branches.get(database) ?? null,
-    async () => new Map(Object.entries(clients)),
-    (trouble) => troubles.push(trouble),
-  );
-  expect(guard.check()).toEqual([]);
-  await setImmediate();
-  expect(guard.check().flatMap((finding) => finding.branches)).toEqual([branches.get('db_b')]);
-  expect(troubles).toEqual([null]);
+describe('clients of the pooler', () => {
+  async function found(clients: Record<string, number>, branches: GuardedBranch[], limits = POOLER) {
+    const troubles: unknown[] = [];
+    const read: number[] = [];
+    const guard = new PooledClients(
+      limits,
+      (name) => branches.find(({ database }) => database === name) ?? null,
+      async (few) => {
+        read.push(few);
+        return new Map(Object.entries(clients));
+      },
+      (trouble) => troubles.push(trouble),
+    );
+    expect(guard.check()).toEqual([]);
+    await setImmediate();
+    const findings = guard.check();
+    expect(troubles).toEqual([null]);
+    return { read: read[0], branches: findings.flatMap(({ branches }) => branches) };
+  }
+  const POOLER = { limit: 200, accepted: 500 };
+  const of = (tenant: string, ...ids: string[]) => ids.map((id) => branchOf(`p-${id}`, id, tenant));
+
+  test('have a limit for all projects of a tenant, below half of what the pooler accepts', async () => {
+    const acme = of('acme', 'a', 'b', 'c');
+    const clients = { db_a: 90, db_b: 120, db_c: 60, db_victim: 130, db_unknown: 300 };
+    expect(await found(clients, [...acme, VICTIM])).toEqual({ read: 200, branches: [acme[1]] });
+    const large = { limit: 500, accepted: 800 };
+    expect(await found({ db_a: 399 }, acme, large)).toEqual({ read: 399, branches: [] });
+    expect(await found({ db_a: 400 }, acme, large)).toMatchObject({ branches: [acme[0]] });
+  });
+
+  test('of several tenants leave a fifth: the one with the most loses its largest branches', async () => {
+    const [acme, evil] = [of('acme', 'a', 'b'), of('evil', 'c', 'd')];
+    const three = [...acme, ...evil, VICTIM];
+    const full = { db_a: 100, db_b: 90, db_c: 150, db_d: 45, db_victim: 10 };
+    expect(await found(full, three)).toMatchObject({ branches: [] });
+    expect(await found({ ...full, db_victim: 20 }, three)).toMatchObject({ branches: [evil[0]] });
+    const more = { db_a: 100, db_b: 90, db_c: 100, db_d: 99, db_victim: 185 };
+    expect(await found(more, three)).toMatchObject({ branches: [evil[0], acme[0]] });
+  });
 });
 
 describe('transaction ids', () => {
@@ -313,6 +335,20 @@ describe('autovacuum', () => {
     const vacuum = worker(VICTIM, { transactionSeconds: 9_000, isAnalysing: false });
     const found = check(new AutovacuumWorkers(off), [asleep, waiting, busy, ...others, vacuum]);
     expect(found.flatMap(({ sessions }) => sessions)).toEqual([asleep, waiting, busy]);
+  });
+
+  test('a tenant that has several workers for half a minute loses the newest, while none is free', () => {
+    const other = { ...branchOf('p3', 'other'), tenant: ATTACKER.tenant };
+    const since = (seconds: number) => ({ begun: Date.now() / 1000 - seconds });
+    const [first, newest] = [worker(ATTACKER, since(90)), worker(other, since(31))];
+    const victim = worker(VICTIM, since(200));
+    const ended = (workers: AutovacuumWorker[]) =>
+      check(new AutovacuumWorkers(off), workers).flatMap(({ sessions }) => sessions);
+    expect(ended([first, newest, victim])).toEqual([newest]);
+    expect(ended([first, newest])).toEqual([]);
+    expect(ended([first, worker(other, since(29)), victim])).toEqual([]);
+    expect(ended([first, worker(other, { ...since(31), isAnalysing: false }), victim])).toEqual([first]);
+    expect(ended([first, worker(null, since(31)), victim])).toEqual([]);
   });
 
   test('the second time its tables are named, and the branch is blocked when autovacuum is off', async () => {

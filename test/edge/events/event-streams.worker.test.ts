@@ -23,7 +23,7 @@ const METRICS = 'metrics/stream';
 const PATHS = ['events', METRICS];
 
 beforeAll(async () => {
-  gateway = await startTripsGateway(0, {}, folder);
+  gateway = await startTripsGateway(0, {}, { folder });
   project = (await gateway.api.project('Events')).id;
 });
 afterAll(async () => {

@@ -4,8 +4,12 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { materialize } from '../../../edge/tenancy/users.ts';
 import { Api } from '../../support/api.ts';
 import { firstByDay } from '../../support/nightly.ts';
-import { type CompanyProvider, startCompanyProvider } from '../../support/sign-in/company-provider.ts';
-import { newOwner, type TestPerson } from '../../support/sign-in/people.ts';
+import {
+  addCompany,
+  type Company,
+  returnToGateway,
+  startAtCompany,
+} from '../../support/sign-in/company-provider.ts';
 import { refusal } from '../../support/sign-in/second-step.ts';
 import { logIn } from '../../support/sign-in/sign-in.ts';
 import { type SignInGateway, startSignInGateway } from '../../support/worker/sign-in-gateway.ts';
@@ -15,55 +19,9 @@ let gateway: SignInGateway;
 let acme: Company;
 let evil: Company;
 
-interface Company {
-  owner: TestPerson;
-  provider: CompanyProvider;
-  id: string;
-  domain: string;
-  tenantId: string;
-}
-
-async function company(domain: string): Promise<Company> {
-  const owner = await newOwner(gateway, `owner@${domain}`);
-  const provider = await startCompanyProvider();
-  const created = await owner.api.post<{ id: string }>('/api/v1/identity-providers', {
-    name: domain,
-    issuer: provider.url,
-    client_id: provider.clientId,
-    client_secret: provider.secret,
-    domains: [domain],
-    default_role: 'viewer',
-    role_claim: 'groups',
-    roles: { owners: 'owner', admins: 'admin' },
-  });
-  expect(created.status).toBe(201);
-  expect(JSON.stringify(created.body)).not.toContain(provider.secret);
-  const { tenant_id } = (await owner.api.get<{ tenant_id: string }>('/api/v1/me')).body;
-  const path = `/platform/v1/tenants/${tenant_id}/identity-providers/${created.body.id}/domains/${domain}/verify`;
-  expect((await new Api(gateway.url, PLATFORM_SECRET).call('POST', path)).status).toBe(200);
-  return { owner, provider, id: created.body.id, domain, tenantId: tenant_id };
-}
-
-/** The gateway's address, under which it accepts cookies and redirects. */
-const atGateway = (url: URL | string) => {
-  const address = new URL(url);
-  return `${gateway.url}${address.pathname}${address.search}`;
-};
-
-interface Started {
-  location: string;
-  cookie: string;
-}
-
-async function start({ id }: Pick<Company, 'id'>, query = ''): Promise<Started> {
-  const response = await fetch(`${gateway.url}/api/v1/auth/sso/${id}/start${query}`, { redirect: 'manual' });
-  expect(response.status).toBe(302);
-  const [cookie = ''] = response.headers.getSetCookie().map((line) => line.split(';')[0] ?? '');
-  return { location: response.headers.get('location') ?? '', cookie };
-}
-
-const callback = (address: URL | string, cookie: string) =>
-  fetch(atGateway(address), { redirect: 'manual', headers: { cookie } });
+const company = (domain: string) => addCompany(gateway, domain);
+const start = (at: Pick<Company, 'id'>, query = '') => startAtCompany(gateway, at, query);
+const callback = (address: URL | string, cookie: string) => returnToGateway(gateway, address, cookie);
 
 async function signIn(at: Company, person: Record<string, unknown>): Promise<Response> {
   const { location, cookie } = await start(at);
@@ -205,7 +163,7 @@ test('the last owner is not lost by a claim', async () => {
 describe('forged and mixed-up attempts', () => {
   const claims = (change: Record<string, unknown>) => (given: JWTPayload) => ({ ...given, ...change });
   /** What is wrong, and the claims or the token that has it. */
-  const FORGERIES: [wrong: string, make: () => CompanyProvider['forgery']][] = [
+  const FORGERIES: [wrong: string, make: () => Company['provider']['forgery']][] = [
     ...['other', '', [], ['other'], 'gateway '].map(
       (aud) => [`aud ${JSON.stringify(aud)}`, () => ({ claims: claims({ aud }) })] as [string, () => object],
     ),

@@ -15,7 +15,7 @@ let gateway: TripsGateway;
 let project: string;
 
 beforeAll(async () => {
-  gateway = await startTripsGateway(0, {}, folder);
+  gateway = await startTripsGateway(0, {}, { folder });
   project = (await gateway.api.project('Webhooks')).id;
 });
 afterAll(async () => {

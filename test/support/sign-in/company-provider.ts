@@ -2,6 +2,10 @@ import { createHash, generateKeyPairSync, randomUUID } from 'node:crypto';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { type JWTPayload, SignJWT, UnsecuredJWT } from 'jose';
+import { Api } from '../api.ts';
+import { PLATFORM_SECRET } from '../worker/worker.ts';
+import { newOwner, type TestPerson } from './people.ts';
+import type { SignInSite } from './sign-in.ts';
 
 const keyPair = () => generateKeyPairSync('ec', { namedCurve: 'P-256' });
 
@@ -132,3 +136,57 @@ export async function startCompanyProvider(clientId = 'gateway', secret = 'secre
 }
 
 export type CompanyProvider = Awaited<ReturnType<typeof startCompanyProvider>>;
+
+/** A company whose people sign in with its own provider. */
+export interface Company {
+  owner: TestPerson;
+  provider: CompanyProvider;
+  id: string;
+  domain: string;
+  tenantId: string;
+}
+
+/** A tenant with a provider of its own, whose domain the operator has verified. The caller stops the provider. */
+export async function addCompany(site: SignInSite, domain: string): Promise<Company> {
+  const owner = await newOwner(site, `owner@${domain}`);
+  const provider = await startCompanyProvider();
+  const created = await owner.api.post<{ id: string }>('/api/v1/identity-providers', {
+    name: domain,
+    issuer: provider.url,
+    client_id: provider.clientId,
+    client_secret: provider.secret,
+    domains: [domain],
+    default_role: 'viewer',
+    role_claim: 'groups',
+    roles: { owners: 'owner', admins: 'admin' },
+  });
+  const body = JSON.stringify(created.body);
+  if (created.status !== 201 || body.includes(provider.secret)) throw new Error(`${created.status} ${body}`);
+  const { tenant_id } = (await owner.api.get<{ tenant_id: string }>('/api/v1/me')).body;
+  const path = `/platform/v1/tenants/${tenant_id}/identity-providers/${created.body.id}/domains/${domain}/verify`;
+  const { status } = await new Api(site.url, PLATFORM_SECRET).call('POST', path);
+  if (status !== 200) throw new Error(`verification of ${domain}: ${status}`);
+  return { owner, provider, id: created.body.id, domain, tenantId: tenant_id };
+}
+
+/** Begins a sign-in as a browser does. @returns where the browser is sent, and the cookie that it keeps */
+export async function startAtCompany(
+  { url }: Pick<SignInSite, 'url'>,
+  { id }: Pick<Company, 'id'>,
+  query = '',
+): Promise<{ location: string; cookie: string }> {
+  const response = await fetch(`${url}/api/v1/auth/sso/${id}/start${query}`, { redirect: 'manual' });
+  if (response.status !== 302) throw new Error(`start: ${response.status}`);
+  const [cookie = ''] = response.headers.getSetCookie().map((line) => line.split(';')[0] ?? '');
+  return { location: response.headers.get('location') ?? '', cookie };
+}
+
+/** Follows the redirect of the provider to the gateway's callback. */
+export function returnToGateway(
+  { url }: Pick<SignInSite, 'url'>,
+  address: URL | string,
+  cookie: string,
+): Promise<Response> {
+  const { pathname, search } = new URL(address);
+  return fetch(`${url}${pathname}${search}`, { redirect: 'manual', headers: { cookie } });
+}

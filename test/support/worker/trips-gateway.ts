@@ -14,7 +14,7 @@ import { measurementOf } from '../records/sample-measurement.ts';
 import { newSigner, startProvider } from '../sign-in/provider.ts';
 import { TALLY_HEADER, type Tally } from './trips.ts';
 import type { HostLink, ProjectCoordinator, WebhookSender } from './trips-worker.ts';
-import { bundle, OBJECTS, PLATFORM_SECRET, SETTINGS, startWorker, UNCAPPED } from './worker.ts';
+import { bundle, isolateUrl, OBJECTS, PLATFORM_SECRET, SETTINGS, startWorker, UNCAPPED } from './worker.ts';
 
 const UNLIMITED = '10000000';
 
@@ -31,12 +31,12 @@ interface Caller {
  * @param delayMs before every call of an object or of D1 sets out
  * @param settings of the gateway that differ from those of other tests; with `REPLICA_LAG_MS` D1 has a
  *   replica, whose calls are delayed by `REPLICA_DELAY_MS`
- * @param folder for its storage, if it is to be restarted; default: in memory
+ * @param start `folder`: for its storage, if it is to be restarted; default: in memory
  */
 export async function startTripsGateway(
   delayMs: number,
   settings: Record<string, string | number> = {},
-  folder?: string,
+  start: { folder?: string; isolates?: number } = {},
 ) {
   const signer = newSigner('key-1');
   const provider = await startProvider(signer);
@@ -57,8 +57,8 @@ export async function startTripsGateway(
     },
   };
   // Any outgoing connection may take a port that the kernel has chosen, as soon as the gateway is killed.
-  const port = folder === undefined ? 0 : await freePort();
-  let worker = startWorker(script, { ...options, port }, folder);
+  const port = start.folder === undefined ? 0 : await freePort();
+  let worker = startWorker(script, { ...options, port }, start);
   const { origin: url } = await worker.ready;
   const database = await migratedD1(worker);
   const db = openDatabase(database);
@@ -100,6 +100,8 @@ export async function startTripsGateway(
 
   return {
     url,
+    /** The address of one isolate of several. */
+    isolateUrl: (isolate: number) => isolateUrl(worker, isolate),
     token,
     tokenOf,
     db,
@@ -165,7 +167,7 @@ export async function startTripsGateway(
     /** Kills workerd and starts it again with the same storage. */
     restart: async () => {
       await worker.dispose();
-      worker = startWorker(script, { ...options, port }, folder);
+      worker = startWorker(script, { ...options, port }, start);
       await worker.ready;
     },
     coordinatorOf,

@@ -47,28 +47,55 @@ export const D1_WORKER = 'd1';
 
 type Options = Partial<V4SharedOptions & V4WorkerOptionsShape>;
 
+/** How a Worker is started, besides its own configuration. */
+interface Start {
+  /** Where its storage survives it; default: in memory. */
+  folder?: string | undefined;
+  /** Isolates of the script that share one D1 and one set of objects; default: one. */
+  isolates?: number;
+}
+
+const nameOf = (isolate: number) => `isolate-${isolate}`;
+
 /**
  * A Worker in workerd that uses no network.
  * @param options its configuration besides the script
- * @param folder where its storage survives it; default: in memory
  */
-export function startWorker(script: string, options: Options = {}, folder?: string): Miniflare {
-  const converted = convertV4MiniflareOptions({
-    host: '127.0.0.1',
-    port: 0,
-    cf: false,
-    telemetry: { enabled: false },
-    modules: true,
-    script,
-    ...COMPATIBILITY,
-    ...options,
-  });
+export function startWorker(script: string, options: Options = {}, start: Start = {}): Miniflare {
+  const { folder, isolates = 1 } = start;
+  const [first, ...others] = Array.from({ length: isolates }, (_, isolate) =>
+    convertV4MiniflareOptions({
+      host: '127.0.0.1',
+      port: 0,
+      cf: false,
+      telemetry: { enabled: false },
+      modules: true,
+      script,
+      ...COMPATIBILITY,
+      ...options,
+      ...(isolates > 1 && { name: nameOf(isolate), unsafeDirectSockets: [{ host: '127.0.0.1', port: 0 }] }),
+      ...(isolate > 0 && { durableObjects: objectsElsewhere(options) }),
+    }),
+  ) as [ReturnType<typeof convertV4MiniflareOptions>, ...ReturnType<typeof convertV4MiniflareOptions>[]];
   return new Miniflare({
-    ...converted,
-    workers: [...converted.workers, ...d1Workers(options)],
+    ...first,
+    workers: [...first.workers, ...others.flatMap(({ workers }) => workers), ...d1Workers(options)],
     ...(folder !== undefined && { resourcePersistencePath: folder }),
   });
 }
+
+/** The objects of the first isolate. */
+const objectsElsewhere = ({ durableObjects }: Options) =>
+  Object.fromEntries(
+    Object.entries(durableObjects ?? {}).map(([name, object]) => [
+      name,
+      { ...(object as { className: string; useSQLite: boolean }), scriptName: nameOf(0) },
+    ]),
+  );
+
+/** The address of one isolate of several, without the slash at its end. */
+export const isolateUrl = async (worker: Miniflare, isolate: number): Promise<string> =>
+  (await worker.unsafeGetDirectURL(nameOf(isolate))).origin;
 
 function d1Workers({ d1Databases }: Options) {
   if (d1Databases === undefined) return [];
