@@ -45,6 +45,11 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
     'branchgate connection-string pr-7 --direct',
     'branchgate connection-string pr-7 --format dotenv >> .env',
   ],
+  'masking get': ['branchgate masking get', 'branchgate masking get --json rules,unlisted > masking.json'],
+  'masking set': [
+    'branchgate masking set -f masking.json',
+    'branchgate masking set -f masking.json --if-match \'"3"\'',
+  ],
   rehearse: ['branchgate rehearse -- npx drizzle-kit migrate'],
   psql: ["branchgate psql pr-7 -- -c 'select 1'"],
   exec: [

@@ -9,6 +9,7 @@ import { execCommand } from './commands/exec.ts';
 import { hostCommand } from './commands/host.ts';
 import { importCommand } from './commands/import.ts';
 import { linkCommands } from './commands/link.ts';
+import { maskingCommand } from './commands/masking.ts';
 import { mcpCommand } from './commands/mcp.ts';
 import { projectCommand } from './commands/project.ts';
 import { readingCommands } from './commands/reading.ts';
@@ -36,7 +37,7 @@ const commandGroups = (): Record<string, Command[]> => ({
   'Sign-in and projects:': [...signInCommands(), ...linkCommands(), projectCommand()],
   'Branches:': [branchCommand(), snapshotCommand(), rehearseCommand(), importCommand()],
   'Connections:': [...connectionCommands(), execCommand()],
-  'Data:': tableCommands(),
+  'Data:': [...tableCommands(), maskingCommand()],
   'Access:': accessCommands(),
   'Observation:': readingCommands(),
   'Other:': [hostCommand(), apiCommand(), doctorCommand(), mcpCommand()],

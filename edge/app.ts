@@ -36,6 +36,7 @@ import { healthRoutes } from './routes/health.ts';
 import { identityProviderRoutes } from './routes/identity-providers.ts';
 import { jobRoutes } from './routes/jobs.ts';
 import { machineAccessRoutes } from './routes/machine-access.ts';
+import { maskingRoutes } from './routes/masking.ts';
 import { mcpRoutes } from './routes/mcp.ts';
 import { memberRoutes } from './routes/members.ts';
 import { metricsRoutes } from './routes/metrics.ts';
@@ -97,6 +98,7 @@ const shareWithOrigins: MiddlewareHandler<AppEnv> = (c, next) => {
       'Authorization',
       'Content-Type',
       'Idempotency-Key',
+      'If-Match',
       'Last-Event-ID',
       'Mcp-Method',
       'Mcp-Name',
@@ -108,6 +110,7 @@ const shareWithOrigins: MiddlewareHandler<AppEnv> = (c, next) => {
     ],
     exposeHeaders: [
       'Deprecation',
+      'ETag',
       'Idempotency-Replayed',
       'Retry-After',
       'Sunset',
@@ -214,6 +217,7 @@ for (const routes of [
   companySignInRoutes,
   scimRoutes,
   machineAccessRoutes,
+  maskingRoutes,
   providerSignInRoutes,
   signInRoutes,
   sessionRoutes,

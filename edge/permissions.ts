@@ -44,6 +44,9 @@ const ACTIONS = {
   'events.read': { scope: 'read', reaches: SEE },
   'webhooks.read': { scope: 'read', reaches: ADMINISTER },
   'webhooks.change': { scope: 'write', reaches: ADMINISTER },
+  'masking.read': { scope: 'read', reaches: SEE },
+  // A weaker policy would show the data of `main` to those who may not read it.
+  'masking.change': { scope: 'write', reaches: ADMINISTER },
   'audit.read': { scope: 'read', reaches: ADMINISTER },
   'members.read': { scope: 'read', reaches: ADMINISTER },
   'members.change': { scope: 'write', reaches: ADMINISTER },

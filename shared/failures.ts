@@ -207,6 +207,10 @@ export const FAILURES = {
     status: 409,
     message: 'The first request with this Idempotency-Key is still running. Repeat the request later.',
   },
+  MASKING_CHANGED: {
+    status: 412,
+    message: 'The masking policy has changed since you read it. Read it again, and repeat the change.',
+  },
   PAYLOAD_TOO_LARGE: { status: 413, message: 'The request body is larger than 1 MiB.' },
   VALIDATION_FAILED: { status: 422, message: 'The request has invalid values. See details.' },
   /** Sent with PostgreSQL's own message and `sqlstate` in its place. */

@@ -48,6 +48,7 @@ const TAGS = {
   Differences: 'Comparing the rows and the schema of a branch with another branch or a snapshot.',
   Rehearsals: 'A rehearsal reports what a migration locks, rewrites and loses on a branch.',
   'Tables and rows': 'Reading and editing the rows of a branch without a database connection.',
+  Masking: 'How the values of columns are replaced where data of `main` is not to be shown.',
   'Network rules': 'The networks that may connect to the databases of a project.',
   Metrics: 'Current values, history and live measurements of branches and projects.',
   Jobs: 'The progress and outcome of long-running operations.',

@@ -46,6 +46,11 @@ const HEADERS = {
     schema: Count,
     description: 'Seconds to wait before the next attempt; absent when waiting does not help.',
   },
+  ETag: {
+    required: true,
+    schema: { type: 'string' },
+    description: 'Identifies this version. Send it as `If-Match` with a change of it.',
+  },
   'Idempotency-Replayed': {
     required: false,
     schema: { type: 'string', const: 'true' },

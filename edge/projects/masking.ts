@@ -1,0 +1,159 @@
+import { desc, eq, sql } from 'drizzle-orm';
+import { z } from 'zod';
+import type { Failure } from '../../shared/failures.ts';
+import { columnOf, type MaskingRule, MaskingRules, UNLISTED } from '../../shared/masking.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import { auditEvent } from '../audit/audit-event.ts';
+import { type SecretKey, seal, toBase64 } from '../crypto/seal.ts';
+import type { Actor } from '../database/column-types.ts';
+import { inActiveProject } from '../database/conditions.ts';
+import { type Database, insertIf } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
+import { auditEvents, maskingKeys, maskingPolicies } from '../database/schema.ts';
+
+export const NewMaskingPolicy = z
+  .strictObject({
+    rules: MaskingRules.meta({
+      description: 'One rule for each column whose values are replaced.',
+    }),
+    unlisted: z.enum(UNLISTED).default('refuse_likely_personal').meta({
+      description:
+        'What becomes of columns without a rule. `refuse_likely_personal`: no masked branch is made while one of them looks personal.',
+    }),
+  })
+  .meta({
+    example: {
+      rules: [
+        { table: 'customer', column: 'email', with: 'email' },
+        { table: 'customer', column: 'born_on', with: 'date_shift', args: { days: 30, per: 'id' } },
+      ],
+      unlisted: 'refuse_likely_personal',
+    },
+  });
+
+export const MaskingPolicy = z
+  .strictObject({
+    version: z.int().nonnegative().meta({
+      description: 'Counts the changes of the policy. 0: none was ever set.',
+      example: 3,
+    }),
+    etag: z.string().meta({ description: 'For `If-Match`; the same as the header.', example: '"3"' }),
+    rules: z.array(MaskingRules.element),
+    unlisted: z.enum(UNLISTED),
+    changed_by: z.uuid().nullable().meta({ description: 'Null if the policy was never set.' }),
+    changed_at: z.iso.datetime().nullable().meta({ description: 'Null if the policy was never set.' }),
+  })
+  .meta({ id: 'MaskingPolicy' });
+
+type PolicyRow = typeof maskingPolicies.$inferSelect;
+
+const etagOf = (version: number) => `"${version}"`;
+
+/** @param row undefined: the policy was never set */
+export const toMaskingResponse = (row: PolicyRow | undefined): z.output<typeof MaskingPolicy> => ({
+  version: row?.version ?? 0,
+  etag: etagOf(row?.version ?? 0),
+  rules: row?.rules ?? [],
+  unlisted: row?.unlisted ?? 'refuse_likely_personal',
+  changed_by: row?.createdBy ?? null,
+  changed_at: row?.createdAt.toISOString() ?? null,
+});
+
+/** The newest version of the policy; no row if it was never set. */
+export const currentPolicy = (db: Database, projectId: string) =>
+  db
+    .select()
+    .from(maskingPolicies)
+    .where(eq(maskingPolicies.projectId, projectId))
+    .orderBy(desc(maskingPolicies.version))
+    .limit(1);
+
+/** RFC 9110 section 13.1.1, for an entity that always exists. */
+const isMatch = (ifMatch: string, version: number): boolean =>
+  ifMatch.split(',').some((tag) => tag.trim() === '*' || tag.trim() === etagOf(version));
+
+const KEY_BYTES = 32;
+/** What the sealed key of a project is bound to. */
+const sealContext = (projectId: string) => ['masking', projectId];
+
+async function newKey(keys: readonly SecretKey[], projectId: string, now: Date) {
+  const bytes = crypto.getRandomValues(new Uint8Array(KEY_BYTES));
+  const { keyId, sealed } = await seal(keys, sealContext(projectId), toBase64(bytes));
+  return { projectId, keyId, sealedKey: sealed, createdAt: now };
+}
+
+/** Columns that an audit event names of each kind of change. The policy itself has all of them. */
+const AUDITED_MAX = 100;
+
+/** What differs between two versions, without the arguments of the rules: a constant may be anything. */
+function differenceOf(before: readonly MaskingRule[], after: readonly MaskingRule[]) {
+  const ofColumns = (rules: readonly MaskingRule[]) =>
+    new Map(rules.map((rule) => [columnOf(rule), JSON.stringify(rule)]));
+  const [old, current] = [ofColumns(before), ofColumns(after)];
+  const names = (rules: Map<string, string>, isNamed: (column: string) => boolean) =>
+    [...rules.keys()].filter(isNamed).slice(0, AUDITED_MAX);
+  return {
+    added: names(current, (column) => !old.has(column)),
+    removed: names(old, (column) => !current.has(column)),
+    changed: names(current, (column) => old.has(column) && old.get(column) !== current.get(column)),
+  };
+}
+
+/** A concurrent change is overwritten, unless the client has said what it has read. */
+const TRIES = 3;
+
+/**
+ * Stores the policy as a new version and audits the change, in one batch. The same policy again makes no new
+ * version.
+ * @returns the current version, or NOT_FOUND, PROJECT_NOT_ACTIVE, MASKING_CHANGED
+ */
+export async function changeMasking(
+  db: Database,
+  keys: readonly SecretKey[],
+  change: MaskingChange,
+  now: Date,
+): Promise<Result<PolicyRow | undefined, Failure>> {
+  const { projectId, rules, unlisted, ifMatch, actor } = change;
+  for (let tries = 1; ; tries += 1) {
+    const [present] = await currentPolicy(db, projectId);
+    const version = present?.version ?? 0;
+    if (ifMatch !== undefined && !isMatch(ifMatch, version)) return fail({ code: 'MASKING_CHANGED' });
+    const before = toMaskingResponse(present);
+    const isSame = before.unlisted === unlisted && JSON.stringify(before.rules) === JSON.stringify(rules);
+    if (present && isSame) return ok(present);
+    const row: PolicyRow = {
+      id: crypto.randomUUID(),
+      projectId,
+      version: version + 1,
+      rules,
+      unlisted,
+      createdBy: actor.userId,
+      createdAt: now,
+    };
+    const metadata = { version: row.version, unlisted, ...differenceOf(before.rules, rules) };
+    const event = auditEvent('masking.changed', actor, { projectId, metadata }, now);
+    const key = version === 0 ? await newKey(keys, projectId, now) : null;
+    const ofProject = eq(maskingPolicies.projectId, projectId);
+    const isNewest = sql`coalesce((select max(version) from ${maskingPolicies} where ${ofProject}), 0) = ${version}`;
+    const written = await guardedWrite(db, {
+      first: [maskingPolicies, row],
+      require: [...inActiveProject(projectId, actor.tenantId), [isNewest, 'MASKING_CHANGED']],
+      rest: (isWritten) => [
+        insertIf(db, auditEvents, event, isWritten),
+        ...(key ? [insertIf(db, maskingKeys, key, isWritten)] : []),
+      ],
+    });
+    if (written.ok) return ok(row);
+    if (written.failure.code !== 'MASKING_CHANGED' || ifMatch !== undefined || tries === TRIES)
+      return written;
+  }
+}
+
+export interface MaskingChange {
+  projectId: string;
+  rules: MaskingRule[];
+  unlisted: (typeof UNLISTED)[number];
+  /** The header `If-Match`; undefined: whatever the present version is. */
+  ifMatch: string | undefined;
+  actor: Actor;
+}
