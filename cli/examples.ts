@@ -57,6 +57,10 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
     'branchgate exec --ephemeral --from staging --lease 5m -- npm test',
   ],
   import: ['branchgate import --from @source-url --branch staging'],
+  follow: [
+    'branchgate follow --probe --from @source-url',
+    'branchgate follow --probe --from - --table book sales.invoice',
+  ],
   'rule list': ['branchgate rule list --branch pr-7'],
   'rule add': [
     'branchgate rule add me --branch pr-7 --ttl 1h',

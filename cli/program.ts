@@ -6,6 +6,7 @@ import { addCompletion } from './commands/completion.ts';
 import { connectionCommands } from './commands/connections.ts';
 import { doctorCommand } from './commands/doctor.ts';
 import { execCommand } from './commands/exec.ts';
+import { followCommand } from './commands/follow.ts';
 import { hostCommand } from './commands/host.ts';
 import { importCommand } from './commands/import.ts';
 import { linkCommands } from './commands/link.ts';
@@ -35,7 +36,7 @@ const BEGIN = `  branchgate login https://api.example.com
 /** The commands under the headings of the help. */
 const commandGroups = (): Record<string, Command[]> => ({
   'Sign-in and projects:': [...signInCommands(), ...linkCommands(), projectCommand()],
-  'Branches:': [branchCommand(), snapshotCommand(), rehearseCommand(), importCommand()],
+  'Branches:': [branchCommand(), snapshotCommand(), rehearseCommand(), importCommand(), followCommand()],
   'Connections:': [...connectionCommands(), execCommand()],
   'Data:': [...tableCommands(), maskingCommand()],
   'Access:': accessCommands(),

@@ -32,6 +32,7 @@ import { companySignInRoutes } from './routes/company-sign-in.ts';
 import { credentialRoutes } from './routes/credentials.ts';
 import { differenceRoutes } from './routes/differences.ts';
 import { eventRoutes } from './routes/events.ts';
+import { followRoutes } from './routes/follow.ts';
 import { healthRoutes } from './routes/health.ts';
 import { identityProviderRoutes } from './routes/identity-providers.ts';
 import { jobRoutes } from './routes/jobs.ts';
@@ -206,6 +207,7 @@ for (const routes of [
   queryRoutes,
   differenceRoutes,
   rehearsalRoutes,
+  followRoutes,
   networkRuleRoutes,
   metricsRoutes,
   jobRoutes,

@@ -1,23 +1,18 @@
 import ipaddr from 'ipaddr.js';
+import { type AddressReach, reachOf } from '../shared/cidr.ts';
 
 /** Names that only a local network resolves (RFC 6761, 6762, 8375, and endings in common use). */
 const LOCAL_NAMES = /(?:^|\.)(?:localhost|local|internal|intranet|lan|home|corp|private|home\.arpa)$/;
-
-type Destination = 'public' | 'loopback' | 'private';
 
 /**
  * Where a URL leads that a tenant has chosen and the gateway calls: a private address would let the tenant
  * reach what only the gateway can reach. A public name that resolves to a private address is not recognised
  * here; the runtime's network refuses that (`docs/events.md`).
  */
-export function destinationOf({ hostname }: URL): Destination {
+export function destinationOf({ hostname }: URL): AddressReach {
   // `URL` has normalized other spellings: `0x7f.1` is `127.0.0.1` there, and an IPv6 address has brackets.
   const name = hostname.replace(/^\[|\]$/g, '').replace(/\.$/, '');
-  if (ipaddr.isValid(name)) {
-    const address = ipaddr.process(name);
-    const range = (embeddedIpv4(address) ?? address).range();
-    return range === 'unicast' ? 'public' : range === 'loopback' ? 'loopback' : 'private';
-  }
+  if (ipaddr.isValid(name)) return reachOf(name);
   if (name === 'localhost') return 'loopback';
   // A resolver may read a name with an empty label (`localhost..`) as the name without it.
   const isLocal = LOCAL_NAMES.test(name) || name.split('.').includes('') || !name.includes('.');
@@ -33,23 +28,6 @@ export function networkProblem(url: URL, isLocal: boolean): string | null {
   if (isLocal && destination === 'loopback' && /^https?:$/.test(url.protocol)) return null;
   if (url.protocol !== 'https:') return 'must be https';
   return destination === 'public' ? null : 'must not be on a private network';
-}
-
-/** Addresses that are only valid as themselves: `::` and `::1`. */
-const FIRST_EMBEDDED = 2;
-const GROUPS_OF_IPV4 = 2;
-
-/**
- * The IPv4 address in `::/96` (RFC 4291 section 2.5.5.1), which a network may still translate; null for any
- * other. `ipaddr.process` has unwrapped the mapped ones (`::ffff:10.0.0.1`) already.
- */
-function embeddedIpv4(address: ipaddr.IPv4 | ipaddr.IPv6): ipaddr.IPv4 | null {
-  if (!('parts' in address)) return null;
-  const { parts } = address;
-  const isCompatible = parts.slice(0, -GROUPS_OF_IPV4).every((part) => part === 0);
-  const bytes = address.toByteArray().slice(-2 * GROUPS_OF_IPV4);
-  const isItself = bytes.slice(0, -1).every((byte) => byte === 0) && Number(bytes.at(-1)) < FIRST_EMBEDDED;
-  return isCompatible && !isItself ? new ipaddr.IPv4(bytes) : null;
 }
 
 /** Whether the gateway itself runs on this machine, as in the local stack. */

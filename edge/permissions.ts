@@ -14,7 +14,8 @@ const CREATE_PROJECT: Reaches = { owner: 'all', admin: 'all', operator: 'all', v
 const SEE: Reaches = { owner: 'all', admin: 'all', operator: 'own', viewer: 'own' };
 const CHANGE: Reaches = { owner: 'all', admin: 'all', operator: 'own', viewer: 'no' };
 /**
- * The tenant itself: its members, machines, webhooks and audit events, and whom its projects are shared with.
+ * The tenant itself: its members, machines, webhooks and audit events, whom its projects are shared with, and
+ * the databases elsewhere that they follow.
  */
 const ADMINISTER: Reaches = { owner: 'all', admin: 'all', operator: 'no', viewer: 'no' };
 
@@ -47,6 +48,8 @@ const ACTIONS = {
   'masking.read': { scope: 'read', reaches: SEE },
   // A weaker policy would show the data of `main` to those who may not read it.
   'masking.change': { scope: 'write', reaches: ADMINISTER },
+  // It makes the host connect to an address that the caller names.
+  'follow.change': { scope: 'write', reaches: ADMINISTER },
   'audit.read': { scope: 'read', reaches: ADMINISTER },
   'members.read': { scope: 'read', reaches: ADMINISTER },
   'members.change': { scope: 'write', reaches: ADMINISTER },

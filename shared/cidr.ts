@@ -56,3 +56,30 @@ function networkOf(address: ipaddr.IPv4 | ipaddr.IPv6, length: number): CidrRead
     ? { ok: true, cidr }
     : { ok: false, message: `has host bits set; the network is ${cidr}` };
 }
+
+/** From where an address can be reached. `private`: every range that is not assigned to public hosts. */
+export type AddressReach = 'public' | 'loopback' | 'private';
+
+/** @param address IPv4 or IPv6 */
+export function reachOf(address: string): AddressReach {
+  const parsed = ipaddr.process(address);
+  const range = (embeddedIpv4(parsed) ?? parsed).range();
+  return range === 'unicast' ? 'public' : range === 'loopback' ? 'loopback' : 'private';
+}
+
+/** Addresses that are only valid as themselves: `::` and `::1`. */
+const FIRST_EMBEDDED = 2;
+const GROUPS_OF_IPV4 = 2;
+
+/**
+ * The IPv4 address in `::/96` (RFC 4291 section 2.5.5.1), which a network may still translate; null for any
+ * other. `ipaddr.process` has unwrapped the mapped ones (`::ffff:10.0.0.1`) already.
+ */
+function embeddedIpv4(address: ipaddr.IPv4 | ipaddr.IPv6): ipaddr.IPv4 | null {
+  if (!('parts' in address)) return null;
+  const { parts } = address;
+  const isCompatible = parts.slice(0, -GROUPS_OF_IPV4).every((part) => part === 0);
+  const bytes = address.toByteArray().slice(-2 * GROUPS_OF_IPV4);
+  const isItself = bytes.slice(0, -1).every((byte) => byte === 0) && Number(bytes.at(-1)) < FIRST_EMBEDDED;
+  return isCompatible && !isItself ? new ipaddr.IPv4(bytes) : null;
+}

@@ -213,6 +213,10 @@ export const FAILURES = {
   },
   PAYLOAD_TOO_LARGE: { status: 413, message: 'The request body is larger than 1 MiB.' },
   VALIDATION_FAILED: { status: 422, message: 'The request has invalid values. See details.' },
+  SOURCE_UNSUITABLE: {
+    status: 422,
+    message: 'The source cannot be followed. See details for everything that is wrong.',
+  },
   /** Sent with PostgreSQL's own message and `sqlstate` in its place. */
   STATEMENT_REFUSED: { status: 422, message: 'PostgreSQL rejected the statement.' },
   DATABASE_NAME_TOO_LONG: {

@@ -13,6 +13,7 @@ import { COMPARING } from '../postgres/sessions.ts';
 import { HostError } from '../process/host-error.ts';
 import { pollUntil } from '../process/loops.ts';
 import { type OnProgress, partOf } from '../process/progress.ts';
+import { ProjectGate } from '../process/project-gate.ts';
 import type { RowsHost } from '../rows/branch-session.ts';
 import { asOptions, bounded, boundedSocket, OPTIONS, openQuerySession } from '../rows/branch-session.ts';
 import { comparedDatabaseName } from '../snapshots/snapshot-databases.ts';
@@ -21,7 +22,7 @@ import { comparedDatabaseName } from '../snapshots/snapshot-databases.ts';
 export interface ComparisonHost extends RowsHost, CloneHost {
   /** For operations: each holds its locks in one of these sessions. */
   sessions: Pool;
-  comparisons: ComparisonGate;
+  comparisons: ProjectGate;
 }
 
 /**
@@ -209,31 +210,5 @@ export async function inSnapshotOf<T>(
   return bounded(host, session, () => inTransaction(session, () => action(session)), { within });
 }
 
-/** One runs, and one waits for its end. */
-const OF_PROJECT = 2;
-
-/** Three run at most. */
-const OF_HOST = 5;
-
-/**
- * Admits comparisons before they take one of the agent's sessions: calls that wait in a session for their
- * turn would leave none for other operations.
- */
-export class ComparisonGate {
-  readonly #projects: string[] = [];
-
-  /**
-   * @returns a function that ends it
-   * @throws HostError PROJECT_BUSY, HOST_BUSY immediately
-   */
-  enter(projectId: string): () => void {
-    if (this.#projects.filter((id) => id === projectId).length >= OF_PROJECT)
-      throw new HostError('PROJECT_BUSY', 'another comparison of this project is under way');
-    if (this.#projects.length >= OF_HOST)
-      throw new HostError('HOST_BUSY', 'too many comparisons are under way');
-    this.#projects.push(projectId);
-    return () => {
-      this.#projects.splice(this.#projects.indexOf(projectId), 1);
-    };
-  }
-}
+/** Comparisons: of a project one runs and one waits for its end, and of the host three run at most. */
+export const openComparisonGate = () => new ProjectGate({ ofProject: 2, ofHost: 5, noun: 'comparison' });

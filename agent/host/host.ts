@@ -5,18 +5,20 @@ import { RuleSync } from '../access/sync-rules.ts';
 import { CloneTurns } from '../cloning/clone-turns.ts';
 import { CopyRoom } from '../cloning/copy-room.ts';
 import type { CloneMethod } from '../cloning/create-clone.ts';
-import { ComparisonGate } from '../difference/sides.ts';
+import { openComparisonGate } from '../difference/sides.ts';
 import { DeadTuples } from '../measurement/database-statistics.ts';
 import type { Source } from '../measurement/disk-usage.ts';
 import { Metrics } from '../metrics/metrics.ts';
 import { KnownInventory } from '../operations/inventory.ts';
 import { openPool, type Pool } from '../postgres/connect.ts';
 import type { Log } from '../process/log.ts';
+import type { ProjectGate } from '../process/project-gate.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { LockSampler } from '../rehearsal/sample-locks.ts';
 import { KeptSessions } from '../rows/kept-sessions.ts';
 import { PageMarks } from '../rows/pages.ts';
 import { RowTurns } from '../rows/row-turns.ts';
+import { openProbeGate } from '../transfer/probe.ts';
 
 /** The database host, as every operation gets it. */
 export interface Host {
@@ -28,7 +30,8 @@ export interface Host {
   rules: RuleSync;
   /** State of the table browser that outlives an operation. */
   rows: { turns: RowTurns; marks: PageMarks; kept: KeptSessions };
-  comparisons: ComparisonGate;
+  comparisons: ProjectGate;
+  probes: ProjectGate;
   /** Samples the locks of branches that are being rehearsed. */
   lockSampler: LockSampler;
   /** As read in the hourly session of each branch's owner login. */
@@ -57,7 +60,8 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     sessions: openPool(settings, OPERATION_SESSIONS),
     rules: new RuleSync(settings, postgres),
     rows: { turns: new RowTurns(), marks: new PageMarks(), kept: new KeptSessions() },
-    comparisons: new ComparisonGate(),
+    comparisons: openComparisonGate(),
+    probes: openProbeGate(),
     lockSampler: new LockSampler(postgres, log),
     deadTuples: new DeadTuples(),
     log,

@@ -9,6 +9,7 @@ import type { OnProgress } from '../process/progress.ts';
 import type { RoomHost } from '../snapshots/make-room.ts';
 import { makeRoom } from '../snapshots/make-room.ts';
 import { dropSnapshot } from '../snapshots/snapshot-databases.ts';
+import { type ProbeHost, probeSource } from '../transfer/probe.ts';
 import { applyAccess } from './access.ts';
 import {
   type BranchHost,
@@ -33,7 +34,13 @@ import { takeSnapshot } from './snapshot.ts';
 import { describeTableDetails, listTables } from './table.ts';
 
 /** What the operations take together. */
-interface OperationsHost extends BranchHost, ComparisonHost, RehearsalHost, InventoryHost, RoomHost {
+interface OperationsHost
+  extends BranchHost,
+    ComparisonHost,
+    RehearsalHost,
+    InventoryHost,
+    RoomHost,
+    ProbeHost {
   known: KnownInventory;
   cloneTurns: CloneTurns;
 }
@@ -93,6 +100,7 @@ const HANDLERS: Handlers = {
   'rehearsal.finish': finishRehearsal,
   'branch.diff': diffBranch,
   'row.diff': diffRows,
+  'transfer.probe': probeSource,
 };
 
 /**

@@ -1,5 +1,6 @@
 import { join } from 'node:path';
 import { z } from 'zod';
+import { readCidr } from '../../shared/cidr.ts';
 import { PROJECT_FILES_MAX } from '../../shared/limits.ts';
 import { DEFAULT_STATE_DIR } from './state-dir.ts';
 
@@ -51,6 +52,30 @@ const Settings = z.object({
     .regex(/^(?:[a-z0-9_-]+(?:,[a-z0-9_-]+)*)?$/)
     .default('')
     .transform((names) => names.split(',').filter(Boolean)),
+  /**
+   * Networks that are not public in which a project may follow a database, separated by commas. Every tenant
+   * of this host can name addresses in them.
+   */
+  FOLLOW_PRIVATE_NETWORKS: z
+    .string()
+    .default('')
+    .transform((text, context) =>
+      text
+        .split(',')
+        .map((network) => network.trim())
+        .filter(Boolean)
+        .flatMap((network) => {
+          const reading = readCidr(network);
+          if (reading.ok) return [reading.cidr];
+          context.addIssue({ code: 'custom', message: reading.message });
+          return [];
+        }),
+    ),
+  /**
+   * PEM file of authorities that sign the certificates of such databases, in addition to those that Node and
+   * the system know.
+   */
+  FOLLOW_CA_FILE: Path.optional(),
   /** Temporary files that one session may fill. */
   TEMP_FILE_LIMIT_MB: z.coerce.number().int().min(16).max(1_048_576).default(1024),
   /** Size of PostgreSQL's log folder above which the oldest files are deleted. */

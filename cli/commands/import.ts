@@ -31,7 +31,7 @@ export const importCommand = () =>
     .option('--branch <branch>', 'name or ID of the target (default: the pinned branch, or main)')
     .option('--dry-run', 'only check whether the import can succeed')
     .action(async (options: ImportOptions, command: Command) => {
-      const source = await sourceUrl(options.from);
+      const source = await readSourceUrl(options.from);
       const session = openSession(command);
       const credentials = await credentialsOf(command, session, options.branch);
       const signal = stopSignal();
@@ -55,7 +55,7 @@ export const importCommand = () =>
     });
 
 /** A URL in an argument is visible to every user of the machine, so it can be read from elsewhere. */
-async function sourceUrl(given: string): Promise<URL> {
+export async function readSourceUrl(given: string): Promise<URL> {
   const read =
     given === '-'
       ? await text(process.stdin)

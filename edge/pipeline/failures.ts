@@ -10,6 +10,7 @@ import {
   retryAfterOf,
 } from '../../shared/failures.ts';
 import { Scalar } from '../../shared/protocol/tables.ts';
+import { SourceFinding } from '../../shared/protocol/transfer-operations.ts';
 import { withoutValues } from '../database/database.ts';
 import { ApiError } from '../errors.ts';
 import { isLostObject } from '../lost-object.ts';
@@ -148,6 +149,22 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
       }),
     },
     example: { sqlstate: '23505', message: 'duplicate key value violates unique constraint "author_pkey"' },
+  },
+  SOURCE_UNSUITABLE: {
+    shape: {
+      details: z
+        .array(SourceFinding)
+        .meta({ description: 'Errors, and then warnings, which alone would not prevent it.' }),
+    },
+    example: {
+      details: [
+        {
+          ...{ problem: 'wal_level', severity: 'error', path: 'source_url', object: null },
+          message: 'wal_level is replica at the source, and has to be logical.',
+          statement: 'ALTER SYSTEM SET wal_level = logical; -- then restart the server',
+        },
+      ],
+    },
   },
   LOGIN_REFUSED: {
     shape: {

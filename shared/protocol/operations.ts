@@ -25,6 +25,7 @@ import {
 import { REHEARSAL_OPERATIONS } from './rehearsal-operations.ts';
 import { ROW_OPERATIONS } from './row-operations.ts';
 import { SNAPSHOT_OPERATIONS } from './snapshot-operations.ts';
+import { TRANSFER_OPERATIONS } from './transfer-operations.ts';
 
 /**
  * The operations of a database host: method → parameters, result, deadline. Every operation that changes
@@ -161,6 +162,7 @@ export const OPERATIONS = {
   ...ROW_OPERATIONS,
   ...REHEARSAL_OPERATIONS,
   ...DIFFERENCE_OPERATIONS,
+  ...TRANSFER_OPERATIONS,
 } as const;
 
 export type Method = keyof typeof OPERATIONS;

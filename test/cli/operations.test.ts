@@ -53,6 +53,7 @@ const COMMANDS: Record<string, string> = {
   listTrusts: 'trust list',
   logIn: 'login',
   lookUpBranch: 'branch get',
+  probeSource: 'follow',
   registerHost: 'host add',
   removeHost: 'host remove',
   renewHostEnrolment: 'host set',

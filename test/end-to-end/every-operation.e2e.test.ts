@@ -12,6 +12,7 @@ import {
   type Ids,
   type Operation,
   PLATFORM_OPERATIONS,
+  SOURCE_PASSWORD,
   USER_OPERATIONS,
 } from '../support/operations.ts';
 import { secretsIn } from '../support/sign-in/found-secrets.ts';
@@ -45,6 +46,7 @@ const { PLATFORM_SECRET, CREDENTIAL_KEYS } = gatewaySecrets(folder);
 /** Secrets that must not appear in a log or a table, by description. */
 const secrets = new Map([
   ['secret of the platform', PLATFORM_SECRET],
+  ['password of a source', SOURCE_PASSWORD],
   ['key that seals passwords', CREDENTIAL_KEYS.split(':')[1] ?? ''],
 ]);
 /** Sealed passwords, which must appear only in their table. */
@@ -82,6 +84,8 @@ const OF_ACCOUNTS: Record<string, [status: number, error: string]> = {
   replaceOwnerRecoveryCode: [404, 'NOT_FOUND'],
   // The resolver of this stack is an address on which nothing listens.
   verifyProviderDomain: [503, 'DOMAIN_LOOKUP_FAILED'],
+  // The source is at a private address.
+  probeSource: [422, 'SOURCE_UNSUITABLE'],
 };
 
 function expectDone(operation: Operation, { status, headers, body }: ApiResponse): void {

@@ -52,6 +52,9 @@ function newProvider() {
     domains: [`${name}.example`],
   };
 }
+/** The password of the source that `probeSource` names. */
+export const SOURCE_PASSWORD = 'password-of-a-source-elsewhere';
+
 const BODIES: Record<string, Record<string, unknown>> = {
   // An app key is unique in the whole service; without it the gateway generates one.
   createProject: { name: 'Shop' },
@@ -59,6 +62,8 @@ const BODIES: Record<string, Record<string, unknown>> = {
   updateHost: { draining: false },
   // Without an address outside of this machine.
   createWebhook: { url: 'http://127.0.0.1:9/', events: ['storage.changed'] },
+  // An address that no host connects to.
+  probeSource: { source_url: `postgresql://app:${SOURCE_PASSWORD}@10.255.255.1:5432/shop` },
   // The example is less than tests create.
   setTenantCaps: { project_limit: 1000 },
   createTenant: {

@@ -80,7 +80,7 @@ async function countObjects(query: CatalogQuery): Promise<number> {
 const NOTHING: SchemaDifference = { changes: [], statements: [], not_modelled: [] };
 
 /** The first ones that fit, as JSON. */
-function fitting<T>(list: readonly T[], room: number): T[] {
+export function fitting<T>(list: readonly T[], room: number): T[] {
   let bytes = 0;
   const end = list.findIndex((item) => {
     bytes += Buffer.byteLength(JSON.stringify(item)) + 1;

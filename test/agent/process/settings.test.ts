@@ -15,3 +15,10 @@ test('an error names the variables without their values', () => {
     readSettings({ POSTGRES_PORT: 'secret', STATE_DIR: 'relative', GATEWAY_URL: 'ftp://secret' });
   expect(read).toThrow(/^missing or invalid settings: GATEWAY_URL, STATE_DIR, POSTGRES_PORT$/);
 });
+
+test('FOLLOW_PRIVATE_NETWORKS is a list of networks, none by default', () => {
+  expect(readSettings({}).FOLLOW_PRIVATE_NETWORKS).toEqual([]);
+  const networks = readSettings({ FOLLOW_PRIVATE_NETWORKS: '10.0.0.0/8, 192.168.1.7,fd00::/8' });
+  expect(networks.FOLLOW_PRIVATE_NETWORKS).toEqual(['10.0.0.0/8', '192.168.1.7/32', 'fd00::/8']);
+  expect(() => readSettings({ FOLLOW_PRIVATE_NETWORKS: '10.0.0.1/8' })).toThrow(/FOLLOW_PRIVATE_NETWORKS$/);
+});

@@ -13,8 +13,14 @@ declare module 'vitest' {
 
 /** Vitest's global set-up: one stack for all files that kill no part of it. */
 export async function setup(project: TestProject): Promise<() => Promise<void>> {
-  // All test files share one address, and many of them send requests that are refused.
-  const stack = await startStack({ env: { LIMIT_PUBLIC_PER_MINUTE: '100000' } });
+  const stack = await startStack({
+    env: {
+      // All test files share one address, and many of them send requests that are refused.
+      LIMIT_PUBLIC_PER_MINUTE: '100000',
+      // Where tests start databases that projects follow.
+      FOLLOW_PRIVATE_NETWORKS: '127.0.0.1/32',
+    },
+  });
   project.provide('stack', { url: stack.url, devDir: stack.devDir });
   return async () => {
     // The folder goes with the stack, and a test that failed because of one of these shows only its request

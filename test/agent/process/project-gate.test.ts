@@ -1,8 +1,8 @@
 import { expect, test } from 'vitest';
-import { ComparisonGate } from '../../../agent/difference/sides.ts';
+import { ProjectGate } from '../../../agent/process/project-gate.ts';
 
 test('a project has two calls under way and a host five; more fail immediately', () => {
-  const gate = new ComparisonGate();
+  const gate = new ProjectGate({ ofProject: 2, ofHost: 5, noun: 'comparison' });
   const refused = (code: string) => expect.objectContaining({ code });
   const leave = gate.enter('a');
   gate.enter('a');

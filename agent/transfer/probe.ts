@@ -1,0 +1,359 @@
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import {
+  SOURCE_TABLES_MAX,
+  type SourceFinding,
+  type SourceTable,
+} from '../../shared/protocol/transfer-operations.ts';
+import { fitting } from '../difference/schema/compare-schemas.ts';
+import { identifier, type Pool } from '../postgres/connect.ts';
+import { listExtensions } from '../postgres/extensions.ts';
+import { ProjectGate } from '../process/project-gate.ts';
+import type { AgentSettings } from '../process/settings.ts';
+import { freeBytes } from '../volumes/volumes.ts';
+import { finding, readSourceUrl, resolveSource, short } from './source-address.ts';
+import { readCatalog, type SourceCatalog, type TableRow } from './source-catalog.ts';
+import { inSource } from './source-session.ts';
+
+export interface ProbeHost {
+  settings: AgentSettings;
+  postgres: Pool;
+  probes: ProjectGate;
+}
+
+/** A probe makes this host connect to an address of a tenant's choice. */
+export const openProbeGate = () => new ProjectGate({ ofProject: 1, ofHost: 4, noun: 'check of a source' });
+
+/** Milliseconds for the whole catalog. */
+const READ_WITHIN_MS = 20_000;
+
+type Wanted = Omit<Params<'transfer.probe'>, 'project_id' | 'source_url'>;
+type Probe = MethodResult<'transfer.probe'>;
+
+/**
+ * Reads whether a database can be followed, in one read-only transaction there.
+ * @throws HostError PROJECT_BUSY, HOST_BUSY
+ */
+export async function probeSource(
+  host: ProbeHost,
+  { project_id, source_url, ...wanted }: Params<'transfer.probe'>,
+): Promise<Probe> {
+  const leave = host.probes.enter(project_id);
+  try {
+    return await probe(host, source_url, wanted);
+  } finally {
+    leave();
+  }
+}
+
+async function probe(host: ProbeHost, url: string, wanted: Wanted): Promise<Probe> {
+  const refused = (failure: SourceFinding): Probe => ({ source: null, findings: [failure] });
+  const parts = readSourceUrl(url);
+  if (!parts.ok) return refused(parts.failure);
+  const source = await resolveSource(host.settings, parts.value);
+  if (!source.ok) return refused(source.failure);
+  const read = await inSource(host.settings, source.value, READ_WITHIN_MS, async ({ session, tls }) => ({
+    tls,
+    catalog: await readCatalog(session, wanted.publication),
+  }));
+  if (!read.ok) return refused(read.failure);
+  const { tls, catalog } = read.value;
+  const [{ extensions }, free] = await Promise.all([
+    listExtensions(host.postgres),
+    freeBytes(host.settings.PGDATA_DIR),
+  ]);
+  const { chosen, unknown } = chosenTables(catalog, wanted);
+  const total_bytes = count(chosen.reduce((sum, { bytes }) => sum + count(bytes), 0));
+  const tables = fitting(chosen.map(toTable).slice(0, SOURCE_TABLES_MAX), ROOM.tables);
+  const creatable = new Set(extensions.flatMap(({ name, trusted }) => (trusted ? [name] : [])));
+  const { host: name, port, database } = source.value;
+  return {
+    source: {
+      ...{ host: name, port, database, version: short(catalog.version), tls, total_bytes },
+      tables,
+      has_more: chosen.length > tables.length,
+      free_slots: count(catalog.free_slots),
+      wal_keep_bytes: catalog.wal_keep_bytes === null ? null : count(catalog.wal_keep_bytes),
+    },
+    findings: firstOf([
+      ...serverFindings(catalog, wanted.publication === null),
+      ...unknown,
+      ...publicationFindings(catalog, wanted.publication),
+      ...sizeFindings(total_bytes, wanted.room_bytes, free),
+      ...extensionFindings(catalog, creatable),
+      ...rightsFindings(catalog, chosen, wanted.publication === null),
+      ...chosen.flatMap(limitOf),
+    ]),
+  };
+}
+
+/** As SQL names it. */
+const sqlName = (name: string) => (/^[a-z_][a-z0-9_]*$/.test(name) ? name : identifier(name));
+type Named = Pick<TableRow, 'schema' | 'name'>;
+const schemaOf = ({ schema }: Named) => sqlName(schema);
+const nameOf = ({ schema, name }: Named) => `${sqlName(schema)}.${sqlName(name)}`;
+
+const spellings = (schema: string, name: string) => [
+  `${schema}.${name}`,
+  nameOf({ schema, name }),
+  ...(schema === 'public' ? [name, sqlName(name)] : []),
+];
+
+/** The tables that would be copied. A partitioned table stands for its partitions. */
+function chosenTables({ tables, published }: SourceCatalog, { tables: names, publication }: Wanted) {
+  const isPublished = (table: TableRow) =>
+    publication === null || published.has(table.oid) || published.has(table.root_oid);
+  const candidates = tables.filter(isPublished);
+  if (names === null) return { chosen: candidates, unknown: [] };
+  const known = new Map<string, Set<TableRow>>();
+  for (const table of candidates)
+    for (const spelling of [
+      ...spellings(table.schema, table.name),
+      ...spellings(table.root_schema, table.root_name),
+    ])
+      known.set(spelling, (known.get(spelling) ?? new Set()).add(table));
+  const chosen = new Set(names.flatMap((name) => [...(known.get(name) ?? [])]));
+  const unknown = names.flatMap((name, at) =>
+    known.has(name)
+      ? []
+      : [
+          finding(
+            'tables',
+            `The source has no table ${short(name)}${publication === null ? '' : ' in the publication'}.`,
+            {
+              path: `tables.${at}`,
+            },
+          ),
+        ],
+  );
+  return { chosen: candidates.filter((table) => chosen.has(table)), unknown };
+}
+
+/** What claims to be PostgreSQL may send anything as a number. */
+const count = (value: unknown): number =>
+  Math.max(0, Math.min(Math.round(Number(value)) || 0, Number.MAX_SAFE_INTEGER));
+
+function toTable(table: TableRow): SourceTable {
+  const { schema, name, rows, bytes } = table;
+  const limit = limitOf(table)[0]?.problem;
+  const follows = limit === 'not_followed' ? 'nothing' : limit === 'no_key' ? 'inserts' : 'all';
+  return { schema: short(schema), table: short(name), rows: count(rows), bytes: count(bytes), follows };
+}
+
+const VERSION = { min: 15, max: 18 };
+
+function serverFindings(catalog: SourceCatalog, makesPublication: boolean): SourceFinding[] {
+  const { major, version, wal_level, free_slots, free_senders, wal_keep_bytes } = catalog;
+  return [
+    ...(major >= VERSION.min && major <= VERSION.max
+      ? []
+      : [
+          finding(
+            'version',
+            `The source is PostgreSQL ${short(version)}. Versions ${VERSION.min} to ${VERSION.max} can be followed.`,
+          ),
+        ]),
+    ...(catalog.is_standby && makesPublication
+      ? [finding('standby', 'The source is a standby. Use the primary server.')]
+      : []),
+    ...(catalog.encoding === 'SQL_ASCII'
+      ? [finding('encoding', 'The source has the encoding SQL_ASCII, whose text may be no valid UTF-8.')]
+      : []),
+    ...(wal_level === 'logical'
+      ? []
+      : [
+          finding('wal_level', `wal_level is ${short(wal_level)} at the source, and has to be logical.`, {
+            statement: 'ALTER SYSTEM SET wal_level = logical; -- then restart the server',
+          }),
+        ]),
+    ...(free_slots > 0
+      ? []
+      : [
+          finding('replication_slots', 'The source has no free replication slot.', {
+            statement: 'ALTER SYSTEM SET max_replication_slots = 20; -- then restart the server',
+          }),
+        ]),
+    ...(free_senders > 0
+      ? []
+      : [
+          finding('wal_senders', 'The source has no free WAL sender.', {
+            statement: 'ALTER SYSTEM SET max_wal_senders = 20; -- then restart the server',
+          }),
+        ]),
+    ...(wal_keep_bytes === null
+      ? [
+          finding(
+            'wal_keep_size',
+            'The slot keeps WAL without a bound while this host is away, which can fill the disk of the source.',
+            {
+              severity: 'warning',
+              statement: "ALTER SYSTEM SET max_slot_wal_keep_size = '10GB'; SELECT pg_reload_conf();",
+            },
+          ),
+        ]
+      : []),
+    ...(catalog.large_objects > 0
+      ? [
+          finding(
+            'large_objects',
+            `The source has ${catalog.large_objects} large objects, which PostgreSQL does not replicate. Move them into columns of type bytea.`,
+          ),
+        ]
+      : []),
+  ];
+}
+
+function publicationFindings(
+  { publication, partial, published }: SourceCatalog,
+  name: string | null,
+): SourceFinding[] {
+  if (name === null) return [];
+  const of = (message: string, statement: string | null = null) =>
+    finding('publication', message, { path: 'publication', statement });
+  if (!publication) return [of('The source has no publication of this name.')];
+  const left = (['insert', 'update', 'delete', 'truncate'] as const).filter((kind) => !publication[kind]);
+  return [
+    ...(published.size === 0 ? [of('The publication has no table.')] : []),
+    ...(left.length === 0
+      ? []
+      : [
+          of(
+            `The publication leaves out: ${left.join(', ')}.`,
+            `ALTER PUBLICATION ${identifier(name)} SET (publish = 'insert, update, delete, truncate')`,
+          ),
+        ]),
+    ...(partial === 0
+      ? []
+      : [of(`The publication has only some rows or columns of ${partial} tables. Publish them whole.`)]),
+  ];
+}
+
+const GIB = 2 ** 30;
+const inGib = (bytes: number) => `${(bytes / GIB).toFixed(2)} GiB`;
+
+function sizeFindings(total: number, room: number, free: number): SourceFinding[] {
+  if (total > room)
+    return [
+      finding(
+        'size',
+        `The tables take ${inGib(total)}, and the storage quota has ${inGib(room)} left. Raise the quota, or choose tables.`,
+        { path: 'tables' },
+      ),
+    ];
+  if (total <= free) return [];
+  return [
+    finding('size', `The database host has no room for tables of ${inGib(total)}. Contact its operator.`, {
+      path: 'tables',
+    }),
+  ];
+}
+
+const extensionFindings = ({ extensions }: SourceCatalog, creatable: ReadonlySet<string>): SourceFinding[] =>
+  extensions
+    .filter((name) => !creatable.has(name))
+    .map((name) =>
+      finding(
+        'extension',
+        `The database host does not have the extension ${short(name)}, or the owner of a branch may not create it. Drop it at the source, or ask the operator to add it.`,
+        { object: short(name) },
+      ),
+    );
+
+const unreadable = (object: string, statement: string) =>
+  finding('rights', `The login has no right SELECT on ${object}.`, { object, statement });
+
+function rightsFindings(
+  { user, database, may_replicate, may_create, hidden_sequences }: SourceCatalog,
+  tables: readonly TableRow[],
+  makesPublication: boolean,
+): SourceFinding[] {
+  const login = identifier(user);
+  return [
+    ...(may_replicate
+      ? []
+      : [
+          finding('rights', 'The login has no right to replicate.', {
+            statement: `ALTER ROLE ${login} REPLICATION; -- on Amazon RDS: GRANT rds_replication TO ${login}`,
+          }),
+        ]),
+    ...(may_create || !makesPublication
+      ? []
+      : [
+          finding(
+            'rights',
+            'The login may not create a publication in the database. Grant it, or name a publication that exists.',
+            { statement: `GRANT CREATE ON DATABASE ${identifier(database)} TO ${login}` },
+          ),
+        ]),
+    ...tables.flatMap((table) => {
+      const name = nameOf(table);
+      if (table.kind === 'f') return [];
+      if (!table.readable)
+        return [
+          unreadable(
+            short(name),
+            `GRANT USAGE ON SCHEMA ${schemaOf(table)} TO ${login}; GRANT SELECT ON ${name} TO ${login}`,
+          ),
+        ];
+      if (table.hides_rows)
+        return [
+          finding('rights', `Row-level security hides rows of ${short(name)} from the login.`, {
+            object: short(name),
+            statement: `ALTER ROLE ${login} BYPASSRLS`,
+          }),
+        ];
+      if (makesPublication && !table.owned)
+        return [
+          finding(
+            'rights',
+            `Only the owner of ${short(name)} can publish it. Use the owner's login, or name a publication that exists.`,
+            { object: short(name) },
+          ),
+        ];
+      return [];
+    }),
+    ...hidden_sequences.map((sequence) =>
+      unreadable(
+        short(nameOf(sequence)),
+        `GRANT USAGE ON SCHEMA ${schemaOf(sequence)} TO ${login}; GRANT SELECT ON SEQUENCE ${nameOf(sequence)} TO ${login}`,
+      ),
+    ),
+  ];
+}
+
+/** What does not follow of a table; none for most. */
+function limitOf(table: TableRow): SourceFinding[] {
+  const name = nameOf(table);
+  const of = (problem: 'no_key' | 'not_followed', message: string, statement: string | null = null) => [
+    finding(problem, message, { severity: 'warning', path: 'tables', object: short(name), statement }),
+  ];
+  if (table.kind === 'f')
+    return of('not_followed', `${short(name)} is a foreign table, which has no rows here.`);
+  if (table.is_unlogged)
+    return of(
+      'not_followed',
+      `${short(name)} is unlogged, so its rows are not copied.`,
+      `ALTER TABLE ${name} SET LOGGED`,
+    );
+  if (table.has_key) return [];
+  return of(
+    'no_key',
+    `${short(name)} has no primary key, so only new rows follow: updates and deletions do not.`,
+    `ALTER TABLE ${name} REPLICA IDENTITY FULL`,
+  );
+}
+
+/** Bytes that each list has in a message of the link: the source can have names of any length. */
+const ROOM = { tables: 393_216, findings: 262_144 };
+
+/** Errors come first. */
+function firstOf(findings: SourceFinding[]): SourceFinding[] {
+  const sorted = [
+    ...findings.filter(({ severity }) => severity === 'error'),
+    ...findings.filter(({ severity }) => severity === 'warning'),
+  ];
+  const listed = fitting(sorted, ROOM.findings);
+  const next = sorted[listed.length];
+  if (!next) return listed;
+  const message = `${sorted.length - listed.length} more findings are not listed.`;
+  return [...listed, finding('tables', message, { severity: next.severity, path: 'tables' })];
+}

@@ -1,0 +1,161 @@
+import type { Session } from '../postgres/connect.ts';
+import { inTransaction } from '../postgres/connect.ts';
+
+interface Named {
+  schema: string;
+  name: string;
+}
+
+/** A table with rows of its own: a partition is one, a partitioned table is not. */
+export interface TableRow extends Named {
+  oid: string;
+  root_oid: string;
+  root_schema: string;
+  root_name: string;
+  /** `r`, or `f` for a foreign table. */
+  kind: string;
+  is_unlogged: boolean;
+  /** Updates and deletions name their row in the WAL. */
+  has_key: boolean;
+  readable: boolean;
+  owned: boolean;
+  /** Row-level security applies to the login. */
+  hides_rows: boolean;
+  rows: number;
+  bytes: number;
+}
+
+interface Publication {
+  insert: boolean;
+  update: boolean;
+  delete: boolean;
+  truncate: boolean;
+}
+
+/** What decides whether a database can be followed. */
+export interface SourceCatalog {
+  version: string;
+  major: number;
+  database: string;
+  user: string;
+  wal_level: string;
+  free_slots: number;
+  free_senders: number;
+  wal_keep_bytes: number | null;
+  is_standby: boolean;
+  encoding: string;
+  may_replicate: boolean;
+  may_create: boolean;
+  large_objects: number;
+  extensions: string[];
+  tables: TableRow[];
+  hidden_sequences: Named[];
+  /** Null: the source has none of this name, or none was named. */
+  publication: Publication | null;
+  /** OIDs of the tables of the publication. */
+  published: ReadonlySet<string>;
+  /** Tables of which the publication has some rows or columns. */
+  partial: number;
+}
+
+/** Beyond it a catalog is cut off, as no project may have so many files. */
+const OBJECTS_MAX = 20_000;
+const COUNTED_MAX = 1_000_000;
+
+const SERVER = `
+  SELECT current_setting('server_version') AS version,
+    current_setting('server_version_num')::int / 10000 AS major,
+    current_database() AS database, current_user AS "user",
+    current_setting('wal_level') AS wal_level,
+    current_setting('max_replication_slots')::int - (SELECT count(*)::int FROM pg_replication_slots) AS free_slots,
+    current_setting('max_wal_senders')::int - (SELECT count(*)::int FROM pg_stat_replication) AS free_senders,
+    (SELECT nullif(setting, '-1')::float8 * 1048576 FROM pg_settings WHERE name = 'max_slot_wal_keep_size') AS wal_keep_bytes,
+    pg_is_in_recovery() AS is_standby,
+    getdatabaseencoding() AS encoding,
+    (SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user)
+      -- Amazon's servers give the right by membership.
+      OR EXISTS (SELECT FROM pg_roles WHERE rolname = 'rds_replication' AND pg_has_role(current_user, oid, 'MEMBER'))
+      AS may_replicate,
+    has_database_privilege(current_database(), 'CREATE') AS may_create,
+    (SELECT count(*)::int FROM (SELECT FROM pg_largeobject_metadata LIMIT ${COUNTED_MAX}) AS counted) AS large_objects`;
+
+const EXTENSIONS = `SELECT extname AS name FROM pg_extension WHERE extname <> 'plpgsql' ORDER BY 1 LIMIT ${OBJECTS_MAX}`;
+
+const OWN_SCHEMA = "n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'";
+const NO_MEMBER = `NOT EXISTS (SELECT FROM pg_depend AS d
+  WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')`;
+
+const TABLES = `
+  SELECT c.oid::text AS oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
+    root.oid::text AS root_oid, root.relname AS root_name, root_schema.nspname AS root_schema,
+    c.relpersistence = 'u' AS is_unlogged,
+    c.relreplident = 'f' OR EXISTS (
+      SELECT FROM pg_index AS i WHERE i.indrelid = c.oid AND i.indisvalid AND
+        CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate WHEN 'i' THEN i.indisreplident ELSE false END
+    ) AS has_key,
+    has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AS readable,
+    pg_has_role(c.relowner, 'USAGE') AS owned,
+    row_security_active(c.oid) AS hides_rows,
+    greatest(c.reltuples, 0)::float8 AS rows,
+    CASE c.relkind WHEN 'f' THEN 0 ELSE pg_total_relation_size(c.oid) END::float8 AS bytes
+  FROM pg_class AS c
+  JOIN pg_namespace AS n ON n.oid = c.relnamespace
+  JOIN pg_class AS root ON root.oid = CASE WHEN c.relispartition THEN pg_partition_root(c.oid) ELSE c.oid END
+  JOIN pg_namespace AS root_schema ON root_schema.oid = root.relnamespace
+  WHERE c.relkind IN ('r', 'f') AND c.relpersistence <> 't' AND ${OWN_SCHEMA} AND ${NO_MEMBER}
+  ORDER BY 2, 3 LIMIT ${OBJECTS_MAX}`;
+
+const HIDDEN_SEQUENCES = `
+  SELECT n.nspname AS schema, c.relname AS name FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+  WHERE c.relkind = 'S' AND c.relpersistence <> 't' AND ${OWN_SCHEMA} AND ${NO_MEMBER}
+    AND NOT (has_schema_privilege(n.oid, 'USAGE') AND has_sequence_privilege(c.oid, 'SELECT'))
+  ORDER BY 1, 2 LIMIT ${OBJECTS_MAX}`;
+
+const PUBLICATION = `
+  SELECT pubinsert AS insert, pubupdate AS update, pubdelete AS delete, pubtruncate AS truncate
+  FROM pg_publication WHERE pubname = $1`;
+const PUBLISHED = `
+  SELECT c.oid::text AS oid FROM pg_publication_tables AS t
+  JOIN pg_namespace AS n ON n.nspname = t.schemaname
+  JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = t.tablename
+  WHERE t.pubname = $1 LIMIT ${OBJECTS_MAX}`;
+/** Row filters and lists of columns came with version 15. */
+const PARTIAL = `
+  SELECT count(*)::int AS partial FROM pg_publication_rel AS r JOIN pg_publication AS p ON p.oid = r.prpubid
+  WHERE p.pubname = $1 AND (r.prqual IS NOT NULL OR r.prattrs IS NOT NULL)`;
+
+/** The oldest server whose catalog has what these queries name. */
+const OLDEST = 14;
+
+/**
+ * Reads a source in one snapshot.
+ * @param publication the name of one that exists there; null: none
+ */
+export const readCatalog = (session: Session, publication: string | null): Promise<SourceCatalog> =>
+  inTransaction(session, async () => {
+    const rowsOf = async <Row extends object>(sql: string, values: unknown[] = []) =>
+      (await session.query<Row>(sql, values)).rows;
+    const [server] =
+      await rowsOf<
+        Omit<
+          SourceCatalog,
+          'extensions' | 'tables' | 'hidden_sequences' | 'publication' | 'published' | 'partial'
+        >
+      >(SERVER);
+    if (!server) throw new Error('the source did not answer');
+    const named = publication === null ? [] : [publication];
+    const isOld = server.major < OLDEST;
+    const [found] = named.length === 0 ? [] : await rowsOf<Publication>(PUBLICATION, named);
+    const published = found ? await rowsOf<{ oid: string }>(PUBLISHED, named) : [];
+    const [{ partial } = { partial: 0 }] =
+      found && server.major > OLDEST ? await rowsOf<{ partial: number }>(PARTIAL, named) : [];
+    return {
+      ...server,
+      extensions: (await rowsOf<{ name: string }>(EXTENSIONS)).map(({ name }) => name),
+      tables: isOld ? [] : await rowsOf<TableRow>(TABLES),
+      hidden_sequences: await rowsOf<Named>(HIDDEN_SEQUENCES),
+      publication: found ?? null,
+      published: new Set(published.map(({ oid }) => oid)),
+      partial,
+    };
+  });

@@ -1,0 +1,241 @@
+import { readFile } from 'node:fs/promises';
+import { isIP } from 'node:net';
+import type { Duplex } from 'node:stream';
+import tls from 'node:tls';
+import pg from 'pg';
+import type { ProbedSource, SourceFinding } from '../../shared/protocol/transfer-operations.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import type { Session } from '../postgres/connect.ts';
+import { sqlState } from '../postgres/postgres-failure.ts';
+import type { AgentSettings } from '../process/settings.ts';
+import { answerMeter, asOptions } from '../rows/branch-session.ts';
+import { finding, type Source, short } from './source-address.ts';
+
+type Tls = ProbedSource['tls'];
+
+/** A session with a source, and how the source has proved who it is. */
+interface SourceSession {
+  session: Session;
+  tls: Tls;
+}
+
+const CONNECT_WITHIN_MS = 8_000;
+
+/** The source is a tenant's, so each of its statements, and what it sends for one, is bounded. */
+const STATEMENT_WITHIN_MS = 8_000;
+const LOCK_WITHIN_MS = 3_000;
+const ANSWER_BYTES_MAX = 32 * 2 ** 20;
+
+const OPTIONS = asOptions({
+  search_path: 'pg_catalog',
+  default_transaction_read_only: 'on',
+  default_transaction_isolation: 'repeatable read',
+  statement_timeout: STATEMENT_WITHIN_MS,
+  lock_timeout: LOCK_WITHIN_MS,
+});
+
+/** Errors of a certificate whose authority is unknown. Any other error of one is final. */
+const UNKNOWN_AUTHORITY = new Set([
+  'DEPTH_ZERO_SELF_SIGNED_CERT',
+  'SELF_SIGNED_CERT_IN_CHAIN',
+  'UNABLE_TO_VERIFY_LEAF_SIGNATURE',
+  'UNABLE_TO_GET_ISSUER_CERT',
+  'UNABLE_TO_GET_ISSUER_CERT_LOCALLY',
+]);
+
+interface Sasl {
+  mechanism: string;
+}
+/** What the driver does not declare. */
+interface Internals {
+  connection: { stream: Duplex; once: (event: 'sslconnect', listener: () => void) => void };
+  saslSession: Sasl | null;
+  _handleAuthSASL: (message: { mechanisms: string[] }) => void;
+  _handleAuthCleartextPassword: () => void;
+  _handleAuthMD5Password: () => void;
+}
+
+const BOUND = 'SCRAM-SHA-256-PLUS';
+class Unproven extends Error {}
+
+/**
+ * A client of a server that a tenant has named. Without a certificate of a known authority, somebody between
+ * could be that server. SCRAM with channel binding (RFC 5802 section 6) shows that the other end of this TLS
+ * connection knows the password already, so nothing else is answered then.
+ */
+class SourceClient extends pg.Client {
+  readonly #isUnverified: boolean;
+  #isBound = false;
+
+  constructor(config: pg.ClientConfig, isUnverified: boolean) {
+    super({ ...config, enableChannelBinding: isUnverified } as pg.ClientConfig);
+    this.#isUnverified = isUnverified;
+    const { connection } = this.internals;
+    connection.once('sslconnect', () => {
+      const bytesOf = answerMeter();
+      connection.stream.on('data', (chunk: Buffer) => {
+        if (bytesOf(chunk) > ANSWER_BYTES_MAX) connection.stream.destroy(new Error('it sent too much'));
+      });
+    });
+    const { internals } = this;
+    const answerSasl = internals._handleAuthSASL.bind(this);
+    internals._handleAuthSASL = (message) => {
+      this.#isBound = message.mechanisms.includes(BOUND);
+      if (this.#isUnverified && !this.#isBound) this.#refuse();
+      else answerSasl(message);
+    };
+    if (!isUnverified) return;
+    internals._handleAuthCleartextPassword = () => this.#refuse();
+    internals._handleAuthMD5Password = () => this.#refuse();
+  }
+
+  private get internals(): Internals {
+    return this as unknown as Internals;
+  }
+
+  #refuse(): void {
+    this.internals.connection.stream.destroy(new Unproven());
+  }
+
+  /** @throws Unproven if the server has let the client in without that proof */
+  requireProof(): void {
+    // The driver forgets the exchange when the server's signature was right.
+    if (this.#isUnverified && !(this.#isBound && this.internals.saslSession === null)) throw new Unproven();
+  }
+}
+
+/** Certificates of the authorities that this host knows. Node before 22.15 knows those of Mozilla only. */
+async function readAuthorities({ FOLLOW_CA_FILE }: Pick<AgentSettings, 'FOLLOW_CA_FILE'>): Promise<string[]> {
+  const known =
+    'getCACertificates' in tls
+      ? [...tls.getCACertificates('default'), ...tls.getCACertificates('system')]
+      : (tls as { rootCertificates: readonly string[] }).rootCertificates;
+  return [...known, ...(FOLLOW_CA_FILE === undefined ? [] : [await readFile(FOLLOW_CA_FILE, 'utf8')])];
+}
+
+async function connect(
+  { address, host, port, user, password, database }: Source,
+  proof: Tls,
+  ca: string[],
+): Promise<SourceClient> {
+  const isUnverified = proof === 'channel_binding';
+  const ssl = {
+    rejectUnauthorized: !isUnverified,
+    ...(isUnverified
+      ? {}
+      : {
+          ca,
+          // The driver connects to the address; the certificate is of the name.
+          checkServerIdentity: (_: string, certificate: tls.PeerCertificate) =>
+            tls.checkServerIdentity(host, certificate),
+        }),
+    ...(isIP(host) === 0 && { servername: host }),
+  };
+  const client = new SourceClient(
+    {
+      ...{ host: address, port, user, password, database, ssl },
+      application_name: 'branchgate',
+      options: OPTIONS,
+      connectionTimeoutMillis: CONNECT_WITHIN_MS,
+      query_timeout: STATEMENT_WITHIN_MS,
+    },
+    isUnverified,
+  );
+  client.on('error', () => {});
+  try {
+    await client.connect();
+    client.requireProof();
+    return client;
+  } catch (error) {
+    end(client);
+    throw error;
+  }
+}
+
+/** Nobody waits for a server that may never answer. */
+function end(client: SourceClient): void {
+  client.end().catch(() => {});
+  setTimeout(() => streamOf(client).destroy(), 1_000).unref();
+}
+
+const streamOf = (client: pg.Client) => (client as unknown as Internals).connection.stream;
+
+/**
+ * Runs `action` in a session with the source, whose connection is destroyed after a time.
+ * @param within milliseconds
+ * @returns what is wrong with the source if the session could not be opened or was lost
+ */
+export async function inSource<T>(
+  settings: Pick<AgentSettings, 'FOLLOW_CA_FILE'>,
+  source: Source,
+  within: number,
+  action: (opened: SourceSession) => Promise<T>,
+): Promise<Result<T, SourceFinding>> {
+  const ca = await readAuthorities(settings);
+  const run = async (proof: Tls) => {
+    const session = await connect(source, proof, ca);
+    const timer = setTimeout(() => streamOf(session).destroy(new Error('it took too long')), within);
+    try {
+      return await action({ session, tls: proof });
+    } finally {
+      clearTimeout(timer);
+      end(session);
+    }
+  };
+  try {
+    return ok(
+      await run('certificate').catch((error) => {
+        if (source.mustVerify || !UNKNOWN_AUTHORITY.has(sqlState(error) ?? '')) throw error;
+        return run('channel_binding');
+      }),
+    );
+  } catch (error) {
+    if (!(error instanceof Error)) throw error;
+    return fail(findingOf(error));
+  }
+}
+
+/** What to do about errors, by SQLSTATE or the code of the socket, of TLS or of the resolver. */
+const BY_CODE: [RegExp, SourceFinding['problem'], string][] = [
+  [
+    /^28(?:P01|000)$/,
+    'login',
+    'The source refuses the login. Check the user, the password and its pg_hba.conf.',
+  ],
+  [/^3D000$/, 'login', 'The source has no such database.'],
+  [/^53300$/, 'connection', 'The source has no connection left.'],
+  [
+    /^08P01$/,
+    'connection',
+    'The address is that of a connection pooler. Use the direct address of the server.',
+  ],
+  [
+    /^5(?:7014|5P03)$/,
+    'connection',
+    'The source took too long, or a table is locked there. Try again later.',
+  ],
+  [/^ECONNREFUSED$/, 'connection', 'Nothing accepts connections at the address of the source.'],
+  [
+    /^(?:CERT_|ERR_TLS_CERT_ALTNAME_INVALID$)/,
+    'tls',
+    'The certificate of the source is not valid for its name, or has expired.',
+  ],
+  [
+    /^(?:DEPTH_ZERO_|SELF_SIGNED_|UNABLE_TO_)/,
+    'tls',
+    'This host does not know the authority of the certificate. Leave out sslmode, or ask the operator to add the authority.',
+  ],
+];
+
+const UNPROVEN =
+  'This host does not know the authority of the certificate, and the login does not use SCRAM with channel binding, so the source could be somebody else. Set password_encryption to scram-sha-256 there and set the password again, or ask the operator to add the authority.';
+const NO_TLS = 'The source has no TLS, which the connection needs.';
+
+/** Other errors quote the source, or say how the connection ended. */
+function findingOf(error: Error): SourceFinding {
+  if (error instanceof Unproven) return finding('tls', UNPROVEN);
+  if (/does not support SSL/.test(error.message)) return finding('tls', NO_TLS);
+  const code = sqlState(error) ?? '';
+  const [, problem = 'connection', message] = BY_CODE.find(([pattern]) => pattern.test(code)) ?? [];
+  return finding(problem, message ?? `The source could not be read: ${short(error.message)}.`);
+}

