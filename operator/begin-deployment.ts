@@ -112,6 +112,7 @@ export async function beginDeployment(folder: DeploymentFolder, options: DeployO
     keys_to_rotate: {},
     release: null,
     owner_invited: false,
+    migrations: null,
   };
   if (isAdopted) return adopted(deployment, cloudflare, databaseId, version);
   const taken = databaseId === null ? (version === null ? null : 'Worker') : 'D1 database';
@@ -154,6 +155,7 @@ async function adopted(
       answered: true,
     },
     owner_invited: true,
+    migrations: null,
   };
 }
 

@@ -135,12 +135,18 @@ class Run {
   }
 
   #migrationsStep(applied: readonly string[]): Step | null {
-    const missing = migrationsOf(this.#artifacts).filter((name) => !applied.includes(name));
+    const deployment = this.#deployment;
+    const all = migrationsOf(this.#artifacts);
+    const missing = all.filter((name) => !applied.includes(name));
     if (missing.length === 0) return null;
     return {
       name: 'migrations',
       will: `Apply ${missing.length} migrations of the database`,
-      run: () => this.#cloudflare.applyMigrations(this.#deployment.name),
+      run: async () => {
+        deployment.migrations = all;
+        this.store();
+        await this.#cloudflare.applyMigrations(deployment.name);
+      },
     };
   }
 

@@ -40,6 +40,8 @@ const Deployment = z.strictObject({
     })
     .nullable(),
   owner_invited: z.boolean(),
+  /** Names of the migrations that were deployed; null: an earlier release deployed, and did not store them. */
+  migrations: z.array(z.string()).nullable().default(null),
 });
 
 export type Deployment = z.output<typeof Deployment>;

@@ -76,7 +76,7 @@ async function database(folder: DeploymentFolder, deployment: Deployment): Promi
     folder.storeConfiguration(configuration),
   );
   const applied = await cloudflare.appliedMigrations(deployment.name);
-  const all = migrationsOf(artifacts);
+  const all = deployment.migrations ?? migrationsOf(artifacts);
   const missing = all.filter((name) => !applied.includes(name));
   if (missing.length > 0)
     throw new Fault(

@@ -128,6 +128,11 @@ export const FAILURES = {
     message:
       'The gateway cannot set DNS records. Set DNS_API_TOKEN and DNS_ZONE_ID, or give the host a certificate of yours.',
   },
+  HOST_HAS_AUTHORITY: {
+    status: 409,
+    message:
+      'The operator gave this host another authority. Give it a certificate of that authority, or remove the authority: branchgate host set <name> --ca none.',
+  },
   HOST_NOT_EMPTY: {
     status: 409,
     message: 'There are projects on this host. Delete them first, or drain the host instead of removing it.',

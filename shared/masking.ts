@@ -55,7 +55,7 @@ export const MaskingRule = z.discriminatedUnion('with', [
         domain: z
           .string()
           .max(253)
-          .regex(/^[a-z0-9-]+(?:\.[a-z0-9-]+)+$/i, 'must be a domain')
+          .regex(/^[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+$/, 'must be a domain')
           .optional()
           .meta({ description: 'Replaces the domain. Default: it is kept.', example: 'example.com' }),
       })

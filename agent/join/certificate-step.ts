@@ -1,6 +1,7 @@
+import { generateKeyPairSync } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { setDnsChallenge } from '../link/dns-challenge.ts';
+import { GatewayRefusal, requestCertificate, setDnsChallenge } from '../link/host-certificate.ts';
 import { type HostIdentity, readIdentity } from '../link/identity.ts';
 import { newAccountKey, orderCertificate } from '../servers/acme.ts';
 import { daysUntil, endOfCertificate, faultOfPair } from '../servers/certificate.ts';
@@ -13,6 +14,8 @@ import { install, STANDBY_UNIT, type Step, UNITS } from './step.ts';
 const FOLDER = dirname(TLS.certFile);
 /** Its presence says that this host gets its certificate by ACME, and renews it. */
 const ACCOUNT_KEY = join(FOLDER, 'acme-account.key');
+/** Its presence says that this host gets its certificate from the gateway's own authority, and renews it. */
+const OF_GATEWAY = join(FOLDER, 'of-gateway');
 /** Exists while the servers have not read the present files. */
 const UNREAD = join(FOLDER, 'unread');
 const RENEWAL_UNIT = 'branchgate-certificate.service';
@@ -20,6 +23,8 @@ const RENEWAL_TIMER = 'branchgate-certificate.timer';
 
 /** Before the warnings begin, which therefore say that the renewal fails. */
 const RENEWED_DAYS_BEFORE = 30;
+
+const isRenewed = ({ machine }: Context) => [ACCOUNT_KEY, OF_GATEWAY].some((mark) => machine.exists(mark));
 
 const NO_FILES = '--tls-cert and --tls-key are missing';
 const GIVE_FILES =
@@ -30,7 +35,7 @@ interface Pair {
   key: string;
 }
 
-/** The certificate of the options, the present one, or one by ACME. */
+/** The certificate of the options, the present one, or an ordered one. */
 async function installCertificate(context: Context): Promise<void> {
   const { machine } = context;
   const pair = (await givenPair(context)) ?? (await presentOrOrdered(context));
@@ -49,6 +54,12 @@ async function givenPair({ machine, options: { tlsCert, tlsKey } }: Context): Pr
   const pair = { certificate: readGiven(tlsCert), key: readGiven(tlsKey) };
   if (machine.exists(ACCOUNT_KEY))
     await machine.change('ended the renewal by ACME', () => machine.remove(ACCOUNT_KEY));
+  if (machine.exists(OF_GATEWAY)) {
+    await machine.change("ended the renewal by the gateway's authority", () => machine.remove(OF_GATEWAY));
+    machine.note(
+      'clients still get the authority of the gateway: name that of these files by `branchgate host set <name> --ca <file>`, or --ca none',
+    );
+  }
   return pair;
 }
 
@@ -65,11 +76,11 @@ async function presentOrOrdered(context: Context): Promise<Pair | null> {
   const { machine } = context;
   const [certificate, key] = [machine.read(TLS.certFile), machine.read(TLS.keyFile)];
   const present = certificate === null || key === null ? null : { certificate, key };
-  if (present && !(machine.exists(ACCOUNT_KEY) && isDue(present))) return present;
+  if (present && !(isRenewed(context) && isDue(present))) return present;
   const ordered: { pair: Pair | null } = { pair: null };
-  const identity = await identityOf(context);
-  await machine.change('got a certificate by ACME', async () => {
-    ordered.pair = await order(context, identity);
+  const { how, order } = await issuerFor(context, await identityOf(context));
+  await machine.change(`got a certificate ${how}`, async () => {
+    ordered.pair = await order();
   });
   return ordered.pair;
 }
@@ -82,21 +93,58 @@ async function identityOf({ machine, settings }: Context): Promise<HostIdentity>
   if (identity) return identity;
   throw new StepFailure(
     'usage',
-    `${NO_FILES}, and a host that is not enrolled gets no certificate by ACME: ${GIVE_FILES}`,
+    `${NO_FILES}, and a host that is not enrolled gets no certificate: ${GIVE_FILES}`,
   );
 }
 
-async function order(
-  { machine, settings: { GATEWAY_URL = '', ACME_DIRECTORY } }: Context,
-  identity: HostIdentity,
-): Promise<Pair> {
-  const setRecord = (value: string | null) => setDnsChallenge(GATEWAY_URL, identity, value);
-  const name = await setRecord(null).catch((error: Error) => {
+interface Issuer {
+  how: string;
+  order: () => Promise<Pair>;
+}
+
+/** By ACME if the gateway can prove the name of this host, otherwise the gateway's own authority. */
+async function issuerFor(context: Context, identity: HostIdentity): Promise<Issuer> {
+  const { machine, settings } = context;
+  const setRecord = (value: string | null) => setDnsChallenge(settings.GATEWAY_URL ?? '', identity, value);
+  const ofGateway = { how: "of the gateway's authority", order: () => orderOfGateway(context, identity) };
+  if (machine.exists(OF_GATEWAY)) return ofGateway;
+  try {
+    const name = await setRecord(null);
+    return { how: 'by ACME', order: () => orderByAcme(context, name, setRecord) };
+  } catch (error) {
+    const { message } = error as Error;
+    const hasNoRecords = error instanceof GatewayRefusal && error.code === 'DNS_NOT_CONFIGURED';
+    // Clients of a host with a public certificate do not know the gateway's authority.
+    if (hasNoRecords && !machine.exists(ACCOUNT_KEY)) return ofGateway;
     throw new StepFailure(
       'usage',
-      `${NO_FILES}, and the gateway cannot prove the name of this host (${error.message}): ${GIVE_FILES}`,
+      `${NO_FILES}, and the gateway cannot prove the name of this host (${message}): ${GIVE_FILES}`,
     );
-  });
+  }
+}
+
+async function orderOfGateway(
+  { machine, settings: { GATEWAY_URL = '' } }: Context,
+  identity: HostIdentity,
+): Promise<Pair> {
+  const { publicKey, privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' });
+  try {
+    const serverKey = publicKey.export({ format: 'jwk' });
+    const { certificate, db_host } = await requestCertificate(GATEWAY_URL, identity, serverKey);
+    await machine.put(OF_GATEWAY, '');
+    machine.note(`clients of ${db_host} find the authority in the credentials of a branch`);
+    return { certificate, key: privateKey.export({ type: 'pkcs8', format: 'pem' }).toString() };
+  } catch (error) {
+    const kind = error instanceof GatewayRefusal && error.code !== null ? 'refused' : 'unreachable';
+    throw new StepFailure(kind, `the gateway issues no certificate: ${(error as Error).message}`);
+  }
+}
+
+async function orderByAcme(
+  { machine, settings: { ACME_DIRECTORY } }: Context,
+  name: string,
+  setRecord: (value: string | null) => Promise<string>,
+): Promise<Pair> {
   const known = machine.read(ACCOUNT_KEY);
   const accountKey = known ?? (await newAccountKey());
   if (known === null) await machine.put(ACCOUNT_KEY, accountKey, { mode: 0o600 });
@@ -145,7 +193,7 @@ async function removeCertificate({ machine }: Context): Promise<void> {
 
 export const CERTIFICATE_STEP: Step = {
   name: 'certificate',
-  what: 'copy the certificate and its key for both servers, or get and renew one by ACME',
+  what: "copy the certificate and its key for both servers, or get one by ACME or of the gateway's authority",
   apply: installCertificate,
   takeBack: removeCertificate,
   isTakenBackLate: true,
@@ -153,12 +201,12 @@ export const CERTIFICATE_STEP: Step = {
 
 export const RENEWAL_STEP: Step = {
   name: 'renewal',
-  what: 'renew a certificate by ACME 30 days before its end',
+  what: 'renew a certificate that was got so, 30 days before its end',
   async apply(context) {
     const { machine, files } = context;
     const paths = [RENEWAL_UNIT, RENEWAL_TIMER].map((name) => `${UNITS}/${name}`);
     const [unit = '', timer = ''] = paths;
-    if (!machine.exists(ACCOUNT_KEY)) {
+    if (!isRenewed(context)) {
       if (!files.record().files[timer]) return;
       await disable(machine, RENEWAL_TIMER);
       await files.drop(paths);

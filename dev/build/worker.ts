@@ -18,8 +18,7 @@ export async function bundleWorker(file: string, { deployed = false } = {}): Pro
     conditions: ['workerd', 'worker'],
     external: ['cloudflare:*', 'node:*'],
     plugins: [englishOnly],
-    // Errors are compared by the names of their classes.
-    ...(deployed && { minify: true, keepNames: true, sourcemap: 'linked' as const }),
+    ...(deployed && { minify: true, sourcemap: 'linked' as const }),
     logLevel: 'warning',
   });
 }

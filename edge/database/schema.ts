@@ -125,6 +125,17 @@ export const hosts = sqliteTable('hosts', {
   createdAt: created(),
 });
 
+/** The authority that issues certificates to hosts without a public one: one row, once a host needs it. */
+export const hostAuthority = sqliteTable('host_authority', {
+  id: text('id').primaryKey(),
+  /** In PEM form. */
+  certificate: text('certificate').notNull(),
+  keyId: text('key_id').notNull(),
+  /** The private key, a JWK sealed with AES-256-GCM. Associated data: `host_authority`, id, key id. */
+  sealedKey: text('sealed_key').notNull(),
+  createdAt: created(),
+});
+
 export const projects = sqliteTable(
   'projects',
   {

@@ -4,6 +4,7 @@ import {
   customFetch,
   OperationProcessingError,
   ResponseBodyError,
+  UnsupportedOperationError,
   WWWAuthenticateChallengeError,
 } from 'oauth4webapi';
 import type { Failure } from '../../shared/failures.ts';
@@ -110,10 +111,7 @@ export function providerFailure(error: unknown): Failure {
     const reason = `the provider responded with status ${status}`;
     return isUnavailable(status) ? unavailable(reason) : misconfigured(reason);
   }
-  if (
-    error instanceof Error &&
-    ['OperationProcessingError', 'UnsupportedOperationError'].includes(error.name)
-  )
+  if (error instanceof OperationProcessingError || error instanceof UnsupportedOperationError)
     return signInFailed(error.message);
   return unavailable(error instanceof Error ? error.message : String(error));
 }

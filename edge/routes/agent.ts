@@ -1,19 +1,21 @@
 import { z } from 'zod';
 import {
-  DNS_CHALLENGE_PATH,
-  DnsChallengeReply,
-  DnsChallengeRequest,
-} from '../../shared/protocol/dns-challenge.ts';
-import {
   ENROLMENT_PATH,
   EnrolmentReply,
   EnrolmentRequest,
   LINK_PATH,
 } from '../../shared/protocol/enrolment.ts';
+import {
+  CERTIFICATE_PATH,
+  CertificateReply,
+  DNS_CHALLENGE_PATH,
+  DnsChallengeReply,
+  SignedRequest,
+} from '../../shared/protocol/host-certificate.ts';
 import { ApiError, unwrap } from '../errors.ts';
 import { CALLER_HEADER, type Caller } from '../host-link/links.ts';
-import { setDnsChallenge } from '../hosts/dns-challenge.ts';
 import { enrolHost, publicKeyOf } from '../hosts/enrolment.ts';
+import { issueCertificate, setDnsChallenge } from '../hosts/host-certificate.ts';
 import { hostLink } from '../hosts/host-client.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
@@ -30,6 +32,15 @@ const Enrolment = EnrolmentRequest.meta({
 });
 
 const LinkQuery = z.strictObject({ host_id: z.uuid().toLowerCase() });
+
+/** What a host has signed, and for whom. */
+const received = (c: {
+  req: { url: string; valid: (target: 'json') => z.output<typeof SignedRequest> };
+}) => ({
+  request: c.req.valid('json'),
+  audience: new URL(c.req.url).host,
+  now: new Date(),
+});
 
 const router = operations();
 
@@ -88,16 +99,28 @@ router.openapi(
     description:
       'Used by agents. Sets or removes the TXT record `_acme-challenge` of the name of the host, authenticated by the signature of its key.',
     tags,
-    request: { body: jsonBody(DnsChallengeRequest) },
+    request: { body: jsonBody(SignedRequest) },
     responses: { 200: response('The record is as wanted.', DnsChallengeReply) },
     failures: ['UNAUTHENTICATED', 'DNS_NOT_CONFIGURED', 'DNS_UNAVAILABLE'],
   }),
-  async (c) => {
-    const { host: audience } = new URL(c.req.url);
-    const request = c.req.valid('json');
-    const set = await setDnsChallenge(databaseOf(c), readSettings(c.env), request, audience, new Date());
-    return c.json(unwrap(set), 200);
-  },
+  async (c) => c.json(unwrap(await setDnsChallenge(databaseOf(c), readSettings(c.env), received(c))), 200),
+);
+
+router.openapi(
+  operation({
+    access: 'public',
+    operationId: 'issueHostCertificate',
+    method: 'post',
+    path: CERTIFICATE_PATH,
+    summary: "Issue a certificate of the gateway's authority",
+    description:
+      'Used by agents of hosts that have no public certificate, for instance because their address is an IP address. Issues a certificate of 90 days for the address of the host, authenticated by the signature of its key. Clients find the authority in the credentials of a branch.',
+    tags,
+    request: { body: jsonBody(SignedRequest) },
+    responses: { 200: response('The certificate.', CertificateReply) },
+    failures: ['UNAUTHENTICATED', 'HOST_HAS_AUTHORITY'],
+  }),
+  async (c) => c.json(unwrap(await issueCertificate(databaseOf(c), readSettings(c.env), received(c))), 200),
 );
 
 export const agentRoutes = router;

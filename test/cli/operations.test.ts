@@ -171,7 +171,7 @@ const WITHOUT: Record<string, readonly string[]> = {
   ],
   '`branch get` looks up a branch by its name or ID': ['getBranch'],
   'rare, and for operators': ['createTenant', 'getHost', 'setTenantCaps', 'updateProjectCaps'],
-  'for agents of hosts': ['enrolHost', 'openLink', 'setDnsChallenge'],
+  'for agents of hosts': ['enrolHost', 'openLink', 'setDnsChallenge', 'issueHostCertificate'],
   'the description itself': ['getDescription', 'readDescription'],
 };
 

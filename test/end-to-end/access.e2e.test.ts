@@ -136,7 +136,7 @@ describe('the generated tests', () => {
       ...['listSignInMethods', 'startCompanySignIn', 'completeCompanySignIn', 'recoverOwner'],
     ];
     const workloads = ['exchangeToken'];
-    const agents = ['enrolHost', 'openLink', 'setDnsChallenge'];
+    const agents = ['enrolHost', 'openLink', 'setDnsChallenge', 'issueHostCertificate'];
     const description = ['getDescription', 'readDescription'];
     const expected = [...health, 'acceptInvitation', ...workloads, ...signIn, ...agents, ...description];
     expect(PUBLIC_OPERATIONS.map(({ id }) => id).toSorted()).toEqual(expected.toSorted());

@@ -50,6 +50,7 @@ const UNREACHABLE = new Set([
     'enrolHost',
     'openLink',
     'setDnsChallenge',
+    'issueHostCertificate',
     'completeProviderSignIn',
     'startCompanySignIn',
     'completeCompanySignIn',

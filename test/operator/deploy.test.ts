@@ -96,6 +96,14 @@ describe.runIf(IS_NIGHTLY)('from an empty folder to a deployed gateway', () => {
     expect([...cloudflare().serving(WORKER).modules.values()].join()).toContain('second');
   });
 
+  test('doctor compares D1 with the release that was deployed, and not with this checkout', async () => {
+    const { stdout } = await operator.run('doctor', '--json');
+    const { checks } = JSON.parse(stdout.split('\n')[0] ?? '') as {
+      checks: { check: string; ok: boolean }[];
+    };
+    expect(checks.find(({ check }) => check === 'database')).toMatchObject({ ok: true });
+  });
+
   test('a setting and a secret of a later run are added to the others', async () => {
     operator.hasHost = true;
     const before = cloudflare().settings(WORKER);

@@ -20,7 +20,13 @@ import { type Context, type JoinOptions, lookAround } from '../../agent/join/con
 import { Machine } from '../../agent/join/machine.ts';
 import { applySteps, STEPS, type StepReport, takeBack } from '../../agent/join/steps.ts';
 import { startOf } from '../../agent/upgrade/trial.ts';
-import { DNS_CHALLENGE_PATH, DnsChallengeClaims } from '../../shared/protocol/dns-challenge.ts';
+import { certifyServer, makeAuthority } from '../../edge/crypto/x509.ts';
+import {
+  CERTIFICATE_PATH,
+  CertificateClaims,
+  DNS_CHALLENGE_PATH,
+  DnsChallengeClaims,
+} from '../../shared/protocol/host-certificate.ts';
 import { selfSigned } from './certificates.ts';
 import { preparedAgent } from './prepared.ts';
 
@@ -136,15 +142,26 @@ export async function joinMachine() {
   let acceptsToken = true;
   let setsRecords = true;
   let record: string | null = null;
+  let ageOfCertificatesMs = 0;
+  const authority = await makeAuthority(new Date());
   const gateway = createServer(async (request, response) => {
     response.setHeader('date', new Date(Date.now() - clockOffMs).toUTCString());
     if (request.url === '/healthz') return response.end('{}');
     if (request.url === DNS_CHALLENGE_PATH) {
       const { token } = (await json(request)) as { token: string };
       if (!setsRecords)
-        return response.writeHead(409).end('{"message":"The gateway cannot set DNS records."}');
+        return response
+          .writeHead(409)
+          .end('{"error":"DNS_NOT_CONFIGURED","message":"The gateway cannot set DNS records."}');
       record = DnsChallengeClaims.parse(decodeJwt(token)).value;
       return response.end(JSON.stringify({ db_host: HOST_NAME }));
+    }
+    if (request.url === CERTIFICATE_PATH) {
+      const { token } = (await json(request)) as { token: string };
+      const { server_key } = CertificateClaims.parse(decodeJwt(token));
+      const issuedAt = new Date(Date.now() - ageOfCertificatesMs);
+      const certificate = await certifyServer(authority.key, HOST_NAME, server_key, issuedAt);
+      return response.end(JSON.stringify({ db_host: HOST_NAME, certificate }));
     }
     if (!acceptsToken) return response.writeHead(401).end();
     enrolments += 1;
@@ -208,6 +225,12 @@ export async function joinMachine() {
       record !== null && name === `_acme-challenge.${HOST_NAME}` ? [record] : [],
     setChallenges(sets: boolean) {
       setsRecords = sets;
+    },
+    /** The authority of the gateway, in PEM form. */
+    authority: authority.certificate,
+    /** How long ago the gateway's authority issued what it issues next. */
+    ageCertificates(days: number) {
+      ageOfCertificatesMs = days * 86_400_000;
     },
     /** Makes the gateway's clock differ from this machine's. */
     setClock(offMs: number) {

@@ -78,8 +78,35 @@ test.runIf(IS_NIGHTLY)('a renewal that is killed at any change is completed by t
   expect(machine.exists('etc/branchgate/tls/unread')).toBe(false);
 });
 
+test('where the gateway proves no name, it certifies the host itself, and the timer renews that', async () => {
+  machine.setChallenges(false);
+  machine.ageCertificates(61);
+  await join();
+  const before = certificate();
+  expect(before.verify(new X509Certificate(machine.authority).publicKey)).toBe(true);
+  expect(before.subjectAltName).toBe('DNS:db1.example.com');
+  expect(machine.calls()).toContain('enable --now branchgate-certificate.timer');
+  machine.ageCertificates(0);
+  // A gateway that can prove names meanwhile: the clients know its authority, so the certificate stays its own.
+  machine.setChallenges(true);
+  expect(changesOf(await renew())).toEqual([
+    "got a certificate of the gateway's authority",
+    'wrote /etc/branchgate/tls/server.key',
+    'wrote /etc/branchgate/tls/server.crt',
+    'reloaded postgresql@18-main.service',
+    'reloaded pgbouncer.service',
+  ]);
+  expect(certificate().serialNumber).not.toBe(before.serialNumber);
+  expect(changesOf(await renew())).toEqual([]);
+  expect(acme.issued()).toEqual([]);
+  const own = selfSigned(machine.root, { name: 'own' });
+  await machine.join({ join: { tlsCert: own.certFile, tlsKey: own.keyFile } });
+  expect(machine.exists('etc/branchgate/tls/of-gateway')).toBe(false);
+  expect(machine.calls()).toContain('disable --now branchgate-certificate.timer');
+});
+
 test.runIf(IS_NIGHTLY)(
-  'without a record at the gateway there is no certificate, and files of the operator end the renewal',
+  'a public certificate is not replaced by one of the gateway, and files of the operator end the renewal',
   async () => {
     await join();
     acme.lasting(10);

@@ -16,6 +16,7 @@ const PUBLIC = [
     'isReady',
     'getVersion',
     'setDnsChallenge',
+    'issueHostCertificate',
     'enrolHost',
     'openLink',
     'getDescription',
