@@ -119,7 +119,7 @@ export type MaskingRule = z.output<typeof MaskingRule>;
 export const UNLISTED = ['keep', 'refuse_likely_personal'] as const;
 
 /** The schema and the name that a rule's `table` means. */
-function tableOf({ table }: Pick<MaskingRule, 'table'>): { schema: string; name: string } {
+export function tableOf({ table }: Pick<MaskingRule, 'table'>): { schema: string; name: string } {
   const dot = table.indexOf('.');
   return dot < 0
     ? { schema: DEFAULT_SCHEMA, name: table }

@@ -42,6 +42,9 @@ const PARAMETER_HELP: Record<Parameter, string> = {
   role: 'read_only or read_write: the login that runs the statement',
   sql: 'one statement, with parameters $1, $2, …',
   params: 'values of the parameters (default: none)',
+  rules: 'rules of the masking policy: [{"table": "customer", "column": "email", "with": "email"}]',
+  unlisted: 'what becomes of columns without a rule: keep or refuse_likely_personal',
+  key: 'key of the masking: 32 bytes as base64',
   expected: 'required present value: {"value": "old"} (default: any)',
 };
 
@@ -49,7 +52,7 @@ const GROUP_HELP: Record<string, string> = {
   host: 'Describe this host and its contents',
   branch: 'Create branches, step by step; drop one; compare branches',
   project: 'Size and drop a project',
-  snapshot: 'Take and drop a snapshot of a branch',
+  snapshot: 'Take, mask and drop a snapshot of a branch',
   reset: 'Replace the database of a branch by a clone, step by step',
   access: 'Apply network rules, closures and write blocks',
   rehearsal: 'Watch what a migration does to a branch',

@@ -24,6 +24,7 @@ import {
 import { diffBranch, diffRows } from './difference.ts';
 import type { InventoryHost, KnownInventory } from './inventory.ts';
 import { describeHost, digestInventory, listInventory, takeInventory } from './inventory.ts';
+import { maskSnapshot } from './masking.ts';
 import { dropProject, sizeProject } from './project.ts';
 import { runQuery } from './query.ts';
 import type { RehearsalHost } from './rehearsal.ts';
@@ -86,6 +87,7 @@ const HANDLERS: Handlers = {
   'project.drop': dropProject,
   'access.apply': applyAccess,
   'snapshot.take': inTurn(takeSnapshot),
+  'snapshot.mask': maskSnapshot,
   'snapshot.drop': dropSnapshot,
   'reset.clone': inTurn(cloneForReset),
   'reset.swap': swapReset,

@@ -17,6 +17,9 @@ export const copyDatabaseName = (snapshotId: string) => `bgcopy_${snapshotId.rep
 /** A clone of a snapshot that is open to one comparison. It can be dropped at any time. */
 export const comparedDatabaseName = (id: string) => `bgdiff_${id.replaceAll('-', '')}`;
 
+/** A clone that is being masked, or that a killed call has left. It can be dropped at any time. */
+export const maskedDatabaseName = (snapshotId: string) => `bgmask_${snapshotId.replaceAll('-', '')}`;
+
 /** SQL: `snapshotDatabaseName` of the column `snapshot_id`. */
 export const SNAPSHOT_NAME = "'bgsnap_' || replace(snapshot_id::text, '-', '')";
 
@@ -49,13 +52,13 @@ export async function readSnapshots(db: Queryable) {
 }
 
 /**
- * Databases that a crash left: half-dropped snapshots, copies, and clones for comparisons. Another process
+ * Databases that a crash left: half-dropped snapshots, copies, clones for comparisons and masked ones. Another process
  * may work on them.
  */
 async function readLeftovers(db: Queryable): Promise<{ name: string; snapshotId: string }[]> {
   const { rows } = await db.query<{ name: string; snapshotId: string }>(
     `SELECT datname AS name, substr(datname, length(datname) - 31)::uuid AS "snapshotId" FROM pg_database
-     WHERE datname ~ '^bg(copy|diff)_[0-9a-f]{32}$' OR (datname ~ '^bgsnap_[0-9a-f]{32}$' AND datconnlimit = -2)`,
+     WHERE datname ~ '^bg(copy|diff|mask)_[0-9a-f]{32}$' OR (datname ~ '^bgsnap_[0-9a-f]{32}$' AND datconnlimit = -2)`,
   );
   return rows;
 }
@@ -105,7 +108,9 @@ export function dropSnapshot(
 ): Promise<MethodResult<'snapshot.drop'>> {
   return withLocks(host.sessions, [`clone:${snapshot_id}`], async (session) => {
     const dropped = (await readSnapshotSize(session, snapshot_id)) !== null;
-    for (const name of [snapshotDatabaseName(snapshot_id), copyDatabaseName(snapshot_id)])
+    for (const name of [snapshotDatabaseName, copyDatabaseName, maskedDatabaseName].map((nameOf) =>
+      nameOf(snapshot_id),
+    ))
       await dropDatabase(session, name);
     await session.query('DELETE FROM snapshot WHERE snapshot_id = $1', [snapshot_id]);
     return { dropped };

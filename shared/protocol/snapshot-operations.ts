@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { MaskingRules, UNLISTED } from '../masking.ts';
 import { Database, Id, operation } from './operation.ts';
 import { BranchIdentity, BusyWait, CloneResult, Source } from './operation-fields.ts';
 
@@ -30,6 +31,32 @@ export const SNAPSHOT_OPERATIONS = {
       taken: z.boolean(),
       size_bytes: Bytes,
       independent: z.boolean(),
+    }),
+    deadline: 900_000,
+  }),
+
+  'snapshot.mask': operation({
+    summary: 'Clone a branch as a snapshot whose columns with a rule have other values',
+    params: z.strictObject({
+      job_id: Id,
+      project_id: Id,
+      branch_id: Id,
+      snapshot_id: Id,
+      source: Database,
+      busy_wait: BusyWait,
+      rules: MaskingRules,
+      unlisted: z.enum(UNLISTED),
+      /** 32 bytes, base64. */
+      key: z.string().regex(/^[A-Za-z0-9+/]{43}=$/),
+    }),
+    result: z.strictObject({
+      /** False if the policy does not cover the branch, and nothing was made. */
+      masked: z.boolean(),
+      size_bytes: Bytes,
+      /** Why it does not; `column` is null for a whole table. */
+      problems: z.array(
+        z.strictObject({ table: z.string(), column: z.string().nullable(), reason: z.string() }),
+      ),
     }),
     deadline: 900_000,
   }),

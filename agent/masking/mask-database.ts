@@ -1,0 +1,391 @@
+import type { MaskingRule } from '../../shared/masking.ts';
+import { identifier, inTransaction, literal, type Session } from '../postgres/connect.ts';
+import { HostError } from '../process/host-error.ts';
+import type { OnProgress } from '../process/progress.ts';
+import { partOf } from '../process/progress.ts';
+import { keyBlocks, maskedValue, SESSION_FUNCTIONS, survives, usesKey } from './functions.ts';
+import { type MaskedTable, type MaskingPlan, nameOf } from './plan.ts';
+
+/** A table, with what the transaction takes off it and puts back. */
+type Affected = readonly MaskedTable[];
+
+/** Statements that make way for the change of values, and those that put everything back, in their order. */
+interface Detour {
+  before: string[];
+  after: string[];
+}
+
+const oidsOf = (tables: Affected) => tables.map(({ oid }) => oid);
+
+/** The tables with rules, and all that inherit from them: a change of a table changes their rows. */
+function affectedOf({ tables }: MaskingPlan): MaskedTable[] {
+  const affected = new Set(tables.filter(({ rules }) => rules.size > 0).map(({ oid }) => oid));
+  for (let size = -1; size !== affected.size; ) {
+    size = affected.size;
+    for (const { oid, parents } of tables)
+      if (parents.some((parent) => affected.has(parent))) affected.add(oid);
+  }
+  return tables.filter(({ oid }) => affected.has(oid));
+}
+
+/** Triggers would see the values and keep them, for instance in a table of the history of changes. */
+async function triggers(session: Session, affected: Affected): Promise<Detour> {
+  const { rows } = await session.query<{ relation: string; name: string; enabled: 'O' | 'R' | 'A' }>(
+    `SELECT tgrelid::regclass::text AS relation, tgname::text AS name, tgenabled AS enabled FROM pg_trigger
+     WHERE tgrelid = ANY ($1::oid[]) AND NOT tgisinternal AND tgenabled <> 'D' ORDER BY tgparentid, pg_trigger.oid`,
+    [oidsOf(affected)],
+  );
+  const how = { O: 'ENABLE', R: 'ENABLE REPLICA', A: 'ENABLE ALWAYS' };
+  return {
+    before: rows.map(({ relation, name }) => `ALTER TABLE ${relation} DISABLE TRIGGER ${identifier(name)}`),
+    after: rows.map(
+      ({ relation, name, enabled }) => `ALTER TABLE ${relation} ${how[enabled]} TRIGGER ${identifier(name)}`,
+    ),
+  };
+}
+
+/** A rule could replace the change, and a forced policy could hide rows from it. */
+async function rulesAndPolicies(session: Session, affected: Affected): Promise<Detour> {
+  const { rows } = await session.query<{ relation: string; name: string; enabled: 'O' | 'R' | 'A' }>(
+    `SELECT ev_class::regclass::text AS relation, rulename::text AS name, ev_enabled AS enabled FROM pg_rewrite
+     WHERE ev_class = ANY ($1::oid[]) AND ev_enabled <> 'D' ORDER BY oid`,
+    [oidsOf(affected)],
+  );
+  const how = { O: 'ENABLE', R: 'ENABLE REPLICA', A: 'ENABLE ALWAYS' };
+  const { rows: forced } = await session.query<{ relation: string }>(
+    'SELECT oid::regclass::text AS relation FROM pg_class WHERE oid = ANY ($1::oid[]) AND relforcerowsecurity',
+    [oidsOf(affected)],
+  );
+  return {
+    before: [
+      ...rows.map(({ relation, name }) => `ALTER TABLE ${relation} DISABLE RULE ${identifier(name)}`),
+      ...forced.map(({ relation }) => `ALTER TABLE ${relation} NO FORCE ROW LEVEL SECURITY`),
+    ],
+    after: [
+      ...rows.map(
+        ({ relation, name, enabled }) => `ALTER TABLE ${relation} ${how[enabled]} RULE ${identifier(name)}`,
+      ),
+      ...forced.map(({ relation }) => `ALTER TABLE ${relation} FORCE ROW LEVEL SECURITY`),
+    ],
+  };
+}
+
+/** PostgreSQL refuses to set an identity that is generated always. */
+function identities(tables: readonly MaskedTable[]): Detour {
+  const columns = tables.flatMap((table) =>
+    table.columns
+      .filter(({ name, alwaysIdentity }) => alwaysIdentity && table.rules.has(name))
+      .map(({ name }) => `ALTER TABLE ${nameOf(table)} ALTER COLUMN ${identifier(name)} SET GENERATED`),
+  );
+  return {
+    before: columns.map((column) => `${column} BY DEFAULT`),
+    after: columns.map((column) => `${column} ALWAYS`),
+  };
+}
+
+const COMMENT_OF = (catalog: string, oid: string) => `obj_description(${oid}, '${catalog}')`;
+
+/**
+ * Foreign keys over masked columns, and what keeps them unique: PostgreSQL checks each row as it is changed,
+ * and a new value can be one that another row still has.
+ */
+async function keys(
+  session: Session,
+  affected: Affected,
+  isMasked: (oid: string, column: string) => boolean,
+): Promise<Detour> {
+  const { rows: indexes } = await session.query<{
+    oid: string;
+    relation_oid: string;
+    relation: string;
+    name: string;
+    definition: string;
+    constraint_name: string | null;
+    constraint_definition: string | null;
+    comment: string | null;
+    index: string;
+    is_identity: boolean;
+    is_clustered: boolean;
+    columns: (string | null)[];
+    generated: boolean;
+  }>(
+    `SELECT indexrelid::text AS oid, indrelid::text AS relation_oid, indrelid::regclass::text AS relation,
+       coalesce(conname, relname)::text AS name, pg_get_indexdef(indexrelid) AS definition,
+       conname::text AS constraint_name, pg_get_constraintdef(pg_constraint.oid) AS constraint_definition,
+       coalesce(${COMMENT_OF('pg_constraint', 'pg_constraint.oid')}, ${COMMENT_OF('pg_class', 'indexrelid')}) AS comment,
+       indexrelid::regclass::text AS index, indisreplident AS is_identity, indisclustered AS is_clustered,
+       ARRAY (SELECT attname::text FROM unnest(indkey) AS keys (key) LEFT JOIN pg_attribute ON attrelid = indrelid AND attnum = key AND attnum > 0) AS columns,
+       EXISTS (SELECT FROM unnest(indkey) AS keys (key) JOIN pg_attribute ON attrelid = indrelid AND attnum = key WHERE attgenerated <> '') AS generated
+     FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
+     LEFT JOIN pg_constraint ON conindid = indexrelid AND contype IN ('p', 'u', 'x')
+     WHERE indrelid = ANY ($1::oid[]) AND (indisunique OR indisexclusion) AND NOT relispartition`,
+    [oidsOf(affected)],
+  );
+  const dropped = indexes.filter(
+    ({ relation_oid, columns, generated }) =>
+      generated || columns.some((column) => column === null || isMasked(relation_oid, column)),
+  );
+  const { rows: foreign } = await session.query<{
+    relation: string;
+    name: string;
+    definition: string;
+    comment: string | null;
+    from: string;
+    from_columns: string[];
+    to: string;
+    to_columns: string[];
+    index: string;
+  }>(
+    `SELECT conrelid::regclass::text AS relation, conname::text AS name, pg_get_constraintdef(oid) AS definition,
+       ${COMMENT_OF('pg_constraint', 'oid')} AS comment,
+       conrelid::text AS "from", confrelid::text AS "to", conindid::text AS index,
+       ARRAY (SELECT attname::text FROM pg_attribute WHERE attrelid = conrelid AND attnum = ANY (conkey)) AS from_columns,
+       ARRAY (SELECT attname::text FROM pg_attribute WHERE attrelid = confrelid AND attnum = ANY (confkey)) AS to_columns
+     FROM pg_constraint WHERE contype = 'f' AND conparentid = 0`,
+  );
+  const doomed = new Set(dropped.map(({ oid }) => oid));
+  const cut = foreign.filter(
+    ({ from, from_columns, to, to_columns, index }) =>
+      doomed.has(index) ||
+      from_columns.some((column) => isMasked(from, column)) ||
+      to_columns.some((column) => isMasked(to, column)),
+  );
+  return {
+    before: [
+      ...cut.map(({ relation, name }) => `ALTER TABLE ${relation} DROP CONSTRAINT ${identifier(name)}`),
+      ...dropped.map(({ oid, relation, constraint_name }) =>
+        constraint_name === null
+          ? `DO $do$ BEGIN EXECUTE 'DROP INDEX ' || ${oid}::oid::regclass; END $do$`
+          : `ALTER TABLE ${relation} DROP CONSTRAINT ${identifier(constraint_name)}`,
+      ),
+    ],
+    after: [
+      ...dropped.flatMap((one) => {
+        const { relation, constraint_name, comment } = one;
+        const name = identifier(one.name);
+        const subject = constraint_name === null ? `INDEX ${one.index}` : `CONSTRAINT ${name} ON ${relation}`;
+        return [
+          constraint_name === null
+            ? one.definition
+            : `ALTER TABLE ${relation} ADD CONSTRAINT ${name} ${one.constraint_definition}`,
+          ...(comment === null ? [] : [`COMMENT ON ${subject} IS ${literal(comment)}`]),
+          ...(one.is_identity ? [`ALTER TABLE ${relation} REPLICA IDENTITY USING INDEX ${name}`] : []),
+          ...(one.is_clustered ? [`ALTER TABLE ${relation} CLUSTER ON ${name}`] : []),
+        ];
+      }),
+      ...cut.flatMap(({ relation, name, definition, comment }) => [
+        `ALTER TABLE ${relation} ADD CONSTRAINT ${identifier(name)} ${definition}`,
+        ...(comment === null
+          ? []
+          : [`COMMENT ON CONSTRAINT ${identifier(name)} ON ${relation} IS ${literal(comment)}`]),
+      ]),
+    ],
+  };
+}
+
+/** Extended statistics hold values, and those of a table without rows would stay as they are. */
+async function extendedStatistics(session: Session): Promise<Detour> {
+  const { rows } = await session.query<{
+    name: string;
+    definition: string;
+    target: number | null;
+    comment: string | null;
+    owner: string;
+  }>(
+    `SELECT format('%I.%I', nspname, stxname) AS name, stxowner::regrole::text AS owner, pg_get_statisticsobjdef(pg_statistic_ext.oid) AS definition,
+       stxstattarget AS target, ${COMMENT_OF('pg_statistic_ext', 'pg_statistic_ext.oid')} AS comment
+     FROM pg_statistic_ext JOIN pg_namespace ON pg_namespace.oid = stxnamespace`,
+  );
+  return {
+    before: rows.map(({ name }) => `DROP STATISTICS ${name}`),
+    after: rows.flatMap(({ name, definition, target, comment, owner }) => [
+      definition,
+      `ALTER STATISTICS ${name} OWNER TO ${owner}`,
+      ...(target === null ? [] : [`ALTER STATISTICS ${name} SET STATISTICS ${target}`]),
+      ...(comment === null ? [] : [`COMMENT ON STATISTICS ${name} IS ${literal(comment)}`]),
+    ]),
+  };
+}
+
+const SAFE_PATH = 'pg_catalog, pg_temp';
+/** As the owner writes SQL. The key is in no statement that looks names up there. */
+const OWNER_PATH = 'public, pg_catalog, pg_temp';
+
+/**
+ * Replaces the values of one table. It compares each row with what it was, so a value that stayed, and a row
+ * that was not reached, undo everything.
+ * @throws HostError INTERNAL
+ */
+async function maskTable(
+  session: Session,
+  table: MaskedTable,
+  rules: ReadonlyMap<string, MaskingRule>,
+  blocks: [Buffer, Buffer],
+): Promise<void> {
+  const columns = table.columns.flatMap((column) => {
+    const rule = rules.get(column.name);
+    return rule ? [{ column, rule }] : [];
+  });
+  if (columns.length === 0) return;
+  const values = columns.map(
+    ({ column, rule }) => `${identifier(column.name)} = ${maskedValue(rule, column)}`,
+  );
+  const kept = columns.flatMap(({ column, rule }) => survives(rule, column) ?? []);
+  const update = `WITH changed AS (
+      UPDATE ${nameOf(table)} SET ${values.join(',\n')}
+      RETURNING ${kept.length > 0 ? kept.join(' OR ') : 'false'} AS kept
+    ) SELECT count(*) AS changed, count(*) FILTER (WHERE kept) AS kept FROM changed`;
+  const { rows: before } = await session.query<{ rows: string }>(
+    `SELECT count(*) AS rows FROM ${nameOf(table)}`,
+  );
+  const { rows } = await session.query<{ changed: string; kept: string }>(
+    update,
+    usesKey(update) ? blocks : [],
+  );
+  const [result] = rows;
+  if (result?.kept !== '0')
+    throw new HostError(
+      'INTERNAL',
+      `${result?.kept} rows of ${nameOf(table)} kept a value that is to be masked`,
+    );
+  if (result.changed !== before[0]?.rows)
+    throw new HostError(
+      'INTERNAL',
+      `of ${before[0]?.rows} rows of ${nameOf(table)}, ${result.changed} were reached`,
+    );
+}
+
+async function runAll(session: Session, statements: readonly string[]): Promise<void> {
+  for (const statement of statements) await session.query(statement);
+}
+
+/** Materialized views, each after those that it reads. */
+async function refreshViews(session: Session): Promise<void> {
+  const { rows } = await session.query<{ name: string }>(
+    `WITH RECURSIVE uses AS (
+       SELECT DISTINCT ev_class AS relation, refobjid AS used FROM pg_rewrite
+       JOIN pg_depend ON objid = pg_rewrite.oid AND classid = 'pg_rewrite'::regclass AND refclassid = 'pg_class'::regclass
+       WHERE refobjid <> ev_class
+     ), depths (relation, depth) AS (
+       SELECT oid, 0 FROM pg_class WHERE relkind = 'm'
+       UNION SELECT uses.relation, depth + 1 FROM uses JOIN depths ON used = depths.relation WHERE depth < 100
+     )
+     SELECT format('%I.%I', nspname, relname) AS name FROM depths
+     JOIN pg_class ON pg_class.oid = relation JOIN pg_namespace ON pg_namespace.oid = relnamespace
+     WHERE relkind = 'm' AND relispopulated GROUP BY pg_class.oid, nspname, relname ORDER BY max(depth), pg_class.oid`,
+  );
+  await runAll(
+    session,
+    rows.map(({ name }) => `REFRESH MATERIALIZED VIEW ${name}`),
+  );
+}
+
+/**
+ * Replaces the values of all tables with rules, in one transaction, and removes large objects: no rule can be
+ * about them.
+ * @param session of a login with the rights of the owner, in a database that no client can reach
+ * @throws HostError INTERNAL if a value stayed
+ */
+export async function maskValues(
+  session: Session,
+  plan: MaskingPlan,
+  key: Uint8Array,
+  onProgress?: OnProgress,
+): Promise<void> {
+  const affected = affectedOf(plan);
+  const byOid = new Map(plan.tables.map((table) => [table.oid, table]));
+  const isMasked = (oid: string, column: string): boolean => {
+    const table = byOid.get(oid);
+    return (
+      table !== undefined &&
+      (table.rules.has(column) || table.parents.some((parent) => isMasked(parent, column)))
+    );
+  };
+  const blocks = keyBlocks(key);
+  await session.query(`SET search_path = ${SAFE_PATH}`);
+  await session.query(SESSION_FUNCTIONS);
+  await inTransaction(session, async () => {
+    const detours = [
+      await triggers(session, affected),
+      await rulesAndPolicies(session, affected),
+      identities(affected),
+      await extendedStatistics(session),
+      await keys(session, affected, isMasked),
+    ];
+    for (const { before } of detours) await runAll(session, before);
+    const masked = affected.filter(({ rules }) => rules.size > 0);
+    for (const [n, table] of masked.entries()) {
+      const rules = [...table.rules];
+      // First, because it is over what the other columns of the row were.
+      await session.query(`SET LOCAL search_path = ${OWNER_PATH}`);
+      await maskTable(
+        session,
+        table,
+        new Map(rules.filter(([, rule]) => rule.with === 'expression')),
+        blocks,
+      );
+      await session.query(`SET LOCAL search_path = ${SAFE_PATH}`);
+      await maskTable(
+        session,
+        table,
+        new Map(rules.filter(([, rule]) => rule.with !== 'expression')),
+        blocks,
+      );
+      onProgress?.((n + 1) / masked.length);
+    }
+    for (const { after } of detours.toReversed()) await runAll(session, after);
+    await session.query('SELECT lo_unlink(oid) FROM pg_largeobject_metadata');
+    await refreshViews(session);
+    await session.query(
+      `SELECT pg_clear_attribute_stats(schemaname::text, tablename::text, attname::text, inherited) FROM pg_stats
+       WHERE schemaname <> 'pg_catalog' AND schemaname <> 'information_schema'`,
+    );
+  });
+}
+
+/**
+ * Writes every table again, without dead rows and dropped columns, and its statistics. The tables are named:
+ * of a whole database PostgreSQL would wait for catalogs that all databases share.
+ */
+export async function rewriteTables(session: Session, onProgress?: OnProgress): Promise<void> {
+  await session.query(`SET search_path = ${SAFE_PATH}`);
+  const { rows } = await session.query<{ name: string; kind: string }>(
+    `SELECT format('%I.%I', nspname, relname) AS name, relkind AS kind
+     FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+     WHERE relkind IN ('r', 'm', 'p') AND nspname !~ '^pg_' AND nspname <> 'information_schema' ORDER BY relkind = 'p', pg_class.oid`,
+  );
+  for (const [n, { name, kind }] of rows.entries()) {
+    await session.query(kind === 'p' ? `ANALYZE ${name}` : `VACUUM (FULL, ANALYZE) ${name}`);
+    partOf(onProgress, n / rows.length, (n + 1) / rows.length)?.(1);
+  }
+}
+
+/** Catalogs that hold values, or held them. */
+const VALUE_CATALOGS = [
+  'pg_statistic',
+  'pg_statistic_ext_data',
+  'pg_largeobject',
+  'pg_largeobject_metadata',
+  'pg_attribute',
+];
+
+/**
+ * Writes the catalogs with values again. PostgreSQL skips, with a warning, a catalog that the session may not
+ * vacuum.
+ * @param session of a login that is a member of `pg_maintain`
+ * @throws HostError INTERNAL if one was skipped
+ */
+export async function rewriteCatalogs(session: Session): Promise<void> {
+  const fileOf = async () => {
+    const { rows } = await session.query<{ files: string }>(
+      'SELECT string_agg(pg_relation_filenode(name::regclass)::text, $2) AS files FROM unnest($1::text[]) AS names (name)',
+      [VALUE_CATALOGS.map((name) => `pg_catalog.${name}`), ' '],
+    );
+    return (rows[0]?.files ?? '').split(' ');
+  };
+  const before = await fileOf();
+  for (const name of VALUE_CATALOGS) await session.query(`VACUUM (FULL) pg_catalog.${name}`);
+  const after = await fileOf();
+  const skipped = VALUE_CATALOGS.filter((_, n) => before[n] === after[n]);
+  if (skipped.length > 0) throw new HostError('INTERNAL', `${skipped.join(', ')} could not be vacuumed`);
+}

@@ -1,0 +1,192 @@
+import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
+import { queryLoginName } from '../../shared/branch/login.ts';
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import type { CloneTurns } from '../cloning/clone-turns.ts';
+import { type CloneHost, createClone } from '../cloning/create-clone.ts';
+import { maskValues, rewriteCatalogs, rewriteTables } from '../masking/mask-database.ts';
+import { type MaskingPlan, planMasking } from '../masking/plan.ts';
+import { readTenant } from '../postgres/branches.ts';
+import { identifier, inSession, inTransaction, type Pool, type Session } from '../postgres/connect.ts';
+import { dropDatabase } from '../postgres/databases.ts';
+import { releaseLock, takeLock, withLocks } from '../postgres/locks.ts';
+import { dropUnusedRoles } from '../postgres/roles.ts';
+import { HostError } from '../process/host-error.ts';
+import { type OnProgress, partOf } from '../process/progress.ts';
+import { asOptions, OPTIONS } from '../rows/branch-session.ts';
+import { maskedDatabaseName, readSnapshotSize } from '../snapshots/snapshot-databases.ts';
+
+interface MaskingHost extends CloneHost {
+  postgres: Pool;
+  sessions: Pool;
+  cloneTurns: CloneTurns;
+}
+
+/** Beyond these, the first ones say enough. */
+const PROBLEMS_MAX = 200;
+
+const NO_PROBLEMS: MethodResult<'snapshot.mask'>['problems'] = [];
+
+/**
+ * Makes a snapshot of a branch in which every column with a rule has other values. The clone is masked under
+ * a name that no rule file admits clients to, by a login that exists for this only, and becomes the snapshot
+ * once everything has succeeded. What a killed call has left is dropped first: values that are masked already
+ * must not be masked again.
+ * @throws HostError SOURCE_BUSY, SOURCE_MISSING, POOLER_UNAVAILABLE, HOST_FULL, STATEMENT_REFUSED
+ */
+export async function maskSnapshot(
+  host: MaskingHost,
+  params: Params<'snapshot.mask'>,
+  onProgress?: OnProgress,
+): Promise<MethodResult<'snapshot.mask'>> {
+  const { project_id, branch_id, snapshot_id, source } = params;
+  const end = await host.cloneTurns.begin(source, await readTenant(host.postgres, project_id));
+  let isCloned = false;
+  const cloned = () => {
+    if (!isCloned) end();
+    isCloned = true;
+  };
+  try {
+    return await withLocks(host.sessions, [`clone:${snapshot_id}`], async (session) => {
+      const present = await readSnapshotSize(session, snapshot_id);
+      if (present !== null) return { masked: true, size_bytes: present, problems: NO_PROBLEMS };
+      await removeMasking(session, snapshot_id);
+      await takeLock(session, `source:${source}`);
+      await session.query(
+        `INSERT INTO snapshot (snapshot_id, project_id, branch_id, source, kind) VALUES ($1, $2, $3, $4, 'taken')
+         ON CONFLICT (snapshot_id) DO NOTHING`,
+        [snapshot_id, project_id, branch_id, source],
+      );
+      const clone = { name: maskedDatabaseName(snapshot_id), source, busy_wait: params.busy_wait };
+      const { source_bytes } = await createClone(host, session, clone, partOf(onProgress, 0, 0.2));
+      await releaseLock(session, `source:${source}`);
+      cloned();
+      try {
+        // Every table is written again, and until the end of a transaction beside its old file.
+        const plan = await host.copyRoom.during(source_bytes, () =>
+          maskClone(host, session, params, partOf(onProgress, 0.2, 1)),
+        );
+        if (plan.problems.length === 0) {
+          await closeMasked(session, snapshot_id);
+          return {
+            masked: true,
+            size_bytes: (await readSnapshotSize(session, snapshot_id)) ?? 0,
+            problems: NO_PROBLEMS,
+          };
+        }
+        await removeMasking(session, snapshot_id);
+        await session.query('DELETE FROM snapshot WHERE snapshot_id = $1', [snapshot_id]);
+        return { masked: false, size_bytes: 0, problems: plan.problems.slice(0, PROBLEMS_MAX) };
+      } catch (error) {
+        await removeMasking(session, snapshot_id);
+        throw error;
+      }
+    });
+  } finally {
+    cloned();
+  }
+}
+
+/** Drops the clone that is being masked, and its login. */
+async function removeMasking(session: Session, snapshotId: string): Promise<void> {
+  await dropDatabase(session, maskedDatabaseName(snapshotId));
+  await dropUnusedRoles(session);
+}
+
+/** SQLSTATE class of what is wrong with the server, not with a statement. */
+const OF_SERVER = /^(?:08|53|57|58|XX)/;
+
+async function maskClone(
+  { settings }: MaskingHost,
+  session: Session,
+  { snapshot_id, rules, unlisted, key }: Params<'snapshot.mask'>,
+  onProgress: OnProgress | undefined,
+): Promise<MaskingPlan> {
+  const database = maskedDatabaseName(snapshot_id);
+  const user = queryLoginName(snapshot_id);
+  await openToMasking(session, snapshot_id);
+  const inClone = <T>(action: (own: Session) => Promise<T>): Promise<T> =>
+    inSession(
+      {
+        host: settings.POSTGRES_SOCKET_DIR,
+        port: settings.POSTGRES_PORT,
+        ...{ database, user, application_name: 'branchgate-masking', options: UNLIMITED },
+      },
+      action,
+    );
+  try {
+    const plan = await inClone(async (own) => {
+      const found = await planMasking(own, rules, unlisted);
+      if (found.problems.length > 0) return found;
+      await maskValues(own, found, Buffer.from(key, 'base64'), partOf(onProgress, 0, 0.5));
+      await rewriteTables(own, partOf(onProgress, 0.5, 1));
+      // Its functions would be in the way of the end of the login.
+      await own.query('DISCARD TEMP');
+      return found;
+    });
+    if (plan.problems.length > 0) return plan;
+    // In a session that has run no code of the tenant: with this right it could lock the catalogs of all.
+    await session.query(`GRANT pg_maintain TO ${identifier(user)} WITH INHERIT TRUE, SET FALSE`);
+    await inClone(rewriteCatalogs);
+    await session.query(`REVOKE pg_maintain FROM ${identifier(user)}`);
+    return plan;
+  } catch (error) {
+    const { code: sqlstate } = error as { code?: unknown };
+    if (!(error instanceof Error) || error instanceof HostError || typeof sqlstate !== 'string') throw error;
+    if (!/^[0-9A-Z]{5}$/.test(sqlstate) || OF_SERVER.test(sqlstate)) throw error;
+    // The message can name a constraint, but its details would have values.
+    throw new HostError('STATEMENT_REFUSED', error.message, { sqlstate });
+  }
+}
+
+/** The code of the tenant that a change of values runs may take long. It can only slow its own branches. */
+const UNLIMITED = asOptions({
+  ...OPTIONS,
+  statement_timeout: 0,
+  transaction_timeout: 0,
+  idle_in_transaction_session_timeout: 0,
+  // Instead of a policy that hides rows, an error.
+  row_security: 'off',
+  default_transaction_read_only: 'off',
+  default_transaction_isolation: 'read committed',
+  log_parameter_max_length_on_error: 0,
+  maintenance_work_mem: '64MB',
+});
+
+/**
+ * Makes the login, with the rights of all owners of objects in the clone: they are logins and groups of this
+ * project. The watchdogs and the removal of unused roles leave it alone while its database is there.
+ */
+function openToMasking(session: Session, snapshotId: string): Promise<void> {
+  const name = maskedDatabaseName(snapshotId);
+  const login = identifier(queryLoginName(snapshotId));
+  return inTransaction(session, async () => {
+    const { rows } = await session.query<{ rolname: string }>(
+      `SELECT DISTINCT rolname FROM pg_shdepend JOIN pg_roles ON pg_roles.oid = refobjid
+       WHERE dbid = (SELECT oid FROM pg_database WHERE datname = $1) AND deptype = 'o'
+         AND refclassid = 'pg_authid'::regclass AND rolname ~ '^[ug]_[0-9a-f]{32}_'`,
+      [name],
+    );
+    await session.query(`CREATE ROLE ${login} LOGIN`);
+    for (const { rolname } of rows)
+      await session.query(`GRANT ${identifier(rolname)} TO ${login} WITH INHERIT TRUE, SET TRUE`);
+    await session.query(
+      `REVOKE ALL ON DATABASE ${identifier(name)} FROM PUBLIC;
+       GRANT CONNECT, TEMPORARY ON DATABASE ${identifier(name)} TO ${login};
+       ALTER DATABASE ${identifier(name)} CONNECTION LIMIT 2`,
+    );
+  });
+}
+
+/** Statements that make the masked clone the snapshot, to which nobody can connect, in one transaction. */
+function closeMasked(session: Session, snapshotId: string): Promise<void> {
+  const [name, snapshot] = [maskedDatabaseName(snapshotId), snapshotDatabaseName(snapshotId)].map(identifier);
+  const login = identifier(queryLoginName(snapshotId));
+  return inTransaction(session, async () => {
+    await session.query(
+      `ALTER DATABASE ${name} ALLOW_CONNECTIONS false CONNECTION LIMIT 0;
+       REVOKE ALL ON DATABASE ${name} FROM ${login};
+       DROP ROLE ${login};
+       ALTER DATABASE ${name} RENAME TO ${snapshot}`,
+    );
+  });
+}

@@ -1,0 +1,265 @@
+import { randomBytes, randomUUID } from 'node:crypto';
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { runOperation } from '../../../agent/operations/handlers.ts';
+import { maskedDatabaseName } from '../../../agent/snapshots/snapshot-databases.ts';
+import { ROOT } from '../../../dev/build/repository.ts';
+import { snapshotDatabaseName } from '../../../shared/branch/database-name.ts';
+import { loginName, queryLoginName } from '../../../shared/branch/login.ts';
+import type { MaskingRule } from '../../../shared/masking.ts';
+import { asRoot, type TestHost } from '../../support/host/host.ts';
+import {
+  asClient,
+  type Branch,
+  BUSY_WAIT_MS,
+  connect,
+  type Project,
+  startHostWithProject,
+} from '../../support/host/host-project.ts';
+import { CANARY, CASES, FUNCTION_RULES, FUNCTION_TABLES, PER_RULE } from './masked-cases.ts';
+
+const MAIN = 'db_masked_prod';
+const DOCUMENTATION = readFileSync(join(ROOT, 'docs/masking.md'), 'utf8');
+const KEY = randomBytes(32).toString('base64');
+
+let servers: TestHost;
+let project: Project;
+let main: Branch;
+
+beforeAll(async () => {
+  const sql = [FUNCTION_TABLES, ...CASES.map(({ schema, sql }) => `create schema ${schema}; ${sql}`)].join(
+    '\n',
+  );
+  ({ servers, project, main } = await startHostWithProject(MAIN, sql));
+});
+afterAll(() => servers?.stop());
+
+const mask = (snapshot_id: string, rules: readonly MaskingRule[], unlisted = 'keep', key = KEY) =>
+  runOperation(servers.host, 'snapshot.mask', {
+    ...{ job_id: randomUUID(), project_id: project.id, branch_id: main.branch_id, source: main.database },
+    ...{ snapshot_id, busy_wait: BUSY_WAIT_MS, rules, unlisted, key },
+  });
+const inMain = (sql: string) => asClient(servers.host, 'direct', main, 'owner', sql);
+const leftovers = () => servers.query("SELECT datname FROM pg_database WHERE datname ~ '^bgmask_'");
+const loginOf = (id: string) =>
+  servers.query('SELECT FROM pg_roles WHERE rolname = $1', [queryLoginName(id)]);
+let branches = 0;
+const branchOf = (snapshotId: string) => {
+  branches += 1;
+  return project.create(`${MAIN}_br_m${branches}`, snapshotDatabaseName(snapshotId));
+};
+const in_ = async (branch: Branch, sql: string) => {
+  const [row] = await asClient<Record<string, unknown>>(servers.host, 'direct', branch, 'owner', sql);
+  return Object.values(row ?? {})[0];
+};
+
+/** The cells of the table in the documentation that a test can measure. */
+const cellsOf = (name: string) =>
+  (new RegExp(`^\\| \`${name}\` \\|(.*)\\|$`, 'm').exec(DOCUMENTATION)?.[1] ?? '')
+    .split('|')
+    .slice(1, 5)
+    .map((cell) => cell.trim());
+
+/** The files of a database in which the text occurs. */
+async function filesWith(database: string, text: string): Promise<string[]> {
+  await servers.query('CHECKPOINT');
+  const [found] = await servers.query<{ oid: string }>(
+    'SELECT oid::text FROM pg_database WHERE datname = $1',
+    [database],
+  );
+  const folder = join(servers.settings.PGDATA_DIR, 'base', found?.oid ?? '');
+  return asRoot(() => readdirSync(folder).filter((name) => readFileSync(join(folder, name)).includes(text)));
+}
+
+describe('a masked snapshot', () => {
+  const id = randomUUID();
+  let branch: Branch;
+  beforeAll(async () => {
+    const rules = [PER_RULE, ...FUNCTION_RULES, ...CASES.flatMap(({ rules }) => rules)];
+    expect(await mask(id, rules)).toMatchObject({ masked: true, problems: [] });
+    branch = await branchOf(id);
+  });
+
+  test('has no canary in the bytes of its files, and the source has them all', async () => {
+    expect(await filesWith(MAIN, CANARY)).not.toEqual([]);
+    expect(await filesWith(snapshotDatabaseName(id), CANARY)).toEqual([]);
+    expect(await filesWith(branch.database, CANARY)).toEqual([]);
+  });
+
+  test.each(
+    CASES.flatMap(({ schema, expect: queries = [] }) =>
+      queries.map(([sql, value]) => [schema, sql, value] as const),
+    ),
+  )('of %s: %s', async (_schema, sql, value) => {
+    expect(await in_(branch, sql)).toEqual(value);
+  });
+
+  test.each(FUNCTION_RULES.filter(({ column }) => column === 'v').map((rule) => rule.with))(
+    'keeps of %s what the documentation says',
+    async (name) => {
+      const rows = `select id, v::text, w::text from functions.${name} order by id`;
+      interface Row {
+        v: string | null;
+        w: string | null;
+      }
+      const [before, after] = [
+        await asClient<Row>(servers.host, 'direct', main, 'owner', rows),
+        await asClient<Row>(servers.host, 'direct', branch, 'owner', rows),
+      ];
+      const pairs = before.map(({ v }, n) => ({
+        old: v ?? '',
+        now: after[n]?.v ?? null,
+        twin: after[n]?.w ?? null,
+      }));
+      expect(new Set(pairs.map(({ old }) => old)).size).toBe(pairs.length);
+      const asNumber = name === 'number_noise' ? Number : String;
+      const sorted = pairs.toSorted((one, two) => (asNumber(one.old) < asNumber(two.old) ? -1 : 1));
+      const cell = (holds: boolean) => (holds ? 'yes' : 'no');
+      expect(cellsOf(name)).toEqual([
+        cell(pairs.every(({ old, now }) => now?.length === old.length)),
+        cell(pairs.every(({ now, twin }) => now !== null && now === twin)),
+        cell(new Set(pairs.map(({ now }) => now)).size === pairs.length),
+        cell(
+          sorted.every(({ now }, n) => n === 0 || asNumber(sorted[n - 1]?.now ?? '') < asNumber(now ?? '')),
+        ),
+      ]);
+      if (!['number_noise'].includes(name)) expect(pairs.filter(({ old, now }) => old === now)).toEqual([]);
+    },
+  );
+
+  test('moves the dates of one person alike', async () => {
+    const moved =
+      'select count(distinct (b.v - b.id))::int from functions.per b group by person order by person';
+    const shifts = await asClient<{ count: number }>(servers.host, 'direct', branch, 'owner', moved);
+    expect(shifts.map(({ count }) => count)).toEqual([1, 1, 1, 1, 1]);
+    expect(await in_(branch, 'select count(distinct (v - id))::int from functions.per')).toBeGreaterThan(1);
+  });
+
+  test('is closed, and nothing of its making is left', async () => {
+    expect(await leftovers()).toEqual([]);
+    expect(await loginOf(id)).toEqual([]);
+    const closed = { ...main, database: snapshotDatabaseName(id) };
+    await expect(connect(servers.host, 'direct', closed, 'owner')).rejects.toThrow();
+    const members = await servers.query("SELECT FROM pg_auth_members WHERE roleid = 'pg_maintain'::regrole");
+    expect(members).toEqual([]);
+  });
+
+  test('is made once', async () => {
+    expect(await mask(id, [])).toMatchObject({ masked: true });
+    expect(await filesWith(snapshotDatabaseName(id), CANARY)).toEqual([]);
+  });
+
+  test('has the same objects as its source', async () => {
+    const objects = `
+      SELECT json_agg(line ORDER BY line COLLATE "C") FROM (
+        SELECT conrelid::regclass || ' ' || conname || ' ' || pg_get_constraintdef(oid) AS line FROM pg_constraint WHERE conrelid <> 0
+        UNION ALL SELECT indexrelid::regclass || ' ' || pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid::regclass::text !~ '^pg_'
+        UNION ALL SELECT tgrelid::regclass || tgname || tgenabled::text FROM pg_trigger WHERE NOT tgisinternal
+        UNION ALL SELECT ev_class::regclass || ev_enabled::text FROM pg_rewrite
+        UNION ALL SELECT stxname || pg_get_userbyid(stxowner) || pg_get_statisticsobjdef(oid) FROM pg_statistic_ext
+        UNION ALL SELECT oid::regclass || pg_get_userbyid(relowner) || relrowsecurity || relforcerowsecurity FROM pg_class WHERE relnamespace::regnamespace::text !~ '^pg_'
+        UNION ALL SELECT attrelid::regclass || attname || attidentity::text FROM pg_attribute WHERE attnum > 0 AND attidentity <> '' AND NOT attisdropped
+        UNION ALL SELECT description FROM pg_description WHERE objoid >= 16384
+      ) AS lines`;
+    expect(await in_(branch, objects)).toEqual(await in_(main, objects));
+  });
+});
+
+test('a policy that does not cover the branch makes nothing', async () => {
+  await inMain(`create table person (id int primary key, email text, note text not null, phone int, ok bool);
+    insert into person values (1, 'a@b.example', 'write to x@y.example', 1, true), (2, 'c@d.example', 'or to z@y.example', 2, true);
+    create table visit (person int references person, day date)`);
+  const id = randomUUID();
+  const rules: MaskingRule[] = [
+    { table: 'gone', column: 'x', with: 'null' },
+    { table: 'person', column: 'gone', with: 'null' },
+    { table: 'person', column: 'note', with: 'null' },
+    { table: 'person', column: 'ok', with: 'hash' },
+    { table: 'person', column: 'id', with: 'hash' },
+    { table: 'visit', column: 'person', with: 'number_noise' },
+    { table: 'visit', column: 'day', with: 'date_shift', args: { per: 'nobody' } },
+  ];
+  const result = await mask(id, rules);
+  expect(result.masked).toBe(false);
+  expect(result.problems.map(({ table, column }) => `${table} ${column}`)).toEqual([
+    'public.gone null',
+    'public.person gone',
+    'public.visit person',
+    'public.person note',
+    'public.person ok',
+    'public.visit day',
+  ]);
+  const covering: MaskingRule[] = CASES.flatMap((one) => one.rules);
+  const strict = await mask(id, covering, 'refuse_likely_personal');
+  const ofPerson = strict.problems.filter(({ table }) => table === 'public.person');
+  expect(ofPerson).toEqual([
+    { table: 'public.person', column: 'email', reason: 'its name says e-mail' },
+    { table: 'public.person', column: 'phone', reason: 'its name says phone number' },
+    { table: 'public.person', column: 'note', reason: 'its values look like e-mail addresses' },
+  ]);
+  expect(await leftovers()).toEqual([]);
+  expect(await loginOf(id)).toEqual([]);
+  expect(await servers.query('SELECT FROM snapshot WHERE snapshot_id = $1', [id])).toEqual([]);
+});
+
+test('the same key masks alike, and another one differently', async () => {
+  const rules: MaskingRule[] = [{ table: 'plain.t', column: 'v', with: 'hash' }];
+  const [one, two, three] = [randomUUID(), randomUUID(), randomUUID()];
+  await mask(one, rules);
+  await mask(two, rules);
+  await mask(three, rules, 'keep', randomBytes(32).toString('base64'));
+  const digest = "select md5(string_agg(v, ' ' order by id)) from plain.t";
+  const values = [];
+  for (const id of [one, two, three]) values.push(await in_(await branchOf(id), digest));
+  expect(values[0]).toBe(values[1]);
+  expect(values[2]).not.toBe(values[0]);
+});
+
+test('what a killed call has left is dropped, not masked again', async () => {
+  const id = randomUUID();
+  await servers.query(`CREATE DATABASE ${maskedDatabaseName(id)} TEMPLATE ${MAIN}`);
+  await servers.query(`CREATE ROLE ${queryLoginName(id)} LOGIN`);
+  expect(await mask(id, [{ table: 'plain.t', column: 'v', with: 'hash' }])).toMatchObject({ masked: true });
+  expect(await leftovers()).toEqual([]);
+});
+
+test('a statement that fails undoes everything', async () => {
+  await inMain(
+    "create table checked (id int primary key, v text check (v like '%@%')); insert into checked values (1, 'secret@x')",
+  );
+  const id = randomUUID();
+  const failed = mask(id, [{ table: 'checked', column: 'v', with: 'constant', args: { value: 'none' } }]);
+  await expect(failed).rejects.toMatchObject({ code: 'STATEMENT_REFUSED', sqlstate: '23514' });
+  await expect(failed).rejects.not.toThrow('secret');
+  expect(await leftovers()).toEqual([]);
+  expect(await loginOf(id)).toEqual([]);
+});
+
+test('no login of a tenant enters the clone while it is masked', async () => {
+  const id = randomUUID();
+  await inMain('create table slow (id int primary key, v text); insert into slow values (1, $$a$$)');
+  const waiting: MaskingRule = {
+    table: 'slow',
+    column: 'v',
+    with: 'expression',
+    args: { sql: "pg_sleep(2)::text || 'x'" },
+  };
+  const masking = mask(id, [waiting]);
+  const clone = { ...main, database: maskedDatabaseName(id) };
+  let tries = 0;
+  let isOver = false;
+  masking.finally(() => {
+    isOver = true;
+  });
+  while (!isOver) {
+    const attempts = (['owner', 'read_write', 'read_only'] as const).flatMap((role) =>
+      (['direct', 'pooled'] as const).map((port) => connect(servers.host, port, clone, role)),
+    );
+    for (const attempt of await Promise.allSettled(attempts)) expect(attempt.status).toBe('rejected');
+    tries += attempts.length;
+  }
+  expect(tries).toBeGreaterThan(0);
+  expect(loginName(main.branch_id, 'owner')).toMatch(/_owner$/);
+  await masking;
+});
