@@ -1,26 +1,24 @@
-import { type ChildProcess, spawn } from 'node:child_process';
-import { once } from 'node:events';
+import { spawn } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
-import { Transform } from 'node:stream';
 import { text } from 'node:stream/consumers';
-import { pipeline } from 'node:stream/promises';
-import { Command } from 'commander';
+import { Command, InvalidArgumentError } from 'commander';
 import { stopSignal } from '../child-command.ts';
 import { ConnectionFiles, childEnvironment, libpqEnvironment } from '../connection.ts';
+import { copyDatabase, ended, type Sides } from '../copy-database.ts';
 import { CommandError } from '../exit-codes.ts';
 import { printForPrograms, say } from '../output.ts';
 import { letConnect } from '../own-address.ts';
 import { openSession } from '../session.ts';
-import { isAttended } from '../terminal.ts';
 import { credentialsOf } from './connections.ts';
 
 interface ImportOptions {
   from: string;
   branch?: string;
+  jobs: number;
   dryRun?: boolean;
 }
 
-/** The source is read by pg_dump and loaded as one transaction, so a failure leaves the branch as it was. */
+/** The source is read by pg_dump in one snapshot. After a failure the branch is emptied again. */
 export const importCommand = () =>
   new Command('import')
     .description('Copy another PostgreSQL database into an empty branch')
@@ -29,6 +27,7 @@ export const importCommand = () =>
       'URL of the source; `@file` reads it from a file, `-` from standard input',
     )
     .option('--branch <branch>', 'name or ID of the target (default: the pinned branch, or main)')
+    .option('--jobs <n>', 'large tables that are copied concurrently, at most 8', readJobs, 2)
     .option('--dry-run', 'only check whether the import can succeed')
     .action(async (options: ImportOptions, command: Command) => {
       const source = await readSourceUrl(options.from);
@@ -42,7 +41,7 @@ export const importCommand = () =>
         const removeRule = await letConnect(session, credentials);
         try {
           const size = await preflight(sides);
-          if (!options.dryRun) await load(sides, size);
+          if (!options.dryRun) await copyDatabase(sides, size, options.jobs);
           const { branch_id, branch_name } = credentials;
           say(options.dryRun ? 'The import can begin.' : `Imported into ${branch_name}.`);
           printForPrograms(command, { branch_id, branch_name, source_bytes: size });
@@ -53,6 +52,11 @@ export const importCommand = () =>
         files.remove();
       }
     });
+
+function readJobs(text: string): number {
+  if (!/^[1-8]$/.test(text)) throw new InvalidArgumentError('Give a number from 1 to 8.');
+  return Number(text);
+}
 
 /** A URL in an argument is visible to every user of the machine, so it can be read from elsewhere. */
 export async function readSourceUrl(given: string): Promise<URL> {
@@ -66,13 +70,6 @@ export async function readSourceUrl(given: string): Promise<URL> {
   if (!url || !/^postgres(?:ql)?:$/.test(url.protocol))
     throw new CommandError('usage', 'The source is not the URL of a PostgreSQL database.');
   return url;
-}
-
-/** What the programs of both sides get. The signal ends them. */
-interface Sides {
-  from: NodeJS.ProcessEnv;
-  target: NodeJS.ProcessEnv;
-  signal: AbortSignal;
 }
 
 function sourceEnvironment(source: URL, files: ConnectionFiles): NodeJS.ProcessEnv {
@@ -109,17 +106,6 @@ async function query(sides: Sides, side: 'source' | 'branch', sql: string): Prom
     .map((line) => line.split('\t'));
 }
 
-async function ended(child: ChildProcess, program: string): Promise<void> {
-  // It also rejects with the error of a program that cannot be started, or is stopped.
-  await once(child, 'close').catch((error: NodeJS.ErrnoException) => {
-    if (error.name === 'AbortError') throw error.cause;
-    throw new CommandError(
-      'failed',
-      error.code === 'ENOENT' ? `${program} is not installed.` : error.message,
-    );
-  });
-}
-
 const USER_SCHEMAS = `nspname !~ '^pg_' and nspname <> 'information_schema'`;
 
 const SOURCE = `select current_setting('server_version_num'), pg_database_size(current_database())`;
@@ -153,55 +139,4 @@ async function preflight(sides: Sides): Promise<number> {
       `The host does not have these extensions of the source: ${missing.join(', ')}.`,
     );
   return Number(size);
-}
-
-const DUMP = [
-  '--no-owner',
-  '--no-privileges',
-  '--no-publications',
-  '--no-subscriptions',
-  '--no-password',
-  '--format=plain',
-];
-const LOAD = [
-  '--no-psqlrc',
-  '--quiet',
-  '--no-password',
-  '--single-transaction',
-  '--set=ON_ERROR_STOP=1',
-  '--output=/dev/null',
-];
-
-async function load({ from, target, signal }: Sides, size: number): Promise<void> {
-  const dump = spawn('pg_dump', DUMP, { env: from, stdio: ['ignore', 'pipe', 'inherit'], signal });
-  const psql = spawn('psql', LOAD, { env: target, stdio: ['pipe', 'ignore', 'inherit'], signal });
-  const progress = progressLine(size);
-  const stopped = pipeline(dump.stdout, progress.counter, psql.stdin).catch(() => {});
-  await Promise.all([ended(dump, 'pg_dump'), ended(psql, 'psql'), stopped]);
-  progress.clear();
-  if (dump.exitCode !== 0 || psql.exitCode !== 0)
-    throw new CommandError(
-      'failed',
-      'The import failed, and the branch is as it was. See the message above.',
-    );
-}
-
-/** A dump is about as large as its database without indexes, so the share is a rough one. */
-function progressLine(size: number) {
-  let bytes = 0;
-  let shownAt = 0;
-  const megabytes = (value: number) => (value / 1024 / 1024).toFixed(0);
-  const counter = new Transform({
-    transform(chunk: Buffer, _encoding, done) {
-      bytes += chunk.length;
-      if (isAttended() && Date.now() - shownAt > 200) {
-        shownAt = Date.now();
-        process.stderr.write(
-          `\r\x1b[K${megabytes(bytes)} MiB read; the source has ${megabytes(size)} MiB with indexes`,
-        );
-      }
-      done(null, chunk);
-    },
-  });
-  return { counter, clear: () => isAttended() && process.stderr.write('\r\x1b[K') };
 }

@@ -11,7 +11,15 @@ import { IS_NIGHTLY } from '../support/nightly.ts';
 import { temporaryFolder } from '../support/stack/stack.ts';
 import { ownerOf, tokenOf } from '../support/tenants.ts';
 
-const STORE = readFileSync(join(import.meta.dirname, '../support/music-store.sql'), 'utf8');
+/** With a table that is copied by itself, and an index that waits for a lock of the database. */
+const STORE = `${readFileSync(join(import.meta.dirname, '../support/music-store.sql'), 'utf8')};
+  create table "Large ""one""" (id int primary key, filler text not null);
+  insert into "Large ""one""" select n, repeat(md5(n::text), 30) from generate_series(1, 20000) n;
+  create function waits(id int) returns int immutable language plpgsql as $$ begin
+    perform pg_catalog.pg_advisory_lock_shared(7); perform pg_catalog.pg_advisory_unlock_shared(7); return id;
+  end $$;
+  create index waiting on artist (waits(artist_id));
+  create sequence counter; select setval('counter', 12345);`;
 
 /** The programs of a PostgreSQL server of the system that its `pg_dump` can read; null if there is none. */
 function foreignServer(): string | null {
@@ -72,7 +80,7 @@ async function contentOf(url: string, ssl: false | object) {
 }
 
 test.runIf(IS_NIGHTLY)(
-  'import copies a foreign database; stopped before, it leaves nothing',
+  'import copies a foreign database in pieces; stopped at any time, it leaves nothing',
   { timeout: 120_000 },
   async ({ skip }) => {
     const binaries = foreignServer();
@@ -111,15 +119,39 @@ test.runIf(IS_NIGHTLY)(
         stderr: expect.stringContaining('?sslmode=disable'),
       });
 
+      // Each table is committed by itself, so no transaction lasts as long as the import. A failure empties the
+      // branch again, also while an index is being made.
+      await api.allow(project.id);
+      const { direct_url: owner } = await api.credentials(project.id, 'main', '?role=owner');
+      const target = await connect(owner, { ssl: { rejectUnauthorized: false } });
+      const objects = async () =>
+        (
+          await target.query(
+            "select relname as name from pg_class where relnamespace = 'public'::regnamespace union all select proname from pg_proc where pronamespace = 'public'::regnamespace",
+          )
+        ).rows;
+      await target.query('select pg_advisory_lock(7)');
+      const held = cli.start(['import', '--from', '@source-url']);
+      const isWaiting = "select from pg_locks where locktype = 'advisory' and not granted";
+      await eventually(async () => expect((await target.query(isWaiting)).rowCount).toBe(1));
+      const copied = await target.query<{ n: string }>('select count(*) as n from "Large ""one"""');
+      expect(copied.rows).toEqual([{ n: '20000' }]);
+      process.kill(-(held.child.pid ?? 0), 'SIGINT');
+      expect(await held.result).toMatchObject({ code: 1, stderr: expect.stringContaining('Interrupted.') });
+      expect(await objects()).toEqual([]);
+      await target.query('select pg_advisory_unlock(7)');
+
+      expect(await cli.run('import', '--from', '@source-url', '--jobs', '9')).toMatchObject({ code: 2 });
       expect(await cli.run('import', '--from', '@source-url')).toMatchObject({
         code: 0,
         stderr: expect.stringContaining('Imported into main'),
       });
-      await api.allow(project.id);
+      expect((await target.query('select last_value from counter')).rows).toEqual([{ last_value: '12345' }]);
+      await target.end();
       const { direct_url } = await api.credentials(project.id, 'main');
       const before = await contentOf(foreign.url, false);
-      expect(before.tables).toBe(11);
-      expect(before.rows).toBeGreaterThan(15_000);
+      expect(before.tables).toBe(12);
+      expect(before.rows).toBeGreaterThan(35_000);
       expect(await contentOf(direct_url, { rejectUnauthorized: false })).toEqual(before);
     } finally {
       foreign.stop();
