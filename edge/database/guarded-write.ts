@@ -8,26 +8,29 @@ import { type Database, insertAllIf, isThere, type Statement, uniqueConflict } f
  * What must hold before a write, and the failure otherwise. A condition that is null does not hold. A field
  * of the failure can be SQL, which is read before the write.
  */
-export type Requirement = readonly [condition: SQL, failure: FailureCode | Failure];
+export type Requirement<F extends object = Failure> = readonly [condition: SQL, failure: Refusal<F>];
+
+/** A failure of the API can be given by its code. Another protocol has failures of its own form. */
+type Refusal<F extends object> = F | (F extends Failure ? FailureCode : never);
 
 /** A table whose rows have an ID that is never used again. */
 export type Identified = SQLiteTable & { id: SQLiteColumn };
 type Row<T extends Identified> = T['$inferInsert'] & { id: string };
 
-export interface GuardedWrite<T extends Identified, R> {
+export interface GuardedWrite<T extends Identified, R, F extends object = Failure> {
   /**
    * What decides: new rows of one table, or an update or deletion, whose row must be among the requirements.
    */
   first: readonly [table: T, row: Row<T>, ...more: Row<T>[]] | ((isAllowed: SQL) => Statement);
   /** In order: the first one that does not hold is the failure. */
-  require: readonly [Requirement, ...Requirement[]];
+  require: readonly [Requirement<F>, ...Requirement<F>[]];
   /**
    * Statements that must have no effect unless `isWritten`. They follow new rows, and precede an update or
    * deletion, because that may change what the requirements read.
    */
   rest?: (isWritten: SQL) => Statement[];
   /** By table: the failure if one of its unique indexes is violated. */
-  conflicts?: Partial<Record<string, FailureCode>>;
+  conflicts?: Partial<Record<string, Refusal<F>>>;
   /** A query that runs after the write. */
   returns?: Statement & PromiseLike<R[]>;
 }
@@ -38,15 +41,18 @@ const jsonObject = (members: Record<string, unknown>): SQL =>
     sql`, `,
   )})`;
 
+const failureOf = <F extends object>(refusal: Refusal<F>): F =>
+  (typeof refusal === 'string' ? { code: refusal } : refusal) as F;
+
 /** The failure of the first requirement that does not hold; null if all of them hold. */
-function refusalOf(require: readonly Requirement[]): SQL.Aliased<Failure> {
+function refusalOf<F extends object>(require: readonly Requirement<F>[]): SQL.Aliased<F> {
   const cases = require.map(([condition, refusal]) => {
-    const { fields, ...failure } = typeof refusal === 'string' ? { code: refusal } : refusal;
+    const { fields, ...failure }: Pick<Failure, 'fields'> = failureOf(refusal);
     const json = jsonObject({ ...failure, ...(fields && { fields: jsonObject(fields) }) });
     return sql`when (${condition}) is not true then ${json}`;
   });
   return sql`case ${sql.join(cases, sql` `)} end`
-    .mapWith((json: string): Failure => JSON.parse(json))
+    .mapWith((json: string): F => JSON.parse(json))
     .as('refusal');
 }
 
@@ -56,10 +62,10 @@ function refusalOf(require: readonly Requirement[]): SQL.Aliased<Failure> {
  * same state as the condition of the write.
  * @returns the rows of `returns`, or the failure of the first requirement that does not hold
  */
-export async function guardedWrite<T extends Identified, R = never>(
+export async function guardedWrite<T extends Identified, R = never, F extends object = Failure>(
   db: Database,
-  { first, require, rest = () => [], conflicts = {}, returns }: GuardedWrite<T, R>,
-): Promise<Result<R[], Failure>> {
+  { first, require, rest = () => [], conflicts = {}, returns }: GuardedWrite<T, R, NoInfer<F>>,
+): Promise<Result<R[], F>> {
   const decision = db.select({ refusal: refusalOf(require) }).from(sql`(select 1)`);
   const isAllowed = sql.join(
     require.map(([condition]) => sql`(${condition})`),
@@ -82,8 +88,8 @@ export async function guardedWrite<T extends Identified, R = never>(
     return ok(returns ? (results.pop() as R[]) : []);
   } catch (error) {
     const [table = ''] = uniqueConflict(error)?.split('.') ?? [];
-    const code = conflicts[table];
-    if (!code) throw error;
-    return fail({ code });
+    const refusal = conflicts[table];
+    if (!refusal) throw error;
+    return fail(failureOf<F>(refusal));
   }
 }

@@ -26,6 +26,9 @@ export const IdempotencyHeader = z.object({ 'idempotency-key': Key.optional() })
 /** The failures that a key can cause. */
 export const KEY_FAILURES = ['IDEMPOTENCY_KEY_REUSED', 'IDEMPOTENCY_IN_FLIGHT'] as const;
 
+/** The `userId` of the operator of the platform, who is no user. */
+export const OPERATOR = 'operator';
+
 /** One use of an `Idempotency-Key`, identified by tenant, caller and full path. */
 export interface KeyUse {
   tenantId: string;

@@ -19,6 +19,7 @@ import {
 import { type Database, insertAllIf, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents, organizations } from '../database/schema.ts';
+import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import { missing } from '../missing.ts';
 import type { Settings } from '../settings.ts';
 import { endPeople, hasOwnerBesides } from './people.ts';
@@ -137,6 +138,8 @@ export const callbackPath = (providerId: string) => `/api/v1/auth/sso/${provider
 export const redirectUriOf = ({ BASE_URL }: Pick<Settings, 'BASE_URL'>, providerId: string) =>
   BASE_URL + callbackPath(providerId);
 
+const scimUrlOf = ({ BASE_URL }: Pick<Settings, 'BASE_URL'>) => `${BASE_URL}/scim/v2`;
+
 export const txtRecordOf = ({ verification }: ProviderDomainRow) => `branchgate-verification=${verification}`;
 
 /** A provider with its domains. */
@@ -163,7 +166,7 @@ export const toProviderResponse = (
   role_claim: provider.roleClaim,
   roles: Object.fromEntries(provider.roles),
   redirect_uri: redirectUriOf(settings, provider.id),
-  scim_url: `${settings.BASE_URL}/scim/v2`,
+  scim_url: scimUrlOf(settings),
   has_scim_token: provider.scimTokenHash !== null,
   created_at: provider.createdAt.toISOString(),
   updated_at: provider.updatedAt.toISOString(),
@@ -260,11 +263,15 @@ const about = ({ id, name, kind, issuer }: Pick<ProviderRow, 'id' | 'name' | 'ki
   metadata: { provider_id: id, name, kind, issuer },
 });
 
-/** @returns or VALIDATION_FAILED, NOT_FOUND, IDENTITY_PROVIDER_EXISTS, IDENTITY_PROVIDER_LIMIT_REACHED */
+/**
+ * @returns the response; or VALIDATION_FAILED, NOT_FOUND, IDENTITY_PROVIDER_EXISTS,
+ *   IDENTITY_PROVIDER_LIMIT_REACHED, IDEMPOTENCY_IN_FLIGHT
+ */
 export async function createProvider(
   { db, settings, tenantId, actor, now }: ProviderRequest,
   body: z.output<typeof NewIdentityProvider>,
-): Promise<Result<ProviderWithDomains, Failure>> {
+  keyUse: KeyUse | null,
+): Promise<Result<z.output<typeof IdentityProvider>, Failure>> {
   const issuer = body.kind === 'github' ? settings.GITHUB_URL : (body.issuer ?? '');
   const problem = body.kind === 'github' ? null : providerAddressProblem(issuer, settings);
   if (problem) return fail(invalid('issuer', problem));
@@ -292,19 +299,24 @@ export async function createProvider(
   const event = auditEvent('identity_provider.created', actor, about(provider), now);
   const count = sql`(select count(*) from ${identityProviders} where tenant_id = ${tenantId})`;
   const limit = { code: 'IDENTITY_PROVIDER_LIMIT_REACHED', fields: { limit: PROVIDERS_MAX } } as const;
-  const written = await guardedWrite(db, {
-    first: [identityProviders, provider],
-    require: [
-      [isThere(organizations, eq(organizations.idpTenantId, tenantId)), missing('tenant')],
-      [sql`${count} < ${PROVIDERS_MAX}`, limit],
-    ],
-    rest: (isWritten) => [
-      insertAllIf(db, providerDomains, domains, isWritten),
-      insertIf(db, auditEvents, event, isWritten),
-    ],
-    conflicts: { identity_providers: 'IDENTITY_PROVIDER_EXISTS' },
-  });
-  return written.ok ? ok({ provider, domains }) : written;
+  const made = toProviderResponse({ provider, domains }, settings);
+  const written = await writeUnderKey(
+    db,
+    { use: keyUse, subjectId: id, now, response: { status: 201, body: made } },
+    {
+      first: [identityProviders, provider],
+      require: [
+        [isThere(organizations, eq(organizations.idpTenantId, tenantId)), missing('tenant')],
+        [sql`${count} < ${PROVIDERS_MAX}`, limit],
+      ],
+      rest: (isWritten) => [
+        insertAllIf(db, providerDomains, domains, isWritten),
+        insertIf(db, auditEvents, event, isWritten),
+      ],
+      conflicts: { identity_providers: 'IDENTITY_PROVIDER_EXISTS' },
+    },
+  );
+  return written.ok ? ok(made) : written;
 }
 
 /** @returns or NOT_FOUND */
@@ -395,28 +407,44 @@ export async function deleteProvider(
 
 const SCIM_TOKEN_BYTES = 32;
 
+export const ScimToken = z
+  .strictObject({
+    scim_url: z.url().meta({ description: 'The base URL of SCIM 2.0.' }),
+    token: z.string().nullable().meta({
+      description:
+        'Shown only here. It replaces the one before. Null in the response to a repeated request with the same `Idempotency-Key`.',
+    }),
+  })
+  .meta({ id: 'ScimToken' });
+
 /**
  * Makes the bearer token of SCIM, which replaces the one before.
- * @returns the token, which is not stored; or NOT_FOUND
+ * @returns with the token, which is not stored; or NOT_FOUND, IDEMPOTENCY_IN_FLIGHT
  */
 export async function createScimToken(
-  { db, tenantId, actor, now }: ProviderRequest,
+  { db, settings, tenantId, actor, now }: ProviderRequest,
   providerId: string,
-): Promise<Result<string, Failure>> {
+  keyUse: KeyUse | null,
+): Promise<Result<z.output<typeof ScimToken>, Failure>> {
   const found = await providerOf(db, tenantId, providerId);
   if (!found.ok) return found;
   const token = SCIM_PREFIX + base64url.encode(crypto.getRandomValues(new Uint8Array(SCIM_TOKEN_BYTES)));
   const scimTokenHash = await sha256(token);
   const isIt = ofTenant(tenantId, providerId);
   const event = auditEvent('identity_provider.scim_token.created', actor, about(found.value.provider), now);
-  const written = await guardedWrite(db, {
-    first: [auditEvents, event],
-    require: [[isThere(identityProviders, isIt), 'NOT_FOUND']],
-    rest: (isWritten) => [
-      db.update(identityProviders).set({ scimTokenHash, updatedAt: now }).where(and(isIt, isWritten)),
-    ],
-  });
-  return written.ok ? ok(token) : written;
+  const scim_url = scimUrlOf(settings);
+  const written = await writeUnderKey(
+    db,
+    { use: keyUse, subjectId: event.id, now, response: { status: 201, body: { scim_url, token: null } } },
+    {
+      first: [auditEvents, event],
+      require: [[isThere(identityProviders, isIt), 'NOT_FOUND']],
+      rest: (isWritten) => [
+        db.update(identityProviders).set({ scimTokenHash, updatedAt: now }).where(and(isIt, isWritten)),
+      ],
+    },
+  );
+  return written.ok ? ok({ scim_url, token }) : written;
 }
 
 const SCIM_PREFIX = 'bgscim_';

@@ -4,9 +4,9 @@ import type { Failure } from '../../shared/failures.ts';
 import { ok, type Result } from '../../shared/result.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import { insertIf, isThere } from '../database/database.ts';
-import { guardedWrite } from '../database/guarded-write.ts';
 import { accounts, type OwnerInvitationRow, ownerInvitations } from '../database/people-schema.ts';
 import { auditEvents, organizations, users } from '../database/schema.ts';
+import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import { EmailAddress } from '../sign-in/accounts.ts';
 import { INVITATION_TTL_MS } from '../sign-in/challenge.ts';
 import { enforceMailLimit } from '../sign-in/email-code.ts';
@@ -40,17 +40,24 @@ export const Tenant = z
   .strictObject({ tenant_id: TenantId, name: TenantName, invitation: OwnerInvitation })
   .meta({ id: 'Tenant' });
 
+const toTenantResponse = (
+  tenantId: string,
+  name: string,
+  invitation: OwnerInvitationRow,
+): z.output<typeof Tenant> => ({ tenant_id: tenantId, name, invitation: toOwnerInvitation(invitation) });
+
 /**
  * Makes a tenant and invites its first owner, by a mail with a code. A repeated request resumes an invitation
  * that was interrupted, and replaces one that has expired or names another address, until the tenant has a
  * member.
- * @returns or TENANT_EXISTS, MAIL_UNAVAILABLE, RATE_LIMITED
+ * @returns or TENANT_EXISTS, MAIL_UNAVAILABLE, RATE_LIMITED, IDEMPOTENCY_IN_FLIGHT
  */
 export async function createTenant(
   context: SignInContext,
   { tenant_id: tenantId, name, owner_email: email }: z.output<typeof NewTenant>,
+  keyUse: KeyUse | null,
 ): Promise<Result<z.output<typeof Tenant>, Failure>> {
-  const { db, client, settings } = context;
+  const { db, client } = context;
   const counted = await enforceMailLimit(context);
   if (!counted.ok) return counted;
   const now = context.now();
@@ -74,23 +81,50 @@ export async function createTenant(
   const about = { metadata: { invitation_id: row.id, email, role: 'owner' } };
   const invited = auditEvent('invitation.created', actor, about, now);
   const organization = { id: crypto.randomUUID(), idpTenantId: tenantId, name, createdAt: now };
-  const written = await guardedWrite(db, {
-    first: (isAllowed) => db.update(organizations).set({ name }).where(and(ofTenant, isAllowed)),
-    require: [[sql`not ${hasMember}`, 'TENANT_EXISTS']],
-    rest: (isAllowed) => [
-      // An invitation to this address that is still open stays as it is, with its code.
-      db.delete(ownerInvitations).where(and(theirs, isAllowed, sql`not ${isInvited}`)),
-      insertIf(db, auditEvents, invited, sql`${isAllowed} and not ${isInvited}`),
-      insertIf(db, ownerInvitations, row, sql`${isAllowed} and not ${isInvited}`),
-      insertIf(db, auditEvents, created, sql`${isAllowed} and ${isNew}`),
-      insertIf(db, organizations, organization, sql`${isAllowed} and ${isNew}`),
-    ],
-    returns: db.select().from(ownerInvitations).where(isOpen),
-  });
+  const [known] = await db.select().from(ownerInvitations).where(isOpen);
+  // The response that is stored with the key has this invitation, or the new one.
+  const isAsRead = known
+    ? isThere(ownerInvitations, and(isOpen, eq(ownerInvitations.id, known.id)))
+    : sql`not ${isInvited}`;
+  const response = { status: 201, body: toTenantResponse(tenantId, name, known ?? row) };
+  const written = await writeUnderKey(
+    db,
+    { use: keyUse, subjectId: row.id, now, response },
+    {
+      // The last statement, because the requirements read its table. An invitation to this address that is
+      // still open stays as it is, with its code.
+      first: (isAllowed) => insertIf(db, ownerInvitations, row, sql`${isAllowed} and not ${isInvited}`),
+      require: [
+        [sql`not ${hasMember}`, 'TENANT_EXISTS'],
+        ...(keyUse === null ? [] : [[isAsRead, 'IDEMPOTENCY_IN_FLIGHT'] as const]),
+      ],
+      rest: (isAllowed) => [
+        db.update(organizations).set({ name }).where(and(ofTenant, isAllowed)),
+        db.delete(ownerInvitations).where(and(theirs, isAllowed, sql`not ${isInvited}`)),
+        insertIf(db, auditEvents, invited, sql`${isAllowed} and not ${isInvited}`),
+        insertIf(db, auditEvents, created, sql`${isAllowed} and ${isNew}`),
+        insertIf(db, organizations, organization, sql`${isAllowed} and ${isNew}`),
+      ],
+      returns: db.select().from(ownerInvitations).where(isOpen),
+    },
+  );
   if (!written.ok) return written;
   const [invitation] = written.value;
   if (!invitation) throw new Error(`no invitation of the first owner of ${tenantId}`);
-  const owner = { ...invitation, role: 'owner' };
-  await mailInvitation(context, `The operator of ${settings.SERVICE_NAME}`, owner);
-  return ok({ tenant_id: tenantId, name, invitation: toOwnerInvitation(invitation) });
+  await mailOwnerInvitation(context, invitation);
+  return ok(toTenantResponse(tenantId, name, invitation));
+}
+
+const mailOwnerInvitation = (context: SignInContext, invitation: OwnerInvitationRow): Promise<void> =>
+  mailInvitation(context, `The operator of ${context.settings.SERVICE_NAME}`, {
+    ...invitation,
+    role: 'owner',
+  });
+
+/** Mails the code of an open invitation if the request that created it was interrupted before. */
+export async function resumeOwnerInvitation(context: SignInContext, id: string): Promise<void> {
+  const { db, now } = context;
+  const isIt = and(eq(ownerInvitations.id, id), gt(ownerInvitations.expiresAt, now()));
+  const [row] = await db.select().from(ownerInvitations).where(isIt);
+  if (row) await mailOwnerInvitation(context, row);
 }

@@ -1,6 +1,13 @@
 import { z } from 'zod';
 import { noActor } from '../audit/audit-event.ts';
 import { unwrap } from '../errors.ts';
+import {
+  IdempotencyHeader,
+  KEY_FAILURES,
+  keyUseOf,
+  OPERATOR,
+  recordedUses,
+} from '../idempotency/idempotency-key.ts';
 import { verifyDomain } from '../identity-providers/domains.ts';
 import {
   changeProvider,
@@ -13,6 +20,7 @@ import {
   NewIdentityProvider,
   type ProviderRequest,
   providerOf,
+  ScimToken,
   toProviderResponse,
 } from '../identity-providers/provider.ts';
 import { ProviderTest, testProvider } from '../identity-providers/test-provider.ts';
@@ -27,18 +35,13 @@ import {
   replaceOwnerCode,
   SignInPolicy,
 } from '../sign-in/sign-in-policy.ts';
+import { replay } from './creations.ts';
 import { ProviderDomainParams, ProviderParams, TenantParams } from './in-project.ts';
 import { signInContextOf } from './sign-in-context.ts';
 
 const tags = ['Company sign-in'];
 
 const Providers = z.strictObject({ identity_providers: z.array(IdentityProvider) });
-const ScimToken = z
-  .strictObject({
-    scim_url: z.url().meta({ description: 'The base URL of SCIM 2.0.' }),
-    token: z.string().meta({ description: 'Shown only here. It replaces the one before.' }),
-  })
-  .meta({ id: 'ScimToken' });
 
 /** Who manages the providers of a tenant, and how its operations are named and guarded. */
 interface Side {
@@ -78,6 +81,18 @@ const SIDES: readonly Side[] = [
   },
 ];
 
+/** The use that the request makes of its key, and the response to the first one. */
+async function repeatedRequest(
+  c: AppContext,
+  request: ProviderRequest,
+  key: string | undefined,
+  body: unknown,
+) {
+  const { db, tenantId, actor, now } = request;
+  const keyUse = await keyUseOf({ tenantId, userId: actor.userId ?? OPERATOR }, c.req.path, key, body);
+  return { keyUse, replayed: replay(c, await recordedUses(db, keyUse, now), keyUse) };
+}
+
 const router = operations();
 
 for (const { base, params, name, read, change, verifiedBy, requestOf } of SIDES) {
@@ -96,14 +111,19 @@ for (const { base, params, name, read, change, verifiedBy, requestOf } of SIDES)
       description:
         'People sign in by it as soon as one of its domains is verified. Register its `redirect_uri` at the provider.',
       tags,
-      request: { params: OfTenant, body: jsonBody(NewIdentityProvider) },
-      responses: { 201: response('The provider, without its secret.', IdentityProvider) },
-      failures: ['NOT_FOUND', 'IDENTITY_PROVIDER_EXISTS', 'IDENTITY_PROVIDER_LIMIT_REACHED'],
+      request: { params: OfTenant, headers: IdempotencyHeader, body: jsonBody(NewIdentityProvider) },
+      responses: {
+        201: response('The provider, without its secret.', IdentityProvider, 'Idempotency-Replayed'),
+      },
+      failures: [...KEY_FAILURES, 'NOT_FOUND', 'IDENTITY_PROVIDER_EXISTS', 'IDENTITY_PROVIDER_LIMIT_REACHED'],
     }),
     async (c) => {
       const request = requestOf(c);
-      const created = unwrap(await createProvider(request, c.req.valid('json')));
-      return c.json(toProviderResponse(created, request.settings), 201);
+      const body = c.req.valid('json');
+      const { 'idempotency-key': key } = c.req.valid('header');
+      const { keyUse, replayed } = await repeatedRequest(c, request, key, body);
+      if (replayed) return c.json(replayed.body as z.input<typeof IdentityProvider>, 201);
+      return c.json(unwrap(await createProvider(request, body, keyUse)), 201);
     },
   );
 
@@ -244,15 +264,19 @@ for (const { base, params, name, read, change, verifiedBy, requestOf } of SIDES)
       method: 'post',
       path: `${base}/{provider_id}/scim-token`,
       summary: 'Make the bearer token of SCIM',
-      description: 'The provider sends it to create and remove people. It replaces the one before.',
+      description:
+        'The provider sends it to create and remove people. It replaces the one before. It is stored nowhere and cannot be shown again, not even to a repeated request with the same `Idempotency-Key`.',
       tags,
-      request: { params: OfProvider },
-      responses: { 201: response('The token.', ScimToken) },
+      request: { params: OfProvider, headers: IdempotencyHeader },
+      responses: { 201: response('The token.', ScimToken, 'Idempotency-Replayed') },
+      failures: KEY_FAILURES,
     }),
     async (c) => {
       const request = requestOf(c);
-      const token = unwrap(await createScimToken(request, providerIdOf(c)));
-      return c.json({ scim_url: `${request.settings.BASE_URL}/scim/v2`, token }, 201);
+      const { 'idempotency-key': key } = c.req.valid('header');
+      const { keyUse, replayed } = await repeatedRequest(c, request, key, null);
+      if (replayed) return c.json(replayed.body as z.input<typeof ScimToken>, 201);
+      return c.json(unwrap(await createScimToken(request, providerIdOf(c), keyUse)), 201);
     },
   );
 }

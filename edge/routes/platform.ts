@@ -12,11 +12,18 @@ import {
 } from '../hosts/enrolment.ts';
 import { Host, hostRows, removeHost, toHostResponse } from '../hosts/host.ts';
 import { hostLink } from '../hosts/host-client.ts';
+import {
+  IdempotencyHeader,
+  KEY_FAILURES,
+  keyUseOf,
+  OPERATOR,
+  recordedUses,
+} from '../idempotency/idempotency-key.ts';
 import { logEvent } from '../log.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { OPEN_METRICS, platformMetrics } from '../monitoring/platform-metrics.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
-import { createTenant, NewTenant, Tenant } from '../people/tenants.ts';
+import { createTenant, NewTenant, resumeOwnerInvitation, Tenant } from '../people/tenants.ts';
 import { connectingIp } from '../pipeline/context.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
@@ -30,6 +37,7 @@ import {
   TenantCaps,
   TenantCapsRequest,
 } from '../tenancy/tenant-caps.ts';
+import { replay } from './creations.ts';
 import { HostParams, ProjectParams, TenantParams } from './in-project.ts';
 import { signInContextOf } from './sign-in-context.ts';
 
@@ -242,11 +250,25 @@ router.openapi(
     description:
       'Mails a code that is valid once and for 7 days, whatever `SIGN_UP` is. Until the tenant has a member, a repeated request sends the invitation again if its mail was interrupted, and replaces one that has expired or names another address.',
     tags,
-    request: { body: jsonBody(NewTenant) },
-    responses: { 201: response('The tenant, and the invitation of its owner.', Tenant) },
-    failures: ['TENANT_EXISTS', 'MAIL_UNAVAILABLE'],
+    request: { headers: IdempotencyHeader, body: jsonBody(NewTenant) },
+    responses: {
+      201: response('The tenant, and the invitation of its owner.', Tenant, 'Idempotency-Replayed'),
+    },
+    failures: [...KEY_FAILURES, 'TENANT_EXISTS', 'MAIL_UNAVAILABLE'],
   }),
-  async (c) => c.json(unwrap(await createTenant(signInContextOf(c), c.req.valid('json'))), 201),
+  async (c) => {
+    const body = c.req.valid('json');
+    const context = signInContextOf(c);
+    const caller = { tenantId: body.tenant_id, userId: OPERATOR };
+    const keyUse = await keyUseOf(caller, c.req.path, c.req.valid('header')['idempotency-key'], body);
+    const replayed = replay(c, await recordedUses(context.db, keyUse, context.now()), keyUse);
+    if (replayed) {
+      const tenant = replayed.body as z.output<typeof Tenant>;
+      await resumeOwnerInvitation(context, tenant.invitation.id);
+      return c.json(tenant, 201);
+    }
+    return c.json(unwrap(await createTenant(context, body, keyUse)), 201);
+  },
 );
 
 router.openapi(

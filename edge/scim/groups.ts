@@ -1,4 +1,4 @@
-import { and, eq, type SQL, sql } from 'drizzle-orm';
+import { and, eq, ne, type SQL, sql } from 'drizzle-orm';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import {
   type ProviderGroupRow,
@@ -6,14 +6,8 @@ import {
   providerGroups,
   providerPeople,
 } from '../database/company-schema.ts';
-import {
-  inOneBatch,
-  insertIf,
-  isThere,
-  type Statement,
-  uniqueConflict,
-  writeThenRead,
-} from '../database/database.ts';
+import { isThere, type Statement } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import { refreshRoles } from '../identity-providers/people.ts';
 import { applyPatch, readFilter } from './query.ts';
 import {
@@ -53,12 +47,14 @@ async function membersOf({ db }: ScimContext, groupId: string): Promise<string[]
   return rows.map(({ id }) => id);
 }
 
+const unknownGroup = notFound('There is no such group.');
+
 async function groupById(context: ScimContext, id: string): Promise<Result<ProviderGroupRow, ScimFailure>> {
   const [row] = await context.db
     .select()
     .from(providerGroups)
     .where(ofProvider(context, eq(providerGroups.id, id)));
-  return row ? ok(row) : fail(notFound('There is no such group.'));
+  return row ? ok(row) : fail(unknownGroup);
 }
 
 export async function listGroups(
@@ -94,10 +90,24 @@ const taken: ScimFailure = {
   detail: 'There is a group with this displayName.',
 };
 
-/** The members become these people, of this provider only. */
-function setMembers({ db, provider }: ScimContext, groupId: string, members: readonly string[]): Statement[] {
-  const isGroup = isThere(providerGroups, eq(providerGroups.id, groupId));
-  const theirs = and(eq(providerGroupMembers.groupId, groupId), isGroup);
+/** Whether no other group of the provider has the name. */
+const isFree = (
+  context: ScimContext,
+  { id, displayName }: Pick<ProviderGroupRow, 'id' | 'displayName'>,
+): SQL =>
+  sql`not ${isThere(
+    providerGroups,
+    ofProvider(context, and(eq(providerGroups.displayName, displayName), ne(providerGroups.id, id))),
+  )}`;
+
+/** The members become these people, of this provider only, if `isAllowed`. */
+function setMembers(
+  { db, provider }: ScimContext,
+  groupId: string,
+  members: readonly string[],
+  isAllowed: SQL,
+): Statement[] {
+  const theirs = and(eq(providerGroupMembers.groupId, groupId), isAllowed);
   return [
     db
       .delete(providerGroupMembers)
@@ -111,7 +121,7 @@ function setMembers({ db, provider }: ScimContext, groupId: string, members: rea
       .insert(providerGroupMembers)
       .select(
         sql`select ${groupId}, id from ${providerPeople}
-          where provider_id = ${provider.id} and deleted_at is null and ${isGroup}
+          where provider_id = ${provider.id} and deleted_at is null and ${isAllowed}
           and id in (select value from json_each(${JSON.stringify(members)}))`,
       )
       .onConflictDoNothing(),
@@ -152,13 +162,13 @@ export async function createGroup(
     createdAt: now,
     updatedAt: now,
   };
-  const isFree = sql`not ${isThere(providerGroups, ofProvider(context, eq(providerGroups.displayName, displayName)))}`;
-  const [created] = await writeThenRead(
-    db,
-    [insertIf(db, providerGroups, group, isFree), ...setMembers(context, group.id, memberIds(body))],
-    db.select({ id: providerGroups.id }).from(providerGroups).where(eq(providerGroups.id, group.id)),
-  );
-  if (!created) return fail(taken);
+  const created = await guardedWrite<typeof providerGroups, never, ScimFailure>(db, {
+    first: [providerGroups, group],
+    require: [[isFree(context, group), taken]],
+    rest: (isWritten) => setMembers(context, group.id, memberIds(body), isWritten),
+    conflicts: { provider_groups: taken },
+  });
+  if (!created.ok) return created;
   const members = await membersOf(context, group.id);
   await followRoles(context, [displayName], [], members);
   return ok(toGroup(group, members, baseUrl));
@@ -174,18 +184,17 @@ export async function replaceGroup(
   if (!found.ok) return found;
   const before = await membersOf(context, id);
   const values = { displayName: body.displayName, externalId: body.externalId ?? null, updatedAt: now };
-  try {
-    await inOneBatch(db, [
-      db
-        .update(providerGroups)
-        .set(values)
-        .where(ofProvider(context, eq(providerGroups.id, id))),
-      ...setMembers(context, id, memberIds(body)),
-    ]);
-  } catch (error) {
-    if (uniqueConflict(error) === null) throw error;
-    return fail(taken);
-  }
+  const isIt = ofProvider(context, eq(providerGroups.id, id));
+  const written = await guardedWrite<typeof providerGroups, never, ScimFailure>(db, {
+    first: (isAllowed) => db.update(providerGroups).set(values).where(and(isIt, isAllowed)),
+    require: [
+      [isThere(providerGroups, isIt), unknownGroup],
+      [isFree(context, { id, displayName: body.displayName }), taken],
+    ],
+    rest: (isAllowed) => setMembers(context, id, memberIds(body), isAllowed),
+    conflicts: { provider_groups: taken },
+  });
+  if (!written.ok) return written;
   const after = await membersOf(context, id);
   await followRoles(context, [found.value.displayName, body.displayName], before, after);
   return ok(toGroup({ ...found.value, ...values }, after, baseUrl));
@@ -209,10 +218,16 @@ export async function deleteGroup(context: ScimContext, id: string): Promise<Res
   const found = await groupById(context, id);
   if (!found.ok) return found;
   const before = await membersOf(context, id);
-  await inOneBatch(context.db, [
-    context.db.delete(providerGroupMembers).where(eq(providerGroupMembers.groupId, id)),
-    context.db.delete(providerGroups).where(ofProvider(context, eq(providerGroups.id, id))),
-  ]);
+  const { db } = context;
+  const isIt = ofProvider(context, eq(providerGroups.id, id));
+  const deleted = await guardedWrite<typeof providerGroups, never, ScimFailure>(db, {
+    first: (isAllowed) => db.delete(providerGroups).where(and(isIt, isAllowed)),
+    require: [[isThere(providerGroups, isIt), unknownGroup]],
+    rest: (isAllowed) => [
+      db.delete(providerGroupMembers).where(and(eq(providerGroupMembers.groupId, id), isAllowed)),
+    ],
+  });
+  if (!deleted.ok) return deleted;
   await followRoles(context, [found.value.displayName], before, []);
   return ok(null);
 }

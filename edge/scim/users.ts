@@ -2,7 +2,8 @@ import { and, eq, isNull, ne, or, type SQL, sql } from 'drizzle-orm';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { type AuditName, auditEvent, type ClientDetails, noActor } from '../audit/audit-event.ts';
 import { type ProviderPersonRow, type ProviderRow, providerPeople } from '../database/company-schema.ts';
-import { type Database, inOneBatch, insertIf, isThere, writeThenRead } from '../database/database.ts';
+import { type Database, insertIf, isThere } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents } from '../database/schema.ts';
 import { roleOf } from '../identity-providers/claims.ts';
 import { endPeople, groupsOf } from '../identity-providers/people.ts';
@@ -54,12 +55,14 @@ const toUser = (
 const ofProvider = ({ provider }: ScimContext, condition?: SQL) =>
   and(eq(providerPeople.providerId, provider.id), isNull(providerPeople.deletedAt), condition);
 
+const unknownUser = notFound('There is no such user.');
+
 async function personById(context: ScimContext, id: string): Promise<Result<ProviderPersonRow, ScimFailure>> {
   const [row] = await context.db
     .select()
     .from(providerPeople)
     .where(ofProvider(context, eq(providerPeople.id, id)));
-  return row ? ok(row) : fail(notFound('There is no such user.'));
+  return row ? ok(row) : fail(unknownUser);
 }
 
 /** The columns of the attributes that a client looks people up by. */
@@ -134,10 +137,6 @@ const eventOf = (
     now,
   );
 
-/** Is there if the write took effect. */
-const storedEvent = (db: Database, { id }: ReturnType<typeof auditEvent>) =>
-  db.select({ id: auditEvents.id }).from(auditEvents).where(eq(auditEvents.id, id));
-
 const taken: ScimFailure = {
   status: 409,
   scimType: 'uniqueness',
@@ -171,10 +170,7 @@ export async function createUser(
     known.find((row) => externalId !== null && row.subject === externalId) ??
     known.find((row) => row.userName === userName) ??
     known.find((row) => row.externalId === externalId);
-  if (adopted) {
-    const revived = { ...adopted, provisioned: true, deletedAt: null };
-    return write(context, revived, columns.value, eventOf(context, 'person.created', revived));
-  }
+  if (adopted) return write(context, adopted, columns.value, eventOf(context, 'person.created', adopted));
   const person: ProviderPersonRow = {
     id: crypto.randomUUID(),
     providerId: provider.id,
@@ -195,45 +191,52 @@ export async function createUser(
     providerPeople,
     and(eq(providerPeople.providerId, provider.id), eq(providerPeople.userName, userName)),
   )}`;
-  const isMade = isThere(providerPeople, eq(providerPeople.id, person.id));
   const event = eventOf(context, 'person.created', person);
-  const [created] = await writeThenRead(
-    db,
-    [insertIf(db, providerPeople, person, isFree), insertIf(db, auditEvents, event, isMade)],
-    storedEvent(db, event),
-  );
-  if (!created) return fail(taken);
-  return ok(await resourceOf(context, person));
+  const created = await guardedWrite<typeof providerPeople, never, ScimFailure>(db, {
+    first: [providerPeople, person],
+    require: [[isFree, taken]],
+    rest: (isWritten) => [insertIf(db, auditEvents, event, isWritten)],
+    conflicts: { provider_people: taken },
+  });
+  return created.ok ? ok(await resourceOf(context, person)) : created;
 }
 
-/** Writes a user, and ends everything of it if it is not active any more. */
+/**
+ * Writes a user, and ends everything of it if it is not active any more.
+ * @param before as it was read: a user that was deleted since then stays deleted
+ */
 async function write(
   context: ScimContext,
-  person: ProviderPersonRow,
+  before: ProviderPersonRow,
   columns: Pick<ProviderPersonRow, 'userName' | 'externalId' | 'email' | 'active' | 'attributes'>,
   event: ReturnType<typeof auditEvent>,
 ): Promise<Result<ScimResource, ScimFailure>> {
   const { db, provider, now } = context;
-  const isIt = and(eq(providerPeople.id, person.id), eq(providerPeople.providerId, provider.id));
+  const { id, deletedAt } = before;
+  const isIt = and(
+    eq(providerPeople.id, id),
+    eq(providerPeople.providerId, provider.id),
+    deletedAt === null ? isNull(providerPeople.deletedAt) : eq(providerPeople.deletedAt, deletedAt),
+  );
   const isTaken = and(
     eq(providerPeople.providerId, provider.id),
     eq(providerPeople.userName, columns.userName),
-    ne(providerPeople.id, person.id),
+    ne(providerPeople.id, id),
     isNull(providerPeople.deletedAt),
   );
-  const isFree = sql`not ${isThere(providerPeople, isTaken)}`;
-  const values = { ...columns, provisioned: person.provisioned, deletedAt: person.deletedAt, updatedAt: now };
-  const [written] = await writeThenRead(
-    db,
-    [
-      insertIf(db, auditEvents, event, isFree),
-      ...(columns.active ? [] : endPeople(db, and(isIt, isFree))),
-      db.update(providerPeople).set(values).where(and(isIt, isFree)),
+  const values = { ...columns, provisioned: true, deletedAt: null, updatedAt: now };
+  const written = await guardedWrite<typeof auditEvents, never, ScimFailure>(db, {
+    first: [auditEvents, event],
+    require: [
+      [isThere(providerPeople, isIt), unknownUser],
+      [sql`not ${isThere(providerPeople, isTaken)}`, taken],
     ],
-    storedEvent(db, event),
-  );
-  if (!written) return fail(taken);
-  return ok(await resourceOf(context, { ...person, ...values }));
+    rest: (isWritten) => [
+      ...(columns.active ? [] : endPeople(db, and(isIt, isWritten))),
+      db.update(providerPeople).set(values).where(and(isIt, isWritten)),
+    ],
+  });
+  return written.ok ? ok(await resourceOf(context, { ...before, ...values })) : written;
 }
 
 const nameOfChange = (before: ProviderPersonRow, { active }: { active: boolean }): AuditName =>
@@ -249,7 +252,7 @@ export async function replaceUser(
   const columns = columnsOf(body);
   if (!columns.ok) return columns;
   const event = eventOf(context, nameOfChange(found.value, columns.value), found.value);
-  return write(context, { ...found.value, provisioned: true }, columns.value, event);
+  return write(context, found.value, columns.value, event);
 }
 
 export async function patchUser(
@@ -278,10 +281,16 @@ export async function deleteUser(context: ScimContext, id: string): Promise<Resu
   const found = await personById(context, id);
   if (!found.ok) return found;
   const isIt = ofProvider(context, eq(providerPeople.id, id));
-  await inOneBatch(db, [
-    insertIf(db, auditEvents, eventOf(context, 'person.deleted', found.value), isThere(providerPeople, isIt)),
-    ...endPeople(db, isIt),
-    db.update(providerPeople).set({ active: false, deletedAt: now, updatedAt: now }).where(isIt),
-  ]);
-  return ok(null);
+  const deleted = await guardedWrite<typeof auditEvents, never, ScimFailure>(db, {
+    first: [auditEvents, eventOf(context, 'person.deleted', found.value)],
+    require: [[isThere(providerPeople, isIt), unknownUser]],
+    rest: (isWritten) => [
+      ...endPeople(db, and(isIt, isWritten)),
+      db
+        .update(providerPeople)
+        .set({ active: false, deletedAt: now, updatedAt: now })
+        .where(and(isIt, isWritten)),
+    ],
+  });
+  return deleted.ok ? ok(null) : deleted;
 }

@@ -17,7 +17,7 @@ import { ProviderDialog } from './provider-dialog.tsx';
 const paramsOf = ({ id }: IdentityProvider) => ({ path: { provider_id: id } });
 
 const Copied = ({ text, label }: { text: string; label: string }) => (
-  <span className="row">
+  <span className="row copied">
     <code className="truncate">{text}</code>
     <CopyButton text={text} label={label} />
   </span>
@@ -124,7 +124,7 @@ function RolesOf({ provider }: { provider: IdentityProvider }) {
 /** A provider with everything that can be done about it. */
 function ProviderCard({ provider }: { provider: IdentityProvider }) {
   const [open, setOpen] = useState<'change' | 'delete' | 'scim' | null>(null);
-  const [token, setToken] = useState<string | null>(null);
+  const [made, setMade] = useState<Schemas['ScimToken'] | null>(null);
   const test = useMutation({
     mutationFn: () =>
       dataOf(api.POST('/api/v1/identity-providers/{provider_id}/test', { params: paramsOf(provider) })),
@@ -150,7 +150,7 @@ function ProviderCard({ provider }: { provider: IdentityProvider }) {
         {test.isError && <ErrorNote error={test.error} />}
         {test.data && <Findings {...test.data} />}
         <dl className="facts">
-          <div>
+          <div className="wide">
             <dt>Redirect address, to register at the provider</dt>
             <dd>
               <Copied text={provider.redirect_uri} label="Copy the redirect address" />
@@ -165,7 +165,7 @@ function ProviderCard({ provider }: { provider: IdentityProvider }) {
             <dd className="mono small">{provider.client_id}</dd>
           </div>
           <RolesOf provider={provider} />
-          <div>
+          <div className="wide">
             <dt>SCIM address</dt>
             <dd>
               <Copied text={provider.scim_url} label="Copy the SCIM address" />
@@ -181,12 +181,14 @@ function ProviderCard({ provider }: { provider: IdentityProvider }) {
             </dd>
           </div>
         </dl>
-        {token !== null && (
-          <>
-            <Note tone="warn">Copy the token now. It cannot be shown again.</Note>
-            <Snippet code={token} label="Copy the SCIM token" />
-          </>
+        {made !== null && (
+          <Note tone="warn">
+            {made.token === null
+              ? 'The token was lost on its way, and cannot be shown again. Replace it.'
+              : 'Copy the token now. It cannot be shown again.'}
+          </Note>
         )}
+        {made?.token && <Snippet code={made.token} label="Copy the SCIM token" />}
         <Domains provider={provider} />
       </div>
       {open === 'change' && (
@@ -210,8 +212,8 @@ function ProviderCard({ provider }: { provider: IdentityProvider }) {
               api.POST('/api/v1/identity-providers/{provider_id}/scim-token', { params: paramsOf(provider) }),
             )
           }
-          onDone={(made) => {
-            setToken(made.token);
+          onDone={(response) => {
+            setMade(response);
             refresh(identityProvidersQuery());
           }}
           onClose={close}

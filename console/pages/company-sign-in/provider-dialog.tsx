@@ -29,9 +29,9 @@ function RoleMapping({ mapping, onChange }: { mapping: Mapping; onChange: (mappi
       <legend>Roles by the value of the claim</legend>
       {mapping.map(([value, role], index) => (
         // biome-ignore lint/suspicious/noArrayIndexKey: an entry is known by its place, because its value is typed
-        <div className="row" key={index}>
+        <div className="row pair" key={index}>
           <input
-            className="input mono grow"
+            className="input mono"
             aria-label={`Value ${index + 1}`}
             value={value}
             onChange={({ target }) => change(index, [target.value, role])}

@@ -15,8 +15,17 @@ interface FormProps {
   go: (step: Step) => void;
 }
 
-const EmailField = () => (
-  <Field label="E-mail address" name="email" type="email" autoComplete="username" required autoFocus />
+/** @param email which was entered in a step before */
+const EmailField = ({ email }: { email?: string | undefined }) => (
+  <Field
+    label="E-mail address"
+    name="email"
+    type="email"
+    autoComplete="username"
+    defaultValue={email}
+    required
+    autoFocus
+  />
 );
 
 interface EmailFormProps extends FormProps {
@@ -70,10 +79,10 @@ export const PasswordForm = ({ step, go, target }: IdentifiedProps) => (
           <>
             {step.methods.methods.includes('code') && (
               <>
-                <Way go={go} to={{ name: 'mail' }}>
+                <Way go={go} to={{ name: 'mail', email: step.email }}>
                   Sign in with a code
                 </Way>
-                <Way go={go} to={{ name: 'reset_start' }}>
+                <Way go={go} to={{ name: 'reset_start', email: step.email }}>
                   Forgot password?
                 </Way>
               </>
@@ -138,7 +147,11 @@ export const OwnerCodeForm = ({ step, go }: Omit<IdentifiedProps, 'target'>) => 
   </StepForm>
 );
 
-export const MailForm = ({ go }: FormProps) => (
+interface AddressProps extends FormProps {
+  step: Extract<Step, { name: 'mail' | 'reset_start' }>;
+}
+
+export const MailForm = ({ step, go }: AddressProps) => (
   <StepForm
     go={go}
     action="Send a code"
@@ -149,7 +162,7 @@ export const MailForm = ({ go }: FormProps) => (
     }}
   >
     <p className="quiet">We mail a code to your address. It expires in 10 minutes.</p>
-    <EmailField />
+    <EmailField email={step.email} />
   </StepForm>
 );
 
@@ -170,7 +183,7 @@ export const SignUpForm = ({ go }: FormProps) => (
   </StepForm>
 );
 
-export const ResetStartForm = ({ go }: FormProps) => (
+export const ResetStartForm = ({ step, go }: AddressProps) => (
   <StepForm
     go={go}
     action="Send a code"
@@ -181,7 +194,7 @@ export const ResetStartForm = ({ go }: FormProps) => (
     }}
   >
     <p className="quiet">We mail a code with which you set a new password. All your sessions end.</p>
-    <EmailField />
+    <EmailField email={step.email} />
   </StepForm>
 );
 

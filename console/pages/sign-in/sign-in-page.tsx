@@ -58,11 +58,11 @@ function StepForm({ step, go, invitation, ways, target }: StepFormProps) {
     case 'owner_code':
       return <OwnerCodeForm step={step} go={go} />;
     case 'mail':
-      return <MailForm go={go} />;
+      return <MailForm step={step} go={go} />;
     case 'sign_up':
       return <SignUpForm go={go} />;
     case 'reset_start':
-      return <ResetStartForm go={go} />;
+      return <ResetStartForm step={step} go={go} />;
     case 'invitation':
       return <InvitationForm go={go} invitation={invitation} />;
     case 'code':

@@ -18,7 +18,8 @@ interface Identified {
  * responds.
  */
 export type Step =
-  | { name: 'email' | 'mail' | 'sign_up' | 'reset_start' | 'invitation' }
+  | { name: 'email' | 'sign_up' | 'invitation' }
+  | { name: 'mail' | 'reset_start'; email?: string }
   | ({ name: 'password' | 'company' | 'owner_code' } & Identified)
   | { name: 'code'; email: string; challengeId: string }
   | { name: 'reset'; email: string; challengeId: string }

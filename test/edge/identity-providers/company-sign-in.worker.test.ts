@@ -1,8 +1,11 @@
 import { createHash } from 'node:crypto';
-import { decodeJwt, type JWTPayload } from 'jose';
+import { decodeJwt } from 'jose';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { openDatabase } from '../../../edge/database/database.ts';
+import { hosts, projects } from '../../../edge/database/schema.ts';
 import { materialize } from '../../../edge/tenancy/users.ts';
 import { Api } from '../../support/api.ts';
+import { eventually } from '../../support/eventually.ts';
 import { firstByDay } from '../../support/nightly.ts';
 import {
   addCompany,
@@ -10,14 +13,20 @@ import {
   returnToGateway,
   startAtCompany,
 } from '../../support/sign-in/company-provider.ts';
+import { forgeriesOf } from '../../support/sign-in/forgeries.ts';
 import { refusal } from '../../support/sign-in/second-step.ts';
 import { logIn } from '../../support/sign-in/sign-in.ts';
+import { openEvents } from '../../support/worker/event-client.ts';
 import { type SignInGateway, startSignInGateway } from '../../support/worker/sign-in-gateway.ts';
 import { PLATFORM_SECRET } from '../../support/worker/worker.ts';
 
 let gateway: SignInGateway;
 let acme: Company;
 let evil: Company;
+/** With the token of SCIM of acme. */
+let scim: Api;
+/** Whether the streams of people who lose their access ended within 30 seconds, while the other tests ran. */
+let streamsEnd: Promise<unknown>;
 
 const company = (domain: string) => addCompany(gateway, domain);
 const start = (at: Pick<Company, 'id'>, query = '') => startAtCompany(gateway, at, query);
@@ -67,9 +76,66 @@ async function identityOf(api: Api, token: string) {
   };
 }
 
+/** Three people read the events and the measurements of a project; SCIM disables one and deletes one. */
+async function removeReaders(): Promise<{ streamsEnd: Promise<unknown> }> {
+  const projectId = crypto.randomUUID();
+  const [now, ports] = [new Date(), { directPort: 5432, pooledPort: 6432 }];
+  const host = { id: 'host', name: 'host', dbHost: 'db.example.com', ...ports, createdAt: now };
+  const project = {
+    id: projectId,
+    name: 'Shop',
+    appKey: 'shop',
+    env: 'prod',
+    status: 'active',
+    hostId: host.id,
+    createdBy: acme.owner.userId,
+    tenantId: acme.tenantId,
+    createdAt: now,
+    updatedAt: now,
+  } as const;
+  const db = openDatabase(gateway.database);
+  await db.batch([db.insert(hosts).values(host), db.insert(projects).values(project)]);
+  const readers = await Promise.all(
+    ['stays', 'disabled', 'deleted'].map(async (name) => {
+      const email = `${name}-reader@${acme.domain}`;
+      const { body } = await scim.post<{ id: string }>('/scim/v2/Users', { userName: email });
+      const person = { sub: `${name}-reader`, email, email_verified: true, groups: 'admins' };
+      const { access_token: token } = await signedIn(acme, person);
+      const open = async (path: string) => {
+        const caller = { url: gateway.url, token };
+        const stream = await openEvents(caller, projectId, undefined, { outlivesTest: true, path });
+        expect(stream.response.status).toBe(200);
+        return stream;
+      };
+      return { id: body.id, streams: [await open('events'), await open('metrics/stream')] };
+    }),
+  );
+  const [, disabled, deleted] = readers.map(({ id }) => `/scim/v2/Users/${id}`);
+  const Operations = [{ op: 'replace', path: 'active', value: false }];
+  expect((await scim.call('PATCH', disabled ?? '', { body: { Operations } })).status).toBe(200);
+  expect((await scim.delete(deleted ?? '')).status).toBe(204);
+  const ending = eventually(async () => {
+    const ended = readers.map(({ streams }) => streams.map(({ hasEnded }) => hasEnded()));
+    expect(ended).toEqual([
+      [false, false],
+      [true, true],
+      [true, true],
+    ]);
+  }, 30).finally(() => {
+    for (const { cut } of readers.flatMap(({ streams }) => streams)) cut();
+  });
+  return { streamsEnd: ending };
+}
+
 beforeAll(async () => {
   gateway = await startSignInGateway({ TWO_FACTOR: 'off', IDP_URL: undefined });
   [acme, evil] = [await company('acme.example'), await company('evil.example')];
+  const path = `/api/v1/identity-providers/${acme.id}/scim-token`;
+  const { body } = await acme.owner.api.post<{ token: string }>(path, {});
+  scim = new Api(gateway.url, body.token);
+  streamsEnd = (await removeReaders()).streamsEnd;
+  // It is awaited by the last test.
+  streamsEnd.catch(() => {});
 });
 afterAll(async () => {
   await Promise.all([acme.provider.stop(), evil.provider.stop()]);
@@ -161,90 +227,6 @@ test('the last owner is not lost by a claim', async () => {
 });
 
 describe('forged and mixed-up attempts', () => {
-  const claims = (change: Record<string, unknown>) => (given: JWTPayload) => ({ ...given, ...change });
-  /** What is wrong, and the claims or the token that has it. */
-  const FORGERIES: [wrong: string, make: () => Company['provider']['forgery']][] = [
-    ...['other', '', [], ['other'], 'gateway '].map(
-      (aud) => [`aud ${JSON.stringify(aud)}`, () => ({ claims: claims({ aud }) })] as [string, () => object],
-    ),
-    ...['https://login.example', '', null].map(
-      (iss) => [`iss ${iss}`, () => ({ claims: claims({ iss }) })] as [string, () => object],
-    ),
-    ['iss of the other provider', () => ({ claims: claims({ iss: evil.provider.url }) })],
-    ['iss with a slash', () => ({ claims: (given) => ({ ...given, iss: `${given.iss}/` }) })],
-    ...['other', '', null].map(
-      (nonce) => [`nonce ${nonce}`, () => ({ claims: claims({ nonce }) })] as [string, () => object],
-    ),
-    ...[-3600, -60].map(
-      (past) =>
-        [`exp ${past} s`, () => ({ claims: claims({ exp: Math.floor(Date.now() / 1000) + past }) })] as [
-          string,
-          () => object,
-        ],
-    ),
-    ['no exp', () => ({ claims: ({ exp: _, ...given }) => given })],
-    ['no iat', () => ({ claims: ({ iat: _, ...given }) => given })],
-    ['no sub', () => ({ claims: ({ sub: _, ...given }) => given })],
-    ['empty sub', () => ({ claims: claims({ sub: '' }) })],
-    ['sub of 300 characters', () => ({ claims: claims({ sub: 'x'.repeat(300) }) })],
-    ['a number as sub', () => ({ claims: claims({ sub: 7 as unknown as string }) })],
-    ['nbf in an hour', () => ({ claims: claims({ nbf: Math.floor(Date.now() / 1000) + 3600 }) })],
-    ['azp of another client', () => ({ claims: claims({ aud: ['gateway', 'other'], azp: 'other' }) })],
-    ['alg none', () => ({ token: (given) => acme.provider.unsigned(given) })],
-    [
-      'alg none with a signature',
-      () => ({
-        token: async (given) => {
-          const [, payload, signature] = (await acme.provider.sign(given)).split('.');
-          return `${Buffer.from('{"alg":"none"}').toString('base64url')}.${payload}.${signature}`;
-        },
-      }),
-    ],
-    [
-      'another key under the same kid',
-      () => ({ token: (given) => acme.provider.sign(given, {}, acme.provider.otherKey) }),
-    ],
-    [
-      'the key of the other provider',
-      () => ({ token: (given) => acme.provider.sign(given, {}, evil.provider.privateKey) }),
-    ],
-    ['an unknown kid', () => ({ token: (given) => acme.provider.sign(given, { kid: 'unknown' }) })],
-    [
-      'a changed payload',
-      () => ({
-        token: async (given) => {
-          const [header, , signature] = (await acme.provider.sign(given)).split('.');
-          const payload = Buffer.from(JSON.stringify({ ...given, sub: 'mallory' })).toString('base64url');
-          return `${header}.${payload}.${signature}`;
-        },
-      }),
-    ],
-    ['no ID token at all', () => ({ token: async () => '' })],
-    ['a text as ID token', () => ({ token: async () => 'no.jwt' })],
-    ...[false, 'false', undefined, 0, 1, null].map(
-      (value) =>
-        [`email_verified ${value}`, () => ({ claims: claims({ email_verified: value }) })] as [
-          string,
-          () => object,
-        ],
-    ),
-    ...[
-      'ada@evil.example',
-      'ada@sub.acme.example',
-      'ada@acme.example.evil.example',
-      'ada',
-      '@acme.example',
-      '',
-    ].map(
-      (email) => [`the address ${email}`, () => ({ claims: claims({ email }) })] as [string, () => object],
-    ),
-    ['a list of addresses', () => ({ claims: claims({ email: ['ada@acme.example'] }) })],
-    [
-      'tid that is not in the issuer, without email_verified',
-      () => ({ claims: claims({ email_verified: undefined, tid: 'another-directory' }) }),
-    ],
-  ];
-
   /** The same by each kind of person, so that no attempt is refused for the person alone. */
   const PEOPLE = [
     'ada',
@@ -255,16 +237,13 @@ describe('forged and mixed-up attempts', () => {
     ...Array.from({ length: 7 }, (_, n) => `x${n}`),
   ];
 
-  const ATTEMPTS = PEOPLE.flatMap((sub) => FORGERIES.map(([wrong, make]) => ({ wrong, sub, make })));
-
-  test('the table has enough attempts', () => {
-    expect(ATTEMPTS.length).toBeGreaterThanOrEqual(500);
-  });
-
   test('none of the forged ID tokens is accepted', async () => {
     const accepted: string[] = [];
+    const forgeries = forgeriesOf(acme.provider, evil.provider);
+    const attempts = PEOPLE.flatMap((sub) => forgeries.map(([wrong, make]) => ({ wrong, sub, make })));
+    expect(attempts.length).toBeGreaterThanOrEqual(500);
     // By day each forgery is tried once.
-    for (const { wrong, sub, make } of firstByDay(FORGERIES.length, ATTEMPTS)) {
+    for (const { wrong, sub, make } of firstByDay(forgeries.length, attempts)) {
       acme.provider.forgery = make();
       const response = await signIn(acme, { ...ada(), sub });
       if (response.status < 400) accepted.push(`${wrong} by ${sub}`);
@@ -282,9 +261,30 @@ describe('forged and mixed-up attempts', () => {
       change(url.searchParams, url);
       return url;
     };
+    const [name = '', sealed = ''] = one.cookie.split('=');
+    const { searchParams: asked } = new URL(one.location);
+    const madeUp = {
+      nonce: asked.get('nonce'),
+      verifier: 'v'.repeat(43),
+      returnTo: '/',
+      response: 'json',
+      cli: null,
+      expiresAt: new Date(Date.now() + 60_000),
+    };
+    const middle = Math.floor(sealed.length / 2);
+    const changedLetter = sealed[middle] === 'A' ? 'B' : 'A';
     const MIXED: [wrong: string, address: URL, cookie: string][] = [
       ['no cookie', right, ''],
+      ['a made-up cookie', right, `${name}=${encodeURIComponent(JSON.stringify(madeUp))}`],
+      [
+        'a changed cookie',
+        right,
+        `${name}=${sealed.slice(0, middle)}${changedLetter}${sealed.slice(middle + 1)}`,
+      ],
+      ['a cookie without its end', right, one.cookie.slice(0, -8)],
       ['the cookie of another state', right, other.cookie],
+      // Nothing of the right sign-in is used up by it.
+      ['the content of the cookie of another state', right, `${name}=${other.cookie.split('=')[1]}`],
       ['the cookie of another provider', right, ofEvil.cookie],
       [
         'the state of another sign-in',
@@ -314,6 +314,8 @@ describe('forged and mixed-up attempts', () => {
     expect(accepted).toEqual([]);
     expect((await callback(right, one.cookie)).status).toBe(200);
     expect((await callback(right, one.cookie)).status).toBe(400);
+    const secondCode = acme.provider.authorize(one.location, { sub: 'ada', ...ada() });
+    expect((await callback(secondCode, one.cookie)).status).toBe(400);
     const QUERIES: [wrong: string, change: (query: URLSearchParams) => void][] = [
       ['iss of the other provider', (query) => query.set('iss', evil.provider.url)],
       ['no iss', (query) => query.delete('iss')],
@@ -334,6 +336,29 @@ describe('forged and mixed-up attempts', () => {
     }
     expect(accepted).toEqual([]);
   });
+});
+
+test('the start of a sign-in is sealed: nobody reads it, and nobody makes one up', async () => {
+  const { location, cookie } = await start(acme);
+  const nonce = new URL(location).searchParams.get('nonce') ?? '';
+  expect(nonce).not.toBe('');
+  const text = decodeURIComponent(cookie);
+  for (const secret of [nonce, 'verifier', 'expiresAt']) expect(text).not.toContain(secret);
+  // A command line of somebody else would get the code of the session.
+  const cli = {
+    redirectUri: 'http://127.0.0.1:9/auth/callback',
+    state: 'x',
+    challenge: 'y'.repeat(43),
+    expiresAt: new Date(Date.now() + 60_000),
+  };
+  for (const forged of [JSON.stringify(cli), Buffer.from(JSON.stringify(cli)).toString('base64url')]) {
+    const path = `/api/v1/auth/sso/${acme.id}/start?${new URLSearchParams({ cli: forged })}`;
+    const response = await fetch(gateway.url + path, { redirect: 'manual' });
+    expect([response.status, ((await response.json()) as { error: string }).error]).toEqual([
+      400,
+      'SIGN_IN_FAILED',
+    ]);
+  }
 });
 
 test('a key that the provider has withdrawn since the last sign-in is not accepted', async () => {
@@ -385,13 +410,6 @@ test('with the provider away, new sign-ins get 503, and signed-in people continu
 });
 
 describe('SCIM', () => {
-  let scim: Api;
-  beforeAll(async () => {
-    const path = `/api/v1/identity-providers/${acme.id}/scim-token`;
-    const { body } = await acme.owner.api.post<{ token: string }>(path, {});
-    scim = new Api(gateway.url, body.token);
-  });
-
   test('a person of SCIM is the one who signs in, and loses everything when it is disabled', async () => {
     const created = await scim.post<{ id: string }>('/scim/v2/Users', {
       schemas: ['urn:ietf:params:scim:schemas:core:2.0:User'],
@@ -486,6 +504,16 @@ describe('SCIM', () => {
     expect((await new Api(gateway.url, 'bgscim_wrong').get('/scim/v2/Users')).status).toBe(401);
     expect((await scim.get('/scim/v2/ServiceProviderConfig')).status).toBe(200);
   });
+
+  test('a user that is deleted while it is replaced stays deleted', async () => {
+    for (let round = 0; round < 10; round++) {
+      const body = { userName: `racer-${round}@acme.example` };
+      const path = `/scim/v2/Users/${(await scim.post<{ id: string }>('/scim/v2/Users', body)).body.id}`;
+      const [deleted] = await Promise.all([scim.delete(path), scim.call('PUT', path, { body })]);
+      expect(deleted.status).toBe(204);
+      expect((await scim.get(path)).status).toBe(404);
+    }
+  });
 });
 
 test('required sign-in is refused until it was tried, and then nothing else works but the recovery code, once', async () => {
@@ -503,4 +531,19 @@ test('required sign-in is refused until it was tried, and then nothing else work
   expect(refusal(await recover('aaaa-aaaa-aaaa-aaaa'))).toEqual([401, 'CODE_WRONG']);
   expect((await recover(body.recovery_code)).status).toBe(200);
   expect(refusal(await recover(body.recovery_code))).toEqual([401, 'CODE_WRONG']);
+  const mail = await eventually(async () => {
+    const found = gateway.mails().find(({ subject }) => /recovery code of the owners was used/.test(subject));
+    expect(found).toBeDefined();
+    return found;
+  });
+  expect(mail?.to).toBe(evil.owner.email);
+  const audited = await gateway.database
+    .prepare("select count(*) n from audit_events where name = 'owner_recovery_code.used' and tenant_id = ?")
+    .bind(evil.tenantId)
+    .first<{ n: number }>();
+  expect(audited?.n).toBe(1);
+});
+
+test('the open streams of a person end within 30 seconds after SCIM disables or deletes it', async () => {
+  await streamsEnd;
 });

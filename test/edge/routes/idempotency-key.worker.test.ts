@@ -5,8 +5,10 @@ import { WEBHOOKS_MAX } from '../../../edge/webhooks/webhook.ts';
 import { NETWORK_RULES_MAX } from '../../../shared/limits.ts';
 import { Api } from '../../support/api.ts';
 import { startMailServer } from '../../support/sign-in/mail-server.ts';
-import { newOwner, type TestPerson } from '../../support/sign-in/people.ts';
+import { accept, newOwner, type TestPerson } from '../../support/sign-in/people.ts';
+import { mailTo, readCode } from '../../support/sign-in/sign-in.ts';
 import { startTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
+import { PLATFORM_SECRET } from '../../support/worker/worker.ts';
 
 /** Long enough for concurrent requests to read the key before one of them stores it. */
 const DELAY_MS = 20;
@@ -17,27 +19,38 @@ let mailServer: Awaited<ReturnType<typeof startMailServer>>;
 /** Has an account of the gateway, without which nobody can be invited. */
 let owner: TestPerson;
 
+const site = () => ({ url: gateway.url, mails: () => mailServer.posted.map(({ body }) => body) });
+const platform = () => new Api(gateway.url, PLATFORM_SECRET);
+
 beforeAll(async () => {
   mailServer = await startMailServer();
   const settings = { MAIL_API_URL: mailServer.url, TWO_FACTOR: 'off' };
   gateway = await startTripsGateway(DELAY_MS, settings);
   project = (await gateway.api.project('Keys')).id;
-  const mails = () => mailServer.posted.map(({ body }) => body);
-  owner = await newOwner({ url: gateway.url, mails }, 'owner@example.com');
+  owner = await newOwner(site(), 'owner@example.com');
 });
 afterAll(async () => {
   await gateway?.stop();
   await mailServer?.stop();
 });
 
+type Tenant = { invitation: { id: string }; error?: string };
 type Created = Record<string, unknown> & { id: string; error?: string };
 
 const ISSUER = { issuer: 'https://ci.example.com', audience: 'branchgate', role: 'operator' };
 const webhook = (name: string) => ({ url: `http://127.0.0.1:9/${name}`, events: ['storage.changed'] });
 const apiKey = (name: string) => ({ name, role: 'viewer', scopes: ['branchgate:read'], expires_in_days: 1 });
 const trust = (name: string) => ({ ...ISSUER, claims: { repository: name } });
+const provider = (name: string) => ({
+  name,
+  issuer: `https://${name}.example.com`,
+  client_id: 'gateway',
+  client_secret: `the secret of ${name}`,
+  domains: [`${name}.example.com`],
+});
 const invitation = (name: string) => ({ email: `${name}@example.com`, role: 'viewer' });
 
+const PROVIDERS = '/api/v1/identity-providers';
 const trustsPath = () => `/api/v1/projects/${project}/trusts`;
 const create = (path: string, body: unknown, key: string, api = gateway.api) =>
   api.post<Created>(path, body, { 'Idempotency-Key': key });
@@ -58,6 +71,7 @@ describe.each<Kind>([
   { list: 'api_keys', path: () => '/api/v1/api-keys', bodyOf: apiKey, repeated: { key: null } },
   { list: 'trusts', path: trustsPath, bodyOf: trust },
   { list: 'invitations', path: () => '/api/v1/invitations', bodyOf: invitation, caller: () => owner.api },
+  { list: 'identity_providers', path: () => PROVIDERS, bodyOf: provider, caller: () => owner.api },
 ])('$list under an Idempotency-Key', ({ list, path, bodyOf, repeated, caller = () => gateway.api }) => {
   const post = (name: string, key: string) => create(path(), bodyOf(name), key, caller());
   const all = async () =>
@@ -132,6 +146,63 @@ test('the last free rule goes to one of two concurrent requests, and no limit re
   const last = () => create(`/api/v1/projects/${id}/network-rules`, { cidr: '192.0.2.1/32' }, 'last');
   const both = await Promise.all([last(), last()]);
   expect(both.map(({ status, body }) => body.error ?? status).sort()).toEqual([201, 'IDEMPOTENCY_IN_FLIGHT']);
+});
+
+test('a token of SCIM is made once under its key, by an owner and by the operator', async () => {
+  const { tenant_id } = (await owner.api.get<{ tenant_id: string }>('/api/v1/me')).body;
+  const { id } = (await create(PROVIDERS, provider('scim'), 'scim', owner.api)).body;
+  const sides: [path: string, api: Api][] = [
+    [PROVIDERS, owner.api],
+    [`/platform/v1/tenants/${tenant_id}/identity-providers`, platform()],
+  ];
+  for (const [path, api] of sides) {
+    const make = () => create(`${path}/${id}/scim-token`, undefined, 'token', api);
+    const first = await make();
+    expect([first.status, isReplay(first)]).toEqual([201, false]);
+    const again = await make();
+    expect([again.status, isReplay(again), again.body]).toEqual([201, true, { ...first.body, token: null }]);
+    // The repetition has not replaced it.
+    const scim = new Api(gateway.url, String(first.body.token));
+    expect((await scim.get('/scim/v2/Users')).status).toBe(200);
+    const stored = JSON.stringify(await gateway.db.select().from(idempotencyKeys));
+    expect(stored).not.toContain(String(first.body.token));
+  }
+});
+
+test('the operator adds a provider once under its key', async () => {
+  const { tenant_id } = (await owner.api.get<{ tenant_id: string }>('/api/v1/me')).body;
+  const path = `/platform/v1/tenants/${tenant_id}/identity-providers`;
+  const add = (name: string) => create(path, provider(name), 'added', platform());
+  const first = await add('added');
+  const again = await add('added');
+  expect([again.status, isReplay(again), again.body]).toEqual([201, true, first.body]);
+  expect(await add('another')).toMatchObject({ status: 422, body: { error: 'IDEMPOTENCY_KEY_REUSED' } });
+});
+
+test('a tenant is made once under its key, also when its owner has joined meanwhile', async () => {
+  const owner_email = 'first@keyed.example.com';
+  const body = { tenant_id: 'keyed', name: 'Keyed', owner_email };
+  const make = (name = 'Keyed', key = 'tenant') =>
+    platform().post<Tenant>('/platform/v1/tenants', { ...body, name }, { 'Idempotency-Key': key });
+  const crowd = await Promise.all(Array.from({ length: 5 }, () => make()));
+  const made = crowd.filter(({ status }) => status === 201).map(({ body: tenant }) => tenant);
+  expect(new Set(made.map(({ invitation: { id } }) => id)).size).toBe(1);
+  for (const { status, body: refused } of crowd.filter((one) => one.status !== 201))
+    expect([status, refused.error]).toEqual([409, 'IDEMPOTENCY_IN_FLIGHT']);
+  const again = await make();
+  expect([again.status, isReplay(again), again.body]).toEqual([201, true, made[0]]);
+  expect((await make('Another')).body.error).toBe('IDEMPOTENCY_KEY_REUSED');
+
+  const code = readCode(await mailTo(site(), owner_email));
+  expect((await accept(site(), owner_email, made[0]?.invitation.id ?? '', code)).status).toBe(200);
+  const late = await make();
+  expect([late.status, isReplay(late), late.body]).toEqual([201, true, made[0]]);
+  expect((await make('Keyed', 'other')).body.error).toBe('TENANT_EXISTS');
+  expect(
+    site()
+      .mails()
+      .filter(({ to }) => to === owner_email),
+  ).toHaveLength(1);
 });
 
 test('no secret is stored with the key', async () => {

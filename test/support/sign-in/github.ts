@@ -12,8 +12,9 @@ interface GitHubPerson {
 /**
  * The authorization and the five reads of GitHub that the gateway uses, with GitHub's habit to report a
  * refused code with the status 200. `person` is who has a session there.
+ * @param port left out: a free one
  */
-export async function startGitHub() {
+export async function startGitHub(port = 0) {
   const codes = new Map<string, { challenge: string; redirectUri: string; person: GitHubPerson }>();
   const tokens = new Map<string, GitHubPerson>();
   const github = {
@@ -81,7 +82,7 @@ export async function startGitHub() {
       .writeHead(body ? 200 : 401, { 'content-type': 'application/json' })
       .end(JSON.stringify(body ?? { message: 'Bad credentials' }));
   });
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  await new Promise<void>((resolve) => server.listen(port, '127.0.0.1', resolve));
   github.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   return github;
 }
