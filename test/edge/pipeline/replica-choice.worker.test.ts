@@ -3,6 +3,9 @@ import { createClient } from '../../../client/client.ts';
 import { dataOf } from '../../../client/response-error.ts';
 import { Api, type ApiResponse } from '../../support/api.ts';
 import { callOperation, type Ids, OPERATIONS } from '../../support/operations.ts';
+import { startMailServer } from '../../support/sign-in/mail-server.ts';
+import { newMember, newOwner, type TestPerson } from '../../support/sign-in/people.ts';
+import type { SignInSite } from '../../support/sign-in/sign-in.ts';
 import { CATCH_UP_HEADER } from '../../support/worker/trips.ts';
 import { startTripsGateway, type TripsGateway, tallyOf } from '../../support/worker/trips-gateway.ts';
 
@@ -26,15 +29,21 @@ const OF_PRIMARY: Record<string, string> = {
 };
 
 let gateway: TripsGateway;
+let mailServer: Awaited<ReturnType<typeof startMailServer>>;
 let ids: Ids;
 let project: string;
 
 beforeAll(async () => {
-  gateway = await startTripsGateway(0, { REPLICA_LAG_MS: LAG_MS });
+  mailServer = await startMailServer();
+  const settings = { REPLICA_LAG_MS: LAG_MS, MAIL_API_URL: mailServer.url, TWO_FACTOR: 'off' };
+  gateway = await startTripsGateway(0, settings, { isolates: 2 });
   ids = await gateway.makeThings();
   project = `/api/v1/projects/${ids.project_id}`;
 });
-afterAll(() => gateway?.stop());
+afterAll(async () => {
+  await gateway?.stop();
+  await mailServer?.stop();
+});
 
 const at = (bookmark: string) => ({ headers: { [BOOKMARK]: bookmark } });
 const bookmarkOf = ({ headers }: { headers: Headers }) => headers.get(BOOKMARK) ?? '';
@@ -106,6 +115,67 @@ test('who sees a project because it is shared reads the newest state', async () 
   const { id } = await new Api(gateway.url, token).project('Own');
   const response = await new OldApi(gateway.url, token).get(`/api/v1/projects/${id}`);
   expect([response.status, copiesOf(response)]).toEqual([200, ['DB']]);
+});
+
+describe('a right that has ended gives nothing, although the replica still has it', () => {
+  let site: SignInSite;
+  let owner: TestPerson;
+  /** An isolate that has seen no caller and so remembers none. */
+  let elsewhere: string;
+  let path: string;
+  let count = 0;
+  beforeAll(async () => {
+    site = { url: gateway.url, mails: () => mailServer.posted.map(({ body }) => body) };
+    elsewhere = await gateway.isolateUrl(1);
+    owner = await newOwner(site, 'owner@example.com');
+    path = `/api/v1/projects/${(await owner.api.project('Secret')).id}`;
+  });
+
+  const member = (role: string) => newMember(owner, site, `member-${count++}@example.com`, role);
+  const tokenOf = ({ login }: TestPerson) => login.access_token ?? '';
+  const read = (url: string, token: string) => new OldApi(url, token).get(path);
+  /** What it finds from the isolate that does not know it, once `end` has taken the right. */
+  async function statusOnce(token: string, copies: string[], end: () => Promise<{ status: number }>) {
+    await catchUp();
+    const before = await read(gateway.url, token);
+    expect([before.status, copiesOf(before)]).toEqual([200, expect.arrayContaining(copies)]);
+    expect((await end()).status).toBeLessThan(300);
+    return (await read(elsewhere, token)).status;
+  }
+
+  test('of a removed member', async () => {
+    const admin = await member('admin');
+    const remove = () => owner.api.delete(`/api/v1/members/${admin.userId}`);
+    expect(await statusOnce(tokenOf(admin), ['REPLICA'], remove)).toBe(401);
+  });
+
+  test('of a member with a lesser role, whom the project is not shared with', async () => {
+    const admin = await member('admin');
+    const demote = () => owner.api.patch(`/api/v1/members/${admin.userId}`, { role: 'viewer' });
+    expect(await statusOnce(tokenOf(admin), ['REPLICA'], demote)).toBe(404);
+  });
+
+  test('of a member whom the project is no longer shared with', async () => {
+    const viewer = await member('viewer');
+    const share = `${path}/members/${viewer.userId}`;
+    expect((await owner.api.call('PUT', share, { body: { role: 'viewer' } })).status).toBe(200);
+    expect(await statusOnce(tokenOf(viewer), ['DB'], () => owner.api.delete(share))).toBe(404);
+  });
+
+  test('of a session that was signed out', async () => {
+    const admin = await member('admin');
+    const { refresh_token } = admin.login;
+    const signOut = () => admin.api.post('/api/v1/auth/logout', { refresh_token });
+    expect(await statusOnce(tokenOf(admin), ['REPLICA'], signOut)).toBe(401);
+  });
+
+  test('of a deleted key', async () => {
+    const wanted = { name: 'Leaked', role: 'owner', scopes: ['branchgate:read'], expires_in_days: 1 };
+    const { body } = await owner.api.post<{ id: string; key: string }>('/api/v1/api-keys', wanted);
+    expect(
+      await statusOnce(body.key, ['REPLICA'], () => owner.api.delete(`/api/v1/api-keys/${body.id}`)),
+    ).toBe(401);
+  });
 });
 
 test('a text that is no bookmark is refused', async () => {
