@@ -1,6 +1,6 @@
 import { HostError } from '../process/host-error.ts';
 import type { AgentSettings } from '../process/settings.ts';
-import { freeBytes } from '../volumes/volumes.ts';
+import { freeBytes, readInodes } from '../volumes/volumes.ts';
 
 const MB = 2 ** 20;
 
@@ -42,6 +42,17 @@ export class CopyRoom {
     } finally {
       this.#bytes -= bytes;
     }
+  }
+
+  /** Each clone has a file for each of the source. @throws HostError HOST_FULL if too few inodes would stay free */
+  async requireInodes(files: number): Promise<void> {
+    const inodes = await readInodes(this.#settings.PGDATA_DIR);
+    if (inodes === null || inodes.free - files >= inodes.floor) return;
+    const free = Math.round(inodes.free);
+    throw new HostError(
+      'HOST_FULL',
+      `the clone has ${files} files, ${free} inodes are free, and ${Math.ceil(inodes.floor)} must stay free`,
+    );
   }
 
   get isCopying(): boolean {

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { SNAPSHOT_DATABASE } from '../../shared/branch/database-name.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { identifier, type Queryable, type Session } from '../postgres/connect.ts';
-import { bytesOf } from '../postgres/file-bytes.ts';
+import { bytesOf, countFiles } from '../postgres/file-bytes.ts';
 import { endKeptSessions, KEPT } from '../postgres/sessions.ts';
 import { HostError } from '../process/host-error.ts';
 import type { OnProgress } from '../process/progress.ts';
@@ -125,7 +125,7 @@ export async function createClone(
   let cloneMs = 0;
   const create = async () => {
     const started = performance.now();
-    await createDatabase(host, session, clone, { strategy, sourceBytes, onProgress });
+    await createDatabase(host, session, clone, { strategy, sourceBytes, oid: origin.source, onProgress });
     cloneMs = performance.now() - started;
   };
   let pausedMs = 0;
@@ -152,7 +152,7 @@ export async function createUnusedClone(
 ): Promise<void> {
   const { sourceBytes, origin } = await inspectSource(session, clone.source);
   const strategy = strategyFor(host.cloneMethod, sourceBytes);
-  await createDatabase(host, session, clone, { strategy, sourceBytes, onProgress });
+  await createDatabase(host, session, clone, { strategy, sourceBytes, oid: origin.source, onProgress });
   await recordOrigin(session, clone.name, origin, strategy !== 'wal_log');
 }
 
@@ -166,7 +166,7 @@ export async function copyUnusedDatabase(
   clone: NewClone & { source: string },
 ): Promise<void> {
   const { sourceBytes, origin } = await inspectSource(session, clone.source);
-  await createDatabase(host, session, clone, { strategy: 'file_copy', sourceBytes });
+  await createDatabase(host, session, clone, { strategy: 'file_copy', sourceBytes, oid: origin.source });
   await recordOrigin(session, clone.name, origin, true);
 }
 
@@ -177,10 +177,18 @@ async function createDatabase(
   {
     strategy,
     sourceBytes,
+    oid,
     onProgress,
-  }: { strategy: Strategy; sourceBytes: number; onProgress?: OnProgress | undefined },
+  }: {
+    strategy: Strategy;
+    sourceBytes: number;
+    /** Of the source. */
+    oid: string;
+    onProgress?: OnProgress | undefined;
+  },
 ): Promise<void> {
   const how = STRATEGIES[strategy];
+  await copyRoom.requireInodes(await countFiles(settings.PGDATA_DIR, oid));
   const create = async () => {
     await session.query(`SET file_copy_method = ${how.fileCopyMethod}`);
     // Only a copy of each block takes long.

@@ -1,9 +1,9 @@
 import { singleFlight } from '../../shared/single-flight.ts';
 import type { Pool } from '../postgres/connect.ts';
-import { temporaryBytes } from '../postgres/file-bytes.ts';
+import { countFiles, temporaryBytes } from '../postgres/file-bytes.ts';
 import { type Log, TroubleLog } from '../process/log.ts';
 import type { AgentSettings } from '../process/settings.ts';
-import { readLogVolumes, readVolumes } from '../volumes/volumes.ts';
+import { isShortOfInodes, readLogVolumes, readVolumes, type Volume } from '../volumes/volumes.ts';
 import {
   byBranch,
   type Finding,
@@ -24,6 +24,8 @@ export interface DiskUse {
    * By branch: bytes of its database and of its temporary files. A branch that could not be measured is
    * missing.
    */
+  bytes: Map<GuardedBranch, number>;
+  /** By branch: files of its database. */
   files: Map<GuardedBranch, number>;
   /**
    * By session: its branch, and the bytes of WAL that it has reported, which it does between transactions.
@@ -38,11 +40,12 @@ export async function readDiskUse(
 ): Promise<DiskUse> {
   const temporary = await temporaryBytes(dataDir);
   const reported = await walByPid(postgres, [...sessions.values()].flat());
-  const use: DiskUse = { at: performance.now(), files: new Map(), wal: new Map() };
+  const use: DiskUse = { at: performance.now(), bytes: new Map(), files: new Map(), wal: new Map() };
   for (const [branch, own] of sessions) {
-    const size = await databaseBytes(postgres, branch.database);
+    const found = await measureDatabase(postgres, branch.database);
     const temp = own.reduce((sum, { pid }) => sum + (temporary.get(pid) ?? 0), 0);
-    if (size !== null) use.files.set(branch, size + temp);
+    if (found !== null && found.bytes !== null) use.bytes.set(branch, found.bytes + temp);
+    if (found !== null) use.files.set(branch, await countFiles(dataDir, found.oid));
     for (const { pid, key } of own) {
       const bytes = reported.get(pid);
       if (bytes !== undefined) use.wal.set(key, { branch, bytes });
@@ -51,20 +54,29 @@ export async function readDiskUse(
   return use;
 }
 
-/** Null for a database that is gone, or that a tenant has given too many files. */
-async function databaseBytes(postgres: Pool, database: string): Promise<number | null> {
+/** Null for a database that is gone; `bytes` is null for one that a tenant has given too many files. */
+async function measureDatabase(
+  postgres: Pool,
+  database: string,
+): Promise<{ oid: string; bytes: number | null } | null> {
   const session = await postgres.connect();
   let isIntact = false;
+  let oid: string | null = null;
   try {
     await session.query(`BEGIN; SET LOCAL statement_timeout = ${SIZE_WITHIN}`);
-    const { rows } = await session.query<{ bytes: number }>('SELECT pg_database_size($1)::float8 AS bytes', [
+    const { rows } = await session.query<{ oid: string }>(
+      'SELECT oid::text FROM pg_database WHERE datname = $1',
+      [database],
+    );
+    oid = rows[0]?.oid ?? null;
+    const sizes = await session.query<{ bytes: number }>('SELECT pg_database_size($1)::float8 AS bytes', [
       database,
     ]);
     await session.query('COMMIT');
     isIntact = true;
-    return rows[0]?.bytes ?? null;
+    return oid === null ? null : { oid, bytes: sizes.rows[0]?.bytes ?? null };
   } catch {
-    return null;
+    return oid === null ? null : { oid, bytes: null };
   } finally {
     session.release(!isIntact);
   }
@@ -89,20 +101,37 @@ const USUAL_WAL = 4 * MB;
 export interface Growth {
   branch: GuardedBranch;
   bytesPerSecond: number;
+  filesPerSecond: number;
 }
 
 /** How fast each branch has taken space between two looks, the fastest first. */
 function growthBetween(before: DiskUse, now: DiskUse): Growth[] {
   const seconds = (now.at - before.at) / 1000;
-  const known = new Map([...before.files].map(([{ branch_id }, bytes]) => [branch_id, bytes]));
+  const bytes = increase(before.bytes, now.bytes);
+  const files = increase(before.files, now.files);
   const wal = walBetween(before, now);
-  return [...now.files]
-    .map(([branch, bytes]) => {
-      const files = bytes - (known.get(branch.branch_id) ?? bytes);
+  return [...now.files.keys()]
+    .map((branch) => {
       const written = Math.max(0, (wal.get(branch.branch_id) ?? 0) - USUAL_WAL * seconds);
-      return { branch, bytesPerSecond: (Math.max(0, files) + written) / seconds };
+      return {
+        branch,
+        bytesPerSecond: (bytes(branch) + (now.bytes.has(branch) ? written : 0)) / seconds,
+        filesPerSecond: files(branch) / seconds,
+      };
     })
     .sort((one, other) => other.bytesPerSecond - one.bytesPerSecond);
+}
+
+/** By how much each branch has more than before; 0 where one of both is not known. */
+function increase(
+  before: ReadonlyMap<GuardedBranch, number>,
+  now: ReadonlyMap<GuardedBranch, number>,
+): (branch: GuardedBranch) => number {
+  const known = new Map([...before].map(([{ branch_id }, count]) => [branch_id, count]));
+  return (branch) => {
+    const count = now.get(branch) ?? 0;
+    return Math.max(0, count - (known.get(branch.branch_id) ?? count));
+  };
 }
 
 /** By branch. A session that is new has written all of its WAL since. */
@@ -120,12 +149,28 @@ const CHECK_EVERY_MS = 1_000;
 const FILLS_WITHIN_SECONDS = 60;
 /** A branch that grows no faster is left alone, however little is free. Bytes a second. */
 const SLOW = MB;
+/** As `SLOW`, in files a second. */
+const FEW_FILES = 10;
 /** A server writes no log with less. */
 const LOG_NEEDS = MB;
 
 type ReadDiskUse = (sessions: ReadonlyMap<GuardedBranch, readonly TenantSession[]>) => Promise<DiskUse>;
 
-/** Free space. When one tenant fills a volume, nobody can write, and attempts are not logged any more. */
+/** Growth is measured below this multiple of a limit, so that it is known as soon as the limit is reached. */
+const NEAR = 2;
+
+/** What a volume that is nearly full has left; null: enough. */
+interface Left {
+  bytes: number | null;
+  files: number | null;
+  /** Whether a volume has little more than a limit. */
+  isNear: boolean;
+}
+
+/**
+ * Free space and free inodes. When one tenant takes all of a volume, nobody can write, and attempts are not logged
+ * any more.
+ */
 export class DiskSpace implements Guard {
   readonly name = 'disk';
   readonly reason = 'disk';
@@ -153,21 +198,14 @@ export class DiskSpace implements Guard {
     if (server.at < this.#checkAt) return [];
     this.#checkAt = server.at + CHECK_EVERY_MS;
     await this.#reportLogs();
-    const free = await this.#lowestFree();
-    if (free === null) {
+    const left = await this.#lowestLeft();
+    if (!left.isNear) {
       this.#use = null;
       return [];
     }
-    const tooFast = Math.max(SLOW, free / FILLS_WITHIN_SECONDS);
     const growth = this.#takeGrowth();
     void this.#measure(byBranch(server.sessions));
-    return growth
-      .filter(({ bytesPerSecond }) => bytesPerSecond > tooFast)
-      .map(({ branch, bytesPerSecond }) => ({
-        sessions: [],
-        branches: [branch],
-        detail: { free_mb: Math.round(free / MB), mb_per_second: Math.round(bytesPerSecond / MB) },
-      }));
+    return growth.filter((one) => isTooFast(one, left)).map((one) => findingOf(one, left));
   }
 
   /** Each growth counts once: its branch may have been blocked since. */
@@ -189,22 +227,31 @@ export class DiskSpace implements Guard {
     ),
   );
 
-  /** Free bytes of the fullest volume below the limit; null when every volume has enough. */
-  async #lowestFree(): Promise<number | null> {
+  /** What the fullest volumes below a limit have left. */
+  async #lowestLeft(): Promise<Left> {
     const volumes = await readVolumes(this.#settings);
-    const isLow = ({ freeBytes }: { freeBytes: number }) => freeBytes < this.#settings.MIN_FREE_DISK_MB * MB;
+    const isLow = ({ freeBytes }: Volume, times = 1) =>
+      freeBytes < times * this.#settings.MIN_FREE_DISK_MB * MB;
     for (const volume of volumes) {
       const name = volume.names.join(', ');
-      const reason = `less than ${this.#settings.MIN_FREE_DISK_MB} MB are free`;
-      if (isLow(volume)) {
+      const reason = isLow(volume)
+        ? `less than ${this.#settings.MIN_FREE_DISK_MB} MB are free`
+        : 'few inodes are free';
+      if (isLow(volume) || isShortOfInodes(volume)) {
         this.#low.report('guard.disk_low', name, reason, {
           volume: name,
           free_mb: Math.round(volume.freeBytes / MB),
+          ...(volume.inodes && { free_inodes: volume.inodes.free }),
         });
       } else if (this.#low.clear(name)) this.#log('guard.disk_sufficient', { volume: name });
     }
-    const low = volumes.filter(isLow).map(({ freeBytes }) => freeBytes);
-    return low.length === 0 ? null : Math.min(...low);
+    return {
+      bytes: lowest(volumes.filter((volume) => isLow(volume)).map(({ freeBytes }) => freeBytes)),
+      files: lowest(
+        volumes.filter((volume) => isShortOfInodes(volume)).map(({ inodes }) => inodes?.free ?? 0),
+      ),
+      isNear: volumes.some((volume) => isLow(volume, NEAR) || isShortOfInodes(volume, NEAR)),
+    };
   }
 
   /** Attempts that a server cannot log are not counted. */
@@ -217,3 +264,22 @@ export class DiskSpace implements Guard {
     }
   }
 }
+
+const lowest = (values: readonly number[]) => (values.length === 0 ? null : Math.min(...values));
+
+/** Whether the branch alone would take what is left within a minute. */
+const isTooFast = ({ bytesPerSecond, filesPerSecond }: Growth, { bytes, files }: Left): boolean =>
+  (bytes !== null && bytesPerSecond > Math.max(SLOW, bytes / FILLS_WITHIN_SECONDS)) ||
+  (files !== null && filesPerSecond > Math.max(FEW_FILES, files / FILLS_WITHIN_SECONDS));
+
+const findingOf = ({ branch, bytesPerSecond, filesPerSecond }: Growth, { bytes, files }: Left): Finding => ({
+  sessions: [],
+  branches: [branch],
+  detail: {
+    ...(bytes !== null && {
+      free_mb: Math.round(bytes / MB),
+      mb_per_second: Math.round(bytesPerSecond / MB),
+    }),
+    ...(files !== null && { free_inodes: files, files_per_second: Math.round(filesPerSecond) }),
+  },
+});

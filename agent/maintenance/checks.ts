@@ -121,6 +121,8 @@ export interface Facts {
   canGuard: boolean;
   /** Free bytes of the fullest volume. */
   freeBytes: number;
+  /** Whether a volume has so few free inodes that clones are refused. */
+  isShortOfInodes: boolean;
   /** Whether the members of PostgreSQL's networks are those that the rules admit. */
   isAdmissionCurrent: boolean;
   /** Databases with a branch's name that every login may enter. */
@@ -302,6 +304,10 @@ export const CHECKS: readonly Check[] = [
   problem(
     ({ settings, freeBytes }) => freeBytes >= settings.MIN_FREE_DISK_MB * 2 ** 20,
     'A volume has less free space than MIN_FREE_DISK_MB, so branches that write much are blocked: free some.',
+  ),
+  problem(
+    ({ isShortOfInodes }) => !isShortOfInodes,
+    'A volume has few free inodes (`df -i`), so clones are refused and branches that make many tables are blocked: drop branches, or move the data to XFS, which makes inodes as needed.',
   ),
   problem(
     ({ postgres }) =>

@@ -13,7 +13,7 @@ import { readRefusedExtensions } from '../postgres/extensions.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { endOfCertificates } from '../servers/certificate.ts';
 import { type ClonedDatabase, examineDatabases, examineVolume } from '../volumes/examine-volume.ts';
-import { readVolumes } from '../volumes/volumes.ts';
+import { isShortOfInodes, readVolumes } from '../volumes/volumes.ts';
 import { CHECKS, type Facts, type Finding, readBackupState, readMachineLimits } from './checks.ts';
 
 /** What is examined. */
@@ -36,6 +36,7 @@ export async function examine(
     readSettings(postgres),
     readPoolerSettings(settings),
   ]);
+  const volumes = await readVolumes(settings);
   const facts: Facts = {
     settings,
     cloneMethod,
@@ -51,7 +52,8 @@ export async function examine(
     sameDataDirectory: false,
     readsLogs: (await Promise.all(CONNECTION_LOGS.map((log) => canRead(log, settings)))).every(Boolean),
     canGuard: canGuard(settings),
-    freeBytes: Math.min(...(await readVolumes(settings)).map((volume) => volume.freeBytes)),
+    freeBytes: Math.min(...volumes.map((volume) => volume.freeBytes)),
+    isShortOfInodes: volumes.some((volume) => isShortOfInodes(volume)),
     isAdmissionCurrent: await isAdmissionCurrent(postgres),
     openToPublic: await readOpenToPublic(postgres),
     filters: settings.FIREWALL === 'off' || (await hasTable(settings)),

@@ -98,6 +98,16 @@ const PRESENT_VALUES: readonly PresentValue[] = [
     read: async ({ volumes }) => perVolume(await volumes(), ({ freeBytes }) => freeBytes),
   },
   {
+    name: 'branchgate_disk_free_inodes',
+    help: 'Free inodes of each volume that tenants can fill, where the file system does not make them as needed',
+    labels: ['volume'],
+    read: async ({ volumes }) =>
+      perVolume(
+        (await volumes()).filter(({ inodes }) => inodes !== null),
+        ({ inodes }) => inodes?.free ?? 0,
+      ),
+  },
+  {
     name: 'branchgate_disk_size_bytes',
     help: 'Size of each volume that tenants can fill',
     labels: ['volume'],

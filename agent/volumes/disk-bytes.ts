@@ -109,8 +109,8 @@ const measureBtrfs: Measure = async (folder) => {
 };
 
 /** Types of file systems as `statfs` reports them (`linux/magic.h`). */
-const XFS = 0x58465342;
-const BTRFS = 0x9123683e;
+export const XFS = 0x58465342;
+export const BTRFS = 0x9123683e;
 
 /** On other file systems nothing shares blocks, or nothing reports it. */
 const MEASURES: Record<number, Measure> = { [XFS]: measureExtents, [BTRFS]: measureBtrfs };

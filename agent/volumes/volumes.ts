@@ -3,14 +3,25 @@ import { dirname, join } from 'node:path';
 import { CONNECTION_LOGS } from '../logs/connection-logs.ts';
 import { presentPostgresLogs } from '../logs/postgres-log.ts';
 import type { AgentSettings } from '../process/settings.ts';
+import { BTRFS, XFS } from './disk-bytes.ts';
 
 type Paths = Pick<AgentSettings, 'PGDATA_DIR' | 'POOLER_LOG'>;
+
+/** Inodes of a volume: each file takes one. */
+export interface Inodes {
+  free: number;
+  total: number;
+  /** Below so many free ones nobody may take many, as below `MIN_FREE_DISK_MB`. */
+  floor: number;
+}
 
 export interface Volume {
   /** What a tenant can fill on it. */
   names: string[];
   freeBytes: number;
   sizeBytes: number;
+  /** Null on a file system that makes them as needed. */
+  inodes: Inodes | null;
 }
 
 /** Folders that tenants can fill, directly or through a server. */
@@ -50,9 +61,25 @@ export async function readLogVolumes(
 /** Free bytes of the folder's volume, without the blocks that are reserved for root. */
 export const freeBytes = async (folder: string): Promise<number> => (await readSpace(folder)).freeBytes;
 
+/** Inodes of the folder's volume; null on a file system that makes them as needed. */
+export const readInodes = async (folder: string): Promise<Inodes | null> => (await readSpace(folder)).inodes;
+
 export const diskSize = async (folder: string): Promise<number> => (await readSpace(folder)).sizeBytes;
 
-async function readSpace(folder: string): Promise<Pick<Volume, 'freeBytes' | 'sizeBytes'>> {
-  const { bavail, blocks, bsize } = await statfs(folder);
-  return { freeBytes: bavail * bsize, sizeBytes: blocks * bsize };
+/** File systems that make inodes as needed. Btrfs reports none, and XFS how many would fit. */
+const MAKES_INODES = new Set([XFS, BTRFS]);
+const FLOOR_MAX = 50_000;
+
+async function readSpace(folder: string): Promise<Omit<Volume, 'names'>> {
+  const { type, bavail, blocks, bsize, ffree, files } = await statfs(folder);
+  const isBounded = files > 0 && !MAKES_INODES.has(type);
+  return {
+    freeBytes: bavail * bsize,
+    sizeBytes: blocks * bsize,
+    inodes: isBounded ? { free: ffree, total: files, floor: Math.min(FLOOR_MAX, files / 10) } : null,
+  };
 }
+
+/** Whether so few inodes are free that nobody may take many. @param times the number that is few */
+export const isShortOfInodes = ({ inodes }: Pick<Volume, 'inodes'>, times = 1): boolean =>
+  inodes !== null && inodes.free < times * inodes.floor;

@@ -74,11 +74,18 @@ export async function openInventory(callHost: CallHost): Promise<InventoryReadin
   };
 }
 
-/** Pages of the groups; none of them is asked for what it does not have. */
+/**
+ * Projects, branches and snapshots that a host may list: ten times those of a large one. One that an attacker has
+ * taken over could list pages until the isolate has no memory.
+ */
+const ENTRIES_MAX = 200_000;
+
+/** Pages of the groups; none of them is asked for what it does not have. @throws Error for a host that lies */
 async function listGroups(callHost: CallHost, groups: string[]): Promise<Holdings> {
   const listed: Holdings = { projects: [], branches: [], snapshots: [] };
   if (groups.length === 0) return listed;
   let after: string | null = null;
+  let entries = 0;
   do {
     const page: MethodResult<'inventory.list'> = await callHost('inventory.list', { groups, after });
     listed.projects.push(...page.projects);
@@ -86,6 +93,9 @@ async function listGroups(callHost: CallHost, groups: string[]): Promise<Holding
     listed.snapshots.push(...page.snapshots);
     if (page.next !== null && after !== null && page.next <= after)
       throw new Error('the host repeats a page of its inventory');
+    // An empty page counts too.
+    entries += 1 + page.projects.length + page.branches.length + page.snapshots.length;
+    if (entries > ENTRIES_MAX) throw new Error(`the host lists more than ${ENTRIES_MAX} entries`);
     after = page.next;
   } while (after !== null);
   return listed;

@@ -136,6 +136,22 @@ test('every difference is found: what the host holds is what is read, whatever t
   );
 });
 
+test.each([0, 1_000])('a host whose pages of %i entries never end is refused', async (each) => {
+  let calls = 0;
+  const project_id = crypto.randomUUID();
+  const callHost = (async (method: string) => {
+    if (method === 'inventory.digest') return { ...CLUSTER, groups: { aa: { count: 1, hash: 'x' } } };
+    calls += 1;
+    const next = `aa000000-0000-4000-8000-${calls.toString(16).padStart(12, '0')}`;
+    const projects = Array.from({ length: each }, () => ({ project_id, access_revision: 1 }));
+    return { projects, branches: [], snapshots: [], next };
+  }) as CallHost;
+  const reading = await openInventory(callHost);
+  const listing = reading.complete(async () => ({ projects: [], branches: [], snapshots: [] }));
+  await expect(listing).rejects.toThrow('more than 200000 entries');
+  expect(calls).toBeLessThanOrEqual(200_001);
+});
+
 test('of an agent of the last release the whole inventory is read, which has no snapshots', async () => {
   const whole = { system_identifier: '7', free_bytes: null, branches: [], projects: [], snapshots: null };
   const callHost = (async (method: string) => {

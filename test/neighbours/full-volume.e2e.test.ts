@@ -1,10 +1,13 @@
 import { join } from 'node:path';
 import { afterAll, describe } from 'vitest';
 import { describeAttacks } from '../support/neighbours/describe-attacks.ts';
-import { mountXfs, type XfsMount, xfsHindrance } from '../support/stack/xfs.ts';
+import { mountExt4, mountXfs, type XfsMount, xfsHindrance } from '../support/stack/xfs.ts';
 
 const VOLUME_BYTES = 2 * 2 ** 30;
 const MIN_FREE_DISK_MB = '900';
+
+/** A cluster, the victims and the attacker have some 2,500 files before the attack. */
+const INODES = 9_000;
 
 const hindrance = xfsHindrance();
 
@@ -17,3 +20,15 @@ describe.skipIf(hindrance !== null)(`on a small volume${hindrance ? ` (${hindran
     return { env: { PGDATA_DIR: join(disk.folder, 'data'), MIN_FREE_DISK_MB } };
   });
 });
+
+describe.skipIf(hindrance !== null)(
+  `on a volume with few inodes${hindrance ? ` (${hindrance})` : ''}`,
+  () => {
+    let disk: XfsMount | undefined;
+    afterAll(() => disk?.remove());
+    describeAttacks(['few inodes'], () => {
+      disk = mountExt4(VOLUME_BYTES, INODES);
+      return { env: { PGDATA_DIR: join(disk.folder, 'data'), MIN_FREE_DISK_MB: '16' } };
+    });
+  },
+);

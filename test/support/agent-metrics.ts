@@ -16,7 +16,14 @@ export function agentMetrics(
       isLinked: () => true,
       largestSource: () => ({ bytes: 100 * MB, extents: 1200 }),
       unreadLogs: () => new Map([['pooler', 17]]),
-      volumes: async () => [{ names: ['data', 'wal'], freeBytes: 5 * MB, sizeBytes: 10 * MB }],
+      volumes: async () => [
+        {
+          names: ['data', 'wal'],
+          freeBytes: 5 * MB,
+          sizeBytes: 10 * MB,
+          inodes: { free: 7, total: 9, floor: 1 },
+        },
+      ],
       poolerMemory: async () => 3 * MB,
       certificateEnd: async () => new Date('2027-01-01T00:00:00Z'),
       ...changed,

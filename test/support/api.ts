@@ -36,6 +36,17 @@ interface CallOptions {
 /** Header that Cloudflare sets to the client's address; against the local stack the test sets it. */
 export const FROM_LOOPBACK = { 'CF-Connecting-IP': '127.0.0.1' };
 
+/** Headers that name this address, which any client can send. */
+export const forgedAddress = (address: string): Record<string, string> => ({
+  'X-Forwarded-For': `${address}, 192.0.2.200`,
+  'X-Real-IP': address,
+  'X-Client-IP': address,
+  'True-Client-IP': address,
+  'CF-Connecting-IPv6': address,
+  'CF-Pseudo-IPv4': address,
+  Forwarded: `for=${address}`,
+});
+
 /** A thin client of the gateway's API that checks each response against the API description. */
 export class Api {
   readonly #baseUrl: string;

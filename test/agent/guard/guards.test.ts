@@ -3,6 +3,7 @@ import { endianness, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setImmediate } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { CopyRoom } from '../../../agent/cloning/copy-room.ts';
 import { AutovacuumWorkers } from '../../../agent/guard/autovacuum.ts';
 import { Connections, PooledClients } from '../../../agent/guard/connections.ts';
 import { DiskSpace } from '../../../agent/guard/disk-space.ts';
@@ -18,7 +19,9 @@ import type { NewMembers } from '../../../agent/guard/multixact-members.ts';
 import { NotificationQueue } from '../../../agent/guard/notification-queue.ts';
 import { TransactionIds } from '../../../agent/guard/transaction-ids.ts';
 import { readSettings } from '../../../agent/process/settings.ts';
+import { isShortOfInodes, readInodes, readVolumes } from '../../../agent/volumes/volumes.ts';
 import { eventually } from '../../support/eventually.ts';
+import { mountExt4, xfsHindrance } from '../../support/stack/xfs.ts';
 
 const branchOf = (project_id: string, branch_id: string, tenant = project_id): GuardedBranch => ({
   project_id,
@@ -26,6 +29,7 @@ const branchOf = (project_id: string, branch_id: string, tenant = project_id): G
   branch_id,
   database: `db_${branch_id}`,
 });
+const hindrance = xfsHindrance();
 const ATTACKER = branchOf('p1', 'attacker');
 const VICTIM = branchOf('p2', 'victim');
 
@@ -522,8 +526,11 @@ describe('disk', () => {
 
   const GIB = 2 ** 30;
 
-  /** @param speeds bytes a second by branch: of its files, and of WAL */
-  async function check(minFreeMb: number, speeds: [GuardedBranch, { files?: number; wal?: number }][]) {
+  /** @param speeds by branch and second: bytes of its database and of WAL, and files */
+  async function check(
+    minFreeMb: number,
+    speeds: [GuardedBranch, { bytes?: number; wal?: number; files?: number }][],
+  ) {
     let at = 0;
     const events: string[] = [];
     const settings = readSettings({
@@ -536,7 +543,8 @@ describe('disk', () => {
       (event) => events.push(event),
       async () => ({
         at,
-        files: new Map(speeds.map(([branch, { files = 0 }]) => [branch, GIB + (files * at) / 1_000])),
+        bytes: new Map(speeds.map(([branch, { bytes = 0 }]) => [branch, GIB + (bytes * at) / 1_000])),
+        files: new Map(speeds.map(([branch, { files = 0 }]) => [branch, 300 + (files * at) / 1_000])),
         wal: new Map(
           speeds.map(([branch, { wal = 0 }]) => [branch.branch_id, { branch, bytes: (wal * at) / 1_000 }]),
         ),
@@ -557,8 +565,8 @@ describe('disk', () => {
 
   test('on a volume with little space, the branch that would fill it within a minute is found', async () => {
     const { found, events } = await check(MORE_THAN_FREE_MB, [
-      [VICTIM, { files: 600_000, wal: 3_000_000 }],
-      [ATTACKER, { files: FAST }],
+      [VICTIM, { bytes: 600_000, wal: 3_000_000 }],
+      [ATTACKER, { bytes: FAST }],
     ]);
     expect({ found, events }).toEqual({ found: [ATTACKER], events: ['guard.disk_low'] });
   });
@@ -571,7 +579,39 @@ describe('disk', () => {
     expect(found).toEqual([ATTACKER]);
   });
 
+  test.skipIf(hindrance !== null)(
+    `a branch that makes many files is found while a tenth of the inodes is left, and clones are refused${hindrance ? ` (${hindrance})` : ''}`,
+    async () => {
+      const volume = mountExt4(64 * 2 ** 20, 2_000);
+      const spare = folder;
+      const makeFiles = (count: number) => {
+        for (let n = 0; n < count; n++) writeFileSync(join(folder, `${Math.random()}`), '');
+      };
+      try {
+        folder = volume.folder;
+        mkdirSync(join(folder, 'pg_wal'));
+        const speeds: Parameters<typeof check>[1] = [
+          [VICTIM, { files: 8, bytes: FAST }],
+          [ATTACKER, { files: 200 }],
+        ];
+        expect(await check(16, speeds)).toEqual({ found: [], events: [] });
+        const room = new CopyRoom({ PGDATA_DIR: folder, MIN_FREE_DISK_MB: 16 });
+        const { free, floor } = (await readInodes(folder)) ?? expect.unreachable();
+        await room.requireInodes(300);
+        makeFiles(free - floor - 200);
+        await expect(room.requireInodes(300)).rejects.toMatchObject({ code: 'HOST_FULL' });
+        makeFiles(201);
+        expect(await check(16, speeds)).toEqual({ found: [ATTACKER], events: ['guard.disk_low'] });
+        const volumes = await readVolumes({ PGDATA_DIR: folder, POOLER_LOG: join(folder, 'log') });
+        expect(volumes.map((volume) => isShortOfInodes(volume))).toEqual([true]);
+      } finally {
+        folder = spare;
+        volume.remove();
+      }
+    },
+  );
+
   test('with enough space, everybody may write', async () => {
-    expect(await check(16, [[ATTACKER, { files: FAST }]])).toEqual({ found: [], events: [] });
+    expect(await check(16, [[ATTACKER, { bytes: FAST }]])).toEqual({ found: [], events: [] });
   });
 });

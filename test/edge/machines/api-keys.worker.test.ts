@@ -6,7 +6,7 @@ import { auditEvents, organizationMembers, projectBranches, users } from '../../
 import { CACHED_MS, machineRecord } from '../../../edge/machines/authenticate-machine.ts';
 import { matchesPattern, whereMatches } from '../../../edge/tenancy/branch-pattern.ts';
 import { CLOUDFLARE_WORKERS_ADDRESS } from '../../../shared/cidr.ts';
-import { Api } from '../../support/api.ts';
+import { Api, forgedAddress } from '../../support/api.ts';
 import { eventually } from '../../support/eventually.ts';
 import {
   callOperation,
@@ -375,6 +375,12 @@ test('a key is refused outside its networks, with the address in the message', a
   expect(await from('198.51.100.9')).toMatchObject({
     status: 403,
     body: { error: 'FORBIDDEN', message: expect.stringContaining('198.51.100.9') },
+  });
+  const forging = { ...forgedAddress('203.0.113.9'), 'CF-Connecting-IP': '198.51.100.9' };
+  const forged = await new Api(gateway.url, bearer).get('/api/v1/projects', { headers: forging });
+  expect(forged).toMatchObject({
+    status: 403,
+    body: { message: expect.stringContaining('198.51.100.9') },
   });
 });
 

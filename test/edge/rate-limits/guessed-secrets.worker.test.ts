@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { Api, type ApiResponse } from '../../support/api.ts';
+import { Api, type ApiResponse, forgedAddress } from '../../support/api.ts';
 import { startTripsGateway, type TripsGateway, tallyOf } from '../../support/worker/trips-gateway.ts';
 import { PLATFORM_SECRET } from '../../support/worker/worker.ts';
 
@@ -36,6 +36,15 @@ test('after too many wrong platform secrets, the right one gets the same respons
   expect(headers).toEqual(Array(3).fill(String(LIMIT)));
   const before = await gateway.platform.get(HOSTS, from('192.0.2.2'));
   expect(before.status).toBe(200);
+});
+
+test('guesses with forged addresses count against the address that they come from', async () => {
+  const statuses = [];
+  for (let times = 0; times <= LIMIT; times++) {
+    const headers = { ...forgedAddress(`203.0.113.${times}`), 'CF-Connecting-IP': '192.0.2.7' };
+    statuses.push((await new Api(gateway.url, 'wrong').get(HOSTS, { headers })).status);
+  }
+  expect(statuses).toEqual([...Array(LIMIT).fill(401), 429]);
 });
 
 test('a right secret over the limit changes nothing', async () => {

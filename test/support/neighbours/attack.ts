@@ -70,6 +70,8 @@ export interface Attack {
   growth?: Partial<Record<Volume, number>>;
   /** Milliseconds that another tenant's rotation may take. */
   rotationWithinMs?: number;
+  /** Counts that the attacker reaches if the attack is one. */
+  least?: Record<string, number>;
   /** Counts of the attacker that must not be exceeded. */
   most?: Record<string, number>;
   /** It needs a packet filter in front of both ports. */

@@ -19,6 +19,7 @@ import { advisoryLocks, tableLocks } from './attacks/locks.ts';
 import { slowViews } from './attacks/rows.ts';
 import {
   abandonedStatements,
+  fewInodes,
   manyTables,
   memory,
   multixactMembers,
@@ -53,6 +54,7 @@ export const ATTACKS = {
   'sleeping autovacuum': sleepingAutovacuum,
   'multixact members': multixactMembers,
   'many tables': manyTables,
+  'few inodes': fewInodes,
 } satisfies Record<string, Attack>;
 
 export type AttackName = keyof typeof ATTACKS;

@@ -71,6 +71,9 @@ function shortcomings(attack: Attack, outcome: Outcome): string[] {
   for (const [name, most] of Object.entries(attack.most ?? {})) {
     if ((counts[name] ?? 0) > most) found.push(`${name}: ${counts[name]}`);
   }
+  for (const [name, least] of Object.entries(attack.least ?? {})) {
+    if ((counts[name] ?? 0) < least) found.push(`the attack did too little, ${name}: ${counts[name] ?? 0}`);
+  }
   if (counts['ended without a report'] || counts['no report'] || counts.unhandled) {
     found.push(`the attack itself failed: ${JSON.stringify(counts)}`);
   }

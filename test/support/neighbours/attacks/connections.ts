@@ -64,10 +64,13 @@ export const pooledConnections: Attack = {
 };
 
 const PROJECTS = 10;
-/** Below the attempts of a branch that an address has in a minute. */
-const HELD_OF_BRANCH: Record<Port, number> = { direct: 40, pooled: 30 };
-/** A burst would fail for another reason: logins take connections before their passwords are checked. */
-const OPENED_EVERY_MS = 20;
+/** Together more than a tenant may have, and below the attempts of a branch that an address has in a minute. */
+const HELD_OF_BRANCH: Record<Port, number> = { direct: 24, pooled: 24 };
+/**
+ * Logins that are under way. A burst would fail for another reason: more of them than the machine completes wait in the
+ * queue of PostgreSQL's port, and those of others behind them, which the packet filter prevents.
+ */
+const LOGINS_AT_ONCE = 4;
 
 /** Several projects of one tenant, each below the limit of a project. */
 export const manyProjects: Attack = {
@@ -75,7 +78,7 @@ export const manyProjects: Attack = {
   login: 'read_only',
   projects: PROJECTS,
   from: CROWDED,
-  durationMs: 40_000,
+  durationMs: 60_000,
   run: async ({ branchTargets, goesOn, count }) => {
     const hold = async (target: Target) => {
       try {
@@ -86,16 +89,24 @@ export const manyProjects: Attack = {
         count(`refused: ${String((error as Error).message).slice(0, 60)}`);
       }
     };
-    for (const port of ['direct', 'pooled'] as const)
-      for (let n = 0; n < HELD_OF_BRANCH[port]; n++)
-        for (const ports of branchTargets) {
-          if (!goesOn()) return;
-          void hold(ports[port]);
-          await sleep(OPENED_EVERY_MS);
-        }
+    const due = (['direct', 'pooled'] as const)
+      .flatMap((port) =>
+        Array.from({ length: HELD_OF_BRANCH[port] }, () => branchTargets.map((ports) => ports[port])),
+      )
+      .flat()
+      .values();
+    const holdNext = async () => {
+      for (const target of due) {
+        if (!goesOn()) return;
+        await hold(target);
+      }
+    };
+    await Promise.all(Array.from({ length: LOGINS_AT_ONCE }, holdNext));
     await untilOver(goesOn);
   },
   revocation: null,
+  // More than a tenant may have, so the host ends some.
+  least: { connections: 181, 'sessions ended': 1 },
 };
 
 /** Sockets from an address that no rule admits send nothing; one that the server closes is opened again. */

@@ -158,7 +158,7 @@ export const multixactMembers: Attack = {
 };
 
 /** Small tables take little space, and each has files. */
-export const manyTables: Attack = {
+export const manyTables = {
   row: '2.7',
   login: 'owner',
   durationMs: 20_000,
@@ -181,4 +181,14 @@ export const manyTables: Attack = {
     }),
   revocation: null,
   blockedFor: 'files',
+} satisfies Attack;
+
+/** The same, far below the limit of a project, where each file takes one of few inodes. */
+export const fewInodes: Attack = {
+  ...manyTables,
+  durationMs: 40_000,
+  blockedFor: 'disk',
+  needsSmallVolume: true,
+  // The last inodes are left to others.
+  most: { 'failed: 53100': 0 },
 };
