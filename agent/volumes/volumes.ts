@@ -76,7 +76,7 @@ async function readSpace(folder: string): Promise<Omit<Volume, 'names'>> {
   return {
     freeBytes: bavail * bsize,
     sizeBytes: blocks * bsize,
-    inodes: isBounded ? { free: ffree, total: files, floor: Math.min(FLOOR_MAX, files / 10) } : null,
+    inodes: isBounded ? { free: ffree, total: files, floor: Math.min(FLOOR_MAX, files / 5) } : null,
   };
 }
 

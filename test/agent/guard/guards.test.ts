@@ -580,7 +580,7 @@ describe('disk', () => {
   });
 
   test.skipIf(hindrance !== null)(
-    `a branch that makes many files is found while a tenth of the inodes is left, and clones are refused${hindrance ? ` (${hindrance})` : ''}`,
+    `a branch that makes many files is found while a fifth of the inodes is left, and clones are refused${hindrance ? ` (${hindrance})` : ''}`,
     async () => {
       const volume = mountExt4(64 * 2 ** 20, 2_000);
       const spare = folder;
