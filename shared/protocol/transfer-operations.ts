@@ -8,7 +8,7 @@ export const SOURCE_NAME_MAX = 200;
 export const SOURCE_TABLES_MAX = 1000;
 
 /** What a finding is about. */
-export const SOURCE_PROBLEMS = [
+const SOURCE_PROBLEMS = [
   'url',
   'address',
   'connection',

@@ -159,7 +159,7 @@ describe('the generated tests', () => {
     if (method !== 'GET' && operation.id !== 'runQuery') {
       expect(scope).toBe('write');
       const leaders = ['owner', 'admin'];
-      const isOfTenant = /^(?:members|machines|webhooks|follow)\./.test(action ?? '');
+      const isOfTenant = /^(?:members|machines|webhooks|follow|masking)\./.test(action ?? '');
       const isOfOwners = action?.startsWith('providers.');
       const reaching = isOfTenant ? leaders : [...leaders, 'operator'];
       expect(Object.keys(roles)).toEqual(isOfOwners ? ['owner'] : reaching);
