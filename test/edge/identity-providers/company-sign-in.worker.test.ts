@@ -516,6 +516,24 @@ describe('SCIM', () => {
   });
 });
 
+test('without a refresh token of the provider, a session ends after 12 hours, whatever is renewed', async () => {
+  const { api, access_token, refresh_token } = await signedIn(acme, ada({ sub: 'short' }));
+  const identity = await identityOf(api, access_token);
+  const session = gateway.database.prepare(
+    'select created_at, expires_at from provider_sessions where id = ?',
+  );
+  const times = () => session.bind(identity.sessionId).first<{ created_at: number; expires_at: number }>();
+  const before = await times();
+  const end = before?.expires_at ?? 0;
+  expect(end - (before?.created_at ?? 0)).toBe(12 * 3_600_000);
+  const renewed = await new Api(gateway.url, null).post<Tokens>('/api/v1/auth/refresh', { refresh_token });
+  expect(await times()).toEqual(before);
+  for (const token of [refresh_token, renewed.body.refresh_token])
+    expect(decodeJwt(token).exp).toBe(Math.floor(end / 1000));
+  const seenAt = async (at: number) => (await materialize(gateway.database, identity, new Date(at))).ok;
+  expect([await seenAt(end - 31_000), await seenAt(end)]).toEqual([true, false]);
+});
+
 test('required sign-in is refused until it was tried, and then nothing else works but the recovery code, once', async () => {
   const ask = (sso_required: boolean) =>
     evil.owner.api.call<{ recovery_code: string }>('PATCH', '/api/v1/tenant', { body: { sso_required } });

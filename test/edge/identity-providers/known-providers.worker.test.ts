@@ -1,4 +1,6 @@
 import { createHash } from 'node:crypto';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Api } from '../../support/api.ts';
 import { Browsing } from '../../support/sign-in/browsing.ts';
@@ -11,19 +13,36 @@ import { PLATFORM_SECRET } from '../../support/worker/worker.ts';
 
 let gateway: SignInGateway;
 let github: StandInGitHub;
+/** The strings of TXT records by domain, as a resolver quotes them; null: it fails. */
+const txt = new Map<string, string[] | null>();
+const resolver = createServer(({ url }, response) => {
+  const name = new URL(url ?? '', 'http://resolver').searchParams.get('name') ?? '';
+  const data = txt.get(name) ?? (txt.has(name) ? null : []);
+  if (!data) return response.writeHead(500).end();
+  const Answer = [
+    { name, type: 5, data: 'alias.example.' },
+    ...data.map((text) => ({ name, type: 16, data: text })),
+  ];
+  return response
+    .writeHead(200, { 'content-type': 'application/dns-json' })
+    .end(JSON.stringify({ Status: 0, Answer }));
+});
 
 beforeAll(async () => {
   github = await startGitHub();
+  await new Promise<void>((resolve) => resolver.listen(0, '127.0.0.1', resolve));
   gateway = await startSignInGateway({
     TWO_FACTOR: 'off',
     IDP_URL: undefined,
     GITHUB_URL: github.url,
     GITHUB_API_URL: `${github.url}/api`,
+    DNS_OVER_HTTPS_URL: `http://127.0.0.1:${(resolver.address() as AddressInfo).port}/dns-query`,
   });
 });
 afterAll(async () => {
   await gateway?.stop();
   await github?.stop();
+  resolver.close();
 });
 
 interface Company {
@@ -177,4 +196,38 @@ describe('GitHub', () => {
     const refused = await signIn(company, 'ada@hub.example');
     expect(refusal({ status: refused.status, body: refused.body })).toEqual([409, 'SSO_MISCONFIGURED']);
   });
+});
+
+test('an owner verifies a domain by the TXT record of its own provider', async () => {
+  const domain = 'named.example';
+  const settings = { kind: 'github', client_id: github.clientId, client_secret: github.secret };
+  const provider = async (email: string) => {
+    const owner = await newOwner(gateway, email);
+    const { body } = await owner.api.post<{ id: string; domains: { txt_record: string }[] }>(
+      '/api/v1/identity-providers',
+      { name: domain, domains: [domain], ...settings },
+    );
+    const path = `/api/v1/identity-providers/${body.id}/domains/${domain}/verify`;
+    return { record: body.domains[0]?.txt_record ?? '', verify: () => owner.api.call('POST', path) };
+  };
+  const [own, other] = [await provider('a@private.example'), await provider('b@private.example')];
+  const methods = async () =>
+    (await new Api(gateway.url, null).post('/api/v1/auth/methods', { email: `ada@${domain}` })).body.sso;
+  expect(refusal(await own.verify())).toEqual([409, 'DOMAIN_NOT_VERIFIED']);
+  for (const wrong of ['v=spf1 -all', other.record, `${own.record}x`, own.record.slice(0, -1)]) {
+    txt.set(domain, [`"${wrong}"`]);
+    expect(refusal(await own.verify()), wrong).toEqual([409, 'DOMAIN_NOT_VERIFIED']);
+  }
+  txt.set(domain, null);
+  expect(refusal(await own.verify())).toEqual([503, 'DOMAIN_LOOKUP_FAILED']);
+  expect(await methods()).toBeNull();
+  // A long record comes in several strings.
+  txt.set(domain, [
+    '"v=spf1 -all"',
+    `"${own.record.slice(0, 20)}" "${own.record.slice(20)}"`,
+    `"${other.record}"`,
+  ]);
+  expect((await own.verify()).status).toBe(200);
+  expect(await methods()).toMatchObject({ name: domain });
+  expect(refusal(await other.verify())).toEqual([409, 'DOMAIN_TAKEN']);
 });
