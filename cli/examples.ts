@@ -95,6 +95,7 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
   query: [
     "branchgate query 'select count(*) from book'",
     "branchgate query 'update book set price = $1' --param 9.5 --write --branch pr-7",
+    "branchgate query 'alter table book add column isbn text; create index on book (isbn)' --owner --branch pr-7",
   ],
   events: ['branchgate events --json'],
   'host list': ['branchgate host list'],

@@ -98,6 +98,9 @@ const LISTS: Partial<Record<string, string>> = {
   job: 'job list',
 };
 
+/** The option of `query` by the role that it takes. */
+const OPTION_OF_ROLE: Partial<Record<string, string>> = { read_write: '--write', owner: '--owner' };
+
 type Advice = (command: Command | undefined, fields: ResponseError['fields']) => string | undefined;
 
 /** What to do, for failures whose message comes from the API and names no command or option. */
@@ -110,6 +113,12 @@ const ADVICE_OF_CODE: Partial<Record<string, Advice>> = {
     command && takesConfirm(command)
       ? 'Give its name with --confirm. main is never deleted.'
       : WITHOUT_CONFIRM[command?.name() ?? ''],
+  STATEMENT_REFUSED: (_command, { required_role: role, hint, statement }) => {
+    const where = statement === undefined ? '' : `This is statement ${statement}. `;
+    const option = OPTION_OF_ROLE[String(role)];
+    const advice = option ? `Run it with ${option}.` : (hint ?? '');
+    return `${where}${advice}`.trim() || undefined;
+  },
   UNAUTHENTICATED: () =>
     process.env.BRANCHGATE_API_KEY || process.env.BRANCHGATE_TOKEN
       ? 'The token in BRANCHGATE_API_KEY or BRANCHGATE_TOKEN was rejected. Replace or unset it.'

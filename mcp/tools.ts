@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { differenceOf } from '../client/difference.ts';
 import { dataOf } from '../client/response-error.ts';
+import type { BranchRole } from '../shared/branch/login.ts';
 import { take } from '../shared/take.ts';
 import { findBranch, MADE_BY, ownBranch, ownId, projectOf, shownBranch } from './branches.ts';
 import { branch, project_id } from './fields.ts';
@@ -20,21 +21,32 @@ const params = z
   .max(100)
   .default([])
   .describe('Values of $1, $2, ….');
-const sql = z.string().min(1).describe('One SQL statement, with parameters $1, $2, ….');
+const sql = z
+  .string()
+  .min(1)
+  .describe(
+    'One SQL statement, with parameters $1, $2, …, or several without parameters. All are one transaction.',
+  );
 
 /** Runs a statement with a login of the branch. PostgreSQL decides what the login may do. */
 async function runStatement(
   context: ToolContext,
   input: { project_id?: string | undefined; branch: string; sql: string; params: z.output<typeof params> },
-  role: 'read_only' | 'read_write',
+  role: BranchRole,
 ) {
   const path = { project_id: await projectOf(context, input.project_id), branch_ref: input.branch };
   const body = { sql: input.sql, params: input.params, role };
-  const { rows, has_more, ...result } = await dataOf(
+  const { results, ...last } = await dataOf(
     context.client.api.POST(`${BRANCH}/query`, { params: { path }, body, signal: context.signal }),
   );
-  return { ...result, rows: rows.slice(0, ROWS_MAX), has_more: has_more || rows.length > ROWS_MAX };
+  return results ? { results: results.map(shortened) } : shortened(last);
 }
+
+const shortened = <R extends { rows: unknown[]; has_more: boolean }>({ rows, has_more, ...result }: R) => ({
+  ...result,
+  rows: rows.slice(0, ROWS_MAX),
+  has_more: has_more || rows.length > ROWS_MAX,
+});
 
 /** Every tool, for both transports. */
 export const TOOLS: readonly Tool[] = [
@@ -142,7 +154,7 @@ export const TOOLS: readonly Tool[] = [
   }),
   tool({
     name: 'query',
-    description: `Runs one statement with the read-only login of a branch, for at most 5 seconds, and returns at most ${ROWS_MAX} rows. PostgreSQL refuses every write.`,
+    description: `Runs statements with the read-only login of a branch, for at most 5 seconds, and returns at most ${ROWS_MAX} rows of each. PostgreSQL refuses every write.`,
     effect: READS,
     input: z.strictObject({ project_id, branch, sql, params }),
     run: (context, input) => runStatement(context, input, 'read_only'),
@@ -150,10 +162,19 @@ export const TOOLS: readonly Tool[] = [
   tool({
     name: 'execute',
     description:
-      'Runs one statement with the read-write login of a branch, for at most 5 seconds. Refused on `main` and on protected branches: create a branch first. The login cannot change the schema.',
+      'Runs statements with the read-write login of a branch, for at most 30 seconds. Refused on `main` and on protected branches: create a branch first. Changing the schema takes the role `owner`.',
     effect: DESTROYS,
-    input: z.strictObject({ project_id, branch, sql, params }),
-    run: (context, input) => runStatement(context, input, 'read_write'),
+    input: z.strictObject({
+      project_id,
+      branch,
+      sql,
+      params,
+      role: z
+        .enum(['read_write', 'owner'])
+        .default('read_write')
+        .describe('`owner` can change the schema, for credentials that may view the connection URLs.'),
+    }),
+    run: (context, { role, ...input }) => runStatement(context, input, role),
   }),
   tool({
     name: 'diff_branch',

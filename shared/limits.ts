@@ -14,6 +14,9 @@ export const ROWS_MAX = 50;
 export const FILTERS_MAX = 16;
 export const ORDERS_MAX = 8;
 
+/** Statements of one text that a client runs. */
+export const QUERY_STATEMENTS_MAX = 100;
+
 /** Parameters of one statement. */
 export const QUERY_PARAMETERS_MAX = 1000;
 

@@ -29,7 +29,7 @@ export interface Host {
   sessions: Pool;
   rules: RuleSync;
   /** State of the table browser that outlives an operation. */
-  rows: { turns: RowTurns; marks: PageMarks; kept: KeptSessions };
+  rows: { turns: RowTurns; scriptTurns: RowTurns; marks: PageMarks; kept: KeptSessions };
   comparisons: ProjectGate;
   probes: ProjectGate;
   /** Samples the locks of branches that are being rehearsed. */
@@ -59,7 +59,12 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     postgres,
     sessions: openPool(settings, OPERATION_SESSIONS),
     rules: new RuleSync(settings, postgres),
-    rows: { turns: new RowTurns(), marks: new PageMarks(), kept: new KeptSessions() },
+    rows: {
+      turns: new RowTurns(),
+      scriptTurns: RowTurns.ofScripts(),
+      marks: new PageMarks(),
+      kept: new KeptSessions(),
+    },
     comparisons: openComparisonGate(),
     probes: openProbeGate(),
     lockSampler: new LockSampler(postgres, log),

@@ -127,7 +127,7 @@ export class Dispatcher {
 
 export const errorFrame = (
   id: string,
-  { code, message, sqlstate, change, path }: HostFailure,
+  { code, message, sqlstate, change, statement, path }: HostFailure,
   kind: keyof typeof RPC_ERRORS = 'operationFailed',
 ): ReplyFrame => ({
   jsonrpc: '2.0',
@@ -139,6 +139,7 @@ export const errorFrame = (
       code,
       ...(sqlstate !== undefined && { sqlstate }),
       ...(change !== undefined && { change }),
+      ...(statement !== undefined && { statement }),
       ...(path !== undefined && { path }),
     },
   },

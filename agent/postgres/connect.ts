@@ -115,16 +115,16 @@ export async function openSession(config: pg.ClientConfig, onLost = () => {}): P
 export const openPlatformSession = (settings: AgentSettings, onLost: () => void) =>
   openSession(asPlatform(settings, PLATFORM_ROLE), onLost);
 
-/** Runs `action` as one transaction of the session. @param end what follows a success */
+/** Runs `action` as one transaction of the session. @param end returns what follows a success */
 export async function inTransaction<T>(
   session: Session,
   action: () => Promise<T>,
-  end: 'COMMIT' | 'ROLLBACK' = 'COMMIT',
+  end: () => 'COMMIT' | 'ROLLBACK' = () => 'COMMIT',
 ): Promise<T> {
   await session.query('BEGIN');
   try {
     const result = await action();
-    await session.query(end);
+    await session.query(end());
     return result;
   } catch (error) {
     await session.query('ROLLBACK').catch(() => {});

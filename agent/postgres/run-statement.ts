@@ -11,24 +11,64 @@ interface Outcome {
   rowCount: number | null;
 }
 
+/** Rows that are fetched together, if a statement may end before its last one. */
+const FETCHED = 100;
+
+interface Connection {
+  /** Ends the statement: the server skips the rest of it, and sends `ReadyForQuery`. */
+  sync: () => void;
+}
+
+/** What the driver calls, without types. */
+interface Handlers {
+  handlePortalSuspended: (connection: Connection) => void;
+  handleError: (error: Error, connection: Connection) => void;
+}
+
+const DRIVER = pg.Query.prototype as unknown as Handlers;
+
+/** A statement whose rows are not fetched any more once there are enough. Its transaction continues. */
+class Fetching extends pg.Query<(string | null)[]> implements Handlers {
+  hasEnough = false;
+
+  /** After `FETCHED` rows. */
+  handlePortalSuspended(connection: Connection): void {
+    if (this.hasEnough) connection.sync();
+    else DRIVER.handlePortalSuspended.call(this, connection);
+  }
+
+  /** The driver sends no `Sync` after an error while it fetches, and would wait for ever. */
+  handleError(error: Error, connection: Connection): void {
+    connection.sync();
+    DRIVER.handleError.call(this, error, connection);
+  }
+}
+
 /**
  * Runs one statement by PostgreSQL's extended protocol, which refuses a text with several. Rows are not
  * collected.
- * @param onRow gets the text of each value; if it throws, that is the failure, and the statement continues
+ * @param onRow gets the text of each value, and returns whether there is room for more; if it throws, that is
+ *   the failure, and the statement continues
+ * @param options.untilFull ends the statement early without room for more; it must only read
  * @throws the error of PostgreSQL
  */
 export function runStatement(
   session: Session,
   text: string,
   values: (string | null)[],
-  onRow: (row: (string | null)[], fields: Field[]) => void,
+  onRow: (row: (string | null)[], fields: Field[]) => boolean,
+  { untilFull }: { untilFull: boolean },
 ): Promise<Outcome> {
-  const config = { text, values, rowMode: 'array', queryMode: 'extended', types: AS_TEXT };
+  const rows = untilFull ? { rows: FETCHED } : {};
+  const config = { text, values, rowMode: 'array', queryMode: 'extended', types: AS_TEXT, ...rows };
   return new Promise((resolve, reject) => {
-    const query = new pg.Query<(string | null)[]>(config as never);
+    const query = untilFull
+      ? new Fetching(config as never)
+      : new pg.Query<(string | null)[]>(config as never);
     query.on('row', (row, result) => {
       try {
-        onRow(row, (result as unknown as { fields: Field[] }).fields);
+        const hasRoom = onRow(row, (result as unknown as { fields: Field[] }).fields);
+        if (!hasRoom && query instanceof Fetching) query.hasEnough = true;
       } catch (error) {
         reject(error);
       }

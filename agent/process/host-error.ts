@@ -8,14 +8,16 @@ export class HostError extends Error implements HostFailure {
   readonly code: HostFailureCode;
   readonly sqlstate: string | undefined;
   readonly change: number | undefined;
+  readonly statement: number | undefined;
   readonly path: string | undefined;
 
   /** @param message what is wrong, for operators; never contains a password */
-  constructor(code: HostFailureCode, message: string, { sqlstate, change, path }: Details = {}) {
+  constructor(code: HostFailureCode, message: string, { sqlstate, change, statement, path }: Details = {}) {
     super(message);
     this.code = code;
     this.sqlstate = sqlstate;
     this.change = change;
+    this.statement = statement;
     this.path = path;
   }
 }

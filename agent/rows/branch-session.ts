@@ -1,7 +1,7 @@
 import { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { projectDatabaseName } from '../../shared/branch/database-name.ts';
-import { loginName, queryLoginName } from '../../shared/branch/login.ts';
+import { groupName, loginName, queryLoginName } from '../../shared/branch/login.ts';
 import type { Pool } from '../postgres/connect.ts';
 import { AS_TEXT, inTransaction, type OwnSession, openSession, type Session } from '../postgres/connect.ts';
 import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
@@ -18,7 +18,7 @@ export interface RowsHost {
   /** For short statements. */
   postgres: Pool;
   /** What outlives an operation. */
-  rows: { turns: RowTurns; marks: PageMarks; kept: KeptSessions };
+  rows: { turns: RowTurns; scriptTurns: RowTurns; marks: PageMarks; kept: KeptSessions };
 }
 
 /**
@@ -78,6 +78,9 @@ const END_WITHIN_MS = 1_000;
  * the deadline.
  */
 const CONNECT_WITHIN_MS = 5_000;
+/** The same for statements that a client may change something with. Milliseconds. */
+const SCRIPT_WITHIN_MS = 30_000;
+const SCRIPT_SESSION_WITHIN_MS = 32_000;
 /** The server ends a session that waits for the next page for longer, if the agent does not. Milliseconds. */
 const WAITING_WITHIN_MS = 10_000;
 
@@ -129,18 +132,49 @@ const READING = asOptions({
 // Says nothing about read-only: the login's own setting does, while the project is over its quota.
 const CHANGING = asOptions({ ...OPTIONS, default_transaction_isolation: 'read committed' });
 
+const SCRIPT = {
+  ...OPTIONS,
+  default_transaction_isolation: 'read committed',
+  statement_timeout: SCRIPT_WITHIN_MS,
+  idle_in_transaction_session_timeout: SCRIPT_SESSION_WITHIN_MS,
+  transaction_timeout: SCRIPT_SESSION_WITHIN_MS,
+};
+
+interface Mode {
+  login: (branchId: string) => string;
+  options: (branch: BranchDatabase) => string;
+  /** How the transaction ends, unless `action` says otherwise. */
+  end: 'COMMIT' | 'ROLLBACK';
+  /** Its session is ended after this time. Milliseconds. */
+  within: number;
+}
+
+const readWriteLogin = (id: string) => loginName(id, 'read_write');
+
 /**
- * Login and start-up options by what the session is for, and how its transaction ends. What a client's own
- * statement does besides reading is undone: it would notify the listeners of applications.
+ * Login and start-up options by what the session is for. What a client's own statement does besides reading is
+ * undone: it would notify the listeners of applications. The owner login acts only as its group, whose objects
+ * other branches of the project can own too.
  */
 const MODES = {
-  read: { login: (id: string) => loginName(id, 'read_write'), options: READING, end: 'COMMIT' },
-  change: { login: (id: string) => loginName(id, 'read_write'), options: CHANGING, end: 'COMMIT' },
-  query: { login: queryLoginName, options: READING, end: 'ROLLBACK' },
-} as const satisfies Record<
-  string,
-  { login: (branchId: string) => string; options: string; end: 'COMMIT' | 'ROLLBACK' }
->;
+  read: { login: readWriteLogin, options: () => READING, end: 'COMMIT', within: SESSION_WITHIN_MS },
+  change: { login: readWriteLogin, options: () => CHANGING, end: 'COMMIT', within: SESSION_WITHIN_MS },
+  query: { login: queryLoginName, options: () => READING, end: 'ROLLBACK', within: SESSION_WITHIN_MS },
+  script: {
+    login: readWriteLogin,
+    options: () => asOptions(SCRIPT),
+    end: 'COMMIT',
+    within: SCRIPT_SESSION_WITHIN_MS,
+  },
+  owner_script: {
+    login: (id) => loginName(id, 'owner'),
+    options: ({ project_id = '' }) => asOptions({ ...SCRIPT, role: groupName(project_id, 'owner') }),
+    end: 'COMMIT',
+    within: SCRIPT_SESSION_WITHIN_MS,
+  },
+} as const satisfies Record<string, Mode>;
+
+export type SessionMode = keyof typeof MODES;
 
 /** Far more than any operation reads. */
 const SESSION_BYTES_MAX = 16 * 1024 * 1024;
@@ -168,6 +202,8 @@ const TOOK_TOO_LONG = new Set(['57014', '55P03', '25P03', '25P04']);
 interface BranchDatabase {
   branch_id: string;
   database: string;
+  /** Only for the owner login. */
+  project_id?: string;
 }
 
 /**
@@ -179,15 +215,20 @@ interface BranchDatabase {
  */
 export async function inBranch<T>(
   host: RowsHost,
-  { branch_id, database }: BranchDatabase,
-  mode: keyof typeof MODES,
-  action: (session: Session) => Promise<T>,
+  branch: BranchDatabase,
+  mode: SessionMode,
+  action: (session: Session, undo: () => void) => Promise<T>,
 ): Promise<T> {
-  const leave = await host.rows.turns.enter(branch_id, database);
+  const { branch_id } = branch;
+  const leave = await enterTurn(host, branch, mode);
   const user = MODES[mode].login(branch_id);
   const { kept } = host.rows;
   const isReusable = mode === 'read';
   let hasBegun = false;
+  let end: 'COMMIT' | 'ROLLBACK' = MODES[mode].end;
+  const undo = () => {
+    end = 'ROLLBACK';
+  };
   const run = (opened: ReusableSession) => {
     const { session } = opened;
     const onDone = async () => (isReusable ? kept.put(user, opened) : session.end());
@@ -196,13 +237,13 @@ export async function inBranch<T>(
         session,
         async () => {
           hasBegun = true;
-          const result = await action(session);
+          const result = await action(session, undo);
           onEnd();
           return result;
         },
-        MODES[mode].end,
+        () => end,
       );
-    return bounded(host, session, transact, { onDone });
+    return bounded(host, session, transact, { onDone, within: MODES[mode].within });
   };
   /**
    * The server may have ended a session that waited, for instance for a clone. Only a transaction that has
@@ -215,22 +256,39 @@ export async function inBranch<T>(
   try {
     const waiting = isReusable ? await kept.take(user) : null;
     const done = waiting && (await run(waiting).then((result) => ({ result }), unlessBegun));
-    return done ? done.result : await run(await openInBranch(host, { branch_id, database, mode }));
+    return done ? done.result : await run(await openInBranch(host, branch, mode));
   } finally {
     leave();
   }
 }
 
+/** What takes long has turns of its own, of which all projects of a tenant have some together. */
+async function enterTurn(
+  { rows, postgres }: RowsHost,
+  { branch_id, database }: BranchDatabase,
+  mode: SessionMode,
+): Promise<() => void> {
+  const project = projectDatabaseName(database);
+  if (MODES[mode].within === SESSION_WITHIN_MS) return rows.turns.enter(branch_id, project);
+  const { rows: found } = await postgres.query<{ tenant: string | null }>(
+    'SELECT tenant FROM project JOIN branch USING (project_id) WHERE branch_id = $1',
+    [branch_id],
+  );
+  return rows.scriptTurns.enter(branch_id, found[0]?.tenant ?? project);
+}
+
 async function openInBranch(
   { settings }: RowsHost,
-  { branch_id, database, mode }: BranchDatabase & { mode: keyof typeof MODES },
+  branch: BranchDatabase,
+  mode: SessionMode,
 ): Promise<ReusableSession> {
+  const { branch_id, database } = branch;
   const config = {
     host: settings.POSTGRES_SOCKET_DIR,
     port: settings.POSTGRES_PORT,
     database,
     application_name: BROWSING,
-    options: MODES[mode].options,
+    options: MODES[mode].options(branch),
     types: AS_TEXT,
     // What is read for several operations is bounded for each answer, which is what the driver keeps in
     // memory.
@@ -337,10 +395,11 @@ export const backendPid = (session: Session): number =>
 
 /**
  * Sets PostgreSQL's default search path, for which the tenant's triggers and views were written. After this
- * call, statements qualify every function, type and table with its schema.
+ * call, statements qualify every function, type and table with its schema. A query takes the snapshot of the
+ * transaction, which `SET` does not: until then a client's `SET TRANSACTION READ WRITE` would be in effect.
  */
 export const admitTenantCode = (session: Session) =>
-  session.query('SET LOCAL search_path = "$user", public, pg_temp');
+  session.query(`SELECT pg_catalog.set_config('search_path', '"$user", public, pg_temp', true)`);
 
 const tookTooLong = () =>
   new HostError('TIME_LIMIT_REACHED', 'the statement took too long, or waited for a lock');
@@ -357,5 +416,6 @@ function asRowError(error: unknown): unknown {
   return new HostError('STATEMENT_REFUSED', error.message, {
     sqlstate: state,
     change: (error as { change?: number }).change,
+    statement: (error as { statement?: number }).statement,
   });
 }

@@ -18,7 +18,8 @@ export function inputOfQuery(value: Scalar | null): string | null {
 function cellOfResult({ dataTypeID }: Field, text: string | null, length: number): Cell {
   if (text === null) return null;
   const base_oid = String(dataTypeID);
-  const isBytes = base_oid === BYTEA;
+  // A client can have set another output format than hexadecimal digits.
+  const isBytes = base_oid === BYTEA && text.startsWith('\\x');
   const shown = isBytes ? Buffer.from(text.slice(2, 2 + 2 * length), 'hex').toString('base64') : text;
   const cut = shown.slice(0, length).replace(/[\uD800-\uDBFF]$/, '');
   return cellOf({ base_oid }, shown.length > length ? { cut } : shown);
@@ -44,12 +45,29 @@ export async function typeNames(session: Session, fields: readonly Field[]): Pro
  */
 const TYPE_BYTES_MAX = 300;
 
-/** The rows of a statement that fit into one message of the link. */
+/** Bytes of a message for the results of a text. */
+export const RESULT_BYTES = BOUNDS.messageBytes - REST_BYTES;
+
+/** Bytes of a result in JSON for everything but its columns and rows, at most. */
+const AROUND_RESULT = 200;
+
+/** The rows of a statement that fit into its part of a message of the link. */
 export class QueryRows {
   fields: readonly Field[] = [];
   readonly rows: Cell[][] = [];
   hasMore = false;
-  #left = 0;
+  readonly #budget: number;
+  #left: number;
+
+  constructor(budget: number) {
+    this.#budget = budget;
+    this.#left = budget - AROUND_RESULT;
+  }
+
+  /** Bytes that it uses of its part. */
+  get bytes(): number {
+    return this.#budget - this.#left;
+  }
 
   /**
    * Adds a row, if it fits. The first one is cut until it does.
@@ -74,8 +92,8 @@ export class QueryRows {
   #begin(fields: readonly Field[]): void {
     this.fields = fields;
     const names = Buffer.byteLength(JSON.stringify(fields.map(({ name }) => name)));
-    this.#left = BOUNDS.messageBytes - REST_BYTES - names - fields.length * TYPE_BYTES_MAX;
-    if (this.#left < BOUNDS.messageBytes / 4)
+    this.#left -= names + fields.length * TYPE_BYTES_MAX;
+    if (this.#left < this.#budget / 4)
       throw new HostError('STATEMENT_REFUSED', 'the result has too many columns', {
         sqlstate: TOO_MANY_COLUMNS,
       });

@@ -1,4 +1,3 @@
-import { projectDatabaseName } from '../../shared/branch/database-name.ts';
 import { HostError } from '../process/host-error.ts';
 
 interface Limits {
@@ -16,11 +15,17 @@ interface Limits {
  */
 const RUNNING: Limits = { total: 16, reserved: 1, reservedBelow: 1, ofProject: 8, ofBranch: 4 };
 const ADMITTED: Limits = { total: 32, reserved: 8, reservedBelow: 4, ofProject: 12, ofBranch: 8 };
+/**
+ * The same for scripts, which run for up to 30 s. `project` stands for all projects of a tenant here. With two
+ * for everyone else, two tenants cannot keep the others waiting.
+ */
+const SCRIPTS_RUNNING: Limits = { total: 8, reserved: 2, reservedBelow: 1, ofProject: 3, ofBranch: 2 };
+const SCRIPTS_ADMITTED: Limits = { total: 16, reserved: 6, reservedBelow: 2, ofProject: 5, ofBranch: 4 };
 const WAIT_MS = 2_000;
 
 interface Operation {
   branchId: string;
-  /** The database of the project's branch `main`, which identifies the project. */
+  /** Who has a limit together: a project by the database of its `main`, or a tenant. */
   project: string;
 }
 
@@ -30,23 +35,32 @@ interface Waiter extends Operation {
 
 /** Limits concurrent row operations. */
 export class RowTurns {
+  readonly #limits: { running: Limits; admitted: Limits };
   readonly #running: Operation[] = [];
   /** All that run or wait. */
   readonly #admitted: Operation[] = [];
   readonly #waiters: Waiter[] = [];
 
+  constructor(limits = { running: RUNNING, admitted: ADMITTED }) {
+    this.#limits = limits;
+  }
+
+  static ofScripts = () => new RowTurns({ running: SCRIPTS_RUNNING, admitted: SCRIPTS_ADMITTED });
+
   /**
    * Waits for a turn.
+   * @param project who has a limit together
    * @returns a function that ends the turn
    * @throws HostError PROJECT_BUSY or HOST_BUSY, immediately when too many operations wait already, otherwise
    *   after the wait
    */
-  async enter(branchId: string, database: string): Promise<() => void> {
-    const operation = { branchId, project: projectDatabaseName(database) };
-    const full = fullFor(this.#admitted, ADMITTED, operation);
+  async enter(branchId: string, project: string): Promise<() => void> {
+    const operation = { branchId, project };
+    const { running, admitted } = this.#limits;
+    const full = fullFor(this.#admitted, admitted, operation);
     if (full) throw busy(full);
     this.#admitted.push(operation);
-    if (fullFor(this.#running, RUNNING, operation)) await this.#wait(operation);
+    if (fullFor(this.#running, running, operation)) await this.#wait(operation);
     else this.#running.push(operation);
     return () => this.#leave(operation);
   }
@@ -56,7 +70,7 @@ export class RowTurns {
       const timeout = setTimeout(() => {
         remove(this.#waiters, waiter);
         remove(this.#admitted, operation);
-        reject(busy(fullFor(this.#running, RUNNING, operation) ?? 'host'));
+        reject(busy(fullFor(this.#running, this.#limits.running, operation) ?? 'host'));
       }, WAIT_MS);
       const start = () => {
         clearTimeout(timeout);
@@ -73,7 +87,7 @@ export class RowTurns {
   #leave(operation: Operation): void {
     remove(this.#running, operation);
     remove(this.#admitted, operation);
-    const ready = this.#waiters.filter((waiter) => !fullFor(this.#running, RUNNING, waiter));
+    const ready = this.#waiters.filter((waiter) => !fullFor(this.#running, this.#limits.running, waiter));
     ready.sort((a, b) => ofProject(this.#running, a) - ofProject(this.#running, b))[0]?.start();
   }
 }

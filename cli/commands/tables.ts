@@ -1,4 +1,4 @@
-import { Command, InvalidArgumentError } from 'commander';
+import { Command, InvalidArgumentError, Option } from 'commander';
 import type { Schemas } from '../../client/client.ts';
 import { dataOf } from '../../client/response-error.ts';
 import { collect, readCount } from '../option-values.ts';
@@ -155,34 +155,45 @@ interface QueryOptions {
   branch?: string;
   param?: string[];
   write?: boolean;
+  owner?: boolean;
+}
+
+type Result = Omit<Schemas['QueryResult'], 'results'>;
+
+/** Prints what one statement returned. Rows are data, and everything else is for a person. */
+function printResult(command: Command, { columns, rows, has_more, command: kind, row_count }: Result): void {
+  // Columns can have the same name, so their position identifies them.
+  const names = columns.map((_, at) => String(at));
+  const titles = columns.map(({ name }) => name);
+  const records = rows.map((row) => Object.fromEntries(row.map((value, at) => [String(at), value])));
+  printRecords(command, records, names, titles);
+  if (has_more) say('There are more rows than fit into one response.');
+  if (titles.length === 0) say(`${kind ?? 'Done'}${row_count === null ? '' : ` ${row_count}`}`);
 }
 
 const query = () =>
   new Command('query')
-    .description('Run one SQL statement through the gateway, without psql and without a network rule')
-    .argument('<sql>', 'the statement, with parameters $1, $2, …')
+    .description(
+      'Run SQL statements through the gateway in one transaction, without psql and without a network rule',
+    )
+    .argument('<sql>', 'one statement, with parameters $1, $2, …, or several without parameters')
     .option(...branchOption)
     .option('--param <value>', 'value of the next parameter; can be repeated', collect)
     .option('--write', 'with the read-write login; refused on main and on protected branches')
+    .addOption(
+      new Option(
+        '--owner',
+        'with the owner login, which can change the schema; refused on main and on protected branches',
+      ).conflicts('write'),
+    )
     .action(async (sql: string, options: QueryOptions, command: Command) => {
       const session = openSession(command);
       const path = await branchPath(command, session, options.branch);
-      const role = options.write ? ('read_write' as const) : ('read_only' as const);
-      const body = { sql, params: options.param ?? [], role };
+      const role = options.owner ? 'owner' : options.write ? 'read_write' : 'read_only';
+      const body = { sql, params: options.param ?? [], role } as const;
       const result = await dataOf(session.client.api.POST(`${BRANCH}/query`, { params: { path }, body }));
       if (isJson(command)) return printRecord(command, result);
-      // Columns can have the same name, so their position identifies them.
-      const names = result.columns.map((_, at) => String(at));
-      const titles = result.columns.map(({ name }) => name);
-      printRecords(
-        command,
-        result.rows.map((row) => Object.fromEntries(row.map((value, at) => [String(at), value]))),
-        names,
-        titles,
-      );
-      if (result.has_more) say('There are more rows than fit into one response.');
-      if (titles.length === 0)
-        say(`${result.command ?? 'Done'}${result.row_count === null ? '' : ` ${result.row_count}`}`);
+      for (const each of result.results ?? [result]) printResult(command, each);
     });
 
 export const tableCommands = (): Command[] => [tableCommand(), rows(), query(), extensionCommand()];

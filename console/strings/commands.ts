@@ -1,4 +1,5 @@
 import type { ActorType } from '../../shared/actor-types.ts';
+import type { BranchRole } from '../../shared/branch/login.ts';
 
 type OptionValue = string | readonly string[] | boolean | undefined;
 
@@ -142,8 +143,8 @@ export const COMMANDS = {
       branch,
       project,
     }),
-  query: (project: string, branch: string, sql: string, write: boolean) =>
-    line(['query'], { branch, project, write }, sql.trim()),
+  query: (project: string, branch: string, sql: string, role: BranchRole) =>
+    line(['query'], { branch, project, write: role === 'read_write', owner: role === 'owner' }, sql.trim()),
   metrics: (project: string, branch: string) => line(['metrics', branch], { project }),
   usage: (project: string) => line(['usage'], { project }),
   listJobs: (project: string) => line(['job', 'list'], { project }),

@@ -42,10 +42,12 @@ const PUBLIC_FAILURES: Record<HostFailureCode, PublicFailure> = {
   INVALID_CALL: invalid(''),
   STATEMENT_REFUSED: {
     code: 'STATEMENT_REFUSED',
-    fields: ({ sqlstate, message, change }) => ({
+    fields: ({ sqlstate, message, change, statement }) => ({
       sqlstate,
       message,
       ...(change !== undefined && { change }),
+      // People count statements from one, as the other reports of statements do.
+      ...(statement !== undefined && { statement: statement + 1 }),
     }),
   },
   LOGIN_REFUSED: {

@@ -147,6 +147,13 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
       change: z.int().nonnegative().optional().meta({
         description: 'Index in `changes` of the refused change, if one of several was.',
       }),
+      statement: z.int().positive().optional().meta({
+        description: 'Which of several statements was refused, counted from 1.',
+      }),
+      required_role: z.enum(['read_write', 'owner']).optional().meta({
+        description: 'The `role` of a query that may run such a statement on this branch.',
+      }),
+      hint: z.string().optional().meta({ description: 'What to do about it.' }),
     },
     example: { sqlstate: '23505', message: 'duplicate key value violates unique constraint "author_pkey"' },
   },

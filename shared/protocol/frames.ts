@@ -44,6 +44,7 @@ const ErrorFrame = z.strictObject({
         .regex(/^[0-9A-Z]{5}$/)
         .optional(),
       change: z.int().nonnegative().optional(),
+      statement: z.int().nonnegative().optional(),
       path: z.string().max(64).optional(),
     }),
   }),

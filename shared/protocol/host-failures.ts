@@ -58,6 +58,8 @@ export interface HostFailure {
   sqlstate?: string | undefined;
   /** Index of the refused one of several changes. */
   change?: number | undefined;
+  /** Index of the refused one of several statements. */
+  statement?: number | undefined;
   /** Path of the invalid parameter of the call, such as `filter.0.value`. */
   path?: string | undefined;
 }

@@ -1,5 +1,6 @@
 import { z } from 'zod';
-import { FILTERS_MAX, ORDERS_MAX, QUERY_PARAMETERS_MAX, ROWS_MAX } from '../limits.ts';
+import { BRANCH_ROLES } from '../branch/login.ts';
+import { FILTERS_MAX, ORDERS_MAX, QUERY_PARAMETERS_MAX, QUERY_STATEMENTS_MAX, ROWS_MAX } from '../limits.ts';
 import { Database, Id, operation } from './operation.ts';
 import {
   Cell,
@@ -77,25 +78,35 @@ export const ROW_OPERATIONS = {
   }),
 
   'query.run': operation({
-    summary: 'Run one statement of the client as the read-only or the read-write login',
+    summary: 'Run statements of the client as the query login or one of the branch, in one transaction',
     params: z.strictObject({
       ...BranchDatabase,
-      role: z.enum(['read_only', 'read_write']),
+      project_id: Id,
+      role: z.enum(BRANCH_ROLES),
       sql: z.string(),
+      /** Of a text with one statement. */
       params: z.array(Scalar.nullable()).max(QUERY_PARAMETERS_MAX),
     }),
+    /** One for each statement. */
     result: z.strictObject({
-      columns: z.array(z.strictObject({ name: z.string(), type: z.string() })),
-      /** One cell per column. */
-      rows: z.array(z.array(Cell)),
-      /** The statement returned more rows than fit into the message. */
-      has_more: z.boolean(),
-      /** The command tag without its count; null for an empty statement. */
-      command: z.string().nullable(),
-      /** Rows that the statement returned or changed; null when it was ended early, or has no such count. */
-      row_count: z.int().nonnegative().nullable(),
+      results: z
+        .array(
+          z.strictObject({
+            columns: z.array(z.strictObject({ name: z.string(), type: z.string() })),
+            /** One cell per column. */
+            rows: z.array(z.array(Cell)),
+            /** The statement returned more rows than fit into the message. */
+            has_more: z.boolean(),
+            /** The command tag without its count; null for an empty statement, and one that was ended early. */
+            command: z.string().nullable(),
+            /** Rows that it returned or changed; null when it was ended early, or has no such count. */
+            row_count: z.int().nonnegative().nullable(),
+          }),
+        )
+        .min(1)
+        .max(QUERY_STATEMENTS_MAX),
     }),
-    deadline: 15_000,
+    deadline: 45_000,
     concurrent: true,
   }),
 } as const;

@@ -414,7 +414,17 @@ test('rows are filtered and ordered, and a statement is run', async () => {
     cli.run(...words, '--param', 'a b', ...options),
   ]);
   expect(written).toMatchObject({ code: 0, stdout: '', stderr: 'INSERT 3\n' });
-  expect(refused).toMatchObject({ code: 1, stderr: expect.stringContaining('STATEMENT_REFUSED') });
+  expect(refused).toMatchObject({
+    code: 1,
+    stderr: expect.stringMatching(/STATEMENT_REFUSED\) Run it with --write\./),
+  });
+  const both = await cli.run(
+    'query',
+    "alter table ranked alter column note set default 'x'; select 'a' as b",
+    '--owner',
+    ...options,
+  );
+  expect(both).toMatchObject({ code: 0, stdout: 'a\n', stderr: 'ALTER\n' });
   const filter = ['--filter', 'id gt 1', '--filter', 'note contains A B'];
   const [rows, found, table] = await Promise.all([
     cli.run('rows', 'ranked', ...filter, '--order', 'id desc', ...options),

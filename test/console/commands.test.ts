@@ -162,12 +162,17 @@ test.each<[string, string, string[], object]>([
     },
   ],
   [
-    COMMANDS.query(PROJECT, 'pr-7', `select '${HOSTILE}'\n`, true),
+    COMMANDS.query(PROJECT, 'pr-7', `select '${HOSTILE}'\n`, 'read_write'),
     'query',
     [`select '${HOSTILE}'`],
     { write: true, branch: 'pr-7', project: PROJECT },
   ],
-  [COMMANDS.query(PROJECT, 'pr-7', '-- a comment', false), 'query', ['-- a comment'], { branch: 'pr-7' }],
+  [
+    COMMANDS.query(PROJECT, 'pr-7', '-- a comment', 'read_only'),
+    'query',
+    ['-- a comment'],
+    { branch: 'pr-7' },
+  ],
   [
     COMMANDS.audit({ name: 'branch.deleted', actor_type: 'key', actor_id: 'id', project: PROJECT }),
     'audit list',

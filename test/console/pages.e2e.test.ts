@@ -110,6 +110,32 @@ test.each(ACTIONS)('an action shows its command: %s %s', async (path, name, comm
   await page.getByText(command).waitFor();
 });
 
+test('the SQL page runs several statements, and says which login a refused one takes', async () => {
+  const { page } = visitor;
+  await owner.api.branch(projectId, 'script');
+  await page.goto(inProject('/branches/script/sql'));
+  const type = async (sql: string) => {
+    const editor = page.getByRole('textbox', { name: 'Statements' });
+    await editor.click();
+    await page.keyboard.press('Control+A');
+    await page.keyboard.insertText(sql);
+    await page.getByRole('button', { name: 'Run' }).click();
+  };
+  const made =
+    "create table made (id int); insert into made values (7); select id, 'x' as made_column from made";
+  await type(made);
+  await page.getByText('This is statement 1. Choose “Owner: change the schema”.').waitFor();
+  await page.getByRole('radio', { name: 'Owner: change the schema' }).check();
+  await page.getByRole('button', { name: 'Run' }).click();
+  await page.getByRole('region', { name: 'Result 3' }).getByText('made_column').waitFor();
+  await page.getByText('3 statements in one transaction').waitFor();
+  await page.getByText('branchgate query --branch script').waitFor();
+  expect(await page.locator('.cli code').first().textContent()).toContain('--owner');
+  await page.goto(inProject('/branches/main/sql'));
+  await type('create table made (id int)');
+  await page.getByText('Queries do not change main.').waitFor();
+});
+
 test('a long URL is cut and copied whole, and a phone shows no command', async () => {
   const { page } = visitor;
   await page.goto(inProject('/branches/main/connect'));

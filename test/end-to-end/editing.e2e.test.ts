@@ -227,6 +227,58 @@ describe('a query', () => {
     expect((await run({ sql: 'select 1' }, api, 'main')).status).toBe(200);
   });
 
+  test('of several statements returns the result of each, and says which one failed', async () => {
+    const sql = "update book set title = 'Twice' where id = 8; select title from book where id = 8";
+    const { body } = await run({ sql, role: 'read_write' });
+    expect(body).toMatchObject({
+      command: 'SELECT',
+      rows: [['Twice']],
+      results: [{ command: 'UPDATE' }, { rows: [['Twice']] }],
+    });
+    expect(await events('query.executed')).toContainEqual({
+      role: 'read_write',
+      command: 'SELECT',
+      row_count: 1,
+      statements: 2,
+      commands: ['UPDATE', 'SELECT'],
+    });
+    expect(await run({ sql: `${sql}; select 1 / 0`, role: 'read_write' })).toMatchObject({
+      status: 422,
+      body: { error: 'STATEMENT_REFUSED', sqlstate: '22012', statement: 3 },
+    });
+  });
+
+  test('as the owner changes the schema, where its caller may read that password, and never of main', async () => {
+    const sql = 'alter table book add column shelf text; alter table book drop column shelf';
+    expect(await run({ sql, role: 'owner' })).toMatchObject({ status: 200, body: { command: 'ALTER' } });
+    expect(await run({ sql, role: 'owner' }, api, 'main')).toMatchObject({
+      status: 403,
+      body: { error: 'BRANCH_PROTECTED' },
+    });
+    const reader = await apiOf({ tenant: TENANT, scope: 'read' });
+    const viewer = await apiOf({ tenant: TENANT, role: 'viewer' });
+    for (const caller of [reader, viewer])
+      expect((await run({ sql, role: 'owner' }, caller)).status).toBeOneOf([403, 404]);
+  });
+
+  test.each([
+    ['read_only', 'delete from book', 'read_write'],
+    ['read_only', 'create table t (id int)', 'owner'],
+    ['read_write', 'create table t (id int)', 'owner'],
+    ['read_write', 'alter table book add column x int', 'owner'],
+    ['read_only', 'select 1 / 0', undefined],
+  ])('as %s, %j is refused with the role that it takes', async (role, sql, required) => {
+    const { status, body } = await run({ sql, role });
+    expect([status, body.required_role]).toEqual([422, required]);
+    expect(typeof body.hint).toBe(required === undefined ? 'undefined' : 'string');
+  });
+
+  test('on main a refused change names no role, and says what to do', async () => {
+    const { body } = await run({ sql: 'create table shelf (id int)' }, api, 'main');
+    expect(body).toMatchObject({ hint: expect.stringContaining('branch') });
+    expect(body.required_role).toBeUndefined();
+  });
+
   test('as read_write takes the right to change rows', async () => {
     const reader = await apiOf({ tenant: TENANT, scope: 'read' });
     expect((await run(COUNT, reader)).status).toBe(200);
@@ -236,9 +288,9 @@ describe('a query', () => {
   });
 
   test.each([
-    [{ sql: 'select 1; select 2' }, 422],
+    [{ sql: 'select $1; select 2', params: [1] }, 422],
     [{ sql: 'select $1' }, 422],
-    [{ sql: 'select 1', role: 'owner' }, 422],
+    [{ sql: 'select 1', role: 'superuser' }, 422],
     [{ sql: 'select 1', params: [[1]] }, 422],
     [{}, 422],
   ])('%j → %i', async (body, status) => {

@@ -31,7 +31,7 @@ interface Props {
 }
 
 /**
- * The editor of a statement. It lives in a shadow root, where CodeMirror adopts its style sheets; in the
+ * The editor of statements. It lives in a shadow root, where CodeMirror adopts its style sheets; in the
  * document it would add `<style>` elements, which the content security policy blocks.
  */
 export function SqlEditor({ tables, initial, onChange, onRun }: Props) {
@@ -66,7 +66,7 @@ export function SqlEditor({ tables, initial, onChange, onRun }: Props) {
           sql({ dialect: PostgreSQL, schema }),
           syntaxHighlighting(COLORS),
           EditorView.lineWrapping,
-          EditorView.contentAttributes.of({ 'aria-label': 'Statement' }),
+          EditorView.contentAttributes.of({ 'aria-label': 'Statements' }),
           EditorView.updateListener.of((update) => {
             if (update.docChanged) latest.current.onChange(update.state.doc.toString());
           }),

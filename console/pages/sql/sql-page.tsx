@@ -1,7 +1,9 @@
 import { useMutation, useQuery } from '@tanstack/react-query';
 import { createFileRoute } from '@tanstack/react-router';
 import { lazy, Suspense, useCallback, useMemo, useState } from 'react';
-import { dataOf } from '../../../client/response-error.ts';
+import type { Schemas } from '../../../client/client.ts';
+import { dataOf, ResponseError } from '../../../client/response-error.ts';
+import type { BranchRole } from '../../../shared/branch/login.ts';
 import { milliseconds, plural } from '../../../shared/format.ts';
 import { BranchName } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
@@ -25,8 +27,20 @@ const SqlEditor = lazy(() => import('./sql-editor.tsx').then(({ SqlEditor }) => 
 const ROLES = [
   ['read_only', 'Read only'],
   ['read_write', 'Read and write'],
-] as const;
-type Role = (typeof ROLES)[number][0];
+  ['owner', 'Owner: change the schema'],
+] as const satisfies readonly (readonly [BranchRole, string])[];
+
+const labelOf = (role: unknown) => ROLES.find(([name]) => name === role)?.[1];
+
+/** What the page can do about a refused statement, where the API says what it takes. */
+function adviceOn(error: unknown): string | null {
+  if (!(error instanceof ResponseError)) return null;
+  const { required_role: role, hint, statement } = error.fields;
+  const label = labelOf(role);
+  const advice = label === undefined ? hint : `Choose “${label}”.`;
+  const where = typeof statement === 'number' ? `This is statement ${statement}.` : undefined;
+  return [where, advice].filter((text) => typeof text === 'string').join(' ') || null;
+}
 
 const NONE: readonly [] = [];
 const ignore = () => {};
@@ -43,8 +57,7 @@ function SqlPage() {
   const [text, setText] = useState<string>(
     "select table_schema, table_name, table_type\nfrom information_schema.tables\nwhere table_schema = 'public'\norder by 1, 2",
   );
-  const [role, setRole] = useState<Role>('read_only');
-  const [active, setActive] = useState<Position>({ row: 0, column: 0 });
+  const [role, setRole] = useState<BranchRole>('read_only');
   const mayWrite =
     session.state === 'signed_in' && mayChange(session.me) && record !== undefined && !record.protected;
   const run = useMutation({
@@ -58,29 +71,11 @@ function SqlPage() {
       );
       return { result, took: performance.now() - began };
     },
-    onSuccess: () => setActive({ row: 0, column: 0 }),
   });
   const start = () => {
     if (!run.isPending && text.trim() !== '') run.mutate();
   };
-  const result = run.data?.result;
-  // Columns of a result can have the same name, so their position identifies them.
-  const columns = useMemo(
-    () => (result?.columns ?? []).map(({ name, type }, at) => ({ key: String(at), name, type })),
-    [result],
-  );
-  const rows = useMemo(
-    () =>
-      (result?.rows ?? []).map(
-        (cells) => Object.fromEntries(cells.map((cell, at) => [String(at), cell])) as Row,
-      ),
-    [result],
-  );
-  const cut = useMemo(
-    () => new Set((result?.truncated ?? []).map(({ row, column }) => `${row} ${column}`)),
-    [result],
-  );
-  const rowAt = useCallback((index: number) => rows[index], [rows]);
+  const outcome = run.data?.result;
   return (
     <Page
       title={
@@ -89,10 +84,10 @@ function SqlPage() {
         </>
       }
       name={`SQL on ${branch}`}
-      about="Runs one statement in a transaction of its own, for at most 5 seconds."
+      about="Runs statements, separated by semicolons, in one transaction: for at most 5 seconds, or 30 where they may change something."
       width="wide"
     >
-      <section className="card sql" aria-label="Statement">
+      <section className="card sql" aria-label="Statements">
         <Suspense fallback={<Loading />}>
           <SqlEditor tables={tables} initial={text} onChange={setText} onRun={start} />
         </Suspense>
@@ -103,51 +98,93 @@ function SqlPage() {
           {mayWrite ? (
             <Choice legend="Login" name="sql-role" options={ROLES} value={role} onChange={setRole} />
           ) : (
-            <span className="quiet">Read only here: change main by migrations, or a branch of it.</span>
+            <span className="quiet">
+              Read only here. Change main over its connection URL, or try it on a branch.
+            </span>
           )}
         </footer>
       </section>
       {run.isError && <ErrorNote error={run.error} />}
-      {result && (
-        <section className="stack" aria-label="Result">
-          <p role="status">
-            <b>{`${result.command ?? ''} ${plural(result.row_count ?? rows.length, 'row')}`.trim()}</b>{' '}
-            <span className="quiet">{milliseconds(run.data?.took ?? 0)}</span>
-          </p>
-          {result.has_more && (
-            <Note>Only the first {plural(rows.length, 'row')} are shown. Add a limit or conditions.</Note>
-          )}
-          {columns.length > 0 && (
-            <div className="card sql-result">
-              <Grid
-                label="Result"
-                columns={columns.map(({ key, name, type }) => ({
-                  name: key,
-                  label: name,
-                  type,
-                  nullable: true,
-                  is_primary_key: false,
-                }))}
-                newRows={NONE}
-                count={rows.length}
-                rowAt={rowAt}
-                isCut={(row, column) => cut.has(`${row} ${column}`)}
-                stagedAt={() => undefined}
-                active={active}
-                onActive={setActive}
-                onEdit={ignore}
-                onKey={ignore}
-                onVisible={ignore}
-                order={null}
-                editor={null}
-              />
-            </div>
-          )}
-        </section>
+      {adviceOn(run.error) && <Note tone="warn">{adviceOn(run.error)}</Note>}
+      {outcome?.results && (
+        <p className="quiet">
+          {plural(outcome.results.length, 'statement')} in one transaction,{' '}
+          {milliseconds(run.data?.took ?? 0)}
+        </p>
       )}
+      {outcome &&
+        (outcome.results ?? [outcome]).map((result, at) => (
+          <ResultView
+            // Results of one run have no identity but their position.
+            // biome-ignore lint/suspicious/noArrayIndexKey: a run replaces all of them
+            key={`${run.submittedAt} ${at}`}
+            result={result}
+            label={outcome.results ? `Result ${at + 1}` : 'Result'}
+            took={outcome.results ? null : (run.data?.took ?? 0)}
+          />
+        ))}
       <CommandLine
-        command={(project) => COMMANDS.query(project, branch, text, mayWrite && role === 'read_write')}
+        command={(project) => COMMANDS.query(project, branch, text, mayWrite ? role : 'read_only')}
       />
     </Page>
+  );
+}
+
+interface ResultProps {
+  result: Schemas['StatementResult'];
+  label: string;
+  /** Milliseconds; null where several results share them. */
+  took: number | null;
+}
+
+function ResultView({ result, label, took }: ResultProps) {
+  const [active, setActive] = useState<Position>({ row: 0, column: 0 });
+  // Columns of a result can have the same name, so their position identifies them.
+  const columns = useMemo(
+    () => result.columns.map(({ name, type }, at) => ({ key: String(at), name, type })),
+    [result],
+  );
+  const rows = useMemo(
+    () => result.rows.map((cells) => Object.fromEntries(cells.map((cell, at) => [String(at), cell])) as Row),
+    [result],
+  );
+  const cut = useMemo(() => new Set(result.truncated.map(({ row, column }) => `${row} ${column}`)), [result]);
+  const rowAt = useCallback((index: number) => rows[index], [rows]);
+  return (
+    <section className="stack" aria-label={label}>
+      <p role="status">
+        <b>{`${result.command ?? ''} ${plural(result.row_count ?? rows.length, 'row')}`.trim()}</b>{' '}
+        {took !== null && <span className="quiet">{milliseconds(took)}</span>}
+      </p>
+      {result.has_more && (
+        <Note>Only the first {plural(rows.length, 'row')} are shown. Add a limit or conditions.</Note>
+      )}
+      {columns.length > 0 && (
+        <div className="card sql-result">
+          <Grid
+            label={label}
+            columns={columns.map(({ key, name, type }) => ({
+              name: key,
+              label: name,
+              type,
+              nullable: true,
+              is_primary_key: false,
+            }))}
+            newRows={NONE}
+            count={rows.length}
+            rowAt={rowAt}
+            isCut={(row, column) => cut.has(`${row} ${column}`)}
+            stagedAt={() => undefined}
+            active={active}
+            onActive={setActive}
+            onEdit={ignore}
+            onKey={ignore}
+            onVisible={ignore}
+            order={null}
+            editor={null}
+          />
+        </div>
+      )}
+    </section>
   );
 }

@@ -11,12 +11,11 @@ const settle = () => vi.advanceTimersByTimeAsync(0);
  * @param branch named `project/branch`; the project's `main` without the second part
  */
 function crowd(turns: RowTurns, branch: string, count: number) {
-  const [project, name] = branch.split('/');
-  const database = name ? `db_${project}_prod_br_${name}` : `db_${project}_prod`;
+  const [project = ''] = branch.split('/');
   const inside: (() => void)[] = [];
   const refused: string[] = [];
   for (let n = 0; n < count; n += 1) {
-    turns.enter(branch, database).then(
+    turns.enter(branch, project).then(
       (leave) => inside.push(leave),
       ({ code }) => refused.push(code),
     );

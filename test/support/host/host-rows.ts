@@ -89,8 +89,15 @@ export class Browser {
     return this.#run('row.change', { changes: changes.map((change) => ({ schema: 'public', ...change })) });
   }
 
-  query(sql: string, params: (Scalar | null)[] = [], role: Params<'query.run'>['role'] = 'read_only') {
-    return this.#run('query.run', { role, sql, params });
+  /** The result of one statement. */
+  async query(sql: string, params: (Scalar | null)[] = [], role: Params<'query.run'>['role'] = 'read_only') {
+    const { results } = await this.script(sql, role, params);
+    if (results[0] === undefined || results.length > 1) throw new Error(`${results.length} results`);
+    return results[0];
+  }
+
+  script(sql: string, role: Params<'query.run'>['role'] = 'read_only', params: (Scalar | null)[] = []) {
+    return this.#run('query.run', { project_id: this.#branch.project_id, role, sql, params });
   }
 
   #run<M extends Method>(method: M, params: object): Promise<MethodResult<M>> {

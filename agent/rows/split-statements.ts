@@ -1,0 +1,95 @@
+/** One statement of a text, without the semicolon after it. */
+export interface Statement {
+  text: string;
+  /** Its first words and signs in lower case, separated by spaces; nothing of a quoted text. */
+  start: string;
+}
+
+/** Words of `start`: enough for `create or replace function` and for whole statements such as `begin work`. */
+const START_LENGTH = 4;
+
+/**
+ * Lexical structure of PostgreSQL (its documentation, section 4.1), with `standard_conforming_strings`. What is
+ * not closed extends to the end, and PostgreSQL reports it.
+ */
+const TOKEN = new RegExp(
+  [
+    /(?<blank>\s+|--[^\n\r]*)/,
+    /(?<comment>\/\*)/,
+    /(?<quoted>[eE]'(?:[^'\\]|\\.|'')*(?:'|$)|'(?:[^']|'')*(?:'|$)|"(?:[^"]|"")*(?:"|$))/,
+    /(?<dollar>\$(?:[A-Za-z_\x80-\uffff][\w\x80-\uffff]*)?\$)/,
+    /(?<word>[A-Za-z_\x80-\uffff][\w$\x80-\uffff]*)/,
+    /(?<other>\$?\d[\w.]*|.)/,
+  ]
+    .map(({ source }) => source)
+    .join('|'),
+  'suy',
+);
+
+/** A routine with a body of SQL, whose statements end with semicolons. */
+const ROUTINE = /^create (?:or replace )?(?:function|procedure)\b/;
+
+/** The position after a comment, which can contain comments. @param from the position after its `/*` */
+function endOfComment(text: string, from: number): number {
+  const sign = /\/\*|\*\//g;
+  sign.lastIndex = from;
+  for (let depth = 1; depth > 0; ) {
+    const [found] = sign.exec(text) ?? [];
+    if (found === undefined) return text.length;
+    depth += found === '/*' ? 1 : -1;
+  }
+  return sign.lastIndex;
+}
+
+function endOfDollarQuote(text: string, from: number, quote: string): number {
+  const end = text.indexOf(quote, from);
+  return end === -1 ? text.length : end + quote.length;
+}
+
+/**
+ * Splits a text at the semicolons at which psql does: not in quotes, comments, parentheses and the body of a
+ * routine. A statement of comments alone is left out.
+ *
+ * Nothing depends on it for security: PostgreSQL refuses each part that is more than one statement.
+ */
+export function splitStatements(text: string): Statement[] {
+  const statements: Statement[] = [];
+  let begin = 0;
+  let start: string[] = [];
+  let parentheses = 0;
+  /** Of `BEGIN … END` in the body of a routine. */
+  let blocks = 0;
+  const end = (at: number) => {
+    if (start.length > 0) statements.push({ text: text.slice(begin, at).trim(), start: start.join(' ') });
+    begin = at + 1;
+    start = [];
+    parentheses = 0;
+    blocks = 0;
+  };
+  for (let at = 0; at < text.length; ) {
+    TOKEN.lastIndex = at;
+    const { groups = {}, 0: token = '' } = TOKEN.exec(text) ?? {};
+    at += Math.max(1, token.length);
+    if (groups.comment !== undefined) at = endOfComment(text, at);
+    if (groups.dollar !== undefined) at = endOfDollarQuote(text, at, token);
+    if (groups.blank !== undefined || groups.comment !== undefined) continue;
+    if (token === ';' && parentheses === 0 && blocks === 0) {
+      end(at - 1);
+      continue;
+    }
+    const word = groups.word?.toLowerCase();
+    if (start.length < START_LENGTH) start.push(word ?? (groups.other === undefined ? '' : token));
+    if (token === '(') parentheses += 1;
+    else if (token === ')') parentheses = Math.max(0, parentheses - 1);
+    else if (parentheses === 0 && word !== undefined) blocks += stepOf(word, blocks, start);
+  }
+  end(text.length);
+  return statements;
+}
+
+/** How a word changes the depth of blocks. */
+function stepOf(word: string, blocks: number, start: readonly string[]): number {
+  if (!ROUTINE.test(start.join(' '))) return 0;
+  if (word === 'begin' || (word === 'case' && blocks > 0)) return 1;
+  return word === 'end' && blocks > 0 ? -1 : 0;
+}
