@@ -39,7 +39,10 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
   'branch diff': ['branchgate branch diff pr-7 --schema', 'branchgate branch diff pr-7 --rows book'],
   'branch delete': ['branchgate branch delete pr-7 pr-8', 'branchgate branch delete pr-7 --purge --yes'],
   'snapshot list': ['branchgate snapshot list --branch main'],
-  'snapshot create': ['branchgate snapshot create main --name before-migration --ttl 7d'],
+  'snapshot create': [
+    'branchgate snapshot create main --name before-migration --ttl 7d',
+    'branchgate snapshot create main --masked --name masked',
+  ],
   'snapshot delete': ['branchgate snapshot delete before-migration'],
   'connection-string': [
     'branchgate connection-string pr-7 --direct',

@@ -208,6 +208,11 @@ export const FAILURES = {
       'The database name is still in use on the database host. Try again later, or choose another name.',
     retryAfterSeconds: LATER,
   },
+  MASKING_INCOMPLETE: {
+    status: 409,
+    message:
+      'The masking policy does not cover the branch, so nothing was made. Give the columns a rule, and repeat the request.',
+  },
   IDEMPOTENCY_IN_FLIGHT: {
     status: 409,
     message: 'The first request with this Idempotency-Key is still running. Repeat the request later.',

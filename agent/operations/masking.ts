@@ -67,6 +67,8 @@ export async function maskSnapshot(
         );
         if (plan.problems.length === 0) {
           await closeMasked(session, snapshot_id);
+          // Every block was written again.
+          await session.query('UPDATE snapshot SET independent = true WHERE snapshot_id = $1', [snapshot_id]);
           return {
             masked: true,
             size_bytes: (await readSnapshotSize(session, snapshot_id)) ?? 0,

@@ -10,7 +10,17 @@ import { TIMEOUT, waitOf } from './project.ts';
 
 const PROJECT = '/api/v1/projects/{project_id}';
 const OF_BRANCH = `${PROJECT}/branches/{branch_ref}/snapshots` as const;
-const COLUMNS = ['name', 'kind', 'branch_id', 'size_bytes', 'own_bytes', 'taken_at', 'expires_at', 'id'];
+const COLUMNS = [
+  'name',
+  'kind',
+  'data',
+  'branch_id',
+  'size_bytes',
+  'own_bytes',
+  'taken_at',
+  'expires_at',
+  'id',
+];
 
 /** A snapshot by its ID or its name, of which the newest counts. @throws CommandError */
 export async function findSnapshot({ client }: Session, projectId: string, reference: string) {
@@ -41,6 +51,7 @@ const list = () =>
 interface NewSnapshot {
   name?: string;
   ttl?: number;
+  masked?: true;
   timeout?: number;
 }
 
@@ -50,6 +61,7 @@ const create = () =>
     .argument('[branch]', 'name or ID (default: the pinned branch, or main)')
     .option('--name <name>', 'a name to find it by')
     .option('--ttl <duration>', 'time until it is deleted, for instance 7d', readDuration)
+    .option('--masked', 'replace values by the masking policy of the project')
     .option(...TIMEOUT)
     .action(async (branch: string | undefined, options: NewSnapshot, command: Command) => {
       const session = openSession(command);
@@ -57,6 +69,7 @@ const create = () =>
       const body = {
         ...(options.name !== undefined && { name: options.name }),
         ...(options.ttl !== undefined && { ttl_seconds: options.ttl }),
+        ...(options.masked && { data: 'masked' as const }),
       };
       const made = await withProgress(`Taking a snapshot of ${path.branch_ref}`, () =>
         session.client.create(OF_BRANCH, { params: { path }, body }, waitOf(options)),

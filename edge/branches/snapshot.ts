@@ -1,4 +1,4 @@
-import { and, desc, eq, inArray, ne, or, type SQL, sql } from 'drizzle-orm';
+import { and, desc, eq, inArray, isNull, ne, or, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import { SNAPSHOT_KINDS } from '../../shared/branch/snapshot.ts';
 import type { Principal } from '../authentication/principal.ts';
@@ -33,6 +33,16 @@ export const Snapshot = z
       description: 'What it shares with other databases of the project. Null: not measured.',
       example: 8_175_616,
     }),
+    data: z.enum(['full', 'masked']).meta({
+      description: '`masked`: the columns with a rule of the masking policy have other values.',
+    }),
+    masking_version: z
+      .int()
+      .nullable()
+      .meta({ description: 'The version of the policy. Null unless it is masked.', example: null }),
+    checked_at: Timestamp.nullable().meta({
+      description: 'When its values had been compared with those of the branch. Null unless it is masked.',
+    }),
     taken_at: Timestamp,
     expires_at: Timestamp.nullable().meta({ description: 'Null: it is kept until it is deleted.' }),
   })
@@ -47,6 +57,9 @@ export const toSnapshotResponse = (row: SnapshotRow): z.output<typeof Snapshot> 
   size_bytes: row.sizeBytes,
   own_bytes: row.ownBytes,
   shared_bytes: row.sharedBytes,
+  data: row.maskingVersion === null ? 'full' : 'masked',
+  masking_version: row.maskingVersion,
+  checked_at: row.checkedAt?.toISOString() ?? null,
   taken_at: row.takenAt.toISOString(),
   expires_at: row.expiresAt?.toISOString() ?? null,
 });
@@ -90,6 +103,8 @@ export const latestSnapshot = (db: Database, projectId: string, branch: SQL | un
       and(
         cloneable(projectId, caller),
         inArray(snapshots.kind, ['manual', 'schedule']),
+        // Whoever wants a masked one names it.
+        isNull(snapshots.maskingVersion),
         sql`exists (select 1 from ${projectBranches} where ${and(
           eq(projectBranches.id, snapshots.branchId),
           eq(projectBranches.projectId, projectId),

@@ -17,10 +17,12 @@ import {
   type SnapshotRow,
   snapshots,
 } from '../database/schema.ts';
+import { HostCallError } from '../hosts/host-client.ts';
 import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import { newJob } from '../jobs/job-store.ts';
-import { saga } from '../jobs/saga.ts';
+import { MaskingIncompleteError, OvertakenError, type SagaContext, saga } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
+import { readMasking } from '../masking/policy.ts';
 import type { Settings } from '../settings.ts';
 import { BUSY_WAIT_MS } from './create-branches.ts';
 import { toSnapshotResponse } from './snapshot.ts';
@@ -29,7 +31,11 @@ import { toSnapshotResponse } from './snapshot.ts';
 const COUNTED = ['manual', 'schedule'] as const satisfies readonly KeptKind[];
 
 export const newSnapshot = (
-  about: Pick<SnapshotRow, 'id' | 'kind' | 'expiresAt'> & { branch: BranchRow; name?: string | null },
+  about: Pick<SnapshotRow, 'id' | 'kind' | 'expiresAt'> & {
+    branch: BranchRow;
+    name?: string | null;
+    maskingVersion?: number | undefined;
+  },
   now: Date,
 ): SnapshotRow => ({
   id: about.id,
@@ -43,6 +49,8 @@ export const newSnapshot = (
   sizeBytes: 0,
   ownBytes: null,
   sharedBytes: null,
+  maskingVersion: about.maskingVersion ?? null,
+  checkedAt: null,
   rules: [],
   takenAt: now,
   expiresAt: about.expiresAt,
@@ -71,12 +79,18 @@ export async function reserveSnapshot(
 ): Promise<Result<JobRow, Failure>> {
   const { branch, snapshotId, unlessSameAs, keyUse, ttlSeconds, name, kind, hostId } = request;
   const { projectId } = branch;
-  const subject = { branchId: branch.id, snapshotId, ...(unlessSameAs && { unlessSameAs }) };
+  const { maskingVersion } = request;
+  const subject = {
+    branchId: branch.id,
+    snapshotId,
+    ...(unlessSameAs && { unlessSameAs }),
+    ...(maskingVersion !== undefined && { maskingVersion }),
+  };
   const { actor, createdBy } = request;
   const about = { id: request.jobId, projectId, hostId, actor, createdBy };
   const job = newJob('snapshot.create', subject, about, now);
   const expiresAt = ttlSeconds === null ? null : new Date(now.getTime() + ttlSeconds * 1000);
-  const row = newSnapshot({ id: snapshotId, branch, name, kind, expiresAt }, now);
+  const row = newSnapshot({ id: snapshotId, branch, name, kind, expiresAt, maskingVersion }, now);
   const current = sql<number>`(select count(*) from ${snapshots} where ${and(
     eq(snapshots.projectId, projectId),
     inArray(snapshots.kind, COUNTED),
@@ -121,7 +135,33 @@ const asTaken = ({ snapshot, taken }: Taking, now: Date): SnapshotRow => ({
   sizeBytes: taken?.size_bytes ?? 0,
   independent: taken?.independent ?? false,
   takenAt: now,
+  checkedAt: snapshot.maskingVersion === null ? null : now,
 });
+
+/**
+ * Has the host make the snapshot with other values. It makes nothing if the policy does not cover the branch.
+ * @throws MaskingIncompleteError also if PostgreSQL refuses the new values, for instance by a constraint
+ */
+async function maskedBy(
+  { db, job, settings, callHost }: SagaContext<'snapshot.create'>,
+  version: number,
+  { snapshot, branch }: Taking,
+): Promise<NonNullable<Taking['taken']>> {
+  const { projectId } = job;
+  const masking = await readMasking(db, settings.CREDENTIAL_KEYS, { projectId, version });
+  if (!masking) throw new OvertakenError();
+  const call = callHost('snapshot.mask', {
+    ...{ job_id: job.id, project_id: projectId, branch_id: branch.id, snapshot_id: snapshot.id },
+    ...{ source: branch.databaseName, busy_wait: BUSY_WAIT_MS, ...masking },
+  });
+  const { masked, problems, size_bytes } = await call.catch((error: unknown) => {
+    if (error instanceof HostCallError && error.code === 'STATEMENT_REFUSED')
+      throw new MaskingIncompleteError([], `PostgreSQL: ${error.message}`);
+    throw error;
+  });
+  if (!masked) throw new MaskingIncompleteError(problems);
+  return { taken: true, size_bytes, independent: true };
+}
 
 /** One by schedule may be unnecessary, which leaves nothing. */
 export const takeSnapshotJob = saga<'snapshot.create', Taking>({
@@ -129,7 +169,12 @@ export const takeSnapshotJob = saga<'snapshot.create', Taking>({
     [
       {
         name: 'take',
-        run: async ({ job, callHost }, subject) => {
+        run: async (context, subject) => {
+          const { job, callHost } = context;
+          if (job.input.maskingVersion !== undefined) {
+            subject.taken = await maskedBy(context, job.input.maskingVersion, subject);
+            return;
+          }
           subject.taken = await callHost('snapshot.take', {
             project_id: job.projectId,
             branch_id: subject.branch.id,
@@ -155,8 +200,11 @@ export const takeSnapshotJob = saga<'snapshot.create', Taking>({
   complete: ({ db, job }, subject, now) => {
     const { snapshot, branch, taken } = subject;
     if (!taken?.taken) return [db.delete(snapshots).where(eq(snapshots.id, snapshot.id))];
-    const { status, sizeBytes, independent, takenAt } = asTaken(subject, now);
-    const metadata = { snapshot_id: snapshot.id, branch_name: branch.branchName, kind: snapshot.kind };
+    const { status, sizeBytes, independent, takenAt, checkedAt } = asTaken(subject, now);
+    const metadata = {
+      ...{ snapshot_id: snapshot.id, branch_name: branch.branchName, kind: snapshot.kind },
+      ...(snapshot.maskingVersion !== null && { masking_version: snapshot.maskingVersion }),
+    };
     const about = { id: job.id, projectId: branch.projectId, branchId: branch.id, metadata };
     return [
       insertIf(
@@ -168,7 +216,7 @@ export const takeSnapshotJob = saga<'snapshot.create', Taking>({
       inTenantOfProject(db, branch.projectId, [job.id]),
       db
         .update(snapshots)
-        .set({ status, sizeBytes, independent, takenAt })
+        .set({ status, sizeBytes, independent, takenAt, checkedAt })
         .where(eq(snapshots.id, snapshot.id)),
     ];
   },
@@ -262,6 +310,8 @@ export interface SnapshotRequest {
   ttlSeconds: number | null;
   /** The snapshot before, if a schedule takes this one. */
   unlessSameAs?: string;
+  /** The version of the masking policy by which its values are replaced; left out: they stay. */
+  maskingVersion?: number | undefined;
   hostId: string;
   actor: AuditActor;
   createdBy: string;

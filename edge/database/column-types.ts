@@ -51,6 +51,8 @@ export interface JobSubjects {
     OneSnapshot & {
       /** By schedule: the snapshot before, which makes this one unnecessary if nothing has changed. */
       unlessSameAs?: string;
+      /** The version of the masking policy; left out: the values stay. */
+      maskingVersion?: number;
     };
   'snapshot.delete': OneSnapshot & { branchId: null };
   'project.delete': { branchId: null };

@@ -382,6 +382,10 @@ export const snapshots = sqliteTable(
     /** From the last measurement; null where the host cannot measure them. */
     ownBytes: integer('own_bytes'),
     sharedBytes: integer('shared_bytes'),
+    /** The version of the masking policy by which its values were replaced; null: it has the branch's own. */
+    maskingVersion: integer('masking_version'),
+    /** When the host had compared the values with those of the branch; null: it has these, or is being made. */
+    checkedAt: timestamp('checked_at'),
     /** The rules of a deleted branch. */
     rules: text('rules', { mode: 'json' }).$type<KeptRule[]>().notNull().default([]),
     takenAt: timestamp('taken_at').notNull(),

@@ -37,8 +37,8 @@ export const Job = z
 
 /** The failure as the API reports it; the internal cause is for the log. */
 export function toErrorResponse(error: JobError): { code: FailureCode; message: string } {
-  const { code } = publicFailure(error);
-  return { code, message: FAILURES[code].message };
+  const { code, fields } = publicFailure(error);
+  return { code, message: typeof fields?.message === 'string' ? fields.message : FAILURES[code].message };
 }
 
 export const toJobResponse = (row: JobRow): z.output<typeof Job> => ({

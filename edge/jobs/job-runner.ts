@@ -322,6 +322,7 @@ export class JobRunner {
       db.delete(idempotencyKeys).where(eq(idempotencyKeys.jobId, job.id)),
       progress.end('failed'),
     ]);
-    return fail({ ...publicFailure(error), fields: { job_id: job.id } });
+    const failure = publicFailure(error);
+    return fail({ ...failure, fields: { ...failure.fields, job_id: job.id } });
   }
 }

@@ -1,12 +1,13 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { backoff } from '../../shared/backoff.ts';
-import type { Failure } from '../../shared/failures.ts';
+import { FAILURES, type Failure } from '../../shared/failures.ts';
 import type { JobError, JobKind } from '../../shared/project/job.ts';
 import {
   HOST_FAILURES,
   type HostFailureClass,
   type HostFailureCode,
 } from '../../shared/protocol/host-failures.ts';
+import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { type Database, type Statement, withoutValues } from '../database/database.ts';
 import type { JobOf } from '../database/schema.ts';
 import { type CallHost, failureOfOwnCall, HostCallError } from '../hosts/host-client.ts';
@@ -101,6 +102,35 @@ export class OvertakenError extends Error {
 
 const OVERTAKEN = 'OVERTAKEN';
 
+/** Columns without a rule, and what is wrong with a rule; `column` is null for a whole table. */
+type MaskingProblem = MethodResult<'snapshot.mask'>['problems'][number];
+
+/** The policy does not cover the branch, so nothing was masked. */
+export class MaskingIncompleteError extends Error {
+  readonly problems: readonly MaskingProblem[];
+
+  /** @param reason if it is about no column */
+  constructor(problems: readonly MaskingProblem[], reason = '') {
+    super(JSON.stringify({ reason, columns: problems }));
+    this.name = 'MaskingIncompleteError';
+    this.problems = problems;
+  }
+}
+
+const INCOMPLETE = 'MASKING_INCOMPLETE';
+const COLUMNS_NAMED = 5;
+
+/** The columns are part of the message, because a job shows that alone. */
+function maskingFailure(text: string): Failure {
+  const { reason, columns } = JSON.parse(text) as { reason: string; columns: MaskingProblem[] };
+  const named = columns
+    .slice(0, COLUMNS_NAMED)
+    .map(({ table, column, reason }) => `${column === null ? table : `${table}.${column}`} (${reason})`);
+  const more = columns.length - named.length;
+  const about = [reason, ...named, ...(more > 0 ? [`${more} more`] : [])].filter(Boolean).join('; ');
+  return { code: INCOMPLETE, fields: { message: `${FAILURES[INCOMPLETE].message} ${about}`, columns } };
+}
+
 /** A job that has not succeeded after this time is abandoned and undone. */
 export const ABANDON_AFTER_MS = 15 * 60_000;
 
@@ -108,6 +138,7 @@ const isHostFailure = (code: string): code is HostFailureCode => Object.hasOwn(H
 
 /** The failure as the API reports it. */
 export function publicFailure({ code, message }: JobError): Failure {
+  if (code === INCOMPLETE) return maskingFailure(message);
   if (code === OVERTAKEN) return { code: 'NOT_FOUND', reason: message };
   return failureOfOwnCall({ code: isHostFailure(code) ? code : 'INTERNAL', message });
 }
@@ -115,12 +146,14 @@ export function publicFailure({ code, message }: JobError): Failure {
 /** An error that is not the host's (D1 is unavailable, a defect) may pass: a retry loses nothing. */
 export function failureClass(error: unknown): HostFailureClass {
   if (error instanceof HostCallError) return HOST_FAILURES[error.code];
+  if (error instanceof MaskingIncompleteError) return 'refused';
   return error instanceof OvertakenError ? 'permanent' : 'transient';
 }
 
 export function jobError(error: unknown): JobError {
   const message = error instanceof Error ? withoutValues(error).message : 'unknown error';
   if (error instanceof HostCallError) return { code: error.code, message };
+  if (error instanceof MaskingIncompleteError) return { code: INCOMPLETE, message };
   return { code: error instanceof OvertakenError ? OVERTAKEN : 'INTERNAL', message };
 }
 

@@ -231,6 +231,28 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
     shape: { projects: Count.meta({ description: 'Projects on the host, failed ones included.' }) },
     example: { projects: 3 },
   },
+  MASKING_INCOMPLETE: {
+    shape: {
+      ...OF_A_JOB.shape,
+      columns: z
+        .array(
+          z.strictObject({
+            table: z.string(),
+            column: z.string().nullable().meta({ description: 'Null: the whole table.' }),
+            reason: z.string(),
+          }),
+        )
+        .meta({
+          description:
+            'Columns that look personal and have no rule, and columns whose rule cannot be applied. Empty: it is about no column, as the message says.',
+        }),
+    },
+    example: {
+      message:
+        'The masking policy does not cover the branch, so nothing was made. Give the columns a rule, and repeat the request. public.customer.email2 (its name says e-mail)',
+      columns: [{ table: 'public.customer', column: 'email2', reason: 'its name says e-mail' }],
+    },
+  },
   SNAPSHOT_LIMIT_REACHED: {
     shape: {
       limit: Count,

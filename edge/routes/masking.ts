@@ -1,15 +1,15 @@
 import { z } from 'zod';
 import { unwrap } from '../errors.ts';
-import { actorOf } from '../pipeline/context.ts';
-import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
-import { primaryOf } from '../pipeline/replica-choice.ts';
 import {
   changeMasking,
   currentPolicy,
   MaskingPolicy,
   NewMaskingPolicy,
   toMaskingResponse,
-} from '../projects/masking.ts';
+} from '../masking/policy.ts';
+import { actorOf } from '../pipeline/context.ts';
+import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { primaryOf } from '../pipeline/replica-choice.ts';
 import { readSettings } from '../settings.ts';
 
 import { inProject, ProjectParams } from './in-project.ts';

@@ -5,8 +5,9 @@ import { referencedBranchId } from '../branches/branch-reference.ts';
 import { Snapshot, snapshotsOf, toSnapshotResponse } from '../branches/snapshot.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import { snapshots } from '../database/schema.ts';
-import { found, unwrap } from '../errors.ts';
+import { ApiError, found, unwrap } from '../errors.ts';
 import { KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency-key.ts';
+import { currentPolicy } from '../masking/policy.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { actorOf } from '../pipeline/context.ts';
 import { operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
@@ -20,6 +21,10 @@ const NewSnapshot = z
   .strictObject({
     name: z.string().trim().min(1).max(100).optional().meta({ example: 'before-migration' }),
     ttl_seconds: TtlSeconds.optional().meta({ description: 'Seconds until the snapshot is deleted.' }),
+    data: z.enum(['full', 'masked']).default('full').meta({
+      description:
+        '`masked`: values are replaced by the masking policy of the project. It takes as long as writing the whole database.',
+    }),
   })
   .meta({ example: { name: 'before-migration' } });
 
@@ -51,6 +56,7 @@ router.openapi(
       'BRANCH_NOT_ACTIVE',
       'PROJECT_NOT_ACTIVE',
       'SNAPSHOT_LIMIT_REACHED',
+      'MASKING_INCOMPLETE',
       'SOURCE_BUSY',
       'SOURCE_NOT_ACTIVE',
       ...HOST_WORK_FAILURES,
@@ -60,11 +66,19 @@ router.openapi(
     const body = c.req.valid('json');
     const { prefer, 'idempotency-key': key } = c.req.valid('header');
     const keyUse = await keyUseOf(c.var.principal, c.req.path, key, body);
-    const [project, branch, uses] = await inBranch(c, c.req.valid('param'), (db) => [
+    const { project_id: projectId } = c.req.valid('param');
+    const [project, branch, uses, [policy]] = await inBranch(c, c.req.valid('param'), (db) => [
       recordedUses(db, keyUse, new Date()),
+      currentPolicy(db, projectId),
     ]);
     const replayed = replay(c, uses, keyUse);
     if (replayed) return c.json(replayed.body as z.input<typeof Snapshot>, 201);
+    const isMasked = body.data === 'masked';
+    if (isMasked && !policy)
+      throw new ApiError('MASKING_INCOMPLETE', {
+        message: 'The project has no masking policy. Set one first, and repeat the request.',
+        columns: [],
+      });
     const actor = actorOf(c);
     const outcome = await coordinatorOf(c.env, project.id).takeSnapshot(
       {
@@ -74,6 +88,7 @@ router.openapi(
         name: body.name ?? null,
         kind: 'manual',
         ttlSeconds: body.ttl_seconds ?? null,
+        ...(isMasked && { maskingVersion: policy?.version }),
         hostId: project.hostId,
         actor,
         createdBy: actor.userId,

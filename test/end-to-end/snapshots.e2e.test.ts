@@ -282,3 +282,25 @@ test('the audit log distinguishes a reset, a deletion and a restored branch', as
   ])
     expect(names).toContain(name);
 });
+
+test('a branch of a masked snapshot has other values, and a new personal column refuses the next one', async () => {
+  await query(
+    mainUrl,
+    "create table customer (id int primary key, email text); insert into customer values (1, 'ada@example.com')",
+  );
+  const policy = { rules: [{ table: 'customer', column: 'email', with: 'email' }] };
+  expect((await api.call('PUT', `${path}/masking`, { body: policy })).status).toBe(200);
+  const { status, body } = await take('main', { data: 'masked' });
+  expect([status, body.data, body.masking_version]).toEqual([201, 'masked', 1]);
+  await api.branch(project.id, 'masked', { snapshot_id: body.id });
+  const [row] = await query<{ email: string }>(await urlOf('masked'), 'select email from customer');
+  expect(row?.email).toMatch(/^[a-z]{20}@example\.com$/);
+
+  await query(mainUrl, 'alter table customer add email2 text');
+  const refused = await take('main', { data: 'masked' });
+  expect(refused).toMatchObject({ status: 409, body: { error: 'MASKING_INCOMPLETE' } });
+  expect(refused.body.columns).toEqual([
+    { table: 'public.customer', column: 'email2', reason: 'its name says e-mail' },
+  ]);
+  await api.delete(`${path}/snapshots/${body.id}`);
+});

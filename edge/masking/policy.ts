@@ -1,10 +1,10 @@
-import { desc, eq, sql } from 'drizzle-orm';
+import { and, desc, eq, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
 import { columnOf, type MaskingRule, MaskingRules, UNLISTED } from '../../shared/masking.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { type SecretKey, seal, toBase64 } from '../crypto/seal.ts';
+import { type SecretKey, seal, toBase64, unseal } from '../crypto/seal.ts';
 import type { Actor } from '../database/column-types.ts';
 import { inActiveProject } from '../database/conditions.ts';
 import { type Database, insertIf } from '../database/database.ts';
@@ -80,6 +80,37 @@ async function newKey(keys: readonly SecretKey[], projectId: string, now: Date) 
   const bytes = crypto.getRandomValues(new Uint8Array(KEY_BYTES));
   const { keyId, sealed } = await seal(keys, sealContext(projectId), toBase64(bytes));
   return { projectId, keyId, sealedKey: sealed, createdAt: now };
+}
+
+/**
+ * A version of the policy with the key of the project, by which the same value is masked alike in every
+ * version and every branch.
+ * @returns null if there is no such version
+ */
+export async function readMasking(
+  db: Database,
+  keys: readonly SecretKey[],
+  { projectId, version }: { projectId: string; version: number },
+): Promise<Masking | null> {
+  const [[policy], [row]] = await db.batch([
+    db
+      .select()
+      .from(maskingPolicies)
+      .where(and(eq(maskingPolicies.projectId, projectId), eq(maskingPolicies.version, version))),
+    db.select().from(maskingKeys).where(eq(maskingKeys.projectId, projectId)),
+  ]);
+  if (!policy || !row) return null;
+  const sealed = { keyId: row.keyId, sealed: row.sealedKey };
+  const key = await unseal(keys, sealContext(projectId), sealed);
+  return { rules: policy.rules, unlisted: policy.unlisted, key };
+}
+
+/** What the host takes of a policy. */
+interface Masking {
+  rules: MaskingRule[];
+  unlisted: (typeof UNLISTED)[number];
+  /** 32 bytes as base64. */
+  key: string;
 }
 
 /** Columns that an audit event names of each kind of change. The policy itself has all of them. */

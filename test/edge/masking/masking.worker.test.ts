@@ -107,3 +107,58 @@ test('an invalid policy changes nothing', async () => {
   ]);
   expect((await gateway.api.get(path)).body).toMatchObject({ version: 0 });
 });
+
+test('a masked snapshot is made by the present policy, or nothing is', async () => {
+  const { id, put } = await newProject();
+  const path = `/api/v1/projects/${id}/branches/main/snapshots`;
+  const take = () => gateway.api.post<Record<string, unknown>>(path, { name: 'masked', data: 'masked' });
+  const missing = await take();
+  expect([missing.status, missing.body.error, missing.body.columns]).toEqual([409, 'MASKING_INCOMPLETE', []]);
+
+  await put({ rules: [{ ...EMAIL, table: 'gone' }] });
+  const refused = await take();
+  const columns = [{ table: 'public.gone', column: null, reason: 'it is gone' }];
+  expect([refused.status, refused.body.error, refused.body.columns]).toEqual([
+    409,
+    'MASKING_INCOMPLETE',
+    columns,
+  ]);
+  expect(refused.body.message).toContain('public.gone (it is gone)');
+  const { body: job } = await gateway.api.get<Record<string, unknown>>(`/api/v1/jobs/${refused.body.job_id}`);
+  expect(job).toMatchObject({
+    status: 'failed',
+    error: { code: 'MASKING_INCOMPLETE', message: refused.body.message },
+  });
+  expect((await gateway.api.get(path)).body).toMatchObject({ snapshots: [] });
+
+  await put({ rules: [EMAIL] });
+  const { status, body } = await take();
+  expect(status).toBe(201);
+  expect(body).toMatchObject({
+    data: 'masked',
+    masking_version: 2,
+    independent: true,
+    checked_at: body.taken_at,
+  });
+  expect((await gateway.api.get(path)).body).toMatchObject({ snapshots: [body] });
+  const latest = { branch_name: 'of-latest', from: 'latest_snapshot' };
+  const { status: none } = await gateway.api.post(`/api/v1/projects/${id}/branches`, latest);
+  expect(none).toBe(409);
+  const full = await gateway.api.post(path, {});
+  expect(full.body).toMatchObject({ data: 'full', masking_version: null, checked_at: null });
+});
+
+test('what PostgreSQL refuses is said', async () => {
+  const { id, put } = await newProject();
+  await put({ rules: [EMAIL] });
+  const failure = {
+    code: 'STATEMENT_REFUSED',
+    message: 'violates check constraint "c"',
+    sqlstate: '23514',
+  } as const;
+  await gateway.plantFailure(id, 'snapshot.mask', failure);
+  const path = `/api/v1/projects/${id}/branches/main/snapshots`;
+  const { status, body } = await gateway.api.post<Record<string, unknown>>(path, { data: 'masked' });
+  expect([status, body.error]).toEqual([409, 'MASKING_INCOMPLETE']);
+  expect(body.message).toContain('violates check constraint "c"');
+});
