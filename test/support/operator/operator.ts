@@ -157,7 +157,7 @@ export class Operator {
       ...FLAGS,
       'secrets-file': this.secretsFile,
       artifacts: this.artifacts,
-      wait: '10',
+      wait: '60',
       ...changes,
     };
     const given = Object.entries(flags).filter((entry): entry is [string, string] => entry[1] !== undefined);
