@@ -65,7 +65,9 @@ export function runStatement(
     const query = untilFull
       ? new Fetching(config as never)
       : new pg.Query<(string | null)[]>(config as never);
+    let seen = 0;
     query.on('row', (row, result) => {
+      seen += 1;
       try {
         const hasRoom = onRow(row, (result as unknown as { fields: Field[] }).fields);
         if (!hasRoom && query instanceof Fetching) query.hasEnough = true;
@@ -74,8 +76,9 @@ export function runStatement(
       }
     });
     query.on('error', reject);
+    // In parts, PostgreSQL counts the rows of the last part only.
     query.on('end', ({ fields, command, rowCount }) =>
-      resolve({ fields, command: command || null, rowCount }),
+      resolve({ fields, command: command || null, rowCount: rowCount && Math.max(rowCount, seen) }),
     );
     session.query(query);
   });
