@@ -118,6 +118,8 @@ test('the SQL page runs several statements, and says which login a refused one t
     const editor = page.getByRole('textbox', { name: 'Statements' });
     await editor.click();
     await page.keyboard.press('Control+A');
+    // Chromium would keep the look of replaced text by a style of its own, which the policy blocks.
+    await page.keyboard.press('Delete');
     await page.keyboard.insertText(sql);
     await page.getByRole('button', { name: 'Run' }).click();
   };
@@ -484,7 +486,11 @@ test('a person of the identity provider signs in and comes back to the page', as
 
 /** On a busy machine the comparison of a page that was left still runs when another page asks for one. */
 const WHILE_ANOTHER_RUNS = / 429 .*\/diff\/rows/;
+/** Statements that a test has refused. */
+const REFUSED_STATEMENTS = / 422 .*\/query$/;
 
 test('nothing was reported in the meantime', () => {
-  expect(visitor.problems.filter((problem) => !WHILE_ANOTHER_RUNS.test(problem))).toEqual([]);
+  const isExpected = (problem: string) =>
+    [WHILE_ANOTHER_RUNS, REFUSED_STATEMENTS].some((form) => form.test(problem));
+  expect(visitor.problems.filter((problem) => !isExpected(problem))).toEqual([]);
 });
