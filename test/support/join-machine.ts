@@ -21,6 +21,7 @@ import { Machine } from '../../agent/join/machine.ts';
 import { applySteps, STEPS, type StepReport, takeBack } from '../../agent/join/steps.ts';
 import { startOf } from '../../agent/upgrade/trial.ts';
 import { certifyServer, makeAuthority } from '../../edge/crypto/x509.ts';
+import { FAILURES } from '../../shared/failures.ts';
 import {
   CERTIFICATE_PATH,
   CertificateClaims,
@@ -143,6 +144,7 @@ export async function joinMachine() {
   let setsRecords = true;
   let record: string | null = null;
   let ageOfCertificatesMs = 0;
+  let certifies = true;
   const authority = await makeAuthority(new Date());
   const gateway = createServer(async (request, response) => {
     response.setHeader('date', new Date(Date.now() - clockOffMs).toUTCString());
@@ -155,6 +157,10 @@ export async function joinMachine() {
           .end('{"error":"DNS_NOT_CONFIGURED","message":"The gateway cannot set DNS records."}');
       record = DnsChallengeClaims.parse(decodeJwt(token)).value;
       return response.end(JSON.stringify({ db_host: HOST_NAME }));
+    }
+    if (request.url === CERTIFICATE_PATH && !certifies) {
+      const { message } = FAILURES.HOST_HAS_AUTHORITY;
+      return response.writeHead(409).end(JSON.stringify({ error: 'HOST_HAS_AUTHORITY', message }));
     }
     if (request.url === CERTIFICATE_PATH) {
       const { token } = (await json(request)) as { token: string };
@@ -225,6 +231,10 @@ export async function joinMachine() {
       record !== null && name === `_acme-challenge.${HOST_NAME}` ? [record] : [],
     setChallenges(sets: boolean) {
       setsRecords = sets;
+    },
+    /** The operator gave the host an authority of another kind. */
+    refuseCertificates() {
+      certifies = false;
     },
     /** The authority of the gateway, in PEM form. */
     authority: authority.certificate,

@@ -209,13 +209,14 @@ test.each<[string, (machine: JoinMachine) => object | undefined, string, RegExp]
   ['plain HTTP', () => ({ gateway: 'http://gateway.example.com' }), 'usage', /not an https: URL/],
   ['a wrong clock', (on) => void on.setClock(3_600_000), 'refused', /60 minutes fast.*timedatectl/],
   [
-    'no certificate',
+    'no certificate of the authority on record',
     (on) => {
       on.setChallenges(false);
+      on.refuseCertificates();
       return { tlsCert: undefined, tlsKey: undefined };
     },
-    'usage',
-    /--tls-cert and --tls-key are missing.*cannot set DNS records.*fullchain\.pem/,
+    'refused',
+    /issues no certificate: The operator gave this host another authority.*--ca none/,
   ],
   ['no token', () => ({ token: undefined }), 'usage', /token is missing/],
   [
