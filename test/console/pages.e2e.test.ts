@@ -177,7 +177,7 @@ test('a key is for one project, also if the projects arrive after its dialog was
   await page.getByRole('dialog').waitFor();
   opened.resolve();
   await page.getByText('--days 30 --project Pages').waitFor();
-  await page.unroute(list);
+  await page.unrouteAll({ behavior: 'wait' });
 });
 
 test('a block of a branch is marked in its charts', async () => {
@@ -194,7 +194,7 @@ test('a block of a branch is marked in its charts', async () => {
   const marks = page.getByRole('list', { name: 'Marks in the charts' });
   await marks.getByText('Blocked: disk').waitFor();
   await marks.getByText('Created').waitFor();
-  await page.unroute(list);
+  await page.unrouteAll({ behavior: 'wait' });
 });
 
 test('passwords of no login cannot be rotated, and no command for it is shown', async () => {
