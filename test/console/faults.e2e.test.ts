@@ -221,8 +221,10 @@ async function changeQuota(gib: string): Promise<void> {
   const { page } = visitor;
   await page.getByRole('link', { name: 'Settings' }).click();
   await page.getByLabel('Storage quota in GiB').fill(gib);
+  // The message of an earlier change may still be shown.
+  const changed = page.waitForResponse((response) => response.request().method() === 'PATCH' && response.ok());
   await page.getByRole('button', { name: 'Save' }).click();
-  await page.getByText('The project is changed.').last().waitFor();
+  await changed;
   await page.getByRole('link', { name: 'Tables' }).click();
 }
 

@@ -1,3 +1,4 @@
+import { setTimeout as after } from 'node:timers/promises';
 import type pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { GuardWatch } from '../../../agent/guard/watch-guards.ts';
@@ -35,6 +36,16 @@ const watchingPid = () =>
     return Number(found?.pid);
   });
 
+/** Stops the process while it waits for its client: elsewhere it may hold a lock that all of PostgreSQL needs. */
+const stop = (pid: number) =>
+  eventually(async () => {
+    process.kill(pid, 'SIGSTOP');
+    const read = servers.query(`SELECT wait_event FROM pg_stat_activity WHERE pid = ${pid}`);
+    const found = await Promise.race([read, after(2_000, [])]);
+    if (found[0]?.wait_event !== 'ClientRead') process.kill(pid, 'SIGCONT');
+    expect(found).toEqual([{ wait_event: 'ClientRead' }]);
+  });
+
 /** Empties the caches of sessions that do not follow: more changes of catalogs than PostgreSQL queues. */
 const MANY_CHANGES = `
   DO $$ BEGIN
@@ -60,7 +71,7 @@ test('who has filled the lock table is ended and blocked, although every cache i
     attackers.map((attacker) => new Promise<void>((resolve) => attacker.once('end', resolve))),
   );
   // Otherwise the session would be ended before it has filled the table.
-  process.kill(pid, 'SIGSTOP');
+  await stop(pid);
   try {
     await owner.query(MANY_CHANGES);
     await fill(first);
