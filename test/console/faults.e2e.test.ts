@@ -222,7 +222,9 @@ async function changeQuota(gib: string): Promise<void> {
   await page.getByRole('link', { name: 'Settings' }).click();
   await page.getByLabel('Storage quota in GiB').fill(gib);
   // The message of an earlier change may still be shown.
-  const changed = page.waitForResponse((response) => response.request().method() === 'PATCH' && response.ok());
+  const changed = page.waitForResponse(
+    (response) => response.request().method() === 'PATCH' && response.ok(),
+  );
   await page.getByRole('button', { name: 'Save' }).click();
   await changed;
   await page.getByRole('link', { name: 'Tables' }).click();
