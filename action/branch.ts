@@ -1,4 +1,5 @@
 import { info, saveState, setOutput, setSecret } from '@actions/core';
+import { withOtherAddress } from '../cli/other-address.ts';
 import type { BranchgateClient, Schemas } from '../client/client.ts';
 import { findBranch } from '../client/find-branch.ts';
 import { ResponseError } from '../client/response-error.ts';
@@ -50,7 +51,7 @@ export async function createBranch(client: BranchgateClient, inputs: Inputs): Pr
       branch_name: inputs.branch,
       ttl_seconds: inputs.ttlSeconds,
       on_exists: inputs.onExists,
-      allow: inputs.allow,
+      allow: await withOtherAddress(inputs.url, inputs.allow),
       labels: inputs.labels,
       // Test runs of one address open many connections.
       connection_attempts_per_minute: 'max',

@@ -1,6 +1,7 @@
 import { info, setOutput } from '@actions/core';
 import { stopSignal } from '../cli/child-command.ts';
 import { ConnectionFiles, childEnvironment } from '../cli/connection.ts';
+import { withOtherAddress } from '../cli/other-address.ts';
 import { rehearsalText } from '../cli/rehearsal-text.ts';
 import { runChild } from '../cli/run-child.ts';
 import type { BranchgateClient } from '../client/client.ts';
@@ -31,7 +32,7 @@ export async function rehearseMigration(client: BranchgateClient, inputs: Inputs
       client,
       {
         projectId: inputs.project,
-        allow: inputs.allow,
+        allow: await withOtherAddress(inputs.url, inputs.allow),
         labels: inputs.labels,
         ...(source !== null && { sourceId: source }),
       },

@@ -54,8 +54,8 @@ exit code 2 or 4 and says what to do instead.
 Operations of the API without a command of their own, for instance those on members and webhooks, are sent by \`branchgate api\`.
 \`source <(branchgate completion bash)\`, and the same for zsh and fish, completes commands, options and names.
 
-\`exec\` and \`psql\` add the address of this machine as a network rule of the branch if no rule lets it connect. They say so, and
-remove the rule when they end. Of several commands of one user on one branch, the one that began last removes it. After a kill it
+\`exec\` and \`psql\` add the addresses of this machine as network rules of the branch if no rule lets them connect. They say so, and
+remove the rules when they end. Of several commands of one user on one branch, the one that began last removes it. After a kill it
 ends within an hour.
 
 ## Options of every command

@@ -1,6 +1,7 @@
 import type { Schemas } from '../client/client.ts';
 import { dataOf, ResponseError } from '../client/response-error.ts';
 import { take } from '../shared/take.ts';
+import { ME, withOtherAddress } from './other-address.ts';
 import { say } from './output.ts';
 import type { Session } from './session.ts';
 
@@ -25,48 +26,63 @@ type End = () => Promise<void>;
 const hasCode = (error: unknown, code: string) => error instanceof ResponseError && error.code === code;
 
 /**
- * Adds the address of this machine as a rule of the branch, unless a rule lets it connect already. A rule
+ * Adds the addresses of this machine as rules of the branch, unless rules let them connect already. A rule
  * that a command of this user has added is extended while this command runs, whichever of them needs it.
- * @returns removes the rule, unless another command needs it
+ * @returns removes the rules, unless another command needs them
  */
 export async function letConnect(session: Session, credentials: Schemas['Credentials']): Promise<End> {
-  let isMissing = credentials.warning !== undefined;
+  let missing = credentials.missing_networks ?? [];
+  const added: Rule[] = [];
   while (true) {
-    const added = isMissing ? await addRule(session, credentials) : null;
-    const ends = added ? [holdRule(session, credentials, added)] : await shareRules(session, credentials);
-    if (ends)
+    const made = await addRules(session, credentials, missing);
+    added.push(...made);
+    // One that was not missing, or was added meanwhile, can be another command's.
+    const isAlone = made.length > 0 && made.length === missing.length;
+    const shared = isAlone ? [] : await shareRules(session, credentials, added);
+    if (shared) {
+      const ends = [...added.map((rule) => holdRule(session, credentials, rule)), ...shared];
       return async () => {
         await Promise.all(ends.map((end) => end()));
       };
-    isMissing = true;
+    }
+    missing = await withOtherAddress(session.url, [ME]);
   }
 }
 
-/** @returns null if another command has added it meanwhile, or a rule of the same network is there */
-async function addRule({ client }: Session, { project_id, branch_id, branch_name }: Branch) {
-  const body = { cidr: 'me', branch_id, description: DESCRIPTION, ttl_seconds: RULE_SECONDS };
-  try {
-    const rule = await dataOf(client.api.POST(RULES, { params: { path: { project_id } }, body }));
-    say(
-      `No network rule let this machine connect. ${rule.cidr} may connect to ${branch_name} until this command ends, at most for an hour after it is killed.`,
-    );
-    return rule;
-  } catch (error) {
-    if (hasCode(error, 'RULE_EXISTS')) return null;
-    throw error;
+/** @returns without those that another command has added meanwhile, or that are there as another rule */
+async function addRules(
+  { client }: Session,
+  { project_id, branch_id, branch_name }: Branch,
+  networks: readonly string[],
+): Promise<Rule[]> {
+  const added: Rule[] = [];
+  for (const cidr of networks) {
+    const body = { cidr, branch_id, description: DESCRIPTION, ttl_seconds: RULE_SECONDS };
+    try {
+      added.push(await dataOf(client.api.POST(RULES, { params: { path: { project_id } }, body })));
+    } catch (error) {
+      if (!hasCode(error, 'RULE_EXISTS')) throw error;
+    }
   }
+  if (added.length > 0)
+    say(
+      `No network rule let this machine connect. ${added.map(({ cidr }) => cidr).join(' and ')} may connect to ${branch_name} until this command ends, at most for an hour after it is killed.`,
+    );
+  return added;
 }
 
 /**
  * Extends the rules that other running commands of this user have added, because their end would remove what
  * this one needs. The gateway does not say which of them lets this machine connect.
+ * @param own rules of this command
  * @returns null if one of them ended meanwhile
  */
-async function shareRules(session: Session, branch: Branch): Promise<End[] | null> {
+async function shareRules(session: Session, branch: Branch, own: readonly Rule[]): Promise<End[] | null> {
   const { api } = session.client;
   const ends: End[] = [];
   try {
-    const rules = await rulesOfCommands(session, branch);
+    const known = new Set(own.map(({ id }) => id));
+    const rules = (await rulesOfCommands(session, branch)).filter((rule) => !known.has(rule.id));
     if (rules.length === 0) return ends;
     const { id } = await dataOf(api.GET('/api/v1/me'));
     for (const rule of rules.filter(({ created_by }) => created_by === id))

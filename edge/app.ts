@@ -62,6 +62,7 @@ const PUBLIC_PATHS: readonly RegExp[] = [
   /^\/healthz$/,
   /^\/readyz$/,
   /^\/version$/,
+  /^\/api\/v1\/address$/,
   /^\/docs$/,
   /^\/api\/v1\/openapi\.json$/,
   /^\/api\/v1\/auth\/(?:methods|sso\/recover|sso\/[^/]+\/(?:start|callback))$/,
@@ -90,7 +91,9 @@ const secure: MiddlewareHandler<AppEnv> = async (c, next) => {
 };
 
 const shareWithOrigins: MiddlewareHandler<AppEnv> = (c, next) => {
-  const origin = readSettings(c.env).CORS_ORIGINS;
+  const { CORS_ORIGINS, BASE_URL, IPV4_HOST, IPV6_HOST } = readSettings(c.env);
+  // The console asks these names for the address of its browser.
+  const origin = [...CORS_ORIGINS, ...(IPV4_HOST || IPV6_HOST ? [BASE_URL] : [])];
   if (origin.length === 0) return next();
   const share = cors({
     origin,

@@ -28,6 +28,11 @@ const EXPIRED_RETENTION_MAX_SECONDS = 30 * DAY_SECONDS;
 
 const isOrigin = (url: string) => new URL(url).origin === url;
 
+/** A name or an address, with a port if it is not the standard one. */
+const Host = z
+  .string()
+  .refine((host) => URL.canParse(`http://${host}`) && new URL(`http://${host}`).host === host);
+
 const Settings = z.object({
   /** `<service>` of the specification, for instance in the scopes `<service>:read` and `<service>:write`. */
   SERVICE_NAME: z
@@ -39,6 +44,12 @@ const Settings = z.object({
    * own tokens.
    */
   BASE_URL: z.url().refine(isOrigin),
+  /**
+   * Further names of the gateway that are reached over one family of addresses only. Clients find their
+   * address of the other family with them.
+   */
+  IPV4_HOST: Host.optional(),
+  IPV6_HOST: Host.optional(),
   /**
    * Who can have an account here: everyone who reads mails of an address (`open`), whoever is invited
    * (`invited`), or of the invited only addresses of a tenant's verified domains (`off`). The operator's

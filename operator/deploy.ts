@@ -1,5 +1,6 @@
 import { CommandError } from '../cli/exit-codes.ts';
 import { say } from '../cli/output.ts';
+import { writeHeaders } from '../dev/build/console.ts';
 import { type Artifacts, digestOf, makeArtifacts, migrationsOf, wranglerConfiguration } from './artifacts.ts';
 import { beginDeployment, changeDeployment, type DeployOptions } from './begin-deployment.ts';
 import { Cloudflare } from './cloudflare.ts';
@@ -43,6 +44,7 @@ export async function deploy(options: DeployOptions, isUpgrade = false): Promise
     : await beginDeployment(folder, options);
   const artifacts = await makeArtifacts(options.artifacts);
   const run = new Run(folder, deployment, artifacts, options);
+  writeHeaders(artifacts.console, deployment.vars);
   const steps = await run.missing();
   const done = steps.map(({ name, will }) => ({ step: name, what: will }));
   if (!options.dryRun) {

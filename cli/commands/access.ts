@@ -1,12 +1,13 @@
 import { Command, Option } from 'commander';
-import { dataOf } from '../../client/response-error.ts';
+import { dataOf, ResponseError } from '../../client/response-error.ts';
 import { isInNetwork, isPlainAddress } from '../../shared/cidr.ts';
 import { take } from '../../shared/take.ts';
 import { CommandError } from '../exit-codes.ts';
 import { collect, collectOneOf, readCount, readDuration } from '../option-values.ts';
-import { printForPrograms, printRecord, printRecords } from '../output.ts';
+import { ME, otherAddress } from '../other-address.ts';
+import { printForPrograms, printRecord, printRecords, say } from '../output.ts';
 import { rulesOf } from '../own-address.ts';
-import { branchPath, findBranch, openSession, projectOf } from '../session.ts';
+import { branchPath, findBranch, openSession, projectOf, type Session } from '../session.ts';
 
 const RULE_COLUMNS = ['cidr', 'branch_id', 'status', 'source', 'description', 'expires_at', 'id'];
 const RULES = '/api/v1/projects/{project_id}/network-rules';
@@ -18,6 +19,23 @@ interface NewRule {
   branch?: string;
   description?: string;
   ttl?: number;
+}
+
+/** Connections to a database may come from the address that requests to the gateway do not come from. */
+async function addOtherAddress(
+  { client, url }: Session,
+  project_id: string,
+  body: { branch_id?: string; description?: string; ttl_seconds?: number },
+): Promise<void> {
+  const cidr = await otherAddress(url);
+  if (cidr === null) return;
+  const init = { params: { path: { project_id } }, body: { ...body, cidr } };
+  try {
+    const rule = await dataOf(client.api.POST(RULES, init));
+    say(`${rule.cidr}, the other address of this machine, may connect too (rule ${rule.id}).`);
+  } catch (error) {
+    if (!(error instanceof ResponseError && error.code === 'RULE_EXISTS')) throw error;
+  }
 }
 
 function ruleCommand(): Command {
@@ -39,7 +57,7 @@ function ruleCommand(): Command {
   group
     .command('add')
     .description('Create a network rule')
-    .argument('<network>', 'an address, a network, or `me`')
+    .argument('<network>', 'an address, a network, or `me`: this machine, with its addresses of both families')
     .option('--branch <branch>', 'only to this branch (default: to all of the project)')
     .option('--description <text>', 'what the network is')
     .option('--ttl <duration>', 'time until the rule is removed, for instance 1h', readDuration)
@@ -54,6 +72,7 @@ function ruleCommand(): Command {
         ...(options.description !== undefined && { description: options.description }),
         ...(options.ttl !== undefined && { ttl_seconds: options.ttl }),
       };
+      if (cidr === ME) await addOtherAddress(session, project_id, body);
       const init = { params: { path: { project_id } }, body };
       printRecord(command, await dataOf(session.client.api.POST(RULES, init)), RULE_COLUMNS);
     });

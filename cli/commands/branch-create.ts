@@ -3,6 +3,7 @@ import { freeName } from '../../client/leased-branch.ts';
 import { dataOf } from '../../client/response-error.ts';
 import { CommandError } from '../exit-codes.ts';
 import { collect, readAttempts, readCount, readDuration } from '../option-values.ts';
+import { otherAddress } from '../other-address.ts';
 import { printRecord, printRecords, say } from '../output.ts';
 import { findBranch, openSession, projectOf, type Session } from '../session.ts';
 import { withProgress } from '../terminal.ts';
@@ -115,6 +116,15 @@ async function sayWhatEnds({ client }: Session, project_id: string, branch_ref: 
   );
 }
 
+/**
+ * The networks that may connect, with the address of this machine that its requests do not come from. The
+ * gateway adds the one that they come from.
+ */
+async function networksOf({ url }: Session, allow: readonly string[] = []): Promise<string[]> {
+  const other = await otherAddress(url);
+  return [...allow, ...(other !== null && !allow.includes(other) ? [other] : [])];
+}
+
 async function choicesOf(session: Session, projectId: string, options: NewBranch) {
   const { from, snapshot, ttl, lease, allow, label, connectionAttempts } = options;
   const named = snapshot === LATEST ? undefined : snapshot;
@@ -125,14 +135,17 @@ async function choicesOf(session: Session, projectId: string, options: NewBranch
     );
 
   const source = from === undefined ? null : await findBranch(session, projectId, from);
-  if (snapshot === undefined) await sayWhatEnds(session, projectId, source?.branch_name ?? 'main');
+  const [networks] = await Promise.all([
+    networksOf(session, allow),
+    snapshot === undefined && sayWhatEnds(session, projectId, source?.branch_name ?? 'main'),
+  ]);
   return {
     ...(source && { source_branch_id: source.id }),
     ...(snapshot === LATEST && { from: 'latest_snapshot' as const }),
     ...(named !== undefined && { snapshot_id: (await findSnapshot(session, projectId, named)).id }),
     ...(ttl !== undefined && { ttl_seconds: ttl }),
     ...(lease !== undefined && { lease_seconds: lease }),
-    ...(allow && { allow }),
+    ...(networks.length > 0 && { allow: networks }),
     ...(label && { labels: label }),
     ...(connectionAttempts !== undefined && { connection_attempts_per_minute: connectionAttempts }),
   };

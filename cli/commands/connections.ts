@@ -3,7 +3,8 @@ import { dataOf } from '../../client/response-error.ts';
 import { stopSignal } from '../child-command.ts';
 import { ConnectionFiles, childEnvironment, libpqEnvironment, verifiedUrl } from '../connection.ts';
 import { exitWith } from '../exit-status.ts';
-import { isJson, printRecord } from '../output.ts';
+import { otherAddress } from '../other-address.ts';
+import { isJson, printRecord, say } from '../output.ts';
 import { letConnect } from '../own-address.ts';
 import { runChild } from '../run-child.ts';
 import { branchPath, openSession, type Session } from '../session.ts';
@@ -17,8 +18,9 @@ export const roleOption = () =>
 const CREDENTIALS = '/api/v1/projects/{project_id}/branches/{branch_ref}/credentials';
 
 export async function credentialsOf(command: Command, session: Session, branch?: string, role?: Role) {
-  const path = await branchPath(command, session, branch);
-  return dataOf(session.client.api.GET(CREDENTIALS, { params: { path, query: role ? { role } : {} } }));
+  const [path, other] = await Promise.all([branchPath(command, session, branch), otherAddress(session.url)]);
+  const query = { ...(role && { role }), ...(other !== null && { other_address: other }) };
+  return dataOf(session.client.api.GET(CREDENTIALS, { params: { path, query } }));
 }
 
 /** The lines of a connection, by format. */
@@ -60,6 +62,10 @@ const connectionString = () =>
       const credentials = await credentialsOf(command, openSession(command), branch, options.role);
       if (options.format === 'json' && !isJson(command)) command.setOptionValue('json', true);
       if (isJson(command)) return printRecord(command, credentials);
+      if (credentials.missing_networks)
+        say(
+          `No network rule lets ${credentials.missing_networks.join(' and ')} connect, from where this machine does. Run \`branchgate rule add me\`.`,
+        );
       const url = options.direct ? credentials.direct_url : credentials.database_url;
       const key = options.direct ? 'DIRECT_URL' : 'DATABASE_URL';
       const lines = FORMATS[options.format]?.(url, { key }) ?? [];

@@ -5,6 +5,7 @@ import { ConnectionFiles, childEnvironment } from '../connection.ts';
 import { CommandError } from '../exit-codes.ts';
 import { exitWith } from '../exit-status.ts';
 import { readDuration } from '../option-values.ts';
+import { ME, withOtherAddress } from '../other-address.ts';
 import { say } from '../output.ts';
 import { letConnect } from '../own-address.ts';
 import { runChild } from '../run-child.ts';
@@ -75,6 +76,7 @@ async function target(command: Command, session: Session, options: ExecOptions, 
         ttlSeconds: options.ttl,
         leaseSeconds: options.lease,
         purpose: 'exec',
+        allow: await withOtherAddress(session.url, [ME]),
       },
       { signal, say },
     );

@@ -5,6 +5,7 @@ import { ConnectionFiles, childEnvironment } from '../connection.ts';
 import { CommandError, EXIT_CODES } from '../exit-codes.ts';
 import { exitWith } from '../exit-status.ts';
 import { readCount, readDuration } from '../option-values.ts';
+import { ME, withOtherAddress } from '../other-address.ts';
 import { isJson, printLines, printRecord, say } from '../output.ts';
 import { rehearsalText } from '../rehearsal-text.ts';
 import { runChild } from '../run-child.ts';
@@ -49,7 +50,13 @@ The load of the source is not rehearsed.`,
         const limits = { lock_ms: options.lockMs, table_bytes: options.tableMb * 1024 * 1024 };
         const { rehearsal, result: code } = await rehearse(
           session.client,
-          { projectId, sourceId: source?.id, ttlSeconds, limits },
+          {
+            projectId,
+            sourceId: source?.id,
+            ttlSeconds,
+            limits,
+            allow: await withOtherAddress(session.url, [ME]),
+          },
           {
             migrate: (credentials) => runChild(program, args, childEnvironment(credentials, files), 'stderr'),
             hasFailed: (exitCode) => exitCode !== 0,

@@ -25,6 +25,8 @@ export type Lifespan = '7d' | '1m' | '6m' | '1y' | 'forever';
 const SOON_MS = 1_000;
 const REGULAR_MS = 10_000;
 export const SELDOM_MS = 30_000;
+/** A family that a network drops without a word delays what needs the address by no more than this. */
+const OTHER_FAMILY_MS = 1_000;
 
 /** How often to read what events report, while no events arrive. */
 const unlessLive = (projectId: string, ms: number): number | false =>
@@ -126,6 +128,35 @@ export const directSessionsQuery = (projectId: string, branch: string, isWanted:
     // The page is useful without it.
     retry: false,
   });
+
+/** A browser reports a literal address in a policy of the page as none of its sources. */
+const isName = (url: string) => /^[a-z]/i.test(new URL(url).hostname);
+
+/**
+ * The address of this computer in the family by which its requests do not reach the gateway; null if it has
+ * none, or if the gateway has no name of that family.
+ */
+export const otherAddressQuery = () =>
+  queryOptions({
+    queryKey: ['other-address'],
+    queryFn: async ({ signal }) => {
+      try {
+        const own = await dataOf(api.GET('/api/v1/address', { signal }));
+        if (own.address === null) return null;
+        const url = own.address.includes(':') ? own.ipv4_url : own.ipv6_url;
+        if (url === null || !isName(url)) return null;
+        const within = AbortSignal.any([signal, AbortSignal.timeout(OTHER_FAMILY_MS)]);
+        const response = await fetch(`${url}/api/v1/address`, { credentials: 'omit', signal: within });
+        const { address } = (await response.json()) as Schemas['Address'];
+        return address !== null && address.includes(':') !== own.address.includes(':') ? address : null;
+      } catch {
+        // A computer with one family only.
+        return null;
+      }
+    },
+    staleTime: SELDOM_MS,
+  });
+
 export const snapshotsQuery = (projectId: string) =>
   queryOptions({
     queryKey: ['snapshots', projectId],

@@ -23,10 +23,13 @@ const POLICY = {
   'require-trusted-types-for': "'script'",
 };
 
-const EVERY_PAGE = {
-  'Content-Security-Policy': Object.entries(POLICY)
+/** @param origins besides the own one that the page may send requests to */
+const policy = (origins: readonly string[]) =>
+  Object.entries({ ...POLICY, 'connect-src': [POLICY['connect-src'], ...origins].join(' ') })
     .map(([directive, sources]) => `${directive} ${sources}`)
-    .join('; '),
+    .join('; ');
+
+const EVERY_PAGE = {
   'Cross-Origin-Opener-Policy': 'same-origin',
   'Permissions-Policy': 'camera=(), geolocation=(), microphone=()',
   'Referrer-Policy': 'no-referrer',
@@ -40,8 +43,25 @@ const HASHED_FILES = { 'Cache-Control': 'public, max-age=31536000, immutable' };
 const rule = (path: string, headers: Record<string, string>) =>
   [path, ...Object.entries(headers).map(([name, value]) => `  ${name}: ${value}`)].join('\n');
 
-/** The file `_headers` of the static assets. */
-const HEADERS = `${rule('/*', EVERY_PAGE)}\n${rule('/assets/*', HASHED_FILES)}\n`;
+/** A source of a content security policy is a name: browsers ignore literal addresses, save for 127.0.0.1. */
+const isSource = ({ hostname }: URL) => hostname === '127.0.0.1' || /[a-z]/i.test(hostname.at(-1) ?? '');
+
+/**
+ * Writes the file `_headers` of the static assets, with the names of the gateway that the console finds the
+ * address of its browser with.
+ */
+export function writeHeaders(
+  folder: string,
+  { BASE_URL = 'https://localhost', IPV4_HOST, IPV6_HOST }: Readonly<Record<string, string | undefined>>,
+): void {
+  const { protocol } = new URL(BASE_URL);
+  const origins = [IPV4_HOST, IPV6_HOST].flatMap((host) => {
+    const url = host === undefined ? null : new URL(`${protocol}//${host}`);
+    return url && isSource(url) ? [url.origin] : [];
+  });
+  const everyPage = { 'Content-Security-Policy': policy(origins), ...EVERY_PAGE };
+  writeFileSync(join(folder, '_headers'), `${rule('/*', everyPage)}\n${rule('/assets/*', HASHED_FILES)}\n`);
+}
 
 const VITE = join(ROOT, 'node_modules/vite/bin/vite.js');
 const CONFIGURATION = join(ROOT, 'console/vite.config.ts');
@@ -55,5 +75,5 @@ export async function buildConsole(folder: string): Promise<void> {
   const args = [VITE, 'build', '--config', CONFIGURATION, '--outDir', folder, '--logLevel', 'warn'];
   const env = { PATH: process.env.PATH, NODE_ENV: 'production' };
   await promisify(execFile)(process.execPath, args, { cwd: join(ROOT, 'console'), env });
-  writeFileSync(join(folder, '_headers'), HEADERS);
+  writeHeaders(folder, {});
 }

@@ -73,7 +73,7 @@ export async function configureServers(site: Site): Promise<void> {
   const settings = readSettings(agentSettings(site));
   const rulesDir = rulesFolder(settings);
   const layout: ServerLayout = {
-    listenAddresses: LOOPBACK,
+    listenAddresses: site.settings.environment.LISTEN_ADDRESSES ?? LOOPBACK,
     postgres: { port: ports.DIRECT_PORT, socketDir: host.sockets },
     pooler: {
       port: ports.POOLED_PORT,

@@ -1,17 +1,17 @@
-import { copyFileSync, existsSync, mkdirSync, rmSync } from 'node:fs';
+import { copyFileSync, cpSync, existsSync, mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { bundleAgent } from '../build/agent.ts';
-import { buildConsole } from '../build/console.ts';
+import { buildConsole, writeHeaders } from '../build/console.ts';
 import { ROOT } from '../build/repository.ts';
 import { bundleWorker } from '../build/worker.ts';
 import { checkDataFolder, removeStaleLock } from './data-folder.ts';
-import { devFolder, gatewaySecrets, readStored, writeStored } from './dev-folder.ts';
+import { type DevFolder, devFolder, gatewaySecrets, readStored, writeStored } from './dev-folder.ts';
 import { isEnrolled } from './enrolment.ts';
 import { chooseHostFolder, hostFolder, makeHostFolder, withinReach } from './host-folder.ts';
 import { canReach, type OsUser, serverUser } from './os-user.ts';
 import { choosePorts, Ports } from './ports.ts';
-import { findPgBouncer, type Site } from './programs.ts';
+import { findPgBouncer, gatewayUrl, type Site } from './programs.ts';
 import { Refusal, type StackSettings } from './settings.ts';
 
 /**
@@ -27,6 +27,22 @@ export interface Prepared {
   console: () => Promise<string>;
   /** A data folder fresh from `initdb`. @param binaries the folder of `initdb`. @param user its owner */
   cluster: (binaries: string, user: OsUser) => Promise<string>;
+}
+
+/** @returns the folder of the console's files, whose headers name what the settings name */
+async function prepareConsole(
+  { environment }: StackSettings,
+  folder: DevFolder,
+  ports: Ports,
+  prepared: Prepared | undefined,
+): Promise<string> {
+  const { IPV4_HOST, IPV6_HOST } = environment;
+  const built = await prepared?.console();
+  if (built !== undefined && !IPV4_HOST && !IPV6_HOST) return built;
+  if (built === undefined) await buildConsole(folder.consoleAssets);
+  else cpSync(built, folder.consoleAssets, { recursive: true });
+  writeHeaders(folder.consoleAssets, { BASE_URL: gatewayUrl({ ports }), IPV4_HOST, IPV6_HOST });
+  return folder.consoleAssets;
 }
 
 /** Choices of the first start that later ones reuse. */
@@ -75,8 +91,7 @@ export async function prepareSite(settings: StackSettings, prepared?: Prepared):
   await (prepared
     ? copyFileSync(await prepared.worker(), folder.workerBundle)
     : bundleWorker(folder.workerBundle));
-  const consoleAssets = prepared ? await prepared.console() : folder.consoleAssets;
-  if (!prepared) await buildConsole(consoleAssets);
+  const consoleAssets = await prepareConsole(settings, folder, ports, prepared);
   if (!canReach(user, host.data))
     throw new Refusal(
       `user ${user.name}, which runs PostgreSQL, cannot access ${host.data}: change its permissions, or set PGDATA_DIR to another folder`,

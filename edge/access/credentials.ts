@@ -89,8 +89,15 @@ export const Credentials = z
     }),
     warning: z.string().optional().meta({
       description:
-        'Present if no network rule lets the address of the caller connect, with the call that adds one.',
+        'Present if no network rule lets an address of the caller connect, with the call that adds one.',
     }),
+    missing_networks: z
+      .array(z.string())
+      .optional()
+      .meta({
+        description: 'The addresses that the warning is about, as networks.',
+        example: ['203.0.113.7/32'],
+      }),
   })
   .meta({ id: 'Credentials' });
 

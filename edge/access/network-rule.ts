@@ -132,19 +132,27 @@ export const rulesOfBranches = (db: Database, projectId: string, branchIds: read
     );
 
 /**
- * A warning with the remedy, if no rule lets this address connect: PostgreSQL's own refusal names neither.
+ * A warning with the remedy, if no rule lets one of these addresses connect: PostgreSQL's own refusal names
+ * neither. A client that has addresses of both families may connect from either.
+ * @param addresses of the client; null: not known
  */
-export function missingRule(
+export function missingRules(
   { id, projectId }: BranchIds,
   rules: readonly { branchId: string | null; cidr: string }[],
-  connectingIp: string | null,
-): { warning?: string } {
-  const network = creatorNetwork(connectingIp);
-  if (network === null || connectingIp === null) return {};
+  addresses: readonly (string | null)[],
+): { warning?: string; missing_networks?: string[] } {
   const ofBranch = rules.filter(({ branchId }) => branchId === null || branchId === id);
-  if (ofBranch.some(({ cidr }) => isInNetwork(connectingIp, cidr))) return {};
-  const body = JSON.stringify({ cidr: network, branch_id: id });
+  const missing = new Map<string, string>();
+  for (const address of addresses) {
+    const network = creatorNetwork(address);
+    if (network === null || address === null) continue;
+    if (!ofBranch.some(({ cidr }) => isInNetwork(address, cidr))) missing.set(network, address);
+  }
+  if (missing.size === 0) return {};
+  const [networks, missed] = [[...missing.keys()], [...missing.values()]];
+  const bodies = networks.map((cidr) => JSON.stringify({ cidr, branch_id: id }));
   return {
-    warning: `No network rule lets your address ${connectingIp} connect. To add one, send POST /api/v1/projects/${projectId}/network-rules with the body ${body}.`,
+    warning: `No network rule lets your ${missed.length === 1 ? 'address' : 'addresses'} ${missed.join(' and ')} connect. To add one, send POST /api/v1/projects/${projectId}/network-rules with the body ${bodies.join(', then with ')}.`,
+    missing_networks: networks,
   };
 }

@@ -1,13 +1,14 @@
 import { eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { BRANCH_ROLES, type BranchRole } from '../../shared/branch/login.ts';
+import { isPlainAddress } from '../../shared/cidr.ts';
 import {
   auditedView,
   Credentials,
   type CredentialsView,
   toCredentialsResponse,
 } from '../access/credentials.ts';
-import { missingRule, rulesOfBranches } from '../access/network-rule.ts';
+import { missingRules, rulesOfBranches } from '../access/network-rule.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import { hasChanged, isOneOf, type Statement } from '../database/database.ts';
 import {
@@ -41,6 +42,7 @@ type ProjectIds = Pick<ProjectRow, 'id' | 'hostId'>;
 /**
  * The only place where passwords leave the gateway.
  * @param audits join the batch that reads the passwords; one that changes nothing shows that a branch is gone
+ * @param otherAddress of the client, besides that of the request
  */
 async function readCredentials(
   c: AppContext,
@@ -48,6 +50,7 @@ async function readCredentials(
   branches: readonly BranchRow[],
   view: CredentialsView,
   audits: Statement[],
+  otherAddress: string | null = null,
 ) {
   const db = databaseOf(c);
   const ids = branches.map(({ id }) => id);
@@ -66,7 +69,7 @@ async function readCredentials(
       found(ofBranch);
       return {
         ...(await toCredentialsResponse(keys, branch, ofBranch, found(hostRows), view)),
-        ...missingRule(branch, rules, connectingIp(c)),
+        ...missingRules(branch, rules, [connectingIp(c), otherAddress]),
       };
     }),
   );
@@ -79,7 +82,8 @@ const credentialsOf = async (
   branch: BranchRow,
   view: CredentialsView,
   audits: Statement[],
-) => found(await readCredentials(c, project, [branch], view, audits));
+  otherAddress: string | null = null,
+) => found(await readCredentials(c, project, [branch], view, audits, otherAddress));
 
 /**
  * Adds the credentials to the records of a creation's response, which record a view of each.
@@ -108,6 +112,11 @@ const CredentialsQuery = z.strictObject({
   role: z.enum(['read_only', 'owner']).optional().meta({
     description:
       'Return this login for both URLs. Default: the read-write login for the pooled URL, the owner for the direct URL. Migrations that must survive clones of the branch use the pooled URL of the owner.',
+  }),
+  other_address: z.string().refine(isPlainAddress, 'not an IPv4 or IPv6 address').optional().meta({
+    description:
+      'Another address of the caller, which the warning is about too. `GET /api/v1/address` returns it over the other family.',
+    example: '2001:db8::7',
   }),
 });
 
@@ -146,11 +155,11 @@ router.openapi(
     failures: ['BRANCH_NOT_ACTIVE'],
   }),
   async (c) => {
-    const { role = 'default' } = c.req.valid('query');
+    const { role = 'default', other_address: otherAddress = null } = c.req.valid('query');
     const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
     if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
     const audited = auditedView(databaseOf(c), branch, role, actorOf(c), new Date());
-    return c.json(await credentialsOf(c, project, branch, role, [audited]), 200);
+    return c.json(await credentialsOf(c, project, branch, role, [audited], otherAddress), 200);
   },
 );
 

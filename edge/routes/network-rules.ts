@@ -18,6 +18,7 @@ import { missing } from '../missing.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { actorOf, connectingIp } from '../pipeline/context.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { readSettings } from '../settings.ts';
 import { replay } from './creations.ts';
 
 import { inProject, ProjectParams, RuleParams } from './in-project.ts';
@@ -95,7 +96,46 @@ function networkOf(cidr: string, address: string | null): string {
   throw new ApiError('VALIDATION_FAILED', { details });
 }
 
+const Address = z
+  .strictObject({
+    address: z
+      .string()
+      .nullable()
+      .meta({ description: 'Of this request. Null: not known.', example: '203.0.113.7' }),
+    ipv4_url: z.url().nullable().meta({
+      description: 'This gateway by a name that is reached over IPv4 only. Null: it has none.',
+      example: 'https://ipv4.api.example.com',
+    }),
+    ipv6_url: z.url().nullable().meta({
+      description: 'The same for IPv6.',
+      example: 'https://ipv6.api.example.com',
+    }),
+  })
+  .meta({ id: 'Address' });
+
 const router = operations();
+
+router.openapi(
+  operation({
+    access: 'public',
+    operationId: 'getAddress',
+    method: 'get',
+    path: '/api/v1/address',
+    summary: 'Get the address that the request comes from',
+    description:
+      'A network rule for `me` is for this address. A client with both families finds its other address with a second request over that family.',
+    tags,
+    responses: { 200: response('The address.', Address) },
+  }),
+  (c) => {
+    const { BASE_URL, IPV4_HOST, IPV6_HOST } = readSettings(c.env);
+    const { protocol } = new URL(BASE_URL);
+    const urlOf = (host: string | undefined) => (host === undefined ? null : `${protocol}//${host}`);
+    const network = creatorNetwork(connectingIp(c));
+    const address = network === null ? null : (network.split('/')[0] ?? null);
+    return c.json({ address, ipv4_url: urlOf(IPV4_HOST), ipv6_url: urlOf(IPV6_HOST) }, 200);
+  },
+);
 
 router.openapi(
   operation({

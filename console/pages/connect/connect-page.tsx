@@ -10,7 +10,7 @@ import { announce, Empty, ErrorNote, Loaded, Note } from '../../components/feedb
 import { Check, Choice } from '../../components/field.tsx';
 import { Page } from '../../components/page.tsx';
 import { api } from '../../data/gateway.ts';
-import { type Branch, branchesQuery, inBranch, rulesQuery } from '../../data/resources.ts';
+import { type Branch, branchesQuery, inBranch, otherAddressQuery, rulesQuery } from '../../data/resources.ts';
 import { texts } from '../../data/search.ts';
 import { mayChange, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
@@ -28,39 +28,44 @@ const ROLE_HINTS = {
 interface ReachProps {
   projectId: string;
   branchId: string;
-  /** Sent by the gateway if no rule lets the address of this browser connect; it names that address. */
-  warning: string | undefined;
+  /** The addresses of this computer, as networks, that no rule lets connect. */
+  missing: readonly string[] | undefined;
   onChange: () => void;
 }
 
 /** Answers "can I connect from here?", and adds the rule that is missing. */
-function Reach({ projectId, branchId, warning, onChange }: ReachProps) {
+function Reach({ projectId, branchId, missing = [], onChange }: ReachProps) {
   const client = useQueryClient();
-  const cidr = warning === undefined ? undefined : /"cidr":"([^"]+)"/.exec(warning)?.[1];
   const rule = useMutation({
-    mutationFn: (network: string) =>
-      dataOf(
-        api.POST('/api/v1/projects/{project_id}/network-rules', {
+    mutationFn: async () => {
+      const statuses = [];
+      for (const cidr of missing) {
+        const request = api.POST('/api/v1/projects/{project_id}/network-rules', {
           params: { path: { project_id: projectId } },
-          body: { cidr: network, branch_id: branchId, description: 'Added in the console' },
-        }),
-      ),
-    onSuccess: ({ status }) => {
-      announce(status === 'applied' ? 'The rule is in effect.' : TEXT.states.rulePending);
+          body: { cidr, branch_id: branchId, description: 'Added in the console' },
+        });
+        statuses.push((await dataOf(request)).status);
+      }
+      return statuses;
+    },
+    onSuccess: (statuses) => {
+      const isApplied = statuses.every((status) => status === 'applied');
+      announce(isApplied ? 'The rule is in effect.' : TEXT.states.rulePending);
       client.invalidateQueries({ queryKey: rulesQuery(projectId).queryKey });
       onChange();
     },
   });
-  if (warning === undefined) return <Note tone="good">You can connect from here.</Note>;
+  if (missing.length === 0) return <Note tone="good">You can connect from here.</Note>;
+  const networks = missing.join(' and ');
   return (
     <Note tone="warn">
       <div className="reach">
-        <p className="grow">No network rule lets your address{cidr && ` (${cidr})`} connect.</p>
-        {cidr !== undefined && (
-          <Button look="primary" icon="shield" busy={rule.isPending} onClick={() => rule.mutate(cidr)}>
-            Allow {cidr}
-          </Button>
-        )}
+        <p className="grow">
+          No network rule lets your {missing.length === 1 ? 'address' : 'addresses'} ({networks}) connect.
+        </p>
+        <Button look="primary" icon="shield" busy={rule.isPending} onClick={() => rule.mutate()}>
+          Allow {networks}
+        </Button>
       </div>
       {rule.isError && <ErrorNote error={rule.error} />}
     </Note>
@@ -187,12 +192,18 @@ type Role = (typeof ROLES)[number][0];
 const useCredentials = (projectId: string, branch: string, role: Role, isWanted: boolean) =>
   useQuery({
     queryKey: ['credentials', projectId, branch, role],
-    queryFn: () =>
-      dataOf(
+    queryFn: async ({ client }) => {
+      const other = await client.ensureQueryData(otherAddressQuery());
+      const query = {
+        ...(role !== 'default' && { role }),
+        ...(other !== null && { other_address: other }),
+      };
+      return dataOf(
         api.GET('/api/v1/projects/{project_id}/branches/{branch_ref}/credentials', {
-          params: { ...inBranch(projectId, branch), query: role === 'default' ? {} : { role } },
+          params: { ...inBranch(projectId, branch), query },
         }),
-      ),
+      );
+    },
     enabled: isWanted,
     staleTime: Number.POSITIVE_INFINITY,
     gcTime: 0,
@@ -276,7 +287,7 @@ function ConnectPage() {
               <Reach
                 projectId={projectId}
                 branchId={data.branch_id}
-                warning={data.warning}
+                missing={data.missing_networks}
                 onChange={() => credentials.refetch()}
               />
               <Snippets

@@ -19,6 +19,7 @@ import {
   directSessionsQuery,
   type Job,
   type Lifespan,
+  otherAddressQuery,
   projectQuery,
   rulesQuery,
   snapshotsQuery,
@@ -177,6 +178,7 @@ function CreateBranchPage() {
     : `The branch gets a copy of ${source} as it is now.${ending ? ` ${ending} direct ${ending === 1 ? 'session' : 'sessions'} of ${source} will end.` : ''}`;
   const longest = project?.max_slug_length ?? MAX_BYTES;
   const problem = name === '' ? null : nameProblem(name, longest);
+  const other = useQuery(otherAddressQuery()).data ?? null;
   const allow = [...(allowMe ? ['me'] : []), ...networks.split(/[\s,]+/).filter(Boolean)];
   const details = detailsOf(creation.error);
   const serverProblem = (path: string) => details.find((detail) => detail.path.startsWith(path))?.message;
@@ -200,7 +202,7 @@ function CreateBranchPage() {
                 name,
                 source: parent ? { source_branch_id: parent.id } : { snapshot_id: source },
                 lifespan,
-                allow,
+                allow: allowMe && other !== null ? [...allow, other] : allow,
                 labels: labelsOf(labels),
               });
             }}

@@ -15,6 +15,7 @@ const PUBLIC = [
     'isAlive',
     'isReady',
     'getVersion',
+    'getAddress',
     'setDnsChallenge',
     'issueHostCertificate',
     'enrolHost',

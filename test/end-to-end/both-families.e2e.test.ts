@@ -1,0 +1,150 @@
+import { execFile } from 'node:child_process';
+import { once } from 'node:events';
+import { rmSync } from 'node:fs';
+import { createServer, request } from 'node:http';
+import { promisify } from 'node:util';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { Api, type ProjectBody } from '../support/api.ts';
+import { CommandLine } from '../support/command-line.ts';
+import { openBrowser, visit } from '../support/console/browser.ts';
+import { signInOnPage, siteOf } from '../support/console/person.ts';
+import { freePort } from '../support/free-port.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
+import { newOwner } from '../support/sign-in/people.ts';
+import { freePorts, type Stack, startStack } from '../support/stack/stack.ts';
+
+const run = promisify(execFile);
+const BOTH = ['127.0.0.1/32', '::1/128'];
+
+let stack: Stack;
+let api: Api;
+let projectId: string;
+/** The gateway over IPv6. Over IPv4, it has its own address. */
+let overIpv6: string;
+
+const front = createServer((incoming, outgoing) => {
+  // Cloudflare sets the header itself.
+  const headers = { ...incoming.headers, 'cf-connecting-ip': incoming.socket.remoteAddress };
+  const passed = request(`${stack.url}${incoming.url}`, { method: incoming.method, headers }, (response) => {
+    outgoing.writeHead(response.statusCode ?? 502, response.headers);
+    response.pipe(outgoing);
+  });
+  passed.on('error', () => outgoing.destroy());
+  incoming.pipe(passed);
+});
+
+beforeAll(async () => {
+  const port = await freePort();
+  overIpv6 = `http://[::1]:${port}`;
+  const ports = await freePorts();
+  stack = await startStack({
+    env: {
+      ...ports,
+      LISTEN_ADDRESSES: '127.0.0.1,::1',
+      BASE_URL: overIpv6,
+      IPV4_HOST: `127.0.0.1:${ports.GATEWAY_PORT}`,
+      IPV6_HOST: `[::1]:${port}`,
+      LIMIT_PUBLIC_PER_MINUTE: '100000',
+    },
+  });
+  await once(front.listen(port, '::1'), 'listening');
+  api = new Api(stack.url, await stack.token());
+  const { body } = await api.post<ProjectBody>('/api/v1/projects', { name: 'Both' });
+  projectId = body.id;
+});
+afterAll(async () => {
+  front.closeAllConnections();
+  front.close();
+  await stack?.stop();
+});
+
+const commandLine = async (url: string) =>
+  CommandLine.open({
+    BRANCHGATE_URL: url,
+    BRANCHGATE_PROJECT: projectId,
+    BRANCHGATE_TOKEN: await stack.token(),
+  });
+
+type Rules = { network_rules: { id: string; cidr: string; branch_id: string | null }[] };
+const path = () => `/api/v1/projects/${projectId}`;
+const rulesOf = async (branchId: string) =>
+  (await api.get<Rules>(`${path()}/network-rules?branch_id=${branchId}`)).body.network_rules;
+const networksOf = async (branchId: string) => (await rulesOf(branchId)).map(({ cidr }) => cidr).toSorted();
+
+/** Connects to both ports over each family. The certificate is for 127.0.0.1. */
+async function connectOverBoth(branch: string): Promise<void> {
+  const { direct_url, database_url } = await api.credentials(projectId, branch);
+  for (const PGHOSTADDR of ['127.0.0.1', '::1'])
+    for (const url of [direct_url, database_url])
+      expect(
+        (await run('psql', [url, '-Atc', 'select 7'], { env: { ...process.env, PGHOSTADDR } })).stdout,
+      ).toBe('7\n');
+}
+
+test.each(['IPv4', 'IPv6'])(
+  'a branch that is made over %s lets its maker connect over both families at the first try',
+  async (family) => {
+    const cli = await commandLine(family === 'IPv4' ? stack.url : overIpv6);
+    const name = `over-${family.toLowerCase()}`;
+    const { id } = await cli.json<{ id: string }>('branch', 'create', name);
+    expect(await networksOf(id)).toEqual(BOTH);
+    await connectOverBoth(name);
+
+    for (const { id: rule } of await rulesOf(id)) await api.delete(`${path()}/network-rules/${rule}`);
+    const warned = await cli.run('connection-string', name);
+    expect(warned.stderr).toMatch(/127\.0\.0\.1\/32 and ::1\/128|::1\/128 and 127\.0\.0\.1\/32/);
+    const connected = await cli.run('psql', name, '--', '-Atc', 'select 7');
+    expect(connected.stdout, connected.stderr).toBe('7\n');
+    for (const network of BOTH) expect(connected.stderr).toContain(network);
+    expect(await networksOf(id)).toEqual([]);
+
+    await cli.json('rule', 'add', 'me', '--branch', name);
+    expect(await networksOf(id)).toEqual(BOTH);
+    expect((await cli.run('connection-string', name)).stderr).toBe('');
+    rmSync(cli.folder, { recursive: true, force: true });
+  },
+);
+
+test('the warning compares both addresses', async () => {
+  const { body: branch } = await api.post<{ id: string }>(`${path()}/branches`, { branch_name: 'warned' });
+  const warningFor = async (other: string) => {
+    const query = `other_address=${encodeURIComponent(other)}`;
+    const { body } = await api.get<{ warning?: string; missing_networks?: string[] }>(
+      `${path()}/branches/warned/credentials?${query}`,
+    );
+    return [body.warning, body.missing_networks];
+  };
+  const missing = await warningFor('2001:db8::7');
+  expect(missing).toEqual([
+    expect.stringContaining(JSON.stringify({ cidr: '2001:db8::7/128', branch_id: branch.id })),
+    ['2001:db8::7/128'],
+  ]);
+  await api.post(`${path()}/network-rules`, { cidr: '2001:db8::/32', branch_id: branch.id });
+  expect(await warningFor('2001:db8::7')).toEqual([undefined, undefined]);
+  const { status } = await api.get(`${path()}/branches/warned/credentials?other_address=2001:db8::/32`);
+  expect(status).toBe(422);
+});
+
+test.runIf(IS_NIGHTLY)('the console adds both addresses', async () => {
+  const site = { ...siteOf(stack), url: overIpv6 };
+  const owner = await newOwner(site, 'both@example.org');
+  const { body: project } = await owner.api.post<ProjectBody>('/api/v1/projects', { name: 'Console' });
+  const browser = await openBrowser();
+  try {
+    const { page } = await visit(browser, overIpv6);
+    await signInOnPage(page, owner.email);
+    await page.goto(`/projects/${project.id}/branches/main/connect`);
+    await page.getByRole('button', { name: 'Show connection' }).click();
+    await page.getByRole('button', { name: 'Allow ::1/128 and 127.0.0.1/32' }).click();
+    await page.getByText('You can connect from here.').waitFor();
+
+    await page.goto(`/projects/${project.id}/create-branch`);
+    await page.getByLabel('Name', { exact: true }).fill('two');
+    await page.getByRole('button', { name: 'Create branch' }).click();
+    await page.getByText('You can connect from here.').or(page.getByText(/two/)).first().waitFor();
+    const { body } = await owner.api.get<Rules>(`/api/v1/projects/${project.id}/network-rules`);
+    expect(body.network_rules.filter(({ branch_id }) => branch_id !== null).length).toBe(4);
+  } finally {
+    await browser.close();
+  }
+});
