@@ -19,6 +19,7 @@ const LEVELS: Record<string, Level> = {
   'measurement.flood': 'warning',
   'measurement.lost': 'warning',
   'measurement.malformed': 'warning',
+  'network_list.not_read': 'warning',
   'project.not_looked_after': 'warning',
   'reconcile.branch_lost': 'error',
   'reconcile.failed': 'warning',

@@ -66,6 +66,13 @@ const Settings = z.object({
     .url()
     .transform((url) => url.replace(/\/$/, ''))
     .default('https://api.github.com'),
+  /** Lists of networks that rules can name: one network a line, and GitHub's `meta` with the field `actions`. */
+  CLOUDFLARE_NETWORKS_URLS: z
+    .string()
+    .default('https://www.cloudflare.com/ips-v4,https://www.cloudflare.com/ips-v6')
+    .transform((text) => text.split(',').map((url) => url.trim()))
+    .pipe(z.array(z.url()).min(1)),
+  GITHUB_META_URL: z.url().default('https://api.github.com/meta'),
   /**
    * Base URL of the identity provider that issues PASETO tokens, which is also their issuer. Without it there
    * are only the gateway's own sessions.

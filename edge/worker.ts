@@ -1,5 +1,10 @@
+import { refreshLists } from './access/named-networks.ts';
 import { app } from './app.ts';
+import { coordinatorOf } from './coordinator/coordinator-rpc.ts';
+import { openDatabase } from './database/database.ts';
 import type { Env } from './env.ts';
+import { logEvent } from './log.ts';
+import { readSettings } from './settings.ts';
 
 export { ProjectCoordinator } from './coordinator/project-coordinator.ts';
 export { HostLink } from './host-link/host-link.ts';
@@ -29,9 +34,21 @@ async function fileOfConsole(request: Request, files: Fetcher | undefined): Prom
   return new Response('Not found.\n', { status: 404, headers: MISSING_FILE });
 }
 
+/** Keeps current what is fetched elsewhere. A project that is left out is found at its next reconciliation. */
+async function runScheduled(env: Env): Promise<void> {
+  const changed = await refreshLists(openDatabase(env.DB), readSettings(env), new Date());
+  for (const { projectId, hostId } of changed)
+    await coordinatorOf(env, projectId)
+      .applyAccess(hostId)
+      .catch((error: unknown) =>
+        logEvent('access.not_applied', { project_id: projectId, reason: String(error) }),
+      );
+}
+
 export default {
   fetch: (request, env, context) =>
     new URL(request.url).pathname.startsWith(FILES)
       ? fileOfConsole(request, env.ASSETS)
       : app.fetch(request, env, context),
+  scheduled: (_event, env) => runScheduled(env),
 } satisfies ExportedHandler<Env>;

@@ -35,6 +35,7 @@ export const AUDIT_NAMES = [
   'network_rule.changed',
   'network_rule.expired',
   'network_rule.deleted',
+  'network_rule.list_changed',
   'row.changed',
   'row.deleted',
   'rows.changed',

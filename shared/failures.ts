@@ -94,6 +94,12 @@ export const FAILURES = {
     message: 'Your tenant already has a project with this app key and environment. Choose another app key.',
   },
   PROJECT_NOT_ACTIVE: { status: 409, message: 'The project is not active. Check its status.' },
+  NETWORK_LIST_UNAVAILABLE: {
+    status: 503,
+    message:
+      'The list of this network cannot be read at its source at the moment. Try again later, or add its networks themselves.',
+    retryAfterSeconds: LATER,
+  },
   RULE_EXISTS: { status: 409, message: 'The network rule already exists.' },
   TENANT_EXISTS: {
     status: 409,

@@ -1,6 +1,8 @@
 import { Command, Option } from 'commander';
+import type { Schemas } from '../../client/client.ts';
 import { dataOf, ResponseError } from '../../client/response-error.ts';
 import { isInNetwork, isPlainAddress } from '../../shared/cidr.ts';
+import { isNetworkName } from '../../shared/named-networks.ts';
 import { take } from '../../shared/take.ts';
 import { CommandError } from '../exit-codes.ts';
 import { collect, collectOneOf, readCount, readDuration } from '../option-values.ts';
@@ -38,6 +40,16 @@ async function addOtherAddress(
   }
 }
 
+/** The ranges of the networks that rules name, by the name. */
+async function namedNetworks(
+  { client }: Session,
+  rules: readonly Schemas['NetworkRule'][],
+): Promise<ReadonlyMap<string, readonly string[]>> {
+  if (rules.every(({ network }) => network === null)) return new Map();
+  const { named_networks: lists } = await dataOf(client.api.GET('/api/v1/named-networks'));
+  return new Map(lists.map(({ network, cidrs }) => [network, cidrs]));
+}
+
 function ruleCommand(): Command {
   const group = new Command('rule').description('Network rules: who may connect to the databases');
 
@@ -57,22 +69,25 @@ function ruleCommand(): Command {
   group
     .command('add')
     .description('Create a network rule')
-    .argument('<network>', 'an address, a network, or `me`: this machine, with its addresses of both families')
+    .argument(
+      '<network>',
+      'an address, a network, `me` (this machine, with its addresses of both families), or a name: `cloudflare`, `github-actions`',
+    )
     .option('--branch <branch>', 'only to this branch (default: to all of the project)')
     .option('--description <text>', 'what the network is')
     .option('--ttl <duration>', 'time until the rule is removed, for instance 1h', readDuration)
-    .action(async (cidr: string, options: NewRule, command: Command) => {
+    .action(async (network: string, options: NewRule, command: Command) => {
       const session = openSession(command);
       const project_id = await projectOf(command, session);
       const branch =
         options.branch === undefined ? null : await findBranch(session, project_id, options.branch);
-      const body = {
-        cidr,
+      const about = {
         ...(branch && { branch_id: branch.id }),
         ...(options.description !== undefined && { description: options.description }),
         ...(options.ttl !== undefined && { ttl_seconds: options.ttl }),
       };
-      if (cidr === ME) await addOtherAddress(session, project_id, body);
+      if (network === ME) await addOtherAddress(session, project_id, about);
+      const body = { ...about, ...(isNetworkName(network) ? { network } : { cidr: network }) };
       const init = { params: { path: { project_id } }, body };
       printRecord(command, await dataOf(session.client.api.POST(RULES, init)), RULE_COLUMNS);
     });
@@ -117,7 +132,10 @@ function ruleCommand(): Command {
       const { project_id, branch_ref } = await branchPath(command, session, given);
       const branch = await findBranch(session, project_id, branch_ref);
       const rules = await rulesOf(session, project_id, branch.id);
-      const matching = rules.filter(({ cidr }) => isInNetwork(address, cidr));
+      const lists = await namedNetworks(session, rules);
+      const matching = rules.filter(({ cidr }) =>
+        (lists.get(cidr) ?? [cidr]).some((network) => isInNetwork(address, network)),
+      );
       printRecords(command, matching, RULE_COLUMNS);
       if (matching.length === 0)
         throw new CommandError(

@@ -129,8 +129,8 @@ export const directSessionsQuery = (projectId: string, branch: string, isWanted:
     retry: false,
   });
 
-/** A browser reports a literal address in a policy of the page as none of its sources. */
-const isName = (url: string) => /^[a-z]/i.test(new URL(url).hostname);
+/** Browsers know no other literal address in the policy of a page. */
+const isName = (url: string) => /^127\.0\.0\.1$|[a-z]$/i.test(new URL(url).hostname);
 
 /**
  * The address of this computer in the family by which its requests do not reach the gateway; null if it has
@@ -195,6 +195,15 @@ export const rulesQuery = (projectId: string) =>
       ),
     refetchInterval: ({ state }) =>
       unlessLive(projectId, state.data?.some(({ status }) => status === 'pending') ? 2 * SOON_MS : SELDOM_MS),
+  });
+
+/** The networks that rules can name, with their ranges. */
+export const namedNetworksQuery = () =>
+  queryOptions({
+    queryKey: ['named-networks'],
+    queryFn: async ({ signal }) =>
+      (await dataOf(api.GET('/api/v1/named-networks', { signal }))).named_networks,
+    staleTime: SELDOM_MS,
   });
 
 export const jobsQuery = (projectId: string) =>

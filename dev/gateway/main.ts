@@ -22,6 +22,8 @@ const Settings = z.object({
   GATEWAY_ASSETS: z.string(),
   /** For temporary files of this process and workerd. */
   GATEWAY_SCRATCH_DIR: z.string(),
+  /** Between two runs of what `wrangler.toml` schedules. */
+  CRON_SECONDS: z.coerce.number().positive().default(21_600),
 });
 
 // Only the user who started the stack can read the stored files.
@@ -52,7 +54,12 @@ const miniflare = new Miniflare({
 await miniflare.ready;
 await applyMigrations(await miniflare.getD1Database(database.binding), join(ROOT, database.migrations_dir));
 
+const gateway = await miniflare.getWorker();
+/** Miniflare runs no cron triggers by itself. */
+const cron = setInterval(() => void gateway.scheduled({}).catch(() => {}), settings.CRON_SECONDS * 1000);
+
 process.once('SIGTERM', async () => {
+  clearInterval(cron);
   await miniflare.dispose();
   process.exit(0);
 });

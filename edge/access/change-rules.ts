@@ -1,6 +1,7 @@
 import { and, asc, eq, inArray, lte, type SQL, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { NETWORK_RULES_MAX } from '../../shared/limits.ts';
+import { isNetworkName, NETWORK_NAMES, RANGES_OF_LIST } from '../../shared/named-networks.ts';
 import { fail, type Result } from '../../shared/result.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import type { Actor } from '../database/column-types.ts';
@@ -27,13 +28,26 @@ import { missing } from '../missing.ts';
 import { toNetworkRuleResponse } from './network-rule.ts';
 import { nextAccessRevision } from './send-access.ts';
 
-/** Whether the project may have `count` more rules. */
-const hasRoom = (projectId: string, count: number): SQL =>
-  sql`(select count(*) from ${networkRules} where project_id = ${projectId}) + ${count} <= ${NETWORK_RULES_MAX}`;
+/** What a rule counts: one, or the longest list of the network that it names. */
+const weightOf = (cidr: string): number => (isNetworkName(cidr) ? RANGES_OF_LIST[cidr].most : 1);
 
-/** The project may have `count` more rules. */
-export const hasRoomFor = (projectId: string, count: number): Requirement => [
-  hasRoom(projectId, count),
+const weight = sql`case cidr ${sql.join(
+  NETWORK_NAMES.map((name) => sql`when ${name} then ${weightOf(name)}`),
+  sql` `,
+)} else 1 end`;
+
+/** Whether the project may have these rules too. */
+function hasRoom(projectId: string, rules: readonly Pick<NetworkRuleRow, 'cidr'>[]): SQL {
+  const more = rules.reduce((sum, { cidr }) => sum + weightOf(cidr), 0);
+  return sql`(select coalesce(sum(${weight}), 0) from ${networkRules} where project_id = ${projectId}) + ${more} <= ${NETWORK_RULES_MAX}`;
+}
+
+/** The project may have these rules too. */
+export const hasRoomFor = (
+  projectId: string,
+  rules: readonly Pick<NetworkRuleRow, 'cidr'>[],
+): Requirement => [
+  hasRoom(projectId, rules),
   { code: 'RULE_LIMIT_REACHED', fields: { limit: NETWORK_RULES_MAX } },
 ];
 
@@ -47,7 +61,7 @@ export function ruleStatements(db: Database, rules: readonly NetworkRuleRow[], c
   const { projectId } = first;
   const revision = sql`(select access_revision from ${projects} where id = ${projectId})`;
   return [
-    insertAllIf(db, networkRules, rules, sql`${condition} and ${hasRoom(projectId, rules.length)}`),
+    insertAllIf(db, networkRules, rules, sql`${condition} and ${hasRoom(projectId, rules)}`),
     nextAccessRevision(db, projectId, sql`exists (select 1 from ${networkRules} where id = ${first.id})`),
     db
       .update(networkRules)
@@ -98,7 +112,7 @@ export async function insertRule(
       require: [
         ...inActiveProject(projectId, rule.tenantId),
         [branchId === null ? sql`true` : isThere(projectBranches, isBranch), missing('branch')],
-        hasRoomFor(projectId, 1),
+        hasRoomFor(projectId, [rule]),
         [sql`${sameId} is null`, { code: 'RULE_EXISTS', fields: { rule_id: sameId } }],
       ],
       rest: (isWritten) => ruleStatements(db, [rule], isWritten),

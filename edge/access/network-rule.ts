@@ -1,8 +1,9 @@
 import { and, eq, isNull, or } from 'drizzle-orm';
 import { z } from 'zod';
 import { CLOUDFLARE_WORKERS_ADDRESS, isInNetwork, readCidr } from '../../shared/cidr.ts';
+import { isNetworkName, NETWORK_NAMES } from '../../shared/named-networks.ts';
 import { type Database, isOneOf } from '../database/database.ts';
-import { type NetworkRuleRow, networkRules } from '../database/schema.ts';
+import { type NetworkRuleRow, namedNetworks, networkRules } from '../database/schema.ts';
 
 /** `applied`: the rule is known to be in effect on both ports. */
 export const NetworkRule = z
@@ -13,7 +14,11 @@ export const NetworkRule = z
       .uuid()
       .nullable()
       .meta({ description: 'Null: the rule is for every branch of the project.' }),
-    cidr: z.string().meta({ example: '203.0.113.0/24' }),
+    cidr: z.string().meta({ description: 'Of a rule by name, the name.', example: '203.0.113.0/24' }),
+    network: z.enum(NETWORK_NAMES).nullable().meta({
+      description: 'The network that the rule names, whose ranges are kept current. Null: it has a `cidr`.',
+      example: null,
+    }),
     description: z.string().nullable().meta({ example: 'Office' }),
     source: z
       .enum(networkRules.source.enumValues)
@@ -38,6 +43,7 @@ export const toNetworkRuleResponse = (
   project_id: row.projectId,
   branch_id: row.branchId,
   cidr: row.cidr,
+  network: isNetworkName(row.cidr) ? row.cidr : null,
   description: row.description,
   source: row.source,
   status: applied ? 'applied' : 'pending',
@@ -107,6 +113,7 @@ export function newBranchRules(
     tenantId: project.tenantId,
     createdAt: now,
     expiresAt: null,
+    listVersion: 0,
   });
   return [
     ...(creatorCidr === null ? [] : [rule(creatorCidr, 'creator_ip', 'Address the branch was created from')]),
@@ -130,6 +137,23 @@ export const rulesOfBranches = (db: Database, projectId: string, branchIds: read
         or(isNull(networkRules.branchId), isOneOf(networkRules.branchId, branchIds)),
       ),
     );
+
+/** The ranges of the networks that rules can name. */
+export const networkLists = (db: Database) =>
+  db.select({ name: namedNetworks.name, ranges: namedNetworks.ranges }).from(namedNetworks);
+
+export type NetworkList = Pick<typeof namedNetworks.$inferSelect, 'name' | 'ranges'>;
+
+/** The same rules, with the ranges of a network in place of its name. */
+export const withRanges = <R extends { cidr: string }>(
+  rules: readonly R[],
+  lists: readonly NetworkList[],
+): R[] =>
+  rules.flatMap((rule) => {
+    if (!isNetworkName(rule.cidr)) return [rule];
+    const list = lists.find(({ name }) => name === rule.cidr);
+    return (list?.ranges ?? []).map((cidr) => ({ ...rule, cidr }));
+  });
 
 /**
  * A warning with the remedy, if no rule lets one of these addresses connect: PostgreSQL's own refusal names

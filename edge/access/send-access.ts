@@ -14,6 +14,7 @@ import {
   projects,
 } from '../database/schema.ts';
 import type { CallHost } from '../hosts/host-client.ts';
+import { type NetworkList, networkLists, withRanges } from './network-rule.ts';
 
 /** Gives a change of the access a new revision, so that the host can distinguish old from new. */
 export const nextAccessRevision = (db: Database, projectId: string, condition: SQL) =>
@@ -85,6 +86,7 @@ export const accessReads = (db: Database, projectId: string) =>
           ne(projectBranches.connectionAttempts, DEFAULT_CONNECTION_ATTEMPTS),
         ),
       ),
+    networkLists(db),
   ] as const;
 
 export async function accessOf(
@@ -94,6 +96,7 @@ export async function accessOf(
   closed: readonly { id: string }[],
   changed: readonly (typeof branchCredentials.$inferSelect)[],
   limited: readonly { id: string; attempts: number }[],
+  lists: readonly NetworkList[],
 ): Promise<Access> {
   const verifiers: Record<string, Partial<Record<BranchRole, string>>> = {};
   for (const { branchId, role, keyId, sealedPassword } of changed) {
@@ -103,7 +106,7 @@ export async function accessOf(
   return {
     revision: project.accessRevision,
     tenant: project.tenantId,
-    rules: rules.map(({ branchId, cidr }) => ({ branch_id: branchId, cidr })),
+    rules: withRanges(rules, lists).map(({ branchId, cidr }) => ({ branch_id: branchId, cidr })),
     write_blocked: ACCESS_OF_STATE[project.storageState] !== 'open',
     closed: closed.map(({ id }) => id),
     connection_attempts: Object.fromEntries(limited.map(({ id, attempts }) => [id, attempts])),

@@ -27,6 +27,7 @@ import {
   branchCredentials,
   type JobRow,
   jobs,
+  type NetworkRuleRow,
   networkRules,
   type ProjectRow,
   projectBranches,
@@ -57,6 +58,8 @@ interface NewBranch {
 export interface Creation {
   project: ProjectRow;
   access: Access;
+  /** As they are recorded: those by name have no ranges. */
+  rules: readonly NetworkRuleRow[];
   /** In the order of the job. */
   branches: [NewBranch, ...NewBranch[]];
 }
@@ -79,7 +82,8 @@ export async function loadCreation({ db, job, settings }: CreationContext): Prom
   });
   if (!project || !first || others.length + 1 < ids.length) return null;
   const access = await accessOf(settings.CREDENTIAL_KEYS, project, ...restrictions);
-  return { project, access, branches: [first, ...others] };
+  const [rules] = restrictions;
+  return { project, access, rules, branches: [first, ...others] };
 }
 
 /**
@@ -177,13 +181,13 @@ export function activate(
   now: Date,
   event: 'branch.created' | 'branch.restored',
 ): Statement[] {
-  const { project, access, branches } = creation;
+  const { project, access, rules, branches } = creation;
   const ids = idsOf(creation);
   const allAllowed = sql`${countOf(ids, whereAllowed('proved', undefined))} = ${ids.length}`;
   const actor = { ...job.input.actor, tenantId: project.tenantId };
   const events = branches.map(({ branch }) => {
     const name = branch.isDefault ? 'project.created' : event;
-    const networks = access.rules.flatMap(({ branch_id, cidr }) => (branch_id === branch.id ? [cidr] : []));
+    const networks = rules.flatMap(({ branchId, cidr }) => (branchId === branch.id ? [cidr] : []));
     const metadata = { branch_name: branch.branchName, database: branch.databaseName, networks };
     return auditEvent(
       name,
@@ -312,7 +316,7 @@ export async function reserveBranches(
         hasBranchSlots(counted, settings, rows.length),
         hasDatabaseSlots(counted, rows.length),
         // The creator's rules alone may be left out, but not networks that the client named.
-        ...(request.allow.length > 0 ? [hasRoomFor(project.id, rules.length)] : []),
+        ...(request.allow.length > 0 ? [hasRoomFor(project.id, rules)] : []),
         [isCloneable(source), 'SOURCE_NOT_ACTIVE'],
       ],
       rest: (isWritten) => [

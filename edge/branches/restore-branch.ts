@@ -54,7 +54,7 @@ export async function reserveRestore(
   const rules = snapshot.rules.map((rule) => ({
     ...rule,
     ...{ id: crypto.randomUUID(), projectId, branchId, revision: 0, createdBy, tenantId },
-    ...{ createdAt: now, expiresAt: null },
+    ...{ createdAt: now, expiresAt: null, listVersion: 0 },
   }));
   const life = { lifespan: branch.lifespan, ttlSeconds: branch.ttlSeconds };
   const change = {
@@ -79,7 +79,7 @@ export async function reserveRestore(
         [isUnchanging(branchId), 'HOST_BUSY'],
         hasBranchSlots(branch, settings, 1),
         hasDatabaseSlots(branch, 1),
-        hasRoomFor(projectId, rules.length),
+        hasRoomFor(projectId, rules),
       ],
       rest: (isWritten) => [
         db.update(projectBranches).set(change).where(and(thisBranch, isWritten)),

@@ -286,6 +286,8 @@ export const networkRules = sqliteTable(
     createdAt: created(),
     /** The rule is removed then; null: it stays. */
     expiresAt: timestamp('expires_at'),
+    /** Of a rule whose `cidr` is a name: the version of its list that the access has; otherwise 0. */
+    listVersion: integer('list_version').notNull().default(0),
   },
   (t) => [
     uniqueIndex('network_rules_project_once').on(t.projectId, t.cidr).where(sql`branch_id is null`),
@@ -293,6 +295,20 @@ export const networkRules = sqliteTable(
     index('network_rules_by_project').on(t.projectId, t.createdAt, t.id),
   ],
 );
+
+/** The networks that rules can name, with the ranges that their owners publish. */
+export const namedNetworks = sqliteTable('named_networks', {
+  name: text('name').primaryKey(),
+  /** Counts the lists that differed. */
+  version: integer('version').notNull(),
+  /** In canonical form. */
+  ranges: text('ranges', { mode: 'json' }).$type<string[]>().notNull(),
+  /** The list before the present one. */
+  previous: text('previous', { mode: 'json' }).$type<string[]>().notNull(),
+  changedAt: timestamp('changed_at').notNull(),
+  /** When the source was last read. */
+  checkedAt: timestamp('checked_at').notNull(),
+});
 
 /** Progress and outcome of long-running operations; rows outlive their project. */
 export const jobs = sqliteTable(

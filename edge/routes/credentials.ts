@@ -8,7 +8,7 @@ import {
   type CredentialsView,
   toCredentialsResponse,
 } from '../access/credentials.ts';
-import { missingRules, rulesOfBranches } from '../access/network-rule.ts';
+import { missingRules, networkLists, rulesOfBranches, withRanges } from '../access/network-rule.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import { hasChanged, isOneOf, type Statement } from '../database/database.ts';
 import {
@@ -54,22 +54,24 @@ async function readCredentials(
 ) {
   const db = databaseOf(c);
   const ids = branches.map(({ id }) => id);
-  const [credentials, hostRows, rules, ...changes] = await db.batch([
+  const [credentials, hostRows, rules, lists, ...changes] = await db.batch([
     db.select().from(branchCredentials).where(isOneOf(branchCredentials.branchId, ids)),
     db.select().from(hosts).where(eq(hosts.id, hostId)),
     rulesOfBranches(db, projectId, ids),
+    networkLists(db),
     ...audits,
   ]);
   // The branch was deleted or moved to another tenant between the two reads.
   if (changes.some((change) => !hasChanged(change))) throw new ApiError('NOT_FOUND');
   const keys = readSettings(c.env).CREDENTIAL_KEYS;
+  const admitted = withRanges(rules, lists);
   return Promise.all(
     branches.map(async (branch) => {
       const ofBranch = credentials.filter(({ branchId }) => branchId === branch.id);
       found(ofBranch);
       return {
         ...(await toCredentialsResponse(keys, branch, ofBranch, found(hostRows), view)),
-        ...missingRules(branch, rules, [connectingIp(c), otherAddress]),
+        ...missingRules(branch, admitted, [connectingIp(c), otherAddress]),
       };
     }),
   );

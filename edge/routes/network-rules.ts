@@ -1,5 +1,7 @@
 import { and, eq, inArray } from 'drizzle-orm';
 import { z } from 'zod';
+import { NETWORK_NAMES } from '../../shared/named-networks.ts';
+import { currentList, NamedNetwork, toNamedNetworkResponse } from '../access/named-networks.ts';
 import {
   CidrOrMe,
   creatorNetwork,
@@ -10,14 +12,15 @@ import {
 import type { Principal } from '../authentication/principal.ts';
 import { branchesOf } from '../branches/branch-reference.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
-import type { Database } from '../database/database.ts';
-import { networkRules, projectBranches } from '../database/schema.ts';
+import { type Database, openDatabase } from '../database/database.ts';
+import { namedNetworks, networkRules, projectBranches } from '../database/schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
 import { IdempotencyHeader, KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency-key.ts';
 import { missing } from '../missing.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { actorOf, connectingIp } from '../pipeline/context.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { databaseOf } from '../pipeline/replica-choice.ts';
 import { readSettings } from '../settings.ts';
 import { replay } from './creations.ts';
 
@@ -36,12 +39,20 @@ const RuleSeconds = z
 
 const NewRule = z
   .strictObject({
-    cidr: CidrOrMe,
+    cidr: CidrOrMe.optional(),
+    network: z.enum(NETWORK_NAMES).optional().meta({
+      description:
+        'A network by name, instead of `cidr`: the gateway reads its ranges at its source and keeps them current within a day.',
+    }),
     description: z.string().max(200).nullable().default(null),
     ttl_seconds: RuleSeconds.default(null),
     branch_id: BranchId.nullable()
       .default(null)
       .meta({ description: 'The branch that the rule applies to; null for all branches of the project.' }),
+  })
+  .refine(({ cidr, network }) => (cidr === undefined) !== (network === undefined), {
+    message: 'Provide exactly one of cidr and network.',
+    path: ['cidr'],
   })
   .meta({ example: { cidr: '203.0.113.0/24', description: 'Office' } });
 
@@ -139,6 +150,32 @@ router.openapi(
 
 router.openapi(
   operation({
+    access: 'network_rules.read',
+    machines: 'of_branches',
+    operationId: 'listNamedNetworks',
+    method: 'get',
+    path: '/api/v1/named-networks',
+    summary: 'List the networks that rules can name',
+    description: 'With the ranges that a rule by the name admits now.',
+    tags,
+    responses: {
+      200: response('The networks.', z.strictObject({ named_networks: z.array(NamedNetwork) })),
+    },
+  }),
+  async (c) => {
+    const rows = await databaseOf(c).select().from(namedNetworks);
+    const networks = NETWORK_NAMES.map((network) =>
+      toNamedNetworkResponse(
+        network,
+        rows.find(({ name }) => name === network),
+      ),
+    );
+    return c.json({ named_networks: networks }, 200);
+  },
+);
+
+router.openapi(
+  operation({
     access: 'network_rules.change',
     machines: 'of_branches',
     operationId: 'createNetworkRule',
@@ -155,12 +192,19 @@ router.openapi(
         'Idempotency-Replayed',
       ),
     },
-    failures: [...KEY_FAILURES, 'RULE_EXISTS', 'PROJECT_NOT_ACTIVE', 'RULE_LIMIT_REACHED'],
+    failures: [
+      ...KEY_FAILURES,
+      'RULE_EXISTS',
+      'PROJECT_NOT_ACTIVE',
+      'RULE_LIMIT_REACHED',
+      'NETWORK_LIST_UNAVAILABLE',
+    ],
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');
     const given = c.req.valid('json');
-    const body = { ...given, cidr: networkOf(given.cidr, connectingIp(c)) };
+    const { network } = given;
+    const body = { ...given, cidr: network ?? networkOf(given.cidr ?? OWN_ADDRESS, connectingIp(c)) };
     const key = c.req.valid('header')['idempotency-key'];
     const keyUse = await keyUseOf(c.var.principal, c.req.path, key, body);
     const { principal } = c.var;
@@ -174,6 +218,9 @@ router.openapi(
     if (replayed) return c.json(replayed.body as z.input<typeof NetworkRule>, 201);
     const actor = actorOf(c);
     const now = new Date();
+    const settings = readSettings(c.env);
+    const db = openDatabase(c.env.DB);
+    const list = network && unwrap(await currentList(db, settings, network, now));
     const rule = {
       id: crypto.randomUUID(),
       projectId,
@@ -186,6 +233,7 @@ router.openapi(
       tenantId: actor.tenantId,
       createdAt: now,
       expiresAt: endOf(body.ttl_seconds, now),
+      listVersion: list?.version ?? 0,
     };
     const added = await coordinatorOf(c.env, projectId).addRule({
       rule,

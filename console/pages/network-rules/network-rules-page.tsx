@@ -7,11 +7,18 @@ import { CommandLine } from '../../components/copy.tsx';
 import { announce, detailsOf, Empty, ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
 import { Field, SelectField } from '../../components/field.tsx';
 import { api } from '../../data/gateway.ts';
-import { type Branch, branchesQuery, type NetworkRule, rulesQuery } from '../../data/resources.ts';
+import {
+  type Branch,
+  branchesQuery,
+  type NetworkRule,
+  namedNetworksQuery,
+  rulesQuery,
+} from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import './network-rules.css';
 import { isInNetwork, isPlainAddress } from '../../../shared/cidr.ts';
 import { dateTime, duration, secondsUntil } from '../../../shared/format.ts';
+import { isNetworkName, NETWORK_NAMES, type NetworkName } from '../../../shared/named-networks.ts';
 import { BranchName } from '../../components/branch.tsx';
 import { ActionDialog } from '../../components/dialog.tsx';
 import { ListTable } from '../../components/list-table.tsx';
@@ -52,7 +59,7 @@ function AddRule({ projectId, branches }: { projectId: string; branches: readonl
         api.POST('/api/v1/projects/{project_id}/network-rules', {
           params: { path: { project_id: projectId } },
           body: {
-            cidr,
+            ...(isNetworkName(cidr.trim()) ? { network: cidr.trim() as NetworkName } : { cidr }),
             branch_id: branchId === EVERY ? null : branchId,
             description: description || null,
             ttl_seconds: secondsOf(life),
@@ -80,6 +87,7 @@ function AddRule({ projectId, branches }: { projectId: string; branches: readonl
           label="Address or network"
           className="mono"
           placeholder="203.0.113.0/24"
+          hint={`Or ${NETWORK_NAMES.join(', ')}, whose networks are kept current.`}
           value={cidr}
           onChange={(event) => setCidr(event.target.value)}
           problem={problem}
@@ -168,7 +176,13 @@ function TestAddress({ rules, branches }: TestProps) {
   const [address, setAddress] = useState('');
   const wanted = address.trim();
   const isAddress = isPlainAddress(wanted);
-  const matching = isAddress ? rules.filter(({ cidr }) => isInNetwork(wanted, cidr)) : [];
+  const isNamed = rules.some(({ network }) => network !== null);
+  const lists = useQuery({ ...namedNetworksQuery(), enabled: isNamed }).data ?? [];
+  const rangesOf = ({ cidr, network }: NetworkRule) =>
+    network === null ? [cidr] : (lists.find((list) => list.network === network)?.cidrs ?? []);
+  const matching = isAddress
+    ? rules.filter((rule) => rangesOf(rule).some((range) => isInNetwork(wanted, range)))
+    : [];
   const everywhere = matching.filter(({ branch_id }) => branch_id === null);
   const reached = branches.filter(({ id }) => matching.some(({ branch_id }) => branch_id === id));
   return (

@@ -20,6 +20,7 @@ const ruleFor = (cidr: string) => ({
   createdBy: 'u',
   tenantId: 't',
   expiresAt: null,
+  listVersion: 0,
   createdAt: new Date(),
 });
 const keyUse = { tenantId: 't', userId: 'u', path: '/', key: 'k', bodyHash: 'h' };

@@ -28,6 +28,7 @@ const ruleFor = (cidr: string, expiresAt: Date | null) => ({
   tenantId: 't',
   createdAt: NOW,
   expiresAt,
+  listVersion: 0,
 });
 const remaining = async () =>
   (await db.select().from(networkRules).orderBy(asc(networkRules.cidr))).map(({ cidr }) => cidr);

@@ -111,6 +111,7 @@ const rule = (cidr: string, branchId: string | null = null): NetworkRuleRow => (
   tenantId: 't',
   createdAt: NOW,
   expiresAt: null,
+  listVersion: 0,
 });
 const key = (): ApiKeyRow => ({
   id: id(),

@@ -32,6 +32,7 @@ const ABOUT_RULE = {
   tenantId: 't',
   createdAt: NOW,
   expiresAt: null,
+  listVersion: 0,
 } as const;
 const thisProject = eq(projects.id, 'p');
 

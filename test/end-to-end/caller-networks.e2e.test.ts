@@ -1,13 +1,17 @@
 import { execFile } from 'node:child_process';
 import { once } from 'node:events';
-import { rmSync } from 'node:fs';
+import { readFileSync, rmSync } from 'node:fs';
 import { createServer, request } from 'node:http';
+import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { rulesFolder } from '../../agent/process/settings.ts';
+import { RULE_FILES } from '../../agent/servers/configuration.ts';
 import { Api, type ProjectBody } from '../support/api.ts';
 import { CommandLine } from '../support/command-line.ts';
 import { openBrowser, visit } from '../support/console/browser.ts';
 import { signInOnPage, siteOf } from '../support/console/person.ts';
+import { eventually } from '../support/eventually.ts';
 import { freePort } from '../support/free-port.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
 import { newOwner } from '../support/sign-in/people.ts';
@@ -33,8 +37,14 @@ const front = createServer((incoming, outgoing) => {
   incoming.pipe(passed);
 });
 
+/** The source of a list that rules name. */
+const listed = { networks: Array.from({ length: 10 }, (_, n) => `104.${16 + 2 * n}.0.0/16`) };
+const source = createServer((_, response) => void response.end(listed.networks.join('\n')));
+
 beforeAll(async () => {
   const port = await freePort();
+  const sourcePort = await freePort();
+  await once(source.listen(sourcePort, '127.0.0.1'), 'listening');
   overIpv6 = `http://[::1]:${port}`;
   const ports = await freePorts();
   stack = await startStack({
@@ -45,6 +55,9 @@ beforeAll(async () => {
       IPV4_HOST: `127.0.0.1:${ports.GATEWAY_PORT}`,
       IPV6_HOST: `[::1]:${port}`,
       LIMIT_PUBLIC_PER_MINUTE: '100000',
+      CLOUDFLARE_NETWORKS_URLS: `http://127.0.0.1:${sourcePort}`,
+      GITHUB_META_URL: 'http://127.0.0.1:9',
+      CRON_SECONDS: '1',
     },
   });
   await once(front.listen(port, '::1'), 'listening');
@@ -53,8 +66,10 @@ beforeAll(async () => {
   projectId = body.id;
 });
 afterAll(async () => {
-  front.closeAllConnections();
-  front.close();
+  for (const server of [front, source]) {
+    server.closeAllConnections();
+    server.close();
+  }
   await stack?.stop();
 });
 
@@ -123,6 +138,51 @@ test('the warning compares both addresses', async () => {
   expect(await warningFor('2001:db8::7')).toEqual([undefined, undefined]);
   const { status } = await api.get(`${path()}/branches/warned/credentials?other_address=2001:db8::/32`);
   expect(status).toBe(422);
+});
+
+test('a rule by name admits the ranges of its list, and follows a change of it with an audit event', async () => {
+  const { body: named } = await api.post<{ id: string }>(`${path()}/branches`, {
+    branch_name: 'named',
+  });
+  const create = (body: object) => api.post<{ id: string }>(`${path()}/network-rules`, body);
+  const rule = await create({ network: 'cloudflare', branch_id: named.id });
+  expect(rule).toMatchObject({
+    status: 201,
+    body: { network: 'cloudflare', cidr: 'cloudflare', status: 'applied' },
+  });
+  expect(await create({ network: 'cloudflare', branch_id: named.id })).toMatchObject({
+    status: 409,
+    body: { error: 'RULE_EXISTS', rule_id: rule.body.id },
+  });
+  expect(await create({ network: 'github-actions' })).toMatchObject({
+    status: 503,
+    body: { error: 'NETWORK_LIST_UNAVAILABLE' },
+  });
+  for (const body of [{ network: 'internet' }, { network: 'cloudflare', cidr: 'me' }, {}])
+    expect((await create(body)).status).toBe(422);
+
+  const file = () =>
+    readFileSync(
+      join(rulesFolder({ STATE_DIR: join(stack.state.host_dir, 'agent') }), RULE_FILES.postgresHba),
+      'utf8',
+    );
+  for (const network of listed.networks) expect(file()).toContain(` ${network} scram-sha-256`);
+  const cli = await commandLine(stack.url);
+  expect((await cli.run('rule', 'test', '104.16.3.4', 'named')).code).toBe(0);
+  expect((await cli.run('rule', 'test', '1.0.0.4', 'named')).code).toBe(5);
+
+  listed.networks = [...listed.networks.slice(1), '1.0.0.0/24'];
+  await eventually(async () => expect(file()).toContain(' 1.0.0.0/24 scram-sha-256'));
+  const { body } = await api.get<{ audit_events: { metadata: object }[] }>(
+    '/api/v1/audit-events?name=network_rule.list_changed',
+  );
+  expect(body.audit_events.map(({ metadata }) => metadata)).toEqual([
+    expect.objectContaining({ network: 'cloudflare', added: 1, removed: 1 }),
+  ]);
+  expect((await cli.run('rule', 'test', '1.0.0.4', 'named')).code).toBe(0);
+  expect((await cli.run('rule', 'test', '104.16.3.4', 'named')).code).toBe(5);
+  expect((await cli.run('rule', 'remove', rule.body.id)).code).toBe(0);
+  rmSync(cli.folder, { recursive: true, force: true });
 });
 
 test.runIf(IS_NIGHTLY)('the console adds both addresses', async () => {

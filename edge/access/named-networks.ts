@@ -1,0 +1,308 @@
+import { and, eq, inArray, lt, ne, sql } from 'drizzle-orm';
+import ipaddr from 'ipaddr.js';
+import { z } from 'zod';
+import { reachOf, readCidr } from '../../shared/cidr.ts';
+import type { Failure } from '../../shared/failures.ts';
+import {
+  isNetworkName,
+  NETWORK_NAMES,
+  type NetworkName,
+  RANGES_OF_LIST,
+} from '../../shared/named-networks.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import { auditEvent, noActor } from '../audit/audit-event.ts';
+import { readBounded } from '../authentication/provider-keys.ts';
+import { type Database, inOneBatch, insertIf, isThere } from '../database/database.ts';
+import { auditEvents, namedNetworks, networkRules, projects } from '../database/schema.ts';
+import { logEvent } from '../log.ts';
+import type { Settings } from '../settings.ts';
+import { nextAccessRevision } from './send-access.ts';
+
+type Sources = Pick<Settings, 'CLOUDFLARE_NETWORKS_URLS' | 'GITHUB_META_URL'>;
+type NamedNetworkRow = typeof namedNetworks.$inferSelect;
+
+const FETCH_WITHIN_MS = 10_000;
+const LIST_BYTES_MAX = 4 * 1024 * 1024;
+/** A list of this age is read again before a new rule gets it. */
+const FRESH_MS = 24 * 3_600_000;
+/** What an audit event names of a change. */
+const NAMED_CHANGES = 20;
+
+/** The fewest bits of a range. A source that lists half of the internet is wrong, or not the source. */
+const PREFIX_LEAST = { ipv4: 8, ipv6: 20 };
+
+/**
+ * Bits to which ranges are rounded, from exact to coarse, until a list is short enough. /24 and /48 are the
+ * smallest networks that the internet routes.
+ */
+const ROUNDINGS = [
+  { ipv4: 32, ipv6: 128 },
+  { ipv4: 24, ipv6: 48 },
+  { ipv4: 23, ipv6: 48 },
+  { ipv4: 22, ipv6: 48 },
+  { ipv4: 21, ipv6: 48 },
+  { ipv4: 20, ipv6: 44 },
+] as const;
+
+const Meta = z.object({ actions: z.array(z.string()) });
+
+interface Source {
+  urls: (settings: Sources) => readonly string[];
+  /** @throws Error if the text has another form */
+  entries: (text: string) => string[];
+  /** How many of `ROUNDINGS` may be tried. */
+  roundings: number;
+}
+
+const SOURCES: Record<NetworkName, Source> = {
+  cloudflare: {
+    urls: ({ CLOUDFLARE_NETWORKS_URLS }) => CLOUDFLARE_NETWORKS_URLS,
+    entries: (text) => text.split('\n'),
+    roundings: 1,
+  },
+  'github-actions': {
+    urls: ({ GITHUB_META_URL }) => [GITHUB_META_URL],
+    entries: (text) => Meta.parse(JSON.parse(text)).actions,
+    roundings: ROUNDINGS.length,
+  },
+};
+
+async function readText(url: string): Promise<string> {
+  const signal = AbortSignal.timeout(FETCH_WITHIN_MS);
+  // GitHub refuses requests without it.
+  const response = await fetch(url, { headers: { 'User-Agent': 'branchgate' }, signal });
+  if (!response.ok) throw new Error(`${new URL(url).host} responded with ${response.status}`);
+  const tooLarge = () => new Error(`the list of ${new URL(url).host} is too large`);
+  return new TextDecoder().decode(await readBounded(response, LIST_BYTES_MAX, tooLarge));
+}
+
+type Family = keyof typeof PREFIX_LEAST;
+/** First and last address, as numbers. */
+type Range = readonly [first: bigint, last: bigint];
+
+const BITS = { ipv4: 32, ipv6: 128 } as const;
+const numberOf = (address: ipaddr.IPv4 | ipaddr.IPv6): bigint =>
+  address.toByteArray().reduce((sum, byte) => sum * 256n + BigInt(byte), 0n);
+
+/** @param bits a longer prefix is cut to it */
+function rangeOf(cidr: string, bits: (typeof ROUNDINGS)[number]): readonly [Family, Range] {
+  const [address, length] = ipaddr.parseCIDR(cidr);
+  const family = address.kind();
+  const size = 1n << BigInt(BITS[family] - Math.min(length, bits[family]));
+  const first = (numberOf(address) / size) * size;
+  return [family, [first, first + size - 1n]];
+}
+
+/** Ranges that do not touch each other, in order. */
+function joined(ranges: readonly Range[]): Range[] {
+  const all: Range[] = [];
+  for (const [first, last] of ranges.toSorted(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0))) {
+    const [before, end] = all.at(-1) ?? [0n, -2n];
+    if (first > end + 1n) all.push([first, last]);
+    else all[all.length - 1] = [before, last > end ? last : end];
+  }
+  return all;
+}
+
+function textOf(family: Family, first: bigint, length: number): string {
+  const bytes = Array.from({ length: BITS[family] / 8 }, (_, n) =>
+    Number((first >> BigInt(BITS[family] - 8 * (n + 1))) & 255n),
+  );
+  return `${ipaddr.fromByteArray(bytes)}/${length}`;
+}
+
+/** The networks that make up a range: each as large as its start allows. */
+function* networksOf(family: Family, [from, to]: Range): Generator<string> {
+  for (let first = from; first <= to; ) {
+    let length = BITS[family];
+    let size = 1n;
+    while (length > 0 && first % (size * 2n) === 0n && first + size * 2n - 1n <= to) {
+      size *= 2n;
+      length -= 1;
+    }
+    yield textOf(family, first, length);
+    first += size;
+  }
+}
+
+/** The union of networks as few networks. */
+function unionOf(cidrs: readonly string[], bits: (typeof ROUNDINGS)[number]): string[] {
+  const ranges = cidrs.map((cidr) => rangeOf(cidr, bits));
+  return (['ipv4', 'ipv6'] as const).flatMap((family) =>
+    joined(ranges.flatMap(([of, range]) => (of === family ? [range] : []))).flatMap((range) => [
+      ...networksOf(family, range),
+    ]),
+  );
+}
+
+/** A public network that is not too large, in canonical form; null for anything else. */
+function publicNetwork(entry: string): string | null {
+  const reading = readCidr(entry.trim());
+  if (!reading.ok) return null;
+  const [address, length] = ipaddr.parseCIDR(reading.cidr);
+  const isBounded = length >= PREFIX_LEAST[address.kind()];
+  return isBounded && reachOf(address.toString()) === 'public' ? reading.cidr : null;
+}
+
+/**
+ * The networks of a list, of which only what is a public network is taken. A list that is too long is rounded
+ * as far as its source allows.
+ * @throws Error if it is too short or too long
+ */
+export function readList(name: NetworkName, entries: readonly string[]): string[] {
+  const { least, most } = RANGES_OF_LIST[name];
+  const networks = [...new Set(entries.flatMap((entry) => publicNetwork(entry) ?? []))];
+  if (networks.length < least)
+    throw new Error(`the list of ${name} has ${networks.length} networks, and needs ${least}`);
+  let shortest = networks.length;
+  for (const bits of ROUNDINGS.slice(0, SOURCES[name].roundings)) {
+    const union = unionOf(networks, bits);
+    if (union.length <= most) return union;
+    shortest = union.length;
+  }
+  throw new Error(`the list of ${name} has ${shortest} networks, and may have ${most}`);
+}
+
+/** @throws Error of the network or of the list */
+async function fetchList(name: NetworkName, settings: Sources): Promise<string[]> {
+  const { urls, entries } = SOURCES[name];
+  const texts = await Promise.all(urls(settings).map(readText));
+  return readList(name, texts.flatMap(entries));
+}
+
+/** Reads the list at its source, and stores it if it differs. A failure leaves the list that is stored. */
+async function refreshList(
+  db: Database,
+  settings: Sources,
+  name: NetworkName,
+  now: Date,
+): Promise<Result<null, Failure>> {
+  try {
+    const ranges = await fetchList(name, settings);
+    const change = { ranges, changedAt: now };
+    const row = { name, version: 1, previous: [], ...change, checkedAt: now };
+    await inOneBatch(db, [
+      db.insert(namedNetworks).values(row).onConflictDoNothing(),
+      db
+        .update(namedNetworks)
+        .set({
+          ...change,
+          previous: sql`${namedNetworks.ranges}`,
+          version: sql`${namedNetworks.version} + 1`,
+        })
+        .where(and(eq(namedNetworks.name, name), ne(namedNetworks.ranges, ranges))),
+      db.update(namedNetworks).set({ checkedAt: now }).where(eq(namedNetworks.name, name)),
+    ]);
+    return ok(null);
+  } catch (error) {
+    const reason = error instanceof Error ? error.message : String(error);
+    logEvent('network_list.not_read', { network: name, reason });
+    return fail({ code: 'NETWORK_LIST_UNAVAILABLE', reason });
+  }
+}
+
+const listNamed = (db: Database, name: NetworkName) =>
+  db.select().from(namedNetworks).where(eq(namedNetworks.name, name));
+
+/** The list that a new rule gets, of today if its source responds. @returns or NETWORK_LIST_UNAVAILABLE */
+export async function currentList(
+  db: Database,
+  settings: Sources,
+  name: NetworkName,
+  now: Date,
+): Promise<Result<NamedNetworkRow, Failure>> {
+  const [stored] = await listNamed(db, name);
+  if (stored && now.getTime() - stored.checkedAt.getTime() < FRESH_MS) return ok(stored);
+  const refreshed = await refreshList(db, settings, name, now);
+  const [list] = await listNamed(db, name);
+  if (list) return ok(list);
+  return refreshed.ok ? fail({ code: 'NETWORK_LIST_UNAVAILABLE' }) : refreshed;
+}
+
+const isBehind = ({ name, version }: Pick<NamedNetworkRow, 'name' | 'version'>) =>
+  and(eq(networkRules.cidr, name), lt(networkRules.listVersion, version));
+
+/** A change as an audit event shows it. */
+function changeOf({ ranges, previous }: Pick<NamedNetworkRow, 'ranges' | 'previous'>) {
+  const [before, after] = [new Set(previous), new Set(ranges)];
+  const added = ranges.filter((range) => !before.has(range));
+  const removed = previous.filter((range) => !after.has(range));
+  return {
+    networks: ranges.length,
+    ...{ added: added.length, removed: removed.length },
+    examples: { added: added.slice(0, NAMED_CHANGES), removed: removed.slice(0, NAMED_CHANGES) },
+  };
+}
+
+/** A project whose access has to be applied on its host. */
+export interface ChangedProject {
+  projectId: string;
+  hostId: string;
+}
+
+/**
+ * Gives the projects with an older list a new revision of their access, each in one batch with its audit
+ * event. One that was killed continues with the rest.
+ */
+async function updateRules(db: Database, list: NamedNetworkRow, now: Date): Promise<ChangedProject[]> {
+  const behind = await db
+    .selectDistinct({ projectId: projects.id, hostId: projects.hostId, tenantId: projects.tenantId })
+    .from(networkRules)
+    .innerJoin(projects, eq(projects.id, networkRules.projectId))
+    .where(isBehind(list));
+  const metadata = { network: list.name, ...changeOf(list) };
+  for (const { projectId, tenantId } of behind) {
+    const ofProject = and(eq(networkRules.projectId, projectId), isBehind(list));
+    const isStill = isThere(networkRules, ofProject);
+    const event = auditEvent('network_rule.list_changed', noActor(tenantId), { projectId, metadata }, now);
+    const revision = sql`(select access_revision from ${projects} where id = ${projectId})`;
+    await inOneBatch(db, [
+      insertIf(db, auditEvents, event, isStill),
+      nextAccessRevision(db, projectId, isStill),
+      db.update(networkRules).set({ listVersion: list.version, revision }).where(ofProject),
+    ]);
+  }
+  return behind;
+}
+
+/**
+ * Reads the lists that rules name, and changes the projects that have them.
+ * @returns the projects whose access has to be applied; a project that is left out is found at its next
+ *   reconciliation
+ */
+export async function refreshLists(db: Database, settings: Sources, now: Date): Promise<ChangedProject[]> {
+  const used = await db
+    .selectDistinct({ name: networkRules.cidr })
+    .from(networkRules)
+    .where(inArray(networkRules.cidr, [...NETWORK_NAMES]));
+  const changed: ChangedProject[] = [];
+  for (const name of used.map((row) => row.name).filter(isNetworkName)) {
+    await refreshList(db, settings, name, now);
+    const [list] = await listNamed(db, name);
+    if (list) changed.push(...(await updateRules(db, list, now)));
+  }
+  return changed;
+}
+
+/** The public form of a network that a rule can name. */
+export const NamedNetwork = z
+  .strictObject({
+    network: z.enum(NETWORK_NAMES),
+    cidrs: z.array(z.string()).meta({
+      description: 'What a rule with the name admits now. Empty: no rule had the name yet.',
+      example: ['173.245.48.0/20'],
+    }),
+    changed_at: z.iso.datetime().nullable().meta({ description: 'When the list last changed.' }),
+    checked_at: z.iso.datetime().nullable().meta({ description: 'When its source last confirmed it.' }),
+  })
+  .meta({ id: 'NamedNetwork' });
+
+export const toNamedNetworkResponse = (
+  network: NetworkName,
+  row: NamedNetworkRow | undefined,
+): z.output<typeof NamedNetwork> => ({
+  network,
+  cidrs: row?.ranges ?? [],
+  changed_at: row?.changedAt.toISOString() ?? null,
+  checked_at: row?.checkedAt.toISOString() ?? null,
+});
