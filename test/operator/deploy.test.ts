@@ -60,6 +60,7 @@ describe.runIf(IS_NIGHTLY)('from an empty folder to a deployed gateway', () => {
     expect(writes).toEqual([]);
     expect([...cloudflare().databases.values()].map(({ name }) => name)).toEqual([WORKER]);
     expect([...cloudflare().domains]).toEqual([[ADDRESS, WORKER]]);
+    expect(cloudflare().crons.get(WORKER)).toEqual([expect.stringMatching(/^\d+ \*\/6 \* \* \*$/)]);
     expect(cloudflare().settings(WORKER)).toEqual({
       ...operator.readSecrets(),
       SERVICE_NAME: 'branchgate',

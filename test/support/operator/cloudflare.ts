@@ -70,6 +70,8 @@ export class FakeCloudflare {
   readonly scripts = new Map<string, Script>();
   /** Worker by host name. */
   readonly domains = new Map<string, string>();
+  /** When a Worker is run, by its name. */
+  readonly crons = new Map<string, string[]>();
   /** Calls that changed something. */
   readonly writes: string[] = [];
   accounts = [{ id: ACCOUNT, name: 'Acme' }];
@@ -273,6 +275,12 @@ export class FakeCloudflare {
       }
       case 'domains':
         return this.#attach(this.#named(name), detail ?? '', json());
+      case 'schedules':
+        this.crons.set(
+          this.#named(name),
+          json().map(({ cron }: { cron: string }) => cron),
+        );
+        return { schedules: json() };
       case 'subdomain':
         return { enabled: false, previews_enabled: false };
       case 'settings':
