@@ -17,13 +17,20 @@ interface Detail {
 const isOf = <T extends Error>(error: unknown, { name }: new (...input: never[]) => T): error is T =>
   error instanceof Error && error.name === name;
 
+/** Fields of an error that say where it is and what to do, as the API names them. */
+const ADVICE = ['statement', 'required_role', 'hint'] as const;
+
 /** What is wrong, for the agent; null for anything unexpected. */
 function explain(error: unknown): string | null {
   if (isOf(error, ResponseError)) {
     const details = ((error.fields.details as Detail[] | undefined) ?? []).map(
       ({ path, message }) => `\n${path}: ${message}`,
     );
-    return `${error.message}${error.code === null ? '' : ` (${error.code})`}${details.join('')}`;
+    const advice = ADVICE.filter((name) => name in error.fields).map(
+      (name) => `\n${name}: ${String(error.fields[name])}`,
+    );
+    const code = error.code === null ? '' : ` (${error.code})`;
+    return [error.message, code, ...details, ...advice].join('');
   }
   if (isOf(error, JobError)) return `${error.message} (${error.code})`;
   if (error instanceof ToolError) return error.message;

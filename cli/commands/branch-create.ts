@@ -1,6 +1,7 @@
 import { Command, InvalidArgumentError, Option } from 'commander';
 import { freeName } from '../../client/leased-branch.ts';
 import { dataOf } from '../../client/response-error.ts';
+import { bytes } from '../../shared/format.ts';
 import { CommandError } from '../exit-codes.ts';
 import { collect, readAttempts, readCount, readDuration } from '../option-values.ts';
 import { otherAddress } from '../other-address.ts';
@@ -40,6 +41,12 @@ export const createCommand = () =>
   new Command('create')
     .description(
       'Create a branch, or several of the same content; direct sessions of the source end, but none if a snapshot is cloned',
+    )
+    .addHelpText(
+      'after',
+      `
+Each branch counts against the storage quota of its project: in full, as if it shared nothing with its source, unless the
+operator counts what branches take of the disk. The command says how much before it begins.`,
     )
     .argument('[name]', 'name of the branch; with --count, the beginning of the names (default: a free one)')
     .option('--from <branch>', 'source, by name or ID (default: main)')
@@ -116,6 +123,28 @@ async function sayWhatEnds({ client }: Session, project_id: string, branch_ref: 
   );
 }
 
+/** Says what the branches count against the quota, if the sizes are known. @param source ID of a branch or snapshot */
+async function sayWhatCounts(
+  { client }: Session,
+  project_id: string,
+  source: { branch: string } | { snapshot: string },
+  count: number,
+): Promise<void> {
+  const { data } = await client.api
+    .GET('/api/v1/projects/{project_id}/usage', { params: { path: { project_id } } })
+    .catch(() => ({ data: undefined }));
+  const found =
+    'branch' in source
+      ? data?.branches.find(({ branch_id, branch_name }) => [branch_id, branch_name].includes(source.branch))
+      : data?.snapshots.find(({ snapshot_id }) => snapshot_id === source.snapshot);
+  if (!data || !found?.next_branch_bytes) return;
+  const each = bytes(found.next_branch_bytes);
+  const what = count === 1 ? `The branch counts ${each}` : `Each of the ${count} branches counts ${each}`;
+  say(
+    `${what} against the storage quota, of which ${bytes(data.storage_used_bytes)} of ${bytes(data.storage_limit_bytes)} are used.`,
+  );
+}
+
 /**
  * The networks that may connect, with the address of this machine that its requests do not come from. The
  * gateway adds the one that they come from.
@@ -135,14 +164,18 @@ async function choicesOf(session: Session, projectId: string, options: NewBranch
     );
 
   const source = from === undefined ? null : await findBranch(session, projectId, from);
+  const snapshotId = named === undefined ? null : (await findSnapshot(session, projectId, named)).id;
+  const counted = snapshotId === null ? { branch: source?.id ?? 'main' } : { snapshot: snapshotId };
   const [networks] = await Promise.all([
     networksOf(session, allow),
     snapshot === undefined && sayWhatEnds(session, projectId, source?.branch_name ?? 'main'),
+    // Which snapshot is the latest is known to the gateway only.
+    snapshot !== LATEST && sayWhatCounts(session, projectId, counted, options.count ?? 1),
   ]);
   return {
     ...(source && { source_branch_id: source.id }),
     ...(snapshot === LATEST && { from: 'latest_snapshot' as const }),
-    ...(named !== undefined && { snapshot_id: (await findSnapshot(session, projectId, named)).id }),
+    ...(snapshotId !== null && { snapshot_id: snapshotId }),
     ...(ttl !== undefined && { ttl_seconds: ttl }),
     ...(lease !== undefined && { lease_seconds: lease }),
     ...(networks.length > 0 && { allow: networks }),

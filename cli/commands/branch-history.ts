@@ -41,12 +41,10 @@ const reset = () =>
       const found = await withProgress(`Resetting ${branch}`, () =>
         session.client.create(`${BRANCH}/reset`, { params: { path }, body }, waitOf(options)),
       );
-      const params = { path: { ...path, branch_ref: found.id }, query: { limit: 1 } };
-      const { snapshots } = await dataOf(session.client.api.GET(`${BRANCH}/snapshots`, { params }));
-      const [left] = snapshots.filter(({ kind }) => kind === 'safety');
-      if (left)
+      const { safety_snapshot_id: left } = found;
+      if (left !== null)
         say(
-          `What ${found.branch_name} held is the snapshot ${left.id}: \`branchgate branch reset --to\` brings it back.`,
+          `What ${found.branch_name} held is the snapshot ${left} for 24 hours: \`branchgate branch reset ${found.branch_name} --to ${left}\` brings it back.`,
         );
       printRecord(command, found, COLUMNS);
     });

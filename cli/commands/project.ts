@@ -152,7 +152,9 @@ export function projectCommand(): Command {
           'usage',
           'Nothing is to be changed. Give --name, --quota, --snapshot-every, --snapshot-keep or --connection-attempts.',
         );
-      printRecord(command, await dataOf(session.client.api.PATCH(PROJECT, { params: { path }, body })));
+      const changed = await dataOf(session.client.api.PATCH(PROJECT, { params: { path }, body }));
+      if (changed.warning !== undefined) say(changed.warning);
+      printRecord(command, changed);
     });
 
   group

@@ -16,14 +16,28 @@ const USAGE_FIELDS = [
   'usage_percent',
   'storage_state',
   'observed_at',
+  'disk_measured_at',
   'stale',
 ];
-const USAGE_COLUMNS = ['branch_name', 'database_size_bytes', 'own_bytes', 'shared_bytes', 'branch_id'];
+const USAGE_COLUMNS = [
+  'branch_name',
+  'database_size_bytes',
+  'next_branch_bytes',
+  'own_bytes',
+  'shared_bytes',
+  'branch_id',
+];
 const SNAPSHOT_COLUMNS = ['snapshot_id', 'branch_id', 'size_bytes', 'own_bytes', 'shared_bytes'];
 
 const usage = () =>
   new Command('usage')
     .description('Show the storage of the project and of each branch')
+    .addHelpText(
+      'after',
+      `
+observed_at says from when the sizes are, and disk_measured_at from when own_bytes and shared_bytes are, which hosts measure
+seldom. next_branch_bytes is what the next branch of this source counts against the quota.`,
+    )
     .action(async (_options, command: Command) => {
       const session = openSession(command);
       const path = { project_id: await projectOf(command, session) };

@@ -154,7 +154,7 @@ export const resetBranchJob = saga<'branch.reset', Reset>({
       status: 200,
       body: subject.asCreation
         ? { ...toCreatedBranchResponse(branch), created: false }
-        : toBranchResponse(branch),
+        : { ...toBranchResponse(branch), safety_snapshot_id: subject.left?.kept ? subject.safety.id : null },
     };
   },
   undo: {

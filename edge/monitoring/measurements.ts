@@ -189,6 +189,8 @@ export interface Recorded {
   last: LastMeasurement | null;
   /** The newest known size of each branch, in bytes by ID. */
   sizes: Record<string, number>;
+  /** What a new branch counts against the quota, whatever its source; null: as much as its source. */
+  cloneBytes: number | null;
   /** The next measurement is late. */
   overdue: boolean;
 }

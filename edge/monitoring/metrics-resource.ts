@@ -171,6 +171,11 @@ const OnDisk = {
   }),
 };
 
+const NextBranch = Count.meta({
+  description: 'What the next branch that is made from it counts against the quota.',
+  example: 8_388_608,
+});
+
 export const ProjectUsage = z
   .strictObject({
     project_id: z.uuid(),
@@ -204,6 +209,7 @@ export const ProjectUsage = z
         database: z.string().meta({ example: 'db_web_shop_prod' }),
         database_size_bytes: Count.meta({ example: 8_388_608 }),
         file_count: Count.meta({ example: 310 }),
+        next_branch_bytes: NextBranch,
         ...OnDisk,
       }),
     ),
@@ -212,6 +218,7 @@ export const ProjectUsage = z
         snapshot_id: z.uuid(),
         branch_id: z.uuid(),
         size_bytes: Count.meta({ example: 8_388_608 }),
+        next_branch_bytes: NextBranch,
         ...OnDisk,
       }),
     ),
@@ -221,7 +228,7 @@ export const ProjectUsage = z
 type Branch = Pick<BranchRow, 'id' | 'branchName' | 'databaseName' | 'ownBytes' | 'sharedBytes'>;
 
 /** The last measurement; `stale` when the host is not connected or measurements are overdue. */
-export interface Measured extends Pick<Recorded, 'last' | 'sizes'> {
+export interface Measured extends Pick<Recorded, 'last' | 'sizes' | 'cloneBytes'> {
   stale: boolean;
   linked: boolean;
 }
@@ -342,6 +349,7 @@ export function projectUsage(
       database: databaseName,
       database_size_bytes: sizeOf(measured, id),
       file_count: filesOf(measured.last, [id]),
+      next_branch_bytes: measured.cloneBytes ?? sizeOf(measured, id),
       own_bytes: ownBytes,
       shared_bytes: sharedBytes,
     })),
@@ -349,6 +357,7 @@ export function projectUsage(
       snapshot_id: row.id,
       branch_id: row.branchId,
       size_bytes: row.sizeBytes,
+      next_branch_bytes: measured.cloneBytes ?? row.sizeBytes,
       own_bytes: row.ownBytes,
       shared_bytes: row.sharedBytes,
     })),

@@ -126,7 +126,8 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
   async last(): Promise<Recorded> {
     const { measurements, quota } = this.#options;
     const last = measurements.last();
-    return { last, sizes: quota.sizesOf(last), overdue: measurements.isOverdue(Date.now()) };
+    const { cloneBytes } = quota;
+    return { last, sizes: quota.sizesOf(last), cloneBytes, overdue: measurements.isOverdue(Date.now()) };
   }
 
   async series(reference: string, range: Range): Promise<Recorded & { branchId: string; points: Point[] }> {

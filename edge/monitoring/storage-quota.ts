@@ -309,6 +309,11 @@ export class StorageQuota {
     if (read.length > 0) this.#storeSizes(subject, Object.fromEntries(read));
   }
 
+  /** What a new branch counts, whatever its source; null: as much as its source. */
+  get cloneBytes(): number | null {
+    return this.#physical() ? PHYSICAL_CLONE_BYTES : null;
+  }
+
   #excess(subject: StorageSubject, needed: number): Failure | null {
     const limit = quotaBytes(subject.project.storageQuotaGib);
     const used = this.#used(subject, ['creating', 'active']);

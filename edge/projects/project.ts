@@ -52,11 +52,17 @@ export const Project = z
   })
   .meta({ id: 'Project' });
 
-/** A project as the create response shows it. */
-export const CreatedProject = Project.extend({
-  main_branch: CreatedBranch,
+const SameName = {
   warning: z.string().optional().meta({ description: 'Another project that you can see has the same name.' }),
-}).meta({ id: 'CreatedProject' });
+};
+
+/** A project as the create response shows it. */
+export const CreatedProject = Project.extend({ main_branch: CreatedBranch, ...SameName }).meta({
+  id: 'CreatedProject',
+});
+
+/** A project as the response to its change shows it. */
+export const ChangedProject = Project.extend(SameName).meta({ id: 'ChangedProject' });
 
 export const toProjectResponse = (row: ProjectView): z.output<typeof Project> => ({
   id: row.id,

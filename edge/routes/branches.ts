@@ -468,6 +468,12 @@ const Reset = z
   })
   .meta({ example: { to: PARENT } });
 
+const BranchReset = Branch.extend({
+  safety_snapshot_id: z.uuid().nullable().meta({
+    description: 'The snapshot with what the branch held before. Null: it held nothing that could be kept.',
+  }),
+}).meta({ id: 'BranchReset' });
+
 const Restore = z
   .strictObject({
     branch_name: BranchName.optional().meta({ description: 'Default: its former name.' }),
@@ -485,7 +491,7 @@ router.openapi(
       'Its id, name, connection URLs, passwords and rules stay. Its sessions end. What it held before is kept as a snapshot of the kind `safety` for 24 hours.',
     tags,
     request: { params: BranchRefParams, headers: CreationHeaders, body: jsonBody(Reset) },
-    responses: { 200: response('The branch.', Branch, 'Idempotency-Replayed'), 202: PENDING },
+    responses: { 200: response('The branch.', BranchReset, 'Idempotency-Replayed'), 202: PENDING },
     failures: [
       ...KEY_FAILURES,
       'BRANCH_PROTECTED',
@@ -509,7 +515,12 @@ router.openapi(
       cloneableSnapshot(db, params.project_id, to === PARENT ? '' : to, principal),
     ]);
     const replayed = replay(c, uses, keyUse);
-    if (replayed) return c.json(replayed.body as z.input<typeof Branch>, 200);
+    // An earlier release did not record the snapshot.
+    const resetResponse = (body: unknown) => ({
+      safety_snapshot_id: null,
+      ...(body as Partial<z.input<typeof BranchReset>> & z.input<typeof Branch>),
+    });
+    if (replayed) return c.json(resetResponse(replayed.body), 200);
     unwrap(checkConfirmation(branch, confirm));
     const [parent] =
       to === PARENT && branch.parentBranchId !== null
@@ -534,7 +545,7 @@ router.openapi(
       prefer,
     );
     const end = await endOfCreation(c, outcome);
-    return 'job' in end ? c.json(end.job, 202) : c.json(end.body as z.input<typeof Branch>, 200);
+    return 'job' in end ? c.json(end.job, 202) : c.json(resetResponse(end.body), 200);
   },
 );
 

@@ -30,7 +30,7 @@ import { type AppContext, actorOf } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf, primaryOf } from '../pipeline/replica-choice.ts';
 import { changeProject } from '../projects/change-project.ts';
-import { CreatedProject, Project, toProjectResponse } from '../projects/project.ts';
+import { ChangedProject, CreatedProject, Project, toProjectResponse } from '../projects/project.ts';
 import { readSettings } from '../settings.ts';
 import { projectViews, visible } from '../tenancy/project-access.ts';
 import { CreationHeaders, endOfCreation, HOST_CREATION_FAILURES, PENDING, replay } from './creations.ts';
@@ -93,7 +93,7 @@ const change = {
     'Rename a project, or change its storage quota, its schedule of snapshots or its limit of connection attempts',
   tags,
   request: { params: ProjectParams, body: jsonBody(ProjectChange) },
-  responses: { 200: response('The updated project.', Project) },
+  responses: { 200: response('The updated project.', ChangedProject) },
   failures: [
     'PROJECT_NOT_ACTIVE',
     'QUOTA_ABOVE_SELF_SERVICE_CAP',
@@ -116,21 +116,42 @@ async function changed(c: AppContext, projectId: string, request: z.output<typeo
     await repeatIfLost(() => coordinatorOf(c.env, projectId).applyAccess(project.hostId));
   // Its alarm takes the snapshots.
   if (wanted.snapshot_schedule) await repeatIfLost(() => coordinatorOf(c.env, projectId).wake());
-  if (wanted.storage_quota_gib === undefined) return toProjectResponse(current);
+  const isRenamed = wanted.name !== undefined && wanted.name !== project.name;
+  const warning = isRenamed && sameNameWarning(current, await namesakes(primaryOf(c), c, current.name));
+  if (wanted.storage_quota_gib === undefined) return { ...toProjectResponse(current), ...warning };
   const status = await repeatIfLost(() => coordinatorOf(c.env, projectId).monitor.evaluate(projectId));
-  return toProjectResponse(
-    status ? { ...current, storageUsedBytes: status.used, storageState: status.state } : current,
-  );
+  const evaluated = status
+    ? { ...current, storageUsedBytes: status.used, storageState: status.state }
+    : current;
+  return { ...toProjectResponse(evaluated), ...warning };
 }
 
-const isNamed = (name: string) =>
-  and(eq(projects.name, name), inArray(projects.status, ['creating', 'active']));
+/** Projects of this name that the caller can see, the project itself among them if it exists. */
+const namesakes = (db: Database, c: AppContext, name: string) =>
+  db
+    .select({ id: projects.id, appKey: projects.appKey, env: projects.env })
+    .from(projects)
+    .where(
+      and(
+        visible(db, c.var.principal, c.var.reach),
+        eq(projects.name, name),
+        inArray(projects.status, ['creating', 'active']),
+      ),
+    )
+    .limit(2);
 
 /** Names of projects are for people, and need not be unique. */
-const warningOf = (name: string, [other]: { appKey: string; env: string }[]) =>
-  other && {
-    warning: `Another project is named ${name} too (${other.appKey}_${other.env}). Rename one of them, or name them by ID.`,
-  };
+function sameNameWarning(
+  { id, name }: { id: string; name: string },
+  found: Awaited<ReturnType<typeof namesakes>>,
+) {
+  const other = found.find((project) => project.id !== id);
+  return (
+    other && {
+      warning: `Another project is named ${name} too (${other.appKey}_${other.env}). Rename one of them, or name them by ID.`,
+    }
+  );
+}
 
 const router = operations();
 
@@ -167,14 +188,13 @@ router.openapi(
     const keyUse = await keyUseOf(c.var.principal, c.req.path, key, body);
     const [uses, sameName] = await db.batch([
       recordedUses(db, keyUse, new Date()),
-      db
-        .select({ appKey: projects.appKey, env: projects.env })
-        .from(projects)
-        .where(and(visible(db, c.var.principal, c.var.reach), isNamed(body.name)))
-        .limit(1),
+      namesakes(db, c, body.name),
     ]);
     const replayed = replay(c, uses, keyUse);
-    if (replayed) return c.json(replayed.body as z.input<typeof CreatedProject>, 201);
+    if (replayed) {
+      const made = replayed.body as z.input<typeof CreatedProject>;
+      return c.json({ ...made, ...sameNameWarning(made, sameName) }, 201);
+    }
     if (body.storage_quota_gib > SELF_SERVICE_QUOTA_CAP_GIB) {
       throw new ApiError('QUOTA_ABOVE_SELF_SERVICE_CAP', { limit: SELF_SERVICE_QUOTA_CAP_GIB });
     }
@@ -198,7 +218,7 @@ router.openapi(
     const end = await endOfCreation(c, outcome);
     if ('job' in end) return c.json(end.job, 202);
     const made = end.body as z.input<typeof CreatedProject>;
-    return c.json({ ...made, ...warningOf(body.name, sameName) }, 201);
+    return c.json({ ...made, ...sameNameWarning(made, sameName) }, 201);
   },
 );
 

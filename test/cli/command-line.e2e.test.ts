@@ -91,6 +91,9 @@ test('branch create says how many direct sessions the clone ends, and a pooled o
   const { code, stderr } = await cli.run('branch', 'create', 'from-busy');
   expect(code).toBe(0);
   expect(stderr).toContain('The clone ends 1 direct session of main.');
+  expect(stderr).toMatch(
+    /^The branch counts \d[\d.]* MiB against the storage quota, of which \d[\d.]* MiB of \d[\d.]* MiB are used\.$/m,
+  );
   await expect(direct.query('select 1')).rejects.toThrow();
   expect((await pooled.query('select 1 as one')).rows).toEqual([{ one: 1 }]);
   await pooled.end();
@@ -267,7 +270,7 @@ test.runIf(IS_NIGHTLY)(
     expect(made).toMatchObject({ branch_name: 'pr-9', ttl_seconds: 3600 });
     expect(await cli.run('branch', 'reset', 'pr-9', '--to', 'before')).toMatchObject({
       code: 0,
-      stderr: expect.stringMatching(/^What pr-9 held is the snapshot [0-9a-f-]{36}:/),
+      stderr: expect.stringMatching(/^What pr-9 held is the snapshot [0-9a-f-]{36} for 24 hours:/),
     });
     expect(await cli.json('branch', 'protect', 'pr-9')).toMatchObject({ protected: true });
     const refused = [
@@ -353,6 +356,23 @@ test('a new project shows its size, that its host is connected, and another one 
     body: { name: 'Shop' },
   });
   expect(named.body.warning).toContain('Another project is named Shop too');
+  // Also where the client did not wait for the creation, and sends its key again.
+  const headers = { 'idempotency-key': crypto.randomUUID(), prefer: 'wait=0' };
+  const again = () =>
+    api.call<{ id: string; warning?: string }>('POST', '/api/v1/projects', {
+      body: { name: 'Shop' },
+      headers,
+    });
+  const repeated = await eventually(async () => {
+    const response = await again();
+    expect(response.status).toBe(201);
+    return response.body;
+  });
+  expect(repeated.warning).toContain('Another project is named Shop too');
+  const renamed = async (name: string) => cli.run('project', 'update', repeated.id, '--name', name);
+  expect(await renamed('Shop only')).toMatchObject({ code: 0, stderr: '' });
+  expect((await renamed('Shop')).stderr).toContain('Another project is named Shop too');
+  await api.delete(`/api/v1/projects/${repeated.id}`);
   await eventually(async () => {
     const { body } = await api.get(`/api/v1/projects/${named.body.id}/usage`);
     expect(body).toMatchObject({ host_connected: true });
@@ -385,7 +405,10 @@ test('a terminal shows tables, sizes and times as people read them', async () =>
   };
   const usage = await onTerminal('usage');
   expect(usage).toMatch(/^storage_used_bytes +\d[\d.]* MiB$/m);
-  expect(usage).toMatch(/^Branches\nBRANCH NAME +DATABASE SIZE/m);
+  expect(usage).toMatch(/^Branches\nBRANCH NAME +DATABASE SIZE +NEXT BRANCH/m);
+  // From when the sizes are, once they were measured.
+  expect(usage).toMatch(/^observed_at/m);
+  expect(usage).toMatch(/^disk_measured_at/m);
   expect(usage).toMatch(/^main +\d[\d.]* MiB /m);
   expect(await onTerminal('branch', 'list')).toMatch(/^main .+ ago /m);
   const table = await onTerminal('table', 'get', 'shown', '--branch', 'pr-1');

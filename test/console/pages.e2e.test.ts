@@ -240,7 +240,7 @@ test('a branch is made of a snapshot, protected, reset, deleted, restored and dr
   await inDialog.getByLabel('To the content of').selectOption({ index: 1 });
   await inDialog.getByLabel('Type of-snapshot to confirm').fill('of-snapshot');
   await confirm('Reset');
-  await says('of-snapshot is reset.');
+  await says('of-snapshot is reset. What it held is the snapshot “Before a reset · of-snapshot');
   await act('of-snapshot', 'Delete');
   await inDialog.getByLabel('Type of-snapshot to confirm').fill('of-snapshot');
   await confirm('Delete');
@@ -482,6 +482,31 @@ test('a person of the identity provider signs in and comes back to the page', as
   await guest.page.reload();
   await guest.page.getByText('ada@example.com').first().waitFor();
   await guest.context.close();
+});
+
+test('a name that another project has is warned about, and the deletion of a leased branch is called final', async () => {
+  const { page } = visitor;
+  await page.goto('/new');
+  await page.getByLabel('Name', { exact: true }).fill('Pages');
+  await page.getByText('Another project has this name.').waitFor();
+  await owner.api.branch(projectId, 'leased', { lease_seconds: 300 });
+  await page.goto(inProject(''));
+  await page.getByRole('button', { name: 'Actions of leased' }).click();
+  await page.getByRole('menuitem', { name: 'Delete' }).click();
+  const dialog = page.getByRole('dialog');
+  await dialog.getByText('The database and everything in it is dropped, and cannot be restored.').waitFor();
+  await dialog.getByRole('button', { name: 'Delete', exact: true }).click();
+  await page.getByText('1 branch is being deleted.').last().waitFor();
+});
+
+test('the page of a new branch says what it counts, and the storage page from when the sizes are', async () => {
+  const { page } = visitor;
+  await page.goto(inProject('/create-branch'));
+  const counts =
+    /The branch counts [\d.]+ MiB against the quota, of which [\d.]+ MiB of [\d.]+ MiB are used\./;
+  await page.getByText(counts).waitFor();
+  await page.goto(inProject('/storage'));
+  await page.getByText(/^Sizes as of (?:now|\d+ s ago)/).waitFor();
 });
 
 /** On a busy machine the comparison of a page that was left still runs when another page asks for one. */

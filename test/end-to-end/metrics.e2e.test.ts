@@ -25,7 +25,7 @@ interface Series {
 interface Usage {
   storage_used_bytes: number;
   storage_state: string;
-  branches: { branch_name: string; database_size_bytes: number }[];
+  branches: { branch_name: string; database_size_bytes: number; next_branch_bytes: number }[];
 }
 
 let stack: Stack;
@@ -305,6 +305,12 @@ test('usage is that of the active branches, and changes immediately after a dele
     return found;
   });
   expect(usage.branches.map(({ branch_name }) => branch_name)).toContain('counted');
+  const main = usage.branches.find(({ branch_name }) => branch_name === 'main');
+  const counted = usage.branches.find(({ branch_name }) => branch_name === 'counted');
+  expect(main?.next_branch_bytes).toBe(main?.database_size_bytes);
+  expect(Math.abs((main?.next_branch_bytes ?? 0) - (counted?.database_size_bytes ?? 0))).toBeLessThan(
+    2 ** 20,
+  );
   expect(usage.storage_state).toBe('normal');
   await api.delete(`/api/v1/projects/${project.id}/branches/${id}`);
   const { storage_used_bytes } = await usageOf();

@@ -124,6 +124,7 @@ describe('a reset', () => {
     expect(await idsAt(url)).toEqual(await idsAt(mainUrl));
     const [safety] = await snapshotsOf('rework');
     expect(safety).toMatchObject({ kind: 'safety', branch_id: branch.id });
+    expect(body).toMatchObject({ safety_snapshot_id: safety?.id });
 
     expect((await reset('rework', { to: safety?.id })).status).toBe(200);
     expect(await idsAt(url)).toContain(100);

@@ -120,6 +120,14 @@ describe.each([
     expect(found).toMatchObject({ has_more: true, row_count: 120 });
     const count = { sql: 'select count(*)::int from item' };
     expect(await agent.result('query', { branch: 'main', ...count })).toMatchObject({ rows: [[0]] });
+    const refused = async (tool: string, statement: string) =>
+      (await agent.call(tool, { branch, sql: `select 1; ${statement}` })).text;
+    expect(await refused('query', 'delete from item')).toMatch(
+      /STATEMENT_REFUSED\)\nstatement: 2\nrequired_role: read_write\nhint: Run it with the role read_write\.$/,
+    );
+    expect(await refused('execute', 'create table made_by_agent ()')).toMatch(
+      /\nstatement: 2\nrequired_role: owner\nhint: Run it with the role owner\.$/,
+    );
     expect(await agent.result('reset_branch', { branch })).toMatchObject({ id: made.id });
     expect(await agent.result('query', { branch, ...count })).toMatchObject({ rows: [[0]] });
     expect(await agent.result('delete_branch', { branch: made.id })).toMatchObject({ status: 'deleted' });

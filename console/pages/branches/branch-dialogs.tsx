@@ -211,9 +211,13 @@ export function ResetDialog({ projectId, branch, snapshotId, onClose }: ResetPro
         const params = { ...inBranch(projectId, branch.id), ...AT_ONCE };
         return gateway.create(RESET, { params, body }, { onProgress });
       }}
-      onDone={() => {
-        announce(`${branch.branch_name} is reset.`);
+      onDone={async ({ safety_snapshot_id: left }) => {
         refresh(branchesQuery(projectId), snapshotsQuery(projectId));
+        const all = await queryClient.fetchQuery(snapshotsQuery(projectId)).catch(() => []);
+        const snapshot = all.find(({ id }) => id === left);
+        const kept =
+          snapshot && ` What it held is the snapshot “${snapshotLabel(snapshot, branch.branch_name)}”.`;
+        announce(`${branch.branch_name} is reset.${kept ?? ''}`);
       }}
       onClose={onClose}
       command={(project) => COMMANDS.resetBranch(project, branch.branch_name, to ?? PARENT, isGuarded)}

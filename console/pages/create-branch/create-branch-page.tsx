@@ -3,7 +3,7 @@ import { createFileRoute, Link } from '@tanstack/react-router';
 import { useState } from 'react';
 import type { Schemas } from '../../../client/client.ts';
 import { isFreshSnapshot } from '../../../client/find-branch.ts';
-import { labelsOf, milliseconds } from '../../../shared/format.ts';
+import { bytes, labelsOf, milliseconds } from '../../../shared/format.ts';
 import { snapshotLabel } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
@@ -23,6 +23,7 @@ import {
   projectQuery,
   rulesQuery,
   snapshotsQuery,
+  usageQuery,
 } from '../../data/resources.ts';
 import { texts } from '../../data/search.ts';
 import { COMMANDS } from '../../strings/commands.ts';
@@ -173,6 +174,14 @@ function CreateBranchPage() {
   const { creation, job } = useCreation(projectId);
   const isSnapshot = snapshots.some(({ id }) => id === source);
   const ending = useQuery(directSessionsQuery(projectId, source, !isSnapshot)).data;
+  const usage = useQuery(usageQuery(projectId)).data;
+  const counted = isSnapshot
+    ? usage?.snapshots.find(({ snapshot_id }) => snapshot_id === source)
+    : usage?.branches.find(({ branch_name }) => branch_name === source);
+  const counts =
+    usage && counted?.next_branch_bytes
+      ? ` The branch counts ${bytes(counted.next_branch_bytes)} against the quota, of which ${bytes(usage.storage_used_bytes)} of ${bytes(usage.storage_limit_bytes)} are used.`
+      : '';
   const sourceHint = isSnapshot
     ? 'Nobody has to wait: a snapshot has no sessions.'
     : `The branch gets a copy of ${source} as it is now.${ending ? ` ${ending} direct ${ending === 1 ? 'session' : 'sessions'} of ${source} will end.` : ''}`;
@@ -223,7 +232,7 @@ function CreateBranchPage() {
               label="Clone from"
               value={source}
               onChange={(event) => setSource(event.target.value)}
-              hint={sourceHint}
+              hint={`${sourceHint}${counts}`}
             >
               <optgroup label={TEXT.nav.branches}>
                 {sourcesOf(all).map(({ branch, label }) => (

@@ -1,4 +1,4 @@
-import { useMutation, useQueryClient } from '@tanstack/react-query';
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { createFileRoute, Link, useNavigate } from '@tanstack/react-router';
 import { useState } from 'react';
 import { Button } from '../../components/button.tsx';
@@ -8,7 +8,7 @@ import { Field } from '../../components/field.tsx';
 import { JobSteps } from '../../components/job-steps.tsx';
 import { Page } from '../../components/page.tsx';
 import { gateway } from '../../data/gateway.ts';
-import { AT_ONCE, type Job } from '../../data/resources.ts';
+import { AT_ONCE, type Job, projectsQuery } from '../../data/resources.ts';
 
 import { COMMANDS } from '../../strings/commands.ts';
 
@@ -30,12 +30,13 @@ function NewProjectPage() {
       const init = { params: AT_ONCE, body };
       return gateway.create('/api/v1/projects', init, { onProgress: setJob });
     },
-    onSuccess: (project) => {
+    onSuccess: ({ warning, ...project }) => {
       client.invalidateQueries({ queryKey: ['projects'] });
-      announce(`${project.name} is ready.`);
+      announce([`${project.name} is ready.`, warning].filter(Boolean).join(' '));
       navigate({ to: '/projects/$projectId', params: { projectId: project.id } });
     },
   });
+  const isTaken = useQuery(projectsQuery()).data?.some((project) => project.name === name.trim()) ?? false;
   const problemOf = (path: string) =>
     detailsOf(creation.error).find((detail) => detail.path === path)?.message;
   return (
@@ -56,6 +57,7 @@ function NewProjectPage() {
           label="Name"
           value={name}
           onChange={(event) => setName(event.target.value)}
+          hint={isTaken && 'Another project has this name. The command line then needs the ID of either.'}
           problem={problemOf('name')}
           required
           autoFocus

@@ -33,8 +33,8 @@ function ChangeForm({ project }: { project: Project }) {
           },
         }),
       ),
-    onSuccess: (changed) => {
-      announce('The project is changed.');
+    onSuccess: ({ warning, ...changed }) => {
+      announce(['The project is changed.', warning].filter(Boolean).join(' '));
       queryClient.setQueryData(projectQuery(project.id).queryKey, changed);
       refresh(usageQuery(project.id), projectsQuery());
     },

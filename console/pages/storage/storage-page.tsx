@@ -1,6 +1,6 @@
 import { useQuery } from '@tanstack/react-query';
 import { createFileRoute, Link } from '@tanstack/react-router';
-import { bytes, compact, duration, plural, secondsSince } from '../../../shared/format.ts';
+import { bytes, compact, duration, plural, relative, secondsSince } from '../../../shared/format.ts';
 import { BranchName } from '../../components/branch.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Loaded, Note } from '../../components/feedback.tsx';
@@ -61,6 +61,24 @@ function Freshness({ usage }: { usage: Usage }) {
     return <Note>{TEXT.states.measuring}</Note>;
   if (!usage.stale || usage.observed_at === null) return null;
   return <Note tone="warn">{TEXT.states.stale(duration(secondsSince(usage.observed_at, now)))}</Note>;
+}
+
+/** From when the sizes are. The disk is measured less often. */
+function AsOf({ usage }: { usage: Usage }) {
+  const now = useNow();
+  const { observed_at: sizes, disk_measured_at: disk } = usage;
+  if (sizes === null) return null;
+  return (
+    <p className="small quiet">
+      Sizes as of <time dateTime={sizes}>{relative(sizes, now)}</time>
+      {disk !== null && (
+        <>
+          , what branches own and share on the disk as of <time dateTime={disk}>{relative(disk, now)}</time>
+        </>
+      )}
+      .
+    </p>
+  );
 }
 
 const measured = (value: number | null) => (value === null ? '–' : bytes(value));
@@ -140,6 +158,7 @@ function StoragePage() {
                   })}
               </ListTable>
             </div>
+            <AsOf usage={data} />
             {data.observed_at !== null && !isMeasured([...data.branches, ...data.snapshots]) && (
               <p className="small quiet">
                 The file system of the database host does not report what branches share on the disk.
