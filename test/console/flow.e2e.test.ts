@@ -108,6 +108,10 @@ test('creates a branch and connects with the copied command', async () => {
   const { page } = visitor;
   await keys.go('branches');
   await page.getByRole('row', { name: /^main/ }).waitFor();
+  // The list of first steps checks itself.
+  const firstSteps = page.getByRole('region', { name: 'First steps' }).getByRole('listitem');
+  const done = () => firstSteps.evaluateAll((items) => items.map((item) => item.getAttribute('data-state')));
+  await eventually(async () => expect(await done()).toEqual(['succeeded', 'queued', 'queued', 'queued']));
   await keys.press('c');
   await heading('Create branch');
   await keys.fill(page.getByLabel('Name', { exact: true }), 'pr-1');

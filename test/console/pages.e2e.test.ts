@@ -65,6 +65,10 @@ test('the sign-in is accessible in each of its ways', async () => {
     await stranger.page.getByLabel('E-mail address').waitFor();
     expect(await violations(stranger)).toEqual([]);
   }
+  // A plain sign-in has no steps.
+  await stranger.page.goto('/sign-in');
+  await stranger.page.getByLabel('E-mail address').waitFor();
+  expect(await stranger.page.getByRole('list', { name: 'Steps of the sign-in' }).count()).toBe(0);
   expect(stranger.problems).toEqual([]);
   await stranger.context.close();
 });
@@ -268,6 +272,69 @@ test('a difference shows rows before and after, and statements for the schema', 
   await page.getByRole('listitem').filter({ hasText: 'Deleted' }).getByText('item 2').waitFor();
   await page.getByRole('button', { name: 'Schema' }).click();
   await page.getByText(/ALTER TABLE .*pair.* ADD COLUMN .*more/).waitFor();
+
+  // The owner and the grants of a new table are those of the roles that every project has.
+  const { direct_url: ofBranch } = await owner.api.credentials(projectId, 'changed');
+  await query(ofBranch, 'create table extra (n int)');
+  const path = `/api/v1/projects/${projectId}/branches/changed/diff?schema=true`;
+  const { body } = await owner.api.get<{ schema: { statements: string[] } }>(path);
+  expect(body.schema.statements).toContainEqual(expect.stringMatching(/ OWNER TO |GRANT /));
+  await page.reload();
+  await page.getByRole('button', { name: 'Schema' }).click();
+  const statements = page.locator('.snippet', { hasText: 'CREATE TABLE' });
+  await statements.waitFor();
+  expect(await statements.textContent()).not.toMatch(/ OWNER TO |GRANT /);
+});
+
+test('the list of branches has rows of 36 px, below one line with their number, their storage and the host', async () => {
+  const { page } = visitor;
+  await page.goto(inProject(''));
+  await page.locator('.branch-item').first().waitFor();
+  const heights = `[...document.querySelectorAll('.branch-item')].map((row) => Math.round(row.getBoundingClientRect().height))`;
+  expect(new Set((await page.evaluate(heights)) as number[])).toEqual(new Set([36]));
+  await page.getByText('Connected', { exact: true }).waitFor();
+  const line = `[...document.querySelectorAll('dl.in-line > div')].map((fact) => [
+    fact.querySelector('dt').textContent, Math.round(fact.getBoundingClientRect().top)])`;
+  const facts = (await page.evaluate(line)) as [string, number][];
+  expect(facts.map(([name]) => name)).toEqual(['Branches', 'Storage', 'Database host']);
+  expect(new Set(facts.map(([, top]) => top)).size).toBe(1);
+});
+
+test('the axis of a chart is the chosen span, with marks that do not repeat', async () => {
+  const { page } = visitor;
+  await page.addInitScript(`(() => {
+    window.drawn = [];
+    const draw = CanvasRenderingContext2D.prototype.fillText;
+    CanvasRenderingContext2D.prototype.fillText = function (text, ...more) {
+      window.drawn.push(text);
+      return draw.call(this, text, ...more);
+    };
+  })()`);
+  for (const [range, minutes] of [
+    ['1h', 60],
+    ['6h', 360],
+  ] as const) {
+    await page.goto(inProject(`/branches/main/monitoring?range=${range}`));
+    const labels = await eventually(async () => {
+      const drawn = (await page.evaluate('window.drawn')) as string[];
+      expect(drawn.length).toBeGreaterThan(5);
+      return drawn.filter((text) => text !== '');
+    }, 90);
+    expect(labels.filter((label, index) => label === labels[index - 1])).toEqual([]);
+    const clocks = labels
+      .filter((label) => /^\d\d:\d\d$/.test(label))
+      .map((label) => {
+        const [hours = 0, mins = 0] = label.split(':').map(Number);
+        return hours * 60 + mins;
+      });
+    const steps = clocks.slice(1).map((at, index) => (at - (clocks[index] ?? 0) + 1440) % 1440);
+    const [step = 0] = steps;
+    // As many equal steps as fit into the span, whatever was measured in it.
+    const ofOneChart = steps.findIndex((each) => each !== step);
+    const covered = step * (ofOneChart < 0 ? steps.length : ofOneChart);
+    expect(covered).toBeGreaterThan(minutes * 0.6);
+    expect(covered).toBeLessThanOrEqual(minutes);
+  }
 });
 
 test('changes that others make appear by themselves, without polling', async () => {
@@ -445,6 +512,8 @@ test('the audit log and its export have the events of the chosen actors only', a
   await page.getByLabel('Kind of actor').selectOption('API key');
   await onlyOfRobot();
   await page.getByText('branchgate audit list --actor-type key').waitFor();
+  const ofRobot = page.getByRole('row').filter({ hasText: 'network_rule.created' });
+  expect(await ofRobot.getByRole('link', { name: 'Pages' }).getAttribute('href')).toContain(projectId);
 
   await page.getByLabel('Kind of actor').selectOption('Every kind');
   await page.getByRole('button', { name: 'project.created' }).waitFor();
@@ -495,6 +564,7 @@ test('a name that another project has is warned about, and the deletion of a lea
   await page.getByRole('menuitem', { name: 'Delete' }).click();
   const dialog = page.getByRole('dialog');
   await dialog.getByText('The database and everything in it is dropped, and cannot be restored.').waitFor();
+  expect(await page.evaluate('document.activeElement.textContent')).toBe('Cancel');
   await dialog.getByRole('button', { name: 'Delete', exact: true }).click();
   await page.getByText('1 branch is being deleted.').last().waitFor();
 });

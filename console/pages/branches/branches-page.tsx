@@ -115,7 +115,7 @@ function Slots({
   const isFull = project.branch_count >= project.branch_limit;
   const first = freeable(branches).slice(0, SHOWN);
   const main = branches.find(({ is_default }) => is_default);
-  const next = usage?.branches.find(({ branch_id }) => branch_id === main?.id)?.database_size_bytes;
+  const next = usage?.branches.find(({ branch_id }) => branch_id === main?.id)?.next_branch_bytes;
   return (
     <>
       <dl className="facts in-line">

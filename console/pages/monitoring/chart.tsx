@@ -107,7 +107,9 @@ export function Chart({ points, compared, start, end, format, steps, annotations
             size: 28,
             grid: { show: false },
             values: (u, marks) =>
-              marks.map((at) => timeOf(at, (u.scales.x?.max ?? 0) - (u.scales.x?.min ?? 0))),
+              withoutRepetition(
+                marks.map((at) => timeOf(at, (u.scales.x?.max ?? 0) - (u.scales.x?.min ?? 0))),
+              ),
           },
           {
             ...axis,
