@@ -72,6 +72,7 @@ const OF_BRANCHES = new Set([
   ...['describeTable', 'changeRows', 'runQuery'],
   ...[
     'createNetworkRule',
+    'listNamedNetworks',
     'listNetworkRules',
     'updateNetworkRule',
     'deleteNetworkRule',
@@ -167,6 +168,19 @@ describe('a key bound to pr-*', () => {
     const { branches } = made.body as { branches: { id: string; branch_name: string }[] };
     expect(branches.map(({ branch_name }) => branch_name)).toEqual(['pr-b-1', 'pr-b-2']);
     expect(branches).toMatchObject([{ credentials: {} }, { credentials: {} }]);
+    const ofLogin = async (prefix: string, include: string[]) => {
+      const { status, body } = await createBatch({ count: 1, name_prefix: prefix, include });
+      const [branch] = (body as { branches?: { credentials?: Record<string, string> }[] }).branches ?? [];
+      const logins = ['database_url', 'direct_url'].map(
+        (name) => /_(\w+):/.exec(branch?.credentials?.[name] ?? '')?.[1],
+      );
+      return [status, ...logins];
+    };
+    expect(await ofLogin('pr-p-', ['credentials'])).toEqual([201, 'rw', 'owner']);
+    expect(await ofLogin('pr-q-', ['credentials.owner'])).toEqual([201, 'owner', 'owner']);
+    expect(await ofLogin('pr-r-', ['credentials.read_only'])).toEqual([201, 'ro', 'ro']);
+    expect(await ofLogin('pr-s-', ['credentials', 'credentials.owner'])).toEqual([422, undefined, undefined]);
+    expect(await ofLogin('pr-s-', [])).toEqual([201, undefined, undefined]);
 
     const jobOf = async (caller: Api, names: string[]) => {
       const { status } = await createBatch({ names }, caller);
