@@ -128,7 +128,7 @@ describe('the generated tests', () => {
   });
 
   test('exclude exactly these public operations', () => {
-    const health = ['isAlive', 'isReady', 'getVersion'];
+    const health = ['isAlive', 'isReady', 'getVersion', 'getAddress'];
     const signIn = [
       ...['startProviderSignIn', 'completeProviderSignIn', 'logIn', 'signUp', 'startMagicLink'],
       ...['verifyMagicLink', 'startPasswordReset', 'resetPassword', 'startCliSignIn', 'exchangeCliCode'],
