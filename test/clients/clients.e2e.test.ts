@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process';
 import { rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, describe, expect, inject, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
 import { CommandLine } from '../support/command-line.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
 import { ownerOf, tokenOf } from '../support/tenants.ts';
@@ -19,21 +19,35 @@ const KNOWN: Record<string, string> = {
 /** Installs 150 packages that nothing else needs, so it runs at night. */
 describe.runIf(IS_NIGHTLY)('clients', () => {
   let cli: CommandLine;
-  afterAll(() => rmSync(cli.folder, { recursive: true, force: true }));
-
-  test('connect, migrate, query and prepare on both ports, as docs/clients.md says', async () => {
+  beforeAll(async () => {
     execFileSync('npm', ['ci', '--ignore-scripts'], { cwd: FOLDER, stdio: 'ignore' });
     const api = await ownerOf(TENANT);
     const project = await api.project('Clients');
     const settings = { BRANCHGATE_URL: inject('stack').url, BRANCHGATE_PROJECT: project.id };
     cli = await CommandLine.open({ ...settings, BRANCHGATE_TOKEN: await tokenOf({ tenant: TENANT }) });
-    const program = [process.execPath, join(FOLDER, 'clients.mjs')];
-    const { code, stdout } = await cli.run('exec', '--ephemeral', '--role', 'owner', '--', ...program);
-    expect(code).toBe(0);
-    const results = stdout
-      .trim()
-      .split('\n')
-      .map((line) => JSON.parse(line) as Record<string, string>);
+  });
+  afterAll(() => rmSync(cli.folder, { recursive: true, force: true }));
+
+  /** Runs a program with a branch of its own. @returns the lines that it prints */
+  async function onBranch(file: string, ...options: string[]): Promise<Record<string, string>[]> {
+    const program = [process.execPath, join(FOLDER, file)];
+    const { code, stdout, stderr } = await cli.run('exec', '--ephemeral', ...options, '--', ...program);
+    expect(code, stderr).toBe(0);
+    const lines = stdout.trim().split('\n');
+    return lines.map((line) => JSON.parse(line) as Record<string, string>);
+  }
+
+  test.each([['owner'], ['read_only']])(
+    'end their own statements, and connect 300 times in a minute, as %s',
+    async (role) => {
+      const results = await onBranch('time-limits.mjs', '--role', role);
+      expect(results).toHaveLength(10);
+      expect(results.filter(({ result }) => result !== 'ok')).toEqual([]);
+    },
+  );
+
+  test('connect, migrate, query and prepare on both ports, as docs/clients.md says', async () => {
+    const results = await onBranch('clients.mjs', '--role', 'owner');
     expect(results).toHaveLength(20);
     const failures = results.flatMap(({ client, port, ...steps }) =>
       Object.entries(steps)
