@@ -1,4 +1,4 @@
-import { existsSync, renameSync } from 'node:fs';
+import { existsSync, readFileSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { IS_NIGHTLY } from '../support/nightly.ts';
@@ -108,14 +108,19 @@ describe.runIf(IS_NIGHTLY)('from an empty folder to a deployed gateway', () => {
   test('a setting and a secret of a later run are added to the others', async () => {
     operator.hasHost = true;
     const before = cloudflare().settings(WORKER);
-    const added = { TWO_FACTOR: 'required', MAIL_API_KEY: 'key-of-the-mail-service' };
-    const { MAIL_API_KEY } = added;
-    const words = ['--var', `TWO_FACTOR=${added.TWO_FACTOR}`, '--artifacts', operator.artifacts];
+    const vars = { TWO_FACTOR: 'required', IPV6_HOST: 'ipv6.gate.example.test' };
+    const MAIL_API_KEY = 'key-of-the-mail-service';
+    const added = { ...vars, MAIL_API_KEY };
+    const named = Object.entries(vars).flatMap(([name, value]) => ['--var', `${name}=${value}`]);
+    const words = [...named, '--artifacts', operator.artifacts];
     const { code, stderr } = await operator.start(words, { MAIL_API_KEY }).ended;
     expect(code, stderr).toBe(0);
     expect(cloudflare().settings(WORKER)).toEqual({ ...before, ...added });
     expect(operator.readSecrets()).toMatchObject({ MAIL_API_KEY });
     expect(JSON.stringify(operator.readRecord())).not.toContain(MAIL_API_KEY);
+    // The console may ask that name for the address of its browser, and nothing else.
+    const headers = readFileSync(join(operator.artifacts, 'console/_headers'), 'utf8');
+    expect(headers).toContain(`connect-src 'self' https://${vars.IPV6_HOST};`);
     // From now on a version that loses the hosts is rolled back as well.
     expect(operator.readRecord().release).toMatchObject({ needs_host: true, answered: true });
   });
