@@ -84,13 +84,23 @@ const BITS = { ipv4: 32, ipv6: 128 } as const;
 const numberOf = (address: ipaddr.IPv4 | ipaddr.IPv6): bigint =>
   address.toByteArray().reduce((sum, byte) => sum * 256n + BigInt(byte), 0n);
 
-/** @param bits a longer prefix is cut to it */
-function rangeOf(cidr: string, bits: (typeof ROUNDINGS)[number]): readonly [Family, Range] {
+interface Network {
+  family: Family;
+  /** The first address. */
+  start: bigint;
+  length: number;
+}
+
+function networkOf(cidr: string): Network {
   const [address, length] = ipaddr.parseCIDR(cidr);
-  const family = address.kind();
+  return { family: address.kind(), start: numberOf(address), length };
+}
+
+/** @param bits a longer prefix is cut to it */
+function rangeOf({ family, start, length }: Network, bits: (typeof ROUNDINGS)[number]): Range {
   const size = 1n << BigInt(BITS[family] - Math.min(length, bits[family]));
-  const first = (numberOf(address) / size) * size;
-  return [family, [first, first + size - 1n]];
+  const first = (start / size) * size;
+  return [first, first + size - 1n];
 }
 
 /** Ranges that do not touch each other, in order. */
@@ -126,13 +136,12 @@ function* networksOf(family: Family, [from, to]: Range): Generator<string> {
 }
 
 /** The union of networks as few networks. */
-function unionOf(cidrs: readonly string[], bits: (typeof ROUNDINGS)[number]): string[] {
-  const ranges = cidrs.map((cidr) => rangeOf(cidr, bits));
-  return (['ipv4', 'ipv6'] as const).flatMap((family) =>
-    joined(ranges.flatMap(([of, range]) => (of === family ? [range] : []))).flatMap((range) => [
-      ...networksOf(family, range),
-    ]),
-  );
+function unionOf(networks: readonly Network[], bits: (typeof ROUNDINGS)[number]): string[] {
+  return (['ipv4', 'ipv6'] as const).flatMap((family) => {
+    const ofFamily = networks.filter((network) => network.family === family);
+    const ranges = joined(ofFamily.map((network) => rangeOf(network, bits)));
+    return ranges.flatMap((range) => [...networksOf(family, range)]);
+  });
 }
 
 /** A public network that is not too large, in canonical form; null for anything else. */
@@ -151,7 +160,7 @@ function publicNetwork(entry: string): string | null {
  */
 export function readList(name: NetworkName, entries: readonly string[]): string[] {
   const { least, most } = RANGES_OF_LIST[name];
-  const networks = [...new Set(entries.flatMap((entry) => publicNetwork(entry) ?? []))];
+  const networks = [...new Set(entries.flatMap((entry) => publicNetwork(entry) ?? []))].map(networkOf);
   if (networks.length < least)
     throw new Error(`the list of ${name} has ${networks.length} networks, and needs ${least}`);
   let shortest = networks.length;
