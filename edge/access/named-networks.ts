@@ -271,7 +271,7 @@ async function updateRules(db: Database, list: NamedNetworkRow, now: Date): Prom
       db.update(networkRules).set({ listVersion: list.version, revision }).where(ofProject),
     ]);
   }
-  return behind;
+  return behind.map(({ projectId, hostId }) => ({ projectId, hostId }));
 }
 
 /**

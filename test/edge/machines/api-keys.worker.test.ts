@@ -172,8 +172,9 @@ describe('a key bound to pr-*', () => {
       const { status, body } = await createBatch({ count: 1, name_prefix: prefix, include });
       const [branch] = (body as { branches?: { credentials?: Record<string, string> }[] }).branches ?? [];
       const logins = ['database_url', 'direct_url'].map(
-        (name) => /_(\w+):/.exec(branch?.credentials?.[name] ?? '')?.[1],
+        (name) => /_([a-z]+):/.exec(branch?.credentials?.[name] ?? '')?.[1],
       );
+      if (branch) await machine.delete(path(`/branches/${prefix}1`));
       return [status, ...logins];
     };
     expect(await ofLogin('pr-p-', ['credentials'])).toEqual([201, 'rw', 'owner']);
