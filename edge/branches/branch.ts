@@ -144,6 +144,19 @@ export const Branch = CreatedBranch.extend({
   }),
 }).meta({ id: 'Branch' });
 
+/** A branch as the response to its reset shows it. */
+export const BranchReset = Branch.extend({
+  safety_snapshot_id: z.uuid().nullable().meta({
+    description: 'The snapshot with what the branch held before. Null: it held nothing that could be kept.',
+  }),
+}).meta({ id: 'BranchReset' });
+
+/** @param recorded the response of the job, which an earlier release recorded without the snapshot */
+export const toResetResponse = (recorded: unknown) => ({
+  safety_snapshot_id: null,
+  ...(recorded as Partial<z.input<typeof BranchReset>> & z.input<typeof Branch>),
+});
+
 export const toCreatedBranchResponse = (row: BranchRow): z.output<typeof CreatedBranch> => ({
   id: row.id,
   project_id: row.projectId,

@@ -11,9 +11,11 @@ import type { Principal } from '../authentication/principal.ts';
 import {
   Branch,
   BranchDeletion,
+  BranchReset,
   CreatedBranch,
   toBranchResponse,
   toDeletionResponse,
+  toResetResponse,
 } from '../branches/branch.ts';
 import {
   hasLabel,
@@ -468,12 +470,6 @@ const Reset = z
   })
   .meta({ example: { to: PARENT } });
 
-const BranchReset = Branch.extend({
-  safety_snapshot_id: z.uuid().nullable().meta({
-    description: 'The snapshot with what the branch held before. Null: it held nothing that could be kept.',
-  }),
-}).meta({ id: 'BranchReset' });
-
 const Restore = z
   .strictObject({
     branch_name: BranchName.optional().meta({ description: 'Default: its former name.' }),
@@ -515,12 +511,7 @@ router.openapi(
       cloneableSnapshot(db, params.project_id, to === PARENT ? '' : to, principal),
     ]);
     const replayed = replay(c, uses, keyUse);
-    // An earlier release did not record the snapshot.
-    const resetResponse = (body: unknown) => ({
-      safety_snapshot_id: null,
-      ...(body as Partial<z.input<typeof BranchReset>> & z.input<typeof Branch>),
-    });
-    if (replayed) return c.json(resetResponse(replayed.body), 200);
+    if (replayed) return c.json(toResetResponse(replayed.body), 200);
     unwrap(checkConfirmation(branch, confirm));
     const [parent] =
       to === PARENT && branch.parentBranchId !== null
@@ -545,7 +536,7 @@ router.openapi(
       prefer,
     );
     const end = await endOfCreation(c, outcome);
-    return 'job' in end ? c.json(end.job, 202) : c.json(resetResponse(end.body), 200);
+    return 'job' in end ? c.json(end.job, 202) : c.json(toResetResponse(end.body), 200);
   },
 );
 
