@@ -90,6 +90,7 @@ async function activate(db: Database, { id }: RecordedBranch) {
   const creation = {
     project,
     access: { revision: 0, rules: [] },
+    rules: [],
     branches: [{ branch, credentials: [] }],
   } as unknown as Creation;
   await inOneBatch(db, activation({ db, job } as SagaContext<'branch.create'>, creation, NOW));
