@@ -56,6 +56,7 @@ export async function createBranch(client: BranchgateClient, inputs: Inputs): Pr
       // Test runs of one address open many connections.
       connection_attempts_per_minute: 'max',
       include: ['credentials'],
+      data: inputs.data,
       ...(source !== null && { source_branch_id: source }),
     },
   });

@@ -34,7 +34,10 @@ export async function changesOf(client: BranchgateClient, inputs: Inputs): Promi
   const source = await sourceOf(client, inputs);
   const copy = await leaseBranch(
     client,
-    { projectId: project, purpose: 'compare', allow: [], ...(source !== null && { sourceId: source }) },
+    {
+      ...{ projectId: project, purpose: 'compare', allow: [], data: inputs.data },
+      ...(source !== null && { sourceId: source }),
+    },
     { signal, say: () => {} },
   );
   try {

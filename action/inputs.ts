@@ -2,6 +2,7 @@ import { readFileSync } from 'node:fs';
 import { getInput, getMultilineInput } from '@actions/core';
 import { safeAddress } from '../client/gateway-address.ts';
 import { secondsOf } from '../shared/duration.ts';
+import { BRANCH_DATA, type BranchData } from '../shared/masking.ts';
 
 /** A run that cannot go on: what is wrong, then what to do. */
 export class ActionError extends Error {
@@ -26,6 +27,7 @@ export interface Inputs {
   audience: string;
   branch: string;
   from: string | null;
+  data: BranchData;
   ttlSeconds: number;
   onExists: OnExists;
   allow: string[];
@@ -104,6 +106,7 @@ export function readInputs(): Inputs {
     audience: getInput('audience') || url,
     branch,
     from: getInput('from') || null,
+    data: oneOf('data', BRANCH_DATA),
     ttlSeconds,
     onExists: oneOf('on-exists', ['return', 'reset', 'fail']),
     allow: getMultilineInput('allow'),

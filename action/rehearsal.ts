@@ -34,6 +34,7 @@ export async function rehearseMigration(client: BranchgateClient, inputs: Inputs
         projectId: inputs.project,
         allow: await withOtherAddress(inputs.url, inputs.allow),
         labels: inputs.labels,
+        data: inputs.data,
         ...(source !== null && { sourceId: source }),
       },
       {

@@ -49,6 +49,11 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
     'branchgate connection-string pr-7 --format dotenv >> .env',
   ],
   'masking get': ['branchgate masking get', 'branchgate masking get --json rules,unlisted > masking.json'],
+  'masking suggest': ['branchgate masking suggest', 'branchgate masking suggest --add'],
+  'masking preview': [
+    'branchgate masking preview customer',
+    'branchgate masking preview shop.order --limit 10 -f masking.json',
+  ],
   'masking set': [
     'branchgate masking set -f masking.json',
     'branchgate masking set -f masking.json --if-match \'"3"\'',

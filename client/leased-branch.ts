@@ -1,6 +1,8 @@
 import type { BranchgateClient, Schemas } from './client.ts';
 import { dataOf, ResponseError } from './response-error.ts';
 
+export type BranchData = Schemas['Branch']['data'];
+
 const LEASE_SECONDS = 60;
 /** Of a branch's name (specification 8). */
 const NAME_MAX = 48;
@@ -12,6 +14,8 @@ export interface LeaseRequest {
   projectId: string;
   /** ID of the source; `main` if left out. */
   sourceId?: string | undefined;
+  /** What the branch has of its source; by default everything. */
+  data?: BranchData | undefined;
   /** What the branch is for: the beginning of its name, and its label `purpose`. */
   purpose: string;
   /** How long the branch outlives its killed user. */
@@ -60,7 +64,14 @@ export async function leaseBranch(
   request: LeaseRequest,
   { signal, say }: LeaseOptions,
 ): Promise<LeasedBranch> {
-  const { projectId: project_id, sourceId, purpose, ttlSeconds, leaseSeconds = LEASE_SECONDS } = request;
+  const {
+    projectId: project_id,
+    sourceId,
+    data,
+    purpose,
+    ttlSeconds,
+    leaseSeconds = LEASE_SECONDS,
+  } = request;
   const { branch_pattern: pattern = null } = await dataOf(client.api.GET('/api/v1/me', { signal }));
   const name = freeName(purpose, pattern);
   const path = { project_id, branch_ref: name };
@@ -75,6 +86,7 @@ export async function leaseBranch(
     labels: { ...request.labels, purpose },
     include: ['credentials' as const],
     ...(sourceId !== undefined && { source_branch_id: sourceId }),
+    ...(data !== undefined && { data }),
     ...(ttlSeconds !== undefined && { ttl_seconds: ttlSeconds }),
   };
   const made = await client

@@ -27,6 +27,7 @@ import { assignRequestId, logRequest, traceRequest } from './pipeline/request-lo
 import { bucketOf } from './rate-limits/buckets.ts';
 import { agentRoutes } from './routes/agent.ts';
 import { auditRoutes } from './routes/audit-events.ts';
+import { branchHistoryRoutes } from './routes/branch-history.ts';
 import { branchRoutes } from './routes/branches.ts';
 import { companySignInRoutes } from './routes/company-sign-in.ts';
 import { credentialRoutes } from './routes/credentials.ts';
@@ -204,6 +205,7 @@ for (const routes of [
   healthRoutes,
   projectRoutes,
   branchRoutes,
+  branchHistoryRoutes,
   snapshotRoutes,
   credentialRoutes,
   tableRoutes,

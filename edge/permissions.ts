@@ -22,6 +22,16 @@ const ADMINISTER: Reaches = { owner: 'all', admin: 'all', operator: 'no', viewer
 /** Who its people are and how they sign in. */
 const OWN: Reaches = { owner: 'all', admin: 'no', operator: 'no', viewer: 'no' };
 
+/**
+ * Whether the bearer may see unmasked data of a project whose members get masked data only: owners, admins,
+ * and keys with the permission, while their creator is one of these.
+ */
+export const seesFullData = ({ role, machine }: Pick<Principal, 'role' | 'machine'>): boolean => {
+  if (machine && !machine.permissions.includes('data.full')) return false;
+  const person = machine?.creatorRole ?? role;
+  return isRole(person) && ADMINISTER[person] === 'all';
+};
+
 /** The scopes that satisfy a required scope; `write` includes `read`. */
 const SATISFIED_BY = { read: ['read', 'write'], write: ['write'] } as const;
 

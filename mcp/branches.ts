@@ -57,6 +57,7 @@ export const shownBranch = (
   id: branch.id,
   branch_name: branch.branch_name,
   status: branch.status,
+  data: branch.data,
   parent_branch_id: branch.parent_branch_id,
   expires_at: branch.expires_at,
   protected: branch.protected || branch.is_default,

@@ -2,7 +2,7 @@ import { z } from 'zod';
 import type { Schemas } from '../client/client.ts';
 import { rehearse } from '../client/rehearsal.ts';
 import { findBranch, projectOf } from './branches.ts';
-import { branch, project_id } from './fields.ts';
+import { branch, data, project_id } from './fields.ts';
 import { ADDS, type Tool, tool } from './tool.ts';
 
 /** A statement that PostgreSQL refused; those after it were not run. */
@@ -40,6 +40,7 @@ export const rehearseMigration = (runStatements: RunStatements): Tool =>
     input: z.strictObject({
       project_id,
       from: branch.default('main').describe('Name or ID of the branch to copy.'),
+      data,
       statements: z
         .array(z.string().min(1))
         .min(1)
@@ -48,13 +49,18 @@ export const rehearseMigration = (runStatements: RunStatements): Tool =>
           'The SQL of the migration, sent one element after the other in one session. Several statements in one element are one transaction; `begin` and `commit` can be elements too. No commands of psql.',
         ),
     }),
-    async run(context, { from, statements, ...input }) {
+    async run(context, { from, data: wanted, statements, ...input }) {
       const { client, signal } = context;
       const projectId = await projectOf(context, input.project_id);
       const source = await findBranch(context, projectId, from);
       const { rehearsal, result } = await rehearse(
         client,
-        { projectId, ttlSeconds: TTL_SECONDS, ...(!source.is_default && { sourceId: source.id }) },
+        {
+          projectId,
+          data: wanted,
+          ttlSeconds: TTL_SECONDS,
+          ...(!source.is_default && { sourceId: source.id }),
+        },
         {
           migrate: (credentials) => runStatements(credentials, statements, signal),
           hasFailed: (refused) => refused !== null,

@@ -4,7 +4,7 @@ import { dataOf } from '../client/response-error.ts';
 import type { BranchRole } from '../shared/branch/login.ts';
 import { take } from '../shared/take.ts';
 import { findBranch, MADE_BY, ownBranch, ownId, projectOf, shownBranch } from './branches.ts';
-import { branch, project_id } from './fields.ts';
+import { branch, data, project_id } from './fields.ts';
 import { ADDS, DESTROYS, READS, type Tool, type ToolContext, ToolError, tool } from './tool.ts';
 
 const PROJECT = '/api/v1/projects/{project_id}';
@@ -81,17 +81,34 @@ export const TOOLS: readonly Tool[] = [
   tool({
     name: 'create_branch',
     description:
-      'Creates a branch: a full copy of the content of another branch, in seconds. Use one for every change that you try out.',
+      'Creates a branch: a copy of the content of another branch, in seconds. Use one for every change that you try out.',
     effect: ADDS,
     input: z.strictObject({
       project_id,
       branch_name: BranchName.optional().describe('Lowercase letters, digits, hyphens and underscores.'),
       name: BranchName.optional().describe('The same as branch_name.'),
       from: branch.default('main').describe('Name or ID of the branch to copy.'),
+      data,
+      keep_tables: z
+        .array(z.string())
+        .optional()
+        .describe('With data `none`: tables whose rows stay, with the schema unless that is public.'),
       ttl_seconds: z.int().min(60).default(TTL_SECONDS).describe('Seconds until the branch expires.'),
       labels: z.record(z.string(), z.string()).default({}).describe('Further labels.'),
     }),
-    async run(context, { branch_name = '', name = branch_name, from, ttl_seconds, labels, ...input }) {
+    async run(
+      context,
+      {
+        branch_name = '',
+        name = branch_name,
+        from,
+        data: wanted,
+        keep_tables,
+        ttl_seconds,
+        labels,
+        ...input
+      },
+    ) {
       if (name === '') throw new ToolError('Give the name of the branch as branch_name.');
       if (branch_name !== '' && branch_name !== name)
         throw new ToolError('branch_name and name differ. Give one of them.');
@@ -102,6 +119,8 @@ export const TOOLS: readonly Tool[] = [
         ttl_seconds,
         labels: { ...labels, [MADE_BY]: own },
         ...(!source.is_default && { source_branch_id: source.id }),
+        ...(wanted !== undefined && { data: wanted }),
+        ...(keep_tables && { keep_tables }),
       };
       const { signal } = context;
       const init = { params: { path }, body };

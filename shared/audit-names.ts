@@ -16,6 +16,7 @@ export const AUDIT_NAMES = [
   'snapshot.deleted',
   'snapshot.lost',
   'project.snapshot_schedule.changed',
+  'project.masked_only.changed',
   'masking.changed',
   'branch.credentials.rotated',
   'branch.lifespan.changed',

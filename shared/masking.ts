@@ -8,7 +8,7 @@ const DEFAULT_SCHEMA = 'public';
 
 const Name = z.string().min(1).max(63);
 
-const TableReference = z
+export const TableReference = z
   .string()
   .min(1)
   .max(127)
@@ -148,3 +148,17 @@ export const MaskingRules = z
       seen.add(column);
     }
   });
+
+/**
+ * What a branch has of its source. `none`: the schema alone, and the rows of the tables that were kept.
+ */
+export const BRANCH_DATA = ['full', 'masked', 'none'] as const;
+export type BranchData = (typeof BRANCH_DATA)[number];
+
+export const KEEP_TABLES_MAX = 200;
+
+/** Rows of a preview. */
+export const PREVIEW_ROWS_MAX = 20;
+
+/** How long a masked snapshot that was made for a branch serves other branches too. */
+export const MASKED_FRESH_SECONDS = 86_400;

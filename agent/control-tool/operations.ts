@@ -44,7 +44,11 @@ const PARAMETER_HELP: Record<Parameter, string> = {
   params: 'values of the parameters (default: none)',
   rules: 'rules of the masking policy: [{"table": "customer", "column": "email", "with": "email"}]',
   unlisted: 'what becomes of columns without a rule: keep or refuse_likely_personal',
+  masking:
+    'the policy: {"rules": […], "unlisted": "keep", "key": 32 bytes as base64} (default: remove the rows of all tables)',
   key: 'key of the masking: 32 bytes as base64',
+  keep_tables: 'tables whose rows stay if the others are removed: ["public.country"] (default: none)',
+  sample: 'also look at samples of the values: true or false',
   expected: 'required present value: {"value": "old"} (default: any)',
 };
 
@@ -53,6 +57,7 @@ const GROUP_HELP: Record<string, string> = {
   branch: 'Create branches, step by step; drop one; compare branches',
   project: 'Size and drop a project',
   snapshot: 'Take, mask and drop a snapshot of a branch',
+  masking: 'Compare a masking policy with a branch',
   reset: 'Replace the database of a branch by a clone, step by step',
   access: 'Apply network rules, closures and write blocks',
   rehearsal: 'Watch what a migration does to a branch',

@@ -1,4 +1,5 @@
-import type { ValueKind } from './functions.ts';
+import type { MaskingRule } from '../../shared/masking.ts';
+import { type MaskedColumn, misfit, type ValueKind } from './functions.ts';
 
 /** What columns with personal data are usually called. The words of a name are separated by `_`. */
 const NAMES: readonly (readonly [pattern: RegExp, reason: string, kinds?: readonly ValueKind[]])[] = [
@@ -77,3 +78,26 @@ export const VALUE_FORMS: readonly (readonly [pattern: string, reason: string])[
   ['^\\+?[0-9][0-9 ()/.-]{7,18}[0-9]$', 'its values look like phone numbers'],
   ['^[A-Z]{2}[0-9]{2} ?([A-Z0-9]{4} ?){2,7}[A-Z0-9]{1,4}$', 'its values look like bank accounts'],
 ];
+
+/** The function for what a reason says, where it fits the type of the column. */
+const FUNCTION_OF: readonly (readonly [reason: RegExp, name: 'email' | 'name' | 'phone' | 'date_shift'])[] = [
+  [/e-mail/, 'email'],
+  [/phone/, 'phone'],
+  [/name of a person/, 'name'],
+  [/date of birth/, 'date_shift'],
+];
+
+/** What replaces any value of a kind. */
+const FALLBACKS = ['hash', 'date_shift', 'number_noise', 'null'] as const;
+
+/** A function that fits a column that looks personal for this reason. */
+export function suggestedFunction(
+  column: MaskedColumn & { notNull: boolean },
+  reason: string,
+): MaskingRule['with'] {
+  const wanted = FUNCTION_OF.filter(([pattern]) => pattern.test(reason)).map(([, name]) => name);
+  const fits = (name: (typeof FALLBACKS)[number] | (typeof wanted)[number]) =>
+    misfit({ table: '', column: column.name, with: name }, column) === null;
+  const usable = [...wanted, ...FALLBACKS].filter((name) => name !== 'null' || !column.notNull);
+  return usable.find(fits) ?? 'constant';
+}

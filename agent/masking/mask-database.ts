@@ -4,7 +4,7 @@ import { HostError } from '../process/host-error.ts';
 import type { OnProgress } from '../process/progress.ts';
 import { partOf } from '../process/progress.ts';
 import { keyBlocks, maskedValue, SESSION_FUNCTIONS, survives, usesKey } from './functions.ts';
-import { type MaskedTable, type MaskingPlan, nameOf } from './plan.ts';
+import { type EmptyingPlan, type MaskedTable, type MaskingPlan, nameOf } from './plan.ts';
 
 /** A table, with what the transaction takes off it and puts back. */
 type Affected = readonly MaskedTable[];
@@ -18,7 +18,7 @@ interface Detour {
 const oidsOf = (tables: Affected) => tables.map(({ oid }) => oid);
 
 /** The tables with rules, and all that inherit from them: a change of a table changes their rows. */
-function affectedOf({ tables }: MaskingPlan): MaskedTable[] {
+function affectedOf({ tables }: Pick<MaskingPlan, 'tables'>): MaskedTable[] {
   const affected = new Set(tables.filter(({ rules }) => rules.size > 0).map(({ oid }) => oid));
   for (let size = -1; size !== affected.size; ) {
     size = affected.size;
@@ -93,6 +93,7 @@ async function keys(
   session: Session,
   affected: Affected,
   isMasked: (oid: string, column: string) => boolean,
+  { isForeignOnly }: { isForeignOnly: boolean },
 ): Promise<Detour> {
   const { rows: indexes } = await session.query<{
     oid: string;
@@ -123,7 +124,8 @@ async function keys(
   );
   const dropped = indexes.filter(
     ({ relation_oid, columns, generated }) =>
-      generated || columns.some((column) => column === null || isMasked(relation_oid, column)),
+      !isForeignOnly &&
+      (generated || columns.some((column) => column === null || isMasked(relation_oid, column))),
   );
   const { rows: foreign } = await session.query<{
     relation: string;
@@ -281,14 +283,128 @@ async function refreshViews(session: Session): Promise<void> {
 }
 
 /**
- * Replaces the values of all tables with rules, in one transaction, and removes large objects: no rule can be
- * about them.
+ * Changes the rows of the tables in one transaction, without triggers, rules and keys, and removes what else
+ * has values: large objects, materialized views and statistics.
+ * @param session of a login with the rights of the owner, in a database that no client can reach
+ * @param isChanged whether the keys over this column are taken off
+ * @param how whether these are foreign keys only
+ */
+async function changeRows(
+  session: Session,
+  affected: Affected,
+  isChanged: (oid: string, column: string) => boolean,
+  how: { isForeignOnly: boolean },
+  change: () => Promise<void>,
+): Promise<void> {
+  await session.query(`SET search_path = ${SAFE_PATH}`);
+  await inTransaction(session, async () => {
+    const detours = [
+      await triggers(session, affected),
+      await rulesAndPolicies(session, affected),
+      identities(affected),
+      await extendedStatistics(session),
+      await keys(session, affected, isChanged, how),
+    ];
+    for (const { before } of detours) await runAll(session, before);
+    await change();
+    for (const { after } of detours.toReversed()) await runAll(session, after);
+    await session.query('SELECT lo_unlink(oid) FROM pg_largeobject_metadata');
+    await refreshViews(session);
+    await session.query(
+      `SELECT pg_clear_attribute_stats(schemaname::text, tablename::text, attname::text, inherited) FROM pg_stats
+       WHERE schemaname <> 'pg_catalog' AND schemaname <> 'information_schema'`,
+    );
+  });
+}
+
+/** Characters of a value that a preview shows. */
+const SHOWN_CHARACTERS = 200;
+
+/** A column with its rule; null: it stays as it is. */
+interface PreviewedColumn {
+  column: MaskedTable['columns'][number];
+  rule: MaskingRule | null;
+}
+
+/**
+ * Rows of a table with the values that they would get. The key is in no statement with an expression of the
+ * owner, as when values are replaced.
+ * @param session in a transaction that is undone
+ */
+export async function previewRows(
+  session: Session,
+  table: MaskedTable,
+  columns: readonly PreviewedColumn[],
+  { key, limit }: { key: Uint8Array; limit: number },
+): Promise<{ before: (string | null)[]; after: (string | null)[] }[]> {
+  // One snapshot for both statements, which read the table in the same order.
+  await session.query('SET TRANSACTION ISOLATION LEVEL REPEATABLE READ');
+  await session.query(SESSION_FUNCTIONS);
+  const read = async (isShown: (rule: MaskingRule | null) => boolean) => {
+    const shown = columns.filter(({ rule }) => isShown(rule));
+    if (shown.length === 0) return [];
+    const values = shown.map(({ column, rule }) => {
+      const value = rule ? maskedValue(rule, column) : identifier(column.name);
+      return `pg_catalog.left((${value})::pg_catalog.text, ${SHOWN_CHARACTERS})`;
+    });
+    const text = `SELECT ${values.join(', ')} FROM ${nameOf(table)} LIMIT ${limit}`;
+    const { rows } = await session.query<(string | null)[]>({
+      ...{ text, rowMode: 'array' },
+      values: usesKey(text) ? keyBlocks(key) : [],
+    });
+    return rows;
+  };
+  const names = columns.map(
+    ({ column }) => `pg_catalog.left(${identifier(column.name)}::pg_catalog.text, ${SHOWN_CHARACTERS})`,
+  );
+  const { rows: before } = await session.query<(string | null)[]>({
+    text: `SELECT ${names.join(', ')} FROM ${nameOf(table)} LIMIT ${limit}`,
+    rowMode: 'array',
+  });
+  const isExpression = (rule: MaskingRule | null) => rule?.with === 'expression';
+  const others = await read((rule) => !isExpression(rule));
+  await session.query(`SET LOCAL search_path = ${OWNER_PATH}`);
+  const expressions = await read(isExpression);
+  return before.map((row, n) => {
+    const [other, expression] = [[...(others[n] ?? [])], [...(expressions[n] ?? [])]];
+    const after = columns.map(({ rule }) => (isExpression(rule) ? expression : other).shift() ?? null);
+    return { before: row, after };
+  });
+}
+
+/**
+ * Removes the rows of the tables, and begins their identities anew.
+ * @param session as for `maskValues`
+ * @throws HostError INTERNAL if a row stayed
+ */
+export async function emptyTables(session: Session, { emptied }: EmptyingPlan): Promise<void> {
+  const oids = new Set(oidsOf(emptied));
+  const withRows = emptied.filter(({ isPartitioned }) => !isPartitioned);
+  await changeRows(
+    session,
+    emptied,
+    (oid) => oids.has(oid),
+    { isForeignOnly: true },
+    async () => {
+      if (withRows.length === 0) return;
+      const names = withRows.map((table) => nameOf(table));
+      await session.query(`TRUNCATE ONLY ${names.join(', ONLY ')} RESTART IDENTITY`);
+      for (const name of names) {
+        const { rows } = await session.query(`SELECT FROM ONLY ${name} LIMIT 1`);
+        if (rows.length > 0) throw new HostError('INTERNAL', `${name} kept rows`);
+      }
+    },
+  );
+}
+
+/**
+ * Replaces the values of all tables with rules. Large objects go too: no rule can be about them.
  * @param session of a login with the rights of the owner, in a database that no client can reach
  * @throws HostError INTERNAL if a value stayed
  */
 export async function maskValues(
   session: Session,
-  plan: MaskingPlan,
+  plan: Pick<MaskingPlan, 'tables'>,
   key: Uint8Array,
   onProgress?: OnProgress,
 ): Promise<void> {
@@ -304,15 +420,7 @@ export async function maskValues(
   const blocks = keyBlocks(key);
   await session.query(`SET search_path = ${SAFE_PATH}`);
   await session.query(SESSION_FUNCTIONS);
-  await inTransaction(session, async () => {
-    const detours = [
-      await triggers(session, affected),
-      await rulesAndPolicies(session, affected),
-      identities(affected),
-      await extendedStatistics(session),
-      await keys(session, affected, isMasked),
-    ];
-    for (const { before } of detours) await runAll(session, before);
+  await changeRows(session, affected, isMasked, { isForeignOnly: false }, async () => {
     const masked = affected.filter(({ rules }) => rules.size > 0);
     for (const [n, table] of masked.entries()) {
       const rules = [...table.rules];
@@ -333,13 +441,6 @@ export async function maskValues(
       );
       onProgress?.((n + 1) / masked.length);
     }
-    for (const { after } of detours.toReversed()) await runAll(session, after);
-    await session.query('SELECT lo_unlink(oid) FROM pg_largeobject_metadata');
-    await refreshViews(session);
-    await session.query(
-      `SELECT pg_clear_attribute_stats(schemaname::text, tablename::text, attname::text, inherited) FROM pg_stats
-       WHERE schemaname <> 'pg_catalog' AND schemaname <> 'information_schema'`,
-    );
   });
 }
 

@@ -1,5 +1,5 @@
 import { columnOf, type MaskingRule, tableOf } from '../../shared/masking.ts';
-import { identifier, type Session } from '../postgres/connect.ts';
+import { AS_VALUES, identifier, type Session } from '../postgres/connect.ts';
 import { type MaskedColumn, misfit, type ValueKind } from './functions.ts';
 import { looksPersonal, VALUE_FORMS } from './likely-personal.ts';
 
@@ -33,7 +33,7 @@ export interface MaskedTable {
 export const nameOf = ({ schema, name }: Pick<MaskedTable, 'schema' | 'name'>): string =>
   `${identifier(schema)}.${identifier(name)}`;
 
-const shownName = ({ schema, name }: Pick<MaskedTable, 'schema' | 'name'>) => `${schema}.${name}`;
+export const shownName = ({ schema, name }: Pick<MaskedTable, 'schema' | 'name'>) => `${schema}.${name}`;
 
 const KINDS: Record<string, ValueKind> = {
   int2: 'integer',
@@ -74,8 +74,9 @@ async function readTables(session: Session): Promise<MaskedTable[]> {
     kind: string;
     parents: string[];
     columns: FoundColumn[];
-  }>(
-    `SELECT class.oid::text, nspname::text AS schema, relname::text AS name, relkind AS kind,
+  }>({
+    types: AS_VALUES,
+    text: `SELECT class.oid::text, nspname::text AS schema, relname::text AS name, relkind AS kind,
        ARRAY (SELECT inhparent::text FROM pg_inherits WHERE inhrelid = class.oid) AS parents,
        ARRAY (
          SELECT json_build_object(
@@ -91,7 +92,7 @@ async function readTables(session: Session): Promise<MaskedTable[]> {
        ) AS columns
      FROM pg_class AS class JOIN pg_namespace ON pg_namespace.oid = relnamespace
      WHERE relkind IN ('r', 'p') AND ${USER_SCHEMAS} ORDER BY class.oid`,
-  );
+  });
   return rows.map(({ kind, columns, ...table }) => ({
     ...table,
     isPartitioned: kind === 'p',
@@ -136,11 +137,12 @@ async function readForeignKeys(session: Session): Promise<ForeignKey[]> {
   const named = (relation: string, key: string) =>
     `ARRAY (SELECT attname::text FROM unnest(${key}) WITH ORDINALITY AS keys (key, n)
        JOIN pg_attribute ON attrelid = ${relation} AND attnum = key ORDER BY n)`;
-  const { rows } = await session.query<ForeignKey>(
-    `SELECT conname::text AS name, conrelid::text AS "from", ${named('conrelid', 'conkey')} AS from_columns,
+  const { rows } = await session.query<ForeignKey>({
+    types: AS_VALUES,
+    text: `SELECT conname::text AS name, conrelid::text AS "from", ${named('conrelid', 'conkey')} AS from_columns,
        confrelid::text AS "to", ${named('confrelid', 'confkey')} AS to_columns
      FROM pg_constraint WHERE contype = 'f' AND conparentid = 0`,
-  );
+  });
   return rows;
 }
 
@@ -215,6 +217,12 @@ function ruleFor(
   return undefined;
 }
 
+/** The rules of all columns of a table, also those of tables that it inherits from. */
+export function rulesIn({ tables }: Pick<MaskingPlan, 'tables'>, table: MaskedTable) {
+  const byOid = new Map(tables.map((one) => [one.oid, one]));
+  return table.columns.map((column) => ({ column, rule: ruleFor(table, column.name, byOid) ?? null }));
+}
+
 const rejected = (
   table: MaskedTable,
   column: Column,
@@ -236,6 +244,14 @@ const rejected = (
     return 'a table that it inherits from has a rule for it already';
   return misfit(rule, column);
 };
+
+/** How a database is read for what looks personal. */
+interface Reading {
+  /** Also samples of the values; otherwise names, types and foreign keys alone. */
+  sample: boolean;
+  /** Also if the policy keeps the columns that it does not list. */
+  suggest: boolean;
+}
 
 const VALUES_SAMPLED = 200;
 /** Of one column; fewer may be by chance. */
@@ -264,8 +280,8 @@ async function readLikelyValues(session: Session, table: MaskedTable, columns: r
 /** Columns without a rule that look personal, by their names, types, values and foreign keys. */
 async function readUncovered(
   session: Session,
-  tables: readonly MaskedTable[],
-  byOid: Map<string, MaskedTable>,
+  { tables, byOid }: Database,
+  { sample }: Reading,
 ): Promise<MaskingProblem[]> {
   const uncovered: MaskingProblem[] = [];
   for (const table of tables) {
@@ -281,6 +297,7 @@ async function readUncovered(
           !table.parents.some((oid) => byOid.get(oid)?.columns.some(({ name }) => name === column)),
       ),
     );
+    if (!sample) continue;
     const texts = open.filter(
       ({ name, kind }) => kind === 'text' && !named.some(({ column }) => column === name),
     );
@@ -289,10 +306,17 @@ async function readUncovered(
   return uncovered;
 }
 
+interface Database {
+  tables: MaskedTable[];
+  byOid: Map<string, MaskedTable>;
+}
+
 export interface MaskingPlan {
   /** With the rules that foreign keys spread; those of tables that they inherit from are there only. */
   tables: MaskedTable[];
   problems: MaskingProblem[];
+  /** Columns without a rule that look personal. */
+  uncovered: MaskingProblem[];
 }
 
 /**
@@ -303,6 +327,7 @@ export async function planMasking(
   session: Session,
   rules: readonly MaskingRule[],
   unlisted: 'keep' | 'refuse_likely_personal',
+  reading: Reading = { sample: true, suggest: false },
 ): Promise<MaskingPlan> {
   const tables = await readTables(session);
   const byOid = new Map(tables.map((table) => [table.oid, table]));
@@ -326,6 +351,53 @@ export async function planMasking(
       const reason = rule ? rejected(table, column, rule, byOid) : null;
       if (reason !== null) problems.push({ table: shownName(table), column: column.name, reason });
     }
-  if (unlisted === 'refuse_likely_personal') problems.push(...(await readUncovered(session, tables, byOid)));
-  return { tables, problems };
+  const isRefused = unlisted === 'refuse_likely_personal';
+  const isRead = isRefused || reading.suggest;
+  const uncovered = isRead ? await readUncovered(session, { tables, byOid }, reading) : [];
+  if (isRefused) problems.push(...uncovered);
+  return { tables, problems, uncovered };
+}
+
+/** Which tables lose their rows. */
+export interface EmptyingPlan {
+  emptied: MaskedTable[];
+  problems: MaskingProblem[];
+}
+
+/**
+ * Compares the tables whose rows are to stay with a database. Tables of extensions stay too: they are part of
+ * these.
+ * @param keep tables, as rules name them; partitions and tables that inherit from them stay with them
+ */
+export async function planEmptying(session: Session, keep: readonly string[]): Promise<EmptyingPlan> {
+  const tables = await readTables(session);
+  const { rows } = await session.query<{ oid: string }>(
+    `SELECT objid::text AS oid FROM pg_depend
+     WHERE classid = 'pg_class'::regclass AND refclassid = 'pg_extension'::regclass AND deptype = 'e'`,
+  );
+  const ofExtensions = new Set(rows.map(({ oid }) => oid));
+  const problems: MaskingProblem[] = [];
+  const kept = new Set<string>();
+  for (const table of keep) {
+    const wanted = tableOf({ table });
+    const found = tables.find(({ schema, name }) => schema === wanted.schema && name === wanted.name);
+    if (found) kept.add(found.oid);
+    else problems.push({ table: shownName(wanted), column: null, reason: 'there is no such table' });
+  }
+  for (let size = -1; size !== kept.size; ) {
+    size = kept.size;
+    for (const { oid, parents } of tables) if (parents.some((parent) => kept.has(parent))) kept.add(oid);
+  }
+  const emptied = tables.filter(({ oid }) => !kept.has(oid) && !ofExtensions.has(oid));
+  const byOid = new Map(emptied.map((table) => [table.oid, table]));
+  for (const { name, from, to } of await readForeignKeys(session)) {
+    const [referencing, referenced] = [tables.find(({ oid }) => oid === from), byOid.get(to)];
+    if (referencing && referenced && kept.has(from))
+      problems.push({
+        table: shownName(referenced),
+        column: null,
+        reason: `${shownName(referencing)} is kept and refers to it by the foreign key ${name}: keep both`,
+      });
+  }
+  return { emptied, problems };
 }

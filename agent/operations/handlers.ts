@@ -24,7 +24,7 @@ import {
 import { diffBranch, diffRows } from './difference.ts';
 import type { InventoryHost, KnownInventory } from './inventory.ts';
 import { describeHost, digestInventory, listInventory, takeInventory } from './inventory.ts';
-import { maskSnapshot } from './masking.ts';
+import { inspectMasking, maskSnapshot, previewMasking } from './masking.ts';
 import { dropProject, sizeProject } from './project.ts';
 import { runQuery } from './query.ts';
 import type { RehearsalHost } from './rehearsal.ts';
@@ -88,6 +88,8 @@ const HANDLERS: Handlers = {
   'access.apply': applyAccess,
   'snapshot.take': inTurn(takeSnapshot),
   'snapshot.mask': maskSnapshot,
+  'masking.inspect': inspectMasking,
+  'masking.preview': previewMasking,
   'snapshot.drop': dropSnapshot,
   'reset.clone': inTurn(cloneForReset),
   'reset.swap': swapReset,

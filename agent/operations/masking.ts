@@ -1,10 +1,18 @@
 import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
 import { queryLoginName } from '../../shared/branch/login.ts';
+import { tableOf } from '../../shared/masking.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { CloneTurns } from '../cloning/clone-turns.ts';
 import { type CloneHost, createClone } from '../cloning/create-clone.ts';
-import { maskValues, rewriteCatalogs, rewriteTables } from '../masking/mask-database.ts';
-import { type MaskingPlan, planMasking } from '../masking/plan.ts';
+import { suggestedFunction } from '../masking/likely-personal.ts';
+import {
+  emptyTables,
+  maskValues,
+  previewRows,
+  rewriteCatalogs,
+  rewriteTables,
+} from '../masking/mask-database.ts';
+import { type MaskingProblem, planEmptying, planMasking, rulesIn, shownName } from '../masking/plan.ts';
 import { readTenant } from '../postgres/branches.ts';
 import { identifier, inSession, inTransaction, type Pool, type Session } from '../postgres/connect.ts';
 import { dropDatabase } from '../postgres/databases.ts';
@@ -12,8 +20,9 @@ import { releaseLock, takeLock, withLocks } from '../postgres/locks.ts';
 import { dropUnusedRoles } from '../postgres/roles.ts';
 import { HostError } from '../process/host-error.ts';
 import { type OnProgress, partOf } from '../process/progress.ts';
-import { asOptions, OPTIONS } from '../rows/branch-session.ts';
+import { asOptions, inBranch, OPTIONS, type RowsHost } from '../rows/branch-session.ts';
 import { maskedDatabaseName, readSnapshotSize } from '../snapshots/snapshot-databases.ts';
+import { changesAt, readChanges } from './snapshot.ts';
 
 interface MaskingHost extends CloneHost {
   postgres: Pool;
@@ -27,7 +36,8 @@ const PROBLEMS_MAX = 200;
 const NO_PROBLEMS: MethodResult<'snapshot.mask'>['problems'] = [];
 
 /**
- * Makes a snapshot of a branch in which every column with a rule has other values. The clone is masked under
+ * Makes a snapshot of a branch in which every column with a rule has other values, or from which the rows are
+ * removed. The clone is changed under
  * a name that no rule file admits clients to, by a login that exists for this only, and becomes the snapshot
  * once everything has succeeded. What a killed call has left is dropped first: values that are masked already
  * must not be masked again.
@@ -48,13 +58,17 @@ export async function maskSnapshot(
   try {
     return await withLocks(host.sessions, [`clone:${snapshot_id}`], async (session) => {
       const present = await readSnapshotSize(session, snapshot_id);
-      if (present !== null) return { masked: true, size_bytes: present, problems: NO_PROBLEMS };
+      const made = { masked: true, unchanged: false, problems: NO_PROBLEMS };
+      if (present !== null) return { ...made, size_bytes: present };
+      const changes = await readChanges(session, source);
+      if (changes !== null && changes === (await changesAt(session, params.unless_same_as)))
+        return { ...made, unchanged: true, size_bytes: 0 };
       await removeMasking(session, snapshot_id);
       await takeLock(session, `source:${source}`);
       await session.query(
-        `INSERT INTO snapshot (snapshot_id, project_id, branch_id, source, kind) VALUES ($1, $2, $3, $4, 'taken')
-         ON CONFLICT (snapshot_id) DO NOTHING`,
-        [snapshot_id, project_id, branch_id, source],
+        `INSERT INTO snapshot (snapshot_id, project_id, branch_id, source, changes, kind) VALUES ($1, $2, $3, $4, $5, 'taken')
+         ON CONFLICT (snapshot_id) DO UPDATE SET changes = excluded.changes`,
+        [snapshot_id, project_id, branch_id, source, changes],
       );
       const clone = { name: maskedDatabaseName(snapshot_id), source, busy_wait: params.busy_wait };
       const { source_bytes } = await createClone(host, session, clone, partOf(onProgress, 0, 0.2));
@@ -62,22 +76,18 @@ export async function maskSnapshot(
       cloned();
       try {
         // Every table is written again, and until the end of a transaction beside its old file.
-        const plan = await host.copyRoom.during(source_bytes, () =>
-          maskClone(host, session, params, partOf(onProgress, 0.2, 1)),
+        const problems = await host.copyRoom.during(source_bytes, () =>
+          changeClone(host, session, params, partOf(onProgress, 0.2, 1)),
         );
-        if (plan.problems.length === 0) {
+        if (problems.length === 0) {
           await closeMasked(session, snapshot_id);
           // Every block was written again.
           await session.query('UPDATE snapshot SET independent = true WHERE snapshot_id = $1', [snapshot_id]);
-          return {
-            masked: true,
-            size_bytes: (await readSnapshotSize(session, snapshot_id)) ?? 0,
-            problems: NO_PROBLEMS,
-          };
+          return { ...made, size_bytes: (await readSnapshotSize(session, snapshot_id)) ?? 0 };
         }
         await removeMasking(session, snapshot_id);
         await session.query('DELETE FROM snapshot WHERE snapshot_id = $1', [snapshot_id]);
-        return { masked: false, size_bytes: 0, problems: plan.problems.slice(0, PROBLEMS_MAX) };
+        return { masked: false, unchanged: false, size_bytes: 0, problems: problems.slice(0, PROBLEMS_MAX) };
       } catch (error) {
         await removeMasking(session, snapshot_id);
         throw error;
@@ -94,15 +104,39 @@ async function removeMasking(session: Session, snapshotId: string): Promise<void
   await dropUnusedRoles(session);
 }
 
+/** SQLSTATE classes whose messages name objects: constraints, columns, functions. */
+const OF_OBJECTS = /^(?:23|2B|42)/;
+
+/** Other messages can quote a value, which everybody could read who may create a masked branch. */
+const withoutValue = (message: string, sqlstate: string) =>
+  OF_OBJECTS.test(sqlstate) ? message : `the new values are refused with SQLSTATE ${sqlstate}`;
+
 /** SQLSTATE class of what is wrong with the server, not with a statement. */
 const OF_SERVER = /^(?:08|53|57|58|XX)/;
 
-async function maskClone(
+/** Replaces the values of the database, or removes its rows. @returns why not, if it has changed nothing */
+async function changeValues(
+  own: Session,
+  { masking, keep_tables }: Params<'snapshot.mask'>,
+  onProgress: OnProgress | undefined,
+): Promise<MaskingProblem[]> {
+  if (masking === null) {
+    const plan = await planEmptying(own, keep_tables);
+    if (plan.problems.length === 0) await emptyTables(own, plan);
+    return plan.problems;
+  }
+  const plan = await planMasking(own, masking.rules, masking.unlisted);
+  if (plan.problems.length === 0) await maskValues(own, plan, Buffer.from(masking.key, 'base64'), onProgress);
+  return plan.problems;
+}
+
+async function changeClone(
   { settings }: MaskingHost,
   session: Session,
-  { snapshot_id, rules, unlisted, key }: Params<'snapshot.mask'>,
+  params: Params<'snapshot.mask'>,
   onProgress: OnProgress | undefined,
-): Promise<MaskingPlan> {
+): Promise<MaskingProblem[]> {
+  const { snapshot_id } = params;
   const database = maskedDatabaseName(snapshot_id);
   const user = queryLoginName(snapshot_id);
   await openToMasking(session, snapshot_id);
@@ -116,27 +150,25 @@ async function maskClone(
       action,
     );
   try {
-    const plan = await inClone(async (own) => {
-      const found = await planMasking(own, rules, unlisted);
-      if (found.problems.length > 0) return found;
-      await maskValues(own, found, Buffer.from(key, 'base64'), partOf(onProgress, 0, 0.5));
+    const problems = await inClone(async (own) => {
+      const found = await changeValues(own, params, partOf(onProgress, 0, 0.5));
+      if (found.length > 0) return found;
       await rewriteTables(own, partOf(onProgress, 0.5, 1));
       // Its functions would be in the way of the end of the login.
       await own.query('DISCARD TEMP');
       return found;
     });
-    if (plan.problems.length > 0) return plan;
+    if (problems.length > 0) return problems;
     // In a session that has run no code of the tenant: with this right it could lock the catalogs of all.
     await session.query(`GRANT pg_maintain TO ${identifier(user)} WITH INHERIT TRUE, SET FALSE`);
     await inClone(rewriteCatalogs);
     await session.query(`REVOKE pg_maintain FROM ${identifier(user)}`);
-    return plan;
+    return problems;
   } catch (error) {
     const { code: sqlstate } = error as { code?: unknown };
     if (!(error instanceof Error) || error instanceof HostError || typeof sqlstate !== 'string') throw error;
     if (!/^[0-9A-Z]{5}$/.test(sqlstate) || OF_SERVER.test(sqlstate)) throw error;
-    // The message can name a constraint, but its details would have values.
-    throw new HostError('STATEMENT_REFUSED', error.message, { sqlstate });
+    throw new HostError('STATEMENT_REFUSED', withoutValue(error.message, sqlstate), { sqlstate });
   }
 }
 
@@ -192,3 +224,67 @@ function closeMasked(session: Session, snapshotId: string): Promise<void> {
     );
   });
 }
+
+/** Beyond these, the first ones say enough. */
+const SUGGESTIONS_MAX = 500;
+
+/**
+ * Compares the policy with a branch as it is, and suggests rules for columns that look personal. It reads as
+ * the query login of the branch, which may see fewer rows than the owner.
+ * @throws HostError as `inBranch`
+ */
+export const inspectMasking = (
+  host: RowsHost,
+  { branch_id, database, rules, unlisted, sample }: Params<'masking.inspect'>,
+): Promise<MethodResult<'masking.inspect'>> =>
+  inBranch(host, { branch_id, database }, 'query', async (session) => {
+    const { tables, problems, uncovered } = await planMasking(session, rules, unlisted, {
+      sample,
+      suggest: sample,
+    });
+    const columns = new Map(
+      tables.flatMap((table) =>
+        table.columns.map((column): [string, typeof column] => [
+          `${table.schema}.${table.name}.${column.name}`,
+          column,
+        ]),
+      ),
+    );
+    const suggestions = uncovered.slice(0, SUGGESTIONS_MAX).flatMap(({ table, column, reason }) => {
+      if (column === null) return [];
+      const found = columns.get(`${table}.${column}`);
+      if (!found) return [];
+      return [{ table, column, type: found.type, reason, with: suggestedFunction(found, reason) }];
+    });
+    return { problems: problems.slice(0, PROBLEMS_MAX), suggestions };
+  });
+
+/**
+ * Shows what a policy would make of rows of a table. The transaction is undone; it is no reading one, because
+ * the functions of masking exist in it.
+ * @throws HostError TABLE_NOT_FOUND, and as `inBranch`
+ */
+export const previewMasking = (
+  host: RowsHost,
+  { branch_id, database, rules, key, table, limit }: Params<'masking.preview'>,
+): Promise<MethodResult<'masking.preview'>> =>
+  inBranch(host, { branch_id, database }, 'change', async (session, undo) => {
+    undo();
+    const plan = await planMasking(session, rules, 'keep');
+    const wanted = tableOf({ table });
+    const found = plan.tables.find(({ schema, name }) => schema === wanted.schema && name === wanted.name);
+    if (!found) throw new HostError('TABLE_NOT_FOUND', `there is no table ${table}`);
+    const problems = plan.problems.filter((problem) => problem.table === shownName(found));
+    const isWrong = (name: string) => problems.some(({ column }) => column === name);
+    const columns = rulesIn(plan, found).map(({ column, rule }) => ({
+      column,
+      rule: isWrong(column.name) ? null : rule,
+    }));
+    const rows = await previewRows(session, found, columns, { key: Buffer.from(key, 'base64'), limit });
+    const shown = columns.map(({ column: { name, type }, rule }) => ({
+      name,
+      type,
+      with: rule?.with ?? null,
+    }));
+    return { columns: shown, rows, problems };
+  });

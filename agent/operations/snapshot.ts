@@ -54,7 +54,7 @@ async function taken(session: Session, snapshotId: string, size_bytes: number) {
  * sessions commit too. After a crash PostgreSQL counts from 0 again, which differs as well. What a session
  * has changed in the last seconds may not be counted yet; the next snapshot has it.
  */
-async function readChanges(session: Session, database: string): Promise<string | null> {
+export async function readChanges(session: Session, database: string): Promise<string | null> {
   const { rows } = await session.query<{ changes: string | null }>(
     `SELECT nullif(concat_ws(' ', datid, tup_inserted, tup_updated, tup_deleted, stats_reset, pg_postmaster_start_time()), '')
        AS changes
@@ -64,7 +64,7 @@ async function readChanges(session: Session, database: string): Promise<string |
   return rows[0]?.changes ?? null;
 }
 
-async function changesAt(session: Session, snapshotId: string | null): Promise<string | null> {
+export async function changesAt(session: Session, snapshotId: string | null): Promise<string | null> {
   const { rows } = await session.query<{ changes: string | null }>(
     'SELECT changes FROM snapshot WHERE snapshot_id = $1',
     [snapshotId],

@@ -1,5 +1,5 @@
 import { Command, InvalidArgumentError, Option } from 'commander';
-import { freeName } from '../../client/leased-branch.ts';
+import { type BranchData, freeName } from '../../client/leased-branch.ts';
 import { dataOf } from '../../client/response-error.ts';
 import { bytes } from '../../shared/format.ts';
 import { CommandError } from '../exit-codes.ts';
@@ -24,8 +24,17 @@ export function readLabel(
   return { ...previous, [key]: value };
 }
 
+/** What a branch has of its source. */
+export const dataOption = () =>
+  new Option(
+    '--data <data>',
+    'all data, masked by the policy of the project, or no rows (default: full)',
+  ).choices(['full', 'masked', 'none']);
+
 interface NewBranch {
   from?: string;
+  data?: BranchData;
+  keepTable?: string[];
   snapshot?: string;
   ttl?: number;
   lease?: number;
@@ -50,6 +59,8 @@ operator counts what branches take of the disk. The command says how much before
     )
     .argument('[name]', 'name of the branch; with --count, the beginning of the names (default: a free one)')
     .option('--from <branch>', 'source, by name or ID (default: main)')
+    .addOption(dataOption())
+    .option('--keep-table <table>', 'with --data none: a table whose rows stay; can be repeated', collect)
     .option('--snapshot <snapshot>', 'clone a snapshot, by name or ID, or the `latest` of the source')
     .option('--ttl <duration>', 'time until the branch expires, for instance 2h', readDuration)
     .option(
@@ -87,6 +98,7 @@ operator counts what branches take of the disk. The command says how much before
         return printRecord(command, made, [
           'branch_name',
           'status',
+          'data',
           'expires_at',
           'lease_ends_at',
           'created',
@@ -155,7 +167,7 @@ async function networksOf({ url }: Session, allow: readonly string[] = []): Prom
 }
 
 async function choicesOf(session: Session, projectId: string, options: NewBranch) {
-  const { from, snapshot, ttl, lease, allow, label, connectionAttempts } = options;
+  const { from, data, keepTable, snapshot, ttl, lease, allow, label, connectionAttempts } = options;
   const named = snapshot === LATEST ? undefined : snapshot;
   if (named !== undefined && from !== undefined)
     throw new CommandError(
@@ -168,12 +180,16 @@ async function choicesOf(session: Session, projectId: string, options: NewBranch
   const counted = snapshotId === null ? { branch: source?.id ?? 'main' } : { snapshot: snapshotId };
   const [networks] = await Promise.all([
     networksOf(session, allow),
-    snapshot === undefined && sayWhatEnds(session, projectId, source?.branch_name ?? 'main'),
+    snapshot === undefined &&
+      data !== 'masked' &&
+      sayWhatEnds(session, projectId, source?.branch_name ?? 'main'),
     // Which snapshot is the latest is known to the gateway only.
-    snapshot !== LATEST && sayWhatCounts(session, projectId, counted, options.count ?? 1),
+    snapshot !== LATEST && data !== 'none' && sayWhatCounts(session, projectId, counted, options.count ?? 1),
   ]);
   return {
     ...(source && { source_branch_id: source.id }),
+    ...(data !== undefined && { data }),
+    ...(keepTable && { keep_tables: keepTable }),
     ...(snapshot === LATEST && { from: 'latest_snapshot' as const }),
     ...(snapshotId !== null && { snapshot_id: snapshotId }),
     ...(ttl !== undefined && { ttl_seconds: ttl }),

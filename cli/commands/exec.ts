@@ -1,5 +1,5 @@
 import { Command } from 'commander';
-import { leaseBranch } from '../../client/leased-branch.ts';
+import { type BranchData, leaseBranch } from '../../client/leased-branch.ts';
 import { refuseInherited, stopSignal } from '../child-command.ts';
 import { ConnectionFiles, childEnvironment } from '../connection.ts';
 import { CommandError } from '../exit-codes.ts';
@@ -10,12 +10,14 @@ import { say } from '../output.ts';
 import { letConnect } from '../own-address.ts';
 import { runChild } from '../run-child.ts';
 import { findBranch, openSession, projectOf, type Session } from '../session.ts';
+import { dataOption } from './branch-create.ts';
 import { credentialsOf, type Role, roleOption } from './connections.ts';
 
 interface ExecOptions {
   branch?: string;
   ephemeral?: boolean;
   from?: string;
+  data?: BranchData;
   ttl?: number;
   lease?: number;
   role?: Role;
@@ -28,6 +30,7 @@ export const execCommand = () =>
     .option('--branch <branch>', 'name or ID (default: the pinned branch, or main)')
     .option('--ephemeral', 'create a branch for the command, and delete it afterwards')
     .option('--from <branch>', 'source of --ephemeral (default: main)')
+    .addOption(dataOption())
     .addOption(roleOption())
     .option('--ttl <duration>', 'longest life of the branch of --ephemeral, for instance 10m', readDuration)
     .option(
@@ -73,6 +76,7 @@ async function target(command: Command, session: Session, options: ExecOptions, 
       {
         projectId,
         sourceId: source?.id,
+        data: options.data,
         ttlSeconds: options.ttl,
         leaseSeconds: options.lease,
         purpose: 'exec',

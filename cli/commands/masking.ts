@@ -4,11 +4,15 @@ import { Command } from 'commander';
 import type { Schemas } from '../../client/client.ts';
 import { dataOf } from '../../client/response-error.ts';
 import { CommandError } from '../exit-codes.ts';
-import { printSections, say } from '../output.ts';
+import { readCount } from '../option-values.ts';
+import { printRecords, printSections, say } from '../output.ts';
 import { openSession, projectOf } from '../session.ts';
 
 const MASKING = '/api/v1/projects/{project_id}/masking';
 const FIELDS = ['version', 'unlisted', 'changed_by', 'changed_at', 'etag'];
+
+const SUGGESTION = ['table', 'column', 'type', 'with', 'reason'];
+const TABLE = '<table>';
 
 function printPolicy(command: Command, policy: Schemas['MaskingPolicy']): void {
   const rules = { title: 'Rules', records: policy.rules, columns: ['table', 'column', 'with', 'args'] };
@@ -21,7 +25,64 @@ const get = () =>
     .action(async (_options, command: Command) => {
       const session = openSession(command);
       const path = { project_id: await projectOf(command, session) };
-      printPolicy(command, await dataOf(session.client.api.GET(MASKING, { params: { path } })));
+      const policy = await dataOf(session.client.api.GET(MASKING, { params: { path } }));
+      printPolicy(command, policy);
+      for (const { table, column, reason } of policy.problems ?? [])
+        say(`Not covered: ${column === null ? table : `${table}.${column}`} (${reason})`);
+    });
+
+const suggest = () =>
+  new Command('suggest')
+    .description('List the columns of main that look personal and have no rule')
+    .option('--add', 'add a rule for each to the policy')
+    .action(async ({ add }: { add?: true }, command: Command) => {
+      const session = openSession(command);
+      const path = { project_id: await projectOf(command, session) };
+      const { suggestions, rules, unlisted, etag } = await dataOf(
+        session.client.api.GET(MASKING, { params: { path } }),
+      );
+      if (suggestions === null)
+        throw new CommandError('failed', 'main cannot be read now. Repeat the command later.');
+      printRecords(command, suggestions, SUGGESTION);
+      if (!add || suggestions.length === 0) return;
+      const added = suggestions.map(({ table, column, with: name }) => ({
+        table,
+        column,
+        with: name,
+        ...argsOf(name),
+      }));
+      const body = { rules: [...rules, ...(added as typeof rules)], unlisted };
+      const params = { path, header: { 'if-match': etag } };
+      const policy = await dataOf(session.client.api.PUT(MASKING, { params, body }));
+      say(`The masking policy has version ${policy.version}.`);
+    });
+
+/** Of a function that cannot do without. */
+const argsOf = (name: string) => (name === 'constant' ? { args: { value: '' } } : {});
+
+const preview = () =>
+  new Command('preview')
+    .description('Show rows of main before and after masking')
+    .argument(TABLE, 'with its schema, unless that is public')
+    .option('--limit <n>', 'number of rows, up to 20', readCount, 5)
+    .option('-f, --file <file>', 'try the rules of this file instead of the policy; `-` reads standard input')
+    .action(async (table: string, { limit, file }: { limit: number; file?: string }, command: Command) => {
+      const session = openSession(command);
+      const path = { project_id: await projectOf(command, session) };
+      const rules = file === undefined ? {} : { rules: (await readPolicy(file)).rules };
+      const body = { table, limit, ...rules };
+      const shown = await dataOf(session.client.api.POST(`${MASKING}/preview`, { params: { path }, body }));
+      const names = shown.columns.map(({ name }) => name);
+      const asRow = (values: (string | null)[], side: string) => ({
+        '': side,
+        ...Object.fromEntries(names.map((name, n) => [name, values[n] ?? null])),
+      });
+      const records = shown.rows.flatMap(({ before, after }) => [
+        asRow(before, 'before'),
+        asRow(after, 'after'),
+      ]);
+      for (const { column, reason } of shown.problems) say(`${column ?? table} stays as it is: ${reason}`);
+      printRecords(command, records, ['', ...names]);
     });
 
 /** What a file has of a policy. The other fields of a printed record are left out. @throws CommandError */
@@ -40,7 +101,8 @@ async function readPolicy(file: string) {
   }
   if (typeof policy !== 'object' || policy === null || !('rules' in policy))
     throw new CommandError('usage', `--file ${file} has no rules. It must be {"rules": […], "unlisted": …}.`);
-  const { version, etag, changed_by, changed_at, ...body } = policy as Schemas['MaskingPolicy'];
+  const { version, etag, changed_by, changed_at, problems, suggestions, ...body } =
+    policy as Schemas['ComparedMaskingPolicy'];
   return body;
 }
 
@@ -65,7 +127,7 @@ const set = () =>
     });
 
 export const maskingCommand = (): Command =>
-  [get(), set()].reduce(
+  [get(), set(), suggest(), preview()].reduce(
     (group, command) => group.addCommand(command),
     new Command('masking').description('The masking policy: how values are replaced in masked data'),
   );

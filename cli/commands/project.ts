@@ -51,7 +51,9 @@ interface ProjectChange {
   quota?: number;
   snapshotEvery?: (typeof INTERVALS)[number] | 'never';
   snapshotKeep?: number;
+  snapshotMasked?: 'on' | 'off';
   connectionAttempts?: number | 'max';
+  maskedOnly?: 'on' | 'off';
 }
 
 /**
@@ -60,11 +62,11 @@ interface ProjectChange {
  * @throws CommandError
  */
 async function scheduleOf(
-  { snapshotEvery: every, snapshotKeep: keep }: ProjectChange,
+  { snapshotEvery: every, snapshotKeep: keep, snapshotMasked }: ProjectChange,
   present: () => Promise<Schemas['Project']>,
 ) {
-  if (every === undefined && keep === undefined) return undefined;
-  if (every === 'never' && keep === undefined) return null;
+  if (every === undefined && keep === undefined && snapshotMasked === undefined) return undefined;
+  if (every === 'never' && keep === undefined && snapshotMasked === undefined) return null;
   const { snapshot_schedule: schedule } = await present();
   const interval = every ?? schedule?.every ?? 'never';
   if (interval === 'never')
@@ -72,7 +74,8 @@ async function scheduleOf(
       'usage',
       'Without a schedule no snapshots are kept. Give --snapshot-every with an interval.',
     );
-  return { every: interval, keep: keep ?? schedule?.keep ?? KEPT };
+  const masked = snapshotMasked === undefined ? schedule?.masked : snapshotMasked === 'on';
+  return { every: interval, keep: keep ?? schedule?.keep ?? KEPT, ...(masked !== undefined && { masked }) };
 }
 
 export function projectCommand(): Command {
@@ -121,7 +124,9 @@ export function projectCommand(): Command {
 
   group
     .command('update')
-    .description('Change the name, the storage quota, the snapshots or the connection limit of a project')
+    .description(
+      'Change the name, the storage quota, the snapshots, the connection limit or the data of a project',
+    )
     .argument('[project]', 'name or ID (default: the linked one)')
     .option('--name <name>', 'new name')
     .option('--quota <gib>', 'storage quota in GiB', readGib)
@@ -129,15 +134,27 @@ export function projectCommand(): Command {
       new Option('--snapshot-every <interval>', 'take snapshots of main').choices([...INTERVALS, 'never']),
     )
     .option('--snapshot-keep <n>', 'snapshots that are kept (default: as before, or 7)', readCount)
+    .addOption(
+      new Option('--snapshot-masked <choice>', 'mask them by the policy of the project').choices([
+        'on',
+        'off',
+      ]),
+    )
     .option(
       '--connection-attempts <n>',
       'connections a minute from one address to each branch without a limit of its own, or `max`',
       readAttempts,
     )
+    .addOption(
+      new Option(
+        '--masked-only <choice>',
+        'give only owners, admins and API keys with `data.full` unmasked data',
+      ).choices(['on', 'off']),
+    )
     .action(async (project: string | undefined, options: ProjectChange, command: Command) => {
       const session = openSession(command);
       const path = { project_id: await projectOf(command, session, project) };
-      const { name, quota, connectionAttempts } = options;
+      const { name, quota, connectionAttempts, maskedOnly } = options;
       const schedule = await scheduleOf(options, () =>
         dataOf(session.client.api.GET(PROJECT, { params: { path } })),
       );
@@ -146,11 +163,12 @@ export function projectCommand(): Command {
         ...(quota !== undefined && { storage_quota_gib: quota }),
         ...(schedule !== undefined && { snapshot_schedule: schedule }),
         ...(connectionAttempts !== undefined && { connection_attempts_per_minute: connectionAttempts }),
+        ...(maskedOnly !== undefined && { masked_only: maskedOnly === 'on' }),
       };
       if (Object.keys(body).length === 0)
         throw new CommandError(
           'usage',
-          'Nothing is to be changed. Give --name, --quota, --snapshot-every, --snapshot-keep or --connection-attempts.',
+          'Nothing is to be changed. Give --name, --quota, --snapshot-every, --snapshot-keep, --snapshot-masked, --connection-attempts or --masked-only.',
         );
       const changed = await dataOf(session.client.api.PATCH(PROJECT, { params: { path }, body }));
       if (changed.warning !== undefined) say(changed.warning);

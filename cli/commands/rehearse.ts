@@ -1,4 +1,5 @@
 import { Command } from 'commander';
+import type { BranchData } from '../../client/leased-branch.ts';
 import { type Rehearsed, rehearse } from '../../client/rehearsal.ts';
 import { refuseInherited, stopSignal } from '../child-command.ts';
 import { ConnectionFiles, childEnvironment } from '../connection.ts';
@@ -10,9 +11,11 @@ import { isJson, printLines, printRecord, say } from '../output.ts';
 import { rehearsalText } from '../rehearsal-text.ts';
 import { runChild } from '../run-child.ts';
 import { findBranch, openSession, projectOf } from '../session.ts';
+import { dataOption } from './branch-create.ts';
 
 interface RehearseOptions {
   from?: string;
+  data?: BranchData;
   ttl?: number;
   lockMs: number;
   tableMb: number;
@@ -23,6 +26,7 @@ export const rehearseCommand = () =>
     .description('Run a migration on a branch that is deleted afterwards, and report what it does')
     .argument('<command...>', 'the command and its arguments, after --')
     .option('--from <branch>', 'source of the branch (default: main)')
+    .addOption(dataOption())
     .option(
       '--lock-ms <n>',
       'an ACCESS EXCLUSIVE lock is a danger from this many milliseconds',
@@ -45,7 +49,7 @@ The load of the source is not rehearsed.`,
       try {
         const session = openSession(command);
         const projectId = await projectOf(command, session);
-        const { from, ttl: ttlSeconds } = options;
+        const { from, data, ttl: ttlSeconds } = options;
         const source = from === undefined ? null : await findBranch(session, projectId, from);
         const limits = { lock_ms: options.lockMs, table_bytes: options.tableMb * 1024 * 1024 };
         const { rehearsal, result: code } = await rehearse(
@@ -53,6 +57,7 @@ The load of the source is not rehearsed.`,
           {
             projectId,
             sourceId: source?.id,
+            data,
             ttlSeconds,
             limits,
             allow: await withOtherAddress(session.url, [ME]),

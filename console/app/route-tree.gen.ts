@@ -24,6 +24,7 @@ import { Route as pagesBranchesBranchesPageRouteImport } from './../pages/branch
 import { Route as pagesCreateBranchCreateBranchPageRouteImport } from './../pages/create-branch/create-branch-page.tsx';
 import { Route as pagesDeletedBranchesDeletedBranchesPageRouteImport } from './../pages/deleted-branches/deleted-branches-page.tsx';
 import { Route as pagesJobsJobsPageRouteImport } from './../pages/jobs/jobs-page.tsx';
+import { Route as pagesMaskingMaskingPageRouteImport } from './../pages/masking/masking-page.tsx';
 import { Route as pagesNetworkRulesNetworkRulesPageRouteImport } from './../pages/network-rules/network-rules-page.tsx';
 import { Route as pagesSettingsSettingsPageRouteImport } from './../pages/settings/settings-page.tsx';
 import { Route as pagesSharingSharingPageRouteImport } from './../pages/sharing/sharing-page.tsx';
@@ -118,6 +119,11 @@ const pagesJobsJobsPageRoute = pagesJobsJobsPageRouteImport.update({
   path: '/jobs',
   getParentRoute: () => appProjectShellRoute,
 } as any);
+const pagesMaskingMaskingPageRoute = pagesMaskingMaskingPageRouteImport.update({
+  id: '/masking',
+  path: '/masking',
+  getParentRoute: () => appProjectShellRoute,
+} as any);
 const pagesNetworkRulesNetworkRulesPageRoute =
   pagesNetworkRulesNetworkRulesPageRouteImport.update({
     id: '/network-rules',
@@ -195,6 +201,7 @@ export interface FileRoutesByFullPath {
   '/projects/$projectId/create-branch': typeof pagesCreateBranchCreateBranchPageRoute;
   '/projects/$projectId/deleted-branches': typeof pagesDeletedBranchesDeletedBranchesPageRoute;
   '/projects/$projectId/jobs': typeof pagesJobsJobsPageRoute;
+  '/projects/$projectId/masking': typeof pagesMaskingMaskingPageRoute;
   '/projects/$projectId/network-rules': typeof pagesNetworkRulesNetworkRulesPageRoute;
   '/projects/$projectId/settings': typeof pagesSettingsSettingsPageRoute;
   '/projects/$projectId/sharing': typeof pagesSharingSharingPageRoute;
@@ -221,6 +228,7 @@ export interface FileRoutesByTo {
   '/projects/$projectId/create-branch': typeof pagesCreateBranchCreateBranchPageRoute;
   '/projects/$projectId/deleted-branches': typeof pagesDeletedBranchesDeletedBranchesPageRoute;
   '/projects/$projectId/jobs': typeof pagesJobsJobsPageRoute;
+  '/projects/$projectId/masking': typeof pagesMaskingMaskingPageRoute;
   '/projects/$projectId/network-rules': typeof pagesNetworkRulesNetworkRulesPageRoute;
   '/projects/$projectId/settings': typeof pagesSettingsSettingsPageRoute;
   '/projects/$projectId/sharing': typeof pagesSharingSharingPageRoute;
@@ -250,6 +258,7 @@ export interface FileRoutesById {
   '/_inside/projects/$projectId/create-branch': typeof pagesCreateBranchCreateBranchPageRoute;
   '/_inside/projects/$projectId/deleted-branches': typeof pagesDeletedBranchesDeletedBranchesPageRoute;
   '/_inside/projects/$projectId/jobs': typeof pagesJobsJobsPageRoute;
+  '/_inside/projects/$projectId/masking': typeof pagesMaskingMaskingPageRoute;
   '/_inside/projects/$projectId/network-rules': typeof pagesNetworkRulesNetworkRulesPageRoute;
   '/_inside/projects/$projectId/settings': typeof pagesSettingsSettingsPageRoute;
   '/_inside/projects/$projectId/sharing': typeof pagesSharingSharingPageRoute;
@@ -279,6 +288,7 @@ export interface FileRouteTypes {
     | '/projects/$projectId/create-branch'
     | '/projects/$projectId/deleted-branches'
     | '/projects/$projectId/jobs'
+    | '/projects/$projectId/masking'
     | '/projects/$projectId/network-rules'
     | '/projects/$projectId/settings'
     | '/projects/$projectId/sharing'
@@ -305,6 +315,7 @@ export interface FileRouteTypes {
     | '/projects/$projectId/create-branch'
     | '/projects/$projectId/deleted-branches'
     | '/projects/$projectId/jobs'
+    | '/projects/$projectId/masking'
     | '/projects/$projectId/network-rules'
     | '/projects/$projectId/settings'
     | '/projects/$projectId/sharing'
@@ -333,6 +344,7 @@ export interface FileRouteTypes {
     | '/_inside/projects/$projectId/create-branch'
     | '/_inside/projects/$projectId/deleted-branches'
     | '/_inside/projects/$projectId/jobs'
+    | '/_inside/projects/$projectId/masking'
     | '/_inside/projects/$projectId/network-rules'
     | '/_inside/projects/$projectId/settings'
     | '/_inside/projects/$projectId/sharing'
@@ -458,6 +470,13 @@ declare module '@tanstack/react-router' {
       preLoaderRoute: typeof pagesJobsJobsPageRouteImport;
       parentRoute: typeof appProjectShellRoute;
     };
+    '/_inside/projects/$projectId/masking': {
+      id: '/_inside/projects/$projectId/masking';
+      path: '/masking';
+      fullPath: '/projects/$projectId/masking';
+      preLoaderRoute: typeof pagesMaskingMaskingPageRouteImport;
+      parentRoute: typeof appProjectShellRoute;
+    };
     '/_inside/projects/$projectId/network-rules': {
       id: '/_inside/projects/$projectId/network-rules';
       path: '/network-rules';
@@ -543,6 +562,7 @@ interface appProjectShellRouteChildren {
   pagesCreateBranchCreateBranchPageRoute: typeof pagesCreateBranchCreateBranchPageRoute;
   pagesDeletedBranchesDeletedBranchesPageRoute: typeof pagesDeletedBranchesDeletedBranchesPageRoute;
   pagesJobsJobsPageRoute: typeof pagesJobsJobsPageRoute;
+  pagesMaskingMaskingPageRoute: typeof pagesMaskingMaskingPageRoute;
   pagesNetworkRulesNetworkRulesPageRoute: typeof pagesNetworkRulesNetworkRulesPageRoute;
   pagesSettingsSettingsPageRoute: typeof pagesSettingsSettingsPageRoute;
   pagesSharingSharingPageRoute: typeof pagesSharingSharingPageRoute;
@@ -563,6 +583,7 @@ const appProjectShellRouteChildren: appProjectShellRouteChildren = {
   pagesDeletedBranchesDeletedBranchesPageRoute:
     pagesDeletedBranchesDeletedBranchesPageRoute,
   pagesJobsJobsPageRoute: pagesJobsJobsPageRoute,
+  pagesMaskingMaskingPageRoute: pagesMaskingMaskingPageRoute,
   pagesNetworkRulesNetworkRulesPageRoute:
     pagesNetworkRulesNetworkRulesPageRoute,
   pagesSettingsSettingsPageRoute: pagesSettingsSettingsPageRoute,

@@ -11,7 +11,12 @@ export const STATUS_NAMES: Record<Branch['status'], string> = {
   failed: 'Failed',
 };
 
-export const SNAPSHOT_KINDS = { manual: 'Taken by hand', schedule: 'Scheduled', safety: 'Before a reset' };
+export const SNAPSHOT_KINDS = {
+  manual: 'Taken by hand',
+  schedule: 'Scheduled',
+  safety: 'Before a reset',
+  masked: 'For masked branches',
+};
 
 const TONES: Record<Branch['status'], string> = {
   creating: 'accent busy',

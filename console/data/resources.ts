@@ -234,6 +234,17 @@ export const tablesQuery = (projectId: string, branch: string) =>
     staleTime: SELDOM_MS,
   });
 
+/** The masking policy, compared with `main`. */
+export const maskingQuery = (projectId: string) =>
+  queryOptions({
+    queryKey: ['masking', projectId],
+    queryFn: ({ signal }) =>
+      dataOf(api.GET('/api/v1/projects/{project_id}/masking', { params: inProject(projectId), signal })),
+    // A draft is not replaced while it is edited.
+    staleTime: Number.POSITIVE_INFINITY,
+    refetchOnMount: 'always',
+  });
+
 export const membersQuery = () =>
   queryOptions({
     queryKey: ['members'],

@@ -34,6 +34,7 @@ interface NewBranch {
   name: string;
   source: string;
   isSnapshot: boolean;
+  data: 'full' | 'masked' | 'none';
   lifespan: string;
   allow: readonly string[];
 }
@@ -71,17 +72,22 @@ const TRUSTED_SERVICES: Record<string, readonly [string, string]> = {
 export const COMMANDS = {
   listProjects: line(['project', 'list']),
   createProject: (name: string) => line(['project', 'create', name || 'NAME']),
-  updateProject: (project: string, name: string, quota: string, attempts: string) =>
-    line(['project', 'update', project], { name, quota, 'connection-attempts': attempts }),
+  updateProject: (project: string, name: string, quota: string, attempts: string, maskedOnly: string) =>
+    line(['project', 'update', project], {
+      ...{ name, quota },
+      ...{ 'connection-attempts': attempts, 'masked-only': maskedOnly },
+    }),
   deleteProject: (project: string) => line(['project', 'delete', project]),
   listProjectMembers: (id: string) => line(['api', 'GET', `/api/v1/projects/${id}/members`]),
 
   listBranches: (project: string) => line(['branch', 'list'], { project }),
-  createBranch: ({ project, name, source, isSnapshot, lifespan, allow }: NewBranch) => {
+  suggestMasking: (project: string) => line(['masking', 'suggest'], { project }),
+  createBranch: ({ project, name, source, isSnapshot, data, lifespan, allow }: NewBranch) => {
     const options = {
       project,
       snapshot: isSnapshot ? source : '',
       from: isSnapshot || source === 'main' ? '' : source,
+      data: isSnapshot || data === 'full' ? '' : data,
       ttl: DURATIONS[lifespan],
       allow,
     };
@@ -118,10 +124,11 @@ export const COMMANDS = {
   takeSnapshot: (project: string, branch: string, name: string, seconds: string) =>
     line(['snapshot', 'create', branch], { name, ttl: seconds && `${seconds}s`, project }),
   deleteSnapshot: (project: string, id: string) => line(['snapshot', 'delete', id], { project }),
-  scheduleSnapshots: (project: string, every: string, keep: string) =>
+  scheduleSnapshots: (project: string, every: string, keep: string, masked: boolean) =>
     line(['project', 'update', project], {
       'snapshot-every': every || 'never',
       'snapshot-keep': every && keep,
+      'snapshot-masked': every && masked ? 'on' : '',
     }),
 
   connectionString: (project: string, branch: string, role: string) =>

@@ -14,6 +14,7 @@ export const TEXT = {
     rules: 'Network rules',
     storage: 'Storage',
     snapshots: 'Snapshots',
+    masking: 'Masking',
     deleted: 'Deleted branches',
     sharing: 'Sharing',
     jobs: 'Jobs',

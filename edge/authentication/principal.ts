@@ -1,4 +1,4 @@
-import { type Machine, ROLES, type Role } from '../database/column-types.ts';
+import { type KeyPermission, type Machine, ROLES, type Role } from '../database/column-types.ts';
 
 /** The bearer, as described by a verified token. */
 export interface Identity {
@@ -30,6 +30,8 @@ export interface Identity {
 export interface MachineLimits extends Machine {
   /** The present role of the user who created it, which limits the projects in reach. */
   creatorRole: string;
+  /** Of a key; a workload has none. */
+  permissions: readonly KeyPermission[];
   /** Null: every project that its role reaches. */
   projectId: string | null;
   /** Null: every branch. */

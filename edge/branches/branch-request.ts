@@ -13,6 +13,7 @@ import {
 } from '../../shared/branch/lifespan.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { ALLOWED_NETWORKS_MAX, BATCH_MAX } from '../../shared/limits.ts';
+import { BRANCH_DATA, type BranchData, KEEP_TABLES_MAX, TableReference } from '../../shared/masking.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { CidrOrMe, OWN_ADDRESS } from '../access/network-rule.ts';
 import type { ProjectRow } from '../database/schema.ts';
@@ -37,6 +38,18 @@ const choices = {
     description:
       'Clones the newest snapshot of the source branch that its users or its schedule have taken. The clients of the branch are not held, whatever its age.',
   }),
+  data: z.enum(BRANCH_DATA).default('full').meta({
+    description:
+      '`full`: everything that the source has. `masked`: a copy of the source whose values are replaced by the masking policy of the project; it is made once and serves other branches for a day, so the first one takes longer. `none`: the schema without rows.',
+  }),
+  keep_tables: z
+    .array(TableReference)
+    .max(KEEP_TABLES_MAX)
+    .default([])
+    .meta({
+      description: 'With `data: none`: tables whose rows stay, with the schema unless that is `public`.',
+      example: ['country'],
+    }),
   lifespan: LifespanSpelling.optional().meta({
     description: `Time until the branch expires, in the spellings of the lifespans. Default: \`${DEFAULT_LIFESPAN}\`.`,
   }),
@@ -81,6 +94,19 @@ const ONE_SOURCE = {
   path: ['snapshot_id'],
 };
 
+interface DataFields extends SourceFields {
+  data: BranchData;
+  keep_tables: readonly string[];
+}
+const isOfBranch = ({ data, snapshot_id, from }: DataFields) =>
+  data === 'full' || (snapshot_id === undefined && from === undefined);
+const OF_BRANCH = {
+  message: 'Provide data without snapshot_id and from: a snapshot has the data that it has.',
+  path: ['data'],
+};
+const keepsOfNone = ({ data, keep_tables }: DataFields) => data === 'none' || keep_tables.length === 0;
+const KEPT_OF_NONE = { message: 'Provide keep_tables with data none, and only then.', path: ['keep_tables'] };
+
 const OnExists = z.enum(['fail', 'return', 'reset']).default('fail').meta({
   description:
     'If the project has a branch of this name: `fail` is 409; `return` responds with that branch, if it has the same source; `reset` resets it to the source and gives it the life of the request.',
@@ -90,6 +116,8 @@ export const NewBranch = z
   .strictObject({ branch_name: BranchName, ...choices, on_exists: OnExists })
   .refine(hasOneLife, ONE_LIFE)
   .refine(hasOneSource, ONE_SOURCE)
+  .refine(isOfBranch, OF_BRANCH)
+  .refine(keepsOfNone, KEPT_OF_NONE)
   .meta({ example: { branch_name: 'checkout-redesign', lifespan: '7d' } });
 
 const NamePrefix = z
@@ -120,6 +148,8 @@ export const NewBatch = z
   })
   .refine(hasOneLife, ONE_LIFE)
   .refine(hasOneSource, ONE_SOURCE)
+  .refine(isOfBranch, OF_BRANCH)
+  .refine(keepsOfNone, KEPT_OF_NONE)
   .refine(({ count, names }) => (count === undefined) !== (names === undefined), {
     message: 'Provide exactly one of count and names.',
     path: ['count'],

@@ -9,9 +9,12 @@ import {
 } from '../../shared/branch/branch-status.ts';
 import { Labels } from '../../shared/branch/labels.ts';
 import { RECORDED_LIFESPANS } from '../../shared/branch/lifespan.ts';
-import type { StoredBlock } from '../database/column-types.ts';
+import type { Failure } from '../../shared/failures.ts';
+import { BRANCH_DATA } from '../../shared/masking.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import type { BranchContent, StoredBlock } from '../database/column-types.ts';
 import type { Database, Statement } from '../database/database.ts';
-import { type BranchRow, projectBranches } from '../database/schema.ts';
+import { type BranchRow, type ProjectRow, projectBranches } from '../database/schema.ts';
 
 /** The block that a record shows: of the whole branch, whatever address a client connects from. */
 export const Blocked = z
@@ -76,6 +79,78 @@ export const closedTo = (blocks: readonly StoredBlock[], now = Date.now()): Clos
 const Id = z.uuid();
 const Timestamp = z.iso.datetime();
 
+/** What a branch or a snapshot has of its source, as a record shows it. */
+export const CONTENT_FIELDS = {
+  data: z.enum(BRANCH_DATA).meta({
+    description:
+      '`full`: everything. `masked`: the columns with a rule of the masking policy have other values. `none`: no rows, but for those of `keep_tables`.',
+    example: 'full',
+  }),
+  keep_tables: z
+    .array(z.string())
+    .meta({ description: 'The tables whose rows were kept, if `data` is `none`.', example: [] }),
+  masking_version: z
+    .int()
+    .nullable()
+    .meta({ description: 'The version of the policy. Null unless it is masked.', example: null }),
+  checked_at: Timestamp.nullable().meta({
+    description:
+      'When its values had been compared with those of the source. Null if they are the same, or it is being made.',
+  }),
+};
+
+export const toContentResponse = ({ data, keepTables, maskingVersion, checkedAt }: BranchContent) => ({
+  data,
+  keep_tables: keepTables,
+  masking_version: maskingVersion,
+  checked_at: checkedAt?.toISOString() ?? null,
+});
+
+/** The columns of a row that say what it has. */
+export const contentOf = ({ data, keepTables, maskingVersion, checkedAt }: BranchContent): BranchContent => ({
+  data,
+  keepTables,
+  maskingVersion,
+  checkedAt,
+});
+
+/** Whether some of its values are those of `main`. */
+export const isUnmasked = ({ data, keepTables }: Pick<BranchContent, 'data' | 'keepTables'>): boolean =>
+  data === 'full' || (data === 'none' && keepTables.length > 0);
+
+/** For those who get masked data only. @param message what else is to be done */
+export const maskedOnlyFailure = (
+  message = 'This project gives you masked data only. Create a branch with data masked or none, or ask an owner or admin.',
+): Failure => ({
+  code: 'FORBIDDEN',
+  fields: { message, required: 'role owner, admin, or an API key with data.full' },
+  reason: 'masked only',
+});
+
+/**
+ * Members have the connection URLs of masked branches, which a reset does not change.
+ * @returns or FORBIDDEN for a reset that would fill such a branch with unmasked data
+ */
+export const checkResetTo = (
+  { maskedOnly }: Pick<ProjectRow, 'maskedOnly'>,
+  branch: BranchContent,
+  content: BranchContent,
+): Result<null, Failure> =>
+  maskedOnly && isUnmasked(content) && !isUnmasked(branch)
+    ? fail(
+        maskedOnlyFailure(
+          'Members may have the connection URLs of this branch, and the project gives them masked data only. Create another branch.',
+        ),
+      )
+    : ok(null);
+
+export const FULL_CONTENT: BranchContent = {
+  data: 'full',
+  keepTables: [],
+  maskingVersion: null,
+  checkedAt: null,
+};
+
 /** A branch as the create response shows it (specification 2.2 without `deleted_at` and `updated_at`). */
 export const CreatedBranch = z
   .strictObject({
@@ -103,6 +178,7 @@ export const CreatedBranch = z
       example: null,
     }),
     labels: Labels,
+    ...CONTENT_FIELDS,
     connection_attempts_per_minute: z.int().meta({
       description:
         'Connection attempts a minute that the branch accepts from one client address, successful ones included.',
@@ -171,6 +247,7 @@ export const toCreatedBranchResponse = (row: BranchRow): z.output<typeof Created
   lease_seconds: row.leaseSeconds,
   lease_ends_at: row.leaseEndsAt?.toISOString() ?? null,
   labels: row.labels,
+  ...toContentResponse(row),
   connection_attempts_per_minute: row.connectionAttempts,
   is_default: row.isDefault,
   protected: row.protected,

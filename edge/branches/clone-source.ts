@@ -3,35 +3,48 @@ import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Principal } from '../authentication/principal.ts';
+import type { BranchContent, PreparedSource } from '../database/column-types.ts';
 import type { Database } from '../database/database.ts';
 import { type BranchRow, projectBranches, type SnapshotRow, snapshots } from '../database/schema.ts';
 import { missing } from '../missing.ts';
+import { contentOf } from './branch.ts';
 import { knownBranchesOf } from './branch-reference.ts';
 import { cloneableSnapshot, latestSnapshot } from './snapshot.ts';
+
+/** How long a clone waits for transactions of the source branch to end before it fails with `SOURCE_BUSY`. */
+export const BUSY_WAIT_MS = 3000;
 
 /** What is cloned: a branch, or a snapshot of one. */
 export interface CloneSource {
   /** The branch; of a snapshot, the one that it was taken of. Null if that is deleted. */
   branchId: string | null;
   database: string;
+  /** Null also for a snapshot that is to be made. */
   snapshot: { id: string; sizeBytes: number } | null;
+  content: BranchContent;
+  /** For another content than that of the branch `of`. */
+  prepared: (PreparedSource & { of: BranchRow }) | null;
 }
 
-export const ofBranch = ({ id, databaseName }: BranchRow): CloneSource => ({
-  branchId: id,
-  database: databaseName,
+export const ofBranch = (branch: BranchRow): CloneSource => ({
+  branchId: branch.id,
+  database: branch.databaseName,
   snapshot: null,
+  content: contentOf(branch),
+  prepared: null,
 });
 
 /** @param isLeft whether the branch that it was taken of still exists */
-export const ofSnapshot = ({ id, branchId, sizeBytes }: SnapshotRow, isLeft: boolean): CloneSource => ({
-  branchId: isLeft ? branchId : null,
-  database: snapshotDatabaseName(id),
-  snapshot: { id, sizeBytes },
+export const ofSnapshot = (snapshot: SnapshotRow, isLeft: boolean): CloneSource => ({
+  branchId: isLeft ? snapshot.branchId : null,
+  database: snapshotDatabaseName(snapshot.id),
+  snapshot: { id: snapshot.id, sizeBytes: snapshot.sizeBytes },
+  content: contentOf(snapshot),
+  prepared: null,
 });
 
 /** Whether it can be cloned, as the records say. */
-export const isCloneable = ({ branchId, snapshot }: CloneSource): SQL =>
+export const isCloneable = ({ branchId, snapshot }: Pick<CloneSource, 'branchId' | 'snapshot'>): SQL =>
   snapshot
     ? sql`exists (select 1 from ${snapshots} where ${and(eq(snapshots.id, snapshot.id), eq(snapshots.status, 'ready'))})`
     : sql`exists (select 1 from ${projectBranches} where ${and(

@@ -18,7 +18,7 @@ import {
 } from '../access/send-access.ts';
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
 import { scramVerifier } from '../crypto/scram.ts';
-import type { Actor } from '../database/column-types.ts';
+import type { Actor, BranchContent } from '../database/column-types.ts';
 import { inActiveProject } from '../database/conditions.ts';
 import { type Database, insertAllIf, insertIf, isOneOf, type Statement } from '../database/database.ts';
 import {
@@ -35,16 +35,25 @@ import {
 } from '../database/schema.ts';
 import { type CreationProgress, type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import { branchIdsOf, newJob, OPEN_STATUSES } from '../jobs/job-store.ts';
-import { type SagaContext, saga, type Undo } from '../jobs/saga.ts';
+import { ABANDON_AFTER_MS, type SagaContext, saga, type Undo } from '../jobs/saga.ts';
 import type { Settings } from '../settings.ts';
 import { newBranchRow, toCreatedBranchResponse, transition, whereAllowed } from './branch.ts';
 import { hasBranchSlots, hasDatabaseSlots } from './branch-limit.ts';
 import type { BranchChoices } from './branch-request.ts';
-import { type CloneSource, isCloneable } from './clone-source.ts';
+import { BUSY_WAIT_MS, type CloneSource, isCloneable } from './clone-source.ts';
 import { leaseEnd } from './expiry.ts';
-
-/** How long a clone waits for transactions of the source branch to end before it fails with `SOURCE_BUSY`. */
-export const BUSY_WAIT_MS = 3000;
+import {
+  compareSource,
+  dropSource,
+  forgetSource,
+  isCompared,
+  isDiscarded,
+  isMade,
+  makeSource,
+  patienceOf,
+  preparedInput,
+  preparedStatements,
+} from './prepared-source.ts';
 
 type SealedRow = typeof branchCredentials.$inferSelect;
 
@@ -264,14 +273,33 @@ export const undoCreation = ({ isAgain } = { isAgain: false }): Undo<CreationKin
   },
 });
 
+type NewKind = 'branch.create' | 'branch.create_batch';
+
+/** Masks or empties a copy of the source, which the branches are clones of. */
+const mask = async (context: SagaContext<NewKind>, { branches }: Creation): Promise<void> => {
+  const checkedAt = await makeSource(context);
+  const ids = branches.map(({ branch }) => branch.id);
+  for (const { branch } of branches) branch.checkedAt = checkedAt;
+  await context.db.update(projectBranches).set({ checkedAt }).where(isOneOf(projectBranches.id, ids));
+};
+
+const [BUILDING, ...OPENING] = CREATION_STEPS;
+const undoNew = undoCreation();
+
 /**
  * Creates one branch, or several with the same content, all or none. Specification 4.3, "Branch creation, in
  * order"; `docs/architecture.md` explains why the order here differs.
  */
-export const createBranchesJob = saga<'branch.create' | 'branch.create_batch', Creation>({
-  steps: CREATION_STEPS,
+export const createBranchesJob = saga<NewKind, Creation>({
+  steps: [
+    [{ name: 'mask', when: isMade, run: mask }],
+    [...BUILDING, { name: 'compare', when: isCompared, run: compareSource }],
+    ...OPENING,
+    [{ name: 'discard', when: isDiscarded, run: dropSource }],
+  ],
+  patience: (job) => patienceOf(job, ABANDON_AFTER_MS),
   load: loadCreation,
-  complete: activation,
+  complete: (context, creation, now) => [...activation(context, creation, now), ...forgetSource(context)],
   completed: areActive,
   response: ({ branches }, now, { kind }) => ({
     status: 201,
@@ -280,7 +308,13 @@ export const createBranchesJob = saga<'branch.create' | 'branch.create_batch', C
         ? { branches: branches.map((branch) => toActiveBranchResponse(branch, now)) }
         : { ...toActiveBranchResponse(branches[0], now), created: true },
   }),
-  undo: undoCreation(),
+  undo: {
+    run: async (context) => {
+      await undoNew.run(context);
+      await dropSource(context);
+    },
+    record: (context, ...how) => [...undoNew.record(context, ...how), ...forgetSource(context)],
+  },
 });
 
 /** Reserves the names of all branches and their slots under the limit, and opens their job, in one batch. */
@@ -298,8 +332,8 @@ export async function reserveBranches(
   const about = { id: request.jobId, projectId: project.id, hostId: project.hostId, actor: request.actor };
   const job =
     request.kind === 'branch.create'
-      ? newJob(request.kind, { branchId: first.id }, about, now)
-      : newJob(request.kind, { branchId: null, branchIds: ids }, about, now);
+      ? newJob(request.kind, { branchId: first.id, ...preparedInput(source) }, about, now)
+      : newJob(request.kind, { branchId: null, branchIds: ids, ...preparedInput(source) }, about, now);
   const credentials = await Promise.all(
     rows.map(({ id }) => newCredentials(settings.CREDENTIAL_KEYS, id, now)),
   );
@@ -321,6 +355,7 @@ export async function reserveBranches(
       ],
       rest: (isWritten) => [
         insertIf(db, jobs, job, isWritten),
+        ...preparedStatements(db, source, job.id, isWritten, now),
         insertAllIf(db, branchCredentials, credentials.flat(), isWritten),
         ...ruleStatements(db, rules, isWritten),
         ...attemptsStatements(db, request, isWritten),
@@ -361,6 +396,7 @@ const branchRow = (
       branchName: name,
       databaseName: branchDatabaseName(project.appKey, project.env, name),
       sourceDatabase: source.database,
+      ...source.content,
       lifespan: life.lifespan,
       expiresAt: expiryOf(life, now),
       ttlSeconds: life.ttlSeconds,
@@ -409,12 +445,17 @@ export async function existingBranch(
   return { branch, creation: branch.status === 'creating' ? creation : undefined };
 }
 
+const isSameData = (one: BranchContent, other: BranchContent) =>
+  one.data === other.data && JSON.stringify(one.keepTables) === JSON.stringify(other.keepTables);
+
 /** The response with an existing branch. A branch of another source is none for this request. */
 export function returnExisting(branch: BranchRow, request: BranchRequest): Result<CreationProgress, Failure> {
   if (branch.status === 'deleting') return fail({ code: 'PROJECT_NOT_ACTIVE' });
-  const { branchId, database } = request.source;
-  // Snapshots of one branch have the same parent, and a name can be another branch's by now.
-  const isSame = branch.parentBranchId === branchId && branch.sourceDatabase === database;
+  const { branchId, database, content, prepared } = request.source;
+  // Snapshots of one branch have the same parent, and a name can be another branch's by now. A prepared one
+  // is another snapshot each time.
+  const isSameSource = prepared ? isSameData(branch, content) : branch.sourceDatabase === database;
+  const isSame = branch.parentBranchId === branchId && isSameSource;
   if (!isSame) return fail({ code: 'BRANCH_EXISTS' });
   return ok({ response: { status: 200, body: { ...toCreatedBranchResponse(branch), created: false } } });
 }

@@ -129,7 +129,7 @@ export async function retireSnapshots(
     expired: lte(snapshots.expiresAt, now),
     // A reservation at the limit exceeds it by one. A limit that was lowered by more costs no snapshots.
     replaced: among(
-      sql`kind = 'schedule' and (place > ${project.snapshotSchedule?.keep ?? SNAPSHOT_LIMIT}
+      sql`(kind = 'masked' and place > 1) or kind = 'schedule' and (place > ${project.snapshotSchedule?.keep ?? SNAPSHOT_LIMIT}
           or (counted = ${SNAPSHOT_LIMIT + 1} and oldest = 1 and place > 1))`,
     ),
     too_much_kept: among(

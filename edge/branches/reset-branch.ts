@@ -5,7 +5,7 @@ import type { Failure } from '../../shared/failures.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { ok, type Result } from '../../shared/result.ts';
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
-import type { Actor } from '../database/column-types.ts';
+import type { Actor, BranchContent } from '../database/column-types.ts';
 import { onActiveBranch } from '../database/conditions.ts';
 import { type Database, insertIf } from '../database/database.ts';
 import {
@@ -19,11 +19,22 @@ import {
 } from '../database/schema.ts';
 import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import { isUnchanging, newJob } from '../jobs/job-store.ts';
-import { type SagaContext, saga } from '../jobs/saga.ts';
-import { toBranchResponse, toCreatedBranchResponse } from './branch.ts';
-import { type CloneSource, isCloneable } from './clone-source.ts';
-import { BUSY_WAIT_MS } from './create-branches.ts';
-import { newSnapshot } from './take-snapshot.ts';
+import { ABANDON_AFTER_MS, type SagaContext, saga } from '../jobs/saga.ts';
+import { contentOf, FULL_CONTENT, toBranchResponse, toCreatedBranchResponse } from './branch.ts';
+import { BUSY_WAIT_MS, type CloneSource, isCloneable } from './clone-source.ts';
+import {
+  compareSource,
+  dropSource,
+  forgetSource,
+  isCompared,
+  isDiscarded,
+  isMade,
+  makeSource,
+  patienceOf,
+  preparedInput,
+  preparedStatements,
+} from './prepared-source.ts';
+import { newSnapshot } from './snapshot.ts';
 
 /**
  * Opens the job of the reset, and the record of the snapshot that it leaves behind, in one batch.
@@ -39,6 +50,8 @@ export async function reserveReset(
     branchId,
     snapshotId,
     source: source.database,
+    content: { ...source.content, checkedAt: source.content.checkedAt?.getTime() ?? null },
+    ...preparedInput(source),
     ...(life && { life }),
     ...(asCreation && { asCreation }),
   };
@@ -55,7 +68,10 @@ export async function reserveReset(
         [isCloneable(source), 'SOURCE_NOT_ACTIVE'],
         [isUnchanging(branchId), 'HOST_BUSY'],
       ],
-      rest: (isWritten) => [insertIf(db, snapshots, safety, isWritten)],
+      rest: (isWritten) => [
+        insertIf(db, snapshots, safety, isWritten),
+        ...preparedStatements(db, source, job.id, isWritten, now),
+      ],
     },
   );
   return written.ok ? ok(job) : written;
@@ -65,6 +81,8 @@ interface Reset {
   branch: BranchRow;
   safety: SnapshotRow;
   life: Life | undefined;
+  /** What the branch has afterwards. */
+  content: BranchContent;
   asCreation: boolean;
   left: MethodResult<'reset.swap'> | null;
 }
@@ -77,8 +95,9 @@ const identity = ({ job }: SagaContext<'branch.reset'>, { branch }: Reset) => ({
 });
 
 /** The branch after the reset. */
-const afterReset = ({ branch, life }: Reset, now: Date): BranchRow => ({
+const afterReset = ({ branch, life, content }: Reset, now: Date): BranchRow => ({
   ...branch,
+  ...content,
   ...(life && { ...life, expiresAt: expiryOf(life, now) }),
   updatedAt: now,
 });
@@ -90,6 +109,14 @@ const keepSafety = (db: Database, id: string, { size_bytes }: MethodResult<'rese
     .set({ status: 'ready', sizeBytes: size_bytes, takenAt: now })
     .where(eq(snapshots.id, id));
 
+const recordContent = ({ db, job }: SagaContext<'branch.reset'>, content: BranchContent) =>
+  db.update(projectBranches).set(content).where(eq(projectBranches.id, job.branchId));
+
+const contentAfter = (content: JobOf<'branch.reset'>['input']['content']): BranchContent =>
+  content
+    ? { ...content, checkedAt: content.checkedAt === null ? null : new Date(content.checkedAt) }
+    : FULL_CONTENT;
+
 /**
  * A new clone is built first, and replaces the database in one transaction of PostgreSQL. The id, the name,
  * the passwords and the rules of the branch stay.
@@ -97,6 +124,16 @@ const keepSafety = (db: Database, id: string, { size_bytes }: MethodResult<'rese
 export const resetBranchJob = saga<'branch.reset', Reset>({
   steps: [
     [
+      {
+        name: 'mask',
+        when: isMade,
+        run: async (context, subject) => {
+          subject.content.checkedAt = await makeSource(context);
+        },
+      },
+    ],
+    [
+      { name: 'compare', when: isCompared, run: compareSource },
       {
         name: 'clone',
         run: (context, subject) =>
@@ -112,13 +149,17 @@ export const resetBranchJob = saga<'branch.reset', Reset>({
         name: 'swap',
         run: async (context, subject) => {
           const { id: snapshot_id } = subject.safety;
+          // Before anybody can read it, and again at the end.
+          if (subject.content.data !== 'masked') await recordContent(context, subject.content);
           subject.left = await context.callHost('reset.swap', { ...identity(context, subject), snapshot_id });
         },
       },
     ],
+    [{ name: 'discard', when: isDiscarded, run: dropSource }],
   ],
+  patience: (job) => patienceOf(job, ABANDON_AFTER_MS),
   load: async ({ db, job }) => {
-    const { snapshotId, life, asCreation = false } = job.input;
+    const { snapshotId, life, content, asCreation = false } = job.input;
     const [[branch], [safety]] = await db.batch([
       db
         .select()
@@ -126,7 +167,8 @@ export const resetBranchJob = saga<'branch.reset', Reset>({
         .where(and(eq(projectBranches.id, job.branchId), eq(projectBranches.status, 'active'))),
       db.select().from(snapshots).where(eq(snapshots.id, snapshotId)),
     ]);
-    return branch && safety ? { branch, safety, life, asCreation, left: null } : null;
+    if (!branch || !safety) return null;
+    return { branch, safety, life, asCreation, content: contentAfter(content), left: null };
   },
   complete: ({ db, job }, subject, now) => {
     const { branch, safety, left } = subject;
@@ -144,8 +186,9 @@ export const resetBranchJob = saga<'branch.reset', Reset>({
       db
         .update(projectBranches)
         // Without a new life, one that was changed meanwhile stays.
-        .set({ ...(subject.life && { lifespan, ttlSeconds, expiresAt }), updatedAt: now })
+        .set({ ...(subject.life && { lifespan, ttlSeconds, expiresAt }), ...subject.content, updatedAt: now })
         .where(and(eq(projectBranches.id, branch.id), eq(projectBranches.status, 'active'))),
+      ...forgetSource({ db, job }),
     ];
   },
   response: (subject, now) => {
@@ -159,13 +202,19 @@ export const resetBranchJob = saga<'branch.reset', Reset>({
   },
   undo: {
     // A reset that is abandoned after the swap stays: only its end was not recorded.
-    run: async ({ db, job, callHost }) => {
+    run: async (context) => {
+      const { db, job, callHost } = context;
       const { snapshotId } = job.input;
       const about = { job_id: job.id, project_id: job.projectId, branch_id: job.branchId };
       const { left } = await callHost('reset.cancel', { ...about, snapshot_id: snapshotId });
+      const [safety] = await db.select().from(snapshots).where(eq(snapshots.id, snapshotId));
       if (left) await keepSafety(db, snapshotId, left, new Date());
+      if (left) await recordContent(context, contentAfter(job.input.content));
+      else if (safety) await recordContent(context, contentOf(safety));
+      await dropSource(context);
     },
     record: ({ db, job }) => [
+      ...forgetSource({ db, job }),
       db.delete(snapshots).where(and(eq(snapshots.id, job.input.snapshotId), eq(snapshots.status, 'making'))),
     ],
   },

@@ -37,7 +37,7 @@ import {
   undoCreation,
 } from './create-branches.ts';
 import { dropJob } from './drop-snapshots.ts';
-import { newSnapshot } from './take-snapshot.ts';
+import { newSnapshot } from './snapshot.ts';
 
 /** Takes the name and a slot, brings the branch's rules back and opens the job, in one batch. */
 export async function reserveRestore(

@@ -1,10 +1,12 @@
-import { and, desc, eq, inArray, isNull, ne, or, type SQL, sql } from 'drizzle-orm';
+import { and, desc, eq, inArray, ne, or, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import { SNAPSHOT_KINDS } from '../../shared/branch/snapshot.ts';
 import type { Principal } from '../authentication/principal.ts';
+import type { BranchContent } from '../database/column-types.ts';
 import type { Database } from '../database/database.ts';
-import { projectBranches, type SnapshotRow, snapshots } from '../database/schema.ts';
+import { type BranchRow, projectBranches, type SnapshotRow, snapshots } from '../database/schema.ts';
 import { whereMatches } from '../tenancy/branch-pattern.ts';
+import { CONTENT_FIELDS, contentOf, toContentResponse } from './branch.ts';
 
 const Bytes = z.int().nonnegative();
 const Timestamp = z.iso.datetime();
@@ -17,7 +19,8 @@ export const Snapshot = z
       .uuid()
       .meta({ description: 'The branch that it was taken of, which may be deleted by now.' }),
     kind: z.enum(SNAPSHOT_KINDS).meta({
-      description: '`safety`: what the branch held before a reset.',
+      description:
+        '`safety`: what the branch held before a reset. `masked`: made for branches with masked data, and deleted after a day.',
       example: 'manual',
     }),
     independent: z.boolean().meta({
@@ -33,16 +36,7 @@ export const Snapshot = z
       description: 'What it shares with other databases of the project. Null: not measured.',
       example: 8_175_616,
     }),
-    data: z.enum(['full', 'masked']).meta({
-      description: '`masked`: the columns with a rule of the masking policy have other values.',
-    }),
-    masking_version: z
-      .int()
-      .nullable()
-      .meta({ description: 'The version of the policy. Null unless it is masked.', example: null }),
-    checked_at: Timestamp.nullable().meta({
-      description: 'When its values had been compared with those of the branch. Null unless it is masked.',
-    }),
+    ...CONTENT_FIELDS,
     taken_at: Timestamp,
     expires_at: Timestamp.nullable().meta({ description: 'Null: it is kept until it is deleted.' }),
   })
@@ -57,11 +51,37 @@ export const toSnapshotResponse = (row: SnapshotRow): z.output<typeof Snapshot> 
   size_bytes: row.sizeBytes,
   own_bytes: row.ownBytes,
   shared_bytes: row.sharedBytes,
-  data: row.maskingVersion === null ? 'full' : 'masked',
-  masking_version: row.maskingVersion,
-  checked_at: row.checkedAt?.toISOString() ?? null,
+  ...toContentResponse(row),
   taken_at: row.takenAt.toISOString(),
   expires_at: row.expiresAt?.toISOString() ?? null,
+});
+
+export const newSnapshot = (
+  about: Pick<SnapshotRow, 'id' | 'kind' | 'expiresAt'> & {
+    branch: BranchRow;
+    name?: string | null;
+    /** Default: that of the branch. */
+    content?: BranchContent;
+  },
+  now: Date,
+): SnapshotRow => ({
+  id: about.id,
+  projectId: about.branch.projectId,
+  branchId: about.branch.id,
+  branchName: about.branch.branchName,
+  name: about.name ?? null,
+  kind: about.kind,
+  status: 'making',
+  independent: false,
+  sizeBytes: 0,
+  ownBytes: null,
+  sharedBytes: null,
+  ...contentOf(about.content ?? about.branch),
+  rules: [],
+  takenAt: now,
+  expiresAt: about.expiresAt,
+  tenantId: about.branch.tenantId,
+  createdAt: now,
 });
 
 type Caller = Pick<Principal, 'machine'>;
@@ -103,8 +123,8 @@ export const latestSnapshot = (db: Database, projectId: string, branch: SQL | un
       and(
         cloneable(projectId, caller),
         inArray(snapshots.kind, ['manual', 'schedule']),
-        // Whoever wants a masked one names it.
-        isNull(snapshots.maskingVersion),
+        // One that was masked has other data than the branch, and is used by its id.
+        sql`${snapshots.data} = (select data from ${projectBranches} where id = ${snapshots.branchId})`,
         sql`exists (select 1 from ${projectBranches} where ${and(
           eq(projectBranches.id, snapshots.branchId),
           eq(projectBranches.projectId, projectId),

@@ -1,10 +1,10 @@
-import { and, desc, eq, inArray, lte, type SQL, sql } from 'drizzle-orm';
+import { and, desc, eq, inArray, isNull, lte, type SQL, sql } from 'drizzle-orm';
 import { type KeptKind, nextSnapshotAt } from '../../shared/branch/snapshot.ts';
 import type { Failure } from '../../shared/failures.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { ok, type Result } from '../../shared/result.ts';
 import { auditEvent, inTenantOfProject, noActor } from '../audit/audit-event.ts';
-import type { AuditActor } from '../database/column-types.ts';
+import type { AuditActor, BranchContent } from '../database/column-types.ts';
 import { onActiveBranch } from '../database/conditions.ts';
 import { type Database, insertIf, isThere, type Statement } from '../database/database.ts';
 import {
@@ -12,51 +12,25 @@ import {
   type BranchRow,
   type JobRow,
   jobs,
+  maskingPolicies,
   projectBranches,
   projects,
   type SnapshotRow,
   snapshots,
 } from '../database/schema.ts';
-import { HostCallError } from '../hosts/host-client.ts';
 import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import { newJob } from '../jobs/job-store.ts';
-import { MaskingIncompleteError, OvertakenError, type SagaContext, saga } from '../jobs/saga.ts';
+import { ABANDON_AFTER_MS, MASKING_WITHIN_MS, saga } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
-import { readMasking } from '../masking/policy.ts';
+import { currentVersion } from '../masking/policy.ts';
 import type { Settings } from '../settings.ts';
-import { BUSY_WAIT_MS } from './create-branches.ts';
-import { toSnapshotResponse } from './snapshot.ts';
+import { contentOf } from './branch.ts';
+import { BUSY_WAIT_MS } from './clone-source.ts';
+import { maskOnHost } from './prepared-source.ts';
+import { newSnapshot, toSnapshotResponse } from './snapshot.ts';
 
 /** Snapshots that count against the project's limit. */
 const COUNTED = ['manual', 'schedule'] as const satisfies readonly KeptKind[];
-
-export const newSnapshot = (
-  about: Pick<SnapshotRow, 'id' | 'kind' | 'expiresAt'> & {
-    branch: BranchRow;
-    name?: string | null;
-    maskingVersion?: number | undefined;
-  },
-  now: Date,
-): SnapshotRow => ({
-  id: about.id,
-  projectId: about.branch.projectId,
-  branchId: about.branch.id,
-  branchName: about.branch.branchName,
-  name: about.name ?? null,
-  kind: about.kind,
-  status: 'making',
-  independent: false,
-  sizeBytes: 0,
-  ownBytes: null,
-  sharedBytes: null,
-  maskingVersion: about.maskingVersion ?? null,
-  checkedAt: null,
-  rules: [],
-  takenAt: now,
-  expiresAt: about.expiresAt,
-  tenantId: about.branch.tenantId,
-  createdAt: now,
-});
 
 /** What a scheduled snapshot depends on and changes next to its reservation. */
 export interface Turn {
@@ -90,7 +64,11 @@ export async function reserveSnapshot(
   const about = { id: request.jobId, projectId, hostId, actor, createdBy };
   const job = newJob('snapshot.create', subject, about, now);
   const expiresAt = ttlSeconds === null ? null : new Date(now.getTime() + ttlSeconds * 1000);
-  const row = newSnapshot({ id: snapshotId, branch, name, kind, expiresAt, maskingVersion }, now);
+  const content: BranchContent =
+    maskingVersion === undefined
+      ? contentOf(branch)
+      : { data: 'masked', keepTables: [], maskingVersion, checkedAt: null };
+  const row = newSnapshot({ id: snapshotId, branch, name, kind, expiresAt, content }, now);
   const current = sql<number>`(select count(*) from ${snapshots} where ${and(
     eq(snapshots.projectId, projectId),
     inArray(snapshots.kind, COUNTED),
@@ -135,44 +113,30 @@ const asTaken = ({ snapshot, taken }: Taking, now: Date): SnapshotRow => ({
   sizeBytes: taken?.size_bytes ?? 0,
   independent: taken?.independent ?? false,
   takenAt: now,
-  checkedAt: snapshot.maskingVersion === null ? null : now,
+  // That of a masked branch has the time of the branch.
+  checkedAt: snapshot.checkedAt ?? (snapshot.data === 'masked' ? now : null),
 });
-
-/**
- * Has the host make the snapshot with other values. It makes nothing if the policy does not cover the branch.
- * @throws MaskingIncompleteError also if PostgreSQL refuses the new values, for instance by a constraint
- */
-async function maskedBy(
-  { db, job, settings, callHost }: SagaContext<'snapshot.create'>,
-  version: number,
-  { snapshot, branch }: Taking,
-): Promise<NonNullable<Taking['taken']>> {
-  const { projectId } = job;
-  const masking = await readMasking(db, settings.CREDENTIAL_KEYS, { projectId, version });
-  if (!masking) throw new OvertakenError();
-  const call = callHost('snapshot.mask', {
-    ...{ job_id: job.id, project_id: projectId, branch_id: branch.id, snapshot_id: snapshot.id },
-    ...{ source: branch.databaseName, busy_wait: BUSY_WAIT_MS, ...masking },
-  });
-  const { masked, problems, size_bytes } = await call.catch((error: unknown) => {
-    if (error instanceof HostCallError && error.code === 'STATEMENT_REFUSED')
-      throw new MaskingIncompleteError([], `PostgreSQL: ${error.message}`);
-    throw error;
-  });
-  if (!masked) throw new MaskingIncompleteError(problems);
-  return { taken: true, size_bytes, independent: true };
-}
 
 /** One by schedule may be unnecessary, which leaves nothing. */
 export const takeSnapshotJob = saga<'snapshot.create', Taking>({
+  patience: ({ input }) => (input.maskingVersion === undefined ? ABANDON_AFTER_MS : MASKING_WITHIN_MS),
   steps: [
     [
       {
         name: 'take',
         run: async (context, subject) => {
           const { job, callHost } = context;
-          if (job.input.maskingVersion !== undefined) {
-            subject.taken = await maskedBy(context, job.input.maskingVersion, subject);
+          const { maskingVersion: version, snapshotId, unlessSameAs } = job.input;
+          if (version !== undefined) {
+            const about = {
+              snapshotId,
+              branch: subject.branch,
+              madeBy: job.id,
+              version,
+              keepTables: [],
+              unlessSameAs,
+            };
+            subject.taken = { ...(await maskOnHost(context, about)), independent: true };
             return;
           }
           subject.taken = await callHost('snapshot.take', {
@@ -181,7 +145,7 @@ export const takeSnapshotJob = saga<'snapshot.create', Taking>({
             snapshot_id: subject.snapshot.id,
             source: subject.branch.databaseName,
             busy_wait: BUSY_WAIT_MS,
-            unless_same_as: job.input.unlessSameAs ?? null,
+            unless_same_as: unlessSameAs ?? null,
           });
         },
       },
@@ -246,7 +210,9 @@ export async function takeScheduledSnapshot(
   const [project] = await db.select().from(projects).where(isDue);
   if (!project?.snapshotSchedule) return;
   beforeWriting();
-  const [[main], [before]] = await db.batch([
+  const { masked = false } = project.snapshotSchedule;
+  const ofPolicy = sql`(select max(version) from ${maskingPolicies} where project_id = ${projectId})`;
+  const [[main], [before], [policy]] = await db.batch([
     db
       .select()
       .from(projectBranches)
@@ -254,13 +220,22 @@ export async function takeScheduledSnapshot(
     db
       .select({ id: snapshots.id })
       .from(snapshots)
-      .where(and(eq(snapshots.projectId, projectId), eq(snapshots.kind, 'schedule')))
+      .where(
+        and(
+          eq(snapshots.projectId, projectId),
+          eq(snapshots.kind, 'schedule'),
+          masked ? eq(snapshots.maskingVersion, ofPolicy) : isNull(snapshots.maskingVersion),
+        ),
+      )
       .orderBy(desc(snapshots.takenAt))
       .limit(1),
+    currentVersion(db, projectId),
   ]);
   const snapshotDueAt = nextSnapshotAt(project.snapshotSchedule, now);
   const advance = db.update(projects).set({ snapshotDueAt }).where(isDue);
-  if (!main) {
+  const isCovered = !masked || policy !== undefined;
+  if (!isCovered) logEvent('snapshot.not_scheduled', { project_id: projectId, code: 'MASKING_INCOMPLETE' });
+  if (!main || !isCovered) {
     await advance;
     return;
   }
@@ -275,6 +250,7 @@ export async function takeScheduledSnapshot(
       kind: 'schedule',
       ttlSeconds: null,
       ...(before && { unlessSameAs: before.id }),
+      ...(masked && { maskingVersion: policy?.version }),
       hostId: project.hostId,
       actor: noActor(project.tenantId),
       createdBy: project.createdBy,

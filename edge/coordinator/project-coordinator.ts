@@ -16,7 +16,9 @@ import {
 } from '../access/change-rules.ts';
 import { type Rotation, storeRotation } from '../access/credentials.ts';
 import { sendAccess } from '../access/send-access.ts';
+import { checkResetTo } from '../branches/branch.ts';
 import { type SettingsChange, storeSettings } from '../branches/branch-settings.ts';
+import type { CloneSource } from '../branches/clone-source.ts';
 import { type ComparisonRequest, reserveComparison } from '../branches/comparison.ts';
 import {
   type BranchRequest,
@@ -27,6 +29,7 @@ import {
 import { type BranchDeletion, type Deleted, deleteBranch } from '../branches/delete-branch.ts';
 import { deleteSnapshot, dropJob, type SnapshotDeletion } from '../branches/drop-snapshots.ts';
 import { type LeaseRenewal, type LifespanChange, storeRenewal } from '../branches/expiry.ts';
+import { shareSource } from '../branches/prepared-source.ts';
 import { type ResetRequest, reserveReset } from '../branches/reset-branch.ts';
 import { keptSource, type RestoreRequest, reserveRestore } from '../branches/restore-branch.ts';
 import { reserveSnapshot, type SnapshotRequest } from '../branches/take-snapshot.ts';
@@ -35,7 +38,7 @@ import { type BranchRow, type JobRow, projects } from '../database/schema.ts';
 import { ProjectEvents } from '../events/project-events.ts';
 import { type HostLinks, hostCaller, isLinked } from '../hosts/host-client.ts';
 import { type CreationProgress, storeResponse } from '../idempotency/idempotency-key.ts';
-import { JobRunner } from '../jobs/job-runner.ts';
+import { JobRunner, Turns } from '../jobs/job-runner.ts';
 import { becomesIdle, newJob, openJobs } from '../jobs/job-store.ts';
 import { jobError, publicFailure } from '../jobs/saga.ts';
 import { Outbox } from '../mail/outbox.ts';
@@ -87,6 +90,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
   readonly #alarm: EarliestAlarm;
   readonly #runner: JobRunner;
   readonly #retries: Retries;
+  readonly #preparations = new Turns(1);
   protected readonly quota: StorageQuota;
 
   constructor(state: DurableObjectState, env: CoordinatorEnv) {
@@ -187,7 +191,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
       if (existing && onExists === 'reset')
         return this.#resetExisting(existing.branch, request, until(deadline));
       if (existing) return returnExisting(existing.branch, request);
-      const reserved = await this.#reserveBranches(request);
+      const reserved = await this.#sharing(request, (shared) => this.#reserveBranches(shared));
       if (reserved.ok) return this.#run(reserved.value, until(deadline));
       if (onExists === 'fail' || reserved.failure.code !== 'BRANCH_EXISTS' || tries === TRIES)
         return reserved;
@@ -212,6 +216,8 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     waitMs: number,
   ): Promise<Result<CreationProgress, Failure>> {
     if (branch.protected) return fail({ code: 'BRANCH_PROTECTED' });
+    const allowed = checkResetTo(project, branch, source.content);
+    if (!allowed.ok) return allowed;
     const about = { jobId, snapshotId: crypto.randomUUID(), branch, source, life, hostId: project.hostId };
     return this.resetBranch({ ...about, actor, keyUse, asCreation: true }, waitMs);
   }
@@ -221,10 +227,24 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     const [deadline, idleBy] = [Date.now() + waitMs, Date.now() + IDLE_WITHIN_MS];
     if (!(await isLinked(this.env, hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
     this.#armAlarm();
-    let reserved = await this.#reserveReset(request);
-    while (isBusy(reserved) && (await becomesIdle(this.#db, branch.id, idleBy)))
-      reserved = await this.#reserveReset(request);
+    const reserve = () => this.#sharing(request, (shared) => this.#reserveReset(shared));
+    let reserved = await reserve();
+    while (isBusy(reserved) && (await becomesIdle(this.#db, branch.id, idleBy))) reserved = await reserve();
     return reserved.ok ? this.#runLeaving(reserved.value, until(deadline)) : reserved;
+  }
+
+  /** Requests for masked data come one after another, so that only the first one makes the snapshot. */
+  async #sharing<R extends { source: CloneSource }, T>(
+    request: R,
+    reserve: (request: R) => Promise<T>,
+  ): Promise<T> {
+    if (!request.source.prepared) return reserve(request);
+    const end = await this.#preparations.take();
+    try {
+      return await reserve({ ...request, source: await shareSource(this.#db, request.source, new Date()) });
+    } finally {
+      end();
+    }
   }
 
   async #reserveReset(request: ResetRequest): Promise<Result<JobRow, Failure>> {

@@ -1,6 +1,7 @@
 import { integer, text } from 'drizzle-orm/sqlite-core';
 import type { BranchBlock } from '../../shared/block.ts';
 import type { Life } from '../../shared/branch/lifespan.ts';
+import { BRANCH_DATA, type BranchData } from '../../shared/masking.ts';
 import type { JobKind } from '../../shared/project/job.ts';
 import type { HostDescription } from '../../shared/protocol/host-description.ts';
 
@@ -28,11 +29,32 @@ export interface Comparison {
   schema: boolean;
 }
 
+/** What a database has of the one that it comes from. */
+export interface BranchContent {
+  data: BranchData;
+  keepTables: string[];
+  maskingVersion: number | null;
+  checkedAt: Date | null;
+}
+
+/** The snapshot with other data that a job clones. */
+export interface PreparedSource {
+  snapshotId: string;
+  /** The job that makes it; null: it is there, and the policy is only compared with the branch. */
+  madeBy: string | null;
+  /** The branch that it is of. */
+  branchId: string;
+  data: Exclude<BranchData, 'full'>;
+  /** Of the policy; null for `none`. */
+  version: number | null;
+  keepTables: string[];
+}
+
 /** What a job of each kind is about, apart from its project. */
 export interface JobSubjects {
   'project.create': OneBranch;
-  'branch.create': OneBranch;
-  'branch.create_batch': { branchId: null; branchIds: string[] };
+  'branch.create': OneBranch & Prepared;
+  'branch.create_batch': { branchId: null; branchIds: string[] } & Prepared;
   /** With a snapshot, the database is kept as that. */
   'branch.delete': OneBranch & { snapshotId?: string };
   'branch.reset': OneBranch & {
@@ -40,6 +62,9 @@ export interface JobSubjects {
     snapshotId: string;
     /** The database that is cloned. */
     source: string;
+    /** What that has; left out by earlier releases: everything. */
+    content?: Omit<BranchContent, 'checkedAt'> & { checkedAt: number | null };
+    prepared?: PreparedSource;
     /** The new life of the branch; left out: as before. */
     life?: Life;
     /** The response has the form of a creation. */
@@ -56,6 +81,11 @@ export interface JobSubjects {
     };
   'snapshot.delete': OneSnapshot & { branchId: null };
   'project.delete': { branchId: null };
+}
+
+interface Prepared {
+  /** Left out: the source is cloned as it is. */
+  prepared?: PreparedSource;
 }
 
 interface OneBranch {
@@ -77,6 +107,10 @@ export interface KeptRule {
   description: string | null;
   source: 'manual' | 'creator_ip';
 }
+
+/** What a key may do beyond its role. `data.full`: see unmasked data where a project has masked data only. */
+export const KEY_PERMISSIONS = ['data.full'] as const;
+export type KeyPermission = (typeof KEY_PERMISSIONS)[number];
 
 /** A caller that is no person: an API key, or a workload whose ID token a trust accepted. */
 export interface Machine {
@@ -109,6 +143,17 @@ export type AuditActor = Pick<Actor, 'tenantId'> & {
 export const timestamp = (name: string) => integer(name, { mode: 'timestamp_ms' });
 export const created = () => timestamp('created_at').notNull();
 export const updated = () => timestamp('updated_at').notNull();
+
+/** What a database has of the one that it comes from. */
+export const branchContent = () => ({
+  data: text('data', { enum: BRANCH_DATA }).notNull().default('full'),
+  /** The tables whose rows stayed, of `none`. */
+  keepTables: text('keep_tables', { mode: 'json' }).$type<string[]>().notNull().default([]),
+  /** The version of the masking policy by which values were replaced; null: they are as in the source. */
+  maskingVersion: integer('masking_version'),
+  /** When the host had compared the values with the source; null: they are the same, or it is being made. */
+  checkedAt: timestamp('checked_at'),
+});
 
 /** What a host reported at its last reconciliation; null before the first one. */
 export const hostState = () => ({

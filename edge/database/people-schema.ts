@@ -1,5 +1,13 @@
 import { index, integer, primaryKey, sqliteTable, text, uniqueIndex } from 'drizzle-orm/sqlite-core';
-import { created, ROLES, SECOND_FACTOR_METHODS, SHARED_ROLES, timestamp, updated } from './column-types.ts';
+import {
+  created,
+  type KeyPermission,
+  ROLES,
+  SECOND_FACTOR_METHODS,
+  SHARED_ROLES,
+  timestamp,
+  updated,
+} from './column-types.ts';
 import { projects, users } from './schema.ts';
 
 /**
@@ -172,6 +180,7 @@ export const apiKeys = sqliteTable(
     secretHash: text('secret_hash').notNull(),
     role: text('role', { enum: ROLES }).notNull(),
     scopes: text('scopes', { mode: 'json' }).$type<('read' | 'write')[]>().notNull(),
+    permissions: text('permissions', { mode: 'json' }).$type<KeyPermission[]>().notNull().default([]),
     projectId: text('project_id').references(() => projects.id, { onDelete: 'cascade' }),
     branchPattern: text('branch_pattern'),
     /** Networks that may use the key, in canonical form; null: all. */

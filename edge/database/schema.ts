@@ -32,6 +32,7 @@ import {
 } from '../../shared/project/storage-quota.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import {
+  branchContent,
   created,
   type EventType,
   hostState,
@@ -164,6 +165,8 @@ export const projects = sqliteTable(
     storageMeasuredAt: timestamp('storage_measured_at'),
     /** A minute, from one client address. */
     connectionAttempts: integer('connection_attempts').notNull().default(DEFAULT_CONNECTION_ATTEMPTS),
+    /** Only owners and admins may see the data of `main`, and machines with the permission. */
+    maskedOnly: integer('masked_only', { mode: 'boolean' }).notNull().default(false),
     /** Null: off. */
     snapshotSchedule: text('snapshot_schedule', { mode: 'json' }).$type<SnapshotSchedule>(),
     /** When the next scheduled snapshot is due; null without a schedule. */
@@ -217,6 +220,7 @@ export const projectBranches = sqliteTable(
     leaseSeconds: integer('lease_seconds'),
     leaseEndsAt: timestamp('lease_ends_at'),
     labels: text('labels', { mode: 'json' }).$type<Labels>().notNull().default({}),
+    ...branchContent(),
     /** As in the project, unless the branch has a limit of its own. */
     connectionAttempts: integer('connection_attempts').notNull().default(DEFAULT_CONNECTION_ATTEMPTS),
     hasOwnAttempts: integer('has_own_attempts', { mode: 'boolean' }).notNull().default(false),
@@ -398,10 +402,7 @@ export const snapshots = sqliteTable(
     /** From the last measurement; null where the host cannot measure them. */
     ownBytes: integer('own_bytes'),
     sharedBytes: integer('shared_bytes'),
-    /** The version of the masking policy by which its values were replaced; null: it has the branch's own. */
-    maskingVersion: integer('masking_version'),
-    /** When the host had compared the values with those of the branch; null: it has these, or is being made. */
-    checkedAt: timestamp('checked_at'),
+    ...branchContent(),
     /** The rules of a deleted branch. */
     rules: text('rules', { mode: 'json' }).$type<KeptRule[]>().notNull().default([]),
     takenAt: timestamp('taken_at').notNull(),

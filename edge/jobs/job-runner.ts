@@ -19,7 +19,6 @@ import { logEvent } from '../log.ts';
 import { traced } from '../trace.ts';
 import { branchIdsOf, OPEN_STATUSES, READINGS, readOpenJob } from './job-store.ts';
 import {
-  ABANDON_AFTER_MS,
   failureClass,
   jobError,
   OvertakenError,
@@ -235,8 +234,8 @@ export class JobRunner {
       !isReading && (job.kind === 'project.delete' || branchIds.some((id) => own.has(id)));
     await Promise.all([...this.#runs.values()].filter(sameBranch).map(({ done }) => done));
     const release = CREATIONS.includes(job.kind) ? await this.#creations.take() : () => {};
-    const { db, sagas, changed } = this.#options;
-    const progress = new JobProgress(db, job, sagas[job.kind].stepNames, () => changed(job));
+    const { db, changed } = this.#options;
+    const progress = new JobProgress(db, job, this.#stepNames(job), () => changed(job));
     this.#progress.set(job.id, progress);
     try {
       const row = await current();
@@ -254,6 +253,11 @@ export class JobRunner {
     }
   }
 
+  #stepNames<K extends JobKind>(job: JobOf<K>): readonly string[] {
+    const saga: Saga<K> = this.#options.sagas[job.kind];
+    return saga.stepNames(job);
+  }
+
   async #attempt<K extends JobKind>(job: JobOf<K>, progress: JobProgress): Promise<JobEnd> {
     const { db, settings, callHost, sagas } = this.#options;
     const saga: Saga<K> = sagas[job.kind];
@@ -263,7 +267,7 @@ export class JobRunner {
         return await this.#goForward(saga, context, progress);
       } catch (error) {
         const isFinal =
-          failureClass(error) !== 'transient' || Date.now() - job.createdAt.getTime() > ABANDON_AFTER_MS;
+          failureClass(error) !== 'transient' || Date.now() - job.createdAt.getTime() > saga.patience(job);
         if (!saga.undo || !isFinal) throw error;
         job.error = jobError(error);
         // Once the failure is stored, every later attempt undoes. It cannot be stored if the job has

@@ -27,10 +27,9 @@ export interface SagaContext<K extends JobKind = JobKind> {
  */
 interface Definition<K extends JobKind, Subject> {
   /** Steps in order; the steps of one row run in parallel. */
-  steps: readonly (readonly {
-    name: string;
-    run: (context: SagaContext<K>, subject: Subject) => Promise<unknown>;
-  }[])[];
+  steps: readonly (readonly Step<K, Subject>[])[];
+  /** How long the job is retried, in milliseconds; left out: `ABANDON_AFTER_MS`. */
+  patience?: (job: JobOf<K>) => number;
   /** Reads the subject of the job at each attempt; null if it was deleted meanwhile. */
   load: (context: SagaContext<K>) => Promise<Subject | null>;
   /** The statements that record the success, in one batch with the end of the job. */
@@ -42,6 +41,13 @@ interface Definition<K extends JobKind, Subject> {
   /** The response for a client that waits for the job. @param now the same as for `complete` */
   response?: (subject: Subject, now: Date, job: JobOf<K>) => StoredResponse;
   undo?: Undo<K>;
+}
+
+export interface Step<K extends JobKind, Subject> {
+  name: string;
+  /** Left out: every job of the kind has the step. */
+  when?: (job: JobOf<K>) => boolean;
+  run: (context: SagaContext<K>, subject: Subject) => Promise<unknown>;
 }
 
 /** Only for jobs that may fail; a job without it is retried until it succeeds. */
@@ -62,28 +68,36 @@ interface Attempt {
 
 /** What the runner knows of a saga: its subject stays inside. */
 export interface Saga<K extends JobKind> {
-  stepNames: readonly string[];
+  stepNames: (job: JobOf<K>) => readonly string[];
+  patience: (job: JobOf<K>) => number;
   /** Null if the subject was deleted meanwhile. */
   attempt: (context: SagaContext<K>) => Promise<Attempt | null>;
   undo: Undo<K> | undefined;
 }
 
+const stepsOf = <K extends JobKind, Subject>(steps: Definition<K, Subject>['steps'], job: JobOf<K>) =>
+  steps.map((row) => row.filter(({ when = () => true }) => when(job)));
+
 export type SagaTable = { [K in JobKind]: Saga<K> };
 
 export const saga = <K extends JobKind, Subject>({
   steps,
+  patience = () => ABANDON_AFTER_MS,
   load,
   complete,
   completed,
   response,
   undo,
 }: Definition<K, Subject>): Saga<K> => ({
-  stepNames: steps.flat().map(({ name }) => name),
+  stepNames: (job) => stepsOf(steps, job).flatMap((row) => row.map(({ name }) => name)),
+  patience,
   attempt: async (context) => {
     const subject = await load(context);
     if (subject === null) return null;
     return {
-      steps: steps.map((row) => row.map(({ name, run }) => ({ name, run: () => run(context, subject) }))),
+      steps: stepsOf(steps, context.job).map((row) =>
+        row.map(({ name, run }) => ({ name, run: () => run(context, subject) })),
+      ),
       complete: (now) => complete(context, subject, now),
       completed: completed?.(subject) ?? sql`true`,
       response: (now) => response?.(subject, now, context.job) ?? null,
@@ -134,6 +148,9 @@ function maskingFailure(text: string): Failure {
 /** A job that has not succeeded after this time is abandoned and undone. */
 export const ABANDON_AFTER_MS = 15 * 60_000;
 
+/** The same for one that writes a whole database again. */
+export const MASKING_WITHIN_MS = 6 * 3_600_000;
+
 const isHostFailure = (code: string): code is HostFailureCode => Object.hasOwn(HOST_FAILURES, code);
 
 /** The failure as the API reports it. */
@@ -159,7 +176,7 @@ export function jobError(error: unknown): JobError {
 
 /** Whether the host refused the job: nothing was made permanently, so no record stays. */
 export const wasRefused = ({ code }: JobError): boolean =>
-  isHostFailure(code) && HOST_FAILURES[code] === 'refused';
+  code === INCOMPLETE || (isHostFailure(code) && HOST_FAILURES[code] === 'refused');
 
 const RETRY_FIRST_MS = 250;
 /**

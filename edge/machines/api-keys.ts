@@ -5,7 +5,7 @@ import type { Failure } from '../../shared/failures.ts';
 import { fail, type Result } from '../../shared/result.ts';
 import { Cidr } from '../access/network-rule.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { type Actor, ROLES } from '../database/column-types.ts';
+import { type Actor, KEY_PERMISSIONS, ROLES } from '../database/column-types.ts';
 import { isOfTenant } from '../database/conditions.ts';
 import { type Database, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
@@ -75,11 +75,19 @@ const Scope = z
 
 const Timestamp = z.iso.datetime();
 
+const PERMISSIONS =
+  '`data.full`: the key may use unmasked data in projects whose members get masked data only (`masked_only`).';
+
 export const NewApiKey = z
   .strictObject({
     name: z.string().trim().min(1).max(100),
     role: MachineRole,
     scopes: z.array(Scope).min(1).max(2),
+    permissions: z
+      .array(z.enum(KEY_PERMISSIONS))
+      .max(KEY_PERMISSIONS.length)
+      .default([])
+      .meta({ description: PERMISSIONS, example: [] }),
     project_id: z.uuid().toLowerCase().nullable().default(null),
     branch_pattern: BranchPattern.nullable().default(null),
     cidrs: z.array(Cidr).min(1).max(CIDRS_MAX).nullable().default(null),
@@ -101,6 +109,7 @@ export const ApiKey = z
     name: z.string().meta({ example: 'CI' }),
     role: MachineRole,
     scopes: z.array(z.string()).meta({ example: ['branchgate:write'] }),
+    permissions: z.array(z.enum(KEY_PERMISSIONS)).meta({ description: PERMISSIONS, example: [] }),
     project_id: z
       .uuid()
       .nullable()
@@ -136,6 +145,7 @@ export const toApiKeyResponse = (row: ApiKeyRow, service: string): z.output<type
   name: row.name,
   role: row.role,
   scopes: row.scopes.map((scope) => `${service}:${scope}`),
+  permissions: row.permissions,
   project_id: row.projectId,
   branch_pattern: row.branchPattern,
   cidrs: row.cidrs,
@@ -147,9 +157,12 @@ export const toApiKeyResponse = (row: ApiKeyRow, service: string): z.output<type
 
 const API_KEYS_MAX = 100;
 
-const about = ({ id, name, role, projectId, branchPattern }: ApiKeyRow) => ({
+const about = ({ id, name, role, permissions, projectId, branchPattern }: ApiKeyRow) => ({
   ...(projectId && { projectId }),
-  metadata: { key_id: id, name, role, branch_pattern: branchPattern },
+  metadata: {
+    ...{ key_id: id, name, role, branch_pattern: branchPattern },
+    ...(permissions.length > 0 && { permissions }),
+  },
 });
 
 /**

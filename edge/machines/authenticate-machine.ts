@@ -7,7 +7,7 @@ import { lesserRole, type Principal } from '../authentication/principal.ts';
 import { rejected } from '../authentication/rejection.ts';
 import { BoundedMap } from '../bounded-map.ts';
 import { isSameText, sha256 } from '../crypto/encoding.ts';
-import type { Machine } from '../database/column-types.ts';
+import type { KeyPermission, Machine } from '../database/column-types.ts';
 import { type Database, openDatabase } from '../database/database.ts';
 import { apiKeys, trusts } from '../database/people-schema.ts';
 import { organizationMembers, organizations, projects, users } from '../database/schema.ts';
@@ -28,6 +28,7 @@ export interface MachineRecord extends Machine {
   tenantId: string;
   role: string;
   scopes: readonly string[];
+  permissions: readonly KeyPermission[];
   projectId: string | null;
   branchPattern: string | null;
   cidrs: readonly string[] | null;
@@ -65,7 +66,7 @@ const READS: Record<Machine['type'], (db: Database, id: string) => Promise<Machi
       .where(eq(trusts.id, id));
     if (!row) return null;
     const { tenantId, creator } = row;
-    const unlimited = { cidrs: null, secretHash: null, expiresAt: null };
+    const unlimited = { permissions: [], cidrs: null, secretHash: null, expiresAt: null };
     return { type: 'workload', ...row.trust, ...unlimited, tenantId, scopes: ['read', 'write'], creator };
   },
 };
@@ -193,7 +194,7 @@ export function machinePrincipal(
   { record, expiresAt }: MachineBearer,
   settings: Pick<OwnTokenSettings, 'BASE_URL' | 'SERVICE_NAME'>,
 ): Principal {
-  const { type, id, creator, tenantId, projectId, branchPattern } = record;
+  const { type, id, creator, tenantId, permissions, projectId, branchPattern } = record;
   return {
     issuer: settings.BASE_URL,
     gid: id,
@@ -205,6 +206,6 @@ export function machinePrincipal(
     issuedAt: new Date(0),
     expiresAt,
     userId: creator.id,
-    machine: { type, id, creatorRole: creator.role, projectId, branchPattern },
+    machine: { type, id, creatorRole: creator.role, permissions, projectId, branchPattern },
   };
 }

@@ -45,6 +45,56 @@ export const MaskingPolicy = z
   })
   .meta({ id: 'MaskingPolicy' });
 
+const Problem = z.strictObject({
+  table: z.string().meta({ example: 'public.customer' }),
+  column: z.string().nullable().meta({ description: 'Null: the whole table.', example: 'email2' }),
+  reason: z.string().meta({ example: 'its name says e-mail' }),
+});
+
+/** The policy, compared with `main` as it is now. */
+export const ComparedPolicy = MaskingPolicy.extend({
+  problems: z.array(Problem).nullable().meta({
+    description: 'Why no masked branch of `main` could be made now. Null: `main` could not be read.',
+  }),
+  suggestions: z
+    .array(
+      z.strictObject({
+        table: z.string().meta({ example: 'public.customer' }),
+        column: z.string().meta({ example: 'phone' }),
+        type: z.string().meta({ example: 'text' }),
+        reason: z.string().meta({ example: 'its name says phone number' }),
+        with: z.string().meta({ description: 'A function that fits.', example: 'phone' }),
+      }),
+    )
+    .nullable()
+    .meta({
+      description:
+        'Columns of `main` without a rule that look personal, by name, type, samples of their values, and foreign keys to such columns. Null: `main` could not be read.',
+    }),
+}).meta({ id: 'ComparedMaskingPolicy' });
+
+export const MaskingPreview = z
+  .strictObject({
+    table: z.string(),
+    columns: z.array(
+      z.strictObject({
+        name: z.string(),
+        type: z.string(),
+        with: z
+          .string()
+          .nullable()
+          .meta({ description: 'Null: the column stays as it is.', example: 'email' }),
+      }),
+    ),
+    rows: z
+      .array(
+        z.strictObject({ before: z.array(z.string().nullable()), after: z.array(z.string().nullable()) }),
+      )
+      .meta({ description: 'Values as text, cut after 200 characters, in the order of `columns`.' }),
+    problems: z.array(Problem).meta({ description: 'Why a rule of the table cannot be applied.' }),
+  })
+  .meta({ id: 'MaskingPreview' });
+
 type PolicyRow = typeof maskingPolicies.$inferSelect;
 
 const etagOf = (version: number) => `"${version}"`;
@@ -63,6 +113,15 @@ export const toMaskingResponse = (row: PolicyRow | undefined): z.output<typeof M
 export const currentPolicy = (db: Database, projectId: string) =>
   db
     .select()
+    .from(maskingPolicies)
+    .where(eq(maskingPolicies.projectId, projectId))
+    .orderBy(desc(maskingPolicies.version))
+    .limit(1);
+
+/** The version of that policy; no row if it was never set. */
+export const currentVersion = (db: Database, projectId: string) =>
+  db
+    .select({ version: maskingPolicies.version })
     .from(maskingPolicies)
     .where(eq(maskingPolicies.projectId, projectId))
     .orderBy(desc(maskingPolicies.version))
@@ -103,6 +162,17 @@ export async function readMasking(
   const sealed = { keyId: row.keyId, sealed: row.sealedKey };
   const key = await unseal(keys, sealContext(projectId), sealed);
   return { rules: policy.rules, unlisted: policy.unlisted, key };
+}
+
+/** The key by which a preview masks: that of the project, or any before the first version. */
+export async function previewKey(
+  db: Database,
+  keys: readonly SecretKey[],
+  projectId: string,
+): Promise<string> {
+  const [row] = await db.select().from(maskingKeys).where(eq(maskingKeys.projectId, projectId));
+  if (!row) return toBase64(crypto.getRandomValues(new Uint8Array(KEY_BYTES)));
+  return unseal(keys, sealContext(projectId), { keyId: row.keyId, sealed: row.sealedKey });
 }
 
 /** What the host takes of a policy. */

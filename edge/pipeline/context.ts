@@ -31,6 +31,8 @@ export interface AppEnv {
     isChange: boolean;
     /** Whether it shows what is in a database, not only records. */
     showsRows: boolean;
+    /** Whether it gives nothing of what is in the branch of its path. */
+    isOfRecord: boolean;
     /** The copy of D1 that this request reads, if it may be a replica. */
     nearestCopy: D1DatabaseSession;
     /** NOT_FOUND about the last parameter of the path. */

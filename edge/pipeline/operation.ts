@@ -26,9 +26,17 @@ type Access = Action | 'signed_in' | 'pre_auth' | 'platform' | 'scim' | 'public'
  */
 type Machines = 'of_branches' | 'unlimited' | 'of_tenant' | 'none';
 
+/**
+ * What an operation gives of the branch of its path: nothing but its record, or what is in it, which is the
+ * default. `inBranch` refuses the latter to those who get masked data only. An operation that makes something
+ * of other branches has to call `requireData` for each.
+ */
+type Gives = 'record' | 'data';
+
 interface Operation extends RouteConfig {
   access: Access;
   machines?: Machines;
+  gives?: Gives;
   operationId: string;
   summary: string;
   tags: string[];
@@ -91,9 +99,10 @@ const requireIdentity =
   };
 
 const permit =
-  (action: Action, machines: Machines): MiddlewareHandler<AppEnv> =>
+  (action: Action, machines: Machines, gives: Gives): MiddlewareHandler<AppEnv> =>
   async (c, next) => {
     admitMachine(c.var.principal, machines);
+    c.set('isOfRecord', gives === 'record');
     alsoPermit(c, action);
     await next();
   };
@@ -136,7 +145,7 @@ function readJson(text: string): unknown {
 }
 
 /** The check that runs before the handler, and how the OpenAPI document describes it. */
-function guard(access: Access, machines: Machines) {
+function guard(access: Access, machines: Machines, gives: Gives) {
   if (access === 'public') return { failures: FAILURES_OF_ACCESS.public, middleware: null, security: [] };
   if (access === 'platform') {
     return {
@@ -171,12 +180,13 @@ function guard(access: Access, machines: Machines) {
   const { roles, scope } = requirement(access);
   return {
     failures: FAILURES_OF_ACCESS.user,
-    middleware: permit(access, machines),
+    middleware: permit(access, machines, gives),
     security: [{ access_token: [] }],
     'x-action': access,
     'x-roles': roles,
     'x-scope': scope,
     'x-machines': machines,
+    'x-gives': gives,
   };
 }
 
@@ -226,9 +236,15 @@ function nameSubject(path: string): MiddlewareHandler<AppEnv>[] {
  * One operation of the API. The same schemas validate its requests and describe it in the OpenAPI document.
  * Undeclared query parameters and fields are rejected.
  */
-export function operation<const O extends Operation>({ access, machines, failures = [], ...route }: O) {
+export function operation<const O extends Operation>({
+  access,
+  machines,
+  gives = 'data',
+  failures = [],
+  ...route
+}: O) {
   const ofPath = route.path.includes('{branch_ref}') ? 'of_branches' : 'unlimited';
-  const { failures: ofAccess, middleware: check, ...guarded } = guard(access, machines ?? ofPath);
+  const { failures: ofAccess, middleware: check, ...guarded } = guard(access, machines ?? ofPath, gives);
   const { method, request: { params, body } = {} } = route;
   const codes: FailureCode[] = [
     ...ALWAYS,
@@ -254,7 +270,7 @@ export function operation<const O extends Operation>({ access, machines, failure
     middleware,
     request,
     responses,
-  } as unknown as Omit<O, 'access' | 'machines' | 'failures'>;
+  } as unknown as Omit<O, 'access' | 'machines' | 'gives' | 'failures'>;
 }
 
 /** A required JSON body. */

@@ -22,6 +22,7 @@ interface ProjectChange {
   snapshot_schedule?: SnapshotSchedule | null | undefined;
   /** Of the branches without a limit of their own. */
   connection_attempts_per_minute?: number | undefined;
+  masked_only?: boolean | undefined;
 }
 
 /** The audit events of a change: one for each field that gets another value. */
@@ -35,6 +36,7 @@ const EVENTS = {
     from.connectionAttempts,
     to.connection_attempts_per_minute,
   ],
+  'project.masked_only.changed': (from: ProjectView, to: ProjectChange) => [from.maskedOnly, to.masked_only],
   'project.snapshot_schedule.changed': (from: ProjectView, to: ProjectChange) => [
     from.snapshotSchedule,
     to.snapshot_schedule,
@@ -94,6 +96,7 @@ export async function changeProject(
     name,
     storageQuotaGib,
     connectionAttempts,
+    maskedOnly: change.masked_only,
     ...scheduled(snapshotSchedule, now),
     updatedAt: now,
   };

@@ -8,7 +8,7 @@ import { DEFAULT_BRANCH_LIMIT } from '../../shared/project/project-status.ts';
 import { SELF_SERVICE_QUOTA_CAP_GIB } from '../../shared/project/storage-quota.ts';
 import { ok, type Result } from '../../shared/result.ts';
 import { newCredentials } from '../access/credentials.ts';
-import { newBranchRow, toCreatedBranchResponse, transition } from '../branches/branch.ts';
+import { FULL_CONTENT, newBranchRow, toCreatedBranchResponse, transition } from '../branches/branch.ts';
 import {
   activation,
   areActive,
@@ -178,6 +178,7 @@ const projectRow = (request: ProjectRequest, appKey: string, now: Date): Project
   connectionAttempts: DEFAULT_CONNECTION_ATTEMPTS,
   snapshotSchedule: null,
   snapshotDueAt: null,
+  maskedOnly: false,
   blocksObservedAt: null,
   hostId: request.hostId,
   accessRevision: 0,
@@ -202,6 +203,7 @@ const mainBranchRow = (request: ProjectRequest, appKey: string, now: Date): Bran
       ttlSeconds: null,
       leaseSeconds: null,
       labels: {},
+      ...FULL_CONTENT,
       connectionAttempts: DEFAULT_CONNECTION_ATTEMPTS,
       hasOwnAttempts: false,
       isDefault: true,

@@ -33,6 +33,11 @@ export const Project = z
         'Connection attempts a minute that each branch accepts from one client address, unless it has a limit of its own.',
       example: 50,
     }),
+    masked_only: z.boolean().meta({
+      description:
+        'Only owners, admins and API keys with the permission `data.full` get unmasked data. Everybody else gets branches with masked data, or without rows.',
+      example: false,
+    }),
     max_slug_length: z
       .int()
       .meta({ description: 'Longest branch name whose database name fits into 63 characters.', example: 43 }),
@@ -77,6 +82,7 @@ export const toProjectResponse = (row: ProjectView): z.output<typeof Project> =>
   leased_branch_count: row.leasedBranchCount,
   branch_limit: row.branchLimit,
   connection_attempts_per_minute: row.connectionAttempts,
+  masked_only: row.maskedOnly,
   max_slug_length: maxSlugLength(row.appKey, row.env),
   snapshot_schedule: row.snapshotSchedule,
   host: row.hostName,

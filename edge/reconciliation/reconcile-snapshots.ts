@@ -72,17 +72,20 @@ async function dropOrphans(
   const ids = JSON.stringify(orphans.map(({ snapshot_id }) => snapshot_id));
   const traces = await db
     .select({
-      id: sql<string>`json_extract(${jobs.input}, '$.snapshotId')`,
+      id: sql<string>`wanted.value`,
       status: jobs.status,
       /** Null unless the branch is on record. */
       branchId: projectBranches.id,
     })
     .from(jobs)
+    .innerJoin(
+      sql`json_each(${ids}) as wanted`,
+      sql`wanted.value in (json_extract(${jobs.input}, '$.snapshotId'), json_extract(${jobs.input}, '$.prepared.snapshotId'))`,
+    )
     .leftJoin(
       projectBranches,
       and(eq(projectBranches.id, jobs.branchId), inArray(projectBranches.status, EXISTING)),
-    )
-    .where(sql`json_extract(${jobs.input}, '$.snapshotId') in (select value from json_each(${ids}))`);
+    );
   for (const { project_id, snapshot_id } of orphans) {
     const ofSnapshot = traces.filter(({ id }) => id === snapshot_id);
     const isOpen = ofSnapshot.some(({ status }) => OPEN_STATUSES.some((open) => open === status));

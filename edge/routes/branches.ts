@@ -1,21 +1,18 @@
 import { and, asc, desc, eq } from 'drizzle-orm';
 import { z } from 'zod';
-import { BranchName } from '../../shared/branch/branch-name.ts';
 import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
 import { LabelFilter } from '../../shared/branch/labels.ts';
 import { LeaseSeconds } from '../../shared/branch/lease.ts';
-import { lifeOf, TtlSeconds } from '../../shared/branch/lifespan.ts';
+import { lifeOf } from '../../shared/branch/lifespan.ts';
 import { Credentials, type CredentialsView } from '../access/credentials.ts';
 import { creatorNetwork } from '../access/network-rule.ts';
 import type { Principal } from '../authentication/principal.ts';
 import {
   Branch,
   BranchDeletion,
-  BranchReset,
   CreatedBranch,
   toBranchResponse,
   toDeletionResponse,
-  toResetResponse,
 } from '../branches/branch.ts';
 import {
   hasLabel,
@@ -32,39 +29,24 @@ import {
   NewBranch,
   namesOf,
 } from '../branches/branch-request.ts';
-import { checkConfirmation } from '../branches/branch-settings.ts';
-import { ofBranch, ofSnapshot, sourceQueries } from '../branches/clone-source.ts';
+import { sourceQueries } from '../branches/clone-source.ts';
 import type { BranchRequest } from '../branches/create-branches.ts';
+import { withData } from '../branches/prepared-source.ts';
 import { checkPurgeable, keptBranch } from '../branches/restore-branch.ts';
-import { cloneableSnapshot } from '../branches/snapshot.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import { projectBranches } from '../database/schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
 import { KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency-key.ts';
 import { repeatIfLost } from '../lost-object.ts';
+import { currentVersion } from '../masking/policy.ts';
 import { allow } from '../permissions.ts';
 import { type AppContext, actorOf, connectingIp } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
-import { databaseOf } from '../pipeline/replica-choice.ts';
 import { readSettings } from '../settings.ts';
 import { matchesPattern } from '../tenancy/branch-pattern.ts';
-import {
-  CreationHeaders,
-  endOfCreation,
-  HOST_CREATION_FAILURES,
-  HOST_WORK_FAILURES,
-  PENDING,
-  replay,
-} from './creations.ts';
+import { CreationHeaders, endOfCreation, HOST_CREATION_FAILURES, PENDING, replay } from './creations.ts';
 import { withCredentials } from './credentials.ts';
-import {
-  BranchRefParams,
-  Confirm,
-  DeletedBranchParams,
-  inBranch,
-  inProject,
-  ProjectParams,
-} from './in-project.ts';
+import { BranchRefParams, Confirm, inBranch, inProject, ProjectParams, requireData } from './in-project.ts';
 
 const tags = ['Branches'];
 
@@ -178,6 +160,7 @@ router.openapi(
   operation({
     access: 'branch.read',
     machines: 'of_branches',
+    gives: 'record',
     operationId: 'getBranch',
     method: 'get',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}',
@@ -196,6 +179,7 @@ router.openapi(
 router.openapi(
   operation({
     access: 'branch.change',
+    gives: 'record',
     operationId: 'updateBranch',
     method: 'patch',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}',
@@ -233,6 +217,7 @@ router.openapi(
 router.openapi(
   operation({
     access: 'branch.change',
+    gives: 'record',
     operationId: 'renewLease',
     method: 'post',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}/lease',
@@ -320,6 +305,7 @@ const FAILURES = [
   'FILE_LIMIT_REACHED',
   'SOURCE_BUSY',
   'SOURCE_NOT_ACTIVE',
+  'MASKING_INCOMPLETE',
   'NO_SNAPSHOT',
   'BRANCH_PROTECTED',
   'BRANCH_LIMIT_REACHED',
@@ -358,21 +344,28 @@ async function createBranches(c: AppContext, wanted: Wanted, prefer: number, key
   const choices = unwrap(choicesOf(body, creatorCidr, readSettings(c.env)));
   const keyUse = await keyUseOf(c.var.principal, c.req.path, key, { names, onExists, ...body });
   const { source, ...wantedSource } = sourceQueries(projectId, body, c.var.principal);
-  const [project, branches, snapshots, uses] = await inProject(c, projectId, (db) => [
+  const [project, branches, snapshots, uses, [policy]] = await inProject(c, projectId, (db) => [
     wantedSource.branches(db),
     wantedSource.snapshots(db),
     recordedUses(db, keyUse, new Date()),
+    currentVersion(db, projectId),
   ]);
   const replayed = replay(c, uses, keyUse);
   if (replayed) return { project, end: replayed };
   unwrap(checkDatabaseNames(project, names));
+  const jobId = crypto.randomUUID();
+  const found = unwrap(source(branches, snapshots));
+  const wantedData = { data: body.data, keepTables: body.keep_tables };
+  const [branch] = branches;
+  const prepared = branch ? unwrap(withData(branch, found, wantedData, policy?.version, jobId)) : found;
+  requireData(c, project, prepared.content);
   const outcome = await coordinatorOf(c.env, projectId).createBranches(
     {
-      jobId: crypto.randomUUID(),
+      jobId,
       kind,
       branches: names.map((name) => ({ id: crypto.randomUUID(), name })),
       project,
-      source: unwrap(source(branches, snapshots)),
+      source: prepared,
       creatorCidr,
       onExists,
       actor: actorOf(c),
@@ -452,146 +445,6 @@ router.openapi(
       { branches: isIncluded ? await withCredentials(c, project, branches, viewOf(body)) : branches },
       201,
     );
-  },
-);
-
-const PARENT = 'parent';
-
-const Reset = z
-  .strictObject({
-    to: z.union([z.literal(PARENT), z.uuid().toLowerCase()]).meta({
-      description: '`parent`: what the branch was cloned from, as it is now; or the id of a snapshot.',
-      example: PARENT,
-    }),
-    ttl_seconds: TtlSeconds.optional().meta({
-      description: 'Also gives the branch a new life, counted from now.',
-    }),
-    confirm: Confirm,
-  })
-  .meta({ example: { to: PARENT } });
-
-const Restore = z
-  .strictObject({
-    branch_name: BranchName.optional().meta({ description: 'Default: its former name.' }),
-  })
-  .meta({ example: { branch_name: 'checkout-redesign-2' } });
-
-router.openapi(
-  operation({
-    access: 'branch.change',
-    operationId: 'resetBranch',
-    method: 'post',
-    path: '/api/v1/projects/{project_id}/branches/{branch_ref}/reset',
-    summary: 'Reset a branch to its parent or to a snapshot',
-    description:
-      'Its id, name, connection URLs, passwords and rules stay. Its sessions end. What it held before is kept as a snapshot of the kind `safety` for 24 hours.',
-    tags,
-    request: { params: BranchRefParams, headers: CreationHeaders, body: jsonBody(Reset) },
-    responses: { 200: response('The branch.', BranchReset, 'Idempotency-Replayed'), 202: PENDING },
-    failures: [
-      ...KEY_FAILURES,
-      'BRANCH_PROTECTED',
-      'BRANCH_NOT_ACTIVE',
-      'PROJECT_NOT_ACTIVE',
-      'STORAGE_QUOTA_EXCEEDED',
-      'FILE_LIMIT_REACHED',
-      'SOURCE_BUSY',
-      'SOURCE_NOT_ACTIVE',
-      ...HOST_WORK_FAILURES,
-    ],
-  }),
-  async (c) => {
-    const params = c.req.valid('param');
-    const { to, ttl_seconds, confirm } = c.req.valid('json');
-    const { prefer, 'idempotency-key': key } = c.req.valid('header');
-    const keyUse = await keyUseOf(c.var.principal, c.req.path, key, { to, ttl_seconds });
-    const { principal } = c.var;
-    const [project, branch, uses, snapshots] = await inBranch(c, params, (db) => [
-      recordedUses(db, keyUse, new Date()),
-      cloneableSnapshot(db, params.project_id, to === PARENT ? '' : to, principal),
-    ]);
-    const replayed = replay(c, uses, keyUse);
-    if (replayed) return c.json(toResetResponse(replayed.body), 200);
-    unwrap(checkConfirmation(branch, confirm));
-    const [parent] =
-      to === PARENT && branch.parentBranchId !== null
-        ? await databaseOf(c)
-            .select()
-            .from(projectBranches)
-            .where(and(knownBranchesOf(project.id, principal), eq(projectBranches.id, branch.parentBranchId)))
-        : [];
-    if (to === PARENT && !parent) throw new ApiError('SOURCE_NOT_ACTIVE');
-    const outcome = await coordinatorOf(c.env, project.id).resetBranch(
-      {
-        jobId: crypto.randomUUID(),
-        snapshotId: crypto.randomUUID(),
-        branch,
-        source: parent ? ofBranch(parent) : ofSnapshot(found(snapshots), true),
-        life: ttl_seconds === undefined ? null : lifeOf({ ttl_seconds }),
-        hostId: project.hostId,
-        actor: actorOf(c),
-        keyUse,
-        asCreation: false,
-      },
-      prefer,
-    );
-    const end = await endOfCreation(c, outcome);
-    return 'job' in end ? c.json(end.job, 202) : c.json(toResetResponse(end.body), 200);
-  },
-);
-
-router.openapi(
-  operation({
-    access: 'branch.change',
-    machines: 'of_branches',
-    operationId: 'restoreBranch',
-    method: 'post',
-    path: '/api/v1/projects/{project_id}/branches/{deleted_branch_id}/restore',
-    summary: 'Restore a deleted branch',
-    description:
-      'Brings a branch back with its content, passwords and rules, while its database is kept (`deletes_at`); its life begins again. `GET …/branches?status=deleted` lists these branches.',
-    tags,
-    request: { params: DeletedBranchParams, headers: CreationHeaders, body: optionalJsonBody(Restore) },
-    responses: { 200: response('The branch.', Branch, 'Idempotency-Replayed'), 202: PENDING },
-    failures: [
-      ...KEY_FAILURES,
-      'DATABASE_NAME_TOO_LONG',
-      'BRANCH_EXISTS',
-      'PROJECT_NOT_ACTIVE',
-      'STORAGE_QUOTA_EXCEEDED',
-      'FILE_LIMIT_REACHED',
-      'SOURCE_BUSY',
-      'SOURCE_NOT_ACTIVE',
-      'BRANCH_LIMIT_REACHED',
-      'RULE_LIMIT_REACHED',
-      ...HOST_CREATION_FAILURES,
-    ],
-  }),
-  async (c) => {
-    const { project_id: projectId, deleted_branch_id: id } = c.req.valid('param');
-    const body = c.req.valid('json');
-    const { prefer, 'idempotency-key': key } = c.req.valid('header');
-    const keyUse = await keyUseOf(c.var.principal, c.req.path, key, body);
-    const [project, branches, snapshots, uses] = await inProject(c, projectId, (db) => [
-      ...keptBranch(db, projectId, id),
-      recordedUses(db, keyUse, new Date()),
-    ]);
-    const replayed = replay(c, uses, keyUse);
-    if (replayed) return c.json(replayed.body as z.input<typeof Branch>, 200);
-    const branch = found(branches);
-    const snapshot = found(snapshots);
-    const branchName = body.branch_name ?? branch.branchName;
-    const pattern = c.var.principal.machine?.branchPattern ?? null;
-    const names = [branch.branchName, branchName];
-    if (pattern !== null && !names.every((name) => matchesPattern(pattern, name)))
-      throw new ApiError('NOT_FOUND');
-    unwrap(checkDatabaseNames(project, [branchName]));
-    const outcome = await coordinatorOf(c.env, projectId).restoreBranch(
-      { jobId: crypto.randomUUID(), project, branch, snapshot, branchName, actor: actorOf(c), keyUse },
-      prefer,
-    );
-    const end = await endOfCreation(c, outcome);
-    return 'job' in end ? c.json(end.job, 202) : c.json(end.body as z.input<typeof Branch>, 200);
   },
 );
 

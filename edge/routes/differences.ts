@@ -29,7 +29,7 @@ import { type AppContext, actorOf } from '../pipeline/context.ts';
 import { operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf, primaryOf } from '../pipeline/replica-choice.ts';
 import { PENDING } from './creations.ts';
-import { BranchRefParams, HOST_FAILURES, inBranch, usableBranch } from './in-project.ts';
+import { BranchRefParams, HOST_FAILURES, inBranch, requireData, usableBranch } from './in-project.ts';
 import { namedRow, RowsQuery, VALUES_EXPLAINED, Values } from './tables.ts';
 
 const Method = z.enum(DIFFERENCE_METHODS).meta({
@@ -173,10 +173,9 @@ async function bothSides(c: AppContext, params: { project_id: string; branch_ref
   const [project, branch, branches, snapshots] = await inBranch(c, params, (db) =>
     otherSideQueries(db, params, against, c.var.principal),
   );
-  return {
-    ...usableBranch(c, project, branch, 'read'),
-    other: unwrap(otherSide(branch, against, branches, snapshots)),
-  };
+  const other = unwrap(otherSide(branch, against, branches, snapshots));
+  requireData(c, project, other.branch ?? other.snapshot);
+  return { ...usableBranch(c, project, branch, 'read'), other };
 }
 
 const router = operations();

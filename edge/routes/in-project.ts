@@ -2,14 +2,17 @@ import type { BatchResponse } from 'drizzle-orm/batch';
 import { z } from 'zod';
 import { ACCESS_OF_STATE } from '../../shared/project/storage-quota.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
+import { FULL_CONTENT, isUnmasked, maskedOnlyFailure } from '../branches/branch.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
 import { checkConfirmation } from '../branches/branch-settings.ts';
+import type { BranchContent } from '../database/column-types.ts';
 import type { Database, Statement } from '../database/database.ts';
 import type { BranchRow } from '../database/schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
 import { STREAM_SECONDS_MAX } from '../events/open-streams.ts';
 import { callHostForClient } from '../hosts/host-client.ts';
 import { missing } from '../missing.ts';
+import { seesFullData } from '../permissions.ts';
 import { type AppContext, actorOf } from '../pipeline/context.ts';
 import { countUnknownProject, requireAdmission } from '../pipeline/limits.ts';
 import { databaseOf, primaryOf } from '../pipeline/replica-choice.ts';
@@ -47,12 +50,28 @@ export async function inBranch<const Q extends readonly Statement[]>(
     referencedBranch(db, projectId, reference, c.var.principal),
     ...queries(db),
   ]);
-  return [
-    project,
-    found(branchRows as BranchRow[], missing('branch', reference)),
-    ...(results as BatchResponse<Q>),
-  ];
+  const branch = found(branchRows as BranchRow[], missing('branch', reference));
+  if (!c.var.isOfRecord) requireData(c, project, branch);
+  return [project, branch, ...(results as BatchResponse<Q>)];
 }
+
+/**
+ * The guard of `masked_only`: refuses what gives unmasked data to those who get masked data only.
+ * @param content of the branch, or of the source of what is made
+ * @throws ApiError FORBIDDEN
+ */
+export function requireData(
+  c: AppContext,
+  project: Pick<ProjectView, 'maskedOnly'>,
+  content: Pick<BranchContent, 'data' | 'keepTables'>,
+): void {
+  if (!project.maskedOnly || !isUnmasked(content) || seesFullData(c.var.principal)) return;
+  throw ApiError.of(maskedOnlyFailure());
+}
+
+/** The same for what decides about data, such as the masking policy. @throws ApiError FORBIDDEN */
+export const requireFullData = (c: AppContext, project: Pick<ProjectView, 'maskedOnly'>): void =>
+  requireData(c, project, FULL_CONTENT);
 
 /** Audits the request if the ID is another tenant's, after the response. */
 export const auditDenial = (c: AppContext, kind: 'project' | 'job', id: string): void =>

@@ -100,6 +100,7 @@ router.openapi(
       secretHash: await sha256(secret),
       role: body.role,
       scopes,
+      permissions: body.permissions,
       projectId: body.project_id,
       branchPattern: body.branch_pattern,
       cidrs: body.cidrs,

@@ -1,18 +1,28 @@
+import { and, eq } from 'drizzle-orm';
 import { z } from 'zod';
-import { unwrap } from '../errors.ts';
+import { MaskingRules, PREVIEW_ROWS_MAX, TableReference } from '../../shared/masking.ts';
+import type { Database } from '../database/database.ts';
+import { projectBranches } from '../database/schema.ts';
+import { ApiError, found, unwrap } from '../errors.ts';
+import { callHostForClient } from '../hosts/host-client.ts';
 import {
+  ComparedPolicy,
   changeMasking,
   currentPolicy,
   MaskingPolicy,
+  MaskingPreview,
   NewMaskingPolicy,
+  previewKey,
   toMaskingResponse,
 } from '../masking/policy.ts';
+import { missing } from '../missing.ts';
+import { allow } from '../permissions.ts';
 import { actorOf } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { primaryOf } from '../pipeline/replica-choice.ts';
 import { readSettings } from '../settings.ts';
 
-import { inProject, ProjectParams } from './in-project.ts';
+import { HOST_FAILURES, inProject, ProjectParams, requireFullData, usableBranch } from './in-project.ts';
 
 const tags = ['Masking'];
 const PATH = '/api/v1/projects/{project_id}/masking';
@@ -23,6 +33,26 @@ const IfMatchHeader = z.object({
     example: '"3"',
   }),
 });
+
+const NewPreview = z
+  .strictObject({
+    table: TableReference,
+    limit: z.int().min(1).max(PREVIEW_ROWS_MAX).default(5),
+    rules: MaskingRules.optional().meta({ description: 'Instead of the rules of the policy.' }),
+  })
+  .meta({ example: { table: 'customer', limit: 5 } });
+
+const mainOf = (db: Database, projectId: string) =>
+  db
+    .select()
+    .from(projectBranches)
+    .where(
+      and(
+        eq(projectBranches.projectId, projectId),
+        eq(projectBranches.isDefault, true),
+        eq(projectBranches.status, 'active'),
+      ),
+    );
 
 const router = operations();
 
@@ -35,15 +65,64 @@ router.openapi(
     summary: 'Get the masking policy of a project',
     tags,
     request: { params: ProjectParams },
-    responses: { 200: response('The policy. Without one it has version 0.', MaskingPolicy, 'ETag') },
+    responses: {
+      200: response(
+        'The policy, compared with `main`. Without one it has version 0.',
+        ComparedPolicy,
+        'ETag',
+      ),
+    },
   }),
   async (c) => {
-    const [, [row]] = await inProject(c, c.req.valid('param').project_id, (db) => [
-      currentPolicy(db, c.req.valid('param').project_id),
+    const { project_id: projectId } = c.req.valid('param');
+    const [project, [row], [main]] = await inProject(c, projectId, (db) => [
+      currentPolicy(db, projectId),
+      mainOf(db, projectId),
     ]);
     const policy = toMaskingResponse(row);
+    const { rules, unlisted } = policy;
+    // The policy is there while the host is away.
+    const compared = main && {
+      ...{ branch_id: main.id, database: main.databaseName, rules, unlisted, sample: true },
+    };
+    const outcome = compared && (await callHostForClient(c.env, project.hostId, 'masking.inspect', compared));
+    const { problems, suggestions } = outcome?.ok ? outcome.value : { problems: null, suggestions: null };
     c.header('ETag', policy.etag);
-    return c.json(policy, 200);
+    return c.json({ ...policy, problems, suggestions }, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'rows.read',
+    operationId: 'previewMasking',
+    method: 'post',
+    path: `${PATH}/preview`,
+    summary: 'Show rows of `main` before and after masking',
+    description:
+      'For those who may see unmasked data. With `rules`, which only owners and admins may send, a policy is tried that is not stored.',
+    tags,
+    request: { params: ProjectParams, body: jsonBody(NewPreview) },
+    responses: { 200: response('The rows, before and after.', MaskingPreview) },
+    failures: HOST_FAILURES,
+  }),
+  async (c) => {
+    const { project_id: projectId } = c.req.valid('param');
+    const { table, limit, rules } = c.req.valid('json');
+    if (rules !== undefined) unwrap(allow(c.var.principal, 'masking.change'));
+    const [project, [row], [main]] = await inProject(c, projectId, (db) => [
+      currentPolicy(db, projectId),
+      mainOf(db, projectId),
+    ]);
+    requireFullData(c, project);
+    const { database, call } = usableBranch(c, project, found(main ? [main] : []), 'read');
+    const key = await previewKey(primaryOf(c), readSettings(c.env).CREDENTIAL_KEYS, projectId);
+    const tried = { rules: rules ?? row?.rules ?? [], key, table, limit };
+    const shown = await call('masking.preview', { ...database, ...tried }).catch((error: unknown) => {
+      const isMissing = error instanceof ApiError && error.failure.code === 'NOT_FOUND';
+      throw isMissing ? ApiError.of(missing('table', table)) : error;
+    });
+    return c.json({ table, ...shown }, 200);
   },
 );
 
@@ -63,7 +142,8 @@ router.openapi(
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');
-    await inProject(c, projectId, () => []);
+    const [project] = await inProject(c, projectId, () => []);
+    requireFullData(c, project);
     const { CREDENTIAL_KEYS } = readSettings(c.env);
     const change = {
       projectId,

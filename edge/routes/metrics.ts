@@ -152,6 +152,7 @@ const router = operations();
 router.openapi(
   operation({
     access: 'metrics.read',
+    gives: 'record',
     operationId: 'getMetricsSummary',
     method: 'get',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}/metrics/summary',
@@ -174,6 +175,7 @@ router.openapi(
 router.openapi(
   operation({
     access: 'metrics.read',
+    gives: 'record',
     operationId: 'getMetrics',
     method: 'get',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}/metrics',
@@ -267,6 +269,7 @@ router.openapi(
 router.openapi(
   operation({
     ...stream,
+    gives: 'record',
     operationId: 'streamBranchMetrics',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}/metrics/stream',
     summary: 'Stream the measurements of a branch as server-sent events',
@@ -282,6 +285,7 @@ router.openapi(
   operation({
     access: 'branch.read',
     machines: 'of_branches',
+    gives: 'record',
     operationId: 'countSessions',
     method: 'get',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}/sessions',

@@ -26,6 +26,7 @@ import { KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
+import { allow } from '../permissions.ts';
 import { type AppContext, actorOf } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf, primaryOf } from '../pipeline/replica-choice.ts';
@@ -35,7 +36,7 @@ import { readSettings } from '../settings.ts';
 import { projectViews, visible } from '../tenancy/project-access.ts';
 import { CreationHeaders, endOfCreation, HOST_CREATION_FAILURES, PENDING, replay } from './creations.ts';
 
-import { HOST_FAILURES, inProject, ProjectParams } from './in-project.ts';
+import { HOST_FAILURES, inProject, ProjectParams, requireFullData } from './in-project.ts';
 
 const tags = ['Projects'];
 
@@ -58,6 +59,10 @@ const ProjectChange = z
     storage_quota_gib: StorageQuotaGib.optional(),
     snapshot_schedule: SnapshotSchedule.nullable().optional(),
     connection_attempts_per_minute: AttemptsPerMinute.optional(),
+    masked_only: z.boolean().optional().meta({
+      description:
+        'For owners and admins. Others, and API keys without the permission `data.full`, then get masked data only: no operation gives them what is in `main`, in an unmasked branch or in an unmasked snapshot.',
+    }),
   })
   .refine((change) => Object.keys(change).length > 0, 'Provide at least one field.')
   .meta({ example: { storage_quota_gib: 1 } });
@@ -90,7 +95,7 @@ const change = {
   access: 'project.change',
   method: 'patch',
   summary:
-    'Rename a project, or change its storage quota, its schedule of snapshots or its limit of connection attempts',
+    'Rename a project, or change its storage quota, its schedule of snapshots, its limit of connection attempts, or who gets unmasked data',
   tags,
   request: { params: ProjectParams, body: jsonBody(ProjectChange) },
   responses: { 200: response('The updated project.', ChangedProject) },
@@ -104,7 +109,9 @@ const change = {
 } as const;
 
 async function changed(c: AppContext, projectId: string, request: z.output<typeof ProjectChange>) {
+  if (request.masked_only !== undefined) unwrap(allow(c.var.principal, 'masking.change'));
   const [project] = await inProject(c, projectId, () => []);
+  if (request.masked_only !== undefined) requireFullData(c, project);
   const settings = readSettings(c.env);
   const { connection_attempts_per_minute: attempts, ...others } = request;
   const limit = attempts === undefined ? undefined : unwrap(attemptsWithin(attempts, settings));

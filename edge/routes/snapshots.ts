@@ -7,13 +7,20 @@ import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import { snapshots } from '../database/schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
 import { KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency-key.ts';
-import { currentPolicy } from '../masking/policy.ts';
+import { currentVersion } from '../masking/policy.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { actorOf } from '../pipeline/context.ts';
 import { operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
 import { CreationHeaders, creationResponse, HOST_WORK_FAILURES, PENDING, replay } from './creations.ts';
 
-import { BranchRefParams, inBranch, inProject, ProjectParams, SnapshotParams } from './in-project.ts';
+import {
+  BranchRefParams,
+  inBranch,
+  inProject,
+  ProjectParams,
+  requireData,
+  SnapshotParams,
+} from './in-project.ts';
 
 const tags = ['Snapshots'];
 
@@ -42,6 +49,7 @@ const router = operations();
 router.openapi(
   operation({
     access: 'branch.change',
+    gives: 'record',
     operationId: 'createSnapshot',
     method: 'post',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}/snapshots',
@@ -69,16 +77,18 @@ router.openapi(
     const { project_id: projectId } = c.req.valid('param');
     const [project, branch, uses, [policy]] = await inBranch(c, c.req.valid('param'), (db) => [
       recordedUses(db, keyUse, new Date()),
-      currentPolicy(db, projectId),
+      currentVersion(db, projectId),
     ]);
     const replayed = replay(c, uses, keyUse);
     if (replayed) return c.json(replayed.body as z.input<typeof Snapshot>, 201);
-    const isMasked = body.data === 'masked';
+    // A branch that is masked already has masked data.
+    const isMasked = body.data === 'masked' && branch.data !== 'masked';
     if (isMasked && !policy)
       throw new ApiError('MASKING_INCOMPLETE', {
         message: 'The project has no masking policy. Set one first, and repeat the request.',
         columns: [],
       });
+    if (!isMasked) requireData(c, project, branch);
     const actor = actorOf(c);
     const outcome = await coordinatorOf(c.env, project.id).takeSnapshot(
       {
@@ -103,6 +113,7 @@ router.openapi(
 router.openapi(
   operation({
     access: 'branch.read',
+    gives: 'record',
     operationId: 'listSnapshots',
     method: 'get',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}/snapshots',

@@ -1,7 +1,7 @@
 import { z } from 'zod';
 
-/** `safety`: what a branch held before a reset. */
-export const SNAPSHOT_KINDS = ['manual', 'schedule', 'safety'] as const;
+/** `safety`: what a branch held before a reset. `masked`: made for branches with masked data. */
+export const SNAPSHOT_KINDS = ['manual', 'schedule', 'safety', 'masked'] as const;
 
 /** `deleted`: the database of a deleted branch, which is kept for a while and is no snapshot to its users. */
 export const KEPT_KINDS = [...SNAPSHOT_KINDS, 'deleted'] as const;
@@ -21,6 +21,11 @@ export const SnapshotSchedule = z
       .min(1)
       .max(30)
       .meta({ description: 'Scheduled snapshots that are kept; the oldest is deleted first.', example: 7 }),
+    masked: z.boolean().optional().meta({
+      description:
+        'Their values are replaced by the masking policy, and branches with masked data are clones of the newest one.',
+      example: false,
+    }),
   })
   .meta({ description: 'Takes snapshots of `main`, unless nothing has changed since the last one.' });
 export type SnapshotSchedule = z.output<typeof SnapshotSchedule>;

@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { MaskingRules, UNLISTED } from '../masking.ts';
+import { KEEP_TABLES_MAX, MaskingRules, PREVIEW_ROWS_MAX, TableReference, UNLISTED } from '../masking.ts';
 import { Database, Id, operation } from './operation.ts';
 import { BranchIdentity, BusyWait, CloneResult, Source } from './operation-fields.ts';
 
@@ -12,6 +12,26 @@ const LeftBehind = z.strictObject({
   /** False if the branch had no database. */
   kept: z.boolean(),
   size_bytes: Bytes,
+});
+
+/** 32 bytes, base64. */
+const Key = z.string().regex(/^[A-Za-z0-9+/]{43}=$/);
+
+const PreviewedRow = z.array(z.string().nullable());
+
+/** What the host takes of a policy. */
+const Masking = z.strictObject({
+  rules: MaskingRules,
+  unlisted: z.enum(UNLISTED),
+  key: Key,
+});
+export type Masking = z.output<typeof Masking>;
+
+/** Why a policy does not cover a branch; `column` is null for a whole table. */
+const MaskingProblem = z.strictObject({
+  table: z.string(),
+  column: z.string().nullable(),
+  reason: z.string(),
 });
 
 export const SNAPSHOT_OPERATIONS = {
@@ -36,7 +56,7 @@ export const SNAPSHOT_OPERATIONS = {
   }),
 
   'snapshot.mask': operation({
-    summary: 'Clone a branch as a snapshot whose columns with a rule have other values',
+    summary: 'Clone a branch as a snapshot whose columns with a rule have other values, or that is empty',
     params: z.strictObject({
       job_id: Id,
       project_id: Id,
@@ -44,21 +64,73 @@ export const SNAPSHOT_OPERATIONS = {
       snapshot_id: Id,
       source: Database,
       busy_wait: BusyWait,
-      rules: MaskingRules,
-      unlisted: z.enum(UNLISTED),
-      /** 32 bytes, base64. */
-      key: z.string().regex(/^[A-Za-z0-9+/]{43}=$/),
+      /** Null: the rows of all tables are removed, but for those of `keep_tables`. */
+      masking: Masking.nullable(),
+      keep_tables: z.array(TableReference).max(KEEP_TABLES_MAX),
+      /** As for `snapshot.take`. */
+      unless_same_as: Id.nullable(),
     }),
     result: z.strictObject({
+      /** Nothing was made, because the source has not changed. */
+      unchanged: z.boolean(),
       /** False if the policy does not cover the branch, and nothing was made. */
       masked: z.boolean(),
       size_bytes: Bytes,
-      /** Why it does not; `column` is null for a whole table. */
-      problems: z.array(
-        z.strictObject({ table: z.string(), column: z.string().nullable(), reason: z.string() }),
-      ),
+      /** Why it does not. */
+      problems: z.array(MaskingProblem),
     }),
     deadline: 900_000,
+  }),
+
+  'masking.inspect': operation({
+    summary:
+      'Compare a policy with a branch as it is, and list the columns without a rule that look personal',
+    params: z.strictObject({
+      branch_id: Id,
+      database: Database,
+      rules: MaskingRules,
+      unlisted: z.enum(UNLISTED),
+      /** Also by samples of the values. */
+      sample: z.boolean(),
+    }),
+    result: z.strictObject({
+      problems: z.array(MaskingProblem),
+      suggestions: z.array(
+        z.strictObject({
+          table: z.string(),
+          column: z.string(),
+          type: z.string(),
+          reason: z.string(),
+          /** A function that fits the column. */
+          with: z.string(),
+        }),
+      ),
+    }),
+    deadline: 15_000,
+    concurrent: true,
+  }),
+
+  'masking.preview': operation({
+    summary:
+      'Show rows of a table as they are, and as a policy would replace their values; nothing is changed',
+    params: z.strictObject({
+      branch_id: Id,
+      database: Database,
+      rules: MaskingRules,
+      key: Key,
+      table: TableReference,
+      limit: z.int().min(1).max(PREVIEW_ROWS_MAX),
+    }),
+    result: z.strictObject({
+      /** `with` is null for a column that stays as it is. */
+      columns: z.array(z.strictObject({ name: z.string(), type: z.string(), with: z.string().nullable() })),
+      /** Values as text, cut after 200 characters, in the order of the columns. */
+      rows: z.array(z.strictObject({ before: PreviewedRow, after: PreviewedRow })),
+      /** What is wrong with the rules of this table; their columns stay as they are. */
+      problems: z.array(MaskingProblem),
+    }),
+    deadline: 15_000,
+    concurrent: true,
   }),
 
   'snapshot.drop': operation({

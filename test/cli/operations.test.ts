@@ -55,6 +55,7 @@ const COMMANDS: Record<string, string> = {
   listTrusts: 'trust list',
   logIn: 'login',
   lookUpBranch: 'branch get',
+  previewMasking: 'masking preview',
   probeSource: 'follow',
   registerHost: 'host add',
   removeHost: 'host remove',

@@ -87,6 +87,7 @@ test.each<[string, string, string[], object]>([
       name: 'pr-7',
       source: 'dev',
       isSnapshot: false,
+      data: 'full',
       lifespan: '1m',
       allow: ['me', '::/0'],
     }),
@@ -124,18 +125,23 @@ test.each<[string, string, string[], object]>([
   [COMMANDS.protectBranch(PROJECT, 'pr-7', true), 'branch protect', ['pr-7'], { project: PROJECT }],
   [COMMANDS.protectBranch(PROJECT, 'pr-7', false), 'branch unprotect', ['pr-7'], { project: PROJECT }],
   [
-    COMMANDS.updateProject(PROJECT, HOSTILE, '0.5', '120'),
+    COMMANDS.updateProject(PROJECT, HOSTILE, '0.5', '120', ''),
     'project update',
     [PROJECT],
     { name: HOSTILE, quota: 0.5, connectionAttempts: 120 },
   ],
   [
-    COMMANDS.scheduleSnapshots(PROJECT, '6h', '7'),
+    COMMANDS.scheduleSnapshots(PROJECT, '6h', '7', false),
     'project update',
     [PROJECT],
     { snapshotEvery: '6h', snapshotKeep: 7 },
   ],
-  [COMMANDS.scheduleSnapshots(PROJECT, '', '7'), 'project update', [PROJECT], { snapshotEvery: 'never' }],
+  [
+    COMMANDS.scheduleSnapshots(PROJECT, '', '7', true),
+    'project update',
+    [PROJECT],
+    { snapshotEvery: 'never' },
+  ],
   [
     COMMANDS.rows(
       PROJECT,

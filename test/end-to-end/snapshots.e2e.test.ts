@@ -297,11 +297,93 @@ test('a branch of a masked snapshot has other values, and a new personal column 
   const [row] = await query<{ email: string }>(await urlOf('masked'), 'select email from customer');
   expect(row?.email).toMatch(/^[a-z]{20}@example\.com$/);
 
-  await query(mainUrl, 'alter table customer add email2 text');
-  const refused = await take('main', { data: 'masked' });
-  expect(refused).toMatchObject({ status: 409, body: { error: 'MASKING_INCOMPLETE' } });
-  expect(refused.body.columns).toEqual([
-    { table: 'public.customer', column: 'email2', reason: 'its name says e-mail' },
-  ]);
   await api.delete(`${path}/snapshots/${body.id}`);
+});
+
+describe('a branch with other data', () => {
+  const emailOf = async (ref: string) =>
+    (await query<{ email: string }>(await urlOf(ref), 'select email from customer')).map(
+      ({ email }) => email,
+    );
+  const made = async () => (await snapshotsOf('main')).filter(({ kind }) => kind === 'masked');
+  const MASKED = /^[a-z]{20}@example\.com$/;
+
+  test('is masked by a snapshot that is made once, also of two requests in parallel', async () => {
+    expect(await made()).toEqual([]);
+    const branches = await Promise.all(
+      ['m-1', 'm-2'].map((name) => api.branch(project.id, name, { data: 'masked' })),
+    );
+    const later = await api.branch(project.id, 'm-3', { data: 'masked' });
+    for (const branch of [...branches, later]) {
+      expect(branch).toMatchObject({ data: 'masked', keep_tables: [], masking_version: 1 });
+      expect(await emailOf(branch.branch_name)).toEqual([expect.stringMatching(MASKED)]);
+    }
+    const [snapshot, ...others] = await made();
+    expect(others).toEqual([]);
+    expect(snapshot).toMatchObject({ data: 'masked', masking_version: 1 });
+    expect(snapshot?.expires_at).not.toBeNull();
+    expect(later).toMatchObject({ checked_at: snapshot?.checked_at });
+    const again = { branch_name: 'm-3', on_exists: 'return' };
+    expect(await api.post(`${path}/branches`, { ...again, data: 'masked' })).toMatchObject({ status: 200 });
+    expect(await api.post(`${path}/branches`, again)).toMatchObject({ status: 409 });
+  });
+
+  test('stays masked after a reset to its parent, in its clones and in their snapshots', async () => {
+    await query(await urlOf('m-1'), "update customer set email = 'changed'");
+    expect(await reset('m-1', { to: 'parent' })).toMatchObject({ status: 200, body: { data: 'masked' } });
+    expect(await emailOf('m-1')).toEqual([expect.stringMatching(MASKED)]);
+    const { body: source } = await api.get<BranchBody>(`${path}/branches/m-1`);
+    const copy = await api.branch(project.id, 'm-copy', { source_branch_id: source.id });
+    expect(copy).toMatchObject({ data: 'masked', masking_version: 1 });
+    const { body } = await take('m-copy');
+    expect(body).toMatchObject({ kind: 'manual', data: 'masked', masking_version: 1 });
+    const full = await take('main');
+    expect(await reset('m-copy', { to: full.body.id })).toMatchObject({
+      body: { data: 'full', masking_version: null },
+    });
+    expect(await emailOf('m-copy')).toEqual(['ada@example.com']);
+    await api.delete(`${path}/snapshots/${full.body.id}`);
+  });
+
+  test('has no rows but those of kept tables, and leaves no snapshot', async () => {
+    const empty = await api.branch(project.id, 'empty', { data: 'none', keep_tables: ['item'] });
+    expect(empty).toMatchObject({ data: 'none', keep_tables: ['item'], masking_version: null });
+    expect(await emailOf('empty')).toEqual([]);
+    expect(await idsAt(await urlOf('empty'))).not.toEqual([]);
+    await query(await urlOf('empty'), "insert into customer values (7, 'x')");
+    expect(await reset('empty', { to: 'parent' })).toMatchObject({
+      body: { data: 'none', keep_tables: ['item'] },
+    });
+    expect(await emailOf('empty')).toEqual([]);
+    const { body } = await api.get<{ snapshots: SnapshotBody[] }>(`${path}/snapshots`);
+    expect(body.snapshots.filter(({ data }) => data === 'none').map(({ kind }) => kind)).toEqual(['safety']);
+  });
+
+  test.each([
+    [{ data: 'masked', from: 'latest_snapshot' }, 'data'],
+    [{ data: 'masked', keep_tables: ['item'] }, 'keep_tables'],
+  ])('is refused with %j', async (body, field) => {
+    const refused = await api.post<{ details: { path: string }[] }>(`${path}/branches`, {
+      branch_name: 'nope',
+      ...body,
+    });
+    expect(refused.status).toBe(422);
+    expect(refused.body.details.map(({ path }) => path)).toEqual([field]);
+  });
+
+  test('is refused after a migration that adds a personal column, although a snapshot is there', async () => {
+    await query(mainUrl, 'alter table customer add email2 text');
+    const refused = await api.post<Record<string, unknown>>(`${path}/branches`, {
+      branch_name: 'm-4',
+      data: 'masked',
+    });
+    expect(refused).toMatchObject({ status: 409, body: { error: 'MASKING_INCOMPLETE' } });
+    expect(refused.body.columns).toEqual([
+      { table: 'public.customer', column: 'email2', reason: 'its name says e-mail' },
+    ]);
+    expect((await take('main', { data: 'masked' })).body).toMatchObject({ columns: refused.body.columns });
+    expect((await api.get(`${path}/branches/m-4`)).status).toBe(404);
+    for (const name of ['m-1', 'm-2', 'm-3', 'm-copy', 'empty'])
+      await api.delete(`${path}/branches/${name}?purge=true`);
+  });
 });

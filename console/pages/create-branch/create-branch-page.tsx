@@ -101,10 +101,17 @@ function Created({ projectId, creation, job }: CreatedProps) {
   );
 }
 
+type Data = Schemas['Branch']['data'];
+const DATA: readonly (readonly [value: Data, label: string])[] = [
+  ['full', 'All of it'],
+  ['masked', 'Masked'],
+  ['none', 'None'],
+];
+
 export interface Wanted {
   name: string;
   /** A branch or a snapshot. */
-  source: { source_branch_id: string } | { snapshot_id: string };
+  source: { source_branch_id: string; data: Data } | { snapshot_id: string };
   lifespan: Lifespan;
   allow: string[];
   labels: Record<string, string>;
@@ -168,6 +175,7 @@ function CreateBranchPage() {
   const fresh = snapshots.find((each) => each.branch_id === main && isFreshSnapshot(each));
   const source = chosen ?? fresh?.id ?? 'main';
   const [lifespan, setLifespan] = useState<Lifespan>('7d');
+  const [data, setData] = useState<Data>('full');
   const [allowMe, setAllowMe] = useState(true);
   const [networks, setNetworks] = useState('');
   const [labels, setLabels] = useState('');
@@ -209,7 +217,7 @@ function CreateBranchPage() {
               if (creation.isPending || problem) return;
               creation.mutate({
                 name,
-                source: parent ? { source_branch_id: parent.id } : { snapshot_id: source },
+                source: parent ? { source_branch_id: parent.id, data } : { snapshot_id: source },
                 lifespan,
                 allow: allowMe && other !== null ? [...allow, other] : allow,
                 labels: labelsOf(labels),
@@ -251,6 +259,16 @@ function CreateBranchPage() {
                 </optgroup>
               )}
             </SelectField>
+            {!isSnapshot && (
+              <Choice
+                legend="Data"
+                name="data"
+                options={DATA}
+                value={data}
+                onChange={setData}
+                hint="Masked data has other values by the policy of the project. The first masked branch of a day takes longer. Without data, the branch has the tables alone."
+              />
+            )}
             <Choice
               legend="Expires after"
               name="lifespan"
@@ -297,7 +315,9 @@ function CreateBranchPage() {
         )}
       </Loaded>
       <CommandLine
-        command={(project) => COMMANDS.createBranch({ project, name, source, isSnapshot, lifespan, allow })}
+        command={(project) =>
+          COMMANDS.createBranch({ project, name, source, isSnapshot, data, lifespan, allow })
+        }
       />
     </Page>
   );

@@ -6,21 +6,28 @@ import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { ActionDialog } from '../../components/dialog.tsx';
 import { announce, ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
-import { Field } from '../../components/field.tsx';
+import { Check, Field } from '../../components/field.tsx';
 import { Page } from '../../components/page.tsx';
 import { api } from '../../data/gateway.ts';
 import { queryClient, refresh } from '../../data/query-client.ts';
 import { type Project, projectQuery, projectsQuery, usageQuery } from '../../data/resources.ts';
-import { mayChange, sessionStore } from '../../data/session.ts';
+import { mayAdminister, mayChange, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 
+/** For the command line; empty if it stays as it is. */
+const choiceOf = ({ masked_only }: Project, wanted: boolean) =>
+  masked_only === wanted ? '' : wanted ? 'on' : 'off';
+
 function ChangeForm({ project }: { project: Project }) {
   const [name, setName] = useState(project.name);
   const [quota, setQuota] = useState(String(project.storage_quota_gib));
   const [attempts, setAttempts] = useState(String(project.connection_attempts_per_minute));
+  const session = useStore(sessionStore);
+  const isAdmin = session.state === 'signed_in' && mayAdminister(session.me);
+  const [maskedOnly, setMaskedOnly] = useState(project.masked_only);
   const change = useMutation({
     mutationFn: () =>
       dataOf(
@@ -30,6 +37,7 @@ function ChangeForm({ project }: { project: Project }) {
             name,
             storage_quota_gib: Number(quota),
             connection_attempts_per_minute: Number(attempts),
+            ...(maskedOnly !== project.masked_only && { masked_only: maskedOnly }),
           },
         }),
       ),
@@ -68,13 +76,31 @@ function ChangeForm({ project }: { project: Project }) {
         onChange={(event) => setAttempts(event.target.value)}
         required
       />
+      {isAdmin && (
+        <fieldset className="field">
+          <legend>Data</legend>
+          <Check
+            label="Give members masked data only"
+            checked={maskedOnly}
+            onChange={(event) => setMaskedOnly(event.target.checked)}
+          />
+          <p className="quiet small">
+            Only owners, admins and API keys with data.full then see what is in main. Passwords that were
+            given out before stay valid until you rotate them.
+          </p>
+        </fieldset>
+      )}
       {change.isError && <ErrorNote error={change.error} />}
       <div>
         <Button type="submit" look="primary" busy={change.isPending}>
           Save
         </Button>
       </div>
-      <CommandLine command={(project) => COMMANDS.updateProject(project, name, quota, attempts)} />
+      <CommandLine
+        command={(name_) =>
+          COMMANDS.updateProject(name_, name, quota, attempts, choiceOf(project, maskedOnly))
+        }
+      />
     </form>
   );
 }

@@ -8,7 +8,7 @@ import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { ActionDialog } from '../../components/dialog.tsx';
 import { announce, Empty, ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
-import { Field, SelectField } from '../../components/field.tsx';
+import { Check, Field, SelectField } from '../../components/field.tsx';
 import { ListTable } from '../../components/list-table.tsx';
 import { ActionMenu } from '../../components/menu.tsx';
 import { Page } from '../../components/page.tsx';
@@ -53,12 +53,13 @@ function ScheduleForm({ project, mayEdit }: { project: Project; mayEdit: boolean
   const schedule = project.snapshot_schedule;
   const [every, setEvery] = useState<Every | ''>(schedule?.every ?? '');
   const [keep, setKeep] = useState(String(schedule?.keep ?? KEEP.initial));
+  const [masked, setMasked] = useState(schedule?.masked ?? false);
   const change = useMutation({
     mutationFn: () =>
       dataOf(
         api.PATCH('/api/v1/projects/{project_id}', {
           params: { path: { project_id: project.id } },
-          body: { snapshot_schedule: every === '' ? null : { every, keep: Number(keep) } },
+          body: { snapshot_schedule: every === '' ? null : { every, keep: Number(keep), masked } },
         }),
       ),
     onSuccess: (changed) => {
@@ -104,12 +105,15 @@ function ScheduleForm({ project, mayEdit }: { project: Project; mayEdit: boolean
             required
           />
         )}
+        {every !== '' && (
+          <Check label="Masked" checked={masked} onChange={({ target }) => setMasked(target.checked)} />
+        )}
         <Button type="submit" busy={change.isPending}>
           Save
         </Button>
       </fieldset>
       {change.isError && <ErrorNote error={change.error} />}
-      <CommandLine command={(project) => COMMANDS.scheduleSnapshots(project, every, keep)} />
+      <CommandLine command={(project) => COMMANDS.scheduleSnapshots(project, every, keep, masked)} />
     </form>
   );
 }

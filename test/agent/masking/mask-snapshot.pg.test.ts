@@ -38,7 +38,14 @@ afterAll(() => servers?.stop());
 const mask = (snapshot_id: string, rules: readonly MaskingRule[], unlisted = 'keep', key = KEY) =>
   runOperation(servers.host, 'snapshot.mask', {
     ...{ job_id: randomUUID(), project_id: project.id, branch_id: main.branch_id, source: main.database },
-    ...{ snapshot_id, busy_wait: BUSY_WAIT_MS, rules, unlisted, key },
+    ...{ snapshot_id, busy_wait: BUSY_WAIT_MS, masking: { rules, unlisted, key }, keep_tables: [] },
+    unless_same_as: null,
+  });
+const empty = (snapshot_id: string, keep_tables: string[]) =>
+  runOperation(servers.host, 'snapshot.mask', {
+    ...{ job_id: randomUUID(), project_id: project.id, branch_id: main.branch_id, source: main.database },
+    ...{ snapshot_id, busy_wait: BUSY_WAIT_MS, masking: null, keep_tables },
+    unless_same_as: null,
   });
 const inMain = (sql: string) => asClient(servers.host, 'direct', main, 'owner', sql);
 const leftovers = () => servers.query("SELECT datname FROM pg_database WHERE datname ~ '^bgmask_'");
@@ -163,6 +170,47 @@ describe('a masked snapshot', () => {
         UNION ALL SELECT description FROM pg_description WHERE objoid >= 16384
       ) AS lines`;
     expect(await in_(branch, objects)).toEqual(await in_(main, objects));
+  });
+});
+
+describe('a snapshot without rows', () => {
+  const id = randomUUID();
+  let branch: Branch;
+  beforeAll(async () => {
+    await inMain(`create table public.country (code text primary key, name text); insert into public.country values ('fr', 'France');
+      create table public.town (id serial primary key, country text references public.country);
+      insert into public.town (country) values ('fr')`);
+    expect(await empty(id, ['country'])).toMatchObject({ masked: true, problems: [] });
+    branch = await branchOf(id);
+  });
+
+  test('has no canary in the bytes of its files', async () => {
+    expect(await filesWith(snapshotDatabaseName(id), CANARY)).toEqual([]);
+  });
+
+  test('has the rows of the kept tables only, and its sequences begin anew', async () => {
+    const tables = await asClient<{ name: string; rows: number }>(
+      ...([servers.host, 'direct', branch, 'owner'] as const),
+      `SELECT oid::regclass::text AS name,
+         (xpath('/row/count/text()', query_to_xml('SELECT count(*) FROM ' || oid::regclass, false, true, '')))[1]::text::int AS rows
+       FROM pg_class WHERE relkind = 'r' AND relnamespace::regnamespace::text !~ '^pg_|^information_schema$'`,
+    );
+    expect(tables.length).toBeGreaterThan(40);
+    expect(tables.filter(({ rows }) => rows > 0)).toEqual([{ name: 'country', rows: 1 }]);
+    expect(await in_(branch, "insert into town (country) values ('fr') returning id")).toBe(1);
+  });
+
+  test('is not made if a kept table refers to another one, or does not exist', async () => {
+    const refused = await empty(randomUUID(), ['town', 'gone']);
+    expect(refused).toMatchObject({ masked: false, size_bytes: 0 });
+    expect(refused.problems).toEqual([
+      { table: 'public.gone', column: null, reason: 'there is no such table' },
+      {
+        ...{ table: 'public.country', column: null },
+        reason: 'public.town is kept and refers to it by the foreign key town_country_fkey: keep both',
+      },
+    ]);
+    expect(await leftovers()).toEqual([]);
   });
 });
 

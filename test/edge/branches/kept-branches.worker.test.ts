@@ -5,12 +5,14 @@ import { deleteBranch } from '../../../edge/branches/delete-branch.ts';
 import { nextExpiry, retireSnapshots } from '../../../edge/branches/drop-snapshots.ts';
 import { reserveReset, resetBranchJob } from '../../../edge/branches/reset-branch.ts';
 import { keptBranch, reserveRestore, restoreBranchJob } from '../../../edge/branches/restore-branch.ts';
-import { newSnapshot, nextScheduled, takeScheduledSnapshot } from '../../../edge/branches/take-snapshot.ts';
+import { newSnapshot } from '../../../edge/branches/snapshot.ts';
+import { nextScheduled, takeScheduledSnapshot } from '../../../edge/branches/take-snapshot.ts';
 import { inOneBatch } from '../../../edge/database/database.ts';
 import {
   auditEvents,
   branchCredentials,
   jobs,
+  maskingPolicies,
   networkRules,
   projectBranches,
   projects,
@@ -247,6 +249,42 @@ test('a scheduled snapshot of main is begun once when it is due', async () => {
   expect(opened.map(({ input }) => ('unlessSameAs' in input ? input.unlessSameAs : null))).toEqual(
     expect.arrayContaining([null, first?.id]),
   );
+  await db.update(projects).set({ snapshotSchedule: null, snapshotDueAt: null });
+});
+
+test('a scheduled snapshot is masked by the present policy, and skipped without one', async () => {
+  const main = await branchWithRule({ isDefault: true, branchName: 'main' });
+  const schedule = { every: '1h', keep: 2, masked: true } as const;
+  const begin = async (seconds: number) => {
+    await db.update(projects).set({ snapshotSchedule: schedule, snapshotDueAt: at(seconds) });
+    await takeScheduledSnapshot(db, SETTINGS, 'p', at(seconds), () => {});
+  };
+  const taken = () => db.select().from(snapshots).where(eq(snapshots.branchId, main.id));
+  const logged = vi.spyOn(console, 'log').mockImplementation(() => {});
+  await begin(60);
+  expect(await taken()).toEqual([]);
+  expect(JSON.stringify(logged.mock.calls)).toContain('MASKING_INCOMPLETE');
+  logged.mockRestore();
+  expect(await nextScheduled(db, 'p')).toBe(at(60 + 3600).getTime());
+
+  for (const version of [1, 2]) {
+    const policy = { id: crypto.randomUUID(), projectId: 'p', version, rules: [], createdBy: 'u' };
+    await db.insert(maskingPolicies).values({ ...policy, unlisted: 'keep', createdAt: NOW });
+    await begin(100 * version);
+  }
+  await begin(300);
+  const made = (await taken()).toSorted((one, two) => one.takenAt.getTime() - two.takenAt.getTime());
+  expect(made.map(({ data, maskingVersion }) => [data, maskingVersion])).toEqual([
+    ['masked', 1],
+    ['masked', 2],
+    ['masked', 2],
+  ]);
+  const inputs = (await db.select().from(jobs).where(eq(jobs.branchId, main.id))).map(({ input }) => input);
+  // The first of each version is made, whether or not main has changed.
+  expect(inputs.map((input) => 'unlessSameAs' in input && input.unlessSameAs).filter(Boolean)).toEqual([
+    made[1]?.id,
+  ]);
+  await db.delete(maskingPolicies);
   await db.update(projects).set({ snapshotSchedule: null, snapshotDueAt: null });
 });
 

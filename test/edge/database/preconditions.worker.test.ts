@@ -5,7 +5,7 @@ import { ofBranch } from '../../../edge/branches/clone-source.ts';
 import { reserveBranches } from '../../../edge/branches/create-branches.ts';
 import { deleteSnapshot, dropJob } from '../../../edge/branches/drop-snapshots.ts';
 import { reserveRestore } from '../../../edge/branches/restore-branch.ts';
-import { newSnapshot } from '../../../edge/branches/take-snapshot.ts';
+import { newSnapshot } from '../../../edge/branches/snapshot.ts';
 import { type Database, insertAllIf, openDatabase } from '../../../edge/database/database.ts';
 import {
   type AccountRow,
@@ -119,6 +119,7 @@ const key = (): ApiKeyRow => ({
   name: 'CI',
   role: 'operator',
   scopes: ['read'],
+  permissions: [],
   projectId: 'p',
   branchPattern: null,
   cidrs: null,

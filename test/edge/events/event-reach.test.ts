@@ -9,7 +9,14 @@ const scope = (names: string[], machine_id: string | null = null, tenant_id = 't
 
 const caller = (branchPattern: string | null) => ({
   tenantId: 't',
-  machine: { type: 'key' as const, id: 'k', creatorRole: 'owner', projectId: null, branchPattern },
+  machine: {
+    type: 'key' as const,
+    id: 'k',
+    creatorRole: 'owner',
+    permissions: [],
+    projectId: null,
+    branchPattern,
+  },
 });
 
 describe('a machine limited to pr-*', () => {

@@ -3,7 +3,7 @@ import { afterAll, beforeEach, describe, expect, test } from 'vitest';
 import { ruleStatements } from '../../../edge/access/change-rules.ts';
 import { confirmAccess } from '../../../edge/access/send-access.ts';
 import { transition } from '../../../edge/branches/branch.ts';
-import { newSnapshot } from '../../../edge/branches/take-snapshot.ts';
+import { newSnapshot } from '../../../edge/branches/snapshot.ts';
 import { EVENT_TYPES } from '../../../edge/database/column-types.ts';
 import { hasChanged, inOneBatch } from '../../../edge/database/database.ts';
 import {

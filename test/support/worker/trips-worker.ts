@@ -45,14 +45,21 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   'branch.prove': () => ({ login_ms: 1 }),
   'branch.keep': () => ({ kept: true, size_bytes: 8_388_608 }),
   'branch.drop': () => ({ dropped: true }),
-  'snapshot.mask': ({ rules }) =>
-    rules.some(({ table }) => table === 'gone')
+  'masking.inspect': ({ rules }) => ({
+    problems: rules.flatMap(({ table, column }) =>
+      table === 'uncovered' ? [{ table: 'public.uncovered', column, reason: 'its name says e-mail' }] : [],
+    ),
+    suggestions: [],
+  }),
+  'snapshot.mask': ({ masking }) =>
+    masking?.rules.some(({ table }) => table === 'gone')
       ? {
           masked: false,
+          unchanged: false,
           size_bytes: 0,
           problems: [{ table: 'public.gone', column: null, reason: 'it is gone' }],
         }
-      : { masked: true, size_bytes: 8_388_608, problems: [] },
+      : { masked: true, unchanged: false, size_bytes: 8_388_608, problems: [] },
   'snapshot.take': () => ({ taken: true, size_bytes: 8_388_608, independent: false }),
   'snapshot.drop': () => ({ dropped: true }),
   'reset.clone': () => CLONED,

@@ -1,0 +1,275 @@
+import { and, desc, eq, gte, inArray, ne, or, type SQL, sql } from 'drizzle-orm';
+import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
+import type { Failure } from '../../shared/failures.ts';
+import { MASKED_FRESH_SECONDS } from '../../shared/masking.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import type { PreparedSource } from '../database/column-types.ts';
+import { type Database, inOneBatch, insertIf, isThere, type Statement } from '../database/database.ts';
+import {
+  type BranchRow,
+  type JobRow,
+  jobs,
+  projectBranches,
+  projects,
+  snapshots,
+} from '../database/schema.ts';
+import { HostCallError } from '../hosts/host-client.ts';
+import { isOpenJob } from '../jobs/job-store.ts';
+import { MASKING_WITHIN_MS, MaskingIncompleteError, OvertakenError, type SagaContext } from '../jobs/saga.ts';
+import { readMasking } from '../masking/policy.ts';
+import { BUSY_WAIT_MS, type CloneSource } from './clone-source.ts';
+import { newSnapshot } from './snapshot.ts';
+
+/**
+ * Sources with other data than the branch that they are of: a snapshot that the host masks or empties before
+ * it is cloned. A masked one serves every branch until the policy changes, or it is too old.
+ */
+
+/** The kinds of jobs that can begin with one. */
+type PreparingKind = 'branch.create' | 'branch.create_batch' | 'branch.reset';
+type Context = SagaContext<PreparingKind>;
+
+const preparedOf = (job: Pick<JobRow, 'input'>): PreparedSource | undefined =>
+  'prepared' in job.input ? job.input.prepared : undefined;
+
+/** When a job has the steps of this file. */
+export const isMade = (job: JobRow): boolean => preparedOf(job)?.madeBy != null;
+export const isCompared = (job: JobRow): boolean => preparedOf(job)?.madeBy === null;
+export const isDiscarded = (job: JobRow): boolean => preparedOf(job)?.data === 'none';
+
+/** A job that masks a whole database may take longer than others. */
+export const patienceOf = (job: JobRow, others: number): number => (isMade(job) ? MASKING_WITHIN_MS : others);
+
+const NO_POLICY = 'The project has no masking policy. Set one first, and repeat the request.';
+
+/** What a request wants of a branch. */
+export interface WantedData {
+  data: BranchRow['data'];
+  keepTables: readonly string[];
+}
+
+/**
+ * The source with the data that a request wants. A branch that is masked already is cloned as it is.
+ * @param version of the masking policy; undefined if there is none
+ * @returns or MASKING_INCOMPLETE without a policy
+ */
+export function withData(
+  branch: BranchRow,
+  source: CloneSource,
+  { data, keepTables }: WantedData,
+  version: number | undefined,
+  jobId: string,
+): Result<CloneSource, Failure> {
+  if (data === 'full' || (data === 'masked' && branch.data === 'masked')) return ok(source);
+  if (data === 'masked' && version === undefined)
+    return fail({ code: 'MASKING_INCOMPLETE', fields: { message: NO_POLICY, columns: [] } });
+  const about = {
+    snapshotId: crypto.randomUUID(),
+    data,
+    version: data === 'masked' ? (version ?? null) : null,
+    keepTables: [...keepTables],
+  };
+  return ok({
+    branchId: branch.id,
+    database: snapshotDatabaseName(about.snapshotId),
+    snapshot: null,
+    content: { data, keepTables: about.keepTables, maskingVersion: about.version, checkedAt: null },
+    prepared: { ...about, madeBy: jobId, branchId: branch.id, of: branch },
+  });
+}
+
+const isOf = (snapshotId: SQL | string) =>
+  sql`json_extract(${jobs.input}, '$.prepared.snapshotId') = ${snapshotId}`;
+
+/** A schedule takes another one as soon as the branch has changed, so the newest is fresh. */
+const isScheduled = sql`(${snapshots.kind} = 'schedule' and exists (select 1 from ${projects}
+  where ${projects.id} = ${snapshots.projectId} and json_extract(snapshot_schedule, '$.masked')))`;
+
+/**
+ * The same source as a snapshot that is there, or that an open job makes; otherwise the job of the request
+ * makes it. Only one caller of a project at a time may ask and reserve.
+ */
+export async function shareSource(db: Database, source: CloneSource, now: Date): Promise<CloneSource> {
+  const { prepared } = source;
+  if (prepared?.data !== 'masked' || prepared.madeBy === null) return source;
+  const since = new Date(now.getTime() - MASKED_FRESH_SECONDS * 1000);
+  const maker = sql<string | null>`(select id from ${jobs} where ${and(isOf(sql`${snapshots.id}`), isOpenJob)}
+    and json_extract(${jobs.input}, '$.prepared.madeBy') = ${jobs.id} limit 1)`;
+  const [found] = await db
+    .select({ snapshot: snapshots, maker })
+    .from(snapshots)
+    .where(
+      and(
+        eq(snapshots.branchId, prepared.branchId),
+        eq(snapshots.data, 'masked'),
+        eq(snapshots.maskingVersion, prepared.version ?? 0),
+        inArray(snapshots.kind, ['manual', 'schedule', 'masked']),
+        or(
+          and(eq(snapshots.status, 'ready'), or(gte(snapshots.takenAt, since), isScheduled)),
+          and(eq(snapshots.status, 'making'), sql`${maker} is not null`),
+        ),
+      ),
+    )
+    .orderBy(desc(eq(snapshots.status, 'ready')), desc(snapshots.takenAt))
+    .limit(1);
+  if (!found) return source;
+  const { id, sizeBytes, status, checkedAt } = found.snapshot;
+  const isReady = status === 'ready';
+  return {
+    ...source,
+    database: snapshotDatabaseName(id),
+    snapshot: isReady ? { id, sizeBytes } : null,
+    content: { ...source.content, checkedAt },
+    prepared: { ...prepared, snapshotId: id, madeBy: isReady ? null : found.maker },
+  };
+}
+
+/** What the job stores of its source. */
+export function preparedInput({ prepared }: CloneSource): { prepared?: PreparedSource } {
+  if (!prepared) return {};
+  const { of: _branch, ...stored } = prepared;
+  return { prepared: stored };
+}
+
+/** Records the snapshot that the job is to make, unless another job makes it. */
+export function preparedStatements(
+  db: Database,
+  { prepared }: CloneSource,
+  jobId: string,
+  condition: SQL,
+  now: Date,
+): Statement[] {
+  if (!prepared || prepared.madeBy !== jobId) return [];
+  const { snapshotId: id, of: branch, data, keepTables, version } = prepared;
+  const content = { data, keepTables, maskingVersion: version, checkedAt: null };
+  const expiresAt = new Date(now.getTime() + MASKED_FRESH_SECONDS * 1000);
+  return [
+    insertIf(db, snapshots, newSnapshot({ id, kind: 'masked', branch, expiresAt, content }, now), condition),
+  ];
+}
+
+/** What the host is to make of a branch. */
+interface Wanted {
+  snapshotId: string;
+  branch: BranchRow;
+  /** The job that makes it: another one with the same call joins it. */
+  madeBy: string;
+  version: number | null;
+  keepTables: string[];
+  /** The snapshot before, which makes this one unnecessary if nothing has changed. */
+  unlessSameAs?: string | undefined;
+}
+
+/**
+ * Has the host make a snapshot with other data. It makes nothing if the policy does not cover the branch.
+ * @throws MaskingIncompleteError also if PostgreSQL refuses the new values, for instance by a constraint
+ */
+export async function maskOnHost(
+  { db, job, settings, callHost }: SagaContext,
+  { snapshotId, branch, madeBy, version, keepTables, unlessSameAs }: Wanted,
+): Promise<{ size_bytes: number; taken: boolean }> {
+  const { projectId } = job;
+  const masking =
+    version === null ? null : await readMasking(db, settings.CREDENTIAL_KEYS, { projectId, version });
+  if (version !== null && !masking) throw new OvertakenError();
+  const { masked, unchanged, problems, size_bytes } = await callHost('snapshot.mask', {
+    ...{ job_id: madeBy, project_id: projectId, branch_id: branch.id, snapshot_id: snapshotId },
+    ...{ source: branch.databaseName, busy_wait: BUSY_WAIT_MS, masking, keep_tables: keepTables },
+    unless_same_as: unlessSameAs ?? null,
+  }).catch((error: unknown) => {
+    if (error instanceof HostCallError && error.code === 'STATEMENT_REFUSED')
+      throw new MaskingIncompleteError([], `PostgreSQL: ${error.message}`);
+    throw error;
+  });
+  if (!masked) throw new MaskingIncompleteError(problems);
+  return { size_bytes, taken: !unchanged };
+}
+
+/** @throws OvertakenError */
+async function sourceBranch(db: Database, { branchId }: PreparedSource): Promise<BranchRow> {
+  const [branch] = await db
+    .select()
+    .from(projectBranches)
+    .where(and(eq(projectBranches.id, branchId), ne(projectBranches.status, 'deleted')));
+  if (!branch) throw new OvertakenError();
+  return branch;
+}
+
+/**
+ * Makes the snapshot, unless it is there.
+ * @returns when its values had been compared
+ */
+export async function makeSource(context: Context): Promise<Date> {
+  const { db, job } = context;
+  const prepared = preparedOf(job);
+  if (!prepared?.madeBy) throw new Error(`job ${job.id} makes no source`);
+  const { snapshotId, madeBy, version, keepTables } = prepared;
+  const [known] = await db.select().from(snapshots).where(eq(snapshots.id, snapshotId));
+  if (known?.status === 'ready' && known.checkedAt) return known.checkedAt;
+  const branch = await sourceBranch(db, prepared);
+  const { size_bytes } = await maskOnHost(context, { snapshotId, branch, madeBy, version, keepTables });
+  const now = new Date();
+  // An emptied one is for this job only.
+  const status = prepared.data === 'masked' ? 'ready' : 'making';
+  await inOneBatch(db, [
+    db
+      .update(snapshots)
+      .set({ status, sizeBytes: size_bytes, independent: true, takenAt: now, checkedAt: now })
+      .where(and(eq(snapshots.id, snapshotId), eq(snapshots.status, 'making'))),
+  ]);
+  return now;
+}
+
+/**
+ * Compares the policy with the branch as it is now: the masked snapshot can be older than its last migration.
+ * @throws MaskingIncompleteError
+ */
+export async function compareSource(context: Context): Promise<void> {
+  const { db, job, settings, callHost } = context;
+  const prepared = preparedOf(job);
+  if (prepared?.version == null) throw new Error(`job ${job.id} has no policy`);
+  const { projectId } = job;
+  const masking = await readMasking(db, settings.CREDENTIAL_KEYS, { projectId, version: prepared.version });
+  if (!masking) throw new OvertakenError();
+  const { rules, unlisted } = masking;
+  const { id: branch_id, databaseName: database } = await sourceBranch(db, prepared);
+  const { problems } = await callHost('masking.inspect', {
+    ...{ branch_id, database, rules, unlisted, sample: false },
+  }).catch((error: unknown) => {
+    if (!(error instanceof HostCallError) || !NOT_COMPARED.has(error.code)) throw error;
+    throw new MaskingIncompleteError([], `It could not be compared with the branch: ${error.message}`);
+  });
+  if (problems.length > 0) throw new MaskingIncompleteError(problems);
+}
+
+/** Failures of a session in the branch. */
+const NOT_COMPARED: ReadonlySet<string> = new Set([
+  'STATEMENT_REFUSED',
+  'LOGIN_REFUSED',
+  'TIME_LIMIT_REACHED',
+]);
+
+/** Another open job clones the snapshot too. */
+const isShared = (snapshotId: string, jobId: string): SQL =>
+  isThere(jobs, and(isOf(snapshotId), isOpenJob, ne(jobs.id, jobId)));
+
+/** Drops the snapshot on the host, if nobody else needs it. */
+export async function dropSource({ db, job, callHost }: Context): Promise<void> {
+  const prepared = preparedOf(job);
+  if (!prepared?.madeBy) return;
+  const { snapshotId } = prepared;
+  const isKept = isThere(snapshots, and(eq(snapshots.id, snapshotId), eq(snapshots.status, 'ready')));
+  const [found] = await db
+    .select({ needed: sql<number>`${isKept} or ${isShared(snapshotId, job.id)}` })
+    .from(sql`(select 1)`);
+  if (found?.needed) return;
+  await callHost('snapshot.drop', { project_id: job.projectId, snapshot_id: snapshotId });
+}
+
+/** Forgets the snapshot, if it was dropped. */
+export function forgetSource({ db, job }: Pick<Context, 'db' | 'job'>): Statement[] {
+  const prepared = preparedOf(job);
+  if (!prepared?.madeBy) return [];
+  const thisOne = and(eq(snapshots.id, prepared.snapshotId), eq(snapshots.status, 'making'));
+  return [db.delete(snapshots).where(and(thisOne, sql`not ${isShared(prepared.snapshotId, job.id)}`))];
+}

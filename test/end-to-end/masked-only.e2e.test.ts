@@ -1,0 +1,213 @@
+import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
+import { beforeAll, describe, expect, inject, test } from 'vitest';
+import { TOOLS } from '../../mcp/tools.ts';
+import { Api, type ApiResponse } from '../support/api.ts';
+import { query } from '../support/database.ts';
+import {
+  callOperation,
+  createResources,
+  type Ids,
+  type Operation,
+  USER_OPERATIONS,
+} from '../support/operations.ts';
+import { readD1, tokenOf } from '../support/tenants.ts';
+
+/** What the rows of `createResources` hold in `main`. */
+const CANARY = 'Seven';
+const TENANT = 'veiled';
+const { url } = inject('stack');
+
+const MAKER = { tenant: TENANT, email: 'maker@veiled.example', role: 'operator' };
+/** They would end what the others are about. */
+const NOT_TRIED = ['deleteProject'];
+/** Instead of the examples, which show nothing of these tables. */
+const BODIES: Record<string, Record<string, unknown>> = {
+  runQuery: { sql: 'select title from book' },
+  updateRow: { schema: 'public', primary_key: ['id'], id: [7], column: 'id', value: '7' },
+  createBranch: { branch_name: 'wanted', include: ['credentials'] },
+  createBranches: { names: ['wanted-1'], include: ['credentials'] },
+};
+
+let owner: Api;
+
+/** A project whose members get masked data only, with a full branch that differs from `main`. */
+async function newProject(): Promise<Ids> {
+  const ids = await createResources(new Api(url, await tokenOf(MAKER)), owner);
+  const { project_id = '', branch_id = '' } = ids;
+  const path = `/api/v1/projects/${project_id}`;
+  const { direct_url } = await owner.credentials(project_id, branch_id);
+  await query(direct_url, "update book set title = 'Other' where id = 7");
+  const policy = { rules: [{ table: 'book', column: 'title', with: 'hash' }], unlisted: 'keep' };
+  expect((await owner.call('PUT', `${path}/masking`, { body: policy })).status).toBe(200);
+  expect((await owner.call('PATCH', path, { body: { masked_only: true } })).body).toMatchObject({
+    masked_only: true,
+  });
+  return ids;
+}
+
+const keyOf = async (project_id: string, more: Record<string, unknown> = {}) => {
+  const wanted = { name: 'ci', role: 'operator', scopes: ['branchgate:write'], expires_in_days: 1 };
+  const { body } = await owner.post<{ key: string }>('/api/v1/api-keys', { ...wanted, project_id, ...more });
+  return new Api(url, body.key);
+};
+
+/** Whether the canary is in the response, or where its connection URLs lead to. */
+async function givesCanary(text: string): Promise<boolean> {
+  if (text.includes(CANARY)) return true;
+  for (const [found] of text.matchAll(/postgres(?:ql)?:\/\/[^"\\\s]+/g)) {
+    const rows = await query<{ title: string }>(found, 'select title from book').catch(() => []);
+    if (rows.some(({ title }) => title === CANARY)) return true;
+  }
+  return false;
+}
+
+/** Every operation on each of these branches, with what it gives. */
+async function tryAll(api: Api, ids: Ids, role: string): Promise<string[]> {
+  const giving: string[] = [];
+  const tried = USER_OPERATIONS.filter(({ id, reaches }) => reaches[role] && !NOT_TRIED.includes(id));
+  // What changes rows comes last, so that the others still find the canary.
+  const isLast = ({ id, method, action }: Operation) =>
+    id === 'resetBranch' || method === 'DELETE' || action === 'rows.change';
+  const inOrder = tried.toSorted((one, two) => Number(isLast(one)) - Number(isLast(two)));
+  const call = async (name: string, operation: Operation, branch_ref: string) => {
+    const body = BODIES[operation.id] ?? operation.body;
+    const response: ApiResponse = await callOperation(api, { ...operation, body }, { ...ids, branch_ref });
+    if (await givesCanary(JSON.stringify(response.body ?? ''))) giving.push(name);
+  };
+  for (const operation of inOrder) {
+    const isOfBranch = operation.path.includes('{branch_ref}');
+    for (const branch of isOfBranch ? ['main', ids.branch_id ?? ''] : [''])
+      await call(`${operation.id} ${branch === 'main' ? 'main' : 'branch'}`, operation, branch);
+  }
+  return giving;
+}
+
+/** Branches and snapshots of the project with values of `main`, by those who made them. */
+const unmasked = ({ project_id = '' }: Ids) =>
+  readD1<{ id: string }>(
+    `select id from project_branches where project_id = ? and status <> 'deleted' and (data = 'full' or keep_tables <> '[]')
+     union all select id from snapshots where project_id = ?1 and data = 'full' and kind not in ('deleted', 'safety')`,
+    project_id,
+  ).map(({ id }) => id);
+
+beforeAll(async () => {
+  owner = new Api(url, await tokenOf({ tenant: TENANT, role: 'owner' }));
+});
+
+test('of an owner, the operations that show data give the canary', async () => {
+  const giving = await tryAll(owner, await newProject(), 'owner');
+  for (const name of [
+    'listRows main',
+    'runQuery main',
+    'getCredentials main',
+    'listChangedRows branch',
+    'createBranch branch',
+  ])
+    expect(giving).toContain(name);
+});
+
+describe.each([
+  ['a viewer', 'viewer'],
+  ['a developer, in their own project', 'operator'],
+  ['an API key', 'operator'],
+  ['an API key of an admin', 'admin'],
+] as const)('%s', (who, role) => {
+  test('gets the canary by no operation', async () => {
+    const ids = await newProject();
+    const { project_id = '' } = ids;
+    const viewer = { tenant: TENANT, role, ...(role === 'operator' && MAKER) };
+    const api = who.includes('key') ? await keyOf(project_id, { role }) : new Api(url, await tokenOf(viewer));
+    if (role === 'viewer') {
+      const { body } = await api.get<{ id: string }>('/api/v1/me');
+      await owner.call('PUT', `/api/v1/projects/${project_id}/members/${body.id}`, {
+        body: { role: 'viewer' },
+      });
+      expect((await api.get(`/api/v1/projects/${project_id}`)).status).toBe(200);
+    }
+    const before = unmasked(ids);
+    expect(before).toHaveLength(3);
+    expect(await tryAll(api, ids, role)).toEqual([]);
+    expect(unmasked(ids).filter((id) => !before.includes(id))).toEqual([]);
+  });
+});
+
+test('no other source of a branch gives the canary to a developer', async () => {
+  const ids = await newProject();
+  const path = `/api/v1/projects/${ids.project_id}`;
+  const developer = new Api(url, await tokenOf(MAKER));
+  await owner.post(`${path}/branches/main/snapshots`, {});
+  const refused = async (request: string, body: object) => {
+    const response = await developer.post<{ error: string }>(`${path}/${request}`, body);
+    expect([request, response.status, response.body.error]).toEqual([request, 403, 'FORBIDDEN']);
+  };
+  await refused('branches', { branch_name: 'other', from: 'latest_snapshot' });
+  await refused('branches', { branch_name: 'other', snapshot_id: ids.snapshot_id });
+  await refused('branches', { branch_name: 'other', source_branch_id: ids.branch_id });
+  await refused('branches', { branch_name: 'other', data: 'none', keep_tables: ['book'] });
+  await refused('branches', { branch_name: 'made', on_exists: 'reset' });
+  await refused(`branches/${ids.branch_id}/reset`, { to: ids.snapshot_id });
+  await refused(`branches/${ids.deleted_branch_id}/restore`, {});
+  const settings = { masked_only: false };
+  expect((await developer.call('PATCH', path, { body: settings })).status).toBe(403);
+
+  const masked = await developer.branch(ids.project_id ?? '', 'masked', { data: 'masked' });
+  const { direct_url } = await developer.credentials(ids.project_id ?? '', masked.id);
+  const titles = await query<{ title: string }>(direct_url, 'select title from book');
+  expect(titles).toHaveLength(2);
+  expect(JSON.stringify(titles)).not.toContain(CANARY);
+  // The developer has its URLs.
+  const reset = await owner.post(`${path}/branches/masked/reset`, { to: ids.snapshot_id });
+  expect(reset).toMatchObject({ status: 403, body: { error: 'FORBIDDEN' } });
+});
+
+test('a key gets the canary with the permission, and turns nothing off without it', async () => {
+  const ids = await newProject();
+  const { project_id = '' } = ids;
+  const path = `/api/v1/projects/${project_id}`;
+  const permitted = await keyOf(project_id, { permissions: ['data.full'] });
+  const rows = (api: Api) => api.get(`${path}/branches/main/tables/book/rows`);
+  expect(JSON.stringify((await rows(permitted)).body)).toContain(CANARY);
+  const admin = await keyOf(project_id, { role: 'admin' });
+  expect((await rows(admin)).status).toBe(403);
+  expect((await admin.call('PATCH', path, { body: { masked_only: false } })).status).toBe(403);
+  expect((await admin.call('PUT', `${path}/masking`, { body: { rules: [] } })).status).toBe(403);
+});
+
+test('an agent gets the canary by no tool', async () => {
+  const ids = await newProject();
+  const { project_id = '', branch_id = '' } = ids;
+  const key = await owner.post<{ key: string }>('/api/v1/api-keys', {
+    ...{ name: 'agent', role: 'operator', scopes: ['branchgate:write'], expires_in_days: 1, project_id },
+  });
+  const transport = new StreamableHTTPClientTransport(new URL(`${url}/mcp`), {
+    requestInit: { headers: { authorization: `Bearer ${key.body.key}` } },
+  });
+  const client = new Client({ name: 'test', version: '1' });
+  await client.connect(transport);
+  try {
+    const { tools } = await client.listTools();
+    expect(tools.length).toBeGreaterThan(5);
+    expect(tools.every(({ name }) => TOOLS.some((tool) => tool.name === name))).toBe(true);
+    const before = unmasked(ids);
+    for (const { name, inputSchema } of tools)
+      for (const branch of ['main', branch_id]) {
+        const possible: Record<string, unknown> = {
+          ...{
+            project_id,
+            branch,
+            from: branch,
+            branch_name: `agent-${branch.slice(0, 4)}`,
+            against: 'main',
+          },
+          ...{ table: 'book', sql: 'select title from book', statements: ['select title from book'] },
+        };
+        const known = Object.keys(inputSchema.properties ?? {});
+        const input = Object.fromEntries(Object.entries(possible).filter(([field]) => known.includes(field)));
+        const result = await client.callTool({ name, arguments: input });
+        expect([name, branch, await givesCanary(JSON.stringify(result))]).toEqual([name, branch, false]);
+      }
+    expect(unmasked(ids).filter((id) => !before.includes(id))).toEqual([]);
+  } finally {
+    await client.close();
+  }
+});
