@@ -329,7 +329,7 @@ interface PreviewedColumn {
 /**
  * Rows of a table with the values that they would get. The key is in no statement with an expression of the
  * owner, as when values are replaced.
- * @param session in a transaction that is undone
+ * @param session in a transaction that is undone, with one snapshot for all statements
  */
 export async function previewRows(
   session: Session,
@@ -337,8 +337,6 @@ export async function previewRows(
   columns: readonly PreviewedColumn[],
   { key, limit }: { key: Uint8Array; limit: number },
 ): Promise<{ before: (string | null)[]; after: (string | null)[] }[]> {
-  // One snapshot for both statements, which read the table in the same order.
-  await session.query('SET TRANSACTION ISOLATION LEVEL REPEATABLE READ');
   await session.query(SESSION_FUNCTIONS);
   const read = async (isShown: (rule: MaskingRule | null) => boolean) => {
     const shown = columns.filter(({ rule }) => isShown(rule));

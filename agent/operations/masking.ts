@@ -270,6 +270,8 @@ export const previewMasking = (
 ): Promise<MethodResult<'masking.preview'>> =>
   inBranch(host, { branch_id, database }, 'change', async (session, undo) => {
     undo();
+    // The statements of a preview read the table in the same order.
+    await session.query('SET TRANSACTION ISOLATION LEVEL REPEATABLE READ');
     const plan = await planMasking(session, rules, 'keep');
     const wanted = tableOf({ table });
     const found = plan.tables.find(({ schema, name }) => schema === wanted.schema && name === wanted.name);

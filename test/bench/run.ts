@@ -21,6 +21,7 @@ import { measureFixtures } from './fixtures.ts';
 import { measureHostThroughput } from './host-throughput.ts';
 import { measureLoad } from './load.ts';
 import { describeMachine } from './machine.ts';
+import { measureMasking } from './masking.ts';
 import { measureMeasurement } from './measurement.ts';
 import { measureNeighbour } from './neighbour.ts';
 import { measureNeighbours } from './neighbours.ts';
@@ -54,6 +55,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
   neighbour: { hindrance: xfsHindrance, measure: measureNeighbour },
   neighbours: { hindrance: () => null, measure: measureNeighbours, byName: true },
   'creation-throughput': { hindrance: xfsHindrance, measure: measureCreationThroughput },
+  masking: { hindrance: xfsHindrance, measure: measureMasking },
   'branch-batch': { hindrance: xfsHindrance, measure: measureBranchBatch },
   'branchbench-shape': { hindrance: xfsHindrance, measure: measureBranchbenchShape },
   'host-throughput': { hindrance: xfsHindrance, measure: measureHostThroughput },

@@ -103,6 +103,7 @@ const ACTIONS: readonly [() => string, string | null, string][] = [
   [() => inProject('/trusts'), 'New trust', 'branchgate trust github OWNER/REPOSITORY --role operator'],
   [() => inProject('/settings'), null, 'branchgate project update Pages --name Pages --quota'],
   [() => inProject('/snapshots'), null, '--snapshot-every never'],
+  [() => inProject('/masking'), null, 'branchgate masking suggest --project'],
   [() => inProject('/branches/main/tables?table=item'), null, 'branchgate rows item --branch main'],
   [() => inProject('/branches/main/sql'), null, 'branchgate query --branch main'],
 ];

@@ -17,6 +17,7 @@ import {
   type Project,
   startHostWithProject,
 } from '../../support/host/host-project.ts';
+import { firstByDay, IS_NIGHTLY } from '../../support/nightly.ts';
 import { CANARY, CASES, FUNCTION_RULES, FUNCTION_TABLES, PER_RULE } from './masked-cases.ts';
 
 const MAIN = 'db_masked_prod';
@@ -264,6 +265,113 @@ test('the same key masks alike, and another one differently', async () => {
   expect(values[2]).not.toBe(values[0]);
 });
 
+describe('main, compared with a policy', () => {
+  const about = () => ({ branch_id: main.branch_id, database: main.database });
+  const RULES: MaskingRule[] = [{ table: 'guest', column: 'email', with: 'email' }];
+  beforeAll(() =>
+    inMain(`create table guest (id int primary key, email text, "Phone" text, note text, seen inet not null, n int);
+      insert into guest values (1, 'ada@example.com', '+44 20 7946 0958', 'write to b@c.example', '10.0.0.1', 1),
+        (2, 'bob@example.com', null, 'or to d@e.example', '10.0.0.2', 2)`),
+  );
+
+  test('has suggestions with a reason and a function that fits', async () => {
+    const suggestions = async (sample: boolean) => {
+      const inspected = await runOperation(servers.host, 'masking.inspect', {
+        ...{ ...about(), rules: RULES, unlisted: 'refuse_likely_personal', sample },
+      });
+      const ofGuest = <T extends { table: string }>(list: T[]) =>
+        list.filter(({ table }) => table === 'public.guest');
+      return { problems: ofGuest(inspected.problems), suggestions: ofGuest(inspected.suggestions) };
+    };
+    const { problems, suggestions: found } = await suggestions(true);
+    expect(found).toEqual([
+      ...[
+        { column: 'Phone', type: 'text', reason: 'its name says phone number', with: 'phone' },
+        { column: 'seen', type: 'inet', reason: 'its type is an address of a computer', with: 'constant' },
+        { column: 'note', type: 'text', reason: 'its values look like e-mail addresses', with: 'email' },
+      ].map((one) => ({ table: 'public.guest', ...one })),
+    ]);
+    expect(problems.map(({ column }) => column)).toEqual(['Phone', 'seen', 'note']);
+    expect((await suggestions(false)).suggestions.map(({ column }) => column)).toEqual(['Phone', 'seen']);
+  });
+
+  test('is previewed before and after, as it would be masked, and stays as it is', async () => {
+    const rules: MaskingRule[] = [
+      ...RULES,
+      { table: 'guest', column: 'note', with: 'expression', args: { sql: "'note ' || id" } },
+      { table: 'guest', column: 'n', with: 'email' },
+    ];
+    const preview = (table: string) =>
+      runOperation(servers.host, 'masking.preview', { ...about(), rules, key: KEY, table, limit: 2 });
+    const { columns, rows, problems } = await preview('guest');
+    expect(columns.map((column) => column.with)).toEqual([null, 'email', null, 'expression', null, null]);
+    expect(problems).toEqual([
+      { table: 'public.guest', column: 'n', reason: 'email does not apply to integer' },
+    ]);
+    expect(rows.map(({ before }) => before)).toEqual([
+      ['1', 'ada@example.com', '+44 20 7946 0958', 'write to b@c.example', '10.0.0.1/32', '1'],
+      ['2', 'bob@example.com', null, 'or to d@e.example', '10.0.0.2/32', '2'],
+    ]);
+    const id = randomUUID();
+    expect(await mask(id, RULES)).toMatchObject({ masked: true });
+    const masked = await in_(await branchOf(id), 'select email from guest where id = 1');
+    expect(rows.map(({ after }) => after)).toEqual([
+      ['1', masked, '+44 20 7946 0958', 'note 1', '10.0.0.1/32', '1'],
+      ['2', expect.stringMatching(/^[a-z]{20}@example\.com$/), null, 'note 2', '10.0.0.2/32', '2'],
+    ]);
+    expect(await in_(main, 'select email from guest where id = 1')).toBe('ada@example.com');
+    expect(
+      await in_(
+        main,
+        "select count(*)::int from pg_proc where pronamespace::regnamespace::text ~ '^pg_temp'",
+      ),
+    ).toBe(0);
+    await expect(preview('gone')).rejects.toMatchObject({ code: 'TABLE_NOT_FOUND' });
+  });
+});
+
+/** Milliseconds after the beginning of a masking at which its sessions are killed. */
+const KILLS = firstByDay(
+  2,
+  [300, 900, 0, 100, 200, 400, 500, 600, 700, 800, 1_000, 1_250, 1_500, 2_000, 3_000],
+);
+
+test.each(KILLS)(
+  'killed after %i ms, it leaves nothing that a login can enter, and is finished',
+  async (ms) => {
+    const id = randomUUID();
+    const call = mask(
+      id,
+      CASES.flatMap(({ rules }) => rules),
+    ).catch(() => null);
+    await new Promise((resolve) => setTimeout(resolve, ms));
+    await servers.query(
+      "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'branchgate-masking'",
+    );
+    const result = await call;
+    for (const database of [maskedDatabaseName(id), snapshotDatabaseName(id)])
+      for (const role of ['owner', 'read_write', 'read_only'] as const)
+        await expect(connect(servers.host, 'direct', { ...main, database }, role)).rejects.toThrow();
+    if (result === null) expect(await leftovers()).toEqual([]);
+    expect(
+      await mask(
+        id,
+        CASES.flatMap(({ rules }) => rules),
+      ),
+    ).toMatchObject({ masked: true });
+    expect(await filesWith(snapshotDatabaseName(id), CANARY)).toEqual([]);
+  },
+);
+
+test('a message of PostgreSQL quotes no value', async () => {
+  await inMain("create table quoted (id int primary key, v text); insert into quoted values (1, 'secret')");
+  const failed = mask(randomUUID(), [
+    { table: 'quoted', column: 'v', with: 'expression', args: { sql: 'v::int::text' } },
+  ]);
+  await expect(failed).rejects.toMatchObject({ code: 'STATEMENT_REFUSED', sqlstate: '22P02' });
+  await expect(failed).rejects.not.toThrow('secret');
+});
+
 test('what a killed call has left is dropped, not masked again', async () => {
   const id = randomUUID();
   await servers.query(`CREATE DATABASE ${maskedDatabaseName(id)} TEMPLATE ${MAIN}`);
@@ -284,6 +392,8 @@ test('a statement that fails undoes everything', async () => {
   expect(await loginOf(id)).toEqual([]);
 });
 
+const PARALLEL = IS_NIGHTLY ? 1_000 : 6;
+
 test('no login of a tenant enters the clone while it is masked', async () => {
   const id = randomUUID();
   await inMain('create table slow (id int primary key, v text); insert into slow values (1, $$a$$)');
@@ -300,9 +410,12 @@ test('no login of a tenant enters the clone while it is masked', async () => {
   masking.finally(() => {
     isOver = true;
   });
+  const ways = (['owner', 'read_write', 'read_only'] as const).flatMap((role) =>
+    (['direct', 'pooled'] as const).map((port) => ({ role, port })),
+  );
   while (!isOver) {
-    const attempts = (['owner', 'read_write', 'read_only'] as const).flatMap((role) =>
-      (['direct', 'pooled'] as const).map((port) => connect(servers.host, port, clone, role)),
+    const attempts = Array.from({ length: PARALLEL }, (_, n) => ways[n % ways.length]).flatMap((way) =>
+      way ? [connect(servers.host, way.port, clone, way.role)] : [],
     );
     for (const attempt of await Promise.allSettled(attempts)) expect(attempt.status).toBe('rejected');
     tries += attempts.length;

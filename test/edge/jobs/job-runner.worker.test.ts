@@ -182,6 +182,24 @@ describe('one attempt', () => {
     expect(happened[0]).toBe('undone');
   });
 
+  test('of a creation that may take longer ends in a success after it was called again', async () => {
+    const job = await openJob('branch.create', crypto.randomUUID(), 16 * 60_000);
+    let calls = 0;
+    const step = async () => {
+      calls += 1;
+      if (calls === 1) throw new HostCallError('HOST_TIMEOUT', 'no reply within its deadline');
+    };
+    const runner = runnerOf(scripted(step, { patience: () => 3_600_000 }));
+    expect(await runner.start(job)).toBeNull();
+    expect(woken).toHaveLength(1);
+    expect(await runner.resume(job)).toMatchObject({ ok: true });
+    expect(happened).toEqual([]);
+    const older = await openJob('branch.create', crypto.randomUUID(), 61 * 60_000);
+    calls = 0;
+    expect(await runner.start(older)).toMatchObject({ ok: false });
+    expect(happened[0]).toBe('undone');
+  });
+
   test('of a job that cannot be undone never abandons it, whatever the failure', async () => {
     const job = await openJob('branch.delete', crypto.randomUUID(), 16 * 60_000);
     const endless = { ...scripted(() => Promise.reject(full)), undo: undefined };

@@ -49,6 +49,7 @@ export function pagesOf(projectId: string): readonly ConsolePage[] {
     ['network rules', inProject('/network-rules'), /in 1 h \d+ min/],
     ['storage', inProject('/storage'), /never deleted|Waiting/],
     ['snapshots', inProject('/snapshots'), 'before'],
+    ['masking', inProject('/masking'), 'Not covered|looks personal'],
     ['deleted branches', inProject('/deleted-branches'), 'gone'],
     ['sharing', inProject('/sharing'), 'Not shared'],
     ['difference', inProject('/branches/changed/difference?table=item'), 'renamed'],

@@ -1,0 +1,114 @@
+import { Api, FROM_LOOPBACK } from '../support/api.ts';
+import { query } from '../support/database.ts';
+import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
+import { purgeBranch } from '../support/records/jobs.ts';
+import type { Stack } from '../support/stack/stack.ts';
+import { connectToClone, endSessions, makeBareClone } from './bare-clone.ts';
+import type { Report } from './report.ts';
+import { medianRatio, runInterleaved, timed } from './rounds.ts';
+import { onXfsStack, serverVersions } from './xfs-stack.ts';
+
+const DISK_BYTES = 8 * 2 ** 30;
+const ROWS = 200_000;
+const ROUNDS = 7;
+const LIMIT = 1.2;
+
+const METHOD = `A main with ${ROWS.toLocaleString('en')} persons on XFS with reflink in a loopback file, everything else as \`npm start\` runs it, all \
+on this machine. Interleaved, ${ROUNDS} rounds after a first one that is discarded. A plain branch is a clone of a snapshot, and a masked one \
+is requested with \`data: masked\` while the masked snapshot is there; both are measured until their 201. Masking is \`POST …/snapshots\` with \
+\`data: masked\` and rules for three columns, until its 201. By hand: a bare clone, one \`UPDATE\` of the same columns by \`sha256\`, and \
+\`VACUUM (FULL, ANALYZE)\` of the table. Masking also compares each row, rewrites catalogs, and leaves no login a way in. The limits apply to the median \
+of the ratios in each round.`;
+
+const PERSONS = `create table person (id int primary key, email text, name text, phone text, note text);
+  insert into person select n, 'person' || n || '@example.com', 'Ada Lovelace', '+44 20 ' || lpad(n::text, 8, '0'), repeat('x', 100)
+  from generate_series(1, ${ROWS}) as n`;
+const RULES = [
+  { table: 'person', column: 'email', with: 'email' },
+  { table: 'person', column: 'name', with: 'name' },
+  { table: 'person', column: 'phone', with: 'text_redact' },
+];
+const BY_HAND = `update person set email = left(encode(sha256(email::bytea), 'hex'), 20) || '@example.com',
+  name = left(encode(sha256(name::bytea), 'hex'), 12), phone = regexp_replace(phone, '[0-9]', '0', 'g')`;
+
+/** Measures masked branches and a masking. @param signal aborts it */
+export const measureMasking = (signal: AbortSignal): Promise<Report> =>
+  onXfsStack(signal, DISK_BYTES, measure);
+
+async function measure(stack: Stack): Promise<Report> {
+  const api = new Api(stack.url, await stack.token());
+  const session = await connectToClone(stack);
+  const project = await api.project('Masking', { storage_quota_gib: 5 });
+  await api.allow(project.id);
+  const main = await api.credentials(project.id, 'main');
+  await query(main.direct_url, PERSONS);
+  const path = `/api/v1/projects/${project.id}`;
+  await api.call('PUT', `${path}/masking`, { body: { rules: RULES, unlisted: 'keep' } });
+  const snapshots = `${path}/branches/main/snapshots`;
+  const taken = await api.post<{ id: string }>(snapshots, {});
+  const made = async (more: object) => {
+    let id = '';
+    const ms = await timed(async () => {
+      const { body } = await api.post<{ id: string }>(
+        `${path}/branches`,
+        { branch_name: 'round', ...more },
+        FROM_LOOPBACK,
+      );
+      id = body.id;
+    });
+    await purgeBranch(api, project.id, id);
+    return ms;
+  };
+  // The first masked branch makes the snapshot, in the round that is discarded.
+  const byHand = async () => {
+    const name = 'by_hand';
+    await endSessions(session, main.database);
+    const ms = await timed(async () => {
+      await makeBareClone(session, main.database, name);
+      const clone = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate', name);
+      try {
+        await clone.query(BY_HAND);
+        await clone.query('vacuum (full, analyze) person');
+      } finally {
+        await clone.end();
+      }
+    });
+    await session.query(`drop database ${name}`);
+    return ms;
+  };
+  const masking = async () => {
+    let id = '';
+    const ms = await timed(async () => {
+      const { body } = await api.post<{ id: string }>(snapshots, { data: 'masked' });
+      id = body.id;
+    });
+    await api.delete(`${path}/snapshots/${id}`);
+    return ms;
+  };
+  try {
+    const times = await runInterleaved(ROUNDS, {
+      'plain branch': () => made({ snapshot_id: taken.body.id }),
+      'masked branch': () => made({ data: 'masked' }),
+      'by hand': byHand,
+      masking,
+    });
+    const ratio = (name: string, one: keyof typeof times, other: keyof typeof times) => ({
+      name,
+      measured: medianRatio(times[one], times[other]),
+      limit: LIMIT,
+      unit: '×' as const,
+    });
+    return {
+      title: 'Masking',
+      method: METHOD,
+      setting: await serverVersions(stack),
+      goals: [
+        ratio('masked branch ÷ plain branch', 'masked branch', 'plain branch'),
+        ratio('masking ÷ UPDATE and VACUUM FULL by hand', 'masking', 'by hand'),
+      ],
+      times: { Milliseconds: times },
+    };
+  } finally {
+    await session.end();
+  }
+}
