@@ -10,6 +10,7 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs';
+import { connect } from 'node:net';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { ROOT } from '../../dev/build/repository.ts';
@@ -55,6 +56,7 @@ const NOT_RUN: Record<string, readonly (readonly [beginning: string, reason: str
     ['curl -sS "$API/auth/token"', 'it needs the ID token of a CI job; test/action runs the exchange'],
   ],
   'docs/operating.md': [
+    ['branchgate api POST /platform/v1/tenants', 'the local stack has a tenant of that name already'],
     ['install -D', 'it configures the machine; test/package/debian-system does'],
     ['set -a; . /etc/branchgate/agent.env', 'it needs an installed host; test/package/debian-system has one'],
     ['runuser', 'the same'],
@@ -67,13 +69,20 @@ const NOT_RUN: Record<string, readonly (readonly [beginning: string, reason: str
   ],
 };
 
+/** @throws Error while nothing listens on this port of the machine */
+async function listens(port: number): Promise<void> {
+  const socket = connect(port, '127.0.0.1');
+  await once(socket, 'connect');
+  socket.destroy();
+}
+
 const isRun = (file: string) => (block: string) =>
   !(NOT_RUN[file] ?? []).some(([beginning]) => block.startsWith(beginning));
 
 /** The blocks of a document that run here. */
 const blocksOf = (file: string) => blocksIn(file).filter(isRun(file));
 
-const SIGNED_IN = 'alias branchgate="node $PWD/dist/branchgate.mjs"\n';
+const SIGNED_IN = 'alias branchgate="node $PWD/dist/branchgate.mjs"\nbranchgate link shop\n';
 const AS_ADA = `
 API=$(node -p "require('./.dev/stack.json').base_url")/api/v1
 BASE_URL=\${API%/api/v1}
@@ -163,9 +172,13 @@ describe.runIf(IS_NIGHTLY)('the commands of the documents run as they stand', ()
       const address = /(http\S+authorize\S+)/.exec(screen)?.[1];
       if (address === undefined || isSignedIn) return;
       isSignedIn = true;
-      new Browser(() => true).signIn(address, 'ada@example.com').catch((error) => {
-        screen += String(error);
-      });
+      // A person is slower than the program that waits for the browser.
+      const { port } = new URL(new URL(address).searchParams.get('redirect_uri') ?? address);
+      eventually(() => listens(Number(port)))
+        .then(() => new Browser(() => true).signIn(address, 'ada@example.com'))
+        .catch((error) => {
+          screen += String(error);
+        });
     });
     const isAsked = eventually(async () => expect(screen).toMatch(/=[>#] $/), 600).then(
       () => terminal.stdin.write('\\q\n'),
