@@ -263,9 +263,10 @@ test.each(PRE_AUTH_OPERATIONS)('$id: anything but a pre-auth token → 401', (op
   expectUnauthenticated(operation, 'pre_auth'),
 );
 
-/** What a list has of Ada's; null for one that the users of the provider cannot fill. */
+/** What a list has of Ada's; null for one that nobody or only others can fill. */
 const listedOf = ({ id }: Operation): string | null => {
-  if (id === 'listInvitations') return null;
+  // The networks that rules can name are the same for everyone.
+  if (id === 'listInvitations' || id === 'listNamedNetworks') return null;
   if (id === 'listIdentityProviders') return resources.ada.provider_id ?? '';
   if (id === 'getTenant') return resources.ada.tenant_id ?? '';
   return id === 'listMembers' ? USERS.ada.email : (resources.ada.project_id ?? '');
