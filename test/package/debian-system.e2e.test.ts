@@ -8,15 +8,21 @@ import { ROOT } from '../../dev/build/repository.ts';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { Api, type ProjectBody } from '../support/api.ts';
 import { selfSigned } from '../support/certificates.ts';
+import { query } from '../support/database.ts';
 import { agentPackage } from '../support/debian.ts';
-import { bootDebian, canBoot, type DebianSystem } from '../support/debian-system.ts';
+import { bootDebian, bootInQemu, canBoot, canEmulate, type DebianSystem } from '../support/debian-system.ts';
 import { eventually } from '../support/eventually.ts';
+import { freePort } from '../support/free-port.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
 import { type Stack, startStack } from '../support/stack/stack.ts';
 
 const AGENT = '/opt/branchgate/branchgate-agent.mjs';
 /** debootstrap unpacks and configures 150 packages, which takes three minutes of processor time. */
 const SET_UP_WITHIN_MS = 1_800_000;
+/** Without the help of the processor, qemu takes minutes. */
+const BOOT_WITHIN_S = 900;
+const BOOT_TEST_WITHIN_MS = 3 * BOOT_WITHIN_S * 1000;
+const CONSOLE_BYTES = 4_000;
 const NAMES = STEPS.map(({ name }) => name);
 const HBA = '/etc/postgresql/18/main/pg_hba.conf';
 
@@ -158,6 +164,40 @@ describe.runIf(IS_NIGHTLY && canBoot())('a Debian system', () => {
     expect(queries).toBeGreaterThan(5);
     expect(await system.must('cmp', AGENT, '/usr/lib/branchgate-agent/branchgate-agent.mjs')).toBe('');
   });
+
+  test.runIf(canEmulate())(
+    'after a real boot the agent links, and both ports serve',
+    async () => {
+      const services = ['branchgate-agent', 'pgbouncer', 'postgresql@18-main'];
+      await api.allow(project.id, '10.0.2.0/24');
+      const { direct_url: direct, database_url: pooled } = await api.credentials(project.id, 'first');
+      await system.must('systemctl', 'stop', ...services);
+      await eventually(async () => expect(await isLinked()).toBe(false));
+      const ports = { [await freePort()]: 5432, [await freePort()]: 6432 };
+      const gatewayPort = Number(new URL(stack.url).port);
+      const machine = await bootInQemu(system.root, { gatewayPort, ports });
+      try {
+        const within = (check: () => Promise<void>) =>
+          eventually(check, BOOT_WITHIN_S).catch((error) => {
+            throw new Error(`${error}\n${machine.printed().slice(-CONSOLE_BYTES)}`);
+          });
+        await within(async () => expect(await isLinked()).toBe(true));
+        for (const url of [direct, pooled]) {
+          const local = new URL(url);
+          const port = Object.entries(ports).find(([, there]) => there === Number(local.port))?.[0] ?? '';
+          local.host = `127.0.0.1:${port}`;
+          await within(async () =>
+            expect(await query(local.href, 'select title from book limit 1')).toEqual([{ title: 'Seven' }]),
+          );
+        }
+      } finally {
+        await machine.stop();
+      }
+      await system.must('systemctl', 'start', ...[...services].reverse());
+      await eventually(async () => expect(await isLinked()).toBe(true));
+    },
+    BOOT_TEST_WITHIN_MS,
+  );
 
   test('a renewed certificate is copied by one step', async () => {
     selfSigned(system.at('/srv/test'), { name: 'renewed' });

@@ -4,15 +4,17 @@ import {
   chmodSync,
   cpSync,
   existsSync,
+  globSync,
   mkdirSync,
   mkdtempSync,
   readFileSync,
   rmSync,
+  symlinkSync,
   writeFileSync,
 } from 'node:fs';
 import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { ROOT } from '../../dev/build/repository.ts';
 import { install } from './debian.ts';
@@ -29,6 +31,7 @@ const PACKAGES = [
   ...[
     'systemd',
     'systemd-sysv',
+    'udev',
     'dbus',
     'procps',
     'iproute2',
@@ -39,11 +42,18 @@ const PACKAGES = [
   ],
   // The stand-in for PostgreSQL 18 has no psql, and that of an older release speaks to it.
   ...['postgresql-common', 'postgresql-client-15', 'pgbouncer'],
+  // For a boot of its own.
+  ...(process.arch === 'x64' ? ['linux-image-cloud-amd64'] : []),
 ];
+
+/** Whether this machine can boot a kernel in qemu, without its processor's help if need be. */
+export const canEmulate = (): boolean =>
+  process.arch === 'x64' && canBoot() && install('qemu-system-x86_64', 'qemu-system-x86');
 
 /** Debian 12 with the packages that a database host has, from Debian's own archive. */
 const baseSystem = (): Promise<string> =>
   oncePerRun('debian-root', async (folder) => {
+    if (process.env.HACK_ROOT) return void (await execute('cp', ['-a', process.env.HACK_ROOT, folder]));
     await execute(
       'debootstrap',
       ['--variant=minbase', `--include=${PACKAGES.join(',')}`, 'bookworm', folder],
@@ -93,7 +103,7 @@ mount --bind "$R" "$R"
 mount -t proc proc "$R/proc"
 mount -o bind "$R/proc/sys" "$R/proc/sys"
 mount -o remount,ro,bind "$R/proc/sys"
-mount -t sysfs sys "$R/sys"
+mount -t sysfs -o ro sys "$R/sys"
 umount -R "$R/sys/fs/cgroup" 2>/dev/null || true
 mount -t cgroup2 cgroup2 "$R/sys/fs/cgroup"
 mount -t tmpfs run "$R/run"
@@ -116,8 +126,79 @@ export interface Ran {
 }
 
 /** Passes connections on, from a port in the system's network to a port of this machine, through a socket in its files. */
-const FORWARDER = `const [port, path] = process.argv.slice(1); const net = require('node:net');
-net.createServer((from) => { const to = net.connect(path); from.pipe(to).pipe(from); for (const end of [from, to]) end.on('error', () => { from.destroy(); to.destroy(); }); }).listen(Number(port), '127.0.0.1');`;
+const FORWARDER = `const [port, ...target] = process.argv.slice(1); const net = require('node:net');
+net.createServer((from) => { const to = net.connect(...target); from.pipe(to).pipe(from); for (const end of [from, to]) end.on('error', () => { from.destroy(); to.destroy(); }); }).listen(Number(port), '127.0.0.1');`;
+
+const NODE = '/usr/lib/branchgate-agent/node';
+
+/** This machine's loopback, as a system in qemu sees it. */
+const QEMU_HOST = '10.0.2.2';
+
+/** Files that let an installed system reach its gateway from qemu. */
+const qemuFiles = (gatewayPort: number): Record<string, string> => ({
+  'etc/systemd/network/10-all.network': '[Match]\nName=e*\n[Network]\nDHCP=yes\n',
+  'etc/systemd/system/forward.service': `[Service]
+ExecStart=${NODE} /etc/forward.js ${gatewayPort} ${gatewayPort} ${QEMU_HOST}
+Restart=always
+`,
+  'etc/forward.js': FORWARDER.replace('slice(1)', 'slice(2)'),
+});
+
+const QEMU_WANTS = {
+  'forward.service': '/etc/systemd/system/forward.service',
+  'systemd-networkd.service': '/lib/systemd/system/systemd-networkd.service',
+};
+
+/**
+ * Boots a copy of an installed system with a kernel of its own. The system itself has to be stopped, as far as
+ * it writes.
+ * @param ports of the system by the port of this machine's loopback that leads there
+ */
+export async function bootInQemu(
+  root: string,
+  { gatewayPort, ports }: { gatewayPort: number; ports: Record<number, number> },
+) {
+  const folder = mkdtempSync(join(tmpdir(), 'branchgate-qemu-'));
+  for (const [path, content] of Object.entries(qemuFiles(gatewayPort))) {
+    mkdirSync(dirname(join(root, path)), { recursive: true });
+    writeFileSync(join(root, path), content);
+  }
+  const wants = join(root, 'etc/systemd/system/multi-user.target.wants');
+  mkdirSync(wants, { recursive: true });
+  for (const [name, path] of Object.entries(QEMU_WANTS)) {
+    rmSync(join(wants, name), { force: true });
+    symlinkSync(path, join(wants, name));
+  }
+  const disk = join(folder, 'disk.img');
+  await execute('mke2fs', ['-q', '-t', 'ext4', '-d', root, disk, '4G']);
+  const boot = (name: string) => join(root, globSync(`boot/${name}-*-amd64`, { cwd: root })[0] ?? name);
+  const forwards = Object.entries(ports).map(([from, to]) => `,hostfwd=tcp:127.0.0.1:${from}-:${to}`);
+  const console = join(folder, 'console.log');
+  const child = spawn(
+    'qemu-system-x86_64',
+    [
+      ...['-machine', 'q35', '-accel', 'kvm', '-accel', 'tcg', '-cpu', 'max', '-smp', '2', '-m', '4096'],
+      ...['-display', 'none', '-monitor', 'none', '-serial', `file:${console}`, '-no-reboot'],
+      ...['-kernel', boot('vmlinuz'), '-initrd', boot('initrd.img')],
+      ...['-append', 'root=/dev/vda rw console=ttyS0 panic=1'],
+      ...['-drive', `file=${disk},format=raw,if=virtio`],
+      ...['-nic', `user,model=virtio-net-pci${forwards.join('')}`],
+    ],
+    { stdio: 'ignore' },
+  );
+  return {
+    /** What the system has printed on its console. */
+    printed: () => (existsSync(console) ? readFileSync(console, 'utf8') : ''),
+    async stop() {
+      if (child.exitCode === null) {
+        const ended = once(child, 'exit');
+        child.kill('SIGKILL');
+        await ended;
+      }
+      rmSync(folder, { recursive: true });
+    },
+  };
+}
 
 /** The process IDs of a process's children, which has one thread. */
 const childrenOf = (pid: number | undefined) =>
@@ -214,11 +295,10 @@ export async function bootDebian() {
       });
       servers.push(server);
       await new Promise<void>((resolve) => server.listen(join(root, name), resolve));
-      const node = '/usr/lib/branchgate-agent/node';
-      await must('systemd-run', `--unit=forward-${port}`, node, '-e', FORWARDER, String(port), `/${name}`);
+      await must('systemd-run', `--unit=forward-${port}`, NODE, '-e', FORWARDER, String(port), `/${name}`);
       await eventually(async () => {
         const probe = `require('node:net').connect(${port}, '127.0.0.1').on('connect', () => process.exit(0)).on('error', () => process.exit(1))`;
-        await must(node, '-e', probe);
+        await must(NODE, '-e', probe);
       });
     },
     async stop() {
