@@ -99,7 +99,7 @@ async function enrol(context: Context): Promise<void> {
 
 async function forgetIdentity({ machine, settings, options }: Context): Promise<void> {
   const folder = settings.STATE_DIR;
-  const own = ['host.json', 'host.pending.json', 'run.json', 'rules', 'pooler'].map(
+  const own = ['host.json', 'host.pending.json', 'run.json', 'rules', 'pooler', 'extensions'].map(
     (name) => `${folder}/${name}`,
   );
   for (const path of own.filter(machine.exists))

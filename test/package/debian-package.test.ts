@@ -69,7 +69,7 @@ describe.runIf(IS_DEBIAN)('the Debian package of the agent', () => {
     mkdirSync(path('var/lib/branchgate/data'), { recursive: true });
     writeFileSync(path('var/lib/branchgate/data/PG_VERSION'), '18\n');
     for (const name of ['host.json', 'run.json']) writeFileSync(path(`var/lib/branchgate/${name}`), '{}');
-    mkdirSync(path('var/lib/branchgate/rules'));
+    for (const name of ['rules', 'pooler', 'extensions']) mkdirSync(path(`var/lib/branchgate/${name}`));
     await dpkg('--install', file);
     expect(read('etc/branchgate/agent.env')).toContain('gateway.example.com');
 
