@@ -1,10 +1,9 @@
 import { z } from 'zod';
+import { columnOf } from './masking-names.ts';
 
 /** The masking policy of a project, as clients write it and as the host applies it. */
 
 const MASKING_RULES_MAX = 1000;
-
-const DEFAULT_SCHEMA = 'public';
 
 const Name = z.string().min(1).max(63);
 
@@ -117,20 +116,6 @@ export type MaskingRule = z.output<typeof MaskingRule>;
 
 /** What becomes of columns that no rule names. */
 export const UNLISTED = ['keep', 'refuse_likely_personal'] as const;
-
-/** The schema and the name that a rule's `table` means. */
-export function tableOf({ table }: Pick<MaskingRule, 'table'>): { schema: string; name: string } {
-  const dot = table.indexOf('.');
-  return dot < 0
-    ? { schema: DEFAULT_SCHEMA, name: table }
-    : { schema: table.slice(0, dot), name: table.slice(dot + 1) };
-}
-
-/** The column of a rule, as it is compared and shown: `public.customer.email`. */
-export const columnOf = (rule: Pick<MaskingRule, 'table' | 'column'>): string => {
-  const { schema, name } = tableOf(rule);
-  return `${schema}.${name}.${rule.column}`;
-};
 
 export const MaskingRules = z
   .array(MaskingRule)

@@ -1,4 +1,5 @@
-import { columnOf, type MaskingRule, tableOf } from '../../shared/masking.ts';
+import type { MaskingRule } from '../../shared/masking.ts';
+import { columnOf, tableOf } from '../../shared/masking-names.ts';
 import { AS_VALUES, identifier, type Session } from '../postgres/connect.ts';
 import { type MaskedColumn, misfit, type ValueKind } from './functions.ts';
 import { looksPersonal, VALUE_FORMS } from './likely-personal.ts';

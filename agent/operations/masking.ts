@@ -1,6 +1,6 @@
 import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
 import { queryLoginName } from '../../shared/branch/login.ts';
-import { tableOf } from '../../shared/masking.ts';
+import { tableOf } from '../../shared/masking-names.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { CloneTurns } from '../cloning/clone-turns.ts';
 import { type CloneHost, createClone } from '../cloning/create-clone.ts';

@@ -1,7 +1,8 @@
 import { and, desc, eq, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
-import { columnOf, type MaskingRule, MaskingRules, UNLISTED } from '../../shared/masking.ts';
+import { type MaskingRule, MaskingRules, UNLISTED } from '../../shared/masking.ts';
+import { columnOf } from '../../shared/masking-names.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { type SecretKey, seal, toBase64, unseal } from '../crypto/seal.ts';

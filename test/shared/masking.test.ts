@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { columnOf, isEnclosedExpression, MaskingRules } from '../../shared/masking.ts';
+import { isEnclosedExpression, MaskingRules } from '../../shared/masking.ts';
+import { columnOf } from '../../shared/masking-names.ts';
 
 describe('an expression', () => {
   test.each([

@@ -62,6 +62,8 @@ const BODIES: Record<string, Record<string, unknown>> = {
   updateHost: { draining: false },
   // Without an address outside of this machine.
   createWebhook: { url: 'http://127.0.0.1:9/', events: ['storage.changed'] },
+  // The table that `createResources` makes.
+  previewMasking: { table: 'book' },
   // An address that no host connects to.
   probeSource: { source_url: `postgresql://app:${SOURCE_PASSWORD}@10.255.255.1:5432/shop` },
   // The example is less than tests create.

@@ -3,7 +3,7 @@ import { createFileRoute } from '@tanstack/react-router';
 import { useEffect, useState } from 'react';
 import type { Schemas } from '../../../client/client.ts';
 import { dataOf } from '../../../client/response-error.ts';
-import { columnOf, tableOf } from '../../../shared/masking.ts';
+import { columnOf, tableOf } from '../../../shared/masking-names.ts';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { announce, Empty, ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
