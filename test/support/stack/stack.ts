@@ -114,8 +114,10 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     ...UNCAPPED,
     // The passwords of the tests protect nothing.
     PASSWORD_COST: '10',
-    // No test asks a resolver of the network.
+    // No test asks a resolver or a list of the network.
     DNS_OVER_HTTPS_URL: 'http://127.0.0.1:9/dns-query',
+    CLOUDFLARE_NETWORKS_URLS: 'http://127.0.0.1:9/cloudflare',
+    GITHUB_META_URL: 'http://127.0.0.1:9/github',
     ...(isNew ? await freePorts() : {}),
     ...options.env,
   });
