@@ -157,14 +157,20 @@ export const otherAddressQuery = () =>
     staleTime: SELDOM_MS,
   });
 
+/** Read by itself, because an event cancels and repeats what the query reads. */
+export const readSnapshots = (projectId: string, signal?: AbortSignal) =>
+  everyRecord(
+    gateway.all('/api/v1/projects/{project_id}/snapshots', {
+      params: inProject(projectId),
+      ...(signal && { signal }),
+    }),
+  );
+
 export const snapshotsQuery = (projectId: string) =>
   queryOptions({
     queryKey: ['snapshots', projectId],
     ...freshWhileLive(projectId),
-    queryFn: ({ signal }) =>
-      everyRecord(
-        gateway.all('/api/v1/projects/{project_id}/snapshots', { params: inProject(projectId), signal }),
-      ),
+    queryFn: ({ signal }) => readSnapshots(projectId, signal),
     refetchInterval: () => unlessLive(projectId, REGULAR_MS),
   });
 

@@ -16,6 +16,7 @@ import {
   inBranch,
   type Lifespan,
   projectQuery,
+  readSnapshots,
   snapshotsQuery,
   type Usage,
 } from '../../data/resources.ts';
@@ -213,7 +214,7 @@ export function ResetDialog({ projectId, branch, snapshotId, onClose }: ResetPro
       }}
       onDone={async ({ safety_snapshot_id: left }) => {
         refresh(branchesQuery(projectId), snapshotsQuery(projectId));
-        const all = await queryClient.fetchQuery(snapshotsQuery(projectId)).catch(() => []);
+        const all = await readSnapshots(projectId).catch(() => []);
         const snapshot = all.find(({ id }) => id === left);
         const kept =
           snapshot && ` What it held is the snapshot “${snapshotLabel(snapshot, branch.branch_name)}”.`;
