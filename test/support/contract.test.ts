@@ -33,6 +33,10 @@ const BRANCH = {
   created_at: TIMESTAMP,
   updated_at: TIMESTAMP,
   deletes_at: null,
+  data: 'full',
+  keep_tables: [],
+  masking_version: null,
+  checked_at: null,
   blocked: null,
   connections_blocked_until: null,
 };

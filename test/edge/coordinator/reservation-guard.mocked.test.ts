@@ -69,11 +69,19 @@ test.each([
     'a creation',
     () => {
       const project = { id: 'p', hostId: 'h' };
-      const request = { branches: [branch], project, onExists: 'fail' } as unknown as BranchRequest;
+      const request = {
+        branches: [branch],
+        project,
+        source: {},
+        onExists: 'fail',
+      } as unknown as BranchRequest;
       return coordinator.createBranches(request, 0);
     },
   ],
-  ['a reset', () => coordinator.resetBranch({ branch, hostId: 'h' } as unknown as ResetRequest, 0)],
+  [
+    'a reset',
+    () => coordinator.resetBranch({ branch, hostId: 'h', source: {} } as unknown as ResetRequest, 0),
+  ],
 ])('the alarm is set again before the reservation of %s', async (_, request) => {
   expect(await request()).toMatchObject({ ok: false });
   expect(happened).toEqual(['alarm', 'sizes', 'alarm', 'reserve']);

@@ -20,6 +20,7 @@ const NO_READS = [
 const OF_THE_HOST = [
   ...['listTables', 'describeTable', 'listRows', 'diffBranch', 'listChangedRows', 'getRehearsal'],
   ...['listExtensions', 'countSessions'],
+  'getMasking',
   'getHost',
   'listHosts',
 ];

@@ -69,6 +69,8 @@ export async function measuredProject(
       databaseName: `db_${branchId}`,
       sourceDatabase: 'template0',
       status,
+      data: 'full' as const,
+      keepTables: [],
       lifespan: '7d' as const,
       labels: {},
       isDefault: false,
