@@ -338,9 +338,9 @@ export async function previewRows(
   { key, limit }: { key: Uint8Array; limit: number },
 ): Promise<{ before: (string | null)[]; after: (string | null)[] }[]> {
   await session.query(SESSION_FUNCTIONS);
-  const read = async (isShown: (rule: MaskingRule | null) => boolean) => {
-    const shown = columns.filter(({ rule }) => isShown(rule));
-    if (shown.length === 0) return [];
+  // Otherwise a large table is read from wherever another session is in it.
+  await session.query('SET LOCAL synchronize_seqscans = off');
+  const read = async (shown: readonly PreviewedColumn[]) => {
     const values = shown.map(({ column, rule }) => {
       const value = rule ? maskedValue(rule, column) : identifier(column.name);
       return `pg_catalog.left((${value})::pg_catalog.text, ${SHOWN_CHARACTERS})`;
@@ -352,26 +352,20 @@ export async function previewRows(
     });
     return rows;
   };
-  const names = columns.map(
-    ({ column }) => `pg_catalog.left(${identifier(column.name)}::pg_catalog.text, ${SHOWN_CHARACTERS})`,
-  );
-  const { rows: before } = await session.query<(string | null)[]>({
-    text: `SELECT ${names.join(', ')} FROM ${nameOf(table)} LIMIT ${limit}`,
-    rowMode: 'array',
-  });
-  const isExpression = (rule: MaskingRule | null) => rule?.with === 'expression';
-  const others = await read((rule) => !isExpression(rule));
+  const before = await read(columns.map(({ column }) => ({ column, rule: null })));
+  const isExpression = ({ rule }: PreviewedColumn) => rule?.with === 'expression';
+  const others = await read(columns.filter((shown) => !isExpression(shown)));
   await session.query(`SET LOCAL search_path = ${OWNER_PATH}`);
-  const expressions = await read(isExpression);
+  const expressions = await read(columns.filter(isExpression));
   return before.map((row, n) => {
     const [other, expression] = [[...(others[n] ?? [])], [...(expressions[n] ?? [])]];
-    const after = columns.map(({ rule }) => (isExpression(rule) ? expression : other).shift() ?? null);
+    const after = columns.map((shown) => (isExpression(shown) ? expression : other).shift() ?? null);
     return { before: row, after };
   });
 }
 
 /**
- * Removes the rows of the tables, and begins their identities anew.
+ * Removes the rows of the tables, and restarts their identities.
  * @param session as for `maskValues`
  * @throws HostError INTERNAL if a row stayed
  */

@@ -35,7 +35,7 @@ import {
 } from '../database/schema.ts';
 import { type CreationProgress, type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import { branchIdsOf, newJob, OPEN_STATUSES } from '../jobs/job-store.ts';
-import { ABANDON_AFTER_MS, type SagaContext, saga, type Undo } from '../jobs/saga.ts';
+import { type SagaContext, saga, type Undo } from '../jobs/saga.ts';
 import type { Settings } from '../settings.ts';
 import { newBranchRow, toCreatedBranchResponse, transition, whereAllowed } from './branch.ts';
 import { hasBranchSlots, hasDatabaseSlots } from './branch-limit.ts';
@@ -43,11 +43,10 @@ import type { BranchChoices } from './branch-request.ts';
 import { BUSY_WAIT_MS, type CloneSource, isCloneable } from './clone-source.ts';
 import { leaseEnd } from './expiry.ts';
 import {
-  compareSource,
+  COMPARING,
+  DISCARDING,
   dropSource,
   forgetSource,
-  isCompared,
-  isDiscarded,
   isMade,
   makeSource,
   patienceOf,
@@ -291,13 +290,8 @@ const undoNew = undoCreation();
  * order"; `docs/architecture.md` explains why the order here differs.
  */
 export const createBranchesJob = saga<NewKind, Creation>({
-  steps: [
-    [{ name: 'mask', when: isMade, run: mask }],
-    [...BUILDING, { name: 'compare', when: isCompared, run: compareSource }],
-    ...OPENING,
-    [{ name: 'discard', when: isDiscarded, run: dropSource }],
-  ],
-  patience: (job) => patienceOf(job, ABANDON_AFTER_MS),
+  steps: [[{ name: 'mask', when: isMade, run: mask }], [...BUILDING, COMPARING], ...OPENING, [DISCARDING]],
+  patience: patienceOf,
   load: loadCreation,
   complete: (context, creation, now) => [...activation(context, creation, now), ...forgetSource(context)],
   completed: areActive,

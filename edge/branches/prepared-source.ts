@@ -15,7 +15,13 @@ import {
 } from '../database/schema.ts';
 import { HostCallError } from '../hosts/host-client.ts';
 import { isOpenJob } from '../jobs/job-store.ts';
-import { MASKING_WITHIN_MS, MaskingIncompleteError, OvertakenError, type SagaContext } from '../jobs/saga.ts';
+import {
+  ABANDON_AFTER_MS,
+  MASKING_WITHIN_MS,
+  MaskingIncompleteError,
+  OvertakenError,
+  type SagaContext,
+} from '../jobs/saga.ts';
 import { readMasking } from '../masking/policy.ts';
 import { BUSY_WAIT_MS, type CloneSource } from './clone-source.ts';
 import { newSnapshot } from './snapshot.ts';
@@ -34,11 +40,11 @@ const preparedOf = (job: Pick<JobRow, 'input'>): PreparedSource | undefined =>
 
 /** When a job has the steps of this file. */
 export const isMade = (job: JobRow): boolean => preparedOf(job)?.madeBy != null;
-export const isCompared = (job: JobRow): boolean => preparedOf(job)?.madeBy === null;
-export const isDiscarded = (job: JobRow): boolean => preparedOf(job)?.data === 'none';
+const isCompared = (job: JobRow): boolean => preparedOf(job)?.madeBy === null;
+const isDiscarded = (job: JobRow): boolean => preparedOf(job)?.data === 'none';
 
 /** A job that masks a whole database may take longer than others. */
-export const patienceOf = (job: JobRow, others: number): number => (isMade(job) ? MASKING_WITHIN_MS : others);
+export const patienceOf = (job: JobRow): number => (isMade(job) ? MASKING_WITHIN_MS : ABANDON_AFTER_MS);
 
 const NO_POLICY = 'The project has no masking policy. Set one first, and repeat the request.';
 
@@ -224,7 +230,7 @@ export async function makeSource(context: Context): Promise<Date> {
  * Compares the policy with the branch as it is now: the masked snapshot can be older than its last migration.
  * @throws MaskingIncompleteError
  */
-export async function compareSource(context: Context): Promise<void> {
+async function compareSource(context: Context): Promise<void> {
   const { db, job, settings, callHost } = context;
   const prepared = preparedOf(job);
   if (prepared?.version == null) throw new Error(`job ${job.id} has no policy`);
@@ -265,6 +271,10 @@ export async function dropSource({ db, job, callHost }: Context): Promise<void> 
   if (found?.needed) return;
   await callHost('snapshot.drop', { project_id: job.projectId, snapshot_id: snapshotId });
 }
+
+/** Steps of a job that begins with such a source, beside the one that makes it. */
+export const COMPARING = { name: 'compare', when: isCompared, run: compareSource };
+export const DISCARDING = { name: 'discard', when: isDiscarded, run: dropSource };
 
 /** Forgets the snapshot, if it was dropped. */
 export function forgetSource({ db, job }: Pick<Context, 'db' | 'job'>): Statement[] {

@@ -19,15 +19,14 @@ import {
 } from '../database/schema.ts';
 import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import { isUnchanging, newJob } from '../jobs/job-store.ts';
-import { ABANDON_AFTER_MS, type SagaContext, saga } from '../jobs/saga.ts';
+import { type SagaContext, saga } from '../jobs/saga.ts';
 import { contentOf, FULL_CONTENT, toBranchResponse, toCreatedBranchResponse } from './branch.ts';
 import { BUSY_WAIT_MS, type CloneSource, isCloneable } from './clone-source.ts';
 import {
-  compareSource,
+  COMPARING,
+  DISCARDING,
   dropSource,
   forgetSource,
-  isCompared,
-  isDiscarded,
   isMade,
   makeSource,
   patienceOf,
@@ -133,7 +132,7 @@ export const resetBranchJob = saga<'branch.reset', Reset>({
       },
     ],
     [
-      { name: 'compare', when: isCompared, run: compareSource },
+      COMPARING,
       {
         name: 'clone',
         run: (context, subject) =>
@@ -155,9 +154,9 @@ export const resetBranchJob = saga<'branch.reset', Reset>({
         },
       },
     ],
-    [{ name: 'discard', when: isDiscarded, run: dropSource }],
+    [DISCARDING],
   ],
-  patience: (job) => patienceOf(job, ABANDON_AFTER_MS),
+  patience: patienceOf,
   load: async ({ db, job }) => {
     const { snapshotId, life, content, asCreation = false } = job.input;
     const [[branch], [safety]] = await db.batch([

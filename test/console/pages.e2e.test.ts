@@ -59,18 +59,18 @@ test.each(PAGES)('%s is accessible, in light and in dark', async (name, path, te
 });
 
 test('the sign-in is accessible in each of its ways', async () => {
-  const stranger = await visit(browser, inject('stack').url);
+  const signedOut = await visit(browser, inject('stack').url);
   for (const way of firstByDay(1, ['sign_up', 'email', 'mail', 'reset_start'])) {
-    await stranger.page.goto(`/sign-in?way=${way}`);
-    await stranger.page.getByLabel('E-mail address').waitFor();
-    expect(await violations(stranger)).toEqual([]);
+    await signedOut.page.goto(`/sign-in?way=${way}`);
+    await signedOut.page.getByLabel('E-mail address').waitFor();
+    expect(await violations(signedOut)).toEqual([]);
   }
   // A plain sign-in has no steps.
-  await stranger.page.goto('/sign-in');
-  await stranger.page.getByLabel('E-mail address').waitFor();
-  expect(await stranger.page.getByRole('list', { name: 'Steps of the sign-in' }).count()).toBe(0);
-  expect(stranger.problems).toEqual([]);
-  await stranger.context.close();
+  await signedOut.page.goto('/sign-in');
+  await signedOut.page.getByLabel('E-mail address').waitFor();
+  expect(await signedOut.page.getByRole('list', { name: 'Steps of the sign-in' }).count()).toBe(0);
+  expect(signedOut.problems).toEqual([]);
+  await signedOut.context.close();
 });
 
 test('dialogs and menus are accessible', async () => {
@@ -529,15 +529,15 @@ test('the audit log and its export have the events of the chosen actors only', a
 
 test('two tenants see nothing of each other', async () => {
   const other = await newOwner(siteOf(inject('stack')), `other-${RUN}@example.org`);
-  const stranger = await visit(browser, inject('stack').url);
-  stranger.forgive(404);
-  await signInOnPage(stranger.page, other.email);
-  await stranger.page.getByText('No projects yet').waitFor();
-  await stranger.page.goto(inProject('/branches/main/tables'));
-  await stranger.page.getByText('No project was found.').first().waitFor();
-  expect(await stranger.page.content()).not.toContain('item 1');
-  expect(stranger.problems).toEqual([]);
-  await stranger.context.close();
+  const signedOut = await visit(browser, inject('stack').url);
+  signedOut.forgive(404);
+  await signInOnPage(signedOut.page, other.email);
+  await signedOut.page.getByText('No projects yet').waitFor();
+  await signedOut.page.goto(inProject('/branches/main/tables'));
+  await signedOut.page.getByText('No project was found.').first().waitFor();
+  expect(await signedOut.page.content()).not.toContain('item 1');
+  expect(signedOut.problems).toEqual([]);
+  await signedOut.context.close();
 });
 
 test('a person of the identity provider signs in and comes back to the page', async () => {

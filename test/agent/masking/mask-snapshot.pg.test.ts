@@ -189,7 +189,7 @@ describe('a snapshot without rows', () => {
     expect(await filesWith(snapshotDatabaseName(id), CANARY)).toEqual([]);
   });
 
-  test('has the rows of the kept tables only, and its sequences begin anew', async () => {
+  test('has the rows of the kept tables only, and its sequences start again', async () => {
     const tables = await asClient<{ name: string; rows: number }>(
       ...([servers.host, 'direct', branch, 'owner'] as const),
       `SELECT oid::regclass::text AS name,

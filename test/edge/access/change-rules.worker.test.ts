@@ -4,25 +4,11 @@ import { insertRule, ruleStatements } from '../../../edge/access/change-rules.ts
 import { inOneBatch } from '../../../edge/database/database.ts';
 import { networkRules, projects } from '../../../edge/database/schema.ts';
 import { NETWORK_RULES_MAX } from '../../../shared/limits.ts';
-import { ACTOR, startRecords } from '../../support/records/records.ts';
+import { ACTOR, ruleRow, startRecords } from '../../support/records/records.ts';
 
 const { binding, db, stop } = await startRecords();
 afterAll(stop);
 
-const ruleFor = (cidr: string) => ({
-  id: crypto.randomUUID(),
-  projectId: 'p',
-  branchId: null,
-  cidr,
-  description: null,
-  source: 'manual' as const,
-  revision: 0,
-  createdBy: 'u',
-  tenantId: 't',
-  expiresAt: null,
-  listVersion: 0,
-  createdAt: new Date(),
-});
 const keyUse = { tenantId: 't', userId: 'u', path: '/', key: 'k', bodyHash: 'h' };
 
 test('a project has no more rules than one message of the link can carry; a refused rule uses up neither key nor revision', async () => {
@@ -34,22 +20,22 @@ test('a project has no more rules than one message of the link can carry; a refu
     )
     .bind(NETWORK_RULES_MAX)
     .run();
-  const last = ruleFor('192.0.2.1/32');
+  const last = ruleRow('192.0.2.1/32');
   expect(await insertRule(db, last, ACTOR, null)).toMatchObject({ ok: true });
   const refused = { code: 'RULE_LIMIT_REACHED', fields: { limit: NETWORK_RULES_MAX } };
-  expect(await insertRule(db, ruleFor('192.0.2.2/32'), ACTOR, keyUse)).toEqual({
+  expect(await insertRule(db, ruleRow('192.0.2.2/32'), ACTOR, keyUse)).toEqual({
     ok: false,
     failure: refused,
   });
-  expect(await insertRule(db, { ...ruleFor('192.0.2.2/32'), projectId: 'q' }, ACTOR, null)).toMatchObject({
+  expect(await insertRule(db, { ...ruleRow('192.0.2.2/32'), projectId: 'q' }, ACTOR, null)).toMatchObject({
     ok: false,
     failure: { code: 'NOT_FOUND' },
   });
-  const ofCreator = ruleStatements(db, [ruleFor('192.0.2.3/32')], sql`true`);
+  const ofCreator = ruleStatements(db, [ruleRow('192.0.2.3/32')], sql`true`);
   await inOneBatch(db, ofCreator);
   expect(await db.$count(networkRules)).toBe(NETWORK_RULES_MAX);
   expect((await db.select().from(projects))[0]?.accessRevision).toBe(1);
 
   await db.delete(networkRules).where(eq(networkRules.id, last.id));
-  expect(await insertRule(db, ruleFor('192.0.2.2/32'), ACTOR, keyUse)).toMatchObject({ ok: true });
+  expect(await insertRule(db, ruleRow('192.0.2.2/32'), ACTOR, keyUse)).toMatchObject({ ok: true });
 });

@@ -8,7 +8,7 @@ import {
   storeRuleEnd,
 } from '../../../edge/access/change-rules.ts';
 import { auditEvents, networkRules, projects } from '../../../edge/database/schema.ts';
-import { ACTOR, startRecords } from '../../support/records/records.ts';
+import { ACTOR, ruleRow, startRecords } from '../../support/records/records.ts';
 
 const { db, stop } = await startRecords();
 afterAll(stop);
@@ -16,27 +16,17 @@ afterAll(stop);
 const NOW = new Date('2026-11-22T12:00:00Z');
 const after = (seconds: number) => new Date(NOW.getTime() + seconds * 1000);
 
-const ruleFor = (cidr: string, expiresAt: Date | null) => ({
-  id: cidr,
-  projectId: 'p',
-  branchId: null,
-  cidr,
-  description: null,
-  source: 'manual' as const,
-  revision: 0,
-  createdBy: 'u',
-  tenantId: 't',
-  createdAt: NOW,
-  expiresAt,
-  listVersion: 0,
-});
 const remaining = async () =>
   (await db.select().from(networkRules).orderBy(asc(networkRules.cidr))).map(({ cidr }) => cidr);
 const revision = async () => (await db.select().from(projects))[0]?.accessRevision;
 const named = (name: string) => db.select().from(auditEvents).where(eq(auditEvents.name, name));
 
 test('a rule is removed when its end has come, once, with its audit event and a new revision', async () => {
-  for (const rule of [ruleFor('a', after(60)), ruleFor('b', after(120)), ruleFor('c', null)])
+  for (const rule of [
+    ruleRow('a', { id: 'a', expiresAt: after(60) }),
+    ruleRow('b', { id: 'b', expiresAt: after(120) }),
+    ruleRow('c', { id: 'c', expiresAt: null }),
+  ])
     expect(await insertRule(db, rule, ACTOR, null)).toMatchObject({ ok: true });
   expect(await revision()).toBe(3);
   expect(await nextRuleEnd(db, 'p')).toBe(after(60).getTime());

@@ -7,7 +7,7 @@ import { insertRule } from '../../../edge/access/change-rules.ts';
 import { currentList, refreshLists } from '../../../edge/access/named-networks.ts';
 import { networkLists, withRanges } from '../../../edge/access/network-rule.ts';
 import { auditEvents, namedNetworks, networkRules, projects } from '../../../edge/database/schema.ts';
-import { ACTOR, startRecords } from '../../support/records/records.ts';
+import { ACTOR, ruleRow, startRecords } from '../../support/records/records.ts';
 
 const { db, stop } = await startRecords();
 const NOW = new Date('2026-11-26T12:00:00Z');
@@ -35,20 +35,6 @@ afterAll(async () => {
   await stop();
 });
 
-const ruleFor = (cidr: string, listVersion: number) => ({
-  id: crypto.randomUUID(),
-  projectId: 'p',
-  branchId: null,
-  cidr,
-  description: null,
-  source: 'manual' as const,
-  revision: 0,
-  createdBy: 'u',
-  tenantId: 't',
-  createdAt: NOW,
-  expiresAt: null,
-  listVersion,
-});
 const revision = async () => (await db.select().from(projects))[0]?.accessRevision;
 const changes = () => db.select().from(auditEvents).where(eq(auditEvents.name, 'network_rule.list_changed'));
 const versions = async () => (await db.select().from(networkRules)).map(({ listVersion }) => listVersion);
@@ -78,7 +64,9 @@ test('a list is read once a day for new rules, and without a list there is no ru
 
 test('a changed list changes the projects that have it, once, with an audit event', async () => {
   published = TEN;
-  expect(await insertRule(db, ruleFor('cloudflare', 1), ACTOR, null)).toMatchObject({ ok: true });
+  expect(await insertRule(db, ruleRow('cloudflare', { listVersion: 1 }), ACTOR, null)).toMatchObject({
+    ok: true,
+  });
   expect([await revision(), await refreshLists(db, settings, after(1))]).toEqual([1, []]);
 
   published = [...TEN.slice(1), '1.0.0.0/24'];
@@ -124,11 +112,15 @@ test('a run that was killed after it had stored the list is finished by the next
 });
 
 test('a rule by name counts as the longest list', async () => {
-  expect(await insertRule(db, ruleFor('github-actions', 1), ACTOR, null)).toMatchObject({ ok: true });
+  expect(await insertRule(db, ruleRow('github-actions', { listVersion: 1 }), ACTOR, null)).toMatchObject({
+    ok: true,
+  });
   expect(
-    await insertRule(db, { ...ruleFor('github-actions', 1), branchId: null }, ACTOR, null),
+    await insertRule(db, { ...ruleRow('github-actions', { listVersion: 1 }), branchId: null }, ACTOR, null),
   ).toMatchObject({
     failure: { code: 'RULE_LIMIT_REACHED' },
   });
-  expect(await insertRule(db, ruleFor('203.0.113.1/32', 0), ACTOR, null)).toMatchObject({ ok: true });
+  expect(await insertRule(db, ruleRow('203.0.113.1/32', { listVersion: 0 }), ACTOR, null)).toMatchObject({
+    ok: true,
+  });
 });

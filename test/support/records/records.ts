@@ -5,6 +5,7 @@ import {
   eventOutbox,
   hosts,
   jobs,
+  type networkRules,
   projectBranches,
   projects,
   users,
@@ -66,6 +67,23 @@ export async function insertBranch(
     .values({ id, ...about, ...names, lifespan: '7d', expiresAt, createdBy: 'u', ...times });
   return { id, ...about };
 }
+
+/** A rule of all branches of project `p`, with a network of its own or the name of a list. */
+export const ruleRow = (cidr: string, more: Partial<typeof networkRules.$inferSelect> = {}) => ({
+  id: crypto.randomUUID(),
+  projectId: 'p',
+  branchId: null,
+  cidr,
+  description: null,
+  source: 'manual' as const,
+  revision: 0,
+  createdBy: 'u',
+  tenantId: 't',
+  createdAt: EARLIER,
+  expiresAt: null,
+  listVersion: 0,
+  ...more,
+});
 
 /** A deletion of the project that is over: the trace that projects leave. */
 export async function insertDeletion(db: Database, hostId: string, projectId: string): Promise<void> {
