@@ -18,7 +18,7 @@ const size = (bytes: number | null) =>
   bytes === null ? 'not measured yet' : `${(bytes / 1_048_576).toFixed(1)} MiB`;
 
 /** The parts of the comment in their order. Each run replaces those that it knows, and keeps the others. */
-const PARTS = ['branch', 'changes', 'rehearsal'] as const;
+const PARTS = ['branch', 'changes', 'rehearsal', 'masking'] as const;
 type Parts = Partial<Record<(typeof PARTS)[number], string>>;
 
 const head = (inputs: Inputs) => `${marker(inputs)}\n### Database branch \`${inputs.branch}\`\n`;
@@ -40,7 +40,9 @@ const partsOf = (body: string): Parts =>
   );
 
 /** All parts after the deletion of the branch. */
-export const DELETED: Parts = { branch: 'Deleted with the pull request.', changes: '', rehearsal: '' };
+export const DELETED: Parts = {
+  ...{ branch: 'Deleted with the pull request.', changes: '', rehearsal: '', masking: '' },
+};
 
 export function branchPart({ url, project }: Inputs, branch: ShownBranch): string {
   const link = `${url}/projects/${project}/branches/${branch.name}/tables`;

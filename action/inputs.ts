@@ -17,7 +17,7 @@ interface Event {
 
 export type OnExists = 'fail' | 'return' | 'reset';
 
-const COMMANDS = ['create', 'delete', 'rehearse'] as const;
+const COMMANDS = ['create', 'delete', 'rehearse', 'check-masking'] as const;
 export type Command = (typeof COMMANDS)[number];
 
 export interface Inputs {
@@ -34,6 +34,10 @@ export interface Inputs {
   labels: Record<string, string>;
   /** The migration to rehearse: a program and its arguments. Empty for other commands. */
   run: string[];
+  /** A file with the masking policy to compare; null: that of the project. */
+  maskingFile: string | null;
+  /** Whether a policy is compared with the branch. */
+  checksMasking: boolean;
   /** Number of the pull request that gets a comment; null if none does. */
   commentOn: number | null;
   githubToken: string;
@@ -75,6 +79,19 @@ function readRun(command: Command): string[] {
   return others.length > 0 ? lines : line.split(/\s+/).filter(Boolean);
 }
 
+const PROJECT_POLICY = 'project';
+
+/** @throws ActionError */
+function readMasking(command: Command): Pick<Inputs, 'maskingFile' | 'checksMasking'> {
+  const given = getInput('masking');
+  if (given !== '' && command !== 'check-masking' && command !== 'rehearse')
+    throw new ActionError('masking is for the commands check-masking and rehearse only.');
+  return {
+    maskingFile: given === '' || given === PROJECT_POLICY ? null : given,
+    checksMasking: command === 'check-masking' || given !== '',
+  };
+}
+
 const PROJECT_ID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
 /** @throws ActionError */
@@ -112,6 +129,7 @@ export function readInputs(): Inputs {
     allow: getMultilineInput('allow'),
     labels: readLabels(),
     run: readRun(command),
+    ...readMasking(command),
     commentOn: oneOf('comment', ['true', 'false']) === 'true' ? number : null,
     githubToken: getInput('github-token'),
   };

@@ -3,6 +3,7 @@ import type { BranchgateClient } from '../client/client.ts';
 import { createBranch, deleteBranch } from './branch.ts';
 import { branchPart, DELETED, writeComment } from './comment.ts';
 import { type Command, type Inputs, readInputs } from './inputs.ts';
+import { checkBranch, maskingPart, uncoveredFailure } from './masking.ts';
 import { failureOf, rehearsalPart, rehearseMigration } from './rehearsal.ts';
 import { signIn } from './sign-in.ts';
 
@@ -16,8 +17,18 @@ const COMMANDS: Record<Command, (client: BranchgateClient, inputs: Inputs) => Pr
   },
   async rehearse(client, inputs) {
     const rehearsed = await rehearseMigration(client, inputs);
-    await writeComment(inputs, { rehearsal: rehearsalPart(rehearsed) });
+    const { masking } = rehearsed;
+    await writeComment(inputs, {
+      rehearsal: rehearsalPart(rehearsed),
+      ...(masking && { masking: maskingPart(masking) }),
+    });
     const failure = failureOf(rehearsed);
+    if (failure !== null) setFailed(failure);
+  },
+  async 'check-masking'(client, inputs) {
+    const checked = await checkBranch(client, inputs, inputs.branch);
+    await writeComment(inputs, { masking: maskingPart(checked) });
+    const failure = uncoveredFailure(checked);
     if (failure !== null) setFailed(failure);
   },
 };

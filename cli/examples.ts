@@ -58,6 +58,7 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
     'branchgate masking set -f masking.json',
     'branchgate masking set -f masking.json --if-match \'"3"\'',
   ],
+  'masking check': ['branchgate masking check pr-7', 'branchgate masking check pr-7 -f masking.json'],
   rehearse: ['branchgate rehearse -- npx drizzle-kit migrate'],
   psql: ["branchgate psql pr-7 -- -c 'select 1'"],
   exec: [

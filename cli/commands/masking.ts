@@ -1,12 +1,12 @@
-import { readFile } from 'node:fs/promises';
-import { text } from 'node:stream/consumers';
 import { Command } from 'commander';
 import type { Schemas } from '../../client/client.ts';
 import { dataOf } from '../../client/response-error.ts';
-import { CommandError } from '../exit-codes.ts';
+import { CommandError, EXIT_CODES } from '../exit-codes.ts';
+import { exitWith } from '../exit-status.ts';
+import { checkMasking, checkSentence, readPolicy, uncoveredLines } from '../masking-policy.ts';
 import { readCount } from '../option-values.ts';
-import { printRecords, printSections, say } from '../output.ts';
-import { openSession, projectOf } from '../session.ts';
+import { isJson, printRecord, printRecords, printSections, say } from '../output.ts';
+import { branchPath, openSession, projectOf } from '../session.ts';
 
 const MASKING = '/api/v1/projects/{project_id}/masking';
 const FIELDS = ['version', 'unlisted', 'changed_by', 'changed_at', 'etag'];
@@ -27,8 +27,7 @@ const get = () =>
       const path = { project_id: await projectOf(command, session) };
       const policy = await dataOf(session.client.api.GET(MASKING, { params: { path } }));
       printPolicy(command, policy);
-      for (const { table, column, reason } of policy.problems ?? [])
-        say(`Not covered: ${column === null ? table : `${table}.${column}`} (${reason})`);
+      for (const line of uncoveredLines({ problems: policy.problems ?? [] })) say(`Not covered: ${line}`);
     });
 
 const suggest = () =>
@@ -85,26 +84,26 @@ const preview = () =>
       printRecords(command, records, ['', ...names]);
     });
 
-/** What a file has of a policy. The other fields of a printed record are left out. @throws CommandError */
-async function readPolicy(file: string) {
-  const source =
-    file === '-'
-      ? await text(process.stdin)
-      : await readFile(file, 'utf8').catch((error: Error) => {
-          throw new CommandError('usage', `--file ${file} cannot be read (${error.message}).`);
-        });
-  let policy: unknown;
-  try {
-    policy = JSON.parse(source);
-  } catch {
-    throw new CommandError('usage', `--file ${file} is not valid JSON.`);
-  }
-  if (typeof policy !== 'object' || policy === null || !('rules' in policy))
-    throw new CommandError('usage', `--file ${file} has no rules. It must be {"rules": […], "unlisted": …}.`);
-  const { version, etag, changed_by, changed_at, problems, suggestions, ...body } =
-    policy as Schemas['ComparedMaskingPolicy'];
-  return body;
-}
+const check = () =>
+  new Command('check')
+    .description('Compare the masking policy with a branch, for instance after a migration')
+    .argument('[branch]', 'name or ID (default: the pinned branch, or main)')
+    .option('-f, --file <file>', 'compare this file instead of the policy; `-` reads standard input')
+    .addHelpText(
+      'after',
+      `
+A column that looks personal and has no rule is a problem, unless the policy has "unlisted": "keep". Exit code
+${EXIT_CODES.conflict.code} reports that the policy does not cover the branch.`,
+    )
+    .action(async (branch: string | undefined, { file }: { file?: string }, command: Command) => {
+      const session = openSession(command);
+      const path = await branchPath(command, session, branch);
+      const checked = await checkMasking(session.client, path, file ?? null);
+      if (isJson(command)) printRecord(command, checked);
+      else printRecords(command, checked.problems, ['table', 'column', 'reason']);
+      say(checkSentence(checked));
+      if (!checked.covered) exitWith(EXIT_CODES.conflict.code);
+    });
 
 interface Setting {
   file: string;
@@ -127,7 +126,7 @@ const set = () =>
     });
 
 export const maskingCommand = (): Command =>
-  [get(), set(), suggest(), preview()].reduce(
+  [get(), set(), suggest(), preview(), check()].reduce(
     (group, command) => group.addCommand(command),
     new Command('masking').description('The masking policy: how values are replaced in masked data'),
   );

@@ -45,6 +45,7 @@ interface NewProject {
 
 const INTERVALS = ['1h', '6h', '1d'] as const;
 const KEPT = 7;
+const ROTATIONS = ['all', 'all_but_main'] as const;
 
 interface ProjectChange {
   name?: string;
@@ -54,6 +55,7 @@ interface ProjectChange {
   snapshotMasked?: 'on' | 'off';
   connectionAttempts?: number | 'max';
   maskedOnly?: 'on' | 'off';
+  rotateCredentials?: (typeof ROTATIONS)[number];
 }
 
 /**
@@ -151,10 +153,18 @@ export function projectCommand(): Command {
         'give only owners, admins and API keys with `data.full` unmasked data',
       ).choices(['on', 'off']),
     )
+    .addOption(
+      new Option(
+        '--rotate-credentials <choice>',
+        'with --masked-only on: replace the passwords of the branches with unmasked data, and end their sessions',
+      ).choices(ROTATIONS),
+    )
     .action(async (project: string | undefined, options: ProjectChange, command: Command) => {
       const session = openSession(command);
       const path = { project_id: await projectOf(command, session, project) };
-      const { name, quota, connectionAttempts, maskedOnly } = options;
+      const { name, quota, connectionAttempts, maskedOnly, rotateCredentials } = options;
+      if (rotateCredentials !== undefined && maskedOnly !== 'on')
+        throw new CommandError('usage', '--rotate-credentials needs --masked-only on.');
       const schedule = await scheduleOf(options, () =>
         dataOf(session.client.api.GET(PROJECT, { params: { path } })),
       );
@@ -164,6 +174,7 @@ export function projectCommand(): Command {
         ...(schedule !== undefined && { snapshot_schedule: schedule }),
         ...(connectionAttempts !== undefined && { connection_attempts_per_minute: connectionAttempts }),
         ...(maskedOnly !== undefined && { masked_only: maskedOnly === 'on' }),
+        ...(rotateCredentials !== undefined && { rotate_credentials: rotateCredentials }),
       };
       if (Object.keys(body).length === 0)
         throw new CommandError(
@@ -172,6 +183,10 @@ export function projectCommand(): Command {
         );
       const changed = await dataOf(session.client.api.PATCH(PROJECT, { params: { path }, body }));
       if (changed.warning !== undefined) say(changed.warning);
+      if (changed.credentials_rotated !== undefined)
+        say(
+          `Branches with new passwords: ${changed.credentials_rotated}. \`branchgate connection-string\` prints them.`,
+        );
       printRecord(command, changed);
     });
 

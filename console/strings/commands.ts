@@ -39,6 +39,16 @@ interface NewBranch {
   allow: readonly string[];
 }
 
+interface ChangedProject {
+  name: string;
+  quota: string;
+  attempts: string;
+  /** Empty: it stays as it is. */
+  maskedOnly: string;
+  /** Empty: no passwords are replaced. */
+  rotation: string;
+}
+
 interface NewKey {
   name: string;
   role: string;
@@ -72,10 +82,10 @@ const TRUSTED_SERVICES: Record<string, readonly [string, string]> = {
 export const COMMANDS = {
   listProjects: line(['project', 'list']),
   createProject: (name: string) => line(['project', 'create', name || 'NAME']),
-  updateProject: (project: string, name: string, quota: string, attempts: string, maskedOnly: string) =>
+  updateProject: (project: string, { name, quota, attempts, maskedOnly, rotation }: ChangedProject) =>
     line(['project', 'update', project], {
       ...{ name, quota },
-      ...{ 'connection-attempts': attempts, 'masked-only': maskedOnly },
+      ...{ 'connection-attempts': attempts, 'masked-only': maskedOnly, 'rotate-credentials': rotation },
     }),
   deleteProject: (project: string) => line(['project', 'delete', project]),
   listProjectMembers: (id: string) => line(['api', 'GET', `/api/v1/projects/${id}/members`]),

@@ -1,4 +1,4 @@
-import { and, eq, type SQL, sql } from 'drizzle-orm';
+import { and, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import { environmentName } from '../../shared/branch/database-name.ts';
 import { BRANCH_ROLES, type BranchRole, loginName } from '../../shared/branch/login.ts';
@@ -9,7 +9,7 @@ import { makePassword, openPassword, sealPassword } from '../crypto/scram.ts';
 import type { SecretKey } from '../crypto/seal.ts';
 import type { Actor } from '../database/column-types.ts';
 import { isOfTenant, onActiveBranch } from '../database/conditions.ts';
-import { type Database, insertIf, type Statement } from '../database/database.ts';
+import { type Database, insertIf, isOneOf, type Statement } from '../database/database.ts';
 import {
   auditEvents,
   type BranchRow,
@@ -24,18 +24,31 @@ import { nextAccessRevision } from './send-access.ts';
 
 type CredentialsRow = typeof branchCredentials.$inferSelect;
 
-/** New sealed passwords for the three logins of a branch. */
-export const newCredentials = (
+/** A login with its new password. */
+type SealedPassword = Pick<CredentialsRow, 'branchId' | 'role' | 'keyId' | 'sealedPassword'>;
+
+/** New sealed passwords for these logins of each branch. */
+export const newPasswords = (
+  keys: readonly SecretKey[],
+  branchIds: readonly string[],
+  roles: readonly BranchRole[] = BRANCH_ROLES,
+): Promise<SealedPassword[]> =>
+  Promise.all(
+    branchIds.flatMap((branchId) =>
+      roles.map(async (role) => {
+        const { keyId, sealed } = await sealPassword(keys, branchId, role, makePassword());
+        return { branchId, role, keyId, sealedPassword: sealed };
+      }),
+    ),
+  );
+
+/** The rows of a new branch's three logins. */
+export const newCredentials = async (
   keys: readonly SecretKey[],
   branchId: string,
   now: Date,
 ): Promise<CredentialsRow[]> =>
-  Promise.all(
-    BRANCH_ROLES.map(async (role) => {
-      const { keyId, sealed } = await sealPassword(keys, branchId, role, makePassword());
-      return { branchId, role, keyId, sealedPassword: sealed, revision: 0, updatedAt: now };
-    }),
-  );
+  (await newPasswords(keys, [branchId])).map((password) => ({ ...password, revision: 0, updatedAt: now }));
 
 /** @throws Error if the row is missing or cannot be unsealed */
 export async function passwordOf(
@@ -148,9 +161,52 @@ export function auditedView(
 }
 
 /**
- * Stores new passwords under a new access revision, in one batch. Applying the access puts them into effect
- * and ends the sessions of the old ones.
+ * Replaces passwords under a new access revision. Applying the access puts them into effect and ends the
+ * sessions of the old ones.
  */
+export function rotationStatements(
+  db: Database,
+  projectId: string,
+  passwords: readonly SealedPassword[],
+  condition: SQL,
+  now: Date,
+): Statement[] {
+  // One parameter for all of them, because a statement on D1 has at most 100.
+  const byLogin = JSON.stringify(
+    Object.fromEntries(
+      passwords.map(({ branchId, role, keyId, sealedPassword }) => [
+        `${branchId} ${role}`,
+        [keyId, sealedPassword],
+      ]),
+    ),
+  );
+  const { branchId, role } = branchCredentials;
+  const replaced = (n: number) =>
+    sql<string>`json_extract(${byLogin}, '$."' || ${branchId} || ' ' || ${role} || ${`"[${n}]`})`;
+  return [
+    nextAccessRevision(db, projectId, condition),
+    db
+      .update(branchCredentials)
+      .set({
+        keyId: replaced(0),
+        sealedPassword: replaced(1),
+        revision: sql`(select access_revision from ${projects} where id = ${projectId})`,
+        updatedAt: now,
+      })
+      .where(
+        and(
+          isOneOf(
+            branchId,
+            passwords.map((password) => password.branchId),
+          ),
+          sql`${replaced(0)} is not null`,
+          condition,
+        ),
+      ),
+  ];
+}
+
+/** Stores new passwords of one branch, in one batch. */
 export async function storeRotation(
   db: Database,
   keys: readonly SecretKey[],
@@ -159,19 +215,7 @@ export async function storeRotation(
 ): Promise<Result<unknown, Failure>> {
   const about = { projectId, branchId, metadata: { roles } };
   const event = auditEvent('branch.credentials.rotated', actor, about, now);
-  const fresh = await Promise.all(
-    roles.map(async (role) => ({ role, ...(await sealPassword(keys, branchId, role, makePassword())) })),
-  );
-  const change = ({ role, keyId, sealed }: (typeof fresh)[number], isWritten: SQL) =>
-    db
-      .update(branchCredentials)
-      .set({
-        keyId,
-        sealedPassword: sealed,
-        revision: sql`(select access_revision from ${projects} where id = ${projectId})`,
-        updatedAt: now,
-      })
-      .where(and(eq(branchCredentials.branchId, branchId), eq(branchCredentials.role, role), isWritten));
+  const passwords = await newPasswords(keys, [branchId], roles);
   return writeUnderKey(
     db,
     // The key stores no passwords: a repeated request reads the current ones.
@@ -179,10 +223,7 @@ export async function storeRotation(
     {
       first: [auditEvents, event],
       require: onActiveBranch({ id: branchId, projectId }, actor.tenantId),
-      rest: (isWritten) => [
-        nextAccessRevision(db, projectId, isWritten),
-        ...fresh.map((password) => change(password, isWritten)),
-      ],
+      rest: (isWritten) => rotationStatements(db, projectId, passwords, isWritten, now),
     },
   );
 }

@@ -118,6 +118,10 @@ export const contentOf = ({ data, keepTables, maskingVersion, checkedAt }: Branc
 export const isUnmasked = ({ data, keepTables }: Pick<BranchContent, 'data' | 'keepTables'>): boolean =>
   data === 'full' || (data === 'none' && keepTables.length > 0);
 
+/** The same as a condition on the row of a branch. */
+export const isUnmaskedRow = sql`(${projectBranches.data} = 'full'
+  or (${projectBranches.data} = 'none' and ${projectBranches.keepTables} <> '[]'))`;
+
 /** For those who get masked data only. @param message what else is to be done */
 export const maskedOnlyFailure = (
   message = 'This project gives you masked data only. Create a branch with data masked or none, or ask an owner or admin.',

@@ -22,7 +22,7 @@ import {
   OvertakenError,
   type SagaContext,
 } from '../jobs/saga.ts';
-import { readMasking } from '../masking/policy.ts';
+import { noPolicy, readMasking } from '../masking/policy.ts';
 import { BUSY_WAIT_MS, type CloneSource } from './clone-source.ts';
 import { newSnapshot } from './snapshot.ts';
 
@@ -46,8 +46,6 @@ const isDiscarded = (job: JobRow): boolean => preparedOf(job)?.data === 'none';
 /** A job that masks a whole database may take longer than others. */
 export const patienceOf = (job: JobRow): number => (isMade(job) ? MASKING_WITHIN_MS : ABANDON_AFTER_MS);
 
-const NO_POLICY = 'The project has no masking policy. Set one first, and repeat the request.';
-
 /** What a request wants of a branch. */
 export interface WantedData {
   data: BranchRow['data'];
@@ -67,8 +65,7 @@ export function withData(
   jobId: string,
 ): Result<CloneSource, Failure> {
   if (data === 'full' || (data === 'masked' && branch.data === 'masked')) return ok(source);
-  if (data === 'masked' && version === undefined)
-    return fail({ code: 'MASKING_INCOMPLETE', fields: { message: NO_POLICY, columns: [] } });
+  if (data === 'masked' && version === undefined) return fail(noPolicy());
   const about = {
     snapshotId: crypto.randomUUID(),
     data,

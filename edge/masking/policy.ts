@@ -52,27 +52,45 @@ const Problem = z.strictObject({
   reason: z.string().meta({ example: 'its name says e-mail' }),
 });
 
+const Suggestions = z.array(
+  z.strictObject({
+    table: z.string().meta({ example: 'public.customer' }),
+    column: z.string().meta({ example: 'phone' }),
+    type: z.string().meta({ example: 'text' }),
+    reason: z.string().meta({ example: 'its name says phone number' }),
+    with: z.string().meta({ description: 'A function that fits.', example: 'phone' }),
+  }),
+);
+
 /** The policy, compared with `main` as it is now. */
 export const ComparedPolicy = MaskingPolicy.extend({
   problems: z.array(Problem).nullable().meta({
     description: 'Why no masked branch of `main` could be made now. Null: `main` could not be read.',
   }),
-  suggestions: z
-    .array(
-      z.strictObject({
-        table: z.string().meta({ example: 'public.customer' }),
-        column: z.string().meta({ example: 'phone' }),
-        type: z.string().meta({ example: 'text' }),
-        reason: z.string().meta({ example: 'its name says phone number' }),
-        with: z.string().meta({ description: 'A function that fits.', example: 'phone' }),
-      }),
-    )
-    .nullable()
-    .meta({
-      description:
-        'Columns of `main` without a rule that look personal, by name, type, samples of their values, and foreign keys to such columns. Null: `main` could not be read.',
-    }),
+  suggestions: Suggestions.nullable().meta({
+    description:
+      'Columns of `main` without a rule that look personal, by name, type, samples of their values, and foreign keys to such columns. Null: `main` could not be read.',
+  }),
 }).meta({ id: 'ComparedMaskingPolicy' });
+
+/** A policy, compared with a branch as it is now. */
+export const MaskingCheck = z
+  .strictObject({
+    branch_id: z.uuid(),
+    branch_name: z.string().meta({ example: 'pr-7' }),
+    version: z
+      .int()
+      .positive()
+      .nullable()
+      .meta({ description: 'Of the policy. Null: `rules` were sent.', example: 3 }),
+    covered: z.boolean().meta({ description: 'A masked branch of it could be made.', example: false }),
+    problems: z.array(Problem).meta({ description: 'Why none could be made.' }),
+    suggestions: Suggestions.meta({
+      description:
+        'Columns without a rule that look personal. They are problems too, unless `unlisted` is `keep`.',
+    }),
+  })
+  .meta({ id: 'MaskingCheck' });
 
 export const MaskingPreview = z
   .strictObject({
@@ -127,6 +145,15 @@ export const currentVersion = (db: Database, projectId: string) =>
     .where(eq(maskingPolicies.projectId, projectId))
     .orderBy(desc(maskingPolicies.version))
     .limit(1);
+
+/** For what needs a policy in a project without one. */
+export const noPolicy = (): Failure => ({
+  code: 'MASKING_INCOMPLETE',
+  fields: {
+    message: 'The project has no masking policy. Set one first, and repeat the request.',
+    columns: [],
+  },
+});
 
 /** RFC 9110 section 13.1.1, for an entity that always exists. */
 const isMatch = (ifMatch: string, version: number): boolean =>

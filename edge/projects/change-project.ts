@@ -1,14 +1,17 @@
 import { and, eq, gte, ne, type SQL, sql } from 'drizzle-orm';
+import { BRANCH_ROLES } from '../../shared/branch/login.ts';
 import { nextSnapshotAt, type SnapshotSchedule } from '../../shared/branch/snapshot.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { ok, type Result } from '../../shared/result.ts';
+import { newPasswords, rotationStatements } from '../access/credentials.ts';
 import { nextAccessRevision } from '../access/send-access.ts';
 import { auditEvent } from '../audit/audit-event.ts';
+import { isUnmaskedRow } from '../branches/branch.ts';
 import type { Actor } from '../database/column-types.ts';
 import { isOfTenant } from '../database/conditions.ts';
-import { type Database, insertIf, isThere } from '../database/database.ts';
+import { type Database, insertAllIf, insertIf, isOneOf, isThere } from '../database/database.ts';
 import { guardedWrite, type Requirement } from '../database/guarded-write.ts';
-import { auditEvents, projectBranches, projects } from '../database/schema.ts';
+import { auditEvents, branchCredentials, projectBranches, projects } from '../database/schema.ts';
 import { hasRoomOn } from '../hosts/host.ts';
 import type { Settings } from '../settings.ts';
 import { type ProjectView, projectViews } from '../tenancy/project-access.ts';
@@ -23,7 +26,13 @@ interface ProjectChange {
   /** Of the branches without a limit of their own. */
   connection_attempts_per_minute?: number | undefined;
   masked_only?: boolean | undefined;
+  /** Only with `masked_only`. */
+  rotate_credentials?: UnmaskedRotation | undefined;
 }
+
+/** Whose passwords are replaced when members are to get masked data only: applications may use those of main. */
+export const UNMASKED_ROTATIONS = ['all', 'all_but_main'] as const;
+export type UnmaskedRotation = (typeof UNMASKED_ROTATIONS)[number];
 
 /** The audit events of a change: one for each field that gets another value. */
 const EVENTS = {
@@ -42,6 +51,55 @@ const EVENTS = {
     to.snapshot_schedule,
   ],
 } as const;
+
+/** Branches with unmasked data and with passwords, deleted ones that can be restored among them. */
+const unmaskedOf = (projectId: string) =>
+  and(
+    eq(projectBranches.projectId, projectId),
+    isUnmaskedRow,
+    sql`exists (select 1 from ${branchCredentials} where ${branchCredentials.branchId} = ${projectBranches.id})`,
+  );
+
+/** The branches with unmasked data whose passwords can have been given out. */
+export const unmaskedBranches = (db: Database, projectId: string) =>
+  db
+    .select({ id: projectBranches.id, isDefault: projectBranches.isDefault })
+    .from(projectBranches)
+    .where(unmaskedOf(projectId));
+
+const BEING_CREATED =
+  'A branch with unmasked data is being created, and its passwords cannot be replaced before it is there. Nothing was changed. Repeat the request shortly.';
+
+/** New passwords for all branches with unmasked data, as a part of the change of a project. */
+async function unmaskedRotation(
+  db: Database,
+  keys: Settings['CREDENTIAL_KEYS'],
+  { projectId, which, actor }: { projectId: string; which: UnmaskedRotation; actor: Actor },
+  now: Date,
+) {
+  const found = await unmaskedBranches(db, projectId);
+  const ids = found.filter(({ isDefault }) => which === 'all' || !isDefault).map(({ id }) => id);
+  const passwords = await newPasswords(keys, ids);
+  const metadata = { roles: BRANCH_ROLES, reason: 'masked_only' };
+  const events = ids.map((branchId) =>
+    auditEvent('branch.credentials.rotated', actor, { projectId, branchId, metadata }, now),
+  );
+  const known = isOneOf(
+    projectBranches.id,
+    found.map(({ id }) => id),
+  );
+  const isOpen = sql`(${eq(projectBranches.status, 'creating')} or not ${known})`;
+  const busy = { code: 'HOST_BUSY', fields: { message: BEING_CREATED } } as const;
+  return {
+    require: [
+      [sql`not ${isThere(projectBranches, and(unmaskedOf(projectId), isOpen))}`, busy],
+    ] satisfies Requirement[],
+    rest: (isAllowed: SQL) => [
+      insertAllIf(db, auditEvents, events, isAllowed),
+      ...rotationStatements(db, projectId, passwords, isAllowed, now),
+    ],
+  };
+}
 
 /** Branches without a limit of their own get that of the project, which the host then applies. */
 const attemptsOfBranches = (db: Database, projectId: string, connectionAttempts: number, condition: SQL) => {
@@ -62,7 +120,7 @@ const scheduled = (snapshotSchedule: SnapshotSchedule | null | undefined, now: D
  * Changes the project and audits the change, in one batch.
  * A quota can always be lowered, also above the limit of the tenant or beyond the room of the host.
  * @returns the changed project, or NOT_FOUND, PROJECT_NOT_ACTIVE, QUOTA_ABOVE_SELF_SERVICE_CAP,
- *   TENANT_QUOTA_REACHED, HOST_FULL
+ *   TENANT_QUOTA_REACHED, HOST_FULL, HOST_BUSY while a branch is created whose passwords are to be replaced
  */
 export async function changeProject(
   db: Database,
@@ -86,6 +144,14 @@ export async function changeProject(
     [sql`${isLower} or ${hasQuotaFor(usage, wantedGib)}`, tenantQuotaReached(usage)],
     [sql`${isLower} or ${hasRoomOn(settings, project.hostId, projectId, wantedGib)}`, 'HOST_FULL'],
   ];
+  const rotation =
+    change.rotate_credentials &&
+    (await unmaskedRotation(
+      db,
+      settings.CREDENTIAL_KEYS,
+      { projectId, which: change.rotate_credentials, actor },
+      now,
+    ));
   const events = (Object.keys(EVENTS) as (keyof typeof EVENTS)[]).flatMap((event) => {
     const [from, to] = EVENTS[event](project, change);
     if (to === undefined || JSON.stringify(to) === JSON.stringify(from)) return [];
@@ -106,12 +172,14 @@ export async function changeProject(
       [isOfTenant(projects, projectId, actor.tenantId), 'NOT_FOUND'],
       [isProject(ne(projects.status, 'deleting')), 'PROJECT_NOT_ACTIVE'],
       ...(storageQuotaGib === undefined ? [] : quotaRequirements),
+      ...(rotation?.require ?? []),
     ],
     rest: (isAllowed) => [
       ...events.map((event) => insertIf(db, auditEvents, event, isAllowed)),
       ...(connectionAttempts === undefined
         ? []
         : attemptsOfBranches(db, projectId, connectionAttempts, isAllowed)),
+      ...(rotation?.rest(isAllowed) ?? []),
     ],
     returns: projectViews(db).where(theProject),
   });

@@ -67,7 +67,17 @@ export const CreatedProject = Project.extend({ main_branch: CreatedBranch, ...Sa
 });
 
 /** A project as the response to its change shows it. */
-export const ChangedProject = Project.extend(SameName).meta({ id: 'ChangedProject' });
+export const ChangedProject = Project.extend({
+  warning: z.string().optional().meta({
+    description:
+      'Another project that you can see has the same name, or passwords that were given out before still lead to unmasked data.',
+  }),
+  credentials_rotated: z.int().optional().meta({
+    description:
+      'Branches whose passwords were replaced; present with `rotate_credentials`. Deleted ones that can be restored count.',
+    example: 3,
+  }),
+}).meta({ id: 'ChangedProject' });
 
 export const toProjectResponse = (row: ProjectView): z.output<typeof Project> => ({
   id: row.id,

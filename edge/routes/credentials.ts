@@ -17,6 +17,7 @@ import {
   hosts,
   type ProjectRow,
   projectBranches,
+  projects,
 } from '../database/schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
 import {
@@ -35,7 +36,7 @@ import { bucketOf } from '../rate-limits/buckets.ts';
 import { readSettings } from '../settings.ts';
 import { HOST_WORK_FAILURES } from './creations.ts';
 
-import { BranchRefParams, inBranch } from './in-project.ts';
+import { BranchRefParams, inBranch, requireData } from './in-project.ts';
 
 type ProjectIds = Pick<ProjectRow, 'id' | 'hostId'>;
 
@@ -54,13 +55,16 @@ async function readCredentials(
 ) {
   const db = databaseOf(c);
   const ids = branches.map(({ id }) => id);
-  const [credentials, hostRows, rules, lists, ...changes] = await db.batch([
+  const [credentials, hostRows, rules, lists, projectRows, ...changes] = await db.batch([
     db.select().from(branchCredentials).where(isOneOf(branchCredentials.branchId, ids)),
     db.select().from(hosts).where(eq(hosts.id, hostId)),
     rulesOfBranches(db, projectId, ids),
     networkLists(db),
+    db.select({ maskedOnly: projects.maskedOnly }).from(projects).where(eq(projects.id, projectId)),
     ...audits,
   ]);
+  // It may have been turned on since the request began, and these are the new passwords then.
+  for (const branch of branches) requireData(c, found(projectRows), branch);
   // The branch was deleted or moved to another tenant between the two reads.
   if (changes.some((change) => !hasChanged(change))) throw new ApiError('NOT_FOUND');
   const keys = readSettings(c.env).CREDENTIAL_KEYS;

@@ -1,6 +1,6 @@
 import { and, eq } from 'drizzle-orm';
 import { z } from 'zod';
-import { MaskingRules, PREVIEW_ROWS_MAX, TableReference } from '../../shared/masking.ts';
+import { MaskingRules, PREVIEW_ROWS_MAX, TableReference, UNLISTED } from '../../shared/masking.ts';
 import type { Database } from '../database/database.ts';
 import { projectBranches } from '../database/schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
@@ -9,20 +9,30 @@ import {
   ComparedPolicy,
   changeMasking,
   currentPolicy,
+  MaskingCheck,
   MaskingPolicy,
   MaskingPreview,
   NewMaskingPolicy,
+  noPolicy,
   previewKey,
   toMaskingResponse,
 } from '../masking/policy.ts';
 import { missing } from '../missing.ts';
 import { allow } from '../permissions.ts';
 import { actorOf } from '../pipeline/context.ts';
-import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { jsonBody, operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
 import { primaryOf } from '../pipeline/replica-choice.ts';
 import { readSettings } from '../settings.ts';
 
-import { HOST_FAILURES, inProject, ProjectParams, requireFullData, usableBranch } from './in-project.ts';
+import {
+  BranchRefParams,
+  HOST_FAILURES,
+  inBranch,
+  inProject,
+  ProjectParams,
+  requireFullData,
+  usableBranch,
+} from './in-project.ts';
 
 const tags = ['Masking'];
 const PATH = '/api/v1/projects/{project_id}/masking';
@@ -41,6 +51,19 @@ const NewPreview = z
     rules: MaskingRules.optional().meta({ description: 'Instead of the rules of the policy.' }),
   })
   .meta({ example: { table: 'customer', limit: 5 } });
+
+const NewCheck = z
+  .strictObject({
+    rules: MaskingRules.optional().meta({ description: 'Instead of the rules of the policy.' }),
+    unlisted: z.enum(UNLISTED).optional().meta({
+      description: 'With `rules`. Default: `refuse_likely_personal`.',
+    }),
+  })
+  .refine(({ rules, unlisted }) => rules !== undefined || unlisted === undefined, {
+    path: ['unlisted'],
+    message: 'Provide it with rules, and only then.',
+  })
+  .meta({ example: { rules: [{ table: 'customer', column: 'email', with: 'email' }] } });
 
 const mainOf = (db: Database, projectId: string) =>
   db
@@ -123,6 +146,40 @@ router.openapi(
       throw isMissing ? ApiError.of(missing('table', table)) : error;
     });
     return c.json({ table, ...shown }, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'masking.read',
+    // Of unmasked data nothing is shown but the names and types of columns.
+    gives: 'record',
+    operationId: 'checkMasking',
+    method: 'post',
+    path: '/api/v1/projects/{project_id}/branches/{branch_ref}/masking/check',
+    summary: 'Compare the masking policy with a branch',
+    description:
+      'For instance with a branch on which a migration was run: a new column that looks personal and has no rule is a problem. With `rules`, a policy is compared that is not stored. Changes nothing.',
+    tags,
+    request: { params: BranchRefParams, body: optionalJsonBody(NewCheck) },
+    responses: { 200: response('Whether the policy covers the branch.', MaskingCheck) },
+    failures: [...HOST_FAILURES, 'MASKING_INCOMPLETE'],
+  }),
+  async (c) => {
+    const { project_id: projectId } = c.req.valid('param');
+    const sent = c.req.valid('json');
+    const [project, branch, [row]] = await inBranch(c, c.req.valid('param'), (db) => [
+      currentPolicy(db, projectId),
+    ]);
+    const { database, call } = usableBranch(c, project, branch, 'read');
+    if (!sent.rules && !row) throw ApiError.of(noPolicy());
+    const { rules, unlisted } = sent.rules
+      ? { rules: sent.rules, unlisted: sent.unlisted ?? 'refuse_likely_personal' }
+      : toMaskingResponse(row);
+    const compared = await call('masking.inspect', { ...database, rules, unlisted, sample: true });
+    const about = { branch_id: branch.id, branch_name: branch.branchName };
+    const version = sent.rules ? null : (row?.version ?? null);
+    return c.json({ ...about, version, covered: compared.problems.length === 0, ...compared }, 200);
   },
 );
 

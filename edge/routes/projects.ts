@@ -28,10 +28,17 @@ import { repeatIfLost } from '../lost-object.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { allow } from '../permissions.ts';
 import { type AppContext, actorOf } from '../pipeline/context.ts';
+import { enforceRequestLimit } from '../pipeline/limits.ts';
 import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf, primaryOf } from '../pipeline/replica-choice.ts';
-import { changeProject } from '../projects/change-project.ts';
+import {
+  changeProject,
+  UNMASKED_ROTATIONS,
+  type UnmaskedRotation,
+  unmaskedBranches,
+} from '../projects/change-project.ts';
 import { ChangedProject, CreatedProject, Project, toProjectResponse } from '../projects/project.ts';
+import { bucketOf } from '../rate-limits/buckets.ts';
 import { readSettings } from '../settings.ts';
 import { projectViews, visible } from '../tenancy/project-access.ts';
 import { CreationHeaders, endOfCreation, HOST_CREATION_FAILURES, PENDING, replay } from './creations.ts';
@@ -61,10 +68,19 @@ const ProjectChange = z
     connection_attempts_per_minute: AttemptsPerMinute.optional(),
     masked_only: z.boolean().optional().meta({
       description:
-        'For owners and admins. Others, and API keys without the permission `data.full`, then get masked data only: no operation gives them what is in `main`, in an unmasked branch or in an unmasked snapshot.',
+        'For owners and admins. Others, and API keys without the permission `data.full`, then get masked data only: no operation gives them what is in `main`, in an unmasked branch or in an unmasked snapshot. Passwords that were given out before stay valid without `rotate_credentials`.',
+    }),
+    rotate_credentials: z.enum(UNMASKED_ROTATIONS).optional().meta({
+      description:
+        'With `masked_only: true`, also if it was true before: replaces the passwords of all branches with unmasked data, as `rotateCredentials` does, and ends the sessions of the old ones. `all_but_main`: not those of `main`, which applications may use.',
+      example: 'all',
     }),
   })
   .refine((change) => Object.keys(change).length > 0, 'Provide at least one field.')
+  .refine(({ masked_only, rotate_credentials }) => rotate_credentials === undefined || masked_only === true, {
+    path: ['rotate_credentials'],
+    message: 'Provide it with masked_only true, and only then.',
+  })
   .meta({ example: { storage_quota_gib: 1 } });
 
 const NO_HOST =
@@ -104,9 +120,29 @@ const change = {
     'QUOTA_ABOVE_SELF_SERVICE_CAP',
     'TENANT_QUOTA_REACHED',
     'HOST_FULL',
+    'HOST_BUSY',
+    'HOST_UNAVAILABLE',
     'CONNECTION_ATTEMPTS_ABOVE_MAX',
   ],
 } as const;
+
+const NOT_APPLIED =
+  'The database host has not confirmed the new passwords yet. Until then the old ones stay valid; the gateway repeats it by itself.';
+
+/** What a response says of the passwords that lead to unmasked data: those who have one need no operation. */
+async function passwordNotes(
+  c: AppContext,
+  projectId: string,
+  rotation: UnmaskedRotation | undefined,
+): Promise<{ warning?: string; rotated?: number }> {
+  const unmasked = await unmaskedBranches(primaryOf(c), projectId);
+  const others = unmasked.filter(({ isDefault }) => !isDefault).length;
+  if (rotation === 'all') return { rotated: unmasked.length };
+  const isMainOnly = rotation === 'all_but_main' || others === 0;
+  const branches = isMainOnly ? 'main' : `main and ${others} other branch${others === 1 ? '' : 'es'}`;
+  const warning = `The passwords of ${branches} were not replaced: members who have them still get unmasked data. Send masked_only with rotate_credentials ${isMainOnly ? 'all' : 'all or all_but_main'} to replace them.`;
+  return { warning, ...(rotation && { rotated: others }) };
+}
 
 async function changed(c: AppContext, projectId: string, request: z.output<typeof ProjectChange>) {
   if (request.masked_only !== undefined) unwrap(allow(c.var.principal, 'masking.change'));
@@ -116,21 +152,38 @@ async function changed(c: AppContext, projectId: string, request: z.output<typeo
   const { connection_attempts_per_minute: attempts, ...others } = request;
   const limit = attempts === undefined ? undefined : unwrap(attemptsWithin(attempts, settings));
   const wanted = { ...others, connection_attempts_per_minute: limit };
-  // Its alarm is then set, in case the host does not learn the limit from this request.
-  if (limit !== undefined) await repeatIfLost(() => coordinatorOf(c.env, projectId).wake());
+  const { rotate_credentials: rotation } = request;
+  if (rotation !== undefined) {
+    await enforceRequestLimit(c, bucketOf.rotation(projectId));
+    if (!(await isLinked(c.env, project.hostId))) throw new ApiError('HOST_UNAVAILABLE');
+  }
+  const changesAccess = limit !== undefined || rotation !== undefined;
+  // Its alarm is then set, in case the host does not learn the change from this request.
+  if (changesAccess) await repeatIfLost(() => coordinatorOf(c.env, projectId).wake());
   const current = unwrap(await changeProject(primaryOf(c), settings, project, wanted, actorOf(c)));
-  if (limit !== undefined)
-    await repeatIfLost(() => coordinatorOf(c.env, projectId).applyAccess(project.hostId));
+  const applied =
+    changesAccess && (await repeatIfLost(() => coordinatorOf(c.env, projectId).applyAccess(project.hostId)));
   // Its alarm takes the snapshots.
   if (wanted.snapshot_schedule) await repeatIfLost(() => coordinatorOf(c.env, projectId).wake());
   const isRenamed = wanted.name !== undefined && wanted.name !== project.name;
-  const warning = isRenamed && sameNameWarning(current, await namesakes(primaryOf(c), c, current.name));
-  if (wanted.storage_quota_gib === undefined) return { ...toProjectResponse(current), ...warning };
+  const sameName = isRenamed && sameNameWarning(current, await namesakes(primaryOf(c), c, current.name));
+  const isTurnedOn = request.masked_only === true && (!project.maskedOnly || rotation !== undefined);
+  const passwords = isTurnedOn ? await passwordNotes(c, projectId, rotation) : null;
+  const warnings = [
+    sameName ? sameName.warning : undefined,
+    passwords?.warning,
+    rotation && applied && !applied.ok && NOT_APPLIED,
+  ].filter((text) => typeof text === 'string');
+  const notes = {
+    ...(warnings.length > 0 && { warning: warnings.join(' ') }),
+    ...(passwords?.rotated !== undefined && { credentials_rotated: passwords.rotated }),
+  };
+  if (wanted.storage_quota_gib === undefined) return { ...toProjectResponse(current), ...notes };
   const status = await repeatIfLost(() => coordinatorOf(c.env, projectId).monitor.evaluate(projectId));
   const evaluated = status
     ? { ...current, storageUsedBytes: status.used, storageState: status.state }
     : current;
-  return { ...toProjectResponse(evaluated), ...warning };
+  return { ...toProjectResponse(evaluated), ...notes };
 }
 
 /** Projects of this name that the caller can see, the project itself among them if it exists. */

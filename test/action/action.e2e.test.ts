@@ -1,5 +1,5 @@
 import { execFile } from 'node:child_process';
-import { readFileSync, rmSync } from 'node:fs';
+import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, inject, test } from 'vitest';
@@ -117,6 +117,50 @@ test('a rehearsal of the migration is in the comment, and its danger fails the s
   expect(comment?.body).toMatch(/^ {3}public\.doomed: the table has fewer rows than before$/m);
   expect(await branches()).toEqual(['main']);
   expect(await query(direct_url, 'select n from doomed')).toEqual([{ n: 1 }]);
+});
+
+test('a new column that the masking policy does not cover fails the check, until the file of the repository has a rule', async () => {
+  const { direct_url } = await api.credentials(project, 'main');
+  await query(direct_url, 'create table customer (id int primary key, email text)');
+  const email = { table: 'customer', column: 'email', with: 'email' };
+  const policy = { rules: [email], unlisted: 'refuse_likely_personal' };
+  const stored = await api.call('PUT', `/api/v1/projects/${project}/masking`, { body: policy });
+  expect(stored.status).toBe(200);
+  const made = await runner.run({ url, project });
+  expect(made.code).toBe(0);
+  const check = (masking = '') => runner.run({ url, project, command: 'check-masking', masking });
+  expect(await check()).toMatchObject({ code: 0, outputs: { 'masking-covered': 'true' } });
+
+  await query(made.outputs['direct-url'] ?? '', 'alter table customer add email2 text');
+  const refused = await check();
+  expect(refused).toMatchObject({ code: 1, outputs: { 'masking-covered': 'false' } });
+  expect(refused.log).toMatch(/^::error::The masking policy does not cover pr-7 \(1 problem\)/m);
+  expect(refused.log).toMatch(/^public\.customer\.email2: its name says e-mail$/m);
+  const comment = runner.comments.find(({ body }) => body.includes('#### Masking'));
+  expect(comment?.body).toContain('public.customer.email2: its name says e-mail');
+
+  const file = (text: string) => writeFileSync(join(runner.folder, 'masking.json'), text);
+  file(JSON.stringify({ ...policy, rules: [email, { ...email, column: 'email2' }] }));
+  expect(await check('masking.json')).toMatchObject({ code: 0, outputs: { 'masking-covered': 'true' } });
+  expect(comment?.body).toContain('The masking policy covers pr-7.');
+  file('{');
+  expect(await check('masking.json')).toMatchObject({
+    code: 1,
+    log: expect.stringContaining('masking.json is not valid JSON'),
+  });
+
+  const migration = { run: 'psql\n-qc\nalter table customer add phone text', masking: 'project' };
+  const rehearsed = await runner.run({ url, project, command: 'rehearse', ...migration });
+  expect(rehearsed).toMatchObject({
+    code: 1,
+    outputs: { verdict: 'safe', 'masking-covered': 'false' },
+    log: expect.stringMatching(/^public\.customer\.phone: its name says phone number$/m),
+  });
+  expect(await runner.run({ url, project, masking: 'project' })).toMatchObject({
+    code: 1,
+    log: expect.stringContaining('masking is for the commands'),
+  });
+  expect((await runner.run({ url, project }, { action: 'closed' })).code).toBe(0);
 });
 
 test('a fork, which gets no ID token, stops with a sentence and gets no database', async () => {

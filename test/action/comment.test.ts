@@ -87,8 +87,8 @@ test.each([
   const wal = { bytes: 0, exact: true };
   const counts = { unwatched_tables: 0, samples: 1, longest_gap_ms: 50 };
   const report = { verdict, dangers: [], tables: [], schema: nothing, wal, ...counts };
-  const found = failureOf({ report, exitCode });
+  const found = failureOf({ report, exitCode, masking: null });
   if (failure === null) expect(found).toBeNull();
   else expect(found).toContain(failure);
-  expect(rehearsalPart({ report, exitCode })).toContain(`#### Rehearsal\n\n \`\`\`\n Verdict: ${verdict}\n`);
+  expect(rehearsalPart({ report, exitCode, masking: null })).toContain(`#### Rehearsal\n\n \`\`\`\n Verdict: ${verdict}\n`);
 });

@@ -8,6 +8,7 @@ const ROOT = join(import.meta.dirname, '../..');
 /** The command of each operation of the API. */
 const COMMANDS: Record<string, string> = {
   changeRows: 'query',
+  checkMasking: 'masking check',
   countSessions: 'branch create',
   createApiKey: 'key create',
   createBranch: 'branch create',

@@ -125,10 +125,20 @@ test.each<[string, string, string[], object]>([
   [COMMANDS.protectBranch(PROJECT, 'pr-7', true), 'branch protect', ['pr-7'], { project: PROJECT }],
   [COMMANDS.protectBranch(PROJECT, 'pr-7', false), 'branch unprotect', ['pr-7'], { project: PROJECT }],
   [
-    COMMANDS.updateProject(PROJECT, HOSTILE, '0.5', '120', ''),
+    COMMANDS.updateProject(PROJECT, {
+      ...{ name: HOSTILE, quota: '0.5', attempts: '120', maskedOnly: '', rotation: '' },
+    }),
     'project update',
     [PROJECT],
     { name: HOSTILE, quota: 0.5, connectionAttempts: 120 },
+  ],
+  [
+    COMMANDS.updateProject(PROJECT, {
+      ...{ name: 'Shop', quota: '1', attempts: '50', maskedOnly: 'on', rotation: 'all_but_main' },
+    }),
+    'project update',
+    [PROJECT],
+    { maskedOnly: 'on', rotateCredentials: 'all_but_main' },
   ],
   [
     COMMANDS.scheduleSnapshots(PROJECT, '6h', '7', false),

@@ -156,7 +156,7 @@ describe('the generated tests', () => {
     const { action, reaches: roles, scope, method, ids } = operation;
     expect(requirement(action as Action)).toEqual({ roles, scope });
     // These read; a query as the read-write login and a preview of unsaved rules need more.
-    if (method !== 'GET' && !['runQuery', 'previewMasking'].includes(operation.id)) {
+    if (method !== 'GET' && !['runQuery', 'previewMasking', 'checkMasking'].includes(operation.id)) {
       expect(scope).toBe('write');
       const leaders = ['owner', 'admin'];
       const isOfTenant = /^(?:members|machines|webhooks|follow|masking)\./.test(action ?? '');

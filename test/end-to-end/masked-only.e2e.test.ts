@@ -2,7 +2,7 @@ import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/cli
 import { beforeAll, describe, expect, inject, test } from 'vitest';
 import { TOOLS } from '../../mcp/tools.ts';
 import { Api, type ApiResponse } from '../support/api.ts';
-import { query } from '../support/database.ts';
+import { connect, query } from '../support/database.ts';
 import {
   callOperation,
   createResources,
@@ -171,6 +171,74 @@ test('a key gets the canary with the permission, and turns nothing off without i
   expect((await rows(admin)).status).toBe(403);
   expect((await admin.call('PATCH', path, { body: { masked_only: false } })).status).toBe(403);
   expect((await admin.call('PUT', `${path}/masking`, { body: { rules: [] } })).status).toBe(403);
+});
+
+describe('passwords that members have already', () => {
+  const isOpen = (url_: string) =>
+    query(url_, 'select 1').then(
+      () => true,
+      () => false,
+    );
+
+  test('stay valid with a warning, or are replaced, those of main only if it is wanted', async () => {
+    const developer = new Api(url, await tokenOf(MAKER));
+    const ids = await createResources(developer, owner);
+    const { project_id = '', branch_id = '' } = ids;
+    const path = `/api/v1/projects/${project_id}`;
+    const change = (body: object) => owner.call<Record<string, unknown>>('PATCH', path, { body });
+    const urlsOf = async (api: Api, branch: string) => {
+      const { direct_url, database_url } = await api.credentials(project_id, branch);
+      return [direct_url, database_url];
+    };
+    const [main, branch] = [await urlsOf(developer, 'main'), await urlsOf(developer, branch_id)];
+    const open = async () => ({
+      main: await Promise.all(main.map(isOpen)),
+      branch: await Promise.all(branch.map(isOpen)),
+    });
+    const [yes, no] = [
+      [true, true],
+      [false, false],
+    ];
+    expect(await open()).toEqual({ main: yes, branch: yes });
+
+    expect(await change({ rotate_credentials: 'all' })).toMatchObject({ status: 422 });
+    const kept = await change({ masked_only: true });
+    expect(kept.body).toMatchObject({
+      masked_only: true,
+      warning: expect.stringContaining('The passwords of main and 2 other branches were not replaced'),
+    });
+    expect(kept.body).not.toHaveProperty('credentials_rotated');
+    expect(await open()).toEqual({ main: yes, branch: yes });
+
+    // The branch, and a deleted one that can be restored with its passwords.
+    const others = await change({ masked_only: true, rotate_credentials: 'all_but_main' });
+    expect(others.body).toMatchObject({
+      credentials_rotated: 2,
+      warning: expect.stringContaining('The passwords of main were not replaced'),
+    });
+    expect(await open()).toEqual({ main: yes, branch: no });
+    expect(await Promise.all((await urlsOf(owner, branch_id)).map(isOpen))).toEqual(yes);
+
+    const session = await connect(main[0] ?? '');
+    const ended = new Promise((resolve) => session.once('end', resolve));
+    session.on('error', () => {});
+    const all = await change({ masked_only: true, rotate_credentials: 'all' });
+    expect(all.body).toMatchObject({ credentials_rotated: 3 });
+    expect(all.body).not.toHaveProperty('warning');
+    await ended;
+    expect(await open()).toEqual({ main: no, branch: no });
+    expect(await Promise.all((await urlsOf(owner, 'main')).map(isOpen))).toEqual(yes);
+    const old = readD1<{ branch_id: string }>(
+      'select branch_id from branch_credentials join project_branches on id = branch_id where project_id = ? and revision = 0',
+      project_id,
+    );
+    expect(old).toEqual([]);
+    const rotated = await owner.get<{ audit_events: { name: string }[] }>(
+      `/api/v1/audit-events?project_id=${project_id}&limit=100`,
+    );
+    const { audit_events: events } = rotated.body;
+    expect(events.filter(({ name }) => name === 'branch.credentials.rotated')).toHaveLength(5);
+  });
 });
 
 test('an agent gets the canary by no tool', async () => {

@@ -383,6 +383,21 @@ describe('a branch with other data', () => {
     ]);
     expect((await take('main', { data: 'masked' })).body).toMatchObject({ columns: refused.body.columns });
     expect((await api.get(`${path}/branches/m-4`)).status).toBe(404);
+
+    const checkOf = async (branch: string, body = {}) =>
+      (await api.post<Record<string, unknown>>(`${path}/branches/${branch}/masking/check`, body)).body;
+    const uncovered = { version: 1, covered: false, problems: refused.body.columns };
+    expect(await checkOf('main')).toMatchObject({ branch_name: 'main', ...uncovered });
+    expect(await checkOf('m-2')).toMatchObject({ branch_name: 'm-2', covered: true, problems: [] });
+    const email = { table: 'customer', column: 'email', with: 'email' };
+    const rules = [email, { ...email, column: 'email2' }];
+    expect(await checkOf('main', { rules })).toMatchObject({ version: null, covered: true, problems: [] });
+    const keep = await checkOf('main', { rules: [email], unlisted: 'keep' });
+    expect(keep).toMatchObject({ covered: true, suggestions: [{ column: 'email2', with: 'email' }] });
+    expect(await checkOf('main', { unlisted: 'keep' })).toMatchObject({ error: 'VALIDATION_FAILED' });
+    const unset = await api.project('No policy');
+    const none = await api.post(`/api/v1/projects/${unset.id}/branches/main/masking/check`, {});
+    expect(none).toMatchObject({ status: 409, body: { error: 'MASKING_INCOMPLETE' } });
     for (const name of ['m-1', 'm-2', 'm-3', 'm-copy', 'empty'])
       await api.delete(`${path}/branches/${name}?purge=true`);
   });

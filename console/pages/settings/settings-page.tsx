@@ -6,7 +6,7 @@ import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { ActionDialog } from '../../components/dialog.tsx';
 import { announce, ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
-import { Check, Field } from '../../components/field.tsx';
+import { Check, Field, SelectField } from '../../components/field.tsx';
 import { Page } from '../../components/page.tsx';
 import { api } from '../../data/gateway.ts';
 import { queryClient, refresh } from '../../data/query-client.ts';
@@ -28,6 +28,9 @@ function ChangeForm({ project }: { project: Project }) {
   const session = useStore(sessionStore);
   const isAdmin = session.state === 'signed_in' && mayAdminister(session.me);
   const [maskedOnly, setMaskedOnly] = useState(project.masked_only);
+  const [passwords, setPasswords] = useState<'' | 'keep' | 'all' | 'all_but_main'>('');
+  const isTurnedOn = maskedOnly && !project.masked_only;
+  const rotation = isTurnedOn && passwords !== 'keep' ? passwords : '';
   const change = useMutation({
     mutationFn: () =>
       dataOf(
@@ -38,11 +41,14 @@ function ChangeForm({ project }: { project: Project }) {
             storage_quota_gib: Number(quota),
             connection_attempts_per_minute: Number(attempts),
             ...(maskedOnly !== project.masked_only && { masked_only: maskedOnly }),
+            ...(rotation !== '' && { rotate_credentials: rotation }),
           },
         }),
       ),
-    onSuccess: ({ warning, ...changed }) => {
-      announce(['The project is changed.', warning].filter(Boolean).join(' '));
+    onSuccess: ({ warning, credentials_rotated: rotated, ...changed }) => {
+      const replaced = rotated !== undefined && `Branches with new passwords: ${rotated}.`;
+      announce(['The project is changed.', replaced, warning].filter(Boolean).join(' '));
+      setPasswords('');
       queryClient.setQueryData(projectQuery(project.id).queryKey, changed);
       refresh(usageQuery(project.id), projectsQuery());
     },
@@ -85,9 +91,22 @@ function ChangeForm({ project }: { project: Project }) {
             onChange={(event) => setMaskedOnly(event.target.checked)}
           />
           <p className="quiet small">
-            Only owners, admins and API keys with data.full then see what is in main. Passwords that were
-            given out before stay valid until you rotate them.
+            Only owners, admins and API keys with data.full then see what is in main.
           </p>
+          {isTurnedOn && (
+            <SelectField
+              label="Passwords that members have already"
+              hint="They lead to the data of main and of the branches with unmasked data. New ones end their sessions, and applications need the new URLs."
+              value={passwords}
+              onChange={({ target }) => setPasswords(target.value as typeof passwords)}
+              required
+            >
+              <option value="">choose…</option>
+              <option value="all">replace all of them</option>
+              <option value="all_but_main">replace those of branches, and keep those of main</option>
+              <option value="keep">keep all of them</option>
+            </SelectField>
+          )}
         </fieldset>
       )}
       {change.isError && <ErrorNote error={change.error} />}
@@ -98,7 +117,10 @@ function ChangeForm({ project }: { project: Project }) {
       </div>
       <CommandLine
         command={(name_) =>
-          COMMANDS.updateProject(name_, name, quota, attempts, choiceOf(project, maskedOnly))
+          COMMANDS.updateProject(name_, {
+            ...{ name, quota, attempts, rotation },
+            maskedOnly: choiceOf(project, maskedOnly),
+          })
         }
       />
     </form>

@@ -1,6 +1,7 @@
 import { eq, sql } from 'drizzle-orm';
 import { afterAll, beforeEach, expect, test } from 'vitest';
 import { deleteRule, insertRule, storeRuleEnd } from '../../../edge/access/change-rules.ts';
+import { newCredentials } from '../../../edge/access/credentials.ts';
 import { ofBranch } from '../../../edge/branches/clone-source.ts';
 import { reserveBranches } from '../../../edge/branches/create-branches.ts';
 import { deleteSnapshot, dropJob } from '../../../edge/branches/drop-snapshots.ts';
@@ -21,6 +22,7 @@ import {
 import {
   auditEvents,
   type BranchRow,
+  branchCredentials,
   hosts,
   jobs,
   type NetworkRuleRow,
@@ -261,6 +263,7 @@ const WRITES = {
   'a new project': newProject,
   'a new quota': (d1) => change(d1, { storage_quota_gib: 3 }),
   'a new name': (d1) => change(d1, { name: 'N' }),
+  'new passwords of unmasked branches': (d1) => change(d1, { masked_only: true, rotate_credentials: 'all' }),
   'a deletion of the project': (d1) => {
     const job = newJob('project.delete', { branchId: null }, { id: id(), ...PLACE }, NOW);
     return markProjectDeleting(d1, job, NOW);
@@ -335,6 +338,13 @@ const fillRules = () =>
     sql`true`,
   );
 
+/** A branch with unmasked data and passwords. */
+const unmasked = async (status: BranchRow['status']) => {
+  const row = copy(branch, { branchName: 'fresh', databaseName: 'db_fresh', status });
+  await db.insert(projectBranches).values(row);
+  await db.insert(branchCredentials).values(await newCredentials(KEYS, row.id, NOW));
+};
+
 const FILLED = ['a new branch', 'a restoration'] as const;
 
 /** What another request does in between, the writes that it concerns, and their failure. */
@@ -353,6 +363,18 @@ const CHANGES: [string, readonly Write[], FailureCode, () => Promise<unknown>][]
     [...FILLED, 'a new quota', 'a new name', 'a deletion of the project', 'a new rule'],
     'PROJECT_NOT_ACTIVE',
     () => setProject({ status: 'deleting' }),
+  ],
+  [
+    'an unmasked branch is being created',
+    ['new passwords of unmasked branches'],
+    'HOST_BUSY',
+    () => unmasked('creating'),
+  ],
+  [
+    'an unmasked branch was created',
+    ['new passwords of unmasked branches'],
+    'HOST_BUSY',
+    () => unmasked('active'),
   ],
   ['the limit of branches is lower', FILLED, 'BRANCH_LIMIT_REACHED', () => setProject({ branchLimit: 0 })],
   ['all databases are there', FILLED, 'BRANCH_LIMIT_REACHED', async () => fillDatabases()],
