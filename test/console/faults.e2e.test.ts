@@ -1,4 +1,4 @@
-import type { Browser, Route } from 'playwright-core';
+import type { Browser, Locator, Route } from 'playwright-core';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { openBrowser, type Visitor, visit } from '../support/console/browser.ts';
 import { signInOnPage } from '../support/console/person.ts';
@@ -37,7 +37,7 @@ beforeAll(async () => {
   await query(url, "create table item (id int primary key, name text); insert into item values (1, 'One')");
   browser = await openBrowser();
   visitor = await visit(browser, stack.url);
-  visitor.forgive(401, 409, 422, 429, 503, 504);
+  visitor.forgive(401, 409, 412, 422, 429, 503, 504);
   await signInOnPage(visitor.page, owner.email, `/projects/${projectId}/branches/main/tables?table=item`);
 });
 
@@ -243,6 +243,72 @@ test('over the storage quota, the page says what to do and keeps the change', as
   await trySave();
   await saved();
   expect(await stored()).toBe('blocked');
+});
+
+test('a masking policy that somebody else has changed is not overwritten, and says what to do', async () => {
+  await query(
+    url,
+    "create table customer (id int primary key, email text); insert into customer values (1, 'ada@example.com')",
+  );
+  const page = await visitor.context.newPage();
+  await page.setViewportSize({ width: 1280, height: 800 });
+  await page.goto(`/projects/${projectId}/masking`);
+  const uncovered = page.getByRole('region', { name: 'Not covered' });
+  await uncovered.getByText('public.customer.email').waitFor();
+  const topOf = async (locator: Locator) => (await locator.boundingBox())?.y ?? Number.NaN;
+  expect(await topOf(uncovered)).toBeLessThan(await topOf(page.getByLabel('Columns without a rule')));
+  const save = page.getByRole('button', { name: 'Save policy' });
+  expect(await save.isDisabled()).toBe(true);
+
+  await page.keyboard.press('a');
+  await page.getByText('Every column of main that looks personal has a rule.').waitFor();
+  await page.getByRole('navigation', { name: 'Tables' }).getByText('customer').click();
+  await page.getByRole('button', { name: 'Preview' }).click();
+  const side = (name: string) => page.getByRole('table', { name });
+  await side('Before').getByText('ada@example.com').waitFor();
+  expect(await side('After').textContent()).toMatch(/[a-z]{20}@example\.com/);
+  const [before, after] = [await side('Before').boundingBox(), await side('After').boundingBox()];
+  expect(before?.y).toBe(after?.y);
+  expect(before?.x).toBeLessThan(after?.x ?? 0);
+
+  const theirs = { rules: [{ table: 'item', column: 'name', with: 'hash' }], unlisted: 'keep' };
+  // A token of the beginning has expired.
+  const ofApi = (method: string, body?: object) =>
+    page.evaluate<{ rules: object[] }>(`(async () => {
+      const session = await (await fetch('/api/v1/auth/session', { method: 'POST' })).json();
+      const headers = { Authorization: 'Bearer ' + session.access_token, 'Content-Type': 'application/json' };
+      const body = ${JSON.stringify(body)};
+      const request = { method: '${method}', headers, ...(body && { body: JSON.stringify(body) }) };
+      return (await fetch('/api/v1/projects/${projectId}/masking', request)).json();
+    })()`);
+  expect(await ofApi('PUT', theirs)).toMatchObject({ version: 1 });
+  await save.click();
+  await page.getByText('The masking policy has changed since you read it.').waitFor();
+  await page.getByText('Somebody else has made version 1 of the policy.').waitFor();
+  const email = page.getByLabel('email (text)');
+  expect(await email.inputValue()).toBe('email');
+  await page.getByRole('button', { name: 'Discard my changes' }).click();
+  await uncovered.getByText('public.customer.email').waitFor();
+  expect(await email.inputValue()).toBe('');
+  await page.keyboard.press('a');
+  await save.click();
+  await page.getByText('The policy has version 2.').waitFor();
+  expect((await ofApi('GET')).rules).toEqual([
+    ...theirs.rules,
+    { table: 'public.customer', column: 'email', with: 'email' },
+  ]);
+
+  // Who gives members masked data only has to say what becomes of the passwords that they have.
+  await page.goto(`/projects/${projectId}/settings`);
+  await page.getByLabel('Give members masked data only').check();
+  await page.getByRole('button', { name: 'Save', exact: true }).first().click();
+  const passwords = page.getByLabel('Passwords that members have already');
+  expect(await page.locator('select:invalid').count()).toBe(1);
+  await passwords.selectOption('all_but_main');
+  await page.getByText('--masked-only on --rotate-credentials all_but_main').waitFor();
+  await page.getByRole('button', { name: 'Save', exact: true }).first().click();
+  await page.getByText('Branches with new passwords: 0. The passwords of main were not replaced').waitFor();
+  await page.close();
 });
 
 test('over the limit of requests, the page says when to try again and keeps the change', async () => {

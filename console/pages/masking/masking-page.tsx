@@ -56,10 +56,12 @@ const ACCEPT = 'a';
 const isTyping = (target: EventTarget | null) =>
   target instanceof HTMLElement && /^(?:INPUT|SELECT|TEXTAREA)$/.test(target.tagName);
 
-interface Draft {
-  rules: Rule[];
-  unlisted: Policy['unlisted'];
-}
+type Draft = Pick<Policy, 'rules' | 'unlisted'>;
+/** What a draft began as. */
+type Base = Draft & Pick<Policy, 'version' | 'etag'>;
+
+const draftOf = ({ rules, unlisted }: Draft): Draft => ({ rules, unlisted });
+const isEqual = (one: Draft, other: Draft) => JSON.stringify(draftOf(one)) === JSON.stringify(draftOf(other));
 
 /** What is not covered, and the suggestions for it. */
 function Uncovered({
@@ -260,7 +262,16 @@ function PolicyEditor({
   policy: Policy;
   mayEdit: boolean;
 }) {
-  const [draft, setDraft] = useState<Draft>({ rules: policy.rules, unlisted: policy.unlisted });
+  const [base, setBase] = useState<Base>(policy);
+  const [draft, setDraft] = useState(() => draftOf(policy));
+  const begin = (from: Base) => {
+    setBase(from);
+    setDraft(draftOf(from));
+  };
+  const isChanged = !isEqual(draft, base);
+  const isOvertaken = policy.version > base.version;
+  // Nothing is lost that a person has chosen.
+  if (isOvertaken && !isChanged) begin(policy);
   const tables = useQuery(tablesQuery(projectId, 'main'));
   const [wanted, setWanted] = useState<string | null>(null);
   const kept = (tables.data ?? []).filter(({ kind }) => kind === 'table' || kind === 'partitioned_table');
@@ -272,8 +283,6 @@ function PolicyEditor({
       return schema === table.schema && name === table.name;
     });
   const open = (policy.suggestions ?? []).filter((one) => !draft.rules.some((rule) => isSame(rule, one)));
-  const isChanged =
-    JSON.stringify(draft) !== JSON.stringify({ rules: policy.rules, unlisted: policy.unlisted });
   const change = (table: string, column: string, rule: Rule | null) =>
     setDraft(({ rules, ...rest }) => ({
       ...rest,
@@ -284,14 +293,16 @@ function PolicyEditor({
     mutationFn: () =>
       dataOf(
         api.PUT('/api/v1/projects/{project_id}/masking', {
-          params: { path: { project_id: projectId }, header: { 'if-match': policy.etag } },
+          params: { path: { project_id: projectId }, header: { 'if-match': base.etag } },
           body: draft,
         }),
       ),
-    onSuccess: ({ version }) => {
-      announce(`The policy has version ${version}.`);
-      refresh(maskingQuery(projectId));
+    onSuccess: (saved) => {
+      announce(`The policy has version ${saved.version}.`);
+      begin(saved);
     },
+    // After a refusal, too: somebody else has changed it.
+    onSettled: () => refresh(maskingQuery(projectId)),
   });
   return (
     <>
@@ -313,6 +324,20 @@ function PolicyEditor({
         )}
       </div>
       {save.isError && <ErrorNote error={save.error} />}
+      {isOvertaken && isChanged && (
+        <Note tone="bad">
+          Somebody else has made version {policy.version} of the policy. Your changes are of version{' '}
+          {base.version} and cannot be saved.{' '}
+          <Button
+            onClick={() => {
+              save.reset();
+              begin(policy);
+            }}
+          >
+            Discard my changes
+          </Button>
+        </Note>
+      )}
       {tables.isError && <ErrorNote error={tables.error} />}
       {tables.data && !chosen && <Empty icon="table" title="No tables yet" />}
       {chosen && (
@@ -377,7 +402,7 @@ function MaskingPage() {
     >
       {!mayEdit && <Note>Owners and admins change the policy.</Note>}
       <Loaded query={policy}>
-        {(data) => <PolicyEditor key={data.etag} projectId={projectId} policy={data} mayEdit={mayEdit} />}
+        {(data) => <PolicyEditor key={projectId} projectId={projectId} policy={data} mayEdit={mayEdit} />}
       </Loaded>
     </Page>
   );
