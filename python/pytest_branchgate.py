@@ -22,6 +22,8 @@ import pytest
 
 LEASE_SECONDS = 60
 RETRY_FOR_SECONDS = 60
+#: A branch with other data than its source begins with a copy of the whole database.
+PREPARED_WITHIN_SECONDS = 3600
 RETRYABLE = (429, 503)
 
 
@@ -70,7 +72,9 @@ class Gateway:
         if method == "POST":
             headers["Idempotency-Key"] = str(uuid.uuid4())
         data = None if body is None else json.dumps(body).encode()
-        left = RETRY_FOR_SECONDS
+        is_prepared = body is not None and body.get("data", "full") != "full"
+        limit = PREPARED_WITHIN_SECONDS if is_prepared else RETRY_FOR_SECONDS
+        left = limit
         while True:
             request = urllib.request.Request(self._base + path, data, headers, method=method)
             try:
@@ -90,7 +94,7 @@ class Gateway:
                     raise BranchgateError(f"{error.code} {text.decode(errors='replace')}") from None
             left -= pause
             if left < 0:
-                raise BranchgateError(f"{method} {path} did not succeed within {RETRY_FOR_SECONDS} seconds")
+                raise BranchgateError(f"{method} {path} did not succeed within {limit} seconds")
             time.sleep(pause)
 
     def find(self, name: str) -> str:
@@ -101,7 +105,7 @@ class Gateway:
         raise BranchgateError(f"the project has no branch {name}")
 
     @contextlib.contextmanager
-    def branch(self, source: str) -> Iterator[Branch]:
+    def branch(self, source: str, data: str = "full") -> Iterator[Branch]:
         """A leased branch, renewed until the block ends and then deleted."""
         made = self._call(
             "POST",
@@ -109,6 +113,7 @@ class Gateway:
             {
                 "branch_name": f"pytest-{secrets.token_hex(6)}",
                 "source_branch_id": self.find(source),
+                "data": data,
                 "lease_seconds": LEASE_SECONDS,
                 "allow": ["me"],
                 "include": ["credentials"],
@@ -144,6 +149,7 @@ class Gateway:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("branchgate_source", "branch that the branches of tests are made from", default="main")
+    parser.addini("branchgate_data", "what they have of it: full, masked or none", default="full")
 
 
 @pytest.fixture(scope="session")
@@ -153,19 +159,25 @@ def branchgate_source(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
+def branchgate_data(request: pytest.FixtureRequest) -> str:
+    """Everything (full), masked by the policy of the project, or the schema without rows (none)."""
+    return request.config.getini("branchgate_data")
+
+
+@pytest.fixture(scope="session")
 def branchgate_gateway() -> Gateway:
     return Gateway()
 
 
 @pytest.fixture(scope="session")
-def branch(branchgate_gateway: Gateway, branchgate_source: str) -> Iterator[Branch]:
+def branch(branchgate_gateway: Gateway, branchgate_source: str, branchgate_data: str) -> Iterator[Branch]:
     """A branch of this session; with pytest-xdist, of this worker."""
-    with branchgate_gateway.branch(branchgate_source) as made:
+    with branchgate_gateway.branch(branchgate_source, branchgate_data) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def module_branch(branchgate_gateway: Gateway, branchgate_source: str) -> Iterator[Branch]:
+def module_branch(branchgate_gateway: Gateway, branchgate_source: str, branchgate_data: str) -> Iterator[Branch]:
     """A branch of this test file."""
-    with branchgate_gateway.branch(branchgate_source) as made:
+    with branchgate_gateway.branch(branchgate_source, branchgate_data) as made:
         yield made

@@ -16,6 +16,11 @@ const LEASE_SECONDS = 120;
 export interface GoldenOptions {
   /** Name or ID of the branch that migrations start from. Default: `main`. */
   from?: string;
+  /**
+   * What the branches have of it: everything, masked by the policy of the project, or the schema without rows.
+   * Default: `full`.
+   */
+  data?: Schemas['Branch']['data'];
   /** Patterns of the files that decide the content: migrations and seeds. */
   migrations: readonly string[];
   /** Applies the migrations. @throws to stop the tests */
@@ -35,18 +40,30 @@ function hashOf(patterns: readonly string[], cwd = process.cwd()): string {
 }
 
 /**
+ * The end of the name of a branch with other data than its source. A new version of the masking policy makes
+ * another branch, because it may mask more.
+ */
+async function endingFor({ api }: BranchgateClient, project_id: string, data: GoldenOptions['data']) {
+  if (data !== 'masked') return data === 'none' ? '-none' : '';
+  const masking = '/api/v1/projects/{project_id}/masking';
+  const { version } = await dataOf(api.GET(masking, { params: { path: { project_id } } }));
+  return `-masked-${version}`;
+}
+
+/**
  * The branch with the migrations applied, made once for each content of their files. It gets its name when it
  * is complete, so an interrupted run leaves nothing that looks like it.
  */
 export async function goldenBranch(
   client: BranchgateClient,
   projectId: string,
-  { from = 'main', migrations, migrate }: GoldenOptions,
+  { from = 'main', data = 'full', migrations, migrate }: GoldenOptions,
 ): Promise<string> {
   const source = await findBranch(client, projectId, from);
   if (!source) throw new Error(`the project has no branch ${from}`);
   // Branches of different sources differ, even with the same migrations.
-  const name = `golden-${hashOf(migrations)}-${source.id.slice(0, 8)}`;
+  const ending = await endingFor(client, projectId, data);
+  const name = `golden-${hashOf(migrations)}-${source.id.slice(0, 8)}${ending}`;
   const existing = await findBranch(client, projectId, name);
   if (existing?.status === 'active') {
     const params = { path: { project_id: projectId, branch_ref: existing.id } };
@@ -54,13 +71,14 @@ export async function goldenBranch(
     return existing.id;
   }
   const path = { project_id: projectId };
-  // A clone of the branch would end the direct sessions of those who use it.
-  const snapshot = await findFreshSnapshot(client, projectId, source.id);
+  // A clone of the branch would end the direct sessions of those who use it. Other data has a snapshot of its own.
+  const snapshot = data === 'full' ? await findFreshSnapshot(client, projectId, source.id) : null;
   const draft = await client.create(BRANCHES, {
     params: { path },
     body: {
       branch_name: `draft-${randomBytes(5).toString('hex')}`,
       ...(snapshot === null ? { source_branch_id: source.id } : { snapshot_id: snapshot }),
+      data,
       lease_seconds: LEASE_SECONDS,
       allow: ['me'],
       include: ['credentials'],

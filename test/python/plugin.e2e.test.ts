@@ -38,12 +38,16 @@ describe.runIf(HAS_PYTEST)('the pytest plugin', () => {
   let project: ProjectBody;
   let env: Record<string, string>;
 
-  const pytest = (more: Record<string, string> = {}) => {
+  const pytest = (more: Record<string, string> = {}, options: string[] = []) => {
     const path = [join(ROOT, 'python'), process.env.PYTHONPATH].filter(Boolean).join(':');
     const { PATH = '' } = process.env;
-    return run(PYTHON, ['-m', 'pytest', '-p', 'pytest_branchgate', '-p', 'no:cacheprovider', folder], {
-      env: { PATH, PYTHONPATH: path, PYTHONDONTWRITEBYTECODE: '1', ...env, ...more },
-    });
+    return run(
+      PYTHON,
+      ['-m', 'pytest', '-p', 'pytest_branchgate', '-p', 'no:cacheprovider', ...options, folder],
+      {
+        env: { PATH, PYTHONPATH: path, PYTHONDONTWRITEBYTECODE: '1', ...env, ...more },
+      },
+    );
   };
 
   beforeAll(async () => {
@@ -65,6 +69,12 @@ describe.runIf(HAS_PYTEST)('the pytest plugin', () => {
     expect((await pytest()).stdout).toContain('2 passed');
     const { body } = await api.get<{ branches: unknown[] }>(`/api/v1/projects/${project.id}/branches`);
     expect(body.branches).toHaveLength(1);
+  });
+
+  test('gives branches the wanted data', async () => {
+    const empty = pytest({}, ['-o', 'branchgate_data=none', '-k', 'test_session']);
+    // The row of main is not there.
+    await expect(empty).rejects.toMatchObject({ stdout: expect.stringContaining("assert '0' == '1'") });
   });
 
   test('fails without its settings, and names the missing one', async () => {

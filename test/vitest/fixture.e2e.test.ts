@@ -3,7 +3,9 @@ import { once } from 'node:events';
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, inject, test } from 'vitest';
+import { createClient } from '../../client/client.ts';
 import { ROOT } from '../../dev/build/repository.ts';
+import { goldenBranch } from '../../vitest/golden-branch.ts';
 import type { Api, ProjectBody } from '../support/api.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
 import { temporaryFolder } from '../support/stack/stack.ts';
@@ -121,6 +123,27 @@ test('each worker and file has a branch with the migrations, which run once for 
   const second = await start().ended;
   expect([second.code, second.output]).toEqual([0, expect.stringContaining('6 passed')]);
   expect(readFileSync(join(folder, 'migrated'), 'utf8')).toBe('.');
+});
+
+test('the branches have the wanted data, and a new policy makes another one', async () => {
+  const path = `/api/v1/projects/${project.id}`;
+  const policy = { rules: [], unlisted: 'keep' };
+  expect((await api.call('PUT', `${path}/masking`, { body: policy })).status).toBe(200);
+  const client = createClient({ url: env.BRANCHGATE_URL ?? '', token: env.BRANCHGATE_TOKEN ?? '' });
+  const golden = (data: 'full' | 'masked' | 'none') =>
+    goldenBranch(client, project.id, {
+      ...{ data, migrations: [join(folder, 'migrations/*.sql')], migrate: () => {} },
+    });
+  const [masked, none] = [await golden('masked'), await golden('none')];
+  const recordOf = async (id: string) => (await api.get(`${path}/branches/${id}`)).body;
+  expect(await recordOf(masked)).toMatchObject({ data: 'masked', masking_version: 1 });
+  expect(await recordOf(none)).toMatchObject({ data: 'none', keep_tables: [] });
+  expect(await golden('masked')).toBe(masked);
+  const stricter = { ...policy, unlisted: 'refuse_likely_personal' };
+  await api.call('PUT', `${path}/masking`, { body: stricter });
+  const again = await golden('masked');
+  expect(await recordOf(again)).toMatchObject({ masking_version: 2 });
+  for (const id of [masked, none, again]) await api.delete(`${path}/branches/${id}?purge=true`);
 });
 
 test.runIf(IS_NIGHTLY)(
