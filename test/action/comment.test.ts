@@ -90,5 +90,7 @@ test.each([
   const found = failureOf({ report, exitCode, masking: null });
   if (failure === null) expect(found).toBeNull();
   else expect(found).toContain(failure);
-  expect(rehearsalPart({ report, exitCode, masking: null })).toContain(`#### Rehearsal\n\n \`\`\`\n Verdict: ${verdict}\n`);
+  expect(rehearsalPart({ report, exitCode, masking: null })).toContain(
+    `#### Rehearsal\n\n \`\`\`\n Verdict: ${verdict}\n`,
+  );
 });

@@ -1,8 +1,8 @@
 import { Api, FROM_LOOPBACK } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
-import { purgeBranch } from '../support/records/jobs.ts';
-import type { Stack } from '../support/stack/stack.ts';
+import { dropSnapshot, purgeBranch } from '../support/records/jobs.ts';
+import { type Stack, UNLIMITED } from '../support/stack/stack.ts';
 import { connectToClone, endSessions, makeBareClone } from './bare-clone.ts';
 import type { Report } from './report.ts';
 import { medianRatio, runInterleaved, timed } from './rounds.ts';
@@ -33,7 +33,10 @@ const BY_HAND = `update person set email = left(encode(sha256(email::bytea), 'he
 
 /** Measures masked branches and a masking. @param signal aborts it */
 export const measureMasking = (signal: AbortSignal): Promise<Report> =>
-  onXfsStack(signal, DISK_BYTES, measure);
+  onXfsStack(signal, DISK_BYTES, measure, UNLIMITED);
+
+/** The longest that the gateway waits for what it makes. */
+const WAITING = { ...FROM_LOOPBACK, Prefer: 'wait=60' };
 
 async function measure(stack: Stack): Promise<Report> {
   const api = new Api(stack.url, await stack.token());
@@ -45,21 +48,24 @@ async function measure(stack: Stack): Promise<Report> {
   const path = `/api/v1/projects/${project.id}`;
   await api.call('PUT', `${path}/masking`, { body: { rules: RULES, unlisted: 'keep' } });
   const snapshots = `${path}/branches/main/snapshots`;
-  const taken = await api.post<{ id: string }>(snapshots, {});
-  const made = async (more: object) => {
+  /** @throws Error also for 202, whose time would be too short */
+  const made = async (where: string, body: object) => {
+    const { status, body: record } = await api.post<{ id: string }>(where, body, WAITING);
+    if (status !== 201) throw new Error(`${where}: ${status} ${JSON.stringify(record)}`);
+    return record.id;
+  };
+  const timedMaking = async (where: string, body: object, drop: (id: string) => Promise<void>) => {
     let id = '';
     const ms = await timed(async () => {
-      const { body } = await api.post<{ id: string }>(
-        `${path}/branches`,
-        { branch_name: 'round', ...more },
-        FROM_LOOPBACK,
-      );
-      id = body.id;
+      id = await made(where, body);
     });
-    await purgeBranch(api, project.id, id);
+    await drop(id);
     return ms;
   };
-  // The first masked branch makes the snapshot, in the round that is discarded.
+  const branch = (more: object) =>
+    timedMaking(`${path}/branches`, { branch_name: 'round', ...more }, (id) =>
+      purgeBranch(api, project.id, id),
+    );
   const byHand = async () => {
     const name = 'by_hand';
     await endSessions(session, main.database);
@@ -76,21 +82,15 @@ async function measure(stack: Stack): Promise<Report> {
     await session.query(`drop database ${name}`);
     return ms;
   };
-  const masking = async () => {
-    let id = '';
-    const ms = await timed(async () => {
-      const { body } = await api.post<{ id: string }>(snapshots, { data: 'masked' });
-      id = body.id;
-    });
-    await api.delete(`${path}/snapshots/${id}`);
-    return ms;
-  };
   try {
+    const plain = await made(snapshots, {});
+    // The one that the masked branches are clones of.
+    await made(snapshots, { data: 'masked' });
     const times = await runInterleaved(ROUNDS, {
-      'plain branch': () => made({ snapshot_id: taken.body.id }),
-      'masked branch': () => made({ data: 'masked' }),
+      'plain branch': () => branch({ snapshot_id: plain }),
+      'masked branch': () => branch({ data: 'masked' }),
       'by hand': byHand,
-      masking,
+      masking: () => timedMaking(snapshots, { data: 'masked' }, (id) => dropSnapshot(api, project.id, id)),
     });
     const ratio = (name: string, one: keyof typeof times, other: keyof typeof times) => ({
       name,

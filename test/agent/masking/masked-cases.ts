@@ -283,7 +283,9 @@ export const CASES: readonly MaskedCase[] = [
       `create table §.t (${T}); insert into §.t select n, 'äöü ${v()}' || n from generate_series(1, 5) n;`,
     OF_T,
   ),
-  made('unlogged', (v) => `create unlogged table §.t (${T}); ${ROWS(v())}`, OF_T),
+  made('unlogged', (v) => `create unlogged table §.t (${T}); ${ROWS(v())}`, OF_T, [
+    ['select count(distinct v)::int from §.t', 50],
+  ]),
   made('exclusion', (v) => `create table §.t (${T}, exclude using hash (v with =)); ${ROWS(v())}`, OF_T),
   made(
     'filled',

@@ -29,6 +29,10 @@ export const dropBranch = (api: Api, projectId: string, branchId: string): Promi
 export const purgeBranch = (api: Api, projectId: string, branchId: string): Promise<void> =>
   deleteBranch(api, `/api/v1/projects/${projectId}/branches/${branchId}?purge=true`);
 
+/** Deletes a snapshot and waits until its database is gone too. */
+export const dropSnapshot = (api: Api, projectId: string, snapshotId: string): Promise<void> =>
+  deleteBranch(api, `/api/v1/projects/${projectId}/snapshots/${snapshotId}`);
+
 async function deleteBranch(api: Api, path: string): Promise<void> {
   const { body } = await api.delete<{ job_id: string }>(path);
   await ended(api, body.job_id);
