@@ -25,6 +25,8 @@ const FETCH_WITHIN_MS = 10_000;
 const LIST_BYTES_MAX = 4 * 1024 * 1024;
 /** A list of this age is read again before a new rule gets it. */
 const FRESH_MS = 24 * 3_600_000;
+/** A source that could not be read is not asked for new rules for so long. */
+const FAILED_MS = 60_000;
 /** What an audit event names of a change. */
 const NAMED_CHANGES = 20;
 
@@ -179,13 +181,11 @@ async function fetchList(name: NetworkName, settings: Sources): Promise<string[]
   return readList(name, texts.flatMap(entries));
 }
 
-/** Reads the list at its source, and stores it if it differs. A failure leaves the list that is stored. */
-async function refreshList(
-  db: Database,
-  settings: Sources,
-  name: NetworkName,
-  now: Date,
-): Promise<Result<null, Failure>> {
+/**
+ * Reads the list at its source, and stores it if it differs. A failure leaves the list that is stored.
+ * @returns whether it was read
+ */
+async function refreshList(db: Database, settings: Sources, name: NetworkName, now: Date): Promise<boolean> {
   try {
     const ranges = await fetchList(name, settings);
     const change = { ranges, changedAt: now };
@@ -200,32 +200,49 @@ async function refreshList(
           version: sql`${namedNetworks.version} + 1`,
         })
         .where(and(eq(namedNetworks.name, name), ne(namedNetworks.ranges, ranges))),
-      db.update(namedNetworks).set({ checkedAt: now }).where(eq(namedNetworks.name, name)),
+      db.update(namedNetworks).set({ checkedAt: now, failedAt: null }).where(eq(namedNetworks.name, name)),
     ]);
-    return ok(null);
+    return true;
   } catch (error) {
     const reason = error instanceof Error ? error.message : String(error);
     logEvent('network_list.not_read', { network: name, reason });
-    return fail({ code: 'NETWORK_LIST_UNAVAILABLE', reason });
+    return false;
   }
 }
 
-const listNamed = (db: Database, name: NetworkName) =>
-  db.select().from(namedNetworks).where(eq(namedNetworks.name, name));
+/** What is stored of a list; `version` is 0 while none was ever read. */
+const storedList = async (db: Database, name: NetworkName): Promise<NamedNetworkRow | undefined> =>
+  (await db.select().from(namedNetworks).where(eq(namedNetworks.name, name)))[0];
 
-/** The list that a new rule gets, of today if its source responds. @returns or NETWORK_LIST_UNAVAILABLE */
+const NEVER = new Date(0);
+
+/** Remembers that the source could not be read, also where no list is stored. */
+async function recordFailure(db: Database, name: NetworkName, now: Date): Promise<void> {
+  const none = { version: 0, ranges: [], previous: [], changedAt: NEVER, checkedAt: NEVER };
+  await db
+    .insert(namedNetworks)
+    .values({ name, ...none, failedAt: now })
+    .onConflictDoUpdate({ target: namedNetworks.name, set: { failedAt: now } });
+}
+
+/**
+ * The list that a new rule gets, of today if its source responds. A source that does not is asked once a minute.
+ * @returns or NETWORK_LIST_UNAVAILABLE
+ */
 export async function currentList(
   db: Database,
   settings: Sources,
   name: NetworkName,
   now: Date,
 ): Promise<Result<NamedNetworkRow, Failure>> {
-  const [stored] = await listNamed(db, name);
-  if (stored && now.getTime() - stored.checkedAt.getTime() < FRESH_MS) return ok(stored);
-  const refreshed = await refreshList(db, settings, name, now);
-  const [list] = await listNamed(db, name);
-  if (list) return ok(list);
-  return refreshed.ok ? fail({ code: 'NETWORK_LIST_UNAVAILABLE' }) : refreshed;
+  const isWithin = (ms: number, past: Date | null | undefined) =>
+    past !== null && past !== undefined && now.getTime() - past.getTime() < ms;
+  let list = await storedList(db, name);
+  if (!isWithin(FRESH_MS, list?.checkedAt) && !isWithin(FAILED_MS, list?.failedAt)) {
+    if (!(await refreshList(db, settings, name, now))) await recordFailure(db, name, now);
+    list = await storedList(db, name);
+  }
+  return list && list.version > 0 ? ok(list) : fail({ code: 'NETWORK_LIST_UNAVAILABLE' });
 }
 
 const isBehind = ({ name, version }: Pick<NamedNetworkRow, 'name' | 'version'>) =>
@@ -287,7 +304,7 @@ export async function refreshLists(db: Database, settings: Sources, now: Date): 
   const changed: ChangedProject[] = [];
   for (const name of used.map((row) => row.name).filter(isNetworkName)) {
     await refreshList(db, settings, name, now);
-    const [list] = await listNamed(db, name);
+    const list = await storedList(db, name);
     if (list) changed.push(...(await updateRules(db, list, now)));
   }
   return changed;
@@ -309,9 +326,12 @@ export const NamedNetwork = z
 export const toNamedNetworkResponse = (
   network: NetworkName,
   row: NamedNetworkRow | undefined,
-): z.output<typeof NamedNetwork> => ({
-  network,
-  cidrs: row?.ranges ?? [],
-  changed_at: row?.changedAt.toISOString() ?? null,
-  checked_at: row?.checkedAt.toISOString() ?? null,
-});
+): z.output<typeof NamedNetwork> => {
+  const list = row && row.version > 0 ? row : undefined;
+  return {
+    network,
+    cidrs: list?.ranges ?? [],
+    changed_at: list?.changedAt.toISOString() ?? null,
+    checked_at: list?.checkedAt.toISOString() ?? null,
+  };
+};

@@ -303,7 +303,7 @@ export const networkRules = sqliteTable(
 /** The networks that rules can name, with the ranges that their owners publish. */
 export const namedNetworks = sqliteTable('named_networks', {
   name: text('name').primaryKey(),
-  /** Counts the lists that differed. */
+  /** Counts the lists that differed. 0: none was read yet. */
   version: integer('version').notNull(),
   /** In canonical form. */
   ranges: text('ranges', { mode: 'json' }).$type<string[]>().notNull(),
@@ -312,6 +312,8 @@ export const namedNetworks = sqliteTable('named_networks', {
   changedAt: timestamp('changed_at').notNull(),
   /** When the source was last read. */
   checkedAt: timestamp('checked_at').notNull(),
+  /** When it last could not be read for a new rule. */
+  failedAt: timestamp('failed_at'),
 });
 
 /** Progress and outcome of long-running operations; rows outlive their project. */

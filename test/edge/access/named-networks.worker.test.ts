@@ -4,7 +4,7 @@ import type { AddressInfo } from 'node:net';
 import { eq } from 'drizzle-orm';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { insertRule } from '../../../edge/access/change-rules.ts';
-import { currentList, refreshLists } from '../../../edge/access/named-networks.ts';
+import { currentList, refreshLists, toNamedNetworkResponse } from '../../../edge/access/named-networks.ts';
 import { networkLists, withRanges } from '../../../edge/access/network-rule.ts';
 import { auditEvents, namedNetworks, networkRules, projects } from '../../../edge/database/schema.ts';
 import { ACTOR, ruleRow, startRecords } from '../../support/records/records.ts';
@@ -39,26 +39,42 @@ const revision = async () => (await db.select().from(projects))[0]?.accessRevisi
 const changes = () => db.select().from(auditEvents).where(eq(auditEvents.name, 'network_rule.list_changed'));
 const versions = async () => (await db.select().from(networkRules)).map(({ listVersion }) => listVersion);
 
-test('a list is read once a day for new rules, and without a list there is no rule', async () => {
+const seconds = (count: number) => after(count / 3600);
+const UNAVAILABLE = { ok: false, failure: { code: 'NETWORK_LIST_UNAVAILABLE' } };
+
+test('without a list there is no rule, and a source that is away is asked once a minute', async () => {
   published = null;
-  expect(await currentList(db, settings, 'cloudflare', NOW)).toMatchObject({
-    ok: false,
-    failure: { code: 'NETWORK_LIST_UNAVAILABLE' },
-  });
+  for (const second of [0, 1, 59])
+    expect(await currentList(db, settings, 'cloudflare', seconds(second))).toMatchObject(UNAVAILABLE);
+  expect(reads).toBe(1);
+  expect(await currentList(db, settings, 'cloudflare', seconds(60))).toMatchObject(UNAVAILABLE);
+  expect(reads).toBe(2);
+  // Each list has a source of its own.
+  expect(await currentList(db, settings, 'github-actions', seconds(61))).toMatchObject(UNAVAILABLE);
+  expect(reads).toBe(3);
+  const rows = await db.select().from(namedNetworks);
+  expect(rows.map((row) => toNamedNetworkResponse('cloudflare', row))).toEqual(
+    rows.map(() => ({ network: 'cloudflare', cidrs: [], changed_at: null, checked_at: null })),
+  );
+  await db.delete(namedNetworks).where(eq(namedNetworks.name, 'github-actions'));
+});
+
+test('a list is read once a day for new rules', async () => {
   published = TEN;
-  expect(await currentList(db, settings, 'cloudflare', NOW)).toMatchObject({
+  expect(await currentList(db, settings, 'cloudflare', seconds(120))).toMatchObject({
     ok: true,
-    value: { version: 1 },
+    value: { version: 1, failedAt: null },
   });
   const before = reads;
   expect(await currentList(db, settings, 'cloudflare', after(23))).toMatchObject({ ok: true });
   expect(reads).toBe(before);
   published = null;
-  // A source that is away leaves the list of yesterday.
-  expect(await currentList(db, settings, 'cloudflare', after(25))).toMatchObject({
-    ok: true,
-    value: { ranges: TEN },
-  });
+  // A source that is away leaves the list of yesterday, and is asked once a minute.
+  for (const hours of [25, 25.01])
+    expect(await currentList(db, settings, 'cloudflare', after(hours))).toMatchObject({
+      ok: true,
+      value: { version: 1, ranges: TEN },
+    });
   expect(reads).toBe(before + 1);
 });
 

@@ -1,0 +1,1 @@
+ALTER TABLE `named_networks` ADD `failed_at` integer;
