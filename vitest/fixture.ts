@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto';
+import { ME, withOtherAddress } from '../cli/other-address.ts';
 import { type BranchgateClient, createClient, type Schemas } from '../client/client.ts';
 import { type GoldenOptions, goldenBranch } from './golden-branch.ts';
 import { LeaseRenewal } from './lease-renewal.ts';
@@ -21,6 +22,8 @@ interface Passed {
   url: string;
   project: string;
   golden: string;
+  /** Both addresses of this computer. */
+  allow: string[];
   leaseSeconds: number;
   branches: Credentials[];
 }
@@ -51,7 +54,8 @@ export function branchSetup(options: FixtureOptions): () => Promise<() => Promis
     const project = required(options.project ?? process.env.BRANCHGATE_PROJECT, 'BRANCHGATE_PROJECT');
     const leaseSeconds = options.leaseSeconds ?? LEASE_SECONDS;
     const client = clientFor(url);
-    const golden = await goldenBranch(client, project, options);
+    const allow = await withOtherAddress(url, [ME]);
+    const golden = await goldenBranch(client, project, allow, options);
     const { branches } = await client.create(`${BRANCHES}/batch`, {
       params: { path: { project_id: project } },
       body: {
@@ -59,7 +63,7 @@ export function branchSetup(options: FixtureOptions): () => Promise<() => Promis
         name_prefix: `test-${randomBytes(4).toString('hex')}-`,
         source_branch_id: golden,
         lease_seconds: leaseSeconds,
-        allow: ['me'],
+        allow,
         include: ['credentials'],
         labels: { purpose: 'tests' },
       },
@@ -67,7 +71,7 @@ export function branchSetup(options: FixtureOptions): () => Promise<() => Promis
     const ids = branches.map(({ id }) => id);
     const renewal = new LeaseRenewal(client, project, ids, leaseSeconds);
     const credentials = branches.flatMap((branch) => branch.credentials ?? []);
-    const passed: Passed = { url, project, golden, leaseSeconds, branches: credentials };
+    const passed: Passed = { url, project, golden, allow, leaseSeconds, branches: credentials };
     process.env[PASSED] = JSON.stringify(passed);
     return () => renewal.end();
   };
@@ -142,7 +146,7 @@ export function workerBranch(): BranchConnection {
 
 /** A branch for one test file, with the content of the migrations. Call `end` after its tests. */
 export async function branchPerFile(): Promise<BranchConnection & { end: () => Promise<void> }> {
-  const { url, project, golden, leaseSeconds } = passedOn();
+  const { url, project, golden, allow, leaseSeconds } = passedOn();
   const client = clientFor(url);
   const { id, credentials } = await client.create(BRANCHES, {
     params: { path: { project_id: project } },
@@ -150,7 +154,7 @@ export async function branchPerFile(): Promise<BranchConnection & { end: () => P
       branch_name: `file-${randomBytes(6).toString('hex')}`,
       source_branch_id: golden,
       lease_seconds: leaseSeconds,
-      allow: ['me'],
+      allow,
       include: ['credentials'],
       labels: { purpose: 'tests' },
     },

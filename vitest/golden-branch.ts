@@ -53,10 +53,12 @@ async function endingFor({ api }: BranchgateClient, project_id: string, data: Go
 /**
  * The branch with the migrations applied, made once for each content of their files. It gets its name when it
  * is complete, so an interrupted run leaves nothing that looks like it.
+ * @param allow the networks that may connect while it migrates
  */
 export async function goldenBranch(
   client: BranchgateClient,
   projectId: string,
+  allow: string[],
   { from = 'main', data = 'full', migrations, migrate }: GoldenOptions,
 ): Promise<string> {
   const source = await findBranch(client, projectId, from);
@@ -80,7 +82,7 @@ export async function goldenBranch(
       ...(snapshot === null ? { source_branch_id: source.id } : { snapshot_id: snapshot }),
       data,
       lease_seconds: LEASE_SECONDS,
-      allow: ['me'],
+      allow,
       include: ['credentials'],
       labels: { purpose: 'tests' },
     },

@@ -1,12 +1,13 @@
 import { execFile } from 'node:child_process';
 import { once } from 'node:events';
-import { readFileSync, rmSync } from 'node:fs';
+import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer, request } from 'node:http';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { rulesFolder } from '../../agent/process/settings.ts';
 import { RULE_FILES } from '../../agent/servers/configuration.ts';
+import { branchPerFile, branchSetup, workerBranch } from '../../vitest/fixture.ts';
 import { Api, type ProjectBody } from '../support/api.ts';
 import { CommandLine } from '../support/command-line.ts';
 import { openBrowser, visit } from '../support/console/browser.ts';
@@ -14,8 +15,9 @@ import { signInOnPage, siteOf } from '../support/console/person.ts';
 import { eventually } from '../support/eventually.ts';
 import { freePort } from '../support/free-port.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
+import { HAS_PYTEST, runPytest } from '../support/pytest.ts';
 import { newOwner } from '../support/sign-in/people.ts';
-import { freePorts, type Stack, startStack } from '../support/stack/stack.ts';
+import { freePorts, type Stack, startStack, temporaryFolder } from '../support/stack/stack.ts';
 
 const run = promisify(execFile);
 const BOTH = ['127.0.0.1/32', '::1/128'];
@@ -183,6 +185,47 @@ test('a rule by name admits the ranges of its list, and follows a change of it w
   expect((await cli.run('rule', 'test', '104.16.3.4', 'named')).code).toBe(5);
   expect((await cli.run('rule', 'remove', rule.body.id)).code).toBe(0);
   rmSync(cli.folder, { recursive: true, force: true });
+});
+
+test('the fixtures for Vitest and pytest let both addresses connect', async () => {
+  const environment = {
+    BRANCHGATE_URL: stack.url,
+    BRANCHGATE_PROJECT: projectId,
+    BRANCHGATE_TOKEN: await stack.token(),
+  };
+  for (const [name, value] of Object.entries(environment)) vi.stubEnv(name, value);
+  const idOf = async (name: string) => (await api.get<{ id: string }>(`${path()}/branches/${name}`)).body.id;
+  const migrated: string[][] = [];
+  const end = await branchSetup({
+    workers: 1,
+    migrations: ['vitest/package.json'],
+    migrate: async ({ branch_name }) => {
+      migrated.push(await networksOf(await idOf(branch_name)));
+    },
+  })();
+  const ofFile = await branchPerFile();
+  try {
+    expect(migrated).toEqual([BOTH]);
+    vi.stubEnv('VITEST_POOL_ID', '1');
+    for (const { branch_name } of [workerBranch(), ofFile]) {
+      expect(await networksOf(await idOf(branch_name))).toEqual(BOTH);
+      await connectOverBoth(branch_name);
+    }
+  } finally {
+    vi.unstubAllEnvs();
+    await ofFile.end();
+    await end();
+  }
+
+  const folder = temporaryFolder();
+  const program = `import os, subprocess
+def test_families(branch):
+    for address in ("127.0.0.1", "::1"):
+        subprocess.run(["psql", branch.direct_url, "-c", "select 7"], env={**os.environ, "PGHOSTADDR": address}, check=True)
+`;
+  writeFileSync(join(folder, 'test_families.py'), program);
+  if (HAS_PYTEST) expect((await runPytest(folder, environment)).stdout).toContain('1 passed');
+  rmSync(folder, { recursive: true });
 });
 
 test.runIf(IS_NIGHTLY)('the console adds both addresses', async () => {

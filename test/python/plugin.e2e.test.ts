@@ -1,18 +1,11 @@
-import { execFile, spawnSync } from 'node:child_process';
 import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
-import { ROOT } from '../../dev/build/repository.ts';
 import type { Api, ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';
+import { HAS_PYTEST, runPytest } from '../support/pytest.ts';
 import { temporaryFolder } from '../support/stack/stack.ts';
 import { ownerOf, tokenOf } from '../support/tenants.ts';
-
-const run = promisify(execFile);
-const PYTHON = process.env.PYTHON ?? 'python3';
-/** Python and pytest are no part of the set-up: PYTHONPATH may name where they are. */
-const HAS_PYTEST = spawnSync(PYTHON, ['-m', 'pytest', '--version']).status === 0;
 
 const TESTS = `
 import subprocess
@@ -38,17 +31,8 @@ describe.runIf(HAS_PYTEST)('the pytest plugin', () => {
   let project: ProjectBody;
   let env: Record<string, string>;
 
-  const pytest = (more: Record<string, string> = {}, options: string[] = []) => {
-    const path = [join(ROOT, 'python'), process.env.PYTHONPATH].filter(Boolean).join(':');
-    const { PATH = '' } = process.env;
-    return run(
-      PYTHON,
-      ['-m', 'pytest', '-p', 'pytest_branchgate', '-p', 'no:cacheprovider', ...options, folder],
-      {
-        env: { PATH, PYTHONPATH: path, PYTHONDONTWRITEBYTECODE: '1', ...env, ...more },
-      },
-    );
-  };
+  const pytest = (more: Record<string, string> = {}, ...options: string[]) =>
+    runPytest(folder, { ...env, ...more }, ...options);
 
   beforeAll(async () => {
     api = await ownerOf('pytest');
@@ -72,7 +56,7 @@ describe.runIf(HAS_PYTEST)('the pytest plugin', () => {
   });
 
   test('gives branches the wanted data', async () => {
-    const empty = pytest({}, ['-o', 'branchgate_data=none', '-k', 'test_session']);
+    const empty = pytest({}, '-o', 'branchgate_data=none', '-k', 'test_session');
     // The row of main is not there.
     await expect(empty).rejects.toMatchObject({ stdout: expect.stringContaining("assert '0' == '1'") });
   });
