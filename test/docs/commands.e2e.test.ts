@@ -109,7 +109,8 @@ printf 'create table film (id int);\\nALTER TABLE film OWNER TO postgres;\\n' > 
   'docs/masking.md': `${SIGNED_IN}branchgate branch delete pr-7 --purge --yes || true
 branchgate psql -- -q -c 'create schema shop' \\
   -c 'create table customer (id int primary key, email text, phone text, born_on date)' \\
-  -c 'create table shop.order (id int primary key, address jsonb)'
+  -c 'create table shop.order (id int primary key, address jsonb)' \\
+  -c 'create table country (code text primary key)'
 `,
   'docs/operating.md': `${SIGNED_IN}${AS_OPERATOR}`,
   'docs/schema-difference.md': `${SIGNED_IN}echo 'create table later (id int)' > statements.sql\n`,
