@@ -131,7 +131,7 @@ test('the branches have the wanted data, and a new policy makes another one', as
   expect((await api.call('PUT', `${path}/masking`, { body: policy })).status).toBe(200);
   const client = createClient({ url: env.BRANCHGATE_URL ?? '', token: env.BRANCHGATE_TOKEN ?? '' });
   const golden = (data: 'full' | 'masked' | 'none') =>
-    goldenBranch(client, project.id, {
+    goldenBranch(client, project.id, ['me'], {
       ...{ data, migrations: [join(folder, 'migrations/*.sql')], migrate: () => {} },
     });
   const [masked, none] = [await golden('masked'), await golden('none')];
