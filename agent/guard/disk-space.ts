@@ -1,9 +1,10 @@
 import { singleFlight } from '../../shared/single-flight.ts';
 import type { Pool } from '../postgres/connect.ts';
-import { countFiles, temporaryBytes } from '../postgres/file-bytes.ts';
+import { temporaryBytes } from '../postgres/file-bytes.ts';
 import { type Log, TroubleLog } from '../process/log.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { isShortOfInodes, readLogVolumes, readVolumes, type Volume } from '../volumes/volumes.ts';
+import type { FileGrowth } from './files.ts';
 import {
   byBranch,
   type Finding,
@@ -25,8 +26,6 @@ export interface DiskUse {
    * missing.
    */
   bytes: Map<GuardedBranch, number>;
-  /** By branch: files of its database. */
-  files: Map<GuardedBranch, number>;
   /**
    * By session: its branch, and the bytes of WAL that it has reported, which it does between transactions.
    */
@@ -40,12 +39,11 @@ export async function readDiskUse(
 ): Promise<DiskUse> {
   const temporary = await temporaryBytes(dataDir);
   const reported = await walByPid(postgres, [...sessions.values()].flat());
-  const use: DiskUse = { at: performance.now(), bytes: new Map(), files: new Map(), wal: new Map() };
+  const use: DiskUse = { at: performance.now(), bytes: new Map(), wal: new Map() };
   for (const [branch, own] of sessions) {
-    const found = await measureDatabase(postgres, branch.database);
+    const bytes = await measureDatabase(postgres, branch.database);
     const temp = own.reduce((sum, { pid }) => sum + (temporary.get(pid) ?? 0), 0);
-    if (found !== null && found.bytes !== null) use.bytes.set(branch, found.bytes + temp);
-    if (found !== null) use.files.set(branch, await countFiles(dataDir, found.oid));
+    if (bytes !== null) use.bytes.set(branch, bytes + temp);
     for (const { pid, key } of own) {
       const bytes = reported.get(pid);
       if (bytes !== undefined) use.wal.set(key, { branch, bytes });
@@ -54,29 +52,20 @@ export async function readDiskUse(
   return use;
 }
 
-/** Null for a database that is gone; `bytes` is null for one that a tenant has given too many files. */
-async function measureDatabase(
-  postgres: Pool,
-  database: string,
-): Promise<{ oid: string; bytes: number | null } | null> {
+/** Bytes; null for a database that is gone, and for one that a tenant has given too many files. */
+async function measureDatabase(postgres: Pool, database: string): Promise<number | null> {
   const session = await postgres.connect();
   let isIntact = false;
-  let oid: string | null = null;
   try {
     await session.query(`BEGIN; SET LOCAL statement_timeout = ${SIZE_WITHIN}`);
-    const { rows } = await session.query<{ oid: string }>(
-      'SELECT oid::text FROM pg_database WHERE datname = $1',
-      [database],
-    );
-    oid = rows[0]?.oid ?? null;
-    const sizes = await session.query<{ bytes: number }>('SELECT pg_database_size($1)::float8 AS bytes', [
+    const { rows } = await session.query<{ bytes: number }>('SELECT pg_database_size($1)::float8 AS bytes', [
       database,
     ]);
     await session.query('COMMIT');
     isIntact = true;
-    return oid === null ? null : { oid, bytes: sizes.rows[0]?.bytes ?? null };
+    return rows[0]?.bytes ?? null;
   } catch {
-    return oid === null ? null : { oid, bytes: null };
+    return null;
   } finally {
     session.release(!isIntact);
   }
@@ -101,22 +90,19 @@ const USUAL_WAL = 4 * MB;
 export interface Growth {
   branch: GuardedBranch;
   bytesPerSecond: number;
-  filesPerSecond: number;
 }
 
 /** How fast each branch has taken space between two looks, the fastest first. */
 function growthBetween(before: DiskUse, now: DiskUse): Growth[] {
   const seconds = (now.at - before.at) / 1000;
   const bytes = increase(before.bytes, now.bytes);
-  const files = increase(before.files, now.files);
   const wal = walBetween(before, now);
-  return [...now.files.keys()]
+  return [...now.bytes.keys()]
     .map((branch) => {
       const written = Math.max(0, (wal.get(branch.branch_id) ?? 0) - USUAL_WAL * seconds);
       return {
         branch,
-        bytesPerSecond: (bytes(branch) + (now.bytes.has(branch) ? written : 0)) / seconds,
-        filesPerSecond: files(branch) / seconds,
+        bytesPerSecond: (bytes(branch) + written) / seconds,
       };
     })
     .sort((one, other) => other.bytesPerSecond - one.bytesPerSecond);
@@ -162,6 +148,7 @@ const NEAR = 2;
 /** What a volume that is nearly full has left; null: enough. */
 interface Left {
   bytes: number | null;
+  /** Known early: a burst is faster than the look that finds it, and at the limit clones are refused. */
   files: number | null;
   /** Whether a volume has little more than a limit. */
   isNear: boolean;
@@ -177,6 +164,7 @@ export class DiskSpace implements Guard {
   readonly #settings: AgentSettings;
   readonly #log: Log;
   readonly #readUse: ReadDiskUse;
+  readonly #takeFileGrowth: () => FileGrowth[];
   readonly #low: TroubleLog;
   readonly #unwatched: TroubleLog;
   readonly #unmeasured: TroubleLog;
@@ -185,10 +173,11 @@ export class DiskSpace implements Guard {
   #use: DiskUse | null = null;
   #growth: Growth[] = [];
 
-  constructor(settings: AgentSettings, log: Log, readUse: ReadDiskUse) {
+  constructor(settings: AgentSettings, log: Log, readUse: ReadDiskUse, takeFileGrowth: () => FileGrowth[]) {
     this.#settings = settings;
     this.#log = log;
     this.#readUse = readUse;
+    this.#takeFileGrowth = takeFileGrowth;
     this.#low = new TroubleLog(log);
     this.#unwatched = new TroubleLog(log);
     this.#unmeasured = new TroubleLog(log);
@@ -205,7 +194,21 @@ export class DiskSpace implements Guard {
     }
     const growth = this.#takeGrowth();
     void this.#measure(byBranch(server.sessions));
-    return growth.filter((one) => isTooFast(one, left)).map((one) => findingOf(one, left));
+    const made = left.files === null ? [] : this.#takeFileGrowth();
+    return [
+      ...growth
+        .filter(({ bytesPerSecond }) => fillsSoon(bytesPerSecond, SLOW, left.bytes))
+        .map((one) => ({
+          ...blocking(one),
+          detail: { free_mb: inMb(left.bytes), mb_per_second: inMb(one.bytesPerSecond) },
+        })),
+      ...made
+        .filter(({ filesPerSecond }) => fillsSoon(filesPerSecond, FEW_FILES, left.files))
+        .map((one) => ({
+          ...blocking(one),
+          detail: { free_inodes: left.files, files_per_second: Math.round(one.filesPerSecond) },
+        })),
+    ];
   }
 
   /** Each growth counts once: its branch may have been blocked since. */
@@ -248,7 +251,7 @@ export class DiskSpace implements Guard {
     return {
       bytes: lowest(volumes.filter((volume) => isLow(volume)).map(({ freeBytes }) => freeBytes)),
       files: lowest(
-        volumes.filter((volume) => isShortOfInodes(volume)).map(({ inodes }) => inodes?.free ?? 0),
+        volumes.filter((volume) => isShortOfInodes(volume, NEAR)).map(({ inodes }) => inodes?.free ?? 0),
       ),
       isNear: volumes.some((volume) => isLow(volume, NEAR) || isShortOfInodes(volume, NEAR)),
     };
@@ -267,19 +270,10 @@ export class DiskSpace implements Guard {
 
 const lowest = (values: readonly number[]) => (values.length === 0 ? null : Math.min(...values));
 
-/** Whether the branch alone would take what is left within a minute. */
-const isTooFast = ({ bytesPerSecond, filesPerSecond }: Growth, { bytes, files }: Left): boolean =>
-  (bytes !== null && bytesPerSecond > Math.max(SLOW, bytes / FILLS_WITHIN_SECONDS)) ||
-  (files !== null && filesPerSecond > Math.max(FEW_FILES, files / FILLS_WITHIN_SECONDS));
+/** Whether a branch alone would take within a minute what a volume has left. @param left null: enough */
+const fillsSoon = (perSecond: number, usual: number, left: number | null): boolean =>
+  left !== null && perSecond > Math.max(usual, left / FILLS_WITHIN_SECONDS);
 
-const findingOf = ({ branch, bytesPerSecond, filesPerSecond }: Growth, { bytes, files }: Left): Finding => ({
-  sessions: [],
-  branches: [branch],
-  detail: {
-    ...(bytes !== null && {
-      free_mb: Math.round(bytes / MB),
-      mb_per_second: Math.round(bytesPerSecond / MB),
-    }),
-    ...(files !== null && { free_inodes: files, files_per_second: Math.round(filesPerSecond) }),
-  },
-});
+const inMb = (bytes: number | null) => Math.round((bytes ?? 0) / MB);
+
+const blocking = ({ branch }: { branch: GuardedBranch }) => ({ sessions: [], branches: [branch] });

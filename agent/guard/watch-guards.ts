@@ -35,25 +35,30 @@ interface GuardSources {
   note: (what: string, trouble: unknown) => void;
 }
 
-const guardsOf = (
-  { settings, postgres }: Watched,
-  { directory, poolers, log, note }: GuardSources,
-): Guard[] => [
-  new Locks(),
-  new Connections({ project_id: settings.PROJECT_CONNECTIONS, tenant: settings.TENANT_CONNECTIONS }),
-  new PooledClients(
-    { limit: settings.POOLER_MAX_CLIENTS, accepted: settings.POOLER_MAX_CLIENTS + SPARE_POOLER_CLIENTS },
-    (database) => directory.findByName(database),
-    (few) => poolers.readClients(few),
-    (trouble) => note('clients of the pooler', trouble),
-  ),
-  new OldTransactions(settings.TRANSACTION_SECONDS),
-  new TransactionIds(settings.TRANSACTION_IDS_PER_SECOND, new MultixactMembers(settings.PGDATA_DIR)),
-  new AutovacuumWorkers((branch, relations) => turnAutovacuumOff(settings, branch, relations)),
-  new NotificationQueue(settings.PGDATA_DIR, directory, (persists) => readQueueHolder(postgres, persists)),
-  new ProjectFiles(settings.PGDATA_DIR, directory, log, settings.PROJECT_FILES),
-  new DiskSpace(settings, log, (sessions) => readDiskUse(postgres, settings.PGDATA_DIR, sessions)),
-];
+function guardsOf({ settings, postgres }: Watched, { directory, poolers, log, note }: GuardSources): Guard[] {
+  const files = new ProjectFiles(settings.PGDATA_DIR, directory, log, settings.PROJECT_FILES);
+  return [
+    new Locks(),
+    new Connections({ project_id: settings.PROJECT_CONNECTIONS, tenant: settings.TENANT_CONNECTIONS }),
+    new PooledClients(
+      { limit: settings.POOLER_MAX_CLIENTS, accepted: settings.POOLER_MAX_CLIENTS + SPARE_POOLER_CLIENTS },
+      (database) => directory.findByName(database),
+      (few) => poolers.readClients(few),
+      (trouble) => note('clients of the pooler', trouble),
+    ),
+    new OldTransactions(settings.TRANSACTION_SECONDS),
+    new TransactionIds(settings.TRANSACTION_IDS_PER_SECOND, new MultixactMembers(settings.PGDATA_DIR)),
+    new AutovacuumWorkers((branch, relations) => turnAutovacuumOff(settings, branch, relations)),
+    new NotificationQueue(settings.PGDATA_DIR, directory, (persists) => readQueueHolder(postgres, persists)),
+    files,
+    new DiskSpace(
+      settings,
+      log,
+      (sessions) => readDiskUse(postgres, settings.PGDATA_DIR, sessions),
+      () => files.takeGrowth(),
+    ),
+  ];
+}
 
 /** Runs all watchdogs on what one session reads, ends the sessions that they find and blocks the branches. */
 export class GuardWatch {

@@ -6,8 +6,11 @@ import { mountExt4, mountXfs, type XfsMount, xfsHindrance } from '../support/sta
 const VOLUME_BYTES = 2 * 2 ** 30;
 const MIN_FREE_DISK_MB = '900';
 
-/** A cluster, the victims and the attacker have some 2,500 files before the attack. */
-const INODES = 9_000;
+/**
+ * A cluster, the victims and the attacker have some 2,500 files before the attack, which makes up to 3,500 a
+ * second.
+ */
+const INODES = 60_000;
 
 const hindrance = xfsHindrance();
 

@@ -508,7 +508,19 @@ test('a branch that makes files is blocked while its project has too many', asyn
     expect(await found()).toEqual([]);
     make('1', 34, 40);
     expect(await found()).toEqual([grows]);
+    // 4 and 6 files in two seconds each, and 10 by the victim.
+    const growth = () => guard.takeGrowth().map(({ branch, filesPerSecond }) => [branch, filesPerSecond]);
+    expect(growth()).toEqual([
+      [grows, 3],
+      [VICTIM, 5],
+    ]);
+    expect(growth()).toEqual([]);
     expect(await found()).toEqual([]);
+    make('3', 60, 62);
+    expect(await found()).toEqual([]);
+    at += 60_000;
+    expect(await found()).toEqual([]);
+    expect(growth()).toEqual([]);
     rmSync(join(folder, 'base/1/39'));
     expect(await found()).toEqual([]);
   } finally {
@@ -544,11 +556,11 @@ describe('disk', () => {
       async () => ({
         at,
         bytes: new Map(speeds.map(([branch, { bytes = 0 }]) => [branch, GIB + (bytes * at) / 1_000])),
-        files: new Map(speeds.map(([branch, { files = 0 }]) => [branch, 300 + (files * at) / 1_000])),
         wal: new Map(
           speeds.map(([branch, { wal = 0 }]) => [branch.branch_id, { branch, bytes: (wal * at) / 1_000 }]),
         ),
       }),
+      () => speeds.map(([branch, { files = 0 }]) => ({ branch, filesPerSecond: files })),
     );
     const found: GuardedBranch[] = [];
     for (; at <= 3_000; at += 1_000) {

@@ -426,15 +426,15 @@ test.runIf(IS_NIGHTLY)('what a branch takes on the disk is seen while its statem
   ]);
   const MB = 2 ** 20;
   await eventually(async () => {
-    const { files, wal } = await read();
-    expect(Number(files.get(guarded)) - Number(before.files.get(guarded))).toBeGreaterThan(32 * MB);
+    const { bytes, wal } = await read();
+    expect(Number(bytes.get(guarded)) - Number(before.bytes.get(guarded))).toBeGreaterThan(32 * MB);
     expect(wal.size).toBe(2);
   });
   await holder.end();
   await running;
   await eventually(async () => {
-    const { files, wal } = await read();
-    const grown = Number(files.get(guarded)) - Number(before.files.get(guarded));
+    const { bytes, wal } = await read();
+    const grown = Number(bytes.get(guarded)) - Number(before.bytes.get(guarded));
     expect(grown).toBeGreaterThan(18 * MB);
     expect(grown).toBeLessThan(30 * MB);
     expect(wal.get(String(sessions[0]?.pid))?.bytes).toBeGreaterThan(10_000);

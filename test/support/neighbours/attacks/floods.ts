@@ -120,8 +120,8 @@ export const notifications: Attack = {
     await Promise.all([listen, notify]);
   },
   revocation: 'deletion',
-  // Half of the queue, from which sessions of all tenants may be ended.
-  growth: { notifications: 64 * MIB },
+  // A second and a half at 80 MB/s; half of the queue, from which sessions of all tenants may be ended, is far more.
+  growth: { notifications: 120 * MIB },
 };
 
 /** Messages to logical decoding need no right to any table. */
