@@ -17,6 +17,10 @@ export function readCount(text: string): number {
 /** Parses a limit of connection attempts: a number, or the highest that the operator allows. */
 export const readAttempts = (text: string): number | 'max' => (text === 'max' ? text : readCount(text));
 
+/** A number of spares, or `auto`. */
+export const readSpares = (text: string): number | 'auto' =>
+  text === 'auto' ? text : text === '0' ? 0 : readCount(text);
+
 /** Collects an option that can be repeated. */
 export const collect = (value: string, previous: string[] | undefined): string[] => [
   ...(previous ?? []),

@@ -43,6 +43,7 @@ export async function storeAccess(session: Session, projectId: string, access: A
   if (before.newer) {
     ruleRemoved = await storeRules(session, projectId, access.rules);
     await storeVerifiers(session, access.verifiers);
+    await storeSpares(session, projectId, access.spares);
   }
   if (before.blocked_from && !access.write_blocked) {
     // A session that began during the block stays read-only, so it has to reconnect.
@@ -104,6 +105,15 @@ async function storeAttempts(
      WHERE project_id = $1 AND ($3 OR $2::jsonb ? branch_id::text)
        AND connection_attempts IS DISTINCT FROM ($2::jsonb ->> branch_id::text)::integer`,
     [projectId, JSON.stringify(limits), isWhole],
+  );
+}
+
+async function storeSpares(session: Session, projectId: string, spares: Access['spares']) {
+  await session.query('UPDATE project SET spares = $2 WHERE project_id = $1', [projectId, spares.of_project]);
+  await session.query(
+    `UPDATE snapshot SET spares = ($2::jsonb ->> snapshot_id::text)::integer
+     WHERE project_id = $1 AND spares IS DISTINCT FROM ($2::jsonb ->> snapshot_id::text)::integer`,
+    [projectId, JSON.stringify(spares.of_snapshots)],
   );
 }
 

@@ -25,6 +25,7 @@ export class CloneTurns {
   readonly #limits: (typeof LIMITS)[CloneMethod];
   readonly #running: Turn[] = [];
   readonly #waiting: (Turn & { start: () => void })[] = [];
+  #endedAt = 0;
 
   constructor(method: CloneMethod) {
     this.#limits = LIMITS[method];
@@ -42,6 +43,11 @@ export class CloneTurns {
     return () => this.#end(turn);
   }
 
+  /** Milliseconds since the last clone; 0 while one runs or waits. */
+  get idleMs(): number {
+    return this.#running.length + this.#waiting.length > 0 ? 0 : performance.now() - this.#endedAt;
+  }
+
   #mayRun({ source, tenant }: Turn): boolean {
     const own = this.#runningOf(tenant);
     return (
@@ -57,6 +63,7 @@ export class CloneTurns {
 
   /** A turn that ends can make room for two: of its own tenant, and one that was kept. */
   #end({ source }: Turn): void {
+    this.#endedAt = performance.now();
     this.#running.splice(
       this.#running.findIndex((turn) => turn.source === source),
       1,

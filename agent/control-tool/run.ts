@@ -27,6 +27,7 @@ import { type Loop, LoopFailed, runLoops } from '../process/loops.ts';
 import { progressOfJob } from '../process/progress.ts';
 import { runRoomLoop } from '../snapshots/make-room.ts';
 import { runSeparationLoop } from '../snapshots/separate-snapshots.ts';
+import { runSpareLoop } from '../snapshots/spares.ts';
 import { Drain, drainAt } from '../upgrade/drain.ts';
 import type { Trial } from '../upgrade/trial.ts';
 import { readVolumes } from '../volumes/volumes.ts';
@@ -156,6 +157,7 @@ function loopsOf(
     'disk usage': (signal) => diskUsage.run(signal),
     room: (signal) => runRoomLoop(host, () => notify('inventory_outdated', {}), signal),
     'copies of snapshots': (signal) => runSeparationLoop(host, signal),
+    spares: (signal) => runSpareLoop(host, signal),
     'locks of rehearsals': (signal) => host.lockSampler.run(signal),
     logins: (signal) => new LoginWatch(host, log).run(signal),
     'blocked projects': (signal) =>
@@ -170,7 +172,7 @@ function loopsOf(
 }
 
 function serveGauges(host: Host, { attempts }: Watches, isLinked: () => boolean): void {
-  const { settings, metrics, cloneMethod, largestSource } = host;
+  const { settings, metrics, cloneMethod, largestSource, spares } = host;
   const troubles = new TroubleLog(log);
   registerGauges(
     metrics.registry,
@@ -178,6 +180,7 @@ function serveGauges(host: Host, { attempts }: Watches, isLinked: () => boolean)
       cloneMethod,
       isLinked,
       largestSource,
+      spares,
       unreadLogs: () => attempts.unread(),
       volumes: () => readVolumes(settings),
       poolerMemory: () => readMemory(settings),

@@ -18,6 +18,7 @@ import { LockSampler } from '../rehearsal/sample-locks.ts';
 import { KeptSessions } from '../rows/kept-sessions.ts';
 import { PageMarks } from '../rows/pages.ts';
 import { RowTurns } from '../rows/row-turns.ts';
+import { Spares } from '../snapshots/spares.ts';
 import { openProbeGate } from '../transfer/probe.ts';
 
 /** The database host, as every operation gets it. */
@@ -41,6 +42,7 @@ export interface Host {
   largestSource: () => Source | null;
   cloneTurns: CloneTurns;
   copyRoom: CopyRoom;
+  spares: Spares;
   known: KnownInventory;
   metrics: Metrics;
   log: Log;
@@ -73,6 +75,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     largestSource: () => null,
     cloneTurns: new CloneTurns(cloneMethod),
     copyRoom: new CopyRoom(settings),
+    spares: new Spares(),
     known: new KnownInventory(settings.MIN_FREE_DISK_MB * 2 ** 20),
     metrics: new Metrics(),
     cloneMethod,

@@ -11,6 +11,8 @@ export interface Present {
   isLinked: () => boolean;
   /** The largest database that can be cloned; null where extents cannot be measured. */
   largestSource: () => Source | null;
+  /** Clones of snapshots that no branch has yet, and those that branches took since the agent started. */
+  spares: { count: number; taken: number };
   /** Bytes of each log that the agent has not read yet. */
   unreadLogs: () => ReadonlyMap<string, number>;
   volumes: () => Promise<Volume[]>;
@@ -71,6 +73,16 @@ const PRESENT_VALUES: readonly PresentValue[] = [
     name: 'branchgate_largest_source_extents',
     help: 'Extents of the largest database, which determine how long a clone of it takes',
     read: ({ largestSource }) => only(largestSource()?.extents ?? null),
+  },
+  {
+    name: 'branchgate_spares',
+    help: 'Clones of snapshots that are ready for the next branches',
+    read: ({ spares }) => only(spares.count),
+  },
+  {
+    name: 'branchgate_spares_taken',
+    help: 'Branches that got a spare since the agent started',
+    read: ({ spares }) => only(spares.taken),
   },
   {
     name: 'branchgate_log_unread_bytes',

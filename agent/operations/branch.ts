@@ -32,11 +32,13 @@ import { pollUntil } from '../process/loops.ts';
 import type { OnProgress } from '../process/progress.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { closeAsSnapshot, readSnapshotSize } from '../snapshots/snapshot-databases.ts';
+import type { Spares } from '../snapshots/spares.ts';
 
 /** What it takes to create and to drop a branch. */
 export interface BranchHost extends AccessHost, CloneHost, PrivilegesHost {
   /** For operations: each holds its locks in one of these sessions. */
   sessions: Pool;
+  spares: Spares;
 }
 
 /**
@@ -104,7 +106,8 @@ async function openMain(settings: AgentSettings, database: string, projectId: st
 }
 
 /**
- * Clones the source for the first missing branch, and that clone for the others, which no client can use yet.
+ * Clones the source for the first missing branch, and that clone for the others, which no client can use yet;
+ * the spares of a snapshot come first.
  * The clients of the source are held during the first clone only, and every branch has the same content, also
  * if a crash comes in between.
  */
@@ -129,7 +132,11 @@ async function cloneMissing(
   const result = await createClone(host, session, { name, source: from, busy_wait }, onProgress);
   // Other clones of the source can begin.
   if (from !== null) await releaseLock(session, `source:${from}`);
-  await cloneBuilt(host, session, first, others);
+  const spareless: BranchIdentity[] = [];
+  for (const other of others)
+    if (from === null || !(await host.spares.take(session, from, buildDatabaseName(other.job_id))))
+      spareless.push(other);
+  await cloneBuilt(host, session, first, spareless);
   return result;
 }
 

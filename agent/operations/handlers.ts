@@ -9,6 +9,7 @@ import type { OnProgress } from '../process/progress.ts';
 import type { RoomHost } from '../snapshots/make-room.ts';
 import { makeRoom } from '../snapshots/make-room.ts';
 import { dropSnapshot } from '../snapshots/snapshot-databases.ts';
+import type { Spares } from '../snapshots/spares.ts';
 import { type ProbeHost, probeSource } from '../transfer/probe.ts';
 import { applyAccess } from './access.ts';
 import {
@@ -44,6 +45,7 @@ interface OperationsHost
     ProbeHost {
   known: KnownInventory;
   cloneTurns: CloneTurns;
+  spares: Spares;
 }
 
 type Handlers = {

@@ -22,6 +22,7 @@ export interface InventoryHost extends ExaminedHost {
   sessions: Pool;
   /** As the running agent last measured it; null where it is not measured. */
   largestSource: () => Source | null;
+  spares: { count: number };
   known: KnownInventory;
 }
 
@@ -83,6 +84,7 @@ export async function describeHost(host: InventoryHost): Promise<HostDescription
     clone_method: host.cloneMethod,
     disk_bytes,
     largest_source: host.largestSource(),
+    spares: host.spares.count,
     last_backup_at: backup.lastBackupAt?.toISOString() ?? null,
     last_archived_at: backup.lastArchivedAt?.toISOString() ?? null,
     warnings: findings.map(({ sentence }) => sentence),

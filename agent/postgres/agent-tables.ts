@@ -180,6 +180,12 @@ const SESSIONS_ROLE = `
   END $$;
 `;
 
+/** How many spares a project, or one of its snapshots, is to have. */
+const SPARES = `
+  ALTER TABLE project ADD COLUMN spares integer; -- of each snapshot without a number; null: automatic
+  ALTER TABLE snapshot ADD COLUMN spares integer; -- null: as the project
+`;
+
 /** The query login has no password. What tenants changed of their logins is reported for a while. */
 const RESTORED_LOGIN = `
   ALTER TABLE login ALTER COLUMN verifier DROP NOT NULL;
@@ -210,6 +216,7 @@ export const MIGRATIONS: readonly string[] = [
   CONNECTION_ATTEMPTS,
   SESSIONS_ROLE,
   RESTORED_LOGIN,
+  SPARES,
 ];
 
 /**

@@ -8,6 +8,7 @@ import { pollUntil, runLoop } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { freeBytes } from '../volumes/volumes.ts';
 import { dropSnapshot, SNAPSHOT_NAME } from './snapshot-databases.ts';
+import type { Spares } from './spares.ts';
 
 /** What it takes to make room on the disk. */
 export interface RoomHost {
@@ -15,6 +16,7 @@ export interface RoomHost {
   postgres: Pool;
   sessions: Pool;
   copyRoom: CopyRoom;
+  spares: Spares;
   /** What the gateway knows of this host. */
   known: { outdate: () => void; isOutdated: (freeBytes: number) => boolean };
   log: Log;
@@ -83,12 +85,13 @@ export async function dropOldestDeleted(host: RoomHost): Promise<boolean> {
 }
 
 /**
- * Drops as many databases of deleted branches as an operation needs that was refused for want of room, the
+ * Drops all spares. If there are none, drops as many databases of deleted branches as an operation needs that was refused for want of room, the
  * oldest first. Drops none if all of them together would not do, because they belong to other tenants too, or
  * while a copy runs, whose room is counted until it ends.
  * @returns whether the operation may be repeated
  */
 export async function makeRoom(host: RoomHost, failure: HostError): Promise<boolean> {
+  if (await host.spares.dropAll(host.postgres)) return true;
   const bytes = failure instanceof NoCopyRoom ? failure.bytes : 0;
   const { copyRoom } = host;
   let missing = await copyRoom.missing(bytes);
@@ -116,7 +119,8 @@ export async function runRoomLoop(host: RoomHost, report: () => void, signal: Ab
   const check = async () => {
     const free = await freeBytes(PGDATA_DIR);
     try {
-      if (free < MIN_FREE_DISK_MB * MB) await dropOldestDeleted(host);
+      if (free < MIN_FREE_DISK_MB * MB && !(await host.spares.dropAll(host.postgres)))
+        await dropOldestDeleted(host);
     } finally {
       if (host.known.isOutdated(free)) report();
     }

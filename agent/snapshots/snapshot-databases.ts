@@ -103,7 +103,7 @@ export async function dropLeftovers({
 
 /** Drops the snapshot as far as it exists. Waits while it is being taken or copied. */
 export function dropSnapshot(
-  host: { sessions: Pool },
+  host: { sessions: Pool; spares: { dropOf: (db: Queryable, snapshotId: string) => Promise<void> } },
   { snapshot_id }: Params<'snapshot.drop'>,
 ): Promise<MethodResult<'snapshot.drop'>> {
   return withLocks(host.sessions, [`clone:${snapshot_id}`], async (session) => {
@@ -112,6 +112,7 @@ export function dropSnapshot(
       nameOf(snapshot_id),
     ))
       await dropDatabase(session, name);
+    await host.spares.dropOf(session, snapshot_id);
     await session.query('DELETE FROM snapshot WHERE snapshot_id = $1', [snapshot_id]);
     return { dropped };
   });

@@ -3,7 +3,7 @@ import type { Schemas } from '../../client/client.ts';
 import { dataOf } from '../../client/response-error.ts';
 import { take } from '../../shared/take.ts';
 import { CommandError } from '../exit-codes.ts';
-import { readAttempts, readCount, readDuration } from '../option-values.ts';
+import { readAttempts, readCount, readDuration, readSpares } from '../option-values.ts';
 import { printRecord, printRecords, say } from '../output.ts';
 import { openSession, projectOf } from '../session.ts';
 import { confirm, withProgress } from '../terminal.ts';
@@ -56,6 +56,7 @@ interface ProjectChange {
   connectionAttempts?: number | 'max';
   maskedOnly?: 'on' | 'off';
   rotateCredentials?: (typeof ROTATIONS)[number];
+  spares?: number | 'auto';
 }
 
 /**
@@ -127,7 +128,7 @@ export function projectCommand(): Command {
   group
     .command('update')
     .description(
-      'Change the name, the storage quota, the snapshots, the connection limit or the data of a project',
+      'Change the name, the storage quota, the snapshots, their spares, the connection limit or the data of a project',
     )
     .argument('[project]', 'name or ID (default: the linked one)')
     .option('--name <name>', 'new name')
@@ -159,10 +160,15 @@ export function projectCommand(): Command {
         'with --masked-only on: replace the passwords of the branches with unmasked data, and end their sessions',
       ).choices(ROTATIONS),
     )
+    .option(
+      '--spares <n>',
+      'clones of each snapshot in use that are kept ready, up to 32, or `auto`',
+      readSpares,
+    )
     .action(async (project: string | undefined, options: ProjectChange, command: Command) => {
       const session = openSession(command);
       const path = { project_id: await projectOf(command, session, project) };
-      const { name, quota, connectionAttempts, maskedOnly, rotateCredentials } = options;
+      const { name, quota, connectionAttempts, maskedOnly, rotateCredentials, spares } = options;
       if (rotateCredentials !== undefined && maskedOnly !== 'on')
         throw new CommandError('usage', '--rotate-credentials needs --masked-only on.');
       const schedule = await scheduleOf(options, () =>
@@ -175,11 +181,12 @@ export function projectCommand(): Command {
         ...(connectionAttempts !== undefined && { connection_attempts_per_minute: connectionAttempts }),
         ...(maskedOnly !== undefined && { masked_only: maskedOnly === 'on' }),
         ...(rotateCredentials !== undefined && { rotate_credentials: rotateCredentials }),
+        ...(spares !== undefined && { spares }),
       };
       if (Object.keys(body).length === 0)
         throw new CommandError(
           'usage',
-          'Nothing is to be changed. Give --name, --quota, --snapshot-every, --snapshot-keep, --snapshot-masked, --connection-attempts or --masked-only.',
+          'Nothing is to be changed. Give --name, --quota, --snapshot-every, --snapshot-keep, --snapshot-masked, --connection-attempts, --masked-only or --spares.',
         );
       const changed = await dataOf(session.client.api.PATCH(PROJECT, { params: { path }, body }));
       if (changed.warning !== undefined) say(changed.warning);

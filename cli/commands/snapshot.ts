@@ -2,7 +2,7 @@ import { Command } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
 import { take } from '../../shared/take.ts';
 import { CommandError } from '../exit-codes.ts';
-import { readCount, readDuration } from '../option-values.ts';
+import { readCount, readDuration, readSpares } from '../option-values.ts';
 import { printRecord, printRecords } from '../output.ts';
 import { branchPath, openSession, projectOf, type Session } from '../session.ts';
 import { withProgress } from '../terminal.ts';
@@ -17,6 +17,7 @@ const COLUMNS = [
   'branch_id',
   'size_bytes',
   'own_bytes',
+  'spares',
   'taken_at',
   'expires_at',
   'id',
@@ -77,6 +78,21 @@ const create = () =>
       printRecord(command, made, COLUMNS);
     });
 
+const update = () =>
+  new Command('update')
+    .description('Change how many clones of a snapshot are kept ready for its next branches')
+    .argument('<snapshot>', 'name or ID')
+    .requiredOption('--spares <n>', 'clones that are kept ready, up to 32, or `auto`', readSpares)
+    .action(async (reference: string, { spares }: { spares: number | 'auto' }, command: Command) => {
+      const session = openSession(command);
+      const project_id = await projectOf(command, session);
+      const { id: snapshot_id } = await findSnapshot(session, project_id, reference);
+      const params = { path: { project_id, snapshot_id } };
+      const request = { params, body: { spares } };
+      const changed = await dataOf(session.client.api.PATCH(`${PROJECT}/snapshots/{snapshot_id}`, request));
+      printRecord(command, changed, COLUMNS);
+    });
+
 const remove = () =>
   new Command('delete')
     .description('Delete a snapshot; branches that were created from it stay')
@@ -93,7 +109,7 @@ const remove = () =>
     });
 
 export const snapshotCommand = (): Command =>
-  [list(), create(), remove()].reduce(
+  [list(), create(), update(), remove()].reduce(
     (group, command) => group.addCommand(command),
     new Command('snapshot').description('Snapshots, from which branches are created or reset'),
   );

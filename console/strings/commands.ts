@@ -44,6 +44,8 @@ interface ChangedProject {
   quota: string;
   attempts: string;
   /** Empty: it stays as it is. */
+  spares: string;
+  /** Empty: it stays as it is. */
   maskedOnly: string;
   /** Empty: no passwords are replaced. */
   rotation: string;
@@ -82,9 +84,9 @@ const TRUSTED_SERVICES: Record<string, readonly [string, string]> = {
 export const COMMANDS = {
   listProjects: line(['project', 'list']),
   createProject: (name: string) => line(['project', 'create', name || 'NAME']),
-  updateProject: (project: string, { name, quota, attempts, maskedOnly, rotation }: ChangedProject) =>
+  updateProject: (project: string, { name, quota, attempts, spares, maskedOnly, rotation }: ChangedProject) =>
     line(['project', 'update', project], {
-      ...{ name, quota },
+      ...{ name, quota, spares },
       ...{ 'connection-attempts': attempts, 'masked-only': maskedOnly, 'rotate-credentials': rotation },
     }),
   deleteProject: (project: string) => line(['project', 'delete', project]),

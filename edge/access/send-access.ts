@@ -1,4 +1,4 @@
-import { and, eq, getTableColumns, gt, inArray, ne, or, type SQL, sql } from 'drizzle-orm';
+import { and, eq, getTableColumns, gt, inArray, isNotNull, ne, or, type SQL, sql } from 'drizzle-orm';
 import { DEFAULT_CONNECTION_ATTEMPTS } from '../../shared/branch/connection-attempts.ts';
 import type { BranchRole } from '../../shared/branch/login.ts';
 import { ACCESS_OF_STATE } from '../../shared/project/storage-quota.ts';
@@ -12,6 +12,7 @@ import {
   networkRules,
   projectBranches,
   projects,
+  snapshots,
 } from '../database/schema.ts';
 import type { CallHost } from '../hosts/host-client.ts';
 import { type NetworkList, networkLists, withRanges } from './network-rule.ts';
@@ -49,7 +50,7 @@ export const confirmAccess = (db: Database, projectId: string, revision: number)
 /**
  * The access to one project's databases with its revision, as the host receives it: its tenant, network rules,
  * closed branches (expired ones, or all at twice the storage quota), write block, limits of connection
- * attempts and new passwords.
+ * attempts, spares and new passwords.
  */
 export type Access = Params<'access.apply'>['access'];
 
@@ -87,6 +88,16 @@ export const accessReads = (db: Database, projectId: string) =>
         ),
       ),
     networkLists(db),
+    db
+      .select({ id: snapshots.id, spares: sql<number>`${snapshots.spares}` })
+      .from(snapshots)
+      .where(
+        and(
+          eq(snapshots.projectId, projectId),
+          inArray(snapshots.status, ['making', 'ready']),
+          isNotNull(snapshots.spares),
+        ),
+      ),
   ] as const;
 
 export async function accessOf(
@@ -97,6 +108,7 @@ export async function accessOf(
   changed: readonly (typeof branchCredentials.$inferSelect)[],
   limited: readonly { id: string; attempts: number }[],
   lists: readonly NetworkList[],
+  spares: readonly { id: string; spares: number }[],
 ): Promise<Access> {
   const verifiers: Record<string, Partial<Record<BranchRole, string>>> = {};
   for (const { branchId, role, keyId, sealedPassword } of changed) {
@@ -110,6 +122,10 @@ export async function accessOf(
     write_blocked: ACCESS_OF_STATE[project.storageState] !== 'open',
     closed: closed.map(({ id }) => id),
     connection_attempts: Object.fromEntries(limited.map(({ id, attempts }) => [id, attempts])),
+    spares: {
+      of_project: project.spares,
+      of_snapshots: Object.fromEntries(spares.map((snapshot) => [snapshot.id, snapshot.spares])),
+    },
     verifiers,
   };
 }

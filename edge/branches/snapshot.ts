@@ -1,10 +1,23 @@
 import { and, desc, eq, inArray, ne, or, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
-import { SNAPSHOT_KINDS } from '../../shared/branch/snapshot.ts';
+import { AUTOMATIC, SNAPSHOT_KINDS, Spares, storedSpares } from '../../shared/branch/snapshot.ts';
+import type { Failure } from '../../shared/failures.ts';
+import { ok, type Result } from '../../shared/result.ts';
+import { nextAccessRevision } from '../access/send-access.ts';
+import { auditEvent } from '../audit/audit-event.ts';
 import type { Principal } from '../authentication/principal.ts';
-import type { BranchContent } from '../database/column-types.ts';
-import type { Database } from '../database/database.ts';
-import { type BranchRow, projectBranches, type SnapshotRow, snapshots } from '../database/schema.ts';
+import type { Actor, BranchContent } from '../database/column-types.ts';
+import { inActiveProject } from '../database/conditions.ts';
+import { type Database, insertIf, isThere } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
+import {
+  auditEvents,
+  type BranchRow,
+  projectBranches,
+  type SnapshotRow,
+  snapshots,
+} from '../database/schema.ts';
+import { missing } from '../missing.ts';
 import { whereMatches } from '../tenancy/branch-pattern.ts';
 import { CONTENT_FIELDS, contentOf, toContentResponse } from './branch.ts';
 
@@ -36,6 +49,7 @@ export const Snapshot = z
       description: 'What it shares with other databases of the project. Null: not measured.',
       example: 8_175_616,
     }),
+    spares: Spares,
     ...CONTENT_FIELDS,
     taken_at: Timestamp,
     expires_at: Timestamp.nullable().meta({ description: 'Null: it is kept until it is deleted.' }),
@@ -51,6 +65,7 @@ export const toSnapshotResponse = (row: SnapshotRow): z.output<typeof Snapshot> 
   size_bytes: row.sizeBytes,
   own_bytes: row.ownBytes,
   shared_bytes: row.sharedBytes,
+  spares: row.spares ?? AUTOMATIC,
   ...toContentResponse(row),
   taken_at: row.takenAt.toISOString(),
   expires_at: row.expiresAt?.toISOString() ?? null,
@@ -76,6 +91,7 @@ export const newSnapshot = (
   sizeBytes: 0,
   ownBytes: null,
   sharedBytes: null,
+  spares: null,
   ...contentOf(about.content ?? about.branch),
   rules: [],
   takenAt: now,
@@ -134,3 +150,38 @@ export const latestSnapshot = (db: Database, projectId: string, branch: SQL | un
     )
     .orderBy(desc(snapshots.takenAt), desc(snapshots.id))
     .limit(1);
+
+export interface SnapshotChange {
+  snapshot: SnapshotRow;
+  spares: Spares;
+  actor: Actor;
+}
+
+/** Audits the change; the host gets it with the access of the project. @returns or NOT_FOUND, PROJECT_NOT_ACTIVE */
+export async function changeSnapshot(
+  db: Database,
+  { snapshot, spares, actor }: SnapshotChange,
+  now: Date,
+): Promise<Result<SnapshotRow, Failure>> {
+  const { id, projectId, branchId, name } = snapshot;
+  const theSnapshot = eq(snapshots.id, id);
+  const metadata = { snapshot_id: id, name, from: snapshot.spares ?? AUTOMATIC, to: spares };
+  const event = auditEvent('snapshot.spares.changed', actor, { projectId, branchId, metadata }, now);
+  const written = await guardedWrite(db, {
+    first: (isAllowed) =>
+      db
+        .update(snapshots)
+        .set({ spares: storedSpares(spares) })
+        .where(and(theSnapshot, isAllowed)),
+    require: [
+      ...inActiveProject(projectId, actor.tenantId),
+      [isThere(snapshots, and(theSnapshot, ready(projectId))), missing('snapshot')],
+    ],
+    rest: (isAllowed) => [
+      insertIf(db, auditEvents, event, isAllowed),
+      nextAccessRevision(db, projectId, isAllowed),
+    ],
+    returns: db.select().from(snapshots).where(theSnapshot),
+  });
+  return written.ok ? ok({ ...snapshot, ...written.value[0] }) : written;
+}

@@ -167,6 +167,8 @@ export const projects = sqliteTable(
     connectionAttempts: integer('connection_attempts').notNull().default(DEFAULT_CONNECTION_ATTEMPTS),
     /** Only owners and admins may see the data of `main`, and machines with the permission. */
     maskedOnly: integer('masked_only', { mode: 'boolean' }).notNull().default(false),
+    /** Of each snapshot without a number of its own; null: automatic. */
+    spares: integer('spares'),
     /** Null: off. */
     snapshotSchedule: text('snapshot_schedule', { mode: 'json' }).$type<SnapshotSchedule>(),
     /** When the next scheduled snapshot is due; null without a schedule. */
@@ -404,6 +406,8 @@ export const snapshots = sqliteTable(
     /** From the last measurement; null where the host cannot measure them. */
     ownBytes: integer('own_bytes'),
     sharedBytes: integer('shared_bytes'),
+    /** Null: as the project. */
+    spares: integer('spares'),
     ...branchContent(),
     /** The rules of a deleted branch. */
     rules: text('rules', { mode: 'json' }).$type<KeptRule[]>().notNull().default([]),

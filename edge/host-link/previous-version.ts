@@ -32,7 +32,7 @@ const CLOSED_MAX = 100;
 
 /** That version bounds projects, knows no tenants, and counts connection attempts by its own setting. */
 const olderAccess = <P extends Pick<Params<'access.apply'>, 'access'>>({ access, ...params }: P) => {
-  const { connection_attempts: _attempts, tenant: _tenant, ...older } = access;
+  const { connection_attempts: _attempts, tenant: _tenant, spares: _spares, ...older } = access;
   return access.closed.length <= CLOSED_MAX ? { ...params, access: older } : null;
 };
 
@@ -105,7 +105,13 @@ const CONFLICTS: { [C in HostFailureCode]?: RowOutcome['conflict'] } = {
 };
 
 /** What that version does not report about its host. */
-const UNDESCRIBED = { disk_bytes: null, largest_source: null, last_backup_at: null, last_archived_at: null };
+const UNDESCRIBED = {
+  disk_bytes: null,
+  largest_source: null,
+  spares: null,
+  last_backup_at: null,
+  last_archived_at: null,
+};
 
 /** The operations of that version. Every other one needs the present version. */
 const OPERATIONS: { [M in Method]?: Translation<M> } = {

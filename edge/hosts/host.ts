@@ -31,6 +31,11 @@ const HostState = z
           'The largest database, and the extents in which it lies: many make its clones slow. Null: the file system does not report them.',
         example: { bytes: 1_073_741_824, extents: 812 },
       }),
+    spares: z.int().nullable().meta({
+      description:
+        'Clones of snapshots that are ready for the next branches. Null: the agent does not report them.',
+      example: 4,
+    }),
     last_backup_at: z.iso.datetime().nullable().meta({ description: 'End of the last backup. Null: none.' }),
     last_archived_at: z.iso.datetime().nullable().meta({
       description: 'When the last finished segment of the WAL was archived. Null: never.',
@@ -83,6 +88,7 @@ const toState = (
   clone_method,
   disk_bytes: more.disk_bytes,
   largest_source: more.largest_source,
+  spares: more.spares ?? null,
   last_backup_at: more.last_backup_at,
   last_archived_at: more.last_archived_at,
   warnings,

@@ -1,6 +1,12 @@
 import { and, eq, gte, ne, type SQL, sql } from 'drizzle-orm';
 import { BRANCH_ROLES } from '../../shared/branch/login.ts';
-import { nextSnapshotAt, type SnapshotSchedule } from '../../shared/branch/snapshot.ts';
+import {
+  AUTOMATIC,
+  nextSnapshotAt,
+  type SnapshotSchedule,
+  type Spares,
+  storedSpares,
+} from '../../shared/branch/snapshot.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { ok, type Result } from '../../shared/result.ts';
 import { newPasswords, rotationStatements } from '../access/credentials.ts';
@@ -28,6 +34,7 @@ interface ProjectChange {
   masked_only?: boolean | undefined;
   /** Only with `masked_only`. */
   rotate_credentials?: UnmaskedRotation | undefined;
+  spares?: Spares | undefined;
 }
 
 /** Whose passwords are replaced when members are to get masked data only: applications may use those of main. */
@@ -46,6 +53,7 @@ const EVENTS = {
     to.connection_attempts_per_minute,
   ],
   'project.masked_only.changed': (from: ProjectView, to: ProjectChange) => [from.maskedOnly, to.masked_only],
+  'project.spares.changed': (from: ProjectView, to: ProjectChange) => [from.spares ?? AUTOMATIC, to.spares],
   'project.snapshot_schedule.changed': (from: ProjectView, to: ProjectChange) => [
     from.snapshotSchedule,
     to.snapshot_schedule,
@@ -163,6 +171,7 @@ export async function changeProject(
     storageQuotaGib,
     connectionAttempts,
     maskedOnly: change.masked_only,
+    spares: change.spares === undefined ? undefined : storedSpares(change.spares),
     ...scheduled(snapshotSchedule, now),
     updatedAt: now,
   };
@@ -180,6 +189,7 @@ export async function changeProject(
         ? []
         : attemptsOfBranches(db, projectId, connectionAttempts, isAllowed)),
       ...(rotation?.rest(isAllowed) ?? []),
+      ...(change.spares === undefined ? [] : [nextAccessRevision(db, projectId, isAllowed)]),
     ],
     returns: projectViews(db).where(theProject),
   });

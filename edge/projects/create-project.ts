@@ -179,6 +179,7 @@ const projectRow = (request: ProjectRequest, appKey: string, now: Date): Project
   snapshotSchedule: null,
   snapshotDueAt: null,
   maskedOnly: false,
+  spares: null,
   blocksObservedAt: null,
   hostId: request.hostId,
   accessRevision: 0,

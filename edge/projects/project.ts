@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { maxSlugLength } from '../../shared/branch/database-name.ts';
-import { SnapshotSchedule } from '../../shared/branch/snapshot.ts';
+import { AUTOMATIC, SnapshotSchedule, Spares } from '../../shared/branch/snapshot.ts';
 import { PROJECT_STATUSES } from '../../shared/project/project-status.ts';
 import { StorageStateField } from '../../shared/project/storage-quota.ts';
 import { Blocked, blockedOf, CreatedBranch } from '../branches/branch.ts';
@@ -45,6 +45,7 @@ export const Project = z
       description: 'When snapshots of `main` are taken. Null: never by themselves.',
       example: null,
     }),
+    spares: Spares,
     host: z.string().meta({ description: 'Name of the database host.', example: 'eu-1' }),
     blocked: Blocked.meta({
       description:
@@ -95,6 +96,7 @@ export const toProjectResponse = (row: ProjectView): z.output<typeof Project> =>
   masked_only: row.maskedOnly,
   max_slug_length: maxSlugLength(row.appKey, row.env),
   snapshot_schedule: row.snapshotSchedule,
+  spares: row.spares ?? AUTOMATIC,
   host: row.hostName,
   blocked: blockedOf(row.blocks),
   created_by: row.createdBy,

@@ -1,7 +1,7 @@
 import { and, eq, inArray, isNotNull, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import { AttemptsPerMinute } from '../../shared/branch/connection-attempts.ts';
-import { SnapshotSchedule } from '../../shared/branch/snapshot.ts';
+import { SnapshotSchedule, Spares } from '../../shared/branch/snapshot.ts';
 import {
   AppKey,
   DEFAULT_ENVIRONMENT,
@@ -66,6 +66,7 @@ const ProjectChange = z
     storage_quota_gib: StorageQuotaGib.optional(),
     snapshot_schedule: SnapshotSchedule.nullable().optional(),
     connection_attempts_per_minute: AttemptsPerMinute.optional(),
+    spares: Spares.optional(),
     masked_only: z.boolean().optional().meta({
       description:
         'For owners and admins. Others, and API keys without the permission `data.full`, then get masked data only: no operation gives them what is in `main`, in an unmasked branch or in an unmasked snapshot. Passwords that were given out before stay valid without `rotate_credentials`.',
@@ -157,7 +158,7 @@ async function changed(c: AppContext, projectId: string, request: z.output<typeo
     await enforceRequestLimit(c, bucketOf.rotation(projectId));
     if (!(await isLinked(c.env, project.hostId))) throw new ApiError('HOST_UNAVAILABLE');
   }
-  const changesAccess = limit !== undefined || rotation !== undefined;
+  const changesAccess = limit !== undefined || rotation !== undefined || wanted.spares !== undefined;
   // Its alarm is then set, in case the host does not learn the change from this request.
   if (changesAccess) await repeatIfLost(() => coordinatorOf(c.env, projectId).wake());
   const current = unwrap(await changeProject(primaryOf(c), settings, project, wanted, actorOf(c)));

@@ -1,16 +1,19 @@
 import { and, eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { TtlSeconds } from '../../shared/branch/lifespan.ts';
+import { Spares } from '../../shared/branch/snapshot.ts';
 import { referencedBranchId } from '../branches/branch-reference.ts';
-import { Snapshot, snapshotsOf, toSnapshotResponse } from '../branches/snapshot.ts';
+import { changeSnapshot, Snapshot, snapshotsOf, toSnapshotResponse } from '../branches/snapshot.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import { snapshots } from '../database/schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
 import { KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency-key.ts';
+import { repeatIfLost } from '../lost-object.ts';
 import { currentVersion } from '../masking/policy.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { actorOf } from '../pipeline/context.ts';
-import { operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
+import { jsonBody, operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
+import { primaryOf } from '../pipeline/replica-choice.ts';
 import { CreationHeaders, creationResponse, HOST_WORK_FAILURES, PENDING, replay } from './creations.ts';
 
 import {
@@ -34,6 +37,8 @@ const NewSnapshot = z
     }),
   })
   .meta({ example: { name: 'before-migration' } });
+
+const SnapshotChange = z.strictObject({ spares: Spares }).meta({ example: { spares: 4 } });
 
 const Deletion = z
   .strictObject({
@@ -169,6 +174,40 @@ router.openapi(
     ]);
     const { page, next_cursor } = cutPage(rows, query);
     return c.json({ snapshots: page.map(toSnapshotResponse), next_cursor }, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'branch.change',
+    gives: 'record',
+    machines: 'of_branches',
+    operationId: 'updateSnapshot',
+    method: 'patch',
+    path: '/api/v1/projects/{project_id}/snapshots/{snapshot_id}',
+    summary: 'Change how many clones of a snapshot are kept ready',
+    description:
+      'A branch of a snapshot with a spare takes that instead of a clone. Spares cost no quota and count against no limit of branches.',
+    tags,
+    request: { params: SnapshotParams, body: jsonBody(SnapshotChange) },
+    responses: { 200: response('The changed snapshot.', Snapshot) },
+    failures: ['PROJECT_NOT_ACTIVE'],
+  }),
+  async (c) => {
+    const { project_id: projectId, snapshot_id: id } = c.req.valid('param');
+    const [{ hostId }, rows] = await inProject(c, projectId, (db) => [
+      db
+        .select()
+        .from(snapshots)
+        .where(and(snapshotsOf(projectId, c.var.principal), eq(snapshots.id, id))),
+    ]);
+    const coordinator = () => coordinatorOf(c.env, projectId);
+    // Its alarm is then set, in case the host does not learn it from this request.
+    await repeatIfLost(() => coordinator().wake());
+    const change = { snapshot: found(rows), ...c.req.valid('json'), actor: actorOf(c) };
+    const changed = unwrap(await changeSnapshot(primaryOf(c), change, new Date()));
+    await repeatIfLost(() => coordinator().applyAccess(hostId));
+    return c.json(toSnapshotResponse(changed), 200);
   },
 );
 

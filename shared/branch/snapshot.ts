@@ -33,3 +33,19 @@ export type SnapshotSchedule = z.output<typeof SnapshotSchedule>;
 /** When the next snapshot of the schedule is due. */
 export const nextSnapshotAt = ({ every }: SnapshotSchedule, from: Date): Date =>
   new Date(from.getTime() + SCHEDULE_SECONDS[every] * 1000);
+
+/** Clones of a snapshot that are kept ready for its next branches, at most. */
+export const SPARES_MAX = 32;
+/** As many are made without being asked for. */
+export const SPARES_AUTOMATIC_MAX = 8;
+export const AUTOMATIC = 'auto';
+
+export const Spares = z.union([z.literal(AUTOMATIC), z.int().min(0).max(SPARES_MAX)]).meta({
+  description:
+    'Clones that the host keeps ready for the next branches of a snapshot, at most 32 in a project. `auto`: as many as were taken in the last minute, at most 8, and none for a snapshot that was unused for ten minutes.',
+  example: AUTOMATIC,
+});
+export type Spares = z.output<typeof Spares>;
+
+/** As records have it: null is automatic. */
+export const storedSpares = (spares: Spares): number | null => (spares === AUTOMATIC ? null : spares);

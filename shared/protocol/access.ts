@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { BRANCH_ROLES } from '../branch/login.ts';
+import { SPARES_MAX } from '../branch/snapshot.ts';
 import { readCidr } from '../cidr.ts';
 import { BRANCHES_MAX, NETWORK_RULES_MAX } from '../limits.ts';
 
@@ -40,6 +41,13 @@ export const Access = z.strictObject({
   closed: z.array(Id).max(BRANCHES_MAX).default([]),
   /** Connection attempts a minute of the branches with another limit than the default of the host. */
   connection_attempts: z.record(Id, z.int().positive()).default({}),
+  /** Spares of one snapshot, of the whole project (null: automatic) and of the snapshots with another number. */
+  spares: z
+    .strictObject({
+      of_project: z.int().min(0).max(SPARES_MAX).nullable(),
+      of_snapshots: z.record(Id, z.int().min(0).max(SPARES_MAX)),
+    })
+    .default({ of_project: null, of_snapshots: {} }),
   /** Passwords newer than the last applied revision, by branch. A revision contains them only once. */
   verifiers: z.record(Id, z.partialRecord(z.enum(BRANCH_ROLES), Verifier)).default({}),
 });

@@ -16,6 +16,8 @@ export const HostDescription = z.strictObject({
    * The largest database, and the pieces in which it lies; null where the file system does not report them.
    */
   largest_source: z.strictObject({ bytes: Bytes, extents: Bytes.nullable() }).nullable(),
+  /** Clones of snapshots that are ready for the next branches. */
+  spares: z.int().nonnegative().nullable(),
   /** Null: none. */
   last_backup_at: Time,
   last_archived_at: Time,

@@ -29,6 +29,7 @@ import { measureNetworkRules } from './network-rules.ts';
 import { measureRateLimiter } from './rate-limiter.ts';
 import { isMet, type Report, renderReport, writeReport } from './report.ts';
 import { measureRowPages } from './row-pages.ts';
+import { measureSpares } from './spares.ts';
 import { writeSummary } from './summary.ts';
 import { measureTableList } from './table-list.ts';
 import { measureTokenVerification } from './token-verification.ts';
@@ -56,6 +57,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
   neighbours: { hindrance: () => null, measure: measureNeighbours, byName: true },
   'creation-throughput': { hindrance: xfsHindrance, measure: measureCreationThroughput },
   masking: { hindrance: xfsHindrance, measure: measureMasking },
+  spares: { hindrance: xfsHindrance, measure: measureSpares },
   'branch-batch': { hindrance: xfsHindrance, measure: measureBranchBatch },
   'branchbench-shape': { hindrance: xfsHindrance, measure: measureBranchbenchShape },
   'host-throughput': { hindrance: xfsHindrance, measure: measureHostThroughput },

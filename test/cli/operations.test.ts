@@ -79,6 +79,7 @@ const COMMANDS: Record<string, string> = {
   updateHost: 'host drain',
   updateNetworkRule: 'rule extend',
   updateProject: 'project update',
+  updateSnapshot: 'snapshot update',
   updateProjectQuota: 'project update',
   updateRow: 'query',
   verifySecondFactor: 'login',

@@ -126,7 +126,7 @@ test.each<[string, string, string[], object]>([
   [COMMANDS.protectBranch(PROJECT, 'pr-7', false), 'branch unprotect', ['pr-7'], { project: PROJECT }],
   [
     COMMANDS.updateProject(PROJECT, {
-      ...{ name: HOSTILE, quota: '0.5', attempts: '120', maskedOnly: '', rotation: '' },
+      ...{ name: HOSTILE, quota: '0.5', attempts: '120', spares: 'auto', maskedOnly: '', rotation: '' },
     }),
     'project update',
     [PROJECT],
@@ -134,7 +134,7 @@ test.each<[string, string, string[], object]>([
   ],
   [
     COMMANDS.updateProject(PROJECT, {
-      ...{ name: 'Shop', quota: '1', attempts: '50', maskedOnly: 'on', rotation: 'all_but_main' },
+      ...{ name: 'Shop', quota: '1', attempts: '50', spares: '', maskedOnly: 'on', rotation: 'all_but_main' },
     }),
     'project update',
     [PROJECT],

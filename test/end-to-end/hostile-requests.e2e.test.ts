@@ -75,7 +75,7 @@ const UNREACHABLE = new Set([
   // The other operations need the host.
   'removeHost',
   // There is no deleted branch, and no snapshot.
-  ...['restoreBranch', 'deleteSnapshot'],
+  ...['restoreBranch', 'updateSnapshot', 'deleteSnapshot'],
 ]);
 
 /** A table that fits the document's examples of rows. */

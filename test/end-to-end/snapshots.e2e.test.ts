@@ -2,6 +2,8 @@ import { beforeAll, describe, expect, inject, test } from 'vitest';
 import { Api, type BranchBody, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
+import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
+import { readStackFile } from '../support/stack/started-stack.ts';
 import { tokenOf } from '../support/tenants.ts';
 
 interface SnapshotBody {
@@ -88,6 +90,7 @@ describe('a snapshot', () => {
     const stranger = new Api(inject('stack').url, await tokenOf({ tenant: 'strangers', role: 'owner' }));
     const theirs = await stranger.project('Theirs');
     for (const asked of [
+      await stranger.patch(`${path}/snapshots/${body.id}`, { spares: 1 }),
       await stranger.delete(`${path}/snapshots/${body.id}`),
       await stranger.delete(`/api/v1/projects/${theirs.id}/snapshots/${body.id}`),
       await stranger.post(`/api/v1/projects/${theirs.id}/branches`, {
@@ -101,6 +104,36 @@ describe('a snapshot', () => {
     ])
       expect(asked.status).toBe(404);
     await api.delete(`${path}/snapshots/${body.id}`);
+  });
+
+  test('has as many spares as its users want, which its host gets', async () => {
+    const { body: snapshot } = await take('main');
+    const one = `${path}/snapshots/${snapshot.id}`;
+    expect([snapshot.spares, project.spares]).toEqual(['auto', 'auto']);
+    const { postgres } = socketsOf(readStackFile(inject('stack').devDir));
+    const onHost = await connectOnHost(postgres, 'branchgate');
+    const stored = async () => {
+      const sql = `select snapshot.spares as own, project.spares as of_project
+        from snapshot join project using (project_id) where snapshot_id = '${snapshot.id}'`;
+      return (await onHost.query(sql)).rows[0];
+    };
+    expect(await api.patch(one, { spares: 5 })).toMatchObject({
+      status: 200,
+      body: { ...snapshot, spares: 5 },
+    });
+    expect(await api.patch(path, { spares: 2 })).toMatchObject({ status: 200, body: { spares: 2 } });
+    expect(await stored()).toEqual({ own: 5, of_project: 2 });
+    for (const spares of [-1, 33, 1.5, 'many', null]) {
+      expect((await api.patch(one, { spares })).status, String(spares)).toBe(422);
+      expect((await api.patch(path, { spares })).status, String(spares)).toBe(422);
+    }
+    expect((await api.patch(one, {})).status).toBe(422);
+    expect(await api.patch(one, { spares: 'auto' })).toMatchObject({ body: { spares: 'auto' } });
+    expect(await api.patch(path, { spares: 'auto' })).toMatchObject({ body: { spares: 'auto' } });
+    expect(await stored()).toEqual({ own: null, of_project: null });
+    await onHost.end();
+    await api.delete(one);
+    expect((await api.patch(one, { spares: 1 })).status).toBe(404);
   });
 
   test('of an unknown source, or of two, is refused', async () => {
@@ -276,6 +309,8 @@ test('the audit log distinguishes a reset, a deletion and a restored branch', as
   for (const name of [
     'snapshot.created',
     'snapshot.deleted',
+    'snapshot.spares.changed',
+    'project.spares.changed',
     'branch.reset',
     'branch.restored',
     'branch.deleted',

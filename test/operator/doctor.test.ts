@@ -58,6 +58,7 @@ const healthy = (): Schemas['Host'] => ({
     clone_method: 'reflink',
     disk_bytes: null,
     largest_source: null,
+    spares: null,
     last_backup_at: new Date(Date.now() - HOUR_MS).toISOString(),
     last_archived_at: null,
     warnings: [],

@@ -15,6 +15,7 @@ export function agentMetrics(
       cloneMethod: 'reflink',
       isLinked: () => true,
       largestSource: () => ({ bytes: 100 * MB, extents: 1200 }),
+      spares: { count: 3, taken: 40 },
       unreadLogs: () => new Map([['pooler', 17]]),
       volumes: async () => [
         {

@@ -25,6 +25,7 @@ function ChangeForm({ project }: { project: Project }) {
   const [name, setName] = useState(project.name);
   const [quota, setQuota] = useState(String(project.storage_quota_gib));
   const [attempts, setAttempts] = useState(String(project.connection_attempts_per_minute));
+  const [spares, setSpares] = useState(String(project.spares));
   const session = useStore(sessionStore);
   const isAdmin = session.state === 'signed_in' && mayAdminister(session.me);
   const [maskedOnly, setMaskedOnly] = useState(project.masked_only);
@@ -40,6 +41,7 @@ function ChangeForm({ project }: { project: Project }) {
             name,
             storage_quota_gib: Number(quota),
             connection_attempts_per_minute: Number(attempts),
+            ...(spares !== String(project.spares) && { spares: spares === 'auto' ? spares : Number(spares) }),
             ...(maskedOnly !== project.masked_only && { masked_only: maskedOnly }),
             ...(rotation !== '' && { rotate_credentials: rotation }),
           },
@@ -82,6 +84,14 @@ function ChangeForm({ project }: { project: Project }) {
         onChange={(event) => setAttempts(event.target.value)}
         required
       />
+      <Field
+        label="Spares of a snapshot"
+        hint="Clones that are kept ready for its next branches, which then take milliseconds: a number up to 32, or auto."
+        pattern="auto|[0-9]|[12][0-9]|3[0-2]"
+        value={spares}
+        onChange={(event) => setSpares(event.target.value)}
+        required
+      />
       {isAdmin && (
         <fieldset className="field">
           <legend>Data</legend>
@@ -120,6 +130,7 @@ function ChangeForm({ project }: { project: Project }) {
           COMMANDS.updateProject(name_, {
             ...{ name, quota, attempts, rotation },
             maskedOnly: choiceOf(project, maskedOnly),
+            spares: spares === String(project.spares) ? '' : spares,
           })
         }
       />

@@ -274,6 +274,7 @@ test('an agent that died before it ended the sessions ends them at its next star
       write_blocked: false,
       closed: [branch.branch_id],
       connection_attempts: {},
+      spares: { of_project: null, of_snapshots: {} },
       verifiers: {},
     }),
   );
@@ -337,6 +338,7 @@ test('a repeated revision adds no rules of a branch that was dropped meanwhile',
       write_blocked: false,
       closed: [],
       connection_attempts: {},
+      spares: { of_project: null, of_snapshots: {} },
       verifiers: {},
     } as Access,
   });

@@ -45,6 +45,7 @@ const next = (access: Partial<Access>): Access => {
     write_blocked: false,
     closed: [],
     connection_attempts: {},
+    spares: { of_project: null, of_snapshots: {} },
     verifiers: {},
     ...access,
   };

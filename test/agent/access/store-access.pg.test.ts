@@ -34,6 +34,7 @@ async function store(access: Partial<Access>) {
     write_blocked: false,
     closed: [],
     connection_attempts: {},
+    spares: { of_project: null, of_snapshots: {} },
     verifiers: {},
   };
   await inTransaction(session, () => storeAccess(session, project.id, { ...whole, ...access }));

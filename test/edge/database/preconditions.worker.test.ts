@@ -6,7 +6,7 @@ import { ofBranch } from '../../../edge/branches/clone-source.ts';
 import { reserveBranches } from '../../../edge/branches/create-branches.ts';
 import { deleteSnapshot, dropJob } from '../../../edge/branches/drop-snapshots.ts';
 import { reserveRestore } from '../../../edge/branches/restore-branch.ts';
-import { newSnapshot } from '../../../edge/branches/snapshot.ts';
+import { changeSnapshot, newSnapshot } from '../../../edge/branches/snapshot.ts';
 import { type Database, insertAllIf, openDatabase } from '../../../edge/database/database.ts';
 import {
   type AccountRow,
@@ -88,6 +88,7 @@ let project: ProjectRow;
 let branch: BranchRow;
 let gone: BranchRow;
 let kept: typeof snapshots.$inferSelect;
+let taken: typeof snapshots.$inferSelect;
 const account = (email: string): AccountRow => ({
   id: id(),
   tenantId: 't',
@@ -203,7 +204,8 @@ beforeEach(async () => {
   gone = await readBranch((await insertBranch(db, 'deleted')).id);
   const about = { id: id(), kind: 'deleted', branch: gone, expiresAt: LATER } as const;
   kept = { ...newSnapshot(about, NOW), status: 'ready', rules: [] } as typeof kept;
-  await db.insert(snapshots).values(kept);
+  taken = { ...kept, id: id(), kind: 'manual' };
+  await db.insert(snapshots).values([kept, taken]);
   await db.insert(networkRules).values(STORED.rule);
   await db.insert(apiKeys).values(STORED.key);
   await db.insert(trusts).values(STORED.trust);
@@ -260,6 +262,7 @@ const WRITES = {
     const about = { jobId: id(), hostId: 'h', actor: ACTOR, createdBy: 'u' };
     return deleteSnapshot(d1, kept, dropJob(kept, about, NOW), NOW);
   },
+  'a number of spares': (d1) => changeSnapshot(d1, { snapshot: taken, spares: 4, actor: ACTOR }, NOW),
   'a new project': newProject,
   'a new quota': (d1) => change(d1, { storage_quota_gib: 3 }),
   'a new name': (d1) => change(d1, { name: 'N' }),
@@ -353,14 +356,14 @@ const CHANGES: [string, readonly Write[], FailureCode, () => Promise<unknown>][]
     'the project moves to another tenant',
     [
       ...[...FILLED, 'a new quota', 'a new name', 'a deletion of the project', 'a new rule', 'a new key'],
-      ...['a new trust', 'a deletion of a trust', 'a shared project'],
+      ...['a new trust', 'a deletion of a trust', 'a shared project', 'a number of spares'],
     ] as Write[],
     'NOT_FOUND',
     move,
   ],
   [
     'the project is being deleted',
-    [...FILLED, 'a new quota', 'a new name', 'a deletion of the project', 'a new rule'],
+    [...FILLED, 'a new quota', 'a new name', 'a deletion of the project', 'a new rule', 'a number of spares'],
     'PROJECT_NOT_ACTIVE',
     () => setProject({ status: 'deleting' }),
   ],
@@ -394,6 +397,7 @@ const CHANGES: [string, readonly Write[], FailureCode, () => Promise<unknown>][]
     () => db.update(projectBranches).set({ status: 'active' }).where(eq(projectBranches.id, gone.id)),
   ],
   ['the database is purged', ['a restoration', 'a purge'], 'NOT_FOUND', () => db.delete(snapshots)],
+  ['the snapshot is deleted', ['a number of spares'], 'NOT_FOUND', () => db.delete(snapshots)],
   ['a restoration runs', ['a purge'], 'NOT_FOUND', () => WRITES['a restoration'](db)],
   [
     'its deletion is tried again',

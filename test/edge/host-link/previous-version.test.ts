@@ -58,6 +58,7 @@ const access = {
   write_blocked: true,
   closed: [id],
   connection_attempts: { [id]: 200 },
+  spares: { of_project: null, of_snapshots: {} },
   verifiers: { [id]: { owner: verifier } },
 };
 const cloned = { created: true, strategy: 'reflink', clone_ms: 1.5, paused_ms: 0, source_bytes: 1 };

@@ -1,0 +1,209 @@
+import { SNAPSHOT_DATABASE, snapshotDatabaseName } from '../../shared/branch/database-name.ts';
+import { SPARES_AUTOMATIC_MAX, SPARES_MAX } from '../../shared/branch/snapshot.ts';
+import type { CloneTurns } from '../cloning/clone-turns.ts';
+import { type CloneHost, createUnusedClone } from '../cloning/create-clone.ts';
+import { identifier, type Pool, type Queryable, type Session } from '../postgres/connect.ts';
+import { dropDatabase } from '../postgres/databases.ts';
+import { withLocks } from '../postgres/locks.ts';
+import { sqlState } from '../postgres/postgres-failure.ts';
+import { HostError } from '../process/host-error.ts';
+import type { Log } from '../process/log.ts';
+import { runLoop } from '../process/loops.ts';
+import { SNAPSHOT_NAME } from './snapshot-databases.ts';
+
+/**
+ * Spares: closed clones of snapshots that are in use, so that a branch of one takes a rename instead of a clone.
+ * They belong to the running agent alone: after a start it drops every spare that it does not know.
+ */
+
+/** What it takes to make spares. */
+export interface SpareHost extends CloneHost {
+  sessions: Pool;
+  cloneTurns: CloneTurns;
+  spares: Spares;
+  log: Log;
+}
+
+/** A clone of a snapshot that no branch has yet. It can be dropped at any time. */
+const spareName = (): string => `bgspare_${crypto.randomUUID().replaceAll('-', '')}`;
+
+const CHECK_EVERY_MS = 1_000;
+const RECENT_MS = 60_000;
+const UNUSED_AFTER_MS = 600_000;
+/** After the last clone: a creation goes on for a while, and the next one may follow. */
+const IDLE_FOR_MS = 250;
+/** What made room is not filled again before the operation that needs it has ended. */
+const REST_MS = 60_000;
+/** Bounds the files and the entries of `pg_database`, which all databases of a host share. */
+const OF_PROJECT = SPARES_MAX;
+const OF_HOST = 128;
+const DATABASE_GONE = '3D000';
+
+/** What a project wants for one of its snapshots; null: automatic. */
+interface Wish {
+  snapshot: string;
+  project_id: string;
+  own: number | null;
+  of_project: number | null;
+}
+
+export class Spares {
+  /** Names of the spares by the name of their snapshot's database, the oldest first. */
+  readonly #ready = new Map<string, string[]>();
+  /** When branches of the snapshot were created, in milliseconds of `performance.now()`. */
+  readonly #uses = new Map<string, number[]>();
+  #restUntil = 0;
+  /** Whether those of an earlier process are dropped. */
+  #isSwept = false;
+  /** Those that were taken since the agent started. */
+  taken = 0;
+
+  get count(): number {
+    return [...this.#ready.values()].reduce((sum, { length }) => sum + length, 0);
+  }
+
+  /**
+   * Gives a spare of the snapshot another name, in one transaction. A source that is no snapshot has none.
+   * @returns false if there is none
+   */
+  async take(session: Session, source: string, name: string): Promise<boolean> {
+    if (!SNAPSHOT_DATABASE.test(source)) return false;
+    this.#uses.set(source, [...(this.#uses.get(source) ?? []), performance.now()].slice(-SPARES_MAX));
+    for (let spare = this.#next(source); spare; spare = this.#next(source)) {
+      const renamed = session.query(
+        `ALTER DATABASE ${identifier(spare)} RENAME TO ${identifier(name)};
+         ALTER DATABASE ${identifier(name)} ALLOW_CONNECTIONS true`,
+      );
+      const isTaken = await renamed.then(
+        () => true,
+        (error) => {
+          // Another agent process has dropped it.
+          if (sqlState(error) === DATABASE_GONE) return false;
+          throw error;
+        },
+      );
+      if (!isTaken) continue;
+      this.taken += 1;
+      return true;
+    }
+    return false;
+  }
+
+  #next(snapshot: string): string | undefined {
+    const ready = this.#ready.get(snapshot) ?? [];
+    const spare = ready.shift();
+    if (ready.length === 0) this.#ready.delete(snapshot);
+    return spare;
+  }
+
+  /** For a snapshot that is dropped. */
+  async dropOf(db: Queryable, snapshotId: string): Promise<void> {
+    const snapshot = snapshotDatabaseName(snapshotId);
+    this.#uses.delete(snapshot);
+    for (let spare = this.#next(snapshot); spare; spare = this.#next(snapshot)) await dropDatabase(db, spare);
+  }
+
+  /** Makes room: drops all spares, and makes none for a minute. @returns whether there was one */
+  async dropAll(db: Queryable): Promise<boolean> {
+    this.#restUntil = performance.now() + REST_MS;
+    const doomed = [...this.#ready.values()].flat();
+    this.#ready.clear();
+    for (const spare of doomed) await dropDatabase(db, spare);
+    return doomed.length > 0;
+  }
+
+  /** Drops what is not wanted, and makes what is missing, one at a time, while nobody waits for a clone. */
+  async keep(host: SpareHost, signal: AbortSignal): Promise<void> {
+    if (!this.#isSwept) await this.#sweep(host.postgres);
+    const wanted = await this.wanted(host.postgres);
+    for (const [snapshot, ready] of this.#ready)
+      for (let surplus = ready.length - (wanted.get(snapshot) ?? 0); surplus > 0; surplus -= 1) {
+        const spare = this.#next(snapshot);
+        if (spare) await dropDatabase(host.postgres, spare);
+      }
+    for (const [snapshot, count] of wanted)
+      while (
+        (this.#ready.get(snapshot)?.length ?? 0) < count &&
+        this.count < OF_HOST &&
+        this.#mayMake(host) &&
+        !signal.aborted
+      )
+        if (!(await this.#make(host, snapshot))) break;
+  }
+
+  #mayMake({ cloneTurns }: SpareHost): boolean {
+    return performance.now() >= this.#restUntil && cloneTurns.idleMs >= IDLE_FOR_MS;
+  }
+
+  /** @returns false if the snapshot is being dropped */
+  async #make(host: SpareHost, snapshot: string): Promise<boolean> {
+    const name = spareName();
+    try {
+      await withLocks(host.sessions, [], (session) =>
+        createUnusedClone(host, session, { name, source: snapshot, closed: true }),
+      );
+    } catch (error) {
+      if (
+        sqlState(error) === DATABASE_GONE ||
+        (error instanceof HostError && error.code === 'SOURCE_MISSING')
+      )
+        return false;
+      this.#restUntil = performance.now() + REST_MS;
+      this.#isSwept = false;
+      throw error;
+    }
+    this.#ready.set(snapshot, [...(this.#ready.get(snapshot) ?? []), name]);
+    return true;
+  }
+
+  /** Drops those of an earlier agent process, and those that a crash left half-made or half-dropped. */
+  async #sweep(db: Queryable): Promise<void> {
+    const known = [...this.#ready.values()].flat();
+    const { rows } = await db.query<{ name: string }>(
+      `SELECT datname AS name FROM pg_database
+       WHERE datname ~ '^bgspare_[0-9a-f]{32}$' AND (datname <> ALL ($1) OR datconnlimit = -2)`,
+      [known],
+    );
+    // One that is taken meanwhile has another name by now, and dropping it is no error.
+    for (const { name } of rows) await dropDatabase(db, name);
+    this.#isSwept = true;
+  }
+
+  /** How many spares each snapshot is to have; what is not in it is to have none. */
+  async wanted(db: Queryable): Promise<Map<string, number>> {
+    const now = performance.now();
+    for (const [snapshot, uses] of this.#uses)
+      if (now - (uses.at(-1) ?? 0) > UNUSED_AFTER_MS) this.#uses.delete(snapshot);
+    const { rows } = await db.query<Wish>(
+      `SELECT ${SNAPSHOT_NAME} AS snapshot, project_id, snapshot.spares AS own, project.spares AS of_project
+       FROM snapshot JOIN project USING (project_id) JOIN pg_database ON datname = ${SNAPSHOT_NAME}
+       WHERE datconnlimit <> -2 AND (snapshot.spares > 0 OR datname = ANY ($1))
+       ORDER BY taken_at DESC`,
+      [[...this.#uses.keys()]],
+    );
+    const left = new Map<string, number>();
+    return new Map(
+      rows.map((wish) => {
+        const room = left.get(wish.project_id) ?? OF_PROJECT;
+        const count = Math.min(this.#wish(wish, now), room);
+        left.set(wish.project_id, room - count);
+        return [wish.snapshot, count];
+      }),
+    );
+  }
+
+  #wish({ snapshot, own, of_project }: Wish, now: number): number {
+    const fixed = own ?? of_project;
+    if (fixed !== null) return fixed;
+    const recent = (this.#uses.get(snapshot) ?? []).filter((at) => now - at <= RECENT_MS).length;
+    // Those that are ready stay until the snapshot is unused.
+    return Math.min(SPARES_AUTOMATIC_MAX, Math.max(recent, this.#ready.get(snapshot)?.length ?? 0));
+  }
+}
+
+/** Only where a clone shares its blocks: a spare that copied each of them would take room that nobody asked for. */
+export async function runSpareLoop(host: SpareHost, signal: AbortSignal): Promise<void> {
+  if (host.cloneMethod !== 'reflink') return;
+  const keep = () => host.spares.keep(host, signal);
+  await runLoop(keep, { every: CHECK_EVERY_MS, signal, log: host.log, failed: 'spares.not_made' });
+}

@@ -1,0 +1,233 @@
+import { randomUUID } from 'node:crypto';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { NoCopyRoom } from '../../../agent/cloning/copy-room.ts';
+import { runOperation } from '../../../agent/operations/handlers.ts';
+import { makeRoom } from '../../../agent/snapshots/make-room.ts';
+import { runSpareLoop, Spares } from '../../../agent/snapshots/spares.ts';
+import { buildDatabaseName, snapshotDatabaseName } from '../../../shared/branch/database-name.ts';
+import { eventually } from '../../support/eventually.ts';
+import type { TestHost } from '../../support/host/host.ts';
+import {
+  asClient,
+  type Branch,
+  BUSY_WAIT_MS,
+  type Project,
+  startHostWithProject,
+} from '../../support/host/host-project.ts';
+
+const MAIN = 'db_spare_prod';
+
+let servers: TestHost;
+let project: Project;
+let main: Branch;
+let stop = new AbortController();
+let loop: Promise<void> = Promise.resolve();
+/** A snapshot of its own for each test, with the row 1. */
+let snapshot: string;
+let made = 0;
+
+beforeAll(async () => {
+  ({ servers, project, main } = await startHostWithProject(
+    MAIN,
+    'CREATE TABLE item (id int PRIMARY KEY); INSERT INTO item VALUES (1)',
+  ));
+  // The loop needs the reflinks only for its price.
+  servers.host.cloneMethod = 'reflink';
+  run();
+});
+afterAll(async () => {
+  await end();
+  await servers.stop();
+});
+beforeEach(async () => {
+  snapshot = randomUUID();
+  await runOperation(servers.host, 'snapshot.take', {
+    ...{ project_id: project.id, branch_id: main.branch_id, source: main.database },
+    ...{ snapshot_id: snapshot, busy_wait: BUSY_WAIT_MS, unless_same_as: null },
+  });
+});
+
+function run() {
+  stop = new AbortController();
+  loop = runSpareLoop(servers.host, stop.signal);
+}
+
+async function end() {
+  stop.abort();
+  await loop;
+}
+
+const create = () => {
+  made += 1;
+  return project.create(`${MAIN}_br_${made}`, snapshotDatabaseName(snapshot));
+};
+const idsIn = (branch: Branch) =>
+  asClient<{ id: number }>(servers.host, 'pooled', branch, 'read_only', 'SELECT id FROM item');
+const spareDatabases = () =>
+  servers.query<{ oid: string; datallowconn: boolean }>(
+    "SELECT oid::text, datallowconn FROM pg_database WHERE datname ~ '^bgspare_'",
+  );
+const oidOf = async ({ database }: Branch) =>
+  (
+    await servers.query<{ oid: string }>('SELECT oid::text FROM pg_database WHERE datname = $1', [database])
+  )[0]?.oid;
+const untilThereAre = (count: number) =>
+  eventually(async () => expect(await spareDatabases()).toHaveLength(count));
+
+let revision = 100;
+/** Numbers as the gateway sends them with the access. */
+const want = (of_snapshots: Record<string, number>, of_project: number | null = null) => {
+  revision += 1;
+  return runOperation(servers.host, 'access.apply', {
+    project_id: project.id,
+    access: {
+      ...{ revision, rules: [{ branch_id: null, cidr: '127.0.0.1/32' }] },
+      spares: { of_project, of_snapshots },
+    },
+  });
+};
+const dropSnapshot = () =>
+  runOperation(servers.host, 'snapshot.drop', { project_id: project.id, snapshot_id: snapshot });
+
+describe('a branch of a snapshot', () => {
+  test('makes the next one take a spare, which has the content and accepts nobody before', async () => {
+    const first = await create();
+    await untilThereAre(1);
+    const [spare] = await spareDatabases();
+    expect(spare?.datallowconn).toBe(false);
+    const taken = servers.host.spares.taken;
+    const second = await create();
+    expect(servers.host.spares.taken).toBe(taken + 1);
+    expect(await oidOf(second)).toBe(spare?.oid);
+    expect(second.clone).toMatchObject({ created: true, paused_ms: 0 });
+    expect(await idsIn(second)).toEqual([{ id: 1 }]);
+    await asClient(servers.host, 'pooled', second, 'read_write', 'INSERT INTO item VALUES (2)');
+    expect(await idsIn(first)).toEqual([{ id: 1 }]);
+    // As many as were taken in the last minute.
+    await untilThereAre(2);
+    expect(await runOperation(servers.host, 'host.describe', {})).toMatchObject({ spares: 2 });
+    const { branches, snapshots } = await runOperation(servers.host, 'host.inventory', {});
+    expect([branches.length, snapshots?.length]).toEqual([3, 1]);
+    await dropSnapshot();
+    expect(await spareDatabases()).toEqual([]);
+  });
+
+  test('is a clone, where another process has dropped the spare', async () => {
+    await want({ [snapshot]: 1 });
+    await untilThereAre(1);
+    await end();
+    const [{ datname } = { datname: '' }] = await servers.query<{ datname: string }>(
+      "SELECT datname FROM pg_database WHERE datname ~ '^bgspare_'",
+    );
+    await servers.query(`DROP DATABASE ${datname}`);
+    const taken = servers.host.spares.taken;
+    expect(await idsIn(await create())).toEqual([{ id: 1 }]);
+    expect(servers.host.spares.taken).toBe(taken);
+    run();
+    await dropSnapshot();
+  });
+
+  test('that a crash left between the rename and the opening is adopted', async () => {
+    await want({ [snapshot]: 1 });
+    await untilThereAre(1);
+    const identity = { job_id: randomUUID(), project_id: project.id };
+    const branch = { branch_id: randomUUID(), database: `${MAIN}_br_killed`, build_id: randomUUID() };
+    const clone = () =>
+      runOperation(servers.host, 'branch.clone', {
+        ...{ ...identity, branches: [branch] },
+        ...{ source: snapshotDatabaseName(snapshot), busy_wait: BUSY_WAIT_MS },
+      });
+    const taken = servers.host.spares.taken;
+    expect(await clone()).toMatchObject({ created: true });
+    expect(servers.host.spares.taken).toBe(taken + 1);
+    expect(await clone()).toMatchObject({ created: false });
+    const built = await servers.query('SELECT FROM pg_database WHERE datname = $1', [
+      buildDatabaseName(branch.build_id),
+    ]);
+    expect(built).toHaveLength(1);
+    await runOperation(servers.host, 'branch.drop', { ...identity, ...dropped(branch), made_by: null });
+    await dropSnapshot();
+  });
+});
+
+const dropped = ({ branch_id, database }: { branch_id: string; database: string }) => ({
+  branch_id,
+  database,
+});
+
+describe('the number of spares', () => {
+  test('is that of the snapshot, of the project once the snapshot is used, or automatic', async () => {
+    await want({ [snapshot]: 3 });
+    await untilThereAre(3);
+    await want({ [snapshot]: 0 });
+    await untilThereAre(0);
+    await create();
+    await want({ [snapshot]: 0 }, 2);
+    await untilThereAre(0);
+    await want({}, 2);
+    await untilThereAre(2);
+    await want({});
+    await create();
+    await untilThereAre(2);
+    await dropSnapshot();
+  });
+
+  test('is at most 32 in a project, the newest snapshots first', async () => {
+    const spares = new Spares();
+    const older = snapshot;
+    await servers.query(
+      "UPDATE snapshot SET taken_at = taken_at - interval '1 hour' WHERE snapshot_id = $1",
+      [older],
+    );
+    snapshot = randomUUID();
+    await runOperation(servers.host, 'snapshot.take', {
+      ...{ project_id: project.id, branch_id: main.branch_id, source: main.database },
+      ...{ snapshot_id: snapshot, busy_wait: BUSY_WAIT_MS, unless_same_as: null },
+    });
+    await end();
+    await want({ [snapshot]: 20, [older]: 20 });
+    expect([...(await spares.wanted(servers.host.postgres)).values()]).toEqual([20, 12]);
+    await want({});
+    run();
+    await dropSnapshot();
+    snapshot = older;
+    await dropSnapshot();
+  });
+});
+
+describe('spares go', () => {
+  test('first where the disk is short, and none is made for a while', async () => {
+    await want({ [snapshot]: 2 });
+    await untilThereAre(2);
+    expect(await makeRoom(servers.host, new NoCopyRoom(1, 'full'))).toBe(true);
+    expect(await spareDatabases()).toEqual([]);
+    expect(await servers.host.spares.dropAll(servers.host.postgres)).toBe(false);
+    servers.host.spares = new Spares();
+    await dropSnapshot();
+  });
+
+  test('with the agent that made them: the next one drops those that it does not know', async () => {
+    await want({ [snapshot]: 1 });
+    await untilThereAre(1);
+    await end();
+    const [before] = await spareDatabases();
+    servers.host.spares = new Spares();
+    run();
+    await eventually(async () => {
+      const [after] = await spareDatabases();
+      expect(after).toBeDefined();
+      expect(after?.oid).not.toBe(before?.oid);
+    });
+    await untilThereAre(1);
+    await dropSnapshot();
+  });
+
+  test('with the project', async () => {
+    await want({ [snapshot]: 1 });
+    await untilThereAre(1);
+    await runOperation(servers.host, 'project.drop', { job_id: randomUUID(), project_id: project.id });
+    expect(await spareDatabases()).toEqual([]);
+    const roles = await servers.query("SELECT FROM pg_roles WHERE rolname ~ '^(u|g)_[0-9a-f]{32}_'");
+    expect(roles).toEqual([]);
+  });
+});

@@ -1,0 +1,150 @@
+import { Api, type BranchBody, FROM_LOOPBACK } from '../support/api.ts';
+import { eventually } from '../support/eventually.ts';
+import { purgeBranch } from '../support/records/jobs.ts';
+import type { Stack } from '../support/stack/stack.ts';
+import { connectToClone, makeBareClone, timeBareClone } from './bare-clone.ts';
+import { addDurations, creationSteps } from './creation-steps.ts';
+import { filledMain } from './filled-main.ts';
+import type { Report } from './report.ts';
+import { medianRatio, runInterleaved, type Series, timed } from './rounds.ts';
+import { onXfsStack, serverVersions } from './xfs-stack.ts';
+
+const DISK_BYTES = 8 * 2 ** 30;
+const MEGABYTES = 20;
+const CONCURRENT = 16;
+const BATCH = 32;
+const ROUNDS = 7;
+
+const METHOD = `A main of about ${MEGABYTES + 8} MB on XFS with reflink in a loopback file, everything else as \`npm start\` runs it, all \
+on this machine. Interleaved, ${ROUNDS} rounds after a first one that is discarded: one bare clone of main without sessions \
+(\`CREATE DATABASE … STRATEGY FILE_COPY\`, \`file_copy_method = clone\`); one branch of a snapshot that has ${BATCH} spares, and of one \
+that has none, until its 201; ${CONCURRENT} bare clones in sequence in one open session, and ${CONCURRENT} branches by requests in \
+parallel; a batch of ${BATCH} branches. Before each side all spares are ready and no clone runs. Branches are leased, recorded, have \
+three logins each, rules on both ports and a pooler entry, and each was logged in to. The limits apply to the median of the ratios in \
+each round.`;
+
+/** Measures branches of a snapshot with spares. @param signal aborts it */
+export const measureSpares = (signal: AbortSignal): Promise<Report> =>
+  onXfsStack(signal, DISK_BYTES, measure, { LEASED_BRANCH_LIMIT: String(2 * BATCH) });
+
+async function measure(stack: Stack): Promise<Report> {
+  const api = new Api(stack.url, await stack.token());
+  const session = await connectToClone(stack);
+  const { project, main } = await filledMain(api, 'Spares', MEGABYTES);
+  const path = `/api/v1/projects/${project.id}`;
+  const snapshotWith = async (spares: number) => {
+    const { body } = await api.post<{ id: string }>(`${path}/branches/main/snapshots`, {});
+    await api.patch(`${path}/snapshots/${body.id}`, { spares });
+    return body.id;
+  };
+  const [spareless, prepared] = [await snapshotWith(0), await snapshotWith(BATCH)];
+  const untilReady = () =>
+    eventually(async () => {
+      const { rows } = await session.query("select from pg_database where datname ~ '^bgspare_'");
+      if (rows.length < BATCH) throw new Error(`${rows.length} of ${BATCH} spares are ready`);
+    });
+  const steps: Series = {};
+  let made = 0;
+  const create = async (snapshot_id: string) => {
+    made += 1;
+    const request = { branch_name: `one-${made}`, snapshot_id, lease_seconds: 3600 };
+    const response = await api.post<BranchBody>(`${path}/branches`, request, FROM_LOOPBACK);
+    if (response.status !== 201) throw new Error(JSON.stringify(response.body));
+    return response.body;
+  };
+  const purge = async (branches: readonly BranchBody[]) => {
+    for (const { id } of branches) await purgeBranch(api, project.id, id);
+  };
+  const one = async (snapshot: string) => {
+    await untilReady();
+    const branches: BranchBody[] = [];
+    const ms = await timed(async () => {
+      branches.push(await create(snapshot));
+    });
+    if (snapshot === prepared) addDurations(steps, await creationSteps(api, project.id));
+    await purge(branches);
+    return ms;
+  };
+  const bareClones = async () => {
+    const names = Array.from({ length: CONCURRENT }, (_, n) => `bare_${n}`);
+    const ms = await timed(async () => {
+      for (const name of names) await makeBareClone(session, main.database, name);
+    });
+    for (const name of names) await session.query(`drop database ${name}`);
+    return ms;
+  };
+  const inParallel = async () => {
+    await untilReady();
+    let branches: BranchBody[] = [];
+    const ms = await timed(async () => {
+      branches = await Promise.all(Array.from({ length: CONCURRENT }, () => create(prepared)));
+    });
+    await purge(branches);
+    return ms;
+  };
+  const batch = async () => {
+    await untilReady();
+    let branches: BranchBody[] = [];
+    const ms = await timed(async () => {
+      const request = { count: BATCH, name_prefix: 'round-', snapshot_id: prepared, lease_seconds: 3600 };
+      const response = await api.post<{ branches: BranchBody[] }>(
+        `${path}/branches/batch`,
+        request,
+        FROM_LOOPBACK,
+      );
+      branches = response.body.branches;
+    });
+    await purge(branches);
+    return ms;
+  };
+  try {
+    const times = await runInterleaved(
+      ROUNDS,
+      {
+        'bare clone': () => timeBareClone(session, main.database),
+        'branch, a spare': () => one(prepared),
+        'branch, no spare': () => one(spareless),
+        [`${CONCURRENT} bare clones`]: bareClones,
+        [`${CONCURRENT} branches in parallel`]: inParallel,
+        [`batch of ${BATCH}`]: batch,
+      },
+      steps,
+    );
+    const ratioOf = (side: keyof typeof times, of: keyof typeof times) => medianRatio(times[side], times[of]);
+    return {
+      title: 'Spares of snapshots',
+      method: METHOD,
+      setting: await serverVersions(stack),
+      goals: [
+        {
+          name: 'a branch with a spare ÷ a bare clone',
+          measured: ratioOf('branch, a spare', 'bare clone'),
+          limit: 0.8,
+          unit: '×',
+        },
+        {
+          name: 'a branch with a spare ÷ without',
+          measured: ratioOf('branch, a spare', 'branch, no spare'),
+          limit: null,
+          unit: '×',
+        },
+        {
+          name: 'throughput of branches ÷ bare clones, in parallel',
+          measured: ratioOf(`${CONCURRENT} bare clones`, `${CONCURRENT} branches in parallel`),
+          limit: 0.4,
+          atLeast: true,
+          unit: '×',
+        },
+        {
+          name: `a batch of ${BATCH}`,
+          measured: (times[`batch of ${BATCH}`] ?? []).toSorted((a, b) => a - b)[ROUNDS >> 1] ?? Number.NaN,
+          limit: 1500,
+          unit: 'ms',
+        },
+      ],
+      times: { Durations: times, 'Steps of a branch with a spare': steps },
+    };
+  } finally {
+    await session.end();
+  }
+}
