@@ -159,7 +159,8 @@ function Preview({ projectId, table, rules }: { projectId: string; table: string
           {column} stays as it is: {reason}
         </Note>
       ))}
-      {data && (
+      {data?.rows.length === 0 && <Note>The table has no rows.</Note>}
+      {data && data.rows.length > 0 && (
         <div className="masking-sides">
           {sides.map((side) => (
             <div key={side} className="table-scroll">
@@ -276,7 +277,10 @@ function PolicyEditor({
   const [wanted, setWanted] = useState<string | null>(null);
   const kept = (tables.data ?? []).filter(({ kind }) => kind === 'table' || kind === 'partitioned_table');
   const nameOf = ({ schema, name }: Pick<Table, 'schema' | 'name'>) => `${schema}.${name}`;
-  const chosen = kept.find((table) => nameOf(table) === wanted) ?? kept[0];
+  // What needs a rule comes first.
+  const first = policy.suggestions?.[0]?.table;
+  const named = (name: string | null | undefined) => kept.find((table) => nameOf(table) === name);
+  const chosen = named(wanted) ?? named(first) ?? kept[0];
   const rulesOf = (table: Table) =>
     draft.rules.filter((rule) => {
       const { schema, name } = tableOf(rule);
@@ -363,7 +367,7 @@ function PolicyEditor({
               </details>
             ))}
           </nav>
-          <section className="padded stack" aria-labelledby="masked-table">
+          <section className="stack" aria-labelledby="masked-table">
             <h2 id="masked-table" className="mono">
               {nameOf(chosen)}
             </h2>

@@ -82,9 +82,16 @@ async function filesOf(database: string): Promise<{ name: string; content: Buffe
     [database],
   );
   const folder = join(servers.settings.PGDATA_DIR, 'base', found?.oid ?? '');
-  return asRoot(() =>
-    readdirSync(folder).map((name) => ({ name, content: readFileSync(join(folder, name)) })),
-  );
+  const read = (name: string) => {
+    try {
+      return [{ name, content: readFileSync(join(folder, name)) }];
+    } catch (error) {
+      // PostgreSQL removes files meanwhile, for instance its cache of catalogs.
+      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return [];
+      throw error;
+    }
+  };
+  return asRoot(() => readdirSync(folder).flatMap(read));
 }
 
 describe('a masked snapshot', () => {
