@@ -36,6 +36,7 @@ const EXIT_OF_STATUS: Record<number, ExitName> = {
   403: 'notAllowed',
   404: 'notFound',
   409: 'conflict',
+  412: 'conflict',
   413: 'usage',
   422: 'usage',
   429: 'limit',

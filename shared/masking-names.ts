@@ -18,3 +18,18 @@ export const columnOf = (rule: { table: string; column: string }): string => {
   const { schema, name } = tableOf(rule);
   return `${schema}.${name}.${rule.column}`;
 };
+
+/** Constants for types that have no empty text, by the name that PostgreSQL shows. */
+const CONSTANTS: readonly (readonly [type: RegExp, value: string])[] = [
+  [/\[\]$|^jsonb?$/, '{}'],
+  [/^inet$/, '0.0.0.0'],
+  [/^cidr$/, '0.0.0.0/0'],
+  [/^macaddr$/, '00:00:00:00:00:00'],
+  [/^macaddr8$/, '00:00:00:00:00:00:00:00'],
+  [/^boolean$/, 'false'],
+  [/^(?:time|interval)/, '00:00:00'],
+];
+
+/** A constant that a column of this type accepts, as far as it is known. */
+export const constantFor = (type: string): string =>
+  CONSTANTS.find(([pattern]) => pattern.test(type))?.[1] ?? '';

@@ -1,6 +1,7 @@
 import { Command } from 'commander';
 import type { Schemas } from '../../client/client.ts';
 import { dataOf } from '../../client/response-error.ts';
+import { constantFor } from '../../shared/masking-names.ts';
 import { CommandError, EXIT_CODES } from '../exit-codes.ts';
 import { exitWith } from '../exit-status.ts';
 import { checkMasking, checkSentence, readPolicy, uncoveredLines } from '../masking-policy.ts';
@@ -44,11 +45,11 @@ const suggest = () =>
         throw new CommandError('failed', 'main cannot be read now. Repeat the command later.');
       printRecords(command, suggestions, SUGGESTION);
       if (!add || suggestions.length === 0) return;
-      const added = suggestions.map(({ table, column, with: name }) => ({
+      const added = suggestions.map(({ table, column, type, with: name }) => ({
         table,
         column,
         with: name,
-        ...argsOf(name),
+        ...argsOf(name, type),
       }));
       const body = { rules: [...rules, ...(added as typeof rules)], unlisted };
       const params = { path, header: { 'if-match': etag } };
@@ -57,7 +58,8 @@ const suggest = () =>
     });
 
 /** Of a function that cannot do without. */
-const argsOf = (name: string) => (name === 'constant' ? { args: { value: '' } } : {});
+const argsOf = (name: string, type: string) =>
+  name === 'constant' ? { args: { value: constantFor(type) } } : {};
 
 const preview = () =>
   new Command('preview')

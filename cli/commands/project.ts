@@ -190,6 +190,8 @@ export function projectCommand(): Command {
         );
       const changed = await dataOf(session.client.api.PATCH(PROJECT, { params: { path }, body }));
       if (changed.warning !== undefined) say(changed.warning);
+      if (maskedOnly === 'on' && rotateCredentials === undefined && changed.warning !== undefined)
+        say('Repeat the command with --rotate-credentials to replace them.');
       if (changed.credentials_rotated !== undefined)
         say(
           `Branches with new passwords: ${changed.credentials_rotated}. \`branchgate connection-string\` prints them.`,

@@ -51,6 +51,7 @@ describe('exit codes', () => {
     [response(403, 'FORBIDDEN'), 5],
     [response(403, 'BRANCH_PROTECTED'), 5],
     [response(409, 'BRANCH_EXISTS'), 6],
+    [response(412, 'MASKING_CHANGED'), 6],
     [response(429, 'BRANCH_LIMIT_REACHED'), 7],
     [response(409, 'STORAGE_QUOTA_EXCEEDED'), 7],
     [response(503, 'HOST_UNAVAILABLE'), 8],

@@ -3,7 +3,7 @@ import { createFileRoute } from '@tanstack/react-router';
 import { useEffect, useState } from 'react';
 import type { Schemas } from '../../../client/client.ts';
 import { dataOf } from '../../../client/response-error.ts';
-import { columnOf, tableOf } from '../../../shared/masking-names.ts';
+import { columnOf, constantFor, tableOf } from '../../../shared/masking-names.ts';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { announce, Empty, ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
@@ -36,17 +36,17 @@ const FUNCTIONS: readonly (readonly [name: Rule['with'], label: string])[] = [
   ['expression', 'SQL expression'],
 ];
 /** Functions that need to know more. */
-const REQUIRED_ARGS: Partial<Record<Rule['with'], object>> = {
-  constant: { value: '' },
-  json: { paths: ['$.email'] },
-  expression: { sql: '' },
+const REQUIRED_ARGS: Partial<Record<Rule['with'], (type: string) => object>> = {
+  constant: (type) => ({ value: constantFor(type) }),
+  json: () => ({ paths: ['$.email'] }),
+  expression: () => ({ sql: '' }),
 };
 
-const newRule = (table: string, column: string, name: string): Rule =>
-  ({
-    ...{ table, column, with: name },
-    ...(REQUIRED_ARGS[name as Rule['with']] && { args: REQUIRED_ARGS[name as Rule['with']] }),
-  }) as Rule;
+/** @param type of the column */
+const newRule = (table: string, column: string, type: string, name: string): Rule => {
+  const args = REQUIRED_ARGS[name as Rule['with']]?.(type);
+  return { table, column, with: name, ...(args && { args }) } as Rule;
+};
 
 const isSame = (one: { table: string; column: string }, other: { table: string; column: string }) =>
   columnOf(one) === columnOf(other);
@@ -234,7 +234,7 @@ function Columns({ table, rules, isEditable, change }: ColumnsProps) {
               label={`${column} (${type})`}
               value={rule?.with ?? ''}
               onChange={({ target }) =>
-                change(column, target.value === '' ? null : newRule(name, column, target.value))
+                change(column, target.value === '' ? null : newRule(name, column, type, target.value))
               }
             >
               <option value="">as it is</option>
@@ -292,7 +292,8 @@ function PolicyEditor({
       ...rest,
       rules: [...rules.filter((one) => !isSame(one, { table, column })), ...(rule ? [rule] : [])],
     }));
-  const accept = (one: Suggestion) => change(one.table, one.column, newRule(one.table, one.column, one.with));
+  const accept = (one: Suggestion) =>
+    change(one.table, one.column, newRule(one.table, one.column, one.type, one.with));
   const save = useMutation({
     mutationFn: () =>
       dataOf(
