@@ -65,7 +65,11 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
     'branchgate exec --branch pr-7 -- npm run migrate',
     'branchgate exec --ephemeral --from staging --lease 5m -- npm test',
   ],
-  import: ['branchgate import --from @source-url --branch staging'],
+  import: [
+    'branchgate import --from @source-url',
+    'branchgate import --from - --table book sales.invoice --dry-run',
+    'branchgate import --from @source-url --through-here --branch staging',
+  ],
   follow: [
     'branchgate follow --probe --from @source-url',
     'branchgate follow --probe --from - --table book sales.invoice',

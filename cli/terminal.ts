@@ -46,11 +46,22 @@ export async function confirm(message: string, { yes }: { yes?: boolean }): Prom
 
 /** What a job reports while it runs. */
 interface Progress {
-  steps: readonly { status: string; percent?: number }[];
+  steps: readonly {
+    status: string;
+    percent?: number;
+    tables?: readonly { schema: string; table: string; state: string; percent: number }[];
+  }[];
 }
 
-/** The percentage of the step that is running, if its host reports it. */
-const percentOf = ({ steps }: Progress) => steps.find(({ percent }) => percent !== undefined)?.percent;
+/** The percentage of the step that is running, with the tables that are being copied, if its host reports them. */
+function progressOf({ steps }: Progress): string | undefined {
+  const step = steps.find(({ percent }) => percent !== undefined);
+  if (!step) return undefined;
+  const copying = (step.tables ?? [])
+    .filter(({ state }) => state === 'copying')
+    .map(({ schema, table, percent }) => `${schema}.${table} ${percent} %`);
+  return [`${step.percent} %`, ...copying].join(', ');
+}
 
 /**
  * Shows progress of a wait, to a person only.
@@ -66,8 +77,8 @@ export async function withProgress<T>(
   shown.start(message);
   try {
     const result = await work((job) => {
-      const percent = percentOf(job);
-      shown.message(percent === undefined ? message : `${message}: ${percent} %`);
+      const progress = progressOf(job);
+      shown.message(progress === undefined ? message : `${message}: ${progress}`);
     });
     shown.stop(message);
     return result;

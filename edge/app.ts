@@ -36,6 +36,7 @@ import { eventRoutes } from './routes/events.ts';
 import { followRoutes } from './routes/follow.ts';
 import { healthRoutes } from './routes/health.ts';
 import { identityProviderRoutes } from './routes/identity-providers.ts';
+import { importRoutes } from './routes/imports.ts';
 import { jobRoutes } from './routes/jobs.ts';
 import { machineAccessRoutes } from './routes/machine-access.ts';
 import { maskingRoutes } from './routes/masking.ts';
@@ -213,6 +214,7 @@ for (const routes of [
   differenceRoutes,
   rehearsalRoutes,
   followRoutes,
+  importRoutes,
   networkRuleRoutes,
   metricsRoutes,
   jobRoutes,

@@ -214,6 +214,11 @@ export const FAILURES = {
       'The database name is still in use on the database host. Try again later, or choose another name.',
     retryAfterSeconds: LATER,
   },
+  IMPORT_FINISHING: {
+    status: 409,
+    message: 'The import has copied everything and ends in moments, so it cannot be cancelled any more.',
+  },
+  JOB_CANCELLED: { status: 409, message: 'The job was cancelled, and what it had made was removed.' },
   MASKING_INCOMPLETE: {
     status: 409,
     message:
@@ -231,7 +236,7 @@ export const FAILURES = {
   VALIDATION_FAILED: { status: 422, message: 'The request has invalid values. See details.' },
   SOURCE_UNSUITABLE: {
     status: 422,
-    message: 'The source cannot be followed. See details for everything that is wrong.',
+    message: 'The source cannot be used. See details for everything that is wrong.',
   },
   /** Sent with PostgreSQL's own message and `sqlstate` in its place. */
   STATEMENT_REFUSED: { status: 422, message: 'PostgreSQL rejected the statement.' },

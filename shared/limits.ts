@@ -33,3 +33,6 @@ export const BATCH_MAX = 32;
 
 /** Networks that a creation may admit to its branch. */
 export const ALLOWED_NETWORKS_MAX = 16;
+
+/** Tables that are copied concurrently from a source elsewhere. */
+export const COPY_JOBS = { default: 2, max: 8 };

@@ -19,6 +19,7 @@ import { KeptSessions } from '../rows/kept-sessions.ts';
 import { PageMarks } from '../rows/pages.ts';
 import { RowTurns } from '../rows/row-turns.ts';
 import { Spares } from '../snapshots/spares.ts';
+import { Copies } from '../transfer/copy-source.ts';
 import { openProbeGate } from '../transfer/probe.ts';
 
 /** The database host, as every operation gets it. */
@@ -33,6 +34,7 @@ export interface Host {
   rows: { turns: RowTurns; scriptTurns: RowTurns; marks: PageMarks; kept: KeptSessions };
   comparisons: ProjectGate;
   probes: ProjectGate;
+  copies: Copies;
   /** Samples the locks of branches that are being rehearsed. */
   lockSampler: LockSampler;
   /** As read in the hourly session of each branch's owner login. */
@@ -69,6 +71,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     },
     comparisons: openComparisonGate(),
     probes: openProbeGate(),
+    copies: new Copies(),
     lockSampler: new LockSampler(postgres, log),
     deadTuples: new DeadTuples(),
     log,

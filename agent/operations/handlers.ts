@@ -10,7 +10,8 @@ import type { RoomHost } from '../snapshots/make-room.ts';
 import { makeRoom } from '../snapshots/make-room.ts';
 import { dropSnapshot } from '../snapshots/snapshot-databases.ts';
 import type { Spares } from '../snapshots/spares.ts';
-import { type ProbeHost, probeSource } from '../transfer/probe.ts';
+import { type CopyHost, cancelCopy, copySource } from '../transfer/copy-source.ts';
+import { probeSource } from '../transfer/probe.ts';
 import { applyAccess } from './access.ts';
 import {
   type BranchHost,
@@ -42,7 +43,7 @@ interface OperationsHost
     RehearsalHost,
     InventoryHost,
     RoomHost,
-    ProbeHost {
+    CopyHost {
   known: KnownInventory;
   cloneTurns: CloneTurns;
   spares: Spares;
@@ -107,6 +108,8 @@ const HANDLERS: Handlers = {
   'branch.diff': diffBranch,
   'row.diff': diffRows,
   'transfer.probe': probeSource,
+  'transfer.copy': copySource,
+  'transfer.cancel': cancelCopy,
 };
 
 /**

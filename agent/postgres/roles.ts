@@ -120,8 +120,10 @@ export async function dropUnusedRoles(session: Session): Promise<void> {
     `SELECT rolname, rolcanlogin FROM pg_roles
      WHERE rolname ~ '^u_[0-9a-f]{32}_(owner|rw|ro|query)$'
        AND NOT EXISTS (SELECT FROM branch WHERE replace(branch_id::text, '-', '') = substr(rolname, 3, 32))
-       -- The login that masks a clone.
-       AND NOT EXISTS (SELECT FROM pg_database WHERE datname = 'bgmask_' || substr(rolname, 3, 32))
+       -- The login that masks a clone, or fills one.
+       AND NOT EXISTS (
+         SELECT FROM pg_database
+         WHERE datname IN ('bgmask_' || substr(rolname, 3, 32), 'bgload_' || substr(rolname, 3, 32)))
      UNION ALL
      SELECT rolname, rolcanlogin FROM pg_roles
      WHERE rolname ~ '^g_[0-9a-f]{32}_(owner|rw|ro)$'

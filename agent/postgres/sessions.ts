@@ -50,6 +50,9 @@ const PATIENCE = 300;
 /** Name of the sessions that compare rows. They end at once: a comparison can be repeated. */
 export const COMPARING = 'branchgate-difference';
 
+/** Sessions that load what is copied from a database elsewhere. */
+export const LOADING = 'branchgate-copy';
+
 /** Name of the sessions that read and change rows for clients. */
 export const BROWSING = 'branchgate-rows';
 /** The last statement of a session before it waits for the next page. */

@@ -1,7 +1,11 @@
+import type { TableProgress } from '../../shared/project/job.ts';
 import type { WorkProgress } from '../../shared/protocol/notifications.ts';
 
-/** Called with the share of an operation that is done, from 0 to 1. An estimate can be above. */
-export type OnProgress = (done: number) => void;
+/**
+ * Called with the share of an operation that is done, from 0 to 1. An estimate can be above.
+ * @param tables of a copy: how far its tables are, most interesting first
+ */
+export type OnProgress = (done: number, tables?: () => TableProgress[]) => void;
 
 /** Work that ends sooner is not reported. Milliseconds. */
 const REPORT_EVERY_MS = 2_000;
@@ -17,10 +21,10 @@ export function progressOfJob(
   const { job_id, project_id } = params as { job_id?: unknown; project_id?: unknown };
   if (typeof job_id !== 'string' || typeof project_id !== 'string') return undefined;
   let last = now();
-  return (done) => {
+  return (done, tables) => {
     if (now() - last < REPORT_EVERY_MS) return;
     last = now();
-    report({ project_id, job_id, percent: percentOf(done) });
+    report({ project_id, job_id, percent: percentOf(done), ...(tables && { tables: tables() }) });
   };
 }
 
@@ -36,4 +40,5 @@ export const partOf = (
   onProgress: OnProgress | undefined,
   from: number,
   to: number,
-): OnProgress | undefined => onProgress && ((done) => onProgress(from + (to - from) * Math.min(1, done)));
+): OnProgress | undefined =>
+  onProgress && ((done, tables) => onProgress(from + (to - from) * Math.min(1, done), tables));

@@ -5,7 +5,7 @@ import { groupName, loginName, queryLoginName } from '../../shared/branch/login.
 import type { Pool } from '../postgres/connect.ts';
 import { AS_TEXT, inTransaction, type OwnSession, openSession, type Session } from '../postgres/connect.ts';
 import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
-import { BROWSING } from '../postgres/sessions.ts';
+import { BROWSING, LOADING } from '../postgres/sessions.ts';
 import { HostError } from '../process/host-error.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import type { KeptSessions, ReusableSession } from './kept-sessions.ts';
@@ -32,10 +32,11 @@ const READY = 0x5a;
 /**
  * Measures what a server sends. The driver keeps an answer in memory until it is complete, and a message
  * until its end.
+ * @param passed the kind of messages that the reader passes on as they come, and that therefore do not count
  * @returns a function that takes the next bytes, and returns the size of the largest answer in them: with all
  *   of its last message, as soon as that has begun
  */
-export function answerMeter(): (chunk: Buffer) => number {
+export function answerMeter(passed?: number): (chunk: Buffer) => number {
   const header = Buffer.alloc(HEADER_BYTES);
   let headerBytes = 0;
   /** Bytes that are missing of the message that has begun. */
@@ -56,7 +57,7 @@ export function answerMeter(): (chunk: Buffer) => number {
       if (headerBytes < HEADER_BYTES) continue;
       headerBytes = 0;
       left = header.readUInt32BE(1) - (HEADER_BYTES - 1);
-      answer += HEADER_BYTES + left;
+      if (header[0] !== passed) answer += HEADER_BYTES + left;
       largest = Math.max(largest, answer);
       if (header[0] === READY) answer = 0;
     }
@@ -84,6 +85,16 @@ const SCRIPT_SESSION_WITHIN_MS = 32_000;
 /** The server ends a session that waits for the next page for longer, if the agent does not. Milliseconds. */
 const WAITING_WITHIN_MS = 10_000;
 
+/** One text for a value, on every server. */
+export const VALUE_FORM = {
+  DateStyle: 'ISO,YMD',
+  IntervalStyle: 'postgres',
+  TimeZone: 'UTC',
+  extra_float_digits: 1,
+  bytea_output: 'hex',
+  lc_monetary: 'C',
+};
+
 /**
  * Start-up options, which override settings that the tenant made with ALTER ROLE … SET. Values are read and
  * written in one format in every branch, and names are resolved in pg_catalog only.
@@ -100,12 +111,7 @@ export const OPTIONS = {
   client_connection_check_interval: 1_000,
   client_min_messages: 'error',
   row_security: 'on',
-  DateStyle: 'ISO,YMD',
-  IntervalStyle: 'postgres',
-  TimeZone: 'UTC',
-  extra_float_digits: 1,
-  bytea_output: 'hex',
-  lc_monetary: 'C',
+  ...VALUE_FORM,
   xmloption: 'content',
   array_nulls: 'on',
   standard_conforming_strings: 'on',
@@ -330,6 +336,38 @@ export async function openQuerySession(
     return openAs(loginName(branchId, 'read_only'), config, onLost);
   }
 }
+
+/**
+ * Opens a session that acts as the owners of the project's objects and has no limit of time, to load what is
+ * copied. The caller ends it.
+ * @param user a login of that group
+ * @throws HostError LOGIN_REFUSED
+ */
+export const openLoadSession = (
+  { settings }: Pick<RowsHost, 'settings'>,
+  { user, database, project_id }: { user: string; database: string; project_id: string },
+) =>
+  openAs(user, {
+    host: settings.POSTGRES_SOCKET_DIR,
+    port: settings.POSTGRES_PORT,
+    database,
+    application_name: LOADING,
+    options: asOptions({
+      ...SCRIPT,
+      role: groupName(project_id, 'owner'),
+      // An error instead of a policy that hides rows.
+      row_security: 'off',
+      check_function_bodies: 'off',
+      statement_timeout: 0,
+      lock_timeout: 0,
+      transaction_timeout: 0,
+      idle_in_transaction_session_timeout: 0,
+      maintenance_work_mem: '64MB',
+    }),
+    types: AS_TEXT,
+    stream: () => boundedSocket(Number.POSITIVE_INFINITY, SESSION_BYTES_MAX),
+    connectionTimeoutMillis: CONNECT_WITHIN_MS,
+  });
 
 /** @throws HostError LOGIN_REFUSED for what is wrong with the login, not with the server */
 async function openAs(user: string, config: SessionConfig, onLost?: () => void): Promise<OwnSession> {

@@ -52,13 +52,13 @@ export async function readSnapshots(db: Queryable) {
 }
 
 /**
- * Databases that a crash left: half-dropped snapshots, copies, clones for comparisons and masked ones. Another process
- * may work on them.
+ * Databases that a crash left: half-dropped snapshots, copies, clones for comparisons, masked ones, and those
+ * that are filled from a source elsewhere. Another process may work on them.
  */
 async function readLeftovers(db: Queryable): Promise<{ name: string; snapshotId: string }[]> {
   const { rows } = await db.query<{ name: string; snapshotId: string }>(
     `SELECT datname AS name, substr(datname, length(datname) - 31)::uuid AS "snapshotId" FROM pg_database
-     WHERE datname ~ '^bg(copy|diff|mask)_[0-9a-f]{32}$' OR (datname ~ '^bgsnap_[0-9a-f]{32}$' AND datconnlimit = -2)`,
+     WHERE datname ~ '^bg(copy|diff|mask|load)_[0-9a-f]{32}$' OR (datname ~ '^bgsnap_[0-9a-f]{32}$' AND datconnlimit = -2)`,
   );
   return rows;
 }

@@ -4,19 +4,18 @@ import {
   type SourceFinding,
   type SourceTable,
 } from '../../shared/protocol/transfer-operations.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { fitting } from '../difference/schema/compare-schemas.ts';
-import { identifier, type Pool } from '../postgres/connect.ts';
+import { identifier, type Session } from '../postgres/connect.ts';
 import { listExtensions } from '../postgres/extensions.ts';
 import { ProjectGate } from '../process/project-gate.ts';
-import type { AgentSettings } from '../process/settings.ts';
+import { inBranch, type RowsHost } from '../rows/branch-session.ts';
 import { freeBytes } from '../volumes/volumes.ts';
-import { finding, readSourceUrl, resolveSource, short } from './source-address.ts';
+import { finding, readSourceUrl, resolveSource, type Source, short } from './source-address.ts';
 import { readCatalog, type SourceCatalog, type TableRow } from './source-catalog.ts';
 import { inSource } from './source-session.ts';
 
-export interface ProbeHost {
-  settings: AgentSettings;
-  postgres: Pool;
+export interface ProbeHost extends RowsHost {
   probes: ProjectGate;
 }
 
@@ -26,36 +25,81 @@ export const openProbeGate = () => new ProjectGate({ ofProject: 1, ofHost: 4, no
 /** Milliseconds for the whole catalog. */
 const READ_WITHIN_MS = 20_000;
 
-type Wanted = Omit<Params<'transfer.probe'>, 'project_id' | 'source_url'>;
+type Wanted = Omit<Params<'transfer.probe'>, 'project_id' | 'source_url' | 'into'>;
 type Probe = MethodResult<'transfer.probe'>;
 
 /**
- * Reads whether a database can be followed, in one read-only transaction there.
- * @throws HostError PROJECT_BUSY, HOST_BUSY
+ * Reads whether a database can be followed or copied, in one read-only transaction there.
+ * @throws HostError PROJECT_BUSY, HOST_BUSY, and as `inBranch` for the branch that has to be empty
  */
 export async function probeSource(
   host: ProbeHost,
-  { project_id, source_url, ...wanted }: Params<'transfer.probe'>,
+  { project_id, source_url, into, ...wanted }: Params<'transfer.probe'>,
 ): Promise<Probe> {
   const leave = host.probes.enter(project_id);
   try {
-    return await probe(host, source_url, wanted);
+    const [examined, isEmpty] = await Promise.all([
+      examineSource(host, source_url, wanted),
+      into === null || inBranch(host, into, 'read', isEmptyDatabase),
+    ]);
+    const notEmpty = isEmpty ? [] : [NOT_EMPTY];
+    if (!examined.ok) return { source: null, findings: [examined.failure, ...notEmpty] };
+    const { source, findings } = examined.value.probe;
+    return { source, findings: [...notEmpty, ...findings] };
   } finally {
     leave();
   }
 }
 
-async function probe(host: ProbeHost, url: string, wanted: Wanted): Promise<Probe> {
-  const refused = (failure: SourceFinding): Probe => ({ source: null, findings: [failure] });
+export const NOT_EMPTY = finding(
+  'not_empty',
+  'main is not empty. Import into the main of a new project, or drop its tables first.',
+  { path: '' },
+);
+
+/** Objects that a copy could mix with its own. Each of them has a row in one of these catalogs. */
+const OWN_OBJECTS = [
+  ['pg_class', 'relnamespace'],
+  ['pg_proc', 'pronamespace'],
+  ['pg_type', 'typnamespace'],
+]
+  .map(
+    ([catalog, namespace]) => `SELECT FROM pg_catalog.${catalog} AS object
+       JOIN pg_catalog.pg_namespace AS schema ON schema.oid = object.${namespace}
+       WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' AND NOT EXISTS (
+         SELECT FROM pg_catalog.pg_depend AS dependency WHERE dependency.classid = 'pg_catalog.${catalog}'::pg_catalog.regclass
+           AND dependency.objid = object.oid AND dependency.deptype = 'e')`,
+  )
+  .join(' UNION ALL ');
+
+/** Whether a branch has nothing of its own but extensions. */
+export async function isEmptyDatabase(session: Session): Promise<boolean> {
+  return (await session.query(`${OWN_OBJECTS} LIMIT 1`)).rows.length === 0;
+}
+
+/** A source that was read, with the address that it was read at. */
+interface Examined {
+  source: Source;
+  probe: Probe & { source: NonNullable<Probe['source']> };
+  /** The tables that are meant, by schema and name. */
+  tables: [schema: string, name: string][];
+}
+
+/** @returns why the source could not be read */
+export async function examineSource(
+  host: Pick<ProbeHost, 'settings' | 'postgres'>,
+  url: string,
+  wanted: Wanted,
+): Promise<Result<Examined, SourceFinding>> {
   const parts = readSourceUrl(url);
-  if (!parts.ok) return refused(parts.failure);
+  if (!parts.ok) return parts;
   const source = await resolveSource(host.settings, parts.value);
-  if (!source.ok) return refused(source.failure);
+  if (!source.ok) return source;
   const read = await inSource(host.settings, source.value, READ_WITHIN_MS, async ({ session, tls }) => ({
     tls,
     catalog: await readCatalog(session, wanted.publication),
   }));
-  if (!read.ok) return refused(read.failure);
+  if (!read.ok) return fail(read.failure);
   const { tls, catalog } = read.value;
   const [{ extensions }, free] = await Promise.all([
     listExtensions(host.postgres),
@@ -66,25 +110,45 @@ async function probe(host: ProbeHost, url: string, wanted: Wanted): Promise<Prob
   const tables = fitting(chosen.map(toTable).slice(0, SOURCE_TABLES_MAX), ROOM.tables);
   const creatable = new Set(extensions.flatMap(({ name, trusted }) => (trusted ? [name] : [])));
   const { host: name, port, database } = source.value;
-  return {
-    source: {
-      ...{ host: name, port, database, version: short(catalog.version), tls, total_bytes },
-      tables,
-      has_more: chosen.length > tables.length,
-      free_slots: count(catalog.free_slots),
-      wal_keep_bytes: catalog.wal_keep_bytes === null ? null : count(catalog.wal_keep_bytes),
+  const isCopy = wanted.use === 'import';
+  const findings = [
+    ...serverFindings(catalog, wanted.publication === null),
+    ...unknown,
+    ...publicationFindings(catalog, wanted.publication),
+    ...sizeFindings(total_bytes, wanted.room_bytes, free),
+    ...extensionFindings(catalog, creatable),
+    ...rightsFindings(catalog, chosen, wanted.publication === null),
+    ...chosen.filter(({ is_unlogged }) => !isCopy || !is_unlogged).flatMap(limitOf),
+  ].filter((found) => !isCopy || mattersForCopy(found));
+  return ok({
+    source: source.value,
+    tables: chosen.map(({ schema, name: table }) => [schema, table]),
+    probe: {
+      source: {
+        ...{ host: name, port, database, version: short(catalog.version), tls, total_bytes },
+        tables,
+        has_more: chosen.length > tables.length,
+        free_slots: count(catalog.free_slots),
+        wal_keep_bytes: catalog.wal_keep_bytes === null ? null : count(catalog.wal_keep_bytes),
+      },
+      findings: firstOf(findings),
     },
-    findings: firstOf([
-      ...serverFindings(catalog, wanted.publication === null),
-      ...unknown,
-      ...publicationFindings(catalog, wanted.publication),
-      ...sizeFindings(total_bytes, wanted.room_bytes, free),
-      ...extensionFindings(catalog, creatable),
-      ...rightsFindings(catalog, chosen, wanted.publication === null),
-      ...chosen.flatMap(limitOf),
-    ]),
-  };
+  });
 }
+
+/** What a copy needs no rights and no settings for. */
+const FOLLOWING_ONLY = new Set<SourceFinding['problem']>([
+  'wal_level',
+  'replication_slots',
+  'wal_senders',
+  'wal_keep_size',
+  'no_key',
+  'standby',
+]);
+
+/** Rights on an object, with a statement that grants them, are those to read it; others are to replicate and publish. */
+const mattersForCopy = ({ problem, object, statement }: SourceFinding): boolean =>
+  !FOLLOWING_ONLY.has(problem) && (problem !== 'rights' || (object !== null && statement !== null));
 
 /** As SQL names it. */
 const sqlName = (name: string) => (/^[a-z_][a-z0-9_]*$/.test(name) ? name : identifier(name));
@@ -149,7 +213,7 @@ function serverFindings(catalog: SourceCatalog, makesPublication: boolean): Sour
       : [
           finding(
             'version',
-            `The source is PostgreSQL ${short(version)}. Versions ${VERSION.min} to ${VERSION.max} can be followed.`,
+            `The source is PostgreSQL ${short(version)}. Versions ${VERSION.min} to ${VERSION.max} are accepted.`,
           ),
         ]),
     ...(catalog.is_standby && makesPublication
@@ -195,7 +259,7 @@ function serverFindings(catalog: SourceCatalog, makesPublication: boolean): Sour
       ? [
           finding(
             'large_objects',
-            `The source has ${catalog.large_objects} large objects, which PostgreSQL does not replicate. Move them into columns of type bytea.`,
+            `The source has ${catalog.large_objects} large objects, which are not copied. Move them into columns of type bytea.`,
           ),
         ]
       : []),

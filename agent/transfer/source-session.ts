@@ -5,10 +5,10 @@ import tls from 'node:tls';
 import pg from 'pg';
 import type { ProbedSource, SourceFinding } from '../../shared/protocol/transfer-operations.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
-import type { Session } from '../postgres/connect.ts';
+import { literal, type Session } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import type { AgentSettings } from '../process/settings.ts';
-import { answerMeter, asOptions } from '../rows/branch-session.ts';
+import { answerMeter, asOptions, VALUE_FORM } from '../rows/branch-session.ts';
 import { finding, type Source, short } from './source-address.ts';
 
 type Tls = ProbedSource['tls'];
@@ -24,15 +24,44 @@ const CONNECT_WITHIN_MS = 8_000;
 /** The source is a tenant's, so each of its statements, and what it sends for one, is bounded. */
 const STATEMENT_WITHIN_MS = 8_000;
 const LOCK_WITHIN_MS = 3_000;
+/** For a table that a migration of the source holds. */
+const COPY_LOCK_WITHIN_MS = 300_000;
 const ANSWER_BYTES_MAX = 32 * 2 ** 20;
+/** `CopyData`: a piece of the rows of a `COPY`, of which nobody keeps more than a piece of the socket. */
+const COPY_DATA = 0x64;
 
-const OPTIONS = asOptions({
+const OPTIONS = {
   search_path: 'pg_catalog',
   default_transaction_read_only: 'on',
   default_transaction_isolation: 'repeatable read',
   statement_timeout: STATEMENT_WITHIN_MS,
   lock_timeout: LOCK_WITHIN_MS,
-});
+};
+
+interface Bounds {
+  options: string;
+  /** Milliseconds for a statement; 0: none. */
+  statementWithin: number;
+}
+
+const READING: Bounds = {
+  options: asOptions(OPTIONS),
+  statementWithin: STATEMENT_WITHIN_MS,
+};
+
+/** The values have one form on both sides, and a snapshot is kept for as long as its rows are copied. */
+const COPYING: Bounds = {
+  options: asOptions({
+    ...OPTIONS,
+    ...VALUE_FORM,
+    row_security: 'off',
+    statement_timeout: 0,
+    lock_timeout: COPY_LOCK_WITHIN_MS,
+    idle_in_transaction_session_timeout: 0,
+    idle_session_timeout: 0,
+  }),
+  statementWithin: 0,
+};
 
 /** Errors of a certificate whose authority is unknown. Any other error of one is final. */
 const UNKNOWN_AUTHORITY = new Set([
@@ -72,10 +101,17 @@ class SourceClient extends pg.Client {
     this.#isUnverified = isUnverified;
     const { connection } = this.internals;
     connection.once('sslconnect', () => {
-      const bytesOf = answerMeter();
-      connection.stream.on('data', (chunk: Buffer) => {
-        if (bytesOf(chunk) > ANSWER_BYTES_MAX) connection.stream.destroy(new Error('it sent too much'));
-      });
+      const bytesOf = answerMeter(COPY_DATA);
+      const { stream } = connection;
+      const push = stream.push.bind(stream);
+      // Before the driver, and before the reader of a COPY, which has to be the only listener.
+      stream.push = (chunk: Buffer | null) => {
+        if (chunk !== null && bytesOf(chunk) > ANSWER_BYTES_MAX) {
+          stream.destroy(new Error('it sent too much'));
+          return false;
+        }
+        return push(chunk);
+      };
     });
     const { internals } = this;
     const answerSasl = internals._handleAuthSASL.bind(this);
@@ -117,6 +153,7 @@ async function connect(
   { address, host, port, user, password, database }: Source,
   proof: Tls,
   ca: string[],
+  bounds: Bounds,
 ): Promise<SourceClient> {
   const isUnverified = proof === 'channel_binding';
   const ssl = {
@@ -135,9 +172,11 @@ async function connect(
     {
       ...{ host: address, port, user, password, database, ssl },
       application_name: 'branchgate',
-      options: OPTIONS,
+      options: bounds.options,
       connectionTimeoutMillis: CONNECT_WITHIN_MS,
-      query_timeout: STATEMENT_WITHIN_MS,
+      query_timeout: bounds.statementWithin,
+      // Nobody would notice that a source is gone for good.
+      keepAlive: true,
     },
     isUnverified,
   );
@@ -173,7 +212,7 @@ export async function inSource<T>(
 ): Promise<Result<T, SourceFinding>> {
   const ca = await readAuthorities(settings);
   const run = async (proof: Tls) => {
-    const session = await connect(source, proof, ca);
+    const session = await connect(source, proof, ca, READING);
     const timer = setTimeout(() => streamOf(session).destroy(new Error('it took too long')), within);
     try {
       return await action({ session, tls: proof });
@@ -193,6 +232,25 @@ export async function inSource<T>(
     if (!(error instanceof Error)) throw error;
     return fail(findingOf(error));
   }
+}
+
+/**
+ * Opens a transaction of one snapshot, without a limit of time. The caller ends the session.
+ * @param proof how the source has proved who it is before
+ * @param snapshot the snapshot of another such session, whose rows this one copies; null: a new one, to read
+ *   the catalog
+ * @throws an error that `findingOf` explains
+ */
+export async function openSnapshotSession(
+  settings: Pick<AgentSettings, 'FOLLOW_CA_FILE'>,
+  source: Source,
+  proof: Tls,
+  snapshot: string | null,
+): Promise<{ session: Session; end: () => void }> {
+  const session = await connect(source, proof, await readAuthorities(settings), COPYING);
+  await session.query('BEGIN');
+  if (snapshot !== null) await session.query(`SET TRANSACTION SNAPSHOT ${literal(snapshot)}`);
+  return { session, end: () => end(session) };
 }
 
 /** What to do about errors, by SQLSTATE or the code of the socket, of TLS or of the resolver. */
@@ -232,7 +290,7 @@ const UNPROVEN =
 const NO_TLS = 'The source has no TLS, which the connection needs.';
 
 /** Other errors quote the source, or say how the connection ended. */
-function findingOf(error: Error): SourceFinding {
+export function findingOf(error: Error): SourceFinding {
   if (error instanceof Unproven) return finding('tls', UNPROVEN);
   if (/does not support SSL/.test(error.message)) return finding('tls', NO_TLS);
   const code = sqlState(error) ?? '';

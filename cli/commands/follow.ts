@@ -1,14 +1,11 @@
 import { Command } from 'commander';
 import type { Schemas } from '../../client/client.ts';
-import { dataOf, ResponseError } from '../../client/response-error.ts';
+import { dataOf } from '../../client/response-error.ts';
 import { bytes } from '../../shared/format.ts';
-import { CommandError } from '../exit-codes.ts';
-import { isJson, printLines, printRecord, printRecords, say } from '../output.ts';
+import { isJson, printRecord, printRecords, say } from '../output.ts';
 import { openSession, projectOf } from '../session.ts';
 import { withProgress } from '../terminal.ts';
-import { readSourceUrl } from './import.ts';
-
-type Finding = Schemas['SourceFinding'];
+import { listingFindings, printFindings, readHiddenUrl } from './import.ts';
 
 interface FollowOptions {
   from: string;
@@ -29,16 +26,11 @@ export const followCommand = () =>
     .addHelpText(
       'after',
       `
-The database host connects to the source, so its address has to be public. The password is stored nowhere.
+The database host connects to the source, so its address has to be public. No record, log or reply shows the password.
 Everything that is wrong is listed, with the statement that mends it.`,
     )
     .action(async ({ from, table: tables, publication }: FollowOptions, command: Command) => {
-      if (from !== '-' && !from.startsWith('@'))
-        throw new CommandError(
-          'usage',
-          'Arguments are visible to all users of this machine. Write the URL to a file and give --from @file, or --from - for standard input.',
-        );
-      const source_url = (await readSourceUrl(from)).href;
+      const source_url = await readHiddenUrl(from);
       const session = openSession(command);
       const path = { project_id: await projectOf(command, session) };
       const body = { source_url, ...(tables && { tables }), ...(publication && { publication }) };
@@ -46,13 +38,8 @@ Everything that is wrong is listed, with the statement that mends it.`,
         params: { path },
         body,
       });
-      try {
-        report(command, await withProgress('Checking the source', () => dataOf(probe)));
-      } catch (error) {
-        if (error instanceof ResponseError && error.code === 'SOURCE_UNSUITABLE' && !isJson(command))
-          printFindings(error.fields.details as Finding[]);
-        throw error;
-      }
+      const checked = withProgress('Checking the source', () => dataOf(probe));
+      report(command, await listingFindings(command, checked));
     });
 
 function report(command: Command, probe: Schemas['FollowProbe']): void {
@@ -66,14 +53,5 @@ function report(command: Command, probe: Schemas['FollowProbe']): void {
   printFindings(warnings);
   say(
     `PostgreSQL ${source.version} at ${source.host} can be followed: ${bytes(source.total_bytes)} with indexes.`,
-  );
-}
-
-function printFindings(findings: readonly Finding[]): void {
-  printLines(
-    findings.flatMap(({ severity, message, statement }) => [
-      `${severity}: ${message}`,
-      ...(statement === null ? [] : [`  ${statement}`]),
-    ]),
   );
 }

@@ -2,64 +2,196 @@ import { spawn } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
 import { text } from 'node:stream/consumers';
 import { Command, InvalidArgumentError } from 'commander';
+import type { Schemas } from '../../client/client.ts';
+import { dataOf, JobError, ResponseError } from '../../client/response-error.ts';
+import { COPY_JOBS } from '../../shared/limits.ts';
 import { stopSignal } from '../child-command.ts';
 import { ConnectionFiles, childEnvironment, libpqEnvironment } from '../connection.ts';
 import { copyDatabase, ended, type Sides } from '../copy-database.ts';
 import { CommandError } from '../exit-codes.ts';
-import { printForPrograms, say } from '../output.ts';
+import { isJson, printForPrograms, printLines, printRecord, printRecords, say } from '../output.ts';
 import { letConnect } from '../own-address.ts';
-import { openSession } from '../session.ts';
+import { openSession, projectOf } from '../session.ts';
+import { withProgress } from '../terminal.ts';
 import { credentialsOf } from './connections.ts';
 
 interface ImportOptions {
-  from: string;
+  from?: string;
+  table?: string[];
   branch?: string;
   jobs: number;
   dryRun?: boolean;
+  throughHere?: boolean;
+  status?: boolean;
+  cancel?: boolean;
+}
+
+/** One of them says what is to be done. */
+const FORMS = ['from', 'status', 'cancel'] as const;
+
+export const importCommand = () =>
+  new Command('import')
+    .description('Copy another PostgreSQL database into an empty main')
+    .option('--from <source>', 'where the URL of the source is read: `@file`, or `-` for standard input')
+    .option('--table <table...>', 'only these tables, with their schema unless it is public')
+    .option('--jobs <n>', 'tables that are copied concurrently, at most 8', readJobs, COPY_JOBS.default)
+    .option('--dry-run', 'only check whether the import can succeed')
+    .option('--status', 'show the last import of the project')
+    .option('--cancel', 'stop the import that is under way, and open main again as it was')
+    .option('--through-here', 'copy with pg_dump over this computer, if the host cannot reach the source')
+    .option('--branch <branch>', 'with --through-here: another branch (default: the pinned branch, or main)')
+    .addHelpText(
+      'after',
+      `
+The database host connects to the source, so its address has to be public, and copies it without a limit of time.
+Ctrl-C leaves the import running. Nobody can connect to main until it ends; a failure leaves main as it was.
+With --through-here this command copies and has to stay open, and --from takes the URL itself too.`,
+    )
+    .action(async (options: ImportOptions, command: Command) => {
+      if (FORMS.filter((form) => options[form] !== undefined).length !== 1)
+        throw new CommandError('usage', 'Give one of --from, --status and --cancel.');
+      if (options.status) return showImport(command);
+      if (options.cancel) return cancelImport(command);
+      if (options.throughHere) return importThroughHere(options, command);
+      if (options.branch !== undefined)
+        throw new CommandError('usage', 'The host imports into main. Add --through-here for another branch.');
+      return importOnHost(options, command);
+    });
+
+/** @throws CommandError for an argument that is the URL itself */
+export async function readHiddenUrl(from: string): Promise<string> {
+  if (from !== '-' && !from.startsWith('@'))
+    throw new CommandError(
+      'usage',
+      'Arguments are visible to all users of this machine. Write the URL to a file and give --from @file, or --from - for standard input.',
+    );
+  return (await readSourceUrl(from)).href;
+}
+
+type Job = Schemas['Job'];
+
+async function importOnHost({ from = '', table, jobs, dryRun }: ImportOptions, command: Command) {
+  const source_url = await readHiddenUrl(from);
+  const session = openSession(command);
+  const path = { project_id: await projectOf(command, session) };
+  const body = { source_url, jobs, ...(table && { tables: table }) };
+  const checked = session.client.api.POST('/api/v1/projects/{project_id}/import/probe', {
+    params: { path },
+    body,
+  });
+  const probe = await withProgress('Checking the source', () => listingFindings(command, dataOf(checked)));
+  if (!isJson(command)) printFindings(probe.warnings);
+  if (dryRun) {
+    say('The import can begin.');
+    printForPrograms(command, probe);
+    return;
+  }
+  const started = session.client.api.POST('/api/v1/projects/{project_id}/import', { params: { path }, body });
+  const job = await listingFindings(command, dataOf(started));
+  say(`Job ${job.id}. Ctrl-C leaves it running: branchgate import --status shows it, --cancel stops it.`);
+  const done = await withProgress('Importing', (onProgress) =>
+    session.client.waitForJob(job.id, { onProgress }),
+  );
+  say('Imported into main.');
+  showTables(command, done);
+}
+
+/** The job with a line for each table. */
+function showTables(command: Command, job: Job): void {
+  if (isJson(command)) {
+    printRecord(command, job);
+    return;
+  }
+  const step = job.steps.find(({ tables }) => tables !== undefined);
+  printRecords(command, step?.tables ?? [], ['schema', 'table', 'state', 'rows', 'percent']);
+  for (const warning of step?.warnings ?? []) say(warning);
+}
+
+async function showImport(command: Command): Promise<void> {
+  const session = openSession(command);
+  const path = { project_id: await projectOf(command, session) };
+  for await (const job of session.client.all('/api/v1/projects/{project_id}/jobs', { params: { path } }))
+    if (job.kind === 'branch.import') {
+      say([`Job ${job.id}: ${job.status}.`, job.error?.message].filter(Boolean).join(' '));
+      showTables(command, job);
+      return;
+    }
+  throw new CommandError('notFound', 'The project has no import.');
+}
+
+async function cancelImport(command: Command): Promise<void> {
+  const session = openSession(command);
+  const path = { project_id: await projectOf(command, session) };
+  const { id } = await dataOf(
+    session.client.api.DELETE('/api/v1/projects/{project_id}/import', { params: { path } }),
+  );
+  await withProgress('Cancelling', () =>
+    session.client.waitForJob(id).catch((error) => {
+      if (!(error instanceof JobError && error.code === 'JOB_CANCELLED')) throw error;
+    }),
+  );
+  say('Cancelled. main is open again, as it was.');
+  printForPrograms(
+    command,
+    await dataOf(session.client.api.GET('/api/v1/jobs/{job_id}', { params: { path: { job_id: id } } })),
+  );
 }
 
 /** The source is read by pg_dump in one snapshot. After a failure the branch is emptied again. */
-export const importCommand = () =>
-  new Command('import')
-    .description('Copy another PostgreSQL database into an empty branch')
-    .requiredOption(
-      '--from <url>',
-      'URL of the source; `@file` reads it from a file, `-` from standard input',
-    )
-    .option('--branch <branch>', 'name or ID of the target (default: the pinned branch, or main)')
-    .option('--jobs <n>', 'large tables that are copied concurrently, at most 8', readJobs, 2)
-    .option('--dry-run', 'only check whether the import can succeed')
-    .action(async (options: ImportOptions, command: Command) => {
-      const source = await readSourceUrl(options.from);
-      const session = openSession(command);
-      const credentials = await credentialsOf(command, session, options.branch);
-      const signal = stopSignal();
-      const files = new ConnectionFiles();
-      try {
-        const target = childEnvironment(credentials, files);
-        const sides = { from: sourceEnvironment(source, files), target, signal };
-        const removeRule = await letConnect(session, credentials);
-        try {
-          const size = await preflight(sides);
-          if (!options.dryRun) await copyDatabase(sides, size, options.jobs);
-          const { branch_id, branch_name } = credentials;
-          say(options.dryRun ? 'The import can begin.' : `Imported into ${branch_name}.`);
-          printForPrograms(command, { branch_id, branch_name, source_bytes: size });
-        } finally {
-          await removeRule();
-        }
-      } finally {
-        files.remove();
-      }
-    });
+async function importThroughHere(options: ImportOptions, command: Command): Promise<void> {
+  if (options.table) throw new CommandError('usage', '--table and --through-here exclude each other.');
+  const source = await readSourceUrl(options.from ?? '');
+  const session = openSession(command);
+  const credentials = await credentialsOf(command, session, options.branch);
+  const signal = stopSignal();
+  const files = new ConnectionFiles();
+  try {
+    const target = childEnvironment(credentials, files);
+    const sides = { from: sourceEnvironment(source, files), target, signal };
+    const removeRule = await letConnect(session, credentials);
+    try {
+      const size = await preflight(sides);
+      if (!options.dryRun) await copyDatabase(sides, size, options.jobs);
+      const { branch_id, branch_name } = credentials;
+      say(options.dryRun ? 'The import can begin.' : `Imported into ${branch_name}.`);
+      printForPrograms(command, { branch_id, branch_name, source_bytes: size });
+    } finally {
+      await removeRule();
+    }
+  } finally {
+    files.remove();
+  }
+}
 
 function readJobs(text: string): number {
   if (!/^[1-8]$/.test(text)) throw new InvalidArgumentError('Give a number from 1 to 8.');
   return Number(text);
 }
 
+type Finding = Schemas['SourceFinding'];
+
+export function printFindings(findings: readonly Finding[]): void {
+  printLines(
+    findings.flatMap(({ severity, message, statement }) => [
+      `${severity}: ${message}`,
+      ...(statement === null ? [] : [`  ${statement}`]),
+    ]),
+  );
+}
+
+/** Prints everything that is wrong with a source, if the work fails for that. */
+export async function listingFindings<T>(command: Command, work: Promise<T>): Promise<T> {
+  try {
+    return await work;
+  } catch (error) {
+    if (error instanceof ResponseError && error.code === 'SOURCE_UNSUITABLE' && !isJson(command))
+      printFindings((error.fields.details ?? []) as Finding[]);
+    throw error;
+  }
+}
+
 /** A URL in an argument is visible to every user of the machine, so it can be read from elsewhere. */
-export async function readSourceUrl(given: string): Promise<URL> {
+async function readSourceUrl(given: string): Promise<URL> {
   const read =
     given === '-'
       ? await text(process.stdin)

@@ -49,8 +49,8 @@ export const confirmAccess = (db: Database, projectId: string, revision: number)
 
 /**
  * The access to one project's databases with its revision, as the host receives it: its tenant, network rules,
- * closed branches (expired ones, or all at twice the storage quota), write block, limits of connection
- * attempts, spares and new passwords.
+ * closed branches (expired ones, one that an import fills, or all at twice the storage quota), write block,
+ * limits of connection attempts, spares and new passwords.
  */
 export type Access = Params<'access.apply'>['access'];
 
@@ -67,6 +67,7 @@ export const accessReads = (db: Database, projectId: string) =>
           eq(projectBranches.projectId, projectId),
           or(
             eq(projectBranches.status, 'expired'),
+            isNotNull(projectBranches.hold),
             and(eq(projectBranches.status, 'active'), isClosedProject(projectId)),
           ),
         ),

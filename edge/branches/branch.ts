@@ -12,16 +12,16 @@ import { RECORDED_LIFESPANS } from '../../shared/branch/lifespan.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { BRANCH_DATA } from '../../shared/masking.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
-import type { BranchContent, StoredBlock } from '../database/column-types.ts';
+import { BRANCH_HOLDS, type BranchContent, type StoredBlock } from '../database/column-types.ts';
 import type { Database, Statement } from '../database/database.ts';
 import { type BranchRow, type ProjectRow, projectBranches } from '../database/schema.ts';
 
 /** The block that a record shows: of the whole branch, whatever address a client connects from. */
 export const Blocked = z
   .strictObject({
-    reason: BlockReason.exclude(['attempts']).meta({
+    reason: z.enum([...BlockReason.exclude(['attempts']).options, ...BRANCH_HOLDS]).meta({
       description:
-        'What it took too much of. `autovacuum`: functions of its tables held workers of autovacuum, which is off for ' +
+        '`import`: an import fills the branch, and opens it at its end; `until` moves on until then. The others are what it took too much of. `autovacuum`: functions of its tables held workers of autovacuum, which is off for ' +
         'these tables now; after the functions are changed, `ALTER TABLE … RESET (autovacuum_enabled)` turns it on. ' +
         '`connections`: its project or its tenant had too many. `transaction_ids`: transactions, and locks that many ' +
         'transactions hold on one row. `files`: its project has too many tables and indexes, and it made more.',
@@ -36,8 +36,16 @@ type Blocked = z.output<typeof Blocked>;
 const inForce = (blocks: readonly StoredBlock[], now: number) =>
   blocks.filter(({ until }) => Date.parse(until) > now);
 
-/** The block in force that lasts longest; null if there is none. */
-export function blockedOf(blocks: readonly StoredBlock[], now = Date.now()): Blocked {
+/** Nobody knows when an import ends, so its block is shown as one that the next reading prolongs. */
+const HELD_FOR_MS = 60_000;
+
+/** The block in force that lasts longest; null if there is none. @param hold of the gateway, before all others */
+export function blockedOf(
+  blocks: readonly StoredBlock[],
+  hold: BranchRow['hold'],
+  now = Date.now(),
+): Blocked {
+  if (hold !== null) return { reason: hold, until: new Date(now + HELD_FOR_MS).toISOString() };
   const ofBranch = inForce(blocks, now).flatMap(({ reason, until }) =>
     reason === 'attempts' ? [] : [{ reason, until }],
   );
@@ -212,7 +220,7 @@ export const Branch = CreatedBranch.extend({
   updated_at: Timestamp,
   blocked: Blocked.meta({
     description:
-      'The database host accepts no connections to the branch until then, because its sessions took too much of what all branches of the host share. Null: not blocked.',
+      'The database host accepts no connections to the branch until then: an import fills it, or its sessions took too much of what all branches of the host share. Null: not blocked.',
   }),
   connections_blocked_until: Timestamp.nullable().meta({
     description:
@@ -264,7 +272,7 @@ export const toBranchResponse = (row: BranchRow): z.output<typeof Branch> => ({
   ...toCreatedBranchResponse(row),
   deletes_at: row.deletesAt?.toISOString() ?? null,
   updated_at: row.updatedAt.toISOString(),
-  blocked: blockedOf(row.blocks),
+  blocked: blockedOf(row.blocks, row.hold),
   connections_blocked_until: connectionsBlockedUntil(row.blocks),
   closed_to: closedTo(row.blocks),
 });
@@ -275,6 +283,7 @@ const newborn = (now: Date) => ({
   deletesAt: null,
   leaseEndsAt: null,
   blocks: [],
+  hold: null,
   ownBytes: null,
   sharedBytes: null,
   deletedAt: null,

@@ -11,6 +11,7 @@ import type { BranchRequest } from '../branches/create-branches.ts';
 import type { BranchDeletion, Deleted } from '../branches/delete-branch.ts';
 import type { SnapshotDeletion } from '../branches/drop-snapshots.ts';
 import type { LeaseRenewal, LifespanChange } from '../branches/expiry.ts';
+import type { ImportCancellation, ImportRequest } from '../branches/import-branch.ts';
 import type { ResetRequest } from '../branches/reset-branch.ts';
 import type { RestoreRequest } from '../branches/restore-branch.ts';
 import type { SnapshotRequest } from '../branches/take-snapshot.ts';
@@ -43,6 +44,10 @@ export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   deleteSnapshot(deletion: SnapshotDeletion): Promise<Result<JobRow, Failure>>;
   /** Opens the job of the comparison, or returns the one that is open. */
   compareBranch(request: ComparisonRequest): Promise<Result<JobRow, Failure>>;
+  /** Opens the job that fills `main` from a database elsewhere. */
+  importSource(request: ImportRequest): Promise<Result<JobRow, Failure>>;
+  /** Has the open import undone. */
+  cancelImport(cancellation: ImportCancellation): Promise<Result<JobRow, Failure>>;
   /** Shows how much of a job's running step is done. */
   recordProgress(progress: WorkProgress): Promise<void>;
   /** Marks the branch as deleted and opens the job that drops its database. */

@@ -29,6 +29,12 @@ import {
 import { type BranchDeletion, type Deleted, deleteBranch } from '../branches/delete-branch.ts';
 import { deleteSnapshot, dropJob, type SnapshotDeletion } from '../branches/drop-snapshots.ts';
 import { type LeaseRenewal, type LifespanChange, storeRenewal } from '../branches/expiry.ts';
+import {
+  type ImportCancellation,
+  type ImportRequest,
+  reserveImport,
+  storeCancellation,
+} from '../branches/import-branch.ts';
 import { shareSource } from '../branches/prepared-source.ts';
 import { type ResetRequest, reserveReset } from '../branches/reset-branch.ts';
 import { keptSource, type RestoreRequest, reserveRestore } from '../branches/restore-branch.ts';
@@ -69,6 +75,10 @@ const TRIES = 5;
 const READ_AGAIN_MS = 1_000;
 /** How long a reset or a restoration waits for the ends of the branch's open jobs. */
 const IDLE_WITHIN_MS = 5_000;
+
+/** How often a copy that was cancelled is stopped on the host, until its job has ended. */
+const STOP_EVERY_MS = 1_000;
+const STOP_TRIES = 60;
 
 const until = (deadline: number) => Math.max(0, deadline - Date.now());
 const isBusy = (outcome: Result<unknown, Failure>) => !outcome.ok && outcome.failure.code === 'HOST_BUSY';
@@ -305,8 +315,34 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     return reserved;
   }
 
-  async recordProgress({ job_id, percent }: WorkProgress): Promise<void> {
-    this.#runner.report(job_id, percent);
+  async importSource(request: ImportRequest): Promise<Result<JobRow, Failure>> {
+    if (!(await isLinked(this.env, request.hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
+    this.#armAlarm();
+    const { CREDENTIAL_KEYS } = readSettings(this.env);
+    const reserved = await reserveImport(this.#db, CREDENTIAL_KEYS, request, new Date());
+    if (reserved.ok) this.ctx.waitUntil(this.#runner.start(reserved.value));
+    return reserved;
+  }
+
+  async cancelImport(cancellation: ImportCancellation): Promise<Result<JobRow, Failure>> {
+    this.#armAlarm();
+    const stored = await storeCancellation(this.#db, cancellation, new Date());
+    if (!stored.ok) return stored;
+    this.ctx.waitUntil(this.#runner.resume(stored.value));
+    this.ctx.waitUntil(this.#stopCopy(stored.value));
+    return stored;
+  }
+
+  /** The copy may not have begun yet. If the host is away, the undoing of the job stops the copy there. */
+  async #stopCopy({ id: job_id, projectId: project_id, hostId }: JobRow): Promise<void> {
+    for (let tries = 0; tries < STOP_TRIES; tries += 1) {
+      await hostCaller(this.env, hostId)('transfer.cancel', { job_id, project_id }).catch(() => {});
+      if (await this.#runner.endOf(job_id, STOP_EVERY_MS)) return;
+    }
+  }
+
+  async recordProgress({ job_id, percent, tables }: WorkProgress): Promise<void> {
+    this.#runner.report(job_id, { percent, ...(tables && { tables }) });
   }
 
   async deleteBranch(deletion: BranchDeletion): Promise<Result<Deleted, Failure>> {
@@ -326,7 +362,10 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     this.#armAlarm();
     const job = newJob('project.delete', { branchId: null }, deletion, new Date());
     const marked = await markProjectDeleting(this.#db, job, job.createdAt);
-    if (marked.ok) this.ctx.waitUntil(this.#runner.start(job));
+    if (!marked.ok) return marked;
+    // The deletion waits for the jobs of the project.
+    await this.cancelImport({ projectId: deletion.projectId, actor: null });
+    this.ctx.waitUntil(this.#runner.start(job));
     return marked;
   }
 

@@ -2,6 +2,7 @@ import { compareBranchJob } from '../branches/comparison.ts';
 import { createBranchesJob } from '../branches/create-branches.ts';
 import { deleteBranchJob } from '../branches/delete-branch.ts';
 import { dropSnapshotJob } from '../branches/drop-snapshots.ts';
+import { importBranchJob } from '../branches/import-branch.ts';
 import { resetBranchJob } from '../branches/reset-branch.ts';
 import { restoreBranchJob } from '../branches/restore-branch.ts';
 import { takeSnapshotJob } from '../branches/take-snapshot.ts';
@@ -18,6 +19,7 @@ export const SAGAS: SagaTable = {
   'branch.reset': resetBranchJob,
   'branch.restore': restoreBranchJob,
   'branch.diff': compareBranchJob,
+  'branch.import': importBranchJob,
   'snapshot.create': takeSnapshotJob,
   'snapshot.delete': dropSnapshotJob,
   'project.delete': deleteProjectJob,

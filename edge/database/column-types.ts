@@ -22,6 +22,9 @@ export type SecondFactorMethod = (typeof SECOND_FACTOR_METHODS)[number];
 /** A block as the branch's record stores it. */
 export type StoredBlock = Omit<BranchBlock, 'branch_id'>;
 
+/** Why the gateway admits nobody to an active branch. */
+export const BRANCH_HOLDS = ['import'] as const;
+
 /** What is compared with a branch: another one, or a snapshot. */
 export interface Comparison {
   against: { branchId: string } | { snapshotId: string };
@@ -72,6 +75,17 @@ export interface JobSubjects {
   };
   'branch.restore': OneBranch & OneSnapshot;
   'branch.diff': OneBranch & { comparison: Comparison };
+  'branch.import': OneBranch &
+    OneSnapshot & {
+      /** Of the source, without the login. */
+      source: { host: string; port: number; database: string };
+      /** As SQL names them; null: all. */
+      tables: string[] | null;
+      /** What the storage quota had left. */
+      roomBytes: number;
+      /** Tables that are copied concurrently. */
+      jobs: number;
+    };
   'snapshot.create': OneBranch &
     OneSnapshot & {
       /** By schedule: the snapshot before, which makes this one unnecessary if nothing has changed. */

@@ -32,6 +32,7 @@ import {
 } from '../../shared/project/storage-quota.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import {
+  BRANCH_HOLDS,
   branchContent,
   created,
   type EventType,
@@ -228,6 +229,8 @@ export const projectBranches = sqliteTable(
     hasOwnAttempts: integer('has_own_attempts', { mode: 'boolean' }).notNull().default(false),
     isDefault: integer('is_default', { mode: 'boolean' }).notNull().default(false),
     protected: integer('protected', { mode: 'boolean' }).notNull().default(false),
+    /** Null: it can be used. */
+    hold: text('hold', { enum: BRANCH_HOLDS }),
     createdBy: text('created_by')
       .notNull()
       .references(() => users.id),
@@ -452,6 +455,24 @@ export const maskingKeys = sqliteTable('masking_keys', {
     .references(() => projects.id, { onDelete: 'cascade' }),
   keyId: text('key_id').notNull(),
   sealedKey: text('sealed_key').notNull(),
+  createdAt: created(),
+});
+
+/** The sources of imports, until their jobs have ended. */
+export const importSources = sqliteTable('import_sources', {
+  jobId: text('job_id')
+    .primaryKey()
+    .references(() => jobs.id, { onDelete: 'cascade' }),
+  projectId: text('project_id')
+    .notNull()
+    .references(() => projects.id, { onDelete: 'cascade' }),
+  /**
+   * The URL with its password, sealed with AES-256-GCM. Associated data: `import_source`, job id, key id.
+   */
+  keyId: text('key_id').notNull(),
+  sealedUrl: text('sealed_url').notNull(),
+  /** What the host has copied; null until then. */
+  copied: text('copied', { mode: 'json' }).$type<MethodResult<'transfer.copy'>>(),
   createdAt: created(),
 });
 

@@ -6,6 +6,7 @@ import { Branch, blockedOf, closedTo, connectionsBlockedUntil } from '../branche
 import { Snapshot } from '../branches/snapshot.ts';
 import type { StoredBlock } from '../database/column-types.ts';
 import { EVENT_TYPES, type EventType } from '../database/column-types.ts';
+import type { BranchRow } from '../database/schema.ts';
 import { Job, toErrorResponse } from '../jobs/job-resource.ts';
 
 interface Definition {
@@ -25,6 +26,8 @@ const snapshot = Snapshot.shape;
 /** The row that the trigger stores. Columns of timestamps are Unix milliseconds. */
 interface StoredBranch {
   expires_at: number | null;
+  /** Left out before it existed. */
+  hold?: BranchRow['hold'];
   blocks: StoredBlock[];
 }
 
@@ -51,10 +54,10 @@ const DEFINITIONS = {
       connections_blocked_until: branch.connections_blocked_until,
       closed_to: branch.closed_to,
     }),
-    render: ({ expires_at, blocks, ...rest }: StoredBranch, at: Date) => ({
+    render: ({ expires_at, hold = null, blocks, ...rest }: StoredBranch, at: Date) => ({
       ...rest,
       expires_at: expires_at === null ? null : new Date(expires_at).toISOString(),
-      blocked: blockedOf(blocks, at.getTime()),
+      blocked: blockedOf(blocks, hold, at.getTime()),
       connections_blocked_until: connectionsBlockedUntil(blocks, at.getTime()),
       closed_to: closedTo(blocks, at.getTime()),
     }),

@@ -1,6 +1,13 @@
 import { z } from 'zod';
 import { FAILURES, type FailureCode } from '../../shared/failures.ts';
-import { JOB_KINDS, JOB_STATUSES, type JobError, STEP_STATUSES } from '../../shared/project/job.ts';
+import {
+  JOB_KINDS,
+  JOB_STATUSES,
+  type JobError,
+  PROGRESS_TABLES_MAX,
+  STEP_STATUSES,
+  TableProgress,
+} from '../../shared/project/job.ts';
 import type { JobRow } from '../database/schema.ts';
 import { publicFailure } from './saga.ts';
 
@@ -15,6 +22,11 @@ const Step = z.strictObject({
   percent: z.int().min(0).max(99).optional().meta({
     description: 'How much of it is done, as its host estimates. Only while it is running, and of long work.',
   }),
+  tables: z.array(TableProgress).max(PROGRESS_TABLES_MAX).optional().meta({
+    description:
+      'Of an import: how far its tables are, those that are being copied first, then the largest. The rows of a table that is not copied yet are an estimate.',
+  }),
+  warnings: z.array(z.string()).optional().meta({ description: 'What was left out of an import.' }),
 });
 
 /** A job as the API shows it, without its input. */

@@ -27,6 +27,7 @@ import {
   type Saga,
   type SagaContext,
   type SagaTable,
+  type StepReport,
   wasRefused,
 } from './saga.ts';
 
@@ -67,10 +68,10 @@ export class JobProgress {
     }
   }
 
-  /** How much is done of the step that is running, of parallel ones the last. The next write shows it. */
-  report(percent: number): void {
+  /** What is known of the step that is running, of parallel ones the last. The next write shows it. */
+  report(known: StepReport): void {
     const step = this.#steps.findLast(({ status }) => status === 'running');
-    if (step) step.percent = percent;
+    if (step) Object.assign(step, known);
   }
 
   /** Writes the steps. @returns false if the job has already ended */
@@ -126,7 +127,7 @@ const RECENT_ENDS = 200;
 /** The end of a job: the response for its client, if its kind has one. */
 export type JobEnd = Result<StoredResponse | null, Failure>;
 
-interface JobRunnerOptions extends Omit<SagaContext, 'job' | 'callHost'> {
+interface JobRunnerOptions extends Omit<SagaContext, 'job' | 'callHost' | 'report'> {
   /** Calls the host of a job: a project can have moved since its runner was made. */
   callHost: (hostId: string) => CallHost;
   sagas: SagaTable;
@@ -224,8 +225,8 @@ export class JobRunner {
   }
 
   /** What the host reports of the job's running step. */
-  report(jobId: string, percent: number): void {
-    this.#progress.get(jobId)?.report(percent);
+  report(jobId: string, known: StepReport): void {
+    this.#progress.get(jobId)?.report(known);
   }
 
   async #attemptInTurn(job: JobRow, current: () => Promise<JobRow | undefined>): Promise<JobEnd | null> {
@@ -261,7 +262,8 @@ export class JobRunner {
   async #attempt<K extends JobKind>(job: JobOf<K>, progress: JobProgress): Promise<JobEnd> {
     const { db, settings, callHost, sagas } = this.#options;
     const saga: Saga<K> = sagas[job.kind];
-    const context = { db, settings, callHost: callHost(job.hostId), job };
+    const report = (known: StepReport) => progress.report(known);
+    const context = { db, settings, callHost: callHost(job.hostId), job, report };
     if (job.error === null) {
       try {
         return await this.#goForward(saga, context, progress);

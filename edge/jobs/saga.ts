@@ -1,7 +1,7 @@
 import { type SQL, sql } from 'drizzle-orm';
 import { backoff } from '../../shared/backoff.ts';
 import { FAILURES, type Failure } from '../../shared/failures.ts';
-import type { JobError, JobKind } from '../../shared/project/job.ts';
+import type { JobError, JobKind, JobStep } from '../../shared/project/job.ts';
 import {
   HOST_FAILURES,
   type HostFailureClass,
@@ -19,7 +19,12 @@ export interface SagaContext<K extends JobKind = JobKind> {
   db: Database;
   settings: Settings;
   callHost: CallHost;
+  /** Shows what is known of the step that is running. */
+  report: (known: StepReport) => void;
 }
+
+/** What a step shows beside its state. */
+export type StepReport = Pick<JobStep, 'percent' | 'tables' | 'warnings'>;
 
 /**
  * The steps of jobs of the kinds `K`. Every step is idempotent, so an interrupted job runs again from its
@@ -131,6 +136,16 @@ export class MaskingIncompleteError extends Error {
   }
 }
 
+const UNSUITABLE = 'SOURCE_UNSUITABLE';
+/** A client has cancelled the job. */
+export const CANCELLED = 'JOB_CANCELLED';
+
+/** The attempt ends, and the job is undone. */
+export class JobCancelledError extends Error {}
+
+/** A source elsewhere cannot be copied. Its message is public: it says everything that is wrong. */
+export class SourceUnsuitableError extends Error {}
+
 const INCOMPLETE = 'MASKING_INCOMPLETE';
 const COLUMNS_NAMED = 5;
 
@@ -156,6 +171,8 @@ const isHostFailure = (code: string): code is HostFailureCode => Object.hasOwn(H
 /** The failure as the API reports it. */
 export function publicFailure({ code, message }: JobError): Failure {
   if (code === INCOMPLETE) return maskingFailure(message);
+  if (code === UNSUITABLE) return { code, fields: { message } };
+  if (code === CANCELLED) return { code };
   if (code === OVERTAKEN) return { code: 'NOT_FOUND', reason: message };
   return failureOfOwnCall({ code: isHostFailure(code) ? code : 'INTERNAL', message });
 }
@@ -163,7 +180,8 @@ export function publicFailure({ code, message }: JobError): Failure {
 /** An error that is not the host's (D1 is unavailable, a defect) may pass: a retry loses nothing. */
 export function failureClass(error: unknown): HostFailureClass {
   if (error instanceof HostCallError) return HOST_FAILURES[error.code];
-  if (error instanceof MaskingIncompleteError) return 'refused';
+  if (error instanceof MaskingIncompleteError || error instanceof SourceUnsuitableError) return 'refused';
+  if (error instanceof JobCancelledError) return 'refused';
   return error instanceof OvertakenError ? 'permanent' : 'transient';
 }
 
@@ -171,6 +189,8 @@ export function jobError(error: unknown): JobError {
   const message = error instanceof Error ? withoutValues(error).message : 'unknown error';
   if (error instanceof HostCallError) return { code: error.code, message };
   if (error instanceof MaskingIncompleteError) return { code: INCOMPLETE, message };
+  if (error instanceof SourceUnsuitableError) return { code: UNSUITABLE, message };
+  if (error instanceof JobCancelledError) return { code: CANCELLED, message };
   return { code: error instanceof OvertakenError ? OVERTAKEN : 'INTERNAL', message };
 }
 

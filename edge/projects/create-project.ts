@@ -247,6 +247,7 @@ export const createProjectJob = saga<'project.create', ProjectCreation>({
         branchCount: 1,
         leasedBranchCount: 0,
         blocks: [],
+        hold: null,
       }),
       main_branch: toCreatedBranchResponse({ ...branch, status: 'active' }),
     },

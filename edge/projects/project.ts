@@ -98,7 +98,7 @@ export const toProjectResponse = (row: ProjectView): z.output<typeof Project> =>
   snapshot_schedule: row.snapshotSchedule,
   spares: row.spares ?? AUTOMATIC,
   host: row.hostName,
-  blocked: blockedOf(row.blocks),
+  blocked: blockedOf(row.blocks, row.hold),
   created_by: row.createdBy,
   tenant_id: row.tenantId,
   created_at: row.createdAt.toISOString(),

@@ -220,7 +220,7 @@ export async function leftoversAmong(
 }
 
 /**
- * The resets whose clones can be dropped, because their jobs have ended; an ended job does not run again.
+ * The resets and imports whose clones can be dropped, because their jobs have ended; an ended job does not run again.
  * @param jobIds read from the host before
  */
 export async function endedResets(
@@ -238,7 +238,7 @@ export async function endedResets(
       isOpen: sql<boolean>`${isOpenJob}`.mapWith(Boolean),
     })
     .from(jobs)
-    .where(and(isOneOf(jobs.id, jobIds), eq(jobs.kind, 'branch.reset')));
+    .where(and(isOneOf(jobs.id, jobIds), inArray(jobs.kind, ['branch.reset', 'branch.import'])));
   const known = new Set(found.map(({ job_id }) => job_id));
   for (const job_id of jobIds.filter((id) => !known.has(id))) logUntraced(hostId, { job_id });
   return found.filter(({ isOpen }) => !isOpen).map(({ isOpen: _, ...reset }) => reset);

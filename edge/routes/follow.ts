@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { quotaBytes } from '../../shared/project/storage-quota.ts';
+import type { Params } from '../../shared/protocol/operations.ts';
 import {
   ProbedSource,
   SOURCE_NAME_MAX,
@@ -10,22 +11,29 @@ import {
 } from '../../shared/protocol/transfer-operations.ts';
 import { ApiError, unwrap } from '../errors.ts';
 import { callHostForClient } from '../hosts/host-client.ts';
+import type { AppContext } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import type { ProjectView } from '../tenancy/project-access.ts';
 import { inProject, ProjectParams } from './in-project.ts';
 
 /** A `SOURCE_UNSUITABLE` lists the same. */
 const Finding = SourceFinding.meta({ id: 'SourceFinding' });
 
+/** The parts of a request that name a source. */
+export const SOURCE_FIELDS = {
+  source_url: z.string().min(1).max(SOURCE_URL_MAX).meta({
+    description:
+      'URL of the source, with its password, which no record, log or reply shows. TLS is required; `sslmode=verify-full` requires a certificate of a known authority.',
+  }),
+  tables: z.array(z.string().min(1).max(SOURCE_NAME_MAX)).min(1).max(SOURCE_TABLES_MAX).optional().meta({
+    description:
+      'The tables that are meant, with their schema unless that is `public`. A partitioned table includes its partitions. Default: all.',
+  }),
+};
+
 const NewFollow = z
   .strictObject({
-    source_url: z.string().min(1).max(SOURCE_URL_MAX).meta({
-      description:
-        'URL of the source, with its password, which is stored nowhere. TLS is required; `sslmode=verify-full` requires a certificate of a known authority.',
-    }),
-    tables: z.array(z.string().min(1).max(SOURCE_NAME_MAX)).min(1).max(SOURCE_TABLES_MAX).optional().meta({
-      description:
-        'The tables that are meant, with their schema unless that is `public`. A partitioned table includes its partitions. Default: all.',
-    }),
+    ...SOURCE_FIELDS,
     publication: z.string().min(1).max(SOURCE_NAME_MAX).optional().meta({
       description:
         'A publication that exists at the source, for a login that owns no table there. Default: one is made.',
@@ -38,6 +46,9 @@ const NewFollow = z
     },
   });
 
+/** What was wrong, but did not prevent it. */
+export const Warnings = z.array(Finding);
+
 const FollowProbe = z
   .strictObject({
     source: ProbedSource.omit({ tables: true, has_more: true }),
@@ -46,9 +57,39 @@ const FollowProbe = z
         '`follows`: `all` changes, only new rows (`inserts`), or `nothing`. Rows are estimates of PostgreSQL.',
     }),
     has_more: z.boolean().meta({ description: 'There are more tables than are listed.' }),
-    warnings: z.array(Finding).meta({ description: 'What will not follow, or only in part.' }),
+    warnings: Warnings.meta({ description: 'What will not follow, or only in part.' }),
   })
   .meta({ id: 'FollowProbe' });
+
+/** The failures of a probe. */
+export const PROBE_FAILURES = [
+  'SOURCE_UNSUITABLE',
+  'PROJECT_NOT_ACTIVE',
+  'PROJECT_BUSY',
+  'HOST_BUSY',
+  'HOST_UNAVAILABLE',
+  'HOST_UPGRADE_REQUIRED',
+  'HOST_TIMEOUT',
+  'DATABASE_SERVER_UNAVAILABLE',
+] as const;
+
+/** What the storage quota of the project has left. */
+export const roomBytes = ({ storageQuotaGib, storageUsedBytes }: ProjectView): number =>
+  Math.max(0, Math.floor(quotaBytes(storageQuotaGib) - storageUsedBytes));
+
+/** Has the host of the project check a source. @throws ApiError SOURCE_UNSUITABLE with everything that is wrong */
+export async function probe(
+  c: AppContext,
+  project: ProjectView,
+  wanted: Omit<Params<'transfer.probe'>, 'project_id' | 'room_bytes'>,
+) {
+  if (project.status !== 'active') throw new ApiError('PROJECT_NOT_ACTIVE');
+  const call = { project_id: project.id, room_bytes: roomBytes(project), ...wanted };
+  const { source, findings } = unwrap(await callHostForClient(c.env, project.hostId, 'transfer.probe', call));
+  if (!source || findings.some(({ severity }) => severity === 'error'))
+    throw new ApiError('SOURCE_UNSUITABLE', { details: findings });
+  return { source, findings };
+}
 
 const router = operations();
 
@@ -64,32 +105,14 @@ router.openapi(
     tags: ['Following'],
     request: { params: ProjectParams, body: jsonBody(NewFollow) },
     responses: { 200: response('The source can be followed.', FollowProbe) },
-    failures: [
-      'SOURCE_UNSUITABLE',
-      'PROJECT_NOT_ACTIVE',
-      'PROJECT_BUSY',
-      'HOST_BUSY',
-      'HOST_UNAVAILABLE',
-      'HOST_UPGRADE_REQUIRED',
-      'HOST_TIMEOUT',
-      'DATABASE_SERVER_UNAVAILABLE',
-    ],
+    failures: PROBE_FAILURES,
   }),
   async (c) => {
     const { project_id } = c.req.valid('param');
     const { source_url, tables = null, publication = null } = c.req.valid('json');
     const [project] = await inProject(c, project_id, () => []);
-    if (project.status !== 'active') throw new ApiError('PROJECT_NOT_ACTIVE');
-    const room_bytes = Math.max(
-      0,
-      Math.floor(quotaBytes(project.storageQuotaGib) - project.storageUsedBytes),
-    );
-    const wanted = { project_id, source_url, tables, publication, room_bytes };
-    const { source, findings } = unwrap(
-      await callHostForClient(c.env, project.hostId, 'transfer.probe', wanted),
-    );
-    if (!source || findings.some(({ severity }) => severity === 'error'))
-      throw new ApiError('SOURCE_UNSUITABLE', { details: findings });
+    const wanted = { source_url, tables, publication, use: 'follow', into: null } as const;
+    const { source, findings } = await probe(c, project, wanted);
     const { tables: found, has_more, ...about } = source;
     return c.json({ source: about, tables: found, has_more, warnings: findings }, 200);
   },

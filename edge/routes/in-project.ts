@@ -93,6 +93,8 @@ export const HOST_FAILURES = [
   'DATABASE_SERVER_UNAVAILABLE',
 ] as const;
 
+const HELD = 'An import fills the branch. Wait for the end of its job, or cancel the import.';
+
 /**
  * The active branch of the reference, with a function that calls its host.
  * @param confirm the name of a protected branch that is changed
@@ -117,6 +119,7 @@ export function usableBranch(
   confirm?: string,
 ) {
   if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
+  if (branch.hold !== null) throw new ApiError('BRANCH_NOT_ACTIVE', { message: HELD });
   const access = ACCESS_OF_STATE[project.storageState];
   if (access === 'closed') throw new ApiError('DATABASES_CLOSED');
   if (use === 'change' && access === 'write_blocked') throw new ApiError('WRITE_BLOCKED');

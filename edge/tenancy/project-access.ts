@@ -9,7 +9,15 @@ import { BoundedMap } from '../bounded-map.ts';
 import type { Actor, StoredBlock } from '../database/column-types.ts';
 import type { Database, Statement } from '../database/database.ts';
 import { projectMembers } from '../database/people-schema.ts';
-import { auditEvents, hosts, jobs, type ProjectRow, projectBranches, projects } from '../database/schema.ts';
+import {
+  auditEvents,
+  type BranchRow,
+  hosts,
+  jobs,
+  type ProjectRow,
+  projectBranches,
+  projects,
+} from '../database/schema.ts';
 import type { Reach } from '../permissions.ts';
 
 /** How the project is shared with the user, as a subquery of a query on projects. */
@@ -57,13 +65,16 @@ const blocks =
     (blocks: string): StoredBlock[] => JSON.parse(blocks),
   );
 
+/** That of `main`, the only branch that has one. */
+const hold = sql<BranchRow['hold']>`(select max(hold) from ${projectBranches} ${countedBranches})`;
+
 /** With a name of its own, because a batch on D1 returns only one of two columns with the same name. */
 const hostName = sql<string>`${hosts.name}`.as('host_name');
 
 /** Projects with everything that a response shows. */
 export const projectViews = (db: Database) =>
   db
-    .select({ ...getTableColumns(projects), hostName, branchCount, leasedBranchCount, blocks })
+    .select({ ...getTableColumns(projects), hostName, branchCount, leasedBranchCount, blocks, hold })
     .from(projects)
     .innerJoin(hosts, eq(hosts.id, projects.hostId));
 
@@ -160,4 +171,5 @@ export type ProjectView = ProjectRow & {
   branchCount: number;
   leasedBranchCount: number;
   blocks: StoredBlock[];
+  hold: BranchRow['hold'];
 };

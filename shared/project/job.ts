@@ -1,3 +1,5 @@
+import { z } from 'zod';
+
 export const JOB_KINDS = [
   'project.create',
   'branch.create',
@@ -6,6 +8,7 @@ export const JOB_KINDS = [
   'branch.reset',
   'branch.restore',
   'branch.diff',
+  'branch.import',
   'snapshot.create',
   'snapshot.delete',
   'project.delete',
@@ -17,6 +20,20 @@ export type JobStatus = (typeof JOB_STATUSES)[number];
 
 export const STEP_STATUSES = ['pending', 'running', 'succeeded', 'failed'] as const;
 
+/** Tables whose progress a job shows. */
+export const PROGRESS_TABLES_MAX = 30;
+
+/** How far the copy of a table is. */
+export const TableProgress = z.strictObject({
+  schema: z.string(),
+  table: z.string(),
+  state: z.enum(['waiting', 'copying', 'copied']),
+  /** Of the source; an estimate until the table is copied. */
+  rows: z.int().nonnegative(),
+  percent: z.int().min(0).max(100),
+});
+export type TableProgress = z.output<typeof TableProgress>;
+
 /** One step of a job in `GET /api/v1/jobs/:job_id`. Times are ISO 8601 UTC. */
 export interface JobStep {
   name: string;
@@ -25,6 +42,10 @@ export interface JobStep {
   finished_at: string | null;
   /** How much of it is done, while it is running and if its host reports it. */
   percent?: number;
+  /** Of a copy: how far its tables are. */
+  tables?: TableProgress[];
+  /** Of a copy: what was left out. */
+  warnings?: string[];
 }
 
 /** Why a job failed. `code` is a failure code of the API or of the host. */

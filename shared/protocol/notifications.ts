@@ -1,9 +1,16 @@
 import { z } from 'zod';
 import { ProjectBlocks } from '../block.ts';
 import { ProjectMeasurement, ProjectSizes } from '../measurement.ts';
+import { PROGRESS_TABLES_MAX, TableProgress } from '../project/job.ts';
 import { Id } from './operation.ts';
 
-const WorkProgress = z.strictObject({ project_id: Id, job_id: Id, percent: z.int().min(0).max(99) });
+const WorkProgress = z.strictObject({
+  project_id: Id,
+  job_id: Id,
+  percent: z.int().min(0).max(99),
+  /** Of a copy: those that are being copied first, then the largest. */
+  tables: z.array(TableProgress).max(PROGRESS_TABLES_MAX).optional(),
+});
 export type WorkProgress = z.output<typeof WorkProgress>;
 
 /**

@@ -1,5 +1,7 @@
 import { z } from 'zod';
-import { Id, operation } from './operation.ts';
+import { COPY_JOBS } from '../limits.ts';
+import { Database, Id, operation } from './operation.ts';
+import { BranchIdentity, BusyWait } from './operation-fields.ts';
 
 /** Characters of the URL of a source, and of a name in a request. */
 export const SOURCE_URL_MAX = 2048;
@@ -29,9 +31,12 @@ const SOURCE_PROBLEMS = [
   'publication',
   'no_key',
   'not_followed',
+  'not_empty',
+  'schema',
+  'rows',
 ] as const;
 
-/** Something about a source that prevents `main` from following it, or that limits what follows. */
+/** Something about a source that prevents its use, or that limits what follows or is copied. */
 export const SourceFinding = z.strictObject({
   problem: z.enum(SOURCE_PROBLEMS),
   /** An `error` prevents it; a `warning` does not. */
@@ -83,16 +88,36 @@ export const ProbedSource = z.strictObject({
 });
 export type ProbedSource = z.output<typeof ProbedSource>;
 
+/** What a source is examined for. */
+const SOURCE_USES = ['follow', 'import'] as const;
+
+const Rows = z.int().nonnegative();
+
+/** A table whose rows were copied. */
+const CopiedTable = z.strictObject({
+  schema: z.string(),
+  table: z.string(),
+  rows: Rows,
+  /** Rows whose values were compared with the source's; all rows were counted. */
+  compared: Rows,
+});
+
+const Tables = z.array(z.string().max(SOURCE_NAME_MAX)).min(1).max(SOURCE_TABLES_MAX).nullable();
+
 /** Operations about a PostgreSQL server elsewhere whose data a project takes over. */
 export const TRANSFER_OPERATIONS = {
   'transfer.probe': operation({
-    summary: 'Check whether a database elsewhere can be followed. Reads its catalog and changes nothing',
+    summary:
+      'Check whether a database elsewhere can be followed or copied. Reads its catalog and changes nothing',
     params: z.strictObject({
       project_id: Id,
       /** With the password. */
       source_url: z.string().min(1).max(SOURCE_URL_MAX),
+      use: z.enum(SOURCE_USES),
+      /** The branch that has to be empty; null: none. */
+      into: z.strictObject({ branch_id: Id, database: Database }).nullable(),
       /** Tables as SQL names them; null: all. */
-      tables: z.array(z.string().max(SOURCE_NAME_MAX)).min(1).max(SOURCE_TABLES_MAX).nullable(),
+      tables: Tables,
       /** An existing publication of the source; null: none yet. */
       publication: z.string().max(SOURCE_NAME_MAX).nullable(),
       /** What the storage quota of the project has left. */
@@ -105,5 +130,38 @@ export const TRANSFER_OPERATIONS = {
     }),
     deadline: 40_000,
     concurrent: true,
+  }),
+  'transfer.copy': operation({
+    summary: 'Copy a database elsewhere, as of one snapshot, into a new database for a branch that is empty',
+    params: z.strictObject({
+      ...BranchIdentity,
+      /** With the password. */
+      source_url: z.string().min(1).max(SOURCE_URL_MAX),
+      tables: Tables,
+      /** What the storage quota of the project has left. */
+      room_bytes: Bytes,
+      jobs: z.int().min(1).max(COPY_JOBS.max),
+      busy_wait: BusyWait,
+    }),
+    result: z.strictObject({
+      /** Null if it cannot be copied, for the findings that are errors. */
+      copied: z
+        .strictObject({
+          tables: z.array(CopiedTable).max(SOURCE_TABLES_MAX),
+          has_more: z.boolean(),
+          /** Of all tables. */
+          rows: Rows,
+          size_bytes: Bytes,
+        })
+        .nullable(),
+      findings: z.array(SourceFinding),
+    }),
+    deadline: 900_000,
+  }),
+  'transfer.cancel': operation({
+    summary: 'Stop the copy of a job, if one is under way',
+    params: z.strictObject({ job_id: Id, project_id: Id }),
+    result: z.strictObject({ stopped: z.boolean() }),
+    deadline: 15_000,
   }),
 } as const;

@@ -45,7 +45,7 @@ test('a source is checked, and what is wrong is listed with what mends it', asyn
   expect(refused).toMatchObject({
     code: 2,
     stdout: expect.stringMatching(/^error: .*replicate.\n {2}ALTER ROLE "app" REPLICATION/),
-    stderr: expect.stringContaining('The source cannot be followed.'),
+    stderr: expect.stringContaining('The source cannot be used.'),
   });
   expect(refused.stdout).toContain('warning: public.visit has no primary key');
   const log = (name: string) => readFileSync(join(devFolder(inject('stack').devDir).logs, name), 'utf8');

@@ -102,7 +102,7 @@ test.runIf(IS_NIGHTLY)(
 
       // Ctrl-C while pg_dump waits for a lock leaves no rule, no file and no row.
       await source.query('begin; lock table artist');
-      const { child, result } = cli.start(['import', '--from', '@source-url']);
+      const { child, result } = cli.start(['import', '--through-here', '--from', '@source-url']);
       const waiting = 'select from pg_locks where not granted';
       await eventually(async () => expect((await source.query(waiting)).rowCount).toBe(1));
       process.kill(-(child.pid ?? 0), 'SIGINT');
@@ -114,7 +114,7 @@ test.runIf(IS_NIGHTLY)(
       await source.end();
 
       writeFileSync(join(cli.folder, 'with-tls'), `${foreign.url}?sslmode=require`);
-      expect(await cli.run('import', '--from', '@with-tls')).toMatchObject({
+      expect(await cli.run('import', '--through-here', '--from', '@with-tls')).toMatchObject({
         code: 1,
         stderr: expect.stringContaining('?sslmode=disable'),
       });
@@ -131,7 +131,7 @@ test.runIf(IS_NIGHTLY)(
           )
         ).rows;
       await target.query('select pg_advisory_lock(7)');
-      const held = cli.start(['import', '--from', '@source-url']);
+      const held = cli.start(['import', '--through-here', '--from', '@source-url']);
       const isWaiting = "select from pg_locks where locktype = 'advisory' and not granted";
       await eventually(async () => expect((await target.query(isWaiting)).rowCount).toBe(1));
       const copied = await target.query<{ n: string }>('select count(*) as n from "Large ""one"""');
@@ -141,8 +141,10 @@ test.runIf(IS_NIGHTLY)(
       expect(await objects()).toEqual([]);
       await target.query('select pg_advisory_unlock(7)');
 
-      expect(await cli.run('import', '--from', '@source-url', '--jobs', '9')).toMatchObject({ code: 2 });
-      expect(await cli.run('import', '--from', '@source-url')).toMatchObject({
+      expect(await cli.run('import', '--through-here', '--from', '@source-url', '--jobs', '9')).toMatchObject(
+        { code: 2 },
+      );
+      expect(await cli.run('import', '--through-here', '--from', '@source-url')).toMatchObject({
         code: 0,
         stderr: expect.stringContaining('Imported into main'),
       });

@@ -86,6 +86,9 @@ const OF_ACCOUNTS: Record<string, [status: number, error: string]> = {
   verifyProviderDomain: [503, 'DOMAIN_LOOKUP_FAILED'],
   // The source is at a private address.
   probeSource: [422, 'SOURCE_UNSUITABLE'],
+  probeImport: [422, 'SOURCE_UNSUITABLE'],
+  importSource: [422, 'SOURCE_UNSUITABLE'],
+  cancelImport: [404, 'NOT_FOUND'],
 };
 
 function expectDone(operation: Operation, { status, headers, body }: ApiResponse): void {

@@ -52,8 +52,10 @@ function newProvider() {
     domains: [`${name}.example`],
   };
 }
-/** The password of the source that `probeSource` names. */
+/** The password of the source that `probeSource` and the imports name. */
 export const SOURCE_PASSWORD = 'password-of-a-source-elsewhere';
+
+const ELSEWHERE = { source_url: `postgresql://app:${SOURCE_PASSWORD}@10.255.255.1:5432/shop` };
 
 const BODIES: Record<string, Record<string, unknown>> = {
   // An app key is unique in the whole service; without it the gateway generates one.
@@ -65,7 +67,9 @@ const BODIES: Record<string, Record<string, unknown>> = {
   // The table that `createResources` makes.
   previewMasking: { table: 'book' },
   // An address that no host connects to.
-  probeSource: { source_url: `postgresql://app:${SOURCE_PASSWORD}@10.255.255.1:5432/shop` },
+  probeSource: ELSEWHERE,
+  probeImport: ELSEWHERE,
+  importSource: ELSEWHERE,
   // The example is less than tests create.
   setTenantCaps: { project_limit: 1000 },
   createTenant: {

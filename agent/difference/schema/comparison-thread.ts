@@ -3,6 +3,7 @@ import { Worker } from 'node:worker_threads';
 import type { SchemaDifference } from '../../../shared/protocol/difference-operations.ts';
 import { HostError } from '../../process/host-error.ts';
 import { pollUntil } from '../../process/loops.ts';
+import type { CopiedSchema, CopiedTables } from './copied-schema.ts';
 
 /** Marks the `workerData` of the thread that compares schemas. */
 export const COMPARISON = 'schema-comparison';
@@ -17,9 +18,9 @@ export interface Task {
   kind: typeof COMPARISON;
   /**
    * Where the schema `before` comes from: a session, or what an earlier reading stored. Null: `after` is only
-   * read.
+   * read. `copied`: a session of an empty database, into which the schema `after` of another server is copied.
    */
-  before: 'session' | { stored: string } | null;
+  before: 'session' | { stored: string } | { copied: CopiedTables } | null;
 }
 
 export interface Outcome {
@@ -27,6 +28,8 @@ export interface Outcome {
   difference: SchemaDifference | null;
   /** The schema that was only read. */
   stored: string | null;
+  /** The statements of a copy, if that was asked for. */
+  copied?: CopiedSchema;
 }
 
 /** From the thread: a query that it needs, or the end. */
@@ -67,6 +70,7 @@ const tookTooLong = () => new HostError('TIME_LIMIT_REACHED', 'the comparison of
 /**
  * Reads and compares schemas in a thread of its own, which is ended after a time: how long it takes depends
  * on schemas that tenants made. Their sessions stay in the agent, which runs the queries of the thread.
+ * @param within milliseconds
  * @throws HostError HOST_BUSY, TIME_LIMIT_REACHED, STATEMENT_REFUSED for a schema that is too large; what a
  *   query throws
  */
@@ -74,12 +78,13 @@ export async function runInThread(
   before: Task['before'],
   queries: Partial<Record<SideName, CatalogQuery>>,
   signal: AbortSignal,
+  within = WITHIN_MS,
 ): Promise<Outcome> {
   if (!(await pollUntil(async () => running < THREADS, { within: WAIT_MS, every: 50 })))
     throw new HostError('HOST_BUSY', 'too many schemas are being compared');
   running += 1;
   try {
-    return await inThread(before, queries, signal);
+    return await inThread(before, queries, signal, within);
   } finally {
     running -= 1;
   }
@@ -89,12 +94,13 @@ async function inThread(
   before: Task['before'],
   queries: Partial<Record<SideName, CatalogQuery>>,
   signal: AbortSignal,
+  within: number,
 ): Promise<Outcome> {
   const workerData: Task = { kind: COMPARISON, before };
   const thread = new Worker(PROGRAM, { workerData, resourceLimits: { maxOldGenerationSizeMb: HEAP_MB } });
   const { promise, resolve, reject } = Promise.withResolvers<Outcome>();
   const abort = () => reject(tookTooLong());
-  const timeout = setTimeout(abort, WITHIN_MS);
+  const timeout = setTimeout(abort, within);
   signal.addEventListener('abort', abort);
   const respond = async (query: number, side: SideName, text: string, values: unknown[] | undefined) => {
     const found = await queries[side]?.(text, values);

@@ -19,6 +19,7 @@ const KINDS = {
   'branch.create_batch': 'Create branches',
   'branch.delete': 'Delete branch',
   'branch.diff': 'Compare branches',
+  'branch.import': 'Import',
   'branch.reset': 'Reset branch',
   'branch.restore': 'Restore branch',
   'snapshot.create': 'Take snapshot',

@@ -21,3 +21,10 @@ test('messages add up until the answer is complete, however they are cut', () =>
     expect(measured.at(-1)).toBe(size === 1_000 ? 316 : 0);
   }
 });
+
+test('messages that are passed on do not count, whatever comes between them', () => {
+  const meter = answerMeter('d'.charCodeAt(0));
+  const rows = [message('H', 10), message('d', 500_000), message('N', 100), message('d', 70)];
+  expect(meter(Buffer.concat(rows))).toBeLessThan(200);
+  expect(meter(message('N', 450_000_000, 10))).toBeGreaterThan(450_000_000);
+});

@@ -38,8 +38,10 @@ afterAll(async () => {
   await source?.stop();
 });
 
+const WANTED = { use: 'follow', into: null, tables: null, publication: null, room_bytes: 2 ** 30 } as const;
+
 async function probe(more: Partial<Params<'transfer.probe'>> = {}): Promise<Probe> {
-  const params = { source_url: source.url(), tables: null, publication: null, room_bytes: 2 ** 30, ...more };
+  const params = { ...WANTED, source_url: source.url(), ...more };
   const result = await runOperation(servers.host, 'transfer.probe', { project_id: PROJECT, ...params });
   expect(JSON.stringify(result)).not.toContain(SOURCE_LOGIN.password);
   return result;
@@ -116,7 +118,7 @@ describe('a source that can be followed', () => {
     const known = { ...servers.host, settings: { ...servers.settings, FOLLOW_CA_FILE: source.certFile } };
     const probed = (url: string) =>
       runOperation(known, 'transfer.probe', {
-        ...{ project_id: PROJECT, source_url: url, tables: null, publication: null, room_bytes: 2 ** 30 },
+        ...{ ...WANTED, project_id: PROJECT, source_url: url },
       });
     expect((await probed(source.url({ search: '?sslmode=verify-full' }))).source?.tls).toBe('certificate');
     // The certificate is of `localhost` and 127.0.0.1.
@@ -205,13 +207,7 @@ describe('a source that cannot be followed', () => {
     const strict = { ...servers.host, settings: { ...servers.settings, FOLLOW_PRIVATE_NETWORKS: [] } };
     for (const port of [String(source.port), '1']) {
       const result = await runOperation(strict, 'transfer.probe', {
-        ...{
-          project_id: PROJECT,
-          source_url: source.url({ port }),
-          tables: null,
-          publication: null,
-          room_bytes: 0,
-        },
+        ...{ ...WANTED, project_id: PROJECT, source_url: source.url({ port }) },
       });
       expect(result).toEqual({ source: null, findings: [expect.objectContaining({ problem: 'address' })] });
     }

@@ -93,6 +93,17 @@ describe('a branch', () => {
     ]);
   });
 
+  test('shows that an import fills it, with an end that moves on', async () => {
+    const { id } = await insertBranch(db, 'active');
+    await published();
+    for (const hold of ['import', 'import', null] as const)
+      await db.update(projectBranches).set({ hold }).where(eq(projectBranches.id, id));
+    expect((await datas()).map(({ blocked }) => blocked)).toEqual([
+      { reason: 'import', until: expect.stringMatching(/Z$/) },
+      null,
+    ]);
+  });
+
   test('shows its labels, and its blocks while they last; a renewed lease is no event', async () => {
     const { id } = await insertBranch(db, 'active');
     await published();

@@ -61,6 +61,7 @@ const runnerOf = (creation: Saga<JobKind>, deletion = creation) =>
       'branch.create_batch': creation,
       'branch.delete': deletion,
       'branch.reset': creation,
+      'branch.import': creation,
       'branch.restore': creation,
       'branch.diff': deletion,
       'snapshot.create': creation,
@@ -155,11 +156,11 @@ describe('one attempt', () => {
     );
     const end = runner.start(job);
     // Of another job, and of one that has not begun.
-    runner.report(crypto.randomUUID(), 7);
+    runner.report(crypto.randomUUID(), { percent: 7 });
     await expect
       .poll(
         () => {
-          runner.report(job.id, 42);
+          runner.report(job.id, { percent: 42 });
           return written(job).then((row) => row?.steps.map(({ percent }) => percent));
         },
         // A busy machine makes no test fail.
@@ -168,7 +169,7 @@ describe('one attempt', () => {
       .toEqual([undefined, 42]);
     held.resolve();
     await end;
-    runner.report(job.id, 43);
+    runner.report(job.id, { percent: 43 });
     const row = await written(job);
     expect(row?.steps.map(({ status, percent }) => [status, percent])).toEqual([
       ['succeeded', undefined],

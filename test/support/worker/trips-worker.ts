@@ -38,6 +38,17 @@ const REHEARSAL = {
   report: null,
 } as const;
 
+const unsuitable = (message: string) => ({
+  ...({
+    problem: 'tables',
+    severity: 'error',
+    path: 'tables',
+    message,
+    object: null,
+    statement: null,
+  } as const),
+});
+
 const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   'branch.prepare': () => ({}),
   'branch.clone': () => CLONED,
@@ -86,6 +97,24 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
     rows: [],
     next: null,
   }),
+  'transfer.probe': ({ tables }) => ({
+    source: {
+      ...{ host: 'db.example.com', port: 5432, database: 'shop', version: '17.2', tls: 'certificate' },
+      ...{ tables: [], has_more: false, total_bytes: 0, free_slots: 4, wal_keep_bytes: null },
+    },
+    findings: tables?.includes('nope') ? [unsuitable('The source has no table nope.')] : [],
+  }),
+  'transfer.copy': ({ tables }) =>
+    tables?.includes('refused')
+      ? { copied: null, findings: [unsuitable('PostgreSQL refuses the rows.')] }
+      : {
+          copied: {
+            tables: [{ schema: 'public', table: 'book', rows: 3, compared: 3 }],
+            ...{ has_more: false, rows: 3, size_bytes: 8_388_608 },
+          },
+          findings: [],
+        },
+  'transfer.cancel': () => ({ stopped: true }),
   'row.list': () => ({ columns: [], rows: [], has_more: false, estimated_rows: 0 }),
 };
 

@@ -1,0 +1,174 @@
+import { buildFactBase, type Fact, type FactBase, type StableId } from '@supabase/pg-delta/core';
+import { type Action, plan } from '@supabase/pg-delta/plan';
+
+/** Tables whose rows are copied, by schema and name; null: all of the source. */
+export type CopiedTables = [schema: string, name: string][] | null;
+
+/** The statements that make the schema of another server in an empty database. */
+export interface CopiedSchema {
+  /** What rows need: types, tables with their keys, functions. */
+  first: string[];
+  /** What has to wait for the rows: indexes, foreign keys, triggers, policies. */
+  last: string[];
+  /** What cannot be made here, as `kind name`. */
+  leftOut: string[];
+}
+
+/** What belongs to a server or to its roles, which are others here. Nobody misses it in a copy. */
+const OF_SERVER = new Set([
+  ...['role', 'membership', 'acl', 'defaultPrivilege', 'userMapping', 'securityLabel'],
+  ...['publication', 'publicationRel', 'publicationSchema', 'subscription'],
+]);
+/** What an owner of a branch cannot make. */
+const NOT_ALLOWED = new Set(['eventTrigger', 'fdw', 'server', 'foreignTable']);
+
+/** A foreign key would need an order of the tables, and a trigger would change rows again. */
+const AFTER_ROWS = new Set(['constraint', 'index', 'trigger', 'rule', 'policy', 'materializedView']);
+/** Row-level security would apply to the login that loads the rows. */
+const AFTER_ROWS_TEXT = /\b(?:ROW LEVEL SECURITY|TRIGGER|REPLICA IDENTITY)\b/;
+
+const keyOf = (id: StableId) => JSON.stringify(id);
+const targetOf = (id: StableId): StableId => ('target' in id ? targetOf(id.target) : id);
+const isOfServer = (id: StableId): boolean =>
+  OF_SERVER.has(id.kind) || ('target' in id && isOfServer(id.target));
+
+const nameOf = (id: StableId): string =>
+  [id.kind, ['schema', 'table', 'name'].flatMap((part) => Reflect.get(id, part) ?? []).join('.')].join(' ');
+
+const tableIdOf = (schema: string, name: string): StableId => ({ kind: 'table', schema, name });
+
+/** The tables that are wanted, with those that they are partitions of, or inherit from. */
+function withAncestors(side: FactBase, tables: NonNullable<CopiedTables>): Set<string> {
+  const wanted = new Set<string>();
+  const add = (id: StableId) => {
+    if (wanted.has(keyOf(id))) return;
+    wanted.add(keyOf(id));
+    for (const { to, kind } of side.outgoingEdges(id)) if (kind === 'depends' && to.kind === 'table') add(to);
+  };
+  for (const [schema, name] of tables) add(tableIdOf(schema, name));
+  return wanted;
+}
+
+/** What depends on what; a sequence also on the table of its column. */
+function* dependenciesOf(side: FactBase): Generator<{ from: StableId; to: StableId }> {
+  for (const edge of side.edges) if (edge.kind === 'depends') yield edge;
+  for (const { id, payload } of side.facts()) {
+    const owner = payload.ownedBy as { schema: string; table: string } | null | undefined;
+    if (id.kind === 'sequence' && owner) yield { from: id, to: tableIdOf(owner.schema, owner.table) };
+  }
+}
+
+/** A policy for a role has nobody to apply to: the role is another server's. */
+const isForRole = ({ id, payload }: Fact): boolean =>
+  id.kind === 'policy' && (payload.roles as string[]).some((role) => role !== 'PUBLIC');
+
+/** What cannot be made, or is not wanted, with everything that depends on it. */
+function withoutDependents(side: FactBase, isRoot: (fact: Fact) => boolean): Set<string> {
+  const removed = new Set<string>();
+  const dependents = Map.groupBy([...dependenciesOf(side)], ({ to }) => keyOf(to));
+  const waiting = side
+    .facts()
+    .filter(isRoot)
+    .map(({ id }) => id);
+  for (let id = waiting.pop(); id; id = waiting.pop()) {
+    if (removed.has(keyOf(id))) continue;
+    removed.add(keyOf(id));
+    waiting.push(...side.childrenOf(id).map((child) => child.id));
+    waiting.push(...(dependents.get(keyOf(id)) ?? []).map(({ from }) => from));
+  }
+  return removed;
+}
+
+/** What of the source is made here, and what is left out of it although somebody may miss it. */
+function wantedOf(side: FactBase, tables: CopiedTables): { wanted: FactBase; leftOut: string[] } {
+  const chosen = tables && withAncestors(side, tables);
+  const isUnchosen = ({ id }: Fact) => chosen !== null && id.kind === 'table' && !chosen.has(keyOf(id));
+  const unchosen = withoutDependents(side, isUnchosen);
+  const removed = withoutDependents(
+    side,
+    (fact) => isUnchosen(fact) || NOT_ALLOWED.has(fact.id.kind) || isForRole(fact),
+  );
+  const isMade = (id: StableId) =>
+    !isOfServer(id) && !removed.has(keyOf(id)) && !removed.has(keyOf(targetOf(id)));
+  const leftOut = side
+    .facts()
+    .filter(
+      ({ id }) => !('target' in id) && !isOfServer(id) && removed.has(keyOf(id)) && !unchosen.has(keyOf(id)),
+    )
+    .filter(({ parent }) => !parent || !removed.has(keyOf(parent)))
+    .map(({ id }) => nameOf(id));
+  const facts = side.facts().filter(({ id }) => isMade(id));
+  const edges = side.edges.filter(({ kind, from, to }) => kind !== 'owner' && isMade(from) && isMade(to));
+  return { wanted: buildFactBase(facts, edges, side.source), leftOut };
+}
+
+/** A column of a type is added when the type is made, which could be after the next column of its table. */
+function inOrderOfColumns(actions: readonly Action[], source: FactBase): Action[] {
+  const makers = new Map<string, number>();
+  for (const [at, { produces }] of actions.entries()) for (const id of produces) makers.set(keyOf(id), at);
+  const before = actions.map(({ consumes }, at) => {
+    const needed = consumes.flatMap((id) => makers.get(keyOf(id)) ?? []);
+    return new Set(needed.filter((other) => other !== at));
+  });
+  for (const table of source.facts().filter(({ id }) => id.kind === 'table')) {
+    const columns = source
+      .childrenOf(table.id)
+      .filter(({ id }) => id.kind === 'column')
+      .toSorted((a, b) => Number(a.payload._position) - Number(b.payload._position))
+      .flatMap(({ id }) => makers.get(keyOf(id)) ?? []);
+    for (const [at, column] of columns.entries()) {
+      const previous = columns[at - 1];
+      if (previous !== undefined && previous !== column) before[column]?.add(previous);
+    }
+  }
+  return inTopologicalOrder(before)?.flatMap((at) => actions[at] ?? []) ?? [...actions];
+}
+
+/**
+ * The numbers from 0 on in their order, but those that need a later one right after the last that they need:
+ * nothing comes earlier than before, because the plan knows more than what an action says it consumes.
+ * @returns null for a circle: a type of an earlier column is that of a table which needs a later one
+ */
+function inTopologicalOrder(before: readonly ReadonlySet<number>[]): number[] | null {
+  const left = before.map(({ size }) => size);
+  const after = before.map((): number[] => []);
+  for (const [at, needed] of before.entries()) for (const other of needed) after[other]?.push(at);
+  const sorted: number[] = [];
+  for (const at of before.keys()) {
+    const ready = left[at] === 0 ? [at] : [];
+    for (let next = ready.shift(); next !== undefined; next = ready.shift()) {
+      sorted.push(next);
+      for (const other of after[next] ?? []) {
+        left[other] = (left[other] ?? 0) - 1;
+        if (left[other] === 0 && other < at) ready.push(other);
+      }
+    }
+  }
+  return sorted.length === before.length ? sorted : null;
+}
+
+/**
+ * Nothing of the empty database is dropped: it has what belongs to this server.
+ * @param tables others are left out, with everything that depends on them
+ */
+export function copiedSchema(empty: FactBase, source: FactBase, tables: CopiedTables): CopiedSchema {
+  const { wanted, leftOut } = wantedOf(source, tables);
+  const options = { scope: 'database', compact: false } as const;
+  const { actions, preamble } = plan(wantedOf(empty, null).wanted, wanted, options);
+  const settings = preamble.map(({ name, value }) => `SET LOCAL ${name} = ${value}`);
+  const later = new Set<string>();
+  const copied: CopiedSchema = { first: [...settings], last: [...settings], leftOut };
+  const mustWait = ({ sql, produces, consumes }: Action) =>
+    AFTER_ROWS_TEXT.test(sql) ||
+    // A constraint of a domain is made with it.
+    (!/^(?:CREATE TABLE|CREATE DOMAIN|ALTER DOMAIN)\b/.test(sql) &&
+      produces.some(({ kind }) => AFTER_ROWS.has(kind))) ||
+    consumes.some((id) => later.has(keyOf(id)));
+  const made = actions.filter(({ verb }) => verb !== 'drop');
+  for (const action of inOrderOfColumns(made, wanted)) {
+    const isLater = mustWait(action);
+    if (isLater) for (const id of action.produces) later.add(keyOf(id));
+    copied[isLater ? 'last' : 'first'].push(action.sql);
+  }
+  return copied;
+}

@@ -1,0 +1,176 @@
+import { pipeline } from 'node:stream/promises';
+import { from as copyFrom, to as copyTo } from 'pg-copy-streams';
+import { identifier, inTransaction, literal, type Session } from '../postgres/connect.ts';
+
+/** A table whose rows are copied: a partition is one, a partitioned table is not. */
+export interface CopiedTable {
+  schema: string;
+  name: string;
+  /** Columns whose values are stored, in their order; a generated one is computed again. */
+  columns: string[];
+  /** Columns of the primary key; empty without one. */
+  key: string[];
+  /** All types are PostgreSQL's own, whose binary form is the same in versions 15 to 18. */
+  isBinary: boolean;
+  /** As PostgreSQL estimates them at the source, without indexes. */
+  rows: number;
+  bytes: number;
+}
+
+/** Errors of the source, and not of this server. */
+const OF_SOURCE = new WeakSet<object>();
+
+/** Marks an error of `work` as one of the source. */
+export async function atSource<T>(work: Promise<T>): Promise<T> {
+  try {
+    return await work;
+  } catch (error) {
+    if (error instanceof Error) OF_SOURCE.add(error);
+    throw error;
+  }
+}
+
+export const isOfSource = (error: unknown): error is Error => error instanceof Error && OF_SOURCE.has(error);
+
+/** The first object id that is not PostgreSQL's own. */
+const FIRST_OWN = 16_384;
+
+/**
+ * Values of `reg…` types are object ids, which are others here. An array or a range names the type of its elements by
+ * its object id, which is the same for PostgreSQL's own types.
+ */
+const TABLES = `
+  SELECT n.nspname AS schema, c.relname AS name,
+    greatest(c.reltuples, 0)::float8 AS rows, pg_table_size(c.oid)::float8 AS bytes,
+    coalesce((SELECT json_agg(a.attname ORDER BY a.attnum) FROM pg_attribute AS a
+      WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''), '[]') AS columns,
+    coalesce((SELECT json_agg(a.attname ORDER BY a.attnum) FROM pg_index AS i JOIN pg_attribute AS a
+      ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) WHERE i.indrelid = c.oid AND i.indisprimary), '[]') AS key,
+    NOT EXISTS (SELECT FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
+      WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+        AND (t.oid >= ${FIRST_OWN} OR t.typname ~ '^_?(?:reg|aclitem|money)')) AS is_binary
+  FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+  WHERE c.relkind = 'r' AND c.relpersistence <> 't' AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+    AND NOT EXISTS (SELECT FROM pg_depend AS d
+      WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
+  ORDER BY pg_table_size(c.oid) DESC, 1, 2`;
+
+interface FoundTable extends Omit<CopiedTable, 'isBinary'> {
+  is_binary: boolean;
+}
+
+/** The tables of a source whose rows are copied, largest first. */
+export async function listTables(
+  session: Session,
+  chosen: readonly (readonly [schema: string, name: string])[],
+): Promise<CopiedTable[]> {
+  const { rows } = await atSource(session.query<FoundTable>(TABLES));
+  const wanted = new Set(chosen.map((name) => JSON.stringify(name)));
+  return rows
+    .filter(({ schema, name }) => wanted.has(JSON.stringify([schema, name])))
+    .map(({ schema, name, columns, key, rows, bytes, is_binary }) => ({
+      ...{ schema, name, columns, key, rows: numberOf(rows), bytes: numberOf(bytes) },
+      isBinary: is_binary,
+    }));
+}
+
+/** What claims to be PostgreSQL may send anything as a number. */
+const numberOf = (value: unknown) => Math.max(0, Math.min(Number(value) || 0, Number.MAX_SAFE_INTEGER));
+
+export const tableName = ({ schema, name }: Pick<CopiedTable, 'schema' | 'name'>): string =>
+  `${identifier(schema)}.${identifier(name)}`;
+
+/**
+ * Copies the rows of one table as one transaction of the target.
+ * @param source in the snapshot that is copied
+ * @param onBytes called with the bytes of each piece
+ * @returns the rows that the source sent and the target stored: they are the same number
+ */
+export async function copyRows(
+  source: Session,
+  target: Session,
+  table: CopiedTable,
+  onBytes: (bytes: number) => void,
+): Promise<number> {
+  // `COPY … (columns)` cannot name none.
+  const columns = table.columns.length === 0 ? '' : ` (${table.columns.map(identifier).join(', ')})`;
+  const format = table.isBinary ? 'binary' : 'text';
+  const relation = `${tableName(table)}${columns}`;
+  const reader = source.query(copyTo(`COPY ${relation} TO STDOUT (FORMAT ${format})`));
+  const writer = target.query(copyFrom(`COPY ${relation} FROM STDIN (FORMAT ${format})`));
+  // The driver reports the end of a session also to a stream that has failed already.
+  reader.on('error', (error) => OF_SOURCE.add(error));
+  writer.on('error', () => {});
+  reader.on('data', (chunk: Buffer) => onBytes(chunk.length));
+  await pipeline(reader, writer);
+  if (reader.rowCount !== writer.rowCount)
+    throw new Error(`${writer.rowCount} of ${reader.rowCount} rows were stored`);
+  return writer.rowCount;
+}
+
+interface SequenceValue {
+  schema: string;
+  name: string;
+  last_value: string;
+}
+
+/** The sequences that were used. A sequence is in no snapshot, so its value is that of now. */
+export const readSequences = async (session: Session): Promise<SequenceValue[]> =>
+  (
+    await atSource(
+      session.query<SequenceValue>(
+        `SELECT schemaname AS schema, sequencename AS name, last_value::text AS last_value FROM pg_sequences
+         WHERE last_value IS NOT NULL ORDER BY 1, 2`,
+      ),
+    )
+  ).rows;
+
+const PER_STATEMENT = 500;
+
+/** The sequences of a database, by schema and name. */
+const OWN_SEQUENCES = 'SELECT schemaname AS schema, sequencename AS name FROM pg_sequences';
+
+/** Sets sequences so that the next value is the one after the source's. Those that were not copied are skipped. */
+export async function setSequences(target: Session, values: readonly SequenceValue[]): Promise<number> {
+  const { rows } = await target.query<Omit<SequenceValue, 'last_value'>>(OWN_SEQUENCES);
+  const present = new Set(rows.map((sequence) => tableName(sequence)));
+  const copied = values.filter((sequence) => present.has(tableName(sequence)));
+  const settings = copied.map(
+    (sequence) =>
+      `pg_catalog.setval(${literal(tableName(sequence))}::pg_catalog.regclass, ${literal(sequence.last_value)}::int8, true)`,
+  );
+  for (let at = 0; at < settings.length; at += PER_STATEMENT)
+    await inTransaction(target, () =>
+      target.query(`SELECT ${settings.slice(at, at + PER_STATEMENT).join(', ')}`),
+    );
+  return copied.length;
+}
+
+/** Rows of each table of which every value is compared. */
+const SAMPLED = 10_000;
+
+interface TableSum {
+  rows: string;
+  sampled: string;
+  sum: string | null;
+}
+
+/**
+ * The number of rows, and a digest of a sample that depends on the keys only, so that both sides take the same rows.
+ * @param rows how many there are
+ */
+export async function sumRows(session: Session, table: CopiedTable, rows: number): Promise<TableSum> {
+  const textOf = (columns: readonly string[]) => `ROW(${columns.map(identifier).join(', ')})::text`;
+  const columns = table.columns.length === 0 ? "''" : textOf(table.columns);
+  const key = table.key.length === 0 ? columns : textOf(table.key);
+  const digest = (text: string) => `('x' || left(md5(${text}), 12))::bit(48)::int8`;
+  const every = Math.max(1, Math.floor(rows / SAMPLED));
+  const isSampled = every === 1 ? 'true' : `${digest(key)} % ${every} = 0`;
+  const { rows: found } = await session.query<TableSum>(
+    `SELECT count(*)::text AS rows, count(*) FILTER (WHERE ${isSampled})::text AS sampled,
+       sum(${digest(columns)}) FILTER (WHERE ${isSampled})::text AS sum FROM ONLY ${tableName(table)}`,
+  );
+  const [sums] = found;
+  if (!sums) throw new Error('a count has no row');
+  return sums;
+}

@@ -1,0 +1,548 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { PROGRESS_TABLES_MAX, type TableProgress } from '../../shared/project/job.ts';
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import { SOURCE_TABLES_MAX, type SourceFinding } from '../../shared/protocol/transfer-operations.ts';
+import type { CloneTurns } from '../cloning/clone-turns.ts';
+import { type CloneHost, createClone } from '../cloning/create-clone.ts';
+import { catalogQuery, fitting } from '../difference/schema/compare-schemas.ts';
+import { runInThread } from '../difference/schema/comparison-thread.ts';
+import type { CopiedSchema } from '../difference/schema/copied-schema.ts';
+import { readTenant } from '../postgres/branches.ts';
+import { inTransaction, type Pool, type Session } from '../postgres/connect.ts';
+import { releaseLock, takeLock, withLocks } from '../postgres/locks.ts';
+import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
+import { HostError } from '../process/host-error.ts';
+import type { Log } from '../process/log.ts';
+import { type OnProgress, partOf } from '../process/progress.ts';
+import { ProjectGate } from '../process/project-gate.ts';
+import { openLoadSession } from '../rows/branch-session.ts';
+import { freeBytes } from '../volumes/volumes.ts';
+import {
+  atSource,
+  type CopiedTable,
+  copyRows,
+  isOfSource,
+  listTables,
+  readSequences,
+  setSequences,
+  sumRows,
+  tableName,
+} from './copy-rows.ts';
+import {
+  closeLoad,
+  endLoadSessions,
+  finishedLoad,
+  loadDatabaseName,
+  loadLoginName,
+  openToLoad,
+  removeLoad,
+} from './load-database.ts';
+import { examineSource, isEmptyDatabase, NOT_EMPTY, type ProbeHost } from './probe.ts';
+import { finding, type Source, short } from './source-address.ts';
+import { findingOf, openSnapshotSession } from './source-session.ts';
+
+/** What it takes to copy a source. */
+export interface CopyHost extends ProbeHost, CloneHost {
+  sessions: Pool;
+  cloneTurns: CloneTurns;
+  copies: Copies;
+  log: Log;
+}
+
+type Copy = MethodResult<'transfer.copy'>;
+type Copied = NonNullable<Copy['copied']>;
+type CopyParams = Params<'transfer.copy'>;
+
+/** The copies that are under way in this process, each of which can be stopped. */
+export class Copies {
+  /** Each takes some sessions, and a part of the disk and of the network for as long as it lasts. */
+  readonly #gate = new ProjectGate({ ofProject: 1, ofHost: 3, noun: 'copy of a source' });
+  readonly #running = new Map<string, AbortController>();
+
+  /**
+   * @param copy stops when its signal aborts, whose reason is a finding
+   * @throws HostError PROJECT_BUSY, HOST_BUSY
+   */
+  async run<T>(
+    { job_id, project_id }: Pick<CopyParams, 'job_id' | 'project_id'>,
+    copy: (stop: AbortController) => Promise<T>,
+  ): Promise<T> {
+    const leave = this.#gate.enter(project_id);
+    const stop = new AbortController();
+    this.#running.set(job_id, stop);
+    try {
+      return await copy(stop);
+    } finally {
+      this.#running.delete(job_id);
+      leave();
+    }
+  }
+
+  /** @returns false if no copy of this job is under way */
+  stop(jobId: string): boolean {
+    const running = this.#running.get(jobId);
+    running?.abort(CANCELLED);
+    return running !== undefined;
+  }
+}
+
+const CANCELLED = finding('tables', 'The copy was cancelled.');
+
+export const cancelCopy = async (
+  { copies }: Pick<CopyHost, 'copies'>,
+  { job_id }: Params<'transfer.cancel'>,
+): Promise<MethodResult<'transfer.cancel'>> => ({ stopped: copies.stop(job_id) });
+
+/** Sessions next to those that copy rows: the one that makes the schema. */
+const OTHER_SESSIONS = 1;
+const MB = 2 ** 20;
+
+/**
+ * Copies a database elsewhere into a clone of an empty branch: its schema, the rows of one snapshot, and the
+ * values of its sequences. Both sides are compared at the end. A copy that fails removes the clone, and one
+ * that was killed is removed by the next call, which begins again.
+ * @throws HostError PROJECT_BUSY, HOST_BUSY, HOST_FULL, SOURCE_MISSING, SOURCE_BUSY, POSTGRES_UNAVAILABLE. What
+ *   is wrong with the source, or with its schema and rows here, is a finding
+ */
+export const copySource = (host: CopyHost, params: CopyParams, onProgress?: OnProgress): Promise<Copy> =>
+  host.copies.run(params, (stop) =>
+    withLocks(
+      host.sessions,
+      [`clone:${params.branch_id}`, `clone:${params.job_id}`],
+      async (session): Promise<Copy> => {
+        const finished = await finishedLoad(session, params);
+        if (finished !== undefined) return { copied: finished as Copied, findings: [] };
+        await removeLoad(session, params);
+        const copied = await copyAgain(host, session, params, stop, onProgress);
+        if (!copied.copied) await removeLoad(session, params);
+        return copied;
+      },
+    ),
+  );
+
+const isError = ({ severity }: SourceFinding) => severity === 'error';
+
+async function copyAgain(
+  host: CopyHost,
+  session: Session,
+  params: CopyParams,
+  stop: AbortController,
+  onProgress: OnProgress | undefined,
+): Promise<Copy> {
+  const { project_id, branch_id, database, room_bytes, jobs, busy_wait } = params;
+  const wanted = { use: 'import', tables: params.tables, publication: null, room_bytes } as const;
+  const examined = await examineSource(host, params.source_url, wanted);
+  if (!examined.ok) return { copied: null, findings: [examined.failure] };
+  const { probe } = examined.value;
+  if (probe.findings.some(isError)) return { copied: null, findings: probe.findings };
+  const { rows } = await session.query(
+    'SELECT FROM branch WHERE project_id = $1 AND branch_id = $2 AND database = $3',
+    [project_id, branch_id, database],
+  );
+  if (rows.length === 0) throw new HostError('SOURCE_MISSING', `the project has no branch ${database}`);
+  const endTurn = await host.cloneTurns.begin(database, await readTenant(host.postgres, project_id));
+  try {
+    await takeLock(session, `source:${database}`);
+    await createClone(host, session, { name: loadDatabaseName(params.job_id), source: database, busy_wait });
+    await releaseLock(session, `source:${database}`);
+  } finally {
+    endTurn();
+  }
+  const { total_bytes } = probe.source;
+  try {
+    // The sort of an index takes no more than its table has with indexes.
+    const temporaryMb = Math.ceil(total_bytes / MB);
+    await openToLoad(session, host.settings, params, jobs + OTHER_SESSIONS, temporaryMb);
+    const load = new Load(host, params, examined.value, stop, onProgress);
+    const loaded = await host.copyRoom.during(total_bytes, () => load.run());
+    if ('refused' in loaded) return { copied: null, findings: [loaded.refused] };
+    await closeLoad(session, params, loaded.copied);
+    return { copied: loaded.copied, findings: [...probe.findings, ...loaded.warnings] };
+  } catch (error) {
+    await removeLoad(session, params);
+    throw error;
+  }
+}
+
+/** Bytes of the list of tables in a message of the link. */
+const TABLES_ROOM = 262_144;
+
+/** Shares of the progress. */
+const ROWS_FROM = 0.05;
+const ROWS_TO = 0.8;
+const INDEXES_TO = 0.9;
+
+/** A schema is read from a server far away. Milliseconds. */
+const SCHEMA_WITHIN_MS = 300_000;
+/** The next piece of rows, and all answers about the catalog. Milliseconds. */
+const PIECE_WITHIN_MS = 900_000;
+/** The rows of one table are counted. Milliseconds. */
+const COUNT_WITHIN_MS = 6 * 3_600_000;
+const WATCH_EVERY_MS = 1_000;
+/** Names in the warning about what is left out. */
+const LEFT_OUT_NAMED = 20;
+
+/** The copy refuses something of the source, so that trying again is of no use. */
+class Refused extends Error {
+  readonly finding: SourceFinding;
+
+  constructor(refused: SourceFinding) {
+    super(refused.message);
+    this.finding = refused;
+  }
+}
+
+type Loaded = { copied: Copied; warnings: SourceFinding[] } | { refused: SourceFinding };
+
+/** One copy into a database that is open to its login alone. */
+class Load {
+  readonly #host: CopyHost;
+  readonly #params: CopyParams;
+  readonly #source: Source;
+  readonly #tls: Parameters<typeof openSnapshotSession>[2];
+  readonly #chosen: readonly [schema: string, name: string][];
+  readonly #stop: AbortController;
+  readonly #onProgress: OnProgress | undefined;
+  readonly #ends: (() => unknown)[] = [];
+  /** When the source is not waited for any more, in milliseconds of a monotonic clock. */
+  #deadline = Number.POSITIVE_INFINITY;
+
+  constructor(
+    host: CopyHost,
+    params: CopyParams,
+    examined: {
+      source: Source;
+      probe: { source: { tls: Parameters<typeof openSnapshotSession>[2] } };
+      tables: [schema: string, name: string][];
+    },
+    stop: AbortController,
+    onProgress: OnProgress | undefined,
+  ) {
+    this.#host = host;
+    this.#params = params;
+    this.#source = examined.source;
+    this.#tls = examined.probe.source.tls;
+    this.#chosen = examined.tables;
+    this.#stop = stop;
+    this.#onProgress = onProgress;
+  }
+
+  /** @throws HostError, if this server is the reason */
+  async run(): Promise<Loaded> {
+    const { signal } = this.#stop;
+    const over = new AbortController();
+    const onStop = () => void this.#endAll().catch(() => {});
+    signal.addEventListener('abort', onStop);
+    const watching = this.#watch(over.signal);
+    try {
+      return await this.#copy();
+    } catch (error) {
+      if (signal.aborted) return { refused: signal.reason as SourceFinding };
+      return { refused: this.#refusalOf(error) };
+    } finally {
+      over.abort();
+      signal.removeEventListener('abort', onStop);
+      await watching;
+      await this.#endAll();
+    }
+  }
+
+  /** @throws HostError */
+  #refusalOf(error: unknown): SourceFinding {
+    if (error instanceof Refused) return error.finding;
+    if (isOfSource(error)) return findingOf(error);
+    const failure = asHostError(error);
+    if (failure instanceof HostError) throw failure;
+    const sqlstate = sqlState(error);
+    this.#host.log('copy.failed', {
+      job_id: this.#params.job_id,
+      ...(sqlstate && { sqlstate }),
+      // The message of PostgreSQL can quote a value.
+      ...(!sqlstate && { reason: error instanceof Error ? (error.stack ?? error.message) : String(error) }),
+    });
+    return finding('schema', `The copy failed${sqlstate ? ` with SQLSTATE ${sqlstate}` : ''}.`);
+  }
+
+  /** Ends what copies: in the middle of a statement, only the server can. */
+  async #endAll(): Promise<void> {
+    await endLoadSessions(this.#host.postgres, this.#params);
+    for (const end of this.#ends.splice(0)) await end();
+  }
+
+  /** Stops a copy that takes more room than there is, or waits for a source that sends nothing. */
+  async #watch(over: AbortSignal): Promise<void> {
+    const { settings, postgres } = this.#host;
+    const { room_bytes, job_id } = this.#params;
+    while (!over.aborted) {
+      await sleep(WATCH_EVERY_MS, undefined, { signal: over }).catch(() => {});
+      if (over.aborted) return;
+      try {
+        const { rows } = await postgres.query<{ bytes: number | null }>(
+          'SELECT pg_database_size(oid)::float8 AS bytes FROM pg_database WHERE datname = $1',
+          [loadDatabaseName(job_id)],
+        );
+        const free = await freeBytes(settings.PGDATA_DIR);
+        if ((rows[0]?.bytes ?? 0) > room_bytes) this.#stop.abort(OVER_QUOTA);
+        else if (free < settings.MIN_FREE_DISK_MB * MB) this.#stop.abort(DISK_FULL);
+        else if (performance.now() > this.#deadline) this.#stop.abort(STALLED);
+      } catch {
+        // The server is away, which ends the copy too.
+      }
+    }
+  }
+
+  /** A source could otherwise hold the copy's place on the host for ever. @param ms null: it is not waited for */
+  #awaitSource(ms: number | null): void {
+    this.#deadline = ms === null ? Number.POSITIVE_INFINITY : performance.now() + ms;
+  }
+
+  async #openSource(snapshot: string | null): Promise<Session> {
+    this.#stop.signal.throwIfAborted();
+    const opened = await atSource(
+      openSnapshotSession(this.#host.settings, this.#source, this.#tls, snapshot),
+    );
+    this.#ends.push(opened.end);
+    this.#stop.signal.throwIfAborted();
+    return opened.session;
+  }
+
+  async #openTarget(): Promise<Session> {
+    const { job_id, project_id } = this.#params;
+    this.#stop.signal.throwIfAborted();
+    const session = await openLoadSession(this.#host, {
+      ...{ user: loadLoginName(job_id), database: loadDatabaseName(job_id), project_id },
+    });
+    this.#ends.push(() => session.end().catch(() => {}));
+    this.#stop.signal.throwIfAborted();
+    return session;
+  }
+
+  async #copy(): Promise<Loaded> {
+    this.#awaitSource(PIECE_WITHIN_MS);
+    const [source, target] = await Promise.all([this.#openSource(null), this.#openTarget()]);
+    if (!(await isEmptyDatabase(target))) throw new Refused(NOT_EMPTY);
+    const { rows } = await atSource(source.query<{ id: string }>('SELECT pg_export_snapshot() AS id'));
+    const snapshot = rows[0]?.id ?? '';
+    const schema = await this.#readSchema(source, target);
+    const tables = await listTables(source, this.#chosen);
+    this.#awaitSource(null);
+    await makeAll(target, schema.first);
+    const progress = new CopyProgress(tables, partOf(this.#onProgress, ROWS_FROM, ROWS_TO));
+    await this.#copyTables(snapshot, progress);
+    this.#awaitSource(PIECE_WITHIN_MS);
+    const sequences = await readSequences(source);
+    this.#awaitSource(null);
+    await setSequences(target, sequences);
+    await makeAll(target, schema.last);
+    const compared = await this.#compareTables(source, target, progress);
+    await target.query('ANALYZE');
+    const { rows: sizes } = await target.query<{ bytes: string }>(
+      'SELECT pg_database_size(current_database()) AS bytes',
+    );
+    const listed = fitting(compared.slice(0, SOURCE_TABLES_MAX), TABLES_ROOM);
+    return {
+      copied: {
+        tables: listed,
+        has_more: listed.length < compared.length,
+        rows: compared.reduce((sum, table) => sum + table.rows, 0),
+        size_bytes: Number(sizes[0]?.bytes),
+      },
+      warnings: leftOutWarnings(schema.leftOut),
+    };
+  }
+
+  async #readSchema(source: Session, target: Session): Promise<CopiedSchema> {
+    const ofSource = catalogQuery(source);
+    const queries = {
+      before: catalogQuery(target),
+      after: (text: string, values?: unknown[]) => atSource(ofSource(text, values)),
+    };
+    const chosen = this.#params.tables === null ? null : [...this.#chosen];
+    try {
+      const { copied } = await runInThread({ copied: chosen }, queries, this.#stop.signal, SCHEMA_WITHIN_MS);
+      if (!copied) throw new Error('the thread has read no schema');
+      return copied;
+    } catch (error) {
+      if (isOfSource(error) || asHostError(error) !== error || sqlState(error) !== undefined) throw error;
+      if (!(error instanceof Error) || (error instanceof HostError && error.code === 'HOST_BUSY'))
+        throw error;
+      // The library names an object that needs another one.
+      const message = `The schema of the source cannot be copied: ${short(error.message)}.`;
+      throw new Refused(finding('schema', message));
+    }
+  }
+
+  /** Copies tables concurrently, largest first, each worker in sessions of its own. */
+  async #copyTables(snapshot: string, progress: CopyProgress): Promise<void> {
+    const waiting = [...progress.tables];
+    let hasFailed = false;
+    this.#awaitSource(PIECE_WITHIN_MS);
+    const work = async () => {
+      const [source, target] = await Promise.all([this.#openSource(snapshot), this.#openTarget()]);
+      for (let table = waiting.shift(); table && !hasFailed; table = waiting.shift())
+        await this.#copyTable(source, target, table, progress);
+    };
+    const workers = Array.from({ length: Math.min(this.#params.jobs, waiting.length) }, () =>
+      work().catch((error) => {
+        hasFailed = true;
+        throw error;
+      }),
+    );
+    // Every worker ends before the database is dropped.
+    const ends = await Promise.allSettled(workers);
+    this.#awaitSource(null);
+    for (const end of ends) if (end.status === 'rejected') throw end.reason;
+  }
+
+  async #copyTable(
+    source: Session,
+    target: Session,
+    table: CopiedTable,
+    progress: CopyProgress,
+  ): Promise<void> {
+    progress.begin(table);
+    try {
+      const rows = await copyRows(source, target, table, (bytes) => {
+        this.#awaitSource(PIECE_WITHIN_MS);
+        progress.add(table, bytes);
+      });
+      progress.end(table, rows);
+    } catch (error) {
+      throw isOfSource(error) ? error : refusedRows(table, error);
+    }
+  }
+
+  /** @throws Refused for a table whose rows differ */
+  async #compareTables(source: Session, target: Session, progress: CopyProgress): Promise<Copied['tables']> {
+    const onProgress = partOf(this.#onProgress, INDEXES_TO, 1);
+    const compared: Copied['tables'] = [];
+    for (const table of progress.tables) {
+      this.#awaitSource(COUNT_WITHIN_MS);
+      const rows = progress.rowsOf(table);
+      const [theirs, ours] = await Promise.all([
+        atSource(sumRows(source, table, rows)),
+        sumRows(target, table, rows),
+      ]);
+      if (theirs.rows !== ours.rows || theirs.sampled !== ours.sampled || theirs.sum !== ours.sum)
+        throw new Refused(
+          finding('rows', `The copied rows of ${short(tableName(table))} differ from the source.`, {
+            object: short(tableName(table)),
+          }),
+        );
+      compared.push({ schema: table.schema, table: table.name, rows, compared: Number(theirs.sampled) });
+      onProgress?.(compared.length / progress.tables.length, () => progress.list());
+    }
+    this.#awaitSource(null);
+    return compared;
+  }
+}
+
+const OVER_QUOTA = finding(
+  'size',
+  'The copy takes more than the storage quota has left. Raise the quota, or choose tables.',
+  { path: 'tables' },
+);
+const DISK_FULL = finding('size', 'The disk of the database host is nearly full. Contact its operator.', {
+  path: 'tables',
+});
+const STALLED = finding('connection', 'The source has not answered in time.');
+
+function leftOutWarnings(leftOut: readonly string[]): SourceFinding[] {
+  if (leftOut.length === 0) return [];
+  const more = leftOut.length - LEFT_OUT_NAMED;
+  const named = leftOut.slice(0, LEFT_OUT_NAMED).map(short).join(', ');
+  const message = `A branch cannot have these objects, so they are left out: ${named}${more > 0 ? `, and ${more} more` : ''}.`;
+  return [finding('schema', message, { severity: 'warning' })];
+}
+
+/** SQLSTATE classes whose messages name objects: constraints, columns, functions. */
+const OF_OBJECTS = /^(?:0A|2B|3D|3F|42)/;
+
+/** Other messages can quote a value, and those who see the job may not see it. */
+const withoutValue = (message: string, sqlstate: string) =>
+  OF_OBJECTS.test(sqlstate) ? message : `SQLSTATE ${sqlstate}`;
+
+/** @returns the error itself if this server is the reason */
+function refused(error: unknown, of: (reason: string) => SourceFinding): unknown {
+  const sqlstate = sqlState(error);
+  if (!(error instanceof Error) || sqlstate === undefined || !/^[0-9A-Z]{5}$/.test(sqlstate)) return error;
+  return asHostError(error) instanceof HostError
+    ? error
+    : new Refused(of(withoutValue(error.message, sqlstate)));
+}
+
+const refusedRows = (table: CopiedTable, error: unknown): unknown =>
+  refused(error, (reason) =>
+    finding('rows', `PostgreSQL refuses the rows of ${short(tableName(table))} here: ${reason}.`, {
+      object: short(tableName(table)),
+    }),
+  );
+
+/** One transaction. The statements name everything with its schema; the bodies of functions may not. */
+const makeAll = (session: Session, statements: CopiedSchema['first']) =>
+  inTransaction(session, async () => {
+    await session.query('SET LOCAL search_path = public, pg_temp');
+    for (const statement of statements)
+      await session.query(statement).catch((error) => {
+        throw refused(error, (reason) =>
+          finding('schema', `PostgreSQL refuses a statement of the schema here: ${reason}.`, {
+            statement: short(statement),
+          }),
+        );
+      });
+  });
+
+/** How far each table is. */
+class CopyProgress {
+  readonly tables: readonly CopiedTable[];
+  readonly #onProgress: OnProgress | undefined;
+  readonly #total: number;
+  readonly #sent = new Map<CopiedTable, number>();
+  readonly #rows = new Map<CopiedTable, number>();
+  #bytes = 0;
+
+  constructor(tables: readonly CopiedTable[], onProgress: OnProgress | undefined) {
+    this.tables = tables;
+    this.#onProgress = onProgress;
+    this.#total = tables.reduce((sum, { bytes }) => sum + bytes, 1);
+  }
+
+  begin(table: CopiedTable): void {
+    this.#sent.set(table, 0);
+    this.add(table, 0);
+  }
+
+  /** A table is about as large as its rows are when they are sent. */
+  add(table: CopiedTable, bytes: number): void {
+    this.#sent.set(table, (this.#sent.get(table) ?? 0) + bytes);
+    this.#bytes += bytes;
+    this.#onProgress?.(this.#bytes / this.#total, () => this.list());
+  }
+
+  end(table: CopiedTable, rows: number): void {
+    this.#rows.set(table, rows);
+    this.add(table, 0);
+  }
+
+  rowsOf(table: CopiedTable): number {
+    return this.#rows.get(table) ?? 0;
+  }
+
+  /** Those that are being copied first, then the largest. */
+  list(): TableProgress[] {
+    const isCopying = (table: CopiedTable) => this.#sent.has(table) && !this.#rows.has(table);
+    const sorted = [...this.tables.filter(isCopying), ...this.tables.filter((table) => !isCopying(table))];
+    return sorted.slice(0, PROGRESS_TABLES_MAX).map((table) => this.#stateOf(table));
+  }
+
+  #stateOf(table: CopiedTable): TableProgress {
+    const name = { schema: short(table.schema), table: short(table.name) };
+    const copied = this.#rows.get(table);
+    if (copied !== undefined) return { ...name, state: 'copied', rows: copied, percent: 100 };
+    const rows = Math.round(table.rows);
+    const sent = this.#sent.get(table);
+    if (sent === undefined) return { ...name, state: 'waiting', rows, percent: 0 };
+    const percent = Math.min(99, Math.floor((100 * sent) / Math.max(1, table.bytes)));
+    return { ...name, state: 'copying', rows, percent };
+  }
+}

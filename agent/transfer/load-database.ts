@@ -1,0 +1,96 @@
+import { buildDatabaseName } from '../../shared/branch/database-name.ts';
+import { groupName, queryLoginName } from '../../shared/branch/login.ts';
+import { identifier, inTransaction, literal, type Queryable, type Session } from '../postgres/connect.ts';
+import { dropDatabase, protectDatabase } from '../postgres/databases.ts';
+import { dropUnusedRoles } from '../postgres/roles.ts';
+import type { AgentSettings } from '../process/settings.ts';
+
+/**
+ * The database that a copy fills: a clone of the empty branch, which no rule file admits clients to. A login
+ * that exists for it alone has the rights of the project's owners. It becomes the database that a reset swaps
+ * in once everything is copied, so what a killed or failed copy leaves is dropped as a whole.
+ */
+
+/** A database that is being filled, or that a killed call has left. It can be dropped at any time. */
+export const loadDatabaseName = (jobId: string) => `bgload_${jobId.replaceAll('-', '')}`;
+
+/** The login of one copy. The rule files admit the agent to it, as to all of this form. */
+export const loadLoginName = (jobId: string) => queryLoginName(jobId);
+
+interface Load {
+  job_id: string;
+  project_id: string;
+}
+
+/** Drops the database as far as it exists, and its login. */
+export async function removeLoad(session: Session, { job_id }: Pick<Load, 'job_id'>): Promise<void> {
+  await dropDatabase(session, loadDatabaseName(job_id));
+  await dropUnusedRoles(session);
+}
+
+/**
+ * Makes the login.
+ * @param sessions that it opens at most
+ * @param temporaryMb what the temporary files of one session may take, if that is more than usual
+ */
+export function openToLoad(
+  session: Session,
+  settings: AgentSettings,
+  { job_id, project_id }: Load,
+  sessions: number,
+  temporaryMb: number,
+): Promise<void> {
+  const limits = { ...settings, TEMP_FILE_LIMIT_MB: Math.max(settings.TEMP_FILE_LIMIT_MB, temporaryMb) };
+  const name = identifier(loadDatabaseName(job_id));
+  const login = identifier(loadLoginName(job_id));
+  const owners = identifier(groupName(project_id, 'owner'));
+  return inTransaction(session, async () => {
+    await session.query(
+      `CREATE ROLE ${login} LOGIN;
+       GRANT ${owners} TO ${login} WITH INHERIT FALSE, SET TRUE;
+       REVOKE ALL ON DATABASE ${name} FROM PUBLIC;
+       GRANT CONNECT ON DATABASE ${name} TO ${login};
+       GRANT CONNECT, CREATE, TEMPORARY ON DATABASE ${name} TO ${owners};
+       ${protectDatabase(limits, loadDatabaseName(job_id))};
+       ALTER DATABASE ${name} CONNECTION LIMIT ${sessions}`,
+    );
+  });
+}
+
+/**
+ * Makes the filled database the one that a reset swaps in, in one transaction.
+ * @param result of the copy, which a repeated call returns
+ */
+export function closeLoad(
+  session: Session,
+  { job_id }: Pick<Load, 'job_id'>,
+  result: unknown,
+): Promise<void> {
+  const [name, build] = [loadDatabaseName(job_id), buildDatabaseName(job_id)].map(identifier);
+  const login = identifier(loadLoginName(job_id));
+  return inTransaction(session, async () => {
+    await session.query(
+      `ALTER DATABASE ${name} CONNECTION LIMIT 0;
+       REVOKE ALL ON DATABASE ${name} FROM ${login};
+       DROP ROLE ${login};
+       ALTER DATABASE ${name} RENAME TO ${build};
+       COMMENT ON DATABASE ${build} IS ${literal(JSON.stringify(result))}`,
+    );
+  });
+}
+
+/** The result of the copy that an earlier call has finished; undefined if there is none. */
+export async function finishedLoad(db: Queryable, { job_id }: Pick<Load, 'job_id'>): Promise<unknown> {
+  const { rows } = await db.query<{ result: string | null }>(
+    `SELECT shobj_description(oid, 'pg_database') AS result FROM pg_database WHERE datname = $1 AND datconnlimit <> -2`,
+    [buildDatabaseName(job_id)],
+  );
+  const [found] = rows;
+  return found ? JSON.parse(found.result ?? 'null') : undefined;
+}
+
+/** Ends its sessions, also in the middle of a statement. */
+export const endLoadSessions = (db: Queryable, { job_id }: Pick<Load, 'job_id'>) =>
+  db.query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1', [
+    loadDatabaseName(job_id),
+  ]);

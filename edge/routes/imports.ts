@@ -1,0 +1,158 @@
+import { z } from 'zod';
+import { COPY_JOBS } from '../../shared/limits.ts';
+import { ProbedSource, SourceTable } from '../../shared/protocol/transfer-operations.ts';
+import { referencedBranch } from '../branches/branch-reference.ts';
+import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
+import { ApiError, found, unwrap } from '../errors.ts';
+import { Job, toJobResponse } from '../jobs/job-resource.ts';
+import { repeatIfLost } from '../lost-object.ts';
+import { type AppContext, actorOf } from '../pipeline/context.ts';
+import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
+import { PROBE_FAILURES, probe, roomBytes, SOURCE_FIELDS, Warnings } from './follow.ts';
+import { inProject, ProjectParams } from './in-project.ts';
+
+const tags = ['Imports'];
+
+const NewImport = z
+  .strictObject({
+    ...SOURCE_FIELDS,
+    jobs: z.int().min(1).max(COPY_JOBS.max).default(COPY_JOBS.default).meta({
+      description: 'Tables that are copied concurrently.',
+    }),
+  })
+  .meta({
+    example: {
+      source_url: 'postgresql://app:secret@db.example.com:5432/shop',
+      tables: ['book', 'sales.invoice'],
+    },
+  });
+
+const ImportProbe = z
+  .strictObject({
+    source: ProbedSource.pick({
+      host: true,
+      port: true,
+      database: true,
+      version: true,
+      tls: true,
+      total_bytes: true,
+    }),
+    tables: z.array(SourceTable.omit({ follows: true })).meta({
+      description: 'The tables whose rows would be copied. Rows are estimates of PostgreSQL.',
+    }),
+    has_more: z.boolean().meta({ description: 'There are more tables than are listed.' }),
+    warnings: Warnings.meta({ description: 'What would be left out.' }),
+  })
+  .meta({ id: 'ImportProbe' });
+
+const ABOUT_SOURCE =
+  'The source has to be at a public address, unless the operator of the host allows its network. Without a certificate of a known authority, the login has to use SCRAM with channel binding. `SOURCE_UNSUITABLE` lists everything that is wrong, with the statement that mends it where there is one.';
+
+const MAIN = 'main';
+
+/** The project of a request, its `main`, and the probe of a source for it. @throws ApiError */
+async function probed(c: AppContext, projectId: string, body: z.output<typeof NewImport>) {
+  const [project, branches] = await inProject(c, projectId, (db) => [
+    referencedBranch(db, projectId, MAIN, c.var.principal),
+  ]);
+  if (project.status !== 'active') throw new ApiError('PROJECT_NOT_ACTIVE');
+  const branch = found(branches);
+  if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
+  if (branch.hold !== null) throw new ApiError('PROJECT_BUSY');
+  const { source_url, tables = null } = body;
+  const into = { branch_id: branch.id, database: branch.databaseName };
+  const wanted = { source_url, tables, publication: null, use: 'import', into } as const;
+  return { project, branch, ...(await probe(c, project, wanted)) };
+}
+
+const IMPORT_FAILURES = [
+  ...PROBE_FAILURES,
+  'BRANCH_NOT_ACTIVE',
+  'LOGIN_REFUSED',
+  'STATEMENT_REFUSED',
+  'TIME_LIMIT_REACHED',
+] as const;
+
+const router = operations();
+
+router.openapi(
+  operation({
+    access: 'follow.change',
+    operationId: 'importSource',
+    method: 'post',
+    path: '/api/v1/projects/{project_id}/import',
+    summary: 'Copy a PostgreSQL database elsewhere into an empty main',
+    description: `The database host connects to the source and copies its schema, the rows of one snapshot, and the values of its sequences, without a limit of time. The job shows how far each table is. Nobody can connect to \`main\` meanwhile; a failure, or \`DELETE\`, leaves it as it was. The response is the job, once the source was checked. ${ABOUT_SOURCE}`,
+    tags,
+    request: { params: ProjectParams, body: jsonBody(NewImport) },
+    responses: { 202: response('The job of the import.', Job) },
+    failures: IMPORT_FAILURES,
+  }),
+  async (c) => {
+    const { project_id: projectId } = c.req.valid('param');
+    const body = c.req.valid('json');
+    const { project, branch, source } = await probed(c, projectId, body);
+    const job = await repeatIfLost(() =>
+      coordinatorOf(c.env, projectId).importSource({
+        jobId: crypto.randomUUID(),
+        snapshotId: crypto.randomUUID(),
+        branch,
+        sourceUrl: body.source_url,
+        source: { host: source.host, port: source.port, database: source.database },
+        tables: body.tables ?? null,
+        roomBytes: roomBytes(project),
+        jobs: body.jobs,
+        hostId: project.hostId,
+        actor: actorOf(c),
+      }),
+    );
+    return c.json(toJobResponse(unwrap(job)), 202);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'follow.change',
+    operationId: 'probeImport',
+    method: 'post',
+    path: '/api/v1/projects/{project_id}/import/probe',
+    summary: 'Check whether a PostgreSQL database elsewhere can be imported',
+    description: `The database host connects to the source, reads its catalog in one read-only transaction, and changes nothing. ${ABOUT_SOURCE}`,
+    tags,
+    request: { params: ProjectParams, body: jsonBody(NewImport) },
+    responses: { 200: response('The source can be imported.', ImportProbe) },
+    failures: IMPORT_FAILURES,
+  }),
+  async (c) => {
+    const { source, findings } = await probed(c, c.req.valid('param').project_id, c.req.valid('json'));
+    const { tables, has_more, free_slots: _slots, wal_keep_bytes: _wal, ...about } = source;
+    const listed = tables.map(({ follows: _, ...table }) => table);
+    return c.json({ source: about, tables: listed, has_more, warnings: findings }, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'follow.change',
+    operationId: 'cancelImport',
+    method: 'delete',
+    path: '/api/v1/projects/{project_id}/import',
+    summary: 'Cancel the import of a project',
+    description:
+      'Everything that was copied is removed, and `main` is opened again, empty. The response is the job, which ends as `failed` with `JOB_CANCELLED`. 404: no import is under way.',
+    tags,
+    request: { params: ProjectParams },
+    responses: { 202: response('The job of the import.', Job) },
+    failures: ['IMPORT_FINISHING'],
+  }),
+  async (c) => {
+    const { project_id: projectId } = c.req.valid('param');
+    await inProject(c, projectId, () => []);
+    const cancelled = await repeatIfLost(() =>
+      coordinatorOf(c.env, projectId).cancelImport({ projectId, actor: actorOf(c) }),
+    );
+    return c.json(toJobResponse(unwrap(cancelled)), 202);
+  },
+);
+
+export const importRoutes = router;
