@@ -39,28 +39,31 @@ export const importCommand = () =>
     .option('--status', 'show the last import of the project')
     .option('--cancel', 'stop the import that is under way, and open main again as it was')
     .option('--through-here', 'copy with pg_dump over this computer, if the host cannot reach the source')
-    .option('--branch <branch>', 'with --through-here: another branch (default: the pinned branch, or main)')
+    .option('--branch <branch>', 'another branch, over this computer (default: the pinned branch, or main)')
     .addHelpText(
       'after',
       `
 The database host connects to the source, so its address has to be public, and copies it without a limit of time.
 Ctrl-C leaves the import running. Nobody can connect to main until it ends; a failure leaves main as it was.
-With --through-here this command copies and has to stay open, and --from takes the URL itself too.`,
+With --through-here this command copies and has to stay open. A URL as the argument of --from and --branch have the same effect.`,
     )
     .action(async (options: ImportOptions, command: Command) => {
       if (FORMS.filter((form) => options[form] !== undefined).length !== 1)
         throw new CommandError('usage', 'Give one of --from, --status and --cancel.');
       if (options.status) return showImport(command);
       if (options.cancel) return cancelImport(command);
-      if (options.throughHere) return importThroughHere(options, command);
-      if (options.branch !== undefined)
-        throw new CommandError('usage', 'The host imports into main. Add --through-here for another branch.');
+      // The last release knew no other way, and took the URL itself.
+      const isOfBefore =
+        options.branch !== undefined || (options.from !== undefined && !isHidden(options.from));
+      if (options.throughHere || isOfBefore) return importThroughHere(options, command);
       return importOnHost(options, command);
     });
 
+const isHidden = (from: string) => from === '-' || from.startsWith('@');
+
 /** @throws CommandError for an argument that is the URL itself */
 export async function readHiddenUrl(from: string): Promise<string> {
-  if (from !== '-' && !from.startsWith('@'))
+  if (!isHidden(from))
     throw new CommandError(
       'usage',
       'Arguments are visible to all users of this machine. Write the URL to a file and give --from @file, or --from - for standard input.',
