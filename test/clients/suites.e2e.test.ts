@@ -55,9 +55,11 @@ interface MochaCase {
 
 function readMocha(text: string): Outcome[] {
   const { passes, failures } = JSON.parse(text) as { passes: MochaCase[]; failures: MochaCase[] };
+  // A late error fails a case that has already passed or failed.
+  const failed = new Map(failures.map(({ fullTitle, err }) => [fullTitle, err.message ?? 'failed']));
   return [
-    ...passes.map(({ fullTitle }) => ({ name: fullTitle, failure: null })),
-    ...failures.map(({ fullTitle, err }) => ({ name: fullTitle, failure: err.message ?? 'failed' })),
+    ...passes.flatMap(({ fullTitle }) => (failed.has(fullTitle) ? [] : [{ name: fullTitle, failure: null }])),
+    ...[...failed].map(([name, failure]) => ({ name, failure })),
   ];
 }
 
