@@ -665,12 +665,13 @@ test('import refuses a source that its pg_dump cannot read, and a branch that is
   writeFileSync(join(cli.folder, 'source-url'), direct_url);
   const { stdout } = await run('pg_dump', ['--version']);
   const isOld = Number(/ (\d+)/.exec(stdout)?.[1]) < 18;
-  const result = await cli.run('import', '--through-here', '--from', '@source-url', '--branch', 'pr-1');
+  // Another branch than main needs no other word.
+  const result = await cli.run('import', '--from', '@source-url', '--branch', 'pr-1');
   if (isOld)
     expect(result).toMatchObject({ code: 1, stderr: expect.stringContaining('cannot read PostgreSQL 18') });
   else {
     expect(result.code).toBe(0);
-    const again = await cli.run('import', '--through-here', '--from', '@source-url', '--branch', 'pr-1');
+    const again = await cli.run('import', '--from', '@source-url', '--branch', 'pr-1');
     expect(again).toMatchObject({ code: 6, stderr: expect.stringContaining('not empty') });
   }
   expect((await cli.run('branch', 'delete', source.id)).code).toBe(0);

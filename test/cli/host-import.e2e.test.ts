@@ -47,10 +47,6 @@ const imported = (...args: string[]) => cli.run('import', ...args);
 const log = (name: string) => readFileSync(join(devFolder(inject('stack').devDir).logs, name), 'utf8');
 
 test('what is wrong with a source or the command is said before anything begins', async () => {
-  expect(await imported('--from', source.url())).toMatchObject({
-    code: 2,
-    stderr: expect.stringContaining('--from @file'),
-  });
   expect(await imported()).toMatchObject({ code: 2, stderr: expect.stringContaining('--status') });
   expect(await imported('--status')).toMatchObject({ code: 3 });
   const refused = await imported('--from', '@source', '--table', 'nope');

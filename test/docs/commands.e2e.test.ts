@@ -106,6 +106,7 @@ printf "import pg from 'pg'; const client = new pg.Client(process.env.DATABASE_U
 branchgate rule add 203.0.113.0/24 >/dev/null
 printf 'create table film (id int);\\nALTER TABLE film OWNER TO postgres;\\n' > pagila-schema.sql
 `,
+  'docs/going-back.md': `${SIGNED_IN}branchgate snapshot create main --name nightly >/dev/null\n`,
   'docs/machine-access.md': AS_ADA,
   'docs/masking.md': `${SIGNED_IN}branchgate branch delete pr-7 --purge --yes || true
 branchgate psql -- -q -c 'create schema shop' \\
