@@ -43,6 +43,7 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
     'branchgate snapshot create main --name before-migration --ttl 7d',
     'branchgate snapshot create main --masked --name masked',
   ],
+  'snapshot update': ['branchgate snapshot update before-migration --spares 16'],
   'snapshot delete': ['branchgate snapshot delete before-migration'],
   'connection-string': [
     'branchgate connection-string pr-7 --direct',
