@@ -408,10 +408,13 @@ export function scimFailureResponses(codes: readonly FailureCode[]) {
   );
 }
 
+/** Codes that a job may end with, and no response has. */
+export const OF_JOBS_ONLY: ReadonlySet<string> = new Set<FailureCode>(['JOB_CANCELLED']);
+
 /** Registers all error schemas and the failure responses that operations share as components. */
 export function describeFailures({ openAPIRegistry }: OpenAPIHono<AppEnv>): void {
   for (const code of Object.keys(FAILURES) as FailureCode[]) {
-    openAPIRegistry.register(code, envelopeOf(code));
+    if (!OF_JOBS_ONLY.has(code)) openAPIRegistry.register(code, envelopeOf(code));
   }
   const responses = openAPIRegistry.definitions.flatMap((definition) =>
     definition.type === 'route' ? Object.values(definition.route.responses) : [],

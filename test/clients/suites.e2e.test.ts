@@ -96,8 +96,8 @@ const SUITES: Record<string, Suite> = {
     run: `for file in $(find test/integration -name '*-tests.js' | sort); do
       if timeout 60 ${NODE} "$file" >"$BRANCHGATE_LOG" 2>&1 ||
         timeout 60 env -u PGSSLMODE -u NODE_EXTRA_CA_CERTS ${NODE} "$file" >>"$BRANCHGATE_LOG" 2>&1
-      then echo "ok $file"
-      else cat "$BRANCHGATE_LOG"; printf '\\nnot ok %s\\n' "$file"; fi
+      then echo "ok \${file#test/}"
+      else cat "$BRANCHGATE_LOG"; printf '\\nnot ok %s\\n' "\${file#test/}"; fi
     done >${RESULTS}`,
     read: readLines,
   },
