@@ -1,7 +1,7 @@
 import { Api, type BranchBody, FROM_LOOPBACK } from '../support/api.ts';
 import { eventually } from '../support/eventually.ts';
 import { purgeBranch } from '../support/records/jobs.ts';
-import type { Stack } from '../support/stack/stack.ts';
+import { type Stack, UNLIMITED } from '../support/stack/stack.ts';
 import { connectToClone, makeBareClone, timeBareClone } from './bare-clone.ts';
 import { addDurations, creationSteps } from './creation-steps.ts';
 import { filledMain } from './filled-main.ts';
@@ -25,7 +25,10 @@ each round.`;
 
 /** Measures branches of a snapshot with spares. @param signal aborts it */
 export const measureSpares = (signal: AbortSignal): Promise<Report> =>
-  onXfsStack(signal, DISK_BYTES, measure, { LEASED_BRANCH_LIMIT: String(2 * BATCH) });
+  onXfsStack(signal, DISK_BYTES, measure, {
+    ...UNLIMITED,
+    LEASED_BRANCH_LIMIT: String(2 * BATCH),
+  });
 
 async function measure(stack: Stack): Promise<Report> {
   const api = new Api(stack.url, await stack.token());
