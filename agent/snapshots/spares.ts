@@ -4,6 +4,7 @@ import type { CloneTurns } from '../cloning/clone-turns.ts';
 import { type CloneHost, createUnusedClone } from '../cloning/create-clone.ts';
 import { identifier, type Pool, type Queryable, type Session } from '../postgres/connect.ts';
 import { dropDatabase } from '../postgres/databases.ts';
+import { countFiles } from '../postgres/file-bytes.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import { HostError } from '../process/host-error.ts';
@@ -37,6 +38,8 @@ const REST_MS = 60_000;
 /** Bounds the files and the entries of `pg_database`, which all databases of a host share. */
 const OF_PROJECT = SPARES_MAX;
 const OF_HOST = 128;
+/** A snapshot with more has none: each spare has as many, and all files of a host slow its checkpoints. */
+const FILES_MAX = 2_000;
 const DATABASE_GONE = '3D000';
 
 /** What a project wants for one of its snapshots; null: automatic. */
@@ -52,6 +55,8 @@ export class Spares {
   readonly #ready = new Map<string, string[]>();
   /** When branches of the snapshot were created, in milliseconds of `performance.now()`. */
   readonly #uses = new Map<string, number[]>();
+  /** Snapshots with too many files. */
+  readonly #large = new Set<string>();
   #restUntil = 0;
   /** Whether those of an earlier process are dropped. */
   #isSwept = false;
@@ -100,6 +105,7 @@ export class Spares {
   async dropOf(db: Queryable, snapshotId: string): Promise<void> {
     const snapshot = snapshotDatabaseName(snapshotId);
     this.#uses.delete(snapshot);
+    this.#large.delete(snapshot);
     for (let spare = this.#next(snapshot); spare; spare = this.#next(snapshot)) await dropDatabase(db, spare);
   }
 
@@ -135,8 +141,9 @@ export class Spares {
     return performance.now() >= this.#restUntil && cloneTurns.idleMs >= IDLE_FOR_MS;
   }
 
-  /** @returns false if the snapshot is being dropped */
+  /** @returns false if the snapshot is being dropped, or has too many files */
   async #make(host: SpareHost, snapshot: string): Promise<boolean> {
+    if (await this.#isLarge(host, snapshot)) return false;
     const name = spareName();
     try {
       await withLocks(host.sessions, [], (session) =>
@@ -154,6 +161,16 @@ export class Spares {
     }
     this.#ready.set(snapshot, [...(this.#ready.get(snapshot) ?? []), name]);
     return true;
+  }
+
+  async #isLarge({ postgres, settings }: SpareHost, snapshot: string): Promise<boolean> {
+    const { rows } = await postgres.query<{ oid: string }>(
+      'SELECT oid::text FROM pg_database WHERE datname = $1',
+      [snapshot],
+    );
+    const isLarge = rows[0] !== undefined && (await countFiles(settings.PGDATA_DIR, rows[0].oid)) > FILES_MAX;
+    if (isLarge) this.#large.add(snapshot);
+    return isLarge;
   }
 
   /** Drops those of an earlier agent process, and those that a crash left half-made or half-dropped. */
@@ -193,6 +210,7 @@ export class Spares {
   }
 
   #wish({ snapshot, own, of_project }: Wish, now: number): number {
+    if (this.#large.has(snapshot)) return 0;
     const fixed = own ?? of_project;
     if (fixed !== null) return fixed;
     const recent = (this.#uses.get(snapshot) ?? []).filter((at) => now - at <= RECENT_MS).length;

@@ -1,4 +1,6 @@
 import { randomUUID } from 'node:crypto';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { NoCopyRoom } from '../../../agent/cloning/copy-room.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
@@ -193,6 +195,36 @@ describe('the number of spares', () => {
     snapshot = older;
     await dropSnapshot();
   });
+});
+
+test('a snapshot with very many files has no spares', async () => {
+  const [{ oid } = { oid: '' }] = await servers.query<{ oid: string }>(
+    'SELECT oid::text FROM pg_database WHERE datname = $1',
+    [snapshotDatabaseName(snapshot)],
+  );
+  const folder = join(servers.settings.PGDATA_DIR, 'base', oid);
+  for (let n = 0; n < 2_000; n += 1) writeFileSync(join(folder, `t9_${n}`), '');
+  await want({ [snapshot]: 1 });
+  // Its first look at the snapshot is over when another one has a spare.
+  const large = snapshot;
+  snapshot = randomUUID();
+  await runOperation(servers.host, 'snapshot.take', {
+    ...{ project_id: project.id, branch_id: main.branch_id, source: main.database },
+    ...{ snapshot_id: snapshot, busy_wait: BUSY_WAIT_MS, unless_same_as: null },
+  });
+  await servers.query("UPDATE snapshot SET taken_at = taken_at - interval '1 hour' WHERE snapshot_id = $1", [
+    snapshot,
+  ]);
+  await want({ [large]: 1, [snapshot]: 1 });
+  await untilThereAre(1);
+  const [spare] = await servers.query<{ files: number }>(
+    "SELECT count(*)::int AS files FROM pg_database, pg_ls_dir('base/' || oid) WHERE datname ~ '^bgspare_'",
+  );
+  expect(spare?.files).toBeLessThan(2_000);
+  await want({});
+  await dropSnapshot();
+  snapshot = large;
+  await dropSnapshot();
 });
 
 describe('spares go', () => {
