@@ -145,6 +145,7 @@ export class Spares {
   async #make(host: SpareHost, snapshot: string): Promise<boolean> {
     if (await this.#isLarge(host, snapshot)) return false;
     const name = spareName();
+    host.log('spare.begun', { database: name, snapshot });
     try {
       await withLocks(host.sessions, [], (session) =>
         createUnusedClone(host, session, { name, source: snapshot, closed: true }),

@@ -1,6 +1,7 @@
 import { readFileSync, watch } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { hostFolder } from '../../dev/stack/host-folder.ts';
 import { sendSignal } from '../../dev/stack/processes.ts';
 import { PART_NAMES, type PartName } from '../../dev/stack/programs.ts';
@@ -90,10 +91,11 @@ export class Stage {
 
   /**
    * Number of databases that PostgreSQL has begun to create since the stage was opened, counted by
-   * directories.
+   * directories. Spares, which nobody has asked for, are counted by the log of the agent.
    */
   get databasesBegun(): number {
-    return this.#directories.size;
+    const log = readFileSync(join(devFolder(this.stack.devDir).logs, 'agent.log'), 'utf8');
+    return this.#directories.size - (log.split('"event":"spare.begun"').length - 1);
   }
 
   kill(victim: Victim): Promise<void> {

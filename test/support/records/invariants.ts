@@ -107,7 +107,8 @@ const AGREEMENTS: Record<string, (picture: Snapshot) => { wanted: string[]; foun
   }),
   databases: (picture) => ({
     wanted: [...PLATFORM_DATABASES, ...databasesOf(picture), ...snapshotDatabases(picture)],
-    found: picture.host.databases.map(({ name }) => name),
+    // The agent makes and drops spares of snapshots on its own.
+    found: picture.host.databases.map(({ name }) => name).filter((name) => !name.startsWith('bgspare_')),
   }),
   // An unfinished clone takes no connections (0), a half-dropped one never will again (-2), and without a
   // limit (-1) a branch could take all connections of the host.
