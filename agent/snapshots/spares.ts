@@ -31,7 +31,7 @@ const spareName = (): string => `bgspare_${crypto.randomUUID().replaceAll('-', '
 const CHECK_EVERY_MS = 1_000;
 const RECENT_MS = 60_000;
 const UNUSED_AFTER_MS = 600_000;
-/** After the last clone: a creation goes on for a while, and the next one may follow. */
+/** After the last clone: its creation has more steps, and the next one may follow. */
 const IDLE_FOR_MS = 250;
 /** What made room is not filled again before the operation that needs it has ended. */
 const REST_MS = 60_000;

@@ -87,17 +87,17 @@ describe('a snapshot', () => {
 
   test('is unknown to another tenant', async () => {
     const { body } = await take('main');
-    const stranger = new Api(inject('stack').url, await tokenOf({ tenant: 'strangers', role: 'owner' }));
-    const theirs = await stranger.project('Theirs');
+    const other = new Api(inject('stack').url, await tokenOf({ tenant: 'strangers', role: 'owner' }));
+    const theirs = await other.project('Theirs');
     for (const asked of [
-      await stranger.patch(`${path}/snapshots/${body.id}`, { spares: 1 }),
-      await stranger.delete(`${path}/snapshots/${body.id}`),
-      await stranger.delete(`/api/v1/projects/${theirs.id}/snapshots/${body.id}`),
-      await stranger.post(`/api/v1/projects/${theirs.id}/branches`, {
+      await other.patch(`${path}/snapshots/${body.id}`, { spares: 1 }),
+      await other.delete(`${path}/snapshots/${body.id}`),
+      await other.delete(`/api/v1/projects/${theirs.id}/snapshots/${body.id}`),
+      await other.post(`/api/v1/projects/${theirs.id}/branches`, {
         branch_name: 'stolen',
         snapshot_id: body.id,
       }),
-      await stranger.post(`/api/v1/projects/${theirs.id}/branches/main/reset`, {
+      await other.post(`/api/v1/projects/${theirs.id}/branches/main/reset`, {
         to: body.id,
         confirm: 'main',
       }),
@@ -250,8 +250,8 @@ test('a deleted branch that is kept is purged by its id, once', async () => {
   const { id } = await api.branch(project.id, 'kept-then-purged');
   await api.delete(`${path}/branches/kept-then-purged`);
   const purge = (of = api) => of.delete<{ id: string }>(`${path}/branches/${id}?purge=true`);
-  const stranger = new Api(inject('stack').url, await tokenOf({ tenant: 'strangers', role: 'owner' }));
-  expect((await purge(stranger)).status).toBe(404);
+  const other = new Api(inject('stack').url, await tokenOf({ tenant: 'strangers', role: 'owner' }));
+  expect((await purge(other)).status).toBe(404);
   expect((await api.delete(`${path}/branches/${id}`)).status).toBe(404);
   // 503 while the job of the deletion runs.
   await eventually(async () => expect(await purge()).toMatchObject({ status: 202, body: { id } }));

@@ -145,7 +145,7 @@ test('what the copy refuses is removed, and the job says why', async () => {
 });
 
 test.each(['access.apply', 'transfer.copy', 'reset.swap', 'snapshot.drop'] as const)(
-  'an import goes on after failures of %s',
+  'an import ends well after failures of %s',
   async (method) => {
     const succeed = await hold(method);
     const { body } = await begin();
