@@ -1,10 +1,10 @@
 import { defaultKeymap, history, historyKeymap } from '@codemirror/commands';
 import { PostgreSQL, sql } from '@codemirror/lang-sql';
 import { HighlightStyle, syntaxHighlighting } from '@codemirror/language';
-import { EditorState } from '@codemirror/state';
+import { Compartment, EditorState, type Extension } from '@codemirror/state';
 import { EditorView, keymap, lineNumbers } from '@codemirror/view';
 import { tags } from '@lezer/highlight';
-import { useEffect, useRef } from 'react';
+import { useEffect, useRef, useState } from 'react';
 import type { Table } from '../../data/resources.ts';
 
 const COLORS = HighlightStyle.define([
@@ -38,18 +38,14 @@ export function SqlEditor({ tables, initial, onChange, onRun }: Props) {
   const holder = useRef<HTMLDivElement>(null);
   const latest = useRef({ onChange, onRun });
   latest.current = { onChange, onRun };
+  const editor = useRef<EditorView>(null);
+  const [language] = useState(() => new Compartment());
 
-  // biome-ignore lint/correctness/useExhaustiveDependencies: the text is the editor's own after the start
+  // biome-ignore lint/correctness/useExhaustiveDependencies: text and tables of the start; a new editor would lose the cursor and what was typed
   useEffect(() => {
     const element = holder.current;
     if (!element) return;
     const root = element.shadowRoot ?? element.attachShadow({ mode: 'open' });
-    const schema = Object.fromEntries(
-      tables.map(({ schema: owner, name, columns }) => [
-        owner === 'public' ? name : `${owner}.${name}`,
-        columns.map((column) => column.name),
-      ]),
-    );
     const run = () => {
       latest.current.onRun();
       return true;
@@ -63,7 +59,7 @@ export function SqlEditor({ tables, initial, onChange, onRun }: Props) {
           lineNumbers(),
           history(),
           keymap.of([{ key: 'Mod-Enter', run }, ...defaultKeymap, ...historyKeymap]),
-          sql({ dialect: PostgreSQL, schema }),
+          language.of(knowing(tables)),
           syntaxHighlighting(COLORS),
           EditorView.lineWrapping,
           EditorView.contentAttributes.of({ 'aria-label': 'Statements' }),
@@ -74,8 +70,24 @@ export function SqlEditor({ tables, initial, onChange, onRun }: Props) {
         ],
       }),
     });
+    editor.current = view;
     return () => view.destroy();
-  }, [tables]);
+  }, []);
+
+  useEffect(() => {
+    editor.current?.dispatch({ effects: language.reconfigure(knowing(tables)) });
+  }, [language, tables]);
 
   return <div ref={holder} className="sql-editor" />;
+}
+
+/** SQL, with the names of these tables. */
+function knowing(tables: readonly Table[]): Extension {
+  const schema = Object.fromEntries(
+    tables.map(({ schema: owner, name, columns }) => [
+      owner === 'public' ? name : `${owner}.${name}`,
+      columns.map((column) => column.name),
+    ]),
+  );
+  return sql({ dialect: PostgreSQL, schema });
 }
