@@ -4,7 +4,7 @@ import { build } from 'esbuild';
 import { parse } from 'smol-toml';
 import { z } from 'zod';
 import { buildConsole } from './console.ts';
-import { englishOnly } from './esbuild.ts';
+import { leanZod } from './esbuild.ts';
 import { ROOT } from './repository.ts';
 
 /** Bundles the Worker into one file that workerd runs. @param deployed smaller, and with a source map */
@@ -17,7 +17,9 @@ export async function bundleWorker(file: string, { deployed = false } = {}): Pro
     target: 'es2024',
     conditions: ['workerd', 'worker'],
     external: ['cloudflare:*', 'node:*'],
-    plugins: [englishOnly],
+    // The one for Node has no hashes of its own.
+    alias: { otpauth: 'otpauth/dist/otpauth.node.mjs' },
+    plugins: [leanZod],
     ...(deployed && { minify: true, sourcemap: 'linked' as const }),
     logLevel: 'warning',
   });
