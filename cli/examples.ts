@@ -13,7 +13,11 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
     'branchgate checkout --unpin',
   ],
   'project list': ['branchgate project list --json id,name'],
-  'project create': ['branchgate project create shop --quota 2'],
+  'project create': [
+    'branchgate project create shop --quota 2',
+    'branchgate project create shop --region eu-central',
+  ],
+  'project regions': ['branchgate project regions'],
   'project get': ['branchgate project get shop'],
   'project update': [
     'branchgate project update shop --quota 5',
@@ -117,7 +121,11 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
     'branchgate host add eu-1 --address eu-1.db.example.com',
     'branchgate host add eu-2 --address 192.0.2.7 --ca authority.pem',
   ],
-  'host set': ['branchgate host set eu-1 --address db.example.com', 'branchgate host set eu-1 --new-machine'],
+  'host set': [
+    'branchgate host set eu-1 --address db.example.com',
+    'branchgate host set eu-1 --region eu-central --capacity 200',
+    'branchgate host set eu-1 --new-machine',
+  ],
   'host drain': ['branchgate host drain eu-1'],
   'host remove': ['branchgate host remove eu-1 --yes'],
   api: ['branchgate api GET /api/v1/me', 'branchgate api POST /api/v1/projects --data \'{"name":"shop"}\''],

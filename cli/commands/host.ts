@@ -19,7 +19,9 @@ const COLUMNS = [
   'linked',
   'agent',
   'draining',
+  'region',
   'project_count',
+  'capacity',
   'free_bytes',
   'id',
 ];
@@ -60,13 +62,19 @@ interface HostOptions {
   directPort?: number;
   pooledPort?: number;
   ca?: string;
+  region?: string;
+  capacity?: number | null;
 }
 
 const withServers = (command: Command) =>
   command
     .option('--direct-port <port>', 'port of PostgreSQL', readCount)
     .option('--pooled-port <port>', 'port of PgBouncer', readCount)
-    .option('--ca <file>', 'certificate of its authority in PEM format; `none`: a public authority');
+    .option('--ca <file>', 'certificate of its authority in PEM format; `none`: a public authority')
+    .option('--region <region>', 'its region, which new projects can name; `none`: in no region')
+    .option('--capacity <projects>', 'the most projects that it gets; `none`: no limit', (text) =>
+      text === 'none' ? null : readCount(text),
+    );
 
 /** @throws CommandError for a file that cannot be read */
 async function readAuthority(path: string): Promise<string | null> {
@@ -76,11 +84,13 @@ async function readAuthority(path: string): Promise<string | null> {
   });
 }
 
-const bodyOf = async ({ address, directPort, pooledPort, ca }: HostOptions) => ({
+const bodyOf = async ({ address, directPort, pooledPort, ca, region, capacity }: HostOptions) => ({
   ...(address !== undefined && { db_host: address }),
   ...(directPort !== undefined && { direct_port: directPort }),
   ...(pooledPort !== undefined && { pooled_port: pooledPort }),
   ...(ca !== undefined && { ca_certificate: await readAuthority(ca) }),
+  ...(region !== undefined && { region: region === 'none' ? null : region }),
+  ...(capacity !== undefined && { capacity }),
 });
 
 const add = () =>
@@ -98,7 +108,7 @@ const add = () =>
 const set = () =>
   withServers(
     new Command('set')
-      .description('Change what clients use to connect to a database host')
+      .description('Change what clients use to connect to a database host, or which projects it gets')
       .argument('<host>', 'name or ID')
       .option('--address <name>', 'its new public name or address in connection URLs'),
   )
@@ -114,7 +124,7 @@ const set = () =>
         if (isChange === newMachine)
           throw new CommandError(
             'usage',
-            'Give --address, --direct-port, --pooled-port or --ca, or --new-machine alone.',
+            'Give --address, --direct-port, --pooled-port, --ca, --region or --capacity, or --new-machine alone.',
           );
         const session = openOperatorSession();
         const { id: host_id, project_count: count } = await findHost(session, reference);

@@ -40,6 +40,7 @@ interface NewProject {
   env?: string;
   appKey?: string;
   quota?: number;
+  region?: string;
   timeout?: number;
 }
 
@@ -99,20 +100,31 @@ export function projectCommand(): Command {
     .option('--env <env>', 'environment, part of the database names (default: prod)')
     .option('--app-key <key>', 'key of the application, part of the database names')
     .option('--quota <gib>', 'storage quota in GiB', readGib)
+    .option('--region <region>', 'where its databases are to be (default: anywhere; see `project regions`)')
     .option(...TIMEOUT)
-    .action(async (name: string, { env, appKey, quota, timeout }: NewProject, command: Command) => {
+    .action(async (name: string, { env, appKey, quota, region, timeout }: NewProject, command: Command) => {
       const { client } = openSession(command);
       const body = {
         name,
         ...(env !== undefined && { env }),
         ...(appKey !== undefined && { app_key: appKey }),
         ...(quota !== undefined && { storage_quota_gib: quota }),
+        ...(region !== undefined && { region }),
       };
       const created = await withProgress(`Creating ${name}`, () =>
         client.create('/api/v1/projects', { body }, waitOf({ ...(timeout !== undefined && { timeout }) })),
       );
       if (created.warning !== undefined) say(created.warning);
       printRecord(command, created, ['id', 'name', 'app_key', 'env', 'status']);
+    });
+
+  group
+    .command('regions')
+    .description('List the regions that a new project can name')
+    .action(async (_options, command: Command) => {
+      const { client } = openSession(command);
+      const { regions } = await dataOf(client.api.GET('/api/v1/regions'));
+      printRecords(command, regions, ['name', 'accepts_projects']);
     });
 
   group

@@ -61,6 +61,14 @@ export const projectsQuery = () =>
     refetchInterval: SELDOM_MS,
   });
 
+/** Where a new project can be; empty if hosts are not divided into regions. */
+export const regionsQuery = () =>
+  queryOptions({
+    queryKey: ['regions'],
+    queryFn: async ({ signal }) => (await dataOf(api.GET('/api/v1/regions', { signal }))).regions,
+    staleTime: SELDOM_MS,
+  });
+
 /** What the command line tool calls a project: its name, or its ID where another one has that name. */
 export function projectWord(projects: readonly Project[], id: string): string {
   const name = projects.find((project) => project.id === id)?.name;

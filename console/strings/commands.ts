@@ -83,7 +83,8 @@ const TRUSTED_SERVICES: Record<string, readonly [string, string]> = {
 /** The lines of the command line tool that do what the pages do. */
 export const COMMANDS = {
   listProjects: line(['project', 'list']),
-  createProject: (name: string) => line(['project', 'create', name || 'NAME']),
+  createProject: (name: string, region: string) =>
+    line(['project', 'create', name || 'NAME'], { region: region || undefined }),
   updateProject: (project: string, { name, quota, attempts, spares, maskedOnly, rotation }: ChangedProject) =>
     line(['project', 'update', project], {
       ...{ name, quota, spares },

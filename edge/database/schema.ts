@@ -121,6 +121,10 @@ export const hosts = sqliteTable('hosts', {
   enrolledAt: timestamp('enrolled_at'),
   /** A draining host gets no new projects; its existing projects are not affected. */
   draining: integer('draining', { mode: 'boolean' }).notNull().default(false),
+  /** Where it stands, as its operator calls it; null: a project that names a region is not placed here. */
+  region: text('region'),
+  /** The most projects that are placed here; null: as many as its disk has room for. */
+  capacity: integer('capacity'),
   /** PostgreSQL's `system_identifier` of the first cluster seen; null before that. */
   systemIdentifier: text('system_identifier'),
   ...hostState(),

@@ -37,6 +37,23 @@ export const ServerAddress = {
   pooled_port: Port.meta({ description: 'Port of PgBouncer.' }),
 };
 
+export const Region = z
+  .string()
+  .regex(/^[a-z0-9][a-z0-9-]{0,31}$/, 'lowercase letters, digits and hyphens, at most 32')
+  .meta({ description: 'Where database hosts stand, as their operator calls it.', example: 'eu-central' });
+
+/** Which projects a host gets. */
+export const Placement = {
+  region: Region.nullable().meta({
+    description: 'New projects can name it. Null: only projects without a region are placed here.',
+    example: 'eu-central',
+  }),
+  capacity: z.int().min(0).max(100_000).nullable().meta({
+    description: 'The most projects that are placed here. Null: as many as the disk has room for.',
+    example: 200,
+  }),
+};
+
 /** A host that the platform operator registers. */
 export const NewHost = z
   .strictObject({
@@ -45,6 +62,8 @@ export const NewHost = z
     direct_port: ServerAddress.direct_port.default(5432),
     pooled_port: ServerAddress.pooled_port.default(6432),
     ca_certificate: CaCertificate.default(null),
+    region: Placement.region.default(null),
+    capacity: Placement.capacity.default(null),
   })
   .meta({
     example: { name: 'eu-1', db_host: 'eu-1.db.example.com', direct_port: 5432, pooled_port: 6432 },
@@ -83,6 +102,8 @@ export async function registerHost(
     directPort: host.direct_port,
     pooledPort: host.pooled_port,
     caCertificate: host.ca_certificate,
+    region: host.region,
+    capacity: host.capacity,
     ...(await storedToken(token, now)),
   };
   const [row] = await db

@@ -9,7 +9,7 @@ import { type Database, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { hosts, projects } from '../database/schema.ts';
 import type { Settings } from '../settings.ts';
-import { CaCertificate } from './enrolment.ts';
+import { CaCertificate, Placement } from './enrolment.ts';
 import type { HostLinks } from './host-client.ts';
 import { isLinked } from './host-client.ts';
 
@@ -58,6 +58,7 @@ export const Host = z
     ca_certificate: CaCertificate,
     linked: z.boolean().meta({ description: 'Whether its agent is currently connected.' }),
     draining: z.boolean().meta({ description: 'A draining host gets no new projects.', example: false }),
+    ...Placement,
     available_version: z.string().nullable().meta({
       description:
         'The version of the gateway, where that of the agent is older: install it. Null: the agent is not older, or has reported nothing yet.',
@@ -119,6 +120,8 @@ export const toHostResponse = async (
   ca_certificate: row.caCertificate,
   linked: row.enrolledAt !== null && (await isLinked(env, row.id)),
   draining: row.draining,
+  region: row.region,
+  capacity: row.capacity,
   available_version: availableFor(row.description?.agent_version),
   project_count: row.projectCount,
   free_bytes: row.freeBytes,
@@ -138,6 +141,16 @@ export async function isRegistered(db: Database, hostId: string): Promise<boolea
 /** Whether a new project may be placed on the host, which may be drained or removed meanwhile. */
 export const acceptsProjects = (hostId: string): SQL =>
   isThere(hosts, and(isHost(hostId), eq(hosts.draining, false)));
+
+/**
+ * Whether the host has fewer projects than its capacity.
+ * @param hostId a value or a column
+ * @param projectId the project that is placed, which does not count
+ */
+export const hasPlaceOn = (hostId: SQL | string, projectId: string): SQL => sql`coalesce(
+  (select host.capacity from ${hosts} as host where host.id = ${hostId}) > (
+    select count(*) from ${projects} as placed
+    where placed.host_id = ${hostId} and placed.status <> 'failed' and placed.id <> ${projectId}), 1)`;
 
 /**
  * Removes a host without projects. Its name is free afterwards, and its key and its token are worthless.

@@ -31,7 +31,7 @@ import {
   projects,
   users,
 } from '../database/schema.ts';
-import { acceptsProjects, hasRoomOn } from '../hosts/host.ts';
+import { acceptsProjects, hasPlaceOn, hasRoomOn } from '../hosts/host.ts';
 import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import { newJob } from '../jobs/job-store.ts';
 import { saga } from '../jobs/saga.ts';
@@ -147,6 +147,7 @@ async function reserveAs(
         [hasProjectSlot(usage), projectLimitReached(usage)],
         [hasQuotaFor(usage, request.storageQuotaGib), tenantQuotaReached(usage)],
         [acceptsProjects(request.hostId), 'HOST_UNAVAILABLE'],
+        [hasPlaceOn(request.hostId, request.projectId), 'HOST_FULL'],
         [hasRoom, 'HOST_FULL'],
         [sql`not ${isInUse}`, { code: 'PROJECT_EXISTS', reason: IN_USE_ELSEWHERE }],
       ],
@@ -217,6 +218,7 @@ const mainBranchRow = (request: ProjectRequest, appKey: string, now: Date): Bran
 
 interface ProjectCreation extends Creation {
   hostName: string;
+  region: string | null;
 }
 
 /** Creates a project by creating its `main` branch, with the same steps but from an empty database. */
@@ -225,9 +227,12 @@ export const createProjectJob = saga<'project.create', ProjectCreation>({
   load: async (context) => {
     const [creation, [host]] = await Promise.all([
       loadCreation(context),
-      context.db.select({ name: hosts.name }).from(hosts).where(eq(hosts.id, context.job.hostId)),
+      context.db
+        .select({ name: hosts.name, region: hosts.region })
+        .from(hosts)
+        .where(eq(hosts.id, context.job.hostId)),
     ]);
-    return creation && { ...creation, hostName: host?.name ?? '' };
+    return creation && { ...creation, hostName: host?.name ?? '', region: host?.region ?? null };
   },
   complete: (context, creation, now) => [
     ...activation(context, creation, now),
@@ -237,13 +242,14 @@ export const createProjectJob = saga<'project.create', ProjectCreation>({
       .where(and(eq(projects.id, creation.project.id), eq(projects.status, 'creating'))),
   ],
   completed: areActive,
-  response: ({ project, branches: [{ branch }], hostName }) => ({
+  response: ({ project, branches: [{ branch }], hostName, region }) => ({
     status: 201,
     body: {
       ...toProjectResponse({
         ...project,
         status: 'active',
         hostName,
+        region,
         branchCount: 1,
         leasedBranchCount: 0,
         blocks: [],

@@ -4,6 +4,7 @@ import { AUTOMATIC, SnapshotSchedule, Spares } from '../../shared/branch/snapsho
 import { PROJECT_STATUSES } from '../../shared/project/project-status.ts';
 import { StorageStateField } from '../../shared/project/storage-quota.ts';
 import { Blocked, blockedOf, CreatedBranch } from '../branches/branch.ts';
+import { Region } from '../hosts/enrolment.ts';
 import type { ProjectView } from '../tenancy/project-access.ts';
 
 export const Project = z
@@ -47,6 +48,7 @@ export const Project = z
     }),
     spares: Spares,
     host: z.string().meta({ description: 'Name of the database host.', example: 'eu-1' }),
+    region: Region.nullable().meta({ description: 'That of its database host.', example: 'eu-central' }),
     blocked: Blocked.meta({
       description:
         'The block of its branches that lasts longest; each branch has its own. Null: none is blocked.',
@@ -98,6 +100,7 @@ export const toProjectResponse = (row: ProjectView): z.output<typeof Project> =>
   snapshot_schedule: row.snapshotSchedule,
   spares: row.spares ?? AUTOMATIC,
   host: row.hostName,
+  region: row.region,
   blocked: blockedOf(row.blocks, row.hold),
   created_by: row.createdBy,
   tenant_id: row.tenantId,

@@ -5,6 +5,7 @@ import { found, unwrap } from '../errors.ts';
 import {
   CaCertificate,
   NewHost,
+  Placement,
   Registration,
   registerHost,
   renewEnrolment,
@@ -55,6 +56,8 @@ const HostChange = z
     draining: z.boolean().optional().meta({
       description: 'A draining host gets no new projects; its existing projects are not affected.',
     }),
+    region: Placement.region.optional(),
+    capacity: Placement.capacity.optional(),
     ca_certificate: CaCertificate.optional(),
     accept_records: z.literal(true).optional().meta({
       description:
@@ -158,7 +161,7 @@ router.openapi(
     operationId: 'updateHost',
     method: 'patch',
     path: '/platform/v1/hosts/{host_id}',
-    summary: 'Rename or drain a database host, replace its CA certificate, or accept restored records',
+    summary: 'Rename, place or drain a database host, replace its CA certificate, or accept restored records',
     tags,
     request: { params: HostParams, body: jsonBody(HostChange) },
     responses: { 200: response('The updated host.', Host) },
@@ -178,6 +181,8 @@ router.openapi(
           directPort: change.direct_port,
           pooledPort: change.pooled_port,
           draining: change.draining,
+          region: change.region,
+          capacity: change.capacity,
           caCertificate: change.ca_certificate,
         })
         .where(isThisHost),

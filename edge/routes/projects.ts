@@ -20,7 +20,8 @@ import type { Database } from '../database/database.ts';
 import { hosts, projects } from '../database/schema.ts';
 import type { Env } from '../env.ts';
 import { ApiError, unwrap } from '../errors.ts';
-import { hasRoomOn } from '../hosts/host.ts';
+import { Region } from '../hosts/enrolment.ts';
+import { hasPlaceOn, hasRoomOn } from '../hosts/host.ts';
 import { callHostForClient, isLinked } from '../hosts/host-client.ts';
 import { KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency-key.ts';
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
@@ -53,6 +54,9 @@ const NewProject = z
     app_key: AppKey.optional(),
     env: Environment.default(DEFAULT_ENVIRONMENT),
     storage_quota_gib: StorageQuotaGib.default(DEFAULT_STORAGE_QUOTA_GIB),
+    region: Region.optional().meta({
+      description: 'Where its databases are to be, one of `GET /api/v1/regions`. Default: anywhere.',
+    }),
   })
   .refine(({ app_key, env }) => app_key === undefined || hasRoomForBranches(app_key, env), {
     path: ['app_key'],
@@ -84,25 +88,56 @@ const ProjectChange = z
   })
   .meta({ example: { storage_quota_gib: 1 } });
 
-const NO_HOST =
-  'No database host accepts new projects: none is enrolled, or all of them are draining. Contact the platform operator.';
+const Regions = z
+  .strictObject({
+    regions: z.array(
+      z.strictObject({
+        name: Region,
+        accepts_projects: z.boolean().meta({ description: 'A host of it has a place for a new project.' }),
+      }),
+    ),
+  })
+  .meta({ id: 'Regions' });
+
+const hasPlace = (projectId: string) => hasPlaceOn(sql`hosts.id`, projectId).mapWith(Boolean);
+const isOpenHost = and(isNotNull(hosts.enrolledAt), eq(hosts.draining, false));
+
+const noHost = (where: string) =>
+  `No database host${where} accepts new projects: none is enrolled, or all of them are draining. Contact the platform operator.`;
+
+interface Wanted {
+  projectId: string;
+  quotaGib: number;
+  region: string | undefined;
+}
 
 /**
- * The linked host with the fewest projects that has room for the quota.
- * @throws ApiError HOST_UNAVAILABLE, HOST_FULL
+ * The linked host with the fewest projects, of the region if one is named, that has a place and room for the quota.
+ * @throws ApiError VALIDATION_FAILED for a region without hosts, HOST_UNAVAILABLE, HOST_FULL
  */
-async function chooseHost(env: Env, db: Database, projectId: string, quotaGib: number): Promise<string> {
-  const hasRoom = hasRoomOn(readSettings(env), sql`hosts.id`, projectId, quotaGib);
-  const candidates = await db
-    .select({ id: hosts.id, hasRoom: hasRoom.mapWith(Boolean) })
+async function chooseHost(env: Env, db: Database, { projectId, quotaGib, region }: Wanted): Promise<string> {
+  const hasRoom = hasRoomOn(readSettings(env), sql`hosts.id`, projectId, quotaGib).mapWith(Boolean);
+  const all = await db
+    .select({
+      id: hosts.id,
+      hasRoom,
+      hasPlace: hasPlace(projectId),
+      isOpen: sql`${isOpenHost}`.mapWith(Boolean),
+    })
     .from(hosts)
-    .where(and(isNotNull(hosts.enrolledAt), eq(hosts.draining, false)))
+    .where(region === undefined ? isOpenHost : eq(hosts.region, region))
     .orderBy(sql`(select count(*) from ${projects} where host_id = ${hosts.id})`);
-  if (candidates.length === 0) throw new ApiError('HOST_UNAVAILABLE', { message: NO_HOST });
+  if (region !== undefined && all.length === 0) {
+    const message = `there is no region ${region}; GET /api/v1/regions lists them`;
+    throw new ApiError('VALIDATION_FAILED', { details: [{ path: 'region', message }] });
+  }
+  const candidates = all.filter(({ isOpen }) => isOpen);
+  if (candidates.length === 0)
+    throw new ApiError('HOST_UNAVAILABLE', { message: noHost(region === undefined ? '' : ` of ${region}`) });
   let isFull = false;
-  for (const { id, hasRoom } of candidates) {
+  for (const { id, hasRoom, hasPlace } of candidates) {
     if (!(await isLinked(env, id))) continue;
-    if (hasRoom) return id;
+    if (hasRoom && hasPlace) return id;
     isFull = true;
   }
   throw new ApiError(isFull ? 'HOST_FULL' : 'HOST_UNAVAILABLE');
@@ -260,7 +295,8 @@ router.openapi(
       throw new ApiError('QUOTA_ABOVE_SELF_SERVICE_CAP', { limit: SELF_SERVICE_QUOTA_CAP_GIB });
     }
     const projectId = crypto.randomUUID();
-    const hostId = await chooseHost(c.env, db, projectId, body.storage_quota_gib);
+    const { region, storage_quota_gib: quotaGib } = body;
+    const hostId = await chooseHost(c.env, db, { projectId, quotaGib, region });
     const outcome = await coordinatorOf(c.env, projectId).createProject(
       {
         jobId: crypto.randomUUID(),
@@ -306,6 +342,28 @@ router.openapi(
       .limit(query.limit + 1);
     const { page, next_cursor } = cutPage(rows, query);
     return c.json({ projects: page.map(toProjectResponse), next_cursor }, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'project.read',
+    operationId: 'listRegions',
+    method: 'get',
+    path: '/api/v1/regions',
+    summary: 'List the regions of the database hosts',
+    tags,
+    responses: { 200: response('The regions, by name. None: hosts are not divided into regions.', Regions) },
+  }),
+  async (c) => {
+    const accepts = sql`max(${isOpenHost} and ${hasPlace('')})`.mapWith(Boolean);
+    const rows = await databaseOf(c)
+      .select({ name: sql<string>`${hosts.region}`, accepts_projects: accepts })
+      .from(hosts)
+      .where(and(isNotNull(hosts.region), isNotNull(hosts.enrolledAt)))
+      .groupBy(hosts.region)
+      .orderBy(hosts.region);
+    return c.json({ regions: rows }, 200);
   },
 );
 

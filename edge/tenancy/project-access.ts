@@ -74,7 +74,15 @@ const hostName = sql<string>`${hosts.name}`.as('host_name');
 /** Projects with everything that a response shows. */
 export const projectViews = (db: Database) =>
   db
-    .select({ ...getTableColumns(projects), hostName, branchCount, leasedBranchCount, blocks, hold })
+    .select({
+      ...getTableColumns(projects),
+      hostName,
+      region: hosts.region,
+      branchCount,
+      leasedBranchCount,
+      blocks,
+      hold,
+    })
     .from(projects)
     .innerJoin(hosts, eq(hosts.id, projects.hostId));
 
@@ -168,6 +176,7 @@ export async function recordDeniedAccess(
  */
 export type ProjectView = ProjectRow & {
   hostName: string;
+  region: string | null;
   branchCount: number;
   leasedBranchCount: number;
   blocks: StoredBlock[];

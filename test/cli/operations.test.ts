@@ -50,6 +50,7 @@ const COMMANDS: Record<string, string> = {
   listNetworkRules: 'rule list',
   listProjectSnapshots: 'snapshot list',
   listProjects: 'project list',
+  listRegions: 'project regions',
   listRows: 'rows',
   listSnapshots: 'snapshot list',
   listTables: 'table list',

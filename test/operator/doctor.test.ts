@@ -47,6 +47,8 @@ const healthy = (): Schemas['Host'] => ({
   ca_certificate: readFileSync(certificate.certFile, 'utf8'),
   linked: true,
   draining: false,
+  region: null,
+  capacity: null,
   available_version: null,
   project_count: 0,
   free_bytes: null,

@@ -145,7 +145,7 @@ function Slots({
         <div>
           <dt>Database host</dt>
           <dd>
-            <span className="mono">{project.host}</span>
+            <span className="mono">{[project.host, project.region].filter(Boolean).join(', ')}</span>
             {usage && (
               <span className={usage.host_connected ? 'badge good' : 'badge warn'}>
                 {usage.host_connected ? 'Connected' : 'Not connected'}

@@ -4,11 +4,11 @@ import { useState } from 'react';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { announce, detailsOf, ErrorNote } from '../../components/feedback.tsx';
-import { Field } from '../../components/field.tsx';
+import { Field, SelectField } from '../../components/field.tsx';
 import { JobSteps } from '../../components/job-steps.tsx';
 import { Page } from '../../components/page.tsx';
 import { gateway } from '../../data/gateway.ts';
-import { AT_ONCE, type Job, projectsQuery } from '../../data/resources.ts';
+import { AT_ONCE, type Job, projectsQuery, regionsQuery } from '../../data/resources.ts';
 
 import { COMMANDS } from '../../strings/commands.ts';
 
@@ -23,10 +23,16 @@ function NewProjectPage() {
   const [appKey, setAppKey] = useState('');
   const [env, setEnv] = useState('prod');
   const [quota, setQuota] = useState(String(DEFAULT_QUOTA_GIB));
+  const [region, setRegion] = useState('');
+  const regions = useQuery(regionsQuery()).data ?? [];
   const [job, setJob] = useState<Job | null>(null);
   const creation = useMutation({
     mutationFn: () => {
-      const body = { name, env, storage_quota_gib: Number(quota), ...(appKey !== '' && { app_key: appKey }) };
+      const body = {
+        ...{ name, env, storage_quota_gib: Number(quota) },
+        ...(appKey !== '' && { app_key: appKey }),
+        ...(region !== '' && { region }),
+      };
       const init = { params: AT_ONCE, body };
       return gateway.create('/api/v1/projects', init, { onProgress: setJob });
     },
@@ -89,6 +95,22 @@ function NewProjectPage() {
           problem={problemOf('storage_quota_gib')}
           required
         />
+        {regions.length > 0 && (
+          <SelectField
+            label="Region"
+            hint="Where its databases are."
+            value={region}
+            onChange={(event) => setRegion(event.target.value)}
+            problem={problemOf('region')}
+          >
+            <option value="">Any</option>
+            {regions.map(({ name, accepts_projects: isOpen }) => (
+              <option key={name} value={name} disabled={!isOpen}>
+                {isOpen ? name : `${name} (full)`}
+              </option>
+            ))}
+          </SelectField>
+        )}
         {creation.isError && <ErrorNote error={creation.error} />}
         {creation.isPending && <JobSteps job={job} />}
         <div className="row">
@@ -100,7 +122,7 @@ function NewProjectPage() {
           </Link>
         </div>
       </form>
-      <CommandLine command={COMMANDS.createProject(name)} />
+      <CommandLine command={COMMANDS.createProject(name, region)} />
     </Page>
   );
 }

@@ -189,7 +189,7 @@ function SettingsPage() {
               </div>
               <div>
                 <dt>Database host</dt>
-                <dd className="mono small">{data.host}</dd>
+                <dd className="mono small">{[data.host, data.region].filter(Boolean).join(', ')}</dd>
               </div>
             </dl>
             {mayEdit && (

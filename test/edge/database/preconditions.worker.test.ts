@@ -191,7 +191,7 @@ beforeEach(async () => {
     storageQuotaCapGib: 5,
   });
   await db.update(users).set({ tenantId: 't' });
-  await db.update(hosts).set({ freeBytes: null });
+  await db.update(hosts).set({ freeBytes: null, capacity: null });
   await db.insert(organizations).values({ id: 'o', idpTenantId: 't', createdAt: NOW }).onConflictDoNothing();
   await db
     .insert(organizationMembers)
@@ -440,6 +440,7 @@ const CHANGES: [string, readonly Write[], FailureCode, () => Promise<unknown>][]
     'HOST_FULL',
     () => db.update(hosts).set({ freeBytes: 1 }),
   ],
+  ['the host gets no more', ['a new project'], 'HOST_FULL', () => db.update(hosts).set({ capacity: 0 })],
   [
     'its cap is lower',
     ['a new quota'],

@@ -162,6 +162,13 @@ describe('the caps of a tenant', () => {
     expect(refused).toEqual(Array(4).fill({ code: 'HOST_FULL' }));
   });
 
+  test('leave a host its capacity, also when requests are concurrent', async () => {
+    await db.update(hosts).set({ capacity: 2 });
+    const refused = await failures(6);
+    await db.update(hosts).set({ capacity: null });
+    expect(refused).toEqual(Array(4).fill({ code: 'HOST_FULL' }));
+  });
+
   test('are 3 projects and 1 GiB for an account of the gateway', async () => {
     await signUp(ACTOR.tenantId);
     expect((await another({ storageQuotaGib: 1.1 })).failure).toMatchObject({

@@ -72,6 +72,38 @@ test('a host promises no more than its free disk', async () => {
   expect((await create(5)).status).toBe(201);
 });
 
+test('a project is placed in the region that it names, while a host of it has a place', async () => {
+  expect((await setCaps('acme', { project_limit: 100, storage_quota_limit_gib: 100 })).status).toBe(200);
+  const { body } = await gateway.platform.call<{ hosts: [{ id: string; project_count: number }] }>(
+    'GET',
+    '/platform/v1/hosts',
+  );
+  const [{ id, project_count: count }] = body.hosts;
+  const place = (change: object) =>
+    gateway.platform.call('PATCH', `/platform/v1/hosts/${id}`, { body: change });
+  const regions = async () => (await gateway.api.get('/api/v1/regions')).body;
+  const create = (region?: string) =>
+    gateway.api.post('/api/v1/projects', { name: 'Placed', storage_quota_gib: 0.1, region });
+  expect(await regions()).toEqual({ regions: [] });
+  expect(await place({ region: 'eu-central', capacity: count + 1 })).toMatchObject({
+    status: 200,
+    body: { region: 'eu-central', capacity: count + 1 },
+  });
+  expect(await regions()).toEqual({ regions: [{ name: 'eu-central', accepts_projects: true }] });
+  expect(await create('us-east')).toMatchObject({
+    status: 422,
+    body: { error: 'VALIDATION_FAILED', details: [{ path: 'region' }] },
+  });
+  expect(await create('eu-central')).toMatchObject({ status: 201, body: { region: 'eu-central' } });
+  expect(await regions()).toEqual({ regions: [{ name: 'eu-central', accepts_projects: false }] });
+  for (const region of ['eu-central', undefined])
+    expect(await create(region)).toMatchObject({ status: 503, body: { error: 'HOST_FULL' } });
+  await place({ capacity: null, draining: true });
+  expect(await create('eu-central')).toMatchObject({ status: 503, body: { error: 'HOST_UNAVAILABLE' } });
+  await place({ region: null, draining: false });
+  expect((await create()).status).toBe(201);
+});
+
 test.each([{ project_limit: -1 }, { project_limit: 1.5 }, { storage_quota_limit_gib: 'x' }, { cap: 1 }])(
   'the caps %j are refused',
   async (caps) => {
