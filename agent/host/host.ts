@@ -10,6 +10,7 @@ import { DeadTuples } from '../measurement/database-statistics.ts';
 import type { Source } from '../measurement/disk-usage.ts';
 import { Metrics } from '../metrics/metrics.ts';
 import { KnownInventory } from '../operations/inventory.ts';
+import { CoveredSources } from '../operations/masking.ts';
 import { openPool, type Pool } from '../postgres/connect.ts';
 import type { Log } from '../process/log.ts';
 import type { ProjectGate } from '../process/project-gate.ts';
@@ -44,6 +45,7 @@ export interface Host {
   largestSource: () => Source | null;
   cloneTurns: CloneTurns;
   copyRoom: CopyRoom;
+  covered: CoveredSources;
   spares: Spares;
   known: KnownInventory;
   metrics: Metrics;
@@ -78,6 +80,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     largestSource: () => null,
     cloneTurns: new CloneTurns(cloneMethod),
     copyRoom: new CopyRoom(settings),
+    covered: new CoveredSources(),
     spares: new Spares(),
     known: new KnownInventory(settings.MIN_FREE_DISK_MB * 2 ** 20),
     metrics: new Metrics(),

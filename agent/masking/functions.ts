@@ -144,12 +144,6 @@ export const SESSION_FUNCTIONS = `
     FROM generate_series(0, (length - 1) / 64) AS n
   $f$;
 
-  CREATE FUNCTION pg_temp.branchgate_name(value text, digest bytea, again int) RETURNS text LANGUAGE sql AS $f$
-    SELECT CASE WHEN btrim(value) ~ '\\s'
-      THEN (${arrayOf(FIRST_NAMES)})[1 + (get_byte(digest, 0) + again) % 64] || ' ' || (${arrayOf(LAST_NAMES)})[1 + get_byte(digest, 1) % 64]
-      ELSE (${arrayOf(FIRST_NAMES)})[1 + (get_byte(digest, 0) + again) % 64] END
-  $f$;
-
   CREATE FUNCTION pg_temp.branchgate_json(value jsonb, path text[], inner_block bytea, outer_block bytea)
   RETURNS jsonb LANGUAGE plpgsql AS $f$
   DECLARE
@@ -235,11 +229,11 @@ function hashed(value: string, column: MaskedColumn): string {
 
 function email(value: string, { maxLength }: MaskedColumn, domain: string | undefined): string {
   const text = `${value}::pg_catalog.text`;
-  const at = `pg_catalog.regexp_replace(${text}, '^.*@', '')`;
+  const at = `pg_catalog.split_part(${text}, '@', -1)`;
   const kept = domain === undefined ? at : literal(domain);
   const room =
     maxLength === null ? '20' : `greatest(0, least(20, ${maxLength - 1} - pg_catalog.length(${kept})))`;
-  const local = `pg_catalog.left(pg_catalog.translate(pg_catalog.encode(${hmac('email', text)}, 'hex'), '0123456789abcdef', '${ALPHABET}'), ${room})`;
+  const local = `pg_catalog.translate(pg_catalog.left(pg_catalog.encode(${hmac('email', text)}, 'hex'), ${room}), '0123456789abcdef', '${ALPHABET}')`;
   const plain = {
     name: '',
     type: 'text',
@@ -250,6 +244,16 @@ function email(value: string, { maxLength }: MaskedColumn, domain: string | unde
     largest: null,
   } as const;
   return `CASE WHEN ${text} ~ '.@.' THEN ${local} || '@' || ${kept} ELSE ${hashed(text, plain)} END`;
+}
+
+/** A first name, and a last name if the text has two words. A name that would stay gets the next first name. */
+function named(text: string): string {
+  const first = (n: string) => `(${arrayOf(FIRST_NAMES)})[1 + ${n} % 64]`;
+  const last = `(${arrayOf(LAST_NAMES)})[1 + pg_catalog.get_byte(digest, 1) % 64]`;
+  // The column is named in the innermost query alone: in the others it could be taken for one of theirs.
+  return `(SELECT CASE WHEN ${first('n')} || rest = value THEN ${first('(n + 1)')} ELSE ${first('n')} END || rest FROM (
+      SELECT value, pg_catalog.get_byte(digest, 0) AS n, CASE WHEN pg_catalog.btrim(value) ~ '\\s' THEN ' ' || ${last} ELSE '' END AS rest
+      FROM (SELECT ${text} AS value, ${hmac('name', text)} AS digest OFFSET 0) AS hashed OFFSET 0) AS named)`;
 }
 
 /** From 1 to `most` or from -1 to -`most`, never 0. */
@@ -272,8 +276,7 @@ function replacement(rule: MaskingRule, value: string, column: MaskedColumn): st
     case 'phone':
       return permuted(text, column);
     case 'name': {
-      const named = (again: number) => `pg_temp.branchgate_name(${text}, ${hmac('name', text)}, ${again})`;
-      const name = `CASE WHEN ${named(0)} = ${text} THEN ${named(1)} ELSE ${named(0)} END`;
+      const name = named(text);
       return column.maxLength === null ? name : `pg_catalog.left(${name}, ${column.maxLength})`;
     }
     case 'date_shift': {
@@ -295,7 +298,7 @@ function replacement(rule: MaskingRule, value: string, column: MaskedColumn): st
       return `CASE WHEN ${text} ~ '[0-9]' THEN ${clamp(noisy, LARGEST[column.base] ?? column.largest)} ELSE ${value} END`;
     }
     case 'text_redact':
-      return `pg_catalog.regexp_replace(pg_catalog.regexp_replace(${text} COLLATE "C", '[0-9]', '0', 'g'), '[^0\\s!-/:-@[-\`{-~]', 'x', 'g')`;
+      return `pg_catalog.regexp_replace(pg_catalog.translate(${text}, '123456789', '000000000') COLLATE "C", '[^0\\s!-/:-@[-\`{-~]', 'x', 'g')`;
     case 'json':
       return rule.args.paths.reduce(
         (document, path) =>

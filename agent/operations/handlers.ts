@@ -26,7 +26,7 @@ import {
 import { diffBranch, diffRows } from './difference.ts';
 import type { InventoryHost, KnownInventory } from './inventory.ts';
 import { describeHost, digestInventory, listInventory, takeInventory } from './inventory.ts';
-import { inspectMasking, maskSnapshot, previewMasking } from './masking.ts';
+import { type CoveredSources, inspectMasking, maskSnapshot, previewMasking } from './masking.ts';
 import { dropProject, sizeProject } from './project.ts';
 import { runQuery } from './query.ts';
 import type { RehearsalHost } from './rehearsal.ts';
@@ -46,6 +46,7 @@ interface OperationsHost
     CopyHost {
   known: KnownInventory;
   cloneTurns: CloneTurns;
+  covered: CoveredSources;
   spares: Spares;
 }
 

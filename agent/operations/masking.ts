@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto';
 import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
 import { queryLoginName } from '../../shared/branch/login.ts';
 import { tableOf } from '../../shared/masking-names.ts';
@@ -14,7 +15,14 @@ import {
 } from '../masking/mask-database.ts';
 import { type MaskingProblem, planEmptying, planMasking, rulesIn, shownName } from '../masking/plan.ts';
 import { readTenant } from '../postgres/branches.ts';
-import { identifier, inSession, inTransaction, type Pool, type Session } from '../postgres/connect.ts';
+import {
+  identifier,
+  inSession,
+  inTransaction,
+  type Pool,
+  type Queryable,
+  type Session,
+} from '../postgres/connect.ts';
 import { dropDatabase } from '../postgres/databases.ts';
 import { releaseLock, takeLock, withLocks } from '../postgres/locks.ts';
 import { dropUnusedRoles } from '../postgres/roles.ts';
@@ -228,12 +236,76 @@ function closeMasked(session: Session, snapshotId: string): Promise<void> {
 /** Beyond these, the first ones say enough. */
 const SUGGESTIONS_MAX = 500;
 
+/** Databases that are remembered. */
+const COVERED_MAX = 1_000;
+
+/**
+ * Databases that a policy was found to cover, by names and types, with the counts of their changes at that time.
+ * Another comparison would cost a session, and finds the same until something changes.
+ */
+export class CoveredSources {
+  readonly #covered = new Map<string, { policy: string; changes: string }>();
+
+  has(database: string, policy: string, changes: string | null): boolean {
+    const known = this.#covered.get(database);
+    return changes !== null && known?.policy === policy && known.changes === changes;
+  }
+
+  /** @param changes before the comparison; null: it is not known what has changed */
+  remember(database: string, policy: string, changes: string | null): void {
+    this.#covered.delete(database);
+    if (changes === null) return;
+    const [oldest] = this.#covered.keys();
+    if (this.#covered.size >= COVERED_MAX && oldest !== undefined) this.#covered.delete(oldest);
+    this.#covered.set(database, { policy, changes });
+  }
+}
+
+/**
+ * A session counts what it has changed after ten seconds without a statement at the latest. This is longer, because
+ * a busy machine delays it.
+ */
+const COUNTED_AFTER_SECONDS = 30;
+
+/**
+ * As `readChanges`, but null while a session may have made a change that is not counted yet. Sessions come first:
+ * one that ends counts its changes before it disappears.
+ */
+async function readCountedChanges(db: Queryable, database: string): Promise<string | null> {
+  const { rows } = await db.query(
+    `SELECT FROM pg_stat_activity WHERE datname = $1 AND backend_type <> 'autovacuum worker'
+     AND (state = 'idle' AND clock_timestamp() - state_change > $2 * interval '1 second') IS NOT TRUE`,
+    [database, COUNTED_AFTER_SECONDS],
+  );
+  return rows.length > 0 ? null : readChanges(db, database);
+}
+
+interface ComparisonHost extends RowsHost {
+  covered: CoveredSources;
+}
+
 /**
  * Compares the policy with a branch as it is, and suggests rules for columns that look personal. It reads as
  * the query login of the branch, which may see fewer rows than the owner.
  * @throws HostError as `inBranch`
  */
-export const inspectMasking = (
+export async function inspectMasking(
+  host: ComparisonHost,
+  params: Params<'masking.inspect'>,
+): Promise<MethodResult<'masking.inspect'>> {
+  const { database, rules, unlisted, sample } = params;
+  if (sample) return comparePolicy(host, params);
+  const policy = createHash('sha256')
+    .update(JSON.stringify([rules, unlisted]))
+    .digest('hex');
+  const changes = await readCountedChanges(host.postgres, database);
+  if (host.covered.has(database, policy, changes)) return { problems: [], suggestions: [] };
+  const result = await comparePolicy(host, params);
+  host.covered.remember(database, policy, result.problems.length === 0 ? changes : null);
+  return result;
+}
+
+const comparePolicy = (
   host: RowsHost,
   { branch_id, database, rules, unlisted, sample }: Params<'masking.inspect'>,
 ): Promise<MethodResult<'masking.inspect'>> =>

@@ -2,7 +2,7 @@ import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { CloneHost } from '../cloning/create-clone.ts';
 import { createClone } from '../cloning/create-clone.ts';
-import type { Pool, Session } from '../postgres/connect.ts';
+import type { Pool, Queryable, Session } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import type { OnProgress } from '../process/progress.ts';
 import { readSnapshotSize } from '../snapshots/snapshot-databases.ts';
@@ -54,8 +54,8 @@ async function taken(session: Session, snapshotId: string, size_bytes: number) {
  * sessions commit too. After a crash PostgreSQL counts from 0 again, which differs as well. What a session
  * has changed in the last seconds may not be counted yet; the next snapshot has it.
  */
-export async function readChanges(session: Session, database: string): Promise<string | null> {
-  const { rows } = await session.query<{ changes: string | null }>(
+export async function readChanges(db: Queryable, database: string): Promise<string | null> {
+  const { rows } = await db.query<{ changes: string | null }>(
     `SELECT nullif(concat_ws(' ', datid, tup_inserted, tup_updated, tup_deleted, stats_reset, pg_postmaster_start_time()), '')
        AS changes
      FROM pg_stat_database WHERE datname = $1`,

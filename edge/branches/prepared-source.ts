@@ -22,7 +22,7 @@ import {
   OvertakenError,
   type SagaContext,
 } from '../jobs/saga.ts';
-import { noPolicy, readMasking } from '../masking/policy.ts';
+import { noPolicy, policyOfVersion, readMasking } from '../masking/policy.ts';
 import { BUSY_WAIT_MS, type CloneSource } from './clone-source.ts';
 import { newSnapshot } from './snapshot.ts';
 
@@ -188,15 +188,12 @@ export async function maskOnHost(
   return { size_bytes, taken: !unchanged };
 }
 
-/** @throws OvertakenError */
-async function sourceBranch(db: Database, { branchId }: PreparedSource): Promise<BranchRow> {
-  const [branch] = await db
+/** No row if it was deleted. */
+const sourceBranch = (db: Database, { branchId }: PreparedSource) =>
+  db
     .select()
     .from(projectBranches)
     .where(and(eq(projectBranches.id, branchId), ne(projectBranches.status, 'deleted')));
-  if (!branch) throw new OvertakenError();
-  return branch;
-}
 
 /**
  * Makes the snapshot, unless it is there.
@@ -209,7 +206,8 @@ export async function makeSource(context: Context): Promise<Date> {
   const { snapshotId, madeBy, version, keepTables } = prepared;
   const [known] = await db.select().from(snapshots).where(eq(snapshots.id, snapshotId));
   if (known?.status === 'ready' && known.checkedAt) return known.checkedAt;
-  const branch = await sourceBranch(db, prepared);
+  const [branch] = await sourceBranch(db, prepared);
+  if (!branch) throw new OvertakenError();
   const { size_bytes } = await maskOnHost(context, { snapshotId, branch, madeBy, version, keepTables });
   const now = new Date();
   // An emptied one is for this job only.
@@ -224,18 +222,22 @@ export async function makeSource(context: Context): Promise<Date> {
 }
 
 /**
- * Compares the policy with the branch as it is now: the masked snapshot can be older than its last migration.
+ * Compares the policy with the branch as it is now: the masked snapshot can be older than its last migration. It runs
+ * beside the clone, which no login can enter before this step has succeeded.
  * @throws MaskingIncompleteError
  */
 async function compareSource(context: Context): Promise<void> {
-  const { db, job, settings, callHost } = context;
+  const { db, job, callHost } = context;
   const prepared = preparedOf(job);
   if (prepared?.version == null) throw new Error(`job ${job.id} has no policy`);
   const { projectId } = job;
-  const masking = await readMasking(db, settings.CREDENTIAL_KEYS, { projectId, version: prepared.version });
-  if (!masking) throw new OvertakenError();
-  const { rules, unlisted } = masking;
-  const { id: branch_id, databaseName: database } = await sourceBranch(db, prepared);
+  const [[policy], [branch]] = await db.batch([
+    policyOfVersion(db, { projectId, version: prepared.version }),
+    sourceBranch(db, prepared),
+  ]);
+  if (!policy || !branch) throw new OvertakenError();
+  const { rules, unlisted } = policy;
+  const { id: branch_id, databaseName: database } = branch;
   const { problems } = await callHost('masking.inspect', {
     ...{ branch_id, database, rules, unlisted, sample: false },
   }).catch((error: unknown) => {

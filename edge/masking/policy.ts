@@ -169,6 +169,16 @@ async function newKey(keys: readonly SecretKey[], projectId: string, now: Date) 
   return { projectId, keyId, sealedKey: sealed, createdAt: now };
 }
 
+/** A version of the policy; no row if there is none. */
+export const policyOfVersion = (
+  db: Database,
+  { projectId, version }: { projectId: string; version: number },
+) =>
+  db
+    .select()
+    .from(maskingPolicies)
+    .where(and(eq(maskingPolicies.projectId, projectId), eq(maskingPolicies.version, version)));
+
 /**
  * A version of the policy with the key of the project, by which the same value is masked alike in every
  * version and every branch.
@@ -177,13 +187,11 @@ async function newKey(keys: readonly SecretKey[], projectId: string, now: Date) 
 export async function readMasking(
   db: Database,
   keys: readonly SecretKey[],
-  { projectId, version }: { projectId: string; version: number },
+  wanted: { projectId: string; version: number },
 ): Promise<Masking | null> {
+  const { projectId } = wanted;
   const [[policy], [row]] = await db.batch([
-    db
-      .select()
-      .from(maskingPolicies)
-      .where(and(eq(maskingPolicies.projectId, projectId), eq(maskingPolicies.version, version))),
+    policyOfVersion(db, wanted),
     db.select().from(maskingKeys).where(eq(maskingKeys.projectId, projectId)),
   ]);
   if (!policy || !row) return null;

@@ -338,6 +338,43 @@ describe('main, compared with a policy', () => {
     expect((await suggestions(false)).suggestions.map(({ column }) => column)).toEqual(['Phone', 'seen']);
   });
 
+  test('is compared again only after a change, also one that its session has not counted yet', async () => {
+    const compare = async (rules = RULES) => {
+      const compared = { ...about(), rules, unlisted: 'keep', sample: false };
+      return (await runOperation(servers.host, 'masking.inspect', compared)).problems;
+    };
+    const limit = (connections: number) =>
+      servers.query(`ALTER DATABASE ${MAIN} CONNECTION LIMIT ${connections}`);
+    const [before] = await servers.query<{ datconnlimit: number }>(
+      'SELECT datconnlimit FROM pg_database WHERE datname = $1',
+      [MAIN],
+    );
+    // A worker of autovacuum can change the database meanwhile.
+    await eventually(async () => {
+      await limit(before?.datconnlimit ?? -1);
+      await servers.query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1', [
+        MAIN,
+      ]);
+      expect(await compare()).toEqual([]);
+      await limit(0);
+      expect(await compare()).toEqual([]);
+    });
+    await expect(compare([])).rejects.toThrow('too many connections');
+    await limit(before?.datconnlimit ?? -1);
+    const client = await connect(servers.host, 'direct', main, 'owner');
+    try {
+      // The first statement is counted, and further ones only after a second.
+      await client.query('select 1');
+      await client.query('alter table guest rename email to mail');
+      const gone = { table: 'public.guest', column: 'email', reason: 'there is no such column' };
+      expect(await compare()).toEqual([gone]);
+      await client.query('alter table guest rename mail to email');
+    } finally {
+      await client.end();
+    }
+    expect(await compare()).toEqual([]);
+  });
+
   test('is previewed before and after, as it would be masked, and stays as it is', async () => {
     const rules: MaskingRule[] = [
       ...RULES,
