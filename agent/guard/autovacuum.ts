@@ -6,8 +6,14 @@ import type { AutovacuumWorker, Finding, Guard, GuardedBranch, Observation } fro
 /** Longest time that a worker may analyse one table, or wait for a lock meanwhile. */
 const ANALYSE_SECONDS = 120;
 const LOCK_SECONDS = 10;
-/** While no worker is free, one that has analysed tables of a database for so long leaves it to others. */
-const TURN_SECONDS = 300;
+/**
+ * While no worker is free, a tenant has a worker for as many seconds, and for so many more each second. What it has
+ * above leaves the worker to others.
+ */
+const SHARE_SECONDS = 120;
+const SHARE_A_SECOND = 0.2;
+/** What the time since the last check counts at most. */
+const CHECK_SECONDS = 1;
 /** While no worker is free, a tenant that has had several for so long leaves one to others. */
 const SEVERAL_SECONDS = 30;
 /** Workers of one branch that are ended within this time count once. */
@@ -35,6 +41,9 @@ export class AutovacuumWorkers implements Guard {
   readonly #turnOff: TurnOff;
   /** By branch. */
   readonly #strikes = new Map<string, Strikes>();
+  /** Seconds that each tenant has had of workers, less its share since. */
+  readonly #used = new Map<string, number>();
+  #checked = Number.NaN;
   /** Turned off since the last check, or not; the block must not end the session that does it. */
   #due: Finding[] = [];
 
@@ -47,11 +56,39 @@ export class AutovacuumWorkers implements Guard {
       if (at - last > FORGIVEN_AFTER_MS) this.#strikes.delete(branch);
     const held = workers.filter(isHeld);
     for (const worker of held) this.#strike(worker, at);
-    const taken = workers.length < workersMax ? [] : [longestOf(workers), newestOfSeveral(workers)];
+    const isFull = workers.length >= workersMax;
+    this.#count(isFull ? workers : [], at);
+    const taken = isFull ? [this.#longestAboveShare(workers), newestOfSeveral(workers)] : [];
     const ended = [...new Set([...held, ...taken.filter((worker) => worker !== null)])];
     const due = this.#due;
     this.#due = [];
     return ended.length === 0 ? due : [...due, { sessions: ended, branches: [], detail: detailOf(ended) }];
+  }
+
+  #count(workers: readonly AutovacuumWorker[], at: number): void {
+    const seconds = Math.min(CHECK_SECONDS, (at - this.#checked) / 1000 || 0);
+    this.#checked = at;
+    for (const [tenant, used] of this.#used) {
+      const left = used - SHARE_A_SECOND * seconds;
+      if (left > 0) this.#used.set(tenant, left);
+      else this.#used.delete(tenant);
+    }
+    for (const worker of workers.filter(({ isAnalysing }) => isAnalysing)) {
+      const tenant = tenantOf(worker);
+      this.#used.set(tenant, (this.#used.get(tenant) ?? 0) + seconds);
+    }
+  }
+
+  /**
+   * The worker that has analysed tables for longest, of the tenant that is furthest above its share; null if none is.
+   * The tenant's other branches count too: a worker for each of them would otherwise have a turn of its own.
+   */
+  #longestAboveShare(workers: readonly AutovacuumWorker[]): AutovacuumWorker | null {
+    const used = (worker: AutovacuumWorker) => this.#used.get(tenantOf(worker)) ?? 0;
+    const [longest] = workers
+      .filter((worker) => worker.isAnalysing && used(worker) > SHARE_SECONDS)
+      .toSorted((one, other) => used(other) - used(one) || one.begun - other.begun);
+    return longest ?? null;
   }
 
   #strike({ branch, relations }: AutovacuumWorker, at: number): void {
@@ -83,14 +120,8 @@ const isHeld = ({ isAnalysing, wait, transactionSeconds }: AutovacuumWorker) =>
   wait === 'asleep' ||
   (isAnalysing && transactionSeconds > (wait === 'locked out' ? LOCK_SECONDS : ANALYSE_SECONDS));
 
-/** The worker that has analysed tables of its database for longest, if that is long; null if none has. */
-function longestOf(workers: readonly AutovacuumWorker[]): AutovacuumWorker | null {
-  const now = Date.now() / 1000;
-  const [longest] = workers
-    .filter(({ isAnalysing, begun }) => isAnalysing && now - begun > TURN_SECONDS)
-    .toSorted((one, other) => one.begun - other.begun);
-  return longest ?? null;
-}
+/** While the branch is not known, each worker counts for itself. */
+const tenantOf = ({ branch, key }: AutovacuumWorker) => branch?.tenant ?? key;
 
 /**
  * The newest worker of the tenant that has several and the most of them. The others complete what they have begun, and

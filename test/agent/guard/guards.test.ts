@@ -318,6 +318,7 @@ describe('members of multixacts', () => {
 });
 
 describe('autovacuum', () => {
+  const SHARE_SECONDS = 120;
   const worker = (
     branch: GuardedBranch | null,
     changes: Partial<AutovacuumWorker> = {},
@@ -374,15 +375,35 @@ describe('autovacuum', () => {
     expect(check(guard, [], 11_500)).toEqual([]);
   });
 
-  test('while all work, the one that has analysed tables of a database for longest makes room', () => {
-    const now = Date.now() / 1000;
-    const [longest, shorter] = [worker(ATTACKER, { begun: now - 400 }), worker(VICTIM, { begun: now - 310 })];
-    const recent = worker(VICTIM);
+  test('while none is free, a tenant has a worker for two minutes, and for a fifth of the time after, in all its branches', () => {
+    const others = [branchOf('p3', 'third'), branchOf('p4', 'fourth')].map((branch) => worker(branch));
     const guard = new AutovacuumWorkers(off);
-    expect(check(guard, [longest, shorter])).toEqual([]);
-    expect(check(guard, [recent, shorter, longest]).flatMap(({ sessions }) => sessions)).toEqual([longest]);
-    const vacuuming = { ...longest, isAnalysing: false };
-    expect(check(guard, [recent, worker(VICTIM), vacuuming])).toEqual([]);
+    let at = 0;
+    /** Seconds until a worker is ended, and which; null after `seconds`. */
+    const first = (workers: AutovacuumWorker[], seconds: number) => {
+      for (const until = at + seconds * 1000, from = at; at < until; ) {
+        at += 250;
+        const [ended] = check(guard, workers, at).flatMap(({ sessions }) => sessions);
+        if (ended) return { ended, after: (at - from) / 1000 };
+      }
+      return null;
+    };
+    // A free worker, and one that vacuums, count for nobody.
+    expect(first([worker(ATTACKER), worker(VICTIM)], 1_000)).toBeNull();
+    const vacuums = worker(ATTACKER, { isAnalysing: false });
+    const quick = () => worker({ ...VICTIM, tenant: `quick ${pids}` });
+    expect(first([vacuums, quick(), quick()], 100)).toBeNull();
+
+    const one = worker(ATTACKER, { begun: Date.now() / 1000 - 10 });
+    const held = first([one, ...others], 300);
+    expect(held?.ended).toBe(one);
+    expect(held?.after).toBeCloseTo(SHARE_SECONDS / 0.8, -1);
+    // The next worker is one of another branch of the same tenant.
+    const next = worker({ ...branchOf('p5', 'fifth'), tenant: ATTACKER.tenant });
+    expect(first([next, quick(), quick()], 1)?.ended).toBe(next);
+    // Later it has its share again.
+    expect(first([quick(), quick()], 60)).toBeNull();
+    expect(first([next, quick(), quick()], 10)).toBeNull();
   });
 });
 
