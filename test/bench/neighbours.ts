@@ -18,7 +18,7 @@ const NEVER_MS = 15_000;
 const METHOD = `One tenant attacks, another one is measured. Both have a project on the same host; the attack runs in a \
 process of its own, with the weakest login that can do it. The victim makes 20 transactions a second on each port, on \
 connections that it holds and every four seconds on a new one, and reads rows through the API once a second; meanwhile it \
-makes a branch and rotates its passwords. A transaction's time begins when it is due, and after 5 s it has failed. In the \
+makes a branch and rotates its passwords. A transaction's time begins when it is due, and after 5 s, or five times the slowest one before the attack, it has failed. In the \
 middle of the attack the attacker's access is revoked: its network rule is removed, its passwords are rotated or its project \
 is deleted. *Before* is the agent with GUARDS=off and both servers with the settings of the release before; *after* is \
 everything as it is installed. Floods end after 300 MB. Judged are the victim's failed transactions, the 99th percentile where only \

@@ -2,13 +2,12 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { IS_NIGHTLY } from '../nightly.ts';
 import { type Attack, REVOCATIONS, type Revocation, type Volume } from './attack.ts';
 import { ATTACKS, type AttackName } from './attacks.ts';
-import { type Outcome, Stage, type StageOptions } from './stage.ts';
+import { type Outcome, Stage, type StageOptions, TIMES_IDLE } from './stage.ts';
 
 const REVOKED_WITHIN_MS = 5_000;
 /** The server looks for lost clients every 10 s. */
 const GONE_WITHIN_MS = 13_000;
-const P99_TIMES_IDLE = 5;
-const TEST_WITHIN_MS = 180_000;
+const TEST_WITHIN_MS = 240_000;
 
 /** Each attack next to a victim, on one stack. @param afterwards what else must hold when the attack is over */
 export function describeAttacks(
@@ -47,19 +46,22 @@ export function describeAttacks(
 /** What the attack did that it must not be able to do, one line each. */
 function shortcomings(attack: Attack, outcome: Outcome): string[] {
   const { idle, during, branchMs, rotationMs, revokedMs, goneMs, growth, counts } = outcome;
+  /** A bound that holds on a machine that is not busy, and what others leave of one that is. */
+  const isWithin = (value: number | string | null, bound: number) =>
+    typeof value === 'number' && value <= Math.max(bound, TIMES_IDLE * (Number(idle.rotationMs) || 0));
   const found: string[] = Object.entries(during.failures).map(([why, n]) => `victim, ${why} (${n} times)`);
-  if (Object.keys(idle.failures).length > 0) found.push(`victim, before: ${JSON.stringify(idle.failures)}`);
+  if (Object.keys(idle.failures).length > 0) found.push(`victim, idle: ${JSON.stringify(idle.failures)}`);
   if (typeof branchMs === 'string') found.push(`victim, branch: ${branchMs}`);
   if (typeof rotationMs === 'string') found.push(`victim, rotation: ${rotationMs}`);
-  if (Number(rotationMs) > (attack.rotationWithinMs ?? Number.POSITIVE_INFINITY)) {
-    found.push(`victim, rotation: ${ms(rotationMs)}`);
+  if (attack.rotationWithinMs && !isWithin(rotationMs, attack.rotationWithinMs)) {
+    found.push(`victim, rotation: ${ms(rotationMs)}, idle ${ms(idle.rotationMs)}`);
   }
   // A ratio of two latencies means nothing where other test files run at the same time.
-  if (IS_NIGHTLY && attack.boundsLatency && during.p99 > P99_TIMES_IDLE * idle.p99) {
+  if (IS_NIGHTLY && attack.boundsLatency && during.p99 > TIMES_IDLE * idle.p99) {
     found.push(`victim, 99th percentile: ${ms(during.p99)}, idle ${ms(idle.p99)}`);
   }
-  if (attack.revocation && !(Number(revokedMs) <= REVOKED_WITHIN_MS))
-    found.push(`revocation: ${ms(revokedMs)}`);
+  if (attack.revocation && !isWithin(revokedMs, REVOKED_WITHIN_MS))
+    found.push(`revocation: ${ms(revokedMs)}, another tenant's idle rotation ${ms(idle.rotationMs)}`);
   if (attack.blockedFor && outcome.blockedFor !== attack.blockedFor)
     found.push(`blocked: ${outcome.blockedFor}`);
   if (attack.blockedFor && !outcome.isCutOff) found.push('the sessions of the attacker were not ended');

@@ -18,7 +18,7 @@ import { ATTACKS, type AttackName } from './attacks.ts';
 import { backendsOf, signalBackends } from './backends.ts';
 import { firewallTables, removeTables, WITH_FIREWALL } from './firewall.ts';
 import { watchGrowth } from './growth.ts';
-import { reasonOf, Victim, type VictimReport } from './victim.ts';
+import { reasonOf, TRANSACTION_WITHIN_MS, Victim, type VictimReport } from './victim.ts';
 
 /** Milliseconds: how long an attack runs, and how long the victim is measured before. */
 const DURATION_MS = IS_NIGHTLY ? 20_000 : 7_000;
@@ -31,8 +31,10 @@ const STARTED_MS = 1_500;
  */
 const GONE_WITHIN_MS = 20_000;
 const WELL_WITHIN_MS = 70_000;
+/** What takes so much longer than without an attack is the attack's doing, and what takes less is the machine's. */
+export const TIMES_IDLE = 5;
 /** Longer than it may take, so that a failure says by how much. */
-const REVOKED_WITHIN_MS = 8_000;
+const REVOCATION_GIVEN_UP_MS = 30_000;
 /** Attempts of the attacker are limited too: a poll must not be what blocks it. */
 const ATTEMPT_EVERY_MS = 1_000;
 const POLL_MS = 50;
@@ -47,8 +49,15 @@ export interface StageOptions extends StackOptions {
   prepare?: (stack: Stack) => Promise<void>;
 }
 
+/** The victim without an attack. */
+export interface Idle extends VictimReport {
+  /** Of another project's passwords, by night; the reason instead when it failed. */
+  rotationMs: number | string | null;
+}
+
 export interface Outcome {
-  idle: VictimReport;
+  /** By night the slower of two: before the attack, and when it is over. Others use the machine too. */
+  idle: Idle;
   during: VictimReport;
   branchMs: number | string;
   rotationMs: number | string;
@@ -78,6 +87,13 @@ interface AttackingTenant {
   /** Why the project's record says that it is blocked. */
   blockedFor: () => Promise<string | null>;
   remove: () => Promise<void>;
+}
+
+interface Attacking {
+  name: AttackName;
+  attacker: AttackingTenant;
+  durationMs: number;
+  revocation: Revocation | null;
 }
 
 /** A stack with a victim, on which attacks run one after another. */
@@ -142,9 +158,35 @@ export class Stage {
       throw new Error('the victim does not recover from the attack before');
     const durationMs = attack.durationMs ?? DURATION_MS;
     const attacker = await this.#makeAttacker(name, attack, durationMs);
-    const idleFrom = performance.now();
-    const idle = await this.victim.report(idleFrom, idleFrom + IDLE_MS);
+    const before = await this.#idle();
+    const start = performance.now();
+    const outcome = await this.#attack({ name, attacker, durationMs, revocation });
+    let idle = before;
+    if (IS_NIGHTLY) {
+      if (!(await this.victim.isWell(WELL_WITHIN_MS))) throw new Error('the victim does not recover');
+      idle = slowerOf(before, await this.#idle());
+    }
+    const during = await this.victim.report(
+      start,
+      start + durationMs,
+      Math.max(TRANSACTION_WITHIN_MS, TIMES_IDLE * idle.slowest),
+    );
+    return { ...outcome, idle, during };
+  }
 
+  async #idle(): Promise<Idle> {
+    const start = performance.now();
+    const calls = IS_NIGHTLY ? this.victim.branchAndRotate() : null;
+    const report = await this.victim.report(start, start + IDLE_MS);
+    return { ...report, rotationMs: (await calls)?.rotationMs ?? null };
+  }
+
+  async #attack({
+    name,
+    attacker,
+    durationMs,
+    revocation,
+  }: Attacking): Promise<Omit<Outcome, 'idle' | 'during'>> {
     const endGrowth = await watchGrowth(this.stack.state, this.#postgres);
     const start = performance.now();
     const { child, counts } = this.#launch({ name, side: attacker.side });
@@ -160,10 +202,7 @@ export class Stage {
       const ended = await counts;
       endProcess(child);
       const goneMs = await this.#untilGone(attacker);
-      const during = await this.victim.report(start, start + durationMs);
       return {
-        idle,
-        during,
         ...(await calls),
         revokedMs,
         blockedFor: blockedLater,
@@ -297,7 +336,7 @@ export class Stage {
     try {
       const { status } = await Promise.race([
         attacker.revocations[kind](),
-        sleep(REVOKED_WITHIN_MS, { status: 0 }, { ref: false }),
+        sleep(REVOCATION_GIVEN_UP_MS, { status: 0 }, { ref: false }),
       ]);
       if (status === 0) return `${kind}: no response`;
       if (status >= 400) return `${kind}: status ${status}`;
@@ -305,7 +344,7 @@ export class Stage {
       return `${kind}: ${reasonOf(error)}`;
     }
     const called = Math.round(performance.now() - start);
-    for (; performance.now() < start + REVOKED_WITHIN_MS; await sleep(POLL_MS)) {
+    for (; performance.now() < start + REVOCATION_GIVEN_UP_MS; await sleep(POLL_MS)) {
       if (this.#backends(attacker).length > 0 || (await this.#pooledClients(attacker.branchIds)) > 0)
         continue;
       // Measured before the attempts, which wait for a server that is busy.
@@ -316,7 +355,7 @@ export class Stage {
       if (!outcomes.includes('in')) return ended;
       await sleep(ATTEMPT_EVERY_MS);
     }
-    return `${kind}: responded after ${called} ms, not in effect after ${REVOKED_WITHIN_MS} ms`;
+    return `${kind}: responded after ${called} ms, not in effect after ${REVOCATION_GIVEN_UP_MS} ms`;
   }
 
   async #pooledClients(branchIds: string[]): Promise<number> {
@@ -335,6 +374,18 @@ export class Stage {
 }
 
 const revocationOf = (name: AttackName): Revocation | null => ATTACKS[name].revocation;
+
+/** Each figure that an attack is compared with is that of the slower one. */
+const slowerOf = (one: Idle, other: Idle): Idle => ({
+  ...one,
+  p99: Math.max(one.p99, other.p99),
+  slowest: Math.max(one.slowest, other.slowest),
+  rotationMs:
+    typeof one.rotationMs === 'number' && typeof other.rotationMs === 'number'
+      ? Math.max(one.rotationMs, other.rotationMs)
+      : null,
+  failures: { ...one.failures, ...other.failures },
+});
 
 /** A user of that tenant alone: a newer token of another tenant would end the older one. */
 const tokenOf = (stack: Stack, tenant: string) => stack.token({ tenant, email: `owner@${tenant}.example` });
