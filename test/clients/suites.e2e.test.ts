@@ -78,6 +78,26 @@ function readLines(text: string): Outcome[] {
   });
 }
 
+function readVitest(text: string): Outcome[] {
+  const { testResults } = JSON.parse(text) as {
+    testResults: {
+      message: string;
+      name: string;
+      assertionResults: { fullName: string; status: string; failureMessages: string[] }[];
+    }[];
+  };
+  return testResults.flatMap(({ assertionResults, message, name }) => {
+    // A file that cannot be loaded has no cases.
+    if (assertionResults.length === 0 && message) return [{ name, failure: message }];
+    return assertionResults
+      .filter(({ status }) => status === 'passed' || status === 'failed')
+      .map(({ fullName, status, failureMessages }) => ({
+        name: fullName,
+        failure: status === 'passed' ? null : failureMessages.join('\n'),
+      }));
+  });
+}
+
 const MOCHA = `${NODE} node_modules/mocha/bin/mocha.js --exit --reporter json --reporter-option output=${RESULTS}`;
 
 const SUITES: Record<string, Suite> = {
@@ -203,6 +223,73 @@ const SUITES: Record<string, Suite> = {
     run: `DB=postgres ${MOCHA} --timeout 10000 --config test/mocha-integration-config-test.js \\
       --ignore 'test/integration2/*/*sqlite*.spec.js'`,
     read: readMocha,
+  },
+  'pg-boss': {
+    repository: 'timgit/pg-boss',
+    tag: '12.27.0',
+    commit: 'aa1ce16c9258dceeed23545e6e04adc33ce027f3',
+    folders: ['src', 'test'],
+    root: '.',
+    needs: [
+      ...[
+        '@electric-sql/pglite',
+        '@prisma/adapter-pg',
+        '@prisma/client',
+        '@tsconfig/node-ts',
+        '@tsconfig/node22',
+      ],
+      ...[
+        'cli-testlab',
+        'drizzle-orm',
+        'knex',
+        'kysely',
+        'luxon',
+        'postgres',
+        'prisma',
+        'tsx',
+        'typescript',
+        'vitest',
+      ],
+    ],
+    edits: [
+      [
+        'test/testHelper.ts',
+        '    config.password = process.env.POSTGRES_PASSWORD || config.password\n',
+        `    Object.assign(config, {
+      host: process.env.PGHOST, port: Number(process.env.PGPORT), database: process.env.PGDATABASE,
+      user: process.env.PGUSER, password: process.env.PGPASSWORD
+    })\n`,
+      ],
+      ...[
+        [
+          '--host 127.0.0.1 --port 5432 --database pgboss --user postgres --password postgres',
+          '--host $PGHOST --port $PGPORT --database $PGDATABASE --user $PGUSER --password $PGPASSWORD',
+        ],
+        [
+          '--host 127.0.0.1 -d pgboss -u postgres -p postgres',
+          '--host $PGHOST --port $PGPORT -d $PGDATABASE -u $PGUSER -p $PGPASSWORD',
+        ],
+      ].map(([text = '', replacement = '']): Edit => ['test/cliTest.ts', text, replacement]),
+      // postgres.js reads this from nowhere else.
+      ...['test/testHelper.ts', 'test/adapterTest.ts'].map(
+        (file): Edit => [file, 'config.database}`', 'config.database}?sslmode=verify-full`'],
+      ),
+      // Limits of their own for cases that the machine may take longer for.
+      ...[
+        ['bamTest', '}, 10000)', '}, 100_000)'],
+        ['cliTest', '}, 30_000)', '}, 300_000)'],
+        ['retryTest', '{ timeout: 15000 }', '{ timeout: 150_000 }'],
+        ['workLifecycleTest', '}, 20000)', '}, 200_000)'],
+      ].map(([file, text = '', replacement = '']): Edit => [`test/${file}.ts`, text, replacement]),
+      // A branch is the only database that its logins can use.
+      ['test/testHelper.ts', "getDb({ database: 'postgres' })", 'getDb()'],
+    ],
+    compiled: [],
+    // The client is generated without an engine, which would be downloaded.
+    run: `PRISMA_SCHEMA_ENGINE_BINARY=/bin/true node_modules/.bin/prisma generate --schema=test/prisma/schema.prisma &&
+      node_modules/.bin/vitest run --typecheck.enabled=false --maxWorkers=4 \\
+        --testTimeout=300000 --hookTimeout=300000 --reporter=json --outputFile=${RESULTS}`,
+    read: readVitest,
   },
 };
 
