@@ -1,5 +1,6 @@
 import { execFile } from 'node:child_process';
-import { rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { existsSync, globSync, mkdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { rootCertificates } from 'node:tls';
 import { promisify } from 'node:util';
@@ -8,6 +9,7 @@ import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
 import { AUTHORITY_FILE, connectionOf, SNIPPETS } from '../../console/pages/connect/snippets.ts';
 import { ROOT } from '../../dev/build/repository.ts';
 import type { Credentials, ProjectBody } from '../support/api.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import { temporaryFolder } from '../support/stack/stack.ts';
 import { readStackFile } from '../support/stack/started-stack.ts';
 import { ownerOf } from '../support/tenants.ts';
@@ -115,49 +117,136 @@ test('a timeout that is sent at the login applies on the direct port only', asyn
   expect(await show('database_url')).toBe('0');
 });
 
-/** How a person runs a snippet of the Connect page: a program, the snippet and a line that prints. */
-const PROGRAMS: Record<string, [program: string, before: string, after: string]> = {
-  psql: ['sh', '', " -Atc 'select 7'"],
-  env: ['sh', '', '\nfor url in "$DATABASE_URL" "$DIRECT_URL"; do psql "$url" -Atc "select 7"; done'],
-  'node-postgres': ['node', '', '\nconsole.log(rows.length + 6); await pool.end();'],
-  drizzle: [
-    'node',
-    "import { drizzle } from 'drizzle-orm/node-postgres';\n",
-    "\nconsole.log((await db.execute('select 7 as n')).rows[0].n); await db.$client.end();",
-  ],
+interface Program {
+  /** What comes before and after the snippet. */
+  before?: string;
+  after?: string;
+  /** The words of the command. @param text the snippet with what comes before and after */
+  command: (text: string) => string[];
+  /** The folder of its packages. */
+  packages?: string;
+}
+
+const inShell = (text: string) => ['sh', '-c', text];
+const inNode = (text: string) => [process.execPath, '--input-type=module', '-e', text];
+
+/** How a person runs a snippet of the Connect page. */
+const PROGRAMS: Record<string, Program> = {
+  psql: { after: " -Atc 'select 7'", command: inShell },
+  env: {
+    after: '\nfor url in "$DATABASE_URL" "$DIRECT_URL"; do psql "$url" -Atc "select 7"; done',
+    command: inShell,
+  },
+  'node-postgres': { after: '\nconsole.log(rows.length + 6); await pool.end();', command: inNode },
+  drizzle: {
+    before: "import { drizzle } from 'drizzle-orm/node-postgres';\n",
+    after: "\nconsole.log((await db.execute('select 7 as n')).rows[0].n); await db.$client.end();",
+    command: inNode,
+  },
 };
 
-test.each(Object.entries(PROGRAMS))(
-  'the snippet %s of the Connect page connects and prints no warning',
-  async (id, [program, before, after]) => {
-    const home = temporaryFolder();
-    symlinkSync(join(ROOT, 'node_modules'), join(home, 'node_modules'));
-    writeFileSync(join(home, AUTHORITY_FILE), credentials.ca_certificate ?? '');
-    const { code } = SNIPPETS.find((snippet) => snippet.id === id) ?? {};
-    const snippet = code?.({
-      pooled: connectionOf(credentials.database_url ?? '', true),
-      direct: connectionOf(credentials.direct_url ?? '', true),
-      pooledKey: '',
-      directKey: '',
-    });
-    const settings = [...(snippet ?? '').matchAll(/(\w+_URL)="([^"]*)"/g)].map(([, name, url]) => [
-      name,
-      url,
-    ]);
-    // A snippet of several files has its program at the end.
-    const text = before + snippet?.replace(/^[\s\S]*\/\/ db\.ts\n/, '') + after;
-    const words = program === 'sh' ? ['-c', text] : ['--input-type=module', '-e', text];
-    const { stdout, stderr } = await run(program === 'sh' ? 'sh' : process.execPath, words, {
-      cwd: home,
-      env: { PATH: process.env.PATH, HOME: home, ...Object.fromEntries(settings) },
-    });
-    expect([
-      stdout
-        .trim()
-        .split('\n')
-        .every((line) => line === '7'),
-      stderr,
-    ]).toEqual([true, '']);
-    rmSync(home, { recursive: true });
+/** What the other snippets need stays here for the next night. */
+const INSTALLED = join(ROOT, '.dev/snippets');
+const PRISMA = '7.10.0';
+const PRISMA_SCHEMA = `datasource db {
+  provider = "postgresql"
+}
+generator client {
+  provider = "prisma-client-js"
+}
+`;
+
+const JDBC_DRIVER = globSync([
+  join(homedir(), '.m2/repository/org/postgresql/postgresql/*/postgresql-*[0-9].jar'),
+  '/usr/share/java/postgresql.jar',
+])[0];
+/** The first line of the snippet is the URL, the others are properties. */
+const JDBC_PROGRAM = `class Snippet {
+  public static void main(String[] words) throws Exception {
+    String[] parts = words[0].split("\\n", 2);
+    var properties = new java.util.Properties();
+    properties.load(new java.io.StringReader(parts[1]));
+    try (var connection = java.sql.DriverManager.getConnection(parts[0], properties)) {
+      var rows = connection.createStatement().executeQuery("select 7");
+      rows.next();
+      System.out.println(rows.getInt(1));
+    }
+  }
+}`;
+
+const NIGHTLY_PROGRAMS: Record<string, Program> = {
+  prisma: {
+    before: "import { PrismaClient } from '@prisma/client';\n",
+    after: '\nconsole.log((await prisma.$queryRaw`select 7 as n`)[0].n); await prisma.$disconnect();',
+    command: inNode,
+    packages: join(INSTALLED, 'prisma/node_modules'),
   },
-);
+  sqlalchemy: {
+    command: (text) => [join(INSTALLED, 'python/bin/python3'), '-c', text.replace('now()', '7')],
+  },
+  ...(JDBC_DRIVER && {
+    jdbc: { command: (text) => ['java', '-cp', JDBC_DRIVER, join(INSTALLED, 'Snippet.java'), text] },
+  }),
+};
+
+/** Two hundred megabytes from the registries of npm and Python, unless an earlier night has got them. */
+async function install(): Promise<void> {
+  const mark = join(INSTALLED, `with-prisma-${PRISMA}`);
+  if (existsSync(mark)) return;
+  const prisma = join(INSTALLED, 'prisma');
+  mkdirSync(prisma, { recursive: true });
+  writeFileSync(join(INSTALLED, 'Snippet.java'), JDBC_PROGRAM);
+  writeFileSync(join(prisma, 'schema.prisma'), PRISMA_SCHEMA);
+  writeFileSync(join(prisma, 'package.json'), '{ "private": true }');
+  const packages = ['prisma', '@prisma/client', '@prisma/adapter-pg'].map((name) => `${name}@${PRISMA}`);
+  await run('npm', ['install', '--ignore-scripts', '--no-audit', '--no-fund', ...packages], { cwd: prisma });
+  // The client is generated without the engine of migrations, which would be downloaded.
+  await run('node_modules/.bin/prisma', ['generate', '--schema=schema.prisma'], {
+    cwd: prisma,
+    env: { ...process.env, PRISMA_SCHEMA_ENGINE_BINARY: '/bin/true' },
+  });
+  const python = join(INSTALLED, 'python');
+  await run('python3', ['-m', 'venv', python]);
+  await run(join(python, 'bin/pip'), ['install', '--quiet', 'sqlalchemy==2.1.1', 'psycopg[binary]==3.3.6']);
+  writeFileSync(mark, '');
+}
+
+describe('the snippets of the Connect page', () => {
+  beforeAll(() => (IS_NIGHTLY ? install() : undefined));
+
+  test.each(Object.entries({ ...PROGRAMS, ...(IS_NIGHTLY && NIGHTLY_PROGRAMS) }))(
+    '%s connects and prints no warning',
+    async (id, { before = '', after = '', command, packages = join(ROOT, 'node_modules') }) => {
+      const home = temporaryFolder();
+      symlinkSync(packages, join(home, 'node_modules'));
+      writeFileSync(join(home, AUTHORITY_FILE), credentials.ca_certificate ?? '');
+      const { code } = SNIPPETS.find((snippet) => snippet.id === id) ?? {};
+      const snippet = code?.({
+        pooled: connectionOf(credentials.database_url ?? '', true),
+        direct: connectionOf(credentials.direct_url ?? '', true),
+        pooledKey: '',
+        directKey: '',
+      });
+      const settings = [...(snippet ?? '').matchAll(/(\w+_URL)="([^"]*)"/g)].map(([, name, url]) => [
+        name,
+        url,
+      ]);
+      // A snippet of several files has its program at the end.
+      const [program = '', ...words] = command(
+        before + snippet?.replace(/^[\s\S]*\/\/ db\.ts\n/, '') + after,
+      );
+      const { stdout, stderr } = await run(program, words, {
+        cwd: home,
+        env: { PATH: process.env.PATH, HOME: home, ...Object.fromEntries(settings) },
+      });
+      expect([
+        stdout
+          .trim()
+          .split('\n')
+          .every((line) => line === '7'),
+        stderr,
+      ]).toEqual([true, '']);
+      rmSync(home, { recursive: true });
+    },
+  );
+});

@@ -43,7 +43,7 @@ export const hidden = (connection: Connection): Connection => ({
 /** libpq has no authorities of its own: from version 16 it can use those of the system. */
 const forLibpq = ({ url, hasAuthority }: Connection) => (hasAuthority ? url : `${url}&sslrootcert=system`);
 
-/** Prisma has names of its own for these parameters. */
+/** Prisma's migrations have names of their own for these parameters; its client is that of node-postgres. */
 function forPrisma({ url, hasAuthority }: Connection): string {
   const parameters = hasAuthority ? `sslcert=${AUTHORITY_FILE}&` : '';
   return url.replace(/\?.*$/, `?sslmode=require&${parameters}sslaccept=strict`);
@@ -83,16 +83,23 @@ const { rows } = await pool.query('select now()');`,
   {
     id: 'prisma',
     label: 'Prisma',
-    code: ({ pooled, direct }) => `// .env
-DATABASE_URL="${forPrisma(pooled)}"
-DIRECT_URL="${forPrisma(direct)}"
-
-// schema.prisma
-datasource db {
-  provider  = "postgresql"
-  url       = env("DATABASE_URL")
-  directUrl = env("DIRECT_URL")
-}`,
+    code: ({ pooled, direct }) =>
+      [
+        '// .env',
+        `DATABASE_URL="${pooled.url}"`,
+        `DIRECT_URL="${forPrisma(direct)}"`,
+        '',
+        '// prisma.config.ts (Prisma 7): migrations run on the direct connection',
+        'export default defineConfig({',
+        "  schema: 'prisma/schema.prisma',",
+        "  datasource: { url: env('DIRECT_URL') },",
+        '});',
+        '',
+        '// db.ts',
+        "import { PrismaPg } from '@prisma/adapter-pg';",
+        'const adapter = new PrismaPg({ connectionString: process.env.DATABASE_URL });',
+        'export const prisma = new PrismaClient({ adapter });',
+      ].join('\n'),
   },
   {
     id: 'drizzle',
