@@ -1,3 +1,3 @@
 import { describeAttacks } from '../support/neighbours/describe-attacks.ts';
 
-describeAttacks(['pooled connections', 'stalled logins', 'wrong passwords']);
+describeAttacks(['pooled connections', 'wrong passwords']);

@@ -5,5 +5,5 @@ import { firewallHindrance } from '../support/neighbours/firewall.ts';
 const hindrance = firewallHindrance();
 
 describe.skipIf(hindrance !== null)(`with a packet filter${hindrance ? ` (${hindrance})` : ''}`, () => {
-  describeAttacks(['silent sockets', 'direct connections'], () => ({ firewall: true }));
+  describeAttacks(['silent sockets', 'direct connections', 'stalled logins'], () => ({ firewall: true }));
 });

@@ -10,8 +10,8 @@ const PROTOCOL_3 = 196_608;
  * A connection that has the server's SCRAM challenge (PostgreSQL's protocol, section 54.3).
  * @throws Error when refused
  */
-export async function stalledLogin({ port, user, database }: Target): Promise<Socket> {
-  const socket = connectSocket({ port, host: HERE });
+export async function stalledLogin({ port, user, database }: Target, address = HERE): Promise<Socket> {
+  const socket = connectSocket({ port, host: HERE, localAddress: address });
   await once(socket, 'connect');
   socket.write(SSL_REQUEST);
   await once(socket, 'data');

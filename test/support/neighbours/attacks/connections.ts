@@ -155,11 +155,12 @@ export const wrongPasswords: Attack = {
 export const stalledLogins: Attack = {
   row: 12,
   login: 'read_only',
+  from: CROWDED,
   run: async ({ targets, goesOn, count }) => {
     const keepStalled = async (target: Target) => {
       while (goesOn()) {
         try {
-          const socket = await stalledLogin(target);
+          const socket = await stalledLogin(target, CROWDED);
           count('stalled');
           await new Promise((resolve) => socket.once('close', resolve));
         } catch (error) {
@@ -172,6 +173,8 @@ export const stalledLogins: Attack = {
     await Promise.race([Promise.all(all), untilOver(goesOn)]);
   },
   revocation: 'rotation',
+  // Without one, each that is refused costs a handshake, and the client repeats it.
+  needsFirewall: true,
   // A stalled login lasts for 10 s. How much less a rotation takes depends on what else runs on the machine.
   rotationWithinMs: 8_000,
 };
