@@ -37,7 +37,15 @@ const IDLE_FOR_MS = 250;
 const REST_MS = 60_000;
 /** Bounds the files and the entries of `pg_database`, which all databases of a host share. */
 const OF_PROJECT = SPARES_MAX;
+/** Half of the host's, so that a tenant with many projects leaves some to others. */
+const OF_TENANT = 64;
 const OF_HOST = 128;
+/**
+ * A tenant whose spares were dropped before a branch took them gets no more while so many count. One counts no more
+ * after each such time: numbers that go up and down would have databases made and dropped without end.
+ */
+const UNUSED_MAX = 32;
+const UNUSED_FORGOTTEN_AFTER_MS = 5_000;
 /** A snapshot with more has none: each spare has as many, and all files of a host slow its checkpoints. */
 const FILES_MAX = 2_000;
 const DATABASE_GONE = '3D000';
@@ -46,8 +54,29 @@ const DATABASE_GONE = '3D000';
 interface Wish {
   snapshot: string;
   project_id: string;
+  tenant: string;
   own: number | null;
   of_project: number | null;
+}
+
+/** Counts spares that were made for nothing. */
+export class UnusedSpares {
+  readonly #counts = new Map<string, { count: number; at: number }>();
+
+  /** @param now milliseconds */
+  add(tenant: string, now: number): void {
+    this.#counts.set(tenant, { count: this.#countAt(tenant, now) + 1, at: now });
+    for (const known of this.#counts.keys()) if (this.#countAt(known, now) === 0) this.#counts.delete(known);
+  }
+
+  isTooMany(tenant: string, now: number): boolean {
+    return this.#countAt(tenant, now) > UNUSED_MAX - 1;
+  }
+
+  #countAt(tenant: string, now: number): number {
+    const { count, at } = this.#counts.get(tenant) ?? { count: 0, at: now };
+    return Math.max(0, count - (now - at) / UNUSED_FORGOTTEN_AFTER_MS);
+  }
 }
 
 export class Spares {
@@ -57,6 +86,9 @@ export class Spares {
   readonly #uses = new Map<string, number[]>();
   /** Snapshots with too many files. */
   readonly #large = new Set<string>();
+  /** By the name of the snapshot's database, of each that has or wants spares. */
+  readonly #tenants = new Map<string, string>();
+  readonly #unused = new UnusedSpares();
   #restUntil = 0;
   /** Whether those of an earlier process are dropped. */
   #isSwept = false;
@@ -106,7 +138,18 @@ export class Spares {
     const snapshot = snapshotDatabaseName(snapshotId);
     this.#uses.delete(snapshot);
     this.#large.delete(snapshot);
-    for (let spare = this.#next(snapshot); spare; spare = this.#next(snapshot)) await dropDatabase(db, spare);
+    while (await this.#dropUnused(db, snapshot));
+  }
+
+  #tenantOf = (snapshot: string): string => this.#tenants.get(snapshot) ?? snapshot;
+
+  /** @returns whether there was one */
+  async #dropUnused(db: Queryable, snapshot: string): Promise<boolean> {
+    const spare = this.#next(snapshot);
+    if (!spare) return false;
+    this.#unused.add(this.#tenantOf(snapshot), performance.now());
+    await dropDatabase(db, spare);
+    return true;
   }
 
   /** Makes room: drops all spares, and makes none for a minute. @returns whether there was one */
@@ -123,15 +166,14 @@ export class Spares {
     if (!this.#isSwept) await this.#sweep(host.postgres);
     const wanted = await this.wanted(host.postgres);
     for (const [snapshot, ready] of this.#ready)
-      for (let surplus = ready.length - (wanted.get(snapshot) ?? 0); surplus > 0; surplus -= 1) {
-        const spare = this.#next(snapshot);
-        if (spare) await dropDatabase(host.postgres, spare);
-      }
+      for (let surplus = ready.length - (wanted.get(snapshot) ?? 0); surplus > 0; surplus -= 1)
+        await this.#dropUnused(host.postgres, snapshot);
     for (const [snapshot, count] of wanted)
       while (
         (this.#ready.get(snapshot)?.length ?? 0) < count &&
         this.count < OF_HOST &&
         this.#mayMake(host) &&
+        !this.#unused.isTooMany(this.#tenantOf(snapshot), performance.now()) &&
         !signal.aborted
       )
         if (!(await this.#make(host, snapshot))) break;
@@ -193,18 +235,24 @@ export class Spares {
     for (const [snapshot, uses] of this.#uses)
       if (now - (uses.at(-1) ?? 0) > UNUSED_AFTER_MS) this.#uses.delete(snapshot);
     const { rows } = await db.query<Wish>(
-      `SELECT ${SNAPSHOT_NAME} AS snapshot, project_id, snapshot.spares AS own, project.spares AS of_project
+      `SELECT ${SNAPSHOT_NAME} AS snapshot, project_id, coalesce(project.tenant, project_id::text) AS tenant,
+         snapshot.spares AS own, project.spares AS of_project
        FROM snapshot JOIN project USING (project_id) JOIN pg_database ON datname = ${SNAPSHOT_NAME}
        WHERE datconnlimit <> -2 AND (snapshot.spares > 0 OR datname = ANY ($1))
        ORDER BY taken_at DESC`,
       [[...this.#uses.keys()]],
     );
-    const left = new Map<string, number>();
+    for (const snapshot of this.#tenants.keys())
+      if (!this.#ready.has(snapshot)) this.#tenants.delete(snapshot);
+    for (const { snapshot, tenant } of rows) this.#tenants.set(snapshot, tenant);
+    const [ofProjects, ofTenants] = [new Map<string, number>(), new Map<string, number>()];
     return new Map(
       rows.map((wish) => {
-        const room = left.get(wish.project_id) ?? OF_PROJECT;
-        const count = Math.min(this.#wish(wish, now), room);
-        left.set(wish.project_id, room - count);
+        const ofProject = ofProjects.get(wish.project_id) ?? 0;
+        const ofTenant = ofTenants.get(wish.tenant) ?? 0;
+        const count = Math.min(this.#wish(wish, now), OF_PROJECT - ofProject, OF_TENANT - ofTenant);
+        ofProjects.set(wish.project_id, ofProject + count);
+        ofTenants.set(wish.tenant, ofTenant + count);
         return [wish.snapshot, count];
       }),
     );

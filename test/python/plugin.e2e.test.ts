@@ -59,6 +59,14 @@ describe.runIf(HAS_PYTEST)('the pytest plugin', () => {
     const empty = pytest({}, '-o', 'branchgate_data=none', '-k', 'test_session');
     // The row of main is not there.
     await expect(empty).rejects.toMatchObject({ stdout: expect.stringContaining("assert '0' == '1'") });
+    const masked = () => pytest({}, '-o', 'branchgate_data=masked', '-k', 'test_session');
+    await expect(masked()).rejects.toMatchObject({
+      stdout: expect.stringContaining('The project has no masking policy'),
+    });
+    const rules = [{ table: 'item', column: 'n', with: 'constant', args: { value: '1' } }];
+    const policy = { rules, unlisted: 'keep' };
+    await api.call('PUT', `/api/v1/projects/${project.id}/masking`, { body: policy });
+    expect((await masked()).stdout).toContain('1 passed');
   });
 
   test('fails without its settings, and names the missing one', async () => {

@@ -472,6 +472,17 @@ test('a statement that fails undoes everything', async () => {
   expect(await loginOf(id)).toEqual([]);
 });
 
+test('a value that would stay makes nothing', async () => {
+  // Three characters leave one for the local part, and of so many values some would be masked as themselves.
+  await inMain(`create table narrow (id serial primary key, v varchar(3));
+    insert into narrow (v) select chr(local) || '@' || chr(domain) from generate_series(97, 122) local, generate_series(97, 122) domain`);
+  const id = randomUUID();
+  const failed = mask(id, [{ table: 'narrow', column: 'v', with: 'email' }]);
+  await expect(failed).rejects.toThrow('kept a value');
+  expect(await leftovers()).toEqual([]);
+  expect(await loginOf(id)).toEqual([]);
+});
+
 const PARALLEL = IS_NIGHTLY ? 1_000 : 6;
 /** As long as all attempts of a busy machine take. */
 const HELD_SECONDS = IS_NIGHTLY ? 60 : 2;

@@ -5,7 +5,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { NoCopyRoom } from '../../../agent/cloning/copy-room.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { makeRoom } from '../../../agent/snapshots/make-room.ts';
-import { runSpareLoop, Spares } from '../../../agent/snapshots/spares.ts';
+import { runSpareLoop, Spares, UnusedSpares } from '../../../agent/snapshots/spares.ts';
 import { buildDatabaseName, snapshotDatabaseName } from '../../../shared/branch/database-name.ts';
 import { eventually } from '../../support/eventually.ts';
 import type { TestHost } from '../../support/host/host.ts';
@@ -195,6 +195,59 @@ describe('the number of spares', () => {
     snapshot = older;
     await dropSnapshot();
   });
+});
+
+test('a tenant has at most 64, over all its projects', async () => {
+  await end();
+  const ids = Array.from({ length: 3 }, () => randomUUID());
+  for (const id of ids) {
+    await servers.query(`CREATE DATABASE ${snapshotDatabaseName(id)}`);
+    await servers.query("INSERT INTO project (project_id, access_revision, tenant) VALUES ($1, 1, 'crowd')", [
+      id,
+    ]);
+    await servers.query(
+      `INSERT INTO snapshot (snapshot_id, project_id, branch_id, source, kind, spares) VALUES ($1, $1, $1, 'x', 'taken', 32)`,
+      [id],
+    );
+  }
+  const wanted = await new Spares().wanted(servers.host.postgres);
+  expect([...wanted.values()]).toEqual([32, 32, 0]);
+  for (const id of ids) {
+    await servers.query(`DROP DATABASE ${snapshotDatabaseName(id)}`);
+    await servers.query('DELETE FROM snapshot WHERE snapshot_id = $1', [id]);
+    await servers.query('DELETE FROM project WHERE project_id = $1', [id]);
+  }
+  run();
+  await dropSnapshot();
+});
+
+test('numbers that go up and down have spares made for nothing 32 times, and then every 5 seconds', async () => {
+  const unused = new UnusedSpares();
+  for (let n = 0; n < 31; n += 1) unused.add('one', 0);
+  expect(unused.isTooMany('one', 0)).toBe(false);
+  unused.add('one', 0);
+  expect([unused.isTooMany('one', 4_999), unused.isTooMany('other', 0)]).toEqual([true, false]);
+  expect(unused.isTooMany('one', 5_000)).toBe(false);
+  await dropSnapshot();
+});
+
+test('a tenant that had them made for nothing gets no more, and another number does not help', async () => {
+  const { spares } = servers.host;
+  for (let round = 0; round < 2; round += 1) {
+    await want({ [snapshot]: 16 });
+    await untilThereAre(16);
+    await want({ [snapshot]: 0 });
+    await untilThereAre(0);
+  }
+  await want({ [snapshot]: 32 });
+  const signal = new AbortController().signal;
+  await end();
+  await spares.keep(servers.host, signal);
+  expect((await spareDatabases()).length).toBeLessThan(32);
+  servers.host.spares = new Spares();
+  run();
+  await want({});
+  await dropSnapshot();
 });
 
 test('a snapshot with very many files has no spares', async () => {

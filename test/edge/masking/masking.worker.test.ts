@@ -2,6 +2,7 @@ import { eq } from 'drizzle-orm';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { auditEvents, maskingKeys, maskingPolicies } from '../../../edge/database/schema.ts';
 import { Api } from '../../support/api.ts';
+import { eventually } from '../../support/eventually.ts';
 import { startTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
 
 let gateway: TripsGateway;
@@ -159,6 +160,39 @@ test('what PostgreSQL refuses is said', async () => {
   await gateway.plantFailure(id, 'snapshot.mask', failure);
   const path = `/api/v1/projects/${id}/branches/main/snapshots`;
   const { status, body } = await gateway.api.post<Record<string, unknown>>(path, { data: 'masked' });
+  await gateway.plantFailure(id, 'snapshot.mask', null);
   expect([status, body.error]).toEqual([409, 'MASKING_INCOMPLETE']);
   expect(body.message).toContain('violates check constraint "c"');
+});
+
+test('no branch of a masked snapshot is opened before the policy was compared with the source', async () => {
+  const { id, put } = await newProject();
+  await put({ rules: [{ ...EMAIL, table: 'uncovered' }] });
+  const create = (branch_name: string) =>
+    gateway.api.post(`/api/v1/projects/${id}/branches`, { branch_name, data: 'masked' });
+  // It makes the snapshot, and the host covers everything then.
+  expect(await create('first')).toMatchObject({ status: 201 });
+  const calls = async () => ({
+    compared: await gateway.countCalls(id, 'masking.inspect'),
+    opened: await gateway.countCalls(id, 'branch.finalize'),
+    dropped: await gateway.countCalls(id, 'branch.drop'),
+  });
+  const { compared, opened, dropped } = await calls();
+  const refused = await create('second');
+  expect([refused.status, refused.body.error]).toEqual([409, 'MASKING_INCOMPLETE']);
+  expect(await calls()).toEqual({ compared: compared + 1, opened, dropped: dropped + 1 });
+
+  const away = { code: 'HOST_UNAVAILABLE', message: 'the host of the test is away' } as const;
+  await gateway.plantFailure(id, 'masking.inspect', away);
+  const waiting = gateway.api.post(
+    `/api/v1/projects/${id}/branches`,
+    { branch_name: 'third', data: 'masked' },
+    { Prefer: 'wait=0' },
+  );
+  expect((await waiting).status).toBe(202);
+  await eventually(async () => expect((await calls()).compared).toBeGreaterThan(compared + 2));
+  expect((await calls()).opened).toBe(opened);
+  await gateway.plantFailure(id, 'masking.inspect', null);
+  await eventually(async () => expect((await calls()).dropped).toBe(dropped + 2));
+  expect((await calls()).opened).toBe(opened);
 });
