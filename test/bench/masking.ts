@@ -1,3 +1,5 @@
+import { setTimeout } from 'node:timers/promises';
+import type { Client } from 'pg';
 import { Api, FROM_LOOPBACK } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
@@ -5,20 +7,23 @@ import { dropSnapshot, purgeBranch } from '../support/records/jobs.ts';
 import { type Stack, UNLIMITED } from '../support/stack/stack.ts';
 import { connectToClone, endSessions, makeBareClone } from './bare-clone.ts';
 import type { Report } from './report.ts';
-import { medianRatio, runInterleaved, timed } from './rounds.ts';
+import { addSample, medianRatio, runInterleaved, type Series, timed } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
 
 const DISK_BYTES = 8 * 2 ** 30;
 const ROWS = 200_000;
-const ROUNDS = 7;
+const ROUNDS = 3;
+const SAMPLED = 2;
 const LIMIT = 1.2;
+const SAMPLE_EVERY_MS = 20;
 
 const METHOD = `A main with ${ROWS.toLocaleString('en')} persons on XFS with reflink in a loopback file, everything else as \`npm start\` runs it, all \
 on this machine. Interleaved, ${ROUNDS} rounds after a first one that is discarded. A plain branch is a clone of a snapshot, and a masked one \
 is requested with \`data: masked\` while the masked snapshot is there; both are measured until their 201. Masking is \`POST …/snapshots\` with \
 \`data: masked\` and rules for three columns, until its 201. By hand: a bare clone, one \`UPDATE\` of the same columns by \`sha256\`, and \
 \`VACUUM (FULL, ANALYZE)\` of the table. Masking also compares each row, rewrites catalogs, and leaves no login a way in. The limits apply to the median \
-of the ratios in each round.`;
+of the ratios in each round. Main is at rest, so no masked branch but the first compares it with the policy. The parts are those of ${SAMPLED} \
+further maskings: what the session of the masking was seen to run, every ${SAMPLE_EVERY_MS} ms.`;
 
 const PERSONS = `create table person (id int primary key, email text, name text, phone text, note text);
   insert into person select n, 'person' || n || '@example.com', 'Ada Lovelace', '+44 20 ' || lpad(n::text, 8, '0'), repeat('x', 100)
@@ -34,6 +39,39 @@ const BY_HAND = `update person set email = left(encode(sha256(email::bytea), 'he
 /** Measures masked branches and a masking. @param signal aborts it */
 export const measureMasking = (signal: AbortSignal): Promise<Report> =>
   onXfsStack(signal, DISK_BYTES, measure, UNLIMITED);
+
+/** What a statement of the masking is part of; the first pattern that fits. */
+const PARTS: readonly (readonly [pattern: RegExp, part: string])[] = [
+  [/^WITH changed/, 'replacing and comparing values'],
+  [/^SELECT count\(\*\) AS rows/, 'counting rows'],
+  [/^VACUUM \(FULL, ANALYZE\)/, 'writing and analysing the table again'],
+  [/^VACUUM \(FULL\) pg_catalog/, 'writing catalogs again'],
+  [/./, 'other statements'],
+];
+
+/** Runs a masking, and adds to `series` the time in which each part was seen. */
+async function sampleParts(session: Client, series: Series, mask: () => Promise<number>): Promise<void> {
+  const seen = new Map<string, number>();
+  const state = { isOver: false };
+  const masking = mask().finally(() => {
+    state.isOver = true;
+  });
+  let from = performance.now();
+  while (!state.isOver) {
+    const { rows } = await session.query<{ query: string }>(
+      "SELECT query FROM pg_stat_activity WHERE application_name = 'branchgate-masking' AND state = 'active'",
+    );
+    const query = rows[0]?.query;
+    const [, part] = PARTS.find(([pattern]) => query !== undefined && pattern.test(query)) ?? [];
+    const to = performance.now();
+    const name = part ?? 'clone, login, records and removal';
+    seen.set(name, (seen.get(name) ?? 0) + to - from);
+    from = to;
+    await setTimeout(SAMPLE_EVERY_MS);
+  }
+  await masking;
+  for (const [part, ms] of seen) addSample(series, part, ms);
+}
 
 /** The longest that the gateway waits for what it makes. */
 const WAITING = { ...FROM_LOOPBACK, Prefer: 'wait=60' };
@@ -82,6 +120,7 @@ async function measure(stack: Stack): Promise<Report> {
     await session.query(`drop database ${name}`);
     return ms;
   };
+  const masking = () => timedMaking(snapshots, { data: 'masked' }, (id) => dropSnapshot(api, project.id, id));
   try {
     const plain = await made(snapshots, {});
     // The one that the masked branches are clones of.
@@ -90,8 +129,10 @@ async function measure(stack: Stack): Promise<Report> {
       'plain branch': () => branch({ snapshot_id: plain }),
       'masked branch': () => branch({ data: 'masked' }),
       'by hand': byHand,
-      masking: () => timedMaking(snapshots, { data: 'masked' }, (id) => dropSnapshot(api, project.id, id)),
+      masking,
     });
+    const parts: Series = {};
+    for (let n = 0; n < SAMPLED; n += 1) await sampleParts(session, parts, masking);
     const ratio = (name: string, one: keyof typeof times, other: keyof typeof times) => ({
       name,
       measured: medianRatio(times[one], times[other]),
@@ -106,7 +147,7 @@ async function measure(stack: Stack): Promise<Report> {
         ratio('masked branch ÷ plain branch', 'masked branch', 'plain branch'),
         ratio('masking ÷ UPDATE and VACUUM FULL by hand', 'masking', 'by hand'),
       ],
-      times: { Milliseconds: times },
+      times: { Milliseconds: times, 'Parts of a masking': parts },
     };
   } finally {
     await session.end();
