@@ -22,7 +22,7 @@ on this machine. Interleaved, ${ROUNDS} rounds after a first one that is discard
 is requested with \`data: masked\` while the masked snapshot is there; both are measured until their 201. Masking is \`POST …/snapshots\` with \
 \`data: masked\` and rules for three columns, until its 201. By hand: a bare clone, one \`UPDATE\` of the same columns by \`sha256\`, and \
 \`VACUUM (FULL, ANALYZE)\` of the table. Masking also compares each row, rewrites catalogs, and leaves no login a way in. The limits apply to the median \
-of the ratios in each round. Main is at rest, so no masked branch but the first compares it with the policy. The parts are those of ${SAMPLED} \
+of the ratios in each round. Nobody uses main. The parts are those of ${SAMPLED} \
 further maskings: what the session of the masking was seen to run, every ${SAMPLE_EVERY_MS} ms.`;
 
 const PERSONS = `create table person (id int primary key, email text, name text, phone text, note text);
