@@ -22,6 +22,10 @@ export interface CloneHost extends PausingHost {
     /** Gives a spare of the snapshot another name. @returns false if there is none */
     take: (session: Session, source: string, name: string) => Promise<boolean>;
   };
+  following: {
+    /** Holds a branch still if it follows a database elsewhere. @returns a function that lets it continue */
+    pause: (session: Session, source: string) => Promise<() => Promise<void>>;
+  };
   metrics: PausingHost['metrics'] & { countClone: (strategy: Strategy, ms: number) => void };
 }
 
@@ -147,7 +151,12 @@ export async function createClone(
     // The pooler waits only seconds for a login to PostgreSQL, so a long copy holds the clients from its
     // start.
     const hold = inUse || strategy === 'file_copy';
-    pausedMs = await cloneLive(host, session, { source, hold, busyWait, create });
+    const resume = await host.following.pause(session, source);
+    try {
+      pausedMs = await cloneLive(host, session, { source, hold, busyWait, create });
+    } finally {
+      await resume();
+    }
   }
   if (source !== null) await recordOrigin(session, clone.name, origin, strategy !== 'wal_log');
   return { created: true, strategy, clone_ms: cloneMs, paused_ms: pausedMs, source_bytes: sourceBytes };

@@ -59,6 +59,7 @@ const GROUP_HELP: Record<string, string> = {
   snapshot: 'Take, mask and drop a snapshot of a branch',
   masking: 'Compare a masking policy with a branch',
   reset: 'Replace the database of a branch by a clone, step by step',
+  follow: 'Make a branch follow a database elsewhere, step by step',
   access: 'Apply network rules, closures and write blocks',
   rehearsal: 'Watch what a migration does to a branch',
   table: 'List the tables of a branch',

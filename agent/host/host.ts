@@ -11,7 +11,7 @@ import type { Source } from '../measurement/disk-usage.ts';
 import { Metrics } from '../metrics/metrics.ts';
 import { KnownInventory } from '../operations/inventory.ts';
 import { CoveredSources } from '../operations/masking.ts';
-import { openPool, type Pool } from '../postgres/connect.ts';
+import { openPool, type Pool, type Session } from '../postgres/connect.ts';
 import type { Log } from '../process/log.ts';
 import type { ProjectGate } from '../process/project-gate.ts';
 import type { AgentSettings } from '../process/settings.ts';
@@ -21,6 +21,7 @@ import { PageMarks } from '../rows/pages.ts';
 import { RowTurns } from '../rows/row-turns.ts';
 import { Spares } from '../snapshots/spares.ts';
 import { Copies } from '../transfer/copy-source.ts';
+import { pauseFollowing } from '../transfer/following.ts';
 import { openProbeGate } from '../transfer/probe.ts';
 
 /** The database host, as every operation gets it. */
@@ -47,6 +48,7 @@ export interface Host {
   copyRoom: CopyRoom;
   covered: CoveredSources;
   spares: Spares;
+  following: { pause: (session: Session, source: string) => Promise<() => Promise<void>> };
   known: KnownInventory;
   metrics: Metrics;
   log: Log;
@@ -59,11 +61,12 @@ const OPERATION_SESSIONS = 14;
 /** Opens no session yet. When a server is away, the first operation that needs it fails. */
 export async function openHost(settings: AgentSettings, log: Log = () => {}): Promise<Host> {
   const postgres = openPool(settings, SHORT_SESSIONS);
+  const sessions = openPool(settings, OPERATION_SESSIONS);
   const cloneMethod = await probeCloneMethod(settings.PGDATA_DIR);
   return {
     settings,
     postgres,
-    sessions: openPool(settings, OPERATION_SESSIONS),
+    sessions,
     rules: new RuleSync(settings, postgres),
     rows: {
       turns: new RowTurns(),
@@ -82,6 +85,9 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     copyRoom: new CopyRoom(settings),
     covered: new CoveredSources(),
     spares: new Spares(),
+    following: {
+      pause: (session, source) => pauseFollowing({ settings, postgres, sessions, log }, session, source),
+    },
     known: new KnownInventory(settings.MIN_FREE_DISK_MB * 2 ** 20),
     metrics: new Metrics(),
     cloneMethod,

@@ -33,6 +33,7 @@ import type { OnProgress } from '../process/progress.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { closeAsSnapshot, readSnapshotSize } from '../snapshots/snapshot-databases.ts';
 import type { Spares } from '../snapshots/spares.ts';
+import { leaveSource } from '../transfer/following.ts';
 
 /** What it takes to create and to drop a branch. */
 export interface BranchHost extends AccessHost, CloneHost, PrivilegesHost {
@@ -321,6 +322,7 @@ export function dropBranch(
   return withLocks(host.sessions, [`prepare:${branch_id}`, `clone:${branch_id}`], async (session) => {
     if (!(await isWanted(session, params))) return { dropped: false };
     await closeBranch(host, session, branch_id);
+    await leaveSource(host, session, params);
     const doomed = await databasesOf(session, params);
     for (const { name } of doomed) await dropDatabase(session, name);
     await forgetBranch(session, branch_id);
@@ -385,6 +387,7 @@ export function keepBranch(
   return withLocks(host.sessions, [`prepare:${branch_id}`, `clone:${branch_id}`], async (session) => {
     if (!(await isWanted(session, params))) return { kept: false, size_bytes: 0 };
     await closeBranch(host, session, branch_id);
+    await leaveSource(host, session, params);
     for (const { name, finalized } of await databasesOf(session, params)) {
       if (!finalized) await dropDatabase(session, name);
       else await keepDatabase(host, session, { ...params, database: name });

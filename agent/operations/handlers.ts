@@ -11,7 +11,11 @@ import { makeRoom } from '../snapshots/make-room.ts';
 import { dropSnapshot } from '../snapshots/snapshot-databases.ts';
 import type { Spares } from '../snapshots/spares.ts';
 import { type CopyHost, cancelCopy, copySource } from '../transfer/copy-source.ts';
+import { cancelCutOver, cutOver } from '../transfer/cut-over.ts';
+import { followStatus } from '../transfer/follow-status.ts';
+import { startFollowing, stopFollowing } from '../transfer/following.ts';
 import { probeSource } from '../transfer/probe.ts';
+import { resumeFollowing } from '../transfer/watch-followed.ts';
 import { applyAccess } from './access.ts';
 import {
   type BranchHost,
@@ -111,6 +115,12 @@ const HANDLERS: Handlers = {
   'transfer.probe': probeSource,
   'transfer.copy': copySource,
   'transfer.cancel': cancelCopy,
+  'follow.start': startFollowing,
+  'follow.status': followStatus,
+  'follow.resume': resumeFollowing,
+  'follow.cutover': cutOver,
+  'follow.cancel_cutover': cancelCutOver,
+  'follow.stop': stopFollowing,
 };
 
 /**

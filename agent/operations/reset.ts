@@ -11,6 +11,7 @@ import { repair } from '../privileges/repair-privileges.ts';
 import { HostError } from '../process/host-error.ts';
 import type { OnProgress } from '../process/progress.ts';
 import { closeAsSnapshot, readSnapshotSize } from '../snapshots/snapshot-databases.ts';
+import { readFollowed } from '../transfer/following.ts';
 import type { BranchHost } from './branch.ts';
 import { opening } from './branch.ts';
 
@@ -61,6 +62,8 @@ async function isSwapped(session: Session, { job_id, branch_id, database }: Para
   const build = buildDatabaseName(job_id);
   const found = await readDatabases(session, [build, database]);
   if (found.some(({ mark }) => mark?.job_id === job_id)) return true;
+  if ((await readFollowed(session, { branch_id })).some(({ since }) => since))
+    throw new HostError('INVALID_CALL', 'the branch follows a database elsewhere');
   const isThere = found.some(({ name }) => name === build);
   const isOwn = found.some(({ name, mark }) => name === database && mark?.branch_id === branch_id);
   if (isThere && isOwn) return false;

@@ -199,6 +199,25 @@ const RESTORED_LOGIN = `
   );
 `;
 
+/** Branches that follow a database elsewhere. The row is there from the copy on; without a time it is not followed yet. */
+const FOLLOWING = `
+  CREATE TABLE following (
+    branch_id uuid PRIMARY KEY REFERENCES branch ON DELETE CASCADE,
+    project_id uuid NOT NULL,
+    database text NOT NULL,
+    slot text NOT NULL,
+    publication text, -- that exists at the source; null: the agent made it
+    tables jsonb, -- by schema and name; null: all of the source
+    known jsonb NOT NULL DEFAULT '[]', -- statements of the schema difference when the rows were copied
+    since timestamptz, -- null: it does not follow yet, or no more
+    problem jsonb, -- why it stands still; null: it follows
+    cutover text, -- refusing, finishing or done; null: none
+    refused_at timestamptz, -- writes at the source
+    outcome jsonb, -- of a cut-over, from its last step on
+    additions jsonb NOT NULL DEFAULT '[]' -- what was added here by itself
+  );
+`;
+
 /**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was
  * released is never changed, removed or moved; a change of the tables is a new entry at the end.
@@ -217,6 +236,7 @@ export const MIGRATIONS: readonly string[] = [
   SESSIONS_ROLE,
   RESTORED_LOGIN,
   SPARES,
+  FOLLOWING,
 ];
 
 /**

@@ -120,6 +120,8 @@ export async function dropUnusedRoles(session: Session): Promise<void> {
     `SELECT rolname, rolcanlogin FROM pg_roles
      WHERE rolname ~ '^u_[0-9a-f]{32}_(owner|rw|ro|query)$'
        AND NOT EXISTS (SELECT FROM branch WHERE replace(branch_id::text, '-', '') = substr(rolname, 3, 32))
+       -- The one that owns the subscription of a project.
+       AND NOT EXISTS (SELECT FROM following WHERE cutover IS DISTINCT FROM 'done' AND replace(project_id::text, '-', '') = substr(rolname, 3, 32))
        -- The login that masks a clone, or fills one.
        AND NOT EXISTS (
          SELECT FROM pg_database
@@ -156,6 +158,8 @@ interface LoginState {
   login_differs: boolean;
   /** The login itself has changed its password. */
   password_changed: boolean;
+  /** The branch follows a database elsewhere. */
+  follows: boolean;
   /** The owner login does not act as its group. */
   lacks_role: boolean;
   /** Membership in the group that may write; the read-only login never has it. */
@@ -168,6 +172,10 @@ const temporaryRight = ({ login, database, write_blocked }: LoginState) =>
   write_blocked
     ? `REVOKE TEMPORARY ON DATABASE ${identifier(database)} FROM ${identifier(login)}`
     : `GRANT TEMPORARY ON DATABASE ${identifier(database)} TO ${identifier(login)}`;
+
+/** What a login is a member of while it may write. */
+const writingRole = ({ login }: Pick<LoginState, 'login'>): BranchRole =>
+  login.endsWith('_owner') ? 'owner' : 'read_write';
 
 /** A setting that a login has made for itself. */
 interface ForeignSetting {
@@ -199,15 +207,19 @@ async function readForeignSettings(
 
 const ownerRole = "'role=g_' || replace(project_id::text, '-', '') || '_owner'";
 
+/** Whether the login's branch follows a database elsewhere: even its owner can only read. */
+const FOLLOWS =
+  'EXISTS (SELECT FROM following WHERE following.branch_id = branch.branch_id AND since IS NOT NULL)';
+
 /**
  * Whether an entry of `pg_db_role_setting` is none of ours. The default of a write block is restored with
- * `read_only_differs`.
+ * `read_only_differs`, and the role of an owner with `group_differs`.
  */
-const FOREIGN = `NOT (setdatabase = 0 AND login !~ '_owner$' AND entry = 'default_transaction_read_only=on')
+const FOREIGN = `NOT (setdatabase = 0 AND (login !~ '_owner$' OR ${FOLLOWS}) AND entry = 'default_transaction_read_only=on')
   AND NOT (datname IS NOT DISTINCT FROM database AND login ~ '_owner$' AND entry = ${ownerRole})`;
 
 /** The owner login does not act as its group in the branch's database. */
-const LACKS_ROLE = `login ~ '_owner$' AND pg_database.oid IS NOT NULL AND NOT EXISTS (
+const LACKS_ROLE = `login ~ '_owner$' AND NOT ${FOLLOWS} AND pg_database.oid IS NOT NULL AND NOT EXISTS (
   SELECT FROM pg_db_role_setting
   WHERE setrole = pg_roles.oid AND setdatabase = pg_database.oid AND ${ownerRole} = ANY (setconfig))`;
 
@@ -250,9 +262,9 @@ export interface RestoredLogin {
 
 /**
  * Restores logins to the state in the agent's tables: the password and the settings, which a login can change
- * itself, whether it may log in, and the effects of a write block on the logins other than the owner's: they are read-only by
- * default, and cannot make temporary tables, which would fill the disk whatever the default is. To be called
- * in a transaction.
+ * itself, whether it may log in, and the effects of a write block on the logins other than the owner's, or of following on
+ * all: they are read-only by default, and cannot make temporary tables, which would fill the disk whatever the
+ * default is. To be called in a transaction.
  * @param projectId limits it to one project
  * @param enforces the caller is `enforceAccess`. It alone restores logins whose sessions have to end: that a
  *   password was replaced shows it which session is left.
@@ -270,18 +282,20 @@ export async function restoreLogins(
   );
   const { rows } = await session.query<LoginState>(
     `SELECT *,
-            login ~ '_rw$' AND write_blocked = EXISTS (
+            login ~ '_(rw|owner)$' AND write_blocked = EXISTS (
               SELECT FROM pg_auth_members JOIN pg_roles AS "group" ON "group".oid = roleid
-              WHERE member = login_oid AND "group".rolname = 'g_' || replace(project_id::text, '-', '') || '_rw'
+              WHERE member = login_oid AND "group".rolname = 'g_' || replace(project_id::text, '-', '') || substring(login FROM '_(?:rw|owner)$')
             ) AS group_differs,
-            login !~ '_owner$'
+            (login !~ '_owner$' OR follows)
               AND write_blocked <> coalesce('default_transaction_read_only=on' = ANY (settings), false)
               AS read_only_differs,
-            login !~ '_(owner|query)$'
+            login !~ '_query$' AND (login !~ '_owner$' OR database_oid IS NOT NULL)
               AND write_blocked = has_database_privilege(login_oid, database_oid, 'TEMPORARY')
               AS temporary_differs
      FROM (
-       SELECT login, branch_id, verifier, project_id, database, pg_database.oid AS database_oid, closed, write_blocked_since IS NOT NULL AS write_blocked,
+       SELECT login, branch_id, verifier, project_id, database, pg_database.oid AS database_oid, closed,
+              ${FOLLOWS} AS follows,
+              ${FOLLOWS} OR (write_blocked_since IS NOT NULL AND login !~ '_owner$') AS write_blocked,
               pg_authid.oid AS login_oid, rolconfig AS settings,
               pg_authid.rolpassword IS DISTINCT FROM verifier OR pg_authid.rolcanlogin = closed AS login_differs,
               pg_authid.rolpassword IS DISTINCT FROM verifier AND end_from IS DISTINCT FROM '-infinity'
@@ -304,7 +318,11 @@ export async function restoreLogins(
     ),
   );
   const changed = rows.filter(
-    (state) => state.password_changed || state.lacks_role || settingsOf(state).length > 0,
+    (state) =>
+      state.password_changed ||
+      // Its branch has stopped following otherwise.
+      (state.lacks_role && !state.group_differs) ||
+      settingsOf(state).length > 0,
   );
   for (const state of changed) await recordRestored(session, state, settingsOf(state));
   return changed.map((state) => ({
@@ -363,12 +381,16 @@ function restoring(state: LoginState, foreign: readonly ForeignSetting[]): strin
     statements.push(`ALTER ROLE ${name} ${may} PASSWORD ${password}`);
   }
   if (state.group_differs) {
-    const [from, to] = ['read_write', 'read_only'].map((role) =>
-      identifier(groupName(state.project_id, role as BranchRole)),
+    const role = writingRole(state);
+    const [writing, reading] = [role, 'read_only' as const].map((one) =>
+      identifier(groupName(state.project_id, one)),
     );
-    const [given, taken] = state.write_blocked ? [to, from] : [from, to];
+    const [given, taken] = state.write_blocked ? [reading, writing] : [writing, reading];
+    const how = MEMBERSHIP[state.write_blocked ? 'read_only' : role];
     // The membership acts immediately, also on open sessions. The setting gives new ones a clear error.
-    statements.push(`GRANT ${given} TO ${name} WITH ${MEMBERSHIP.read_write}; REVOKE ${taken} FROM ${name}`);
+    statements.push(`GRANT ${given} TO ${name} WITH ${how}; REVOKE ${taken} FROM ${name}`);
+    if (role === 'owner' && state.write_blocked)
+      statements.push(`ALTER ROLE ${name} IN DATABASE ${identifier(state.database)} RESET role`);
   }
   if (state.read_only_differs) {
     const setting = state.write_blocked
@@ -391,8 +413,8 @@ function resettingAll(state: LoginState, foreign: readonly ForeignSetting[]): st
   return [
     `ALTER ROLE ${name} RESET ALL`,
     ...[...databases].map((one) => `ALTER ROLE ${name} IN DATABASE ${identifier(one)} RESET ALL`),
-    ...(isOwner && (lacks_role || databases.has(database)) ? [ownRole] : []),
-    ...(!isOwner && write_blocked ? [`ALTER ROLE ${name} SET default_transaction_read_only = on`] : []),
+    ...(isOwner && !write_blocked && (lacks_role || databases.has(database)) ? [ownRole] : []),
+    ...(write_blocked ? [`ALTER ROLE ${name} SET default_transaction_read_only = on`] : []),
   ];
 }
 

@@ -87,11 +87,13 @@ export async function runPrivilegeLoop(host: PrivilegesHost, signal: AbortSignal
   });
 }
 
-/** Finalized branches whose owner login is not disabled. */
+/** Finalized branches whose owner login is not disabled, and may write. */
 async function readOpenBranches({ postgres }: PrivilegesHost): Promise<LoginBranch[]> {
   const { rows } = await postgres.query<LoginBranch>(
     `SELECT branch_id, project_id, database FROM branch JOIN pg_database ON datname = database
-     WHERE NOT closed AND datconnlimit > 0 ORDER BY database`,
+     WHERE NOT closed AND datconnlimit > 0
+       AND NOT EXISTS (SELECT FROM following WHERE following.branch_id = branch.branch_id)
+     ORDER BY database`,
   );
   return rows;
 }

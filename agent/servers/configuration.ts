@@ -29,6 +29,15 @@ export const CLIENT_CHECK_SECONDS = 10;
 /** Days for which PostgreSQL keeps which blocks were written. Older branches are compared in another way. */
 const WAL_SUMMARY_DAYS = 30;
 
+/** Branches of a host that follow a database elsewhere. Each has a worker for as long as it does. */
+export const FOLLOWED_MAX = 12;
+/** Workers that copy tables which were added at sources. */
+const TABLE_WORKERS = 4;
+/** A subscription has one, and each table that it copies. */
+const ORIGINS = 64;
+/** What PostgreSQL's own default leaves for parallel queries and other workers. */
+const OTHER_WORKERS = 8;
+
 /** Size at which PostgreSQL begins another log file. */
 export const LOG_FILE_MB = 64;
 
@@ -109,6 +118,12 @@ wal_summary_keep_time = ${WAL_SUMMARY_DAYS}d
 file_copy_method = clone
 # A forgotten prepared transaction would prevent clones and the drop of its database.
 max_prepared_transactions = 0
+# ${FOLLOWED_MAX} branches can follow a database elsewhere, and ${TABLE_WORKERS} tables that were added there are copied at a time. PostgreSQL
+# does not start with fewer origins than are in use, so a later release only raises that number.
+max_logical_replication_workers = ${FOLLOWED_MAX + TABLE_WORKERS}
+max_sync_workers_per_subscription = 2
+max_worker_processes = ${FOLLOWED_MAX + TABLE_WORKERS + OTHER_WORKERS}
+max_active_replication_origins = ${ORIGINS}
 # The extensions that the agent marks as trusted, before those of the system.
 extension_control_path = ${quoted(`${extensionsDir}:$system`)}
 

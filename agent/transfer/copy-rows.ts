@@ -146,6 +146,37 @@ export async function setSequences(target: Session, values: readonly SequenceVal
   return copied.length;
 }
 
+/** Sequences that a column's default, or the column itself, takes its values from. */
+const KEYS = `
+  SELECT DISTINCT n.nspname AS schema, s.relname AS name, tn.nspname AS table_schema, t.relname AS table_name, a.attname AS column
+  FROM pg_catalog.pg_class AS s
+  JOIN pg_catalog.pg_namespace AS n ON n.oid = s.relnamespace
+  JOIN pg_catalog.pg_depend AS d ON d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objid = s.oid
+    AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.deptype IN ('a', 'i') AND d.refobjsubid > 0
+  JOIN pg_catalog.pg_class AS t ON t.oid = d.refobjid
+  JOIN pg_catalog.pg_namespace AS tn ON tn.oid = t.relnamespace
+  JOIN pg_catalog.pg_attribute AS a ON a.attrelid = t.oid AND a.attnum = d.refobjsubid
+  WHERE s.relkind = 'S' ORDER BY 1, 2`;
+
+interface KeySequence extends Omit<SequenceValue, 'last_value'> {
+  table_schema: string;
+  table_name: string;
+  column: string;
+}
+
+/** Sets sequences from the largest key in their tables, for a source that cannot be read. */
+export async function setLargestKeys(session: Session): Promise<number> {
+  const { rows } = await session.query<KeySequence>(KEYS);
+  const settings = rows.map(({ schema, name, table_schema, table_name, column }) => {
+    const sequence = `${literal(tableName({ schema, name }))}::pg_catalog.regclass`;
+    const table = tableName({ schema: table_schema, name: table_name });
+    return `SELECT pg_catalog.setval(${sequence}, key, true)
+      FROM (SELECT pg_catalog.max(${identifier(column)})::pg_catalog.int8 AS key FROM ${table}) AS largest WHERE key IS NOT NULL`;
+  });
+  for (const setting of settings) await session.query(setting);
+  return settings.length;
+}
+
 /** Rows of each table of which every value is compared. */
 const SAMPLED = 10_000;
 

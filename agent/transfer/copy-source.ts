@@ -16,6 +16,7 @@ import type { Log } from '../process/log.ts';
 import { type OnProgress, partOf } from '../process/progress.ts';
 import { ProjectGate } from '../process/project-gate.ts';
 import { openLoadSession } from '../rows/branch-session.ts';
+import { FOLLOWED_MAX } from '../servers/configuration.ts';
 import { freeBytes } from '../volumes/volumes.ts';
 import {
   atSource,
@@ -39,7 +40,15 @@ import {
 } from './load-database.ts';
 import { examineSource, isEmptyDatabase, NOT_EMPTY, type ProbeHost } from './probe.ts';
 import { finding, type Source, short } from './source-address.ts';
-import { findingOf, openSnapshotSession } from './source-session.ts';
+import { findingOf, inSource, openReplicationSession, openSnapshotSession } from './source-session.ts';
+import {
+  dropAtSource,
+  dropSlot,
+  makePublications,
+  makeSlot,
+  type PublishedTable,
+  type SlotNames,
+} from './source-slot.ts';
 
 /** What it takes to copy a source. */
 export interface CopyHost extends ProbeHost, CloneHost {
@@ -130,11 +139,14 @@ async function copyAgain(
   onProgress: OnProgress | undefined,
 ): Promise<Copy> {
   const { project_id, branch_id, database, room_bytes, jobs, busy_wait } = params;
-  const wanted = { use: 'import', tables: params.tables, publication: null, room_bytes } as const;
+  const use = params.follow ? 'follow' : 'import';
+  const publication = params.follow?.publication ?? null;
+  const wanted = { use, tables: params.tables, publication, room_bytes } as const;
   const examined = await examineSource(host, params.source_url, wanted);
   if (!examined.ok) return { copied: null, findings: [examined.failure] };
   const { probe } = examined.value;
   if (probe.findings.some(isError)) return { copied: null, findings: probe.findings };
+  if (params.follow) await requireWorker(session, branch_id);
   const { rows } = await session.query(
     'SELECT FROM branch WHERE project_id = $1 AND branch_id = $2 AND database = $3',
     [project_id, branch_id, database],
@@ -156,6 +168,7 @@ async function copyAgain(
     const load = new Load(host, params, examined.value, stop, onProgress);
     const loaded = await host.copyRoom.during(total_bytes, () => load.run());
     if ('refused' in loaded) return { copied: null, findings: [loaded.refused] };
+    if (params.follow) await storeFollowing(session, params, examined.value, loaded.known);
     await closeLoad(session, params, loaded.copied);
     return { copied: loaded.copied, findings: [...probe.findings, ...loaded.warnings] };
   } catch (error) {
@@ -163,6 +176,34 @@ async function copyAgain(
     throw error;
   }
 }
+
+/** Without one the branch would stand still, and with it another tenant's. @throws HostError HOST_BUSY */
+async function requireWorker(session: Session, branchId: string): Promise<void> {
+  const { rows } = await session.query<{ has_room: boolean }>(
+    `SELECT count(*) < least($1, current_setting('max_logical_replication_workers')::int) AS has_room
+     FROM following WHERE since IS NOT NULL AND branch_id <> $2`,
+    [FOLLOWED_MAX, branchId],
+  );
+  if (!rows[0]?.has_room) throw new HostError('HOST_BUSY', 'as many branches of this host follow as can');
+}
+
+/** What `follow.start` continues with. */
+const storeFollowing = (
+  session: Session,
+  { branch_id, project_id, database, follow, tables }: CopyParams,
+  examined: { tables: [schema: string, name: string][] },
+  known: readonly string[],
+) =>
+  session.query(
+    `INSERT INTO following (branch_id, project_id, database, slot, publication, tables, known)
+     VALUES ($1, $2, $3, $4, $5, $6, $7)
+     ON CONFLICT (branch_id) DO UPDATE SET (slot, publication, tables, known, problem, cutover, refused_at, outcome, additions) =
+       (excluded.slot, excluded.publication, excluded.tables, excluded.known, NULL, NULL, NULL, NULL, '[]')`,
+    [
+      ...[branch_id, project_id, database, follow?.slot, follow?.publication ?? null],
+      ...[tables === null ? null : JSON.stringify(examined.tables), JSON.stringify(known)],
+    ],
+  );
 
 /** Bytes of the list of tables in a message of the link. */
 const TABLES_ROOM = 262_144;
@@ -178,6 +219,8 @@ const SCHEMA_WITHIN_MS = 300_000;
 const PIECE_WITHIN_MS = 900_000;
 /** The rows of one table are counted. Milliseconds. */
 const COUNT_WITHIN_MS = 6 * 3_600_000;
+/** The slot of a killed copy is dropped, and the publication is made. Milliseconds. */
+const PUBLISH_WITHIN_MS = 30_000;
 const WATCH_EVERY_MS = 1_000;
 /** Names in the warning about what is left out. */
 const LEFT_OUT_NAMED = 20;
@@ -192,7 +235,14 @@ class Refused extends Error {
   }
 }
 
-type Loaded = { copied: Copied; warnings: SourceFinding[] } | { refused: SourceFinding };
+type Loaded =
+  | {
+      copied: Copied;
+      warnings: SourceFinding[];
+      /** Statements of the schema difference that is left, for a copy that is to follow. */
+      known: string[];
+    }
+  | { refused: SourceFinding };
 
 /** One copy into a database that is open to its login alone. */
 class Load {
@@ -201,6 +251,7 @@ class Load {
   readonly #source: Source;
   readonly #tls: Parameters<typeof openSnapshotSession>[2];
   readonly #chosen: readonly [schema: string, name: string][];
+  readonly #published: readonly PublishedTable[];
   readonly #stop: AbortController;
   readonly #onProgress: OnProgress | undefined;
   readonly #ends: (() => unknown)[] = [];
@@ -214,6 +265,7 @@ class Load {
       source: Source;
       probe: { source: { tls: Parameters<typeof openSnapshotSession>[2] } };
       tables: [schema: string, name: string][];
+      published: PublishedTable[];
     },
     stop: AbortController,
     onProgress: OnProgress | undefined,
@@ -223,6 +275,7 @@ class Load {
     this.#source = examined.source;
     this.#tls = examined.probe.source.tls;
     this.#chosen = examined.tables;
+    this.#published = examined.published;
     this.#stop = stop;
     this.#onProgress = onProgress;
   }
@@ -234,8 +287,11 @@ class Load {
     const onStop = () => void this.#endAll().catch(() => {});
     signal.addEventListener('abort', onStop);
     const watching = this.#watch(over.signal);
+    let isDone = false;
     try {
-      return await this.#copy();
+      const loaded = await this.#copy();
+      isDone = true;
+      return loaded;
     } catch (error) {
       if (signal.aborted) return { refused: signal.reason as SourceFinding };
       return { refused: this.#refusalOf(error) };
@@ -244,7 +300,39 @@ class Load {
       signal.removeEventListener('abort', onStop);
       await watching;
       await this.#endAll();
+      if (!isDone) await this.#dropSlot();
     }
+  }
+
+  /** Nothing is left at the source of a copy that failed. */
+  async #dropSlot(): Promise<void> {
+    const { follow, job_id } = this.#params;
+    if (!follow) return;
+    const dropped = await dropAtSource(this.#host.settings, this.#source, follow, this.#tls);
+    if (!dropped.ok) this.#host.log('follow.left_at_source', { job_id, reason: dropped.failure.message });
+  }
+
+  /**
+   * Makes what the branch will follow, after what a killed copy has left. The rows of the slot's snapshot are copied,
+   * and its first change is the next one, so none is lost or applied twice.
+   * @returns the snapshot
+   */
+  async #makeSlot({ slot, publication }: SlotNames): Promise<string> {
+    const made = await inSource(
+      this.#host.settings,
+      this.#source,
+      PUBLISH_WITHIN_MS,
+      async ({ session }) => {
+        await dropSlot(session, { slot, publication });
+        // Changes are decoded with the catalog of their time, so the publication has to be older than the slot.
+        if (publication === null) await makePublications(session, slot, this.#published);
+      },
+      { mode: 'change', tls: this.#tls },
+    );
+    if (!made.ok) throw new Refused(made.failure);
+    const opened = await atSource(openReplicationSession(this.#host.settings, this.#source, this.#tls));
+    this.#ends.push(opened.end);
+    return atSource(makeSlot(opened.session, slot));
   }
 
   /** @throws HostError */
@@ -319,12 +407,17 @@ class Load {
 
   async #copy(): Promise<Loaded> {
     this.#awaitSource(PIECE_WITHIN_MS);
-    const [source, target] = await Promise.all([this.#openSource(null), this.#openTarget()]);
+    const { follow } = this.#params;
+    const target = await this.#openTarget();
     if (!(await isEmptyDatabase(target))) throw new Refused(NOT_EMPTY);
-    const { rows } = await atSource(source.query<{ id: string }>('SELECT pg_export_snapshot() AS id'));
-    const snapshot = rows[0]?.id ?? '';
+    const ofSlot = follow ? await this.#makeSlot(follow) : null;
+    const source = await this.#openSource(ofSlot);
+    const snapshot = ofSlot ?? (await exportSnapshot(source));
     const schema = await this.#readSchema(source, target);
-    const tables = await listTables(source, this.#chosen);
+    const tables = await listTables(
+      source,
+      follow ? this.#published.map(({ schema, name }) => [schema, name] as const) : this.#chosen,
+    );
     this.#awaitSource(null);
     await makeAll(target, schema.first);
     const progress = new CopyProgress(tables, partOf(this.#onProgress, ROWS_FROM, ROWS_TO));
@@ -336,6 +429,7 @@ class Load {
     await makeAll(target, schema.last);
     const compared = await this.#compareTables(source, target, progress);
     await target.query('ANALYZE');
+    const known = follow ? await this.#knownDifference(source, target) : [];
     const { rows: sizes } = await target.query<{ bytes: string }>(
       'SELECT pg_database_size(current_database()) AS bytes',
     );
@@ -348,7 +442,21 @@ class Load {
         size_bytes: Number(sizes[0]?.bytes),
       },
       warnings: leftOutWarnings(schema.leftOut),
+      known,
     };
+  }
+
+  /** What differs although the schema is that of the source, such as the version of an extension, is no news later. */
+  async #knownDifference(source: Session, target: Session): Promise<string[]> {
+    const chosen = this.#params.tables === null ? null : [...this.#chosen];
+    const queries = { before: catalogQuery(target), after: catalogQuery(source) };
+    const { followed } = await runInThread(
+      { followed: chosen },
+      queries,
+      this.#stop.signal,
+      SCHEMA_WITHIN_MS,
+    );
+    return followed?.map(({ statement }) => statement) ?? [];
   }
 
   async #readSchema(source: Session, target: Session): Promise<CopiedSchema> {
@@ -435,6 +543,11 @@ class Load {
     this.#awaitSource(null);
     return compared;
   }
+}
+
+async function exportSnapshot(source: Session): Promise<string> {
+  const { rows } = await atSource(source.query<{ id: string }>('SELECT pg_export_snapshot() AS id'));
+  return rows[0]?.id ?? '';
 }
 
 const OVER_QUOTA = finding(

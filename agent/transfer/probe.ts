@@ -14,6 +14,7 @@ import { freeBytes } from '../volumes/volumes.ts';
 import { finding, readSourceUrl, resolveSource, type Source, short } from './source-address.ts';
 import { readCatalog, type SourceCatalog, type TableRow } from './source-catalog.ts';
 import { inSource } from './source-session.ts';
+import type { PublishedTable } from './source-slot.ts';
 
 export interface ProbeHost extends RowsHost {
   probes: ProjectGate;
@@ -83,6 +84,8 @@ interface Examined {
   probe: Probe & { source: NonNullable<Probe['source']> };
   /** The tables that are meant, by schema and name. */
   tables: [schema: string, name: string][];
+  /** Those of them whose changes, or new rows, follow. */
+  published: PublishedTable[];
 }
 
 /** @returns why the source could not be read */
@@ -123,6 +126,7 @@ export async function examineSource(
   return ok({
     source: source.value,
     tables: chosen.map(({ schema, name: table }) => [schema, table]),
+    published: publishedOf(chosen),
     probe: {
       source: {
         ...{ host: name, port, database, version: short(catalog.version), tls, total_bytes },
@@ -196,10 +200,20 @@ function chosenTables({ tables, published }: SourceCatalog, { tables: names, pub
 const count = (value: unknown): number =>
   Math.max(0, Math.min(Math.round(Number(value)) || 0, Number.MAX_SAFE_INTEGER));
 
+function followsOf(table: TableRow): SourceTable['follows'] {
+  const limit = limitOf(table)[0]?.problem;
+  return limit === 'not_followed' ? 'nothing' : limit === 'no_key' ? 'inserts' : 'all';
+}
+
+const publishedOf = (tables: readonly TableRow[]): PublishedTable[] =>
+  tables.flatMap((table) => {
+    const follows = followsOf(table);
+    return follows === 'nothing' ? [] : [{ schema: table.schema, name: table.name, follows }];
+  });
+
 function toTable(table: TableRow): SourceTable {
   const { schema, name, rows, bytes } = table;
-  const limit = limitOf(table)[0]?.problem;
-  const follows = limit === 'not_followed' ? 'nothing' : limit === 'no_key' ? 'inserts' : 'all';
+  const follows = followsOf(table);
   return { schema: short(schema), table: short(name), rows: count(rows), bytes: count(bytes), follows };
 }
 

@@ -11,7 +11,7 @@ import type { AgentSettings } from '../process/settings.ts';
 import { answerMeter, asOptions, VALUE_FORM } from '../rows/branch-session.ts';
 import { finding, type Source, short } from './source-address.ts';
 
-type Tls = ProbedSource['tls'];
+export type Tls = ProbedSource['tls'];
 
 /** A session with a source, and how the source has proved who it is. */
 interface SourceSession {
@@ -62,6 +62,18 @@ const COPYING: Bounds = {
   }),
   statementWithin: 0,
 };
+
+/** What is changed at a source: a slot, a publication, whether it accepts writes. */
+const CHANGING: Bounds = {
+  options: asOptions({
+    ...OPTIONS,
+    default_transaction_read_only: 'off',
+    default_transaction_isolation: 'read committed',
+  }),
+  statementWithin: STATEMENT_WITHIN_MS,
+};
+
+const MODES = { read: READING, change: CHANGING };
 
 /** Errors of a certificate whose authority is unknown. Any other error of one is final. */
 const UNKNOWN_AUTHORITY = new Set([
@@ -141,7 +153,9 @@ class SourceClient extends pg.Client {
 }
 
 /** Certificates of the authorities that this host knows. Node before 22.15 knows those of Mozilla only. */
-async function readAuthorities({ FOLLOW_CA_FILE }: Pick<AgentSettings, 'FOLLOW_CA_FILE'>): Promise<string[]> {
+export async function readAuthorities({
+  FOLLOW_CA_FILE,
+}: Pick<AgentSettings, 'FOLLOW_CA_FILE'>): Promise<string[]> {
   const known =
     'getCACertificates' in tls
       ? [...tls.getCACertificates('default'), ...tls.getCACertificates('system')]
@@ -154,6 +168,7 @@ async function connect(
   proof: Tls,
   ca: string[],
   bounds: Bounds,
+  more: pg.ClientConfig & { replication?: 'database' } = {},
 ): Promise<SourceClient> {
   const isUnverified = proof === 'channel_binding';
   const ssl = {
@@ -177,6 +192,7 @@ async function connect(
       query_timeout: bounds.statementWithin,
       // Nobody would notice that a source is gone for good.
       keepAlive: true,
+      ...more,
     },
     isUnverified,
   );
@@ -202,6 +218,8 @@ const streamOf = (client: pg.Client) => (client as unknown as Internals).connect
 /**
  * Runs `action` in a session with the source, whose connection is destroyed after a time.
  * @param within milliseconds
+ * @param options.mode what the session is for
+ * @param options.tls how the source has proved who it is before; by default that is found out
  * @returns what is wrong with the source if the session could not be opened or was lost
  */
 export async function inSource<T>(
@@ -209,10 +227,11 @@ export async function inSource<T>(
   source: Source,
   within: number,
   action: (opened: SourceSession) => Promise<T>,
+  { mode = 'read', tls }: { mode?: keyof typeof MODES; tls?: Tls } = {},
 ): Promise<Result<T, SourceFinding>> {
   const ca = await readAuthorities(settings);
   const run = async (proof: Tls) => {
-    const session = await connect(source, proof, ca, READING);
+    const session = await connect(source, proof, ca, MODES[mode]);
     const timer = setTimeout(() => streamOf(session).destroy(new Error('it took too long')), within);
     try {
       return await action({ session, tls: proof });
@@ -223,8 +242,8 @@ export async function inSource<T>(
   };
   try {
     return ok(
-      await run('certificate').catch((error) => {
-        if (source.mustVerify || !UNKNOWN_AUTHORITY.has(sqlState(error) ?? '')) throw error;
+      await run(tls ?? 'certificate').catch((error) => {
+        if (tls || source.mustVerify || !UNKNOWN_AUTHORITY.has(sqlState(error) ?? '')) throw error;
         return run('channel_binding');
       }),
     );
@@ -250,6 +269,21 @@ export async function openSnapshotSession(
   const session = await connect(source, proof, await readAuthorities(settings), COPYING);
   await session.query('BEGIN');
   if (snapshot !== null) await session.query(`SET TRANSACTION SNAPSHOT ${literal(snapshot)}`);
+  return { session, end: () => end(session) };
+}
+
+/**
+ * Opens a session of the replication protocol (PostgreSQL documentation, 54.4), which knows no parameters. The caller
+ * ends it: until then, or its next command, the snapshot that a new slot has exported can be used.
+ * @throws an error that `findingOf` explains
+ */
+export async function openReplicationSession(
+  settings: Pick<AgentSettings, 'FOLLOW_CA_FILE'>,
+  source: Source,
+  proof: Tls,
+): Promise<{ session: Session; end: () => void }> {
+  const ca = await readAuthorities(settings);
+  const session = await connect(source, proof, ca, COPYING, { replication: 'database' });
   return { session, end: () => end(session) };
 }
 

@@ -187,6 +187,7 @@ async function copy(context: Context, subject: Importing): Promise<void> {
       ...identity(context, subject.branch),
       ...{ source_url: subject.sourceUrl, tables, room_bytes: roomBytes, jobs: concurrent },
       busy_wait: BUSY_WAIT_MS,
+      follow: null,
     });
     if (!result.copied) {
       if (await isCancelled(db, job.id)) throw new JobCancelledError();

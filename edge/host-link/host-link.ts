@@ -97,6 +97,7 @@ export class HostLink
         sizes: (sizes) => coordinatorOf(env, sizes.project_id).monitor.recordSizes(sizes, this.#hostId),
         blocks: (blocks) => coordinatorOf(env, blocks.project_id).recordBlocks(blocks, this.#hostId),
         progress: (progress) => coordinatorOf(env, progress.project_id).recordProgress(progress),
+        follow: async () => {},
         inventory_outdated: () => this.#reconcileSoon(),
       },
       log: (event, fields) => logEvent(event, { host_id: this.#hostId, ...fields }),

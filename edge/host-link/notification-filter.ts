@@ -21,6 +21,7 @@ const OF_PROJECT: Record<Notification, { max: number; windowMs: number } | null>
   sizes: { max: 1, windowMs: 500 },
   // Each change of a block is sent immediately, and several may follow each other.
   blocks: { max: 30, windowMs: MINUTE_MS },
+  follow: { max: 30, windowMs: MINUTE_MS },
   // A comparison and three creations.
   progress: { max: 150, windowMs: MINUTE_MS },
   inventory_outdated: null,

@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { ProjectBlocks } from '../block.ts';
 import { ProjectMeasurement, ProjectSizes } from '../measurement.ts';
 import { PROGRESS_TABLES_MAX, TableProgress } from '../project/job.ts';
+import { FollowReport } from './follow.ts';
 import { Id } from './operation.ts';
 
 const WorkProgress = z.strictObject({
@@ -24,6 +25,8 @@ export const NOTIFICATIONS = {
   sizes: { params: ProjectSizes },
   /** All blocks of one project: after each change, and once a minute while there is one. */
   blocks: { params: ProjectBlocks },
+  /** A branch that follows a source: after each change, and once a minute while it follows. */
+  follow: { params: FollowReport },
   /** How far the work for a job is: every two seconds, of work that takes longer. */
   progress: { params: WorkProgress },
   /** The host has changed without the edge, which reads its inventory again: every two seconds until then. */

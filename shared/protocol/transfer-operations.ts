@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { COPY_JOBS } from '../limits.ts';
+import { FollowStatus } from './follow.ts';
 import { Database, Id, operation } from './operation.ts';
 import { BranchIdentity, BusyWait } from './operation-fields.ts';
 
@@ -102,6 +103,29 @@ const CopiedTable = z.strictObject({
   compared: Rows,
 });
 
+const SourceUrl = z.string().min(1).max(SOURCE_URL_MAX);
+
+/** Where the changes of a source come from. */
+const Follow = {
+  /** Name of the slot, and of the publication that the copy makes: `followName` of the project. */
+  slot: z.string().regex(/^[a-z0-9_]{1,48}$/),
+  /** A publication that the owner of the source has made; null: the copy makes it. */
+  publication: z.string().min(1).max(SOURCE_NAME_MAX).nullable(),
+};
+
+/** A branch that follows a source. */
+const FollowingBranch = { project_id: Id, branch_id: Id, database: Database };
+
+/** Name of the slot and of the publication of a project at its source. */
+export const followName = (projectId: string): string => `branchgate_${projectId.replaceAll('-', '')}`;
+
+const AtSource = {
+  /** The slot and the publication are gone at the source, or were never made. */
+  dropped_at_source: z.boolean(),
+  /** What is left there, and the statements that remove it; null: nothing. */
+  message: z.string().nullable(),
+};
+
 const Tables = z.array(z.string().max(SOURCE_NAME_MAX)).min(1).max(SOURCE_TABLES_MAX).nullable();
 
 /** Operations about a PostgreSQL server elsewhere whose data a project takes over. */
@@ -112,7 +136,7 @@ export const TRANSFER_OPERATIONS = {
     params: z.strictObject({
       project_id: Id,
       /** With the password. */
-      source_url: z.string().min(1).max(SOURCE_URL_MAX),
+      source_url: SourceUrl,
       use: z.enum(SOURCE_USES),
       /** The branch that has to be empty; null: none. */
       into: z.strictObject({ branch_id: Id, database: Database }).nullable(),
@@ -136,12 +160,18 @@ export const TRANSFER_OPERATIONS = {
     params: z.strictObject({
       ...BranchIdentity,
       /** With the password. */
-      source_url: z.string().min(1).max(SOURCE_URL_MAX),
+      source_url: SourceUrl,
       tables: Tables,
       /** What the storage quota of the project has left. */
       room_bytes: Bytes,
       jobs: z.int().min(1).max(COPY_JOBS.max),
       busy_wait: BusyWait,
+      /**
+       * Makes a slot, and the publication unless one is named, and copies the rows of the slot's snapshot, so that
+       * `follow.start` continues with the next change. A copy that fails or is cancelled drops both; one that was
+       * killed leaves them to the next call, or to `follow.stop`. Null: only a copy.
+       */
+      follow: z.strictObject(Follow).nullable(),
     }),
     result: z.strictObject({
       /** Null if it cannot be copied, for the findings that are errors. */
@@ -163,5 +193,78 @@ export const TRANSFER_OPERATIONS = {
     params: z.strictObject({ job_id: Id, project_id: Id }),
     result: z.strictObject({ stopped: z.boolean() }),
     deadline: 15_000,
+  }),
+  'follow.start': operation({
+    summary:
+      'Make the branch that a copy was swapped into follow its source. Its clients can only read from then on',
+    params: z.strictObject({
+      ...FollowingBranch,
+      source_url: SourceUrl,
+      ...Follow,
+      /** Those of the copy. */
+      tables: Tables,
+    }),
+    result: z.strictObject({}),
+    deadline: 60_000,
+  }),
+  'follow.status': operation({
+    summary: 'Report how far a branch is behind its source, and why it stands still',
+    params: z.strictObject(FollowingBranch),
+    result: FollowStatus,
+    deadline: 20_000,
+    concurrent: true,
+  }),
+  'follow.resume': operation({
+    summary:
+      'Compare the schemas of a branch that stands still with its source, apply what only adds, and follow again',
+    params: z.strictObject(FollowingBranch),
+    /** With a problem if it still stands still. */
+    result: FollowStatus,
+    deadline: 60_000,
+  }),
+  'follow.cutover': operation({
+    summary:
+      'Refuse writes at the source, wait for its last change, set the sequences, compare both sides, and stop following',
+    params: z.strictObject({
+      ...FollowingBranch,
+      job_id: Id,
+      /** The owner of the source has stopped everything that writes there. False: the host refuses writes there. */
+      writes_refused: z.boolean(),
+    }),
+    result: z.strictObject({
+      /** Null if the branch still follows, for the findings. A repeated call begins again. */
+      cut_over: z
+        .strictObject({
+          tables: z.array(CopiedTable).max(SOURCE_TABLES_MAX),
+          has_more: z.boolean(),
+          /** Of all tables. */
+          rows: Rows,
+          sequences: z.int().nonnegative(),
+          /** For how long writes were refused before the branch was open. */
+          refused_ms: z.number().nonnegative(),
+          ...AtSource,
+        })
+        .nullable(),
+      findings: z.array(SourceFinding),
+    }),
+    deadline: 900_000,
+  }),
+  'follow.cancel_cutover': operation({
+    summary: 'Call a cut-over off before its last step, and accept writes at the source again',
+    params: z.strictObject({ ...FollowingBranch }),
+    /** False if there is none, or if its last step has begun. */
+    result: z.strictObject({ cancelled: z.boolean() }),
+    deadline: 30_000,
+  }),
+  'follow.stop': operation({
+    summary: 'Stop following, drop the slot and the publication at the source, and let clients write again',
+    params: z.strictObject({
+      ...FollowingBranch,
+      /** For what a copy has left at the source when the branch does not follow yet; null: the host knows it. */
+      source_url: SourceUrl.nullable(),
+      ...Follow,
+    }),
+    result: z.strictObject(AtSource),
+    deadline: 60_000,
   }),
 } as const;

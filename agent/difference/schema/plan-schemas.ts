@@ -5,7 +5,7 @@ import { type Plan, plan } from '@supabase/pg-delta/plan';
 import type { SchemaDifference } from '../../../shared/protocol/difference-operations.ts';
 import { changesOf } from './changes.ts';
 import type { CatalogQuery, FromThread, Outcome, SideName, Task, ToThread } from './comparison-thread.ts';
-import { type CopiedSchema, type CopiedTables, copiedSchema } from './copied-schema.ts';
+import { type CopiedSchema, type CopiedTables, copiedSchema, sourceChanges } from './copied-schema.ts';
 import { compareOtherKinds, OTHER_KINDS, type OtherObject, readOtherKinds } from './other-kinds.ts';
 import { ownStatements } from './refused-changes.ts';
 
@@ -132,6 +132,14 @@ export async function serveComparison(port: MessagePort, { before }: Task): Prom
     if (typeof before === 'object' && 'copied' in before) {
       const copied = copyOf(await readSchema(ask('before')), after, before.copied);
       return { difference: null, stored: null, copied };
+    }
+    if (typeof before === 'object' && 'followed' in before) {
+      const copy = await readSchema(ask('before'));
+      return {
+        difference: null,
+        stored: null,
+        followed: sourceChanges(copy.facts, after.facts, before.followed),
+      };
     }
     const other = before === 'session' ? await readSchema(ask('before')) : restoreSchema(before.stored);
     return { difference: planSchemas(other, after), stored: null };

@@ -81,7 +81,7 @@ const emptyBranch = async () => {
 
 const newCopy = (branch: Branch, more: Partial<CopyParams> = {}): CopyParams => ({
   ...{ ...identity(branch), job_id: randomUUID(), source_url: source.url(), tables: null },
-  ...{ room_bytes: 2 ** 30, jobs: 2, busy_wait: 1_000, ...more },
+  ...{ room_bytes: 2 ** 30, jobs: 2, busy_wait: 1_000, follow: null, ...more },
 });
 
 async function copy(params: CopyParams, onProgress?: Parameters<typeof runOperation>[3]): Promise<Copy> {

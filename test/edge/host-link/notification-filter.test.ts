@@ -53,6 +53,7 @@ beforeEach(() => {
       progress: async ({ percent }) => {
         percents.push(percent);
       },
+      follow: async () => {},
       inventory_outdated: async () => {
         outdated += 1;
       },

@@ -22,6 +22,12 @@ const tripsOf = (env: Env): Trips => {
   return known;
 };
 
+const FOLLOWING: MethodResult<'follow.status'> = {
+  state: 'following',
+  tables: [{ schema: 'public', table: 'book', state: 'following', rows: 3, percent: 100 }],
+  ...{ lag_bytes: 0, lag_seconds: 0, slot_bytes: 0, keep_bytes: null, problem: null },
+};
+
 const CLONED = {
   created: true,
   strategy: 'reflink',
@@ -115,6 +121,18 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
           findings: [],
         },
   'transfer.cancel': () => ({ stopped: true }),
+  'follow.start': () => ({}),
+  'follow.status': () => FOLLOWING,
+  'follow.resume': () => FOLLOWING,
+  'follow.cutover': () => ({
+    cut_over: {
+      tables: [{ schema: 'public', table: 'book', rows: 3, compared: 3 }],
+      ...{ has_more: false, rows: 3, sequences: 1, refused_ms: 100, dropped_at_source: true, message: null },
+    },
+    findings: [],
+  }),
+  'follow.cancel_cutover': () => ({ cancelled: true }),
+  'follow.stop': () => ({ dropped_at_source: true, message: null }),
   'row.list': () => ({ columns: [], rows: [], has_more: false, estimated_rows: 0 }),
 };
 

@@ -1,0 +1,374 @@
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import { SOURCE_TABLES_MAX, type SourceFinding } from '../../shared/protocol/transfer-operations.ts';
+import { fitting } from '../difference/schema/compare-schemas.ts';
+import { identifier, type Queryable, type Session } from '../postgres/connect.ts';
+import { withLocks } from '../postgres/locks.ts';
+import { HostError } from '../process/host-error.ts';
+import { pollUntil } from '../process/loops.ts';
+import { type OnProgress, partOf } from '../process/progress.ts';
+import {
+  type CopiedTable,
+  listTables,
+  readSequences,
+  setSequences,
+  sumRows,
+  tableName,
+} from './copy-rows.ts';
+import {
+  endFollowing,
+  type Followed,
+  type FollowHost,
+  inFollowed,
+  readFollowed,
+  readSubscription,
+  requireFollowed,
+} from './following.ts';
+import { finding, short } from './source-address.ts';
+import { findingOf, inSource, openSnapshotSession } from './source-session.ts';
+import { readSlot } from './source-slot.ts';
+
+/**
+ * The end of following: the branch becomes the database that is written to. Each step can be repeated, and until the
+ * last one the branch still follows.
+ */
+
+type CutOver = MethodResult<'follow.cutover'>;
+type Outcome = NonNullable<Followed['outcome']>;
+
+/** The cut-over refuses, so the source accepts writes again. */
+class Refused extends Error {
+  readonly finding: SourceFinding;
+
+  constructor(refused: SourceFinding) {
+    super(refused.message);
+    this.finding = refused;
+  }
+}
+
+const CHANGE_WITHIN_MS = 20_000;
+/** Changes that were not applied before the writes were refused. */
+const APPLIED = { within: 60_000, every: 20 };
+const COUNT_WITHIN_MS = 600_000;
+const COUNTED_AT_A_TIME = 4;
+/** Shares of the progress. */
+const APPLIED_AT = 0.3;
+const COMPARED_AT = 0.9;
+/** Bytes of the list of tables in a message of the link. */
+const TABLES_ROOM = 262_144;
+
+const CANCELLED = finding('rows', 'The cut-over was called off.', { path: '' });
+
+/**
+ * @throws HostError INVALID_CALL for a branch that follows nothing, HOST_BUSY. What is in the way is a finding, and
+ *   the source accepts writes again
+ */
+export const cutOver = (
+  host: FollowHost,
+  params: Params<'follow.cutover'>,
+  onProgress?: OnProgress,
+): Promise<CutOver> =>
+  // The lock of the database keeps clones away.
+  withLocks(host.sessions, [`clone:${params.branch_id}`, `source:${params.database}`], async (session) => {
+    const [known] = await readFollowed(session, { branch_id: params.branch_id });
+    if (known?.outcome)
+      return { cut_over: await complete(host, session, known, known.outcome), findings: [] };
+    const followed = await requireFollowed(session, params.branch_id);
+    if (followed.problem) {
+      const message = `The branch stands still: ${followed.problem.message}`;
+      return { cut_over: null, findings: [finding('rows', message, { path: '' })] };
+    }
+    await session.query(`UPDATE following SET cutover = 'refusing' WHERE branch_id = $1`, [params.branch_id]);
+    try {
+      const outcome = await runCutOver(host, session, followed, params, onProgress);
+      return { cut_over: await complete(host, session, followed, outcome), findings: [] };
+    } catch (error) {
+      await acceptWrites(host, followed).catch((failure) =>
+        host.log('follow.writes_refused', { branch_id: followed.branch_id, reason: String(failure) }),
+      );
+      if (!(error instanceof Refused)) throw error;
+      return { cut_over: null, findings: [error.finding] };
+    }
+  });
+
+/** What stands when nothing of the subscription does any more, so that a repeated call can return it. */
+async function complete(
+  host: FollowHost,
+  session: Session,
+  { project_id, branch_id, database, cutover }: Followed,
+  outcome: Outcome,
+): Promise<NonNullable<CutOver['cut_over']>> {
+  const { compared_at, ...known } = outcome;
+  if (cutover === 'done') return { ...NOT_KNOWN, ...known };
+  const of = { project_id, branch_id, database, source_url: null };
+  const stopped = await endFollowing(host, session, of, true);
+  const refused_ms = known.refused_ms + Math.max(0, Date.now() - compared_at);
+  const whole = { ...known, ...stopped, refused_ms };
+  await session.query('UPDATE following SET outcome = $2 WHERE branch_id = $1', [
+    branch_id,
+    JSON.stringify(whole),
+  ]);
+  return whole;
+}
+
+const NOT_KNOWN = {
+  dropped_at_source: false,
+  message: 'It is not known whether the slot was dropped at the source.',
+};
+
+async function runCutOver(
+  host: FollowHost,
+  session: Session,
+  followed: Followed,
+  { writes_refused }: Params<'follow.cutover'>,
+  onProgress: OnProgress | undefined,
+): Promise<Outcome> {
+  const subscription = await readSubscription(session, followed);
+  if (!subscription) throw new HostError('INVALID_CALL', 'the branch has no subscription');
+  const began = performance.now();
+  await refuseWrites(host, followed, writes_refused);
+  await untilApplied(host, followed);
+  onProgress?.(APPLIED_AT);
+  const { source, tls } = subscription;
+  const there = await openSnapshotSession(host.settings, source, tls, null).catch((error) => {
+    throw error instanceof Error ? new Refused(findingOf(error)) : error;
+  });
+  let compared: Compared;
+  let sequences = 0;
+  try {
+    const values = await readSequences(there.session);
+    sequences = await inFollowed(host, followed, 'change', (own) => setSequences(own, values));
+    compared = await compareTables(
+      host,
+      followed,
+      subscription,
+      there.session,
+      partOf(onProgress, APPLIED_AT, COMPARED_AT),
+    );
+  } finally {
+    there.end();
+  }
+  const outcome = { ...compared, sequences, refused_ms: performance.now() - began, compared_at: Date.now() };
+  await finish(session, followed, outcome);
+  return outcome;
+}
+
+/** The last step: it can no longer be called off. */
+async function finish(session: Queryable, { branch_id }: Followed, outcome: Outcome): Promise<void> {
+  const { rowCount } = await session.query(
+    `UPDATE following SET cutover = 'finishing', outcome = $2 WHERE branch_id = $1 AND cutover IS NOT NULL`,
+    [branch_id, JSON.stringify(outcome)],
+  );
+  if (rowCount === 0) throw new Refused(CANCELLED);
+}
+
+async function isCancelled(host: FollowHost, { branch_id }: Followed): Promise<boolean> {
+  const [present] = await readFollowed(host.postgres, { branch_id });
+  return !present?.cutover;
+}
+
+/** Sessions that this login cannot end are those of others, such as superusers, who are named. */
+const OTHERS = `FROM pg_stat_activity LEFT JOIN pg_user USING (usesysid, usename) WHERE datname = current_database() AND backend_type = 'client backend'
+  AND pid <> pg_backend_pid() AND application_name <> 'branchgate'`;
+
+/** Refuses new writes at the source: its sessions begin read-only, and those that are open end. */
+async function refuseWrites(host: FollowHost, followed: Followed, isDone: boolean): Promise<void> {
+  const subscription = await readSubscription(host.postgres, followed);
+  if (!subscription || isDone) return;
+  await host.postgres.query(
+    'UPDATE following SET refused_at = coalesce(refused_at, clock_timestamp()) WHERE branch_id = $1',
+    [followed.branch_id],
+  );
+  const { source, tls } = subscription;
+  const name = identifier(source.database);
+  const refused = await inSource(
+    host.settings,
+    source,
+    CHANGE_WITHIN_MS,
+    async ({ session }) => {
+      await session.query(`ALTER DATABASE ${name} SET default_transaction_read_only = on`);
+      const open = async () =>
+        (
+          await session.query<{ login: string }>(
+            `SELECT usename::text AS login,
+               CASE WHEN NOT usesuper AND (pg_has_role(usesysid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))
+                 THEN pg_terminate_backend(pid) END ${OTHERS}`,
+          )
+        ).rows.map(({ login }) => login);
+      const haveEnded = async () => (await open()).length === 0;
+      const isOver = await pollUntil(haveEnded, { within: CHANGE_WITHIN_MS / 2, every: 20 });
+      return isOver ? [] : [...new Set(await open())];
+    },
+    { mode: 'change', tls },
+  );
+  const statement = `ALTER DATABASE ${name} SET default_transaction_read_only = on; SELECT pg_terminate_backend(pid) ${OTHERS.replaceAll(/\s+/g, ' ')}`;
+  const message =
+    'Writes could not be refused at the source. Stop everything that writes there, or run the statement as its owner, and cut over with writes_stopped.';
+  if (!refused.ok)
+    throw new Refused(finding('rights', `${message} ${refused.failure.message}`, { path: '', statement }));
+  if (refused.value.length > 0)
+    throw new Refused(
+      finding(
+        'rights',
+        `${message} Sessions of these logins do not end: ${refused.value.map(short).join(', ')}.`,
+        { path: '', statement },
+      ),
+    );
+}
+
+/** Undoes `refuseWrites`, and forgets the cut-over. */
+async function acceptWrites(host: FollowHost, followed: Followed): Promise<void> {
+  const [present] = await readFollowed(host.postgres, { branch_id: followed.branch_id });
+  const subscription = await readSubscription(host.postgres, followed);
+  if (present?.refused_at && subscription) {
+    const { source, tls } = subscription;
+    const accepted = await inSource(
+      host.settings,
+      source,
+      CHANGE_WITHIN_MS,
+      ({ session }) =>
+        session.query(`ALTER DATABASE ${identifier(source.database)} RESET default_transaction_read_only`),
+      { mode: 'change', tls },
+    );
+    if (!accepted.ok) throw new HostError('POSTGRES_UNAVAILABLE', `the source: ${accepted.failure.message}`);
+  }
+  await host.postgres.query(
+    `UPDATE following SET cutover = NULL, refused_at = NULL WHERE branch_id = $1 AND outcome IS NULL`,
+    [followed.branch_id],
+  );
+}
+
+/** Waits until the branch has confirmed everything that the source has written. */
+async function untilApplied(host: FollowHost, followed: Followed): Promise<void> {
+  const subscription = await readSubscription(host.postgres, followed);
+  if (!subscription) throw new Refused(CANCELLED);
+  const { source, tls } = subscription;
+  const applied = await inSource(
+    host.settings,
+    source,
+    APPLIED.within + CHANGE_WITHIN_MS,
+    async ({ session }) => {
+      const { rows } = await session.query<{ lsn: string }>(
+        'SELECT pg_current_wal_insert_lsn()::text AS lsn',
+      );
+      const isApplied = async () => {
+        if (await isCancelled(host, followed)) return 'cancelled';
+        if ((await readSlot(session, followed.slot)).isLost) return 'lost';
+        const { rows: found } = await session.query<{ is_applied: boolean }>(
+          'SELECT confirmed_flush_lsn >= $1::pg_lsn AS is_applied FROM pg_replication_slots WHERE slot_name = $2',
+          [rows[0]?.lsn, followed.slot],
+        );
+        return found[0]?.is_applied === true && 'applied';
+      };
+      return pollUntil<'cancelled' | 'lost' | 'applied'>(isApplied, APPLIED);
+    },
+    { tls },
+  );
+  if (!applied.ok) throw new Refused(applied.failure);
+  if (applied.value === 'cancelled') throw new Refused(CANCELLED);
+  if (applied.value === 'lost') throw new Refused(LOST_SLOT);
+  if (applied.value === null)
+    throw new Refused(
+      finding(
+        'rows',
+        'The branch has not applied the last changes of the source in a minute. Try again when it is level.',
+        {
+          path: '',
+        },
+      ),
+    );
+}
+
+const LOST_SLOT = finding('replication_slots', 'The source has dropped the slot.', { path: '' });
+
+type Compared = Pick<NonNullable<CutOver['cut_over']>, 'tables' | 'has_more' | 'rows'>;
+
+/** Counts the rows of each table on both sides, and compares the values of a sample. */
+async function compareTables(
+  host: FollowHost,
+  followed: Followed,
+  { source, tls }: NonNullable<Awaited<ReturnType<typeof readSubscription>>>,
+  there: Session,
+  onProgress: OnProgress | undefined,
+): Promise<Compared> {
+  const names = await inFollowed(host, followed, 'change', async (session) => {
+    const { rows } = await session.query<{ schema: string; name: string }>(
+      `SELECT n.nspname AS schema, c.relname AS name FROM pg_catalog.pg_subscription_rel
+       JOIN pg_catalog.pg_class AS c ON c.oid = srrelid JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace`,
+    );
+    return rows.map(({ schema, name }) => [schema, name] as const);
+  });
+  const waiting = await listTables(there, names);
+  const all = waiting.length;
+  const compared: Compared['tables'] = [];
+  const deadline = performance.now() + COUNT_WITHIN_MS;
+  const work = async () => {
+    if (waiting.length === 0) return;
+    const theirs = await openSnapshotSession(host.settings, source, tls, null);
+    try {
+      await inFollowed(host, followed, 'change', async (ours) => {
+        await ours.query('SET statement_timeout = 0');
+        for (let table = waiting.shift(); table; table = waiting.shift()) {
+          if (await isCancelled(host, followed)) throw new Refused(CANCELLED);
+          if (performance.now() > deadline) throw new Refused(TOO_LONG);
+          compared.push(await compareTable(theirs.session, ours, table));
+          onProgress?.(compared.length / all);
+        }
+      });
+    } finally {
+      theirs.end();
+    }
+  };
+  const ends = await Promise.allSettled(Array.from({ length: COUNTED_AT_A_TIME }, work));
+  for (const end of ends) if (end.status === 'rejected') throw end.reason;
+  const listed = fitting(compared.slice(0, SOURCE_TABLES_MAX), TABLES_ROOM);
+  return {
+    tables: listed,
+    has_more: listed.length < compared.length,
+    rows: compared.reduce((sum, { rows }) => sum + rows, 0),
+  };
+}
+
+const TOO_LONG = finding('rows', 'Counting the rows has taken too long.', { path: '' });
+
+async function compareTable(
+  theirs: Session,
+  ours: Session,
+  table: CopiedTable,
+): Promise<Compared['tables'][number]> {
+  const [there, here] = await Promise.all([
+    sumRows(theirs, table, table.rows),
+    sumRows(ours, table, table.rows),
+  ]);
+  if (there.rows !== here.rows || there.sampled !== here.sampled || there.sum !== here.sum)
+    throw new Refused(
+      finding(
+        'rows',
+        `The rows of ${short(tableName(table))} differ: ${there.rows} at the source, ${here.rows} here.`,
+        {
+          path: '',
+          object: short(tableName(table)),
+        },
+      ),
+    );
+  return {
+    schema: table.schema,
+    table: table.name,
+    rows: Number(there.rows),
+    compared: Number(there.sampled),
+  };
+}
+
+/** Ends a cut-over that waits or counts. It notices that, and undoes what it has done. */
+export async function cancelCutOver(
+  host: FollowHost,
+  { branch_id }: Params<'follow.cancel_cutover'>,
+): Promise<MethodResult<'follow.cancel_cutover'>> {
+  const { rowCount } = await host.postgres.query(
+    `UPDATE following SET cutover = NULL WHERE branch_id = $1 AND cutover = 'refusing'`,
+    [branch_id],
+  );
+  const [followed] = await readFollowed(host.postgres, { branch_id });
+  // One that was killed has left the source without writes.
+  if (followed?.refused_at && followed.cutover === null) await acceptWrites(host, followed);
+  return { cancelled: (rowCount ?? 0) > 0 };
+}

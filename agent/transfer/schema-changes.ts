@@ -1,0 +1,181 @@
+import { randomUUID } from 'node:crypto';
+import { groupName } from '../../shared/branch/login.ts';
+import type { FollowProblem } from '../../shared/protocol/follow.ts';
+import { catalogQuery } from '../difference/schema/compare-schemas.ts';
+import { runInThread } from '../difference/schema/comparison-thread.ts';
+import type { SourceChange } from '../difference/schema/copied-schema.ts';
+import { identifier, inTransaction } from '../postgres/connect.ts';
+import { sqlState } from '../postgres/postgres-failure.ts';
+import {
+  disable,
+  enable,
+  type Followed,
+  type FollowHost,
+  inFollowed,
+  readSubscription,
+  refresh,
+  storeProblem,
+} from './following.ts';
+import { readCatalog } from './source-catalog.ts';
+import { inSource } from './source-session.ts';
+import { publishTable } from './source-slot.ts';
+
+/** What has changed in the schema of a source since it was copied, and what becomes of that here. */
+
+const COMPARE_WITHIN_MS = 30_000;
+
+/** @returns null if the source cannot be read */
+export async function readSourceChanges(
+  host: FollowHost,
+  followed: Followed,
+): Promise<SourceChange[] | null> {
+  const subscription = await readSubscription(host.postgres, followed);
+  if (!subscription) return null;
+  const { source, tls } = subscription;
+  const compared = await inSource(
+    host.settings,
+    source,
+    COMPARE_WITHIN_MS,
+    async ({ session: there }) => {
+      await there.query('BEGIN');
+      return inFollowed(host, followed, 'read', async (here) => {
+        await here.query('BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY');
+        const queries = { before: catalogQuery(here), after: catalogQuery(there) };
+        const task = { followed: followed.tables };
+        return runInThread(task, queries, new AbortController().signal, COMPARE_WITHIN_MS);
+      });
+    },
+    { tls },
+  );
+  if (!compared.ok) return null;
+  const known = new Set(followed.known);
+  return (compared.value.followed ?? []).filter(({ statement }) => !known.has(statement));
+}
+
+const STATEMENTS_MAX = 50;
+const ADDITION_MAX = 4_000;
+/** Additions are reported for as long as the gateway may be away for an upgrade. */
+const REPORTED_FOR_MS = 3_600_000;
+const REPORTED_MAX = 50;
+
+const differs = (changes: readonly SourceChange[]): FollowProblem => ({
+  code: 'schema',
+  message:
+    'The schema of the source has changed by more than an addition. Run the statements at the branch, or undo the change at the source, and resume.',
+  table: null,
+  statement: changes
+    .slice(0, STATEMENTS_MAX)
+    .map(({ statement }) => `${statement.slice(0, ADDITION_MAX)};`)
+    .join('\n'),
+});
+
+/**
+ * Brings the schema of a branch to that of its source, if that takes additions only. The caller has the lock of the
+ * branch, and the subscription is disabled or waits for it.
+ * @returns what is in the way; null if the branch can follow
+ */
+export async function applyAdditions(
+  host: FollowHost,
+  followed: Followed,
+  changes: readonly SourceChange[],
+): Promise<FollowProblem | null> {
+  if (changes.some(({ isAddition }) => !isAddition)) return differs(changes);
+  if (changes.length === 0) return null;
+  try {
+    await inFollowed(host, followed, 'change', (session) =>
+      inTransaction(session, async () => {
+        // Objects belong to the group of the owners, as all others do.
+        await session.query(
+          `SET LOCAL ROLE ${identifier(groupName(followed.project_id, 'owner'))}; SET LOCAL search_path = public, pg_temp`,
+        );
+        for (const { statement } of changes) await session.query(statement);
+      }),
+    );
+  } catch (error) {
+    if (sqlState(error) === undefined) throw error;
+    return differs(changes);
+  }
+  const tables = changes.flatMap(({ newTable }) => (newTable ? [newTable] : []));
+  if (tables.length > 0 && followed.publication === null) {
+    const problem = await publishTables(host, followed, tables);
+    if (problem) return problem;
+  }
+  await recordAdditions(host, followed, changes);
+  return null;
+}
+
+/** A partitioned table has no rows; its partitions are tables of their own. */
+async function publishTables(
+  host: FollowHost,
+  followed: Followed,
+  tables: readonly (readonly [schema: string, name: string])[],
+): Promise<FollowProblem | null> {
+  const subscription = await readSubscription(host.postgres, followed);
+  if (!subscription) return null;
+  const { source, tls } = subscription;
+  const names = new Set(tables.map((name) => JSON.stringify(name)));
+  const published = await inSource(
+    host.settings,
+    source,
+    COMPARE_WITHIN_MS,
+    async ({ session }) => {
+      const catalog = await readCatalog(session, null);
+      for (const { schema, name, kind, is_unlogged, has_key } of catalog.tables)
+        if (kind === 'r' && !is_unlogged && names.has(JSON.stringify([schema, name])))
+          await publishTable(session, followed.slot, { schema, name, follows: has_key ? 'all' : 'inserts' });
+    },
+    { mode: 'change', tls },
+  );
+  if (published.ok) return null;
+  return {
+    code: 'source',
+    message: published.failure.message,
+    table: null,
+    statement: published.failure.statement,
+  };
+}
+
+async function recordAdditions(host: FollowHost, followed: Followed, changes: readonly SourceChange[]) {
+  const now = Date.now();
+  const added = changes.map(({ statement }) => ({
+    ...{ id: randomUUID(), at: new Date(now).toISOString() },
+    statement: statement.slice(0, ADDITION_MAX),
+  }));
+  const recent = followed.additions.filter(({ at }) => now - Date.parse(at) < REPORTED_FOR_MS);
+  await host.postgres.query('UPDATE following SET additions = $2 WHERE branch_id = $1', [
+    followed.branch_id,
+    JSON.stringify([...recent, ...added].slice(-REPORTED_MAX)),
+  ]);
+  host.log('follow.added', { branch_id: followed.branch_id, statements: added.length });
+}
+
+/**
+ * Compares the schemas, applies additions, and lets the branch follow, or stores what is in the way. The caller has the
+ * lock of the branch.
+ * @param reason why it was stopped, if the schemas are the same
+ * @returns whether it follows
+ */
+export async function bringUpToSource(
+  host: FollowHost,
+  followed: Followed,
+  reason: FollowProblem | null,
+): Promise<boolean> {
+  const changes = await readSourceChanges(host, followed);
+  if (changes === null) {
+    // The worker connects again by itself.
+    if (reason) await storeProblem(host.postgres, followed.branch_id, reason);
+    return reason === null;
+  }
+  const problem = (await applyAdditions(host, followed, changes)) ?? (changes.length === 0 ? reason : null);
+  if (problem) {
+    await disable(host, followed);
+    await storeProblem(host.postgres, followed.branch_id, problem);
+    host.log('follow.stopped', { branch_id: followed.branch_id, code: problem.code });
+    return false;
+  }
+  await storeProblem(host.postgres, followed.branch_id, null);
+  await enable(host, followed);
+  // Refused while it is disabled.
+  if (changes.some(({ newTable }) => newTable) || followed.problem) await refresh(host, followed);
+  return true;
+}
