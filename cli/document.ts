@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import { EXIT_CODES } from './exit-codes.ts';
-import { commandsBelow, examplesOf, helpOf, wordsOf } from './program.ts';
+import { commandsBelow, examplesOf, helpOf, isRunnable, wordsOf } from './program.ts';
 
 const code = (text: string) => `\`${text.replaceAll('|', '\\|')}\``;
 const cell = (text: string) => text.replaceAll('|', '\\|').replaceAll('<', '&lt;');
@@ -36,7 +36,7 @@ function section(command: Command): string {
 /** The page about every command, which is committed as `docs/cli.md`. */
 export function documentOf(program: Command): string {
   const commands = commandsBelow(program).filter(
-    (command) => command !== program && command.commands.length === 0 && !command.name().startsWith('_'),
+    (command) => command !== program && isRunnable(command) && !command.name().startsWith('_'),
   );
   const exits = Object.values(EXIT_CODES).map(({ code: exit, meaning, error }) => [
     String(exit),

@@ -78,7 +78,13 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
   follow: [
     'branchgate follow --probe --from @source-url',
     'branchgate follow --probe --from - --table book sales.invoice',
+    'branchgate follow --from @source-url',
+    'branchgate follow --from - --yes < source-url',
   ],
+  'follow status': ['branchgate follow status --watch', 'branchgate follow status --json state,lag_seconds'],
+  'follow resume': ['branchgate follow resume'],
+  'follow cutover': ['branchgate follow cutover', 'branchgate follow cutover --writes-stopped --yes'],
+  'follow stop': ['branchgate follow stop'],
   'rule list': ['branchgate rule list --branch pr-7'],
   'rule add': [
     'branchgate rule add me --branch pr-7 --ttl 1h',

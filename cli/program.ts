@@ -92,4 +92,8 @@ export function commandsBelow(command: Command): Command[] {
   return [command, ...command.commands.flatMap(commandsBelow)];
 }
 
+/** Whether it does something itself: a group does not, unless it has options of its own. */
+export const isRunnable = ({ commands, options }: Command): boolean =>
+  commands.length === 0 || options.length > 0;
+
 export const helpOf = (command: Command): Help => Object.assign(new Help(), command.configureHelp());

@@ -7,6 +7,7 @@ export const RESOURCES = {
   comparison: 'comparison',
   deleted_branch: 'deleted branch that can be restored',
   domain: 'domain',
+  follow: 'database that the project follows',
   host: 'host',
   identity_provider: 'identity provider',
   invitation: 'invitation',

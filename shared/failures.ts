@@ -168,6 +168,15 @@ export const FAILURES = {
     status: 409,
     message: 'The branch is not active. Check its status; an expired branch can be extended.',
   },
+  BRANCH_FOLLOWING: {
+    status: 409,
+    message:
+      'main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first.',
+  },
+  FOLLOW_STATE: {
+    status: 409,
+    message: 'The project is not in a state that allows this. Read what it follows, and see state.',
+  },
   NO_SNAPSHOT: {
     status: 409,
     message: 'The branch has no snapshot. Take one first, or leave out from.',

@@ -150,8 +150,10 @@ function wordsAt(
   current: string,
 ): Candidates {
   if (open !== null) {
-    // `import --from` takes an address.
-    const names = command.name() === 'import' ? null : (KIND_OF_OPTION[open.long ?? ''] ?? null);
+    // These take the address of a source with `--from`.
+    const names = ['import', 'follow'].includes(command.name())
+      ? null
+      : (KIND_OF_OPTION[open.long ?? ''] ?? null);
     return { words: open.argChoices ?? [], names };
   }
   if (current.startsWith('-'))

@@ -7,6 +7,7 @@ export const PROJECT_PAGES = [
   { to: '/projects/$projectId', icon: 'branch', name: TEXT.nav.branches },
   { to: '/projects/$projectId/snapshots', icon: 'camera', name: TEXT.nav.snapshots },
   { to: '/projects/$projectId/deleted-branches', icon: 'trash', name: TEXT.nav.deleted },
+  { to: '/projects/$projectId/following', icon: 'refresh', name: TEXT.nav.following },
   { to: '/projects/$projectId/masking', icon: 'eye', name: TEXT.nav.masking },
   { to: '/projects/$projectId/network-rules', icon: 'shield', name: TEXT.nav.rules },
   { to: '/projects/$projectId/storage', icon: 'stack', name: TEXT.nav.storage },

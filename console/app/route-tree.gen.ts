@@ -23,6 +23,7 @@ import { Route as appProjectShellRouteImport } from './project-shell.tsx';
 import { Route as pagesBranchesBranchesPageRouteImport } from './../pages/branches/branches-page.tsx';
 import { Route as pagesCreateBranchCreateBranchPageRouteImport } from './../pages/create-branch/create-branch-page.tsx';
 import { Route as pagesDeletedBranchesDeletedBranchesPageRouteImport } from './../pages/deleted-branches/deleted-branches-page.tsx';
+import { Route as pagesFollowingFollowingPageRouteImport } from './../pages/following/following-page.tsx';
 import { Route as pagesJobsJobsPageRouteImport } from './../pages/jobs/jobs-page.tsx';
 import { Route as pagesMaskingMaskingPageRouteImport } from './../pages/masking/masking-page.tsx';
 import { Route as pagesNetworkRulesNetworkRulesPageRouteImport } from './../pages/network-rules/network-rules-page.tsx';
@@ -114,6 +115,12 @@ const pagesDeletedBranchesDeletedBranchesPageRoute =
     path: '/deleted-branches',
     getParentRoute: () => appProjectShellRoute,
   } as any);
+const pagesFollowingFollowingPageRoute =
+  pagesFollowingFollowingPageRouteImport.update({
+    id: '/following',
+    path: '/following',
+    getParentRoute: () => appProjectShellRoute,
+  } as any);
 const pagesJobsJobsPageRoute = pagesJobsJobsPageRouteImport.update({
   id: '/jobs',
   path: '/jobs',
@@ -200,6 +207,7 @@ export interface FileRoutesByFullPath {
   '/projects/$projectId/': typeof pagesBranchesBranchesPageRoute;
   '/projects/$projectId/create-branch': typeof pagesCreateBranchCreateBranchPageRoute;
   '/projects/$projectId/deleted-branches': typeof pagesDeletedBranchesDeletedBranchesPageRoute;
+  '/projects/$projectId/following': typeof pagesFollowingFollowingPageRoute;
   '/projects/$projectId/jobs': typeof pagesJobsJobsPageRoute;
   '/projects/$projectId/masking': typeof pagesMaskingMaskingPageRoute;
   '/projects/$projectId/network-rules': typeof pagesNetworkRulesNetworkRulesPageRoute;
@@ -227,6 +235,7 @@ export interface FileRoutesByTo {
   '/projects/$projectId': typeof pagesBranchesBranchesPageRoute;
   '/projects/$projectId/create-branch': typeof pagesCreateBranchCreateBranchPageRoute;
   '/projects/$projectId/deleted-branches': typeof pagesDeletedBranchesDeletedBranchesPageRoute;
+  '/projects/$projectId/following': typeof pagesFollowingFollowingPageRoute;
   '/projects/$projectId/jobs': typeof pagesJobsJobsPageRoute;
   '/projects/$projectId/masking': typeof pagesMaskingMaskingPageRoute;
   '/projects/$projectId/network-rules': typeof pagesNetworkRulesNetworkRulesPageRoute;
@@ -257,6 +266,7 @@ export interface FileRoutesById {
   '/_inside/projects/$projectId/': typeof pagesBranchesBranchesPageRoute;
   '/_inside/projects/$projectId/create-branch': typeof pagesCreateBranchCreateBranchPageRoute;
   '/_inside/projects/$projectId/deleted-branches': typeof pagesDeletedBranchesDeletedBranchesPageRoute;
+  '/_inside/projects/$projectId/following': typeof pagesFollowingFollowingPageRoute;
   '/_inside/projects/$projectId/jobs': typeof pagesJobsJobsPageRoute;
   '/_inside/projects/$projectId/masking': typeof pagesMaskingMaskingPageRoute;
   '/_inside/projects/$projectId/network-rules': typeof pagesNetworkRulesNetworkRulesPageRoute;
@@ -287,6 +297,7 @@ export interface FileRouteTypes {
     | '/projects/$projectId/'
     | '/projects/$projectId/create-branch'
     | '/projects/$projectId/deleted-branches'
+    | '/projects/$projectId/following'
     | '/projects/$projectId/jobs'
     | '/projects/$projectId/masking'
     | '/projects/$projectId/network-rules'
@@ -314,6 +325,7 @@ export interface FileRouteTypes {
     | '/projects/$projectId'
     | '/projects/$projectId/create-branch'
     | '/projects/$projectId/deleted-branches'
+    | '/projects/$projectId/following'
     | '/projects/$projectId/jobs'
     | '/projects/$projectId/masking'
     | '/projects/$projectId/network-rules'
@@ -343,6 +355,7 @@ export interface FileRouteTypes {
     | '/_inside/projects/$projectId/'
     | '/_inside/projects/$projectId/create-branch'
     | '/_inside/projects/$projectId/deleted-branches'
+    | '/_inside/projects/$projectId/following'
     | '/_inside/projects/$projectId/jobs'
     | '/_inside/projects/$projectId/masking'
     | '/_inside/projects/$projectId/network-rules'
@@ -463,6 +476,13 @@ declare module '@tanstack/react-router' {
       preLoaderRoute: typeof pagesDeletedBranchesDeletedBranchesPageRouteImport;
       parentRoute: typeof appProjectShellRoute;
     };
+    '/_inside/projects/$projectId/following': {
+      id: '/_inside/projects/$projectId/following';
+      path: '/following';
+      fullPath: '/projects/$projectId/following';
+      preLoaderRoute: typeof pagesFollowingFollowingPageRouteImport;
+      parentRoute: typeof appProjectShellRoute;
+    };
     '/_inside/projects/$projectId/jobs': {
       id: '/_inside/projects/$projectId/jobs';
       path: '/jobs';
@@ -561,6 +581,7 @@ interface appProjectShellRouteChildren {
   pagesBranchesBranchesPageRoute: typeof pagesBranchesBranchesPageRoute;
   pagesCreateBranchCreateBranchPageRoute: typeof pagesCreateBranchCreateBranchPageRoute;
   pagesDeletedBranchesDeletedBranchesPageRoute: typeof pagesDeletedBranchesDeletedBranchesPageRoute;
+  pagesFollowingFollowingPageRoute: typeof pagesFollowingFollowingPageRoute;
   pagesJobsJobsPageRoute: typeof pagesJobsJobsPageRoute;
   pagesMaskingMaskingPageRoute: typeof pagesMaskingMaskingPageRoute;
   pagesNetworkRulesNetworkRulesPageRoute: typeof pagesNetworkRulesNetworkRulesPageRoute;
@@ -582,6 +603,7 @@ const appProjectShellRouteChildren: appProjectShellRouteChildren = {
     pagesCreateBranchCreateBranchPageRoute,
   pagesDeletedBranchesDeletedBranchesPageRoute:
     pagesDeletedBranchesDeletedBranchesPageRoute,
+  pagesFollowingFollowingPageRoute: pagesFollowingFollowingPageRoute,
   pagesJobsJobsPageRoute: pagesJobsJobsPageRoute,
   pagesMaskingMaskingPageRoute: pagesMaskingMaskingPageRoute,
   pagesNetworkRulesNetworkRulesPageRoute:

@@ -17,6 +17,7 @@ export const routes = rootRoute('app/root.tsx', [
       route('/create-branch', 'pages/create-branch/create-branch-page.tsx'),
       route('/network-rules', 'pages/network-rules/network-rules-page.tsx'),
       route('/storage', 'pages/storage/storage-page.tsx'),
+      route('/following', 'pages/following/following-page.tsx'),
       route('/masking', 'pages/masking/masking-page.tsx'),
       route('/snapshots', 'pages/snapshots/snapshots-page.tsx'),
       route('/deleted-branches', 'pages/deleted-branches/deleted-branches-page.tsx'),

@@ -30,7 +30,11 @@ const TONES: Record<Branch['status'], string> = {
 export const BranchStatus = ({ branch }: { branch: Branch }) => (
   <>
     <span className={`badge ${TONES[branch.status]}`}>{STATUS_NAMES[branch.status]}</span>
-    {branch.blocked !== null && <span className="badge bad">{blockText(branch.blocked.reason)}</span>}
+    {branch.blocked !== null && (
+      <span className={`badge ${branch.blocked.reason === 'following' ? 'accent' : 'bad'}`}>
+        {blockText(branch.blocked.reason)}
+      </span>
+    )}
   </>
 );
 

@@ -12,6 +12,13 @@ const STEP_NAMES = {
   take: 'Copy the database',
   drop: 'Drop databases, logins and rules',
   compare: 'Compare the databases',
+  close: 'Close main',
+  copy: 'Copy the source',
+  follow: 'Subscribe to the source',
+  cut_over: 'Take over from the source',
+  open: 'Open main',
+  discard: 'Remove what was replaced',
+  stop: 'Drop the slot at the source',
 } as Record<string, string>;
 const STEP_STATES = { pending: 'waiting', running: 'running', succeeded: 'done', failed: 'failed' } as const;
 

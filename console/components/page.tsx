@@ -1,8 +1,25 @@
-import { useParams } from '@tanstack/react-router';
+import { useQuery } from '@tanstack/react-query';
+import { Link, useParams } from '@tanstack/react-router';
 import { type ReactNode, useEffect } from 'react';
+import { branchesQuery } from '../data/resources.ts';
 import { TEXT } from '../strings/common.ts';
+import { Note } from './feedback.tsx';
 
 export const useParameters = () => useParams({ strict: false }) as { projectId?: string; branch?: string };
+
+/** On the pages of `main`, that it can only be read while it follows a database elsewhere. */
+function FollowingNote({ projectId }: { projectId: string }) {
+  const main = useQuery(branchesQuery(projectId)).data?.find(({ branch_name }) => branch_name === 'main');
+  if (main?.blocked?.reason !== 'following') return null;
+  return (
+    <Note>
+      main follows a database elsewhere, so it can only be read.{' '}
+      <Link to="/projects/$projectId/following" params={{ projectId }}>
+        How far it is
+      </Link>
+    </Note>
+  );
+}
 
 interface PageProps {
   title: ReactNode;
@@ -16,7 +33,7 @@ interface PageProps {
 
 /** The content of a page: its title, what it is about, what can be done, and the rest. */
 export function Page({ title, name, about, actions, width, children }: PageProps) {
-  const { branch } = useParameters();
+  const { projectId, branch } = useParameters();
   const label = name ?? String(title);
   useEffect(() => {
     document.title = `${label} · ${TEXT.name}`;
@@ -31,6 +48,7 @@ export function Page({ title, name, about, actions, width, children }: PageProps
           </div>
           {actions && <div className="row">{actions}</div>}
         </div>
+        {branch === 'main' && projectId && <FollowingNote projectId={projectId} />}
         {children}
       </div>
     </main>

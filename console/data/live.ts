@@ -81,7 +81,8 @@ const CHANGED: Readonly<Record<string, readonly string[]>> = {
   'branch.changed': ['branches', 'deleted-branches', 'project', 'usage'],
   'network_rule.changed': ['rules'],
   'snapshot.changed': ['snapshots', 'usage'],
-  'job.changed': ['jobs'],
+  'job.changed': ['jobs', 'follow'],
+  'follow.changed': ['follow', 'branches'],
   'storage.changed': ['project', 'usage'],
 };
 /** A job that has ended can also have kept or dropped the database of a deleted branch. */

@@ -1,6 +1,6 @@
 import { queryOptions } from '@tanstack/react-query';
 import type { Schemas } from '../../client/client.ts';
-import { dataOf } from '../../client/response-error.ts';
+import { dataOf, ResponseError } from '../../client/response-error.ts';
 import { api, gateway } from './gateway.ts';
 import { createStore } from './store.ts';
 
@@ -246,6 +246,20 @@ export const tablesQuery = (projectId: string, branch: string) =>
       return tables;
     },
     staleTime: SELDOM_MS,
+  });
+
+/** What `main` follows, or has followed last; null: nothing. No event says how far it is behind. */
+export const followQuery = (projectId: string) =>
+  queryOptions({
+    queryKey: ['follow', projectId],
+    queryFn: async ({ signal }) => {
+      const read = api.GET('/api/v1/projects/{project_id}/follow', { params: inProject(projectId), signal });
+      return dataOf(read).catch((error: unknown) => {
+        if (error instanceof ResponseError && error.code === 'NOT_FOUND') return null;
+        throw error;
+      });
+    },
+    refetchInterval: ({ state }) => (state.data?.state === 'following' ? 2 * SOON_MS : REGULAR_MS),
   });
 
 /** The masking policy, compared with `main`. */

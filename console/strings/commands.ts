@@ -167,6 +167,14 @@ export const COMMANDS = {
     line(['query'], { branch, project, write: role === 'read_write', owner: role === 'owner' }, sql.trim()),
   metrics: (project: string, branch: string) => line(['metrics', branch], { project }),
   usage: (project: string) => line(['usage'], { project }),
+  follow: (project: string, table: readonly string[]) =>
+    line(['follow'], { from: '@source-url', table: table.length > 0 ? table : undefined, project }),
+  import: (project: string, table: readonly string[]) =>
+    line(['import'], { from: '@source-url', table: table.length > 0 ? table : undefined, project }),
+  followStatus: (project: string) => line(['follow', 'status'], { watch: true, project }),
+  cutOver: (project: string, isStopped: boolean) =>
+    line(['follow', 'cutover'], { 'writes-stopped': isStopped, project }),
+  stopFollowing: (project: string) => line(['follow', 'stop'], { project }),
   listJobs: (project: string) => line(['job', 'list'], { project }),
   audit: (filter: { name?: string; project: string; actor_type?: ActorType; actor_id?: string }) =>
     line(['audit', 'list'], {

@@ -15,6 +15,7 @@ export const TEXT = {
     storage: 'Storage',
     snapshots: 'Snapshots',
     masking: 'Masking',
+    following: 'Following',
     deleted: 'Deleted branches',
     sharing: 'Sharing',
     jobs: 'Jobs',
@@ -48,7 +49,8 @@ export const STORAGE_STATES = {
 } as const;
 
 /** Why a branch is blocked. */
-export const blockText = (reason: string) => `Blocked: ${reason.replaceAll('_', ' ')}`;
+export const blockText = (reason: string) =>
+  reason === 'following' ? 'Follows, read-only' : `Blocked: ${reason.replaceAll('_', ' ')}`;
 
 /** How long a branch lives. */
 export const LIFESPANS = [

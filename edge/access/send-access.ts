@@ -67,7 +67,7 @@ export const accessReads = (db: Database, projectId: string) =>
           eq(projectBranches.projectId, projectId),
           or(
             eq(projectBranches.status, 'expired'),
-            isNotNull(projectBranches.hold),
+            eq(projectBranches.hold, 'import'),
             and(eq(projectBranches.status, 'active'), isClosedProject(projectId)),
           ),
         ),

@@ -21,7 +21,7 @@ export const Blocked = z
   .strictObject({
     reason: z.enum([...BlockReason.exclude(['attempts']).options, ...BRANCH_HOLDS]).meta({
       description:
-        '`import`: an import fills the branch, and opens it at its end; `until` moves on until then. The others are what it took too much of. `autovacuum`: functions of its tables held workers of autovacuum, which is off for ' +
+        '`import`: an import fills the branch, and opens it at its end. `following`: it follows a database elsewhere, and can be read. `until` of both moves on until then. The others are what it took too much of. `autovacuum`: functions of its tables held workers of autovacuum, which is off for ' +
         'these tables now; after the functions are changed, `ALTER TABLE … RESET (autovacuum_enabled)` turns it on. ' +
         '`connections`: its project or its tenant had too many. `transaction_ids`: transactions, and locks that many ' +
         'transactions hold on one row. `files`: its project has too many tables and indexes, and it made more.',
@@ -36,7 +36,7 @@ type Blocked = z.output<typeof Blocked>;
 const inForce = (blocks: readonly StoredBlock[], now: number) =>
   blocks.filter(({ until }) => Date.parse(until) > now);
 
-/** Nobody knows when an import ends, so its block is shown as one that the next reading prolongs. */
+/** Nobody knows when these end, so such a block is shown as one that the next reading prolongs. */
 const HELD_FOR_MS = 60_000;
 
 /** The block in force that lasts longest; null if there is none. @param hold of the gateway, before all others */

@@ -1,4 +1,4 @@
-import { and, eq, isNull, ne, type SQL, sql } from 'drizzle-orm';
+import { and, eq, ne, type SQL, sql } from 'drizzle-orm';
 import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
@@ -50,7 +50,7 @@ export const isCloneable = ({ branchId, snapshot }: Pick<CloneSource, 'branchId'
     : sql`exists (select 1 from ${projectBranches} where ${and(
         eq(projectBranches.id, branchId ?? ''),
         eq(projectBranches.status, 'active'),
-        isNull(projectBranches.hold),
+        sql`${projectBranches.hold} is not 'import'`,
       )})`;
 
 /** What a request names as the source of a branch. */

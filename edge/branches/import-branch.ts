@@ -1,15 +1,15 @@
-import { and, eq, inArray, isNull, sql } from 'drizzle-orm';
+import { and, eq, type SQL, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { PROGRESS_TABLES_MAX, type TableProgress } from '../../shared/project/job.ts';
-import type { MethodResult } from '../../shared/protocol/operations.ts';
-import { fail, ok, type Result } from '../../shared/result.ts';
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import { ok, type Result } from '../../shared/result.ts';
 import { nextAccessRevision, sendAccess } from '../access/send-access.ts';
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
 import { type SecretKey, seal, unseal } from '../crypto/seal.ts';
 import type { Actor, JobSubjects } from '../database/column-types.ts';
-import { onActiveBranch } from '../database/conditions.ts';
+import { isUnfollowed, onActiveBranch } from '../database/conditions.ts';
 import { type Database, inOneBatch, insertIf, isThere, type Statement } from '../database/database.ts';
-import { guardedWrite } from '../database/guarded-write.ts';
+import { guardedWrite, type Requirement } from '../database/guarded-write.ts';
 import {
   auditEvents,
   type BranchRow,
@@ -19,8 +19,9 @@ import {
   jobs,
   projectBranches,
 } from '../database/schema.ts';
-import { isUnchanging, newJob, OPEN_STATUSES } from '../jobs/job-store.ts';
-import { CANCELLED, JobCancelledError, type SagaContext, SourceUnsuitableError, saga } from '../jobs/saga.ts';
+import { isCancelled, isOpenOf, isUncancelled } from '../jobs/cancel-job.ts';
+import { isUnchanging, newJob } from '../jobs/job-store.ts';
+import { JobCancelledError, type SagaContext, SourceUnsuitableError, saga } from '../jobs/saga.ts';
 import { BUSY_WAIT_MS } from './clone-source.ts';
 
 /**
@@ -28,11 +29,13 @@ import { BUSY_WAIT_MS } from './clone-source.ts';
  * nobody can connect to `main`, so that nothing is written that the import would replace.
  */
 
-type Context = SagaContext<'branch.import'>;
+type Context = SagaContext<'branch.import' | 'follow.start'>;
+/** Of every kind that restricts `main`, or no more. */
+type OfBranch = SagaContext<'branch.import' | 'follow.start' | 'follow.cutover' | 'follow.stop'>;
 
 const sealOwner = (jobId: string) => ['import_source', jobId];
 
-/** Admits nobody to the branch, or everybody again. The host applies it with the next revision of the access. */
+/** Restricts the branch, or no more. The host applies it with the next revision of the access. */
 const setHold = (db: Database, branch: { id: string; projectId: string }, hold: BranchRow['hold']) => {
   const isOther = isThere(
     projectBranches,
@@ -61,87 +64,61 @@ export async function reserveImport(
     { id: jobId, projectId, hostId, actor },
     now,
   );
-  const { keyId, sealed } = await seal(keys, sealOwner(jobId), sourceUrl);
-  const source = { jobId, projectId, keyId, sealedUrl: sealed, copied: null, createdAt: now };
+  const source = await sealedSource(keys, job, sourceUrl);
   const { source: from, tables } = what;
   const about = { projectId, branchId, metadata: { job_id: jobId, ...from, tables } };
   const event = auditEvent('branch.import.started', actor, about, now);
   const written = await guardedWrite(db, {
     first: [jobs, job],
-    require: [
-      ...onActiveBranch(branch, actor.tenantId),
-      [sql`not ${isThere(jobs, isOpenImport(projectId))}`, 'PROJECT_BUSY'],
-      [isUnchanging(branchId), 'HOST_BUSY'],
-    ],
+    require: [...onActiveBranch(branch, actor.tenantId), ...beforeCopy(branch)],
     rest: (isWritten) => [
-      insertIf(db, importSources, source, isWritten),
       insertIf(db, auditEvents, event, isWritten),
-      nextAccessRevision(db, projectId, isWritten),
-      db
-        .update(projectBranches)
-        .set({ hold: 'import' })
-        .where(and(eq(projectBranches.id, branchId), isWritten)),
+      ...beginCopy(db, branch, source, isWritten),
     ],
   });
   return written.ok ? ok(job) : written;
 }
 
-const isOpenImport = (projectId: string) =>
-  and(eq(jobs.projectId, projectId), eq(jobs.kind, 'branch.import'), inArray(jobs.status, OPEN_STATUSES));
+/** What allows a copy from elsewhere into the branch. */
+export const beforeCopy = ({ id, projectId }: Pick<BranchRow, 'id' | 'projectId'>) =>
+  [
+    ...(['branch.import', 'follow.start'] as const).map(
+      (kind) => [sql`not ${isThere(jobs, isOpenOf(projectId, kind))}`, 'PROJECT_BUSY'] as const,
+    ),
+    isUnfollowed(id),
+    [isUnchanging(id), 'HOST_BUSY'],
+  ] as const satisfies readonly Requirement[];
 
-/** The open import of a project. */
-const openImport = (db: Database, projectId: string) => db.select().from(jobs).where(isOpenImport(projectId));
-
-/** Whether the host has not reported the end of the copy. Afterwards `main` is exchanged. */
-const isCopying = (jobId: string) =>
-  isThere(importSources, and(eq(importSources.jobId, jobId), isNull(importSources.copied)));
-const isUncancelled = (jobId: string) =>
-  isThere(jobs, and(eq(jobs.id, jobId), isNull(jobs.error), inArray(jobs.status, OPEN_STATUSES)));
-
-/**
- * Decides that the open import of the project is undone, whatever its present attempt does.
- * @returns the job; or NOT_FOUND, IMPORT_FINISHING
- */
-export async function storeCancellation(
-  db: Database,
-  { projectId, actor }: ImportCancellation,
-  now: Date,
-): Promise<Result<JobRow, Failure>> {
-  const [job] = await openImport(db, projectId);
-  if (!job) return fail({ code: 'NOT_FOUND' });
-  const thisJob = eq(jobs.id, job.id);
-  const about = { projectId, ...(job.branchId && { branchId: job.branchId }), metadata: { job_id: job.id } };
-  const error = { code: CANCELLED, message: 'a client has cancelled it' };
-  const written = await guardedWrite(db, {
-    first: (isAllowed) =>
-      db
-        .update(jobs)
-        .set({ error, updatedAt: now })
-        .where(and(thisJob, isNull(jobs.error), isAllowed)),
-    require: [
-      [isThere(jobs, and(isOpenImport(projectId), thisJob)), 'NOT_FOUND'],
-      [isCopying(job.id), 'IMPORT_FINISHING'],
-    ],
-    rest: (isAllowed) =>
-      actor
-        ? [
-            insertIf(
-              db,
-              auditEvents,
-              auditEvent('branch.import.cancelled', actor, about, now),
-              sql`${isAllowed} and ${isUncancelled(job.id)}`,
-            ),
-          ]
-        : [],
-    returns: db.select().from(jobs).where(thisJob),
-  });
-  return written.ok ? ok(written.value[0] ?? job) : written;
+/** The row with the URL of the source of a job. */
+export async function sealedSource(
+  keys: readonly SecretKey[],
+  { id: jobId, projectId, createdAt }: Pick<JobRow, 'id' | 'projectId' | 'createdAt'>,
+  url: string,
+): Promise<typeof importSources.$inferInsert> {
+  const { keyId, sealed } = await seal(keys, sealOwner(jobId), url);
+  return { jobId, projectId, keyId, sealedUrl: sealed, copied: null, createdAt };
 }
 
-interface Importing {
+/** Stores the source, and closes the branch. */
+export const beginCopy = (
+  db: Database,
+  { id, projectId }: Pick<BranchRow, 'id' | 'projectId'>,
+  source: typeof importSources.$inferInsert,
+  isWritten: SQL,
+): Statement[] => [
+  insertIf(db, importSources, source, isWritten),
+  nextAccessRevision(db, projectId, isWritten),
+  db
+    .update(projectBranches)
+    .set({ hold: 'import' })
+    .where(and(eq(projectBranches.id, id), isWritten)),
+];
+
+export interface Copying {
+  jobId: string;
   branch: BranchRow;
-  /** Null once the copy is made. */
-  sourceUrl: string | null;
+  sourceUrl: string;
+  /** Null until the copy is made. */
   copied: NonNullable<MethodResult<'transfer.copy'>['copied']> | null;
 }
 
@@ -152,42 +129,35 @@ const identity = ({ job }: Context, { databaseName }: Pick<BranchRow, 'databaseN
   database: databaseName,
 });
 
-const applyAccess = ({ db, settings, callHost, job }: Context) =>
+const applyAccess = ({ db, settings, callHost, job }: SagaContext) =>
   sendAccess(db, settings.CREDENTIAL_KEYS, callHost, job.projectId);
 
-/** Nobody may write into `main` any more when it is cloned. */
-async function close(context: Context): Promise<void> {
+/** Restricts the branch of the job, or no more, there and here. */
+export const restrict = (hold: BranchRow['hold']) => async (context: OfBranch) => {
   const { db, job } = context;
-  await inOneBatch(db, setHold(db, { id: job.branchId, projectId: job.projectId }, 'import'));
+  await inOneBatch(db, setHold(db, { id: job.branchId, projectId: job.projectId }, hold));
   await applyAccess(context);
-}
+};
 
-async function open(context: Context): Promise<void> {
-  const { db, job } = context;
-  await inOneBatch(db, setHold(db, { id: job.branchId, projectId: job.projectId }, null));
-  await applyAccess(context);
-}
-
-const doneTables = (tables: Importing['copied']): TableProgress[] =>
+export const doneTables = (tables: Copying['copied']): TableProgress[] =>
   (tables?.tables ?? [])
     .slice(0, PROGRESS_TABLES_MAX)
     .map(({ schema, table, rows }) => ({ schema, table, state: 'copied', rows, percent: 100 }));
 
-async function isCancelled(db: Database, jobId: string): Promise<boolean> {
-  const [row] = await db.select({ error: jobs.error }).from(jobs).where(eq(jobs.id, jobId));
-  return row?.error != null;
-}
-
 /** @throws SourceUnsuitableError with everything that is wrong, JobCancelledError */
-async function copy(context: Context, subject: Importing): Promise<void> {
+export async function copy(
+  context: Context,
+  subject: Copying,
+  follow: Params<'transfer.copy'>['follow'],
+): Promise<void> {
   const { db, job, callHost, report } = context;
   const { tables, roomBytes, jobs: concurrent } = job.input;
-  if (subject.sourceUrl !== null) {
+  if (subject.copied === null) {
     const result = await callHost('transfer.copy', {
       ...identity(context, subject.branch),
       ...{ source_url: subject.sourceUrl, tables, room_bytes: roomBytes, jobs: concurrent },
       busy_wait: BUSY_WAIT_MS,
-      follow: null,
+      follow,
     });
     if (!result.copied) {
       if (await isCancelled(db, job.id)) throw new JobCancelledError();
@@ -205,50 +175,58 @@ async function copy(context: Context, subject: Importing): Promise<void> {
   report({ tables: doneTables(subject.copied) });
 }
 
-/** While an import runs, calls of the host time out and are repeated, which is no failure. */
-const WITHIN_MS = 30 * 86_400_000;
+/** While a copy runs, calls of the host time out and are repeated, which is no failure. */
+export const WITHIN_MS = 30 * 86_400_000;
+
+/** Exchanges the copy for the branch, which was empty and becomes a snapshot. */
+export const swapIn = (context: Context, { branch }: Copying) =>
+  context.callHost('reset.swap', {
+    ...identity(context, branch),
+    snapshot_id: context.job.input.snapshotId,
+  });
+
+/** Drops that snapshot. */
+export const discard = ({ callHost, job }: Context) =>
+  callHost('snapshot.drop', { project_id: job.projectId, snapshot_id: job.input.snapshotId });
+
+/** The URL of the source of a job, while the job is open. */
+export async function sourceUrlOf(
+  { settings, job }: Pick<Context, 'settings' | 'job'>,
+  { keyId, sealedUrl: sealed }: Pick<typeof importSources.$inferSelect, 'keyId' | 'sealedUrl'>,
+): Promise<string> {
+  return unseal(settings.CREDENTIAL_KEYS, sealOwner(job.id), { keyId, sealed });
+}
+
+export async function loadCopy(context: Context): Promise<Copying | null> {
+  const { db, job } = context;
+  const [[branch], [source]] = await db.batch([
+    db
+      .select()
+      .from(projectBranches)
+      .where(and(eq(projectBranches.id, job.branchId), eq(projectBranches.status, 'active'))),
+    db.select().from(importSources).where(eq(importSources.jobId, job.id)),
+  ]);
+  if (!branch || !source) return null;
+  return {
+    jobId: job.id,
+    branch,
+    sourceUrl: await sourceUrlOf(context, source),
+    copied: source.copied?.copied ?? null,
+  };
+}
 
 /** The copy, the exchange and the opening are each confirmed by the host if they are repeated. */
-export const importBranchJob = saga<'branch.import', Importing>({
+export const importBranchJob = saga<'branch.import', Copying>({
   steps: [
-    [{ name: 'close', run: close }],
-    [{ name: 'copy', run: copy }],
-    [
-      {
-        name: 'swap',
-        run: (context, { branch }) =>
-          context.callHost('reset.swap', {
-            ...identity(context, branch),
-            snapshot_id: context.job.input.snapshotId,
-          }),
-      },
-    ],
-    [{ name: 'open', run: open }],
-    [
-      {
-        name: 'discard',
-        // `main` was empty.
-        run: ({ callHost, job }) =>
-          callHost('snapshot.drop', { project_id: job.projectId, snapshot_id: job.input.snapshotId }),
-      },
-    ],
+    // Nobody may write into `main` any more when it is cloned.
+    [{ name: 'close', run: restrict('import') }],
+    [{ name: 'copy', run: (context, subject) => copy(context, subject, null) }],
+    [{ name: 'swap', run: swapIn }],
+    [{ name: 'open', run: restrict(null) }],
+    [{ name: 'discard', run: discard }],
   ],
   patience: () => WITHIN_MS,
-  load: async ({ db, job, settings }) => {
-    const [[branch], [source]] = await db.batch([
-      db
-        .select()
-        .from(projectBranches)
-        .where(and(eq(projectBranches.id, job.branchId), eq(projectBranches.status, 'active'))),
-      db.select().from(importSources).where(eq(importSources.jobId, job.id)),
-    ]);
-    if (!branch || !source) return null;
-    const { copied, keyId, sealedUrl } = source;
-    if (copied?.copied) return { branch, sourceUrl: null, copied: copied.copied };
-    const sealed = { keyId, sealed: sealedUrl };
-    const sourceUrl = await unseal(settings.CREDENTIAL_KEYS, sealOwner(job.id), sealed);
-    return { branch, sourceUrl, copied: null };
-  },
+  load: loadCopy,
   complete: ({ db, job }, { copied }, now) => {
     const { source, tables } = job.input;
     const metadata = {
@@ -272,13 +250,13 @@ export const importBranchJob = saga<'branch.import', Importing>({
       // The copy would hold the lock of the branch for as long as it lasts.
       await callHost('transfer.cancel', { job_id, project_id });
       await callHost('reset.cancel', { job_id, project_id, branch_id, snapshot_id: job.input.snapshotId });
-      await open(context);
+      await restrict(null)(context);
     },
     record: ({ db, job }) => [forgetSource({ db, job })],
   },
 });
 
-const forgetSource = ({ db, job }: Pick<Context, 'db' | 'job'>): Statement =>
+export const forgetSource = ({ db, job }: Pick<Context, 'db' | 'job'>): Statement =>
   db.delete(importSources).where(eq(importSources.jobId, job.id));
 
 /** A validated request to fill an empty branch from a source that was probed. */
@@ -289,10 +267,4 @@ export interface ImportRequest extends Omit<JobSubjects['branch.import'], 'branc
   sourceUrl: string;
   hostId: string;
   actor: Actor;
-}
-
-/** @param actor null: the project is being deleted */
-export interface ImportCancellation {
-  projectId: string;
-  actor: Actor | null;
 }

@@ -1,6 +1,7 @@
 import type { ProjectBlocks } from '../../shared/block.ts';
 import type { Failure } from '../../shared/failures.ts';
 import type { ProjectMeasurement } from '../../shared/measurement.ts';
+import type { FollowReport } from '../../shared/protocol/follow.ts';
 import type { WorkProgress } from '../../shared/protocol/notifications.ts';
 import type { Result } from '../../shared/result.ts';
 import type { RuleAddition, RuleChange, RuleEnd } from '../access/change-rules.ts';
@@ -11,13 +12,16 @@ import type { BranchRequest } from '../branches/create-branches.ts';
 import type { BranchDeletion, Deleted } from '../branches/delete-branch.ts';
 import type { SnapshotDeletion } from '../branches/drop-snapshots.ts';
 import type { LeaseRenewal, LifespanChange } from '../branches/expiry.ts';
-import type { ImportCancellation, ImportRequest } from '../branches/import-branch.ts';
+import type { ImportRequest } from '../branches/import-branch.ts';
 import type { ResetRequest } from '../branches/reset-branch.ts';
 import type { RestoreRequest } from '../branches/restore-branch.ts';
 import type { SnapshotRequest } from '../branches/take-snapshot.ts';
 import type { BranchRow, JobRow } from '../database/schema.ts';
 import type { ProjectEventsRpc } from '../events/project-events.ts';
+import type { EndRequest } from '../following/end-following.ts';
+import type { FollowRequest } from '../following/start-following.ts';
 import type { CreationProgress } from '../idempotency/idempotency-key.ts';
+import type { Cancellation } from '../jobs/cancel-job.ts';
 import type { ProjectMonitorRpc } from '../monitoring/project-monitor.ts';
 import type { ProjectRequest } from '../projects/create-project.ts';
 import type { ProjectDeletion } from '../projects/delete-project.ts';
@@ -46,8 +50,14 @@ export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   compareBranch(request: ComparisonRequest): Promise<Result<JobRow, Failure>>;
   /** Opens the job that fills `main` from a database elsewhere. */
   importSource(request: ImportRequest): Promise<Result<JobRow, Failure>>;
-  /** Has the open import undone. */
-  cancelImport(cancellation: ImportCancellation): Promise<Result<JobRow, Failure>>;
+  /** Opens the job that makes `main` follow a database elsewhere. */
+  startFollowing(request: FollowRequest): Promise<Result<JobRow, Failure>>;
+  /** Opens the job that ends following. @param writesStopped of a cut-over; null: without one */
+  endFollowing(request: EndRequest, writesStopped: boolean | null): Promise<Result<JobRow, Failure>>;
+  /** Has the open job of the kind undone. */
+  cancelJob(cancellation: Cancellation): Promise<Result<JobRow, Failure>>;
+  /** Records what the host reports of what the project follows. @param hostId the host that sent it */
+  recordFollow(report: FollowReport, hostId: string): Promise<void>;
   /** Shows how much of a job's running step is done. */
   recordProgress(progress: WorkProgress): Promise<void>;
   /** Marks the branch as deleted and opens the job that drops its database. */

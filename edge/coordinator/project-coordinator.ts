@@ -3,6 +3,7 @@ import { eq } from 'drizzle-orm';
 import type { ProjectBlocks } from '../../shared/block.ts';
 import type { Failure } from '../../shared/failures.ts';
 import type { ProjectMeasurement, ProjectSizes } from '../../shared/measurement.ts';
+import type { FollowReport } from '../../shared/protocol/follow.ts';
 import type { WorkProgress } from '../../shared/protocol/notifications.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import {
@@ -29,21 +30,20 @@ import {
 import { type BranchDeletion, type Deleted, deleteBranch } from '../branches/delete-branch.ts';
 import { deleteSnapshot, dropJob, type SnapshotDeletion } from '../branches/drop-snapshots.ts';
 import { type LeaseRenewal, type LifespanChange, storeRenewal } from '../branches/expiry.ts';
-import {
-  type ImportCancellation,
-  type ImportRequest,
-  reserveImport,
-  storeCancellation,
-} from '../branches/import-branch.ts';
+import { type ImportRequest, reserveImport } from '../branches/import-branch.ts';
 import { shareSource } from '../branches/prepared-source.ts';
 import { type ResetRequest, reserveReset } from '../branches/reset-branch.ts';
 import { keptSource, type RestoreRequest, reserveRestore } from '../branches/restore-branch.ts';
 import { reserveSnapshot, type SnapshotRequest } from '../branches/take-snapshot.ts';
 import { type Database, type DatabaseBinding, openDatabase } from '../database/database.ts';
-import { type BranchRow, type JobRow, projects } from '../database/schema.ts';
+import { type BranchRow, type JobRow, projectBranches, projects } from '../database/schema.ts';
 import { ProjectEvents } from '../events/project-events.ts';
+import { type EndRequest, reserveEnd } from '../following/end-following.ts';
+import { recordObservation } from '../following/follow-record.ts';
+import { type FollowRequest, reserveFollow } from '../following/start-following.ts';
 import { type HostLinks, hostCaller, isLinked } from '../hosts/host-client.ts';
 import { type CreationProgress, storeResponse } from '../idempotency/idempotency-key.ts';
+import { CANCELLABLE_KINDS, type Cancellation, storeCancellation } from '../jobs/cancel-job.ts';
 import { JobRunner, Turns } from '../jobs/job-runner.ts';
 import { becomesIdle, newJob, openJobs } from '../jobs/job-store.ts';
 import { jobError, publicFailure } from '../jobs/saga.ts';
@@ -76,7 +76,7 @@ const READ_AGAIN_MS = 1_000;
 /** How long a reset or a restoration waits for the ends of the branch's open jobs. */
 const IDLE_WITHIN_MS = 5_000;
 
-/** How often a copy that was cancelled is stopped on the host, until its job has ended. */
+/** How often work that was cancelled is stopped on the host, until its job has ended. */
 const STOP_EVERY_MS = 1_000;
 const STOP_TRIES = 60;
 
@@ -310,35 +310,71 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
 
   async compareBranch(request: ComparisonRequest): Promise<Result<JobRow, Failure>> {
     this.#armAlarm();
-    const reserved = await reserveComparison(this.#db, request, new Date());
-    if (reserved.ok) this.ctx.waitUntil(this.#runner.start(reserved.value));
-    return reserved;
+    return this.#begin(await reserveComparison(this.#db, request, new Date()));
   }
 
   async importSource(request: ImportRequest): Promise<Result<JobRow, Failure>> {
     if (!(await isLinked(this.env, request.hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
     this.#armAlarm();
     const { CREDENTIAL_KEYS } = readSettings(this.env);
-    const reserved = await reserveImport(this.#db, CREDENTIAL_KEYS, request, new Date());
+    return this.#begin(await reserveImport(this.#db, CREDENTIAL_KEYS, request, new Date()));
+  }
+
+  async startFollowing(request: FollowRequest): Promise<Result<JobRow, Failure>> {
+    if (!(await isLinked(this.env, request.hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
+    this.#armAlarm();
+    const { CREDENTIAL_KEYS } = readSettings(this.env);
+    return this.#begin(await reserveFollow(this.#db, CREDENTIAL_KEYS, request, new Date()));
+  }
+
+  async endFollowing(request: EndRequest, writesStopped: boolean | null): Promise<Result<JobRow, Failure>> {
+    this.#armAlarm();
+    return this.#begin(await reserveEnd(this.#db, request, writesStopped, new Date()));
+  }
+
+  /** Runs the job of a reservation without waiting for it. */
+  #begin(reserved: Result<JobRow, Failure>): Result<JobRow, Failure> {
     if (reserved.ok) this.ctx.waitUntil(this.#runner.start(reserved.value));
     return reserved;
   }
 
-  async cancelImport(cancellation: ImportCancellation): Promise<Result<JobRow, Failure>> {
+  async cancelJob(cancellation: Cancellation): Promise<Result<JobRow, Failure>> {
     this.#armAlarm();
     const stored = await storeCancellation(this.#db, cancellation, new Date());
     if (!stored.ok) return stored;
     this.ctx.waitUntil(this.#runner.resume(stored.value));
-    this.ctx.waitUntil(this.#stopCopy(stored.value));
+    this.ctx.waitUntil(this.#stopWork(stored.value));
     return stored;
   }
 
-  /** The copy may not have begun yet. If the host is away, the undoing of the job stops the copy there. */
-  async #stopCopy({ id: job_id, projectId: project_id, hostId }: JobRow): Promise<void> {
+  /** The work may not have begun yet. If the host is away, the undoing of the job stops it there. */
+  async #stopWork(job: JobRow): Promise<void> {
+    const { id: job_id, projectId: project_id, hostId } = job;
+    const call = hostCaller(this.env, hostId);
+    const [branch] = await this.#db
+      .select()
+      .from(projectBranches)
+      .where(eq(projectBranches.id, job.branchId ?? ''));
+    const stop = async () => {
+      if (job.kind !== 'follow.cutover') return call('transfer.cancel', { job_id, project_id });
+      return (
+        branch &&
+        call('follow.cancel_cutover', { project_id, branch_id: branch.id, database: branch.databaseName })
+      );
+    };
     for (let tries = 0; tries < STOP_TRIES; tries += 1) {
-      await hostCaller(this.env, hostId)('transfer.cancel', { job_id, project_id }).catch(() => {});
+      await stop().catch(() => {});
       if (await this.#runner.endOf(job_id, STOP_EVERY_MS)) return;
     }
+  }
+
+  async recordFollow(report: FollowReport, hostId: string): Promise<void> {
+    this.#armAlarm();
+    const [project] = await this.#db.select().from(projects).where(eq(projects.id, report.project_id));
+    // A report of a host that the project has left.
+    if (project?.hostId !== hostId) return;
+    await recordObservation(this.#db, project, report, new Date());
+    this.#events.publish(this.#projectId);
   }
 
   async recordProgress({ job_id, percent, tables }: WorkProgress): Promise<void> {
@@ -364,7 +400,8 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     const marked = await markProjectDeleting(this.#db, job, job.createdAt);
     if (!marked.ok) return marked;
     // The deletion waits for the jobs of the project.
-    await this.cancelImport({ projectId: deletion.projectId, actor: null });
+    for (const kind of CANCELLABLE_KINDS)
+      await this.cancelJob({ projectId: deletion.projectId, kind, actor: null });
     this.ctx.waitUntil(this.#runner.start(job));
     return marked;
   }

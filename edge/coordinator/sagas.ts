@@ -6,6 +6,8 @@ import { importBranchJob } from '../branches/import-branch.ts';
 import { resetBranchJob } from '../branches/reset-branch.ts';
 import { restoreBranchJob } from '../branches/restore-branch.ts';
 import { takeSnapshotJob } from '../branches/take-snapshot.ts';
+import { cutOverJob, stopFollowingJob } from '../following/end-following.ts';
+import { startFollowingJob } from '../following/start-following.ts';
 import type { SagaTable } from '../jobs/saga.ts';
 import { createProjectJob } from '../projects/create-project.ts';
 import { deleteProjectJob } from '../projects/delete-project.ts';
@@ -20,6 +22,9 @@ export const SAGAS: SagaTable = {
   'branch.restore': restoreBranchJob,
   'branch.diff': compareBranchJob,
   'branch.import': importBranchJob,
+  'follow.start': startFollowingJob,
+  'follow.cutover': cutOverJob,
+  'follow.stop': stopFollowingJob,
   'snapshot.create': takeSnapshotJob,
   'snapshot.delete': dropSnapshotJob,
   'project.delete': deleteProjectJob,

@@ -22,8 +22,8 @@ export type SecondFactorMethod = (typeof SECOND_FACTOR_METHODS)[number];
 /** A block as the branch's record stores it. */
 export type StoredBlock = Omit<BranchBlock, 'branch_id'>;
 
-/** Why the gateway admits nobody to an active branch. */
-export const BRANCH_HOLDS = ['import'] as const;
+/** Why the gateway restricts an active branch: nobody can connect, or nobody can write. */
+export const BRANCH_HOLDS = ['import', 'following'] as const;
 
 /** What is compared with a branch: another one, or a snapshot. */
 export interface Comparison {
@@ -53,6 +53,25 @@ export interface PreparedSource {
   keepTables: string[];
 }
 
+/** What a project follows: `stopped` continues after `resume`, the others from `cut_over` on are over. */
+export const FOLLOW_RECORD_STATES = ['copying', 'following', 'stopped', 'cut_over', 'failed'] as const;
+
+export interface FollowedSource {
+  host: string;
+  port: number;
+  database: string;
+  /** Of PostgreSQL. */
+  version: string;
+}
+
+/** Why it stands still, or has failed, or will. */
+export interface RecordedProblem {
+  code: string;
+  message: string;
+  table: string | null;
+  statement: string | null;
+}
+
 /** What a job of each kind is about, apart from its project. */
 export interface JobSubjects {
   'project.create': OneBranch;
@@ -75,17 +94,17 @@ export interface JobSubjects {
   };
   'branch.restore': OneBranch & OneSnapshot;
   'branch.diff': OneBranch & { comparison: Comparison };
-  'branch.import': OneBranch &
-    OneSnapshot & {
-      /** Of the source, without the login. */
-      source: { host: string; port: number; database: string };
-      /** As SQL names them; null: all. */
-      tables: string[] | null;
-      /** What the storage quota had left. */
-      roomBytes: number;
-      /** Tables that are copied concurrently. */
-      jobs: number;
+  'branch.import': OneBranch & OneSnapshot & Copied;
+  'follow.start': OneBranch &
+    OneSnapshot &
+    Copied & {
+      /** One that exists at the source; null: the host makes it. */
+      publication: string | null;
+      /** A start that is undone after the exchange resets `main` to the empty state by these. */
+      emptying: { jobId: string; snapshotId: string };
     };
+  'follow.cutover': OneBranch & { writesStopped: boolean };
+  'follow.stop': OneBranch;
   'snapshot.create': OneBranch &
     OneSnapshot & {
       /** By schedule: the snapshot before, which makes this one unnecessary if nothing has changed. */
@@ -95,6 +114,18 @@ export interface JobSubjects {
     };
   'snapshot.delete': OneSnapshot & { branchId: null };
   'project.delete': { branchId: null };
+}
+
+/** What is copied from a database elsewhere. */
+interface Copied {
+  /** Of the source, without the login. */
+  source: { host: string; port: number; database: string };
+  /** As SQL names them; null: all. */
+  tables: string[] | null;
+  /** What the storage quota had left. */
+  roomBytes: number;
+  /** Tables that are copied concurrently. */
+  jobs: number;
 }
 
 interface Prepared {
@@ -185,5 +216,6 @@ export const EVENT_TYPES = [
   'snapshot.changed',
   'job.changed',
   'storage.changed',
+  'follow.changed',
 ] as const;
 export type EventType = (typeof EVENT_TYPES)[number];

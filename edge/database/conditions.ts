@@ -1,4 +1,4 @@
-import { and, eq, type SQL } from 'drizzle-orm';
+import { and, eq, type SQL, sql } from 'drizzle-orm';
 import { missing } from '../missing.ts';
 import { isThere } from './database.ts';
 import type { Requirement } from './guarded-write.ts';
@@ -20,6 +20,13 @@ export const inActiveProject = (projectId: string, tenantId: string) =>
     [isOfTenant(projects, projectId, tenantId), missing('project')],
     [isActive(projects, projectId), 'PROJECT_NOT_ACTIVE'],
   ] as const satisfies readonly Requirement[];
+
+/** For a write to a branch: not while it follows a database elsewhere. */
+export const isUnfollowed = (branchId: string) =>
+  [
+    sql`not ${isThere(projectBranches, and(eq(projectBranches.id, branchId), eq(projectBranches.hold, 'following')))}`,
+    'BRANCH_FOLLOWING',
+  ] as const satisfies Requirement;
 
 /** For a write that works with an active branch. Its tenant is that of its project. */
 export const onActiveBranch = ({ id, projectId }: { id: string; projectId: string }, tenantId: string) =>

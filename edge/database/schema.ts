@@ -23,6 +23,7 @@ import {
   type JobError,
   type JobKind,
   type JobStep,
+  type TableProgress,
 } from '../../shared/project/job.ts';
 import { DEFAULT_BRANCH_LIMIT, PROJECT_STATUSES } from '../../shared/project/project-status.ts';
 import {
@@ -36,10 +37,13 @@ import {
   branchContent,
   created,
   type EventType,
+  FOLLOW_RECORD_STATES,
+  type FollowedSource,
   hostState,
   type JobInput,
   type JobSubjects,
   type KeptRule,
+  type RecordedProblem,
   type StoredBlock,
   timestamp,
   updated,
@@ -462,7 +466,7 @@ export const maskingKeys = sqliteTable('masking_keys', {
   createdAt: created(),
 });
 
-/** The sources of imports, until their jobs have ended. */
+/** The sources of imports and of copies that are to follow, until their jobs have ended. */
 export const importSources = sqliteTable('import_sources', {
   jobId: text('job_id')
     .primaryKey()
@@ -479,6 +483,27 @@ export const importSources = sqliteTable('import_sources', {
   copied: text('copied', { mode: 'json' }).$type<MethodResult<'transfer.copy'>>(),
   createdAt: created(),
 });
+
+/** What a project follows, or has followed last. `publication`: one that was there; null: the host made it. */
+export const follows = sqliteTable('follows', {
+  projectId: text('project_id')
+    .primaryKey()
+    .references(() => projects.id, { onDelete: 'cascade' }),
+  branchId: text('branch_id').notNull(),
+  tenantId: text('tenant_id').notNull(),
+  jobId: text('job_id').notNull(),
+  state: text('state', { enum: FOLLOW_RECORD_STATES }).notNull(),
+  source: text('source', { mode: 'json' }).$type<FollowedSource>().notNull(),
+  publication: text('publication'),
+  tables: text('tables', { mode: 'json' }).$type<TableProgress[]>().notNull().default([]),
+  problem: text('problem', { mode: 'json' }).$type<RecordedProblem>(),
+  /** By the clock of the host, of the newest report. */
+  observedAt: timestamp('observed_at'),
+  createdAt: created(),
+  updatedAt: updated(),
+});
+
+export type FollowRow = typeof follows.$inferSelect;
 
 /** Results of comparisons that were jobs, for a week. */
 export const differences = sqliteTable(

@@ -5,8 +5,9 @@ import { STORAGE_STATES } from '../../shared/project/storage-quota.ts';
 import { Branch, blockedOf, closedTo, connectionsBlockedUntil } from '../branches/branch.ts';
 import { Snapshot } from '../branches/snapshot.ts';
 import type { StoredBlock } from '../database/column-types.ts';
-import { EVENT_TYPES, type EventType } from '../database/column-types.ts';
+import { EVENT_TYPES, type EventType, FOLLOW_RECORD_STATES } from '../database/column-types.ts';
 import type { BranchRow } from '../database/schema.ts';
+import { FOLLOW_FIELDS } from '../following/follow-record.ts';
 import { Job, toErrorResponse } from '../jobs/job-resource.ts';
 
 interface Definition {
@@ -102,6 +103,15 @@ const DEFINITIONS = {
   'storage.changed': {
     meaning: 'The storage use of the project crossed 80% or 100% of its quota.',
     data: z.strictObject({ state: z.enum(STORAGE_STATES), used_bytes: z.int().min(0) }),
+  },
+  'follow.changed': {
+    meaning:
+      'What `main` follows, its state or its problem changed. `deleted`: it was stopped, or cancelled.',
+    data: z.strictObject({
+      branch_id: Id,
+      ...FOLLOW_FIELDS,
+      state: z.enum([...FOLLOW_RECORD_STATES, 'deleted']),
+    }),
   },
 } as const satisfies Record<EventType, Definition>;
 

@@ -14,14 +14,14 @@ export const isOpenJob: SQL = sql`${jobs.status} in (${sql.raw(OPEN_STATUSES.map
 /** Jobs that change nothing, so no work on their branch or project waits for them. */
 export const READINGS: readonly JobKind[] = ['branch.diff'];
 
-const changes = (branchId: string) =>
+const changes = (branchId: string | SQL) =>
   and(eq(jobs.branchId, branchId), notInArray(jobs.kind, [...READINGS]), isOpenJob);
 
 /**
  * Whether no job that changes the branch is open. An attempt that failed is repeated, which would overwrite
  * newer work.
  */
-export const isUnchanging = (branchId: string): SQL => sql`not ${isThere(jobs, changes(branchId))}`;
+export const isUnchanging = (branchId: string | SQL): SQL => sql`not ${isThere(jobs, changes(branchId))}`;
 
 const POLL_MS = 100;
 

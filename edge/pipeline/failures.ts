@@ -11,6 +11,7 @@ import {
 } from '../../shared/failures.ts';
 import { Scalar } from '../../shared/protocol/tables.ts';
 import { SourceFinding } from '../../shared/protocol/transfer-operations.ts';
+import { FOLLOW_RECORD_STATES } from '../database/column-types.ts';
 import { withoutValues } from '../database/database.ts';
 import { ApiError } from '../errors.ts';
 import { isLostObject } from '../lost-object.ts';
@@ -172,6 +173,10 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
         },
       ],
     },
+  },
+  FOLLOW_STATE: {
+    shape: { state: z.enum(FOLLOW_RECORD_STATES).optional() },
+    example: { state: 'stopped' },
   },
   LOGIN_REFUSED: {
     shape: {

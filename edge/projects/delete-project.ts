@@ -8,6 +8,7 @@ import { isOfTenant } from '../database/conditions.ts';
 import { type Database, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents, type JobRow, jobs, projectBranches, projects } from '../database/schema.ts';
+import { stopFollowing } from '../following/end-following.ts';
 import { saga } from '../jobs/saga.ts';
 
 const DELETABLE = ['creating', 'active', 'failed'] as const;
@@ -43,7 +44,10 @@ export const deleteProjectJob = saga<'project.delete', object>({
     [
       {
         name: 'drop',
-        run: ({ job, callHost }) => callHost('project.drop', { job_id: job.id, project_id: job.projectId }),
+        run: async ({ db, job, callHost }) => {
+          await stopFollowing(db, callHost, job.projectId);
+          await callHost('project.drop', { job_id: job.id, project_id: job.projectId });
+        },
       },
     ],
   ],

@@ -9,6 +9,7 @@ import type { DatabaseBinding } from '../database/database.ts';
 import { type Database, isOneOf, openDatabase } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents, hosts, projectBranches, projects, snapshots } from '../database/schema.ts';
+import { checkFollow, followsOn } from '../following/follow-record.ts';
 import type { HostLinks } from '../hosts/host-client.ts';
 import { type CallHost, hostCaller } from '../hosts/host-client.ts';
 import { logEvent } from '../log.ts';
@@ -132,6 +133,7 @@ export async function reconcileHost(
     ...leftovers.projectIds.map((id) => dropProject(callHost, id)),
     ...resets.map((reset) => dropClone(callHost, reset)),
     ...found.toWake.map((id) => coordinatorOf(env, id).wake()),
+    ...(await followsOn(db, hostId)).map((follow) => checkFollow(db, callHost, follow)),
     markChanged(env, db, callHost, hostId, inventory, found),
   ]);
 

@@ -1,14 +1,13 @@
 import { z } from 'zod';
 import { COPY_JOBS } from '../../shared/limits.ts';
 import { ProbedSource, SourceTable } from '../../shared/protocol/transfer-operations.ts';
-import { referencedBranch } from '../branches/branch-reference.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
-import { ApiError, found, unwrap } from '../errors.ts';
+import { unwrap } from '../errors.ts';
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
 import { repeatIfLost } from '../lost-object.ts';
-import { type AppContext, actorOf } from '../pipeline/context.ts';
+import { actorOf } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
-import { PROBE_FAILURES, probe, roomBytes, SOURCE_FIELDS, Warnings } from './follow.ts';
+import { ABOUT_SOURCE, COPY_FAILURES, probed, roomBytes, SOURCE_FIELDS, Warnings } from './follow.ts';
 import { inProject, ProjectParams } from './in-project.ts';
 
 const tags = ['Imports'];
@@ -45,34 +44,6 @@ const ImportProbe = z
   })
   .meta({ id: 'ImportProbe' });
 
-const ABOUT_SOURCE =
-  'The source has to be at a public address, unless the operator of the host allows its network. Without a certificate of a known authority, the login has to use SCRAM with channel binding. `SOURCE_UNSUITABLE` lists everything that is wrong, with the statement that mends it where there is one.';
-
-const MAIN = 'main';
-
-/** The project of a request, its `main`, and the probe of a source for it. @throws ApiError */
-async function probed(c: AppContext, projectId: string, body: z.output<typeof NewImport>) {
-  const [project, branches] = await inProject(c, projectId, (db) => [
-    referencedBranch(db, projectId, MAIN, c.var.principal),
-  ]);
-  if (project.status !== 'active') throw new ApiError('PROJECT_NOT_ACTIVE');
-  const branch = found(branches);
-  if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
-  if (branch.hold !== null) throw new ApiError('PROJECT_BUSY');
-  const { source_url, tables = null } = body;
-  const into = { branch_id: branch.id, database: branch.databaseName };
-  const wanted = { source_url, tables, publication: null, use: 'import', into } as const;
-  return { project, branch, ...(await probe(c, project, wanted)) };
-}
-
-const IMPORT_FAILURES = [
-  ...PROBE_FAILURES,
-  'BRANCH_NOT_ACTIVE',
-  'LOGIN_REFUSED',
-  'STATEMENT_REFUSED',
-  'TIME_LIMIT_REACHED',
-] as const;
-
 const router = operations();
 
 router.openapi(
@@ -86,12 +57,12 @@ router.openapi(
     tags,
     request: { params: ProjectParams, body: jsonBody(NewImport) },
     responses: { 202: response('The job of the import.', Job) },
-    failures: IMPORT_FAILURES,
+    failures: COPY_FAILURES,
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');
     const body = c.req.valid('json');
-    const { project, branch, source } = await probed(c, projectId, body);
+    const { project, branch, source } = await probed(c, projectId, 'import', body);
     const job = await repeatIfLost(() =>
       coordinatorOf(c.env, projectId).importSource({
         jobId: crypto.randomUUID(),
@@ -121,10 +92,15 @@ router.openapi(
     tags,
     request: { params: ProjectParams, body: jsonBody(NewImport) },
     responses: { 200: response('The source can be imported.', ImportProbe) },
-    failures: IMPORT_FAILURES,
+    failures: COPY_FAILURES,
   }),
   async (c) => {
-    const { source, findings } = await probed(c, c.req.valid('param').project_id, c.req.valid('json'));
+    const { source, findings } = await probed(
+      c,
+      c.req.valid('param').project_id,
+      'import',
+      c.req.valid('json'),
+    );
     const { tables, has_more, free_slots: _slots, wal_keep_bytes: _wal, ...about } = source;
     const listed = tables.map(({ follows: _, ...table }) => table);
     return c.json({ source: about, tables: listed, has_more, warnings: findings }, 200);
@@ -149,7 +125,7 @@ router.openapi(
     const { project_id: projectId } = c.req.valid('param');
     await inProject(c, projectId, () => []);
     const cancelled = await repeatIfLost(() =>
-      coordinatorOf(c.env, projectId).cancelImport({ projectId, actor: actorOf(c) }),
+      coordinatorOf(c.env, projectId).cancelJob({ projectId, kind: 'branch.import', actor: actorOf(c) }),
     );
     return c.json(toJobResponse(unwrap(cancelled)), 202);
   },

@@ -80,6 +80,7 @@ export const auditDenial = (c: AppContext, kind: 'project' | 'job', id: string):
 /** Failures of every operation in a branch's database. */
 export const HOST_FAILURES = [
   'BRANCH_NOT_ACTIVE',
+  'BRANCH_FOLLOWING',
   'DATABASES_CLOSED',
   'LOGIN_REFUSED',
   'STATEMENT_REFUSED',
@@ -93,7 +94,7 @@ export const HOST_FAILURES = [
   'DATABASE_SERVER_UNAVAILABLE',
 ] as const;
 
-const HELD = 'An import fills the branch. Wait for the end of its job, or cancel the import.';
+const HELD = 'An import or a copy fills the branch. Wait for the end of its job, or cancel it.';
 
 /**
  * The active branch of the reference, with a function that calls its host.
@@ -119,7 +120,8 @@ export function usableBranch(
   confirm?: string,
 ) {
   if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
-  if (branch.hold !== null) throw new ApiError('BRANCH_NOT_ACTIVE', { message: HELD });
+  if (branch.hold === 'import') throw new ApiError('BRANCH_NOT_ACTIVE', { message: HELD });
+  if (branch.hold === 'following' && use === 'change') throw new ApiError('BRANCH_FOLLOWING');
   const access = ACCESS_OF_STATE[project.storageState];
   if (access === 'closed') throw new ApiError('DATABASES_CLOSED');
   if (use === 'change' && access === 'write_blocked') throw new ApiError('WRITE_BLOCKED');

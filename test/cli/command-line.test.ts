@@ -6,7 +6,7 @@ import { completionOf } from '../../cli/commands/completion.ts';
 import { documentOf } from '../../cli/document.ts';
 import { EXAMPLES } from '../../cli/examples.ts';
 import { CommandError, EXIT_CODES, exitCodeOf, explain } from '../../cli/exit-codes.ts';
-import { commandsBelow, createProgram, examplesOf, wordsOf } from '../../cli/program.ts';
+import { commandsBelow, createProgram, examplesOf, isRunnable, wordsOf } from '../../cli/program.ts';
 import { gatewayAddress } from '../../cli/session.ts';
 import { JobError, ResponseError } from '../../client/response-error.ts';
 
@@ -287,7 +287,7 @@ const SHELL = /^(?:source <\((?<substituted>.+)\)|(?<plain>[^|>]+))(?: \|.*| >.*
 
 test.each(
   commandsBelow(program)
-    .filter((command) => command.commands.length === 0 && !command.name().startsWith('_'))
+    .filter((command) => command.parent !== null && isRunnable(command) && !command.name().startsWith('_'))
     .map((command) => [wordsOf(command).join(' '), command] as const),
 )('%s has examples, which it accepts', async (words, command) => {
   const examples = examplesOf(command);

@@ -2,21 +2,27 @@ import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, inject, test } from 'vitest';
 import { devFolder } from '../../dev/stack/dev-folder.ts';
+import type { Api } from '../support/api.ts';
 import { CommandLine } from '../support/command-line.ts';
+import { query } from '../support/database.ts';
+import { eventually } from '../support/eventually.ts';
 import { SOURCE_LOGIN, type SourceServer, startSource } from '../support/source-server.ts';
-import { ownerOf, tokenOf } from '../support/tenants.ts';
+import { contentOfD1, ownerOf, tokenOf } from '../support/tenants.ts';
 
 const TENANT = 'following';
 
 let source: SourceServer;
 let cli: CommandLine;
+let api: Api;
+let projectId: string;
 beforeAll(async () => {
   source = await startSource();
   await source.run('create table book (id int primary key); alter table book owner to app');
-  const project = await (await ownerOf(TENANT)).project('Follower');
+  api = await ownerOf(TENANT);
+  projectId = (await api.project('Follower')).id;
   cli = await CommandLine.open({
     BRANCHGATE_URL: inject('stack').url,
-    BRANCHGATE_PROJECT: project.id,
+    BRANCHGATE_PROJECT: projectId,
     BRANCHGATE_TOKEN: await tokenOf({ tenant: TENANT }),
   });
   writeFileSync(join(cli.folder, 'source'), source.url());
@@ -64,4 +70,63 @@ test('a URL as an argument is refused, and a name without a source too', async (
     code: 2,
     stdout: expect.stringContaining('The source has no table nope.'),
   });
+});
+
+test('main follows a source, branches have its rows, and it takes over by a cut-over', async () => {
+  await source.run(`alter role app replication;
+    create table note (id int generated always as identity primary key, text text); alter table note owner to app;
+    insert into note (text) select 'note ' || n from generate_series(1, 200) n`);
+  expect(await cli.run('follow', 'status')).toMatchObject({ code: 3 });
+  // Nobody answers the questions.
+  expect(await cli.run('follow', '--from', '@source')).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining('--yes'),
+  });
+  const begun = await cli.run('follow', '--from', '@source', '--yes');
+  expect(begun).toMatchObject({
+    code: 0,
+    stdout: expect.stringContaining('public\tnote'),
+    stderr: expect.stringContaining('main follows shop at 127.0.0.1'),
+  });
+  await source.run("insert into note (text) values ('later')");
+  const { body: rule } = await api.post(`/api/v1/projects/${projectId}/network-rules`, {
+    cidr: '127.0.0.0/8',
+  });
+  expect(rule.error).toBeUndefined();
+  const main = await api.credentials(projectId, 'main', '?role=owner');
+  const notes = 'select count(*)::int as notes from note';
+  await eventually(async () => expect(await query(main.direct_url, notes)).toEqual([{ notes: 201 }]));
+  await expect(query(main.direct_url, "insert into note (text) values ('here')")).rejects.toThrow();
+  const change = { changes: [{ action: 'insert', table: 'note', values: { text: 'here' } }] };
+  expect(await api.post(`/api/v1/projects/${projectId}/branches/main/row-changes`, change)).toMatchObject({
+    status: 409,
+    body: { error: 'BRANCH_FOLLOWING' },
+  });
+  expect(await cli.json('follow', 'status')).toMatchObject({
+    ...{ state: 'following', problem: null, lag_seconds: expect.any(Number) },
+    source: { host: '127.0.0.1', database: 'shop' },
+  });
+
+  const branch = await api.branch(projectId, 'pr-1');
+  const { direct_url } = await api.credentials(projectId, branch.id);
+  expect(await query(direct_url, notes)).toEqual([{ notes: 201 }]);
+  // The branch goes its own way, with sequences that fit.
+  const insert = "insert into note (text) values ('branch') returning id";
+  expect(await query(direct_url, insert)).toEqual([{ id: 202 }]);
+
+  const done = await cli.run('follow', 'cutover', '--yes');
+  expect(done).toMatchObject({ code: 0, stderr: expect.stringContaining('main is open') });
+  expect(await cli.json('follow', 'status')).toMatchObject({ state: 'cut_over' });
+  expect(await query(main.direct_url, insert)).toEqual([{ id: 202 }]);
+  expect(await cli.run('follow', 'stop', '--yes')).toMatchObject({ code: 6 });
+  const log = (name: string) => readFileSync(join(devFolder(inject('stack').devDir).logs, name), 'utf8');
+  for (const text of [
+    begun.stdout,
+    begun.stderr,
+    log('gateway.log'),
+    log('agent.log'),
+    JSON.stringify(contentOfD1()),
+  ])
+    for (const form of [SOURCE_LOGIN.password, encodeURIComponent(SOURCE_LOGIN.password)])
+      expect(text).not.toContain(form);
 });

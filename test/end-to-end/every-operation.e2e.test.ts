@@ -89,6 +89,12 @@ const OF_ACCOUNTS: Record<string, [status: number, error: string]> = {
   probeImport: [422, 'SOURCE_UNSUITABLE'],
   importSource: [422, 'SOURCE_UNSUITABLE'],
   cancelImport: [404, 'NOT_FOUND'],
+  startFollowing: [422, 'SOURCE_UNSUITABLE'],
+  ...Object.fromEntries(
+    ['getFollowing', 'stopFollowing', 'resumeFollowing', 'cutOver', 'callOffCutover'].map(
+      (id) => [id, [404, 'NOT_FOUND']] as const,
+    ),
+  ),
 };
 
 function expectDone(operation: Operation, { status, headers, body }: ApiResponse): void {

@@ -68,6 +68,7 @@ const BODIES: Record<string, Record<string, unknown>> = {
   previewMasking: { table: 'book' },
   // An address that no host connects to.
   probeSource: ELSEWHERE,
+  startFollowing: ELSEWHERE,
   probeImport: ELSEWHERE,
   importSource: ELSEWHERE,
   // The example is less than tests create.

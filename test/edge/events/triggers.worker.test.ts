@@ -9,6 +9,7 @@ import { hasChanged, inOneBatch } from '../../../edge/database/database.ts';
 import {
   type BranchRow,
   eventOutbox,
+  follows,
   jobs,
   networkRules,
   projectBranches,
@@ -101,6 +102,31 @@ describe('a branch', () => {
     expect((await datas()).map(({ blocked }) => blocked)).toEqual([
       { reason: 'import', until: expect.stringMatching(/Z$/) },
       null,
+    ]);
+  });
+
+  test('has an event when what it follows, its state or its problem changes', async () => {
+    await insertProject(db, 'h', 'followed');
+    const source = { host: 'db.example.com', port: 5432, database: 'shop', version: '17.2' };
+    await published();
+    const thisFollow = eq(follows.projectId, 'followed');
+    const set = (values: Partial<typeof follows.$inferInsert>) =>
+      db.update(follows).set(values).where(thisFollow);
+    await db.insert(follows).values({
+      ...{ projectId: 'followed', branchId: 'b', tenantId: 't', jobId: 'j', state: 'copying', source },
+      ...{ createdAt: NOW, updatedAt: NOW },
+    });
+    await set({ state: 'following' });
+    await set({ observedAt: NOW, updatedAt: NOW });
+    const problem = { code: 'apply', message: 'no', table: null, statement: null };
+    await set({ state: 'stopped', problem });
+    await db.delete(follows).where(thisFollow);
+    const about = { branch_id: 'b', source };
+    expect(await datas()).toEqual([
+      { ...about, state: 'copying', problem: null },
+      { ...about, state: 'following', problem: null },
+      { ...about, state: 'stopped', problem },
+      { ...about, state: 'deleted', problem: null },
     ]);
   });
 

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Api } from '../../support/api.ts';
+import { eventually } from '../../support/eventually.ts';
 import { callOperation, type Ids, OPERATIONS, type Operation } from '../../support/operations.ts';
 import { startTripsGateway, type TripsGateway, tallyOf } from '../../support/worker/trips-gateway.ts';
 
@@ -21,6 +22,7 @@ const OF_THE_HOST = [
   ...['listTables', 'describeTable', 'listRows', 'diffBranch', 'listChangedRows', 'getRehearsal'],
   ...['listExtensions', 'countSessions'],
   'getMasking',
+  'getFollowing',
   'getHost',
   'listHosts',
 ];
@@ -47,6 +49,11 @@ let ids: Ids;
 beforeAll(async () => {
   gateway = await startTripsGateway(DELAY_MS);
   ids = await gateway.makeThings();
+  const path = `/api/v1/projects/${ids.project_id}/follow`;
+  await gateway.api.post(path, { source_url: 'postgresql://app:secret@db.example.com/shop' });
+  await eventually(async () =>
+    expect((await gateway.api.get(path)).body).toMatchObject({ state: 'following' }),
+  );
 });
 afterAll(() => gateway?.stop());
 

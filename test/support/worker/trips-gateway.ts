@@ -123,6 +123,10 @@ export async function startTripsGateway(
     async plantFailure(projectId: string, method: Method, failure: HostFailure | null) {
       await (await linkOfProject(projectId)).plantFailure(method, failure);
     },
+    /** Whether a reset that is undone has exchanged the database already, as the project's host says. */
+    async answerResetCancel(projectId: string, swapped: boolean) {
+      await (await linkOfProject(projectId)).setSwapped(swapped);
+    },
     /** How many calls of the method the project's host has received. */
     async countCalls(projectId: string, method: Method) {
       return (await linkOfProject(projectId)).countCalls(method);

@@ -22,12 +22,6 @@ const tripsOf = (env: Env): Trips => {
   return known;
 };
 
-const FOLLOWING: MethodResult<'follow.status'> = {
-  state: 'following',
-  tables: [{ schema: 'public', table: 'book', state: 'following', rows: 3, percent: 100 }],
-  ...{ lag_bytes: 0, lag_seconds: 0, slot_bytes: 0, keep_bytes: null, problem: null },
-};
-
 const CLONED = {
   created: true,
   strategy: 'reflink',
@@ -43,6 +37,15 @@ const REHEARSAL = {
   limits: { lock_ms: 1000, table_bytes: 1 },
   report: null,
 } as const;
+
+/** What the host says of the exchange of a reset that is undone. */
+let isSwapped = false;
+
+const FOLLOWED: MethodResult<'follow.status'> = {
+  state: 'following',
+  tables: [{ schema: 'public', table: 'book', state: 'following', rows: 3, percent: 100 }],
+  ...{ lag_bytes: 0, lag_seconds: 0.5, slot_bytes: 10, keep_bytes: 1000, problem: null },
+};
 
 const unsuitable = (message: string) => ({
   ...({
@@ -81,7 +84,7 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   'snapshot.drop': () => ({ dropped: true }),
   'reset.clone': () => CLONED,
   'reset.swap': () => ({ kept: true, size_bytes: 8_388_608 }),
-  'reset.cancel': () => ({ dropped: true, left: null }),
+  'reset.cancel': () => ({ dropped: true, left: isSwapped ? { kept: true, size_bytes: 8_388_608 } : null }),
   'project.size': ({ project_id }) => ({ project_id, sizes: {} }),
   'access.apply': ({ access: { revision } }) => ({ revision }),
   'host.extensions': () => ({ extensions: [] }),
@@ -122,17 +125,27 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
         },
   'transfer.cancel': () => ({ stopped: true }),
   'follow.start': () => ({}),
-  'follow.status': () => FOLLOWING,
-  'follow.resume': () => FOLLOWING,
-  'follow.cutover': () => ({
-    cut_over: {
-      tables: [{ schema: 'public', table: 'book', rows: 3, compared: 3 }],
-      ...{ has_more: false, rows: 3, sequences: 1, refused_ms: 100, dropped_at_source: true, message: null },
-    },
-    findings: [],
-  }),
+  'follow.status': () => FOLLOWED,
+  'follow.resume': () => FOLLOWED,
+  'follow.cutover': ({ writes_refused }) =>
+    writes_refused
+      ? { cut_over: null, findings: [unsuitable('Both sides have other rows.')] }
+      : {
+          cut_over: {
+            tables: [{ schema: 'public', table: 'book', rows: 3, compared: 3 }],
+            ...{
+              has_more: false,
+              rows: 3,
+              sequences: 1,
+              refused_ms: 4,
+              dropped_at_source: true,
+              message: null,
+            },
+          },
+          findings: [],
+        },
   'follow.cancel_cutover': () => ({ cancelled: true }),
-  'follow.stop': () => ({ dropped_at_source: true, message: null }),
+  'follow.stop': () => ({ dropped_at_source: false, message: 'The slot is left at the source.' }),
   'row.list': () => ({ columns: [], rows: [], has_more: false, estimated_rows: 0 }),
 };
 
@@ -153,6 +166,10 @@ export class HostLink extends RealHostLink {
   async setLinked(linked: boolean, answers = linked): Promise<void> {
     this.#linked = linked;
     this.#answers = answers;
+  }
+
+  async setSwapped(swapped: boolean): Promise<void> {
+    isSwapped = swapped;
   }
 
   /** Makes every call of the method fail. @param failure null: it succeeds again */

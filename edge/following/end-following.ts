@@ -1,0 +1,219 @@
+import { and, eq, sql } from 'drizzle-orm';
+import type { Failure } from '../../shared/failures.ts';
+import { PROGRESS_TABLES_MAX } from '../../shared/project/job.ts';
+import type { MethodResult } from '../../shared/protocol/operations.ts';
+import { followName } from '../../shared/protocol/transfer-operations.ts';
+import { ok, type Result } from '../../shared/result.ts';
+import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
+import { restrict, WITHIN_MS } from '../branches/import-branch.ts';
+import type { Actor } from '../database/column-types.ts';
+import { onActiveBranch } from '../database/conditions.ts';
+import { type Database, insertIf, type Statement } from '../database/database.ts';
+import { guardedWrite } from '../database/guarded-write.ts';
+import {
+  auditEvents,
+  type BranchRow,
+  type FollowRow,
+  follows,
+  type JobRow,
+  jobs,
+  projectBranches,
+} from '../database/schema.ts';
+import type { CallHost } from '../hosts/host-client.ts';
+import { isCancelled } from '../jobs/cancel-job.ts';
+import { isUnchanging, newJob } from '../jobs/job-store.ts';
+import { JobCancelledError, type SagaContext, SourceUnsuitableError, saga } from '../jobs/saga.ts';
+import { isFollowing, isLive, LIVE_STATES } from './follow-record.ts';
+
+/** The ends of following: `main` takes over from the source, or is left as it is. */
+
+type Ending = 'follow.cutover' | 'follow.stop';
+
+/** A validated request to end following. */
+export interface EndRequest {
+  jobId: string;
+  follow: FollowRow;
+  hostId: string;
+  actor: Actor;
+}
+
+/**
+ * Opens the job that ends following.
+ * @param writesStopped of a cut-over: nobody writes to the source any more; null: the end without a cut-over
+ * @returns or FOLLOW_STATE, HOST_BUSY while another job of `main` is open
+ */
+export async function reserveEnd(
+  db: Database,
+  { jobId, follow, hostId, actor }: EndRequest,
+  writesStopped: boolean | null,
+  now: Date,
+): Promise<Result<JobRow, Failure>> {
+  const { projectId, branchId } = follow;
+  const about = { id: jobId, projectId, hostId, actor };
+  const job =
+    writesStopped === null
+      ? newJob('follow.stop', { branchId }, about, now)
+      : newJob('follow.cutover', { branchId, writesStopped }, about, now);
+  // What stands still has to be resumed before it can take over.
+  const states = writesStopped === null ? LIVE_STATES : (['following'] as const);
+  const written = await guardedWrite(db, {
+    first: [jobs, job],
+    require: [
+      ...onActiveBranch({ id: branchId, projectId }, actor.tenantId),
+      [isFollowing(projectId, states), 'FOLLOW_STATE'],
+      [isUnchanging(branchId), 'HOST_BUSY'],
+    ],
+  });
+  return written.ok ? ok(job) : written;
+}
+
+interface Ended {
+  branch: BranchRow;
+  follow: FollowRow;
+  cutOver: NonNullable<MethodResult<'follow.cutover'>['cut_over']> | null;
+  stopped: MethodResult<'follow.stop'> | null;
+}
+
+async function load({ db, job }: SagaContext<Ending>): Promise<Ended | null> {
+  const [[branch], [follow]] = await db.batch([
+    db
+      .select()
+      .from(projectBranches)
+      .where(and(eq(projectBranches.id, job.branchId), eq(projectBranches.status, 'active'))),
+    db.select().from(follows).where(eq(follows.projectId, job.projectId)),
+  ]);
+  return branch && follow ? { branch, follow, cutOver: null, stopped: null } : null;
+}
+
+const ofMain = ({ projectId, branchId }: FollowRow, { databaseName }: Pick<BranchRow, 'databaseName'>) => ({
+  ...{ project_id: projectId, branch_id: branchId, database: databaseName },
+});
+
+/** The audit event of the end. */
+function audited(
+  { db, job }: SagaContext<Ending>,
+  name: 'branch.follow.cut_over' | 'branch.follow.stopped',
+  metadata: Record<string, unknown>,
+  now: Date,
+): Statement[] {
+  const about = { id: job.id, projectId: job.projectId, branchId: job.branchId, metadata };
+  return [
+    insertIf(db, auditEvents, auditEvent(name, job.input.actor, about, now), sql`true`),
+    inTenantOfProject(db, job.projectId, [job.id]),
+  ];
+}
+
+/** What the host could not remove at the source is a warning of the step. */
+const leftAtSource = ({ message }: { message: string | null }) => (message === null ? [] : [message]);
+
+/** @throws SourceUnsuitableError if both sides differ, JobCancelledError */
+async function cutOver(context: SagaContext<'follow.cutover'>, subject: Ended): Promise<void> {
+  const { db, job, callHost, report } = context;
+  const { cut_over, findings } = await callHost('follow.cutover', {
+    ...ofMain(subject.follow, subject.branch),
+    job_id: job.id,
+    writes_refused: job.input.writesStopped,
+  });
+  if (!cut_over) {
+    if (await isCancelled(db, job.id)) throw new JobCancelledError();
+    throw new SourceUnsuitableError(findings.map(({ message }) => message).join(' '));
+  }
+  subject.cutOver = cut_over;
+  report({
+    tables: cut_over.tables.slice(0, PROGRESS_TABLES_MAX).map(({ schema, table, rows }) => ({
+      ...{ schema, table, state: 'copied', rows, percent: 100 },
+    })),
+    warnings: [...findings.map(({ message }) => message), ...leftAtSource(cut_over)],
+  });
+}
+
+/** A cut-over that cannot end is called off: nobody can write to the source meanwhile. */
+const CUT_OVER_WITHIN_MS = 3_600_000;
+
+/** Both steps are confirmed by the host if they are repeated. */
+export const cutOverJob = saga<'follow.cutover', Ended>({
+  steps: [[{ name: 'cut_over', run: cutOver }], [{ name: 'open', run: restrict(null) }]],
+  patience: () => CUT_OVER_WITHIN_MS,
+  load,
+  complete: (context, { follow, cutOver: done }, now) => {
+    const { db, job } = context;
+    const { host, port, database } = follow.source;
+    const { rows, sequences, refused_ms, dropped_at_source } = done ?? {};
+    return [
+      ...audited(
+        context,
+        'branch.follow.cut_over',
+        { host, port, database, rows, sequences, refused_ms, dropped_at_source },
+        now,
+      ),
+      db
+        .update(follows)
+        .set({ state: 'cut_over', problem: null, updatedAt: now })
+        .where(eq(follows.projectId, job.projectId)),
+      // A cancellation that came after the last step had begun.
+      db.update(jobs).set({ error: null }).where(eq(jobs.id, job.id)),
+    ];
+  },
+  undo: {
+    run: async (context) => {
+      const { db, job, callHost } = context;
+      const [branch] = await db.select().from(projectBranches).where(eq(projectBranches.id, job.branchId));
+      if (!branch) return;
+      const about = { project_id: job.projectId, branch_id: branch.id, database: branch.databaseName };
+      await callHost('follow.cancel_cutover', about);
+      // Its end may have come before the undoing.
+      const { state } = await callHost('follow.status', about);
+      if (state !== 'absent') return;
+      await db
+        .update(follows)
+        .set({ state: 'cut_over', problem: null, updatedAt: new Date() })
+        .where(eq(follows.projectId, job.projectId));
+      await restrict(null)(context);
+    },
+    record: () => [],
+  },
+});
+
+const stop = (callHost: CallHost, { follow, branch }: Pick<Ended, 'follow' | 'branch'>) =>
+  callHost('follow.stop', {
+    ...ofMain(follow, branch),
+    ...{ slot: followName(follow.projectId), publication: follow.publication, source_url: null },
+  });
+
+/** Drops what a project that is deleted has at its source, where it can be reached. */
+export async function stopFollowing(db: Database, callHost: CallHost, projectId: string): Promise<void> {
+  const [found] = await db
+    .select({ follow: follows, branch: projectBranches })
+    .from(follows)
+    .innerJoin(projectBranches, eq(projectBranches.id, follows.branchId))
+    .where(eq(follows.projectId, projectId));
+  if (found && isLive(found.follow)) await stop(callHost, found);
+}
+
+export const stopFollowingJob = saga<'follow.stop', Ended>({
+  steps: [
+    [
+      {
+        name: 'stop',
+        run: async ({ callHost, report }, subject) => {
+          subject.stopped = await stop(callHost, subject);
+          report({ warnings: leftAtSource(subject.stopped) });
+        },
+      },
+    ],
+    [{ name: 'open', run: restrict(null) }],
+  ],
+  patience: () => WITHIN_MS,
+  load,
+  complete: (context, { follow, stopped }, now) => {
+    const { host, port, database } = follow.source;
+    const { dropped_at_source } = stopped ?? {};
+    const { db, job } = context;
+    return [
+      ...audited(context, 'branch.follow.stopped', { host, port, database, dropped_at_source }, now),
+      db.delete(follows).where(eq(follows.projectId, job.projectId)),
+    ];
+  },
+  // Only for a project that was deleted meanwhile, and a host that does not know the operation.
+  undo: { run: async () => {}, record: () => [] },
+});
