@@ -1,5 +1,4 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { PROGRESS_TABLES_MAX, type TableProgress } from '../../shared/project/job.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { SOURCE_TABLES_MAX, type SourceFinding } from '../../shared/protocol/transfer-operations.ts';
 import type { CloneTurns } from '../cloning/clone-turns.ts';
@@ -18,6 +17,8 @@ import { ProjectGate } from '../process/project-gate.ts';
 import { openLoadSession } from '../rows/branch-session.ts';
 import { FOLLOWED_MAX } from '../servers/configuration.ts';
 import { freeBytes } from '../volumes/volumes.ts';
+import { CopyProgress } from './copy-progress.ts';
+import { Refused, refused, refusedRows } from './copy-refusals.ts';
 import {
   atSource,
   type CopiedTable,
@@ -224,16 +225,6 @@ const PUBLISH_WITHIN_MS = 30_000;
 const WATCH_EVERY_MS = 1_000;
 /** Names in the warning about what is left out. */
 const LEFT_OUT_NAMED = 20;
-
-/** The copy refuses something of the source, so that trying again is of no use. */
-class Refused extends Error {
-  readonly finding: SourceFinding;
-
-  constructor(refused: SourceFinding) {
-    super(refused.message);
-    this.finding = refused;
-  }
-}
 
 type Loaded =
   | {
@@ -568,29 +559,6 @@ function leftOutWarnings(leftOut: readonly string[]): SourceFinding[] {
   return [finding('schema', message, { severity: 'warning' })];
 }
 
-/** SQLSTATE classes whose messages name objects: constraints, columns, functions. */
-const OF_OBJECTS = /^(?:0A|2B|3D|3F|42)/;
-
-/** Other messages can quote a value, and those who see the job may not see it. */
-const withoutValue = (message: string, sqlstate: string) =>
-  OF_OBJECTS.test(sqlstate) ? message : `SQLSTATE ${sqlstate}`;
-
-/** @returns the error itself if this server is the reason */
-function refused(error: unknown, of: (reason: string) => SourceFinding): unknown {
-  const sqlstate = sqlState(error);
-  if (!(error instanceof Error) || sqlstate === undefined || !/^[0-9A-Z]{5}$/.test(sqlstate)) return error;
-  return asHostError(error) instanceof HostError
-    ? error
-    : new Refused(of(withoutValue(error.message, sqlstate)));
-}
-
-const refusedRows = (table: CopiedTable, error: unknown): unknown =>
-  refused(error, (reason) =>
-    finding('rows', `PostgreSQL refuses the rows of ${short(tableName(table))} here: ${reason}.`, {
-      object: short(tableName(table)),
-    }),
-  );
-
 /** One transaction. The statements name everything with its schema; the bodies of functions may not. */
 const makeAll = (session: Session, statements: CopiedSchema['first']) =>
   inTransaction(session, async () => {
@@ -604,58 +572,3 @@ const makeAll = (session: Session, statements: CopiedSchema['first']) =>
         );
       });
   });
-
-/** How far each table is. */
-class CopyProgress {
-  readonly tables: readonly CopiedTable[];
-  readonly #onProgress: OnProgress | undefined;
-  readonly #total: number;
-  readonly #sent = new Map<CopiedTable, number>();
-  readonly #rows = new Map<CopiedTable, number>();
-  #bytes = 0;
-
-  constructor(tables: readonly CopiedTable[], onProgress: OnProgress | undefined) {
-    this.tables = tables;
-    this.#onProgress = onProgress;
-    this.#total = tables.reduce((sum, { bytes }) => sum + bytes, 1);
-  }
-
-  begin(table: CopiedTable): void {
-    this.#sent.set(table, 0);
-    this.add(table, 0);
-  }
-
-  /** A table is about as large as its rows are when they are sent. */
-  add(table: CopiedTable, bytes: number): void {
-    this.#sent.set(table, (this.#sent.get(table) ?? 0) + bytes);
-    this.#bytes += bytes;
-    this.#onProgress?.(this.#bytes / this.#total, () => this.list());
-  }
-
-  end(table: CopiedTable, rows: number): void {
-    this.#rows.set(table, rows);
-    this.add(table, 0);
-  }
-
-  rowsOf(table: CopiedTable): number {
-    return this.#rows.get(table) ?? 0;
-  }
-
-  /** Those that are being copied first, then the largest. */
-  list(): TableProgress[] {
-    const isCopying = (table: CopiedTable) => this.#sent.has(table) && !this.#rows.has(table);
-    const sorted = [...this.tables.filter(isCopying), ...this.tables.filter((table) => !isCopying(table))];
-    return sorted.slice(0, PROGRESS_TABLES_MAX).map((table) => this.#stateOf(table));
-  }
-
-  #stateOf(table: CopiedTable): TableProgress {
-    const name = { schema: short(table.schema), table: short(table.name) };
-    const copied = this.#rows.get(table);
-    if (copied !== undefined) return { ...name, state: 'copied', rows: copied, percent: 100 };
-    const rows = Math.round(table.rows);
-    const sent = this.#sent.get(table);
-    if (sent === undefined) return { ...name, state: 'waiting', rows, percent: 0 };
-    const percent = Math.min(99, Math.floor((100 * sent) / Math.max(1, table.bytes)));
-    return { ...name, state: 'copying', rows, percent };
-  }
-}
