@@ -79,7 +79,7 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
     'branchgate follow --probe --from @source-url',
     'branchgate follow --probe --from - --table book sales.invoice',
     'branchgate follow --from @source-url',
-    'branchgate follow --from - --yes < source-url',
+    'branchgate follow --from - --yes',
   ],
   'follow status': ['branchgate follow status --watch', 'branchgate follow status --json state,lag_seconds'],
   'follow resume': ['branchgate follow resume'],
