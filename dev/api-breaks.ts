@@ -140,7 +140,7 @@ class Comparison {
     const olds = variantsOf(this.#released, before);
     const news = variantsOf(this.#present, after);
     // Each value that a client may send has to be accepted, and each that it may get has to be known.
-    const [sent, known] = direction === 'request' ? [olds, news] : [news, olds];
+    const [sent, known] = direction === 'request' ? [olds, news] : [ofKnownKind(news, olds), olds];
     const found = sent.flatMap((one) => {
       const compared = known.map((other) =>
         direction === 'request'
@@ -200,6 +200,21 @@ function variantsOf(description: Description, schema: Schema): Schema[] {
   const variants = schema.anyOf ?? schema.oneOf;
   return variants ? variants.flatMap((variant) => variantsOf(description, variant)) : [schema];
 }
+
+/** The one value of a field that tells variants apart, such as the `type` of an event. */
+const kindOf = ({ const: only, enum: values = [] }: Schema): unknown =>
+  only ?? (values.length === 1 ? values[0] : undefined);
+
+/** Without the variants that such a field marks as new, which clients have to expect like new values. */
+const ofKnownKind = (news: Schema[], olds: Schema[]): Schema[] =>
+  news.filter(({ properties = {} }) =>
+    Object.entries(properties).every(([name, property]) => {
+      const kinds = olds.map((old) => kindOf(old.properties?.[name] ?? {}));
+      return (
+        kindOf(property) === undefined || kinds.some((kind) => [undefined, kindOf(property)].includes(kind))
+      );
+    }),
+  );
 
 const typesOf = ({ type = [] }: Schema): string[] => {
   const types = [type].flat();

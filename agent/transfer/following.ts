@@ -170,7 +170,7 @@ const writeAuthorities = async (settings: AgentSettings): Promise<void> =>
   writeFile(authoritiesFile(settings), (await readAuthorities(settings)).join('\n'), { mode: 0o644 });
 
 /** libpq's form of a source (PostgreSQL documentation, 32.1.1.1), which the worker connects with. */
-export function connectionText(settings: AgentSettings, source: Source, tls: Tls): string {
+function connectionText(settings: AgentSettings, source: Source, tls: Tls): string {
   const { host, address, port, user, password, database } = source;
   const parts = {
     ...{ host, hostaddr: address, port: String(port), user, password, dbname: database },
@@ -446,7 +446,7 @@ export async function continueFollowing(
 }
 
 /** Removes the subscription, without its slot. */
-export async function dropSubscription(host: FollowHost, session: Session, of: Of): Promise<void> {
+async function dropSubscription(host: FollowHost, session: Session, of: Of): Promise<void> {
   if (!(await readSubscription(session, of))) return;
   const name = identifier(subscriptionOf(of.project_id));
   await disable(host, of, async (own) => {

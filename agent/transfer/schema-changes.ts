@@ -74,7 +74,7 @@ const differs = (changes: readonly SourceChange[]): FollowProblem => ({
  * branch, and the subscription is disabled or waits for it.
  * @returns what is in the way; null if the branch can follow
  */
-export async function applyAdditions(
+async function applyAdditions(
   host: FollowHost,
   followed: Followed,
   changes: readonly SourceChange[],

@@ -6,7 +6,7 @@ const FOLLOWED_TABLES_MAX = 1000;
 const ADDITIONS_MAX = 50;
 const STATEMENT_MAX = 4000;
 
-export const FOLLOW_STATES = ['following', 'stopped', 'absent'] as const;
+const FOLLOW_STATES = ['following', 'stopped', 'absent'] as const;
 
 /**
  * Why a branch stands still. `schema`: the schemas differ by more than an addition. `apply`: PostgreSQL refuses a

@@ -3,6 +3,11 @@ import { breaksBetween, type Description, type Operation, type Schema } from '..
 
 const text = { type: 'string' };
 
+const event = (type: string, fields: Record<string, Schema>): Schema => ({
+  type: 'object',
+  properties: { type: { const: type }, ...fields },
+});
+
 const RELEASED: Record<string, Schema> = {
   Sent: {
     type: 'object',
@@ -20,6 +25,7 @@ const RELEASED: Record<string, Schema> = {
       id: text,
       size: { anyOf: [{ type: 'integer' }, { type: 'null' }] },
       old: { ...text, deprecated: true },
+      event: { anyOf: [event('made', { status: text }), event('gone', { at: text })] },
       children: { type: 'array', items: { $ref: '#/components/schemas/Got' } },
     },
     required: ['id', 'size'],
@@ -116,6 +122,11 @@ describe('a break', () => {
       `${POST}: response 200.id was string, and is integer`,
     ],
     [
+      'a field of an event',
+      ({ got }) => got.properties.event?.anyOf?.splice(0, 1, event('made', {})),
+      `${POST}: response 200.event.status is gone`,
+    ],
+    [
       'a value that can be null',
       ({ got }) => {
         got.properties.id = { anyOf: [text, { type: 'null' }] };
@@ -151,6 +162,7 @@ describe('no break', () => {
         got.properties.more = text;
       },
     ],
+    ['a new type of event', ({ got }) => got.properties.event?.anyOf?.push(event('moved', { to: text }))],
     ['a new value that is accepted', ({ sent }) => sent.properties.kind?.enum?.push('c')],
     [
       'a value that is never null any more',

@@ -265,8 +265,8 @@ test.each(PRE_AUTH_OPERATIONS)('$id: anything but a pre-auth token → 401', (op
 
 /** What a list has of Ada's; null for one that nobody or only others can fill. */
 const listedOf = ({ id }: Operation): string | null => {
-  // The networks that rules can name are the same for everyone.
-  if (id === 'listInvitations' || id === 'listNamedNetworks') return null;
+  // Regions, and the networks that rules can name, are the same for everyone.
+  if (['listInvitations', 'listNamedNetworks', 'listRegions'].includes(id)) return null;
   if (id === 'listIdentityProviders') return resources.ada.provider_id ?? '';
   if (id === 'getTenant') return resources.ada.tenant_id ?? '';
   return id === 'listMembers' ? USERS.ada.email : (resources.ada.project_id ?? '');

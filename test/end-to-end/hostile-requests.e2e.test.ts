@@ -246,8 +246,8 @@ async function sendRequests(
   return faults.map((fault) => `${fault}\n  HOSTILE_SEED=${SEED}`);
 }
 
-/** No source of a list of networks listens in the stack. */
-const LISTS_ARE_AWAY = /"error":"NETWORK_LIST_UNAVAILABLE"/;
+/** The stack reaches no source of a list of networks, and no resolver. */
+const IS_ELSEWHERE = /"error":"(?:NETWORK_LIST_UNAVAILABLE|DOMAIN_LOOKUP_FAILED)"/;
 
 const { assets } = workerConfiguration();
 
@@ -268,7 +268,7 @@ async function faultOf(client: RawClient, request: HostileRequest, permitted: nu
     statuses.set(status, (statuses.get(status) ?? 0) + 1);
     if (status < 400) done.add(request.operation);
     if (reachesWorker(request.target)) checkResponse(response);
-    const isPermitted = permitted.includes(status) || LISTS_ARE_AWAY.test(response.bodyText);
+    const isPermitted = permitted.includes(status) || IS_ELSEWHERE.test(response.bodyText);
     return status >= 500 && !isPermitted ? `${status} ${response.bodyText}` : null;
   } catch (error) {
     return String(error);
