@@ -49,9 +49,13 @@ export async function checkMasking(
 export const uncoveredLines = ({ problems }: Pick<MaskingCheck, 'problems'>): string[] =>
   problems.map(({ table, column, reason }) => `${column === null ? table : `${table}.${column}`}: ${reason}`);
 
+/** What no policy masks. */
+const SCHEMA_STAYS =
+  'Comments, labels of enumerations, texts of functions, defaults and bounds of partitions are schema, and stay.';
+
 /** The result in a sentence, with what to do. */
 export function checkSentence({ branch_name, covered, problems }: MaskingCheck): string {
-  if (covered) return `The masking policy covers ${branch_name}.`;
+  if (covered) return `The masking policy covers ${branch_name}. ${SCHEMA_STAYS}`;
   const count = problems.length === 1 ? '1 problem' : `${problems.length} problems`;
   return `The masking policy does not cover ${branch_name} (${count}). Add rules for these columns, or correct those that do not fit.`;
 }
