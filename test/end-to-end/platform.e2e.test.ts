@@ -83,6 +83,8 @@ describe('hosts', () => {
       ca_certificate: stack.state.ca_certificate,
       linked: true,
       draining: false,
+      region: null,
+      capacity: null,
       available_version: null,
       project_count: 0,
       free_bytes: expect.any(Number),
