@@ -68,7 +68,7 @@ test('a database elsewhere is imported, and an import that is cancelled leaves m
   // Ctrl-C leaves it running.
   process.kill(-(child.pid ?? 0), 'SIGINT');
   await result;
-  expect((await imported('--status')).stderr).toContain('running');
+  await eventually(async () => expect((await imported('--status')).stderr).toContain('running'));
   expect(await cli.run('psql', '--', '-c', 'select 1')).not.toMatchObject({ code: 0 });
   expect(await imported('--cancel')).toMatchObject({
     code: 0,

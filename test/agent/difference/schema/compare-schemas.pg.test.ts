@@ -9,6 +9,7 @@ import { planSchemas, readSchema } from '../../../../agent/difference/schema/pla
 import { inBranch } from '../../../../agent/rows/branch-session.ts';
 import { groupName, loginName } from '../../../../shared/branch/login.ts';
 import type { SchemaDifference } from '../../../../shared/protocol/difference-operations.ts';
+import { eventually } from '../../../support/eventually.ts';
 import { type Branch, connect, startHostWithProject } from '../../../support/host/host-project.ts';
 import { REPORTED_CASES, SCHEMA_CASES, type SchemaCase } from './schema-cases.ts';
 
@@ -113,8 +114,9 @@ test('a schema that is too long is refused, and the next comparison works', asyn
 
 test('the agent compares two branches in a thread, and a branch with its stored schema', async () => {
   const { host } = stage.servers;
-  const signal = AbortSignal.timeout(60_000);
-  const difference = await compareSchemas(host, { before: there, after: here }, signal);
+  const signal = AbortSignal.timeout(240_000);
+  // Sessions last seven seconds, and on a busy machine a thread can take longer than that to load the sources.
+  const difference = await eventually(() => compareSchemas(host, { before: there, after: here }, signal));
   // Operators and text search configurations are only made by hand.
   expect(difference.not_modelled).toHaveLength(REPORTED_CASES.length);
   expect(difference.changes).toContainEqual({
@@ -122,11 +124,11 @@ test('the agent compares two branches in a thread, and a branch with its stored 
     identity: `${schemaOf(indexOf('table'))}.book`,
     change: 'added',
   });
-  const stored = await storeSchemaOf(host, there, signal);
+  const stored = await eventually(() => storeSchemaOf(host, there, signal));
   // Of the roles of the host, it has those of the project only.
   expect(stored).toContain(groupName(stage.project.id, 'owner'));
   expect(stored).not.toContain(loginName(here.branch_id, 'owner'));
-  expect(await compareWithStored(host, here, stored, signal)).toEqual(difference);
+  expect(await eventually(() => compareWithStored(host, here, stored, signal))).toEqual(difference);
   const nothing = { changes: [], statements: [], not_modelled: [] };
-  expect(await compareWithStored(host, there, stored, signal)).toEqual(nothing);
+  expect(await eventually(() => compareWithStored(host, there, stored, signal))).toEqual(nothing);
 });
