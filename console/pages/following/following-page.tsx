@@ -430,7 +430,7 @@ function FollowingPage() {
           );
         }}
       </Loaded>
-      <CommandLine command={COMMANDS.followStatus} />
+      {followed.data && <CommandLine command={COMMANDS.followStatus} />}
     </Page>
   );
 }

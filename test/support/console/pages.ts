@@ -50,6 +50,7 @@ export function pagesOf(projectId: string): readonly ConsolePage[] {
     ['storage', inProject('/storage'), /never deleted|Waiting/],
     ['snapshots', inProject('/snapshots'), 'before'],
     ['masking', inProject('/masking'), 'Not covered|looks personal'],
+    ['following', inProject('/following'), 'take over the data'],
     ['deleted branches', inProject('/deleted-branches'), 'gone'],
     ['sharing', inProject('/sharing'), 'Not shared'],
     ['difference', inProject('/branches/changed/difference?table=item'), 'renamed'],
