@@ -1,17 +1,11 @@
-import { readFile } from 'node:fs/promises';
-import { text } from 'node:stream/consumers';
 import type { BranchgateClient, Schemas } from '../client/client.ts';
 import { dataOf } from '../client/response-error.ts';
 import { CommandError } from './exit-codes.ts';
+import { readText } from './read-text.ts';
 
 /** What a file has of a policy. The other fields of a printed record are left out. @throws CommandError */
 export async function readPolicy(file: string) {
-  const source =
-    file === '-'
-      ? await text(process.stdin)
-      : await readFile(file, 'utf8').catch((error: Error) => {
-          throw new CommandError('usage', `The policy ${file} cannot be read (${error.message}).`);
-        });
+  const source = await readText(file, `The policy ${file}`);
   let policy: unknown;
   try {
     policy = JSON.parse(source);

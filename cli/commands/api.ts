@@ -1,19 +1,13 @@
-import { readFile } from 'node:fs/promises';
-import { text } from 'node:stream/consumers';
 import { Argument, Command } from 'commander';
 import { ResponseError } from '../../client/response-error.ts';
 import { CommandError } from '../exit-codes.ts';
+import { readGiven } from '../read-text.ts';
 import { openOperatorSession, openSession } from '../session.ts';
 
 const METHODS = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE'];
 
 async function readBody(given: string): Promise<unknown> {
-  const source =
-    given === '-'
-      ? await text(process.stdin)
-      : given.startsWith('@')
-        ? await readFile(given.slice(1), 'utf8')
-        : given;
+  const source = await readGiven(given);
   try {
     return JSON.parse(source);
   } catch {

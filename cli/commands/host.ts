@@ -1,4 +1,3 @@
-import { readFile } from 'node:fs/promises';
 import { Command } from 'commander';
 import type { Schemas } from '../../client/client.ts';
 import { dataOf } from '../../client/response-error.ts';
@@ -6,6 +5,7 @@ import { take } from '../../shared/take.ts';
 import { CommandError } from '../exit-codes.ts';
 import { readCount } from '../option-values.ts';
 import { isJson, printForPrograms, printRecord, printRecords, say } from '../output.ts';
+import { readText } from '../read-text.ts';
 import { type OperatorSession, openOperatorSession } from '../session.ts';
 import { confirm } from '../terminal.ts';
 
@@ -77,12 +77,8 @@ const withServers = (command: Command) =>
     );
 
 /** @throws CommandError for a file that cannot be read */
-async function readAuthority(path: string): Promise<string | null> {
-  if (path === 'none') return null;
-  return readFile(path, 'utf8').catch((error: Error) => {
-    throw new CommandError('usage', `--ca ${path} cannot be read (${error.message}).`);
-  });
-}
+const readAuthority = async (path: string): Promise<string | null> =>
+  path === 'none' ? null : readText(path, `--ca ${path}`);
 
 const bodyOf = async ({ address, directPort, pooledPort, ca, region, capacity }: HostOptions) => ({
   ...(address !== undefined && { db_host: address }),

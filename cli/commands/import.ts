@@ -1,5 +1,4 @@
 import { spawn } from 'node:child_process';
-import { readFile } from 'node:fs/promises';
 import { text } from 'node:stream/consumers';
 import { Command, InvalidArgumentError } from 'commander';
 import type { Schemas } from '../../client/client.ts';
@@ -11,6 +10,7 @@ import { copyDatabase, ended, type Sides } from '../copy-database.ts';
 import { CommandError } from '../exit-codes.ts';
 import { isJson, printForPrograms, printLines, printRecord, printRecords, say } from '../output.ts';
 import { letConnect } from '../own-address.ts';
+import { readGiven } from '../read-text.ts';
 import { openSession, projectOf } from '../session.ts';
 import { withProgress } from '../terminal.ts';
 import { credentialsOf } from './connections.ts';
@@ -195,13 +195,8 @@ export async function listingFindings<T>(command: Command, work: Promise<T>): Pr
 
 /** A URL in an argument is visible to every user of the machine, so it can be read from elsewhere. */
 async function readSourceUrl(given: string): Promise<URL> {
-  const read =
-    given === '-'
-      ? await text(process.stdin)
-      : given.startsWith('@')
-        ? await readFile(given.slice(1), 'utf8')
-        : given;
-  const url = URL.canParse(read.trim()) ? new URL(read.trim()) : null;
+  const read = (await readGiven(given)).trim();
+  const url = URL.canParse(read) ? new URL(read) : null;
   if (!url || !/^postgres(?:ql)?:$/.test(url.protocol))
     throw new CommandError('usage', 'The source is not the URL of a PostgreSQL database.');
   return url;

@@ -66,6 +66,10 @@ test('a URL as an argument is refused, and a name without a source too', async (
     code: 2,
     stderr: expect.stringContaining('--from @file'),
   });
+  expect(await follow('--from', '@nofile')).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining('@nofile cannot be read'),
+  });
   expect(await follow('--from', '@source', '--table', 'nope')).toMatchObject({
     code: 2,
     stdout: expect.stringContaining('The source has no table nope.'),
