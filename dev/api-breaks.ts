@@ -201,7 +201,7 @@ function variantsOf(description: Description, schema: Schema): Schema[] {
   return variants ? variants.flatMap((variant) => variantsOf(description, variant)) : [schema];
 }
 
-/** The one value of a field that tells variants apart, such as the `type` of an event. */
+/** The one value of a field that identifies a variant, such as the `type` of an event. */
 const kindOf = ({ const: only, enum: values = [] }: Schema): unknown =>
   only ?? (values.length === 1 ? values[0] : undefined);
 

@@ -250,7 +250,7 @@ function email(value: string, { maxLength }: MaskedColumn, domain: string | unde
 function named(text: string): string {
   const first = (n: string) => `(${arrayOf(FIRST_NAMES)})[1 + ${n} % 64]`;
   const last = `(${arrayOf(LAST_NAMES)})[1 + pg_catalog.get_byte(digest, 1) % 64]`;
-  // The column is named in the innermost query alone: in the others it could be taken for one of theirs.
+  // The column is named in the innermost query alone: the others can have a column of that name.
   return `(SELECT CASE WHEN ${first('n')} || rest = value THEN ${first('(n + 1)')} ELSE ${first('n')} END || rest FROM (
       SELECT value, pg_catalog.get_byte(digest, 0) AS n, CASE WHEN pg_catalog.btrim(value) ~ '\\s' THEN ' ' || ${last} ELSE '' END AS rest
       FROM (SELECT ${text} AS value, ${hmac('name', text)} AS digest OFFSET 0) AS hashed OFFSET 0) AS named)`;

@@ -1,6 +1,11 @@
 import { pipeline } from 'node:stream/promises';
 import { from as copyFrom, to as copyTo } from 'pg-copy-streams';
+import { SOURCE_TABLES_MAX, type SourceFinding } from '../../shared/protocol/transfer-operations.ts';
+import { fitting } from '../difference/schema/compare-schemas.ts';
 import { identifier, inTransaction, literal, type Session } from '../postgres/connect.ts';
+import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
+import { HostError } from '../process/host-error.ts';
+import { finding, Refused, short } from './source-address.ts';
 
 /** A table whose rows are copied: a partition is one, a partitioned table is not. */
 export interface CopiedTable {
@@ -31,6 +36,29 @@ export async function atSource<T>(work: Promise<T>): Promise<T> {
 }
 
 export const isOfSource = (error: unknown): error is Error => error instanceof Error && OF_SOURCE.has(error);
+
+/** SQLSTATE classes whose messages name objects: constraints, columns, functions. */
+const OF_OBJECTS = /^(?:0A|2B|3D|3F|42)/;
+
+/** Other messages can quote a value, and those who see the job may not see it. */
+export const withoutValue = (message: string, sqlstate: string) =>
+  OF_OBJECTS.test(sqlstate) ? message : `SQLSTATE ${sqlstate}`;
+
+/** @returns the error itself if this server is the reason */
+export function refused(error: unknown, of: (reason: string) => SourceFinding): unknown {
+  const sqlstate = sqlState(error);
+  if (!(error instanceof Error) || sqlstate === undefined || !/^[0-9A-Z]{5}$/.test(sqlstate)) return error;
+  return asHostError(error) instanceof HostError
+    ? error
+    : new Refused(of(withoutValue(error.message, sqlstate)));
+}
+
+export const refusedRows = (table: CopiedTable, error: unknown): unknown =>
+  refused(error, (reason) =>
+    finding('rows', `PostgreSQL refuses the rows of ${short(tableName(table))} here: ${reason}.`, {
+      object: short(tableName(table)),
+    }),
+  );
 
 /** The first object id that is not PostgreSQL's own. */
 const FIRST_OWN = 16_384;
@@ -190,7 +218,7 @@ interface TableSum {
  * The number of rows, and a digest of a sample that depends on the keys only, so that both sides take the same rows.
  * @param rows how many there are
  */
-export async function sumRows(session: Session, table: CopiedTable, rows: number): Promise<TableSum> {
+async function sumRows(session: Session, table: CopiedTable, rows: number): Promise<TableSum> {
   const textOf = (columns: readonly string[]) => `ROW(${columns.map(identifier).join(', ')})::text`;
   const columns = table.columns.length === 0 ? "''" : textOf(table.columns);
   const key = table.key.length === 0 ? columns : textOf(table.key);
@@ -204,4 +232,27 @@ export async function sumRows(session: Session, table: CopiedTable, rows: number
   const [sums] = found;
   if (!sums) throw new Error('a count has no row');
   return sums;
+}
+
+/** The rows of a table on both sides, by `sumRows`. An error of the source is marked as one. */
+export async function sumBothSides(source: Session, target: Session, table: CopiedTable, rows: number) {
+  const [there, here] = await Promise.all([
+    atSource(sumRows(source, table, rows)),
+    sumRows(target, table, rows),
+  ]);
+  const isEqual = there.rows === here.rows && there.sampled === here.sampled && there.sum === here.sum;
+  return { there, here, isEqual };
+}
+
+/** Bytes of the list of tables in a message of the link. */
+const TABLES_ROOM = 262_144;
+
+/** The compared tables, as far as a message has room for them, and the rows of all. */
+export function listCompared<T extends { rows: number }>(compared: readonly T[]) {
+  const tables = fitting(compared.slice(0, SOURCE_TABLES_MAX), TABLES_ROOM);
+  return {
+    tables,
+    has_more: tables.length < compared.length,
+    rows: compared.reduce((sum, { rows }) => sum + rows, 0),
+  };
 }

@@ -1,9 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
-import { SOURCE_TABLES_MAX, type SourceFinding } from '../../shared/protocol/transfer-operations.ts';
+import type { SourceFinding } from '../../shared/protocol/transfer-operations.ts';
 import type { CloneTurns } from '../cloning/clone-turns.ts';
 import { type CloneHost, createClone } from '../cloning/create-clone.ts';
-import { catalogQuery, fitting } from '../difference/schema/compare-schemas.ts';
+import { catalogQuery } from '../difference/schema/compare-schemas.ts';
 import { runInThread } from '../difference/schema/comparison-thread.ts';
 import type { CopiedSchema } from '../difference/schema/copied-schema.ts';
 import { readTenant } from '../postgres/branches.ts';
@@ -18,16 +18,18 @@ import { openLoadSession } from '../rows/branch-session.ts';
 import { FOLLOWED_MAX } from '../servers/configuration.ts';
 import { freeBytes } from '../volumes/volumes.ts';
 import { CopyProgress } from './copy-progress.ts';
-import { Refused, refused, refusedRows } from './copy-refusals.ts';
 import {
   atSource,
   type CopiedTable,
   copyRows,
   isOfSource,
+  listCompared,
   listTables,
   readSequences,
+  refused,
+  refusedRows,
   setSequences,
-  sumRows,
+  sumBothSides,
   tableName,
 } from './copy-rows.ts';
 import {
@@ -40,7 +42,7 @@ import {
   removeLoad,
 } from './load-database.ts';
 import { examineSource, isEmptyDatabase, NOT_EMPTY, type ProbeHost } from './probe.ts';
-import { finding, type Source, short } from './source-address.ts';
+import { finding, Refused, type Source, short } from './source-address.ts';
 import { findingOf, inSource, openReplicationSession, openSnapshotSession } from './source-session.ts';
 import {
   dropAtSource,
@@ -205,9 +207,6 @@ const storeFollowing = (
       ...[tables === null ? null : JSON.stringify(examined.tables), JSON.stringify(known)],
     ],
   );
-
-/** Bytes of the list of tables in a message of the link. */
-const TABLES_ROOM = 262_144;
 
 /** Shares of the progress. */
 const ROWS_FROM = 0.05;
@@ -424,12 +423,9 @@ class Load {
     const { rows: sizes } = await target.query<{ bytes: string }>(
       'SELECT pg_database_size(current_database()) AS bytes',
     );
-    const listed = fitting(compared.slice(0, SOURCE_TABLES_MAX), TABLES_ROOM);
     return {
       copied: {
-        tables: listed,
-        has_more: listed.length < compared.length,
-        rows: compared.reduce((sum, table) => sum + table.rows, 0),
+        ...listCompared(compared),
         size_bytes: Number(sizes[0]?.bytes),
       },
       warnings: leftOutWarnings(schema.leftOut),
@@ -518,17 +514,14 @@ class Load {
     for (const table of progress.tables) {
       this.#awaitSource(COUNT_WITHIN_MS);
       const rows = progress.rowsOf(table);
-      const [theirs, ours] = await Promise.all([
-        atSource(sumRows(source, table, rows)),
-        sumRows(target, table, rows),
-      ]);
-      if (theirs.rows !== ours.rows || theirs.sampled !== ours.sampled || theirs.sum !== ours.sum)
+      const { there, isEqual } = await sumBothSides(source, target, table, rows);
+      if (!isEqual)
         throw new Refused(
           finding('rows', `The copied rows of ${short(tableName(table))} differ from the source.`, {
             object: short(tableName(table)),
           }),
         );
-      compared.push({ schema: table.schema, table: table.name, rows, compared: Number(theirs.sampled) });
+      compared.push({ schema: table.schema, table: table.name, rows, compared: Number(there.sampled) });
       onProgress?.(compared.length / progress.tables.length, () => progress.list());
     }
     this.#awaitSource(null);

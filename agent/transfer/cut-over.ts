@@ -1,6 +1,4 @@
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
-import { SOURCE_TABLES_MAX, type SourceFinding } from '../../shared/protocol/transfer-operations.ts';
-import { fitting } from '../difference/schema/compare-schemas.ts';
 import { identifier, type Queryable, type Session } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { HostError } from '../process/host-error.ts';
@@ -8,10 +6,11 @@ import { pollUntil } from '../process/loops.ts';
 import { type OnProgress, partOf } from '../process/progress.ts';
 import {
   type CopiedTable,
+  listCompared,
   listTables,
   readSequences,
   setSequences,
-  sumRows,
+  sumBothSides,
   tableName,
 } from './copy-rows.ts';
 import {
@@ -19,11 +18,13 @@ import {
   type Followed,
   type FollowHost,
   inFollowed,
+  locksOf,
   readFollowed,
   readSubscription,
   requireFollowed,
+  type Subscription,
 } from './following.ts';
-import { finding, short } from './source-address.ts';
+import { finding, Refused, short } from './source-address.ts';
 import { findingOf, inSource, openSnapshotSession } from './source-session.ts';
 import { readSlot } from './source-slot.ts';
 
@@ -35,16 +36,6 @@ import { readSlot } from './source-slot.ts';
 type CutOver = MethodResult<'follow.cutover'>;
 type Outcome = NonNullable<Followed['outcome']>;
 
-/** The cut-over refuses, so the source accepts writes again. */
-class Refused extends Error {
-  readonly finding: SourceFinding;
-
-  constructor(refused: SourceFinding) {
-    super(refused.message);
-    this.finding = refused;
-  }
-}
-
 const CHANGE_WITHIN_MS = 20_000;
 /** Changes that were not applied before the writes were refused. */
 const APPLIED = { within: 60_000, every: 20 };
@@ -53,8 +44,6 @@ const COUNTED_AT_A_TIME = 4;
 /** Shares of the progress. */
 const APPLIED_AT = 0.3;
 const COMPARED_AT = 0.9;
-/** Bytes of the list of tables in a message of the link. */
-const TABLES_ROOM = 262_144;
 
 const CANCELLED = finding('rows', 'The cut-over was called off.', { path: '' });
 
@@ -68,7 +57,7 @@ export const cutOver = (
   onProgress?: OnProgress,
 ): Promise<CutOver> =>
   // The lock of the database keeps clones away.
-  withLocks(host.sessions, [`clone:${params.branch_id}`, `source:${params.database}`], async (session) => {
+  withLocks(host.sessions, locksOf(params), async (session) => {
     const [known] = await readFollowed(session, { branch_id: params.branch_id });
     if (known?.outcome)
       return { cut_over: await complete(host, session, known, known.outcome), findings: [] };
@@ -125,8 +114,8 @@ async function runCutOver(
   const subscription = await readSubscription(session, followed);
   if (!subscription) throw new HostError('INVALID_CALL', 'the branch has no subscription');
   const began = performance.now();
-  await refuseWrites(host, followed, writes_refused);
-  await untilApplied(host, followed);
+  if (!writes_refused) await refuseWrites(host, followed, subscription);
+  await untilApplied(host, followed, subscription);
   onProgress?.(APPLIED_AT);
   const { source, tls } = subscription;
   const there = await openSnapshotSession(host.settings, source, tls, null).catch((error) => {
@@ -171,14 +160,15 @@ const OTHERS = `FROM pg_stat_activity LEFT JOIN pg_user USING (usesysid, usename
   AND pid <> pg_backend_pid() AND application_name <> 'branchgate'`;
 
 /** Refuses new writes at the source: its sessions begin read-only, and those that are open end. */
-async function refuseWrites(host: FollowHost, followed: Followed, isDone: boolean): Promise<void> {
-  const subscription = await readSubscription(host.postgres, followed);
-  if (!subscription || isDone) return;
+async function refuseWrites(
+  host: FollowHost,
+  followed: Followed,
+  { source, tls }: Subscription,
+): Promise<void> {
   await host.postgres.query(
     'UPDATE following SET refused_at = coalesce(refused_at, clock_timestamp()) WHERE branch_id = $1',
     [followed.branch_id],
   );
-  const { source, tls } = subscription;
   const name = identifier(source.database);
   const refused = await inSource(
     host.settings,
@@ -238,10 +228,11 @@ async function acceptWrites(host: FollowHost, followed: Followed): Promise<void>
 }
 
 /** Waits until the branch has confirmed everything that the source has written. */
-async function untilApplied(host: FollowHost, followed: Followed): Promise<void> {
-  const subscription = await readSubscription(host.postgres, followed);
-  if (!subscription) throw new Refused(CANCELLED);
-  const { source, tls } = subscription;
+async function untilApplied(
+  host: FollowHost,
+  followed: Followed,
+  { source, tls }: Subscription,
+): Promise<void> {
   const applied = await inSource(
     host.settings,
     source,
@@ -286,7 +277,7 @@ type Compared = Pick<NonNullable<CutOver['cut_over']>, 'tables' | 'has_more' | '
 async function compareTables(
   host: FollowHost,
   followed: Followed,
-  { source, tls }: NonNullable<Awaited<ReturnType<typeof readSubscription>>>,
+  { source, tls }: Subscription,
   there: Session,
   onProgress: OnProgress | undefined,
 ): Promise<Compared> {
@@ -320,12 +311,7 @@ async function compareTables(
   };
   const ends = await Promise.allSettled(Array.from({ length: COUNTED_AT_A_TIME }, work));
   for (const end of ends) if (end.status === 'rejected') throw end.reason;
-  const listed = fitting(compared.slice(0, SOURCE_TABLES_MAX), TABLES_ROOM);
-  return {
-    tables: listed,
-    has_more: listed.length < compared.length,
-    rows: compared.reduce((sum, { rows }) => sum + rows, 0),
-  };
+  return listCompared(compared);
 }
 
 const TOO_LONG = finding('rows', 'Counting the rows has taken too long.', { path: '' });
@@ -335,11 +321,8 @@ async function compareTable(
   ours: Session,
   table: CopiedTable,
 ): Promise<Compared['tables'][number]> {
-  const [there, here] = await Promise.all([
-    sumRows(theirs, table, table.rows),
-    sumRows(ours, table, table.rows),
-  ]);
-  if (there.rows !== here.rows || there.sampled !== here.sampled || there.sum !== here.sum)
+  const { there, here, isEqual } = await sumBothSides(theirs, ours, table, table.rows);
+  if (!isEqual)
     throw new Refused(
       finding(
         'rows',

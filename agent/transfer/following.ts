@@ -101,7 +101,7 @@ const SESSIONS = 10;
 
 /**
  * Makes the role. It acts for the owners of the tables, so what a source has in its schema runs with no other rights.
- * Whoever may make a subscription can make this host connect to any address, so it loses that right again.
+ * A role that may make subscriptions can make this host connect to any address, so it loses that right again.
  * Nothing that it runs is logged: the statement that makes a subscription has the source's password.
  */
 const makingRole = ({ project_id, database }: Of, isThere: boolean): string => {
@@ -209,7 +209,7 @@ function readConnection(text: string): { source: Source; tls: Tls } {
   };
 }
 
-interface Subscription {
+export interface Subscription {
   oid: string;
   enabled: boolean;
   source: Source;
@@ -241,7 +241,8 @@ async function reachSource(host: FollowHost, url: string): Promise<{ source: Sou
   return { source: source.value, tls: tls.value };
 }
 
-const locksOf = ({ branch_id, database }: Pick<Followed, 'branch_id' | 'database'>) =>
+/** What keeps clones and other work on the branch away. */
+export const locksOf = ({ branch_id, database }: Pick<Followed, 'branch_id' | 'database'>) =>
   [`clone:${branch_id}`, `source:${database}`] as const;
 
 const CLIENTS =

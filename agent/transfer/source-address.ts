@@ -36,6 +36,16 @@ export const finding = (
   ...more,
 });
 
+/** What is to be done is refused for something of the source, so that trying again is of no use. */
+export class Refused extends Error {
+  readonly finding: SourceFinding;
+
+  constructor(refused: SourceFinding) {
+    super(refused.message);
+    this.finding = refused;
+  }
+}
+
 const failed = (problem: SourceFinding['problem'], message: string) => fail(finding(problem, message));
 
 const DEFAULT_PORT = 5432;

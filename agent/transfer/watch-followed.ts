@@ -6,12 +6,14 @@ import { tryLock, withLocks } from '../postgres/locks.ts';
 import { HostError } from '../process/host-error.ts';
 import { TroubleLog } from '../process/log.ts';
 import { runLoop } from '../process/loops.ts';
+import { withoutValue } from './copy-rows.ts';
 import { followStatus, LOST, readFollowedSlot, readLagSeconds } from './follow-status.ts';
 import {
   continueFollowing,
   disable,
   type Followed,
   type FollowHost,
+  locksOf,
   readFollowed,
   requireFollowed,
   storeProblem,
@@ -53,8 +55,8 @@ export interface ApplyError {
  * worker begins again by itself.
  */
 const PASSING = /^(?:08|40|53|57|58|55P03|55006)/;
-/** Classes whose messages name objects. Others can quote a value. */
-const OF_OBJECTS = /^(?:0A|2B|3D|3F|42|55)/;
+/** The class of a table that is not here, whose message names it. */
+const OF_TABLES = '55';
 const TARGET = /for replication target relation "((?:[^"]|"")+)"/;
 const RELATION = /target relation "((?:[^"]|"")+)"/;
 
@@ -65,8 +67,8 @@ export function readApplyError(line: string): ApplyError | null {
   // Only an error of a change has the transaction that it is from.
   if (PASSING.test(state_code) || !/replication origin "pg_\d+/.test(context)) return null;
   const [, table = null] = TARGET.exec(context) ?? RELATION.exec(message) ?? [];
-  const reason = OF_OBJECTS.test(state_code) ? short(message) : `SQLSTATE ${state_code}`;
-  return { database: dbname, sqlstate: state_code, table: table && short(table), message: reason };
+  const reason = state_code.startsWith(OF_TABLES) ? message : withoutValue(message, state_code);
+  return { database: dbname, sqlstate: state_code, table: table && short(table), message: short(reason) };
 }
 
 function parse(line: string): WorkerLine {
@@ -146,7 +148,7 @@ export class FollowWatch {
         .finally(() => {
           known.busy = null;
         });
-      await this.#tell(one, known, now);
+      await this.#notify(one, known, now);
     }
     const present = new Set(followed.map(({ branch_id }) => branch_id));
     for (const [branchId, ids] of this.#ids) {
@@ -190,14 +192,10 @@ export class FollowWatch {
 
   /** With the lock of the branch, unless it has changed since. */
   async #withLock(followed: Followed, action: (present: Followed) => Promise<unknown>): Promise<void> {
-    await withLocks(
-      this.#host.sessions,
-      [`clone:${followed.branch_id}`, `source:${followed.database}`],
-      async (session) => {
-        const [present] = await readFollowed(session, { branch_id: followed.branch_id });
-        if (present?.since && !present.problem && !present.cutover) await action(present);
-      },
-    );
+    await withLocks(this.#host.sessions, locksOf(followed), async (session) => {
+      const [present] = await readFollowed(session, { branch_id: followed.branch_id });
+      if (present?.since && !present.problem && !present.cutover) await action(present);
+    });
   }
 
   #bringUp(followed: Followed, reason: FollowProblem | null): Promise<void> {
@@ -215,7 +213,7 @@ export class FollowWatch {
     });
   }
 
-  async #tell(followed: Followed, known: Known, now: number): Promise<void> {
+  async #notify(followed: Followed, known: Known, now: number): Promise<void> {
     const { slot } = known;
     const { project_id, branch_id, problem, additions } = followed;
     const state = problem ? 'stopped' : 'following';
@@ -243,14 +241,10 @@ export async function resumeFollowing(
   host: FollowHost,
   params: Params<'follow.resume'>,
 ): Promise<MethodResult<'follow.resume'>> {
-  await withLocks(
-    host.sessions,
-    [`clone:${params.branch_id}`, `source:${params.database}`],
-    async (session) => {
-      const followed = await requireFollowed(session, params.branch_id);
-      if (followed.cutover) throw new HostError('HOST_BUSY', 'the branch is being cut over');
-      if (followed.problem) await bringUpToSource(host, followed, null);
-    },
-  );
+  await withLocks(host.sessions, locksOf(params), async (session) => {
+    const followed = await requireFollowed(session, params.branch_id);
+    if (followed.cutover) throw new HostError('HOST_BUSY', 'the branch is being cut over');
+    if (followed.problem) await bringUpToSource(host, followed, null);
+  });
   return followStatus(host, params);
 }

@@ -139,6 +139,14 @@ export const restrict = (hold: BranchRow['hold']) => async (context: OfBranch) =
   await applyAccess(context);
 };
 
+/** Of the audit event of a copy that is done. */
+export const copiedMetadata = ({ source, tables }: Context['job']['input'], copied: Copying['copied']) => ({
+  ...source,
+  tables,
+  rows: copied?.rows ?? null,
+  size_bytes: copied?.size_bytes ?? null,
+});
+
 export const doneTables = (tables: Copying['copied']): TableProgress[] =>
   (tables?.tables ?? [])
     .slice(0, PROGRESS_TABLES_MAX)
@@ -228,13 +236,7 @@ export const importBranchJob = saga<'branch.import', Copying>({
   patience: () => WITHIN_MS,
   load: loadCopy,
   complete: ({ db, job }, { copied }, now) => {
-    const { source, tables } = job.input;
-    const metadata = {
-      ...source,
-      tables,
-      rows: copied?.rows ?? null,
-      size_bytes: copied?.size_bytes ?? null,
-    };
+    const metadata = copiedMetadata(job.input, copied);
     const about = { id: job.id, projectId: job.projectId, branchId: job.branchId, metadata };
     return [
       insertIf(db, auditEvents, auditEvent('branch.imported', job.input.actor, about, now), sql`true`),

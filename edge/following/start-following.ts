@@ -9,6 +9,7 @@ import {
   beforeCopy,
   beginCopy,
   type Copying,
+  copiedMetadata,
   copy,
   discard,
   doneTables,
@@ -128,13 +129,7 @@ export const startFollowingJob = saga<'follow.start', Copying>({
   load: loadCopy,
   completed: ({ jobId }) => isUncancelled(jobId),
   complete: ({ db, job }, { copied }, now) => {
-    const { source, tables } = job.input;
-    const metadata = {
-      ...source,
-      tables,
-      rows: copied?.rows ?? null,
-      size_bytes: copied?.size_bytes ?? null,
-    };
+    const metadata = copiedMetadata(job.input, copied);
     const about = { id: job.id, projectId: job.projectId, branchId: job.branchId, metadata };
     const isUndisturbed = isUncancelled(job.id);
     return [

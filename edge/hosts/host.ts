@@ -145,9 +145,9 @@ export const acceptsProjects = (hostId: string): SQL =>
 /**
  * Whether the host has fewer projects than its capacity.
  * @param hostId a value or a column
- * @param projectId the project that is placed, which does not count
+ * @param projectId the project that is placed, which does not count; by default one that is not recorded
  */
-export const hasPlaceOn = (hostId: SQL | string, projectId: string): SQL => sql`coalesce(
+export const hasPlaceOn = (hostId: SQL | string, projectId = ''): SQL => sql`coalesce(
   (select host.capacity from ${hosts} as host where host.id = ${hostId}) > (
     select count(*) from ${projects} as placed
     where placed.host_id = ${hostId} and placed.status <> 'failed' and placed.id <> ${projectId}), 1)`;

@@ -99,7 +99,6 @@ const Regions = z
   })
   .meta({ id: 'Regions' });
 
-const hasPlace = (projectId: string) => hasPlaceOn(sql`hosts.id`, projectId).mapWith(Boolean);
 const isOpenHost = and(isNotNull(hosts.enrolledAt), eq(hosts.draining, false));
 
 const noHost = (where: string) =>
@@ -116,14 +115,10 @@ interface Wanted {
  * @throws ApiError VALIDATION_FAILED for a region without hosts, HOST_UNAVAILABLE, HOST_FULL
  */
 async function chooseHost(env: Env, db: Database, { projectId, quotaGib, region }: Wanted): Promise<string> {
-  const hasRoom = hasRoomOn(readSettings(env), sql`hosts.id`, projectId, quotaGib).mapWith(Boolean);
+  const hasRoom = sql`${hasRoomOn(readSettings(env), sql`hosts.id`, projectId, quotaGib)}
+    and ${hasPlaceOn(sql`hosts.id`)}`.mapWith(Boolean);
   const all = await db
-    .select({
-      id: hosts.id,
-      hasRoom,
-      hasPlace: hasPlace(projectId),
-      isOpen: sql`${isOpenHost}`.mapWith(Boolean),
-    })
+    .select({ id: hosts.id, hasRoom, isOpen: sql`${isOpenHost}`.mapWith(Boolean) })
     .from(hosts)
     .where(region === undefined ? isOpenHost : eq(hosts.region, region))
     .orderBy(sql`(select count(*) from ${projects} where host_id = ${hosts.id})`);
@@ -135,9 +130,9 @@ async function chooseHost(env: Env, db: Database, { projectId, quotaGib, region 
   if (candidates.length === 0)
     throw new ApiError('HOST_UNAVAILABLE', { message: noHost(region === undefined ? '' : ` of ${region}`) });
   let isFull = false;
-  for (const { id, hasRoom, hasPlace } of candidates) {
+  for (const { id, hasRoom } of candidates) {
     if (!(await isLinked(env, id))) continue;
-    if (hasRoom && hasPlace) return id;
+    if (hasRoom) return id;
     isFull = true;
   }
   throw new ApiError(isFull ? 'HOST_FULL' : 'HOST_UNAVAILABLE');
@@ -356,7 +351,7 @@ router.openapi(
     responses: { 200: response('The regions, by name. None: hosts are not divided into regions.', Regions) },
   }),
   async (c) => {
-    const accepts = sql`max(${isOpenHost} and ${hasPlace('')})`.mapWith(Boolean);
+    const accepts = sql`max(${isOpenHost} and ${hasPlaceOn(sql`hosts.id`)})`.mapWith(Boolean);
     const rows = await databaseOf(c)
       .select({ name: sql<string>`${hosts.region}`, accepts_projects: accepts })
       .from(hosts)

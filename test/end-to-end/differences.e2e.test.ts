@@ -120,7 +120,7 @@ describe('a difference', () => {
   });
 
   test('is readable for whoever reads rows, with both sides in reach', async () => {
-    const other = new Api(inject('stack').url, await tokenOf({ tenant: 'strangers', role: 'owner' }));
+    const other = new Api(inject('stack').url, await tokenOf({ tenant: 'another-tenant', role: 'owner' }));
     expect((await diff('pr-1', '', other)).status).toBe(404);
     expect((await diff('pr-1', '', viewer)).status).toBe(404);
     await api.branch(project.id, 'pr-2', { source_branch_id: project.main_branch.id });

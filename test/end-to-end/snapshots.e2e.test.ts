@@ -87,7 +87,7 @@ describe('a snapshot', () => {
 
   test('is unknown to another tenant', async () => {
     const { body } = await take('main');
-    const other = new Api(inject('stack').url, await tokenOf({ tenant: 'strangers', role: 'owner' }));
+    const other = new Api(inject('stack').url, await tokenOf({ tenant: 'another-tenant', role: 'owner' }));
     const theirs = await other.project('Theirs');
     for (const asked of [
       await other.patch(`${path}/snapshots/${body.id}`, { spares: 1 }),
@@ -250,7 +250,7 @@ test('a deleted branch that is kept is purged by its id, once', async () => {
   const { id } = await api.branch(project.id, 'kept-then-purged');
   await api.delete(`${path}/branches/kept-then-purged`);
   const purge = (of = api) => of.delete<{ id: string }>(`${path}/branches/${id}?purge=true`);
-  const other = new Api(inject('stack').url, await tokenOf({ tenant: 'strangers', role: 'owner' }));
+  const other = new Api(inject('stack').url, await tokenOf({ tenant: 'another-tenant', role: 'owner' }));
   expect((await purge(other)).status).toBe(404);
   expect((await api.delete(`${path}/branches/${id}`)).status).toBe(404);
   // 503 while the job of the deletion runs.
