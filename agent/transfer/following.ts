@@ -23,6 +23,7 @@ import type { Log } from '../process/log.ts';
 import { pollUntil } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { asOptions, OPTIONS } from '../rows/branch-session.ts';
+import { freeBytes } from '../volumes/volumes.ts';
 import { readSequences, setLargestKeys, setSequences } from './copy-rows.ts';
 import { readSourceUrl, resolveSource, type Source, short } from './source-address.ts';
 import { inSource, readAuthorities, type Tls } from './source-session.ts';
@@ -61,6 +62,8 @@ export interface Followed extends SlotNames {
   /** Of a cut-over, from its last step on. */
   outcome: CutOverOutcome | null;
   additions: { id: string; at: string; statement: string }[];
+  /** The gateway blocks writes of the project, because its storage quota is used up. */
+  is_over_quota: boolean;
 }
 
 /** The branches that follow, or one of them by its id or its database. */
@@ -69,12 +72,34 @@ export async function readFollowed(
   by: { branch_id?: string; database?: string } = {},
 ): Promise<Followed[]> {
   const { rows } = await db.query<Followed>(
-    `SELECT project_id, branch_id, database, slot, publication, tables, known, since, problem, cutover, refused_at, outcome, additions
+    `SELECT project_id, branch_id, database, slot, publication, tables, known, since, problem, cutover, refused_at, outcome, additions,
+       EXISTS (SELECT FROM project WHERE project.project_id = following.project_id AND write_blocked_since IS NOT NULL) AS is_over_quota
      FROM following
      WHERE ($1::uuid IS NULL OR branch_id = $1) AND ($2::text IS NULL OR database = $2) ORDER BY database`,
     [by.branch_id ?? null, by.database ?? null],
   );
   return rows;
+}
+
+const MB = 2 ** 20;
+const NO_ROOM = { code: 'quota', table: null, statement: null } as const;
+
+/**
+ * Why the branch may not grow. Its worker is no client that a block ends, and a source could send until the disk of all
+ * tenants is full.
+ */
+export async function roomProblem(
+  { settings }: Pick<FollowHost, 'settings'>,
+  { is_over_quota }: Pick<Followed, 'is_over_quota'>,
+): Promise<FollowProblem | null> {
+  if (is_over_quota)
+    return { ...NO_ROOM, message: 'The storage quota is used up. Raise it or delete branches, and resume.' };
+  if ((await freeBytes(settings.PGDATA_DIR)) < settings.MIN_FREE_DISK_MB * MB)
+    return {
+      ...NO_ROOM,
+      message: 'The disk of the database host is nearly full. Contact its operator, and resume.',
+    };
+  return null;
 }
 
 /** @throws HostError INVALID_CALL */

@@ -16,6 +16,7 @@ import {
   locksOf,
   readFollowed,
   requireFollowed,
+  roomProblem,
   storeProblem,
 } from './following.ts';
 import { bringUpToSource, readSourceChanges } from './schema-changes.ts';
@@ -177,6 +178,8 @@ export class FollowWatch {
       if (known.slot?.isLost && !followed.problem) await this.#stop(followed, LOST);
     }
     if (followed.problem || followed.cutover) return;
+    const noRoom = await roomProblem(this.#host, followed);
+    if (noRoom) return this.#stop(followed, noRoom);
     const error = this.#errors.get(followed.database);
     if (error) {
       known.comparedAt = now;
@@ -244,7 +247,10 @@ export async function resumeFollowing(
   await withLocks(host.sessions, locksOf(params), async (session) => {
     const followed = await requireFollowed(session, params.branch_id);
     if (followed.cutover) throw new HostError('HOST_BUSY', 'the branch is being cut over');
-    if (followed.problem) await bringUpToSource(host, followed, null);
+    if (!followed.problem) return;
+    const noRoom = await roomProblem(host, followed);
+    if (noRoom) await storeProblem(session, followed.branch_id, noRoom);
+    else await bringUpToSource(host, followed, null);
   });
   return followStatus(host, params);
 }

@@ -265,6 +265,24 @@ describe.each(SOURCES)('a source of version $version', ({ programs }) => {
     await stop();
   });
 
+  test('without room the branch grows no more, until there is some and it is resumed', async () => {
+    await beginFollowing();
+    const block = (since: string) =>
+      servers.query(`update project set write_blocked_since = ${since} where project_id = '${project.id}'`);
+    const stopped = { state: 'stopped', problem: { code: 'quota' } };
+    await block('clock_timestamp()');
+    await eventually(async () => expect(await status()).toMatchObject(stopped));
+    await source.run('set role app; insert into counter values (7, 0)');
+    expect(await run('follow.resume', ids())).toMatchObject(stopped);
+    expect(await here('select id from counter where id = 7')).toEqual([]);
+    await block('null');
+    expect(await run('follow.resume', ids())).toMatchObject({ state: 'following', problem: null });
+    await eventually(async () =>
+      expect(await here('select id from counter where id = 7')).toEqual([{ id: 7 }]),
+    );
+    await stop();
+  });
+
   test('a cut-over under load loses nothing, and can be called off before', async () => {
     await beginFollowing();
     const cutover = { ...ids(), job_id: randomUUID(), writes_refused: false };
