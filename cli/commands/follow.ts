@@ -1,6 +1,6 @@
 import { Command } from 'commander';
 import type { BranchgateClient, Schemas } from '../../client/client.ts';
-import { dataOf, JobError } from '../../client/response-error.ts';
+import { dataOf } from '../../client/response-error.ts';
 import { sleep } from '../../client/sleep.ts';
 import { bytes } from '../../shared/format.ts';
 import { stopSignal } from '../child-command.ts';
@@ -8,7 +8,7 @@ import { CommandError } from '../exit-codes.ts';
 import { isJson, printLine, printLines, printRecord, printRecords, printSections, say } from '../output.ts';
 import { openSession, projectOf } from '../session.ts';
 import { confirm, withProgress } from '../terminal.ts';
-import { listingFindings, printFindings, readHiddenUrl } from './import.ts';
+import { listingFindings, printFindings, readHiddenUrl, unlessCancelled } from './import.ts';
 
 const PATH = '/api/v1/projects/{project_id}/follow';
 type Follow = Schemas['Follow'];
@@ -204,16 +204,6 @@ async function stop(_: object, command: Command): Promise<void> {
   say(done ? 'Stopped. main is open.' : 'Cancelled. main is open and empty.');
   const ended = { params: { path: { job_id: job.id } } };
   if (isJson(command)) printRecord(command, await dataOf(client.api.GET('/api/v1/jobs/{job_id}', ended)));
-}
-
-/** @returns null if the job was cancelled */
-async function unlessCancelled(work: Promise<Job>): Promise<Job | null> {
-  try {
-    return await work;
-  } catch (error) {
-    if (error instanceof JobError && error.code === 'JOB_CANCELLED') return null;
-    throw error;
-  }
 }
 
 function reportProbe(command: Command, probe: Schemas['FollowProbe']): void {

@@ -122,17 +122,23 @@ async function showImport(command: Command): Promise<void> {
   throw new CommandError('notFound', 'The project has no import.');
 }
 
+/** @returns null if the job was cancelled */
+export async function unlessCancelled(work: Promise<Job>): Promise<Job | null> {
+  try {
+    return await work;
+  } catch (error) {
+    if (error instanceof JobError && error.code === 'JOB_CANCELLED') return null;
+    throw error;
+  }
+}
+
 async function cancelImport(command: Command): Promise<void> {
   const session = openSession(command);
   const path = { project_id: await projectOf(command, session) };
   const { id } = await dataOf(
     session.client.api.DELETE('/api/v1/projects/{project_id}/import', { params: { path } }),
   );
-  await withProgress('Cancelling', () =>
-    session.client.waitForJob(id).catch((error) => {
-      if (!(error instanceof JobError && error.code === 'JOB_CANCELLED')) throw error;
-    }),
-  );
+  await withProgress('Cancelling', () => unlessCancelled(session.client.waitForJob(id)));
   say('Cancelled. main is open again, as it was.');
   printForPrograms(
     command,

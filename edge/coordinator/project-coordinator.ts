@@ -351,12 +351,10 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
   async #stopWork(job: JobRow): Promise<void> {
     const { id: job_id, projectId: project_id, hostId } = job;
     const call = hostCaller(this.env, hostId);
-    const [branch] = await this.#db
-      .select()
-      .from(projectBranches)
-      .where(eq(projectBranches.id, job.branchId ?? ''));
     const stop = async () => {
       if (job.kind !== 'follow.cutover') return call('transfer.cancel', { job_id, project_id });
+      const ofJob = eq(projectBranches.id, job.branchId ?? '');
+      const [branch] = await this.#db.select().from(projectBranches).where(ofJob);
       return (
         branch &&
         call('follow.cancel_cutover', { project_id, branch_id: branch.id, database: branch.databaseName })
