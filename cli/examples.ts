@@ -82,7 +82,7 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
     'branchgate follow --from - --yes',
   ],
   'follow status': ['branchgate follow status --watch', 'branchgate follow status --json state,lag_seconds'],
-  'follow resume': ['branchgate follow resume'],
+  'follow resume': ['branchgate follow resume', 'branchgate follow resume --apply-changes'],
   'follow cutover': ['branchgate follow cutover', 'branchgate follow cutover --writes-stopped --yes'],
   'follow stop': ['branchgate follow stop'],
   'rule list': ['branchgate rule list --branch pr-7'],

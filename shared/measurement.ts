@@ -38,6 +38,8 @@ export const BranchMeasurement = Compute.extend({
   connection_wait_seconds: Seconds.nullable(),
   /** Share of dead rows in its tables, at most an hour old; null when it is not known. */
   dead_tuple_ratio: Ratio.nullable(),
+  /** How far it is behind the database that it follows; null: it follows none, or that is not known. */
+  following_lag_seconds: Seconds.nullable(),
 });
 export type BranchMeasurement = z.output<typeof BranchMeasurement>;
 

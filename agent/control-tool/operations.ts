@@ -47,6 +47,7 @@ const PARAMETER_HELP: Record<Parameter, string> = {
   masking:
     'the policy: {"rules": […], "unlisted": "keep", "key": 32 bytes as base64} (default: remove the rows of all tables)',
   key: 'key of the masking: 32 bytes as base64',
+  apply_changes: 'also apply changes of the schema that are more than additions: true or false',
   keep_tables: 'tables whose rows stay if the others are removed: ["public.country"] (default: none)',
   sample: 'also look at samples of the values: true or false',
   expected: 'required present value: {"value": "old"} (default: any)',

@@ -140,7 +140,7 @@ function loopsOf(
   { diskUsage, attempts, servers }: Watches,
   notify: AgentLink['notify'],
 ): Record<string, Loop> {
-  const { settings, metrics, deadTuples } = host;
+  const { settings, metrics, deadTuples, lags } = host;
   const { promise: hasBegun, resolve: onBegun } = Promise.withResolvers<void>();
   const blocks = new BlockReports(host, (report) => notify('blocks', report));
   const measured = (measurement: ProjectMeasurement) =>
@@ -152,7 +152,7 @@ function loopsOf(
     'log folder': (signal) => runLogFolderLoop(settings, log, signal),
     'restarts of the pooler': (signal) => new PoolerRestarts(host).run(signal),
     measurement: (signal) =>
-      runMeasurementLoop({ settings, log, report: measured, deadTuples, onBegun, signal }),
+      runMeasurementLoop({ settings, log, report: measured, deadTuples, lags, onBegun, signal }),
     // The measurement distinguishes its sessions from clients' by the log, which it reads from its own start.
     privileges: (signal) => hasBegun.then(() => runPrivilegeLoop(host, signal)),
     'disk usage': (signal) => diskUsage.run(signal),
@@ -174,7 +174,7 @@ function loopsOf(
 }
 
 function serveGauges(host: Host, { attempts }: Watches, isLinked: () => boolean): void {
-  const { settings, metrics, cloneMethod, largestSource, spares } = host;
+  const { settings, metrics, cloneMethod, largestSource, spares, lags } = host;
   const troubles = new TroubleLog(log);
   registerGauges(
     metrics.registry,
@@ -183,6 +183,7 @@ function serveGauges(host: Host, { attempts }: Watches, isLinked: () => boolean)
       isLinked,
       largestSource,
       spares,
+      lags,
       unreadLogs: () => attempts.unread(),
       volumes: () => readVolumes(settings),
       poolerMemory: () => readMemory(settings),

@@ -22,6 +22,7 @@ import { RowTurns } from '../rows/row-turns.ts';
 import { Spares } from '../snapshots/spares.ts';
 import { Copies } from '../transfer/copy-source.ts';
 import { pauseFollowing } from '../transfer/following.ts';
+import { FollowLags } from '../transfer/follow-status.ts';
 import { openProbeGate } from '../transfer/probe.ts';
 
 /** The database host, as every operation gets it. */
@@ -37,6 +38,8 @@ export interface Host {
   comparisons: ProjectGate;
   probes: ProjectGate;
   copies: Copies;
+  /** Of the branches that follow a database elsewhere. */
+  lags: FollowLags;
   /** Samples the locks of branches that are being rehearsed. */
   lockSampler: LockSampler;
   /** As read in the hourly session of each branch's owner login. */
@@ -77,6 +80,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     comparisons: openComparisonGate(),
     probes: openProbeGate(),
     copies: new Copies(),
+    lags: new FollowLags(),
     lockSampler: new LockSampler(postgres, log),
     deadTuples: new DeadTuples(),
     log,

@@ -18,7 +18,7 @@ import {
 } from './database-statistics.ts';
 import { ClientActivity, Logins } from './logins.ts';
 import { readSessionMemory, type ServerSample, sampleServer } from './server-sample.ts';
-import { KnownSizes, readSizes } from './sizes.ts';
+import { KnownSizes, readSizes, readStreamed } from './sizes.ts';
 
 /** Statement timeout of a measurement; the next measurement tries again. */
 const STATEMENT_WITHIN_MS = 10_000;
@@ -41,6 +41,11 @@ export interface Round {
   poolerTrouble: unknown;
   /** Number of databases that were sized. */
   sized: number;
+}
+
+/** Seconds that a branch is behind what it follows; null: it follows nothing, or that is not known. */
+interface Lags {
+  of: (branchId: string) => number | null;
 }
 
 /** What the pooler shows; nulls when it is unavailable. */
@@ -69,18 +74,25 @@ export class Meter {
   /** Milliseconds of the longest statement since the last measurement, by the database's oid. */
   #longest = new Map<string, number>();
   readonly #deadTuples: DeadTuples;
+  readonly #lags: Lags;
 
   /**
    * @param stores whether measurements are stored, which only the agent's meter does
    * @param deadTuples what the agent's own sessions in the branches have read
+   * @param lags of the branches that follow, as the agent has watched them
    */
   constructor(
     settings: AgentSettings,
-    { stores, deadTuples = new DeadTuples() }: { stores: boolean; deadTuples?: DeadTuples },
+    {
+      stores,
+      deadTuples = new DeadTuples(),
+      lags = { of: () => null },
+    }: { stores: boolean; deadTuples?: DeadTuples; lags?: Lags },
   ) {
     this.#settings = settings;
     this.#stores = stores;
     this.#deadTuples = deadTuples;
+    this.#lags = lags;
   }
 
   /** Must be called about once a second, so that short sessions are observed. */
@@ -157,6 +169,7 @@ export class Meter {
     const [databases, pooled] = await Promise.all([readDatabaseStatistics(session), this.#pooledClients()]);
     const branches = databases.filter(isBranch);
     const sized = await this.#size(session, branches, sample);
+    const streamed = await readStreamed(session, this.#settings.PGDATA_DIR);
 
     const changes = new Map(
       databases.map(({ statistics, branch }) => {
@@ -197,7 +210,7 @@ export class Meter {
       projects.set(branch.project_id, measured);
       measured.push({
         branch_id: branch.branch_id,
-        database_size_bytes: bytes,
+        database_size_bytes: bytes + (streamed.get(oid) ?? 0),
         file_count: this.#files.get(oid) ?? 0,
         active_connections: (sample.direct.get(oid) ?? 0) + clients,
         cache_hit_ratio: isUsed ? cacheHitRatio(change) : null,
@@ -205,6 +218,7 @@ export class Meter {
         longest_query_seconds: isUsed ? (this.#longest.get(oid) ?? 0) / 1000 : 0,
         connection_wait_seconds: pooled.waits && (pooled.waits.get(name) ?? 0),
         dead_tuple_ratio: this.#deadTuples.shareOf(branch.branch_id),
+        following_lag_seconds: this.#lags.of(branch.branch_id),
         ...metricsOf(totals),
       });
     }
@@ -296,6 +310,7 @@ interface Measuring {
   log: Log;
   report: (measurement: ProjectMeasurement) => void;
   deadTuples?: DeadTuples;
+  lags?: Lags;
   /** Called after each attempt to measure or to sample. */
   onBegun?: () => void;
   signal: AbortSignal;
@@ -306,8 +321,8 @@ interface Measuring {
  * delays the next one. Never throws.
  */
 export async function runMeasurementLoop(measuring: Measuring): Promise<void> {
-  const { settings, log, report, deadTuples, onBegun, signal } = measuring;
-  const meter = new Meter(settings, { stores: true, ...(deadTuples && { deadTuples }) });
+  const { settings, log, report, deadTuples, lags, onBegun, signal } = measuring;
+  const meter = new Meter(settings, { stores: true, ...(deadTuples && { deadTuples }), ...(lags && { lags }) });
   const interval = settings.MEASURE_INTERVAL_SECONDS * 1000;
   const reportPostgres = troubleOf('PostgreSQL', log);
   const reportPooler = troubleOf('PgBouncer', log);

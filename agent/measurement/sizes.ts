@@ -1,6 +1,7 @@
 import type { ProjectSizes } from '../../shared/measurement.ts';
 import type { Log } from '../link/dispatch.ts';
 import { type OwnSession, openPlatformSession, type Queryable } from '../postgres/connect.ts';
+import { temporaryBytes } from '../postgres/file-bytes.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import { runLoop } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
@@ -96,9 +97,27 @@ export async function readSizes(
   }
 }
 
+/**
+ * Bytes by oid of what sources have sent of transactions that have not ended there. PostgreSQL's workers store it in
+ * temporary files, outside of the databases and without a limit.
+ */
+export async function readStreamed(session: Queryable, dataDir: string): Promise<Map<string, number>> {
+  const temporary = await temporaryBytes(dataDir);
+  const streamed = new Map<string, number>();
+  if (temporary.size === 0) return streamed;
+  const { rows } = await session.query<{ pid: number; oid: string }>(
+    `SELECT pid, datid::text AS oid FROM pg_stat_activity
+     WHERE pid = ANY ($1) AND backend_type LIKE 'logical replication%' AND datid IS NOT NULL`,
+    [[...temporary.keys()]],
+  );
+  for (const { pid, oid } of rows) streamed.set(oid, (streamed.get(oid) ?? 0) + (temporary.get(pid) ?? 0));
+  return streamed;
+}
+
 /** The present sizes of the projects' finalized databases. The session limits the time of a statement. */
 export async function readProjectSizes(
   session: Queryable,
+  dataDir: string,
   projectIds: readonly string[],
 ): Promise<ProjectSizes[]> {
   const { rows } = await session.query<{ project_id: string; branch_id: string; oid: string }>(
@@ -110,12 +129,13 @@ export async function readProjectSizes(
     session,
     rows.map(({ oid }) => oid),
   );
+  const streamed = await readStreamed(session, dataDir);
   return [...Map.groupBy(rows, ({ project_id }) => project_id)].map(([project_id, branches]) => ({
     project_id,
     sizes: Object.fromEntries(
       branches.flatMap(({ branch_id, oid }) => {
         const size = bytes.get(oid);
-        return size === undefined ? [] : [[branch_id, size]];
+        return size === undefined ? [] : [[branch_id, size + (streamed.get(oid) ?? 0)]];
       }),
     ),
   }));
@@ -158,7 +178,7 @@ export async function watchBlockedProjects({ settings, log, report, signal }: Wa
       session = null;
     });
     const blocked = await readWriteBlocked(session);
-    const sizes = blocked.length > 0 ? await readProjectSizes(session, blocked) : [];
+    const sizes = blocked.length > 0 ? await readProjectSizes(session, settings.PGDATA_DIR, blocked) : [];
     const totals = new Map(sizes.map((project) => [project.project_id, totalOf(project)]));
     for (const project of sizes) {
       const { project_id } = project;

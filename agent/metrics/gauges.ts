@@ -13,6 +13,10 @@ export interface Present {
   largestSource: () => Source | null;
   /** Clones of snapshots that no branch has yet, and those that branches took since the agent started. */
   spares: { count: number; taken: number };
+  /** Branches that follow a database elsewhere; the largest lag and slot of all. */
+  lags: {
+    present: { following: number; stopped: number; lag_seconds: number | null; slot_bytes: number | null };
+  };
   /** Bytes of each log that the agent has not read yet. */
   unreadLogs: () => ReadonlyMap<string, number>;
   volumes: () => Promise<Volume[]>;
@@ -83,6 +87,25 @@ const PRESENT_VALUES: readonly PresentValue[] = [
     name: 'branchgate_spares_taken',
     help: 'Branches that got a spare since the agent started',
     read: ({ spares }) => only(spares.taken),
+  },
+  {
+    name: 'branchgate_following',
+    help: 'Branches that follow a database elsewhere',
+    labels: ['state'],
+    read: ({ lags: { present } }) => [
+      { value: present.following, labels: { state: 'following' } },
+      { value: present.stopped, labels: { state: 'stopped' } },
+    ],
+  },
+  {
+    name: 'branchgate_following_lag_seconds',
+    help: 'Largest lag of a branch behind the database that it follows',
+    read: ({ lags: { present } }) => only(present.lag_seconds),
+  },
+  {
+    name: 'branchgate_following_slot_bytes',
+    help: 'Most WAL that the slot of a branch keeps at its source',
+    read: ({ lags: { present } }) => only(present.slot_bytes),
   },
   {
     name: 'branchgate_log_unread_bytes',

@@ -12,7 +12,7 @@ import { dropSnapshot } from '../snapshots/snapshot-databases.ts';
 import type { Spares } from '../snapshots/spares.ts';
 import { type CopyHost, cancelCopy, copySource } from '../transfer/copy-source.ts';
 import { cancelCutOver, cutOver } from '../transfer/cut-over.ts';
-import { followStatus } from '../transfer/follow-status.ts';
+import { followStatus, type WatchedHost } from '../transfer/follow-status.ts';
 import { startFollowing, stopFollowing } from '../transfer/following.ts';
 import { probeSource } from '../transfer/probe.ts';
 import { resumeFollowing } from '../transfer/watch-followed.ts';
@@ -47,7 +47,8 @@ interface OperationsHost
     RehearsalHost,
     InventoryHost,
     RoomHost,
-    CopyHost {
+    CopyHost,
+    WatchedHost {
   known: KnownInventory;
   cloneTurns: CloneTurns;
   covered: CoveredSources;

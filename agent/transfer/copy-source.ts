@@ -15,7 +15,6 @@ import type { Log } from '../process/log.ts';
 import { type OnProgress, partOf } from '../process/progress.ts';
 import { ProjectGate } from '../process/project-gate.ts';
 import { openLoadSession } from '../rows/branch-session.ts';
-import { FOLLOWED_MAX } from '../servers/configuration.ts';
 import { freeBytes } from '../volumes/volumes.ts';
 import { CopyProgress } from './copy-progress.ts';
 import {
@@ -41,7 +40,7 @@ import {
   openToLoad,
   removeLoad,
 } from './load-database.ts';
-import { examineSource, isEmptyDatabase, NOT_EMPTY, type ProbeHost } from './probe.ts';
+import { examineSource, isEmptyDatabase, NOT_EMPTY, type ProbeHost, placesFinding } from './probe.ts';
 import { finding, Refused, type Source, short } from './source-address.ts';
 import { findingOf, inSource, openReplicationSession, openSnapshotSession } from './source-session.ts';
 import {
@@ -69,19 +68,20 @@ type CopyParams = Params<'transfer.copy'>;
 export class Copies {
   /** Each takes some sessions, and a part of the disk and of the network for as long as it lasts. */
   readonly #gate = new ProjectGate({ ofProject: 1, ofHost: 3, noun: 'copy of a source' });
-  readonly #running = new Map<string, AbortController>();
+  /** By job, in the order of their beginning. */
+  readonly #running = new Map<string, { project_id: string; follows: boolean; stop: AbortController }>();
 
   /**
    * @param copy stops when its signal aborts, whose reason is a finding
    * @throws HostError PROJECT_BUSY, HOST_BUSY
    */
   async run<T>(
-    { job_id, project_id }: Pick<CopyParams, 'job_id' | 'project_id'>,
+    { job_id, project_id, follow }: Pick<CopyParams, 'job_id' | 'project_id' | 'follow'>,
     copy: (stop: AbortController) => Promise<T>,
   ): Promise<T> {
     const leave = this.#gate.enter(project_id);
     const stop = new AbortController();
-    this.#running.set(job_id, stop);
+    this.#running.set(job_id, { project_id, follows: follow !== null, stop });
     try {
       return await copy(stop);
     } finally {
@@ -93,8 +93,17 @@ export class Copies {
   /** @returns false if no copy of this job is under way */
   stop(jobId: string): boolean {
     const running = this.#running.get(jobId);
-    running?.abort(CANCELLED);
+    running?.stop.abort(CANCELLED);
     return running !== undefined;
+  }
+
+  /** The projects that will follow when their copies end. @param jobId those that began before this one only */
+  following(jobId?: string): string[] {
+    const jobs = [...this.#running];
+    const before = jobs.findIndex(([id]) => id === jobId);
+    return (before === -1 ? jobs : jobs.slice(0, before)).flatMap(([, { project_id, follows }]) =>
+      follows ? [project_id] : [],
+    );
   }
 }
 
@@ -149,7 +158,8 @@ async function copyAgain(
   if (!examined.ok) return { copied: null, findings: [examined.failure] };
   const { probe } = examined.value;
   if (probe.findings.some(isError)) return { copied: null, findings: probe.findings };
-  if (params.follow) await requireWorker(session, branch_id);
+  const noPlace = params.follow ? await placesFinding(host, project_id, params.job_id) : [];
+  if (noPlace.length > 0) return { copied: null, findings: noPlace };
   const { rows } = await session.query(
     'SELECT FROM branch WHERE project_id = $1 AND branch_id = $2 AND database = $3',
     [project_id, branch_id, database],
@@ -178,16 +188,6 @@ async function copyAgain(
     await removeLoad(session, params);
     throw error;
   }
-}
-
-/** Without one the branch would stand still, and with it another tenant's. @throws HostError HOST_BUSY */
-async function requireWorker(session: Session, branchId: string): Promise<void> {
-  const { rows } = await session.query<{ has_room: boolean }>(
-    `SELECT count(*) < least($1, current_setting('max_logical_replication_workers')::int) AS has_room
-     FROM following WHERE since IS NOT NULL AND branch_id <> $2`,
-    [FOLLOWED_MAX, branchId],
-  );
-  if (!rows[0]?.has_room) throw new HostError('HOST_BUSY', 'as many branches of this host follow as can');
 }
 
 /** What `follow.start` continues with. */

@@ -7,9 +7,11 @@ import {
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { fitting } from '../difference/schema/compare-schemas.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
+import { readTenant } from '../postgres/branches.ts';
 import { listExtensions } from '../postgres/extensions.ts';
 import { ProjectGate } from '../process/project-gate.ts';
 import { inBranch, type RowsHost } from '../rows/branch-session.ts';
+import { FOLLOWED_MAX } from '../servers/configuration.ts';
 import { freeBytes } from '../volumes/volumes.ts';
 import { finding, readSourceUrl, resolveSource, type Source, short } from './source-address.ts';
 import { readCatalog, type SourceCatalog, type TableRow } from './source-catalog.ts';
@@ -18,6 +20,10 @@ import type { PublishedTable } from './source-slot.ts';
 
 export interface ProbeHost extends RowsHost {
   probes: ProjectGate;
+  copies: {
+    /** The projects that will follow when their copies end, or when those before this one do. */
+    following: (jobId?: string) => string[];
+  };
 }
 
 /** A probe makes this host connect to an address of a tenant's choice. */
@@ -39,14 +45,15 @@ export async function probeSource(
 ): Promise<Probe> {
   const leave = host.probes.enter(project_id);
   try {
-    const [examined, isEmpty] = await Promise.all([
+    const [examined, isEmpty, noPlace] = await Promise.all([
       examineSource(host, source_url, wanted),
       into === null || inBranch(host, into, 'read', isEmptyDatabase),
+      wanted.use === 'follow' ? placesFinding(host, project_id) : [],
     ]);
-    const notEmpty = isEmpty ? [] : [NOT_EMPTY];
-    if (!examined.ok) return { source: null, findings: [examined.failure, ...notEmpty] };
+    const here = [...noPlace, ...(isEmpty ? [] : [NOT_EMPTY])];
+    if (!examined.ok) return { source: null, findings: [examined.failure, ...here] };
     const { source, findings } = examined.value.probe;
-    return { source, findings: [...notEmpty, ...findings] };
+    return { source, findings: [...here, ...findings] };
   } finally {
     leave();
   }
@@ -57,6 +64,42 @@ export const NOT_EMPTY = finding(
   'main is not empty. Import into the main of a new project, or drop its tables first.',
   { path: '' },
 );
+
+/** Branches of one tenant that follow: each has a worker of the host for as long as it does. */
+const FOLLOWED_OF_TENANT = 4;
+
+/**
+ * Why the project may not follow: without a worker its branch would stand still, or another tenant's would.
+ * @param jobId of a copy that has begun, and yields to those that began before it
+ */
+export async function placesFinding(
+  { postgres, copies }: Pick<ProbeHost, 'postgres' | 'copies'>,
+  projectId: string,
+  jobId?: string,
+): Promise<SourceFinding[]> {
+  const { rows } = await postgres.query<{ all: number; own: number; places: number }>(
+    `WITH followed AS (
+       SELECT project_id FROM following WHERE cutover IS DISTINCT FROM 'done' UNION SELECT unnest($2::uuid[])
+     )
+     SELECT count(*)::int AS all, least($3, current_setting('max_logical_replication_workers')::int) AS places,
+       count(*) FILTER (WHERE coalesce(tenant, project_id::text) = $4)::int AS own
+     FROM followed LEFT JOIN project USING (project_id) WHERE project_id <> $1`,
+    [projectId, copies.following(jobId), FOLLOWED_MAX, await readTenant(postgres, projectId)],
+  );
+  const { all = 0, own = 0, places = 0 } = rows[0] ?? {};
+  if (own >= FOLLOWED_OF_TENANT)
+    return [
+      finding(
+        'places',
+        `${FOLLOWED_OF_TENANT} projects of your tenant follow a database elsewhere on this host, which is the limit. Cut one of them over, or stop it.`,
+        { path: '' },
+      ),
+    ];
+  if (all < places) return [];
+  return [
+    finding('places', 'No more branches can follow on this database host. Contact its operator.', { path: '' }),
+  ];
+}
 
 /** Objects that a copy could mix with its own. Each of them has a row in one of these catalogs. */
 const OWN_OBJECTS = [

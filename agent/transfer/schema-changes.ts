@@ -61,7 +61,7 @@ const REPORTED_MAX = 50;
 const differs = (changes: readonly SourceChange[]): FollowProblem => ({
   code: 'schema',
   message:
-    'The schema of the source has changed by more than an addition. Run the statements at the branch, or undo the change at the source, and resume.',
+    'The schema of the source has changed by more than an addition. Resume with apply_changes to run the statements here, or undo the change at the source and resume.',
   table: null,
   statement: changes
     .slice(0, STATEMENTS_MAX)
@@ -72,14 +72,16 @@ const differs = (changes: readonly SourceChange[]): FollowProblem => ({
 /**
  * Brings the schema of a branch to that of its source, if that takes additions only. The caller has the lock of the
  * branch, and the subscription is disabled or waits for it.
+ * @param appliesAll whether every change is applied, as a person has decided
  * @returns what is in the way; null if the branch can follow
  */
 async function applyAdditions(
   host: FollowHost,
   followed: Followed,
   changes: readonly SourceChange[],
+  appliesAll: boolean,
 ): Promise<FollowProblem | null> {
-  if (changes.some(({ isAddition }) => !isAddition)) return differs(changes);
+  if (!appliesAll && changes.some(({ isAddition }) => !isAddition)) return differs(changes);
   if (changes.length === 0) return null;
   try {
     await inFollowed(host, followed, 'change', (session) =>
@@ -153,12 +155,14 @@ async function recordAdditions(host: FollowHost, followed: Followed, changes: re
  * Compares the schemas, applies additions, and lets the branch follow, or stores what is in the way. The caller has the
  * lock of the branch.
  * @param reason why it was stopped, if the schemas are the same
+ * @param appliesAll as `applyAdditions`
  * @returns whether it follows
  */
 export async function bringUpToSource(
   host: FollowHost,
   followed: Followed,
   reason: FollowProblem | null,
+  appliesAll = false,
 ): Promise<boolean> {
   const changes = await readSourceChanges(host, followed);
   if (changes === null) {
@@ -166,7 +170,7 @@ export async function bringUpToSource(
     if (reason) await storeProblem(host.postgres, followed.branch_id, reason);
     return reason === null;
   }
-  const problem = (await applyAdditions(host, followed, changes)) ?? (changes.length === 0 ? reason : null);
+  const problem = (await applyAdditions(host, followed, changes, appliesAll)) ?? (changes.length === 0 ? reason : null);
   if (problem) {
     await disable(host, followed);
     await storeProblem(host.postgres, followed.branch_id, problem);

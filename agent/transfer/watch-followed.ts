@@ -7,12 +7,11 @@ import { HostError } from '../process/host-error.ts';
 import { TroubleLog } from '../process/log.ts';
 import { runLoop } from '../process/loops.ts';
 import { withoutValue } from './copy-rows.ts';
-import { followStatus, LOST, readFollowedSlot, readLagSeconds } from './follow-status.ts';
+import { followedNow, followStatus, LOST, readFollowedSlot, type WatchedHost } from './follow-status.ts';
 import {
   continueFollowing,
   disable,
   type Followed,
-  type FollowHost,
   locksOf,
   readFollowed,
   requireFollowed,
@@ -96,7 +95,7 @@ interface Known {
 }
 
 export class FollowWatch {
-  readonly #host: FollowHost;
+  readonly #host: WatchedHost;
   readonly #report: (report: FollowReport) => void;
   readonly #troubles: TroubleLog;
   readonly #compareEvery: number;
@@ -107,7 +106,7 @@ export class FollowWatch {
   readonly #ids = new Map<string, Pick<Followed, 'project_id' | 'branch_id'>>();
 
   /** @param compareEvery milliseconds between two comparisons of the schemas; set by tests only */
-  constructor(host: FollowHost, report: (report: FollowReport) => void, compareEvery = COMPARE_EVERY_MS) {
+  constructor(host: WatchedHost, report: (report: FollowReport) => void, compareEvery = COMPARE_EVERY_MS) {
     this.#host = host;
     this.#report = report;
     this.#compareEvery = compareEvery;
@@ -138,7 +137,8 @@ export class FollowWatch {
   /** @param now milliseconds of a monotonic clock */
   async check(now = performance.now()): Promise<void> {
     await continueFollowing(this.#host, (session, database) => tryLock(session, `source:${database}`));
-    const followed = (await readFollowed(this.#host.postgres)).filter(({ since }) => since);
+    const followed = await followedNow(this.#host.postgres);
+    await this.#host.lags.read(this.#host.postgres, followed);
     for (const one of followed) {
       const known = this.#knownOf(one);
       // One branch whose source does not answer holds up no other one.
@@ -149,7 +149,7 @@ export class FollowWatch {
         .finally(() => {
           known.busy = null;
         });
-      await this.#notify(one, known, now);
+      this.#notify(one, known, now);
     }
     const present = new Set(followed.map(({ branch_id }) => branch_id));
     for (const [branchId, ids] of this.#ids) {
@@ -175,6 +175,7 @@ export class FollowWatch {
       known.slotAt = now;
       const slot = await readFollowedSlot(this.#host, followed);
       known.slot = slot?.ok ? slot.value : null;
+      this.#host.lags.noteSlot(followed.branch_id, known.slot);
       if (known.slot?.isLost && !followed.problem) await this.#stop(followed, LOST);
     }
     if (followed.problem || followed.cutover) return;
@@ -216,7 +217,7 @@ export class FollowWatch {
     });
   }
 
-  async #notify(followed: Followed, known: Known, now: number): Promise<void> {
+  #notify(followed: Followed, known: Known, now: number): void {
     const { slot } = known;
     const { project_id, branch_id, problem, additions } = followed;
     const state = problem ? 'stopped' : 'following';
@@ -228,7 +229,7 @@ export class FollowWatch {
     this.#report({
       ...{ project_id, branch_id, observed_at: new Date().toISOString(), state, problem, slot_warning },
       lag_bytes: slot?.lag_bytes ?? null,
-      lag_seconds: await readLagSeconds(this.#host.postgres, followed),
+      lag_seconds: this.#host.lags.of(branch_id),
       ...{ slot_bytes: slot?.slot_bytes ?? null, keep_bytes: slot?.keep_bytes ?? null, additions },
     });
   }
@@ -241,7 +242,7 @@ const GONE: Omit<FollowReport, 'project_id' | 'branch_id' | 'observed_at'> = {
 
 /** @throws HostError INVALID_CALL, and HOST_BUSY while it is cut over */
 export async function resumeFollowing(
-  host: FollowHost,
+  host: WatchedHost,
   params: Params<'follow.resume'>,
 ): Promise<MethodResult<'follow.resume'>> {
   await withLocks(host.sessions, locksOf(params), async (session) => {
@@ -250,7 +251,7 @@ export async function resumeFollowing(
     if (!followed.problem) return;
     const noRoom = await roomProblem(host, followed);
     if (noRoom) await storeProblem(session, followed.branch_id, noRoom);
-    else await bringUpToSource(host, followed, null);
+    else await bringUpToSource(host, followed, null, params.apply_changes);
   });
   return followStatus(host, params);
 }

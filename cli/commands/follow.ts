@@ -45,7 +45,10 @@ No record, log or reply shows the password. Everything that is wrong is listed, 
         .action(showStatus),
     )
     .addCommand(
-      new Command('resume').description('Continue to follow after a problem was mended').action(resume),
+      new Command('resume')
+        .description('Continue to follow after a problem was mended')
+        .option('--apply-changes', "run the statements of the problem in main, where nobody else can")
+        .action(resume),
     )
     .addCommand(
       new Command('cutover')
@@ -153,9 +156,13 @@ async function showStatus({ watch }: { watch?: boolean }, command: Command): Pro
   }
 }
 
-async function resume(_: object, command: Command): Promise<void> {
+async function resume(
+  { applyChanges: apply_changes = false }: { applyChanges?: boolean },
+  command: Command,
+): Promise<void> {
   const { client, params } = await inSession(command);
-  const resumed = dataOf(client.api.POST(`${PATH}/resume`, { params }));
+  if (apply_changes) await confirm('Change the schema of main as that of the source?', yesOf(command));
+  const resumed = dataOf(client.api.POST(`${PATH}/resume`, { params, body: { apply_changes } }));
   const follow = await withProgress('Comparing the schemas', () => resumed);
   print(command, follow);
   if (follow.state === 'stopped')

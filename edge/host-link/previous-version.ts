@@ -186,6 +186,7 @@ const UNMEASURED = {
   longest_query_seconds: 0,
   connection_wait_seconds: null,
   dead_tuple_ratio: null,
+  following_lag_seconds: null,
 };
 
 const NOTIFICATIONS: { [N in Notification]?: (params: Values) => Values } = {

@@ -26,6 +26,7 @@ export const METRICS = {
   longest_query_seconds: { unit: 'seconds', aggregation: 'peak' },
   connection_wait_seconds: { unit: 'seconds', aggregation: 'peak' },
   dead_tuple_ratio: { unit: 'ratio', aggregation: 'last' },
+  following_lag_seconds: { unit: 'seconds', aggregation: 'peak' },
 } as const satisfies Record<Exclude<keyof BranchMeasurement, 'branch_id'>, Metric>;
 
 export type MetricName = keyof typeof METRICS;

@@ -134,6 +134,15 @@ const NewCutover = z
   })
   .meta({ example: { writes_stopped: false } });
 
+const Resumption = z
+  .strictObject({
+    apply_changes: z.boolean().default(false).meta({
+      description:
+        'Applies every change of the schema to `main`, such as those in the `statement` of the problem. Default: only additions.',
+    }),
+  })
+  .meta({ example: { apply_changes: true } });
+
 const JobOfFollow = response('The job.', Job);
 
 const router = operations();
@@ -264,7 +273,7 @@ router.openapi(
     description:
       'Compares both schemas, applies what only adds, and continues. A `problem` in the response says why it still stands still.',
     tags,
-    request: { params: ProjectParams },
+    request: { params: ProjectParams, body: optionalJsonBody(Resumption) },
     responses: { 200: response('What it follows.', Follow) },
     failures: [
       ...(['FOLLOW_STATE', 'HOST_BUSY', 'HOST_UNAVAILABLE', 'HOST_UPGRADE_REQUIRED'] as const),
@@ -274,7 +283,8 @@ router.openapi(
   async (c) => {
     const { project, row, steps, ofMain } = await followed(c, c.req.valid('param').project_id);
     if (!isLive(row)) throw new ApiError('FOLLOW_STATE', { state: row.state });
-    const status = unwrap(await callHostForClient(c.env, project.hostId, 'follow.resume', ofMain));
+    const call = { ...ofMain, ...c.req.valid('json') };
+    const status = unwrap(await callHostForClient(c.env, project.hostId, 'follow.resume', call));
     await recordResumed(primaryOf(c), row, status, actorOf(c), new Date());
     return c.json(toFollowResponse(row, steps, status), 200);
   },

@@ -33,6 +33,7 @@ const SOURCE_PROBLEMS = [
   'no_key',
   'not_followed',
   'not_empty',
+  'places',
   'schema',
   'rows',
 ] as const;
@@ -217,7 +218,11 @@ export const TRANSFER_OPERATIONS = {
   'follow.resume': operation({
     summary:
       'Compare the schemas of a branch that stands still with its source, apply what only adds, and follow again',
-    params: z.strictObject(FollowingBranch),
+    params: z.strictObject({
+      ...FollowingBranch,
+      /** Apply every other change of the schema too: nobody else can change the branch while it follows. */
+      apply_changes: z.boolean(),
+    }),
     /** With a problem if it still stands still. */
     result: FollowStatus,
     deadline: 60_000,

@@ -90,6 +90,7 @@ const measurement = (observed_at = new Date().toISOString()): ProjectMeasurement
       longest_query_seconds: 0.5,
       connection_wait_seconds: 0,
       dead_tuple_ratio: null,
+      following_lag_seconds: null,
       cpu_seconds: 1.25,
       active_connections: 1,
       total_connections: 2,

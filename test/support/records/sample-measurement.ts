@@ -23,6 +23,7 @@ export const NOTHING_MEASURED = {
   longest_query_seconds: 0,
   connection_wait_seconds: 0,
   dead_tuple_ratio: null,
+  following_lag_seconds: null,
 };
 
 /** A measurement as a host sends it. @param branches by id, what differs from nothing */
