@@ -248,11 +248,17 @@ export const tablesQuery = (projectId: string, branch: string) =>
     staleTime: SELDOM_MS,
   });
 
-/** What `main` follows, or has followed last; null: nothing. No event says how far it is behind. */
-export const followQuery = (projectId: string) =>
+/**
+ * What `main` follows, or has followed last; null: nothing. No event says how far it is behind.
+ * @param mayExist whether the project may have a record of following: a browser reports each request for what is not
+ *   there. Undefined: that is not known yet
+ */
+export const followQuery = (projectId: string, mayExist?: boolean) =>
   queryOptions({
-    queryKey: ['follow', projectId],
+    queryKey: ['follow', projectId, ...(mayExist === undefined ? [] : [mayExist])],
+    enabled: mayExist !== undefined,
     queryFn: async ({ signal }) => {
+      if (!mayExist) return null;
       const read = api.GET('/api/v1/projects/{project_id}/follow', { params: inProject(projectId), signal });
       return dataOf(read).catch((error: unknown) => {
         if (error instanceof ResponseError && error.code === 'NOT_FOUND') return null;

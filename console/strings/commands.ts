@@ -174,6 +174,8 @@ export const COMMANDS = {
   followStatus: (project: string) => line(['follow', 'status'], { watch: true, project }),
   cutOver: (project: string, isStopped: boolean) =>
     line(['follow', 'cutover'], { 'writes-stopped': isStopped, project }),
+  resumeFollowing: (project: string, appliesChanges: boolean) =>
+    line(['follow', 'resume'], { 'apply-changes': appliesChanges, project }),
   stopFollowing: (project: string) => line(['follow', 'stop'], { project }),
   listJobs: (project: string) => line(['job', 'list'], { project }),
   audit: (filter: { name?: string; project: string; actor_type?: ActorType; actor_id?: string }) =>

@@ -597,11 +597,9 @@ test('the page of a new branch says what it counts, and the storage page from wh
 const WHILE_ANOTHER_RUNS = / 429 .*\/diff[/?]/;
 /** Statements that a test has refused. */
 const REFUSED_STATEMENTS = / 422 .*\/query$/;
-/** The project has no record of following. */
-const FOLLOWS_NOTHING = / 404 .*\/follow$/;
 
 test('nothing was reported in the meantime', () => {
   const isExpected = (problem: string) =>
-    [WHILE_ANOTHER_RUNS, REFUSED_STATEMENTS, FOLLOWS_NOTHING].some((form) => form.test(problem));
+    [WHILE_ANOTHER_RUNS, REFUSED_STATEMENTS].some((form) => form.test(problem));
   expect(visitor.problems.filter((problem) => !isExpected(problem))).toEqual([]);
 });

@@ -19,6 +19,8 @@ import { mayAdminister, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
+import { Chart } from '../monitoring/chart.tsx';
+import { LAG_CHART, pointsOf, RANGES, seriesQuery } from '../monitoring/metrics.ts';
 
 type Follow = Schemas['Follow'];
 type Finding = Schemas['SourceFinding'];
@@ -266,7 +268,36 @@ function Source({ follow }: { follow: Follow }) {
   );
 }
 
-type Act = 'cutover' | 'stop' | null;
+const LAG_RANGE = '24h';
+
+/** How far main was behind in the last day, with its jobs' end of a copy and gaps where nothing was measured. */
+function LagHistory({ projectId }: { projectId: string }) {
+  const { data } = useQuery(seriesQuery(projectId, 'main', LAG_RANGE, false));
+  const points = pointsOf(data?.series, LAG_CHART);
+  if (!data || points.length === 0) return null;
+  const end = Date.parse(data.end) / 1000;
+  const peak = Math.max(...points.map(({ value }) => value));
+  return (
+    <figure className="card panel">
+      <figcaption>
+        <span>Behind the source in the last day</span>
+        <b>at most {LAG_CHART.format(peak)}</b>
+      </figcaption>
+      <Chart
+        points={points}
+        compared={[]}
+        start={end - RANGES[LAG_RANGE]}
+        end={end}
+        format={LAG_CHART.format}
+        steps={LAG_CHART.steps}
+        annotations={[]}
+        syncKey="following"
+      />
+    </figure>
+  );
+}
+
+type Act = 'apply' | 'cutover' | 'stop' | null;
 const isOpen = ({ status }: Job) => status === 'queued' || status === 'running';
 
 /** What can be done with what main follows. */
@@ -288,7 +319,7 @@ function Actions({ projectId, follow, jobs }: { projectId: string; follow: Follo
     onSuccess: () => refreshAll(projectId),
   });
   const isCuttingOver = jobs.some((job) => job.kind === 'follow.cutover' && isOpen(job));
-  const { state, source } = follow;
+  const { state, source, problem } = follow;
   const waited = async (started: Promise<Job>, onProgress: (job: Job) => void) =>
     gateway.waitForJob((await started).id, { onProgress });
   return (
@@ -298,6 +329,9 @@ function Actions({ projectId, follow, jobs }: { projectId: string; follow: Follo
           <Button look="primary" icon="refresh" busy={resume.isPending} onClick={() => resume.mutate()}>
             Resume
           </Button>
+        )}
+        {state === 'stopped' && problem?.code === 'schema' && (
+          <Button onClick={() => setAct('apply')}>Apply the changes</Button>
         )}
         {state === 'following' && !isCuttingOver && (
           <Button look="primary" onClick={() => setAct('cutover')}>
@@ -317,6 +351,23 @@ function Actions({ projectId, follow, jobs }: { projectId: string; follow: Follo
       </div>
       {resume.isError && <ErrorNote error={resume.error} />}
       {callOff.isError && <ErrorNote error={callOff.error} />}
+      {act === 'apply' && (
+        <ActionDialog
+          title="Change the schema of main?"
+          action="Apply and resume"
+          isDangerous
+          run={() => dataOf(api.POST(`${PATH}/resume`, { ...options, body: { apply_changes: true } }))}
+          onDone={done('main has the schema of the source.')}
+          onClose={close}
+          command={(project) => COMMANDS.resumeFollowing(project, true)}
+        >
+          <p>
+            Everything that differs becomes as it is at the source, and main follows again. What was dropped
+            there is dropped here.
+          </p>
+          {problem?.statement != null && <Snippet code={problem.statement} label="Copy the statements" />}
+        </ActionDialog>
+      )}
       {act === 'cutover' && (
         <ActionDialog
           title="Cut over to main?"
@@ -393,14 +444,24 @@ function LastImport({ projectId, job, mayEdit }: { projectId: string; job: Job; 
   );
 }
 
+/** The reasons of blocks of a main that follows, or will. */
+const HOLDS = new Set<string>(['import', 'following']);
+
 export const Route = createFileRoute('/_inside/projects/$projectId/following')({ component: FollowingPage });
 
 function FollowingPage() {
   const { projectId } = Route.useParams();
   const session = useStore(sessionStore);
   const mayEdit = session.state === 'signed_in' && mayAdminister(session.me);
-  const followed = useQuery(followQuery(projectId));
-  const jobs = useQuery(jobsQuery(projectId)).data ?? [];
+  const jobsRead = useQuery(jobsQuery(projectId));
+  const branches = useQuery(branchesQuery(projectId));
+  const jobs = jobsRead.data ?? [];
+  const isHeld = (branches.data ?? []).some(({ blocked }) => blocked !== null && HOLDS.has(blocked.reason));
+  const last = jobs.find(({ kind }) => kind.startsWith('follow.'));
+  const hasRecord = last !== undefined && !(last.kind === 'follow.stop' && last.status === 'succeeded');
+  const isUnread = jobsRead.isError || branches.isError;
+  const isKnown = jobsRead.isFetched && branches.isFetched;
+  const followed = useQuery(followQuery(projectId, isKnown ? isHeld || hasRecord || isUnread : undefined));
   const lastImport = jobs.find(({ kind }) => kind === 'branch.import');
   const start = jobs.find(({ kind }) => kind === 'follow.start');
   return (
@@ -418,6 +479,7 @@ function FollowingPage() {
               {follow && <Source follow={follow} />}
               {follow && isActive && mayEdit && <Actions projectId={projectId} follow={follow} jobs={jobs} />}
               {follow?.state === 'copying' && start && <JobSteps job={start} />}
+              {follow && isActive && <LagHistory projectId={projectId} />}
               {follow && follow.tables.length > 0 && <Tables tables={follow.tables} />}
               {!follow && !mayEdit && !lastImport && (
                 <div className="card">

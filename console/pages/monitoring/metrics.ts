@@ -47,6 +47,13 @@ export const CHARTS: readonly Chart[] = [
   { metric: 'database_size_bytes', format: bytes, steps: BINARY },
 ];
 
+/** How far `main` is behind what it follows. */
+export const LAG_CHART: Chart = {
+  metric: 'following_lag_seconds',
+  format: (seconds) => `${compact(seconds)} s`,
+  steps: TENTHS,
+};
+
 const POLL_MS = 15_000;
 /** Points of a chart: more than it has pixels would only cost time. */
 const POINTS = 720;
@@ -91,12 +98,24 @@ export interface Point {
 }
 
 /** The change of a counter per second; a gap where it started again. */
-export function rateOf(points: readonly Point[]): Point[] {
+function rateOf(points: readonly Point[]): Point[] {
   return points.slice(1).flatMap(({ at, value }, index) => {
     const before = points[index];
     if (!before || at <= before.at || value < before.value) return [];
     return [{ at, value: (value - before.value) / (at - before.at) }];
   });
+}
+
+interface Series {
+  metric: string;
+  values: { timestamp: string; value: number }[];
+}
+
+/** The points of a chart. */
+export function pointsOf(series: readonly Series[] | undefined, { metric, rate }: Chart): Point[] {
+  const values = series?.find((each) => each.metric === metric)?.values ?? [];
+  const points = values.map(({ timestamp, value }) => ({ at: Date.parse(timestamp) / 1000, value }));
+  return rate ? rateOf(points) : points;
 }
 
 /** Two series over the timestamps of both, with null where one has no value. */

@@ -21,11 +21,12 @@ import {
   blocksQuery,
   CHARTS,
   type Chart as ChartKind,
+  LAG_CHART,
   type Point,
+  pointsOf,
   RANGE_NAMES,
   RANGES,
   type RangeName,
-  rateOf,
   seriesQuery,
 } from './metrics.ts';
 
@@ -48,17 +49,6 @@ const METRICS = {
   dead_tuple_ratio: 'Dead rows',
   following_lag_seconds: 'Behind the source',
 } as const;
-
-interface Series {
-  metric: string;
-  values: { timestamp: string; value: number }[];
-}
-
-function pointsOf(series: readonly Series[] | undefined, { metric, rate }: ChartKind): Point[] {
-  const values = series?.find((each) => each.metric === metric)?.values ?? [];
-  const points = values.map(({ timestamp, value }) => ({ at: Date.parse(timestamp) / 1000, value }));
-  return rate ? rateOf(points) : points;
-}
 
 /** What the lines in the charts mean. */
 const Marks = ({ annotations }: { annotations: readonly Annotation[] }) => (
@@ -218,7 +208,8 @@ function MonitoringPage() {
               )
             : [];
           const panels = CHARTS.map((chart) => ({ chart, points: pointsOf(data.series, chart) }));
-          const drawn = panels.filter(({ points }) => points.length > 0);
+          const lag = { chart: LAG_CHART, points: pointsOf(data.series, LAG_CHART) };
+          const drawn = [...panels, lag].filter(({ points }) => points.length > 0);
           const empty = panels.filter(({ points }) => points.length === 0);
           return (
             <>
