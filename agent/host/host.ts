@@ -21,8 +21,8 @@ import { PageMarks } from '../rows/pages.ts';
 import { RowTurns } from '../rows/row-turns.ts';
 import { Spares } from '../snapshots/spares.ts';
 import { Copies } from '../transfer/copy-source.ts';
-import { pauseFollowing } from '../transfer/following.ts';
 import { FollowLags } from '../transfer/follow-status.ts';
+import { pauseFollowing } from '../transfer/following.ts';
 import { openProbeGate } from '../transfer/probe.ts';
 
 /** The database host, as every operation gets it. */

@@ -322,7 +322,11 @@ interface Measuring {
  */
 export async function runMeasurementLoop(measuring: Measuring): Promise<void> {
   const { settings, log, report, deadTuples, lags, onBegun, signal } = measuring;
-  const meter = new Meter(settings, { stores: true, ...(deadTuples && { deadTuples }), ...(lags && { lags }) });
+  const meter = new Meter(settings, {
+    stores: true,
+    ...(deadTuples && { deadTuples }),
+    ...(lags && { lags }),
+  });
   const interval = settings.MEASURE_INTERVAL_SECONDS * 1000;
   const reportPostgres = troubleOf('PostgreSQL', log);
   const reportPooler = troubleOf('PgBouncer', log);

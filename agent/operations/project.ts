@@ -18,11 +18,9 @@ export function sizeProject(
 ): Promise<MethodResult<'project.size'>> {
   return withLocks(host.sessions, [], async (session) => {
     await session.query(`SET statement_timeout = ${STATEMENT_WITHIN_MS}`);
-    const [sizes = { project_id, sizes: {} }] = await readProjectSizes(
-      session,
-      host.settings.PGDATA_DIR,
-      [project_id],
-    );
+    const [sizes = { project_id, sizes: {} }] = await readProjectSizes(session, host.settings.PGDATA_DIR, [
+      project_id,
+    ]);
     await session.query('RESET statement_timeout');
     return sizes;
   });

@@ -6,8 +6,8 @@ import {
 } from '../../shared/protocol/transfer-operations.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { fitting } from '../difference/schema/compare-schemas.ts';
-import { identifier, type Session } from '../postgres/connect.ts';
 import { readTenant } from '../postgres/branches.ts';
+import { identifier, type Session } from '../postgres/connect.ts';
 import { listExtensions } from '../postgres/extensions.ts';
 import { ProjectGate } from '../process/project-gate.ts';
 import { inBranch, type RowsHost } from '../rows/branch-session.ts';
@@ -97,7 +97,9 @@ export async function placesFinding(
     ];
   if (all < places) return [];
   return [
-    finding('places', 'No more branches can follow on this database host. Contact its operator.', { path: '' }),
+    finding('places', 'No more branches can follow on this database host. Contact its operator.', {
+      path: '',
+    }),
   ];
 }
 

@@ -170,7 +170,8 @@ export async function bringUpToSource(
     if (reason) await storeProblem(host.postgres, followed.branch_id, reason);
     return reason === null;
   }
-  const problem = (await applyAdditions(host, followed, changes, appliesAll)) ?? (changes.length === 0 ? reason : null);
+  const problem =
+    (await applyAdditions(host, followed, changes, appliesAll)) ?? (changes.length === 0 ? reason : null);
   if (problem) {
     await disable(host, followed);
     await storeProblem(host.postgres, followed.branch_id, problem);

@@ -16,6 +16,7 @@ export function agentMetrics(
       isLinked: () => true,
       largestSource: () => ({ bytes: 100 * MB, extents: 1200 }),
       spares: { count: 3, taken: 40 },
+      lags: { present: { following: 2, stopped: 1, lag_seconds: 0.4, slot_bytes: MB } },
       unreadLogs: () => new Map([['pooler', 17]]),
       volumes: async () => [
         {

@@ -73,25 +73,29 @@ describe.each(SOURCES)('a source of version $version', ({ programs }) => {
     await follower.end();
   });
 
-  test('each branch of main is the source at one commit, and has its next values', async () => {
-    await follower.begin();
-    await follower.underLoad(async () => {
-      for (let n = 0; n < CLONES.count; n += 1) {
-        const branch = await follower.branch(String(n));
-        const read = (sql: string) => asClient(servers.host, 'direct', branch, 'owner', sql);
-        const [state] = await read(STATE);
-        expect(state).toMatchObject({ sum: 50_000, transfers: state?.counted });
-        const [next] = await read('insert into transfer (amount) values (1) returning id::int');
-        expect(next?.id).toBeGreaterThan(Number(state?.last ?? 0));
-        // What a subscription has left in the catalog keeps no table, and goes with it.
-        await read('drop table account, transfer, counter, visit');
-        expect(await read('select from pg_subscription_rel')).toEqual([]);
-        await follower.project.drop(branch);
-      }
-    });
-    await follower.untilLevel();
-    await follower.end();
-  }, CLONES.within);
+  test(
+    'each branch of main is the source at one commit, and has its next values',
+    async () => {
+      await follower.begin();
+      await follower.underLoad(async () => {
+        for (let n = 0; n < CLONES.count; n += 1) {
+          const branch = await follower.branch(String(n));
+          const read = (sql: string) => asClient(servers.host, 'direct', branch, 'owner', sql);
+          const [state] = await read(STATE);
+          expect(state).toMatchObject({ sum: 50_000, transfers: state?.counted });
+          const [next] = await read('insert into transfer (amount) values (1) returning id::int');
+          expect(next?.id).toBeGreaterThan(Number(state?.last ?? 0));
+          // What a subscription has left in the catalog keeps no table, and goes with it.
+          await read('drop table account, transfer, counter, visit');
+          expect(await read('select from pg_subscription_rel')).toEqual([]);
+          await follower.project.drop(branch);
+        }
+      });
+      await follower.untilLevel();
+      await follower.end();
+    },
+    CLONES.within,
+  );
 
   test('the source is restarted, and an agent is killed between the two steps of a clone: it continues', async () => {
     await follower.begin();
