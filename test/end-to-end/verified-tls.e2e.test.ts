@@ -1,5 +1,5 @@
 import { execFile } from 'node:child_process';
-import { existsSync, globSync, mkdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { existsSync, globSync, mkdirSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { rootCertificates } from 'node:tls';
@@ -9,6 +9,7 @@ import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
 import { AUTHORITY_FILE, connectionOf, SNIPPETS } from '../../console/pages/connect/snippets.ts';
 import { ROOT } from '../../dev/build/repository.ts';
 import type { Credentials, ProjectBody } from '../support/api.ts';
+import { install as installDebian } from '../support/debian.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
 import { temporaryFolder } from '../support/stack/stack.ts';
 import { readStackFile } from '../support/stack/started-stack.ts';
@@ -174,6 +175,42 @@ const JDBC_PROGRAM = `class Snippet {
   }
 }`;
 
+/** Packages of Go that Debian does not have: where they are imported from, and a tag of their repository. */
+const GO_SOURCES = [
+  ['github.com/jackc/pgx/v5', 'jackc/pgx', 'v5.5.5'],
+  ['github.com/jackc/puddle/v2', 'jackc/puddle', 'v2.2.1'],
+] as const;
+const GO_PACKAGES = [
+  'golang-go',
+  ...['crypto', 'sync', 'text'].map((name) => `golang-golang-x-${name}-dev`),
+  ...['pgpassfile', 'pgservicefile'].map((name) => `golang-github-jackc-${name}-dev`),
+];
+const GO_BEFORE = `package main
+import ("context"; "fmt"; "os"; "sync"; "github.com/jackc/pgx/v5/pgxpool")
+func main() {
+  ctx := context.Background()
+`;
+/** A statement that is used again on other connections than the one that prepared it. */
+const GO_AFTER = `
+  if err != nil { panic(err) }
+  var all sync.WaitGroup
+  for i := 0; i < 200; i++ {
+    all.Add(1)
+    go func() {
+      defer all.Done()
+      var n int
+      if err := pool.QueryRow(ctx, "select $1::int", 7).Scan(&n); err != nil { panic(err) }
+      fmt.Println(n)
+    }()
+  }
+  all.Wait()
+}`;
+
+const RAILS_PROGRAM = `require 'active_record'
+  settings = YAML.load(ERB.new(ARGV[0]).result)['production']
+  ActiveRecord::Base.establish_connection(settings)
+  puts ActiveRecord::Base.connection.select_value('select 7')`;
+
 const NIGHTLY_PROGRAMS: Record<string, Program> = {
   prisma: {
     before: "import { PrismaClient } from '@prisma/client';\n",
@@ -187,10 +224,44 @@ const NIGHTLY_PROGRAMS: Record<string, Program> = {
   ...(JDBC_DRIVER && {
     jdbc: { command: (text) => ['java', '-cp', JDBC_DRIVER, join(INSTALLED, 'Snippet.java'), text] },
   }),
+  rails: { command: (text) => ['ruby', '-r', 'yaml', '-r', 'erb', '-e', RAILS_PROGRAM, text] },
+  go: {
+    before: GO_BEFORE,
+    after: GO_AFTER,
+    command: (text) => [
+      ...[
+        'env',
+        'GO111MODULE=off',
+        `GOPATH=${join(INSTALLED, 'go')}:/usr/share/gocode`,
+        `GOCACHE=${join(INSTALLED, 'go-cache')}`,
+      ],
+      ...['sh', '-c', 'printf %s "$1" >main.go && go run main.go', 'sh', text],
+    ],
+  },
 };
 
-/** Two hundred megabytes from the registries of npm and Python, unless an earlier night has got them. */
+/** Two hundred megabytes from the registries of npm, Python and Debian, and GitHub, unless an earlier night got them. */
 async function install(): Promise<void> {
+  installDebian('go', ...GO_PACKAGES);
+  installDebian('ruby', 'ruby-activerecord', 'ruby-pg');
+  for (const [name, repository, version] of GO_SOURCES) {
+    const source = join(INSTALLED, 'go/src', name);
+    if (existsSync(source)) continue;
+    const part = `${source}.part`;
+    rmSync(part, { recursive: true, force: true });
+    await run('git', ['init', '--quiet', part]);
+    await run('git', [
+      '-C',
+      part,
+      'fetch',
+      '--quiet',
+      '--depth=1',
+      `https://github.com/${repository}.git`,
+      version,
+    ]);
+    await run('git', ['-C', part, 'checkout', '--quiet', 'FETCH_HEAD']);
+    renameSync(part, source);
+  }
   const mark = join(INSTALLED, `with-prisma-${PRISMA}`);
   if (existsSync(mark)) return;
   const prisma = join(INSTALLED, 'prisma');

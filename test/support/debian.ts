@@ -10,14 +10,17 @@ const run = promisify(execFile);
 /** Whether this machine can make and install Debian packages. */
 export const IS_DEBIAN = existsSync('/usr/bin/dpkg-deb');
 
-/** Whether a Debian package is installed, or could be. Only root can install one. */
-export function install(command: string, name = command): boolean {
+/** Whether Debian packages are installed, by a command of theirs, or could be. Only root can install one. */
+export function install(command: string, ...packages: string[]): boolean {
   const isInstalled = () => spawnSync('which', [command], { stdio: 'ignore' }).status === 0;
   if (isInstalled()) return true;
   if (process.getuid?.() !== 0) return false;
   execFileSync(
     'apt-get',
-    ['install', '--yes', '--quiet', '--no-install-recommends', '-o', 'DPkg::Lock::Timeout=600', name],
+    [
+      ...['install', '--yes', '--quiet', '--no-install-recommends', '-o', 'DPkg::Lock::Timeout=600'],
+      ...(packages.length > 0 ? packages : [command]),
+    ],
     { stdio: 'ignore', env: { ...process.env, DEBIAN_FRONTEND: 'noninteractive' } },
   );
   return isInstalled();

@@ -152,8 +152,9 @@ production:
   {
     id: 'go',
     label: 'Go',
+    // Named statements, its default, do not work through PgBouncer.
     code: ({ pooled }) => `// github.com/jackc/pgx/v5
-// DATABASE_URL="${pooled.url}"
+// DATABASE_URL="${pooled.url}&default_query_exec_mode=cache_describe"
 pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))`,
   },
 ];
