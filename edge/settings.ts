@@ -108,6 +108,13 @@ const Settings = z.object({
   DNS_API_TOKEN: z.string().min(1).optional(),
   DNS_ZONE_ID: z.string().regex(/^\w+$/).optional(),
   DNS_API_URL: z.url().default('https://api.cloudflare.com/client/v4'),
+  /**
+   * With the token and the zone: each project of a host whose certificate covers `*.<DB_DOMAIN>` has a name in this
+   * domain. Not set: connection URLs show the address of the host.
+   */
+  DB_DOMAIN: z.hostname().max(190).toLowerCase().optional(),
+  /** How long resolvers may keep these names. Cloudflare accepts 30 to 59 for Enterprise zones only. */
+  DB_DOMAIN_TTL_SECONDS: Count.min(30).max(DAY_SECONDS).default(60),
   /** Secret. Bearer of the platform routes (enrolling hosts). At least 32 characters. */
   PLATFORM_SECRET: z.string().min(32),
   /**

@@ -1,6 +1,7 @@
 import { lookup } from 'node:dns/promises';
 import { CommandError, explain } from '../cli/exit-codes.ts';
 import { type BranchgateClient, createClient, type Schemas } from '../client/client.ts';
+import { wildcardOf } from '../shared/project/project-name.ts';
 import { take } from '../shared/take.ts';
 import { artifactsOfCheckout, migrationsOf, wranglerConfiguration } from './artifacts.ts';
 import { Cloudflare } from './cloudflare.ts';
@@ -51,6 +52,7 @@ export async function diagnose(path: string): Promise<Finding[]> {
         return 'valid';
       }),
       check('mail', () => mail(deployment)),
+      check('names of projects', () => projectNames(folder, deployment)),
       check('sign-in provider', () => signInProvider(deployment)),
     ])),
     ...(await hosts(deployment, url)),
@@ -109,6 +111,23 @@ async function mail({ vars }: Deployment): Promise<string> {
   return `${sender} by ${new URL(service).host}`;
 }
 
+/** The token is a secret, so only its presence can be examined. */
+async function projectNames(folder: DeploymentFolder, deployment: Deployment): Promise<string> {
+  const { DB_DOMAIN: domain, DNS_ZONE_ID: zone } = deployment.vars;
+  if (domain === undefined) return 'none: connection URLs show the addresses of the hosts';
+  const cloudflare = new Cloudflare(folder.path, deployment.account_id);
+  const present = await cloudflare.secretNames(deployment.name);
+  const missing = [
+    zone ? [] : ['DNS_ZONE_ID'],
+    present?.includes('DNS_API_TOKEN') ? [] : ['DNS_API_TOKEN'],
+  ].flat();
+  if (missing.length > 0)
+    throw new Fault(
+      `Projects get no names in ${domain} without ${missing.join(' and ')}. See docs/many-hosts.md.`,
+    );
+  return `in ${domain}`;
+}
+
 async function signInProvider({ vars }: Deployment): Promise<string> {
   const { IDP_URL: provider } = vars;
   if (provider === undefined) return 'none: accounts of the gateway only';
@@ -140,18 +159,21 @@ async function hosts(deployment: Deployment, url: string): Promise<Finding[]> {
     if (found.length === 0) throw new Fault('There is no database host. Add one with `branchgate host add`.');
     return `${found.length} registered`;
   });
-  return [listing, ...(await Promise.all(found.map(hostFindings))).flat()];
+  const { DB_DOMAIN: domain = null } = deployment.vars;
+  const findings = await Promise.all(found.map((host) => hostFindings(host, domain)));
+  return [listing, ...findings.flat()];
 }
 
 const hostsOf = (client: BranchgateClient) => take(client.all('/platform/v1/hosts'));
 
-/** Examines one host from here, as its clients see it. */
-export const hostFindings = (host: Host): Promise<Finding[]> =>
+/** Examines one host from here, as its clients see it. @param domain of the names of its projects, if they have names */
+export const hostFindings = (host: Host, domain: string | null = null): Promise<Finding[]> =>
   Promise.all([
     check(`${host.name}: agent`, () => agent(host)),
     check(`${host.name}: name`, () => address(host)),
     check(`${host.name}: certificate of port ${host.direct_port}`, () => certificate(host, host.direct_port)),
     check(`${host.name}: certificate of port ${host.pooled_port}`, () => certificate(host, host.pooled_port)),
+    ...(domain === null ? [] : [check(`${host.name}: names of projects`, () => coversNames(host, domain))]),
     check(`${host.name}: backups`, () => backups(host)),
   ]);
 
@@ -186,6 +208,28 @@ async function certificate(
   const days = Math.floor((endsAt.getTime() - Date.now()) / DAY_MS);
   if (days < CERTIFICATE_DAYS) throw new Fault(`It ends in ${days} days. Renew it on the host.`);
   return `valid for ${days} days`;
+}
+
+/** A name that no project has. */
+const SOME_LABEL = 'branchgate-doctor';
+
+async function coversNames(
+  { name, db_host: address, direct_port, pooled_port, ca_certificate: authority }: Host,
+  domain: string,
+): Promise<string> {
+  const wildcard = wildcardOf(domain);
+  for (const port of [direct_port, pooled_port]) {
+    const { distrust } = await serverCertificate(address, port, authority, `${SOME_LABEL}.${domain}`).catch(
+      (error) => {
+        throw new Fault(`${address}:${port} cannot be examined: ${reasonOf(error)}.`);
+      },
+    );
+    if (distrust !== null)
+      throw new Fault(
+        `The certificate of port ${port} is not valid for ${wildcard} (${distrust}), so new projects of ${name} get no names. Replace it by one for ${address} and ${wildcard}: see docs/many-hosts.md.`,
+      );
+  }
+  return `the certificate is valid for ${wildcard}`;
 }
 
 async function backups({ description }: Host): Promise<string> {

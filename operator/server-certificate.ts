@@ -19,12 +19,14 @@ export interface ServerCertificate {
 /**
  * The certificate that a database server shows to clients.
  * @param authority PEM certificates to trust; null: the public authorities
+ * @param name that it has to be valid for, if it is not the host
  * @throws Error when the server cannot be reached or has no TLS
  */
 export async function serverCertificate(
   host: string,
   port: number,
   authority: string | null,
+  name = host,
 ): Promise<ServerCertificate> {
   const signal = AbortSignal.timeout(TIMEOUT_MS);
   const socket = connectSocket({ host, port });
@@ -35,8 +37,8 @@ export async function serverCertificate(
     if (reply.toString('latin1') !== ACCEPTED) throw new Error('the server has no TLS');
     const secured = connectTls({
       socket,
-      host,
-      ...(isIP(host) === 0 && { servername: host }),
+      host: name,
+      ...(isIP(name) === 0 && { servername: name }),
       ...(authority !== null && { ca: authority }),
       rejectUnauthorized: false,
     });

@@ -11,7 +11,7 @@ import type { Pool, Queryable } from '../postgres/connect.ts';
 import { readOpenToPublic } from '../postgres/databases.ts';
 import { readRefusedExtensions } from '../postgres/extensions.ts';
 import type { AgentSettings } from '../process/settings.ts';
-import { endOfCertificates } from '../servers/certificate.ts';
+import { endOfCertificates, namesOfCertificates } from '../servers/certificate.ts';
 import { type ClonedDatabase, examineDatabases, examineVolume } from '../volumes/examine-volume.ts';
 import { isShortOfInodes, readVolumes } from '../volumes/volumes.ts';
 import { CHECKS, type Facts, type Finding, readBackupState, readMachineLimits } from './checks.ts';
@@ -60,7 +60,8 @@ export async function examine(
   };
   facts.hbaText = await readFile(facts.postgres.hba_file ?? '', 'utf8').catch(() => '');
   facts.identText = await readFile(facts.postgres.ident_file ?? '', 'utf8').catch(() => '');
-  facts.certificateEndsAt = await endOfCertificates(certificatesOf(facts.postgres, facts.pooler));
+  const certificates = certificatesOf(facts.postgres, facts.pooler);
+  facts.certificateEndsAt = await endOfCertificates(certificates);
   facts.sameDataDirectory =
     (await realpath(settings.PGDATA_DIR).catch(() => null)) ===
     (await realpath(facts.postgres.data_directory ?? ''));
@@ -68,6 +69,7 @@ export async function examine(
     postgresVersion: facts.postgres.server_version ?? '',
     poolerVersion: facts.poolerVersion,
     backup: facts.backup,
+    certificateNames: await namesOfCertificates(certificates),
     findings: [
       ...CHECKS.filter(({ fine }) => !fine(facts)).map(
         ({ severity, sentence }): Finding => ({

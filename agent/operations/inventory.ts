@@ -73,10 +73,8 @@ async function readHoldings({ postgres }: InventoryHost): Promise<Holdings> {
 
 /** Versions, disk and backups of this host, and a sentence for each fault of its set-up. */
 export async function describeHost(host: InventoryHost): Promise<HostDescription> {
-  const [{ findings, postgresVersion, poolerVersion, backup }, disk_bytes] = await Promise.all([
-    examine(host),
-    diskSize(host.settings.PGDATA_DIR),
-  ]);
+  const [{ findings, postgresVersion, poolerVersion, backup, certificateNames }, disk_bytes] =
+    await Promise.all([examine(host), diskSize(host.settings.PGDATA_DIR)]);
   return {
     agent_version: VERSION,
     postgres_version: postgresVersion,
@@ -87,6 +85,7 @@ export async function describeHost(host: InventoryHost): Promise<HostDescription
     spares: host.spares.count,
     last_backup_at: backup.lastBackupAt?.toISOString() ?? null,
     last_archived_at: backup.lastArchivedAt?.toISOString() ?? null,
+    certificate_names: certificateNames,
     warnings: findings.map(({ sentence }) => sentence),
   };
 }

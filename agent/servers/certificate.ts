@@ -23,6 +23,25 @@ export async function endOfCertificates(paths: readonly string[]): Promise<Date 
   return ends.reduce((first, end) => (first === null || (end !== null && end < first) ? end : first), null);
 }
 
+const NAMES_MAX = 100;
+
+/** The DNS names that every one of these certificates has; none if one cannot be read. @param paths of PEM files */
+export async function namesOfCertificates(paths: readonly string[]): Promise<string[]> {
+  const [first = [], ...others] = await Promise.all(paths.map(namesOf));
+  return first.filter((name) => others.every((names) => names.includes(name))).slice(0, NAMES_MAX);
+}
+
+async function namesOf(path: string): Promise<string[]> {
+  try {
+    const { subjectAltName = '' } = new X509Certificate(await readFile(path, 'utf8'));
+    return subjectAltName
+      .split(', ')
+      .flatMap((name) => (name.startsWith('DNS:') ? [name.slice(4).toLowerCase()] : []));
+  } catch {
+    return [];
+  }
+}
+
 export const daysUntil = (end: Date, now = Date.now()): number => Math.floor((end.getTime() - now) / DAY_MS);
 
 /** Why both servers would not start with this pair; null if they would. */

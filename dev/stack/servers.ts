@@ -35,7 +35,7 @@ const VALIDITY = ['-days', String(365 * YEARS)];
 /**
  * Clients that verify strictly accept a server certificate only from an authority, and with these extensions.
  */
-const SERVER_EXTENSIONS = `subjectAltName=DNS:localhost,IP:127.0.0.1
+const SERVER_EXTENSIONS = `subjectAltName=DNS:localhost,DNS:*.db.localhost,IP:127.0.0.1
 basicConstraints=critical,CA:FALSE
 keyUsage=critical,digitalSignature
 extendedKeyUsage=serverAuth

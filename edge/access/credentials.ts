@@ -114,12 +114,12 @@ export const Credentials = z
   })
   .meta({ id: 'Credentials' });
 
-/** Contains passwords: it must go to the client only, never to a log. */
+/** Contains passwords: it must go to the client only, never to a log. @param host with the address for the URLs */
 export async function toCredentialsResponse(
   keys: readonly SecretKey[],
   branch: BranchRow,
   rows: readonly CredentialsRow[],
-  host: typeof hosts.$inferSelect,
+  host: Pick<typeof hosts.$inferSelect, 'dbHost' | 'pooledPort' | 'directPort' | 'caCertificate'>,
   view: CredentialsView,
 ): Promise<z.output<typeof Credentials>> {
   const { pooled, direct } = URL_ROLES[view];

@@ -121,14 +121,16 @@ const IPV4 = /^\d{1,3}(?:\.\d{1,3}){3}$/;
 /** Whether the address of a host is an IP address, of which no name can be proven. */
 export const isIpAddress = (address: string): boolean => IPV4.test(address);
 
-/** The address as an alternative name of the subject: an IP address (7) or a DNS name (2). */
-const alternativeName = (address: string) =>
+/** The addresses as alternative names of the subject: IP addresses (7) or DNS names (2). */
+const alternativeNames = (addresses: readonly string[]) =>
   extension(
     '2.5.29.17',
     sequence(
-      isIpAddress(address)
-        ? element(context(7), bytes(...address.split('.').map(Number)))
-        : element(context(2), ascii(address)),
+      ...addresses.map((address) =>
+        isIpAddress(address)
+          ? element(context(7), bytes(...address.split('.').map(Number)))
+          : element(context(2), ascii(address)),
+      ),
     ),
   );
 
@@ -193,28 +195,34 @@ export async function makeAuthority(now: Date): Promise<{ certificate: string; k
 }
 
 /**
- * A certificate of 90 days for the server at this address.
+ * A certificate of 90 days for the server at these addresses.
  * @param authority the private key of the authority
- * @param address DNS name or IPv4 address
+ * @param addresses DNS names or IPv4 addresses; the first one is the subject
  * @returns in PEM form
  * @throws Error if the server's key is no point of the curve
  */
 export async function certifyServer(
   authority: JsonWebKey,
-  address: string,
+  addresses: readonly [string, ...string[]],
   serverKey: JsonWebKey,
   now: Date,
 ): Promise<string> {
   const [issuer, server] = await Promise.all([publicForm(authority), publicForm(serverKey)]);
   const extensions = [
     ...ONLY_SERVER,
-    alternativeName(address),
+    alternativeNames(addresses),
     subjectKeyId(server.id),
     authorityKeyId(issuer.id),
   ];
   return sign(
     authority,
-    { issuer: authorityName(issuer), subject: address, spki: server.spki, days: SERVER_DAYS, extensions },
+    {
+      issuer: authorityName(issuer),
+      subject: addresses[0],
+      spki: server.spki,
+      days: SERVER_DAYS,
+      extensions,
+    },
     now,
   );
 }

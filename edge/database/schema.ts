@@ -189,6 +189,12 @@ export const projects = sqliteTable(
     hostId: text('host_id')
       .notNull()
       .references(() => hosts.id),
+    /**
+     * The name that leads to the host by a DNS record, and the address that the record was last given; null: it
+     * has none, and connection URLs show the address of the host.
+     */
+    dnsName: text('dns_name'),
+    dnsTarget: text('dns_target'),
     /** The wanted revision of the access rules, and the one known to be in effect on both ports. */
     accessRevision: integer('access_revision').notNull().default(0),
     accessApplied: integer('access_applied').notNull().default(0),

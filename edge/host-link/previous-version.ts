@@ -111,6 +111,7 @@ const UNDESCRIBED = {
   spares: null,
   last_backup_at: null,
   last_archived_at: null,
+  certificate_names: null,
 };
 
 /** The operations of that version. Every other one needs the present version. */

@@ -1,7 +1,8 @@
 import { and, eq, isNull, or } from 'drizzle-orm';
 import { importJWK, jwtVerify } from 'jose';
-import { z } from 'zod';
+import type { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
+import { wildcardOf } from '../../shared/project/project-name.ts';
 import type { PublicKey } from '../../shared/protocol/enrolment.ts';
 import {
   CERTIFICATE_TYPE,
@@ -19,14 +20,12 @@ import { certifyServer, isIpAddress, makeAuthority } from '../crypto/x509.ts';
 import { type Database, writeThenRead } from '../database/database.ts';
 import { hostAuthority, hosts } from '../database/schema.ts';
 import type { Settings } from '../settings.ts';
+import { type DnsSettings, type DnsZone, dnsZone } from './dns-records.ts';
 
 /** Tolerated clock difference of a host, in seconds, as in the handshake of its link. */
 const CLOCK_TOLERANCE = 300;
-const REQUEST_MS = 10_000;
 /** Cloudflare's lowest time to live. */
 const TTL_SECONDS = 60;
-
-type DnsSettings = Pick<Settings, 'DNS_API_TOKEN' | 'DNS_API_URL' | 'DNS_ZONE_ID'>;
 
 type HostRow = typeof hosts.$inferSelect;
 
@@ -51,26 +50,32 @@ export async function setDnsChallenge(
   const signed = await verifiedRequest(db, received, DNS_CHALLENGE_TYPE, DnsChallengeClaims);
   if (!signed.ok) return signed;
   const { host, claims } = signed.value;
-  const { DNS_API_TOKEN: token, DNS_ZONE_ID: zone } = settings;
-  if (token === undefined || zone === undefined || isIpAddress(host.dbHost))
-    return fail({ code: 'DNS_NOT_CONFIGURED' });
-  const records = new TxtRecords({ ...settings, token, zone }, host.id, `_acme-challenge.${host.dbHost}`);
+  const zone = dnsZone(settings);
+  if (!zone || isIpAddress(host.dbHost)) return fail({ code: 'DNS_NOT_CONFIGURED' });
   try {
-    await records.replace(claims.value);
+    await setTxtRecord(zone, host, claims.value);
   } catch (error) {
     return fail({ code: 'DNS_UNAVAILABLE', reason: String(error) });
   }
   return ok({ db_host: host.dbHost });
 }
 
+/** Replaces the record that the gateway has made for the name of this host, and no other. */
+async function setTxtRecord(zone: DnsZone, { id, dbHost }: HostRow, value: string | null): Promise<void> {
+  const [name, comment] = [`_acme-challenge.${dbHost}`, `branchgate host ${id}`];
+  const present = await zone.list({ type: 'TXT', name });
+  for (const record of present) if (record.comment === comment) await zone.remove(record.id);
+  if (value !== null) await zone.add({ type: 'TXT', name, content: `"${value}"`, ttl: TTL_SECONDS, comment });
+}
+
 /**
- * Issues a certificate of the gateway's own authority for the address of a host, and gives its clients the
- * authority with their credentials.
+ * Issues a certificate of the gateway's own authority for the address of a host and the names of its projects,
+ * and gives its clients the authority with their credentials.
  * @returns or UNAUTHENTICATED, HOST_HAS_AUTHORITY
  */
 export async function issueCertificate(
   db: Database,
-  { CREDENTIAL_KEYS: keys }: Pick<Settings, 'CREDENTIAL_KEYS'>,
+  { CREDENTIAL_KEYS: keys, DB_DOMAIN: domain }: Pick<Settings, 'CREDENTIAL_KEYS' | 'DB_DOMAIN'>,
   received: Received,
 ): Promise<Result<z.output<typeof CertificateReply>, Failure>> {
   const { now } = received;
@@ -78,7 +83,8 @@ export async function issueCertificate(
   if (!signed.ok) return signed;
   const { host, claims } = signed.value;
   const authority = await authorityOf(db, keys, now);
-  const issued = await certifyServer(authority.key, host.dbHost, claims.server_key, now).catch(() => null);
+  const names = [host.dbHost, ...(domain === undefined ? [] : [wildcardOf(domain)])] as const;
+  const issued = await certifyServer(authority.key, names, claims.server_key, now).catch(() => null);
   if (issued === null) return refused('the server key is no point of P-256');
   const caCertificate = authority.certificate;
   // First the authority of the clients: they would refuse a certificate whose authority they do not know.
@@ -135,54 +141,5 @@ async function verifiedRequest<Claims>(
     return ok({ host, claims: claims.parse(payload) });
   } catch {
     return refused('not signed by the key of the host');
-  }
-}
-
-const Listed = z.object({
-  success: z.literal(true),
-  result: z.array(z.object({ id: z.string(), comment: z.string().nullish() })),
-});
-
-/** Records of one name in a zone of Cloudflare. */
-class TxtRecords {
-  readonly #url: string;
-  readonly #token: string;
-  readonly #name: string;
-  /** Marks the records that the gateway has made, which alone it removes. */
-  readonly #comment: string;
-
-  constructor(
-    { DNS_API_URL, token, zone }: Pick<DnsSettings, 'DNS_API_URL'> & { token: string; zone: string },
-    hostId: string,
-    name: string,
-  ) {
-    this.#url = `${DNS_API_URL}/zones/${zone}/dns_records`;
-    this.#token = token;
-    this.#name = name;
-    this.#comment = `branchgate host ${hostId}`;
-  }
-
-  /** @throws Error if Cloudflare refuses, for instance because the name is not in the zone */
-  async replace(value: string | null): Promise<void> {
-    const query = new URLSearchParams({ type: 'TXT', name: this.#name, per_page: '100' });
-    const { result } = Listed.parse(await this.#call('GET', `?${query}`));
-    for (const { id } of result.filter(({ comment }) => comment === this.#comment))
-      await this.#call('DELETE', `/${id}`);
-    if (value === null) return;
-    const record = { type: 'TXT', name: this.#name, content: `"${value}"`, ttl: TTL_SECONDS };
-    await this.#call('POST', '', { ...record, comment: this.#comment });
-  }
-
-  async #call(method: string, path: string, body?: object): Promise<unknown> {
-    const response = await fetch(this.#url + path, {
-      method,
-      headers: { Authorization: `Bearer ${this.#token}`, 'Content-Type': 'application/json' },
-      signal: AbortSignal.timeout(REQUEST_MS),
-      ...(body && { body: JSON.stringify(body) }),
-    });
-    const reply: unknown = await response.json().catch(() => null);
-    if (!response.ok)
-      throw new Error(`${method} of a DNS record: ${response.status} ${JSON.stringify(reply)}`);
-    return reply;
   }
 }

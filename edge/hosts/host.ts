@@ -40,6 +40,14 @@ const HostState = z
     last_archived_at: z.iso.datetime().nullable().meta({
       description: 'When the last finished segment of the WAL was archived. Null: never.',
     }),
+    certificate_names: z
+      .array(z.string())
+      .nullable()
+      .meta({
+        description:
+          'The DNS names that the certificates of both servers have. Null: the agent does not report them.',
+        example: ['eu-1.db.example.com', '*.db.example.com'],
+      }),
     warnings: z.array(z.string()).meta({
       description: 'A sentence for each fault of the set-up, with the correction.',
       example: ['There is no backup of the last 36 hours: make one, and check its timer.'],
@@ -92,6 +100,7 @@ const toState = (
   spares: more.spares ?? null,
   last_backup_at: more.last_backup_at,
   last_archived_at: more.last_archived_at,
+  certificate_names: more.certificate_names ?? null,
   warnings,
 });
 

@@ -256,7 +256,7 @@ export class JobRunner {
 
   #stepNames<K extends JobKind>(job: JobOf<K>): readonly string[] {
     const saga: Saga<K> = this.#options.sagas[job.kind];
-    return saga.stepNames(job);
+    return saga.stepNames(job, this.#options.settings);
   }
 
   async #attempt<K extends JobKind>(job: JobOf<K>, progress: JobProgress): Promise<JobEnd> {

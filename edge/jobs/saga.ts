@@ -51,7 +51,7 @@ interface Definition<K extends JobKind, Subject> {
 export interface Step<K extends JobKind, Subject> {
   name: string;
   /** Left out: every job of the kind has the step. */
-  when?: (job: JobOf<K>) => boolean;
+  when?: (job: JobOf<K>, settings: Settings) => boolean;
   run: (context: SagaContext<K>, subject: Subject) => Promise<unknown>;
 }
 
@@ -73,15 +73,18 @@ interface Attempt {
 
 /** What the runner knows of a saga: its subject stays inside. */
 export interface Saga<K extends JobKind> {
-  stepNames: (job: JobOf<K>) => readonly string[];
+  stepNames: (job: JobOf<K>, settings: Settings) => readonly string[];
   patience: (job: JobOf<K>) => number;
   /** Null if the subject was deleted meanwhile. */
   attempt: (context: SagaContext<K>) => Promise<Attempt | null>;
   undo: Undo<K> | undefined;
 }
 
-const stepsOf = <K extends JobKind, Subject>(steps: Definition<K, Subject>['steps'], job: JobOf<K>) =>
-  steps.map((row) => row.filter(({ when = () => true }) => when(job)));
+const stepsOf = <K extends JobKind, Subject>(
+  steps: Definition<K, Subject>['steps'],
+  job: JobOf<K>,
+  settings: Settings,
+) => steps.map((row) => row.filter(({ when = () => true }) => when(job, settings)));
 
 export type SagaTable = { [K in JobKind]: Saga<K> };
 
@@ -94,13 +97,13 @@ export const saga = <K extends JobKind, Subject>({
   response,
   undo,
 }: Definition<K, Subject>): Saga<K> => ({
-  stepNames: (job) => stepsOf(steps, job).flatMap((row) => row.map(({ name }) => name)),
+  stepNames: (job, settings) => stepsOf(steps, job, settings).flatMap((row) => row.map(({ name }) => name)),
   patience,
   attempt: async (context) => {
     const subject = await load(context);
     if (subject === null) return null;
     return {
-      steps: stepsOf(steps, context.job).map((row) =>
+      steps: stepsOf(steps, context.job, context.settings).map((row) =>
         row.map(({ name, run }) => ({ name, run: () => run(context, subject) })),
       ),
       complete: (now) => complete(context, subject, now),

@@ -44,6 +44,7 @@ import {
   tenantUsage,
 } from '../tenancy/tenant-caps.ts';
 import { toProjectResponse } from './project.ts';
+import { givesNames, nameProject, removeName } from './project-names.ts';
 
 /**
  * The template that `main` is created from. It is recorded as the source, although it is no tenant's
@@ -183,6 +184,8 @@ const projectRow = (request: ProjectRequest, appKey: string, now: Date): Project
   spares: null,
   blocksObservedAt: null,
   hostId: request.hostId,
+  dnsName: null,
+  dnsTarget: null,
   accessRevision: 0,
   accessApplied: 0,
   createdBy: request.actor.userId,
@@ -216,14 +219,29 @@ const mainBranchRow = (request: ProjectRequest, appKey: string, now: Date): Bran
     now,
   );
 
+const [BUILDING, ...OPENING] = CREATION_STEPS;
+
 interface ProjectCreation extends Creation {
   hostName: string;
   region: string | null;
 }
 
-/** Creates a project by creating its `main` branch, with the same steps but from an empty database. */
+/**
+ * Creates a project by creating its `main` branch, with the same steps but from an empty database. Its name is written
+ * meanwhile.
+ */
 export const createProjectJob = saga<'project.create', ProjectCreation>({
-  steps: CREATION_STEPS,
+  steps: [
+    [
+      ...BUILDING,
+      {
+        name: 'name',
+        when: (_job, settings) => givesNames(settings),
+        run: ({ db, job, settings }) => nameProject(db, settings, job.projectId),
+      },
+    ],
+    ...OPENING,
+  ],
   load: async (context) => {
     const [creation, [host]] = await Promise.all([
       loadCreation(context),
@@ -259,7 +277,10 @@ export const createProjectJob = saga<'project.create', ProjectCreation>({
     },
   }),
   undo: {
-    run: ({ job, callHost }) => callHost('project.drop', { job_id: job.id, project_id: job.projectId }),
+    run: async ({ db, job, settings, callHost }) => {
+      await callHost('project.drop', { job_id: job.id, project_id: job.projectId });
+      await removeName(db, settings, job.projectId);
+    },
     record: ({ db, job }, refused, now) => {
       const stillCreating = and(eq(projects.id, job.projectId), eq(projects.status, 'creating'));
       if (refused) return [db.delete(projects).where(stillCreating)];

@@ -10,6 +10,7 @@ import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents, type JobRow, jobs, projectBranches, projects } from '../database/schema.ts';
 import { stopFollowing } from '../following/end-following.ts';
 import { saga } from '../jobs/saga.ts';
+import { givesNames, removeName } from './project-names.ts';
 
 const DELETABLE = ['creating', 'active', 'failed'] as const;
 
@@ -38,7 +39,7 @@ export async function markProjectDeleting(
   return written.ok ? ok(job) : written;
 }
 
-/** Drops all databases and logins of the project, then deletes its record with those of its branches. */
+/** Drops all databases and logins of the project and its name, then deletes its record with those of its branches. */
 export const deleteProjectJob = saga<'project.delete', object>({
   steps: [
     [
@@ -48,6 +49,11 @@ export const deleteProjectJob = saga<'project.delete', object>({
           await stopFollowing(db, callHost, job.projectId);
           await callHost('project.drop', { job_id: job.id, project_id: job.projectId });
         },
+      },
+      {
+        name: 'name',
+        when: (_job, settings) => givesNames(settings),
+        run: ({ db, job, settings }) => removeName(db, settings, job.projectId),
       },
     ],
   ],

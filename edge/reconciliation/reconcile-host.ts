@@ -13,6 +13,8 @@ import { checkFollow, followsOn } from '../following/follow-record.ts';
 import type { HostLinks } from '../hosts/host-client.ts';
 import { type CallHost, hostCaller } from '../hosts/host-client.ts';
 import { logEvent } from '../log.ts';
+import { repairNames } from '../projects/project-names.ts';
+import { readSettings } from '../settings.ts';
 import {
   type Differences,
   differencesBetween,
@@ -134,6 +136,7 @@ export async function reconcileHost(
     ...resets.map((reset) => dropClone(callHost, reset)),
     ...found.toWake.map((id) => coordinatorOf(env, id).wake()),
     ...(await followsOn(db, hostId)).map((follow) => checkFollow(db, callHost, follow)),
+    repairNames(db, readSettings(env), hostId),
     markChanged(env, db, callHost, hostId, inventory, found),
   ]);
 

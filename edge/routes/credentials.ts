@@ -32,6 +32,7 @@ import { type AppContext, actorOf, connectingIp } from '../pipeline/context.ts';
 import { enforceRequestLimit } from '../pipeline/limits.ts';
 import { operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
+import { addressOf } from '../projects/project-names.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
 import { readSettings } from '../settings.ts';
 import { HOST_WORK_FAILURES } from './creations.ts';
@@ -60,21 +61,26 @@ async function readCredentials(
     db.select().from(hosts).where(eq(hosts.id, hostId)),
     rulesOfBranches(db, projectId, ids),
     networkLists(db),
-    db.select({ maskedOnly: projects.maskedOnly }).from(projects).where(eq(projects.id, projectId)),
+    db
+      .select({ maskedOnly: projects.maskedOnly, dnsName: projects.dnsName })
+      .from(projects)
+      .where(eq(projects.id, projectId)),
     ...audits,
   ]);
   // It may have been turned on since the request began, and these are the new passwords then.
   for (const branch of branches) requireData(c, found(projectRows), branch);
   // The branch was deleted or moved to another tenant between the two reads.
   if (changes.some((change) => !hasChanged(change))) throw new ApiError('NOT_FOUND');
-  const keys = readSettings(c.env).CREDENTIAL_KEYS;
+  const settings = readSettings(c.env);
+  const host = { ...found(hostRows) };
+  host.dbHost = addressOf(settings, found(projectRows), host);
   const admitted = withRanges(rules, lists);
   return Promise.all(
     branches.map(async (branch) => {
       const ofBranch = credentials.filter(({ branchId }) => branchId === branch.id);
       found(ofBranch);
       return {
-        ...(await toCredentialsResponse(keys, branch, ofBranch, found(hostRows), view)),
+        ...(await toCredentialsResponse(settings.CREDENTIAL_KEYS, branch, ofBranch, host, view)),
         ...missingRules(branch, admitted, [connectingIp(c), otherAddress]),
       };
     }),

@@ -21,6 +21,8 @@ export const HostDescription = z.strictObject({
   /** Null: none. */
   last_backup_at: Time,
   last_archived_at: Time,
+  /** DNS names that the certificates of both servers have, wildcards among them. */
+  certificate_names: z.array(z.string().max(255)).max(100).nullable(),
   /** A sentence for each fault of the set-up. */
   warnings: z.array(z.string()),
 });

@@ -1,7 +1,5 @@
 import { generateKeyPairSync, X509Certificate } from 'node:crypto';
 import { mkdtemp, rm } from 'node:fs/promises';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { importJWK, SignJWT } from 'jose';
@@ -10,62 +8,35 @@ import { enrol } from '../../agent/link/enrol.ts';
 import { requestCertificate, setDnsChallenge } from '../../agent/link/host-certificate.ts';
 import type { HostIdentity } from '../../agent/link/identity.ts';
 import { CERTIFICATE_TYPE, DNS_CHALLENGE_TYPE } from '../../shared/protocol/host-certificate.ts';
+import { CloudflareDns } from '../support/cloudflare-dns.ts';
 import { type LinkGateway, startLinkGateway } from '../support/worker/link-gateway.ts';
 
 /** The agent's own request against the route in workerd; only Cloudflare's API is a stand-in. */
 
-const TOKEN = 'token-of-the-zone';
 const VALUE = 'v'.repeat(43);
 
-interface TxtRecord {
-  id: string;
-  name: string;
-  content: string;
-  comment?: string;
-}
-
-let records: TxtRecord[];
-let isRefusing: boolean;
-const dns = createServer(async (request, response) => {
-  const chunks: Buffer[] = [];
-  for await (const chunk of request) chunks.push(chunk as Buffer);
-  const { pathname, searchParams } = new URL(request.url ?? '', 'http://dns');
-  const [, zone, id] = /^\/zones\/(\w+)\/dns_records(?:\/(.+))?$/.exec(pathname) ?? [];
-  if (request.headers.authorization !== `Bearer ${TOKEN}` || zone !== 'zone' || isRefusing)
-    return response.writeHead(403).end('{"success":false}');
-  let result: unknown = {};
-  if (request.method === 'GET') result = records.filter(({ name }) => name === searchParams.get('name'));
-  if (request.method === 'DELETE') records = records.filter((record) => record.id !== id);
-  if (request.method === 'POST')
-    records.push({ id: crypto.randomUUID(), ...JSON.parse(Buffer.concat(chunks).toString()) });
-  response.setHeader('content-type', 'application/json').end(JSON.stringify({ success: true, result }));
-});
-
+const dns = new CloudflareDns();
 let folder: string;
 let gateway: LinkGateway;
 let identity: HostIdentity;
 
 beforeAll(async () => {
-  await new Promise<void>((resolve) => dns.listen(0, '127.0.0.1', resolve));
+  await dns.start();
   folder = await mkdtemp(join(tmpdir(), 'branchgate-dns-'));
   gateway = await startLinkGateway({
     stateDir: folder,
-    bindings: {
-      DNS_API_TOKEN: TOKEN,
-      DNS_ZONE_ID: 'zone',
-      DNS_API_URL: `http://127.0.0.1:${(dns.address() as AddressInfo).port}`,
-    },
+    bindings: { ...dns.settings, DB_DOMAIN: 'projects.example.com' },
   });
   identity = await enrolled('db1');
 });
 afterAll(async () => {
   await gateway.stop();
-  dns.close();
+  dns.stop();
   await rm(folder, { recursive: true });
 });
 beforeEach(() => {
-  records = [];
-  isRefusing = false;
+  dns.records = [];
+  dns.isRefusing = false;
 });
 
 async function enrolled(name: string, more: object = {}): Promise<HostIdentity> {
@@ -80,10 +51,10 @@ const serverKey = () =>
 const set = (value: string | null) => setDnsChallenge(gateway.url, identity, value);
 
 test('a host has the record of its own name set, replaced and removed, and others stay', async () => {
-  records = [{ id: 'theirs', name: '_acme-challenge.db1.example.com', content: '"other"' }];
+  dns.records = [{ id: 'theirs', type: 'TXT', name: '_acme-challenge.db1.example.com', content: '"other"' }];
   expect(await set(VALUE)).toBe('db1.example.com');
   await set('w'.repeat(43));
-  expect(records).toEqual([
+  expect(dns.records).toEqual([
     expect.objectContaining({ id: 'theirs' }),
     expect.objectContaining({
       name: '_acme-challenge.db1.example.com',
@@ -93,7 +64,7 @@ test('a host has the record of its own name set, replaced and removed, and other
     }),
   ]);
   await set(null);
-  expect(records.map(({ id }) => id)).toEqual(['theirs']);
+  expect(dns.records.map(({ id }) => id)).toEqual(['theirs']);
 });
 
 interface Forgery {
@@ -133,7 +104,7 @@ test.each<[string, Forgery]>([
       .setExpirationTime(now + 60)
       .sign(await importJWK(signer.private_key, 'EdDSA'));
     const response = await gateway.post(`/agent/v1/${path}`, { host_id, token });
-    expect([path, response.status, records]).toEqual([path, 401, []]);
+    expect([path, response.status, dns.records]).toEqual([path, 401, []]);
   }
 });
 
@@ -160,7 +131,7 @@ describe("the gateway's own authority", () => {
     return ((await response.json()) as { ca_certificate: string | null }).ca_certificate;
   };
 
-  test('certifies the address of each host, and clients of all hosts get the same authority', async () => {
+  test('certifies the address of each host and the names of its projects, and clients of all hosts get the same authority', async () => {
     const byAddress = await enrolled('by-address', { db_host: '192.0.2.7' });
     const byName = await enrolled('by-name');
     // At the same time, so that two requests may make it.
@@ -170,8 +141,8 @@ describe("the gateway's own authority", () => {
     const { publicKey } = new X509Certificate(authority ?? '');
     const certificates = issued.map(({ certificate }) => new X509Certificate(certificate));
     expect(certificates.map(({ subjectAltName }) => subjectAltName)).toEqual([
-      'IP Address:192.0.2.7',
-      'DNS:by-name.example.com',
+      'IP Address:192.0.2.7, DNS:*.projects.example.com',
+      'DNS:by-name.example.com, DNS:*.projects.example.com',
     ]);
     expect(certificates.map((certificate) => certificate.verify(publicKey))).toEqual([true, true]);
     expect((await issue(byAddress)).db_host).toBe('192.0.2.7');
@@ -194,7 +165,7 @@ describe("the gateway's own authority", () => {
 });
 
 test('a refusal of the DNS service is reported without its reason', async () => {
-  isRefusing = true;
+  dns.isRefusing = true;
   await expect(set(VALUE)).rejects.toThrow('DNS service');
 });
 
@@ -202,5 +173,5 @@ test('a removed host is refused', async () => {
   const removed = await enrolled('removed');
   await gateway.asOperator('DELETE', `/hosts/${removed.host_id}`);
   await expect(setDnsChallenge(gateway.url, removed, VALUE)).rejects.toThrow('valid bearer token');
-  expect(records).toEqual([]);
+  expect(dns.records).toEqual([]);
 });

@@ -99,6 +99,7 @@ describe('hosts', () => {
         spares: expect.any(Number),
         last_backup_at: null,
         last_archived_at: null,
+        certificate_names: ['localhost', '*.db.localhost'],
         warnings: expect.arrayContaining([expect.stringContaining('A lost disk takes all databases')]),
       },
       enrolled_at: expect.any(String),

@@ -63,6 +63,7 @@ const healthy = (): Schemas['Host'] => ({
     spares: null,
     last_backup_at: new Date(Date.now() - HOUR_MS).toISOString(),
     last_archived_at: null,
+    certificate_names: ['localhost'],
     warnings: [],
   },
   enrolled_at: new Date().toISOString(),
@@ -95,6 +96,26 @@ test('each fault of a host is named with its remedy, and the others are still ch
   });
   const untrusted = await resultsOf({ ...healthy(), ca_certificate: null });
   expect(untrusted[`db1: certificate of port ${port}`]).toMatch(/^Clients do not trust it: .*Replace it\.$/);
+});
+
+test('a host whose certificate does not cover the names of its projects', async () => {
+  const checkNames = async (domain: string) =>
+    (await hostFindings(healthy(), domain)).find(({ check }) => check === 'db1: names of projects');
+  selfSigned(folder);
+  expect(await checkNames('db.example.com')).toMatchObject({
+    ok: false,
+    result: expect.stringMatching(
+      new RegExp(
+        `^The certificate of port ${port} is not valid for \\*\\.db\\.example\\.com .* for localhost and`,
+      ),
+    ),
+  });
+  selfSigned(folder, { names: 'DNS:localhost,DNS:*.db.example.com' });
+  expect(await checkNames('db.example.com')).toMatchObject({
+    ok: true,
+    result: 'the certificate is valid for *.db.example.com',
+  });
+  expect(await hostFindings(healthy())).toHaveLength(5);
 });
 
 test('a host that is away, without a name, and one that never joined', async () => {

@@ -166,7 +166,7 @@ export async function joinMachine() {
       const { token } = (await json(request)) as { token: string };
       const { server_key } = CertificateClaims.parse(decodeJwt(token));
       const issuedAt = new Date(Date.now() - ageOfCertificatesMs);
-      const certificate = await certifyServer(authority.key, HOST_NAME, server_key, issuedAt);
+      const certificate = await certifyServer(authority.key, [HOST_NAME], server_key, issuedAt);
       return response.end(JSON.stringify({ db_host: HOST_NAME, certificate }));
     }
     if (!acceptsToken) return response.writeHead(401).end();

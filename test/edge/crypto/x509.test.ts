@@ -35,7 +35,7 @@ test.each(['192.0.2.7', 'db1.example.com'])(
   async (address) => {
     const authority = await makeAuthority(NOW);
     const key = serverKey();
-    const certificate = await certifyServer(authority.key, address, key, NOW);
+    const certificate = await certifyServer(authority.key, [address], key, NOW);
     expect(verified(authority.certificate, certificate, address)).toContain(': OK');
     const other = isIpAddress(address) ? '192.0.2.8' : 'db2.example.com';
     expect(verified(authority.certificate, certificate, other)).toContain('mismatch');
@@ -57,15 +57,15 @@ test('a server cannot sign with its certificate, and the authority has no author
   const authority = await makeAuthority(NOW);
   expect(new X509Certificate(authority.certificate).ca).toBe(true);
   const pair = newPair();
-  const own = await certifyServer(authority.key, '192.0.2.7', jwkOf(pair.publicKey), NOW);
-  const forged = await certifyServer(jwkOf(pair.privateKey), '192.0.2.9', serverKey(), NOW);
+  const own = await certifyServer(authority.key, ['192.0.2.7'], jwkOf(pair.publicKey), NOW);
+  const forged = await certifyServer(jwkOf(pair.privateKey), ['192.0.2.9'], serverKey(), NOW);
   expect(verified(authority.certificate + own, forged, '192.0.2.9')).not.toContain(': OK');
 });
 
 test('an authority that is made often is well-formed each time, whatever its numbers begin with', async () => {
   for (let round = 0; round < 40; round += 1) {
     const authority = await makeAuthority(NOW);
-    const certificate = await certifyServer(authority.key, 'db.example.com', serverKey(), NOW);
+    const certificate = await certifyServer(authority.key, ['db.example.com'], serverKey(), NOW);
     const issuer = new X509Certificate(authority.certificate);
     expect(new X509Certificate(certificate).verify(issuer.publicKey)).toBe(true);
     expect(issuer.verify(issuer.publicKey)).toBe(true);
@@ -75,5 +75,5 @@ test('an authority that is made often is well-formed each time, whatever its num
 test('a key that is no point of the curve is refused', async () => {
   const authority = await makeAuthority(NOW);
   const key = { ...serverKey(), x: 'A'.repeat(43) };
-  await expect(certifyServer(authority.key, 'db.example.com', key, NOW)).rejects.toThrow();
+  await expect(certifyServer(authority.key, ['db.example.com'], key, NOW)).rejects.toThrow();
 });

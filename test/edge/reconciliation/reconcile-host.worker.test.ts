@@ -14,6 +14,7 @@ import {
   readBranch,
   startRecords,
 } from '../../support/records/records.ts';
+import { SETTINGS } from '../../support/worker/worker.ts';
 
 const { binding, db, stop } = await startRecords();
 afterAll(stop);
@@ -26,6 +27,7 @@ async function reconcileWith(call: (method: string, params: object) => Promise<o
     get: objectNamed,
   });
   const env = {
+    ...SETTINGS,
     DB: binding,
     HOST_LINK: objectOf(() => ({ call })),
     PROJECT_COORDINATOR: objectOf((id) => ({ wake: async () => woken.push(id) })),

@@ -1,0 +1,144 @@
+import { eq } from 'drizzle-orm';
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { hosts, projects } from '../../../edge/database/schema.ts';
+import { nameProject, removeName, repairNames } from '../../../edge/projects/project-names.ts';
+import { readSettings } from '../../../edge/settings.ts';
+import type { HostDescription } from '../../../shared/protocol/host-description.ts';
+import { CloudflareDns } from '../../support/cloudflare-dns.ts';
+import { insertDeletion, insertProject, startRecords } from '../../support/records/records.ts';
+import { SETTINGS } from '../../support/worker/worker.ts';
+
+const DOMAIN = 'db.example.org';
+const dns = new CloudflareDns();
+const { db, stop } = await startRecords();
+
+const settings = (more: object = {}) =>
+  readSettings({ ...SETTINGS, ...dns.settings, DB_DOMAIN: DOMAIN, ...more });
+
+beforeAll(() => dns.start());
+afterAll(async () => {
+  dns.stop();
+  await stop();
+});
+beforeEach(async () => {
+  Object.assign(dns, { records: [], changes: [], isRefusing: false });
+  await db.delete(projects);
+  await setHost('h', '192.0.2.1');
+  await insertProject(db, 'h', 'web_shop');
+});
+
+const DESCRIPTION = { certificate_names: ['h.example.com', `*.${DOMAIN}`] } as HostDescription;
+
+const setHost = (id: string, dbHost: string, description: HostDescription | null = DESCRIPTION) =>
+  db.update(hosts).set({ dbHost, description }).where(eq(hosts.id, id));
+const recordOf = async (id: string) => {
+  const [row] = await db.select().from(projects).where(eq(projects.id, id));
+  return row && [row.dnsName, row.dnsTarget];
+};
+const NAME = `web-shop-prod.${DOMAIN}`;
+const led = () => dns.records.map(({ type, name, content }) => [type, name, content]);
+
+test.each([
+  ['192.0.2.1', 'A'],
+  ['2001:db8::1', 'AAAA'],
+  ['eu-1.example.com', 'CNAME'],
+])('a project of the host %s gets a record of type %s, and gets it once', async (address, type) => {
+  await setHost('h', address);
+  await nameProject(db, settings(), 'web_shop');
+  await nameProject(db, settings(), 'web_shop');
+  expect(dns.records).toMatchObject([
+    { type, name: NAME, content: address, ttl: 60, proxied: false, comment: 'branchgate project web_shop' },
+  ]);
+  expect(await recordOf('web_shop')).toEqual([NAME, address]);
+  expect(dns.changes).toEqual(['POST']);
+});
+
+test('the record is replaced in one call when the address changes, also its type', async () => {
+  await nameProject(db, settings(), 'web_shop');
+  await setHost('h', 'eu-2.example.com');
+  await repairNames(db, settings(), 'h');
+  expect(led()).toEqual([['CNAME', NAME, 'eu-2.example.com']]);
+  expect(dns.changes).toEqual(['POST', 'PUT']);
+  expect(await recordOf('web_shop')).toEqual([NAME, 'eu-2.example.com']);
+});
+
+test.each<[string, HostDescription | null, object]>([
+  [
+    'the certificate of its host does not cover',
+    { ...DESCRIPTION, certificate_names: ['*.example.org'] },
+    {},
+  ],
+  ['its host has not reported', null, {}],
+  ['an agent of the last release cannot report', { ...DESCRIPTION, certificate_names: null }, {}],
+  ['the settings do not give', DESCRIPTION, { DB_DOMAIN: undefined }],
+  ['the gateway has no token for', DESCRIPTION, { DNS_API_TOKEN: undefined }],
+])('a project has no name that %s', async (_why, description, more) => {
+  await setHost('h', '192.0.2.1', description);
+  await nameProject(db, settings(more), 'web_shop');
+  await repairNames(db, settings(more), 'h');
+  expect([dns.records, await recordOf('web_shop')]).toEqual([[], [null, null]]);
+});
+
+test("a name that the zone's owner uses is left alone", async () => {
+  dns.records = [{ id: 'theirs', type: 'A', name: NAME, content: '198.51.100.7', comment: 'mail' }];
+  await nameProject(db, settings(), 'web_shop');
+  await removeName(db, settings(), 'web_shop');
+  expect([led(), await recordOf('web_shop')]).toEqual([[['A', NAME, '198.51.100.7']], [null, null]]);
+});
+
+test('what is missing, leads elsewhere, is double or is left of a deleted project is repaired', async () => {
+  for (const id of ['missing', 'elsewhere', 'double', 'right']) {
+    await insertProject(db, 'h', id);
+    await nameProject(db, settings(), id);
+  }
+  const of = (id: string) => dns.records.find(({ name }) => name === `${id}-prod.${DOMAIN}`);
+  const [missing, elsewhere, double, right] = ['missing', 'elsewhere', 'double', 'right'].map(of);
+  if (!elsewhere || !double || !right) throw new Error('the names were written');
+  dns.records = dns.records.filter((record) => record !== missing);
+  elsewhere.content = '192.0.2.99';
+  dns.records.push(
+    { ...double, id: 'second', content: '192.0.2.98' },
+    { ...right, id: 'left', name: `old-prod.${DOMAIN}`, comment: 'branchgate project deleted' },
+    { ...right, id: 'untraced', name: `lost-prod.${DOMAIN}`, comment: 'branchgate project lost' },
+    { ...right, id: 'foreign', name: 'old-prod.staging.example.net', comment: 'branchgate project deleted' },
+  );
+  await insertDeletion(db, 'h', 'deleted');
+  await repairNames(db, settings(), 'h');
+  expect(led().sort()).toEqual(
+    [
+      ...['missing', 'elsewhere', 'double', 'right', 'web-shop', 'lost'].map((id) => [
+        'A',
+        `${id}-prod.${DOMAIN}`,
+        '192.0.2.1',
+      ]),
+      ['A', 'old-prod.staging.example.net', '192.0.2.1'],
+    ].sort(),
+  );
+  const { changes } = dns;
+  await repairNames(db, settings(), 'h');
+  expect(dns.changes).toBe(changes);
+});
+
+test('a name is removed with the record of its project only, also if the writing was never recorded', async () => {
+  await insertProject(db, 'h', 'other');
+  for (const id of ['web_shop', 'other']) await nameProject(db, settings(), id);
+  await db.update(projects).set({ dnsName: null }).where(eq(projects.id, 'web_shop'));
+  await removeName(db, settings(), 'web_shop');
+  await removeName(db, settings(), 'web_shop');
+  expect(led()).toEqual([['A', `other-prod.${DOMAIN}`, '192.0.2.1']]);
+});
+
+test('a project that moves while its name is written has the name of its new host', async () => {
+  await insertProject(db, 'h2', 'unused');
+  await setHost('h2', '192.0.2.2');
+  dns.beforeNext = () => db.update(projects).set({ hostId: 'h2' }).where(eq(projects.id, 'web_shop'));
+  await nameProject(db, settings(), 'web_shop');
+  expect([led(), await recordOf('web_shop')]).toEqual([[['A', NAME, '192.0.2.2']], [NAME, '192.0.2.2']]);
+});
+
+test('a service that refuses is an error without the token', async () => {
+  dns.isRefusing = true;
+  await expect(nameProject(db, settings(), 'web_shop')).rejects.toThrow(/^GET of a DNS record: 403/);
+  await expect(repairNames(db, settings(), 'h')).rejects.not.toThrow(dns.token);
+  expect(await recordOf('web_shop')).toEqual([null, null]);
+});
