@@ -200,6 +200,15 @@ export const branchContent = () => ({
   checkedAt: timestamp('checked_at'),
 });
 
+/**
+ * The name of a project that leads to its host by a DNS record, and the address that the record was last given; null:
+ * it has none, and connection URLs show the address of the host.
+ */
+export const ownName = () => ({
+  dnsName: text('dns_name'),
+  dnsTarget: text('dns_target'),
+});
+
 /** What a host reported at its last reconciliation; null before the first one. */
 export const hostState = () => ({
   /** Free bytes of the volume with PostgreSQL's data. */

@@ -43,6 +43,7 @@ import {
   type JobInput,
   type JobSubjects,
   type KeptRule,
+  ownName,
   type RecordedProblem,
   type StoredBlock,
   timestamp,
@@ -165,10 +166,7 @@ export const projects = sqliteTable(
     leasedBranchLimit: integer('leased_branch_limit'),
     storageQuotaCapGib: real('storage_quota_cap_gib').notNull().default(SELF_SERVICE_QUOTA_CAP_GIB),
     storageQuotaGib: real('storage_quota_gib').notNull().default(DEFAULT_STORAGE_QUOTA_GIB),
-    /**
-     * From the last measurement: total size of the active branches, and the resulting state (specification
-     * 3.2).
-     */
+    /** From the last measurement: total size of the active branches, and the resulting state (specification 3.2). */
     storageUsedBytes: integer('storage_used_bytes').notNull().default(0),
     storageState: text('storage_state', { enum: STORAGE_STATES }).notNull().default('normal'),
     storageMeasuredAt: timestamp('storage_measured_at'),
@@ -182,19 +180,12 @@ export const projects = sqliteTable(
     snapshotSchedule: text('snapshot_schedule', { mode: 'json' }).$type<SnapshotSchedule>(),
     /** When the next scheduled snapshot is due; null without a schedule. */
     snapshotDueAt: timestamp('snapshot_due_at'),
-    /**
-     * When the host observed the blocks of the project's branches, by its clock; null before the first one.
-     */
+    /** When the host observed the blocks of the project's branches, by its clock; null before the first one. */
     blocksObservedAt: timestamp('blocks_observed_at'),
     hostId: text('host_id')
       .notNull()
       .references(() => hosts.id),
-    /**
-     * The name that leads to the host by a DNS record, and the address that the record was last given; null: it
-     * has none, and connection URLs show the address of the host.
-     */
-    dnsName: text('dns_name'),
-    dnsTarget: text('dns_target'),
+    ...ownName(),
     /** The wanted revision of the access rules, and the one known to be in effect on both ports. */
     accessRevision: integer('access_revision').notNull().default(0),
     accessApplied: integer('access_applied').notNull().default(0),
