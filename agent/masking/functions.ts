@@ -67,6 +67,8 @@ const LAST_NAMES =
   'Abel Adler Alves Aoki Bauer Berg Blum Brandt Castro Costa Cruz Dahl Diaz Dorn Eder Falk Faro Fink Flores Frank Garcia Gold Gomes Grau Haas Hahn Holm Horn Ito Jansen Jung Kern Klein Koch Kohl Lang Lima Lopez Lund Marin Mato Meier Mora Nagy Neri Noll Okafor Ortiz Pohl Ramos Reis Roth Sato Silva Sommer Sora Stein Torres Vega Vogt Weber Wolf Yilmaz Zander';
 const arrayOf = (words: string) => `'{${words.replaceAll(' ', ',')}}'::pg_catalog.text[]`;
 
+const OWN_PATH = 'SET search_path = pg_catalog, pg_temp';
+
 /**
  * Functions that exist for one session, in `pg_temp`. They have the blocks of the key as arguments and keep
  * none.
@@ -74,19 +76,25 @@ const arrayOf = (words: string) => `'{${words.replaceAll(' ', ',')}}'::pg_catalo
  * `branchgate_permute` replaces letters by letters and digits by digits: P⁻¹, one step on, P, where P is a
  * Feistel network over the characters, whose round function is HMAC. Different texts of one form stay
  * different, because each part can be undone; none stays what it was, because of the step. For a number it
- * repeats this until the result is a number as long as the given one, which preserves both.
+ * repeats this until the result is a number as long as the given one, which preserves both. In hexadecimal
+ * text, a digit becomes any of the sixteen.
+ *
+ * Each has a search path of its own: a function in an index of the tenant can set that of the session between
+ * two rows, and another `sha256` would get the key.
  */
 export const SESSION_FUNCTIONS = `
-  CREATE FUNCTION pg_temp.branchgate_permute(value text, inner_block bytea, outer_block bytea, is_number boolean, most numeric)
-  RETURNS text LANGUAGE plpgsql AS $f$
+  CREATE FUNCTION pg_temp.branchgate_permute(value text, inner_block bytea, outer_block bytea, kind text, most numeric)
+  RETURNS text LANGUAGE plpgsql ${OWN_PATH} AS $f$
   DECLARE
-    form text := regexp_replace(regexp_replace(regexp_replace(value COLLATE "C", '[0-9]', '0', 'g'), '[a-z]', 'a', 'g'), '[A-Z]', 'A', 'g');
+    form text := CASE WHEN kind = 'hex' THEN repeat('0', length(value))
+      ELSE regexp_replace(regexp_replace(regexp_replace(value COLLATE "C", '[0-9]', '0', 'g'), '[a-z]', 'a', 'g'), '[A-Z]', 'A', 'g') END;
     places int[] := '{}'; sizes int[] := '{}'; starts int[] := '{}'; digits int[] := '{}';
     code int; m int; half int; digest bytea; step int; low int; high int; n int; was_zero boolean; result text; tries int := 0;
   BEGIN
     FOR i IN 1..length(value) LOOP
       code := ascii(substr(value, i, 1));
-      IF code BETWEEN 48 AND 57 THEN sizes := sizes || 10; starts := starts || 48; digits := digits || (code - 48);
+      IF kind = 'hex' THEN sizes := sizes || 16; starts := starts || 48; digits := digits || (strpos('0123456789abcdef', chr(code)) - 1);
+      ELSIF code BETWEEN 48 AND 57 THEN sizes := sizes || 10; starts := starts || 48; digits := digits || (code - 48);
       ELSIF code BETWEEN 97 AND 122 THEN sizes := sizes || 26; starts := starts || 97; digits := digits || (code - 97);
       ELSIF code BETWEEN 65 AND 90 THEN sizes := sizes || 26; starts := starts || 65; digits := digits || (code - 65);
       ELSIF code > 127 THEN sizes := sizes || 26; starts := starts || 97; digits := digits || (code % 26);
@@ -128,9 +136,9 @@ export const SESSION_FUNCTIONS = `
       END LOOP;
       result := value;
       FOR j IN 1..m LOOP
-        result := overlay(result PLACING chr(starts[j] + digits[j]) FROM places[j] FOR 1);
+        result := overlay(result PLACING CASE WHEN kind = 'hex' THEN to_hex(digits[j]) ELSE chr(starts[j] + digits[j]) END FROM places[j] FOR 1);
       END LOOP;
-      EXIT WHEN NOT is_number OR ((m = 1 OR (digits[1] = 0) = was_zero) AND (most IS NULL OR abs(result::numeric) <= most));
+      EXIT WHEN kind <> 'number' OR ((m = 1 OR (digits[1] = 0) = was_zero) AND (most IS NULL OR abs(result::numeric) <= most));
       tries := tries + 1;
       IF tries > 1000 THEN RAISE EXCEPTION 'a number cannot be masked within the range of its type'; END IF;
     END LOOP;
@@ -138,14 +146,14 @@ export const SESSION_FUNCTIONS = `
   END $f$;
 
   CREATE FUNCTION pg_temp.branchgate_stretch(digest bytea, inner_block bytea, outer_block bytea, length int)
-  RETURNS text LANGUAGE sql AS $f$
+  RETURNS text LANGUAGE sql ${OWN_PATH} AS $f$
     SELECT left(string_agg(translate(encode(sha256(outer_block || sha256(inner_block || convert_to(n || ':', 'UTF8') || digest)),
       'hex'), '0123456789abcdef', '${ALPHABET}'), '' ORDER BY n), length)
     FROM generate_series(0, (length - 1) / 64) AS n
   $f$;
 
   CREATE FUNCTION pg_temp.branchgate_json(value jsonb, path text[], inner_block bytea, outer_block bytea)
-  RETURNS jsonb LANGUAGE plpgsql AS $f$
+  RETURNS jsonb LANGUAGE plpgsql ${OWN_PATH} AS $f$
   DECLARE
     kind text := jsonb_typeof(value); head text := path[1]; leaf text;
   BEGIN
@@ -165,7 +173,7 @@ export const SESSION_FUNCTIONS = `
     END IF;
     leaf := value #>> '{}';
     IF kind = 'number' THEN
-      RETURN to_jsonb(CASE WHEN leaf ~ '^-?[0-9]+(\\.[0-9]+)?$' THEN pg_temp.branchgate_permute(leaf, inner_block, outer_block, true, NULL) ELSE '0' END::numeric);
+      RETURN to_jsonb(CASE WHEN leaf ~ '^-?[0-9]+(\\.[0-9]+)?$' THEN pg_temp.branchgate_permute(leaf, inner_block, outer_block, 'number', NULL) ELSE '0' END::numeric);
     END IF;
     RETURN to_jsonb(CASE WHEN leaf = '' THEN '' ELSE pg_temp.branchgate_stretch(
       sha256(outer_block || sha256(inner_block || convert_to('json:' || leaf, 'UTF8'))), inner_block, outer_block, greatest(length(leaf), 12)) END);
@@ -191,11 +199,14 @@ const OF_COLUMN: readonly MaskingRule['with'][] = ['null', 'constant', 'json', '
 const REPLACES_ALL: readonly MaskingRule['with'][] = ['hash', 'email', 'name', 'phone', 'date_shift'];
 
 /** @returns why the function cannot replace such a column; null if it can */
-export function misfit(rule: MaskingRule, { kind, isArray, type }: MaskedColumn): string | null {
+export function misfit(rule: MaskingRule, { kind, isArray, type, maxLength }: MaskedColumn): string | null {
   const kinds = TAKES[rule.with];
   if (kinds && (!kinds.includes(kind) || (isArray && OF_COLUMN.includes(rule.with))))
     return `${rule.with} does not apply to ${type}`;
-  return null;
+  if (rule.with !== 'email' || rule.args?.domain === undefined || maxLength === null) return null;
+  const needed = rule.args.domain.length + 1 + LOCAL_PART_MIN;
+  if (maxLength >= needed) return null;
+  return `${type} is too short for addresses at ${rule.args.domain}, which need ${needed} characters: keep the domain, name a shorter one, or use hash`;
 }
 
 const LARGEST: Record<string, string> = {
@@ -207,12 +218,13 @@ const LARGEST: Record<string, string> = {
 const clamp = (value: string, largest: string | null | undefined) =>
   largest ? `greatest(-${largest}, least(${largest}, ${value}))` : value;
 
+const permute = (text: string, kind: 'text' | 'number' | 'hex', most: string | null = null) =>
+  `pg_temp.branchgate_permute(${text}, ${INNER}, ${OUTER}, '${kind}', ${most ?? 'NULL'})`;
+
 function permuted(text: string, { kind, base, largest }: MaskedColumn): string {
-  const isNumber = kind !== 'text';
-  const most = isNumber ? (LARGEST[base] ?? largest) : null;
-  const call = `pg_temp.branchgate_permute(${text}, ${INNER}, ${OUTER}, ${isNumber}, ${most ?? 'NULL'})`;
+  if (kind === 'text') return permute(text, 'text');
   // NaN and infinity have no digits.
-  return isNumber ? `CASE WHEN ${text} ~ '^-?[0-9.]+$' THEN ${call} ELSE ${text} END` : call;
+  return `CASE WHEN ${text} ~ '^-?[0-9.]+$' THEN ${permute(text, 'number', LARGEST[base] ?? largest)} ELSE ${text} END`;
 }
 
 function hashed(value: string, column: MaskedColumn): string {
@@ -221,19 +233,30 @@ function hashed(value: string, column: MaskedColumn): string {
   if (column.kind === 'uuid')
     return `pg_catalog.overlay(pg_catalog.overlay(pg_catalog.left(pg_catalog.encode(${digest}, 'hex'), 32), '4', 13), '8', 17)`;
   if (column.kind === 'bytea')
-    return `pg_catalog.substr(pg_catalog.decode(pg_catalog.translate(pg_temp.branchgate_stretch(${digest}, ${INNER}, ${OUTER}, 2 * pg_catalog.length(${value})), '${ALPHABET}', '0123456789abcdef'), 'hex'), 1, pg_catalog.length(${value}))`;
+    return `pg_catalog.decode(CASE WHEN pg_catalog.length(${value}) < ${PERMUTED_BELOW} THEN ${permute(`pg_catalog.encode(${value}, 'hex')`, 'hex')}
+      ELSE pg_catalog.translate(pg_temp.branchgate_stretch(${digest}, ${INNER}, ${OUTER}, 2 * pg_catalog.length(${value})), '${ALPHABET}', '0123456789abcdef') END, 'hex')`;
   if (column.kind !== 'text') return permuted(text, column);
   return `CASE WHEN pg_catalog.length(${text}) < ${PERMUTED_BELOW} THEN ${permuted(text, column)}
     ELSE pg_temp.branchgate_stretch(${digest}, ${INNER}, ${OUTER}, pg_catalog.length(${text})) END`;
 }
 
+/** Letters of the local part of an address, of sixteen each, unless the column is too short. */
+const LOCAL_PART = 20;
+/** Fewer would often coincide. */
+const LOCAL_PART_MIN = 12;
+
 function email(value: string, { maxLength }: MaskedColumn, domain: string | undefined): string {
   const text = `${value}::pg_catalog.text`;
   const at = `pg_catalog.split_part(${text}, '@', -1)`;
   const kept = domain === undefined ? at : literal(domain);
-  const room =
-    maxLength === null ? '20' : `greatest(0, least(20, ${maxLength - 1} - pg_catalog.length(${kept})))`;
-  const local = `pg_catalog.translate(pg_catalog.left(pg_catalog.encode(${hmac('email', text)}, 'hex'), ${room}), '0123456789abcdef', '${ALPHABET}')`;
+  const drawn = (length: number) =>
+    `pg_catalog.translate(pg_catalog.left(pg_catalog.encode(${hmac('email', text)}, 'hex'), ${length}), '0123456789abcdef', '${ALPHABET}')`;
+  const short = `pg_catalog.left(${text}, -1 - pg_catalog.length(${at}))`;
+  // Beside a long domain that is kept, a short column has room for the characters that it had.
+  const local =
+    maxLength === null || domain !== undefined
+      ? drawn(Math.min(LOCAL_PART, (maxLength ?? Number.POSITIVE_INFINITY) - 1 - (domain?.length ?? 0)))
+      : `CASE WHEN pg_catalog.length(${at}) > ${maxLength - 1 - LOCAL_PART} THEN ${permute(short, 'text')} ELSE ${drawn(LOCAL_PART)} END`;
   const plain = {
     name: '',
     type: 'text',
@@ -246,12 +269,16 @@ function email(value: string, { maxLength }: MaskedColumn, domain: string | unde
   return `CASE WHEN ${text} ~ '.@.' THEN ${local} || '@' || ${kept} ELSE ${hashed(text, plain)} END`;
 }
 
-/** A first name, and a last name if the text has two words. A name that would stay gets the next first name. */
-function named(text: string): string {
+/**
+ * A first name, and a last name if the text has two words. A name that would stay gets the first name half the
+ * list further, which has another initial.
+ */
+function named(text: string, maxLength: number | null): string {
+  const cut = (name: string) => (maxLength === null ? name : `pg_catalog.left(${name}, ${maxLength})`);
   const first = (n: string) => `(${arrayOf(FIRST_NAMES)})[1 + ${n} % 64]`;
   const last = `(${arrayOf(LAST_NAMES)})[1 + pg_catalog.get_byte(digest, 1) % 64]`;
   // The column is named in the innermost query alone: the others can have a column of that name.
-  return `(SELECT CASE WHEN ${first('n')} || rest = value THEN ${first('(n + 1)')} ELSE ${first('n')} END || rest FROM (
+  return `(SELECT ${cut(`(CASE WHEN ${cut(`(${first('n')} || rest)`)} = value THEN ${first('(n + 32)')} ELSE ${first('n')} END || rest)`)} FROM (
       SELECT value, pg_catalog.get_byte(digest, 0) AS n, CASE WHEN pg_catalog.btrim(value) ~ '\\s' THEN ' ' || ${last} ELSE '' END AS rest
       FROM (SELECT ${text} AS value, ${hmac('name', text)} AS digest OFFSET 0) AS hashed OFFSET 0) AS named)`;
 }
@@ -275,10 +302,8 @@ function replacement(rule: MaskingRule, value: string, column: MaskedColumn): st
       return email(value, column, rule.args?.domain);
     case 'phone':
       return permuted(text, column);
-    case 'name': {
-      const name = named(text);
-      return column.maxLength === null ? name : `pg_catalog.left(${name}, ${column.maxLength})`;
-    }
+    case 'name':
+      return named(text, column.maxLength);
     case 'date_shift': {
       const { days = 30, per } = rule.args ?? {};
       const digest = hmac(
@@ -336,16 +361,18 @@ export function maskedValue(rule: MaskingRule, column: MaskedColumn): string {
 
 /**
  * Whether a row still has its value although the rule promises that none stays. Not of texts without letter
- * and digit, empty lists and infinite dates: there is nothing to replace.
+ * and digit, empty lists and bytes, and infinite dates: there is nothing to replace.
  */
 export function survives(rule: MaskingRule, { name, kind, isArray }: MaskedColumn): string | null {
   const [before, after] = [`old.${identifier(name)}`, `new.${identifier(name)}`];
   if (rule.with === 'null') return `${after} IS NOT NULL`;
   if (!REPLACES_ALL.includes(rule.with)) return null;
   const text = isArray ? `pg_catalog.array_to_string(${before}, '')` : `${before}::pg_catalog.text`;
+  // Every value of bytes begins with \x.
+  const replaced = kind === 'bytea' ? '[0-9a-f]' : '[0-9A-Za-z]|[^\\x01-\\x7f]';
   const finite =
     kind === 'date' || kind === 'timestamp' || kind === 'numeric' ? ` AND ${text} !~* 'infinity|nan'` : '';
-  return `(${before}::pg_catalog.text = ${after}::pg_catalog.text AND ${text} ~ '[0-9A-Za-z]|[^ -~]'${finite})`;
+  return `(${before}::pg_catalog.text = ${after}::pg_catalog.text AND ${text} ~ '${replaced}'${finite})`;
 }
 
 export const usesKey = (expression: string): boolean => expression.includes(INNER);

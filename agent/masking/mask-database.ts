@@ -4,7 +4,14 @@ import { HostError } from '../process/host-error.ts';
 import type { OnProgress } from '../process/progress.ts';
 import { partOf } from '../process/progress.ts';
 import { keyBlocks, maskedValue, SESSION_FUNCTIONS, survives, usesKey } from './functions.ts';
-import { type EmptyingPlan, type MaskedTable, type MaskingPlan, nameOf } from './plan.ts';
+import {
+  type EmptyingPlan,
+  type MaskedTable,
+  type MaskingPlan,
+  type MaskingProblem,
+  nameOf,
+  shownName,
+} from './plan.ts';
 
 /** A table, with what the transaction takes off it and puts back. */
 type Affected = readonly MaskedTable[];
@@ -213,9 +220,53 @@ const SAFE_PATH = 'pg_catalog, pg_temp';
 /** As the owner writes SQL. The key is in no statement that looks names up there. */
 const OWNER_PATH = 'public, pg_catalog, pg_temp';
 
+/** The policy does not fit the values of a table, which is known only once they are replaced. */
+export class MisfitError extends Error {
+  override readonly name = 'MisfitError';
+  readonly problems: MaskingProblem[];
+
+  constructor(problems: MaskingProblem[]) {
+    super(problems.map(({ table, column, reason }) => `${table}.${column}: ${reason}`).join('; '));
+    this.problems = problems;
+  }
+}
+
+/** SQLSTATE classes whose messages name objects: constraints, columns, functions. */
+const OF_OBJECTS = /^(?:23|2B|42)/;
+
+/** SQLSTATE classes of what is wrong with the server, not with a statement. */
+const OF_SERVER = /^(?:08|53|57|58|XX)/;
+
+/** An error that PL/pgSQL was told to raise, with a code and a message of the tenant's choice. */
+const isRaised = (error: Error) => 'routine' in error && error.routine === 'exec_stmt_raise';
+
+/** The session has no time limit, unless code of the tenant has set one. */
+const isTimeLimit = ({ message }: Error) => message === 'canceling statement due to statement timeout';
+
+/**
+ * Why PostgreSQL has refused a statement, without a value: its message can quote one, which everybody could
+ * read who may create a masked branch.
+ * @returns null if the statement is not the reason
+ */
+export function refusalOf(error: unknown): { reason: string; sqlstate: string } | null {
+  const { code: sqlstate } = error as { code?: unknown };
+  if (!(error instanceof Error) || error instanceof HostError || typeof sqlstate !== 'string') return null;
+  if (
+    !/^[0-9A-Z]{5}$/.test(sqlstate) ||
+    (OF_SERVER.test(sqlstate) && !isRaised(error) && !isTimeLimit(error))
+  )
+    return null;
+  const reason =
+    OF_OBJECTS.test(sqlstate) && !isRaised(error)
+      ? error.message
+      : `the new values are refused with SQLSTATE ${sqlstate}`;
+  return { reason, sqlstate };
+}
+
 /**
  * Replaces the values of one table. It compares each row with what it was, so a value that stayed, and a row
  * that was not reached, undo everything.
+ * @throws MisfitError if a value stayed, or PostgreSQL refuses a new one
  * @throws HostError INTERNAL
  */
 async function maskTable(
@@ -232,28 +283,42 @@ async function maskTable(
   const values = columns.map(
     ({ column, rule }) => `${identifier(column.name)} = ${maskedValue(rule, column)}`,
   );
-  const kept = columns.flatMap(({ column, rule }) => survives(rule, column) ?? []);
+  const compared = columns.flatMap(({ column, rule }) => {
+    const kept = survives(rule, column);
+    return kept === null ? [] : [{ name: column.name, kept }];
+  });
+  const counts = compared.map((_, n) => `count(*) FILTER (WHERE kept${n})`);
   const update = `WITH changed AS (
       UPDATE ${nameOf(table)} SET ${values.join(',\n')}
-      RETURNING ${kept.length > 0 ? kept.join(' OR ') : 'false'} AS kept
-    ) SELECT count(*) AS changed, count(*) FILTER (WHERE kept) AS kept FROM changed`;
+      RETURNING ${compared.length === 0 ? 'false' : compared.map(({ kept }, n) => `${kept} AS kept${n}`).join(', ')}
+    ) SELECT ARRAY[${['count(*)', ...counts].join(', ')}]::text[] AS counts FROM changed`;
   const { rows: before } = await session.query<{ rows: string }>(
     `SELECT count(*) AS rows FROM ${nameOf(table)}`,
   );
-  const { rows } = await session.query<{ changed: string; kept: string }>(
-    update,
-    usesKey(update) ? blocks : [],
-  );
-  const [result] = rows;
-  if (result?.kept !== '0')
+  const { rows } = await session
+    .query<{ counts: string[] }>(update, usesKey(update) ? blocks : [])
+    .catch((error: unknown) => {
+      const refusal = refusalOf(error);
+      if (!refusal) throw error;
+      const names = columns.map(({ column }) => column.name);
+      const [column = null, ...others] = names;
+      const of = others.length === 0 ? '' : ` of ${names.join(', ')}`;
+      const reason = `PostgreSQL${of}: ${refusal.reason}`;
+      throw new MisfitError([
+        { table: shownName(table), column: others.length === 0 ? column : null, reason },
+      ]);
+    });
+  const [changed, ...kept] = rows[0]?.counts ?? [];
+  const problems = compared.flatMap(({ name }, n) => {
+    if (kept[n] === '0') return [];
+    const reason = `${kept[n]} of its values stay as they are: ${rules.get(name)?.with} finds no other one for them, so use another function`;
+    return [{ table: shownName(table), column: name, reason }];
+  });
+  if (problems.length > 0) throw new MisfitError(problems);
+  if (changed !== before[0]?.rows)
     throw new HostError(
       'INTERNAL',
-      `${result?.kept} rows of ${nameOf(table)} kept a value that is to be masked`,
-    );
-  if (result.changed !== before[0]?.rows)
-    throw new HostError(
-      'INTERNAL',
-      `of ${before[0]?.rows} rows of ${nameOf(table)}, ${result.changed} were reached`,
+      `of ${before[0]?.rows} rows of ${nameOf(table)}, ${changed} were reached`,
     );
 }
 
@@ -392,7 +457,8 @@ export async function emptyTables(session: Session, { emptied }: EmptyingPlan): 
 /**
  * Replaces the values of all tables with rules. Large objects go too: no rule can be about them.
  * @param session of a login with the rights of the owner, in a database that no client can reach
- * @throws HostError INTERNAL if a value stayed
+ * @throws MisfitError if the policy does not fit the values
+ * @throws HostError INTERNAL if a row was not reached
  */
 export async function maskValues(
   session: Session,

@@ -8,8 +8,10 @@ import { type CloneHost, createClone } from '../cloning/create-clone.ts';
 import { suggestedFunction } from '../masking/likely-personal.ts';
 import {
   emptyTables,
+  MisfitError,
   maskValues,
   previewRows,
+  refusalOf,
   rewriteCatalogs,
   rewriteTables,
 } from '../masking/mask-database.ts';
@@ -112,16 +114,6 @@ async function removeMasking(session: Session, snapshotId: string): Promise<void
   await dropUnusedRoles(session);
 }
 
-/** SQLSTATE classes whose messages name objects: constraints, columns, functions. */
-const OF_OBJECTS = /^(?:23|2B|42)/;
-
-/** Other messages can quote a value, which everybody could read who may create a masked branch. */
-const withoutValue = (message: string, sqlstate: string) =>
-  OF_OBJECTS.test(sqlstate) ? message : `the new values are refused with SQLSTATE ${sqlstate}`;
-
-/** SQLSTATE class of what is wrong with the server, not with a statement. */
-const OF_SERVER = /^(?:08|53|57|58|XX)/;
-
 /** Replaces the values of the database, or removes its rows. @returns why not, if it has changed nothing */
 async function changeValues(
   own: Session,
@@ -173,10 +165,10 @@ async function changeClone(
     await session.query(`REVOKE pg_maintain FROM ${identifier(user)}`);
     return problems;
   } catch (error) {
-    const { code: sqlstate } = error as { code?: unknown };
-    if (!(error instanceof Error) || error instanceof HostError || typeof sqlstate !== 'string') throw error;
-    if (!/^[0-9A-Z]{5}$/.test(sqlstate) || OF_SERVER.test(sqlstate)) throw error;
-    throw new HostError('STATEMENT_REFUSED', withoutValue(error.message, sqlstate), { sqlstate });
+    if (error instanceof MisfitError) return error.problems;
+    const refusal = refusalOf(error);
+    if (!refusal) throw error;
+    throw new HostError('STATEMENT_REFUSED', refusal.reason, { sqlstate: refusal.sqlstate });
   }
 }
 
