@@ -199,6 +199,40 @@ describe('a masked snapshot', () => {
     expect(await filesWith(snapshotDatabaseName(id), CANARY)).toEqual([]);
   });
 
+  test('has spares that are masked and closed, and no branch of it takes one of another snapshot', async () => {
+    const full = randomUUID();
+    await runOperation(servers.host, 'snapshot.take', {
+      ...{ project_id: project.id, branch_id: main.branch_id, source: main.database },
+      ...{ snapshot_id: full, busy_wait: BUSY_WAIT_MS, unless_same_as: null },
+    });
+    const want = (ids: readonly string[], spares: number) =>
+      servers.query('UPDATE snapshot SET spares = $2 WHERE snapshot_id = ANY ($1)', [ids, spares]);
+    const spares = () =>
+      servers.query<{ datname: string; datallowconn: boolean }>(
+        "SELECT datname, datallowconn FROM pg_database WHERE datname ~ '^bgspare_'",
+      );
+    const untilThereAre = (count: number) =>
+      eventually(async () => {
+        await servers.host.spares.keep(servers.host, new AbortController().signal);
+        expect(await spares()).toHaveLength(count);
+      });
+    await want([id], 1);
+    await untilThereAre(1);
+    const [masked] = await spares();
+    expect(masked?.datallowconn).toBe(false);
+    expect(await filesWith(masked?.datname ?? '', CANARY)).toEqual([]);
+    const { taken } = servers.host.spares;
+    expect(await filesWith((await branchOf(id)).database, CANARY)).toEqual([]);
+    expect(servers.host.spares.taken).toBe(taken + 1);
+
+    await want([id], 0);
+    await want([full], 1);
+    await untilThereAre(1);
+    expect(await filesWith((await branchOf(id)).database, CANARY)).toEqual([]);
+    expect(servers.host.spares.taken).toBe(taken + 1);
+    await runOperation(servers.host, 'snapshot.drop', { project_id: project.id, snapshot_id: full });
+  });
+
   test('has the same objects as its source', async () => {
     const objects = `
       SELECT json_agg(line ORDER BY line COLLATE "C") FROM (
