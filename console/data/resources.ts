@@ -279,6 +279,20 @@ export const maskingQuery = (projectId: string) =>
     refetchOnMount: 'always',
   });
 
+/** The stored policy, compared with another branch. */
+export const maskingCheckQuery = (projectId: string, branch: string, policy: Schemas['MaskingPolicy']) =>
+  queryOptions({
+    queryKey: ['masking-check', projectId, branch, policy.version],
+    queryFn: ({ signal }) => {
+      const path = '/api/v1/projects/{project_id}/branches/{branch_ref}/masking/check';
+      const { rules, unlisted } = policy;
+      return dataOf(
+        api.POST(path, { params: inBranch(projectId, branch), body: { rules, unlisted }, signal }),
+      );
+    },
+    staleTime: 0,
+  });
+
 export const membersQuery = () =>
   queryOptions({
     queryKey: ['members'],

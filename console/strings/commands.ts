@@ -95,6 +95,7 @@ export const COMMANDS = {
 
   listBranches: (project: string) => line(['branch', 'list'], { project }),
   suggestMasking: (project: string) => line(['masking', 'suggest'], { project }),
+  checkMasking: (project: string, branch: string) => line(['masking', 'check', branch], { project }),
   createBranch: ({ project, name, source, isSnapshot, data, lifespan, allow }: NewBranch) => {
     const options = {
       project,

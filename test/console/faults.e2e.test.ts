@@ -273,13 +273,13 @@ test('a masking policy that somebody else has changed is not overwritten, and sa
 
   const theirs = { rules: [{ table: 'item', column: 'name', with: 'hash' }], unlisted: 'keep' };
   // A token of the beginning has expired.
-  const ofApi = (method: string, body?: object) =>
-    page.evaluate<{ rules: object[] }>(`(async () => {
+  const ofApi = <T = { rules: object[] }>(method: string, body?: object, resource = 'masking') =>
+    page.evaluate<T>(`(async () => {
       const session = await (await fetch('/api/v1/auth/session', { method: 'POST' })).json();
       const headers = { Authorization: 'Bearer ' + session.access_token, 'Content-Type': 'application/json' };
       const body = ${JSON.stringify(body)};
       const request = { method: '${method}', headers, ...(body && { body: JSON.stringify(body) }) };
-      return (await fetch('/api/v1/projects/${projectId}/masking', request)).json();
+      return (await fetch('/api/v1/projects/${projectId}/${resource}', request)).json();
     })()`);
   expect(await ofApi('PUT', theirs)).toMatchObject({ version: 1 });
   await save.click();
@@ -297,6 +297,19 @@ test('a masking policy that somebody else has changed is not overwritten, and sa
     ...theirs.rules,
     { table: 'public.customer', column: 'email', with: 'email' },
   ]);
+
+  // A migration on a branch, before it is run on main.
+  const wanted = { branch_name: 'migrated', include: ['credentials'] };
+  const { credentials } = await ofApi<{ credentials: { direct_url: string } }>('POST', wanted, 'branches');
+  await query(credentials.direct_url, 'alter table customer add email2 text');
+  await page.reload();
+  await page.getByText('Every column of main that looks personal has a rule.').waitFor();
+  await page.getByLabel('Compared with').selectOption('migrated');
+  await uncovered.getByText('public.customer.email2').waitFor();
+  await page.getByText('branchgate masking check migrated').waitFor();
+  await page.keyboard.press('a');
+  await page.getByText('Every column of migrated that looks personal has a rule.').waitFor();
+  expect(await save.isEnabled()).toBe(true);
 
   // Who gives members masked data only has to say what becomes of the passwords that they have.
   await page.goto(`/projects/${projectId}/settings`);

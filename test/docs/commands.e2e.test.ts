@@ -152,6 +152,8 @@ describe.runIf(IS_NIGHTLY)('the commands of the documents run as they stand', ()
 
   beforeAll(async () => {
     folder = temporaryFolder();
+    // The build writes to that of the repository, which a new checkout does not have.
+    mkdirSync(join(ROOT, 'dist'), { recursive: true });
     for (const name of readdirSync(ROOT))
       if (!name.startsWith('.')) symlinkSync(join(ROOT, name), join(folder, name));
     // In the folder itself, because Node looks for the packages of a program above its real path.

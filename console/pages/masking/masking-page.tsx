@@ -11,7 +11,13 @@ import { Field, SelectField } from '../../components/field.tsx';
 import { Page } from '../../components/page.tsx';
 import { api } from '../../data/gateway.ts';
 import { refresh } from '../../data/query-client.ts';
-import { maskingQuery, type Table, tablesQuery } from '../../data/resources.ts';
+import {
+  branchesQuery,
+  maskingCheckQuery,
+  maskingQuery,
+  type Table,
+  tablesQuery,
+} from '../../data/resources.ts';
 import { mayAdminister, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { COMMANDS } from '../../strings/commands.ts';
@@ -57,19 +63,23 @@ const isTyping = (target: EventTarget | null) =>
   target instanceof HTMLElement && /^(?:INPUT|SELECT|TEXTAREA)$/.test(target.tagName);
 
 type Draft = Pick<Policy, 'rules' | 'unlisted'>;
+const MAIN = 'main';
+
 /** What a draft began as. */
 type Base = Draft & Pick<Policy, 'version' | 'etag'>;
 
 const draftOf = ({ rules, unlisted }: Draft): Draft => ({ rules, unlisted });
 const isEqual = (one: Draft, other: Draft) => JSON.stringify(draftOf(one)) === JSON.stringify(draftOf(other));
 
-/** What is not covered, and the suggestions for it. */
+/** What is not covered in a branch, and the suggestions for it. */
 function Uncovered({
+  branch,
   policy,
   open,
   accept,
 }: {
-  policy: Policy;
+  branch: string;
+  policy: Pick<Policy, 'problems' | 'suggestions'>;
   open: readonly Suggestion[];
   accept: ((suggestion: Suggestion) => void) | null;
 }) {
@@ -84,14 +94,14 @@ function Uncovered({
     return () => document.removeEventListener('keydown', onKey);
   }, [accept, first]);
   if (policy.problems === null || policy.suggestions === null)
-    return <Note>main cannot be read now, so it is not known what the policy covers.</Note>;
+    return <Note>{branch} cannot be read now, so it is not known what the policy covers.</Note>;
   const others = policy.problems.filter(
     ({ table, column }) => !policy.suggestions?.some((one) => one.table === table && one.column === column),
   );
   if (open.length === 0 && others.length === 0)
     return (
       <Note tone="good">
-        Every column of main that looks personal has a rule. Comments, labels of enumerations, texts of
+        Every column of {branch} that looks personal has a rule. Comments, labels of enumerations, texts of
         functions, defaults and bounds of partitions are schema, and stay.
       </Note>
     );
@@ -278,12 +288,20 @@ function PolicyEditor({
   const isOvertaken = policy.version > base.version;
   // Nothing is lost that a person has chosen.
   if (isOvertaken && !isChanged) begin(policy);
-  const tables = useQuery(tablesQuery(projectId, 'main'));
+  const branches = useQuery(branchesQuery(projectId)).data ?? [];
+  const [wantedBranch, setWantedBranch] = useState(MAIN);
+  const others = branches.filter(({ branch_name, status }) => branch_name !== MAIN && status === 'active');
+  const branch = others.some(({ branch_name }) => branch_name === wantedBranch) ? wantedBranch : MAIN;
+  const isMain = branch === MAIN;
+  const check = useQuery({ ...maskingCheckQuery(projectId, branch, policy), enabled: !isMain });
+  const compared = isMain ? policy : check.data;
+  const tables = useQuery(tablesQuery(projectId, MAIN));
   const [wanted, setWanted] = useState<string | null>(null);
   const kept = (tables.data ?? []).filter(({ kind }) => kind === 'table' || kind === 'partitioned_table');
   const nameOf = ({ schema, name }: Pick<Table, 'schema' | 'name'>) => `${schema}.${name}`;
   // What needs a rule comes first.
-  const first = policy.suggestions?.[0]?.table;
+  const suggestions = compared?.suggestions ?? [];
+  const first = suggestions[0]?.table;
   const named = (name: string | null | undefined) => kept.find((table) => nameOf(table) === name);
   const chosen = named(wanted) ?? named(first) ?? kept[0];
   const rulesOf = (table: Table) =>
@@ -291,12 +309,13 @@ function PolicyEditor({
       const { schema, name } = tableOf(rule);
       return schema === table.schema && name === table.name;
     });
-  const open = (policy.suggestions ?? []).filter((one) => !draft.rules.some((rule) => isSame(rule, one)));
+  const open = suggestions.filter((one) => !draft.rules.some((rule) => isSame(rule, one)));
   const change = (table: string, column: string, rule: Rule | null) =>
     setDraft(({ rules, ...rest }) => ({
       ...rest,
       rules: [...rules.filter((one) => !isSame(one, { table, column })), ...(rule ? [rule] : [])],
     }));
+  const checkOf = (name: string) => (project: string) => COMMANDS.checkMasking(project, name);
   const accept = (one: Suggestion) =>
     change(one.table, one.column, newRule(one.table, one.column, one.type, one.with));
   const save = useMutation({
@@ -316,8 +335,24 @@ function PolicyEditor({
   });
   return (
     <>
-      <Uncovered policy={policy} open={open} accept={mayEdit ? accept : null} />
+      {compared && (
+        <Uncovered branch={branch} policy={compared} open={open} accept={mayEdit ? accept : null} />
+      )}
+      {check.isError && !isMain && <ErrorNote error={check.error} />}
       <div className="card padded row form-row">
+        {others.length > 0 && (
+          <SelectField
+            label="Compared with"
+            value={branch}
+            onChange={({ target }) => setWantedBranch(target.value)}
+          >
+            {[MAIN, ...others.map(({ branch_name }) => branch_name)].map((name) => (
+              <option key={name} value={name}>
+                {name}
+              </option>
+            ))}
+          </SelectField>
+        )}
         <SelectField
           label="Columns without a rule"
           value={draft.unlisted}
@@ -393,7 +428,7 @@ function PolicyEditor({
           </section>
         </div>
       )}
-      <CommandLine command={COMMANDS.suggestMasking} />
+      <CommandLine command={isMain ? COMMANDS.suggestMasking : checkOf(branch)} />
     </>
   );
 }
