@@ -1,10 +1,17 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { Api, ApiResponse, BranchBody, ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { dropBranch } from '../support/records/jobs.ts';
 import { faultCases } from '../support/stack/fault-cases.ts';
 import { FaultStage } from '../support/stack/fault-stage.ts';
-import { afterEnd, around, type Moment, soonAfterReply } from '../support/stack/moments.ts';
+import {
+  afterEnd,
+  afterMilliseconds,
+  around,
+  type Moment,
+  soonAfterReply,
+} from '../support/stack/moments.ts';
 
 let stage: FaultStage;
 let api: Api;
@@ -133,3 +140,73 @@ test.each(RESTORING)('a branch is restored once: $victim killed $name', async ({
   expect(await idsIn('back')).toEqual([1, 4]);
   await api.delete(`${path}/branches/back?purge=true`);
 });
+
+const CANARY = 'ada@example.com';
+const emailsAt = async (url: string) =>
+  (await query<{ email: string }>(url, 'select email from customer')).map(({ email }) => email);
+
+const MASKING = faultCases({
+  firstVictim: 1,
+  ...of(
+    around(
+      'mask',
+      'snapshot.mask',
+      { table: 'snapshot', statement: 'INSERT INTO snapshot%' },
+      { table: 'pg_database', statement: 'CREATE DATABASE%' },
+      { table: 'pg_authid', statement: 'CREATE ROLE%' },
+      { table: 'pg_auth_members', statement: 'GRANT pg_maintain%' },
+      { table: 'snapshot', statement: 'UPDATE snapshot%' },
+    ),
+    afterMilliseconds('mask', 'snapshot.mask', 700),
+    around('clone', 'branch.clone', { table: 'pg_database', statement: 'CREATE DATABASE%' }),
+    around('publish', 'branch.finalize'),
+    [soonAfterReply('end', 'branch.prove', 0)],
+  ),
+});
+test.each(MASKING)(
+  'a masked branch is never seen unmasked, and its snapshot is made once: $victim killed $name',
+  async ({ victim, moment }) => {
+    const { direct_url } = await api.credentials(project.id, 'main');
+    await query(
+      direct_url,
+      `create table if not exists customer (id int primary key, email text);
+       insert into customer values (1, '${CANARY}') on conflict do nothing`,
+    );
+    const rules = [{ table: 'customer', column: 'email', with: 'email' }];
+    await api.call('PUT', `${path}/masking`, { body: { rules, unlisted: 'keep' } });
+    const seen = new Set<string>();
+    const state = { isOver: false };
+    const watching = (async () => {
+      while (!state.isOver) {
+        const read = api.credentials(project.id, 'veiled').then((found) => emailsAt(found.direct_url));
+        for (const email of await read.catch(() => [])) seen.add(email);
+        await sleep(50);
+      }
+    })();
+    const key = { 'Idempotency-Key': crypto.randomUUID() };
+    const wanted = { branch_name: 'veiled', data: 'masked' };
+    const answers = await stage
+      .strike(victim, moment, () => api.post<BranchBody>(`${path}/branches`, wanted, key))
+      .finally(() => {
+        state.isOver = true;
+      });
+    await watching;
+    for (const status of statusesOf(answers)) expect([201, 202, 409]).toContain(status);
+    const branch = await api.get<BranchBody>(`${path}/branches/veiled`);
+    expect(branch.body).toMatchObject({ status: 'active', data: 'masked', masking_version: 1 });
+    const later = await api.branch(project.id, 'veiled-2', { data: 'masked' });
+    for (const ref of ['veiled', later.id]) {
+      const [email, ...others] = await emailsAt((await api.credentials(project.id, ref)).direct_url);
+      expect(others).toEqual([]);
+      expect(email).toMatch(/^[a-z]{20}@example\.com$/);
+      seen.add(email ?? '');
+    }
+    expect(seen.size).toBe(1);
+    const { body } = await api.get<{ snapshots: { id: string; kind: string }[] }>(
+      `${path}/branches/main/snapshots`,
+    );
+    expect(body.snapshots).toMatchObject([{ kind: 'masked' }]);
+    for (const name of ['veiled', 'veiled-2']) await api.delete(`${path}/branches/${name}?purge=true`);
+    for (const { id } of body.snapshots) await api.delete(`${path}/snapshots/${id}`);
+  },
+);
