@@ -320,7 +320,7 @@ test('a masking policy that somebody else has changed is not overwritten, and sa
   await passwords.selectOption('all_but_main');
   await page.getByText('--masked-only on --rotate-credentials all_but_main').waitFor();
   await page.getByRole('button', { name: 'Save', exact: true }).first().click();
-  await page.getByText('Branches with new passwords: 0. The passwords of main were not replaced').waitFor();
+  await page.getByText('Branches with new passwords: 1. The passwords of main were not replaced').waitFor();
   await page.close();
 });
 

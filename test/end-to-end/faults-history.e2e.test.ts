@@ -154,7 +154,7 @@ const MASKING = faultCases({
       { table: 'snapshot', statement: 'INSERT INTO snapshot%' },
       { table: 'pg_database', statement: 'CREATE DATABASE%' },
       { table: 'pg_authid', statement: 'CREATE ROLE%' },
-      { table: 'pg_auth_members', statement: 'GRANT pg_maintain%' },
+      { table: 'pg_auth_members', statement: 'GRANT%' },
       { table: 'snapshot', statement: 'UPDATE snapshot%' },
     ),
     afterMilliseconds('mask', 'snapshot.mask', 700),
