@@ -58,6 +58,13 @@ export const devFolder = (devDir: string) => ({
   host: join(devDir, 'host'),
 });
 
+/** The same for a further database host, whose own files have the number of the host. */
+export const furtherFolder = (devDir: string, number: number): DevFolder => ({
+  ...devFolder(devDir),
+  enrolmentFile: join(devDir, `enrolment-${number}.json`),
+  host: join(devDir, `host-${number}`),
+});
+
 export type DevFolder = ReturnType<typeof devFolder>;
 
 const newKey = () => `local-1:${randomBytes(32).toString('base64')}`;

@@ -6,10 +6,13 @@ import { runAs } from './os-user.ts';
 import { agentSettings, gatewaySettings, gatewayUrl, LOOPBACK, type Site } from './programs.ts';
 import { Refusal } from './settings.ts';
 
-const HOST_NAME = 'local';
+/** The name of the host at the gateway. */
+export const hostName = ({ number }: Pick<Site, 'number'>) => (number === 1 ? 'local' : `local-${number}`);
 
 const Hosts = z.object({
-  hosts: z.array(z.object({ id: z.uuid(), linked: z.boolean(), ca_certificate: z.string().nullable() })),
+  hosts: z.array(
+    z.object({ id: z.uuid(), name: z.string(), linked: z.boolean(), ca_certificate: z.string().nullable() }),
+  ),
 });
 const Enrolment = z.object({ enrolment_token: z.string() });
 
@@ -48,18 +51,18 @@ const callPlatform = (site: Site, init: RequestInit = {}, path = '') =>
     headers: { authorization: `Bearer ${gatewaySettings(site).PLATFORM_SECRET}` },
   });
 
-async function listHosts(site: Site) {
+async function linkedHost(site: Site) {
   const response = await callPlatform(site).catch(() => null);
-  return response?.ok ? Hosts.parse(await response.json()).hosts : [];
+  const found = response?.ok ? Hosts.parse(await response.json()).hosts : [];
+  return found.find(({ name, linked }) => linked && name === hostName(site));
 }
 
 /** Whether the agent is linked. Does not use `/readyz`, which is rate-limited by address. */
-export const isLinked = async (site: Site): Promise<boolean> =>
-  (await listHosts(site)).some(({ linked }) => linked);
+export const isLinked = async (site: Site): Promise<boolean> => (await linkedHost(site)) !== undefined;
 
 /** Sends the gateway the certificate authority that clients have to trust. @throws Refusal */
 export async function publishAuthority(site: Site, certificate: string): Promise<void> {
-  const host = (await listHosts(site)).find(({ linked }) => linked);
+  const host = await linkedHost(site);
   if (host?.ca_certificate === certificate) return;
   const change = { method: 'PATCH', body: JSON.stringify({ ca_certificate: certificate }) };
   const response = host && (await callPlatform(site, change, `/${host.id}`));
@@ -73,7 +76,7 @@ async function registerHost(site: Site) {
   const response = await callPlatform(site, {
     method: 'POST',
     body: JSON.stringify({
-      name: HOST_NAME,
+      name: hostName(site),
       db_host: LOOPBACK,
       direct_port: site.ports.DIRECT_PORT,
       pooled_port: site.ports.POOLED_PORT,

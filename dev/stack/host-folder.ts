@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import { chownSync, cpSync, existsSync, lstatSync, mkdirSync, renameSync, rmSync, statSync } from 'node:fs';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { canReach, type OsUser } from './os-user.ts';
 import { Refusal } from './settings.ts';
 
@@ -13,7 +13,8 @@ const SHARED_DIR = '/var/lib/branchgate-dev';
  * stack in a private folder; then a folder named after DEV_DIR is used.
  */
 export function chooseHostFolder(devDir: string, inDevDir: string, user: OsUser): string {
-  return canReach(user, devDir) ? inDevDir : join(SHARED_DIR, shortHash(devDir));
+  const isFirst = basename(inDevDir) === 'host';
+  return canReach(user, devDir) ? inDevDir : join(SHARED_DIR, shortHash(isFirst ? devDir : inDevDir));
 }
 
 export const shortHash = (text: string) => createHash('sha256').update(text).digest('hex').slice(0, 12);

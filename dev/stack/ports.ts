@@ -119,6 +119,16 @@ export async function choosePorts(settings: StackSettings, stored: Ports | null)
   return Object.fromEntries(chosen) as Ports;
 }
 
+/** The ports of a further database host: those of its first start, or free ones. */
+export const furtherPorts = async (
+  ports: Ports,
+  stored: Pick<Ports, 'DIRECT_PORT' | 'POOLED_PORT'> | undefined,
+): Promise<Ports> => ({
+  ...ports,
+  DIRECT_PORT: stored ? await ifFree('DIRECT_PORT', stored.DIRECT_PORT) : await reservePort(),
+  POOLED_PORT: stored ? await ifFree('POOLED_PORT', stored.POOLED_PORT) : await reservePort(),
+});
+
 async function ifFree(name: PortName, port: number): Promise<number> {
   if (await isFree(port)) return port;
   throw new Refusal(`port ${port} (${name}) is taken by another program`);

@@ -27,6 +27,9 @@ export function removeFirewall(settings: StackSettings, ports: Ports): void {
 /** In the order in which they stop: a part stops before the parts that it uses. */
 export const PART_NAMES = ['agent', 'gateway', 'idp', 'pgbouncer', 'postgres'] as const;
 export type PartName = (typeof PART_NAMES)[number];
+/** Those that each database host has. */
+export const HOST_PARTS = ['agent', 'pgbouncer', 'postgres'] as const satisfies readonly PartName[];
+export type HostPart = (typeof HOST_PARTS)[number];
 
 /**
  * Node stores what it compiles, so that the next start of Miniflare and of the identity provider takes less
@@ -34,9 +37,11 @@ export type PartName = (typeof PART_NAMES)[number];
  */
 const COMPILED = { NODE_COMPILE_CACHE: join(ROOT, 'node_modules/.cache/node') };
 
-/** Everything that is determined before a part is started. */
+/** Everything that is determined before a part is started. Each further host has a site with files and ports of its own. */
 export interface Site {
   settings: StackSettings;
+  /** Of the database host: 1, or a further one. */
+  number: number;
   folder: DevFolder;
   host: HostFolder;
   user: OsUser;
@@ -56,6 +61,10 @@ export const LOOPBACK = '127.0.0.1';
 /** Path of the mail receiver at the identity provider's port. Its key is used on this machine only. */
 export const MAIL_PATH = '/mail';
 const LOCAL_MAIL_KEY = 'local-mail';
+
+/** Name of the part of a database host. */
+const partName = (name: PartName, { number }: Pick<Site, 'number'>) =>
+  number === 1 ? name : `${name}-${number}`;
 
 export const gatewayUrl = ({ ports }: { ports: Pick<Ports, 'GATEWAY_PORT'> }) =>
   `http://${LOOPBACK}:${ports.GATEWAY_PORT}`;
@@ -112,7 +121,7 @@ const AGENT_LIMITS = [
 ] as const;
 
 /** Settings of the agent for this stack. The environment can override the gateway's address. */
-export const agentSettings = ({ settings, ports, host }: Site) => ({
+export const agentSettings = ({ settings, ports, host, number }: Site) => ({
   GATEWAY_URL: settings.environment.GATEWAY_URL ?? gatewayUrl({ ports }),
   STATE_DIR: host.state,
   POSTGRES_SOCKET_DIR: host.sockets,
@@ -124,7 +133,8 @@ export const agentSettings = ({ settings, ports, host }: Site) => ({
   ...Object.fromEntries(
     AGENT_LIMITS.flatMap((name) => {
       const value = settings.environment[name];
-      return value ? [[name, value]] : [];
+      // Further agents would listen on the same port.
+      return value && (number === 1 || name !== 'METRICS_PORT') ? [[name, value]] : [];
     }),
   ),
 });
@@ -197,13 +207,13 @@ export function programs(site: Site): Record<PartName, Program> {
 
   const complete = (name: PartName): Program => ({
     ...definitions[name],
-    name,
+    name: partName(name, site),
     environment: {
       ...unsecret,
       ...definitions[name].environment,
       ...marks(settings.DEV_DIR, definitions[name].stopSignals[0]),
     },
-    logFile: join(folder.logs, `${name}.log`),
+    logFile: join(folder.logs, `${partName(name, site)}.log`),
   });
   return Object.fromEntries(PART_NAMES.map((name) => [name, complete(name)])) as Record<PartName, Program>;
 }

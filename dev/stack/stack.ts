@@ -4,12 +4,14 @@ import { pollUntil } from '../../agent/process/loops.ts';
 import { readSettings as readAgentSettings } from '../../agent/process/settings.ts';
 import { checkDataFolder, initializeDataFolder } from './data-folder.ts';
 import { writeStored } from './dev-folder.ts';
-import { enrolHost, isEnrolled, isLinked, publishAuthority } from './enrolment.ts';
+import { enrolHost, hostName, isEnrolled, isLinked, publishAuthority } from './enrolment.ts';
 import { endLeftovers, lockDevFolder } from './leftovers.ts';
 import { type Part, supervise } from './processes.ts';
 import {
   agentSettings,
   gatewayUrl,
+  HOST_PARTS,
+  type HostPart,
   idpUrl,
   LOOPBACK,
   PART_NAMES,
@@ -21,7 +23,7 @@ import {
 import { certificatesIn, configureServers } from './servers.ts';
 
 import { Refusal, type StackSettings } from './settings.ts';
-import { type Prepared, prepareSite } from './site.ts';
+import { type Prepared, prepareSites } from './site.ts';
 
 /** `stack.json`: the running stack's public state, for other programs. */
 export interface StackState {
@@ -45,6 +47,19 @@ export interface StackState {
   host_user: string;
   /** Process ids, each of a process group's leader; null while the part is being restarted. */
   pids: Record<PartName, number | null>;
+  /** Further database hosts. */
+  other_hosts: {
+    name: string;
+    direct_port: number;
+    pooled_port: number;
+    host_dir: string;
+    pids: Record<HostPart, number | null>;
+  }[];
+}
+
+interface FurtherHost {
+  site: Site;
+  parts: Record<HostPart, Part>;
 }
 
 export interface Stack {
@@ -52,7 +67,9 @@ export interface Stack {
   readonly state: StackState;
   site: Site;
   parts: Record<PartName, Part>;
-  /** Whether the gateway is ready and the database host is linked to it. */
+  /** Further database hosts, in the order of their numbers. */
+  others: FurtherHost[];
+  /** Whether the gateway is ready and each database host is linked to it. */
   isReady(): Promise<boolean>;
   /** Stops every part; the data stays. */
   stop(): Promise<void>;
@@ -81,85 +98,110 @@ export async function startStack(settings: StackSettings, options: StartOptions)
   try {
     const leftovers = await endLeftovers(settings.DEV_DIR);
     if (leftovers > 0) options.report(`ended ${leftovers} processes that an earlier start had left running`);
-    const site = await prepareSite(settings, options.prepared);
+    const [site, ...furtherSites] = await prepareSites(settings, options.prepared);
     let state: StackState | null = null;
     const writeState = () => {
       if (!state) return;
       state.pids = pids();
+      state.other_hosts = others.map(describeOther);
       writeStored(site.folder.stackFile, state, 0o644);
     };
-    const supervised = Object.values(programs(site)).map((program) =>
-      supervise(program, { ...options, onChange: () => writeState() }),
-    );
-    const parts = Object.fromEntries(supervised.map((part) => [part.name, part])) as Stack['parts'];
+    const supervised = <Name extends PartName>(of: Site, names: readonly Name[]) => {
+      const programsOfSite = programs(of);
+      const watch = { ...options, onChange: () => writeState() };
+      return Object.fromEntries(
+        names.map((name) => [name, supervise(programsOfSite[name], watch)]),
+      ) as Record<Name, Part>;
+    };
+    const parts = supervised(site, PART_NAMES);
+    const others = furtherSites.map((of) => ({ site: of, parts: supervised(of, HOST_PARTS) }));
     const pids = () =>
       Object.fromEntries(PART_NAMES.map((name) => [name, parts[name].pid])) as StackState['pids'];
     stop = async () => {
       state = null;
-      for (const name of PART_NAMES) await parts[name].stop();
-      removeFirewall(settings, site.ports);
-      rmSync(site.host.sockets, { recursive: true, force: true });
+      for (const name of PART_NAMES)
+        await Promise.all([parts, ...others.map(partsOf)].map((ofHost) => ofHost[name]?.stop()));
+      for (const { ports } of [site, ...furtherSites]) removeFirewall(settings, ports);
+      for (const { host } of [site, ...furtherSites]) rmSync(host.sockets, { recursive: true, force: true });
       rmSync(site.folder.stackFile, { force: true });
       await unlock();
     };
 
-    await boot(site, parts, options);
-    state = await describe(site, pids());
+    await boot(site, parts, others, options);
+    state = { ...(await describe(site, pids())), other_hosts: others.map(describeOther) };
     writeState();
-    return { state, site, parts, isReady: () => isLinked(site), stop };
+    const isReady = async () => (await Promise.all([site, ...furtherSites].map(isLinked))).every(Boolean);
+    return { state, site, parts, others, isReady, stop };
   } catch (error) {
     await stop();
     throw error;
   }
 }
 
+const partsOf = ({ parts }: FurtherHost): Partial<Record<PartName, Part>> => parts;
+
+const describeOther = ({ site, parts }: FurtherHost): StackState['other_hosts'][number] => ({
+  name: hostName(site),
+  direct_port: site.ports.DIRECT_PORT,
+  pooled_port: site.ports.POOLED_PORT,
+  host_dir: site.host.dir,
+  pids: Object.fromEntries(HOST_PARTS.map((name) => [name, parts[name].pid])) as Record<
+    HostPart,
+    number | null
+  >,
+});
+
 async function boot(
   site: Site,
   parts: Stack['parts'],
+  others: FurtherHost[],
   { report, signal, prepared }: StartOptions,
 ): Promise<void> {
-  const up = async (name: PartName, where: string) => {
+  const up = async (part: Part, where: string) => {
     signal?.throwIfAborted();
-    await parts[name].start();
-    report(`${name.padEnd(10)}${where}`);
+    await part.start();
+    report(`${part.name.padEnd(12)}${where}`);
   };
-  const { ports, host, user, binaries } = site;
 
-  async function servers() {
+  async function servers(of: Site, { postgres, pgbouncer }: Record<HostPart, Part>) {
+    const { ports, host, user, binaries } = of;
     if (!checkDataFolder(host.data, user)) {
       const template = await prepared?.cluster(binaries.postgres, user);
       await initializeDataFolder(host.data, { binaries: binaries.postgres, user, template });
     }
-    await configureServers(site);
-    await up('postgres', `${LOOPBACK}:${ports.DIRECT_PORT}, as user ${user.name}, data in ${host.data}`);
-    await up('pgbouncer', `${LOOPBACK}:${ports.POOLED_PORT}`);
+    await configureServers(of);
+    await up(postgres, `${LOOPBACK}:${ports.DIRECT_PORT}, as user ${user.name}, data in ${host.data}`);
+    await up(pgbouncer, `${LOOPBACK}:${ports.POOLED_PORT}`);
   }
+  const hosts = [{ site, parts }, ...others];
   // Waits for all of them, so that none becomes ready after the others have been stopped.
   const attempts = await Promise.allSettled([
-    servers(),
-    up('gateway', gatewayUrl(site)),
-    up('idp', idpUrl(site)),
+    ...hosts.map((host) => servers(host.site, host.parts)),
+    up(parts.gateway, gatewayUrl(site)),
+    up(parts.idp, idpUrl(site)),
   ]);
   for (const attempt of attempts) if (attempt.status === 'rejected') throw attempt.reason;
 
-  signal?.throwIfAborted();
-  if (!isEnrolled(site)) await enrolHost(site);
-  await parts.agent.start();
-  if (!(await pollUntil(() => isLinked(site), { ...LINKED, signal }))) {
+  for (const host of hosts) {
     signal?.throwIfAborted();
-    throw new Refusal(
-      `the agent did not link to the gateway within ${LINKED.within / 1000} s: see ${site.folder.logs}`,
-    );
+    if (!isEnrolled(host.site)) await enrolHost(host.site);
+    await host.parts.agent.start();
+    if (!(await pollUntil(() => isLinked(host.site), { ...LINKED, signal }))) {
+      signal?.throwIfAborted();
+      throw new Refusal(
+        `the agent did not link to the gateway within ${LINKED.within / 1000} s: see ${site.folder.logs}`,
+      );
+    }
+    await publishAuthority(host.site, authority(host.site));
+    report(`${host.parts.agent.name.padEnd(12)}linked, as user ${site.user.name}`);
   }
-  await publishAuthority(site, authority(site));
   // The servers' folder belongs to their user, and every user of this machine may connect.
   writeFileSync(site.folder.authorityFile, authority(site));
-  report(`${'agent'.padEnd(10)}linked, as user ${user.name}`);
 }
 
 const authority = ({ host }: Site) => readFileSync(certificatesIn(host.tls).caFile, 'utf8');
 
-async function describe(site: Site, pids: StackState['pids']): Promise<StackState> {
+async function describe(site: Site, pids: StackState['pids']): Promise<Omit<StackState, 'other_hosts'>> {
   const { ports, folder, host, user } = site;
   const opened = await openHost(readAgentSettings(agentSettings(site)));
   await closeHost(opened);

@@ -5,6 +5,7 @@ import { accessToken, scopeNames } from '../../dev/identity-provider/access-toke
 import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { stackProcesses } from '../../dev/stack/leftovers.ts';
 import { Api } from '../support/api.ts';
+import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
 import { freePorts, temporaryFolder } from '../support/stack/stack.ts';
@@ -147,4 +148,31 @@ test.runIf(IS_NIGHTLY)('processes that a killed start left running are ended by 
   expect(next.output()).toMatch(/ended \d+ processes that an earlier start had left running/);
   const running = stackProcesses(devDir).map(({ pid }) => pid);
   for (const pid of Object.values(before)) expect(running).not.toContain(pid);
+});
+
+test('HOSTS=2 starts a second host, which gets projects and is found again by the next start', async () => {
+  await interrupt(stack);
+  await start({ DEV_DIR: devDir, HOSTS: '2' });
+  const [second] = readStackFile(devDir).other_hosts;
+  expect(second).toMatchObject({ name: 'local-2', pids: { agent: expect.any(Number) } });
+  const api = await owner();
+  // The first host has the project of the tests before.
+  const project = await api.project('Second');
+  await api.allow(project.id);
+  const { database_url, direct_url } = await api.credentials(project.id, 'main');
+  const ports = [database_url, direct_url].map((url) => Number(new URL(url).port));
+  expect(ports).toEqual([second?.pooled_port, second?.direct_port]);
+  await query(direct_url, 'create table kept as select 7 as n');
+
+  process.kill(second?.pids.agent ?? 0, 'SIGKILL');
+  await eventually(async () => {
+    const [now] = readStackFile(devDir).other_hosts;
+    expect(now?.pids.agent).not.toBe(second?.pids.agent);
+    expect(now?.pids.agent).toEqual(expect.any(Number));
+  });
+  expect(await interrupt(stack)).toMatchObject({ code: 0, stderr: '' });
+  expect(stackProcesses(devDir)).toEqual([]);
+  expect(existsSync(join(second?.host_dir ?? '', 'sockets'))).toBe(false);
+  await start({ DEV_DIR: devDir, HOSTS: '2' });
+  expect(await query(direct_url, 'select n from kept')).toEqual([{ n: 7 }]);
 });

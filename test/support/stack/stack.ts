@@ -93,7 +93,9 @@ const STACKS = new Set<LocalStack>();
 
 // An interrupted test run leaves no process.
 process.once('exit', () => {
-  for (const { state } of STACKS) for (const pid of Object.values(state.pids)) if (pid) end(-pid);
+  for (const { state } of STACKS)
+    for (const { pids } of [state, ...state.other_hosts])
+      for (const pid of Object.values(pids)) if (pid) end(-pid);
 });
 
 function end(pid: number) {
