@@ -45,6 +45,7 @@ export function pagesOf(projectId: string): readonly ConsolePage[] {
     ['connect', inProject('/branches/main/connect'), 'Passwords are hidden'],
     ['tables', inProject('/branches/main/tables?table=item'), 'item 1'],
     ['a table without a key', inProject('/branches/main/tables?table=without_key'), /no primary key/],
+    ['sql', inProject('/branches/main/sql'), 'Runs statements'],
     ['monitoring', inProject('/branches/main/monitoring'), 'Compare with|Waiting|Active connections'],
     ['network rules', inProject('/network-rules'), /in 1 h \d+ min/],
     ['storage', inProject('/storage'), /never deleted|Waiting/],
