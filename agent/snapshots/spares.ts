@@ -37,7 +37,7 @@ const IDLE_FOR_MS = 250;
 const REST_MS = 60_000;
 /** Bounds the files and the entries of `pg_database`, which all databases of a host share. */
 const OF_PROJECT = SPARES_MAX;
-/** Half of the host's, so that a tenant with many projects leaves some to others. */
+/** Half of the host's: a tenant with many projects is no reason to drop those of another one. */
 const OF_TENANT = 64;
 const OF_HOST = 128;
 /**
@@ -89,11 +89,17 @@ export class Spares {
   /** By the name of the snapshot's database, of each that has or wants spares. */
   readonly #tenants = new Map<string, string>();
   readonly #unused = new UnusedSpares();
+  readonly #ofHost: number;
   #restUntil = 0;
   /** Whether those of an earlier process are dropped. */
   #isSwept = false;
   /** Those that were taken since the agent started. */
   taken = 0;
+
+  /** @param ofHost how many there are at most */
+  constructor(ofHost = OF_HOST) {
+    this.#ofHost = ofHost;
+  }
 
   get count(): number {
     return [...this.#ready.values()].reduce((sum, { length }) => sum + length, 0);
@@ -171,12 +177,32 @@ export class Spares {
     for (const [snapshot, count] of wanted)
       while (
         (this.#ready.get(snapshot)?.length ?? 0) < count &&
-        this.count < OF_HOST &&
         this.#mayMake(host) &&
         !this.#unused.isTooMany(this.#tenantOf(snapshot), performance.now()) &&
         !signal.aborted
-      )
+      ) {
+        if (this.count >= this.#ofHost && !(await this.#makePlace(host.postgres, this.#tenantOf(snapshot))))
+          break;
         if (!(await this.#make(host, snapshot))) break;
+      }
+  }
+
+  /**
+   * Drops a spare of the tenant that has most, for one that has fewer. It was not made for nothing.
+   * @returns false if nobody has so many that both would have the same or more after it
+   */
+  async #makePlace(db: Queryable, tenant: string): Promise<boolean> {
+    const counts = new Map<string, number>();
+    for (const [snapshot, { length }] of this.#ready) {
+      const owner = this.#tenantOf(snapshot);
+      counts.set(owner, (counts.get(owner) ?? 0) + length);
+    }
+    const most = Math.max(...counts.values());
+    if (most - 1 <= (counts.get(tenant) ?? 0)) return false;
+    const doomed = [...this.#ready.keys()].find((snapshot) => counts.get(this.#tenantOf(snapshot)) === most);
+    const spare = doomed && this.#next(doomed);
+    if (spare) await dropDatabase(db, spare);
+    return true;
   }
 
   #mayMake({ cloneTurns }: SpareHost): boolean {

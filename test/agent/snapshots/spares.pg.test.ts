@@ -197,27 +197,67 @@ describe('the number of spares', () => {
   });
 });
 
-test('a tenant has at most 64, over all its projects', async () => {
-  await end();
-  const ids = Array.from({ length: 3 }, () => randomUUID());
+/** Snapshots of other projects of a tenant, of which each wants 32 spares. @returns a function that removes them */
+async function otherSnapshots(tenant: string, count: number): Promise<() => Promise<void>> {
+  const ids = Array.from({ length: count }, () => randomUUID());
   for (const id of ids) {
     await servers.query(`CREATE DATABASE ${snapshotDatabaseName(id)}`);
-    await servers.query("INSERT INTO project (project_id, access_revision, tenant) VALUES ($1, 1, 'crowd')", [
+    await servers.query('INSERT INTO project (project_id, access_revision, tenant) VALUES ($1, 1, $2)', [
       id,
+      tenant,
     ]);
     await servers.query(
       `INSERT INTO snapshot (snapshot_id, project_id, branch_id, source, kind, spares) VALUES ($1, $1, $1, 'x', 'taken', 32)`,
       [id],
     );
   }
+  return async () => {
+    for (const id of ids) {
+      await servers.query(`DROP DATABASE ${snapshotDatabaseName(id)}`);
+      await servers.query('DELETE FROM snapshot WHERE snapshot_id = $1', [id]);
+      await servers.query('DELETE FROM project WHERE project_id = $1', [id]);
+    }
+  };
+}
+
+test('a tenant has at most 64, over all its projects', async () => {
+  await end();
+  const remove = await otherSnapshots('crowd', 3);
   const wanted = await new Spares().wanted(servers.host.postgres);
   expect([...wanted.values()]).toEqual([32, 32, 0]);
-  for (const id of ids) {
-    await servers.query(`DROP DATABASE ${snapshotDatabaseName(id)}`);
-    await servers.query('DELETE FROM snapshot WHERE snapshot_id = $1', [id]);
-    await servers.query('DELETE FROM project WHERE project_id = $1', [id]);
-  }
+  await remove();
   run();
+  await dropSnapshot();
+});
+
+test('a tenant that has most of a full host gives up some for one with fewer, until both have the same', async () => {
+  await end();
+  const spares = new Spares(4);
+  const { signal } = new AbortController();
+  const keep = () =>
+    eventually(async () => {
+      await spares.keep(servers.host, signal);
+      expect(spares.count).toBe(4);
+    });
+  const remove = await otherSnapshots('first', 1);
+  await keep();
+  const [first] = (await spareDatabases()).map(({ oid }) => oid);
+  await want({ [snapshot]: 32 });
+  await eventually(async () => {
+    await keep();
+    const left = (await spareDatabases()).map(({ oid }) => oid);
+    expect(left).not.toContain(first);
+  });
+  const own = servers.host.spares;
+  servers.host.spares = spares;
+  const taken: Branch[] = [];
+  for (let n = 0; n < 3; n += 1) taken.push(await create());
+  expect(spares.taken).toBe(2);
+  servers.host.spares = own;
+  await spares.dropAll(servers.host.postgres);
+  await remove();
+  run();
+  await want({});
   await dropSnapshot();
 });
 
