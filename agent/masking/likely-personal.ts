@@ -52,16 +52,27 @@ const words = (name: string) =>
     .replaceAll(/[-\s.]/g, '_')
     .toLowerCase();
 
-/** @returns why a column looks personal by its name or its type; null if it does not */
-export function looksPersonal({
-  name,
-  base,
-  kind,
-}: {
+interface NamedColumn {
   name: string;
   base: string;
   kind: ValueKind;
-}): string | null {
+}
+
+/** Reasons of columns beside which a name is that of a person. */
+const OF_PERSON = /e-mail|phone|name of a person|date of birth|identity number|trait/;
+
+/**
+ * @param columns of its table
+ * @returns why a column looks personal by its name, its type and the columns beside it; null if it does not
+ */
+export function looksPersonal(column: NamedColumn, columns: readonly NamedColumn[]): string | null {
+  const reason = reasonOf(column);
+  if (reason !== null || column.kind !== 'text' || words(column.name) !== 'name') return reason;
+  const isOfPerson = columns.some((other) => OF_PERSON.test(reasonOf(other) ?? ''));
+  return isOfPerson ? 'beside other personal columns, its name says name of a person' : null;
+}
+
+function reasonOf({ name, base, kind }: NamedColumn): string | null {
   const ofType = ALWAYS_PERSONAL[base];
   if (ofType) return ofType;
   const text = words(name);

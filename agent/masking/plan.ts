@@ -248,7 +248,7 @@ const rejected = (
 
 /** How a database is read for what looks personal. */
 interface Reading {
-  /** Also samples of the values; otherwise names, types and foreign keys alone. */
+  /** Also samples of the values; otherwise names and types alone. */
   sample: boolean;
   /** Also if the policy keeps the columns that it does not list. */
   suggest: boolean;
@@ -278,7 +278,7 @@ async function readLikelyValues(session: Session, table: MaskedTable, columns: r
   });
 }
 
-/** Columns without a rule that look personal, by their names, types, values and foreign keys. */
+/** Columns without a rule that look personal, by their names, types and values. */
 async function readUncovered(
   session: Session,
   { tables, byOid }: Database,
@@ -288,7 +288,7 @@ async function readUncovered(
   for (const table of tables) {
     const open = table.columns.filter(({ name, generated }) => !generated && !ruleFor(table, name, byOid));
     const named = open.flatMap((column) => {
-      const reason = looksPersonal(column);
+      const reason = looksPersonal(column, table.columns);
       return reason === null ? [] : [{ table: shownName(table), column: column.name, reason }];
     });
     // The partition of a table has its columns.

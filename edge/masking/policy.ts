@@ -69,7 +69,7 @@ export const ComparedPolicy = MaskingPolicy.extend({
   }),
   suggestions: Suggestions.nullable().meta({
     description:
-      'Columns of `main` without a rule that look personal, by name, type, samples of their values, and foreign keys to such columns. Null: `main` could not be read.',
+      'Columns of `main` without a rule that look personal, by name, type, and samples of their values. Null: `main` could not be read.',
   }),
 }).meta({ id: 'ComparedMaskingPolicy' });
 

@@ -346,7 +346,8 @@ describe('main, compared with a policy', () => {
   beforeAll(() =>
     inMain(`create table guest (id int primary key, email text, "Phone" text, note text, seen inet not null, n int);
       insert into guest values (1, 'ada@example.com', '+44 20 7946 0958', 'write to b@c.example', '10.0.0.1', 1),
-        (2, 'bob@example.com', null, 'or to d@e.example', '10.0.0.2', 2)`),
+        (2, 'bob@example.com', null, 'or to d@e.example', '10.0.0.2', 2);
+      create table host (id int primary key, name text, birth_date date); create table room (id int primary key, name text)`),
   );
 
   test('has suggestions with a reason and a function that fits', async () => {
@@ -370,6 +371,17 @@ describe('main, compared with a policy', () => {
     const types = ['inet', 'cidr', 'macaddr', 'macaddr8', 'jsonb', 'boolean', 'interval', 'text[]', 'text'];
     for (const type of types) await in_(main, `select '${constantFor(type)}'::${type}`);
     expect((await suggestions(false)).suggestions.map(({ column }) => column)).toEqual(['Phone', 'seen']);
+  });
+
+  test('has a name of a person beside other personal columns only', async () => {
+    const { suggestions } = await runOperation(servers.host, 'masking.inspect', {
+      ...{ ...about(), rules: [], unlisted: 'keep', sample: true },
+    });
+    const named = suggestions.filter(({ table }) => ['public.host', 'public.room'].includes(table));
+    expect(named.map(({ table, column, with: how }) => `${table}.${column} ${how}`)).toEqual([
+      'public.host.name name',
+      'public.host.birth_date date_shift',
+    ]);
   });
 
   test('is compared again only after a change, also one that its session has not counted yet', async () => {
