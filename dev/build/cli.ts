@@ -1,7 +1,7 @@
 import { copyFileSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { build, type Plugin } from 'esbuild';
-import { leanZod, REQUIRE } from './esbuild.ts';
+import { leaveOutUnused, REQUIRE } from './esbuild.ts';
 import { ROOT } from './repository.ts';
 
 /** The command line. */
@@ -31,7 +31,7 @@ const bundle = (entry: string, outfile: string, head: string) =>
     format: 'esm',
     // An optional native client of `pg`, which is not used.
     external: ['pg-native'],
-    plugins: [loadToolsFromFile, leanZod],
+    plugins: [loadToolsFromFile, leaveOutUnused],
     banner: { js: head },
     logLevel: 'warning',
   });

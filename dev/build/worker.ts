@@ -4,7 +4,7 @@ import { build } from 'esbuild';
 import { parse } from 'smol-toml';
 import { z } from 'zod';
 import { buildConsole } from './console.ts';
-import { leanZod } from './esbuild.ts';
+import { leaveOutUnused } from './esbuild.ts';
 import { ROOT } from './repository.ts';
 
 /** Bundles the Worker into one file that workerd runs. @param deployed smaller, and with a source map */
@@ -19,7 +19,7 @@ export async function bundleWorker(file: string, { deployed = false } = {}): Pro
     external: ['cloudflare:*', 'node:*'],
     // The one for Node has no hashes of its own.
     alias: { otpauth: 'otpauth/dist/otpauth.node.mjs' },
-    plugins: [leanZod],
+    plugins: [leaveOutUnused],
     ...(deployed && { minify: true, sourcemap: 'linked' as const }),
     logLevel: 'warning',
   });
