@@ -15,6 +15,7 @@ import {
 } from './copy-rows.ts';
 import {
   endFollowing,
+  endLeft,
   type Followed,
   type FollowHost,
   inFollowed,
@@ -66,6 +67,7 @@ export const cutOver = (
       const message = `The branch stands still: ${followed.problem.message}`;
       return { cut_over: null, findings: [finding('rows', message, { path: '' })] };
     }
+    await endLeft(session, followed);
     await session.query(`UPDATE following SET cutover = 'refusing' WHERE branch_id = $1`, [params.branch_id]);
     try {
       const outcome = await runCutOver(host, session, followed, params, onProgress);

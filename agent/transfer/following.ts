@@ -279,6 +279,17 @@ const endClients = (db: Queryable, { project_id, database }: Of) =>
   endSessions(db, CLIENTS, [database, roleOf(project_id)], ENDING);
 
 /**
+ * Ends what an agent that was killed has left: its statement would take effect after ours. The caller has the locks of
+ * the branch.
+ * @throws HostError HOST_BUSY
+ */
+export async function endLeft(db: Queryable, { project_id }: Pick<Of, 'project_id'>): Promise<void> {
+  const left = 'FROM pg_stat_activity WHERE usename = $1 AND application_name = $2';
+  if (!(await endSessions(db, left, [roleOf(project_id), PURPOSES.change], ENDING)))
+    throw new HostError('HOST_BUSY', 'a session of an agent that was killed does not end');
+}
+
+/**
  * Makes the branch follow the slot of its copy, which was swapped in. From then on its clients can only read.
  * Repeated, it finishes or confirms the first call.
  * @throws HostError INVALID_CALL, POSTGRES_UNAVAILABLE, STATEMENT_REFUSED
@@ -291,6 +302,7 @@ export const startFollowing = (
     const { project_id, branch_id, database, source_url } = params;
     const [present] = await readFollowed(session, { branch_id });
     if (!present) throw new HostError('INVALID_CALL', 'no copy was made that the branch could follow');
+    await endLeft(session, params);
     if (!(await readSubscription(session, params))) {
       const { source, tls } = await reachSource(host, source_url);
       if (tls === 'certificate') await writeAuthorities(host.settings);
@@ -540,6 +552,7 @@ export async function endFollowing(
   }: Omit<Params<'follow.stop'>, 'slot' | 'publication'> & Partial<SlotNames>,
   isCutOver = false,
 ): Promise<Stopped> {
+  await endLeft(session, { project_id });
   const [followed] = await readFollowed(session, { branch_id });
   const subscription = await readSubscription(session, { project_id, database });
   const from = await sourceToClean(host, subscription, source_url);

@@ -199,7 +199,7 @@ export const discard = ({ callHost, job }: Context) =>
 
 /** The URL of the source of a job, while the job is open. */
 export async function sourceUrlOf(
-  { settings, job }: Pick<Context, 'settings' | 'job'>,
+  { settings, job }: Pick<Context, 'settings'> & { job: { id: string } },
   { keyId, sealedUrl: sealed }: Pick<typeof importSources.$inferSelect, 'keyId' | 'sealedUrl'>,
 ): Promise<string> {
   return unseal(settings.CREDENTIAL_KEYS, sealOwner(job.id), { keyId, sealed });

@@ -5,7 +5,7 @@ import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { followName } from '../../shared/protocol/transfer-operations.ts';
 import { ok, type Result } from '../../shared/result.ts';
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
-import { restrict, WITHIN_MS } from '../branches/import-branch.ts';
+import { restrict, sourceUrlOf, WITHIN_MS } from '../branches/import-branch.ts';
 import type { Actor } from '../database/column-types.ts';
 import { onActiveBranch } from '../database/conditions.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
@@ -15,6 +15,7 @@ import {
   type BranchRow,
   type FollowRow,
   follows,
+  importSources,
   type JobRow,
   jobs,
   projectBranches,
@@ -174,20 +175,39 @@ export const cutOverJob = saga<'follow.cutover', Ended>({
   },
 });
 
-const stop = (callHost: CallHost, { follow, branch }: Pick<Ended, 'follow' | 'branch'>) =>
+/** @param source_url of a start that is open; null: the host knows it */
+const stop = (
+  callHost: CallHost,
+  { follow, branch }: Pick<Ended, 'follow' | 'branch'>,
+  source_url: string | null = null,
+) =>
   callHost('follow.stop', {
     ...ofMain(follow, branch),
-    ...{ slot: followName(follow.projectId), publication: follow.publication, source_url: null },
+    ...{ slot: followName(follow.projectId), publication: follow.publication, source_url },
   });
 
-/** Drops what a project that is deleted has at its source, where it can be reached. */
-export async function stopFollowing(db: Database, callHost: CallHost, projectId: string): Promise<void> {
+/**
+ * Drops what a project that is deleted has at its source, where it can be reached. A start that is open may not be
+ * undone any more: its job goes with the project.
+ */
+export async function stopFollowing(context: SagaContext<'project.delete'>): Promise<void> {
+  const { db, job, callHost, settings } = context;
   const [found] = await db
-    .select({ follow: follows, branch: projectBranches })
+    .select({ follow: follows, branch: projectBranches, source: importSources })
     .from(follows)
     .innerJoin(projectBranches, eq(projectBranches.id, follows.branchId))
-    .where(eq(follows.projectId, projectId));
-  if (found && isLive(found.follow)) await stop(callHost, found);
+    .leftJoin(importSources, eq(importSources.jobId, follows.jobId))
+    .where(eq(follows.projectId, job.projectId));
+  if (!found) return;
+  const { follow, branch, source } = found;
+  if (isLive(follow)) {
+    await stop(callHost, found);
+  } else if (source) {
+    const started = { id: source.jobId };
+    const source_url = await sourceUrlOf({ settings, job: started }, source);
+    await callHost('transfer.cancel', { job_id: started.id, project_id: job.projectId });
+    await stop(callHost, { follow, branch }, source_url);
+  }
 }
 
 export const stopFollowingJob = saga<'follow.stop', Ended>({

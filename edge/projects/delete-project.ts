@@ -45,8 +45,9 @@ export const deleteProjectJob = saga<'project.delete', object>({
     [
       {
         name: 'drop',
-        run: async ({ db, job, callHost }) => {
-          await stopFollowing(db, callHost, job.projectId);
+        run: async (context) => {
+          const { job, callHost } = context;
+          await stopFollowing(context);
           await callHost('project.drop', { job_id: job.id, project_id: job.projectId });
         },
       },

@@ -1,7 +1,10 @@
+import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer, type Server, type Socket } from 'node:net';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
+import { Copies } from '../../../agent/transfer/copy-source.ts';
+import { placesFinding } from '../../../agent/transfer/probe.ts';
 import type { MethodResult, Params } from '../../../shared/protocol/operations.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { SOURCE_LOGIN, type SourceServer, startSource } from '../../support/source-server.ts';
@@ -212,6 +215,72 @@ describe('a source that cannot be followed', () => {
       expect(result).toEqual({ source: null, findings: [expect.objectContaining({ problem: 'address' })] });
     }
   });
+});
+
+test('a tenant has four places, whatever else follows on the host, and the host has twelve', async () => {
+  const tenant = randomUUID();
+  const places = async (other = {}) =>
+    (await probe(other)).findings.filter(({ problem }) => problem === 'places').map(({ message }) => message);
+  /** Projects that follow, of the tenant of `PROJECT` or of others. */
+  const fill = async (count: number, isOwn: boolean) => {
+    for (let n = 0; n < count; n += 1) {
+      const project = randomUUID();
+      await servers.query(
+        `with project as (insert into project (project_id, access_revision, tenant) values ('${project}', 1, '${isOwn ? tenant : randomUUID()}')),
+           branch as (insert into branch (branch_id, project_id, job_id, database) values ('${project}', '${project}', '${project}', 'db_${project}') returning 1)
+         select from branch`,
+      );
+      await servers.query(
+        `insert into following (branch_id, project_id, database, slot, since) values ('${project}', '${project}', 'db_${project}', 's', now())`,
+      );
+    }
+  };
+  await servers.query(
+    `insert into project (project_id, access_revision, tenant) values ('${PROJECT}', 1, '${tenant}')`,
+  );
+  try {
+    await fill(3, true);
+    await fill(5, false);
+    expect(await places()).toEqual([]);
+    await fill(1, true);
+    expect(await places()).toEqual([expect.stringMatching(/^4 projects of your tenant/)]);
+    // A copy takes none.
+    expect(await places({ use: 'import' })).toEqual([]);
+    // One that was cut over is over.
+    await servers.query(
+      "update following set cutover = 'done' where branch_id in (select branch_id from following join project using (project_id) where tenant = $1 limit 1)",
+      [tenant],
+    );
+    expect(await places()).toEqual([]);
+    await fill(4, false);
+    expect(await places()).toEqual([expect.stringMatching(/^No more branches can follow/)]);
+  } finally {
+    await servers.query('delete from branch');
+    await servers.query('delete from project');
+  }
+});
+
+test('copies that began before take places, and none of those that began later', async () => {
+  const copies = new Copies();
+  const host = { ...servers.host, copies };
+  const jobs = Array.from({ length: 3 }, (_, n) => ({ job_id: `job ${n}`, project_id: randomUUID() }));
+  const follow = { slot: 's', publication: null };
+  const ended = Promise.withResolvers<void>();
+  const running = jobs.map((job, n) =>
+    copies.run({ ...job, follow: n === 1 ? null : follow }, () => ended.promise),
+  );
+  expect(copies.following()).toEqual([jobs[0]?.project_id, jobs[2]?.project_id]);
+  expect(copies.following('job 2')).toEqual([jobs[0]?.project_id]);
+  expect(copies.following('job 0')).toEqual([]);
+  await servers.query(
+    `insert into project (project_id, access_revision, tenant) select id, 1, 'one' from unnest($1::uuid[]) id`,
+    [[PROJECT, ...jobs.map(({ project_id }) => project_id)]],
+  );
+  expect(await placesFinding(host, PROJECT)).toEqual([]);
+  ended.resolve();
+  await Promise.all(running);
+  expect(copies.following()).toEqual([]);
+  await servers.query('delete from project');
 });
 
 describe('a server that nobody knows', () => {

@@ -1,6 +1,8 @@
 import { and, eq } from 'drizzle-orm';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { auditEvents, follows, importSources, jobs, projects } from '../../../edge/database/schema.ts';
+import { checkFollow, followsOn } from '../../../edge/following/follow-record.ts';
+import type { CallHost } from '../../../edge/hosts/host-client.ts';
 import type { FollowReport } from '../../../shared/protocol/follow.ts';
 import type { Method } from '../../../shared/protocol/operations.ts';
 import type { BranchBody } from '../../support/api.ts';
@@ -110,6 +112,16 @@ async function receive(more: Partial<FollowReport> = {}) {
   const [project] = await gateway.db.select().from(projects).where(eq(projects.id, projectId));
   await (await gateway.coordinatorOf(projectId)).recordFollow(report(more), project?.hostId ?? '');
 }
+
+const hostOf = async (id: string) => {
+  const [project] = await gateway.db.select().from(projects).where(eq(projects.id, id));
+  return project?.hostId ?? '';
+};
+
+const ABSENT_STATUS = {
+  ...{ state: 'absent', tables: [], lag_bytes: null, lag_seconds: null },
+  ...{ slot_bytes: null, keep_bytes: null, problem: null },
+};
 
 const PROBLEM = {
   ...({ code: 'apply', message: 'PostgreSQL refuses a change.', table: 'public.book' } as const),
@@ -261,6 +273,36 @@ describe('reports of the host', () => {
     expect(await audited('branch.follow.resumed')).toHaveLength(1);
   });
 
+  test('are missing from a host that has lost it, which the reconciliation finds', async () => {
+    await follow();
+    const asked: string[] = [];
+    const callHost = (async (method: string) => {
+      asked.push(method);
+      return ABSENT_STATUS;
+    }) as unknown as CallHost;
+    const [recorded] = (await followsOn(gateway.db, await hostOf(projectId))).filter(
+      ({ follow: one }) => one.projectId === projectId,
+    );
+    if (recorded) await checkFollow(gateway.db, callHost, recorded);
+    expect(asked).toEqual(['follow.status']);
+    expect(
+      (await gateway.db.select().from(follows).where(eq(follows.projectId, projectId)))[0],
+    ).toMatchObject({
+      state: 'stopped',
+      problem: { code: 'absent' },
+    });
+    expect(await audited('branch.follow.interrupted')).toHaveLength(1);
+    // It is the same with the next reconciliation, and a host that follows changes nothing.
+    const [again] = (await followsOn(gateway.db, await hostOf(projectId))).filter(
+      ({ follow: one }) => one.projectId === projectId,
+    );
+    if (again) await checkFollow(gateway.db, callHost, again);
+    expect(await audited('branch.follow.interrupted')).toHaveLength(1);
+    // A report of the host, whose database is there again.
+    await receive();
+    expect((await shown()).body).toMatchObject({ state: 'following', problem: null });
+  });
+
   test('of another host change nothing', async () => {
     await follow();
     const other = crypto.randomUUID();
@@ -372,7 +414,9 @@ describe('an end', () => {
     const { body } = await begin();
     await eventually(async () => expect((await jobOf(body.id)).attempts).toBeGreaterThan(0));
     expect((await gateway.api.delete(path)).status).toBe(202);
-    await ended(body.id, 'failed');
+    await eventually(async () => expect(await calls('project.drop')).toBe(1));
+    expect(await calls('transfer.cancel')).toBeGreaterThan(0);
+    expect(await calls('follow.stop')).toBeGreaterThan(0);
     expect(await calls('follow.start')).toBe(0);
   });
 });

@@ -1,0 +1,321 @@
+import { randomUUID } from 'node:crypto';
+import { once } from 'node:events';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type pg from 'pg';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { snapshotDatabaseName } from '../../../shared/branch/database-name.ts';
+import { eventually } from '../../support/eventually.ts';
+import { Follower, STATE, TRANSFER } from '../../support/host/follower.ts';
+import { asClient, identity, toolOptions } from '../../support/host/host-project.ts';
+import { firstByDay, IS_NIGHTLY } from '../../support/nightly.ts';
+import { TcpProxy } from '../../support/tcp-proxy.ts';
+
+/** What befalls a branch that follows: agents that are killed, servers and links that are away. */
+
+/** A prepared transaction holds a lock at the source without a session, which a cut-over would end. */
+const SETTINGS = `wal_level = logical\nmax_replication_slots = 4\nmax_wal_senders = 4\nmax_prepared_transactions = 2
+logical_decoding_work_mem = 64kB\n`;
+
+let follower: Follower;
+beforeAll(async () => {
+  follower = await Follower.start(undefined, SETTINGS);
+});
+afterAll(() => follower?.stop());
+beforeEach(() => follower.renew());
+
+interface Hold {
+  /** Resolves when the agent has come there. */
+  held: () => Promise<unknown>;
+  release: () => Promise<unknown>;
+}
+
+/** Sessions of this host that wait for a lock in a statement like this. */
+const waiting = (statement: string) =>
+  eventually(async () =>
+    expect(
+      await follower.servers.query(
+        `select from pg_stat_activity where wait_event_type = 'Lock' and query like '%${statement}%'`,
+      ),
+    ).not.toEqual([]),
+  );
+
+/** Holds statements of this host that change a table of the catalog, or of the agent. */
+async function holdHere(table: string, statement: string, lock = 'in share mode'): Promise<Hold> {
+  const holder: pg.Client = await follower.servers.connect();
+  await holder.query(`begin; lock table ${table} ${lock}`);
+  return {
+    held: () => waiting(statement),
+    release: () => Promise.allSettled([holder.query('commit'), holder.end()]),
+  };
+}
+
+/** Holds statements at the source that need a table, or change one of the catalog. */
+async function holdAtSource(table: string, lock: string, statement: string): Promise<Hold> {
+  await follower.source.run(`begin; lock table ${table} in ${lock} mode; prepare transaction 'held'`);
+  return {
+    held: () =>
+      eventually(async () =>
+        expect(
+          await follower.source.run(
+            `select from pg_stat_activity where wait_event_type = 'Lock' and query like '%${statement}%'`,
+          ),
+        ).not.toEqual([]),
+      ),
+    release: () => follower.source.run("rollback prepared 'held'"),
+  };
+}
+
+/** A table whose rows are checked for a long time where they are copied to. */
+async function holdRows(): Promise<Hold> {
+  await follower.source.run(
+    `create domain slow as int; alter domain slow owner to app; create table slowly (n slow); alter table slowly owner to app;
+     insert into slowly values (1);
+     create function takes_long(n int) returns boolean language sql as 'select pg_catalog.pg_sleep(600) is not null';
+     alter function takes_long owner to app;
+     alter domain slow add constraint is_slow check (takes_long(value)) not valid;
+     update pg_constraint set convalidated = true where conname = 'is_slow'`,
+  );
+  const copying = "select from pg_stat_activity where datname ~ '^bgload_' and wait_event = 'PgSleep'";
+  return {
+    held: () => eventually(async () => expect(await follower.servers.query(copying)).not.toEqual([])),
+    release: () => follower.source.run('drop table slowly; drop domain slow; drop function takes_long'),
+  };
+}
+
+/** Runs an operation in an agent of its own, and kills that where it is held. */
+async function killed(words: string[], params: Record<string, unknown>, hold: Hold): Promise<void> {
+  const tool = await follower.servers.spawnTool(...words, ...toolOptions(params));
+  const ended = once(tool, 'exit');
+  try {
+    await Promise.race([
+      hold.held(),
+      ended.then(([code]) => {
+        throw new Error(`it ended before, with ${code}`);
+      }),
+    ]);
+    tool.kill('SIGKILL');
+    await ended;
+  } finally {
+    tool.kill('SIGKILL');
+    await hold.release();
+  }
+}
+
+describe('an agent that is killed', () => {
+  test.each(
+    firstByDay(2, [
+      ['before the slot', () => holdAtSource('pg_publication', 'share', 'CREATE PUBLICATION')],
+      ['while rows are copied', holdRows],
+      ['while the copy is closed', () => holdHere('following', 'INSERT INTO following')],
+    ] as const),
+  )('in a copy, %s: the next one begins again, and nothing is left', async (_, hold) => {
+    const params = follower.copyParams();
+    await killed(['transfer', 'copy'], params, await hold());
+    await follower.underLoad(async () => {
+      await follower.copy(params);
+      await follower.run('follow.start', follower.startParams());
+    });
+    await follower.untilLevel();
+    await follower.end();
+  });
+
+  test('in a copy that is cancelled then: nothing is left', async () => {
+    const params = follower.copyParams();
+    await killed(['transfer', 'copy'], params, await holdRows());
+    const { source_url } = params;
+    expect(
+      await follower.run('follow.stop', { ...follower.ids, ...follower.follow, source_url }),
+    ).toMatchObject({ dropped_at_source: true });
+    const { job_id, project_id, branch_id } = params;
+    await follower.run('reset.cancel', { job_id, project_id, branch_id, snapshot_id: randomUUID() });
+    await follower.expectNothingLeft();
+  });
+
+  test.each(
+    firstByDay(2, [
+      ['pg_subscription', 'CREATE SUBSCRIPTION'],
+      ['following', 'UPDATE following'],
+      ['pg_authid', 'CREATE ROLE'],
+      ['pg_auth_members', 'GRANT'],
+    ] as const),
+  )('in a start, before %s is changed: the next one finishes it', async (table, statement) => {
+    await follower.copy();
+    const params = follower.startParams();
+    await killed(['follow', 'start'], params, await holdHere(table, statement));
+    await follower.underLoad(() => follower.run('follow.start', params));
+    await follower.untilLevel();
+    await expect(
+      asClient(follower.servers.host, 'direct', follower.main, 'owner', 'update counter set n = 0'),
+    ).rejects.toThrow(/permission denied|read-only/);
+    await follower.end();
+  });
+
+  const CUT_OVERS: [string, 'again' | 'called off', () => Promise<Hold>][] = [
+    ['while the rows are compared', 'again', () => holdAtSource('account', 'access exclusive', '')],
+    ['after its last step', 'again', () => holdHere('pg_subscription', 'ALTER SUBSCRIPTION')],
+    ['while the rows are compared', 'called off', () => holdAtSource('account', 'access exclusive', '')],
+    ['before it begins', 'again', () => holdHere('following', 'SET cutover = ')],
+    [
+      'before writes are refused',
+      'called off',
+      () => holdAtSource('pg_db_role_setting', 'share', 'ALTER DATABASE'),
+    ],
+    ['while the slot is dropped', 'again', () => holdAtSource('pg_publication', 'share', 'DROP PUBLICATION')],
+    ['while main is opened', 'again', () => holdHere('pg_auth_members', 'GRANT')],
+  ];
+  test.each(firstByDay(3, CUT_OVERS))(
+    'in a cut-over, %s, which is %s: nothing is lost',
+    async (_, then, hold) => {
+      await follower.begin();
+      for (let n = 0; n < 5; n += 1) await follower.source.run(TRANSFER);
+      await follower.untilLevel();
+      const cutover = { ...follower.ids, job_id: randomUUID(), writes_refused: false };
+      await killed(['follow', 'cutover'], cutover, await hold());
+      if (then === 'called off') {
+        await follower.run('follow.cancel_cutover', follower.ids);
+        expect(await follower.source.run('show default_transaction_read_only')).toEqual([
+          { default_transaction_read_only: 'off' },
+        ]);
+        await follower.source.run(TRANSFER);
+        await follower.untilLevel();
+      }
+      const { cut_over, findings } = await follower.run('follow.cutover', cutover);
+      expect([cut_over?.rows, findings]).toEqual([expect.any(Number), []]);
+      expect(await follower.here(STATE)).toEqual(await follower.source.run(STATE));
+      const main = follower.main;
+      const insert = 'insert into transfer (amount) values (1) returning id::int';
+      const [last] = await follower.source.run('select last_value::int as last from transfer_id_seq');
+      expect(await asClient(follower.servers.host, 'pooled', main, 'read_write', insert)).toEqual([
+        { id: Number(last?.last) + 1 },
+      ]);
+      await follower.source.run(
+        'begin read write; alter database shop reset default_transaction_read_only; commit',
+      );
+      await follower.expectNothingLeft();
+    },
+  );
+});
+
+/** How long a link is away. Milliseconds. */
+const AWAY_MS = IS_NIGHTLY ? 60_000 : 4_000;
+
+test.each(firstByDay(1, ['refusing', 'silent'] as const))(
+  'a link to the source that is %s for a time: the lag grows meanwhile, and it goes on',
+  async (kind) => {
+    const proxy = await TcpProxy.start(follower.source.port);
+    try {
+      await follower.begin({ source_url: follower.source.url({ port: proxy.port }) });
+      await follower.underLoad(async () => {
+        await follower.untilLevel().catch(() => {});
+        await eventually(async () => expect((await follower.status()).lag_seconds).not.toBeNull());
+        proxy.cut(kind);
+        const cutAt = performance.now();
+        await sleep(AWAY_MS);
+        const { lag_seconds, lag_bytes, state } = await follower.status();
+        const away = (performance.now() - cutAt) / 1000;
+        expect([state, lag_bytes]).toEqual(['following', null]);
+        expect(Math.abs((lag_seconds ?? 0) - away), `${lag_seconds} s of ${away} s`).toBeLessThan(10);
+        expect(lag_seconds).toBeGreaterThan(AWAY_MS / 1000 - 1);
+        proxy.mend();
+      });
+      await follower.untilLevel();
+      await eventually(async () => expect(await follower.status()).toMatchObject({ lag_seconds: 0 }));
+      await follower.end();
+    } finally {
+      proxy.stop();
+    }
+  },
+  AWAY_MS + 300_000,
+);
+
+test.each(firstByDay(1, ['SIGQUIT', 'SIGINT'] as const))(
+  "the host's PostgreSQL is restarted (%s): it goes on, also with what it had stopped",
+  async (signal) => {
+    await follower.begin();
+    await follower.underLoad(async () => {
+      await follower.servers.end('postgres', signal);
+      await follower.servers.start('postgres');
+      await follower.source.run(TRANSFER);
+    });
+    await follower.untilLevel();
+    await follower.end();
+  },
+);
+
+test('a schema problem ends when each change is applied, or is undone at the source', async () => {
+  await follower.begin();
+  const stopped = () =>
+    eventually(async () =>
+      expect(await follower.status()).toMatchObject({ state: 'stopped', problem: { code: 'schema' } }),
+    );
+  await follower.source.run(
+    'set role app; alter table counter add id2 int; alter table account rename balance to amount',
+  );
+  await stopped();
+  // Nobody else can change it.
+  await expect(
+    asClient(
+      follower.servers.host,
+      'direct',
+      follower.main,
+      'owner',
+      'alter table account rename balance to amount',
+    ),
+  ).rejects.toThrow(/must be owner|permission denied/);
+  const resume = (apply_changes: boolean) =>
+    follower.run('follow.resume', { ...follower.ids, apply_changes });
+  expect(await resume(false)).toMatchObject({ state: 'stopped', problem: { code: 'schema' } });
+  expect(await resume(true)).toMatchObject({ state: 'following', problem: null });
+  await follower.source.run('update account set amount = 7 where id = 1');
+  const amount = 'select amount from account where id = 1';
+  await eventually(async () => expect(await follower.here(amount)).toEqual([{ amount: 7 }]));
+  await follower.source.run('set role app; alter table counter alter n type bigint');
+  await stopped();
+  await follower.source.run('set role app; alter table counter alter n type int');
+  expect(await resume(false)).toMatchObject({ state: 'following', problem: null });
+  await follower.end();
+});
+
+test('main is not reset while it follows, and its snapshot is the source at one commit', async () => {
+  await follower.begin();
+  const job_id = randomUUID();
+  const reset = { ...identity(follower.main), job_id, snapshot_id: randomUUID() };
+  await expect(follower.run('reset.swap', reset)).rejects.toMatchObject({ code: 'INVALID_CALL' });
+  await follower.underLoad(async () => {
+    for (let n = 0; n < (IS_NIGHTLY ? 50 : 5); n += 1) {
+      const snapshot_id = randomUUID();
+      const { project_id, branch_id, database } = follower.ids;
+      await follower.run('snapshot.take', {
+        ...{ project_id, branch_id, snapshot_id, source: database, busy_wait: 20_000 },
+        unless_same_as: null,
+      });
+      const branch = await follower.project.create(
+        `${database}_br_snap_${n}`,
+        snapshotDatabaseName(snapshot_id),
+      );
+      const [state] = await asClient(follower.servers.host, 'direct', branch, 'owner', STATE);
+      expect(state).toMatchObject({ sum: 50_000, transfers: state?.counted });
+      await follower.project.drop(branch);
+      await follower.run('snapshot.drop', { project_id, snapshot_id });
+    }
+  });
+  await follower.untilLevel();
+  await follower.end();
+});
+
+test('what a source has sent of a transaction that has not ended counts in the size', async () => {
+  await follower.begin();
+  const size = async () => {
+    const { sizes } = await follower.run('project.size', { project_id: follower.project.id });
+    return sizes[follower.main.branch_id] ?? 0;
+  };
+  const before = await size();
+  const rows = IS_NIGHTLY ? 300_000 : 30_000;
+  const open = follower.source.run(
+    `begin; insert into account select n, 1 from generate_series(1000, ${rows}) n; select pg_sleep(20); rollback`,
+  );
+  await eventually(async () => expect((await size()) - before).toBeGreaterThan(rows * 20));
+  await open;
+  await eventually(async () => expect((await size()) - before).toBeLessThan(rows * 20));
+  await follower.end();
+});
