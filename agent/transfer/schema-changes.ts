@@ -16,6 +16,7 @@ import {
   refresh,
   storeProblem,
 } from './following.ts';
+import { short } from './source-address.ts';
 import { readCatalog } from './source-catalog.ts';
 import { inSource } from './source-session.ts';
 import { publishTable } from './source-slot.ts';
@@ -69,6 +70,28 @@ const differs = (changes: readonly SourceChange[]): FollowProblem => ({
     .join('\n'),
 });
 
+const COLUMN = /^ALTER TABLE (.+) (ADD|DROP) COLUMN /;
+
+/** Names of tables that would get columns whose values at the source are in no change: new ones with a computed default, and renamed ones. */
+function tablesWithLostValues(changes: readonly SourceChange[]): string[] {
+  const columns = changes.flatMap(({ statement, isAddition }) => {
+    const [, table = '', act = ''] = COLUMN.exec(statement) ?? [];
+    return table ? [{ table, act, isAddition }] : [];
+  });
+  const dropped = new Set(columns.flatMap(({ table, act }) => (act === 'DROP' ? [table] : [])));
+  const lost = columns.filter(
+    ({ table, act, isAddition }) => act === 'ADD' && (!isAddition || dropped.has(table)),
+  );
+  return [...new Set(lost.map(({ table }) => table))];
+}
+
+const losesValues = (tables: readonly string[], changes: readonly SourceChange[]): FollowProblem => ({
+  ...differs(changes),
+  message:
+    'The values of new or renamed columns are in no change of the source, so they cannot be applied here. Undo the change at the source and resume, or stop following and begin again.',
+  table: short(tables.join(', ')),
+});
+
 /**
  * Brings the schema of a branch to that of its source, if that takes additions only. The caller has the lock of the
  * branch, and the subscription is disabled or waits for it.
@@ -83,6 +106,8 @@ async function applyAdditions(
 ): Promise<FollowProblem | null> {
   if (!appliesAll && changes.some(({ isAddition }) => !isAddition)) return differs(changes);
   if (changes.length === 0) return null;
+  const lost = tablesWithLostValues(changes);
+  if (lost.length > 0) return losesValues(lost, changes);
   try {
     await inFollowed(host, followed, 'change', (session) =>
       inTransaction(session, async () => {

@@ -18,6 +18,7 @@ import { measureEdgeThroughput } from './edge-throughput.ts';
 import { measureFarClient } from './far-client.ts';
 import { measureFirstRun } from './first-run.ts';
 import { measureFixtures } from './fixtures.ts';
+import { measureFollowing } from './following.ts';
 import { measureHostThroughput } from './host-throughput.ts';
 import { measureLoad } from './load.ts';
 import { describeMachine } from './machine.ts';
@@ -60,6 +61,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
   spares: { hindrance: xfsHindrance, measure: measureSpares },
   'branch-batch': { hindrance: xfsHindrance, measure: measureBranchBatch },
   'branchbench-shape': { hindrance: xfsHindrance, measure: measureBranchbenchShape },
+  following: { hindrance: () => null, measure: measureFollowing },
   'host-throughput': { hindrance: xfsHindrance, measure: measureHostThroughput },
   'network-rules': { hindrance: () => null, measure: measureNetworkRules },
   'agent-memory': { hindrance: xfsHindrance, measure: measureAgentMemory },

@@ -214,7 +214,7 @@ test.each(firstByDay(1, ['refusing', 'silent'] as const))(
         const { lag_seconds, lag_bytes, state } = await follower.status();
         const away = (performance.now() - cutAt) / 1000;
         expect([state, lag_bytes]).toEqual(['following', null]);
-        expect(Math.abs((lag_seconds ?? 0) - away), `${lag_seconds} s of ${away} s`).toBeLessThan(10);
+        expect(Math.abs((lag_seconds ?? 0) - away), `${lag_seconds} s of ${away} s`).toBeLessThan(3);
         expect(lag_seconds).toBeGreaterThan(AWAY_MS / 1000 - 1);
         proxy.mend();
       });
@@ -244,35 +244,42 @@ test.each(firstByDay(1, ['SIGQUIT', 'SIGINT'] as const))(
 
 test('a schema problem ends when each change is applied, or is undone at the source', async () => {
   await follower.begin();
+  const change = (sql: string) => follower.source.run(`set role app; ${sql}`);
   const stopped = () =>
     eventually(async () =>
       expect(await follower.status()).toMatchObject({ state: 'stopped', problem: { code: 'schema' } }),
     );
-  await follower.source.run(
-    'set role app; alter table counter add id2 int; alter table account rename balance to amount',
-  );
-  await stopped();
-  // Nobody else can change it.
-  await expect(
-    asClient(
-      follower.servers.host,
-      'direct',
-      follower.main,
-      'owner',
-      'alter table account rename balance to amount',
-    ),
-  ).rejects.toThrow(/must be owner|permission denied/);
   const resume = (apply_changes: boolean) =>
     follower.run('follow.resume', { ...follower.ids, apply_changes });
+  const widened = 'alter table account alter balance type bigint';
+  await change(`${widened}; alter table counter drop column n`);
+  await stopped();
+  // Nobody else can change it.
+  await expect(asClient(follower.servers.host, 'direct', follower.main, 'owner', widened)).rejects.toThrow(
+    /must be owner|permission denied|read-only/,
+  );
   expect(await resume(false)).toMatchObject({ state: 'stopped', problem: { code: 'schema' } });
   expect(await resume(true)).toMatchObject({ state: 'following', problem: null });
-  await follower.source.run('update account set amount = 7 where id = 1');
-  const amount = 'select amount from account where id = 1';
-  await eventually(async () => expect(await follower.here(amount)).toEqual([{ amount: 7 }]));
-  await follower.source.run('set role app; alter table counter alter n type bigint');
-  await stopped();
-  await follower.source.run('set role app; alter table counter alter n type int');
-  expect(await resume(false)).toMatchObject({ state: 'following', problem: null });
+  await change('update account set balance = 5000000000 where id = 1');
+  const balance = 'select balance::text from account where id = 1';
+  await eventually(async () => expect(await follower.here(balance)).toEqual([{ balance: '5000000000' }]));
+  // The values of a renamed column, and those that a function has given the rows there, are in no change.
+  for (const [there, back] of [
+    ['alter table visit rename at to seen', 'alter table visit rename seen to at'],
+    [
+      'alter table account add made timestamptz default clock_timestamp()',
+      'alter table account drop column made',
+    ],
+  ] as const) {
+    await change(there);
+    await stopped();
+    expect(await resume(true)).toMatchObject({
+      state: 'stopped',
+      problem: { code: 'schema', message: expect.stringContaining('in no change') },
+    });
+    await change(back);
+    expect(await resume(false)).toMatchObject({ state: 'following', problem: null });
+  }
   await follower.end();
 });
 

@@ -1,5 +1,5 @@
+import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
-import { expect } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { FollowWatch } from '../../../agent/transfer/watch-followed.ts';
 import type { FollowReport } from '../../../shared/protocol/follow.ts';
@@ -67,6 +67,13 @@ export class Follower {
     }
   }
 
+  /** Another tenant's project on the host. It is not watched by itself, and its `source_url` has to be given. */
+  async neighbour(): Promise<Follower> {
+    const other = new Follower(this.source, this.servers);
+    other.main = await other.project.create(`db_follow_other_${this.#made}`, null);
+    return other;
+  }
+
   async stop(): Promise<void> {
     await this.stopWatch();
     await this.servers.stop();
@@ -118,7 +125,7 @@ export class Follower {
 
   async run<M extends Method>(method: M, params: object): Promise<MethodResult<M>> {
     const result = await runOperation(this.servers.host, method, params);
-    expect(JSON.stringify(result)).not.toContain(SOURCE_LOGIN.password);
+    assert(!JSON.stringify(result).includes(SOURCE_LOGIN.password));
     return result;
   }
 
@@ -140,7 +147,7 @@ export class Follower {
   /** Copies, and makes the copy the database of `main`. @returns the parameters of the copy */
   async copy(params = this.copyParams()): Promise<void> {
     const { copied, findings } = await this.run('transfer.copy', params);
-    expect(copied, JSON.stringify(findings)).not.toBeNull();
+    assert(copied, JSON.stringify(findings));
     await this.run('reset.swap', {
       ...{ ...identity(this.main), job_id: params.job_id, snapshot_id: randomUUID() },
     });
@@ -185,24 +192,25 @@ export class Follower {
   }
 
   async untilLevel(): Promise<void> {
-    await eventually(async () => expect(await this.here(STATE)).toEqual(await this.source.run(STATE)));
+    await eventually(async () => assert.deepEqual(await this.here(STATE), await this.source.run(STATE)));
   }
 
   /** Stops following, and expects that nothing is left. */
   async end(): Promise<void> {
     const stopped = await this.run('follow.stop', { ...this.ids, source_url: null, ...this.follow });
-    expect(stopped).toEqual({ dropped_at_source: true, message: null });
+    assert.deepEqual(stopped, { dropped_at_source: true, message: null });
     await this.expectNothingLeft();
   }
 
   async expectNothingLeft(): Promise<void> {
-    expect(await this.atSource()).toEqual([]);
+    assert.deepEqual(await this.atSource(), []);
     await this.project.drop(this.main);
     const role = `u_${this.project.id.replaceAll('-', '')}_query`;
-    expect(
+    assert.deepEqual(
       await this.servers.query(
-        `select subname::text as name from pg_subscription union all select rolname from pg_roles where rolname = '${role}'`,
+        `select subname::text as name from pg_subscription where subname = '${followName(this.project.id)}' union all select rolname from pg_roles where rolname = '${role}'`,
       ),
-    ).toEqual([]);
+      [],
+    );
   }
 }

@@ -1,0 +1,233 @@
+import { randomUUID } from 'node:crypto';
+import { createReadStream, createWriteStream, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { pipeline } from 'node:stream/promises';
+import { setTimeout as sleep } from 'node:timers/promises';
+import pg from 'pg';
+import { from as copyFrom, to as copyTo } from 'pg-copy-streams';
+import { query } from '../support/database.ts';
+import { Follower } from '../support/host/follower.ts';
+import { asClient, connect, identity } from '../support/host/host-project.ts';
+import type { Report } from './report.ts';
+import { addSample, medianRatio, runInterleaved, type Series, timed } from './rounds.ts';
+
+const ROUNDS = 3;
+const LAG_SAMPLES = 20;
+const LOAD_MS = 5_000;
+const COPY_TABLES = 4;
+const COPY_ROWS = 250_000;
+/** The transaction of one tenant, in rows of 100 bytes. */
+const LARGE_ROWS = 2_000_000;
+
+const METHOD = `A PostgreSQL 18 server as the source and a host without its gateway, both on this machine, in memory. Two clients make \
+transfers of four statements in a loop at the source. **Lag:** what \`follow.status\` says of it, against the age of the newest of ten \
+heartbeats a second that is applied, ${LAG_SAMPLES} times. **Cut-over:** \`refused_ms\` of a cut-over after ${LOAD_MS / 1000} s of that load, \
+${ROUNDS} times. **Two tenants:** one follows a database in which a transaction of ${LARGE_ROWS / 1e6} million rows is committed; the age of the \
+newest applied heartbeat of the other one, each 100 ms from the begin of that transaction until it is applied. **Copy:** \`transfer.copy\` of \
+${COPY_TABLES} tables with ${COPY_ROWS / 1000} thousand rows each, with its check, primary keys and comparison, by two jobs, against \`COPY\` of the same \
+rows over one connection to a file and from there into tables without an index; interleaved, ${ROUNDS} rounds after a first one that is discarded.`;
+
+const BEAT = `create table beat (id int primary key, at timestamptz not null); insert into beat values (1, clock_timestamp())`;
+const BEAT_AGE = 'select extract(epoch from clock_timestamp() - at)::float8 * 1000 as ms from beat';
+
+/** Writes ten heartbeats a second while `action` runs. */
+async function withBeats<T>(url: string, action: () => Promise<T>): Promise<T> {
+  let isOver = false;
+  const beating = (async () => {
+    const client = new pg.Client({ connectionString: url, ssl: { rejectUnauthorized: false } });
+    client.on('error', () => {});
+    await client.connect();
+    while (!isOver) {
+      await client.query('update beat set at = clock_timestamp()').catch(() => {});
+      await sleep(100);
+    }
+    await client.end().catch(() => {});
+  })();
+  try {
+    return await action();
+  } finally {
+    isOver = true;
+    await beating;
+  }
+}
+
+async function measureLag(follower: Follower): Promise<number[]> {
+  await follower.renew();
+  await follower.source.run(`set role app; ${BEAT}`);
+  await follower.begin();
+  const errors: number[] = [];
+  await withBeats(follower.source.url(), () =>
+    follower.underLoad(async () => {
+      await sleep(2_000);
+      for (let n = 0; n < LAG_SAMPLES; n += 1) {
+        const { lag_seconds } = await follower.status();
+        const [age] = await follower.here(BEAT_AGE);
+        errors.push(Math.abs(Number(age?.ms) - (lag_seconds ?? Number.NaN) * 1000));
+        await sleep(200);
+      }
+    }),
+  );
+  await follower.end();
+  return errors;
+}
+
+/** Milliseconds for which writes were refused. */
+async function measureCutOver(follower: Follower, counts: Series): Promise<number> {
+  await follower.renew();
+  await follower.begin();
+  const count = async () => Number((await follower.source.run<{ n: number }>('select n from counter'))[0]?.n);
+  const cutover = { ...follower.ids, job_id: randomUUID(), writes_refused: false };
+  const { cut_over, findings } = await follower.underLoad(async () => {
+    const before = await count();
+    const ms = await timed(() => sleep(LOAD_MS));
+    addSample(counts, 'transactions a second', ((await count()) - before) / (ms / 1000));
+    return follower.run('follow.cutover', cutover);
+  });
+  if (!cut_over) throw new Error(JSON.stringify(findings));
+  await follower.source.run(
+    'begin read write; alter database shop reset default_transaction_read_only; commit',
+  );
+  await follower.expectNothingLeft();
+  return cut_over.refused_ms;
+}
+
+/** Ages of the other tenant's newest heartbeat, and how long the transaction took until it was applied. */
+async function measureNeighbour(follower: Follower): Promise<{ ages: number[]; ms: number; bytes: number }> {
+  await follower.renew();
+  await follower.source.run('set role app; create table large (id int primary key, text text)');
+  await follower.source.run('create database other owner app').catch(() => {});
+  const url = follower.source.url().replace(/\/shop$/, '/other');
+  await query(url, `drop table if exists beat; ${BEAT}`);
+  const other = await follower.neighbour();
+  await follower.begin();
+  await other.begin({ source_url: url });
+  const ages: number[] = [];
+  let bytes = 0;
+  const ms = await withBeats(url, async () => {
+    await sleep(1_000);
+    let isApplied = false;
+    const watching = (async () => {
+      while (!isApplied) {
+        ages.push(Number((await other.here(BEAT_AGE))[0]?.ms));
+        await sleep(100);
+      }
+    })();
+    const took = await timed(async () => {
+      await follower.source.run(
+        `set role app; insert into large select n, repeat(md5(n::text), 3) from generate_series(1, ${LARGE_ROWS}) n`,
+      );
+      while ((await follower.here('select from large limit 1')).length === 0) await sleep(200);
+    });
+    isApplied = true;
+    await watching;
+    bytes = Number((await follower.here("select pg_total_relation_size('large') as bytes"))[0]?.bytes);
+    return took;
+  });
+  await other.run('follow.stop', { ...other.ids, source_url: null, ...other.follow });
+  await other.project.drop(other.main);
+  await follower.end();
+  return { ages, ms, bytes };
+}
+
+const COPIED = Array.from({ length: COPY_TABLES }, (_, n) => `copied_${n}`);
+
+async function measureCopy(follower: Follower) {
+  await follower.renew();
+  await follower.source.run(
+    `drop table account, transfer, counter, visit; set role app; ${COPIED.map(
+      (name) =>
+        `create table ${name} (id int primary key, text text, amount numeric); insert into ${name} select n, repeat(md5(n::text), 2), n * 1.5 from generate_series(1, ${COPY_ROWS}) n`,
+    ).join('; ')}; analyze`,
+  );
+  const owner = (sql: string) => asClient(follower.servers.host, 'direct', follower.main, 'owner', sql);
+  const file = join(tmpdir(), `branchgate-copy-${process.pid}`);
+  const byHand = async () => {
+    const there = new pg.Client({
+      connectionString: follower.source.url(),
+      ssl: { rejectUnauthorized: false },
+    });
+    await there.connect();
+    const here = await connect(follower.servers.host, 'direct', follower.main, 'owner');
+    try {
+      for (const name of COPIED) await here.query(`create table ${name} (id int, text text, amount numeric)`);
+      return await timed(async () => {
+        for (const name of COPIED) {
+          await pipeline(there.query(copyTo(`copy ${name} to stdout`)), createWriteStream(file));
+          await pipeline(createReadStream(file), here.query(copyFrom(`copy ${name} from stdin`)));
+        }
+      });
+    } finally {
+      rmSync(file, { force: true });
+      await there.end();
+      await here.end();
+      await owner(`drop table ${COPIED.join(', ')}`);
+    }
+  };
+  const imported = async (jobs: number) => {
+    const params = follower.copyParams({ follow: null, jobs });
+    const ms = await timed(() => follower.run('transfer.copy', params));
+    const { job_id, project_id, branch_id } = params;
+    await follower.run('reset.cancel', { job_id, project_id, branch_id, snapshot_id: randomUUID() });
+    return ms;
+  };
+  const times = await runInterleaved(ROUNDS, {
+    'COPY over one connection': byHand,
+    'import, one job': () => imported(1),
+    'import, two jobs': () => imported(2),
+  });
+  await follower.project.drop(identity(follower.main) as never);
+  return times;
+}
+
+/** Measures following, its cut-over and the copy of an import. */
+export async function measureFollowing(): Promise<Report> {
+  const follower = await Follower.start();
+  const counts: Series = {};
+  try {
+    const errors = await measureLag(follower);
+    const refused: number[] = [];
+    for (let n = 0; n < ROUNDS; n += 1) refused.push(await measureCutOver(follower, counts));
+    const { ages, ms, bytes } = await measureNeighbour(follower);
+    const copies = await measureCopy(follower);
+    addSample(counts, 'MB of the large transaction here', bytes / 2 ** 20);
+    return {
+      title: 'Following and importing',
+      method: METHOD,
+      goals: [
+        { name: 'error of the lag, at most', measured: Math.max(...errors), limit: 1_000, unit: 'ms' },
+        {
+          name: 'writes refused by a cut-over, at most',
+          measured: Math.max(...refused),
+          limit: 5_000,
+          unit: 'ms',
+        },
+        {
+          name: 'lag of a tenant while another one has a large transaction, at most',
+          measured: Math.max(...ages),
+          limit: 10_000,
+          unit: 'ms',
+        },
+        {
+          name: 'COPY over one connection ÷ an import with two jobs',
+          measured: medianRatio(copies['COPY over one connection'], copies['import, two jobs']),
+          limit: 1.5,
+          atLeast: true,
+          unit: '×',
+        },
+      ],
+      times: {
+        Following: {
+          'error of the lag': errors,
+          'refused writes': refused,
+          'lag of the other tenant': ages,
+          'large transaction, until it is applied': [ms],
+        },
+        Copies: copies,
+      },
+      counts: { Load: counts },
+    };
+  } finally {
+    await follower.stop();
+  }
+}
