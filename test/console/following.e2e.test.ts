@@ -1,7 +1,7 @@
 import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, beforeEach, expect, inject, test } from 'vitest';
 import { openBrowser, type Visitor, visit } from '../support/console/browser.ts';
-import { type FollowState, stageFollow } from '../support/console/follows.ts';
+import { FOLLOWS, type FollowState, stageFollow } from '../support/console/follows.ts';
 import { signInOnPage, siteOf } from '../support/console/person.ts';
 import { eventually } from '../support/eventually.ts';
 import { newOwner } from '../support/sign-in/people.ts';
@@ -68,8 +68,8 @@ test('the changes of a schema are confirmed with their statements, and applied',
   const { page } = visitor;
   await page.route(/\/follow\/resume$/, async (route) => {
     bodies.push(route.request().postDataJSON());
-    await stageFollow(page, 'following');
-    await route.fulfill({ json: {} });
+    await page.route(/\/follow$/, (read) => read.fulfill({ json: FOLLOWS.following }));
+    await route.fulfill({ json: FOLLOWS.following });
   });
   await main.getByRole('button', { name: 'Apply the changes' }).click();
   const dialog = page.getByRole('dialog');

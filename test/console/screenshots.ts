@@ -5,6 +5,7 @@ import { parseArgs } from 'node:util';
 import type { Page } from 'playwright-core';
 import { ROOT } from '../../dev/build/repository.ts';
 import { openBrowser, visit } from '../support/console/browser.ts';
+import { FOLLOWS, type FollowState, stageFollow } from '../support/console/follows.ts';
 import { pagesOf, preparePages } from '../support/console/pages.ts';
 import { signInOnPage } from '../support/console/person.ts';
 import { deliveredMails } from '../support/sign-in/mails.ts';
@@ -42,6 +43,18 @@ async function main(): Promise<void> {
     await page.getByLabel('E-mail address').waitFor();
     await shoot(page, join(folder, 'sign-in-desktop-light.png'), true);
     await signInOnPage(page, owner.email);
+    const states = Object.keys(FOLLOWS) as FollowState[];
+    for (const state of states) {
+      await stageFollow(page, state);
+      for (const [device, width] of Object.entries(WIDTHS)) {
+        await page.setViewportSize({ width, height: 800 });
+        await page.goto(`/projects/${projectId}/following`);
+        await page.getByRole('heading', { name: 'shop at db.example.com' }).waitFor();
+        await page.waitForTimeout(SETTLED_MS);
+        await shoot(page, join(folder, `following-${state}-${device}.png`), true);
+      }
+    }
+    await page.unrouteAll({ behavior: 'wait' });
     for (const [name, path, text] of pagesOf(projectId)) {
       const file = name.replaceAll(' ', '-');
       for (const scheme of SCHEMES)

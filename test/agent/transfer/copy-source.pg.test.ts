@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
+import { GuardWatch } from '../../../agent/guard/watch-guards.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { loadDatabaseName } from '../../../agent/transfer/load-database.ts';
 import { queryLoginName } from '../../../shared/branch/login.ts';
@@ -7,7 +8,7 @@ import type { TableProgress } from '../../../shared/project/job.ts';
 import type { MethodResult, Params } from '../../../shared/protocol/operations.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
-import { asClient, type Branch, identity, Project } from '../../support/host/host-project.ts';
+import { asClient, type Branch, connect, identity, Project } from '../../support/host/host-project.ts';
 import { SOURCE_LOGIN, type SourceServer, startSource } from '../../support/source-server.ts';
 
 /** One of each kind that has to come in an order, or whose values have more than one form. */
@@ -301,6 +302,29 @@ test('a copy is cancelled in the middle of a statement', async () => {
       expect(await source.run("select from pg_stat_activity where usename = 'app'")).toEqual([]),
     );
   });
+});
+
+test('a copy takes longer than a transaction of a client may, which the watchdog ends meanwhile', async () => {
+  const settings = { ...servers.settings, TRANSACTION_SECONDS: 1 };
+  const stop = new AbortController();
+  const guarding = new GuardWatch({ ...servers.host, settings }, () => {}).run(stop.signal);
+  try {
+    const client = await connect(servers.host, 'direct', await emptyBranch(), 'owner');
+    await client.query('begin; select txid_current()');
+    await during(SLOW.replace('600', '5'), NOT_SLOW, async () => {
+      const began = performance.now();
+      const [{ copied }] = await Promise.all([
+        copyInto(await emptyBranch()),
+        eventually(async () => expect(client.query('select')).rejects.toThrow()),
+      ]);
+      expect(copied?.rows).toBeGreaterThan(30_000);
+      expect(performance.now() - began).toBeGreaterThan(5_000);
+    });
+    await client.end().catch(() => {});
+  } finally {
+    stop.abort();
+    await guarding;
+  }
 });
 
 test('what a killed agent has left is removed by the next call', async () => {

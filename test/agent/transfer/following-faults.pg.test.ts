@@ -119,6 +119,14 @@ describe('an agent that is killed', () => {
     await follower.end();
   });
 
+  test('in an import: the next one begins again, and nothing is left', async () => {
+    const params = follower.copyParams({ follow: null });
+    await killed(['transfer', 'copy'], params, await holdRows());
+    await follower.copy(params);
+    expect(await follower.here(STATE)).toEqual(await follower.source.run(STATE));
+    await follower.expectNothingLeft();
+  });
+
   test('in a copy that is cancelled then: nothing is left', async () => {
     const params = follower.copyParams();
     await killed(['transfer', 'copy'], params, await holdRows());

@@ -118,6 +118,15 @@ describe.each(SOURCES)('a source of version $version', ({ programs }) => {
     await follower.end();
   });
 
+  test('an import has the rows and the next values', async () => {
+    for (let n = 0; n < 5; n += 1) await source.run(TRANSFER);
+    await follower.copy(follower.copyParams({ follow: null }));
+    expect(await follower.here(STATE)).toEqual(await source.run(STATE));
+    const insert = 'insert into transfer (amount) values (1) returning id::int';
+    expect(await asClient(servers.host, 'direct', follower.main, 'owner', insert)).toEqual([{ id: 6 }]);
+    await follower.expectNothingLeft();
+  });
+
   test('what is added at the source is added, and another change stops with the statements', async () => {
     await follower.begin();
     await source.run(

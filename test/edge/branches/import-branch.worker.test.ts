@@ -161,6 +161,24 @@ test.each(['access.apply', 'transfer.copy', 'reset.swap', 'snapshot.drop'] as co
   },
 );
 
+test('an import of more than an hour ends well, although calls of it time out', async () => {
+  await gateway.plantFailure(neighbour, 'transfer.copy', { code: 'HOST_TIMEOUT', message: 'planted' });
+  const { body } = await gateway.api.post<JobBody>(`${path}/import`, { source_url: SOURCE });
+  await eventually(async () => expect(await calls('transfer.copy')).toBeGreaterThan(0));
+  await gateway.db
+    .update(jobs)
+    .set({ createdAt: new Date(Date.now() - 48 * 3_600_000) })
+    .where(eq(jobs.id, body.id));
+  // A copy that runs on is no failure either.
+  await gateway.plantFailure(neighbour, 'transfer.copy', { code: 'PROJECT_BUSY', message: 'planted' });
+  const timedOut = await calls('transfer.copy');
+  await (await gateway.coordinatorOf(projectId)).wake();
+  await eventually(async () => expect(await calls('transfer.copy')).toBeGreaterThan(timedOut));
+  await gateway.plantFailure(neighbour, 'transfer.copy', null);
+  await (await gateway.coordinatorOf(projectId)).wake();
+  await ended(body.id, 'succeeded');
+});
+
 describe('a cancellation', () => {
   test('undoes an import that is being copied, once', async () => {
     await hold('transfer.copy');
