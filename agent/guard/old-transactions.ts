@@ -14,12 +14,15 @@ export class OldTransactions implements Guard {
   }
 
   check({ sessions }: Observation): Finding[] {
-    return sessions
-      .filter(({ transactionSeconds }) => transactionSeconds > this.#seconds)
-      .map((session) => ({
-        sessions: [session],
-        branches: [],
-        detail: { transaction_seconds: Math.round(session.transactionSeconds) },
-      }));
+    return (
+      sessions
+        // Nobody but the agent gets into other databases. A copy of hours is one transaction, in a database of its own.
+        .filter(({ branch, transactionSeconds }) => branch !== null && transactionSeconds > this.#seconds)
+        .map((session) => ({
+          sessions: [session],
+          branches: [],
+          detail: { transaction_seconds: Math.round(session.transactionSeconds) },
+        }))
+    );
   }
 }
