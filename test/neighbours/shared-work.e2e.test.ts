@@ -1,5 +1,5 @@
 import { expect } from 'vitest';
-import { query } from '../support/database.ts';
+import { connect } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
 import { describeAttacks } from '../support/neighbours/describe-attacks.ts';
@@ -21,16 +21,17 @@ describeAttacks(
   }),
   async (name, { victim }) => {
     if (name !== 'sleeping autovacuum') return;
-    await query(
-      victim.urls.direct,
+    // One session: a poll that connects each time reaches the limit of connection attempts.
+    const session = await connect(victim.urls.direct);
+    await session.query(
       'create table analysed (n integer); insert into analysed select generate_series(1, 500)',
     );
     await eventually(async () => {
-      const found = await query(
-        victim.urls.direct,
+      const { rows } = await session.query(
         "select from pg_stat_user_tables where relname = 'analysed' and last_autoanalyze is not null",
       );
-      expect(found).toHaveLength(1);
+      expect(rows).toHaveLength(1);
     });
+    await session.end();
   },
 );
