@@ -270,7 +270,7 @@ function Source({ follow }: { follow: Follow }) {
 
 const LAG_RANGE = '24h';
 
-/** How far main was behind in the last day, with its jobs' end of a copy and gaps where nothing was measured. */
+/** How far main was behind in the last day. */
 function LagHistory({ projectId }: { projectId: string }) {
   const { data } = useQuery(seriesQuery(projectId, 'main', LAG_RANGE, false));
   const points = pointsOf(data?.series, LAG_CHART);
@@ -479,7 +479,7 @@ function FollowingPage() {
               {follow && <Source follow={follow} />}
               {follow && isActive && mayEdit && <Actions projectId={projectId} follow={follow} jobs={jobs} />}
               {follow?.state === 'copying' && start && <JobSteps job={start} />}
-              {follow && isActive && <LagHistory projectId={projectId} />}
+              {follow && isActive && follow.state !== 'copying' && <LagHistory projectId={projectId} />}
               {follow && follow.tables.length > 0 && <Tables tables={follow.tables} />}
               {!follow && !mayEdit && !lastImport && (
                 <div className="card">

@@ -36,7 +36,10 @@ export const FOLLOWS = {
         'ALTER TABLE public.book DROP COLUMN isbn;\nALTER TABLE public.sale ALTER COLUMN amount TYPE bigint;',
     },
   },
-  cut_over: { state: 'cut_over', source: SOURCE, tables: FOLLOWED, ...NOTHING_KNOWN },
+  cut_over: {
+    ...{ state: 'cut_over', source: SOURCE, ...NOTHING_KNOWN },
+    tables: FOLLOWED.map((followed) => ({ ...followed, state: 'copied' as const })),
+  },
   failed: {
     ...{ state: 'failed', source: SOURCE, tables: [], ...NOTHING_KNOWN },
     problem: {
@@ -66,7 +69,7 @@ export async function stageFollow(page: Page, state: FollowState): Promise<void>
         name,
         status: isOver || n === 0 ? 'succeeded' : n === 1 ? 'running' : 'pending',
         started_at: isOver || n < 2 ? new Date().toISOString() : null,
-        ended_at: isOver || n === 0 ? new Date().toISOString() : null,
+        finished_at: isOver || n === 0 ? new Date().toISOString() : null,
         ...(n === 1 && { percent: 42 }),
       })),
     };
