@@ -146,7 +146,6 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
         },
   'follow.cancel_cutover': () => ({ cancelled: true }),
   'follow.stop': () => ({ dropped_at_source: false, message: 'The slot is left at the source.' }),
-  'project.drop': () => ({ dropped_databases: 1 }),
   'row.list': () => ({ columns: [], rows: [], has_more: false, estimated_rows: 0 }),
 };
 
