@@ -174,32 +174,51 @@ export class Spares {
     for (const [snapshot, ready] of this.#ready)
       for (let surplus = ready.length - (wanted.get(snapshot) ?? 0); surplus > 0; surplus -= 1)
         await this.#dropUnused(host.postgres, snapshot);
-    for (const [snapshot, count] of wanted)
-      while (
-        (this.#ready.get(snapshot)?.length ?? 0) < count &&
-        this.#mayMake(host) &&
-        !this.#unused.isTooMany(this.#tenantOf(snapshot), performance.now()) &&
-        !signal.aborted
-      ) {
-        if (this.count >= this.#ofHost && !(await this.#makePlace(host.postgres, this.#tenantOf(snapshot))))
-          break;
-        if (!(await this.#make(host, snapshot))) break;
-      }
+    const refused = new Set<string>();
+    while (this.#mayMake(host) && !signal.aborted) {
+      const snapshot = this.#neediest(wanted, refused);
+      if (snapshot === undefined) break;
+      const isMade = (await this.#makePlace(host.postgres, snapshot)) && (await this.#make(host, snapshot));
+      if (!isMade) refused.add(snapshot);
+    }
+  }
+
+  /** The snapshot that gets the next spare: one of the tenant that has fewest, so that nobody waits for one that uses many. */
+  #neediest(wanted: ReadonlyMap<string, number>, refused: ReadonlySet<string>): string | undefined {
+    const counts = this.#counts();
+    const now = performance.now();
+    const ready = (snapshot: string) => this.#ready.get(snapshot)?.length ?? 0;
+    const ofTenant = (snapshot: string) => counts.get(this.#tenantOf(snapshot)) ?? 0;
+    return [...wanted.keys()]
+      .filter(
+        (snapshot) =>
+          ready(snapshot) < (wanted.get(snapshot) ?? 0) &&
+          !refused.has(snapshot) &&
+          !this.#unused.isTooMany(this.#tenantOf(snapshot), now),
+      )
+      .sort((one, other) => ofTenant(one) - ofTenant(other) || ready(one) - ready(other))[0];
+  }
+
+  /** How many spares each tenant has. */
+  #counts(): Map<string, number> {
+    const counts = new Map<string, number>();
+    for (const [snapshot, { length }] of this.#ready) {
+      const tenant = this.#tenantOf(snapshot);
+      counts.set(tenant, (counts.get(tenant) ?? 0) + length);
+    }
+    return counts;
   }
 
   /**
-   * Drops a spare of the tenant that has most, for one that has fewer. It was not made for nothing.
-   * @returns false if nobody has so many that both would have the same or more after it
+   * On a full host, drops a spare of the tenant that has most, for one that has fewer. It was not made for nothing.
+   * @returns false if no tenant has at least two more
    */
-  async #makePlace(db: Queryable, tenant: string): Promise<boolean> {
-    const counts = new Map<string, number>();
-    for (const [snapshot, { length }] of this.#ready) {
-      const owner = this.#tenantOf(snapshot);
-      counts.set(owner, (counts.get(owner) ?? 0) + length);
-    }
+  async #makePlace(db: Queryable, snapshot: string): Promise<boolean> {
+    if (this.count < this.#ofHost) return true;
+    const counts = this.#counts();
     const most = Math.max(...counts.values());
-    if (most - 1 <= (counts.get(tenant) ?? 0)) return false;
-    const doomed = [...this.#ready.keys()].find((snapshot) => counts.get(this.#tenantOf(snapshot)) === most);
+    if (most - 1 <= (counts.get(this.#tenantOf(snapshot)) ?? 0)) return false;
+    const doomed = [...this.#ready.keys()].find((name) => counts.get(this.#tenantOf(name)) === most);
     const spare = doomed && this.#next(doomed);
     if (spare) await dropDatabase(db, spare);
     return true;

@@ -261,6 +261,29 @@ test('a tenant that has most of a full host gives up some for one with fewer, un
   await dropSnapshot();
 });
 
+test('the next spare is of the tenant that has fewest, not of the newest snapshot', async () => {
+  await end();
+  const spares = new Spares();
+  // Its snapshot is newer.
+  const remove = await otherSnapshots('newer', 1);
+  await want({ [snapshot]: 2 });
+  const begun: unknown[] = [];
+  const stop = new AbortController();
+  const log = (_event: string, fields?: Record<string, unknown>) => {
+    if (begun.push(fields?.snapshot) === 4) stop.abort();
+  };
+  await eventually(async () => {
+    await spares.keep({ ...servers.host, log }, stop.signal);
+    expect(begun).toHaveLength(4);
+  });
+  expect(begun.filter((of) => of === snapshotDatabaseName(snapshot))).toHaveLength(2);
+  await spares.dropAll(servers.host.postgres);
+  await remove();
+  run();
+  await want({});
+  await dropSnapshot();
+});
+
 test('numbers that go up and down have spares made for nothing 32 times, and then every 5 seconds', async () => {
   const unused = new UnusedSpares();
   for (let n = 0; n < 31; n += 1) unused.add('one', 0);
