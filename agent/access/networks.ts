@@ -29,10 +29,6 @@ const LOCKED_FOR_MS = 2_000;
 const CHANGED_MEANWHILE = new Set(['XX000', '40P01', '42704', '23505']);
 const TRIES = 3;
 
-/** Those of the rules, and of the hosts to which projects move. */
-const WANTED_NETWORKS = `(SELECT project_id, cidr FROM network_rule
-  UNION SELECT project_id, moving.cidr FROM mover CROSS JOIN unnest(cidrs) AS moving (cidr))`;
-
 /**
  * Makes a role for each new network of a project, and forgets networks that no rule names any more. That
  * costs a reload, so they are kept until there is one anyway. To be called in a transaction.
@@ -46,13 +42,13 @@ export async function ensureNetworks(
   const { rows: added } = await session.query<{ project_id: string }>(
     `INSERT INTO network (role, project_id, cidr)
      SELECT 'net_' || replace(gen_random_uuid()::text, '-', ''), project_id, cidr
-     FROM (${WANTED_NETWORKS} EXCEPT SELECT project_id, cidr FROM network) AS rule
+     FROM (SELECT project_id, cidr FROM network_rule EXCEPT SELECT project_id, cidr FROM network) AS rule
      ON CONFLICT (project_id, cidr) DO NOTHING RETURNING project_id`,
   );
   if (prune || added.length > 0)
     await session.query(
       `DELETE FROM network WHERE NOT EXISTS (
-         SELECT FROM (${WANTED_NETWORKS}) AS rule WHERE rule.project_id = network.project_id AND rule.cidr = network.cidr)`,
+         SELECT FROM network_rule AS rule WHERE rule.project_id = network.project_id AND rule.cidr = network.cidr)`,
     );
   const { rows } = await session.query<Network & { exists: boolean }>(
     `SELECT role, cidr::text, pg_roles.oid IS NOT NULL AS exists
@@ -94,7 +90,6 @@ export async function readDifferences(
     `WITH scope AS MATERIALIZED (
        SELECT unnest($3::text[]) AS login
        UNION SELECT login FROM login JOIN branch USING (branch_id) WHERE project_id = ANY ($4::uuid[])
-       UNION SELECT login FROM mover
      ), person AS MATERIALIZED (
        SELECT oid, rolname::text COLLATE "default" AS login
        FROM pg_authid ${scope ? 'JOIN scope ON scope.login = rolname' : ''}
@@ -108,9 +103,6 @@ export async function readDifferences(
        WHERE NOT closed AND verifier IS NOT NULL AND NOT EXISTS (
          SELECT FROM unnest($1::uuid[], $2::cidr[]) AS block (branch_id, address)
          WHERE block.branch_id = branch.branch_id AND (address IS NULL OR rule.cidr <<= address))
-       UNION SELECT network.role, person.login
-       FROM person JOIN mover USING (login)
-       JOIN network ON network.project_id = mover.project_id AND network.cidr = ANY (mover.cidrs)
      ), membership AS MATERIALIZED (
        SELECT login, roleid, NOT (admin_option OR inherit_option OR set_option) AS plain
        FROM person JOIN pg_auth_members ON member = person.oid

@@ -218,15 +218,6 @@ const FOLLOWING = `
   );
 `;
 
-/** Logins of other hosts, to which projects move. */
-const MOVER = `
-  CREATE TABLE mover (
-    login text PRIMARY KEY,
-    project_id uuid NOT NULL REFERENCES project ON DELETE CASCADE,
-    cidrs cidr[] NOT NULL -- from which it connects
-  );
-`;
-
 /**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was
  * released is never changed, removed or moved; a change of the tables is a new entry at the end.
@@ -246,7 +237,6 @@ export const MIGRATIONS: readonly string[] = [
   RESTORED_LOGIN,
   SPARES,
   FOLLOWING,
-  MOVER,
 ];
 
 /**

@@ -133,9 +133,6 @@ export async function dropUnusedRoles(session: Session): Promise<void> {
        AND NOT EXISTS (SELECT FROM project WHERE replace(project_id::text, '-', '') = substr(rolname, 3, 32))
      UNION ALL
      SELECT rolname, rolcanlogin FROM pg_roles
-     WHERE rolname ~ '^mv_[0-9a-f]{32}$' AND NOT EXISTS (SELECT FROM mover WHERE login = rolname)
-     UNION ALL
-     SELECT rolname, rolcanlogin FROM pg_roles
      WHERE rolname ~ '^net_[0-9a-f]{32}$' AND NOT EXISTS (SELECT FROM network WHERE role = rolname)`,
   );
   // Statements that are sent together are one transaction, to which SET LOCAL applies.

@@ -118,8 +118,6 @@ wal_summary_keep_time = ${WAL_SUMMARY_DAYS}d
 file_copy_method = clone
 # A forgotten prepared transaction would prevent clones and the drop of its database.
 max_prepared_transactions = 0
-# A project moves to another host by its changes.
-wal_level = logical
 # ${FOLLOWED_MAX} branches can follow a database elsewhere, and ${TABLE_WORKERS} tables that were added there are copied at a time. PostgreSQL
 # does not start with fewer origins than are in use, so a later release only raises that number.
 max_logical_replication_workers = ${FOLLOWED_MAX + TABLE_WORKERS}

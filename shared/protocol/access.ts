@@ -15,7 +15,7 @@ export const Verifier = z
   .max(512)
   .regex(/^SCRAM-SHA-256\$\d{4,7}:[A-Za-z0-9+/=]+\$[A-Za-z0-9+/=]+:[A-Za-z0-9+/=]+$/);
 /** A network in the canonical form of `readCidr`. */
-export const Cidr = z.string().refine((text) => {
+const Cidr = z.string().refine((text) => {
   const reading = readCidr(text);
   return reading.ok && reading.cidr === text;
 }, 'not a network in canonical form');

@@ -1,6 +1,5 @@
 import { z } from 'zod';
 import { COPY_JOBS } from '../limits.ts';
-import { Cidr, Verifier } from './access.ts';
 import { FollowStatus } from './follow.ts';
 import { Database, Id, operation } from './operation.ts';
 import { BranchIdentity, BusyWait } from './operation-fields.ts';
@@ -10,9 +9,6 @@ export const SOURCE_URL_MAX = 2048;
 export const SOURCE_NAME_MAX = 200;
 /** Tables that a request may name, and that a result lists. */
 export const SOURCE_TABLES_MAX = 1000;
-
-/** Networks of another host. */
-const NETWORKS_MAX = 20;
 
 /** What a finding is about. */
 const SOURCE_PROBLEMS = [
@@ -274,24 +270,6 @@ export const TRANSFER_OPERATIONS = {
       ...Follow,
     }),
     result: z.strictObject(AtSource),
-    deadline: 60_000,
-  }),
-  'move.admit': operation({
-    summary: 'Make the login with which another host reads the databases of a project that moves there',
-    params: z.strictObject({
-      job_id: Id,
-      project_id: Id,
-      verifier: Verifier,
-      /** From which the other host connects. */
-      networks: z.array(Cidr).min(1).max(NETWORKS_MAX),
-    }),
-    result: z.strictObject({}),
-    deadline: 60_000,
-  }),
-  'move.release': operation({
-    summary: 'End the sessions of that login, and drop it with what it has left',
-    params: z.strictObject({ job_id: Id, project_id: Id }),
-    result: z.strictObject({ released: z.boolean() }),
     deadline: 60_000,
   }),
 } as const;
