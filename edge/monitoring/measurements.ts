@@ -3,7 +3,7 @@ import type { BranchMeasurement, ProjectMeasurement } from '../../shared/measure
 import { ok, type Result } from '../../shared/result.ts';
 import { type OpenStream, OpenStreams, serverSentEvent } from '../events/open-streams.ts';
 import type { StreamClient, StreamGate } from '../events/stream-admission.ts';
-import { MetricHistory, type Range } from './metric-history.ts';
+import { MetricHistory, type PointsByBranch, type Range } from './metric-history.ts';
 import type { BranchValues, Point } from './metrics.ts';
 
 /** One measurement of a project, as sent on a stream. */
@@ -92,6 +92,11 @@ export const filesOf = (last: LastMeasurement | null, branchIds: readonly string
 
 const LAST = 'last_measurement';
 
+/** The last measurement as it is stored, with the end of the history. */
+interface StoredMeasurement extends LastMeasurement {
+  recent?: PointsByBranch;
+}
+
 /** After this many intervals without a measurement, two are missing. */
 const MISSED_AFTER_INTERVALS = 2.5;
 /** Measurements arrive immediately, so an older timestamp means that the host's clock is slow. */
@@ -102,8 +107,8 @@ const timestampOf = (observedAt: number, now: number): number =>
   Math.min(Math.max(observedAt, now - LATE_MS), now);
 
 /**
- * The measurements of one project, in the storage of its object: the last one (key `last_measurement`) and
- * their history.
+ * The measurements of one project, in the storage of its object: the last one (key `last_measurement`), with
+ * those of the last minutes, and their history.
  */
 export class MeasurementStore {
   readonly #storage: DurableObjectStorage;
@@ -117,7 +122,14 @@ export class MeasurementStore {
   }
 
   last(): LastMeasurement | null {
-    return this.#storage.kv.get<LastMeasurement>(LAST) ?? null;
+    const stored = this.#stored();
+    if (!stored) return null;
+    const { recent, ...last } = stored;
+    return last;
+  }
+
+  #stored(): StoredMeasurement | null {
+    return this.#storage.kv.get<StoredMeasurement>(LAST) ?? null;
   }
 
   /** Whether at least two measurements in a row are missing. @param now Unix milliseconds */
@@ -138,7 +150,7 @@ export class MeasurementStore {
     now: number,
   ): MeasurementEvent | null {
     const observedAt = Date.parse(measurement.observed_at);
-    const last = this.last();
+    const last = this.#stored();
     const at = timestampOf(observedAt, now);
     if (last && (observedAt <= last.observedAt || at <= last.at) && !this.isOverdue(now)) return null;
     const onRecord = new Set(branches.map(({ id }) => id));
@@ -147,7 +159,7 @@ export class MeasurementStore {
     // Points are written in ascending order, even if a clock was set back.
     const timestamp = Math.max(at, (last?.at ?? 0) + 1);
     this.#storage.transactionSync(() => {
-      this.#history.add(timestamp, measured, { lastAt: last?.at ?? null, onRecord });
+      const recent = this.#history.add(timestamp, measured, { head: last, onRecord });
       const before = Object.entries(last?.branches ?? {}).filter(([branchId]) => onRecord.has(branchId));
       const after = [...measured].map(([branchId, values]) => {
         const cache_hit_ratio = values.cache_hit_ratio ?? last?.branches[branchId]?.cache_hit_ratio ?? null;
@@ -161,14 +173,15 @@ export class MeasurementStore {
         ids: Object.fromEntries(branches.map(({ id, branchName }) => [branchName, id])),
         physical: measurement.physical ? { ...measurement.physical, receivedAt: now } : last?.physical,
         diskMeasuredAt: measurement.disk_measured_at ?? last?.diskMeasuredAt,
-      } satisfies LastMeasurement);
+        recent,
+      } satisfies StoredMeasurement);
     });
     return { at: timestamp, branches: known };
   }
 
   /** Points of one branch, oldest first. @param range its step is at least `finestStep` of its start */
   read(branchId: string, range: Range): Point[] {
-    return this.#history.read(branchId, range, this.last()?.at ?? null);
+    return this.#history.read(branchId, range, this.#stored());
   }
 
   /**
@@ -176,10 +189,10 @@ export class MeasurementStore {
    * Branches that have been deleted since are left out.
    */
   after(since: number, limit: number): ReturnType<MetricHistory['after']> {
-    const last = this.last();
+    const last = this.#stored();
     const onRecord = new Set(Object.values(last?.ids ?? {}));
     return this.#history
-      .after(since, last?.at ?? null, limit)
+      .after(since, last, limit)
       .map(({ at, branches }) => ({ at, branches: branches.filter(([id]) => onRecord.has(id)) }));
   }
 }

@@ -3,6 +3,10 @@ import { aggregate, type BranchValues, type Point, startOfStep } from './metrics
 const MINUTE = 60_000;
 const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
+/** Minutes are stored together for this time; a divisor of an hour. */
+const SPAN = 10 * MINUTE;
+/** Bounds a stored value, which may have 2 MB, with 500 branches; a point has less than 600 bytes. */
+const RECENT_POINTS_MAX = 2000;
 
 /** The time between stored points and their retention, in milliseconds; the finest first. */
 const RESOLUTIONS = [
@@ -23,11 +27,26 @@ export interface Range {
 export const finestStep = (start: number, now: number): number =>
   RESOLUTIONS.find(({ retention }) => start >= now - retention)?.step ?? DAY;
 
+/** The points of branches, by branch ID; those of a branch are in ascending order. */
+export type PointsByBranch = Record<string, Point[]>;
+
 /**
- * Without the number of the row, a table is its own index. Otherwise each point is a row of an index too,
- * which is charged.
+ * Without the number of the row, a table is its own index. Otherwise each row is a row of an index too, which
+ * is charged. Earlier releases wrote `minutes` and `points`, whose rows are read until they expire.
  */
 const TABLES = `
+  create table samples (
+    step integer not null,
+    first_at integer not null,
+    last_at integer not null,
+    metrics text not null,
+    primary key (step, first_at)
+  ) without rowid;
+  create table if not exists minutes (
+    slot integer primary key,
+    at integer not null,
+    metrics text not null
+  );
   create table if not exists points (
     branch_id text not null,
     step integer not null,
@@ -35,23 +54,21 @@ const TABLES = `
     at integer not null,
     metrics text not null,
     primary key (branch_id, step, slot)
-  ) without rowid;
-  create table minutes (
-    slot integer primary key,
-    at integer not null,
-    metrics text not null
-  );
-  -- An earlier release had a row per branch and minute.
-  insert into minutes
-    select slot, max(at), json_group_object(branch_id, json(metrics)) from points where step = ${MINUTE} group by slot;
-  delete from points where step = ${MINUTE}`;
+  ) without rowid`;
 
-interface Row extends Record<string, SqlStorageValue> {
-  at: number;
-  metrics: string;
-}
+/** Parameters: step, from, to, and the ID of a branch with its path, which are null for all branches. */
+const SAMPLES = `
+  select iif(?4 is null, metrics, json_object(?4, json_extract(metrics, ?5))) as metrics from samples
+  where step = ?1 and last_at >= ?2 and first_at <= ?3 and (?4 is null or json_type(metrics, ?5) is not null)
+  order by first_at`;
+const EARLIER = `
+  select at, iif(?4 is null, metrics, json_object(?4, json_extract(metrics, ?5))) as metrics from minutes
+  where ?1 = ${MINUTE} and at between ?2 and ?3 and (?4 is null or json_type(metrics, ?5) is not null)
+  union all
+  select at, json_object(branch_id, json(metrics)) as metrics from points
+  where step = ?1 and at between ?2 and ?3 and (?4 is null or (branch_id = ?4 and ?5 is not null))`;
 
-/** The values of a branch in the metrics of a minute. */
+/** The values of a branch in a row. */
 const pathOf = (branchId: string) => `$."${branchId}"`;
 
 interface MeasuredMinute {
@@ -59,12 +76,21 @@ interface MeasuredMinute {
   branches: [branchId: string, values: BranchValues][];
 }
 
+/** The end of the history. */
+export interface Head {
+  /** Timestamp of the last measurement. */
+  at: number;
+  /** Minutes that are not in the tables yet. An earlier release had none. */
+  recent?: PointsByBranch;
+}
+
 /**
  * The metric history of a project's branches, in the SQLite database of its object. Each row that is written
- * is charged, so a minute is one row for all branches (table `minutes`); hours and days are one row per
- * branch (table `points`). Points of a longer step are aggregated from the shorter one by the first
- * measurement after the step; until then the shorter points are read instead. Aggregation and the deletion of
- * expired points run with the first measurement of each hour.
+ * is charged, so a row has all branches: ten minutes of them, or fewer of a project with many branches; one
+ * hour; or one day. The last minutes are stored with the last measurement, which is written anyway, as an
+ * idle object loses its memory after ten seconds. Points of a longer step are aggregated from the shorter one
+ * by the first measurement after the step; until then the shorter points are read instead. Aggregation and
+ * the deletion of expired points run with the first measurement of each hour.
  */
 export class MetricHistory {
   readonly #sql: SqlStorage;
@@ -76,129 +102,155 @@ export class MetricHistory {
   /**
    * Adds a measurement. Its values replace those of an earlier measurement of the same minute. Must be called
    * in a transaction.
-   * @param at Unix milliseconds, after `lastAt`, the timestamp of the previous measurement
+   * @param at Unix milliseconds, after the head
    * @param onRecord branches that exist; the history of others is deleted
+   * @returns the minutes to store with the next head
    */
   add(
     at: number,
     branches: ReadonlyMap<string, BranchValues>,
-    { lastAt, onRecord }: { lastAt: number | null; onRecord: ReadonlySet<string> },
-  ): void {
-    const [known] = this.#sql.exec("select 1 from sqlite_master where name = 'minutes'").toArray();
-    if (!known) this.#sql.exec(TABLES);
-    if (lastAt !== null && startOfStep(lastAt, HOUR) < startOfStep(at, HOUR))
-      this.#rollUp(lastAt, at, onRecord);
-    const slot = startOfStep(at, MINUTE);
-    const [earlier] = lastAt !== null && lastAt >= slot ? this.#minutes(slot, at) : [];
-    const values = Object.fromEntries([...(earlier?.branches ?? []), ...branches]);
-    this.#sql.exec(
-      'insert or replace into minutes (slot, at, metrics) values (?, ?, ?)',
-      slot,
-      at,
-      JSON.stringify(values),
-    );
+    { head, onRecord }: { head: Head | null; onRecord: ReadonlySet<string> },
+  ): PointsByBranch {
+    this.#createTables();
+    let recent = head?.recent ?? {};
+    if (head && startOfStep(head.at, SPAN) < startOfStep(at, SPAN)) {
+      this.#write(MINUTE, recent);
+      recent = {};
+    }
+    if (head && startOfStep(head.at, HOUR) < startOfStep(at, HOUR)) this.#rollUp(head.at, at, onRecord);
+    const added = withMinute(recent, at, branches);
+    if (Object.values(added).reduce((sum, { length }) => sum + length, 0) <= RECENT_POINTS_MAX) return added;
+    this.#write(MINUTE, recent);
+    return withMinute({}, at, branches);
   }
 
   /**
    * The points of one branch, oldest first, at most one per step.
    * @param range its step is at least `finestStep` of its start
-   * @param lastAt timestamp of the last measurement; null if there was none
+   * @param head null if there was no measurement
    */
-  read(branchId: string, { start, end, step }: Range, lastAt: number | null): Point[] {
-    if (lastAt === null) return [];
+  read(branchId: string, { start, end, step }: Range, head: Head | null): Point[] {
+    if (!head) return [];
     const finest = RESOLUTIONS.findLastIndex((resolution) => resolution.step <= step);
     const points: Point[] = [];
     let from = start;
     for (const resolution of RESOLUTIONS.slice(0, finest + 1).reverse()) {
-      points.push(...this.#points(branchId, resolution.step, from, end));
+      points.push(...(this.#points(resolution.step, from, end, head, branchId).get(branchId) ?? []));
       // The slot of the last measurement is not aggregated yet.
-      from = Math.max(start, startOfStep(lastAt, resolution.step));
+      from = Math.max(start, startOfStep(head.at, resolution.step));
     }
     return aggregate(points, step);
   }
 
   /** The stored minutes after `since`, oldest first, with the values of each branch. */
-  after(since: number, lastAt: number | null, limit: number): MeasuredMinute[] {
-    if (lastAt === null || lastAt <= since) return [];
-    return this.#minutes(Math.max(since + 1, lastAt - limit * MINUTE), lastAt).slice(-limit);
+  after(since: number, head: Head | null, limit: number): MeasuredMinute[] {
+    if (!head || head.at <= since) return [];
+    const from = Math.max(since + 1, head.at - limit * MINUTE);
+    const points = [...this.#points(MINUTE, from, head.at, head)].flatMap(([branchId, found]) =>
+      found.map((point) => ({ branchId, ...point })),
+    );
+    return [...Map.groupBy(points, ({ at }) => startOfStep(at, MINUTE))]
+      .sort(([one], [other]) => one - other)
+      .slice(-limit)
+      .map(([, measured]) => ({
+        at: Math.max(...measured.map(({ at }) => at)),
+        branches: Object.entries(
+          Object.fromEntries(measured.map(({ branchId, values }) => [branchId, values])),
+        ),
+      }));
+  }
+
+  #createTables(): void {
+    const [known] = this.#sql.exec("select 1 from sqlite_master where name = 'samples'").toArray();
+    if (!known) this.#sql.exec(TABLES);
   }
 
   /** Aggregates the longer steps that ended since the last measurement, then deletes expired points. */
   #rollUp(lastAt: number, at: number, onRecord: ReadonlySet<string>): void {
     const hour = startOfStep(lastAt, HOUR);
-    const minutes = this.#minutes(hour, hour + HOUR - 1).flatMap(({ at: measuredAt, branches }) =>
-      branches.map(([branchId, values]) => ({ branchId, at: measuredAt, values })),
+    const minutes = this.#points(MINUTE, hour, hour + HOUR - 1);
+    const stored = this.#sql.exec<{ id: string }>(
+      `select distinct key as id from samples, json_each(metrics) where step > ${MINUTE}
+       union select distinct branch_id from points`,
     );
-    const ofHour = Map.groupBy(minutes, ({ branchId }) => branchId);
-    const day = startOfStep(lastAt, DAY);
-    const stored = this.#sql.exec<{ branch_id: string }>('select distinct branch_id from points').toArray();
-    for (const branchId of new Set([...ofHour.keys(), ...stored.map(({ branch_id }) => branch_id)]))
+    for (const branchId of new Set([...minutes.keys(), ...stored.toArray().map(({ id }) => id)]))
       if (!onRecord.has(branchId)) this.#forget(branchId);
-    for (const branchId of onRecord) {
-      for (const point of aggregate(ofHour.get(branchId) ?? [], HOUR)) this.#write(branchId, HOUR, point);
-      if (day < startOfStep(at, DAY)) {
-        const hours = this.#points(branchId, HOUR, day, day + DAY - 1);
-        for (const point of aggregate(hours, DAY)) this.#write(branchId, DAY, point);
-      }
-      for (const { step, retention } of RESOLUTIONS.slice(1)) {
-        const deletion = 'delete from points where branch_id = ? and step = ? and slot < ?';
-        this.#sql.exec(deletion, branchId, step, startOfStep(at - retention, step));
-      }
+    const aggregated = (points: ReadonlyMap<string, Point[]>, step: number) =>
+      Object.fromEntries(
+        [...points]
+          .filter(([branchId]) => onRecord.has(branchId))
+          .map(([branchId, found]) => [branchId, aggregate(found, step)]),
+      );
+    this.#write(HOUR, aggregated(minutes, HOUR));
+    const day = startOfStep(lastAt, DAY);
+    if (day < startOfStep(at, DAY)) this.#write(DAY, aggregated(this.#points(HOUR, day, day + DAY - 1), DAY));
+    for (const { step, retention } of RESOLUTIONS) {
+      const oldest = startOfStep(at - retention, step);
+      this.#sql.exec('delete from samples where step = ? and last_at < ?', step, oldest);
+      this.#sql.exec('delete from points where step = ? and slot < ?', step, oldest);
     }
     this.#sql.exec('delete from minutes where slot < ?', startOfStep(at - DAY, MINUTE));
   }
 
   #forget(branchId: string): void {
     this.#sql.exec('delete from points where branch_id = ?', branchId);
-    this.#sql.exec(
-      'update minutes set metrics = json_remove(metrics, ?1) where json_type(metrics, ?1) is not null',
-      pathOf(branchId),
-    );
+    for (const table of ['samples', 'minutes'])
+      this.#sql.exec(
+        `update ${table} set metrics = json_remove(metrics, ?1) where json_type(metrics, ?1) is not null`,
+        pathOf(branchId),
+      );
   }
 
-  #write(branchId: string, step: number, { at, values }: Point): void {
+  #write(step: number, points: PointsByBranch): void {
+    const times = Object.values(points).flatMap((found) => found.map(({ at }) => at));
+    if (times.length === 0) return;
     this.#sql.exec(
-      'insert or replace into points (branch_id, step, slot, at, metrics) values (?, ?, ?, ?, ?)',
-      branchId,
+      'insert into samples (step, first_at, last_at, metrics) values (?, ?, ?, ?)',
       step,
-      startOfStep(at, step),
-      at,
-      JSON.stringify(values),
+      Math.min(...times),
+      Math.max(...times),
+      JSON.stringify(points),
     );
   }
 
-  #points(branchId: string, step: number, from: number, to: number): Point[] {
-    const between = [startOfStep(from, step), to, from, to];
-    const rows =
-      step === MINUTE
-        ? this.#sql.exec<Row>(
-            `select at, json_extract(metrics, ?1) as metrics from minutes
-             where slot between ?2 and ?3 and at between ?4 and ?5 and json_type(metrics, ?1) is not null order by slot`,
-            pathOf(branchId),
-            ...between,
-          )
-        : this.#sql.exec<Row>(
-            `select at, metrics from points
-             where branch_id = ? and step = ? and slot between ? and ? and at between ? and ? order by slot`,
-            branchId,
-            step,
-            ...between,
-          );
-    return rows.toArray().map(({ at, metrics }) => ({ at, values: JSON.parse(metrics) as BranchValues }));
+  /** @param from and `to`: Unix milliseconds, inclusive @param branchId default: all branches */
+  #points(step: number, from: number, to: number, head?: Head, branchId?: string): Map<string, Point[]> {
+    this.#createTables();
+    const wanted = [step, from, to, branchId ?? null, branchId === undefined ? null : pathOf(branchId)];
+    const earlier = this.#sql
+      .exec<{ at: number; metrics: string }>(EARLIER, ...wanted)
+      .toArray()
+      .flatMap(({ at, metrics }) =>
+        Object.entries(JSON.parse(metrics) as Record<string, BranchValues>).map(
+          ([id, values]): [string, Point[]] => [id, [{ at, values }]],
+        ),
+      );
+    const samples = this.#sql
+      .exec<{ metrics: string }>(SAMPLES, ...wanted)
+      .toArray()
+      .flatMap(({ metrics }) => Object.entries(JSON.parse(metrics) as PointsByBranch));
+    const recent = step === MINUTE ? Object.entries(head?.recent ?? {}) : [];
+    const found = new Map<string, Point[]>();
+    for (const [id, points] of [...earlier, ...samples, ...recent]) {
+      if (branchId !== undefined && id !== branchId) continue;
+      const inRange = points.filter(({ at }) => at >= from && at <= to);
+      if (inRange.length > 0) found.set(id, [...(found.get(id) ?? []), ...inRange]);
+    }
+    for (const points of found.values()) points.sort((one, other) => one.at - other.at);
+    return found;
   }
+}
 
-  /** @param from and `to`: Unix milliseconds, inclusive */
-  #minutes(from: number, to: number): MeasuredMinute[] {
-    const rows = this.#sql.exec<Row>(
-      'select at, metrics from minutes where slot between ? and ? and at between ? and ? order by slot',
-      startOfStep(from, MINUTE),
-      to,
-      from,
-      to,
-    );
-    return rows.toArray().map(({ at, metrics }) => ({
-      at,
-      branches: Object.entries(JSON.parse(metrics) as Record<string, BranchValues>),
-    }));
-  }
+/** The points with a measurement, which replaces that of the same minute. */
+function withMinute(
+  points: PointsByBranch,
+  at: number,
+  measured: ReadonlyMap<string, BranchValues>,
+): PointsByBranch {
+  const minute = startOfStep(at, MINUTE);
+  const added = [...measured].map(([branchId, values]): [string, Point[]] => [
+    branchId,
+    [...(points[branchId] ?? []).filter((point) => point.at < minute), { at, values }],
+  ]);
+  return { ...points, ...Object.fromEntries(added) };
 }

@@ -1,4 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { METRIC_NAMES } from '../../../edge/monitoring/metrics.ts';
+import { BRANCHES_MAX } from '../../../shared/limits.ts';
 import { measurementOf } from '../../support/records/sample-measurement.ts';
 import {
   INTERVAL_SECONDS,
@@ -154,51 +156,113 @@ test('the last of several measurements within a minute is stored', async () => {
   ]);
 });
 
-test('the writes of a measurement do not grow with the history', async () => {
-  const branches = Array.from({ length: 10 }, (_, n) => ({ id: crypto.randomUUID(), branchName: `b${n}` }));
+const tenBranches = () =>
+  Array.from({ length: 10 }, (_, n) => ({ id: crypto.randomUUID(), branchName: `b${n}` }));
+
+test('an hour of ten branches writes 73 rows, however long the history is', async () => {
+  const branches = tenBranches();
   const tested = newProject();
-  const times = every(MINUTE, START, 25 * 60 + 1);
-  await recordAt(tested, times.slice(0, -2), branches);
-  const changes = async (at: number) => {
-    const before = await tested.rowsWritten();
-    await tested.record([numbered(0, at, branches)], branches, [at]);
-    return (await tested.rowsWritten()) - before;
-  };
-  const [quiet = 0, turning = 0] = times.slice(-2);
-  // One row for all branches, and the last measurement.
-  expect(await changes(quiet)).toBe(1 + 1);
-  // With the first measurement of an hour: a row of it per branch, and the deletion of one hour of minutes.
-  expect(await changes(turning)).toBe(branches.length + 60 + 1 + 1);
+  const times = every(MINUTE, START, 27 * 60);
+  await recordAt(tested, times.slice(0, 26 * 60), branches);
+  const before = await tested.rowsWritten();
+  await tested.record(
+    times.slice(26 * 60).map((at, n) => numbered(n, at, branches)),
+    branches,
+    times.slice(26 * 60),
+  );
+  // The last measurement, six rows of ten minutes with their later deletion, and the hour.
+  expect((await tested.rowsWritten()) - before).toBe(60 + 6 + 6 + 1);
 });
 
-test('a minute of all branches is charged as one row, and an hour of a branch too, as no index is beside it', async () => {
+test('a row of all branches is charged as one, as no index is beside it', async () => {
   const tested = newProject();
   const both = [MAIN, OTHER];
-  await recordAt(tested, [START], both);
+  await recordAt(tested, every(MINUTE, START, 2), both);
   const charged = (at: number) => tested.chargedRows(numbered(1, at, both), both, at);
-  expect(await charged(START + MINUTE)).toBe(1);
-  expect(await charged(START + HOUR)).toBe(2 + 1);
+  expect(await charged(START + 2 * MINUTE)).toBe(0);
+  expect(await charged(START + 10 * MINUTE)).toBe(1);
+  // The row of ten minutes, and that of the hour.
+  expect(await charged(START + HOUR)).toBe(1 + 1);
 });
 
-test('minutes that an earlier release has stored are kept', async () => {
+test('an object that loses its memory after each measurement loses none of them', async () => {
   const tested = newProject();
-  const values = (n: number) => JSON.stringify({ transactions_committed: n });
-  const row = ({ id }: { id: string }, n: number) =>
-    `('${id}', ${MINUTE}, ${START + n * MINUTE}, ${START + n * MINUTE + 17}, '${values(n)}')`;
+  const times = every(MINUTE, START, 25);
+  for (const [n, at] of times.entries()) {
+    await tested.record([numbered(n, at)], [MAIN], [at]);
+    await tested.reset();
+  }
+  const points = await tested.read(MAIN.id, { start: START, end: START + HOUR, step: MINUTE });
+  expect(points.map(({ at }) => at)).toEqual(times);
+  expect((await tested.after(START, 60)).map(({ at }) => at)).toEqual(times.slice(1));
+  expect((await tested.last())?.at).toBe(times.at(-1));
+});
+
+test('the last measurement has no history with it', async () => {
+  const tested = newProject();
+  await recordAt(tested, every(MINUTE, START, 5));
+  expect(await tested.last()).not.toHaveProperty('recent');
+});
+
+test('minutes of as many branches as a project may have fit into what is stored', async () => {
+  const branches = Array.from({ length: BRANCHES_MAX }, (_, n) => ({
+    id: crypto.randomUUID(),
+    branchName: `b${n}`.padEnd(40, '-'),
+  }));
+  const tested = newProject();
+  const times = every(MINUTE, START, 12);
+  const values = Object.fromEntries(METRIC_NAMES.map((name) => [name, 123_456_789_012.345]));
+  for (const at of times) {
+    const measured = Object.fromEntries(branches.map(({ id }) => [id, values]));
+    await tested.record([measurementOf(PROJECT, at, measured)], branches, [at]);
+  }
+  const range = { start: START, end: START + HOUR, step: MINUTE };
+  expect((await tested.read(branches.at(-1)?.id ?? '', range)).map(({ at }) => at)).toEqual(times);
+});
+
+test('what earlier releases have stored is read before and after the next measurement', async () => {
+  const tested = newProject();
+  const both = [MAIN, OTHER];
+  const at = START + 9 * MINUTE;
+  await tested.record([numbered(9, at, both)], both, [at]);
+  await tested.forgetRecent();
+  const values = (n: number) => JSON.stringify({ transactions_committed: n, active_connections: 100 - n });
+  const point = ({ id }: { id: string }, step: number, start: number, n: number) =>
+    `('${id}', ${step}, ${start}, ${start + 17}, '${values(n)}')`;
+  const minute = (n: number) =>
+    `(${START + n * MINUTE}, ${START + n * MINUTE}, '{"${MAIN.id}":${values(n)},"${OTHER.id}":${values(n)}}')`;
   await tested.run(
-    `create table points (branch_id text not null, step integer not null, slot integer not null, at integer not null,
-       metrics text not null, primary key (branch_id, step, slot));
-     insert into points values ${[0, 1].map((n) => row(MAIN, n))}, ${row(OTHER, 1)}`,
+    `drop table samples;
+     insert into points values ${point(MAIN, DAY, START - DAY, 1)}, ${point(MAIN, HOUR, START - HOUR, 2)},
+       ${point(OTHER, HOUR, START - HOUR, 3)}, ${point(MAIN, MINUTE, START, 0)};
+     insert into minutes values ${[5, 6, 7, 8, 9].map(minute)}`,
   );
-  const at = START + 2 * MINUTE;
-  await tested.record([numbered(2, at, [MAIN])], [MAIN, OTHER], [at]);
-  const committed = async ({ id }: { id: string }) =>
-    (await tested.read(id, { start: START, end: at, step: MINUTE })).map(
+  const committed = async ({ id }: { id: string }, step: number, start: number) =>
+    (await tested.read(id, { start, end: START + 2 * DAY, step })).map(
       ({ values: { transactions_committed } }) => transactions_committed,
     );
-  expect(await committed(MAIN)).toEqual([0, 1, 2]);
-  expect(await committed(OTHER)).toEqual([1]);
-  expect(await tested.counts()).toEqual({ [MINUTE]: 3 });
+  expect(await committed(MAIN, MINUTE, START)).toEqual([0, 5, 6, 7, 8, 9]);
+  expect((await tested.after(START + 6 * MINUTE, 60)).map((missed) => missed.at)).toEqual(
+    every(MINUTE, START + 7 * MINUTE, 3),
+  );
+  const times = [...every(MINUTE, at + MINUTE, 50), START + HOUR];
+  await tested.record(
+    times.map((time, n) => numbered(n + 10, time, both)),
+    both,
+    times,
+  );
+  const minutes = [5, 6, 7, 8, 9, ...Array.from({ length: 51 }, (_, n) => n + 10)];
+  expect(await committed(MAIN, MINUTE, START)).toEqual([0, ...minutes]);
+  expect(await committed(OTHER, MINUTE, START)).toEqual(minutes);
+  expect(await committed(OTHER, HOUR, START - HOUR)).toEqual([3, 59, 60]);
+  expect(await committed(MAIN, DAY, START - DAY)).toEqual([1, 60]);
+  // The peak is of a minute that the earlier release has stored.
+  const [hour] = await tested.read(MAIN.id, { start: START, end: START + HOUR - 1, step: HOUR });
+  expect(hour?.values.active_connections).toBe(100);
+  await tested.record([numbered(99, START + 26 * HOUR, both)], [MAIN], [START + 26 * HOUR]);
+  expect((await tested.counts())[MINUTE]).toBe(1);
+  expect(await committed(MAIN, HOUR, START - HOUR)).toEqual([2, 59, 60, 99]);
+  expect(await committed(OTHER, HOUR, START - HOUR)).toEqual([]);
 });
 
 test('the history of a deleted branch is deleted with the next hour', async () => {

@@ -9,11 +9,10 @@ const HOURS_PER_MONTH = 730;
 const MEASUREMENTS_PER_HOUR = 60;
 const RECONCILIATIONS_PER_HOUR = 12;
 /**
- * The run is too short for the deletion of minutes, a day later, and for the points of hours, which are
- * written and deleted. `measurement-store.worker.test.ts` counts them.
+ * The run is too short for six rows of ten minutes and one of the hour, which are written and deleted.
+ * `measurement-store.worker.test.ts` counts them.
  */
-const DELETED_MINUTES_PER_HOUR = MEASUREMENTS_PER_HOUR;
-const HOUR_ROWS_PER_BRANCH = 2;
+const HISTORY_ROWS_PER_HOUR = 2 * (6 + 1);
 /** The next one is set. */
 const ALARMS_PER_RECONCILIATION = 1;
 const D1_MAX_BYTES = 10e9;
@@ -53,7 +52,7 @@ const count = (value: number): string =>
 const dollars = (value: number): string => `$${value.toFixed(2)}`;
 
 /** What all hosts use in an hour in which nobody does anything, from the measured parts. */
-function anHour({ measuring, reconciling, projects, branches, hosts }: Measured) {
+function anHour({ measuring, reconciling, projects, hosts }: Measured) {
   const sum = (of: (usage: Measured['measuring']['usage']) => number) =>
     of(measuring.usage) * MEASUREMENTS_PER_HOUR + of(reconciling.usage) * RECONCILIATIONS_PER_HOUR;
   const calls = (usage: Measured['measuring']['usage']) =>
@@ -64,8 +63,7 @@ function anHour({ measuring, reconciling, projects, branches, hosts }: Measured)
     objectCalls: sum(calls),
     messages: projects * MEASUREMENTS_PER_HOUR + hosts * RECONCILIATIONS_PER_HOUR,
     objectRows:
-      (measuring.objectRows * MEASUREMENTS_PER_HOUR + DELETED_MINUTES_PER_HOUR) * projects +
-      HOUR_ROWS_PER_BRANCH * branches +
+      (measuring.objectRows * MEASUREMENTS_PER_HOUR + HISTORY_ROWS_PER_HOUR) * projects +
       ALARMS_PER_RECONCILIATION * hosts * RECONCILIATIONS_PER_HOUR,
   };
 }
@@ -124,7 +122,7 @@ ${table(
     ],
     [
       'rows written in objects',
-      'projects by the minute, branches by the hour',
+      'projects, by the minute',
       `${count(measuring.objectRows)} per project and measurement`,
     ],
     [
@@ -182,9 +180,10 @@ ${table(
   ],
 )}
 
-Rows written in objects are most of it. The history of measurements has a row per project and minute and one per branch and hour
-(\`edge/monitoring/metric-history.ts\`), which are written and later deleted. A deletion is charged like a row that is written; the
-run is too short for deletions and hours, so they are added.
+Rows written in objects are most of it. The last measurement of a project is a row that is written each minute, with the minutes
+before it. The history has a row per project and ten minutes and one per hour (\`edge/monitoring/metric-history.ts\`), which are
+written and later deleted. A deletion is charged like a row that is written; the run is too short for the rows of the history and
+their deletions, so they are added.
 
 The sum leaves out what depends on clients or cannot be measured here: the duration of objects, which are charged while they
 work or cannot hibernate ($${PRICES.millionGigabyteSecondsOfObjects.toFixed(2)} per million GB-s, at 128 MB each), requests of clients ($${PRICES.millionRequests.toFixed(2)} per million) and the processor time of

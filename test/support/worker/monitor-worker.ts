@@ -9,7 +9,7 @@ import type { Env } from '../../../edge/env.ts';
 import type { Mail } from '../../../edge/mail/mail.ts';
 import { Outbox } from '../../../edge/mail/outbox.ts';
 import { MeasurementStore } from '../../../edge/monitoring/measurements.ts';
-import type { Range } from '../../../edge/monitoring/metric-history.ts';
+import type { PointsByBranch, Range } from '../../../edge/monitoring/metric-history.ts';
 import { readSettings } from '../../../edge/settings.ts';
 import type { ProjectBlocks } from '../../../shared/block.ts';
 import type { ProjectMeasurement } from '../../../shared/measurement.ts';
@@ -54,13 +54,31 @@ export class TestedMeasurements extends DurableObject<Env> {
     return this.#measurements.after(moment, limit);
   }
 
-  /** How many points are kept, by their step in milliseconds. */
+  /** How many instants are kept, by their step in milliseconds. */
   async counts() {
-    const rows = this.ctx.storage.sql.exec<{ step: number; n: number }>(
-      `select step, count(*) as n from points group by step
-       union all select ${MINUTE}, count(*) from minutes`,
+    const { sql, kv } = this.ctx.storage;
+    const samples = sql
+      .exec<{ step: number; metrics: string }>('select step, metrics from samples')
+      .toArray();
+    const recent = kv.get<{ recent?: PointsByBranch }>('last_measurement')?.recent ?? {};
+    const instants = [
+      ...samples.map(({ step, metrics }) => ({ step, points: JSON.parse(metrics) as PointsByBranch })),
+      { step: MINUTE, points: recent },
+    ]
+      .flatMap(({ step, points }) =>
+        Object.values(points).flatMap((found) => found.map(({ at }) => ({ step, at }))),
+      )
+      .concat(
+        sql
+          .exec<{ step: number; at: number }>(
+            `select step, at from points union select ${MINUTE}, at from minutes`,
+          )
+          .toArray(),
+      );
+    const bySteps = Map.groupBy(instants, ({ step }) => step);
+    return Object.fromEntries(
+      [...bySteps].map(([step, found]) => [step, new Set(found.map(({ at }) => at)).size]),
     );
-    return Object.fromEntries(rows.toArray().map(({ step, n }) => [step, n]));
   }
 
   async run(sql: string) {
@@ -69,6 +87,18 @@ export class TestedMeasurements extends DurableObject<Env> {
 
   async rowsWritten() {
     return this.ctx.storage.sql.exec<{ n: number }>('select total_changes() as n').one().n;
+  }
+
+  /** As the earlier release left it: without the minutes that are in no table. */
+  async forgetRecent() {
+    const { kv } = this.ctx.storage;
+    const { recent, ...last } = kv.get<Record<string, unknown>>('last_measurement') ?? {};
+    kv.put('last_measurement', last);
+  }
+
+  /** Loses its memory, as an idle object does. */
+  async reset() {
+    this.ctx.abort('reset by the test');
   }
 
   /** Rows that statements write while the history records this, those of indexes included. */
