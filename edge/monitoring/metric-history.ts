@@ -5,8 +5,8 @@ const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
 /** Minutes are stored together for this time; a divisor of an hour. */
 const SPAN = 10 * MINUTE;
-/** Bounds a stored value, which may have 2 MB, with 500 branches; a point has less than 600 bytes. */
-const RECENT_POINTS_MAX = 2000;
+/** Bounds a stored value, which may have 2 MB, with 500 branches; a point has less than 800 bytes. */
+const RECENT_POINTS_MAX = 1500;
 
 /** The time between stored points and their retention, in milliseconds; the finest first. */
 const RESOLUTIONS = [
@@ -80,7 +80,7 @@ interface MeasuredMinute {
 export interface Head {
   /** Timestamp of the last measurement. */
   at: number;
-  /** Minutes that are not in the tables yet. An earlier release had none. */
+  /** Minutes that are not in the tables yet, of all branches with a history. An earlier release had none. */
   recent?: PointsByBranch;
 }
 
@@ -112,16 +112,20 @@ export class MetricHistory {
     { head, onRecord }: { head: Head | null; onRecord: ReadonlySet<string> },
   ): PointsByBranch {
     this.#createTables();
-    let recent = head?.recent ?? {};
+    let recent = head?.recent ?? withoutPoints(this.#branchIds());
     if (head && startOfStep(head.at, SPAN) < startOfStep(at, SPAN)) {
       this.#write(MINUTE, recent);
-      recent = {};
+      recent = withoutPoints(Object.keys(recent));
     }
-    if (head && startOfStep(head.at, HOUR) < startOfStep(at, HOUR)) this.#rollUp(head.at, at, onRecord);
+    if (head && startOfStep(head.at, HOUR) < startOfStep(at, HOUR)) {
+      for (const branchId of Object.keys(recent)) if (!onRecord.has(branchId)) this.#forget(branchId);
+      recent = withoutPoints(Object.keys(recent).filter((branchId) => onRecord.has(branchId)));
+      this.#rollUp(head.at, at);
+    }
     const added = withMinute(recent, at, branches);
     if (Object.values(added).reduce((sum, { length }) => sum + length, 0) <= RECENT_POINTS_MAX) return added;
     this.#write(MINUTE, recent);
-    return withMinute({}, at, branches);
+    return withMinute(withoutPoints(Object.keys(recent)), at, branches);
   }
 
   /**
@@ -166,22 +170,11 @@ export class MetricHistory {
   }
 
   /** Aggregates the longer steps that ended since the last measurement, then deletes expired points. */
-  #rollUp(lastAt: number, at: number, onRecord: ReadonlySet<string>): void {
-    const hour = startOfStep(lastAt, HOUR);
-    const minutes = this.#points(MINUTE, hour, hour + HOUR - 1);
-    const stored = this.#sql.exec<{ id: string }>(
-      `select distinct key as id from samples, json_each(metrics) where step > ${MINUTE}
-       union select distinct branch_id from points`,
-    );
-    for (const branchId of new Set([...minutes.keys(), ...stored.toArray().map(({ id }) => id)]))
-      if (!onRecord.has(branchId)) this.#forget(branchId);
+  #rollUp(lastAt: number, at: number): void {
     const aggregated = (points: ReadonlyMap<string, Point[]>, step: number) =>
-      Object.fromEntries(
-        [...points]
-          .filter(([branchId]) => onRecord.has(branchId))
-          .map(([branchId, found]) => [branchId, aggregate(found, step)]),
-      );
-    this.#write(HOUR, aggregated(minutes, HOUR));
+      Object.fromEntries([...points].map(([branchId, found]) => [branchId, aggregate(found, step)]));
+    const hour = startOfStep(lastAt, HOUR);
+    this.#write(HOUR, aggregated(this.#points(MINUTE, hour, hour + HOUR - 1), HOUR));
     const day = startOfStep(lastAt, DAY);
     if (day < startOfStep(at, DAY)) this.#write(DAY, aggregated(this.#points(HOUR, day, day + DAY - 1), DAY));
     for (const { step, retention } of RESOLUTIONS) {
@@ -190,6 +183,15 @@ export class MetricHistory {
       this.#sql.exec('delete from points where step = ? and slot < ?', step, oldest);
     }
     this.#sql.exec('delete from minutes where slot < ?', startOfStep(at - DAY, MINUTE));
+  }
+
+  /** The branches with a history, which a head of an earlier release does not say. */
+  #branchIds(): string[] {
+    const ids = this.#sql.exec<{ id: string }>(
+      `select key as id from samples, json_each(metrics) union select key from minutes, json_each(metrics)
+       union select branch_id from points`,
+    );
+    return ids.toArray().map(({ id }) => id);
   }
 
   #forget(branchId: string): void {
@@ -202,14 +204,15 @@ export class MetricHistory {
   }
 
   #write(step: number, points: PointsByBranch): void {
-    const times = Object.values(points).flatMap((found) => found.map(({ at }) => at));
+    const measured = Object.entries(points).filter(([, found]) => found.length > 0);
+    const times = measured.flatMap(([, found]) => found.map(({ at }) => at));
     if (times.length === 0) return;
     this.#sql.exec(
       'insert into samples (step, first_at, last_at, metrics) values (?, ?, ?, ?)',
       step,
       Math.min(...times),
       Math.max(...times),
-      JSON.stringify(points),
+      JSON.stringify(Object.fromEntries(measured)),
     );
   }
 
@@ -240,6 +243,9 @@ export class MetricHistory {
     return found;
   }
 }
+
+const withoutPoints = (branchIds: readonly string[]): PointsByBranch =>
+  Object.fromEntries(branchIds.map((branchId) => [branchId, []]));
 
 /** The points with a measurement, which replaces that of the same minute. */
 function withMinute(

@@ -215,6 +215,8 @@ test('minutes of as many branches as a project may have fit into what is stored'
   for (const at of times) {
     const measured = Object.fromEntries(branches.map(({ id }) => [id, values]));
     await tested.record([measurementOf(PROJECT, at, measured)], branches, [at]);
+    // Cloudflare's limit of a row and of a value, which workerd does not have.
+    if (at > START + 5 * MINUTE) expect(await tested.longest()).toBeLessThan(2_000_000);
   }
   const range = { start: START, end: START + HOUR, step: MINUTE };
   expect((await tested.read(branches.at(-1)?.id ?? '', range)).map(({ at }) => at)).toEqual(times);

@@ -71,6 +71,7 @@ export async function startMonitorGateway(more: Record<string, string> = {}) {
       run: (sql: string) => call<void>('measurements', name, 'run', sql),
       counts: () => call<Record<string, number>>('measurements', name, 'counts'),
       rowsWritten: () => call<number>('measurements', name, 'rowsWritten'),
+      longest: () => call<number>('measurements', name, 'longest'),
       forgetRecent: () => call<void>('measurements', name, 'forgetRecent'),
       reset: () => call('measurements', name, 'reset').catch(() => {}),
       chargedRows: (

@@ -85,6 +85,13 @@ export class TestedMeasurements extends DurableObject<Env> {
     this.ctx.storage.sql.exec(sql);
   }
 
+  /** The characters of the longest row, and of the last measurement. */
+  async longest() {
+    const { sql, kv } = this.ctx.storage;
+    const { n } = sql.exec<{ n: number }>('select max(length(metrics)) as n from samples').one();
+    return Math.max(n, JSON.stringify(kv.get('last_measurement')).length);
+  }
+
   async rowsWritten() {
     return this.ctx.storage.sql.exec<{ n: number }>('select total_changes() as n').one().n;
   }
