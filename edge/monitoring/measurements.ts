@@ -184,6 +184,12 @@ export class MeasurementStore {
     return this.#history.read(branchId, range, this.#stored());
   }
 
+  /** The same of several branches, by ID. */
+  readEach(branchIds: readonly string[], range: Range): Map<string, Point[]> {
+    const head = this.#stored();
+    return new Map(branchIds.map((branchId) => [branchId, this.#history.read(branchId, range, head)]));
+  }
+
   /**
    * The measurements after `since` (Unix milliseconds), one per minute, at most `limit`; oldest first.
    * Branches that have been deleted since are left out.

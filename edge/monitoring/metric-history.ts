@@ -77,7 +77,7 @@ interface MeasuredMinute {
 }
 
 /** The end of the history. */
-export interface Head {
+interface Head {
   /** Timestamp of the last measurement. */
   at: number;
   /** Minutes that are not in the tables yet, of all branches with a history. An earlier release had none. */
@@ -208,7 +208,7 @@ export class MetricHistory {
     const times = measured.flatMap(([, found]) => found.map(({ at }) => at));
     if (times.length === 0) return;
     this.#sql.exec(
-      'insert into samples (step, first_at, last_at, metrics) values (?, ?, ?, ?)',
+      'insert or replace into samples (step, first_at, last_at, metrics) values (?, ?, ?, ?)',
       step,
       Math.min(...times),
       Math.max(...times),

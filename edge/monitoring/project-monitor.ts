@@ -144,13 +144,12 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
   ): Promise<Recorded & { values: Map<string, MetricValue[]> }> {
     const { measurements } = this.#options;
     const recorded = await this.last();
-    const valuesOf = (branchId: string) =>
-      measurements.read(branchId, range).flatMap(({ at, values }): MetricValue[] => {
-        const value = values[metric];
-        return value == null ? [] : [{ at, value }];
-      });
-    const ids = Object.keys(recorded.last?.branches ?? {});
-    return { ...recorded, values: new Map(ids.map((id) => [id, valuesOf(id)])) };
+    const ofMetric = ({ at, values }: Point): MetricValue[] => {
+      const value = values[metric];
+      return value == null ? [] : [{ at, value }];
+    };
+    const points = [...measurements.readEach(Object.keys(recorded.last?.branches ?? {}), range)];
+    return { ...recorded, values: new Map(points.map(([id, found]) => [id, found.flatMap(ofMetric)])) };
   }
 
   async stream(
