@@ -1,7 +1,7 @@
 import { lookup } from 'node:dns/promises';
 import { CommandError, explain } from '../cli/exit-codes.ts';
 import { type BranchgateClient, createClient, type Schemas } from '../client/client.ts';
-import { wildcardOf } from '../shared/project/project-name.ts';
+import { wildcardOf } from '../shared/project/dns-name.ts';
 import { take } from '../shared/take.ts';
 import { artifactsOfCheckout, migrationsOf, wranglerConfiguration } from './artifacts.ts';
 import { Cloudflare } from './cloudflare.ts';

@@ -2,7 +2,7 @@ import { and, eq, isNull, or } from 'drizzle-orm';
 import { importJWK, jwtVerify } from 'jose';
 import type { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
-import { wildcardOf } from '../../shared/project/project-name.ts';
+import { wildcardOf } from '../../shared/project/dns-name.ts';
 import type { PublicKey } from '../../shared/protocol/enrolment.ts';
 import {
   CERTIFICATE_TYPE,

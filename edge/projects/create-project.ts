@@ -43,8 +43,8 @@ import {
   tenantQuotaReached,
   tenantUsage,
 } from '../tenancy/tenant-caps.ts';
+import { givesNames, nameProject, removeName } from './dns-names.ts';
 import { toProjectResponse } from './project.ts';
-import { givesNames, nameProject, removeName } from './project-names.ts';
 
 /**
  * The template that `main` is created from. It is recorded as the source, although it is no tenant's

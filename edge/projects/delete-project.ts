@@ -10,7 +10,7 @@ import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents, type JobRow, jobs, projectBranches, projects } from '../database/schema.ts';
 import { stopFollowing } from '../following/end-following.ts';
 import { saga } from '../jobs/saga.ts';
-import { givesNames, removeName } from './project-names.ts';
+import { givesNames, removeName } from './dns-names.ts';
 
 const DELETABLE = ['creating', 'active', 'failed'] as const;
 

@@ -13,7 +13,7 @@ import { checkFollow, followsOn } from '../following/follow-record.ts';
 import type { HostLinks } from '../hosts/host-client.ts';
 import { type CallHost, hostCaller } from '../hosts/host-client.ts';
 import { logEvent } from '../log.ts';
-import { repairNames } from '../projects/project-names.ts';
+import { repairNames } from '../projects/dns-names.ts';
 import { readSettings } from '../settings.ts';
 import {
   type Differences,

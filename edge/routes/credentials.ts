@@ -32,7 +32,7 @@ import { type AppContext, actorOf, connectingIp } from '../pipeline/context.ts';
 import { enforceRequestLimit } from '../pipeline/limits.ts';
 import { operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
-import { addressOf } from '../projects/project-names.ts';
+import { addressOf } from '../projects/dns-names.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
 import { readSettings } from '../settings.ts';
 import { HOST_WORK_FAILURES } from './creations.ts';

@@ -62,16 +62,6 @@ export function suffixedAppKey(appKey: string, env: string, suffix: string): str
   return `${appKey.slice(0, longest).replace(CUT_PART, '')}${ending}`;
 }
 
-/**
- * The label of a project's name in the domain of the databases: `<app key>-<env>`. Hyphens stand for the
- * underscores of the app key, because certificates are not valid for a name with underscores. No other project
- * has the same, because neither part has a hyphen.
- */
-export const projectLabel = (appKey: string, env: string): string => `${appKey.replaceAll('_', '-')}-${env}`;
-
-/** The name in a certificate that covers the names of all projects of the domain. */
-export const wildcardOf = (domain: string): string => `*.${domain}`;
-
 /** Whether the shortest branch name fits into the database names of a project. */
 export const hasRoomForBranches = (appKey: string, env: string): boolean =>
   maxSlugLength(appKey, env) >= BRANCH_NAME_LENGTH.min;

@@ -55,6 +55,12 @@ async function owner(): Promise<Api> {
   return new Api(readStackFile(devDir).base_url, token);
 }
 
+/** Process 0 would be the group of this test. */
+function kill(pid: number | null | undefined): void {
+  if (!pid) throw new Error('the part does not run');
+  process.kill(pid, 'SIGKILL');
+}
+
 test.runIf(IS_NIGHTLY)('an interrupted first start stops the parts that it started', async () => {
   stack = runStart(env);
   await eventually(async () => expect(stackProcesses(devDir)).not.toEqual([]));
@@ -94,7 +100,7 @@ test('a second start is refused, and the first runs on', async () => {
 
 test('a part that dies is restarted, and stack.json contains its new process id', async () => {
   const before = readStackFile(devDir).pids;
-  for (const pid of [before.gateway, before.postgres, before.agent]) process.kill(pid ?? 0, 'SIGKILL');
+  for (const pid of [before.gateway, before.postgres, before.agent]) kill(pid);
   await eventually(async () => {
     const { base_url, pids } = readStackFile(devDir);
     for (const name of ['gateway', 'postgres', 'agent'] as const) {
@@ -141,7 +147,7 @@ test.runIf(IS_NIGHTLY)('processes that a killed start left running are ended by 
   stack.process.kill('SIGKILL');
   await stack.ended;
   // workerd runs on without a parent when its runner is killed.
-  process.kill(before.gateway ?? 0, 'SIGKILL');
+  kill(before.gateway);
   expect(stackProcesses(devDir)).not.toEqual([]);
 
   const next = await start();
@@ -156,15 +162,17 @@ test('HOSTS=2 starts a second host, which gets projects and is found again by th
   const [second] = readStackFile(devDir).other_hosts;
   expect(second).toMatchObject({ name: 'local-2', pids: { agent: expect.any(Number) } });
   const api = await owner();
-  // The first host has the project of the tests before.
-  const project = await api.project('Second');
+  // Each goes to the host with the fewest projects.
+  const created = [await api.project('One'), await api.project('Other')];
+  const project = created.find(({ host }) => host === 'local-2');
+  if (!project) throw new Error('no project is on the second host');
   await api.allow(project.id);
   const { database_url, direct_url } = await api.credentials(project.id, 'main');
   const ports = [database_url, direct_url].map((url) => Number(new URL(url).port));
   expect(ports).toEqual([second?.pooled_port, second?.direct_port]);
   await query(direct_url, 'create table kept as select 7 as n');
 
-  process.kill(second?.pids.agent ?? 0, 'SIGKILL');
+  kill(second?.pids.agent);
   await eventually(async () => {
     const [now] = readStackFile(devDir).other_hosts;
     expect(now?.pids.agent).not.toBe(second?.pids.agent);

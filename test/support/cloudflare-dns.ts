@@ -13,6 +13,12 @@ export interface StoredRecord {
 
 const LOWEST_TTL = 60;
 
+/** Cloudflare stores addresses in their canonical spelling. */
+function stored({ type, content }: StoredRecord): string {
+  if (type === 'AAAA') return new URL(`http://[${content}]`).hostname.slice(1, -1);
+  return type === 'CNAME' ? content.toLowerCase() : content;
+}
+
 /** The records of one zone of Cloudflare, by the part of its API that the gateway uses, on loopback. */
 export class CloudflareDns {
   records: StoredRecord[] = [];
@@ -21,6 +27,8 @@ export class CloudflareDns {
   beforeNext: (() => Promise<unknown>) | null = null;
   /** Methods of the calls that changed a record. */
   changes: string[] = [];
+  /** Filters of the calls that listed records. */
+  lists: URLSearchParams[] = [];
   readonly token = 'token-of-the-zone';
   readonly zone = 'zone';
   #url = '';
@@ -63,7 +71,10 @@ export class CloudflareDns {
   }
 
   #reply(method: string, id: string | undefined, query: URLSearchParams, body: string) {
-    if (method === 'GET') return this.#list(query);
+    if (method === 'GET') {
+      this.lists.push(query);
+      return this.#list(query);
+    }
     this.changes.push(method);
     const present = this.records.find((record) => record.id === id);
     if (method !== 'POST' && !present) return { status: 404, success: false };
@@ -73,6 +84,7 @@ export class CloudflareDns {
       return { status: 200, success: true, result: { id } };
     }
     const record = { id: id ?? crypto.randomUUID(), ...JSON.parse(body) } as StoredRecord;
+    record.content = stored(record);
     const sharing = others.filter(({ name, type }) => name === record.name && type !== 'TXT');
     const excludes = ({ type }: StoredRecord) => type === 'CNAME' || record.type === 'CNAME';
     const isConflict = record.type !== 'TXT' && sharing.some(excludes);

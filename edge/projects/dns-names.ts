@@ -1,5 +1,6 @@
-import { and, eq, sql } from 'drizzle-orm';
-import { projectLabel, wildcardOf } from '../../shared/project/project-name.ts';
+import { and, count, eq, sql } from 'drizzle-orm';
+import ipaddr from 'ipaddr.js';
+import { isNameIn, projectLabel, wildcardOf } from '../../shared/project/dns-name.ts';
 import { isIpAddress } from '../crypto/x509.ts';
 import { type Database, isOneOf } from '../database/database.ts';
 import { hosts, jobs, type ProjectRow, projects } from '../database/schema.ts';
@@ -23,21 +24,6 @@ interface Leading {
   target: string;
 }
 
-/** Gives projects names of their own. Each method throws an Error if the service refuses or is away. */
-export interface NameService {
-  /** Makes the name of the project lead to an address. @returns the name; null if the project gets none */
-  lead(project: NamedProject, address: string): Promise<string | null>;
-  remove(projectId: string, name: string): Promise<void>;
-  /** Every name of a project, with what it leads to. */
-  list(): Promise<Leading[]>;
-}
-
-const NO_NAMES: NameService = {
-  lead: async () => null,
-  remove: async () => {},
-  list: async () => [],
-};
-
 const MARK = 'branchgate project ';
 const ADDRESS_TYPES = ['A', 'AAAA', 'CNAME'];
 const isAddress = ({ type }: DnsRecord) => ADDRESS_TYPES.includes(type);
@@ -45,31 +31,45 @@ const isOurs = ({ comment }: DnsRecord) => comment?.startsWith(MARK) ?? false;
 
 const typeOf = (address: string) => (isIpAddress(address) ? 'A' : address.includes(':') ? 'AAAA' : 'CNAME');
 
+/** One spelling of an address, because Cloudflare does not store that of the operator. */
+const canonical = (address: string) =>
+  ipaddr.IPv6.isValid(address) ? ipaddr.IPv6.parse(address).toString() : address.toLowerCase();
+
 const FIELDS = ['type', 'content', 'ttl', 'comment'] as const;
 
-/** Names by records in a zone of Cloudflare. The comment of a record names its project. */
-class CloudflareNames implements NameService {
+/**
+ * Names of projects by records in a zone of Cloudflare. The comment of a record names its project. Each method throws
+ * an Error if Cloudflare refuses or is away.
+ */
+class DnsNames {
   readonly #zone: DnsZone;
-  readonly #domain: string;
+  readonly domain: string;
   readonly #ttl: number;
 
   constructor(zone: DnsZone, domain: string, ttl: number) {
     this.#zone = zone;
-    this.#domain = domain;
+    this.domain = domain;
     this.#ttl = ttl;
   }
 
-  /** A name for which somebody else has made a record is left alone. */
-  async lead({ id, appKey, env }: NamedProject, address: string): Promise<string | null> {
-    const name = `${projectLabel(appKey, env)}.${this.#domain}`;
+  nameOf({ appKey, env }: Omit<NamedProject, 'id'>): string {
+    return `${projectLabel(appKey, env)}.${this.domain}`;
+  }
+
+  /**
+   * Makes the name of the project lead to an address. A name for which somebody else has made a record is left alone.
+   * @returns the name; null if the project gets none
+   */
+  async lead({ id, ...project }: NamedProject, address: string): Promise<string | null> {
+    const name = this.nameOf(project);
     const wanted: NewDnsRecord = {
       type: typeOf(address),
       name,
-      content: address,
+      content: canonical(address),
       ttl: this.#ttl,
       comment: MARK + id,
     };
-    const present = (await this.#zone.list({ name })).filter(isAddress);
+    const present = await this.#addresses({ name });
     if (!present.every(isOurs)) {
       logEvent('project.name_taken', { project_id: id, name });
       return null;
@@ -87,40 +87,60 @@ class CloudflareNames implements NameService {
     for (const { id, comment } of present) if (comment === MARK + projectId) await this.#zone.remove(id);
   }
 
+  /** Every name of a project, with what it leads to in its canonical spelling. */
   async list(): Promise<Leading[]> {
-    const ending = `.${this.#domain}`;
-    const records = await this.#zone.list({ 'comment.startswith': MARK, 'name.endswith': ending });
+    const ending = `.${this.domain}`;
+    const records = await this.#addresses({ 'comment.startswith': MARK, 'name.endswith': ending });
     // Another gateway can have a domain of its own in the same zone.
     return records
-      .filter((record) => isAddress(record) && isOurs(record) && record.name.endsWith(ending))
+      .filter((record) => isOurs(record) && isNameIn(this.domain, record.name))
       .map(({ name, content, comment }) => ({
         projectId: (comment ?? '').slice(MARK.length),
         name,
         target: content,
       }));
   }
+
+  async #addresses(filter: Record<string, string>): Promise<DnsRecord[]> {
+    const records = (await this.#zone.list(filter)).filter(isAddress);
+    return records.map((record) => ({ ...record, content: canonical(record.content) }));
+  }
 }
 
 /** Whether projects get names: the settings have a domain, and a zone with its token. */
-export const givesNames = (settings: NameSettings): boolean =>
-  settings.DB_DOMAIN !== undefined && dnsZone(settings) !== null;
+export const givesNames = (settings: NameSettings): boolean => dnsNamesOf(settings) !== null;
 
-function nameServiceOf(settings: NameSettings): NameService {
+function dnsNamesOf(settings: NameSettings): DnsNames | null {
   const { DB_DOMAIN: domain, DB_DOMAIN_TTL_SECONDS: ttl } = settings;
   const zone = dnsZone(settings);
-  return zone && domain !== undefined ? new CloudflareNames(zone, domain, ttl) : NO_NAMES;
+  return zone && domain !== undefined ? new DnsNames(zone, domain, ttl) : null;
 }
 
-/** The host of a project's connection URLs: its name, or the address of its host. */
+type HostRow = typeof hosts.$inferSelect;
+
+/** The host of a project's connection URLs: its name if clients can verify it, or the address of its host. */
 export const addressOf = (
   { DB_DOMAIN: domain }: Pick<Settings, 'DB_DOMAIN'>,
   { dnsName }: Pick<ProjectRow, 'dnsName'>,
-  { dbHost }: Pick<typeof hosts.$inferSelect, 'dbHost'>,
-): string => (domain !== undefined && dnsName?.endsWith(`.${domain}`) ? dnsName : dbHost);
+  { dbHost, description }: Pick<HostRow, 'dbHost' | 'description'>,
+): string =>
+  domain !== undefined && dnsName !== null && isNameIn(domain, dnsName) && isCovered(description, domain)
+    ? dnsName
+    : dbHost;
 
 /** Whether clients that verify a name of the domain can connect to the host. */
-const isCovered = (description: typeof hosts.$inferSelect.description, domain: string): boolean =>
+const isCovered = (description: HostRow['description'], domain: string): boolean =>
   description?.certificate_names?.includes(wildcardOf(domain)) ?? false;
+
+/**
+ * Whether the project has a name in the domain or can get one. A name that it has follows it to any host, because URLs
+ * with that name are in use.
+ */
+const isNamed = (
+  domain: string,
+  { dnsName }: Pick<ProjectRow, 'dnsName'>,
+  description: HostRow['description'],
+): boolean => (dnsName !== null && isNameIn(domain, dnsName)) || isCovered(description, domain);
 
 /** The project may move to another host meanwhile, which this follows. */
 const TRIES = 3;
@@ -130,17 +150,17 @@ const TRIES = 3;
  * certificate of its host covers it: clients that verify the name could not connect otherwise.
  */
 export async function nameProject(db: Database, settings: NameSettings, projectId: string): Promise<void> {
-  const { DB_DOMAIN: domain } = settings;
-  const names = nameServiceOf(settings);
+  const names = dnsNamesOf(settings);
+  if (!names) return;
   for (let tries = 0; tries < TRIES; tries += 1) {
     const [found] = await db
       .select({ project: projects, address: hosts.dbHost, description: hosts.description })
       .from(projects)
       .innerJoin(hosts, eq(hosts.id, projects.hostId))
       .where(eq(projects.id, projectId));
-    if (!found || domain === undefined) return;
+    if (!found) return;
     const { project, address, description } = found;
-    if (project.dnsName === null && !isCovered(description, domain)) return;
+    if (!isNamed(names.domain, project, description)) return;
     const dnsName = await names.lead(project, address);
     const [stored] = await db
       .update(projects)
@@ -157,14 +177,16 @@ export async function removeName(db: Database, settings: NameSettings, projectId
     .select({ appKey: projects.appKey, env: projects.env, dnsName: projects.dnsName })
     .from(projects)
     .where(eq(projects.id, projectId));
-  const { DB_DOMAIN: domain } = settings;
-  if (!project || domain === undefined) return;
+  const names = dnsNamesOf(settings);
+  if (!project || !names) return;
   // A creation that was killed has written the record and not yet recorded it.
-  const name = project.dnsName ?? `${projectLabel(project.appKey, project.env)}.${domain}`;
-  await nameServiceOf(settings).remove(projectId, name);
+  await names.remove(projectId, project.dnsName ?? names.nameOf(project));
 }
 
-/** Names that one reconciliation repairs. It runs again after half a minute, and each takes two calls of Cloudflare. */
+/**
+ * Names that the reconciliations of all hosts repair in half a minute, after which each runs again. A repair takes two
+ * calls of Cloudflare, which allows a token 1,200 in five minutes.
+ */
 const REPAIRS_MAX = 20;
 
 /**
@@ -174,22 +196,32 @@ const REPAIRS_MAX = 20;
  * @throws Error of the first failure
  */
 export async function repairNames(db: Database, settings: NameSettings, hostId: string): Promise<boolean> {
-  const { DB_DOMAIN: domain } = settings;
-  if (domain === undefined || !givesNames(settings)) return true;
-  const service = nameServiceOf(settings);
+  const names = dnsNamesOf(settings);
+  if (!names) return true;
   // Before the projects: a project is recorded before its name.
-  const present = await service.list();
-  const rows = await db
-    .select({ project: projects, address: hosts.dbHost, description: hosts.description })
-    .from(projects)
-    .innerJoin(hosts, eq(hosts.id, projects.hostId))
-    .where(and(eq(projects.hostId, hostId), eq(projects.status, 'active')));
+  const present = await names.list();
+  const [[host], rows, [registered]] = await db.batch([
+    db
+      .select({ address: hosts.dbHost, description: hosts.description })
+      .from(hosts)
+      .where(eq(hosts.id, hostId)),
+    db
+      .select({ id: projects.id, dnsName: projects.dnsName, dnsTarget: projects.dnsTarget })
+      .from(projects)
+      .where(and(eq(projects.hostId, hostId), eq(projects.status, 'active'))),
+    db.select({ hosts: count() }).from(hosts),
+  ]);
+  if (!host || !registered) return true;
+  const { address, description } = host;
   const byProject = new Map(present.map((leading) => [leading.projectId, leading]));
-  const isRight = ({ project, address, description }: (typeof rows)[number]) => {
-    const { id, dnsName, dnsTarget } = project;
-    const leading = byProject.get(id);
-    if (dnsName === null && !isCovered(description, domain)) return true;
-    return leading?.target === address && leading.name === dnsName && dnsTarget === address;
+  const isRight = (project: (typeof rows)[number]) => {
+    const leading = byProject.get(project.id);
+    if (!isNamed(names.domain, project, description)) return true;
+    return (
+      leading?.target === canonical(address) &&
+      leading.name === project.dnsName &&
+      project.dnsTarget === address
+    );
   };
   const leftovers = await endedAmong(
     db,
@@ -197,24 +229,28 @@ export async function repairNames(db: Database, settings: NameSettings, hostId: 
   );
   const repairs = [
     ...rows
-      .filter((row) => !isRight(row))
+      .filter((project) => !isRight(project))
       .map(
-        ({ project }) =>
+        ({ id }) =>
           () =>
-            nameProject(db, settings, project.id),
+            nameProject(db, settings, id),
       ),
     ...present
       .filter(({ projectId }) => leftovers.has(projectId))
       .map(
         ({ projectId, name }) =>
           () =>
-            service.remove(projectId, name),
+            names.remove(projectId, name),
       ),
   ];
-  const outcomes = await Promise.allSettled(repairs.slice(0, REPAIRS_MAX).map((repair) => repair()));
+  const most = Math.max(1, Math.floor(REPAIRS_MAX / registered.hosts));
+  // Begins anywhere, because names that are refused each time must not stop the others.
+  const first = Math.floor(Math.random() * repairs.length);
+  const chosen = [...repairs.slice(first), ...repairs.slice(0, first)].slice(0, most);
+  const outcomes = await Promise.allSettled(chosen.map((repair) => repair()));
   const failed = outcomes.find(({ status }) => status === 'rejected');
   if (failed?.status === 'rejected') throw failed.reason;
-  return repairs.length <= REPAIRS_MAX;
+  return repairs.length <= most;
 }
 
 /** The projects that have no record any more, and had one: a restored record must not cost others their names. */
