@@ -28,6 +28,7 @@ const LEVELS: Record<string, Level> = {
   'reconcile.stranger': 'warning',
   'reconcile.unresolved': 'warning',
   'snapshot.not_scheduled': 'warning',
+  'source.not_decrypted': 'warning',
   'webhook.not_sent': 'warning',
 };
 

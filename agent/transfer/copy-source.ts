@@ -40,7 +40,7 @@ import {
   openToLoad,
   removeLoad,
 } from './load-database.ts';
-import { examineSource, isEmptyDatabase, NOT_EMPTY, type ProbeHost, placesFinding } from './probe.ts';
+import { examineSource, isEmptyDatabase, limitFinding, NOT_EMPTY, type ProbeHost } from './probe.ts';
 import { finding, Refused, type Source, short } from './source-address.ts';
 import { findingOf, inSource, openReplicationSession, openSnapshotSession } from './source-session.ts';
 import {
@@ -158,8 +158,8 @@ async function copyAgain(
   if (!examined.ok) return { copied: null, findings: [examined.failure] };
   const { probe } = examined.value;
   if (probe.findings.some(isError)) return { copied: null, findings: probe.findings };
-  const noPlace = params.follow ? await placesFinding(host, project_id, params.job_id) : [];
-  if (noPlace.length > 0) return { copied: null, findings: noPlace };
+  const overLimit = params.follow ? await limitFinding(host, project_id, params.job_id) : [];
+  if (overLimit.length > 0) return { copied: null, findings: overLimit };
   const { rows } = await session.query(
     'SELECT FROM branch WHERE project_id = $1 AND branch_id = $2 AND database = $3',
     [project_id, branch_id, database],

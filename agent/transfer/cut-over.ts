@@ -1,6 +1,5 @@
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { identifier, type Queryable, type Session } from '../postgres/connect.ts';
-import { withLocks } from '../postgres/locks.ts';
 import { HostError } from '../process/host-error.ts';
 import { pollUntil } from '../process/loops.ts';
 import { type OnProgress, partOf } from '../process/progress.ts';
@@ -15,15 +14,14 @@ import {
 } from './copy-rows.ts';
 import {
   endFollowing,
-  endLeft,
   type Followed,
   type FollowHost,
   inFollowed,
-  locksOf,
   readFollowed,
   readSubscription,
   requireFollowed,
   type Subscription,
+  withFollowed,
 } from './following.ts';
 import { finding, Refused, short } from './source-address.ts';
 import { findingOf, inSource, openSnapshotSession } from './source-session.ts';
@@ -58,7 +56,7 @@ export const cutOver = (
   onProgress?: OnProgress,
 ): Promise<CutOver> =>
   // The lock of the database keeps clones away.
-  withLocks(host.sessions, locksOf(params), async (session) => {
+  withFollowed(host, params, async (session) => {
     const [known] = await readFollowed(session, { branch_id: params.branch_id });
     if (known?.outcome)
       return { cut_over: await complete(host, session, known, known.outcome), findings: [] };
@@ -67,7 +65,6 @@ export const cutOver = (
       const message = `The branch stands still: ${followed.problem.message}`;
       return { cut_over: null, findings: [finding('rows', message, { path: '' })] };
     }
-    await endLeft(session, followed);
     await session.query(`UPDATE following SET cutover = 'refusing' WHERE branch_id = $1`, [params.branch_id]);
     try {
       const outcome = await runCutOver(host, session, followed, params, onProgress);

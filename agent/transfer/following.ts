@@ -266,10 +266,6 @@ async function reachSource(host: FollowHost, url: string): Promise<{ source: Sou
   return { source: source.value, tls: tls.value };
 }
 
-/** What keeps clones and other work on the branch away. */
-export const locksOf = ({ branch_id, database }: Pick<Followed, 'branch_id' | 'database'>) =>
-  [`clone:${branch_id}`, `source:${database}`] as const;
-
 const CLIENTS =
   "FROM pg_stat_activity WHERE datname = $1 AND usename ~ '^u_[0-9a-f]{32}_(owner|rw|ro|query)$' AND usename <> $2";
 const ENDING = { within: 5_000 };
@@ -279,11 +275,24 @@ const endClients = (db: Queryable, { project_id, database }: Of) =>
   endSessions(db, CLIENTS, [database, roleOf(project_id)], ENDING);
 
 /**
- * Ends what an agent that was killed has left: its statement would take effect after ours. The caller has the locks of
- * the branch.
+ * Runs `action` with the locks that keep clones and other work on the branch away.
  * @throws HostError HOST_BUSY
  */
-export async function endLeft(db: Queryable, { project_id }: Pick<Of, 'project_id'>): Promise<void> {
+export const withFollowed = <T>(
+  { sessions }: Pick<FollowHost, 'sessions'>,
+  of: Of & Pick<Followed, 'branch_id'>,
+  action: (session: Session) => Promise<T>,
+): Promise<T> =>
+  withLocks(sessions, [`clone:${of.branch_id}`, `source:${of.database}`], async (session) => {
+    await endLeft(session, of);
+    return action(session);
+  });
+
+/**
+ * Ends what an agent that was killed has left: its statement would take effect after ours.
+ * @throws HostError HOST_BUSY
+ */
+async function endLeft(db: Queryable, { project_id }: Pick<Of, 'project_id'>): Promise<void> {
   const left = 'FROM pg_stat_activity WHERE usename = $1 AND application_name = $2';
   if (!(await endSessions(db, left, [roleOf(project_id), PURPOSES.change], ENDING)))
     throw new HostError('HOST_BUSY', 'a session of an agent that was killed does not end');
@@ -298,11 +307,10 @@ export const startFollowing = (
   host: FollowHost,
   params: Params<'follow.start'>,
 ): Promise<MethodResult<'follow.start'>> =>
-  withLocks(host.sessions, locksOf(params), async (session) => {
+  withFollowed(host, params, async (session) => {
     const { project_id, branch_id, database, source_url } = params;
     const [present] = await readFollowed(session, { branch_id });
     if (!present) throw new HostError('INVALID_CALL', 'no copy was made that the branch could follow');
-    await endLeft(session, params);
     if (!(await readSubscription(session, params))) {
       const { source, tls } = await reachSource(host, source_url);
       if (tls === 'certificate') await writeAuthorities(host.settings);
@@ -534,7 +542,7 @@ type Stopped = MethodResult<'follow.stop'>;
  * @throws HostError INVALID_CALL for a URL that is none
  */
 export const stopFollowing = (host: FollowHost, params: Params<'follow.stop'>): Promise<Stopped> =>
-  withLocks(host.sessions, locksOf(params), (session) => endFollowing(host, session, params));
+  withFollowed(host, params, (session) => endFollowing(host, session, params));
 
 /**
  * As `stopFollowing`, by a caller that has the branch's locks.
@@ -552,7 +560,6 @@ export async function endFollowing(
   }: Omit<Params<'follow.stop'>, 'slot' | 'publication'> & Partial<SlotNames>,
   isCutOver = false,
 ): Promise<Stopped> {
-  await endLeft(session, { project_id });
   const [followed] = await readFollowed(session, { branch_id });
   const subscription = await readSubscription(session, { project_id, database });
   const from = await sourceToClean(host, subscription, source_url);
@@ -578,6 +585,7 @@ export async function leaveSource(
 ): Promise<void> {
   const [followed] = await readFollowed(session, { branch_id });
   if (!followed || followed.cutover === 'done') return;
+  await endLeft(session, { project_id });
   const { message } = await endFollowing(host, session, {
     branch_id,
     project_id,

@@ -45,12 +45,12 @@ export async function probeSource(
 ): Promise<Probe> {
   const leave = host.probes.enter(project_id);
   try {
-    const [examined, isEmpty, noPlace] = await Promise.all([
+    const [examined, isEmpty, overLimit] = await Promise.all([
       examineSource(host, source_url, wanted),
       into === null || inBranch(host, into, 'read', isEmptyDatabase),
-      wanted.use === 'follow' ? placesFinding(host, project_id) : [],
+      wanted.use === 'follow' ? limitFinding(host, project_id) : [],
     ]);
-    const here = [...noPlace, ...(isEmpty ? [] : [NOT_EMPTY])];
+    const here = [...overLimit, ...(isEmpty ? [] : [NOT_EMPTY])];
     if (!examined.ok) return { source: null, findings: [examined.failure, ...here] };
     const { source, findings } = examined.value.probe;
     return { source, findings: [...here, ...findings] };
@@ -72,32 +72,32 @@ const FOLLOWED_OF_TENANT = 4;
  * Why the project may not follow: without a worker its branch would stand still, or another tenant's would.
  * @param jobId of a copy that has begun, and yields to those that began before it
  */
-export async function placesFinding(
+export async function limitFinding(
   { postgres, copies }: Pick<ProbeHost, 'postgres' | 'copies'>,
   projectId: string,
   jobId?: string,
 ): Promise<SourceFinding[]> {
-  const { rows } = await postgres.query<{ all: number; own: number; places: number }>(
+  const { rows } = await postgres.query<{ all: number; own: number; slots: number }>(
     `WITH followed AS (
        SELECT project_id FROM following WHERE cutover IS DISTINCT FROM 'done' UNION SELECT unnest($2::uuid[])
      )
-     SELECT count(*)::int AS all, least($3, current_setting('max_logical_replication_workers')::int) AS places,
+     SELECT count(*)::int AS all, least($3, current_setting('max_logical_replication_workers')::int) AS slots,
        count(*) FILTER (WHERE coalesce(tenant, project_id::text) = $4)::int AS own
      FROM followed LEFT JOIN project USING (project_id) WHERE project_id <> $1`,
     [projectId, copies.following(jobId), FOLLOWED_MAX, await readTenant(postgres, projectId)],
   );
-  const { all = 0, own = 0, places = 0 } = rows[0] ?? {};
+  const { all = 0, own = 0, slots = 0 } = rows[0] ?? {};
   if (own >= FOLLOWED_OF_TENANT)
     return [
       finding(
-        'places',
-        `${FOLLOWED_OF_TENANT} projects of your tenant follow a database elsewhere on this host, which is the limit. Cut one of them over, or stop it.`,
+        'limit',
+        `On this host, ${FOLLOWED_OF_TENANT} projects of your tenant already follow another database, which is the limit. Cut one of them over, or stop it.`,
         { path: '' },
       ),
     ];
-  if (all < places) return [];
+  if (all < slots) return [];
   return [
-    finding('places', 'No more branches can follow on this database host. Contact its operator.', {
+    finding('limit', 'No more branches can follow on this database host. Contact its operator.', {
       path: '',
     }),
   ];

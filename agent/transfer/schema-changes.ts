@@ -70,17 +70,21 @@ const differs = (changes: readonly SourceChange[]): FollowProblem => ({
     .join('\n'),
 });
 
-const COLUMN = /^ALTER TABLE (.+) (ADD|DROP) COLUMN /;
+const COLUMN = /^ALTER TABLE (.+) (ADD|DROP|ALTER) COLUMN /;
 
-/** Names of tables that would get columns whose values at the source are in no change: new ones with a computed default, and renamed ones. */
+/**
+ * Names of tables that would get columns whose values at the source are in no change: new ones with a computed default,
+ * renamed ones, and those of another type.
+ */
 function tablesWithLostValues(changes: readonly SourceChange[]): string[] {
-  const columns = changes.flatMap(({ statement, isAddition }) => {
+  const columns = changes.flatMap(({ statement, isAddition, isConversion }) => {
     const [, table = '', act = ''] = COLUMN.exec(statement) ?? [];
-    return table ? [{ table, act, isAddition }] : [];
+    return table ? [{ table, act, isAddition, isConversion }] : [];
   });
   const dropped = new Set(columns.flatMap(({ table, act }) => (act === 'DROP' ? [table] : [])));
   const lost = columns.filter(
-    ({ table, act, isAddition }) => act === 'ADD' && (!isAddition || dropped.has(table)),
+    ({ table, act, isAddition, isConversion }) =>
+      isConversion || (act === 'ADD' && (!isAddition || dropped.has(table))),
   );
   return [...new Set(lost.map(({ table }) => table))];
 }
@@ -88,7 +92,7 @@ function tablesWithLostValues(changes: readonly SourceChange[]): string[] {
 const losesValues = (tables: readonly string[], changes: readonly SourceChange[]): FollowProblem => ({
   ...differs(changes),
   message:
-    'The values of new or renamed columns are in no change of the source, so they cannot be applied here. Undo the change at the source and resume, or stop following and begin again.',
+    'The values of columns that are new, renamed or of another type are in no change of the source, so they cannot be applied here. Undo the change at the source and resume, or stop following and begin again.',
   table: short(tables.join(', ')),
 });
 

@@ -2,7 +2,7 @@ import type { FollowProblem, FollowReport } from '../../shared/protocol/follow.t
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { LogFollower } from '../logs/follow-log.ts';
 import { currentPostgresLog, postgresLogsBetween } from '../logs/postgres-log.ts';
-import { tryLock, withLocks } from '../postgres/locks.ts';
+import { tryLock } from '../postgres/locks.ts';
 import { HostError } from '../process/host-error.ts';
 import { TroubleLog } from '../process/log.ts';
 import { runLoop } from '../process/loops.ts';
@@ -12,11 +12,11 @@ import {
   continueFollowing,
   disable,
   type Followed,
-  locksOf,
   readFollowed,
   requireFollowed,
   roomProblem,
   storeProblem,
+  withFollowed,
 } from './following.ts';
 import { bringUpToSource, readSourceChanges } from './schema-changes.ts';
 import { short } from './source-address.ts';
@@ -196,7 +196,7 @@ export class FollowWatch {
 
   /** With the lock of the branch, unless it has changed since. */
   async #withLock(followed: Followed, action: (present: Followed) => Promise<unknown>): Promise<void> {
-    await withLocks(this.#host.sessions, locksOf(followed), async (session) => {
+    await withFollowed(this.#host, followed, async (session) => {
       const [present] = await readFollowed(session, { branch_id: followed.branch_id });
       if (present?.since && !present.problem && !present.cutover) await action(present);
     });
@@ -245,7 +245,7 @@ export async function resumeFollowing(
   host: WatchedHost,
   params: Params<'follow.resume'>,
 ): Promise<MethodResult<'follow.resume'>> {
-  await withLocks(host.sessions, locksOf(params), async (session) => {
+  await withFollowed(host, params, async (session) => {
     const followed = await requireFollowed(session, params.branch_id);
     if (followed.cutover) throw new HostError('HOST_BUSY', 'the branch is being cut over');
     if (!followed.problem) return;

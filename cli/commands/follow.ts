@@ -47,7 +47,7 @@ No record, log or reply shows the password. Everything that is wrong is listed, 
     .addCommand(
       new Command('resume')
         .description('Continue to follow after a problem was mended')
-        .option('--apply-changes', 'run the statements of the problem in main, where nobody else can')
+        .option('--apply-changes', "apply every change of the source's schema to main")
         .action(resume),
     )
     .addCommand(

@@ -22,6 +22,7 @@ import {
 import { isCancelled, isOpenOf, isUncancelled } from '../jobs/cancel-job.ts';
 import { isUnchanging, newJob } from '../jobs/job-store.ts';
 import { JobCancelledError, type SagaContext, SourceUnsuitableError, saga } from '../jobs/saga.ts';
+import { logEvent } from '../log.ts';
 import { BUSY_WAIT_MS } from './clone-source.ts';
 
 /**
@@ -204,6 +205,13 @@ export async function sourceUrlOf(
 ): Promise<string> {
   return unseal(settings.CREDENTIAL_KEYS, sealOwner(job.id), { keyId, sealed });
 }
+
+/** As `sourceUrlOf`, for an end that may not wait for a key that is gone. @returns null if it cannot be decrypted */
+export const readableSourceUrl = (...args: Parameters<typeof sourceUrlOf>): Promise<string | null> =>
+  sourceUrlOf(...args).catch((error: unknown) => {
+    logEvent('source.not_decrypted', { job_id: args[0].job.id, reason: String(error) });
+    return null;
+  });
 
 export async function loadCopy(context: Context): Promise<Copying | null> {
   const { db, job } = context;

@@ -5,7 +5,7 @@ import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { followName } from '../../shared/protocol/transfer-operations.ts';
 import { ok, type Result } from '../../shared/result.ts';
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
-import { restrict, sourceUrlOf, WITHIN_MS } from '../branches/import-branch.ts';
+import { readableSourceUrl, restrict, WITHIN_MS } from '../branches/import-branch.ts';
 import type { Actor } from '../database/column-types.ts';
 import { onActiveBranch } from '../database/conditions.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
@@ -204,7 +204,7 @@ export async function stopFollowing(context: SagaContext<'project.delete'>): Pro
     await stop(callHost, found);
   } else if (source) {
     const started = { id: source.jobId };
-    const source_url = await sourceUrlOf({ settings, job: started }, source);
+    const source_url = await readableSourceUrl({ settings, job: started }, source);
     await callHost('transfer.cancel', { job_id: started.id, project_id: job.projectId });
     await stop(callHost, { follow, branch }, source_url);
   }

@@ -15,9 +15,9 @@ import {
   doneTables,
   forgetSource,
   loadCopy,
+  readableSourceUrl,
   restrict,
   sealedSource,
-  sourceUrlOf,
   swapIn,
   WITHIN_MS,
 } from '../branches/import-branch.ts';
@@ -160,15 +160,14 @@ async function undo(context: Context): Promise<void> {
   // The copy would hold the lock of the branch for as long as it lasts.
   await callHost('transfer.cancel', { job_id, project_id });
   if (branch && source) {
-    const { message } = await callHost('follow.stop', {
-      ...ofMain(context, branch),
-      ...atSource(context),
-      source_url: await sourceUrlOf(context, source),
-    });
-    if (message !== null)
+    const source_url = await readableSourceUrl(context, source);
+    const names = atSource(context);
+    const { message } = await callHost('follow.stop', { ...ofMain(context, branch), ...names, source_url });
+    const left = message ?? (source_url === null ? notReadable(names.slot) : null);
+    if (left !== null)
       await db
         .update(follows)
-        .set({ problem: causeOf(job, message) })
+        .set({ problem: causeOf(job, left) })
         .where(eq(follows.jobId, job_id));
   }
   const { left } = await callHost('reset.cancel', { job_id, project_id, branch_id, snapshot_id });
@@ -177,6 +176,10 @@ async function undo(context: Context): Promise<void> {
     await callHost('snapshot.drop', { project_id, snapshot_id: snapshot });
   await restrict(null)(context);
 }
+
+/** The host knows only of a copy that has ended. */
+const notReadable = (slot: string) =>
+  `The URL of the source can no longer be decrypted. Drop the slot ${slot} and its publications there, if they exist.`;
 
 /** @param left what is left at the source */
 function causeOf({ error }: Context['job'], left = ''): RecordedProblem {

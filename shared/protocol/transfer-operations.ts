@@ -33,7 +33,7 @@ const SOURCE_PROBLEMS = [
   'no_key',
   'not_followed',
   'not_empty',
-  'places',
+  'limit',
   'schema',
   'rows',
 ] as const;

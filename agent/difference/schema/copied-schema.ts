@@ -178,8 +178,34 @@ export interface SourceChange {
   statement: string;
   /** It only adds something that no row of the copy is without: it can be made here by itself. */
   isAddition: boolean;
+  /** It converts the values of a column, which `USING` may have done otherwise at the source. */
+  isConversion: boolean;
   /** The table that it makes, by schema and name. */
   newTable: [schema: string, name: string] | null;
+}
+
+const INTEGERS = ['smallint', 'integer', 'bigint'];
+
+/** Types whose values stay the same in a larger type of their family. */
+const SIZES: [pattern: RegExp, sizeOf: (...parts: string[]) => [family: string, size: number]][] = [
+  [/^(smallint|integer|bigint)$/, (name = '') => ['integer', INTEGERS.indexOf(name)]],
+  [/^(?:text|character varying(?:\((\d+)\))?)$/, (length = 'Infinity') => ['text', Number(length)]],
+  [/^numeric\((\d+),(-?\d+)\)$/, (precision, scale) => [`numeric with scale ${scale}`, Number(precision)]],
+];
+
+function sizeOf(type: unknown): [family: string, size: number] | null {
+  for (const [pattern, read] of SIZES) {
+    const found = pattern.exec(String(type));
+    if (found) return read(...found.slice(1));
+  }
+  return null;
+}
+
+/** Whether a column of the first type becomes one of the second only to hold more, so that a plain cast is what was meant. */
+export function isWidened(from: unknown, to: unknown): boolean {
+  const [narrow, wide] = [sizeOf(from), sizeOf(to)];
+  // The type of a rebuilt enum has the same name.
+  return from !== to && narrow !== null && narrow[0] === wide?.[0] && narrow[1] <= wide[1];
 }
 
 /** What a new table may bring with it. */
@@ -215,7 +241,15 @@ const inTable = (id: StableId, tables: ReadonlySet<string>): boolean =>
  */
 export function sourceChanges(copy: FactBase, source: FactBase, tables: CopiedTables): SourceChange[] {
   const { wanted } = wantedOf(source, tables);
-  const { actions } = plan(wantedOf(copy, null).wanted, wanted, { scope: 'database', compact: false });
+  const { wanted: present } = wantedOf(copy, null);
+  const { actions } = plan(present, wanted, { scope: 'database', compact: false });
+  const isConversion = ({ verb, rewriteRisk, consumes }: Action): boolean => {
+    const column = consumes.find(({ kind }) => kind === 'column');
+    const to = column && wanted.get(column)?.payload;
+    // A generated column is computed from the others again, here as there.
+    if (verb !== 'alter' || !rewriteRisk || !to || to.generatedExpr != null) return false;
+    return !isWidened(present.get(column)?.payload.type, to.type);
+  };
   const made = actions.flatMap(({ verb, produces }) => (verb === 'create' ? produces : []));
   const newTables = new Set(made.filter(({ kind }) => kind === 'table').map(keyOf));
   const newIds = new Set(made.map(keyOf));
@@ -237,7 +271,7 @@ export function sourceChanges(copy: FactBase, source: FactBase, tables: CopiedTa
     const table = action.produces.find(({ kind }) => kind === 'table');
     return {
       statement: action.sql,
-      isAddition: isAddition(action),
+      ...{ isAddition: isAddition(action), isConversion: isConversion(action) },
       newTable: table && table.kind === 'table' ? [table.schema, table.name] : null,
     };
   });

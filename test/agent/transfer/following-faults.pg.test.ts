@@ -3,7 +3,9 @@ import { once } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { inFollowed } from '../../../agent/transfer/following.ts';
 import { snapshotDatabaseName } from '../../../shared/branch/database-name.ts';
+import { connect } from '../../support/database.ts';
 import { eventually } from '../../support/eventually.ts';
 import { Follower, STATE, TRANSFER } from '../../support/host/follower.ts';
 import { asClient, identity, toolOptions } from '../../support/host/host-project.ts';
@@ -158,6 +160,35 @@ describe('an agent that is killed', () => {
     await follower.end();
   });
 
+  test('leaves a session: a resumption ends it first, and so does what applies an addition', async () => {
+    await follower.begin();
+    const leave = async () => {
+      const ended = inFollowed(follower.servers.host, follower.ids, 'change', (session) =>
+        session.query('select pg_sleep(600)'),
+      ).then(
+        () => 'ended by itself',
+        ({ code }) => code,
+      );
+      const left = "select from pg_stat_activity where wait_event = 'PgSleep' and datname = $1";
+      await eventually(async () =>
+        expect(await follower.servers.query(left, [follower.main.database])).toHaveLength(1),
+      );
+      return ended;
+    };
+    const change = (sql: string) => follower.source.run(`set role app; alter table counter ${sql}`);
+    const added = leave();
+    await change('add note text');
+    expect(await added).toBe('57P01');
+    await eventually(async () => expect(await follower.here('select note from counter')).toHaveLength(1));
+    await change('drop column note');
+    await eventually(async () => expect(await follower.status()).toMatchObject({ state: 'stopped' }));
+    const resumed = leave();
+    const params = { ...follower.ids, apply_changes: true };
+    expect(await follower.run('follow.resume', params)).toMatchObject({ state: 'following' });
+    expect(await resumed).toBe('57P01');
+    await follower.end();
+  });
+
   const CUT_OVERS: [string, 'again' | 'called off', () => Promise<Hold>][] = [
     ['while the rows are compared', 'again', () => holdAtSource('account', 'access exclusive', '')],
     ['after its last step', 'again', () => holdHere('pg_subscription', 'ALTER SUBSCRIPTION')],
@@ -214,16 +245,18 @@ test.each(firstByDay(1, ['refusing', 'silent'] as const))(
     try {
       await follower.begin({ source_url: follower.source.url({ port: proxy.port }) });
       await follower.underLoad(async () => {
-        await follower.untilLevel().catch(() => {});
         await eventually(async () => expect((await follower.status()).lag_seconds).not.toBeNull());
         proxy.cut(kind);
         const cutAt = performance.now();
         await sleep(AWAY_MS);
+        const away = () => (performance.now() - cutAt) / 1000;
+        const least = away();
         const { lag_seconds, lag_bytes, state } = await follower.status();
-        const away = (performance.now() - cutAt) / 1000;
+        const most = away();
         expect([state, lag_bytes]).toEqual(['following', null]);
-        expect(Math.abs((lag_seconds ?? 0) - away), `${lag_seconds} s of ${away} s`).toBeLessThan(3);
-        expect(lag_seconds).toBeGreaterThan(AWAY_MS / 1000 - 1);
+        // What was under way is received a little later, and the last message before came a little earlier.
+        expect(lag_seconds).toBeGreaterThan(least - 1);
+        expect(lag_seconds).toBeLessThan(most + 3);
         proxy.mend();
       });
       await follower.untilLevel();
@@ -260,7 +293,9 @@ test('a schema problem ends when each change is applied, or is undone at the sou
   const resume = (apply_changes: boolean) =>
     follower.run('follow.resume', { ...follower.ids, apply_changes });
   const widened = 'alter table account alter balance type bigint';
-  await change(`${widened}; alter table counter drop column n`);
+  await change(
+    `${widened}; alter table counter drop column n; create type mood as enum ('good', 'bad'); alter table visit add mood mood`,
+  );
   await stopped();
   // Nobody else can change it.
   await expect(asClient(follower.servers.host, 'direct', follower.main, 'owner', widened)).rejects.toThrow(
@@ -271,13 +306,20 @@ test('a schema problem ends when each change is applied, or is undone at the sou
   await change('update account set balance = 5000000000 where id = 1');
   const balance = 'select balance::text from account where id = 1';
   await eventually(async () => expect(await follower.here(balance)).toEqual([{ balance: '5000000000' }]));
-  // The values of a renamed column, and those that a function has given the rows there, are in no change.
+  const moods = (values: string, using: string) =>
+    `alter type mood rename to old; create type mood as enum (${values}); alter table visit alter mood type mood using ${using}; drop type old`;
+  // The values of a renamed column, and those that a function or USING has given the rows there, are in no change.
   for (const [there, back] of [
     ['alter table visit rename at to seen', 'alter table visit rename seen to at'],
     [
       'alter table account add made timestamptz default clock_timestamp()',
       'alter table account drop column made',
     ],
+    [
+      'alter table account alter balance type numeric(20,2) using balance / 100.0',
+      'alter table account alter balance type bigint using balance * 100',
+    ],
+    [moods("'good'", "'good'"), moods("'good', 'bad'", 'mood::text::mood')],
   ] as const) {
     await change(there);
     await stopped();
@@ -326,11 +368,14 @@ test('what a source has sent of a transaction that has not ended counts in the s
   };
   const before = await size();
   const rows = IS_NIGHTLY ? 300_000 : 30_000;
-  const open = follower.source.run(
-    `begin; insert into account select n, 1 from generate_series(1000, ${rows}) n; select pg_sleep(20); rollback`,
-  );
-  await eventually(async () => expect((await size()) - before).toBeGreaterThan(rows * 20));
-  await open;
+  const writer = await connect(follower.source.url());
+  try {
+    await writer.query(`begin; insert into account select n, 1 from generate_series(1000, ${rows}) n`);
+    await eventually(async () => expect((await size()) - before).toBeGreaterThan(rows * 20));
+    await writer.query('rollback');
+  } finally {
+    await writer.end();
+  }
   await eventually(async () => expect((await size()) - before).toBeLessThan(rows * 20));
   await follower.end();
 });

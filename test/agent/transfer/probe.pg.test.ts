@@ -4,7 +4,7 @@ import { createServer, type Server, type Socket } from 'node:net';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { Copies } from '../../../agent/transfer/copy-source.ts';
-import { placesFinding } from '../../../agent/transfer/probe.ts';
+import { limitFinding } from '../../../agent/transfer/probe.ts';
 import type { MethodResult, Params } from '../../../shared/protocol/operations.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { SOURCE_LOGIN, type SourceServer, startSource } from '../../support/source-server.ts';
@@ -217,10 +217,10 @@ describe('a source that cannot be followed', () => {
   });
 });
 
-test('a tenant has four places, whatever else follows on the host, and the host has twelve', async () => {
+test('four projects of a tenant can follow, whatever else follows on the host, and twelve of the host', async () => {
   const tenant = randomUUID();
-  const places = async (other = {}) =>
-    (await probe(other)).findings.filter(({ problem }) => problem === 'places').map(({ message }) => message);
+  const limited = async (other = {}) =>
+    (await probe(other)).findings.filter(({ problem }) => problem === 'limit').map(({ message }) => message);
   /** Projects that follow, of the tenant of `PROJECT` or of others. */
   const fill = async (count: number, isOwn: boolean) => {
     for (let n = 0; n < count; n += 1) {
@@ -241,26 +241,28 @@ test('a tenant has four places, whatever else follows on the host, and the host 
   try {
     await fill(3, true);
     await fill(5, false);
-    expect(await places()).toEqual([]);
+    expect(await limited()).toEqual([]);
     await fill(1, true);
-    expect(await places()).toEqual([expect.stringMatching(/^4 projects of your tenant/)]);
+    expect(await limited()).toEqual([
+      expect.stringMatching(/^On this host, 4 projects of your tenant already follow/),
+    ]);
     // A copy takes none.
-    expect(await places({ use: 'import' })).toEqual([]);
+    expect(await limited({ use: 'import' })).toEqual([]);
     // One that was cut over is over.
     await servers.query(
       "update following set cutover = 'done' where branch_id in (select branch_id from following join project using (project_id) where tenant = $1 limit 1)",
       [tenant],
     );
-    expect(await places()).toEqual([]);
+    expect(await limited()).toEqual([]);
     await fill(4, false);
-    expect(await places()).toEqual([expect.stringMatching(/^No more branches can follow/)]);
+    expect(await limited()).toEqual([expect.stringMatching(/^No more branches can follow/)]);
   } finally {
     await servers.query('delete from branch');
     await servers.query('delete from project');
   }
 });
 
-test('copies that began before take places, and none of those that began later', async () => {
+test('copies that began before count towards the limit, and none of those that began later', async () => {
   const copies = new Copies();
   const host = { ...servers.host, copies };
   const jobs = Array.from({ length: 3 }, (_, n) => ({ job_id: `job ${n}`, project_id: randomUUID() }));
@@ -276,7 +278,7 @@ test('copies that began before take places, and none of those that began later',
     `insert into project (project_id, access_revision, tenant) select id, 1, 'one' from unnest($1::uuid[]) id`,
     [[PROJECT, ...jobs.map(({ project_id }) => project_id)]],
   );
-  expect(await placesFinding(host, PROJECT)).toEqual([]);
+  expect(await limitFinding(host, PROJECT)).toEqual([]);
   ended.resolve();
   await Promise.all(running);
   expect(copies.following()).toEqual([]);

@@ -224,6 +224,19 @@ test.each(['transfer.copy', 'reset.swap', 'follow.start', 'snapshot.drop'] as co
   },
 );
 
+test('a start whose URL can no longer be decrypted is cancelled, and says that something may be left', async () => {
+  await hold('transfer.copy');
+  const { body } = await begin();
+  await eventually(async () => expect((await jobOf(body.id)).attempts).toBeGreaterThan(0));
+  await gateway.db.update(importSources).set({ keyId: 'gone' }).where(eq(importSources.jobId, body.id));
+  expect((await gateway.api.delete(`${path}/follow`)).status).toBe(202);
+  await ended(body.id, 'failed');
+  expect((await shown()).body).toMatchObject({
+    problem: { message: expect.stringMatching(/can no longer be decrypted|left at the source/) },
+  });
+  await expectOpen();
+});
+
 test('what the copy refuses is undone, and the record says why', async () => {
   const { body } = await begin({ tables: ['refused'] });
   await ended(body.id, 'failed');
@@ -421,7 +434,7 @@ describe('an end', () => {
     const keys = [{ id: '1', bytes: new Uint8Array(32) }];
     const { keyId, sealedUrl } = await sealedSource(keys, job, SOURCE);
     await gateway.db.update(importSources).set({ keyId, sealedUrl }).where(eq(importSources.jobId, job.id));
-    const called: [method: string, params: Record<string, unknown>][] = [];
+    let called: [method: string, params: Record<string, unknown>][] = [];
     const callHost = (async (method: string, params: Record<string, unknown>) => {
       called.push([method, params]);
       return {};
@@ -431,6 +444,10 @@ describe('an end', () => {
       ['transfer.cancel', { job_id: job.id, project_id: projectId }],
       ['follow.stop', { branch_id: main, source_url: SOURCE }],
     ]);
+    // A key that is gone does not keep the project.
+    called = [];
+    await stopFollowing({ db: gateway.db, job, callHost, settings: { CREDENTIAL_KEYS: [] } } as never);
+    expect(called.at(-1)).toMatchObject(['follow.stop', { source_url: null }]);
     expect((await gateway.api.delete(path)).status).toBe(202);
     await eventually(async () => expect(await calls('project.drop')).toBeGreaterThan(0));
     expect(await calls('follow.start')).toBe(0);
