@@ -274,10 +274,7 @@ const ENDING = { within: 5_000 };
 const endClients = (db: Queryable, { project_id, database }: Of) =>
   endSessions(db, CLIENTS, [database, roleOf(project_id)], ENDING);
 
-/**
- * Runs `action` with the locks that keep clones and other work on the branch away.
- * @throws HostError HOST_BUSY
- */
+/** Runs `action` with the locks that keep clones and other work on the branch away. @throws HostError HOST_BUSY */
 export const withFollowed = <T>(
   { sessions }: Pick<FollowHost, 'sessions'>,
   of: Of & Pick<Followed, 'branch_id'>,
@@ -288,10 +285,7 @@ export const withFollowed = <T>(
     return action(session);
   });
 
-/**
- * Ends what an agent that was killed has left: its statement would take effect after ours.
- * @throws HostError HOST_BUSY
- */
+/** Ends what an agent that was killed has left: its statement would take effect after ours. @throws HostError HOST_BUSY */
 async function endLeft(db: Queryable, { project_id }: Pick<Of, 'project_id'>): Promise<void> {
   const left = 'FROM pg_stat_activity WHERE usename = $1 AND application_name = $2';
   if (!(await endSessions(db, left, [roleOf(project_id), PURPOSES.change], ENDING)))

@@ -163,7 +163,7 @@ async function undo(context: Context): Promise<void> {
     const source_url = await readableSourceUrl(context, source);
     const names = atSource(context);
     const { message } = await callHost('follow.stop', { ...ofMain(context, branch), ...names, source_url });
-    const left = message ?? (source_url === null ? notReadable(names.slot) : null);
+    const left = source_url === null ? notReadable(names.slot) : message;
     if (left !== null)
       await db
         .update(follows)

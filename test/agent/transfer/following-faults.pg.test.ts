@@ -173,19 +173,19 @@ describe('an agent that is killed', () => {
       await eventually(async () =>
         expect(await follower.servers.query(left, [follower.main.database])).toHaveLength(1),
       );
-      return ended;
+      return { ended };
     };
     const change = (sql: string) => follower.source.run(`set role app; alter table counter ${sql}`);
-    const added = leave();
+    const added = await leave();
     await change('add note text');
-    expect(await added).toBe('57P01');
+    expect(await added.ended).toBe('57P01');
     await eventually(async () => expect(await follower.here('select note from counter')).toHaveLength(1));
     await change('drop column note');
     await eventually(async () => expect(await follower.status()).toMatchObject({ state: 'stopped' }));
-    const resumed = leave();
+    const resumed = await leave();
     const params = { ...follower.ids, apply_changes: true };
     expect(await follower.run('follow.resume', params)).toMatchObject({ state: 'following' });
-    expect(await resumed).toBe('57P01');
+    expect(await resumed.ended).toBe('57P01');
     await follower.end();
   });
 
