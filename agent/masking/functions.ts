@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto';
+import { createHash, createHmac } from 'node:crypto';
 import type { MaskingRule } from '../../shared/masking.ts';
 import { identifier, literal } from '../postgres/connect.ts';
 
@@ -45,6 +45,10 @@ export function keyBlocks(key: Uint8Array): [inner: Buffer, outer: Buffer] {
   ];
 }
 
+/** The key of previews, from which that of the project does not follow. */
+export const previewKey = (key: Uint8Array): Uint8Array =>
+  createHmac('sha256', key).update('preview').digest();
+
 const INNER = '$1::pg_catalog.bytea';
 const OUTER = '$2::pg_catalog.bytea';
 
@@ -70,8 +74,13 @@ const arrayOf = (words: string) => `'{${words.replaceAll(' ', ',')}}'::pg_catalo
 const OWN_PATH = 'SET search_path = pg_catalog, pg_temp';
 
 /**
- * Functions that exist for one session, in `pg_temp`. They have the blocks of the key as arguments and keep
- * none.
+ * Where the functions are. Code of the tenant that runs in the session could replace those in `pg_temp`, and would
+ * then get the key, so these are for previews alone, which have another one.
+ */
+export type FunctionSchema = 'branchgate_masking' | 'pg_temp';
+
+/**
+ * Functions that exist as long as a masking. They have the blocks of the key as arguments and keep none.
  *
  * `branchgate_permute` replaces letters by letters and digits by digits: P⁻¹, one step on, P, where P is a
  * Feistel network over the characters, whose round function is HMAC. Different texts of one form stay
@@ -82,8 +91,8 @@ const OWN_PATH = 'SET search_path = pg_catalog, pg_temp';
  * Each has a search path of its own: a function in an index of the tenant can set that of the session between
  * two rows, and another `sha256` would get the key.
  */
-export const SESSION_FUNCTIONS = `
-  CREATE FUNCTION pg_temp.branchgate_permute(value text, inner_block bytea, outer_block bytea, kind text, most numeric)
+export const maskingFunctions = (schema: FunctionSchema): string => `
+  CREATE FUNCTION ${schema}.branchgate_permute(value text, inner_block bytea, outer_block bytea, kind text, most numeric)
   RETURNS text LANGUAGE plpgsql ${OWN_PATH} AS $f$
   DECLARE
     form text := CASE WHEN kind = 'hex' THEN repeat('0', length(value))
@@ -145,27 +154,27 @@ export const SESSION_FUNCTIONS = `
     RETURN result;
   END $f$;
 
-  CREATE FUNCTION pg_temp.branchgate_stretch(digest bytea, inner_block bytea, outer_block bytea, length int)
+  CREATE FUNCTION ${schema}.branchgate_stretch(digest bytea, inner_block bytea, outer_block bytea, length int)
   RETURNS text LANGUAGE sql ${OWN_PATH} AS $f$
     SELECT left(string_agg(translate(encode(sha256(outer_block || sha256(inner_block || convert_to(n || ':', 'UTF8') || digest)),
       'hex'), '0123456789abcdef', '${ALPHABET}'), '' ORDER BY n), length)
     FROM generate_series(0, (length - 1) / 64) AS n
   $f$;
 
-  CREATE FUNCTION pg_temp.branchgate_json(value jsonb, path text[], inner_block bytea, outer_block bytea)
+  CREATE FUNCTION ${schema}.branchgate_json(value jsonb, path text[], inner_block bytea, outer_block bytea)
   RETURNS jsonb LANGUAGE plpgsql ${OWN_PATH} AS $f$
   DECLARE
     kind text := jsonb_typeof(value); head text := path[1]; leaf text;
   BEGIN
     IF kind = 'array' THEN
       IF head = '*' THEN path := path[2:]; END IF;
-      RETURN (SELECT coalesce(jsonb_agg(pg_temp.branchgate_json(element, path, inner_block, outer_block) ORDER BY n), '[]')
+      RETURN (SELECT coalesce(jsonb_agg(${schema}.branchgate_json(element, path, inner_block, outer_block) ORDER BY n), '[]')
         FROM jsonb_array_elements(value) WITH ORDINALITY AS elements (element, n));
     ELSIF kind = 'object' AND head IS NULL THEN
-      RETURN (SELECT coalesce(jsonb_object_agg(key, pg_temp.branchgate_json(member, path, inner_block, outer_block)), '{}')
+      RETURN (SELECT coalesce(jsonb_object_agg(key, ${schema}.branchgate_json(member, path, inner_block, outer_block)), '{}')
         FROM jsonb_each(value) AS members (key, member));
     ELSIF kind = 'object' AND value ? head THEN
-      RETURN value || jsonb_build_object(head, pg_temp.branchgate_json(value -> head, path[2:], inner_block, outer_block));
+      RETURN value || jsonb_build_object(head, ${schema}.branchgate_json(value -> head, path[2:], inner_block, outer_block));
     ELSIF head IS NOT NULL OR kind IS NULL OR kind = 'null' THEN
       RETURN value;
     ELSIF kind = 'boolean' THEN
@@ -173,9 +182,9 @@ export const SESSION_FUNCTIONS = `
     END IF;
     leaf := value #>> '{}';
     IF kind = 'number' THEN
-      RETURN to_jsonb(CASE WHEN leaf ~ '^-?[0-9]+(\\.[0-9]+)?$' THEN pg_temp.branchgate_permute(leaf, inner_block, outer_block, 'number', NULL) ELSE '0' END::numeric);
+      RETURN to_jsonb(CASE WHEN leaf ~ '^-?[0-9]+(\\.[0-9]+)?$' THEN ${schema}.branchgate_permute(leaf, inner_block, outer_block, 'number', NULL) ELSE '0' END::numeric);
     END IF;
-    RETURN to_jsonb(CASE WHEN leaf = '' THEN '' ELSE pg_temp.branchgate_stretch(
+    RETURN to_jsonb(CASE WHEN leaf = '' THEN '' ELSE ${schema}.branchgate_stretch(
       sha256(outer_block || sha256(inner_block || convert_to('json:' || leaf, 'UTF8'))), inner_block, outer_block, greatest(length(leaf), 12)) END);
   END $f$;
 `;
@@ -218,26 +227,30 @@ const LARGEST: Record<string, string> = {
 const clamp = (value: string, largest: string | null | undefined) =>
   largest ? `greatest(-${largest}, least(${largest}, ${value}))` : value;
 
-const permute = (text: string, kind: 'text' | 'number' | 'hex', most: string | null = null) =>
-  `pg_temp.branchgate_permute(${text}, ${INNER}, ${OUTER}, '${kind}', ${most ?? 'NULL'})`;
+const permute = (
+  schema: FunctionSchema,
+  text: string,
+  kind: 'text' | 'number' | 'hex',
+  most: string | null = null,
+) => `${schema}.branchgate_permute(${text}, ${INNER}, ${OUTER}, '${kind}', ${most ?? 'NULL'})`;
 
-function permuted(text: string, { kind, base, largest }: MaskedColumn): string {
-  if (kind === 'text') return permute(text, 'text');
+function permuted(schema: FunctionSchema, text: string, { kind, base, largest }: MaskedColumn): string {
+  if (kind === 'text') return permute(schema, text, 'text');
   // NaN and infinity have no digits.
-  return `CASE WHEN ${text} ~ '^-?[0-9.]+$' THEN ${permute(text, 'number', LARGEST[base] ?? largest)} ELSE ${text} END`;
+  return `CASE WHEN ${text} ~ '^-?[0-9.]+$' THEN ${permute(schema, text, 'number', LARGEST[base] ?? largest)} ELSE ${text} END`;
 }
 
-function hashed(value: string, column: MaskedColumn): string {
+function hashed(schema: FunctionSchema, value: string, column: MaskedColumn): string {
   const text = `${value}::pg_catalog.text`;
   const digest = hmac('hash', text);
   if (column.kind === 'uuid')
     return `pg_catalog.overlay(pg_catalog.overlay(pg_catalog.left(pg_catalog.encode(${digest}, 'hex'), 32), '4', 13), '8', 17)`;
   if (column.kind === 'bytea')
-    return `pg_catalog.decode(CASE WHEN pg_catalog.length(${value}) < ${PERMUTED_BELOW} THEN ${permute(`pg_catalog.encode(${value}, 'hex')`, 'hex')}
-      ELSE pg_catalog.translate(pg_temp.branchgate_stretch(${digest}, ${INNER}, ${OUTER}, 2 * pg_catalog.length(${value})), '${ALPHABET}', '0123456789abcdef') END, 'hex')`;
-  if (column.kind !== 'text') return permuted(text, column);
-  return `CASE WHEN pg_catalog.length(${text}) < ${PERMUTED_BELOW} THEN ${permuted(text, column)}
-    ELSE pg_temp.branchgate_stretch(${digest}, ${INNER}, ${OUTER}, pg_catalog.length(${text})) END`;
+    return `pg_catalog.decode(CASE WHEN pg_catalog.length(${value}) < ${PERMUTED_BELOW} THEN ${permute(schema, `pg_catalog.encode(${value}, 'hex')`, 'hex')}
+      ELSE pg_catalog.translate(${schema}.branchgate_stretch(${digest}, ${INNER}, ${OUTER}, 2 * pg_catalog.length(${value})), '${ALPHABET}', '0123456789abcdef') END, 'hex')`;
+  if (column.kind !== 'text') return permuted(schema, text, column);
+  return `CASE WHEN pg_catalog.length(${text}) < ${PERMUTED_BELOW} THEN ${permuted(schema, text, column)}
+    ELSE ${schema}.branchgate_stretch(${digest}, ${INNER}, ${OUTER}, pg_catalog.length(${text})) END`;
 }
 
 /** Letters of the local part of an address, of sixteen each, unless the column is too short. */
@@ -245,7 +258,12 @@ const LOCAL_PART = 20;
 /** Fewer would often coincide. */
 const LOCAL_PART_MIN = 12;
 
-function email(value: string, { maxLength }: MaskedColumn, domain: string | undefined): string {
+function email(
+  schema: FunctionSchema,
+  value: string,
+  { maxLength }: MaskedColumn,
+  domain: string | undefined,
+): string {
   const text = `${value}::pg_catalog.text`;
   const at = `pg_catalog.split_part(${text}, '@', -1)`;
   const kept = domain === undefined ? at : literal(domain);
@@ -256,7 +274,7 @@ function email(value: string, { maxLength }: MaskedColumn, domain: string | unde
   const local =
     maxLength === null || domain !== undefined
       ? drawn(Math.min(LOCAL_PART, (maxLength ?? Number.POSITIVE_INFINITY) - 1 - (domain?.length ?? 0)))
-      : `CASE WHEN pg_catalog.length(${at}) > ${maxLength - 1 - LOCAL_PART} THEN ${permute(short, 'text')} ELSE ${drawn(LOCAL_PART)} END`;
+      : `CASE WHEN pg_catalog.length(${at}) > ${maxLength - 1 - LOCAL_PART} THEN ${permute(schema, short, 'text')} ELSE ${drawn(LOCAL_PART)} END`;
   const plain = {
     name: '',
     type: 'text',
@@ -266,7 +284,7 @@ function email(value: string, { maxLength }: MaskedColumn, domain: string | unde
     maxLength,
     largest: null,
   } as const;
-  return `CASE WHEN ${text} ~ '.@.' THEN ${local} || '@' || ${kept} ELSE ${hashed(text, plain)} END`;
+  return `CASE WHEN ${text} ~ '.@.' THEN ${local} || '@' || ${kept} ELSE ${hashed(schema, text, plain)} END`;
 }
 
 /**
@@ -287,7 +305,7 @@ function named(text: string, maxLength: number | null): string {
 const shift = (digest: string, most: number) =>
   `(SELECT CASE WHEN n < ${most} THEN n - ${most} ELSE n - ${most} + 1 END FROM (SELECT (${numberOf(digest)} % ${2 * most})::int4 AS n) AS drawn)`;
 
-function replacement(rule: MaskingRule, value: string, column: MaskedColumn): string {
+function replacement(schema: FunctionSchema, rule: MaskingRule, value: string, column: MaskedColumn): string {
   const text = `${value}::pg_catalog.text`;
   switch (rule.with) {
     case 'null':
@@ -297,11 +315,11 @@ function replacement(rule: MaskingRule, value: string, column: MaskedColumn): st
     case 'expression':
       return `(${rule.args.sql})`;
     case 'hash':
-      return hashed(value, column);
+      return hashed(schema, value, column);
     case 'email':
-      return email(value, column, rule.args?.domain);
+      return email(schema, value, column, rule.args?.domain);
     case 'phone':
-      return permuted(text, column);
+      return permuted(schema, text, column);
     case 'name':
       return named(text, column.maxLength);
     case 'date_shift': {
@@ -327,7 +345,7 @@ function replacement(rule: MaskingRule, value: string, column: MaskedColumn): st
     case 'json':
       return rule.args.paths.reduce(
         (document, path) =>
-          `pg_temp.branchgate_json(${document}, ${literal(
+          `${schema}.branchgate_json(${document}, ${literal(
             `{${pathOf(path)
               .map((key) => JSON.stringify(key))
               .join(',')}}`,
@@ -345,16 +363,16 @@ const pathOf = (path: string) =>
  * The new value of a column, as an expression over the row. `$1` and `$2` are the blocks of the key, if they
  * occur.
  */
-export function maskedValue(rule: MaskingRule, column: MaskedColumn): string {
+export function maskedValue(schema: FunctionSchema, rule: MaskingRule, column: MaskedColumn): string {
   const name = identifier(column.name);
   if (!column.isArray || OF_COLUMN.includes(rule.with)) {
-    const value = replacement(rule, name, column);
+    const value = replacement(schema, rule, name, column);
     const isTotal = OF_COLUMN.includes(rule.with) && rule.with !== 'json';
     return isTotal
       ? `(${value})::${column.type}`
       : `CASE WHEN ${name} IS NULL THEN NULL ELSE (${value})::${column.type} END`;
   }
-  const element = `CASE WHEN element IS NULL THEN NULL ELSE (${replacement(rule, 'element', column)})::pg_catalog.text END`;
+  const element = `CASE WHEN element IS NULL THEN NULL ELSE (${replacement(schema, rule, 'element', column)})::pg_catalog.text END`;
   return `CASE WHEN ${name} IS NULL THEN NULL ELSE (SELECT coalesce(pg_catalog.array_agg(${element} ORDER BY n), '{}')
     FROM pg_catalog.unnest(${name}) WITH ORDINALITY AS elements (element, n))::${column.type} END`;
 }

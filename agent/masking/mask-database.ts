@@ -3,7 +3,15 @@ import { identifier, inTransaction, literal, type Session } from '../postgres/co
 import { HostError } from '../process/host-error.ts';
 import type { OnProgress } from '../process/progress.ts';
 import { partOf } from '../process/progress.ts';
-import { keyBlocks, maskedValue, SESSION_FUNCTIONS, survives, usesKey } from './functions.ts';
+import {
+  type FunctionSchema,
+  keyBlocks,
+  maskedValue,
+  maskingFunctions,
+  previewKey,
+  survives,
+  usesKey,
+} from './functions.ts';
 import {
   type EmptyingPlan,
   type MaskedTable,
@@ -220,6 +228,23 @@ const SAFE_PATH = 'pg_catalog, pg_temp';
 /** As the owner writes SQL. The key is in no statement that looks names up there. */
 const OWNER_PATH = 'public, pg_catalog, pg_temp';
 
+/** A session of the login that masks can neither replace functions in it, nor add some. */
+const SCHEMA: FunctionSchema = 'branchgate_masking';
+
+/**
+ * Makes the functions of a masking.
+ * @param session of a login that can become `owner` as long as no code of the tenant runs
+ */
+export const createFunctions = (session: Session, { owner, user }: { owner: string; user: string }) =>
+  session.query(`SET ROLE ${identifier(owner)};
+    CREATE SCHEMA ${SCHEMA};
+    GRANT USAGE ON SCHEMA ${SCHEMA} TO ${identifier(user)};
+    ${maskingFunctions(SCHEMA)}`);
+
+/** Drops them, with what code of the tenant has made of them. */
+export const dropFunctions = (session: Session, { owner }: { owner: string }) =>
+  session.query(`SET ROLE ${identifier(owner)}; DROP SCHEMA ${SCHEMA} CASCADE`);
+
 /** The policy does not fit the values of a table, which is known only once they are replaced. */
 export class MisfitError extends Error {
   override readonly name = 'MisfitError';
@@ -231,13 +256,28 @@ export class MisfitError extends Error {
   }
 }
 
-/** SQLSTATE classes whose messages name objects: constraints, columns, functions. */
-const OF_OBJECTS = /^(?:23|2B|42)/;
+/** SQLSTATE classes of broken constraints, and of objects that others depend on. Their messages name these. */
+const OF_OBJECTS = /^(?:23|2B)/;
+
+/** Fields of an error of PostgreSQL. */
+interface Failure {
+  code?: string;
+  where?: string;
+  position?: string;
+}
+
+/**
+ * Whether the message of an error quotes no value. A statement that a function has made of a value can quote it in
+ * any message; PostgreSQL names the function in `where`. An error with a position was found in the text of the
+ * statement itself, before it ran.
+ */
+const isWithoutValue = ({ code, where, position }: Failure) =>
+  where === undefined && (OF_OBJECTS.test(code ?? '') || position !== undefined);
 
 /** SQLSTATE classes of what is wrong with the server, not with a statement. */
 const OF_SERVER = /^(?:08|53|57|58|XX)/;
 
-/** An error that PL/pgSQL was told to raise, with a code and a message of the tenant's choice. */
+/** An error that `RAISE` in PL/pgSQL has made, with a code and a message of the tenant's choice. */
 const isRaised = (error: Error) => 'routine' in error && error.routine === 'exec_stmt_raise';
 
 /** The session has no time limit, unless code of the tenant has set one. */
@@ -246,20 +286,25 @@ const isTimeLimit = ({ message }: Error) => message === 'canceling statement due
 /**
  * Why PostgreSQL has refused a statement, without a value: its message can quote one, which everybody could
  * read who may create a masked branch.
+ * @param columns that the statement changes, if there are several
  * @returns null if the statement is not the reason
  */
-export function refusalOf(error: unknown): { reason: string; sqlstate: string } | null {
-  const { code: sqlstate } = error as { code?: unknown };
+export function refusalOf(
+  error: unknown,
+  columns: readonly string[] = [],
+): { reason: string; sqlstate: string } | null {
+  const failure = error as Failure;
+  const { code: sqlstate } = failure;
   if (!(error instanceof Error) || error instanceof HostError || typeof sqlstate !== 'string') return null;
   if (
     !/^[0-9A-Z]{5}$/.test(sqlstate) ||
     (OF_SERVER.test(sqlstate) && !isRaised(error) && !isTimeLimit(error))
   )
     return null;
-  const reason =
-    OF_OBJECTS.test(sqlstate) && !isRaised(error)
-      ? error.message
-      : `the new values are refused with SQLSTATE ${sqlstate}`;
+  const refused = `PostgreSQL refuses the new values${columns.length === 0 ? '' : ` of ${columns.join(', ')}`}`;
+  const reason = isWithoutValue(failure)
+    ? `${refused}: ${error.message}`
+    : `${refused} (SQLSTATE ${sqlstate})`;
   return { reason, sqlstate };
 }
 
@@ -281,7 +326,7 @@ async function maskTable(
   });
   if (columns.length === 0) return;
   const values = columns.map(
-    ({ column, rule }) => `${identifier(column.name)} = ${maskedValue(rule, column)}`,
+    ({ column, rule }) => `${identifier(column.name)} = ${maskedValue(SCHEMA, rule, column)}`,
   );
   const compared = columns.flatMap(({ column, rule }) => {
     const kept = survives(rule, column);
@@ -298,15 +343,11 @@ async function maskTable(
   const { rows } = await session
     .query<{ counts: string[] }>(update, usesKey(update) ? blocks : [])
     .catch((error: unknown) => {
-      const refusal = refusalOf(error);
-      if (!refusal) throw error;
       const names = columns.map(({ column }) => column.name);
-      const [column = null, ...others] = names;
-      const of = others.length === 0 ? '' : ` of ${names.join(', ')}`;
-      const reason = `PostgreSQL${of}: ${refusal.reason}`;
-      throw new MisfitError([
-        { table: shownName(table), column: others.length === 0 ? column : null, reason },
-      ]);
+      const [only = null] = names.length === 1 ? names : [];
+      const refusal = refusalOf(error, only === null ? names : []);
+      if (!refusal) throw error;
+      throw new MisfitError([{ table: shownName(table), column: only, reason: refusal.reason }]);
     });
   const [changed, ...kept] = rows[0]?.counts ?? [];
   const problems = compared.flatMap(({ name }, n) => {
@@ -392,8 +433,8 @@ interface PreviewedColumn {
 }
 
 /**
- * Rows of a table with the values that they would get. The key is in no statement with an expression of the
- * owner, as when values are replaced.
+ * Rows of a table with values such as they would get: the functions of its policies, which run in the session, could
+ * learn the key, so it is another one than that of the project.
  * @param session in a transaction that is undone, with one snapshot for all statements
  */
 export async function previewRows(
@@ -402,18 +443,19 @@ export async function previewRows(
   columns: readonly PreviewedColumn[],
   { key, limit }: { key: Uint8Array; limit: number },
 ): Promise<{ before: (string | null)[]; after: (string | null)[] }[]> {
-  await session.query(SESSION_FUNCTIONS);
+  const blocks = keyBlocks(previewKey(key));
+  await session.query(maskingFunctions('pg_temp'));
   // Otherwise a large table is read from wherever another session is in it.
   await session.query('SET LOCAL synchronize_seqscans = off');
   const read = async (shown: readonly PreviewedColumn[]) => {
     const values = shown.map(({ column, rule }) => {
-      const value = rule ? maskedValue(rule, column) : identifier(column.name);
+      const value = rule ? maskedValue('pg_temp', rule, column) : identifier(column.name);
       return `pg_catalog.left((${value})::pg_catalog.text, ${SHOWN_CHARACTERS})`;
     });
     const text = `SELECT ${values.join(', ')} FROM ${nameOf(table)} LIMIT ${limit}`;
     const { rows } = await session.query<(string | null)[]>({
       ...{ text, rowMode: 'array' },
-      values: usesKey(text) ? keyBlocks(key) : [],
+      values: usesKey(text) ? blocks : [],
     });
     return rows;
   };
@@ -431,7 +473,7 @@ export async function previewRows(
 
 /**
  * Removes the rows of the tables, and restarts their identities.
- * @param session as for `maskValues`
+ * @param session of a login with the rights of the owner, in a database that no client can reach
  * @throws HostError INTERNAL if a row stayed
  */
 export async function emptyTables(session: Session, { emptied }: EmptyingPlan): Promise<void> {
@@ -456,7 +498,7 @@ export async function emptyTables(session: Session, { emptied }: EmptyingPlan): 
 
 /**
  * Replaces the values of all tables with rules. Large objects go too: no rule can be about them.
- * @param session of a login with the rights of the owner, in a database that no client can reach
+ * @param session as for `emptyTables`, in a database with the functions of `createFunctions`
  * @throws MisfitError if the policy does not fit the values
  * @throws HostError INTERNAL if a row was not reached
  */
@@ -477,7 +519,6 @@ export async function maskValues(
   };
   const blocks = keyBlocks(key);
   await session.query(`SET search_path = ${SAFE_PATH}`);
-  await session.query(SESSION_FUNCTIONS);
   await changeRows(session, affected, isMasked, { isForeignOnly: false }, async () => {
     const masked = affected.filter(({ rules }) => rules.size > 0);
     for (const [n, table] of masked.entries()) {

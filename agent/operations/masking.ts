@@ -7,6 +7,8 @@ import type { CloneTurns } from '../cloning/clone-turns.ts';
 import { type CloneHost, createClone } from '../cloning/create-clone.ts';
 import { suggestedFunction } from '../masking/likely-personal.ts';
 import {
+  createFunctions,
+  dropFunctions,
   emptyTables,
   MisfitError,
   maskValues,
@@ -31,7 +33,7 @@ import { dropUnusedRoles } from '../postgres/roles.ts';
 import { HostError } from '../process/host-error.ts';
 import { type OnProgress, partOf } from '../process/progress.ts';
 import { asOptions, inBranch, OPTIONS, type RowsHost } from '../rows/branch-session.ts';
-import { maskedDatabaseName, readSnapshotSize } from '../snapshots/snapshot-databases.ts';
+import { maskedDatabaseName, maskingRoleName, readSnapshotSize } from '../snapshots/snapshot-databases.ts';
 import { changesAt, readChanges } from './snapshot.ts';
 
 interface MaskingHost extends CloneHost {
@@ -138,7 +140,7 @@ async function changeClone(
 ): Promise<MaskingProblem[]> {
   const { snapshot_id } = params;
   const database = maskedDatabaseName(snapshot_id);
-  const user = queryLoginName(snapshot_id);
+  const [user, owner] = [queryLoginName(snapshot_id), maskingRoleName(snapshot_id)];
   await openToMasking(session, snapshot_id);
   const inClone = <T>(action: (own: Session) => Promise<T>): Promise<T> =>
     inSession(
@@ -149,20 +151,28 @@ async function changeClone(
       },
       action,
     );
+  /** Runs what runs no code of the tenant, which could use the rights of the role. */
+  const asMember = async (role: string, how: string, action: (own: Session) => Promise<unknown>) => {
+    await session.query(`GRANT ${identifier(role)} TO ${identifier(user)} WITH ${how}`);
+    await inClone(action);
+    await session.query(`REVOKE ${identifier(role)} FROM ${identifier(user)}`);
+  };
+  const asFunctionOwner = (action: (own: Session) => Promise<unknown>) =>
+    params.masking === null ? undefined : asMember(owner, 'INHERIT FALSE, SET TRUE', action);
   try {
+    await asFunctionOwner((own) => createFunctions(own, { owner, user }));
     const problems = await inClone(async (own) => {
       const found = await changeValues(own, params, partOf(onProgress, 0, 0.5));
       if (found.length > 0) return found;
       await rewriteTables(own, partOf(onProgress, 0.5, 1));
-      // Its functions would be in the way of the end of the login.
+      // What the tenant's code has made there would be in the way of the end of the login.
       await own.query('DISCARD TEMP');
       return found;
     });
     if (problems.length > 0) return problems;
-    // In a session that has run no code of the tenant: with this right it could lock the catalogs of all.
-    await session.query(`GRANT pg_maintain TO ${identifier(user)} WITH INHERIT TRUE, SET FALSE`);
-    await inClone(rewriteCatalogs);
-    await session.query(`REVOKE pg_maintain FROM ${identifier(user)}`);
+    await asFunctionOwner((own) => dropFunctions(own, { owner }));
+    // With this right, code of the tenant could lock the catalogs of all.
+    await asMember('pg_maintain', 'INHERIT TRUE, SET FALSE', rewriteCatalogs);
     return problems;
   } catch (error) {
     if (error instanceof MisfitError) return error.problems;
@@ -188,11 +198,12 @@ const UNLIMITED = asOptions({
 
 /**
  * Makes the login, with the rights of all owners of objects in the clone: they are logins and groups of this
- * project. The watchdogs and the removal of unused roles leave it alone while its database is there.
+ * project. The watchdogs and the removal of unused roles leave it alone while its database is there. Another role owns
+ * the functions that get the key.
  */
 function openToMasking(session: Session, snapshotId: string): Promise<void> {
   const name = maskedDatabaseName(snapshotId);
-  const login = identifier(queryLoginName(snapshotId));
+  const [login, owner] = [queryLoginName(snapshotId), maskingRoleName(snapshotId)].map(identifier);
   return inTransaction(session, async () => {
     const { rows } = await session.query<{ rolname: string }>(
       `SELECT DISTINCT rolname FROM pg_shdepend JOIN pg_roles ON pg_roles.oid = refobjid
@@ -200,12 +211,13 @@ function openToMasking(session: Session, snapshotId: string): Promise<void> {
          AND refclassid = 'pg_authid'::regclass AND rolname ~ '^[ug]_[0-9a-f]{32}_'`,
       [name],
     );
-    await session.query(`CREATE ROLE ${login} LOGIN`);
+    await session.query(`CREATE ROLE ${login} LOGIN; CREATE ROLE ${owner} NOLOGIN`);
     for (const { rolname } of rows)
       await session.query(`GRANT ${identifier(rolname)} TO ${login} WITH INHERIT TRUE, SET TRUE`);
     await session.query(
       `REVOKE ALL ON DATABASE ${identifier(name)} FROM PUBLIC;
        GRANT CONNECT, TEMPORARY ON DATABASE ${identifier(name)} TO ${login};
+       GRANT CREATE ON DATABASE ${identifier(name)} TO ${owner};
        ALTER DATABASE ${identifier(name)} CONNECTION LIMIT 2`,
     );
   });
@@ -214,12 +226,12 @@ function openToMasking(session: Session, snapshotId: string): Promise<void> {
 /** Statements that make the masked clone the snapshot, to which nobody can connect, in one transaction. */
 function closeMasked(session: Session, snapshotId: string): Promise<void> {
   const [name, snapshot] = [maskedDatabaseName(snapshotId), snapshotDatabaseName(snapshotId)].map(identifier);
-  const login = identifier(queryLoginName(snapshotId));
+  const roles = [queryLoginName(snapshotId), maskingRoleName(snapshotId)].map(identifier).join(', ');
   return inTransaction(session, async () => {
     await session.query(
       `ALTER DATABASE ${name} ALLOW_CONNECTIONS false CONNECTION LIMIT 0;
-       REVOKE ALL ON DATABASE ${name} FROM ${login};
-       DROP ROLE ${login};
+       REVOKE ALL ON DATABASE ${name} FROM ${roles};
+       DROP ROLE ${roles};
        ALTER DATABASE ${name} RENAME TO ${snapshot}`,
     );
   });

@@ -20,6 +20,9 @@ export const comparedDatabaseName = (id: string) => `bgdiff_${id.replaceAll('-',
 /** A clone that is being masked, or that a killed call has left. It can be dropped at any time. */
 export const maskedDatabaseName = (snapshotId: string) => `bgmask_${snapshotId.replaceAll('-', '')}`;
 
+/** The NOLOGIN role that owns the functions of a masking. */
+export const maskingRoleName = (snapshotId: string) => `u_${snapshotId.replaceAll('-', '')}_mask`;
+
 /** SQL: `snapshotDatabaseName` of the column `snapshot_id`. */
 export const SNAPSHOT_NAME = "'bgsnap_' || replace(snapshot_id::text, '-', '')";
 

@@ -358,3 +358,30 @@ export const FUNCTION_RULES: readonly MaskingRule[] = [
 ];
 
 export const PER_RULE = rule('functions', 'per', 'v', { with: 'date_shift', args: { per: 'person' } });
+
+/** Columns that have little room for other values: of 300 how many differ, and how many are as long as they were. */
+export const NARROW_COLUMNS = [
+  [
+    'addresses: the part before the domain stays as long as it is',
+    'varchar(3)',
+    "chr(n / 26 + 97) || '@' || chr(n % 26 + 97)",
+    'email',
+    { distinct: 300, alike: 300 },
+  ],
+  [
+    'names',
+    'varchar(3)',
+    "(array['Ada', 'Ale', 'Zoe', 'Bo'])[n % 4 + 1]",
+    'name',
+    { distinct: null, alike: null },
+  ],
+  ['an initial', 'char(1)', 'chr(n % 26 + 65)', 'name', { distinct: null, alike: null }],
+  ['bytes', 'bytea', "decode(lpad(to_hex(n), 4, '0'), 'hex')", 'hash', { distinct: 300, alike: 300 }],
+  [
+    'one byte',
+    'bytea',
+    "decode(lpad(to_hex(n % 256), 2, '0'), 'hex')",
+    'hash',
+    { distinct: 256, alike: 300 },
+  ],
+] as const;
