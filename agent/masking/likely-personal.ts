@@ -1,8 +1,39 @@
 import type { MaskingRule } from '../../shared/masking.ts';
 import { type MaskedColumn, misfit, type ValueKind } from './functions.ts';
 
+interface Reason {
+  /** A function for what the reason says, where it fits the type of the column. */
+  with?: 'email' | 'name' | 'phone' | 'date_shift';
+  /** Such a column shows that a column `name` of its table has names of persons. */
+  isOfPerson?: true;
+}
+
+/** What a column that looks personal is reported with. */
+const REASONS = {
+  'its name says e-mail': { with: 'email', isOfPerson: true },
+  'its name says phone number': { with: 'phone', isOfPerson: true },
+  'its name says name of a person': { with: 'name', isOfPerson: true },
+  'its name says address': {},
+  'its name says date of birth': { with: 'date_shift', isOfPerson: true },
+  'its name says identity number': { isOfPerson: true },
+  'its name says bank account or card': {},
+  'its name says secret': {},
+  'its name says address of a computer': {},
+  'its name says position': {},
+  'its name says trait of a person': { isOfPerson: true },
+  'its type is an address of a computer': {},
+  'other columns of the table are personal': { with: 'name' },
+  'its values look like e-mail addresses': { with: 'email' },
+  'its values look like phone numbers': { with: 'phone' },
+  'its values look like bank accounts': {},
+} as const satisfies Record<string, Reason>;
+
+type ReasonText = keyof typeof REASONS;
+
+const reasonFor = (text: string): Reason => (REASONS as Partial<Record<string, Reason>>)[text] ?? {};
+
 /** What columns with personal data are usually called. The words of a name are separated by `_`. */
-const NAMES: readonly (readonly [pattern: RegExp, reason: string, kinds?: readonly ValueKind[]])[] = [
+const NAMES: readonly (readonly [pattern: RegExp, reason: ReasonText, kinds?: readonly ValueKind[]])[] = [
   [/(?:^|_)e?_?mails?\d*(?:_|$)/, 'its name says e-mail'],
   [/(?:^|_)(?:phone|telephone|tel|mobile|cell|fax|msisdn)s?\d*(?:_|$)/, 'its name says phone number'],
   [
@@ -36,7 +67,7 @@ const NAMES: readonly (readonly [pattern: RegExp, reason: string, kinds?: readon
   ],
 ];
 
-const ALWAYS_PERSONAL: Record<string, string> = {
+const ALWAYS_PERSONAL: Partial<Record<string, ReasonText>> = {
   inet: 'its type is an address of a computer',
   cidr: 'its type is an address of a computer',
   macaddr: 'its type is an address of a computer',
@@ -58,21 +89,18 @@ interface NamedColumn {
   kind: ValueKind;
 }
 
-/** Reasons of columns beside which a name is that of a person. */
-const OF_PERSON = /e-mail|phone|name of a person|date of birth|identity number|trait/;
-
 /**
  * @param columns of its table
- * @returns why a column looks personal by its name, its type and the columns beside it; null if it does not
+ * @returns why a column looks personal by its name, its type and the other columns; null if it does not
  */
-export function looksPersonal(column: NamedColumn, columns: readonly NamedColumn[]): string | null {
+export function looksPersonal(column: NamedColumn, columns: readonly NamedColumn[]): ReasonText | null {
   const reason = reasonOf(column);
   if (reason !== null || column.kind !== 'text' || words(column.name) !== 'name') return reason;
-  const isOfPerson = columns.some((other) => OF_PERSON.test(reasonOf(other) ?? ''));
-  return isOfPerson ? 'beside other personal columns, its name says name of a person' : null;
+  const isOfPerson = columns.some((other) => reasonFor(reasonOf(other) ?? '').isOfPerson);
+  return isOfPerson ? 'other columns of the table are personal' : null;
 }
 
-function reasonOf({ name, base, kind }: NamedColumn): string | null {
+function reasonOf({ name, base, kind }: NamedColumn): ReasonText | null {
   const ofType = ALWAYS_PERSONAL[base];
   if (ofType) return ofType;
   const text = words(name);
@@ -84,18 +112,10 @@ function reasonOf({ name, base, kind }: NamedColumn): string | null {
 }
 
 /** Forms of values, as SQL patterns, and what they say. Those of a column count if several values have it. */
-export const VALUE_FORMS: readonly (readonly [pattern: string, reason: string])[] = [
+export const VALUE_FORMS: readonly (readonly [pattern: string, reason: ReasonText])[] = [
   ['[^@\\s]+@[^@\\s]+\\.[a-zA-Z]{2,}', 'its values look like e-mail addresses'],
   ['^\\+?[0-9][0-9 ()/.-]{7,18}[0-9]$', 'its values look like phone numbers'],
   ['^[A-Z]{2}[0-9]{2} ?([A-Z0-9]{4} ?){2,7}[A-Z0-9]{1,4}$', 'its values look like bank accounts'],
-];
-
-/** The function for what a reason says, where it fits the type of the column. */
-const FUNCTION_OF: readonly (readonly [reason: RegExp, name: 'email' | 'name' | 'phone' | 'date_shift'])[] = [
-  [/e-mail/, 'email'],
-  [/phone/, 'phone'],
-  [/name of a person/, 'name'],
-  [/date of birth/, 'date_shift'],
 ];
 
 /** What replaces any value of a kind. */
@@ -106,9 +126,11 @@ export function suggestedFunction(
   column: MaskedColumn & { notNull: boolean },
   reason: string,
 ): MaskingRule['with'] {
-  const wanted = FUNCTION_OF.filter(([pattern]) => pattern.test(reason)).map(([, name]) => name);
-  const fits = (name: (typeof FALLBACKS)[number] | (typeof wanted)[number]) =>
+  const wanted = reasonFor(reason).with;
+  const usable = [...(wanted ? [wanted] : []), ...FALLBACKS].filter(
+    (name) => name !== 'null' || !column.notNull,
+  );
+  const fits = (name: (typeof usable)[number]) =>
     misfit({ table: '', column: column.name, with: name }, column) === null;
-  const usable = [...wanted, ...FALLBACKS].filter((name) => name !== 'null' || !column.notNull);
   return usable.find(fits) ?? 'constant';
 }
