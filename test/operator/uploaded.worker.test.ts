@@ -93,6 +93,7 @@ test('doctor finds everything in order but the missing host, and names the comma
     settings: 'ok',
     mail: 'ok',
     'sign-in provider': 'ok',
+    'names of projects': 'ok',
     hosts: 'There is no database host. Add one with `branchgate host add`.',
   });
 });
@@ -167,6 +168,7 @@ test('doctor names each fault with its remedy, and still checks the others', asy
     mail: expect.stringMatching(/^mail\.example\.test cannot be reached: .*Check its address\.$/),
     'sign-in provider':
       'https://idp.example.test responds to its discovery document with status 404. Check IDP_URL.',
+    'names of projects': 'ok',
     hosts: expect.stringContaining('500'),
   });
 });
