@@ -135,6 +135,7 @@ export class MetricHistory {
    */
   read(branchId: string, { start, end, step }: Range, head: Head | null): Point[] {
     if (!head) return [];
+    this.#createTables();
     const finest = RESOLUTIONS.findLastIndex((resolution) => resolution.step <= step);
     const points: Point[] = [];
     let from = start;
@@ -149,6 +150,7 @@ export class MetricHistory {
   /** The stored minutes after `since`, oldest first, with the values of each branch. */
   after(since: number, head: Head | null, limit: number): MeasuredMinute[] {
     if (!head || head.at <= since) return [];
+    this.#createTables();
     const from = Math.max(since + 1, head.at - limit * MINUTE);
     const points = [...this.#points(MINUTE, from, head.at, head)].flatMap(([branchId, found]) =>
       found.map((point) => ({ branchId, ...point })),
@@ -164,6 +166,7 @@ export class MetricHistory {
       }));
   }
 
+  /** Each call looks, because the deletion of the project and an undone transaction remove them. */
   #createTables(): void {
     const [known] = this.#sql.exec("select 1 from sqlite_master where name = 'samples'").toArray();
     if (!known) this.#sql.exec(TABLES);
@@ -218,7 +221,6 @@ export class MetricHistory {
 
   /** @param from and `to`: Unix milliseconds, inclusive @param branchId default: all branches */
   #points(step: number, from: number, to: number, head?: Head, branchId?: string): Map<string, Point[]> {
-    this.#createTables();
     const wanted = [step, from, to, branchId ?? null, branchId === undefined ? null : pathOf(branchId)];
     const earlier = this.#sql
       .exec<{ at: number; metrics: string }>(EARLIER, ...wanted)

@@ -239,7 +239,7 @@ describe('an agent that is killed', () => {
 const AWAY_MS = IS_NIGHTLY ? 60_000 : 4_000;
 
 test.each(firstByDay(1, ['refusing', 'silent'] as const))(
-  'a link to the source that is %s for a time: the lag grows meanwhile, and it goes on',
+  'a link to the source that is %s for a time: the lag grows meanwhile, and it continues',
   async (kind) => {
     const proxy = await TcpProxy.start(follower.source.port);
     try {
@@ -270,7 +270,7 @@ test.each(firstByDay(1, ['refusing', 'silent'] as const))(
 );
 
 test.each(firstByDay(1, ['SIGQUIT', 'SIGINT'] as const))(
-  "the host's PostgreSQL is restarted (%s): it goes on, also with what it had stopped",
+  "the host's PostgreSQL is restarted (%s): it continues, also with what it had stopped",
   async (signal) => {
     await follower.begin();
     await follower.underLoad(async () => {
