@@ -1,5 +1,5 @@
 import type { Browser } from 'playwright-core';
-import { afterAll, beforeAll, expect, inject, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, expect, inject, test } from 'vitest';
 import { openBrowser, type Visitor, visit } from '../support/console/browser.ts';
 import { signInOnPage, siteOf } from '../support/console/person.ts';
 import { eventually } from '../support/eventually.ts';
@@ -19,9 +19,9 @@ beforeAll(async () => {
   visitor = await visit(browser, inject('stack').url, { colorScheme: 'light' });
   await signInOnPage(visitor.page, owner.email);
 });
-afterAll(async () => {
-  await browser?.close();
-});
+afterAll(() => browser?.close());
+// A request that is still changed when the browser is closed would fail.
+afterEach(() => visitor.page.unrouteAll({ behavior: 'wait' }));
 
 const COUNTERS = [
   ...['total_connections', 'cpu_seconds', 'transactions_committed', 'transactions_rolled_back'],
@@ -32,7 +32,6 @@ const GAUGES = ['active_connections', 'cache_hit_ratio', 'database_size_bytes'];
 /** Opens the page with this many measurements, one a minute, of which the last is ten minutes old. */
 async function open(measurements: number): Promise<void> {
   const { page } = visitor;
-  await page.unrouteAll({ behavior: 'wait' });
   const now = Date.now();
   const values = Array.from({ length: measurements }, (_, n) => ({
     timestamp: new Date(now - (10 + measurements - n) * 60_000).toISOString(),

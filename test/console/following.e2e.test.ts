@@ -1,5 +1,5 @@
 import type { Browser } from 'playwright-core';
-import { afterAll, beforeAll, beforeEach, expect, inject, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, expect, inject, test } from 'vitest';
 import { openBrowser, type Visitor, visit } from '../support/console/browser.ts';
 import { FOLLOWS, type FollowState, stageFollow } from '../support/console/follows.ts';
 import { signInOnPage, siteOf } from '../support/console/person.ts';
@@ -20,7 +20,8 @@ beforeAll(async () => {
   await signInOnPage(visitor.page, owner.email);
 });
 afterAll(() => browser?.close());
-beforeEach(() => visitor.page.unrouteAll({ behavior: 'wait' }));
+// A request that is still changed when the browser is closed would fail.
+afterEach(() => visitor.page.unrouteAll({ behavior: 'wait' }));
 
 async function open(state: FollowState) {
   const { page } = visitor;
