@@ -1,5 +1,15 @@
 import { execFile } from 'node:child_process';
-import { writeFileSync } from 'node:fs';
+import { createHash } from 'node:crypto';
+import {
+  cpSync,
+  existsSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { ROOT } from './repository.ts';
@@ -66,14 +76,45 @@ export function writeHeaders(
 const VITE = join(ROOT, 'node_modules/vite/bin/vite.js');
 const CONFIGURATION = join(ROOT, 'console/vite.config.ts');
 
+/** What the build reads. The lock file stands for all packages. */
+const SOURCES = ['console', 'client', 'shared', 'dev/build/console.ts', 'package-lock.json'];
+/** The last build, so that a start whose sources are the same need not wait for another one. */
+const CACHE = join(ROOT, 'node_modules/.cache/console');
+
+function hashOfSources(): string {
+  const hash = createHash('sha256').update(process.version);
+  const add = (path: string): void => {
+    const file = join(ROOT, path);
+    if (statSync(file).isDirectory()) for (const name of readdirSync(file).sort()) add(`${path}/${name}`);
+    else hash.update(`${path}\n`).update(createHash('sha256').update(readFileSync(file)).digest());
+  };
+  for (const path of SOURCES) add(path);
+  return hash.digest('hex');
+}
+
 /**
  * Builds the console into a folder of static assets, with the headers that Cloudflare and Miniflare send with
  * them. Vite runs in a process of its own, because under NODE_ENV=test it would bundle the development build
  * of React.
  */
 export async function buildConsole(folder: string): Promise<void> {
-  const args = [VITE, 'build', '--config', CONFIGURATION, '--outDir', folder, '--logLevel', 'warn'];
-  const env = { PATH: process.env.PATH, NODE_ENV: 'production' };
-  await promisify(execFile)(process.execPath, args, { cwd: join(ROOT, 'console'), env });
+  const built = join(CACHE, hashOfSources());
+  if (!existsSync(built)) {
+    const unfinished = `${built}.${process.pid}`;
+    const args = [VITE, 'build', '--config', CONFIGURATION, '--outDir', unfinished, '--logLevel', 'warn'];
+    const env = { PATH: process.env.PATH, NODE_ENV: 'production' };
+    await promisify(execFile)(process.execPath, args, { cwd: join(ROOT, 'console'), env });
+    try {
+      renameSync(unfinished, built);
+      for (const name of readdirSync(CACHE))
+        if (/^\w+$/.test(name) && join(CACHE, name) !== built) rmSync(join(CACHE, name), { recursive: true });
+    } catch (error) {
+      // Another process has built the same.
+      if (!existsSync(built)) throw error;
+      rmSync(unfinished, { recursive: true, force: true });
+    }
+  }
+  rmSync(folder, { recursive: true, force: true });
+  cpSync(built, folder, { recursive: true });
   writeHeaders(folder, {});
 }
