@@ -1,5 +1,6 @@
 import { spawnSync } from 'node:child_process';
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
 import { connect } from 'node:net';
 import { delimiter, join } from 'node:path';
 import { tableName } from '../../agent/firewall/ruleset.ts';
@@ -233,10 +234,9 @@ const postgresFiles = (config: string) =>
   }).flatMap(([setting, file]) => ['-c', `${setting}=${join(config, file)}`]);
 
 /** The postmaster writes its state to the eighth line of its lock file, which `pg_ctl` reads too. */
-function postmasterIsReady(dataDir: string, pid: number): boolean {
-  const lockFile = join(dataDir, 'postmaster.pid');
-  if (!existsSync(lockFile)) return false;
-  const lines = readFileSync(lockFile, 'utf8').split('\n');
+async function postmasterIsReady(dataDir: string, pid: number): Promise<boolean> {
+  // A new postmaster removes the file of one that was killed.
+  const lines = (await readFile(join(dataDir, 'postmaster.pid'), 'utf8').catch(() => '')).split('\n');
   return Number(lines[0]) === pid && lines[7]?.trim() === 'ready';
 }
 

@@ -100,7 +100,7 @@ async function siteWith(name: DressName | 'github'): Promise<Site> {
   };
 }
 
-test.each(firstByDay(2, ['github', ...(Object.keys(DRESSES) as DressName[])] as const))(
+test.each(firstByDay(1, ['github', ...(Object.keys(DRESSES) as DressName[])] as const))(
   'people of a provider that behaves as %s sign in on the page and in a terminal',
   async (name) => {
     const domain = `${name}-${RUN}.example`;

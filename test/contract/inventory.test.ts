@@ -5,6 +5,7 @@ import { type Expected, openInventory } from '../../edge/reconciliation/read-inv
 import { BOUNDS } from '../../shared/protocol/bounds.ts';
 import type { Holdings } from '../../shared/protocol/inventory-digest.ts';
 import { inventoryAnswer } from '../support/host/scripted-inventory.ts';
+import { firstByDay } from '../support/nightly.ts';
 
 const CLUSTER = { system_identifier: '7', free_bytes: 1_000 };
 
@@ -61,10 +62,13 @@ function manyDatabases(projectCount: number, branchesEach: number): Holdings {
   };
 }
 
-describe.each([
-  ['1,000 projects with 20 branches', manyDatabases(1_000, 20)],
-  ['20,000 projects with one branch', manyDatabases(20_000, 1)],
-])('a host of %s', (_, holdings) => {
+describe.each(
+  firstByDay(1, [
+    ['1,000 projects with 20 branches', 1_000, 20],
+    ['20,000 projects with one branch', 20_000, 1],
+  ] as const),
+)('a host of %s', (_, projects, branches) => {
+  const holdings = manyDatabases(projects, branches);
   const complete = async (expected: Holdings) => {
     const host = hostWith(holdings);
     const reading = await openInventory(host.callHost);

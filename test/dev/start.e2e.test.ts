@@ -156,31 +156,34 @@ test.runIf(IS_NIGHTLY)('processes that a killed start left running are ended by 
   for (const pid of Object.values(before)) expect(running).not.toContain(pid);
 });
 
-test('HOSTS=2 starts a second host, which gets projects and is found again by the next start', async () => {
-  await interrupt(stack);
-  await start({ DEV_DIR: devDir, HOSTS: '2' });
-  const [second] = readStackFile(devDir).other_hosts;
-  expect(second).toMatchObject({ name: 'local-2', pids: { agent: expect.any(Number) } });
-  const api = await owner();
-  // Each goes to the host with the fewest projects.
-  const created = [await api.project('One'), await api.project('Other')];
-  const project = created.find(({ host }) => host === 'local-2');
-  if (!project) throw new Error('no project is on the second host');
-  await api.allow(project.id);
-  const { database_url, direct_url } = await api.credentials(project.id, 'main');
-  const ports = [database_url, direct_url].map((url) => Number(new URL(url).port));
-  expect(ports).toEqual([second?.pooled_port, second?.direct_port]);
-  await query(direct_url, 'create table kept as select 7 as n');
+test.runIf(IS_NIGHTLY)(
+  'HOSTS=2 starts a second host, which gets projects and is found again by the next start',
+  async () => {
+    await interrupt(stack);
+    await start({ DEV_DIR: devDir, HOSTS: '2' });
+    const [second] = readStackFile(devDir).other_hosts;
+    expect(second).toMatchObject({ name: 'local-2', pids: { agent: expect.any(Number) } });
+    const api = await owner();
+    // Each goes to the host with the fewest projects.
+    const created = [await api.project('One'), await api.project('Other')];
+    const project = created.find(({ host }) => host === 'local-2');
+    if (!project) throw new Error('no project is on the second host');
+    await api.allow(project.id);
+    const { database_url, direct_url } = await api.credentials(project.id, 'main');
+    const ports = [database_url, direct_url].map((url) => Number(new URL(url).port));
+    expect(ports).toEqual([second?.pooled_port, second?.direct_port]);
+    await query(direct_url, 'create table kept as select 7 as n');
 
-  kill(second?.pids.agent);
-  await eventually(async () => {
-    const [now] = readStackFile(devDir).other_hosts;
-    expect(now?.pids.agent).not.toBe(second?.pids.agent);
-    expect(now?.pids.agent).toEqual(expect.any(Number));
-  });
-  expect(await interrupt(stack)).toMatchObject({ code: 0, stderr: '' });
-  expect(stackProcesses(devDir)).toEqual([]);
-  expect(existsSync(join(second?.host_dir ?? '', 'sockets'))).toBe(false);
-  await start({ DEV_DIR: devDir, HOSTS: '2' });
-  expect(await query(direct_url, 'select n from kept')).toEqual([{ n: 7 }]);
-});
+    kill(second?.pids.agent);
+    await eventually(async () => {
+      const [now] = readStackFile(devDir).other_hosts;
+      expect(now?.pids.agent).not.toBe(second?.pids.agent);
+      expect(now?.pids.agent).toEqual(expect.any(Number));
+    });
+    expect(await interrupt(stack)).toMatchObject({ code: 0, stderr: '' });
+    expect(stackProcesses(devDir)).toEqual([]);
+    expect(existsSync(join(second?.host_dir ?? '', 'sockets'))).toBe(false);
+    await start({ DEV_DIR: devDir, HOSTS: '2' });
+    expect(await query(direct_url, 'select n from kept')).toEqual([{ n: 7 }]);
+  },
+);

@@ -68,7 +68,7 @@ async function readPasswords(maker: Api, { project_id = '', branch_id = '' }: Id
   }
 }
 
-const TRIED = firstByDay(2, Object.entries(DRIVERS));
+const TRIED = firstByDay(1, Object.entries(DRIVERS));
 
 /**
  * Refused to the provider's users, which the drivers are. `test/edge/people` and `test/edge/sign-in` test

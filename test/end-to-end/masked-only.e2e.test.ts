@@ -3,6 +3,7 @@ import { beforeAll, describe, expect, inject, test } from 'vitest';
 import { TOOLS } from '../../mcp/tools.ts';
 import { Api, type ApiResponse } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
+import { firstByDay } from '../support/nightly.ts';
 import {
   callOperation,
   createResources,
@@ -106,12 +107,14 @@ test('of an owner, the operations that show data give the canary', async () => {
     expect(giving).toContain(name);
 });
 
-describe.each([
-  ['a viewer', 'viewer'],
-  ['a developer, in their own project', 'operator'],
-  ['an API key', 'operator'],
-  ['an API key of an admin', 'admin'],
-] as const)('%s', (who, role) => {
+describe.each(
+  firstByDay(2, [
+    ['a developer, in their own project', 'operator'],
+    ['an API key of an admin', 'admin'],
+    ['a viewer', 'viewer'],
+    ['an API key', 'operator'],
+  ] as const),
+)('%s', (who, role) => {
   test('gets the canary by no operation', async () => {
     const ids = await newProject();
     const { project_id = '' } = ids;

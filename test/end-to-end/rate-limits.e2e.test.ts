@@ -309,7 +309,7 @@ describe('the three headers', () => {
   });
 });
 
-describe('a crash of the gateway', () => {
+describe.runIf(IS_NIGHTLY)('a crash of the gateway', () => {
   test('loses no failed authentication, and no request older than a second', async () => {
     const there = from('198.51.100.11');
     const project = await acme.project('Before the crash');

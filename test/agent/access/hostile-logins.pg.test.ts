@@ -62,7 +62,7 @@ const isAlive = (client: pg.Client) =>
     () => false,
   );
 
-test.for(['password null', 'set default_transaction_read_only = off'])(
+test.for(firstByDay(1, ['password null', 'set default_transaction_read_only = off']))(
   'a login with an open transaction that contains: alter role … %s',
   async (change) => {
     const holder = await connect(servers.host, 'direct', branch, 'read_write');
@@ -155,7 +155,7 @@ test('an open transaction that names a dropped login blocks no other operation',
   expect(await servers.query(roles, [neighbourLogin])).toEqual([]);
 });
 
-test.for<Port>(['direct', 'pooled'])(
+test.for(firstByDay<Port>(1, ['pooled', 'direct']))(
   'a login that constantly sets its password loses it by a rotation (%s)',
   async (port) => {
     const mine = { ...branch, passwords: { ...branch.passwords, read_write: 'mine' } };

@@ -113,7 +113,7 @@ const EVERY_WAY = [
   { port: 'pooled', password: 'wrong' },
 ] as const;
 
-test.each(firstByDay(2, EVERY_WAY))(
+test.each(firstByDay(1, EVERY_WAY))(
   '70 sequential attempts, $port, $password passwords',
   async ({ port, password }) => {
     const branch = await newBranch();
@@ -147,7 +147,7 @@ test('attempts on both ports are counted together', async () => {
   expect(await attempt(direct)).toBe('refused');
 });
 
-test.each(firstByDay(2, EVERY_WAY))(
+test.each(firstByDay(1, EVERY_WAY))(
   '200 concurrent attempts, $port, $password passwords: the branch is blocked afterwards',
   async ({ port, password }) => {
     const branch = await newBranch();
