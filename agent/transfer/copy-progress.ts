@@ -57,3 +57,21 @@ export class CopyProgress {
     return { ...name, state: 'copying', rows, percent };
   }
 }
+
+/** How long each phase of a copy took, for the log and the benchmark. */
+export class CopyPhases {
+  readonly #ms: Record<string, number> = {};
+  #since = performance.now();
+
+  /** Ends a phase, which began with the end of the one before. */
+  end(phase: string): void {
+    const now = performance.now();
+    this.#ms[phase] = Math.round(now - this.#since);
+    this.#since = now;
+  }
+
+  /** Milliseconds by phase. */
+  get ms(): Readonly<Record<string, number>> {
+    return this.#ms;
+  }
+}

@@ -13,8 +13,8 @@ export interface CopiedTable {
   name: string;
   /** Columns whose values are stored, in their order; a generated one is computed again. */
   columns: string[];
-  /** Columns of the primary key; empty without one. */
-  key: string[];
+  /** Columns of the primary key with their types; empty without one, and if a type is not PostgreSQL's own. */
+  key: { name: string; type: string }[];
   /** All types are PostgreSQL's own, whose binary form is the same in versions 15 to 18. */
   isBinary: boolean;
   /** As PostgreSQL estimates them at the source, without indexes. */
@@ -64,19 +64,23 @@ export const refusedRows = (table: CopiedTable, error: unknown): unknown =>
 const FIRST_OWN = 16_384;
 
 /**
- * Values of `reg…` types are object ids, which are others here. An array or a range names the type of its elements by
- * its object id, which is the same for PostgreSQL's own types.
+ * Whether values of a type have a form that differs between servers. Those of `reg…` types are object ids, which are
+ * others here. An array or a range names the type of its elements by its object id, which is the same for
+ * PostgreSQL's own types.
  */
+const isForeign = (type: string) =>
+  `(${type}.oid >= ${FIRST_OWN} OR ${type}.typname ~ '^_?(?:reg|aclitem|money)')`;
+
 const TABLES = `
   SELECT n.nspname AS schema, c.relname AS name,
     greatest(c.reltuples, 0)::float8 AS rows, pg_table_size(c.oid)::float8 AS bytes,
     coalesce((SELECT json_agg(a.attname ORDER BY a.attnum) FROM pg_attribute AS a
       WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''), '[]') AS columns,
-    coalesce((SELECT json_agg(a.attname ORDER BY a.attnum) FROM pg_index AS i JOIN pg_attribute AS a
-      ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) WHERE i.indrelid = c.oid AND i.indisprimary), '[]') AS key,
+    coalesce((SELECT CASE WHEN bool_and(NOT ${isForeign('t')}) THEN json_agg(json_build_object('name', a.attname, 'type', format_type(t.oid, a.atttypmod))) END
+      FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) JOIN pg_type AS t ON t.oid = a.atttypid
+      WHERE i.indrelid = c.oid AND i.indisprimary), '[]') AS key,
     NOT EXISTS (SELECT FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
-      WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-        AND (t.oid >= ${FIRST_OWN} OR t.typname ~ '^_?(?:reg|aclitem|money)')) AS is_binary
+      WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' AND ${isForeign('t')}) AS is_binary
   FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
   WHERE c.relkind = 'r' AND c.relpersistence <> 't' AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
     AND NOT EXISTS (SELECT FROM pg_depend AS d
@@ -124,8 +128,10 @@ export async function copyRows(
   const columns = table.columns.length === 0 ? '' : ` (${table.columns.map(identifier).join(', ')})`;
   const format = table.isBinary ? 'binary' : 'text';
   const relation = `${tableName(table)}${columns}`;
+  // Rows of a table that is as new as its transaction are frozen at once, so nobody has to write its blocks again.
+  await target.query(`BEGIN; TRUNCATE ONLY ${tableName(table)}`);
   const reader = source.query(copyTo(`COPY ${relation} TO STDOUT (FORMAT ${format})`));
-  const writer = target.query(copyFrom(`COPY ${relation} FROM STDIN (FORMAT ${format})`));
+  const writer = target.query(copyFrom(`COPY ${relation} FROM STDIN (FORMAT ${format}, FREEZE)`));
   // The driver reports the end of a session also to a stream that has failed already.
   reader.on('error', (error) => OF_SOURCE.add(error));
   writer.on('error', () => {});
@@ -133,6 +139,7 @@ export async function copyRows(
   await pipeline(reader, writer);
   if (reader.rowCount !== writer.rowCount)
     throw new Error(`${writer.rowCount} of ${reader.rowCount} rows were stored`);
+  await target.query('COMMIT');
   return writer.rowCount;
 }
 
@@ -205,43 +212,68 @@ export async function setLargestKeys(session: Session): Promise<number> {
   return settings.length;
 }
 
-/** Rows of each table of which every value is compared. */
+/** Rows of each table of which every value is compared, about. */
 const SAMPLED = 10_000;
+/** A longer key would make the answer too large. Bytes of its text. */
+const KEY_BYTES_MAX = 1_000;
 
-interface TableSum {
-  rows: string;
-  sampled: string;
-  sum: string | null;
+/** @throws an error of the session */
+export async function countRows(session: Session, table: CopiedTable): Promise<number> {
+  const { rows } = await session.query<{ rows: string }>(
+    `SELECT count(*)::text AS rows FROM ONLY ${tableName(table)}`,
+  );
+  return numberOf(rows[0]?.rows);
 }
 
 /**
- * The number of rows, and a digest of a sample that depends on the keys only, so that both sides take the same rows.
+ * Whether a sample of the source's rows is here too, with every value. The blocks of the sample are random. A row is
+ * found here by its key; without one that can be compared, by all of its values, which reads the table.
  * @param rows how many there are
+ * @returns the rows of the sample. An error of the source is marked as one
  */
-async function sumRows(session: Session, table: CopiedTable, rows: number): Promise<TableSum> {
-  const textOf = (columns: readonly string[]) => `ROW(${columns.map(identifier).join(', ')})::text`;
-  const columns = table.columns.length === 0 ? "''" : textOf(table.columns);
-  const key = table.key.length === 0 ? columns : textOf(table.key);
-  const digest = (text: string) => `('x' || left(md5(${text}), 12))::bit(48)::int8`;
-  const every = Math.max(1, Math.floor(rows / SAMPLED));
-  const isSampled = every === 1 ? 'true' : `${digest(key)} % ${every} = 0`;
-  const { rows: found } = await session.query<TableSum>(
-    `SELECT count(*)::text AS rows, count(*) FILTER (WHERE ${isSampled})::text AS sampled,
-       sum(${digest(columns)}) FILTER (WHERE ${isSampled})::text AS sum FROM ONLY ${tableName(table)}`,
+export async function compareSample(source: Session, target: Session, table: CopiedTable, rows: number) {
+  const relation = tableName(table);
+  const textOf = (alias: string) =>
+    table.columns.length === 0
+      ? "''"
+      : `ROW(${table.columns.map((name) => `${alias}.${identifier(name)}`).join(', ')})::text`;
+  const keys = table.key.map(({ name, type }, at) => ({
+    column: `r.${identifier(name)}`,
+    type,
+    name: `key_${at}`,
+  }));
+  const percent = Math.min(100, (100 * SAMPLED) / Math.max(1, rows));
+  const isShort = keys.map(({ column }) => `octet_length(${column}::text) <= ${KEY_BYTES_MAX}`);
+  const { rows: found } = await atSource(
+    source.query<Record<string, string>>(
+      `SELECT ${[...keys.map(({ column, name }) => `${column}::text AS ${name}`), `md5(${textOf('r')}) AS digest`].join(', ')}
+       FROM ONLY ${relation} AS r TABLESAMPLE SYSTEM (${percent})
+       ${isShort.length > 0 ? `WHERE ${isShort.join(' AND ')}` : ''} LIMIT ${2 * SAMPLED}`,
+    ),
   );
-  const [sums] = found;
-  if (!sums) throw new Error('a count has no row');
-  return sums;
-}
-
-/** The rows of a table on both sides, by `sumRows`. An error of the source is marked as one. */
-export async function sumBothSides(source: Session, target: Session, table: CopiedTable, rows: number) {
-  const [there, here] = await Promise.all([
-    atSource(sumRows(source, table, rows)),
-    sumRows(target, table, rows),
-  ]);
-  const isEqual = there.rows === here.rows && there.sampled === here.sampled && there.sum === here.sum;
-  return { there, here, isEqual };
+  const valuesOf = (name: string) => found.map((row) => String(row[name]));
+  if (keys.length === 0) {
+    const digests = [...new Set(valuesOf('digest'))];
+    const { rows: present } = await target.query<{ n: string }>(
+      `SELECT count(DISTINCT md5(${textOf('r')}))::text AS n FROM ONLY ${relation} AS r WHERE md5(${textOf('r')}) = ANY ($1)`,
+      [digests],
+    );
+    return { sampled: found.length, isEqual: numberOf(present[0]?.n) === digests.length };
+  }
+  const names = keys.map(({ name }) => name);
+  const typed = keys.map(({ name, type }) => `${name}::${type} AS ${name}`);
+  const { rows: present } = await target.query<{ n: string }>(
+    // Each key is there once, which only GROUP BY tells the planner: it would read the whole table otherwise. As a
+    // condition of the join, the digest would be computed of every row.
+    `SELECT count(*) FILTER (WHERE md5(${textOf('r')}) = s.digest)::text AS n FROM (
+       SELECT ${names.join(', ')}, min(digest) AS digest FROM (
+         SELECT ${typed.join(', ')}, digest
+         FROM unnest(${[...names, 'digest'].map((_, at) => `$${at + 1}::text[]`).join(', ')}) AS sent(${[...names, 'digest'].join(', ')})
+       ) AS typed GROUP BY ${names.join(', ')}
+     ) AS s JOIN ONLY ${relation} AS r ON ${keys.map(({ column, name }) => `${column} = s.${name}`).join(' AND ')}`,
+    [...names, 'digest'].map(valuesOf),
+  );
+  return { sampled: found.length, isEqual: numberOf(present[0]?.n) === found.length };
 }
 
 /** Bytes of the list of tables in a message of the link. */

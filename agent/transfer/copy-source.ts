@@ -16,10 +16,11 @@ import { type OnProgress, partOf } from '../process/progress.ts';
 import { ProjectGate } from '../process/project-gate.ts';
 import { openLoadSession } from '../rows/branch-session.ts';
 import { freeBytes } from '../volumes/volumes.ts';
-import { CopyProgress } from './copy-progress.ts';
+import { CopyPhases, CopyProgress } from './copy-progress.ts';
 import {
   atSource,
   type CopiedTable,
+  compareSample,
   copyRows,
   isOfSource,
   listCompared,
@@ -28,7 +29,6 @@ import {
   refused,
   refusedRows,
   setSequences,
-  sumBothSides,
   tableName,
 } from './copy-rows.ts';
 import {
@@ -152,6 +152,7 @@ async function copyAgain(
 ): Promise<Copy> {
   const { project_id, branch_id, database, room_bytes, jobs, busy_wait } = params;
   const use = params.follow ? 'follow' : 'import';
+  const phases = new CopyPhases();
   const publication = params.follow?.publication ?? null;
   const wanted = { use, tables: params.tables, publication, room_bytes } as const;
   const examined = await examineSource(host, params.source_url, wanted);
@@ -160,6 +161,7 @@ async function copyAgain(
   if (probe.findings.some(isError)) return { copied: null, findings: probe.findings };
   const overLimit = params.follow ? await limitFinding(host, project_id, params.job_id) : [];
   if (overLimit.length > 0) return { copied: null, findings: overLimit };
+  phases.end('check');
   const { rows } = await session.query(
     'SELECT FROM branch WHERE project_id = $1 AND branch_id = $2 AND database = $3',
     [project_id, branch_id, database],
@@ -178,11 +180,14 @@ async function copyAgain(
     // The sort of an index takes no more than its table has with indexes.
     const temporaryMb = Math.ceil(total_bytes / MB);
     await openToLoad(session, host.settings, params, jobs + OTHER_SESSIONS, temporaryMb);
-    const load = new Load(host, params, examined.value, stop, onProgress);
+    phases.end('clone');
+    const load = new Load(host, params, examined.value, stop, phases, onProgress);
     const loaded = await host.copyRoom.during(total_bytes, () => load.run());
     if ('refused' in loaded) return { copied: null, findings: [loaded.refused] };
     if (params.follow) await storeFollowing(session, params, examined.value, loaded.known);
     await closeLoad(session, params, loaded.copied);
+    phases.end('close');
+    host.log('copy.ended', { job_id: params.job_id, ms: phases.ms });
     return { copied: loaded.copied, findings: [...probe.findings, ...loaded.warnings] };
   } catch (error) {
     await removeLoad(session, params);
@@ -217,8 +222,8 @@ const INDEXES_TO = 0.9;
 const SCHEMA_WITHIN_MS = 300_000;
 /** The next piece of rows, and all answers about the catalog. Milliseconds. */
 const PIECE_WITHIN_MS = 900_000;
-/** The rows of one table are counted. Milliseconds. */
-const COUNT_WITHIN_MS = 6 * 3_600_000;
+/** A sample of one table is read, and found here. Milliseconds. */
+const SAMPLE_WITHIN_MS = 6 * 3_600_000;
 /** The slot of a killed copy is dropped, and the publication is made. Milliseconds. */
 const PUBLISH_WITHIN_MS = 30_000;
 const WATCH_EVERY_MS = 1_000;
@@ -243,6 +248,7 @@ class Load {
   readonly #chosen: readonly [schema: string, name: string][];
   readonly #published: readonly PublishedTable[];
   readonly #stop: AbortController;
+  readonly #phases: CopyPhases;
   readonly #onProgress: OnProgress | undefined;
   readonly #ends: (() => unknown)[] = [];
   /** When the source is not waited for any more, in milliseconds of a monotonic clock. */
@@ -258,6 +264,7 @@ class Load {
       published: PublishedTable[];
     },
     stop: AbortController,
+    phases: CopyPhases,
     onProgress: OnProgress | undefined,
   ) {
     this.#host = host;
@@ -267,6 +274,7 @@ class Load {
     this.#chosen = examined.tables;
     this.#published = examined.published;
     this.#stop = stop;
+    this.#phases = phases;
     this.#onProgress = onProgress;
   }
 
@@ -410,15 +418,27 @@ class Load {
     );
     this.#awaitSource(null);
     await makeAll(target, schema.first);
+    this.#phases.end('schema');
     const progress = new CopyProgress(tables, partOf(this.#onProgress, ROWS_FROM, ROWS_TO));
-    await this.#copyTables(snapshot, progress);
+    const workers = await this.#openWorkers(snapshot, tables.length);
+    // The largest first.
+    this.#awaitSource(PIECE_WITHIN_MS);
+    await forEach(tables, workers, (worker, table) => this.#copyTable(worker, table, progress));
+    this.#awaitSource(null);
+    this.#phases.end('rows');
     this.#awaitSource(PIECE_WITHIN_MS);
     const sequences = await readSequences(source);
     this.#awaitSource(null);
     await setSequences(target, sequences);
+    await forEach(schema.indexes, workers, (worker, statements) => makeAll(worker.target, statements));
     await makeAll(target, schema.last);
-    const compared = await this.#compareTables(source, target, progress);
-    await target.query('ANALYZE');
+    this.#phases.end('indexes');
+    const compared = await this.#compareTables(workers, progress);
+    this.#phases.end('comparison');
+    await forEach(await listAnalyzed(target), workers, (worker, name) =>
+      worker.target.query(`ANALYZE ONLY ${name}`),
+    );
+    this.#phases.end('statistics');
     const known = follow ? await this.#knownDifference(source, target) : [];
     const { rows: sizes } = await target.query<{ bytes: string }>(
       'SELECT pg_database_size(current_database()) AS bytes',
@@ -467,34 +487,21 @@ class Load {
     }
   }
 
-  /** Copies tables concurrently, largest first, each worker in sessions of its own. */
-  async #copyTables(snapshot: string, progress: CopyProgress): Promise<void> {
-    const waiting = [...progress.tables];
-    let hasFailed = false;
-    this.#awaitSource(PIECE_WITHIN_MS);
-    const work = async () => {
-      const [source, target] = await Promise.all([this.#openSource(snapshot), this.#openTarget()]);
-      for (let table = waiting.shift(); table && !hasFailed; table = waiting.shift())
-        await this.#copyTable(source, target, table, progress);
-    };
-    const workers = Array.from({ length: Math.min(this.#params.jobs, waiting.length) }, () =>
-      work().catch((error) => {
-        hasFailed = true;
-        throw error;
+  async #openWorkers(snapshot: string, tables: number): Promise<Worker[]> {
+    const count = Math.max(1, Math.min(this.#params.jobs, tables));
+    const ends = await Promise.allSettled(
+      Array.from({ length: count }, async () => {
+        const [source, target] = await Promise.all([this.#openSource(snapshot), this.#openTarget()]);
+        return { source, target };
       }),
     );
-    // Every worker ends before the database is dropped.
-    const ends = await Promise.allSettled(workers);
-    this.#awaitSource(null);
-    for (const end of ends) if (end.status === 'rejected') throw end.reason;
+    return ends.map((end) => {
+      if (end.status === 'rejected') throw end.reason;
+      return end.value;
+    });
   }
 
-  async #copyTable(
-    source: Session,
-    target: Session,
-    table: CopiedTable,
-    progress: CopyProgress,
-  ): Promise<void> {
+  async #copyTable({ source, target }: Worker, table: CopiedTable, progress: CopyProgress): Promise<void> {
     progress.begin(table);
     try {
       const rows = await copyRows(source, target, table, (bytes) => {
@@ -507,26 +514,67 @@ class Load {
     }
   }
 
-  /** @throws Refused for a table whose rows differ */
-  async #compareTables(source: Session, target: Session, progress: CopyProgress): Promise<Copied['tables']> {
+  /**
+   * `COPY` has counted the rows of both sides in their snapshots.
+   * @throws Refused for a table whose rows differ
+   */
+  async #compareTables(workers: readonly Worker[], progress: CopyProgress): Promise<Copied['tables']> {
     const onProgress = partOf(this.#onProgress, INDEXES_TO, 1);
-    const compared: Copied['tables'] = [];
-    for (const table of progress.tables) {
-      this.#awaitSource(COUNT_WITHIN_MS);
-      const rows = progress.rowsOf(table);
-      const { there, isEqual } = await sumBothSides(source, target, table, rows);
+    const compared = new Map<CopiedTable, number>();
+    await forEach(progress.tables, workers, async ({ source, target }, table) => {
+      this.#awaitSource(SAMPLE_WITHIN_MS);
+      const { sampled, isEqual } = await compareSample(source, target, table, progress.rowsOf(table));
       if (!isEqual)
         throw new Refused(
           finding('rows', `The copied rows of ${short(tableName(table))} differ from the source.`, {
             object: short(tableName(table)),
           }),
         );
-      compared.push({ schema: table.schema, table: table.name, rows, compared: Number(there.sampled) });
-      onProgress?.(compared.length / progress.tables.length, () => progress.list());
-    }
+      compared.set(table, sampled);
+      onProgress?.(compared.size / progress.tables.length, () => progress.list());
+    });
     this.#awaitSource(null);
-    return compared;
+    return progress.tables.map((table) => ({
+      ...{ schema: table.schema, table: table.name },
+      ...{ rows: progress.rowsOf(table), compared: compared.get(table) ?? 0 },
+    }));
   }
+}
+
+/** The sessions of one of several that work concurrently. */
+interface Worker {
+  /** In the snapshot that is copied. */
+  source: Session;
+  target: Session;
+}
+
+/** Gives each item to a worker that is free. After a failure, every worker ends before it is thrown. */
+async function forEach<T>(
+  items: readonly T[],
+  workers: readonly Worker[],
+  work: (worker: Worker, item: T) => Promise<unknown>,
+): Promise<void> {
+  const waiting = [...items];
+  const ends = await Promise.allSettled(
+    workers.map(async (worker) => {
+      try {
+        for (let item = waiting.shift(); item !== undefined; item = waiting.shift()) await work(worker, item);
+      } finally {
+        waiting.length = 0;
+      }
+    }),
+  );
+  for (const end of ends) if (end.status === 'rejected') throw end.reason;
+}
+
+/** Everything that has statistics, each by itself. */
+async function listAnalyzed(target: Session): Promise<string[]> {
+  const { rows } = await target.query<{ schema: string; name: string }>(
+    `SELECT n.nspname AS schema, c.relname AS name FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+     WHERE c.relkind IN ('r', 'p', 'm') AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+     ORDER BY c.relpages DESC`,
+  );
+  return rows.map((relation) => tableName(relation));
 }
 
 async function exportSnapshot(source: Session): Promise<string> {

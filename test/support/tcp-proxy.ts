@@ -1,5 +1,27 @@
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
+import { pipeline } from 'node:stream';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+/** What passes at once of a slow connection: enough for a catalog. */
+export const AT_ONCE_BYTES = 2 ** 20;
+const PIECE_MS = 250;
+
+/** A stream of which all but its beginning passes at this rate. */
+const slowly = (bytesPerSecond: number) =>
+  async function* pieces(stream: AsyncIterable<Buffer>) {
+    const size = Math.ceil((bytesPerSecond * PIECE_MS) / 1000);
+    let passed = 0;
+    for await (const chunk of stream)
+      for (let at = 0; at < chunk.length; ) {
+        const left = AT_ONCE_BYTES - passed;
+        if (left <= 0) await sleep(PIECE_MS);
+        const piece = chunk.subarray(at, at + (left > 0 ? left : size));
+        at += piece.length;
+        passed += piece.length;
+        yield piece;
+      }
+  };
 
 /** Relays connections to a port of this machine, and can cut them. */
 export class TcpProxy {
@@ -8,7 +30,7 @@ export class TcpProxy {
   /** `refusing` ends all connections, also new ones; `silent` accepts them and passes nothing on. */
   #cut: 'refusing' | 'silent' | null = null;
 
-  private constructor(target: number) {
+  private constructor(target: number, bytesPerSecond: number | null) {
     this.#server = createServer((socket) => {
       this.#keep(socket);
       if (this.#cut === 'refusing') socket.destroy();
@@ -18,15 +40,17 @@ export class TcpProxy {
       for (const [from, to] of [
         [socket, there],
         [there, socket],
-      ] as const) {
+      ] as const)
         from.on('close', () => to.destroy());
-        from.pipe(to);
-      }
+      socket.pipe(there);
+      if (bytesPerSecond === null) there.pipe(socket);
+      else pipeline(there, slowly(bytesPerSecond), socket, () => {});
     });
   }
 
-  static async start(target: number): Promise<TcpProxy> {
-    const proxy = new TcpProxy(target);
+  /** @param bytesPerSecond what the target sends is passed on at this rate; null: as it comes */
+  static async start(target: number, bytesPerSecond: number | null = null): Promise<TcpProxy> {
+    const proxy = new TcpProxy(target, bytesPerSecond);
     proxy.#server.listen(0, '127.0.0.1');
     await once(proxy.#server, 'listening');
     return proxy;

@@ -8,7 +8,9 @@ export type CopiedTables = [schema: string, name: string][] | null;
 export interface CopiedSchema {
   /** What rows need: types, tables with their keys, functions. */
   first: string[];
-  /** What has to wait for the rows: indexes, foreign keys, triggers, policies. */
+  /** Keys and indexes of one table each, which wait for the rows and for nothing else, so they can be made concurrently. */
+  indexes: string[][];
+  /** What has to wait for both: foreign keys, triggers, policies. */
   last: string[];
   /** What cannot be made here, as `kind name`. */
   leftOut: string[];
@@ -26,6 +28,9 @@ const NOT_ALLOWED = new Set(['eventTrigger', 'fdw', 'server', 'foreignTable']);
 const AFTER_ROWS = new Set(['constraint', 'index', 'trigger', 'rule', 'policy', 'materializedView']);
 /** Row-level security would apply to the login that loads the rows. */
 const AFTER_ROWS_TEXT = /\b(?:ROW LEVEL SECURITY|TRIGGER|REPLICA IDENTITY)\b/;
+
+/** Constraints that are indexes: primary keys, unique ones and exclusions. */
+const INDEXING = new Set(['p', 'u', 'x']);
 
 const keyOf = (id: StableId) => JSON.stringify(id);
 const targetOf = (id: StableId): StableId => ('target' in id ? targetOf(id.target) : id);
@@ -147,6 +152,34 @@ function inTopologicalOrder(before: readonly ReadonlySet<number>[]): number[] | 
   return sorted.length === before.length ? sorted : null;
 }
 
+/** Tables whose indexes are made without those of another one: that is not so for partitions, and where rows are inherited. */
+function independentTables(side: FactBase): Set<string> {
+  const tables = side.facts().filter(({ id }) => id.kind === 'table');
+  const parentOf = ({ payload }: Fact) => payload.parentTable as { schema: string; name: string } | null;
+  const parents = new Set(
+    tables.flatMap((table) => {
+      const parent = parentOf(table);
+      return parent ? [keyOf(tableIdOf(parent.schema, parent.name))] : [];
+    }),
+  );
+  return new Set(
+    tables
+      .filter((table) => !parentOf(table) && table.payload.partitionKey == null)
+      .map(({ id }) => keyOf(id))
+      .filter((key) => !parents.has(key)),
+  );
+}
+
+/** The table that the action makes nothing but indexes of; null if there is none. */
+function indexedTable({ produces }: Action, side: FactBase): string | null {
+  const facts = produces.map((id) => side.get(id));
+  const [parent] = facts.map((fact) => fact?.parent);
+  if (!parent) return null;
+  const isIndex = (fact: Fact | undefined) =>
+    fact?.id.kind === 'index' || (fact?.id.kind === 'constraint' && INDEXING.has(String(fact.payload.type)));
+  return facts.every(isIndex) ? keyOf(parent) : null;
+}
+
 /**
  * Nothing of the empty database is dropped: it has what belongs to this server.
  * @param tables others are left out, with everything that depends on them
@@ -157,20 +190,26 @@ export function copiedSchema(empty: FactBase, source: FactBase, tables: CopiedTa
   const { actions, preamble } = plan(wantedOf(empty, null).wanted, wanted, options);
   const settings = preamble.map(({ name, value }) => `SET LOCAL ${name} = ${value}`);
   const later = new Set<string>();
-  const copied: CopiedSchema = { first: [...settings], last: [...settings], leftOut };
-  const mustWait = ({ sql, produces, consumes }: Action) =>
+  const copied: CopiedSchema = { first: [...settings], indexes: [], last: [...settings], leftOut };
+  const independent = independentTables(wanted);
+  const indexes = new Map<string, string[]>();
+  const needsLater = ({ consumes }: Action) => consumes.some((id) => later.has(keyOf(id)));
+  const mustWait = (action: Action, { sql, produces } = action) =>
     AFTER_ROWS_TEXT.test(sql) ||
     // A constraint of a domain is made with it.
     (!/^(?:CREATE TABLE|CREATE DOMAIN|ALTER DOMAIN)\b/.test(sql) &&
       produces.some(({ kind }) => AFTER_ROWS.has(kind))) ||
-    consumes.some((id) => later.has(keyOf(id)));
+    needsLater(action);
   const made = actions.filter(({ verb }) => verb !== 'drop');
   for (const action of inOrderOfColumns(made, wanted)) {
     const isLater = mustWait(action);
+    const table = isLater && !needsLater(action) ? indexedTable(action, wanted) : null;
     if (isLater) for (const id of action.produces) later.add(keyOf(id));
-    copied[isLater ? 'last' : 'first'].push(action.sql);
+    if (table !== null && independent.has(table))
+      indexes.set(table, [...(indexes.get(table) ?? settings), action.sql]);
+    else copied[isLater ? 'last' : 'first'].push(action.sql);
   }
-  return copied;
+  return { ...copied, indexes: [...indexes.values()] };
 }
 
 /** A statement that leads from a copy to the present schema of its source. */
