@@ -112,6 +112,42 @@ const numberOf = (value: unknown) => Math.max(0, Math.min(Number(value) || 0, Nu
 export const tableName = ({ schema, name }: Pick<CopiedTable, 'schema' | 'name'>): string =>
   `${identifier(schema)}.${identifier(name)}`;
 
+/** The sessions of one of several that work concurrently. */
+export interface Worker {
+  /** In the snapshot that is copied. */
+  source: Session;
+  target: Session;
+}
+
+/** Gives each item to a worker that is free. After a failure, every worker ends before it is thrown. */
+export async function forEach<T>(
+  items: readonly T[],
+  workers: readonly Worker[],
+  work: (worker: Worker, item: T) => Promise<unknown>,
+): Promise<void> {
+  const waiting = [...items];
+  const ends = await Promise.allSettled(
+    workers.map(async (worker) => {
+      try {
+        for (let item = waiting.shift(); item !== undefined; item = waiting.shift()) await work(worker, item);
+      } finally {
+        waiting.length = 0;
+      }
+    }),
+  );
+  for (const end of ends) if (end.status === 'rejected') throw end.reason;
+}
+
+/** Everything that has statistics, each by itself. */
+export async function listAnalyzed(target: Session): Promise<string[]> {
+  const { rows } = await target.query<{ schema: string; name: string }>(
+    `SELECT n.nspname AS schema, c.relname AS name FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+     WHERE c.relkind IN ('r', 'p', 'm') AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+     ORDER BY c.relpages DESC`,
+  );
+  return rows.map((relation) => tableName(relation));
+}
+
 /**
  * Copies the rows of one table as one transaction of the target.
  * @param source in the snapshot that is copied

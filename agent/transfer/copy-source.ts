@@ -22,7 +22,9 @@ import {
   type CopiedTable,
   compareSample,
   copyRows,
+  forEach,
   isOfSource,
+  listAnalyzed,
   listCompared,
   listTables,
   readSequences,
@@ -30,6 +32,7 @@ import {
   refusedRows,
   setSequences,
   tableName,
+  type Worker,
 } from './copy-rows.ts';
 import {
   closeLoad,
@@ -539,42 +542,6 @@ class Load {
       ...{ rows: progress.rowsOf(table), compared: compared.get(table) ?? 0 },
     }));
   }
-}
-
-/** The sessions of one of several that work concurrently. */
-interface Worker {
-  /** In the snapshot that is copied. */
-  source: Session;
-  target: Session;
-}
-
-/** Gives each item to a worker that is free. After a failure, every worker ends before it is thrown. */
-async function forEach<T>(
-  items: readonly T[],
-  workers: readonly Worker[],
-  work: (worker: Worker, item: T) => Promise<unknown>,
-): Promise<void> {
-  const waiting = [...items];
-  const ends = await Promise.allSettled(
-    workers.map(async (worker) => {
-      try {
-        for (let item = waiting.shift(); item !== undefined; item = waiting.shift()) await work(worker, item);
-      } finally {
-        waiting.length = 0;
-      }
-    }),
-  );
-  for (const end of ends) if (end.status === 'rejected') throw end.reason;
-}
-
-/** Everything that has statistics, each by itself. */
-async function listAnalyzed(target: Session): Promise<string[]> {
-  const { rows } = await target.query<{ schema: string; name: string }>(
-    `SELECT n.nspname AS schema, c.relname AS name FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-     WHERE c.relkind IN ('r', 'p', 'm') AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
-     ORDER BY c.relpages DESC`,
-  );
-  return rows.map((relation) => tableName(relation));
 }
 
 async function exportSnapshot(source: Session): Promise<string> {

@@ -1,6 +1,6 @@
 import { Command } from 'commander';
 import type { BranchgateClient, Schemas } from '../../client/client.ts';
-import { dataOf } from '../../client/response-error.ts';
+import { dataOf, ResponseError } from '../../client/response-error.ts';
 import { sleep } from '../../client/sleep.ts';
 import { bytes } from '../../shared/format.ts';
 import { stopSignal } from '../child-command.ts';
@@ -136,9 +136,17 @@ function printProblem({ problem }: Follow): void {
 
 const WATCH_EVERY_MS = 2_000;
 
+/** As `import --status` says it. @throws CommandError if the project follows nothing */
+function explainNothing(error: unknown): never {
+  const isNothing = error instanceof ResponseError && error.fields.resource === 'follow';
+  throw isNothing
+    ? new CommandError('notFound', 'main follows nothing. Begin with `branchgate follow --from @file`.')
+    : error;
+}
+
 async function showStatus({ watch }: { watch?: boolean }, command: Command): Promise<void> {
   const { client, params } = await inSession(command);
-  const read = () => dataOf(client.api.GET(PATH, { params }));
+  const read = () => dataOf(client.api.GET(PATH, { params })).catch(explainNothing);
   if (!watch) return print(command, await read());
   const signal = stopSignal();
   let last = '';

@@ -118,7 +118,8 @@ export const beginCopy = (
 export interface Copying {
   jobId: string;
   branch: BranchRow;
-  sourceUrl: string;
+  /** Null if it can no longer be decrypted. */
+  sourceUrl: string | null;
   /** Null until the copy is made. */
   copied: NonNullable<MethodResult<'transfer.copy'>['copied']> | null;
 }
@@ -164,7 +165,7 @@ export async function copy(
   if (subject.copied === null) {
     const result = await callHost('transfer.copy', {
       ...identity(context, subject.branch),
-      ...{ source_url: subject.sourceUrl, tables, room_bytes: roomBytes, jobs: concurrent },
+      ...{ source_url: requireSourceUrl(subject), tables, room_bytes: roomBytes, jobs: concurrent },
       busy_wait: BUSY_WAIT_MS,
       follow,
     });
@@ -198,20 +199,24 @@ export const swapIn = (context: Context, { branch }: Copying) =>
 export const discard = ({ callHost, job }: Context) =>
   callHost('snapshot.drop', { project_id: job.projectId, snapshot_id: job.input.snapshotId });
 
-/** The URL of the source of a job, while the job is open. */
-export async function sourceUrlOf(
+/** The URL of the source of a job, while the job is open. @returns null if it can no longer be decrypted */
+export async function readableSourceUrl(
   { settings, job }: Pick<Context, 'settings'> & { job: { id: string } },
   { keyId, sealedUrl: sealed }: Pick<typeof importSources.$inferSelect, 'keyId' | 'sealedUrl'>,
-): Promise<string> {
-  return unseal(settings.CREDENTIAL_KEYS, sealOwner(job.id), { keyId, sealed });
+): Promise<string | null> {
+  try {
+    return await unseal(settings.CREDENTIAL_KEYS, sealOwner(job.id), { keyId, sealed });
+  } catch (error) {
+    logEvent('source.not_decrypted', { job_id: job.id, reason: String(error) });
+    return null;
+  }
 }
 
-/** As `sourceUrlOf`, for an end that may not wait for a key that is gone. @returns null if it cannot be decrypted */
-export const readableSourceUrl = (...args: Parameters<typeof sourceUrlOf>): Promise<string | null> =>
-  sourceUrlOf(...args).catch((error: unknown) => {
-    logEvent('source.not_decrypted', { job_id: args[0].job.id, reason: String(error) });
-    return null;
-  });
+/** No repetition brings back a key that is gone. @throws SourceUnsuitableError */
+export function requireSourceUrl({ sourceUrl }: Pick<Copying, 'sourceUrl'>): string {
+  if (sourceUrl !== null) return sourceUrl;
+  throw new SourceUnsuitableError('The URL of the source can no longer be decrypted. Begin again with it.');
+}
 
 export async function loadCopy(context: Context): Promise<Copying | null> {
   const { db, job } = context;
@@ -226,7 +231,7 @@ export async function loadCopy(context: Context): Promise<Copying | null> {
   return {
     jobId: job.id,
     branch,
-    sourceUrl: await sourceUrlOf(context, source),
+    sourceUrl: await readableSourceUrl(context, source),
     copied: source.copied?.copied ?? null,
   };
 }

@@ -16,6 +16,7 @@ import {
   forgetSource,
   loadCopy,
   readableSourceUrl,
+  requireSourceUrl,
   restrict,
   sealedSource,
   swapIn,
@@ -112,11 +113,11 @@ export const startFollowingJob = saga<'follow.start', Copying>({
     [
       {
         name: 'follow',
-        run: unlessCancelled((context, { branch, sourceUrl }) =>
+        run: unlessCancelled((context, subject) =>
           context.callHost('follow.start', {
-            ...ofMain(context, branch),
+            ...ofMain(context, subject.branch),
             ...atSource(context),
-            source_url: sourceUrl,
+            source_url: requireSourceUrl(subject),
             tables: context.job.input.tables,
           }),
         ),

@@ -80,7 +80,10 @@ test('main follows a source, branches have its rows, and it takes over by a cut-
   await source.run(`alter role app replication;
     create table note (id int generated always as identity primary key, text text); alter table note owner to app;
     insert into note (text) select 'note ' || n from generate_series(1, 200) n`);
-  expect(await cli.run('follow', 'status')).toMatchObject({ code: 3 });
+  expect(await cli.run('follow', 'status')).toMatchObject({
+    code: 3,
+    stderr: expect.stringContaining('main follows nothing.'),
+  });
   // Nobody answers the questions.
   expect(await cli.run('follow', '--from', '@source')).toMatchObject({
     code: 2,

@@ -134,6 +134,27 @@ test('a source that cannot be used is refused before anything is made', async ()
   await expectOpen();
 });
 
+test('an import whose URL can no longer be decrypted fails at once, unless its rows are here already', async () => {
+  const gone = (id: string) =>
+    gateway.db.update(importSources).set({ keyId: 'gone' }).where(eq(importSources.jobId, id));
+  await hold('transfer.copy');
+  const { body } = await begin();
+  await eventually(async () => expect(await calls('transfer.copy')).toBeGreaterThan(0));
+  await gone(body.id);
+  expect((await ended(body.id, 'failed')).error).toMatchObject({
+    code: 'SOURCE_UNSUITABLE',
+    message: expect.stringContaining('can no longer be decrypted'),
+  });
+  await expectOpen();
+  await gateway.plantFailure(neighbour, 'transfer.copy', null);
+  const succeed = await hold('reset.swap');
+  const { body: copied } = await begin();
+  await eventually(async () => expect(await calls('reset.swap')).toBeGreaterThan(0));
+  await gone(copied.id);
+  await succeed();
+  await ended(copied.id, 'succeeded');
+});
+
 test('what the copy refuses is removed, and the job says why', async () => {
   const { body } = await begin({ tables: ['refused'] });
   const job = await ended(body.id, 'failed');

@@ -224,15 +224,19 @@ test.each(firstByDay(2, ['transfer.copy', 'follow.start', 'reset.swap', 'snapsho
   },
 );
 
-test('a start whose URL can no longer be decrypted is cancelled, and says that something may be left', async () => {
+test('a start whose URL can no longer be decrypted fails at once, and says that something may be left', async () => {
   await hold('transfer.copy');
   const { body } = await begin();
   await eventually(async () => expect((await jobOf(body.id)).attempts).toBeGreaterThan(0));
   await gateway.db.update(importSources).set({ keyId: 'gone' }).where(eq(importSources.jobId, body.id));
-  expect((await gateway.api.delete(`${path}/follow`)).status).toBe(202);
-  await ended(body.id, 'failed');
+  const { error } = await ended(body.id, 'failed');
+  expect(error).toMatchObject({
+    code: 'SOURCE_UNSUITABLE',
+    message: expect.stringContaining('can no longer be decrypted'),
+  });
   expect((await shown()).body).toMatchObject({
-    problem: { message: expect.stringContaining('can no longer be decrypted') },
+    state: 'failed',
+    problem: { code: 'SOURCE_UNSUITABLE', message: expect.stringContaining('Drop the slot') },
   });
   await expectOpen();
 });
