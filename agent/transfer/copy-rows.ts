@@ -261,55 +261,96 @@ export async function countRows(session: Session, table: CopiedTable): Promise<n
   return numberOf(rows[0]?.rows);
 }
 
+/** Some rows of a table. Without a key that can be compared, a row is known by all of its values. */
+export interface Sample {
+  /** By column of the key, the texts of its values. */
+  keys: string[][];
+  /** By row, of all its values. */
+  digests: string[];
+}
+
+const keyNames = ({ key }: CopiedTable) => key.map((_, at) => `key_${at}`);
+
+const digestOf = ({ columns }: CopiedTable) =>
+  `md5(${columns.length === 0 ? "''" : `ROW(${columns.map((name) => `r.${identifier(name)}`).join(', ')})::text`})`;
+
+/** The rows of some blocks. @param rows how many the table has, about */
+export async function readSample(session: Session, table: CopiedTable, rows: number): Promise<Sample> {
+  const names = keyNames(table);
+  const texts = table.key.map(({ name }) => `r.${identifier(name)}::text`);
+  const isShort = texts.map((text) => `octet_length(${text}) <= ${KEY_BYTES_MAX}`);
+  const values = [...texts.map((text, at) => `${text} AS ${names[at]}`), `${digestOf(table)} AS digest`];
+  const { rows: found } = await session.query<Record<string, string>>(
+    `SELECT ${values.join(', ')}
+     FROM ONLY ${tableName(table)} AS r TABLESAMPLE SYSTEM (${Math.min(100, (100 * SAMPLED) / Math.max(1, rows))})
+     WHERE ${['true', ...isShort].join(' AND ')} LIMIT ${2 * SAMPLED}`,
+  );
+  const valuesOf = (name: string) => found.map((row) => String(row[name]));
+  return { keys: names.map(valuesOf), digests: valuesOf('digest') };
+}
+
+/** The rows of a sample that a table does not have with the same values. */
+export const missingRows = (session: Session, table: CopiedTable, sample: Sample): Promise<Sample> =>
+  rowsThat(false, session, table, sample);
+
+/** The rows of a sample that a table has with the same values. */
+export const presentRows = (session: Session, table: CopiedTable, sample: Sample): Promise<Sample> =>
+  rowsThat(true, session, table, sample);
+
+async function rowsThat(
+  arePresent: boolean,
+  session: Session,
+  table: CopiedTable,
+  sample: Sample,
+): Promise<Sample> {
+  const has =
+    sample.keys.length === 0
+      ? await findByDigest(session, table, sample)
+      : await findByKey(session, table, sample);
+  const those = <T>(values: readonly T[]) => values.filter((_, at) => has(at) === arePresent);
+  return { keys: sample.keys.map(those), digests: those(sample.digests) };
+}
+
+/** It reads the whole table. */
+async function findByDigest(session: Session, table: CopiedTable, { digests }: Sample) {
+  const { rows } = await session.query<{ digest: string }>(
+    `SELECT DISTINCT ${digestOf(table)} AS digest FROM ONLY ${tableName(table)} AS r WHERE ${digestOf(table)} = ANY ($1)`,
+    [digests],
+  );
+  const found = new Set(rows.map(({ digest }) => digest));
+  return (at: number) => found.has(digests[at] ?? '');
+}
+
+async function findByKey(session: Session, table: CopiedTable, { keys, digests }: Sample) {
+  const names = keyNames(table);
+  const typed = table.key.map(({ type }, at) => `${names[at]}::${type} AS ${names[at]}`);
+  const isSame = table.key.map(({ name }, at) => `r.${identifier(name)} = s.${names[at]}`);
+  const { rows } = await session.query<{ at: string }>(
+    // Each key is there once, which only GROUP BY tells the planner: it would read the whole table otherwise. As a
+    // condition of the join, the digest would be computed of every row.
+    `SELECT at FROM (
+       SELECT s.at, s.digest, ${digestOf(table)} AS present FROM (
+         SELECT ${names.join(', ')}, min(digest) AS digest, min(at) AS at FROM (
+           SELECT ${typed.join(', ')}, digest, at
+           FROM unnest(${[...names, 'digest'].map((_, at) => `$${at + 1}::text[]`).join(', ')}) WITH ORDINALITY AS sent(${names.join(', ')}, digest, at)
+         ) AS typed GROUP BY ${names.join(', ')}
+       ) AS s JOIN ONLY ${tableName(table)} AS r ON ${isSame.join(' AND ')} OFFSET 0
+     ) AS compared WHERE present = digest`,
+    [...keys, digests],
+  );
+  const found = new Set(rows.map(({ at }) => Number(at) - 1));
+  return (at: number) => found.has(at);
+}
+
 /**
- * Whether a sample of the source's rows is here too, with every value. The blocks of the sample are random. A row is
- * found here by its key; without one that can be compared, by all of its values, which reads the table.
+ * Whether a sample of the source's rows is here too, with every value.
  * @param rows how many there are
  * @returns the rows of the sample. An error of the source is marked as one
  */
 export async function compareSample(source: Session, target: Session, table: CopiedTable, rows: number) {
-  const relation = tableName(table);
-  const textOf = (alias: string) =>
-    table.columns.length === 0
-      ? "''"
-      : `ROW(${table.columns.map((name) => `${alias}.${identifier(name)}`).join(', ')})::text`;
-  const keys = table.key.map(({ name, type }, at) => ({
-    column: `r.${identifier(name)}`,
-    type,
-    name: `key_${at}`,
-  }));
-  const percent = Math.min(100, (100 * SAMPLED) / Math.max(1, rows));
-  const isShort = keys.map(({ column }) => `octet_length(${column}::text) <= ${KEY_BYTES_MAX}`);
-  const { rows: found } = await atSource(
-    source.query<Record<string, string>>(
-      `SELECT ${[...keys.map(({ column, name }) => `${column}::text AS ${name}`), `md5(${textOf('r')}) AS digest`].join(', ')}
-       FROM ONLY ${relation} AS r TABLESAMPLE SYSTEM (${percent})
-       ${isShort.length > 0 ? `WHERE ${isShort.join(' AND ')}` : ''} LIMIT ${2 * SAMPLED}`,
-    ),
-  );
-  const valuesOf = (name: string) => found.map((row) => String(row[name]));
-  if (keys.length === 0) {
-    const digests = [...new Set(valuesOf('digest'))];
-    const { rows: present } = await target.query<{ n: string }>(
-      `SELECT count(DISTINCT md5(${textOf('r')}))::text AS n FROM ONLY ${relation} AS r WHERE md5(${textOf('r')}) = ANY ($1)`,
-      [digests],
-    );
-    return { sampled: found.length, isEqual: numberOf(present[0]?.n) === digests.length };
-  }
-  const names = keys.map(({ name }) => name);
-  const typed = keys.map(({ name, type }) => `${name}::${type} AS ${name}`);
-  const { rows: present } = await target.query<{ n: string }>(
-    // Each key is there once, which only GROUP BY tells the planner: it would read the whole table otherwise. As a
-    // condition of the join, the digest would be computed of every row.
-    `SELECT count(*) FILTER (WHERE md5(${textOf('r')}) = s.digest)::text AS n FROM (
-       SELECT ${names.join(', ')}, min(digest) AS digest FROM (
-         SELECT ${typed.join(', ')}, digest
-         FROM unnest(${[...names, 'digest'].map((_, at) => `$${at + 1}::text[]`).join(', ')}) AS sent(${[...names, 'digest'].join(', ')})
-       ) AS typed GROUP BY ${names.join(', ')}
-     ) AS s JOIN ONLY ${relation} AS r ON ${keys.map(({ column, name }) => `${column} = s.${name}`).join(' AND ')}`,
-    [...names, 'digest'].map(valuesOf),
-  );
-  return { sampled: found.length, isEqual: numberOf(present[0]?.n) === found.length };
+  const sample = await atSource(readSample(source, table, rows));
+  const missing = await missingRows(target, table, sample);
+  return { sampled: sample.digests.length, isEqual: missing.digests.length === 0 };
 }
 
 /** Bytes of the list of tables in a message of the link. */

@@ -27,7 +27,7 @@ import {
 } from './following.ts';
 import { finding, Refused, short } from './source-address.ts';
 import { findingOf, inSource, openSnapshotSession } from './source-session.ts';
-import { readSlot } from './source-slot.ts';
+import { hasConfirmed, readSlot, writtenLsn } from './source-slot.ts';
 
 /**
  * The end of following: the branch becomes the database that is written to. Each step can be repeated, and until the
@@ -239,17 +239,11 @@ async function untilApplied(
     source,
     APPLIED.within + CHANGE_WITHIN_MS,
     async ({ session }) => {
-      const { rows } = await session.query<{ lsn: string }>(
-        'SELECT pg_current_wal_insert_lsn()::text AS lsn',
-      );
+      const lsn = await writtenLsn(session);
       const isApplied = async () => {
         if (await isCancelled(host, followed)) return 'cancelled';
         if ((await readSlot(session, followed.slot)).isLost) return 'lost';
-        const { rows: found } = await session.query<{ is_applied: boolean }>(
-          'SELECT confirmed_flush_lsn >= $1::pg_lsn AS is_applied FROM pg_replication_slots WHERE slot_name = $2',
-          [rows[0]?.lsn, followed.slot],
-        );
-        return found[0]?.is_applied === true && 'applied';
+        return (await hasConfirmed(session, followed.slot, lsn)) && 'applied';
       };
       return pollUntil<'cancelled' | 'lost' | 'applied'>(isApplied, APPLIED);
     },

@@ -6,6 +6,16 @@ import { runInThread } from '../difference/schema/comparison-thread.ts';
 import type { SourceChange } from '../difference/schema/copied-schema.ts';
 import { identifier, inTransaction } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
+import { pollUntil } from '../process/loops.ts';
+import {
+  type CopiedTable,
+  listTables,
+  missingRows,
+  presentRows,
+  readSample,
+  type Sample,
+  tableName,
+} from './copy-rows.ts';
 import {
   disable,
   enable,
@@ -19,7 +29,7 @@ import {
 import { short } from './source-address.ts';
 import { readCatalog } from './source-catalog.ts';
 import { inSource } from './source-session.ts';
-import { publishTable } from './source-slot.ts';
+import { hasConfirmed, publishTable, writtenLsn } from './source-slot.ts';
 
 /** What has changed in the schema of a source since it was copied, and what becomes of that here. */
 
@@ -95,6 +105,59 @@ const losesValues = (tables: readonly string[], changes: readonly SourceChange[]
     'The values of columns that are new, renamed or of another type are in no change of the source, so they cannot be applied here. Undo the change at the source and resume, or stop following and begin again.',
   table: short(tables.join(', ')),
 });
+
+const wasComputed = (table: CopiedTable): FollowProblem => ({
+  code: 'schema',
+  message:
+    'The values of a column of another type differ from the source. USING has computed them there, so they are in no change. Give the column its former values at the source and resume, or stop following and begin again.',
+  table: short(tableName(table)),
+  statement: null,
+});
+
+/** Until the branch has applied what was written when the rows were read. */
+const LEVEL_WITHIN_MS = 15_000;
+/** A row that is changed meanwhile is no difference, so only those that stay the same at the source are. */
+const COMPARISONS = 3;
+
+/**
+ * Compares rows of tables with a widened column, once the branch is level.
+ * @returns the table whose values differ; null if none does, or if that cannot be known now
+ */
+async function differingTable(
+  host: FollowHost,
+  followed: Followed,
+  widened: readonly (readonly [schema: string, name: string])[],
+): Promise<CopiedTable | null> {
+  const subscription = await readSubscription(host.postgres, followed);
+  if (!subscription) return null;
+  const { source, tls } = subscription;
+  const within = COMPARE_WITHIN_MS + COMPARISONS * LEVEL_WITHIN_MS;
+  const compared = await inSource(
+    host.settings,
+    source,
+    within,
+    async ({ session: there }) => {
+      const untilLevel = async () => {
+        const lsn = await writtenLsn(there);
+        const isLevel = async () => (await hasConfirmed(there, followed.slot, lsn)) || null;
+        return pollUntil(isLevel, { within: LEVEL_WITHIN_MS, every: 100 });
+      };
+      const differs = async (table: CopiedTable) => {
+        let left: Sample = await readSample(there, table, table.rows);
+        for (let n = 0; n < COMPARISONS && left.digests.length > 0; n += 1) {
+          if (!(await untilLevel())) return false;
+          const missing = await inFollowed(host, followed, 'read', (here) => missingRows(here, table, left));
+          left = await presentRows(there, table, missing);
+        }
+        return left.digests.length > 0;
+      };
+      for (const table of await listTables(there, widened)) if (await differs(table)) return table;
+      return null;
+    },
+    { tls },
+  );
+  return compared.ok ? compared.value : null;
+}
 
 /**
  * Brings the schema of a branch to that of its source, if that takes additions only. The caller has the lock of the
@@ -201,15 +264,20 @@ export async function bringUpToSource(
   }
   const problem =
     (await applyAdditions(host, followed, changes, appliesAll)) ?? (changes.length === 0 ? reason : null);
-  if (problem) {
-    await disable(host, followed);
-    await storeProblem(host.postgres, followed.branch_id, problem);
-    host.log('follow.stopped', { branch_id: followed.branch_id, code: problem.code });
-    return false;
-  }
+  if (problem) return stop(host, followed, problem);
   await storeProblem(host.postgres, followed.branch_id, null);
   await enable(host, followed);
+  const widened = changes.flatMap(({ widened: table }) => (table ? [table] : []));
+  const differing = widened.length > 0 ? await differingTable(host, followed, widened) : null;
+  if (differing) return stop(host, followed, wasComputed(differing));
   // Refused while it is disabled.
   if (changes.some(({ newTable }) => newTable) || followed.problem) await refresh(host, followed);
   return true;
+}
+
+async function stop(host: FollowHost, followed: Followed, problem: FollowProblem): Promise<false> {
+  await disable(host, followed);
+  await storeProblem(host.postgres, followed.branch_id, problem);
+  host.log('follow.stopped', { branch_id: followed.branch_id, code: problem.code });
+  return false;
 }

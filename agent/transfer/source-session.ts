@@ -36,6 +36,8 @@ const OPTIONS = {
   default_transaction_isolation: 'repeatable read',
   statement_timeout: STATEMENT_WITHIN_MS,
   lock_timeout: LOCK_WITHIN_MS,
+  // The values have one form on both sides.
+  ...VALUE_FORM,
 };
 
 interface Bounds {
@@ -49,11 +51,10 @@ const READING: Bounds = {
   statementWithin: STATEMENT_WITHIN_MS,
 };
 
-/** The values have one form on both sides, and a snapshot is kept for as long as its rows are copied. */
+/** A snapshot is kept for as long as its rows are copied. */
 const COPYING: Bounds = {
   options: asOptions({
     ...OPTIONS,
-    ...VALUE_FORM,
     row_security: 'off',
     statement_timeout: 0,
     lock_timeout: COPY_LOCK_WITHIN_MS,

@@ -219,6 +219,8 @@ export interface SourceChange {
   isAddition: boolean;
   /** It converts the values of a column, which `USING` may have done otherwise at the source. */
   isConversion: boolean;
+  /** The table of a column that only holds more than before, by schema and name. `USING` may still have computed others. */
+  widened: [schema: string, name: string] | null;
   /** The table that it makes, by schema and name. */
   newTable: [schema: string, name: string] | null;
 }
@@ -282,12 +284,20 @@ export function sourceChanges(copy: FactBase, source: FactBase, tables: CopiedTa
   const { wanted } = wantedOf(source, tables);
   const { wanted: present } = wantedOf(copy, null);
   const { actions } = plan(present, wanted, { scope: 'database', compact: false });
-  const isConversion = ({ verb, rewriteRisk, consumes }: Action): boolean => {
+  const conversionOf = ({
+    verb,
+    rewriteRisk,
+    consumes,
+  }: Action): Pick<SourceChange, 'isConversion' | 'widened'> => {
     const column = consumes.find(({ kind }) => kind === 'column');
     const to = column && wanted.get(column)?.payload;
+    const from = column && present.get(column)?.payload;
     // A generated column is computed from the others again, here as there.
-    if (verb !== 'alter' || !rewriteRisk || !to || to.generatedExpr != null) return false;
-    return !isWidened(present.get(column)?.payload.type, to.type);
+    if (column?.kind !== 'column' || verb !== 'alter' || !to || to.generatedExpr != null)
+      return { isConversion: false, widened: null };
+    if (isWidened(from?.type, to.type))
+      return { isConversion: false, widened: [column.schema, column.table] };
+    return { isConversion: rewriteRisk, widened: null };
   };
   const made = actions.flatMap(({ verb, produces }) => (verb === 'create' ? produces : []));
   const newTables = new Set(made.filter(({ kind }) => kind === 'table').map(keyOf));
@@ -310,7 +320,7 @@ export function sourceChanges(copy: FactBase, source: FactBase, tables: CopiedTa
     const table = action.produces.find(({ kind }) => kind === 'table');
     return {
       statement: action.sql,
-      ...{ isAddition: isAddition(action), isConversion: isConversion(action) },
+      ...{ isAddition: isAddition(action), ...conversionOf(action) },
       newTable: table && table.kind === 'table' ? [table.schema, table.name] : null,
     };
   });

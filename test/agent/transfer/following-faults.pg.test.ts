@@ -333,6 +333,27 @@ test('a schema problem ends when each change is applied, or is undone at the sou
   await follower.end();
 });
 
+test('a wider type is applied under load, unless USING has computed other values at the source', async () => {
+  for (let n = 0; n < 30; n += 1) await follower.source.run(TRANSFER);
+  await follower.begin();
+  const change = async (sql: string) => {
+    await follower.source.run(`set role app; alter table ${sql}`);
+    await eventually(async () => expect(await follower.status()).toMatchObject({ state: 'stopped' }));
+  };
+  const resume = () => follower.run('follow.resume', { ...follower.ids, apply_changes: true });
+  await change('transfer alter amount type bigint using amount * 100');
+  const computed = { code: 'schema', table: '"public"."transfer"' };
+  expect(await resume()).toMatchObject({ state: 'stopped', problem: computed });
+  await follower.source.run('set role app; alter table transfer alter amount type bigint using amount / 100');
+  expect(await resume()).toMatchObject({ state: 'following', problem: null });
+  await follower.underLoad(async () => {
+    await change('account alter balance type bigint');
+    expect(await resume()).toMatchObject({ state: 'following', problem: null });
+  });
+  await follower.untilLevel();
+  await follower.end();
+});
+
 test('main is not reset while it follows, and its snapshot is the source at one commit', async () => {
   await follower.begin();
   const job_id = randomUUID();
