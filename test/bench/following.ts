@@ -132,7 +132,7 @@ async function measureNeighbour(follower: Follower): Promise<{ ages: number[]; m
 
 const COPIED = Array.from({ length: COPY_TABLES }, (_, n) => `copied_${n}`);
 
-async function measureCopy(follower: Follower) {
+export async function measureCopy(follower: Follower) {
   await follower.renew();
   await follower.source.run(
     `drop table account, transfer, counter, visit; set role app; ${COPIED.map(

@@ -19,6 +19,7 @@ import { measureFarClient } from './far-client.ts';
 import { measureFirstRun } from './first-run.ts';
 import { measureFixtures } from './fixtures.ts';
 import { measureFollowing } from './following.ts';
+import { measureFollowingLoad } from './following-load.ts';
 import { measureHostThroughput } from './host-throughput.ts';
 import { measureLoad } from './load.ts';
 import { describeMachine } from './machine.ts';
@@ -62,6 +63,11 @@ const BENCHMARKS: Record<string, Benchmark> = {
   'branch-batch': { hindrance: xfsHindrance, measure: measureBranchBatch },
   'branchbench-shape': { hindrance: xfsHindrance, measure: measureBranchbenchShape },
   following: { hindrance: () => null, measure: measureFollowing },
+  'following-load': {
+    hindrance: () => null,
+    measure: (_signal, { minutes }) => measureFollowingLoad(minutes),
+    byName: true,
+  },
   'host-throughput': { hindrance: xfsHindrance, measure: measureHostThroughput },
   'network-rules': { hindrance: () => null, measure: measureNetworkRules },
   'agent-memory': { hindrance: xfsHindrance, measure: measureAgentMemory },
@@ -131,7 +137,7 @@ const command = new Command('bench')
   .addArgument(
     new Argument('[names...]', `benchmarks to run; default: all except ${long.join(', ')}`).choices(names),
   )
-  .option('--minutes <n>', 'duration of `load`', wholeMinutes, 10)
+  .option('--minutes <n>', 'duration of `load`, and of `following-load` for each version', wholeMinutes, 10)
   .addHelpText('after', '\nThe exit code is 1 if a goal is missed.')
   .action(async (wanted: string[], options: Options) => {
     let allMet = false;
