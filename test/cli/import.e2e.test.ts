@@ -166,7 +166,7 @@ test.runIf(IS_NIGHTLY)(
 );
 
 /** How long a slow source sends. No import was longer than an hour as long as it was one transaction. */
-const SLOW = { minutes: 25, bytesPerSecond: 4_096 };
+const SLOW = { minutes: 61, bytesPerSecond: 4_096 };
 
 test.runIf(IS_NIGHTLY)(
   'an import of more than an hour ends well',
