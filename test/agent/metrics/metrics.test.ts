@@ -37,7 +37,9 @@ test('what is so at the moment is read with the metrics', async () => {
   expect(text).toMatch(/^branchgate_disk_free_bytes\{volume="data,wal"\} 5242880$/m);
   expect(text).toMatch(/^branchgate_disk_free_inodes\{volume="data,wal"\} 7$/m);
   expect(text).toMatch(/^branchgate_largest_source_extents 1200$/m);
+  expect(text).toMatch(/^branchgate_following\{state="following"\} 2$/m);
   expect(text).toMatch(/^branchgate_following\{state="stopped"\} 1$/m);
+  expect(text).toMatch(/^branchgate_following_slot_bytes 1048576$/m);
   expect(text).toMatch(/^branchgate_following_lag_seconds 0\.4$/m);
   expect(text).toMatch(/^branchgate_certificate_end_seconds 1798761600$/m);
 });

@@ -43,6 +43,10 @@ describe.each(SOURCES)('a source of version $version', ({ programs }) => {
     await eventually(async () =>
       expect(await follower.status()).toMatchObject({ lag_bytes: 0, lag_seconds: 0 }),
     );
+    expect(servers.host.lags.present).toEqual({
+      ...{ following: 1, stopped: 0, lag_seconds: 0 },
+      slot_bytes: expect.any(Number),
+    });
     expect((await follower.status()).tables.map(({ table, state }) => [table, state]).toSorted()).toEqual(
       ['account', 'counter', 'transfer', 'visit'].map((table) => [table, 'following']),
     );
@@ -181,6 +185,11 @@ describe.each(SOURCES)('a source of version $version', ({ programs }) => {
     const stopped = { state: 'stopped', problem: { code: 'quota' } };
     await block('clock_timestamp()');
     await eventually(async () => expect(await follower.status()).toMatchObject(stopped));
+    await eventually(async () =>
+      expect(servers.host.lags.present).toMatchObject({ following: 0, stopped: 1 }),
+    );
+    // It is behind, although nothing is left to apply.
+    expect(servers.host.lags.present.lag_seconds).toBeGreaterThan(0);
     await source.run('set role app; insert into counter values (7, 0)');
     expect(await follower.run('follow.resume', { ...follower.ids, apply_changes: false })).toMatchObject(
       stopped,
