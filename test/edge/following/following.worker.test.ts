@@ -294,6 +294,7 @@ describe('reports of the host', () => {
 
   test('are missing from a host that has lost it, which the reconciliation finds', async () => {
     await follow();
+    await receive();
     const asked: string[] = [];
     const callHost = (async (method: string) => {
       asked.push(method);
@@ -336,13 +337,18 @@ describe('reports of the host', () => {
 
   test('that it follows nothing stop it, unless a job ends it', async () => {
     await follow();
+    const recorded = async () =>
+      (await gateway.db.select().from(follows).where(eq(follows.projectId, projectId)))[0];
+    const succeed = await hold('follow.cutover');
+    const { body } = await gateway.api.post<JobBody>(`${path}/follow/cutover`, {});
+    await eventually(async () => expect((await jobOf(body.id)).attempts).toBeGreaterThan(0));
     await receive({ state: 'absent' });
-    expect(
-      (await gateway.db.select().from(follows).where(eq(follows.projectId, projectId)))[0],
-    ).toMatchObject({
-      state: 'stopped',
-      problem: { code: 'absent' },
-    });
+    expect(await recorded()).toMatchObject({ state: 'following', problem: null });
+    expect((await gateway.api.delete(`${path}/follow/cutover`)).status).toBe(202);
+    await succeed();
+    await ended(body.id, 'failed');
+    await receive({ state: 'absent' });
+    expect(await recorded()).toMatchObject({ state: 'stopped', problem: { code: 'absent' } });
   });
 });
 
