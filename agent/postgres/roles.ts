@@ -122,10 +122,10 @@ export async function dropUnusedRoles(session: Session): Promise<void> {
        AND NOT EXISTS (SELECT FROM branch WHERE replace(branch_id::text, '-', '') = substr(rolname, 3, 32))
        -- The one that owns the subscription of a project.
        AND NOT EXISTS (SELECT FROM following WHERE cutover IS DISTINCT FROM 'done' AND replace(project_id::text, '-', '') = substr(rolname, 3, 32))
-       -- The login that masks a clone, the owner of its functions, or the login that fills one.
+       -- The login that masks a clone, the owner of its functions, or the login that fills or warms one.
        AND NOT EXISTS (
          SELECT FROM pg_database
-         WHERE datname IN ('bgmask_' || substr(rolname, 3, 32), 'bgload_' || substr(rolname, 3, 32)))
+         WHERE datname IN ('bgmask_' || substr(rolname, 3, 32), 'bgload_' || substr(rolname, 3, 32), 'bgspare_' || substr(rolname, 3, 32)))
      UNION ALL
      SELECT rolname, rolcanlogin FROM pg_roles
      WHERE rolname ~ '^g_[0-9a-f]{32}_(owner|rw|ro)$'

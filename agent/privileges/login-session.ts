@@ -15,13 +15,10 @@ export interface LoginBranch {
   database: string;
 }
 
-/**
- * Start-up options, which override settings that the tenant made with ALTER ROLE … SET. The owner login acts
- * only as its group.
- */
-const optionsFor = (projectId: string, role: BranchRole) =>
+/** Start-up options, which override settings that the tenant made with ALTER ROLE … SET. */
+const optionsWith = (more: readonly string[]) =>
   [
-    ...(role === 'owner' ? [`role=${groupName(projectId, role)}`] : []),
+    ...more,
     'search_path=pg_catalog,pg_temp',
     'local_preload_libraries=',
     'default_transaction_read_only=off',
@@ -35,24 +32,35 @@ const optionsFor = (projectId: string, role: BranchRole) =>
 
 /**
  * Runs short statements of the agent in a branch's database as one of its logins over the unix socket, because
- * no superuser opens a session there. They must call no function of the tenant; only a superuser can make an
+ * no superuser opens a session there. The owner login acts only as its group. They must call no function of the tenant; only a superuser can make an
  * event trigger.
  * @throws Error when the login is refused, for example because the branch has no connection left
  */
 export const inLoginSession = <T>(
-  { POSTGRES_SOCKET_DIR, POSTGRES_PORT }: AgentSettings,
+  settings: AgentSettings,
   { branch_id, project_id, database }: LoginBranch,
   role: BranchRole,
   action: (session: Session) => Promise<T>,
+): Promise<T> => {
+  const acting = role === 'owner' ? [`role=${groupName(project_id, role)}`] : [];
+  return inAgentLogin(settings, { login: loginName(branch_id, role), database }, action, acting);
+};
+
+/** As `inLoginSession`, for a login that may belong to no branch. @param more start-up options */
+export const inAgentLogin = <T>(
+  { POSTGRES_SOCKET_DIR, POSTGRES_PORT }: AgentSettings,
+  { login, database }: { login: string; database: string },
+  action: (session: Session) => Promise<T>,
+  more: readonly string[] = [],
 ): Promise<T> =>
   inSession(
     {
       host: POSTGRES_SOCKET_DIR,
       port: POSTGRES_PORT,
-      user: loginName(branch_id, role),
+      user: login,
       database,
       application_name: 'branchgate-privileges',
-      options: optionsFor(project_id, role),
+      options: optionsWith(more),
       connectionTimeoutMillis: CONNECT_WITHIN_MS,
       query_timeout: SESSION_WITHIN_MS,
     },

@@ -1,4 +1,5 @@
 import { SNAPSHOT_DATABASE, snapshotDatabaseName } from '../../shared/branch/database-name.ts';
+import { queryLoginName } from '../../shared/branch/login.ts';
 import { SPARES_AUTOMATIC_MAX, SPARES_MAX } from '../../shared/branch/snapshot.ts';
 import type { CloneTurns } from '../cloning/clone-turns.ts';
 import { type CloneHost, createUnusedClone } from '../cloning/create-clone.ts';
@@ -7,6 +8,10 @@ import { dropDatabase } from '../postgres/databases.ts';
 import { countFiles } from '../postgres/file-bytes.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
+import { dropUnusedRoles } from '../postgres/roles.ts';
+import { endSessions } from '../postgres/sessions.ts';
+import { DEFAULT_PRIVILEGES } from '../privileges/default-privileges.ts';
+import { inAgentLogin } from '../privileges/login-session.ts';
 import { HostError } from '../process/host-error.ts';
 import type { Log } from '../process/log.ts';
 import { runLoop } from '../process/loops.ts';
@@ -26,7 +31,7 @@ export interface SpareHost extends CloneHost {
 }
 
 /** A clone of a snapshot that no branch has yet. It can be dropped at any time. */
-const spareName = (): string => `bgspare_${crypto.randomUUID().replaceAll('-', '')}`;
+const spareName = (id: string): string => `bgspare_${id.replaceAll('-', '')}`;
 
 const CHECK_EVERY_MS = 1_000;
 const RECENT_MS = 60_000;
@@ -49,6 +54,8 @@ const UNUSED_FORGOTTEN_AFTER_MS = 5_000;
 /** A snapshot with more has none: each spare has as many, and all files of a host slow its checkpoints. */
 const FILES_MAX = 2_000;
 const DATABASE_GONE = '3D000';
+/** Of the session that warmed a spare. */
+const ENDING = { within: 4_000 };
 
 /** What a project wants for one of its snapshots; null: automatic. */
 interface Wish {
@@ -169,7 +176,7 @@ export class Spares {
 
   /** Drops what is not wanted, and makes what is missing, one at a time, while nobody waits for a clone. */
   async keep(host: SpareHost, signal: AbortSignal): Promise<void> {
-    if (!this.#isSwept) await this.#sweep(host.postgres);
+    if (!this.#isSwept) await this.#sweep(host);
     const wanted = await this.wanted(host.postgres);
     for (const [snapshot, ready] of this.#ready)
       for (let surplus = ready.length - (wanted.get(snapshot) ?? 0); surplus > 0; surplus -= 1)
@@ -231,12 +238,14 @@ export class Spares {
   /** @returns false if the snapshot is being dropped, or has too many files */
   async #make(host: SpareHost, snapshot: string): Promise<boolean> {
     if (await this.#isLarge(host, snapshot)) return false;
-    const name = spareName();
+    const id = crypto.randomUUID();
+    const name = spareName(id);
     host.log('spare.begun', { database: name, snapshot });
     try {
-      await withLocks(host.sessions, [], (session) =>
-        createUnusedClone(host, session, { name, source: snapshot, closed: true }),
-      );
+      await withLocks(host.sessions, [], async (session) => {
+        await createUnusedClone(host, session, { name, source: snapshot, closed: true });
+        await warm(host, session, id);
+      });
     } catch (error) {
       if (
         sqlState(error) === DATABASE_GONE ||
@@ -262,7 +271,7 @@ export class Spares {
   }
 
   /** Drops those of an earlier agent process, and those that a crash left half-made or half-dropped. */
-  async #sweep(db: Queryable): Promise<void> {
+  async #sweep({ postgres: db, sessions }: SpareHost): Promise<void> {
     const known = [...this.#ready.values()].flat();
     const { rows } = await db.query<{ name: string }>(
       `SELECT datname AS name FROM pg_database
@@ -271,6 +280,8 @@ export class Spares {
     );
     // One that is taken meanwhile has another name by now, and dropping it is no error.
     for (const { name } of rows) await dropDatabase(db, name);
+    // A kill can have left the login of one.
+    await withLocks(sessions, [], dropUnusedRoles);
     this.#isSwept = true;
   }
 
@@ -311,6 +322,35 @@ export class Spares {
     // Those that are ready stay until the snapshot is unused.
     return Math.min(SPARES_AUTOMATIC_MAX, Math.max(recent, this.#ready.get(snapshot)?.length ?? 0));
   }
+}
+
+/**
+ * Opens and ends one session in a spare. The first session of a database reads its catalogs from the disk and writes
+ * their cache, which the proof of a branch would otherwise wait for. No superuser runs anything in a tenant's content,
+ * so it has a login of its own, which is a member of nothing, has no password, and is dropped before the spare can be
+ * taken. A spare whose session failed is only slower.
+ */
+async function warm({ settings, log }: SpareHost, session: Session, id: string): Promise<void> {
+  const [name, login] = [spareName(id), queryLoginName(id)];
+  const database = identifier(name);
+  try {
+    await session.query(
+      `CREATE ROLE ${identifier(login)} LOGIN CONNECTION LIMIT 1;
+       REVOKE ALL ON DATABASE ${database} FROM PUBLIC;
+       GRANT CONNECT ON DATABASE ${database} TO ${identifier(login)};
+       ALTER DATABASE ${database} ALLOW_CONNECTIONS true CONNECTION LIMIT 1`,
+    );
+    await inAgentLogin(settings, { login, database: name }, (one) => one.query(DEFAULT_PRIVILEGES));
+  } catch (error) {
+    log('spare.cold', { database: name, reason: error instanceof Error ? error.message : String(error) });
+  }
+  await session.query(
+    `ALTER DATABASE ${database} ALLOW_CONNECTIONS false CONNECTION LIMIT 0;
+     REVOKE ALL ON DATABASE ${database} FROM ${identifier(login)};
+     DROP ROLE ${identifier(login)}`,
+  );
+  // A rename waits for sessions that are ending.
+  await endSessions(session, 'FROM pg_stat_activity WHERE datname = $1', [name], ENDING);
 }
 
 /** Only where a clone shares its blocks: a spare that copied each of them would take room that nobody asked for. */

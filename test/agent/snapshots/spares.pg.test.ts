@@ -69,6 +69,12 @@ const spareDatabases = () =>
   servers.query<{ oid: string; datallowconn: boolean }>(
     "SELECT oid::text, datallowconn FROM pg_database WHERE datname ~ '^bgspare_'",
   );
+/** The logins of spares. No branch of this file has the id of a spare. */
+const spareLogins = () =>
+  servers.query<{ rolname: string }>(
+    `SELECT rolname FROM pg_roles
+     WHERE rolname ~ '^u_' AND NOT EXISTS (SELECT FROM branch WHERE replace(branch_id::text, '-', '') = substr(rolname, 3, 32))`,
+  );
 const oidOf = async ({ database }: Branch) =>
   (
     await servers.query<{ oid: string }>('SELECT oid::text FROM pg_database WHERE datname = $1', [database])
@@ -112,6 +118,21 @@ describe('a branch of a snapshot', () => {
     expect([branches.length, snapshots?.length]).toEqual([3, 1]);
     await dropSnapshot();
     expect(await spareDatabases()).toEqual([]);
+  });
+
+  test('takes a spare that had a session before, whose login is gone and which nobody may connect to', async () => {
+    await want({ [snapshot]: 1 });
+    await untilThereAre(1);
+    await eventually(async () => {
+      const rows = await servers.query<{ sessions: number; closed: boolean; rights: string }>(
+        `SELECT sessions::int, NOT datallowconn AND datconnlimit = 0 AS closed, datacl::text AS rights
+         FROM pg_stat_database JOIN pg_database USING (datname) WHERE datname ~ '^bgspare_'`,
+      );
+      // Only the platform's own rights are left.
+      expect(rows).toEqual([{ sessions: 1, closed: true, rights: '{branchgate=CTc/branchgate}' }]);
+    });
+    expect(await spareLogins()).toEqual([]);
+    await dropSnapshot();
   });
 
   test('is a clone, where another process has dropped the spare', async () => {
@@ -369,6 +390,44 @@ describe('spares go', () => {
       expect(after?.oid).not.toBe(before?.oid);
     });
     await untilThereAre(1);
+    await dropSnapshot();
+  });
+
+  test('and the login of one that was being warmed when the agent was killed', async () => {
+    await end();
+    const id = randomUUID().replaceAll('-', '');
+    await servers.query(`CREATE DATABASE bgspare_${id} CONNECTION LIMIT 1`);
+    await servers.query(`CREATE ROLE u_${id}_query LOGIN`);
+    await servers.query(`GRANT CONNECT ON DATABASE bgspare_${id} TO u_${id}_query`);
+    await want({ [snapshot]: 0 });
+    await new Spares().keep(servers.host, new AbortController().signal);
+    expect([await spareDatabases(), await spareLogins()]).toEqual([[], []]);
+    run();
+    await dropSnapshot();
+  });
+
+  test('nowhere because their session failed: such a spare is taken too', async () => {
+    await end();
+    await want({ [snapshot]: 1 });
+    const events: string[] = [];
+    const host = {
+      ...servers.host,
+      spares: new Spares(),
+      settings: { ...servers.host.settings, POSTGRES_SOCKET_DIR: '/nowhere' },
+      log: (event: string) => void events.push(event),
+    };
+    await eventually(async () => {
+      await host.spares.keep(host, new AbortController().signal);
+      expect(host.spares.count).toBe(1);
+    });
+    expect(events).toContain('spare.cold');
+    expect(await spareLogins()).toEqual([]);
+    const own = servers.host.spares;
+    servers.host.spares = host.spares;
+    expect(await idsIn(await create())).toEqual([{ id: 1 }]);
+    expect(host.spares.taken).toBe(1);
+    servers.host.spares = own;
+    run();
     await dropSnapshot();
   });
 
