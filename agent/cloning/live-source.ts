@@ -24,6 +24,8 @@ interface LiveClone {
   hold: boolean;
   /** Milliseconds to wait for sessions that are in a transaction. */
   busyWait: number;
+  /** When the wait for sessions began, in milliseconds of `performance.now()`; by default with the lock. */
+  since?: number;
   /** Starts the `CREATE DATABASE` in the session. */
   create: () => Promise<void>;
 }
@@ -43,8 +45,11 @@ export async function cloneLive(host: PausingHost, session: Session, clone: Live
   const started = performance.now();
   try {
     await pause(host.settings, source);
-    if (!(await emptyDatabase(host.postgres, source, { wait: busyWait }))) throw sourceBusy(source);
-    await createAlone(host, session, clone);
+    // PostgreSQL looks for sessions only every 100 ms, so it begins when there are none, or when there is a crowd.
+    const since = performance.now();
+    if (!(await emptyDatabase(host.postgres, source, { wait: busyWait, since, crowds: true })))
+      throw sourceBusy(source);
+    await createAlone(host, session, { ...clone, since });
   } finally {
     await resume(host.settings, source);
     host.metrics.countPause(performance.now() - started);
@@ -99,13 +104,14 @@ async function cloneUnpaused(host: PausingHost, session: Session, clone: LiveClo
 async function createAlone(
   host: PausingHost,
   session: Session,
-  { source, busyWait, create }: LiveClone,
+  { source, busyWait, since, create }: LiveClone,
   onLocked: () => Promise<unknown> = async () => {},
 ): Promise<void> {
   const { postgres } = host;
   await runAlone({ postgres, session }, source, create, async (signal) => {
     await onLocked();
-    return emptyDatabase(postgres, source, { wait: busyWait, signal });
+    const waited = since === undefined ? 0 : performance.now() - since;
+    return emptyDatabase(postgres, source, { wait: Math.max(0, busyWait - waited), signal, since });
   }).catch((error) => {
     throw asCloneError(error, source);
   });

@@ -26,3 +26,11 @@ export async function creationSteps(api: Api, projectId: string, jobs = 1): Prom
 export function addDurations(series: Series, spans: readonly Span[]): void {
   for (const { name, from, to } of spans) addSample(series, name, to - from);
 }
+
+/** What the gateway does before the first step and after the last one. @param call the request until its response */
+export function aroundSteps(spans: readonly Span[], { from, to }: Omit<Span, 'name'>): Span[] {
+  return [
+    { name: 'before the first step', from, to: Math.min(...spans.map((span) => span.from)) },
+    { name: 'after the last step', from: Math.max(...spans.map((span) => span.to)), to },
+  ];
+}

@@ -3,7 +3,7 @@ import { eventually } from '../support/eventually.ts';
 import { purgeBranch } from '../support/records/jobs.ts';
 import { type Stack, UNLIMITED } from '../support/stack/stack.ts';
 import { connectToClone, makeBareClone, timeBareClone } from './bare-clone.ts';
-import { addDurations, creationSteps } from './creation-steps.ts';
+import { addDurations, aroundSteps, creationSteps } from './creation-steps.ts';
 import { filledMain } from './filled-main.ts';
 import type { Report } from './report.ts';
 import { medianRatio, runInterleaved, type Series, timed } from './rounds.ts';
@@ -20,7 +20,7 @@ on this machine. Interleaved, ${ROUNDS} rounds after a first one that is discard
 (\`CREATE DATABASE … STRATEGY FILE_COPY\`, \`file_copy_method = clone\`); one branch of a snapshot that has ${BATCH} spares, and of one \
 that has none, until its 201; ${CONCURRENT} bare clones in sequence in one open session, and ${CONCURRENT} branches by requests in \
 parallel; a batch of ${BATCH} branches. Before each side all spares are ready and no clone runs. Branches are leased, recorded, have \
-three logins each, rules on both ports and a pooler entry, and each was logged in to. The limits apply to the median of the ratios in \
+three logins each, rules on both ports and a pooler entry, and each was logged in to. The parts are those of the gateway's steps and what it does around them. The limits apply to the median of the ratios in \
 each round.`;
 
 /** Measures branches of a snapshot with spares. @param signal aborts it */
@@ -61,10 +61,13 @@ async function measure(stack: Stack): Promise<Report> {
   const one = async (snapshot: string) => {
     await untilReady();
     const branches: BranchBody[] = [];
+    const from = Date.now();
     const ms = await timed(async () => {
       branches.push(await create(snapshot));
     });
-    if (snapshot === prepared) addDurations(steps, await creationSteps(api, project.id));
+    const call = { from, to: Date.now() };
+    const spans = snapshot === prepared ? await creationSteps(api, project.id) : [];
+    if (spans.length > 0) addDurations(steps, [...spans, ...aroundSteps(spans, call)]);
     await purge(branches);
     return ms;
   };
@@ -145,7 +148,7 @@ async function measure(stack: Stack): Promise<Report> {
           unit: 'ms',
         },
       ],
-      times: { Durations: times, 'Steps of a branch with a spare': steps },
+      times: { Durations: times, 'Parts of a branch with a spare': steps },
     };
   } finally {
     await session.end();

@@ -3,6 +3,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { showDatabases, withAdminConsole } from '../../../agent/pooler/admin-console.ts';
 import { runAlone } from '../../../agent/postgres/locks.ts';
+import { emptyDatabase } from '../../../agent/postgres/sessions.ts';
 import { eventually } from '../../support/eventually.ts';
 import type { TestHost } from '../../support/host/host.ts';
 import {
@@ -139,6 +140,67 @@ describe('direct sessions of the source', () => {
     await sleep(150);
     expect(await project.clone(branch, main.database)).toMatchObject({ created: true });
     await expect(idle.query('SELECT 1')).rejects.toThrow();
+    await project.drop(branch);
+  });
+
+  /** Sessions that cannot be ended. */
+  const working = (count: number) =>
+    Promise.all(
+      Array.from({ length: count }, async () => {
+        const client = await connect(servers.host, 'direct', main, 'owner');
+        await client.query('BEGIN');
+        return client;
+      }),
+    );
+  const end = async (clients: readonly { end: () => Promise<void> }[]) => {
+    await Promise.all(clients.map((client) => client.end()));
+    await eventually(async () =>
+      expect(await servers.query('SELECT FROM pg_stat_activity WHERE datname = $1', [main.database])).toEqual(
+        [],
+      ),
+    );
+  };
+  const leaving = (wait: number) =>
+    emptyDatabase(servers.host.postgres, main.database, { wait, crowds: true });
+
+  test('more than eight are not waited for before the database is locked', async () => {
+    await servers.query('SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = $1', [
+      main.database,
+    ]);
+    const few = await working(8);
+    expect(await leaving(300)).toBe(false);
+    const more = await working(1);
+    expect(await leaving(60_000)).toBe(true);
+    await end([...few, ...more]);
+  });
+
+  test('nor are any, once one has logged in meanwhile', async () => {
+    const before = await working(1);
+    expect(await leaving(300)).toBe(false);
+    const left = leaving(60_000);
+    const after = await working(1);
+    expect(await left).toBe(true);
+    await end([...before, ...after]);
+  });
+
+  test('of a crowd that works and comes back do not hold up a clone', async () => {
+    const stop = new AbortController();
+    const work = async () => {
+      while (!stop.signal.aborted) {
+        const client = await connect(servers.host, 'direct', main, 'read_write');
+        // The clone ends it.
+        while (!stop.signal.aborted && (await client.query('SELECT 1').catch(() => null))) await sleep(20);
+        await client.end().catch(() => {});
+      }
+    };
+    const crowd = Array.from({ length: 16 }, () => work());
+    await eventually(async () => {
+      const rows = await servers.query('SELECT FROM pg_stat_activity WHERE datname = $1', [main.database]);
+      expect(rows.length).toBeGreaterThan(8);
+    });
+    expect(await project.clone(branch, main.database)).toMatchObject({ created: true });
+    stop.abort();
+    await Promise.all(crowd);
     await project.drop(branch);
   });
 
