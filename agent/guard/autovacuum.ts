@@ -1,5 +1,5 @@
 import { BRANCH_ROLES } from '../../shared/branch/login.ts';
-import { inLoginSession } from '../privileges/login-session.ts';
+import { inLoginSession } from '../postgres/login-session.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import type { AutovacuumWorker, Finding, Guard, GuardedBranch, Observation } from './guard.ts';
 

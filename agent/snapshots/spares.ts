@@ -7,11 +7,10 @@ import { identifier, type Pool, type Queryable, type Session } from '../postgres
 import { dropDatabase } from '../postgres/databases.ts';
 import { countFiles } from '../postgres/file-bytes.ts';
 import { withLocks } from '../postgres/locks.ts';
+import { inAgentLogin } from '../postgres/login-session.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import { dropUnusedRoles } from '../postgres/roles.ts';
 import { endSessions } from '../postgres/sessions.ts';
-import { DEFAULT_PRIVILEGES } from '../privileges/default-privileges.ts';
-import { inAgentLogin } from '../privileges/login-session.ts';
 import { HostError } from '../process/host-error.ts';
 import type { Log } from '../process/log.ts';
 import { runLoop } from '../process/loops.ts';
@@ -54,6 +53,8 @@ const UNUSED_FORGOTTEN_AFTER_MS = 5_000;
 /** A snapshot with more has none: each spare has as many, and all files of a host slow its checkpoints. */
 const FILES_MAX = 2_000;
 const DATABASE_GONE = '3D000';
+/** What the proof of a branch reads too. */
+const FIRST_QUERY = 'SELECT defaclacl::pg_catalog.text FROM pg_catalog.pg_default_acl';
 /** Of the session that warmed a spare. */
 const ENDING = { within: 4_000 };
 
@@ -340,7 +341,7 @@ async function warm({ settings, log }: SpareHost, session: Session, id: string):
        GRANT CONNECT ON DATABASE ${database} TO ${identifier(login)};
        ALTER DATABASE ${database} ALLOW_CONNECTIONS true CONNECTION LIMIT 1`,
     );
-    await inAgentLogin(settings, { login, database: name }, (one) => one.query(DEFAULT_PRIVILEGES));
+    await inAgentLogin(settings, { login, database: name }, (one) => one.query(FIRST_QUERY));
   } catch (error) {
     log('spare.cold', { database: name, reason: error instanceof Error ? error.message : String(error) });
   }

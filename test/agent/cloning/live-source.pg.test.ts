@@ -170,14 +170,14 @@ describe('direct sessions of the source', () => {
     const few = await working(8);
     expect(await leaving(300)).toBe(false);
     const more = await working(1);
-    expect(await leaving(60_000)).toBe(true);
+    expect(await leaving(20_000)).toBe(true);
     await end([...few, ...more]);
   });
 
   test('nor are any, once one has logged in meanwhile', async () => {
     const before = await working(1);
     expect(await leaving(300)).toBe(false);
-    const left = leaving(60_000);
+    const left = leaving(20_000);
     const after = await working(1);
     expect(await left).toBe(true);
     await end([...before, ...after]);

@@ -1,6 +1,6 @@
 import { type BranchRole, groupName, loginName } from '../../shared/branch/login.ts';
-import { inSession, type Session } from '../postgres/connect.ts';
 import type { AgentSettings } from '../process/settings.ts';
+import { inSession, type Session } from './connect.ts';
 
 /** A clone of the database delays new sessions until it is complete. */
 const CONNECT_WITHIN_MS = 3_000;
