@@ -43,7 +43,9 @@ async function measure(stack: Stack): Promise<Report> {
   const [spareless, prepared] = [await snapshotWith(0), await snapshotWith(BATCH)];
   const untilReady = () =>
     eventually(async () => {
-      const { rows } = await session.query("select from pg_database where datname ~ '^bgspare_'");
+      const { rows } = await session.query(
+        "select from pg_database where datname ~ '^bgspare_' and not datallowconn and datacl is not null",
+      );
       if (rows.length < BATCH) throw new Error(`${rows.length} of ${BATCH} spares are ready`);
     });
   const steps: Series = {};

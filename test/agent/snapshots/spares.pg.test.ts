@@ -79,8 +79,11 @@ const oidOf = async ({ database }: Branch) =>
   (
     await servers.query<{ oid: string }>('SELECT oid::text FROM pg_database WHERE datname = $1', [database])
   )[0]?.oid;
+/** A spare is there before it has had its session, and can be taken afterwards. */
 const untilThereAre = (count: number) =>
-  eventually(async () => expect(await spareDatabases()).toHaveLength(count));
+  eventually(async () =>
+    expect([(await spareDatabases()).length, servers.host.spares.count]).toEqual([count, count]),
+  );
 
 let revision = 100;
 /** Numbers as the gateway sends them with the access. */
