@@ -127,7 +127,12 @@ const AGREEMENTS: Record<string, (picture: Snapshot) => { wanted: string[]; foun
   }),
   logins: (picture) => ({
     wanted: hostedLoginsOf(living(picture)),
-    found: picture.host.roles.filter((role) => role.startsWith('u_')),
+    // The session of a new spare has a login of its own for a moment.
+    found: picture.host.roles.filter(
+      (role) =>
+        role.startsWith('u_') &&
+        !picture.host.databases.some(({ name }) => name === `bgspare_${role.slice(2, 34)}`),
+    ),
   }),
   'group roles': ({ records, host }) => ({
     wanted: records.projects.flatMap(({ id }) => BRANCH_ROLES.map((role) => groupName(id, role))),
