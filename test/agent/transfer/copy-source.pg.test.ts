@@ -2,7 +2,8 @@ import { randomUUID } from 'node:crypto';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { GuardWatch } from '../../../agent/guard/watch-guards.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import { loadDatabaseName } from '../../../agent/transfer/load-database.ts';
+import { inAgentLogin } from '../../../agent/postgres/login-session.ts';
+import { loadDatabaseName, loadLoginName } from '../../../agent/transfer/load-database.ts';
 import { queryLoginName } from '../../../shared/branch/login.ts';
 import type { TableProgress } from '../../../shared/project/job.ts';
 import type { MethodResult, Params } from '../../../shared/protocol/operations.ts';
@@ -325,6 +326,27 @@ test('a copy takes longer than a transaction of a client may, which the watchdog
     stop.abort();
     await guarding;
   }
+});
+
+test.each(['author', 'counted'])('a copy in which rows of %s differ is refused', async (table) => {
+  const params = newCopy(await emptyBranch());
+  const change = { author: "name = name || '!'", counted: 'n = n + 1' }[table];
+  await during(SLOW.replace('600', '5'), NOT_SLOW, async () => {
+    const copying = copy(params);
+    // Once its rows are there, and while those of the slow table are still checked.
+    await eventually(async () => {
+      const changed = await inAgentLogin(
+        servers.settings,
+        { login: loadLoginName(params.job_id), database: loadDatabaseName(params.job_id) },
+        (session) => session.query(`UPDATE public.${table} SET ${change}`),
+      );
+      expect(changed.rowCount).toBeGreaterThan(0);
+    });
+    expect(await copying).toMatchObject({
+      copied: null,
+      findings: [{ problem: 'rows', object: `public.${table}` }],
+    });
+  });
 });
 
 test('what a killed agent has left is removed by the next call', async () => {

@@ -12,7 +12,7 @@ import { startHost, type TestHost } from './host.ts';
 import { asClient, type Branch, identity, Project } from './host-project.ts';
 
 /** Money moves between accounts, and each transfer is counted twice. One commit has a sum, and two equal counts. */
-const BANK = `
+export const BANK = `
   set role app;
   create table account (id int primary key, balance int not null);
   create table transfer (id bigint generated always as identity primary key, amount int not null);
@@ -70,6 +70,7 @@ export class Follower {
   /** Another tenant's project on the host. It is not watched by itself, and its `source_url` has to be given. */
   async neighbour(): Promise<Follower> {
     const other = new Follower(this.source, this.servers);
+    this.#made += 1;
     other.main = await other.project.create(`db_follow_other_${this.#made}`, null);
     return other;
   }
