@@ -4,7 +4,7 @@ import { GuardWatch } from '../../../agent/guard/watch-guards.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { inAgentLogin } from '../../../agent/postgres/login-session.ts';
 import { loadDatabaseName, loadLoginName } from '../../../agent/transfer/load-database.ts';
-import { queryLoginName } from '../../../shared/branch/login.ts';
+import { groupName, queryLoginName } from '../../../shared/branch/login.ts';
 import type { TableProgress } from '../../../shared/project/job.ts';
 import type { MethodResult, Params } from '../../../shared/protocol/operations.ts';
 import { eventually } from '../../support/eventually.ts';
@@ -335,16 +335,19 @@ test.each(['author', 'counted'])('a copy in which rows of %s differ is refused',
     const copying = copy(params);
     // Once its rows are there, and while those of the slow table are still checked.
     await eventually(async () => {
+      const [login, database] = [loadLoginName(params.job_id), loadDatabaseName(params.job_id)];
+      await servers.query(`ALTER DATABASE ${database} CONNECTION LIMIT 10`);
       const changed = await inAgentLogin(
         servers.settings,
-        { login: loadLoginName(params.job_id), database: loadDatabaseName(params.job_id) },
+        { login, database },
         (session) => session.query(`UPDATE public.${table} SET ${change}`),
+        [`role=${groupName(params.project_id, 'owner')}`],
       );
       expect(changed.rowCount).toBeGreaterThan(0);
     });
     expect(await copying).toMatchObject({
       copied: null,
-      findings: [{ problem: 'rows', object: `public.${table}` }],
+      findings: [{ problem: 'rows', object: `"public"."${table}"` }],
     });
   });
 });
