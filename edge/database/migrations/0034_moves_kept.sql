@@ -1,0 +1,1 @@
+CREATE INDEX `jobs_of_moves` ON `jobs` (`host_id`,`updated_at`) WHERE kind = 'project.move';
