@@ -43,7 +43,6 @@ import { maskingRoutes } from './routes/masking.ts';
 import { mcpRoutes } from './routes/mcp.ts';
 import { memberRoutes } from './routes/members.ts';
 import { metricsRoutes } from './routes/metrics.ts';
-import { moveRoutes } from './routes/moves.ts';
 import { networkRuleRoutes } from './routes/network-rules.ts';
 import { platformRoutes } from './routes/platform.ts';
 import { projectRoutes } from './routes/projects.ts';
@@ -232,7 +231,6 @@ for (const routes of [
   signInRoutes,
   sessionRoutes,
   platformRoutes,
-  moveRoutes,
   agentRoutes,
 ]) {
   pipeline.route('/', routes);

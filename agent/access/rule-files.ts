@@ -25,14 +25,6 @@ export interface Network {
 
 export type RuleFileTexts = Record<keyof typeof RULE_FILES, string>;
 
-/** The login with which another host reads the databases of a project. */
-export interface MoverAccess {
-  login: string;
-  databases: string[];
-  /** Networks in canonical form. */
-  cidrs: string[];
-}
-
 /** PostgreSQL as the pooler connects to it for one branch. */
 export interface PooledServer {
   socketDir: string;
@@ -46,7 +38,6 @@ export interface PooledServer {
 }
 
 const NETWORK_ROLE = /^net_[0-9a-f]{32}$/;
-const MOVER = /^mv_[0-9a-f]{32}$/;
 const LOGIN = /^u_[0-9a-f]{32}_(owner|rw|ro)$/;
 const VERIFIER = /^SCRAM-SHA-256\$[\w+/=$:]+$/;
 
@@ -60,25 +51,15 @@ export function ruleFiles(
   branches: readonly BranchAccess[],
   networks: readonly Network[],
   server: PooledServer,
-  movers: readonly MoverAccess[] = [],
 ): RuleFileTexts {
   branches.forEach(check);
   networks.forEach(checkNetwork);
-  movers.forEach(checkMover);
   const networkLines = branches.flatMap(({ database, verifiers, cidrs }) => {
     const logins = Object.keys(verifiers).map((login) => `"${login}"`);
     return cidrs.map((cidr) => `hostssl "${database}" ${logins.join(',')} ${cidr} scram-sha-256`);
   });
   return {
-    // A login with REPLICATION is admitted to the databases of its project by name, and to no physical replication.
-    postgresHba: lines([
-      ...movers.flatMap(({ login, databases, cidrs }) =>
-        databases.flatMap((database) =>
-          cidrs.map((cidr) => `hostssl "${database}" "${login}" ${cidr} scram-sha-256`),
-        ),
-      ),
-      ...networks.map(({ role, cidr }) => `hostssl /^db_ +${role} ${cidr} scram-sha-256`),
-    ]),
+    postgresHba: lines(networks.map(({ role, cidr }) => `hostssl /^db_ +${role} ${cidr} scram-sha-256`)),
     // The proof of a new branch uses the unix socket, with the password that its clients will use.
     poolerHba: lines(['local all all scram-sha-256', ...networkLines]),
     poolerDatabases: poolerEntries(
@@ -182,12 +163,6 @@ function check({ database, verifiers, cidrs }: BranchAccess) {
 function checkNetwork({ role, cidr }: Network) {
   if (!NETWORK_ROLE.test(role) || !isCanonical(cidr))
     throw new Error(`the network ${JSON.stringify(cidr)} of ${role} cannot be written into a rule file`);
-}
-
-function checkMover({ login, databases, cidrs }: MoverAccess) {
-  const fits =
-    MOVER.test(login) && databases.every((name) => MANAGED_DATABASE.test(name)) && cidrs.every(isCanonical);
-  if (!fits) throw new Error(`the login ${JSON.stringify(login)} cannot be written into a rule file`);
 }
 
 function isCanonical(cidr: string) {

@@ -30,7 +30,7 @@ import {
   withinLargerNetworks,
   writeRuleFiles,
 } from './rule-files.ts';
-import { readAccess, readMovers } from './store-access.ts';
+import { readAccess } from './store-access.ts';
 
 /** What is blocked: by the watches of this process, and in the tables at the last sync. */
 class KnownBlocks {
@@ -199,7 +199,6 @@ export class RuleSync {
   async #sync(session: Session): Promise<void> {
     const server = await this.#pooledServer();
     const branches = await readAccess(session);
-    const movers = await readMovers(session);
     const blocks = await readBlocks(session);
     const folder = rulesFolder(this.#settings);
     await makeRulesFolder(folder);
@@ -219,12 +218,12 @@ export class RuleSync {
       ...blocks.flatMap(({ reason, database }) => (reason === 'attempts' ? [] : [database])),
     ]);
     const pooled = branches.filter(({ database }) => !withheld.has(database));
-    this.#unblocked = ruleFiles(pooled, networks, server, movers);
+    this.#unblocked = ruleFiles(pooled, networks, server);
     const wanted = this.#withBlocks(this.#unblocked);
     // The files on disk are compared too, because a control tool may have written them in the meantime.
     if (!(sameTexts(found, wanted) && this.#applied && sameTexts(this.#applied, wanted)))
       await this.#apply(session, { found, wanted, server });
-    await this.#filter?.publish([...branches, ...movers].flatMap(({ cidrs }) => cidrs));
+    await this.#filter?.publish(branches.flatMap(({ cidrs }) => cidrs));
   }
 
   async #apply(

@@ -10,8 +10,6 @@ import type { RoomHost } from '../snapshots/make-room.ts';
 import { makeRoom } from '../snapshots/make-room.ts';
 import { dropSnapshot } from '../snapshots/snapshot-databases.ts';
 import type { Spares } from '../snapshots/spares.ts';
-import { admitHost, releaseHost } from '../transfer/admit-host.ts';
-import { compareSource } from '../transfer/compare-source.ts';
 import { type CopyHost, cancelCopy, copySource } from '../transfer/copy-source.ts';
 import { cancelCutOver, cutOver } from '../transfer/cut-over.ts';
 import { followStatus, type WatchedHost } from '../transfer/follow-status.ts';
@@ -124,9 +122,6 @@ const HANDLERS: Handlers = {
   'follow.cutover': cutOver,
   'follow.cancel_cutover': cancelCutOver,
   'follow.stop': stopFollowing,
-  'move.admit': admitHost,
-  'move.release': releaseHost,
-  'move.compare': compareSource,
 };
 
 /**

@@ -218,19 +218,6 @@ const FOLLOWING = `
   );
 `;
 
-/** Logins of other hosts, to which projects move, by `moverLogin`. */
-const MOVER = `
-  CREATE TABLE mover (
-    login text PRIMARY KEY,
-    project_id uuid NOT NULL REFERENCES project ON DELETE CASCADE,
-    database text NOT NULL, -- of main
-    cidrs cidr[] NOT NULL, -- from which it connects
-    frozen uuid[] NOT NULL, -- branches that can only be read
-    admitted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    valid_until timestamptz NOT NULL
-  );
-`;
-
 /**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was
  * released is never changed, removed or moved; a change of the tables is a new entry at the end.
@@ -250,7 +237,6 @@ export const MIGRATIONS: readonly string[] = [
   RESTORED_LOGIN,
   SPARES,
   FOLLOWING,
-  MOVER,
 ];
 
 /**

@@ -157,13 +157,12 @@ async function copyAgain(
   const use = params.follow ? 'follow' : 'import';
   const phases = new CopyPhases();
   const publication = params.follow?.publication ?? null;
-  const { of_host } = params;
-  const wanted = { use, tables: params.tables, publication, room_bytes, of_host } as const;
+  const wanted = { use, tables: params.tables, publication, room_bytes } as const;
   const examined = await examineSource(host, params.source_url, wanted);
   if (!examined.ok) return { copied: null, findings: [examined.failure] };
   const { probe } = examined.value;
   if (probe.findings.some(isError)) return { copied: null, findings: probe.findings };
-  const overLimit = params.follow && !of_host ? await limitFinding(host, project_id, params.job_id) : [];
+  const overLimit = params.follow ? await limitFinding(host, project_id, params.job_id) : [];
   if (overLimit.length > 0) return { copied: null, findings: overLimit };
   phases.end('check');
   const { rows } = await session.query(

@@ -109,7 +109,7 @@ async function runCutOver(
   host: FollowHost,
   session: Session,
   followed: Followed,
-  { writes_refused, is_compared }: Params<'follow.cutover'>,
+  { writes_refused }: Params<'follow.cutover'>,
   onProgress: OnProgress | undefined,
 ): Promise<Outcome> {
   const subscription = await readSubscription(session, followed);
@@ -127,10 +127,13 @@ async function runCutOver(
   try {
     const values = await readSequences(there.session);
     sequences = await inFollowed(host, followed, 'change', (own) => setSequences(own, values));
-    const onCompared = partOf(onProgress, APPLIED_AT, COMPARED_AT);
-    compared = is_compared
-      ? listCompared([])
-      : await compareTables(host, followed, subscription, there.session, onCompared);
+    compared = await compareTables(
+      host,
+      followed,
+      subscription,
+      there.session,
+      partOf(onProgress, APPLIED_AT, COMPARED_AT),
+    );
   } finally {
     there.end();
   }
@@ -265,16 +268,6 @@ const LOST_SLOT = finding('replication_slots', 'The source has dropped the slot.
 
 type Compared = Pick<NonNullable<CutOver['cut_over']>, 'tables' | 'has_more' | 'rows'>;
 
-/** The tables of the subscription, by schema and name. */
-export const followedTables = (host: FollowHost, followed: Followed) =>
-  inFollowed(host, followed, 'change', async (session) => {
-    const { rows } = await session.query<{ schema: string; name: string }>(
-      `SELECT n.nspname AS schema, c.relname AS name FROM pg_catalog.pg_subscription_rel
-       JOIN pg_catalog.pg_class AS c ON c.oid = srrelid JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace`,
-    );
-    return rows.map(({ schema, name }) => [schema, name] as const);
-  });
-
 /** Counts the rows of each table on both sides, and compares the values of a sample. */
 async function compareTables(
   host: FollowHost,
@@ -283,7 +276,14 @@ async function compareTables(
   there: Session,
   onProgress: OnProgress | undefined,
 ): Promise<Compared> {
-  const waiting = await listTables(there, await followedTables(host, followed));
+  const names = await inFollowed(host, followed, 'change', async (session) => {
+    const { rows } = await session.query<{ schema: string; name: string }>(
+      `SELECT n.nspname AS schema, c.relname AS name FROM pg_catalog.pg_subscription_rel
+       JOIN pg_catalog.pg_class AS c ON c.oid = srrelid JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace`,
+    );
+    return rows.map(({ schema, name }) => [schema, name] as const);
+  });
+  const waiting = await listTables(there, names);
   const all = waiting.length;
   const compared: Compared['tables'] = [];
   const deadline = performance.now() + COUNT_WITHIN_MS;
@@ -311,8 +311,7 @@ async function compareTables(
 
 const TOO_LONG = finding('rows', 'Counting the rows has taken too long.', { path: '' });
 
-/** @throws Refused if they differ */
-export async function compareTable(
+async function compareTable(
   theirs: Session,
   ours: Session,
   table: CopiedTable,

@@ -257,12 +257,9 @@ export async function readSubscription(
 }
 
 /** Reads what the address of a source is, and how the source proves who it is. @throws HostError INVALID_CALL, POSTGRES_UNAVAILABLE */
-async function reachSource(
-  host: FollowHost,
-  { source_url: url, of_host }: Params<'follow.start'>,
-): Promise<{ source: Source; tls: Tls }> {
+async function reachSource(host: FollowHost, url: string): Promise<{ source: Source; tls: Tls }> {
   const parts = readSourceUrl(url);
-  const source = parts.ok ? await resolveSource(host.settings, parts.value, { isOfHost: of_host }) : parts;
+  const source = parts.ok ? await resolveSource(host.settings, parts.value) : parts;
   if (!source.ok) throw new HostError('INVALID_CALL', source.failure.message);
   const tls = await inSource(host.settings, source.value, CONNECT_WITHIN_MS, async ({ tls }) => tls);
   if (!tls.ok) throw new HostError('POSTGRES_UNAVAILABLE', `the source: ${tls.failure.message}`);
@@ -276,6 +273,7 @@ const ENDING = { within: 5_000 };
 /** Sessions that began with other rights have to end. */
 const endClients = (db: Queryable, { project_id, database }: Of) =>
   endSessions(db, CLIENTS, [database, roleOf(project_id)], ENDING);
+
 /** Runs `action` with the locks that keep clones and other work on the branch away. @throws HostError HOST_BUSY */
 export const withFollowed = <T>(
   { sessions }: Pick<FollowHost, 'sessions'>,
@@ -304,11 +302,11 @@ export const startFollowing = (
   params: Params<'follow.start'>,
 ): Promise<MethodResult<'follow.start'>> =>
   withFollowed(host, params, async (session) => {
-    const { project_id, branch_id, database } = params;
+    const { project_id, branch_id, database, source_url } = params;
     const [present] = await readFollowed(session, { branch_id });
     if (!present) throw new HostError('INVALID_CALL', 'no copy was made that the branch could follow');
     if (!(await readSubscription(session, params))) {
-      const { source, tls } = await reachSource(host, params);
+      const { source, tls } = await reachSource(host, source_url);
       if (tls === 'certificate') await writeAuthorities(host.settings);
       await session.query('UPDATE following SET database = $2 WHERE branch_id = $1', [branch_id, database]);
       const { rows: roles } = await session.query('SELECT FROM pg_roles WHERE rolname = $1', [

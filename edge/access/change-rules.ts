@@ -224,6 +224,7 @@ export async function nextRuleEnd(db: Database, projectId: string): Promise<numb
 
 export interface RuleAddition {
   rule: NetworkRuleRow;
+  hostId: string;
   actor: Actor;
   keyUse: KeyUse | null;
 }
@@ -231,6 +232,7 @@ export interface RuleAddition {
 export interface RuleEnd {
   projectId: string;
   ruleId: string;
+  hostId: string;
   actor: Actor;
   /** Null: the rule stays. */
   at: Date | 'now' | null;

@@ -5,8 +5,7 @@ import { ACCESS_OF_STATE } from '../../shared/project/storage-quota.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
 import { openPassword, scramVerifier } from '../crypto/scram.ts';
 import type { SecretKey } from '../crypto/seal.ts';
-import { type Database, isThere } from '../database/database.ts';
-import { moves } from '../database/move-schema.ts';
+import type { Database } from '../database/database.ts';
 import {
   branchCredentials,
   type NetworkRuleRow,
@@ -36,10 +35,6 @@ export const withdrawAccess = (db: Database, projectId: string, condition: SQL) 
 /** Whether the logins of the project's branches are closed because of its storage. */
 const isClosedProject = (projectId: string): SQL =>
   sql`exists (select 1 from ${projects} where id = ${projectId} and storage_state = 'closed')`;
-
-/** Whether the project is about to change its host: neither has clients then. */
-const isFenced = (projectId: string): SQL =>
-  isThere(moves, and(eq(moves.projectId, projectId), eq(moves.phase, 'fenced')));
 
 /** For a branch that becomes active: in a closed project, a new revision closes it as well. */
 export const closeWithProject = (db: Database, projectId: string, condition: SQL) =>
@@ -73,7 +68,7 @@ export const accessReads = (db: Database, projectId: string) =>
           or(
             eq(projectBranches.status, 'expired'),
             eq(projectBranches.hold, 'import'),
-            and(eq(projectBranches.status, 'active'), or(isClosedProject(projectId), isFenced(projectId))),
+            and(eq(projectBranches.status, 'active'), isClosedProject(projectId)),
           ),
         ),
       ),
@@ -136,20 +131,16 @@ export async function accessOf(
   };
 }
 
-/**
- * Applies the current access to both ports and to open sessions, on the host that the project is on when its access is
- * read: a caller could know an earlier one, which must stay closed.
- * @throws HostCallError
- */
+/** Applies the current access to both ports and to open sessions. @throws HostCallError */
 export async function sendAccess(
   db: Database,
   keys: readonly SecretKey[],
-  callHostOf: (hostId: string) => CallHost,
+  callHost: CallHost,
   projectId: string,
 ): Promise<void> {
   const [[project], ...restrictions] = await db.batch(accessReads(db, projectId));
   if (!project || project.accessApplied >= project.accessRevision) return;
   const access = await accessOf(keys, project, ...restrictions);
-  await callHostOf(project.hostId)('access.apply', { project_id: projectId, access });
+  await callHost('access.apply', { project_id: projectId, access });
   await confirmAccess(db, projectId, access.revision);
 }

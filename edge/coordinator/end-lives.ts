@@ -1,12 +1,9 @@
-import { and, eq, not } from 'drizzle-orm';
 import { expireRules, nextRuleEnd } from '../access/change-rules.ts';
 import { retireBranches } from '../branches/delete-branch.ts';
 import { nextExpiry, retireSnapshots } from '../branches/drop-snapshots.ts';
 import { expireBranches, nextEnd } from '../branches/expiry.ts';
 import { nextScheduled, takeScheduledSnapshot } from '../branches/take-snapshot.ts';
-import { isUnmoving } from '../database/conditions.ts';
 import type { Database } from '../database/database.ts';
-import { projects } from '../database/schema.ts';
 import type { Settings } from '../settings.ts';
 
 /**
@@ -22,32 +19,16 @@ export async function endLives(
   beforeWriting: () => void,
 ): Promise<number> {
   const now = new Date();
-  const isMoving = await moves(db, projectId);
-  if (!isMoving) await retireBranches(db, projectId, now, beforeWriting);
+  await retireBranches(db, projectId, now, beforeWriting);
   await expireBranches(db, settings, projectId, now);
   await expireRules(db, projectId, now);
-  if (!isMoving) {
-    await retireSnapshots(db, settings, projectId, now, beforeWriting);
-    await takeScheduledSnapshot(db, settings, projectId, now, beforeWriting);
-  }
+  await retireSnapshots(db, settings, projectId, now, beforeWriting);
+  await takeScheduledSnapshot(db, settings, projectId, now, beforeWriting);
   const [end, expiry, scheduled, ruleEnd] = await Promise.all([
     nextEnd(db, projectId),
     nextExpiry(db, projectId),
     nextScheduled(db, projectId),
     nextRuleEnd(db, projectId),
   ]);
-  const next = Math.min(end?.getTime() ?? Number.POSITIVE_INFINITY, expiry, scheduled, ruleEnd);
-  return isMoving ? Math.max(next, now.getTime() + MOVING_MS) : next;
-}
-
-/** What adds or drops databases waits for the end of a move, and looks again after this time. */
-const MOVING_MS = 5_000;
-
-async function moves(db: Database, projectId: string): Promise<boolean> {
-  const [isUnmoved] = isUnmoving(projectId);
-  const found = await db
-    .select({ id: projects.id })
-    .from(projects)
-    .where(and(eq(projects.id, projectId), not(isUnmoved)));
-  return found.length > 0;
+  return Math.min(end?.getTime() ?? Number.POSITIVE_INFINITY, expiry, scheduled, ruleEnd);
 }

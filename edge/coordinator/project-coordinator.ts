@@ -41,7 +41,7 @@ import { ProjectEvents } from '../events/project-events.ts';
 import { type EndRequest, reserveEnd } from '../following/end-following.ts';
 import { recordObservation } from '../following/follow-record.ts';
 import { type FollowRequest, reserveFollow } from '../following/start-following.ts';
-import { type HostLinks, hostCaller, hostLink, isLinked } from '../hosts/host-client.ts';
+import { type HostLinks, hostCaller, isLinked } from '../hosts/host-client.ts';
 import { type CreationProgress, storeResponse } from '../idempotency/idempotency-key.ts';
 import { CANCELLABLE_KINDS, type Cancellation, storeCancellation } from '../jobs/cancel-job.ts';
 import { JobRunner, Turns } from '../jobs/job-runner.ts';
@@ -55,7 +55,6 @@ import { StorageQuota } from '../monitoring/storage-quota.ts';
 import { objectName } from '../object-name.ts';
 import { type ProjectRequest, reserveProject } from '../projects/create-project.ts';
 import { markProjectDeleting, type ProjectDeletion } from '../projects/delete-project.ts';
-import { type MoveRequest, reserveMove } from '../projects/move-project.ts';
 import type { Limiters } from '../rate-limits/limiter-client.ts';
 import { readSettings } from '../settings.ts';
 import { type WebhookSenders, webhookSenderOf } from '../webhooks/webhook.ts';
@@ -76,9 +75,6 @@ const TRIES = 5;
 const READ_AGAIN_MS = 1_000;
 /** How long a reset or a restoration waits for the ends of the branch's open jobs. */
 const IDLE_WITHIN_MS = 5_000;
-
-/** How long the end of a move is waited for here, to begin the next one of a drain. */
-const DRAIN_WITHIN_MS = 600_000;
 
 /** How often work that was cancelled is stopped on the host, until its job has ended. */
 const STOP_EVERY_MS = 1_000;
@@ -141,7 +137,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
       measurements,
       quota: this.quota,
       callHost: (hostId) => hostCaller(env, hostId),
-      applyAccess: () => this.#applyAccess(),
+      applyAccess: (hostId) => this.#applyAccess(hostId),
       waitUntil,
     });
     this.#runner = new JobRunner({
@@ -356,8 +352,6 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     const { id: job_id, projectId: project_id, hostId } = job;
     const call = hostCaller(this.env, hostId);
     const stop = async () => {
-      // Its copies are stopped by its undoing.
-      if (job.kind === 'project.move') return undefined;
       if (job.kind !== 'follow.cutover') return call('transfer.cancel', { job_id, project_id });
       const ofJob = eq(projectBranches.id, job.branchId ?? '');
       const [branch] = await this.#db.select().from(projectBranches).where(ofJob);
@@ -391,7 +385,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     if (deleted.ok) {
       const { job, restorableUntil } = deleted.value;
       this.ctx.waitUntil(this.#runner.start(job));
-      this.ctx.waitUntil(this.#applyAccess());
+      this.ctx.waitUntil(this.#applyAccess(job.hostId));
       this.ctx.waitUntil(this.#monitor.evaluateNow(job.projectId, job.hostId));
       if (restorableUntil) this.#alarm.wakeAt(restorableUntil.getTime());
     }
@@ -406,51 +400,29 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     // The deletion waits for the jobs of the project.
     for (const kind of CANCELLABLE_KINDS)
       await this.cancelJob({ projectId: deletion.projectId, kind, actor: null });
-    // It waits for the end of a move, after which another host has the project.
-    this.ctx.waitUntil(this.#runner.resume(job));
+    this.ctx.waitUntil(this.#runner.start(job));
     return marked;
   }
 
-  async moveProject(request: MoveRequest): Promise<Result<JobRow, Failure>> {
-    const { project, toHostId } = request;
-    for (const hostId of [project.hostId, toHostId])
-      if (!(await isLinked(this.env, hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
-    const sized = await this.#readSizes(project.id, project.hostId);
-    if (!sized.ok) return sized;
-    const reserved = await reserveMove(
-      ...([this.#db, readSettings(this.env), request, sized.value, new Date()] as const),
-    );
-    if (reserved.ok) this.ctx.waitUntil(this.#continueDrain(reserved.value));
-    return this.#begin(reserved);
-  }
-
-  /** The reconciliation of the host begins the next move of a drain. */
-  async #continueDrain({ id, hostId }: JobRow): Promise<void> {
-    if (await this.#runner.endOf(id, DRAIN_WITHIN_MS))
-      await hostLink(this.env, hostId)
-        .reconcile()
-        .catch(() => {});
-  }
-
-  async addRule({ rule, actor, keyUse }: RuleAddition): Promise<Result<RuleChange, Failure>> {
+  async addRule({ rule, hostId, actor, keyUse }: RuleAddition): Promise<Result<RuleChange, Failure>> {
     const insert = () => insertRule(this.#db, rule, actor, keyUse);
-    const added = await this.#changeRules(insert);
+    const added = await this.#changeRules(hostId, insert);
     if (keyUse && added.ok && added.value.applied)
       await storeResponse(this.#db, rule.id, ruleResponse(rule, true));
     return added;
   }
 
-  endRule({ actor, at, ...rule }: RuleEnd): Promise<Result<RuleChange, Failure>> {
+  endRule({ hostId, actor, at, ...rule }: RuleEnd): Promise<Result<RuleChange, Failure>> {
     const store = at === 'now' ? deleteRule : storeRuleEnd(at);
-    return this.#changeRules(() => store(this.#db, rule, actor, new Date()));
+    return this.#changeRules(hostId, () => store(this.#db, rule, actor, new Date()));
   }
 
   /** The alarm also finds when the rules end. */
-  async #changeRules(store: () => Promise<Result<unknown, Failure>>) {
+  async #changeRules(hostId: string, store: () => Promise<Result<unknown, Failure>>) {
     this.#armAlarm();
     const stored = await store();
     if (!stored.ok) return stored;
-    const { ok: applied } = await this.#applyAccess();
+    const { ok: applied } = await this.#applyAccess(hostId);
     return ok({ applied });
   }
 
@@ -461,19 +433,19 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     this.#armAlarm();
     const { CREDENTIAL_KEYS } = readSettings(this.env);
     const stored = await storeRotation(this.#db, CREDENTIAL_KEYS, rotation, new Date());
-    return stored.ok ? this.#applyAccess() : stored;
+    return stored.ok ? this.#applyAccess(hostId) : stored;
   }
 
-  async applyAccess(): Promise<Result<null, Failure>> {
+  async applyAccess(hostId: string): Promise<Result<null, Failure>> {
     this.#armAlarm();
-    return this.#applyAccess();
+    return this.#applyAccess(hostId);
   }
 
   async changeLifespan(change: LifespanChange): Promise<Result<BranchRow, Failure>> {
     this.#armAlarm();
     const changed = await this.quota.extendWithinQuota(change);
     if (!changed.ok) return changed;
-    await this.#applyAccess();
+    await this.#applyAccess(change.hostId);
     const { expiresAt } = changed.value;
     if (expiresAt) this.#alarm.wakeAt(expiresAt.getTime());
     return changed;
@@ -482,7 +454,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
   async changeSettings(change: SettingsChange): Promise<Result<BranchRow, Failure>> {
     this.#armAlarm();
     const changed = await storeSettings(this.#db, change, new Date());
-    if (changed.ok && change.attempts !== undefined) await this.#applyAccess();
+    if (changed.ok && change.attempts !== undefined) await this.#applyAccess(change.hostId);
     return changed;
   }
 
@@ -544,11 +516,11 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
   }
 
   /** Applies the access on the host; after a failure it is retried until it succeeds. */
-  async #applyAccess(): Promise<Result<null, Failure>> {
+  async #applyAccess(hostId: string): Promise<Result<null, Failure>> {
     this.#events.publish(this.#projectId);
     try {
       const { CREDENTIAL_KEYS } = readSettings(this.env);
-      await sendAccess(this.#db, CREDENTIAL_KEYS, (id) => hostCaller(this.env, id), this.#projectId);
+      await sendAccess(this.#db, CREDENTIAL_KEYS, hostCaller(this.env, hostId), this.#projectId);
       this.#retries.succeeded('access.not_applied');
       this.#events.publish(this.#projectId);
       return ok(null);
@@ -578,7 +550,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     if (open.length > 0) this.#armAlarm();
     for (const job of open) this.ctx.waitUntil(this.#runner.resume(job));
     if (project?.status === 'active' && project.accessApplied < project.accessRevision) {
-      this.ctx.waitUntil(this.#applyAccess());
+      this.ctx.waitUntil(this.#applyAccess(project.hostId));
     }
   }
 

@@ -2,8 +2,7 @@ import { and, eq, type SQL, sql } from 'drizzle-orm';
 import { missing } from '../missing.ts';
 import { isThere } from './database.ts';
 import type { Requirement } from './guarded-write.ts';
-import { moves } from './move-schema.ts';
-import { jobs, projectBranches, projects, type users } from './schema.ts';
+import { projectBranches, projects, type users } from './schema.ts';
 
 /** The project, branch or user may have moved to another tenant since it was read. */
 export const isOfTenant = (
@@ -21,14 +20,6 @@ export const inActiveProject = (projectId: string, tenantId: string) =>
     [isOfTenant(projects, projectId, tenantId), missing('project')],
     [isActive(projects, projectId), 'PROJECT_NOT_ACTIVE'],
   ] as const satisfies readonly Requirement[];
-
-/** For work with the databases of a project: not while it moves to another host. */
-export const isUnmoving = (projectId: string) =>
-  [
-    sql`not exists (select 1 from ${moves} join ${jobs} on ${jobs.id} = ${moves.jobId}
-      where ${moves.projectId} = ${projectId} and ${moves.phase} <> 'undone' and ${jobs.status} in ('queued', 'running'))`,
-    'PROJECT_MOVING',
-  ] as const satisfies Requirement;
 
 /** For a write to a branch: not while it follows a database elsewhere. */
 export const isUnfollowed = (branchId: string) =>

@@ -137,10 +137,6 @@ export class HostLink
       : failed('HOST_UNAVAILABLE', 'the records are older than the host, so nothing is removed');
   }
 
-  async reconcile(): Promise<void> {
-    await this.#reconcileSoon();
-  }
-
   async acceptRecords(): Promise<void> {
     logEvent('host.records_accepted', {
       host_id: this.#hostId,

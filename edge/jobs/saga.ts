@@ -18,9 +18,7 @@ export interface SagaContext<K extends JobKind = JobKind> {
   job: JobOf<K>;
   db: Database;
   settings: Settings;
-  /** Of the job. */
   callHost: CallHost;
-  callHostOf: (hostId: string) => CallHost;
   /** Shows what is known of the step that is running. */
   report: (known: StepReport) => void;
 }

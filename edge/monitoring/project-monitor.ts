@@ -27,7 +27,7 @@ interface ProjectMonitorOptions {
   quota: StorageQuota;
   callHost: (hostId: string) => CallHost;
   /** Applies the stored access on the host, now or when it is reachable again. */
-  applyAccess: () => Promise<unknown>;
+  applyAccess: (hostId: string) => Promise<unknown>;
   waitUntil: (work: Promise<unknown>) => void;
 }
 
@@ -116,7 +116,7 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
     const status = await quota.evaluate(id, subject);
     // An object that was lost after it had stored the change leaves its application to the next measurement.
     const isPending = status?.state !== storageState || accessApplied < accessRevision;
-    if (status && isPending) waitUntil(applyAccess());
+    if (status && isPending) waitUntil(applyAccess(status.hostId));
   }
 
   /**
@@ -172,7 +172,7 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
   async evaluate(projectId: string): Promise<StorageStatus | null> {
     const { quota, applyAccess } = this.#options;
     const status = await quota.evaluate(projectId);
-    if (status) await applyAccess();
+    if (status) await applyAccess(status.hostId);
     return status;
   }
 }

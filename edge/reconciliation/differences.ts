@@ -1,11 +1,10 @@
-import { and, eq, gt, inArray, lte, or, sql } from 'drizzle-orm';
+import { and, eq, inArray, lte, or, sql } from 'drizzle-orm';
 import type { BranchStatus } from '../../shared/branch/branch-status.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { atTheirEnd, atTheirLeasesEnd } from '../branches/expiry.ts';
 import { type Database, isOneOf } from '../database/database.ts';
-import { KEPT_MS, moves } from '../database/move-schema.ts';
 import { eventOutbox, jobs, networkRules, projectBranches, projects, snapshots } from '../database/schema.ts';
-import { branchIdsOf, isMove, isOpenJob } from '../jobs/job-store.ts';
+import { branchIdsOf, isOpenJob } from '../jobs/job-store.ts';
 import { logEvent } from '../log.ts';
 
 export type Inventory = MethodResult<'host.inventory'>;
@@ -80,7 +79,7 @@ export async function readRecords(db: Database, hostId: string, now: Date): Prom
     eq(networkRules.projectId, projects.id),
     lte(networkRules.expiresAt, now),
   )})`;
-  const [branches, projectRows, inWork, moving, kept] = await db.batch([
+  const [branches, projectRows, inWork] = await db.batch([
     db
       .select({
         id: projectBranches.id,
@@ -106,33 +105,11 @@ export async function readRecords(db: Database, hostId: string, now: Date): Prom
       .select({ projectId: jobs.projectId, branchId: jobs.branchId, input: jobs.input })
       .from(jobs)
       .where(and(eq(jobs.hostId, hostId), isOpenJob)),
-    // Its job is the former host's.
-    db
-      .select({ projectId: moves.projectId })
-      .from(moves)
-      .innerJoin(jobs, eq(jobs.id, moves.jobId))
-      .where(and(eq(moves.toHostId, hostId), isOpenJob)),
-    // A later move replaces the row of the one that has left databases here, and not its job.
-    db
-      .select({ projectId: jobs.projectId })
-      .from(jobs)
-      .innerJoin(projects, eq(projects.id, jobs.projectId))
-      .where(
-        and(
-          isMove,
-          eq(jobs.hostId, hostId),
-          eq(jobs.status, 'succeeded'),
-          gt(jobs.updatedAt, new Date(now.getTime() - KEPT_MS)),
-        ),
-      ),
   ]);
   return {
     branches,
     projects: projectRows,
-    inWork: [
-      ...inWork.map((job) => ({ projectId: job.projectId, branchIds: branchIdsOf(job) })),
-      ...[...moving, ...kept].map(({ projectId }) => ({ projectId, branchIds: [] })),
-    ],
+    inWork: inWork.map((job) => ({ projectId: job.projectId, branchIds: branchIdsOf(job) })),
   };
 }
 

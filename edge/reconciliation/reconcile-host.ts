@@ -28,7 +28,6 @@ import {
   readRecords,
   readyBranches,
 } from './differences.ts';
-import { continueDrain } from './drain-host.ts';
 import { type InventoryReading, openInventory, readExpected } from './read-inventory.ts';
 import { reconcileSnapshots } from './reconcile-snapshots.ts';
 
@@ -138,7 +137,6 @@ export async function reconcileHost(
     ...found.toWake.map((id) => coordinatorOf(env, id).wake()),
     ...(await followsOn(db, hostId)).map((follow) => checkFollow(db, callHost, follow)),
     repairNames(db, readSettings(env), hostId),
-    continueDrain(env, hostId),
     markChanged(env, db, callHost, hostId, inventory, found),
   ]);
 

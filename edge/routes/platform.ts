@@ -1,6 +1,5 @@
 import { eq } from 'drizzle-orm';
 import { z } from 'zod';
-import { drains } from '../database/move-schema.ts';
 import { hosts } from '../database/schema.ts';
 import { found, unwrap } from '../errors.ts';
 import {
@@ -190,7 +189,6 @@ router.openapi(
       hostRows(db).where(isThisHost),
     ]);
     const host = found(rows);
-    if (change.draining === false) await db.delete(drains).where(eq(drains.hostId, hostId));
     if (change.accept_records) await repeatIfLost(() => hostLink(c.env, hostId).acceptRecords());
     return c.json(await toHostResponse(c.env, host), 200);
   },

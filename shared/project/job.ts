@@ -15,7 +15,6 @@ export const JOB_KINDS = [
   'snapshot.create',
   'snapshot.delete',
   'project.delete',
-  'project.move',
 ] as const;
 export type JobKind = (typeof JOB_KINDS)[number];
 

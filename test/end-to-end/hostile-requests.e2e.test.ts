@@ -41,9 +41,6 @@ const CONCURRENCY = 8;
 const DISCONNECTED_AT_MOST_MS = 15_000;
 
 const EMAIL = 'ada@stormy.example';
-/** The other host has no agent. */
-const NEED_ANOTHER_HOST = ['moveProject', 'getMove', 'cancelMove', 'getDrain'];
-
 /**
  * Operations that need a token or key of somebody else, or a code that only its owner has, or that end their
  * own caller.
@@ -77,7 +74,6 @@ const UNREACHABLE = new Set([
   ...['verifyProviderDomain', 'updateTenant', 'replaceOwnerRecoveryCode'],
   // The other operations need the host.
   'removeHost',
-  ...NEED_ANOTHER_HOST,
   // There is no deleted branch, and no snapshot.
   ...['restoreBranch', 'updateSnapshot', 'deleteSnapshot'],
 ]);
@@ -275,10 +271,7 @@ async function faultOf(client: RawClient, request: HostileRequest, permitted: nu
     statuses.set(status, (statuses.get(status) ?? 0) + 1);
     if (status < 400) done.add(request.operation);
     if (reachesWorker(request.target)) checkResponse(response);
-    const isPermitted =
-      permitted.includes(status) ||
-      IS_PERMITTED.test(response.bodyText) ||
-      (status === 503 && NEED_ANOTHER_HOST.includes(request.operation));
+    const isPermitted = permitted.includes(status) || IS_PERMITTED.test(response.bodyText);
     return status >= 500 && !isPermitted ? `${status} ${response.bodyText}` : null;
   } catch (error) {
     return String(error);

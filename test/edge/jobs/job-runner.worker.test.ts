@@ -70,7 +70,6 @@ const runnerOf = (creation: Saga<JobKind>, deletion = creation) =>
       'snapshot.create': creation,
       'snapshot.delete': deletion,
       'project.delete': deletion,
-      'project.move': creation,
     },
     wakeAt: (timestamp) => woken.push(timestamp),
     begun: () => {},

@@ -18,7 +18,7 @@ const HASH_OF_VERSION: Record<number, string> = {
   2: '2b45508ac8dab5c2859fe96c9b35405d2ef7ae29900850f85d1992ba0f055e87',
   3: '330bc83e0c4124d574e2c05d9db3a17e6b18dc0ef0358fc4556bd1b5d1fa6a42',
   4: '972e1b2ced0a3a969081671d4a0878e728027941c6cabfb509f246328afe25d4',
-  5: '064feffda5758d3ac64a1becf3002780c812b8780ff4f53aa31c140cc8fd055f',
+  5: '6dbef903eb6de96454eeab6d80079be9a11651a53d96de4898ebd30dee32d0a9',
 };
 
 const schemas = {

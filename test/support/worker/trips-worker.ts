@@ -127,12 +127,8 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   'follow.start': () => ({}),
   'follow.status': () => FOLLOWED,
   'follow.resume': () => FOLLOWED,
-  'project.drop': () => ({ dropped_databases: 1 }),
-  'move.admit': () => ({ admitted_at: '2026-01-01 00:00:00+00', can_remove: true }),
-  'move.release': () => ({ released: true }),
-  'move.compare': () => ({ compared: { tables: 1, rows: 3 }, findings: [] }),
-  'follow.cutover': ({ writes_refused, is_compared }) =>
-    writes_refused && !is_compared
+  'follow.cutover': ({ writes_refused }) =>
+    writes_refused
       ? { cut_over: null, findings: [unsuitable('Both sides have other rows.')] }
       : {
           cut_over: {
@@ -163,7 +159,7 @@ function loseDuring(call: string, ctx: DurableObjectState): void {
 export class HostLink extends RealHostLink {
   #linked = true;
   #answers = true;
-  readonly #planted = new Map<Method, CallOutcome<Method>>();
+  readonly #planted = new Map<Method, HostFailure>();
   readonly #calls = new Map<Method, number>();
 
   /** @param answers left out: as long as it is linked */
@@ -178,13 +174,8 @@ export class HostLink extends RealHostLink {
 
   /** Makes every call of the method fail. @param failure null: it succeeds again */
   async plantFailure(method: Method, failure: HostFailure | null): Promise<void> {
-    if (failure) this.#planted.set(method, fail(failure));
+    if (failure) this.#planted.set(method, failure);
     else this.#planted.delete(method);
-  }
-
-  /** Gives every call of the method this answer, until `plantFailure` with null. */
-  async plantAnswer<M extends Method>(method: M, value: MethodResult<M>): Promise<void> {
-    this.#planted.set(method, { ok: true, value });
   }
 
   /** How many calls of the method this object has received. */
@@ -201,7 +192,7 @@ export class HostLink extends RealHostLink {
     this.#calls.set(method, (this.#calls.get(method) ?? 0) + 1);
     if (!this.#answers) return failed('HOST_UNAVAILABLE', 'the host of the test does not answer');
     const planted = this.#planted.get(method);
-    if (planted) return planted;
+    if (planted) return fail(planted);
     const answer = ANSWERS[method] as ((given: Params<Method>) => MethodResult<Method>) | undefined;
     if (!answer) throw new Error(`the host of the test does not know ${method}`);
     return { ok: true, value: answer(params) };

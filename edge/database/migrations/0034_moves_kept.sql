@@ -1,1 +1,0 @@
-CREATE INDEX `jobs_of_moves` ON `jobs` (`host_id`,`updated_at`) WHERE kind = 'project.move';
