@@ -29,8 +29,8 @@ async function pacedLoop(everyMs: number, signal: AbortSignal, work: () => Promi
   }
 }
 
-const FINDINGS = `**The lag is not shown by this run.** Other programs kept the two cores busy meanwhile, with 8 to 14 processes that could run, so the clients did not reach \
-the ${PER_SECOND} transfers a second either. What holds under any load was met: each branch is one commit, and nothing is lost or there twice.`;
+const FINDINGS = `Following rests while a branch is made, so the lag grows by the time of a clone every ${BRANCH_EVERY_MS / 1000} s. Beside other programs, with 8 to 14 processes that \
+could run, the clients reached 277 and 365 transfers a second, the lag at p99 was 6.6 and 5.6 s, and each branch was one commit all the same.`;
 
 interface Run {
   lags: number[];
@@ -97,6 +97,13 @@ async function follow(programs: string | undefined, minutes: number): Promise<Ru
 const percentile = (values: readonly number[], share: number): number =>
   values.toSorted((a, b) => a - b)[Math.ceil(values.length * share) - 1] ?? Number.NaN;
 
+const SHOWN = 100;
+/** The largest value of each hundredth of the run. */
+const largest = (values: readonly number[]): number[] =>
+  Array.from({ length: SHOWN }, (_, n) =>
+    values.slice(Math.floor((n * values.length) / SHOWN), Math.floor(((n + 1) * values.length) / SHOWN)),
+  ).flatMap((part) => (part.length > 0 ? [Math.max(...part)] : []));
+
 /** Measures following under a steady load. @param minutes for each version of the source */
 export async function measureFollowingLoad(minutes: number): Promise<Report> {
   const runs: [string, Run][] = [];
@@ -129,8 +136,8 @@ export async function measureFollowingLoad(minutes: number): Promise<Report> {
       },
     ]),
     times: {
-      Lag: row(({ lags }) => lags),
-      'Difference of the lag that is told': row(({ errors }) => errors),
+      'Lag, the largest of each hundredth of the time': row(({ lags }) => largest(lags)),
+      'Difference of the lag that is told, the largest likewise': row(({ errors }) => largest(errors)),
     },
     counts: {
       'Transfers a second': row(({ perSecond }) => [perSecond]),
