@@ -13,8 +13,8 @@ export interface CopiedTable {
   name: string;
   /** Columns whose values are stored, in their order; a generated one is computed again. */
   columns: string[];
-  /** Columns of the primary key with their types; empty without one, and if a type is not PostgreSQL's own. */
-  key: { name: string; type: string }[];
+  /** Columns of the primary key; empty without one, and if a type is not PostgreSQL's own. */
+  key: string[];
   /** All types are PostgreSQL's own, whose binary form is the same in versions 15 to 18. */
   isBinary: boolean;
   /** As PostgreSQL estimates them at the source, without indexes. */
@@ -76,7 +76,7 @@ const TABLES = `
     greatest(c.reltuples, 0)::float8 AS rows, pg_table_size(c.oid)::float8 AS bytes,
     coalesce((SELECT json_agg(a.attname ORDER BY a.attnum) FROM pg_attribute AS a
       WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''), '[]') AS columns,
-    coalesce((SELECT CASE WHEN bool_and(NOT ${isForeign('t')}) THEN json_agg(json_build_object('name', a.attname, 'type', format_type(t.oid, a.atttypmod))) END
+    coalesce((SELECT CASE WHEN bool_and(NOT ${isForeign('t')}) THEN json_agg(a.attname ORDER BY a.attnum) END
       FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) JOIN pg_type AS t ON t.oid = a.atttypid
       WHERE i.indrelid = c.oid AND i.indisprimary), '[]') AS key,
     NOT EXISTS (SELECT FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
@@ -277,7 +277,7 @@ const digestOf = ({ columns }: CopiedTable) =>
 /** The rows of some blocks. @param rows how many the table has, about */
 export async function readSample(session: Session, table: CopiedTable, rows: number): Promise<Sample> {
   const names = keyNames(table);
-  const texts = table.key.map(({ name }) => `r.${identifier(name)}::text`);
+  const texts = table.key.map((name) => `r.${identifier(name)}::text`);
   const isShort = texts.map((text) => `octet_length(${text}) <= ${KEY_BYTES_MAX}`);
   const values = [...texts.map((text, at) => `${text} AS ${names[at]}`), `${digestOf(table)} AS digest`];
   const { rows: found } = await session.query<Record<string, string>>(
@@ -321,10 +321,27 @@ async function findByDigest(session: Session, table: CopiedTable, { digests }: S
   return (at: number) => found.has(digests[at] ?? '');
 }
 
+/**
+ * The types of the key here: those that a source names would be text in a statement, and one that is not PostgreSQL's
+ * own could run code of the tenant in a cast.
+ * @returns null if one is not
+ */
+async function keyTypes(session: Session, table: CopiedTable): Promise<string[] | null> {
+  const { rows } = await session.query<{ name: string; type: string }>(
+    `SELECT a.attname AS name, format_type(t.oid, a.atttypmod) AS type FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
+     WHERE a.attrelid = $1::regclass AND a.attnum > 0 AND a.attname = ANY ($2) AND NOT ${isForeign('t')}`,
+    [tableName(table), table.key],
+  );
+  const types = table.key.flatMap((name) => rows.find((row) => row.name === name)?.type ?? []);
+  return types.length === table.key.length ? types : null;
+}
+
 async function findByKey(session: Session, table: CopiedTable, { keys, digests }: Sample) {
   const names = keyNames(table);
-  const typed = table.key.map(({ type }, at) => `${names[at]}::${type} AS ${names[at]}`);
-  const isSame = table.key.map(({ name }, at) => `r.${identifier(name)} = s.${names[at]}`);
+  const types = await keyTypes(session, table);
+  if (types === null) return () => false;
+  const typed = types.map((type, at) => `${names[at]}::${type} AS ${names[at]}`);
+  const isSame = table.key.map((name, at) => `r.${identifier(name)} = s.${names[at]}`);
   const { rows } = await session.query<{ at: string }>(
     // Each key is there once, which only GROUP BY tells the planner: it would read the whole table otherwise. As a
     // condition of the join, the digest would be computed of every row.
