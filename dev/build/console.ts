@@ -1,17 +1,9 @@
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import {
-  cpSync,
-  existsSync,
-  readdirSync,
-  readFileSync,
-  renameSync,
-  rmSync,
-  statSync,
-  writeFileSync,
-} from 'node:fs';
+import { cpSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
+import { makeOnce } from './make-once.ts';
 import { ROOT } from './repository.ts';
 
 /**
@@ -98,22 +90,15 @@ function hashOfSources(): string {
  * of React.
  */
 export async function buildConsole(folder: string): Promise<void> {
-  const built = join(CACHE, hashOfSources());
-  if (!existsSync(built)) {
-    const unfinished = `${built}.${process.pid}`;
-    const args = [VITE, 'build', '--config', CONFIGURATION, '--outDir', unfinished, '--logLevel', 'warn'];
+  const hash = hashOfSources();
+  const built = await makeOnce(join(CACHE, hash), async (outDir) => {
+    const args = [VITE, 'build', '--config', CONFIGURATION, '--outDir', outDir, '--logLevel', 'warn'];
     const env = { PATH: process.env.PATH, NODE_ENV: 'production' };
     await promisify(execFile)(process.execPath, args, { cwd: join(ROOT, 'console'), env });
-    try {
-      renameSync(unfinished, built);
-      for (const name of readdirSync(CACHE))
-        if (/^\w+$/.test(name) && join(CACHE, name) !== built) rmSync(join(CACHE, name), { recursive: true });
-    } catch (error) {
-      // Another process has built the same.
-      if (!existsSync(built)) throw error;
-      rmSync(unfinished, { recursive: true, force: true });
-    }
-  }
+  });
+  // Those of other sources. A name with a full stop is one that another process is making.
+  for (const name of readdirSync(CACHE))
+    if (/^\w+$/.test(name) && name !== hash) rmSync(join(CACHE, name), { recursive: true, force: true });
   rmSync(folder, { recursive: true, force: true });
   cpSync(built, folder, { recursive: true });
   writeHeaders(folder, {});

@@ -1,7 +1,8 @@
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
+import { chmodSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestProject } from 'vitest/node';
+import { makeOnce } from '../../dev/build/make-once.ts';
 
 /** Names the folder of this test run for the processes that run its files. */
 const VARIABLE = 'BRANCHGATE_TEST_RUN';
@@ -34,29 +35,13 @@ export function setup(project: TestProject): (() => void) | undefined {
  */
 export function oncePerRun(name: string, make: (path: string) => Promise<void>): Promise<string> {
   const path = join(runFolder(), name);
-  const making = MAKING.get(path) ?? provide(path, make).finally(() => MAKING.delete(path));
+  const making = MAKING.get(path) ?? makeOnce(path, make).finally(() => MAKING.delete(path));
   MAKING.set(path, making);
   return making;
 }
 
 /** What this process is making, by its path. */
 const MAKING = new Map<string, Promise<string>>();
-
-async function provide(path: string, make: (path: string) => Promise<void>): Promise<string> {
-  if (existsSync(path)) return path;
-  const unfinished = `${path}.${process.pid}`;
-  // A cleaner of temporary files may have removed the folder.
-  mkdirSync(runFolder(), { recursive: true });
-  await make(unfinished);
-  try {
-    renameSync(unfinished, path);
-  } catch (error) {
-    // Another process has provided the folder.
-    if (!existsSync(path)) throw error;
-    rmSync(unfinished, { recursive: true });
-  }
-  return path;
-}
 
 function runFolder(): string {
   const folder = process.env[VARIABLE];
