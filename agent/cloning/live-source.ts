@@ -110,8 +110,7 @@ async function createAlone(
   const { postgres } = host;
   await runAlone({ postgres, session }, source, create, async (signal) => {
     await onLocked();
-    const waited = since === undefined ? 0 : performance.now() - since;
-    return emptyDatabase(postgres, source, { wait: Math.max(0, busyWait - waited), signal, since });
+    return emptyDatabase(postgres, source, { wait: busyWait, signal, since });
   }).catch((error) => {
     throw asCloneError(error, source);
   });

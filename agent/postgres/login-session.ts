@@ -32,8 +32,8 @@ const optionsWith = (more: readonly string[]) =>
 
 /**
  * Runs short statements of the agent in a branch's database as one of its logins over the unix socket, because
- * no superuser opens a session there. The owner login acts only as its group. They must call no function of the tenant; only a superuser can make an
- * event trigger.
+ * no superuser opens a session there. The owner login acts only as its group. The statements must call no function
+ * of the tenant; only a superuser can make an event trigger.
  * @throws Error when the login is refused, for example because the branch has no connection left
  */
 export const inLoginSession = <T>(

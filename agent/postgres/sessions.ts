@@ -76,7 +76,7 @@ export const endKeptSessions = (db: Queryable, database: string) =>
  * idle direct ones. The pooler's are left to the pooler: one that looks idle may just have been sent the
  * first statement of a transaction.
  * @param wait milliseconds to wait for sessions that cannot be ended
- * @param since when it began, in milliseconds of `performance.now()`
+ * @param since when that wait began, in milliseconds of `performance.now()`
  * @param crowds whether it also resolves for a crowd of direct sessions, and for one that has begun meanwhile: those
  *   that were ended come back, so they never leave a database that accepts logins
  * @returns whether it resolved in time, or `signal` was aborted
@@ -110,7 +110,8 @@ export async function emptyDatabase(
     isCrowd ||= direct.length > CROWD;
     return rows.length === 0 || (crowds && (isCrowd || direct.some(({ is_new }) => is_new)));
   };
-  const isReached = await pollUntil(isOver, { within: wait, every: POLL_EVERY_MS, signal });
+  const within = Math.max(0, wait - (performance.now() - since));
+  const isReached = await pollUntil(isOver, { within, every: POLL_EVERY_MS, signal });
   return isReached === true || signal?.aborted === true;
 }
 
