@@ -6,16 +6,10 @@ import type { Api } from '../support/api.ts';
 import { CommandLine } from '../support/command-line.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
-import { SOURCE_LOGIN, type SourceServer, startSource } from '../support/source-server.ts';
+import { SOURCE_LOGIN, type SourceServer, slowTable, startSource } from '../support/source-server.ts';
 import { contentOfD1, ownerOf, tokenOf } from '../support/tenants.ts';
 
 const TENANT = 'importing-on-host';
-
-/** A table whose rows are checked for a long time where they are copied to. */
-const SLOW = `create domain slow as int; create table slowly (n slow); insert into slowly values (1);
-  create function takes_long(n int) returns boolean language sql as 'select pg_catalog.pg_sleep(600) is not null';
-  alter domain slow add constraint is_slow check (takes_long(value)) not valid; update pg_constraint set convalidated = true where conname = 'is_slow';
-  alter table slowly owner to app; alter domain slow owner to app; alter function takes_long owner to app`;
 
 let source: SourceServer;
 let api: Api;
@@ -61,7 +55,7 @@ test('what is wrong with a source or the command is said before anything begins'
 });
 
 test('a database elsewhere is imported, and an import that is cancelled leaves main as it was', async () => {
-  await source.run(SLOW);
+  await source.run(slowTable());
   const { child, result } = cli.start(['import', '--from', '@source']);
   const main = () => api.get(`/api/v1/projects/${projectId}/branches/main`);
   await eventually(async () => expect((await main()).body).toMatchObject({ blocked: { reason: 'import' } }));

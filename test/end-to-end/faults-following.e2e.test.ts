@@ -5,15 +5,8 @@ import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { BANK, STATE, TRANSFER } from '../support/host/follower.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
-import { type SourceServer, startSource } from '../support/source-server.ts';
+import { type SourceServer, slowTable, startSource } from '../support/source-server.ts';
 import { type Stack, startStack } from '../support/stack/stack.ts';
-
-/** Its rows are checked for some seconds where they are copied to, so that the copy can be met in its middle. */
-const SLOW = `
-  create function takes_long(n int) returns boolean language sql as 'select pg_catalog.pg_sleep(5) is not null'; alter function takes_long owner to app;
-  create domain slow as int; alter domain slow owner to app;
-  create table slowly (id int primary key, n slow); alter table slowly owner to app; insert into slowly values (1, 1);
-  alter domain slow add constraint is_slow check (takes_long(value)) not valid; update pg_constraint set convalidated = true where conname = 'is_slow'`;
 
 describe.runIf(IS_NIGHTLY)('the process of an agent is killed and started again by its supervisor', () => {
   let source: SourceServer;
@@ -23,7 +16,7 @@ describe.runIf(IS_NIGHTLY)('the process of an agent is killed and started again 
   let path: string;
   beforeAll(async () => {
     source = await startSource();
-    await source.run(`${BANK}; ${SLOW}`);
+    await source.run(`${BANK}; ${slowTable(5)}`);
     stack = await startStack({ env: { FOLLOW_PRIVATE_NETWORKS: '127.0.0.1/32' } });
     api = new Api(stack.url, await stack.token({ tenant: 'killed' }));
     projectId = (await api.project('Killed')).id;

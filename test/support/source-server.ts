@@ -20,6 +20,14 @@ const START_WITHIN_MS = 60_000;
 /** What the login of a source has. Characters that a URL has to escape are in its password. */
 export const SOURCE_LOGIN = { user: 'app', password: 's3cret:/@?#%word', database: 'shop' };
 
+/** A table whose rows are checked for these seconds where they are copied to, so that a copy can be met in its middle. */
+export const slowTable = (seconds = 600): string => `
+  create domain slow as int; alter domain slow owner to app;
+  create table slowly (id int primary key, n slow); alter table slowly owner to app; insert into slowly values (1, 1);
+  create function takes_long(n int) returns boolean language sql as 'select pg_catalog.pg_sleep(${seconds}) is not null'; alter function takes_long owner to app;
+  alter domain slow add constraint is_slow check (takes_long(value)) not valid; update pg_constraint set convalidated = true where conname = 'is_slow'`;
+export const NO_SLOW_TABLE = 'drop table slowly; drop domain slow; drop function takes_long';
+
 /** Logins by SCRAM over TLS only, except those with an older kind of password, and of the superuser. */
 const HBA = `local all all trust
 hostssl all clear 127.0.0.1/32 password

@@ -10,7 +10,13 @@ import type { MethodResult, Params } from '../../../shared/protocol/operations.t
 import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { asClient, type Branch, connect, identity, Project } from '../../support/host/host-project.ts';
-import { SOURCE_LOGIN, type SourceServer, startSource } from '../../support/source-server.ts';
+import {
+  NO_SLOW_TABLE,
+  SOURCE_LOGIN,
+  type SourceServer,
+  slowTable,
+  startSource,
+} from '../../support/source-server.ts';
 
 /** One of each kind that has to come in an order, or whose values have more than one form. */
 const SHOP = `
@@ -279,20 +285,13 @@ test('a copy that grows past the quota is stopped, whatever the source has said'
   });
 });
 
-/** A table whose rows are checked for a long time where they are copied to. */
-const SLOW = `create domain slow as int; alter domain slow owner to app; create table slowly (n slow); alter table slowly owner to app;
-  insert into slowly values (1);
-  create function takes_long(n int) returns boolean language sql as 'select pg_catalog.pg_sleep(600) is not null'; alter function takes_long owner to app;
-  alter domain slow add constraint is_slow check (takes_long(value)) not valid; update pg_constraint set convalidated = true where conname = 'is_slow'`;
-const NOT_SLOW = 'drop table slowly; drop domain slow; drop function takes_long';
-
 test('a copy is cancelled in the middle of a statement', async () => {
   const branch = await emptyBranch();
   const params = newCopy(branch);
   const cancel = () =>
     runOperation(servers.host, 'transfer.cancel', { job_id: params.job_id, project_id: params.project_id });
   expect(await cancel()).toEqual({ stopped: false });
-  await during(SLOW, NOT_SLOW, async () => {
+  await during(slowTable(), NO_SLOW_TABLE, async () => {
     const copying = copy(params);
     const waiting = `select from pg_stat_activity where datname = '${loadDatabaseName(params.job_id)}' and wait_event = 'PgSleep'`;
     await eventually(async () => expect(await servers.query(waiting)).toHaveLength(1));
@@ -312,7 +311,7 @@ test('a copy takes longer than a transaction of a client may, which the watchdog
   try {
     const client = await connect(servers.host, 'direct', await emptyBranch(), 'owner');
     await client.query('begin; select txid_current()');
-    await during(SLOW.replace('600', '5'), NOT_SLOW, async () => {
+    await during(slowTable(5), NO_SLOW_TABLE, async () => {
       const began = performance.now();
       const [{ copied }] = await Promise.all([
         copyInto(await emptyBranch()),
@@ -331,7 +330,7 @@ test('a copy takes longer than a transaction of a client may, which the watchdog
 test.each(['author', 'counted'])('a copy in which rows of %s differ is refused', async (table) => {
   const params = newCopy(await emptyBranch());
   const change = { author: "name = name || '!'", counted: 'n = n + 1' }[table];
-  await during(SLOW.replace('600', '5'), NOT_SLOW, async () => {
+  await during(slowTable(5), NO_SLOW_TABLE, async () => {
     const copying = copy(params);
     // Once its rows are there, and while those of the slow table are still checked.
     await eventually(async () => {

@@ -10,6 +10,7 @@ import { eventually } from '../../support/eventually.ts';
 import { Follower, STATE, TRANSFER } from '../../support/host/follower.ts';
 import { asClient, identity, toolOptions } from '../../support/host/host-project.ts';
 import { firstByDay, IS_NIGHTLY } from '../../support/nightly.ts';
+import { NO_SLOW_TABLE, slowTable } from '../../support/source-server.ts';
 import { TcpProxy } from '../../support/tcp-proxy.ts';
 
 /** What befalls a branch that follows: agents that are killed, servers and links that are away. */
@@ -67,20 +68,12 @@ async function holdAtSource(table: string, lock: string, statement: string): Pro
   };
 }
 
-/** A table whose rows are checked for a long time where they are copied to. */
 async function holdRows(): Promise<Hold> {
-  await follower.source.run(
-    `create domain slow as int; alter domain slow owner to app; create table slowly (n slow); alter table slowly owner to app;
-     insert into slowly values (1);
-     create function takes_long(n int) returns boolean language sql as 'select pg_catalog.pg_sleep(600) is not null';
-     alter function takes_long owner to app;
-     alter domain slow add constraint is_slow check (takes_long(value)) not valid;
-     update pg_constraint set convalidated = true where conname = 'is_slow'`,
-  );
+  await follower.source.run(slowTable());
   const copying = "select from pg_stat_activity where datname ~ '^bgload_' and wait_event = 'PgSleep'";
   return {
     held: () => eventually(async () => expect(await follower.servers.query(copying)).not.toEqual([])),
-    release: () => follower.source.run('drop table slowly; drop domain slow; drop function takes_long'),
+    release: () => follower.source.run(NO_SLOW_TABLE),
   };
 }
 
