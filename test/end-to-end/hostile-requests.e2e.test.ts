@@ -250,7 +250,8 @@ async function sendRequests(
  * The stack reaches no source of a list of networks, and no resolver. Passwords wait for a branch that is being created,
  * which another lane may do.
  */
-const IS_PERMITTED = /"error":"(?:NETWORK_LIST_UNAVAILABLE|DOMAIN_LOOKUP_FAILED|HOST_BUSY)"/;
+const IS_PERMITTED =
+  /"error":"(?:NETWORK_LIST_UNAVAILABLE|DOMAIN_LOOKUP_FAILED)"|"HOST_BUSY","message":"A branch with unmasked data is being created/;
 
 const { assets } = workerConfiguration();
 
