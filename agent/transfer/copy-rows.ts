@@ -164,7 +164,7 @@ export async function copyRows(
   const columns = table.columns.length === 0 ? '' : ` (${table.columns.map(identifier).join(', ')})`;
   const format = table.isBinary ? 'binary' : 'text';
   const relation = `${tableName(table)}${columns}`;
-  // Rows of a table that is as new as its transaction are frozen at once, so nobody has to write its blocks again.
+  // Rows of a table that is as new as its transaction are frozen immediately, so nobody has to write its blocks again.
   await target.query(`BEGIN; TRUNCATE ONLY ${tableName(table)}`);
   const reader = source.query(copyTo(`COPY ${relation} TO STDOUT (FORMAT ${format})`));
   const writer = target.query(copyFrom(`COPY ${relation} FROM STDIN (FORMAT ${format}, FREEZE)`));
@@ -343,7 +343,7 @@ async function findByKey(session: Session, table: CopiedTable, { keys, digests }
   const typed = types.map((type, at) => `${names[at]}::${type} AS ${names[at]}`);
   const isSame = table.key.map((name, at) => `r.${identifier(name)} = s.${names[at]}`);
   const { rows } = await session.query<{ at: string }>(
-    // Each key is there once, which only GROUP BY tells the planner: it would read the whole table otherwise. As a
+    // Each key is there once, which the planner knows by GROUP BY only: it would read the whole table otherwise. As a
     // condition of the join, the digest would be computed of every row.
     `SELECT at FROM (
        SELECT s.at, s.digest, ${digestOf(table)} AS present FROM (

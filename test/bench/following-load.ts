@@ -17,7 +17,7 @@ const method = (
   minutes: number,
 ) => `A host without its gateway follows a source on this machine, in memory, for ${minutes} minutes: first one of version 18, then one of \
 version 15. ${CLIENTS} clients make ${PER_SECOND} transfers a second there, of four statements each. **Lag:** the age of the newest of ten heartbeats a second that is \
-applied, read five times a second. **Told:** how much \`follow.status\` differs from that, every second. A branch is made each ${BRANCH_EVERY_MS / 1000} s, and has to be \
+applied, read five times a second. **Reported:** how much \`follow.status\` differs from that, every second. A branch is made each ${BRANCH_EVERY_MS / 1000} s, and has to be \
 the source at one commit: the sum of all accounts stays, and two counts of the transfers are equal. At the end both sides have the same rows.`;
 
 /** Calls `work` at a steady rate until `signal` aborts; what was late is made up for. */
@@ -123,7 +123,7 @@ export async function measureFollowingLoad(minutes: number): Promise<Report> {
         unit: 'ms' as const,
       },
       {
-        name: `${version}: difference of the lag that is told, at p99`,
+        name: `${version}: difference of the reported lag, at p99`,
         measured: percentile(run.errors, 0.99),
         limit: 1_000,
         unit: 'ms' as const,
@@ -138,7 +138,7 @@ export async function measureFollowingLoad(minutes: number): Promise<Report> {
     ]),
     times: {
       'Lag, the largest of each hundredth of the time': row(({ lags }) => largest(lags)),
-      'Difference of the lag that is told, the largest likewise': row(({ errors }) => largest(errors)),
+      'Difference of the reported lag, the largest likewise': row(({ errors }) => largest(errors)),
     },
     counts: {
       'Transfers a second': row(({ perSecond }) => [perSecond]),

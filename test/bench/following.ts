@@ -15,13 +15,13 @@ const LAG_SAMPLES = 20;
 const LOAD_MS = 5_000;
 const COPY_TABLES = 4;
 const COPY_ROWS = 250_000;
-/** The transactions of two tenants at once, in rows of 100 bytes. The first has a gigabyte. */
+/** Concurrent transactions of two tenants, in rows of 100 bytes. The first has a gigabyte. */
 const LARGE_ROWS = [7_000_000, 2_000_000] as const;
 
 const METHOD = `A PostgreSQL 18 server as the source and a host without its gateway, both on this machine, in memory. Two clients make \
 transfers of four statements in a loop at the source. **Lag:** what \`follow.status\` says of it, against the age of the newest of ten \
 heartbeats a second that is applied, ${LAG_SAMPLES} times. **Cut-over:** \`refused_ms\` of a cut-over after ${LOAD_MS / 1000} s of that load, \
-${ROUNDS} times. **Three tenants:** two follow databases in which transactions of ${LARGE_ROWS.map((rows) => rows / 1e6).join(' and ')} million rows begin at once; the age of \
+${ROUNDS} times. **Three tenants:** two follow databases in which transactions of ${LARGE_ROWS.map((rows) => rows / 1e6).join(' and ')} million rows begin together; the age of \
 the newest applied heartbeat of the third one, each 100 ms from then until both are applied. **Copy:** \`transfer.copy\` of \
 ${COPY_TABLES} tables with ${COPY_ROWS / 1000} thousand rows each, with its check, primary keys and comparison, by two jobs, against the same by hand as \
 \`pg_dump | psql\` does it: the tables, \`COPY\` over one connection, the primary keys, \`ANALYZE\`; interleaved, ${ROUNDS} rounds after a first one that is discarded.`;

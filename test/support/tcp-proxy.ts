@@ -3,7 +3,7 @@ import { type AddressInfo, connect, createServer, type Server, type Socket } fro
 import { pipeline } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-/** What passes at once of a slow connection: enough for a catalog. */
+/** What passes immediately of a slow connection: enough for a catalog. */
 export const AT_ONCE_BYTES = 2 ** 20;
 const PIECE_MS = 250;
 

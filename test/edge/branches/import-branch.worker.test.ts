@@ -134,7 +134,7 @@ test('a source that cannot be used is refused before anything is made', async ()
   await expectOpen();
 });
 
-test('an import whose URL can no longer be decrypted fails at once, unless its rows are here already', async () => {
+test('an import whose URL can no longer be decrypted fails immediately, unless its rows are here already', async () => {
   const gone = (id: string) =>
     gateway.db.update(importSources).set({ keyId: 'gone' }).where(eq(importSources.jobId, id));
   await hold('transfer.copy');

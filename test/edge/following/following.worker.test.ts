@@ -224,7 +224,7 @@ test.each(firstByDay(2, ['transfer.copy', 'follow.start', 'reset.swap', 'snapsho
   },
 );
 
-test('a start whose URL can no longer be decrypted fails at once, and says that something may be left', async () => {
+test('a start whose URL can no longer be decrypted fails immediately, and says that something may be left', async () => {
   await hold('transfer.copy');
   const { body } = await begin();
   await eventually(async () => expect((await jobOf(body.id)).attempts).toBeGreaterThan(0));
