@@ -126,6 +126,61 @@ const STATE = `
      sum(pg_stat_get_tuples_updated(part) - pg_stat_get_tuples_hot_updated(part)))
    FROM (SELECT c.oid AS part UNION SELECT relid FROM pg_partition_tree(c.oid)) AS parts)`;
 
+/** Objects below this id come with PostgreSQL, and no tenant can change them (`FirstNormalObjectId`). */
+const FIRST_OWN_OID = 16_384;
+
+/**
+ * Changes with everything that `columns` and `indexes` are made of: each change of the catalog writes the row
+ * again, in another transaction. Null where other catalogs have a part in it: types that are not PostgreSQL's,
+ * and rights on single columns.
+ */
+const VERSION = `
+  CASE WHEN has_table_privilege(c.oid, 'SELECT') THEN (
+    SELECT CASE WHEN max(atttypid) < ${FIRST_OWN_OID} THEN format('%s/%s/%s/%s/%s', c.oid, c.xmin,
+      string_agg(format('%s-%s', attnum, a.xmin), ',' ORDER BY attnum),
+      (SELECT string_agg(format('%s-%s', indexrelid, i.xmin), ',' ORDER BY indexrelid) FROM pg_index AS i WHERE indrelid = c.oid),
+      (SELECT string_agg(format('%s-%s', k.oid, k.xmin), ',' ORDER BY k.oid) FROM pg_constraint AS k WHERE conrelid = c.oid)) END
+    FROM pg_attribute AS a WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped) END`;
+
+/** What changes without a new version: it is read for each page. */
+const PRESENT = `'estimated_rows', ${ESTIMATE}, 'likely_rows', ${LIKELY_ROWS}, 'state', ${STATE}, 'version', ${VERSION}`;
+
+type Present = Pick<TableDescription, 'estimated_rows' | 'likely_rows' | 'state'> & { version: string | null };
+
+/** Of the tables that a session has described, by name; it is reset in between, but remains the same login's. */
+const described = new WeakMap<Session, Map<string, { version: string; description: TableDescription }>>();
+/** Of a session, which lives for seconds. */
+const DESCRIBED_MAX = 8;
+
+/** The description that the session has had before, if it still holds: planning the long query takes most of its time. */
+async function describeAgain(
+  session: Session,
+  { schema, table }: { schema: string; table: string },
+): Promise<TableDescription | null> {
+  const known = described.get(session)?.get(JSON.stringify([schema, table]));
+  if (!known) return null;
+  const { rows } = await session.query<{ present: string }>(
+    `SELECT json_build_object(${PRESENT}) AS present FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace
+     WHERE nspname = $1::text AND relname = $2::text AND has_schema_privilege(n.oid, 'USAGE')`,
+    [schema, table],
+  );
+  if (!rows[0]) return null;
+  const { version, ...present } = JSON.parse(rows[0].present) as Present;
+  return version === known.version ? { ...known.description, ...present } : null;
+}
+
+function remember(
+  session: Session,
+  { schema, table }: { schema: string; table: string },
+  version: string | null,
+  description: TableDescription,
+): void {
+  if (version === null) return;
+  const ofSession = described.get(session) ?? new Map();
+  if (ofSession.size < DESCRIBED_MAX) ofSession.set(JSON.stringify([schema, table]), { version, description });
+  described.set(session, ofSession);
+}
+
 /**
  * Describes a table from the catalog. To be called before any code of the tenant runs in the session: only
  * the session's initial search path ensures that no name in the query is resolved to an object of the tenant.
@@ -133,22 +188,26 @@ const STATE = `
  */
 export async function describeTable(
   session: Session,
-  { schema, table }: { schema: string; table: string },
+  reference: { schema: string; table: string },
 ): Promise<TableDescription> {
+  const again = await describeAgain(session, reference);
+  if (again) return again;
   const columns = columnsOf(
     `, 'base_oid', base::text, 'base_type', ${TYPE_NAME}, 'number', attnum, 'is_marked_not_null', attnotnull`,
     `CROSS JOIN ${BASE_TYPE}`,
   );
   const { rows } = await session.query<{ description: string }>(
-    `SELECT json_build_object('oid', c.oid::text, 'kind', relkind, 'estimated_rows', ${ESTIMATE},
-       'likely_rows', ${LIKELY_ROWS}, 'columns', ${columns}, 'indexes', ${INDEXES}, 'not_validated', ${NOT_VALIDATED},
-       'state', ${STATE}) AS description
+    `SELECT json_build_object('oid', c.oid::text, 'kind', relkind, 'columns', ${columns}, 'indexes', ${INDEXES},
+       'not_validated', ${NOT_VALIDATED}, ${PRESENT}) AS description
      FROM ${READABLE} AND nspname = $1::text AND relname = $2::text`,
-    [schema, table],
+    [reference.schema, reference.table],
   );
   if (!rows[0]) throw new HostError('TABLE_NOT_FOUND', 'there is no such table');
-  const { indexes, not_validated, ...found } = JSON.parse(rows[0].description) as Found;
-  return { ...found, keys: indexes.flatMap((index) => keyOf(index, found.columns, not_validated)) };
+  const { indexes, not_validated, version, ...found } = JSON.parse(rows[0].description) as Found;
+  const keys = indexes.flatMap((index) => keyOf(index, found.columns, not_validated));
+  const description = { ...found, keys };
+  remember(session, reference, version, description);
+  return description;
 }
 
 interface Index {
@@ -163,7 +222,7 @@ interface FoundColumn extends TableColumn {
   is_marked_not_null: boolean;
 }
 
-interface Found extends Omit<TableDescription, 'keys' | 'columns'> {
+interface Found extends Omit<TableDescription, 'keys' | 'columns'>, Present {
   columns: FoundColumn[];
   indexes: Index[];
   /** Attribute numbers of columns that can have nulls although they are marked. */

@@ -29,10 +29,18 @@ const SIZE = `coalesce(pg_catalog.octet_length(pg_catalog.to_json(${START})::pg_
  * SQL that reads rows of `n bigint, cells text[]` and returns those of the first `limit` that fit into
  * `bytes` of JSON, as one `line` each. All cells are cut to the longest length with which the whole page
  * fits. The server does it, so that a page of huge cells is never transferred. It is one statement, because a
- * view could return other rows when it is read again.
+ * view could return other rows when it is read again. Most pages have no line as long as a cell may be and fit
+ * as they are, which takes half of the time.
  */
 const fitting = (source: string, limit: number, bytes: number) => `
   WITH page (n, cells) AS MATERIALIZED (${source}),
+  whole (n, line) AS MATERIALIZED (
+    SELECT n, pg_catalog.to_json(cells)::pg_catalog.text FROM page WHERE n <= ${limit}
+  ),
+  verdict (fits) AS MATERIALIZED (
+    SELECT coalesce(pg_catalog.max(pg_catalog.octet_length(line)) <= ${CELL_BYTES_MAX}
+      AND pg_catalog.sum(pg_catalog.octet_length(line)) <= ${bytes}, true) FROM whole
+  ),
   fitting (cut) AS MATERIALIZED (
     SELECT coalesce((
       SELECT cut FROM pg_catalog.unnest('{${CUTS.join(',')}}'::int[]) AS cut
@@ -46,13 +54,17 @@ const fitting = (source: string, limit: number, bytes: number) => `
         CASE WHEN pg_catalog.length(cell) > cut THEN pg_catalog.json_build_object('cut', ${START})
              ELSE pg_catalog.to_json(cell) END ORDER BY position)::pg_catalog.text
       FROM pg_catalog.unnest(cells) WITH ORDINALITY AS cell (cell, position))
-    FROM page, fitting WHERE n <= ${limit}
+    FROM page, fitting WHERE n <= ${limit} AND NOT (SELECT fits FROM verdict)
   ),
   measured (n, line, size) AS (
     SELECT n, line, pg_catalog.sum(pg_catalog.octet_length(line)) OVER (ORDER BY n) FROM lines
+  ),
+  result (n, line) AS (
+    SELECT n, line FROM whole WHERE (SELECT fits FROM verdict)
+    UNION ALL
+    SELECT n, line FROM measured WHERE size <= ${bytes} OR n = 1
   )
-  SELECT line, (SELECT pg_catalog.count(*) FROM page) AS found FROM measured
-  WHERE size <= ${bytes} OR n = 1 ORDER BY n`;
+  SELECT line, (SELECT pg_catalog.count(*) FROM page) AS found FROM result ORDER BY n`;
 
 /** Bytes of a message for the cells of these columns. @throws HostError STATEMENT_REFUSED */
 function budgetFor(columns: readonly TableColumn[]): number {

@@ -32,8 +32,16 @@ import type { ProjectDeletion } from '../projects/delete-project.ts';
 export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   readonly monitor: ProjectMonitorRpc;
   readonly events: ProjectEventsRpc;
-  /** @param hostId the host that sent the measurement */
-  recordMeasurement(measurement: ProjectMeasurement, hostId?: string): Promise<void>;
+  /**
+   * @param hostId the host that sent the measurement
+   * @param kept the head of the project's measurements that its link has kept; left out: it keeps none
+   * @returns the head that the link is to keep; null: without a change
+   */
+  recordMeasurement(
+    measurement: ProjectMeasurement,
+    hostId?: string,
+    kept?: string | null,
+  ): Promise<string | null>;
   /** Records the blocks of the project's branches. @param hostId the host that sent them */
   recordBlocks(blocks: ProjectBlocks, hostId?: string): Promise<void>;
   /** Creates a project and its `main` database. @param waitMs how long the client waits for the end */

@@ -41,7 +41,7 @@ import { ProjectEvents } from '../events/project-events.ts';
 import { type EndRequest, reserveEnd } from '../following/end-following.ts';
 import { recordObservation } from '../following/follow-record.ts';
 import { type FollowRequest, reserveFollow } from '../following/start-following.ts';
-import { type HostLinks, hostCaller, isLinked } from '../hosts/host-client.ts';
+import { type HostLinks, hostCaller, hostLink, isLinked } from '../hosts/host-client.ts';
 import { type CreationProgress, storeResponse } from '../idempotency/idempotency-key.ts';
 import { CANCELLABLE_KINDS, type Cancellation, storeCancellation } from '../jobs/cancel-job.ts';
 import { JobRunner, Turns } from '../jobs/job-runner.ts';
@@ -101,6 +101,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
   readonly #runner: JobRunner;
   readonly #retries: Retries;
   readonly #preparations = new Turns(1);
+  protected readonly measurements: MeasurementStore;
   protected readonly quota: StorageQuota;
 
   constructor(state: DurableObjectState, env: CoordinatorEnv) {
@@ -108,7 +109,9 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     const { storage } = state;
     const settings = () => readSettings(env);
     const waitUntil = (work: Promise<unknown>) => state.waitUntil(work);
-    const measurements = new MeasurementStore(storage, settings().MEASURE_INTERVAL_SECONDS);
+    this.measurements = new MeasurementStore(storage, settings().MEASURE_INTERVAL_SECONDS, (hostId) =>
+      hostLink(env, hostId).measurementHead(this.#projectId),
+    );
     this.#db = openDatabase(env.DB);
     this.#alarm = new EarliestAlarm(storage);
     this.#retries = new Retries(this.#alarm);
@@ -121,7 +124,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
       storage,
       settings,
       outbox: this.#outbox,
-      lastMeasurement: () => measurements.last(),
+      measurements: this.measurements,
     });
     this.#events = new ProjectEvents({
       env,
@@ -134,7 +137,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     this.#monitor = new ProjectMonitor({
       env,
       db: this.#db,
-      measurements,
+      measurements: this.measurements,
       quota: this.quota,
       callHost: (hostId) => hostCaller(env, hostId),
       applyAccess: (hostId) => this.#applyAccess(hostId),
@@ -159,8 +162,12 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     return this.#events;
   }
 
-  async recordMeasurement(measurement: ProjectMeasurement, hostId?: string): Promise<void> {
-    await this.#monitor.record(measurement, hostId);
+  async recordMeasurement(
+    measurement: ProjectMeasurement,
+    hostId?: string,
+    kept?: string | null,
+  ): Promise<string | null> {
+    return this.#monitor.record(measurement, hostId, kept);
   }
 
   async recordBlocks(blocks: ProjectBlocks, hostId?: string): Promise<void> {
@@ -543,6 +550,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     if (open.length === 0 && !project) {
       await this.#events.finish(projectId);
       await this.ctx.storage.deleteAll();
+      this.measurements.forget();
       this.#alarm.deleted();
       return;
     }

@@ -14,6 +14,7 @@ import { objectName } from '../object-name.ts';
 import { reconcileHost } from '../reconciliation/reconcile-host.ts';
 import { isRemoval, RecordLineage } from './handshake.ts';
 import { CALLER_HEADER, type Caller, type LinkSocket, Links, type SocketState } from './links.ts';
+import { MeasurementHeads } from './measurement-heads.ts';
 import { NotificationFilter, projectsOn } from './notification-filter.ts';
 import { failed } from './pending-calls.ts';
 
@@ -39,7 +40,7 @@ const RECONCILE_APART = 5_000;
  * Holds the WebSocket of the agent of one database host; its name is the host id. An idle link costs nothing:
  * the runtime responds to heartbeats while the object hibernates. The state of a link is attached to its
  * socket; the storage holds the newest epoch, whether the host is blocked, and the last jobs that it has
- * worked for (`epoch`, `shut_out`, `jobs`).
+ * worked for (`epoch`, `shut_out`, `jobs`), and the heads of the measurements (`./measurement-heads.ts`).
  */
 export class HostLink
   extends DurableObject<DatabaseBinding & HostLinks & Coordinators>
@@ -49,6 +50,7 @@ export class HostLink
   readonly #links: Links;
   readonly #notifications: NotificationFilter;
   readonly #lineage: RecordLineage;
+  readonly #heads: MeasurementHeads;
   /** Forgotten while the object hibernates, which is longer than `RECONCILE_APART`. */
   #reconciledAt = 0;
 
@@ -89,11 +91,17 @@ export class HostLink
       },
       log: (event, fields) => logEvent(event, { host_id: this.#hostId, ...fields }),
     });
+    this.#heads = new MeasurementHeads(ctx.storage, after);
     this.#notifications = new NotificationFilter({
       placed: () => projectsOn(openDatabase(env.DB), this.#hostId),
       record: {
-        measurement: (measurement) =>
-          coordinatorOf(env, measurement.project_id).recordMeasurement(measurement, this.#hostId),
+        measurement: async (measurement) => {
+          const { project_id } = measurement;
+          const coordinator = coordinatorOf(env, project_id);
+          const kept = this.#heads.of(project_id);
+          const head = await coordinator.recordMeasurement(measurement, this.#hostId, kept);
+          if (head !== null) this.#heads.keep(project_id, head);
+        },
         sizes: (sizes) => coordinatorOf(env, sizes.project_id).monitor.recordSizes(sizes, this.#hostId),
         blocks: (blocks) => coordinatorOf(env, blocks.project_id).recordBlocks(blocks, this.#hostId),
         follow: (report) => coordinatorOf(env, report.project_id).recordFollow(report, this.#hostId),
@@ -137,6 +145,10 @@ export class HostLink
       : failed('HOST_UNAVAILABLE', 'the records are older than the host, so nothing is removed');
   }
 
+  async measurementHead(projectId: string): Promise<string | null> {
+    return this.#heads.of(projectId);
+  }
+
   async acceptRecords(): Promise<void> {
     logEvent('host.records_accepted', {
       host_id: this.#hostId,
@@ -150,6 +162,7 @@ export class HostLink
     this.#links.endAll('removed');
     await this.ctx.storage.deleteAlarm();
     await this.ctx.storage.deleteAll();
+    this.#heads.forget();
   }
 
   override async fetch(request: Request): Promise<Response> {
@@ -183,11 +196,13 @@ export class HostLink
     const hostId = this.#hostId;
     if (!this.#links.linked()) return;
     // The handshake began, or this object was lost, while the host was being removed.
-    if (!(await isRegistered(openDatabase(this.env.DB), hostId))) return this.forget();
+    const db = openDatabase(this.env.DB);
+    if (!(await isRegistered(db, hostId))) return this.forget();
     this.#reconciledAt = Date.now();
     // Set before the work, so that it does not overwrite the earlier alarm of a handshake in the meantime.
     await storage.setAlarm(this.#reconciledAt + RECONCILE_EVERY);
     try {
+      this.#heads.retain(new Set(await projectsOn(db, hostId)));
       const isComplete = await reconcileHost(this.env, hostId, (admitted) => this.#admit(admitted));
       if (!this.#isBlocked()) {
         if (!isComplete) await this.#reconcileBy(Date.now() + RECONCILE_AGAIN);

@@ -101,6 +101,8 @@ export interface HostLinkRpc extends Rpc.DurableObjectBranded {
   linked(): Promise<boolean>;
   /** Sends one operation to the agent. @param traceparent of the request that caused the call */
   call(method: Method, params: Params<Method>, traceparent?: string): Promise<CallOutcome<Method>>;
+  /** The head of the project's measurements that this object keeps. */
+  measurementHead(projectId: string): Promise<string | null>;
   /**
    * Lets the records decide what is dropped on the host, although they may have been restored from a backup.
    */

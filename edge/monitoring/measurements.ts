@@ -92,9 +92,11 @@ export const filesOf = (last: LastMeasurement | null, branchIds: readonly string
 
 const LAST = 'last_measurement';
 
-/** The last measurement as it is stored, with the end of the history. */
-interface StoredMeasurement extends LastMeasurement {
+/** The last measurement with the end of the history. */
+interface Head extends LastMeasurement {
   recent?: PointsByBranch;
+  /** Whose link keeps what comes after it. None: it was stored with each measurement. */
+  keptBy?: string | undefined;
 }
 
 /** After this many intervals without a measurement, two are missing. */
@@ -107,29 +109,72 @@ const timestampOf = (observedAt: number, now: number): number =>
   Math.min(Math.max(observedAt, now - LATE_MS), now);
 
 /**
- * The measurements of one project, in the storage of its object: the last one (key `last_measurement`), with
- * those of the last minutes, and their history.
+ * The measurements of one project: the last one with those of the last minutes, which is the head, and their
+ * history. Each row that is written is charged, so the object stores its head (key `last_measurement`) only
+ * with the rows of the history, about every ten minutes. In between it is in memory, and the link of the host
+ * keeps it together with those of the host's other projects. The newest of the three counts.
  */
 export class MeasurementStore {
   readonly #storage: DurableObjectStorage;
   readonly #history: MetricHistory;
   readonly #missedAfterMs: number;
+  readonly #readKept: (hostId: string) => Promise<string | null>;
+  #head: Head | null = null;
+  #isLoaded = false;
 
-  constructor(storage: DurableObjectStorage, intervalSeconds: number) {
+  /** @param readKept asks the link of the host for the head of this project */
+  constructor(
+    storage: DurableObjectStorage,
+    intervalSeconds: number,
+    readKept: (hostId: string) => Promise<string | null>,
+  ) {
     this.#storage = storage;
     this.#history = new MetricHistory(storage.sql);
     this.#missedAfterMs = intervalSeconds * 1000 * MISSED_AFTER_INTERVALS;
+    this.#readKept = readKept;
+  }
+
+  /**
+   * To be awaited before everything else. An object that has lost its memory asks the link of the host; if that
+   * fails, what it has stored counts until the next call.
+   * @param kept the head that the link has sent: null for none, left out to ask for it
+   */
+  async load(kept?: string | null): Promise<void> {
+    if (this.#isLoaded) return;
+    this.#adopt(this.#storage.kv.get<Head>(LAST) ?? null);
+    const keptBy = this.#head?.keptBy;
+    if (kept === undefined && keptBy !== undefined) {
+      const asked = await this.#readKept(keptBy).catch(() => undefined);
+      if (asked === undefined) return;
+      kept = asked;
+    }
+    this.#adopt(kept == null ? null : (JSON.parse(kept) as Head));
+    this.#isLoaded = true;
+  }
+
+  #adopt(head: Head | null): void {
+    if (head && head.at > (this.#head?.at ?? -1)) this.#head = head;
+  }
+
+  /** What the link of the host is to keep. */
+  head(): string | null {
+    return this.#head && JSON.stringify(this.#head);
+  }
+
+  /** Stores what no link keeps. */
+  storeHead(): void {
+    if (this.#head) this.#storage.kv.put(LAST, this.#head);
+  }
+
+  forget(): void {
+    this.#head = null;
+    this.#isLoaded = false;
   }
 
   last(): LastMeasurement | null {
-    const stored = this.#stored();
-    if (!stored) return null;
-    const { recent, ...last } = stored;
+    if (!this.#head) return null;
+    const { recent, keptBy, ...last } = this.#head;
     return last;
-  }
-
-  #stored(): StoredMeasurement | null {
-    return this.#storage.kv.get<StoredMeasurement>(LAST) ?? null;
   }
 
   /** Whether at least two measurements in a row are missing. @param now Unix milliseconds */
@@ -142,15 +187,17 @@ export class MeasurementStore {
    * Stores a measurement. A repeated measurement, or one older than the last by the host's clock, is ignored.
    * Once measurements are overdue, an older timestamp is accepted, because the host's clock was set back.
    * @param branches the recorded ones; values of other branches are dropped
+   * @param keptBy the host whose link keeps the head; none: it is stored with each measurement
    * @returns the timestamp and the values of those branches; null if it was ignored
    */
   record(
     measurement: ProjectMeasurement,
     branches: readonly { id: string; branchName: string }[],
     now: number,
+    keptBy?: string,
   ): MeasurementEvent | null {
     const observedAt = Date.parse(measurement.observed_at);
-    const last = this.#stored();
+    const last = this.#head;
     const at = timestampOf(observedAt, now);
     if (last && (observedAt <= last.observedAt || at <= last.at) && !this.isOverdue(now)) return null;
     const onRecord = new Set(branches.map(({ id }) => id));
@@ -158,14 +205,14 @@ export class MeasurementStore {
     const measured = new Map(known.map(({ branch_id, ...values }) => [branch_id, values]));
     // Points are written in ascending order, even if a clock was set back.
     const timestamp = Math.max(at, (last?.at ?? 0) + 1);
-    this.#storage.transactionSync(() => {
-      const recent = this.#history.add(timestamp, measured, { head: last, onRecord });
+    this.#head = this.#storage.transactionSync(() => {
+      const { recent, isWritten } = this.#history.add(timestamp, measured, { head: last, onRecord });
       const before = Object.entries(last?.branches ?? {}).filter(([branchId]) => onRecord.has(branchId));
       const after = [...measured].map(([branchId, values]) => {
         const cache_hit_ratio = values.cache_hit_ratio ?? last?.branches[branchId]?.cache_hit_ratio ?? null;
         return [branchId, { ...values, cache_hit_ratio }] as const;
       });
-      this.#storage.kv.put(LAST, {
+      const head: Head = {
         at: timestamp,
         observedAt,
         receivedAt: now,
@@ -174,20 +221,22 @@ export class MeasurementStore {
         physical: measurement.physical ? { ...measurement.physical, receivedAt: now } : last?.physical,
         diskMeasuredAt: measurement.disk_measured_at ?? last?.diskMeasuredAt,
         recent,
-      } satisfies StoredMeasurement);
+        keptBy,
+      };
+      if (isWritten || keptBy === undefined || keptBy !== last?.keptBy) this.#storage.kv.put(LAST, head);
+      return head;
     });
     return { at: timestamp, branches: known };
   }
 
   /** Points of one branch, oldest first. @param range its step is at least `finestStep` of its start */
   read(branchId: string, range: Range): Point[] {
-    return this.#history.read(branchId, range, this.#stored());
+    return this.#history.read(branchId, range, this.#head);
   }
 
   /** The same of several branches, by ID. */
   readEach(branchIds: readonly string[], range: Range): Map<string, Point[]> {
-    const head = this.#stored();
-    return new Map(branchIds.map((branchId) => [branchId, this.#history.read(branchId, range, head)]));
+    return new Map(branchIds.map((branchId) => [branchId, this.read(branchId, range)]));
   }
 
   /**
@@ -195,10 +244,9 @@ export class MeasurementStore {
    * Branches that have been deleted since are left out.
    */
   after(since: number, limit: number): ReturnType<MetricHistory['after']> {
-    const last = this.#stored();
-    const onRecord = new Set(Object.values(last?.ids ?? {}));
+    const onRecord = new Set(Object.values(this.#head?.ids ?? {}));
     return this.#history
-      .after(since, last, limit)
+      .after(since, this.#head, limit)
       .map(({ at, branches }) => ({ at, branches: branches.filter(([id]) => onRecord.has(id)) }));
   }
 }

@@ -84,11 +84,18 @@ interface Head {
   recent?: PointsByBranch;
 }
 
+interface Added {
+  /** The minutes of the next head. */
+  recent: PointsByBranch;
+  /** The tables have changed: the next head has to be stored in the same transaction. */
+  isWritten: boolean;
+}
+
 /**
  * The metric history of a project's branches, in the SQLite database of its object. Each row that is written
  * is charged, so a row has all branches: ten minutes of them, or fewer of a project with many branches; one
- * hour; or one day. The last minutes are stored with the last measurement, which is written anyway, as an
- * idle object loses its memory after ten seconds. Points of a longer step are aggregated from the shorter one
+ * hour; or one day. The minutes since then are in the head, as an idle object loses its memory after ten
+ * seconds. Points of a longer step are aggregated from the shorter one
  * by the first measurement after the step; until then the shorter points are read instead. Aggregation and
  * the deletion of expired points run with the first measurement of each hour.
  */
@@ -104,16 +111,16 @@ export class MetricHistory {
    * in a transaction.
    * @param at Unix milliseconds, after the head
    * @param onRecord branches that exist; the history of others is deleted
-   * @returns the minutes to store with the next head
    */
   add(
     at: number,
     branches: ReadonlyMap<string, BranchValues>,
     { head, onRecord }: { head: Head | null; onRecord: ReadonlySet<string> },
-  ): PointsByBranch {
+  ): Added {
     this.#createTables();
     let recent = head?.recent ?? withoutPoints(this.#branchIds());
-    if (head && startOfStep(head.at, SPAN) < startOfStep(at, SPAN)) {
+    const isNextSpan = head !== null && startOfStep(head.at, SPAN) < startOfStep(at, SPAN);
+    if (isNextSpan) {
       this.#write(MINUTE, recent);
       recent = withoutPoints(Object.keys(recent));
     }
@@ -123,9 +130,10 @@ export class MetricHistory {
       this.#rollUp(head.at, at);
     }
     const added = withMinute(recent, at, branches);
-    if (Object.values(added).reduce((sum, { length }) => sum + length, 0) <= RECENT_POINTS_MAX) return added;
+    if (Object.values(added).reduce((sum, { length }) => sum + length, 0) <= RECENT_POINTS_MAX)
+      return { recent: added, isWritten: isNextSpan };
     this.#write(MINUTE, recent);
-    return withMinute(withoutPoints(Object.keys(recent)), at, branches);
+    return { recent: withMinute(withoutPoints(Object.keys(recent)), at, branches), isWritten: true };
   }
 
   /**

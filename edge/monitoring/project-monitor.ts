@@ -52,18 +52,34 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
    * Stores a measurement, sends it to open streams and evaluates the storage. It does not wait for changes on
    * the host, because those need the link that delivered the measurement.
    * @param hostId the host that sent it
+   * @param kept the head that its link has kept; left out: it keeps none
+   * @returns the head that the link is to keep; null: without a change
    */
-  async record(measurement: ProjectMeasurement, hostId?: string): Promise<void> {
+  async record(
+    measurement: ProjectMeasurement,
+    hostId?: string,
+    kept?: string | null,
+  ): Promise<string | null> {
     const { db, measurements } = this.#options;
     const projectId = measurement.project_id;
     const subject = await readSubject(db, projectId);
     // A host may only report its own projects.
-    if (!subject || (hostId ?? subject.project.hostId) !== subject.project.hostId) return;
-    const event = measurements.record(measurement, subject.branches, Date.now());
-    if (!event) return;
+    if (!subject || (hostId ?? subject.project.hostId) !== subject.project.hostId) return null;
+    await measurements.load(kept);
+    const keptBy = kept === undefined ? undefined : hostId;
+    const event = measurements.record(measurement, subject.branches, Date.now(), keptBy);
+    if (!event) return null;
     this.#streams.send(projectId, event);
-    await this.#storeDisk(measurement);
-    await this.#evaluate(subject);
+    try {
+      await this.#storeDisk(measurement);
+      await this.#evaluate(subject);
+    } catch (error) {
+      // The link does not get it.
+      measurements.storeHead();
+      throw error;
+    }
+    // With what has come in the meantime, because responses may overtake each other.
+    return measurements.head();
   }
 
   /**
@@ -71,8 +87,8 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
    * @param hostId the host that sent them
    */
   async recordSizes({ project_id, sizes }: ProjectSizes, hostId?: string): Promise<void> {
-    const { db, quota } = this.#options;
-    const subject = await readSubject(db, project_id);
+    const { db, quota, measurements } = this.#options;
+    const [subject] = await Promise.all([readSubject(db, project_id), measurements.load()]);
     if (!subject || (hostId ?? subject.project.hostId) !== subject.project.hostId) return;
     quota.recordSizes(subject, sizes);
     await this.#evaluate(subject);
@@ -125,6 +141,7 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
    */
   async last(): Promise<Recorded> {
     const { measurements, quota } = this.#options;
+    await measurements.load();
     const last = measurements.last();
     const { cloneBytes } = quota;
     return { last, sizes: quota.sizesOf(last), cloneBytes, overdue: measurements.isOverdue(Date.now()) };
@@ -158,6 +175,7 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
     wanted: { branchId: string | null; seconds: number; since: number | null },
   ): Promise<Result<ReadableStream, Failure>> {
     const { measurements } = this.#options;
+    await measurements.load();
     const missed = () => {
       const since = wanted.since ?? (measurements.last()?.at ?? 0) - 1;
       return measurements.after(since, REPLAYED_MAX).map(({ at, branches }) => ({

@@ -32,7 +32,7 @@ import { logSpecifiedEvent } from '../log.ts';
 import { inOneLine, type Mail, plainMail, sendsMail } from '../mail/mail.ts';
 import type { Outbox } from '../mail/outbox.ts';
 import type { Settings } from '../settings.ts';
-import { filesOf, type LastMeasurement } from './measurements.ts';
+import { filesOf, type LastMeasurement, type MeasurementStore } from './measurements.ts';
 import type { BranchValues } from './metrics.ts';
 
 /** Specification 6. */
@@ -179,7 +179,7 @@ interface StorageQuotaOptions {
   storage: DurableObjectStorage;
   settings: () => Settings;
   outbox: Outbox;
-  lastMeasurement: () => LastMeasurement | null;
+  measurements: Pick<MeasurementStore, 'load' | 'last'>;
 }
 
 /** Storage key of the events already sent in this episode: an episode ends when the project is `normal`. */
@@ -231,7 +231,8 @@ export class StorageQuota {
    * @returns null without an active project or any known size
    */
   async evaluate(projectId: string, subject?: StorageSubject | null): Promise<StorageStatus | null> {
-    const { db } = this.#options;
+    const { db, measurements } = this.#options;
+    await measurements.load();
     for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
       const current = (attempt === 0 && subject) || (await readSubject(db, projectId));
       if (!current || !this.#isSized()) return null;
@@ -256,10 +257,10 @@ export class StorageQuota {
     sizes: ProjectSizes['sizes'],
     reserve: () => Promise<Result<JobRow, Failure>>,
   ): Promise<Result<JobRow, Failure>> {
-    const { db } = this.#options;
+    const { db, measurements } = this.#options;
     const release = await this.#admissions.take();
     try {
-      const subject = await readSubject(db, projectId);
+      const [subject] = await Promise.all([readSubject(db, projectId), measurements.load()]);
       if (subject) this.recordSizes(subject, sizes);
       const sizeOf = this.#readSizes();
       const bytes = source.snapshot?.sizeBytes ?? sizeOf(source.branchId ?? '');
@@ -267,7 +268,7 @@ export class StorageQuota {
       const needed = this.#physical()
         ? PHYSICAL_CLONE_BYTES * branchIds.length
         : bytes * branchIds.length - freed;
-      const files = filesOf(this.#options.lastMeasurement(), [source.branchId ?? '']);
+      const files = filesOf(measurements.last(), [source.branchId ?? '']);
       const excess =
         subject && (this.#excess(subject, needed) ?? this.#fileExcess(subject, files * branchIds.length));
       const outcome = excess ? fail(excess) : await reserve();
@@ -285,11 +286,11 @@ export class StorageQuota {
    * again.
    */
   async extendWithinQuota(change: LifespanChange): Promise<Result<BranchRow, Failure>> {
-    const { db, settings } = this.#options;
+    const { db, settings, measurements } = this.#options;
     const { id: branchId, projectId } = change.branch;
     const release = await this.#admissions.take();
     try {
-      const subject = await readSubject(db, projectId);
+      const [subject] = await Promise.all([readSubject(db, projectId), measurements.load()]);
       const isExpired = subject?.branches.some(({ id, status }) => id === branchId && status === 'expired');
       const needed = this.#physical() ? PHYSICAL_CLONE_BYTES : this.#readSizes()(branchId);
       const excess = subject && isExpired ? this.#excess(subject, needed) : null;
@@ -325,7 +326,7 @@ export class StorageQuota {
   /** By the last measurement: a project has far fewer, and the host bounds it within seconds. */
   #fileExcess({ branches }: StorageSubject, needed: number): Failure | null {
     const used = filesOf(
-      this.#options.lastMeasurement(),
+      this.#options.measurements.last(),
       branches.map(({ id }) => id),
     );
     if (needed === 0 || used + needed <= PROJECT_FILES_MAX) return null;
@@ -351,9 +352,9 @@ export class StorageQuota {
 
   /** What the branches take of the disk; null if their sizes count. */
   #physical(): LastMeasurement['physical'] | null {
-    const { settings, lastMeasurement } = this.#options;
+    const { settings, measurements } = this.#options;
     if (settings().STORAGE_ACCOUNTING !== 'physical') return null;
-    const physical = lastMeasurement()?.physical;
+    const physical = measurements.last()?.physical;
     return physical && Date.now() - physical.receivedAt < PHYSICAL_FOR_MS ? physical : null;
   }
 
@@ -362,7 +363,7 @@ export class StorageQuota {
    * @returns the size of a branch by its ID; 0 if none is known
    */
   #readSizes(): (branchId: string) => number {
-    const sizes = this.sizesOf(this.#options.lastMeasurement());
+    const sizes = this.sizesOf(this.#options.measurements.last());
     return (branchId) => sizes[branchId] ?? 0;
   }
 
@@ -378,7 +379,7 @@ export class StorageQuota {
   }
 
   #isSized(): boolean {
-    return this.#options.lastMeasurement() !== null || Object.keys(this.#knownSizes()).length > 0;
+    return this.#options.measurements.last() !== null || Object.keys(this.#knownSizes()).length > 0;
   }
 
   #sendEvents(project: ProjectRow, { used, state }: { used: number; state: StorageState }, now: Date): void {
@@ -408,7 +409,7 @@ export class StorageQuota {
   /** Stores sizes, and removes what a measurement contains by now, and branches that have no database any more. */
   #storeSizes({ branches }: StorageSubject, sizes: Record<string, KnownSize>): void {
     const existing = new Set(branches.map(({ id }) => id));
-    const last = this.#options.lastMeasurement();
+    const last = this.#options.measurements.last();
     const left = Object.entries(this.#knownSizes()).filter(
       ([id, size]) => existing.has(id) && isNews(last, id, size),
     );

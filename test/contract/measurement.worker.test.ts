@@ -1,6 +1,7 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import type { AgentLink } from '../../agent/link/agent-link.ts';
 import { enrol } from '../../agent/link/enrol.ts';
@@ -77,12 +78,15 @@ async function placeProject(hostId: string) {
   await db.prepare('update projects set id = ?').bind(projectId).run();
 }
 
-const measurement = (observed_at = new Date().toISOString()): ProjectMeasurement => ({
+const measurement = (
+  observed_at = new Date().toISOString(),
+  branch_id: string = crypto.randomUUID(),
+): ProjectMeasurement => ({
   project_id: projectId,
   observed_at,
   branches: [
     {
-      branch_id: crypto.randomUUID(),
+      branch_id,
       database_size_bytes: 7_000_000,
       file_count: 310,
       cache_hit_ratio: null,
@@ -120,17 +124,55 @@ test("a measurement reaches its project's coordinator, also after the link's obj
   await eventually(async () => expect(await recorded()).toEqual([sent, later]));
 });
 
-test('blocks of a branch reach its record', async () => {
-  const host = await startHost('a');
-  await placeProject(host.host_id);
-  const branch_id = crypto.randomUUID();
+/** Inserts a branch of the project. @returns its ID */
+async function insertBranch() {
+  const branchId = crypto.randomUUID();
   await gateway.database
     .prepare(
       `insert into project_branches (id, project_id, branch_name, database_name, source_database, status, lifespan,
          created_by, tenant_id, created_at, updated_at) values (?, ?, 'main', 'd', 's', 'active', 'forever', 'u', 't', 0, 0)`,
     )
-    .bind(branch_id, projectId)
+    .bind(branchId, projectId)
     .run();
+  return branchId;
+}
+
+test('measurements that the object of the project has not stored outlive the memory of both objects', async () => {
+  const host = await startHost('a');
+  await placeProject(host.host_id);
+  const branchId = await insertBranch();
+  const start = Date.now() - 30_000;
+  const sent = [0, 10_000, 20_000].map((late) => measurement(new Date(start + late).toISOString(), branchId));
+  for (const one of sent) {
+    await gateway.loseCoordinator(projectId);
+    host.link.notify('measurement', one);
+    await eventually(async () =>
+      expect((await gateway.monitored(projectId)).last?.at).toBe(Date.parse(one.observed_at)),
+    );
+    // The filter admits one in half a second.
+    await sleep(500);
+  }
+  const last = Date.parse(sent.at(-1)?.observed_at ?? '');
+  expect((await gateway.storedMeasurement(projectId))?.at).toBeLessThan(last);
+  // The link has written what it keeps.
+  await sleep(1500);
+  await gateway.loseCoordinator(projectId);
+  await gateway.hibernate(host.host_id);
+  const { last: found } = await gateway.monitored(projectId);
+  expect(found?.at).toBe(last);
+  expect(Object.keys(found?.branches ?? {})).toEqual([branchId]);
+  expect(await gateway.keptHead(host.host_id, projectId)).toContain(branchId);
+  expect(await gateway.keptHead(host.host_id, crypto.randomUUID())).toBeNull();
+  await gateway.database.exec('delete from project_branches');
+  await gateway.database.exec('delete from projects');
+  await gateway.reconcile(host.host_id);
+  await eventually(async () => expect(await gateway.keptHead(host.host_id, projectId)).toBeNull());
+});
+
+test('blocks of a branch reach its record', async () => {
+  const host = await startHost('a');
+  await placeProject(host.host_id);
+  const branch_id = await insertBranch();
   const until = new Date(Date.now() + 60_000).toISOString();
   const blocks = [{ branch_id, reason: 'disk' as const, until }];
   host.link.notify('blocks', { project_id: projectId, observed_at: new Date().toISOString(), blocks });

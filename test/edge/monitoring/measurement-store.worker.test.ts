@@ -159,7 +159,7 @@ test('the last of several measurements within a minute is stored', async () => {
 const tenBranches = () =>
   Array.from({ length: 10 }, (_, n) => ({ id: crypto.randomUUID(), branchName: `b${n}` }));
 
-test('an hour of ten branches writes 73 rows, however long the history is', async () => {
+test('an hour of ten branches writes 19 rows, however long the history is', async () => {
   const branches = tenBranches();
   const tested = newProject();
   const times = every(MINUTE, START, 27 * 60);
@@ -170,8 +170,8 @@ test('an hour of ten branches writes 73 rows, however long the history is', asyn
     branches,
     times.slice(26 * 60),
   );
-  // The last measurement, six rows of ten minutes with their later deletion, and the hour.
-  expect((await tested.rowsWritten()) - before).toBe(60 + 6 + 6 + 1);
+  // Six rows of ten minutes with their later deletion and the head of each, and the hour.
+  expect((await tested.rowsWritten()) - before).toBe(6 + 6 + 6 + 1);
 });
 
 test('a row of all branches is charged as one, as no index is beside it', async () => {
@@ -198,10 +198,39 @@ test('an object that loses its memory after each measurement loses none of them'
   expect((await tested.last())?.at).toBe(times.at(-1));
 });
 
+test('an object whose head is nowhere else has lost at most ten minutes, and continues', async () => {
+  const tested = newProject();
+  const times = every(MINUTE, START, 40);
+  for (const [n, at] of times.slice(0, 25).entries()) await tested.record([numbered(n, at)], [MAIN], [at]);
+  await tested.loseKept();
+  await tested.reset();
+  expect((await tested.last())?.at).toBe(times[20]);
+  for (const at of times.slice(25)) await tested.record([numbered(0, at)], [MAIN], [at]);
+  const points = await tested.read(MAIN.id, { start: START, end: START + HOUR, step: MINUTE });
+  expect(points.map(({ at }) => at)).toEqual([...times.slice(0, 21), ...times.slice(25)]);
+});
+
+test('an object that is lost before the link gets its head has what it has stored', async () => {
+  const tested = newProject();
+  const times = every(MINUTE, START, 12);
+  const [closing = 0, next = 0] = times.slice(10);
+  await recordAt(tested, times.slice(0, 10));
+  const before = await tested.kept();
+  // The ten minutes become a row here.
+  await tested.record([numbered(10, closing)], [MAIN], [closing]);
+  await tested.loseKept(before);
+  await tested.reset();
+  expect((await tested.last())?.at).toBe(closing);
+  await tested.record([numbered(11, next)], [MAIN], [next]);
+  const points = await tested.read(MAIN.id, { start: START, end: START + HOUR, step: MINUTE });
+  expect(points.map(({ at }) => at)).toEqual(times);
+});
+
 test('the last measurement has no history with it', async () => {
   const tested = newProject();
   await recordAt(tested, every(MINUTE, START, 5));
   expect(await tested.last()).not.toHaveProperty('recent');
+  expect(await tested.last()).not.toHaveProperty('keptBy');
 });
 
 test('minutes of as many branches as a project may have fit into what is stored', async () => {

@@ -5,7 +5,7 @@ import { inventoryAnswer } from '../../support/host/scripted-inventory.ts';
 import { migratedD1 } from '../../support/records/d1.ts';
 import { measurementOf } from '../../support/records/sample-measurement.ts';
 import { NOTHING, type Usage } from '../../support/worker/meter.ts';
-import type { ProjectCoordinator } from '../../support/worker/scale-worker.ts';
+import type { StorageUse } from '../../support/worker/scale-worker.ts';
 import { bundle, OBJECTS, SETTINGS, startWorker } from '../../support/worker/worker.ts';
 import { BRANCHES_PER_PROJECT, type FleetHost, makeFleet } from './fleet.ts';
 
@@ -24,7 +24,15 @@ export interface Measured extends Scale {
   /** One more reconciliation of all hosts, without a difference. */
   reconciling: { bytes: number; usage: Usage };
   /** One measurement of all projects. */
-  measuring: { bytes: number; usage: Usage; objectRows: number; objectBytes: number };
+  measuring: {
+    bytes: number;
+    usage: Usage;
+    /** Of the object of a project, without its history. */
+    objectRows: number;
+    objectBytes: number;
+    /** Of the link of a host. */
+    linkRows: number;
+  };
 }
 
 const SAMPLED_OBJECTS = 20;
@@ -125,19 +133,25 @@ export async function runScale(
     );
     const reconciling = { bytes, usage: await settled() };
 
-    const coordinators = await worker.getDurableObjectNamespace('PROJECT_COORDINATOR');
-    const sampled = fleet.flatMap(({ holds }) => holds.projects).slice(0, SAMPLED_OBJECTS);
-    const storage = async () => {
+    const projectIds = fleet.flatMap(({ holds }) => holds.projects.map(({ project_id }) => project_id));
+    const storageOf = async (binding: string, names: readonly string[]) => {
+      const objects = await worker.getDurableObjectNamespace(binding);
       const uses = await Promise.all(
-        sampled.map(({ project_id }) =>
-          (
-            coordinators.get(coordinators.idFromName(project_id)) as unknown as ProjectCoordinator
-          ).storageUse(),
-        ),
+        names.slice(0, SAMPLED_OBJECTS).map((name) => {
+          const object = objects.get(objects.idFromName(name));
+          return (object as unknown as { storageUse(): Promise<StorageUse> }).storageUse();
+        }),
       );
-      const mean = (of: 'rows' | 'bytes') => uses.reduce((sum, use) => sum + use[of], 0) / uses.length;
+      const mean = (of: keyof StorageUse) => uses.reduce((sum, use) => sum + use[of], 0) / uses.length;
       return { rows: mean('rows'), bytes: mean('bytes') };
     };
+    const storage = async () => ({
+      project: await storageOf('PROJECT_COORDINATOR', projectIds),
+      link: await storageOf(
+        'HOST_LINK',
+        fleet.map(({ identity }) => identity.host_id),
+      ),
+    });
     // The first one records what was never measured. Each round waits for the end of the one before: a
     // project may have one measurement in half a second.
     for (const { host, link } of agents) measure(host, link);
@@ -161,8 +175,9 @@ export async function runScale(
       measuring: {
         bytes: share(bytes),
         usage: scaled(measuringUsage, share),
-        objectRows: share(storageAfter.rows - storageBefore.rows),
-        objectBytes: storageAfter.bytes,
+        objectRows: share(storageAfter.project.rows - storageBefore.project.rows),
+        objectBytes: storageAfter.project.bytes,
+        linkRows: share(storageAfter.link.rows - storageBefore.link.rows),
       },
     };
   } finally {

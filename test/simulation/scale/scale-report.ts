@@ -9,10 +9,10 @@ const HOURS_PER_MONTH = 730;
 const MEASUREMENTS_PER_HOUR = 60;
 const RECONCILIATIONS_PER_HOUR = 12;
 /**
- * The run is too short for six rows of ten minutes and one of the hour, which are written and deleted.
- * `measurement-store.worker.test.ts` counts them.
+ * The run is too short for six rows of ten minutes and one of the hour, which are written and deleted, and the
+ * head with each of the six. `measurement-store.worker.test.ts` counts them.
  */
-const HISTORY_ROWS_PER_HOUR = 2 * (6 + 1);
+const HISTORY_ROWS_PER_HOUR = 2 * (6 + 1) + 6;
 /** The next one is set. */
 const ALARMS_PER_RECONCILIATION = 1;
 const D1_MAX_BYTES = 10e9;
@@ -64,6 +64,7 @@ function anHour({ measuring, reconciling, projects, hosts }: Measured) {
     messages: projects * MEASUREMENTS_PER_HOUR + hosts * RECONCILIATIONS_PER_HOUR,
     objectRows:
       (measuring.objectRows * MEASUREMENTS_PER_HOUR + HISTORY_ROWS_PER_HOUR) * projects +
+      measuring.linkRows * MEASUREMENTS_PER_HOUR * hosts +
       ALARMS_PER_RECONCILIATION * hosts * RECONCILIATIONS_PER_HOUR,
   };
 }
@@ -121,9 +122,14 @@ ${table(
       `${count(hour.objectCalls / projects)} per project and hour`,
     ],
     [
-      'rows written in objects',
-      'projects, by the minute',
-      `${count(measuring.objectRows)} per project and measurement`,
+      'rows written in objects of projects',
+      'projects, by ten minutes',
+      `${HISTORY_ROWS_PER_HOUR} per project and hour, and ${count(measuring.objectRows)} per measurement`,
+    ],
+    [
+      'rows written in links',
+      'hosts, by the minute; projects, where their heads need more rows',
+      `${count(measuring.linkRows)} per host and measurement`,
     ],
     [
       'storage of an object',
@@ -180,10 +186,10 @@ ${table(
   ],
 )}
 
-Rows written in objects are most of it. The last measurement of a project is a row that is written each minute, with the minutes
-before it. The history has a row per project and ten minutes and one per hour (\`edge/monitoring/metric-history.ts\`), which are
-written and later deleted. A deletion is charged like a row that is written; the run is too short for the rows of the history and
-their deletions, so they are added.
+The history of a project has a row for ten minutes and one per hour (\`edge/monitoring/metric-history.ts\`), which are written and
+later deleted, and with each of them the last measurement is stored. A deletion is charged like a row that is written; the run is
+too short for these rows, so they are added. The minutes in between are kept by the link of the host, for all of its projects in the
+same rows (\`edge/host-link/measurement-heads.ts\`): the hosts of this run write each measurement within a second or two.
 
 The sum leaves out what depends on clients or cannot be measured here: the duration of objects, which are charged while they
 work or cannot hibernate ($${PRICES.millionGigabyteSecondsOfObjects.toFixed(2)} per million GB-s, at 128 MB each), requests of clients ($${PRICES.millionRequests.toFixed(2)} per million) and the processor time of

@@ -1,4 +1,6 @@
+import { expect } from 'vitest';
 import { WebSocket } from 'ws';
+import type { LastMeasurement, Recorded } from '../../../edge/monitoring/measurements.ts';
 import type { ProjectMeasurement } from '../../../shared/measurement.ts';
 import type { Bounds } from '../../../shared/protocol/bounds.ts';
 import type { Method, Params } from '../../../shared/protocol/operations.ts';
@@ -82,6 +84,22 @@ export async function startLinkGateway(options: {
     /** Takes the object out of memory and leaves its sockets open, as the runtime does with an idle one. */
     hibernate: (hostId: string) =>
       worker.unsafeEvictDurableObject(WORKER, 'TestedHostLink', { name: hostId, webSockets: 'hibernate' }),
+    /** The measurements of the project, as routes read them. */
+    monitored: async (projectId: string) =>
+      (await fetch(`${url}/test/monitored/${projectId}`)).json() as Promise<Recorded>,
+    /** What the object of the project has stored of them. */
+    storedMeasurement: async (projectId: string) =>
+      (await fetch(`${url}/test/stored/${projectId}`)).json() as Promise<LastMeasurement | null>,
+    /** What the link of the host keeps of them. */
+    keptHead: async (hostId: string, projectId: string) =>
+      (await fetch(`${url}/test/kept/${hostId}/${projectId}`)).json() as Promise<string | null>,
+    /** Has the host reconciled now. */
+    reconcile: async (hostId: string) => post(`/test/reconcile/${hostId}`, {}),
+    /** Takes the object of the project out of memory, if it is there. */
+    loseCoordinator: (projectId: string) =>
+      worker
+        .unsafeEvictDurableObject(WORKER, 'ProjectCoordinator', { name: projectId })
+        .catch((error) => expect(String(error)).toMatch('not currently running')),
     /** Its address past Miniflare's own Worker. */
     directUrl: async () => (await worker.unsafeGetDirectURL(WORKER)).origin,
     objects: () => worker.listDurableObjectIds('HOST_LINK'),

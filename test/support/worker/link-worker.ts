@@ -13,9 +13,15 @@ import type { Method, Params } from '../../../shared/protocol/operations.ts';
 export class ProjectCoordinator extends Coordinator {
   readonly #came: ProjectMeasurement[] = [];
 
-  override async recordMeasurement(measurement: ProjectMeasurement, hostId?: string): Promise<void> {
+  override async recordMeasurement(
+    ...[measurement, ...more]: Parameters<Coordinator['recordMeasurement']>
+  ): Promise<string | null> {
     this.#came.push(measurement);
-    await super.recordMeasurement(measurement, hostId);
+    return super.recordMeasurement(measurement, ...more);
+  }
+
+  async stored(): Promise<unknown> {
+    return this.ctx.storage.kv.get('last_measurement') ?? null;
   }
 
   async came(): Promise<ProjectMeasurement[]> {
@@ -45,6 +51,21 @@ const wayIn = new Hono<{ Bindings: Env }>()
   .get('/test/measurements/:project_id', async (context) => {
     const coordinator = coordinatorOf(context.env, context.req.param('project_id'));
     return context.json(await (coordinator as unknown as ProjectCoordinator).came());
+  })
+  .get('/test/monitored/:project_id', async (context) => {
+    return context.json(await coordinatorOf(context.env, context.req.param('project_id')).monitor.last());
+  })
+  .get('/test/stored/:project_id', async (context) => {
+    const coordinator = coordinatorOf(context.env, context.req.param('project_id'));
+    return context.json(await (coordinator as unknown as ProjectCoordinator).stored());
+  })
+  .get('/test/kept/:host_id/:project_id', async (context) => {
+    const { host_id, project_id } = context.req.param();
+    return context.json(await hostLink(context.env, host_id).measurementHead(project_id));
+  })
+  .post('/test/reconcile/:host_id', async (context) => {
+    await hostLink(context.env, context.req.param('host_id')).acceptRecords();
+    return context.json({});
   })
   .get('/test/linked/:host_id', async (context) => {
     return context.json(await hostLink(context.env, context.req.param('host_id')).linked());

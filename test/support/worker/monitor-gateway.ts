@@ -72,7 +72,9 @@ export async function startMonitorGateway(more: Record<string, string> = {}) {
       counts: () => call<Record<string, number>>('measurements', name, 'counts'),
       rowsWritten: () => call<number>('measurements', name, 'rowsWritten'),
       longest: () => call<number>('measurements', name, 'longest'),
-      forgetRecent: () => call<void>('measurements', name, 'forgetRecent'),
+      forgetRecent: () => call<void>('measurements', name, 'forgetRecent').catch(() => {}),
+      kept: () => call<string | null>('measurements', name, 'kept'),
+      loseKept: (head: string | null = null) => call<void>('measurements', name, 'loseKept', head),
       reset: () => call('measurements', name, 'reset').catch(() => {}),
       chargedRows: (
         measured: ProjectMeasurement,

@@ -24,18 +24,44 @@ const MINUTE = 60_000;
  * storage.
  */
 
+/** What the link of the host keeps, which an object that loses its memory does not lose. */
+const heads = new Map<string, string>();
+
 export class TestedMeasurements extends DurableObject<Env> {
+  readonly #name = String(this.ctx.id);
   readonly #measurements = new MeasurementStore(
     this.ctx.storage,
     (this.env as unknown as { INTERVAL_SECONDS: number }).INTERVAL_SECONDS,
+    async () => heads.get(this.#name) ?? null,
   );
+
+  constructor(state: DurableObjectState, env: Env) {
+    super(state, env);
+    void state.blockConcurrencyWhile(() => this.#measurements.load());
+  }
 
   async record(
     measured: ProjectMeasurement[],
     branches: { id: string; branchName: string }[],
     nows: number[],
   ) {
-    return measured.map((measurement, n) => this.#measurements.record(measurement, branches, nows[n] ?? 0));
+    return measured.map((measurement, n) => this.#record(measurement, branches, nows[n] ?? 0));
+  }
+
+  #record(...measured: [ProjectMeasurement, { id: string; branchName: string }[], now: number]) {
+    const event = this.#measurements.record(...measured, 'the host');
+    heads.set(this.#name, this.#measurements.head() ?? '');
+    return event;
+  }
+
+  /** As if the link had never got the last heads. @param head that it has instead */
+  async loseKept(head: string | null) {
+    if (head === null) heads.delete(this.#name);
+    else heads.set(this.#name, head);
+  }
+
+  async kept() {
+    return heads.get(this.#name) ?? null;
   }
 
   async last() {
@@ -56,11 +82,11 @@ export class TestedMeasurements extends DurableObject<Env> {
 
   /** How many instants are kept, by their step in milliseconds. */
   async counts() {
-    const { sql, kv } = this.ctx.storage;
+    const { sql } = this.ctx.storage;
     const samples = sql
       .exec<{ step: number; metrics: string }>('select step, metrics from samples')
       .toArray();
-    const recent = kv.get<{ recent?: PointsByBranch }>('last_measurement')?.recent ?? {};
+    const { recent = {} } = JSON.parse(heads.get(this.#name) ?? '{}') as { recent?: PointsByBranch };
     const instants = [
       ...samples.map(({ step, metrics }) => ({ step, points: JSON.parse(metrics) as PointsByBranch })),
       { step: MINUTE, points: recent },
@@ -85,11 +111,11 @@ export class TestedMeasurements extends DurableObject<Env> {
     this.ctx.storage.sql.exec(sql);
   }
 
-  /** The characters of the longest row, and of the last measurement. */
+  /** The characters of the longest row, and of the head. */
   async longest() {
-    const { sql, kv } = this.ctx.storage;
+    const { sql } = this.ctx.storage;
     const { n } = sql.exec<{ n: number }>('select max(length(metrics)) as n from samples').one();
-    return Math.max(n, JSON.stringify(kv.get('last_measurement')).length);
+    return Math.max(n, heads.get(this.#name)?.length ?? 0);
   }
 
   async rowsWritten() {
@@ -99,8 +125,10 @@ export class TestedMeasurements extends DurableObject<Env> {
   /** As the earlier release left it: without the minutes that are in no table. */
   async forgetRecent() {
     const { kv } = this.ctx.storage;
-    const { recent, ...last } = kv.get<Record<string, unknown>>('last_measurement') ?? {};
+    const { recent, keptBy, ...last } = kv.get<Record<string, unknown>>('last_measurement') ?? {};
     kv.put('last_measurement', last);
+    heads.delete(this.#name);
+    this.ctx.abort('reset by the test');
   }
 
   /** Loses its memory, as an idle object does. */
@@ -126,7 +154,7 @@ export class TestedMeasurements extends DurableObject<Env> {
       },
     });
     try {
-      this.#measurements.record(measured, branches, now);
+      this.#record(measured, branches, now);
     } finally {
       Reflect.deleteProperty(sql, 'exec');
     }
@@ -180,13 +208,10 @@ export class TestedCoordinator extends ProjectCoordinator {
 
   /** Keeps measurements as if each had come when it was made, and notifies nobody. */
   async remember(measured: ProjectMeasurement[]) {
-    const measurements = new MeasurementStore(
-      this.ctx.storage,
-      (this.env as unknown as { INTERVAL_SECONDS: number }).INTERVAL_SECONDS,
-    );
+    await this.measurements.load();
     for (const measurement of measured) {
       const branches = measurement.branches.map(({ branch_id: id }) => ({ id, branchName: id }));
-      measurements.record(measurement, branches, Date.parse(measurement.observed_at));
+      this.measurements.record(measurement, branches, Date.parse(measurement.observed_at));
     }
   }
 

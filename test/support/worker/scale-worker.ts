@@ -13,9 +13,29 @@ const meterOf = (env: Env): Meter => {
   return known;
 };
 
+/** What an object has written. */
+export interface StorageUse {
+  /** Rows, without those of the history. */
+  rows: number;
+  /** The size of its storage. */
+  bytes: number;
+}
+
+function useOf({ storage: { sql } }: DurableObjectState): StorageUse {
+  const count = (query: string) => sql.exec<{ n: number }>(query).one().n;
+  const hasHistory = count("select count(*) as n from sqlite_master where name = 'samples'") > 0;
+  // With each row of the history the head is stored.
+  const ofHistory = hasHistory ? 2 * count('select count(*) as n from samples') : 0;
+  return { rows: count('select total_changes() as n') - ofHistory, bytes: sql.databaseSize };
+}
+
 export class HostLink extends RealHostLink {
   constructor(state: DurableObjectState, env: Env) {
     super(state, meterOf(env).env);
+  }
+
+  async storageUse(): Promise<StorageUse> {
+    return useOf(this.ctx);
   }
 }
 
@@ -24,10 +44,8 @@ export class ProjectCoordinator extends RealCoordinator {
     super(state, meterOf(env).env);
   }
 
-  /** Rows that this object has written, and the size of its storage. */
-  async storageUse(): Promise<{ rows: number; bytes: number }> {
-    const { sql } = this.ctx.storage;
-    return { rows: sql.exec<{ n: number }>('select total_changes() as n').one().n, bytes: sql.databaseSize };
+  async storageUse(): Promise<StorageUse> {
+    return useOf(this.ctx);
   }
 }
 
