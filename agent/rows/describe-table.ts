@@ -145,7 +145,9 @@ const VERSION = `
 /** What changes without a new version: it is read for each page. */
 const PRESENT = `'estimated_rows', ${ESTIMATE}, 'likely_rows', ${LIKELY_ROWS}, 'state', ${STATE}, 'version', ${VERSION}`;
 
-type Present = Pick<TableDescription, 'estimated_rows' | 'likely_rows' | 'state'> & { version: string | null };
+type Present = Pick<TableDescription, 'estimated_rows' | 'likely_rows' | 'state'> & {
+  version: string | null;
+};
 
 /** Of the tables that a session has described, by name; it is reset in between, but remains the same login's. */
 const described = new WeakMap<Session, Map<string, { version: string; description: TableDescription }>>();
@@ -177,7 +179,8 @@ function remember(
 ): void {
   if (version === null) return;
   const ofSession = described.get(session) ?? new Map();
-  if (ofSession.size < DESCRIBED_MAX) ofSession.set(JSON.stringify([schema, table]), { version, description });
+  if (ofSession.size < DESCRIBED_MAX)
+    ofSession.set(JSON.stringify([schema, table]), { version, description });
   described.set(session, ofSession);
 }
 

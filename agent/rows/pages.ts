@@ -34,11 +34,14 @@ const SIZE = `coalesce(pg_catalog.octet_length(pg_catalog.to_json(${START})::pg_
  */
 const fitting = (source: string, limit: number, bytes: number) => `
   WITH page (n, cells) AS MATERIALIZED (${source}),
+  small (is_small) AS MATERIALIZED (
+    SELECT coalesce(pg_catalog.sum(pg_catalog.pg_column_size(cells)) <= ${bytes}, true) FROM page
+  ),
   whole (n, line) AS MATERIALIZED (
-    SELECT n, pg_catalog.to_json(cells)::pg_catalog.text FROM page WHERE n <= ${limit}
+    SELECT n, pg_catalog.to_json(cells)::pg_catalog.text FROM page, small WHERE is_small AND n <= ${limit}
   ),
   verdict (fits) AS MATERIALIZED (
-    SELECT coalesce(pg_catalog.max(pg_catalog.octet_length(line)) <= ${CELL_BYTES_MAX}
+    SELECT (SELECT is_small FROM small) AND coalesce(pg_catalog.max(pg_catalog.octet_length(line)) <= ${CELL_BYTES_MAX}
       AND pg_catalog.sum(pg_catalog.octet_length(line)) <= ${bytes}, true) FROM whole
   ),
   fitting (cut) AS MATERIALIZED (

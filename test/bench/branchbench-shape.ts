@@ -1,6 +1,8 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
 import { Api } from '../support/api.ts';
-import { query } from '../support/database.ts';
+import { connect, query } from '../support/database.ts';
+import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
 import { purgeBranch } from '../support/records/jobs.ts';
 import type { Stack } from '../support/stack/stack.ts';
 import { UNLIMITED } from '../support/stack/stack.ts';
@@ -8,7 +10,7 @@ import { connectToClone, endSessions, makeBareClone } from './bare-clone.ts';
 import { raiseCaps } from './extents.ts';
 import { type FilledMain, filledMain } from './filled-main.ts';
 import type { Report } from './report.ts';
-import { addSample, median, runInterleaved, type Series, timed } from './rounds.ts';
+import { addSample, median, medianRatio, runInterleaved, type Series, timed } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
 
 const DISK_BYTES = 12 * 2 ** 30;
@@ -20,10 +22,21 @@ const ROUNDS = 5;
 /** Rows that are updated in each database before the next one is made of it. */
 const UPDATES = 100;
 
+/** Direct sessions in main, each of which works for a moment and then rests. */
+const CROWD = 60;
+const REST_MS = 20;
+const WORKERS = 20;
+const TURNS = 3;
+const CROWD_LIMIT = 1.2;
+/** A clone that is refused because main is busy is requested again. */
+const AGAIN_AFTER_MS = 50;
+
 const METHOD = `The shape of the create sweep of BranchBench (arXiv 2604.17180), with our own client: a main of about ${MEGABYTES + 8} MB on \
 XFS with reflink in a loopback file. *Chain*: ${LENGTH} databases, each made of the one before, in which ${UPDATES} rows were \
 updated first. *Fan*: ${LENGTH} databases of main. *Clients*: ${CLIENTS} databases concurrently, ${LENGTH} of each of ${MAINS} mains; a \
-project creates three at a time, and PostgreSQL clones one database once at a time. By \`POST …/branches\`, until the 201, and by \
+project creates three at a time, and PostgreSQL clones one database once at a time. *Crowd*: ${CROWD} direct sessions work in a main \
+without a pause of more than ${REST_MS} ms, and connect again when they are ended, while ${WORKERS} workers each make, read and delete ${TURNS} databases of it; \
+without us a worker ends the sessions until \`CREATE DATABASE\` has found none, and with us the time of a deletion is that until the database is gone. By \`POST …/branches\`, until the 201, and by \
 \`CREATE DATABASE … STRATEGY FILE_COPY\` with \`file_copy_method = clone\` in one session for each client. Interleaved in ${ROUNDS} \
 rounds after a first one that is discarded; the median creation of each round is taken. Everything runs on this machine. For \
 comparison, the medians that BranchBench publishes for a chain of 16: Neon 160 ms, Xata 42,500 ms, Tiger 51,400 ms, Dolt 9.5 ms. \
@@ -32,21 +45,27 @@ They were measured elsewhere, over a network and on other hardware, so they only
 /** Measures branches of branches, and many concurrently. @param signal aborts it */
 export const measureBranchbenchShape = (signal: AbortSignal): Promise<Report> =>
   // A main gets more logins in a minute than one client may make.
-  onXfsStack(signal, DISK_BYTES, measure, { ...UNLIMITED, CONNECTION_ATTEMPTS_PER_MINUTE: '10000' });
+  onXfsStack(signal, DISK_BYTES, measure, {
+    ...UNLIMITED,
+    CONNECTION_ATTEMPTS_PER_MINUTE: '10000',
+    BRANCH_CONNECTIONS: '200',
+    PROJECT_CONNECTIONS: '400',
+    TENANT_CONNECTIONS: '400',
+  });
 
 type Shape = 'chain' | 'fan' | 'clients';
-type Times = Record<'all' | 'firstAndLast', Series>;
+type Times = Record<'all' | 'firstAndLast' | 'crowd', Series>;
 
 async function measure(stack: Stack): Promise<Report> {
   const api = new Api(stack.url, await stack.token());
   const mains: FilledMain[] = [];
   for (let n = 1; n <= MAINS; n++) {
     const filled = await filledMain(api, `Main ${n}`, MEGABYTES);
-    await raiseCaps(stack, api, filled);
+    await raiseCaps(stack, api, filled, 2 * WORKERS);
     mains.push(filled);
   }
   const sessions = await Promise.all(Array.from({ length: CLIENTS }, () => connectToClone(stack)));
-  const series: Times = { all: {}, firstAndLast: {} };
+  const series: Times = { all: {}, firstAndLast: {}, crowd: {} };
   const [first] = mains as [FilledMain];
   const [session] = sessions as [pg.Client];
   try {
@@ -59,6 +78,8 @@ async function measure(stack: Stack): Promise<Report> {
         'fan, branches': branchSweep(api, first, series, false),
         'clients, bare clones': bareClients(sessions, mains, series),
         'clients, branches': branchClients(api, mains, series),
+        'crowd, bare clones': inCrowd(first, series, bareTurns(stack, sessions, first)),
+        'crowd, branches': inCrowd(first, series, branchTurns(api, first)),
       },
       ...Object.values(series),
     );
@@ -79,6 +100,20 @@ async function measure(stack: Stack): Promise<Report> {
         ratio('fan'),
         ratio('clients'),
         {
+          name: 'with branches ÷ with bare clones, crowd',
+          measured: medianRatio(medians['crowd, branches'], medians['crowd, bare clones']),
+          limit: CROWD_LIMIT,
+          unit: '×',
+        },
+        ...(['creation', 'reading', 'deletion'] as const).map((part) => ({
+          name: `${part}, crowd: a branch ÷ a bare clone`,
+          measured:
+            median(series.crowd[`crowd, branches, ${part}`] ?? []) /
+            median(series.crowd[`crowd, bare clones, ${part}`] ?? []),
+          limit: null,
+          unit: '×' as const,
+        })),
+        {
           name: `branch ${LENGTH} of the chain ÷ the first`,
           measured: ofChain('last') / ofChain('first'),
           limit: null,
@@ -86,9 +121,10 @@ async function measure(stack: Stack): Promise<Report> {
         },
       ],
       times: {
-        'Median creation of a round': medians,
+        'Median creation of a round; of a crowd, the whole round': medians,
         'Every creation': series.all,
         'By depth': series.firstAndLast,
+        'What each worker does in a crowd': series.crowd,
       },
     };
   } finally {
@@ -186,4 +222,109 @@ const bareClients =
     );
     for (let n = 0; n < CLIENTS; n++) await session.query(`drop database bare_${n}`);
     return ms;
+  };
+
+/** A database that a worker has made. */
+interface Made {
+  read: () => Promise<unknown>;
+  drop: () => Promise<unknown>;
+}
+
+/** @param worker from 0 @param name of the database */
+type Make = (worker: number, name: string) => Promise<Made>;
+
+const READ = 'select sum(balance) from account where id <= 1000';
+
+/** Lets the workers take their turns while the crowd works in main. @returns milliseconds until the last one has ended */
+const inCrowd =
+  ({ main }: FilledMain, { crowd }: Times, make: Make) =>
+  async (name: string) => {
+    const over = new AbortController();
+    const members = Array.from({ length: CROWD }, (_, n) => member(main.direct_url, n, over.signal));
+    try {
+      return await timed(() =>
+        Promise.all(Array.from({ length: WORKERS }, (_, n) => work(n, name, crowd, make))),
+      );
+    } finally {
+      over.abort();
+      await Promise.all(members);
+    }
+  };
+
+async function work(worker: number, name: string, series: Series, make: Make): Promise<void> {
+  const measure = async <T>(part: string, action: () => Promise<T>): Promise<T> => {
+    const start = performance.now();
+    const result = await action();
+    addSample(series, `${name}, ${part}`, performance.now() - start);
+    return result;
+  };
+  for (let turn = 0; turn < TURNS; turn++) {
+    const made = await measure('creation', () => make(worker, `crowd-${worker}-${turn}`));
+    await measure('reading', made.read);
+    await measure('deletion', made.drop);
+  }
+}
+
+/** A session that works, and connects again when it was ended. */
+async function member(url: string, n: number, signal: AbortSignal): Promise<void> {
+  while (!signal.aborted) {
+    const client = await connect(url).catch(() => null);
+    try {
+      while (client && !signal.aborted) {
+        await client.query('update account set balance = balance + 1 where id = $1', [n + 1]);
+        await sleep(Math.random() * REST_MS);
+      }
+    } catch {
+      // It was ended, by either side's clone.
+    } finally {
+      await client?.end().catch(() => {});
+    }
+    await sleep(Math.random() * REST_MS);
+  }
+}
+
+const isBusy = (error: unknown) => /SOURCE_BUSY|HOST_BUSY|PROJECT_BUSY/.test(String(error));
+
+const branchTurns =
+  (api: Api, { project }: FilledMain): Make =>
+  async (_, name) => {
+    for (;;) {
+      try {
+        const branch = await api.branch(project.id, name, { include: ['credentials'] });
+        const { credentials } = branch as unknown as { credentials: { direct_url: string } };
+        return {
+          read: () => query(credentials.direct_url, READ),
+          drop: () => purgeBranch(api, project.id, branch.id),
+        };
+      } catch (error) {
+        if (!isBusy(error)) throw error;
+        await sleep(AGAIN_AFTER_MS);
+      }
+    }
+  };
+
+const bareTurns =
+  (stack: Stack, sessions: readonly pg.Client[], { main }: FilledMain): Make =>
+  async (worker, name) => {
+    const [session, ending] = [sessions[2 * worker], sessions[2 * worker + 1]] as [pg.Client, pg.Client];
+    let isOver = false;
+    const making = makeBareClone(session, main.database, name).finally(() => {
+      isOver = true;
+    });
+    const end = async () => {
+      while (!isOver) {
+        await ending.query('select pg_terminate_backend(pid) from pg_stat_activity where datname = $1', [
+          main.database,
+        ]);
+        await sleep(5);
+      }
+    };
+    await Promise.all([making, end()]);
+    return {
+      read: async () => {
+        const client = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate', name);
+        await client.query(READ).finally(() => client.end());
+      },
+      drop: () => session.query(`drop database "${name}"`),
+    };
   };

@@ -1,14 +1,17 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { hostFolder } from '../../dev/stack/host-folder.ts';
 import { Api } from '../support/api.ts';
 import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
 import { Load } from '../support/load.ts';
 import { purgeBranch } from '../support/records/jobs.ts';
-import { slowestClone } from '../support/stack/slowest-clone.ts';
+import { type SeenClone, slowestClone } from '../support/stack/slowest-clone.ts';
 import type { Stack } from '../support/stack/stack.ts';
 import { addDurations, creationSteps } from './creation-steps.ts';
 import { filledMain } from './filled-main.ts';
 import type { Report } from './report.ts';
-import { medianDifference, medianRatio, runInterleaved, type Series } from './rounds.ts';
+import { addSample, medianDifference, medianRatio, runInterleaved, type Series } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
 
 const DISK_BYTES = 8 * 2 ** 30;
@@ -26,7 +29,8 @@ request and ${AFTER_MS} ms after the branch exists. It includes the transaction'
 server connection and the checkpoint before the clone. It is divided by the duration of the \`CREATE DATABASE\` alone, \
 as another session sees it: the shortest interval that could be called clone time, before which no client can be \
 admitted. The job's clone step (checkpoint, waiting for transactions to end, \`CREATE DATABASE\`) and the whole call \
-are also shown. Clones take longer from round to round, as the source becomes more fragmented, so the limit applies to \
+are also shown. *Before the clone*: from the pooler's PAUSE, by its log, to the start of that statement. *After the clone*: from its \
+end to the pooler's RESUME; the end is at most 5 ms too early. Clones take longer from round to round, as the source becomes more fragmented, so the limit applies to \
 the median of the ratios in each round. A branch is dropped before the next is created. The clients share the machine \
 with the servers.`;
 
@@ -52,6 +56,7 @@ async function measure(stack: Stack): Promise<Report> {
   try {
     const clones = { 'CREATE DATABASE': [] as number[], call: [] as number[] };
     const steps: Series = {};
+    const held: Series = {};
     const began = performance.now();
     const cases = {
       'worst transaction, no branch': async () => {
@@ -62,12 +67,14 @@ async function measure(stack: Stack): Promise<Report> {
       'worst transaction, branch': async () => {
         const start = performance.now();
         let branchId = '';
-        clones['CREATE DATABASE'].push(
-          await slowestClone(postgres, async () => {
-            branchId = (await api.branch(project.id, 'round')).id;
-          }),
-        );
+        const seen = await slowestClone(postgres, async () => {
+          branchId = (await api.branch(project.id, 'round')).id;
+        });
+        if (!seen) throw new Error('no CREATE DATABASE was seen');
+        clones['CREATE DATABASE'].push(seen.ms);
         clones.call.push(performance.now() - start);
+        for (const [part, ms] of Object.entries(aroundClone(stack, main.database, seen)))
+          addSample(held, part, ms);
         await sleep(AFTER_MS);
         const { worstMs } = load.since(start);
         addDurations(steps, await creationSteps(api, project.id));
@@ -75,7 +82,7 @@ async function measure(stack: Stack): Promise<Report> {
         return worstMs;
       },
     };
-    const stalls = await runInterleaved(ROUNDS, cases, clones, steps);
+    const stalls = await runInterleaved(ROUNDS, cases, clones, steps, held);
     const { transactions, failures } = load.since(began);
     const stall = stalls['worst transaction, branch'];
     return {
@@ -113,6 +120,7 @@ async function measure(stack: Stack): Promise<Report> {
       times: {
         'The slowest of all clients': stalls,
         'The branch': clones,
+        'While clients are held, beside the CREATE DATABASE': held,
         'Steps of the call': steps,
       },
     };
@@ -120,4 +128,17 @@ async function measure(stack: Stack): Promise<Report> {
     await load.stop();
     await postgres.end();
   }
+}
+
+/** How long the pooler held the clients of the database before and after the clone, by its log. Milliseconds. */
+function aroundClone(stack: Stack, database: string, { from, ms }: SeenClone) {
+  const log = readFileSync(join(hostFolder(stack.state.host_dir, {}).logs, 'pgbouncer.log'), 'utf8');
+  const timesOf = (command: 'PAUSE' | 'RESUME') =>
+    [...log.matchAll(new RegExp(`^(\\S+) (\\S+) UTC .* ${command} '${database}' command issued$`, 'gm'))].map(
+      ([, day, time]) => Date.parse(`${day}T${time}Z`),
+    );
+  const paused = timesOf('PAUSE').findLast((at) => at <= from);
+  const resumed = timesOf('RESUME').find((at) => at >= from);
+  if (paused === undefined || resumed === undefined) throw new Error(`the pooler did not hold ${database}`);
+  return { 'before the clone': from - paused, 'after the clone': resumed - from - ms };
 }

@@ -29,10 +29,15 @@ export function countExtents(folder: string): number {
 }
 
 /** The defaults are ten branches and 5 GiB per project. */
-export async function raiseCaps(stack: Stack, api: Api, { project }: FilledMain): Promise<void> {
+export async function raiseCaps(
+  stack: Stack,
+  api: Api,
+  { project }: FilledMain,
+  branches = 20,
+): Promise<void> {
   const platform = new Api(stack.url, gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET);
   await platform.patch(`/platform/v1/projects/${project.id}`, {
-    branch_limit: 20,
+    branch_limit: branches,
     storage_quota_cap_gib: 20,
   });
   await api.patch(`/v1/projects/${project.id}`, { storage_quota_gib: 20 });

@@ -24,6 +24,7 @@ const PAGES = 15;
 const ROWS = 100_000;
 const PAGE = 50;
 const PAGE_LIMIT = 3;
+const PAGE_OF_PROJECT_LIMIT = 1.5;
 const END_KEPT = `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '${BROWSING}'`;
 
 const CLIENTS = 16;
@@ -47,7 +48,9 @@ the page, which the server measures and truncates. That is the first page: its \
 session has no caches, and the statement is planned again. Within 8 s, a page uses the session of the page before \
 ([table browser](../decisions/table-browser.md#kept-sessions)): no login, and half of the catalog's time. Since that was measured, the description leaves out the operators of keys, \
 which most pages do not need, and the agent finds the keys in the list of indexes: 10.3 to 7.6 ms of processor time in a new \
-session, 4.7 to 3.2 in one that waits (3.9 with the operators, by a statement of their own), at a load of ten.`;
+session, 4.7 to 3.2 in one that waits (3.9 with the operators, by a statement of their own), at a load of ten. A session that has \
+described the table before only compares the transactions that wrote its catalog rows: 2.4 to 1.1 ms; and cells that need no cut \
+are converted once: 2.2 to 1.2.`;
 
 /** @param signal aborts it */
 export async function measureRowPages(signal: AbortSignal): Promise<Report> {
@@ -59,6 +62,7 @@ export async function measureRowPages(signal: AbortSignal): Promise<Report> {
     setting: versions,
     goals: [
       quotient(pages, 'page', 'pg, connected', { limit: PAGE_LIMIT }),
+      quotient(pages, 'page', 'a project', { limit: PAGE_OF_PROJECT_LIMIT }),
       quotient(pages, 'page', 'first page', { limit: null }),
       quotient(pages, 'first page', 'pg, connecting', { limit: null }),
       quotient(pages, 'a project', 'pg, connected', { limit: null }),

@@ -1,4 +1,5 @@
-import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
+import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from 'vitest';
+import { loginName } from '../../../shared/branch/login.ts';
 import { CELL_BYTES_MAX } from '../../../shared/limits.ts';
 import { BOUNDS } from '../../../shared/protocol/bounds.ts';
 import type { Cell } from '../../../shared/protocol/tables.ts';
@@ -148,6 +149,63 @@ test('the estimate is reported as soon as PostgreSQL has one', async () => {
   expect((await browser.page('guessed')).estimated_rows).toBeNull();
   await browser.owner('analyze guessed');
   expect((await browser.page('guessed')).estimated_rows).toBe(9);
+});
+
+describe('a change of the table between two pages of one session is seen', () => {
+  const columnsOf = async (name: string) =>
+    (await browser.page(name)).columns.map(({ name: column, type, nullable, is_primary_key }) =>
+      [column, type, nullable && 'null', is_primary_key && 'key'].filter(Boolean).join(' '),
+    );
+  afterEach(() => browser.owner('drop table if exists changing'));
+
+  test.each([
+    ['add column added int', ['id integer key', 'word text null', 'added integer null']],
+    ['drop column word', ['id integer key']],
+    ['rename column word to renamed', ['id integer key', 'renamed text null']],
+    ['alter column word type varchar(9)', ['id integer key', 'word character varying(9) null']],
+    ['alter column word set not null', ['id integer key', 'word text']],
+    ['drop constraint changing_pkey', ['id integer', 'word text null']],
+    ['drop constraint changing_pkey, add unique (word)', ['id integer', 'word text null']],
+    ["alter column word type mood using 'angry'", ['id integer key', 'word public.mood null']],
+  ])('%s', async (change, columns) => {
+    await browser.owner('create table changing (id int primary key, word text)');
+    expect(await columnsOf('changing')).toEqual(['id integer key', 'word text null']);
+    await browser.owner(`alter table changing ${change}`);
+    expect(await columnsOf('changing')).toEqual(columns);
+  });
+
+  test('another table of the name', async () => {
+    await browser.owner('create table changing (id int primary key, word text)');
+    await columnsOf('changing');
+    await browser.owner('drop table changing; create table changing (other int)');
+    expect(await columnsOf('changing')).toEqual(['other integer null']);
+    await browser.owner('drop table changing');
+    await expect(browser.page('changing')).rejects.toMatchObject({ code: 'TABLE_NOT_FOUND' });
+  });
+
+  test('a type that is renamed', async () => {
+    await browser.owner('create table changing (id int primary key, word mood)');
+    await columnsOf('changing');
+    await browser.owner('alter type mood rename to humour');
+    expect(await columnsOf('changing')).toEqual(['id integer key', 'word public.humour null']);
+    await browser.owner('alter type humour rename to mood');
+  });
+
+  test('rights that are taken away, of the table and of one column', async () => {
+    await browser.owner(
+      'create table changing (id int primary key, word text); insert into changing values (1)',
+    );
+    await columnsOf('changing');
+    const login = `"${loginName(world.main.branch_id, 'read_write')}"`;
+    const [{ role = '' } = {}] = await browser.owner(
+      `select grantee::regrole::text as role from pg_class, aclexplode(relacl) where relname = 'changing'
+         and privilege_type = 'SELECT' and pg_has_role(${login.replaceAll('"', "'")}, grantee, 'usage') limit 1`,
+    );
+    await browser.owner(`revoke select on changing from ${role}; grant select (id) on changing to ${role}`);
+    expect(await columnsOf('changing')).toEqual(['id integer key']);
+    await browser.owner(`revoke select (id) on changing from ${role}`);
+    await expect(browser.page('changing')).rejects.toMatchObject({ code: 'TABLE_NOT_FOUND' });
+  });
 });
 
 describe('without a primary key', () => {

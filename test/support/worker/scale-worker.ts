@@ -21,7 +21,7 @@ export interface StorageUse {
   bytes: number;
 }
 
-function useOf({ storage: { sql } }: DurableObjectState): StorageUse {
+function writtenBy({ storage: { sql } }: DurableObjectState): StorageUse {
   const count = (query: string) => sql.exec<{ n: number }>(query).one().n;
   const hasHistory = count("select count(*) as n from sqlite_master where name = 'samples'") > 0;
   // With each row of the history the head is stored.
@@ -35,7 +35,7 @@ export class HostLink extends RealHostLink {
   }
 
   async storageUse(): Promise<StorageUse> {
-    return useOf(this.ctx);
+    return writtenBy(this.ctx);
   }
 }
 
@@ -45,7 +45,7 @@ export class ProjectCoordinator extends RealCoordinator {
   }
 
   async storageUse(): Promise<StorageUse> {
-    return useOf(this.ctx);
+    return writtenBy(this.ctx);
   }
 }
 
