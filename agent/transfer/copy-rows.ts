@@ -60,6 +60,26 @@ export const refusedRows = (table: CopiedTable, error: unknown): unknown =>
     }),
   );
 
+/** PostgreSQL refuses a text with more than one statement. */
+const asOneStatement = (text: string) => ({ text, queryMode: 'extended' });
+
+/**
+ * Runs statements of a source's schema as one transaction. They name everything with its schema; the bodies of
+ * functions may not.
+ */
+export const makeAll = (session: Session, statements: readonly string[]): Promise<void> =>
+  inTransaction(session, async () => {
+    await session.query('SET LOCAL search_path = public, pg_temp');
+    for (const text of statements)
+      await session.query(asOneStatement(text)).catch((error) => {
+        throw refused(error, (reason) =>
+          finding('schema', `PostgreSQL refuses a statement of the schema here: ${reason}.`, {
+            statement: short(text),
+          }),
+        );
+      });
+  });
+
 /** The first object id that is not PostgreSQL's own. */
 const FIRST_OWN = 16_384;
 
@@ -201,7 +221,10 @@ const PER_STATEMENT = 500;
 /** The sequences of a database, by schema and name. */
 const OWN_SEQUENCES = 'SELECT schemaname AS schema, sequencename AS name FROM pg_sequences';
 
-/** Sets sequences so that the next value is the one after the source's. Those that were not copied are skipped. */
+/**
+ * Sets sequences so that the next value is the one after the source's. Those that were not copied are skipped.
+ * @throws Refused for a value that a sequence cannot have here
+ */
 export async function setSequences(target: Session, values: readonly SequenceValue[]): Promise<number> {
   const { rows } = await target.query<Omit<SequenceValue, 'last_value'>>(OWN_SEQUENCES);
   const present = new Set(rows.map((sequence) => tableName(sequence)));
@@ -213,11 +236,18 @@ export async function setSequences(target: Session, values: readonly SequenceVal
   for (let at = 0; at < settings.length; at += PER_STATEMENT)
     await inTransaction(target, () =>
       target.query(`SELECT ${settings.slice(at, at + PER_STATEMENT).join(', ')}`),
-    );
+    ).catch((error) => {
+      throw refused(error, (reason) =>
+        finding('rows', `PostgreSQL refuses the value of a sequence of the source here: ${reason}.`),
+      );
+    });
   return copied.length;
 }
 
-/** Sequences that a column's default, or the column itself, takes its values from. */
+/**
+ * Sequences that a column's default, or the column itself, takes its values from. Its type is PostgreSQL's own: the cast
+ * of another one is code of a tenant.
+ */
 const KEYS = `
   SELECT DISTINCT n.nspname AS schema, s.relname AS name, tn.nspname AS table_schema, t.relname AS table_name, a.attname AS column
   FROM pg_catalog.pg_class AS s
@@ -227,7 +257,7 @@ const KEYS = `
   JOIN pg_catalog.pg_class AS t ON t.oid = d.refobjid
   JOIN pg_catalog.pg_namespace AS tn ON tn.oid = t.relnamespace
   JOIN pg_catalog.pg_attribute AS a ON a.attrelid = t.oid AND a.attnum = d.refobjsubid
-  WHERE s.relkind = 'S' ORDER BY 1, 2`;
+  WHERE s.relkind = 'S' AND a.atttypid < ${FIRST_OWN} ORDER BY 1, 2`;
 
 interface KeySequence extends Omit<SequenceValue, 'last_value'> {
   table_schema: string;

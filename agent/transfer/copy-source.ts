@@ -7,7 +7,7 @@ import { catalogQuery } from '../difference/schema/compare-schemas.ts';
 import { runInThread } from '../difference/schema/comparison-thread.ts';
 import type { CopiedSchema } from '../difference/schema/copied-schema.ts';
 import { readTenant } from '../postgres/branches.ts';
-import { inTransaction, type Pool, type Session } from '../postgres/connect.ts';
+import type { Pool, Session } from '../postgres/connect.ts';
 import { releaseLock, takeLock, withLocks } from '../postgres/locks.ts';
 import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
 import { HostError } from '../process/host-error.ts';
@@ -27,8 +27,8 @@ import {
   listAnalyzed,
   listCompared,
   listTables,
+  makeAll,
   readSequences,
-  refused,
   refusedRows,
   setSequences,
   tableName,
@@ -566,17 +566,3 @@ function leftOutWarnings(leftOut: readonly string[]): SourceFinding[] {
   const message = `A branch cannot have these objects, so they are left out: ${named}${more > 0 ? `, and ${more} more` : ''}.`;
   return [finding('schema', message, { severity: 'warning' })];
 }
-
-/** One transaction. The statements name everything with its schema; the bodies of functions may not. */
-const makeAll = (session: Session, statements: CopiedSchema['first']) =>
-  inTransaction(session, async () => {
-    await session.query('SET LOCAL search_path = public, pg_temp');
-    for (const statement of statements)
-      await session.query(statement).catch((error) => {
-        throw refused(error, (reason) =>
-          finding('schema', `PostgreSQL refuses a statement of the schema here: ${reason}.`, {
-            statement: short(statement),
-          }),
-        );
-      });
-  });

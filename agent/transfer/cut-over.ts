@@ -14,16 +14,14 @@ import {
   setSequences,
   tableName,
 } from './copy-rows.ts';
+import { type FollowHost, inFollowed, withFollowed } from './followed-session.ts';
 import {
   endFollowing,
   type Followed,
-  type FollowHost,
-  inFollowed,
   readFollowed,
   readSubscription,
   requireFollowed,
   type Subscription,
-  withFollowed,
 } from './following.ts';
 import { finding, Refused, short } from './source-address.ts';
 import { findingOf, inSource, openSnapshotSession } from './source-session.ts';

@@ -4,7 +4,8 @@ import { SOURCE_TABLES_MAX, type SourceFinding } from '../../shared/protocol/tra
 import type { Result } from '../../shared/result.ts';
 import { fitting } from '../difference/schema/compare-schemas.ts';
 import type { Queryable } from '../postgres/connect.ts';
-import { type Followed, type FollowHost, inFollowed, readFollowed, readSubscription } from './following.ts';
+import { type FollowHost, inFollowed } from './followed-session.ts';
+import { type Followed, readFollowed, readSubscription } from './following.ts';
 import { short } from './source-address.ts';
 import { inSource } from './source-session.ts';
 import { readSlot, type SlotState } from './source-slot.ts';

@@ -1,31 +1,34 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { groupName, loginName, queryLoginName } from '../../shared/branch/login.ts';
+import { loginName } from '../../shared/branch/login.ts';
 import type { FollowProblem } from '../../shared/protocol/follow.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { followName } from '../../shared/protocol/transfer-operations.ts';
-import {
-  identifier,
-  inTransaction,
-  literal,
-  type OwnSession,
-  openSession,
-  type Pool,
-  type Queryable,
-  type Session,
-} from '../postgres/connect.ts';
+import { identifier, inTransaction, literal, type Queryable, type Session } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
 import { dropUnusedRoles, restoreLogins } from '../postgres/roles.ts';
-import { COMPARING, endSessions, LOADING } from '../postgres/sessions.ts';
+import { endSessions } from '../postgres/sessions.ts';
 import { HostError } from '../process/host-error.ts';
-import type { Log } from '../process/log.ts';
 import { pollUntil } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
-import { asOptions, OPTIONS } from '../rows/branch-session.ts';
 import { freeBytes } from '../volumes/volumes.ts';
 import { readSequences, setLargestKeys, setSequences } from './copy-rows.ts';
-import { readSourceUrl, resolveSource, type Source, short } from './source-address.ts';
+import {
+  boundingSubscriber,
+  closingRoles,
+  endClients,
+  endLeft,
+  type FollowHost,
+  hasSubscriber,
+  inFollowed,
+  makingSubscriber,
+  type FollowedDatabase as Of,
+  subscriptionOf,
+  untilSessionsEnded,
+  withFollowed,
+} from './followed-session.ts';
+import { Refused, readSourceUrl, resolveSource, type Source, short } from './source-address.ts';
 import { inSource, readAuthorities, type Tls } from './source-session.ts';
 import { dropAtSource, publicationsOf, removalOf, type SlotNames } from './source-slot.ts';
 
@@ -34,13 +37,6 @@ import { dropAtSource, publicationsOf, removalOf, type SlotNames } from './sourc
  * owns, and a row in the agent's tables. The row says what is wanted, so an agent that is killed at any point is
  * succeeded by one that brings PostgreSQL there.
  */
-
-export interface FollowHost {
-  settings: AgentSettings;
-  postgres: Pool;
-  sessions: Pool;
-  log: Log;
-}
 
 type CutOver = NonNullable<MethodResult<'follow.cutover'>['cut_over']>;
 interface CutOverOutcome extends Omit<CutOver, 'dropped_at_source' | 'message'> {
@@ -112,81 +108,7 @@ export async function requireFollowed(db: Queryable, branchId: string): Promise<
 export const storeProblem = (db: Queryable, branchId: string, problem: FollowProblem | null) =>
   db.query('UPDATE following SET problem = $2 WHERE branch_id = $1', [branchId, JSON.stringify(problem)]);
 
-type Of = Pick<Followed, 'project_id' | 'database'>;
-
-/**
- * The role that owns the subscription. The rule files admit the agent to it, over the unix socket and without a
- * password, as to every role of this form.
- */
-const roleOf = (projectId: string) => queryLoginName(projectId);
-const subscriptionOf = followName;
-
-/** Sessions of the role: a cut-over counts several tables at a time. */
-const SESSIONS = 10;
-
-/**
- * Makes the role. It acts for the owners of the tables, so what a source has in its schema runs with no other rights.
- * A role that may make subscriptions can make this host connect to any address, so it loses that right again.
- * Nothing that it runs is logged: the statement that makes a subscription has the source's password.
- */
-const makingRole = ({ project_id, database }: Of, isThere: boolean): string => {
-  const role = identifier(roleOf(project_id));
-  return `${isThere ? 'ALTER' : 'CREATE'} ROLE ${role} LOGIN PASSWORD NULL CONNECTION LIMIT ${SESSIONS};
-    ALTER ROLE ${role} SET log_statement = 'none';
-    ALTER ROLE ${role} SET log_min_error_statement = 'panic';
-    ALTER ROLE ${role} SET log_min_duration_statement = -1;
-    ALTER ROLE ${role} SET log_min_duration_sample = -1;
-    ALTER ROLE ${role} SET log_transaction_sample_rate = 0;
-    ALTER ROLE ${role} RESET log_min_messages;
-    GRANT ${identifier(groupName(project_id, 'owner'))} TO ${role} WITH INHERIT TRUE, SET TRUE;
-    GRANT CONNECT, CREATE ON DATABASE ${identifier(database)} TO ${role};
-    GRANT pg_create_subscription TO ${role}`;
-};
-
-/** The errors of its worker are in the log from now on: the change that PostgreSQL refuses is named only there. */
-const boundingRole = ({ project_id, database }: Of): string => {
-  const role = identifier(roleOf(project_id));
-  return `REVOKE pg_create_subscription FROM ${role};
-    REVOKE CREATE ON DATABASE ${identifier(database)} FROM ${role};
-    ALTER ROLE ${role} SET log_min_messages = 'error'`;
-};
-
 const CONNECT_WITHIN_MS = 10_000;
-const STATEMENT_WITHIN_MS = 30_000;
-
-/** The session that changes the subscription, or one that only reads and that a clone ends. */
-const PURPOSES = { change: LOADING, read: COMPARING } as const;
-
-/** Runs `action` as the role of the subscription. */
-export async function inFollowed<T>(
-  { settings }: Pick<FollowHost, 'settings'>,
-  { project_id, database }: Of,
-  purpose: keyof typeof PURPOSES,
-  action: (session: OwnSession) => Promise<T>,
-): Promise<T> {
-  const session = await openSession({
-    host: settings.POSTGRES_SOCKET_DIR,
-    port: settings.POSTGRES_PORT,
-    user: roleOf(project_id),
-    database,
-    application_name: PURPOSES[purpose],
-    options: asOptions({
-      ...OPTIONS,
-      row_security: 'off',
-      check_function_bodies: 'off',
-      statement_timeout: STATEMENT_WITHIN_MS,
-      transaction_timeout: 0,
-      idle_in_transaction_session_timeout: STATEMENT_WITHIN_MS,
-    }),
-    connectionTimeoutMillis: CONNECT_WITHIN_MS,
-  });
-  try {
-    return await action(session);
-  } finally {
-    await session.end();
-  }
-}
-
 const AUTHORITIES = 'follow-authorities.pem';
 const authoritiesFile = ({ STATE_DIR }: Pick<AgentSettings, 'STATE_DIR'>) => join(STATE_DIR, AUTHORITIES);
 
@@ -266,32 +188,6 @@ async function reachSource(host: FollowHost, url: string): Promise<{ source: Sou
   return { source: source.value, tls: tls.value };
 }
 
-const CLIENTS =
-  "FROM pg_stat_activity WHERE datname = $1 AND usename ~ '^u_[0-9a-f]{32}_(owner|rw|ro|query)$' AND usename <> $2";
-const ENDING = { within: 5_000 };
-
-/** Sessions that began with other rights have to end. */
-const endClients = (db: Queryable, { project_id, database }: Of) =>
-  endSessions(db, CLIENTS, [database, roleOf(project_id)], ENDING);
-
-/** Runs `action` with the locks that keep clones and other work on the branch away. @throws HostError HOST_BUSY */
-export const withFollowed = <T>(
-  { sessions }: Pick<FollowHost, 'sessions'>,
-  of: Of & Pick<Followed, 'branch_id'>,
-  action: (session: Session) => Promise<T>,
-): Promise<T> =>
-  withLocks(sessions, [`clone:${of.branch_id}`, `source:${of.database}`], async (session) => {
-    await endLeft(session, of);
-    return action(session);
-  });
-
-/** Ends what an agent that was killed has left: its statement would take effect after ours. @throws HostError HOST_BUSY */
-async function endLeft(db: Queryable, { project_id }: Pick<Of, 'project_id'>): Promise<void> {
-  const left = 'FROM pg_stat_activity WHERE usename = $1 AND application_name = $2';
-  if (!(await endSessions(db, left, [roleOf(project_id), PURPOSES.change], ENDING)))
-    throw new HostError('HOST_BUSY', 'a session of an agent that was killed does not end');
-}
-
 /**
  * Makes the branch follow the slot of its copy, which was swapped in. From then on its clients can only read.
  * Repeated, it finishes or confirms the first call.
@@ -309,14 +205,12 @@ export const startFollowing = (
       const { source, tls } = await reachSource(host, source_url);
       if (tls === 'certificate') await writeAuthorities(host.settings);
       await session.query('UPDATE following SET database = $2 WHERE branch_id = $1', [branch_id, database]);
-      const { rows: roles } = await session.query('SELECT FROM pg_roles WHERE rolname = $1', [
-        roleOf(project_id),
-      ]);
-      await inTransaction(session, () => session.query(makingRole(params, roles.length > 0)));
+      const isThere = await hasSubscriber(session, project_id);
+      await inTransaction(session, () => session.query(makingSubscriber(params, isThere)));
       await makeSubscription(host, present, database, connectionText(host.settings, source, tls));
     }
     await inTransaction(session, async () => {
-      await session.query(boundingRole(params));
+      await session.query(boundingSubscriber(params));
       await session.query(
         'UPDATE following SET since = coalesce(since, clock_timestamp()) WHERE branch_id = $1',
         [branch_id],
@@ -368,6 +262,7 @@ export const refresh = (host: Pick<FollowHost, 'settings'>, of: Of) =>
 
 const WORKERS = "FROM pg_stat_activity WHERE datname = $1 AND backend_type LIKE 'logical replication%'";
 const WORKER = { within: 5_000, every: 2 };
+const ENDING = { within: 5_000 };
 
 /** Disables the subscription, and waits until its workers have ended. */
 export async function disable(
@@ -394,7 +289,7 @@ const SEQUENCES_WITHIN_MS = 3_000;
 
 /**
  * Sets the sequences of the branch, which are not among the changes of the source: from the values that they have
- * there, or from the largest keys here while the source cannot be read.
+ * there, or from the largest keys here while the source cannot be read, or has values that PostgreSQL refuses here.
  */
 async function setAllSequences(
   host: FollowHost,
@@ -411,7 +306,11 @@ async function setAllSequences(
     ({ session: there }) => readSequences(there),
     { tls },
   );
-  return values.ok ? setSequences(session, values.value) : setLargestKeys(session);
+  if (!values.ok) return setLargestKeys(session);
+  return setSequences(session, values.value).catch((error) => {
+    if (error instanceof Refused) return setLargestKeys(session);
+    throw error;
+  });
 }
 
 /** Tables that were added at the source are copied before a clone. Milliseconds. */
@@ -451,17 +350,6 @@ export async function pauseFollowing(
       host.log('follow.not_enabled', { branch_id: present.branch_id, reason: error.message }),
     );
   };
-}
-
-async function untilSessionsEnded(db: Queryable, { project_id, database }: Of): Promise<void> {
-  const haveEnded = async () =>
-    (
-      await db.query('SELECT FROM pg_stat_activity WHERE datname = $1 AND usename = $2', [
-        database,
-        roleOf(project_id),
-      ])
-    ).rowCount === 0;
-  await pollUntil(haveEnded, WORKER);
 }
 
 /** Enables what was left disabled: a clone by an agent that was killed. A clone under way has the lock. */
@@ -518,13 +406,7 @@ async function openBranch(
   });
   await endClients(session, followed);
   await untilSessionsEnded(host.postgres, followed);
-  await session.query(
-    `DO $$ BEGIN
-       IF EXISTS (SELECT FROM pg_roles WHERE rolname = ${literal(roleOf(followed.project_id))}) THEN
-         REVOKE ALL ON DATABASE ${identifier(followed.database)} FROM ${identifier(roleOf(followed.project_id))};
-       END IF;
-     END $$`,
-  );
+  await session.query(closingRoles(followed));
   await dropUnusedRoles(session);
 }
 

@@ -336,6 +336,15 @@ function publicationFindings(
   const left = (['insert', 'update', 'delete', 'truncate'] as const).filter((kind) => !publication[kind]);
   return [
     ...(published.size === 0 ? [of('The publication has no table.')] : []),
+    // libpq escapes it in a form that the replication protocol does not know.
+    ...(name.includes('\\')
+      ? [
+          of(
+            'PostgreSQL cannot stream a publication with a backslash in its name. Rename it.',
+            `ALTER PUBLICATION ${identifier(name)} RENAME TO ${identifier(name.replaceAll('\\', '_'))}`,
+          ),
+        ]
+      : []),
     ...(left.length === 0
       ? []
       : [

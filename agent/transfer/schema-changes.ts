@@ -1,32 +1,23 @@
 import { randomUUID } from 'node:crypto';
-import { groupName } from '../../shared/branch/login.ts';
 import type { FollowProblem } from '../../shared/protocol/follow.ts';
 import { catalogQuery } from '../difference/schema/compare-schemas.ts';
 import { runInThread } from '../difference/schema/comparison-thread.ts';
 import type { SourceChange } from '../difference/schema/copied-schema.ts';
-import { identifier, inTransaction } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import { pollUntil } from '../process/loops.ts';
 import {
   type CopiedTable,
   listTables,
+  makeAll,
   missingRows,
   presentRows,
   readSample,
   type Sample,
   tableName,
 } from './copy-rows.ts';
-import {
-  disable,
-  enable,
-  type Followed,
-  type FollowHost,
-  inFollowed,
-  readSubscription,
-  refresh,
-  storeProblem,
-} from './following.ts';
-import { short } from './source-address.ts';
+import { asOwners, type FollowHost, inFollowed } from './followed-session.ts';
+import { disable, enable, type Followed, readSubscription, refresh, storeProblem } from './following.ts';
+import { Refused, short } from './source-address.ts';
 import { readCatalog } from './source-catalog.ts';
 import { inSource } from './source-session.ts';
 import { hasConfirmed, publishTable, writtenLsn } from './source-slot.ts';
@@ -106,6 +97,14 @@ const losesValues = (tables: readonly string[], changes: readonly SourceChange[]
   table: short(tables.join(', ')),
 });
 
+/** The error of the driver for `ANSWER_WITHIN_MS`. */
+const isTimeout = (error: unknown) => error instanceof Error && error.message === 'Query read timeout';
+
+const refusedHere = (changes: readonly SourceChange[], error: unknown): FollowProblem => ({
+  ...differs(changes),
+  message: `${error instanceof Refused ? error.finding.message : 'A statement of the schema takes too long here.'} Undo the change at the source and resume, or stop following and begin again.`,
+});
+
 const wasComputed = (table: CopiedTable): FollowProblem => ({
   code: 'schema',
   message:
@@ -176,18 +175,15 @@ async function applyAdditions(
   const lost = tablesWithLostValues(changes);
   if (lost.length > 0) return losesValues(lost, changes);
   try {
-    await inFollowed(host, followed, 'change', (session) =>
-      inTransaction(session, async () => {
-        // Objects belong to the group of the owners, as all others do.
-        await session.query(
-          `SET LOCAL ROLE ${identifier(groupName(followed.project_id, 'owner'))}; SET LOCAL search_path = public, pg_temp`,
-        );
-        for (const { statement } of changes) await session.query(statement);
-      }),
+    await asOwners(host, followed, (session) =>
+      makeAll(
+        session,
+        changes.map(({ statement }) => statement),
+      ),
     );
   } catch (error) {
-    if (sqlState(error) === undefined) throw error;
-    return differs(changes);
+    if (!(error instanceof Refused) && sqlState(error) === undefined && !isTimeout(error)) throw error;
+    return refusedHere(changes, error);
   }
   const tables = changes.flatMap(({ newTable }) => (newTable ? [newTable] : []));
   if (tables.length > 0 && followed.publication === null) {

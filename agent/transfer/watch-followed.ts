@@ -8,6 +8,7 @@ import { TroubleLog } from '../process/log.ts';
 import { runLoop } from '../process/loops.ts';
 import { withoutValue } from './copy-rows.ts';
 import { followedNow, followStatus, LOST, readFollowedSlot, type WatchedHost } from './follow-status.ts';
+import { withFollowed } from './followed-session.ts';
 import {
   continueFollowing,
   disable,
@@ -16,7 +17,6 @@ import {
   requireFollowed,
   roomProblem,
   storeProblem,
-  withFollowed,
 } from './following.ts';
 import { bringUpToSource, readSourceChanges } from './schema-changes.ts';
 import { short } from './source-address.ts';

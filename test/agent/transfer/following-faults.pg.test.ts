@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { inFollowed } from '../../../agent/transfer/following.ts';
+import { inFollowed } from '../../../agent/transfer/followed-session.ts';
 import { snapshotDatabaseName } from '../../../shared/branch/database-name.ts';
 import { connect } from '../../support/database.ts';
 import { eventually } from '../../support/eventually.ts';

@@ -99,14 +99,17 @@ export class Follower {
     this.project = new Project(this.servers.host);
     this.main = await this.project.create(`db_follow_${this.#made}`, null);
     // What a test that failed has left.
+    await this.source.run(
+      'begin read write; alter database shop reset default_transaction_read_only; commit',
+    );
     for (const { slot } of await this.source.run<{ slot: string }>(
       'select slot_name as slot, pg_terminate_backend(active_pid) from pg_replication_slots',
     ))
       await eventually(() => this.source.run(`select pg_drop_replication_slot('${slot}')`));
-    for (const { pubname } of await this.source.run<{ pubname: string }>(
-      'select pubname from pg_publication',
+    for (const { name } of await this.source.run<{ name: string }>(
+      'select quote_ident(pubname) as name from pg_publication',
     ))
-      await this.source.run(`drop publication ${pubname}`);
+      await this.source.run(`drop publication ${name}`);
     await this.source.run(`drop schema public cascade; create schema public authorization app; ${BANK}`);
   }
 
