@@ -21,7 +21,7 @@ import { PageMarks } from '../rows/pages.ts';
 import { RowTurns } from '../rows/row-turns.ts';
 import { Spares } from '../snapshots/spares.ts';
 import { Copies } from '../transfer/copy-source.ts';
-import { FollowLags } from '../transfer/follow-status.ts';
+import { FollowLags } from '../transfer/follow-lags.ts';
 import { pauseFollowing } from '../transfer/following.ts';
 import { openProbeGate } from '../transfer/probe.ts';
 
@@ -98,7 +98,8 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
   };
 }
 
-export async function closeHost({ postgres, sessions, rows }: Host): Promise<void> {
+export async function closeHost({ postgres, sessions, rows, lags }: Host): Promise<void> {
+  lags.close();
   await Promise.all([postgres.end(), sessions.end(), rows.kept.close()]);
 }
 

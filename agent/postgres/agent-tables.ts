@@ -218,6 +218,11 @@ const FOLLOWING = `
   );
 `;
 
+const FOLLOWING_POSITIONS = `
+  -- Where the source was when: position, and from and to when, in milliseconds since 1970.
+  ALTER TABLE following ADD COLUMN positions jsonb NOT NULL DEFAULT '[]';
+`;
+
 /**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was
  * released is never changed, removed or moved; a change of the tables is a new entry at the end.
@@ -237,6 +242,7 @@ export const MIGRATIONS: readonly string[] = [
   RESTORED_LOGIN,
   SPARES,
   FOLLOWING,
+  FOLLOWING_POSITIONS,
 ];
 
 /**

@@ -208,8 +208,8 @@ const storeFollowing = (
   session.query(
     `INSERT INTO following (branch_id, project_id, database, slot, publication, tables, known)
      VALUES ($1, $2, $3, $4, $5, $6, $7)
-     ON CONFLICT (branch_id) DO UPDATE SET (slot, publication, tables, known, problem, cutover, refused_at, outcome, additions) =
-       (excluded.slot, excluded.publication, excluded.tables, excluded.known, NULL, NULL, NULL, NULL, '[]')`,
+     ON CONFLICT (branch_id) DO UPDATE SET (slot, publication, tables, known, problem, cutover, refused_at, outcome, additions, positions) =
+       (excluded.slot, excluded.publication, excluded.tables, excluded.known, NULL, NULL, NULL, NULL, '[]', '[]')`,
     [
       ...[branch_id, project_id, database, follow?.slot, follow?.publication ?? null],
       ...[tables === null ? null : JSON.stringify(examined.tables), JSON.stringify(known)],

@@ -51,6 +51,11 @@ const READING: Bounds = {
   statementWithin: STATEMENT_WITHIN_MS,
 };
 
+const WATCHING: Bounds = {
+  options: asOptions({ ...OPTIONS, idle_session_timeout: 0 }),
+  statementWithin: STATEMENT_WITHIN_MS,
+};
+
 /** A snapshot is kept for as long as its rows are copied. */
 const COPYING: Bounds = {
   options: asOptions({
@@ -270,6 +275,16 @@ export async function openSnapshotSession(
   const session = await connect(source, proof, await readAuthorities(settings), COPYING);
   await session.query('BEGIN');
   if (snapshot !== null) await session.query(`SET TRANSACTION SNAPSHOT ${literal(snapshot)}`);
+  return { session, end: () => end(session) };
+}
+
+/** Opens a session for short queries, which lasts until the caller ends it. @throws an error that `findingOf` explains */
+export async function openReadingSession(
+  settings: Pick<AgentSettings, 'FOLLOW_CA_FILE'>,
+  source: Source,
+  proof: Tls,
+): Promise<{ session: Session; end: () => void }> {
+  const session = await connect(source, proof, await readAuthorities(settings), WATCHING);
   return { session, end: () => end(session) };
 }
 

@@ -77,6 +77,9 @@ export async function makeSlot(session: Session, slot: string): Promise<string> 
 }
 
 export interface SlotState {
+  /** Where the source writes, and up to where all is confirmed here. Bytes of WAL since the first. */
+  lsn: number;
+  confirmed: number;
   /** The slot is gone, or the source has removed WAL that it needs. */
   isLost: boolean;
   /** WAL that is not confirmed here. */
@@ -89,25 +92,30 @@ export interface SlotState {
 const bytes = (value: unknown) =>
   Math.max(0, Math.min(Math.round(Number(value)) || 0, Number.MAX_SAFE_INTEGER));
 
+/** The position that has been written. A standby writes what it replays. */
+const WRITTEN = 'CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END';
+
 export async function readSlot(session: Session, slot: string): Promise<SlotState> {
   const { rows } = await session.query<{
     is_lost: boolean;
-    lag: string | null;
+    written: string;
+    confirmed: string | null;
     kept: string | null;
     keep: string | null;
   }>(
     `SELECT wal_status IS NOT DISTINCT FROM 'lost' OR restart_lsn IS NULL AS is_lost,
-            pg_current_wal_lsn() - confirmed_flush_lsn AS lag, pg_current_wal_lsn() - restart_lsn AS kept,
+            ${WRITTEN} - '0/0' AS written, confirmed_flush_lsn - '0/0' AS confirmed, ${WRITTEN} - restart_lsn AS kept,
             (SELECT CASE WHEN setting = '-1' THEN NULL ELSE setting::float8 * 1048576 END
              FROM pg_settings WHERE name = 'max_slot_wal_keep_size') AS keep
      FROM pg_replication_slots WHERE slot_name = $1 AND database = current_database()`,
     [slot],
   );
   const [found] = rows;
-  if (!found) return { isLost: true, lag_bytes: 0, slot_bytes: 0, keep_bytes: null };
+  if (!found) return { isLost: true, lsn: 0, confirmed: 0, lag_bytes: 0, slot_bytes: 0, keep_bytes: null };
+  const [lsn, confirmed] = [bytes(found.written), bytes(found.confirmed)];
   return {
-    isLost: found.is_lost,
-    lag_bytes: bytes(found.lag),
+    ...{ isLost: found.is_lost, lsn, confirmed },
+    lag_bytes: Math.max(0, lsn - confirmed),
     slot_bytes: bytes(found.kept),
     keep_bytes: found.keep === null ? null : bytes(found.keep),
   };
@@ -128,7 +136,9 @@ export async function hasConfirmed(
 
 /** The position that the source writes at now. */
 export async function writtenLsn(session: Session): Promise<string | undefined> {
-  const { rows } = await session.query<{ lsn: string }>('SELECT pg_current_wal_insert_lsn()::text AS lsn');
+  const { rows } = await session.query<{ lsn: string }>(
+    'SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text AS lsn',
+  );
   return rows[0]?.lsn;
 }
 

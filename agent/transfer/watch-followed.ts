@@ -20,12 +20,11 @@ import {
 } from './following.ts';
 import { bringUpToSource, readSourceChanges } from './schema-changes.ts';
 import { short } from './source-address.ts';
-import type { SlotState } from './source-slot.ts';
 
 /** Watches the branches that follow: their errors, their slots, the schemas of their sources. */
 
 const CHECK_EVERY_MS = 1_000;
-const SLOT_EVERY_MS = 10_000;
+const STORE_EVERY_MS = 30_000;
 const COMPARE_EVERY_MS = 60_000;
 /** A report is lost when the link is down. */
 const REPEAT_AFTER_MS = 60_000;
@@ -86,8 +85,7 @@ const problemOf = ({ message, table }: ApplyError): FollowProblem => ({
 });
 
 interface Known {
-  slot: SlotState | null;
-  slotAt: number;
+  storedAt: number;
   comparedAt: number;
   reportedAt: number;
   reported: string;
@@ -141,14 +139,15 @@ export class FollowWatch {
     await this.#host.lags.read(this.#host.postgres, followed);
     for (const one of followed) {
       const known = this.#knownOf(one);
+      if (this.#host.lags.isDue(one.branch_id)) this.#try(one, readFollowedSlot(this.#host, one));
+      if (now - known.storedAt >= STORE_EVERY_MS) {
+        known.storedAt = now;
+        this.#try(one, this.#host.lags.store(this.#host.postgres, one.branch_id));
+      }
       // One branch whose source does not answer holds up no other one.
-      known.busy ??= this.#look(one, known, now)
-        .catch((error) =>
-          this.#troubles.report('follow.unwatched', one.branch_id, error, { branch_id: one.branch_id }),
-        )
-        .finally(() => {
-          known.busy = null;
-        });
+      known.busy ??= this.#try(one, this.#look(one, known, now)).finally(() => {
+        known.busy = null;
+      });
       this.#notify(one, known, now);
     }
     const present = new Set(followed.map(({ branch_id }) => branch_id));
@@ -160,9 +159,15 @@ export class FollowWatch {
     }
   }
 
+  #try = ({ branch_id }: Followed, work: Promise<unknown>): Promise<void> =>
+    work.then(
+      () => {},
+      (error) => this.#troubles.report('follow.unwatched', branch_id, error, { branch_id }),
+    );
+
   #knownOf({ branch_id, project_id }: Followed): Known {
     const known = this.#known.get(branch_id) ?? {
-      ...{ slot: null, slotAt: Number.NEGATIVE_INFINITY, comparedAt: performance.now() },
+      ...{ storedAt: Number.NEGATIVE_INFINITY, comparedAt: performance.now() },
       ...{ reportedAt: Number.NEGATIVE_INFINITY, reported: '', busy: null },
     };
     this.#known.set(branch_id, known);
@@ -171,13 +176,8 @@ export class FollowWatch {
   }
 
   async #look(followed: Followed, known: Known, now: number): Promise<void> {
-    if (now - known.slotAt >= SLOT_EVERY_MS) {
-      known.slotAt = now;
-      const slot = await readFollowedSlot(this.#host, followed);
-      known.slot = slot?.ok ? slot.value : null;
-      this.#host.lags.noteSlot(followed.branch_id, known.slot);
-      if (known.slot?.isLost && !followed.problem) await this.#stop(followed, LOST);
-    }
+    if (this.#host.lags.slotOf(followed.branch_id)?.isLost && !followed.problem)
+      await this.#stop(followed, LOST);
     if (followed.problem || followed.cutover) return;
     const noRoom = await roomProblem(this.#host, followed);
     if (noRoom) return this.#stop(followed, noRoom);
@@ -218,8 +218,8 @@ export class FollowWatch {
   }
 
   #notify(followed: Followed, known: Known, now: number): void {
-    const { slot } = known;
     const { project_id, branch_id, problem, additions } = followed;
+    const slot = this.#host.lags.slotOf(branch_id);
     const state = problem ? 'stopped' : 'following';
     const slot_warning =
       slot?.keep_bytes != null && slot.keep_bytes > 0 && slot.slot_bytes >= slot.keep_bytes / 2;

@@ -393,3 +393,80 @@ test('what a source has sent of a transaction that has not ended counts in the s
   await eventually(async () => expect((await size()) - before).toBeLessThan(rows * 20));
   await follower.end();
 });
+
+/** For how long a branch stands still. Milliseconds. */
+const STILL_MS = IS_NIGHTLY ? 60_000 : 6_000;
+
+test(
+  'the lag is the age of what the branch has, also while it catches up and after a restart of the agent',
+  async () => {
+    // A row each 50 ms, which takes 25 ms here: it catches up about as fast as it fell behind.
+    await follower.source.run(`set role app;
+      create table beat (id int generated always as identity primary key, at timestamptz not null default clock_timestamp());
+      create function takes_time() returns trigger language plpgsql as $f$ begin
+        if exists (select from pg_catalog.pg_subscription) then perform pg_catalog.pg_sleep(0.025); end if; return new; end $f$;
+      create trigger slow before insert on beat for each row execute function takes_time(); alter table beat enable always trigger slow`);
+    await follower.begin();
+    const over = new AbortController();
+    const writing = (async () => {
+      const client = await connect(follower.source.url());
+      while (!over.signal.aborted) {
+        await client.query('insert into beat default values');
+        await sleep(50);
+      }
+      await client.end();
+    })();
+    /** Seconds since the source had written the newest row that is here. */
+    const age = async () => {
+      const [row] = await follower.here(
+        'select extract(epoch from clock_timestamp() - max(at))::float8 as age from beat',
+      );
+      return Number(row?.age);
+    };
+    const asked: { before: number; lag: number; after: number }[] = [];
+    const ask = async () => {
+      const before = await age();
+      const { lag_seconds } = await follower.status();
+      const after = await age();
+      asked.push({ before, lag: lag_seconds ?? Number.NaN, after });
+    };
+    const block = (since: string) =>
+      follower.servers.query(
+        `update project set write_blocked_since = ${since} where project_id = '${follower.project.id}'`,
+      );
+    try {
+      await eventually(async () => expect(await age()).toBeLessThan(1));
+      await block('clock_timestamp()');
+      await eventually(async () => expect(await follower.status()).toMatchObject({ state: 'stopped' }));
+      await sleep(STILL_MS);
+      await ask();
+      expect(asked[0]?.lag).toBeGreaterThan(STILL_MS / 1000 - 1);
+      // What another process would know.
+      await follower.servers.host.lags.store(follower.servers.host.postgres, follower.main.branch_id);
+      await follower.stopWatch();
+      follower.servers.host.lags.close();
+      follower.startWatch();
+      await ask();
+      await block('null');
+      await follower.run('follow.resume', { ...follower.ids, apply_changes: false });
+      await eventually(async () => {
+        await ask();
+        expect(asked.at(-1)?.after).toBeLessThan(1);
+      }, 600);
+      await ask();
+    } finally {
+      over.abort();
+      await writing;
+    }
+    // Catching up was met on its way.
+    expect(asked.filter(({ lag }) => lag > 1 && lag < STILL_MS / 1000).length).toBeGreaterThan(1);
+    for (const { before, lag, after } of asked) {
+      expect(lag).toBeGreaterThan(Math.min(before, after) - 1);
+      expect(lag).toBeLessThan(Math.max(before, after) + 1);
+    }
+    await follower.untilLevel();
+    await eventually(async () => expect(await follower.status()).toMatchObject({ lag_seconds: 0 }));
+    await follower.end();
+  },
+  STILL_MS + 600_000,
+);
