@@ -14,7 +14,7 @@ import { inBranch, type RowsHost } from '../rows/branch-session.ts';
 import { FOLLOWED_MAX } from '../servers/configuration.ts';
 import { freeBytes } from '../volumes/volumes.ts';
 import { finding, readSourceUrl, resolveSource, type Source, short } from './source-address.ts';
-import { readCatalog, type SourceCatalog, type TableRow } from './source-catalog.ts';
+import { isPublished, readCatalog, type SourceCatalog, type TableRow } from './source-catalog.ts';
 import { inSource } from './source-session.ts';
 import type { PublishedTable } from './source-slot.ts';
 
@@ -163,6 +163,7 @@ export async function examineSource(
     ...serverFindings(catalog, wanted.publication === null),
     ...unknown,
     ...publicationFindings(catalog, wanted.publication),
+    ...(wanted.tables === null ? unpublishedFindings(catalog, wanted.publication) : []),
     ...sizeFindings(total_bytes, wanted.room_bytes, free),
     ...extensionFindings(catalog, creatable),
     ...rightsFindings(catalog, chosen, wanted.publication === null),
@@ -212,10 +213,8 @@ const spellings = (schema: string, name: string) => [
 ];
 
 /** The tables that would be copied. A partitioned table stands for its partitions. */
-function chosenTables({ tables, published }: SourceCatalog, { tables: names, publication }: Wanted) {
-  const isPublished = (table: TableRow) =>
-    publication === null || published.has(table.oid) || published.has(table.root_oid);
-  const candidates = tables.filter(isPublished);
+function chosenTables(catalog: SourceCatalog, { tables: names, publication }: Wanted) {
+  const candidates = catalog.tables.filter((table) => publication === null || isPublished(catalog, table));
   if (names === null) return { chosen: candidates, unknown: [] };
   const known = new Map<string, Set<TableRow>>();
   for (const table of candidates)
@@ -359,6 +358,25 @@ function publicationFindings(
   ];
 }
 
+/** Tables of the source that are made here without their rows. */
+function unpublishedFindings(catalog: SourceCatalog, publication: string | null): SourceFinding[] {
+  const left = catalog.tables.filter((table) => table.kind === 'r' && !isPublished(catalog, table));
+  if (publication === null || catalog.publication === null || left.length === 0) return [];
+  const more = left.length - NAMED_MAX;
+  const named = left.slice(0, NAMED_MAX).map(nameOf);
+  return [
+    finding(
+      'not_followed',
+      `The publication leaves out tables, which are empty here: ${named.map(short).join(', ')}${more > 0 ? `, and ${more} more` : ''}. Add them to it, or name the tables that are meant.`,
+      {
+        ...{ severity: 'warning', path: 'publication' },
+        statement: `ALTER PUBLICATION ${identifier(publication)} ADD TABLE ${named.join(', ')}`,
+      },
+    ),
+  ];
+}
+
+const NAMED_MAX = 20;
 const GIB = 2 ** 30;
 const inGib = (bytes: number) => `${(bytes / GIB).toFixed(2)} GiB`;
 

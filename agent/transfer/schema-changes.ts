@@ -3,6 +3,7 @@ import type { FollowProblem } from '../../shared/protocol/follow.ts';
 import { catalogQuery } from '../difference/schema/compare-schemas.ts';
 import { runInThread } from '../difference/schema/comparison-thread.ts';
 import type { SourceChange } from '../difference/schema/copied-schema.ts';
+import { identifier } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import { pollUntil } from '../process/loops.ts';
 import {
@@ -18,7 +19,7 @@ import {
 import { asOwners, type FollowHost, inFollowed } from './followed-session.ts';
 import { disable, enable, type Followed, readSubscription, refresh, storeProblem } from './following.ts';
 import { Refused, short } from './source-address.ts';
-import { readCatalog } from './source-catalog.ts';
+import { isPublished, readCatalog, type TableRow } from './source-catalog.ts';
 import { inSource } from './source-session.ts';
 import { hasConfirmed, publishTable, writtenLsn } from './source-slot.ts';
 
@@ -185,16 +186,27 @@ async function applyAdditions(
     if (!(error instanceof Refused) && sqlState(error) === undefined && !isTimeout(error)) throw error;
     return refusedHere(changes, error);
   }
-  const tables = changes.flatMap(({ newTable }) => (newTable ? [newTable] : []));
-  if (tables.length > 0 && followed.publication === null) {
-    const problem = await publishTables(host, followed, tables);
-    if (problem) return problem;
-  }
   await recordAdditions(host, followed, changes);
-  return null;
+  const tables = changes.flatMap(({ newTable }) => (newTable ? [newTable] : []));
+  return tables.length > 0 ? publishTables(host, followed, tables) : null;
 }
 
-/** A partitioned table has no rows; its partitions are tables of their own. */
+const notPublished = (publication: string, tables: readonly TableRow[]): FollowProblem => ({
+  code: 'schema',
+  message: `The source has new tables that are not in the publication ${short(publication)}, so their rows would not follow. Add them to it, or leave them empty here, and resume.`,
+  table: short(tables.map((table) => tableName(table)).join(', ')),
+  statement:
+    `ALTER PUBLICATION ${identifier(publication)} ADD TABLE ${tables.map((table) => tableName(table)).join(', ')}`.slice(
+      0,
+      ADDITION_MAX,
+    ),
+});
+
+/**
+ * Publishes new tables, unless the owner of the source has made the publication. A partitioned table has no rows; its
+ * partitions are tables of their own.
+ * @returns what is in the way; a table that nobody publishes would stay empty here, also after the cut-over
+ */
 async function publishTables(
   host: FollowHost,
   followed: Followed,
@@ -204,19 +216,28 @@ async function publishTables(
   if (!subscription) return null;
   const { source, tls } = subscription;
   const names = new Set(tables.map((name) => JSON.stringify(name)));
+  const { publication, slot } = followed;
   const published = await inSource(
     host.settings,
     source,
     COMPARE_WITHIN_MS,
     async ({ session }) => {
-      const catalog = await readCatalog(session, null);
-      for (const { schema, name, kind, is_unlogged, has_key } of catalog.tables)
-        if (kind === 'r' && !is_unlogged && names.has(JSON.stringify([schema, name])))
-          await publishTable(session, followed.slot, { schema, name, follows: has_key ? 'all' : 'inserts' });
+      const catalog = await readCatalog(session, publication);
+      const added = catalog.tables.filter(
+        ({ schema, name, kind, is_unlogged }) =>
+          kind === 'r' && !is_unlogged && names.has(JSON.stringify([schema, name])),
+      );
+      if (publication !== null) return added.filter((table) => !isPublished(catalog, table));
+      for (const { schema, name, has_key } of added)
+        await publishTable(session, slot, { schema, name, follows: has_key ? 'all' : 'inserts' });
+      return [];
     },
     { mode: 'change', tls },
   );
-  if (published.ok) return null;
+  if (published.ok)
+    return publication !== null && published.value.length > 0
+      ? notPublished(publication, published.value)
+      : null;
   return {
     code: 'source',
     message: published.failure.message,

@@ -58,6 +58,10 @@ export interface SourceCatalog {
   partial: number;
 }
 
+/** Whether the publication that was named has the table. */
+export const isPublished = ({ published }: SourceCatalog, { oid, root_oid }: TableRow): boolean =>
+  published.has(oid) || published.has(root_oid);
+
 /** Beyond it a catalog is cut off, as no project may have so many files. */
 const OBJECTS_MAX = 20_000;
 const COUNTED_MAX = 1_000_000;

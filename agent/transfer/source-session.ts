@@ -69,6 +69,9 @@ const COPYING: Bounds = {
   statementWithin: 0,
 };
 
+/** A limit that servers before version 17 do not know, so it cannot be an option of `COPYING`. */
+const WITHOUT_END = "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'";
+
 /** What is changed at a source: a slot, a publication, whether it accepts writes. */
 const CHANGING: Bounds = {
   options: asOptions({
@@ -273,7 +276,7 @@ export async function openSnapshotSession(
   snapshot: string | null,
 ): Promise<{ session: Session; end: () => void }> {
   const session = await connect(source, proof, await readAuthorities(settings), COPYING);
-  await session.query('BEGIN');
+  await session.query(`${WITHOUT_END}; BEGIN`);
   if (snapshot !== null) await session.query(`SET TRANSACTION SNAPSHOT ${literal(snapshot)}`);
   return { session, end: () => end(session) };
 }
@@ -300,6 +303,7 @@ export async function openReplicationSession(
 ): Promise<{ session: Session; end: () => void }> {
   const ca = await readAuthorities(settings);
   const session = await connect(source, proof, ca, COPYING, { replication: 'database' });
+  await session.query(WITHOUT_END);
   return { session, end: () => end(session) };
 }
 

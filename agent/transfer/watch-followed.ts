@@ -14,6 +14,7 @@ import {
   disable,
   type Followed,
   readFollowed,
+  refresh,
   requireFollowed,
   roomProblem,
   storeProblem,
@@ -248,7 +249,11 @@ export async function resumeFollowing(
   await withFollowed(host, params, async (session) => {
     const followed = await requireFollowed(session, params.branch_id);
     if (followed.cutover) throw new HostError('HOST_BUSY', 'the branch is being cut over');
-    if (!followed.problem) return;
+    if (!followed.problem) {
+      // The owner of the source may have added tables to the publication.
+      if (followed.publication !== null) await refresh(host, followed);
+      return;
+    }
     const noRoom = await roomProblem(host, followed);
     if (noRoom) await storeProblem(session, followed.branch_id, noRoom);
     else await bringUpToSource(host, followed, null, params.apply_changes);

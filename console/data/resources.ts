@@ -220,22 +220,27 @@ export const namedNetworksQuery = () =>
     staleTime: SELDOM_MS,
   });
 
-export const jobsQuery = (projectId: string) =>
+/** The newest jobs, and whether there are more. */
+export const jobPageQuery = (projectId: string) =>
   queryOptions({
     queryKey: ['jobs', projectId],
     ...freshWhileLive(projectId),
-    queryFn: async ({ signal }) => {
-      const { jobs } = await dataOf(
-        api.GET('/api/v1/projects/{project_id}/jobs', { params: inProject(projectId), signal }),
-      );
-      return jobs;
-    },
+    queryFn: ({ signal }) =>
+      dataOf(api.GET('/api/v1/projects/{project_id}/jobs', { params: inProject(projectId), signal })),
     refetchInterval: ({ state }) =>
       unlessLive(
         projectId,
-        state.data?.some(({ status }) => status === 'queued' || status === 'running') ? SOON_MS : REGULAR_MS,
+        state.data?.jobs.some(({ status }) => status === 'queued' || status === 'running')
+          ? SOON_MS
+          : REGULAR_MS,
       ),
   });
+
+/** The newest jobs. */
+export const jobsQuery = (projectId: string) => ({
+  ...jobPageQuery(projectId),
+  select: ({ jobs }: { jobs: Job[] }) => jobs,
+});
 
 export const tablesQuery = (projectId: string, branch: string) =>
   queryOptions({

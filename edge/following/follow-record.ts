@@ -71,7 +71,10 @@ export const Follow = z
     lag_bytes: z.int().nullable().meta({
       description: 'WAL of the source that is not applied yet. Null if it is not known now.',
     }),
-    lag_seconds: z.number().nullable().meta({ description: 'Age of the last message of the source.' }),
+    lag_seconds: z.number().nullable().meta({
+      description:
+        'Seconds since the source was where `main` is now; 0 when it is level. Without a connection it grows. Null if it is not known.',
+    }),
     slot_bytes: z.int().nullable().meta({ description: 'WAL that the slot keeps at the source.' }),
   })
   .meta({ id: 'Follow' });

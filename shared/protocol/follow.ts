@@ -44,7 +44,7 @@ export const FollowStatus = z.strictObject({
   tables: z.array(FollowedTable).max(FOLLOWED_TABLES_MAX),
   /** WAL of the source that the branch has not applied; null while the source cannot be read. */
   lag_bytes: Bytes.nullable(),
-  /** Age of the last message of the source; null before the first one. */
+  /** Seconds since the source was where the branch is; 0 when it is level. Null if it is not known. */
   lag_seconds: z.number().nonnegative().nullable(),
   /** WAL that the slot keeps at the source, and its bound; null: without a bound, or not known. */
   slot_bytes: Bytes.nullable(),

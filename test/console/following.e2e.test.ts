@@ -52,7 +52,7 @@ test.each<[FollowState, string, string[], RegExp]>([
     'stopped',
     'Stands still',
     ['Resume', 'Apply the changes', 'Stop following'],
-    /1 h 30 min ago.*DROP COLUMN isbn/,
+    /Behind the source1 h 30 min.*DROP COLUMN isbn/,
   ],
   ['cut_over', 'Cut over', ['Check the source'], /PostgreSQL17\.2/],
   ['failed', 'Failed', ['Check the source'], /has not answered in time/],
@@ -62,6 +62,14 @@ test.each<[FollowState, string, string[], RegExp]>([
   await eventually(async () => expect(await main.textContent()).toMatch(text));
   const shown = await main.getByRole('button').allInnerTexts();
   expect(BUTTONS.filter((name) => shown.includes(name))).toEqual(buttons);
+});
+
+test('what was followed before more jobs than are listed is shown', async () => {
+  const { page } = visitor;
+  await stageFollow(page, 'cut_over', false);
+  await page.goto(path);
+  await page.getByRole('heading', { name: 'shop at db.example.com' }).waitFor();
+  await page.getByRole('button', { name: 'Check the source' }).waitFor();
 });
 
 test('the changes of a schema are confirmed with their statements, and applied', async () => {

@@ -14,7 +14,7 @@ import { ListTable } from '../../components/list-table.tsx';
 import { Page } from '../../components/page.tsx';
 import { api, gateway } from '../../data/gateway.ts';
 import { refresh } from '../../data/query-client.ts';
-import { branchesQuery, followQuery, type Job, jobsQuery } from '../../data/resources.ts';
+import { branchesQuery, followQuery, type Job, jobPageQuery, jobsQuery } from '../../data/resources.ts';
 import { mayAdminister, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { COMMANDS } from '../../strings/commands.ts';
@@ -240,8 +240,8 @@ function Source({ follow }: { follow: Follow }) {
       </div>
       <dl className="facts">
         <div>
-          <dt>Last message</dt>
-          <dd>{orUnknown(lag_seconds, (seconds) => `${duration(Math.round(seconds))} ago`)}</dd>
+          <dt>Behind the source</dt>
+          <dd>{orUnknown(lag_seconds, (seconds) => duration(Math.round(seconds)))}</dd>
         </div>
         <div>
           <dt>Not applied yet</dt>
@@ -453,15 +453,19 @@ function FollowingPage() {
   const { projectId } = Route.useParams();
   const session = useStore(sessionStore);
   const mayEdit = session.state === 'signed_in' && mayAdminister(session.me);
-  const jobsRead = useQuery(jobsQuery(projectId));
+  const jobsRead = useQuery(jobPageQuery(projectId));
   const branches = useQuery(branchesQuery(projectId));
-  const jobs = jobsRead.data ?? [];
+  const jobs = jobsRead.data?.jobs ?? [];
   const isHeld = (branches.data ?? []).some(({ blocked }) => blocked !== null && HOLDS.has(blocked.reason));
   const last = jobs.find(({ kind }) => kind.startsWith('follow.'));
-  const hasRecord = last !== undefined && !(last.kind === 'follow.stop' && last.status === 'succeeded');
+  // A project has more jobs than are listed here.
+  const isOlder = last === undefined && jobsRead.data?.next_cursor != null;
+  const hasRecord = isOlder || (last && !(last.kind === 'follow.stop' && last.status === 'succeeded'));
   const isUnread = jobsRead.isError || branches.isError;
   const isKnown = jobsRead.isFetched && branches.isFetched;
-  const followed = useQuery(followQuery(projectId, isKnown ? isHeld || hasRecord || isUnread : undefined));
+  const followed = useQuery(
+    followQuery(projectId, isKnown ? isHeld || hasRecord === true || isUnread : undefined),
+  );
   const lastImport = jobs.find(({ kind }) => kind === 'branch.import');
   const start = jobs.find(({ kind }) => kind === 'follow.start');
   return (

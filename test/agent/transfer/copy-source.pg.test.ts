@@ -327,6 +327,19 @@ test('a copy takes longer than a transaction of a client may, which the watchdog
   }
 });
 
+test('limits of the source that are shorter than a copy do not end it', async () => {
+  const limits = [
+    ...['statement_timeout', 'transaction_timeout', 'idle_session_timeout', 'lock_timeout'],
+    'idle_in_transaction_session_timeout',
+  ];
+  const short = limits.map((name) => `alter role app set ${name} = '2s'`).join(';');
+  await during(`${short}; ${slowTable(5)}`, `alter role app reset all; ${NO_SLOW_TABLE}`, async () => {
+    const began = performance.now();
+    expect((await copyInto(await emptyBranch())).copied?.rows).toBeGreaterThan(30_000);
+    expect(performance.now() - began).toBeGreaterThan(5_000);
+  });
+});
+
 test.each(['author', 'counted'])('a copy in which rows of %s differ is refused', async (table) => {
   const params = newCopy(await emptyBranch());
   const change = { author: "name = name || '!'", counted: 'n = n + 1' }[table];

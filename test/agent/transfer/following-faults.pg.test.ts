@@ -470,3 +470,58 @@ test(
   },
   STILL_MS + 600_000,
 );
+
+test('a publication of the owner of the source: what it leaves out is named, and follows once it is added', async () => {
+  const { source } = follower;
+  await source.run('create publication theirs for table account, counter');
+  const follow = { ...follower.follow, publication: 'theirs' };
+  const probe = await follower.run('transfer.probe', {
+    ...{ project_id: follower.project.id, source_url: source.url(), use: 'follow', into: null },
+    ...{ tables: null, publication: 'theirs', room_bytes: 2 ** 30 },
+  });
+  expect(probe.findings.filter(({ problem }) => problem === 'not_followed')).toMatchObject([
+    { severity: 'warning', message: expect.stringContaining('public.transfer, public.visit') },
+  ]);
+  await follower.copy(follower.copyParams({ follow }));
+  await follower.run('follow.start', { ...follower.startParams(), ...follow });
+  const add = (name: string) =>
+    source.run(`set role app; create table ${name} (id int primary key); insert into ${name} values (1)`);
+  const stopped = (name: string) =>
+    eventually(async () => {
+      const { state, problem } = await follower.status();
+      expect([state, problem]).toMatchObject(['stopped', { code: 'schema', table: `"public"."${name}"` }]);
+      return problem?.statement ?? '';
+    });
+  const resume = async () =>
+    expect(await follower.run('follow.resume', { ...follower.ids, apply_changes: false })).toMatchObject({
+      ...{ state: 'following', problem: null },
+    });
+  const follows = (name: string) =>
+    eventually(async () => expect(await follower.here(`select id from ${name}`)).toEqual([{ id: 1 }]));
+  await add('book');
+  await source.run(await stopped('book'));
+  await resume();
+  await follows('book');
+  // It stays empty as long as nobody publishes it.
+  await add('note');
+  const statement = await stopped('note');
+  await resume();
+  await source.run(statement);
+  await resume();
+  await follows('note');
+  await source.run('drop publication theirs');
+  await follower.end();
+});
+
+test('limits of the source that are shorter than a copy do not end one that is to follow', async () => {
+  const limits = ['transaction_timeout', 'idle_in_transaction_session_timeout', 'idle_session_timeout'];
+  await follower.source.run(
+    `${limits.map((name) => `alter role app set ${name} = '2s'`).join(';')}; ${slowTable(5)}`,
+  );
+  try {
+    await follower.begin();
+  } finally {
+    await follower.source.run('alter role app reset all');
+  }
+  await follower.end();
+});

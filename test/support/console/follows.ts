@@ -51,15 +51,18 @@ export const FOLLOWS = {
 } as const satisfies Record<string, unknown>;
 export type FollowState = keyof typeof FOLLOWS;
 
-/** Lets the page have this record, a job that shows that there is one, and a day of lag. */
-export async function stageFollow(page: Page, state: FollowState): Promise<void> {
+/**
+ * Lets the page have this record, a job that shows that there is one, and a day of lag.
+ * @param isListed whether the job is among those that are listed
+ */
+export async function stageFollow(page: Page, state: FollowState, isListed = true): Promise<void> {
   await page.unrouteAll({ behavior: 'wait' });
   await page.route(/\/follow$/, (route) =>
     route.request().method() === 'GET' ? route.fulfill({ json: FOLLOWS[state] }) : route.fallback(),
   );
   await page.route(/\/jobs(?:\?|$)/, async (route) => {
     const response = await route.fetch();
-    const { jobs } = (await response.json()) as { jobs: object[] };
+    const { jobs } = (await response.json()) as { jobs: { kind: string }[] };
     const isOver = state !== 'copying';
     const start = {
       ...jobs[0],
@@ -73,7 +76,10 @@ export async function stageFollow(page: Page, state: FollowState): Promise<void>
         ...(n === 1 && { percent: 42 }),
       })),
     };
-    await route.fulfill({ response, json: { jobs: [start, ...jobs] } });
+    const json = isListed
+      ? { jobs: [start, ...jobs], next_cursor: null }
+      : { jobs: jobs.filter(({ kind }) => !kind.startsWith('follow.')), next_cursor: 'older' };
+    await route.fulfill({ response, json });
   });
   await page.route(/\/metrics(?:\?|$)/, async (route) => {
     const response = await route.fetch();
