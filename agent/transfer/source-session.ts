@@ -276,7 +276,8 @@ export async function openSnapshotSession(
   snapshot: string | null,
 ): Promise<{ session: Session; end: () => void }> {
   const session = await connect(source, proof, await readAuthorities(settings), COPYING);
-  await session.query(`${WITHOUT_END}; BEGIN`);
+  await session.query(WITHOUT_END);
+  await session.query('BEGIN');
   if (snapshot !== null) await session.query(`SET TRANSACTION SNAPSHOT ${literal(snapshot)}`);
   return { session, end: () => end(session) };
 }
