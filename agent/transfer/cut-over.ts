@@ -321,7 +321,9 @@ async function compareTable(
     throw new Refused(
       finding(
         'rows',
-        `The rows of ${short(tableName(table))} differ: ${there} at the source, ${here} here.`,
+        there === here
+          ? `Rows of ${short(tableName(table))} have other values than at the source.`
+          : `The rows of ${short(tableName(table))} differ: ${there} at the source, ${here} here.`,
         {
           path: '',
           object: short(tableName(table)),

@@ -102,7 +102,10 @@ async function start(options: FollowOptions, command: Command): Promise<void> {
   const job = await listingFindings(command, started);
   say(`Job ${job.id}. Ctrl-C leaves it running: ${HOW_TO_SEE}.`);
   const done = await waitFor(client, job, 'Copying');
-  warn(done);
+  warn(
+    done,
+    warnings.map((warning) => warning.message),
+  );
   say(`main follows ${source.database} at ${source.host}: ${HOW_TO_SEE}.`);
   print(command, await dataOf(client.api.GET(PATH, { params })));
 }
@@ -204,8 +207,10 @@ async function cutOver({ writesStopped: writes_stopped = false, callOff }: Cutov
   print(command, await dataOf(client.api.GET(PATH, { params })));
 }
 
-const warn = ({ steps }: Job) => {
-  for (const { warnings = [] } of steps) for (const warning of warnings) say(warning);
+/** @param known warnings that have been printed before */
+const warn = ({ steps }: Job, known: readonly string[] = []) => {
+  for (const { warnings = [] } of steps)
+    for (const warning of warnings) if (!known.includes(warning)) say(warning);
 };
 
 async function stop(_: object, command: Command): Promise<void> {

@@ -193,7 +193,8 @@ export async function listingFindings<T>(command: Command, work: Promise<T>): Pr
   try {
     return await work;
   } catch (error) {
-    if (!(error instanceof ResponseError) || error.code !== 'SOURCE_UNSUITABLE' || isJson(command)) throw error;
+    if (!(error instanceof ResponseError) || error.code !== 'SOURCE_UNSUITABLE' || isJson(command))
+      throw error;
     printFindings((error.fields.details ?? []) as Finding[]);
     throw new CommandError('usage', 'The source cannot be used. This is everything that is wrong.');
   }
