@@ -149,8 +149,8 @@ export const copiedMetadata = ({ source, tables }: Context['job']['input'], copi
   size_bytes: copied?.size_bytes ?? null,
 });
 
-export const doneTables = (tables: Copying['copied']): TableProgress[] =>
-  (tables?.tables ?? [])
+export const doneTables = (done: Pick<NonNullable<Copying['copied']>, 'tables'> | null): TableProgress[] =>
+  (done?.tables ?? [])
     .slice(0, PROGRESS_TABLES_MAX)
     .map(({ schema, table, rows }) => ({ schema, table, state: 'copied', rows, percent: 100 }));
 

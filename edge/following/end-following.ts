@@ -1,11 +1,10 @@
 import { and, eq, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
-import { PROGRESS_TABLES_MAX } from '../../shared/project/job.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { followName } from '../../shared/protocol/transfer-operations.ts';
 import { ok, type Result } from '../../shared/result.ts';
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
-import { readableSourceUrl, restrict, WITHIN_MS } from '../branches/import-branch.ts';
+import { doneTables, readableSourceUrl, restrict, WITHIN_MS } from '../branches/import-branch.ts';
 import type { Actor } from '../database/column-types.ts';
 import { onActiveBranch } from '../database/conditions.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
@@ -121,9 +120,7 @@ async function cutOver(context: SagaContext<'follow.cutover'>, subject: Ended): 
   }
   subject.cutOver = cut_over;
   report({
-    tables: cut_over.tables.slice(0, PROGRESS_TABLES_MAX).map(({ schema, table, rows }) => ({
-      ...{ schema, table, state: 'copied', rows, percent: 100 },
-    })),
+    tables: doneTables(cut_over),
     warnings: [...findings.map(({ message }) => message), ...leftAtSource(cut_over)],
   });
 }
@@ -149,7 +146,7 @@ export const cutOverJob = saga<'follow.cutover', Ended>({
       ),
       db
         .update(follows)
-        .set({ state: 'cut_over', problem: null, updatedAt: now })
+        .set({ state: 'cut_over', problem: null, updatedAt: now, ...(done && { tables: doneTables(done) }) })
         .where(eq(follows.projectId, job.projectId)),
       // A cancellation that came after the last step had begun.
       db.update(jobs).set({ error: null }).where(eq(jobs.id, job.id)),

@@ -375,9 +375,13 @@ describe('a cut-over', () => {
       await succeed();
       await ended(body.id, 'succeeded');
       await expectOpen();
-      expect((await shown()).body).toMatchObject({ state: 'cut_over', problem: null });
+      expect((await shown()).body).toMatchObject({
+        ...{ state: 'cut_over', problem: null },
+        // Those of the cut-over, not of the copy before.
+        tables: [{ table: 'book', state: 'copied', rows: 4 }],
+      });
       expect(await audited('branch.follow.cut_over')).toMatchObject([
-        { metadata: { rows: 3, refused_ms: 4 } },
+        { metadata: { rows: 4, refused_ms: 4 } },
       ]);
     },
   );

@@ -132,10 +132,10 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
       ? { cut_over: null, findings: [unsuitable('Both sides have other rows.')] }
       : {
           cut_over: {
-            tables: [{ schema: 'public', table: 'book', rows: 3, compared: 3 }],
+            tables: [{ schema: 'public', table: 'book', rows: 4, compared: 4 }],
             ...{
               has_more: false,
-              rows: 3,
+              rows: 4,
               sequences: 1,
               refused_ms: 4,
               dropped_at_source: true,
