@@ -45,7 +45,7 @@ export const withoutValue = (message: string, sqlstate: string) =>
   OF_OBJECTS.test(sqlstate) ? message : `SQLSTATE ${sqlstate}`;
 
 /** @returns the error itself if this server is the reason */
-export function refused(error: unknown, of: (reason: string) => SourceFinding): unknown {
+function refused(error: unknown, of: (reason: string) => SourceFinding): unknown {
   const sqlstate = sqlState(error);
   if (!(error instanceof Error) || sqlstate === undefined || !/^[0-9A-Z]{5}$/.test(sqlstate)) return error;
   return asHostError(error) instanceof HostError
