@@ -123,9 +123,11 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
   ],
   events: ['branchgate events --json'],
   'host list': ['branchgate host list'],
+  'host status': ['branchgate host status eu-1'],
   'host add': [
     'branchgate host add eu-1 --address eu-1.db.example.com',
     'branchgate host add eu-2 --address 192.0.2.7 --ca authority.pem',
+    'branchgate host add eu-1-b --address eu-1-b.db.example.com --standby-of eu-1',
   ],
   'host set': [
     'branchgate host set eu-1 --address db.example.com',
@@ -133,6 +135,7 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
     'branchgate host set eu-1 --new-machine',
   ],
   'host drain': ['branchgate host drain eu-1'],
+  'host promote': ['branchgate host promote eu-1-b', 'branchgate host promote eu-1-b --lost eu-1'],
   'host remove': ['branchgate host remove eu-1 --yes'],
   api: ['branchgate api GET /api/v1/me', 'branchgate api POST /api/v1/projects --data \'{"name":"shop"}\''],
   doctor: ['branchgate doctor'],

@@ -45,6 +45,7 @@ import { memberRoutes } from './routes/members.ts';
 import { metricsRoutes } from './routes/metrics.ts';
 import { networkRuleRoutes } from './routes/network-rules.ts';
 import { platformRoutes } from './routes/platform.ts';
+import { platformStandbyRoutes } from './routes/platform-standby.ts';
 import { projectRoutes } from './routes/projects.ts';
 import { providerSignInRoutes } from './routes/provider-sign-in.ts';
 import { queryRoutes } from './routes/queries.ts';
@@ -231,6 +232,7 @@ for (const routes of [
   signInRoutes,
   sessionRoutes,
   platformRoutes,
+  platformStandbyRoutes,
   agentRoutes,
 ]) {
   pipeline.route('/', routes);

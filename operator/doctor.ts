@@ -167,15 +167,21 @@ async function hosts(deployment: Deployment, url: string): Promise<Finding[]> {
 const hostsOf = (client: BranchgateClient) => take(client.all('/platform/v1/hosts'));
 
 /** Examines one host from here, as its clients see it. @param domain of the names of its projects, if they have names */
-export const hostFindings = (host: Host, domain: string | null = null): Promise<Finding[]> =>
-  Promise.all([
+export function hostFindings(host: Host, domain: string | null = null): Promise<Finding[]> {
+  const { role = 'primary' } = host.members.find(({ host_id }) => host_id === host.id) ?? {};
+  const ofStandby = check(`${host.name}: standby`, () => standby(host));
+  // Its servers are closed.
+  if (role === 'fenced') return Promise.all([ofStandby]);
+  return Promise.all([
     check(`${host.name}: agent`, () => agent(host)),
     check(`${host.name}: name`, () => address(host)),
     check(`${host.name}: certificate of port ${host.direct_port}`, () => certificate(host, host.direct_port)),
     check(`${host.name}: certificate of port ${host.pooled_port}`, () => certificate(host, host.pooled_port)),
     ...(domain === null ? [] : [check(`${host.name}: names of projects`, () => coversNames(host, domain))]),
-    check(`${host.name}: backups`, () => backups(host)),
+    ...(host.members.length > 1 ? [ofStandby] : []),
+    ...(role === 'primary' ? [check(`${host.name}: backups`, () => backups(host))] : []),
   ]);
+}
 
 async function agent({ name, linked, enrolled_at: enrolledAt, description }: Host): Promise<string> {
   if (enrolledAt === null)
@@ -185,6 +191,28 @@ async function agent({ name, linked, enrolled_at: enrolledAt, description }: Hos
   if (!linked) throw new Fault('It is not connected. Look at `journalctl -u branchgate-agent` on the host.');
   if (description && description.warnings.length > 0) throw new Fault(description.warnings.join(' '));
   return `connected, version ${description?.agent_version ?? 'unknown'}`;
+}
+
+const BEHIND_SECONDS = 60;
+
+/** Each host reports its own part. */
+async function standby({ id, members }: Host): Promise<string> {
+  const own = members.find(({ host_id }) => host_id === id);
+  const other = members.find(({ role }) => role === 'standby');
+  if (own?.role === 'fenced')
+    throw new Fault(
+      'Another host has taken its place. Run `branchgate-agent rejoin` on it to make it the standby, or remove it.',
+    );
+  if (other?.lag_bytes == null)
+    throw new Fault(
+      'There is no standby that follows. Look at the agents and at PostgreSQL of both hosts; a standby that was away for too long needs `branchgate-agent rejoin`.',
+    );
+  const { lag_seconds: seconds } = other;
+  if (seconds === null || seconds > BEHIND_SECONDS)
+    throw new Fault(
+      `The standby is ${Math.round(seconds ?? 0)} s behind. Look at the disk and the network of both hosts.`,
+    );
+  return own?.role === 'standby' ? `${other.lag_bytes} bytes behind` : 'has a standby that follows';
 }
 
 async function address({ db_host: name }: Host): Promise<string> {

@@ -143,6 +143,28 @@ export const FAILURES = {
     status: 409,
     message: 'There are projects on this host. Delete them first, or drain the host instead of removing it.',
   },
+  HOST_NOT_PRIMARY: {
+    status: 409,
+    message: 'This host is a standby, or was one. Name the host that serves the projects.',
+  },
+  HOST_NOT_STANDBY: {
+    status: 409,
+    message: 'This host is no standby that could take the place of its primary. See its `members`.',
+  },
+  HOST_HAS_STANDBY: {
+    status: 409,
+    message: 'Another host is the standby of this host, or a former primary of it. Remove that one first.',
+  },
+  STANDBY_NOT_READY: {
+    status: 409,
+    message:
+      'The standby is not linked, has no complete copy, or is still becoming the primary. Check its agent, then repeat the request.',
+  },
+  PRIMARY_UNAVAILABLE: {
+    status: 409,
+    message:
+      'The primary cannot be reached, so it cannot be closed first. If its machine is lost, repeat the request with its ID as `lost`.',
+  },
   MANAGED_BY_PROVIDER: {
     status: 409,
     message: 'The identity provider manages its users. Make this change at the identity provider.',

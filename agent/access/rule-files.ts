@@ -23,6 +23,13 @@ export interface Network {
   cidr: string;
 }
 
+/** The login of a standby, and the addresses that it connects from. */
+export interface StandbyLogin {
+  login: string;
+  /** In canonical form. */
+  cidrs: string[];
+}
+
 export type RuleFileTexts = Record<keyof typeof RULE_FILES, string>;
 
 /** PostgreSQL as the pooler connects to it for one branch. */
@@ -38,6 +45,7 @@ export interface PooledServer {
 }
 
 const NETWORK_ROLE = /^net_[0-9a-f]{32}$/;
+const STANDBY_LOGIN = /^standby_[0-9a-f]{32}$/;
 const LOGIN = /^u_[0-9a-f]{32}_(owner|rw|ro)$/;
 const VERIFIER = /^SCRAM-SHA-256\$[\w+/=$:]+$/;
 
@@ -51,15 +59,23 @@ export function ruleFiles(
   branches: readonly BranchAccess[],
   networks: readonly Network[],
   server: PooledServer,
+  standbys: readonly StandbyLogin[] = [],
 ): RuleFileTexts {
   branches.forEach(check);
   networks.forEach(checkNetwork);
+  standbys.forEach(checkStandby);
   const networkLines = branches.flatMap(({ database, verifiers, cidrs }) => {
     const logins = Object.keys(verifiers).map((login) => `"${login}"`);
     return cidrs.map((cidr) => `hostssl "${database}" ${logins.join(',')} ${cidr} scram-sha-256`);
   });
   return {
-    postgresHba: lines(networks.map(({ role, cidr }) => `hostssl /^db_ +${role} ${cidr} scram-sha-256`)),
+    postgresHba: lines([
+      // `replication` admits to the streaming of files and WAL, and to no database.
+      ...standbys.flatMap(({ login, cidrs }) =>
+        cidrs.map((cidr) => `hostssl replication "${login}" ${cidr} scram-sha-256`),
+      ),
+      ...networks.map(({ role, cidr }) => `hostssl /^db_ +${role} ${cidr} scram-sha-256`),
+    ]),
     // The proof of a new branch uses the unix socket, with the password that its clients will use.
     poolerHba: lines(['local all all scram-sha-256', ...networkLines]),
     poolerDatabases: poolerEntries(
@@ -165,6 +181,11 @@ function checkNetwork({ role, cidr }: Network) {
     throw new Error(`the network ${JSON.stringify(cidr)} of ${role} cannot be written into a rule file`);
 }
 
+function checkStandby({ login, cidrs }: StandbyLogin) {
+  if (!STANDBY_LOGIN.test(login) || !cidrs.every(isCanonical))
+    throw new Error(`the standby ${JSON.stringify(login)} cannot be written into a rule file`);
+}
+
 function isCanonical(cidr: string) {
   const reading = readCidr(cidr);
   return reading.ok && reading.cidr === cidr;
@@ -179,6 +200,12 @@ export async function makeRulesFolder(rulesDir: string): Promise<void> {
     // 'a' preserves existing content.
     await writeFile(join(rulesDir, name), '', { flag: 'a', mode: 0o640 });
   }
+}
+
+/** Rules that admit nobody, for a host whose servers must not be reached. */
+export async function closeRuleFiles(rulesDir: string): Promise<void> {
+  await makeRulesFolder(rulesDir);
+  writeRuleFiles(rulesDir, { postgresHba: '', poolerHba: '', poolerDatabases: '', poolerUsers: '' });
 }
 
 export async function readRuleFiles(folder: string): Promise<RuleFileTexts> {

@@ -26,6 +26,7 @@ import {
   type RuleFileTexts,
   readRuleFiles,
   ruleFiles,
+  type StandbyLogin,
   withBlocked,
   withinLargerNetworks,
   writeRuleFiles,
@@ -98,6 +99,7 @@ export class RuleSync {
   /** The pooler's version; null until it has reported it. */
   #poolerVersion: string | null = null;
   readonly #withheld = new WithheldDatabases();
+  #isClosed = false;
 
   constructor(settings: AgentSettings, pool: Pool) {
     this.#settings = settings;
@@ -108,6 +110,15 @@ export class RuleSync {
   /** Connection attempts a minute that the branch accepts from one client network; null: the default. */
   attemptsOf(branchId: string): number | null {
     return this.#attempts.get(branchId) ?? null;
+  }
+
+  /** Whether no client is admitted, from the next sync on: another host takes the place of this one. */
+  get isClosed(): boolean {
+    return this.#isClosed;
+  }
+
+  set isClosed(isClosed: boolean) {
+    this.#isClosed = isClosed;
   }
 
   /**
@@ -198,7 +209,8 @@ export class RuleSync {
 
   async #sync(session: Session): Promise<void> {
     const server = await this.#pooledServer();
-    const branches = await readAccess(session);
+    const branches = this.#isClosed ? [] : await readAccess(session);
+    const standbys = await readStandbys(session);
     const blocks = await readBlocks(session);
     const folder = rulesFolder(this.#settings);
     await makeRulesFolder(folder);
@@ -209,7 +221,9 @@ export class RuleSync {
         attempts === null ? [] : [[branch_id, attempts]],
       ),
     );
-    const { networks } = await this.#admit(session, () => ensureNetworks(session, this.#applied === null));
+    const { networks } = this.#isClosed
+      ? { networks: [] }
+      : await this.#admit(session, () => ensureNetworks(session, this.#applied === null));
     const found = await readRuleFiles(folder);
     // Nothing is awaited from here until the files are written, or a client blocked meanwhile would be
     // admitted again.
@@ -218,12 +232,12 @@ export class RuleSync {
       ...blocks.flatMap(({ reason, database }) => (reason === 'attempts' ? [] : [database])),
     ]);
     const pooled = branches.filter(({ database }) => !withheld.has(database));
-    this.#unblocked = ruleFiles(pooled, networks, server);
+    this.#unblocked = ruleFiles(pooled, networks, server, standbys);
     const wanted = this.#withBlocks(this.#unblocked);
     // The files on disk are compared too, because a control tool may have written them in the meantime.
     if (!(sameTexts(found, wanted) && this.#applied && sameTexts(this.#applied, wanted)))
       await this.#apply(session, { found, wanted, server });
-    await this.#filter?.publish(branches.flatMap(({ cidrs }) => cidrs));
+    await this.#filter?.publish([...branches, ...standbys].flatMap(({ cidrs }) => cidrs));
   }
 
   async #apply(
@@ -282,6 +296,11 @@ export class RuleSync {
       clients: countsClients(this.#poolerVersion) ? settings.POOLER_MAX_CLIENTS : null,
     };
   }
+}
+
+async function readStandbys(session: Session): Promise<StandbyLogin[]> {
+  const { rows } = await session.query<StandbyLogin>('SELECT login, cidrs FROM standby ORDER BY login');
+  return rows;
 }
 
 /**

@@ -6,12 +6,13 @@ import { configurationCommand } from './configuration.ts';
 import { doctorCommand } from './doctor.ts';
 import { enrolCommand } from './enrol.ts';
 import { EXIT_CODES, exitCodeOf, explain } from './exit-codes.ts';
-import { joinCommand, leaveCommand } from './join.ts';
+import { joinCommand, leaveCommand, rejoinCommand } from './join.ts';
 import { listCommand } from './list.ts';
 import { measureCommand } from './measure.ts';
 import { operationCommands } from './operations.ts';
 import { poolerCommand } from './pooler.ts';
 import { runCommand } from './run.ts';
+import { copyPrimaryCommand, gateCommand } from './standby.ts';
 import { upgradeCommand } from './upgrade.ts';
 
 const NAME = 'branchgate-agent';
@@ -58,6 +59,9 @@ export function controlTool(trial: Trial | null): Command {
   program.addCommand(enrolCommand());
   program.addCommand(joinCommand());
   program.addCommand(leaveCommand());
+  program.addCommand(rejoinCommand());
+  program.addCommand(gateCommand());
+  program.addCommand(copyPrimaryCommand());
   program.addCommand(doctorCommand());
   program.addCommand(listCommand());
   program.addCommand(measureCommand());

@@ -1,7 +1,7 @@
 import { Command, InvalidArgumentError, Option } from 'commander';
 import { type JoinOptions, lookAround } from '../join/context.ts';
 import { type Kind, Machine, StepFailure } from '../join/machine.ts';
-import { applySteps, STEPS, type StepReport, takeBack } from '../join/steps.ts';
+import { applySteps, REJOIN_STEPS, STEPS, type StepReport, takeBack } from '../join/steps.ts';
 import { installedProgram } from '../upgrade/program-file.ts';
 import { GatewayError, RefusedError, UsageError } from './exit-codes.ts';
 import { readValue } from './terminal.ts';
@@ -65,6 +65,20 @@ export const leaveCommand = () =>
     .addOption(root())
     .action((options: Common & Pick<JoinOptions, 'cluster' | 'host'>, command: Command) =>
       run(command, { listen: '*', ...options }, (context, onDone) => takeBack(context, onDone)),
+    );
+
+/** A machine whose data is replaced by that of the present primary. */
+export const rejoinCommand = () =>
+  new Command('rejoin')
+    .description('Copy the primary again, on a standby that was away for too long or on a former primary')
+    .option('--cluster <version/name>', "PostgreSQL's cluster, if there are several")
+    .option('--despite-problems', 'start the agent although doctor found problems')
+    .addOption(dryRun())
+    .addOption(root())
+    .action((options: Common & Pick<JoinOptions, 'cluster' | 'despiteProblems'>, command: Command) =>
+      run(command, { listen: '*', ...options }, (context, onDone) =>
+        applySteps(context, REJOIN_STEPS, onDone),
+      ),
     );
 
 type Act = (

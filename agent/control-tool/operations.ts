@@ -39,7 +39,7 @@ const PARAMETER_HELP: Record<Parameter, string> = {
   within: 'milliseconds after which the comparison is abandoned',
   limits: 'of a dangerous lock: {"lock_ms": 1000, "table_bytes": 104857600}',
   changes: 'changes: [{"action": "insert", "schema": "public", "table": "book", "values": […]}]',
-  role: 'read_only or read_write: the login that runs the statement',
+  role: 'read_only or read_write: the login that runs the statement; of a member: primary, standby or fenced',
   sql: 'one statement, with parameters $1, $2, …',
   params: 'values of the parameters (default: none)',
   rules: 'rules of the masking policy: [{"table": "customer", "column": "email", "with": "email"}]',
@@ -50,6 +50,11 @@ const PARAMETER_HELP: Record<Parameter, string> = {
   apply_changes: 'also apply changes of the schema that are more than additions: true or false',
   keep_tables: 'tables whose rows stay if the others are removed: ["public.country"] (default: none)',
   sample: 'also look at samples of the values: true or false',
+  generation: 'of the record; an older one than the host has is ignored',
+  closing: 'whether the standby is about to take the place of this host: true or false',
+  standby_id: 'id of the standby (default: none)',
+  db_host: 'public name or address of the standby',
+  verifier: 'SCRAM-SHA-256 verifier of its password',
   expected: 'required present value: {"value": "old"} (default: any)',
 };
 
@@ -63,6 +68,8 @@ const GROUP_HELP: Record<string, string> = {
   follow: 'Make a branch follow a database elsewhere, step by step',
   access: 'Apply network rules, closures and write blocks',
   rehearsal: 'Watch what a migration does to a branch',
+  member: 'Make this host the primary, close or fence it; host and standby',
+  standby: 'Admit a standby of this host',
   table: 'List the tables of a branch',
   row: 'Read and change rows of a branch as its read-write login',
 };

@@ -41,6 +41,9 @@ const FINISH_WITHIN_MS = 8_000;
  * Before an upgrade it is short, because the gateway has abandoned the calls and the host is away meanwhile.
  */
 const FINISH_BEFORE_UPGRADE_MS = 1_000;
+/** Time for the operations of a host that is closed for its standby. */
+const SETTLE_WITHIN_MS = 10_000;
+const REPLY_WITHIN_MS = 200;
 /** As long as the edge waits for a clone. */
 export const CLONES_END_WITHIN_MS = 900_000;
 
@@ -76,8 +79,11 @@ async function runAgent(trial: Trial | null): Promise<void> {
     : undefined;
   const host = await openHost(settings, log);
   const running = new Set<Promise<unknown>>();
+  /** Those that change the role, and wait for the others. */
+  const ofMember = new Set<Promise<unknown>>();
   log('agent.started', {
     host_id: identity.host_id,
+    ...(host.member.role !== null && { role: host.member.role }),
     clone_method: host.cloneMethod,
     guards: settings.GUARDS,
   });
@@ -88,13 +94,25 @@ async function runAgent(trial: Trial | null): Promise<void> {
     servers: new ServerWatch(host, log),
   };
   host.largestSource = () => watches.diskUsage.largest();
-  await watches.servers.poll();
   let link: AgentLink | null = null;
+  const loops: Promise<unknown>[] = [];
+  const serve = async () => {
+    await watches.servers.poll();
+    const serving = loopsOf(host, watches, (method, params) => link?.notify(method, params));
+    loops.push(runLoops(serving, stop));
+  };
+  host.member.attach({
+    settle: async () => {
+      const ended = Promise.allSettled([...running].filter((operation) => !ofMember.has(operation)));
+      return Promise.race([ended.then(() => true), sleep(SETTLE_WITHIN_MS, false, { ref: false })]);
+    },
+    serve,
+    // The reply to the gateway goes first.
+    fenced: () => setTimeout(() => stop.abort(new HostFenced()), REPLY_WITHIN_MS),
+  });
   serveGauges(host, watches, () => link?.isUp ?? false);
-  const loops = runLoops(
-    loopsOf(host, watches, (method, params) => link?.notify(method, params)),
-    stop,
-  );
+  loops.push(runLoops(loopsOfMember(host), stop));
+  if (host.member.isPrimary) await serve();
   await runLink({
     gatewayUrl: settings.GATEWAY_URL,
     identity,
@@ -114,18 +132,37 @@ async function runAgent(trial: Trial | null): Promise<void> {
           performOperation(host, method, params, onProgress),
         );
         running.add(operation);
-        const forget = () => running.delete(operation);
+        if (method === 'member.apply') ofMember.add(operation);
+        const forget = () => {
+          running.delete(operation);
+          ofMember.delete(operation);
+        };
         operation.then(forget, forget);
         return operation;
       }),
   });
   // A loop may be in the middle of a long look at all branches.
-  const finishing = Promise.all([loops, Promise.allSettled(running)]);
+  const finishing = Promise.all([...loops, Promise.allSettled(running)]);
   await Promise.race([finishing, sleep(finishWithin)]);
   log('agent.stopped', { unfinished: running.size });
   // The service manager starts the agent again.
-  if (signal.reason instanceof TrialFailed || signal.reason instanceof LoopFailed) throw signal.reason;
+  if (ENDS_WITH_FAILURE.some((reason) => signal.reason instanceof reason)) throw signal.reason;
 }
+
+/** What every member does. One that serves no clients follows its primary, or waits for what the gateway says. */
+const loopsOfMember = ({ settings, metrics, member }: Host): Record<string, Loop> => ({
+  'log folder': (signal) => runLogFolderLoop(settings, log, signal),
+  ...(!member.isPrimary && {
+    member: async (signal) => {
+      await member.resume().catch((error) => log('member.not_resumed', { reason: String(error) }));
+      await member.run(signal);
+    },
+  }),
+  ...(settings.METRICS_PORT > 0 && {
+    metrics: (signal) =>
+      serveMetrics({ registry: metrics.registry, port: settings.METRICS_PORT, log, signal }),
+  }),
+});
 
 /** What the loops share with the metrics. */
 interface Watches {
@@ -140,7 +177,7 @@ function loopsOf(
   { diskUsage, attempts, servers }: Watches,
   notify: AgentLink['notify'],
 ): Record<string, Loop> {
-  const { settings, metrics, deadTuples, lags } = host;
+  const { settings, deadTuples, lags } = host;
   const { promise: hasBegun, resolve: onBegun } = Promise.withResolvers<void>();
   const blocks = new BlockReports(host, (report) => notify('blocks', report));
   const measured = (measurement: ProjectMeasurement) =>
@@ -149,7 +186,6 @@ function loopsOf(
     recovery: (signal) => servers.run(signal),
     attempts: (signal) => attempts.run(signal),
     'packet filter': (signal) => runFilterLoop(host, signal),
-    'log folder': (signal) => runLogFolderLoop(settings, log, signal),
     'restarts of the pooler': (signal) => new PoolerRestarts(host).run(signal),
     measurement: (signal) =>
       runMeasurementLoop({ settings, log, report: measured, deadTuples, lags, onBegun, signal }),
@@ -165,16 +201,12 @@ function loopsOf(
       watchBlockedProjects({ settings, log, report: (sizes) => notify('sizes', sizes), signal }),
     'reports of blocks': (signal) => blocks.run(log, signal),
     following: (signal) => new FollowWatch(host, (report) => notify('follow', report)).run(signal),
-    ...(settings.METRICS_PORT > 0 && {
-      metrics: (signal) =>
-        serveMetrics({ registry: metrics.registry, port: settings.METRICS_PORT, log, signal }),
-    }),
     ...(settings.GUARDS === 'on' && { watchdogs: (signal) => new GuardWatch(host, log).run(signal) }),
   };
 }
 
 function serveGauges(host: Host, { attempts }: Watches, isLinked: () => boolean): void {
-  const { settings, metrics, cloneMethod, largestSource, spares, lags } = host;
+  const { settings, metrics, cloneMethod, largestSource, spares, lags, member } = host;
   const troubles = new TroubleLog(log);
   registerGauges(
     metrics.registry,
@@ -184,6 +216,7 @@ function serveGauges(host: Host, { attempts }: Watches, isLinked: () => boolean)
       largestSource,
       spares,
       lags,
+      member,
       unreadLogs: () => attempts.unread(),
       volumes: () => readVolumes(settings),
       poolerMemory: () => readMemory(settings),
@@ -198,6 +231,14 @@ class TrialFailed extends Error {
   override readonly name = 'TrialFailed';
   override readonly message = 'this program has not linked in time: the one before it runs at the next start';
 }
+
+/** The service manager starts the agent again, which then does no work but for its role. */
+class HostFenced extends Error {
+  override readonly name = 'HostFenced';
+  override readonly message = 'another host has taken the place of this one';
+}
+
+const ENDS_WITH_FAILURE = [TrialFailed, LoopFailed, HostFenced];
 
 /** Writes one JSON object per line, for the journal. */
 function log(event: string, fields: Record<string, unknown> = {}) {

@@ -20,6 +20,7 @@ import { KeptSessions } from '../rows/kept-sessions.ts';
 import { PageMarks } from '../rows/pages.ts';
 import { RowTurns } from '../rows/row-turns.ts';
 import { Spares } from '../snapshots/spares.ts';
+import { Membership } from '../standby/membership.ts';
 import { Copies } from '../transfer/copy-source.ts';
 import { FollowLags } from '../transfer/follow-lags.ts';
 import { pauseFollowing } from '../transfer/following.ts';
@@ -53,6 +54,8 @@ export interface Host {
   spares: Spares;
   following: { pause: (session: Session, source: string) => Promise<() => Promise<void>> };
   known: KnownInventory;
+  /** Of a host and its standby. */
+  member: Membership;
   metrics: Metrics;
   log: Log;
 }
@@ -66,11 +69,13 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
   const postgres = openPool(settings, SHORT_SESSIONS);
   const sessions = openPool(settings, OPERATION_SESSIONS);
   const cloneMethod = await probeCloneMethod(settings.PGDATA_DIR);
+  const rules = new RuleSync(settings, postgres);
   return {
     settings,
     postgres,
     sessions,
-    rules: new RuleSync(settings, postgres),
+    rules,
+    member: new Membership({ settings, postgres, rules, log }),
     rows: {
       turns: new RowTurns(),
       scriptTurns: RowTurns.ofScripts(),

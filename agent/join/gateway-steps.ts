@@ -15,7 +15,7 @@ const CLOCK_WITHIN_MS = 300_000;
 const KINDS: Partial<Record<number, Kind>> = { 2: 'usage', 3: 'refused', 4: 'unreachable' };
 
 /** Runs a command of the control tool as the agent's user. */
-const runTool = (
+export const runTool = (
   { machine, program, servers, environment }: Context,
   words: string[],
   input = '',

@@ -11,6 +11,7 @@ import {
   SETTINGS_STEP,
   takeBackServers,
 } from './server-steps.ts';
+import { COPY_AGAIN_STEP, COPY_STEP } from './standby-step.ts';
 import type { Step } from './step.ts';
 
 /**
@@ -29,11 +30,15 @@ export const STEPS: readonly Step[] = [
   ...SERVER_STEPS,
   KERNEL_STEP,
   FIREWALL_STEP,
+  COPY_STEP,
   RESTART_STEP,
   BACKUP_STEP,
   DOCTOR_STEP,
   START_STEP,
 ];
+
+/** Those of `rejoin`, on a standby or a former primary. */
+export const REJOIN_STEPS: readonly Step[] = [COPY_AGAIN_STEP, RESTART_STEP, DOCTOR_STEP, START_STEP];
 
 /** What one step did. */
 export interface StepReport extends Report {

@@ -55,10 +55,19 @@ export const requestCertificate = (gatewayUrl: string, identity: HostIdentity, s
     CertificateReply,
   );
 
-async function signedRequest<Reply>(
+/**
+ * Sends a request that the key of this host has signed.
+ * @throws GatewayRefusal with the gateway's message
+ */
+export async function signedRequest<Reply>(
   gatewayUrl: string,
   identity: HostIdentity,
-  { path, typ, claims }: { path: string; typ: string; claims: JWTPayload },
+  {
+    path,
+    typ,
+    claims,
+    within = REPLY_WITHIN_MS,
+  }: { path: string; typ: string; claims: JWTPayload; within?: number },
   replies: z.ZodType<Reply>,
 ): Promise<Reply> {
   const { audience } = gatewayAddress(gatewayUrl);
@@ -74,7 +83,7 @@ async function signedRequest<Reply>(
     headers: { 'content-type': 'application/json' },
     body: JSON.stringify({ host_id: identity.host_id, token }),
     redirect: 'error',
-    signal: AbortSignal.timeout(REPLY_WITHIN_MS),
+    signal: AbortSignal.timeout(within),
   });
   const reply: unknown = await response.json().catch(() => null);
   const reading = replies.safeParse(reply);

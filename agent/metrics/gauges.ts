@@ -17,6 +17,12 @@ export interface Present {
   lags: {
     present: { following: number; stopped: number; lag_seconds: number | null; slot_bytes: number | null };
   };
+  /** How far this host is behind its primary; null if it is no standby. */
+  member: {
+    lag: { lag_bytes: number | null; lag_seconds: number | null } | null;
+    /** Whether the standby of this host receives its WAL; null without a standby. */
+    hasStandby: () => Promise<boolean | null>;
+  };
   /** Bytes of each log that the agent has not read yet. */
   unreadLogs: () => ReadonlyMap<string, number>;
   volumes: () => Promise<Volume[]>;
@@ -106,6 +112,24 @@ const PRESENT_VALUES: readonly PresentValue[] = [
     name: 'branchgate_following_slot_bytes',
     help: 'Most WAL that the slot of a branch keeps at its source',
     read: ({ lags: { present } }) => only(present.slot_bytes),
+  },
+  {
+    name: 'branchgate_standby_connected',
+    help: 'Whether the standby of this host receives its WAL',
+    read: async ({ member }) => {
+      const isConnected = await member.hasStandby();
+      return only(isConnected === null ? null : Number(isConnected));
+    },
+  },
+  {
+    name: 'branchgate_standby_lag_bytes',
+    help: 'WAL of the primary that this standby has not replayed',
+    read: ({ member: { lag } }) => only(lag?.lag_bytes ?? null),
+  },
+  {
+    name: 'branchgate_standby_lag_seconds',
+    help: 'Age of the data of this standby, which grows while its primary is away',
+    read: ({ member: { lag } }) => only(lag?.lag_seconds ?? null),
   },
   {
     name: 'branchgate_log_unread_bytes',

@@ -10,6 +10,7 @@ import type { RoomHost } from '../snapshots/make-room.ts';
 import { makeRoom } from '../snapshots/make-room.ts';
 import { dropSnapshot } from '../snapshots/snapshot-databases.ts';
 import type { Spares } from '../snapshots/spares.ts';
+import { admitStandby, type Membership } from '../standby/membership.ts';
 import { type CopyHost, cancelCopy, copySource } from '../transfer/copy-source.ts';
 import { cancelCutOver, cutOver } from '../transfer/cut-over.ts';
 import { followStatus, type WatchedHost } from '../transfer/follow-status.ts';
@@ -53,6 +54,7 @@ interface OperationsHost
   cloneTurns: CloneTurns;
   covered: CoveredSources;
   spares: Spares;
+  member: Membership;
 }
 
 type Handlers = {
@@ -122,6 +124,9 @@ const HANDLERS: Handlers = {
   'follow.cutover': cutOver,
   'follow.cancel_cutover': cancelCutOver,
   'follow.stop': stopFollowing,
+  'member.read': ({ member }) => member.read(),
+  'member.apply': ({ member }, record) => member.apply(record),
+  'standby.admit': admitStandby,
 };
 
 /**
@@ -135,6 +140,7 @@ export async function performOperation<M extends Method>(
   onProgress?: OnProgress,
 ): Promise<MethodResult<M>> {
   try {
+    host.member.require(method);
     return await HANDLERS[method](host, params, onProgress);
   } catch (error) {
     const failure = asHostError(error);

@@ -223,6 +223,15 @@ const FOLLOWING_POSITIONS = `
   ALTER TABLE following ADD COLUMN positions jsonb NOT NULL DEFAULT '[]';
 `;
 
+/** The host that follows this one, which gets all WAL of this cluster. */
+const STANDBY = `
+  CREATE TABLE standby (
+    login text PRIMARY KEY, -- the slot has the same name
+    standby_id uuid NOT NULL,
+    cidrs text[] NOT NULL -- from which it connects
+  );
+`;
+
 /**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was
  * released is never changed, removed or moved; a change of the tables is a new entry at the end.
@@ -243,6 +252,7 @@ export const MIGRATIONS: readonly string[] = [
   SPARES,
   FOLLOWING,
   FOLLOWING_POSITIONS,
+  STANDBY,
 ];
 
 /**

@@ -1,3 +1,4 @@
+import { dirname, join } from 'node:path';
 import type { Instance } from '../pooler/restart-state.ts';
 import { PLATFORM_ROLE } from '../postgres/connect.ts';
 
@@ -37,6 +38,9 @@ const TABLE_WORKERS = 4;
 const ORIGINS = 64;
 /** What PostgreSQL's own default leaves for parallel queries and other workers. */
 const OTHER_WORKERS = 8;
+
+/** WAL that the slot of a standby keeps; a standby that was away for longer is copied again. */
+const SLOT_KEEPS_MB = 4096;
 
 /** Size at which PostgreSQL begins another log file. */
 export const LOG_FILE_MB = 64;
@@ -89,10 +93,20 @@ export interface ServerLayout {
 export const postgresConnections = ({ maxClients }: Pick<ServerLayout['pooler'], 'maxClients'>) =>
   maxClients + DIRECT_CLIENTS + RESERVED_FOR_AGENT;
 
+/** Both are in the agent's STATE_DIR. */
+const standbyConfOf = (rulesDir: string) => join(dirname(rulesDir), 'standby.conf');
+
 const quoted = (text: string) => `'${text.replaceAll("'", "''")}'`;
 
 /** `postgresql.conf`, or a file that it includes. */
-export const postgresqlConf = ({ listenAddresses, postgres, pooler, tls, extensionsDir }: ServerLayout) => `\
+export const postgresqlConf = ({
+  listenAddresses,
+  postgres,
+  pooler,
+  tls,
+  extensionsDir,
+  rulesDir,
+}: ServerLayout) => `\
 listen_addresses = ${quoted(listenAddresses)}
 port = ${postgres.port}
 unix_socket_directories = ${quoted(postgres.socketDir)}
@@ -124,6 +138,10 @@ max_logical_replication_workers = ${FOLLOWED_MAX + TABLE_WORKERS}
 max_sync_workers_per_subscription = 2
 max_worker_processes = ${FOLLOWED_MAX + TABLE_WORKERS + OTHER_WORKERS}
 max_active_replication_origins = ${ORIGINS}
+# A standby that is away holds up the WAL that it has not received, up to this.
+max_slot_wal_keep_size = ${SLOT_KEEPS_MB}MB
+# What a standby has in addition.
+include_if_exists ${quoted(standbyConfOf(rulesDir))}
 # The extensions that the agent marks as trusted, before those of the system.
 extension_control_path = ${quoted(`${extensionsDir}:$system`)}
 

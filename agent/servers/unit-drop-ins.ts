@@ -1,13 +1,24 @@
+import { dirname, join } from 'node:path';
 import { postgresConnections, type ServerLayout, SPARE_POOLER_CLIENTS } from './configuration.ts';
 
 /** Files that PgBouncer opens next to its sockets. */
 const OWN_FILES = 100;
 
 /**
+ * A former primary must not open a port when it comes back. A host without a standby has no such file, and does not wait.
+ */
+const gateOf = ({ rulesDir }: ServerLayout) => `\
+# A host with a standby asks the gateway whether it is still the primary, and waits if it is not.
+EnvironmentFile=-/etc/branchgate/agent.env
+ExecStartPre=/bin/sh -c 'test ! -e ${join(dirname(rulesDir), 'member.json')} || exec branchgate-agent gate --wait'
+TimeoutStartSec=infinity
+`;
+
+/**
  * Drop-in of PostgreSQL's unit. When the sessions of tenants take too much memory, Linux ends one of them
  * inside the unit, and PostgreSQL restarts within seconds; the agent, PgBouncer and sshd are not affected.
  */
-export const postgresUnit = () => `\
+export const postgresUnit = (layout: ServerLayout) => `\
 # /etc/systemd/system/postgresql@18-main.service.d/branchgate.conf
 # Next to it, set vm.overcommit_memory = 2 in /etc/sysctl.d: then a session that asks for too much gets an error.
 [Service]
@@ -16,6 +27,7 @@ MemorySwapMax=0
 # The postmaster recovers from the end of one session.
 OOMPolicy=continue
 LimitNOFILE=65536
+${gateOf(layout)}\
 # PostgreSQL's logs are bounded by LOG_FOLDER_MB. Put them on a volume of their own (log_directory) and make it larger
 # than that, so that a full log volume does not stop writes.
 `;
@@ -28,13 +40,13 @@ LimitNOFILE=${pooler.maxClients + SPARE_POOLER_CLIENTS + postgresConnections(poo
 `;
 
 /** Drop-in of PgBouncer's unit. */
-export const poolerUnit = ({ pooler }: ServerLayout) => `\
+export const poolerUnit = (layout: ServerLayout) => `\
 # /etc/systemd/system/pgbouncer.service.d/branchgate.conf
 [Service]
 # Also when the agent ends it, to start one with fresh memory.
 Restart=always
-${poolerLimits(pooler)}\
-# Its log grows with each attempt to connect. Rotate ${pooler.logFile} daily and at 100 MB
+${gateOf(layout)}${poolerLimits(layout.pooler)}\
+# Its log grows with each attempt to connect. Rotate ${layout.pooler.logFile} daily and at 100 MB
 # with logrotate (rename, then reload), on a volume other than PostgreSQL's data.
 `;
 

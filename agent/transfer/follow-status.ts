@@ -1,6 +1,7 @@
 import type { FollowProblem, FollowStatus } from '../../shared/protocol/follow.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { SOURCE_TABLES_MAX } from '../../shared/protocol/transfer-operations.ts';
+import type { RuleSync } from '../access/sync-rules.ts';
 import { fitting } from '../difference/schema/compare-schemas.ts';
 import type { Queryable } from '../postgres/connect.ts';
 import type { FollowLags } from './follow-lags.ts';
@@ -20,6 +21,7 @@ const TABLES_ROOM = 393_216;
 /** What watches and describes branches that follow. */
 export interface WatchedHost extends FollowHost {
   lags: FollowLags;
+  rules: RuleSync;
 }
 
 export const followedNow = async (db: Queryable): Promise<Followed[]> =>
@@ -54,6 +56,14 @@ export const LOST: FollowProblem = {
   code: 'slot',
   message:
     'The source has dropped the slot, or the WAL that it kept: max_slot_wal_keep_size was reached. Stop following, and follow again from the beginning.',
+  ...{ table: null, statement: null },
+};
+
+/** Changes that the source has had confirmed may be missing, so nothing continues what was followed. */
+export const PROMOTED: FollowProblem = {
+  code: 'slot',
+  message:
+    'The host of this database was replaced by its standby, and changes that the source had sent before may be missing here. Stop following, and follow again from the beginning.',
   ...{ table: null, statement: null },
 };
 

@@ -7,7 +7,14 @@ import { HostError } from '../process/host-error.ts';
 import { TroubleLog } from '../process/log.ts';
 import { runLoop } from '../process/loops.ts';
 import { withoutValue } from './copy-rows.ts';
-import { followedNow, followStatus, LOST, readFollowedSlot, type WatchedHost } from './follow-status.ts';
+import {
+  followedNow,
+  followStatus,
+  LOST,
+  PROMOTED,
+  readFollowedSlot,
+  type WatchedHost,
+} from './follow-status.ts';
 import { withFollowed } from './followed-session.ts';
 import {
   continueFollowing,
@@ -135,7 +142,9 @@ export class FollowWatch {
 
   /** @param now milliseconds of a monotonic clock */
   async check(now = performance.now()): Promise<void> {
-    await continueFollowing(this.#host, (session, database) => tryLock(session, `source:${database}`));
+    // A host that is being closed for its standby has disabled them.
+    if (!this.#host.rules.isClosed)
+      await continueFollowing(this.#host, (session, database) => tryLock(session, `source:${database}`));
     const followed = await followedNow(this.#host.postgres);
     await this.#host.lags.read(this.#host.postgres, followed);
     for (const one of followed) {
@@ -254,6 +263,7 @@ export async function resumeFollowing(
       if (followed.publication !== null) await refresh(host, followed);
       return;
     }
+    if (followed.problem.message === PROMOTED.message) return;
     const noRoom = await roomProblem(host, followed);
     if (noRoom) await storeProblem(session, followed.branch_id, noRoom);
     else await bringUpToSource(host, followed, null, params.apply_changes);

@@ -13,6 +13,7 @@ const HOSTS = '/platform/v1/hosts';
 const HOST = `${HOSTS}/{host_id}` as const;
 const COLUMNS = [
   'name',
+  'role',
   'db_host',
   'direct_port',
   'pooled_port',
@@ -49,13 +50,39 @@ function agentOf({ description, available_version: available }: Schemas['Host'])
   return available === null ? version : `${version}, ${available} is available`;
 }
 
-const withAgent = (host: Schemas['Host']) => ({ ...host, agent: agentOf(host) });
+const memberOf = ({ members, id }: Schemas['Host']) => members.find(({ host_id }) => host_id === id);
+
+/** What the host is to its standby, or to its primary. Most hosts are alone. */
+function roleOf(host: Schemas['Host']): string {
+  const { role = 'primary' } = memberOf(host) ?? {};
+  return role === 'primary' && host.members.length === 1 ? 'alone' : role;
+}
+
+const withAgent = (host: Schemas['Host']) => ({ ...host, role: roleOf(host), agent: agentOf(host) });
 
 const list = () =>
   new Command('list').description('List database hosts').action(async (_options, command: Command) => {
     const { client } = openOperatorSession();
     printRecords(command, (await take(client.all(HOSTS))).map(withAgent), COLUMNS);
   });
+
+const MEMBER_COLUMNS = ['name', 'role', 'lag_bytes', 'lag_seconds', 'linked', 'db_host', 'id'];
+
+const status = () =>
+  new Command('status')
+    .description('Show a database host, its standby and how far that is behind')
+    .argument('<host>', 'name or ID')
+    .action(async (reference: string, _options, command: Command) => {
+      const session = openOperatorSession();
+      const host = await findHost(session, reference);
+      const hosts = await take(session.client.all(HOSTS));
+      const members = host.members.map((member) => ({
+        ...hosts.find(({ id }) => id === member.host_id),
+        ...member,
+      }));
+      if (isJson(command)) printRecord(command, withAgent(host));
+      else printRecords(command, members, MEMBER_COLUMNS);
+    });
 
 interface HostOptions {
   address?: string;
@@ -95,11 +122,51 @@ const add = () =>
       .description('Register a database host; prints the command that joins its machine, once')
       .argument('<name>')
       .requiredOption('--address <name>', 'its public name or address in connection URLs'),
-  ).action(async (name: string, options: HostOptions & { address: string }, command: Command) => {
-    const { client } = openOperatorSession();
-    const body = { name, db_host: options.address, ...(await bodyOf(options)) };
-    printRegistration(command, await dataOf(client.api.POST(HOSTS, { body })));
-  });
+  )
+    .option('--standby-of <host>', 'name or ID of the host whose place it can take')
+    .action(
+      async (
+        name: string,
+        { standbyOf, ...options }: HostOptions & { address: string; standbyOf?: string },
+        command: Command,
+      ) => {
+        const session = openOperatorSession();
+        const body = {
+          name,
+          db_host: options.address,
+          ...(await bodyOf(options)),
+          ...(standbyOf !== undefined && { standby_of: (await findHost(session, standbyOf)).id }),
+        };
+        printRegistration(command, await dataOf(session.client.api.POST(HOSTS, { body })));
+      },
+    );
+
+const promote = () =>
+  new Command('promote')
+    .description('Make a standby the primary: it gets all projects of its primary, which is closed for good')
+    .argument('<host>', 'name or ID of the standby')
+    .option('--lost <host>', 'its primary, if that machine is lost; otherwise the primary is closed first')
+    .action(async (reference: string, { lost }: { lost?: string }, command: Command) => {
+      const session = openOperatorSession();
+      const host = await findHost(session, reference);
+      const former = lost === undefined ? undefined : await findHost(session, lost);
+      const { yes = false } = command.optsWithGlobals<{ yes?: boolean }>();
+      await confirm(
+        former
+          ? `Promote ${host.name}? What ${former.name} has confirmed and not sent is lost, and if ${former.name} still runs, it has to be switched off first.`
+          : `Promote ${host.name}? Clients are disconnected for some seconds.`,
+        { yes },
+      );
+      const init = { params: { path: { host_id: host.id } }, body: former ? { lost: former.id } : {} };
+      const promoted = await dataOf(session.client.api.POST(`${HOST}/promote`, init));
+      printRecord(command, { ...withAgent(promoted.host), survived_until: promoted.survived_until }, [
+        ...['name', 'role', 'db_host', 'project_count'],
+        ...(former ? ['survived_until'] : []),
+      ]);
+      say(
+        `${host.name} serves. To make its former primary the standby, run \`branchgate-agent rejoin\` there.`,
+      );
+    });
 
 const set = () =>
   withServers(
@@ -174,7 +241,7 @@ const remove = () =>
     });
 
 export const hostCommand = (): Command =>
-  [list(), add(), set(), drain(), remove()].reduce(
+  [list(), status(), add(), set(), drain(), promote(), remove()].reduce(
     (group, command) => group.addCommand(command),
     new Command('host').description('Database hosts, for operators with BRANCHGATE_PLATFORM_SECRET'),
   );

@@ -84,6 +84,7 @@ const CHANGED: Readonly<Record<string, readonly string[]>> = {
   'job.changed': ['jobs', 'follow'],
   'follow.changed': ['follow', 'branches'],
   'storage.changed': ['project', 'usage'],
+  'project.failed_over': ['project', 'branches', 'snapshots', 'follow'],
 };
 /** A job that has ended can also have kept or dropped the database of a deleted branch. */
 const ENDED: readonly string[] = ['deleted-branches', 'usage'];

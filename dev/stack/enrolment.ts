@@ -1,13 +1,15 @@
 import { existsSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
+import { readMember } from '../../agent/standby/stored-member.ts';
 import { readStored, writeStored } from './dev-folder.ts';
 import { runAs } from './os-user.ts';
 import { agentSettings, gatewaySettings, gatewayUrl, LOOPBACK, type Site } from './programs.ts';
 import { Refusal } from './settings.ts';
 
 /** The name of the host at the gateway. */
-export const hostName = ({ number }: Pick<Site, 'number'>) => (number === 1 ? 'local' : `local-${number}`);
+export const hostName = ({ number, isStandby }: Pick<Site, 'number' | 'isStandby'>) =>
+  isStandby ? 'local-standby' : number === 1 ? 'local' : `local-${number}`;
 
 const Hosts = z.object({
   hosts: z.array(
@@ -72,6 +74,23 @@ export async function publishAuthority(site: Site, certificate: string): Promise
     );
 }
 
+/** Replaces the data of a standby by a copy of its primary's, unless it has one, and that of a former primary. */
+export async function copyPrimary(site: Site): Promise<void> {
+  const { binaries, user, host } = site;
+  const tool = (...words: string[]) =>
+    runAs(user, binaries.node, [binaries.agent, ...words], { cwd: host.dir, env: agentSettings(site) });
+  const { needed, role } = Check.parse(JSON.parse(await tool('--json', 'copy-primary', '--check')));
+  if (needed || role === 'fenced') await tool('copy-primary');
+}
+
+const Check = z.object({ needed: z.boolean(), role: z.string() });
+
+/** Whether the host has a copy of another one's data, or is to have it. */
+export const isCopy = ({ host, isStandby }: Site): boolean => {
+  const member = readMember({ STATE_DIR: host.state });
+  return member ? member.role !== 'primary' : isStandby;
+};
+
 async function registerHost(site: Site) {
   const response = await callPlatform(site, {
     method: 'POST',
@@ -80,6 +99,7 @@ async function registerHost(site: Site) {
       db_host: LOOPBACK,
       direct_port: site.ports.DIRECT_PORT,
       pooled_port: site.ports.POOLED_PORT,
+      ...(site.isStandby && { standby_of: await primaryOf(site) }),
     }),
   });
   if (response.status === 409) {
@@ -92,4 +112,11 @@ async function registerHost(site: Site) {
       `the gateway refused to register the database host (status ${response.status}): see ${site.folder.logs}`,
     );
   return Enrolment.parse(await response.json());
+}
+
+async function primaryOf(site: Site): Promise<string> {
+  const response = await callPlatform(site);
+  const primary = Hosts.parse(await response.json()).hosts.find(({ name }) => name === 'local');
+  if (!primary) throw new Refusal('the first host is not registered, so it cannot have a standby');
+  return primary.id;
 }

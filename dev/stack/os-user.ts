@@ -49,10 +49,10 @@ export async function runAs(
   command: string,
   args: readonly string[],
   options: { cwd: string; env?: Environment },
-): Promise<void> {
+): Promise<string> {
   const { uid, gid } = user;
   try {
-    await promisify(execFile)(command, args, { ...options, uid, gid });
+    return (await promisify(execFile)(command, args, { ...options, uid, gid })).stdout;
   } catch (error) {
     const { stderr, message } = error as Error & { stderr?: string };
     throw new Refusal(`${basename(command)} failed: ${(stderr || message).trim().split('\n').at(-1)}`);

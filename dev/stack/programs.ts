@@ -43,6 +43,8 @@ export interface Site {
   settings: StackSettings;
   /** Of the database host: 1, or a further one. */
   number: number;
+  /** Whether it is the standby of the first one. */
+  isStandby: boolean;
   folder: DevFolder;
   host: HostFolder;
   user: OsUser;
@@ -64,8 +66,16 @@ export const MAIL_PATH = '/mail';
 const LOCAL_MAIL_KEY = 'local-mail';
 
 /** Name of the part of a database host. */
-const partName = (name: PartName, { number }: Pick<Site, 'number'>) =>
-  number === 1 ? name : `${name}-${number}`;
+const partName = (name: PartName, { number, isStandby }: Pick<Site, 'number' | 'isStandby'>) =>
+  isStandby ? `${name}-standby` : number === 1 ? name : `${name}-${number}`;
+
+/** As in the units of both servers: a host with a standby asks for its role before a server opens a port. */
+const GATE = 'test ! -e "$0" || "$1" "$2" gate --wait; shift 2; exec "$@"';
+
+const behindGate = ({ host, binaries }: Site, command: string, args: readonly string[]) => ({
+  command: '/bin/sh',
+  args: ['-c', GATE, join(host.state, 'member.json'), binaries.node, binaries.agent, command, ...args],
+});
 
 export const gatewayUrl = ({ ports }: { ports: Pick<Ports, 'GATEWAY_PORT'> }) =>
   `http://${LOOPBACK}:${ports.GATEWAY_PORT}`;
@@ -153,8 +163,10 @@ export function programs(site: Site): Record<PartName, Program> {
   const definitions: Record<PartName, Definition> = {
     postgres: {
       ...onHost,
-      command: join(binaries.postgres, 'postgres'),
-      args: ['-D', host.data, ...postgresFiles(host.config)],
+      ...behindGate(site, join(binaries.postgres, 'postgres'), [
+        ...['-D', host.data, ...postgresFiles(host.config)],
+      ]),
+      environment: agentSettings(site),
       // Fast shutdown: ends all sessions and needs no recovery at the next start.
       stopSignals: ['SIGINT'],
       serves: (pid) => postmasterIsReady(host.data, pid),
@@ -162,8 +174,8 @@ export function programs(site: Site): Record<PartName, Program> {
     },
     pgbouncer: {
       ...onHost,
-      command: binaries.pgbouncer,
-      args: [join(host.config, 'pgbouncer.ini')],
+      ...behindGate(site, binaries.pgbouncer, [join(host.config, 'pgbouncer.ini')]),
+      environment: agentSettings(site),
       // Since 1.23, the first signal waits until clients have disconnected, and the second does not.
       stopSignals: ['SIGTERM', 'SIGTERM'],
       serves: () => accepts(join(host.sockets, `.s.PGSQL.${ports.POOLED_PORT}`)),

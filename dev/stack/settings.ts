@@ -30,6 +30,8 @@ const Settings = z.object({
     .optional(),
   /** Database hosts. Those of an earlier start that are not asked for stay as they are, and are not started. */
   HOSTS: z.coerce.number().int().min(1).max(4).default(1),
+  /** Whether the first host has a standby. */
+  STANDBY: z.enum(['0', '1']).default('0'),
 });
 
 export type Environment = Record<string, string>;

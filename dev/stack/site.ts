@@ -60,6 +60,8 @@ const Choices = z.strictObject({
   others: z
     .array(z.strictObject({ DIRECT_PORT: z.int(), POOLED_PORT: z.int(), host_dir: z.string() }))
     .optional(),
+  /** Of the standby. */
+  standby: z.strictObject({ DIRECT_PORT: z.int(), POOLED_PORT: z.int(), host_dir: z.string() }).optional(),
 });
 type Choices = z.output<typeof Choices>;
 
@@ -113,17 +115,39 @@ export async function prepareSites(settings: StackSettings, prepared?: Prepared)
       `user ${user.name}, which runs PostgreSQL, cannot access ${host.data}: change its permissions, or set PGDATA_DIR to another folder`,
     );
   mkdirSync(folder.mail, { recursive: true });
-  const site = { settings, number: 1, folder, host, user, ports, secrets, binaries, consoleAssets };
+  const site = {
+    settings,
+    number: 1,
+    isStandby: false,
+    folder,
+    host,
+    user,
+    ports,
+    secrets,
+    binaries,
+    consoleAssets,
+  };
   const others: Site[] = [];
   for (let number = 2; number <= settings.HOSTS; number += 1)
     others.push(await furtherSite(site, number, choices?.others?.[number - 2]));
-  const stored = others.map(({ ports: { DIRECT_PORT, POOLED_PORT }, host: { dir } }) => ({
+  const storedOf = ({ ports: { DIRECT_PORT, POOLED_PORT }, host: { dir } }: Site) => ({
     ...{ DIRECT_PORT, POOLED_PORT, host_dir: dir },
-  }));
+  });
+  const stored = others.map(storedOf);
+  const standby = settings.STANDBY === '1' ? await furtherSite(site, STANDBY, choices?.standby) : null;
+  const keptStandby = standby ? storedOf(standby) : choices?.standby;
   const kept = [...stored, ...(choices?.others ?? []).slice(stored.length)];
-  writeStored(folder.choicesFile, { ports, host_dir: hostDir, ...(kept.length > 0 && { others: kept }) });
-  return [site, ...others];
+  writeStored(folder.choicesFile, {
+    ports,
+    host_dir: hostDir,
+    ...(kept.length > 0 && { others: kept }),
+    ...(keptStandby && { standby: keptStandby }),
+  });
+  return [site, ...others, ...(standby ? [standby] : [])];
 }
+
+/** The number of the standby, after those of all further hosts. */
+const STANDBY = 9;
 
 /** A further database host, with the programs of the first one. */
 async function furtherSite(
@@ -137,12 +161,12 @@ async function furtherSite(
   if (!stored) rmSync(dir, { recursive: true, force: true });
   const host = hostFolder(dir, {});
   const hasData = checkDataFolder(host.data, user);
-  if (isEnrolled({ host }) && !hasData)
+  if (isEnrolled({ host }) && !hasData && number !== STANDBY)
     throw new Refusal(`${host.data} is missing: restore it, or set DEV_DIR to a new folder`);
   const ports = await furtherPorts(first.ports, stored);
   makeHostFolder(host, user);
   if (hasData) await removeStaleLock(host.data);
   const binaries = { ...first.binaries, agent: join(host.programs, 'branchgate-agent.mjs') };
   copyFileSync(first.binaries.agent, binaries.agent);
-  return { ...first, number, folder, host, ports, binaries };
+  return { ...first, number, isStandby: number === STANDBY, folder, host, ports, binaries };
 }

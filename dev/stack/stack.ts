@@ -4,7 +4,15 @@ import { pollUntil } from '../../agent/process/loops.ts';
 import { readSettings as readAgentSettings } from '../../agent/process/settings.ts';
 import { checkDataFolder, initializeDataFolder } from './data-folder.ts';
 import { writeStored } from './dev-folder.ts';
-import { enrolHost, hostName, isEnrolled, isLinked, publishAuthority } from './enrolment.ts';
+import {
+  copyPrimary,
+  enrolHost,
+  hostName,
+  isCopy,
+  isEnrolled,
+  isLinked,
+  publishAuthority,
+} from './enrolment.ts';
 import { endLeftovers, lockDevFolder } from './leftovers.ts';
 import { type Part, supervise } from './processes.ts';
 import {
@@ -165,7 +173,7 @@ async function boot(
 
   async function servers(of: Site, { postgres, pgbouncer }: Record<HostPart, Part>) {
     const { ports, host, user, binaries } = of;
-    if (!checkDataFolder(host.data, user)) {
+    if (!isCopy(of) && !checkDataFolder(host.data, user)) {
       const template = await prepared?.cluster(binaries.postgres, user);
       await initializeDataFolder(host.data, { binaries: binaries.postgres, user, template });
     }
@@ -173,7 +181,8 @@ async function boot(
     await up(postgres, `${LOOPBACK}:${ports.DIRECT_PORT}, as user ${user.name}, data in ${host.data}`);
     await up(pgbouncer, `${LOOPBACK}:${ports.POOLED_PORT}`);
   }
-  const hosts = [{ site, parts }, ...others];
+  const all = [{ site, parts }, ...others];
+  const hosts = all.filter((host) => !isCopy(host.site));
   // Waits for all of them, so that none becomes ready after the others have been stopped.
   const attempts = await Promise.allSettled([
     ...hosts.map((host) => servers(host.site, host.parts)),
@@ -182,9 +191,14 @@ async function boot(
   ]);
   for (const attempt of attempts) if (attempt.status === 'rejected') throw attempt.reason;
 
-  for (const host of hosts) {
+  // A standby copies a primary that is there.
+  for (const host of [...hosts, ...all.filter((host) => !hosts.includes(host))]) {
     signal?.throwIfAborted();
     if (!isEnrolled(host.site)) await enrolHost(host.site);
+    if (!hosts.includes(host)) {
+      await copyPrimary(host.site);
+      await servers(host.site, host.parts);
+    }
     await host.parts.agent.start();
     if (!(await pollUntil(() => isLinked(host.site), { ...LINKED, signal }))) {
       signal?.throwIfAborted();

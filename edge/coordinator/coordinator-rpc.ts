@@ -22,6 +22,7 @@ import type { EndRequest } from '../following/end-following.ts';
 import type { FollowRequest } from '../following/start-following.ts';
 import type { CreationProgress } from '../idempotency/idempotency-key.ts';
 import type { Cancellation } from '../jobs/cancel-job.ts';
+import type { Mail } from '../mail/mail.ts';
 import type { ProjectMonitorRpc } from '../monitoring/project-monitor.ts';
 import type { ProjectRequest } from '../projects/create-project.ts';
 import type { ProjectDeletion } from '../projects/delete-project.ts';
@@ -85,6 +86,8 @@ export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   changeSettings(change: SettingsChange): Promise<Result<BranchRow, Failure>>;
   /** Lets the lease of an active branch end later, or sooner, counted from now. */
   renewLease(renewal: LeaseRenewal): Promise<Result<BranchRow, Failure>>;
+  /** Sends mails, also if this object is lost meanwhile. */
+  sendMails(mails: Mail[]): Promise<void>;
   /** Resumes open work: called when the project's host has linked, and by the reconciler. */
   wake(): Promise<void>;
 }

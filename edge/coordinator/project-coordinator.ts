@@ -47,6 +47,7 @@ import { CANCELLABLE_KINDS, type Cancellation, storeCancellation } from '../jobs
 import { JobRunner, Turns } from '../jobs/job-runner.ts';
 import { becomesIdle, newJob, openJobs } from '../jobs/job-store.ts';
 import { jobError, publicFailure } from '../jobs/saga.ts';
+import type { Mail } from '../mail/mail.ts';
 import { Outbox } from '../mail/outbox.ts';
 import { BlockRecorder } from '../monitoring/blocks.ts';
 import { MeasurementStore } from '../monitoring/measurements.ts';
@@ -469,6 +470,10 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     const renewed = await storeRenewal(this.#db, renewal, new Date());
     if (renewed.ok && renewed.value.leaseEndsAt) this.#alarm.wakeAt(renewed.value.leaseEndsAt.getTime());
     return renewed;
+  }
+
+  async sendMails(mails: Mail[]): Promise<void> {
+    for (const mail of mails) this.#outbox.put(mail, Date.now());
   }
 
   async wake(): Promise<void> {

@@ -226,5 +226,27 @@ export const EVENT_TYPES = [
   'job.changed',
   'storage.changed',
   'follow.changed',
+  'project.failed_over',
 ] as const;
 export type EventType = (typeof EVENT_TYPES)[number];
+
+/** Which of a host and its standby a host is. */
+export const hostRole = () => ({
+  /** The host that it follows, or that has taken its place; null: a primary. */
+  standbyOf: text('standby_of'),
+  /** A former primary, whose data may have what no other host has. */
+  fenced: integer('fenced', { mode: 'boolean' }).notNull().default(false),
+  /** Of the record of its role, whose changes it orders; 0: it never had a standby and is none. */
+  generation: integer('generation').notNull().default(0),
+  /** The standby that a planned switch closes this primary for, and since when. */
+  yieldsTo: text('yields_to'),
+  yieldsSince: timestamp('yields_since'),
+  /** Its primary was lost when it was promoted, and its tenants have not been told. */
+  owesNotice: integer('owes_notice', { mode: 'boolean' }).notNull().default(false),
+});
+
+/** When the host of a project was lost and a standby took its place, and until when what was committed has survived. */
+export const failover = () => ({
+  failedOverAt: timestamp('failed_over_at'),
+  survivedUntil: timestamp('survived_until'),
+});

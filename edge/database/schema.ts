@@ -39,6 +39,8 @@ import {
   type EventType,
   FOLLOW_RECORD_STATES,
   type FollowedSource,
+  failover,
+  hostRole,
   hostState,
   type JobInput,
   type JobSubjects,
@@ -132,7 +134,7 @@ export const hosts = sqliteTable('hosts', {
   capacity: integer('capacity'),
   /** PostgreSQL's `system_identifier` of the first cluster seen; null before that. */
   systemIdentifier: text('system_identifier'),
-  ...hostState(),
+  ...{ ...hostRole(), ...hostState() },
   createdAt: created(),
 });
 
@@ -185,6 +187,7 @@ export const projects = sqliteTable(
     hostId: text('host_id')
       .notNull()
       .references(() => hosts.id),
+    ...failover(),
     ...ownName(),
     /** The wanted revision of the access rules, and the one known to be in effect on both ports. */
     accessRevision: integer('access_revision').notNull().default(0),

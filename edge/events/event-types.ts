@@ -113,6 +113,16 @@ const DEFINITIONS = {
       state: z.enum([...FOLLOW_RECORD_STATES, 'deleted']),
     }),
   },
+  'project.failed_over': {
+    meaning:
+      'The database host of the project was lost, and its standby has taken its place. Everything that was committed until `survived_until` is there; what was committed after it may be missing.',
+    data: z.strictObject({
+      survived_until: z.iso.datetime().nullable().meta({ description: 'Null: not known.' }),
+    }),
+    render: ({ survived_until }: { survived_until: number | null }) => ({
+      survived_until: survived_until === null ? null : new Date(survived_until).toISOString(),
+    }),
+  },
 } as const satisfies Record<EventType, Definition>;
 
 const eventSchema = (type: EventType) =>

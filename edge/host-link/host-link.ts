@@ -11,6 +11,7 @@ import { isRegistered } from '../hosts/host.ts';
 import type { CallOutcome, HostLinkRpc, HostLinks } from '../hosts/host-client.ts';
 import { logEvent } from '../log.ts';
 import { objectName } from '../object-name.ts';
+import { syncMember } from '../reconciliation/promote-standby.ts';
 import { reconcileHost } from '../reconciliation/reconcile-host.ts';
 import { isRemoval, RecordLineage } from './handshake.ts';
 import { CALLER_HEADER, type Caller, type LinkSocket, Links, type SocketState } from './links.ts';
@@ -24,6 +25,8 @@ const ALLOWED_WHILE_BLOCKED: readonly Method[] = [
   'host.inventory',
   'inventory.digest',
   'inventory.list',
+  'member.apply',
+  'member.read',
 ];
 const RECONCILE_EVERY = 5 * 60_000;
 /**
@@ -202,6 +205,8 @@ export class HostLink
     // Set before the work, so that it does not overwrite the earlier alarm of a handshake in the meantime.
     await storage.setAlarm(this.#reconciledAt + RECONCILE_EVERY);
     try {
+      // The databases of another member are those of its primary, and none is a leftover.
+      if (!(await syncMember(this.env, hostId, new Date()))) return;
       this.#heads.retain(new Set(await projectsOn(db, hostId)));
       const isComplete = await reconcileHost(this.env, hostId, (admitted) => this.#admit(admitted));
       if (!this.#isBlocked()) {

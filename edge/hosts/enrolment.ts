@@ -7,6 +7,7 @@ import { fail, ok, type Result } from '../../shared/result.ts';
 import { sha256 } from '../crypto/encoding.ts';
 import type { Database } from '../database/database.ts';
 import { hosts } from '../database/schema.ts';
+import { standbyTarget } from './standby.ts';
 
 const TOKEN_BYTES = 32;
 const TOKEN_LIFETIME_MS = 3_600_000;
@@ -64,6 +65,9 @@ export const NewHost = z
     ca_certificate: CaCertificate.default(null),
     region: Placement.region.default(null),
     capacity: Placement.capacity.default(null),
+    standby_of: z.uuid().nullable().default(null).meta({
+      description: 'A host whose data it is to have, so that it can take its place. Null: a host of its own.',
+    }),
   })
   .meta({
     example: { name: 'eu-1', db_host: 'eu-1.db.example.com', direct_port: 5432, pooled_port: 6432 },
@@ -88,7 +92,7 @@ export const Registration = z
  * Registers a host and makes its one-time token. Until the host is enrolled, a repeated registration replaces
  * its details and its token.
  * @param gateway its address, for the command that uses the token
- * @returns or HOST_EXISTS
+ * @returns or HOST_EXISTS; for a standby NOT_FOUND, HOST_NOT_PRIMARY, HOST_HAS_STANDBY
  */
 export async function registerHost(
   db: Database,
@@ -96,6 +100,10 @@ export async function registerHost(
   host: z.output<typeof NewHost>,
   now: Date,
 ): Promise<Result<z.output<typeof Registration>, Failure>> {
+  if (host.standby_of !== null) {
+    const target = await standbyTarget(db, host.name, host.standby_of);
+    if (!target.ok) return target;
+  }
   const token = newToken();
   const renewable = {
     dbHost: host.db_host,
@@ -104,6 +112,7 @@ export async function registerHost(
     caCertificate: host.ca_certificate,
     region: host.region,
     capacity: host.capacity,
+    standbyOf: host.standby_of,
     ...(await storedToken(token, now)),
   };
   const [row] = await db

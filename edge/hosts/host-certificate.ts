@@ -118,7 +118,7 @@ async function authorityOf(db: Database, keys: Settings['CREDENTIAL_KEYS'], now:
 const refused = (reason: string) => fail({ code: 'UNAUTHENTICATED', reason } as const);
 
 /** The claims of a request that this host has signed for this gateway, just now. @returns or UNAUTHENTICATED */
-async function verifiedRequest<Claims>(
+export async function verifiedRequest<Claims>(
   db: Database,
   { request: { host_id: issuer, token }, audience, now }: Received,
   typ: string,

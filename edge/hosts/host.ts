@@ -12,6 +12,7 @@ import type { Settings } from '../settings.ts';
 import { CaCertificate, Placement } from './enrolment.ts';
 import type { HostLinks } from './host-client.ts';
 import { isLinked } from './host-client.ts';
+import { foundMembers, hasNoMembers, isPrimary, leavesPrimary, Member, membersOf } from './standby.ts';
 
 const HostState = z
   .strictObject({
@@ -72,6 +73,9 @@ export const Host = z
         'The version of the gateway, where that of the agent is older: install it. Null: the agent is not older, or has reported nothing yet.',
       example: '1.1.0',
     }),
+    members: z.array(Member).meta({
+      description: 'The primary, its standby and former primaries; a host without a standby is alone.',
+    }),
     project_count: z.int().meta({ description: 'Projects on the host, failed ones included.', example: 3 }),
     free_bytes: z.int().nullable().meta({
       description: "Free disk for PostgreSQL's data a few minutes ago. Null: not known yet.",
@@ -113,31 +117,42 @@ const projectsOn = (hostId: SQLWrapper | string) =>
 /** Rows for `toHostResponse`. */
 export const hostRows = (db: Database) =>
   db
-    .select({ ...getTableColumns(hosts), projectCount: projectsOn(sql`hosts.id`).as('project_count') })
+    .select({
+      ...getTableColumns(hosts),
+      projectCount: projectsOn(sql`hosts.id`).as('project_count'),
+      foundMembers,
+    })
     .from(hosts)
     .$dynamic();
 
 export const toHostResponse = async (
   env: HostLinks,
   row: Awaited<ReturnType<typeof hostRows>>[number],
-): Promise<z.output<typeof Host>> => ({
-  id: row.id,
-  name: row.name,
-  db_host: row.dbHost,
-  direct_port: row.directPort,
-  pooled_port: row.pooledPort,
-  ca_certificate: row.caCertificate,
-  linked: row.enrolledAt !== null && (await isLinked(env, row.id)),
-  draining: row.draining,
-  region: row.region,
-  capacity: row.capacity,
-  available_version: availableFor(row.description?.agent_version),
-  project_count: row.projectCount,
-  free_bytes: row.freeBytes,
-  description: row.description && row.describedAt && toState(row.description, row.describedAt),
-  enrolled_at: row.enrolledAt?.toISOString() ?? null,
-  created_at: row.createdAt.toISOString(),
-});
+): Promise<z.output<typeof Host>> => {
+  const [linked, members] = await Promise.all([
+    row.enrolledAt !== null && isLinked(env, row.id),
+    membersOf(env, row.foundMembers),
+  ]);
+  return {
+    id: row.id,
+    name: row.name,
+    db_host: row.dbHost,
+    direct_port: row.directPort,
+    pooled_port: row.pooledPort,
+    ca_certificate: row.caCertificate,
+    linked,
+    draining: row.draining,
+    region: row.region,
+    capacity: row.capacity,
+    available_version: availableFor(row.description?.agent_version),
+    members,
+    project_count: row.projectCount,
+    free_bytes: row.freeBytes,
+    description: row.description && row.describedAt && toState(row.description, row.describedAt),
+    enrolled_at: row.enrolledAt?.toISOString() ?? null,
+    created_at: row.createdAt.toISOString(),
+  };
+};
 
 const isHost = (hostId: string) => eq(hosts.id, hostId);
 
@@ -149,7 +164,7 @@ export async function isRegistered(db: Database, hostId: string): Promise<boolea
 
 /** Whether a new project may be placed on the host, which may be drained or removed meanwhile. */
 export const acceptsProjects = (hostId: string): SQL =>
-  isThere(hosts, and(isHost(hostId), eq(hosts.draining, false)));
+  isThere(hosts, and(isHost(hostId), eq(hosts.draining, false), isPrimary));
 
 /**
  * Whether the host has fewer projects than its capacity.
@@ -163,15 +178,17 @@ export const hasPlaceOn = (hostId: SQL | string, projectId = ''): SQL => sql`coa
 
 /**
  * Removes a host without projects. Its name is free afterwards, and its key and its token are worthless.
- * @returns or NOT_FOUND, HOST_NOT_EMPTY
+ * @returns or NOT_FOUND, HOST_NOT_EMPTY, HOST_HAS_STANDBY
  */
 export function removeHost(db: Database, hostId: string): Promise<Result<unknown, Failure>> {
   const count = projectsOn(hostId);
   return guardedWrite(db, {
     first: (isAllowed) => db.delete(hosts).where(and(isHost(hostId), isAllowed)),
+    rest: (isAllowed) => [leavesPrimary(db, hostId, isAllowed)],
     require: [
       [isThere(hosts, isHost(hostId)), 'NOT_FOUND'],
       [sql`${count} = 0`, { code: 'HOST_NOT_EMPTY', fields: { projects: count } }],
+      [hasNoMembers(hostId), 'HOST_HAS_STANDBY'],
     ],
   });
 }

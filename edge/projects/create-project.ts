@@ -183,6 +183,8 @@ const projectRow = (request: ProjectRequest, appKey: string, now: Date): Project
   maskedOnly: false,
   spares: null,
   blocksObservedAt: null,
+  failedOverAt: null,
+  survivedUntil: null,
   hostId: request.hostId,
   dnsName: null,
   dnsTarget: null,

@@ -12,13 +12,25 @@ import {
   DnsChallengeReply,
   SignedRequest,
 } from '../../shared/protocol/host-certificate.ts';
+import {
+  HostMember,
+  MEMBER_PATH,
+  MEMBER_TYPE,
+  STANDBY_PATH,
+  STANDBY_TYPE,
+  StandbyClaims,
+  StandbyReply,
+} from '../../shared/protocol/standby.ts';
+import { openDatabase } from '../database/database.ts';
 import { ApiError, unwrap } from '../errors.ts';
 import { CALLER_HEADER, type Caller } from '../host-link/links.ts';
 import { enrolHost, publicKeyOf } from '../hosts/enrolment.ts';
-import { issueCertificate, setDnsChallenge } from '../hosts/host-certificate.ts';
+import { issueCertificate, setDnsChallenge, verifiedRequest } from '../hosts/host-certificate.ts';
 import { hostLink } from '../hosts/host-client.ts';
+import { readMember } from '../hosts/standby.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
+import { admitToPrimary } from '../reconciliation/promote-standby.ts';
 import { readSettings } from '../settings.ts';
 
 const tags = ['Agents'];
@@ -121,6 +133,50 @@ router.openapi(
     failures: ['UNAUTHENTICATED', 'HOST_HAS_AUTHORITY'],
   }),
   async (c) => c.json(unwrap(await issueCertificate(databaseOf(c), readSettings(c.env), received(c))), 200),
+);
+
+router.openapi(
+  operation({
+    access: 'public',
+    operationId: 'getHostMember',
+    method: 'post',
+    path: MEMBER_PATH,
+    summary: 'Get the role of a host',
+    description:
+      'Used by agents, before a server of a host with a standby opens a port. Authenticated by the signature of the key of the host.',
+    tags,
+    request: { body: jsonBody(SignedRequest) },
+    responses: { 200: response('What is on record of the host.', HostMember) },
+    failures: ['UNAUTHENTICATED'],
+  }),
+  async (c) => {
+    const signed = await verifiedRequest(openDatabase(c.env.DB), received(c), MEMBER_TYPE, z.object({}));
+    const { host } = unwrap(signed);
+    const found = await readMember(c.env, host.id);
+    if (!found) throw new ApiError('UNAUTHENTICATED');
+    return c.json(found.member, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'public',
+    operationId: 'admitStandby',
+    method: 'post',
+    path: STANDBY_PATH,
+    summary: 'Let a standby copy its primary',
+    description:
+      'Used by agents of standbys and of former primaries. Has the primary make a login with the verifier of a password that the standby has made.',
+    tags,
+    request: { body: jsonBody(SignedRequest) },
+    responses: { 200: response('How to reach the primary.', StandbyReply) },
+    failures: ['UNAUTHENTICATED', 'HOST_NOT_STANDBY', 'HOST_HAS_STANDBY', 'HOST_UNAVAILABLE'],
+  }),
+  async (c) => {
+    const signed = await verifiedRequest(openDatabase(c.env.DB), received(c), STANDBY_TYPE, StandbyClaims);
+    const { host, claims } = unwrap(signed);
+    return c.json(unwrap(await admitToPrimary(c.env, host.id, claims.verifier)), 200);
+  },
 );
 
 export const agentRoutes = router;

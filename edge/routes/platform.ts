@@ -29,6 +29,7 @@ import { connectingIp } from '../pipeline/context.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
 import { responseHeaders } from '../pipeline/response-headers.ts';
+import { pushMember } from '../reconciliation/promote-standby.ts';
 import { readSettings } from '../settings.ts';
 import {
   CapsChange,
@@ -83,7 +84,7 @@ router.openapi(
     responses: {
       201: response('The registration. The token is shown only here and expires in one hour.', Registration),
     },
-    failures: ['HOST_EXISTS'],
+    failures: ['HOST_EXISTS', 'HOST_NOT_PRIMARY', 'HOST_HAS_STANDBY'],
   }),
   async (c) => {
     const { BASE_URL } = readSettings(c.env);
@@ -206,12 +207,12 @@ router.openapi(
     tags,
     request: { params: HostParams },
     responses: { 204: emptyResponse('The host is removed.') },
-    failures: ['HOST_NOT_EMPTY'],
+    failures: ['HOST_NOT_EMPTY', 'HOST_HAS_STANDBY'],
   }),
   async (c) => {
     const { host_id: hostId } = c.req.valid('param');
     const db = databaseOf(c);
-    const { enrolledAt } = found(await hostRows(db).where(eq(hosts.id, hostId)));
+    const { enrolledAt, standbyOf } = found(await hostRows(db).where(eq(hosts.id, hostId)));
     unwrap(await removeHost(db, hostId));
     // Only an enrolled host has an object. If this fails, the next alarm of the object finds that the host is
     // gone.
@@ -219,6 +220,8 @@ router.openapi(
       await repeatIfLost(() => hostLink(c.env, hostId).forget()).catch((error) =>
         logEvent('host.link_not_ended', { host_id: hostId, reason: String(error) }),
       );
+    // Otherwise the next look at the primary has it drop the slot.
+    if (standbyOf !== null) await pushMember(c.env, standbyOf).catch(() => {});
     logEvent('host.removed', { host_id: hostId });
     return c.body(null, 204);
   },

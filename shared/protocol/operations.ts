@@ -25,6 +25,7 @@ import {
 import { REHEARSAL_OPERATIONS } from './rehearsal-operations.ts';
 import { ROW_OPERATIONS } from './row-operations.ts';
 import { SNAPSHOT_OPERATIONS } from './snapshot-operations.ts';
+import { STANDBY_OPERATIONS } from './standby.ts';
 import { TRANSFER_OPERATIONS } from './transfer-operations.ts';
 
 /**
@@ -163,6 +164,7 @@ export const OPERATIONS = {
   ...REHEARSAL_OPERATIONS,
   ...DIFFERENCE_OPERATIONS,
   ...TRANSFER_OPERATIONS,
+  ...STANDBY_OPERATIONS,
 } as const;
 
 export type Method = keyof typeof OPERATIONS;

@@ -171,11 +171,12 @@ describe('imports', () => {
     expect(trespasses(users, within(['agent', 'dev', 'edge', 'test', 'shared/protocol']))).toEqual([]);
   });
 
-  test('only agent/postgres, agent/operations, agent/pooler, agent/transfer and rehearsals of agents speak to PostgreSQL', () => {
+  test('only agent/postgres, agent/operations, agent/pooler, agent/standby, agent/transfer and rehearsals of agents speak to PostgreSQL', () => {
     const speakers = within([
       'agent/postgres',
       'agent/operations',
       'agent/pooler',
+      'agent/standby',
       'agent/transfer',
       'cli/run-statements.ts',
       'dev',

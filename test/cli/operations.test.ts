@@ -86,6 +86,7 @@ const COMMANDS: Record<string, string> = {
   streamBranchMetrics: 'metrics',
   streamEvents: 'events',
   updateBranch: 'branch extend',
+  promoteHost: 'host promote',
   updateHost: 'host drain',
   updateNetworkRule: 'rule extend',
   updateProject: 'project update',
@@ -186,7 +187,14 @@ const WITHOUT: Record<string, readonly string[]> = {
   ],
   '`branch get` looks up a branch by its name or ID': ['getBranch'],
   'rare, and for operators': ['createTenant', 'getHost', 'setTenantCaps', 'updateProjectCaps'],
-  'for agents of hosts': ['enrolHost', 'openLink', 'setDnsChallenge', 'issueHostCertificate'],
+  'for agents of hosts': [
+    'enrolHost',
+    'openLink',
+    'setDnsChallenge',
+    'issueHostCertificate',
+    'getHostMember',
+    'admitStandby',
+  ],
   'the description itself': ['getDescription', 'readDescription'],
 };
 

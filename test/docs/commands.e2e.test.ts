@@ -56,6 +56,9 @@ const NOT_RUN: Record<string, readonly (readonly [beginning: string, reason: str
   'docs/machine-access.md': [
     ['curl -sS "$API/auth/token"', 'it needs the ID token of a CI job; test/action runs the exchange'],
   ],
+  'docs/many-hosts.md': [
+    ['branchgate host add', 'a standby needs another machine; test/end-to-end/standby has one'],
+  ],
   'docs/operating.md': [
     ['branchgate api POST /platform/v1/tenants', 'the local stack has a tenant of that name already'],
     ['install -D', 'it configures the machine; test/package/debian-system does'],

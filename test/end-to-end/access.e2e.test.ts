@@ -136,7 +136,14 @@ describe('the generated tests', () => {
       ...['listSignInMethods', 'startCompanySignIn', 'completeCompanySignIn', 'recoverOwner'],
     ];
     const workloads = ['exchangeToken'];
-    const agents = ['enrolHost', 'openLink', 'setDnsChallenge', 'issueHostCertificate'];
+    const agents = [
+      'enrolHost',
+      'openLink',
+      'setDnsChallenge',
+      'issueHostCertificate',
+      'getHostMember',
+      'admitStandby',
+    ];
     const description = ['getDescription', 'readDescription'];
     const expected = [...health, 'acceptInvitation', ...workloads, ...signIn, ...agents, ...description];
     expect(PUBLIC_OPERATIONS.map(({ id }) => id).toSorted()).toEqual(expected.toSorted());
@@ -419,8 +426,8 @@ describe.each(PLATFORM_IN_ORDER)('$id', (operation) => {
   test('the secret is accepted', async () => {
     const api = apiWith(platformSecret);
     const { status } = await callOperation(api, operation, ids);
-    // The host has projects.
-    const accepted = operation.id === 'removeHost' ? [409] : [200, 201, 204];
+    // The host has projects, and is no standby.
+    const accepted = ['removeHost', 'promoteHost'].includes(operation.id) ? [409] : [200, 201, 204];
     expect(accepted, operation.id).toContain(status);
     if (operation.ids.length > 0)
       expect((await callOperation(api, operation, nowhere(operation))).status).toBe(404);

@@ -84,6 +84,8 @@ const OF_ACCOUNTS: Record<string, [status: number, error: string]> = {
   replaceOwnerRecoveryCode: [404, 'NOT_FOUND'],
   // The resolver of this stack is an address on which nothing listens.
   verifyProviderDomain: [503, 'DOMAIN_LOOKUP_FAILED'],
+  // The host is no standby.
+  promoteHost: [409, 'HOST_NOT_STANDBY'],
   // The source is at a private address.
   probeSource: [422, 'SOURCE_UNSUITABLE'],
   probeImport: [422, 'SOURCE_UNSUITABLE'],

@@ -51,6 +51,8 @@ const UNREACHABLE = new Set([
     'openLink',
     'setDnsChallenge',
     'issueHostCertificate',
+    'getHostMember',
+    'admitStandby',
     'completeProviderSignIn',
     'startCompanySignIn',
     'completeCompanySignIn',
@@ -72,8 +74,8 @@ const UNREACHABLE = new Set([
   ...['endSession', 'endAllSessions'],
   // Nothing listens at the address of the identity provider, by which nobody has signed in.
   ...['verifyProviderDomain', 'updateTenant', 'replaceOwnerRecoveryCode'],
-  // The other operations need the host.
-  'removeHost',
+  // The other operations need the host, and it is no standby.
+  ...['removeHost', 'promoteHost'],
   // There is no deleted branch, and no snapshot.
   ...['restoreBranch', 'updateSnapshot', 'deleteSnapshot'],
 ]);

@@ -50,6 +50,7 @@ const healthy = (): Schemas['Host'] => ({
   region: null,
   capacity: null,
   available_version: null,
+  members: [],
   project_count: 0,
   free_bytes: null,
   description: {
@@ -116,6 +117,33 @@ test('a host whose certificate does not cover the names of its projects', async 
     result: 'the certificate is valid for *.db.example.com',
   });
   expect(await hostFindings(healthy())).toHaveLength(5);
+});
+
+test('a standby that is behind, one that does not follow, and a former primary', async () => {
+  const host = healthy();
+  const standbyOf = async (
+    role: 'standby' | 'fenced',
+    lag_bytes: number | null,
+    lag_seconds: number | null,
+  ) => {
+    const members = [
+      { host_id: crypto.randomUUID(), role: 'primary' as const, lag_bytes: null, lag_seconds: null },
+      { host_id: host.id, role, lag_bytes, lag_seconds },
+    ];
+    return resultsOf({ ...host, members });
+  };
+  const following = await standbyOf('standby', 10, 0.2);
+  expect(following['db1: standby']).toBe('ok');
+  expect(following).not.toHaveProperty('db1: backups');
+  expect((await standbyOf('standby', 1e9, 300))['db1: standby']).toMatch(/^The standby is 300 s behind\./);
+  expect((await standbyOf('standby', null, null))['db1: standby']).toMatch(
+    /^There is no standby that follows\./,
+  );
+  expect(await standbyOf('fenced', null, null)).toEqual({
+    'db1: standby': expect.stringMatching(
+      /^Another host has taken its place\. Run `branchgate-agent rejoin`/,
+    ),
+  });
 });
 
 test('a host that is away, without a name, and one that never joined', async () => {

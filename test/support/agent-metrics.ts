@@ -17,6 +17,7 @@ export function agentMetrics(
       largestSource: () => ({ bytes: 100 * MB, extents: 1200 }),
       spares: { count: 3, taken: 40 },
       lags: { present: { following: 2, stopped: 1, lag_seconds: 0.4, slot_bytes: MB } },
+      member: { lag: { lag_bytes: 2048, lag_seconds: 1.5 }, hasStandby: async () => true },
       unreadLogs: () => new Map([['pooler', 17]]),
       volumes: async () => [
         {

@@ -28,6 +28,7 @@ import {
   DNS_CHALLENGE_PATH,
   DnsChallengeClaims,
 } from '../../shared/protocol/host-certificate.ts';
+import { MEMBER_PATH } from '../../shared/protocol/standby.ts';
 import { selfSigned } from './certificates.ts';
 import { preparedAgent } from './prepared.ts';
 
@@ -149,6 +150,10 @@ export async function joinMachine() {
   const gateway = createServer(async (request, response) => {
     response.setHeader('date', new Date(Date.now() - clockOffMs).toUTCString());
     if (request.url === '/healthz') return response.end('{}');
+    if (request.url === MEMBER_PATH)
+      return response.end(
+        JSON.stringify({ role: 'primary', generation: 0, closing: false, standby_id: null }),
+      );
     if (request.url === DNS_CHALLENGE_PATH) {
       const { token } = (await json(request)) as { token: string };
       if (!setsRecords)

@@ -19,6 +19,8 @@ const PUBLIC = [
     'getAddress',
     'setDnsChallenge',
     'issueHostCertificate',
+    'getHostMember',
+    'admitStandby',
     'enrolHost',
     'openLink',
     'getDescription',

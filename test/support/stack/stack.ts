@@ -8,7 +8,7 @@ import { accessToken, SCOPES, scopeNames } from '../../../dev/identity-provider/
 import { initializeDataFolder } from '../../../dev/stack/data-folder.ts';
 import { devFolder } from '../../../dev/stack/dev-folder.ts';
 import { stackProcesses } from '../../../dev/stack/leftovers.ts';
-import { agentSettings, type PartName } from '../../../dev/stack/programs.ts';
+import { agentSettings, type HostPart, type PartName, type Site } from '../../../dev/stack/programs.ts';
 import { readSettings } from '../../../dev/stack/settings.ts';
 import {
   type Stack as LocalStack,
@@ -68,6 +68,17 @@ export interface Stack {
   fetch(path: string, options?: RequestOptions): Promise<Response>;
   /** Runs a command of the agent's control tool on the database host, as the agent's user. */
   agentTool(...words: string[]): Promise<{ stdout: string; stderr: string }>;
+  /** The standby, with `STANDBY=1`. */
+  standby: {
+    kill(part: HostPart): Promise<void>;
+    start(part: HostPart): Promise<void>;
+    /** Runs a command of its control tool, as the agent's user. */
+    agentTool(...words: string[]): Promise<{ stdout: string; stderr: string }>;
+    dataDir: string;
+    stateDir: string;
+    sockets: string;
+    ports: { direct: number; pooled: number };
+  };
   /** Ends everything. @throws Error when a process is left */
   stop(): Promise<void>;
 }
@@ -185,10 +196,20 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
       checkResponse({ method, path, status, headers: response.headers, bodyText });
       return response;
     },
-    agentTool(...words) {
-      const { uid, gid } = site.user;
-      const options = { env: agentSettings(site), uid, gid, cwd: site.host.dir };
-      return promisify(execFile)(site.binaries.node, [site.binaries.agent, ...words], options);
+    agentTool: toolOf(site),
+    get standby() {
+      const host = stack.others.find((other) => other.site.isStandby);
+      if (!host) throw new Error('the stack has no standby');
+      const { site: of, parts: own } = host;
+      return {
+        kill: (part: HostPart) => own[part].kill(),
+        start: (part: HostPart) => own[part].start(),
+        agentTool: toolOf(of),
+        dataDir: of.host.data,
+        stateDir: of.host.state,
+        sockets: of.host.sockets,
+        ports: { direct: of.ports.DIRECT_PORT, pooled: of.ports.POOLED_PORT },
+      };
     },
     async stop() {
       await stack.stop();
@@ -200,6 +221,14 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     },
   };
 }
+
+const toolOf =
+  (site: Site) =>
+  (...words: string[]) => {
+    const { uid, gid } = site.user;
+    const options = { env: agentSettings(site), uid, gid, cwd: site.host.dir };
+    return promisify(execFile)(site.binaries.node, [site.binaries.agent, ...words], options);
+  };
 
 /** Other users can read it, unlike a folder of mkdtemp: started by root, the servers run as another user. */
 export function temporaryFolder(): string {

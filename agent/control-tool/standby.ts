@@ -1,0 +1,45 @@
+import { Command } from 'commander';
+import { GatewayRefusal } from '../link/host-certificate.ts';
+import { readIdentity } from '../link/identity.ts';
+import { CopyRefused, copyPrimary } from '../standby/base-copy.ts';
+import { askMember, hindranceToOpen } from '../standby/gate.ts';
+import { readMember } from '../standby/stored-member.ts';
+import { GatewayError, RefusedError, UsageError } from './exit-codes.ts';
+import { print } from './terminal.ts';
+import { readShellSettings } from './with-host.ts';
+
+/** For both servers, before each of their starts. */
+export const gateCommand = () =>
+  new Command('gate')
+    .description('Check whether the servers of this host may start, which those of a former primary may not')
+    .option('--wait', 'wait until they may, instead of failing')
+    .action(async ({ wait = false }: { wait?: boolean }) => {
+      const say = (reason: string) => process.stderr.write(`branchgate-agent: ${reason}\n`);
+      const hindrance = await hindranceToOpen(readShellSettings(), { wait, say });
+      if (hindrance !== null) throw new RefusedError(hindrance);
+    });
+
+/** What `join` and `rejoin` run as the agent's user. */
+export const copyPrimaryCommand = () =>
+  new Command('copy-primary')
+    .description("Replace PostgreSQL's data by a copy of the primary's, on a standby or a former primary")
+    .option('--check', 'only say whether this host is a standby without a copy')
+    .action(async ({ check = false }: { check?: boolean }, command: Command) => {
+      const settings = readShellSettings();
+      const identity = await readIdentity(settings.STATE_DIR);
+      if (!identity || !settings.GATEWAY_URL)
+        throw new UsageError('this host is not enrolled, or GATEWAY_URL is missing: run `join` first');
+      if (check) {
+        const stored = readMember(settings);
+        const isCopy = stored?.role === 'standby' && stored.copied;
+        const { role } = await askMember(settings.GATEWAY_URL, identity).catch(rethrow);
+        print(command, { role, needed: role === 'standby' && !isCopy });
+        return;
+      }
+      print(command, await copyPrimary(settings, identity).catch(rethrow));
+    });
+
+function rethrow(error: unknown): never {
+  if (error instanceof CopyRefused) throw new RefusedError(error.message);
+  throw error instanceof GatewayRefusal ? new GatewayError(error.message) : error;
+}

@@ -1,0 +1,79 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { HostMember, MEMBER_PATH, MEMBER_TYPE } from '../../shared/protocol/standby.ts';
+import { closeRuleFiles } from '../access/rule-files.ts';
+import { signedRequest } from '../link/host-certificate.ts';
+import { type HostIdentity, readIdentity } from '../link/identity.ts';
+import { type AgentSettings, rulesFolder } from '../process/settings.ts';
+import { readMember, type StoredMember, writeMember } from './stored-member.ts';
+
+const ASK_EVERY_MS = 5_000;
+const REPLY_WITHIN_MS = 10_000;
+
+/** What the gateway has on record of this host. @throws Error when it cannot be reached, or does not know the host */
+export const askMember = (gatewayUrl: string, identity: HostIdentity): Promise<HostMember> =>
+  signedRequest(
+    gatewayUrl,
+    identity,
+    { path: MEMBER_PATH, typ: MEMBER_TYPE, claims: {}, within: REPLY_WITHIN_MS },
+    HostMember,
+  );
+
+interface Waiting {
+  /** Until they may, instead of a failure. */
+  wait: boolean;
+  /** Called with what it waits for, once for each reason. */
+  say: (reason: string) => void;
+}
+
+/**
+ * Whether the servers of this host may start. A primary with a standby asks the gateway first, because the standby may have
+ * taken its place while this machine was away.
+ * @returns why not; null: they may
+ */
+export async function hindranceToOpen(
+  settings: AgentSettings,
+  { wait, say }: Waiting,
+): Promise<string | null> {
+  let said = '';
+  for (;;) {
+    const hindrance = await examine(settings);
+    if (hindrance === null || !wait) return hindrance;
+    if (hindrance !== said) say(hindrance);
+    said = hindrance;
+    await sleep(ASK_EVERY_MS);
+  }
+}
+
+async function examine(settings: AgentSettings): Promise<string | null> {
+  const stored = readMember(settings);
+  const known = hindranceOf(stored);
+  if (known !== null || stored?.role !== 'primary') return known;
+  if (stored.standby_id === null && !stored.closing) return null;
+  const identity = await readIdentity(settings.STATE_DIR);
+  if (!identity || !settings.GATEWAY_URL)
+    return 'this host has a standby, and no identity or no GATEWAY_URL with which to ask for its role';
+  let record: HostMember;
+  try {
+    record = await askMember(settings.GATEWAY_URL, identity);
+  } catch (error) {
+    return `this host has a standby, which may have taken its place, and the gateway does not answer (${(error as Error).message})`;
+  }
+  // The agent may have stored a newer record meanwhile.
+  const present = readMember(settings) ?? stored;
+  if (record.role === 'fenced' && record.generation >= present.generation)
+    await writeMember(settings, { ...present, ...record });
+  const left = hindranceOf(readMember(settings));
+  if (left !== null) return left;
+  if (record.role !== 'primary') return 'the gateway does not have this host on record as a primary';
+  // An agent that was killed while it closed this host may have left the rules.
+  if (record.closing || present.closing) await closeRuleFiles(rulesFolder(settings));
+  return null;
+}
+
+function hindranceOf(stored: StoredMember | null): string | null {
+  if (stored?.role === 'fenced')
+    return 'another host has taken the place of this one, so its servers stay closed: run `branchgate-agent rejoin` to make it the standby of that host';
+  if (stored?.role === 'standby' && !stored.copied)
+    return 'the copy of the primary is not complete: run `branchgate-agent rejoin`';
+  return null;
+}

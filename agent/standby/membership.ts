@@ -1,0 +1,398 @@
+import { lookup } from 'node:dns/promises';
+import { readFileSync } from 'node:fs';
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { readCidr } from '../../shared/cidr.ts';
+import type { Method, MethodResult, Params } from '../../shared/protocol/operations.ts';
+import type { HostMember, MemberState } from '../../shared/protocol/standby.ts';
+import { closeRuleFiles } from '../access/rule-files.ts';
+import type { RuleSync } from '../access/sync-rules.ts';
+import { withAdminConsoles } from '../pooler/admin-console.ts';
+import { identifier, inDatabase, literal, type Pool } from '../postgres/connect.ts';
+import { endSessions } from '../postgres/sessions.ts';
+import { HostError } from '../process/host-error.ts';
+import type { Log } from '../process/log.ts';
+import { pollUntil } from '../process/loops.ts';
+import { type AgentSettings, rulesFolder } from '../process/settings.ts';
+import { PROMOTED } from '../transfer/follow-status.ts';
+import { isServerRunning } from './base-copy.ts';
+import { Replica } from './replica.ts';
+import { positionOf } from './replication.ts';
+import { NEW_MEMBER, readMember, type StoredMember, standbyFiles, writeMember } from './stored-member.ts';
+
+/** What the running agent does about a change of its role. A control tool does nothing. */
+interface Hooks {
+  /** Waits for the operations under way. @returns whether they have ended */
+  settle: () => Promise<boolean>;
+  /** The host was promoted: begins to serve. Resolves once its rules are in effect. */
+  serve: () => Promise<void>;
+  /** The host was fenced, and its servers are stopped: ends the agent, which begins again without its work. */
+  fenced: () => void;
+}
+
+const NO_HOOKS: Hooks = { settle: async () => true, serve: async () => {}, fenced: () => {} };
+
+/** Operations that every member serves. */
+const OF_MEMBERS: readonly Method[] = ['host.describe', 'member.read', 'member.apply'];
+
+const SESSIONS_END = { within: 10_000 };
+const PROMOTED_WITHIN_S = 60;
+const STOPPED = { within: 10_000, every: 50 };
+const DISABLED_WITHIN_MS = 3_000;
+
+/** Clients and what acts for them; the agent's own sessions and the senders of WAL stay. */
+const CLIENTS = `FROM pg_stat_activity WHERE backend_type = 'client backend' AND usename LIKE 'u\\_%'`;
+
+interface MembershipOptions {
+  settings: AgentSettings;
+  postgres: Pool;
+  rules: RuleSync;
+  log: Log;
+}
+
+/**
+ * Which member of a host and its standby this machine is, and what it does when that changes. A record is stored before it is
+ * acted on, so a kill at any step leaves a host that is at least as closed as the record wants it.
+ */
+export class Membership {
+  readonly #options: MembershipOptions;
+  readonly #replica: Replica;
+  #stored: StoredMember | null;
+  #hooks = NO_HOOKS;
+  #promotion: Promise<void> | null = null;
+
+  constructor(options: MembershipOptions) {
+    this.#options = options;
+    this.#stored = readMember(options.settings);
+    this.#replica = new Replica(options.settings, options.postgres);
+    options.rules.isClosed = this.#isClosed();
+  }
+
+  #isClosed(): boolean {
+    return this.#stored !== null && (this.#stored.role !== 'primary' || this.#stored.closing);
+  }
+
+  /** Null for a host that never had a standby. */
+  get role(): HostMember['role'] | null {
+    return this.#stored?.role ?? null;
+  }
+
+  /** Whether this machine serves clients, or did until it was closed for its standby. */
+  get isPrimary(): boolean {
+    return this.#stored === null || (this.#stored.role === 'primary' && !this.#stored.promoting);
+  }
+
+  /** How far the standby is behind, for the metrics; null on any other host. */
+  get lag(): Pick<MemberState, 'lag_bytes' | 'lag_seconds'> | null {
+    return this.role === 'standby' ? this.#replica.lag() : null;
+  }
+
+  /** Whether the standby of this host receives its WAL; null without a standby. */
+  async hasStandby(): Promise<boolean | null> {
+    if (this.role !== 'primary' || this.#stored?.standby_id == null) return null;
+    const { rows } = await this.#options.postgres.query<{ active: boolean }>(
+      'SELECT active FROM pg_replication_slots WHERE slot_name = $1',
+      [loginOf(this.#stored.standby_id)],
+    );
+    return rows[0]?.active ?? false;
+  }
+
+  attach(hooks: Hooks): void {
+    this.#hooks = hooks;
+  }
+
+  /** @throws HostError HOST_UNAVAILABLE for an operation that only a primary serves */
+  require(method: Method): void {
+    if (!OF_MEMBERS.includes(method) && (!this.isPrimary || this.#isClosed()))
+      throw new HostError(
+        'HOST_UNAVAILABLE',
+        this.role === 'primary'
+          ? 'this host is closed, because its standby takes its place'
+          : `this host is ${this.role === 'fenced' ? 'fenced' : 'a standby'}`,
+      );
+  }
+
+  /** Finishes what a killed agent had begun. To be called at the start of the agent. */
+  async resume(): Promise<void> {
+    if (this.#stored?.role === 'fenced') await this.#stopServers();
+    if (this.#stored?.promoting) await this.#promote();
+  }
+
+  /** Follows the primary until `signal`, or until this host is promoted. */
+  async run(signal: AbortSignal): Promise<void> {
+    if (this.#stored?.role === 'standby' && this.#stored.primary)
+      await this.#replica.run(this.#stored.primary, signal);
+  }
+
+  async read(): Promise<MemberState> {
+    const stored = this.#stored;
+    const isStandby = stored?.role === 'standby';
+    return {
+      generation: stored?.generation ?? 0,
+      position: await (isStandby ? this.#replica.position() : this.#end()).catch(() => null),
+      ...(isStandby ? this.#replica.lag() : { lag_bytes: null, lag_seconds: null }),
+      survived_until: stored?.survived_until ?? null,
+    };
+  }
+
+  /** The end of the WAL of a primary. */
+  async #end(): Promise<number> {
+    const { rows } = await this.#options.postgres.query<{ lsn: string }>(
+      'SELECT pg_current_wal_insert_lsn()::text AS lsn',
+    );
+    return positionOf(rows[0]?.lsn ?? '');
+  }
+
+  /**
+   * Becomes what the record says. An older record is ignored, and the same one is finished.
+   * @throws HostError when it cannot be done now; the record is stored nevertheless, and is applied again
+   */
+  async apply(record: HostMember): Promise<MemberState> {
+    await this.#promotion?.catch(() => {});
+    const before = this.#stored;
+    if (before ? record.generation < before.generation : isAlone(record)) return this.read();
+    const was = before?.role ?? 'primary';
+    // Data that was written here cannot become a standby's without another copy.
+    const role = record.role === 'standby' && was !== 'standby' ? 'fenced' : record.role;
+    // And data that another host has taken over from is never served again.
+    if (role === 'primary' && was === 'fenced') return this.read();
+    if (role === 'primary' && was === 'standby' && !before?.copied)
+      throw new HostError('HOST_UNAVAILABLE', 'the copy of the primary is not complete');
+    const isPromotion = role === 'primary' && was === 'standby';
+    await this.#store({
+      ...(before ?? NEW_MEMBER),
+      ...record,
+      role,
+      promoting: isPromotion || (before?.promoting ?? false),
+    });
+    if (role === 'fenced') await this.#fence();
+    else if (this.#stored?.promoting) await this.#promote();
+    else if (role === 'primary') await this.#openOrClose(record);
+    return this.read();
+  }
+
+  async #store(member: StoredMember): Promise<void> {
+    await writeMember(this.#options.settings, member);
+    const { role, generation, closing } = member;
+    const { log } = this.#options;
+    if (JSON.stringify(this.#stored) !== JSON.stringify(member))
+      log('member.stored', { role, generation, closing });
+    this.#stored = member;
+  }
+
+  async #openOrClose({ closing, standby_id }: HostMember): Promise<void> {
+    const { rules, postgres } = this.#options;
+    if (closing) return this.#close();
+    if (rules.isClosed) {
+      rules.isClosed = false;
+      await rules.sync();
+      this.#options.log('member.opened');
+    }
+    if (standby_id === null) await releaseStandby({ postgres, rules });
+  }
+
+  /** Admits no client and ends those that are there, so that the end of the WAL stays where it is for them. */
+  async #close(): Promise<void> {
+    const { rules, postgres, log } = this.#options;
+    rules.isClosed = true;
+    await rules.sync();
+    if (!(await endSessions(postgres, CLIENTS, [], SESSIONS_END)))
+      throw new HostError('HOST_BUSY', 'sessions of clients do not end');
+    await this.#disableSubscriptions();
+    if (!(await this.#hooks.settle()))
+      throw new HostError(
+        'HOST_BUSY',
+        'operations are under way, for instance a clone: try again when they have ended',
+      );
+    log('member.closed');
+  }
+
+  /**
+   * Stops both servers for good. Their start asks for the role, so a service manager does not bring them back.
+   */
+  async #fence(): Promise<void> {
+    const { rules, log } = this.#options;
+    rules.isClosed = true;
+    await this.#stopServers();
+    log('member.fenced');
+    this.#hooks.fenced();
+  }
+
+  async #stopServers(): Promise<void> {
+    const { settings } = this.#options;
+    await closeRuleFiles(rulesFolder(settings));
+    // Its workers would confirm changes to a source that the new primary then misses.
+    await Promise.race([
+      this.#disableSubscriptions().catch(() => {}),
+      new Promise((resolve) => setTimeout(resolve, DISABLED_WITHIN_MS).unref()),
+    ]);
+    await withAdminConsoles(settings, (console) => console.query('SHUTDOWN')).catch(() => {});
+    // Sessions are ended without a wait: nothing that they write now would be anywhere else.
+    for (const stop of ['SIGINT', 'SIGQUIT'] as const) {
+      const pid = postmasterOf(settings.PGDATA_DIR);
+      if (pid === null) return;
+      try {
+        process.kill(pid, stop);
+      } catch {
+        return;
+      }
+      if (await pollUntil(async () => postmasterOf(settings.PGDATA_DIR) === null, STOPPED)) return;
+    }
+    throw new HostError('INTERNAL', 'PostgreSQL does not stop');
+  }
+
+  /** Every database that follows another one stands still from then on. */
+  async #disableSubscriptions(then: (name: string) => string[] = () => []): Promise<void> {
+    const { settings, postgres } = this.#options;
+    const { rows } = await postgres.query<{ name: string; database: string }>(
+      'SELECT subname AS name, datname AS database FROM pg_subscription JOIN pg_database ON pg_database.oid = subdbid',
+    );
+    for (const { name, database } of rows)
+      await inDatabase(settings, database, async (session) => {
+        for (const statement of [`ALTER SUBSCRIPTION ${identifier(name)} DISABLE`, ...then(name)])
+          await session.query(statement);
+      });
+  }
+
+  /** The gateway may ask for it while this agent finishes it at its start. */
+  #promote(): Promise<void> {
+    this.#promotion ??= this.#becomePrimary().finally(() => {
+      this.#promotion = null;
+    });
+    return this.#promotion;
+  }
+
+  /** Each step may have been done by an agent that was killed. */
+  async #becomePrimary(): Promise<void> {
+    const { settings, postgres, rules, log } = this.#options;
+    const stored = this.#stored;
+    if (!stored) return;
+    const begun = performance.now();
+    const { rows } = await postgres.query<{ is_standby: boolean }>(
+      'SELECT pg_is_in_recovery() AS is_standby',
+    );
+    if (rows[0]?.is_standby) {
+      const promoted = await postgres.query<{ done: boolean }>(
+        `SELECT pg_promote(true, ${PROMOTED_WITHIN_S}) AS done`,
+      );
+      if (!promoted.rows[0]?.done)
+        throw new HostError('HOST_TIMEOUT', 'PostgreSQL has not ended its recovery');
+    }
+    const survived = stored.survived_until ?? (await this.#replica.survivedUntil())?.toISOString() ?? null;
+    this.#replica.stop();
+    await this.#abandonFollowing();
+    // Only then, because the next start of PostgreSQL has workers for logical replication again.
+    await writeFile(standbyFiles(settings).settings, '', { mode: 0o600 });
+    rules.isClosed = false;
+    await releaseStandby({ postgres, rules: null });
+    await this.#store({ ...stored, promoting: false, primary: null, survived_until: survived });
+    await this.#hooks.serve();
+    log('member.promoted', { duration_ms: Math.round(performance.now() - begun), survived_until: survived });
+  }
+
+  /**
+   * A database that followed another one may lack changes that the source has had confirmed, so it does not follow any more,
+   * and says so until it is copied again.
+   */
+  async #abandonFollowing(): Promise<void> {
+    const { postgres } = this.#options;
+    await this.#disableSubscriptions((name) => [
+      `ALTER SUBSCRIPTION ${identifier(name)} SET (slot_name = NONE)`,
+    ]);
+    await postgres.query('UPDATE following SET problem = $1 WHERE since IS NOT NULL AND problem IS NULL', [
+      JSON.stringify(PROMOTED),
+    ]);
+  }
+}
+
+/** A record of a host that has no standby needs no file. */
+const isAlone = ({ role, closing, standby_id }: HostMember) =>
+  role === 'primary' && !closing && standby_id === null;
+
+/** The process id of the postmaster; null if it does not run. */
+function postmasterOf(dataDir: string): number | null {
+  if (!isServerRunning(dataDir)) return null;
+  return Number(readFileSync(join(dataDir, 'postmaster.pid'), 'utf8').split('\n')[0]) || null;
+}
+
+/** What it takes to admit a standby. */
+interface AdmittingHost {
+  settings: AgentSettings;
+  postgres: Pool;
+  rules: RuleSync;
+  member: Membership;
+}
+
+const loginOf = (standbyId: string) => `standby_${standbyId.replaceAll('-', '')}`;
+
+/** A standby has one for its WAL, one for its position, and one for a copy. */
+const STANDBY_CONNECTIONS = 6;
+
+/**
+ * Makes the login and the slot with which a standby copies and follows this host, and lets it connect from its addresses. The
+ * slot is made again, because the copy begins where it does.
+ * @throws HostError HOST_UPGRADE_REQUIRED without a bound for the WAL that a slot keeps; INVALID_CALL for an address without a
+ *   network
+ */
+export async function admitStandby(
+  { postgres, rules, member }: AdmittingHost,
+  { standby_id, db_host, verifier, generation }: Params<'standby.admit'>,
+): Promise<MethodResult<'standby.admit'>> {
+  const { rows } = await postgres.query<{ bound: string }>(
+    "SELECT setting AS bound FROM pg_settings WHERE name = 'max_slot_wal_keep_size'",
+  );
+  if (Number(rows[0]?.bound) < 0)
+    throw new HostError(
+      'HOST_UPGRADE_REQUIRED',
+      'max_slot_wal_keep_size is not set, so an absent standby would fill the disk: run `branchgate-agent join` on the primary',
+    );
+  const cidrs = await networksOf(db_host);
+  // From now on its servers ask for their role before they start.
+  await member.apply({ role: 'primary', generation, closing: false, standby_id });
+  const login = loginOf(standby_id);
+  await releaseStandby({ postgres, rules: null });
+  const attributes = `LOGIN REPLICATION NOINHERIT CONNECTION LIMIT ${STANDBY_CONNECTIONS} PASSWORD ${literal(verifier)}`;
+  await postgres.query(`CREATE ROLE ${login} ${attributes}`);
+  await postgres.query('INSERT INTO standby (login, standby_id, cidrs) VALUES ($1, $2, $3)', [
+    ...[login, standby_id, cidrs],
+  ]);
+  await postgres.query('SELECT pg_create_physical_replication_slot($1, true)', [login]);
+  await rules.sync();
+  return { login };
+}
+
+async function networksOf(host: string): Promise<string[]> {
+  const found = await lookup(host, { all: true }).catch(() => []);
+  const networks = found.flatMap(({ address, family }) => {
+    const reading = readCidr(`${address}/${family === 4 ? 32 : 128}`);
+    return reading.ok ? [reading.cidr] : [];
+  });
+  if (networks.length === 0)
+    throw new HostError('INVALID_CALL', `the address of the standby, ${host}, cannot be resolved here`);
+  return [...new Set(networks)];
+}
+
+/** Login, slot and rule of every standby, as far as they are there. @param rules null: the caller applies them */
+async function releaseStandby({
+  postgres,
+  rules,
+}: {
+  postgres: Pool;
+  rules: RuleSync | null;
+}): Promise<void> {
+  const slots = 'FROM pg_replication_slots WHERE slot_type = $1 AND slot_name LIKE $2';
+  const named = ['physical', 'standby\\_%'];
+  await postgres.query(`SELECT pg_terminate_backend(active_pid) ${slots} AND active`, named);
+  const isDropped = async () => {
+    await postgres.query(`SELECT pg_drop_replication_slot(slot_name) ${slots} AND NOT active`, named);
+    return (await postgres.query(`SELECT ${slots}`, named)).rowCount === 0;
+  };
+  if (!(await pollUntil(isDropped, STOPPED)))
+    throw new HostError('HOST_BUSY', 'the slot of the standby cannot be dropped while it is in use');
+  const removed = await postgres.query('DELETE FROM standby');
+  if (removed.rowCount) await rules?.sync();
+  const { rows } = await postgres.query<{ login: string }>(
+    "SELECT rolname AS login FROM pg_roles WHERE rolname ~ '^standby_[0-9a-f]{32}$'",
+  );
+  for (const { login } of rows) await postgres.query(`DROP ROLE IF EXISTS ${login}`);
+}

@@ -1,0 +1,143 @@
+import { and, eq, gt, isNull, type SQL, sql } from 'drizzle-orm';
+import { z } from 'zod';
+import type { Failure } from '../../shared/failures.ts';
+import {
+  type HostMember,
+  MEMBER_ROLES,
+  type MemberRole,
+  type MemberState,
+} from '../../shared/protocol/standby.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import { type Database, type DatabaseBinding, isThere, openDatabase } from '../database/database.ts';
+import { hosts } from '../database/schema.ts';
+import { type HostLinks, hostCaller } from './host-client.ts';
+
+/**
+ * A host and its standby. Which of them is the primary is one record: `standby_of` of both, which one statement changes. Its
+ * generation orders all changes, so an agent that hears of an older one later ignores it.
+ */
+
+export type HostRow = typeof hosts.$inferSelect;
+
+export const Member = z
+  .strictObject({
+    host_id: z.uuid(),
+    role: z.enum(MEMBER_ROLES).meta({
+      description:
+        '`primary`: serves clients; `standby`: has a copy of the primary that follows it; `fenced`: a former primary, whose servers stay closed.',
+    }),
+    lag_bytes: z.int().nullable().meta({
+      description:
+        'WAL of the primary that the standby has not replayed. Null: it is no standby, or it or the primary cannot be asked.',
+    }),
+    lag_seconds: z.number().nullable().meta({
+      description: 'Age of the data of the standby. Null: it is no standby, or cannot be asked.',
+    }),
+  })
+  .meta({
+    id: 'HostMembership',
+    example: {
+      host_id: '0b0e9d4c-6a5f-4a39-9b0a-0d6f3b1f7c21',
+      role: 'standby',
+      lag_bytes: 1024,
+      lag_seconds: 0.4,
+    },
+  });
+
+/** Of a host, as an SQL condition: it serves projects. */
+export const isPrimary: SQL = isNull(hosts.standbyOf);
+
+const roleOf = ({ standbyOf, fenced }: Pick<HostRow, 'standbyOf' | 'fenced'>): MemberRole =>
+  standbyOf === null ? 'primary' : fenced ? 'fenced' : 'standby';
+
+/** A standby that has begun to copy this host, and is none of a former time. */
+export const followsHost = (hostId: string) =>
+  and(eq(hosts.standbyOf, hostId), eq(hosts.fenced, false), gt(hosts.generation, 0));
+
+/** What an agent is to know of its host. Null: there is no such host. Reads the newest state. */
+export async function readMember(
+  { DB }: DatabaseBinding,
+  hostId: string,
+): Promise<{ row: HostRow; member: HostMember } | null> {
+  const db = openDatabase(DB);
+  const [[row], [standby]] = await db.batch([
+    db.select().from(hosts).where(eq(hosts.id, hostId)),
+    db.select({ id: hosts.id }).from(hosts).where(followsHost(hostId)),
+  ]);
+  return row ? { row, member: memberOf(row, standby?.id ?? null) } : null;
+}
+
+const memberOf = (row: HostRow, standbyId: string | null): HostMember => {
+  const role = roleOf(row);
+  return {
+    role,
+    generation: row.generation,
+    closing: role === 'primary' && row.yieldsTo !== null,
+    standby_id: role === 'primary' ? standbyId : null,
+  };
+};
+
+type FoundMember = Pick<HostRow, 'id' | 'standbyOf'> & { fenced: boolean | number };
+
+/** A column of a host's row: its primary, and all that follow or followed that, oldest first. */
+export const foundMembers = sql`(
+  select json_group_array(json_object('id', member.id, 'standbyOf', member.standby_of, 'fenced', member.fenced))
+  from (select id, standby_of, fenced from hosts as one
+    where coalesce(hosts.standby_of, hosts.id) in (one.id, one.standby_of) order by one.created_at) as member)`
+  .mapWith((json: string) => JSON.parse(json) as FoundMember[])
+  .as('found_members');
+
+/** The members of a host for its record, with how far the standby is. */
+export const membersOf = (
+  env: HostLinks,
+  found: readonly FoundMember[],
+): Promise<z.output<typeof Member>[]> =>
+  Promise.all(
+    found.map(async ({ id, standbyOf, fenced }) => {
+      const role = roleOf({ standbyOf, fenced: Boolean(fenced) });
+      const state = role === 'standby' ? await readState(env, id) : null;
+      const { lag_bytes = null, lag_seconds = null } = state ?? {};
+      return { host_id: id, role, lag_bytes, lag_seconds };
+    }),
+  );
+
+/** Null: the member cannot be asked. */
+export const readState = (env: HostLinks, hostId: string): Promise<MemberState | null> =>
+  hostCaller(env, hostId)('member.read', {}).catch(() => null);
+
+/**
+ * Whether a host can get a standby: it is a primary, and has none.
+ * @returns or NOT_FOUND, HOST_NOT_PRIMARY, HOST_HAS_STANDBY
+ */
+export async function standbyTarget(
+  db: Database,
+  name: string,
+  primaryId: string,
+): Promise<Result<null, Failure>> {
+  const [primary] = await db.select().from(hosts).where(eq(hosts.id, primaryId));
+  if (!primary?.enrolledAt) return fail({ code: 'NOT_FOUND' });
+  if (primary.standbyOf !== null) return fail({ code: 'HOST_NOT_PRIMARY' });
+  const [other] = await db
+    .select({ name: hosts.name })
+    .from(hosts)
+    .where(and(eq(hosts.standbyOf, primaryId), sql`${hosts.name} <> ${name}`));
+  return other ? fail({ code: 'HOST_HAS_STANDBY' }) : ok(null);
+}
+
+/**
+ * Whether a host may be removed as far as its standby is concerned.
+ * @returns a condition
+ */
+export const hasNoMembers = (hostId: string): SQL => sql`not ${isThere(hosts, eq(hosts.standbyOf, hostId))}`;
+
+/** Changes the record of the primary of a host that is removed, which then drops its slot. */
+export const leavesPrimary = (db: Database, hostId: string, condition: SQL) =>
+  db
+    .update(hosts)
+    .set({ generation: sql`${hosts.generation} + 1` })
+    .where(
+      and(
+        sql`${hosts.id} = (select member.standby_of from ${hosts} as member where member.id = ${hostId})`,
+        condition,
+      ),
+    );
