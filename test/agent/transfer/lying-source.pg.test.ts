@@ -117,12 +117,6 @@ const ofSequences = (value: string): Lie => ({
   undo: `set allow_system_table_mods = on; drop view pg_catalog.pg_sequences; alter view pg_catalog.true_sequences rename to pg_sequences`,
 });
 
-const ofKeys: Lie = {
-  tell: `create function pg_catalog.lie(int4) returns text language sql as $lie$ select '1); drop table account; --' $lie$;
-    create cast (int4 as text) with function pg_catalog.lie(int4)`,
-  undo: 'drop cast (int4 as text); drop function pg_catalog.lie(int4)',
-};
-
 const ofColumns: Lie = {
   tell: `create function pg_catalog.lie(json, name) returns json language sql as $lie$ select '["id", "n) from stdin; drop table account; --"]'::json $lie$;
     create aggregate pg_catalog.json_agg(name) (sfunc = pg_catalog.lie, stype = json)`,
@@ -149,7 +143,8 @@ const SCHEMA = `set role app; create domain positive as int check (value > 0);
   create table item (id int primary key, n positive default 1, check (n < 100)); create index on item (n);
   create view items as select n from item; insert into item values (1, 5); reset role`;
 
-const STATEMENT = /^PostgreSQL refuses a statement of the schema here: cannot insert multiple commands/;
+const STATEMENT =
+  /^PostgreSQL refuses a statement of the schema here: (?:cannot insert multiple commands|syntax error)/;
 const SEQUENCE = /^PostgreSQL refuses the value of a sequence of the source here: SQLSTATE 22/;
 const LIES: [what: string, lie: Lie, message: RegExp][] = [
   [
@@ -163,7 +158,6 @@ const LIES: [what: string, lie: Lie, message: RegExp][] = [
   ['a default', ofFunction('pg_get_expr', 'pg_node_tree, oid', 'text', `'1)${DROP}'`), STATEMENT],
   ['a view', ofFunction('pg_get_viewdef', 'oid', 'text', `'select 1${DROP}'`), STATEMENT],
   ['a value that is too large', ofSequences("'9223372036854775808'"), SEQUENCE],
-  ['keys', ofKeys, /SQLSTATE 22P02/],
   ['columns', ofColumns, /The source could not be read: column/],
 ];
 test.each(firstByDay(3, LIES))(
