@@ -2,6 +2,8 @@ import { defineConfig } from 'drizzle-kit';
 
 export default defineConfig({
   dialect: 'sqlite',
-  schema: ['schema', 'people-schema', 'company-schema'].map((name) => `./edge/database/${name}.ts`),
+  schema: ['schema', 'people-schema', 'company-schema', 'move-schema'].map(
+    (name) => `./edge/database/${name}.ts`,
+  ),
   out: './edge/database/migrations',
 });

@@ -134,7 +134,11 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
     'branchgate host set eu-1 --region eu-central --capacity 200',
     'branchgate host set eu-1 --new-machine',
   ],
-  'host drain': ['branchgate host drain eu-1'],
+  'host drain': ['branchgate host drain eu-1', 'branchgate host drain eu-1 --status'],
+  'host move': [
+    'branchgate host move 3f2b8c1e-6d4a-4b0f-9a57-1c2d3e4f5a6b --to eu-2',
+    'branchgate host move 3f2b8c1e-6d4a-4b0f-9a57-1c2d3e4f5a6b --cancel',
+  ],
   'host promote': ['branchgate host promote eu-1-b', 'branchgate host promote eu-1-b --lost eu-1'],
   'host remove': ['branchgate host remove eu-1 --yes'],
   api: ['branchgate api GET /api/v1/me', 'branchgate api POST /api/v1/projects --data \'{"name":"shop"}\''],

@@ -43,6 +43,7 @@ import { maskingRoutes } from './routes/masking.ts';
 import { mcpRoutes } from './routes/mcp.ts';
 import { memberRoutes } from './routes/members.ts';
 import { metricsRoutes } from './routes/metrics.ts';
+import { moveRoutes } from './routes/moves.ts';
 import { networkRuleRoutes } from './routes/network-rules.ts';
 import { platformRoutes } from './routes/platform.ts';
 import { platformStandbyRoutes } from './routes/platform-standby.ts';
@@ -233,6 +234,7 @@ for (const routes of [
   sessionRoutes,
   platformRoutes,
   platformStandbyRoutes,
+  moveRoutes,
   agentRoutes,
 ]) {
   pipeline.route('/', routes);

@@ -37,9 +37,9 @@ async function fileOfConsole(request: Request, files: Fetcher | undefined): Prom
 /** Keeps current what is fetched elsewhere. A project that is left out is found at its next reconciliation. */
 async function runScheduled(env: Env): Promise<void> {
   const changed = await refreshLists(openDatabase(env.DB), readSettings(env), new Date());
-  for (const { projectId, hostId } of changed)
+  for (const projectId of changed)
     await coordinatorOf(env, projectId)
-      .applyAccess(hostId)
+      .applyAccess()
       .catch((error: unknown) =>
         logEvent('access.not_applied', { project_id: projectId, reason: String(error) }),
       );

@@ -195,6 +195,20 @@ export const FAILURES = {
     message:
       'main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first.',
   },
+  PROJECT_MOVING: {
+    status: 409,
+    message: 'The project moves to another database host. Repeat the request when its job has ended.',
+    retryAfterSeconds: LATER,
+  },
+  MOVE_FINISHING: {
+    status: 409,
+    message: 'The move is at its last step, which takes moments, so it cannot be cancelled any more.',
+  },
+  SNAPSHOTS_STAY: {
+    status: 409,
+    message:
+      'The project has snapshots or deleted branches that can be restored, which do not move. Repeat with drop_snapshots to give them up.',
+  },
   FOLLOW_STATE: {
     status: 409,
     message: 'The project is not in a state that allows this. Read what it follows, and see state.',

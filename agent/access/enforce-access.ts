@@ -96,7 +96,7 @@ async function loginsToEnd(session: Session, projectId: string): Promise<Ending>
  * when it begins to log in. Logins to other projects' branches are not waited for: a tenant could otherwise
  * delay all others with logins that stall.
  */
-async function waitForLogins(session: Session, projectId: string): Promise<void> {
+export async function waitForLogins(session: Session, projectId: string): Promise<void> {
   const { rows } = await session.query<{ branch_id: string; now: string }>(
     'SELECT branch_id, clock_timestamp()::text AS now FROM branch WHERE project_id = $1',
     [projectId],

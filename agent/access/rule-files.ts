@@ -32,6 +32,14 @@ export interface StandbyLogin {
 
 export type RuleFileTexts = Record<keyof typeof RULE_FILES, string>;
 
+/** The login with which another host reads the databases of a project. */
+export interface MoverAccess {
+  login: string;
+  databases: string[];
+  /** Networks in canonical form. */
+  cidrs: string[];
+}
+
 /** PostgreSQL as the pooler connects to it for one branch. */
 export interface PooledServer {
   socketDir: string;
@@ -46,6 +54,7 @@ export interface PooledServer {
 
 const NETWORK_ROLE = /^net_[0-9a-f]{32}$/;
 const STANDBY_LOGIN = /^standby_[0-9a-f]{32}$/;
+const MOVER = /^mv_[0-9a-f]{32}$/;
 const LOGIN = /^u_[0-9a-f]{32}_(owner|rw|ro)$/;
 const VERIFIER = /^SCRAM-SHA-256\$[\w+/=$:]+$/;
 
@@ -60,10 +69,12 @@ export function ruleFiles(
   networks: readonly Network[],
   server: PooledServer,
   standbys: readonly StandbyLogin[] = [],
+  movers: readonly MoverAccess[] = [],
 ): RuleFileTexts {
   branches.forEach(check);
   networks.forEach(checkNetwork);
   standbys.forEach(checkStandby);
+  movers.forEach(checkMover);
   const networkLines = branches.flatMap(({ database, verifiers, cidrs }) => {
     const logins = Object.keys(verifiers).map((login) => `"${login}"`);
     return cidrs.map((cidr) => `hostssl "${database}" ${logins.join(',')} ${cidr} scram-sha-256`);
@@ -73,6 +84,12 @@ export function ruleFiles(
       // `replication` admits to the streaming of files and WAL, and to no database.
       ...standbys.flatMap(({ login, cidrs }) =>
         cidrs.map((cidr) => `hostssl replication "${login}" ${cidr} scram-sha-256`),
+      ),
+      // A login with REPLICATION is admitted to the databases of its project by name, and to no physical replication.
+      ...movers.flatMap(({ login, databases, cidrs }) =>
+        databases.flatMap((database) =>
+          cidrs.map((cidr) => `hostssl "${database}" "${login}" ${cidr} scram-sha-256`),
+        ),
       ),
       ...networks.map(({ role, cidr }) => `hostssl /^db_ +${role} ${cidr} scram-sha-256`),
     ]),
@@ -184,6 +201,12 @@ function checkNetwork({ role, cidr }: Network) {
 function checkStandby({ login, cidrs }: StandbyLogin) {
   if (!STANDBY_LOGIN.test(login) || !cidrs.every(isCanonical))
     throw new Error(`the standby ${JSON.stringify(login)} cannot be written into a rule file`);
+}
+
+function checkMover({ login, databases, cidrs }: MoverAccess) {
+  const fits =
+    MOVER.test(login) && databases.every((name) => MANAGED_DATABASE.test(name)) && cidrs.every(isCanonical);
+  if (!fits) throw new Error(`the login ${JSON.stringify(login)} cannot be written into a rule file`);
 }
 
 function isCanonical(cidr: string) {

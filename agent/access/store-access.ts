@@ -2,7 +2,7 @@ import { type BranchRole, loginName, queryLoginName } from '../../shared/branch/
 import type { Params } from '../../shared/protocol/operations.ts';
 import type { Queryable, Session } from '../postgres/connect.ts';
 import { canonicalNetwork } from './networks.ts';
-import type { BranchAccess } from './rule-files.ts';
+import type { BranchAccess, MoverAccess } from './rule-files.ts';
 
 type Access = Params<'access.apply'>['access'];
 
@@ -150,6 +150,15 @@ export async function readAccess(db: Queryable): Promise<LimitedAccess[]> {
      SELECT branch_id, connection_attempts, database, verifiers, coalesce(cidrs, '{}') AS cidrs
      FROM branch JOIN logins USING (branch_id) LEFT JOIN networks USING (branch_id)
      WHERE NOT closed ORDER BY database`,
+  );
+  return rows.map((row) => ({ ...row, cidrs: row.cidrs.map(canonicalNetwork) }));
+}
+
+/** The logins of other hosts, to which projects move, with the databases of their projects. */
+export async function readMovers(db: Queryable): Promise<MoverAccess[]> {
+  const { rows } = await db.query<MoverAccess>(
+    `SELECT login, cidrs::text[] AS cidrs, array_agg(branch.database ORDER BY branch.database) AS databases
+     FROM mover JOIN branch USING (project_id) GROUP BY login ORDER BY login`,
   );
   return rows.map((row) => ({ ...row, cidrs: row.cidrs.map(canonicalNetwork) }));
 }

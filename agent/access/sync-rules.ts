@@ -31,7 +31,7 @@ import {
   withinLargerNetworks,
   writeRuleFiles,
 } from './rule-files.ts';
-import { readAccess } from './store-access.ts';
+import { readAccess, readMovers } from './store-access.ts';
 
 /** What is blocked: by the watches of this process, and in the tables at the last sync. */
 class KnownBlocks {
@@ -211,6 +211,7 @@ export class RuleSync {
     const server = await this.#pooledServer();
     const branches = this.#isClosed ? [] : await readAccess(session);
     const standbys = await readStandbys(session);
+    const movers = this.#isClosed ? [] : await readMovers(session);
     const blocks = await readBlocks(session);
     const folder = rulesFolder(this.#settings);
     await makeRulesFolder(folder);
@@ -232,12 +233,12 @@ export class RuleSync {
       ...blocks.flatMap(({ reason, database }) => (reason === 'attempts' ? [] : [database])),
     ]);
     const pooled = branches.filter(({ database }) => !withheld.has(database));
-    this.#unblocked = ruleFiles(pooled, networks, server, standbys);
+    this.#unblocked = ruleFiles(pooled, networks, server, standbys, movers);
     const wanted = this.#withBlocks(this.#unblocked);
     // The files on disk are compared too, because a control tool may have written them in the meantime.
     if (!(sameTexts(found, wanted) && this.#applied && sameTexts(this.#applied, wanted)))
       await this.#apply(session, { found, wanted, server });
-    await this.#filter?.publish([...branches, ...standbys].flatMap(({ cidrs }) => cidrs));
+    await this.#filter?.publish([...branches, ...standbys, ...movers].flatMap(({ cidrs }) => cidrs));
   }
 
   async #apply(

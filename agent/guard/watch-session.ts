@@ -49,7 +49,9 @@ const READ = `
     FROM pg_lock_status() GROUP BY pid
   ) AS held USING (pid)
   WHERE backend_type = 'client backend' AND datid <> 0
-    AND usesysid <> (SELECT usesysid FROM pg_stat_get_activity(pg_backend_pid()));
+    AND usesysid <> (SELECT usesysid FROM pg_stat_get_activity(pg_backend_pid()))
+    -- Those of another host, to which a project moves, are no client's.
+    AND pg_get_userbyid(usesysid) !~ '^mv_[0-9a-f]{32}$';
   SELECT activity.pid, activity.datid::text AS database, extract(epoch FROM backend_start)::float8 AS begun,
          coalesce(greatest(0, extract(epoch FROM clock_timestamp() - xact_start)), 0)::float8 AS transaction_seconds,
          progress.pid IS NOT NULL OR query LIKE 'autovacuum: BRIN %' AS is_analysing,

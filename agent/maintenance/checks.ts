@@ -19,6 +19,7 @@ import {
   RESERVED_FOR_AGENT,
   RULE_FILES,
   SERVER_IDLE_SECONDS,
+  SLOT_WAL_GB,
   SPARE_POOLER_CLIENTS,
 } from '../servers/configuration.ts';
 
@@ -245,7 +246,7 @@ export const CHECKS: readonly Check[] = [
   ),
   problem(
     ({ identText, hbaText }) => identText.includes(AGENT_LOGINS) && hbaText.includes(AGENT_LOGINS),
-    'pg_hba.conf or pg_ident.conf does not admit the agent to all logins of branches, so default privileges are not repaired, or queries of viewers run as the read-only login of applications: replace both files by what `configuration` prints.',
+    'pg_hba.conf or pg_ident.conf does not admit the agent to all logins of branches, so default privileges are not repaired, queries of viewers run as the read-only login of applications, or projects cannot move from this host: replace both files by what `configuration` prints.',
   ),
   problem(
     ({ postgres }) => Number(postgres.max_locks_per_transaction) >= LOCKS_PER_CONNECTION,
@@ -394,6 +395,10 @@ export const CHECKS: readonly Check[] = [
   advice(
     ({ postgres }) => postgres.summarize_wal === 'on',
     'Comparisons of branches cannot use summaries of the WAL: set summarize_wal = on.',
+  ),
+  advice(
+    ({ postgres }) => postgres.wal_level === 'logical' && Number(postgres.max_slot_wal_keep_size) > 0,
+    `Projects cannot move from this host: set wal_level = logical and max_slot_wal_keep_size = ${SLOT_WAL_GB}GB, and restart PostgreSQL.`,
   ),
   advice(
     ({ cloneMethod }) => cloneMethod === 'reflink',

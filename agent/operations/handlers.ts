@@ -11,6 +11,8 @@ import { makeRoom } from '../snapshots/make-room.ts';
 import { dropSnapshot } from '../snapshots/snapshot-databases.ts';
 import type { Spares } from '../snapshots/spares.ts';
 import { admitStandby, type Membership } from '../standby/membership.ts';
+import { admitHost, closeHost, releaseHost } from '../transfer/admit-host.ts';
+import { compareSource } from '../transfer/compare-source.ts';
 import { type CopyHost, cancelCopy, copySource } from '../transfer/copy-source.ts';
 import { cancelCutOver, cutOver } from '../transfer/cut-over.ts';
 import { followStatus, type WatchedHost } from '../transfer/follow-status.ts';
@@ -127,6 +129,10 @@ const HANDLERS: Handlers = {
   'member.read': ({ member }) => member.read(),
   'member.apply': ({ member }, record) => member.apply(record),
   'standby.admit': admitStandby,
+  'move.admit': admitHost,
+  'move.close': closeHost,
+  'move.release': releaseHost,
+  'move.compare': compareSource,
 };
 
 /**

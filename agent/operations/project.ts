@@ -3,6 +3,7 @@ import { readProjectSizes } from '../measurement/sizes.ts';
 import { readBranches } from '../postgres/branches.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { dropUnusedRoles } from '../postgres/roles.ts';
+import { HostError } from '../process/host-error.ts';
 import { dropSnapshot, readSnapshots } from '../snapshots/snapshot-databases.ts';
 import type { BranchHost } from './branch.ts';
 import { dropBranch, SIDE_BY_SIDE } from './branch.ts';
@@ -26,14 +27,27 @@ export function sizeProject(
   });
 }
 
+/** @throws HostError INVALID_CALL for a call that comes after the project was put into use here */
+async function requireUnused(
+  { postgres }: BranchHost,
+  { project_id, up_to_revision }: Params<'project.drop'>,
+): Promise<void> {
+  const { rows } = await postgres.query(
+    'SELECT FROM project WHERE project_id = $1 AND access_revision > $2',
+    [project_id, up_to_revision ?? null],
+  );
+  if (rows.length > 0) throw new HostError('INVALID_CALL', 'the project is in use on this host');
+}
+
 /**
  * Drops the project's branches and snapshots, some concurrently, so that they share the servers' reloads, and
  * then its record and groups.
  */
 export async function dropProject(
   host: BranchHost,
-  { project_id, job_id }: Params<'project.drop'>,
+  params: Params<'project.drop'>,
 ): Promise<MethodResult<'project.drop'>> {
+  const { project_id, job_id } = params;
   const branches = (await readBranches(host.postgres)).filter((branch) => branch.project_id === project_id);
   const snapshots = (await readSnapshots(host.postgres)).filter((one) => one.project_id === project_id);
   const drops = [
@@ -50,10 +64,12 @@ export async function dropProject(
   ];
   const outcomes: PromiseSettledResult<{ dropped: boolean }>[] = [];
   for (let first = 0; first < drops.length; first += SIDE_BY_SIDE) {
+    await requireUnused(host, params);
     const some = drops.slice(first, first + SIDE_BY_SIDE);
     outcomes.push(...(await Promise.allSettled(some.map((drop) => drop()))));
   }
   for (const outcome of outcomes) if (outcome.status === 'rejected') throw outcome.reason;
+  await requireUnused(host, params);
   await withLocks(host.sessions, [], async (session) => {
     await session.query('DELETE FROM project WHERE project_id = $1', [project_id]);
     await host.rules.sync();

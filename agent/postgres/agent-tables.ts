@@ -232,6 +232,31 @@ const STANDBY = `
   );
 `;
 
+/** Logins of other hosts, to which projects move, by `moverLogin`. */
+const MOVER = `
+  CREATE TABLE mover (
+    login text PRIMARY KEY,
+    project_id uuid NOT NULL REFERENCES project ON DELETE CASCADE,
+    database text NOT NULL, -- of main
+    cidrs cidr[] NOT NULL, -- from which it connects
+    admitted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    valid_until timestamptz NOT NULL
+  );
+  -- Branches that can only be read until the release.
+  CREATE TABLE frozen_branch (
+    login text NOT NULL REFERENCES mover ON DELETE CASCADE,
+    branch_id uuid NOT NULL,
+    print text, -- of its content, since its clients ended; null: they have not ended yet
+    PRIMARY KEY (login, branch_id)
+  );
+  -- A call that comes after the release must not make the login again.
+  CREATE TABLE released_mover (
+    login text PRIMARY KEY,
+    released_at timestamptz NOT NULL DEFAULT clock_timestamp()
+  );
+  ALTER TABLE following ADD COLUMN print text; -- of the schema of another host, when it was copied
+`;
+
 /**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was
  * released is never changed, removed or moved; a change of the tables is a new entry at the end.
@@ -253,6 +278,7 @@ export const MIGRATIONS: readonly string[] = [
   FOLLOWING,
   FOLLOWING_POSITIONS,
   STANDBY,
+  MOVER,
 ];
 
 /**

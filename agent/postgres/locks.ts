@@ -13,6 +13,8 @@ export type Lock =
   | `prepare:${string}`
   /** The branch's database, under either of its names. */
   | `clone:${string}`
+  /** The login of a move. */
+  | `mover:${string}`
   /** A database that is being cloned, by name: one source is cloned once at a time. */
   | `source:${string}`
   /** A project's comparison of two databases, and one of the host's places for them. */

@@ -133,7 +133,10 @@ export async function dropUnusedRoles(session: Session): Promise<void> {
        AND NOT EXISTS (SELECT FROM project WHERE replace(project_id::text, '-', '') = substr(rolname, 3, 32))
      UNION ALL
      SELECT rolname, rolcanlogin FROM pg_roles
-     WHERE rolname ~ '^net_[0-9a-f]{32}$' AND NOT EXISTS (SELECT FROM network WHERE role = rolname)`,
+     WHERE rolname ~ '^net_[0-9a-f]{32}$' AND NOT EXISTS (SELECT FROM network WHERE role = rolname)
+     UNION ALL
+     SELECT rolname, rolcanlogin FROM pg_roles
+     WHERE rolname ~ '^mv_[0-9a-f]{32}$' AND NOT EXISTS (SELECT FROM mover WHERE login = rolname)`,
   );
   // Statements that are sent together are one transaction, to which SET LOCAL applies.
   const inTime = (statement: string) =>
@@ -207,9 +210,9 @@ async function readForeignSettings(
 
 const ownerRole = "'role=g_' || replace(project_id::text, '-', '') || '_owner'";
 
-/** Whether the login's branch follows a database elsewhere: even its owner can only read. */
-const FOLLOWS =
-  'EXISTS (SELECT FROM following WHERE following.branch_id = branch.branch_id AND since IS NOT NULL)';
+/** Whether the login's branch follows a database elsewhere, or is copied to another host: even its owner can only read. */
+const FOLLOWS = `(EXISTS (SELECT FROM following WHERE following.branch_id = branch.branch_id AND since IS NOT NULL)
+  OR EXISTS (SELECT FROM frozen_branch WHERE frozen_branch.branch_id = branch.branch_id))`;
 
 /**
  * Whether an entry of `pg_db_role_setting` is none of ours. The default of a write block is restored with

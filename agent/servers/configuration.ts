@@ -89,6 +89,9 @@ export interface ServerLayout {
   poolerUser: string;
 }
 
+/** WAL that a slot of a move keeps at most, of all tenants together. A move that needs more is undone. */
+export const SLOT_WAL_GB = 10;
+
 /** `max_connections` of PostgreSQL. */
 export const postgresConnections = ({ maxClients }: Pick<ServerLayout['pooler'], 'maxClients'>) =>
   maxClients + DIRECT_CLIENTS + RESERVED_FOR_AGENT;
@@ -132,6 +135,9 @@ wal_summary_keep_time = ${WAL_SUMMARY_DAYS}d
 file_copy_method = clone
 # A forgotten prepared transaction would prevent clones and the drop of its database.
 max_prepared_transactions = 0
+# A project moves to another host by its changes. A host that does not read them must not fill the disk.
+wal_level = logical
+max_slot_wal_keep_size = ${SLOT_WAL_GB}GB
 # ${FOLLOWED_MAX} branches can follow a database elsewhere, and ${TABLE_WORKERS} tables that were added there are copied at a time. PostgreSQL
 # does not start with fewer origins than are in use, so a later release only raises that number.
 max_logical_replication_workers = ${FOLLOWED_MAX + TABLE_WORKERS}
@@ -161,9 +167,9 @@ log_connections = 'authentication,authorization'
 const CLIENT_LOGINS = '/^u_[0-9a-f]{32}_(owner|rw|ro)$';
 /**
  * The agent reads rows and runs statements of clients as a branch's logins, and repairs default privileges as
- * the owner.
+ * the owner. As the login of a move it removes what that has left.
  */
-export const AGENT_LOGINS = '/^u_[0-9a-f]{32}_(owner|rw|ro|query)$';
+export const AGENT_LOGINS = '/^(u_[0-9a-f]{32}_(owner|rw|ro|query)|mv_[0-9a-f]{32})$';
 
 /**
  * `pg_hba.conf`. Local sessions authenticate as their operating system user, so neither agent nor pooler stores a

@@ -45,7 +45,7 @@ export const withoutValue = (message: string, sqlstate: string) =>
   OF_OBJECTS.test(sqlstate) ? message : `SQLSTATE ${sqlstate}`;
 
 /** @returns the error itself if this server is the reason */
-function refused(error: unknown, of: (reason: string) => SourceFinding): unknown {
+export function refused(error: unknown, of: (reason: string) => SourceFinding): unknown {
   const sqlstate = sqlState(error);
   if (!(error instanceof Error) || sqlstate === undefined || !/^[0-9A-Z]{5}$/.test(sqlstate)) return error;
   return asHostError(error) instanceof HostError
@@ -203,18 +203,39 @@ interface SequenceValue {
   schema: string;
   name: string;
   last_value: string;
+  /** Whether the next value comes after it. It is the next one otherwise, as after `setval(…, false)`. */
+  is_called: boolean;
 }
 
-/** The sequences that were used. A sequence is in no snapshot, so its value is that of now. */
-export const readSequences = async (session: Session): Promise<SequenceValue[]> =>
-  (
-    await atSource(
-      session.query<SequenceValue>(
-        `SELECT schemaname AS schema, sequencename AS name, last_value::text AS last_value FROM pg_sequences
-         WHERE last_value IS NOT NULL ORDER BY 1, 2`,
-      ),
-    )
-  ).rows;
+/** Before version 18, a sequence does not say where it begins if no value was taken. */
+const SEQUENCES = [
+  [
+    18,
+    `SELECT n.nspname AS schema, c.relname AS name, last_value::text AS last_value, is_called::text = 'true' AS is_called
+     FROM pg_sequence AS s JOIN pg_class AS c ON c.oid = s.seqrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace
+     CROSS JOIN LATERAL pg_get_sequence_data(s.seqrelid::regclass) AS of_sequence
+     WHERE last_value IS NOT NULL AND c.relpersistence <> 't' ORDER BY 1, 2`,
+  ],
+  [
+    0,
+    `SELECT schemaname AS schema, sequencename AS name, last_value::text AS last_value, true AS is_called FROM pg_sequences
+     WHERE last_value IS NOT NULL ORDER BY 1, 2`,
+  ],
+] as const;
+
+/** The sequences with values. A sequence is in no snapshot, so its value is that of now. */
+export async function readSequences(session: Session): Promise<SequenceValue[]> {
+  const { rows: servers } = await atSource(
+    session.query<{ major: number }>("SELECT current_setting('server_version_num')::int / 10000 AS major"),
+  );
+  const major = Number(servers[0]?.major);
+  const [, query = ''] = SEQUENCES.find(([since]) => major >= since) ?? [];
+  const { rows } = await atSource(session.query<SequenceValue>(query));
+  return rows.map((row) => ({ ...row, is_called: isTrue(row.is_called) }));
+}
+
+/** Some sessions have every value as text. */
+const isTrue = (value: unknown) => value === true || value === 't' || value === 'true';
 
 const PER_STATEMENT = 500;
 
@@ -231,7 +252,7 @@ export async function setSequences(target: Session, values: readonly SequenceVal
   const copied = values.filter((sequence) => present.has(tableName(sequence)));
   const settings = copied.map(
     (sequence) =>
-      `pg_catalog.setval(${literal(tableName(sequence))}::pg_catalog.regclass, ${literal(sequence.last_value)}::int8, true)`,
+      `pg_catalog.setval(${literal(tableName(sequence))}::pg_catalog.regclass, ${literal(sequence.last_value)}::int8, ${sequence.is_called})`,
   );
   for (let at = 0; at < settings.length; at += PER_STATEMENT)
     await inTransaction(target, () =>
@@ -283,10 +304,14 @@ const SAMPLED = 10_000;
 /** A longer key would make the answer too large. Bytes of its text. */
 const KEY_BYTES_MAX = 1_000;
 
-/** @throws an error of the session */
+/**
+ * A sample of all rows, because PostgreSQL refuses a view there: one that has got the name of the table meanwhile would run
+ * its functions as this login.
+ * @throws an error of the session
+ */
 export async function countRows(session: Session, table: CopiedTable): Promise<number> {
   const { rows } = await session.query<{ rows: string }>(
-    `SELECT count(*)::text AS rows FROM ONLY ${tableName(table)}`,
+    `SELECT count(*)::text AS rows FROM ONLY ${tableName(table)} TABLESAMPLE SYSTEM (100)`,
   );
   return numberOf(rows[0]?.rows);
 }

@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import { groupName } from '../../shared/branch/login.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { SourceFinding } from '../../shared/protocol/transfer-operations.ts';
 import type { CloneTurns } from '../cloning/clone-turns.ts';
@@ -16,6 +17,7 @@ import { type OnProgress, partOf } from '../process/progress.ts';
 import { ProjectGate } from '../process/project-gate.ts';
 import { openLoadSession } from '../rows/branch-session.ts';
 import { freeBytes } from '../volumes/volumes.ts';
+import { copyPrivileges } from './copy-privileges.ts';
 import { CopyPhases, CopyProgress } from './copy-progress.ts';
 import {
   atSource,
@@ -34,6 +36,7 @@ import {
   tableName,
   type Worker,
 } from './copy-rows.ts';
+import { databasePrint } from './database-print.ts';
 import {
   closeLoad,
   endLoadSessions,
@@ -157,12 +160,13 @@ async function copyAgain(
   const use = params.follow ? 'follow' : 'import';
   const phases = new CopyPhases();
   const publication = params.follow?.publication ?? null;
-  const wanted = { use, tables: params.tables, publication, room_bytes } as const;
+  const { of_host } = params;
+  const wanted = { use, tables: params.tables, publication, room_bytes, of_host } as const;
   const examined = await examineSource(host, params.source_url, wanted);
   if (!examined.ok) return { copied: null, findings: [examined.failure] };
   const { probe } = examined.value;
   if (probe.findings.some(isError)) return { copied: null, findings: probe.findings };
-  const overLimit = params.follow ? await limitFinding(host, project_id, params.job_id) : [];
+  const overLimit = params.follow && !of_host ? await limitFinding(host, project_id, params.job_id) : [];
   if (overLimit.length > 0) return { copied: null, findings: overLimit };
   phases.end('check');
   const { rows } = await session.query(
@@ -187,7 +191,7 @@ async function copyAgain(
     const load = new Load(host, params, examined.value, stop, phases, onProgress);
     const loaded = await host.copyRoom.during(total_bytes, () => load.run());
     if ('refused' in loaded) return { copied: null, findings: [loaded.refused] };
-    if (params.follow) await storeFollowing(session, params, examined.value, loaded.known);
+    if (params.follow) await storeFollowing(session, params, examined.value, loaded);
     await closeLoad(session, params, loaded.copied);
     phases.end('close');
     host.log('copy.ended', { job_id: params.job_id, ms: phases.ms });
@@ -203,16 +207,16 @@ const storeFollowing = (
   session: Session,
   { branch_id, project_id, database, follow, tables }: CopyParams,
   examined: { tables: [schema: string, name: string][] },
-  known: readonly string[],
+  { known, print }: { known: readonly string[]; print: string | null },
 ) =>
   session.query(
-    `INSERT INTO following (branch_id, project_id, database, slot, publication, tables, known)
-     VALUES ($1, $2, $3, $4, $5, $6, $7)
-     ON CONFLICT (branch_id) DO UPDATE SET (slot, publication, tables, known, problem, cutover, refused_at, outcome, additions, positions) =
-       (excluded.slot, excluded.publication, excluded.tables, excluded.known, NULL, NULL, NULL, NULL, '[]', '[]')`,
+    `INSERT INTO following (branch_id, project_id, database, slot, publication, tables, known, print)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+     ON CONFLICT (branch_id) DO UPDATE SET (slot, publication, tables, known, print, problem, cutover, refused_at, outcome, additions, positions) =
+       (excluded.slot, excluded.publication, excluded.tables, excluded.known, excluded.print, NULL, NULL, NULL, NULL, '[]', '[]')`,
     [
       ...[branch_id, project_id, database, follow?.slot, follow?.publication ?? null],
-      ...[tables === null ? null : JSON.stringify(examined.tables), JSON.stringify(known)],
+      ...[tables === null ? null : JSON.stringify(examined.tables), JSON.stringify(known), print],
     ],
   );
 
@@ -239,6 +243,8 @@ type Loaded =
       warnings: SourceFinding[];
       /** Statements of the schema difference that is left, for a copy that is to follow. */
       known: string[];
+      /** Of the schema of another host that is followed. */
+      print: string | null;
     }
   | { refused: SourceFinding };
 
@@ -316,9 +322,10 @@ class Load {
   /**
    * Makes what the branch will follow, after what a killed copy has left. The rows of the slot's snapshot are copied,
    * and its first change is the next one, so none is lost or applied twice.
-   * @returns the snapshot
+   * @returns the snapshot, and the print of the schema of another host: before it is read, so that a later change is found
    */
-  async #makeSlot({ slot, publication }: SlotNames): Promise<string> {
+  async #makeSlot({ slot, publication }: SlotNames): Promise<{ snapshot: string; print: string | null }> {
+    const { of_host } = this.#params;
     const made = await inSource(
       this.#host.settings,
       this.#source,
@@ -327,13 +334,14 @@ class Load {
         await dropSlot(session, { slot, publication });
         // Changes are decoded with the catalog of their time, so the publication has to be older than the slot.
         if (publication === null) await makePublications(session, slot, this.#published);
+        return of_host ? databasePrint(session, 'schema') : null;
       },
       { mode: 'change', tls: this.#tls },
     );
     if (!made.ok) throw new Refused(made.failure);
     const opened = await atSource(openReplicationSession(this.#host.settings, this.#source, this.#tls));
     this.#ends.push(opened.end);
-    return atSource(makeSlot(opened.session, slot));
+    return { snapshot: await atSource(makeSlot(opened.session, slot)), print: made.value };
   }
 
   /** @throws HostError */
@@ -408,13 +416,16 @@ class Load {
 
   async #copy(): Promise<Loaded> {
     this.#awaitSource(PIECE_WITHIN_MS);
-    const { follow } = this.#params;
+    const { follow, of_host, project_id } = this.#params;
     const target = await this.#openTarget();
     if (!(await isEmptyDatabase(target))) throw new Refused(NOT_EMPTY);
     const ofSlot = follow ? await this.#makeSlot(follow) : null;
-    const source = await this.#openSource(ofSlot);
-    const snapshot = ofSlot ?? (await exportSnapshot(source));
+    const source = await this.#openSource(ofSlot?.snapshot ?? null);
+    const snapshot = ofSlot?.snapshot ?? (await exportSnapshot(source));
     const schema = await this.#readSchema(source, target);
+    // Between hosts nothing is different, so nothing may be missing.
+    const [missing] = of_host ? schema.leftOut : [];
+    if (missing !== undefined) throw new Refused(finding('schema', `${short(missing)} cannot be copied.`));
     const tables = await listTables(
       source,
       follow ? this.#published.map(({ schema, name }) => [schema, name] as const) : this.#chosen,
@@ -435,6 +446,7 @@ class Load {
     await setSequences(target, sequences);
     await forEach(schema.indexes, workers, (worker, statements) => makeAll(worker.target, statements));
     await makeAll(target, schema.last);
+    if (of_host) await copyPrivileges(source, target, groupName(project_id, 'owner'));
     this.#phases.end('indexes');
     const compared = await this.#compareTables(workers, progress);
     this.#phases.end('comparison');
@@ -453,6 +465,7 @@ class Load {
       },
       warnings: leftOutWarnings(schema.leftOut),
       known,
+      print: ofSlot?.print ?? null,
     };
   }
 
@@ -461,7 +474,7 @@ class Load {
     const chosen = this.#params.tables === null ? null : [...this.#chosen];
     const queries = { before: catalogQuery(target), after: catalogQuery(source) };
     const { followed } = await runInThread(
-      { followed: chosen },
+      { followed: chosen, sameRoles: this.#params.of_host ?? false },
       queries,
       this.#stop.signal,
       SCHEMA_WITHIN_MS,
@@ -476,8 +489,9 @@ class Load {
       after: (text: string, values?: unknown[]) => atSource(ofSource(text, values)),
     };
     const chosen = this.#params.tables === null ? null : [...this.#chosen];
+    const task = { copied: chosen, sameRoles: this.#params.of_host ?? false };
     try {
-      const { copied } = await runInThread({ copied: chosen }, queries, this.#stop.signal, SCHEMA_WITHIN_MS);
+      const { copied } = await runInThread(task, queries, this.#stop.signal, SCHEMA_WITHIN_MS);
       if (!copied) throw new Error('the thread has read no schema');
       return copied;
     } catch (error) {

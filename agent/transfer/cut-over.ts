@@ -1,4 +1,6 @@
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import type { SourceFinding } from '../../shared/protocol/transfer-operations.ts';
+import { fail, ok } from '../../shared/result.ts';
 import { identifier, type Queryable, type Session } from '../postgres/connect.ts';
 import { HostError } from '../process/host-error.ts';
 import { pollUntil } from '../process/loops.ts';
@@ -14,6 +16,7 @@ import {
   setSequences,
   tableName,
 } from './copy-rows.ts';
+import { databasePrint } from './database-print.ts';
 import { type FollowHost, inFollowed, withFollowed } from './followed-session.ts';
 import {
   endFollowing,
@@ -24,7 +27,7 @@ import {
   type Subscription,
 } from './following.ts';
 import { finding, Refused, short } from './source-address.ts';
-import { findingOf, inSource, openSnapshotSession } from './source-session.ts';
+import { inSource, openSnapshotSession } from './source-session.ts';
 import { hasConfirmed, readSlot, writtenLsn } from './source-slot.ts';
 
 /**
@@ -82,13 +85,13 @@ export const cutOver = (
 async function complete(
   host: FollowHost,
   session: Session,
-  { project_id, branch_id, database, cutover }: Followed,
+  { project_id, branch_id, database, cutover, print }: Followed,
   outcome: Outcome,
 ): Promise<NonNullable<CutOver['cut_over']>> {
   const { compared_at, ...known } = outcome;
   if (cutover === 'done') return { ...NOT_KNOWN, ...known };
   const of = { project_id, branch_id, database, source_url: null };
-  const stopped = await endFollowing(host, session, of, true);
+  const stopped = await endFollowing(host, session, of, { isCutOver: true, leavesSource: print !== null });
   const refused_ms = known.refused_ms + Math.max(0, Date.now() - compared_at);
   const whole = { ...known, ...stopped, refused_ms };
   await session.query('UPDATE following SET outcome = $2 WHERE branch_id = $1', [
@@ -107,38 +110,36 @@ async function runCutOver(
   host: FollowHost,
   session: Session,
   followed: Followed,
-  { writes_refused }: Params<'follow.cutover'>,
+  { writes_refused, is_compared }: Params<'follow.cutover'>,
   onProgress: OnProgress | undefined,
 ): Promise<Outcome> {
   const subscription = await readSubscription(session, followed);
   if (!subscription) throw new HostError('INVALID_CALL', 'the branch has no subscription');
   const began = performance.now();
   if (!writes_refused) await refuseWrites(host, followed, subscription);
-  await untilApplied(host, followed, subscription);
+  const values = await untilApplied(host, followed, subscription);
   onProgress?.(APPLIED_AT);
-  const { source, tls } = subscription;
-  const there = await openSnapshotSession(host.settings, source, tls, null).catch((error) => {
-    throw error instanceof Error ? new Refused(findingOf(error)) : error;
-  });
-  let compared: Compared;
-  let sequences = 0;
-  try {
-    const values = await readSequences(there.session);
-    sequences = await inFollowed(host, followed, 'change', (own) => setSequences(own, values));
-    compared = await compareTables(
-      host,
-      followed,
-      subscription,
-      there.session,
-      partOf(onProgress, APPLIED_AT, COMPARED_AT),
-    );
-  } finally {
-    there.end();
-  }
+  const sequences = await inFollowed(host, followed, 'change', (own) => setSequences(own, values));
+  const onCompared = partOf(onProgress, APPLIED_AT, COMPARED_AT);
+  const compared = is_compared
+    ? listCompared([])
+    : await compareTables(host, followed, subscription, onCompared);
   const outcome = { ...compared, sequences, refused_ms: performance.now() - began, compared_at: Date.now() };
   await finish(session, followed, outcome);
   return outcome;
 }
+
+/**
+ * Changes of the schema are not among those that are followed, so a move compares it when its source has no clients any
+ * more. @returns false if the schema is another one than was copied
+ */
+export const hasSchemaOfCopy = async ({ print }: Pick<Followed, 'print'>, there: Session): Promise<boolean> =>
+  print === null || (await atSource(databasePrint(there, 'schema'))) === print;
+
+export const OTHER_SCHEMA = finding(
+  'schema',
+  'The schema of main was changed while the project moved. Move it again, and change no tables, functions or privileges meanwhile.',
+);
 
 /** The last step: it can no longer be called off. */
 async function finish(session: Queryable, { branch_id }: Followed, outcome: Outcome): Promise<void> {
@@ -226,62 +227,75 @@ async function acceptWrites(host: FollowHost, followed: Followed): Promise<void>
   );
 }
 
-/** Waits until the branch has confirmed everything that the source has written. */
+/**
+ * Waits until the branch has confirmed everything that the source has written.
+ * @returns the sequences of the source then, read in the same session, because clients wait for it
+ */
 async function untilApplied(
   host: FollowHost,
   followed: Followed,
   { source, tls }: Subscription,
-): Promise<void> {
-  const applied = await inSource(
+): Promise<Awaited<ReturnType<typeof readSequences>>> {
+  const read = await inSource(
     host.settings,
     source,
     APPLIED.within + CHANGE_WITHIN_MS,
     async ({ session }) => {
       const lsn = await writtenLsn(session);
       const isApplied = async () => {
-        if (await isCancelled(host, followed)) return 'cancelled';
-        if ((await readSlot(session, followed.slot)).isLost) return 'lost';
+        if (await isCancelled(host, followed)) return CANCELLED;
+        if ((await readSlot(session, followed.slot)).isLost) return LOST_SLOT;
         return (await hasConfirmed(session, followed.slot, lsn)) && 'applied';
       };
-      return pollUntil<'cancelled' | 'lost' | 'applied'>(isApplied, APPLIED);
+      const applied = await pollUntil<SourceFinding | 'applied'>(isApplied, APPLIED);
+      if (applied !== 'applied') return fail(applied ?? NOT_APPLIED);
+      if (!(await hasSchemaOfCopy(followed, session))) return fail(OTHER_SCHEMA);
+      return ok(await readSequences(session));
     },
     { tls },
   );
-  if (!applied.ok) throw new Refused(applied.failure);
-  if (applied.value === 'cancelled') throw new Refused(CANCELLED);
-  if (applied.value === 'lost') throw new Refused(LOST_SLOT);
-  if (applied.value === null)
-    throw new Refused(
-      finding(
-        'rows',
-        'The branch has not applied the last changes of the source in a minute. Try again when it is level.',
-        {
-          path: '',
-        },
-      ),
-    );
+  if (!read.ok) throw new Refused(read.failure);
+  if (!read.value.ok) throw new Refused(read.value.failure);
+  return read.value.value;
 }
+
+const NOT_APPLIED = finding(
+  'rows',
+  'The branch has not applied the last changes of the source in a minute. Try again when it is level.',
+  { path: '' },
+);
 
 const LOST_SLOT = finding('replication_slots', 'The source has dropped the slot.', { path: '' });
 
 type Compared = Pick<NonNullable<CutOver['cut_over']>, 'tables' | 'has_more' | 'rows'>;
 
-/** Counts the rows of each table on both sides, and compares the values of a sample. */
-async function compareTables(
-  host: FollowHost,
-  followed: Followed,
-  { source, tls }: Subscription,
-  there: Session,
-  onProgress: OnProgress | undefined,
-): Promise<Compared> {
-  const names = await inFollowed(host, followed, 'change', async (session) => {
+/** The tables of the subscription, by schema and name. */
+export const followedTables = (host: FollowHost, followed: Followed) =>
+  inFollowed(host, followed, 'change', async (session) => {
     const { rows } = await session.query<{ schema: string; name: string }>(
       `SELECT n.nspname AS schema, c.relname AS name FROM pg_catalog.pg_subscription_rel
        JOIN pg_catalog.pg_class AS c ON c.oid = srrelid JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace`,
     );
     return rows.map(({ schema, name }) => [schema, name] as const);
   });
-  const waiting = await listTables(there, names);
+
+/** Counts the rows of each table on both sides, and compares the values of a sample. */
+async function compareTables(
+  host: FollowHost,
+  followed: Followed,
+  { source, tls }: Subscription,
+  onProgress: OnProgress | undefined,
+): Promise<Compared> {
+  const names = await followedTables(host, followed);
+  const listed = await inSource(
+    host.settings,
+    source,
+    CHANGE_WITHIN_MS,
+    ({ session }) => listTables(session, names),
+    { tls },
+  );
+  if (!listed.ok) throw new Refused(listed.failure);
+  const waiting = listed.value;
   const all = waiting.length;
   const compared: Compared['tables'] = [];
   const deadline = performance.now() + COUNT_WITHIN_MS;
@@ -309,7 +323,8 @@ async function compareTables(
 
 const TOO_LONG = finding('rows', 'Counting the rows has taken too long.', { path: '' });
 
-async function compareTable(
+/** @throws Refused if they differ */
+export async function compareTable(
   theirs: Session,
   ours: Session,
   table: CopiedTable,

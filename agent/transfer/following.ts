@@ -12,7 +12,6 @@ import { endSessions } from '../postgres/sessions.ts';
 import { HostError } from '../process/host-error.ts';
 import { pollUntil } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
-import { freeBytes } from '../volumes/volumes.ts';
 import { readSequences, setLargestKeys, setSequences } from './copy-rows.ts';
 import {
   boundingSubscriber,
@@ -50,6 +49,8 @@ export interface Followed extends SlotNames {
   database: string;
   tables: [schema: string, name: string][] | null;
   known: string[];
+  /** Of the schema of another host that is followed, when it was copied; null: of a tenant's choice. */
+  print: string | null;
   /** Null while only the copy is made. */
   since: Date | null;
   problem: FollowProblem | null;
@@ -68,34 +69,13 @@ export async function readFollowed(
   by: { branch_id?: string; database?: string } = {},
 ): Promise<Followed[]> {
   const { rows } = await db.query<Followed>(
-    `SELECT project_id, branch_id, database, slot, publication, tables, known, since, problem, cutover, refused_at, outcome, additions,
+    `SELECT project_id, branch_id, database, slot, publication, tables, known, print, since, problem, cutover, refused_at, outcome, additions,
        EXISTS (SELECT FROM project WHERE project.project_id = following.project_id AND write_blocked_since IS NOT NULL) AS is_over_quota
      FROM following
      WHERE ($1::uuid IS NULL OR branch_id = $1) AND ($2::text IS NULL OR database = $2) ORDER BY database`,
     [by.branch_id ?? null, by.database ?? null],
   );
   return rows;
-}
-
-const MB = 2 ** 20;
-const NO_ROOM = { code: 'quota', table: null, statement: null } as const;
-
-/**
- * Why the branch may not grow. Its worker is no client that a block ends, and a source could send until the disk of all
- * tenants is full.
- */
-export async function roomProblem(
-  { settings }: Pick<FollowHost, 'settings'>,
-  { is_over_quota }: Pick<Followed, 'is_over_quota'>,
-): Promise<FollowProblem | null> {
-  if (is_over_quota)
-    return { ...NO_ROOM, message: 'The storage quota is used up. Raise it or delete branches, and resume.' };
-  if ((await freeBytes(settings.PGDATA_DIR)) < settings.MIN_FREE_DISK_MB * MB)
-    return {
-      ...NO_ROOM,
-      message: 'The disk of the database host is nearly full. Contact its operator, and resume.',
-    };
-  return null;
 }
 
 /** @throws HostError INVALID_CALL */
@@ -179,9 +159,12 @@ export async function readSubscription(
 }
 
 /** Reads what the address of a source is, and how the source proves who it is. @throws HostError INVALID_CALL, POSTGRES_UNAVAILABLE */
-async function reachSource(host: FollowHost, url: string): Promise<{ source: Source; tls: Tls }> {
+async function reachSource(
+  host: FollowHost,
+  { source_url: url, of_host }: Params<'follow.start'>,
+): Promise<{ source: Source; tls: Tls }> {
   const parts = readSourceUrl(url);
-  const source = parts.ok ? await resolveSource(host.settings, parts.value) : parts;
+  const source = parts.ok ? await resolveSource(host.settings, parts.value, { isOfHost: of_host }) : parts;
   if (!source.ok) throw new HostError('INVALID_CALL', source.failure.message);
   const tls = await inSource(host.settings, source.value, CONNECT_WITHIN_MS, async ({ tls }) => tls);
   if (!tls.ok) throw new HostError('POSTGRES_UNAVAILABLE', `the source: ${tls.failure.message}`);
@@ -198,11 +181,11 @@ export const startFollowing = (
   params: Params<'follow.start'>,
 ): Promise<MethodResult<'follow.start'>> =>
   withFollowed(host, params, async (session) => {
-    const { project_id, branch_id, database, source_url } = params;
+    const { project_id, branch_id, database } = params;
     const [present] = await readFollowed(session, { branch_id });
     if (!present) throw new HostError('INVALID_CALL', 'no copy was made that the branch could follow');
     if (!(await readSubscription(session, params))) {
-      const { source, tls } = await reachSource(host, source_url);
+      const { source, tls } = await reachSource(host, params);
       if (tls === 'certificate') await writeAuthorities(host.settings);
       await session.query('UPDATE following SET database = $2 WHERE branch_id = $1', [branch_id, database]);
       const isThere = await hasSubscriber(session, project_id);
@@ -422,7 +405,8 @@ export const stopFollowing = (host: FollowHost, params: Params<'follow.stop'>): 
 
 /**
  * As `stopFollowing`, by a caller that has the branch's locks.
- * @param isCutOver the row stays, with the outcome
+ * @param options.isCutOver the row stays, with the outcome
+ * @param options.leavesSource the former host of a move drops the slot itself, with the login
  */
 export async function endFollowing(
   host: FollowHost,
@@ -434,7 +418,7 @@ export async function endFollowing(
     source_url,
     ...names
   }: Omit<Params<'follow.stop'>, 'slot' | 'publication'> & Partial<SlotNames>,
-  isCutOver = false,
+  { isCutOver = false, leavesSource = false } = {},
 ): Promise<Stopped> {
   const [followed] = await readFollowed(session, { branch_id });
   const subscription = await readSubscription(session, { project_id, database });
@@ -442,8 +426,12 @@ export async function endFollowing(
   const slot = followed?.slot ?? names.slot ?? followName(project_id);
   const publication = followed ? followed.publication : (names.publication ?? null);
   if (subscription) await dropSubscription(host, session, { project_id, database });
-  const dropped = from && (await dropAtSource(host.settings, from.source, { slot, publication }, from.tls));
+  const dropped =
+    from && !leavesSource
+      ? await dropAtSource(host.settings, from.source, { slot, publication }, from.tls)
+      : null;
   await openBranch(host, session, { branch_id, project_id, database }, isCutOver);
+  if (leavesSource) return { dropped_at_source: false, message: null };
   if (dropped?.ok || (!dropped && !followed)) return { dropped_at_source: true, message: null };
   return {
     dropped_at_source: false,

@@ -48,7 +48,7 @@ export async function probeSource(
     const [examined, isEmpty, overLimit] = await Promise.all([
       examineSource(host, source_url, wanted),
       into === null || inBranch(host, into, 'read', isEmptyDatabase),
-      wanted.use === 'follow' ? limitFinding(host, project_id) : [],
+      wanted.use === 'follow' && !wanted.of_host ? limitFinding(host, project_id) : [],
     ]);
     const here = [...overLimit, ...(isEmpty ? [] : [NOT_EMPTY])];
     if (!examined.ok) return { source: null, findings: [examined.failure, ...here] };
@@ -141,7 +141,7 @@ export async function examineSource(
 ): Promise<Result<Examined, SourceFinding>> {
   const parts = readSourceUrl(url);
   if (!parts.ok) return parts;
-  const source = await resolveSource(host.settings, parts.value);
+  const source = await resolveSource(host.settings, parts.value, { isOfHost: wanted.of_host });
   if (!source.ok) return source;
   const read = await inSource(host.settings, source.value, READ_WITHIN_MS, async ({ session, tls }) => ({
     tls,
@@ -149,6 +149,8 @@ export async function examineSource(
   }));
   if (!read.ok) return fail(read.failure);
   const { tls, catalog } = read.value;
+  // What such a trigger writes would be there twice after a move: once by itself, once among the changes.
+  if (wanted.of_host) for (const table of catalog.tables) table.has_key &&= !table.fires_always;
   const [{ extensions }, free] = await Promise.all([
     listExtensions(host.postgres),
     freeBytes(host.settings.PGDATA_DIR),

@@ -44,7 +44,7 @@ export async function readSourceChanges(
       return inFollowed(host, followed, 'read', async (here) => {
         await here.query('BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY');
         const queries = { before: catalogQuery(here), after: catalogQuery(there) };
-        const task = { followed: followed.tables };
+        const task = { followed: followed.tables, sameRoles: followed.print !== null };
         return runInThread(task, queries, new AbortController().signal, COMPARE_WITHIN_MS);
       });
     },

@@ -123,10 +123,12 @@ const REAL: Network = {
  * Resolves the name of a source once. The address is what is connected to, so that a second look at the DNS
  * cannot lead elsewhere. A source is chosen by a tenant, and what only this host can reach is not the tenant's:
  * an address that is not public is refused, also if it is one of several.
+ * @param options.isOfHost the gateway has chosen the source: any address is allowed
  */
 export async function resolveSource(
   { FOLLOW_PRIVATE_NETWORKS }: Pick<AgentSettings, 'FOLLOW_PRIVATE_NETWORKS'>,
   source: SourceUrl,
+  { isOfHost = false }: { isOfHost?: boolean | undefined } = {},
   { lookUp, own }: Network = REAL,
 ): Promise<Result<Source, SourceFinding>> {
   const late = new Promise<null>((resolve) => setTimeout(resolve, LOOK_UP_WITHIN_MS, null).unref());
@@ -136,7 +138,8 @@ export async function resolveSource(
   const ownAddresses = own();
   const isAllowed = ({ address }: { address: string }) =>
     isIP(address) !== 0 &&
-    (FOLLOW_PRIVATE_NETWORKS.some((network) => isInNetwork(address, network)) ||
+    (isOfHost ||
+      FOLLOW_PRIVATE_NETWORKS.some((network) => isInNetwork(address, network)) ||
       (reachOf(address) === 'public' && !ownAddresses.includes(address)));
   if (![first, ...others].every(isAllowed))
     return failed(

@@ -17,6 +17,8 @@ export interface TableRow extends Named {
   is_unlogged: boolean;
   /** Updates and deletions name their row in the WAL. */
   has_key: boolean;
+  /** It has a trigger that fires for changes that arrive too. */
+  fires_always: boolean;
   readable: boolean;
   owned: boolean;
   /** Row-level security applies to the login. */
@@ -97,6 +99,7 @@ const TABLES = `
       SELECT FROM pg_index AS i WHERE i.indrelid = c.oid AND i.indisvalid AND
         CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate WHEN 'i' THEN i.indisreplident ELSE false END
     ) AS has_key,
+    EXISTS (SELECT FROM pg_trigger AS t WHERE t.tgrelid = c.oid AND t.tgenabled IN ('A', 'R')) AS fires_always,
     has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AS readable,
     pg_has_role(c.relowner, 'USAGE') AS owned,
     row_security_active(c.oid) AS hides_rows,

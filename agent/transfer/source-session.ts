@@ -36,6 +36,8 @@ const OPTIONS = {
   default_transaction_isolation: 'repeatable read',
   statement_timeout: STATEMENT_WITHIN_MS,
   lock_timeout: LOCK_WITHIN_MS,
+  // An error instead of a policy, whose functions are a tenant's and would run as this login.
+  row_security: 'off',
   // The values have one form on both sides.
   ...VALUE_FORM,
 };
@@ -60,7 +62,6 @@ const WATCHING: Bounds = {
 const COPYING: Bounds = {
   options: asOptions({
     ...OPTIONS,
-    row_security: 'off',
     statement_timeout: 0,
     lock_timeout: COPY_LOCK_WITHIN_MS,
     idle_in_transaction_session_timeout: 0,

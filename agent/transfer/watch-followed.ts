@@ -6,6 +6,7 @@ import { tryLock } from '../postgres/locks.ts';
 import { HostError } from '../process/host-error.ts';
 import { TroubleLog } from '../process/log.ts';
 import { runLoop } from '../process/loops.ts';
+import { freeBytes } from '../volumes/volumes.ts';
 import { withoutValue } from './copy-rows.ts';
 import {
   followedNow,
@@ -15,7 +16,7 @@ import {
   readFollowedSlot,
   type WatchedHost,
 } from './follow-status.ts';
-import { withFollowed } from './followed-session.ts';
+import { type FollowHost, withFollowed } from './followed-session.ts';
 import {
   continueFollowing,
   disable,
@@ -23,7 +24,6 @@ import {
   readFollowed,
   refresh,
   requireFollowed,
-  roomProblem,
   storeProblem,
 } from './following.ts';
 import { bringUpToSource, readSourceChanges } from './schema-changes.ts';
@@ -91,6 +91,27 @@ const problemOf = ({ message, table }: ApplyError): FollowProblem => ({
   message: `PostgreSQL refuses a change${table === null ? '' : ` of ${table}`} here: ${message}. Change the row or the constraint at the source, or the schema of both, and resume.`,
   ...{ table, statement: null },
 });
+
+const MB = 2 ** 20;
+const NO_ROOM = { code: 'quota', table: null, statement: null } as const;
+
+/**
+ * Why the branch may not grow. Its worker is no client that a block ends, and a source could send until the disk of all
+ * tenants is full.
+ */
+async function roomProblem(
+  { settings }: Pick<FollowHost, 'settings'>,
+  { is_over_quota }: Pick<Followed, 'is_over_quota'>,
+): Promise<FollowProblem | null> {
+  if (is_over_quota)
+    return { ...NO_ROOM, message: 'The storage quota is used up. Raise it or delete branches, and resume.' };
+  if ((await freeBytes(settings.PGDATA_DIR)) < settings.MIN_FREE_DISK_MB * MB)
+    return {
+      ...NO_ROOM,
+      message: 'The disk of the database host is nearly full. Contact its operator, and resume.',
+    };
+  return null;
+}
 
 interface Known {
   storedAt: number;
@@ -192,6 +213,8 @@ export class FollowWatch {
     const noRoom = await roomProblem(this.#host, followed);
     if (noRoom) return this.#stop(followed, noRoom);
     const error = this.#errors.get(followed.database);
+    // Another host is followed for a move, which ends when anything is wrong.
+    if (followed.print !== null) return error && this.#stop(followed, problemOf(error));
     if (error) {
       known.comparedAt = now;
       await this.#bringUp(followed, problemOf(error));

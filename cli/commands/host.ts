@@ -1,13 +1,15 @@
 import { Command } from 'commander';
 import type { Schemas } from '../../client/client.ts';
 import { dataOf } from '../../client/response-error.ts';
+import { sleep } from '../../client/sleep.ts';
+import { bytes } from '../../shared/format.ts';
 import { take } from '../../shared/take.ts';
 import { CommandError } from '../exit-codes.ts';
 import { readCount } from '../option-values.ts';
 import { isJson, printForPrograms, printRecord, printRecords, say } from '../output.ts';
 import { readText } from '../read-text.ts';
 import { type OperatorSession, openOperatorSession } from '../session.ts';
-import { confirm } from '../terminal.ts';
+import { confirm, withProgress } from '../terminal.ts';
 
 const HOSTS = '/platform/v1/hosts';
 const HOST = `${HOSTS}/{host_id}` as const;
@@ -207,22 +209,158 @@ const set = () =>
 
 const projects = (count: number) => (count === 1 ? '1 project' : `${count} projects`);
 
+interface DrainOptions {
+  undo?: boolean;
+  keepProjects?: boolean;
+  status?: boolean;
+  onlyProtected?: boolean;
+  dropSnapshots?: boolean;
+}
+
+const contentOf = ({ onlyProtected = false, dropSnapshots = false }: DrainOptions) => ({
+  branches: onlyProtected ? ('protected' as const) : ('all' as const),
+  drop_snapshots: dropSnapshots,
+});
+
+const withContent = (command: Command) =>
+  command
+    .option('--only-protected', 'delete the branches that are not protected, instead of moving them')
+    .option('--drop-snapshots', 'give up snapshots and deleted branches, which do not move');
+
+const POLL_MS = 1_000;
+
+function printDrain(command: Command, { failed, ...drain }: Schemas['Drain']): void {
+  if (isJson(command)) {
+    printRecord(command, { ...drain, failed });
+    return;
+  }
+  say(`${projects(drain.remaining)} left on the host.`);
+  for (const { project_id, code } of failed) say(`${project_id} stays: ${code}`);
+}
+
+/** Waits until nothing moves any more. */
+async function untilDrained(
+  { client: { api } }: OperatorSession,
+  host_id: string,
+): Promise<Schemas['Drain']> {
+  for (;;) {
+    const drain = await dataOf(api.GET(`${HOST}/drain`, { params: { path: { host_id } } }));
+    if (drain.moving === null && drain.remaining <= drain.failed.length) return drain;
+    await sleep(POLL_MS);
+  }
+}
+
 const drain = () =>
-  new Command('drain')
-    .description('Give a database host no new projects')
-    .argument('<host>', 'name or ID')
-    .option('--undo', 'give it new projects again')
-    .action(async (reference: string, { undo = false }: { undo?: boolean }, command: Command) => {
+  withContent(
+    new Command('drain')
+      .description(
+        'Move every project of a database host to other hosts of its region, and give it no new ones',
+      )
+      .argument('<host>', 'name or ID')
+      .option('--keep-projects', 'only give it no new projects')
+      .option('--status', 'show how far it is')
+      .option('--undo', 'end it after the present move, and give the host new projects again'),
+  )
+    .addHelpText(
+      'after',
+      `
+Projects move one at a time, the largest last. Ctrl-C leaves it running, and --status shows it. Projects that cannot move are
+listed with the reason; repeat the command to try them again.`,
+    )
+    .action(async (reference: string, options: DrainOptions, command: Command) => {
       const session = openOperatorSession();
-      const { id: host_id } = await findHost(session, reference);
-      const init = { params: { path: { host_id } }, body: { draining: !undo } };
-      const host = await dataOf(session.client.api.PATCH(HOST, init));
-      printRecord(command, withAgent(host), COLUMNS);
-      if (!undo && host.project_count > 0)
-        say(
-          `Its ${projects(host.project_count)} stay and work as before: branchgate cannot move a project to another host yet.`,
-        );
+      const { api } = session.client;
+      const { id: host_id, name, project_count: count } = await findHost(session, reference);
+      const params = { path: { host_id } };
+      const { undo = false, keepProjects = false, status = false } = options;
+      if (status) return printDrain(command, await dataOf(api.GET(`${HOST}/drain`, { params })));
+      if (undo || keepProjects) {
+        const host = await dataOf(api.PATCH(HOST, { params, body: { draining: !undo } }));
+        return printRecord(command, withAgent(host), COLUMNS);
+      }
+      const { yes = false } = command.optsWithGlobals<{ yes?: boolean }>();
+      await confirm(
+        `Move ${projects(count)} from ${name}? Each is without an answer for about a second, and projects without a name of their own get other connection URLs.`,
+        { yes },
+      );
+      await dataOf(api.POST(`${HOST}/drain`, { params, body: contentOf(options) }));
+      const done = await withProgress(`Draining ${name}`, () => untilDrained(session, host_id));
+      printDrain(command, done);
+      if (done.remaining > 0) throw new CommandError('failed', `${projects(done.remaining)} could not move.`);
     });
+
+interface MoveOptions extends DrainOptions {
+  to?: string;
+  cancel?: boolean;
+}
+
+const PROJECT_MOVE = '/platform/v1/projects/{project_id}/move';
+
+function printMove(command: Command, move: Schemas['Move']): void {
+  if (isJson(command)) {
+    printRecord(command, move);
+    return;
+  }
+  printRecords(
+    command,
+    move.branches.map((branch) => ({ ...branch, size: bytes(branch.size_bytes) })),
+    ['name', 'size', 'state', 'read_only'],
+  );
+  say(`State: ${move.state}.`);
+}
+
+const move = () =>
+  withContent(
+    new Command('move')
+      .description('Move a project to another database host')
+      .argument('<project>', 'ID of the project')
+      .option('--to <host>', 'name or ID of the other host')
+      .option('--status', 'show the last move')
+      .option('--cancel', 'cancel the move that is under way'),
+  )
+    .addHelpText(
+      'after',
+      `
+main can be written until the last moment, if each of its tables has a key; the other branches can only be read from their copy
+on. Ctrl-C leaves the move running.`,
+    )
+    .action(async (project_id: string, options: MoveOptions, command: Command) => {
+      const session = openOperatorSession();
+      const { api } = session.client;
+      const params = { path: { project_id } };
+      const read = () => dataOf(api.GET(PROJECT_MOVE, { params }));
+      if (options.status) return printMove(command, await read());
+      if (options.cancel) {
+        await dataOf(api.DELETE(PROJECT_MOVE, { params }));
+        const undone = await untilMoved(read);
+        return printMove(command, undone);
+      }
+      if (options.to === undefined) throw new CommandError('usage', 'Give --to, --status or --cancel.');
+      const { id: host_id, name } = await findHost(session, options.to);
+      const content = contentOf(options);
+      const query = { host_id, branches: content.branches };
+      const planned = await dataOf(api.GET(PROJECT_MOVE, { params: { ...params, query } }));
+      if (!isJson(command)) {
+        say('Each branch arrives as an independent database:');
+        printMove(command, planned);
+      }
+      if (planned.urls_change) say('The connection URLs of the project change. Its passwords stay.');
+      const { yes = false } = command.optsWithGlobals<{ yes?: boolean }>();
+      await confirm(`Move the project to ${name}?`, { yes });
+      await dataOf(api.POST(PROJECT_MOVE, { params, body: { host_id, ...content } }));
+      const done = await withProgress(`Moving to ${name}`, () => untilMoved(read));
+      printMove(command, done);
+      if (done.job?.error) throw new CommandError('failed', done.job.error.message);
+    });
+
+/** Waits for the end of the job. */
+async function untilMoved(read: () => Promise<Schemas['Move']>): Promise<Schemas['Move']> {
+  for (;;) {
+    const present = await read();
+    if (!present.job || ['succeeded', 'failed'].includes(present.job.status)) return present;
+    await sleep(POLL_MS);
+  }
+}
 
 const remove = () =>
   new Command('remove')
@@ -241,7 +379,7 @@ const remove = () =>
     });
 
 export const hostCommand = (): Command =>
-  [list(), status(), add(), set(), drain(), promote(), remove()].reduce(
+  [list(), status(), add(), set(), drain(), move(), promote(), remove()].reduce(
     (group, command) => group.addCommand(command),
     new Command('host').description('Database hosts, for operators with BRANCHGATE_PLATFORM_SECRET'),
   );

@@ -20,6 +20,19 @@ const STEP_NAMES = {
   discard: 'Remove what was replaced',
   stop: 'Drop the slot at the source',
 } as Record<string, string>;
+/** Its steps of the same names do something else. */
+const MOVE_STEPS = {
+  admit: 'Give the new host access',
+  clear: 'Check both hosts',
+  build: 'Make empty branches on the new host',
+  copy: 'Copy main, which can be written meanwhile',
+  branches: 'Copy the other branches, which can only be read from then on',
+  compare: 'Compare main',
+  fence: 'Close the old host, wait for the last changes, and change the host of the project',
+  open: 'Open the new host',
+  name: 'Change the DNS record',
+  release: 'Remove what is left on the old host',
+} as Record<string, string>;
 const STEP_STATES = { pending: 'waiting', running: 'running', succeeded: 'done', failed: 'failed' } as const;
 
 type Step = Job['steps'][number];
@@ -47,6 +60,7 @@ function Length({ step }: { step: Step }) {
 /** The steps of a job with how long each took. Before the first response there are none. */
 export function JobSteps({ job }: { job: Job | null }) {
   const steps = job?.steps ?? [];
+  const names = job?.kind === 'project.move' ? MOVE_STEPS : STEP_NAMES;
   if (steps.length === 0) {
     return (
       <ol className="steps" role="status">
@@ -59,7 +73,7 @@ export function JobSteps({ job }: { job: Job | null }) {
       {steps.map((step) => (
         <li key={step.name} data-state={step.status}>
           <span className="grow">
-            {STEP_NAMES[step.name] ?? step.name}
+            {names[step.name] ?? step.name}
             <span className="visually-hidden">, {STEP_STATES[step.status]}</span>
           </span>
           {step.percent !== undefined && (

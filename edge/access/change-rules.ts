@@ -224,7 +224,6 @@ export async function nextRuleEnd(db: Database, projectId: string): Promise<numb
 
 export interface RuleAddition {
   rule: NetworkRuleRow;
-  hostId: string;
   actor: Actor;
   keyUse: KeyUse | null;
 }
@@ -232,7 +231,6 @@ export interface RuleAddition {
 export interface RuleEnd {
   projectId: string;
   ruleId: string;
-  hostId: string;
   actor: Actor;
   /** Null: the rule stays. */
   at: Date | 'now' | null;

@@ -260,19 +260,13 @@ function changeOf({ ranges, previous }: Pick<NamedNetworkRow, 'ranges' | 'previo
   };
 }
 
-/** A project whose access has to be applied on its host. */
-export interface ChangedProject {
-  projectId: string;
-  hostId: string;
-}
-
 /**
  * Gives the projects with an older list a new revision of their access, each in one batch with its audit
  * event. One that was killed continues with the rest.
  */
-async function updateRules(db: Database, list: NamedNetworkRow, now: Date): Promise<ChangedProject[]> {
+async function updateRules(db: Database, list: NamedNetworkRow, now: Date): Promise<string[]> {
   const behind = await db
-    .selectDistinct({ projectId: projects.id, hostId: projects.hostId, tenantId: projects.tenantId })
+    .selectDistinct({ projectId: projects.id, tenantId: projects.tenantId })
     .from(networkRules)
     .innerJoin(projects, eq(projects.id, networkRules.projectId))
     .where(isBehind(list));
@@ -288,7 +282,7 @@ async function updateRules(db: Database, list: NamedNetworkRow, now: Date): Prom
       db.update(networkRules).set({ listVersion: list.version, revision }).where(ofProject),
     ]);
   }
-  return behind.map(({ projectId, hostId }) => ({ projectId, hostId }));
+  return behind.map(({ projectId }) => projectId);
 }
 
 /**
@@ -296,12 +290,12 @@ async function updateRules(db: Database, list: NamedNetworkRow, now: Date): Prom
  * @returns the projects whose access has to be applied; a project that is left out is found at its next
  *   reconciliation
  */
-export async function refreshLists(db: Database, settings: Sources, now: Date): Promise<ChangedProject[]> {
+export async function refreshLists(db: Database, settings: Sources, now: Date): Promise<string[]> {
   const used = await db
     .selectDistinct({ name: networkRules.cidr })
     .from(networkRules)
     .where(inArray(networkRules.cidr, [...NETWORK_NAMES]));
-  const changed: ChangedProject[] = [];
+  const changed: string[] = [];
   for (const name of used.map((row) => row.name).filter(isNetworkName)) {
     await refreshList(db, settings, name, now);
     const list = await storedList(db, name);

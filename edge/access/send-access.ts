@@ -5,7 +5,8 @@ import { ACCESS_OF_STATE } from '../../shared/project/storage-quota.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
 import { openPassword, scramVerifier } from '../crypto/scram.ts';
 import type { SecretKey } from '../crypto/seal.ts';
-import type { Database } from '../database/database.ts';
+import { type Database, isThere } from '../database/database.ts';
+import { moves } from '../database/move-schema.ts';
 import {
   branchCredentials,
   type NetworkRuleRow,
@@ -36,16 +37,23 @@ export const withdrawAccess = (db: Database, projectId: string, condition: SQL) 
 const isClosedProject = (projectId: string): SQL =>
   sql`exists (select 1 from ${projects} where id = ${projectId} and storage_state = 'closed')`;
 
+/** Whether the project is about to change its host: neither has clients then. */
+const isFenced = (projectId: string): SQL =>
+  isThere(moves, and(eq(moves.projectId, projectId), eq(moves.phase, 'fenced')));
+
 /** For a branch that becomes active: in a closed project, a new revision closes it as well. */
 export const closeWithProject = (db: Database, projectId: string, condition: SQL) =>
   nextAccessRevision(db, projectId, sql`${isClosedProject(projectId)} and ${condition}`);
 
-/** Records that this revision is in effect on both ports. */
-export const confirmAccess = (db: Database, projectId: string, revision: number) =>
+/**
+ * Records that this revision is in effect on both ports.
+ * @param hostId the host that has confirmed it: the project may be on another one by now, where it says nothing
+ */
+export const confirmAccess = (db: Database, projectId: string, revision: number, hostId?: string) =>
   db
     .update(projects)
     .set({ accessApplied: sql`max(access_applied, ${revision})` })
-    .where(eq(projects.id, projectId));
+    .where(and(eq(projects.id, projectId), hostId === undefined ? undefined : eq(projects.hostId, hostId)));
 
 /**
  * The access to one project's databases with its revision, as the host receives it: its tenant, network rules,
@@ -69,6 +77,7 @@ export const accessReads = (db: Database, projectId: string) =>
             eq(projectBranches.status, 'expired'),
             eq(projectBranches.hold, 'import'),
             and(eq(projectBranches.status, 'active'), isClosedProject(projectId)),
+            and(ne(projectBranches.status, 'deleted'), isFenced(projectId)),
           ),
         ),
       ),
@@ -131,16 +140,20 @@ export async function accessOf(
   };
 }
 
-/** Applies the current access to both ports and to open sessions. @throws HostCallError */
+/**
+ * Applies the current access to both ports and to open sessions, on the host that the project is on when its access is
+ * read: a caller could know an earlier one, which must stay closed.
+ * @throws HostCallError
+ */
 export async function sendAccess(
   db: Database,
   keys: readonly SecretKey[],
-  callHost: CallHost,
+  callHostOf: (hostId: string) => CallHost,
   projectId: string,
 ): Promise<void> {
   const [[project], ...restrictions] = await db.batch(accessReads(db, projectId));
   if (!project || project.accessApplied >= project.accessRevision) return;
   const access = await accessOf(keys, project, ...restrictions);
-  await callHost('access.apply', { project_id: projectId, access });
-  await confirmAccess(db, projectId, access.revision);
+  await callHostOf(project.hostId)('access.apply', { project_id: projectId, access });
+  await confirmAccess(db, projectId, access.revision, project.hostId);
 }

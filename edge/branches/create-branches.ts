@@ -19,7 +19,7 @@ import {
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
 import { scramVerifier } from '../crypto/scram.ts';
 import type { Actor, BranchContent } from '../database/column-types.ts';
-import { inActiveProject } from '../database/conditions.ts';
+import { inActiveProject, isUnmoving } from '../database/conditions.ts';
 import { type Database, insertAllIf, insertIf, isOneOf, type Statement } from '../database/database.ts';
 import {
   auditEvents,
@@ -217,7 +217,7 @@ export function activate(
       project.id,
       events.map(({ id }) => id),
     ),
-    confirmAccess(db, project.id, access.revision),
+    confirmAccess(db, project.id, access.revision, project.hostId),
     closeWithProject(db, project.id, allAllowed),
     db
       .update(projectBranches)
@@ -341,6 +341,7 @@ export async function reserveBranches(
       first: [projectBranches, first, ...more],
       require: [
         ...inActiveProject(project.id, request.actor.tenantId),
+        isUnmoving(project.id),
         hasBranchSlots(counted, settings, rows.length),
         hasDatabaseSlots(counted, rows.length),
         // The creator's rules alone may be left out, but not networks that the client named.

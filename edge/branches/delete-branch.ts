@@ -5,7 +5,7 @@ import { fail, ok, type Result } from '../../shared/result.ts';
 import { withdrawAccess } from '../access/send-access.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import type { Actor } from '../database/column-types.ts';
-import { inActiveProject } from '../database/conditions.ts';
+import { inActiveProject, isUnmoving } from '../database/conditions.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import {
@@ -96,6 +96,7 @@ export async function markBranchDeleted(
     first: [jobs, job],
     require: [
       ...inActiveProject(job.projectId, job.tenantId),
+      isUnmoving(job.projectId),
       [isAllowed(transitionName, thisBranch), 'NOT_FOUND'],
     ],
     rest: (isWritten) => [

@@ -27,6 +27,21 @@ type Reason = 'expired' | 'replaced' | 'too_much_kept';
 export const isUnused = sql`not (kind = 'deleted' and exists (
   select 1 from ${projectBranches} where ${projectBranches.id} = ${snapshots.branchId} and ${projectBranches.status} = 'creating'))`;
 
+/** Of a project that has moved, whose host has none of these databases: they cannot be restored any more. */
+export const forgetSnapshots = (db: Database, projectId: string, condition: SQL): Statement[] => {
+  const ofDeleted = sql`(select branch_id from ${snapshots} where project_id = ${projectId} and kind = 'deleted')`;
+  return [
+    db.delete(branchCredentials).where(and(sql`${branchCredentials.branchId} in ${ofDeleted}`, condition)),
+    db
+      .update(projectBranches)
+      .set({ deletesAt: null })
+      .where(
+        and(sql`${projectBranches.id} in ${ofDeleted}`, eq(projectBranches.status, 'deleted'), condition),
+      ),
+    db.delete(snapshots).where(and(eq(snapshots.projectId, projectId), condition)),
+  ];
+};
+
 /** What remains of a deleted branch goes with its database. */
 export const forgetDeletedBranch = (
   db: Database,

@@ -7,7 +7,7 @@ import { nextAccessRevision, sendAccess } from '../access/send-access.ts';
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
 import { type SecretKey, seal, unseal } from '../crypto/seal.ts';
 import type { Actor, JobSubjects } from '../database/column-types.ts';
-import { isUnfollowed, onActiveBranch } from '../database/conditions.ts';
+import { isUnfollowed, isUnmoving, onActiveBranch } from '../database/conditions.ts';
 import { type Database, inOneBatch, insertIf, isThere, type Statement } from '../database/database.ts';
 import { guardedWrite, type Requirement } from '../database/guarded-write.ts';
 import {
@@ -87,6 +87,7 @@ export const beforeCopy = ({ id, projectId }: Pick<BranchRow, 'id' | 'projectId'
       (kind) => [sql`not ${isThere(jobs, isOpenOf(projectId, kind))}`, 'PROJECT_BUSY'] as const,
     ),
     isUnfollowed(id),
+    isUnmoving(projectId),
     [isUnchanging(id), 'HOST_BUSY'],
   ] as const satisfies readonly Requirement[];
 
@@ -131,8 +132,8 @@ const identity = ({ job }: Context, { databaseName }: Pick<BranchRow, 'databaseN
   database: databaseName,
 });
 
-const applyAccess = ({ db, settings, callHost, job }: SagaContext) =>
-  sendAccess(db, settings.CREDENTIAL_KEYS, callHost, job.projectId);
+const applyAccess = ({ db, settings, callHostOf, job }: SagaContext) =>
+  sendAccess(db, settings.CREDENTIAL_KEYS, callHostOf, job.projectId);
 
 /** Restricts the branch of the job, or no more, there and here. */
 export const restrict = (hold: BranchRow['hold']) => async (context: OfBranch) => {

@@ -6,7 +6,7 @@ import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { ok, type Result } from '../../shared/result.ts';
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
 import type { Actor, BranchContent } from '../database/column-types.ts';
-import { isUnfollowed, onActiveBranch } from '../database/conditions.ts';
+import { isUnfollowed, isUnmoving, onActiveBranch } from '../database/conditions.ts';
 import { type Database, insertIf } from '../database/database.ts';
 import {
   auditEvents,
@@ -64,6 +64,7 @@ export async function reserveReset(
       first: [jobs, job],
       require: [
         ...onActiveBranch(branch, actor.tenantId),
+        isUnmoving(branch.projectId),
         isUnfollowed(branchId),
         [isCloneable(source), 'SOURCE_NOT_ACTIVE'],
         [isUnchanging(branchId), 'HOST_BUSY'],

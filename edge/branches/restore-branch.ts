@@ -7,7 +7,7 @@ import { hasRoomFor, ruleStatements } from '../access/change-rules.ts';
 import { withdrawAccess } from '../access/send-access.ts';
 import type { Principal } from '../authentication/principal.ts';
 import type { Actor } from '../database/column-types.ts';
-import { inActiveProject } from '../database/conditions.ts';
+import { inActiveProject, isUnmoving } from '../database/conditions.ts';
 import { type Database, insertIf, isThere, type Statement } from '../database/database.ts';
 import {
   type BranchRow,
@@ -74,6 +74,7 @@ export async function reserveRestore(
       first: [jobs, job],
       require: [
         ...inActiveProject(projectId, actor.tenantId),
+        isUnmoving(projectId),
         [isThere(projectBranches, thisBranch), 'NOT_FOUND'],
         [isThere(snapshots, isKept), 'NOT_FOUND'],
         [isUnchanging(branchId), 'HOST_BUSY'],

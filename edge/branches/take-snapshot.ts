@@ -5,7 +5,7 @@ import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { ok, type Result } from '../../shared/result.ts';
 import { auditEvent, inTenantOfProject, noActor } from '../audit/audit-event.ts';
 import type { AuditActor, BranchContent } from '../database/column-types.ts';
-import { onActiveBranch } from '../database/conditions.ts';
+import { isUnmoving, onActiveBranch } from '../database/conditions.ts';
 import { type Database, insertIf, isThere, type Statement } from '../database/database.ts';
 import {
   auditEvents,
@@ -89,6 +89,7 @@ export async function reserveSnapshot(
       first: [jobs, job],
       require: [
         ...onActiveBranch(branch, actor.tenantId),
+        isUnmoving(branch.projectId),
         [hasRoom, { code: 'SNAPSHOT_LIMIT_REACHED', fields: { limit, current, retry_after: null } }],
         // Another call has reserved the scheduled one.
         [turn?.isDue ?? sql`true`, 'PROJECT_BUSY'],

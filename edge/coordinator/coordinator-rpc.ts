@@ -26,6 +26,7 @@ import type { Mail } from '../mail/mail.ts';
 import type { ProjectMonitorRpc } from '../monitoring/project-monitor.ts';
 import type { ProjectRequest } from '../projects/create-project.ts';
 import type { ProjectDeletion } from '../projects/delete-project.ts';
+import type { MoveRequest } from '../projects/reserve-move.ts';
 
 /**
  * The Durable Object through which every change of one project's databases goes; named by the project's ID.
@@ -73,13 +74,15 @@ export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   deleteBranch(deletion: BranchDeletion): Promise<Result<Deleted, Failure>>;
   /** Marks the project as being deleted and opens the job that drops its databases. */
   deleteProject(deletion: ProjectDeletion): Promise<Result<JobRow, Failure>>;
+  /** Opens the job that moves the project to another host. */
+  moveProject(request: MoveRequest): Promise<Result<JobRow, Failure>>;
   addRule(addition: RuleAddition): Promise<Result<RuleChange, Failure>>;
   /** Removes a rule, or lets it end later, sooner or never. */
   endRule(end: RuleEnd): Promise<Result<RuleChange, Failure>>;
   /** Sets new passwords. Fails also if they are stored and not yet in effect on the host. */
   rotateCredentials(rotation: Rotation): Promise<Result<null, Failure>>;
   /** Applies the stored access on the host. Fails if it is not in effect yet. */
-  applyAccess(hostId: string): Promise<Result<null, Failure>>;
+  applyAccess(): Promise<Result<null, Failure>>;
   /** Sets a new lifespan, counted from now; an expired branch becomes active again. */
   changeLifespan(change: LifespanChange): Promise<Result<BranchRow, Failure>>;
   /** Changes other settings of a branch. */

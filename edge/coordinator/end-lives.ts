@@ -3,6 +3,7 @@ import { retireBranches } from '../branches/delete-branch.ts';
 import { nextExpiry, retireSnapshots } from '../branches/drop-snapshots.ts';
 import { expireBranches, nextEnd } from '../branches/expiry.ts';
 import { nextScheduled, takeScheduledSnapshot } from '../branches/take-snapshot.ts';
+import { isProjectMoving } from '../database/conditions.ts';
 import type { Database } from '../database/database.ts';
 import type { Settings } from '../settings.ts';
 
@@ -19,16 +20,23 @@ export async function endLives(
   beforeWriting: () => void,
 ): Promise<number> {
   const now = new Date();
-  await retireBranches(db, projectId, now, beforeWriting);
+  const isMoving = await isProjectMoving(db, projectId);
+  if (!isMoving) await retireBranches(db, projectId, now, beforeWriting);
   await expireBranches(db, settings, projectId, now);
   await expireRules(db, projectId, now);
-  await retireSnapshots(db, settings, projectId, now, beforeWriting);
-  await takeScheduledSnapshot(db, settings, projectId, now, beforeWriting);
+  if (!isMoving) {
+    await retireSnapshots(db, settings, projectId, now, beforeWriting);
+    await takeScheduledSnapshot(db, settings, projectId, now, beforeWriting);
+  }
   const [end, expiry, scheduled, ruleEnd] = await Promise.all([
     nextEnd(db, projectId),
     nextExpiry(db, projectId),
     nextScheduled(db, projectId),
     nextRuleEnd(db, projectId),
   ]);
-  return Math.min(end?.getTime() ?? Number.POSITIVE_INFINITY, expiry, scheduled, ruleEnd);
+  const next = Math.min(end?.getTime() ?? Number.POSITIVE_INFINITY, expiry, scheduled, ruleEnd);
+  return isMoving ? Math.max(next, now.getTime() + MOVING_MS) : next;
 }
+
+/** What adds or drops databases waits for the end of a move, and looks again after this time. */
+const MOVING_MS = 5_000;

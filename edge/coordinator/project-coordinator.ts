@@ -56,6 +56,7 @@ import { StorageQuota } from '../monitoring/storage-quota.ts';
 import { objectName } from '../object-name.ts';
 import { type ProjectRequest, reserveProject } from '../projects/create-project.ts';
 import { markProjectDeleting, type ProjectDeletion } from '../projects/delete-project.ts';
+import { type MoveRequest, reserveMove } from '../projects/reserve-move.ts';
 import type { Limiters } from '../rate-limits/limiter-client.ts';
 import { readSettings } from '../settings.ts';
 import { type WebhookSenders, webhookSenderOf } from '../webhooks/webhook.ts';
@@ -76,6 +77,9 @@ const TRIES = 5;
 const READ_AGAIN_MS = 1_000;
 /** How long a reset or a restoration waits for the ends of the branch's open jobs. */
 const IDLE_WITHIN_MS = 5_000;
+
+/** How long the end of a move is waited for here, to begin the next one of a drain. */
+const DRAIN_WITHIN_MS = 600_000;
 
 /** How often work that was cancelled is stopped on the host, until its job has ended. */
 const STOP_EVERY_MS = 1_000;
@@ -141,7 +145,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
       measurements: this.measurements,
       quota: this.quota,
       callHost: (hostId) => hostCaller(env, hostId),
-      applyAccess: (hostId) => this.#applyAccess(hostId),
+      applyAccess: () => this.#applyAccess(),
       waitUntil,
     });
     this.#runner = new JobRunner({
@@ -360,6 +364,8 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     const { id: job_id, projectId: project_id, hostId } = job;
     const call = hostCaller(this.env, hostId);
     const stop = async () => {
+      if ('toHostId' in job.input)
+        return hostCaller(this.env, job.input.toHostId)('transfer.cancel', { job_id, project_id });
       if (job.kind !== 'follow.cutover') return call('transfer.cancel', { job_id, project_id });
       const ofJob = eq(projectBranches.id, job.branchId ?? '');
       const [branch] = await this.#db.select().from(projectBranches).where(ofJob);
@@ -393,7 +399,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     if (deleted.ok) {
       const { job, restorableUntil } = deleted.value;
       this.ctx.waitUntil(this.#runner.start(job));
-      this.ctx.waitUntil(this.#applyAccess(job.hostId));
+      this.ctx.waitUntil(this.#applyAccess());
       this.ctx.waitUntil(this.#monitor.evaluateNow(job.projectId, job.hostId));
       if (restorableUntil) this.#alarm.wakeAt(restorableUntil.getTime());
     }
@@ -408,29 +414,52 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     // The deletion waits for the jobs of the project.
     for (const kind of CANCELLABLE_KINDS)
       await this.cancelJob({ projectId: deletion.projectId, kind, actor: null });
-    this.ctx.waitUntil(this.#runner.start(job));
+    // It waits for the end of a move, after which another host has the project.
+    this.ctx.waitUntil(this.#runner.resume(job));
     return marked;
   }
 
-  async addRule({ rule, hostId, actor, keyUse }: RuleAddition): Promise<Result<RuleChange, Failure>> {
+  async moveProject(request: MoveRequest): Promise<Result<JobRow, Failure>> {
+    const { project, toHostId } = request;
+    for (const hostId of [project.hostId, toHostId])
+      if (!(await isLinked(this.env, hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
+    const sized = await this.#readSizes(project.id, project.hostId);
+    if (!sized.ok) return sized;
+    this.#armAlarm();
+    const reserved = await reserveMove(
+      ...([this.#db, readSettings(this.env), request, sized.value, new Date()] as const),
+    );
+    if (reserved.ok) this.ctx.waitUntil(this.#continueDrain(reserved.value));
+    return this.#begin(reserved);
+  }
+
+  /** The reconciliation of the host begins the next move of a drain. */
+  async #continueDrain({ id, hostId }: JobRow): Promise<void> {
+    if (await this.#runner.endOf(id, DRAIN_WITHIN_MS))
+      await hostLink(this.env, hostId)
+        .reconcile()
+        .catch(() => {});
+  }
+
+  async addRule({ rule, actor, keyUse }: RuleAddition): Promise<Result<RuleChange, Failure>> {
     const insert = () => insertRule(this.#db, rule, actor, keyUse);
-    const added = await this.#changeRules(hostId, insert);
+    const added = await this.#changeRules(insert);
     if (keyUse && added.ok && added.value.applied)
       await storeResponse(this.#db, rule.id, ruleResponse(rule, true));
     return added;
   }
 
-  endRule({ hostId, actor, at, ...rule }: RuleEnd): Promise<Result<RuleChange, Failure>> {
+  endRule({ actor, at, ...rule }: RuleEnd): Promise<Result<RuleChange, Failure>> {
     const store = at === 'now' ? deleteRule : storeRuleEnd(at);
-    return this.#changeRules(hostId, () => store(this.#db, rule, actor, new Date()));
+    return this.#changeRules(() => store(this.#db, rule, actor, new Date()));
   }
 
   /** The alarm also finds when the rules end. */
-  async #changeRules(hostId: string, store: () => Promise<Result<unknown, Failure>>) {
+  async #changeRules(store: () => Promise<Result<unknown, Failure>>) {
     this.#armAlarm();
     const stored = await store();
     if (!stored.ok) return stored;
-    const { ok: applied } = await this.#applyAccess(hostId);
+    const { ok: applied } = await this.#applyAccess();
     return ok({ applied });
   }
 
@@ -441,19 +470,19 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     this.#armAlarm();
     const { CREDENTIAL_KEYS } = readSettings(this.env);
     const stored = await storeRotation(this.#db, CREDENTIAL_KEYS, rotation, new Date());
-    return stored.ok ? this.#applyAccess(hostId) : stored;
+    return stored.ok ? this.#applyAccess() : stored;
   }
 
-  async applyAccess(hostId: string): Promise<Result<null, Failure>> {
+  async applyAccess(): Promise<Result<null, Failure>> {
     this.#armAlarm();
-    return this.#applyAccess(hostId);
+    return this.#applyAccess();
   }
 
   async changeLifespan(change: LifespanChange): Promise<Result<BranchRow, Failure>> {
     this.#armAlarm();
     const changed = await this.quota.extendWithinQuota(change);
     if (!changed.ok) return changed;
-    await this.#applyAccess(change.hostId);
+    await this.#applyAccess();
     const { expiresAt } = changed.value;
     if (expiresAt) this.#alarm.wakeAt(expiresAt.getTime());
     return changed;
@@ -462,7 +491,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
   async changeSettings(change: SettingsChange): Promise<Result<BranchRow, Failure>> {
     this.#armAlarm();
     const changed = await storeSettings(this.#db, change, new Date());
-    if (changed.ok && change.attempts !== undefined) await this.#applyAccess(change.hostId);
+    if (changed.ok && change.attempts !== undefined) await this.#applyAccess();
     return changed;
   }
 
@@ -528,11 +557,11 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
   }
 
   /** Applies the access on the host; after a failure it is retried until it succeeds. */
-  async #applyAccess(hostId: string): Promise<Result<null, Failure>> {
+  async #applyAccess(): Promise<Result<null, Failure>> {
     this.#events.publish(this.#projectId);
     try {
       const { CREDENTIAL_KEYS } = readSettings(this.env);
-      await sendAccess(this.#db, CREDENTIAL_KEYS, hostCaller(this.env, hostId), this.#projectId);
+      await sendAccess(this.#db, CREDENTIAL_KEYS, (id) => hostCaller(this.env, id), this.#projectId);
       this.#retries.succeeded('access.not_applied');
       this.#events.publish(this.#projectId);
       return ok(null);
@@ -563,7 +592,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     if (open.length > 0) this.#armAlarm();
     for (const job of open) this.ctx.waitUntil(this.#runner.resume(job));
     if (project?.status === 'active' && project.accessApplied < project.accessRevision) {
-      this.ctx.waitUntil(this.#applyAccess(project.hostId));
+      this.ctx.waitUntil(this.#applyAccess());
     }
   }
 

@@ -11,6 +11,7 @@ import { startFollowingJob } from '../following/start-following.ts';
 import type { SagaTable } from '../jobs/saga.ts';
 import { createProjectJob } from '../projects/create-project.ts';
 import { deleteProjectJob } from '../projects/delete-project.ts';
+import { moveProjectJob } from '../projects/move-project.ts';
 
 /** What each kind of job does. */
 export const SAGAS: SagaTable = {
@@ -28,4 +29,5 @@ export const SAGAS: SagaTable = {
   'snapshot.create': takeSnapshotJob,
   'snapshot.delete': dropSnapshotJob,
   'project.delete': deleteProjectJob,
+  'project.move': moveProjectJob,
 };

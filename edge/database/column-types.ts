@@ -114,6 +114,36 @@ export interface JobSubjects {
     };
   'snapshot.delete': OneSnapshot & { branchId: null };
   'project.delete': { branchId: null };
+  'project.move': {
+    branchId: null;
+    /** Those that arrive. */
+    branchIds: string[];
+    /** The other host; the job's own is the one that the project leaves. */
+    toHostId: string;
+    /** Branches that are deleted, because they were left out. */
+    leftOut: string[];
+    dropsSnapshots: boolean;
+  };
+}
+
+/** How far a move is. From `moved` on the project is on the other host. */
+export const MOVE_PHASES = ['building', 'fenced', 'moved', 'undone'] as const;
+
+/** A branch that moves. The IDs are those of its calls of the other host. */
+export interface MovingBranch {
+  id: string;
+  name: string;
+  database: string;
+  /** On the host that it leaves. */
+  bytes: number;
+  /** `built`: it is empty. `loaded`: the copy is made. `copied`: it is in place. */
+  state: 'waiting' | 'built' | 'loaded' | 'copied';
+  /** It can only be read until the project has moved. */
+  frozen: boolean;
+  /** The revision of the access whose passwords its logins on the other host have; null before it is built. */
+  revision: number | null;
+  buildId: string;
+  snapshotId: string;
 }
 
 /** What is copied from a database elsewhere. */

@@ -353,6 +353,7 @@ export const jobs = sqliteTable(
   (t) => [
     index('jobs_by_project').on(t.projectId, t.createdAt, t.id),
     index('jobs_open').on(t.hostId).where(sql`status in ('queued', 'running')`),
+    index('jobs_of_moves').on(t.hostId, t.updatedAt).where(sql`kind = 'project.move'`),
   ],
 );
 

@@ -152,6 +152,10 @@ export class HostLink
     return this.#heads.of(projectId);
   }
 
+  async reconcile(): Promise<void> {
+    await this.#reconcileSoon();
+  }
+
   async acceptRecords(): Promise<void> {
     logEvent('host.records_accepted', {
       host_id: this.#hostId,

@@ -139,7 +139,8 @@ const OPERATIONS: { [M in Method]?: Translation<M> } = {
   'branch.finalize': { method: 'branch.publish', params: ofOneBranch },
   'branch.prove': { params: ofOneBranch },
   'branch.drop': { params: ({ made_by, ...params }) => (made_by === null ? params : null) },
-  'project.drop': {},
+  // No project has moved to or from an agent of that version.
+  'project.drop': { params: ({ up_to_revision: _, ...params }) => params },
   'access.apply': { params: olderAccess },
   'table.list': {},
   'row.list': {

@@ -107,6 +107,8 @@ export interface HostLinkRpc extends Rpc.DurableObjectBranded {
    * Lets the records decide what is dropped on the host, although they may have been restored from a backup.
    */
   acceptRecords(): Promise<void>;
+  /** Compares the host with its records soon, and not at the next regular time. */
+  reconcile(): Promise<void>;
   /** Ends the link of a host that was removed, and forgets the host. */
   forget(): Promise<void>;
 }

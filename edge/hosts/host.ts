@@ -7,7 +7,8 @@ import type { Result } from '../../shared/result.ts';
 import { isOlder, VERSION } from '../../shared/version.ts';
 import { type Database, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
-import { hosts, projects } from '../database/schema.ts';
+import { moves } from '../database/move-schema.ts';
+import { hosts, jobs, projects } from '../database/schema.ts';
 import type { Settings } from '../settings.ts';
 import { CaCertificate, Placement } from './enrolment.ts';
 import type { HostLinks } from './host-client.ts';
@@ -176,6 +177,12 @@ export const hasPlaceOn = (hostId: SQL | string, projectId = ''): SQL => sql`coa
     select count(*) from ${projects} as placed
     where placed.host_id = ${hostId} and placed.status <> 'failed' and placed.id <> ${projectId}), 1)`;
 
+/** Whether a project moves to or from the host. */
+const isMoving = (
+  hostId: string,
+): SQL => sql`exists (select 1 from ${moves} join ${jobs} on ${jobs.id} = ${moves.jobId}
+  where ${hostId} in (${moves.fromHostId}, ${moves.toHostId}) and ${jobs.status} in ('queued', 'running'))`;
+
 /**
  * Removes a host without projects. Its name is free afterwards, and its key and its token are worthless.
  * @returns or NOT_FOUND, HOST_NOT_EMPTY, HOST_HAS_STANDBY
@@ -189,6 +196,7 @@ export function removeHost(db: Database, hostId: string): Promise<Result<unknown
       [isThere(hosts, isHost(hostId)), 'NOT_FOUND'],
       [sql`${count} = 0`, { code: 'HOST_NOT_EMPTY', fields: { projects: count } }],
       [hasNoMembers(hostId), 'HOST_HAS_STANDBY'],
+      [sql`not ${isMoving(hostId)}`, { code: 'HOST_NOT_EMPTY', fields: { projects: sql`1` } }],
     ],
   });
 }

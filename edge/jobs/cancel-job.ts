@@ -3,9 +3,10 @@ import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { AuditName } from '../audit/audit-event.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import type { Actor } from '../database/column-types.ts';
+import type { AuditActor } from '../database/column-types.ts';
 import { type Database, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite, type Requirement } from '../database/guarded-write.ts';
+import { moves } from '../database/move-schema.ts';
 import { auditEvents, importSources, type JobRow, jobs } from '../database/schema.ts';
 import { missing } from '../missing.ts';
 import { isOpenJob } from './job-store.ts';
@@ -24,6 +25,12 @@ const CANCELLABLE = {
     ],
   },
   'follow.start': { event: 'branch.follow.cancelled', require: () => [] },
+  'project.move': {
+    event: 'project.move.cancelled',
+    require: (jobId) => [
+      [isThere(moves, and(eq(moves.jobId, jobId), eq(moves.phase, 'building'))), 'MOVE_FINISHING'],
+    ],
+  },
   'follow.cutover': { event: 'branch.follow.cutover_cancelled', require: () => [] },
 } as const satisfies Record<string, { event: AuditName; require: (jobId: string) => Requirement[] }>;
 
@@ -85,5 +92,5 @@ export interface Cancellation {
   projectId: string;
   kind: CancellableKind;
   /** Null: the project is being deleted. */
-  actor: Actor | null;
+  actor: AuditActor | null;
 }

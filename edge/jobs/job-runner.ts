@@ -127,7 +127,7 @@ const RECENT_ENDS = 200;
 /** The end of a job: the response for its client, if its kind has one. */
 export type JobEnd = Result<StoredResponse | null, Failure>;
 
-interface JobRunnerOptions extends Omit<SagaContext, 'job' | 'callHost' | 'report'> {
+interface JobRunnerOptions extends Omit<SagaContext, 'job' | 'callHost' | 'callHostOf' | 'report'> {
   /** Calls the host of a job: a project can have moved since its runner was made. */
   callHost: (hostId: string) => CallHost;
   sagas: SagaTable;
@@ -263,7 +263,7 @@ export class JobRunner {
     const { db, settings, callHost, sagas } = this.#options;
     const saga: Saga<K> = sagas[job.kind];
     const report = (known: StepReport) => progress.report(known);
-    const context = { db, settings, callHost: callHost(job.hostId), job, report };
+    const context = { db, settings, callHost: callHost(job.hostId), callHostOf: callHost, job, report };
     if (job.error === null) {
       try {
         return await this.#goForward(saga, context, progress);

@@ -11,6 +11,9 @@ export const OPEN_STATUSES = ['queued', 'running'] as const satisfies readonly J
  */
 export const isOpenJob: SQL = sql`${jobs.status} in (${sql.raw(OPEN_STATUSES.map((status) => `'${status}'`).join(', '))})`;
 
+/** A move of a project to another host. Literal too, for the index of moves. */
+export const isMove: SQL = sql`${jobs.kind} = 'project.move'`;
+
 /** Jobs that change nothing, so no work on their branch or project waits for them. */
 export const READINGS: readonly JobKind[] = ['branch.diff'];
 

@@ -18,7 +18,9 @@ export interface SagaContext<K extends JobKind = JobKind> {
   job: JobOf<K>;
   db: Database;
   settings: Settings;
+  /** Of the job. */
   callHost: CallHost;
+  callHostOf: (hostId: string) => CallHost;
   /** Shows what is known of the step that is running. */
   report: (known: StepReport) => void;
 }
@@ -149,6 +151,9 @@ export class JobCancelledError extends Error {}
 /** A source elsewhere cannot be copied. Its message is public: it says everything that is wrong. */
 export class SourceUnsuitableError extends Error {}
 
+/** A host was away for too long, so the job is undone. It can be begun again when the host is back. */
+export class HostLostError extends Error {}
+
 const INCOMPLETE = 'MASKING_INCOMPLETE';
 const COLUMNS_NAMED = 5;
 
@@ -185,7 +190,7 @@ export function failureClass(error: unknown): HostFailureClass {
   if (error instanceof HostCallError) return HOST_FAILURES[error.code];
   if (error instanceof MaskingIncompleteError || error instanceof SourceUnsuitableError) return 'refused';
   if (error instanceof JobCancelledError) return 'refused';
-  return error instanceof OvertakenError ? 'permanent' : 'transient';
+  return error instanceof OvertakenError || error instanceof HostLostError ? 'permanent' : 'transient';
 }
 
 export function jobError(error: unknown): JobError {
@@ -194,6 +199,7 @@ export function jobError(error: unknown): JobError {
   if (error instanceof MaskingIncompleteError) return { code: INCOMPLETE, message };
   if (error instanceof SourceUnsuitableError) return { code: UNSUITABLE, message };
   if (error instanceof JobCancelledError) return { code: CANCELLED, message };
+  if (error instanceof HostLostError) return { code: 'HOST_UNAVAILABLE', message };
   return { code: error instanceof OvertakenError ? OVERTAKEN : 'INTERNAL', message };
 }
 

@@ -27,7 +27,7 @@ interface ProjectMonitorOptions {
   quota: StorageQuota;
   callHost: (hostId: string) => CallHost;
   /** Applies the stored access on the host, now or when it is reachable again. */
-  applyAccess: (hostId: string) => Promise<unknown>;
+  applyAccess: () => Promise<unknown>;
   waitUntil: (work: Promise<unknown>) => void;
 }
 
@@ -132,7 +132,7 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
     const status = await quota.evaluate(id, subject);
     // An object that was lost after it had stored the change leaves its application to the next measurement.
     const isPending = status?.state !== storageState || accessApplied < accessRevision;
-    if (status && isPending) waitUntil(applyAccess(status.hostId));
+    if (status && isPending) waitUntil(applyAccess());
   }
 
   /**
@@ -190,7 +190,7 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
   async evaluate(projectId: string): Promise<StorageStatus | null> {
     const { quota, applyAccess } = this.#options;
     const status = await quota.evaluate(projectId);
-    if (status) await applyAccess(status.hostId);
+    if (status) await applyAccess();
     return status;
   }
 }

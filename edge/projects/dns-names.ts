@@ -128,6 +128,16 @@ export const addressOf = (
     ? dnsName
     : dbHost;
 
+/** Whether the connection URLs of a project differ between the two hosts of a move, one of which may be gone. */
+export function urlsChange(
+  settings: Pick<Settings, 'DB_DOMAIN'>,
+  project: Pick<ProjectRow, 'dnsName'>,
+  rows: readonly Pick<HostRow, 'dbHost' | 'description' | 'directPort' | 'pooledPort'>[],
+): boolean {
+  const places = rows.map((host) => [addressOf(settings, project, host), host.directPort, host.pooledPort]);
+  return rows.length < 2 ? project.dnsName === null : new Set(places.map(String)).size > 1;
+}
+
 /** Whether clients that verify a name of the domain can connect to the host. */
 const isCovered = (description: HostRow['description'], domain: string): boolean =>
   description?.certificate_names?.includes(wildcardOf(domain)) ?? false;

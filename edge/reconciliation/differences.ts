@@ -1,10 +1,11 @@
-import { and, eq, inArray, lte, or, sql } from 'drizzle-orm';
+import { and, eq, gt, inArray, lt, lte, or, sql } from 'drizzle-orm';
 import type { BranchStatus } from '../../shared/branch/branch-status.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { atTheirEnd, atTheirLeasesEnd } from '../branches/expiry.ts';
 import { type Database, isOneOf } from '../database/database.ts';
+import { KEPT_MS, moves } from '../database/move-schema.ts';
 import { eventOutbox, jobs, networkRules, projectBranches, projects, snapshots } from '../database/schema.ts';
-import { branchIdsOf, isOpenJob } from '../jobs/job-store.ts';
+import { branchIdsOf, isMove, isOpenJob } from '../jobs/job-store.ts';
 import { logEvent } from '../log.ts';
 
 export type Inventory = MethodResult<'host.inventory'>;
@@ -52,6 +53,9 @@ export interface Differences {
   toWake: string[];
 }
 
+/** What a move has left is dropped after this time, whatever the other host says. */
+const KEPT_AT_MOST_MS = 30 * KEPT_MS;
+
 /** Statuses in which a branch can have a database. A project under deletion has a job that drops them. */
 const CLAIMING = ['creating', 'active', 'expired', 'deleting', 'failed'] as const;
 
@@ -79,7 +83,7 @@ export async function readRecords(db: Database, hostId: string, now: Date): Prom
     eq(networkRules.projectId, projects.id),
     lte(networkRules.expiresAt, now),
   )})`;
-  const [branches, projectRows, inWork] = await db.batch([
+  const [branches, projectRows, inWork, moving, kept] = await db.batch([
     db
       .select({
         id: projectBranches.id,
@@ -105,11 +109,39 @@ export async function readRecords(db: Database, hostId: string, now: Date): Prom
       .select({ projectId: jobs.projectId, branchId: jobs.branchId, input: jobs.input })
       .from(jobs)
       .where(and(eq(jobs.hostId, hostId), isOpenJob)),
+    // Its job is the former host's.
+    db
+      .select({ projectId: moves.projectId })
+      .from(moves)
+      .innerJoin(jobs, eq(jobs.id, moves.jobId))
+      .where(and(eq(moves.toHostId, hostId), isOpenJob)),
+    // A later move replaces the row of the one that has left databases here, and not its job.
+    db
+      .select({ projectId: jobs.projectId })
+      .from(jobs)
+      .innerJoin(projects, eq(projects.id, jobs.projectId))
+      .where(
+        and(
+          isMove,
+          eq(jobs.hostId, hostId),
+          eq(jobs.status, 'succeeded'),
+          gt(jobs.updatedAt, new Date(now.getTime() - KEPT_AT_MOST_MS)),
+          // Until the other host has opened it, and has all of it: these may be the only copies.
+          or(
+            gt(jobs.updatedAt, new Date(now.getTime() - KEPT_MS)),
+            lt(projects.accessApplied, projects.accessRevision),
+            sql`exists (select 1 from ${projectBranches} where ${projectBranches.projectId} = ${projects.id} and ${projectBranches.status} = 'failed')`,
+          ),
+        ),
+      ),
   ]);
   return {
     branches,
     projects: projectRows,
-    inWork: inWork.map((job) => ({ projectId: job.projectId, branchIds: branchIdsOf(job) })),
+    inWork: [
+      ...inWork.map((job) => ({ projectId: job.projectId, branchIds: branchIdsOf(job) })),
+      ...[...moving, ...kept].map(({ projectId }) => ({ projectId, branchIds: [] })),
+    ],
   };
 }
 
@@ -233,12 +265,15 @@ export async function endedResets(
     .select({
       job_id: jobs.id,
       project_id: jobs.projectId,
-      branch_id: sql<string>`${jobs.branchId}`,
-      snapshot_id: sql<string>`json_extract(${jobs.input}, '$.snapshotId')`,
+      // A move copies one branch after another under its own id.
+      branch_id: sql<string>`coalesce(${jobs.branchId}, json_extract(${jobs.input}, '$.branchIds[0]'))`,
+      snapshot_id: sql<string>`coalesce(json_extract(${jobs.input}, '$.snapshotId'), ${jobs.id})`,
       isOpen: sql<boolean>`${isOpenJob}`.mapWith(Boolean),
     })
     .from(jobs)
-    .where(and(isOneOf(jobs.id, jobIds), inArray(jobs.kind, ['branch.reset', 'branch.import'])));
+    .where(
+      and(isOneOf(jobs.id, jobIds), inArray(jobs.kind, ['branch.reset', 'branch.import', 'project.move'])),
+    );
   const known = new Set(found.map(({ job_id }) => job_id));
   for (const job_id of jobIds.filter((id) => !known.has(id))) logUntraced(hostId, { job_id });
   return found.filter(({ isOpen }) => !isOpen).map(({ isOpen: _, ...reset }) => reset);

@@ -28,6 +28,7 @@ import {
   readRecords,
   readyBranches,
 } from './differences.ts';
+import { continueDrain } from './drain-host.ts';
 import { type InventoryReading, openInventory, readExpected } from './read-inventory.ts';
 import { reconcileSnapshots } from './reconcile-snapshots.ts';
 
@@ -132,11 +133,12 @@ export async function reconcileHost(
   await renewAccess(db, found.withoutTenant);
   return settle(hostId, [
     resolveOrphans(),
-    ...leftovers.projectIds.map((id) => dropProject(callHost, id)),
+    ...leftovers.projectIds.map((id) => dropProject(callHost, id, inventory)),
     ...resets.map((reset) => dropClone(callHost, reset)),
     ...found.toWake.map((id) => coordinatorOf(env, id).wake()),
     ...(await followsOn(db, hostId)).map((follow) => checkFollow(db, callHost, follow)),
     repairNames(db, readSettings(env), hostId),
+    continueDrain(env, hostId),
     markChanged(env, db, callHost, hostId, inventory, found),
   ]);
 
@@ -275,9 +277,14 @@ async function dropOrphan(callHost: CallHost, held: HostedBranch): Promise<void>
   await callHost('branch.drop', { job_id, project_id, branch_id, database, made_by });
 }
 
-async function dropProject(callHost: CallHost, projectId: string): Promise<void> {
+/** A project that has moved here since the inventory has a newer access, and stays. */
+async function dropProject(callHost: CallHost, projectId: string, { projects }: Inventory): Promise<void> {
   logEvent('reconcile.drop_project', { project_id: projectId });
-  await callHost('project.drop', { job_id: crypto.randomUUID(), project_id: projectId });
+  const held = projects.find(({ project_id }) => project_id === projectId);
+  await callHost('project.drop', {
+    ...{ job_id: crypto.randomUUID(), project_id: projectId },
+    ...(held && { up_to_revision: Math.max(0, held.access_revision) }),
+  });
 }
 
 async function dropClone(callHost: CallHost, reset: Params<'reset.cancel'>): Promise<void> {

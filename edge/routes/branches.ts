@@ -250,7 +250,7 @@ router.openapi(
     tags,
     request: { params: BranchRefParams, query: DeletionQuery },
     responses: { 202: response('The branch is deleted.', BranchDeletion) },
-    failures: ['BRANCH_PROTECTED', 'PROJECT_NOT_ACTIVE', 'HOST_BUSY'],
+    failures: ['BRANCH_PROTECTED', 'PROJECT_NOT_ACTIVE', 'PROJECT_MOVING', 'HOST_BUSY'],
   }),
   async (c) => {
     const { project_id: projectId, branch_ref: reference } = c.req.valid('param');
@@ -301,6 +301,7 @@ const FAILURES = [
   'BRANCH_EXISTS',
   'BRANCH_NOT_ACTIVE',
   'PROJECT_NOT_ACTIVE',
+  'PROJECT_MOVING',
   'STORAGE_QUOTA_EXCEEDED',
   'FILE_LIMIT_REACHED',
   'SOURCE_BUSY',

@@ -210,7 +210,7 @@ router.openapi(
     // If storing succeeds and applying fails, a repeated request with the same key gets the passwords once
     // they work.
     if (unwrap(recordedResponse(uses, keyUse))) {
-      unwrap(await repeatIfLost(() => coordinatorOf(c.env, projectId).applyAccess(hostId)));
+      unwrap(await repeatIfLost(() => coordinatorOf(c.env, projectId).applyAccess()));
       const audited = auditedView(databaseOf(c), branch, view, actorOf(c), new Date());
       const credentials = await credentialsOf(c, project, branch, view, [audited]);
       c.header('Idempotency-Replayed', 'true');

@@ -209,7 +209,7 @@ router.openapi(
     const keyUse = await keyUseOf(c.var.principal, c.req.path, key, body);
     const { principal } = c.var;
     const ofBranch = and(branchesOf(projectId, principal), eq(projectBranches.id, body.branch_id ?? ''));
-    const [project, uses, branchRows] = await inProject(c, projectId, (db) => [
+    const [, uses, branchRows] = await inProject(c, projectId, (db) => [
       recordedUses(db, keyUse, new Date()),
       db.select({ id: projectBranches.id }).from(projectBranches).where(ofBranch),
     ]);
@@ -237,7 +237,6 @@ router.openapi(
     };
     const added = await coordinatorOf(c.env, projectId).addRule({
       rule,
-      hostId: project.hostId,
       actor,
       keyUse,
     });
@@ -303,7 +302,7 @@ router.openapi(
     ]);
     const rule = found(rules);
     const at = endOf(c.req.valid('json').ttl_seconds, new Date());
-    const end = { projectId, ruleId, hostId: project.hostId, actor: actorOf(c), at };
+    const end = { projectId, ruleId, actor: actorOf(c), at };
     unwrap(await coordinatorOf(c.env, projectId).endRule(end));
     const applied = rule.revision <= project.accessApplied;
     return c.json(toNetworkRuleResponse({ ...rule, expiresAt: at }, applied), 200);
@@ -327,11 +326,11 @@ router.openapi(
   }),
   async (c) => {
     const { project_id: projectId, rule_id: ruleId } = c.req.valid('param');
-    const [project, rules] = await inProject(c, projectId, (db) => [
+    const [, rules] = await inProject(c, projectId, (db) => [
       ruleInReach(db, c.req.valid('param'), c.var.principal),
     ]);
     found(rules);
-    const end = { projectId, ruleId, hostId: project.hostId, actor: actorOf(c), at: 'now' as const };
+    const end = { projectId, ruleId, actor: actorOf(c), at: 'now' as const };
     const removed = await coordinatorOf(c.env, projectId).endRule(end);
     if (unwrap(removed).applied) return c.body(null, 204);
     return c.json({ id: ruleId, status: 'pending' as const }, 202);

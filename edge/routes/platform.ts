@@ -1,5 +1,6 @@
-import { eq } from 'drizzle-orm';
+import { and, eq, sql } from 'drizzle-orm';
 import { z } from 'zod';
+import { drains } from '../database/move-schema.ts';
 import { hosts } from '../database/schema.ts';
 import { found, unwrap } from '../errors.ts';
 import {
@@ -188,6 +189,8 @@ router.openapi(
         })
         .where(isThisHost),
       hostRows(db).where(isThisHost),
+      // A drain that goes on would move projects from a host that gets new ones.
+      db.delete(drains).where(and(eq(drains.hostId, hostId), sql`${change.draining === false}`)),
     ]);
     const host = found(rows);
     if (change.accept_records) await repeatIfLost(() => hostLink(c.env, hostId).acceptRecords());

@@ -193,8 +193,7 @@ async function changed(c: AppContext, projectId: string, request: z.output<typeo
   // Its alarm is then set, in case the host does not learn the change from this request.
   if (changesAccess) await repeatIfLost(() => coordinatorOf(c.env, projectId).wake());
   const current = unwrap(await changeProject(primaryOf(c), settings, project, wanted, actorOf(c)));
-  const applied =
-    changesAccess && (await repeatIfLost(() => coordinatorOf(c.env, projectId).applyAccess(project.hostId)));
+  const applied = changesAccess && (await repeatIfLost(() => coordinatorOf(c.env, projectId).applyAccess()));
   // Its alarm takes the snapshots.
   if (wanted.snapshot_schedule) await repeatIfLost(() => coordinatorOf(c.env, projectId).wake());
   const isRenamed = wanted.name !== undefined && wanted.name !== project.name;

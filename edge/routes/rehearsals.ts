@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { LockLimits, Rehearsal as RehearsalRecord } from '../../shared/protocol/rehearsal-operations.ts';
+import { isProjectMoving } from '../database/conditions.ts';
 import { ApiError } from '../errors.ts';
 import { missing } from '../missing.ts';
 import { actorOf } from '../pipeline/context.ts';
@@ -51,13 +52,15 @@ router.openapi(
     tags,
     request: { params: BranchRefParams, body: optionalJsonBody(NewRehearsal) },
     responses: { 201: response('The rehearsal.', Rehearsal) },
-    failures: [...HOST_FAILURES, 'BRANCH_NOT_LEASED'],
+    failures: [...HOST_FAILURES, 'BRANCH_NOT_LEASED', 'PROJECT_MOVING'],
   }),
   async (c) => {
     const params = c.req.valid('param');
     const { limits } = NewRehearsal.parse(c.req.valid('json') ?? {});
     const { branch, database, call } = await branchOf(c, params, 'read');
     if (branch.leaseSeconds === null) throw new ApiError('BRANCH_NOT_LEASED');
+    // The host that watches has no clients of the branch any more when the project has moved.
+    if (await isProjectMoving(databaseOf(c), params.project_id)) throw new ApiError('PROJECT_MOVING');
     const about = { projectId: params.project_id, branchId: branch.id, metadata: limits };
     const started = await auditedWork(
       databaseOf(c),

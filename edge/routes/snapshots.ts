@@ -68,6 +68,7 @@ router.openapi(
       ...KEY_FAILURES,
       'BRANCH_NOT_ACTIVE',
       'PROJECT_NOT_ACTIVE',
+      'PROJECT_MOVING',
       'SNAPSHOT_LIMIT_REACHED',
       'MASKING_INCOMPLETE',
       'SOURCE_BUSY',
@@ -195,7 +196,7 @@ router.openapi(
   }),
   async (c) => {
     const { project_id: projectId, snapshot_id: id } = c.req.valid('param');
-    const [{ hostId }, rows] = await inProject(c, projectId, (db) => [
+    const [, rows] = await inProject(c, projectId, (db) => [
       db
         .select()
         .from(snapshots)
@@ -206,7 +207,7 @@ router.openapi(
     await repeatIfLost(() => coordinator().wake());
     const change = { snapshot: found(rows), ...c.req.valid('json'), actor: actorOf(c) };
     const changed = unwrap(await changeSnapshot(primaryOf(c), change, new Date()));
-    await repeatIfLost(() => coordinator().applyAccess(hostId));
+    await repeatIfLost(() => coordinator().applyAccess());
     return c.json(toSnapshotResponse(changed), 200);
   },
 );

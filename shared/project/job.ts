@@ -15,6 +15,7 @@ export const JOB_KINDS = [
   'snapshot.create',
   'snapshot.delete',
   'project.delete',
+  'project.move',
 ] as const;
 export type JobKind = (typeof JOB_KINDS)[number];
 

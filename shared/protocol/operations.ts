@@ -145,7 +145,15 @@ export const OPERATIONS = {
 
   'project.drop': operation({
     summary: 'Drop all databases, group roles and rules of a project on this host',
-    params: z.strictObject({ job_id: Id, project_id: Id }),
+    params: z.strictObject({
+      job_id: Id,
+      project_id: Id,
+      /**
+       * The newest access of the project that the caller knew: with a newer one the project is in use here, and the call
+       * is late. Left out: the project is deleted.
+       */
+      up_to_revision: z.int().nonnegative().optional(),
+    }),
     result: z.strictObject({ dropped_databases: z.int().nonnegative() }),
     deadline: 300_000,
   }),

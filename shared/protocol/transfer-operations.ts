@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { COPY_JOBS } from '../limits.ts';
+import { Verifier } from './access.ts';
 import { FollowStatus } from './follow.ts';
 import { Database, Id, operation } from './operation.ts';
 import { BranchIdentity, BusyWait } from './operation-fields.ts';
@@ -9,6 +10,11 @@ export const SOURCE_URL_MAX = 2048;
 export const SOURCE_NAME_MAX = 200;
 /** Tables that a request may name, and that a result lists. */
 export const SOURCE_TABLES_MAX = 1000;
+
+/** Names and addresses of another host. */
+const ADDRESSES_MAX = 8;
+/** Branches of a project. */
+const FROZEN_MAX = 5000;
 
 /** What a finding is about. */
 const SOURCE_PROBLEMS = [
@@ -127,6 +133,12 @@ const AtSource = {
   message: z.string().nullable(),
 };
 
+/**
+ * The source is another host of the same operator, whose login was made by `move.admit`: its address may be one that
+ * no tenant may name, and it takes none of the tenant's places for following. Left out: it is a tenant's choice.
+ */
+const OfHost = { of_host: z.boolean().optional() };
+
 const Tables = z.array(z.string().max(SOURCE_NAME_MAX)).min(1).max(SOURCE_TABLES_MAX).nullable();
 
 /** Operations about a PostgreSQL server elsewhere whose data a project takes over. */
@@ -147,6 +159,7 @@ export const TRANSFER_OPERATIONS = {
       publication: z.string().max(SOURCE_NAME_MAX).nullable(),
       /** What the storage quota of the project has left. */
       room_bytes: Bytes,
+      ...OfHost,
     }),
     result: z.strictObject({
       /** Null if it could not be read. */
@@ -173,6 +186,7 @@ export const TRANSFER_OPERATIONS = {
        * killed leaves them to the next call, or to `follow.stop`. Null: only a copy.
        */
       follow: z.strictObject(Follow).nullable(),
+      ...OfHost,
     }),
     result: z.strictObject({
       /** Null if it cannot be copied, for the findings that are errors. */
@@ -204,6 +218,7 @@ export const TRANSFER_OPERATIONS = {
       ...Follow,
       /** Those of the copy. */
       tables: Tables,
+      ...OfHost,
     }),
     result: z.strictObject({}),
     deadline: 60_000,
@@ -235,6 +250,8 @@ export const TRANSFER_OPERATIONS = {
       job_id: Id,
       /** The owner of the source has stopped everything that writes there. False: the host refuses writes there. */
       writes_refused: z.boolean(),
+      /** The rows of both sides were compared before, by `move.compare`. Left out: they are compared now. */
+      is_compared: z.boolean().optional(),
     }),
     result: z.strictObject({
       /** Null if the branch still follows, for the findings. A repeated call begins again. */
@@ -272,4 +289,66 @@ export const TRANSFER_OPERATIONS = {
     result: z.strictObject(AtSource),
     deadline: 60_000,
   }),
+  'move.admit': operation({
+    summary:
+      'Make the login with which another host reads the databases of a project that moves there, and set who it is',
+    params: z.strictObject({
+      job_id: Id,
+      project_id: Id,
+      /** Of `main`, where the login publishes. */
+      database: Database,
+      verifier: Verifier,
+      /** Names or addresses from which the other host connects. This host resolves them. */
+      from: z.array(z.hostname().max(253)).min(1).max(ADDRESSES_MAX),
+      /** Seconds until the login is worthless, and is removed with what it has left. A repeated call extends it. */
+      valid_seconds: z.int().min(1).max(86_400),
+      /** Branches that can only be read until the release, next to those of earlier calls. */
+      frozen: z.array(Id).max(FROZEN_MAX),
+    }),
+    result: z.strictObject({
+      /** When the login was made. */
+      admitted_at: z.string(),
+      /** Whether this host can remove what the login leaves. False: its `pg_hba.conf` is of an earlier release. */
+      can_remove: z.boolean(),
+    }),
+    deadline: 60_000,
+  }),
+  'move.close': operation({
+    summary:
+      'End every session of a project that is closed, and compare the branches that could only be read with what they were',
+    params: z.strictObject({
+      job_id: Id,
+      project_id: Id,
+      /** The branches that were copied while they could only be read. */
+      frozen: z.array(Id).max(FROZEN_MAX),
+    }),
+    result: z.strictObject({
+      /** Null: the login was removed, so branches may have been written. */
+      admitted_at: z.string().nullable(),
+      /** Those of them that have another content than when they became read-only, or of which that is not known. */
+      changed: z.array(Id).max(FROZEN_MAX),
+    }),
+    deadline: 60_000,
+  }),
+  'move.release': operation({
+    summary:
+      'Remove that login with its sessions, slots and publications, and let clients write again. Fails until nothing is left',
+    params: z.strictObject({ job_id: Id, project_id: Id }),
+    /** False: it was not there. */
+    result: z.strictObject({ released: z.boolean() }),
+    deadline: 60_000,
+  }),
+  'move.compare': operation({
+    summary: 'Compare the rows of a branch that follows with its source, of each table as of one commit',
+    params: z.strictObject({ ...FollowingBranch, job_id: Id }),
+    result: z.strictObject({
+      /** Null for the findings. */
+      compared: z.strictObject({ tables: z.int().nonnegative(), rows: Rows }).nullable(),
+      findings: z.array(SourceFinding),
+    }),
+    deadline: 900_000,
+  }),
 } as const;
+
+/** The login of the job of a move. */
+export const moverLogin = (jobId: string): string => `mv_${jobId.replaceAll('-', '')}`;

@@ -25,6 +25,7 @@ import { measureLoad } from './load.ts';
 import { describeMachine } from './machine.ts';
 import { measureMasking } from './masking.ts';
 import { measureMeasurement } from './measurement.ts';
+import { measureMove } from './move.ts';
 import { measureNeighbour } from './neighbour.ts';
 import { measureNeighbours } from './neighbours.ts';
 import { measureNetworkRules } from './network-rules.ts';
@@ -47,6 +48,7 @@ interface Benchmark {
 
 interface Options {
   minutes: number;
+  moves: number;
 }
 
 /** The results of each benchmark are stored in docs/benchmarks under its name. */
@@ -68,6 +70,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
     measure: (_signal, { minutes }) => measureFollowingLoad(minutes),
     byName: true,
   },
+  move: { hindrance: () => null, measure: (signal, { moves }) => measureMove(signal, moves), byName: true },
   'host-throughput': { hindrance: xfsHindrance, measure: measureHostThroughput },
   'network-rules': { hindrance: () => null, measure: measureNetworkRules },
   'agent-memory': { hindrance: xfsHindrance, measure: measureAgentMemory },
@@ -125,7 +128,7 @@ async function runAll(wanted: string[], options: Options): Promise<boolean> {
   return allMet;
 }
 
-function wholeMinutes(text: string): number {
+function wholeNumber(text: string): number {
   if (!/^[1-9]\d{0,2}$/.test(text)) throw new InvalidArgumentError('It must be a whole number.');
   return Number(text);
 }
@@ -137,7 +140,8 @@ const command = new Command('bench')
   .addArgument(
     new Argument('[names...]', `benchmarks to run; default: all except ${long.join(', ')}`).choices(names),
   )
-  .option('--minutes <n>', 'duration of `load`, and of `following-load` for each version', wholeMinutes, 10)
+  .option('--minutes <n>', 'duration of `load`, and of `following-load` for each version', wholeNumber, 10)
+  .option('--moves <n>', 'moves of `move`', wholeNumber, 30)
   .addHelpText('after', '\nThe exit code is 1 if a goal is missed.')
   .action(async (wanted: string[], options: Options) => {
     let allMet = false;

@@ -82,6 +82,11 @@ const OF_ACCOUNTS: Record<string, [status: number, error: string]> = {
   // They have not signed in by the provider of the tenant, which therefore is not required.
   updateTenant: [409, 'SSO_NOT_TRIED'],
   replaceOwnerRecoveryCode: [404, 'NOT_FOUND'],
+  // The host of the example is unknown, and nothing moves.
+  moveProject: [404, 'NOT_FOUND'],
+  getMove: [404, 'NOT_FOUND'],
+  cancelMove: [404, 'NOT_FOUND'],
+  getDrain: [404, 'NOT_FOUND'],
   // The resolver of this stack is an address on which nothing listens.
   verifyProviderDomain: [503, 'DOMAIN_LOOKUP_FAILED'],
   // The host is no standby.
@@ -154,9 +159,9 @@ test.each(inOrder(PLATFORM_OPERATIONS))('the platform may $method $path', async 
     tenant_id: String(project.tenant_id),
     ...(operation.ids.includes('provider_id') && (await providerOnce())),
   };
-  // The host of the stack has projects.
-  if (operation.id === 'removeHost') {
-    const spare = { name: 'spare', db_host: 'spare.example.com' };
+  // The host of the stack has projects, and stays.
+  if (['drainHost', 'removeHost'].includes(operation.id)) {
+    const spare = { name: `spare-${operation.id.toLowerCase()}`, db_host: 'spare.example.com' };
     ids.host_id = (await platform.post<{ host_id: string }>('/platform/v1/hosts', spare)).body.host_id;
   }
   const response = await callOperation(platform, operation, ids);

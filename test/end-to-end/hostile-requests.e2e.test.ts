@@ -41,6 +41,9 @@ const CONCURRENCY = 8;
 const DISCONNECTED_AT_MOST_MS = 15_000;
 
 const EMAIL = 'ada@stormy.example';
+/** The other host has no agent. */
+const NEED_ANOTHER_HOST = ['moveProject', 'getMove', 'cancelMove', 'getDrain'];
+
 /**
  * Operations that need a token or key of somebody else, or a code that only its owner has, or that end their
  * own caller.
@@ -76,6 +79,7 @@ const UNREACHABLE = new Set([
   ...['verifyProviderDomain', 'updateTenant', 'replaceOwnerRecoveryCode'],
   // The other operations need the host, and it is no standby.
   ...['removeHost', 'promoteHost'],
+  ...NEED_ANOTHER_HOST,
   // There is no deleted branch, and no snapshot.
   ...['restoreBranch', 'updateSnapshot', 'deleteSnapshot'],
 ]);
@@ -274,7 +278,10 @@ async function faultOf(client: RawClient, request: HostileRequest, permitted: nu
     statuses.set(status, (statuses.get(status) ?? 0) + 1);
     if (status < 400) done.add(request.operation);
     if (reachesWorker(request.target)) checkResponse(response);
-    const isPermitted = permitted.includes(status) || IS_PERMITTED.test(response.bodyText);
+    const isPermitted =
+      permitted.includes(status) ||
+      IS_PERMITTED.test(response.bodyText) ||
+      (status === 503 && NEED_ANOTHER_HOST.includes(request.operation));
     return status >= 500 && !isPermitted ? `${status} ${response.bodyText}` : null;
   } catch (error) {
     return String(error);

@@ -19,9 +19,14 @@ export interface Task {
   /**
    * Where the schema `before` comes from: a session, or what an earlier reading stored. Null: `after` is only
    * read. `copied`: a session of an empty database, into which the schema `after` of another server is copied.
-   * `followed`: a session of such a copy, some time after.
+   * `followed`: a session of such a copy, some time after. `sameRoles`: the roles of both servers have the same names.
    */
-  before: 'session' | { stored: string } | { copied: CopiedTables } | { followed: CopiedTables } | null;
+  before:
+    | 'session'
+    | { stored: string }
+    | { copied: CopiedTables; sameRoles: boolean }
+    | { followed: CopiedTables; sameRoles: boolean }
+    | null;
 }
 
 export interface Outcome {

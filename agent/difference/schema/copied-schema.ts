@@ -37,6 +37,8 @@ const targetOf = (id: StableId): StableId => ('target' in id ? targetOf(id.targe
 const isOfServer = (id: StableId): boolean =>
   OF_SERVER.has(id.kind) || ('target' in id && isOfServer(id.target));
 
+const rolesOf = (side: FactBase) => side.facts().flatMap(({ id }) => (id.kind === 'role' ? [id.name] : []));
+
 const nameOf = (id: StableId): string =>
   [id.kind, ['schema', 'table', 'name'].flatMap((part) => Reflect.get(id, part) ?? []).join('.')].join(' ');
 
@@ -85,13 +87,17 @@ function withoutDependents(side: FactBase, isRoot: (fact: Fact) => boolean): Set
 }
 
 /** What of the source is made here, and what is left out of it although somebody may miss it. */
-function wantedOf(side: FactBase, tables: CopiedTables): { wanted: FactBase; leftOut: string[] } {
+function wantedOf(
+  side: FactBase,
+  tables: CopiedTables,
+  sameRoles: boolean,
+): { wanted: FactBase; leftOut: string[] } {
   const chosen = tables && withAncestors(side, tables);
   const isUnchosen = ({ id }: Fact) => chosen !== null && id.kind === 'table' && !chosen.has(keyOf(id));
   const unchosen = withoutDependents(side, isUnchosen);
   const removed = withoutDependents(
     side,
-    (fact) => isUnchosen(fact) || NOT_ALLOWED.has(fact.id.kind) || isForRole(fact),
+    (fact) => isUnchosen(fact) || NOT_ALLOWED.has(fact.id.kind) || (!sameRoles && isForRole(fact)),
   );
   const isMade = (id: StableId) =>
     !isOfServer(id) && !removed.has(keyOf(id)) && !removed.has(keyOf(targetOf(id)));
@@ -183,11 +189,21 @@ function indexedTable({ produces }: Action, side: FactBase): string | null {
 /**
  * Nothing of the empty database is dropped: it has what belongs to this server.
  * @param tables others are left out, with everything that depends on them
+ * @param sameRoles policies for roles are copied too
  */
-export function copiedSchema(empty: FactBase, source: FactBase, tables: CopiedTables): CopiedSchema {
-  const { wanted, leftOut } = wantedOf(source, tables);
-  const options = { scope: 'database', compact: false } as const;
-  const { actions, preamble } = plan(wantedOf(empty, null).wanted, wanted, options);
+export function copiedSchema(
+  empty: FactBase,
+  source: FactBase,
+  tables: CopiedTables,
+  sameRoles: boolean,
+): CopiedSchema {
+  const { wanted, leftOut } = wantedOf(source, tables, sameRoles);
+  const options = {
+    scope: 'database',
+    compact: false,
+    ...(sameRoles && { assumedRoles: rolesOf(source) }),
+  } as const;
+  const { actions, preamble } = plan(wantedOf(empty, null, sameRoles).wanted, wanted, options);
   const settings = preamble.map(({ name, value }) => `SET LOCAL ${name} = ${value}`);
   const later = new Set<string>();
   const copied: CopiedSchema = { first: [...settings], indexes: [], last: [...settings], leftOut };
@@ -280,10 +296,18 @@ const inTable = (id: StableId, tables: ReadonlySet<string>): boolean =>
  * How the schema of a copy has to change to be that of the source again.
  * @param tables others are left out, as in the copy
  */
-export function sourceChanges(copy: FactBase, source: FactBase, tables: CopiedTables): SourceChange[] {
-  const { wanted } = wantedOf(source, tables);
-  const { wanted: present } = wantedOf(copy, null);
-  const { actions } = plan(present, wanted, { scope: 'database', compact: false });
+export function sourceChanges(
+  copy: FactBase,
+  source: FactBase,
+  tables: CopiedTables,
+  sameRoles: boolean,
+): SourceChange[] {
+  const { wanted } = wantedOf(source, tables, sameRoles);
+  const { wanted: present } = wantedOf(copy, null, sameRoles);
+  const { actions } = plan(present, wanted, {
+    ...{ scope: 'database', compact: false },
+    ...(sameRoles && { assumedRoles: rolesOf(source) }),
+  });
   const conversionOf = ({
     verb,
     rewriteRisk,

@@ -82,10 +82,18 @@ export function planSchemas(before: ReadSchema, after: ReadSchema): SchemaDiffer
 }
 
 /** Kinds that the library does not know are made last: none of them takes rows. */
-function copyOf(empty: ReadSchema, source: ReadSchema, tables: CopiedTables): CopiedSchema {
-  const { last, ...copied } = copiedSchema(empty.facts, source.facts, tables);
+function copyOf(
+  empty: ReadSchema,
+  source: ReadSchema,
+  { copied: tables, sameRoles }: { copied: CopiedTables; sameRoles: boolean },
+): CopiedSchema {
+  const { last, leftOut, ...copied } = copiedSchema(empty.facts, source.facts, tables, sameRoles);
   const others = compareOtherKinds(empty.others, source.others);
-  return { ...copied, last: [...last, ...(tables === null ? others.last : [])] };
+  return {
+    ...copied,
+    last: [...last, ...(tables === null ? others.last : [])],
+    leftOut: sameRoles ? [...leftOut, ...others.notModelled, ...source.unread] : leftOut,
+  };
 }
 
 /** Roles belong to the host, and both sides have the same ones, so they are only referred to. */
@@ -130,7 +138,7 @@ export async function serveComparison(port: MessagePort, { before }: Task): Prom
     const after = await readSchema(ask('after'));
     if (before === null) return { difference: null, stored: storeSchema(after) };
     if (typeof before === 'object' && 'copied' in before) {
-      const copied = copyOf(await readSchema(ask('before')), after, before.copied);
+      const copied = copyOf(await readSchema(ask('before')), after, before);
       return { difference: null, stored: null, copied };
     }
     if (typeof before === 'object' && 'followed' in before) {
@@ -138,7 +146,7 @@ export async function serveComparison(port: MessagePort, { before }: Task): Prom
       return {
         difference: null,
         stored: null,
-        followed: sourceChanges(copy.facts, after.facts, before.followed),
+        followed: sourceChanges(copy.facts, after.facts, before.followed, before.sameRoles),
       };
     }
     const other = before === 'session' ? await readSchema(ask('before')) : restoreSchema(before.stored);

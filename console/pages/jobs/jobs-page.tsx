@@ -28,6 +28,7 @@ const KINDS = {
   'snapshot.create': 'Take snapshot',
   'snapshot.delete': 'Delete snapshot',
   'project.delete': 'Delete project',
+  'project.move': 'Move to another host',
 } as Record<string, string>;
 
 const TONES: Record<Job['status'], string> = {

@@ -7,10 +7,11 @@ import { CommandLine } from '../../components/copy.tsx';
 import { ActionDialog } from '../../components/dialog.tsx';
 import { announce, ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
 import { Check, Field, SelectField } from '../../components/field.tsx';
+import { JobSteps } from '../../components/job-steps.tsx';
 import { Page } from '../../components/page.tsx';
 import { api } from '../../data/gateway.ts';
 import { queryClient, refresh } from '../../data/query-client.ts';
-import { type Project, projectQuery, projectsQuery, usageQuery } from '../../data/resources.ts';
+import { jobsQuery, type Project, projectQuery, projectsQuery, usageQuery } from '../../data/resources.ts';
 import { mayAdminister, mayChange, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 
@@ -162,6 +163,23 @@ function DeleteProject({ project, onClose }: { project: Project; onClose: () => 
   );
 }
 
+/** The operator moves projects, by a secret that no browser has. */
+function Moving({ projectId }: { projectId: string }) {
+  const jobs = useQuery(jobsQuery(projectId)).data ?? [];
+  const move = jobs.find(({ kind }) => kind === 'project.move');
+  if (move?.status !== 'queued' && move?.status !== 'running') return null;
+  return (
+    <section className="card padded stack" aria-labelledby="moving">
+      <h2 id="moving">The project moves to another database host</h2>
+      <p className="quiet">
+        Passwords, rules and names stay. Branches cannot be created, reset or deleted meanwhile, and a copied
+        branch can only be read. At the end nobody can connect for about a second.
+      </p>
+      <JobSteps job={move} />
+    </section>
+  );
+}
+
 export const Route = createFileRoute('/_inside/projects/$projectId/settings')({ component: SettingsPage });
 
 function SettingsPage() {
@@ -192,6 +210,7 @@ function SettingsPage() {
                 <dd className="mono small">{[data.host, data.region].filter(Boolean).join(', ')}</dd>
               </div>
             </dl>
+            <Moving projectId={projectId} />
             {mayEdit && (
               <section className="card padded row" aria-labelledby="danger">
                 <div className="grow">

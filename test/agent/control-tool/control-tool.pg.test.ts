@@ -157,6 +157,7 @@ test.each(
     ['max_notify_queue_pages', '1048576'],
     ['superuser_reserved_connections', '3'],
     ['max_connections', '100'],
+    ['wal_level', 'replica'],
   ]),
 )('doctor reports %s = %s', async (setting, value) => {
   await withSetting(setting, value, async () => {
@@ -171,6 +172,7 @@ test.each(
     ['client_connection_check_interval', '0'],
     ['log_rotation_size', '0'],
     ['log_filename', 'postgresql-%a.log'],
+    ['max_slot_wal_keep_size', '-1'],
   ]),
 )('doctor reports %s = %s', async (setting, value) => {
   await withSetting(setting, value, async () => {
@@ -178,13 +180,13 @@ test.each(
   });
 });
 
-/** Expects a problem that names the setting, only while it has this value. */
+/** Expects a finding that names the setting, only while it has this value. */
 async function withSetting(setting: string, value: string, apply: () => Promise<unknown>) {
   const file = join(servers.settings.PGDATA_DIR, 'postgresql.auto.conf');
   const before = await readFile(file, 'utf8');
   await writeFile(file, `${before}${setting} = '${value}'\n`);
   await apply();
-  const problems = expect.stringMatching(new RegExp(`^problem: .*\\b${setting}\\b`, 'm'));
+  const problems = expect.stringMatching(new RegExp(`^(problem|advice): .*\\b${setting}\\b`, 'm'));
   await eventually(async () => expect((await servers.tool('doctor')).stdout).toEqual(problems));
   await writeFile(file, before);
   await apply();

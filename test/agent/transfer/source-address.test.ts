@@ -19,7 +19,7 @@ const resolve = async (host: string, addresses: string[], allowed: string[] = []
     lookUp: async () => addresses.map((address) => ({ address })),
     own: () => ['10.0.0.1', OWN],
   };
-  const found = await resolveSource({ FOLLOW_PRIVATE_NETWORKS: allowed }, source, network);
+  const found = await resolveSource({ FOLLOW_PRIVATE_NETWORKS: allowed }, source, {}, network);
   return found.ok ? found.value.address : found.failure.problem;
 };
 

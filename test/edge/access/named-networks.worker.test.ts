@@ -86,7 +86,7 @@ test('a changed list changes the projects that have it, once, with an audit even
   expect([await revision(), await refreshLists(db, settings, after(1))]).toEqual([1, []]);
 
   published = [...TEN.slice(1), '1.0.0.0/24'];
-  expect(await refreshLists(db, settings, after(2))).toEqual([{ projectId: 'p', hostId: 'h' }]);
+  expect(await refreshLists(db, settings, after(2))).toEqual(['p']);
   expect([await revision(), await versions()]).toEqual([2, [2]]);
   expect(await changes()).toEqual([
     expect.objectContaining({
@@ -123,7 +123,7 @@ test.each([
 test('a run that was killed after it had stored the list is finished by the next one', async () => {
   published = null;
   await db.update(namedNetworks).set({ version: 7, ranges: TEN });
-  expect(await refreshLists(db, settings, after(5))).toEqual([{ projectId: 'p', hostId: 'h' }]);
+  expect(await refreshLists(db, settings, after(5))).toEqual(['p']);
   expect([await revision(), await versions()]).toEqual([3, [7]]);
 });
 

@@ -70,6 +70,7 @@ const runnerOf = (creation: Saga<JobKind>, deletion = creation) =>
       'snapshot.create': creation,
       'snapshot.delete': deletion,
       'project.delete': deletion,
+      'project.move': creation,
     },
     wakeAt: (timestamp) => woken.push(timestamp),
     begun: () => {},

@@ -1,7 +1,13 @@
 import { eq, ne } from 'drizzle-orm';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { hosts, projects } from '../../../edge/database/schema.ts';
-import { addressOf, nameProject, removeName, repairNames } from '../../../edge/projects/dns-names.ts';
+import {
+  addressOf,
+  nameProject,
+  removeName,
+  repairNames,
+  urlsChange,
+} from '../../../edge/projects/dns-names.ts';
 import { readSettings } from '../../../edge/settings.ts';
 import type { HostDescription } from '../../../shared/protocol/host-description.ts';
 import { CloudflareDns } from '../../support/cloudflare-dns.ts';
@@ -219,3 +225,23 @@ test('a service that refuses is an error without the token', async () => {
   await expect(repairNames(db, settings(), 'h')).rejects.not.toThrow(dns.token);
   expect(await recordOf('web_shop')).toEqual([null, null]);
 });
+
+const PLACE = { dbHost: '192.0.2.1', description: DESCRIPTION, directPort: 5432, pooledPort: 6432 };
+test.each([
+  ['which has a name on both', NAME, {}, false],
+  ['which has no name', null, {}, true],
+  ['to another direct port', NAME, { directPort: 15432 }, true],
+  ['to another pooled port', NAME, { pooledPort: 16432 }, true],
+  [
+    'to a certificate without its name',
+    NAME,
+    { description: { ...DESCRIPTION, certificate_names: [] } },
+    true,
+  ],
+])(
+  'the move of a project %s changes its URLs as the credentials would',
+  (_what, dnsName, change, changes) => {
+    const rows = [PLACE, { ...PLACE, dbHost: '192.0.2.2', ...change }];
+    expect(urlsChange(settings(), { dnsName }, rows)).toBe(changes);
+  },
+);

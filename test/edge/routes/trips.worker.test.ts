@@ -10,12 +10,12 @@ const DELAY_MS = 20;
 const READS = OPERATIONS.filter(({ method }) => method === 'GET');
 
 /**
- * GET operations that are not reads: they start or complete a sign-in, open the link of a host, or follow a log for
- * minutes.
+ * GET operations that are not reads: they start or complete a sign-in, open the link of a host, follow a log for
+ * minutes, or show a move to the operator, of which there is none.
  */
 const NO_READS = [
   ...['completeProviderSignIn', 'startCompanySignIn', 'completeCompanySignIn'],
-  ...['openLink', 'streamEvents'],
+  ...['openLink', 'streamEvents', 'getMove', 'getDrain'],
 ];
 /** Operations that the host itself serves, or its link. */
 const OF_THE_HOST = [

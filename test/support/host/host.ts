@@ -122,6 +122,8 @@ async function startParts(
   started: AsyncDisposableStack,
   { dataDir: dataFolder, settings: more, hasStandby = false }: HostOptions,
 ): Promise<TestHost> {
+  // Another host of this process is running.
+  if (process.getuid?.() === 0) process.seteuid?.(0);
   const user = serverUser();
   const identity = process.getuid?.() === 0 ? { uid: user.uid, gid: user.gid } : {};
   const root = mkdtempSync(join(tmpdir(), 'branchgate-host-'));

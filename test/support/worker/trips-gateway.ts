@@ -4,7 +4,7 @@ import { hosts, projects } from '../../../edge/database/schema.ts';
 import { streamsBucket } from '../../../edge/rate-limits/buckets.ts';
 import type { RateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
 import type { HostFailure } from '../../../shared/protocol/host-failures.ts';
-import type { Method } from '../../../shared/protocol/operations.ts';
+import type { Method, MethodResult } from '../../../shared/protocol/operations.ts';
 import { Api } from '../api.ts';
 import { freePort } from '../free-port.ts';
 import { createIdentityProvider, createMachines, type Ids } from '../operations.ts';
@@ -122,6 +122,9 @@ export async function startTripsGateway(
     /** Makes calls of the project's host fail. @param failure null: the method succeeds again */
     async plantFailure(projectId: string, method: Method, failure: HostFailure | null) {
       await (await linkOfProject(projectId)).plantFailure(method, failure);
+    },
+    async plantAnswer<M extends Method>(projectId: string, method: M, answer: MethodResult<M>) {
+      await (await linkOfProject(projectId)).plantAnswer(method, answer);
     },
     /** Whether a reset that is undone has exchanged the database already, as the project's host says. */
     async answerResetCancel(projectId: string, swapped: boolean) {

@@ -38,6 +38,9 @@ const REHEARSAL = {
   report: null,
 } as const;
 
+/** Sizes of all branches that were made. */
+const PREPARED = new Map<string, number>();
+
 /** What the host says of the exchange of a reset that is undone. */
 let isSwapped = false;
 
@@ -59,7 +62,10 @@ const unsuitable = (message: string) => ({
 });
 
 const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
-  'branch.prepare': () => ({}),
+  'branch.prepare': (params) => {
+    for (const { branch_id } of params.branches) PREPARED.set(branch_id, 0);
+    return {};
+  },
   'branch.clone': () => CLONED,
   'branch.finalize': () => ({}),
   'branch.prove': () => ({ login_ms: 1 }),
@@ -85,7 +91,7 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   'reset.clone': () => CLONED,
   'reset.swap': () => ({ kept: true, size_bytes: 8_388_608 }),
   'reset.cancel': () => ({ dropped: true, left: isSwapped ? { kept: true, size_bytes: 8_388_608 } : null }),
-  'project.size': ({ project_id }) => ({ project_id, sizes: {} }),
+  'project.size': ({ project_id }) => ({ project_id, sizes: Object.fromEntries(PREPARED) }),
   'access.apply': ({ access: { revision } }) => ({ revision }),
   'host.extensions': () => ({ extensions: [] }),
   'branch.sessions': () => ({ direct: 0 }),
@@ -127,8 +133,13 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   'follow.start': () => ({}),
   'follow.status': () => FOLLOWED,
   'follow.resume': () => FOLLOWED,
-  'follow.cutover': ({ writes_refused }) =>
-    writes_refused
+  'project.drop': () => ({ dropped_databases: 1 }),
+  'move.admit': () => ({ admitted_at: '2026-01-01 00:00:00+00', can_remove: true }),
+  'move.close': () => ({ admitted_at: '2026-01-01 00:00:00+00', changed: [] }),
+  'move.release': () => ({ released: true }),
+  'move.compare': () => ({ compared: { tables: 1, rows: 3 }, findings: [] }),
+  'follow.cutover': ({ writes_refused, is_compared }) =>
+    writes_refused && !is_compared
       ? { cut_over: null, findings: [unsuitable('Both sides have other rows.')] }
       : {
           cut_over: {
@@ -159,7 +170,7 @@ function loseDuring(call: string, ctx: DurableObjectState): void {
 export class HostLink extends RealHostLink {
   #linked = true;
   #answers = true;
-  readonly #planted = new Map<Method, HostFailure>();
+  readonly #planted = new Map<Method, CallOutcome<Method>>();
   readonly #calls = new Map<Method, number>();
 
   /** @param answers left out: as long as it is linked */
@@ -174,8 +185,13 @@ export class HostLink extends RealHostLink {
 
   /** Makes every call of the method fail. @param failure null: it succeeds again */
   async plantFailure(method: Method, failure: HostFailure | null): Promise<void> {
-    if (failure) this.#planted.set(method, failure);
+    if (failure) this.#planted.set(method, fail(failure));
     else this.#planted.delete(method);
+  }
+
+  /** Gives every call of the method this answer, until `plantFailure` with null. */
+  async plantAnswer<M extends Method>(method: M, value: MethodResult<M>): Promise<void> {
+    this.#planted.set(method, { ok: true, value });
   }
 
   /** How many calls of the method this object has received. */
@@ -192,7 +208,7 @@ export class HostLink extends RealHostLink {
     this.#calls.set(method, (this.#calls.get(method) ?? 0) + 1);
     if (!this.#answers) return failed('HOST_UNAVAILABLE', 'the host of the test does not answer');
     const planted = this.#planted.get(method);
-    if (planted) return fail(planted);
+    if (planted) return planted;
     const answer = ANSWERS[method] as ((given: Params<Method>) => MethodResult<Method>) | undefined;
     if (!answer) throw new Error(`the host of the test does not know ${method}`);
     return { ok: true, value: answer(params) };

@@ -1,0 +1,156 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import { LOCK_NOT_AVAILABLE, sqlState } from '../postgres/postgres-failure.ts';
+import { HostError } from '../process/host-error.ts';
+import { pollUntil } from '../process/loops.ts';
+import type { OnProgress } from '../process/progress.ts';
+import { type CopiedTable, listTables, tableName } from './copy-rows.ts';
+import { compareTable, followedTables, hasSchemaOfCopy, OTHER_SCHEMA } from './cut-over.ts';
+import { type FollowHost, inFollowed, withFollowed } from './followed-session.ts';
+import { type Followed, readSubscription, requireFollowed, type Subscription } from './following.ts';
+import { finding, Refused, short } from './source-address.ts';
+import { findingOf, inSource, openSnapshotSession } from './source-session.ts';
+
+/**
+ * The comparison of a move, while the source is written to. A table is locked against writes there until its changes are
+ * applied here, which takes a fraction of a second; then both sides are read as of that commit.
+ */
+
+/** Clients that write wait meanwhile. */
+const LOCK_WITHIN_MS = 500;
+/** PostgreSQL cancels an autovacuum for a session that has waited for a second. */
+const LOCK_SOMETIMES_WITHIN_MS = 1_300;
+const SOMETIMES = 5;
+const APPLIED = { within: 900, every: 10 };
+const SESSION_WITHIN_MS = 10_000;
+/** A table that is written to in long transactions is tried again. */
+const TRIES = 60;
+const TRY_AGAIN_MS = 1_000;
+
+type Comparison = MethodResult<'move.compare'>;
+
+/** @throws HostError INVALID_CALL for a branch that follows nothing, HOST_BUSY. What differs is a finding */
+export const compareSource = (
+  host: FollowHost,
+  params: Params<'move.compare'>,
+  onProgress?: OnProgress,
+): Promise<Comparison> =>
+  withFollowed(host, params, async (session) => {
+    const followed = await requireFollowed(session, params.branch_id);
+    const subscription = await readSubscription(session, followed);
+    if (!subscription) throw new HostError('INVALID_CALL', 'the branch has no subscription');
+    if (followed.problem)
+      return { compared: null, findings: [finding('rows', followed.problem.message, { path: '' })] };
+    try {
+      return { compared: await compareAll(host, followed, subscription, onProgress), findings: [] };
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      return { compared: null, findings: [error.finding] };
+    }
+  });
+
+async function compareAll(
+  host: FollowHost,
+  followed: Followed,
+  { source, tls }: Subscription,
+  onProgress: OnProgress | undefined,
+): Promise<NonNullable<Comparison['compared']>> {
+  const names = await followedTables(host, followed);
+  const listed = await inSource(
+    host.settings,
+    source,
+    SESSION_WITHIN_MS,
+    async ({ session }) => ((await hasSchemaOfCopy(followed, session)) ? listTables(session, names) : null),
+    { tls },
+  );
+  if (!listed.ok) throw new Refused(listed.failure);
+  if (!listed.value) throw new Refused(OTHER_SCHEMA);
+  let rows = 0;
+  for (const [index, table] of listed.value.entries()) {
+    rows += await compareOne(host, followed, { source, tls }, table);
+    onProgress?.((index + 1) / listed.value.length);
+  }
+  return { tables: listed.value.length, rows };
+}
+
+/** @returns the rows of the table */
+async function compareOne(
+  host: FollowHost,
+  followed: Followed,
+  { source, tls }: Pick<Subscription, 'source' | 'tls'>,
+  table: CopiedTable,
+): Promise<number> {
+  const { settings } = host;
+  for (let tries = 1; ; tries += 1) {
+    const theirs = await openSnapshotSession(settings, source, tls, null).catch((error) => {
+      throw error instanceof Error ? new Refused(findingOf(error)) : error;
+    });
+    try {
+      const compared = await inFollowed(host, followed, 'change', async (ours) => {
+        await ours.query('SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0');
+        await ours.query('BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY');
+        const takeSnapshots = () => Promise.all([theirs.session.query('SELECT'), ours.query('SELECT')]);
+        const lockWithin = tries % SOMETIMES === 0 ? LOCK_SOMETIMES_WITHIN_MS : LOCK_WITHIN_MS;
+        const isLevel = await atOneCommit(host, followed, { source, tls }, table, lockWithin, takeSnapshots);
+        if (!isLevel) return null;
+        return compareTable(theirs.session, ours, table);
+      });
+      if (compared) return compared.rows;
+    } finally {
+      theirs.end();
+    }
+    if (tries === TRIES) throw new Refused(notComparable(table));
+    await sleep(TRY_AGAIN_MS);
+  }
+}
+
+const notComparable = (table: CopiedTable) =>
+  finding(
+    'rows',
+    `The rows of ${short(tableName(table))} could not be compared: it is written to in long transactions, or its changes arrive too late.`,
+    { path: '', object: short(tableName(table)) },
+  );
+
+/**
+ * Calls `action` while nobody writes to the table and every change of it is applied here.
+ * @returns false if that was not so in time
+ */
+async function atOneCommit(
+  { settings }: FollowHost,
+  { slot }: Followed,
+  { source, tls }: Pick<Subscription, 'source' | 'tls'>,
+  table: CopiedTable,
+  lockWithin: number,
+  action: () => Promise<unknown>,
+): Promise<boolean> {
+  const done = await inSource(
+    settings,
+    source,
+    SESSION_WITHIN_MS,
+    async ({ session }) => {
+      await session.query(`BEGIN; SET LOCAL lock_timeout = ${lockWithin}`);
+      try {
+        await session.query(`LOCK TABLE ONLY ${tableName(table)} IN SHARE MODE`);
+      } catch (error) {
+        if (sqlState(error) !== LOCK_NOT_AVAILABLE) throw error;
+        return false;
+      }
+      const { rows } = await session.query<{ lsn: string }>(
+        'SELECT pg_current_wal_insert_lsn()::text AS lsn',
+      );
+      const isApplied = async () => {
+        const { rows: found } = await session.query<{ is_applied: boolean }>(
+          'SELECT confirmed_flush_lsn >= $1::pg_lsn AS is_applied FROM pg_replication_slots WHERE slot_name = $2',
+          [rows[0]?.lsn, slot],
+        );
+        return found[0]?.is_applied === true;
+      };
+      if (!(await pollUntil(isApplied, APPLIED))) return false;
+      await action();
+      return true;
+    },
+    { mode: 'change', tls },
+  );
+  if (!done.ok) throw new Refused(done.failure);
+  return done.value;
+}

@@ -1,0 +1,152 @@
+import { and, eq, gte, isNotNull, ne, sql } from 'drizzle-orm';
+import type { Failure, FailureCode } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import { noActor } from '../audit/audit-event.ts';
+import { type Coordinators, coordinatorOf } from '../coordinator/coordinator-rpc.ts';
+import { type Database, type DatabaseBinding, openDatabase } from '../database/database.ts';
+import { drains, moves } from '../database/move-schema.ts';
+import { hosts, jobs, projects } from '../database/schema.ts';
+import { hasPlaceOn, hasRoomOn } from '../hosts/host.ts';
+import { type HostLinks, isLinked } from '../hosts/host-client.ts';
+import { publicFailure } from '../jobs/saga.ts';
+import { logEvent } from '../log.ts';
+import { readSettings } from '../settings.ts';
+
+/**
+ * A host whose projects all move to other hosts of its region, one at a time and the largest last. What is left to do is
+ * read from the records each time, so an interruption loses nothing.
+ */
+
+type DrainEnv = DatabaseBinding & HostLinks & Coordinators;
+
+/** They pass: the project is tried again. */
+const PASSING: readonly FailureCode[] = [
+  'PROJECT_BUSY',
+  'PROJECT_MOVING',
+  'HOST_BUSY',
+  'HOST_UNAVAILABLE',
+  'HOST_TIMEOUT',
+  'DATABASE_SERVER_UNAVAILABLE',
+];
+
+/** Projects with databases on the host, the largest last. */
+const projectsOn = (db: Database, hostId: string) =>
+  db
+    .select()
+    .from(projects)
+    .where(and(eq(projects.hostId, hostId), ne(projects.status, 'failed')))
+    .orderBy(projects.storageUsedBytes, projects.id);
+
+/** How far a drain is; null: the host is not drained, or only gets no new projects. */
+export async function drainOf(db: Database, hostId: string) {
+  const [[drain], remaining, [moving]] = await db.batch([
+    db.select().from(drains).where(eq(drains.hostId, hostId)),
+    projectsOn(db, hostId),
+    db
+      .select({ projectId: jobs.projectId, jobId: jobs.id })
+      .from(jobs)
+      .where(
+        and(
+          eq(jobs.hostId, hostId),
+          eq(jobs.kind, 'project.move'),
+          sql`${jobs.status} in ('queued', 'running')`,
+        ),
+      ),
+  ]);
+  if (!drain) return null;
+  return {
+    drain,
+    remaining,
+    moving: moving ?? null,
+    ...(await failedMoves(db, drain)),
+  };
+}
+
+/** A project whose move has ended with what passes is tried again after this time, and after the others. */
+const PAUSE_MS = 15 * 60_000;
+
+/**
+ * The projects of moves that have failed since the drain began, with their codes, and those that are to be left for a
+ * while.
+ */
+async function failedMoves(db: Database, drain: typeof drains.$inferSelect) {
+  const { hostId, createdAt } = drain;
+  const rows = await db
+    .select({ projectId: jobs.projectId, error: jobs.error, endedAt: jobs.updatedAt })
+    .from(moves)
+    .innerJoin(jobs, eq(jobs.id, moves.jobId))
+    .where(and(eq(moves.fromHostId, hostId), eq(jobs.status, 'failed'), gte(jobs.createdAt, createdAt)));
+  const found = rows.map(({ projectId, error, endedAt }) => ({
+    ...{ projectId, endedAt },
+    code: publicFailure(error ?? { code: 'INTERNAL', message: '' }).code,
+  }));
+  const passing = found.filter(({ code }) => PASSING.includes(code));
+  const failed = found.filter(({ code }) => !PASSING.includes(code));
+  return {
+    failed: {
+      ...Object.fromEntries(failed.map(({ projectId, code }) => [projectId, code])),
+      ...drain.failed,
+    },
+    paused: new Set(
+      passing.flatMap(({ projectId, endedAt }) =>
+        Date.now() - endedAt.getTime() < PAUSE_MS ? [projectId] : [],
+      ),
+    ),
+  };
+}
+
+/** Begins the next move of a host that is drained, if none is under way. */
+export async function continueDrain(env: DrainEnv, hostId: string): Promise<boolean> {
+  const db = openDatabase(env.DB);
+  const state = await drainOf(db, hostId);
+  if (!state || state.moving) return true;
+  const { drain, remaining, failed, paused } = state;
+  for (const project of remaining) {
+    if (project.status !== 'active' || Object.hasOwn(failed, project.id) || paused.has(project.id)) continue;
+    const other = await otherHost(env, db, hostId, project);
+    const begun: Result<unknown, Failure> = other.ok
+      ? await coordinatorOf(env, project.id).moveProject({
+          ...{ jobId: crypto.randomUUID(), project, toHostId: other.value, ofDrain: true },
+          ...{ branches: drain.branches, dropsSnapshots: drain.dropsSnapshots },
+          actor: noActor(project.tenantId),
+        })
+      : other;
+    if (begun.ok) return true;
+    const { code } = begun.failure;
+    logEvent('drain.project_stays', { host_id: hostId, project_id: project.id, code });
+    if (code === 'HOST_BUSY') return true;
+    if (!PASSING.includes(code))
+      await db
+        .update(drains)
+        .set({ failed: sql`json_set(${drains.failed}, ${`$."${project.id}"`}, ${code})` })
+        .where(eq(drains.hostId, hostId));
+  }
+  return true;
+}
+
+/**
+ * The linked host of the same region with the fewest projects that has a place and room.
+ * @returns or HOST_FULL, and HOST_UNAVAILABLE while those that have are away
+ */
+async function otherHost(
+  env: DrainEnv,
+  db: Database,
+  hostId: string,
+  { id, storageQuotaGib }: typeof projects.$inferSelect,
+): Promise<Result<string, Failure>> {
+  const fits = and(
+    isNotNull(hosts.enrolledAt),
+    eq(hosts.draining, false),
+    ne(hosts.id, hostId),
+    sql`${hosts.region} is (select region from ${hosts} as drained where drained.id = ${hostId})`,
+    hasPlaceOn(sql`hosts.id`, id),
+    hasRoomOn(readSettings(env), sql`hosts.id`, id, storageQuotaGib),
+  );
+  const found = await db
+    .select({ id: hosts.id })
+    .from(hosts)
+    .where(fits)
+    .orderBy(sql`(select count(*) from ${projects} where host_id = ${hosts.id})`);
+  for (const host of found) if (await isLinked(env, host.id)) return ok(host.id);
+  return fail({ code: found.length === 0 ? 'HOST_FULL' : 'HOST_UNAVAILABLE' });
+}
