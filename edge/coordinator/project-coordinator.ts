@@ -426,19 +426,16 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     const sized = await this.#readSizes(project.id, project.hostId);
     if (!sized.ok) return sized;
     this.#armAlarm();
-    const reserved = await reserveMove(
-      ...([this.#db, readSettings(this.env), request, sized.value, new Date()] as const),
-    );
+    const settings = readSettings(this.env);
+    const reserved = await reserveMove(this.#db, settings, request, sized.value, new Date());
     if (reserved.ok) this.ctx.waitUntil(this.#continueDrain(reserved.value));
     return this.#begin(reserved);
   }
 
   /** The reconciliation of the host begins the next move of a drain. */
   async #continueDrain({ id, hostId }: JobRow): Promise<void> {
-    if (await this.#runner.endOf(id, DRAIN_WITHIN_MS))
-      await hostLink(this.env, hostId)
-        .reconcile()
-        .catch(() => {});
+    const link = hostLink(this.env, hostId);
+    if (await this.#runner.endOf(id, DRAIN_WITHIN_MS)) await link.reconcile().catch(() => {});
   }
 
   async addRule({ rule, actor, keyUse }: RuleAddition): Promise<Result<RuleChange, Failure>> {

@@ -318,9 +318,8 @@ export const namedNetworks = sqliteTable('named_networks', {
   name: text('name').primaryKey(),
   /** Counts the lists that differed. 0: none was read yet. */
   version: integer('version').notNull(),
-  /** In canonical form. */
+  /** In canonical form, as the list before. */
   ranges: text('ranges', { mode: 'json' }).$type<string[]>().notNull(),
-  /** The list before the present one. */
   previous: text('previous', { mode: 'json' }).$type<string[]>().notNull(),
   changedAt: timestamp('changed_at').notNull(),
   /** When the source was last read. */
