@@ -4,8 +4,8 @@ import { eventually } from '../../support/eventually.ts';
 import { callOperation, type Ids, OPERATIONS, type Operation } from '../../support/operations.ts';
 import { startTripsGateway, type TripsGateway, tallyOf } from '../../support/worker/trips-gateway.ts';
 
-/** Long enough for all concurrent calls to start within it. */
-const DELAY_MS = 20;
+/** Long enough for all concurrent calls to start within it, also on a machine with ten runnable processes per core. */
+const DELAY_MS = 60;
 
 const READS = OPERATIONS.filter(({ method }) => method === 'GET');
 
