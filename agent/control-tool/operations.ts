@@ -50,6 +50,8 @@ const PARAMETER_HELP: Record<Parameter, string> = {
   apply_changes: 'also apply changes of the schema that are more than additions: true or false',
   keep_tables: 'tables whose rows stay if the others are removed: ["public.country"] (default: none)',
   sample: 'also look at samples of the values: true or false',
+  up_to_revision:
+    'revision of the newest access that is known: a project with a newer one stays (default: any)',
   generation: 'of the record; an older one than the host has is ignored',
   closing: 'whether the standby is about to take the place of this host: true or false',
   standby_id: 'id of the standby (default: none)',
@@ -78,8 +80,9 @@ const GROUP_HELP: Record<string, string> = {
 interface Flag {
   parameter: Parameter;
   kind: ValueKind;
-  /** The value without the flag: null, or an empty list; undefined if the flag is required. */
+  /** The value without the flag: null, an empty list, or undefined for none. */
   omitted: null | readonly [] | undefined;
+  isRequired: boolean;
 }
 
 const VALUE_NAMES: Record<ValueKind, string> = { text: '<text>', number: '<number>', json: '<json>' };
@@ -104,18 +107,19 @@ function operationCommand(method: Method, verb: string): Command {
   const flags = flagsOf(params);
   const command = new Command(verb).description(summary);
   if (flags.length > 0) command.addHelpText('after', `\n${VALUE_HELP}`);
-  for (const { parameter, kind, omitted } of flags) {
+  for (const { parameter, kind, isRequired } of flags) {
     const flag = new Option(
       `--${parameter.replaceAll('_', '-')} ${VALUE_NAMES[kind]}`,
       PARAMETER_HELP[parameter],
     );
-    command.addOption(flag.makeOptionMandatory(omitted === undefined));
+    command.addOption(flag.makeOptionMandatory(isRequired));
   }
   return command.action(async (options: Record<string, string>) => {
     const given: Record<string, unknown> = {};
     for (const { parameter, kind, omitted } of flags) {
       const value = options[camelCase(parameter)];
-      given[parameter] = value === undefined ? omitted : await readValue(kind, parameter, value);
+      const known = value === undefined ? omitted : await readValue(kind, parameter, value);
+      if (known !== undefined) given[parameter] = known;
     }
     const progress = progressLine();
     const result = await withHost((host) => runOperation(host, method, given, progress.update)).finally(
@@ -132,18 +136,20 @@ interface Shape {
   anyOf?: Shape[];
   minItems?: number;
   properties?: Record<string, Shape>;
+  required?: string[];
 }
 
 const KINDS: Record<string, ValueKind> = { string: 'text', integer: 'number', number: 'number' };
 
 /** Derives the flags from the schema, so that the control tool always matches the protocol. */
 function flagsOf(params: z.ZodType): Flag[] {
-  const { properties = {} } = z.toJSONSchema(params, { io: 'input' }) as Shape;
+  const { properties = {}, required = [] } = z.toJSONSchema(params, { io: 'input' }) as Shape;
   return Object.entries(properties).map(([parameter, shape]) => {
     const types = (shape.anyOf ?? [shape]).flatMap(({ type = [] }) => type);
     const type = types.find((name) => name !== 'null') ?? '';
     const isListOfAny = type === 'array' && shape.minItems === undefined;
     const omitted = types.includes('null') ? null : isListOfAny ? ([] as const) : undefined;
-    return { parameter, kind: KINDS[type] ?? 'json', omitted };
+    const isRequired = omitted === undefined && required.includes(parameter);
+    return { parameter, kind: KINDS[type] ?? 'json', omitted, isRequired };
   });
 }
