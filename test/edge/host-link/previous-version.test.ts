@@ -194,6 +194,7 @@ describe('operations', () => {
       'branch.finalize',
       'branch.prepare',
       'branch.prove',
+      'project.drop',
       'row.change',
       'row.list',
     ]);

@@ -118,7 +118,8 @@ test('caps of an unknown tenant are not found', async () => {
 test('a project that is being deleted can be neither changed nor deleted again', async () => {
   expect((await setCaps('acme', { project_limit: 9, storage_quota_limit_gib: 9 })).status).toBe(200);
   const { id } = await gateway.api.project('Ending', { storage_quota_gib: 0.25 });
-  // The host of this test never drops anything, so the deletion does not end.
+  // The deletion does not end.
+  await gateway.plantFailure(id, 'project.drop', { code: 'HOST_UNAVAILABLE', message: 'It is away.' });
   expect((await gateway.api.delete(`/api/v1/projects/${id}`)).status).toBe(202);
   const refused = { status: 409, body: { error: 'PROJECT_NOT_ACTIVE' } };
   expect(await gateway.api.delete(`/api/v1/projects/${id}`)).toMatchObject(refused);
