@@ -39,9 +39,6 @@ const ORIGINS = 64;
 /** What PostgreSQL's own default leaves for parallel queries and other workers. */
 const OTHER_WORKERS = 8;
 
-/** WAL that the slot of a standby keeps; a standby that was away for longer is copied again. */
-const SLOT_KEEPS_MB = 4096;
-
 /** Size at which PostgreSQL begins another log file. */
 export const LOG_FILE_MB = 64;
 
@@ -135,7 +132,7 @@ wal_summary_keep_time = ${WAL_SUMMARY_DAYS}d
 file_copy_method = clone
 # A forgotten prepared transaction would prevent clones and the drop of its database.
 max_prepared_transactions = 0
-# A project moves to another host by its changes. A host that does not read them must not fill the disk.
+# A project moves to another host by its changes, and a standby receives all of them. One that reads none must not fill the disk.
 wal_level = logical
 max_slot_wal_keep_size = ${SLOT_WAL_GB}GB
 # ${FOLLOWED_MAX} branches can follow a database elsewhere, and ${TABLE_WORKERS} tables that were added there are copied at a time. PostgreSQL
@@ -144,8 +141,6 @@ max_logical_replication_workers = ${FOLLOWED_MAX + TABLE_WORKERS}
 max_sync_workers_per_subscription = 2
 max_worker_processes = ${FOLLOWED_MAX + TABLE_WORKERS + OTHER_WORKERS}
 max_active_replication_origins = ${ORIGINS}
-# A standby that is away holds up the WAL that it has not received, up to this.
-max_slot_wal_keep_size = ${SLOT_KEEPS_MB}MB
 # What a standby has in addition.
 include_if_exists ${quoted(standbyConfOf(rulesDir))}
 # The extensions that the agent marks as trusted, before those of the system.

@@ -8,6 +8,7 @@ import { drains, moves } from '../database/move-schema.ts';
 import { hosts, jobs, projects } from '../database/schema.ts';
 import { hasPlaceOn, hasRoomOn } from '../hosts/host.ts';
 import { type HostLinks, isLinked } from '../hosts/host-client.ts';
+import { isPrimary } from '../hosts/standby.ts';
 import { publicFailure } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
 import { readSettings } from '../settings.ts';
@@ -137,6 +138,7 @@ async function otherHost(
   const fits = and(
     isNotNull(hosts.enrolledAt),
     eq(hosts.draining, false),
+    isPrimary,
     ne(hosts.id, hostId),
     sql`${hosts.region} is (select region from ${hosts} as drained where drained.id = ${hostId})`,
     hasPlaceOn(sql`hosts.id`, id),
