@@ -1,8 +1,6 @@
-import { lookup } from 'node:dns/promises';
 import { readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { readCidr } from '../../shared/cidr.ts';
 import type { Method, MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { HostMember, MemberState } from '../../shared/protocol/standby.ts';
 import { closeRuleFiles } from '../access/rule-files.ts';
@@ -14,6 +12,7 @@ import { HostError } from '../process/host-error.ts';
 import type { Log } from '../process/log.ts';
 import { pollUntil } from '../process/loops.ts';
 import { type AgentSettings, rulesFolder } from '../process/settings.ts';
+import { networksOf } from '../transfer/admit-host.ts';
 import { PROMOTED } from '../transfer/follow-status.ts';
 import { isServerRunning } from './base-copy.ts';
 import { Replica } from './replica.ts';
@@ -346,7 +345,7 @@ export async function admitStandby(
       'HOST_UPGRADE_REQUIRED',
       'max_slot_wal_keep_size is not set, so an absent standby would fill the disk: run `branchgate-agent join` on the primary',
     );
-  const cidrs = await networksOf(db_host);
+  const cidrs = await networksOf([db_host]);
   // From now on its servers ask for their role before they start.
   await member.apply({ role: 'primary', generation, closing: false, standby_id });
   const login = loginOf(standby_id);
@@ -359,17 +358,6 @@ export async function admitStandby(
   await postgres.query('SELECT pg_create_physical_replication_slot($1, true)', [login]);
   await rules.sync();
   return { login };
-}
-
-async function networksOf(host: string): Promise<string[]> {
-  const found = await lookup(host, { all: true }).catch(() => []);
-  const networks = found.flatMap(({ address, family }) => {
-    const reading = readCidr(`${address}/${family === 4 ? 32 : 128}`);
-    return reading.ok ? [reading.cidr] : [];
-  });
-  if (networks.length === 0)
-    throw new HostError('INVALID_CALL', `the address of the standby, ${host}, cannot be resolved here`);
-  return [...new Set(networks)];
 }
 
 /** Login, slot and rule of every standby, as far as they are there. @param rules null: the caller applies them */

@@ -43,7 +43,7 @@ const ENDING = { within: 5_000 };
 const LOOK_UP_WITHIN_MS = 5_000;
 
 /** @throws HostError INVALID_CALL for a name without an address, HOST_BUSY if that is not known now */
-async function networksOf(names: readonly string[]): Promise<string[]> {
+export async function networksOf(names: readonly string[]): Promise<string[]> {
   const found = await Promise.all(
     names.map(async (name) => {
       const late = new Promise<null>((resolve) => setTimeout(resolve, LOOK_UP_WITHIN_MS, null).unref());
@@ -53,7 +53,7 @@ async function networksOf(names: readonly string[]): Promise<string[]> {
       const addresses = await Promise.race([looked, late]);
       if (!addresses) throw new HostError('HOST_BUSY', `the address of ${name} could not be looked up`);
       if (addresses.length === 0)
-        throw new HostError('INVALID_CALL', `the other host ${name} has no address`);
+        throw new HostError('INVALID_CALL', `the other host, ${name}, has no address here`);
       return addresses.map(({ address }) => `${address}/${isIP(address) === 6 ? 128 : 32}`);
     }),
   );

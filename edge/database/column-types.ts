@@ -271,7 +271,7 @@ export const hostRole = () => ({
   /** The standby that a planned switch closes this primary for, and since when. */
   yieldsTo: text('yields_to'),
   yieldsSince: timestamp('yields_since'),
-  /** Its primary was lost when it was promoted, and its tenants have not been told. */
+  /** Its primary was lost when it was promoted, and its tenants have not been informed. */
   owesNotice: integer('owes_notice', { mode: 'boolean' }).notNull().default(false),
 });
 

@@ -1,4 +1,4 @@
-import { and, eq, getTableColumns, type SQL, type SQLWrapper, sql } from 'drizzle-orm';
+import { and, eq, getTableColumns, isNotNull, type SQL, type SQLWrapper, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
 import { quotaBytes } from '../../shared/project/storage-quota.ts';
@@ -163,9 +163,12 @@ export async function isRegistered(db: Database, hostId: string): Promise<boolea
   return row !== undefined;
 }
 
-/** Whether a new project may be placed on the host, which may be drained or removed meanwhile. */
-export const acceptsProjects = (hostId: string): SQL =>
-  isThere(hosts, and(isHost(hostId), eq(hosts.draining, false), isPrimary));
+const takesProjects = and(eq(hosts.draining, false), isPrimary);
+/** Of a host, as an SQL condition: it is enrolled, and projects may be placed on it. */
+export const isOpenHost = and(isNotNull(hosts.enrolledAt), takesProjects);
+
+/** Whether a project may be placed on the host that was chosen, which may be drained or removed meanwhile. */
+export const acceptsProjects = (hostId: string): SQL => isThere(hosts, and(isHost(hostId), takesProjects));
 
 /**
  * Whether the host has fewer projects than its capacity.

@@ -41,7 +41,7 @@ import { sealOwner } from './reserve-move.ts';
 /**
  * A project moves to another host. `main` follows there while the other branches are copied, which can only be read
  * meanwhile. Then both hosts are closed, the last changes arrive, and the record of the project names the other host.
- * Until that statement the move can be undone; after it, it goes on until it is done.
+ * Until that statement the move can be undone; after it, it is tried until it is done.
  */
 
 type Context = SagaContext<'project.move'>;
@@ -111,9 +111,8 @@ const of = ({ job }: Context, { id, database }: Pick<MovingBranch, 'id' | 'datab
 
 function sourceUrl({ job }: Context, { from, password }: Moving, database: string): string {
   if (!from) throw new Error('a move without its former host');
-  return `postgresql://${moverLogin(job.id)}:${encodeURIComponent(password)}@${hostInUrl(from.dbHost)}:${from.directPort}/${database}`;
+  return `postgresql://${moverLogin(job.id)}:${encodeURIComponent(password)}@${from.dbHost}:${from.directPort}/${database}`;
 }
-const hostInUrl = (address: string) => (address.includes(':') ? `[${address}]` : address);
 
 /** The login ends by itself if nothing extends it. */
 const VALID_SECONDS = 900;

@@ -1,4 +1,4 @@
-import { and, eq, gte, isNotNull, ne, sql } from 'drizzle-orm';
+import { and, eq, gte, ne, sql } from 'drizzle-orm';
 import type { Failure, FailureCode } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { noActor } from '../audit/audit-event.ts';
@@ -6,9 +6,8 @@ import { type Coordinators, coordinatorOf } from '../coordinator/coordinator-rpc
 import { type Database, type DatabaseBinding, openDatabase } from '../database/database.ts';
 import { drains, moves } from '../database/move-schema.ts';
 import { hosts, jobs, projects } from '../database/schema.ts';
-import { hasPlaceOn, hasRoomOn } from '../hosts/host.ts';
+import { hasPlaceOn, hasRoomOn, isOpenHost } from '../hosts/host.ts';
 import { type HostLinks, isLinked } from '../hosts/host-client.ts';
-import { isPrimary } from '../hosts/standby.ts';
 import { publicFailure } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
 import { readSettings } from '../settings.ts';
@@ -97,10 +96,10 @@ async function failedMoves(db: Database, drain: typeof drains.$inferSelect) {
 }
 
 /** Begins the next move of a host that is drained, if none is under way. */
-export async function continueDrain(env: DrainEnv, hostId: string): Promise<boolean> {
+export async function continueDrain(env: DrainEnv, hostId: string): Promise<void> {
   const db = openDatabase(env.DB);
   const state = await drainOf(db, hostId);
-  if (!state || state.moving) return true;
+  if (!state || state.moving) return;
   const { drain, remaining, failed, paused } = state;
   for (const project of remaining) {
     if (project.status !== 'active' || Object.hasOwn(failed, project.id) || paused.has(project.id)) continue;
@@ -112,17 +111,16 @@ export async function continueDrain(env: DrainEnv, hostId: string): Promise<bool
           actor: noActor(project.tenantId),
         })
       : other;
-    if (begun.ok) return true;
+    if (begun.ok) return;
     const { code } = begun.failure;
     logEvent('drain.project_stays', { host_id: hostId, project_id: project.id, code });
-    if (code === 'HOST_BUSY') return true;
+    if (code === 'HOST_BUSY') return;
     if (!PASSING.includes(code))
       await db
         .update(drains)
         .set({ failed: sql`json_set(${drains.failed}, ${`$."${project.id}"`}, ${code})` })
         .where(eq(drains.hostId, hostId));
   }
-  return true;
 }
 
 /**
@@ -136,9 +134,7 @@ async function otherHost(
   { id, storageQuotaGib }: typeof projects.$inferSelect,
 ): Promise<Result<string, Failure>> {
   const fits = and(
-    isNotNull(hosts.enrolledAt),
-    eq(hosts.draining, false),
-    isPrimary,
+    isOpenHost,
     ne(hosts.id, hostId),
     sql`${hosts.region} is (select region from ${hosts} as drained where drained.id = ${hostId})`,
     hasPlaceOn(sql`hosts.id`, id),

@@ -3,8 +3,7 @@ import type { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
 import type { MemberState, StandbyReply } from '../../shared/protocol/standby.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
-import type { Coordinators } from '../coordinator/coordinator-rpc.ts';
-import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
+import { type Coordinators, coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import { type Database, type DatabaseBinding, isThere, openDatabase } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { hosts, jobs, projects } from '../database/schema.ts';
@@ -277,8 +276,8 @@ async function recordDescription(env: Env, hostId: string): Promise<void> {
 const OWNERS_MAX = 20;
 
 /**
- * Tells the tenants of a promoted standby, by an event of each project and a mail to the owners, until when what they had written
- * survived. It is repeated if it is interrupted.
+ * Informs the tenants of a promoted standby, by an event of each project and a mail to the owners, until when what they had
+ * written survived. It is repeated if it is interrupted.
  */
 async function notifyTenants(
   env: Env,

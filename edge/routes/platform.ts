@@ -189,7 +189,7 @@ router.openapi(
         })
         .where(isThisHost),
       hostRows(db).where(isThisHost),
-      // A drain that goes on would move projects from a host that gets new ones.
+      // A drain that is still under way would move projects from a host that gets new ones.
       db.delete(drains).where(and(eq(drains.hostId, hostId), sql`${change.draining === false}`)),
     ]);
     const host = found(rows);

@@ -21,9 +21,8 @@ import { hosts, projects } from '../database/schema.ts';
 import type { Env } from '../env.ts';
 import { ApiError, unwrap } from '../errors.ts';
 import { Region } from '../hosts/enrolment.ts';
-import { hasPlaceOn, hasRoomOn } from '../hosts/host.ts';
+import { hasPlaceOn, hasRoomOn, isOpenHost } from '../hosts/host.ts';
 import { callHostForClient, isLinked } from '../hosts/host-client.ts';
-import { isPrimary } from '../hosts/standby.ts';
 import { KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency-key.ts';
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
 import { repeatIfLost } from '../lost-object.ts';
@@ -99,8 +98,6 @@ const Regions = z
     ),
   })
   .meta({ id: 'Regions' });
-
-const isOpenHost = and(isNotNull(hosts.enrolledAt), eq(hosts.draining, false), isPrimary);
 
 const noHost = (where: string) =>
   `No database host${where} accepts new projects: none is enrolled, or all of them are draining. Contact the platform operator.`;

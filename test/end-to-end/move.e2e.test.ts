@@ -203,7 +203,7 @@ test.runIf(IS_NIGHTLY)(
 );
 
 const DRAINED = 8;
-test.runIf(IS_NIGHTLY)('a drain goes on through kills, and no project loses a commit', async () => {
+test.runIf(IS_NIGHTLY)('a drain continues through kills, and no project loses a commit', async () => {
   const projects = [];
   for (let n = 0; n < DRAINED; n += 1)
     projects.push(await two.project(`Drained ${n}`, { app_key: `drained_${n}` }, ['pr-1']));

@@ -155,7 +155,7 @@ describe('a host with a standby', () => {
     expect([roleOf(now.standby, now.standby), roleOf(now.standby, primary)]).toEqual(['primary', 'fenced']);
     for (const port of [stack.state.direct_port, stack.state.pooled_port])
       await eventually(async () => expect(await isOpen(port)).toBe(false));
-    // Nobody is told of a loss, because there was none.
+    // Nobody is informed of a loss, because there was none.
     const { body } = await operator.get<{ survived_until?: string }>(`/platform/v1/hosts/${standby.id}`);
     expect(body).not.toHaveProperty('survived_until');
   });
@@ -213,11 +213,11 @@ describe('a host with a standby', () => {
     await onStandby.end();
   });
 
-  test('a primary that is lost: the standby serves, and tenants are told until when everything survived', async () => {
+  test('a primary that is lost: the standby serves, and tenants learn until when everything survived', async () => {
     const { primary: next, standby: lost } = await hosts();
     const writer = new Writer(() => urlOf('main'), 1_000_000);
     await eventually(async () => expect(writer.confirmed.size).toBeGreaterThan(200));
-    // The told time is a whole second.
+    // The reported time is a whole second.
     await sleep(4_000);
     await Promise.all((['agent', 'postgres', 'pgbouncer'] as const).map((part) => stack.standby.kill(part)));
     const refused = await operator.post(`/platform/v1/hosts/${next.id}/promote`, {});

@@ -338,7 +338,7 @@ test('what is not closed is not ended', async () => {
   await move.release();
 });
 
-test('no transaction of a closed project goes on, over no port and in no session of the agent', async () => {
+test('no transaction of a closed project continues, over no port and in no session of the agent', async () => {
   const project = new Project(former.host);
   const main = await project.create('db_busy_prod', null);
   await asClient(former.host, 'direct', main, 'owner', 'create table t (id int)');
@@ -408,7 +408,7 @@ test('the release finds slots of other names, and publications in clones', async
   await former.query('drop database bgclone_of_main');
 });
 
-test('a sequence goes on where it would have gone on, and a trigger that fires for arriving changes is noticed', async () => {
+test('a sequence continues where it would have continued, and a trigger that fires for arriving changes is noticed', async () => {
   const project = new Project(former.host);
   const main = await project.create('db_counting_prod', null);
   await asClient(
