@@ -95,17 +95,20 @@ async function loginsToEnd(session: Session, projectId: string): Promise<Ending>
  * A login in progress was checked against the rules at its start; a client that has only connected is checked
  * when it begins to log in. Logins to other projects' branches are not waited for: a tenant could otherwise
  * delay all others with logins that stall.
+ * @param projectId null: those of all projects, for a host that is closed
  */
-export async function waitForLogins(session: Session, projectId: string): Promise<void> {
+export async function waitForLogins(session: Queryable, projectId: string | null): Promise<void> {
   const { rows } = await session.query<{ branch_id: string; now: string }>(
-    'SELECT branch_id, clock_timestamp()::text AS now FROM branch WHERE project_id = $1',
+    'SELECT branch_id, clock_timestamp()::text AS now FROM branch WHERE $1::uuid IS NULL OR project_id = $1',
     [projectId],
   );
   const [first] = rows;
   if (!first) return;
   const branches = new Set<string | null>([null, ...rows.map(({ branch_id }) => branch_id)]);
   const left = async () =>
-    (await readClientLogins(session, first.now)).filter(({ branch_id }) => branches.has(branch_id));
+    (await readClientLogins(session, first.now)).filter(
+      ({ branch_id }) => projectId === null || branches.has(branch_id),
+    );
   if (await pollUntil(async () => (await left()).length === 0, LOGIN)) return;
   await endSessions(
     session,

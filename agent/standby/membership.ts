@@ -3,6 +3,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Method, MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { HostMember, MemberState } from '../../shared/protocol/standby.ts';
+import { waitForLogins } from '../access/enforce-access.ts';
 import { closeRuleFiles } from '../access/rule-files.ts';
 import type { RuleSync } from '../access/sync-rules.ts';
 import { withAdminConsoles } from '../pooler/admin-console.ts';
@@ -195,15 +196,23 @@ export class Membership {
     const { rules, postgres, log } = this.#options;
     rules.isClosed = true;
     await rules.sync();
-    if (!(await endSessions(postgres, CLIENTS, [], SESSIONS_END)))
-      throw new HostError('HOST_BUSY', 'sessions of clients do not end');
+    // They have no name in the views yet, and were admitted by the rules of before.
+    await waitForLogins(postgres, null);
+    await this.#endClients();
     await this.#disableSubscriptions();
     if (!(await this.#hooks.settle()))
       throw new HostError(
         'HOST_BUSY',
         'operations are under way, for instance a clone: try again when they have ended',
       );
+    // The pooler, or one of those operations, may have opened another one meanwhile.
+    await this.#endClients();
     log('member.closed');
+  }
+
+  async #endClients(): Promise<void> {
+    if (!(await endSessions(this.#options.postgres, CLIENTS, [], SESSIONS_END)))
+      throw new HostError('HOST_BUSY', 'sessions of clients do not end');
   }
 
   /**

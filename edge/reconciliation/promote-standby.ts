@@ -35,7 +35,7 @@ export async function admitToPrimary(
   if (!found || !primaryId) return fail({ code: 'HOST_NOT_STANDBY' });
   const primary = await readMember(env, primaryId);
   if (!primary) return fail({ code: 'HOST_NOT_STANDBY' });
-  const generation = Math.max(found.row.generation, primary.row.generation) + 1;
+  const generation = await nextGeneration(env, [found.row, primary.row]);
   const other = and(followsHost(primaryId), sql`${hosts.id} <> ${hostId}`);
   const written = await guardedWrite(db, {
     first: (isAllowed) =>
@@ -48,6 +48,7 @@ export async function admitToPrimary(
       [isThere(hosts, and(eq(hosts.id, primaryId), isPrimary)), 'HOST_NOT_STANDBY'],
       [sql`not ${isThere(hosts, other)}`, 'HOST_HAS_STANDBY'],
       [isThere(hosts, and(eq(hosts.id, primaryId), isNull(hosts.yieldsTo))), 'HOST_UNAVAILABLE'],
+      ...areAsRead([found.row, primary.row]).map((condition) => [condition, 'HOST_UNAVAILABLE'] as const),
     ],
   });
   if (!written.ok) return written;
@@ -60,6 +61,20 @@ export async function admitToPrimary(
     return fail({ code: 'HOST_UNAVAILABLE', reason: String(error) });
   }
 }
+
+/**
+ * Above those on record, and above those that the members know: they ignore an older record, also one of a D1 that was
+ * restored. A member that cannot be asked does not count.
+ */
+async function nextGeneration(env: Env, rows: readonly HostRow[]): Promise<number> {
+  const states = await Promise.all(rows.map(({ id }) => readState(env, id)));
+  const known = states.map((state) => state?.generation ?? 0);
+  return Math.max(...rows.map(({ generation }) => generation), ...known) + 1;
+}
+
+/** Whether no other request has changed these records since they were read. */
+const areAsRead = (rows: readonly HostRow[]) =>
+  rows.map(({ id, generation }) => isThere(hosts, and(eq(hosts.id, id), eq(hosts.generation, generation))));
 
 /** How long a planned switch may keep a primary closed, before the next look at it opens it again. */
 const YIELDS_FOR_MS = 120_000;
@@ -98,13 +113,9 @@ export async function promoteStandby(
   if (!hasCopy || standby.generation === 0) return fail({ code: 'STANDBY_NOT_READY' });
   const closed = lost === null ? await closePrimary(env, primaryId, hostId, now) : ok(null);
   if (!closed.ok) return closed;
-  const written = await writePromotion(env, { hostId, primaryId, isLost: lost !== null });
+  const written = await writePromotion(env, { hostId, primaryId, closedBy: closed.value });
   if (!written.ok) return written;
   logEvent('host.promoted', { host_id: hostId, former_primary_id: primaryId, lost: lost !== null });
-  // The former one first: if it can be reached, it is closed before the other one opens.
-  await pushMember(env, primaryId).catch((error) =>
-    logEvent('host.not_fenced_yet', { host_id: primaryId, reason: String(error) }),
-  );
   return finishPromotion(env, hostId);
 }
 
@@ -119,28 +130,35 @@ const isPromotedFrom = async (db: Database, hostId: string, lost: string | null)
 
 /**
  * Closes the primary, and waits until the standby has all that it has written. It opens again if that fails.
- * @returns or PRIMARY_UNAVAILABLE, STANDBY_NOT_READY
+ * @returns the generation of the record that closed it, or PRIMARY_UNAVAILABLE, STANDBY_NOT_READY, HOST_BUSY
  */
 async function closePrimary(
   env: Env,
   primaryId: string,
   standbyId: string,
   now: Date,
-): Promise<Result<null, Failure>> {
+): Promise<Result<number, Failure>> {
   const db = openDatabase(env.DB);
-  const generation = sql`${hosts.generation} + 1`;
+  const [row] = await db.select().from(hosts).where(eq(hosts.id, primaryId));
+  if (!row) return fail({ code: 'PRIMARY_UNAVAILABLE' });
+  const generation = await nextGeneration(env, [row]);
   const isFree = or(isNull(hosts.yieldsTo), eq(hosts.yieldsTo, standbyId));
-  await db
+  const isAsRead = eq(hosts.generation, row.generation);
+  const changed = await db
     .update(hosts)
     .set({ yieldsTo: standbyId, yieldsSince: now, generation })
-    .where(and(eq(hosts.id, primaryId), isPrimary, isFree));
-  const refuse = async (failure: Failure): Promise<Result<null, Failure>> => {
+    .where(and(eq(hosts.id, primaryId), isPrimary, isFree, isAsRead))
+    .returning({ id: hosts.id });
+  if (changed.length === 0) return fail({ code: 'HOST_BUSY' });
+  const refuse = async (failure: Failure): Promise<Result<number, Failure>> => {
     await reopen(env, primaryId);
     return fail(failure);
   };
   let position: number | null;
   try {
-    position = (await pushMember(env, primaryId))?.position ?? null;
+    const state = await pushMember(env, primaryId);
+    // One that has ignored the record, for a newer one, is not closed.
+    position = state?.generation === generation ? state.position : null;
   } catch (error) {
     const isBusy = error instanceof HostCallError && error.code === 'HOST_BUSY';
     return refuse({ code: isBusy ? 'HOST_BUSY' : 'PRIMARY_UNAVAILABLE', reason: String(error) });
@@ -149,7 +167,7 @@ async function closePrimary(
   const deadline = Date.now() + CAUGHT_UP_WITHIN_MS;
   for (;;) {
     const state = await readState(env, standbyId);
-    if ((state?.position ?? 0) >= position) return ok(null);
+    if ((state?.position ?? 0) >= position) return ok(generation);
     if (Date.now() > deadline) return refuse({ code: 'STANDBY_NOT_READY' });
     await new Promise((resolve) => setTimeout(resolve, POLL_EVERY_MS));
   }
@@ -173,21 +191,23 @@ async function reopen(env: Env, primaryId: string, before?: Date): Promise<void>
 
 /**
  * The one write that decides: it gives the standby the projects and the open jobs of its primary, which is fenced.
+ * @param closedBy the generation of the record by which the primary was closed and has stayed so; null: the primary is lost
  * @returns or HOST_NOT_STANDBY if either has changed meanwhile
  */
 async function writePromotion(
   env: Env,
-  { hostId, primaryId, isLost }: { hostId: string; primaryId: string; isLost: boolean },
+  { hostId, primaryId, closedBy }: { hostId: string; primaryId: string; closedBy: number | null },
 ): Promise<Result<unknown, Failure>> {
   const db = openDatabase(env.DB);
   const rows = await db
     .select()
     .from(hosts)
     .where(inArray(hosts.id, [hostId, primaryId]));
-  const generation = Math.max(...rows.map((row) => row.generation)) + 1;
-  const known = rows.map((row) => and(eq(hosts.id, row.id), eq(hosts.generation, row.generation)));
+  const generation = await nextGeneration(env, rows);
   const isStandby = and(eq(hosts.id, hostId), eq(hosts.standbyOf, primaryId), eq(hosts.fenced, false));
-  const isClosed = and(eq(hosts.id, primaryId), isPrimary, ...(isLost ? [] : [eq(hosts.yieldsTo, hostId)]));
+  // A later request may have opened it again, and have been followed by a third one that closes it.
+  const stillClosed = closedBy === null ? [] : [eq(hosts.yieldsTo, hostId), eq(hosts.generation, closedBy)];
+  const isClosed = and(eq(hosts.id, primaryId), isPrimary, ...stillClosed);
   const of = (id: string) => sql`${hosts.id} = ${id}`;
   return guardedWrite(db, {
     first: (isAllowed) =>
@@ -196,7 +216,7 @@ async function writePromotion(
         .set({
           standbyOf: sql`case when ${of(hostId)} then null else ${hostId} end`,
           fenced: sql`${of(primaryId)}`,
-          owesNotice: sql`${of(hostId)} and ${isLost ? 1 : 0}`,
+          owesNotice: sql`${of(hostId)} and ${closedBy === null ? 1 : 0}`,
           ...{ yieldsTo: null, yieldsSince: null, generation },
         })
         .where(and(inArray(hosts.id, [hostId, primaryId]), isAllowed)),
@@ -205,7 +225,7 @@ async function writePromotion(
         [isThere(hosts, isStandby), 'HOST_NOT_STANDBY'],
         [isThere(hosts, isClosed), 'HOST_NOT_STANDBY'],
       ] as const),
-      ...known.map((condition) => [isThere(hosts, condition), 'HOST_NOT_STANDBY'] as const),
+      ...areAsRead(rows).map((condition) => [condition, 'HOST_NOT_STANDBY'] as const),
     ],
     rest: (isAllowed) => [
       db
@@ -243,9 +263,27 @@ export async function pushMember(env: Env, hostId: string): Promise<MemberState 
   if (!found || (found.row.generation === 0 && found.row.standbyOf === null)) return null;
   // A standby that has not begun to copy has nothing to apply.
   if (found.row.generation === 0) return readState(env, hostId);
+  if (found.member.role === 'primary') await fenceFormer(env, found.row);
   const state = await hostCaller(env, hostId)('member.apply', found.member);
   if (found.row.owesNotice) await notifyTenants(env, found.row, state.survived_until);
   return state;
+}
+
+/**
+ * Fences the former primary of a host that does not serve as the primary yet, if it can be reached: whoever finishes a promotion,
+ * one that is linked is closed before the other one opens.
+ */
+async function fenceFormer(env: Env, { id, generation }: HostRow): Promise<void> {
+  const db = openDatabase(env.DB);
+  const formers = await db
+    .select({ id: hosts.id })
+    .from(hosts)
+    .where(and(eq(hosts.standbyOf, id), eq(hosts.fenced, true)));
+  if (formers.length === 0 || (await readState(env, id))?.generation === generation) return;
+  for (const former of formers)
+    await pushMember(env, former.id).catch((error) =>
+      logEvent('host.not_fenced_yet', { host_id: former.id, reason: String(error) }),
+    );
 }
 
 /**
