@@ -4,8 +4,10 @@ import { eventually } from '../../support/eventually.ts';
 import { callOperation, type Ids, OPERATIONS, type Operation } from '../../support/operations.ts';
 import { startTripsGateway, type TripsGateway, tallyOf } from '../../support/worker/trips-gateway.ts';
 
-/** Long enough for all concurrent calls to start within it, also on a machine with ten runnable processes per core. */
-const DELAY_MS = 60;
+/** Long enough for all concurrent calls to start within it. */
+const DELAY_MS = 20;
+/** An object can do other work during one call, whose trips are counted with it. What a read costs is in each of them. */
+const CALLS = 3;
 
 const READS = OPERATIONS.filter(({ method }) => method === 'GET');
 
@@ -57,7 +59,7 @@ beforeAll(async () => {
 });
 afterAll(() => gateway?.stop());
 
-/** The cost of the operation with warm caches. */
+/** The cost of the operation with warm caches: that of the call with the fewest trips. */
 async function warmTally(operation: Operation) {
   const callers: Partial<Record<Operation['access'], Api>> = {
     platform: gateway.platform,
@@ -65,9 +67,14 @@ async function warmTally(operation: Operation) {
   };
   const call = () => callOperation(callers[operation.access] ?? gateway.api, operation, ids);
   await call();
-  const answer = await call();
-  expect([200, 302], JSON.stringify(answer.body)).toContain(answer.status);
-  return tallyOf(answer);
+  const tallies = [];
+  for (let n = 0; n < CALLS; n += 1) {
+    const answer = await call();
+    expect([200, 302], JSON.stringify(answer.body)).toContain(answer.status);
+    tallies.push(tallyOf(answer));
+  }
+  const [least] = tallies.sort((a, b) => a.trips.length - b.trips.length);
+  return least as NonNullable<typeof least>;
 }
 
 describe('a warm read', () => {
