@@ -31,6 +31,7 @@ export const AUDIT_NAMES = [
   'project.snapshot_schedule.changed',
   'project.masked_only.changed',
   'project.spares.changed',
+  'project.durability.changed',
   'masking.changed',
   'branch.credentials.rotated',
   'branch.lifespan.changed',

@@ -160,6 +160,11 @@ export const FAILURES = {
     message:
       'The standby is not linked, has no complete copy, or is still becoming the primary. Check its agent, then repeat the request.',
   },
+  NO_STANDBY: {
+    status: 409,
+    message:
+      'The database host of this project has no standby that could confirm commits. Contact the platform operator.',
+  },
   PRIMARY_UNAVAILABLE: {
     status: 409,
     message:

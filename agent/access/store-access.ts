@@ -9,13 +9,20 @@ type Access = Params<'access.apply'>['access'];
 /** Stores the access of a project that may be new to this host. Must be called in a transaction. */
 export async function introduceProject(session: Session, projectId: string, access: Access): Promise<void> {
   const { rowCount } = await session.query(
-    'INSERT INTO project (project_id, access_revision) VALUES ($1, -1) ON CONFLICT DO NOTHING',
-    [projectId],
+    'INSERT INTO project (project_id, access_revision, durability) VALUES ($1, -1, $2) ON CONFLICT DO NOTHING',
+    [projectId, access.durability],
   );
   await storeAccess(session, projectId, access);
   // A new project has no sessions to end.
   if (rowCount === 1)
     await session.query('UPDATE project SET unenforced = false WHERE project_id = $1', [projectId]);
+}
+
+/** The access that was stored before. */
+interface Before {
+  newer: boolean;
+  blocked_from: Date | null;
+  durability: Access['durability'];
 }
 
 /**
@@ -24,14 +31,15 @@ export async function introduceProject(session: Session, projectId: string, acce
  * `enforceAccess`.
  */
 export async function storeAccess(session: Session, projectId: string, access: Access): Promise<void> {
-  const { rows } = await session.query<{ newer: boolean; blocked_from: Date | null }>(
+  const { rows } = await session.query<Before>(
     `UPDATE project SET
        access_revision = $2,
        tenant = coalesce($4, tenant),
+       durability = $5,
        write_blocked_since = CASE WHEN $3 THEN coalesce(write_blocked_since, clock_timestamp()) END
      WHERE project_id = $1 AND access_revision <= $2
-     RETURNING old.access_revision < $2 AS newer, old.write_blocked_since AS blocked_from`,
-    [projectId, access.revision, access.write_blocked, access.tenant],
+     RETURNING old.access_revision < $2 AS newer, old.write_blocked_since AS blocked_from, old.durability`,
+    [projectId, access.revision, access.write_blocked, access.tenant, access.durability],
   );
   const [before] = rows;
   if (!before) return;
@@ -53,6 +61,13 @@ export async function storeAccess(session: Session, projectId: string, access: A
       [projectId, before.blocked_from],
     );
   }
+  // A session has the durability of its login, so open ones begin again. Pooled clients stay connected.
+  if (before.durability !== access.durability)
+    await session.query(
+      `UPDATE login SET end_from = least(end_from, 'epoch')
+       FROM branch WHERE branch.branch_id = login.branch_id AND project_id = $1`,
+      [projectId],
+    );
   // Access that only admits more, such as a new branch's, leaves no session to end.
   await session.query(
     `UPDATE project SET unenforced = true

@@ -203,6 +203,8 @@ function loopsOf(
     'reports of blocks': (signal) => blocks.run(log, signal),
     following: (signal) => new FollowWatch(host, (report) => notify('follow', report)).run(signal),
     'logins of moves': (signal) => runMoverLoop(host, signal),
+    'synchronous commits': (signal) =>
+      host.member.runSynchronous(signal, () => notify('inventory_outdated', {})),
     ...(settings.GUARDS === 'on' && { watchdogs: (signal) => new GuardWatch(host, log).run(signal) }),
   };
 }

@@ -5,9 +5,11 @@ import { storeAccess } from '../access/store-access.ts';
 import type { Pool } from '../postgres/connect.ts';
 import { inTransaction } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
+import type { Membership } from '../standby/membership.ts';
 
 interface AppliedHost extends AccessHost {
   sessions: Pool;
+  member: Membership;
 }
 
 /** Returns when this access, or a newer one, is in effect on both ports and for all open sessions. */
@@ -19,5 +21,6 @@ export async function applyAccess(
     await inTransaction(session, () => storeAccess(session, project_id, access));
     await enforceAccess(host, session, project_id);
   });
+  if (access.durability === 'sync') await host.member.synchronise();
   return { revision: access.revision };
 }

@@ -261,6 +261,11 @@ const MOVER = `
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was
  * released is never changed, removed or moved; a change of the tables is a new entry at the end.
  */
+/** Whether commits to its databases wait for the standby. */
+const DURABILITY = `
+  ALTER TABLE project ADD COLUMN durability text NOT NULL DEFAULT 'async';
+`;
+
 export const MIGRATIONS: readonly string[] = [
   INITIAL,
   BLOCKED_BRANCH,
@@ -279,6 +284,7 @@ export const MIGRATIONS: readonly string[] = [
   FOLLOWING_POSITIONS,
   STANDBY,
   MOVER,
+  DURABILITY,
 ];
 
 /**

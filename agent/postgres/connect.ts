@@ -20,7 +20,7 @@ const CONNECT_WITHIN_MS = 10_000;
 
 /**
  * The platform superuser over PostgreSQL's unix socket (`peer`, no password).
- * The server does not log statements that fail, because they may contain a SCRAM verifier.
+ * The server does not log statements that fail, because they may contain a SCRAM verifier. No commit waits for a standby.
  */
 const asPlatform = (settings: AgentSettings, database: string): pg.ClientConfig => ({
   host: settings.POSTGRES_SOCKET_DIR,
@@ -28,7 +28,8 @@ const asPlatform = (settings: AgentSettings, database: string): pg.ClientConfig 
   user: PLATFORM_ROLE,
   database,
   application_name: 'branchgate-agent',
-  options: '-c log_statement=none -c log_min_error_statement=panic -c search_path=public,pg_temp',
+  options:
+    '-c log_statement=none -c log_min_error_statement=panic -c search_path=public,pg_temp -c synchronous_commit=local',
   connectionTimeoutMillis: CONNECT_WITHIN_MS,
 });
 

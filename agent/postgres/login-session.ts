@@ -22,6 +22,8 @@ const optionsWith = (more: readonly string[]) =>
     'search_path=pg_catalog,pg_temp',
     'local_preload_libraries=',
     'default_transaction_read_only=off',
+    // A repair must not wait for a standby that is away.
+    'synchronous_commit=local',
     `lock_timeout=${LOCK_WITHIN_MS}`,
     `statement_timeout=${STATEMENT_WITHIN_MS}`,
     `transaction_timeout=${SESSION_WITHIN_MS}`,

@@ -168,6 +168,9 @@ interface LoginState {
   /** Membership in the group that may write; the read-only login never has it. */
   group_differs: boolean;
   read_only_differs: boolean;
+  /** Commits wait for the standby. */
+  is_sync: boolean;
+  durability_differs: boolean;
   temporary_differs: boolean;
 }
 
@@ -214,11 +217,15 @@ const ownerRole = "'role=g_' || replace(project_id::text, '-', '') || '_owner'";
 const FOLLOWS = `(EXISTS (SELECT FROM following WHERE following.branch_id = branch.branch_id AND since IS NOT NULL)
   OR EXISTS (SELECT FROM frozen_branch WHERE frozen_branch.branch_id = branch.branch_id))`;
 
+/** The setting of the logins of a project with the durability `sync`. Those that can only run queries write nothing. */
+const SYNC = 'synchronous_commit=remote_apply';
+
 /**
  * Whether an entry of `pg_db_role_setting` is none of ours. The default of a write block is restored with
- * `read_only_differs`, and the role of an owner with `group_differs`.
+ * `read_only_differs`, the role of an owner with `group_differs`, and the durability with `durability_differs`.
  */
 const FOREIGN = `NOT (setdatabase = 0 AND (login !~ '_owner$' OR ${FOLLOWS}) AND entry = 'default_transaction_read_only=on')
+  AND NOT (setdatabase = 0 AND entry = '${SYNC}')
   AND NOT (datname IS NOT DISTINCT FROM database AND login ~ '_owner$' AND entry = ${ownerRole})`;
 
 /** The owner login does not act as its group in the branch's database. */
@@ -292,6 +299,7 @@ export async function restoreLogins(
             (login !~ '_owner$' OR follows)
               AND write_blocked <> coalesce('default_transaction_read_only=on' = ANY (settings), false)
               AS read_only_differs,
+            is_sync <> coalesce('${SYNC}' = ANY (settings), false) AS durability_differs,
             login !~ '_query$' AND (login !~ '_owner$' OR database_oid IS NOT NULL)
               AND write_blocked = has_database_privilege(login_oid, database_oid, 'TEMPORARY')
               AS temporary_differs
@@ -299,6 +307,7 @@ export async function restoreLogins(
        SELECT login, branch_id, verifier, project_id, database, pg_database.oid AS database_oid, closed,
               ${FOLLOWS} AS follows,
               ${FOLLOWS} OR (write_blocked_since IS NOT NULL AND login !~ '_owner$') AS write_blocked,
+              durability = 'sync' AND login !~ '_query$' AS is_sync,
               pg_authid.oid AS login_oid, rolconfig AS settings,
               pg_authid.rolpassword IS DISTINCT FROM verifier OR pg_authid.rolcanlogin = closed AS login_differs,
               pg_authid.rolpassword IS DISTINCT FROM verifier AND end_from IS DISTINCT FROM '-infinity'
@@ -401,13 +410,17 @@ function restoring(state: LoginState, foreign: readonly ForeignSetting[]): strin
       : 'RESET default_transaction_read_only';
     statements.push(`ALTER ROLE ${name} ${setting}`);
   }
+  if (state.durability_differs) statements.push(durabilityOf(state));
   if (state.temporary_differs) statements.push(temporaryRight(state));
   return statements;
 }
 
+const durabilityOf = ({ login, is_sync }: LoginState) =>
+  `ALTER ROLE ${identifier(login)} ${is_sync ? 'SET synchronous_commit = remote_apply' : 'RESET synchronous_commit'}`;
+
 /** Statements that remove every setting of a login, and set ours again. */
 function resettingAll(state: LoginState, foreign: readonly ForeignSetting[]): string[] {
-  const { login, project_id, database, write_blocked, lacks_role } = state;
+  const { login, project_id, database, write_blocked, lacks_role, is_sync } = state;
   const name = identifier(login);
   const databases = new Set(foreign.flatMap((setting) => setting.database ?? []));
   const isOwner = login.endsWith('_owner');
@@ -418,6 +431,7 @@ function resettingAll(state: LoginState, foreign: readonly ForeignSetting[]): st
     ...[...databases].map((one) => `ALTER ROLE ${name} IN DATABASE ${identifier(one)} RESET ALL`),
     ...(isOwner && !write_blocked && (lacks_role || databases.has(database)) ? [ownRole] : []),
     ...(write_blocked ? [`ALTER ROLE ${name} SET default_transaction_read_only = on`] : []),
+    ...(is_sync ? [durabilityOf(state)] : []),
   ];
 }
 

@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import type { SyncState } from '../../shared/protocol/durability.ts';
 import type { Method, MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { HostMember, MemberState } from '../../shared/protocol/standby.ts';
 import { waitForLogins } from '../access/enforce-access.ts';
@@ -11,7 +12,7 @@ import { identifier, inDatabase, literal, type Pool } from '../postgres/connect.
 import { endSessions } from '../postgres/sessions.ts';
 import { HostError } from '../process/host-error.ts';
 import type { Log } from '../process/log.ts';
-import { pollUntil } from '../process/loops.ts';
+import { pollUntil, runLoop } from '../process/loops.ts';
 import { type AgentSettings, rulesFolder } from '../process/settings.ts';
 import { networksOf } from '../transfer/admit-host.ts';
 import { PROMOTED } from '../transfer/follow-status.ts';
@@ -19,6 +20,7 @@ import { isServerRunning } from './base-copy.ts';
 import { Replica } from './replica.ts';
 import { positionOf } from './replication.ts';
 import { NEW_MEMBER, readMember, type StoredMember, standbyFiles, writeMember } from './stored-member.ts';
+import { SynchronousCommits } from './synchronous-commits.ts';
 
 /** What the running agent does about a change of its role. A control tool does nothing. */
 interface Hooks {
@@ -35,6 +37,7 @@ const NO_HOOKS: Hooks = { settle: async () => true, serve: async () => {}, fence
 /** Operations that every member serves. */
 const OF_MEMBERS: readonly Method[] = ['host.describe', 'member.read', 'member.apply'];
 
+const SYNCHRONISE_EVERY_MS = 1_000;
 const SESSIONS_END = { within: 10_000 };
 const PROMOTED_WITHIN_S = 60;
 const STOPPED = { within: 10_000, every: 50 };
@@ -57,6 +60,7 @@ interface MembershipOptions {
 export class Membership {
   readonly #options: MembershipOptions;
   readonly #replica: Replica;
+  readonly #commits: SynchronousCommits;
   #stored: StoredMember | null;
   #hooks = NO_HOOKS;
   #promotion: Promise<void> | null = null;
@@ -65,6 +69,7 @@ export class Membership {
     this.#options = options;
     this.#stored = readMember(options.settings);
     this.#replica = new Replica(options.settings, options.postgres);
+    this.#commits = new SynchronousCommits(options.settings, options.postgres);
     options.rules.isClosed = this.#isClosed();
   }
 
@@ -95,6 +100,30 @@ export class Membership {
       [loginOf(this.#stored.standby_id)],
     );
     return rows[0]?.active ?? false;
+  }
+
+  /** Brings commits of projects with the durability `sync` to wait for the standby, or not to. */
+  async synchronise(): Promise<SyncState> {
+    if (this.role !== 'primary' || this.#stored?.promoting) return 'off';
+    const standbyId = this.#stored?.standby_id ?? null;
+    return this.#commits.poll(standbyId && loginOf(standbyId));
+  }
+
+  /** Commits wait for no standby until one has caught up. */
+  async releaseCommits(): Promise<void> {
+    await this.#commits.poll(null);
+  }
+
+  /** @param onChange called when commits begin to wait for a standby that is away, or end to */
+  runSynchronous(signal: AbortSignal, onChange: () => void): Promise<void> {
+    let known: SyncState = 'off';
+    const look = async () => {
+      const state = await this.synchronise();
+      if (state !== known) onChange();
+      known = state;
+    };
+    const { log } = this.#options;
+    return runLoop(look, { every: SYNCHRONISE_EVERY_MS, signal, log, failed: 'member.not_synchronised' });
   }
 
   attach(hooks: Hooks): void {
@@ -132,6 +161,7 @@ export class Membership {
       position: await (isStandby ? this.#replica.position() : this.#end()).catch(() => null),
       ...(isStandby ? this.#replica.lag() : { lag_bytes: null, lag_seconds: null }),
       survived_until: stored?.survived_until ?? null,
+      sync: await this.synchronise().catch(() => 'off' as const),
     };
   }
 
@@ -188,7 +218,9 @@ export class Membership {
       await rules.sync();
       this.#options.log('member.opened');
     }
-    if (standby_id === null) await releaseStandby({ postgres, rules });
+    if (standby_id !== null) return;
+    await this.releaseCommits();
+    await releaseStandby({ postgres, rules });
   }
 
   /** Admits no client and ends those that are there, so that the end of the WAL stays where it is for them. */
@@ -358,6 +390,7 @@ export async function admitStandby(
   // From now on its servers ask for their role before they start.
   await member.apply({ role: 'primary', generation, closing: false, standby_id });
   const login = loginOf(standby_id);
+  await member.releaseCommits();
   await releaseStandby({ postgres, rules: null });
   const attributes = `LOGIN REPLICATION NOINHERIT CONNECTION LIMIT ${STANDBY_CONNECTIONS} PASSWORD ${literal(verifier)}`;
   await postgres.query(`CREATE ROLE ${login} ${attributes}`);

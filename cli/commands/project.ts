@@ -58,6 +58,7 @@ interface ProjectChange {
   maskedOnly?: 'on' | 'off';
   rotateCredentials?: (typeof ROTATIONS)[number];
   spares?: number | 'auto';
+  durability?: 'async' | 'sync';
 }
 
 /**
@@ -140,7 +141,7 @@ export function projectCommand(): Command {
   group
     .command('update')
     .description(
-      'Change the name, the storage quota, the snapshots, their spares, the connection limit or the data of a project',
+      'Change the name, the storage quota, the snapshots, their spares, the connection limit, the durability or the data of a project',
     )
     .argument('[project]', 'name or ID (default: the linked one)')
     .option('--name <name>', 'new name')
@@ -177,10 +178,16 @@ export function projectCommand(): Command {
       'clones of each snapshot in use that are kept ready, up to 32, or `auto`',
       readSpares,
     )
+    .addOption(
+      new Option(
+        '--durability <choice>',
+        'sync: commits wait until the standby of the host has applied them; ends open sessions',
+      ).choices(['async', 'sync']),
+    )
     .action(async (project: string | undefined, options: ProjectChange, command: Command) => {
       const session = openSession(command);
       const path = { project_id: await projectOf(command, session, project) };
-      const { name, quota, connectionAttempts, maskedOnly, rotateCredentials, spares } = options;
+      const { name, quota, connectionAttempts, maskedOnly, rotateCredentials, spares, durability } = options;
       if (rotateCredentials !== undefined && maskedOnly !== 'on')
         throw new CommandError('usage', '--rotate-credentials needs --masked-only on.');
       const schedule = await scheduleOf(options, () =>
@@ -194,11 +201,12 @@ export function projectCommand(): Command {
         ...(maskedOnly !== undefined && { masked_only: maskedOnly === 'on' }),
         ...(rotateCredentials !== undefined && { rotate_credentials: rotateCredentials }),
         ...(spares !== undefined && { spares }),
+        ...(durability !== undefined && { durability }),
       };
       if (Object.keys(body).length === 0)
         throw new CommandError(
           'usage',
-          'Nothing is to be changed. Give --name, --quota, --snapshot-every, --snapshot-keep, --snapshot-masked, --connection-attempts, --masked-only or --spares.',
+          'Nothing is to be changed. Give --name, --quota, --snapshot-every, --snapshot-keep, --snapshot-masked, --connection-attempts, --masked-only, --spares or --durability.',
         );
       const changed = await dataOf(session.client.api.PATCH(PROJECT, { params: { path }, body }));
       if (changed.warning !== undefined) say(changed.warning);

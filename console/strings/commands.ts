@@ -46,6 +46,8 @@ interface ChangedProject {
   /** Empty: it stays as it is. */
   spares: string;
   /** Empty: it stays as it is. */
+  durability: string;
+  /** Empty: it stays as it is. */
   maskedOnly: string;
   /** Empty: no passwords are replaced. */
   rotation: string;
@@ -85,9 +87,12 @@ export const COMMANDS = {
   listProjects: line(['project', 'list']),
   createProject: (name: string, region: string) =>
     line(['project', 'create', name || 'NAME'], { region: region || undefined }),
-  updateProject: (project: string, { name, quota, attempts, spares, maskedOnly, rotation }: ChangedProject) =>
+  updateProject: (
+    project: string,
+    { name, quota, attempts, spares, durability, maskedOnly, rotation }: ChangedProject,
+  ) =>
     line(['project', 'update', project], {
-      ...{ name, quota, spares },
+      ...{ name, quota, spares, durability },
       ...{ 'connection-attempts': attempts, 'masked-only': maskedOnly, 'rotate-credentials': rotation },
     }),
   deleteProject: (project: string) => line(['project', 'delete', project]),

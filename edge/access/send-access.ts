@@ -58,7 +58,7 @@ export const confirmAccess = (db: Database, projectId: string, revision: number,
 /**
  * The access to one project's databases with its revision, as the host receives it: its tenant, network rules,
  * closed branches (expired ones, one that an import fills, or all at twice the storage quota), write block,
- * limits of connection attempts, spares and new passwords.
+ * limits of connection attempts, durability, spares and new passwords.
  */
 export type Access = Params<'access.apply'>['access'];
 
@@ -132,6 +132,7 @@ export async function accessOf(
     write_blocked: ACCESS_OF_STATE[project.storageState] !== 'open',
     closed: closed.map(({ id }) => id),
     connection_attempts: Object.fromEntries(limited.map(({ id, attempts }) => [id, attempts])),
+    durability: project.durability,
     spares: {
       of_project: project.spares,
       of_snapshots: Object.fromEntries(spares.map((snapshot) => [snapshot.id, snapshot.spares])),

@@ -3,6 +3,7 @@ import type { BranchBlock } from '../../shared/block.ts';
 import type { Life } from '../../shared/branch/lifespan.ts';
 import { BRANCH_DATA, type BranchData } from '../../shared/masking.ts';
 import type { JobKind } from '../../shared/project/job.ts';
+import { DURABILITIES, SYNC_STATES } from '../../shared/protocol/durability.ts';
 import type { HostDescription } from '../../shared/protocol/host-description.ts';
 
 export const ROLES = ['owner', 'admin', 'operator', 'viewer'] as const;
@@ -273,10 +274,16 @@ export const hostRole = () => ({
   yieldsSince: timestamp('yields_since'),
   /** Its primary was lost when it was promoted, and its tenants have not been informed. */
   owesNotice: integer('owes_notice', { mode: 'boolean' }).notNull().default(false),
+  /** Of a primary, as its agent last reported it. */
+  sync: text('sync', { enum: SYNC_STATES }).notNull().default('off'),
 });
 
-/** When the host of a project was lost and a standby took its place, and until when what was committed has survived. */
+/**
+ * Whether a project's commits survive the loss of its host; when that was lost and a standby took its place, and until when what
+ * was committed has survived.
+ */
 export const failover = () => ({
+  durability: text('durability', { enum: DURABILITIES }).notNull().default('async'),
   failedOverAt: timestamp('failed_over_at'),
   survivedUntil: timestamp('survived_until'),
 });

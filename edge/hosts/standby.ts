@@ -1,6 +1,7 @@
 import { and, eq, gt, isNull, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
+import { SYNC_STATES } from '../../shared/protocol/durability.ts';
 import {
   type HostMember,
   MEMBER_ROLES,
@@ -9,7 +10,7 @@ import {
 } from '../../shared/protocol/standby.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { type Database, type DatabaseBinding, isThere, openDatabase } from '../database/database.ts';
-import { hosts } from '../database/schema.ts';
+import { hosts, projects } from '../database/schema.ts';
 import { type HostLinks, hostCaller } from './host-client.ts';
 
 /**
@@ -33,6 +34,10 @@ export const Member = z
     lag_seconds: z.number().nullable().meta({
       description: 'Age of the data of the standby. Null: it is no standby, or cannot be asked.',
     }),
+    sync: z.enum(SYNC_STATES).nullable().meta({
+      description:
+        'Commits of projects with the durability `sync`: `confirming`: the standby confirms them; `waiting`: it is away, and they wait for it; `off`: there are none, or it has not caught up since its copy. Null: it is no standby.',
+    }),
   })
   .meta({
     id: 'HostMembership',
@@ -41,6 +46,7 @@ export const Member = z
       role: 'standby',
       lag_bytes: 1024,
       lag_seconds: 0.4,
+      sync: 'off',
     },
   });
 
@@ -53,6 +59,11 @@ const roleOf = ({ standbyOf, fenced }: Pick<HostRow, 'standbyOf' | 'fenced'>): M
 /** A standby that has begun to copy this host, and is none of a former time. */
 export const followsHost = (hostId: string) =>
   and(eq(hosts.standbyOf, hostId), eq(hosts.fenced, false), gt(hosts.generation, 0));
+
+/** Whether the host of a project has a standby that has begun to copy it, as an SQL condition. */
+export const hasStandby = (projectId: string): SQL =>
+  sql`exists (select 1 from ${hosts} as follower join ${projects} as placed on follower.standby_of = placed.host_id
+    where placed.id = ${projectId} and follower.fenced = 0 and follower.generation > 0)`;
 
 /** What an agent is to know of its host. Null: there is no such host. Reads the newest state. */
 export async function readMember(
@@ -77,12 +88,12 @@ const memberOf = (row: HostRow, standbyId: string | null): HostMember => {
   };
 };
 
-type FoundMember = Pick<HostRow, 'id' | 'standbyOf'> & { fenced: boolean | number };
+type FoundMember = Pick<HostRow, 'id' | 'standbyOf' | 'sync'> & { fenced: boolean | number };
 
 /** A column of a host's row: its primary, and all that follow or followed that, oldest first. */
 export const foundMembers = sql`(
-  select json_group_array(json_object('id', member.id, 'standbyOf', member.standby_of, 'fenced', member.fenced))
-  from (select id, standby_of, fenced from hosts as one
+  select json_group_array(json_object('id', member.id, 'standbyOf', member.standby_of, 'fenced', member.fenced, 'sync', member.sync))
+  from (select id, standby_of, fenced, sync from hosts as one
     where coalesce(hosts.standby_of, hosts.id) in (one.id, one.standby_of) order by one.created_at) as member)`
   .mapWith((json: string) => JSON.parse(json) as FoundMember[])
   .as('found_members');
@@ -91,15 +102,25 @@ export const foundMembers = sql`(
 export const membersOf = (
   env: HostLinks,
   found: readonly FoundMember[],
-): Promise<z.output<typeof Member>[]> =>
-  Promise.all(
+): Promise<z.output<typeof Member>[]> => {
+  const ofPrimary = found.find(({ standbyOf }) => standbyOf === null)?.sync ?? 'off';
+  return Promise.all(
     found.map(async ({ id, standbyOf, fenced }) => {
       const role = roleOf({ standbyOf, fenced: Boolean(fenced) });
       const state = role === 'standby' ? await readState(env, id) : null;
       const { lag_bytes = null, lag_seconds = null } = state ?? {};
-      return { host_id: id, role, lag_bytes, lag_seconds };
+      return { host_id: id, role, lag_bytes, lag_seconds, sync: role === 'standby' ? ofPrimary : null };
     }),
   );
+};
+
+/** For the records of a primary and its projects. */
+export async function recordSync(env: DatabaseBinding, hostId: string, { sync }: MemberState): Promise<void> {
+  await openDatabase(env.DB)
+    .update(hosts)
+    .set({ sync })
+    .where(and(eq(hosts.id, hostId), sql`${hosts.sync} <> ${sync}`));
+}
 
 /** Null: the member cannot be asked. */
 export const readState = (env: HostLinks, hostId: string): Promise<MemberState | null> =>

@@ -8,6 +8,7 @@ import {
   storedSpares,
 } from '../../shared/branch/snapshot.ts';
 import type { Failure } from '../../shared/failures.ts';
+import type { Durability } from '../../shared/protocol/durability.ts';
 import { ok, type Result } from '../../shared/result.ts';
 import { newPasswords, rotationStatements } from '../access/credentials.ts';
 import { nextAccessRevision } from '../access/send-access.ts';
@@ -19,6 +20,7 @@ import { type Database, insertAllIf, insertIf, isOneOf, isThere } from '../datab
 import { guardedWrite, type Requirement } from '../database/guarded-write.ts';
 import { auditEvents, branchCredentials, projectBranches, projects } from '../database/schema.ts';
 import { hasRoomOn } from '../hosts/host.ts';
+import { hasStandby } from '../hosts/standby.ts';
 import type { Settings } from '../settings.ts';
 import { type ProjectView, projectViews } from '../tenancy/project-access.ts';
 import { hasQuotaFor, tenantQuotaReached, tenantUsage } from '../tenancy/tenant-caps.ts';
@@ -35,6 +37,7 @@ interface ProjectChange {
   /** Only with `masked_only`. */
   rotate_credentials?: UnmaskedRotation | undefined;
   spares?: Spares | undefined;
+  durability?: Durability | undefined;
 }
 
 /** Whose passwords are replaced when members are to get masked data only: applications may use those of main. */
@@ -54,6 +57,7 @@ const EVENTS = {
   ],
   'project.masked_only.changed': (from: ProjectView, to: ProjectChange) => [from.maskedOnly, to.masked_only],
   'project.spares.changed': (from: ProjectView, to: ProjectChange) => [from.spares ?? AUTOMATIC, to.spares],
+  'project.durability.changed': (from: ProjectView, to: ProjectChange) => [from.durability, to.durability],
   'project.snapshot_schedule.changed': (from: ProjectView, to: ProjectChange) => [
     from.snapshotSchedule,
     to.snapshot_schedule,
@@ -128,7 +132,7 @@ const scheduled = (snapshotSchedule: SnapshotSchedule | null | undefined, now: D
  * Changes the project and audits the change, in one batch.
  * A quota can always be lowered, also above the limit of the tenant or beyond the room of the host.
  * @returns the changed project, or NOT_FOUND, PROJECT_NOT_ACTIVE, QUOTA_ABOVE_SELF_SERVICE_CAP,
- *   TENANT_QUOTA_REACHED, HOST_FULL, HOST_BUSY while a branch is created whose passwords are to be replaced
+ *   TENANT_QUOTA_REACHED, HOST_FULL, NO_STANDBY for `sync`, HOST_BUSY while a branch is created whose passwords are to be replaced
  */
 export async function changeProject(
   db: Database,
@@ -171,6 +175,7 @@ export async function changeProject(
     storageQuotaGib,
     connectionAttempts,
     maskedOnly: change.masked_only,
+    durability: change.durability,
     spares: change.spares === undefined ? undefined : storedSpares(change.spares),
     ...scheduled(snapshotSchedule, now),
     updatedAt: now,
@@ -182,6 +187,7 @@ export async function changeProject(
       [isProject(ne(projects.status, 'deleting')), 'PROJECT_NOT_ACTIVE'],
       ...(storageQuotaGib === undefined ? [] : quotaRequirements),
       ...(rotation?.require ?? []),
+      ...(change.durability === 'sync' ? [[hasStandby(projectId), 'NO_STANDBY'] satisfies Requirement] : []),
     ],
     rest: (isAllowed) => [
       ...events.map((event) => insertIf(db, auditEvents, event, isAllowed)),
@@ -189,7 +195,9 @@ export async function changeProject(
         ? []
         : attemptsOfBranches(db, projectId, connectionAttempts, isAllowed)),
       ...(rotation?.rest(isAllowed) ?? []),
-      ...(change.spares === undefined ? [] : [nextAccessRevision(db, projectId, isAllowed)]),
+      ...(change.spares === undefined && change.durability === undefined
+        ? []
+        : [nextAccessRevision(db, projectId, isAllowed)]),
     ],
     returns: projectViews(db).where(theProject),
   });

@@ -3,6 +3,7 @@ import { maxSlugLength } from '../../shared/branch/database-name.ts';
 import { AUTOMATIC, SnapshotSchedule, Spares } from '../../shared/branch/snapshot.ts';
 import { PROJECT_STATUSES } from '../../shared/project/project-status.ts';
 import { StorageStateField } from '../../shared/project/storage-quota.ts';
+import { DURABILITIES, SYNC_STATES } from '../../shared/protocol/durability.ts';
 import { Blocked, blockedOf, CreatedBranch } from '../branches/branch.ts';
 import { Region } from '../hosts/enrolment.ts';
 import type { ProjectView } from '../tenancy/project-access.ts';
@@ -47,6 +48,16 @@ export const Project = z
       example: null,
     }),
     spares: Spares,
+    durability: z.enum(DURABILITIES).meta({
+      description:
+        'When a commit is confirmed: `async`: once the database host has it; `sync`: once the standby of that host has applied it too.',
+      example: 'async',
+    }),
+    durability_state: z.enum(SYNC_STATES).meta({
+      description:
+        '`confirming`: the standby confirms each commit; `waiting`: the standby is away, and commits wait for it; `off`: commits are confirmed without it, because the durability is `async`, or no standby has caught up since its copy. Some seconds old.',
+      example: 'off',
+    }),
     host: z.string().meta({ description: 'Name of the database host.', example: 'eu-1' }),
     region: Region.nullable().meta({ description: 'That of its database host.', example: 'eu-central' }),
     blocked: Blocked.meta({
@@ -99,6 +110,8 @@ export const toProjectResponse = (row: ProjectView): z.output<typeof Project> =>
   max_slug_length: maxSlugLength(row.appKey, row.env),
   snapshot_schedule: row.snapshotSchedule,
   spares: row.spares ?? AUTOMATIC,
+  durability: row.durability,
+  durability_state: row.durability === 'sync' ? row.sync : 'off',
   host: row.hostName,
   region: row.region,
   blocked: blockedOf(row.blocks, row.hold),

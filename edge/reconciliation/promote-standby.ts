@@ -8,7 +8,7 @@ import { type Database, type DatabaseBinding, isThere, openDatabase } from '../d
 import { guardedWrite } from '../database/guarded-write.ts';
 import { hosts, jobs, projects } from '../database/schema.ts';
 import { HostCallError, type HostLinks, hostCaller } from '../hosts/host-client.ts';
-import { followsHost, type HostRow, isPrimary, readMember, readState } from '../hosts/standby.ts';
+import { followsHost, type HostRow, isPrimary, readMember, readState, recordSync } from '../hosts/standby.ts';
 import { logEvent } from '../log.ts';
 import { inOneLine, plainMail } from '../mail/mail.ts';
 import { membersOf as peopleOf } from '../people/members.ts';
@@ -217,7 +217,7 @@ async function writePromotion(
           standbyOf: sql`case when ${of(hostId)} then null else ${hostId} end`,
           fenced: sql`${of(primaryId)}`,
           owesNotice: sql`${of(hostId)} and ${closedBy === null ? 1 : 0}`,
-          ...{ yieldsTo: null, yieldsSince: null, generation },
+          ...{ yieldsTo: null, yieldsSince: null, generation, sync: 'off' },
         })
         .where(and(inArray(hosts.id, [hostId, primaryId]), isAllowed)),
     require: [
@@ -265,6 +265,7 @@ export async function pushMember(env: Env, hostId: string): Promise<MemberState 
   if (found.row.generation === 0) return readState(env, hostId);
   if (found.member.role === 'primary') await fenceFormer(env, found.row);
   const state = await hostCaller(env, hostId)('member.apply', found.member);
+  if (state.sync !== found.row.sync) await recordSync(env, hostId, state);
   if (found.row.owesNotice) await notifyTenants(env, found.row, state.survived_until);
   return state;
 }

@@ -14,6 +14,7 @@ import {
   SELF_SERVICE_QUOTA_CAP_GIB,
   StorageQuotaGib,
 } from '../../shared/project/storage-quota.ts';
+import { DURABILITIES } from '../../shared/protocol/durability.ts';
 import { attemptsWithin } from '../branches/branch-request.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import type { Database } from '../database/database.ts';
@@ -23,6 +24,7 @@ import { ApiError, unwrap } from '../errors.ts';
 import { Region } from '../hosts/enrolment.ts';
 import { hasPlaceOn, hasRoomOn, isOpenHost } from '../hosts/host.ts';
 import { callHostForClient, isLinked } from '../hosts/host-client.ts';
+import { readState, recordSync } from '../hosts/standby.ts';
 import { KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency-key.ts';
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
 import { repeatIfLost } from '../lost-object.ts';
@@ -71,6 +73,10 @@ const ProjectChange = z
     snapshot_schedule: SnapshotSchedule.nullable().optional(),
     connection_attempts_per_minute: AttemptsPerMinute.optional(),
     spares: Spares.optional(),
+    durability: z.enum(DURABILITIES).optional().meta({
+      description:
+        '`sync`: commits to the databases of the project wait until the standby of their host has applied them, and for as long as it is away. `async`: they do not. A change ends the sessions that are open.',
+    }),
     masked_only: z.boolean().optional().meta({
       description:
         'For owners and admins. Others, and API keys without the permission `data.full`, then get masked data only: no operation gives them what is in `main`, in an unmasked branch or in an unmasked snapshot. Passwords that were given out before stay valid without `rotate_credentials`.',
@@ -140,7 +146,7 @@ const change = {
   access: 'project.change',
   method: 'patch',
   summary:
-    'Rename a project, or change its storage quota, its schedule of snapshots, its limit of connection attempts, or who gets unmasked data',
+    'Rename a project, or change its storage quota, its schedule of snapshots, its limit of connection attempts, its durability, or who gets unmasked data',
   tags,
   request: { params: ProjectParams, body: jsonBody(ProjectChange) },
   responses: { 200: response('The updated project.', ChangedProject) },
@@ -151,12 +157,16 @@ const change = {
     'HOST_FULL',
     'HOST_BUSY',
     'HOST_UNAVAILABLE',
+    'NO_STANDBY',
     'CONNECTION_ATTEMPTS_ABOVE_MAX',
   ],
 } as const;
 
 const NOT_APPLIED =
   'The database host has not confirmed the new passwords yet. Until then the old ones stay valid; the gateway repeats it by itself.';
+
+const UNCONFIRMED =
+  'The standby does not confirm commits yet, so they are confirmed without it until it has caught up: see durability_state.';
 
 /** What a response says of the passwords that lead to unmasked data: those who have one need no operation. */
 async function passwordNotes(
@@ -186,13 +196,17 @@ async function changed(c: AppContext, projectId: string, request: z.output<typeo
     await enforceRequestLimit(c, bucketOf.rotation(projectId));
     if (!(await isLinked(c.env, project.hostId))) throw new ApiError('HOST_UNAVAILABLE');
   }
-  const changesAccess = limit !== undefined || rotation !== undefined || wanted.spares !== undefined;
+  const changesAccess = [limit, rotation, wanted.spares, wanted.durability].some((one) => one !== undefined);
   // Its alarm is then set, in case the host does not learn the change from this request.
   if (changesAccess) await repeatIfLost(() => coordinatorOf(c.env, projectId).wake());
   const current = unwrap(await changeProject(primaryOf(c), settings, project, wanted, actorOf(c)));
   const applied = changesAccess && (await repeatIfLost(() => coordinatorOf(c.env, projectId).applyAccess()));
   // Its alarm takes the snapshots.
   if (wanted.snapshot_schedule) await repeatIfLost(() => coordinatorOf(c.env, projectId).wake());
+  const state = wanted.durability && (await readState(c.env, project.hostId));
+  if (state) await recordSync(c.env, project.hostId, state);
+  const view = { ...current, ...(state && { sync: state.sync }) };
+  const isUnconfirmed = wanted.durability === 'sync' && state?.sync !== 'confirming';
   const isRenamed = wanted.name !== undefined && wanted.name !== project.name;
   const sameName = isRenamed && sameNameWarning(current, await namesakes(primaryOf(c), c, current.name));
   const isTurnedOn = request.masked_only === true && (!project.maskedOnly || rotation !== undefined);
@@ -201,16 +215,15 @@ async function changed(c: AppContext, projectId: string, request: z.output<typeo
     sameName ? sameName.warning : undefined,
     passwords?.warning,
     rotation && applied && !applied.ok && NOT_APPLIED,
+    isUnconfirmed && UNCONFIRMED,
   ].filter((text) => typeof text === 'string');
   const notes = {
     ...(warnings.length > 0 && { warning: warnings.join(' ') }),
     ...(passwords?.rotated !== undefined && { credentials_rotated: passwords.rotated }),
   };
-  if (wanted.storage_quota_gib === undefined) return { ...toProjectResponse(current), ...notes };
+  if (wanted.storage_quota_gib === undefined) return { ...toProjectResponse(view), ...notes };
   const status = await repeatIfLost(() => coordinatorOf(c.env, projectId).monitor.evaluate(projectId));
-  const evaluated = status
-    ? { ...current, storageUsedBytes: status.used, storageState: status.state }
-    : current;
+  const evaluated = status ? { ...view, storageUsedBytes: status.used, storageState: status.state } : view;
   return { ...toProjectResponse(evaluated), ...notes };
 }
 

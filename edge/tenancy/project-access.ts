@@ -2,6 +2,7 @@ import { and, eq, exists, getTableColumns, ne, or, type SQL, sql } from 'drizzle
 import type { BatchResponse } from 'drizzle-orm/batch';
 import { COUNTED_STATUSES } from '../../shared/branch/branch-status.ts';
 import type { Failure } from '../../shared/failures.ts';
+import type { SyncState } from '../../shared/protocol/durability.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import type { Principal } from '../authentication/principal.ts';
@@ -78,6 +79,7 @@ export const projectViews = (db: Database) =>
       ...getTableColumns(projects),
       hostName,
       region: hosts.region,
+      sync: hosts.sync,
       branchCount,
       leasedBranchCount,
       blocks,
@@ -177,6 +179,7 @@ export async function recordDeniedAccess(
 export type ProjectView = ProjectRow & {
   hostName: string;
   region: string | null;
+  sync: SyncState;
   branchCount: number;
   leasedBranchCount: number;
   blocks: StoredBlock[];

@@ -3,6 +3,7 @@ import { BRANCH_ROLES } from '../branch/login.ts';
 import { SPARES_MAX } from '../branch/snapshot.ts';
 import { readCidr } from '../cidr.ts';
 import { BRANCHES_MAX, NETWORK_RULES_MAX } from '../limits.ts';
+import { DURABILITIES } from './durability.ts';
 
 const Id = z.uuid();
 
@@ -48,6 +49,8 @@ export const Access = z.strictObject({
       of_snapshots: z.record(Id, z.int().min(0).max(SPARES_MAX)),
     })
     .default({ of_project: null, of_snapshots: {} }),
+  /** When commits to its databases are confirmed. */
+  durability: z.enum(DURABILITIES).default('async'),
   /** Passwords newer than the last applied revision, by branch. A revision contains them only once. */
   verifiers: z.record(Id, z.partialRecord(z.enum(BRANCH_ROLES), Verifier)).default({}),
 });

@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { Verifier } from './access.ts';
+import { SYNC_STATES } from './durability.ts';
 import { Id, operation } from './operation.ts';
 
 /**
@@ -73,6 +74,7 @@ export const MemberState = z.strictObject({
   lag_seconds: z.number().nonnegative().nullable(),
   /** Of a promoted standby: everything that its former primary had confirmed until then is here. */
   survived_until: z.iso.datetime().nullable(),
+  sync: z.enum(SYNC_STATES),
 });
 export type MemberState = z.output<typeof MemberState>;
 

@@ -126,7 +126,15 @@ test.each<[string, string, string[], object]>([
   [COMMANDS.protectBranch(PROJECT, 'pr-7', false), 'branch unprotect', ['pr-7'], { project: PROJECT }],
   [
     COMMANDS.updateProject(PROJECT, {
-      ...{ name: HOSTILE, quota: '0.5', attempts: '120', spares: 'auto', maskedOnly: '', rotation: '' },
+      ...{
+        name: HOSTILE,
+        quota: '0.5',
+        attempts: '120',
+        spares: 'auto',
+        durability: '',
+        maskedOnly: '',
+        rotation: '',
+      },
     }),
     'project update',
     [PROJECT],
@@ -134,11 +142,12 @@ test.each<[string, string, string[], object]>([
   ],
   [
     COMMANDS.updateProject(PROJECT, {
-      ...{ name: 'Shop', quota: '1', attempts: '50', spares: '', maskedOnly: 'on', rotation: 'all_but_main' },
+      ...{ name: 'Shop', quota: '1', attempts: '50', spares: '', durability: 'sync', maskedOnly: 'on' },
+      rotation: 'all_but_main',
     }),
     'project update',
     [PROJECT],
-    { maskedOnly: 'on', rotateCredentials: 'all_but_main' },
+    { durability: 'sync', maskedOnly: 'on', rotateCredentials: 'all_but_main' },
   ],
   [
     COMMANDS.scheduleSnapshots(PROJECT, '6h', '7', false),

@@ -113,6 +113,16 @@ describe('the records', () => {
     expect(Date.parse(expires_at ?? '') - Date.parse(created_at ?? '')).toBe(2_592_000_000);
   });
 
+  test('commits wait for a standby only where there is one', async () => {
+    const path = `/api/v1/projects/${project.id}`;
+    expect(await api.get(path)).toMatchObject({ body: { durability: 'async', durability_state: 'off' } });
+    expect(await api.patch(path, { durability: 'sync' })).toMatchObject({
+      status: 409,
+      body: { error: 'NO_STANDBY' },
+    });
+    expect(await api.patch(path, { durability: 'async' })).toMatchObject({ status: 200 });
+  });
+
   test('credentials have the form of specification 2.5', async () => {
     await api.branch(project.id, 'with-hyphen');
     const found = await api.credentials(project.id, 'with-hyphen');

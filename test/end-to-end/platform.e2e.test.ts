@@ -86,7 +86,7 @@ describe('hosts', () => {
       region: null,
       capacity: null,
       available_version: null,
-      members: [{ host_id: local?.id, role: 'primary', lag_bytes: null, lag_seconds: null }],
+      members: [{ host_id: local?.id, role: 'primary', lag_bytes: null, lag_seconds: null, sync: null }],
       project_count: 0,
       free_bytes: expect.any(Number),
       description: {

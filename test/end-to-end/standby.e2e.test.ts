@@ -15,13 +15,21 @@ let stack: Stack;
 let api: Api;
 let operator: Api;
 let project: ProjectBody;
+/** Of another project, which asks for synchronous commits. */
+let ledger: ProjectBody;
 
 interface HostBody {
   id: string;
   name: string;
   linked: boolean;
   description: object | null;
-  members: { host_id: string; role: string; lag_bytes: number | null; lag_seconds: number | null }[];
+  members: {
+    host_id: string;
+    role: string;
+    lag_bytes: number | null;
+    lag_seconds: number | null;
+    sync: string | null;
+  }[];
 }
 
 const hosts = async () => {
@@ -83,6 +91,11 @@ class Writer {
 const urlOf = async (ref: string, kind: 'direct_url' | 'database_url' = 'direct_url') =>
   (await api.credentials(project.id, ref))[kind] as string;
 
+const ledgerUrl = async (kind: 'direct_url' | 'database_url' = 'direct_url') =>
+  (await api.credentials(ledger.id, 'main'))[kind] as string;
+
+const durabilityOf = async () => (await api.get(`/api/v1/projects/${ledger.id}`)).body.durability_state;
+
 const present = async () => {
   const rows = await query<{ id: number }>(await urlOf('main'), 'select id from written');
   return new Set(rows.map(({ id }) => id));
@@ -102,6 +115,9 @@ beforeAll(async () => {
   await api.allow(project.id);
   await query(await urlOf('main'), 'create table written (id int primary key)');
   await api.branch(project.id, 'pr-1');
+  ledger = await api.project('ledger');
+  await api.allow(ledger.id);
+  await query(await ledgerUrl(), 'create table written (id int primary key)');
 });
 
 afterAll(() => stack.stop());
@@ -136,6 +152,68 @@ describe('a host with a standby', () => {
     expect(port).not.toBe(String(stack.standby.ports.direct));
   });
 
+  test('a project with synchronous commits waits for the standby, and nobody else does', async () => {
+    const path = `/api/v1/projects/${ledger.id}`;
+    const before = await connect(await ledgerUrl());
+    const changed = await api.patch(path, { durability: 'sync' });
+    expect(changed).toMatchObject({
+      status: 200,
+      body: { durability: 'sync', durability_state: 'confirming' },
+    });
+    expect(changed.body).not.toHaveProperty('warning');
+    // Its session would not wait.
+    await expect(before.query('select 1')).rejects.toThrow();
+    const events = await api.get<{ audit_events: { name: string; metadata: object }[] }>(
+      `/api/v1/audit-events?project_id=${ledger.id}`,
+    );
+    expect(events.body.audit_events).toContainEqual(
+      expect.objectContaining({
+        name: 'project.durability.changed',
+        metadata: { from: 'async', to: 'sync' },
+      }),
+    );
+    const [direct, pooled] = [await ledgerUrl(), await ledgerUrl('database_url')];
+    for (const url of [direct, pooled])
+      expect(await query(url, 'show synchronous_commit')).toEqual([{ synchronous_commit: 'remote_apply' }]);
+    await query(direct, 'insert into written values (-1)');
+    const other = await urlOf('main');
+    expect(await query(other, 'show synchronous_commit')).toEqual([{ synchronous_commit: 'local' }]);
+
+    await stack.standby.kill('postgres');
+    // The agent's own work does not wait.
+    await api.branch(ledger.id, 'pr-1');
+    const ofBranch = (await api.credentials(ledger.id, 'pr-1')).direct_url as string;
+    expect(await query(ofBranch, 'show synchronous_commit')).toEqual([
+      { synchronous_commit: 'remote_apply' },
+    ]);
+    await query(ofBranch, 'set synchronous_commit = local; delete from written where id = 0');
+
+    const waiting = query(direct, 'insert into written values (-2)');
+    // A commit with NOTIFY holds a lock that all databases share.
+    const notifying = await connect(direct);
+    const notified = notifying.query("insert into written values (-3); notify news, 'hello'");
+    let hasEnded = false;
+    void waiting.then(() => {
+      hasEnded = true;
+    });
+    const failed = notified.then(
+      () => 'confirmed',
+      () => 'ended',
+    );
+    await eventually(async () => expect(await durabilityOf()).toBe('waiting'));
+    const { standby } = await hosts();
+    expect(standby.members.find(({ host_id }) => host_id === standby.id)).toMatchObject({ sync: 'waiting' });
+    await query(other, "insert into written values (-1); notify news, 'hello'");
+    expect(await failed).toBe('ended');
+    expect(hasEnded).toBe(false);
+    await stack.standby.start('postgres');
+    await waiting;
+    await eventually(async () => expect(await durabilityOf()).toBe('confirming'));
+    expect(await query(direct, 'select id from written order by id')).toEqual(
+      [-3, -2, -1].map((id) => ({ id })),
+    );
+  });
+
   test('a planned switch loses nothing, and the former primary stays fenced', async () => {
     const { primary, standby } = await hosts();
     const writer = new Writer(() => urlOf('main'), 1);
@@ -161,6 +239,9 @@ describe('a host with a standby', () => {
   });
 
   test('the new primary makes branches and takes rules', async () => {
+    // It has no standby yet, and nothing waits.
+    await query(await ledgerUrl(), 'insert into written values (-4)');
+    expect(await durabilityOf()).toBe('off');
     await api.branch(project.id, 'pr-2');
     expect(await query(await urlOf('pr-2'), 'select count(*)::int > 0 as has from written')).toEqual([
       { has: true },
@@ -194,6 +275,7 @@ describe('a host with a standby', () => {
       const own = primary.members.find(({ host_id }) => host_id === primary.id);
       expect(own).toMatchObject({ role: 'standby', lag_bytes: 0 });
     });
+    await eventually(async () => expect(await durabilityOf()).toBe('confirming'));
     await api.branch(project.id, 'pr-3');
     expect(await isOpen(stack.state.direct_port)).toBe(true);
     const there = new URL(await urlOf('main'));
@@ -216,6 +298,8 @@ describe('a host with a standby', () => {
   test('a primary that is lost: the standby serves, and tenants learn until when everything survived', async () => {
     const { primary: next, standby: lost } = await hosts();
     const writer = new Writer(() => urlOf('main'), 1_000_000);
+    const synchronous = new Writer(() => ledgerUrl(), 1);
+    await eventually(async () => expect(synchronous.confirmed.size).toBeGreaterThan(50));
     await eventually(async () => expect(writer.confirmed.size).toBeGreaterThan(200));
     // The reported time is a whole second.
     await sleep(4_000);
@@ -234,7 +318,10 @@ describe('a host with a standby', () => {
     await eventually(async () => expect(writer.confirmed.size).toBeGreaterThan(before));
     const servedAfter = performance.now() - asked;
     console.log(`the standby served after ${Math.round(servedAfter)} ms`);
-    await writer.stop();
+    await Promise.all([writer.stop(), synchronous.stop()]);
+    const kept = await query<{ id: number }>(await ledgerUrl(), 'select id from written');
+    const lostCommits = [...synchronous.confirmed.keys()].filter((id) => !kept.some((row) => row.id === id));
+    expect(lostCommits).toEqual([]);
     const survivedUntil = Date.parse(promoted.body.survived_until);
     const found = await present();
     const mustBeThere = [...writer.confirmed].filter(([, at]) => at < survivedUntil);

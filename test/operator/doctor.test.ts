@@ -127,8 +127,14 @@ test('a standby that is behind, one that does not follow, and a former primary',
     lag_seconds: number | null,
   ) => {
     const members = [
-      { host_id: crypto.randomUUID(), role: 'primary' as const, lag_bytes: null, lag_seconds: null },
-      { host_id: host.id, role, lag_bytes, lag_seconds },
+      {
+        host_id: crypto.randomUUID(),
+        role: 'primary' as const,
+        lag_bytes: null,
+        lag_seconds: null,
+        sync: null,
+      },
+      { host_id: host.id, role, lag_bytes, lag_seconds, sync: null },
     ];
     return resultsOf({ ...host, members });
   };

@@ -22,11 +22,19 @@ import { TEXT } from '../../strings/common.ts';
 const choiceOf = ({ masked_only }: Project, wanted: boolean) =>
   masked_only === wanted ? '' : wanted ? 'on' : 'off';
 
+/** By `durability_state`. */
+const DURABILITY_HINTS = {
+  off: 'With a standby, a commit survives the loss of the host, and waits while the standby is away. A change ends open sessions.',
+  confirming: 'The standby confirms each commit.',
+  waiting: 'The standby is away, and commits wait for it.',
+} as const;
+
 function ChangeForm({ project }: { project: Project }) {
   const [name, setName] = useState(project.name);
   const [quota, setQuota] = useState(String(project.storage_quota_gib));
   const [attempts, setAttempts] = useState(String(project.connection_attempts_per_minute));
   const [spares, setSpares] = useState(String(project.spares));
+  const [durability, setDurability] = useState(project.durability);
   const session = useStore(sessionStore);
   const isAdmin = session.state === 'signed_in' && mayAdminister(session.me);
   const [maskedOnly, setMaskedOnly] = useState(project.masked_only);
@@ -43,6 +51,7 @@ function ChangeForm({ project }: { project: Project }) {
             storage_quota_gib: Number(quota),
             connection_attempts_per_minute: Number(attempts),
             ...(spares !== String(project.spares) && { spares: spares === 'auto' ? spares : Number(spares) }),
+            ...(durability !== project.durability && { durability }),
             ...(maskedOnly !== project.masked_only && { masked_only: maskedOnly }),
             ...(rotation !== '' && { rotate_credentials: rotation }),
           },
@@ -93,6 +102,15 @@ function ChangeForm({ project }: { project: Project }) {
         onChange={(event) => setSpares(event.target.value)}
         required
       />
+      <SelectField
+        label="Commits are confirmed"
+        hint={DURABILITY_HINTS[durability === 'sync' ? project.durability_state : 'off']}
+        value={durability}
+        onChange={({ target }) => setDurability(target.value as typeof durability)}
+      >
+        <option value="async">once the database host has them</option>
+        <option value="sync">once its standby has them too</option>
+      </SelectField>
       {isAdmin && (
         <fieldset className="field">
           <legend>Data</legend>
@@ -132,6 +150,7 @@ function ChangeForm({ project }: { project: Project }) {
             ...{ name, quota, attempts, rotation },
             maskedOnly: choiceOf(project, maskedOnly),
             spares: spares === String(project.spares) ? '' : spares,
+            durability: durability === project.durability ? '' : durability,
           })
         }
       />

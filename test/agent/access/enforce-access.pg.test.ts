@@ -275,6 +275,7 @@ test('an agent that died before it ended the sessions ends them at its next star
       closed: [branch.branch_id],
       connection_attempts: {},
       spares: { of_project: null, of_snapshots: {} },
+      durability: 'async' as const,
       verifiers: {},
     }),
   );
@@ -339,6 +340,7 @@ test('a repeated revision adds no rules of a branch that was dropped meanwhile',
       closed: [],
       connection_attempts: {},
       spares: { of_project: null, of_snapshots: {} },
+      durability: 'async' as const,
       verifiers: {},
     } as Access,
   });

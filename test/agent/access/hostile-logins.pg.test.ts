@@ -46,6 +46,7 @@ const next = (access: Partial<Access>): Access => {
     closed: [],
     connection_attempts: {},
     spares: { of_project: null, of_snapshots: {} },
+    durability: 'async' as const,
     verifiers: {},
     ...access,
   };

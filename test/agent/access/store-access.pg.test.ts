@@ -35,6 +35,7 @@ async function store(access: Partial<Access>) {
     closed: [],
     connection_attempts: {},
     spares: { of_project: null, of_snapshots: {} },
+    durability: 'async' as const,
     verifiers: {},
   };
   await inTransaction(session, () => storeAccess(session, project.id, { ...whole, ...access }));

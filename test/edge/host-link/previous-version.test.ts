@@ -59,6 +59,7 @@ const access = {
   closed: [id],
   connection_attempts: { [id]: 200 },
   spares: { of_project: null, of_snapshots: {} },
+  durability: 'async' as const,
   verifiers: { [id]: { owner: verifier } },
 };
 const cloned = { created: true, strategy: 'reflink', clone_ms: 1.5, paused_ms: 0, source_bytes: 1 };

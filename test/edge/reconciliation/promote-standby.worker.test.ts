@@ -25,7 +25,7 @@ class Agent {
 
   get state() {
     const { generation } = this.record;
-    const none = { lag_bytes: null, lag_seconds: null, survived_until: null };
+    const none = { lag_bytes: null, lag_seconds: null, survived_until: null, sync: 'off' as const };
     return { generation, position: this.position, ...none };
   }
 
