@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import { ME, withOtherAddress } from '../cli/other-address.ts';
 import { type BranchgateClient, createClient, type Schemas } from '../client/client.ts';
-import { type GoldenOptions, goldenBranch } from './golden-branch.ts';
+import { type GoldenOptions, goldenBranch, goldenSnapshot } from './golden-branch.ts';
 import { LeaseRenewal } from './lease-renewal.ts';
 
 type Credentials = Schemas['Credentials'];
@@ -21,7 +21,7 @@ export interface FixtureOptions extends GoldenOptions {
 interface Passed {
   url: string;
   project: string;
-  golden: string;
+  source: { snapshot_id: string } | { source_branch_id: string };
   /** Both addresses of this computer. */
   allow: string[];
   leaseSeconds: number;
@@ -56,12 +56,14 @@ export function branchSetup(options: FixtureOptions): () => Promise<() => Promis
     const client = clientFor(url);
     const allow = await withOtherAddress(url, [ME]);
     const golden = await goldenBranch(client, project, allow, options);
+    const snapshot_id = await goldenSnapshot(client, project, golden, options.spares);
+    const source = snapshot_id === null ? { source_branch_id: golden } : { snapshot_id };
     const { branches } = await client.create(`${BRANCHES}/batch`, {
       params: { path: { project_id: project } },
       body: {
         count: options.workers,
         name_prefix: `test-${randomBytes(4).toString('hex')}-`,
-        source_branch_id: golden,
+        ...source,
         lease_seconds: leaseSeconds,
         allow,
         include: ['credentials'],
@@ -71,7 +73,7 @@ export function branchSetup(options: FixtureOptions): () => Promise<() => Promis
     const ids = branches.map(({ id }) => id);
     const renewal = new LeaseRenewal(client, project, ids, leaseSeconds);
     const credentials = branches.flatMap((branch) => branch.credentials ?? []);
-    const passed: Passed = { url, project, golden, allow, leaseSeconds, branches: credentials };
+    const passed: Passed = { url, project, source, allow, leaseSeconds, branches: credentials };
     process.env[PASSED] = JSON.stringify(passed);
     return () => renewal.end();
   };
@@ -146,13 +148,13 @@ export function workerBranch(): BranchConnection {
 
 /** A branch for one test file, with the content of the migrations. Call `end` after its tests. */
 export async function branchPerFile(): Promise<BranchConnection & { end: () => Promise<void> }> {
-  const { url, project, golden, allow, leaseSeconds } = passedOn();
+  const { url, project, source, allow, leaseSeconds } = passedOn();
   const client = clientFor(url);
   const { id, credentials } = await client.create(BRANCHES, {
     params: { path: { project_id: project } },
     body: {
       branch_name: `file-${randomBytes(6).toString('hex')}`,
-      source_branch_id: golden,
+      ...source,
       lease_seconds: leaseSeconds,
       allow,
       include: ['credentials'],

@@ -1,4 +1,5 @@
 import type pg from 'pg';
+import { eventually } from '../support/eventually.ts';
 import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
 import type { Stack } from '../support/stack/stack.ts';
 import { timed } from './rounds.ts';
@@ -26,3 +27,12 @@ export async function timeBareClone(postgres: pg.Client, source: string): Promis
   await postgres.query('drop database bare');
   return ms;
 }
+
+/** @param count of all snapshots together */
+export const untilSparesAreReady = (session: pg.Client, count: number): Promise<void> =>
+  eventually(async () => {
+    const { rows } = await session.query(
+      "select from pg_database where datname ~ '^bgspare_' and not datallowconn and datacl is not null",
+    );
+    if (rows.length < count) throw new Error(`${rows.length} of ${count} spares are ready`);
+  });

@@ -1,8 +1,7 @@
 import { Api, type BranchBody, FROM_LOOPBACK } from '../support/api.ts';
-import { eventually } from '../support/eventually.ts';
 import { purgeBranch } from '../support/records/jobs.ts';
 import { type Stack, UNLIMITED } from '../support/stack/stack.ts';
-import { connectToClone, makeBareClone, timeBareClone } from './bare-clone.ts';
+import { connectToClone, makeBareClone, timeBareClone, untilSparesAreReady } from './bare-clone.ts';
 import { addDurations, aroundSteps, creationSteps } from './creation-steps.ts';
 import { filledMain } from './filled-main.ts';
 import type { Report } from './report.ts';
@@ -41,13 +40,7 @@ async function measure(stack: Stack): Promise<Report> {
     return body.id;
   };
   const [spareless, prepared] = [await snapshotWith(0), await snapshotWith(BATCH)];
-  const untilReady = () =>
-    eventually(async () => {
-      const { rows } = await session.query(
-        "select from pg_database where datname ~ '^bgspare_' and not datallowconn and datacl is not null",
-      );
-      if (rows.length < BATCH) throw new Error(`${rows.length} of ${BATCH} spares are ready`);
-    });
+  const untilReady = () => untilSparesAreReady(session, BATCH);
   const steps: Series = {};
   let made = 0;
   const create = async (snapshot_id: string) => {

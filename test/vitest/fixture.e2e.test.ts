@@ -5,7 +5,8 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, inject, test } from 'vitest';
 import { createClient } from '../../client/client.ts';
 import { ROOT } from '../../dev/build/repository.ts';
-import { goldenBranch } from '../../vitest/golden-branch.ts';
+import { branchSetup } from '../../vitest/fixture.ts';
+import { goldenBranch, goldenSnapshot } from '../../vitest/golden-branch.ts';
 import type { Api, ProjectBody } from '../support/api.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
 import { temporaryFolder } from '../support/stack/stack.ts';
@@ -123,6 +124,35 @@ test('each worker and file has a branch with the migrations, which run once for 
   const second = await start().ended;
   expect([second.code, second.output]).toEqual([0, expect.stringContaining('6 passed')]);
   expect(readFileSync(join(folder, 'migrated'), 'utf8')).toBe('.');
+});
+
+test('the branches are made from a snapshot of the migrated branch, which has the wanted spares', async () => {
+  process.env.BRANCHGATE_TOKEN = env.BRANCHGATE_TOKEN;
+  const snapshotOf = async (more: { spares?: number }) => {
+    const options = { url: env.BRANCHGATE_URL ?? '', project: project.id, workers: 1, migrate: () => {} };
+    const tearDown = await branchSetup({
+      ...options,
+      ...more,
+      migrations: [join(folder, 'migrations/*.sql')],
+    })();
+    await tearDown();
+    return JSON.parse(process.env.BRANCHGATE_TEST_BRANCHES ?? '').source.snapshot_id;
+  };
+  try {
+    const taken = await snapshotOf({});
+    expect(await snapshotOf({ spares: 2 })).toBe(taken);
+    const { body } = await api.get(`/api/v1/projects/${project.id}/snapshots`);
+    expect(body.snapshots).toContainEqual(expect.objectContaining({ id: taken, name: 'golden', spares: 2 }));
+  } finally {
+    delete process.env.BRANCHGATE_TEST_BRANCHES;
+    delete process.env.BRANCHGATE_TOKEN;
+  }
+});
+
+test('a project that has as many snapshots as it can have is no reason to stop', async () => {
+  const client = createClient({ url: env.BRANCHGATE_URL ?? '', token: env.BRANCHGATE_TOKEN ?? '' });
+  // An unknown branch is refused as a limit is.
+  expect(await goldenSnapshot(client, project.id, 'unknown', undefined)).toBeNull();
 });
 
 test('the branches have the wanted data, and a new policy makes another one', async () => {
