@@ -25,6 +25,8 @@ from typing import Iterator, Optional
 import pytest
 
 LEASE_SECONDS = 60
+#: The branches of files are made from it, however long the tests run.
+SNAPSHOT_SECONDS = 86_400
 RETRY_FOR_SECONDS = 60
 #: A branch with other data than its source begins with a copy of the whole database.
 PREPARED_WITHIN_SECONDS = 3600
@@ -100,7 +102,9 @@ class Gateway:
         self._base = base
         other = _other_address(base)
         self._allow = ["me", *([] if other is None else [other])]
-        self._branches = f"/api/v1/projects/{_required('BRANCHGATE_PROJECT')}/branches"
+        project = f"/api/v1/projects/{_required('BRANCHGATE_PROJECT')}"
+        self._branches = f"{project}/branches"
+        self._snapshots = f"{project}/snapshots"
 
     def _call(self, method: str, path: str, body: Optional[dict] = None):
         headers = {
@@ -145,14 +149,34 @@ class Gateway:
         raise BranchgateError(f"the project has no branch {name}")
 
     @contextlib.contextmanager
-    def branch(self, source: str, data: str = "full") -> Iterator[Branch]:
-        """A leased branch, renewed until the block ends and then deleted."""
+    def snapshot(self, source: str) -> Iterator[Optional[str]]:
+        """
+        The ID of a snapshot of a branch, which the host keeps clones of, until the block ends. None if the key may take
+        none, or the project has as many as it can have.
+        """
+        path = f"{self._branches}/{self.find(source)}/snapshots"
+        try:
+            taken = self._call("POST", path, {"name": "pytest", "ttl_seconds": SNAPSHOT_SECONDS})["id"]
+        except BranchgateError:
+            yield None
+            return
+        try:
+            yield taken
+        finally:
+            # It expires if this fails.
+            with contextlib.suppress(BranchgateError, OSError):
+                self._call("DELETE", f"{self._snapshots}/{taken}")
+
+    @contextlib.contextmanager
+    def branch(self, source: str, data: str = "full", snapshot: Optional[str] = None) -> Iterator[Branch]:
+        """A leased branch of the snapshot or of the source, renewed until the block ends and then deleted."""
+        origin = {"snapshot_id": snapshot} if snapshot else {"source_branch_id": self.find(source)}
         made = self._call(
             "POST",
             self._branches,
             {
                 "branch_name": f"pytest-{secrets.token_hex(6)}",
-                "source_branch_id": self.find(source),
+                **origin,
                 "data": data,
                 "lease_seconds": LEASE_SECONDS,
                 "allow": self._allow,
@@ -216,8 +240,22 @@ def branch(branchgate_gateway: Gateway, branchgate_source: str, branchgate_data:
         yield made
 
 
+@pytest.fixture(scope="session")
+def branchgate_snapshot(
+    branchgate_gateway: Gateway, branchgate_source: str, branchgate_data: str
+) -> Iterator[Optional[str]]:
+    """A snapshot of the source for the branches of files, taken when the first file asks for one."""
+    if branchgate_data != "full":
+        yield None
+        return
+    with branchgate_gateway.snapshot(branchgate_source) as taken:
+        yield taken
+
+
 @pytest.fixture(scope="module")
-def module_branch(branchgate_gateway: Gateway, branchgate_source: str, branchgate_data: str) -> Iterator[Branch]:
+def module_branch(
+    branchgate_gateway: Gateway, branchgate_source: str, branchgate_data: str, branchgate_snapshot: Optional[str]
+) -> Iterator[Branch]:
     """A branch of this test file."""
-    with branchgate_gateway.branch(branchgate_source, branchgate_data) as made:
+    with branchgate_gateway.branch(branchgate_source, branchgate_data, branchgate_snapshot) as made:
         yield made

@@ -23,6 +23,10 @@ def test_module(branch, module_branch):
     assert module_branch.name != branch.name
     assert rows(module_branch.verified(module_branch.database_url)) == "1"
     assert rows(module_branch.verified(module_branch.database_url)) == "2"
+
+def test_snapshot(branch, branchgate_snapshot, module_branch):
+    assert branchgate_snapshot is not None
+    assert rows(branch.verified(branch.direct_url)) == "2"
 `;
 
 describe.runIf(HAS_PYTEST)('the pytest plugin', () => {
@@ -50,9 +54,10 @@ describe.runIf(HAS_PYTEST)('the pytest plugin', () => {
   afterAll(() => rmSync(folder, { recursive: true }));
 
   test('gives a session and each module a branch, and deletes them', async () => {
-    expect((await pytest()).stdout).toContain('2 passed');
+    expect((await pytest()).stdout).toContain('3 passed');
     const { body } = await api.get<{ branches: unknown[] }>(`/api/v1/projects/${project.id}/branches`);
     expect(body.branches).toHaveLength(1);
+    expect((await api.get(`/api/v1/projects/${project.id}/snapshots`)).body.snapshots).toEqual([]);
   });
 
   test('gives branches the wanted data', async () => {
