@@ -14,7 +14,7 @@ import { openBrowser, visit } from '../support/console/browser.ts';
 import { signInOnPage, siteOf } from '../support/console/person.ts';
 import { eventually } from '../support/eventually.ts';
 import { freePort } from '../support/free-port.ts';
-import { IS_NIGHTLY } from '../support/nightly.ts';
+import { firstByDay, IS_NIGHTLY } from '../support/nightly.ts';
 import { HAS_PYTEST, runPytest } from '../support/pytest.ts';
 import { newOwner } from '../support/sign-in/people.ts';
 import { freePorts, type Stack, startStack, temporaryFolder } from '../support/stack/stack.ts';
@@ -98,7 +98,7 @@ async function connectOverBoth(branch: string): Promise<void> {
       ).toBe('7\n');
 }
 
-test.each(['IPv4', 'IPv6'])(
+test.each(firstByDay(1, ['IPv4', 'IPv6']))(
   'a branch that is made over %s lets its maker connect over both families at the first try',
   async (family) => {
     const cli = await commandLine(family === 'IPv4' ? stack.url : overIpv6);
@@ -187,7 +187,7 @@ test('a rule by name admits the ranges of its list, and follows a change of it w
   rmSync(cli.folder, { recursive: true, force: true });
 });
 
-test('the fixtures for Vitest and pytest let both addresses connect', async () => {
+test.runIf(IS_NIGHTLY)('the fixtures for Vitest and pytest let both addresses connect', async () => {
   const environment = {
     BRANCHGATE_URL: stack.url,
     BRANCHGATE_PROJECT: projectId,

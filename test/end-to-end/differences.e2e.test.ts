@@ -2,6 +2,7 @@ import { beforeAll, describe, expect, inject, test } from 'vitest';
 import { Api, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import { tokenOf } from '../support/tenants.ts';
 
 interface DifferenceBody {
@@ -151,7 +152,7 @@ describe('a difference', () => {
     expect((await rows('table=book&cursor=nonsense')).status).toBe(422);
   });
 
-  test('that takes long becomes a job, whose result stays', async () => {
+  test.runIf(IS_NIGHTLY)('that takes long becomes a job, whose result stays', async () => {
     const { project: own, status, body, unlock } = await slow;
     expect(status).toBe(202);
     expect(body).toMatchObject({ kind: 'branch.diff', project_id: own.id });

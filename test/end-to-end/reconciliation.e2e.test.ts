@@ -109,49 +109,62 @@ describe('when a host connects', () => {
     });
   });
 
-  test('a database that no job created is left alone, and the log says what to do', async () => {
-    const branchId = await makeUnrecorded(project.id, `${project.main_branch.database_name}_br_unknown`);
-    const unknownProject = crypto.randomUUID();
-    await makeUnrecorded(unknownProject, 'db_unknown_prod_br_unrecorded');
-    const before = await databases();
-    await relink();
-    const log = join(devFolder(stack.devDir).logs, 'gateway.log');
-    await eventually(async () => {
-      const logged = readFileSync(log, 'utf8')
-        .split('\n')
-        .filter((line) => line.includes('"reconcile.stranger"'));
-      for (const id of [branchId, unknownProject]) expect(logged.join()).toContain(id);
-      expect(logged.join()).toContain('reconciliation.md');
-    });
-    expect(await databases()).toEqual(before);
-    await stack.agentTool('project', 'drop', '--job-id', crypto.randomUUID(), '--project-id', unknownProject);
-    const identity = ['--project-id', project.id, '--branch-id', branchId];
-    const database = `${project.main_branch.database_name}_br_unknown`;
-    await stack.agentTool(
-      'branch',
-      'drop',
-      '--job-id',
-      crypto.randomUUID(),
-      ...identity,
-      '--database',
-      database,
-    );
-    expect(await databases()).toEqual([project.main_branch.database_name]);
-  });
+  test.runIf(IS_NIGHTLY)(
+    'a database that no job created is left alone, and the log says what to do',
+    async () => {
+      const branchId = await makeUnrecorded(project.id, `${project.main_branch.database_name}_br_unknown`);
+      const unknownProject = crypto.randomUUID();
+      await makeUnrecorded(unknownProject, 'db_unknown_prod_br_unrecorded');
+      const before = await databases();
+      await relink();
+      const log = join(devFolder(stack.devDir).logs, 'gateway.log');
+      await eventually(async () => {
+        const logged = readFileSync(log, 'utf8')
+          .split('\n')
+          .filter((line) => line.includes('"reconcile.stranger"'));
+        for (const id of [branchId, unknownProject]) expect(logged.join()).toContain(id);
+        expect(logged.join()).toContain('reconciliation.md');
+      });
+      expect(await databases()).toEqual(before);
+      await stack.agentTool(
+        'project',
+        'drop',
+        '--job-id',
+        crypto.randomUUID(),
+        '--project-id',
+        unknownProject,
+      );
+      const identity = ['--project-id', project.id, '--branch-id', branchId];
+      const database = `${project.main_branch.database_name}_br_unknown`;
+      await stack.agentTool(
+        'branch',
+        'drop',
+        '--job-id',
+        crypto.randomUUID(),
+        ...identity,
+        '--database',
+        database,
+      );
+      expect(await databases()).toEqual([project.main_branch.database_name]);
+    },
+  );
 
-  test('a record without a database becomes failed, is audited once, and frees its name', async () => {
-    const [lost, other] = [await api.branch(project.id, 'lost'), await api.branch(project.id, 'other')];
-    await host.query(`drop database "${lost.database_name}" with (force)`);
-    await relink();
-    await eventually(async () => expect(await recordOf(lost)).toMatchObject({ status: 'failed' }));
-    expect(await recordOf(other)).toMatchObject({ status: 'active' });
-    await relink();
-    expect(auditedBranches('branch.lost')).toEqual([lost.id]);
-    const again = await eventually(() => api.branch(project.id, 'lost'));
-    expect(again.status).toBe('active');
-    const { database_url } = await api.credentials(project.id, 'lost');
-    expect(await query(database_url, 'select 1 as one')).toEqual([{ one: 1 }]);
-  });
+  test.runIf(IS_NIGHTLY)(
+    'a record without a database becomes failed, is audited once, and frees its name',
+    async () => {
+      const [lost, other] = [await api.branch(project.id, 'lost'), await api.branch(project.id, 'other')];
+      await host.query(`drop database "${lost.database_name}" with (force)`);
+      await relink();
+      await eventually(async () => expect(await recordOf(lost)).toMatchObject({ status: 'failed' }));
+      expect(await recordOf(other)).toMatchObject({ status: 'active' });
+      await relink();
+      expect(auditedBranches('branch.lost')).toEqual([lost.id]);
+      const again = await eventually(() => api.branch(project.id, 'lost'));
+      expect(again.status).toBe('active');
+      const { database_url } = await api.credentials(project.id, 'lost');
+      expect(await query(database_url, 'select 1 as one')).toEqual([{ one: 1 }]);
+    },
+  );
 
   test.runIf(IS_NIGHTLY)(
     'a database that was missing for a while is not dropped when it is back',

@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
 import type { Api, ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import { HAS_PYTEST, runPytest } from '../support/pytest.ts';
 import { temporaryFolder } from '../support/stack/stack.ts';
 import { ownerOf, tokenOf } from '../support/tenants.ts';
@@ -60,7 +61,7 @@ describe.runIf(HAS_PYTEST)('the pytest plugin', () => {
     expect((await api.get(`/api/v1/projects/${project.id}/snapshots`)).body.snapshots).toEqual([]);
   });
 
-  test('gives branches the wanted data', async () => {
+  test.runIf(IS_NIGHTLY)('gives branches the wanted data', async () => {
     const empty = pytest({}, '-o', 'branchgate_data=none', '-k', 'test_session');
     // The row of main is not there.
     await expect(empty).rejects.toMatchObject({ stdout: expect.stringContaining("assert '0' == '1'") });

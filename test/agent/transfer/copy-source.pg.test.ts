@@ -10,6 +10,7 @@ import type { MethodResult, Params } from '../../../shared/protocol/operations.t
 import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { asClient, type Branch, connect, identity, Project } from '../../support/host/host-project.ts';
+import { IS_NIGHTLY } from '../../support/nightly.ts';
 import {
   NO_SLOW_TABLE,
   SOURCE_LOGIN,
@@ -304,28 +305,31 @@ test('a copy is cancelled in the middle of a statement', async () => {
   });
 });
 
-test('a copy takes longer than a transaction of a client may, which the watchdog ends meanwhile', async () => {
-  const settings = { ...servers.settings, TRANSACTION_SECONDS: 1 };
-  const stop = new AbortController();
-  const guarding = new GuardWatch({ ...servers.host, settings }, () => {}).run(stop.signal);
-  try {
-    const client = await connect(servers.host, 'direct', await emptyBranch(), 'owner');
-    await client.query('begin; select txid_current()');
-    await during(slowTable(5), NO_SLOW_TABLE, async () => {
-      const began = performance.now();
-      const [{ copied }] = await Promise.all([
-        copyInto(await emptyBranch()),
-        eventually(async () => expect(client.query('select')).rejects.toThrow()),
-      ]);
-      expect(copied?.rows).toBeGreaterThan(30_000);
-      expect(performance.now() - began).toBeGreaterThan(5_000);
-    });
-    await client.end().catch(() => {});
-  } finally {
-    stop.abort();
-    await guarding;
-  }
-});
+test.runIf(IS_NIGHTLY)(
+  'a copy takes longer than a transaction of a client may, which the watchdog ends meanwhile',
+  async () => {
+    const settings = { ...servers.settings, TRANSACTION_SECONDS: 1 };
+    const stop = new AbortController();
+    const guarding = new GuardWatch({ ...servers.host, settings }, () => {}).run(stop.signal);
+    try {
+      const client = await connect(servers.host, 'direct', await emptyBranch(), 'owner');
+      await client.query('begin; select txid_current()');
+      await during(slowTable(5), NO_SLOW_TABLE, async () => {
+        const began = performance.now();
+        const [{ copied }] = await Promise.all([
+          copyInto(await emptyBranch()),
+          eventually(async () => expect(client.query('select')).rejects.toThrow()),
+        ]);
+        expect(copied?.rows).toBeGreaterThan(30_000);
+        expect(performance.now() - began).toBeGreaterThan(5_000);
+      });
+      await client.end().catch(() => {});
+    } finally {
+      stop.abort();
+      await guarding;
+    }
+  },
+);
 
 test('limits of the source that are shorter than a copy do not end it', async () => {
   const limits = [

@@ -19,7 +19,7 @@ const SOURCES = firstByDay(1, [
 ]);
 
 /** Milliseconds. */
-const CLONES = IS_NIGHTLY ? { count: 200, within: 2_400_000 } : { count: 10, within: 300_000 };
+const CLONES = IS_NIGHTLY ? { count: 200, within: 2_400_000 } : { count: 4, within: 300_000 };
 
 describe.each(SOURCES)('a source of version $version', ({ programs }) => {
   let follower: Follower;
