@@ -2,14 +2,14 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
 import { Api, type BranchBody } from '../support/api.ts';
 import { Load } from '../support/load.ts';
-import { purgeBranch } from '../support/records/jobs.ts';
+import { ended, purgeBranch } from '../support/records/jobs.ts';
 import type { Stack } from '../support/stack/stack.ts';
 import type { XfsMount } from '../support/stack/xfs.ts';
-import { connectToClone, timeBareClone } from './bare-clone.ts';
-import { addDurations, creationSteps } from './creation-steps.ts';
+import { connectToClone, endSessions, makeBareClone, timeBareClone } from './bare-clone.ts';
+import { addDurations, creationParts } from './creation-steps.ts';
 import { type FilledMain, filledMain } from './filled-main.ts';
 import type { Report } from './report.ts';
-import { median, medianDifference, medianRatio, runInterleaved, type Series } from './rounds.ts';
+import { median, medianDifference, medianRatio, runInterleaved, type Series, timed } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
 
 const DISK_BYTES = 12 * 2 ** 30;
@@ -23,13 +23,17 @@ const SMALL = 2;
 const WRITERS = 8;
 const WRITING_MS = 1_000;
 
+/** Of a deletion, until its response. */
+const DELETION_LIMIT = 1.3;
+
 const METHOD = `PostgreSQL's data on XFS with reflink in a loopback file, everything else as \`npm start\` runs it. Measured are \
 \`POST …/branches\` until its 201, and the \`CREATE DATABASE … STRATEGY FILE_COPY\` with \`file_copy_method = clone\` \
 inside it: interleaved, after a first round that is discarded. Medians are compared. For differences, and for sources \
 in use, whose clones take longer from round to round, it is the median of each round's value. Each case drops what it \
 created before the next starts. *At rest*: a database without clients and with nothing to flush. *In use*: it has a \
 branch that is kept, and ${WRITERS} clients wrote to it for a second just before; their writes unshare blocks from \
-that branch, and the more fragments a file has, the longer the file system takes to clone it. Disk growth is the free \
+that branch, and the more fragments a file has, the longer the file system takes to clone it. *Deletions* of such branches at rest are measured until \
+the 202, after which the host closes and keeps or drops the database, and compared with the \`DROP DATABASE\` of such a clone. Disk growth is the free \
 space that the file system loses by one branch, including the write-ahead log. \`npm run bench\` repeats the \
 measurement.`;
 
@@ -59,6 +63,9 @@ async function measure(stack: Stack, disk: XfsMount): Promise<Report> {
       'branch, 1 GB at rest': () => large.timeBranch(steps.atRest),
       'bare clone, 10 MB at rest': () => small.timeBareClone(),
       'branch, 10 MB at rest': () => small.timeBranch(),
+      'DROP DATABASE': () => small.timeBareDrop(),
+      'deletion, kept for a day': () => small.timeDeletion(''),
+      'deletion, dropped': () => small.timeDeletion('?purge=true'),
     };
     const atRest = await runInterleaved(ROUNDS, casesAtRest, steps.atRest);
     const used = disk.usedBytes();
@@ -118,12 +125,18 @@ async function measure(stack: Stack, disk: XfsMount): Promise<Report> {
           limit: 1.3,
           unit: '×',
         },
+        ...(['deletion, kept for a day', 'deletion, dropped'] as const).map((deletion) => ({
+          name: `${deletion}, until the response ÷ DROP DATABASE`,
+          measured: medianRatio(samples[deletion], samples['DROP DATABASE']),
+          limit: DELETION_LIMIT,
+          unit: '×' as const,
+        })),
       ],
       findings: FINDINGS,
       times: {
         'Whole calls': samples,
-        'Steps of a branch of 1 GB at rest': steps.atRest,
-        'Steps of a branch of 1 GB in use': steps.inUse,
+        'Parts of a branch of 1 GB at rest': steps.atRest,
+        'Parts of a branch of 1 GB in use': steps.inUse,
       },
     };
   } finally {
@@ -177,16 +190,32 @@ class Source {
   /** @param series receives the duration of each step and of the work before and after them */
   async timeBranch(series: Series = {}): Promise<number> {
     const { id } = this.#source.project;
-    const started = Date.now();
+    const from = Date.now();
     const branch = await this.branch('round');
-    const ended = Date.now();
-    const steps = await creationSteps(this.#api, id);
-    addDurations(series, [
-      { name: '(before)', from: started, to: Math.min(...steps.map(({ from }) => from)) },
-      ...steps,
-      { name: '(after)', from: Math.max(...steps.map(({ to }) => to)), to: ended },
-    ]);
+    const to = Date.now();
+    addDurations(series, await creationParts(this.#api, id, [{ from, to }]));
     await purgeBranch(this.#api, id, branch.id);
-    return ended - started;
+    return to - from;
+  }
+
+  /** Drops a bare clone. */
+  async timeBareDrop(): Promise<number> {
+    const { database } = this.#source.main;
+    await endSessions(this.#postgres, database);
+    await makeBareClone(this.#postgres, database, 'bare');
+    return timed(() => this.#postgres.query('drop database bare'));
+  }
+
+  /** Deletes a branch, and waits afterwards until its host has done what follows. @param query of the request */
+  async timeDeletion(query: string): Promise<number> {
+    const path = `/api/v1/projects/${this.#source.project.id}/branches`;
+    const { id } = await this.branch('round');
+    let job = '';
+    const ms = await timed(async () => {
+      job = (await this.#api.delete<{ job_id: string }>(`${path}/${id}${query}`)).body.job_id;
+    });
+    await ended(this.#api, job);
+    if (query === '') await purgeBranch(this.#api, this.#source.project.id, id);
+    return ms;
   }
 }

@@ -7,10 +7,10 @@ import { hasRelease, type ReleasedStack, startReleasedStack } from '../support/r
 import type { Stack } from '../support/stack/stack.ts';
 import type { XfsMount } from '../support/stack/xfs.ts';
 import { connectToClone, endSessions, makeBareClone } from './bare-clone.ts';
-import { addDurations, creationSteps } from './creation-steps.ts';
+import { addDurations, creationParts } from './creation-steps.ts';
 import { type FilledMain, filledMain } from './filled-main.ts';
 import type { Report } from './report.ts';
-import { median, runInterleaved, type Series, timed } from './rounds.ts';
+import { median, medianRatio, runInterleaved, type Series, timed } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
 
 const DISK_BYTES = 12 * 2 ** 30;
@@ -22,6 +22,8 @@ const MEGABYTES = 20;
 const UPDATE_EVERY = 1_000;
 const ROUNDS = 7;
 const LIMIT = 0.4;
+/** Of the time of a single branch, against a single bare clone. */
+const SINGLE_LIMIT = 1.6;
 /** Of the time of a branch, against the last release. */
 const RELEASE_LIMIT = 0.75;
 
@@ -29,7 +31,7 @@ const METHOD = `PostgreSQL's data on XFS with reflink in a loopback file, everyt
 machine. ${PROJECTS} projects with a main of about ${MEGABYTES + 8} MB. In each, concurrently, ${BRANCHES} branches \
 are created in sequence: by \`POST …/branches\`, until the 201; and by \`CREATE DATABASE … STRATEGY FILE_COPY\` with \
 \`file_copy_method = clone\` in one open session each. Interleaved, ${ROUNDS} rounds after a first one that is \
-discarded; medians are compared. Each case drops what it created before the next starts. *At rest*: mains without \
+discarded; medians are compared. Of the first project, one branch and one bare clone are also made alone. The *parts* of a branch are the steps of its job, and what the gateway does before and after them. Each case drops what it created before the next starts. *At rest*: mains without \
 clients and with nothing to flush. *In use*: each has a branch that is kept, and just before, one row in ${UPDATE_EVERY} was \
 updated, which dirties a block in sixteen and unshares it from that branch. The bare side creates a database that \
 nobody can log in to; a branch also has three logins, rules on both ports and a pooler entry, is recorded and audited, \
@@ -37,7 +39,7 @@ and was logged in to as its client will. *By the last release*: the gateway, the
 commit in \`test/support/released.ts\`, as a second stack on the same file system with the same projects; its branches had the \
 same logins, rules and proof.`;
 
-const FINDINGS = `The processors are the limit. Processor time of a branch, counted by control groups while 32 branches were created in 16 \
+const FINDINGS = `The processors are the limit. Processor time of a branch on 2026-11-23, counted by control groups while 32 branches were created in 16 \
 projects concurrently on a machine that did nothing else, with a rest of 1.5 s before (medians of six rounds): 149 ms. PostgreSQL 72, of which \
 a bare clone takes 28; workerd 51; the agent 24; PgBouncer 3. By the last release: 134 ms, of which PostgreSQL 76 and workerd 34. So the \
 gateway, which runs elsewhere in production, is what costs more than before: a call of D1 takes about 3 ms of workerd on this machine, \
@@ -75,18 +77,31 @@ async function measure(stack: Stack, released: ReleasedStack): Promise<Report> {
   const api = new Api(stack.url, await stack.token());
   const sources = await openSources({ stack, api, purgeBranch });
   const before = await openSources(released);
-  const steps: Series = {};
+  const parts: Record<'alone' | 'parallel', Series> = { alone: {}, parallel: {} };
+  const [first] = sources as [Source];
   try {
+    const single = await runInterleaved(
+      ROUNDS,
+      {
+        'one bare clone': () => first.timeOne(() => first.makeBareClones(1)),
+        'one branch': async () => {
+          const ms = await first.timeOne(() => first.makeBranches(1));
+          await first.recordParts(parts.alone);
+          return ms;
+        },
+      },
+      parts.alone,
+    );
     const casesAtRest = {
       'bare clones, at rest': () => rate(sources, (source) => source.makeBareClones()),
       'branches, at rest': async () => {
         const made = await rate(sources, (source) => source.makeBranches());
-        for (const source of sources) await source.recordSteps(steps);
+        for (const source of sources) await source.recordParts(parts.parallel);
         return made;
       },
       'branches by the last release, at rest': () => rate(before, (source) => source.makeBranches()),
     };
-    const atRest = await runInterleaved(ROUNDS, casesAtRest, steps);
+    const atRest = await runInterleaved(ROUNDS, casesAtRest, parts.parallel);
     for (const source of sources) await source.keepBranch();
     const use = () => Promise.all(sources.map((source) => source.use()));
     const inUse = await runInterleaved(ROUNDS, {
@@ -109,6 +124,12 @@ async function measure(stack: Stack, released: ReleasedStack): Promise<Report> {
         goal('at rest'),
         goal('in use'),
         {
+          name: 'time of one branch ÷ of one bare clone, at rest',
+          measured: medianRatio(single['one branch'], single['one bare clone']),
+          limit: SINGLE_LIMIT,
+          unit: '×',
+        },
+        {
           name: 'time of a branch ÷ by the last release, at rest',
           measured:
             median(rates['branches by the last release, at rest']) / median(rates['branches, at rest']),
@@ -118,7 +139,11 @@ async function measure(stack: Stack, released: ReleasedStack): Promise<Report> {
       ],
       findings: FINDINGS,
       counts: { 'Created per second': rates },
-      times: { 'Steps of a branch, at rest': steps },
+      times: {
+        'One at a time, at rest': single,
+        'Parts of a branch, one at a time': parts.alone,
+        [`Parts of a branch, ${PROJECTS} projects at rest`]: parts.parallel,
+      },
     };
   } finally {
     for (const source of [...sources, ...before]) await source.close();
@@ -141,6 +166,8 @@ class Source {
   readonly #purge: typeof purgeBranch;
   #bareClones: string[] = [];
   #branchIds: string[] = [];
+  /** The requests of these branches. */
+  #calls: { from: number; to: number }[] = [];
   #uses = 0;
 
   constructor(api: Api, session: pg.Client, source: FilledMain, purge: typeof purgeBranch) {
@@ -166,26 +193,35 @@ class Source {
     return this.#api.branch(this.#source.project.id, 'kept');
   }
 
-  async makeBareClones(): Promise<void> {
+  /** @returns milliseconds */
+  async timeOne(make: () => Promise<void>): Promise<number> {
+    await this.empty();
+    const ms = await timed(make);
+    await this.dropMade();
+    return ms;
+  }
+
+  async makeBareClones(count = BRANCHES): Promise<void> {
     const { database } = this.#source.main;
-    for (let n = 1; n <= BRANCHES; n++) {
+    for (let n = 1; n <= count; n++) {
       const name = `bare_${database}_${n}`.slice(0, 63);
       await makeBareClone(this.#session, database, name);
       this.#bareClones.push(name);
     }
   }
 
-  async makeBranches(): Promise<void> {
-    for (let n = 1; n <= BRANCHES; n++)
+  async makeBranches(count = BRANCHES): Promise<void> {
+    this.#calls = [];
+    for (let n = 1; n <= count; n++) {
+      const from = Date.now();
       this.#branchIds.push((await this.#api.branch(this.#source.project.id, `round-${n}`)).id);
+      this.#calls.push({ from, to: Date.now() });
+    }
   }
 
-  /**
-   * @param steps receives the duration of each step of the round's creations, whose branches are dropped by
-   *   now
-   */
-  async recordSteps(steps: Series): Promise<void> {
-    addDurations(steps, await creationSteps(this.#api, this.#source.project.id, 2 * BRANCHES));
+  /** @param parts receives the duration of each part of the round's creations, whose branches are dropped by now */
+  async recordParts(parts: Series): Promise<void> {
+    addDurations(parts, await creationParts(this.#api, this.#source.project.id, this.#calls));
   }
 
   async dropMade(): Promise<void> {

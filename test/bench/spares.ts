@@ -1,11 +1,14 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { Api, type BranchBody, FROM_LOOPBACK } from '../support/api.ts';
+import { Load } from '../support/load.ts';
+import { percentile } from '../support/percentile.ts';
 import { purgeBranch } from '../support/records/jobs.ts';
 import { type Stack, UNLIMITED } from '../support/stack/stack.ts';
 import { connectToClone, makeBareClone, timeBareClone, untilSparesAreReady } from './bare-clone.ts';
-import { addDurations, aroundSteps, creationSteps } from './creation-steps.ts';
+import { addDurations, creationParts } from './creation-steps.ts';
 import { filledMain } from './filled-main.ts';
 import type { Report } from './report.ts';
-import { medianRatio, runInterleaved, type Series, timed } from './rounds.ts';
+import { addSample, medianRatio, runInterleaved, type Series, timed } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
 
 const DISK_BYTES = 8 * 2 ** 30;
@@ -13,12 +16,19 @@ const MEGABYTES = 20;
 const CONCURRENT = 16;
 const BATCH = 32;
 const ROUNDS = 7;
+/** Of the neighbour, and how long each pauses between two transactions, on average. */
+const CLIENTS = 4;
+const PAUSE_MS = 10;
+const IDLE_MS = 3_000;
+/** Of the neighbour's p99, while spares are made, against the same without. */
+const NEIGHBOUR_LIMIT = 1.2;
 
 const METHOD = `A main of about ${MEGABYTES + 8} MB on XFS with reflink in a loopback file, everything else as \`npm start\` runs it, all \
 on this machine. Interleaved, ${ROUNDS} rounds after a first one that is discarded: one bare clone of main without sessions \
 (\`CREATE DATABASE … STRATEGY FILE_COPY\`, \`file_copy_method = clone\`); one branch of a snapshot that has ${BATCH} spares, and of one \
 that has none, until its 201; ${CONCURRENT} bare clones in sequence in one open session, and ${CONCURRENT} branches by requests in \
-parallel; a batch of ${BATCH} branches. Before each side all spares are ready and no clone runs. Branches are leased, recorded, have \
+parallel; a batch of ${BATCH} branches; and ${CLIENTS} clients of a neighbouring project that write through its pooler, with a pause of \
+${PAUSE_MS} ms on average between two transactions, for ${IDLE_MS / 1000} s without anything else, and while the ${BATCH} spares are made that a batch has taken. Before each side all spares are ready and no clone runs. Branches are leased, recorded, have \
 three logins each, rules on both ports and a pooler entry, and each was logged in to. The parts are those of the gateway's steps and what it does around them. The limits apply to the median of the ratios in \
 each round.`;
 
@@ -34,6 +44,10 @@ async function measure(stack: Stack): Promise<Report> {
   const session = await connectToClone(stack);
   const { project, main } = await filledMain(api, 'Spares', MEGABYTES);
   const path = `/api/v1/projects/${project.id}`;
+  const neighbour = await filledMain(api, 'Neighbour', MEGABYTES);
+  const load = await Load.start(neighbour.main.database_url, CLIENTS, PAUSE_MS);
+  await load.connected;
+  await load.pause();
   const snapshotWith = async (spares: number) => {
     const { body } = await api.post<{ id: string }>(`${path}/branches/main/snapshots`, {});
     await api.patch(`${path}/snapshots/${body.id}`, { spares });
@@ -61,8 +75,7 @@ async function measure(stack: Stack): Promise<Report> {
       branches.push(await create(snapshot));
     });
     const call = { from, to: Date.now() };
-    const spans = snapshot === prepared ? await creationSteps(api, project.id) : [];
-    if (spans.length > 0) addDurations(steps, [...spans, ...aroundSteps(spans, call)]);
+    if (snapshot === prepared) addDurations(steps, await creationParts(api, project.id, [call]));
     await purge(branches);
     return ms;
   };
@@ -83,20 +96,42 @@ async function measure(stack: Stack): Promise<Report> {
     await purge(branches);
     return ms;
   };
+  const createBatch = async () => {
+    const request = { count: BATCH, name_prefix: 'round-', snapshot_id: prepared, lease_seconds: 3600 };
+    const { body } = await api.post<{ branches: BranchBody[] }>(
+      `${path}/branches/batch`,
+      request,
+      FROM_LOOPBACK,
+    );
+    return body.branches;
+  };
   const batch = async () => {
     await untilReady();
     let branches: BranchBody[] = [];
     const ms = await timed(async () => {
-      const request = { count: BATCH, name_prefix: 'round-', snapshot_id: prepared, lease_seconds: 3600 };
-      const response = await api.post<{ branches: BranchBody[] }>(
-        `${path}/branches/batch`,
-        request,
-        FROM_LOOPBACK,
-      );
-      branches = response.body.branches;
+      branches = await createBatch();
     });
     await purge(branches);
     return ms;
+  };
+  /** The p99 of the neighbour's transactions that end during `action`. */
+  const neighbourDuring = async (action: () => Promise<unknown>) => {
+    load.resume();
+    const start = performance.now();
+    await action();
+    const { times } = load.since(start);
+    await load.pause();
+    return percentile(times, 0.99);
+  };
+  const refills: Series = {};
+  const refill = async () => {
+    await untilReady();
+    const branches = await createBatch();
+    const p99 = await neighbourDuring(async () => {
+      addSample(refills, `making ${BATCH} spares`, await timed(untilReady));
+    });
+    await purge(branches);
+    return p99;
   };
   try {
     const times = await runInterleaved(
@@ -110,6 +145,14 @@ async function measure(stack: Stack): Promise<Report> {
         [`batch of ${BATCH}`]: batch,
       },
       steps,
+    );
+    const p99 = await runInterleaved(
+      ROUNDS,
+      {
+        idle: () => untilReady().then(() => neighbourDuring(() => sleep(IDLE_MS))),
+        'while spares are made': refill,
+      },
+      refills,
     );
     const ratioOf = (side: keyof typeof times, of: keyof typeof times) => medianRatio(times[side], times[of]);
     return {
@@ -142,10 +185,21 @@ async function measure(stack: Stack): Promise<Report> {
           limit: 1500,
           unit: 'ms',
         },
+        {
+          name: "neighbour's p99 while spares are made ÷ idle",
+          measured: medianRatio(p99['while spares are made'], p99.idle),
+          limit: NEIGHBOUR_LIMIT,
+          unit: '×',
+        },
       ],
-      times: { Durations: times, 'Parts of a branch with a spare': steps },
+      times: {
+        Durations: { ...times, ...refills },
+        'Parts of a branch with a spare': steps,
+        "99th percentile of a round, neighbour's transactions": p99,
+      },
     };
   } finally {
+    await load.stop();
     await session.end();
   }
 }

@@ -13,7 +13,7 @@ export interface Job {
 const LOOK_EVERY_MS = 50;
 
 /** The job once it has ended, well or not. */
-async function ended(api: Api, jobId: string): Promise<Job> {
+export async function ended(api: Api, jobId: string): Promise<Job> {
   for (;;) {
     const { body } = await api.get<Job>(`/api/v1/jobs/${jobId}`);
     if (body.status === 'succeeded' || body.status === 'failed') return body;
