@@ -93,7 +93,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     cloneTurns: new CloneTurns(cloneMethod),
     copyRoom: new CopyRoom(settings),
     covered: new CoveredSources(),
-    spares: new Spares(),
+    spares: new Spares({ log }),
     following: {
       pause: (session, source) => pauseFollowing({ settings, postgres, sessions, log }, session, source),
     },

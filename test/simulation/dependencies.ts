@@ -44,6 +44,10 @@ const DEPENDENCIES: { [Kind in OperationKind]: (operation: OperationOf<Kind>) =>
     needs: [content(project, branch)],
     ends: [`snapshot ${project}/${snapshot}`],
   }),
+  branch_snapshot: ({ project, branches, snapshot }) => ({
+    needs: [`snapshot ${project}/${snapshot}`],
+    ends: branches.map((branch) => `name ${project}/${branch}`),
+  }),
   reset_to_parent: ({ project, branch, source }) => ({
     needs: [protection(project, branch), content(project, source)],
     ends: [`sql ${project}/${branch}`, content(project, branch)],

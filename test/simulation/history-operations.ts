@@ -1,7 +1,9 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { DEFAULT_LIFESPAN } from '../../shared/branch/lifespan.ts';
 import type { BranchBody } from '../support/api.ts';
 import type { ActorRun } from './actor-run.ts';
 import { codeOf } from './client.ts';
-import { contentOf, type ModelBranch, type ModelSnapshot, type Promised, type Title } from './model.ts';
+import { contentOf, ModelBranch, type ModelSnapshot, type Promised, type Title } from './model.ts';
 import {
   type Concurrent,
   findBranch,
@@ -41,7 +43,42 @@ export const takeSnapshot: OperationHandler<'take_snapshot'> = async (run, opera
   const responses = run.responsesWithStatus(operation, outcomes, 201, { ...concurrent, permitted: BUSY });
   const made = await sameUnderKey(run, operation, responses, request, idOf);
   snapshot.rows = endClone();
-  if (made) Object.assign(snapshot, { id: made.id, existence: 'there' });
+  if (!made) return;
+  Object.assign(snapshot, { id: made.id, existence: 'there' });
+  const { spares } = operation;
+  if (spares === 0) return;
+  const change = () => api.patch(`/api/v1/projects/${owner.id}/snapshots/${made.id}`, { spares });
+  run.responsesWithStatus(operation, [await run.sendOnce(operation, change)], 200, concurrent);
+};
+
+/** Branches of a snapshot have its content, whether each is a clone or a spare that the host had ready. */
+export const branchSnapshot: OperationHandler<'branch_snapshot'> = async (run, operation, concurrent) => {
+  const { project, branches: names } = operation;
+  const owner = run.model.project(project);
+  const snapshot = owner?.snapshots.get(operation.snapshot);
+  if (owner?.existence !== 'there' || snapshot?.existence !== 'there') return;
+  await sleep(operation.rest_ms);
+  const branches = names.map((name) => {
+    const branch = new ModelBranch(DEFAULT_LIFESPAN, contentOf(snapshot.rows, new Map()));
+    owner.branches.set(name, branch);
+    return branch;
+  });
+  const isBatch = names.length > 1;
+  if (isBatch) owner.batches.push(names);
+  const headers = keyed();
+  const path = `/api/v1/projects/${owner.id}/branches${isBatch ? '/batch' : ''}`;
+  const body = { snapshot_id: snapshot.id, ...(isBatch ? { names } : { branch_name: names[0] }) };
+  const request = async () => {
+    const response = await run.model.api.post<BranchBody & { branches?: BranchBody[] }>(path, body, headers);
+    return { ...response, body: { ...response.body, branches: response.body.branches ?? [response.body] } };
+  };
+  const outcomes = await run.send(operation, request);
+  const responses = run.responsesWithStatus(operation, outcomes, 201, concurrent);
+  const idsOf = (made: { branches: BranchBody[] }) => made.branches.map(({ id }) => id).join(' ');
+  const made = await sameUnderKey(run, operation, responses, request, idsOf);
+  made?.branches.forEach(({ id }, n) => {
+    Object.assign(branches[n] ?? {}, { id, existence: owner.existence });
+  });
 };
 
 /** @param endCopy returns the rows of a copy that was made between this call and its own */

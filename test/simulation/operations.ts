@@ -3,6 +3,7 @@ import type { ApiResponse, BranchBody, Credentials, ProjectBody } from '../suppo
 import type { ActorRun } from './actor-run.ts';
 import { codeOf } from './client.ts';
 import {
+  branchSnapshot,
   protectBranch,
   protectionOf,
   resetToParent,
@@ -112,6 +113,7 @@ const OPERATIONS: { [Kind in OperationKind]: OperationHandler<Kind> } = {
 
   restore_branch: restoreBranch,
   take_snapshot: takeSnapshot,
+  branch_snapshot: branchSnapshot,
   reset_to_parent: resetToParent,
   reset_to_snapshot: resetToSnapshot,
   protect_branch: protectBranch,

@@ -63,6 +63,7 @@ const METHODS: Partial<Record<OperationKind, Method[]>> = {
   delete_branch: ['branch.keep'],
   restore_branch: CREATION,
   take_snapshot: ['snapshot.take'],
+  branch_snapshot: CREATION,
   reset_to_parent: RESET,
   reset_to_snapshot: RESET,
   delete_project: ['project.drop'],

@@ -13,7 +13,8 @@ const KINDS: Record<Exclude<OperationKind, 'make_table'>, number> = {
   write_by_api: 4,
   delete_branch: 4,
   restore_branch: 4,
-  take_snapshot: 3,
+  take_snapshot: 4,
+  branch_snapshot: 10,
   reset_to_parent: 3,
   reset_to_snapshot: 3,
   protect_branch: 2,
@@ -33,6 +34,9 @@ const DRAWS_MAX = 8;
 /** In addition to `main`: a project may have ten at a time (specification 8), and deletions may be late. */
 const BRANCHES_MAX = 9;
 const BATCH_MAX = 3;
+const SPARES_MAX = 3;
+/** About what a host takes to begin its spares. */
+const REST_MAX_MS = 2_000;
 
 /** The state of a project if every operation succeeded: rows by branch, and rules. */
 interface Expected {
@@ -179,7 +183,20 @@ class Planner {
           ? null
           : { kind, project, branch: random.pick([...expected.deleted.keys()]), ...manner, copies: 1 };
       case 'take_snapshot':
-        return { kind, project, branch, snapshot: this.#name('s'), ...manner };
+        return {
+          ...{ kind, project, branch, snapshot: this.#name('s'), ...manner },
+          spares: random.chance(70) ? random.int(1, SPARES_MAX) : 0,
+        };
+      case 'branch_snapshot': {
+        const count = random.chance(40) ? random.int(2, BATCH_MAX) : 1;
+        if (expected.snapshots.size === 0 || expected.planned + count > BRANCHES_MAX) return null;
+        expected.planned += count;
+        return {
+          ...{ kind, project, snapshot: random.pick([...expected.snapshots.keys()]), ...manner },
+          branches: Array.from({ length: count }, () => this.#name('branch-')),
+          rest_ms: random.chance(60) ? random.int(0, REST_MAX_MS) : 0,
+        };
+      }
       case 'reset_to_parent': {
         const source = expected.parents.get(branch);
         const confirms = random.chance(70);
@@ -238,6 +255,10 @@ class Planner {
       case 'create_batch':
         for (const branch of operation.branches)
           project.branches.set(branch, new Set(project.branches.get(operation.source)));
+        return;
+      case 'branch_snapshot':
+        for (const branch of operation.branches)
+          project.branches.set(branch, new Set(project.snapshots.get(operation.snapshot)));
         return;
       case 'lease_branch':
         project.leased.push(operation.branch);

@@ -34,6 +34,7 @@ test.each([
   const strikes = faults.flatMap((fault) => fault.strikes);
   expect(kindsOf(operations)).toEqual([
     'add_rule',
+    'branch_snapshot',
     'create_batch',
     'create_branch',
     'create_project',

@@ -11,7 +11,7 @@ interface Plant {
 const PLANTS = {
   /** An existing clone is dropped and made again instead of being adopted. */
   'clone-again': {
-    find: 'if (!found.some(({ interrupted }) => interrupted)) return "built";',
+    find: 'if (built && !built.interrupted) return "built";',
     put: '',
   },
   /** A repeated call to finalize fails because the name is taken. */

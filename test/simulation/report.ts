@@ -30,7 +30,7 @@ export function failureText({ report, shrunk }: Failure, file: string): string {
 export function summaryText(summary: Summary): string {
   const { schedules, operations, faults, leftOut, slowestRestMs, failures } = summary;
   const lines = [
-    `${schedules} schedules in ${summary.seconds.toFixed(0)} s: ${operations} operations, ${faults} faults, ` +
+    `${schedules} schedules in ${summary.seconds.toFixed(0)} s: ${operations} operations, ${summary.sparesTaken} spares taken, ${faults} faults, ` +
       `${failures.length} failures; slowest convergence ${seconds(slowestRestMs)}`,
   ];
   if (leftOut.length > 0)

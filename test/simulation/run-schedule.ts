@@ -25,6 +25,8 @@ export interface ScheduleReport {
   /** Kinds of faults that this machine does not support. */
   leftOut: string[];
   operations: number;
+  /** Branches that took a spare of a snapshot. */
+  sparesTaken: number;
   /** Milliseconds from the end of the last fault until the service had converged; null if it did not. */
   atRestMs: number | null;
   ms: number;
@@ -51,6 +53,7 @@ export async function runSchedule(stage: Stage, schedule: Schedule): Promise<Sch
   );
   const trail = new Trail(stage.sources.d1File, started);
   const begunBefore = stage.databasesBegun;
+  const takenBefore = stage.sparesTaken;
 
   const work = Promise.all(
     runs.map((run, index) => runGroups(run, schedule.actors[index]?.groups ?? [])),
@@ -87,6 +90,7 @@ export async function runSchedule(stage: Stage, schedule: Schedule): Promise<Sch
     faults: struck.faults,
     leftOut: struck.leftOut,
     operations: schedule.actors.flatMap(({ groups }) => groups.flat()).length,
+    sparesTaken: stage.sparesTaken - takenBefore,
     atRestMs,
     ms: Date.now() - started,
   };

@@ -65,7 +65,22 @@ const Operation = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('renew_lease'), ...ofBranch }),
   z.strictObject({ kind: z.literal('delete_branch'), ...ofBranch, ...confirmed }),
   z.strictObject({ kind: z.literal('restore_branch'), ...ofBranch }),
-  z.strictObject({ kind: z.literal('take_snapshot'), ...ofBranch, snapshot: Name }),
+  z.strictObject({
+    kind: z.literal('take_snapshot'),
+    ...ofBranch,
+    snapshot: Name,
+    /** How many clones of it the host keeps ready. */
+    spares: z.int().min(0).max(3).default(0),
+  }),
+  z.strictObject({
+    kind: z.literal('branch_snapshot'),
+    ...ofProject,
+    snapshot: Name,
+    /** More than one are a batch. */
+    branches: z.array(Name).min(1).max(3),
+    /** Spares are made at idle moments, so some requests wait for one. */
+    rest_ms: Milliseconds,
+  }),
   z.strictObject({ kind: z.literal('reset_to_parent'), ...ofBranch, source: Name, ...confirmed }),
   z.strictObject({ kind: z.literal('reset_to_snapshot'), ...ofBranch, snapshot: Name, ...confirmed }),
   z.strictObject({ kind: z.literal('protect_branch'), ...ofBranch, protect: z.boolean() }),

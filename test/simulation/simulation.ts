@@ -35,6 +35,7 @@ export interface Failure {
 export interface Summary {
   schedules: number;
   operations: number;
+  sparesTaken: number;
   faults: number;
   /** Kinds of faults that this machine does not support. */
   leftOut: string[];
@@ -91,6 +92,7 @@ class Simulation {
   readonly summary: Summary = {
     schedules: 0,
     operations: 0,
+    sparesTaken: 0,
     faults: 0,
     leftOut: [],
     slowestRestMs: 0,
@@ -139,6 +141,7 @@ class Simulation {
     const { summary } = this;
     summary.schedules += 1;
     summary.operations += report.operations;
+    summary.sparesTaken += report.sparesTaken;
     summary.faults += report.faults.length;
     summary.leftOut = [...new Set([...summary.leftOut, ...report.leftOut])];
     summary.slowestRestMs = Math.max(summary.slowestRestMs, report.atRestMs ?? 0);

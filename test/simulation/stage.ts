@@ -94,8 +94,17 @@ export class Stage {
    * directories. Spares, which nobody has asked for, are counted by the log of the agent.
    */
   get databasesBegun(): number {
+    return this.#directories.size - this.#countEvents('spare.begun');
+  }
+
+  /** Number of branches that took a spare since the stage was opened. */
+  get sparesTaken(): number {
+    return this.#countEvents('spare.taken');
+  }
+
+  #countEvents(event: string): number {
     const log = readFileSync(join(devFolder(this.stack.devDir).logs, 'agent.log'), 'utf8');
-    return this.#directories.size - (log.split('"event":"spare.begun"').length - 1);
+    return log.split(`"event":"${event}"`).length - 1;
   }
 
   kill(victim: Victim): Promise<void> {
