@@ -19,8 +19,8 @@ export interface CloneHost extends PausingHost {
   cloneMethod: CloneMethod;
   copyRoom: CopyRoom;
   spares: {
-    /** Gives a spare of the snapshot another name. @returns false if there is none */
-    take: (session: Session, source: string, name: string) => Promise<boolean>;
+    /** Gives spares of the snapshot these names. @returns those for which there was one */
+    take: (session: Session, source: string, names: readonly string[]) => Promise<string[]>;
   };
   following: {
     /** Holds a branch still if it follows a database elsewhere. @returns a function that lets it continue */
@@ -131,15 +131,18 @@ export async function createClone(
 ): Promise<CloneResult> {
   const { source } = clone;
   const began = performance.now();
-  if (source !== null && (await host.spares.take(session, source, clone.name)))
+  if (source !== null && (await host.spares.take(session, source, [clone.name])).length > 0)
     return { ...TAKEN, clone_ms: performance.now() - began };
   const { sourceBytes, origin, ...sessions } = await inspectSource(session, source ?? EMPTY_TEMPLATE);
   const inUse = sessions.inUse || (sessions.kept && !(await endKeptSessions(session, origin.name)));
   const strategy = strategyFor(host.cloneMethod, sourceBytes);
+  const creating = await prepareCreation(host, session, clone, {
+    ...{ strategy, sourceBytes, oid: origin.source, onProgress },
+  });
   let cloneMs = 0;
   const create = async () => {
     const started = performance.now();
-    await createDatabase(host, session, clone, { strategy, sourceBytes, oid: origin.source, onProgress });
+    await creating();
     cloneMs = performance.now() - started;
   };
   let pausedMs = 0;
@@ -171,7 +174,10 @@ export async function createUnusedClone(
 ): Promise<void> {
   const { sourceBytes, origin } = await inspectSource(session, clone.source);
   const strategy = strategyFor(host.cloneMethod, sourceBytes);
-  await createDatabase(host, session, clone, { strategy, sourceBytes, oid: origin.source, onProgress });
+  const create = await prepareCreation(host, session, clone, {
+    ...{ strategy, sourceBytes, oid: origin.source, onProgress },
+  });
+  await create();
   await recordOrigin(session, clone.name, origin, strategy !== 'wal_log');
 }
 
@@ -185,11 +191,18 @@ export async function copyUnusedDatabase(
   clone: NewClone & { source: string },
 ): Promise<void> {
   const { sourceBytes, origin } = await inspectSource(session, clone.source);
-  await createDatabase(host, session, clone, { strategy: 'file_copy', sourceBytes, oid: origin.source });
+  const create = await prepareCreation(host, session, clone, {
+    ...{ strategy: 'file_copy', sourceBytes, oid: origin.source },
+  });
+  await create();
   await recordOrigin(session, clone.name, origin, true);
 }
 
-async function createDatabase(
+/**
+ * Does what can be done before the clients of the source are held.
+ * @returns a function that creates the database
+ */
+async function prepareCreation(
   { copyRoom, metrics, settings }: CloneHost,
   session: Session,
   { name, source, closed = false }: NewClone,
@@ -205,11 +218,11 @@ async function createDatabase(
     oid: string;
     onProgress?: OnProgress | undefined;
   },
-): Promise<void> {
+): Promise<() => Promise<void>> {
   const how = STRATEGIES[strategy];
   await copyRoom.requireInodes(await countFiles(settings.PGDATA_DIR, oid));
+  await session.query(`SET file_copy_method = ${how.fileCopyMethod}`);
   const create = async () => {
-    await session.query(`SET file_copy_method = ${how.fileCopyMethod}`);
     // Only a copy of each block takes long.
     const watched = strategy === 'file_copy' ? onProgress : undefined;
     const stopWatching = await watchCopy(settings.PGDATA_DIR, sourceBytes, watched);
@@ -223,8 +236,8 @@ async function createDatabase(
   };
   // The quota bounds the sum of a project's branches, but not of its snapshots.
   if (closed || strategy === 'file_copy')
-    await copyRoom.during(strategy === 'reflink' ? 0 : sourceBytes, create);
-  else await create();
+    return () => copyRoom.during(strategy === 'reflink' ? 0 : sourceBytes, create);
+  return create;
 }
 
 /**

@@ -1,4 +1,4 @@
-import { canPause, pause, reconnectServers, resume, untilLoggedIn } from '../pooler/pause.ts';
+import { canPause, pause, prepareResume, reconnectServers, resume, untilLoggedIn } from '../pooler/pause.ts';
 import type { Pool, Session } from '../postgres/connect.ts';
 import { runAlone, tryLock } from '../postgres/locks.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
@@ -42,6 +42,7 @@ export async function cloneLive(host: PausingHost, session: Session, clone: Live
   const { source, busyWait } = clone;
   if (!clone.hold && (await cloneUnused(host, session, clone))) return 0;
   if (!canPause(source)) return cloneUnpaused(host, session, clone);
+  const release = await prepareResume(host.settings, source);
   const started = performance.now();
   try {
     await pause(host.settings, source);
@@ -51,7 +52,7 @@ export async function cloneLive(host: PausingHost, session: Session, clone: Live
       throw sourceBusy(source);
     await createAlone(host, session, { ...clone, since });
   } finally {
-    await resume(host.settings, source);
+    await release();
     host.metrics.countPause(performance.now() - started);
   }
   return performance.now() - started;

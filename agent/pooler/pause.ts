@@ -4,7 +4,7 @@ import { HostError } from '../process/host-error.ts';
 import { pollUntil } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { openAdminConsole, showDatabases, showDemand, withAdminConsoles } from './admin-console.ts';
-import { type Instance, readRestart } from './restart-state.ts';
+import { type Instance, instancesNow, readRestart } from './restart-state.ts';
 
 const PAUSE_WITHIN_MS = 2_000;
 const RESUME_WITHIN_MS = 5_000;
@@ -96,6 +96,20 @@ export const resume = (settings: AgentSettings, database: string) =>
     if (await pollUntil(isReleased, { within: RESUME_WITHIN_MS, every: POLL_EVERY_MS })) return;
     throw new HostError('POOLER_UNAVAILABLE', `PgBouncer did not resume ${database}`);
   });
+
+/**
+ * Opens a session with the pooler's console, so that the clients do not wait for that too.
+ * @returns a function that releases them as `resume` does; to be called once
+ */
+export async function prepareResume(settings: AgentSettings, database: string): Promise<() => Promise<void>> {
+  const { newClients } = instancesNow(settings);
+  const console = await openAdminConsole(settings, newClients).catch(() => null);
+  return async () => {
+    await console?.query(`RESUME ${argument(database)}`).catch(() => {});
+    console?.end().catch(() => {});
+    await resume(settings, database);
+  };
+}
 
 /** Whether the database's flag is `paused`. A database that the pooler does not serve has no clients. */
 async function hasFlag(console: Session, database: string, paused: boolean): Promise<boolean> {

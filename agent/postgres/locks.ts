@@ -49,6 +49,13 @@ export async function takeLock(session: Session, lock: Lock): Promise<void> {
   else await takeLockWithin(session, lock, within);
 }
 
+/** Takes the locks in this order. @throws as `takeLock` */
+async function takeLocks(session: Session, locks: readonly Lock[]): Promise<void> {
+  if (locks.length > 1 && locks.every((lock) => WITHIN[lock] === undefined))
+    await session.query(`SELECT pg_advisory_lock(${keyOf('lock')}) FROM unnest($1::text[]) AS lock`, [locks]);
+  else for (const lock of locks) await takeLock(session, lock);
+}
+
 /**
  * As `takeLock`, outside of a transaction.
  * @param within seconds
@@ -88,7 +95,7 @@ export async function withLocks<T>(
   const session = await pool.connect();
   let intact = false;
   try {
-    for (const lock of locks) await takeLock(session, lock);
+    await takeLocks(session, locks);
     const result = await action(session);
     await session.query('SELECT pg_advisory_unlock_all()');
     intact = true;
@@ -112,7 +119,7 @@ export async function runAlone(
   statement: () => Promise<unknown>,
   empty: (signal: AbortSignal) => Promise<boolean>,
 ): Promise<void> {
-  const pid = await ownPid(session);
+  const pid = pidOf(session);
   const done = new AbortController();
   const running = statement().finally(() => done.abort());
   const guard = async () => {
@@ -130,7 +137,6 @@ export async function runAlone(
   if (guarded.status === 'rejected') throw guarded.reason;
 }
 
-async function ownPid(session: Session): Promise<number> {
-  const { rows } = await session.query<{ pid: number }>('SELECT pg_backend_pid() AS pid');
-  return rows[0]?.pid ?? 0;
-}
+/** The process of the session, as PostgreSQL has named it at the start. The driver's types leave it out. */
+const pidOf = (session: Session): number =>
+  (session as Session & { processID: number | null }).processID ?? 0;
