@@ -2,54 +2,67 @@ import { buildDatabaseName } from '../../shared/branch/database-name.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import type { BranchIdentity } from '../postgres/branches.ts';
 import type { Queryable, Session } from '../postgres/connect.ts';
-import { dropDatabase, readDatabases } from '../postgres/databases.ts';
+import { dropDatabase, type FoundDatabase, readDatabases } from '../postgres/databases.ts';
 import { HostError } from '../process/host-error.ts';
 
 /**
- * Stores the branch's identity on the host before anything of it is made, so that leftovers of a crash can be
- * attributed to it. `branch.prepare` and `branch.clone` both begin with it, concurrently.
+ * Stores the identities of a call's branches on the host before anything of them is made, so that leftovers of a crash
+ * can be attributed to them. `branch.prepare` and `branch.clone` both begin with it, concurrently.
  * @throws HostError DATABASE_NAME_HELD, INVALID_CALL
  */
-export async function claimBranch(db: Queryable, branch: BranchIdentity): Promise<void> {
+export async function claimBranches(db: Queryable, branches: readonly BranchIdentity[]): Promise<void> {
   // Checked before the insert, so that a refusal stores nothing. A branch that takes the name later has a row
   // already.
-  const [found] = await readDatabases(db, [branch.database]);
-  if (found && found.mark?.branch_id !== branch.branch_id) throw nameHeld(branch.database);
-  const known = await insertOrReadClaim(db, branch);
-  if (!known) throw nameHeld(branch.database);
-  if (
-    known.job_id !== branch.job_id ||
-    known.project_id !== branch.project_id ||
-    known.database !== branch.database
-  ) {
-    throw new HostError(
-      'INVALID_CALL',
-      `branch ${branch.branch_id} was made by another job, or under another name`,
-    );
+  const found = await readDatabases(
+    db,
+    branches.map(({ database }) => database),
+  );
+  const ids = new Map(branches.map(({ database, branch_id }) => [database, branch_id]));
+  for (const { name, mark } of found) if (mark?.branch_id !== ids.get(name)) throw nameHeld(name);
+  const claims = await insertOrReadClaims(db, branches);
+  for (const branch of branches) {
+    const known = claims.get(branch.branch_id);
+    if (!known) throw nameHeld(branch.database);
+    if (
+      known.job_id !== branch.job_id ||
+      known.project_id !== branch.project_id ||
+      known.database !== branch.database
+    )
+      throw new HostError(
+        'INVALID_CALL',
+        `branch ${branch.branch_id} was made by another job, or under another name`,
+      );
   }
 }
 
-type Claim = Omit<BranchIdentity, 'branch_id'>;
-
 /**
- * @returns the claim of the branch, which another operation may have inserted; nothing if the name is
- *   another's
+ * @returns the claims of the branches, which another operation may have inserted, by branch; none of a branch whose
+ *   name is another's
  */
-async function insertOrReadClaim(
+async function insertOrReadClaims(
   db: Queryable,
-  { branch_id, project_id, job_id, database }: BranchIdentity,
-): Promise<Claim | undefined> {
-  const { rows: inserted } = await db.query<Claim>(
-    `INSERT INTO branch (branch_id, project_id, job_id, database) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING
-     RETURNING project_id, job_id, database`,
-    [branch_id, project_id, job_id, database],
+  branches: readonly BranchIdentity[],
+): Promise<Map<string, BranchIdentity>> {
+  // In one order, so that two calls for the same branches do not wait for each other.
+  const { rows: inserted } = await db.query<BranchIdentity>(
+    `INSERT INTO branch (branch_id, project_id, job_id, database)
+     SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[]) ORDER BY 1 ON CONFLICT DO NOTHING
+     RETURNING branch_id, project_id, job_id, database`,
+    [
+      branches.map(({ branch_id }) => branch_id),
+      branches.map(({ project_id }) => project_id),
+      branches.map(({ job_id }) => job_id),
+      branches.map(({ database }) => database),
+    ],
   );
-  if (inserted[0]) return inserted[0];
-  const { rows: known } = await db.query<Claim>(
-    'SELECT project_id, job_id, database FROM branch WHERE branch_id = $1',
-    [branch_id],
+  const claims = new Map(inserted.map((claim) => [claim.branch_id, claim]));
+  const others = branches.map(({ branch_id }) => branch_id).filter((id) => !claims.has(id));
+  if (others.length === 0) return claims;
+  const { rows: known } = await db.query<BranchIdentity>(
+    'SELECT branch_id, project_id, job_id, database FROM branch WHERE branch_id = ANY ($1)',
+    [others],
   );
-  return known[0];
+  return new Map([...inserted, ...known].map((claim) => [claim.branch_id, claim]));
 }
 
 export const nameHeld = (database: string) =>
@@ -67,19 +80,32 @@ export const ADOPTED: MethodResult<'branch.clone'> = {
   source_bytes: 0,
 };
 
+/** What earlier calls have made of a branch. */
+export type CloneState = 'nothing' | 'built' | 'finalized';
+
 /** What earlier calls have made. A database that a crash left half-dropped is dropped first. */
-export async function cloneState(
+export async function cloneStates<Branch extends BranchIdentity>(
+  session: Session,
+  branches: readonly Branch[],
+): Promise<{ branch: Branch; state: CloneState }[]> {
+  const names = branches.flatMap(({ job_id, database }) => [buildDatabaseName(job_id), database]);
+  const found = new Map((await readDatabases(session, names)).map((one) => [one.name, one]));
+  const states = [];
+  for (const branch of branches) states.push({ branch, state: await stateOf(session, branch, found) });
+  return states;
+}
+
+async function stateOf(
   session: Session,
   { job_id, branch_id, database }: BranchIdentity,
-): Promise<'nothing' | 'built' | 'finalized'> {
-  const build = buildDatabaseName(job_id);
-  const found = await readDatabases(session, [build, database]);
-  const finalized = found.find(({ name }) => name === database);
+  found: ReadonlyMap<string, FoundDatabase>,
+): Promise<CloneState> {
+  const finalized = found.get(database);
   if (finalized?.mark?.branch_id === branch_id) return 'finalized';
   if (finalized) throw nameHeld(database);
-  if (found.length === 0) return 'nothing';
-  if (!found.some(({ interrupted }) => interrupted)) return 'built';
-  await dropDatabase(session, build);
+  const built = found.get(buildDatabaseName(job_id));
+  if (built && !built.interrupted) return 'built';
+  if (built) await dropDatabase(session, built.name);
   return 'nothing';
 }
 

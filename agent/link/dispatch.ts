@@ -91,7 +91,10 @@ export class Dispatcher {
    */
   #run(method: Method, params: Params<Method>): Promise<unknown> {
     if (OPERATIONS[method].concurrent) return this.#handle(method, params);
-    const subject = JSON.stringify([method, ...SUBJECT_FIELDS.map((field) => Reflect.get(params, field))]);
+    // The branches of a batch are prepared in several calls, side by side.
+    const branches = 'branches' in params ? params.branches.map(({ branch_id }) => branch_id) : [];
+    const fields = SUBJECT_FIELDS.map((field) => Reflect.get(params, field));
+    const subject = JSON.stringify([method, ...fields, ...branches]);
     const parameters = JSON.stringify(params);
     const running = this.#runs.get(subject);
     if (running?.parameters === parameters) return running.result;

@@ -50,17 +50,17 @@ export async function readDatabaseStatistics(session: Session): Promise<Measured
 }
 
 /**
- * Stores the database's present statistics as the zero of its usage, once: the branch's creation is not
- * usage.
+ * Stores the present statistics of these branches' databases as the zero of their usage, once: the creation of a
+ * branch is not usage.
  */
-export const setBaseline = (db: Queryable, branchId: string) =>
+export const setBaselines = (db: Queryable, branchIds: readonly string[]) =>
   db.query(
-    `UPDATE branch_usage SET totals = $2, seen = to_jsonb(now)
-     FROM (SELECT ${STATISTICS}
+    `UPDATE branch_usage SET totals = $2, seen = to_jsonb(now) - 'id'
+     FROM (SELECT branch.branch_id AS id, ${STATISTICS}
            FROM ${SERVER} AS server, pg_stat_database AS stat JOIN branch ON branch.database = stat.datname
-           WHERE branch.branch_id = $1) AS now
-     WHERE branch_id = $1 AND totals IS NULL`,
-    [branchId, JSON.stringify(ZERO_TOTALS)],
+           WHERE branch.branch_id = ANY ($1)) AS now
+     WHERE branch_id = now.id AND totals IS NULL`,
+    [branchIds, JSON.stringify(ZERO_TOTALS)],
   );
 
 /**

@@ -4,9 +4,16 @@ import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { AccessHost } from '../access/enforce-access.ts';
 import { enforceAccess, unenforcedProjects } from '../access/enforce-access.ts';
 import { introduceProject } from '../access/store-access.ts';
-import { ADOPTED, branchesOf, claimBranch, cloneState, nameHeld } from '../cloning/claim-branch.ts';
+import {
+  ADOPTED,
+  branchesOf,
+  type CloneState,
+  claimBranches,
+  cloneStates,
+  nameHeld,
+} from '../cloning/claim-branch.ts';
 import { type CloneHost, createClone, createUnusedClone } from '../cloning/create-clone.ts';
-import { setBaseline } from '../measurement/database-statistics.ts';
+import { setBaselines } from '../measurement/database-statistics.ts';
 import { isAway, showDatabases, socketOf, withAdminConsole } from '../pooler/admin-console.ts';
 import { instancesNow } from '../pooler/restart-state.ts';
 import { type BranchIdentity, readBranches } from '../postgres/branches.ts';
@@ -55,10 +62,10 @@ export function prepareBranches(
   const locks = branches.map(({ branch_id }) => `prepare:${branch_id}` as const);
   return withLocks(host.sessions, locks, async (session) => {
     // Committed separately, because the concurrent clone waits for the claim.
-    for (const branch of branches) await claimBranch(session, branch);
+    await claimBranches(session, branches);
     await inTransaction(session, async () => {
       await ensureGroups(session, project_id);
-      for (const branch of branches) await ensureLogins(session, branch, branch.verifiers);
+      await ensureLogins(session, project_id, branches);
       await introduceProject(session, project_id, access);
       // Without a write block, the logins get the rest of their rights when their databases are opened.
       if (access.write_blocked) await restoreLogins(session, project_id);
@@ -87,11 +94,10 @@ export function cloneBranches(
   const branches = branchesOf(params);
   const locks = branches.map(({ branch_id }) => `clone:${branch_id}` as const);
   return withLocks(host.sessions, locks, async (session) => {
-    for (const branch of branches) await claimBranch(session, branch);
+    await claimBranches(session, branches);
     // With a source the groups exist already, and `branch.prepare` locks them for a while.
     if (source === null) await inTransaction(session, () => ensureGroups(session, project_id));
-    const states = [];
-    for (const branch of branches) states.push({ branch, state: await cloneState(session, branch) });
+    const states = await cloneStates(session, branches);
     const result = await cloneMissing(host, session, states, params, onProgress);
     // Repeated after an adoption: the agent that made the clone may have died before it.
     for (const { branch, state } of source === null ? states : [])
@@ -115,7 +121,7 @@ async function openMain(settings: AgentSettings, database: string, projectId: st
 async function cloneMissing(
   host: BranchHost,
   session: Session,
-  states: readonly { branch: BranchIdentity; state: 'nothing' | 'built' | 'finalized' }[],
+  states: readonly { branch: BranchIdentity; state: CloneState }[],
   { source, busy_wait }: Params<'branch.clone'>,
   onProgress: OnProgress | undefined,
 ): Promise<CloneResult> {
@@ -133,11 +139,21 @@ async function cloneMissing(
   const result = await createClone(host, session, { name, source: from, busy_wait }, onProgress);
   // Other clones of the source can begin.
   if (from !== null) await releaseLock(session, `source:${from}`);
-  const spareless: BranchIdentity[] = [];
-  for (const other of others)
-    if (from === null || !(await host.spares.take(session, from, buildDatabaseName(other.job_id))))
-      spareless.push(other);
-  await cloneBuilt(host, session, first, spareless);
+  const taken = new Set(
+    from === null
+      ? []
+      : await host.spares.take(
+          session,
+          from,
+          others.map(({ job_id }) => buildDatabaseName(job_id)),
+        ),
+  );
+  await cloneBuilt(
+    host,
+    session,
+    first,
+    others.filter(({ job_id }) => !taken.has(buildDatabaseName(job_id))),
+  );
   return result;
 }
 
@@ -234,7 +250,9 @@ export async function proveBranches(
     for (let branch = branches.shift(); branch; branch = branches.shift())
       slowest = Math.max(slowest, await prove(host, branch));
   };
+  const ids = branches.map(({ branch_id }) => branch_id);
   await Promise.all(Array.from({ length: CONCURRENT }, proveNext));
+  await setBaselines(host.postgres, ids);
   return { login_ms: slowest };
 }
 
@@ -247,7 +265,7 @@ export async function proveBranches(
  * @throws HostError PROOF_FAILED, POOLER_UNAVAILABLE
  */
 async function prove(host: BranchHost, branch: Proved): Promise<number> {
-  const { settings, postgres } = host;
+  const { settings } = host;
   let failure: unknown;
   const proof = await pollUntil(
     async () => {
@@ -259,7 +277,6 @@ async function prove(host: BranchHost, branch: Proved): Promise<number> {
         });
         const login_ms = performance.now() - started;
         if (lostGroups(branch.project_id, privileges).length > 0) await repair(host, branch);
-        await setBaseline(postgres, branch.branch_id);
         return { login_ms };
       } catch (error) {
         failure = error;

@@ -100,12 +100,16 @@ export function protectDatabase(limits: Limits, database: string): string {
  * needs the rights itself.
  */
 export function grantDatabase({ branch_id, project_id, database }: Named): string {
-  return [
-    ...BRANCH_ROLES.map((role) => [LOGIN_RIGHTS[role], loginName(branch_id, role)] as const),
-    [QUERY_RIGHTS, queryLoginName(branch_id)] as const,
-    [GROUP_RIGHTS, groupName(project_id, 'owner')] as const,
-  ]
-    .map(([rights, role]) => `GRANT ${rights} ON DATABASE ${identifier(database)} TO ${identifier(role)}`)
+  const grants = [
+    ...BRANCH_ROLES.map((role) => ({ rights: LOGIN_RIGHTS[role], role: loginName(branch_id, role) })),
+    { rights: QUERY_RIGHTS, role: queryLoginName(branch_id) },
+    { rights: GROUP_RIGHTS, role: groupName(project_id, 'owner') },
+  ];
+  return [...Map.groupBy(grants, ({ rights }) => rights)]
+    .map(([rights, to]) => {
+      const roles = to.map(({ role }) => identifier(role)).join(', ');
+      return `GRANT ${rights} ON DATABASE ${identifier(database)} TO ${roles}`;
+    })
     .join('; ');
 }
 

@@ -44,37 +44,63 @@ async function existing(db: Queryable, names: string[]): Promise<Set<string>> {
 
 /** Makes the project's groups, which own its objects and hold the grants. To be called in a transaction. */
 export async function ensureGroups(session: Session, projectId: string): Promise<void> {
-  await session.query('SELECT pg_advisory_xact_lock(hashtextextended($1, 0))', [`groups:${projectId}`]);
   const names = BRANCH_ROLES.map((role) => groupName(projectId, role));
-  const present = await existing(session, names);
-  for (const name of names.filter((name) => !present.has(name))) {
-    await session.query(`CREATE ROLE ${identifier(name)} NOLOGIN`);
-  }
+  const missing = async () => {
+    const present = await existing(session, names);
+    return names.filter((name) => !present.has(name));
+  };
+  // Most projects have them, and the lock lasts until the end of the transaction.
+  if ((await missing()).length === 0) return;
+  await session.query('SELECT pg_advisory_xact_lock(hashtextextended($1, 0))', [`groups:${projectId}`]);
+  for (const name of await missing()) await session.query(`CREATE ROLE ${identifier(name)} NOLOGIN`);
+}
+
+/** What the logins of a branch are made of. */
+interface NewLogins {
+  branch_id: string;
+  /** Of SCRAM-SHA-256. */
+  verifiers: Record<BranchRole, string>;
 }
 
 /**
- * Makes the branch's logins with these SCRAM verifiers. To be called in a transaction, after `ensureGroups`.
+ * Makes the logins of these branches of a project, or sets their passwords again. To be called in a transaction, after
+ * `ensureGroups`. A grant locks its group until the end of the transaction, so the passwords come first: PostgreSQL
+ * spends milliseconds on each.
  */
 export async function ensureLogins(
   session: Session,
-  { project_id, branch_id }: { project_id: string; branch_id: string },
-  verifiers: Record<BranchRole, string>,
+  projectId: string,
+  branches: readonly NewLogins[],
 ): Promise<void> {
+  const logins = branches.flatMap(({ branch_id, verifiers }) => [
+    ...BRANCH_ROLES.map((role) => ({
+      ...{ login: loginName(branch_id, role), branch_id, role },
+      ...{ verifier: verifiers[role], limit: '' },
+    })),
+    {
+      ...{ login: queryLoginName(branch_id), branch_id, role: 'read_only' as const },
+      ...{ verifier: null, limit: `CONNECTION LIMIT ${QUERY_CONNECTIONS}` },
+    },
+  ]);
+  const textOf = (verifier: string | null) => (verifier === null ? 'NULL' : literal(verifier));
   const present = await existing(
     session,
-    BRANCH_ROLES.map((role) => loginName(branch_id, role)),
+    logins.map(({ login }) => login),
   );
-  const statements = BRANCH_ROLES.map((role) => {
-    const login = loginName(branch_id, role);
-    const name = identifier(login);
-    const verifier = literal(verifiers[role]);
-    return `${present.has(login) ? 'ALTER' : 'CREATE'} ROLE ${name} LOGIN PASSWORD ${verifier};
-      GRANT ${identifier(groupName(project_id, role))} TO ${name} WITH ${MEMBERSHIP[role]};
-      INSERT INTO login (login, branch_id, verifier) VALUES (${literal(login)}, ${literal(branch_id)}, ${verifier})
-      ON CONFLICT (login) DO UPDATE SET verifier = excluded.verifier`;
+  const roles = logins.map(
+    ({ login, verifier, limit }) =>
+      `${present.has(login) ? 'ALTER' : 'CREATE'} ROLE ${identifier(login)} LOGIN PASSWORD ${textOf(verifier)} ${limit}`,
+  );
+  const grants = BRANCH_ROLES.map((role) => {
+    const members = logins.filter((one) => one.role === role).map(({ login }) => identifier(login));
+    return `GRANT ${identifier(groupName(projectId, role))} TO ${members.join(', ')} WITH ${MEMBERSHIP[role]}`;
   });
-  const isThere = (await existing(session, [queryLoginName(branch_id)])).size > 0;
-  await session.query([...statements, queryLogin({ project_id, branch_id }, isThere)].join(';'));
+  const rows = logins.map(
+    ({ login, branch_id, verifier }) => `(${literal(login)}, ${literal(branch_id)}, ${textOf(verifier)})`,
+  );
+  const stored = `INSERT INTO login (login, branch_id, verifier) VALUES ${rows.join(', ')}
+    ON CONFLICT (login) DO UPDATE SET verifier = excluded.verifier`;
+  await session.query([...roles, ...grants, stored].join(';'));
 }
 
 /** Statements that make the branch's query login, which has no password. */

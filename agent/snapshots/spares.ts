@@ -67,6 +67,12 @@ interface Wish {
   of_project: number | null;
 }
 
+/** A spare, and the name that a branch gives it. */
+interface Renaming {
+  spare: string;
+  name: string;
+}
+
 /** Counts spares that were made for nothing. */
 export class UnusedSpares {
   readonly #counts = new Map<string, { count: number; at: number }>();
@@ -98,6 +104,7 @@ export class Spares {
   readonly #tenants = new Map<string, string>();
   readonly #unused = new UnusedSpares();
   readonly #ofHost: number;
+  readonly #log: Log;
   #restUntil = 0;
   /** Whether those of an earlier process are dropped. */
   #isSwept = false;
@@ -105,7 +112,8 @@ export class Spares {
   taken = 0;
 
   /** @param ofHost how many there are at most */
-  constructor(ofHost = OF_HOST) {
+  constructor({ ofHost = OF_HOST, log = () => {} }: { ofHost?: number; log?: Log } = {}) {
+    this.#log = log;
     this.#ofHost = ofHost;
   }
 
@@ -114,30 +122,53 @@ export class Spares {
   }
 
   /**
-   * Gives a spare of the snapshot another name, in one transaction. A source that is no snapshot has none.
-   * @returns false if there is none
+   * Gives spares of the snapshot these names, in one transaction. A source that is no snapshot has none.
+   * @returns the names for which there was a spare
    */
-  async take(session: Session, source: string, name: string): Promise<boolean> {
-    if (!SNAPSHOT_DATABASE.test(source)) return false;
-    this.#uses.set(source, [...(this.#uses.get(source) ?? []), performance.now()].slice(-SPARES_MAX));
-    for (let spare = this.#next(source); spare; spare = this.#next(source)) {
-      const renamed = session.query(
+  async take(session: Session, source: string, names: readonly string[]): Promise<string[]> {
+    if (!SNAPSHOT_DATABASE.test(source) || names.length === 0) return [];
+    const uses = [...(this.#uses.get(source) ?? []), ...names.map(() => performance.now())];
+    this.#uses.set(source, uses.slice(-SPARES_MAX));
+    const left = [...names];
+    const taken: Renaming[] = [];
+    for (let next = this.#renamings(source, left); next.length > 0; next = this.#renamings(source, left)) {
+      const renamed = (await this.#rename(session, next)) ? next : [];
+      // Another agent process has dropped one of them.
+      if (renamed.length === 0 && next.length > 1)
+        for (const one of next) if (await this.#rename(session, [one])) renamed.push(one);
+      taken.push(...renamed);
+      for (const { name } of renamed) left.splice(left.indexOf(name), 1);
+    }
+    for (const { spare, name } of taken) this.#log('spare.taken', { database: spare, as: name });
+    this.taken += taken.length;
+    return taken.map(({ name }) => name);
+  }
+
+  /** Takes a spare for each name, as far as there are any. */
+  #renamings(source: string, names: readonly string[]): Renaming[] {
+    return names.flatMap((name) => {
+      const spare = this.#next(source);
+      return spare ? [{ spare, name }] : [];
+    });
+  }
+
+  /** @returns false if one of the spares is gone; then none was renamed */
+  async #rename(session: Session, renamings: readonly Renaming[]): Promise<boolean> {
+    // Statements that are sent together are one transaction.
+    const statements = renamings.map(
+      ({ spare, name }) =>
         `ALTER DATABASE ${identifier(spare)} RENAME TO ${identifier(name)};
          ALTER DATABASE ${identifier(name)} ALLOW_CONNECTIONS true`,
-      );
-      const isTaken = await renamed.then(
-        () => true,
-        (error) => {
-          // Another agent process has dropped it.
-          if (sqlState(error) === DATABASE_GONE) return false;
-          throw error;
-        },
-      );
-      if (!isTaken) continue;
-      this.taken += 1;
+    );
+    try {
+      await session.query(statements.join(';'));
       return true;
+    } catch (error) {
+      if (sqlState(error) === DATABASE_GONE) return false;
+      // They are in no list any more.
+      this.#isSwept = false;
+      throw error;
     }
-    return false;
   }
 
   #next(snapshot: string): string | undefined {

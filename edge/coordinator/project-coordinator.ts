@@ -194,13 +194,13 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
   }
 
   /**
-   * Creates the branches, or responds with the one that has the name, as it is or reset (`on_exists`). Of
-   * parallel requests for one name one creates the branch, and the others wait for it.
+   * Creates the branches, or responds with the one that has the name, as it is or reset (`on_exists`). Of parallel
+   * requests for one name one creates the branch, and the others wait. If the host is away, its first call fails.
    */
   async createBranches(request: BranchRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
-    const { project, onExists } = request;
+    const [{ onExists }, { hostId }] = [request, request.project];
     const deadline = Date.now() + waitMs;
-    if (!(await isLinked(this.env, project.hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
+    if (onExists !== 'fail' && !(await isLinked(this.env, hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
     this.#armAlarm();
     for (let tries = 1; ; ) {
       const existing = onExists === 'fail' ? null : await existingBranch(this.#db, request);

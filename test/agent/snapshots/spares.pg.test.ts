@@ -4,7 +4,8 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { NoCopyRoom } from '../../../agent/cloning/copy-room.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import { makeRoom } from '../../../agent/snapshots/make-room.ts';
+import { HostError } from '../../../agent/process/host-error.ts';
+import { makeRoom, runRoomLoop } from '../../../agent/snapshots/make-room.ts';
 import { runSpareLoop, Spares, UnusedSpares } from '../../../agent/snapshots/spares.ts';
 import { buildDatabaseName, snapshotDatabaseName } from '../../../shared/branch/database-name.ts';
 import { eventually } from '../../support/eventually.ts';
@@ -176,6 +177,55 @@ describe('a branch of a snapshot', () => {
   });
 });
 
+describe('a batch', () => {
+  /** Clones the snapshot for three branches of one call, and drops what is made. @returns how many took a spare */
+  async function cloneThree() {
+    const identity = { job_id: randomUUID(), project_id: project.id };
+    const branches = [1, 2, 3].map((n) => ({
+      branch_id: randomUUID(),
+      database: `${MAIN}_br_three_${n}`,
+      build_id: randomUUID(),
+    }));
+    const taken = servers.host.spares.taken;
+    await runOperation(servers.host, 'branch.clone', {
+      ...{ ...identity, branches },
+      ...{ source: snapshotDatabaseName(snapshot), busy_wait: BUSY_WAIT_MS },
+    });
+    const built = await servers.query('SELECT FROM pg_database WHERE datname = ANY ($1)', [
+      branches.map(({ build_id }) => buildDatabaseName(build_id)),
+    ]);
+    expect(built).toHaveLength(3);
+    for (const branch of branches)
+      await runOperation(servers.host, 'branch.drop', {
+        ...{ ...identity, ...dropped(branch), made_by: null },
+      });
+    return servers.host.spares.taken - taken;
+  }
+
+  test('takes as many spares as there are, and clones for the others', async () => {
+    await want({ [snapshot]: 2 });
+    await untilThereAre(2);
+    await end();
+    expect(await cloneThree()).toBe(2);
+    expect(await cloneThree()).toBe(0);
+    run();
+    await dropSnapshot();
+  });
+
+  test('takes the others where another process has dropped one of its spares', async () => {
+    await want({ [snapshot]: 3 });
+    await untilThereAre(3);
+    await end();
+    const spares = await servers.query<{ datname: string }>(
+      "SELECT datname FROM pg_database WHERE datname ~ '^bgspare_' ORDER BY oid",
+    );
+    await servers.query(`DROP DATABASE ${spares[2]?.datname}`);
+    expect(await cloneThree()).toBe(2);
+    run();
+    await dropSnapshot();
+  });
+});
+
 const dropped = ({ branch_id, database }: { branch_id: string; database: string }) => ({
   branch_id,
   database,
@@ -256,7 +306,7 @@ test('a tenant has at most 64, over all its projects', async () => {
 
 test('a tenant that has most of a full host gives up some for one with fewer, until both have the same', async () => {
   await end();
-  const spares = new Spares(4);
+  const spares = new Spares({ ofHost: 4 });
   const { signal } = new AbortController();
   const keep = () =>
     eventually(async () => {
@@ -376,6 +426,52 @@ describe('spares go', () => {
     expect(await makeRoom(servers.host, new NoCopyRoom(1, 'full'))).toBe(true);
     expect(await spareDatabases()).toEqual([]);
     expect(await servers.host.spares.dropAll(servers.host.postgres)).toBe(false);
+    servers.host.spares = new Spares();
+    await dropSnapshot();
+  });
+
+  test('before a clone is refused because its files find no room', async () => {
+    await want({ [snapshot]: 2 });
+    await untilThereAre(2);
+    const { copyRoom } = servers.host;
+    servers.host.copyRoom = Object.assign(Object.create(copyRoom), {
+      requireInodes: async () => {
+        if ((await spareDatabases()).length > 0) throw new HostError('HOST_FULL', 'too few inodes are free');
+      },
+    });
+    made += 1;
+    const branch = await project.create(`${MAIN}_br_${made}`, main.database);
+    expect(await idsIn(branch)).toEqual([{ id: 1 }]);
+    expect(await spareDatabases()).toEqual([]);
+    servers.host.copyRoom = copyRoom;
+    servers.host.spares = new Spares();
+    await dropSnapshot();
+  });
+
+  test('before any deleted branch, while too little of the disk is free', async () => {
+    await want({ [snapshot]: 2 });
+    made += 1;
+    const kept = await project.create(`${MAIN}_br_${made}`, main.database);
+    await runOperation(servers.host, 'branch.keep', {
+      ...{ job_id: randomUUID(), project_id: project.id, ...dropped(kept) },
+      ...{ snapshot_id: randomUUID(), made_by: null },
+    });
+    await untilThereAre(2);
+    const left: number[] = [];
+    const host = {
+      ...servers.host,
+      settings: { ...servers.settings, MIN_FREE_DISK_MB: 2 ** 30 },
+      log: (event: string) => {
+        if (event === 'disk.deleted_branch_dropped') left.push(servers.host.spares.count);
+      },
+    };
+    const full = new AbortController();
+    const room = runRoomLoop(host, () => {}, full.signal);
+    await eventually(async () => expect(left).toHaveLength(1));
+    full.abort();
+    await room;
+    expect(left).toEqual([0]);
+    expect(await spareDatabases()).toEqual([]);
     servers.host.spares = new Spares();
     await dropSnapshot();
   });
