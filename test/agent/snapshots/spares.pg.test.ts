@@ -66,9 +66,10 @@ const create = () => {
 };
 const idsIn = (branch: Branch) =>
   asClient<{ id: number }>(servers.host, 'pooled', branch, 'read_only', 'SELECT id FROM item');
+/** The oldest first. */
 const spareDatabases = () =>
   servers.query<{ oid: string; datallowconn: boolean }>(
-    "SELECT oid::text, datallowconn FROM pg_database WHERE datname ~ '^bgspare_'",
+    "SELECT oid::text, datallowconn FROM pg_database WHERE datname ~ '^bgspare_' ORDER BY pg_database.oid",
   );
 /** The logins of spares. No branch of this file has the id of a spare. */
 const spareLogins = () =>
