@@ -12,7 +12,7 @@ import { measureCommand } from './measure.ts';
 import { operationCommands } from './operations.ts';
 import { poolerCommand } from './pooler.ts';
 import { runCommand } from './run.ts';
-import { copyPrimaryCommand, gateCommand } from './standby.ts';
+import { copyPrimaryCommand, gateCommand, guardLeaseCommand } from './standby.ts';
 import { upgradeCommand } from './upgrade.ts';
 
 const NAME = 'branchgate-agent';
@@ -61,6 +61,7 @@ export function controlTool(trial: Trial | null): Command {
   program.addCommand(leaveCommand());
   program.addCommand(rejoinCommand());
   program.addCommand(gateCommand());
+  program.addCommand(guardLeaseCommand());
   program.addCommand(copyPrimaryCommand());
   program.addCommand(doctorCommand());
   program.addCommand(listCommand());

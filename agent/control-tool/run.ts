@@ -28,6 +28,7 @@ import { progressOfJob } from '../process/progress.ts';
 import { runRoomLoop } from '../snapshots/make-room.ts';
 import { runSeparationLoop } from '../snapshots/separate-snapshots.ts';
 import { runSpareLoop } from '../snapshots/spares.ts';
+import { watchLease } from '../standby/lease.ts';
 import { runMoverLoop } from '../transfer/admit-host.ts';
 import { FollowWatch } from '../transfer/watch-followed.ts';
 import { Drain, drainAt } from '../upgrade/drain.ts';
@@ -201,6 +202,7 @@ function loopsOf(
     'blocked projects': (signal) =>
       watchBlockedProjects({ settings, log, report: (sizes) => notify('sizes', sizes), signal }),
     'reports of blocks': (signal) => blocks.run(log, signal),
+    lease: (signal) => watchLease(settings, signal),
     following: (signal) => new FollowWatch(host, (report) => notify('follow', report)).run(signal),
     'logins of moves': (signal) => runMoverLoop(host, signal),
     'synchronous commits': (signal) =>

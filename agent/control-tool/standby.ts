@@ -2,7 +2,8 @@ import { Command } from 'commander';
 import { GatewayRefusal } from '../link/host-certificate.ts';
 import { readIdentity } from '../link/identity.ts';
 import { CopyRefused, copyPrimary } from '../standby/base-copy.ts';
-import { askMember, hindranceToOpen } from '../standby/gate.ts';
+import { hindranceToOpen } from '../standby/gate.ts';
+import { askMember, guardLease } from '../standby/lease.ts';
 import { readMember } from '../standby/stored-member.ts';
 import { GatewayError, RefusedError, UsageError } from './exit-codes.ts';
 import { print } from './terminal.ts';
@@ -19,6 +20,12 @@ export const gateCommand = () =>
       if (hindrance !== null) throw new RefusedError(hindrance);
     });
 
+/** What the agent runs as a process of its own. */
+export const guardLeaseCommand = () =>
+  new Command('guard-lease')
+    .description('Renew the lease of this primary, and stop PostgreSQL when that fails, until none is needed')
+    .action(() => guardLease(readShellSettings()));
+
 /** What `join` and `rejoin` run as the agent's user. */
 export const copyPrimaryCommand = () =>
   new Command('copy-primary')
@@ -32,7 +39,7 @@ export const copyPrimaryCommand = () =>
       if (check) {
         const stored = readMember(settings);
         const isCopy = stored?.role === 'standby' && stored.copied;
-        const { role } = await askMember(settings.GATEWAY_URL, identity).catch(rethrow);
+        const { role } = await askMember(settings, identity).catch(rethrow);
         print(command, { role, needed: role === 'standby' && !isCopy });
         return;
       }

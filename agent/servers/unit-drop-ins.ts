@@ -26,6 +26,9 @@ MemoryMax=75%
 MemorySwapMax=0
 # The postmaster recovers from the end of one session.
 OOMPolicy=continue
+# A primary whose lease has ended stops, and starts again with another one.
+Restart=always
+RestartSec=1
 LimitNOFILE=65536
 ${gateOf(layout)}\
 # PostgreSQL's logs are bounded by LOG_FOLDER_MB. Put them on a volume of their own (log_directory) and make it larger

@@ -53,6 +53,7 @@ export async function copyPrimary(settings: AgentSettings, identity: HostIdentit
     role: 'standby',
     closing: false,
     standby_id: null,
+    lease_seconds: null,
     generation,
     primary,
   } as const;
@@ -94,13 +95,19 @@ function requireReplaceable(settings: AgentSettings): void {
 }
 
 /** The first line of the lock file is the postmaster's process id. */
-export function isServerRunning(dataDir: string): boolean {
+function isServerRunning(dataDir: string): boolean {
   try {
     const [pid] = readFileSync(join(dataDir, 'postmaster.pid'), 'utf8').split('\n');
     return readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes('postgres');
   } catch {
     return false;
   }
+}
+
+/** The process id of the postmaster; null if it does not run. */
+export function postmasterOf(dataDir: string): number | null {
+  if (!isServerRunning(dataDir)) return null;
+  return Number(readFileSync(join(dataDir, 'postmaster.pid'), 'utf8').split('\n')[0]) || null;
 }
 
 const ITERATIONS = 4096;

@@ -1,23 +1,14 @@
+import { uptime } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { HostMember, MEMBER_PATH, MEMBER_TYPE } from '../../shared/protocol/standby.ts';
+import type { z } from 'zod';
+import type { MemberReply } from '../../shared/protocol/standby.ts';
 import { closeRuleFiles } from '../access/rule-files.ts';
-import { signedRequest } from '../link/host-certificate.ts';
-import { type HostIdentity, readIdentity } from '../link/identity.ts';
+import { readIdentity } from '../link/identity.ts';
 import { type AgentSettings, rulesFolder } from '../process/settings.ts';
+import { askMember, storeLease } from './lease.ts';
 import { readMember, type StoredMember, writeMember } from './stored-member.ts';
 
 const ASK_EVERY_MS = 5_000;
-const REPLY_WITHIN_MS = 10_000;
-
-/** What the gateway has on record of this host. @throws Error when it cannot be reached, or does not know the host */
-export const askMember = (gatewayUrl: string, identity: HostIdentity): Promise<HostMember> =>
-  signedRequest(
-    gatewayUrl,
-    identity,
-    { path: MEMBER_PATH, typ: MEMBER_TYPE, claims: {}, within: REPLY_WITHIN_MS },
-    HostMember,
-  );
-
 interface Waiting {
   /** Until they may, instead of a failure. */
   wait: boolean;
@@ -52,22 +43,36 @@ async function examine(settings: AgentSettings): Promise<string | null> {
   const identity = await readIdentity(settings.STATE_DIR);
   if (!identity || !settings.GATEWAY_URL)
     return 'this host has a standby, and no identity or no GATEWAY_URL with which to ask for its role';
-  let record: HostMember;
+  let record: z.output<typeof MemberReply>;
   try {
-    record = await askMember(settings.GATEWAY_URL, identity);
+    record = await askMember(settings, identity);
   } catch (error) {
     return `this host has a standby, which may have taken its place, and the gateway does not answer (${(error as Error).message})`;
   }
   // The agent may have stored a newer record meanwhile.
   const present = readMember(settings) ?? stored;
   if (record.role === 'fenced' && record.generation >= present.generation)
-    await writeMember(settings, { ...present, ...record });
+    await writeMember(settings, { ...present, role: 'fenced', generation: record.generation });
   const left = hindranceOf(readMember(settings));
   if (left !== null) return left;
   if (record.role !== 'primary') return 'the gateway does not have this host on record as a primary';
+  if (record.lease_seconds !== present.lease_seconds) return changeLease(settings, present, record);
+  if (record.lease_seconds !== null && !record.is_renewed)
+    return 'the gateway gives this host no lease, because its standby may take its place';
   // An agent that was killed while it closed this host may have left the rules.
   if (record.closing || present.closing) await closeRuleFiles(rulesFolder(settings));
   return null;
+}
+
+/** Begins to need a lease before it asks for one, or ends to. */
+async function changeLease(
+  settings: AgentSettings,
+  present: StoredMember,
+  { lease_seconds }: z.output<typeof MemberReply>,
+): Promise<string | null> {
+  if (lease_seconds !== null) await storeLease(settings, uptime());
+  await writeMember(settings, { ...present, lease_seconds });
+  return examine(settings);
 }
 
 function hindranceOf(stored: StoredMember | null): string | null {

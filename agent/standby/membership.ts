@@ -1,6 +1,5 @@
-import { readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { uptime } from 'node:os';
 import type { SyncState } from '../../shared/protocol/durability.ts';
 import type { Method, MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { HostMember, MemberState } from '../../shared/protocol/standby.ts';
@@ -16,7 +15,8 @@ import { pollUntil, runLoop } from '../process/loops.ts';
 import { type AgentSettings, rulesFolder } from '../process/settings.ts';
 import { networksOf } from '../transfer/admit-host.ts';
 import { PROMOTED } from '../transfer/follow-status.ts';
-import { isServerRunning } from './base-copy.ts';
+import { postmasterOf } from './base-copy.ts';
+import { storeLease } from './lease.ts';
 import { Replica } from './replica.ts';
 import { positionOf } from './replication.ts';
 import { NEW_MEMBER, readMember, type StoredMember, standbyFiles, writeMember } from './stored-member.ts';
@@ -85,6 +85,11 @@ export class Membership {
   /** Whether this machine serves clients, or did until it was closed for its standby. */
   get isPrimary(): boolean {
     return this.#stored === null || (this.#stored.role === 'primary' && !this.#stored.promoting);
+  }
+
+  /** For how long this primary serves after each renewal; null: it needs none. */
+  get leaseSeconds(): number | null {
+    return this.#stored?.lease_seconds ?? null;
   }
 
   /** How far the standby is behind, for the metrics; null on any other host. */
@@ -161,6 +166,7 @@ export class Membership {
       position: await (isStandby ? this.#replica.position() : this.#end()).catch(() => null),
       ...(isStandby ? this.#replica.lag() : { lag_bytes: null, lag_seconds: null }),
       survived_until: stored?.survived_until ?? null,
+      unheard: isStandby ? this.#replica.unheard() : null,
       sync: await this.synchronise().catch(() => 'off' as const),
     };
   }
@@ -188,6 +194,9 @@ export class Membership {
     if (role === 'primary' && was === 'fenced') return this.read();
     if (role === 'primary' && was === 'standby' && !before?.copied)
       throw new HostError('HOST_UNAVAILABLE', 'the copy of the primary is not complete');
+    // Before the gateway counts on it.
+    if (role === 'primary' && record.lease_seconds !== null && before?.lease_seconds == null)
+      await storeLease(this.#options.settings, uptime() + record.lease_seconds);
     const isPromotion = role === 'primary' && was === 'standby';
     await this.#store({
       ...(before ?? NEW_MEMBER),
@@ -349,12 +358,6 @@ export class Membership {
 const isAlone = ({ role, closing, standby_id }: HostMember) =>
   role === 'primary' && !closing && standby_id === null;
 
-/** The process id of the postmaster; null if it does not run. */
-function postmasterOf(dataDir: string): number | null {
-  if (!isServerRunning(dataDir)) return null;
-  return Number(readFileSync(join(dataDir, 'postmaster.pid'), 'utf8').split('\n')[0]) || null;
-}
-
 /** What it takes to admit a standby. */
 interface AdmittingHost {
   settings: AgentSettings;
@@ -388,7 +391,10 @@ export async function admitStandby(
     );
   const cidrs = await networksOf([db_host]);
   // From now on its servers ask for their role before they start.
-  await member.apply({ role: 'primary', generation, closing: false, standby_id });
+  await member.apply({
+    ...{ role: 'primary', generation, closing: false, standby_id },
+    lease_seconds: member.leaseSeconds,
+  });
   const login = loginOf(standby_id);
   await member.releaseCommits();
   await releaseStandby({ postgres, rules: null });

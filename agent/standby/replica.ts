@@ -1,3 +1,4 @@
+import { uptime } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { MemberState } from '../../shared/protocol/standby.ts';
 import type { OwnSession, Pool } from '../postgres/connect.ts';
@@ -30,6 +31,8 @@ export class Replica {
   #newest: Sample | null = null;
   #position: number | null = null;
   #isAway = true;
+  /** Seconds since the machine was started, when the primary answered last. */
+  #heardAt = 0;
   #stopped = new AbortController();
 
   constructor(settings: AgentSettings, postgres: Pool) {
@@ -70,6 +73,7 @@ export class Replica {
     const position = answer?.rows[0]?.xlogpos;
     if (position === undefined) return false;
     this.#newest = { at, position: positionOf(position) };
+    this.#heardAt = uptime();
     this.#waiting.push(this.#newest);
     if (this.#waiting.length > SAMPLES_MAX) this.#waiting.splice(1, 1);
     return true;
@@ -96,6 +100,12 @@ export class Replica {
       lag_bytes: isKnown ? Math.max(0, (this.#newest?.position ?? 0) - (this.#position ?? 0)) : null,
       lag_seconds: at === undefined ? null : Math.max(0, Date.now() - at) / 1000,
     };
+  }
+
+  unheard(): MemberState['unheard'] {
+    if (!this.#isAway || !this.#newest || this.#position === null) return null;
+    const bytes = Math.max(0, this.#newest.position - this.#position);
+    return { seconds: Math.max(0, uptime() - this.#heardAt), bytes };
   }
 
   /** Everything that the primary had confirmed until then is replayed here; null: not known. */

@@ -11,8 +11,9 @@ import { isRegistered } from '../hosts/host.ts';
 import type { CallOutcome, HostLinkRpc, HostLinks } from '../hosts/host-client.ts';
 import { logEvent } from '../log.ts';
 import { objectName } from '../object-name.ts';
-import { syncMember } from '../reconciliation/promote-standby.ts';
+import { promoteLapsed, syncMember } from '../reconciliation/promote-standby.ts';
 import { reconcileHost } from '../reconciliation/reconcile-host.ts';
+import { readSettings } from '../settings.ts';
 import { isRemoval, RecordLineage } from './handshake.ts';
 import { CALLER_HEADER, type Caller, type LinkSocket, Links, type SocketState } from './links.ts';
 import { MeasurementHeads } from './measurement-heads.ts';
@@ -36,14 +37,29 @@ const RECONCILE_EVERY = 5 * 60_000;
 const RECONCILE_RETRY = 5_000;
 /** Delay after one that has left something to the next. */
 const RECONCILE_AGAIN = 30_000;
+/** Delay after a standby that could not take the place of its primary. */
+const PROMOTE_RETRY = 5_000;
 /** Minimum time between the starts of two reconciliations, the second of which the host has asked for. */
 const RECONCILE_APART = 5_000;
+
+/** Of a primary whose standby may take its place by itself. */
+interface Lease {
+  /** Of the record for which it was renewed last. */
+  generation: number;
+  /** Unix milliseconds, of the last renewal. */
+  renewedAt: number;
+  /**
+   * `ending`: it may be decided any time that the standby takes the place of the host, and no renewal is answered; `over`:
+   * it has, and records up to this generation are older than that.
+   */
+  state: 'running' | 'ending' | 'over';
+}
 
 /**
  * Holds the WebSocket of the agent of one database host; its name is the host id. An idle link costs nothing:
  * the runtime responds to heartbeats while the object hibernates. The state of a link is attached to its
  * socket; the storage holds the newest epoch, whether the host is blocked, and the last jobs that it has
- * worked for (`epoch`, `shut_out`, `jobs`), and the heads of the measurements (`./measurement-heads.ts`).
+ * worked for (`epoch`, `shut_out`, `jobs`), its `lease`, and the heads of the measurements (`./measurement-heads.ts`).
  */
 export class HostLink
   extends DurableObject<DatabaseBinding & HostLinks & Coordinators>
@@ -201,6 +217,10 @@ export class HostLink
   override async alarm(): Promise<void> {
     const { storage } = this.ctx;
     const hostId = this.#hostId;
+    await this.#watchLease().catch(async (error) => {
+      logEvent('host.lease_unwatched', { host_id: hostId, reason: String(error) });
+      await this.#reconcileBy(Date.now() + PROMOTE_RETRY);
+    });
     if (!this.#links.linked()) return;
     // The handshake began, or this object was lost, while the host was being removed.
     const db = openDatabase(this.env.DB);
@@ -208,6 +228,7 @@ export class HostLink
     this.#reconciledAt = Date.now();
     // Set before the work, so that it does not overwrite the earlier alarm of a handshake in the meantime.
     await storage.setAlarm(this.#reconciledAt + RECONCILE_EVERY);
+    if (this.#lease?.state === 'running') await this.#reconcileBy(this.#lapsesAt(this.#lease));
     try {
       // The databases of another member are those of its primary, and none is a leftover.
       if (!(await syncMember(this.env, hostId, new Date()))) return;
@@ -223,12 +244,59 @@ export class HostLink
     await this.#reconcileBy(Date.now() + RECONCILE_RETRY);
   }
 
+  get #lease(): Lease | undefined {
+    return this.ctx.storage.kv.get<Lease>('lease');
+  }
+
+  /** When the standby may take the place of this host. */
+  #lapsesAt({ renewedAt }: Lease): number {
+    const seconds = readSettings(this.env).AUTO_PROMOTE_SECONDS;
+    return seconds === undefined ? Number.POSITIVE_INFINITY : renewedAt + seconds * 1_000;
+  }
+
+  async renewLease(generation: number): Promise<boolean> {
+    const known = this.#lease;
+    if (known?.state === 'ending') return false;
+    if (known?.state === 'over' && generation <= known.generation) return false;
+    const lease: Lease = { generation, renewedAt: Date.now(), state: 'running' };
+    this.ctx.storage.kv.put('lease', lease);
+    await this.#reconcileBy(this.#lapsesAt(lease));
+    return true;
+  }
+
+  async dropLease(): Promise<void> {
+    if (this.#lease) this.ctx.storage.kv.delete('lease');
+  }
+
+  /**
+   * Lets the standby take the place of this host once its lease was not renewed for long enough. No renewal is answered
+   * from the decision on, also if this object is lost in between.
+   */
+  async #watchLease(): Promise<void> {
+    const lease = this.#lease;
+    if (!lease || lease.state === 'over') return;
+    const lapsesAt = this.#lapsesAt(lease);
+    if (lapsesAt === Number.POSITIVE_INFINITY) return;
+    const now = Date.now();
+    if (lease.state === 'running' && now < lapsesAt) return this.#reconcileBy(lapsesAt);
+    const { kv } = this.ctx.storage;
+    kv.put<Lease>('lease', { ...lease, state: 'ending' });
+    const { isPromoted, generation } = await promoteLapsed(this.env, this.#hostId, {
+      generation: lease.generation,
+      silentMs: now - lease.renewedAt,
+    });
+    if (isPromoted !== false) return kv.put<Lease>('lease', { ...lease, generation, state: 'over' });
+    kv.put<Lease>('lease', { ...lease, state: 'running' });
+    await this.#reconcileBy(Date.now() + PROMOTE_RETRY);
+  }
+
   #reconcileSoon(): Promise<void> {
     return this.#reconcileBy(Math.max(Date.now(), this.#reconciledAt + RECONCILE_APART));
   }
 
   /** An earlier alarm stays. */
   async #reconcileBy(time: number): Promise<void> {
+    if (!Number.isFinite(time)) return;
     const { storage } = this.ctx;
     const next = await storage.getAlarm();
     if (next === null || next > time) await storage.setAlarm(time);

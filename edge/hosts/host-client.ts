@@ -109,6 +109,14 @@ export interface HostLinkRpc extends Rpc.DurableObjectBranded {
   acceptRecords(): Promise<void>;
   /** Compares the host with its records soon, and not at the next regular time. */
   reconcile(): Promise<void>;
+  /**
+   * Renews the lease of a primary whose standby may take its place by itself.
+   * @param generation of its record
+   * @returns false: its standby is about to take its place, or has
+   */
+  renewLease(generation: number): Promise<boolean>;
+  /** Forgets the lease, before the host learns that it needs none. */
+  dropLease(): Promise<void>;
   /** Ends the link of a host that was removed, and forgets the host. */
   forget(): Promise<void>;
 }

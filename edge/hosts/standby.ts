@@ -11,7 +11,8 @@ import {
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { type Database, type DatabaseBinding, isThere, openDatabase } from '../database/database.ts';
 import { hosts, projects } from '../database/schema.ts';
-import { type HostLinks, hostCaller } from './host-client.ts';
+import { readSettings } from '../settings.ts';
+import { type HostLinks, hostCaller, hostLink } from './host-client.ts';
 
 /**
  * A host and its standby. Which of them is the primary is one record: `standby_of` of both, which one statement changes. Its
@@ -67,24 +68,30 @@ export const hasStandby = (projectId: string): SQL =>
 
 /** What an agent is to know of its host. Null: there is no such host. Reads the newest state. */
 export async function readMember(
-  { DB }: DatabaseBinding,
+  env: DatabaseBinding,
   hostId: string,
 ): Promise<{ row: HostRow; member: HostMember } | null> {
-  const db = openDatabase(DB);
+  const db = openDatabase(env.DB);
   const [[row], [standby]] = await db.batch([
     db.select().from(hosts).where(eq(hosts.id, hostId)),
     db.select({ id: hosts.id }).from(hosts).where(followsHost(hostId)),
   ]);
-  return row ? { row, member: memberOf(row, standby?.id ?? null) } : null;
+  return row ? { row, member: memberOf(row, standby?.id ?? null, env) } : null;
 }
 
-const memberOf = (row: HostRow, standbyId: string | null): HostMember => {
+/** A standby is promoted this much later than the lease of its primary ends, which closes itself meanwhile. */
+const LEASE_SHARE = 2 / 3;
+
+const memberOf = (row: HostRow, standbyId: string | null, env: DatabaseBinding): HostMember => {
   const role = roleOf(row);
+  const hasStandby = role === 'primary' && standbyId !== null;
+  const promotesAfter = hasStandby ? readSettings(env).AUTO_PROMOTE_SECONDS : undefined;
   return {
     role,
     generation: row.generation,
     closing: role === 'primary' && row.yieldsTo !== null,
-    standby_id: role === 'primary' ? standbyId : null,
+    standby_id: hasStandby ? standbyId : null,
+    lease_seconds: promotesAfter === undefined ? null : Math.floor(promotesAfter * LEASE_SHARE),
   };
 };
 
@@ -113,6 +120,20 @@ export const membersOf = (
     }),
   );
 };
+
+/** Renews the lease of a primary that needs one. @returns whether it has one */
+export async function renewLease(
+  env: HostLinks,
+  hostId: string,
+  { role, generation, lease_seconds }: HostMember,
+  isWanted: boolean,
+): Promise<boolean> {
+  if (role !== 'primary') return false;
+  const link = hostLink(env, hostId);
+  if (lease_seconds !== null) return isWanted && link.renewLease(generation);
+  if (generation > 0) await link.dropLease();
+  return false;
+}
 
 /** For the records of a primary and its projects. */
 export async function recordSync(env: DatabaseBinding, hostId: string, { sync }: MemberState): Promise<void> {

@@ -7,7 +7,7 @@ import { type Coordinators, coordinatorOf } from '../coordinator/coordinator-rpc
 import { type Database, type DatabaseBinding, isThere, openDatabase } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { hosts, jobs, projects } from '../database/schema.ts';
-import { HostCallError, type HostLinks, hostCaller } from '../hosts/host-client.ts';
+import { HostCallError, type HostLinks, hostCaller, hostLink } from '../hosts/host-client.ts';
 import { followsHost, type HostRow, isPrimary, readMember, readState, recordSync } from '../hosts/standby.ts';
 import { logEvent } from '../log.ts';
 import { inOneLine, plainMail } from '../mail/mail.ts';
@@ -56,6 +56,8 @@ export async function admitToPrimary(
   const standby = { standby_id: hostId, db_host: found.row.dbHost, verifier, generation };
   try {
     const { login } = await hostCaller(env, primaryId)('standby.admit', standby);
+    // It gets its new record, with a lease if it needs one.
+    await hostLink(env, primaryId).reconcile();
     return ok({ generation, db_host, direct_port, ca_certificate, login });
   } catch (error) {
     return fail({ code: 'HOST_UNAVAILABLE', reason: String(error) });
@@ -107,16 +109,69 @@ export async function promoteStandby(
       code: 'VALIDATION_FAILED',
       fields: { details: [{ path: 'lost', message: 'is not the primary of this standby' }] },
     });
-  const state = await readState(env, hostId);
-  // A former primary that has not begun its copy knows an older record.
-  const hasCopy = state !== null && state.position !== null && state.generation === standby.generation;
-  if (!hasCopy || standby.generation === 0) return fail({ code: 'STANDBY_NOT_READY' });
+  if (!hasCopy(standby, await readState(env, hostId))) return fail({ code: 'STANDBY_NOT_READY' });
   const closed = lost === null ? await closePrimary(env, primaryId, hostId, now) : ok(null);
   if (!closed.ok) return closed;
   const written = await writePromotion(env, { hostId, primaryId, closedBy: closed.value });
   if (!written.ok) return written;
   logEvent('host.promoted', { host_id: hostId, former_primary_id: primaryId, lost: lost !== null });
   return finishPromotion(env, hostId);
+}
+
+/** A former primary that has not begun its copy knows an older record. */
+const hasCopy = ({ generation }: HostRow, state: MemberState | null): boolean =>
+  generation > 0 && state !== null && state.position !== null && state.generation === generation;
+
+/** WAL that a standby may lack when it takes the place of its primary by itself. */
+const MISSING_BYTES_MAX = 64 * 2 ** 20;
+/** How much earlier than the gateway it may have lost its primary. */
+const LOST_EARLIER_MAX_SECONDS = 15;
+
+/** Why a standby may not take the place of its primary by itself; null: it may. */
+function notPromotable(standby: HostRow, state: MemberState | null, silentSeconds: number): string | null {
+  if (state === null || !hasCopy(standby, state)) return 'the standby is away, or has no copy';
+  if (state.lag_bytes !== null) return 'the standby can reach the primary, which must not be running then';
+  if (state.unheard === null) return 'the standby has not followed the primary since its agent was started';
+  if (state.unheard.bytes > MISSING_BYTES_MAX) return 'the standby lacks too much';
+  const earlier = state.unheard.seconds - silentSeconds;
+  return earlier > LOST_EARLIER_MAX_SECONDS ? 'the standby had lost the primary before' : null;
+}
+
+/**
+ * Makes the standby of a primary whose lease has ended the primary, if it is near enough.
+ * @param lease of the last renewal: the generation of the record then, and how long ago it was
+ * @returns `isPromoted`: null for a host that is no primary with a lease; with the generation of its record before
+ * @throws Error when it is not known whether that was done
+ */
+export async function promoteLapsed(
+  env: Env,
+  primaryId: string,
+  lease: { generation: number; silentMs: number },
+): Promise<{ isPromoted: boolean | null; generation: number }> {
+  const primary = await readMember(env, primaryId);
+  const generation = primary?.row.generation ?? 0;
+  const hostId = primary?.member.standby_id ?? null;
+  if (!primary || hostId === null || primary.member.lease_seconds === null)
+    return { isPromoted: null, generation };
+  const silentSeconds = Math.round(lease.silentMs / 1_000);
+  const standby = await readMember(env, hostId);
+  const state = await readState(env, hostId);
+  // A renewal shows that it needs a lease by this record, and not that it needed one in a former time.
+  const isOlder = lease.generation !== generation;
+  const reason = isOlder
+    ? 'the primary has not renewed its lease since its record changed'
+    : standby && notPromotable(standby.row, state, silentSeconds);
+  if (!standby || reason !== null) {
+    logEvent('host.not_promoted', { host_id: hostId, primary_id: primaryId, reason });
+    return { isPromoted: false, generation };
+  }
+  const written = await writePromotion(env, { hostId, primaryId, closedBy: null });
+  if (!written.ok) return { isPromoted: false, generation };
+  const fields = { host_id: hostId, former_primary_id: primaryId, silent_seconds: silentSeconds };
+  logEvent('host.promoted', fields);
+  // The next look at it does it otherwise.
+  await finishPromotion(env, hostId);
+  return { isPromoted: true, generation };
 }
 
 const isPromotedFrom = async (db: Database, hostId: string, lost: string | null): Promise<boolean> => {
@@ -264,6 +319,9 @@ export async function pushMember(env: Env, hostId: string): Promise<MemberState 
   // A standby that has not begun to copy has nothing to apply.
   if (found.row.generation === 0) return readState(env, hostId);
   if (found.member.role === 'primary') await fenceFormer(env, found.row);
+  // A host without a lease serves on, so none is counted any more.
+  if (found.member.role === 'primary' && found.member.lease_seconds === null)
+    await hostLink(env, hostId).dropLease();
   const state = await hostCaller(env, hostId)('member.apply', found.member);
   if (state.sync !== found.row.sync) await recordSync(env, hostId, state);
   if (found.row.owesNotice) await notifyTenants(env, found.row, state.survived_until);

@@ -13,9 +13,10 @@ import {
   SignedRequest,
 } from '../../shared/protocol/host-certificate.ts';
 import {
-  HostMember,
   MEMBER_PATH,
   MEMBER_TYPE,
+  MemberClaims,
+  MemberReply,
   STANDBY_PATH,
   STANDBY_TYPE,
   StandbyClaims,
@@ -27,7 +28,7 @@ import { CALLER_HEADER, type Caller } from '../host-link/links.ts';
 import { enrolHost, publicKeyOf } from '../hosts/enrolment.ts';
 import { issueCertificate, setDnsChallenge, verifiedRequest } from '../hosts/host-certificate.ts';
 import { hostLink } from '../hosts/host-client.ts';
-import { readMember } from '../hosts/standby.ts';
+import { readMember, renewLease } from '../hosts/standby.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
 import { admitToPrimary } from '../reconciliation/promote-standby.ts';
@@ -143,18 +144,21 @@ router.openapi(
     path: MEMBER_PATH,
     summary: 'Get the role of a host',
     description:
-      'Used by agents, before a server of a host with a standby opens a port. Authenticated by the signature of the key of the host.',
+      'Used by agents, before a server of a host with a standby opens a port, and to renew its lease. Authenticated by the signature of the key of the host.',
     tags,
     request: { body: jsonBody(SignedRequest) },
-    responses: { 200: response('What is on record of the host.', HostMember) },
+    responses: { 200: response('What is on record of the host.', MemberReply) },
     failures: ['UNAUTHENTICATED'],
   }),
   async (c) => {
-    const signed = await verifiedRequest(openDatabase(c.env.DB), received(c), MEMBER_TYPE, z.object({}));
-    const { host } = unwrap(signed);
+    const signed = await verifiedRequest(openDatabase(c.env.DB), received(c), MEMBER_TYPE, MemberClaims);
+    const { host, claims } = unwrap(signed);
     const found = await readMember(c.env, host.id);
     if (!found) throw new ApiError('UNAUTHENTICATED');
-    return c.json(found.member, 200);
+    return c.json(
+      { ...found.member, is_renewed: await renewLease(c.env, host.id, found.member, claims.renew) },
+      200,
+    );
   },
 );
 

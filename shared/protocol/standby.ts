@@ -28,12 +28,36 @@ export const HostMember = z
     closing: z.boolean(),
     /** Of a primary; null: none. */
     standby_id: Id.nullable(),
+    /**
+     * Of a primary whose standby may take its place by itself: it serves for this long after each renewal. Null: it serves
+     * until it is closed.
+     */
+    lease_seconds: z.int().positive().nullable().default(null),
   })
   .meta({
     id: 'HostMember',
-    example: { role: 'primary', generation: 1, closing: false, standby_id: null },
+    example: { role: 'primary', generation: 1, closing: false, standby_id: null, lease_seconds: null },
   });
 export type HostMember = z.output<typeof HostMember>;
+
+/** The record with the lease that asking for it has renewed, from before the question on. */
+export const MemberReply = HostMember.extend({
+  /** False: no lease is needed, or none is given any more. */
+  is_renewed: z.boolean(),
+}).meta({
+  id: 'HostMemberReply',
+  example: {
+    role: 'primary',
+    generation: 1,
+    closing: false,
+    standby_id: '0b0e9d4c-6a5f-4a39-9b0a-0d6f3b1f7c21',
+    lease_seconds: 60,
+    is_renewed: true,
+  },
+});
+
+/** Whether the host closes itself when the lease has ended that the question renews. */
+export const MemberClaims = z.object({ renew: z.boolean().default(false) });
 
 /** The standby makes the password, which never leaves its machine. */
 export const StandbyClaims = z.object({ verifier: Verifier });
@@ -74,6 +98,8 @@ export const MemberState = z.strictObject({
   lag_seconds: z.number().nonnegative().nullable(),
   /** Of a promoted standby: everything that its former primary had confirmed until then is here. */
   survived_until: z.iso.datetime().nullable(),
+  /** Of a standby that cannot ask its primary: since when, and what it knows to be missing. Null: it can, or never could. */
+  unheard: z.strictObject({ seconds: z.number().nonnegative(), bytes: Bytes }).nullable(),
   sync: z.enum(SYNC_STATES),
 });
 export type MemberState = z.output<typeof MemberState>;

@@ -20,7 +20,7 @@ test('a primary that is closed has no session of a client, and no login that was
   const client = await connect(servers.host, 'direct', branch, 'read_write');
   client.on('error', () => {});
   const stalled = await stalledLogin(targetOf(servers, 'direct', branch));
-  const record = { role: 'primary' as const, standby_id: randomUUID() };
+  const record = { role: 'primary' as const, standby_id: randomUUID(), lease_seconds: null };
   const closed = await member.apply({ ...record, generation: 1, closing: true });
   expect(closed.generation).toBe(1);
   expect(

@@ -2,7 +2,7 @@ import { eq } from 'drizzle-orm';
 import { afterAll, beforeEach, describe, expect, test } from 'vitest';
 import { hosts } from '../../../edge/database/schema.ts';
 import type { Env } from '../../../edge/env.ts';
-import { promoteStandby, syncMember } from '../../../edge/reconciliation/promote-standby.ts';
+import { promoteLapsed, promoteStandby, syncMember } from '../../../edge/reconciliation/promote-standby.ts';
 import type { HostMember } from '../../../shared/protocol/standby.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startRecords } from '../../support/records/records.ts';
@@ -16,17 +16,20 @@ class Agent {
   record: HostMember;
   position = 100;
   isLinked = true;
+  /** Of a standby that cannot ask its primary. */
+  unheard: { seconds: number; bytes: number } | null = null;
+  lagBytes: number | null = null;
   /** The next record that closes it fails so. */
   isBusy = false;
 
   constructor(role: HostMember['role'], generation: number, standbyId: string | null) {
-    this.record = { role, generation, closing: false, standby_id: standbyId };
+    this.record = { role, generation, closing: false, standby_id: standbyId, lease_seconds: null };
   }
 
   get state() {
     const { generation } = this.record;
-    const none = { lag_bytes: null, lag_seconds: null, survived_until: null, sync: 'off' as const };
-    return { generation, position: this.position, ...none };
+    const none = { lag_seconds: null, survived_until: null, sync: 'off' as const };
+    return { generation, position: this.position, lag_bytes: this.lagBytes, unheard: this.unheard, ...none };
   }
 
   get isOpen(): boolean {
@@ -61,7 +64,10 @@ beforeEach(async () => {
   env = {
     ...SETTINGS,
     DB: binding,
-    HOST_LINK: { idFromName: (name: string) => name, get: (id: string) => ({ call: callOf(id) }) },
+    HOST_LINK: {
+      idFromName: (name: string) => name,
+      get: (id: string) => ({ call: callOf(id), dropLease: async () => {} }),
+    },
   } as unknown as Env;
 });
 
@@ -130,5 +136,43 @@ describe('a promotion', () => {
     next.agent.position = 200;
     expect(await third).toMatchObject({ ok: true });
     await expectPromoted();
+  });
+});
+
+describe('a primary whose lease has ended', () => {
+  const SILENT = { generation: 3, silentMs: 90_000 };
+  const lapse = (lease = SILENT) =>
+    promoteLapsed({ ...env, AUTO_PROMOTE_SECONDS: '90' } as unknown as Env, former.id, lease);
+
+  beforeEach(() => {
+    former.agent.isLinked = false;
+    next.agent.unheard = { seconds: 60, bytes: 0 };
+  });
+
+  test('is followed by its standby', async () => {
+    expect(await lapse()).toEqual({ isPromoted: true, generation: 3 });
+    expect(next.agent.record.role).toBe('primary');
+    expect((await rowOf(former)).fenced).toBe(true);
+    // A later look finds that it is none any more.
+    expect(await lapse()).toMatchObject({ isPromoted: null });
+  });
+
+  test.each<[string, () => void, typeof SILENT?]>([
+    ['is away', () => (next.agent.isLinked = false)],
+    ['has no copy', () => (next.agent.record.generation = 2)],
+    ['can still reach the primary', () => (next.agent.lagBytes = 0)],
+    ['has not followed it since its start', () => (next.agent.unheard = null)],
+    ['lacks too much', () => (next.agent.unheard = { seconds: 60, bytes: 2 ** 30 })],
+    ['had lost it long before', () => (next.agent.unheard = { seconds: 600, bytes: 0 })],
+    ['got another record since', () => {}, { ...SILENT, generation: 2 }],
+  ])('keeps its place if the standby %s', async (_, prepare, lease) => {
+    prepare();
+    expect(await lapse(lease)).toMatchObject({ isPromoted: false });
+    expect((await rowOf(former)).standbyOf).toBe(null);
+  });
+
+  test('keeps its place if nothing promotes by itself', async () => {
+    expect(await promoteLapsed(env, former.id, SILENT)).toMatchObject({ isPromoted: null });
+    expect((await rowOf(former)).standbyOf).toBe(null);
   });
 });

@@ -18,7 +18,7 @@ const HASH_OF_VERSION: Record<number, string> = {
   2: '2b45508ac8dab5c2859fe96c9b35405d2ef7ae29900850f85d1992ba0f055e87',
   3: '330bc83e0c4124d574e2c05d9db3a17e6b18dc0ef0358fc4556bd1b5d1fa6a42',
   4: '972e1b2ced0a3a969081671d4a0878e728027941c6cabfb509f246328afe25d4',
-  5: 'b805c14599cd151402ab2fe9ad58e6ff2aeaaaac9f213f620c7f66e14ccaf7db',
+  5: 'b6d013dd4e1aa5080d5ccca507216d6ad9e82559951e93bca86ba1705c31b1c7',
 };
 
 const schemas = {

@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
+import { pollUntil } from '../../../agent/process/loops.ts';
 import { accessToken, SCOPES, scopeNames } from '../../../dev/identity-provider/access-token.ts';
 import { initializeDataFolder } from '../../../dev/stack/data-folder.ts';
 import { devFolder } from '../../../dev/stack/dev-folder.ts';
@@ -98,6 +99,8 @@ const UNCAPPED = Object.fromEntries(
     [`${kind}_QUOTA_LIMIT_GIB`, '10000'],
   ]),
 );
+
+const GUARDS_END = { within: 1_000, every: 50 };
 
 const PORT_NAMES = ['GATEWAY_PORT', 'IDP_PORT', 'DIRECT_PORT', 'POOLED_PORT'];
 const STACKS = new Set<LocalStack>();
@@ -214,7 +217,10 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     async stop() {
       await stack.stop();
       STACKS.delete(stack);
-      const left = stackProcesses(devDir);
+      // A guard of a lease ends when its servers have.
+      const left = await pollUntil(async () => stackProcesses(devDir).length === 0, GUARDS_END).then(
+        (none) => (none ? [] : stackProcesses(devDir)),
+      );
       for (const { pid } of left) end(pid);
       if (options.devDir === undefined) rmSync(devDir, { recursive: true });
       if (left.length > 0) throw new Error(`${left.length} processes of the stack were left`);

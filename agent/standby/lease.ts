@@ -1,0 +1,177 @@
+import { spawn } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import { uptime } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { z } from 'zod';
+import { MEMBER_PATH, MEMBER_TYPE, MemberReply } from '../../shared/protocol/standby.ts';
+import { signedRequest } from '../link/host-certificate.ts';
+import { type HostIdentity, readIdentity, writeState } from '../link/identity.ts';
+import type { AgentSettings } from '../process/settings.ts';
+import { claimName } from '../upgrade/program-file.ts';
+import { postmasterOf } from './base-copy.ts';
+import { readMember } from './stored-member.ts';
+
+/**
+ * The lease of a primary whose standby may take its place by itself: `STATE_DIR/lease.json`. All times are seconds since the
+ * machine was started. They count while it is suspended, and no clock that somebody sets changes them.
+ */
+const Lease = z.strictObject({
+  boot: z.string(),
+  /** Null: the gateway has said that none is needed. */
+  until: z.number().nullable(),
+});
+
+const fileOf = ({ STATE_DIR }: Pick<AgentSettings, 'STATE_DIR'>) => join(STATE_DIR, 'lease.json');
+const bootOf = () => readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
+
+/** @param until seconds since the start of the machine */
+export const storeLease = (settings: AgentSettings, until: number | null): Promise<void> =>
+  writeState(fileOf(settings), { boot: bootOf(), until } satisfies z.input<typeof Lease>);
+
+function readUntil(settings: AgentSettings): number | null {
+  try {
+    const { boot, until } = Lease.parse(JSON.parse(readFileSync(fileOf(settings), 'utf8')));
+    return boot === bootOf() ? until : 0;
+  } catch {
+    return 0;
+  }
+}
+
+/** Seconds for which this primary may serve; `Infinity`: until it is closed. */
+export function leaseLeft(settings: AgentSettings): number {
+  if (needsLease(settings) === null) return Number.POSITIVE_INFINITY;
+  const until = readUntil(settings);
+  return until === null ? Number.POSITIVE_INFINITY : until - uptime();
+}
+
+/** How long each lease of this host is; null: it needs none. */
+function needsLease(settings: AgentSettings): number | null {
+  const stored = readMember(settings);
+  return stored?.role === 'primary' ? stored.lease_seconds : null;
+}
+
+const REPLY_WITHIN_MS = 10_000;
+
+/**
+ * Asks for what the gateway has on record of this host, and renews its lease, which begins before the question.
+ * @throws Error when the gateway cannot be reached, or does not know the host
+ */
+export async function askMember(
+  settings: AgentSettings,
+  identity: HostIdentity,
+  within = REPLY_WITHIN_MS,
+): Promise<z.output<typeof MemberReply>> {
+  const seconds = needsLease(settings);
+  const askedAt = uptime();
+  // An answer that gets lost may have begun one.
+  if (seconds !== null && readUntil(settings) === null) await storeLease(settings, askedAt + seconds);
+  const reply = await signedRequest(
+    settings.GATEWAY_URL ?? '',
+    identity,
+    { path: MEMBER_PATH, typ: MEMBER_TYPE, claims: { renew: seconds !== null }, within },
+    MemberReply,
+  );
+  if (reply.is_renewed && reply.lease_seconds !== null)
+    await storeLease(settings, askedAt + reply.lease_seconds);
+  else if (seconds !== null && reply.role === 'primary' && reply.lease_seconds === null)
+    await storeLease(settings, null);
+  return reply;
+}
+
+const LOOK_EVERY_MS = 250;
+const GUARD_EVERY_MS = 2_000;
+/** Of a lease: between two renewals, after one that failed, and for an orderly shutdown at its end. */
+const SHARES = { renew: 1 / 6, retry: 1 / 20, close: 1 / 10 };
+
+/**
+ * Ends PostgreSQL when the lease has ended: in order shortly before, and at once then. The service manager starts it
+ * again, which waits for another lease.
+ */
+class Closing {
+  readonly #settings: AgentSettings;
+  #asked: number | null = null;
+
+  constructor(settings: AgentSettings) {
+    this.#settings = settings;
+  }
+
+  look(): void {
+    const left = leaseLeft(this.#settings);
+    const pid = postmasterOf(this.#settings.PGDATA_DIR);
+    const seconds = needsLease(this.#settings) ?? 0;
+    if (pid === null || left > seconds * SHARES.close) return;
+    if (left > 0 && this.#asked === pid) return;
+    this.#asked = pid;
+    try {
+      process.kill(pid, left > 0 ? 'SIGINT' : 'SIGQUIT');
+    } catch {
+      // It has ended meanwhile.
+    }
+  }
+}
+
+/** One guard for each host, however many agents have started one. */
+const guardName = ({ STATE_DIR }: AgentSettings) =>
+  `branchgate-lease-${createHash('sha256').update(STATE_DIR).digest('hex').slice(0, 32)}`;
+
+/**
+ * A process of its own, which renews the lease and ends PostgreSQL when that fails, also while the agent is away or stuck. It
+ * ends when no lease is needed any more, or with PostgreSQL and the agent.
+ */
+export async function guardLease(settings: AgentSettings): Promise<void> {
+  const identity = await readIdentity(settings.STATE_DIR);
+  if (!identity || !(await claimName(guardName(settings)))) return;
+  const parent = process.ppid;
+  const closing = new Closing(settings);
+  let asking: Promise<void> | null = null;
+  let askAt = 0;
+  for (;;) {
+    const seconds = needsLease(settings);
+    const isRunning = postmasterOf(settings.PGDATA_DIR) !== null;
+    if (seconds === null || (!isRunning && process.ppid !== parent)) return;
+    closing.look();
+    // A primary whose PostgreSQL does not run loses its place.
+    if (isRunning && asking === null && uptime() >= askAt) {
+      asking = askMember(settings, identity, Math.min(REPLY_WITHIN_MS, seconds * 250))
+        .then(
+          ({ is_renewed }) => is_renewed,
+          () => false,
+        )
+        .then((isRenewed) => {
+          askAt = uptime() + seconds * (isRenewed ? SHARES.renew : SHARES.retry);
+          asking = null;
+        });
+    }
+    await sleep(LOOK_EVERY_MS);
+  }
+}
+
+/** What the agent does in addition: it starts the guard, and ends PostgreSQL too if that is stuck. */
+export async function watchLease(settings: AgentSettings, signal: AbortSignal): Promise<void> {
+  const closing = new Closing(settings);
+  let guardedAt = Number.NEGATIVE_INFINITY;
+  while (!signal.aborted) {
+    if (needsLease(settings) !== null) {
+      closing.look();
+      if (performance.now() - guardedAt > GUARD_EVERY_MS) {
+        guardedAt = performance.now();
+        const release = await claimName(guardName(settings));
+        await release?.();
+        if (release) startGuard();
+      }
+    }
+    await sleep(LOOK_EVERY_MS, undefined, { signal }).catch(() => {});
+  }
+}
+
+function startGuard(): void {
+  const [, program = ''] = process.argv;
+  const guard = spawn(process.execPath, [...process.execArgv, program, 'guard-lease'], {
+    detached: true,
+    stdio: 'ignore',
+  });
+  guard.on('error', () => {});
+  guard.unref();
+}

@@ -1,0 +1,273 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type pg from 'pg';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import type { HostPart } from '../../dev/stack/programs.ts';
+import { Random } from '../simulation/random.ts';
+import { Api } from '../support/api.ts';
+import { connect, query } from '../support/database.ts';
+import { eventually } from '../support/eventually.ts';
+import { freePort } from '../support/free-port.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
+import {
+  type Commit,
+  type Cut,
+  countWriters,
+  followThrough,
+  GatewayProxy,
+} from '../support/stack/partitions.ts';
+import { type Stack, startStack, UNLIMITED } from '../support/stack/stack.ts';
+import { TcpProxy } from '../support/tcp-proxy.ts';
+
+/** Its lease is 8 s. */
+const PROMOTES_AFTER_S = 12;
+
+let stack: Stack;
+let proxy: GatewayProxy;
+let operator: Api;
+let owner: URL;
+
+/** One of both machines. */
+interface Machine {
+  name: string;
+  id: string;
+  stateDir: string;
+  dataDir: string;
+  port: number;
+  start: (part: HostPart) => Promise<void>;
+  kill: (part: HostPart) => Promise<void>;
+  agentTool: Stack['agentTool'];
+  /** How the other one reaches its PostgreSQL. */
+  replication: TcpProxy;
+  /** Nothing is started on it. */
+  isHeld: boolean;
+}
+
+let machines: [Machine, Machine];
+const commits: Commit[] = [];
+let promotions = 0;
+const ended = new AbortController();
+const running: Promise<void>[] = [];
+
+interface HostBody {
+  id: string;
+  name: string;
+  linked: boolean;
+  members: { host_id: string; role: string; lag_bytes: number | null }[];
+}
+
+const memberOf = ({ stateDir }: Machine) => JSON.parse(readFileSync(join(stateDir, 'member.json'), 'utf8'));
+const other = (machine: Machine) => machines.find((one) => one !== machine) as Machine;
+
+const roles = async () => {
+  const { body } = await operator.get<{ hosts: HostBody[] }>('/platform/v1/hosts');
+  return new Map(
+    body.hosts.map(({ id, linked, members }) => {
+      const own = members.find(({ host_id }) => host_id === id);
+      return [id, { role: own?.role, lag: own?.lag_bytes ?? null, linked }] as const;
+    }),
+  );
+};
+
+const primary = async () => {
+  const known = await roles();
+  const found = machines.find(({ id }) => known.get(id)?.role === 'primary');
+  if (!found) throw new Error('no host is the primary');
+  return found;
+};
+
+/** Commits for as long as the host accepts it, whatever its role is. */
+async function write(machine: Machine): Promise<void> {
+  const url = new URL(owner);
+  url.port = String(machine.port);
+  while (!ended.signal.aborted) {
+    let client: pg.Client | null = null;
+    try {
+      client = await connect(url.href, { connectionTimeoutMillis: 2_000, query_timeout: 5_000 });
+      while (!ended.signal.aborted) {
+        const issuedAt = performance.now();
+        await client.query('insert into written default values');
+        commits.push({ host: machine.name, issuedAt, confirmedAt: performance.now() });
+        await sleep(5);
+      }
+    } catch {
+      await sleep(50);
+    } finally {
+      void client?.end().catch(() => {});
+    }
+  }
+}
+
+/** As a service manager does. */
+async function manage(machine: Machine): Promise<void> {
+  while (!ended.signal.aborted) {
+    if (!machine.isHeld)
+      for (const part of ['postgres', 'pgbouncer', 'agent'] as const)
+        void machine.start(part).catch(() => {});
+    await sleep(300);
+  }
+}
+
+const ALL = ['agent', 'pgbouncer', 'postgres'] as const;
+
+/** Makes a fenced host the standby, by another copy. */
+async function copyAgain(machine: Machine): Promise<void> {
+  await eventually(async () => expect(memberOf(machine).role).toBe('fenced'));
+  expect(countWriters(commits, promotions + 1)).toEqual([]);
+  machine.isHeld = true;
+  for (const part of ALL) await machine.kill(part);
+  await machine.agentTool('copy-primary');
+  followThrough(machine.stateDir, other(machine).replication.port);
+  machine.isHeld = false;
+}
+
+/** Waits for one primary that serves, and a standby that has everything. */
+async function settle(): Promise<void> {
+  await eventually(async () => {
+    const known = await roles();
+    for (const { id } of machines) expect(known.get(id)?.linked).toBe(true);
+  });
+  const serving = await primary();
+  if ((await roles()).get(other(serving).id)?.role === 'fenced') await copyAgain(other(serving));
+  await eventually(async () => {
+    const known = await roles();
+    expect(known.get(other(serving).id)).toMatchObject({ role: 'standby', lag: 0, linked: true });
+    expect(memberOf(serving)).toMatchObject({ role: 'primary', lease_seconds: 8 });
+  });
+  const before = commits.length;
+  await eventually(async () => expect(commits.length).toBeGreaterThan(before + 5));
+  expect(commits.at(-1)?.host).toBe(serving.name);
+}
+
+interface Partition {
+  links: readonly ('primary-gateway' | 'standby-gateway' | 'primary-standby')[];
+  cut: Cut;
+  seconds: number;
+  agent: 'runs' | 'stopped' | 'killed';
+}
+
+function planned(random: Random): Partition {
+  const all = ['primary-gateway', 'standby-gateway', 'primary-standby'] as const;
+  const links = all.filter((link) => random.chance(link === 'standby-gateway' ? 25 : 65));
+  return {
+    links: links.length === 0 ? ['primary-gateway'] : links,
+    cut: random.pick(['refusing', 'silent']),
+    seconds: random.int(2, 24),
+    agent: random.weighted({ runs: 6, stopped: 2, killed: 2 }),
+  };
+}
+
+async function partition({ links, cut, seconds, agent }: Partition): Promise<void> {
+  const serving = await primary();
+  const following = other(serving);
+  const before = promotions;
+  if (links.includes('primary-gateway')) proxy.cut(serving.id, cut);
+  if (links.includes('standby-gateway')) proxy.cut(following.id, cut);
+  if (links.includes('primary-standby')) serving.replication.cut(cut);
+  const pid = agentOf(serving);
+  if (agent === 'killed') {
+    serving.isHeld = true;
+    await serving.kill('agent');
+  }
+  if (agent === 'stopped') process.kill(pid, 'SIGSTOP');
+  await sleep(seconds * 1_000);
+  proxy.mend();
+  serving.replication.mend();
+  if (agent === 'stopped') process.kill(pid, 'SIGCONT');
+  serving.isHeld = false;
+  if ((await primary()) !== serving) promotions += 1;
+  await settle();
+  // The gateway may have promoted in the moment in which it heard of the primary again.
+  if ((await primary()) !== (promotions > before ? following : serving)) promotions += 1;
+  expect(countWriters(commits, promotions), JSON.stringify({ links, cut, seconds, agent })).toEqual([]);
+}
+
+const agentOf = ({ name }: Machine): number => {
+  const { state } = stack;
+  const pids = name === 'local' ? state.pids : state.other_hosts.find((host) => host.name === name)?.pids;
+  return pids?.agent as number;
+};
+
+beforeAll(async () => {
+  const port = await freePort();
+  proxy = await GatewayProxy.start(() => port);
+  stack = await startStack({
+    restarts: false,
+    env: {
+      ...UNLIMITED,
+      ...{ STANDBY: '1', GATEWAY_PORT: String(port), GATEWAY_URL: proxy.url },
+      ...{ AUTO_PROMOTE_SECONDS: String(PROMOTES_AFTER_S), MEASURE_INTERVAL_SECONDS: '3600' },
+    },
+  });
+  operator = new Api(
+    stack.url,
+    JSON.parse(readFileSync(join(stack.devDir, 'secrets.json'), 'utf8')).PLATFORM_SECRET,
+  );
+  const { body } = await operator.get<{ hosts: HostBody[] }>('/platform/v1/hosts');
+  const idOf = (name: string) => body.hosts.find((host) => host.name === name)?.id as string;
+  const { state, standby } = stack;
+  machines = [
+    {
+      ...{ name: 'local', id: idOf('local'), isHeld: false, agentTool: stack.agentTool },
+      ...{ start: (part) => stack.start(part), kill: (part) => stack.kill(part) },
+      ...{ stateDir: join(state.host_dir, 'agent'), dataDir: state.host_dir, port: state.direct_port },
+      replication: await TcpProxy.start(state.direct_port),
+    },
+    {
+      ...{ name: 'local-standby', id: idOf('local-standby'), isHeld: false, agentTool: standby.agentTool },
+      ...{ start: (part) => stack.standby.start(part), kill: (part) => stack.standby.kill(part) },
+      ...{ stateDir: standby.stateDir, dataDir: standby.dataDir, port: standby.ports.direct },
+      replication: await TcpProxy.start(standby.ports.direct),
+    },
+  ];
+  const [first, second] = machines;
+  for (const part of ALL) await second.kill(part);
+  followThrough(second.stateDir, first.replication.port);
+  const api = new Api(stack.url, await stack.token());
+  const project = await api.project('partitions');
+  await api.allow(project.id);
+  owner = new URL((await api.credentials(project.id, 'main')).direct_url);
+  await query(owner.href, 'create table written (id bigint generated always as identity)');
+  for (const machine of machines) running.push(write(machine), manage(machine));
+  await settle();
+});
+
+afterAll(async () => {
+  ended.abort();
+  await Promise.all(running);
+  for (const { replication } of machines) replication.stop();
+  proxy.stop();
+  await stack.stop();
+});
+
+test('a primary that is cut off closes itself, and its standby takes its place', async () => {
+  const before = await primary();
+  await partition({
+    links: ['primary-gateway', 'primary-standby'],
+    cut: 'silent',
+    seconds: 2 * PROMOTES_AFTER_S,
+    agent: 'runs',
+  });
+  expect(await primary()).not.toBe(before);
+});
+
+test('a primary whose agent is stopped and that is cut off is closed by its guard', async () => {
+  const before = await primary();
+  await partition({
+    links: ['primary-gateway', 'primary-standby'],
+    cut: 'refusing',
+    seconds: 2 * PROMOTES_AFTER_S,
+    agent: 'stopped',
+  });
+  expect(await primary()).not.toBe(before);
+});
+
+/** By night 200 partitions. */
+const SEEDS = Array.from({ length: IS_NIGHTLY ? 40 : 1 }, (_, n) => n + 1);
+const PARTITIONS = IS_NIGHTLY ? 5 : 2;
+
+test.each(SEEDS)('random partitions never have two hosts that accept commits: seed %i', async (seed) => {
+  const random = new Random(`partitions ${seed}`);
+  for (let n = 0; n < PARTITIONS; n += 1) await partition(planned(random));
+});
