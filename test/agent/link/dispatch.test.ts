@@ -157,6 +157,20 @@ test('a different call about the same subject waits until the run ends, even if 
   expect(await other).toMatchObject({ result: { revision: 1 } });
 });
 
+test('calls of one job for other branches run side by side, and a repeated one joins its own', async () => {
+  const { call, runs, settle } = scripted();
+  const part = (branch_id: string) => ({
+    ...ids,
+    branches: [{ branch_id, database: 'db_shop_prod_br_one', build_id: branch_id }],
+  });
+  const [one, other] = [crypto.randomUUID(), crypto.randomUUID()];
+  const calls = [one, other, one].map((id) => call('branch.finalize', part(id)));
+  await settle();
+  expect(runs.map(({ params }) => params)).toMatchObject([part(one), part(other)]);
+  for (const { end } of runs) end.resolve({});
+  for (const reply of await Promise.all(calls)) expect(reply).toMatchObject({ result: {} });
+});
+
 test('calls over the bound are refused', async () => {
   const { call, runs, settle } = scripted();
   const calls = Array.from({ length: BOUNDS.callsInFlight }, () => call('project.drop', ids));
