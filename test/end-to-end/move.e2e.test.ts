@@ -202,97 +202,168 @@ test.runIf(IS_NIGHTLY)(
   },
 );
 
-const DRAINED = 8;
-test.runIf(IS_NIGHTLY)('a drain continues through kills, and no project loses a commit', async () => {
-  const projects = [];
-  for (let n = 0; n < DRAINED; n += 1)
-    projects.push(await two.project(`Drained ${n}`, { app_key: `drained_${n}` }, ['pr-1']));
-  const [drained] = two.hosts;
-  for (const { id } of projects) {
-    if ((await hostOf(id)) === drained?.id) continue;
-    await two.begin(id, drained?.id ?? '');
-    await hasEnded(id, 'succeeded');
-  }
-  const writers = projects.slice(0, 2).map(({ id }) => ({ id, writer: two.writer(id, 20) }));
-  const path = `/platform/v1/hosts/${drained?.id}/drain`;
-  expect((await platform.post(path, {})).status).toBe(202);
-  const left = async () =>
-    (await platform.get<{ remaining: number; moving: unknown; failed: { code: string }[] }>(path)).body;
-  for (let n = 0; n < 20 && (await left()).remaining > 0; n += 1) {
-    await new Promise((resolve) => setTimeout(resolve, 2_000 + 700 * (n % 5)));
-    await stack.kill((['agent', 'gateway', 'pgbouncer', 'postgres'] as const)[n % 4] ?? 'agent');
-    await stack.untilReady();
-    // A crash of PostgreSQL can undo a move, which the operator tries again.
-    if ((await left()).failed.length > 0) await platform.post(path, {});
-  }
-  await eventually(async () => {
-    const body = await left();
-    if (body.failed.length > 0) await platform.post(path, {});
-    expect(body, JSON.stringify(body)).toMatchObject({ remaining: 0, moving: null });
-  });
-  for (const { id, writer } of writers) {
-    const { committed, unknown } = await writer.stop();
-    await expectNothingLost((await api.credentials(id, 'main')).database_url, committed, unknown);
-  }
-  for (const { id } of projects) {
-    expect(await hostOf(id)).not.toBe(drained?.id);
-    await run((await api.credentials(id, 'pr-1')).database_url, TRANSFER);
-    await api.delete(`/api/v1/projects/${id}`);
-  }
-  await platform.patch(`/platform/v1/hosts/${drained?.id}`, { draining: false });
-});
-
+const DRAINED = 50;
+const DRAIN_KILLS = 20;
+const DRAIN_WITHIN_SECONDS = 1_500;
 /** The parts are those of the first host, so a direction decides which side of the move is killed. */
 const VICTIMS = ['agent', 'postgres', 'gateway', 'pgbouncer'] as const;
-const STEPS = ['admit', 'clear', 'build', 'copy', 'branches', 'compare', 'fence', 'open', 'release'];
+const pause = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+
+test.runIf(IS_NIGHTLY)(
+  `a drain of ${DRAINED} projects continues through ${DRAIN_KILLS} kills, and no project loses a commit`,
+  async () => {
+    const [drained, other] = two.hosts;
+    const setDraining = (id: string | undefined, draining: boolean) =>
+      platform.patch(`/platform/v1/hosts/${id}`, { draining });
+    // All are made on the first one.
+    await setDraining(other?.id, true);
+    const projects = [];
+    for (let n = 0; n < DRAINED; n += 1)
+      projects.push(
+        await two.project(`Drained ${n}`, { app_key: `drained_${n}` }, n % 10 === 0 ? ['pr-1'] : []),
+      );
+    await setDraining(other?.id, false);
+    for (const { id } of projects) expect(await hostOf(id)).toBe(drained?.id);
+    const writers = projects.slice(0, 2).map(({ id }) => ({ id, writer: two.writer(id, 20) }));
+    const path = `/platform/v1/hosts/${drained?.id}/drain`;
+    const left = async () =>
+      (
+        await platform.get<{
+          remaining: number;
+          moving: unknown;
+          failed: { project_id: string; code: string }[];
+        }>(path)
+      ).body;
+    /** A crash of PostgreSQL can undo a move, which the operator tries again. */
+    const repeatFailed = async () => {
+      const body = await left();
+      if (body.failed.length > 0 || body.moving === null) await platform.post(path, {});
+      return body;
+    };
+    expect((await platform.post(path, {})).status).toBe(202);
+    const began = performance.now();
+    let kills = 0;
+    for (; kills < DRAIN_KILLS; kills += 1) {
+      await pause(1_500 + 700 * (kills % 7));
+      if ((await left()).remaining === 0) break;
+      await stack.kill(VICTIMS[kills % VICTIMS.length] ?? 'agent');
+      await stack.untilReady();
+      await repeatFailed();
+    }
+    await eventually(async () => {
+      const body = await repeatFailed();
+      expect(body, JSON.stringify(body)).toMatchObject({ remaining: 0, moving: null });
+    }, DRAIN_WITHIN_SECONDS);
+    process.stderr.write(
+      `MEASURED drain: ${DRAINED} projects in ${Math.round((performance.now() - began) / 1000)} s through ${kills} kills\n`,
+    );
+    expect(kills).toBe(DRAIN_KILLS);
+    for (const { id, writer } of writers) {
+      const { committed, unknown } = await writer.stop();
+      await expectNothingLost((await api.credentials(id, 'main')).database_url, committed, unknown);
+    }
+    for (const [n, { id }] of projects.entries()) {
+      expect(await hostOf(id)).toBe(other?.id);
+      await run((await api.credentials(id, n % 10 === 0 ? 'pr-1' : 'main')).database_url, TRANSFER);
+      await api.delete(`/api/v1/projects/${id}`);
+    }
+    await setDraining(drained?.id, false);
+  },
+  2 * DRAIN_WITHIN_SECONDS * 1000,
+);
+
+/** When a kill comes: at the beginning of a step, or some milliseconds later. */
+const MOMENTS = [
+  ...(['admit', 'clear', 'build', 'copy', 'branches', 'compare'] as const).map((step) => [step, 0] as const),
+  ['fence', 0],
+  ['fence', 250],
+  ['open', 0],
+  ['release', 0],
+] as const;
+const STEPS: string[] = [...new Set(MOMENTS.map(([step]) => step))];
 const DANGEROUS = [
-  ['gateway', 'away from', 'fence'],
-  ['agent', 'away from', 'open'],
+  ['gateway', 'away from', 'fence', 0],
+  ['agent', 'away from', 'open', 0],
 ] as const;
 const isDangerous = (one: readonly unknown[]) => DANGEROUS.some((other) => String(other) === String(one));
+// Directions alternate, so the project is where the next move begins.
 const KILLS = VICTIMS.flatMap((victim) =>
-  (['away from', 'to'] as const).flatMap((direction) =>
-    STEPS.map((step) => [victim, direction, step] as const),
+  MOMENTS.flatMap(([step, after]) =>
+    (['away from', 'to'] as const).map((direction) => [victim, direction, step, after] as const),
   ),
 );
 
-test.each(firstByDay(DANGEROUS.length, [...DANGEROUS, ...KILLS.filter((one) => !isDangerous(one))]))(
-  'a kill of the %s of a move %s it at the step %s loses no commit',
-  async (victim, direction, step) => {
-    const [first, second] = two.hosts;
-    const to = (direction === 'to' ? first : second)?.id ?? '';
-    const project = await api.project(`Killed ${victim} ${direction} ${step}`);
-    await api.allow(project.id);
-    await run((await api.credentials(project.id, 'main')).direct_url, BANK);
-    await api.branch(project.id, 'pr-1');
-    if ((await hostOf(project.id)) === to) {
-      await platform.post(pathOf(project.id), { host_id: otherThan(to) });
-      await hasEnded(project.id, 'succeeded');
-    }
-    const writer = two.writer(project.id);
-    expect((await platform.post(pathOf(project.id), { host_id: to })).status).toBe(202);
-    await eventually(async () => {
-      const { job } = await moveOf(project.id);
-      // Short steps may be over before they are seen.
-      expect(job.steps.some(({ name }) => STEPS.indexOf(name) >= STEPS.indexOf(step))).toBe(true);
-    });
+/** The project that is moved to and fro: to make one for each kill takes longer than the kills. */
+let shuttle: string | null = null;
+
+async function shuttleOn(hostId: string): Promise<string> {
+  shuttle ??= (await two.project('Shuttle', {}, ['pr-1'])).id;
+  if ((await hostOf(shuttle)) !== hostId) {
+    await two.begin(shuttle, hostId);
+    await hasEnded(shuttle, 'succeeded');
+  }
+  return shuttle;
+}
+
+/** The phase is in the records at once, and the steps once a second. Short steps may be over before they are seen. */
+async function untilStep(projectId: string, step: string) {
+  for (;;) {
+    const { state, job } = await moveOf(projectId);
+    const isPhase = step === 'fence' || step === 'open';
+    if (job.status !== 'queued' && job.status !== 'running') return;
+    if (isPhase && (state === 'moved' || (step === 'fence' && state === 'fenced'))) return;
+    if (!isPhase && job.steps.some(({ name }) => STEPS.indexOf(name) >= STEPS.indexOf(step))) return;
+    await pause(5);
+  }
+}
+
+async function moveWithKill(
+  [victim, direction, step, after]: (typeof KILLS)[number],
+  projectId: string,
+  to: string,
+) {
+  const { direct_url } = await api.credentials(projectId, 'main');
+  const [before] = await run<{ counted: number }>(direct_url, STATE);
+  const writer = two.writer(projectId);
+  try {
+    await two.begin(projectId, to);
+    await untilStep(projectId, step);
+    await pause(after);
     await stack.kill(victim);
     await stack.untilReady();
-    const { state, job } = await two.end(project.id);
+    const { state, job } = await two.end(projectId);
     // Whether a branch that could only be read was written is not known after a crash of its PostgreSQL.
     if (victim === 'postgres' && direction === 'away from' && state === 'undone')
       expect(job.error).toMatchObject({ code: 'SOURCE_UNSUITABLE' });
     else expect(job, JSON.stringify(job)).toMatchObject({ status: 'succeeded' });
-    expect((await hostOf(project.id)) === to).toBe(state === 'moved');
+    expect((await hostOf(projectId)) === to).toBe(state === 'moved');
     await eventually(async () => {
       const { committed } = writer;
-      await new Promise((resolve) => setTimeout(resolve, 500));
+      await pause(300);
       expect(writer.committed).toBeGreaterThan(committed);
     });
-    const { committed, unknown } = await writer.stop();
-    await expectNothingLost((await api.credentials(project.id, 'main')).database_url, committed, unknown);
-    const branch = await api.credentials(project.id, 'pr-1');
-    for (const url of [branch.database_url, branch.direct_url]) await run(url, TRANSFER);
-    await api.delete(`/api/v1/projects/${project.id}`);
+  } finally {
+    await writer.stop();
+  }
+  const { committed, unknown } = writer;
+  const counted = (before?.counted ?? 0) + committed;
+  await expectNothingLost((await api.credentials(projectId, 'main')).database_url, counted, unknown);
+  const branch = await api.credentials(projectId, 'pr-1');
+  for (const url of [branch.database_url, branch.direct_url]) await run(url, TRANSFER);
+}
+
+test.each(firstByDay(DANGEROUS.length, [...DANGEROUS, ...KILLS.filter((one) => !isDangerous(one))]))(
+  'a kill of the %s of a move %s it at the step %s, %i ms later, loses no commit',
+  async (...kill) => {
+    const [first, second] = two.hosts;
+    const [from, to] = kill[1] === 'to' ? [second, first] : [first, second];
+    const projectId = await shuttleOn(from?.id ?? '');
+    try {
+      await moveWithKill(kill, projectId, to?.id ?? '');
+    } catch (error) {
+      // The next kill does not begin with what this one has left.
+      shuttle = null;
+      throw error;
+    }
   },
 );
