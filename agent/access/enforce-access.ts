@@ -1,13 +1,25 @@
+import type { Params } from '../../shared/protocol/operations.ts';
 import { showClientsAndLogins, withAdminConsoles } from '../pooler/admin-console.ts';
 import { reconnectServers } from '../pooler/pause.ts';
-import { inTransaction, type Queryable, type Session } from '../postgres/connect.ts';
-import { takeLockWithin } from '../postgres/locks.ts';
+import { inTransaction, type Pool, type Queryable, type Session } from '../postgres/connect.ts';
+import { takeLockWithin, withLocks } from '../postgres/locks.ts';
 import { refuseLogins, restoreLogins } from '../postgres/roles.ts';
 import { endSessions, readClientLogins } from '../postgres/sessions.ts';
 import { HostError } from '../process/host-error.ts';
 import { pollUntil } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
+import { storeAccess } from './store-access.ts';
 import type { RuleSync } from './sync-rules.ts';
+
+/** Returns when this access, or a newer one, is in effect on both ports and for all open sessions. */
+export const storeAndEnforce = (
+  host: AccessHost & { sessions: Pool },
+  { project_id, access }: Params<'access.apply'>,
+): Promise<void> =>
+  withLocks(host.sessions, [], async (session) => {
+    await inTransaction(session, () => storeAccess(session, project_id, access));
+    await enforceAccess(host, session, project_id);
+  });
 
 /** What it takes to enforce an access. */
 export interface AccessHost {

@@ -3,7 +3,7 @@ import { isIP } from 'node:net';
 import { groupName } from '../../shared/branch/login.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { moverLogin } from '../../shared/protocol/transfer-operations.ts';
-import { waitForLogins } from '../access/enforce-access.ts';
+import { storeAndEnforce, waitForLogins } from '../access/enforce-access.ts';
 import type { RuleSync } from '../access/sync-rules.ts';
 import {
   identifier,
@@ -179,15 +179,17 @@ const printOf = (settings: AgentSettings, login: string, database: string): Prom
 const PRINTED_AT_A_TIME = 4;
 
 /**
- * After the access of a closed project is in effect: ends every session that could still write, and says which branches
- * are not what they were when they became read-only. From then on no branch of the project can be written, `main` neither.
- * @throws HostError HOST_BUSY
+ * Closes a project, ends every session that could still write, and says which branches are not what they were when they
+ * became read-only. From then on no branch of the project can be written, `main` neither.
+ * @throws HostError HOST_BUSY, RULES_NOT_APPLIED, POOLER_UNAVAILABLE
  */
 export async function closeHost(
-  { settings, sessions }: AdmittingHost,
-  { job_id, project_id, frozen }: Params<'move.close'>,
+  host: AdmittingHost,
+  { job_id, project_id, access, frozen }: Params<'move.close'>,
 ): Promise<MethodResult<'move.close'>> {
+  const { settings, sessions } = host;
   const login = moverLogin(job_id);
+  if (access) await storeAndEnforce(host, { project_id, access });
   return withLocks(sessions, [`mover:${login}`], async (session) => {
     const { rows } = await session.query<{ admitted_at: string }>(
       'SELECT admitted_at::text FROM mover WHERE login = $1',

@@ -10,6 +10,7 @@ import { type FollowHost, inFollowed, withFollowed } from './followed-session.ts
 import { type Followed, readSubscription, requireFollowed, type Subscription } from './following.ts';
 import { finding, Refused, short } from './source-address.ts';
 import { findingOf, inSource, openSnapshotSession } from './source-session.ts';
+import { hasApplied, writtenLsn } from './source-slot.ts';
 
 /**
  * The comparison of a move, while the source is written to. A table is locked against writes there until its changes are
@@ -21,7 +22,7 @@ const LOCK_WITHIN_MS = 500;
 /** PostgreSQL cancels an autovacuum for a session that has waited for a second. */
 const LOCK_SOMETIMES_WITHIN_MS = 1_300;
 const SOMETIMES = 5;
-const APPLIED = { within: 900, every: 10 };
+const APPLIED = { within: 900, every: 4 };
 const SESSION_WITHIN_MS = 10_000;
 /** A table that is written to in long transactions is tried again. */
 const TRIES = 60;
@@ -52,9 +53,10 @@ export const compareSource = (
 async function compareAll(
   host: FollowHost,
   followed: Followed,
-  { source, tls }: Subscription,
+  subscription: Subscription,
   onProgress: OnProgress | undefined,
 ): Promise<NonNullable<Comparison['compared']>> {
+  const { source, tls } = subscription;
   const names = await followedTables(host, followed);
   const listed = await inSource(
     host.settings,
@@ -67,7 +69,7 @@ async function compareAll(
   if (!listed.value) throw new Refused(OTHER_SCHEMA);
   let rows = 0;
   for (const [index, table] of listed.value.entries()) {
-    rows += await compareOne(host, followed, { source, tls }, table);
+    rows += await compareOne(host, followed, subscription, table);
     onProgress?.((index + 1) / listed.value.length);
   }
   return { tables: listed.value.length, rows };
@@ -77,10 +79,11 @@ async function compareAll(
 async function compareOne(
   host: FollowHost,
   followed: Followed,
-  { source, tls }: Pick<Subscription, 'source' | 'tls'>,
+  subscription: Subscription,
   table: CopiedTable,
 ): Promise<number> {
   const { settings } = host;
+  const { source, tls } = subscription;
   for (let tries = 1; ; tries += 1) {
     const theirs = await openSnapshotSession(settings, source, tls, null).catch((error) => {
       throw error instanceof Error ? new Refused(findingOf(error)) : error;
@@ -91,7 +94,7 @@ async function compareOne(
         await ours.query('BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY');
         const takeSnapshots = () => Promise.all([theirs.session.query('SELECT'), ours.query('SELECT')]);
         const lockWithin = tries % SOMETIMES === 0 ? LOCK_SOMETIMES_WITHIN_MS : LOCK_WITHIN_MS;
-        const isLevel = await atOneCommit(host, followed, { source, tls }, table, lockWithin, takeSnapshots);
+        const isLevel = await atOneCommit(host, subscription, table, lockWithin, takeSnapshots);
         if (!isLevel) return null;
         return compareTable(theirs.session, ours, table);
       });
@@ -116,9 +119,8 @@ const notComparable = (table: CopiedTable) =>
  * @returns false if that was not so in time
  */
 async function atOneCommit(
-  { settings }: FollowHost,
-  { slot }: Followed,
-  { source, tls }: Pick<Subscription, 'source' | 'tls'>,
+  { settings, postgres }: FollowHost,
+  { source, tls, oid }: Subscription,
   table: CopiedTable,
   lockWithin: number,
   action: () => Promise<unknown>,
@@ -135,17 +137,8 @@ async function atOneCommit(
         if (sqlState(error) !== LOCK_NOT_AVAILABLE) throw error;
         return false;
       }
-      const { rows } = await session.query<{ lsn: string }>(
-        'SELECT pg_current_wal_insert_lsn()::text AS lsn',
-      );
-      const isApplied = async () => {
-        const { rows: found } = await session.query<{ is_applied: boolean }>(
-          'SELECT confirmed_flush_lsn >= $1::pg_lsn AS is_applied FROM pg_replication_slots WHERE slot_name = $2',
-          [rows[0]?.lsn, slot],
-        );
-        return found[0]?.is_applied === true;
-      };
-      if (!(await pollUntil(isApplied, APPLIED))) return false;
+      const lsn = await writtenLsn(session, true);
+      if (!(await pollUntil(() => hasApplied(postgres, oid, lsn), APPLIED))) return false;
       await action();
       return true;
     },

@@ -28,7 +28,7 @@ import {
 } from './following.ts';
 import { finding, Refused, short } from './source-address.ts';
 import { inSource, openSnapshotSession } from './source-session.ts';
-import { hasConfirmed, readSlot, writtenLsn } from './source-slot.ts';
+import { hasApplied, readSlot, writtenLsn } from './source-slot.ts';
 
 /**
  * The end of following: the branch becomes the database that is written to. Each step can be repeated, and until the
@@ -40,7 +40,8 @@ type Outcome = NonNullable<Followed['outcome']>;
 
 const CHANGE_WITHIN_MS = 20_000;
 /** Changes that were not applied before the writes were refused. */
-const APPLIED = { within: 60_000, every: 20 };
+const APPLIED = { within: 60_000, every: 4 };
+const LOOK_AT_SLOT_EVERY_MS = 1_000;
 const COUNT_WITHIN_MS = 600_000;
 const COUNTED_AT_A_TIME = 4;
 /** Shares of the progress. */
@@ -228,31 +229,35 @@ async function acceptWrites(host: FollowHost, followed: Followed): Promise<void>
 }
 
 /**
- * Waits until the branch has confirmed everything that the source has written.
+ * Waits until the branch has applied everything that the source has written.
  * @returns the sequences of the source then, read in the same session, because clients wait for it
  */
 async function untilApplied(
   host: FollowHost,
   followed: Followed,
-  { source, tls }: Subscription,
+  { source, tls, oid }: Subscription,
 ): Promise<Awaited<ReturnType<typeof readSequences>>> {
+  const isOurs = followed.print !== null;
   const read = await inSource(
     host.settings,
     source,
     APPLIED.within + CHANGE_WITHIN_MS,
     async ({ session }) => {
-      const lsn = await writtenLsn(session);
+      const lsn = await writtenLsn(session, isOurs);
+      let lookAt = performance.now() + LOOK_AT_SLOT_EVERY_MS;
       const isApplied = async () => {
+        if (await hasApplied(host.postgres, oid, lsn)) return 'applied';
         if (await isCancelled(host, followed)) return CANCELLED;
-        if ((await readSlot(session, followed.slot)).isLost) return LOST_SLOT;
-        return (await hasConfirmed(session, followed.slot, lsn)) && 'applied';
+        if (performance.now() < lookAt) return null;
+        lookAt = performance.now() + LOOK_AT_SLOT_EVERY_MS;
+        return (await readSlot(session, followed.slot)).isLost ? LOST_SLOT : null;
       };
       const applied = await pollUntil<SourceFinding | 'applied'>(isApplied, APPLIED);
       if (applied !== 'applied') return fail(applied ?? NOT_APPLIED);
       if (!(await hasSchemaOfCopy(followed, session))) return fail(OTHER_SCHEMA);
       return ok(await readSequences(session));
     },
-    { tls },
+    { mode: isOurs ? 'change' : 'read', tls },
   );
   if (!read.ok) throw new Refused(read.failure);
   if (!read.value.ok) throw new Refused(read.value.failure);

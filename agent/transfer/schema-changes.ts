@@ -21,7 +21,7 @@ import { disable, enable, type Followed, readSubscription, refresh, storeProblem
 import { Refused, short } from './source-address.ts';
 import { isPublished, readCatalog, type TableRow } from './source-catalog.ts';
 import { inSource } from './source-session.ts';
-import { hasConfirmed, publishTable, writtenLsn } from './source-slot.ts';
+import { hasApplied, publishTable, writtenLsn } from './source-slot.ts';
 
 /** What has changed in the schema of a source since it was copied, and what becomes of that here. */
 
@@ -130,7 +130,7 @@ async function differingTable(
 ): Promise<CopiedTable | null> {
   const subscription = await readSubscription(host.postgres, followed);
   if (!subscription) return null;
-  const { source, tls } = subscription;
+  const { source, tls, oid } = subscription;
   const within = COMPARE_WITHIN_MS + COMPARISONS * LEVEL_WITHIN_MS;
   const compared = await inSource(
     host.settings,
@@ -139,8 +139,7 @@ async function differingTable(
     async ({ session: there }) => {
       const untilLevel = async () => {
         const lsn = await writtenLsn(there);
-        const isLevel = async () => (await hasConfirmed(there, followed.slot, lsn)) || null;
-        return pollUntil(isLevel, { within: LEVEL_WITHIN_MS, every: 100 });
+        return pollUntil(() => hasApplied(host.postgres, oid, lsn), { within: LEVEL_WITHIN_MS, every: 100 });
       };
       const differs = async (table: CopiedTable) => {
         let left: Sample = await readSample(there, table, table.rows);

@@ -1,6 +1,6 @@
 import type { SourceFinding } from '../../shared/protocol/transfer-operations.ts';
 import { ok, type Result } from '../../shared/result.ts';
-import { identifier, literal, type Session } from '../postgres/connect.ts';
+import { identifier, literal, type Queryable, type Session } from '../postgres/connect.ts';
 import { pollUntil } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { tableName } from './copy-rows.ts';
@@ -134,12 +134,33 @@ export async function hasConfirmed(
   return rows[0]?.is_applied === true;
 }
 
-/** The position that the source writes at now. */
-export async function writtenLsn(session: Session): Promise<string | undefined> {
+/**
+ * A position that everything which the source has written so far comes before.
+ * @param isOurs a host of ours is written to: a slot is read only up to what is on the disk, and this message is at once
+ */
+export async function writtenLsn(session: Session, isOurs = false): Promise<string | undefined> {
   const { rows } = await session.query<{ lsn: string }>(
-    'SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text AS lsn',
+    isOurs
+      ? "SELECT pg_logical_emit_message(false, 'branchgate', '', true)::text AS lsn"
+      : 'SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text AS lsn',
   );
   return rows[0]?.lsn;
+}
+
+/**
+ * Whether every change before the position is visible here: what the source sends once it has nothing more is read after
+ * them. It is on the disk with the next commit of this server that waits for that.
+ */
+export async function hasApplied(
+  db: Queryable,
+  subscriptionOid: string,
+  lsn: string | undefined,
+): Promise<boolean> {
+  const { rows } = await db.query<{ is_applied: boolean }>(
+    "SELECT latest_end_lsn >= $2::pg_lsn AS is_applied FROM pg_stat_subscription WHERE subid = $1 AND worker_type = 'apply'",
+    [subscriptionOid, lsn],
+  );
+  return rows[0]?.is_applied === true;
 }
 
 const DROP_WITHIN = { within: 8_000, every: 100 };

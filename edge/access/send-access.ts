@@ -5,7 +5,7 @@ import { ACCESS_OF_STATE } from '../../shared/project/storage-quota.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
 import { openPassword, scramVerifier } from '../crypto/scram.ts';
 import type { SecretKey } from '../crypto/seal.ts';
-import { type Database, isThere } from '../database/database.ts';
+import { type Database, isThere, type RowsOf } from '../database/database.ts';
 import { moves } from '../database/move-schema.ts';
 import {
   branchCredentials,
@@ -141,9 +141,13 @@ export async function accessOf(
   };
 }
 
+/** What `accessReads` has found. */
+export type AccessRows = RowsOf<ReturnType<typeof accessReads>>;
+
 /**
  * Applies the current access to both ports and to open sessions, on the host that the project is on when its access is
  * read: a caller could know an earlier one, which must stay closed.
+ * @param rows a read of it, if it was just made
  * @throws HostCallError
  */
 export async function sendAccess(
@@ -151,8 +155,9 @@ export async function sendAccess(
   keys: readonly SecretKey[],
   callHostOf: (hostId: string) => CallHost,
   projectId: string,
+  rows?: AccessRows,
 ): Promise<void> {
-  const [[project], ...restrictions] = await db.batch(accessReads(db, projectId));
+  const [[project], ...restrictions] = rows ?? (await db.batch(accessReads(db, projectId)));
   if (!project || project.accessApplied >= project.accessRevision) return;
   const access = await accessOf(keys, project, ...restrictions);
   await callHostOf(project.hostId)('access.apply', { project_id: projectId, access });

@@ -36,6 +36,20 @@ export async function writeThenRead<R>(
   return results.pop() as R[];
 }
 
+/** The rows of each of several queries. */
+export type RowsOf<Q extends readonly unknown[]> = { -readonly [N in keyof Q]: Awaited<Q[N]> };
+
+/** As `writeThenRead`, for several queries. */
+export async function writeThenReadAll<const Q extends readonly (Statement & PromiseLike<unknown>)[]>(
+  db: Database,
+  statements: Statement[],
+  queries: Q,
+): Promise<RowsOf<Q>> {
+  const all: Statement[] = [...statements, ...queries];
+  const results: unknown[] = await db.batch(all as [Statement, ...Statement[]]);
+  return results.slice(-queries.length) as RowsOf<Q>;
+}
+
 /** The first row, or the failure. */
 export const firstRow = <R>(
   [row]: readonly R[],

@@ -1,168 +1,41 @@
 import { and, eq, inArray, sql } from 'drizzle-orm';
 import type { BranchRole } from '../../shared/branch/login.ts';
-import type { Method, MethodResult, Params } from '../../shared/protocol/operations.ts';
-import { followName, moverLogin } from '../../shared/protocol/transfer-operations.ts';
+import { followName } from '../../shared/protocol/transfer-operations.ts';
 import { passwordOf } from '../access/credentials.ts';
 import { accessOf, accessReads, nextAccessRevision, sendAccess } from '../access/send-access.ts';
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
-import { transition } from '../branches/branch.ts';
 import { BUSY_WAIT_MS } from '../branches/clone-source.ts';
-import { forgetSnapshots } from '../branches/drop-snapshots.ts';
 import { scramVerifier } from '../crypto/scram.ts';
-import { unseal } from '../crypto/seal.ts';
-import type { MovingBranch } from '../database/column-types.ts';
-import { hasChanged, inOneBatch, insertIf, isOneOf, isThere } from '../database/database.ts';
-import { KEPT_MS, type MoveRow, moves } from '../database/move-schema.ts';
-import {
-  auditEvents,
-  branchCredentials,
-  hosts,
-  jobs,
-  networkRules,
-  type ProjectRow,
-  projectBranches,
-  projects,
-} from '../database/schema.ts';
+import { insertIf, isOneOf, isThere } from '../database/database.ts';
+import { KEPT_MS, moves } from '../database/move-schema.ts';
+import { auditEvents, branchCredentials, jobs, projects } from '../database/schema.ts';
 import { HostCallError } from '../hosts/host-client.ts';
-import { isCancelled, isUncancelled } from '../jobs/cancel-job.ts';
-import { isOpenJob } from '../jobs/job-store.ts';
-import {
-  HostLostError,
-  JobCancelledError,
-  type SagaContext,
-  SourceUnsuitableError,
-  saga,
-} from '../jobs/saga.ts';
+import { isCancelled } from '../jobs/cancel-job.ts';
+import { HostLostError, JobCancelledError, SourceUnsuitableError, saga } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
-import { failureOf, isAway, LOST_MS, REACHED_MS, whileClosed } from './away-host.ts';
+import { failureOf, isAway, LOST_MS, REACHED_MS } from './away-host.ts';
 import { givesNames, nameProject } from './dns-names.ts';
-import { sealOwner } from './reserve-move.ts';
+import {
+  admit,
+  type Context,
+  load,
+  type Moving,
+  mainOf,
+  of,
+  reached,
+  setBranch,
+  sourceUrl,
+  store,
+  toHost,
+  whileAdmitted,
+} from './moving-project.ts';
+import { fence } from './switch-host.ts';
 
 /**
  * A project moves to another host. `main` follows there while the other branches are copied, which can only be read
  * meanwhile. Then both hosts are closed, the last changes arrive, and the record of the project names the other host.
  * Until that statement the move can be undone; after it, it is tried until it is done.
  */
-
-type Context = SagaContext<'project.move'>;
-
-interface Moving {
-  move: MoveRow;
-  project: ProjectRow;
-  password: string;
-  /** Hosts may be gone once the project has moved. */
-  from: typeof hosts.$inferSelect | undefined;
-  to: typeof hosts.$inferSelect | undefined;
-}
-
-/** Null for a project that is being deleted before it has moved. */
-async function load({ db, job, settings }: Context): Promise<Moving | null> {
-  const ofProject = eq(projects.id, job.projectId);
-  const [[project], [move], [from], [to]] = await db.batch([
-    db.select().from(projects).where(ofProject),
-    db.select().from(moves).where(eq(moves.jobId, job.id)),
-    db.select().from(hosts).where(eq(hosts.id, job.hostId)),
-    db.select().from(hosts).where(eq(hosts.id, job.input.toHostId)),
-  ]);
-  if (!project || !move?.sealedPassword) return null;
-  if (!(project.status === 'active' && from && to) && move.phase !== 'moved') return null;
-  const { keyId, sealedPassword: sealed } = move;
-  const password = await unseal(settings.CREDENTIAL_KEYS, sealOwner(job.id), { keyId, sealed });
-  return { project, move, from, to, password };
-}
-
-/** Stores what is known of the move. */
-async function store({ db, job }: Context, { move }: Moving, change: Partial<MoveRow>): Promise<void> {
-  Object.assign(move, change);
-  await db
-    .update(moves)
-    .set({ ...change, updatedAt: new Date() })
-    .where(eq(moves.jobId, job.id));
-}
-
-const setBranch = (context: Context, moving: Moving, id: string, change: Partial<MovingBranch>) =>
-  store(context, moving, {
-    awaySince: null,
-    branches: moving.move.branches.map((branch) => (branch.id === id ? { ...branch, ...change } : branch)),
-  });
-
-const mainOf = ({ move: { branches } }: Moving): MovingBranch => {
-  const [main] = branches;
-  if (!main) throw new Error('a move without main');
-  return main;
-};
-
-/** Attempts that have reached the other host. */
-const reached = new WeakSet<Context>();
-
-async function toHost<M extends Method>(
-  context: Context,
-  method: M,
-  params: Params<M>,
-): Promise<MethodResult<M>> {
-  const result = await context.callHostOf(context.job.input.toHostId)(method, params);
-  reached.add(context);
-  return result;
-}
-
-const of = ({ job }: Context, { id, database }: Pick<MovingBranch, 'id' | 'database'>) => ({
-  ...{ project_id: job.projectId, branch_id: id, database },
-});
-
-function sourceUrl({ job }: Context, { from, password }: Moving, database: string): string {
-  if (!from) throw new Error('a move without its former host');
-  return `postgresql://${moverLogin(job.id)}:${encodeURIComponent(password)}@${from.dbHost}:${from.directPort}/${database}`;
-}
-
-/** The login ends by itself if nothing extends it. */
-const VALID_SECONDS = 900;
-const EXTEND_EVERY_MS = 180_000;
-
-const NOT_EXTENDED =
-  'The former host has removed the login of the move, because the gateway did not extend it in time. Move the project again.';
-
-/**
- * Makes the login on the former host, or extends it, with the branches that can only be read.
- * @throws SourceUnsuitableError if it was removed meanwhile, so that branches could be written, or could not be removed
- */
-async function admit(context: Context, moving: Moving): Promise<void> {
-  const { move, to, password } = moving;
-  const { admitted_at, can_remove } = await context.callHost('move.admit', {
-    ...{ job_id: context.job.id, project_id: context.job.projectId, database: mainOf(moving).database },
-    verifier: await scramVerifier(password),
-    from: [to?.dbHost ?? ''],
-    valid_seconds: VALID_SECONDS,
-    frozen: move.branches.filter(({ frozen }) => frozen).map(({ id }) => id),
-  });
-  if (!can_remove)
-    throw new SourceUnsuitableError(
-      'The former host cannot remove what a move leaves. Replace its pg_hba.conf and pg_ident.conf by what `branchgate-agent configuration` prints, and reload PostgreSQL.',
-    );
-  if (move.admittedAt === null) await store(context, moving, { admittedAt: admitted_at });
-  if (move.admittedAt !== admitted_at) throw new SourceUnsuitableError(NOT_EXTENDED);
-}
-
-/**
- * Keeps the login while `work` lasts. An extension that is under way ends with it.
- * @param every milliseconds; set by tests only
- */
-export async function whileAdmitted<T>(
-  context: Context,
-  moving: Moving,
-  work: () => Promise<T>,
-  every = EXTEND_EVERY_MS,
-): Promise<T> {
-  let extending: Promise<void> = Promise.resolve();
-  const timer = setInterval(() => {
-    extending = extending.then(() => admit(context, moving)).catch(() => {});
-  }, every);
-  try {
-    return await work();
-  } finally {
-    clearInterval(timer);
-    await extending;
-  }
-}
 
 /** Ends a move whose hosts are not closed yet, and one of which is away at each attempt. @throws HostLostError */
 async function unlessLost(context: Context, moving: Moving, work: () => Promise<unknown>): Promise<void> {
@@ -357,126 +230,6 @@ async function compare(context: Context, moving: Moving): Promise<void> {
   if (!compared) throw failureOf(findings, moving.move.createdAt, 'whileCopying');
 }
 
-/** Closes the former host, and has the last changes arrive. */
-async function fence(context: Context, moving: Moving): Promise<void> {
-  const { db, job } = context;
-  if (moving.move.phase === 'moved') return;
-  if (moving.move.phase === 'building') {
-    // Before clients notice anything.
-    await admit(context, moving);
-    const thisMove = eq(moves.jobId, job.id);
-    const mayFence = and(thisMove, eq(moves.phase, 'building'), isUncancelled(job.id));
-    const now = new Date();
-    const [fenced] = await db.batch([
-      db.update(moves).set({ phase: 'fenced', fencedAt: now, updatedAt: now }).where(mayFence),
-      nextAccessRevision(db, job.projectId, isThere(moves, and(thisMove, eq(moves.phase, 'fenced')))),
-    ]);
-    if (!hasChanged(fenced)) throw new JobCancelledError();
-    Object.assign(moving.move, { phase: 'fenced', fencedAt: now, updatedAt: now });
-  }
-  await whileClosed(moving.move.fencedAt, async () => {
-    await takeOver(context, moving);
-    await switchHost(context, moving);
-  });
-}
-
-/** A branch of those that are left out: it was protected while the project moved. */
-const isProtectedOf = ({ leftOut }: Pick<Context['job']['input'], 'leftOut'>) =>
-  and(isOneOf(projectBranches.id, leftOut), eq(projectBranches.protected, true));
-
-/** @throws SourceUnsuitableError for a branch that would be deleted */
-async function requireUnprotected({ db, job }: Context): Promise<void> {
-  if (job.input.leftOut.length === 0) return;
-  const [branch] = await db.select().from(projectBranches).where(isProtectedOf(job.input));
-  if (branch)
-    throw new SourceUnsuitableError(
-      `${branch.branchName} was protected while the project moved. Move the project again.`,
-    );
-}
-
-/** Repeated by each attempt, so what it has found out holds when the host changes. */
-async function takeOver(context: Context, moving: Moving): Promise<void> {
-  const { db, job, settings, callHost, callHostOf } = context;
-  const { move } = moving;
-  await sendAccess(db, settings.CREDENTIAL_KEYS, callHostOf, job.projectId);
-  const [{ admitted_at, changed }, { sizes }] = await Promise.all([
-    callHost('move.close', {
-      ...{ job_id: job.id, project_id: job.projectId },
-      frozen: move.branches.slice(move.follows ? 1 : 0).map(({ id }) => id),
-    }),
-    // The other host may have lost what was copied.
-    toHost(context, 'project.size', { project_id: job.projectId }),
-  ]);
-  const absent = move.branches.filter(({ id }) => !Object.hasOwn(sizes, id)).map(({ name }) => name);
-  if (absent.length > 0)
-    throw new SourceUnsuitableError(`${absent.join(', ')}: lost on the other host. Move the project again.`);
-  await requireUnprotected(context);
-  if (admitted_at !== move.admittedAt) throw new SourceUnsuitableError(NOT_EXTENDED);
-  const written = move.branches.filter(({ id }) => changed.includes(id)).map(({ name }) => name);
-  if (changed.length > 0)
-    throw new SourceUnsuitableError(
-      `${written.join(', ')}: changed while it could only be read, for instance by a function SECURITY DEFINER, or PostgreSQL was restarted. Move the project again.`,
-    );
-  if (!move.follows) return;
-  const { cut_over, findings } = await toHost(context, 'follow.cutover', {
-    ...{ ...of(context, mainOf(moving)), job_id: job.id, writes_refused: true, is_compared: true },
-  });
-  if (!cut_over) throw failureOf(findings, move.fencedAt ?? move.updatedAt, 'whileClosed');
-}
-
-/** Makes the other host that of the project: the one statement that decides. */
-export async function switchHost({ db, job }: Context, moving: Moving): Promise<void> {
-  if (moving.move.phase === 'moved') return;
-  const { toHostId, leftOut, dropsSnapshots } = job.input;
-  const now = new Date();
-  const keptUntil = new Date(now.getTime() + KEPT_MS);
-  const noneProtected =
-    leftOut.length === 0 ? sql`true` : sql`not ${isThere(projectBranches, isProtectedOf(job.input))}`;
-  const hasMoved = isThere(moves, and(eq(moves.jobId, job.id), eq(moves.phase, 'moved')));
-  const ofProject = <T extends { projectId: typeof jobs.projectId }>(table: T) =>
-    eq(table.projectId, job.projectId);
-  await inOneBatch(db, [
-    // Excludes its undoing, which changes the phase too, and begins with the error of the job.
-    db
-      .update(moves)
-      .set({ phase: 'moved', keptUntil, updatedAt: now })
-      .where(and(eq(moves.jobId, job.id), eq(moves.phase, 'fenced'), isUncancelled(job.id), noneProtected)),
-    db
-      .update(projects)
-      // Passwords that are newer are sent when the other host opens; the others take too long then.
-      .set({
-        hostId: toHostId,
-        accessApplied: builtRevision(moving),
-        accessRevision: sql`access_revision + 1`,
-        updatedAt: now,
-      })
-      .where(and(eq(projects.id, job.projectId), eq(projects.hostId, job.hostId), hasMoved)),
-    db
-      .update(jobs)
-      .set({ hostId: toHostId })
-      .where(and(ofProject(jobs), isOpenJob, sql`${jobs.id} <> ${job.id}`, hasMoved)),
-    ...(leftOut.length === 0
-      ? []
-      : [
-          db.delete(branchCredentials).where(and(isOneOf(branchCredentials.branchId, leftOut), hasMoved)),
-          db.delete(networkRules).where(and(isOneOf(networkRules.branchId, leftOut), hasMoved)),
-          db
-            .update(projectBranches)
-            .set({ parentBranchId: null })
-            .where(and(isOneOf(projectBranches.parentBranchId, leftOut), hasMoved)),
-          transition(db, 'delete', and(isOneOf(projectBranches.id, leftOut), hasMoved), now),
-        ]),
-    ...(dropsSnapshots ? forgetSnapshots(db, job.projectId, hasMoved) : []),
-  ]);
-  const [move] = await db.select().from(moves).where(eq(moves.jobId, job.id));
-  if (move?.phase !== 'moved') throw new Error('the move is being undone');
-  Object.assign(moving.move, move);
-}
-
-/** The access whose passwords every branch on the other host has. */
-const builtRevision = ({ move: { branches } }: Moving): number =>
-  Math.min(...branches.map(({ revision }) => revision ?? -1));
-
 /**
  * After the switch nothing is undone, so every failure is tried again, until a host counts as lost.
  * @param endsWith the failures that are left after that time
@@ -497,8 +250,8 @@ const untilDone =
 const logLeft = ({ job }: Context, error: unknown) =>
   logEvent('move.left', { job_id: job.id, project_id: job.projectId, reason: String(error) });
 
-const open = ({ db, settings, callHostOf, job }: Context) =>
-  sendAccess(db, settings.CREDENTIAL_KEYS, callHostOf, job.projectId);
+const open = ({ db, settings, callHostOf, job }: Context, { opening }: Moving) =>
+  sendAccess(db, settings.CREDENTIAL_KEYS, callHostOf, job.projectId, opening);
 
 const release = ({ job, callHost }: Context) =>
   callHost('move.release', { job_id: job.id, project_id: job.projectId });

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { COPY_JOBS } from '../limits.ts';
-import { Verifier } from './access.ts';
+import { Access, Verifier } from './access.ts';
 import { FollowStatus } from './follow.ts';
 import { Database, Id, operation } from './operation.ts';
 import { BranchIdentity, BusyWait } from './operation-fields.ts';
@@ -315,10 +315,12 @@ export const TRANSFER_OPERATIONS = {
   }),
   'move.close': operation({
     summary:
-      'End every session of a project that is closed, and compare the branches that could only be read with what they were',
+      'Close a project, end every session of it, and compare the branches that could only be read with what they were',
     params: z.strictObject({
       job_id: Id,
       project_id: Id,
+      /** That closes it. Null: it is closed already. */
+      access: Access.nullable(),
       /** The branches that were copied while they could only be read. */
       frozen: z.array(Id).max(FROZEN_MAX),
     }),

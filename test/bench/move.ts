@@ -1,3 +1,6 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { STATE } from '../support/host/follower.ts';
 import { runAt, TwoHosts, type Writer } from '../support/stack/two-hosts.ts';
 import type { Report } from './report.ts';
@@ -10,11 +13,14 @@ const method = (
 ) => `A stack with two hosts on this machine. A project with \`main\` and ${BRANCHES.length} branches moves ${moves} times from one to the \
 other and back, while one client writes to \`main\` without a pause. It reads its URL from the API whenever its connection is lost, because the hosts \
 have different ports here. **Time without an answer:** the longest time between two commits of one move. **Lost:** commits that \
-were answered and are not there, or there twice.`;
+were answered and are not there, or there twice. **Phases:** the gateway's log of the same moves. \`read\` reads the access, \`close\` ends the sessions at the \
+former host, which is when the time without an answer begins, \`changes\` waits for the last changes and stops following, \`switch\` is the statement that \
+decides, and \`open\` admits clients to the other host.`;
 
 /** Of one move, in milliseconds. */
 interface Move {
   gap: number;
+  phases: Record<string, number>;
   steps: Record<string, number>;
 }
 
@@ -32,6 +38,18 @@ function histogram(values: readonly number[]): Record<string, number[]> {
   );
 }
 
+/** The gateway logs how long each part of the fence has taken. */
+function phasesOf(two: TwoHosts, jobId: string): Record<string, number> {
+  const lines = readFileSync(join(devFolder(two.stack.devDir).logs, 'gateway.log'), 'utf8').split('\n');
+  const line = lines.findLast((one) => one.includes('"move.switched"') && one.includes(jobId)) ?? '{}';
+  const fields = Object.entries(JSON.parse(line.slice(line.indexOf('{'))) as Record<string, unknown>);
+  return Object.fromEntries(
+    fields.flatMap(([name, value]) =>
+      name.endsWith('_ms') && typeof value === 'number' ? [[name.slice(0, -'_ms'.length), value]] : [],
+    ),
+  );
+}
+
 async function moveOnce(two: TwoHosts, projectId: string, writer: Writer): Promise<Move> {
   writer.longestGap = 0;
   await two.begin(projectId, two.otherThan(await two.hostOf(projectId)));
@@ -45,7 +63,8 @@ async function moveOnce(two: TwoHosts, projectId: string, writer: Writer): Promi
       Date.parse(finished_at) - Date.parse(started_at),
     ]),
   );
-  return { gap: writer.longestGap, steps };
+  const phases = { ...phasesOf(two, job.id), open: steps.open ?? 0 };
+  return { gap: writer.longestGap, phases, steps };
 }
 
 /** Measures how long a project that moves is without an answer. */
@@ -59,7 +78,8 @@ export async function measureMove(signal: AbortSignal, count: number): Promise<R
     for (let n = 0; n < count; n += 1) {
       signal.throwIfAborted();
       moves.push(await moveOnce(two, project.id, writer));
-      console.log(`move ${n + 1}: ${Math.round(moves.at(-1)?.gap ?? 0)} ms`);
+      const { gap = 0, phases } = moves.at(-1) ?? {};
+      console.log(`move ${n + 1}: ${Math.round(gap)} ms ${JSON.stringify(phases)}`);
     }
     const { committed, unknown } = await writer.stop();
     const [state] = await runAt<{ sum: number; transfers: number; counted: number }>(
@@ -73,7 +93,13 @@ export async function measureMove(signal: AbortSignal, count: number): Promise<R
     await two.stack.stop();
   }
   const gaps = moves.map(({ gap }) => gap);
-  const names = Object.keys(moves[0]?.steps ?? {});
+  const byName = (of: (move: Move) => Record<string, number>) =>
+    Object.fromEntries(
+      Object.keys(moves[0] ? of(moves[0]) : {}).map((name) => [
+        name,
+        moves.map((move) => of(move)[name] ?? 0),
+      ]),
+    );
   return {
     title: 'A project that moves',
     method: method(count),
@@ -83,9 +109,8 @@ export async function measureMove(signal: AbortSignal, count: number): Promise<R
     ],
     times: {
       'Time without an answer, of each move': { 'one writer': gaps },
-      'Steps of the job': Object.fromEntries(
-        names.map((name) => [name, moves.map(({ steps }) => steps[name] ?? 0)]),
-      ),
+      'Phases of the fence': byName(({ phases }) => phases),
+      'Steps of the job': byName(({ steps }) => steps),
     },
     counts: { 'Moves by their time without an answer': histogram(gaps) },
   };

@@ -70,29 +70,22 @@ class Move {
   release = () => runOperation(former.host, 'move.release', this.#ofJob());
   /** The fence on the former host. */
   close = async (...frozen: string[]) => {
-    const { rows } = await this.#branches();
-    await this.#apply(rows);
-    return runOperation(former.host, 'move.close', { ...this.#ofJob(), frozen });
+    const rows = await former.query<{ branch_id: string }>(
+      `select branch_id from branch where project_id = '${this.#project.id}'`,
+    );
+    const access = this.#access(rows.map(({ branch_id }) => branch_id));
+    return runOperation(former.host, 'move.close', { ...this.#ofJob(), access, frozen });
   };
   /** As an undone move opens it again. */
-  open = () => this.#apply([]);
+  open = () =>
+    runOperation(former.host, 'access.apply', { project_id: this.#project.id, access: this.#access([]) });
 
-  #branches = async () => ({
-    rows: (
-      await former.query<{ branch_id: string }>(
-        `select branch_id from branch where project_id = '${this.#project.id}'`,
-      )
-    ).map(({ branch_id }) => branch_id),
-  });
-  #apply = async (closed: string[]) => {
+  #access = (closed: string[]) => {
     this.#project.revision += 1;
-    return runOperation(former.host, 'access.apply', {
-      project_id: this.#project.id,
-      access: {
-        ...{ revision: this.#project.revision, tenant: this.#project.id, closed },
-        rules: [{ branch_id: null, cidr: '127.0.0.1/32' }],
-      },
-    });
+    return {
+      ...{ revision: this.#project.revision, tenant: this.#project.id, closed },
+      rules: [{ branch_id: null, cidr: '127.0.0.1/32' }],
+    };
   };
 
   source = (database = this.#main.database) => ({
@@ -332,7 +325,9 @@ test('what is not closed is not ended', async () => {
   const move = new Move(project, main);
   await move.admit();
   await expect(
-    runOperation(former.host, 'move.close', { job_id: move.job_id, project_id: project.id, frozen: [] }),
+    runOperation(former.host, 'move.close', {
+      ...{ job_id: move.job_id, project_id: project.id, access: null, frozen: [] },
+    }),
   ).rejects.toThrow('not closed');
   await asClient(former.host, 'direct', main, 'owner', 'create table t (id int)');
   await move.release();

@@ -11,8 +11,9 @@ import {
   projects,
   snapshots,
 } from '../../../edge/database/schema.ts';
-import { switchHost, whileAdmitted } from '../../../edge/projects/move-project.ts';
+import { whileAdmitted } from '../../../edge/projects/moving-project.ts';
 import { reserveMove } from '../../../edge/projects/reserve-move.ts';
+import { switchHost } from '../../../edge/projects/switch-host.ts';
 import { readRecords } from '../../../edge/reconciliation/differences.ts';
 import { readSettings } from '../../../edge/settings.ts';
 import type { Method } from '../../../shared/protocol/operations.ts';
@@ -132,7 +133,6 @@ const BUILDING: [step: string, host: 'from' | 'to', method: Method][] = [
   ['copy', 'to', 'snapshot.drop'],
   ['compare', 'to', 'follow.status'],
   ['compare', 'to', 'move.compare'],
-  ['fence', 'from', 'access.apply'],
   ['fence', 'from', 'move.close'],
   ['fence', 'to', 'project.size'],
 ];
