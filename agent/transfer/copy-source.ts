@@ -166,7 +166,9 @@ async function copyAgain(
   if (!examined.ok) return { copied: null, findings: [examined.failure] };
   const { probe } = examined.value;
   if (probe.findings.some(isError)) return { copied: null, findings: probe.findings };
-  const overLimit = params.follow && !of_host ? await limitFinding(host, project_id, params.job_id) : [];
+  const overLimit = params.follow
+    ? await limitFinding(host, project_id, { jobId: params.job_id, isOfHost: of_host })
+    : [];
   if (overLimit.length > 0) return { copied: null, findings: overLimit };
   phases.end('check');
   const { rows } = await session.query(
@@ -425,7 +427,13 @@ class Load {
     const schema = await this.#readSchema(source, target);
     // Between hosts nothing is different, so nothing may be missing.
     const [missing] = of_host ? schema.leftOut : [];
-    if (missing !== undefined) throw new Refused(finding('schema', `${short(missing)} cannot be copied.`));
+    if (missing !== undefined)
+      throw new Refused(
+        finding(
+          'schema',
+          `${short(missing)} cannot be copied to another host. Drop it, or keep the project where it is.`,
+        ),
+      );
     const tables = await listTables(
       source,
       follow ? this.#published.map(({ schema, name }) => [schema, name] as const) : this.#chosen,

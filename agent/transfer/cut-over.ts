@@ -142,6 +142,9 @@ export const OTHER_SCHEMA = finding(
   'The schema of main was changed while the project moved. Move it again, and change no tables, functions or privileges meanwhile.',
 );
 
+const LOST_AT_HOST =
+  'The former host has removed WAL that the move needed. Raise its max_slot_wal_keep_size, and move the project again.';
+
 /** The last step: it can no longer be called off. */
 async function finish(session: Queryable, { branch_id }: Followed, outcome: Outcome): Promise<void> {
   const { rowCount } = await session.query(
@@ -250,7 +253,7 @@ async function untilApplied(
         if (await isCancelled(host, followed)) return CANCELLED;
         if (performance.now() < lookAt) return null;
         lookAt = performance.now() + LOOK_AT_SLOT_EVERY_MS;
-        return (await readSlot(session, followed.slot)).isLost ? LOST_SLOT : null;
+        return (await readSlot(session, followed.slot)).isLost ? lostSlot(isOurs) : null;
       };
       const applied = await pollUntil<SourceFinding | 'applied'>(isApplied, APPLIED);
       if (applied !== 'applied') return fail(applied ?? NOT_APPLIED);
@@ -270,7 +273,8 @@ const NOT_APPLIED = finding(
   { path: '' },
 );
 
-const LOST_SLOT = finding('replication_slots', 'The source has dropped the slot.', { path: '' });
+const lostSlot = (isOurs: boolean) =>
+  finding('replication_slots', isOurs ? LOST_AT_HOST : 'The source has dropped the slot.', { path: '' });
 
 type Compared = Pick<NonNullable<CutOver['cut_over']>, 'tables' | 'has_more' | 'rows'>;
 

@@ -22,6 +22,12 @@ interface Load {
   project_id: string;
 }
 
+/** A copy: one job copies the branches of a project one after another. */
+interface OfBranch {
+  job_id: string;
+  branch_id: string;
+}
+
 /** Drops the database as far as it exists, and its login. */
 export async function removeLoad(session: Session, { job_id }: Pick<Load, 'job_id'>): Promise<void> {
   await dropDatabase(session, loadDatabaseName(job_id));
@@ -61,11 +67,7 @@ export function openToLoad(
  * Makes the filled database the one that a reset swaps in, in one transaction.
  * @param result of the copy, which a repeated call returns
  */
-export function closeLoad(
-  session: Session,
-  { job_id }: Pick<Load, 'job_id'>,
-  result: unknown,
-): Promise<void> {
+export function closeLoad(session: Session, { job_id, branch_id }: OfBranch, result: unknown): Promise<void> {
   const [name, build] = [loadDatabaseName(job_id), buildDatabaseName(job_id)].map(identifier);
   const login = identifier(loadLoginName(job_id));
   return inTransaction(session, async () => {
@@ -74,19 +76,27 @@ export function closeLoad(
        REVOKE ALL ON DATABASE ${name} FROM ${login};
        DROP ROLE ${login};
        ALTER DATABASE ${name} RENAME TO ${build};
-       COMMENT ON DATABASE ${build} IS ${literal(JSON.stringify(result))}`,
+       COMMENT ON DATABASE ${build} IS ${literal(JSON.stringify({ branch_id, result }))}`,
     );
   });
 }
 
-/** The result of the copy that an earlier call has finished; undefined if there is none. */
-export async function finishedLoad(db: Queryable, { job_id }: Pick<Load, 'job_id'>): Promise<unknown> {
-  const { rows } = await db.query<{ result: string | null }>(
-    `SELECT shobj_description(oid, 'pg_database') AS result FROM pg_database WHERE datname = $1 AND datconnlimit <> -2`,
-    [buildDatabaseName(job_id)],
+/**
+ * The result of the copy that an earlier call has finished; undefined if there is none. A call for another branch of the
+ * job that came late may have left one, which is dropped.
+ */
+export async function finishedLoad(db: Queryable, { job_id, branch_id }: OfBranch): Promise<unknown> {
+  const name = buildDatabaseName(job_id);
+  const { rows } = await db.query<{ comment: string | null }>(
+    `SELECT shobj_description(oid, 'pg_database') AS comment FROM pg_database WHERE datname = $1 AND datconnlimit <> -2`,
+    [name],
   );
   const [found] = rows;
-  return found ? JSON.parse(found.result ?? 'null') : undefined;
+  if (!found) return undefined;
+  const finished: Partial<OfBranch> & { result?: unknown } = JSON.parse(found.comment ?? '{}');
+  if (finished.branch_id === branch_id) return finished.result;
+  await dropDatabase(db, name);
+  return undefined;
 }
 
 /** Ends its sessions, also in the middle of a statement. */

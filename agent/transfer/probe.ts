@@ -48,7 +48,7 @@ export async function probeSource(
     const [examined, isEmpty, overLimit] = await Promise.all([
       examineSource(host, source_url, wanted),
       into === null || inBranch(host, into, 'read', isEmptyDatabase),
-      wanted.use === 'follow' && !wanted.of_host ? limitFinding(host, project_id) : [],
+      wanted.use === 'follow' ? limitFinding(host, project_id, { isOfHost: wanted.of_host }) : [],
     ]);
     const here = [...overLimit, ...(isEmpty ? [] : [NOT_EMPTY])];
     if (!examined.ok) return { source: null, findings: [examined.failure, ...here] };
@@ -70,12 +70,13 @@ const FOLLOWED_OF_TENANT = 4;
 
 /**
  * Why the project may not follow: without a worker its branch would stand still, or another tenant's would.
- * @param jobId of a copy that has begun, and yields to those that began before it
+ * @param options.jobId of a copy that has begun, and yields to those that began before it
+ * @param options.isOfHost it moves here, which takes none of the tenant's places
  */
 export async function limitFinding(
   { postgres, copies }: Pick<ProbeHost, 'postgres' | 'copies'>,
   projectId: string,
-  jobId?: string,
+  { jobId, isOfHost = false }: { jobId?: string; isOfHost?: boolean | undefined } = {},
 ): Promise<SourceFinding[]> {
   const { rows } = await postgres.query<{ all: number; own: number; slots: number }>(
     `WITH followed AS (
@@ -87,7 +88,7 @@ export async function limitFinding(
     [projectId, copies.following(jobId), FOLLOWED_MAX, await readTenant(postgres, projectId)],
   );
   const { all = 0, own = 0, slots = 0 } = rows[0] ?? {};
-  if (own >= FOLLOWED_OF_TENANT)
+  if (!isOfHost && own >= FOLLOWED_OF_TENANT)
     return [
       finding(
         'limit',
@@ -97,9 +98,13 @@ export async function limitFinding(
     ];
   if (all < slots) return [];
   return [
-    finding('limit', 'No more branches can follow on this database host. Contact its operator.', {
-      path: '',
-    }),
+    finding(
+      'limit',
+      isOfHost
+        ? 'As many databases as can follow another one do so on the new host. Wait until one of them is cut over.'
+        : 'No more branches can follow on this database host. Contact its operator.',
+      { path: '' },
+    ),
   ];
 }
 

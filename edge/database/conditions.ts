@@ -1,4 +1,5 @@
 import { and, eq, not, type SQL, sql } from 'drizzle-orm';
+import { isOpenJob } from '../jobs/job-store.ts';
 import { missing } from '../missing.ts';
 import { type Database, isThere } from './database.ts';
 import type { Requirement } from './guarded-write.ts';
@@ -26,7 +27,7 @@ export const inActiveProject = (projectId: string, tenantId: string) =>
 export const isUnmoving = (projectId: string) =>
   [
     sql`not exists (select 1 from ${moves} join ${jobs} on ${jobs.id} = ${moves.jobId}
-      where ${moves.projectId} = ${projectId} and ${jobs.status} in ('queued', 'running'))`,
+      where ${moves.projectId} = ${projectId} and ${isOpenJob})`,
     'PROJECT_MOVING',
   ] as const satisfies Requirement;
 

@@ -9,6 +9,7 @@ import { type Database, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { moves } from '../database/move-schema.ts';
 import { hosts, jobs, projects } from '../database/schema.ts';
+import { isOpenJob } from '../jobs/job-store.ts';
 import type { Settings } from '../settings.ts';
 import { CaCertificate, Placement } from './enrolment.ts';
 import type { HostLinks } from './host-client.ts';
@@ -170,6 +171,15 @@ export const isOpenHost = and(isNotNull(hosts.enrolledAt), takesProjects);
 /** Whether a project may be placed on the host that was chosen, which may be drained or removed meanwhile. */
 export const acceptsProjects = (hostId: string): SQL => isThere(hosts, and(isHost(hostId), takesProjects));
 
+/** Of `placed`: it has a place on the host, or will have, because it moves there. */
+const isPlacedOn = (
+  hostId: SQL | string,
+  projectId: string,
+): SQL => sql`placed.status <> 'failed' and placed.id <> ${projectId}
+  and (placed.host_id = ${hostId} or placed.id in (
+    select ${moves.projectId} from ${moves} join ${jobs} on ${jobs.id} = ${moves.jobId}
+    where ${moves.toHostId} = ${hostId} and ${isOpenJob}))`;
+
 /**
  * Whether the host has fewer projects than its capacity.
  * @param hostId a value or a column
@@ -177,14 +187,13 @@ export const acceptsProjects = (hostId: string): SQL => isThere(hosts, and(isHos
  */
 export const hasPlaceOn = (hostId: SQL | string, projectId = ''): SQL => sql`coalesce(
   (select host.capacity from ${hosts} as host where host.id = ${hostId}) > (
-    select count(*) from ${projects} as placed
-    where placed.host_id = ${hostId} and placed.status <> 'failed' and placed.id <> ${projectId}), 1)`;
+    select count(*) from ${projects} as placed where ${isPlacedOn(hostId, projectId)}), 1)`;
 
 /** Whether a project moves to or from the host. */
 const isMoving = (
   hostId: string,
 ): SQL => sql`exists (select 1 from ${moves} join ${jobs} on ${jobs.id} = ${moves.jobId}
-  where ${hostId} in (${moves.fromHostId}, ${moves.toHostId}) and ${jobs.status} in ('queued', 'running'))`;
+  where ${hostId} in (${moves.fromHostId}, ${moves.toHostId}) and ${isOpenJob})`;
 
 /**
  * Removes a host without projects. Its name is free afterwards, and its key and its token are worthless.
@@ -218,8 +227,7 @@ export const hasRoomOn = (
 ): SQL => {
   const promised = sql`(
     select coalesce(sum(max(placed.storage_quota_gib * ${quotaBytes(1)} - placed.storage_used_bytes, 0)), 0)
-    from ${projects} as placed
-    where placed.host_id = ${hostId} and placed.status <> 'failed' and placed.id <> ${projectId})`;
+    from ${projects} as placed where ${isPlacedOn(hostId, projectId)})`;
   const room = sql`(select host.free_bytes * ${STORAGE_OVERCOMMIT} from ${hosts} as host where host.id = ${hostId})`;
   return sql`coalesce(${room} >= ${promised} + ${quotaBytes(quotaGib)}, 1)`;
 };

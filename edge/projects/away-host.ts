@@ -14,15 +14,17 @@ type Findings = MethodResult<'transfer.copy'>['findings'];
 /** The former host may have been killed. Without an end, a project would stay closed, or a wrong address unnoticed. */
 const AWAY_MS = { beforeCopy: 15 * 60_000, whileCopying: Number.POSITIVE_INFINITY, whileClosed: 120_000 };
 
+/** The former host is not reached, or every place for following is taken on the other one. */
+const PASSING: readonly Findings[number]['problem'][] = ['connection', 'address', 'limit'];
+
 /**
  * What ends an attempt: what is only not reached is tried again.
  * @param since when that is abandoned after its limit
  */
 export function failureOf(findings: Findings, since: Date, limit: keyof typeof AWAY_MS, about = ''): Error {
   const text = about + findings.map(({ message }) => message).join(' ');
-  const isUnreached =
-    findings.length > 0 && findings.every(({ problem }) => problem === 'connection' || problem === 'address');
-  if (!isUnreached) return new SourceUnsuitableError(text);
+  if (findings.length === 0 || !findings.every(({ problem }) => PASSING.includes(problem)))
+    return new SourceUnsuitableError(text);
   if (Date.now() - since.getTime() < AWAY_MS[limit]) return new Error(text);
   return limit === 'whileClosed' ? new HostLostError(text) : new SourceUnsuitableError(text);
 }

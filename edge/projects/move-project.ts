@@ -211,6 +211,9 @@ const LEVEL_EVERY_MS = 500;
 /** A branch that is not level after this time does not keep up with what is written. Milliseconds. */
 const LEVEL_WITHIN_MS = 6 * 3_600_000;
 
+const LOST_SLOT =
+  'The former host has removed WAL that the move needed. Raise its max_slot_wal_keep_size, and move the project again.';
+
 /** Waits until `main` is level, and compares its rows. @throws SourceUnsuitableError, JobCancelledError */
 async function compare(context: Context, moving: Moving): Promise<void> {
   if (!moving.move.follows) return;
@@ -218,6 +221,7 @@ async function compare(context: Context, moving: Moving): Promise<void> {
   const deadline = Date.now() + LEVEL_WITHIN_MS;
   for (;;) {
     const { state, problem, lag_bytes } = await toHost(context, 'follow.status', about);
+    if (problem?.code === 'slot') throw new SourceUnsuitableError(LOST_SLOT);
     if (problem) throw new SourceUnsuitableError(`main does not follow: ${problem.message}`);
     if (state === 'absent') throw new SourceUnsuitableError('The other host has lost what main followed.');
     if (lag_bytes !== null && lag_bytes < LEVEL_BYTES) break;
@@ -305,6 +309,9 @@ export const moveProjectJob = saga<'project.move', Moving>({
   },
 });
 
+/** The records are older than the switch, as after a restored backup: the other host has clients of the project. */
+const isInUse = (error: unknown) => error instanceof HostCallError && error.code === 'INVALID_CALL';
+
 /**
  * The former host serves its clients again before the other one is reached, which may be gone for good. One that is
  * away for long holds up nothing: its agent removes the login, and its reconciliation drops the rest.
@@ -332,7 +339,7 @@ async function undo(context: Context): Promise<void> {
   const failures: unknown[] = [];
   const tidy = (work: Promise<unknown>) =>
     work.catch((error) => {
-      if (isLost && isAway(error)) logLeft(context, error);
+      if ((isLost && isAway(error)) || isInUse(error)) logLeft(context, error);
       else failures.push(error);
     });
   await Promise.all([

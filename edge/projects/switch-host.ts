@@ -1,10 +1,18 @@
-import { and, eq, sql } from 'drizzle-orm';
+import { and, eq, ne, sql } from 'drizzle-orm';
 import { accessOf, accessReads, confirmAccess, nextAccessRevision } from '../access/send-access.ts';
+import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
 import { transition } from '../branches/branch.ts';
 import { forgetSnapshots } from '../branches/drop-snapshots.ts';
-import { hasChanged, isOneOf, isThere, writeThenReadAll } from '../database/database.ts';
+import { hasChanged, insertAllIf, isOneOf, isThere, writeThenReadAll } from '../database/database.ts';
 import { KEPT_MS, moves } from '../database/move-schema.ts';
-import { branchCredentials, jobs, networkRules, projectBranches, projects } from '../database/schema.ts';
+import {
+  auditEvents,
+  branchCredentials,
+  jobs,
+  networkRules,
+  projectBranches,
+  projects,
+} from '../database/schema.ts';
 import { isUncancelled } from '../jobs/cancel-job.ts';
 import { isOpenJob } from '../jobs/job-store.ts';
 import { JobCancelledError, SourceUnsuitableError } from '../jobs/saga.ts';
@@ -113,8 +121,18 @@ async function takeOver(context: Context, moving: Moving, phases: Phases): Promi
 /** Makes the other host that of the project: the one statement that decides. */
 export async function switchHost({ db, job }: Context, moving: Moving): Promise<void> {
   if (moving.move.phase === 'moved') return;
-  const { toHostId, leftOut, dropsSnapshots } = job.input;
+  const { toHostId, leftOut, dropsSnapshots, actor } = job.input;
   const now = new Date();
+  const areLeft = and(isOneOf(projectBranches.id, leftOut), ne(projectBranches.status, 'deleted'));
+  const deleted = leftOut.length === 0 ? [] : await db.select().from(projectBranches).where(areLeft);
+  const events = deleted.map(({ id: branchId, branchName: branch_name, databaseName: database }) =>
+    auditEvent(
+      'branch.deleted',
+      actor,
+      { projectId: job.projectId, branchId, metadata: { branch_name, database, reason: 'left_out_of_move' } },
+      now,
+    ),
+  );
   const keptUntil = new Date(now.getTime() + KEPT_MS);
   const noneProtected =
     leftOut.length === 0 ? sql`true` : sql`not ${isThere(projectBranches, isProtectedOf(job.input))}`;
@@ -150,7 +168,13 @@ export async function switchHost({ db, job }: Context, moving: Moving): Promise<
             .update(projectBranches)
             .set({ parentBranchId: null })
             .where(and(isOneOf(projectBranches.parentBranchId, leftOut), hasMoved)),
-          transition(db, 'delete', and(isOneOf(projectBranches.id, leftOut), hasMoved), now),
+          insertAllIf(db, auditEvents, events, sql`${hasMoved} and ${isThere(projectBranches, areLeft)}`),
+          inTenantOfProject(
+            db,
+            job.projectId,
+            events.map(({ id }) => id),
+          ),
+          transition(db, 'delete', and(areLeft, hasMoved), now),
         ]),
     ...(dropsSnapshots ? forgetSnapshots(db, job.projectId, hasMoved) : []),
   ];

@@ -8,6 +8,7 @@ import { drains, moves } from '../database/move-schema.ts';
 import { hosts, jobs, projects } from '../database/schema.ts';
 import { hasPlaceOn, hasRoomOn, isOpenHost } from '../hosts/host.ts';
 import { type HostLinks, isLinked } from '../hosts/host-client.ts';
+import { isMove, isOpenJob } from '../jobs/job-store.ts';
 import { publicFailure } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
 import { readSettings } from '../settings.ts';
@@ -45,13 +46,7 @@ export async function drainOf(db: Database, hostId: string) {
     db
       .select({ projectId: jobs.projectId, jobId: jobs.id })
       .from(jobs)
-      .where(
-        and(
-          eq(jobs.hostId, hostId),
-          eq(jobs.kind, 'project.move'),
-          sql`${jobs.status} in ('queued', 'running')`,
-        ),
-      ),
+      .where(and(eq(jobs.hostId, hostId), isMove, isOpenJob)),
   ]);
   if (!drain) return null;
   return {

@@ -246,6 +246,8 @@ test('four projects of a tenant can follow, whatever else follows on the host, a
     expect(await limited()).toEqual([
       expect.stringMatching(/^On this host, 4 projects of your tenant already follow/),
     ]);
+    // A project that moves here takes none of the tenant's places.
+    expect(await limited({ of_host: true })).toEqual([]);
     // A copy takes none.
     expect(await limited({ use: 'import' })).toEqual([]);
     // One that was cut over is over.
@@ -256,6 +258,7 @@ test('four projects of a tenant can follow, whatever else follows on the host, a
     expect(await limited()).toEqual([]);
     await fill(4, false);
     expect(await limited()).toEqual([expect.stringMatching(/^No more branches can follow/)]);
+    expect(await limited({ of_host: true })).toEqual([expect.stringMatching(/^As many databases/)]);
   } finally {
     await servers.query('delete from branch');
     await servers.query('delete from project');

@@ -1,4 +1,4 @@
-import { and, eq } from 'drizzle-orm';
+import { and, count, eq, ne } from 'drizzle-orm';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { confirmAccess } from '../../../edge/access/send-access.ts';
 import { noActor } from '../../../edge/audit/audit-event.ts';
@@ -16,6 +16,7 @@ import { reserveMove } from '../../../edge/projects/reserve-move.ts';
 import { switchHost } from '../../../edge/projects/switch-host.ts';
 import { readRecords } from '../../../edge/reconciliation/differences.ts';
 import { readSettings } from '../../../edge/settings.ts';
+import type { HostFailureCode } from '../../../shared/protocol/host-failures.ts';
 import type { Method } from '../../../shared/protocol/operations.ts';
 import { eventually } from '../../support/eventually.ts';
 import { firstByDay } from '../../support/nightly.ts';
@@ -71,7 +72,7 @@ beforeEach(async () => {
 });
 
 const PLANTED: [string, Method][] = [];
-async function plant(project: string, method: Method, failure: typeof AWAY | typeof REFUSED | typeof GONE) {
+async function plant(project: string, method: Method, failure: { code: HostFailureCode; message: string }) {
   PLANTED.push([project, method]);
   await gateway.plantFailure(project, method, failure);
   return async () => {
@@ -442,6 +443,15 @@ test.each([
   await refuse();
 });
 
+test('an undoing ends, if the other host has clients of the project because the records are older than a switch', async () => {
+  const refuse = await plant(onTo, 'move.compare', REFUSED);
+  await plant(onTo, 'project.drop', { code: 'INVALID_CALL', message: 'planted' });
+  await begin();
+  await eventually(async () => expect(JSON.stringify((await shown()).job.steps)).toContain('failed'));
+  await refuse();
+  await expectUndone('INTERNAL');
+});
+
 test('a branch that was made while the move was requested is not left behind', async () => {
   const [project] = await gateway.db.select().from(projects).where(eq(projects.id, projectId));
   if (!project) throw new Error('no project');
@@ -578,7 +588,6 @@ test('a deletion during a move ends it, and drops what both hosts have', async (
 });
 
 test('branches that are left out are deleted when the project has moved, and snapshots on request', async () => {
-  const now = new Date();
   const [main] = await gateway.db
     .select()
     .from(projectBranches)
@@ -601,7 +610,10 @@ test('branches that are left out are deleted when the project has moved, and sna
     ['pr-1', 'deleted'],
   ]);
   expect(await gateway.db.select().from(snapshots).where(eq(snapshots.projectId, projectId))).toEqual([]);
-  expect(now).toBeInstanceOf(Date);
+  const left = branches.find(({ branchName }) => branchName === 'pr-1');
+  expect(await audited('branch.deleted')).toMatchObject([
+    { branchId: left?.id, metadata: { branch_name: 'pr-1', reason: 'left_out_of_move' } },
+  ]);
 });
 
 describe('a move is refused', () => {
@@ -611,6 +623,26 @@ describe('a move is refused', () => {
       status: 422,
       body: { error: 'VALIDATION_FAILED', details: [{ path: 'host_id' }] },
     });
+  });
+
+  test('to a host that has no place once others that move there have arrived', async () => {
+    const other = (await gateway.api.project('Other')).id;
+    await gateway.db.update(projects).set({ hostId: from }).where(eq(projects.id, other));
+    const succeed = await plant(onTo, 'transfer.copy', AWAY);
+    await begin();
+    const [{ count: present } = { count: 0 }] = await gateway.db
+      .select({ count: count() })
+      .from(projects)
+      .where(and(eq(projects.hostId, to), ne(projects.status, 'failed')));
+    await gateway.db
+      .update(hosts)
+      .set({ capacity: present + 1 })
+      .where(eq(hosts.id, to));
+    const there = await gateway.platform.post(`/platform/v1/projects/${other}/move`, { host_id: to });
+    expect(there).toMatchObject({ status: 503, body: { error: 'HOST_FULL' } });
+    await gateway.db.update(hosts).set({ capacity: null }).where(eq(hosts.id, to));
+    await succeed();
+    await expectMoved();
   });
 
   test('to a host that is full, draining or away', async () => {
