@@ -65,21 +65,27 @@ function progressOf({ steps }: Progress): string | undefined {
 
 /**
  * Shows progress of a wait, to a person only.
- * @param work calls its parameter with the job that it waits for
+ * @param work calls its first parameter with the job that it waits for, or its second one with another text
  */
 export async function withProgress<T>(
   message: string,
-  work: (onProgress: (job: Progress) => void) => Promise<T>,
+  work: (onProgress: (job: Progress) => void, show: (text: string) => void) => Promise<T>,
 ): Promise<T> {
-  if (!isAttended()) return work(() => {});
+  if (!isAttended())
+    return work(
+      () => {},
+      () => {},
+    );
   const { spinner } = await prompts();
   const shown = spinner({ output });
   shown.start(message);
   try {
+    const show = (text: string) => shown.message(`${message}: ${text}`);
     const result = await work((job) => {
       const progress = progressOf(job);
-      shown.message(progress === undefined ? message : `${message}: ${progress}`);
-    });
+      if (progress === undefined) shown.message(message);
+      else show(progress);
+    }, show);
     shown.stop(message);
     return result;
   } catch (error) {

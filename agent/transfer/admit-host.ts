@@ -196,7 +196,7 @@ export async function closeHost(
       [login],
     );
     const [mover] = rows;
-    if (!mover) return { admitted_at: null, changed: [] };
+    if (!mover) return { admitted_at: null, written_lsn: null, changed: [] };
     const { rows: all } = await session.query<{ branch_id: string; closed: boolean }>(
       'SELECT branch_id, closed FROM branch WHERE project_id = $1',
       [project_id],
@@ -207,6 +207,7 @@ export async function closeHost(
     await inTransaction(session, () => freeze(session, login, project_id, ids));
     await waitForLogins(session, project_id);
     await endClientsOf(session, ids);
+    const written_lsn = await flushedLsn(session);
     const known = await readFrozen(session, login);
     const waiting = [...frozen];
     const changed: string[] = [];
@@ -218,8 +219,16 @@ export async function closeHost(
       }
     };
     await Promise.all(Array.from({ length: PRINTED_AT_A_TIME }, work));
-    return { admitted_at: mover.admitted_at, changed };
+    return { admitted_at: mover.admitted_at, written_lsn, changed };
   });
+}
+
+/** What was written so far is on the disk, where alone the slot reads it, without the pause of the WAL writer. */
+async function flushedLsn(session: Session): Promise<string | null> {
+  const { rows } = await session.query<{ lsn: string }>(
+    "SELECT pg_logical_emit_message(false, 'branchgate', '', true)::text AS lsn",
+  );
+  return rows[0]?.lsn ?? null;
 }
 
 async function setRole(

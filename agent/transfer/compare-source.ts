@@ -137,7 +137,7 @@ async function atOneCommit(
         if (sqlState(error) !== LOCK_NOT_AVAILABLE) throw error;
         return false;
       }
-      const lsn = await writtenLsn(session, true);
+      const lsn = await writtenLsn(session);
       if (!(await pollUntil(() => hasApplied(postgres, oid, lsn), APPLIED))) return false;
       await action();
       return true;

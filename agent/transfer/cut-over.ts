@@ -111,14 +111,14 @@ async function runCutOver(
   host: FollowHost,
   session: Session,
   followed: Followed,
-  { writes_refused, is_compared }: Params<'follow.cutover'>,
+  { writes_refused, is_compared, until_lsn }: Params<'follow.cutover'>,
   onProgress: OnProgress | undefined,
 ): Promise<Outcome> {
   const subscription = await readSubscription(session, followed);
   if (!subscription) throw new HostError('INVALID_CALL', 'the branch has no subscription');
   const began = performance.now();
   if (!writes_refused) await refuseWrites(host, followed, subscription);
-  const values = await untilApplied(host, followed, subscription);
+  const values = await untilApplied(host, followed, subscription, until_lsn);
   onProgress?.(APPLIED_AT);
   const sequences = await inFollowed(host, followed, 'change', (own) => setSequences(own, values));
   const onCompared = partOf(onProgress, APPLIED_AT, COMPARED_AT);
@@ -233,34 +233,35 @@ async function acceptWrites(host: FollowHost, followed: Followed): Promise<void>
 
 /**
  * Waits until the branch has applied everything that the source has written.
+ * @param untilLsn up to where that is, if the source has said it
  * @returns the sequences of the source then, read in the same session, because clients wait for it
  */
 async function untilApplied(
   host: FollowHost,
   followed: Followed,
   { source, tls, oid }: Subscription,
+  untilLsn: string | undefined,
 ): Promise<Awaited<ReturnType<typeof readSequences>>> {
-  const isOurs = followed.print !== null;
   const read = await inSource(
     host.settings,
     source,
     APPLIED.within + CHANGE_WITHIN_MS,
     async ({ session }) => {
-      const lsn = await writtenLsn(session, isOurs);
+      const lsn = untilLsn ?? (await writtenLsn(session));
       let lookAt = performance.now() + LOOK_AT_SLOT_EVERY_MS;
       const isApplied = async () => {
         if (await hasApplied(host.postgres, oid, lsn)) return 'applied';
         if (await isCancelled(host, followed)) return CANCELLED;
         if (performance.now() < lookAt) return null;
         lookAt = performance.now() + LOOK_AT_SLOT_EVERY_MS;
-        return (await readSlot(session, followed.slot)).isLost ? lostSlot(isOurs) : null;
+        return (await readSlot(session, followed.slot)).isLost ? lostSlot(followed) : null;
       };
       const applied = await pollUntil<SourceFinding | 'applied'>(isApplied, APPLIED);
       if (applied !== 'applied') return fail(applied ?? NOT_APPLIED);
       if (!(await hasSchemaOfCopy(followed, session))) return fail(OTHER_SCHEMA);
       return ok(await readSequences(session));
     },
-    { mode: isOurs ? 'change' : 'read', tls },
+    { tls },
   );
   if (!read.ok) throw new Refused(read.failure);
   if (!read.value.ok) throw new Refused(read.value.failure);
@@ -273,8 +274,10 @@ const NOT_APPLIED = finding(
   { path: '' },
 );
 
-const lostSlot = (isOurs: boolean) =>
-  finding('replication_slots', isOurs ? LOST_AT_HOST : 'The source has dropped the slot.', { path: '' });
+const lostSlot = ({ print }: Followed) =>
+  finding('replication_slots', print !== null ? LOST_AT_HOST : 'The source has dropped the slot.', {
+    path: '',
+  });
 
 type Compared = Pick<NonNullable<CutOver['cut_over']>, 'tables' | 'has_more' | 'rows'>;
 

@@ -134,15 +134,10 @@ export async function hasConfirmed(
   return rows[0]?.is_applied === true;
 }
 
-/**
- * A position that everything which the source has written so far comes before.
- * @param isOurs a host of ours is written to: a slot is read only up to what is on the disk, and this message is at once
- */
-export async function writtenLsn(session: Session, isOurs = false): Promise<string | undefined> {
+/** The position that the source writes at now. */
+export async function writtenLsn(session: Session): Promise<string | undefined> {
   const { rows } = await session.query<{ lsn: string }>(
-    isOurs
-      ? "SELECT pg_logical_emit_message(false, 'branchgate', '', true)::text AS lsn"
-      : 'SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text AS lsn',
+    'SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text AS lsn',
   );
   return rows[0]?.lsn;
 }

@@ -235,16 +235,20 @@ function printDrain(command: Command, { failed, ...drain }: Schemas['Drain']): v
     return;
   }
   say(`${projects(drain.remaining)} left on the host.`);
-  for (const { project_id, code } of failed) say(`${project_id} stays: ${code}`);
+  for (const { project_id, code, message } of failed) say(`${project_id} stays: ${code}. ${message}`);
+  for (const { project_id, code, message } of drain.waiting) say(`${project_id} waits: ${code}. ${message}`);
 }
 
 /** Waits until nothing moves any more. */
 async function untilDrained(
   { client: { api } }: OperatorSession,
   host_id: string,
+  show: (text: string) => void,
 ): Promise<Schemas['Drain']> {
   for (;;) {
     const drain = await dataOf(api.GET(`${HOST}/drain`, { params: { path: { host_id } } }));
+    const [waiting] = drain.waiting;
+    show(`${projects(drain.remaining)} left${waiting ? `, waiting: ${waiting.message}` : ''}`);
     if (drain.moving === null && drain.remaining <= drain.failed.length) return drain;
     await sleep(POLL_MS);
   }
@@ -284,7 +288,7 @@ listed with the reason; repeat the command to try them again.`,
         { yes },
       );
       await dataOf(api.POST(`${HOST}/drain`, { params, body: contentOf(options) }));
-      const done = await withProgress(`Draining ${name}`, () => untilDrained(session, host_id));
+      const done = await withProgress(`Draining ${name}`, (_, show) => untilDrained(session, host_id, show));
       printDrain(command, done);
       if (done.remaining > 0) throw new CommandError('failed', `${projects(done.remaining)} could not move.`);
     });

@@ -81,17 +81,18 @@ async function takeOver(context: Context, moving: Moving, phases: Phases): Promi
   if (!project) throw new Error('the project of a move is gone');
   const access = await accessOf(settings.CREDENTIAL_KEYS, project, ...restrictions);
   const close = async (closing: typeof access | null, frozen: string[]) => {
-    const { admitted_at, changed } = await callHost('move.close', {
+    const { admitted_at, written_lsn, changed } = await callHost('move.close', {
       ...{ job_id: job.id, project_id: job.projectId, access: closing, frozen },
     });
-    if (admitted_at !== move.admittedAt) throw new SourceUnsuitableError(NOT_EXTENDED);
-    return changed;
+    if (admitted_at !== move.admittedAt || written_lsn === null)
+      throw new SourceUnsuitableError(NOT_EXTENDED);
+    return { changed, written_lsn };
   };
   phases.end('read');
-  await close(access, []);
+  const { written_lsn: until_lsn } = await close(access, []);
   phases.end('close');
   // Clients wait for the slowest of these.
-  const [changed, { sizes }, { cut_over, findings }] = await Promise.all([
+  const [{ changed }, { sizes }, { cut_over, findings }] = await Promise.all([
     close(
       null,
       move.branches.slice(move.follows ? 1 : 0).map(({ id }) => id),
@@ -100,7 +101,8 @@ async function takeOver(context: Context, moving: Moving, phases: Phases): Promi
     toHost(context, 'project.size', { project_id: job.projectId }),
     move.follows
       ? toHost(context, 'follow.cutover', {
-          ...{ ...of(context, mainOf(moving)), job_id: job.id, writes_refused: true, is_compared: true },
+          ...{ ...of(context, mainOf(moving)), job_id: job.id },
+          ...{ writes_refused: true, is_compared: true, until_lsn },
         })
       : { cut_over: true, findings: [] },
     confirmAccess(db, job.projectId, access.revision, project.hostId),

@@ -1,5 +1,5 @@
-import { and, eq, gte, ne, sql } from 'drizzle-orm';
-import type { Failure, FailureCode } from '../../shared/failures.ts';
+import { and, eq, gte, ne, notInArray, sql } from 'drizzle-orm';
+import { FAILURES, type Failure, type FailureCode } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { noActor } from '../audit/audit-event.ts';
 import { type Coordinators, coordinatorOf } from '../coordinator/coordinator-rpc.ts';
@@ -8,7 +8,7 @@ import { drains, moves } from '../database/move-schema.ts';
 import { hosts, jobs, projects } from '../database/schema.ts';
 import { hasPlaceOn, hasRoomOn, isOpenHost } from '../hosts/host.ts';
 import { type HostLinks, isLinked } from '../hosts/host-client.ts';
-import { isMove, isOpenJob } from '../jobs/job-store.ts';
+import { isMove, isOpenJob, READINGS } from '../jobs/job-store.ts';
 import { publicFailure } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
 import { readSettings } from '../settings.ts';
@@ -40,28 +40,71 @@ const projectsOn = (db: Database, hostId: string) =>
 
 /** How far a drain is; null: the host is not drained, or only gets no new projects. */
 export async function drainOf(db: Database, hostId: string) {
-  const [[drain], remaining, [moving]] = await db.batch([
+  const [[drain], remaining, [moving], busy] = await db.batch([
     db.select().from(drains).where(eq(drains.hostId, hostId)),
     projectsOn(db, hostId),
     db
       .select({ projectId: jobs.projectId, jobId: jobs.id })
       .from(jobs)
       .where(and(eq(jobs.hostId, hostId), isMove, isOpenJob)),
+    db
+      .select({ projectId: jobs.projectId })
+      .from(jobs)
+      .where(and(eq(jobs.hostId, hostId), isOpenJob, notInArray(jobs.kind, [...READINGS]))),
   ]);
   if (!drain) return null;
   return {
     drain,
     remaining,
     moving: moving ?? null,
+    busy: new Set(busy.map(({ projectId }) => projectId)),
     ...(await failedMoves(db, drain)),
   };
 }
+
+type DrainState = NonNullable<Awaited<ReturnType<typeof drainOf>>>;
+
+/** Projects of which a list of those that wait names at most so many. */
+const WAITING_MAX = 20;
+
+/** Why the projects that are neither moving nor failed have not begun to move. Empty: one of them is next. */
+export async function waitingOf(
+  env: DrainEnv,
+  db: Database,
+  { drain: { hostId }, remaining, moving, busy, failed, paused }: DrainState,
+): Promise<(Failed & { projectId: string })[]> {
+  const waiting = [];
+  if (moving) return [];
+  for (const project of remaining.filter(({ id }) => !Object.hasOwn(failed, id))) {
+    const code = paused.get(project.id)?.code ?? (busy.has(project.id) ? 'PROJECT_BUSY' : null);
+    const known = project.status === 'active' ? code : 'PROJECT_NOT_ACTIVE';
+    const other = known ? null : await otherHost(env, db, hostId, project);
+    if (other?.ok) return [];
+    waiting.push({
+      projectId: project.id,
+      ...withMessage(known ?? other?.failure.code ?? 'HOST_UNAVAILABLE'),
+    });
+    if (waiting.length === WAITING_MAX) break;
+  }
+  return waiting;
+}
+
+/** A failure as a drain shows it. */
+interface Failed {
+  code: FailureCode;
+  message: string;
+}
+
+const withMessage = (code: FailureCode, message: string = FAILURES[code].message): Failed => ({
+  code,
+  message,
+});
 
 /** A project whose move has ended with what passes is tried again after this time, and after the others. */
 const PAUSE_MS = 15 * 60_000;
 
 /**
- * The projects of moves that have failed since the drain began, with their codes, and those that are to be left for a
+ * The projects of moves that have failed since the drain began, with what has failed, and those that are to be left for a
  * while.
  */
 async function failedMoves(db: Database, drain: typeof drains.$inferSelect) {
@@ -71,20 +114,26 @@ async function failedMoves(db: Database, drain: typeof drains.$inferSelect) {
     .from(moves)
     .innerJoin(jobs, eq(jobs.id, moves.jobId))
     .where(and(eq(moves.fromHostId, hostId), eq(jobs.status, 'failed'), gte(jobs.createdAt, createdAt)));
-  const found = rows.map(({ projectId, error, endedAt }) => ({
-    ...{ projectId, endedAt },
-    code: publicFailure(error ?? { code: 'INTERNAL', message: '' }).code,
-  }));
+  const found = rows.map(({ projectId, error, endedAt }) => {
+    const { code, fields } = publicFailure(error ?? { code: 'INTERNAL', message: '' });
+    const message = fields?.message;
+    return {
+      ...{ projectId, endedAt },
+      ...withMessage(code, typeof message === 'string' ? message : undefined),
+    };
+  });
   const passing = found.filter(({ code }) => PASSING.includes(code));
   const failed = found.filter(({ code }) => !PASSING.includes(code));
   return {
     failed: {
-      ...Object.fromEntries(failed.map(({ projectId, code }) => [projectId, code])),
-      ...drain.failed,
-    },
-    paused: new Set(
-      passing.flatMap(({ projectId, endedAt }) =>
-        Date.now() - endedAt.getTime() < PAUSE_MS ? [projectId] : [],
+      ...Object.fromEntries(failed.map(({ projectId, code, message }) => [projectId, { code, message }])),
+      ...Object.fromEntries(
+        Object.entries(drain.failed).map(([id, code]) => [id, withMessage(code as FailureCode)]),
+      ),
+    } as Record<string, Failed>,
+    paused: new Map(
+      passing.flatMap(({ projectId, endedAt, code, message }) =>
+        Date.now() - endedAt.getTime() < PAUSE_MS ? [[projectId, { code, message }]] : [],
       ),
     ),
   };

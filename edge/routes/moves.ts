@@ -11,12 +11,12 @@ import { callHostForClient } from '../hosts/host-client.ts';
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { missing } from '../missing.ts';
-import { type AppContext, connectingIp } from '../pipeline/context.ts';
+import { type AppContext, type AppEnv, connectingIp } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
 import { primaryOf } from '../pipeline/replica-choice.ts';
 import { urlsChange } from '../projects/dns-names.ts';
 import { movingBranches } from '../projects/reserve-move.ts';
-import { continueDrain, drainOf } from '../reconciliation/drain-host.ts';
+import { continueDrain, drainOf, waitingOf } from '../reconciliation/drain-host.ts';
 import { readSettings } from '../settings.ts';
 import { HostParams, ProjectParams } from './in-project.ts';
 
@@ -259,18 +259,28 @@ router.openapi(
   },
 );
 
+const Stays = z.strictObject({ project_id: z.uuid(), code: z.string(), message: z.string() });
+
 const Drain = z
   .strictObject({
     host_id: z.uuid(),
     remaining: z.int().meta({ description: 'Projects that are still on the host.' }),
     moving: z.strictObject({ project_id: z.uuid(), job_id: z.uuid() }).nullable(),
-    failed: z.array(z.strictObject({ project_id: z.uuid(), code: z.string() })).meta({
-      description: 'Projects that stay, with the code of the failure. Drain again to try them again.',
+    failed: z.array(Stays).meta({
+      description: 'Projects that stay, with the failure. Drain again to try them again.',
+    }),
+    waiting: z.array(Stays).meta({
+      description:
+        'Why no project moves now, for up to twenty that have not failed: they are tried again by themselves. Empty while one moves or is about to.',
     }),
   })
   .meta({ id: 'Drain' });
 
-async function readDrain(db: Database, hostId: string): Promise<z.output<typeof Drain>> {
+async function readDrain(
+  env: AppEnv['Bindings'],
+  db: Database,
+  hostId: string,
+): Promise<z.output<typeof Drain>> {
   const state = await drainOf(db, hostId);
   if (!state) throw new ApiError('NOT_FOUND');
   const { remaining, moving, failed } = state;
@@ -279,9 +289,13 @@ async function readDrain(db: Database, hostId: string): Promise<z.output<typeof 
     host_id: hostId,
     remaining: remaining.length,
     moving: moving && { project_id: moving.projectId, job_id: moving.jobId },
-    failed: Object.entries(failed).flatMap(([project_id, code]) =>
-      present.has(project_id) ? [{ project_id, code }] : [],
+    failed: Object.entries(failed).flatMap(([project_id, failure]) =>
+      present.has(project_id) ? [{ project_id, ...failure }] : [],
     ),
+    waiting: (await waitingOf(env, db, state)).map(({ projectId: project_id, ...failure }) => ({
+      project_id,
+      ...failure,
+    })),
   };
 }
 
@@ -295,7 +309,7 @@ router.openapi(
     path: DRAIN,
     summary: 'Move every project of a database host to other hosts of its region',
     description:
-      'The host gets no new projects, and its projects move one at a time, the largest last. Repeat it to try those again that have failed. `draining: false` of the host ends it after the present move.',
+      'The host gets no new projects, and its projects move one at a time, the largest last. Repeat it to try those again that have failed. `draining` of the host ends it after the present move.',
     tags,
     request: { params: HostParams, body: optionalJsonBody(NewDrain) },
     responses: { 202: response('The drain has begun.', Drain) },
@@ -312,7 +326,7 @@ router.openapi(
       db.insert(drains).values(drain).onConflictDoUpdate({ target: drains.hostId, set: drain }),
     ]);
     await continueDrain(c.env, hostId);
-    return c.json(await readDrain(db, hostId), 202);
+    return c.json(await readDrain(c.env, db, hostId), 202);
   },
 );
 
@@ -327,7 +341,7 @@ router.openapi(
     request: { params: HostParams },
     responses: { 200: response('The drain.', Drain) },
   }),
-  async (c) => c.json(await readDrain(primaryOf(c), c.req.valid('param').host_id), 200),
+  async (c) => c.json(await readDrain(c.env, primaryOf(c), c.req.valid('param').host_id), 200),
 );
 
 export const moveRoutes = router;

@@ -56,7 +56,8 @@ const HostChange = z
     direct_port: ServerAddress.direct_port.optional(),
     pooled_port: ServerAddress.pooled_port.optional(),
     draining: z.boolean().optional().meta({
-      description: 'A draining host gets no new projects; its existing projects are not affected.',
+      description:
+        'A draining host gets no new projects; those that it has stay. Both values end a drain after its present move.',
     }),
     region: Placement.region.optional(),
     capacity: Placement.capacity.optional(),
@@ -190,7 +191,7 @@ router.openapi(
         .where(isThisHost),
       hostRows(db).where(isThisHost),
       // A drain that is still under way would move projects from a host that gets new ones.
-      db.delete(drains).where(and(eq(drains.hostId, hostId), sql`${change.draining === false}`)),
+      db.delete(drains).where(and(eq(drains.hostId, hostId), sql`${change.draining !== undefined}`)),
     ]);
     const host = found(rows);
     if (change.accept_records) await repeatIfLost(() => hostLink(c.env, hostId).acceptRecords());

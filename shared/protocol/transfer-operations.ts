@@ -120,6 +120,9 @@ const Follow = {
   publication: z.string().min(1).max(SOURCE_NAME_MAX).nullable(),
 };
 
+/** A position of the WAL, as PostgreSQL writes it. */
+const Lsn = z.string().regex(/^[0-9A-F]{1,8}\/[0-9A-F]{1,8}$/);
+
 /** A branch that follows a source. */
 const FollowingBranch = { project_id: Id, branch_id: Id, database: Database };
 
@@ -252,6 +255,8 @@ export const TRANSFER_OPERATIONS = {
       writes_refused: z.boolean(),
       /** The rows of both sides were compared before, by `move.compare`. Left out: they are compared now. */
       is_compared: z.boolean().optional(),
+      /** The last change comes before this position, as `move.close` has said. Left out: the source is asked. */
+      until_lsn: Lsn.optional(),
     }),
     result: z.strictObject({
       /** Null if the branch still follows, for the findings. A repeated call begins again. */
@@ -327,6 +332,8 @@ export const TRANSFER_OPERATIONS = {
     result: z.strictObject({
       /** Null: the login was removed, so branches may have been written. */
       admitted_at: z.string().nullable(),
+      /** Everything that was written comes before this position of the WAL. Null: the login was removed. */
+      written_lsn: Lsn.nullable(),
       /** Those of them that have another content than when they became read-only, or of which that is not known. */
       changed: z.array(Id).max(FROZEN_MAX),
     }),

@@ -290,7 +290,7 @@ test('branches that were written while they could only be read undo the move', a
     .from(projectBranches)
     .where(and(eq(projectBranches.projectId, projectId), eq(projectBranches.branchName, 'pr-1')));
   PLANTED.push([onFrom, 'move.close']);
-  const answer = { admitted_at: '2026-01-01 00:00:00+00', changed: [branch?.id ?? ''] };
+  const answer = { admitted_at: '2026-01-01 00:00:00+00', written_lsn: '0/0', changed: [branch?.id ?? ''] };
   await gateway.plantAnswer(onFrom, 'move.close', answer);
   await begin();
   const { job } = await ended('failed');
@@ -353,7 +353,7 @@ test('what the former host has is kept until the other one has opened the projec
 
 test('a login that the former host has removed undoes the move', async () => {
   PLANTED.push([onFrom, 'move.close']);
-  await gateway.plantAnswer(onFrom, 'move.close', { admitted_at: null, changed: [] });
+  await gateway.plantAnswer(onFrom, 'move.close', { admitted_at: null, written_lsn: null, changed: [] });
   await begin();
   await ended('failed');
   await gateway.plantFailure(onFrom, 'move.close', null);

@@ -135,7 +135,7 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   'follow.resume': () => FOLLOWED,
   'project.drop': () => ({ dropped_databases: 1 }),
   'move.admit': () => ({ admitted_at: '2026-01-01 00:00:00+00', can_remove: true }),
-  'move.close': () => ({ admitted_at: '2026-01-01 00:00:00+00', changed: [] }),
+  'move.close': () => ({ admitted_at: '2026-01-01 00:00:00+00', written_lsn: '0/0', changed: [] }),
   'move.release': () => ({ released: true }),
   'move.compare': () => ({ compared: { tables: 1, rows: 3 }, findings: [] }),
   'follow.cutover': ({ writes_refused, is_compared }) =>
