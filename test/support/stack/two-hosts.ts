@@ -42,7 +42,7 @@ export interface MoveBody {
     id: string;
     status: string;
     error: { code: string; message: string } | null;
-    steps: { name: string; started_at: string; finished_at: string }[];
+    steps: { name: string; status: string; started_at: string; finished_at: string }[];
   };
 }
 
