@@ -118,9 +118,13 @@ async function runCutOver(
   if (!subscription) throw new HostError('INVALID_CALL', 'the branch has no subscription');
   const began = performance.now();
   if (!writes_refused) await refuseWrites(host, followed, subscription);
-  const values = await untilApplied(host, followed, subscription, until_lsn);
+  const applied = untilApplied(host, followed, subscription, until_lsn);
+  // Clients wait, so the session here opens meanwhile. It throws what the other one throws.
+  applied.catch(() => {});
+  const sequences = await inFollowed(host, followed, 'change', async (own) =>
+    setSequences(own, await applied),
+  );
   onProgress?.(APPLIED_AT);
-  const sequences = await inFollowed(host, followed, 'change', (own) => setSequences(own, values));
   const onCompared = partOf(onProgress, APPLIED_AT, COMPARED_AT);
   const compared = is_compared
     ? listCompared([])

@@ -1,7 +1,7 @@
 import { and, eq, inArray, notInArray, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
-import { ACCESS_OF_STATE, STORAGE_STATES } from '../../shared/project/storage-quota.ts';
-import { ok, type Result } from '../../shared/result.ts';
+import { ACCESS_OF_STATE, quotaBytes, STORAGE_STATES } from '../../shared/project/storage-quota.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { makePassword } from '../crypto/scram.ts';
 import { seal } from '../crypto/seal.ts';
@@ -76,7 +76,7 @@ export const sealOwner = (jobId: string) => ['move', jobId];
  * Opens the job, with the password of its login.
  * @param sizes of the branches, in bytes
  * @returns or PROJECT_MOVING, FOLLOW_STATE, PROJECT_BUSY while another job is open, WRITE_BLOCKED, SNAPSHOTS_STAY,
- *   HOST_UNAVAILABLE for a host that is drained, HOST_FULL
+ *   HOST_UNAVAILABLE for a host that is drained, HOST_FULL, STORAGE_QUOTA_EXCEEDED
  */
 export async function reserveMove(
   db: Database,
@@ -89,6 +89,13 @@ export async function reserveMove(
   const all = await movingBranches(db, projectId, sizes);
   const arriving = all.filter(({ isProtected }) => wanted === 'all' || isProtected);
   const leftOut = all.filter((branch) => !arriving.includes(branch)).map(({ id }) => id);
+  const needed = arriving.reduce((sum, { bytes }) => sum + bytes, 0);
+  const limit = quotaBytes(project.storageQuotaGib);
+  // Blocks that branches share count once here, and no longer there.
+  if (settings.STORAGE_ACCOUNTING === 'physical' && needed > limit) {
+    const fields = { used_bytes: 0, needed_bytes: needed, limit_bytes: limit };
+    return fail({ code: 'STORAGE_QUOTA_EXCEEDED', fields });
+  }
   const branches = arriving.map(({ isProtected: _, ...branch }) => branch);
   const job = newJob(
     'project.move',

@@ -138,6 +138,7 @@ router.openapi(
     request: { params: ProjectParams, body: jsonBody(NewMove) },
     responses: { 202: response('The move has begun.', Move) },
     failures: [
+      'STORAGE_QUOTA_EXCEEDED',
       'PROJECT_NOT_ACTIVE',
       'PROJECT_MOVING',
       'PROJECT_BUSY',

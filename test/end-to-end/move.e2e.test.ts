@@ -285,13 +285,18 @@ type Moment = (typeof MOMENTS)[number];
 const STEPS: string[] = [...new Set(MOMENTS.map(([step]) => step))];
 
 const DIRECTIONS = ['away from', 'to'] as const;
-const DANGEROUS = [
+type Kills = [
+  victim: (typeof VICTIMS)[number],
+  direction: (typeof DIRECTIONS)[number],
+  moments: readonly Moment[],
+];
+const DANGEROUS: Kills[] = [
   ['gateway', 'away from', [['fence', 0]]],
   ['agent', 'away from', [['open', 0]]],
-] as const;
+];
 /** A move is killed again and again: to begin one for each kill takes longer than the kills. */
 const KILLS = IS_NIGHTLY
-  ? VICTIMS.flatMap((victim) => DIRECTIONS.map((direction) => [victim, direction, MOMENTS] as const))
+  ? VICTIMS.flatMap((victim) => DIRECTIONS.map((direction): Kills => [victim, direction, MOMENTS]))
   : DANGEROUS;
 
 /** The project that is moved to and fro. */
@@ -324,7 +329,7 @@ async function isAtStep(projectId: string, step: string): Promise<boolean> {
 
 /** Kills a move at these moments, as far as it lives. @returns those that it has not come to */
 async function moveWithKills(
-  [victim, direction]: (typeof KILLS)[number],
+  [victim, direction]: Kills,
   moments: readonly Moment[],
   projectId: string,
   to: string,

@@ -1,6 +1,6 @@
-import { and, count, eq, ne } from 'drizzle-orm';
+import { and, count, eq, ne, sql } from 'drizzle-orm';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { confirmAccess } from '../../../edge/access/send-access.ts';
+import { accessReads, confirmAccess, sendAccess } from '../../../edge/access/send-access.ts';
 import { noActor } from '../../../edge/audit/audit-event.ts';
 import { drains, KEPT_MS, moves } from '../../../edge/database/move-schema.ts';
 import {
@@ -12,7 +12,7 @@ import {
   snapshots,
 } from '../../../edge/database/schema.ts';
 import { whileAdmitted } from '../../../edge/projects/moving-project.ts';
-import { reserveMove } from '../../../edge/projects/reserve-move.ts';
+import { movingBranches, reserveMove } from '../../../edge/projects/reserve-move.ts';
 import { switchHost } from '../../../edge/projects/switch-host.ts';
 import { readRecords } from '../../../edge/reconciliation/differences.ts';
 import { readSettings } from '../../../edge/settings.ts';
@@ -271,6 +271,9 @@ test.each([
     await begin();
     await hasFailedOnce();
     expect(await shown()).toMatchObject({ state: 'fenced', job: { status: 'running', error: null } });
+    // Whatever access is sent meanwhile admits nobody.
+    const [, , closed] = await gateway.db.batch(accessReads(gateway.db, projectId));
+    expect(closed).toHaveLength(2);
     await setMove({ fencedAt: minutesAgo(3) });
     await wake();
     await expectUndone('HOST_UNAVAILABLE');
@@ -333,6 +336,17 @@ test('an access that the former host confirms late does not count on the other o
   await confirmAccess(gateway.db, projectId, 1_000, from);
   const [after] = await gateway.db.select().from(projects).where(eq(projects.id, projectId));
   expect(after?.accessApplied).toBe(before?.accessApplied);
+  // Sent to the one, and confirmed when the project is on the other.
+  const thisProject = eq(projects.id, projectId);
+  await gateway.db.update(projects).set({ accessRevision: sql`access_revision + 1` }).where(thisProject);
+  const switching = () => async () => {
+    await gateway.db.update(projects).set({ hostId: from }).where(thisProject);
+    return {} as never;
+  };
+  await sendAccess(gateway.db, readSettings(SETTINGS).CREDENTIAL_KEYS, switching, projectId);
+  const [last] = await gateway.db.select().from(projects).where(thisProject);
+  expect(last?.accessApplied).toBe(before?.accessApplied);
+  await gateway.db.update(projects).set({ hostId: to }).where(thisProject);
 });
 
 test('what the former host has is kept until the other one has opened the project', async () => {
@@ -470,6 +484,14 @@ test('a branch that was made while the move was requested is not left behind', a
   };
   const reserved = await reserveMove(racing, readSettings(SETTINGS), request, {}, new Date());
   expect(reserved).toMatchObject({ ok: false, failure: { code: 'PROJECT_BUSY' } });
+  // Branches that shared blocks would be over the quota on the other host.
+  const physical = { ...readSettings(SETTINGS), STORAGE_ACCOUNTING: 'physical' as const };
+  const sizes = Object.fromEntries([[project.id, 0]]);
+  for (const { id } of await movingBranches(gateway.db, projectId, {})) sizes[id] = 2 ** 50;
+  expect(await reserveMove(gateway.db, physical, request, sizes, new Date())).toMatchObject({
+    ok: false,
+    failure: { code: 'STORAGE_QUOTA_EXCEEDED' },
+  });
   expect((await begin()).status).toBe(202);
   expect((await expectMoved()).branches.map(({ name }) => name)).toEqual(['main', 'pr-1', 'meanwhile']);
 });
@@ -674,6 +696,32 @@ describe('a move is refused', () => {
   });
 });
 
+test('a drain says what it waits for, and ends when its host only gets no new projects', async () => {
+  const path = `/platform/v1/hosts/${from}/drain`;
+  // Those of earlier tests do not count.
+  await gateway.db.update(projects).set({ status: 'failed' }).where(eq(projects.hostId, from));
+  await gateway.db.update(projects).set({ status: 'creating' }).where(eq(projects.id, projectId));
+  await gateway.platform.post(path, {});
+  const waits = async () =>
+    (await gateway.platform.get<{ moving: unknown; waiting: { project_id: string; code: string }[] }>(path))
+      .body;
+  await eventually(async () =>
+    expect(await waits()).toMatchObject({
+      moving: null,
+      waiting: expect.arrayContaining([
+        expect.objectContaining({ project_id: projectId, code: 'PROJECT_NOT_ACTIVE' }),
+      ]),
+    }),
+  );
+  await gateway.db.update(projects).set({ status: 'active' }).where(eq(projects.id, projectId));
+  expect(await gateway.platform.patch(`/platform/v1/hosts/${from}`, { draining: true })).toMatchObject({
+    status: 200,
+    body: { draining: true },
+  });
+  expect((await gateway.platform.get(path)).status).toBe(404);
+  await gateway.platform.patch(`/platform/v1/hosts/${from}`, { draining: false });
+});
+
 test('a drain moves one project after another, and lists those that stay', async () => {
   await gateway.db.update(projects).set({ status: 'active' }).where(eq(projects.id, onFrom));
   const source_url = 'postgresql://app:secret@db.example.com:5432/shop';
@@ -687,10 +735,15 @@ test('a drain moves one project after another, and lists those that stay', async
       drain,
       {},
     );
-    expect(body.failed).toContainEqual({ project_id: projectId, code: 'FOLLOW_STATE' });
+    expect(body.failed).toContainEqual(
+      expect.objectContaining({ project_id: projectId, code: 'FOLLOW_STATE' }),
+    );
     expect(await hostOf(onFrom)).toBe(to);
   });
   expect(await hostOf(projectId)).toBe(from);
+  // Nothing else is left: what stays says why.
+  const { body } = await gateway.platform.get<{ failed: { project_id: string; message: string }[] }>(drain);
+  expect(body.failed.find(({ project_id }) => project_id === projectId)?.message).toMatch(/follow/);
   await gateway.platform.patch(`/platform/v1/hosts/${from}`, { draining: false });
   expect(await gateway.db.select().from(drains)).toEqual([]);
 });
