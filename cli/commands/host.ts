@@ -1,6 +1,6 @@
 import { Command } from 'commander';
 import type { Schemas } from '../../client/client.ts';
-import { dataOf } from '../../client/response-error.ts';
+import { dataOf, ResponseError } from '../../client/response-error.ts';
 import { sleep } from '../../client/sleep.ts';
 import { bytes } from '../../shared/format.ts';
 import { take } from '../../shared/take.ts';
@@ -239,14 +239,24 @@ function printDrain(command: Command, { failed, ...drain }: Schemas['Drain']): v
   for (const { project_id, code, message } of drain.waiting) say(`${project_id} waits: ${code}. ${message}`);
 }
 
+/** @throws CommandError for a host that is not drained, also because somebody has ended that */
+const readDrain = (
+  api: OperatorSession['client']['api'],
+  { id, name }: { id: string; name: string },
+): Promise<Schemas['Drain']> =>
+  dataOf(api.GET(`${HOST}/drain`, { params: { path: { host_id: id } } })).catch((error) => {
+    const isAbsent = error instanceof ResponseError && error.code === 'NOT_FOUND';
+    throw isAbsent ? new CommandError('notFound', `${name} is not drained.`) : error;
+  });
+
 /** Waits until nothing moves any more. */
 async function untilDrained(
   { client: { api } }: OperatorSession,
-  host_id: string,
+  { id: host_id, name }: { id: string; name: string },
   show: (text: string) => void,
 ): Promise<Schemas['Drain']> {
   for (;;) {
-    const drain = await dataOf(api.GET(`${HOST}/drain`, { params: { path: { host_id } } }));
+    const drain = await readDrain(api, { id: host_id, name });
     const [waiting] = drain.waiting;
     show(`${projects(drain.remaining)} left${waiting ? `, waiting: ${waiting.message}` : ''}`);
     if (drain.moving === null && drain.remaining <= drain.failed.length) return drain;
@@ -277,7 +287,7 @@ listed with the reason; repeat the command to try them again.`,
       const { id: host_id, name, project_count: count } = await findHost(session, reference);
       const params = { path: { host_id } };
       const { undo = false, keepProjects = false, status = false } = options;
-      if (status) return printDrain(command, await dataOf(api.GET(`${HOST}/drain`, { params })));
+      if (status) return printDrain(command, await readDrain(api, { id: host_id, name }));
       if (undo || keepProjects) {
         const host = await dataOf(api.PATCH(HOST, { params, body: { draining: !undo } }));
         return printRecord(command, withAgent(host), COLUMNS);
@@ -288,7 +298,9 @@ listed with the reason; repeat the command to try them again.`,
         { yes },
       );
       await dataOf(api.POST(`${HOST}/drain`, { params, body: contentOf(options) }));
-      const done = await withProgress(`Draining ${name}`, (_, show) => untilDrained(session, host_id, show));
+      const done = await withProgress(`Draining ${name}`, (_, show) =>
+        untilDrained(session, { id: host_id, name }, show),
+      );
       printDrain(command, done);
       if (done.remaining > 0) throw new CommandError('failed', `${projects(done.remaining)} could not move.`);
     });

@@ -309,6 +309,8 @@ test('operators add, change, drain and remove hosts; a tenant may not', async ()
   const undone = await cli.start(['host', 'drain', host.name, '--undo', '--json'], operator).result;
   expect(JSON.parse(undone.stdout)).toMatchObject({ id: host.id, draining: false });
   expect((await cli.start(['host', 'drain', 'nowhere'], operator).result).code).toBe(3);
+  const status = await cli.start(['host', 'drain', host.name, '--status'], operator).result;
+  expect([status.code, status.stderr]).toEqual([3, expect.stringContaining(`${host.name} is not drained.`)]);
   expect(await cli.start(['host', 'remove', host.name, '--yes'], operator).result).toMatchObject({
     code: 6,
     stderr: expect.stringContaining('There are projects on this host'),
