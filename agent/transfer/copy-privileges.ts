@@ -1,6 +1,7 @@
 import { identifier, type Session } from '../postgres/connect.ts';
 import { atSource, refused } from './copy-rows.ts';
 import { finding, Refused, short } from './source-address.ts';
+import { FIRST_OWN, noMember, OWN_SCHEMA } from './source-catalog.ts';
 
 /**
  * Privileges of a database that moves to another host, where its roles have the same names. Between other servers they are
@@ -18,12 +19,6 @@ interface Right {
   privilege: string;
   grantable: boolean;
 }
-
-/** The first object id that is not PostgreSQL's own. */
-const FIRST_OWN = 16_384;
-const OWN_SCHEMA = "n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'";
-const noMember = (catalog: string, id: string) => `NOT EXISTS (SELECT FROM pg_depend AS d
-  WHERE d.classid = '${catalog}'::regclass AND d.objid = ${id} AND d.deptype = 'e')`;
 
 const RIGHTS = `
   WITH held AS (

@@ -6,6 +6,7 @@ import { identifier, inTransaction, literal, type Session } from '../postgres/co
 import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
 import { HostError } from '../process/host-error.ts';
 import { finding, Refused, short } from './source-address.ts';
+import { FIRST_OWN } from './source-catalog.ts';
 
 /** A table whose rows are copied: a partition is one, a partitioned table is not. */
 export interface CopiedTable {
@@ -79,9 +80,6 @@ export const makeAll = (session: Session, statements: readonly string[]): Promis
         );
       });
   });
-
-/** The first object id that is not PostgreSQL's own. */
-const FIRST_OWN = 16_384;
 
 /**
  * Whether values of a type have a form that differs between servers. Those of `reg…` types are object ids, which are

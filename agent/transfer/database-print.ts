@@ -1,12 +1,11 @@
 import type { Queryable } from '../postgres/connect.ts';
+import { FIRST_OWN } from './source-catalog.ts';
 
 /**
  * Texts that differ when a database has changed, and that take no reading of its rows. A move compares them once its
  * former host has no clients, because a login that can only read may call a function `SECURITY DEFINER` that writes.
  */
 
-/** The first object id that is not PostgreSQL's own. */
-const FIRST_OWN = 16_384;
 const NO_TEMPORARY = "NOT LIKE 'pg\\_%temp\\_%'";
 
 /** Rows of catalogs by their id and the transaction that has written them. `ANALYZE` and `VACUUM` write none again. */

@@ -87,9 +87,14 @@ const SERVER = `
 
 const EXTENSIONS = `SELECT extname AS name FROM pg_extension WHERE extname <> 'plpgsql' ORDER BY 1 LIMIT ${OBJECTS_MAX}`;
 
-const OWN_SCHEMA = "n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'";
-const NO_MEMBER = `NOT EXISTS (SELECT FROM pg_depend AS d
-  WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')`;
+/** The first object id that is not PostgreSQL's own. */
+export const FIRST_OWN = 16_384;
+/** Of a row `n` of `pg_namespace`. */
+export const OWN_SCHEMA = "n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'";
+/** An object that belongs to no extension. */
+export const noMember = (catalog: string, id: string) => `NOT EXISTS (SELECT FROM pg_depend AS d
+  WHERE d.classid = '${catalog}'::regclass AND d.objid = ${id} AND d.deptype = 'e')`;
+const NO_MEMBER = noMember('pg_class', 'c.oid');
 
 const TABLES = `
   SELECT c.oid::text AS oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
