@@ -226,7 +226,8 @@ export const hasRoomOn = (
   quotaGib: number,
 ): SQL => {
   const promised = sql`(
-    select coalesce(sum(max(placed.storage_quota_gib * ${quotaBytes(1)} - placed.storage_used_bytes, 0)), 0)
+    select coalesce(sum(max(placed.storage_quota_gib * ${quotaBytes(1)}
+      - case when placed.host_id = ${hostId} then placed.storage_used_bytes else 0 end, 0)), 0)
     from ${projects} as placed where ${isPlacedOn(hostId, projectId)})`;
   const room = sql`(select host.free_bytes * ${STORAGE_OVERCOMMIT} from ${hosts} as host where host.id = ${hostId})`;
   return sql`coalesce(${room} >= ${promised} + ${quotaBytes(quotaGib)}, 1)`;
