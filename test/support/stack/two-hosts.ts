@@ -48,6 +48,8 @@ export interface MoveBody {
 
 export const pathOf = (projectId: string) => `/platform/v1/projects/${projectId}/move`;
 
+const ENDS_WITHIN_SECONDS = 280;
+
 /** Benchmarks use it too, which have no `expect`. */
 function require(isSo: boolean, found: unknown): void {
   if (!isSo) throw new Error(JSON.stringify(found));
@@ -100,7 +102,7 @@ export class TwoHosts {
       const move = await this.moveOf(projectId);
       require(move.job.status === status, move.job);
       return move;
-    });
+    }, ENDS_WITHIN_SECONDS);
 
   /** @returns the move, once its job has ended */
   end = (projectId: string) =>
@@ -108,7 +110,7 @@ export class TwoHosts {
       const move = await this.moveOf(projectId);
       require(move.job.status === 'succeeded' || move.job.status === 'failed', move.job);
       return move;
-    });
+    }, ENDS_WITHIN_SECONDS);
 
   /** A project with the tables of `TRANSFER`, and some branches. */
   async project(name: string, more: Record<string, unknown> = {}, branches: string[] = []) {
