@@ -68,7 +68,7 @@ export class TwoHosts {
   }
 
   static async start(): Promise<TwoHosts> {
-    const stack = await startStack({ env: { HOSTS: '2', ...UNLIMITED } });
+    const stack = await startStack({ env: { HOSTS: '2', BRANCH_LIMIT_MAX: '40', ...UNLIMITED } });
     const started = new TwoHosts(stack, await stack.token());
     await eventually(async () => {
       const { body } = await started.platform.get<{ hosts: { id: string; name: string; linked: boolean }[] }>(
