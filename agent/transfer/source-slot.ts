@@ -121,19 +121,6 @@ export async function readSlot(session: Session, slot: string): Promise<SlotStat
   };
 }
 
-/** Whether everything that the source had written up to a position is confirmed as applied. */
-export async function hasConfirmed(
-  session: Session,
-  slot: string,
-  lsn: string | undefined,
-): Promise<boolean> {
-  const { rows } = await session.query<{ is_applied: boolean }>(
-    'SELECT confirmed_flush_lsn >= $1::pg_lsn AS is_applied FROM pg_replication_slots WHERE slot_name = $2',
-    [lsn, slot],
-  );
-  return rows[0]?.is_applied === true;
-}
-
 /** The position that the source writes at now. */
 export async function writtenLsn(session: Session): Promise<string | undefined> {
   const { rows } = await session.query<{ lsn: string }>(
