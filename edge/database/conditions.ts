@@ -1,5 +1,4 @@
 import { and, eq, not, type SQL, sql } from 'drizzle-orm';
-import { isOpenJob } from '../jobs/job-store.ts';
 import { missing } from '../missing.ts';
 import { type Database, isThere } from './database.ts';
 import type { Requirement } from './guarded-write.ts';
@@ -27,7 +26,7 @@ export const inActiveProject = (projectId: string, tenantId: string) =>
 export const isUnmoving = (projectId: string) =>
   [
     sql`not exists (select 1 from ${moves} join ${jobs} on ${jobs.id} = ${moves.jobId}
-      where ${moves.projectId} = ${projectId} and ${isOpenJob})`,
+      where ${moves.projectId} = ${projectId} and ${jobs.status} in ('queued', 'running'))`,
     'PROJECT_MOVING',
   ] as const satisfies Requirement;
 

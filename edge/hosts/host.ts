@@ -9,7 +9,6 @@ import { type Database, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { moves } from '../database/move-schema.ts';
 import { hosts, jobs, projects } from '../database/schema.ts';
-import { isOpenJob } from '../jobs/job-store.ts';
 import type { Settings } from '../settings.ts';
 import { CaCertificate, Placement } from './enrolment.ts';
 import type { HostLinks } from './host-client.ts';
@@ -178,7 +177,7 @@ const isPlacedOn = (
 ): SQL => sql`placed.status <> 'failed' and placed.id <> ${projectId}
   and (placed.host_id = ${hostId} or placed.id in (
     select ${moves.projectId} from ${moves} join ${jobs} on ${jobs.id} = ${moves.jobId}
-    where ${moves.toHostId} = ${hostId} and ${isOpenJob}))`;
+    where ${moves.toHostId} = ${hostId} and ${jobs.status} in ('queued', 'running')))`;
 
 /**
  * Whether the host has fewer projects than its capacity.
@@ -193,7 +192,7 @@ export const hasPlaceOn = (hostId: SQL | string, projectId = ''): SQL => sql`coa
 const isMoving = (
   hostId: string,
 ): SQL => sql`exists (select 1 from ${moves} join ${jobs} on ${jobs.id} = ${moves.jobId}
-  where ${hostId} in (${moves.fromHostId}, ${moves.toHostId}) and ${isOpenJob})`;
+  where ${hostId} in (${moves.fromHostId}, ${moves.toHostId}) and ${jobs.status} in ('queued', 'running'))`;
 
 /**
  * Removes a host without projects. Its name is free afterwards, and its key and its token are worthless.
