@@ -136,7 +136,7 @@ export async function ensureQueryLogins(session: Session): Promise<void> {
 }
 
 /**
- * Drops every login and group whose branch or project is gone, and the roles of forgotten networks. A role
+ * Drops every login and group whose branch or project is gone, and the roles of forgotten networks, moves and standbys. A role
  * that a clone still refers to, or a tenant's open transaction names, cannot be dropped yet: a login is
  * disabled, and the next call tries again.
  */
@@ -162,7 +162,10 @@ export async function dropUnusedRoles(session: Session): Promise<void> {
      WHERE rolname ~ '^net_[0-9a-f]{32}$' AND NOT EXISTS (SELECT FROM network WHERE role = rolname)
      UNION ALL
      SELECT rolname, rolcanlogin FROM pg_roles
-     WHERE rolname ~ '^mv_[0-9a-f]{32}$' AND NOT EXISTS (SELECT FROM mover WHERE login = rolname)`,
+     WHERE rolname ~ '^mv_[0-9a-f]{32}$' AND NOT EXISTS (SELECT FROM mover WHERE login = rolname)
+     UNION ALL
+     SELECT rolname, rolcanlogin FROM pg_roles
+     WHERE rolname ~ '^standby_[0-9a-f]{32}$' AND NOT EXISTS (SELECT FROM standby WHERE login = rolname)`,
   );
   // Statements that are sent together are one transaction, to which SET LOCAL applies.
   const inTime = (statement: string) =>

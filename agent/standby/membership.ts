@@ -7,7 +7,9 @@ import { waitForLogins } from '../access/enforce-access.ts';
 import { closeRuleFiles } from '../access/rule-files.ts';
 import type { RuleSync } from '../access/sync-rules.ts';
 import { withAdminConsoles } from '../pooler/admin-console.ts';
-import { identifier, inDatabase, literal, type Pool } from '../postgres/connect.ts';
+import { identifier, inDatabase, inTransaction, literal, type Pool } from '../postgres/connect.ts';
+import { withLocks } from '../postgres/locks.ts';
+import { dropUnusedRoles } from '../postgres/roles.ts';
 import { endSessions } from '../postgres/sessions.ts';
 import { HostError } from '../process/host-error.ts';
 import type { Log } from '../process/log.ts';
@@ -398,17 +400,29 @@ export async function admitStandby(
   const login = loginOf(standby_id);
   await member.releaseCommits();
   await releaseStandby({ postgres, rules: null });
-  const attributes = `LOGIN REPLICATION NOINHERIT CONNECTION LIMIT ${STANDBY_CONNECTIONS} PASSWORD ${literal(verifier)}`;
-  await postgres.query(`CREATE ROLE ${login} ${attributes}`);
-  await postgres.query('INSERT INTO standby (login, standby_id, cidrs) VALUES ($1, $2, $3)', [
-    ...[login, standby_id, cidrs],
-  ]);
+  await withLocks(postgres, ['roles'], (session) =>
+    inTransaction(session, async () => {
+      // A tenant can have granted something to an earlier one, which then stays.
+      const isThere = await session.query('SELECT FROM pg_roles WHERE rolname = $1', [login]);
+      await session.query(
+        `${isThere.rowCount ? 'ALTER' : 'CREATE'} ROLE ${login} LOGIN REPLICATION NOINHERIT
+         CONNECTION LIMIT ${STANDBY_CONNECTIONS} PASSWORD ${literal(verifier)}`,
+      );
+      await session.query('INSERT INTO standby (login, standby_id, cidrs) VALUES ($1, $2, $3)', [
+        ...[login, standby_id, cidrs],
+      ]);
+    }),
+  );
   await postgres.query('SELECT pg_create_physical_replication_slot($1, true)', [login]);
   await rules.sync();
   return { login };
 }
 
-/** Login, slot and rule of every standby, as far as they are there. @param rules null: the caller applies them */
+/**
+ * Slot, rule and login of every standby, as far as they are there. A login that cannot be dropped, because a tenant has granted
+ * something to it, is closed and holds up nothing.
+ * @param rules null: the caller applies them
+ */
 async function releaseStandby({
   postgres,
   rules,
@@ -427,8 +441,6 @@ async function releaseStandby({
     throw new HostError('HOST_BUSY', 'the slot of the standby cannot be dropped while it is in use');
   const removed = await postgres.query('DELETE FROM standby');
   if (removed.rowCount) await rules?.sync();
-  const { rows } = await postgres.query<{ login: string }>(
-    "SELECT rolname AS login FROM pg_roles WHERE rolname ~ '^standby_[0-9a-f]{32}$'",
-  );
-  for (const { login } of rows) await postgres.query(`DROP ROLE IF EXISTS ${login}`);
+  // Nobody can log in any more. Whoever looks for unused roles next tries again.
+  await withLocks(postgres, [], dropUnusedRoles).catch(() => {});
 }

@@ -53,7 +53,6 @@ export const canEmulate = (): boolean =>
 /** Debian 12 with the packages that a database host has, from Debian's own archive. */
 const baseSystem = (): Promise<string> =>
   oncePerRun('debian-root', async (folder) => {
-    if (process.env.HACK_ROOT) return void (await execute('cp', ['-a', process.env.HACK_ROOT, folder]));
     await execute(
       'debootstrap',
       ['--variant=minbase', `--include=${PACKAGES.join(',')}`, 'bookworm', folder],

@@ -1,5 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { admitStandby } from '../../../agent/standby/membership.ts';
+import { scramVerifier } from '../../../edge/crypto/scram.ts';
 import { eventually } from '../../support/eventually.ts';
 import { targetOf } from '../../support/host/attempts.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
@@ -35,4 +37,35 @@ test('a primary that is closed has no session of a client, and no login that was
   const again = await connect(servers.host, 'direct', branch, 'read_write');
   expect((await again.query('select 1 as one')).rows).toEqual([{ one: 1 }]);
   await again.end();
+});
+
+test('a tenant that grants something to the login of a standby holds up nothing', async () => {
+  const { host } = servers;
+  const branch = await new Project(host, HERE).create('db_granting_prod', null);
+  const standbyId = randomUUID();
+  const admit = async (generation: number) => {
+    const verifier = await scramVerifier('a password of a standby, which it makes');
+    return admitStandby(host, { standby_id: standbyId, db_host: '127.0.0.1', verifier, generation });
+  };
+  const stateOf = (login: string) =>
+    servers.query(
+      `SELECT rolcanlogin, (SELECT count(*)::int FROM standby) AS admitted,
+         (SELECT count(*)::int FROM pg_replication_slots WHERE slot_name = $1) AS slots
+       FROM pg_roles WHERE rolname = $1`,
+      [login],
+    );
+  const { login } = await admit(10);
+  const client = await connect(host, 'direct', branch, 'owner');
+  await client.query(`create table given (id int); grant select on given to ${login}`);
+  // Its lock on the role lasts as long as the transaction.
+  await client.query(`begin; grant insert on given to ${login}`);
+  await host.member.apply({ role: 'primary', generation: 11, closing: false, standby_id: null });
+  expect(await stateOf(login)).toEqual([{ rolcanlogin: false, admitted: 0, slots: 0 }]);
+  await client.query('commit');
+  await admit(12);
+  expect(await stateOf(login)).toEqual([{ rolcanlogin: true, admitted: 1, slots: 1 }]);
+  await client.query('drop table given');
+  await host.member.apply({ role: 'primary', generation: 13, closing: false, standby_id: null });
+  expect(await stateOf(login)).toEqual([]);
+  await client.end();
 });
