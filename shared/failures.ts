@@ -155,6 +155,11 @@ export const FAILURES = {
     status: 409,
     message: 'Another host is the standby of this host, or a former primary of it. Remove that one first.',
   },
+  HOST_NOT_FENCED: {
+    status: 409,
+    message:
+      'This former primary has not reported that its servers are stopped, so clients may still reach them. Start its agent and wait until it is linked, or switch the machine off for good and say so with `switched_off=true`.',
+  },
   STANDBY_NOT_READY: {
     status: 409,
     message:
@@ -169,6 +174,11 @@ export const FAILURES = {
     status: 409,
     message:
       'The primary cannot be reached, so it cannot be closed first. If its machine is lost, repeat the request with its ID as `lost`.',
+  },
+  PRIMARY_LINKED: {
+    status: 409,
+    message:
+      'The primary is connected. Repeat the request without `lost`, so that nothing is lost, or with `force` if the primary cannot be closed.',
   },
   MANAGED_BY_PROVIDER: {
     status: 409,

@@ -206,7 +206,7 @@ export class Membership {
       role,
       promoting: isPromotion || (before?.promoting ?? false),
     });
-    if (role === 'fenced') await this.#fence();
+    if (role === 'fenced') await this.#fence(was);
     else if (this.#stored?.promoting) await this.#promote();
     else if (role === 'primary') await this.#openOrClose(record);
     return this.read();
@@ -260,11 +260,13 @@ export class Membership {
 
   /**
    * Stops both servers for good. Their start asks for the role, so a service manager does not bring them back.
+   * @param was an agent that has begun as one of a fenced host stays
    */
-  async #fence(): Promise<void> {
+  async #fence(was: HostMember['role']): Promise<void> {
     const { rules, log } = this.#options;
     rules.isClosed = true;
     await this.#stopServers();
+    if (was === 'fenced') return;
     log('member.fenced');
     this.#hooks.fenced();
   }

@@ -148,7 +148,9 @@ const promote = () =>
     .description('Make a standby the primary: it gets all projects of its primary, which is closed for good')
     .argument('<host>', 'name or ID of the standby')
     .option('--lost <host>', 'its primary, if that machine is lost; otherwise the primary is closed first')
-    .action(async (reference: string, { lost }: { lost?: string }, command: Command) => {
+    .option('--force', 'with --lost: although the primary is connected')
+    .action(async (reference: string, { lost, force }: { lost?: string; force?: true }, command: Command) => {
+      if (force && lost === undefined) throw new CommandError('usage', 'Give --force with --lost.');
       const session = openOperatorSession();
       const host = await findHost(session, reference);
       const former = lost === undefined ? undefined : await findHost(session, lost);
@@ -159,7 +161,8 @@ const promote = () =>
           : `Promote ${host.name}? Clients are disconnected for some seconds.`,
         { yes },
       );
-      const init = { params: { path: { host_id: host.id } }, body: former ? { lost: former.id } : {} };
+      const body = former ? { lost: former.id, ...(force && { force }) } : {};
+      const init = { params: { path: { host_id: host.id } }, body };
       const promoted = await dataOf(session.client.api.POST(`${HOST}/promote`, init));
       printRecord(command, { ...withAgent(promoted.host), survived_until: promoted.survived_until }, [
         ...['name', 'role', 'db_host', 'project_count'],
@@ -382,12 +385,17 @@ const remove = () =>
   new Command('remove')
     .description('Remove a database host without projects, and free its name')
     .argument('<host>', 'name or ID')
-    .action(async (reference: string, _options, command: Command) => {
+    .option(
+      '--switched-off',
+      'a former primary has not reported that it is closed, and its machine is off for good',
+    )
+    .action(async (reference: string, { switchedOff }: { switchedOff?: true }, command: Command) => {
       const session = openOperatorSession();
       const { id, name, enrolled_at } = await findHost(session, reference);
       const { yes = false } = command.optsWithGlobals<{ yes?: boolean }>();
       await confirm(`Remove ${name}? Its machine can then join again only as a new host.`, { yes });
-      await dataOf(session.client.api.DELETE(HOST, { params: { path: { host_id: id } } }));
+      const query = switchedOff ? { switched_off: 'true' as const } : {};
+      await dataOf(session.client.api.DELETE(HOST, { params: { path: { host_id: id }, query } }));
       printForPrograms(command, { id, name, removed: true });
       say(`${name} is removed.`);
       if (enrolled_at !== null)

@@ -269,10 +269,12 @@ export const hostRole = () => ({
   fenced: integer('fenced', { mode: 'boolean' }).notNull().default(false),
   /** Of the record of its role, whose changes it orders; 0: it never had a standby and is none. */
   generation: integer('generation').notNull().default(0),
+  /** Of the record that its agent has applied last. */
+  appliedGeneration: integer('applied_generation').notNull().default(0),
   /** The standby that a planned switch closes this primary for, and since when. */
   yieldsTo: text('yields_to'),
   yieldsSince: timestamp('yields_since'),
-  /** Its primary was lost when it was promoted, and its tenants have not been informed. */
+  /** Its primary was lost when it was promoted, and not all of its tenants have been informed. */
   owesNotice: integer('owes_notice', { mode: 'boolean' }).notNull().default(false),
   /** Of a primary, as its agent last reported it. */
   sync: text('sync', { enum: SYNC_STATES }).notNull().default('off'),
@@ -286,4 +288,6 @@ export const failover = () => ({
   durability: text('durability', { enum: DURABILITIES }).notNull().default('async'),
   failedOverAt: timestamp('failed_over_at'),
   survivedUntil: timestamp('survived_until'),
+  /** Its tenant has not been informed of the last failover. */
+  owesNotice: integer('owes_notice', { mode: 'boolean' }).notNull().default(false),
 });

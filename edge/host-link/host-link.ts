@@ -231,7 +231,9 @@ export class HostLink
     if (this.#lease?.state === 'running') await this.#reconcileBy(this.#lapsesAt(this.#lease));
     try {
       // The databases of another member are those of its primary, and none is a leftover.
-      if (!(await syncMember(this.env, hostId, new Date()))) return;
+      const { serves, again } = await syncMember(this.env, hostId, new Date());
+      if (again !== null) await this.#reconcileBy(Date.now() + again);
+      if (!serves) return;
       this.#heads.retain(new Set(await projectsOn(db, hostId)));
       const isComplete = await reconcileHost(this.env, hostId, (admitted) => this.#admit(admitted));
       if (!this.#isBlocked()) {

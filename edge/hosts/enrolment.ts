@@ -7,7 +7,7 @@ import { fail, ok, type Result } from '../../shared/result.ts';
 import { sha256 } from '../crypto/encoding.ts';
 import type { Database } from '../database/database.ts';
 import { hosts } from '../database/schema.ts';
-import { standbyTarget } from './standby.ts';
+import { hasOtherStandby, standbyTarget } from './standby.ts';
 
 const TOKEN_BYTES = 32;
 const TOKEN_LIFETIME_MS = 3_600_000;
@@ -115,11 +115,19 @@ export async function registerHost(
     standbyOf: host.standby_of,
     ...(await storedToken(token, now)),
   };
-  const [row] = await db
-    .insert(hosts)
-    .values({ id: crypto.randomUUID(), name: host.name, createdAt: now, ...renewable })
-    .onConflictDoUpdate({ target: hosts.name, set: renewable, setWhere: isNull(hosts.publicKey) })
-    .returning({ id: hosts.id });
+  const [[row], refused] = await db.batch([
+    db
+      .insert(hosts)
+      .values({ id: crypto.randomUUID(), name: host.name, createdAt: now, ...renewable })
+      .onConflictDoUpdate({ target: hosts.name, set: renewable, setWhere: isNull(hosts.publicKey) })
+      .returning({ id: hosts.id }),
+    // Another standby of the same host may have been registered meanwhile.
+    db
+      .delete(hosts)
+      .where(and(eq(hosts.name, host.name), isNull(hosts.publicKey), hasOtherStandby(host)))
+      .returning({ id: hosts.id }),
+  ]);
+  if (refused.length > 0) return fail({ code: 'HOST_HAS_STANDBY' });
   return row
     ? ok(toRegistration(gateway, { ...row, name: host.name }, token, now))
     : fail({ code: 'HOST_EXISTS' });

@@ -13,7 +13,15 @@ import type { Settings } from '../settings.ts';
 import { CaCertificate, Placement } from './enrolment.ts';
 import type { HostLinks } from './host-client.ts';
 import { isLinked } from './host-client.ts';
-import { foundMembers, hasNoMembers, isPrimary, leavesPrimary, Member, membersOf } from './standby.ts';
+import {
+  foundMembers,
+  hasNoMembers,
+  isPrimary,
+  isSurelyClosed,
+  leavesPrimary,
+  Member,
+  membersOf,
+} from './standby.ts';
 
 const HostState = z
   .strictObject({
@@ -189,16 +197,17 @@ export const hasPlaceOn = (hostId: SQL | string, projectId = ''): SQL => sql`coa
     select count(*) from ${projects} as placed where ${isPlacedOn(hostId, projectId)}), 1)`;
 
 /** Whether a project moves to or from the host. */
-const isMoving = (
+export const isMoving = (
   hostId: string,
 ): SQL => sql`exists (select 1 from ${moves} join ${jobs} on ${jobs.id} = ${moves.jobId}
   where ${hostId} in (${moves.fromHostId}, ${moves.toHostId}) and ${jobs.status} in ('queued', 'running'))`;
 
 /**
  * Removes a host without projects. Its name is free afterwards, and its key and its token are worthless.
- * @returns or NOT_FOUND, HOST_NOT_EMPTY, HOST_HAS_STANDBY
+ * @param isOff the operator says that its machine is switched off
+ * @returns or NOT_FOUND, HOST_NOT_EMPTY, HOST_HAS_STANDBY, HOST_NOT_FENCED
  */
-export function removeHost(db: Database, hostId: string): Promise<Result<unknown, Failure>> {
+export function removeHost(db: Database, hostId: string, isOff: boolean): Promise<Result<unknown, Failure>> {
   const count = projectsOn(hostId);
   return guardedWrite(db, {
     first: (isAllowed) => db.delete(hosts).where(and(isHost(hostId), isAllowed)),
@@ -207,6 +216,7 @@ export function removeHost(db: Database, hostId: string): Promise<Result<unknown
       [isThere(hosts, isHost(hostId)), 'NOT_FOUND'],
       [sql`${count} = 0`, { code: 'HOST_NOT_EMPTY', fields: { projects: count } }],
       [hasNoMembers(hostId), 'HOST_HAS_STANDBY'],
+      ...(isOff ? [] : ([[isSurelyClosed(hostId), 'HOST_NOT_FENCED']] as const)),
       [sql`not ${isMoving(hostId)}`, { code: 'HOST_NOT_EMPTY', fields: { projects: sql`1` } }],
     ],
   });

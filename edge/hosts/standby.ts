@@ -1,4 +1,4 @@
-import { and, eq, gt, isNull, type SQL, sql } from 'drizzle-orm';
+import { and, eq, gt, isNull, ne, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
 import { SYNC_STATES } from '../../shared/protocol/durability.ts';
@@ -160,17 +160,28 @@ export async function standbyTarget(
   if (!primary?.enrolledAt) return fail({ code: 'NOT_FOUND' });
   if (primary.standbyOf !== null) return fail({ code: 'HOST_NOT_PRIMARY' });
   const [other] = await db
-    .select({ name: hosts.name })
+    .select({ is: hasOtherStandby({ name, standby_of: primaryId }) })
     .from(hosts)
-    .where(and(eq(hosts.standbyOf, primaryId), sql`${hosts.name} <> ${name}`));
-  return other ? fail({ code: 'HOST_HAS_STANDBY' }) : ok(null);
+    .limit(1);
+  return other?.is ? fail({ code: 'HOST_HAS_STANDBY' }) : ok(null);
 }
+
+/** Whether a host has another standby than that of this name, or is the successor of one. */
+export const hasOtherStandby = ({ name, standby_of }: { name: string; standby_of: string | null }) =>
+  sql<number>`exists (select 1 from ${hosts} as other where other.standby_of = ${standby_of} and other.name <> ${name})`;
 
 /**
  * Whether a host may be removed as far as its standby is concerned.
  * @returns a condition
  */
 export const hasNoMembers = (hostId: string): SQL => sql`not ${isThere(hosts, eq(hosts.standbyOf, hostId))}`;
+
+/**
+ * Whether a former primary has reported that its servers are stopped. One that was partitioned may serve clients, and would not
+ * hear of it any more once its record is removed.
+ */
+export const isSurelyClosed = (hostId: string): SQL =>
+  sql`not ${isThere(hosts, and(eq(hosts.id, hostId), eq(hosts.fenced, true), ne(hosts.appliedGeneration, hosts.generation)))}`;
 
 /** Changes the record of the primary of a host that is removed, which then drops its slot. */
 export const leavesPrimary = (db: Database, hostId: string, condition: SQL) =>

@@ -186,6 +186,7 @@ const projectRow = (request: ProjectRequest, appKey: string, now: Date): Project
   blocksObservedAt: null,
   failedOverAt: null,
   survivedUntil: null,
+  owesNotice: false,
   hostId: request.hostId,
   dnsName: null,
   dnsTarget: null,

@@ -1,15 +1,26 @@
-import { and, eq, inArray, isNull, lt, or, sql } from 'drizzle-orm';
+import { and, eq, inArray, isNull, lt, or, type SQL, type SQLWrapper, sql } from 'drizzle-orm';
 import type { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
 import type { MemberState, StandbyReply } from '../../shared/protocol/standby.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { type Coordinators, coordinatorOf } from '../coordinator/coordinator-rpc.ts';
-import { type Database, type DatabaseBinding, isThere, openDatabase } from '../database/database.ts';
+import {
+  type Database,
+  type DatabaseBinding,
+  isThere,
+  openDatabase,
+  type Statement,
+} from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
+import { moves } from '../database/move-schema.ts';
 import { hosts, jobs, projects } from '../database/schema.ts';
-import { HostCallError, type HostLinks, hostCaller, hostLink } from '../hosts/host-client.ts';
+import { isMoving } from '../hosts/host.ts';
+import { HostCallError, type HostLinks, hostCaller, hostLink, isLinked } from '../hosts/host-client.ts';
 import { followsHost, type HostRow, isPrimary, readMember, readState, recordSync } from '../hosts/standby.ts';
+import { isMove, isOpenJob } from '../jobs/job-store.ts';
+import { jobError, SourceUnsuitableError } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
+import { repeatIfLost } from '../lost-object.ts';
 import { inOneLine, plainMail } from '../mail/mail.ts';
 import { membersOf as peopleOf } from '../people/members.ts';
 import { readSettings } from '../settings.ts';
@@ -22,7 +33,7 @@ type Env = DatabaseBinding & HostLinks & Coordinators;
  * Lets a standby copy its primary: the primary makes its login, and from then on asks for its role before its servers start. Also
  * a former primary becomes a standby by it.
  * @param verifier of the password that the standby made
- * @returns or HOST_NOT_STANDBY, HOST_HAS_STANDBY, HOST_UNAVAILABLE
+ * @returns or HOST_NOT_STANDBY, HOST_HAS_STANDBY, HOST_UNAVAILABLE, HOST_UPGRADE_REQUIRED
  */
 export async function admitToPrimary(
   env: Env,
@@ -35,6 +46,12 @@ export async function admitToPrimary(
   if (!found || !primaryId) return fail({ code: 'HOST_NOT_STANDBY' });
   const primary = await readMember(env, primaryId);
   if (!primary) return fail({ code: 'HOST_NOT_STANDBY' });
+  try {
+    // An agent of an earlier release could neither close its host nor fence it.
+    await hostCaller(env, primaryId)('member.read', {});
+  } catch (error) {
+    return fail(admissionFailure(error));
+  }
   const generation = await nextGeneration(env, [found.row, primary.row]);
   const other = and(followsHost(primaryId), sql`${hosts.id} <> ${hostId}`);
   const written = await guardedWrite(db, {
@@ -60,8 +77,13 @@ export async function admitToPrimary(
     await hostLink(env, primaryId).reconcile();
     return ok({ generation, db_host, direct_port, ca_certificate, login });
   } catch (error) {
-    return fail({ code: 'HOST_UNAVAILABLE', reason: String(error) });
+    return fail(admissionFailure(error));
   }
+}
+
+function admissionFailure(error: unknown): Failure {
+  const isOlder = error instanceof HostCallError && error.code === 'HOST_UPGRADE_REQUIRED';
+  return { code: isOlder ? 'HOST_UPGRADE_REQUIRED' : 'HOST_UNAVAILABLE', reason: String(error) };
 }
 
 /**
@@ -78,8 +100,12 @@ async function nextGeneration(env: Env, rows: readonly HostRow[]): Promise<numbe
 const areAsRead = (rows: readonly HostRow[]) =>
   rows.map(({ id, generation }) => isThere(hosts, and(eq(hosts.id, id), eq(hosts.generation, generation))));
 
-/** How long a planned switch may keep a primary closed, before the next look at it opens it again. */
-const YIELDS_FOR_MS = 120_000;
+/** A look at a primary that is closed opens it again when the request of its switch has not said for so long that it lives. */
+const YIELDS_FOR_MS = 30_000;
+const RENEW_EVERY_MS = 5_000;
+const CLOSED_LOOK_MS = 10_000;
+/** Until a record is sent again that a host which serves could not apply. */
+const RETRY_MS = 30_000;
 const CAUGHT_UP_WITHIN_MS = 30_000;
 const POLL_EVERY_MS = 200;
 
@@ -115,6 +141,7 @@ export async function promoteStandby(
   const written = await writePromotion(env, { hostId, primaryId, closedBy: closed.value });
   if (!written.ok) return written;
   logEvent('host.promoted', { host_id: hostId, former_primary_id: primaryId, lost: lost !== null });
+  await lookSoon(env, [hostId, primaryId]);
   return finishPromotion(env, hostId);
 }
 
@@ -174,6 +201,12 @@ export async function promoteLapsed(
   return { isPromoted: true, generation };
 }
 
+/** Whether the primary of a standby is linked, so that it can be closed first and nothing has to be lost. */
+export async function isPrimaryLinked(env: Env, standbyId: string, primaryId: string): Promise<boolean> {
+  const found = await readMember(env, standbyId);
+  return found?.row.standbyOf === primaryId && !found.row.fenced && (await isLinked(env, primaryId));
+}
+
 const isPromotedFrom = async (db: Database, hostId: string, lost: string | null): Promise<boolean> => {
   const former = and(eq(hosts.standbyOf, hostId), eq(hosts.fenced, true));
   const [row] = await db
@@ -185,7 +218,8 @@ const isPromotedFrom = async (db: Database, hostId: string, lost: string | null)
 
 /**
  * Closes the primary, and waits until the standby has all that it has written. It opens again if that fails.
- * @returns the generation of the record that closed it, or PRIMARY_UNAVAILABLE, STANDBY_NOT_READY, HOST_BUSY
+ * @returns the generation of the record that closed it, or PRIMARY_UNAVAILABLE, STANDBY_NOT_READY, HOST_BUSY also while a project
+ *   moves to or from it
  */
 async function closePrimary(
   env: Env,
@@ -202,9 +236,29 @@ async function closePrimary(
   const changed = await db
     .update(hosts)
     .set({ yieldsTo: standbyId, yieldsSince: now, generation })
-    .where(and(eq(hosts.id, primaryId), isPrimary, isFree, isAsRead))
+    .where(and(eq(hosts.id, primaryId), isPrimary, isFree, isAsRead, sql`not ${isMoving(primaryId)}`))
     .returning({ id: hosts.id });
   if (changed.length === 0) return fail({ code: 'HOST_BUSY' });
+  const isOwn = and(eq(hosts.id, primaryId), eq(hosts.yieldsTo, standbyId), eq(hosts.generation, generation));
+  const renewing = setInterval(() => {
+    db.update(hosts)
+      .set({ yieldsSince: new Date() })
+      .where(isOwn)
+      .catch(() => {});
+  }, RENEW_EVERY_MS);
+  try {
+    await lookSoon(env, [primaryId]);
+    return await untilLevel(env, { primaryId, standbyId, generation });
+  } finally {
+    clearInterval(renewing);
+  }
+}
+
+/** @returns the generation that was given */
+async function untilLevel(
+  env: Env,
+  { primaryId, standbyId, generation }: { primaryId: string; standbyId: string; generation: number },
+): Promise<Result<number, Failure>> {
   const refuse = async (failure: Failure): Promise<Result<number, Failure>> => {
     await reopen(env, primaryId);
     return fail(failure);
@@ -227,6 +281,10 @@ async function closePrimary(
     await new Promise((resolve) => setTimeout(resolve, POLL_EVERY_MS));
   }
 }
+
+/** An interrupted change of records is finished by the next look at the hosts, which is brought forward. Never throws. */
+const lookSoon = (env: Env, hostIds: readonly string[]) =>
+  Promise.allSettled(hostIds.map(async (id) => hostLink(env, id).reconcile()));
 
 /** Ends a planned switch that has not been committed. @param before only one that began before */
 async function reopen(env: Env, primaryId: string, before?: Date): Promise<void> {
@@ -271,7 +329,7 @@ async function writePromotion(
         .set({
           standbyOf: sql`case when ${of(hostId)} then null else ${hostId} end`,
           fenced: sql`${of(primaryId)}`,
-          owesNotice: sql`${of(hostId)} and ${closedBy === null ? 1 : 0}`,
+          owesNotice: sql`${of(hostId)} and ${isThere(projects, owesNoticeOn(hostId))}`,
           ...{ yieldsTo: null, yieldsSince: null, generation, sync: 'off' },
         })
         .where(and(inArray(hosts.id, [hostId, primaryId]), isAllowed)),
@@ -285,14 +343,59 @@ async function writePromotion(
     rest: (isAllowed) => [
       db
         .update(projects)
-        .set({ hostId })
+        .set({
+          hostId,
+          ...(closedBy === null && { owesNotice: sql`${projects.status} <> 'failed'` }),
+        })
         .where(and(eq(projects.hostId, primaryId), isAllowed)),
       db
         .update(jobs)
         .set({ hostId })
-        .where(and(eq(jobs.hostId, primaryId), inArray(jobs.status, ['queued', 'running']), isAllowed)),
+        // The databases that a project has left are kept for a day, by the job of its move.
+        .where(and(eq(jobs.hostId, primaryId), or(isOpenJob, isMove), isAllowed)),
+      ...replaceInMoves(db, { hostId, primaryId }, isAllowed),
     ],
   });
+}
+
+const OF_LOST_HOST = 'A standby has taken the place of a host of this move. Move the project again.';
+
+/**
+ * The new primary has what the former one had of a move, but no slot, and perhaps not its last changes. So a move that has not
+ * switched its project is undone, and a later one is finished there.
+ */
+function replaceInMoves(
+  db: Database,
+  { hostId, primaryId }: { hostId: string; primaryId: string },
+  isAllowed: SQL,
+): Statement[] {
+  const replaced = (column: SQLWrapper) =>
+    sql`case when ${column} = ${primaryId} then ${hostId} else ${column} end`;
+  const isHere = or(eq(moves.fromHostId, primaryId), eq(moves.toHostId, primaryId));
+  const isUndoable = and(isHere, inArray(moves.phase, ['building', 'fenced']));
+  return [
+    db
+      .update(jobs)
+      .set({ error: jobError(new SourceUnsuitableError(OF_LOST_HOST)) })
+      .where(
+        and(
+          inArray(jobs.id, db.select({ id: moves.jobId }).from(moves).where(isUndoable)),
+          ...[isOpenJob, isNull(jobs.error), isAllowed],
+        ),
+      ),
+    db
+      .update(jobs)
+      .set({ input: sql`json_set(${jobs.input}, '$.toHostId', ${hostId})` })
+      .where(and(isMove, isOpenJob, sql`${jobs.input} ->> '$.toHostId' = ${primaryId}`, isAllowed)),
+    db
+      .update(moves)
+      .set({
+        fromHostId: replaced(moves.fromHostId),
+        toHostId: replaced(moves.toHostId),
+        updatedAt: new Date(),
+      })
+      .where(and(isHere, isAllowed)),
+  ];
 }
 
 /** @returns or STANDBY_NOT_READY while it does not serve; the next look at it finishes the promotion */
@@ -324,8 +427,25 @@ export async function pushMember(env: Env, hostId: string): Promise<MemberState 
     await hostLink(env, hostId).dropLease();
   const state = await hostCaller(env, hostId)('member.apply', found.member);
   if (state.sync !== found.row.sync) await recordSync(env, hostId, state);
-  if (found.row.owesNotice) await notifyTenants(env, found.row, state.survived_until);
+  await recordApplied(openDatabase(env.DB), found.row, state);
+  if (found.row.owesNotice)
+    await notifyTenants(env, found.row, state.survived_until).catch((error) =>
+      logEvent('host.tenants_not_notified', { host_id: hostId, reason: String(error) }),
+    );
   return state;
+}
+
+/** A reply that names another record says nothing about this one. */
+async function recordApplied(
+  db: Database,
+  { id, generation, appliedGeneration }: HostRow,
+  state: MemberState,
+): Promise<void> {
+  if (state.generation !== generation || appliedGeneration === generation) return;
+  await db
+    .update(hosts)
+    .set({ appliedGeneration: generation })
+    .where(and(eq(hosts.id, id), eq(hosts.generation, generation)));
 }
 
 /**
@@ -345,18 +465,35 @@ async function fenceFormer(env: Env, { id, generation }: HostRow): Promise<void>
     );
 }
 
+/** What a look at a host has found. */
+interface MemberLook {
+  /** It serves projects. */
+  serves: boolean;
+  /** When to look again, in milliseconds; null: at the regular time. */
+  again: number | null;
+}
+
 /**
  * What a look at a host does about its role: sends it, and ends a switch that was interrupted.
- * @returns whether the host serves projects now
  * @throws HostCallError
  */
-export async function syncMember(env: Env, hostId: string, now: Date): Promise<boolean> {
+export async function syncMember(env: Env, hostId: string, now: Date): Promise<MemberLook> {
   const found = await readMember(env, hostId);
-  if (!found) return false;
-  if (found.member.closing) await reopen(env, hostId, new Date(now.getTime() - YIELDS_FOR_MS));
-  await pushMember(env, hostId);
-  if (found.member.role === 'standby') await recordDescription(env, hostId);
-  return found.member.role === 'primary' && !found.member.closing;
+  if (!found) return { serves: false, again: null };
+  const { role, closing } = found.member;
+  if (closing) await reopen(env, hostId, new Date(now.getTime() - YIELDS_FOR_MS));
+  const serves = role === 'primary' && !closing;
+  let again = closing ? CLOSED_LOOK_MS : null;
+  try {
+    await pushMember(env, hostId);
+  } catch (error) {
+    // An agent that is not the primary yet refuses all other work too. What else it fails with must not hold that up.
+    if (!serves) throw error;
+    logEvent('host.role_not_applied', { host_id: hostId, reason: String(error) });
+    again = RETRY_MS;
+  }
+  if (role === 'standby') await recordDescription(env, hostId);
+  return { serves, again };
 }
 
 /** Of a host whose databases are not compared. */
@@ -371,46 +508,63 @@ async function recordDescription(env: Env, hostId: string): Promise<void> {
 
 /** Mails to one tenant. Each names all its projects on the host. */
 const OWNERS_MAX = 20;
+/** A Worker has a bound for its calls. */
+const TENANTS_AT_A_TIME = 20;
+
+const owesNoticeOn = (hostId: string) => and(eq(projects.hostId, hostId), eq(projects.owesNotice, true));
 
 /**
  * Informs the tenants of a promoted standby, by an event of each project and a mail to the owners, until when what they had
- * written survived. It is repeated if it is interrupted.
+ * written survived. Each tenant is claimed before its mails are sent, so nobody gets them twice.
  */
-async function notifyTenants(
+async function notifyTenants(env: Env, { id: hostId }: HostRow, survivedUntil: string | null): Promise<void> {
+  const db = openDatabase(env.DB);
+  const tenants = await db
+    .selectDistinct({ tenantId: projects.tenantId })
+    .from(projects)
+    .where(owesNoticeOn(hostId))
+    .limit(TENANTS_AT_A_TIME);
+  for (const { tenantId } of tenants) {
+    const claimed = await db
+      .update(projects)
+      .set({
+        owesNotice: false,
+        failedOverAt: new Date(),
+        survivedUntil: survivedUntil === null ? null : new Date(survivedUntil),
+      })
+      .where(and(owesNoticeOn(hostId), eq(projects.tenantId, tenantId)))
+      .returning({ id: projects.id, name: projects.name });
+    await mailOwners(env, tenantId, claimed, survivedUntil).catch((error) =>
+      logEvent('host.tenant_not_notified', { host_id: hostId, tenant_id: tenantId, reason: String(error) }),
+    );
+    await Promise.allSettled(claimed.map(({ id }) => coordinatorOf(env, id).wake()));
+  }
+  logEvent('host.tenants_notified', {
+    ...{ host_id: hostId, tenants: tenants.length, survived_until: survivedUntil },
+  });
+  const isOver = sql`not ${isThere(projects, owesNoticeOn(hostId))}`;
+  const ended = await db
+    .update(hosts)
+    .set({ owesNotice: false })
+    .where(and(eq(hosts.id, hostId), isOver))
+    .returning({ id: hosts.id });
+  if (ended.length === 0) await lookSoon(env, [hostId]);
+}
+
+async function mailOwners(
   env: Env,
-  { id: hostId, name }: HostRow,
+  tenantId: string,
+  own: readonly { id: string; name: string }[],
   survivedUntil: string | null,
 ): Promise<void> {
-  const db = openDatabase(env.DB);
-  const placed = await db
-    .select({ id: projects.id, name: projects.name, tenantId: projects.tenantId })
-    .from(projects)
-    .where(and(eq(projects.hostId, hostId), sql`${projects.status} <> 'failed'`));
-  const tenants = Map.groupBy(placed, ({ tenantId }) => tenantId);
-  for (const [tenantId, own] of tenants) {
-    const [first] = own;
-    const people = await peopleOf(db, readSettings(env), tenantId);
-    const owners = people.filter(({ accountRole, tokenRole }) => (accountRole ?? tokenRole) === 'owner');
-    const addresses = [...new Set(owners.map(({ email }) => email))].slice(0, OWNERS_MAX);
-    const names = own.map((project) => inOneLine(project.name));
-    const mails = addresses.map((email) => failoverMail(email, names, survivedUntil));
-    if (first && mails.length > 0) await coordinatorOf(env, first.id).sendMails(mails);
-  }
-  const failedOverAt = new Date();
-  await db.batch([
-    db
-      .update(projects)
-      .set({ failedOverAt, survivedUntil: survivedUntil === null ? null : new Date(survivedUntil) })
-      .where(
-        and(
-          eq(projects.hostId, hostId),
-          isThere(hosts, and(eq(hosts.id, hostId), eq(hosts.owesNotice, true))),
-        ),
-      ),
-    db.update(hosts).set({ owesNotice: false }).where(eq(hosts.id, hostId)),
-  ]);
-  logEvent('host.tenants_notified', { host: name, projects: placed.length, survived_until: survivedUntil });
-  await Promise.allSettled(placed.map((project) => coordinatorOf(env, project.id).wake()));
+  const [first] = own;
+  if (!first) return;
+  const people = await peopleOf(openDatabase(env.DB), readSettings(env), tenantId);
+  const owners = people.filter(({ accountRole, tokenRole }) => (accountRole ?? tokenRole) === 'owner');
+  const addresses = [...new Set(owners.map(({ email }) => email))].slice(0, OWNERS_MAX);
+  const names = own.map(({ name }) => inOneLine(name));
+  const mails = addresses.map((email) => failoverMail(email, names, survivedUntil));
+  if (mails.length > 0) await repeatIfLost(() => coordinatorOf(env, first.id).sendMails(mails));
 }
 
 const failoverMail = (to: string, names: readonly string[], survivedUntil: string | null) =>

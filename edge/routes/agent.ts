@@ -174,7 +174,10 @@ router.openapi(
     tags,
     request: { body: jsonBody(SignedRequest) },
     responses: { 200: response('How to reach the primary.', StandbyReply) },
-    failures: ['UNAUTHENTICATED', 'HOST_NOT_STANDBY', 'HOST_HAS_STANDBY', 'HOST_UNAVAILABLE'],
+    failures: [
+      ...(['UNAUTHENTICATED', 'HOST_NOT_STANDBY', 'HOST_HAS_STANDBY', 'HOST_UNAVAILABLE'] as const),
+      'HOST_UPGRADE_REQUIRED',
+    ],
   }),
   async (c) => {
     const signed = await verifiedRequest(openDatabase(c.env.DB), received(c), STANDBY_TYPE, StandbyClaims);

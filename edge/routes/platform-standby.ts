@@ -1,11 +1,11 @@
 import { eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { hosts } from '../database/schema.ts';
-import { found, unwrap } from '../errors.ts';
+import { ApiError, found, unwrap } from '../errors.ts';
 import { Host, hostRows, toHostResponse } from '../hosts/host.ts';
 import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
-import { promoteStandby } from '../reconciliation/promote-standby.ts';
+import { isPrimaryLinked, promoteStandby } from '../reconciliation/promote-standby.ts';
 import { HostParams } from './in-project.ts';
 
 /** What an operator does about a host and its standby. */
@@ -16,6 +16,10 @@ const Promotion = z
     lost: z.uuid().optional().meta({
       description:
         'The ID of the primary, if its machine is lost. Left out: the primary is closed first, and nothing is lost.',
+    }),
+    force: z.boolean().optional().meta({
+      description:
+        'With `lost`: the primary is given up although it is connected, for instance because its PostgreSQL hangs. Default: false.',
     }),
   })
   .meta({ example: { lost: '0b0e9d4c-6a5f-4a39-9b0a-0d6f3b1f7c21' } });
@@ -44,12 +48,17 @@ router.openapi(
     tags,
     request: { params: HostParams, body: jsonBody(Promotion) },
     responses: { 200: response('The standby is the primary and serves.', Promoted) },
-    failures: ['HOST_NOT_STANDBY', 'STANDBY_NOT_READY', 'PRIMARY_UNAVAILABLE', 'HOST_BUSY'],
+    failures: ['HOST_NOT_STANDBY', 'STANDBY_NOT_READY', 'PRIMARY_UNAVAILABLE', 'PRIMARY_LINKED', 'HOST_BUSY'],
   }),
   async (c) => {
     const { host_id: hostId } = c.req.valid('param');
-    const { lost = null } = c.req.valid('json');
-    const { survivedUntil } = unwrap(await promoteStandby(c.env, hostId, lost, new Date()));
+    const { lost = null, force = false } = c.req.valid('json');
+    if (lost !== null && !force && (await isPrimaryLinked(c.env, hostId, lost)))
+      throw new ApiError('PRIMARY_LINKED');
+    const promoting = promoteStandby(c.env, hostId, lost, new Date());
+    // A client that is gone does not leave both hosts closed.
+    c.executionCtx.waitUntil(promoting.catch(() => {}));
+    const { survivedUntil } = unwrap(await promoting);
     const db = databaseOf(c);
     const row = found(await hostRows(db).where(eq(hosts.id, hostId)));
     return c.json({ host: await toHostResponse(c.env, row), survived_until: survivedUntil }, 200);

@@ -70,6 +70,17 @@ const HostChange = z
   .refine((change) => Object.keys(change).length > 0, 'Provide at least one field.')
   .meta({ example: { draining: true } });
 
+const RemovalQuery = z.strictObject({
+  switched_off: z
+    .enum(['true', 'false'])
+    .default('false')
+    .transform((text) => text === 'true')
+    .meta({
+      description:
+        'Whether the machine of a former primary is switched off for good, so that it is removed without its report.',
+    }),
+});
+
 const router = operations();
 
 router.openapi(
@@ -207,17 +218,17 @@ router.openapi(
     path: '/platform/v1/hosts/{host_id}',
     summary: 'Remove a database host without projects',
     description:
-      'Ends the link of the host and refuses its key from then on. The name is free for another host. Nothing on the machine is changed: run `branchgate-agent leave` there.',
+      'Ends the link of the host and refuses its key from then on. The name is free for another host. Nothing on the machine is changed: run `branchgate-agent leave` there. A former primary that has not reported that its servers are stopped is refused, because it could not be told so any more.',
     tags,
-    request: { params: HostParams },
+    request: { params: HostParams, query: RemovalQuery },
     responses: { 204: emptyResponse('The host is removed.') },
-    failures: ['HOST_NOT_EMPTY', 'HOST_HAS_STANDBY'],
+    failures: ['HOST_NOT_EMPTY', 'HOST_HAS_STANDBY', 'HOST_NOT_FENCED'],
   }),
   async (c) => {
     const { host_id: hostId } = c.req.valid('param');
     const db = databaseOf(c);
     const { enrolledAt, standbyOf } = found(await hostRows(db).where(eq(hosts.id, hostId)));
-    unwrap(await removeHost(db, hostId));
+    unwrap(await removeHost(db, hostId, c.req.valid('query').switched_off));
     // Only an enrolled host has an object. If this fails, the next alarm of the object finds that the host is
     // gone.
     if (enrolledAt !== null)

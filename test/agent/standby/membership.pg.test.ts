@@ -59,13 +59,13 @@ test('a tenant that grants something to the login of a standby holds up nothing'
   await client.query(`create table given (id int); grant select on given to ${login}`);
   // Its lock on the role lasts as long as the transaction.
   await client.query(`begin; grant insert on given to ${login}`);
-  await host.member.apply({ role: 'primary', generation: 11, closing: false, standby_id: null });
+  await host.member.apply({ role: 'primary', generation: 11, closing: false, standby_id: null, lease_seconds: null });
   expect(await stateOf(login)).toEqual([{ rolcanlogin: false, admitted: 0, slots: 0 }]);
   await client.query('commit');
   await admit(12);
   expect(await stateOf(login)).toEqual([{ rolcanlogin: true, admitted: 1, slots: 1 }]);
   await client.query('drop table given');
-  await host.member.apply({ role: 'primary', generation: 13, closing: false, standby_id: null });
+  await host.member.apply({ role: 'primary', generation: 13, closing: false, standby_id: null, lease_seconds: null });
   expect(await stateOf(login)).toEqual([]);
   await client.end();
 });

@@ -1,11 +1,23 @@
-import { eq } from 'drizzle-orm';
+import { eq, inArray } from 'drizzle-orm';
 import { afterAll, beforeEach, describe, expect, test } from 'vitest';
-import { hosts } from '../../../edge/database/schema.ts';
+import { moves } from '../../../edge/database/move-schema.ts';
+import { accounts } from '../../../edge/database/people-schema.ts';
+import { eventOutbox, hosts, jobs, projects, users } from '../../../edge/database/schema.ts';
 import type { Env } from '../../../edge/env.ts';
-import { promoteLapsed, promoteStandby, syncMember } from '../../../edge/reconciliation/promote-standby.ts';
+import { registerHost } from '../../../edge/hosts/enrolment.ts';
+import { removeHost } from '../../../edge/hosts/host.ts';
+import { newJob } from '../../../edge/jobs/job-store.ts';
+import {
+  admitToPrimary,
+  isPrimaryLinked,
+  promoteLapsed,
+  promoteStandby,
+  pushMember,
+  syncMember,
+} from '../../../edge/reconciliation/promote-standby.ts';
 import type { HostMember } from '../../../shared/protocol/standby.ts';
 import { eventually } from '../../support/eventually.ts';
-import { startRecords } from '../../support/records/records.ts';
+import { ACTOR, insertProject, startRecords } from '../../support/records/records.ts';
 import { SETTINGS } from '../../support/worker/worker.ts';
 
 const { binding, db, stop } = await startRecords();
@@ -21,6 +33,8 @@ class Agent {
   lagBytes: number | null = null;
   /** The next record that closes it fails so. */
   isBusy = false;
+  /** Each record fails so. */
+  refusal: string | null = null;
 
   constructor(role: HostMember['role'], generation: number, standbyId: string | null) {
     this.record = { role, generation, closing: false, standby_id: standbyId, lease_seconds: null };
@@ -42,6 +56,11 @@ let next: { id: string; agent: Agent };
 /** Whether both were open after any call. */
 let wereBothOpen: boolean;
 let env: Env;
+/** Hosts whose next look was brought forward. */
+let broughtForward: Set<string>;
+/** Addresses of the mails, and what sending them does. */
+let mailed: string[];
+let onMail: () => void;
 
 const rowOf = async ({ id }: { id: string }) =>
   (await db.select().from(hosts).where(eq(hosts.id, id)))[0] as typeof hosts.$inferSelect;
@@ -61,19 +80,40 @@ beforeEach(async () => {
       standbyOf: id === standbyId ? primaryId : null,
     });
   wereBothOpen = false;
+  broughtForward = new Set();
+  mailed = [];
+  onMail = () => {};
   env = {
     ...SETTINGS,
     DB: binding,
     HOST_LINK: {
       idFromName: (name: string) => name,
-      get: (id: string) => ({ call: callOf(id), dropLease: async () => {} }),
+      get: (id: string) => ({
+        call: callOf(id),
+        dropLease: async () => {},
+        reconcile: async () => void broughtForward.add(id),
+        linked: async () => agentOf(id).isLinked,
+      }),
+    },
+    PROJECT_COORDINATOR: {
+      idFromName: (name: string) => name,
+      get: () => ({
+        sendMails: async (mails: { to: string; text: string }[]) => {
+          onMail();
+          mailed.push(...mails.map(({ to, text }) => `${to}: ${text}`));
+        },
+        wake: async () => {},
+      }),
     },
   } as unknown as Env;
 });
 
+const agentOf = (id: string) => ([former, next].find((member) => member.id === id) as typeof former).agent;
+
 const callOf = (id: string) => async (method: string, params: HostMember) => {
-  const { agent } = [former, next].find((member) => member.id === id) as typeof former;
+  const agent = agentOf(id);
   if (!agent.isLinked) return { ok: false, failure: { code: 'HOST_UNAVAILABLE', message: 'away' } };
+  if (agent.refusal) return { ok: false, failure: { code: agent.refusal, message: 'refused' } };
   if (method === 'member.apply' && params.generation >= agent.record.generation) {
     if (params.closing && agent.isBusy) {
       agent.isBusy = false;
@@ -174,5 +214,226 @@ describe('a primary whose lease has ended', () => {
   test('keeps its place if nothing promotes by itself', async () => {
     expect(await promoteLapsed(env, former.id, SILENT)).toMatchObject({ isPromoted: null });
     expect((await rowOf(former)).standbyOf).toBe(null);
+  });
+});
+
+describe('a switch that was interrupted', () => {
+  const isClosed = { yieldsTo: '', generation: 4 };
+  beforeEach(async () => {
+    await change(former, { ...isClosed, yieldsTo: next.id, yieldsSince: new Date() });
+    former.agent.record = { ...former.agent.record, closing: true, generation: 4 };
+  });
+
+  test('before its record: the primary opens again within a minute', async () => {
+    const look = async (afterMs: number) => syncMember(env, former.id, new Date(Date.now() + afterMs));
+    const { again } = await look(20_000);
+    expect(former.agent.isOpen).toBe(false);
+    expect(again).toBeLessThanOrEqual(15_000);
+    await look(40_000);
+    expect(former.agent.isOpen).toBe(true);
+  });
+
+  test('and one that goes on is not taken for it', async () => {
+    next.agent.position = 50;
+    const waiting = promote();
+    const since = async () => (await rowOf(former)).yieldsSince?.getTime() ?? 0;
+    await eventually(async () => expect((await rowOf(former)).generation).toBe(5));
+    const begun = await since();
+    await eventually(async () => expect(await since()).toBeGreaterThan(begun));
+    next.agent.position = 100;
+    expect(await waiting).toMatchObject({ ok: true });
+  });
+});
+
+test('each change of the records brings the next look at both hosts forward', async () => {
+  next.agent.position = 50;
+  const waiting = promote();
+  await eventually(async () => expect([...broughtForward]).toEqual([former.id]));
+  next.agent.position = 100;
+  await waiting;
+  expect([...broughtForward].sort()).toEqual([former.id, next.id].sort());
+});
+
+test('a former primary is not removed before it has reported that it is closed', async () => {
+  former.agent.isLinked = false;
+  expect(await promote(former.id)).toMatchObject({ ok: true });
+  expect(await removeHost(db, former.id, false)).toMatchObject({ failure: { code: 'HOST_NOT_FENCED' } });
+  former.agent.isLinked = true;
+  await syncMember(env, former.id, new Date());
+  expect(await removeHost(db, former.id, false)).toMatchObject({ ok: true });
+});
+
+test('a former primary whose machine is off is removed without its report', async () => {
+  former.agent.isLinked = false;
+  await promote(former.id);
+  expect(await removeHost(db, former.id, true)).toMatchObject({ ok: true });
+});
+
+test('a primary is linked until its standby has taken its place', async () => {
+  expect(await isPrimaryLinked(env, next.id, former.id)).toBe(true);
+  expect(await isPrimaryLinked(env, former.id, next.id)).toBe(false);
+  await promote();
+  expect(await isPrimaryLinked(env, next.id, former.id)).toBe(false);
+});
+
+test('a primary whose agent is of an earlier release gets no standby, and its record stays', async () => {
+  former.agent.refusal = 'HOST_UPGRADE_REQUIRED';
+  expect(await admitToPrimary(env, next.id, 'verifier')).toMatchObject({
+    failure: { code: 'HOST_UPGRADE_REQUIRED' },
+  });
+  expect((await rowOf(former)).generation).toBe(3);
+});
+
+test('a primary that cannot apply its record is reconciled nevertheless', async () => {
+  former.agent.refusal = 'HOST_BUSY';
+  expect(await syncMember(env, former.id, new Date())).toEqual({ serves: true, again: 30_000 });
+  next.agent.refusal = 'HOST_BUSY';
+  await expect(syncMember(env, next.id, new Date())).rejects.toThrow();
+});
+
+test('of two standbys of one host that are registered at the same time, one is refused', async () => {
+  await db.delete(hosts).where(eq(hosts.id, next.id));
+  const register = (name: string) =>
+    registerHost(
+      db,
+      'https://gateway.example.com',
+      {
+        ...{ name, db_host: 'b.example.com', direct_port: 5432, pooled_port: 6432, ca_certificate: null },
+        ...{ region: null, capacity: null, standby_of: former.id },
+      },
+      new Date(),
+    );
+  const results = await Promise.all([register('standby-1'), register('standby-2')]);
+  expect(results.filter(({ ok }) => ok)).toHaveLength(1);
+  expect(results).toContainEqual({ ok: false, failure: { code: 'HOST_HAS_STANDBY' } });
+  await db.delete(hosts).where(eq(hosts.standbyOf, former.id));
+});
+
+describe('the tenants of a lost host', () => {
+  const TENANTS = 23;
+  const TIMES = { createdAt: new Date(), updatedAt: new Date() };
+  const placed = Array.from({ length: TENANTS }, (_, at) => `t${at}`);
+
+  beforeEach(async () => {
+    await db.delete(projects);
+    await db.delete(eventOutbox);
+    await db
+      .insert(accounts)
+      .values({ id: 'g', email: 'e', name: 'E', passwordHash: '', role: 'owner', tenantId: 't', ...TIMES })
+      .onConflictDoNothing();
+    for (const tenantId of placed) {
+      const id = crypto.randomUUID();
+      await insertProject(db, former.id, id);
+      await db.update(projects).set({ tenantId }).where(eq(projects.id, id));
+    }
+    await db.update(users).set({ issuer: SETTINGS.BASE_URL });
+  });
+
+  const owing = async () =>
+    (await db.select().from(projects).where(eq(projects.owesNotice, true))).map(({ tenantId }) => tenantId);
+  const told = async () =>
+    (await db.select().from(projects)).filter(({ failedOverAt }) => failedOverAt !== null).length;
+
+  test('are informed once, also by two requests at the same time, and many in several looks', async () => {
+    expect(await promote(former.id)).toMatchObject({ ok: true });
+    expect(await told()).toBe(20);
+    expect(await owing()).toHaveLength(TENANTS - 20);
+    expect(broughtForward).toContain(next.id);
+    await Promise.all([pushMember(env, next.id), pushMember(env, next.id)]);
+    expect(await told()).toBe(TENANTS);
+    expect((await rowOf(next)).owesNotice).toBe(false);
+    await pushMember(env, next.id);
+    const events = await db.select().from(eventOutbox).where(eq(eventOutbox.type, 'project.failed_over'));
+    expect(events).toHaveLength(TENANTS);
+  });
+
+  test('whose mail fails do not fail the promotion, nor the mails of others', async () => {
+    await db
+      .update(projects)
+      .set({ tenantId: 't' })
+      .where(inArray(projects.tenantId, placed.slice(0, 10)));
+    let tries = 0;
+    onMail = () => {
+      tries += 1;
+      throw new Error('the object was lost');
+    };
+    expect(await promote(former.id)).toMatchObject({ ok: true });
+    expect(tries).toBe(1);
+    expect(await owing()).toEqual([]);
+    expect(await told()).toBe(TENANTS);
+  });
+
+  test('get one mail for all of their projects', async () => {
+    await db.update(projects).set({ tenantId: 't' });
+    await promote(former.id);
+    await pushMember(env, next.id);
+    expect(mailed).toHaveLength(1);
+  });
+
+  test('hear nothing of a planned switch', async () => {
+    expect(await promote()).toMatchObject({ ok: true });
+    expect([await told(), await owing()]).toEqual([0, []]);
+  });
+});
+
+describe('a move that is open', () => {
+  let other: string;
+
+  /** @returns of the job */
+  async function insertMove(way: 'from' | 'to', phase: 'building' | 'moved'): Promise<string> {
+    const [projectId, jobId] = [crypto.randomUUID(), crypto.randomUUID()];
+    const [fromHostId, toHostId] = way === 'from' ? [former.id, other] : [other, former.id];
+    await insertProject(db, phase === 'moved' ? toHostId : fromHostId, projectId);
+    const now = new Date();
+    const input = { branchId: null, branchIds: [], toHostId, leftOut: [], dropsSnapshots: false };
+    const about = { id: jobId, projectId, hostId: fromHostId, actor: ACTOR };
+    await db.insert(jobs).values(newJob('project.move', input, about, now));
+    await db.insert(moves).values({
+      ...{ projectId, jobId, fromHostId, toHostId, phase, keyId: 'k', sealedPassword: 's', branches: [] },
+      ...{ createdAt: now, updatedAt: now },
+    });
+    return jobId;
+  }
+
+  const jobOf = async (id: string) => {
+    const [job] = await db.select().from(jobs).where(eq(jobs.id, id));
+    const [move] = await db.select().from(moves).where(eq(moves.jobId, id));
+    const input = job?.input as { toHostId: string };
+    return {
+      error: job?.error,
+      at: job?.hostId,
+      to: input.toHostId,
+      move: [move?.fromHostId, move?.toHostId],
+    };
+  };
+
+  beforeEach(async () => {
+    await db.delete(moves);
+    await db.delete(jobs);
+    other = crypto.randomUUID();
+  });
+
+  test.each(['from', 'to'] as const)('refuses a planned switch of its host: %s', async (way) => {
+    await insertMove(way, 'building');
+    expect(await promote()).toMatchObject({ ok: false, failure: { code: 'HOST_BUSY' } });
+    expect(former.agent.isOpen).toBe(true);
+  });
+
+  test('is undone when its host is lost, and finished if the project has moved', async () => {
+    const [from, to, left, arrived] = [
+      await insertMove('from', 'building'),
+      await insertMove('to', 'building'),
+      await insertMove('from', 'moved'),
+      await insertMove('to', 'moved'),
+    ];
+    former.agent.isLinked = false;
+    expect(await promote(former.id)).toMatchObject({ ok: true });
+    const isUndone = { error: { code: 'SOURCE_UNSUITABLE' } };
+    expect(await jobOf(from)).toMatchObject({ ...isUndone, at: next.id, to: other, move: [next.id, other] });
+    expect(await jobOf(to)).toMatchObject({ ...isUndone, at: other, to: next.id, move: [other, next.id] });
+    expect(await jobOf(left)).toMatchObject({ error: null, at: next.id, to: other, move: [next.id, other] });
+    expect(await jobOf(arrived)).toMatchObject({
+      ...{ error: null, at: other, to: next.id, move: [other, next.id] },
+    });
   });
 });
