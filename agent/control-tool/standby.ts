@@ -1,3 +1,4 @@
+import { statSync } from 'node:fs';
 import { Command } from 'commander';
 import { GatewayRefusal } from '../link/host-certificate.ts';
 import { readIdentity } from '../link/identity.ts';
@@ -16,7 +17,9 @@ export const gateCommand = () =>
     .option('--wait', 'wait until they may, instead of failing')
     .action(async ({ wait = false }: { wait?: boolean }) => {
       const say = (reason: string) => process.stderr.write(`branchgate-agent: ${reason}\n`);
-      const hindrance = await hindranceToOpen(readShellSettings(), { wait, say });
+      const settings = readShellSettings();
+      becomeOwnerOf(settings.STATE_DIR);
+      const hindrance = await hindranceToOpen(settings, { wait, say });
       if (hindrance !== null) throw new RefusedError(hindrance);
     });
 
@@ -25,6 +28,15 @@ export const guardLeaseCommand = () =>
   new Command('guard-lease')
     .description('Renew the lease of this primary, and stop PostgreSQL when that fails, until none is needed')
     .action(() => guardLease(readShellSettings()));
+
+/** Debian's unit of PostgreSQL begins as root. What the gate writes is the agent's, which could not read it otherwise. */
+function becomeOwnerOf(folder: string): void {
+  if (process.getuid?.() !== 0) return;
+  const { uid, gid } = statSync(folder);
+  process.setgroups?.([]);
+  process.setgid?.(gid);
+  process.setuid?.(uid);
+}
 
 /** What `join` and `rejoin` run as the agent's user. */
 export const copyPrimaryCommand = () =>

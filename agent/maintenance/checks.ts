@@ -401,6 +401,10 @@ export const CHECKS: readonly Check[] = [
     `Projects cannot move from this host: set wal_level = logical and max_slot_wal_keep_size = ${SLOT_WAL_GB}GB, and restart PostgreSQL.`,
   ),
   advice(
+    ({ postgres }) => postgres.in_hot_standby === 'on' || postgres.max_logical_replication_workers !== '0',
+    'Nothing can follow a database or move to this host, because it was a standby when PostgreSQL started: restart PostgreSQL once, which disconnects its clients.',
+  ),
+  advice(
     ({ cloneMethod }) => cloneMethod === 'reflink',
     'The file system of the data directory has no reflinks, so every clone copies all bytes: use XFS or Btrfs.',
   ),

@@ -7,11 +7,10 @@ import {
   openSync,
   readdirSync,
   readFileSync,
-  symlinkSync,
   writeFileSync,
   writeSync,
 } from 'node:fs';
-import { readdir, rm, writeFile } from 'node:fs/promises';
+import { lstat, readdir, rm, stat, writeFile } from 'node:fs/promises';
 import { dirname, join, normalize } from 'node:path';
 import { promisify } from 'node:util';
 import type pg from 'pg';
@@ -19,6 +18,7 @@ import { STANDBY_PATH, STANDBY_TYPE, StandbyReply } from '../../shared/protocol/
 import { closeRuleFiles } from '../access/rule-files.ts';
 import { signedRequest } from '../link/host-certificate.ts';
 import type { HostIdentity } from '../link/identity.ts';
+import type { OwnSession } from '../postgres/connect.ts';
 import { type AgentSettings, rulesFolder } from '../process/settings.ts';
 import { openReplication, type Primary, standbyConf } from './replication.ts';
 import { NEW_MEMBER, readMember, standbyFiles, writeMember } from './stored-member.ts';
@@ -59,14 +59,29 @@ export async function copyPrimary(settings: AgentSettings, identity: HostIdentit
   } as const;
   await writeMember(settings, { ...member, copied: false });
   await closeRuleFiles(rulesFolder(settings));
-  for (const name of await readdir(settings.PGDATA_DIR))
-    await rm(join(settings.PGDATA_DIR, name), { recursive: true });
+  await emptyData(settings.PGDATA_DIR, OF_THIS_HOST);
   const copied = await receive(settings, primary);
   await writeFile(files.settings, standbyConf(settings, primary), { mode: 0o600 });
   writeFileSync(join(settings.PGDATA_DIR, 'standby.signal'), '', { mode: 0o600 });
   await promisify(execFile)('sync', ['-f', settings.PGDATA_DIR]);
   await writeMember(settings, member);
   return copied;
+}
+
+/** Settings that were made by `ALTER SYSTEM`, such as the port, are those of one host. */
+const OF_THIS_HOST: readonly string[] = ['postgresql.auto.conf'];
+
+/** Keeps volumes: a folder in which one is mounted, and the link with which `initdb` puts the WAL on another one. */
+export async function emptyData(folder: string, kept: readonly string[] = []): Promise<void> {
+  const { dev } = await stat(folder);
+  for (const name of await readdir(folder)) {
+    if (kept.includes(name)) continue;
+    const path = join(folder, name);
+    const own = await lstat(path);
+    const isVolume = own.isSymbolicLink() ? name === 'pg_wal' : own.isDirectory() && own.dev !== dev;
+    if (isVolume) await emptyData(path);
+    else await rm(path, { recursive: true });
+  }
 }
 
 const requestAdmission = (gatewayUrl: string, identity: HostIdentity, verifier: string): Promise<Primary> =>
@@ -124,8 +139,9 @@ const BASE_BACKUP = `BASE_BACKUP (LABEL 'branchgate', CHECKPOINT 'fast', WAIT fa
 
 /**
  * Receives the data. The slot keeps the WAL since then, so the copy needs none: the standby receives it when it starts.
+ * @throws CopyRefused
  */
-async function receive(settings: AgentSettings, primary: Primary): Promise<Copied> {
+export async function receive(settings: AgentSettings, primary: Primary): Promise<Copied> {
   const session = await openReplication(settings, primary);
   const archive = new Archive(settings.PGDATA_DIR);
   try {
@@ -133,10 +149,20 @@ async function receive(settings: AgentSettings, primary: Primary): Promise<Copie
       session.once('end', () => reject(new Error('the connection to the primary was lost during the copy')));
       session.query(new BaseBackup(archive, (error) => (error ? reject(error) : resolve())));
     });
+    await requireSlot(session, primary);
   } finally {
     await session.end().catch(() => {});
   }
   return archive.end();
+}
+
+/** @throws CopyRefused when the primary has dropped WAL that the standby needs */
+async function requireSlot(session: OwnSession, { login }: Primary): Promise<void> {
+  const { rows } = await session.query<{ restart_lsn: string | null }>(`READ_REPLICATION_SLOT ${login}`);
+  if (rows[0]?.restart_lsn) return;
+  throw new CopyRefused(
+    'the primary wrote more WAL during the copy than it keeps for a standby, so the copy is worth nothing: set max_slot_wal_keep_size on the primary to more than it writes in this time, reload it, and run `branchgate-agent rejoin`',
+  );
 }
 
 /**
@@ -182,7 +208,8 @@ class BaseBackup implements pg.Submittable {
 }
 
 interface OpenFile {
-  descriptor: number;
+  /** Null: it is not written. */
+  descriptor: number | null;
   /** Bytes of the file, and then of its last block. */
   left: number;
   padding: number;
@@ -193,6 +220,8 @@ const BLOCK = 512;
 /** Kinds of messages of the copy, by their first byte. */
 const NEW_ARCHIVE = 'n'.charCodeAt(0);
 const DATA = 'd'.charCodeAt(0);
+
+const NO_TABLESPACES = 'a standby cannot have them, so remove them first';
 
 /**
  * Writes the files of a tar archive (POSIX.1-1988, as PostgreSQL makes it) as its bytes arrive. It writes synchronously, so that
@@ -217,8 +246,7 @@ export class Archive {
     const [kind] = message;
     if (kind === NEW_ARCHIVE) {
       this.#archives += 1;
-      if (this.#archives > 1)
-        throw new CopyRefused('the primary has tablespaces, which a standby cannot have: remove them first');
+      if (this.#archives > 1) throw new CopyRefused(`the primary has tablespaces: ${NO_TABLESPACES}`);
     }
     if (kind === DATA) this.#write(message.subarray(1));
   }
@@ -237,13 +265,13 @@ export class Archive {
 
   #writeFile(file: OpenFile, bytes: Buffer): Buffer {
     const content = bytes.subarray(0, file.left);
-    for (let written = 0; written < content.length; )
+    for (let written = 0; file.descriptor !== null && written < content.length; )
       written += writeSync(file.descriptor, content, written, content.length - written);
     file.left -= content.length;
     const padding = Math.min(file.padding, bytes.length - content.length);
     if (file.left === 0) file.padding -= padding;
     if (file.left === 0 && file.padding === 0) {
-      closeSync(file.descriptor);
+      if (file.descriptor !== null) closeSync(file.descriptor);
       this.#file = null;
     }
     return bytes.subarray(content.length + (file.left === 0 ? padding : 0));
@@ -274,17 +302,21 @@ export class Archive {
     const size = Number.parseInt(field(124, 136), 8);
     const type = field(156, 157);
     if (type === '5') mkdirSync(path, { recursive: true, mode });
-    else if (type === '2') symlinkSync(field(157, 257), path);
+    // What follows could be written through it.
+    else if (type === '2')
+      throw new CopyRefused(`the copy of the primary has a link, ${name}: ${NO_TABLESPACES}`);
     else this.#open(path, mode, size);
   }
 
   #open(path: string, mode: number, size: number): void {
     if (!Number.isSafeInteger(size)) throw new Error('the copy of the primary has a malformed header');
     mkdirSync(dirname(path), { recursive: true, mode: 0o700 });
-    const descriptor = openSync(path, 'w', mode);
-    this.#copied.files += 1;
-    if (size === 0) closeSync(descriptor);
-    else this.#file = { descriptor, left: size, padding: (BLOCK - (size % BLOCK)) % BLOCK };
+    const isOfPrimary = OF_THIS_HOST.some((name) => path === join(this.#folder, name));
+    const descriptor = isOfPrimary ? null : openSync(path, 'w', mode);
+    if (descriptor !== null) this.#copied.files += 1;
+    if (size === 0 && descriptor !== null) closeSync(descriptor);
+    if (size === 0) return;
+    this.#file = { descriptor, left: size, padding: (BLOCK - (size % BLOCK)) % BLOCK };
   }
 
   /** A primary that was taken over must not write elsewhere. */

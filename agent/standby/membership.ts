@@ -1,4 +1,4 @@
-import { writeFile } from 'node:fs/promises';
+import { rm, writeFile } from 'node:fs/promises';
 import { uptime } from 'node:os';
 import type { SyncState } from '../../shared/protocol/durability.ts';
 import type { Method, MethodResult, Params } from '../../shared/protocol/operations.ts';
@@ -173,10 +173,13 @@ export class Membership {
     };
   }
 
-  /** The end of the WAL of a primary. */
+  /**
+   * The end of the WAL of a primary, by a record that is written for it. The end alone can lie behind the header of a page that
+   * has no record yet, which a standby does not reach.
+   */
   async #end(): Promise<number> {
     const { rows } = await this.#options.postgres.query<{ lsn: string }>(
-      'SELECT pg_current_wal_insert_lsn()::text AS lsn',
+      'SELECT pg_log_standby_snapshot()::text AS lsn',
     );
     return positionOf(rows[0]?.lsn ?? '');
   }
@@ -335,11 +338,15 @@ export class Membership {
     this.#replica.stop();
     await this.#abandonFollowing();
     // Only then, because the next start of PostgreSQL has workers for logical replication again.
-    await writeFile(standbyFiles(settings).settings, '', { mode: 0o600 });
+    const files = standbyFiles(settings);
+    await writeFile(files.settings, '', { mode: 0o600 });
+    for (const path of [files.password, files.authority]) await rm(path, { force: true });
     rules.isClosed = false;
     await releaseStandby({ postgres, rules: null });
-    await this.#store({ ...stored, promoting: false, primary: null, survived_until: survived });
+    const promoted = { ...stored, primary: null, survived_until: survived };
+    await this.#store(promoted);
     await this.#hooks.serve();
+    await this.#store({ ...promoted, promoting: false });
     log('member.promoted', { duration_ms: Math.round(performance.now() - begun), survived_until: survived });
   }
 
@@ -352,7 +359,8 @@ export class Membership {
     await this.#disableSubscriptions((name) => [
       `ALTER SUBSCRIPTION ${identifier(name)} SET (slot_name = NONE)`,
     ]);
-    await postgres.query('UPDATE following SET problem = $1 WHERE since IS NOT NULL AND problem IS NULL', [
+    // Also of one that stood still for another reason, or whose copy was being made: its worker may have run at the former primary.
+    await postgres.query("UPDATE following SET problem = $1 WHERE cutover IS DISTINCT FROM 'done'", [
       JSON.stringify(PROMOTED),
     ]);
   }

@@ -9,7 +9,10 @@ const SAMPLE_EVERY_MS = 1_000;
 const ASK_AGAIN_AFTER_MS = 2_000;
 /** A standby that is further behind forgets when the primary was where, and reports the next sample that it knows. */
 const SAMPLES_MAX = 3_600;
-/** Commits of one second can be in another order than their times, and clocks differ a little. */
+/**
+ * Commits of one second can be in another order than their times, and clocks differ a little. Those of a session with
+ * `synchronous_commit = off` are in the WAL that the primary reports after three times wal_writer_delay, 0.6 s.
+ */
 const MARGIN_MS = 1_000;
 
 /** Where the primary's WAL ended at a time by the clock of this host. */
@@ -111,7 +114,7 @@ export class Replica {
   /** Everything that the primary had confirmed until then is replayed here; null: not known. */
   async survivedUntil(): Promise<Date | null> {
     await this.position();
-    if (this.#replayed) return floor(this.#replayed.at);
+    if (this.#replayed) return floor(this.#replayed.at - MARGIN_MS);
     const { rows } = await this.#postgres.query<{ at: Date | null }>(
       'SELECT pg_last_xact_replay_timestamp() AS at',
     );

@@ -96,6 +96,14 @@ export async function limitFinding(
         { path: '' },
       ),
     ];
+  if (slots === 0)
+    return [
+      finding(
+        'limit',
+        'Nothing can follow on this database host before its PostgreSQL is restarted once, because it was a standby. Contact its operator.',
+        { path: '' },
+      ),
+    ];
   if (all < slots) return [];
   return [
     finding(

@@ -3,6 +3,7 @@ import {
   existsSync,
   mkdirSync,
   mkdtempSync,
+  readdirSync,
   readFileSync,
   readlinkSync,
   rmSync,
@@ -12,7 +13,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { Archive, CopyRefused } from '../../../agent/standby/base-copy.ts';
+import { Archive, CopyRefused, emptyData } from '../../../agent/standby/base-copy.ts';
 
 /** On both sides of the ends of blocks. */
 const SIZES = [0, 1, 511, 512, 513, 1024, 100_000];
@@ -27,10 +28,14 @@ beforeAll(() => {
   mkdirSync(join(source, 'base/5'), { recursive: true });
   mkdirSync(join(source, 'pg_notify'));
   for (const size of SIZES) writeFileSync(join(source, `base/5/${size}`), bytesOf(size));
+  writeFileSync(join(source, 'postgresql.auto.conf'), 'port = 1');
   symlinkSync('/elsewhere', join(source, 'link'));
-  tar = execFileSync('tar', ['--format=ustar', '-C', source, '-cf', '-', 'base', 'pg_notify', 'link']);
+  tar = archiveOf('base', 'pg_notify', 'postgresql.auto.conf');
 });
 afterAll(() => rmSync(folder, { recursive: true }));
+
+const archiveOf = (...names: string[]) =>
+  execFileSync('tar', ['--format=ustar', '-C', join(folder, 'source'), '-cf', '-', ...names]);
 
 const NEW_ARCHIVE = Buffer.from('nbase.tar\0\0');
 const data = (bytes: Buffer) => Buffer.concat([Buffer.from('d'), bytes]);
@@ -52,7 +57,8 @@ test.each([1, 7, 512, 1000, 65_536])(
     for (const own of SIZES)
       expect(readFileSync(join(into, `base/5/${own}`)).equals(bytesOf(own)), `${own}`).toBe(true);
     expect(existsSync(join(into, 'pg_notify'))).toBe(true);
-    expect(readlinkSync(join(into, 'link'))).toBe('/elsewhere');
+    // Settings of the primary alone.
+    expect(existsSync(join(into, 'postgresql.auto.conf'))).toBe(false);
   },
 );
 
@@ -70,6 +76,23 @@ test.each(['../outside', 'base/../../outside'])('a file named %s is refused', (n
   const into = join(folder, name.replaceAll(/\W/g, '-'));
   expect(() => receive(into, header, 512)).toThrow('outside of its folder');
   expect(existsSync(join(folder, 'outside'))).toBe(false);
+});
+
+test('a link is refused, because what follows could be written through it', () => {
+  expect(() => receive(join(folder, 'linked'), archiveOf('link'), 512)).toThrow(CopyRefused);
+});
+
+test('the data is removed, but not the volume of the WAL and the settings of this host', async () => {
+  const [data, wal] = [join(folder, 'data'), join(folder, 'wal')];
+  for (const path of [data, wal, join(data, 'base')]) mkdirSync(path);
+  symlinkSync(wal, join(data, 'pg_wal'));
+  symlinkSync(wal, join(data, 'other'));
+  for (const path of [join(wal, 'segment'), join(data, 'base/1'), join(data, 'postgresql.auto.conf')])
+    writeFileSync(path, '');
+  await emptyData(data, ['postgresql.auto.conf']);
+  expect(readdirSync(data).sort()).toEqual(['pg_wal', 'postgresql.auto.conf']);
+  expect(readlinkSync(join(data, 'pg_wal'))).toBe(wal);
+  expect(readdirSync(wal)).toEqual([]);
 });
 
 test('a primary with tablespaces is refused', () => {
