@@ -11,7 +11,7 @@ export type Primary = NonNullable<StoredMember['primary']>;
 type ReplicationConfig = pg.ClientConfig & { replication: 'true' };
 
 /** A session with the primary for `IDENTIFY_SYSTEM` and `BASE_BACKUP`. @throws Error when it cannot be had */
-export function openReplication(settings: AgentSettings, primary: Primary): Promise<OwnSession> {
+export async function openReplication(settings: AgentSettings, primary: Primary): Promise<OwnSession> {
   const { db_host: host, direct_port: port, ca_certificate: ca, login: user } = primary;
   const config: ReplicationConfig = {
     ...{ host, port, user, password: readPassword(settings), replication: 'true' },
