@@ -69,13 +69,25 @@ test('a tenant that grants something to the login of a standby holds up nothing'
   await client.query(`create table given (id int); grant select on given to ${login}`);
   // Its lock on the role lasts as long as the transaction.
   await client.query(`begin; grant insert on given to ${login}`);
-  await host.member.apply({ role: 'primary', generation: 11, closing: false, standby_id: null, lease_seconds: null });
+  await host.member.apply({
+    role: 'primary',
+    generation: 11,
+    closing: false,
+    standby_id: null,
+    lease_seconds: null,
+  });
   expect(await stateOf(login)).toEqual([{ rolcanlogin: false, admitted: 0, slots: 0 }]);
   await client.query('commit');
   await readmit(12);
   expect(await stateOf(login)).toEqual([{ rolcanlogin: true, admitted: 1, slots: 1 }]);
   await client.query('drop table given');
-  await host.member.apply({ role: 'primary', generation: 13, closing: false, standby_id: null, lease_seconds: null });
+  await host.member.apply({
+    role: 'primary',
+    generation: 13,
+    closing: false,
+    standby_id: null,
+    lease_seconds: null,
+  });
   expect(await stateOf(login)).toEqual([]);
   await client.end();
 });
@@ -166,7 +178,7 @@ test('a promotion is repeated until its host serves, and nothing that followed g
   for (const path of Object.values(files)) writeFileSync(path, '');
   await writeMember(settings, {
     ...NEW_MEMBER,
-    ...{ role: "standby", closing: false, standby_id: null, lease_seconds: null, generation: 1 },
+    ...{ role: 'standby', closing: false, standby_id: null, lease_seconds: null, generation: 1 },
   });
   const member = new Membership({ settings, postgres, rules, log: () => {} });
   let tries = 0;
@@ -178,7 +190,13 @@ test('a promotion is repeated until its host serves, and nothing that followed g
       if (tries === 1) throw new Error('PostgreSQL is away');
     },
   });
-  const record = { role: 'primary' as const, generation: 2, closing: false, standby_id: null, lease_seconds: null };
+  const record = {
+    role: 'primary' as const,
+    generation: 2,
+    closing: false,
+    standby_id: null,
+    lease_seconds: null,
+  };
   await expect(member.apply(record)).rejects.toThrow('PostgreSQL is away');
   expect(member.isPrimary).toBe(false);
   await member.apply(record);
