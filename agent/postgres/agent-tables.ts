@@ -257,15 +257,15 @@ const MOVER = `
   ALTER TABLE following ADD COLUMN print text; -- of the schema of another host, when it was copied
 `;
 
-/**
- * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was
- * released is never changed, removed or moved; a change of the tables is a new entry at the end.
- */
 /** Whether commits to its databases wait for the standby. */
 const DURABILITY = `
   ALTER TABLE project ADD COLUMN durability text NOT NULL DEFAULT 'async';
 `;
 
+/**
+ * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was
+ * released is never changed, removed or moved; a change of the tables is a new entry at the end.
+ */
 export const MIGRATIONS: readonly string[] = [
   INITIAL,
   BLOCKED_BRANCH,
