@@ -56,6 +56,9 @@ export function standbyConf(settings: AgentSettings, primary: Primary): string {
     sslmode: 'verify-full',
     sslrootcert: ca_certificate === null ? 'system' : files.authority,
     channel_binding: 'require',
+    // A server that root has started may not read the certificate in root's home.
+    sslcertmode: 'disable',
+    gssencmode: 'disable',
     connect_timeout: '10',
     keepalives_idle: '10',
     tcp_user_timeout: '20000',

@@ -94,6 +94,8 @@ export interface StartOptions {
   prepared?: Prepared;
 }
 
+/** Of the longest name of a part, and a space. */
+const NAMES_WIDTH = 20;
 const LINKED = { within: 60_000, every: 50 };
 
 /**
@@ -168,7 +170,7 @@ async function boot(
   const up = async (part: Part, where: string) => {
     signal?.throwIfAborted();
     await part.start();
-    report(`${part.name.padEnd(12)}${where}`);
+    report(`${part.name.padEnd(NAMES_WIDTH)}${where}`);
   };
 
   async function servers(of: Site, { postgres, pgbouncer }: Record<HostPart, Part>) {
@@ -207,7 +209,7 @@ async function boot(
       );
     }
     await publishAuthority(host.site, authority(host.site));
-    report(`${host.parts.agent.name.padEnd(12)}linked, as user ${site.user.name}`);
+    report(`${host.parts.agent.name.padEnd(NAMES_WIDTH)}linked, as user ${site.user.name}`);
   }
   // The servers' folder belongs to their user, and every user of this machine may connect.
   writeFileSync(site.folder.authorityFile, authority(site));
