@@ -1,5 +1,6 @@
-import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { connect as connectSocket } from 'node:net';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -11,6 +12,7 @@ import { IS_NIGHTLY } from '../support/nightly.ts';
 import { type Stack, startStack, UNLIMITED } from '../support/stack/stack.ts';
 import { mountXfs, xfsHindrance } from '../support/stack/xfs.ts';
 
+let home: string;
 let stack: Stack;
 let api: Api;
 let operator: Api;
@@ -102,9 +104,11 @@ const present = async () => {
 };
 
 beforeAll(async () => {
+  // As with `npm start` by root, the servers inherit a home that they may not read.
+  home = mkdtempSync(join(tmpdir(), 'branchgate-home-'));
   stack = await startStack({
     restarts: false,
-    env: { STANDBY: '1', MEASURE_INTERVAL_SECONDS: '2', ...UNLIMITED },
+    env: { HOME: home, STANDBY: '1', MEASURE_INTERVAL_SECONDS: '2', ...UNLIMITED },
   });
   api = new Api(stack.url, await stack.token());
   operator = new Api(
@@ -120,7 +124,10 @@ beforeAll(async () => {
   await query(await ledgerUrl(), 'create table written (id int primary key)');
 });
 
-afterAll(() => stack.stop());
+afterAll(async () => {
+  await stack.stop();
+  rmSync(home, { recursive: true });
+});
 
 describe('a host with a standby', () => {
   test('its record has both members, and the standby is closed to clients', async () => {
