@@ -154,6 +154,8 @@ async function runAgent(trial: Trial | null): Promise<void> {
 /** What every member does. One that serves no clients follows its primary, or waits for what the gateway says. */
 const loopsOfMember = ({ settings, metrics, member }: Host): Record<string, Loop> => ({
   'log folder': (signal) => runLogFolderLoop(settings, log, signal),
+  // Before the recovery, which waits for PostgreSQL, which waits for a guard.
+  lease: (signal) => watchLease(settings, signal),
   ...(!member.isPrimary && {
     member: async (signal) => {
       await member.resume().catch((error) => log('member.not_resumed', { reason: String(error) }));
@@ -202,7 +204,6 @@ function loopsOf(
     'blocked projects': (signal) =>
       watchBlockedProjects({ settings, log, report: (sizes) => notify('sizes', sizes), signal }),
     'reports of blocks': (signal) => blocks.run(log, signal),
-    lease: (signal) => watchLease(settings, signal),
     following: (signal) => new FollowWatch(host, (report) => notify('follow', report)).run(signal),
     'logins of moves': (signal) => runMoverLoop(host, signal),
     'synchronous commits': (signal) =>

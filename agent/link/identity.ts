@@ -39,12 +39,12 @@ export async function readState<S extends z.ZodType>(path: string, schema: S): P
 }
 
 /**
- * Replaces the file atomically, so that a crash leaves the old file or the new one. Only its owner can read
- * it.
+ * Replaces the file atomically, so that a crash leaves the old file or the new one, also while other processes replace it. Only
+ * its owner can read it.
  */
 export async function writeState(path: string, state: unknown): Promise<void> {
   await mkdir(join(path, '..'), { recursive: true, mode: 0o700 });
-  const temporary = `${path}.new`;
+  const temporary = `${path}.${process.pid}.new`;
   await writeFile(temporary, `${JSON.stringify(state)}\n`, { mode: 0o600, flush: true });
   await chmod(temporary, 0o600);
   await rename(temporary, path);

@@ -5,10 +5,13 @@ import type { MemberReply } from '../../shared/protocol/standby.ts';
 import { closeRuleFiles } from '../access/rule-files.ts';
 import { readIdentity } from '../link/identity.ts';
 import { type AgentSettings, rulesFolder } from '../process/settings.ts';
-import { askMember, storeLease } from './lease.ts';
+import { askMember, isGuarded, storeLease } from './lease.ts';
 import { readMember, type StoredMember, writeMember } from './stored-member.ts';
 
 const ASK_EVERY_MS = 5_000;
+const NOT_GUARDED =
+  'the agent of this host does not run, which ends PostgreSQL when its standby may take its place: start it';
+
 interface Waiting {
   /** Until they may, instead of a failure. */
   wait: boolean;
@@ -43,6 +46,8 @@ async function examine(settings: AgentSettings): Promise<string | null> {
   const identity = await readIdentity(settings.STATE_DIR);
   if (!identity || !settings.GATEWAY_URL)
     return 'this host has a standby, and no identity or no GATEWAY_URL with which to ask for its role';
+  // Neither before it is asked for a lease, which would keep the place of a host that never serves.
+  if (stored.lease_seconds !== null && !isGuarded(settings)) return NOT_GUARDED;
   let record: z.output<typeof MemberReply>;
   try {
     record = await askMember(settings, identity);
@@ -51,14 +56,14 @@ async function examine(settings: AgentSettings): Promise<string | null> {
   }
   // The agent may have stored a newer record meanwhile.
   const present = readMember(settings) ?? stored;
-  if (record.role === 'fenced' && record.generation >= present.generation)
-    await writeMember(settings, { ...present, role: 'fenced', generation: record.generation });
-  const left = hindranceOf(readMember(settings));
+  const left = hindranceOf(present);
   if (left !== null) return left;
   if (record.role !== 'primary') return 'the gateway does not have this host on record as a primary';
   if (record.lease_seconds !== present.lease_seconds) return changeLease(settings, present, record);
   if (record.lease_seconds !== null && !record.is_renewed)
     return 'the gateway gives this host no lease, because its standby may take its place';
+  // Nor after: it stays from then on until PostgreSQL has started.
+  if (record.lease_seconds !== null && !isGuarded(settings)) return NOT_GUARDED;
   // An agent that was killed while it closed this host may have left the rules.
   if (record.closing || present.closing) await closeRuleFiles(rulesFolder(settings));
   return null;

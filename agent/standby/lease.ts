@@ -11,7 +11,7 @@ import { type HostIdentity, readIdentity, writeState } from '../link/identity.ts
 import type { AgentSettings } from '../process/settings.ts';
 import { claimName } from '../upgrade/program-file.ts';
 import { postmasterOf } from './base-copy.ts';
-import { readMember } from './stored-member.ts';
+import { readMember, writeMember } from './stored-member.ts';
 
 /**
  * The lease of a primary whose standby may take its place by itself: `STATE_DIR/lease.json`. All times are seconds since the
@@ -42,15 +42,18 @@ function readUntil(settings: AgentSettings): number | null {
 /** Seconds for which this primary may serve; `Infinity`: until it is closed. */
 export function leaseLeft(settings: AgentSettings): number {
   if (needsLease(settings) === null) return Number.POSITIVE_INFINITY;
+  if (isFenced(settings)) return 0;
   const until = readUntil(settings);
   return until === null ? Number.POSITIVE_INFINITY : until - uptime();
 }
 
-/** How long each lease of this host is; null: it needs none. */
+/** How long each lease of this host is, or was before it was fenced; null: it needs none. */
 function needsLease(settings: AgentSettings): number | null {
   const stored = readMember(settings);
-  return stored?.role === 'primary' ? stored.lease_seconds : null;
+  return stored === null || stored.role === 'standby' ? null : stored.lease_seconds;
 }
+
+const isFenced = (settings: AgentSettings): boolean => readMember(settings)?.role === 'fenced';
 
 const REPLY_WITHIN_MS = 10_000;
 
@@ -65,14 +68,23 @@ export async function askMember(
 ): Promise<z.output<typeof MemberReply>> {
   const seconds = needsLease(settings);
   const askedAt = uptime();
-  // An answer that gets lost may have begun one.
-  if (seconds !== null && readUntil(settings) === null) await storeLease(settings, askedAt + seconds);
+  // An answer that gets lost may have begun one. And one that cannot be stored would only keep the place of a closed host.
+  const renew =
+    seconds !== null &&
+    (await storeLease(settings, readUntil(settings) ?? askedAt + seconds).then(
+      () => true,
+      () => false,
+    ));
   const reply = await signedRequest(
     settings.GATEWAY_URL ?? '',
     identity,
-    { path: MEMBER_PATH, typ: MEMBER_TYPE, claims: { renew: seconds !== null }, within },
+    { path: MEMBER_PATH, typ: MEMBER_TYPE, claims: { renew, lease_seconds: seconds }, within },
     MemberReply,
   );
+  // The agent may have stored a newer record meanwhile.
+  const stored = readMember(settings);
+  if (reply.role === 'fenced' && stored?.role === 'primary' && reply.generation >= stored.generation)
+    await writeMember(settings, { ...stored, role: 'fenced', generation: reply.generation });
   if (reply.is_renewed && reply.lease_seconds !== null)
     await storeLease(settings, askedAt + reply.lease_seconds);
   else if (seconds !== null && reply.role === 'primary' && reply.lease_seconds === null)
@@ -116,21 +128,33 @@ class Closing {
 const guardName = ({ STATE_DIR }: AgentSettings) =>
   `branchgate-lease-${createHash('sha256').update(STATE_DIR).digest('hex').slice(0, 32)}`;
 
+/** Whether there is a process that ends PostgreSQL with its lease. */
+export const isGuarded = (settings: AgentSettings): boolean =>
+  readFileSync('/proc/net/unix', 'utf8').includes(`@${guardName(settings)}`);
+
 /**
  * A process of its own, which renews the lease and ends PostgreSQL when that fails, also while the agent is away or stuck. It
- * ends when no lease is needed any more, or with PostgreSQL and the agent.
+ * ends when no lease is needed any more, or when PostgreSQL and the agent have ended and no server may start by a lease.
  */
 export async function guardLease(settings: AgentSettings): Promise<void> {
   const identity = await readIdentity(settings.STATE_DIR);
-  if (!identity || !(await claimName(guardName(settings)))) return;
+  let release = identity && (await claimName(guardName(settings)));
+  if (!identity) return;
   const parent = process.ppid;
   const closing = new Closing(settings);
   let asking: Promise<void> | null = null;
   let askAt = 0;
-  for (;;) {
+  while (release) {
     const seconds = needsLease(settings);
     const isRunning = postmasterOf(settings.PGDATA_DIR) !== null;
-    if (seconds === null || (!isRunning && process.ppid !== parent)) return;
+    if (seconds === null || (!isRunning && isFenced(settings))) return;
+    if (!isRunning && process.ppid !== parent && leaseLeft(settings) <= 0) {
+      await release();
+      // A gate stores a lease before it asks whether there is a guard.
+      if (leaseLeft(settings) <= 0) return;
+      release = await claimName(guardName(settings));
+      continue;
+    }
     closing.look();
     // A primary whose PostgreSQL does not run loses its place.
     if (isRunning && asking === null && uptime() >= askAt) {
@@ -157,9 +181,7 @@ export async function watchLease(settings: AgentSettings, signal: AbortSignal): 
       closing.look();
       if (performance.now() - guardedAt > GUARD_EVERY_MS) {
         guardedAt = performance.now();
-        const release = await claimName(guardName(settings));
-        await release?.();
-        if (release) startGuard();
+        if (!isGuarded(settings)) startGuard();
       }
     }
     await sleep(LOOK_EVERY_MS, undefined, { signal }).catch(() => {});

@@ -200,13 +200,17 @@ export class Membership {
     if (role === 'primary' && was === 'standby' && !before?.copied)
       throw new HostError('HOST_UNAVAILABLE', 'the copy of the primary is not complete');
     // Before the gateway counts on it.
-    if (role === 'primary' && record.lease_seconds !== null && before?.lease_seconds == null)
-      await storeLease(this.#options.settings, uptime() + record.lease_seconds);
+    const { settings } = this.#options;
+    // A gate may have begun it already, of which this agent has not heard.
+    if (role === 'primary' && record.lease_seconds !== null && readMember(settings)?.lease_seconds == null)
+      await storeLease(settings, uptime() + record.lease_seconds);
     const isPromotion = role === 'primary' && was === 'standby';
     await this.#store({
       ...(before ?? NEW_MEMBER),
       ...record,
       role,
+      // Its guard looks on until PostgreSQL has ended.
+      lease_seconds: role === 'fenced' ? (before?.lease_seconds ?? null) : record.lease_seconds,
       promoting: isPromotion || (before?.promoting ?? false),
     });
     if (role === 'fenced') await this.#fence(was);

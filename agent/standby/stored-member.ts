@@ -6,7 +6,7 @@ import { writeState } from '../link/identity.ts';
 import type { AgentSettings } from '../process/settings.ts';
 
 /** Which member of a host and its standby this machine is: `STATE_DIR/member.json`. */
-const StoredMember = z.strictObject({
+const StoredMember = z.object({
   ...HostMember.shape,
   /** Of a standby: false while its data is being copied. */
   copied: z.boolean(),

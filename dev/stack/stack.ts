@@ -2,6 +2,7 @@ import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { closeHost, openHost } from '../../agent/host/host.ts';
 import { pollUntil } from '../../agent/process/loops.ts';
 import { readSettings as readAgentSettings } from '../../agent/process/settings.ts';
+import { readMember } from '../../agent/standby/stored-member.ts';
 import { checkDataFolder, initializeDataFolder } from './data-folder.ts';
 import { writeStored } from './dev-folder.ts';
 import {
@@ -173,13 +174,15 @@ async function boot(
     report(`${part.name.padEnd(NAMES_WIDTH)}${where}`);
   };
 
-  async function servers(of: Site, { postgres, pgbouncer }: Record<HostPart, Part>) {
+  async function servers(of: Site, { agent, postgres, pgbouncer }: Record<HostPart, Part>) {
     const { ports, host, user, binaries } = of;
     if (!isCopy(of) && !checkDataFolder(host.data, user)) {
       const template = await prepared?.cluster(binaries.postgres, user);
       await initializeDataFolder(host.data, { binaries: binaries.postgres, user, template });
     }
     await configureServers(of);
+    // Servers that need a lease wait for its guard.
+    if (readMember({ STATE_DIR: host.state })?.lease_seconds) void agent.start().catch(() => {});
     await up(postgres, `${LOOPBACK}:${ports.DIRECT_PORT}, as user ${user.name}, data in ${host.data}`);
     await up(pgbouncer, `${LOOPBACK}:${ports.POOLED_PORT}`);
   }

@@ -40,8 +40,8 @@ interface Machine {
   agentTool: Stack['agentTool'];
   /** How the other one reaches its PostgreSQL. */
   replication: TcpProxy;
-  /** Nothing is started on it. */
-  isHeld: boolean;
+  /** What is not started on it; null: nothing. */
+  held: 'all' | 'agent' | null;
 }
 
 let machines: [Machine, Machine];
@@ -102,8 +102,8 @@ async function write(machine: Machine): Promise<void> {
 /** As a service manager does. */
 async function manage(machine: Machine): Promise<void> {
   while (!ended.signal.aborted) {
-    if (!machine.isHeld)
-      for (const part of ['postgres', 'pgbouncer', 'agent'] as const)
+    for (const part of ALL)
+      if (machine.held === null || (machine.held === 'agent' && part !== 'agent'))
         void machine.start(part).catch(() => {});
     await sleep(300);
   }
@@ -115,11 +115,11 @@ const ALL = ['agent', 'pgbouncer', 'postgres'] as const;
 async function copyAgain(machine: Machine): Promise<void> {
   await eventually(async () => expect(memberOf(machine).role).toBe('fenced'));
   expect(countWriters(commits, promotions + 1)).toEqual([]);
-  machine.isHeld = true;
+  machine.held = 'all';
   for (const part of ALL) await machine.kill(part);
   await machine.agentTool('copy-primary');
   followThrough(machine.stateDir, other(machine).replication.port);
-  machine.isHeld = false;
+  machine.held = null;
 }
 
 /** Waits for one primary that serves, and a standby that has everything. */
@@ -167,7 +167,7 @@ async function partition({ links, cut, seconds, agent }: Partition): Promise<voi
   if (links.includes('primary-standby')) serving.replication.cut(cut);
   const pid = agentOf(serving);
   if (agent === 'killed') {
-    serving.isHeld = true;
+    serving.held = 'agent';
     await serving.kill('agent');
   }
   if (agent === 'stopped') process.kill(pid, 'SIGSTOP');
@@ -175,7 +175,7 @@ async function partition({ links, cut, seconds, agent }: Partition): Promise<voi
   proxy.mend();
   serving.replication.mend();
   if (agent === 'stopped') process.kill(pid, 'SIGCONT');
-  serving.isHeld = false;
+  serving.held = null;
   if ((await primary()) !== serving) promotions += 1;
   await settle();
   // The gateway may have promoted in the moment in which it heard of the primary again.
@@ -209,13 +209,13 @@ beforeAll(async () => {
   const { state, standby } = stack;
   machines = [
     {
-      ...{ name: 'local', id: idOf('local'), isHeld: false, agentTool: stack.agentTool },
+      ...{ name: 'local', id: idOf('local'), held: null, agentTool: stack.agentTool },
       ...{ start: (part) => stack.start(part), kill: (part) => stack.kill(part) },
       ...{ stateDir: join(state.host_dir, 'agent'), dataDir: state.host_dir, port: state.direct_port },
       replication: await TcpProxy.start(state.direct_port),
     },
     {
-      ...{ name: 'local-standby', id: idOf('local-standby'), isHeld: false, agentTool: standby.agentTool },
+      ...{ name: 'local-standby', id: idOf('local-standby'), held: null, agentTool: standby.agentTool },
       ...{ start: (part) => stack.standby.start(part), kill: (part) => stack.standby.kill(part) },
       ...{ stateDir: standby.stateDir, dataDir: standby.dataDir, port: standby.ports.direct },
       replication: await TcpProxy.start(standby.ports.direct),
@@ -259,6 +259,21 @@ test('a primary whose agent is stopped and that is cut off is closed by its guar
     cut: 'refusing',
     seconds: 2 * PROMOTES_AFTER_S,
     agent: 'stopped',
+  });
+  expect(await primary()).not.toBe(before);
+});
+
+test('a primary whose PostgreSQL has restarted without its agent is closed nevertheless', async () => {
+  const before = await primary();
+  before.held = 'agent';
+  await before.kill('agent');
+  await before.kill('postgres');
+  await sleep(3_000);
+  await partition({
+    links: ['primary-gateway', 'primary-standby'],
+    cut: 'silent',
+    seconds: 2 * PROMOTES_AFTER_S,
+    agent: 'killed',
   });
   expect(await primary()).not.toBe(before);
 });
