@@ -13,7 +13,6 @@ import { logEvent } from '../log.ts';
 import { objectName } from '../object-name.ts';
 import { promoteLapsed, syncMember } from '../reconciliation/promote-standby.ts';
 import { reconcileHost } from '../reconciliation/reconcile-host.ts';
-import { readSettings } from '../settings.ts';
 import { isRemoval, RecordLineage } from './handshake.ts';
 import { CALLER_HEADER, type Caller, type LinkSocket, Links, type SocketState } from './links.ts';
 import { MeasurementHeads } from './measurement-heads.ts';
@@ -39,15 +38,21 @@ const RECONCILE_RETRY = 5_000;
 const RECONCILE_AGAIN = 30_000;
 /** Delay after a standby that could not take the place of its primary. */
 const PROMOTE_RETRY = 5_000;
+/** An alarm that is this late shows that the gateway itself was away, so that nobody could renew. */
+const PROMOTE_LATE = 15_000;
 /** Minimum time between the starts of two reconciliations, the second of which the host has asked for. */
 const RECONCILE_APART = 5_000;
 
 /** Of a primary whose standby may take its place by itself. */
-interface Lease {
+export interface Lease {
   /** Of the record for which it was renewed last. */
   generation: number;
   /** Unix milliseconds, of the last renewal. */
   renewedAt: number;
+  /** Unix milliseconds: when the standby may take the place of the host. No later renewal brings it forward. */
+  lapsesAt: number;
+  /** How long after a renewal that is, in milliseconds. */
+  lasts: number;
   /**
    * `ending`: it may be decided any time that the standby takes the place of the host, and no renewal is answered; `over`:
    * it has, and records up to this generation are older than that.
@@ -228,7 +233,9 @@ export class HostLink
     this.#reconciledAt = Date.now();
     // Set before the work, so that it does not overwrite the earlier alarm of a handshake in the meantime.
     await storage.setAlarm(this.#reconciledAt + RECONCILE_EVERY);
-    if (this.#lease?.state === 'running') await this.#reconcileBy(this.#lapsesAt(this.#lease));
+    const lease = this.#lease;
+    if (lease && lease.state !== 'over')
+      await this.#reconcileBy(Math.max(lease.lapsesAt, this.#reconciledAt + PROMOTE_RETRY));
     try {
       // The databases of another member are those of its primary, and none is a leftover.
       const { serves, again } = await syncMember(this.env, hostId, new Date());
@@ -250,46 +257,65 @@ export class HostLink
     return this.ctx.storage.kv.get<Lease>('lease');
   }
 
-  /** When the standby may take the place of this host. */
-  #lapsesAt({ renewedAt }: Lease): number {
-    const seconds = readSettings(this.env).AUTO_PROMOTE_SECONDS;
-    return seconds === undefined ? Number.POSITIVE_INFINITY : renewedAt + seconds * 1_000;
+  /** Whether the standby takes the place of this host, or has since the record of this generation. */
+  #isReplaced(generation: number): boolean {
+    const known = this.#lease;
+    return known?.state === 'ending' || (known?.state === 'over' && generation <= known.generation);
   }
 
-  async renewLease(generation: number): Promise<boolean> {
-    const known = this.#lease;
-    if (known?.state === 'ending') return false;
-    if (known?.state === 'over' && generation <= known.generation) return false;
-    const lease: Lease = { generation, renewedAt: Date.now(), state: 'running' };
-    this.ctx.storage.kv.put('lease', lease);
-    await this.#reconcileBy(this.#lapsesAt(lease));
+  async renewLease(generation: number, seconds: number): Promise<boolean> {
+    if (this.#isReplaced(generation)) return false;
+    const renewedAt = Date.now();
+    const lasts = seconds * 1_000;
+    // The host may not have heard yet that its leases are shorter now.
+    const lapsesAt = Math.max(this.#lease?.lapsesAt ?? 0, renewedAt + lasts);
+    this.ctx.storage.kv.put<Lease>('lease', { generation, renewedAt, lapsesAt, lasts, state: 'running' });
+    await this.#reconcileBy(lapsesAt);
     return true;
   }
 
-  async dropLease(): Promise<void> {
+  async dropLease(generation: number): Promise<boolean> {
+    if (this.#isReplaced(generation)) return false;
     if (this.#lease) this.ctx.storage.kv.delete('lease');
+    return true;
   }
 
   /**
    * Lets the standby take the place of this host once its lease was not renewed for long enough. No renewal is answered
-   * from the decision on, also if this object is lost in between.
+   * from the decision on, also if this object is lost in between. While the records cannot be read nobody could renew one, so it
+   * is counted anew.
    */
   async #watchLease(): Promise<void> {
     const lease = this.#lease;
     if (!lease || lease.state === 'over') return;
-    const lapsesAt = this.#lapsesAt(lease);
-    if (lapsesAt === Number.POSITIVE_INFINITY) return;
-    const now = Date.now();
-    if (lease.state === 'running' && now < lapsesAt) return this.#reconcileBy(lapsesAt);
     const { kv } = this.ctx.storage;
-    kv.put<Lease>('lease', { ...lease, state: 'ending' });
-    const { isPromoted, generation } = await promoteLapsed(this.env, this.#hostId, {
-      generation: lease.generation,
-      silentMs: now - lease.renewedAt,
+    const now = Date.now();
+    const isRunning = lease.state === 'running';
+    if (isRunning && now < lease.lapsesAt) return this.#reconcileBy(lease.lapsesAt);
+    const lookAgain = async (after: number) => {
+      const lapsesAt = Date.now() + after;
+      kv.put<Lease>('lease', { ...lease, lapsesAt, state: 'running' });
+      await this.#reconcileBy(lapsesAt);
+    };
+    if (isRunning && now > lease.lapsesAt + PROMOTE_LATE) return lookAgain(lease.lasts);
+    await this.#reconcileBy(now + PROMOTE_RETRY);
+    const isAsRead = () => this.#lease?.renewedAt === lease.renewedAt;
+    const decide = () => {
+      if (isAsRead()) kv.put<Lease>('lease', { ...lease, state: 'ending' });
+      return isAsRead();
+    };
+    const { generation: renewedBy, renewedAt } = lease;
+    const silence = { generation: renewedBy, silentMs: now - renewedAt };
+    const outcome = await promoteLapsed(this.env, this.#hostId, silence, decide).catch((error) => {
+      if (this.#lease?.state === 'ending') throw error;
+      return null;
     });
-    if (isPromoted !== false) return kv.put<Lease>('lease', { ...lease, generation, state: 'over' });
-    kv.put<Lease>('lease', { ...lease, state: 'running' });
-    await this.#reconcileBy(Date.now() + PROMOTE_RETRY);
+    if (!isAsRead()) return;
+    if (outcome === null) return lookAgain(lease.lasts);
+    const { isPromoted, generation } = outcome;
+    if (isPromoted === null) kv.delete('lease');
+    else if (isPromoted) kv.put<Lease>('lease', { ...lease, generation, state: 'over' });
+    else await lookAgain(PROMOTE_RETRY);
   }
 
   #reconcileSoon(): Promise<void> {

@@ -112,11 +112,16 @@ export interface HostLinkRpc extends Rpc.DurableObjectBranded {
   /**
    * Renews the lease of a primary whose standby may take its place by itself.
    * @param generation of its record
+   * @param seconds until its standby may take its place
    * @returns false: its standby is about to take its place, or has
    */
-  renewLease(generation: number): Promise<boolean>;
-  /** Forgets the lease, before the host learns that it needs none. */
-  dropLease(): Promise<void>;
+  renewLease(generation: number, seconds: number): Promise<boolean>;
+  /**
+   * Forgets the lease, before the host learns that it needs none.
+   * @param generation of the record by which it needs none
+   * @returns false: its standby is about to take its place, or has
+   */
+  dropLease(generation: number): Promise<boolean>;
   /** Ends the link of a host that was removed, and forgets the host. */
   forget(): Promise<void>;
 }

@@ -5,6 +5,7 @@ import { SYNC_STATES } from '../../shared/protocol/durability.ts';
 import {
   type HostMember,
   MEMBER_ROLES,
+  type MemberClaims,
   type MemberRole,
   type MemberState,
 } from '../../shared/protocol/standby.ts';
@@ -79,8 +80,8 @@ export async function readMember(
   return row ? { row, member: memberOf(row, standby?.id ?? null, env) } : null;
 }
 
-/** A standby is promoted this much later than the lease of its primary ends, which closes itself meanwhile. */
-const LEASE_SHARE = 2 / 3;
+/** A standby is promoted so many leases after the last renewal of its primary, which closes itself meanwhile. */
+const LEASES_UNTIL_PROMOTED = 1.5;
 
 const memberOf = (row: HostRow, standbyId: string | null, env: DatabaseBinding): HostMember => {
   const role = roleOf(row);
@@ -91,7 +92,7 @@ const memberOf = (row: HostRow, standbyId: string | null, env: DatabaseBinding):
     generation: row.generation,
     closing: role === 'primary' && row.yieldsTo !== null,
     standby_id: hasStandby ? standbyId : null,
-    lease_seconds: promotesAfter === undefined ? null : Math.floor(promotesAfter * LEASE_SHARE),
+    lease_seconds: promotesAfter === undefined ? null : Math.floor(promotesAfter / LEASES_UNTIL_PROMOTED),
   };
 };
 
@@ -121,18 +122,25 @@ export const membersOf = (
   );
 };
 
-/** Renews the lease of a primary that needs one. @returns whether it has one */
+/**
+ * Renews the lease of a primary that needs one.
+ * @param claims `lease_seconds` by the record that the host has, which may be older
+ * @returns whether it has one, or HOST_UNAVAILABLE while its standby is taking its place
+ */
 export async function renewLease(
   env: HostLinks,
   hostId: string,
   { role, generation, lease_seconds }: HostMember,
-  isWanted: boolean,
-): Promise<boolean> {
-  if (role !== 'primary') return false;
+  claims: z.output<typeof MemberClaims>,
+): Promise<Result<boolean, Failure>> {
+  if (role !== 'primary') return ok(false);
   const link = hostLink(env, hostId);
-  if (lease_seconds !== null) return isWanted && link.renewLease(generation);
-  if (generation > 0) await link.dropLease();
-  return false;
+  if (lease_seconds === null) {
+    const isDropped = generation === 0 || (await link.dropLease(generation));
+    return isDropped ? ok(false) : fail({ code: 'HOST_UNAVAILABLE' });
+  }
+  const seconds = Math.max(lease_seconds, claims.lease_seconds ?? 0);
+  return ok(claims.renew && (await link.renewLease(generation, Math.ceil(seconds * LEASES_UNTIL_PROMOTED))));
 }
 
 /** For the records of a primary and its projects. */

@@ -167,16 +167,23 @@ function notPromotable(standby: HostRow, state: MemberState | null, silentSecond
 /**
  * Makes the standby of a primary whose lease has ended the primary, if it is near enough.
  * @param lease of the last renewal: the generation of the record then, and how long ago it was
- * @returns `isPromoted`: null for a host that is no primary with a lease; with the generation of its record before
+ * @param decide called before the one write; false: the lease was renewed meanwhile, and nothing is written
+ * @returns `isPromoted`: null for a host that needs no lease; with the generation of its record before
  * @throws Error when it is not known whether that was done
  */
 export async function promoteLapsed(
   env: Env,
   primaryId: string,
   lease: { generation: number; silentMs: number },
+  decide: () => boolean = () => true,
 ): Promise<{ isPromoted: boolean | null; generation: number }> {
   const primary = await readMember(env, primaryId);
   const generation = primary?.row.generation ?? 0;
+  if (primary?.row.standbyOf && primary.row.fenced) {
+    // An earlier call has written it, and perhaps nothing more.
+    await lookSoon(env, [primary.row.standbyOf]);
+    return { isPromoted: true, generation };
+  }
   const hostId = primary?.member.standby_id ?? null;
   if (!primary || hostId === null || primary.member.lease_seconds === null)
     return { isPromoted: null, generation };
@@ -192,11 +199,13 @@ export async function promoteLapsed(
     logEvent('host.not_promoted', { host_id: hostId, primary_id: primaryId, reason });
     return { isPromoted: false, generation };
   }
+  if (!decide()) return { isPromoted: false, generation };
   const written = await writePromotion(env, { hostId, primaryId, closedBy: null });
   if (!written.ok) return { isPromoted: false, generation };
   const fields = { host_id: hostId, former_primary_id: primaryId, silent_seconds: silentSeconds };
   logEvent('host.promoted', fields);
-  // The next look at it does it otherwise.
+  // It does it if this fails.
+  await lookSoon(env, [hostId, primaryId]);
   await finishPromotion(env, hostId);
   return { isPromoted: true, generation };
 }
@@ -423,8 +432,10 @@ export async function pushMember(env: Env, hostId: string): Promise<MemberState 
   if (found.row.generation === 0) return readState(env, hostId);
   if (found.member.role === 'primary') await fenceFormer(env, found.row);
   // A host without a lease serves on, so none is counted any more.
-  if (found.member.role === 'primary' && found.member.lease_seconds === null)
-    await hostLink(env, hostId).dropLease();
+  if (found.member.role === 'primary' && found.member.lease_seconds === null) {
+    const isDropped = await hostLink(env, hostId).dropLease(found.row.generation);
+    if (!isDropped) return null;
+  }
   const state = await hostCaller(env, hostId)('member.apply', found.member);
   if (state.sync !== found.row.sync) await recordSync(env, hostId, state);
   await recordApplied(openDatabase(env.DB), found.row, state);

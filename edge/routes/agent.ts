@@ -148,17 +148,15 @@ router.openapi(
     tags,
     request: { body: jsonBody(SignedRequest) },
     responses: { 200: response('What is on record of the host.', MemberReply) },
-    failures: ['UNAUTHENTICATED'],
+    failures: ['UNAUTHENTICATED', 'HOST_UNAVAILABLE'],
   }),
   async (c) => {
     const signed = await verifiedRequest(openDatabase(c.env.DB), received(c), MEMBER_TYPE, MemberClaims);
     const { host, claims } = unwrap(signed);
     const found = await readMember(c.env, host.id);
     if (!found) throw new ApiError('UNAUTHENTICATED');
-    return c.json(
-      { ...found.member, is_renewed: await renewLease(c.env, host.id, found.member, claims.renew) },
-      200,
-    );
+    const is_renewed = unwrap(await renewLease(c.env, host.id, found.member, claims));
+    return c.json({ ...found.member, is_renewed }, 200);
   },
 );
 

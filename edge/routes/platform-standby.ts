@@ -44,7 +44,7 @@ router.openapi(
     path: '/platform/v1/hosts/{host_id}/promote',
     summary: 'Make a standby the primary',
     description:
-      'The standby gets all projects of its primary, which is fenced: its servers stay closed, also when it comes back. With `lost`, make sure that the machine is off or cannot be reached by clients: an agent that cannot reach the gateway keeps serving. A repeated request finishes an interrupted one.',
+      'The standby gets all projects of its primary, which is fenced: its servers stay closed, also when it comes back. With `lost`, make sure that the machine is off or cannot be reached by clients: an agent that cannot reach the gateway keeps serving, with AUTO_PROMOTE_SECONDS for up to two thirds of them. A repeated request finishes an interrupted one.',
     tags,
     request: { params: HostParams, body: jsonBody(Promotion) },
     responses: { 200: response('The standby is the primary and serves.', Promoted) },

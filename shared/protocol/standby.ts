@@ -18,9 +18,12 @@ export const STANDBY_TYPE = 'branchgate-standby+jwt';
 export const MEMBER_ROLES = ['primary', 'standby', 'fenced'] as const;
 export type MemberRole = (typeof MEMBER_ROLES)[number];
 
-/** What the gateway has on record of one member. Of two records, that with the higher generation is valid. */
+/**
+ * What the gateway has on record of one member. Of two records, that with the higher generation is valid. A later gateway may
+ * say more, which must not end a lease.
+ */
 export const HostMember = z
-  .strictObject({
+  .object({
     /** `fenced`: another host has taken its place, and its data may have changes that are nowhere else. */
     role: z.enum(MEMBER_ROLES),
     generation: z.int().nonnegative(),
@@ -43,7 +46,7 @@ export type HostMember = z.output<typeof HostMember>;
 /** The record with the lease that asking for it has renewed, from before the question on. */
 export const MemberReply = HostMember.extend({
   /** False: no lease is needed, or none is given any more. */
-  is_renewed: z.boolean(),
+  is_renewed: z.boolean().default(false),
 }).meta({
   id: 'HostMemberReply',
   example: {
@@ -56,8 +59,11 @@ export const MemberReply = HostMember.extend({
   },
 });
 
-/** Whether the host closes itself when the lease has ended that the question renews. */
-export const MemberClaims = z.object({ renew: z.boolean().default(false) });
+/** Whether the host closes itself when the lease has ended that the question renews, and after how many seconds by its own record. */
+export const MemberClaims = z.object({
+  renew: z.boolean().default(false),
+  lease_seconds: z.int().positive().nullable().default(null),
+});
 
 /** The standby makes the password, which never leaves its machine. */
 export const StandbyClaims = z.object({ verifier: Verifier });

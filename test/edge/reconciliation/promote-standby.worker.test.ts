@@ -61,6 +61,8 @@ let broughtForward: Set<string>;
 /** Addresses of the mails, and what sending them does. */
 let mailed: string[];
 let onMail: () => void;
+/** Whether the object of a primary forgets its lease. */
+let isDroppable: boolean;
 
 const rowOf = async ({ id }: { id: string }) =>
   (await db.select().from(hosts).where(eq(hosts.id, id)))[0] as typeof hosts.$inferSelect;
@@ -83,6 +85,7 @@ beforeEach(async () => {
   broughtForward = new Set();
   mailed = [];
   onMail = () => {};
+  isDroppable = true;
   env = {
     ...SETTINGS,
     DB: binding,
@@ -90,7 +93,7 @@ beforeEach(async () => {
       idFromName: (name: string) => name,
       get: (id: string) => ({
         call: callOf(id),
-        dropLease: async () => {},
+        dropLease: async () => isDroppable,
         reconcile: async () => void broughtForward.add(id),
         linked: async () => agentOf(id).isLinked,
       }),
@@ -181,8 +184,8 @@ describe('a promotion', () => {
 
 describe('a primary whose lease has ended', () => {
   const SILENT = { generation: 3, silentMs: 90_000 };
-  const lapse = (lease = SILENT) =>
-    promoteLapsed({ ...env, AUTO_PROMOTE_SECONDS: '90' } as unknown as Env, former.id, lease);
+  const lapse = (lease = SILENT, decide?: () => boolean) =>
+    promoteLapsed({ ...env, AUTO_PROMOTE_SECONDS: '90' } as unknown as Env, former.id, lease, decide);
 
   beforeEach(() => {
     former.agent.isLinked = false;
@@ -193,8 +196,11 @@ describe('a primary whose lease has ended', () => {
     expect(await lapse()).toEqual({ isPromoted: true, generation: 3 });
     expect(next.agent.record.role).toBe('primary');
     expect((await rowOf(former)).fenced).toBe(true);
-    // A later look finds that it is none any more.
-    expect(await lapse()).toMatchObject({ isPromoted: null });
+    expect([...broughtForward].sort()).toEqual([former.id, next.id].sort());
+    // One whose answer was lost finds that, and has it finished.
+    broughtForward.clear();
+    expect(await lapse()).toEqual({ isPromoted: true, generation: 4 });
+    expect([...broughtForward]).toEqual([next.id]);
   });
 
   test.each<[string, () => void, typeof SILENT?]>([
@@ -209,6 +215,19 @@ describe('a primary whose lease has ended', () => {
     prepare();
     expect(await lapse(lease)).toMatchObject({ isPromoted: false });
     expect((await rowOf(former)).standbyOf).toBe(null);
+  });
+
+  test('keeps its place if it has renewed it before the decision', async () => {
+    expect(await lapse(SILENT, () => false)).toMatchObject({ isPromoted: false });
+    expect((await rowOf(former)).standbyOf).toBe(null);
+  });
+
+  test('is not told to serve on without one while that is decided', async () => {
+    isDroppable = false;
+    former.agent.isLinked = true;
+    former.agent.record = { ...former.agent.record, lease_seconds: 60 };
+    await pushMember(env, former.id);
+    expect(former.agent.record.lease_seconds).toBe(60);
   });
 
   test('keeps its place if nothing promotes by itself', async () => {

@@ -5,6 +5,7 @@ import type { Bounds } from '../../../shared/protocol/bounds.ts';
 import type { Method, Params } from '../../../shared/protocol/operations.ts';
 import { freePort } from '../free-port.ts';
 import { migratedD1 } from '../records/d1.ts';
+import type { FoundLease, LeaseChange } from './link-worker.ts';
 import { bundle, PLATFORM_SECRET, SETTINGS, startWorker } from './worker.ts';
 
 const WORKER = 'link-gateway';
@@ -92,6 +93,9 @@ export async function startLinkGateway(options: {
     /** What the link of the host keeps of them. */
     keptHead: async (hostId: string, projectId: string) =>
       (await fetch(`${url}/test/kept/${hostId}/${projectId}`)).json() as Promise<string | null>,
+    /** What the link of the host has stored of its lease, after a change. */
+    lease: async (hostId: string, change: LeaseChange = {}) =>
+      (await post(`/test/lease/${hostId}`, change)).json() as Promise<FoundLease>,
     /** Has the host reconciled now. */
     reconcile: async (hostId: string) => post(`/test/reconcile/${hostId}`, {}),
     /** Takes the object of the project out of memory, if it is there. */

@@ -3,7 +3,7 @@ import { app } from '../../../edge/app.ts';
 import { coordinatorOf } from '../../../edge/coordinator/coordinator-rpc.ts';
 import { ProjectCoordinator as Coordinator } from '../../../edge/coordinator/project-coordinator.ts';
 import type { Env } from '../../../edge/env.ts';
-import { HostLink } from '../../../edge/host-link/host-link.ts';
+import { HostLink, type Lease } from '../../../edge/host-link/host-link.ts';
 import { hostLink } from '../../../edge/hosts/host-client.ts';
 import type { ProjectMeasurement } from '../../../shared/measurement.ts';
 import { BOUNDS, type Bounds } from '../../../shared/protocol/bounds.ts';
@@ -37,6 +37,29 @@ export class TestedHostLink extends HostLink {
   constructor(ctx: DurableObjectState, env: Env) {
     super(ctx, env, { ...BOUNDS, ...(env.BOUNDS as Partial<Bounds>) });
   }
+
+  /** After a change of the stored lease, and an alarm. */
+  async lease({ change, rings }: LeaseChange): Promise<FoundLease> {
+    const { storage } = this.ctx;
+    if (change) storage.kv.put('lease', { ...storage.kv.get<object>('lease'), ...change });
+    if (rings) {
+      await storage.deleteAlarm();
+      await this.alarm();
+    }
+    const alarm = await storage.getAlarm();
+    return { lease: storage.kv.get<Lease>('lease') ?? null, alarmIn: alarm && alarm - Date.now() };
+  }
+}
+
+export interface LeaseChange {
+  change?: Partial<Lease>;
+  rings?: boolean;
+}
+
+export interface FoundLease {
+  lease: Lease | null;
+  /** Milliseconds; null: no alarm is set. */
+  alarmIn: number | null;
 }
 
 const wayIn = new Hono<{ Bindings: Env }>()
@@ -66,6 +89,10 @@ const wayIn = new Hono<{ Bindings: Env }>()
   .post('/test/reconcile/:host_id', async (context) => {
     await hostLink(context.env, context.req.param('host_id')).acceptRecords();
     return context.json({});
+  })
+  .post('/test/lease/:host_id', async (context) => {
+    const link = hostLink(context.env, context.req.param('host_id')) as unknown as TestedHostLink;
+    return context.json(await link.lease(await context.req.json<LeaseChange>()));
   })
   .get('/test/linked/:host_id', async (context) => {
     return context.json(await hostLink(context.env, context.req.param('host_id')).linked());
