@@ -248,6 +248,7 @@ const FOLLOWS = `(EXISTS (SELECT FROM following WHERE following.branch_id = bran
 
 /** The setting of the logins of a project with the durability `sync`. Those that can only run queries write nothing. */
 const SYNC = 'synchronous_commit=remote_apply';
+const IS_SYNC = "durability = 'sync' AND login !~ '_query$'";
 
 /**
  * Whether an entry of `pg_db_role_setting` is none of ours. The default of a write block is restored with
@@ -284,7 +285,11 @@ export async function readChangedProjects(db: Queryable): Promise<string[]> {
      SELECT project_id
      FROM login JOIN branch USING (branch_id) JOIN pg_roles ON rolname = login
      JOIN pg_database ON datname = database AND datconnlimit > 0
-     WHERE ${LACKS_ROLE}`,
+     WHERE ${LACKS_ROLE}
+     UNION
+     SELECT project_id
+     FROM login JOIN branch USING (branch_id) JOIN project USING (project_id) JOIN pg_roles ON rolname = login
+     WHERE NOT unenforced AND (${IS_SYNC}) <> coalesce('${SYNC}' = ANY (rolconfig), false)`,
   );
   return rows.map(({ project_id }) => project_id);
 }
@@ -336,7 +341,7 @@ export async function restoreLogins(
        SELECT login, branch_id, verifier, project_id, database, pg_database.oid AS database_oid, closed,
               ${FOLLOWS} AS follows,
               ${FOLLOWS} OR (write_blocked_since IS NOT NULL AND login !~ '_owner$') AS write_blocked,
-              durability = 'sync' AND login !~ '_query$' AS is_sync,
+              ${IS_SYNC} AS is_sync,
               pg_authid.oid AS login_oid, rolconfig AS settings,
               pg_authid.rolpassword IS DISTINCT FROM verifier OR pg_authid.rolcanlogin = closed AS login_differs,
               pg_authid.rolpassword IS DISTINCT FROM verifier AND end_from IS DISTINCT FROM '-infinity'
