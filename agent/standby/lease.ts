@@ -55,6 +55,10 @@ function needsLease(settings: AgentSettings): number | null {
 
 const isFenced = (settings: AgentSettings): boolean => readMember(settings)?.role === 'fenced';
 
+/** Whether PostgreSQL may have to be ended. That of a fenced host has been, and does not start again. */
+const needsGuard = (settings: AgentSettings): boolean =>
+  needsLease(settings) !== null && !(isFenced(settings) && postmasterOf(settings.PGDATA_DIR) === null);
+
 const REPLY_WITHIN_MS = 10_000;
 
 /**
@@ -147,7 +151,7 @@ export async function guardLease(settings: AgentSettings): Promise<void> {
   while (release) {
     const seconds = needsLease(settings);
     const isRunning = postmasterOf(settings.PGDATA_DIR) !== null;
-    if (seconds === null || (!isRunning && isFenced(settings))) return;
+    if (seconds === null || !needsGuard(settings)) return release();
     if (!isRunning && process.ppid !== parent && leaseLeft(settings) <= 0) {
       await release();
       // A gate stores a lease before it asks whether there is a guard.
@@ -177,7 +181,7 @@ export async function watchLease(settings: AgentSettings, signal: AbortSignal): 
   const closing = new Closing(settings);
   let guardedAt = Number.NEGATIVE_INFINITY;
   while (!signal.aborted) {
-    if (needsLease(settings) !== null) {
+    if (needsGuard(settings)) {
       closing.look();
       if (performance.now() - guardedAt > GUARD_EVERY_MS) {
         guardedAt = performance.now();
