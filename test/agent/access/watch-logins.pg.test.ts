@@ -84,20 +84,23 @@ describe.each(['read_only', 'read_write'] as const)('a %s login that breaks itse
   });
 });
 
-test.each(['sync', 'async'] as const)('a login cannot change the durability %s of its project', async (durability) => {
-  const isSync = durability === 'sync';
-  const own = isSync ? ['synchronous_commit=remote_apply'] : null;
-  const settings = async () => (await settingsOf('read_write'))[0]?.settings ?? null;
-  await servers.query('UPDATE project SET durability = $1 WHERE project_id = $2', [durability, project.id]);
-  await watch.poll();
-  expect(await settings()).toEqual(own);
-  await run(
-    'read_write',
-    `alter role current_user ${isSync ? 'reset all' : 'set synchronous_commit = remote_apply'}`,
-  );
-  await watch.poll();
-  expect(await settings()).toEqual(own);
-});
+test.each(['sync', 'async'] as const)(
+  'a login cannot change the durability %s of its project',
+  async (durability) => {
+    const isSync = durability === 'sync';
+    const own = isSync ? ['synchronous_commit=remote_apply'] : null;
+    const settings = async () => (await settingsOf('read_write'))[0]?.settings ?? null;
+    await servers.query('UPDATE project SET durability = $1 WHERE project_id = $2', [durability, project.id]);
+    await watch.poll();
+    expect(await settings()).toEqual(own);
+    await run(
+      'read_write',
+      `alter role current_user ${isSync ? 'reset all' : 'set synchronous_commit = remote_apply'}`,
+    );
+    await watch.poll();
+    expect(await settings()).toEqual(own);
+  },
+);
 
 test.each([
   ['a rotation', () => rotate()],

@@ -110,7 +110,11 @@ test('and is finished', async () => {
   await needNone();
   expect((await ring({ change: { state: 'ending' } })).lease).toBe(null);
   await write('update hosts set standby_of = null, generation = 4 where id = ?', standbyId);
-  await write('update hosts set standby_of = ?, fenced = 1, generation = 4 where id = ?', standbyId, primaryId);
+  await write(
+    'update hosts set standby_of = ?, fenced = 1, generation = 4 where id = ?',
+    standbyId,
+    primaryId,
+  );
   const { lease } = await ring({ change: { state: 'ending', lapsesAt: 0, lasts: LASTS } });
   expect(lease).toMatchObject({ state: 'over', generation: 4 });
 });
