@@ -1,10 +1,12 @@
 import { randomUUID } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { uptime } from 'node:os';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { AgentSettings } from '../../../agent/process/settings.ts';
 import { receive } from '../../../agent/standby/base-copy.ts';
+import { leaseLeft, storeLease } from '../../../agent/standby/lease.ts';
 import { admitStandby, Membership } from '../../../agent/standby/membership.ts';
 import { Replica } from '../../../agent/standby/replica.ts';
 import { positionOf } from '../../../agent/standby/replication.ts';
@@ -207,6 +209,20 @@ test('a promotion is repeated until its host serves, and nothing that followed g
   );
   expect(problems.map(({ problem }) => problem)).toEqual([PROMOTED, null, PROMOTED]);
   await servers.query('DELETE FROM following');
+});
+
+test('a lease that a gate has begun is not given again, for longer', async () => {
+  const { postgres, rules } = servers.host;
+  const settings = settingsOfStandby('leased');
+  const record = { role: 'primary' as const, generation: 1, closing: false, standby_id: randomUUID() };
+  const before = { ...NEW_MEMBER, ...record, lease_seconds: null };
+  await writeMember(settings, before);
+  const member = new Membership({ settings, postgres, rules, log: () => {} });
+  // By another process.
+  await writeMember(settings, { ...before, lease_seconds: 60 });
+  await storeLease(settings, uptime() + 10);
+  await member.apply({ ...record, lease_seconds: 60 });
+  expect(leaseLeft(settings)).toBeLessThanOrEqual(10);
 });
 
 test('a host that was a standby says that PostgreSQL has to be restarted before anything follows', async () => {
