@@ -100,7 +100,7 @@ const UNCAPPED = Object.fromEntries(
   ]),
 );
 
-const GUARDS_END = { within: 1_000, every: 50 };
+const GUARDS_END = { within: 20_000, every: 50 };
 
 const PORT_NAMES = ['GATEWAY_PORT', 'IDP_PORT', 'DIRECT_PORT', 'POOLED_PORT'];
 const STACKS = new Set<LocalStack>();
@@ -217,7 +217,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     async stop() {
       await stack.stop();
       STACKS.delete(stack);
-      // A guard of a lease ends when its servers have.
+      // A guard of a lease ends after its servers, with the lease.
       const left = await pollUntil(async () => stackProcesses(devDir).length === 0, GUARDS_END).then(
         (none) => (none ? [] : stackProcesses(devDir)),
       );
