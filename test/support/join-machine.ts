@@ -16,6 +16,7 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { json } from 'node:stream/consumers';
 import { decodeJwt } from 'jose';
+import type { z } from 'zod';
 import { type Context, type JoinOptions, lookAround } from '../../agent/join/context.ts';
 import { Machine } from '../../agent/join/machine.ts';
 import { applySteps, STEPS, type StepReport, takeBack } from '../../agent/join/steps.ts';
@@ -28,7 +29,7 @@ import {
   DNS_CHALLENGE_PATH,
   DnsChallengeClaims,
 } from '../../shared/protocol/host-certificate.ts';
-import { MEMBER_PATH } from '../../shared/protocol/standby.ts';
+import { MEMBER_PATH, type MemberReply } from '../../shared/protocol/standby.ts';
 import { selfSigned } from './certificates.ts';
 import { preparedAgent } from './prepared.ts';
 
@@ -100,6 +101,16 @@ case $1 in
 esac`,
 };
 
+/** The gateway's record of a host without a standby. */
+const ALONE: z.output<typeof MemberReply> = {
+  role: 'primary',
+  generation: 0,
+  closing: false,
+  standby_id: null,
+  lease_seconds: null,
+  is_renewed: false,
+};
+
 /** Ends a run before one of its changes, as a kill does. */
 class Killed extends Error {
   override readonly name = 'Killed';
@@ -150,10 +161,7 @@ export async function joinMachine() {
   const gateway = createServer(async (request, response) => {
     response.setHeader('date', new Date(Date.now() - clockOffMs).toUTCString());
     if (request.url === '/healthz') return response.end('{}');
-    if (request.url === MEMBER_PATH)
-      return response.end(
-        JSON.stringify({ role: 'primary', generation: 0, closing: false, standby_id: null }),
-      );
+    if (request.url === MEMBER_PATH) return response.end(JSON.stringify(ALONE));
     if (request.url === DNS_CHALLENGE_PATH) {
       const { token } = (await json(request)) as { token: string };
       if (!setsRecords)
