@@ -3,7 +3,7 @@ import { readIdentity } from '../link/identity.ts';
 import { pollUntil } from '../process/loops.ts';
 import { isRunning, readRunRecord } from '../upgrade/trial.ts';
 import { type Context, SETTINGS_FILE } from './context.ts';
-import { type Kind, lastLine, type Ran, StepFailure } from './machine.ts';
+import { type Kind, lastLine, type Ran, type RunOptions, StepFailure } from './machine.ts';
 import { disable, enable, isActive, reloadUnits, restartOutdated } from './services.ts';
 import { AGENT_FILES, AGENT_UNIT, type Step } from './step.ts';
 
@@ -18,9 +18,9 @@ const KINDS: Partial<Record<number, Kind>> = { 2: 'usage', 3: 'refused', 4: 'unr
 export const runTool = (
   { machine, program, servers, environment }: Context,
   words: string[],
-  input = '',
+  options: Pick<RunOptions, 'input' | 'within'> = {},
 ): Promise<Ran> =>
-  machine.query(program[0], [program[1], ...words], { user: servers.user, env: environment, input });
+  machine.query(program[0], [program[1], ...words], { ...options, user: servers.user, env: environment });
 
 /** A gateway that cannot be reached, or a clock that is off, fails here, before anything has changed. */
 async function checkGateway({ machine, settings: { GATEWAY_URL } }: Context): Promise<void> {
@@ -91,7 +91,7 @@ async function enrol(context: Context): Promise<void> {
   await machine.change(`enrolled this host${options.host ? ` as ${options.host}` : ''}`, async () => {
     // On standard input, because every user of the machine can read the arguments of a process.
     const words = ['enrol', '--gateway', settings.GATEWAY_URL ?? '', '--token', '-'];
-    const ran = await runTool(context, words, options.token);
+    const ran = await runTool(context, words, { input: options.token });
     if (ran.code !== 0)
       throw new StepFailure(KINDS[ran.code] ?? 'failed', lastLine(ran).replace(/^branchgate-agent: /, ''));
   });

@@ -24,11 +24,13 @@ export interface Ran {
   stderr: string;
 }
 
-interface RunOptions {
+export interface RunOptions {
   /** Runs as this user instead of as root. */
   user?: string;
-  input?: string;
+  input?: string | undefined;
   env?: Record<string, string>;
+  /** Milliseconds after which it is ended; 0: never. */
+  within?: number;
 }
 
 /** Who owns a file, and its mode. */
@@ -99,7 +101,8 @@ export class Machine {
   }
 
   /** Runs a command that changes nothing. A missing command has the code 127. */
-  query(command: string, args: readonly string[], { user, input = '', env }: RunOptions = {}): Promise<Ran> {
+  query(command: string, args: readonly string[], options: RunOptions = {}): Promise<Ran> {
+    const { user, input = '', env, within = COMMAND_WITHIN_MS } = options;
     const [file, ...words] = user ? ['runuser', '-u', user, '--', command, ...args] : [command, ...args];
     return new Promise((resolve) => {
       const child = execFile(
@@ -108,7 +111,7 @@ export class Machine {
         {
           cwd: '/',
           env: { ...process.env, LC_ALL: 'C.UTF-8', PATH: `${process.env.PATH}:/usr/sbin:/sbin`, ...env },
-          timeout: COMMAND_WITHIN_MS,
+          timeout: within,
           maxBuffer: 16 * 2 ** 20,
         },
         (error, stdout, stderr) => {

@@ -77,18 +77,26 @@ export async function psql(
   return code === 0 ? stdout.trim() : null;
 }
 
+/** Whether PostgreSQL replays WAL, and accepts nobody until it has. */
+async function isReplaying({ machine, servers: { postgres } }: Context): Promise<boolean> {
+  const words = ['--host', postgres.socketDir, '--port', String(postgres.port)];
+  return (await machine.query('pg_isready', words)).code === 1;
+}
+
 /**
  * Waits until PostgreSQL accepts the platform's role. Its unit is active also when the server could not
- * start.
+ * start. A standby first replays what its primary wrote during the copy, which takes as long as it takes.
  */
-export async function awaitPostgres(context: Context, role: string): Promise<void> {
-  const isUp = await pollUntil(async () => (await psql(context, role, 'SELECT 1')) === '1', {
-    within: SESSION_WITHIN_MS,
-    every: 200,
-  });
-  if (!isUp)
-    throw new StepFailure(
-      'unreachable',
-      `PostgreSQL does not accept the role ${role} after its restart: see /var/log/postgresql and pg_lsclusters`,
-    );
+export async function awaitPostgres(
+  context: Context,
+  role: string,
+  within = SESSION_WITHIN_MS,
+): Promise<void> {
+  const isUp = async () => (await psql(context, role, 'SELECT 1')) === '1';
+  while (!(await pollUntil(isUp, { within, every: 200 })))
+    if (!(await isReplaying(context)))
+      throw new StepFailure(
+        'unreachable',
+        `PostgreSQL does not accept the role ${role} after its restart: see /var/log/postgresql and pg_lsclusters`,
+      );
 }

@@ -1,6 +1,10 @@
 import { chmodSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
+import type { Context } from '../../../agent/join/context.ts';
+import { Machine, type RunOptions } from '../../../agent/join/machine.ts';
+import { awaitPostgres } from '../../../agent/join/services.ts';
+import { COPY_STEP } from '../../../agent/join/standby-step.ts';
 import { STEPS } from '../../../agent/join/steps.ts';
 import { ROOT } from '../../../dev/build/repository.ts';
 import { selfSigned } from '../../support/certificates.ts';
@@ -266,4 +270,42 @@ test('the command prints each step, as text and as JSON, and refuses an unknown 
     exitCode: 0,
     stdout: expect.stringContaining('files: changed\n  removed /etc/sysctl.d/60-branchgate.conf'),
   });
+});
+
+test('the copy of a primary has no time limit, and a command that hangs has one', async () => {
+  const limits = new Map<string, number | undefined>();
+  const scripted = Object.assign(new Machine(), {
+    query: async (_command: string, words: readonly string[], { within }: RunOptions = {}) => {
+      limits.set(words.slice(-1).join(), within);
+      return { code: 0, stdout: '{"role":"standby","needed":true}', stderr: '' };
+    },
+  });
+  const context = { machine: scripted, program: ['node', 'agent'], environment: {} };
+  const servers = { user: 'postgres', postgres: { unit: 'postgresql@18-main' } };
+  await COPY_STEP.apply({ ...context, servers } as unknown as Context);
+  expect(limits.get('copy-primary')).toBe(0);
+  const hung = await new Machine().query('sleep', ['60'], { within: 50 });
+  expect(hung.code).not.toBe(0);
+});
+
+test('a standby that replays the WAL of its copy is awaited, and a server that does not start is not', async () => {
+  let replays = 3;
+  const replaying = Object.assign(new Machine(), {
+    query: async (command: string) => {
+      if (command === 'pg_isready') replays -= 1;
+      const codes: Record<string, number> = {
+        pg_isready: replays < 0 ? 2 : 1,
+        psql: replays === 0 ? 0 : 2,
+      };
+      return { code: codes[command] ?? 127, stdout: '1\n', stderr: '' };
+    },
+  });
+  const servers = { user: 'postgres', postgres: { socketDir: '/run/postgresql', port: 5432 } };
+  const context = { machine: replaying, servers } as unknown as Context;
+  await awaitPostgres(context, 'branchgate', 1);
+  expect(replays).toBe(0);
+  replays = -1;
+  await expect(awaitPostgres(context, 'branchgate', 1)).rejects.toThrow(
+    /does not accept the role branchgate/,
+  );
 });
