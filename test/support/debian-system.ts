@@ -12,7 +12,7 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs';
-import { connect, createServer } from 'node:net';
+import { connect, createServer, type ListenOptions, type NetConnectOpts, type Server } from 'node:net';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
@@ -124,10 +124,26 @@ export interface Ran {
   stderr: string;
 }
 
-/** Passes connections on, from a port in the system's network to a port of this machine, through a socket in its files. */
-const FORWARDER = `const [port, ...target] = process.argv.slice(1); const net = require('node:net');
-net.createServer((from) => { const to = net.connect(...target); from.pipe(to).pipe(from); for (const end of [from, to]) end.on('error', () => { from.destroy(); to.destroy(); }); }).listen(Number(port), '127.0.0.1');`;
+/** Passes connections on, in the system, from a port or a socket in its files to another. */
+const FORWARDER = `const [at, ...target] = process.argv.slice(1); const net = require('node:net');
+net.createServer((from) => { const to = net.connect(...target); from.pipe(to).pipe(from); for (const end of [from, to]) end.on('error', () => { from.destroy(); to.destroy(); }); }).listen(at, '127.0.0.1');`;
 
+/** Passes connections on, on this machine. @returns once it listens */
+async function passOn(at: ListenOptions, target: NetConnectOpts): Promise<Server> {
+  const server = createServer((from) => {
+    const to = connect(target);
+    from.pipe(to).pipe(from);
+    for (const end of [from, to])
+      end.on('error', () => {
+        from.destroy();
+        to.destroy();
+      });
+  });
+  await new Promise<void>((resolve) => server.listen(at, resolve));
+  return server;
+}
+
+const LOOPBACK = '127.0.0.1';
 const NODE = '/usr/lib/branchgate-agent/node';
 
 /** This machine's loopback, as a system in qemu sees it. */
@@ -265,7 +281,7 @@ export async function bootDebian() {
     const { stdout } = await run('systemctl', 'is-system-running');
     if (!/running|degraded/.test(stdout)) throw new Error(`the system is ${stdout}`);
   });
-  const servers: ReturnType<typeof createServer>[] = [];
+  const servers: Server[] = [];
 
   return {
     root,
@@ -283,22 +299,22 @@ export async function bootDebian() {
     /** Makes a port of this machine's loopback a port of the system's. Needs the Node of the agent's package. */
     async forward(port: number) {
       const name = `srv/test/${port}.sock`;
-      const server = createServer((from) => {
-        const to = connect(port, '127.0.0.1');
-        from.pipe(to).pipe(from);
-        for (const end of [from, to])
-          end.on('error', () => {
-            from.destroy();
-            to.destroy();
-          });
-      });
-      servers.push(server);
-      await new Promise<void>((resolve) => server.listen(join(root, name), resolve));
+      servers.push(await passOn({ path: join(root, name) }, { port, host: LOOPBACK }));
       await must('systemd-run', `--unit=forward-${port}`, NODE, '-e', FORWARDER, String(port), `/${name}`);
       await eventually(async () => {
         const probe = `require('node:net').connect(${port}, '127.0.0.1').on('connect', () => process.exit(0)).on('error', () => process.exit(1))`;
         await must(NODE, '-e', probe);
       });
+    },
+    /** Makes a port of the system's loopback a port of this machine's. Needs the Node of the agent's package. */
+    async expose(port: number, there: number) {
+      const name = `srv/test/exposed-${there}.sock`;
+      const words = [NODE, '-e', FORWARDER, `/${name}`, String(there), LOOPBACK];
+      await must('systemd-run', `--unit=expose-${there}`, ...words);
+      await eventually(async () => {
+        if (!existsSync(join(root, name))) throw new Error(`nothing passes port ${there} on`);
+      });
+      servers.push(await passOn({ port, host: LOOPBACK }, { path: join(root, name) }));
     },
     async stop() {
       for (const server of servers) server.close();
