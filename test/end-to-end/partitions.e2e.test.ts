@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { devFolder } from '../../dev/stack/dev-folder.ts';
 import type { HostPart } from '../../dev/stack/programs.ts';
 import { Random } from '../simulation/random.ts';
 import { Api } from '../support/api.ts';
@@ -46,7 +47,6 @@ interface Machine {
 
 let machines: [Machine, Machine];
 const commits: Commit[] = [];
-let promotions = 0;
 const ended = new AbortController();
 const running: Promise<void>[] = [];
 
@@ -76,6 +76,10 @@ const primary = async () => {
   if (!found) throw new Error('no host is the primary');
   return found;
 };
+
+/** The gateway may have promoted in the moment in which it heard of the primary again, so the test cannot count them itself. */
+const promotions = () =>
+  readFileSync(join(devFolder(stack.devDir).logs, 'gateway.log'), 'utf8').split('"host.promoted"').length - 1;
 
 /** Commits for as long as the host accepts it, whatever its role is. */
 async function write(machine: Machine): Promise<void> {
@@ -114,7 +118,7 @@ const ALL = ['agent', 'pgbouncer', 'postgres'] as const;
 /** Makes a fenced host the standby, by another copy. */
 async function copyAgain(machine: Machine): Promise<void> {
   await eventually(async () => expect(memberOf(machine).role).toBe('fenced'));
-  expect(countWriters(commits, promotions + 1)).toEqual([]);
+  expect(countWriters(commits, promotions())).toEqual([]);
   machine.held = 'all';
   for (const part of ALL) await machine.kill(part);
   await machine.agentTool('copy-primary');
@@ -128,9 +132,11 @@ async function settle(): Promise<void> {
     const known = await roles();
     for (const { id } of machines) expect(known.get(id)?.linked).toBe(true);
   });
-  const serving = await primary();
-  if ((await roles()).get(other(serving).id)?.role === 'fenced') await copyAgain(other(serving));
+  let serving = await primary();
   await eventually(async () => {
+    // A busy machine can renew a lease too late, which is another promotion.
+    serving = await primary();
+    if ((await roles()).get(other(serving).id)?.role === 'fenced') await copyAgain(other(serving));
     const known = await roles();
     expect(known.get(other(serving).id)).toMatchObject({ role: 'standby', lag: 0, linked: true });
     expect(memberOf(serving)).toMatchObject({ role: 'primary', lease_seconds: 8 });
@@ -161,7 +167,6 @@ function planned(random: Random): Partition {
 async function partition({ links, cut, seconds, agent }: Partition): Promise<void> {
   const serving = await primary();
   const following = other(serving);
-  const before = promotions;
   if (links.includes('primary-gateway')) proxy.cut(serving.id, cut);
   if (links.includes('standby-gateway')) proxy.cut(following.id, cut);
   if (links.includes('primary-standby')) serving.replication.cut(cut);
@@ -176,11 +181,8 @@ async function partition({ links, cut, seconds, agent }: Partition): Promise<voi
   serving.replication.mend();
   if (agent === 'stopped') process.kill(pid, 'SIGCONT');
   serving.held = null;
-  if ((await primary()) !== serving) promotions += 1;
   await settle();
-  // The gateway may have promoted in the moment in which it heard of the primary again.
-  if ((await primary()) !== (promotions > before ? following : serving)) promotions += 1;
-  expect(countWriters(commits, promotions), JSON.stringify({ links, cut, seconds, agent })).toEqual([]);
+  expect(countWriters(commits, promotions()), JSON.stringify({ links, cut, seconds, agent })).toEqual([]);
 }
 
 const agentOf = ({ name }: Machine): number => {
