@@ -64,7 +64,7 @@ const Settings = z
     IPV4_HOST: Host.optional(),
     IPV6_HOST: Host.optional(),
     /**
-     * Who can have an account here: everyone who reads mails of an address (`open`), whoever is invited
+     * Who can have an account here: everyone who reads mails of an address (`open`), people who are invited
      * (`invited`), or of the invited only addresses of a tenant's verified domains (`off`). The operator's
      * invitation of a first owner is always valid.
      */

@@ -102,7 +102,7 @@ const GUARD_EVERY_MS = 2_000;
 const SHARES = { renew: 1 / 6, retry: 1 / 20, close: 1 / 10 };
 
 /**
- * Ends PostgreSQL when the lease has ended: in order shortly before, and at once then. The service manager starts it
+ * Ends PostgreSQL when the lease has ended: by an orderly shutdown shortly before, and by an immediate one then. The service manager starts it
  * again, which waits for another lease.
  */
 class Closing {

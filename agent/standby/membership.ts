@@ -455,6 +455,6 @@ async function releaseStandby({
     throw new HostError('HOST_BUSY', 'the slot of the standby cannot be dropped while it is in use');
   const removed = await postgres.query('DELETE FROM standby');
   if (removed.rowCount) await rules?.sync();
-  // Nobody can log in any more. Whoever looks for unused roles next tries again.
+  // Nobody can log in any more. The next search for unused roles tries again.
   await withLocks(postgres, [], dropUnusedRoles).catch(() => {});
 }

@@ -147,7 +147,7 @@ async function prepare(context: CreationContext, creation: Creation): Promise<vo
       verifiers: await verifiersOf(context, branch),
     }));
     calls.push(context.callHost('branch.prepare', { ...call, access }));
-    // Noticed below: a repetition of the step would begin beside calls that have not ended.
+    // Noticed below: a repetition of the step would begin next to calls that have not ended.
     calls.at(-1)?.catch(() => {});
   }
   for (const outcome of await Promise.allSettled(calls))

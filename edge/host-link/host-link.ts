@@ -283,7 +283,7 @@ export class HostLink
   /**
    * Lets the standby take the place of this host once its lease was not renewed for long enough. No renewal is answered
    * from the decision on, also if this object is lost in between. While the records cannot be read nobody could renew one, so it
-   * is counted anew.
+   * is counted again from the start.
    */
   async #watchLease(): Promise<void> {
     const lease = this.#lease;

@@ -181,7 +181,7 @@ export async function switchHost({ db, job }: Context, moving: Moving): Promise<
     ...(dropsSnapshots ? forgetSnapshots(db, job.projectId, hasMoved) : []),
   ];
   const thisMove = db.select().from(moves).where(eq(moves.jobId, job.id));
-  // Clients wait, so what opens the other host is read at once.
+  // Clients wait, so what opens the other host is read in the same batch.
   const [[move], ...opening] = await writeThenReadAll(db, changes, [
     thisMove,
     ...accessReads(db, job.projectId),

@@ -460,8 +460,8 @@ async function recordApplied(
 }
 
 /**
- * Fences the former primary of a host that does not serve as the primary yet, if it can be reached: whoever finishes a promotion,
- * one that is linked is closed before the other one opens.
+ * Fences the former primary of a host that does not serve as the primary yet, if it can be reached. So one that
+ * is linked is closed before the other one opens, whichever request finishes the promotion.
  */
 async function fenceFormer(env: Env, { id, generation }: HostRow): Promise<void> {
   const db = openDatabase(env.DB);

@@ -218,7 +218,7 @@ router.openapi(
     path: '/platform/v1/hosts/{host_id}',
     summary: 'Remove a database host without projects',
     description:
-      'Ends the link of the host and refuses its key from then on. The name is free for another host. Nothing on the machine is changed: run `branchgate-agent leave` there. A former primary that has not reported that its servers are stopped is refused, because it could not be told so any more.',
+      'Ends the link of the host and refuses its key from then on. The name is free for another host. Nothing on the machine is changed: run `branchgate-agent leave` there. A former primary that has not reported that its servers are stopped is refused, because the fence could not reach it any more.',
     tags,
     request: { params: HostParams, query: RemovalQuery },
     responses: { 204: emptyResponse('The host is removed.') },

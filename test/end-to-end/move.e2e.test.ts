@@ -319,7 +319,7 @@ async function shuttleOn(hostId: string): Promise<string> {
 
 /**
  * Waits until the move is at the step, or beyond it: short ones may be over before they are seen. The phase is in the
- * records at once, and the steps once a second.
+ * records immediately, and the steps once a second.
  * @returns false if the move has ended before, or is being undone
  */
 async function isAtStep(projectId: string, step: string): Promise<boolean> {

@@ -144,7 +144,7 @@ test('a copy during which more WAL was written than the primary keeps says what 
 test('commits that a primary has confirmed without a flush do not count as survived', async () => {
   const settings = settingsOfStandby('following');
   const primary = await admit(settings, 30);
-  // It has replayed everything at once.
+  // It has replayed everything from the start.
   const replayed = { query: async () => ({ rows: [{ lsn: 'FFFFFFFF/0' }] }) };
   const replica = new Replica(settings, replayed as never);
   const running = replica.run(primary, AbortSignal.timeout(60_000));
@@ -159,7 +159,7 @@ test('commits that a primary has confirmed without a flush do not count as survi
   await running;
 });
 
-test('a promotion is repeated until its host serves, and nothing that followed goes on', async () => {
+test('a promotion is repeated until its host serves, and nothing that followed continues', async () => {
   const settings = { ...settingsOfStandby('promoted'), PGDATA_DIR: servers.settings.PGDATA_DIR };
   const { postgres, rules } = servers.host;
   const branches = await Promise.all(

@@ -78,7 +78,7 @@ test('a standby that cannot take the place is looked at again after a pause', as
   }
 });
 
-test('a gateway that was away, or could not read its records, counts anew', async () => {
+test('a gateway that was away, or could not read its records, counts again from the start', async () => {
   await ask();
   const late = await ring({ change: { lapsesAt: Date.now() - 60_000 } });
   expect(late.lapsesIn).toBeGreaterThan(LASTS - 20_000);

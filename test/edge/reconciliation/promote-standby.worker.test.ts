@@ -222,7 +222,7 @@ describe('a primary whose lease has ended', () => {
     expect((await rowOf(former)).standbyOf).toBe(null);
   });
 
-  test('is not told to serve on without one while that is decided', async () => {
+  test('gets no record without a lease while that is decided', async () => {
     isDroppable = false;
     former.agent.isLinked = true;
     former.agent.record = { ...former.agent.record, lease_seconds: 60 };
@@ -252,7 +252,7 @@ describe('a switch that was interrupted', () => {
     expect(former.agent.isOpen).toBe(true);
   });
 
-  test('and one that goes on is not taken for it', async () => {
+  test('and one that is still in progress is not treated as interrupted', async () => {
     next.agent.position = 50;
     const waiting = promote();
     const since = async () => (await rowOf(former)).yieldsSince?.getTime() ?? 0;
@@ -350,16 +350,16 @@ describe('the tenants of a lost host', () => {
 
   const owing = async () =>
     (await db.select().from(projects).where(eq(projects.owesNotice, true))).map(({ tenantId }) => tenantId);
-  const told = async () =>
+  const informed = async () =>
     (await db.select().from(projects)).filter(({ failedOverAt }) => failedOverAt !== null).length;
 
   test('are informed once, also by two requests at the same time, and many in several looks', async () => {
     expect(await promote(former.id)).toMatchObject({ ok: true });
-    expect(await told()).toBe(20);
+    expect(await informed()).toBe(20);
     expect(await owing()).toHaveLength(TENANTS - 20);
     expect(broughtForward).toContain(next.id);
     await Promise.all([pushMember(env, next.id), pushMember(env, next.id)]);
-    expect(await told()).toBe(TENANTS);
+    expect(await informed()).toBe(TENANTS);
     expect((await rowOf(next)).owesNotice).toBe(false);
     await pushMember(env, next.id);
     const events = await db.select().from(eventOutbox).where(eq(eventOutbox.type, 'project.failed_over'));
@@ -379,7 +379,7 @@ describe('the tenants of a lost host', () => {
     expect(await promote(former.id)).toMatchObject({ ok: true });
     expect(tries).toBe(1);
     expect(await owing()).toEqual([]);
-    expect(await told()).toBe(TENANTS);
+    expect(await informed()).toBe(TENANTS);
   });
 
   test('get one mail for all of their projects', async () => {
@@ -391,7 +391,7 @@ describe('the tenants of a lost host', () => {
 
   test('hear nothing of a planned switch', async () => {
     expect(await promote()).toMatchObject({ ok: true });
-    expect([await told(), await owing()]).toEqual([0, []]);
+    expect([await informed(), await owing()]).toEqual([0, []]);
   });
 });
 
