@@ -5,7 +5,7 @@ import { BRANCH_ROLES, type BranchRole, loginName } from '../../shared/branch/lo
 import type { Failure } from '../../shared/failures.ts';
 import type { Result } from '../../shared/result.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { makePassword, openPassword, sealPassword } from '../crypto/scram.ts';
+import { makePassword, openPassword, scramVerifier, sealPassword } from '../crypto/scram.ts';
 import type { SecretKey } from '../crypto/seal.ts';
 import type { Actor } from '../database/column-types.ts';
 import { isOfTenant, onActiveBranch } from '../database/conditions.ts';
@@ -59,6 +59,17 @@ export async function passwordOf(
   const row = rows.find((candidate) => candidate.role === role);
   if (!row) throw new Error(`the branch has no ${role} credentials`);
   return openPassword(keys, row.branchId, role, { keyId: row.keyId, sealed: row.sealedPassword });
+}
+
+/** The verifiers of the three logins of a branch. @throws Error if a row is missing or cannot be unsealed */
+export async function verifiersOf(keys: readonly SecretKey[], rows: readonly CredentialsRow[]) {
+  const verifier = async (role: BranchRole) => scramVerifier(await passwordOf(keys, rows, role));
+  const [owner, read_write, read_only] = await Promise.all([
+    verifier('owner'),
+    verifier('read_write'),
+    verifier('read_only'),
+  ]);
+  return { owner, read_write, read_only };
 }
 
 /** The logins of the pooled and the direct URL: the specification's pair, or one login for both. */

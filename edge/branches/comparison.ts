@@ -5,7 +5,7 @@ import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Principal } from '../authentication/principal.ts';
 import type { Actor, Comparison } from '../database/column-types.ts';
-import { onActiveBranch } from '../database/conditions.ts';
+import { OPEN_STATUSES, onActiveBranch } from '../database/conditions.ts';
 import { type Database, firstRow, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import {
@@ -18,7 +18,7 @@ import {
   snapshots,
 } from '../database/schema.ts';
 import { HostCallError } from '../hosts/host-client.ts';
-import { newJob, OPEN_STATUSES } from '../jobs/job-store.ts';
+import { newJob } from '../jobs/job-store.ts';
 import { ABANDON_AFTER_MS, saga } from '../jobs/saga.ts';
 import { missing } from '../missing.ts';
 import { branchesOf, referencedBranch, referencedBranchId } from './branch-reference.ts';

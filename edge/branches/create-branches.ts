@@ -2,11 +2,10 @@ import { and, eq, inArray, notInArray, type SQL, sql } from 'drizzle-orm';
 import { BRANCH_TRANSITIONS } from '../../shared/branch/branch-status.ts';
 import { branchDatabaseName } from '../../shared/branch/database-name.ts';
 import { expiryOf } from '../../shared/branch/lifespan.ts';
-import type { BranchRole } from '../../shared/branch/login.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { hasRoomFor, ruleStatements } from '../access/change-rules.ts';
-import { newCredentials, passwordOf } from '../access/credentials.ts';
+import { newCredentials, passwordOf, verifiersOf } from '../access/credentials.ts';
 import { newBranchRules } from '../access/network-rule.ts';
 import {
   type Access,
@@ -17,9 +16,8 @@ import {
   withdrawAccess,
 } from '../access/send-access.ts';
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
-import { scramVerifier } from '../crypto/scram.ts';
 import type { Actor, BranchContent } from '../database/column-types.ts';
-import { inActiveProject, isUnmoving } from '../database/conditions.ts';
+import { inActiveProject, isUnmoving, OPEN_STATUSES } from '../database/conditions.ts';
 import { type Database, insertAllIf, insertIf, isOneOf, type Statement } from '../database/database.ts';
 import {
   auditEvents,
@@ -34,7 +32,7 @@ import {
   projects,
 } from '../database/schema.ts';
 import { type CreationProgress, type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
-import { branchIdsOf, newJob, OPEN_STATUSES } from '../jobs/job-store.ts';
+import { branchIdsOf, newJob } from '../jobs/job-store.ts';
 import { type SagaContext, saga, type Undo } from '../jobs/saga.ts';
 import type { Settings } from '../settings.ts';
 import { newBranchRow, toCreatedBranchResponse, transition, whereAllowed } from './branch.ts';
@@ -120,18 +118,6 @@ async function callOf<Member extends object>(
   };
 }
 
-/** The verifiers of a new branch's three logins. */
-async function verifiersOf({ settings }: CreationContext, { credentials }: NewBranch) {
-  const verifier = async (role: BranchRole) =>
-    scramVerifier(await passwordOf(settings.CREDENTIAL_KEYS, credentials, role));
-  const [owner, read_write, read_only] = await Promise.all([
-    verifier('owner'),
-    verifier('read_write'),
-    verifier('read_only'),
-  ]);
-  return { owner, read_write, read_only };
-}
-
 /**
  * The branches of a batch in several calls: the host sets the passwords of one part while the verifiers of the next are
  * derived here, and of two parts at a time.
@@ -144,11 +130,12 @@ async function prepare(context: CreationContext, creation: Creation): Promise<vo
   for (let first = 0; first < branches.length; first += PREPARED_TOGETHER) {
     const part = branches.slice(first, first + PREPARED_TOGETHER) as Creation['branches'];
     const call = await callOf(context, { ...creation, branches: part }, async (branch) => ({
-      verifiers: await verifiersOf(context, branch),
+      verifiers: await verifiersOf(context.settings.CREDENTIAL_KEYS, branch.credentials),
     }));
-    calls.push(context.callHost('branch.prepare', { ...call, access }));
+    const preparing = context.callHost('branch.prepare', { ...call, access });
     // Noticed below: a repetition of the step would begin next to calls that have not ended.
-    calls.at(-1)?.catch(() => {});
+    preparing.catch(() => {});
+    calls.push(preparing);
   }
   for (const outcome of await Promise.allSettled(calls))
     if (outcome.status === 'rejected') throw outcome.reason;

@@ -4,6 +4,7 @@ import type { Failure } from '../../shared/failures.ts';
 import { MASKED_FRESH_SECONDS } from '../../shared/masking.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { PreparedSource } from '../database/column-types.ts';
+import { isOpenJob } from '../database/conditions.ts';
 import { type Database, inOneBatch, insertIf, isThere, type Statement } from '../database/database.ts';
 import {
   type BranchRow,
@@ -14,7 +15,6 @@ import {
   snapshots,
 } from '../database/schema.ts';
 import { HostCallError } from '../hosts/host-client.ts';
-import { isOpenJob } from '../jobs/job-store.ts';
 import {
   ABANDON_AFTER_MS,
   MASKING_WITHIN_MS,

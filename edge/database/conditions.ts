@@ -1,4 +1,5 @@
 import { and, eq, not, type SQL, sql } from 'drizzle-orm';
+import type { JobStatus } from '../../shared/project/job.ts';
 import { missing } from '../missing.ts';
 import { type Database, isThere } from './database.ts';
 import type { Requirement } from './guarded-write.ts';
@@ -22,11 +23,23 @@ export const inActiveProject = (projectId: string, tenantId: string) =>
     [isActive(projects, projectId), 'PROJECT_NOT_ACTIVE'],
   ] as const satisfies readonly Requirement[];
 
+export const OPEN_STATUSES = ['queued', 'running'] as const satisfies readonly JobStatus[];
+
+/**
+ * SQLite uses the index of open jobs only if it knows the statuses when it plans, so they are no parameters.
+ */
+export const isOpenJob: SQL = sql`${jobs.status} in (${sql.raw(OPEN_STATUSES.map((status) => `'${status}'`).join(', '))})`;
+
+/** A move of a project to another host. Literal too, for the index of moves. */
+export const isMove: SQL = sql`${jobs.kind} = 'project.move'`;
+
+/** Moves that are under way, as what a subquery selects from. */
+export const openMoves = sql`${moves} join ${jobs} on ${jobs.id} = ${moves.jobId} and ${isOpenJob}`;
+
 /** For work with the databases of a project: not while it moves to another host. */
 export const isUnmoving = (projectId: string) =>
   [
-    sql`not exists (select 1 from ${moves} join ${jobs} on ${jobs.id} = ${moves.jobId}
-      where ${moves.projectId} = ${projectId} and ${jobs.status} in ('queued', 'running'))`,
+    sql`not exists (select 1 from ${openMoves} where ${moves.projectId} = ${projectId})`,
     'PROJECT_MOVING',
   ] as const satisfies Requirement;
 

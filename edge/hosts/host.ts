@@ -5,10 +5,11 @@ import { quotaBytes } from '../../shared/project/storage-quota.ts';
 import type { HostDescription } from '../../shared/protocol/host-description.ts';
 import type { Result } from '../../shared/result.ts';
 import { isOlder, VERSION } from '../../shared/version.ts';
+import { openMoves } from '../database/conditions.ts';
 import { type Database, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { moves } from '../database/move-schema.ts';
-import { hosts, jobs, projects } from '../database/schema.ts';
+import { hosts, projects } from '../database/schema.ts';
 import type { Settings } from '../settings.ts';
 import { CaCertificate, Placement } from './enrolment.ts';
 import type { HostLinks } from './host-client.ts';
@@ -184,8 +185,7 @@ const isPlacedOn = (
   projectId: string,
 ): SQL => sql`placed.status <> 'failed' and placed.id <> ${projectId}
   and (placed.host_id = ${hostId} or placed.id in (
-    select ${moves.projectId} from ${moves} join ${jobs} on ${jobs.id} = ${moves.jobId}
-    where ${moves.toHostId} = ${hostId} and ${jobs.status} in ('queued', 'running')))`;
+    select ${moves.projectId} from ${openMoves} where ${moves.toHostId} = ${hostId}))`;
 
 /**
  * Whether the host has fewer projects than its capacity.
@@ -197,10 +197,8 @@ export const hasPlaceOn = (hostId: SQL | string, projectId = ''): SQL => sql`coa
     select count(*) from ${projects} as placed where ${isPlacedOn(hostId, projectId)}), 1)`;
 
 /** Whether a project moves to or from the host. */
-export const isMoving = (
-  hostId: string,
-): SQL => sql`exists (select 1 from ${moves} join ${jobs} on ${jobs.id} = ${moves.jobId}
-  where ${hostId} in (${moves.fromHostId}, ${moves.toHostId}) and ${jobs.status} in ('queued', 'running'))`;
+export const isMoving = (hostId: string): SQL =>
+  sql`exists (select 1 from ${openMoves} where ${hostId} in (${moves.fromHostId}, ${moves.toHostId}))`;
 
 /**
  * Removes a host without projects. Its name is free afterwards, and its key and its token are worthless.

@@ -59,13 +59,15 @@ const roleOf = ({ standbyOf, fenced }: Pick<HostRow, 'standbyOf' | 'fenced'>): M
   standbyOf === null ? 'primary' : fenced ? 'fenced' : 'standby';
 
 /** A standby that has begun to copy this host, and is none of a former time. */
-export const followsHost = (hostId: string) =>
+export const followsHost = (hostId: string | SQL) =>
   and(eq(hosts.standbyOf, hostId), eq(hosts.fenced, false), gt(hosts.generation, 0));
 
 /** Whether the host of a project has a standby that has begun to copy it, as an SQL condition. */
 export const hasStandby = (projectId: string): SQL =>
-  sql`exists (select 1 from ${hosts} as follower join ${projects} as placed on follower.standby_of = placed.host_id
-    where placed.id = ${projectId} and follower.fenced = 0 and follower.generation > 0)`;
+  isThere(
+    hosts,
+    followsHost(sql`(select placed.host_id from ${projects} as placed where placed.id = ${projectId})`),
+  );
 
 /** What an agent is to know of its host. Null: there is no such host. Reads the newest state. */
 export async function readMember(

@@ -4,12 +4,12 @@ import { fail, ok, type Result } from '../../shared/result.ts';
 import type { AuditName } from '../audit/audit-event.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import type { AuditActor } from '../database/column-types.ts';
+import { isOpenJob } from '../database/conditions.ts';
 import { type Database, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite, type Requirement } from '../database/guarded-write.ts';
 import { moves } from '../database/move-schema.ts';
 import { auditEvents, importSources, type JobRow, jobs } from '../database/schema.ts';
 import { missing } from '../missing.ts';
-import { isOpenJob } from './job-store.ts';
 import { CANCELLED } from './saga.ts';
 
 /** The kinds of jobs that a client can have undone, with the audit event, and what prevents it. */

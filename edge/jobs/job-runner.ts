@@ -5,6 +5,7 @@ import { CONCURRENT_CREATIONS } from '../../shared/project/project-status.ts';
 import type { HostFailureCode } from '../../shared/protocol/host-failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { BoundedMap } from '../bounded-map.ts';
+import { OPEN_STATUSES } from '../database/conditions.ts';
 import {
   type Database,
   hasChanged,
@@ -17,7 +18,7 @@ import type { CallHost } from '../hosts/host-client.ts';
 import type { StoredResponse } from '../idempotency/idempotency-key.ts';
 import { logEvent } from '../log.ts';
 import { traced } from '../trace.ts';
-import { branchIdsOf, OPEN_STATUSES, READINGS, readOpenJob } from './job-store.ts';
+import { branchIdsOf, READINGS, readOpenJob } from './job-store.ts';
 import {
   failureClass,
   jobError,

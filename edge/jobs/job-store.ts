@@ -1,18 +1,9 @@
 import { and, eq, inArray, notInArray, type SQL, sql } from 'drizzle-orm';
-import type { JobKind, JobStatus } from '../../shared/project/job.ts';
+import type { JobKind } from '../../shared/project/job.ts';
 import type { Actor, AuditActor, JobSubjects } from '../database/column-types.ts';
+import { isOpenJob, OPEN_STATUSES } from '../database/conditions.ts';
 import { type Database, isThere } from '../database/database.ts';
 import { type JobOf, type JobRow, jobs } from '../database/schema.ts';
-
-export const OPEN_STATUSES = ['queued', 'running'] as const satisfies readonly JobStatus[];
-
-/**
- * SQLite uses the index of open jobs only if it knows the statuses when it plans, so they are no parameters.
- */
-export const isOpenJob: SQL = sql`${jobs.status} in (${sql.raw(OPEN_STATUSES.map((status) => `'${status}'`).join(', '))})`;
-
-/** A move of a project to another host. Literal too, for the index of moves. */
-export const isMove: SQL = sql`${jobs.kind} = 'project.move'`;
 
 /** Jobs that change nothing, so no work on their branch or project waits for them. */
 export const READINGS: readonly JobKind[] = ['branch.diff'];

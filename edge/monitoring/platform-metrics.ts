@@ -1,12 +1,12 @@
 import { count, isNotNull, min, sql } from 'drizzle-orm';
 import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
 import type { HostDescription } from '../../shared/protocol/host-description.ts';
+import { isOpenJob } from '../database/conditions.ts';
 import type { DatabaseBinding } from '../database/database.ts';
 import { openDatabase } from '../database/database.ts';
 import { hosts, jobs, projectBranches } from '../database/schema.ts';
 import type { HostLinks } from '../hosts/host-client.ts';
 import { isLinked } from '../hosts/host-client.ts';
-import { isOpenJob } from '../jobs/job-store.ts';
 import type { Limiters } from '../rate-limits/limiter-client.ts';
 import { readRefusals } from '../rate-limits/limiter-client.ts';
 import type { Refusals } from '../rate-limits/limits.ts';

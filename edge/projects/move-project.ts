@@ -1,11 +1,9 @@
 import { and, eq, inArray, sql } from 'drizzle-orm';
-import type { BranchRole } from '../../shared/branch/login.ts';
 import { followName } from '../../shared/protocol/transfer-operations.ts';
-import { passwordOf } from '../access/credentials.ts';
+import { verifiersOf } from '../access/credentials.ts';
 import { accessOf, accessReads, nextAccessRevision, sendAccess } from '../access/send-access.ts';
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
 import { BUSY_WAIT_MS } from '../branches/clone-source.ts';
-import { scramVerifier } from '../crypto/scram.ts';
 import { insertIf, isOneOf, isThere } from '../database/database.ts';
 import { KEPT_MS, moves } from '../database/move-schema.ts';
 import { auditEvents, branchCredentials, jobs, projects } from '../database/schema.ts';
@@ -126,17 +124,11 @@ async function build(context: Context, moving: Moving): Promise<void> {
   for (const { id, database, buildId, state } of moving.move.branches) {
     if (state !== 'waiting') continue;
     const rows = credentials.filter(({ branchId }) => branchId === id);
-    const verifier = async (role: BranchRole) => scramVerifier(await passwordOf(CREDENTIAL_KEYS, rows, role));
-    const [owner, read_write, read_only] = await Promise.all([
-      verifier('owner'),
-      verifier('read_write'),
-      verifier('read_only'),
-    ]);
     const branch = { branch_id: id, database, build_id: buildId };
     const about = { job_id: job.id, project_id: job.projectId };
     await toHost(context, 'branch.prepare', {
       ...{ ...about, access: closed },
-      branches: [{ ...branch, verifiers: { owner, read_write, read_only } }],
+      branches: [{ ...branch, verifiers: await verifiersOf(CREDENTIAL_KEYS, rows) }],
     });
     const plain = { ...about, branches: [branch] };
     await toHost(context, 'branch.clone', { ...plain, source: null, busy_wait: BUSY_WAIT_MS });

@@ -6,7 +6,7 @@ import { auditEvent } from '../audit/audit-event.ts';
 import { makePassword } from '../crypto/scram.ts';
 import { seal } from '../crypto/seal.ts';
 import type { AuditActor, MovingBranch } from '../database/column-types.ts';
-import { inActiveProject, isUnmoving } from '../database/conditions.ts';
+import { inActiveProject, isMove, isOpenJob, isUnmoving } from '../database/conditions.ts';
 import { type Database, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { drains, type MoveRow, moves } from '../database/move-schema.ts';
@@ -21,7 +21,7 @@ import {
 } from '../database/schema.ts';
 import { isFollowing, LIVE_STATES } from '../following/follow-record.ts';
 import { acceptsProjects, hasPlaceOn, hasRoomOn } from '../hosts/host.ts';
-import { isOpenJob, newJob, READINGS } from '../jobs/job-store.ts';
+import { newJob, READINGS } from '../jobs/job-store.ts';
 import type { Settings } from '../settings.ts';
 
 /** The request to move a project, and what it depends on. */
@@ -66,8 +66,7 @@ const hasTheseBranches = (projectId: string, known: readonly { id: string }[]) =
   from ${projectBranches} where project_id = ${projectId} and status in ('active', 'expired'))`;
 
 /** Whether a project moves from the host. */
-const isMovingFrom = (hostId: string) =>
-  isThere(jobs, and(eq(jobs.hostId, hostId), eq(jobs.kind, 'project.move'), isOpenJob));
+const isMovingFrom = (hostId: string) => isThere(jobs, and(eq(jobs.hostId, hostId), isMove, isOpenJob));
 
 /** Associated data of the sealed password of the login. */
 export const sealOwner = (jobId: string) => ['move', jobId];

@@ -3,6 +3,7 @@ import { accessOf, accessReads, confirmAccess, nextAccessRevision } from '../acc
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
 import { transition } from '../branches/branch.ts';
 import { forgetSnapshots } from '../branches/drop-snapshots.ts';
+import { isOpenJob } from '../database/conditions.ts';
 import { hasChanged, insertAllIf, isOneOf, isThere, writeThenReadAll } from '../database/database.ts';
 import { KEPT_MS, moves } from '../database/move-schema.ts';
 import {
@@ -14,7 +15,6 @@ import {
   projects,
 } from '../database/schema.ts';
 import { isUncancelled } from '../jobs/cancel-job.ts';
-import { isOpenJob } from '../jobs/job-store.ts';
 import { JobCancelledError, SourceUnsuitableError } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
 import { failureOf, whileClosed } from './away-host.ts';

@@ -2,10 +2,11 @@ import { and, eq, gt, inArray, lt, lte, or, sql } from 'drizzle-orm';
 import type { BranchStatus } from '../../shared/branch/branch-status.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { atTheirEnd, atTheirLeasesEnd } from '../branches/expiry.ts';
+import { isMove, isOpenJob } from '../database/conditions.ts';
 import { type Database, isOneOf } from '../database/database.ts';
 import { KEPT_MS, moves } from '../database/move-schema.ts';
 import { eventOutbox, jobs, networkRules, projectBranches, projects, snapshots } from '../database/schema.ts';
-import { branchIdsOf, isMove, isOpenJob } from '../jobs/job-store.ts';
+import { branchIdsOf } from '../jobs/job-store.ts';
 import { logEvent } from '../log.ts';
 
 export type Inventory = MethodResult<'host.inventory'>;

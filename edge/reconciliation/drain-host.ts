@@ -3,12 +3,13 @@ import { FAILURES, type Failure, type FailureCode } from '../../shared/failures.
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { noActor } from '../audit/audit-event.ts';
 import { type Coordinators, coordinatorOf } from '../coordinator/coordinator-rpc.ts';
+import { isOpenJob } from '../database/conditions.ts';
 import { type Database, type DatabaseBinding, openDatabase } from '../database/database.ts';
 import { drains, moves } from '../database/move-schema.ts';
 import { hosts, jobs, projects } from '../database/schema.ts';
 import { hasPlaceOn, hasRoomOn, isOpenHost } from '../hosts/host.ts';
 import { type HostLinks, isLinked } from '../hosts/host-client.ts';
-import { isMove, isOpenJob, READINGS } from '../jobs/job-store.ts';
+import { READINGS } from '../jobs/job-store.ts';
 import { publicFailure } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
 import { readSettings } from '../settings.ts';
@@ -40,15 +41,11 @@ const projectsOn = (db: Database, hostId: string) =>
 
 /** How far a drain is; null: the host is not drained, or only gets no new projects. */
 export async function drainOf(db: Database, hostId: string) {
-  const [[drain], remaining, [moving], busy] = await db.batch([
+  const [[drain], remaining, open] = await db.batch([
     db.select().from(drains).where(eq(drains.hostId, hostId)),
     projectsOn(db, hostId),
     db
-      .select({ projectId: jobs.projectId, jobId: jobs.id })
-      .from(jobs)
-      .where(and(eq(jobs.hostId, hostId), isMove, isOpenJob)),
-    db
-      .select({ projectId: jobs.projectId })
+      .select({ projectId: jobs.projectId, jobId: jobs.id, kind: jobs.kind })
       .from(jobs)
       .where(and(eq(jobs.hostId, hostId), isOpenJob, notInArray(jobs.kind, [...READINGS]))),
   ]);
@@ -56,8 +53,8 @@ export async function drainOf(db: Database, hostId: string) {
   return {
     drain,
     remaining,
-    moving: moving ?? null,
-    busy: new Set(busy.map(({ projectId }) => projectId)),
+    moving: open.find(({ kind }) => kind === 'project.move') ?? null,
+    busy: new Set(open.map(({ projectId }) => projectId)),
     ...(await failedMoves(db, drain)),
   };
 }
@@ -76,7 +73,7 @@ export async function waitingOf(
   const waiting = [];
   if (moving) return [];
   for (const project of remaining.filter(({ id }) => !Object.hasOwn(failed, id))) {
-    const code = paused.get(project.id)?.code ?? (busy.has(project.id) ? 'PROJECT_BUSY' : null);
+    const code = paused.get(project.id) ?? (busy.has(project.id) ? 'PROJECT_BUSY' : null);
     const known = project.status === 'active' ? code : 'PROJECT_NOT_ACTIVE';
     const other = known ? null : await otherHost(env, db, hostId, project);
     if (other?.ok) return [];
@@ -118,22 +115,23 @@ async function failedMoves(db: Database, drain: typeof drains.$inferSelect) {
     const { code, fields } = publicFailure(error ?? { code: 'INTERNAL', message: '' });
     const message = fields?.message;
     return {
-      ...{ projectId, endedAt },
-      ...withMessage(code, typeof message === 'string' ? message : undefined),
+      projectId,
+      endedAt,
+      failure: withMessage(code, typeof message === 'string' ? message : undefined),
     };
   });
-  const passing = found.filter(({ code }) => PASSING.includes(code));
-  const failed = found.filter(({ code }) => !PASSING.includes(code));
+  const passing = found.filter(({ failure }) => PASSING.includes(failure.code));
+  const failed = found.filter(({ failure }) => !PASSING.includes(failure.code));
   return {
     failed: {
-      ...Object.fromEntries(failed.map(({ projectId, code, message }) => [projectId, { code, message }])),
+      ...Object.fromEntries(failed.map(({ projectId, failure }) => [projectId, failure])),
       ...Object.fromEntries(
         Object.entries(drain.failed).map(([id, code]) => [id, withMessage(code as FailureCode)]),
       ),
     } as Record<string, Failed>,
     paused: new Map(
-      passing.flatMap(({ projectId, endedAt, code, message }) =>
-        Date.now() - endedAt.getTime() < PAUSE_MS ? [[projectId, { code, message }]] : [],
+      passing.flatMap(({ projectId, endedAt, failure }) =>
+        Date.now() - endedAt.getTime() < PAUSE_MS ? [[projectId, failure.code] as const] : [],
       ),
     ),
   };

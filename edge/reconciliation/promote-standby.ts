@@ -1,9 +1,10 @@
 import { and, eq, inArray, isNull, lt, or, type SQL, type SQLWrapper, sql } from 'drizzle-orm';
 import type { z } from 'zod';
-import type { Failure } from '../../shared/failures.ts';
+import type { Failure, FailureCode } from '../../shared/failures.ts';
 import type { MemberState, StandbyReply } from '../../shared/protocol/standby.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { type Coordinators, coordinatorOf } from '../coordinator/coordinator-rpc.ts';
+import { isMove, isOpenJob } from '../database/conditions.ts';
 import {
   type Database,
   type DatabaseBinding,
@@ -17,7 +18,6 @@ import { hosts, jobs, projects } from '../database/schema.ts';
 import { isMoving } from '../hosts/host.ts';
 import { HostCallError, type HostLinks, hostCaller, hostLink, isLinked } from '../hosts/host-client.ts';
 import { followsHost, type HostRow, isPrimary, readMember, readState, recordSync } from '../hosts/standby.ts';
-import { isMove, isOpenJob } from '../jobs/job-store.ts';
 import { jobError, SourceUnsuitableError } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
 import { repeatIfLost } from '../lost-object.ts';
@@ -65,7 +65,7 @@ export async function admitToPrimary(
       [isThere(hosts, and(eq(hosts.id, primaryId), isPrimary)), 'HOST_NOT_STANDBY'],
       [sql`not ${isThere(hosts, other)}`, 'HOST_HAS_STANDBY'],
       [isThere(hosts, and(eq(hosts.id, primaryId), isNull(hosts.yieldsTo))), 'HOST_UNAVAILABLE'],
-      ...areAsRead([found.row, primary.row]).map((condition) => [condition, 'HOST_UNAVAILABLE'] as const),
+      ...areAsRead([found.row, primary.row], 'HOST_UNAVAILABLE'),
     ],
   });
   if (!written.ok) return written;
@@ -96,9 +96,12 @@ async function nextGeneration(env: Env, rows: readonly HostRow[]): Promise<numbe
   return Math.max(...rows.map(({ generation }) => generation), ...known) + 1;
 }
 
-/** Whether no other request has changed these records since they were read. */
-const areAsRead = (rows: readonly HostRow[]) =>
-  rows.map(({ id, generation }) => isThere(hosts, and(eq(hosts.id, id), eq(hosts.generation, generation))));
+/** No other request has changed these records since they were read. */
+const areAsRead = (rows: readonly HostRow[], failure: FailureCode) =>
+  rows.map(({ id, generation }) => {
+    const isAsRead = isThere(hosts, and(eq(hosts.id, id), eq(hosts.generation, generation)));
+    return [isAsRead, failure] as const;
+  });
 
 /** A look at a primary that is closed opens it again when the request of its switch has not said for so long that it lives. */
 const YIELDS_FOR_MS = 30_000;
@@ -113,12 +116,13 @@ const POLL_EVERY_MS = 200;
  * Makes the standby the primary. Without `lost` its primary is closed first, and nothing is lost. A repeated request finishes
  * what an interrupted one has begun.
  * @param lost the primary, if it cannot be reached any more
- * @returns or NOT_FOUND, VALIDATION_FAILED, HOST_NOT_STANDBY, STANDBY_NOT_READY, PRIMARY_UNAVAILABLE
+ * @param force also if it is linked, so that it could be closed first and nothing would have to be lost
+ * @returns or NOT_FOUND, VALIDATION_FAILED, HOST_NOT_STANDBY, PRIMARY_LINKED, STANDBY_NOT_READY, PRIMARY_UNAVAILABLE
  */
 export async function promoteStandby(
   env: Env,
   hostId: string,
-  lost: string | null,
+  { lost, force }: { lost: string | null; force: boolean },
   now: Date,
 ): Promise<Result<{ survivedUntil: string | null }, Failure>> {
   const found = await readMember(env, hostId);
@@ -135,6 +139,7 @@ export async function promoteStandby(
       code: 'VALIDATION_FAILED',
       fields: { details: [{ path: 'lost', message: 'is not the primary of this standby' }] },
     });
+  if (lost !== null && !force && (await isLinked(env, primaryId))) return fail({ code: 'PRIMARY_LINKED' });
   if (!hasCopy(standby, await readState(env, hostId))) return fail({ code: 'STANDBY_NOT_READY' });
   const closed = lost === null ? await closePrimary(env, primaryId, hostId, now) : ok(null);
   if (!closed.ok) return closed;
@@ -208,12 +213,6 @@ export async function promoteLapsed(
   await lookSoon(env, [hostId, primaryId]);
   await finishPromotion(env, hostId);
   return { isPromoted: true, generation };
-}
-
-/** Whether the primary of a standby is linked, so that it can be closed first and nothing has to be lost. */
-export async function isPrimaryLinked(env: Env, standbyId: string, primaryId: string): Promise<boolean> {
-  const found = await readMember(env, standbyId);
-  return found?.row.standbyOf === primaryId && !found.row.fenced && (await isLinked(env, primaryId));
 }
 
 const isPromotedFrom = async (db: Database, hostId: string, lost: string | null): Promise<boolean> => {
@@ -347,7 +346,7 @@ async function writePromotion(
         [isThere(hosts, isStandby), 'HOST_NOT_STANDBY'],
         [isThere(hosts, isClosed), 'HOST_NOT_STANDBY'],
       ] as const),
-      ...areAsRead(rows).map((condition) => [condition, 'HOST_NOT_STANDBY'] as const),
+      ...areAsRead(rows, 'HOST_NOT_STANDBY'),
     ],
     rest: (isAllowed) => [
       db
@@ -430,11 +429,11 @@ export async function pushMember(env: Env, hostId: string): Promise<MemberState 
   if (!found || (found.row.generation === 0 && found.row.standbyOf === null)) return null;
   // A standby that has not begun to copy has nothing to apply.
   if (found.row.generation === 0) return readState(env, hostId);
-  if (found.member.role === 'primary') await fenceFormer(env, found.row);
-  // A host without a lease serves on, so none is counted any more.
-  if (found.member.role === 'primary' && found.member.lease_seconds === null) {
-    const isDropped = await hostLink(env, hostId).dropLease(found.row.generation);
-    if (!isDropped) return null;
+  if (found.member.role === 'primary') {
+    await fenceFormer(env, found.row);
+    // A host without a lease serves on, so none is counted any more.
+    const isFree = found.member.lease_seconds === null;
+    if (isFree && !(await hostLink(env, hostId).dropLease(found.row.generation))) return null;
   }
   const state = await hostCaller(env, hostId)('member.apply', found.member);
   if (state.sync !== found.row.sync) await recordSync(env, hostId, state);

@@ -2,6 +2,7 @@ import { and, eq, inArray, sql } from 'drizzle-orm';
 import type { Params } from '../../shared/protocol/operations.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import { forgetDeletedBranch, isUnused } from '../branches/drop-snapshots.ts';
+import { OPEN_STATUSES } from '../database/conditions.ts';
 import { type Database, isOneOf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import {
@@ -13,7 +14,6 @@ import {
   snapshots,
 } from '../database/schema.ts';
 import type { CallHost } from '../hosts/host-client.ts';
-import { OPEN_STATUSES } from '../jobs/job-store.ts';
 import { logEvent } from '../log.ts';
 import { type HostedSnapshot, type Inventory, readyBranches } from './differences.ts';
 import { openInventory } from './read-inventory.ts';

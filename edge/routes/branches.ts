@@ -46,7 +46,15 @@ import { readSettings } from '../settings.ts';
 import { matchesPattern } from '../tenancy/branch-pattern.ts';
 import { CreationHeaders, endOfCreation, HOST_CREATION_FAILURES, PENDING, replay } from './creations.ts';
 import { withCredentials } from './credentials.ts';
-import { BranchRefParams, Confirm, inBranch, inProject, ProjectParams, requireData } from './in-project.ts';
+import {
+  BranchRefParams,
+  Confirm,
+  Flag,
+  inBranch,
+  inProject,
+  ProjectParams,
+  requireData,
+} from './in-project.ts';
 
 const tags = ['Branches'];
 
@@ -70,14 +78,10 @@ const Lookup = z
   );
 
 const DeletionQuery = z.strictObject({
-  purge: z
-    .enum(['true', 'false'])
-    .default('false')
-    .transform((text) => text === 'true')
-    .meta({
-      description:
-        'Drops the database immediately, so that the branch cannot be restored; also that of a branch which was deleted before, by its id.',
-    }),
+  purge: Flag(false).meta({
+    description:
+      'Drops the database immediately, so that the branch cannot be restored; also that of a branch which was deleted before, by its id.',
+  }),
   confirm: Confirm,
 });
 

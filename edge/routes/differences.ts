@@ -29,7 +29,7 @@ import { type AppContext, actorOf } from '../pipeline/context.ts';
 import { operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf, primaryOf } from '../pipeline/replica-choice.ts';
 import { PENDING } from './creations.ts';
-import { BranchRefParams, HOST_FAILURES, inBranch, requireData, usableBranch } from './in-project.ts';
+import { BranchRefParams, Flag, HOST_FAILURES, inBranch, requireData, usableBranch } from './in-project.ts';
 import { namedRow, RowsQuery, VALUES_EXPLAINED, Values } from './tables.ts';
 
 const Method = z.enum(DIFFERENCE_METHODS).meta({
@@ -114,12 +114,6 @@ const tags = ['Differences'];
 
 /** A comparison that takes longer becomes a job. */
 const WAIT_MS = 10_000;
-
-const Flag = (fallback: boolean) =>
-  z
-    .enum(['true', 'false'])
-    .default(fallback ? 'true' : 'false')
-    .transform((text) => text === 'true');
 
 const Against = z.string().min(1).max(100).default('parent').meta({
   description:

@@ -176,6 +176,13 @@ export const StreamQuery = z.strictObject({
   }),
 });
 
+/** Of a query. */
+export const Flag = (fallback: boolean) =>
+  z
+    .enum(['true', 'false'])
+    .default(fallback ? 'true' : 'false')
+    .transform((text) => text === 'true');
+
 /** In a query or a body: what a protected branch requires. */
 export const Confirm = z.string().max(100).optional().meta({
   description: 'The name of the branch; required if it is protected.',

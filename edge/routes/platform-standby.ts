@@ -1,11 +1,11 @@
 import { eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { hosts } from '../database/schema.ts';
-import { ApiError, found, unwrap } from '../errors.ts';
+import { found, unwrap } from '../errors.ts';
 import { Host, hostRows, toHostResponse } from '../hosts/host.ts';
 import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
-import { isPrimaryLinked, promoteStandby } from '../reconciliation/promote-standby.ts';
+import { promoteStandby } from '../reconciliation/promote-standby.ts';
 import { HostParams } from './in-project.ts';
 
 /** What an operator does about a host and its standby. */
@@ -53,9 +53,7 @@ router.openapi(
   async (c) => {
     const { host_id: hostId } = c.req.valid('param');
     const { lost = null, force = false } = c.req.valid('json');
-    if (lost !== null && !force && (await isPrimaryLinked(c.env, hostId, lost)))
-      throw new ApiError('PRIMARY_LINKED');
-    const promoting = promoteStandby(c.env, hostId, lost, new Date());
+    const promoting = promoteStandby(c.env, hostId, { lost, force }, new Date());
     // A client that is gone does not leave both hosts closed.
     c.executionCtx.waitUntil(promoting.catch(() => {}));
     const { survivedUntil } = unwrap(await promoting);

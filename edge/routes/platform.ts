@@ -41,7 +41,7 @@ import {
   TenantCapsRequest,
 } from '../tenancy/tenant-caps.ts';
 import { replay } from './creations.ts';
-import { HostParams, ProjectParams, TenantParams } from './in-project.ts';
+import { Flag, HostParams, ProjectParams, TenantParams } from './in-project.ts';
 import { signInContextOf } from './sign-in-context.ts';
 
 /** Operations for the operator of the platform, not for tenants. */
@@ -71,14 +71,10 @@ const HostChange = z
   .meta({ example: { draining: true } });
 
 const RemovalQuery = z.strictObject({
-  switched_off: z
-    .enum(['true', 'false'])
-    .default('false')
-    .transform((text) => text === 'true')
-    .meta({
-      description:
-        'Whether the machine of a former primary is switched off for good, so that it is removed without its report.',
-    }),
+  switched_off: Flag(false).meta({
+    description:
+      'Whether the machine of a former primary is switched off for good, so that it is removed without its report.',
+  }),
 });
 
 const router = operations();

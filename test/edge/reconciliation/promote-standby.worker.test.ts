@@ -9,7 +9,6 @@ import { removeHost } from '../../../edge/hosts/host.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import {
   admitToPrimary,
-  isPrimaryLinked,
   promoteLapsed,
   promoteStandby,
   pushMember,
@@ -128,7 +127,8 @@ const callOf = (id: string) => async (method: string, params: HostMember) => {
   return { ok: true, value: agent.state };
 };
 
-const promote = (lost: string | null = null) => promoteStandby(env, next.id, lost, new Date());
+const promote = (lost: string | null = null) =>
+  promoteStandby(env, next.id, { lost, force: true }, new Date());
 
 async function expectPromoted() {
   expect(wereBothOpen).toBe(false);
@@ -237,9 +237,8 @@ describe('a primary whose lease has ended', () => {
 });
 
 describe('a switch that was interrupted', () => {
-  const isClosed = { yieldsTo: '', generation: 4 };
   beforeEach(async () => {
-    await change(former, { ...isClosed, yieldsTo: next.id, yieldsSince: new Date() });
+    await change(former, { yieldsTo: next.id, yieldsSince: new Date(), generation: 4 });
     former.agent.record = { ...former.agent.record, closing: true, generation: 4 };
   });
 
@@ -288,11 +287,15 @@ test('a former primary whose machine is off is removed without its report', asyn
   expect(await removeHost(db, former.id, true)).toMatchObject({ ok: true });
 });
 
-test('a primary is linked until its standby has taken its place', async () => {
-  expect(await isPrimaryLinked(env, next.id, former.id)).toBe(true);
-  expect(await isPrimaryLinked(env, former.id, next.id)).toBe(false);
+test('a primary that is linked is not given up, until its standby has taken its place', async () => {
+  const code = async (standby: string, lost: string) => {
+    const result = await promoteStandby(env, standby, { lost, force: false }, new Date());
+    return result.ok ? null : result.failure.code;
+  };
+  expect(await code(next.id, former.id)).toBe('PRIMARY_LINKED');
+  expect(await code(former.id, next.id)).toBe('HOST_NOT_STANDBY');
   await promote();
-  expect(await isPrimaryLinked(env, next.id, former.id)).toBe(false);
+  expect(await code(next.id, former.id)).toBe(null);
 });
 
 test('a primary whose agent is of an earlier release gets no standby, and its record stays', async () => {
