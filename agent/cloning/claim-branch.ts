@@ -62,7 +62,8 @@ async function insertOrReadClaims(
     'SELECT branch_id, project_id, job_id, database FROM branch WHERE branch_id = ANY ($1)',
     [others],
   );
-  return new Map([...inserted, ...known].map((claim) => [claim.branch_id, claim]));
+  for (const claim of known) claims.set(claim.branch_id, claim);
+  return claims;
 }
 
 export const nameHeld = (database: string) =>

@@ -171,9 +171,10 @@ export async function createUnusedClone(
   session: Session,
   clone: NewClone & { source: string },
   onProgress?: OnProgress,
+  chosen?: Strategy,
 ): Promise<void> {
   const { sourceBytes, origin } = await inspectSource(session, clone.source);
-  const strategy = strategyFor(host.cloneMethod, sourceBytes);
+  const strategy = chosen ?? strategyFor(host.cloneMethod, sourceBytes);
   const create = await prepareCreation(host, session, clone, {
     ...{ strategy, sourceBytes, oid: origin.source, onProgress },
   });
@@ -185,18 +186,11 @@ export async function createUnusedClone(
  * Copies every block of a database that no client can use, so that the copy shares none.
  * @throws HostError SOURCE_MISSING, HOST_FULL
  */
-export async function copyUnusedDatabase(
+export const copyUnusedDatabase = (
   host: CloneHost,
   session: Session,
   clone: NewClone & { source: string },
-): Promise<void> {
-  const { sourceBytes, origin } = await inspectSource(session, clone.source);
-  const create = await prepareCreation(host, session, clone, {
-    ...{ strategy: 'file_copy', sourceBytes, oid: origin.source },
-  });
-  await create();
-  await recordOrigin(session, clone.name, origin, true);
-}
+): Promise<void> => createUnusedClone(host, session, clone, undefined, 'file_copy');
 
 /**
  * Does what can be done before the clients of the source are held.

@@ -1,6 +1,6 @@
+import { backendPid } from '../postgres/connect.ts';
 import { temporaryBytes } from '../postgres/file-bytes.ts';
 import type { OnProgress } from '../process/progress.ts';
-import { backendPid } from '../rows/branch-session.ts';
 import type { Comparison } from './comparison.ts';
 import type { BlockRanges } from './extents.ts';
 import type { FoundTable, TablePair } from './tables.ts';

@@ -139,21 +139,10 @@ async function cloneMissing(
   const result = await createClone(host, session, { name, source: from, busy_wait }, onProgress);
   // Other clones of the source can begin.
   if (from !== null) await releaseLock(session, `source:${from}`);
-  const taken = new Set(
-    from === null
-      ? []
-      : await host.spares.take(
-          session,
-          from,
-          others.map(({ job_id }) => buildDatabaseName(job_id)),
-        ),
-  );
-  await cloneBuilt(
-    host,
-    session,
-    first,
-    others.filter(({ job_id }) => !taken.has(buildDatabaseName(job_id))),
-  );
+  const names = others.map(({ job_id }) => buildDatabaseName(job_id));
+  const taken = from === null ? [] : await host.spares.take(session, from, names);
+  const spareless = others.filter(({ job_id }) => !taken.includes(buildDatabaseName(job_id)));
+  await cloneBuilt(host, session, first, spareless);
   return result;
 }
 

@@ -15,6 +15,10 @@ export const AS_TEXT = { getTypeParser: () => (text: string) => text };
 /** Parses values as the driver does by default. */
 export const AS_VALUES = pg.types;
 
+/** Of an open session. PostgreSQL sends it at login, so no statement is needed; the driver's types leave it out. */
+export const backendPid = (session: Session): number =>
+  (session as unknown as { processID: number }).processID;
+
 /** A server that accepts no session within this time is treated as away. */
 const CONNECT_WITHIN_MS = 10_000;
 

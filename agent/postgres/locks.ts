@@ -1,5 +1,5 @@
 import { HostError } from '../process/host-error.ts';
-import { literal, type Pool, type Session } from './connect.ts';
+import { backendPid, literal, type Pool, type Session } from './connect.ts';
 import { LOCK_NOT_AVAILABLE, sqlState } from './postgres-failure.ts';
 import { lockedBy } from './sessions.ts';
 
@@ -119,7 +119,7 @@ export async function runAlone(
   statement: () => Promise<unknown>,
   empty: (signal: AbortSignal) => Promise<boolean>,
 ): Promise<void> {
-  const pid = pidOf(session);
+  const pid = backendPid(session);
   const done = new AbortController();
   const running = statement().finally(() => done.abort());
   const guard = async () => {
@@ -136,7 +136,3 @@ export async function runAlone(
   if (ran.status === 'rejected') throw ran.reason;
   if (guarded.status === 'rejected') throw guarded.reason;
 }
-
-/** The process of the session, as PostgreSQL has named it at the start. The driver's types leave it out. */
-const pidOf = (session: Session): number =>
-  (session as Session & { processID: number | null }).processID ?? 0;

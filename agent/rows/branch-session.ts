@@ -3,7 +3,14 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { projectDatabaseName } from '../../shared/branch/database-name.ts';
 import { groupName, loginName, queryLoginName } from '../../shared/branch/login.ts';
 import type { Pool } from '../postgres/connect.ts';
-import { AS_TEXT, inTransaction, type OwnSession, openSession, type Session } from '../postgres/connect.ts';
+import {
+  AS_TEXT,
+  backendPid,
+  inTransaction,
+  type OwnSession,
+  openSession,
+  type Session,
+} from '../postgres/connect.ts';
 import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
 import { BROWSING, LOADING } from '../postgres/sessions.ts';
 import { HostError } from '../process/host-error.ts';
@@ -426,10 +433,6 @@ export async function bounded<T>(
     clearTimeout(watchdog);
   }
 }
-
-/** PostgreSQL sends it at login, so no statement is needed. */
-export const backendPid = (session: Session): number =>
-  (session as unknown as { processID: number }).processID;
 
 /**
  * Sets PostgreSQL's default search path, for which the tenant's triggers and views were written. After this

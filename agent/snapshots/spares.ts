@@ -129,15 +129,17 @@ export class Spares {
     if (!SNAPSHOT_DATABASE.test(source) || names.length === 0) return [];
     const uses = [...(this.#uses.get(source) ?? []), ...names.map(() => performance.now())];
     this.#uses.set(source, uses.slice(-SPARES_MAX));
-    const left = [...names];
     const taken: Renaming[] = [];
-    for (let next = this.#renamings(source, left); next.length > 0; next = this.#renamings(source, left)) {
-      const renamed = (await this.#rename(session, next)) ? next : [];
+    const next = () => {
+      const left = names.filter((name) => !taken.some((one) => one.name === name));
+      return this.#renamings(source, left);
+    };
+    for (let wanted = next(); wanted.length > 0; wanted = next()) {
+      const renamed = (await this.#rename(session, wanted)) ? wanted : [];
       // Another agent process has dropped one of them.
-      if (renamed.length === 0 && next.length > 1)
-        for (const one of next) if (await this.#rename(session, [one])) renamed.push(one);
+      if (renamed.length === 0 && wanted.length > 1)
+        for (const one of wanted) if (await this.#rename(session, [one])) renamed.push(one);
       taken.push(...renamed);
-      for (const { name } of renamed) left.splice(left.indexOf(name), 1);
     }
     for (const { spare, name } of taken) this.#log('spare.taken', { database: spare, as: name });
     this.taken += taken.length;

@@ -98,7 +98,8 @@ const FIRST_OWN_OID = 16_384;
 /** Only the data of a new cluster, of a standby and of a fenced host is replaced, and not under a running server. */
 function requireReplaceable(settings: AgentSettings): void {
   const { PGDATA_DIR } = settings;
-  if (isServerRunning(PGDATA_DIR)) throw new CopyRefused(`PostgreSQL runs on ${PGDATA_DIR}: stop it first`);
+  if (postmasterOf(PGDATA_DIR) !== null)
+    throw new CopyRefused(`PostgreSQL runs on ${PGDATA_DIR}: stop it first`);
   const member = readMember(settings);
   if (member && member.role !== 'primary') return;
   const base = join(PGDATA_DIR, 'base');
@@ -109,20 +110,14 @@ function requireReplaceable(settings: AgentSettings): void {
     );
 }
 
-/** The first line of the lock file is the postmaster's process id. */
-function isServerRunning(dataDir: string): boolean {
+/** The process id of the postmaster, which is the first line of the lock file; null if it does not run. */
+export function postmasterOf(dataDir: string): number | null {
   try {
     const [pid] = readFileSync(join(dataDir, 'postmaster.pid'), 'utf8').split('\n');
-    return readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes('postgres');
+    return readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes('postgres') ? Number(pid) || null : null;
   } catch {
-    return false;
+    return null;
   }
-}
-
-/** The process id of the postmaster; null if it does not run. */
-export function postmasterOf(dataDir: string): number | null {
-  if (!isServerRunning(dataDir)) return null;
-  return Number(readFileSync(join(dataDir, 'postmaster.pid'), 'utf8').split('\n')[0]) || null;
 }
 
 const ITERATIONS = 4096;
@@ -208,8 +203,7 @@ class BaseBackup implements pg.Submittable {
 }
 
 interface OpenFile {
-  /** Null: it is not written. */
-  descriptor: number | null;
+  descriptor: number;
   /** Bytes of the file, and then of its last block. */
   left: number;
   padding: number;
@@ -265,13 +259,13 @@ export class Archive {
 
   #writeFile(file: OpenFile, bytes: Buffer): Buffer {
     const content = bytes.subarray(0, file.left);
-    for (let written = 0; file.descriptor !== null && written < content.length; )
+    for (let written = 0; written < content.length; )
       written += writeSync(file.descriptor, content, written, content.length - written);
     file.left -= content.length;
     const padding = Math.min(file.padding, bytes.length - content.length);
     if (file.left === 0) file.padding -= padding;
     if (file.left === 0 && file.padding === 0) {
-      if (file.descriptor !== null) closeSync(file.descriptor);
+      closeSync(file.descriptor);
       this.#file = null;
     }
     return bytes.subarray(content.length + (file.left === 0 ? padding : 0));
@@ -312,11 +306,10 @@ export class Archive {
     if (!Number.isSafeInteger(size)) throw new Error('the copy of the primary has a malformed header');
     mkdirSync(dirname(path), { recursive: true, mode: 0o700 });
     const isOfPrimary = OF_THIS_HOST.some((name) => path === join(this.#folder, name));
-    const descriptor = isOfPrimary ? null : openSync(path, 'w', mode);
-    if (descriptor !== null) this.#copied.files += 1;
-    if (size === 0 && descriptor !== null) closeSync(descriptor);
-    if (size === 0) return;
-    this.#file = { descriptor, left: size, padding: (BLOCK - (size % BLOCK)) % BLOCK };
+    const descriptor = openSync(isOfPrimary ? '/dev/null' : path, 'w', mode);
+    if (!isOfPrimary) this.#copied.files += 1;
+    if (size === 0) closeSync(descriptor);
+    else this.#file = { descriptor, left: size, padding: (BLOCK - (size % BLOCK)) % BLOCK };
   }
 
   /** A primary that was taken over must not write elsewhere. */

@@ -8,10 +8,11 @@ import { z } from 'zod';
 import { MEMBER_PATH, MEMBER_TYPE, MemberReply } from '../../shared/protocol/standby.ts';
 import { signedRequest } from '../link/host-certificate.ts';
 import { type HostIdentity, readIdentity, writeState } from '../link/identity.ts';
+import { repeat } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { claimName } from '../upgrade/program-file.ts';
 import { postmasterOf } from './base-copy.ts';
-import { readMember, writeMember } from './stored-member.ts';
+import { readMember, type StoredMember, writeMember } from './stored-member.ts';
 
 /**
  * The lease of a primary whose standby may take its place by itself: `STATE_DIR/lease.json`. All times are seconds since the
@@ -39,25 +40,38 @@ function readUntil(settings: AgentSettings): number | null {
   }
 }
 
-/** Seconds for which this primary may serve; `Infinity`: until it is closed. */
-export function leaseLeft(settings: AgentSettings): number {
-  if (needsLease(settings) === null) return Number.POSITIVE_INFINITY;
-  if (isFenced(settings)) return 0;
+/** How long each lease of a host is, or was before it was fenced; null: it needs none. */
+const secondsOf = (stored: StoredMember | null): number | null =>
+  stored === null || stored.role === 'standby' ? null : stored.lease_seconds;
+
+function leftOf(settings: AgentSettings, stored: StoredMember | null): number {
+  if (secondsOf(stored) === null) return Number.POSITIVE_INFINITY;
+  if (stored?.role === 'fenced') return 0;
   const until = readUntil(settings);
   return until === null ? Number.POSITIVE_INFINITY : until - uptime();
 }
 
-/** How long each lease of this host is, or was before it was fenced; null: it needs none. */
-function needsLease(settings: AgentSettings): number | null {
-  const stored = readMember(settings);
-  return stored === null || stored.role === 'standby' ? null : stored.lease_seconds;
+/** Seconds for which this primary may serve; `Infinity`: until it is closed. */
+export const leaseLeft = (settings: AgentSettings): number => leftOf(settings, readMember(settings));
+
+/** What one poll finds. */
+interface Found {
+  /** Of each lease. */
+  seconds: number;
+  /** Seconds until it ends. */
+  left: number;
+  /** The process of PostgreSQL; null: it does not run. */
+  pid: number | null;
 }
 
-const isFenced = (settings: AgentSettings): boolean => readMember(settings)?.role === 'fenced';
-
-/** Whether PostgreSQL may have to be ended. That of a fenced host has been, and does not start again. */
-const needsGuard = (settings: AgentSettings): boolean =>
-  needsLease(settings) !== null && !(isFenced(settings) && postmasterOf(settings.PGDATA_DIR) === null);
+/** Null: PostgreSQL does not have to be ended. That of a fenced host has been, and does not start again. */
+function poll(settings: AgentSettings): Found | null {
+  const stored = readMember(settings);
+  const seconds = secondsOf(stored);
+  const pid = postmasterOf(settings.PGDATA_DIR);
+  if (seconds === null || (stored?.role === 'fenced' && pid === null)) return null;
+  return { seconds, left: leftOf(settings, stored), pid };
+}
 
 const REPLY_WITHIN_MS = 10_000;
 
@@ -70,7 +84,7 @@ export async function askMember(
   identity: HostIdentity,
   within = REPLY_WITHIN_MS,
 ): Promise<z.output<typeof MemberReply>> {
-  const seconds = needsLease(settings);
+  const seconds = secondsOf(readMember(settings));
   const askedAt = uptime();
   // An answer that gets lost may have begun one. And one that cannot be stored would only keep the place of a closed host.
   const renew =
@@ -102,21 +116,13 @@ const GUARD_EVERY_MS = 2_000;
 const SHARES = { renew: 1 / 6, retry: 1 / 20, close: 1 / 10 };
 
 /**
- * Ends PostgreSQL when the lease has ended: by an orderly shutdown shortly before, and by an immediate one then. The service manager starts it
- * again, which waits for another lease.
+ * Ends PostgreSQL when the lease has ended: by an orderly shutdown shortly before, and by an immediate one then. The service
+ * manager starts it again, which waits for another lease.
  */
 class Closing {
-  readonly #settings: AgentSettings;
   #asked: number | null = null;
 
-  constructor(settings: AgentSettings) {
-    this.#settings = settings;
-  }
-
-  look(): void {
-    const left = leaseLeft(this.#settings);
-    const pid = postmasterOf(this.#settings.PGDATA_DIR);
-    const seconds = needsLease(this.#settings) ?? 0;
+  end({ seconds, left, pid }: Found): void {
     if (pid === null || left > seconds * SHARES.close) return;
     if (left > 0 && this.#asked === pid) return;
     this.#asked = pid;
@@ -145,21 +151,22 @@ export async function guardLease(settings: AgentSettings): Promise<void> {
   let release = identity && (await claimName(guardName(settings)));
   if (!identity) return;
   const parent = process.ppid;
-  const closing = new Closing(settings);
+  const closing = new Closing();
   let asking: Promise<void> | null = null;
   let askAt = 0;
   while (release) {
-    const seconds = needsLease(settings);
-    const isRunning = postmasterOf(settings.PGDATA_DIR) !== null;
-    if (seconds === null || !needsGuard(settings)) return release();
-    if (!isRunning && process.ppid !== parent && leaseLeft(settings) <= 0) {
+    const found = poll(settings);
+    if (found === null) return release();
+    const isRunning = found.pid !== null;
+    if (!isRunning && process.ppid !== parent && found.left <= 0) {
       await release();
       // A gate stores a lease before it asks whether there is a guard.
       if (leaseLeft(settings) <= 0) return;
       release = await claimName(guardName(settings));
       continue;
     }
-    closing.look();
+    closing.end(found);
+    const { seconds } = found;
     // A primary whose PostgreSQL does not run loses its place.
     if (isRunning && asking === null && uptime() >= askAt) {
       asking = askMember(settings, identity, Math.min(REPLY_WITHIN_MS, seconds * 250))
@@ -178,18 +185,17 @@ export async function guardLease(settings: AgentSettings): Promise<void> {
 
 /** What the agent does in addition: it starts the guard, and ends PostgreSQL too if that is stuck. */
 export async function watchLease(settings: AgentSettings, signal: AbortSignal): Promise<void> {
-  const closing = new Closing(settings);
+  const closing = new Closing();
   let guardedAt = Number.NEGATIVE_INFINITY;
-  while (!signal.aborted) {
-    if (needsGuard(settings)) {
-      closing.look();
-      if (performance.now() - guardedAt > GUARD_EVERY_MS) {
-        guardedAt = performance.now();
-        if (!isGuarded(settings)) startGuard();
-      }
-    }
-    await sleep(LOOK_EVERY_MS, undefined, { signal }).catch(() => {});
-  }
+  const look = async () => {
+    const found = poll(settings);
+    if (found === null) return;
+    closing.end(found);
+    if (performance.now() - guardedAt <= GUARD_EVERY_MS) return;
+    guardedAt = performance.now();
+    if (!isGuarded(settings)) startGuard();
+  };
+  await repeat(look, LOOK_EVERY_MS, signal);
 }
 
 function startGuard(): void {

@@ -96,18 +96,24 @@ export class Replica {
     return position;
   }
 
+  /** WAL that the primary had and that is not replayed here, in bytes; null: not known. */
+  get #missing(): number | null {
+    return this.#newest && this.#position !== null
+      ? Math.max(0, this.#newest.position - this.#position)
+      : null;
+  }
+
   lag(): Pick<MemberState, 'lag_bytes' | 'lag_seconds'> {
     const { at } = this.#replayed ?? {};
-    const isKnown = !this.#isAway && this.#newest !== null && this.#position !== null;
     return {
-      lag_bytes: isKnown ? Math.max(0, (this.#newest?.position ?? 0) - (this.#position ?? 0)) : null,
+      lag_bytes: this.#isAway ? null : this.#missing,
       lag_seconds: at === undefined ? null : Math.max(0, Date.now() - at) / 1000,
     };
   }
 
   unheard(): MemberState['unheard'] {
-    if (!this.#isAway || !this.#newest || this.#position === null) return null;
-    const bytes = Math.max(0, this.#newest.position - this.#position);
+    const bytes = this.#missing;
+    if (!this.#isAway || bytes === null) return null;
     return { seconds: Math.max(0, uptime() - this.#heardAt), bytes };
   }
 

@@ -6,7 +6,7 @@ import { identifier, inTransaction, literal, type Session } from '../postgres/co
 import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
 import { HostError } from '../process/host-error.ts';
 import { finding, Refused, short } from './source-address.ts';
-import { FIRST_OWN } from './source-catalog.ts';
+import { FIRST_OWN, noMember, OWN_SCHEMA } from './source-catalog.ts';
 
 /** A table whose rows are copied: a partition is one, a partitioned table is not. */
 export interface CopiedTable {
@@ -100,9 +100,7 @@ const TABLES = `
     NOT EXISTS (SELECT FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
       WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' AND ${isForeign('t')}) AS is_binary
   FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-  WHERE c.relkind = 'r' AND c.relpersistence <> 't' AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
-    AND NOT EXISTS (SELECT FROM pg_depend AS d
-      WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
+  WHERE c.relkind = 'r' AND c.relpersistence <> 't' AND ${OWN_SCHEMA} AND ${noMember('pg_class', 'c.oid')}
   ORDER BY pg_table_size(c.oid) DESC, 1, 2`;
 
 interface FoundTable extends Omit<CopiedTable, 'isBinary'> {
@@ -160,7 +158,7 @@ export async function forEach<T>(
 export async function listAnalyzed(target: Session): Promise<string[]> {
   const { rows } = await target.query<{ schema: string; name: string }>(
     `SELECT n.nspname AS schema, c.relname AS name FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-     WHERE c.relkind IN ('r', 'p', 'm') AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+     WHERE c.relkind IN ('r', 'p', 'm') AND ${OWN_SCHEMA}
      ORDER BY c.relpages DESC`,
   );
   return rows.map((relation) => tableName(relation));

@@ -88,32 +88,21 @@ export async function limitFinding(
     [projectId, copies.following(jobId), FOLLOWED_MAX, await readTenant(postgres, projectId)],
   );
   const { all = 0, own = 0, slots = 0 } = rows[0] ?? {};
+  const limit = (message: string) => [finding('limit', message, { path: '' })];
   if (!isOfHost && own >= FOLLOWED_OF_TENANT)
-    return [
-      finding(
-        'limit',
-        `On this host, ${FOLLOWED_OF_TENANT} projects of your tenant already follow another database, which is the limit. Cut one of them over, or stop it.`,
-        { path: '' },
-      ),
-    ];
+    return limit(
+      `On this host, ${FOLLOWED_OF_TENANT} projects of your tenant already follow another database, which is the limit. Cut one of them over, or stop it.`,
+    );
   if (slots === 0)
-    return [
-      finding(
-        'limit',
-        'Nothing can follow on this database host before its PostgreSQL is restarted once, because it was a standby. Contact its operator.',
-        { path: '' },
-      ),
-    ];
+    return limit(
+      'Nothing can follow on this database host before its PostgreSQL is restarted once, because it was a standby. Contact its operator.',
+    );
   if (all < slots) return [];
-  return [
-    finding(
-      'limit',
-      isOfHost
-        ? 'As many databases as can follow another one do so on the new host. Wait until one of them is cut over.'
-        : 'No more branches can follow on this database host. Contact its operator.',
-      { path: '' },
-    ),
-  ];
+  return limit(
+    isOfHost
+      ? 'As many databases as can follow another one do so on the new host. Wait until one of them is cut over.'
+      : 'No more branches can follow on this database host. Contact its operator.',
+  );
 }
 
 /** Objects that a copy could mix with its own. Each of them has a row in one of these catalogs. */
