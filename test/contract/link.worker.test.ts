@@ -16,7 +16,7 @@ import { signAnswer } from '../support/host/host-key.ts';
 import { EMPTY_HOST, inventoryAnswer } from '../support/host/scripted-inventory.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
 import { insertBranch, insertDeletion, insertProject, readBranch } from '../support/records/records.ts';
-import { startFreezingProxy } from '../support/stack/freezing-proxy.ts';
+import { TcpProxy } from '../support/tcp-proxy.ts';
 import { type LinkGateway, startLinkGateway } from '../support/worker/link-gateway.ts';
 
 /** The agent's real link against the real object in workerd. Only the operations are simulated. */
@@ -230,9 +230,9 @@ test('a call ends immediately when its socket breaks', async () => {
 });
 
 test('when the network drops all packets, both sides notice and the agent reconnects', async () => {
-  const proxy = await startFreezingProxy(gateway.port);
+  const proxy = await TcpProxy.start(gateway.port);
   try {
-    const agent = await startAgent({ gatewayUrl: proxy.url, handle: () => never });
+    const agent = await startAgent({ gatewayUrl: `http://127.0.0.1:${proxy.port}`, handle: () => never });
     const outcome = dropProject();
     await eventually(async () => expect(asked).toContain('project.drop'));
     proxy.freeze();

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { devFolder } from '../../dev/stack/dev-folder.ts';
+import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import type { HostPart } from '../../dev/stack/programs.ts';
 import { Random } from '../simulation/random.ts';
 import { Api } from '../support/api.ts';
@@ -11,15 +11,9 @@ import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { freePort } from '../support/free-port.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
-import {
-  type Commit,
-  type Cut,
-  countWriters,
-  followThrough,
-  GatewayProxy,
-} from '../support/stack/partitions.ts';
+import { type Commit, followThrough, GatewayProxy, writerFaults } from '../support/stack/partitions.ts';
 import { type Stack, startStack, UNLIMITED } from '../support/stack/stack.ts';
-import { TcpProxy } from '../support/tcp-proxy.ts';
+import { type Cut, TcpProxy } from '../support/tcp-proxy.ts';
 
 /** Its lease is 8 s. */
 const PROMOTES_AFTER_S = 12;
@@ -34,7 +28,6 @@ interface Machine {
   name: string;
   id: string;
   stateDir: string;
-  dataDir: string;
   port: number;
   start: (part: HostPart) => Promise<void>;
   kill: (part: HostPart) => Promise<void>;
@@ -118,7 +111,7 @@ const ALL = ['agent', 'pgbouncer', 'postgres'] as const;
 /** Makes a fenced host the standby, by another copy. */
 async function copyAgain(machine: Machine): Promise<void> {
   await eventually(async () => expect(memberOf(machine).role).toBe('fenced'));
-  expect(countWriters(commits, promotions())).toEqual([]);
+  expect(writerFaults(commits, promotions())).toEqual([]);
   machine.held = 'all';
   for (const part of ALL) await machine.kill(part);
   await machine.agentTool('copy-primary');
@@ -182,7 +175,7 @@ async function partition({ links, cut, seconds, agent }: Partition): Promise<voi
   if (agent === 'stopped') process.kill(pid, 'SIGCONT');
   serving.held = null;
   await settle();
-  expect(countWriters(commits, promotions()), JSON.stringify({ links, cut, seconds, agent })).toEqual([]);
+  expect(writerFaults(commits, promotions()), JSON.stringify({ links, cut, seconds, agent })).toEqual([]);
 }
 
 const agentOf = ({ name }: Machine): number => {
@@ -193,7 +186,7 @@ const agentOf = ({ name }: Machine): number => {
 
 beforeAll(async () => {
   const port = await freePort();
-  proxy = await GatewayProxy.start(() => port);
+  proxy = await GatewayProxy.start(port);
   stack = await startStack({
     restarts: false,
     env: {
@@ -202,10 +195,7 @@ beforeAll(async () => {
       ...{ AUTO_PROMOTE_SECONDS: String(PROMOTES_AFTER_S), MEASURE_INTERVAL_SECONDS: '3600' },
     },
   });
-  operator = new Api(
-    stack.url,
-    JSON.parse(readFileSync(join(stack.devDir, 'secrets.json'), 'utf8')).PLATFORM_SECRET,
-  );
+  operator = new Api(stack.url, gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET);
   const { body } = await operator.get<{ hosts: HostBody[] }>('/platform/v1/hosts');
   const idOf = (name: string) => body.hosts.find((host) => host.name === name)?.id as string;
   const { state, standby } = stack;
@@ -213,13 +203,13 @@ beforeAll(async () => {
     {
       ...{ name: 'local', id: idOf('local'), held: null, agentTool: stack.agentTool },
       ...{ start: (part) => stack.start(part), kill: (part) => stack.kill(part) },
-      ...{ stateDir: join(state.host_dir, 'agent'), dataDir: state.host_dir, port: state.direct_port },
+      ...{ stateDir: join(state.host_dir, 'agent'), port: state.direct_port },
       replication: await TcpProxy.start(state.direct_port),
     },
     {
       ...{ name: 'local-standby', id: idOf('local-standby'), held: null, agentTool: standby.agentTool },
       ...{ start: (part) => stack.standby.start(part), kill: (part) => stack.standby.kill(part) },
-      ...{ stateDir: standby.stateDir, dataDir: standby.dataDir, port: standby.ports.direct },
+      ...{ stateDir: standby.stateDir, port: standby.ports.direct },
       replication: await TcpProxy.start(standby.ports.direct),
     },
   ];
@@ -243,27 +233,18 @@ afterAll(async () => {
   await stack.stop();
 });
 
-test('a primary that is cut off closes itself, and its standby takes its place', async () => {
-  const before = await primary();
-  await partition({
-    links: ['primary-gateway', 'primary-standby'],
-    cut: 'silent',
-    seconds: 2 * PROMOTES_AFTER_S,
-    agent: 'runs',
-  });
+/** A primary that neither the gateway nor its standby reaches for long enough is replaced. */
+async function expectReplaced(before: Machine, cut: Cut, agent: Partition['agent']): Promise<void> {
+  const seconds = 2 * PROMOTES_AFTER_S;
+  await partition({ links: ['primary-gateway', 'primary-standby'], cut, seconds, agent });
   expect(await primary()).not.toBe(before);
-});
+}
 
-test('a primary whose agent is stopped and that is cut off is closed by its guard', async () => {
-  const before = await primary();
-  await partition({
-    links: ['primary-gateway', 'primary-standby'],
-    cut: 'refusing',
-    seconds: 2 * PROMOTES_AFTER_S,
-    agent: 'stopped',
-  });
-  expect(await primary()).not.toBe(before);
-});
+test('a primary that is cut off closes itself, and its standby takes its place', async () =>
+  expectReplaced(await primary(), 'silent', 'runs'));
+
+test('a primary whose agent is stopped and that is cut off is closed by its guard', async () =>
+  expectReplaced(await primary(), 'refusing', 'stopped'));
 
 test('a primary whose PostgreSQL has restarted without its agent is closed nevertheless', async () => {
   const before = await primary();
@@ -271,13 +252,7 @@ test('a primary whose PostgreSQL has restarted without its agent is closed never
   await before.kill('agent');
   await before.kill('postgres');
   await sleep(3_000);
-  await partition({
-    links: ['primary-gateway', 'primary-standby'],
-    cut: 'silent',
-    seconds: 2 * PROMOTES_AFTER_S,
-    agent: 'killed',
-  });
-  expect(await primary()).not.toBe(before);
+  await expectReplaced(before, 'silent', 'killed');
 });
 
 /** By night 200 partitions. */

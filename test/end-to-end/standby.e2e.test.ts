@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { Api, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
@@ -111,10 +112,7 @@ beforeAll(async () => {
     env: { HOME: home, STANDBY: '1', MEASURE_INTERVAL_SECONDS: '2', ...UNLIMITED },
   });
   api = new Api(stack.url, await stack.token());
-  operator = new Api(
-    stack.url,
-    JSON.parse(readFileSync(join(stack.devDir, 'secrets.json'), 'utf8')).PLATFORM_SECRET,
-  );
+  operator = new Api(stack.url, gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET);
   project = await api.project('shop');
   await api.allow(project.id);
   await query(await urlOf('main'), 'create table written (id int primary key)');

@@ -23,12 +23,14 @@ const slowly = (bytesPerSecond: number) =>
       }
   };
 
+/** `refusing` ends all connections, also new ones; `silent` accepts them and passes nothing on. */
+export type Cut = 'refusing' | 'silent';
+
 /** Relays connections to a port of this machine, and can cut them. */
 export class TcpProxy {
   readonly #server: Server;
   readonly #sockets = new Set<Socket>();
-  /** `refusing` ends all connections, also new ones; `silent` accepts them and passes nothing on. */
-  #cut: 'refusing' | 'silent' | null = null;
+  #cut: Cut | null = null;
 
   private constructor(target: number, bytesPerSecond: number | null) {
     this.#server = createServer((socket) => {
@@ -60,12 +62,15 @@ export class TcpProxy {
     return String((this.#server.address() as AddressInfo).port);
   }
 
-  cut(kind: 'refusing' | 'silent'): void {
+  cut(kind: Cut): void {
     this.#cut = kind;
-    for (const socket of this.#sockets) {
-      if (kind === 'refusing') socket.destroy();
-      else socket.unpipe().pause();
-    }
+    if (kind === 'silent') this.freeze();
+    else for (const socket of this.#sockets) socket.destroy();
+  }
+
+  /** The current connections stay open and pass nothing on; new ones work. */
+  freeze(): void {
+    for (const socket of this.#sockets) socket.unpipe().pause();
   }
 
   /** New connections work. Those that were silent end. */

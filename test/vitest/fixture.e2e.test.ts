@@ -149,9 +149,9 @@ test('the branches are made from a snapshot of the migrated branch, which has th
   }
 });
 
-test('a project that has as many snapshots as it can have is no reason to stop', async () => {
+test('a snapshot that is refused is no reason to stop', async () => {
   const client = createClient({ url: env.BRANCHGATE_URL ?? '', token: env.BRANCHGATE_TOKEN ?? '' });
-  // An unknown branch is refused as a limit is.
+  // An unknown branch is refused by a `ResponseError`, as a limit is.
   expect(await goldenSnapshot(client, project.id, 'unknown', undefined)).toBeNull();
 });
 

@@ -5,9 +5,9 @@ import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { closeHost, openHost } from '../../../agent/host/host.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import { inSession } from '../../../agent/postgres/connect.ts';
+import { backendPid, inSession } from '../../../agent/postgres/connect.ts';
 import { BROWSING, endKeptSessions } from '../../../agent/postgres/sessions.ts';
-import { backendPid } from '../../../agent/rows/branch-session.ts';
+
 import { loginName } from '../../../shared/branch/login.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startHostWithProject } from '../../support/host/host-project.ts';

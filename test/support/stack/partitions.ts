@@ -2,8 +2,7 @@ import { once } from 'node:events';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
 import { join } from 'node:path';
-
-export type Cut = 'refusing' | 'silent';
+import type { Cut } from '../tcp-proxy.ts';
 
 interface Relayed {
   host: string | null;
@@ -19,9 +18,9 @@ export class GatewayProxy {
   /** By host id. */
   readonly #cuts = new Map<string, Cut>();
 
-  private constructor(target: () => number) {
+  private constructor(target: number) {
     this.#server = createServer((socket) => {
-      const there = connect(target(), '127.0.0.1').pause();
+      const there = connect(target, '127.0.0.1').pause();
       const relayed: Relayed = { host: null, sockets: [socket, there] };
       this.#relayed.add(relayed);
       for (const one of relayed.sockets) {
@@ -48,7 +47,7 @@ export class GatewayProxy {
     });
   }
 
-  static async start(target: () => number): Promise<GatewayProxy> {
+  static async start(target: number): Promise<GatewayProxy> {
     const proxy = new GatewayProxy(target);
     proxy.#server.listen(0, '127.0.0.1');
     await once(proxy.#server, 'listening');
@@ -108,7 +107,7 @@ export interface Commit {
  * are of one host, and each begins after the last one of the period before.
  * @param promotions that took place meanwhile; each begins at most one period
  */
-export function countWriters(commits: readonly Commit[], promotions: number): string[] {
+export function writerFaults(commits: readonly Commit[], promotions: number): string[] {
   const faults: string[] = [];
   const sorted = commits.toSorted((one, other) => one.confirmedAt - other.confirmedAt);
   let periods = sorted.length > 0 ? 1 : 0;

@@ -218,9 +218,8 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
       await stack.stop();
       STACKS.delete(stack);
       // A guard of a lease ends after its servers, with the lease.
-      const left = await pollUntil(async () => stackProcesses(devDir).length === 0, GUARDS_END).then(
-        (none) => (none ? [] : stackProcesses(devDir)),
-      );
+      await pollUntil(async () => stackProcesses(devDir).length === 0, GUARDS_END);
+      const left = stackProcesses(devDir);
       for (const { pid } of left) end(pid);
       if (options.devDir === undefined) rmSync(devDir, { recursive: true });
       if (left.length > 0) throw new Error(`${left.length} processes of the stack were left`);
