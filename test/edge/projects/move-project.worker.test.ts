@@ -687,7 +687,11 @@ describe('a move is refused', () => {
     const other = (await gateway.api.project('Full')).id;
     path = `/platform/v1/projects/${other}/move`;
     const target = (await hostOf(other)) === to ? from : to;
-    await gateway.db.update(projects).set({ storageState: 'closed' }).where(eq(projects.id, other));
+    // Without a quota the next evaluation leaves it closed.
+    await gateway.db
+      .update(projects)
+      .set({ storageState: 'closed', storageQuotaGib: 0 })
+      .where(eq(projects.id, other));
     expect(await begin({ host_id: target })).toMatchObject({ body: { error: 'WRITE_BLOCKED' } });
     await gateway.db.update(projects).set({ status: 'deleting' }).where(eq(projects.id, other));
     expect(await begin({ host_id: target })).toMatchObject({ body: { error: 'PROJECT_NOT_ACTIVE' } });
