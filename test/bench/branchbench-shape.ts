@@ -48,6 +48,7 @@ export const measureBranchbenchShape = (signal: AbortSignal): Promise<Report> =>
   onXfsStack(signal, DISK_BYTES, measure, {
     ...UNLIMITED,
     CONNECTION_ATTEMPTS_PER_MINUTE: '10000',
+    BRANCH_LIMIT_MAX: String(2 * WORKERS),
     BRANCH_CONNECTIONS: '200',
     PROJECT_CONNECTIONS: '400',
     TENANT_CONNECTIONS: '400',

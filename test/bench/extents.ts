@@ -36,9 +36,13 @@ export async function raiseCaps(
   branches = 20,
 ): Promise<void> {
   const platform = new Api(stack.url, gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET);
-  await platform.patch(`/platform/v1/projects/${project.id}`, {
-    branch_limit: branches,
-    storage_quota_cap_gib: 20,
-  });
-  await api.patch(`/v1/projects/${project.id}`, { storage_quota_gib: 20 });
+  const changes = [
+    await platform.patch(`/platform/v1/projects/${project.id}`, {
+      branch_limit: branches,
+      storage_quota_cap_gib: 20,
+    }),
+    await api.patch(`/api/v1/projects/${project.id}`, { storage_quota_gib: 20 }),
+  ];
+  for (const { status, body } of changes)
+    if (status !== 200) throw new Error(`${status} ${JSON.stringify(body)}`);
 }

@@ -189,7 +189,7 @@ test.runIf(IS_NIGHTLY)('an expired token is renewed without a word', async () =>
   expect(await stored()).toBe('renewed');
 });
 
-test('measurements appear by themselves', async () => {
+test.runIf(IS_NIGHTLY)('measurements appear by themselves', async () => {
   const { page } = visitor;
   await page.getByRole('link', { name: 'Monitoring' }).click();
   await page.getByRole('figure').filter({ hasText: 'Size' }).getByText(/MiB/).first().waitFor();

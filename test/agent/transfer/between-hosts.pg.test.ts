@@ -579,7 +579,7 @@ const SCHEMA_CHANGES = {
   'a column': 'alter table counter add more int',
   'a large object': "select lo_from_bytea(0, 'x')",
 };
-test.each(firstByDay(2, Object.entries(SCHEMA_CHANGES)))(
+test.each(firstByDay(1, Object.entries(SCHEMA_CHANGES)))(
   '%s that was made after the copy of main is found when the host is closed',
   async (_name, change) => {
     const project = new Project(former.host);

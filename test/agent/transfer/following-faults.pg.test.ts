@@ -97,13 +97,11 @@ async function killed(words: string[], params: Record<string, unknown>, hold: Ho
 }
 
 describe('an agent that is killed', () => {
-  test.each(
-    firstByDay(1, [
-      ['before the slot', () => holdAtSource('pg_publication', 'share', 'CREATE PUBLICATION')],
-      ['while rows are copied', holdRows],
-      ['while the copy is closed', () => holdHere('following', 'INSERT INTO following')],
-    ] as const),
-  )('in a copy, %s: the next one begins again, and nothing is left', async (_, hold) => {
+  test.runIf(IS_NIGHTLY).each([
+    ['before the slot', () => holdAtSource('pg_publication', 'share', 'CREATE PUBLICATION')],
+    ['while rows are copied', holdRows],
+    ['while the copy is closed', () => holdHere('following', 'INSERT INTO following')],
+  ] as const)('in a copy, %s: the next one begins again, and nothing is left', async (_, hold) => {
     const params = follower.copyParams();
     await killed(['transfer', 'copy'], params, await hold());
     await follower.underLoad(async () => {
@@ -134,14 +132,12 @@ describe('an agent that is killed', () => {
     await follower.expectNothingLeft();
   });
 
-  test.each(
-    firstByDay(1, [
-      ['pg_subscription', 'CREATE SUBSCRIPTION'],
-      ['following', 'UPDATE following'],
-      ['pg_authid', 'CREATE ROLE'],
-      ['pg_auth_members', 'GRANT'],
-    ] as const),
-  )('in a start, before %s is changed: the next one finishes it', async (table, statement) => {
+  test.runIf(IS_NIGHTLY).each([
+    ['pg_subscription', 'CREATE SUBSCRIPTION'],
+    ['following', 'UPDATE following'],
+    ['pg_authid', 'CREATE ROLE'],
+    ['pg_auth_members', 'GRANT'],
+  ] as const)('in a start, before %s is changed: the next one finishes it', async (table, statement) => {
     await follower.copy();
     const params = follower.startParams();
     await killed(['follow', 'start'], params, await holdHere(table, statement));
@@ -279,55 +275,58 @@ test.each(firstByDay(1, ['SIGQUIT', 'SIGINT'] as const))(
   },
 );
 
-test('a schema problem ends when each change is applied, or is undone at the source', async () => {
-  await follower.begin();
-  const change = (sql: string) => follower.source.run(`set role app; ${sql}`);
-  const stopped = () =>
-    eventually(async () =>
-      expect(await follower.status()).toMatchObject({ state: 'stopped', problem: { code: 'schema' } }),
+test.runIf(IS_NIGHTLY)(
+  'a schema problem ends when each change is applied, or is undone at the source',
+  async () => {
+    await follower.begin();
+    const change = (sql: string) => follower.source.run(`set role app; ${sql}`);
+    const stopped = () =>
+      eventually(async () =>
+        expect(await follower.status()).toMatchObject({ state: 'stopped', problem: { code: 'schema' } }),
+      );
+    const resume = (apply_changes: boolean) =>
+      follower.run('follow.resume', { ...follower.ids, apply_changes });
+    const widened = 'alter table account alter balance type bigint';
+    await change(
+      `${widened}; alter table counter drop column n; create type mood as enum ('good', 'bad'); alter table visit add mood mood`,
     );
-  const resume = (apply_changes: boolean) =>
-    follower.run('follow.resume', { ...follower.ids, apply_changes });
-  const widened = 'alter table account alter balance type bigint';
-  await change(
-    `${widened}; alter table counter drop column n; create type mood as enum ('good', 'bad'); alter table visit add mood mood`,
-  );
-  await stopped();
-  // Nobody else can change it.
-  await expect(asClient(follower.servers.host, 'direct', follower.main, 'owner', widened)).rejects.toThrow(
-    /must be owner|permission denied|read-only/,
-  );
-  expect(await resume(false)).toMatchObject({ state: 'stopped', problem: { code: 'schema' } });
-  expect(await resume(true)).toMatchObject({ state: 'following', problem: null });
-  await change('update account set balance = 5000000000 where id = 1');
-  const balance = 'select balance::text from account where id = 1';
-  await eventually(async () => expect(await follower.here(balance)).toEqual([{ balance: '5000000000' }]));
-  const moods = (values: string, using: string) =>
-    `alter type mood rename to old; create type mood as enum (${values}); alter table visit alter mood type mood using ${using}; drop type old`;
-  // The values of a renamed column, and those that a function or USING has given the rows there, are in no change.
-  for (const [there, back] of firstByDay(1, [
-    ['alter table visit rename at to seen', 'alter table visit rename seen to at'],
-    [
-      'alter table account add made timestamptz default clock_timestamp()',
-      'alter table account drop column made',
-    ],
-    [
-      'alter table account alter balance type numeric(20,2) using balance / 100.0',
-      'alter table account alter balance type bigint using balance * 100',
-    ],
-    [moods("'good'", "'good'"), moods("'good', 'bad'", 'mood::text::mood')],
-  ] as const)) {
-    await change(there);
     await stopped();
-    expect(await resume(true)).toMatchObject({
-      state: 'stopped',
-      problem: { code: 'schema', message: expect.stringContaining('in no change') },
-    });
-    await change(back);
-    expect(await resume(false)).toMatchObject({ state: 'following', problem: null });
-  }
-  await follower.end();
-});
+    // Nobody else can change it.
+    await expect(asClient(follower.servers.host, 'direct', follower.main, 'owner', widened)).rejects.toThrow(
+      /must be owner|permission denied|read-only/,
+    );
+    expect(await resume(false)).toMatchObject({ state: 'stopped', problem: { code: 'schema' } });
+    expect(await resume(true)).toMatchObject({ state: 'following', problem: null });
+    await change('update account set balance = 5000000000 where id = 1');
+    const balance = 'select balance::text from account where id = 1';
+    await eventually(async () => expect(await follower.here(balance)).toEqual([{ balance: '5000000000' }]));
+    const moods = (values: string, using: string) =>
+      `alter type mood rename to old; create type mood as enum (${values}); alter table visit alter mood type mood using ${using}; drop type old`;
+    // The values of a renamed column, and those that a function or USING has given the rows there, are in no change.
+    for (const [there, back] of firstByDay(1, [
+      ['alter table visit rename at to seen', 'alter table visit rename seen to at'],
+      [
+        'alter table account add made timestamptz default clock_timestamp()',
+        'alter table account drop column made',
+      ],
+      [
+        'alter table account alter balance type numeric(20,2) using balance / 100.0',
+        'alter table account alter balance type bigint using balance * 100',
+      ],
+      [moods("'good'", "'good'"), moods("'good', 'bad'", 'mood::text::mood')],
+    ] as const)) {
+      await change(there);
+      await stopped();
+      expect(await resume(true)).toMatchObject({
+        state: 'stopped',
+        problem: { code: 'schema', message: expect.stringContaining('in no change') },
+      });
+      await change(back);
+      expect(await resume(false)).toMatchObject({ state: 'following', problem: null });
+    }
+    await follower.end();
+  },
+);
 
 test.runIf(IS_NIGHTLY)(
   'a wider type is applied under load, unless USING has computed other values at the source',
@@ -409,9 +408,9 @@ test.runIf(IS_NIGHTLY)(
 );
 
 /** For how long a branch stands still. Milliseconds. */
-const STILL_MS = IS_NIGHTLY ? 60_000 : 6_000;
+const STILL_MS = 60_000;
 
-test(
+test.runIf(IS_NIGHTLY)(
   'the lag is the age of what the branch has, also while it catches up and after a restart of the agent',
   async () => {
     // A row each 50 ms, which takes 25 ms here: it catches up about as fast as it fell behind.
@@ -485,57 +484,63 @@ test(
   STILL_MS + 600_000,
 );
 
-test('a publication of the owner of the source: what it leaves out is named, and follows once it is added', async () => {
-  const { source } = follower;
-  await source.run('create publication theirs for table account, counter');
-  const follow = { ...follower.follow, publication: 'theirs' };
-  const probe = await follower.run('transfer.probe', {
-    ...{ project_id: follower.project.id, source_url: source.url(), use: 'follow', into: null },
-    ...{ tables: null, publication: 'theirs', room_bytes: 2 ** 30 },
-  });
-  expect(probe.findings.filter(({ problem }) => problem === 'not_followed')).toMatchObject([
-    { severity: 'warning', message: expect.stringContaining('public.transfer, public.visit') },
-  ]);
-  await follower.copy(follower.copyParams({ follow }));
-  await follower.run('follow.start', { ...follower.startParams(), ...follow });
-  const add = (name: string) =>
-    source.run(`set role app; create table ${name} (id int primary key); insert into ${name} values (1)`);
-  const stopped = (name: string) =>
-    eventually(async () => {
-      const { state, problem } = await follower.status();
-      expect([state, problem]).toMatchObject(['stopped', { code: 'schema', table: `"public"."${name}"` }]);
-      return problem?.statement ?? '';
+test.runIf(IS_NIGHTLY)(
+  'a publication of the owner of the source: what it leaves out is named, and follows once it is added',
+  async () => {
+    const { source } = follower;
+    await source.run('create publication theirs for table account, counter');
+    const follow = { ...follower.follow, publication: 'theirs' };
+    const probe = await follower.run('transfer.probe', {
+      ...{ project_id: follower.project.id, source_url: source.url(), use: 'follow', into: null },
+      ...{ tables: null, publication: 'theirs', room_bytes: 2 ** 30 },
     });
-  const resume = async () =>
-    expect(await follower.run('follow.resume', { ...follower.ids, apply_changes: false })).toMatchObject({
-      ...{ state: 'following', problem: null },
-    });
-  const follows = (name: string) =>
-    eventually(async () => expect(await follower.here(`select id from ${name}`)).toEqual([{ id: 1 }]));
-  await add('book');
-  await source.run(await stopped('book'));
-  await resume();
-  await follows('book');
-  // It stays empty as long as nobody publishes it.
-  await add('note');
-  const statement = await stopped('note');
-  await resume();
-  await source.run(statement);
-  await resume();
-  await follows('note');
-  await source.run('drop publication theirs');
-  await follower.end();
-});
+    expect(probe.findings.filter(({ problem }) => problem === 'not_followed')).toMatchObject([
+      { severity: 'warning', message: expect.stringContaining('public.transfer, public.visit') },
+    ]);
+    await follower.copy(follower.copyParams({ follow }));
+    await follower.run('follow.start', { ...follower.startParams(), ...follow });
+    const add = (name: string) =>
+      source.run(`set role app; create table ${name} (id int primary key); insert into ${name} values (1)`);
+    const stopped = (name: string) =>
+      eventually(async () => {
+        const { state, problem } = await follower.status();
+        expect([state, problem]).toMatchObject(['stopped', { code: 'schema', table: `"public"."${name}"` }]);
+        return problem?.statement ?? '';
+      });
+    const resume = async () =>
+      expect(await follower.run('follow.resume', { ...follower.ids, apply_changes: false })).toMatchObject({
+        ...{ state: 'following', problem: null },
+      });
+    const follows = (name: string) =>
+      eventually(async () => expect(await follower.here(`select id from ${name}`)).toEqual([{ id: 1 }]));
+    await add('book');
+    await source.run(await stopped('book'));
+    await resume();
+    await follows('book');
+    // It stays empty as long as nobody publishes it.
+    await add('note');
+    const statement = await stopped('note');
+    await resume();
+    await source.run(statement);
+    await resume();
+    await follows('note');
+    await source.run('drop publication theirs');
+    await follower.end();
+  },
+);
 
-test('limits of the source that are shorter than a copy do not end one that is to follow', async () => {
-  const limits = ['transaction_timeout', 'idle_in_transaction_session_timeout', 'idle_session_timeout'];
-  await follower.source.run(
-    `${limits.map((name) => `alter role app set ${name} = '2s'`).join(';')}; ${slowTable(5)}`,
-  );
-  try {
-    await follower.begin();
-  } finally {
-    await follower.source.run('alter role app reset all');
-  }
-  await follower.end();
-});
+test.runIf(IS_NIGHTLY)(
+  'limits of the source that are shorter than a copy do not end one that is to follow',
+  async () => {
+    const limits = ['transaction_timeout', 'idle_in_transaction_session_timeout', 'idle_session_timeout'];
+    await follower.source.run(
+      `${limits.map((name) => `alter role app set ${name} = '2s'`).join(';')}; ${slowTable(5)}`,
+    );
+    try {
+      await follower.begin();
+    } finally {
+      await follower.source.run('alter role app reset all');
+    }
+    await follower.end();
+  },
+);

@@ -101,26 +101,29 @@ describe.each(SOURCES)('a source of version $version', ({ programs }) => {
     CLONES.within,
   );
 
-  test('the source is restarted, and an agent is killed between the two steps of a clone: it continues', async () => {
-    await follower.begin();
-    for (let n = 0; n < 5; n += 1) await source.run(TRANSFER);
-    await follower.untilLevel();
-    await source.end();
-    // Sequences are taken from the largest keys meanwhile.
-    const branch = await follower.branch('away');
-    const inserted = 'insert into transfer (amount) values (1) returning id::int';
-    expect(await asClient(servers.host, 'direct', branch, 'owner', inserted)).toEqual([{ id: 6 }]);
-    await source.start();
-    await follower.project.drop(branch);
-    await follower.underLoad(async () => {
-      const [followed] = await servers.query<{ project_id: string; database: string }>(
-        'select project_id, database from following',
-      );
-      if (followed) await disable(servers.host, followed);
-    });
-    await follower.untilLevel();
-    await follower.end();
-  });
+  test.runIf(IS_NIGHTLY)(
+    'the source is restarted, and an agent is killed between the two steps of a clone: it continues',
+    async () => {
+      await follower.begin();
+      for (let n = 0; n < 5; n += 1) await source.run(TRANSFER);
+      await follower.untilLevel();
+      await source.end();
+      // Sequences are taken from the largest keys meanwhile.
+      const branch = await follower.branch('away');
+      const inserted = 'insert into transfer (amount) values (1) returning id::int';
+      expect(await asClient(servers.host, 'direct', branch, 'owner', inserted)).toEqual([{ id: 6 }]);
+      await source.start();
+      await follower.project.drop(branch);
+      await follower.underLoad(async () => {
+        const [followed] = await servers.query<{ project_id: string; database: string }>(
+          'select project_id, database from following',
+        );
+        if (followed) await disable(servers.host, followed);
+      });
+      await follower.untilLevel();
+      await follower.end();
+    },
+  );
 
   test('an import has the rows and the next values', async () => {
     for (let n = 0; n < 5; n += 1) await source.run(TRANSFER);
@@ -176,34 +179,37 @@ describe.each(SOURCES)('a source of version $version', ({ programs }) => {
     await follower.end();
   });
 
-  test('without room the branch grows no more, until there is some and it is resumed', async () => {
-    await follower.begin();
-    const block = (since: string) =>
-      servers.query(
-        `update project set write_blocked_since = ${since} where project_id = '${follower.project.id}'`,
+  test.runIf(IS_NIGHTLY)(
+    'without room the branch grows no more, until there is some and it is resumed',
+    async () => {
+      await follower.begin();
+      const block = (since: string) =>
+        servers.query(
+          `update project set write_blocked_since = ${since} where project_id = '${follower.project.id}'`,
+        );
+      const stopped = { state: 'stopped', problem: { code: 'quota' } };
+      await block('clock_timestamp()');
+      await eventually(async () => expect(await follower.status()).toMatchObject(stopped));
+      await eventually(async () =>
+        expect(servers.host.lags.present).toMatchObject({ following: 0, stopped: 1 }),
       );
-    const stopped = { state: 'stopped', problem: { code: 'quota' } };
-    await block('clock_timestamp()');
-    await eventually(async () => expect(await follower.status()).toMatchObject(stopped));
-    await eventually(async () =>
-      expect(servers.host.lags.present).toMatchObject({ following: 0, stopped: 1 }),
-    );
-    await source.run('set role app; insert into counter values (7, 0)');
-    await eventually(async () => expect(servers.host.lags.present.lag_seconds).toBeGreaterThan(1));
-    expect(await follower.run('follow.resume', { ...follower.ids, apply_changes: false })).toMatchObject(
-      stopped,
-    );
-    expect(await follower.here('select id from counter where id = 7')).toEqual([]);
-    await block('null');
-    expect(await follower.run('follow.resume', { ...follower.ids, apply_changes: false })).toMatchObject({
-      state: 'following',
-      problem: null,
-    });
-    await eventually(async () =>
-      expect(await follower.here('select id from counter where id = 7')).toEqual([{ id: 7 }]),
-    );
-    await follower.end();
-  });
+      await source.run('set role app; insert into counter values (7, 0)');
+      await eventually(async () => expect(servers.host.lags.present.lag_seconds).toBeGreaterThan(1));
+      expect(await follower.run('follow.resume', { ...follower.ids, apply_changes: false })).toMatchObject(
+        stopped,
+      );
+      expect(await follower.here('select id from counter where id = 7')).toEqual([]);
+      await block('null');
+      expect(await follower.run('follow.resume', { ...follower.ids, apply_changes: false })).toMatchObject({
+        state: 'following',
+        problem: null,
+      });
+      await eventually(async () =>
+        expect(await follower.here('select id from counter where id = 7')).toEqual([{ id: 7 }]),
+      );
+      await follower.end();
+    },
+  );
 
   test('a cut-over under load loses nothing, and can be called off before', async () => {
     await follower.begin();

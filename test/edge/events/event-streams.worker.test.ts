@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { EVENT_STREAMS_MAX } from '../../../edge/events/event-streams.ts';
 import { TENANT_STREAMS_MAX } from '../../../edge/events/stream-admission.ts';
 import { eventually } from '../../support/eventually.ts';
-import { IS_NIGHTLY } from '../../support/nightly.ts';
+import { firstByDay, IS_NIGHTLY } from '../../support/nightly.ts';
 import { openEvents } from '../../support/worker/event-client.ts';
 import { openStreams } from '../../support/worker/open-streams.ts';
 import { startTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
@@ -197,7 +197,7 @@ test('an API key has streams', async () => {
 const isOver = ({ hasEnded }: { hasEnded: () => boolean }) => hasEnded();
 
 describe('a stream ends', () => {
-  test.each(PATHS)('of %s when the token expires', async (path) => {
+  test.each(firstByDay(1, PATHS))('of %s when the token expires', async (path) => {
     const stream = await open(undefined, await gateway.tokenOf({ seconds: 5 }), path);
     expect(stream.response.status).toBe(200);
     await eventually(async () => expect(stream.hasEnded()).toBe(true));

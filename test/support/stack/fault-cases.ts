@@ -17,7 +17,7 @@ interface Moments {
 }
 
 /**
- * By day every sixth moment, each with the next victim. In the nightly run, every moment with every
+ * By day every twelfth moment, each with the next victim. In the nightly run, every moment with every
  * victim.
  */
 export function faultCases({ moments, nightly = [], firstVictim }: Moments): FaultCase[] {
@@ -27,7 +27,7 @@ export function faultCases({ moments, nightly = [], firstVictim }: Moments): Fau
     );
   }
   return moments
-    .filter((_, n) => n % 6 === 0)
+    .filter((_, n) => n % 12 === 0)
     .map((moment, n) => {
       const victim = VICTIMS[(firstVictim + n) % VICTIMS.length] ?? VICTIMS[0];
       return { name: moment.name, victim, moment };
