@@ -22,7 +22,7 @@ const HANGS_AFTER_MS = 300_000;
  * runs many files and loads each module once, which saves a quarter of the processor time.
  */
 const IN_ONE_POOL = {
-  maxWorkers: 3,
+  maxWorkers: 4,
   isolate: false,
   testTimeout: HANGS_AFTER_MS,
   hookTimeout: HANGS_AFTER_MS,

@@ -10,7 +10,7 @@ import type { Api, ProjectBody } from '../support/api.ts';
 import { CommandLine } from '../support/command-line.ts';
 import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
-import { IS_NIGHTLY } from '../support/nightly.ts';
+import { firstByDay, IS_NIGHTLY } from '../support/nightly.ts';
 import { Browser } from '../support/sign-in/browser.ts';
 import { temporaryFolder } from '../support/stack/stack.ts';
 import { ownerOf, tokenOf } from '../support/tenants.ts';
@@ -43,7 +43,7 @@ afterAll(() => {
 const branchNames = async () =>
   (await cli.json<{ branch_name: string }[]>('branch', 'list')).map(({ branch_name }) => branch_name);
 
-test('the packed command line installs and runs with npx in an empty folder', async () => {
+test.runIf(IS_NIGHTLY)('the packed command line installs and runs with npx in an empty folder', async () => {
   const folder = temporaryFolder();
   const npm = (...words: string[]) => run('npm', words, { cwd: folder, env: cli.environment });
   // The prepack script builds it.
@@ -111,16 +111,18 @@ test('extension list has those that the owner can create, and with --all the oth
 });
 
 describe('the output', () => {
-  test.each([
-    ['project list', '/api/v1/projects', 'projects'],
-    ['branch list', '/branches', 'branches'],
-    ['rule list', '/network-rules', 'network_rules'],
-    ['job list', '/jobs', 'jobs'],
-    ['trust list', '/trusts', 'trusts'],
-    ['snapshot list', '/snapshots', 'snapshots'],
-    ['key list', '/api/v1/api-keys', 'api_keys'],
-    ['table list', '/branches/main/tables', 'tables'],
-  ])('of %s --json are the records of the API', async (command, path, field) => {
+  test.each(
+    firstByDay(2, [
+      ['project list', '/api/v1/projects', 'projects'],
+      ['branch list', '/branches', 'branches'],
+      ['rule list', '/network-rules', 'network_rules'],
+      ['job list', '/jobs', 'jobs'],
+      ['trust list', '/trusts', 'trusts'],
+      ['snapshot list', '/snapshots', 'snapshots'],
+      ['key list', '/api/v1/api-keys', 'api_keys'],
+      ['table list', '/branches/main/tables', 'tables'],
+    ] as const),
+  )('of %s --json are the records of the API', async (command, path, field) => {
     const full = path.startsWith('/api') ? path : `/api/v1/projects/${project.id}${path}`;
     // A measurement can come between the two.
     await eventually(async () => {
@@ -129,11 +131,13 @@ describe('the output', () => {
     });
   });
 
-  test.each([
-    ['whoami', '/api/v1/me'],
-    ['project get', ''],
-    ['usage', '/usage'],
-  ])('of %s --json is the record of the API', async (command, path) => {
+  test.each(
+    firstByDay(1, [
+      ['whoami', '/api/v1/me'],
+      ['project get', ''],
+      ['usage', '/usage'],
+    ] as const),
+  )('of %s --json is the record of the API', async (command, path) => {
     const full = path.startsWith('/api') ? path : `/api/v1/projects/${project.id}${path}`;
     const printed = await cli.json(...command.split(' '));
     const { body } = await api.get(full);
@@ -175,19 +179,21 @@ describe('the output', () => {
 });
 
 describe('exit codes', () => {
-  test.each<[string, number, string]>([
-    ['branch frobnicate', 2, 'unknown command'],
-    ['branch create UPPER', 2, 'branch_name'],
-    ['branch get nowhere', 3, 'branchgate branch list'],
-    ['project delete Shop', 2, '--yes'],
-    ['project update Shop', 2, '--quota'],
-    ['branch extend pr-1', 2, '--ttl'],
-    ['branch create pr-1', 6, 'BRANCH_EXISTS'],
-    ['rule test 192.0.2.1 pr-1', 5, 'No network rule'],
-    ['exec --ephemeral --branch pr-1 -- true', 2, '--from'],
-    ['exec --branch pr-1 -- no-such-program', 1, 'was not found'],
-    ['api GET //evil.example', 2, 'one slash'],
-  ])('%s: %i', async (command, code, sentence) => {
+  test.each(
+    firstByDay<[string, number, string]>(5, [
+      ['branch frobnicate', 2, 'unknown command'],
+      ['branch create UPPER', 2, 'branch_name'],
+      ['branch get nowhere', 3, 'branchgate branch list'],
+      ['project delete Shop', 2, '--yes'],
+      ['project update Shop', 2, '--quota'],
+      ['branch extend pr-1', 2, '--ttl'],
+      ['branch create pr-1', 6, 'BRANCH_EXISTS'],
+      ['rule test 192.0.2.1 pr-1', 5, 'No network rule'],
+      ['exec --ephemeral --branch pr-1 -- true', 2, '--from'],
+      ['exec --branch pr-1 -- no-such-program', 1, 'was not found'],
+      ['api GET //evil.example', 2, 'one slash'],
+    ]),
+  )('%s: %i', async (command, code, sentence) => {
     const result = await cli.run(...command.split(' '));
     expect(result).toMatchObject({ code, stdout: '', stderr: expect.stringContaining(sentence) });
   });
@@ -660,21 +666,24 @@ describe('sign-in', () => {
   });
 });
 
-test('import refuses a source that its pg_dump cannot read, and a branch that is not empty', async () => {
-  const source = await api.branch(project.id, 'source');
-  const { direct_url } = await api.credentials(project.id, 'source');
-  await query(direct_url, 'create table item as select 1 as n');
-  writeFileSync(join(cli.folder, 'source-url'), direct_url);
-  const { stdout } = await run('pg_dump', ['--version']);
-  const isOld = Number(/ (\d+)/.exec(stdout)?.[1]) < 18;
-  // Another branch than main needs no other word.
-  const result = await cli.run('import', '--from', '@source-url', '--branch', 'pr-1');
-  if (isOld)
-    expect(result).toMatchObject({ code: 1, stderr: expect.stringContaining('cannot read PostgreSQL 18') });
-  else {
-    expect(result.code).toBe(0);
-    const again = await cli.run('import', '--from', '@source-url', '--branch', 'pr-1');
-    expect(again).toMatchObject({ code: 6, stderr: expect.stringContaining('not empty') });
-  }
-  expect((await cli.run('branch', 'delete', source.id)).code).toBe(0);
-});
+test.runIf(IS_NIGHTLY)(
+  'import refuses a source that its pg_dump cannot read, and a branch that is not empty',
+  async () => {
+    const source = await api.branch(project.id, 'source');
+    const { direct_url } = await api.credentials(project.id, 'source');
+    await query(direct_url, 'create table item as select 1 as n');
+    writeFileSync(join(cli.folder, 'source-url'), direct_url);
+    const { stdout } = await run('pg_dump', ['--version']);
+    const isOld = Number(/ (\d+)/.exec(stdout)?.[1]) < 18;
+    // Another branch than main needs no other word.
+    const result = await cli.run('import', '--from', '@source-url', '--branch', 'pr-1');
+    if (isOld)
+      expect(result).toMatchObject({ code: 1, stderr: expect.stringContaining('cannot read PostgreSQL 18') });
+    else {
+      expect(result.code).toBe(0);
+      const again = await cli.run('import', '--from', '@source-url', '--branch', 'pr-1');
+      expect(again).toMatchObject({ code: 6, stderr: expect.stringContaining('not empty') });
+    }
+    expect((await cli.run('branch', 'delete', source.id)).code).toBe(0);
+  },
+);

@@ -8,7 +8,7 @@ import { CommandLine } from '../support/command-line.ts';
 import { openBrowser, type Visitor, visit } from '../support/console/browser.ts';
 import { signInOnPage, siteOf } from '../support/console/person.ts';
 import { eventually } from '../support/eventually.ts';
-import { firstByDay } from '../support/nightly.ts';
+import { firstByDay, IS_NIGHTLY } from '../support/nightly.ts';
 import { Browsing } from '../support/sign-in/browsing.ts';
 import { DRESSES, type DressName, startDressedProvider } from '../support/sign-in/dressed-provider.ts';
 import { startGitHub } from '../support/sign-in/github.ts';
@@ -130,7 +130,7 @@ test.each(firstByDay(1, ['github', ...(Object.keys(DRESSES) as DressName[])] as 
   },
 );
 
-test('an owner sets up, requires and deletes a provider on the page', async () => {
+test.runIf(IS_NIGHTLY)('an owner sets up, requires and deletes a provider on the page', async () => {
   const domain = `forms-${RUN}.example`;
   // An administrator at the provider.
   const owner = await newOwner(siteOf(inject('stack')), `admin@${domain}`);

@@ -104,22 +104,25 @@ async function holdSave(): Promise<() => Promise<void>> {
 const stored = async () =>
   (await query<{ name: string }>(url, 'select name from item where id = 1'))[0]?.name;
 
-test('while the database host is away, the change stays and can be saved afterwards', async () => {
-  const { page } = visitor;
-  await page.getByRole('gridcell', { name: 'One' }).waitFor();
-  await stage('host away');
-  await stack.kill('agent');
-  await trySave();
-  await page
-    .getByRole('dialog')
-    .getByText(/database host is currently not connected|did not respond/)
-    .waitFor();
-  await stack.start('agent');
-  await stack.untilReady();
-  await trySave();
-  await saved();
-  expect(await stored()).toBe('host away');
-});
+test.runIf(IS_NIGHTLY)(
+  'while the database host is away, the change stays and can be saved afterwards',
+  async () => {
+    const { page } = visitor;
+    await page.getByRole('gridcell', { name: 'One' }).waitFor();
+    await stage('host away');
+    await stack.kill('agent');
+    await trySave();
+    await page
+      .getByRole('dialog')
+      .getByText(/database host is currently not connected|did not respond/)
+      .waitFor();
+    await stack.start('agent');
+    await stack.untilReady();
+    await trySave();
+    await saved();
+    expect(await stored()).toBe('host away');
+  },
+);
 
 test('while the gateway restarts, the page says so and keeps the change', async () => {
   const { page } = visitor;
@@ -197,7 +200,7 @@ test.runIf(IS_NIGHTLY)('measurements appear by themselves', async () => {
   await page.getByRole('link', { name: 'Tables' }).click();
 });
 
-test('when the gateway refuses to be read, all pages wait as long as it says', async () => {
+test.runIf(IS_NIGHTLY)('when the gateway refuses to be read, all pages wait as long as it says', async () => {
   const { page } = visitor;
   const seconds = 3;
   let refusedAt = 0;
@@ -245,84 +248,87 @@ test('over the storage quota, the page says what to do and keeps the change', as
   expect(await stored()).toBe('blocked');
 });
 
-test('a masking policy that somebody else has changed is not overwritten, and says what to do', async () => {
-  await query(
-    url,
-    "create table customer (id int primary key, email text); insert into customer values (1, 'ada@example.com')",
-  );
-  const page = await visitor.context.newPage();
-  await page.setViewportSize({ width: 1280, height: 800 });
-  await page.goto(`/projects/${projectId}/masking`);
-  const uncovered = page.getByRole('region', { name: 'Not covered' });
-  await uncovered.getByText('public.customer.email').waitFor();
-  const topOf = async (locator: Locator) => (await locator.boundingBox())?.y ?? Number.NaN;
-  expect(await topOf(uncovered)).toBeLessThan(await topOf(page.getByLabel('Columns without a rule')));
-  const save = page.getByRole('button', { name: 'Save policy' });
-  expect(await save.isDisabled()).toBe(true);
+test.runIf(IS_NIGHTLY)(
+  'a masking policy that somebody else has changed is not overwritten, and says what to do',
+  async () => {
+    await query(
+      url,
+      "create table customer (id int primary key, email text); insert into customer values (1, 'ada@example.com')",
+    );
+    const page = await visitor.context.newPage();
+    await page.setViewportSize({ width: 1280, height: 800 });
+    await page.goto(`/projects/${projectId}/masking`);
+    const uncovered = page.getByRole('region', { name: 'Not covered' });
+    await uncovered.getByText('public.customer.email').waitFor();
+    const topOf = async (locator: Locator) => (await locator.boundingBox())?.y ?? Number.NaN;
+    expect(await topOf(uncovered)).toBeLessThan(await topOf(page.getByLabel('Columns without a rule')));
+    const save = page.getByRole('button', { name: 'Save policy' });
+    expect(await save.isDisabled()).toBe(true);
 
-  await page.keyboard.press('a');
-  await page.getByText('Every column of main that looks personal has a rule.').waitFor();
-  await page.getByRole('navigation', { name: 'Tables' }).getByText('customer').click();
-  await page.getByRole('button', { name: 'Preview' }).click();
-  const side = (name: string) => page.getByRole('table', { name });
-  await side('Before').getByText('ada@example.com').waitFor();
-  expect(await side('After').textContent()).toMatch(/[a-z]{20}@example\.com/);
-  const [before, after] = [await side('Before').boundingBox(), await side('After').boundingBox()];
-  expect(before?.y).toBe(after?.y);
-  expect(before?.x).toBeLessThan(after?.x ?? 0);
+    await page.keyboard.press('a');
+    await page.getByText('Every column of main that looks personal has a rule.').waitFor();
+    await page.getByRole('navigation', { name: 'Tables' }).getByText('customer').click();
+    await page.getByRole('button', { name: 'Preview' }).click();
+    const side = (name: string) => page.getByRole('table', { name });
+    await side('Before').getByText('ada@example.com').waitFor();
+    expect(await side('After').textContent()).toMatch(/[a-z]{20}@example\.com/);
+    const [before, after] = [await side('Before').boundingBox(), await side('After').boundingBox()];
+    expect(before?.y).toBe(after?.y);
+    expect(before?.x).toBeLessThan(after?.x ?? 0);
 
-  const theirs = { rules: [{ table: 'item', column: 'name', with: 'hash' }], unlisted: 'keep' };
-  // A token of the beginning has expired.
-  const ofApi = <T = { rules: object[] }>(method: string, body?: object, resource = 'masking') =>
-    page.evaluate<T>(`(async () => {
+    const theirs = { rules: [{ table: 'item', column: 'name', with: 'hash' }], unlisted: 'keep' };
+    // A token of the beginning has expired.
+    const ofApi = <T = { rules: object[] }>(method: string, body?: object, resource = 'masking') =>
+      page.evaluate<T>(`(async () => {
       const session = await (await fetch('/api/v1/auth/session', { method: 'POST' })).json();
       const headers = { Authorization: 'Bearer ' + session.access_token, 'Content-Type': 'application/json' };
       const body = ${JSON.stringify(body)};
       const request = { method: '${method}', headers, ...(body && { body: JSON.stringify(body) }) };
       return (await fetch('/api/v1/projects/${projectId}/${resource}', request)).json();
     })()`);
-  expect(await ofApi('PUT', theirs)).toMatchObject({ version: 1 });
-  await save.click();
-  await page.getByText('The masking policy has changed since you read it.').waitFor();
-  await page.getByText('Somebody else has made version 1 of the policy.').waitFor();
-  const email = page.getByLabel('email (text)');
-  expect(await email.inputValue()).toBe('email');
-  await page.getByRole('button', { name: 'Discard my changes' }).click();
-  await uncovered.getByText('public.customer.email').waitFor();
-  expect(await email.inputValue()).toBe('');
-  await page.keyboard.press('a');
-  await save.click();
-  await page.getByText('The policy has version 2.').waitFor();
-  expect((await ofApi('GET')).rules).toEqual([
-    ...theirs.rules,
-    { table: 'public.customer', column: 'email', with: 'email' },
-  ]);
+    expect(await ofApi('PUT', theirs)).toMatchObject({ version: 1 });
+    await save.click();
+    await page.getByText('The masking policy has changed since you read it.').waitFor();
+    await page.getByText('Somebody else has made version 1 of the policy.').waitFor();
+    const email = page.getByLabel('email (text)');
+    expect(await email.inputValue()).toBe('email');
+    await page.getByRole('button', { name: 'Discard my changes' }).click();
+    await uncovered.getByText('public.customer.email').waitFor();
+    expect(await email.inputValue()).toBe('');
+    await page.keyboard.press('a');
+    await save.click();
+    await page.getByText('The policy has version 2.').waitFor();
+    expect((await ofApi('GET')).rules).toEqual([
+      ...theirs.rules,
+      { table: 'public.customer', column: 'email', with: 'email' },
+    ]);
 
-  // A migration on a branch, before it is run on main.
-  const wanted = { branch_name: 'migrated', include: ['credentials'] };
-  const { credentials } = await ofApi<{ credentials: { direct_url: string } }>('POST', wanted, 'branches');
-  await query(credentials.direct_url, 'alter table customer add email2 text');
-  await page.reload();
-  await page.getByText('Every column of main that looks personal has a rule.').waitFor();
-  await page.getByLabel('Compared with').selectOption('migrated');
-  await uncovered.getByText('public.customer.email2').waitFor();
-  await page.getByText('branchgate masking check migrated').waitFor();
-  await page.keyboard.press('a');
-  await page.getByText('Every column of migrated that looks personal has a rule.').waitFor();
-  expect(await save.isEnabled()).toBe(true);
+    // A migration on a branch, before it is run on main.
+    const wanted = { branch_name: 'migrated', include: ['credentials'] };
+    const { credentials } = await ofApi<{ credentials: { direct_url: string } }>('POST', wanted, 'branches');
+    await query(credentials.direct_url, 'alter table customer add email2 text');
+    await page.reload();
+    await page.getByText('Every column of main that looks personal has a rule.').waitFor();
+    await page.getByLabel('Compared with').selectOption('migrated');
+    await uncovered.getByText('public.customer.email2').waitFor();
+    await page.getByText('branchgate masking check migrated').waitFor();
+    await page.keyboard.press('a');
+    await page.getByText('Every column of migrated that looks personal has a rule.').waitFor();
+    expect(await save.isEnabled()).toBe(true);
 
-  // Who gives members masked data only has to say what becomes of the passwords that they have.
-  await page.goto(`/projects/${projectId}/settings`);
-  await page.getByLabel('Give members masked data only').check();
-  await page.getByRole('button', { name: 'Save', exact: true }).first().click();
-  const passwords = page.getByLabel('Passwords that members have already');
-  expect(await page.locator('select:invalid').count()).toBe(1);
-  await passwords.selectOption('all_but_main');
-  await page.getByText('--masked-only on --rotate-credentials all_but_main').waitFor();
-  await page.getByRole('button', { name: 'Save', exact: true }).first().click();
-  await page.getByText('Branches with new passwords: 1. The passwords of main were not replaced').waitFor();
-  await page.close();
-});
+    // Who gives members masked data only has to say what becomes of the passwords that they have.
+    await page.goto(`/projects/${projectId}/settings`);
+    await page.getByLabel('Give members masked data only').check();
+    await page.getByRole('button', { name: 'Save', exact: true }).first().click();
+    const passwords = page.getByLabel('Passwords that members have already');
+    expect(await page.locator('select:invalid').count()).toBe(1);
+    await passwords.selectOption('all_but_main');
+    await page.getByText('--masked-only on --rotate-credentials all_but_main').waitFor();
+    await page.getByRole('button', { name: 'Save', exact: true }).first().click();
+    await page.getByText('Branches with new passwords: 1. The passwords of main were not replaced').waitFor();
+    await page.close();
+  },
+);
 
 test('over the limit of requests, the page says when to try again and keeps the change', async () => {
   const { page } = visitor;

@@ -46,7 +46,7 @@ async function violations(visited: Visitor, rules?: string[]) {
 /** By day, all pages are loaded and this one is examined. */
 const EXAMINED_BY_DAY = ['branches'];
 
-test.each(PAGES)('%s is accessible, in light and in dark', async (name, path, text) => {
+test.each(firstByDay(10, PAGES))('%s is accessible, in light and in dark', async (name, path, text) => {
   const { page } = visitor;
   await page.emulateMedia({ colorScheme: 'light' });
   await page.goto(path.replace('{project}', projectId));
@@ -58,7 +58,7 @@ test.each(PAGES)('%s is accessible, in light and in dark', async (name, path, te
   expect(await violations(visitor, ['color-contrast'])).toEqual([]);
 });
 
-test('the sign-in is accessible in each of its ways', async () => {
+test.runIf(IS_NIGHTLY)('the sign-in is accessible in each of its ways', async () => {
   const signedOut = await visit(browser, inject('stack').url);
   for (const way of firstByDay(1, ['sign_up', 'email', 'mail', 'reset_start'])) {
     await signedOut.page.goto(`/sign-in?way=${way}`);
@@ -73,7 +73,7 @@ test('the sign-in is accessible in each of its ways', async () => {
   await signedOut.context.close();
 });
 
-test('dialogs and menus are accessible', async () => {
+test.runIf(IS_NIGHTLY)('dialogs and menus are accessible', async () => {
   const { page } = visitor;
   await page.emulateMedia({ colorScheme: 'light' });
   await page.goto(inProject(''));
@@ -108,7 +108,7 @@ const ACTIONS: readonly [() => string, string | null, string][] = [
   [() => inProject('/branches/main/sql'), null, 'branchgate query --branch main'],
 ];
 
-test.each(ACTIONS)('an action shows its command: %s %s', async (path, name, command) => {
+test.each(firstByDay(2, ACTIONS))('an action shows its command: %s %s', async (path, name, command) => {
   const { page } = visitor;
   await page.goto(path());
   if (name !== null) await page.getByRole('button', { name }).click();
@@ -156,7 +156,7 @@ test('the SQL page runs several statements, and says which login a refused one t
   await page.getByText('Queries do not change main.').waitFor();
 });
 
-test('a long URL is cut and copied whole, and a phone shows no command', async () => {
+test.runIf(IS_NIGHTLY)('a long URL is cut and copied whole, and a phone shows no command', async () => {
   const { page } = visitor;
   await page.goto(inProject('/branches/main/connect'));
   const command = page.getByText('branchgate connection-string main --project Pages');
@@ -182,23 +182,26 @@ test('a long URL is cut and copied whole, and a phone shows no command', async (
   }
 });
 
-test('a key is for one project, also if the projects arrive after its dialog was opened', async () => {
-  const { page } = visitor;
-  const list = /\/api\/v1\/projects(?:\?|$)/;
-  const opened = Promise.withResolvers<void>();
-  await page.route(list, async (route) => {
-    await opened.promise;
-    await route.continue();
-  });
-  await page.goto('/keys');
-  await page.getByRole('button', { name: 'New key' }).click();
-  await page.getByRole('dialog').waitFor();
-  opened.resolve();
-  await page.getByText('--days 30 --project Pages').waitFor();
-  await page.unrouteAll({ behavior: 'wait' });
-});
+test.runIf(IS_NIGHTLY)(
+  'a key is for one project, also if the projects arrive after its dialog was opened',
+  async () => {
+    const { page } = visitor;
+    const list = /\/api\/v1\/projects(?:\?|$)/;
+    const opened = Promise.withResolvers<void>();
+    await page.route(list, async (route) => {
+      await opened.promise;
+      await route.continue();
+    });
+    await page.goto('/keys');
+    await page.getByRole('button', { name: 'New key' }).click();
+    await page.getByRole('dialog').waitFor();
+    opened.resolve();
+    await page.getByText('--days 30 --project Pages').waitFor();
+    await page.unrouteAll({ behavior: 'wait' });
+  },
+);
 
-test('a block of a branch is marked in its charts', async () => {
+test.runIf(IS_NIGHTLY)('a block of a branch is marked in its charts', async () => {
   const { page } = visitor;
   const list = /\/branches(?:\?|$)/;
   await page.route(list, async (route) => {
@@ -215,22 +218,25 @@ test('a block of a branch is marked in its charts', async () => {
   await page.unrouteAll({ behavior: 'wait' });
 });
 
-test('passwords of no login cannot be rotated, and no command for it is shown', async () => {
-  const { page } = visitor;
-  await page.goto(inProject('/branches/changed/connect'));
-  await page.getByRole('button', { name: 'Rotate passwords' }).click();
-  const dialog = page.getByRole('dialog');
-  const rotate = dialog.getByRole('button', { name: 'Rotate passwords' });
-  const command = dialog.getByText('branchgate credentials rotate');
-  for (const login of ['Owner', 'Read and write']) await dialog.getByLabel(login).uncheck();
-  await command.waitFor();
-  await eventually(async () => expect(await rotate.isEnabled()).toBe(true));
-  await dialog.getByLabel('Read only').uncheck();
-  await command.waitFor({ state: 'detached' });
-  await eventually(async () => expect(await rotate.isDisabled()).toBe(true));
-  await page.keyboard.press('Escape');
-  await dialog.waitFor({ state: 'detached' });
-});
+test.runIf(IS_NIGHTLY)(
+  'passwords of no login cannot be rotated, and no command for it is shown',
+  async () => {
+    const { page } = visitor;
+    await page.goto(inProject('/branches/changed/connect'));
+    await page.getByRole('button', { name: 'Rotate passwords' }).click();
+    const dialog = page.getByRole('dialog');
+    const rotate = dialog.getByRole('button', { name: 'Rotate passwords' });
+    const command = dialog.getByText('branchgate credentials rotate');
+    for (const login of ['Owner', 'Read and write']) await dialog.getByLabel(login).uncheck();
+    await command.waitFor();
+    await eventually(async () => expect(await rotate.isEnabled()).toBe(true));
+    await dialog.getByLabel('Read only').uncheck();
+    await command.waitFor({ state: 'detached' });
+    await eventually(async () => expect(await rotate.isDisabled()).toBe(true));
+    await page.keyboard.press('Escape');
+    await dialog.waitFor({ state: 'detached' });
+  },
+);
 
 test('a branch is made of a snapshot, protected, reset, deleted, restored and dropped', async () => {
   const { page } = visitor;
@@ -277,44 +283,50 @@ test('a branch is made of a snapshot, protected, reset, deleted, restored and dr
   await page.getByText('Before a reset').waitFor();
 });
 
-test('a difference shows rows before and after, and statements for the schema', async () => {
-  const { page } = visitor;
-  await page.goto(inProject('/branches/changed/difference'));
-  await page.getByRole('button', { name: 'Show the rows of item that differ' }).click();
-  const changed = page.getByRole('listitem').filter({ hasText: 'Changed' });
-  expect(await changed.getByRole('row', { name: /^name/ }).textContent()).toMatch(/item 1.*renamed/);
-  await page.getByRole('listitem').filter({ hasText: 'Deleted' }).getByText('item 2').waitFor();
-  await page.getByRole('button', { name: 'Schema' }).click();
-  await page.getByText(/ALTER TABLE .*pair.* ADD COLUMN .*more/).waitFor();
+test.runIf(IS_NIGHTLY)(
+  'a difference shows rows before and after, and statements for the schema',
+  async () => {
+    const { page } = visitor;
+    await page.goto(inProject('/branches/changed/difference'));
+    await page.getByRole('button', { name: 'Show the rows of item that differ' }).click();
+    const changed = page.getByRole('listitem').filter({ hasText: 'Changed' });
+    expect(await changed.getByRole('row', { name: /^name/ }).textContent()).toMatch(/item 1.*renamed/);
+    await page.getByRole('listitem').filter({ hasText: 'Deleted' }).getByText('item 2').waitFor();
+    await page.getByRole('button', { name: 'Schema' }).click();
+    await page.getByText(/ALTER TABLE .*pair.* ADD COLUMN .*more/).waitFor();
 
-  // The owner and the grants of a new table are those of the roles that every project has.
-  const { direct_url: ofBranch } = await owner.api.credentials(projectId, 'changed');
-  await query(ofBranch, 'create table extra (n int)');
-  const path = `/api/v1/projects/${projectId}/branches/changed/diff?schema=true`;
-  const { body } = await owner.api.get<{ schema: { statements: string[] } }>(path);
-  expect(body.schema.statements).toContainEqual(expect.stringMatching(/ OWNER TO |GRANT /));
-  await page.reload();
-  await page.getByRole('button', { name: 'Schema' }).click();
-  const statements = page.locator('.snippet', { hasText: 'CREATE TABLE' });
-  await statements.waitFor();
-  expect(await statements.textContent()).not.toMatch(/ OWNER TO |GRANT /);
-});
+    // The owner and the grants of a new table are those of the roles that every project has.
+    const { direct_url: ofBranch } = await owner.api.credentials(projectId, 'changed');
+    await query(ofBranch, 'create table extra (n int)');
+    const path = `/api/v1/projects/${projectId}/branches/changed/diff?schema=true`;
+    const { body } = await owner.api.get<{ schema: { statements: string[] } }>(path);
+    expect(body.schema.statements).toContainEqual(expect.stringMatching(/ OWNER TO |GRANT /));
+    await page.reload();
+    await page.getByRole('button', { name: 'Schema' }).click();
+    const statements = page.locator('.snippet', { hasText: 'CREATE TABLE' });
+    await statements.waitFor();
+    expect(await statements.textContent()).not.toMatch(/ OWNER TO |GRANT /);
+  },
+);
 
-test('the list of branches has rows of 36 px, below one line with their number, their storage and the host', async () => {
-  const { page } = visitor;
-  await page.goto(inProject(''));
-  await page.locator('.branch-item').first().waitFor();
-  const heights = `[...document.querySelectorAll('.branch-item')].map((row) => Math.round(row.getBoundingClientRect().height))`;
-  expect(new Set((await page.evaluate(heights)) as number[])).toEqual(new Set([36]));
-  await page.getByText('Connected', { exact: true }).waitFor();
-  const line = `[...document.querySelectorAll('dl.in-line > div')].map((fact) => [
+test.runIf(IS_NIGHTLY)(
+  'the list of branches has rows of 36 px, below one line with their number, their storage and the host',
+  async () => {
+    const { page } = visitor;
+    await page.goto(inProject(''));
+    await page.locator('.branch-item').first().waitFor();
+    const heights = `[...document.querySelectorAll('.branch-item')].map((row) => Math.round(row.getBoundingClientRect().height))`;
+    expect(new Set((await page.evaluate(heights)) as number[])).toEqual(new Set([36]));
+    await page.getByText('Connected', { exact: true }).waitFor();
+    const line = `[...document.querySelectorAll('dl.in-line > div')].map((fact) => [
     fact.querySelector('dt').textContent, Math.round(fact.getBoundingClientRect().top)])`;
-  const facts = (await page.evaluate(line)) as [string, number][];
-  expect(facts.map(([name]) => name)).toEqual(['Branches', 'Storage', 'Database host']);
-  expect(new Set(facts.map(([, top]) => top)).size).toBe(1);
-});
+    const facts = (await page.evaluate(line)) as [string, number][];
+    expect(facts.map(([name]) => name)).toEqual(['Branches', 'Storage', 'Database host']);
+    expect(new Set(facts.map(([, top]) => top)).size).toBe(1);
+  },
+);
 
-test('the axis of a chart is the chosen span, with marks that do not repeat', async () => {
+test.runIf(IS_NIGHTLY)('the axis of a chart is the chosen span, with marks that do not repeat', async () => {
   const { page } = visitor;
   await page.addInitScript(`(() => {
     window.drawn = [];
@@ -381,32 +393,35 @@ async function saveOnMain(rows: string): Promise<void> {
   await page.getByText(`${rows} saved.`).waitFor();
 }
 
-test('on a small screen the rows have most of the page, until a person inspects a cell', async () => {
-  const { page } = visitor;
-  await page.goto(inProject('/branches/main/tables'));
-  const grid = page.getByRole('grid');
-  const width = async () => (await grid.boundingBox())?.width ?? 0;
-  // The schema `archive` comes before `public` in the alphabet.
-  await page
-    .getByRole('navigation', { name: 'Tables' })
-    .getByRole('heading')
-    .first()
-    .getByText('public')
-    .waitFor();
-  await page.getByRole('link', { name: 'vacant' }).click();
-  await page.getByText('No rows').waitFor();
-  await page.getByRole('link', { name: 'item' }).click();
-  await page.getByRole('gridcell', { name: 'item 1', exact: true }).waitFor();
-  await eventually(async () => expect(await width()).toBeGreaterThan(780));
-  await page.getByRole('button', { name: 'Inspect cell' }).click();
-  await page.getByRole('complementary', { name: 'Active cell' }).waitFor();
-  await eventually(async () => expect(await width()).toBeLessThan(780));
-  await page.getByLabel('Value to compare with').fill('0');
-  await page.getByRole('button', { name: 'Filter', exact: true }).click();
-  await page.getByText('No rows match the filters.').waitFor();
-});
+test.runIf(IS_NIGHTLY)(
+  'on a small screen the rows have most of the page, until a person inspects a cell',
+  async () => {
+    const { page } = visitor;
+    await page.goto(inProject('/branches/main/tables'));
+    const grid = page.getByRole('grid');
+    const width = async () => (await grid.boundingBox())?.width ?? 0;
+    // The schema `archive` comes before `public` in the alphabet.
+    await page
+      .getByRole('navigation', { name: 'Tables' })
+      .getByRole('heading')
+      .first()
+      .getByText('public')
+      .waitFor();
+    await page.getByRole('link', { name: 'vacant' }).click();
+    await page.getByText('No rows').waitFor();
+    await page.getByRole('link', { name: 'item' }).click();
+    await page.getByRole('gridcell', { name: 'item 1', exact: true }).waitFor();
+    await eventually(async () => expect(await width()).toBeGreaterThan(780));
+    await page.getByRole('button', { name: 'Inspect cell' }).click();
+    await page.getByRole('complementary', { name: 'Active cell' }).waitFor();
+    await eventually(async () => expect(await width()).toBeLessThan(780));
+    await page.getByLabel('Value to compare with').fill('0');
+    await page.getByRole('button', { name: 'Filter', exact: true }).click();
+    await page.getByText('No rows match the filters.').waitFor();
+  },
+);
 
-test('the width that a person gives to a column stays', async () => {
+test.runIf(IS_NIGHTLY)('the width that a person gives to a column stays', async () => {
   const { page } = visitor;
   const head = page.getByRole('columnheader', { name: /^name/ });
   const width = async () => Math.round((await head.boundingBox())?.width ?? 0);

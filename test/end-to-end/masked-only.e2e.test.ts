@@ -108,7 +108,7 @@ test('of an owner, the operations that show data give the canary', async () => {
 });
 
 describe.each(
-  firstByDay(2, [
+  firstByDay(1, [
     ['a developer, in their own project', 'operator'],
     ['an API key of an admin', 'admin'],
     ['a viewer', 'viewer'],

@@ -156,7 +156,7 @@ const LIES: [what: string, lie: Lie, message: RegExp][] = [
   ['a value that is too large', ofSequences("'9223372036854775808'"), SEQUENCE],
   ['columns', ofColumns, /The source could not be read: column/],
 ];
-test.each(firstByDay(3, LIES))(
+test.each(firstByDay(1, LIES))(
   'a copy of a source that lies about %s is refused, and nothing is left',
   async (_, lie, message) => {
     await follower.source.run(SCHEMA);
