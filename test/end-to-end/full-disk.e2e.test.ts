@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Api, type ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import { SmallDisk } from '../support/stack/small-disk.ts';
 import { type Stack, startStack, UNMEASURED } from '../support/stack/stack.ts';
 import { xfsHindrance } from '../support/stack/xfs.ts';
@@ -12,7 +13,7 @@ const LEFT_BYTES = 12 * 2 ** 20;
 /** Without being asked, the gateway reads the inventory every 300 s. */
 const KNOWN_WITHIN_S = 60;
 
-describe.skipIf(hindrance !== null)(`a full disk${hindrance ? ` (${hindrance})` : ''}`, () => {
+describe.runIf(IS_NIGHTLY && hindrance === null)(`a full disk${hindrance ? ` (${hindrance})` : ''}`, () => {
   let disk: SmallDisk | null;
   let stack: Stack;
   let api: Api;

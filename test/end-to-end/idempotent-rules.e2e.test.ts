@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Api, type ProjectBody } from '../support/api.ts';
 import { eventually } from '../support/eventually.ts';
 import { freePort } from '../support/free-port.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import { LinkProxy } from '../support/stack/link-proxy.ts';
 import { type Stack, startStack } from '../support/stack/stack.ts';
 
@@ -37,7 +38,7 @@ async function rulesOf(cidr: string): Promise<Rule[]> {
   return body.network_rules.filter((rule) => rule.cidr === cidr);
 }
 
-describe('a network rule under an Idempotency-Key', () => {
+describe.runIf(IS_NIGHTLY)('a network rule under an Idempotency-Key', () => {
   test('is created once; a repetition gets the first response', async () => {
     const first = await post('once', '203.0.113.0/24');
     const again = await post('once', '203.0.113.0/24');
