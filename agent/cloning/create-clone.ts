@@ -7,6 +7,7 @@ import { bytesOf, countFiles } from '../postgres/file-bytes.ts';
 import { endKeptSessions, KEPT } from '../postgres/sessions.ts';
 import { HostError } from '../process/host-error.ts';
 import type { OnProgress } from '../process/progress.ts';
+import type { CloneTurn } from './clone-turns.ts';
 import type { CopyRoom } from './copy-room.ts';
 import type { PausingHost } from './live-source.ts';
 import { cloneLive } from './live-source.ts';
@@ -126,7 +127,11 @@ interface NewClone {
 export async function createClone(
   host: CloneHost,
   session: Session,
-  { busy_wait: busyWait, ...clone }: NewClone & Pick<Params<'branch.clone'>, 'busy_wait'>,
+  {
+    busy_wait: busyWait,
+    copies = () => {},
+    ...clone
+  }: NewClone & Pick<Params<'branch.clone'>, 'busy_wait'> & Partial<Pick<CloneTurn, 'copies'>>,
   onProgress?: OnProgress,
 ): Promise<CloneResult> {
   const { source } = clone;
@@ -142,6 +147,7 @@ export async function createClone(
   let cloneMs = 0;
   const create = async () => {
     const started = performance.now();
+    copies();
     await creating();
     cloneMs = performance.now() - started;
   };
@@ -172,14 +178,17 @@ export async function createUnusedClone(
   clone: NewClone & { source: string },
   onProgress?: OnProgress,
   chosen?: Strategy,
-): Promise<void> {
+): Promise<CloneResult> {
   const { sourceBytes, origin } = await inspectSource(session, clone.source);
   const strategy = chosen ?? strategyFor(host.cloneMethod, sourceBytes);
   const create = await prepareCreation(host, session, clone, {
     ...{ strategy, sourceBytes, oid: origin.source, onProgress },
   });
+  const began = performance.now();
   await create();
+  const clone_ms = performance.now() - began;
   await recordOrigin(session, clone.name, origin, strategy !== 'wal_log');
+  return { created: true, strategy, clone_ms, paused_ms: 0, source_bytes: sourceBytes };
 }
 
 /**
@@ -190,7 +199,7 @@ export const copyUnusedDatabase = (
   host: CloneHost,
   session: Session,
   clone: NewClone & { source: string },
-): Promise<void> => createUnusedClone(host, session, clone, undefined, 'file_copy');
+): Promise<CloneResult> => createUnusedClone(host, session, clone, undefined, 'file_copy');
 
 /**
  * Does what can be done before the clients of the source are held.

@@ -61,10 +61,10 @@ export async function maskSnapshot(
   onProgress?: OnProgress,
 ): Promise<MethodResult<'snapshot.mask'>> {
   const { project_id, branch_id, snapshot_id, source } = params;
-  const end = await host.cloneTurns.begin(source, await readTenant(host.postgres, project_id));
+  const turn = await host.cloneTurns.begin(source, await readTenant(host.postgres, project_id));
   let isCloned = false;
   const cloned = () => {
-    if (!isCloned) end();
+    if (!isCloned) turn.end();
     isCloned = true;
   };
   try {
