@@ -7,7 +7,6 @@ import { bytesOf, countFiles } from '../postgres/file-bytes.ts';
 import { endKeptSessions, KEPT } from '../postgres/sessions.ts';
 import { HostError } from '../process/host-error.ts';
 import type { OnProgress } from '../process/progress.ts';
-import type { CloneTurn } from './clone-turns.ts';
 import type { CopyRoom } from './copy-room.ts';
 import type { PausingHost } from './live-source.ts';
 import { cloneLive } from './live-source.ts';
@@ -131,7 +130,7 @@ export async function createClone(
     busy_wait: busyWait,
     copies = () => {},
     ...clone
-  }: NewClone & Pick<Params<'branch.clone'>, 'busy_wait'> & Partial<Pick<CloneTurn, 'copies'>>,
+  }: NewClone & Pick<Params<'branch.clone'>, 'busy_wait'> & { copies?: () => void },
   onProgress?: OnProgress,
 ): Promise<CloneResult> {
   const { source } = clone;
