@@ -40,6 +40,7 @@ interface Machine {
 
 let machines: [Machine, Machine];
 const commits: Commit[] = [];
+let partitions = 0;
 const ended = new AbortController();
 const running: Promise<void>[] = [];
 
@@ -158,6 +159,8 @@ function planned(random: Random): Partition {
 }
 
 async function partition({ links, cut, seconds, agent }: Partition): Promise<void> {
+  const began = performance.now();
+  const promoted = promotions();
   const serving = await primary();
   const following = other(serving);
   if (links.includes('primary-gateway')) proxy.cut(serving.id, cut);
@@ -176,6 +179,11 @@ async function partition({ links, cut, seconds, agent }: Partition): Promise<voi
   serving.held = null;
   await settle();
   expect(writerFaults(commits, promotions()), JSON.stringify({ links, cut, seconds, agent })).toEqual([]);
+  partitions += 1;
+  process.stderr.write(
+    `MEASURED partition ${partitions}: cut for ${seconds} s, ${Math.round((performance.now() - began) / 1000 - seconds)} s until all was ` +
+      `well, ${promotions() - promoted} promotions, ${commits.length} commits by one host at a time so far\n`,
+  );
 }
 
 const agentOf = ({ name }: Machine): number => {

@@ -15,7 +15,22 @@ const OVERTAKEN_CODES = [
   'UNAUTHENTICATED',
 ];
 
+/**
+ * Codes that are permitted while the project of a request moves to another host: its branches are not made, deleted or reset
+ * then, and some can only be read.
+ */
+const MOVING_CODES = ['PROJECT_MOVING', 'STATEMENT_REFUSED'];
+
+/** A database host, as its operator knows it. */
+export interface RunHost {
+  id: string;
+  ports: { direct: number; pooled: number };
+}
+
 export interface RunContext {
+  /** The operator of the platform. */
+  operator: Api;
+  hosts: readonly RunHost[];
   /** Ends the retries of every client. */
   signal: AbortSignal;
   newApi: (email: string, tenant: string) => Promise<Api>;
@@ -60,9 +75,13 @@ export class ActorRun {
     operation: Operation,
     outcomes: Outcome<B>[],
     status: number | readonly number[],
-    { deleted, moved, permitted = [] }: Concurrent & { permitted?: string[] },
+    { deleted, moved, moving, permitted = [] }: Concurrent & { permitted?: string[] },
   ): ApiResponse<B>[] {
-    const allowed = [...permitted, ...(deleted || moved ? OVERTAKEN_CODES : [])];
+    const allowed = [
+      ...permitted,
+      ...(deleted || moved ? OVERTAKEN_CODES : []),
+      ...(moving ? MOVING_CODES : []),
+    ];
     const wanted = [status].flat();
     const matching: ApiResponse<B>[] = [];
     for (const { response } of outcomes) {

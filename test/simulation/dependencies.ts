@@ -39,13 +39,16 @@ const DEPENDENCIES: { [Kind in OperationKind]: (operation: OperationOf<Kind>) =>
     needs: [protection(project, branch)],
     ends: [`sql ${project}/${branch}`],
   }),
-  restore_branch: ({ project, branch }) => ({ needs: [], ends: [`name ${project}/${branch}`] }),
+  restore_branch: ({ project, branch }) => ({
+    needs: [history(project)],
+    ends: [`name ${project}/${branch}`],
+  }),
   take_snapshot: ({ project, branch, snapshot }) => ({
-    needs: [content(project, branch)],
+    needs: [content(project, branch), history(project)],
     ends: [`snapshot ${project}/${snapshot}`],
   }),
   branch_snapshot: ({ project, branches, snapshot }) => ({
-    needs: [`snapshot ${project}/${snapshot}`],
+    needs: [`snapshot ${project}/${snapshot}`, history(project)],
     ends: branches.map((branch) => `name ${project}/${branch}`),
   }),
   reset_to_parent: ({ project, branch, source }) => ({
@@ -53,7 +56,7 @@ const DEPENDENCIES: { [Kind in OperationKind]: (operation: OperationOf<Kind>) =>
     ends: [`sql ${project}/${branch}`, content(project, branch)],
   }),
   reset_to_snapshot: ({ project, branch, snapshot }) => ({
-    needs: [protection(project, branch), `snapshot ${project}/${snapshot}`],
+    needs: [protection(project, branch), `snapshot ${project}/${snapshot}`, history(project)],
     ends: [`sql ${project}/${branch}`, content(project, branch)],
   }),
   protect_branch: ({ project, branch }) => ({ needs: [], ends: [protection(project, branch)] }),
@@ -67,6 +70,8 @@ const DEPENDENCIES: { [Kind in OperationKind]: (operation: OperationOf<Kind>) =>
   write_by_sql: (operation) => ({ needs: sql(operation), ends: [rowKey(operation)] }),
   write_by_api: changeByApi,
   delete_by_api: changeByApi,
+  // It may give up the snapshots and the deleted branches.
+  move_project: ({ project }) => ({ needs: [], ends: [history(project)] }),
   move_tenant: () => ({ needs: [], ends: ['user'] }),
 };
 
@@ -74,6 +79,7 @@ const rowKey = ({ project, branch, row }: { project: string; branch: string; row
   `row ${project}/${branch}/${row}`;
 
 const content = (project: string, branch: string) => `content ${project}/${branch}`;
+const history = (project: string) => `history ${project}`;
 const protection = (project: string, branch: string) => `protection ${project}/${branch}`;
 
 function changeByApi(operation: { project: string; branch: string; row: number }): Dependencies {

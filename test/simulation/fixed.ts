@@ -12,6 +12,14 @@ const DAILY = [4211];
  */
 export const NIGHTLY = [2, 17, 24, 29, 93, 240, 327, 814, 904, 1927, 2175, 5800, 6853, 9128];
 
+/** The same for two database hosts: most steps of a move are struck, and each host is cut off. */
+export const NIGHTLY_OF_TWO_HOSTS = [119, 318, 376, 762, 784, 1277];
+
 /** The fixed schedules of this run. */
 export const fixedSchedules = (): Schedule[] =>
-  (IS_NIGHTLY ? NIGHTLY : DAILY).map((seed) => planSchedule(seed, 'short'));
+  IS_NIGHTLY
+    ? [
+        ...NIGHTLY.map((seed) => planSchedule(seed, 'short')),
+        ...NIGHTLY_OF_TWO_HOSTS.map((seed) => planSchedule(seed, 'short', 2)),
+      ]
+    : DAILY.map((seed) => planSchedule(seed, 'short'));

@@ -145,6 +145,7 @@ export const restoreBranch: OperationHandler<'restore_branch'> = async (run, ope
     branch.existence = 'gone';
     branch.wasPurged =
       ['NOT_FOUND', 'SOURCE_NOT_ACTIVE'].includes(codeOf(response)) &&
+      !branch.isForgotten &&
       !concurrent.moved &&
       !concurrent.deleted;
   }

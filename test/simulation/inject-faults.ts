@@ -19,6 +19,8 @@ export interface InjectedFaults {
    * interrupted.
    */
   interruptedClones: number;
+  /** Whether a PostgreSQL was killed. */
+  hasCrashed: boolean;
 }
 
 /** Injects the faults in sequence. @param over ends the wait for steps that will not happen */
@@ -28,7 +30,7 @@ export async function injectFaults(
   trail: Trail,
   over: AbortSignal,
 ): Promise<InjectedFaults> {
-  const injected: InjectedFaults = { faults: [], leftOut: [], interruptedClones: 0 };
+  const injected: InjectedFaults = { faults: [], leftOut: [], interruptedClones: 0, hasCrashed: false };
   for (const fault of faults) {
     const when = await untilDue(stage, fault, over);
     if (!when) continue;
@@ -44,6 +46,7 @@ export async function injectFaults(
     );
     stage.link.letGo();
     await Promise.all(outcomes.map(({ outcome }) => outcome?.over));
+    injected.hasCrashed ||= endsServer;
     if (endsServer) injected.interruptedClones += new Set([...before, ...trail.openCreations()]).size;
     if ((endsServer || endsAgent) && trail.hasSnapshots()) injected.interruptedClones += 1;
     await stage.startAll();

@@ -14,6 +14,7 @@ interface Options {
   seed: number;
   schedules: number;
   stacks: number;
+  hosts: number;
   short?: true;
   replay?: string;
   plant?: PlantName;
@@ -26,6 +27,12 @@ interface Options {
 
 function wholeNumber(text: string): number {
   if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError('It has to be a whole number.');
+  return Number(text);
+}
+
+/** Of a stage. */
+function hostsOf(text: string): number {
+  if (text !== '1' && text !== '2') throw new InvalidArgumentError('It has to be 1 or 2.');
   return Number(text);
 }
 
@@ -69,7 +76,7 @@ async function run(options: Options): Promise<boolean> {
   const summary = await simulate({
     schedules: replay
       ? [readSchedule(replay)]
-      : schedulesFrom(seed, options.schedules, options.short ? 'short' : 'full'),
+      : schedulesFrom(seed, options.schedules, options.short ? 'short' : 'full', options.hosts),
     stacks,
     planted: plant,
     keepGoing: options.keepGoing ?? false,
@@ -89,6 +96,12 @@ const command = new Command('simulate')
   .option('--seed <n>', 'the first seed; the others follow it', wholeNumber, 1)
   .option('--schedules <k>', 'how many', countOf, 20)
   .option('--stacks <n>', 'how many run concurrently, each on a stack of its own', countOf, 1)
+  .option(
+    '--hosts <n>',
+    'database hosts; with 2, projects move between them, and hosts are cut off',
+    hostsOf,
+    1,
+  )
   .option('--short', 'schedules as short as those of `npm test`')
   .option('--replay <file>', 'run the schedule of this file instead')
   .addOption(

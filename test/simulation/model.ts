@@ -73,6 +73,8 @@ export class ModelBranch {
   isProtected = new Promised(false);
   /** The host needed the room of its kept database. */
   wasPurged = false;
+  /** Its project has moved, and its kept database stayed. */
+  isForgotten = false;
   /** Unix milliseconds before which its lease cannot have ended; null: it has none. */
   leasedUntil: number | null = null;
 
@@ -132,6 +134,8 @@ export class ModelProject {
   readonly snapshots = new Map<string, ModelSnapshot>();
   /** The names of the branches of each batch. */
   readonly batches: string[][] = [];
+  /** To another host. */
+  readonly moves: Tally = { least: 0, most: 0 };
 }
 
 /** The permitted number of audit events. */

@@ -9,6 +9,8 @@ export interface Concurrent {
   deleted: boolean;
   /** Its user may move to another tenant meanwhile, and then no longer sees the resource. */
   moved: boolean;
+  /** Its project may move to another host meanwhile. */
+  moving: boolean;
 }
 
 /** Performs one operation and records in the model what its responses promise. */

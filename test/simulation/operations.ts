@@ -12,6 +12,7 @@ import {
   takeSnapshot,
 } from './history-operations.ts';
 import { type Existence, ModelBranch, ModelProject, Promised } from './model.ts';
+import { moveProject } from './move-operations.ts';
 import {
   type Concurrent,
   findBranch,
@@ -187,6 +188,7 @@ const OPERATIONS: { [Kind in OperationKind]: OperationHandler<Kind> } = {
     const sessions = await Sessions.open(branch);
     const former = branch.credentials;
     branch.credentials = null;
+    branch.rotations.most += 1;
     const headers = keyed();
     const path = `/api/v1/projects/${owner.id}/branches/${branch.id}/credentials/rotate`;
     const outcomes = await run.send(operation, () => api.call<Credentials>('POST', path, { headers }));
@@ -195,7 +197,6 @@ const OPERATIONS: { [Kind in OperationKind]: OperationHandler<Kind> } = {
       ...concurrent,
       permitted: ['RATE_LIMITED'],
     });
-    branch.rotations.most += 1;
     // A repetition under the key shows the passwords again.
     for (const { tries } of outcomes) branch.views.most += tries;
     const [first] = responses;
@@ -226,6 +227,7 @@ const OPERATIONS: { [Kind in OperationKind]: OperationHandler<Kind> } = {
   write_by_sql: writeBySql,
   write_by_api: writeByApi,
   delete_by_api: deleteByApi,
+  move_project: moveProject,
 
   async move_tenant(run, operation) {
     const { model, context } = run;

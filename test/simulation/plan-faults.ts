@@ -30,23 +30,46 @@ const KINDS: Record<StrikeKind, number> = {
   disk_full: 1,
   keys_away: 1,
   clock: 2,
+  partition: 0,
 };
+
+/** With two database hosts, whose data is on no small disk. */
+const KINDS_OF_TWO_HOSTS: Record<StrikeKind, number> = { ...KINDS, disk_full: 0, partition: 8 };
 
 const part = (random: Random) => random.weighted(VICTIMS);
 
 /** Offsets of the host's clock from the gateway's. Beyond 300 s the gateway refuses the host. */
 const CLOCKS_AHEAD_S = [-240, -120, -30, 30, 120, 240];
 
+/** The number of a host; draws nothing if there is one, so that its schedules do not depend on what several hosts need. */
+const host = (random: Random, hosts: number) => (hosts > 1 ? random.int(1, hosts) : 1);
+
 /** Draws the duration and victim of each kind. */
-const STRIKES: { [Kind in StrikeKind]: (random: Random) => Strike } = {
-  kill: (random) => ({ kind: 'kill', part: part(random), ms: random.int(0, 800) }),
-  freeze: (random) => ({ kind: 'freeze', part: part(random), ms: random.int(100, 1500) }),
+const STRIKES: { [Kind in StrikeKind]: (random: Random, hosts: number) => Strike } = {
+  kill: (random, hosts) => ({
+    kind: 'kill',
+    part: part(random),
+    ms: random.int(0, 800),
+    host: host(random, hosts),
+  }),
+  freeze: (random, hosts) => ({
+    kind: 'freeze',
+    part: part(random),
+    ms: random.int(100, 1500),
+    host: host(random, hosts),
+  }),
   cut: () => ({ kind: 'cut', ms: 0 }),
   half_open: (random) => ({ kind: 'half_open', ms: random.int(200, 1500) }),
   slow: (random) => ({ kind: 'slow', ms: random.int(300, 1500), delay_ms: random.int(5, 150) }),
   duplicate: (random) => ({ kind: 'duplicate', ms: random.int(300, 2000) }),
   disk_full: (random) => ({ kind: 'disk_full', ms: random.int(300, 1200) }),
   keys_away: (random) => ({ kind: 'keys_away', ms: random.int(300, 1200) }),
+  partition: (random, hosts) => ({
+    kind: 'partition',
+    ms: random.int(500, 6000),
+    host: host(random, hosts),
+    silent: random.chance(50),
+  }),
   clock: (random) => ({ kind: 'clock', ms: random.int(500, 2000), ahead_s: random.pick(CLOCKS_AHEAD_S) }),
 };
 
@@ -70,6 +93,10 @@ const METHODS: Partial<Record<OperationKind, Method[]>> = {
   add_rule: ['access.apply'],
   remove_rule: ['access.apply'],
   rotate: ['access.apply'],
+  move_project: [
+    ...(['move.admit', 'transfer.copy', 'follow.start', 'move.compare'] as const),
+    ...(['move.close', 'follow.cutover', 'move.release'] as const),
+  ],
 };
 
 /** Numbers of the steps that these users' operations cause. */
@@ -82,10 +109,18 @@ function stepsOf(actors: Actor[]): number[] {
 
 /**
  * Half of the faults strike at a saga's step, the others after a delay; some strike two parts at the same
- * time.
+ * time. Moves come late in a schedule, so with two hosts the delays are longer.
  */
-export const planFaults = (random: Random, actors: Actor[], most: number): Fault[] =>
-  Array.from({ length: random.int(1, most) }, () => ({
-    when: random.chance(50) ? { step: random.pick(stepsOf(actors)) } : { after_ms: random.int(0, 700) },
-    strikes: Array.from({ length: random.chance(20) ? 2 : 1 }, () => STRIKES[random.weighted(KINDS)](random)),
+export function planFaults(
+  random: Random,
+  actors: Actor[],
+  { most, hosts }: { most: number; hosts: number },
+): Fault[] {
+  const [kinds, longest] = hosts > 1 ? [KINDS_OF_TWO_HOSTS, 6_000] : [KINDS, 700];
+  return Array.from({ length: random.int(1, most) }, () => ({
+    when: random.chance(50) ? { step: random.pick(stepsOf(actors)) } : { after_ms: random.int(0, longest) },
+    strikes: Array.from({ length: random.chance(20) ? 2 : 1 }, () =>
+      STRIKES[random.weighted(kinds)](random, hosts),
+    ),
   }));
+}

@@ -3,8 +3,10 @@ import { dependenciesOf } from './dependencies.ts';
 import type { Random } from './random.ts';
 import { type Actor, HOME, MAIN, type Operation, type OperationKind } from './schedule.ts';
 
+type Planned = Exclude<OperationKind, 'make_table'>;
+
 /** Weights of the kinds, where a target exists. */
-const KINDS: Record<Exclude<OperationKind, 'make_table'>, number> = {
+const KINDS: Record<Planned, number> = {
   create_branch: 11,
   create_batch: 3,
   lease_branch: 2,
@@ -26,6 +28,16 @@ const KINDS: Record<Exclude<OperationKind, 'make_table'>, number> = {
   create_project: 2,
   delete_project: 1,
   move_tenant: 1,
+  move_project: 0,
+};
+
+/** With two database hosts. A project with snapshots often stays. */
+const KINDS_OF_TWO_HOSTS: Record<Planned, number> = {
+  ...KINDS,
+  move_project: 18,
+  write_by_sql: 14,
+  take_snapshot: 2,
+  branch_snapshot: 4,
 };
 
 /** A group is complete after this many draws, even if some did not fit. */
@@ -57,12 +69,14 @@ class Planner {
   readonly #random: Random;
   /** The run then waits for their ends. */
   readonly #hasLeases: boolean;
+  readonly #kinds: Record<Planned, number>;
   readonly #projects = new Map<string, Expected>();
   #nameCount = 0;
 
-  constructor(random: Random, hasLeases: boolean) {
+  constructor(random: Random, hasLeases: boolean, kinds: Record<Planned, number>) {
     this.#random = random;
     this.#hasLeases = hasLeases;
+    this.#kinds = kinds;
   }
 
   plan(least: number, most: number): Operation[][] {
@@ -100,7 +114,7 @@ class Planner {
     const taken = { needs: new Set<string>(), ends: new Set<string>() };
     const wanted = this.#random.int(1, 4);
     for (let drawn = 0; drawn < DRAWS_MAX && group.length < wanted; drawn++) {
-      const operation = this.#operation(this.#random.weighted(KINDS));
+      const operation = this.#operation(this.#random.weighted(this.#kinds));
       if (!operation) continue;
       const { needs, ends } = dependenciesOf(operation);
       const conflicts =
@@ -120,7 +134,7 @@ class Planner {
   }
 
   /** @returns null without a target */
-  #operation(kind: keyof typeof KINDS): Operation | null {
+  #operation(kind: Planned): Operation | null {
     const random = this.#random;
     const manner = { persists: random.chance(75), copies: this.#copies() };
     if (kind === 'move_tenant') return { kind, ...manner, copies: 1, persists: true, to: this.#name('t') };
@@ -130,6 +144,9 @@ class Planner {
     const expected = this.#projects.get(project) as Expected;
     const { branches, rules } = expected;
     if (kind === 'delete_project') return { kind, project, ...manner, copies: 1 };
+    // Only its end says whether the project has moved, so its client stays.
+    if (kind === 'move_project')
+      return { kind, project, persists: true, copies: 1, drops_snapshots: random.chance(80) };
     if (kind === 'add_rule') {
       const cidr = `203.0.113.${random.int(0, 255)}/32`;
       return { kind, project, rule: this.#name('r'), cidr, ...manner };
@@ -248,6 +265,11 @@ class Planner {
       case 'delete_project':
         this.#projects.delete(operation.project);
         return;
+      case 'move_project':
+        if (!operation.drops_snapshots) return;
+        project.snapshots.clear();
+        project.deleted.clear();
+        return;
       case 'create_branch':
         project.branches.set(operation.branch, new Set(project.branches.get(operation.source)));
         project.parents.set(operation.branch, operation.source);
@@ -309,14 +331,15 @@ const TOKEN_AHEAD_S = { least: -600, most: 25 };
 /** Schedules with leases, which take half a minute longer. */
 const LEASES_PERCENT = 20;
 
-/** Plans users, each in a separate tenant. */
-export function planActors(random: Random, { actors, groups }: Work): Actor[] {
+/** Plans users, each in a separate tenant. @param hosts database hosts of the stage */
+export function planActors(random: Random, { actors, groups }: Work, hosts: number): Actor[] {
+  const kinds = hosts > 1 ? KINDS_OF_TWO_HOSTS : KINDS;
   const hasLeases = random.fork('leases').chance(LEASES_PERCENT);
   return Array.from({ length: actors }, (_, n) => ({
     name: `u${n}`,
     tenant: `t${n}`,
     ahead_s: planClock(random.fork(`clock ${n}`)),
-    groups: new Planner(random.fork(`actor ${n}`), hasLeases).plan(...groups),
+    groups: new Planner(random.fork(`actor ${n}`), hasLeases, kinds).plan(...groups),
   }));
 }
 

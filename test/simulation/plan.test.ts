@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { NIGHTLY } from './fixed.ts';
+import { NIGHTLY, NIGHTLY_OF_TWO_HOSTS } from './fixed.ts';
 import { planSchedule } from './plan.ts';
 import { Schedule, STEPS } from './schedule.ts';
 
@@ -18,55 +18,63 @@ test('a schedule can be stored as JSON', () => {
   );
 });
 
+const OF_TWO_HOSTS = Array.from({ length: 300 }, (_, seed) => planSchedule(seed, 'full', 2));
 const short = (seed: number) => planSchedule(seed, 'short');
+/** Steps that happen with one host. */
+const OF_ONE_HOST = STEPS.filter(({ method }) => !/^(move|transfer|follow)\./.test(method));
+const OPERATIONS = [
+  'add_rule',
+  'branch_snapshot',
+  'create_batch',
+  'create_branch',
+  'create_project',
+  'delete_branch',
+  'delete_by_api',
+  'delete_project',
+  'lease_branch',
+  'make_table',
+  'move_tenant',
+  'protect_branch',
+  'remove_rule',
+  'renew_lease',
+  'reset_to_parent',
+  'reset_to_snapshot',
+  'restore_branch',
+  'rotate',
+  'set_lifespan',
+  'take_snapshot',
+  'write_by_api',
+  'write_by_sql',
+];
+const STRIKES = [
+  'clock',
+  'cut',
+  'disk_full',
+  'duplicate',
+  'freeze',
+  'half_open',
+  'keys_away',
+  'kill',
+  'slow',
+];
 const kindsOf = (items: { kind: string }[]) => [...new Set(items.map(({ kind }) => kind))].sort();
 
+const faultsOf = (schedules: Schedule[]) => schedules.flatMap((schedule) => schedule.faults);
+const strikesOf = (schedules: Schedule[]) => faultsOf(schedules).flatMap((fault) => fault.strikes);
+const operationsOf = (schedules: Schedule[]) =>
+  schedules.flatMap(({ actors }) => actors.flatMap(({ groups }) => groups.flat()));
+
 test.each([
-  ['many', SCHEDULES, STEPS],
+  ['many', SCHEDULES, OF_ONE_HOST],
   [
     'those of the night',
     NIGHTLY.map(short),
-    STEPS.filter(({ method }) => !/^(snapshot|reset)\./.test(method)),
+    OF_ONE_HOST.filter(({ method }) => !/^(snapshot|reset)\./.test(method)),
   ],
 ])('every kind of operation, every fault, every part and every step occurs in %s', (_, schedules, spots) => {
-  const operations = schedules.flatMap(({ actors }) => actors.flatMap(({ groups }) => groups.flat()));
-  const faults = schedules.flatMap((schedule) => schedule.faults);
-  const strikes = faults.flatMap((fault) => fault.strikes);
-  expect(kindsOf(operations)).toEqual([
-    'add_rule',
-    'branch_snapshot',
-    'create_batch',
-    'create_branch',
-    'create_project',
-    'delete_branch',
-    'delete_by_api',
-    'delete_project',
-    'lease_branch',
-    'make_table',
-    'move_tenant',
-    'protect_branch',
-    'remove_rule',
-    'renew_lease',
-    'reset_to_parent',
-    'reset_to_snapshot',
-    'restore_branch',
-    'rotate',
-    'set_lifespan',
-    'take_snapshot',
-    'write_by_api',
-    'write_by_sql',
-  ]);
-  expect(kindsOf(strikes)).toEqual([
-    'clock',
-    'cut',
-    'disk_full',
-    'duplicate',
-    'freeze',
-    'half_open',
-    'keys_away',
-    'kill',
-    'slow',
-  ]);
+  const strikes = strikesOf(schedules);
+  expect(kindsOf(operationsOf(schedules))).toEqual(OPERATIONS);
+  expect(kindsOf(strikes)).toEqual(STRIKES);
   const parts = new Set(
     strikes.flatMap((strike) => ('part' in strike ? [`${strike.kind} ${strike.part}`] : [])),
   );
@@ -80,4 +88,31 @@ test.each([
   expect(new Set(hosts)).toEqual(new Set([1, -1]));
   const tokens = schedules.flatMap(({ actors }) => actors.map(({ ahead_s }) => Math.sign(ahead_s)));
   expect(new Set(tokens)).toEqual(new Set([1, 0, -1]));
+});
+
+test('with two hosts projects move, each host is cut off, and every step of a move is struck', () => {
+  const strikes = strikesOf(OF_TWO_HOSTS);
+  expect(kindsOf(operationsOf(OF_TWO_HOSTS))).toEqual([...OPERATIONS, 'move_project'].sort());
+  expect(kindsOf(strikes)).toEqual([...STRIKES.filter((kind) => kind !== 'disk_full'), 'partition'].sort());
+  const cut = strikes.flatMap((strike) =>
+    strike.kind === 'partition' ? [`${strike.host} ${strike.silent}`] : [],
+  );
+  expect(new Set(cut).size).toBe(2 * 2);
+  const struck = strikes.flatMap((strike) => ('part' in strike ? [`${strike.host} ${strike.part}`] : []));
+  expect(new Set(struck).size).toBe(2 * 6);
+  const steps = faultsOf(OF_TWO_HOSTS).flatMap(({ when }) => ('step' in when ? [when.step] : []));
+  for (const [at, spot] of STEPS.entries()) if (!OF_ONE_HOST.includes(spot)) expect(steps).toContain(at + 1);
+});
+
+test('those of the night with two hosts strike moves, and cut off both hosts', () => {
+  const schedules = NIGHTLY_OF_TWO_HOSTS.map((seed) => planSchedule(seed, 'short', 2));
+  for (const schedule of schedules) expect(kindsOf(operationsOf([schedule]))).toContain('move_project');
+  const hosts = strikesOf(schedules).flatMap((strike) => (strike.kind === 'partition' ? [strike.host] : []));
+  expect(new Set(hosts).size).toBe(2);
+  const methods = faultsOf(schedules).flatMap(({ when }) =>
+    'step' in when ? [STEPS[when.step - 1]?.method] : [],
+  );
+  expect(methods.filter((method) => /^(move|transfer|follow)\./.test(method ?? '')).length).toBeGreaterThan(
+    3,
+  );
 });

@@ -9,9 +9,10 @@ const SIZES = {
 } satisfies Record<string, Work & { faults: number }>;
 export type Size = keyof typeof SIZES;
 
-/** @returns the deterministic schedule of that seed and size */
-export function planSchedule(seed: number, size: Size = 'full'): Schedule {
+/** @returns the deterministic schedule of that seed and size, for a stage of so many database hosts */
+export function planSchedule(seed: number, size: Size = 'full', hosts = 1): Schedule {
   const random = new Random(`branchgate ${seed}`);
-  const actors = planActors(random.fork('actors'), SIZES[size]);
-  return { seed, actors, faults: planFaults(random.fork('faults'), actors, SIZES[size].faults) };
+  const actors = planActors(random.fork('actors'), SIZES[size], hosts);
+  const faults = planFaults(random.fork('faults'), actors, { most: SIZES[size].faults, hosts });
+  return { seed, hosts, actors, faults };
 }

@@ -31,6 +31,17 @@ const PLANTS = {
     find: 'await endDirectSessions(session, projectId);',
     put: '',
   },
+  /** The rows of `main` are gone when its project has moved. */
+  'moved-rows-lost': {
+    find: 'onProgress?.(APPLIED_AT);',
+    put: `await inFollowed(host, followed, 'change', (own) =>
+      own.query('do $$ begin delete from book; exception when undefined_table then null; end $$'));`,
+  },
+  /** The login of a move stays on the host that the project has left. */
+  'mover-stays': {
+    find: 'if (!await isLogin() && movers.length === 0) return { released: false };',
+    put: 'return { released: true };',
+  },
 } as const satisfies Record<string, Plant>;
 
 export type PlantName = keyof typeof PLANTS;

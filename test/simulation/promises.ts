@@ -2,9 +2,10 @@ import { LIFESPAN_SECONDS, type Lifespan } from '../../shared/branch/lifespan.ts
 import type { BranchBody, ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
-import type { ActorRun } from './actor-run.ts';
+import type { ActorRun, RunHost } from './actor-run.ts';
 import { checkEvents } from './check-events.ts';
 import type { Existence, ModelBranch, ModelProject } from './model.ts';
+import { withoutHost } from './move-operations.ts';
 import { TABLE } from './row-operations.ts';
 import { HOME } from './schedule.ts';
 
@@ -116,14 +117,25 @@ async function checkBranch(
     run.report(`${what} has no credentials`);
     return;
   }
-  if (remembered && remembered.database_url !== credentials.database_url)
+  if (remembered && withoutHost(remembered.database_url) !== withoutHost(credentials.database_url))
     run.report(`${what} has other passwords than its client received`);
   const canBeRead = project.hasTable && project.rules.get(HOME)?.existence === 'there';
   if (!canBeRead) return;
-  for (const url of branch.retired)
+  const { hosts } = run.context;
+  for (const url of branch.retired.flatMap((one) => onHosts(one, hosts)))
     if (await logsIn(url)) run.report(`${what}: a rotated password still works`);
-  for (const url of [credentials.database_url, credentials.direct_url])
+  for (const url of [credentials.database_url, credentials.direct_url]) {
     await checkRows(run, what, branch, url);
+    for (const other of onHosts(url, hosts))
+      if (other !== url && (await logsIn(other))) run.report(`${what}: two hosts let its clients in`);
+  }
+}
+
+/** The URL, with the same port of each host. */
+function onHosts(text: string, hosts: readonly RunHost[]): string[] {
+  const { port } = new URL(text);
+  const isPooled = hosts.some(({ ports }) => String(ports.pooled) === port);
+  return hosts.map(({ ports }) => text.replace(`:${port}/`, `:${isPooled ? ports.pooled : ports.direct}/`));
 }
 
 /** Checks that no measurement is in the future or more than a minute old, whatever the host's clock says. */

@@ -15,9 +15,10 @@ export function progressText({ seed, violations, faults, operations, atRestMs, m
 }
 
 /** Describes a failure, how to reproduce it, and where its schedule is stored. */
-export function failureText({ report, shrunk }: Failure, file: string): string {
+export function failureText({ report, schedule, shrunk }: Failure, file: string): string {
+  const hosts = schedule.hosts > 1 ? ` --hosts ${schedule.hosts}` : '';
   const lines = [
-    `seed ${report.seed} failed; reproduce: npm run simulate -- --seed ${report.seed} --schedules 1`,
+    `seed ${report.seed} failed; reproduce: npm run simulate -- --seed ${report.seed} --schedules 1${hosts}`,
   ];
   if (shrunk) {
     const { operations, faults } = shrunk.report;
@@ -41,7 +42,8 @@ export function summaryText(summary: Summary): string {
 /** Stores the schedule of a failure, in its shrunk form if any. @returns the file */
 export function saveFailure(folder: string, { report, schedule, shrunk }: Failure): string {
   mkdirSync(folder, { recursive: true });
-  const file = join(folder, `seed-${report.seed}.json`);
+  const hosts = schedule.hosts > 1 ? `-hosts-${schedule.hosts}` : '';
+  const file = join(folder, `seed-${report.seed}${hosts}.json`);
   writeFileSync(file, `${JSON.stringify(shrunk?.schedule ?? schedule, null, 2)}\n`);
   return file;
 }

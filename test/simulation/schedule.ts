@@ -10,8 +10,8 @@ import type { Spot } from '../support/stack/link-proxy.ts';
  */
 
 /**
- * The steps of every saga, and `access.apply`: those of a branch in the order of its life, then those of its
- * history.
+ * The steps of every saga, and `access.apply`: those of a branch in the order of its life, those of its history, and those of
+ * a move.
  */
 const METHODS = [
   'branch.prepare',
@@ -24,6 +24,13 @@ const METHODS = [
   'snapshot.take',
   'reset.clone',
   'reset.swap',
+  'move.admit',
+  'transfer.copy',
+  'follow.start',
+  'move.compare',
+  'move.close',
+  'follow.cutover',
+  'move.release',
 ] as const satisfies Method[];
 
 /** Messages at which a fault can strike, numbered from 1: the call of a step and its reply. */
@@ -31,6 +38,9 @@ export const STEPS: readonly Spot[] = METHODS.flatMap((method) => [
   { method, side: 'call' as const },
   { method, side: 'reply' as const },
 ]);
+
+/** Database hosts of a stage. */
+const HOSTS_MAX = 2;
 
 const Name = z.string().regex(/^[a-z][a-z0-9-]*$/);
 const Milliseconds = z.int().min(0).max(30_000);
@@ -91,6 +101,12 @@ const Operation = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('write_by_sql'), ...ofRow, value: z.string() }),
   z.strictObject({ kind: z.literal('write_by_api'), ...ofRow, value: z.string() }),
   z.strictObject({ kind: z.literal('delete_by_api'), ...ofRow }),
+  z.strictObject({
+    kind: z.literal('move_project'),
+    ...ofProject,
+    /** Otherwise a project with snapshots stays. */
+    drops_snapshots: z.boolean(),
+  }),
   z.strictObject({ kind: z.literal('move_tenant'), ...manner, to: Name }),
 ]);
 export type Operation = z.output<typeof Operation>;
@@ -118,11 +134,20 @@ const VICTIMS = [
 
 /** `ms`: duration. */
 const duration = { ms: Milliseconds };
+/** The number of the database host; parts that no host has ignore it. */
+const onHost = { host: z.int().min(1).max(HOSTS_MAX).default(1) };
 const Strike = z.discriminatedUnion('kind', [
-  z.strictObject({ kind: z.literal('kill'), ...duration, part: z.enum(VICTIMS) }),
-  z.strictObject({ kind: z.literal('freeze'), ...duration, part: z.enum(VICTIMS) }),
+  z.strictObject({ kind: z.literal('kill'), ...duration, ...onHost, part: z.enum(VICTIMS) }),
+  z.strictObject({ kind: z.literal('freeze'), ...duration, ...onHost, part: z.enum(VICTIMS) }),
   z.strictObject({ kind: z.literal('cut'), ...duration }),
   z.strictObject({ kind: z.literal('half_open'), ...duration }),
+  z.strictObject({
+    kind: z.literal('partition'),
+    ...duration,
+    ...onHost,
+    /** Whether its connections stay open and carry nothing. */
+    silent: z.boolean(),
+  }),
   z.strictObject({ kind: z.literal('slow'), ...duration, delay_ms: Milliseconds }),
   z.strictObject({ kind: z.literal('duplicate'), ...duration }),
   z.strictObject({ kind: z.literal('disk_full'), ...duration }),
@@ -146,6 +171,8 @@ export type Fault = z.output<typeof Fault>;
 
 export const Schedule = z.strictObject({
   seed: z.int().min(0),
+  /** Database hosts of its stage: projects move between two. */
+  hosts: z.int().min(1).max(HOSTS_MAX).default(1),
   actors: z.array(Actor),
   faults: z.array(Fault),
 });

@@ -10,7 +10,7 @@ const schedule: Schedule = {
     {
       when: { step: 2 },
       strikes: [
-        { kind: 'kill', part: 'agent', ms: 0 },
+        { kind: 'kill', part: 'agent', ms: 0, host: 1 },
         { kind: 'duplicate', ms: 5 },
       ],
     },
@@ -24,7 +24,7 @@ const fails = async ({ actors, faults }: Schedule) =>
 
 test('operations and faults without a part in the failure are removed', async () => {
   const { actors, faults } = await shrink(schedule, fails, 1000);
-  expect(faults).toEqual([{ when: { step: 2 }, strikes: [{ kind: 'kill', part: 'agent', ms: 0 }] }]);
+  expect(faults).toEqual([{ when: { step: 2 }, strikes: [{ kind: 'kill', part: 'agent', ms: 0, host: 1 }] }]);
   expect(actors.flatMap(({ groups }) => groups.flat()).map(({ kind }) => kind)).toEqual(['create_branch']);
 });
 

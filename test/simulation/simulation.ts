@@ -46,8 +46,13 @@ export interface Summary {
 }
 
 /** Yields the schedules of `count` consecutive seeds. */
-export function* schedulesFrom(seed: number, count: number, size: Size = 'full'): Generator<Schedule> {
-  for (let n = 0; n < count; n++) yield planSchedule(seed + n, size);
+export function* schedulesFrom(
+  seed: number,
+  count: number,
+  size: Size = 'full',
+  hosts = 1,
+): Generator<Schedule> {
+  for (let n = 0; n < count; n++) yield planSchedule(seed + n, size, hosts);
 }
 
 /**
@@ -63,7 +68,8 @@ class Stages {
   }
 
   async run(schedule: Schedule): Promise<ScheduleReport> {
-    this.#stage ??= await Stage.open({ planted: this.#planted });
+    if (this.#stage && this.#stage.hosts.length !== schedule.hosts) await this.close();
+    this.#stage ??= await Stage.open({ planted: this.#planted, hosts: schedule.hosts });
     const report = await runSchedule(this.#stage, schedule);
     if (report.violations.length > 0) await this.close();
     return report;

@@ -10,13 +10,19 @@ type Undo = () => unknown;
  * The stage restarts ended parts when every strike of a fault is over.
  */
 const STRIKES: { [Kind in StrikeKind]: (stage: Stage, strike: StrikeOf<Kind>) => Promise<Undo | null> } = {
-  kill: async (stage, { part }) => {
-    await stage.kill(part);
+  kill: async (stage, { part, host }) => {
+    await stage.kill(part, host - 1);
     return () => {};
   },
-  freeze: async (stage, { part }) => {
-    stage.freeze(part);
-    return () => stage.thaw(part);
+  freeze: async (stage, { part, host }) => {
+    stage.freeze(part, host - 1);
+    return () => stage.thaw(part, host - 1);
+  },
+  partition: async ({ link, hosts }, { host, silent }) => {
+    const id = hosts[host - 1]?.id;
+    if (id === undefined) return null;
+    link.partition(id, silent ? 'silent' : 'refusing');
+    return () => link.mend(id);
   },
   cut: async ({ link }) => {
     link.cut();
@@ -50,11 +56,12 @@ const STRIKES: { [Kind in StrikeKind]: (stage: Stage, strike: StrikeOf<Kind>) =>
     await stage.stack.start('gateway');
     return () => stage.stack.start('idp');
   },
-  // The agent is restarted with a wrong clock, which is corrected while it runs.
+  // The agents are restarted with a wrong clock, which is corrected while they run.
   clock: async (stage, { ahead_s }) => {
-    await stage.kill('agent');
+    const agents = [...stage.hosts.keys()];
+    await Promise.all(agents.map((host) => stage.kill('agent', host)));
     stage.agentClock.set(ahead_s);
-    await stage.startPart('agent');
+    await Promise.all(agents.map((host) => stage.startPart('agent', host)));
     return () => stage.agentClock.set(0);
   },
 };
@@ -69,4 +76,8 @@ export async function inject(stage: Stage, strike: Strike): Promise<{ over: Prom
 
 /** A short description for reports. */
 export const describeStrike = (strike: Strike): string =>
-  'part' in strike ? `${strike.kind} ${strike.part}` : strike.kind;
+  [
+    strike.kind,
+    ...('part' in strike ? [strike.part] : []),
+    ...('host' in strike && strike.host > 1 ? [`of host ${strike.host}`] : []),
+  ].join(' ');

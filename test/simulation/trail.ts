@@ -4,6 +4,10 @@ import type { ModelProject, Tally } from './model.ts';
 
 /** Job failures that a fault may cause. Every other job is retried until it succeeds. */
 const PERMITTED_FAILURES = ['SOURCE_BUSY', 'SOURCE_MISSING', 'OVERTAKEN', 'HOST_FULL'];
+/** Failures of moves while PostgreSQL is killed: whether a branch was written that could only be read is not known then. */
+const OF_CRASH = ['SOURCE_UNSUITABLE'];
+/** Of a move whose project was deleted. */
+const OF_DELETION = ['JOB_CANCELLED'];
 
 const CREATIONS = "('project.create', 'branch.create', 'branch.create_batch')";
 /** Jobs that make a database, and how many: the newest snapshot of `main` is copied once. */
@@ -51,18 +55,34 @@ export class Trail {
     return new Set(this.#all<{ id: string }>(sql).map(({ id }) => id));
   }
 
+  /** Whether a project has moved, so that its former host may hold what only its reconciliation drops. */
+  hasMoves(): boolean {
+    return (
+      this.#all("select 1 from jobs where kind = 'project.move' and created_at >= ? limit 1", this.#since)
+        .length > 0
+    );
+  }
+
   /** Whether a snapshot was wanted, of which the agent makes a copy. */
   hasSnapshots(): boolean {
     const sql = "select 1 from jobs where kind = 'snapshot.create' and created_at >= ? limit 1";
     return this.#all(sql, this.#since).length > 0;
   }
 
-  /** Jobs that failed for a reason that is not permitted. */
-  failures(): string[] {
+  /**
+   * Jobs that failed for a reason that is not permitted.
+   * @param hasCrashed whether PostgreSQL was killed
+   */
+  failures(hasCrashed: boolean): string[] {
+    const ofMoves = [...(hasCrashed ? OF_CRASH : []), ...OF_DELETION];
     const sql = `select kind, project_id, json_extract(error, '$.code') as code from jobs
       where status = 'failed' and created_at >= ?`;
     return this.#all<JobFailure>(sql, this.#since)
-      .filter(({ code }) => !PERMITTED_FAILURES.includes(code ?? ''))
+      .filter(
+        ({ kind, code }) =>
+          !PERMITTED_FAILURES.includes(code ?? '') &&
+          !(kind === 'project.move' && ofMoves.includes(code ?? '')),
+      )
       .map(({ kind, project_id, code }) => `${kind} of project ${project_id} failed: ${code}`);
   }
 
@@ -85,6 +105,7 @@ export class Trail {
       if (!project.id) continue;
       this.#checkTenant(run, project.id);
       this.#checkRules(run, project);
+      this.#checkMoves(run, project);
       for (const [name, branch] of project.branches) {
         if (!branch.id) continue;
         const counts: [string, Tally][] = [
@@ -109,6 +130,13 @@ export class Trail {
       for (const row of this.#all<{ name: string }>(sql, projectId, tenant))
         run.report(`${row.name} of ${table} stayed in the former tenant`);
     }
+  }
+
+  #checkMoves(run: ActorRun, { id, moves: { least, most } }: ModelProject): void {
+    const sql = "select count(*) as count from audit_events where name = 'project.moved' and project_id = ?";
+    const count = this.#all<{ count: number }>(sql, id)[0]?.count ?? 0;
+    if (count < least || count > most)
+      run.report(`audit: ${count} project.moved of ${id}, ${least} to ${most} were expected`);
   }
 
   /** Checks that each rule has one event for its creation, and one for its deletion, if it was deleted. */

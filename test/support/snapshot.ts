@@ -36,6 +36,7 @@ interface Records {
     storage_state: string;
     access_revision: number;
     access_applied: number;
+    host_id: string;
   }[];
   branches: BranchRow[];
   jobs: {
@@ -43,6 +44,8 @@ interface Records {
     kind: string;
     status: string;
     project_id: string;
+    /** Of a move that has succeeded: the host that the project has left. */
+    host_id: string;
     branch_id: string | null;
     /** Of a batch, as JSON. */
     branch_ids?: string | null;
@@ -52,7 +55,7 @@ interface Records {
   audit: { name: string; project_id: string; branch_id: string | null }[];
   credentials: { branch_id: string; role: string }[];
   /** Snapshots, and the databases of deleted branches. */
-  snapshots: { id: string; branch_id: string; kind: string; status: string }[];
+  snapshots: { id: string; project_id: string; branch_id: string; kind: string; status: string }[];
 }
 
 /** The state of the database host. */
@@ -65,7 +68,9 @@ interface HostState {
   logins: string[];
   projects: { project_id: string; access_revision: number }[];
   rules: RuleRow[];
-  snapshots: string[];
+  snapshots: { snapshot_id: string; project_id: string }[];
+  /** What moves need on the host that a project leaves: logins, and slots of branches. */
+  ofMoves: string[];
   /** Logins that belong to a network, and the databases to which they may connect. */
   members: { login: string; role: string; database: string }[];
   /** Numeric names below `base/` of the data directory, one per database. */
@@ -91,17 +96,19 @@ export function readRecords(d1File: string): Records {
   const all = <T>(sql: string) => db.prepare(sql).all() as T[];
   try {
     return {
-      projects: all('select id, status, storage_state, access_revision, access_applied from projects'),
+      projects: all(
+        'select id, status, storage_state, access_revision, access_applied, host_id from projects',
+      ),
       branches: all('select id, project_id, database_name, status from project_branches'),
       jobs: all(
-        "select id, kind, status, project_id, branch_id, input ->> '$.branchIds' as branch_ids from jobs",
+        "select id, kind, status, project_id, host_id, branch_id, input ->> '$.branchIds' as branch_ids from jobs",
       ),
       rules: all('select project_id, branch_id, cidr from network_rules'),
       audit:
         all(`select name, project_id, iif(name like 'branch.%', branch_id, null) as branch_id from audit_events
         where name in ('project.created', 'branch.created', 'branch.deleted', 'project.deleted')`),
       credentials: all('select branch_id, role from branch_credentials'),
-      snapshots: all('select id, branch_id, kind, status from snapshots'),
+      snapshots: all('select id, project_id, branch_id, kind, status from snapshots'),
     };
   } finally {
     db.close();
@@ -116,7 +123,9 @@ const HOST_STATE = `select
   (select coalesce(json_agg(login.login), '[]') from login) as logins,
   (select coalesce(json_agg(project), '[]') from project) as projects,
   (select coalesce(json_agg(network_rule), '[]') from network_rule) as rules,
-  (select coalesce(json_agg(snapshot_id), '[]') from snapshot) as snapshots,
+  (select coalesce(json_agg(snapshot), '[]') from snapshot) as snapshots,
+  (select coalesce(json_agg(name), '[]') from (select login as name from mover
+    union all select slot_name from pg_replication_slots join branch using (database)) as of_moves) as "ofMoves",
   (select coalesce(json_agg(json_build_object('login', login.rolname, 'role', role.rolname, 'database', datname)), '[]')
    from pg_auth_members
    join pg_roles as role on role.oid = roleid and role.rolname ~ '^net_'

@@ -1,8 +1,9 @@
-import { expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import type { Snapshot } from '../snapshot.ts';
-import { violations } from './invariants.ts';
+import { ofHost, violations } from './invariants.ts';
 
 const PROJECT = '00000000-0000-4000-8000-000000000001';
+const HOST = '00000000-0000-4000-8000-000000000002';
 const MAIN = '00000000-0000-4000-8000-00000000000a';
 const LOGIN = `u_${MAIN.replaceAll('-', '')}`;
 const GROUP = `g_${PROJECT.replaceAll('-', '')}`;
@@ -14,12 +15,15 @@ const MARK = JSON.stringify({ branch_id: MAIN, project_id: PROJECT, job_id: MAIN
 
 /** One project with `main` and a branch that was deleted, all as it should be. */
 function atRest(): Snapshot {
-  const job = { status: 'succeeded', project_id: PROJECT };
+  const job = { status: 'succeeded', project_id: PROJECT, host_id: HOST };
   const platform = ['branchgate', 'postgres', 'template0', 'template1'];
   return {
     records: {
       projects: [
-        { id: PROJECT, status: 'active', storage_state: 'ok', access_revision: 1, access_applied: 1 },
+        {
+          ...{ id: PROJECT, status: 'active', storage_state: 'ok', host_id: HOST },
+          ...{ access_revision: 1, access_applied: 1 },
+        },
       ],
       branches: [
         { id: MAIN, project_id: PROJECT, database_name: 'db_shop', status: 'active' },
@@ -50,6 +54,7 @@ function atRest(): Snapshot {
       projects: [{ project_id: PROJECT, access_revision: 1 }],
       rules: [{ project_id: PROJECT, branch_id: null, cidr: '192.0.2.1/32' }],
       snapshots: [],
+      ofMoves: [],
       members: LOGINS.map((login) => ({ login, role: 'net_1', database: 'db_shop' })),
       directories: ['0', '1', '2', '3', '20000'],
       poolerEntries: [{ name: 'db_shop', paused: false }],
@@ -71,6 +76,7 @@ const DAMAGES: Record<string, (picture: Snapshot) => unknown> = {
       kind: 'branch.create',
       status: 'running',
       project_id: PROJECT,
+      host_id: HOST,
       branch_id: '9',
     }),
   'records in between': ({ records }) =>
@@ -103,6 +109,7 @@ const DAMAGES: Record<string, (picture: Snapshot) => unknown> = {
   "branches in the agent's tables": ({ host }) =>
     host.branches.push({ branch_id: '9', project_id: PROJECT, job_id: '9', database: 'db_shop_br_9' }),
   "logins in the agent's tables": ({ host }) => host.logins.pop(),
+  'what moves need': ({ host }) => host.ofMoves.push('mv_9'),
   "rules in the agent's tables": ({ host }) =>
     host.rules.push({ project_id: PROJECT, branch_id: '9', cidr: '::/0' }),
   "projects in the agent's tables": ({ host }) => host.projects.push({ project_id: '9', access_revision: 0 }),
@@ -129,4 +136,41 @@ test('a lost audit event is seen', () => {
   const picture = atRest();
   picture.records.audit.shift();
   expect(violations(picture)).toEqual([`audit events: project.created ${PROJECT} is missing`]);
+});
+
+describe('a project that has moved to another host', () => {
+  const OTHER = '00000000-0000-4000-8000-000000000003';
+  /** The former host, which keeps the closed databases. */
+  function moved(): Snapshot {
+    const picture = atRest();
+    const { records, host } = picture;
+    for (const project of records.projects) project.host_id = OTHER;
+    records.jobs.push({
+      ...{ id: '4', kind: 'project.move', status: 'succeeded', project_id: PROJECT, host_id: HOST },
+      branch_id: null,
+    });
+    Object.assign(host, { members: [], poolerEntries: [] });
+    Object.assign(host.ruleFiles, { postgresHba: '', poolerHba: '', poolerUsers: '' });
+    return picture;
+  }
+
+  test('its former host agrees with the records while it keeps the closed databases', () =>
+    expect(violations(ofHost(moved(), HOST))).toEqual([]));
+
+  test('the other host has to admit its clients', () =>
+    expect(violations(ofHost(moved(), OTHER))).toContain('pooler entries: db_shop is missing'));
+
+  test('its former host may not admit anybody', () => {
+    const { host } = atRest();
+    const { records, host: closed } = moved();
+    expect(
+      violations(ofHost({ records, host: { ...closed, ruleFiles: host.ruleFiles } }, HOST)),
+    ).toHaveLength(6);
+  });
+
+  test('its former host may not keep what no move has left', () => {
+    const { records, host } = moved();
+    records.jobs.pop();
+    expect(violations(ofHost({ records, host }, HOST))).toContain('databases: db_shop is too much');
+  });
 });

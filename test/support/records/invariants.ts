@@ -2,6 +2,7 @@ import { snapshotDatabaseName } from '../../../shared/branch/database-name.ts';
 import {
   BRANCH_ROLES,
   type BranchRole,
+  branchOfLogin,
   groupName,
   loginName,
   queryLoginName,
@@ -164,8 +165,9 @@ const AGREEMENTS: Record<string, (picture: Snapshot) => { wanted: string[]; foun
   }),
   "snapshots in the agent's tables": ({ records, host }) => ({
     wanted: records.snapshots.map(({ id }) => id),
-    found: host.snapshots,
+    found: host.snapshots.map(({ snapshot_id }) => snapshot_id),
   }),
+  'what moves need': ({ host }) => ({ wanted: [], found: host.ofMoves }),
   "rules in the agent's tables": ({ records, host }) => ({
     wanted: records.rules.map(ruleText),
     found: host.rules.map(ruleText),
@@ -201,6 +203,55 @@ const AGREEMENTS: Record<string, (picture: Snapshot) => { wanted: string[]; foun
     found: records.audit.map(({ name, project_id, branch_id }) => `${name} ${branch_id ?? project_id}`),
   }),
 };
+
+/**
+ * What one host of several has to agree with: the records of its projects, and what it holds without the databases of the projects
+ * that have moved away. It keeps those for a day, and nobody can log in to them: nothing of theirs is left out of the rules and of
+ * the pooler.
+ */
+export function ofHost({ records, host }: Snapshot, hostId: string): Snapshot {
+  const hostOf = new Map(records.projects.map(({ id, host_id }) => [id, host_id]));
+  const isHere = ({ project_id }: { project_id: string }) => hostOf.get(project_id) === hostId;
+  const here = new Set(records.branches.filter(isHere).map(({ id }) => id));
+  const left = records.jobs.filter(
+    ({ kind, status, project_id, host_id }) =>
+      kind === 'project.move' && status === 'succeeded' && host_id === hostId && hostOf.has(project_id),
+  );
+  const kept = new Set(left.filter((job) => !isHere(job)).map(({ project_id }) => project_id));
+  const isNotKept = ({ project_id }: { project_id: string }) => !kept.has(project_id);
+  const keptBranches = host.branches.filter((row) => !isNotKept(row));
+  const keptIds = new Set(keptBranches.map(({ branch_id }) => branch_id));
+  const keptGroups = [...kept].flatMap((id) => BRANCH_ROLES.map((role) => groupName(id, role)));
+  const keptDatabases = new Set([
+    ...keptBranches.map(({ database }) => database),
+    ...host.snapshots
+      .filter((row) => !isNotKept(row))
+      .map(({ snapshot_id }) => snapshotDatabaseName(snapshot_id)),
+  ]);
+  const isOther = (login: string) => !keptGroups.includes(login) && !keptIds.has(branchOfLogin(login));
+  const keptOids = host.databases.filter(({ name }) => keptDatabases.has(name)).map(({ oid }) => oid);
+  return {
+    records: {
+      ...records,
+      projects: records.projects.filter(({ host_id }) => host_id === hostId),
+      branches: records.branches.filter(isHere),
+      rules: records.rules.filter(isHere),
+      snapshots: records.snapshots.filter(isHere),
+      credentials: records.credentials.filter(({ branch_id }) => here.has(branch_id)),
+    },
+    host: {
+      ...host,
+      databases: host.databases.filter(({ name }) => !keptDatabases.has(name)),
+      directories: host.directories.filter((oid) => !keptOids.includes(oid)),
+      roles: host.roles.filter(isOther),
+      logins: host.logins.filter(isOther),
+      branches: host.branches.filter(isNotKept),
+      projects: host.projects.filter(isNotKept),
+      rules: host.rules.filter(isNotKept),
+      snapshots: host.snapshots.filter(isNotKept),
+    },
+  };
+}
 
 /** Every disagreement, in words; none when all is well. */
 export const violations = (picture: Snapshot): string[] =>

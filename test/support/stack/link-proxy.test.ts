@@ -16,8 +16,8 @@ let agent: WebSocket;
 let end: WebSocket;
 let heard: string[];
 
-async function dial(): Promise<WebSocket> {
-  const socket = new WebSocket(proxy.url.replace('http', 'ws'));
+async function dial(path = ''): Promise<WebSocket> {
+  const socket = new WebSocket(`${proxy.url.replace('http', 'ws')}${path}`);
   socket.on('error', () => {});
   const linked = once(gateway, 'connection');
   await once(socket, 'open');
@@ -73,3 +73,25 @@ test('a link that swallows stays open and carries nothing; a new one works; both
   proxy.cut();
   await ended;
 });
+
+test.each(['refusing', 'silent'] as const)(
+  'one host can be cut off (%s) until that is mended',
+  async (cut) => {
+    const other = await dial('/?host_id=other');
+    proxy.partition('other', cut);
+    if (cut === 'refusing') await once(other, 'close');
+    send(BEAT);
+    const late = new WebSocket(`${proxy.url.replace('http', 'ws')}/?host_id=other`);
+    late.on('error', () => {});
+    await sleep(50);
+    expect(heard).toEqual([]);
+    expect(late.readyState).not.toBe(WebSocket.OPEN);
+    expect(agent.readyState).toBe(WebSocket.OPEN);
+    const ended = other.readyState === WebSocket.CLOSED ? null : once(other, 'close');
+    proxy.mend('other');
+    await ended;
+    await dial('/?host_id=other');
+    send(BEAT);
+    await expectHeard(BEAT);
+  },
+);

@@ -5,6 +5,7 @@ import type { Duplex } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { WebSocket, WebSocketServer } from 'ws';
 import type { Method } from '../../../shared/protocol/operations.ts';
+import type { Cut } from '../tcp-proxy.ts';
 
 /** A point on the way between gateway and agent. */
 export interface Spot {
@@ -28,6 +29,8 @@ export type StepProgress = Record<Spot['side'], FrameState>;
 interface Pair {
   gateway: WebSocket;
   agent: WebSocket;
+  /** The id of the host. */
+  host: string | null;
   /** Frames are lost without notice. */
   swallows: boolean;
 }
@@ -48,6 +51,10 @@ export class LinkProxy {
   #posts: Post[] = [];
   #held: (() => void)[] = [];
   #pairs: Pair[] = [];
+  /** Hosts that do not reach the gateway, by id. */
+  readonly #partitions = new Map<string, Cut>();
+  /** Sockets that such a host has opened, and that nobody answers. */
+  #unanswered: Duplex[] = [];
   /** Milliseconds by which each frame is delayed. */
   delay = 0;
   /** How often each call and each reply arrives. */
@@ -96,10 +103,7 @@ export class LinkProxy {
 
   /** Ends the current links without a close frame. */
   cut(): void {
-    for (const { gateway, agent } of this.#pairs) {
-      gateway.terminate();
-      agent.terminate();
-    }
+    for (const pair of this.#pairs) this.#end(pair);
   }
 
   /** The current links stay open and carry nothing; new ones work. */
@@ -107,7 +111,28 @@ export class LinkProxy {
     for (const pair of this.#pairs) pair.swallows = true;
   }
 
+  /** One host does not reach the gateway until `mend`, by its present link or a new one. */
+  partition(host: string, cut: Cut): void {
+    this.#partitions.set(host, cut);
+    for (const pair of this.#pairs.filter((one) => one.host === host))
+      if (cut === 'silent') pair.swallows = true;
+      else this.#end(pair);
+  }
+
+  mend(host: string): void {
+    this.#partitions.delete(host);
+    for (const pair of this.#pairs) if (pair.host === host && pair.swallows) this.#end(pair);
+    for (const socket of this.#unanswered) socket.destroy();
+    this.#unanswered = [];
+  }
+
+  #end({ gateway, agent }: Pair): void {
+    gateway.terminate();
+    agent.terminate();
+  }
+
   async stop(): Promise<void> {
+    for (const socket of this.#unanswered) socket.destroy();
     for (const socket of this.#upgrades.clients) socket.terminate();
     this.#server.close();
     await once(this.#server, 'close');
@@ -121,16 +146,22 @@ export class LinkProxy {
 
   /** The host name is part of the handshake's signature, so it is passed on unchanged. */
   #connect(request: IncomingMessage, socket: Duplex, head: Buffer): void {
+    socket.on('error', () => {});
+    const host = new URL(request.url ?? '', this.url).searchParams.get('host_id');
+    const cut = host === null ? undefined : this.#partitions.get(host);
+    if (cut === 'silent') this.#unanswered.push(socket);
+    if (cut === 'refusing') socket.destroy();
+    if (cut) return;
     const gateway = new WebSocket(`${this.#target}${request.url}`, {
       headers: { host: request.headers.host },
       perMessageDeflate: false,
     });
-    socket.on('error', () => {});
     gateway.on('error', () => socket.destroy());
     gateway.on('open', () => {
       this.#upgrades.handleUpgrade(request, socket, head, (agent) => {
         agent.on('error', () => {});
-        const pair = { gateway, agent, swallows: false };
+        const isCut = host !== null && this.#partitions.has(host);
+        const pair = { gateway, agent, host, swallows: isCut };
         this.#pairs.push(pair);
         agent.on('close', () => {
           this.#pairs = this.#pairs.filter((other) => other !== pair);

@@ -2,19 +2,17 @@ import { globSync } from 'node:fs';
 import { join } from 'node:path';
 import { rulesFolder } from '../../../agent/process/settings.ts';
 import { devFolder } from '../../../dev/stack/dev-folder.ts';
-import { hostFolder } from '../../../dev/stack/host-folder.ts';
-import { socketsOf } from '../host/host-session.ts';
 import type { Sources } from '../snapshot.ts';
-import type { Stack } from './stack.ts';
+import type { Stack, StackHost } from './stack.ts';
 
-/** The files and sockets of a running stack from which a picture is taken. */
-export function sourcesOf({ state, devDir }: Stack): Sources {
-  const [d1File] = globSync(join(devFolder(devDir).gatewayState, 'd1/**/*.sqlite'));
-  if (!d1File) throw new Error('the gateway has no D1');
+/** The files and sockets of a running stack from which a picture of one of its hosts is taken. */
+export function sourcesOf(stack: Stack, host: StackHost | undefined = stack.hosts[0]): Sources {
+  const [d1File] = globSync(join(devFolder(stack.devDir).gatewayState, 'd1/**/*.sqlite'));
+  if (!d1File || !host) throw new Error('the gateway has no D1');
+  const { sockets: socketDir, ports, dataDir, stateDir } = host;
   return {
-    d1File,
-    ...socketsOf(state),
-    dataDir: state.data_dir,
-    rulesDir: rulesFolder({ STATE_DIR: hostFolder(state.host_dir, {}).state }),
+    ...{ d1File, dataDir },
+    ...{ postgres: { socketDir, port: ports.direct }, pooler: { socketDir, port: ports.pooled } },
+    rulesDir: rulesFolder({ STATE_DIR: stateDir }),
   };
 }

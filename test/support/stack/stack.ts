@@ -8,7 +8,9 @@ import { pollUntil } from '../../../agent/process/loops.ts';
 import { accessToken, SCOPES, scopeNames } from '../../../dev/identity-provider/access-token.ts';
 import { initializeDataFolder } from '../../../dev/stack/data-folder.ts';
 import { devFolder } from '../../../dev/stack/dev-folder.ts';
+import { hostName } from '../../../dev/stack/enrolment.ts';
 import { stackProcesses } from '../../../dev/stack/leftovers.ts';
+import type { Part } from '../../../dev/stack/processes.ts';
 import { agentSettings, type HostPart, type PartName, type Site } from '../../../dev/stack/programs.ts';
 import { readSettings } from '../../../dev/stack/settings.ts';
 import {
@@ -51,6 +53,23 @@ export interface RequestOptions {
   headers?: Record<string, string>;
 }
 
+/** A database host of the stack. */
+export interface StackHost {
+  /** At the gateway. */
+  name: string;
+  isStandby: boolean;
+  kill(part: HostPart): Promise<void>;
+  start(part: HostPart): Promise<void>;
+  /** The process id of a part; null while it does not run. */
+  pid(part: HostPart): number | null;
+  /** Runs a command of its control tool, as the agent's user. */
+  agentTool(...words: string[]): Promise<{ stdout: string; stderr: string }>;
+  dataDir: string;
+  stateDir: string;
+  sockets: string;
+  ports: { direct: number; pooled: number };
+}
+
 export interface Stack {
   /** The content of `stack.json`, always current. */
   readonly state: StackState;
@@ -69,17 +88,10 @@ export interface Stack {
   fetch(path: string, options?: RequestOptions): Promise<Response>;
   /** Runs a command of the agent's control tool on the database host, as the agent's user. */
   agentTool(...words: string[]): Promise<{ stdout: string; stderr: string }>;
+  /** The first host, with `HOSTS` the further ones, and with `STANDBY=1` the standby as the last one. */
+  hosts: readonly StackHost[];
   /** The standby, with `STANDBY=1`. */
-  standby: {
-    kill(part: HostPart): Promise<void>;
-    start(part: HostPart): Promise<void>;
-    /** Runs a command of its control tool, as the agent's user. */
-    agentTool(...words: string[]): Promise<{ stdout: string; stderr: string }>;
-    dataDir: string;
-    stateDir: string;
-    sockets: string;
-    ports: { direct: number; pooled: number };
-  };
+  readonly standby: StackHost;
   /** Ends everything. @throws Error when a process is left */
   stop(): Promise<void>;
 }
@@ -145,6 +157,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
   });
   STACKS.add(stack);
   const { site, parts, state } = stack;
+  const hosts = [{ site, parts }, ...stack.others].map(hostOf);
 
   return {
     state,
@@ -200,19 +213,11 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
       return response;
     },
     agentTool: toolOf(site),
+    hosts,
     get standby() {
-      const host = stack.others.find((other) => other.site.isStandby);
+      const host = hosts.find(({ isStandby }) => isStandby);
       if (!host) throw new Error('the stack has no standby');
-      const { site: of, parts: own } = host;
-      return {
-        kill: (part: HostPart) => own[part].kill(),
-        start: (part: HostPart) => own[part].start(),
-        agentTool: toolOf(of),
-        dataDir: of.host.data,
-        stateDir: of.host.state,
-        sockets: of.host.sockets,
-        ports: { direct: of.ports.DIRECT_PORT, pooled: of.ports.POOLED_PORT },
-      };
+      return host;
     },
     async stop() {
       await stack.stop();
@@ -226,6 +231,19 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     },
   };
 }
+
+const hostOf = ({ site, parts }: { site: Site; parts: Record<HostPart, Part> }): StackHost => ({
+  name: hostName(site),
+  isStandby: site.isStandby,
+  kill: (part) => parts[part].kill(),
+  start: (part) => parts[part].start(),
+  pid: (part) => parts[part].pid,
+  agentTool: toolOf(site),
+  dataDir: site.host.data,
+  stateDir: site.host.state,
+  sockets: site.host.sockets,
+  ports: { direct: site.ports.DIRECT_PORT, pooled: site.ports.POOLED_PORT },
+});
 
 const toolOf =
   (site: Site) =>
