@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import type { Session } from '../postgres/connect.ts';
 import { LOCK_NOT_AVAILABLE, sqlState } from '../postgres/postgres-failure.ts';
 import { HostError } from '../process/host-error.ts';
 import { pollUntil } from '../process/loops.ts';
@@ -10,19 +11,18 @@ import { type FollowHost, inFollowed, withFollowed } from './followed-session.ts
 import { type Followed, readSubscription, requireFollowed, type Subscription } from './following.ts';
 import { finding, Refused, short } from './source-address.ts';
 import { findingOf, inSource, openSnapshotSession } from './source-session.ts';
-import { hasApplied, writtenLsn } from './source-slot.ts';
+import { flushWal, hasApplied } from './source-slot.ts';
 
 /**
  * The comparison of a move, while the source is written to. A table is locked against writes there until its changes are
  * applied here, which takes a fraction of a second; then both sides are read as of that commit.
  */
 
+/** A table is locked only while what was just written there has arrived within this time. */
+const CAUGHT_UP = { within: 200, every: 4 };
 /** Clients that write wait meanwhile. */
-const LOCK_WITHIN_MS = 500;
-/** PostgreSQL cancels an autovacuum for a session that has waited for a second. */
-const LOCK_SOMETIMES_WITHIN_MS = 1_300;
-const SOMETIMES = 5;
-const APPLIED = { within: 900, every: 4 };
+const LOCK_WITHIN_MS = 300;
+const APPLIED = { within: 400, every: 4 };
 const SESSION_WITHIN_MS = 10_000;
 /** A table that is written to in long transactions is tried again. */
 const TRIES = 60;
@@ -92,10 +92,7 @@ async function compareOne(
       const compared = await inFollowed(host, followed, 'change', async (ours) => {
         await ours.query('SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0');
         await ours.query('BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY');
-        const takeSnapshots = () => Promise.all([theirs.session.query('SELECT'), ours.query('SELECT')]);
-        const lockWithin = tries % SOMETIMES === 0 ? LOCK_SOMETIMES_WITHIN_MS : LOCK_WITHIN_MS;
-        const isLevel = await atOneCommit(host, subscription, table, lockWithin, takeSnapshots);
-        if (!isLevel) return null;
+        if (!(await atOneCommit(host, subscription, table, [theirs.session, ours]))) return null;
         return compareTable(theirs.session, ours, table);
       });
       if (compared) return compared.rows;
@@ -115,31 +112,35 @@ const notComparable = (table: CopiedTable) =>
   );
 
 /**
- * Calls `action` while nobody writes to the table and every change of it is applied here.
+ * Reads both sides for the first time while nobody writes to the table and every change of it is applied here.
+ * @param theirs a transaction without a snapshot
  * @returns false if that was not so in time
  */
 async function atOneCommit(
   { settings, postgres }: FollowHost,
   { source, tls, oid }: Subscription,
   table: CopiedTable,
-  lockWithin: number,
-  action: () => Promise<unknown>,
+  [theirs, ours]: readonly [Session, Session],
 ): Promise<boolean> {
+  const isApplied = async (time: typeof APPLIED) => {
+    const lsn = await flushWal(theirs, source.database);
+    return (await pollUntil(() => hasApplied(postgres, oid, lsn), time)) === true;
+  };
   const done = await inSource(
     settings,
     source,
     SESSION_WITHIN_MS,
     async ({ session }) => {
-      await session.query(`BEGIN; SET LOCAL lock_timeout = ${lockWithin}`);
+      if (!(await isApplied(CAUGHT_UP))) return false;
+      await session.query(`BEGIN; SET LOCAL lock_timeout = ${LOCK_WITHIN_MS}`);
       try {
         await session.query(`LOCK TABLE ONLY ${tableName(table)} IN SHARE MODE`);
       } catch (error) {
         if (sqlState(error) !== LOCK_NOT_AVAILABLE) throw error;
         return false;
       }
-      const lsn = await writtenLsn(session);
-      if (!(await pollUntil(() => hasApplied(postgres, oid, lsn), APPLIED))) return false;
-      await action();
+      if (!(await isApplied(APPLIED))) return false;
+      await Promise.all([theirs.query('SELECT'), ours.query('SELECT')]);
       return true;
     },
     { mode: 'change', tls },

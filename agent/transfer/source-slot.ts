@@ -130,6 +130,20 @@ export async function writtenLsn(session: Session): Promise<string | undefined> 
 }
 
 /**
+ * Writes what the source has written so far to its disk, where alone the slot reads it: a transaction that waits for a lock
+ * has written, and flushes nothing. Any login may set a default of its own, which is a commit.
+ * @param session has a transaction without a snapshot, and has another one afterwards
+ * @returns the position up to which that is certain
+ */
+export async function flushWal(session: Session, database: string): Promise<string | undefined> {
+  const results: unknown = await session.query(
+    `COMMIT; BEGIN READ WRITE; SET LOCAL synchronous_commit = local; SELECT pg_current_wal_insert_lsn()::text AS lsn;
+     ALTER ROLE CURRENT_USER IN DATABASE ${identifier(database)} SET application_name = 'branchgate'; COMMIT; BEGIN`,
+  );
+  return (results as { rows: { lsn: string }[] }[]).find(({ rows }) => rows.length > 0)?.rows[0]?.lsn;
+}
+
+/**
  * Whether every change before the position is visible here: what the source sends once it has nothing more is read after
  * them. It is on the disk with the next commit of this server that waits for that.
  */
