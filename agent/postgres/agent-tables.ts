@@ -262,6 +262,10 @@ const DURABILITY = `
   ALTER TABLE project ADD COLUMN durability text NOT NULL DEFAULT 'async';
 `;
 
+const QUIET_SINCE = `
+  ALTER TABLE frozen_branch ADD COLUMN quiet_since text; -- counts of its transactions when it was compared; null: it was not
+`;
+
 /**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was
  * released is never changed, removed or moved; a change of the tables is a new entry at the end.
@@ -285,6 +289,7 @@ export const MIGRATIONS: readonly string[] = [
   STANDBY,
   MOVER,
   DURABILITY,
+  QUIET_SINCE,
 ];
 
 /**

@@ -39,6 +39,8 @@ export interface AdmittingHost {
 
 /** Sessions of the other host: those that copy, the slot, and those that compare. */
 const SESSIONS = 30;
+/** PostgreSQL cancels an autovacuum for a session that has waited for this time. Clients wait behind it when it compares. */
+const AUTOVACUUM_YIELDS_AFTER_MS = 50;
 const ENDING = { within: 5_000 };
 const LOOK_UP_WITHIN_MS = 5_000;
 
@@ -67,7 +69,7 @@ export async function networksOf(names: readonly string[]): Promise<string[]> {
  */
 export async function admitHost(
   host: AdmittingHost,
-  { job_id, project_id, database, verifier, from, valid_seconds, frozen }: Params<'move.admit'>,
+  { job_id, project_id, database, verifier, from, valid_seconds, frozen, closes_next }: Params<'move.admit'>,
 ): Promise<MethodResult<'move.admit'>> {
   const { settings, sessions, rules } = host;
   const login = moverLogin(job_id);
@@ -91,7 +93,9 @@ export async function admitHost(
     });
     await rules.sync();
     await printFrozen(host, session, login, project_id, frozen);
-    return { admitted_at, can_remove: await canRemove(settings, login, database) };
+    const can_remove = await canRemove(settings, login, database);
+    if (closes_next) await compareEarly(host, session, login);
+    return { admitted_at, can_remove };
   });
 }
 
@@ -136,12 +140,20 @@ interface Frozen {
   branch_id: string;
   database: string;
   print: string | null;
+  /** Compared, and without a transaction since then. */
+  is_quiet: boolean;
 }
+
+/** Differs once a transaction has ended in the database, and after a crash, which loses what was counted. */
+const ACTIVITY = `concat_ws(' ', (SELECT extract(epoch FROM stats_reset) FROM pg_stat_checkpointer), extract(epoch FROM statistics.stats_reset),
+  statistics.xact_rollback)`;
 
 const readFrozen = async (session: Session, login: string): Promise<Frozen[]> =>
   (
     await session.query<Frozen>(
-      'SELECT branch_id, database, print FROM frozen_branch JOIN branch USING (branch_id) WHERE login = $1 ORDER BY database',
+      `SELECT branch_id, database, print, coalesce(quiet_since = ${ACTIVITY} || ' ' || statistics.xact_commit, false) AS is_quiet
+       FROM frozen_branch JOIN branch USING (branch_id) LEFT JOIN pg_stat_database AS statistics ON datname = database
+       WHERE login = $1 ORDER BY database`,
       [login],
     )
   ).rows;
@@ -178,6 +190,46 @@ const printOf = (settings: AgentSettings, login: string, database: string): Prom
 /** Databases whose prints are read concurrently. */
 const PRINTED_AT_A_TIME = 4;
 
+async function forEachFrozen<T>(frozen: readonly T[], work: (one: T) => Promise<unknown>): Promise<void> {
+  const waiting = [...frozen];
+  const run = async () => {
+    for (let one = waiting.shift(); one; one = waiting.shift()) await work(one);
+  };
+  await Promise.all(Array.from({ length: PRINTED_AT_A_TIME }, run));
+}
+
+const EARLY_WITHIN_MS = 20_000;
+/** Transactions of `compareEarly` in a database after it has read how many there were. */
+const OWN_TRANSACTIONS = 2;
+
+/**
+ * Compares the branches that can only be read with what they were while clients are still served, and records how many
+ * transactions each has had. So while clients wait, only those with another transaction since then are compared again.
+ */
+async function compareEarly({ settings }: AdmittingHost, session: Session, login: string): Promise<void> {
+  const deadline = performance.now() + EARLY_WITHIN_MS;
+  await forEachFrozen(await readFrozen(session, login), async ({ branch_id, database, print }) => {
+    if (print === null || performance.now() > deadline) return;
+    const quietSince = await asMover(settings, [login, database], async (own) => {
+      // What this session has done counts before it goes on.
+      const flush = () => own.query('SELECT pg_catalog.pg_stat_force_next_flush()');
+      await flush();
+      const { rows } = await session.query<{ activity: string }>(
+        `SELECT ${ACTIVITY} || ' ' || statistics.xact_commit + $2 AS activity
+         FROM pg_stat_database AS statistics WHERE datname = $1`,
+        [database, OWN_TRANSACTIONS],
+      );
+      const isSame = (await databasePrint(own, 'content')) === print;
+      await flush();
+      return isSame ? rows[0]?.activity : undefined;
+    });
+    await session.query('UPDATE frozen_branch SET quiet_since = $3 WHERE login = $1 AND branch_id = $2', [
+      ...[login, branch_id],
+      quietSince,
+    ]);
+  });
+}
+
 /**
  * Closes a project, ends every session that could still write, and says which branches are not what they were when they
  * became read-only. From then on no branch of the project can be written, `main` neither.
@@ -209,16 +261,13 @@ export async function closeHost(
     await endClientsOf(session, ids);
     const written_lsn = await flushedLsn(session);
     const known = await readFrozen(session, login);
-    const waiting = [...frozen];
     const changed: string[] = [];
-    const work = async () => {
-      for (let id = waiting.shift(); id; id = waiting.shift()) {
-        const one = known.find(({ branch_id }) => branch_id === id);
-        const isSame = one?.print != null && (await printOf(settings, login, one.database)) === one.print;
-        if (!isSame) changed.push(id);
-      }
-    };
-    await Promise.all(Array.from({ length: PRINTED_AT_A_TIME }, work));
+    await forEachFrozen(frozen, async (id) => {
+      const one = known.find(({ branch_id }) => branch_id === id);
+      const isSame =
+        one?.is_quiet || (one?.print != null && (await printOf(settings, login, one.database)) === one.print);
+      if (!isSame) changed.push(id);
+    });
     return { admitted_at: mover.admitted_at, written_lsn, changed };
   });
 }
@@ -242,6 +291,7 @@ async function setRole(
   await session.query(
     `${rows.length > 0 ? 'ALTER' : 'CREATE'} ROLE ${name} LOGIN REPLICATION PASSWORD ${literal(verifier)}
        CONNECTION LIMIT ${SESSIONS} VALID UNTIL ${literal(validUntil)};
+     ALTER ROLE ${name} SET deadlock_timeout = ${AUTOVACUUM_YIELDS_AFTER_MS};
      ${unlimited.map((setting) => `ALTER ROLE ${name} SET ${setting} = 0`).join('; ')};
      GRANT ${identifier(groupName(project_id, 'owner'))} TO ${name} WITH INHERIT TRUE, SET TRUE`,
   );

@@ -95,7 +95,11 @@ export const NOT_EXTENDED =
  * Makes the login on the former host, or extends it, with the branches that can only be read.
  * @throws SourceUnsuitableError if it was removed meanwhile, so that branches could be written, or could not be removed
  */
-export async function admit(context: Context, moving: Moving): Promise<void> {
+export async function admit(
+  context: Context,
+  moving: Moving,
+  more: Pick<Params<'move.admit'>, 'closes_next'> = {},
+): Promise<void> {
   const { move, to, password } = moving;
   const { admitted_at, can_remove } = await context.callHost('move.admit', {
     ...{ job_id: context.job.id, project_id: context.job.projectId, database: mainOf(moving).database },
@@ -103,6 +107,7 @@ export async function admit(context: Context, moving: Moving): Promise<void> {
     from: [to?.dbHost ?? ''],
     valid_seconds: VALID_SECONDS,
     frozen: move.branches.filter(({ frozen }) => frozen).map(({ id }) => id),
+    ...more,
   });
   if (!can_remove)
     throw new SourceUnsuitableError(

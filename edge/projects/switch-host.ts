@@ -28,7 +28,7 @@ export async function fence(context: Context, moving: Moving): Promise<void> {
   if (moving.move.phase === 'moved') return;
   if (moving.move.phase === 'building') {
     // Before clients notice anything.
-    await admit(context, moving);
+    await admit(context, moving, { closes_next: true });
     const thisMove = eq(moves.jobId, job.id);
     const mayFence = and(thisMove, eq(moves.phase, 'building'), isUncancelled(job.id));
     const now = new Date();

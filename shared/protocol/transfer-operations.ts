@@ -309,6 +309,8 @@ export const TRANSFER_OPERATIONS = {
       valid_seconds: z.int().min(1).max(86_400),
       /** Branches that can only be read until the release, next to those of earlier calls. */
       frozen: z.array(Id).max(FROZEN_MAX),
+      /** `move.close` comes next: what it compares is compared before, while clients do not wait. */
+      closes_next: z.boolean().optional(),
     }),
     result: z.strictObject({
       /** When the login was made. */

@@ -14,7 +14,7 @@ import { eventually } from '../../support/eventually.ts';
 import { STATE, TRANSFER } from '../../support/host/follower.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { asClient, type Branch, connect, Project } from '../../support/host/host-project.ts';
-import { firstByDay } from '../../support/nightly.ts';
+import { firstByDay, IS_NIGHTLY } from '../../support/nightly.ts';
 
 /** The operations of a move from one host to another, in the order of its job. */
 
@@ -62,10 +62,15 @@ class Move {
     this.#main = main;
   }
 
-  admit = async ({ frozen = [] as string[], from = ['127.0.0.1'], valid_seconds = 3600 } = {}) =>
+  admit = async ({
+    frozen = [] as string[],
+    from = ['127.0.0.1'],
+    valid_seconds = 3600,
+    closes_next = false,
+  } = {}) =>
     runOperation(former.host, 'move.admit', {
       ...{ job_id: this.job_id, project_id: this.#project.id, database: this.#main.database },
-      ...{ verifier: await scramVerifier(this.password), from, valid_seconds, frozen },
+      ...{ verifier: await scramVerifier(this.password), from, valid_seconds, frozen, closes_next },
     });
 
   #ofJob = () => ({ job_id: this.job_id, project_id: this.#project.id });
@@ -265,7 +270,7 @@ const WRITERS = {
   'a function that changes another one': [
     `create function read() returns int language sql as 'select 1';
      create function write() returns void language sql security definer as
-       $$create or replace function public.read() returns int language sql as $x$select 2$x$$$`,
+       $$create or replace function public.read() returns int language sql as $x$select 2$x$ $$`,
     'select write()',
   ],
   'a function that takes a value of a sequence': [
@@ -277,7 +282,6 @@ const WRITERS = {
     'create table t (id int); grant insert on t to public;',
     'insert into t values (1)',
   ],
-  'a large object': ['create table t (id int);', "select lo_from_bytea(0, 'x')"],
 } as const;
 
 test.each(firstByDay(3, Object.entries(WRITERS)))(
@@ -288,7 +292,7 @@ test.each(firstByDay(3, Object.entries(WRITERS)))(
     await asClient(former.host, 'direct', main, 'owner', schema);
     const move = new Move(project, main);
     await move.admit({ frozen: [main.branch_id] });
-    const { admitted_at } = await move.admit();
+    const { admitted_at } = await move.admit({ closes_next: true });
     await asClient(former.host, 'pooled', main, 'read_only', 'select 1');
     expect(await move.close(main.branch_id)).toMatchObject({ admitted_at, changed: [] });
     await expect(asClient(former.host, 'direct', main, 'owner', 'select 1')).rejects.toThrow();
@@ -300,6 +304,35 @@ test.each(firstByDay(3, Object.entries(WRITERS)))(
     await asClient(former.host, 'direct', main, 'owner', 'create table after (id int)');
   },
 );
+
+test('clients do not wait for the comparison of a branch that had no transaction since the last one', async () => {
+  const project = new Project(former.host);
+  const main = await project.create('db_quiet_prod', null);
+  await asClient(former.host, 'direct', main, 'owner', 'create table t (id int); create sequence s');
+  const move = new Move(project, main);
+  await move.admit({ frozen: [main.branch_id] });
+  const [{ print } = { print: '' }] = await former.query<{ print: string }>(
+    'select print from frozen_branch',
+  );
+  const setPrint = (text: string) => former.query(`update frozen_branch set print = '${text}'`);
+  // An autovacuum has transactions too.
+  await eventually(async () => {
+    await setPrint(print);
+    await move.open();
+    await move.admit({ closes_next: true });
+    // It would be found if the branch was compared again.
+    await setPrint('another');
+    expect(await move.close(main.branch_id)).toMatchObject({ changed: [] });
+  });
+  await move.open();
+  await asClient(former.host, 'direct', main, 'read_only', 'select 1');
+  expect(await move.close(main.branch_id)).toMatchObject({ changed: [main.branch_id] });
+  await move.open();
+  // One that has changed is none.
+  await move.admit({ closes_next: true });
+  expect(await move.close(main.branch_id)).toMatchObject({ changed: [main.branch_id] });
+  await move.release();
+});
 
 test('a crash of PostgreSQL, which loses what was written, counts as a change', async () => {
   const project = new Project(former.host);
@@ -741,3 +774,78 @@ test('a comparison finds a row that differs', async () => {
   await move.release();
   expect(await leftOvers()).toEqual(NOTHING);
 });
+
+test('a comparison needs nobody else to commit, and waits for what was committed without a flush', async () => {
+  const project = new Project(former.host);
+  const main = await project.create('db_unflushed_prod', null);
+  await asClient(former.host, 'direct', main, 'owner', BANK);
+  const neighbour = await new Project(former.host).create('db_waiting_prod', null);
+  await asClient(former.host, 'direct', neighbour, 'owner', 'create table t (id int)');
+  const move = new Move(project, main);
+  await move.admit();
+  const there = new Project(next.host, undefined, project.id);
+  const of = await move.copy(there, main, { slot: followName(project.id), publication: null });
+  const [writer] = await former.query<{ pid: number }>(
+    "select pid from pg_stat_activity where backend_type = 'walwriter'",
+  );
+  const waiting = await connect(former.host, 'direct', neighbour, 'read_write');
+  // Without it, only commits write to the disk.
+  process.kill(writer?.pid ?? 0, 'SIGSTOP');
+  try {
+    await asClient(
+      ...([former.host, 'direct', main, 'read_write'] as const),
+      'set synchronous_commit = off; update counter set n = 7; insert into transfer (amount) values (1)',
+    );
+    await waiting.query('begin; insert into t select generate_series(1, 10)');
+    const { compared, findings } = await runOperation(next.host, 'move.compare', {
+      ...{ ...of, job_id: move.job_id },
+    });
+    expect(compared, JSON.stringify(findings)).toEqual({ tables: 3, rows: 52 });
+  } finally {
+    process.kill(writer?.pid ?? 0, 'SIGCONT');
+    await waiting.end();
+  }
+  await runOperation(next.host, 'project.drop', { job_id: randomUUID(), project_id: project.id });
+  await move.release();
+  expect(await leftOvers()).toEqual(NOTHING);
+});
+
+test.runIf(IS_NIGHTLY)(
+  'clients that write do not wait for an autovacuum of the table that is compared',
+  async () => {
+    const project = new Project(former.host);
+    const main = await project.create('db_vacuumed_prod', null);
+    await asClient(
+      ...([former.host, 'direct', main, 'owner'] as const),
+      `create table dead (id int primary key, text text) with (autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0,
+       autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1);
+     insert into dead select n, repeat('x', 500) from generate_series(1, 20000) n;
+     delete from dead where id % 2 = 0`,
+    );
+    const move = new Move(project, main);
+    await former.query("alter system set autovacuum_naptime = '1s'");
+    await former.query('select pg_reload_conf()');
+    try {
+      await move.admit();
+      await eventually(async () =>
+        expect(
+          await former.query(
+            "select from pg_stat_activity where backend_type = 'autovacuum worker' and query like '%public.dead%'",
+          ),
+        ).toHaveLength(1),
+      );
+      // PostgreSQL would cancel it after a second by default.
+      const locked = await inSource(
+        ...([{}, move.source(), 10_000] as const),
+        ({ session }) =>
+          session.query("begin; set local lock_timeout = '900ms'; lock table public.dead in share mode"),
+        { mode: 'change' },
+      );
+      expect(locked.ok, JSON.stringify(locked)).toBe(true);
+    } finally {
+      await former.query('alter system reset autovacuum_naptime');
+      await former.query('select pg_reload_conf()');
+    }
+    await move.release();
+  },
+);
