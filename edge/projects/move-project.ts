@@ -252,9 +252,15 @@ const open = ({ db, settings, callHostOf, job }: Context, { opening }: Moving) =
 const release = ({ job, callHost }: Context) =>
   callHost('move.release', { job_id: job.id, project_id: job.projectId });
 
+/** Its host alone knows until when what was committed has survived, and informs the tenants of the projects that it has. */
+async function begin(context: Context, moving: Moving): Promise<void> {
+  if (moving.project.owesNotice) throw new Error('the tenant has not been informed of the failover yet');
+  await admit(context, moving);
+}
+
 export const moveProjectJob = saga<'project.move', Moving>({
   steps: [
-    [{ name: 'admit', run: whileBuilding(admit) }],
+    [{ name: 'admit', run: whileBuilding(begin) }],
     [{ name: 'clear', run: whileBuilding(clear) }],
     [{ name: 'build', run: whileBuilding(build) }],
     [{ name: 'copy', run: whileBuilding(copyMain) }],

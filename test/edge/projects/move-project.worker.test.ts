@@ -13,7 +13,7 @@ import {
 } from '../../../edge/database/schema.ts';
 import { whileAdmitted } from '../../../edge/projects/moving-project.ts';
 import { movingBranches, reserveMove } from '../../../edge/projects/reserve-move.ts';
-import { switchHost } from '../../../edge/projects/switch-host.ts';
+import { fence, switchHost } from '../../../edge/projects/switch-host.ts';
 import { readRecords } from '../../../edge/reconciliation/differences.ts';
 import { readSettings } from '../../../edge/settings.ts';
 import type { HostFailureCode } from '../../../shared/protocol/host-failures.ts';
@@ -466,6 +466,19 @@ test('an undoing ends, if the other host has clients of the project because the 
   await expectUndone('INTERNAL');
 });
 
+test('a project whose tenant has not been informed of a failover moves once that is done', async () => {
+  const setOwes = (owesNotice: boolean) =>
+    gateway.db.update(projects).set({ owesNotice }).where(eq(projects.id, projectId));
+  await setOwes(true);
+  await begin();
+  await hasFailedOnce();
+  expect(await shown()).toMatchObject({ state: 'building', job: { error: null } });
+  expect(await hostOf(projectId)).toBe(from);
+  await setOwes(false);
+  await wake();
+  await expectMoved();
+});
+
 test('a branch that was made while the move was requested is not left behind', async () => {
   const [project] = await gateway.db.select().from(projects).where(eq(projects.id, projectId));
   if (!project) throw new Error('no project');
@@ -511,6 +524,20 @@ test('an extension of the login that is under way ends before its step', async (
   expect(ended).toBe(1);
   await new Promise((resolve) => setTimeout(resolve, 300));
   expect(ended).toBe(1);
+});
+
+test('the former host compares its branches before it is closed', async () => {
+  const calls: unknown[] = [];
+  const callHost = async (method: string, { closes_next }: { closes_next?: boolean }) => {
+    calls.push([method, closes_next]);
+    return { admitted_at: 'then', can_remove: true };
+  };
+  const branches = [{ id: crypto.randomUUID(), name: 'main', database: 'db', frozen: false }];
+  const move = { branches, admittedAt: 'then', phase: 'building' };
+  const context = { callHost, job: { id: crypto.randomUUID(), projectId }, db: gateway.db };
+  // No move of this job is on record, so it ends here.
+  await expect(fence(context as never, { move, password: 'x' } as never)).rejects.toThrow();
+  expect(calls).toEqual([['move.admit', true]]);
 });
 
 test('a host that was set up for an earlier release is refused with what to do', async () => {
