@@ -1,5 +1,6 @@
-import { execFile } from 'node:child_process';
+import { execFile, spawn } from 'node:child_process';
 import { rmSync } from 'node:fs';
+import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
@@ -7,7 +8,11 @@ import { Api, type ProjectBody } from '../support/api.ts';
 import { CloudflareDns } from '../support/cloudflare-dns.ts';
 import { CommandLine } from '../support/command-line.ts';
 import { eventually } from '../support/eventually.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
+import type { Client, Visit } from '../support/stack/named-client.ts';
 import { type Stack, startStack } from '../support/stack/stack.ts';
+import { pathOf, runAt, TwoHosts } from '../support/stack/two-hosts.ts';
+import { TcpProxy } from '../support/tcp-proxy.ts';
 
 /** The certificate of the local servers covers it. */
 const DOMAIN = 'db.localhost';
@@ -95,3 +100,132 @@ test('a record that is lost, and the address of the host, are repaired by the re
   await stack.kill('agent');
   await eventually(async () => expect(dns.resolve(`lost-prod.${DOMAIN}`)).toBe('localhost'));
 });
+
+/** A process that connects by name, and has this zone as its resolver. */
+class NamedClient {
+  readonly visits: Visit[] = [];
+  readonly #child = spawn(process.execPath, [join(import.meta.dirname, '../support/stack/named-client.ts')], {
+    stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
+  });
+
+  constructor(zone: CloudflareDns, client: Client) {
+    this.#child.on('message', (message: { resolve: string } | { visit: Visit }) => {
+      if ('visit' in message) this.visits.push(message.visit);
+      else this.#child.send(zone.resolve(message.resolve) ?? '');
+    });
+    this.#child.send(client);
+  }
+
+  /** Resolves once it has counted so often at the server with this port. */
+  hasVisited = (port: number, times: number) =>
+    eventually(async () =>
+      expect(
+        this.visits.filter((visit) => visit.port === String(port)).length,
+        JSON.stringify(this.visits.slice(-2)),
+      ).toBeGreaterThanOrEqual(times),
+    );
+
+  stop = () => this.#child.kill('SIGKILL');
+}
+
+interface NamedHost {
+  id: string;
+  direct_port: number;
+  pooled_port: number;
+  description: { certificate_names: string[] } | null;
+}
+
+test.runIf(IS_NIGHTLY)(
+  'processes that connect in a loop by name follow a project to another host, with the same URL',
+  async () => {
+    const zone = await new CloudflareDns().start();
+    const two = await TwoHosts.start({ ...zone.settings, DB_DOMAIN: DOMAIN });
+    const proxies: TcpProxy[] = [];
+    const clients: NamedClient[] = [];
+    try {
+      const found = await eventually(async () => {
+        const { body } = await two.platform.get<{ hosts: NamedHost[] }>('/platform/v1/hosts');
+        for (const { description } of body.hosts)
+          expect(description?.certificate_names).toContain(`*.${DOMAIN}`);
+        return body.hosts;
+      });
+      const next = found.find(({ direct_port }) => direct_port === two.stack.state.direct_port);
+      const former = found.find((host) => host !== next);
+      if (!next || !former) throw new Error('a host is missing');
+      // The hosts of a real installation have the same ports at different addresses.
+      const address = '127.0.0.2';
+      const ports = { direct_port: next.direct_port, pooled_port: next.pooled_port };
+      for (const name of ['direct_port', 'pooled_port'] as const)
+        proxies.push(await TcpProxy.start(former[name], null, { host: address, port: ports[name] }));
+      const set = async (id: string, change: object) =>
+        expect((await two.platform.patch(`/platform/v1/hosts/${id}`, change)).status).toBe(200);
+      await set(former.id, { db_host: address, ...ports });
+      await set(next.id, { draining: true });
+      const project = await two.api.project('Named shop', { app_key: 'named_shop' });
+      await set(next.id, { draining: false });
+      await two.api.allow(project.id);
+      const limited = await two.api.patch(`/api/v1/projects/${project.id}`, {
+        connection_attempts_per_minute: 'max',
+      });
+      expect(limited.status, JSON.stringify(limited.body)).toBe(200);
+      const name = `named-shop-prod.${DOMAIN}`;
+      expect(zone.resolve(name)).toBe(address);
+      const before = await two.api.credentials(project.id, 'main');
+      const { database_url, direct_url } = before;
+      const at = (url: string) => url.replace(name, zone.resolve(name) ?? '');
+      await runAt(
+        at(direct_url),
+        "create table visit (who text primary key, n int not null); insert into visit values ('direct', 0), ('pooled', 0)",
+      );
+      // The hosts of a local stack have an authority each.
+      const ca = [before.ca_certificate ?? '', two.stack.state.ca_certificate];
+      for (const [who, url] of [
+        ['direct', direct_url],
+        ['pooled', database_url],
+      ] as const) {
+        expect(new URL(url).hostname).toBe(name);
+        clients.push(new NamedClient(zone, { who, url, ca }));
+      }
+      for (const client of clients) await client.hasVisited(former.direct_port, 10);
+      const { body: planned } = await two.platform.get(`${pathOf(project.id)}?host_id=${next.id}`);
+      expect(planned).toMatchObject({ urls_change: false });
+
+      await two.begin(project.id, next.id);
+      await two.hasEnded(project.id, 'succeeded');
+      for (const client of clients) await client.hasVisited(next.direct_port, 10);
+      expect(zone.resolve(name)).toBe('127.0.0.1');
+      const after = await two.api.credentials(project.id, 'main');
+      expect([after.database_url, after.direct_url]).toEqual([database_url, direct_url]);
+
+      for (const client of clients) client.stop();
+      for (const { visits } of clients) {
+        const seen = visits.map(({ port }) => port);
+        const [last, first] = [
+          seen.lastIndexOf(String(former.direct_port)),
+          seen.indexOf(String(next.direct_port)),
+        ];
+        expect(first).toBeGreaterThan(last);
+        // Each server had every commit that was confirmed before, by whichever.
+        expect(visits.filter(({ port, n, least, most }) => port && !(n >= least && n <= most))).toEqual([]);
+        // Nothing fails before the former host is closed, or after the other one has answered.
+        const outside = [...visits.slice(0, last), ...visits.slice(first)];
+        expect(outside.flatMap(({ error }) => error ?? [])).toEqual([]);
+        process.stderr.write(`MEASURED by name: ${visits.length} visits, ${first - last - 1} failed\n`);
+      }
+      const rows = await runAt<{ who: string; n: number }>(
+        at(direct_url),
+        'select who, n from visit order by who',
+      );
+      for (const [at, { n }] of rows.entries()) {
+        const last = clients[at]?.visits.at(-1);
+        expect(n).toBeGreaterThanOrEqual((last?.least ?? 0) - 1);
+      }
+    } finally {
+      for (const client of clients) client.stop();
+      for (const proxy of proxies) proxy.stop();
+      await two.stack.stop();
+      zone.stop();
+    }
+  },
+  300_000,
+);

@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { measureFolder } from '../../agent/volumes/disk-bytes.ts';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { Api, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
@@ -410,15 +411,25 @@ test.runIf(IS_NIGHTLY && xfsHindrance() === null)('branches share blocks on the 
       'select pg_database_size(current_database())::float8 as bytes',
     );
     expect(bytes).toBeGreaterThan(100 * 2 ** 20);
-    const directories = () => readdirSync(join(shared.standby.dataDir, 'base')).length;
-    const [before, had] = [volume.usedBytes(), directories()];
+    const base = join(shared.standby.dataDir, 'base');
+    const had = new Set(readdirSync(base));
+    const added = () => readdirSync(base).filter((name) => !had.has(name));
+    const before = volume.usedBytes();
     for (const name of ['one', 'two', 'three']) await own.branch(id, name);
-    await eventually(async () => expect(directories()).toBeGreaterThanOrEqual(had + 3));
+    await eventually(async () => expect(added().length).toBeGreaterThanOrEqual(3));
+    // The standby has replayed what the primary has written of them.
+    await query(url as string, 'create table last (n int)');
     await sleep(2_000);
     const grown = volume.usedBytes() - before;
-    console.log(
-      `3 branches of ${Math.round(bytes / 2 ** 20)} MB grew both hosts by ${Math.round(grown / 2 ** 20)} MB`,
+    const copies = await Promise.all(added().map((name) => measureFolder(join(base, name))));
+    const sum = (of: 'own' | 'shared') => copies.reduce((all, copy) => all + (copy?.[of] ?? 0), 0);
+    const percent = (100 * sum('own')) / (sum('own') + sum('shared'));
+    const inMegabytes = (number: number) => Math.round(number / 2 ** 20);
+    process.stderr.write(
+      `MEASURED 3 branches of ${inMegabytes(bytes)} MB: ${percent.toFixed(2)} % of their blocks on the standby are their own, both hosts grew by ${inMegabytes(grown)} MB\n`,
     );
+    expect(sum('shared')).toBeGreaterThan(2.5 * bytes);
+    expect(percent).toBeLessThan(5);
     // Copies on one of both hosts would take three times the size. WAL is among what has grown.
     expect(grown).toBeLessThan(bytes);
   } finally {

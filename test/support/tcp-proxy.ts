@@ -50,10 +50,17 @@ export class TcpProxy {
     });
   }
 
-  /** @param bytesPerSecond what the target sends is passed on at this rate; null: as it comes */
-  static async start(target: number, bytesPerSecond: number | null = null): Promise<TcpProxy> {
+  /**
+   * @param bytesPerSecond what the target sends is passed on at this rate; null: as it comes
+   * @param at where it listens
+   */
+  static async start(
+    target: number,
+    bytesPerSecond: number | null = null,
+    at: { host: string; port: number } = { host: '127.0.0.1', port: 0 },
+  ): Promise<TcpProxy> {
     const proxy = new TcpProxy(target, bytesPerSecond);
-    proxy.#server.listen(0, '127.0.0.1');
+    proxy.#server.listen(at);
     await once(proxy.#server, 'listening');
     return proxy;
   }

@@ -67,8 +67,8 @@ export class TwoHosts {
     this.platform = new Api(stack.url, gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET ?? '');
   }
 
-  static async start(): Promise<TwoHosts> {
-    const stack = await startStack({ env: { HOSTS: '2', BRANCH_LIMIT_MAX: '40', ...UNLIMITED } });
+  static async start(env: Record<string, string> = {}): Promise<TwoHosts> {
+    const stack = await startStack({ env: { HOSTS: '2', BRANCH_LIMIT_MAX: '40', ...UNLIMITED, ...env } });
     const started = new TwoHosts(stack, await stack.token());
     await eventually(async () => {
       const { body } = await started.platform.get<{ hosts: { id: string; name: string; linked: boolean }[] }>(
