@@ -344,7 +344,7 @@ export const previewMasking = (
   host: RowsHost,
   { branch_id, database, rules, key, table, limit }: Params<'masking.preview'>,
 ): Promise<MethodResult<'masking.preview'>> =>
-  inBranch(host, { branch_id, database }, 'change', async (session, undo) => {
+  inBranch(host, { branch_id, database }, 'change', async (session, { undo }) => {
     undo();
     // The statements of a preview read the table in the same order.
     await session.query('SET TRANSACTION ISOLATION LEVEL REPEATABLE READ');

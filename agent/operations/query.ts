@@ -89,7 +89,7 @@ export async function runQuery(
     });
   const values = params.params.map((value, at) => ofParameter(`params.${at}`, () => inputOfQuery(value)));
   const untilFull = role === 'read_only';
-  return inBranch(host, params, MODES[role], async (session, undo) => {
+  return inBranch(host, params, MODES[role], async (session, { undo }) => {
     await admitTenantCode(session);
     if (script.isUndone) undo();
     const results: MethodResult<'query.run'>['results'] = [];

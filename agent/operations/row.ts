@@ -36,17 +36,18 @@ import { comparedColumns, comparisonsOf, filterOf, orderBy } from '../rows/row-f
 export function listRows(host: RowsHost, params: Params<'row.list'>): Promise<MethodResult<'row.list'>> {
   const { limit, offset, filter, order } = params;
   const isSelection = filter.length > 0 || order.length > 0;
-  return inBranch(host, params, 'read', async (session) => {
+  return inBranch(host, params, 'read', async (session, { commit }) => {
     const description = await describeTable(session, params);
     const table = orderedTable(description, params);
     // The marks are about all rows in the order of the key.
     const hasMarks = table && offset > 0 && !isSelection;
     const marked = hasMarks ? seekable(table, await keyOperators(session, [description])) : null;
     const comparisons = await comparisonsOf(session, comparedColumns(description, filter));
-    await admitTenantCode(session);
     const { columns, estimated_rows } = description;
     const header = { columns: columns.map(wireColumn), estimated_rows };
-    const begin = marked && (await seek(host.rows.marks, session, marked, offset));
+    const [, begin] = marked
+      ? await Promise.all([admitTenantCode(session), seek(host.rows.marks, session, marked, offset)])
+      : [];
     if (begin === 'beyond') return { ...header, rows: [], has_more: false };
     const { conditions, values } = filterOf(description, filter, comparisons);
     if (marked && begin) conditions.push(fromMark(marked));
@@ -57,7 +58,12 @@ export function listRows(host: RowsHost, params: Params<'row.list'>): Promise<Me
       ${sorted.length > 0 ? `ORDER BY ${sorted.join(', ')}` : ''}
       OFFSET ${begin ? 0 : offset} LIMIT ${limit + 1}`;
     const page = `SELECT pg_catalog.row_number() OVER (), ${cellsOf(columns, 'r')} FROM (${source}) AS r`;
-    const { rows, hasMore } = await readPage(session, columns, page, begin ?? values, limit);
+    // One trip.
+    const [, { rows, hasMore }] = await Promise.all([
+      admitTenantCode(session),
+      readPage(session, columns, page, begin ?? values, limit),
+      commit(),
+    ]);
     return { ...header, rows, has_more: hasMore };
   });
 }

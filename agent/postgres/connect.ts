@@ -1,3 +1,4 @@
+import type { Duplex } from 'node:stream';
 import pg from 'pg';
 import type { AgentSettings } from '../process/settings.ts';
 
@@ -95,6 +96,13 @@ export const inDatabase = <T>(
   action: (session: Session) => Promise<T>,
 ): Promise<T> => inSession(asPlatform(settings, database), action);
 
+/** Ends the session without a wait for what was sent: its statements fail. */
+export function breakOff(session: OwnSession): void {
+  session.end().catch(() => {});
+  // The driver's types leave it out. A session with `pipeline` would wait for its last answer.
+  (session as unknown as { connection: { stream: Duplex } }).connection.stream.destroy();
+}
+
 /** Runs `action` in a new session, which is closed in every case. */
 export async function inSession<T>(
   config: pg.ClientConfig,
@@ -120,16 +128,26 @@ export async function openSession(config: pg.ClientConfig, onLost = () => {}): P
 export const openPlatformSession = (settings: AgentSettings, onLost: () => void) =>
   openSession(asPlatform(settings, PLATFORM_ROLE), onLost);
 
-/** Runs `action` as one transaction of the session. @param end returns what follows a success */
+/**
+ * Runs `action` as one transaction of the session. One that sends statements before the answers of those before
+ * (`pipeline`) saves the wait for its beginning.
+ * @param options.end returns what follows a success; null: `action` has sent it
+ * @param options.onBegun called once the transaction has begun
+ */
 export async function inTransaction<T>(
   session: Session,
   action: () => Promise<T>,
-  end: () => 'COMMIT' | 'ROLLBACK' = () => 'COMMIT',
+  {
+    end = () => 'COMMIT',
+    onBegun = () => {},
+  }: { end?: () => 'COMMIT' | 'ROLLBACK' | null; onBegun?: () => void } = {},
 ): Promise<T> {
-  await session.query('BEGIN');
+  const begun = session.query('BEGIN').then(onBegun);
+  if (!(session instanceof pg.Client && session.pipeline)) await begun;
   try {
-    const result = await action();
-    await session.query(end());
+    const [result] = await Promise.all([action(), begun]);
+    const last = end();
+    if (last !== null) await session.query(last);
     return result;
   } catch (error) {
     await session.query('ROLLBACK').catch(() => {});

@@ -71,6 +71,19 @@ const END_KEPT = { within: 1_000 };
 export const endKeptSessions = (db: Queryable, database: string) =>
   endSessions(db, `FROM pg_stat_activity WHERE datname = $1 AND ${KEPT}`, [database], END_KEPT);
 
+/** How recently a session has worked if it counts as busy between two statements. */
+const BUSY_WITHIN = '1 second';
+
+/** Whether clients of any database work. Sessions of the agent's own database are no clients. */
+export async function hasBusyClients(db: Queryable): Promise<boolean> {
+  const { rowCount } = await db.query(
+    `SELECT FROM pg_stat_get_activity(NULL) AS session
+     WHERE backend_type = 'client backend' AND (state = 'active' OR state_change > clock_timestamp() - interval '${BUSY_WITHIN}')
+       AND datid <> (SELECT oid FROM pg_database WHERE datname = current_database()) LIMIT 1`,
+  );
+  return rowCount !== 0;
+}
+
 /**
  * Resolves when the database has no session left. Ends autovacuum workers, comparisons, kept sessions and
  * idle direct ones. The pooler's are left to the pooler: one that looks idle may just have been sent the

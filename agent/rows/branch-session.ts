@@ -6,6 +6,7 @@ import type { Pool } from '../postgres/connect.ts';
 import {
   AS_TEXT,
   backendPid,
+  breakOff,
   inTransaction,
   type OwnSession,
   openSession,
@@ -219,6 +220,14 @@ interface BranchDatabase {
   project_id?: string;
 }
 
+/** The end of a transaction, if `action` decides it. */
+interface Transaction {
+  /** It is undone. */
+  undo: () => void;
+  /** Sends the end after the last statement, without a wait for its answer. Only of one that reads. */
+  commit: () => Promise<void>;
+}
+
 /**
  * Runs `action` as one transaction in a tenant's database, as the login of the mode. What reads the branch's
  * tables uses the session of the previous such operation if it waits; a change and a client's statement have
@@ -230,7 +239,7 @@ export async function inBranch<T>(
   host: RowsHost,
   branch: BranchDatabase,
   mode: SessionMode,
-  action: (session: Session, undo: () => void) => Promise<T>,
+  action: (session: Session, transaction: Transaction) => Promise<T>,
 ): Promise<T> {
   const { branch_id } = branch;
   const leave = await enterTurn(host, branch, mode);
@@ -238,23 +247,31 @@ export async function inBranch<T>(
   const { kept } = host.rows;
   const isReusable = mode === 'read';
   let hasBegun = false;
-  let end: 'COMMIT' | 'ROLLBACK' = MODES[mode].end;
+  let end: 'COMMIT' | 'ROLLBACK' | null = MODES[mode].end;
   const undo = () => {
     end = 'ROLLBACK';
   };
   const run = (opened: ReusableSession) => {
     const { session } = opened;
     const onDone = async () => (isReusable ? kept.put(user, opened) : session.end());
+    const commit = async () => {
+      end = null;
+      await session.query('COMMIT');
+    };
     const transact = (onEnd: () => void) =>
       inTransaction(
         session,
         async () => {
-          hasBegun = true;
-          const result = await action(session, undo);
+          const result = await action(session, { undo, commit });
           onEnd();
           return result;
         },
-        () => end,
+        {
+          end: () => end,
+          onBegun: () => {
+            hasBegun = true;
+          },
+        },
       );
     return bounded(host, session, transact, { onDone, within: MODES[mode].within });
   };
@@ -303,6 +320,8 @@ async function openInBranch(
     application_name: BROWSING,
     options: MODES[mode].options(branch),
     types: AS_TEXT,
+    // A change has to know how its commit ended, and a client's statement what the one before has done.
+    pipeline: mode === 'read',
     // What is read for several operations is bounded for each answer, which is what the driver keeps in
     // memory.
     stream: () => boundedSocket(mode === 'read' ? Number.POSITIVE_INFINITY : undefined, SESSION_BYTES_MAX),
@@ -412,7 +431,7 @@ export async function bounded<T>(
     const terminated = host.postgres.query(statement, [backendPid(session), session.user]).catch(() => {});
     await Promise.race([terminated, sleep(END_WITHIN_MS)]);
     // Rejects pending queries if the server did not end the session.
-    session.end().catch(() => {});
+    breakOff(session);
   };
   const watchdog = setTimeout(() => {
     expired = true;

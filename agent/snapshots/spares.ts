@@ -10,7 +10,7 @@ import { withLocks } from '../postgres/locks.ts';
 import { inAgentLogin } from '../postgres/login-session.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import { dropUnusedRoles } from '../postgres/roles.ts';
-import { endSessions } from '../postgres/sessions.ts';
+import { endSessions, hasBusyClients } from '../postgres/sessions.ts';
 import { HostError } from '../process/host-error.ts';
 import type { Log } from '../process/log.ts';
 import { runLoop } from '../process/loops.ts';
@@ -37,6 +37,11 @@ const RECENT_MS = 60_000;
 const UNUSED_AFTER_MS = 600_000;
 /** After the last clone: its creation has more steps, and the next one may follow. */
 const IDLE_FOR_MS = 250;
+/**
+ * While clients work, one spare is made or dropped, and then none for so many times as long. Each takes two checkpoints, after which
+ * PostgreSQL logs whole pages, and most of a processor: without the rest it doubles the slowest transactions of a host with two.
+ */
+const REST_BESIDE_CLIENTS = 19;
 /** What made room is not filled again before the operation that needs it has ended. */
 const REST_MS = 60_000;
 /** Bounds the files and the entries of `pg_database`, which all databases of a host share. */
@@ -106,6 +111,8 @@ export class Spares {
   readonly #ofHost: number;
   readonly #log: Log;
   #restUntil = 0;
+  /** The end of the rest after the last one, if clients work. */
+  #pacedUntil = 0;
   /** Whether those of an earlier process are dropped. */
   #isSwept = false;
   /** Those that were taken since the agent started. */
@@ -212,15 +219,36 @@ export class Spares {
   async keep(host: SpareHost, signal: AbortSignal): Promise<void> {
     if (!this.#isSwept) await this.#sweep(host);
     const wanted = await this.wanted(host.postgres);
-    for (const [snapshot, ready] of this.#ready)
-      for (let surplus = ready.length - (wanted.get(snapshot) ?? 0); surplus > 0; surplus -= 1)
-        await this.#dropUnused(host.postgres, snapshot);
+    const surplus = [...this.#ready].flatMap(([snapshot, ready]) =>
+      ready.slice(wanted.get(snapshot) ?? 0).map(() => snapshot),
+    );
+    for (const snapshot of surplus) {
+      if (signal.aborted || (await this.#rests(host))) return;
+      await this.#paced(() => this.#dropUnused(host.postgres, snapshot));
+    }
     const refused = new Set<string>();
     while (this.#mayMake(host) && !signal.aborted) {
       const snapshot = this.#neediest(wanted, refused);
-      if (snapshot === undefined) break;
-      const isMade = (await this.#makePlace(host.postgres, snapshot)) && (await this.#make(host, snapshot));
+      if (snapshot === undefined || (await this.#rests(host))) break;
+      const isMade = await this.#paced(
+        async () => (await this.#makePlace(host.postgres, snapshot)) && (await this.#make(host, snapshot)),
+      );
       if (!isMade) refused.add(snapshot);
+    }
+  }
+
+  /** Whether clients work that the last one may have slowed. */
+  async #rests({ postgres }: SpareHost): Promise<boolean> {
+    return performance.now() < this.#pacedUntil && (await hasBusyClients(postgres));
+  }
+
+  async #paced<T>(work: () => Promise<T>): Promise<T> {
+    const began = performance.now();
+    try {
+      return await work();
+    } finally {
+      const ended = performance.now();
+      this.#pacedUntil = ended + REST_BESIDE_CLIENTS * (ended - began);
     }
   }
 
