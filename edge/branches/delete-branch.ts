@@ -6,7 +6,7 @@ import { withdrawAccess } from '../access/send-access.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import type { Actor } from '../database/column-types.ts';
 import { inActiveProject, isUnmoving } from '../database/conditions.ts';
-import { type Database, insertIf, type Statement } from '../database/database.ts';
+import { type Database, insertIf, isThere, type Statement } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import {
   auditEvents,
@@ -18,6 +18,7 @@ import {
   networkRules,
   projectBranches,
   projects,
+  type SnapshotRow,
   snapshots,
 } from '../database/schema.ts';
 import { newJob } from '../jobs/job-store.ts';
@@ -39,23 +40,49 @@ export interface ServiceDeletion {
 
 interface DeletionOptions {
   service?: ServiceDeletion;
-  /** Whether the database of this branch is kept; by default it is not. */
-  keeping?: (branch: BranchRow) => Keeping | null;
+  /** How its database is kept; by default it is not. */
+  kept?: Keeping | null;
   /** The name of the branch, which the deletion of a protected one needs. */
   confirm?: string | undefined;
   /** Statements for what a branch that is being restored was kept as. */
   purging?: (condition: SQL) => Statement[];
 }
 
+/** What a deletion decides on, or records of the branch. */
+const DECISIVE = [
+  'status',
+  'protected',
+  'leaseSeconds',
+  'branchName',
+  'databaseName',
+  'data',
+  'keepTables',
+  'maskingVersion',
+  'checkedAt',
+] as const satisfies readonly (keyof BranchRow)[];
+
+/** The branch, if it is still as it was read. */
+const asRead = (branch: BranchRow): SQL | undefined =>
+  and(
+    eq(projectBranches.id, branch.id),
+    ...DECISIVE.map((name) => {
+      const column = projectBranches[name];
+      return sql`${column} is ${sql.param(branch[name], column)}`;
+    }),
+  );
+
 /**
  * Marks the branch as deleted and opens the job that drops its database, in one batch. Its children lose
  * their parent (specification 2.2).
+ * @param branch as it was read before
+ * @returns or NOT_FOUND, BRANCH_PROTECTED; HOST_BUSY if it has changed since
  */
 export async function markBranchDeleted(
   db: Database,
   job: JobOf<'branch.delete'>,
+  branch: BranchRow,
   now: Date,
-  { service, keeping = () => null, confirm, purging = () => [] }: DeletionOptions = {},
+  { service, kept = null, confirm, purging = () => [] }: DeletionOptions = {},
 ): Promise<Result<Deleted, Failure>> {
   const { branchId } = job;
   const transitionName = service?.event ?? 'delete';
@@ -65,13 +92,10 @@ export async function markBranchDeleted(
     eq(projectBranches.tenantId, job.tenantId),
     service?.due,
   );
-  const [branch] = await db.select().from(projectBranches).where(whereAllowed(transitionName, thisBranch));
-  if (!branch) return fail({ code: 'NOT_FOUND' });
   // A protected branch still ends by its life or its lease, which its users have chosen.
   if (branch.isDefault || (branch.protected && !service && confirm !== branch.branchName))
     return fail({ code: 'BRANCH_PROTECTED' });
 
-  const kept = keeping(branch);
   if (kept) job.input = { ...job.input, snapshotId: kept.snapshotId };
   const event = auditEvent(
     'branch.deleted',
@@ -98,6 +122,7 @@ export async function markBranchDeleted(
       ...inActiveProject(job.projectId, job.tenantId),
       isUnmoving(job.projectId),
       [isAllowed(transitionName, thisBranch), 'NOT_FOUND'],
+      [isThere(projectBranches, asRead(branch)), 'HOST_BUSY'],
     ],
     rest: (isWritten) => [
       insertIf(db, auditEvents, event, isWritten),
@@ -112,40 +137,60 @@ export async function markBranchDeleted(
         .where(and(eq(projectBranches.parentBranchId, branchId), isWritten)),
       transition(db, transitionName, and(thisBranch, isWritten), now, until),
     ],
+    returns: db
+      .select({ isPending: sql`access_applied < access_revision`.mapWith(Boolean) })
+      .from(projects)
+      .where(eq(projects.id, job.projectId)),
   });
-  return written.ok ? ok({ job, restorableUntil: kept?.until ?? null }) : written;
+  if (!written.ok) return written;
+  const isAccessPending = written.value.some(({ isPending }) => isPending);
+  return ok({ job, restorableUntil: kept?.until ?? null, isAccessPending });
 }
 
 /** Opens the deletion that a user asks for. */
 export async function deleteBranch(
   db: Database,
   settings: Settings,
-  { purge, confirm, ...deletion }: BranchDeletion,
+  deletion: BranchDeletion,
   now: Date,
 ): Promise<Result<Deleted, Failure>> {
-  const job = newJob('branch.delete', { branchId: deletion.branchId }, deletion, now);
-  if (!purge)
-    return markBranchDeleted(db, job, now, {
-      keeping: (branch) => keepingOf(settings, branch, now),
-      confirm,
-    });
-  const keptOnes = await db
-    .select()
-    .from(snapshots)
-    .where(
-      and(
-        eq(snapshots.projectId, deletion.projectId),
-        eq(snapshots.branchId, deletion.branchId),
-        eq(snapshots.kind, 'deleted'),
+  const { id, projectId, status } = deletion.branch;
+  // Of the others, one that is being restored has a kept database.
+  if (status === 'active' || status === 'expired') {
+    const deleted = await deleteAsRead(db, settings, deletion, [], now);
+    if (deleted.ok || deleted.failure.code !== 'HOST_BUSY') return deleted;
+  }
+  const [[branch], keptOnes] = await db.batch([
+    db.select().from(projectBranches).where(eq(projectBranches.id, id)),
+    db
+      .select()
+      .from(snapshots)
+      .where(
+        and(eq(snapshots.projectId, projectId), eq(snapshots.branchId, id), eq(snapshots.kind, 'deleted')),
       ),
-    );
+  ]);
+  if (!branch) return fail({ code: 'NOT_FOUND' });
+  return deleteAsRead(db, settings, { ...deletion, branch }, keptOnes, now);
+}
+
+/** @param keptOnes databases that the branch had when it was deleted before */
+function deleteAsRead(
+  db: Database,
+  settings: Settings,
+  { branch, purge, confirm, ...deletion }: BranchDeletion,
+  keptOnes: readonly SnapshotRow[],
+  now: Date,
+): Promise<Result<Deleted, Failure>> {
+  const job = newJob('branch.delete', { branchId: branch.id }, deletion, now);
+  if (!purge)
+    return markBranchDeleted(db, job, branch, now, { kept: keepingOf(settings, branch, now), confirm });
   const { hostId, actor } = deletion;
   const purging = (condition: SQL) =>
     keptOnes.flatMap((kept) => [
       insertIf(db, jobs, dropJob(kept, { hostId, actor, createdBy: actor.userId }, now), condition),
       db.delete(snapshots).where(and(eq(snapshots.id, kept.id), condition)),
     ]);
-  return markBranchDeleted(db, job, now, { confirm, purging });
+  return markBranchDeleted(db, job, branch, now, { confirm, purging });
 }
 
 interface Deletion {
@@ -231,7 +276,7 @@ export async function retireBranches(
       const { id: branchId, tenantId, createdBy } = branch;
       const about = { id: crypto.randomUUID(), projectId, hostId, actor: noActor(tenantId), createdBy };
       const job = newJob('branch.delete', { branchId }, about, now);
-      await markBranchDeleted(db, job, now, { service: deletion });
+      await markBranchDeleted(db, job, branch, now, { service: deletion });
     }
   }
 }
@@ -242,7 +287,8 @@ export interface BranchDeletion {
   projectId: string;
   hostId: string;
   actor: Actor;
-  branchId: string;
+  /** As the request has read it. */
+  branch: BranchRow;
   /** The database is dropped immediately. */
   purge: boolean;
   confirm: string | undefined;
@@ -252,4 +298,6 @@ export interface BranchDeletion {
 export interface Deleted {
   job: JobRow;
   restorableUntil: Date | null;
+  /** Whether the host does not have the project's access yet. */
+  isAccessPending: boolean;
 }

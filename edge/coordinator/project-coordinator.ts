@@ -396,14 +396,18 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
   async deleteBranch(deletion: BranchDeletion): Promise<Result<Deleted, Failure>> {
     this.#armAlarm();
     const deleted = await deleteBranch(this.#db, readSettings(this.env), deletion, new Date());
-    if (deleted.ok) {
-      const { job, restorableUntil } = deleted.value;
-      this.ctx.waitUntil(this.#runner.start(job));
-      this.ctx.waitUntil(this.#applyAccess());
-      this.ctx.waitUntil(this.#monitor.evaluateNow(job.projectId, job.hostId));
-      if (restorableUntil) this.#alarm.wakeAt(restorableUntil.getTime());
-    }
+    if (deleted.ok) this.ctx.waitUntil(this.#runDeletion(deleted.value));
     return deleted;
+  }
+
+  /** The response comes first: it would wait for the work that follows it here. */
+  async #runDeletion({ job, restorableUntil, isAccessPending }: Deleted): Promise<void> {
+    if (restorableUntil) this.#alarm.wakeAt(restorableUntil.getTime());
+    await scheduler.wait(0);
+    this.ctx.waitUntil(this.#runner.start(job));
+    if (isAccessPending) this.ctx.waitUntil(this.#applyAccess());
+    else this.#events.publish(job.projectId);
+    this.ctx.waitUntil(this.#monitor.evaluateNow(job.projectId, job.hostId));
   }
 
   async deleteProject(deletion: ProjectDeletion): Promise<Result<JobRow, Failure>> {

@@ -275,7 +275,7 @@ router.openapi(
     const deleted = await coordinatorOf(c.env, project.id).deleteBranch({
       id: crypto.randomUUID(),
       projectId: project.id,
-      branchId: branch.id,
+      branch,
       hostId: project.hostId,
       actor: actorOf(c),
       purge,

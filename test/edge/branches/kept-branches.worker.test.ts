@@ -63,14 +63,14 @@ async function read(id: string) {
   return row;
 }
 
-const remove = (branchId: string, more: { purge?: boolean; confirm?: string } = {}) =>
+const remove = async (branchId: string, more: { purge?: boolean; confirm?: string } = {}) =>
   deleteBranch(
     db,
     SETTINGS,
     {
       id: crypto.randomUUID(),
       projectId: 'p',
-      branchId,
+      branch: await read(branchId),
       hostId: 'h',
       actor: ACTOR,
       purge: false,

@@ -84,7 +84,7 @@ const WRITES = {
   settings: () =>
     storeSettings(db, { branch, isProtected: true, attempts: 100, hostId: 'h', actor: ACTOR }, NOW),
   deletion: () => {
-    const about = { id: crypto.randomUUID(), projectId: 'p', branchId: branch.id, hostId: 'h', actor: ACTOR };
+    const about = { id: crypto.randomUUID(), projectId: 'p', branch, hostId: 'h', actor: ACTOR };
     return deleteBranch(db, SETTINGS, { ...about, purge: false, confirm: undefined }, NOW);
   },
 };
