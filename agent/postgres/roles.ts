@@ -170,12 +170,20 @@ export async function dropUnusedRoles(session: Session): Promise<void> {
   // Statements that are sent together are one transaction, to which SET LOCAL applies.
   const inTime = (statement: string) =>
     session.query(`SET LOCAL lock_timeout = ${LOCKED_FOR_MS}; ${statement}`);
-  for (const { rolname, rolcanlogin } of rows) {
-    await inTime(`DROP ROLE ${identifier(rolname)}`).catch(async (error) => {
-      if (![DEPENDENT_OBJECTS, LOCK_NOT_AVAILABLE].includes(sqlState(error) ?? '')) throw error;
-      if (rolcanlogin) await inTime(`ALTER ROLE ${identifier(rolname)} NOLOGIN PASSWORD NULL`);
-    });
-  }
+  const drop = async (roles: typeof rows) => {
+    try {
+      await inTime(`DROP ROLE ${roles.map(({ rolname }) => identifier(rolname)).join(', ')}`);
+      return true;
+    } catch (error) {
+      if ([DEPENDENT_OBJECTS, LOCK_NOT_AVAILABLE].includes(sqlState(error) ?? '')) return false;
+      throw error;
+    }
+  };
+  // Usually all of them can be dropped, with one commit.
+  if (rows.length > 1 && (await drop(rows))) return;
+  for (const row of rows)
+    if (!(await drop([row])) && row.rolcanlogin)
+      await inTime(`ALTER ROLE ${identifier(row.rolname)} NOLOGIN PASSWORD NULL`);
 }
 
 interface LoginState {

@@ -110,6 +110,7 @@ export class Spares {
   readonly #unused = new UnusedSpares();
   readonly #ofHost: number;
   readonly #log: Log;
+  readonly #now: () => number;
   #restUntil = 0;
   /** The end of the rest after the last one, if clients work. */
   #pacedUntil = 0;
@@ -118,9 +119,17 @@ export class Spares {
   /** Those that were taken since the agent started. */
   taken = 0;
 
-  /** @param ofHost how many there are at most */
-  constructor({ ofHost = OF_HOST, log = () => {} }: { ofHost?: number; log?: Log } = {}) {
+  /**
+   * @param ofHost how many there are at most
+   * @param now milliseconds
+   */
+  constructor({
+    ofHost = OF_HOST,
+    log = () => {},
+    now = () => performance.now(),
+  }: { ofHost?: number; log?: Log; now?: () => number } = {}) {
     this.#log = log;
+    this.#now = now;
     this.#ofHost = ofHost;
   }
 
@@ -134,7 +143,7 @@ export class Spares {
    */
   async take(session: Session, source: string, names: readonly string[]): Promise<string[]> {
     if (!SNAPSHOT_DATABASE.test(source) || names.length === 0) return [];
-    const uses = [...(this.#uses.get(source) ?? []), ...names.map(() => performance.now())];
+    const uses = [...(this.#uses.get(source) ?? []), ...names.map(() => this.#now())];
     this.#uses.set(source, uses.slice(-SPARES_MAX));
     const taken: Renaming[] = [];
     const next = () => {
@@ -201,14 +210,14 @@ export class Spares {
   async #dropUnused(db: Queryable, snapshot: string): Promise<boolean> {
     const spare = this.#next(snapshot);
     if (!spare) return false;
-    this.#unused.add(this.#tenantOf(snapshot), performance.now());
+    this.#unused.add(this.#tenantOf(snapshot), this.#now());
     await dropDatabase(db, spare);
     return true;
   }
 
   /** Makes room: drops all spares, and makes none for a minute. @returns whether there was one */
   async dropAll(db: Queryable): Promise<boolean> {
-    this.#restUntil = performance.now() + REST_MS;
+    this.#restUntil = this.#now() + REST_MS;
     const doomed = [...this.#ready.values()].flat();
     this.#ready.clear();
     for (const spare of doomed) await dropDatabase(db, spare);
@@ -239,23 +248,23 @@ export class Spares {
 
   /** Whether clients work that the last one may have slowed. */
   async #rests({ postgres }: SpareHost): Promise<boolean> {
-    return performance.now() < this.#pacedUntil && (await hasBusyClients(postgres));
+    return this.#now() < this.#pacedUntil && (await hasBusyClients(postgres));
   }
 
   async #paced<T>(work: () => Promise<T>): Promise<T> {
-    const began = performance.now();
+    const began = this.#now();
     try {
       return await work();
     } finally {
-      const ended = performance.now();
-      this.#pacedUntil = ended + REST_BESIDE_CLIENTS * (ended - began);
+      const ended = this.#now();
+      this.#pacedUntil = Math.max(this.#pacedUntil, ended + REST_BESIDE_CLIENTS * (ended - began));
     }
   }
 
   /** The snapshot that gets the next spare: one of the tenant that has fewest, so that nobody waits for one that uses many. */
   #neediest(wanted: ReadonlyMap<string, number>, refused: ReadonlySet<string>): string | undefined {
     const counts = this.#counts();
-    const now = performance.now();
+    const now = this.#now();
     const ready = (snapshot: string) => this.#ready.get(snapshot)?.length ?? 0;
     const ofTenant = (snapshot: string) => counts.get(this.#tenantOf(snapshot)) ?? 0;
     return [...wanted.keys()]
@@ -294,7 +303,7 @@ export class Spares {
   }
 
   #mayMake({ cloneTurns }: SpareHost): boolean {
-    return performance.now() >= this.#restUntil && cloneTurns.idleMs >= IDLE_FOR_MS;
+    return this.#now() >= this.#restUntil && cloneTurns.idleMs >= IDLE_FOR_MS;
   }
 
   /** @returns false if the snapshot is being dropped, or has too many files */
@@ -314,7 +323,7 @@ export class Spares {
         (error instanceof HostError && error.code === 'SOURCE_MISSING')
       )
         return false;
-      this.#restUntil = performance.now() + REST_MS;
+      this.#restUntil = this.#now() + REST_MS;
       this.#isSwept = false;
       throw error;
     }
@@ -349,7 +358,7 @@ export class Spares {
 
   /** How many spares each snapshot is to have; what is not in it is to have none. */
   async wanted(db: Queryable): Promise<Map<string, number>> {
-    const now = performance.now();
+    const now = this.#now();
     for (const [snapshot, uses] of this.#uses)
       if (now - (uses.at(-1) ?? 0) > UNUSED_AFTER_MS) this.#uses.delete(snapshot);
     const { rows } = await db.query<Wish>(

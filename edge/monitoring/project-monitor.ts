@@ -2,6 +2,7 @@ import { RpcTarget } from 'cloudflare:workers';
 import type { Failure } from '../../shared/failures.ts';
 import type { ProjectMeasurement, ProjectSizes } from '../../shared/measurement.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
+import { sharedNextFlight } from '../../shared/single-flight.ts';
 import type { Database } from '../database/database.ts';
 import type { StreamClient, StreamGate } from '../events/stream-admission.ts';
 import type { CallHost } from '../hosts/host-client.ts';
@@ -111,12 +112,12 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
 
   /**
    * Evaluates the storage after a deletion. While the host is away, the known sizes of the other branches
-   * count.
+   * count. Deletions that come during one share the next.
    */
-  async evaluateNow(projectId: string, hostId: string): Promise<void> {
+  readonly evaluateNow = sharedNextFlight(async (projectId: string, hostId: string): Promise<void> => {
     const sized = await this.readSizes(projectId, hostId);
     await this.recordSizes(sized.ok ? sized.value : { project_id: projectId, sizes: {} });
-  }
+  });
 
   /** The host measures seldom and reports often, so the same values are not written again. */
   async #storeDisk({ project_id, disk }: ProjectMeasurement): Promise<void> {

@@ -28,11 +28,17 @@ export async function timeBareClone(postgres: pg.Client, source: string): Promis
   return ms;
 }
 
+/** The spares of all snapshots together. */
+export async function countReadySpares(session: pg.Client): Promise<number> {
+  const { rows } = await session.query(
+    "select from pg_database where datname ~ '^bgspare_' and not datallowconn and datacl is not null",
+  );
+  return rows.length;
+}
+
 /** @param count of all snapshots together */
 export const untilSparesAreReady = (session: pg.Client, count: number): Promise<void> =>
   eventually(async () => {
-    const { rows } = await session.query(
-      "select from pg_database where datname ~ '^bgspare_' and not datallowconn and datacl is not null",
-    );
-    if (rows.length < count) throw new Error(`${rows.length} of ${count} spares are ready`);
+    const ready = await countReadySpares(session);
+    if (ready < count) throw new Error(`${ready} of ${count} spares are ready`);
   });

@@ -8,6 +8,7 @@ import { connect } from '../support/database.ts';
 import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
 import type { Stack } from '../support/stack/stack.ts';
 import { connectToClone, untilSparesAreReady } from './bare-clone.ts';
+import { processorMs } from './processor-time.ts';
 import type { Report } from './report.ts';
 import { addSample, medianRatio, runInterleaved, type Series, timed } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
@@ -33,7 +34,7 @@ database of its own, one query, and the end of the database. On one side a file 
 replays ${migrations} migrations in it, each in a transaction of its own over one connection; a migration makes a table with an \
 index and a foreign key, changes the table before it, and inserts ${SEEDED_ROWS} rows. On the other side a file takes a branch \
 of the migrated branch with \`branchPerFile()\`, whose set-up keeps ${files} spares; they are ready, as after a pause of some seconds between \
-two runs. The set-up, which migrates once and is the same for every run with these \
+two runs. The processor time of all files is that of the kernel, with the spares that are made meanwhile; the client is the process with the four workers. The set-up, which migrates once and is the same for every run with these \
 migrations, is shown apart. The limit applies to the median of the ratios in each round.`;
 
 /** The statements of one migration. */
@@ -97,6 +98,18 @@ async function measure(stack: Stack, size: Size): Promise<Report> {
       tearDown = await setUp();
     });
     const parts: Series = {};
+    const processor: Series = {};
+    const look = (): Record<string, number> => {
+      const { gateway, agent, postgres, pgbouncer } = stack.state.pids;
+      const { user, system } = process.cpuUsage();
+      return {
+        workerd: processorMs(gateway ?? 0),
+        'the agent': processorMs(agent ?? 0),
+        PostgreSQL: processorMs(postgres ?? 0),
+        PgBouncer: processorMs(pgbouncer ?? 0),
+        client: (user + system) / 1000,
+      };
+    };
     const times = await runInterleaved(
       size.rounds,
       {
@@ -104,10 +117,15 @@ async function measure(stack: Stack, size: Size): Promise<Report> {
           timed(() => inWorkers(size, (n) => replayedFile(stack, admin, migrations, n))),
         'a branch for each file': async () => {
           await untilSparesAreReady(admin, size.files);
-          return timed(() => inWorkers(size, () => branchedFile(parts)));
+          const before = look();
+          const ms = await timed(() => inWorkers(size, () => branchedFile(parts)));
+          for (const [name, spent] of Object.entries(look()))
+            addSample(processor, name, (spent - (before[name] ?? 0)) / size.files);
+          return ms;
         },
       },
       parts,
+      processor,
     );
     const ratio = medianRatio(times['migrations replayed for each file'], times['a branch for each file']);
     return {
@@ -118,6 +136,7 @@ async function measure(stack: Stack, size: Size): Promise<Report> {
       times: {
         'All files': times,
         'Parts of one file with a branch': parts,
+        'Processor time of one file with a branch': processor,
         'Once for all runs': { 'set-up': [setUpMs] },
       },
     };

@@ -10,17 +10,21 @@ import { runLink } from '../../agent/link/run-link.ts';
 import { BROWSING } from '../../agent/postgres/sessions.ts';
 import { Api } from '../support/api.ts';
 import { connect } from '../support/database.ts';
+import { freePort } from '../support/free-port.ts';
 import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
 import { type Stack, startStack, UNLIMITED } from '../support/stack/stack.ts';
 import { throughput } from '../support/throughput.ts';
 import { startLinkGateway } from '../support/worker/link-gateway.ts';
+import { processorMs } from './processor-time.ts';
 import type { Goal, Report } from './report.ts';
-import { median, runInterleaved, type Samples, timed } from './rounds.ts';
+import { addSample, median, runInterleaved, type Samples, type Series, timed } from './rounds.ts';
 import { serverVersions } from './xfs-stack.ts';
 
 const ROUNDS = 9;
 /** A sample is the median of this many sequential pages. */
 const PAGES = 15;
+/** A profile is the mean of this many: the kernel counts the time of a process that runs only now and then. */
+const PROFILED = 60;
 const ROWS = 100_000;
 const PAGE = 50;
 const PAGE_LIMIT = 3;
@@ -39,7 +43,9 @@ session of the page before is ended first. \
 over the host's unix socket, without TLS or password, as the agent does. The rest is the gateway alone: \`GET \
 /api/v1/me\` queries neither D1 nor a host, a project queries D1. The link: calls per second from one gateway in \
 workerd to this process for ${CLIENTS} clients that never wait, and for one; each call returns an empty result, over \
-the link or by \`fetch\` from a plain HTTP server of Node.`;
+the link or by \`fetch\` from a plain HTTP server of Node. The profile: ${PROFILED} further requests in a row and \
+round, of which it is the mean. The operation on the host is measured by the agent, from the parsed call to the result; the gateway, the link and the client are what \
+is left until the response. The processor times of the processes and all their threads are the kernel's.`;
 
 const FINDINGS = `The first goal is out of reach behind a gateway: its work before it calls a host (the token, the count, project and \
 branch from D1) is "a project", and that alone exceeds the limit. On the host the backend of a first page takes 12 ms of \
@@ -54,7 +60,7 @@ are converted once: 2.2 to 1.2.`;
 
 /** @param signal aborts it */
 export async function measureRowPages(signal: AbortSignal): Promise<Report> {
-  const { pages, versions } = await measurePages(signal);
+  const { pages, profiles, versions } = await measurePages(signal);
   const calls = await measureLink(signal);
   return {
     title: 'A page of rows',
@@ -70,7 +76,11 @@ export async function measureRowPages(signal: AbortSignal): Promise<Report> {
       quotient(calls, 'link, one client', 'HTTP, one client', { limit: null, atLeast: true }),
     ],
     findings: FINDINGS,
-    times: { Sequential: pages },
+    times: {
+      Sequential: pages,
+      'Profile of a page': profiles.page,
+      'Profile of a project': profiles['a project'],
+    },
     counts: { 'Calls a second': calls },
   };
 }
@@ -88,23 +98,30 @@ const quotient = <Case extends string>(
 });
 
 async function measurePages(signal: AbortSignal) {
-  const stack = await startStack({ env: UNLIMITED, restarts: false });
+  const metricsPort = await freePort();
+  const env = { ...UNLIMITED, METRICS_PORT: String(metricsPort) };
+  const stack = await startStack({ env, restarts: false });
   try {
     const { path, direct_url, database } = await makeTable(stack);
     const token = await stack.token();
-    const get = (target: string, prepare?: () => Promise<unknown>) => {
-      const read = async () => {
-        const response = await fetch(stack.url + target, { headers: { authorization: `Bearer ${token}` } });
-        if (response.status !== 200) throw new Error(`${target}: ${response.status}`);
-        await response.text();
-      };
-      return sample(signal, read, prepare);
+    const reading = (target: string) => async () => {
+      const response = await fetch(stack.url + target, { headers: { authorization: `Bearer ${token}` } });
+      if (response.status !== 200) throw new Error(`${target}: ${response.status}`);
+      await response.text();
     };
+    const get = (target: string, prepare?: () => Promise<unknown>) =>
+      sample(signal, reading(target), prepare);
     const client = await connect(direct_url);
     const platform = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate', 'branchgate');
     const rows = `${path}/branches/main/tables/item/rows?limit=${PAGE}`;
+    const profiles: Record<'page' | 'a project', Series> = { page: {}, 'a project': {} };
+    const profiled = async (name: keyof typeof profiles, target: string) => {
+      const read = reading(target);
+      await read();
+      return profile(profiles[name], stack, `http://127.0.0.1:${metricsPort}/metrics`, read);
+    };
     try {
-      const pages = await runInterleaved(ROUNDS, {
+      const cases = {
         page: get(rows),
         'first page': get(rows, () => platform.query(END_KEPT)),
         'pg, connected': sample(signal, () => client.query(SAME_ROWS)),
@@ -115,8 +132,14 @@ async function measurePages(signal: AbortSignal) {
         }),
         'a project': get(path),
         me: get('/api/v1/me'),
-      });
-      return { pages, versions: await serverVersions(stack) };
+      };
+      const pages = await runInterleaved(ROUNDS, cases);
+      await runInterleaved(
+        ROUNDS,
+        { page: (name) => profiled(name, rows), 'a project': (name) => profiled(name, path) },
+        ...Object.values(profiles),
+      );
+      return { pages, profiles, versions: await serverVersions(stack) };
     } finally {
       await Promise.all([client.end(), platform.end()]);
     }
@@ -136,6 +159,43 @@ const sample =
     }
     return median(times);
   };
+
+/** Adds a sample for each part of the requests. @returns the milliseconds of one */
+async function profile(
+  series: Series,
+  { state: { pids } }: Stack,
+  metrics: string,
+  read: () => Promise<void>,
+): Promise<number> {
+  const processes = { workerd: pids.gateway, 'the agent': pids.agent, PostgreSQL: pids.postgres };
+  const look = async () => ({
+    operations: await operationMs(metrics),
+    processor: Object.entries(processes).map(([name, pid]) => [name, processorMs(pid ?? 0)] as const),
+    client: process.cpuUsage(),
+  });
+  const before = await look();
+  const ms = await timed(async () => {
+    for (let n = 0; n < PROFILED; n++) await read();
+  });
+  const after = await look();
+  const add = (name: string, of: number) => addSample(series, name, of / PROFILED);
+  const onHost = after.operations - before.operations;
+  add('until the response', ms);
+  add('gateway, link and client', ms - onHost);
+  add('operation on the host', onHost);
+  for (const [at, [name, spent]] of after.processor.entries())
+    add(`processor time of ${name}`, spent - (before.processor[at]?.[1] ?? 0));
+  const { user, system } = process.cpuUsage(before.client);
+  add('processor time of the client', (user + system) / 1000);
+  return ms / PROFILED;
+}
+
+/** Milliseconds that the agent has needed for pages of rows. */
+async function operationMs(metrics: string): Promise<number> {
+  const text = await (await fetch(metrics)).text();
+  const sum = /^branchgate_operation_duration_seconds_sum\{operation="row\.list",outcome="ok"\} (\S+)$/m;
+  return Number(sum.exec(text)?.[1] ?? 0) * 1000;
+}
 
 const COLUMNS = ['id', 'title', 'price', 'amount', 'is_open', 'details', 'made', 'note'];
 const SAME_ROWS = `SELECT ${COLUMNS.map((name) => `${name}::text`)} FROM item AS i ORDER BY i.id LIMIT ${PAGE + 1}`;

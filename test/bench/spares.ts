@@ -4,7 +4,7 @@ import { Load } from '../support/load.ts';
 import { percentile } from '../support/percentile.ts';
 import { purgeBranch } from '../support/records/jobs.ts';
 import { type Stack, UNLIMITED } from '../support/stack/stack.ts';
-import { connectToClone, makeBareClone, timeBareClone, untilSparesAreReady } from './bare-clone.ts';
+import { connectToClone, countReadySpares, makeBareClone, timeBareClone, untilSparesAreReady } from './bare-clone.ts';
 import { addDurations, creationParts } from './creation-steps.ts';
 import { filledMain } from './filled-main.ts';
 import type { Report } from './report.ts';
@@ -16,10 +16,13 @@ const MEGABYTES = 20;
 const CONCURRENT = 16;
 const BATCH = 32;
 const ROUNDS = 7;
+/** Of the neighbour's rounds. */
+const WINDOWS = 6;
 /** Of the neighbour, and how long each pauses between two transactions, on average. */
 const CLIENTS = 4;
 const PAUSE_MS = 10;
-const IDLE_MS = 3_000;
+/** Longer than the rest between two spares. */
+const WINDOW_MS = 6_000;
 /** Of the neighbour's p99, while spares are made, against the same without. */
 const NEIGHBOUR_LIMIT = 1.2;
 
@@ -28,7 +31,7 @@ on this machine. Interleaved, ${ROUNDS} rounds after a first one that is discard
 (\`CREATE DATABASE … STRATEGY FILE_COPY\`, \`file_copy_method = clone\`); one branch of a snapshot that has ${BATCH} spares, and of one \
 that has none, until its 201; ${CONCURRENT} bare clones in sequence in one open session, and ${CONCURRENT} branches by requests in \
 parallel; a batch of ${BATCH} branches; and ${CLIENTS} clients of a neighbouring project that write through its pooler, with a pause of \
-${PAUSE_MS} ms on average between two transactions, for ${IDLE_MS / 1000} s without anything else, and while the ${BATCH} spares are made that a batch has taken. Before each side all spares are ready and no clone runs. Branches are leased, recorded, have \
+${PAUSE_MS} ms on average between two transactions, in ${WINDOWS} further rounds, for ${WINDOW_MS / 1000} s without anything else, and for as long beside the agent that makes the ${BATCH} spares which a batch has taken (it makes the others once nobody works). Before each side all spares are ready and no clone runs. Branches are leased, recorded, have \
 three logins each, rules on both ports and a pooler entry, and each was logged in to. The parts are those of the gateway's steps and what it does around them. The limits apply to the median of the ratios in \
 each round.`;
 
@@ -56,6 +59,7 @@ async function measure(stack: Stack): Promise<Report> {
   const [spareless, prepared] = [await snapshotWith(0), await snapshotWith(BATCH)];
   const untilReady = () => untilSparesAreReady(session, BATCH);
   const steps: Series = {};
+  const refills: Series = {};
   let made = 0;
   const create = async (snapshot_id: string) => {
     made += 1;
@@ -111,25 +115,27 @@ async function measure(stack: Stack): Promise<Report> {
     const ms = await timed(async () => {
       branches = await createBatch();
     });
+    addSample(refills, `making ${BATCH} spares, nobody works`, await timed(untilReady));
     await purge(branches);
     return ms;
   };
-  /** The p99 of the neighbour's transactions that end during `action`. */
-  const neighbourDuring = async (action: () => Promise<unknown>) => {
+  /** The p99 of the neighbour's transactions that end within a window of time. */
+  const neighbour99 = async () => {
     load.resume();
     const start = performance.now();
-    await action();
+    await sleep(WINDOW_MS);
     const { times } = load.since(start);
     await load.pause();
     return percentile(times, 0.99);
   };
-  const refills: Series = {};
+  const beside: Series = {};
   const refill = async () => {
     await untilReady();
     const branches = await createBatch();
-    const p99 = await neighbourDuring(async () => {
-      addSample(refills, `making ${BATCH} spares`, await timed(untilReady));
-    });
+    const before = await countReadySpares(session);
+    const p99 = await neighbour99();
+    const made = (await countReadySpares(session)) - before;
+    addSample(beside, 'spares a minute', (made * 60_000) / WINDOW_MS);
     await purge(branches);
     return p99;
   };
@@ -145,14 +151,15 @@ async function measure(stack: Stack): Promise<Report> {
         [`batch of ${BATCH}`]: batch,
       },
       steps,
+      refills,
     );
     const p99 = await runInterleaved(
-      ROUNDS,
+      WINDOWS,
       {
-        idle: () => untilReady().then(() => neighbourDuring(() => sleep(IDLE_MS))),
+        idle: () => untilReady().then(neighbour99),
         'while spares are made': refill,
       },
-      refills,
+      beside,
     );
     const ratioOf = (side: keyof typeof times, of: keyof typeof times) => medianRatio(times[side], times[of]);
     return {
@@ -197,6 +204,7 @@ async function measure(stack: Stack): Promise<Report> {
         'Parts of a branch with a spare': steps,
         "99th percentile of a round, neighbour's transactions": p99,
       },
+      counts: { 'Made beside the neighbour': beside },
     };
   } finally {
     await load.stop();

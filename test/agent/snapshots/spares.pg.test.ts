@@ -3,7 +3,9 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { NoCopyRoom } from '../../../agent/cloning/copy-room.ts';
+import { CloneTurns } from '../../../agent/cloning/clone-turns.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
+import { inDatabase } from '../../../agent/postgres/connect.ts';
 import { HostError } from '../../../agent/process/host-error.ts';
 import { makeRoom, runRoomLoop } from '../../../agent/snapshots/make-room.ts';
 import { runSpareLoop, Spares, UnusedSpares } from '../../../agent/snapshots/spares.ts';
@@ -417,6 +419,51 @@ test('a snapshot with very many files has no spares', async () => {
   await want({});
   await dropSnapshot();
   snapshot = large;
+  await dropSnapshot();
+});
+
+test('while clients work, one is made or dropped, and then none for 19 times as long', async () => {
+  await end();
+  let now = 0;
+  const log = (event: string) => {
+    if (event === 'spare.begun') now += 100;
+  };
+  const spares = new Spares({ now: () => now });
+  const host = { ...servers.host, spares, log, cloneTurns: new CloneTurns('reflink') };
+  const keep = async () => {
+    await spares.keep(host, new AbortController().signal);
+    return spares.count;
+  };
+  /** Works in `main`, and then stays open for as long as `wait` says. */
+  const client = (wait: Promise<void>) =>
+    inDatabase(servers.settings, MAIN, async (session) => {
+      await session.query('SELECT pg_sleep(600)').catch(() => {});
+      await wait;
+    });
+  const WORKING = `pg_stat_activity WHERE state = 'active' AND query = 'SELECT pg_sleep(600)'`;
+  const isWorking = async () => (await servers.query(`SELECT FROM ${WORKING}`)).length === 1;
+  const cancel = () => servers.query(`SELECT pg_cancel_backend(pid) FROM ${WORKING}`);
+  const left = Promise.withResolvers<void>();
+  const first = client(left.promise);
+  await eventually(async () => expect(await isWorking()).toBe(true));
+  await want({ [snapshot]: 3 });
+  expect([await keep(), await keep()]).toEqual([1, 1]);
+  now += 1_899;
+  expect(await keep()).toBe(1);
+  now += 1;
+  expect([await keep(), await keep()]).toEqual([2, 2]);
+  await cancel();
+  // A session that is open and idle is no reason.
+  await eventually(async () => expect(await keep()).toBe(3));
+  const second = client(Promise.resolve());
+  await eventually(async () => expect(await isWorking()).toBe(true));
+  await want({ [snapshot]: 0 });
+  expect(await keep()).toBe(3);
+  await cancel();
+  left.resolve();
+  await Promise.all([first, second]);
+  await eventually(async () => expect(await keep()).toBe(0));
+  run();
   await dropSnapshot();
 });
 
