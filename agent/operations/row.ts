@@ -11,6 +11,7 @@ import {
   describeTable,
   fromTable,
   keyOperators,
+  readTableState,
   type TableDescription,
   wireColumn,
 } from '../rows/describe-table.ts';
@@ -41,7 +42,15 @@ export function listRows(host: RowsHost, params: Params<'row.list'>): Promise<Me
     const table = orderedTable(description, params);
     // The marks are about all rows in the order of the key.
     const hasMarks = table && offset > 0 && !isSelection;
-    const marked = hasMarks ? seekable(table, await keyOperators(session, [description])) : null;
+    const marked = hasMarks
+      ? seekable(
+          table,
+          ...(await Promise.all([
+            keyOperators(session, [description]),
+            readTableState(session, description),
+          ])),
+        )
+      : null;
     const comparisons = await comparisonsOf(session, comparedColumns(description, filter));
     const { columns, estimated_rows } = description;
     const header = { columns: columns.map(wireColumn), estimated_rows };

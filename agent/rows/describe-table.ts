@@ -28,12 +28,16 @@ export interface TableDescription {
   /** `pg_class.relkind` */
   kind: string;
   estimated_rows: number | null;
-  /** The larger of estimate and statistics: these count rows immediately, but start at zero in a clone. */
-  likely_rows: number;
   /** The columns that the login may read. */
   columns: TableColumn[];
   /** The primary key, and every other column that is unique and not null. */
   keys: Key[];
+}
+
+/** What a table has in it, for pages that begin at a mark. */
+export interface TableState {
+  /** The larger of estimate and statistics: these count rows immediately, but start at zero in a clone. */
+  likely_rows: number;
   /** Changes when rows are inserted, deleted or get another key, as soon as the statistics are flushed. */
   state: string;
 }
@@ -143,11 +147,9 @@ const VERSION = `
     FROM pg_attribute AS a WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped) END`;
 
 /** What changes without a new version: it is read for each page. */
-const PRESENT = `'estimated_rows', ${ESTIMATE}, 'likely_rows', ${LIKELY_ROWS}, 'state', ${STATE}, 'version', ${VERSION}`;
+const PRESENT = `'estimated_rows', ${ESTIMATE}, 'version', ${VERSION}`;
 
-type Present = Pick<TableDescription, 'estimated_rows' | 'likely_rows' | 'state'> & {
-  version: string | null;
-};
+type Present = Pick<TableDescription, 'estimated_rows'> & { version: string | null };
 
 /** Of the tables that a session has described, by name; it is reset in between, but remains the same login's. */
 const described = new WeakMap<Session, Map<string, { version: string; description: TableDescription }>>();
@@ -211,6 +213,18 @@ export async function describeTable(
   const description = { ...found, keys };
   remember(session, reference, version, description);
   return description;
+}
+
+/** To be called before any code of the tenant runs in the session, as `describeTable`. */
+export async function readTableState(session: Session, { oid }: TableDescription): Promise<TableState> {
+  const { rows } = await session.query<{ likely_rows: string; state: string }>(
+    `SELECT ${LIKELY_ROWS} AS likely_rows, ${STATE} AS state FROM pg_class AS c WHERE oid = $1`,
+    [oid],
+  );
+  const [found] = rows;
+  // The description has the same snapshot.
+  if (!found) throw new Error('a table that was described is gone');
+  return { likely_rows: Number(found.likely_rows), state: found.state };
 }
 
 interface Index {

@@ -10,6 +10,7 @@ import {
   type KeyOperators,
   type TableColumn,
   type TableDescription,
+  type TableState,
   wireColumn,
 } from './describe-table.ts';
 
@@ -200,7 +201,7 @@ export function orderedTable(
 export const keyOrder = ({ key }: OrderedTable) => key.columns.map(({ name }) => identifier(name)).join(', ');
 
 /** A table whose pages can begin at a mark. */
-export interface SeekableTable extends OrderedTable {
+export interface SeekableTable extends OrderedTable, TableState {
   /** The operator that compares rows with a mark. */
   atLeast: string;
 }
@@ -209,10 +210,14 @@ export interface SeekableTable extends OrderedTable {
  * Rows are compared by one operator, but a key over several types can have one for each: then there is no
  * result.
  */
-export function seekable(table: OrderedTable, operators: KeyOperators): SeekableTable | null {
+export function seekable(
+  table: OrderedTable,
+  operators: KeyOperators,
+  state: TableState,
+): SeekableTable | null {
   const ofKey = table.key.columns.map((column) => operators.get(column.operator_class)?.at_least);
   const [atLeast, ...others] = new Set(ofKey);
-  return atLeast && others.length === 0 ? { ...table, atLeast } : null;
+  return atLeast && others.length === 0 ? { ...table, ...state, atLeast } : null;
 }
 
 /** SQL condition of the rows at or after a mark, whose values are the parameters from $1 on. */
@@ -239,7 +244,7 @@ export async function seek(
   table: SeekableTable,
   offset: number,
 ): Promise<KeyValues | 'beyond'> {
-  const { state, likely_rows } = table.description;
+  const { state, likely_rows } = table;
   const mark = marks.before(table.name, state, offset);
   if (mark?.offset === offset) return mark.key;
   await session.query(
