@@ -17,7 +17,14 @@ import { actorOf } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
 import { auditedRowChange, auditedWork, short } from './audited-work.ts';
-import { BranchRefParams, branchOf, Confirm, HOST_FAILURES, TableParams } from './in-project.ts';
+import {
+  BranchRefParams,
+  branchOf,
+  Confirm,
+  callReading,
+  HOST_FAILURES,
+  TableParams,
+} from './in-project.ts';
 
 export const Value = Scalar.nullable();
 export const Values = z.record(z.string(), Value);
@@ -293,20 +300,26 @@ router.openapi(
   async (c) => {
     const { table } = c.req.valid('param');
     const { schema, limit, offset, filter, sort: order } = c.req.valid('query');
-    const { database, call } = await branchOf(c, c.req.valid('param'), 'read');
     const rows: z.output<typeof Values>[] = [];
     const truncated: z.output<typeof RowPage>['truncated'] = [];
+    const next = (database: { branch_id: string; database: string }) => ({
+      ...{ ...database, schema, table, filter, order },
+      ...{ offset: offset + rows.length, limit: limit - rows.length },
+    });
+    const { result, database, call } = await callReading(c, c.req.valid('param'), 'row.list', next);
+    let page = result;
     // Rows with very many columns come in several messages.
     for (;;) {
-      const part = { offset: offset + rows.length, limit: limit - rows.length };
-      const page = await call('row.list', { ...database, schema, table, ...part, filter, order });
       const names = page.columns.map(({ name }) => name);
       for (const cells of page.rows) {
         const named = namedRow(names, cells);
         truncated.push(...named.truncated.map((column) => ({ row: rows.length, column })));
         rows.push(named.row);
       }
-      if (page.has_more && page.rows.length > 0 && rows.length < limit) continue;
+      if (page.has_more && page.rows.length > 0 && rows.length < limit) {
+        page = await call('row.list', next(database));
+        continue;
+      }
       const { columns, has_more, estimated_rows } = page;
       return c.json(
         { table, schema, columns, rows, limit, offset, has_more, estimated_rows, truncated },

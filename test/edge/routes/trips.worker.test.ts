@@ -21,13 +21,15 @@ const NO_READS = [
 ];
 /** Operations that the host itself serves, or its link. */
 const OF_THE_HOST = [
-  ...['listTables', 'describeTable', 'listRows', 'diffBranch', 'listChangedRows', 'getRehearsal'],
+  ...['listTables', 'describeTable', 'diffBranch', 'listChangedRows', 'getRehearsal'],
   ...['listExtensions', 'countSessions'],
   'getMasking',
   'getFollowing',
   'getHost',
   'listHosts',
 ];
+/** The host is called while the records are read, once the caller has read the branch. */
+const AHEAD = ['listRows'];
 const STREAM_OPENS = "after the permission check the object takes one of the tenant's places for a stream";
 /** Operations that take more than one trip in addition to the host's, and why. */
 const LONGER: Record<string, { trips: number; because: string }> = {
@@ -37,7 +39,7 @@ const LONGER: Record<string, { trips: number; because: string }> = {
   isReady: { trips: 3, because: 'anybody may ask: D1 and the links are asked for nobody over the limit' },
 };
 
-const EXCEPTIONS = [...NO_READS, ...OF_THE_HOST, ...Object.keys(LONGER)];
+const EXCEPTIONS = [...NO_READS, ...OF_THE_HOST, ...AHEAD, ...Object.keys(LONGER)];
 const OF_METADATA = READS.filter(({ id }) => !EXCEPTIONS.includes(id));
 const named = (id: string): Operation => {
   const operation = READS.find((read) => read.id === id);
@@ -113,6 +115,55 @@ describe('a warm read', () => {
   test('is tested for every GET operation of the API', () => {
     expect(OF_METADATA.length).toBeGreaterThanOrEqual(14);
     for (const id of EXCEPTIONS) expect(named(id).method).toBe('GET');
+  });
+});
+
+describe('a page of rows of a branch that the caller has just read', () => {
+  const pagesOf = (branch: string, api = gateway.api) =>
+    api.get(`/api/v1/projects/${ids.project_id}/branches/${branch}/tables/book/rows`);
+  const calls = () => gateway.countCalls(ids.project_id ?? '', 'row.list');
+  const made = async (name: string) => {
+    const { id } = await gateway.api.branch(ids.project_id ?? '', name);
+    return id;
+  };
+  const setStatus = (id: string, status: string) =>
+    gateway.inD1('UPDATE project_branches SET status = ? WHERE id = ?', status, id);
+
+  test('takes one trip, and the first takes two', async () => {
+    await made('paged');
+    expect(tallyOf(await pagesOf('paged')).sequential).toBe(2);
+    const tallies = [];
+    for (let n = 0; n < CALLS; n += 1) tallies.push(tallyOf(await pagesOf('paged')).sequential);
+    expect(Math.min(...tallies)).toBe(1);
+  });
+
+  test('is withheld from a caller who may not have it any more', async () => {
+    const id = await made('withheld');
+    await pagesOf('withheld');
+    await setStatus(id, 'expired');
+    const before = await calls();
+    const refused = await pagesOf('withheld');
+    expect([refused.status, refused.body]).toMatchObject([409, { error: 'BRANCH_NOT_ACTIVE' }]);
+    expect(await calls()).toBe(before + 1);
+  });
+
+  test('is of the branch that has the name by now, not of the one before', async () => {
+    const former = await made('renamed');
+    await pagesOf('renamed');
+    await gateway.inD1("UPDATE project_branches SET branch_name = 'former' WHERE id = ?", former);
+    await made('renamed');
+    const before = await calls();
+    expect((await pagesOf('renamed')).status).toBe(200);
+    expect(await calls()).toBe(before + 2);
+  });
+
+  test('is never called for ahead for another caller', async () => {
+    await made('others');
+    await pagesOf('others');
+    const stranger = new Api(gateway.url, await gateway.tokenOf({ gid: 'user-2', tenant: 'other' }));
+    const before = await calls();
+    expect((await pagesOf('others', stranger)).status).toBe(404);
+    expect(await calls()).toBe(before);
   });
 });
 
