@@ -2,8 +2,8 @@ import type { BatchResponse } from 'drizzle-orm/batch';
 import { z } from 'zod';
 import { ACCESS_OF_STATE } from '../../shared/project/storage-quota.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
-import { FULL_CONTENT, isUnmasked, maskedOnlyFailure } from '../branches/branch.ts';
 import { BoundedMap } from '../bounded-map.ts';
+import { FULL_CONTENT, isUnmasked, maskedOnlyFailure } from '../branches/branch.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
 import { checkConfirmation } from '../branches/branch-settings.ts';
 import type { BranchContent } from '../database/column-types.ts';
@@ -168,9 +168,7 @@ export async function callReading<M extends 'row.list'>(
   const last = reads.get(key);
   const isRecent = last !== undefined && Math.abs(Date.now() - last.at) < NEXT_READ_WITHIN_MS;
   const early = isRecent
-    ? requireAdmission(c).then(() =>
-        callHostForClient(c.env, last.hostId, method, paramsOf(last.database)),
-      )
+    ? requireAdmission(c).then(() => callHostForClient(c.env, last.hostId, method, paramsOf(last.database)))
     : null;
   // Nobody waits for it if the records refuse the request.
   early?.catch(() => {});

@@ -17,14 +17,7 @@ import { actorOf } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
 import { auditedRowChange, auditedWork, short } from './audited-work.ts';
-import {
-  BranchRefParams,
-  branchOf,
-  Confirm,
-  callReading,
-  HOST_FAILURES,
-  TableParams,
-} from './in-project.ts';
+import { BranchRefParams, branchOf, Confirm, callReading, HOST_FAILURES, TableParams } from './in-project.ts';
 
 export const Value = Scalar.nullable();
 export const Values = z.record(z.string(), Value);

@@ -4,7 +4,13 @@ import { Load } from '../support/load.ts';
 import { percentile } from '../support/percentile.ts';
 import { purgeBranch } from '../support/records/jobs.ts';
 import { type Stack, UNLIMITED } from '../support/stack/stack.ts';
-import { connectToClone, countReadySpares, makeBareClone, timeBareClone, untilSparesAreReady } from './bare-clone.ts';
+import {
+  connectToClone,
+  countReadySpares,
+  makeBareClone,
+  timeBareClone,
+  untilSparesAreReady,
+} from './bare-clone.ts';
 import { addDurations, creationParts } from './creation-steps.ts';
 import { filledMain } from './filled-main.ts';
 import type { Report } from './report.ts';

@@ -86,7 +86,10 @@ describe('a branch that has changed since its deletion read it', () => {
   });
 
   test('is kept, if it is complete by now, and not if it has a lease by now', async () => {
-    expect(await removeChanged({ status: 'active' }, 'creating')).toMatchObject({ kept: [{}], status: 'deleted' });
+    expect(await removeChanged({ status: 'active' }, 'creating')).toMatchObject({
+      kept: [{}],
+      status: 'deleted',
+    });
     expect(await removeChanged({ leaseSeconds: 60 })).toMatchObject({ kept: [], status: 'deleted' });
   });
 

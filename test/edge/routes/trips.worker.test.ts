@@ -150,7 +150,10 @@ describe('a page of rows of a branch that the caller has just read', () => {
   test('is of the branch that has the name by now, not of the one before', async () => {
     const former = await made('renamed');
     await pagesOf('renamed');
-    await gateway.inD1("UPDATE project_branches SET branch_name = 'former', database_name = 'former' WHERE id = ?", former);
+    await gateway.inD1(
+      "UPDATE project_branches SET branch_name = 'former', database_name = 'former' WHERE id = ?",
+      former,
+    );
     await made('renamed');
     const before = await calls();
     expect((await pagesOf('renamed')).status).toBe(200);
