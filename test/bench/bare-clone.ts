@@ -36,9 +36,12 @@ export async function countReadySpares(session: pg.Client): Promise<number> {
   return rows.length;
 }
 
+/** On a busy machine. Seconds. */
+const READY_WITHIN = 300;
+
 /** @param count of all snapshots together */
 export const untilSparesAreReady = (session: pg.Client, count: number): Promise<void> =>
   eventually(async () => {
     const ready = await countReadySpares(session);
     if (ready < count) throw new Error(`${ready} of ${count} spares are ready`);
-  });
+  }, READY_WITHIN);
