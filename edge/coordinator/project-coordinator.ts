@@ -315,9 +315,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     this.#armAlarm();
     const now = new Date();
     const job = dropJob(snapshot, { hostId, actor, createdBy: actor.userId }, now);
-    const deleted = await deleteSnapshot(this.#db, snapshot, job, now);
-    if (deleted.ok) this.ctx.waitUntil(this.#runner.start(deleted.value));
-    return deleted;
+    return this.#begin(await deleteSnapshot(this.#db, snapshot, job, now));
   }
 
   async compareBranch(request: ComparisonRequest): Promise<Result<JobRow, Failure>> {
@@ -401,13 +399,15 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
   }
 
   /** The response comes first: it would wait for the work that follows it here. */
-  async #runDeletion({ job, restorableUntil, isAccessPending }: Deleted): Promise<void> {
+  async #runDeletion({ job, restorableUntil, isAccessPending }: Deleted): Promise<unknown> {
     if (restorableUntil) this.#alarm.wakeAt(restorableUntil.getTime());
     await scheduler.wait(0);
-    this.ctx.waitUntil(this.#runner.start(job));
-    if (isAccessPending) this.ctx.waitUntil(this.#applyAccess());
-    else this.#events.publish(job.projectId);
-    this.ctx.waitUntil(this.#monitor.evaluateNow(job.projectId, job.hostId));
+    const access = isAccessPending ? this.#applyAccess() : this.#events.publish(job.projectId);
+    return Promise.all([
+      this.#runner.start(job),
+      access,
+      this.#monitor.evaluateNow(job.projectId, job.hostId),
+    ]);
   }
 
   async deleteProject(deletion: ProjectDeletion): Promise<Result<JobRow, Failure>> {
