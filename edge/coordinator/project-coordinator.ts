@@ -313,9 +313,8 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
 
   async deleteSnapshot({ snapshot, hostId, actor }: SnapshotDeletion): Promise<Result<JobRow, Failure>> {
     this.#armAlarm();
-    const now = new Date();
-    const job = dropJob(snapshot, { hostId, actor, createdBy: actor.userId }, now);
-    return this.#begin(await deleteSnapshot(this.#db, snapshot, job, now));
+    const job = dropJob(snapshot, { hostId, actor, createdBy: actor.userId }, new Date());
+    return this.#begin(await deleteSnapshot(this.#db, snapshot, job, job.createdAt));
   }
 
   async compareBranch(request: ComparisonRequest): Promise<Result<JobRow, Failure>> {
@@ -401,13 +400,10 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
   /** The response comes first: it would wait for the work that follows it here. */
   async #runDeletion({ job, restorableUntil, isAccessPending }: Deleted): Promise<unknown> {
     if (restorableUntil) this.#alarm.wakeAt(restorableUntil.getTime());
+    const { projectId, hostId } = job;
     await scheduler.wait(0);
-    const access = isAccessPending ? this.#applyAccess() : this.#events.publish(job.projectId);
-    return Promise.all([
-      this.#runner.start(job),
-      access,
-      this.#monitor.evaluateNow(job.projectId, job.hostId),
-    ]);
+    const access = isAccessPending ? this.#applyAccess() : this.#events.publish(projectId);
+    return Promise.all([this.#runner.start(job), access, this.#monitor.evaluateNow(projectId, hostId)]);
   }
 
   async deleteProject(deletion: ProjectDeletion): Promise<Result<JobRow, Failure>> {
