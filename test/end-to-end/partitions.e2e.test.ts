@@ -1,17 +1,16 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import type { HostPart } from '../../dev/stack/programs.ts';
 import { Random } from '../simulation/random.ts';
 import { Api } from '../support/api.ts';
-import { connect, query } from '../support/database.ts';
+import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { freePort } from '../support/free-port.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
-import { type Commit, followThrough, GatewayProxy, writerFaults } from '../support/stack/partitions.ts';
+import { followThrough, GatewayProxy, WRITTEN, Writers, writerFaults } from '../support/stack/partitions.ts';
 import { type Stack, startStack, UNLIMITED } from '../support/stack/stack.ts';
 import { type Cut, TcpProxy } from '../support/tcp-proxy.ts';
 
@@ -21,7 +20,6 @@ const PROMOTES_AFTER_S = 12;
 let stack: Stack;
 let proxy: GatewayProxy;
 let operator: Api;
-let owner: URL;
 
 /** One of both machines. */
 interface Machine {
@@ -39,7 +37,7 @@ interface Machine {
 }
 
 let machines: [Machine, Machine];
-const commits: Commit[] = [];
+let writers: Writers;
 let partitions = 0;
 const ended = new AbortController();
 const running: Promise<void>[] = [];
@@ -75,28 +73,6 @@ const primary = async () => {
 const promotions = () =>
   readFileSync(join(devFolder(stack.devDir).logs, 'gateway.log'), 'utf8').split('"host.promoted"').length - 1;
 
-/** Commits for as long as the host accepts it, whatever its role is. */
-async function write(machine: Machine): Promise<void> {
-  const url = new URL(owner);
-  url.port = String(machine.port);
-  while (!ended.signal.aborted) {
-    let client: pg.Client | null = null;
-    try {
-      client = await connect(url.href, { connectionTimeoutMillis: 2_000, query_timeout: 5_000 });
-      while (!ended.signal.aborted) {
-        const issuedAt = performance.now();
-        await client.query('insert into written default values');
-        commits.push({ host: machine.name, issuedAt, confirmedAt: performance.now() });
-        await sleep(5);
-      }
-    } catch {
-      await sleep(50);
-    } finally {
-      void client?.end().catch(() => {});
-    }
-  }
-}
-
 /** As a service manager does. */
 async function manage(machine: Machine): Promise<void> {
   while (!ended.signal.aborted) {
@@ -112,7 +88,7 @@ const ALL = ['agent', 'pgbouncer', 'postgres'] as const;
 /** Makes a fenced host the standby, by another copy. */
 async function copyAgain(machine: Machine): Promise<void> {
   await eventually(async () => expect(memberOf(machine).role).toBe('fenced'));
-  expect(writerFaults(commits, promotions())).toEqual([]);
+  expect(writerFaults(writers.commits, promotions())).toEqual([]);
   machine.held = 'all';
   for (const part of ALL) await machine.kill(part);
   await machine.agentTool('copy-primary');
@@ -135,9 +111,9 @@ async function settle(): Promise<void> {
     expect(known.get(other(serving).id)).toMatchObject({ role: 'standby', lag: 0, linked: true });
     expect(memberOf(serving)).toMatchObject({ role: 'primary', lease_seconds: 8 });
   });
-  const before = commits.length;
-  await eventually(async () => expect(commits.length).toBeGreaterThan(before + 5));
-  expect(commits.at(-1)?.host).toBe(serving.name);
+  const before = writers.commits.length;
+  await eventually(async () => expect(writers.commits.length).toBeGreaterThan(before + 5));
+  expect(writers.commits.at(-1)?.host).toBe(serving.name);
 }
 
 interface Partition {
@@ -178,11 +154,13 @@ async function partition({ links, cut, seconds, agent }: Partition): Promise<voi
   if (agent === 'stopped') process.kill(pid, 'SIGCONT');
   serving.held = null;
   await settle();
-  expect(writerFaults(commits, promotions()), JSON.stringify({ links, cut, seconds, agent })).toEqual([]);
+  expect(writerFaults(writers.commits, promotions()), JSON.stringify({ links, cut, seconds, agent })).toEqual(
+    [],
+  );
   partitions += 1;
   process.stderr.write(
     `MEASURED partition ${partitions}: cut for ${seconds} s, ${Math.round((performance.now() - began) / 1000 - seconds)} s until all was ` +
-      `well, ${promotions() - promoted} promotions, ${commits.length} commits by one host at a time so far\n`,
+      `well, ${promotions() - promoted} promotions, ${writers.commits.length} commits by one host at a time so far\n`,
   );
 }
 
@@ -227,15 +205,16 @@ beforeAll(async () => {
   const api = new Api(stack.url, await stack.token());
   const project = await api.project('partitions');
   await api.allow(project.id);
-  owner = new URL((await api.credentials(project.id, 'main')).direct_url);
-  await query(owner.href, 'create table written (id bigint generated always as identity)');
-  for (const machine of machines) running.push(write(machine), manage(machine));
+  const { direct_url } = await api.credentials(project.id, 'main');
+  await query(direct_url, WRITTEN);
+  writers = new Writers(direct_url, Object.fromEntries(machines.map(({ name, port }) => [name, port])), 5);
+  for (const machine of machines) running.push(manage(machine));
   await settle();
 });
 
 afterAll(async () => {
   ended.abort();
-  await Promise.all(running);
+  await Promise.all([...running, writers?.stop()]);
   for (const { replication } of machines) replication.stop();
   proxy.stop();
   await stack.stop();

@@ -72,6 +72,8 @@ const DEPENDENCIES: { [Kind in OperationKind]: (operation: OperationOf<Kind>) =>
   delete_by_api: changeByApi,
   // It may give up the snapshots and the deleted branches.
   move_project: ({ project }) => ({ needs: [], ends: [history(project)] }),
+  // It ends the sessions of the project.
+  set_durability: ({ project }) => ({ needs: [], ends: [`durability ${project}`] }),
   move_tenant: () => ({ needs: [], ends: ['user'] }),
 };
 

@@ -1,6 +1,6 @@
 import { IS_NIGHTLY } from '../support/nightly.ts';
 import { planSchedule } from './plan.ts';
-import type { Schedule } from './schedule.ts';
+import { type Schedule, TWO_HOSTS, WITH_STANDBY } from './schedule.ts';
 
 /** The seed of a short schedule. */
 const DAILY = [4211];
@@ -15,11 +15,15 @@ export const NIGHTLY = [2, 17, 24, 29, 93, 240, 327, 814, 904, 1927, 2175, 5800,
 /** The same for two database hosts: most steps of a move are struck, and each host is cut off. */
 export const NIGHTLY_OF_TWO_HOSTS = [119, 318, 376, 762, 784, 1277];
 
+/** The same with a standby: it takes the place of its primary by a planned switch, and of a lost one. */
+export const NIGHTLY_WITH_STANDBY = [3, 4, 16, 29];
+
 /** The fixed schedules of this run. */
 export const fixedSchedules = (): Schedule[] =>
   IS_NIGHTLY
     ? [
         ...NIGHTLY.map((seed) => planSchedule(seed, 'short')),
-        ...NIGHTLY_OF_TWO_HOSTS.map((seed) => planSchedule(seed, 'short', 2)),
+        ...NIGHTLY_OF_TWO_HOSTS.map((seed) => planSchedule(seed, 'short', TWO_HOSTS)),
+        ...NIGHTLY_WITH_STANDBY.map((seed) => planSchedule(seed, 'short', WITH_STANDBY)),
       ]
     : DAILY.map((seed) => planSchedule(seed, 'short'));

@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { partOf } from '../support/stack/crash.ts';
+import type { Users } from './promotions.ts';
 import { type Fault, STEPS } from './schedule.ts';
 import type { Stage } from './stage.ts';
 import { describeStrike, inject } from './strikes.ts';
@@ -28,6 +29,7 @@ export async function injectFaults(
   stage: Stage,
   faults: Fault[],
   trail: Trail,
+  users: Users,
   over: AbortSignal,
 ): Promise<InjectedFaults> {
   const injected: InjectedFaults = { faults: [], leftOut: [], interruptedClones: 0, hasCrashed: false };
@@ -42,7 +44,7 @@ export async function injectFaults(
     );
     const before = trail.openCreations();
     const outcomes = await Promise.all(
-      fault.strikes.map(async (strike) => ({ strike, outcome: await inject(stage, strike) })),
+      fault.strikes.map(async (strike) => ({ strike, outcome: await inject(stage, strike, users) })),
     );
     stage.link.letGo();
     await Promise.all(outcomes.map(({ outcome }) => outcome?.over));

@@ -15,6 +15,7 @@ interface Options {
   schedules: number;
   stacks: number;
   hosts: number;
+  standby?: true;
   short?: true;
   replay?: string;
   plant?: PlantName;
@@ -76,7 +77,10 @@ async function run(options: Options): Promise<boolean> {
   const summary = await simulate({
     schedules: replay
       ? [readSchedule(replay)]
-      : schedulesFrom(seed, options.schedules, options.short ? 'short' : 'full', options.hosts),
+      : schedulesFrom(seed, options.schedules, options.short ? 'short' : 'full', {
+          hosts: options.hosts,
+          standby: options.standby ?? false,
+        }),
     stacks,
     planted: plant,
     keepGoing: options.keepGoing ?? false,
@@ -102,6 +106,7 @@ const command = new Command('simulate')
     hostsOf,
     1,
   )
+  .option('--standby', 'the host has a standby, which takes its place and is replaced again')
   .option('--short', 'schedules as short as those of `npm test`')
   .option('--replay <file>', 'run the schedule of this file instead')
   .addOption(

@@ -229,6 +229,19 @@ const OPERATIONS: { [Kind in OperationKind]: OperationHandler<Kind> } = {
   delete_by_api: deleteByApi,
   move_project: moveProject,
 
+  async set_durability(run, operation, concurrent) {
+    const project = run.model.project(operation.project);
+    if (project?.existence !== 'there') return;
+    const { durability } = operation;
+    const change = () => run.model.api.patch(`/api/v1/projects/${project.id}`, { durability });
+    // The former primary has not been copied again yet.
+    const permitted = ['NO_STANDBY'];
+    run.responsesWithStatus(operation, [await run.sendOnce(operation, change)], 200, {
+      ...concurrent,
+      permitted,
+    });
+  },
+
   async move_tenant(run, operation) {
     const { model, context } = run;
     const tenant = model.tenantNamed(operation.to);

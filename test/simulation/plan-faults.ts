@@ -4,6 +4,8 @@ import type { Random } from './random.ts';
 import {
   type Actor,
   type Fault,
+  type Form,
+  hostsIn,
   type OperationKind,
   STEPS,
   type Strike,
@@ -31,7 +33,20 @@ const KINDS: Record<StrikeKind, number> = {
   keys_away: 1,
   clock: 2,
   partition: 0,
+  switch: 0,
+  lose: 0,
 };
+
+/** With a standby. */
+const KINDS_OF_STANDBY: Record<StrikeKind, number> = {
+  ...KINDS,
+  disk_full: 0,
+  partition: 6,
+  switch: 14,
+  lose: 10,
+};
+/** Each begins when the hosts are well. */
+const ALONE: StrikeKind[] = ['switch', 'lose'];
 
 /** With two database hosts, whose data is on no small disk. */
 const KINDS_OF_TWO_HOSTS: Record<StrikeKind, number> = { ...KINDS, disk_full: 0, partition: 8 };
@@ -70,6 +85,8 @@ const STRIKES: { [Kind in StrikeKind]: (random: Random, hosts: number) => Strike
     host: host(random, hosts),
     silent: random.chance(50),
   }),
+  switch: (random) => ({ kind: 'switch', ms: random.int(0, 1000) }),
+  lose: (random) => ({ kind: 'lose', ms: random.int(0, 1000) }),
   clock: (random) => ({ kind: 'clock', ms: random.int(500, 2000), ahead_s: random.pick(CLOCKS_AHEAD_S) }),
 };
 
@@ -111,16 +128,18 @@ function stepsOf(actors: Actor[]): number[] {
  * Half of the faults strike at a saga's step, the others after a delay; some strike two parts at the same
  * time. Moves come late in a schedule, so with two hosts the delays are longer.
  */
-export function planFaults(
-  random: Random,
-  actors: Actor[],
-  { most, hosts }: { most: number; hosts: number },
-): Fault[] {
-  const [kinds, longest] = hosts > 1 ? [KINDS_OF_TWO_HOSTS, 6_000] : [KINDS, 700];
-  return Array.from({ length: random.int(1, most) }, () => ({
-    when: random.chance(50) ? { step: random.pick(stepsOf(actors)) } : { after_ms: random.int(0, longest) },
-    strikes: Array.from({ length: random.chance(20) ? 2 : 1 }, () =>
+export function planFaults(random: Random, actors: Actor[], most: number, form: Form): Fault[] {
+  const hosts = hostsIn(form);
+  const longest = hosts > 1 ? 6_000 : 700;
+  const kinds = form.standby ? KINDS_OF_STANDBY : hosts > 1 ? KINDS_OF_TWO_HOSTS : KINDS;
+  return Array.from({ length: random.int(1, most) }, () => {
+    const when = random.chance(50)
+      ? { step: random.pick(stepsOf(actors)) }
+      : { after_ms: random.int(0, longest) };
+    const strikes = Array.from({ length: random.chance(20) ? 2 : 1 }, () =>
       STRIKES[random.weighted(kinds)](random, hosts),
-    ),
-  }));
+    );
+    const alone = strikes.find(({ kind }) => ALONE.includes(kind));
+    return alone ? { when: { after_ms: random.int(500, 8_000) }, strikes: [alone] } : { when, strikes };
+  });
 }

@@ -1,7 +1,7 @@
 import { LIFESPANS } from '../../shared/branch/lifespan.ts';
 import { dependenciesOf } from './dependencies.ts';
 import type { Random } from './random.ts';
-import { type Actor, HOME, MAIN, type Operation, type OperationKind } from './schedule.ts';
+import { type Actor, type Form, HOME, MAIN, type Operation, type OperationKind } from './schedule.ts';
 
 type Planned = Exclude<OperationKind, 'make_table'>;
 
@@ -29,7 +29,11 @@ const KINDS: Record<Planned, number> = {
   delete_project: 1,
   move_tenant: 1,
   move_project: 0,
+  set_durability: 0,
 };
+
+/** With a standby. */
+const KINDS_OF_STANDBY: Record<Planned, number> = { ...KINDS, write_by_sql: 14, set_durability: 4 };
 
 /** With two database hosts. A project with snapshots often stays. */
 const KINDS_OF_TWO_HOSTS: Record<Planned, number> = {
@@ -144,6 +148,8 @@ class Planner {
     const expected = this.#projects.get(project) as Expected;
     const { branches, rules } = expected;
     if (kind === 'delete_project') return { kind, project, ...manner, copies: 1 };
+    if (kind === 'set_durability')
+      return { kind, project, ...manner, copies: 1, durability: random.pick(['async', 'sync'] as const) };
     // Only its end says whether the project has moved, so its client stays.
     if (kind === 'move_project')
       return { kind, project, persists: true, copies: 1, drops_snapshots: random.chance(80) };
@@ -331,9 +337,9 @@ const TOKEN_AHEAD_S = { least: -600, most: 25 };
 /** Schedules with leases, which take half a minute longer. */
 const LEASES_PERCENT = 20;
 
-/** Plans users, each in a separate tenant. @param hosts database hosts of the stage */
-export function planActors(random: Random, { actors, groups }: Work, hosts: number): Actor[] {
-  const kinds = hosts > 1 ? KINDS_OF_TWO_HOSTS : KINDS;
+/** Plans users, each in a separate tenant, on a stage of this form. */
+export function planActors(random: Random, { actors, groups }: Work, { hosts, standby }: Form): Actor[] {
+  const kinds = standby ? KINDS_OF_STANDBY : hosts > 1 ? KINDS_OF_TWO_HOSTS : KINDS;
   const hasLeases = random.fork('leases').chance(LEASES_PERCENT);
   return Array.from({ length: actors }, (_, n) => ({
     name: `u${n}`,

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
-import { NIGHTLY, NIGHTLY_OF_TWO_HOSTS } from './fixed.ts';
+import { NIGHTLY, NIGHTLY_OF_TWO_HOSTS, NIGHTLY_WITH_STANDBY } from './fixed.ts';
 import { planSchedule } from './plan.ts';
-import { Schedule, STEPS } from './schedule.ts';
+import { Schedule, STEPS, TWO_HOSTS, WITH_STANDBY } from './schedule.ts';
 
 const SCHEDULES = Array.from({ length: 300 }, (_, seed) => planSchedule(seed));
 
@@ -18,7 +18,7 @@ test('a schedule can be stored as JSON', () => {
   );
 });
 
-const OF_TWO_HOSTS = Array.from({ length: 300 }, (_, seed) => planSchedule(seed, 'full', 2));
+const OF_TWO_HOSTS = Array.from({ length: 300 }, (_, seed) => planSchedule(seed, 'full', TWO_HOSTS));
 const short = (seed: number) => planSchedule(seed, 'short');
 /** Steps that happen with one host. */
 const OF_ONE_HOST = STEPS.filter(({ method }) => !/^(move|transfer|follow)\./.test(method));
@@ -105,7 +105,7 @@ test('with two hosts projects move, each host is cut off, and every step of a mo
 });
 
 test('those of the night with two hosts strike moves, and cut off both hosts', () => {
-  const schedules = NIGHTLY_OF_TWO_HOSTS.map((seed) => planSchedule(seed, 'short', 2));
+  const schedules = NIGHTLY_OF_TWO_HOSTS.map((seed) => planSchedule(seed, 'short', TWO_HOSTS));
   for (const schedule of schedules) expect(kindsOf(operationsOf([schedule]))).toContain('move_project');
   const hosts = strikesOf(schedules).flatMap((strike) => (strike.kind === 'partition' ? [strike.host] : []));
   expect(new Set(hosts).size).toBe(2);
@@ -115,4 +115,21 @@ test('those of the night with two hosts strike moves, and cut off both hosts', (
   expect(methods.filter((method) => /^(move|transfer|follow)\./.test(method ?? '')).length).toBeGreaterThan(
     3,
   );
+});
+
+test('with a standby it takes the place of its primary, alone among the strikes of a fault', () => {
+  const schedules = Array.from({ length: 60 }, (_, seed) => planSchedule(seed, 'full', WITH_STANDBY));
+  const strikes = strikesOf(schedules);
+  expect(kindsOf(operationsOf(schedules))).toEqual([...OPERATIONS, 'set_durability'].sort());
+  expect(kindsOf(strikes)).toEqual(
+    [...STRIKES.filter((kind) => kind !== 'disk_full'), 'lose', 'partition', 'switch'].sort(),
+  );
+  for (const fault of faultsOf(schedules))
+    if (fault.strikes.some(({ kind }) => kind === 'lose' || kind === 'switch'))
+      expect(fault.strikes).toHaveLength(1);
+});
+
+test('those of the night with a standby have planned switches and lost primaries', () => {
+  const schedules = NIGHTLY_WITH_STANDBY.map((seed) => planSchedule(seed, 'short', WITH_STANDBY));
+  expect(kindsOf(strikesOf(schedules))).toEqual(expect.arrayContaining(['lose', 'switch']));
 });

@@ -35,12 +35,17 @@ const PLANTS = {
   'moved-rows-lost': {
     find: 'onProgress?.(APPLIED_AT);',
     put: `await inFollowed(host, followed, 'change', (own) =>
-      own.query('do $$ begin delete from book; exception when undefined_table then null; end $$'));`,
+      own.query('do $$ begin delete from public.book; exception when undefined_table then null; end $$'));`,
   },
   /** The login of a move stays on the host that the project has left. */
   'mover-stays': {
     find: 'if (!await isLogin() && movers.length === 0) return { released: false };',
     put: 'return { released: true };',
+  },
+  /** After a loss a later second is reported than the one that survived. */
+  'late-second': {
+    find: 'floor(this.#replayed.at - MARGIN_MS)',
+    put: 'floor(this.#replayed.at + 600_000)',
   },
 } as const satisfies Record<string, Plant>;
 

@@ -16,9 +16,9 @@ export function progressText({ seed, violations, faults, operations, atRestMs, m
 
 /** Describes a failure, how to reproduce it, and where its schedule is stored. */
 export function failureText({ report, schedule, shrunk }: Failure, file: string): string {
-  const hosts = schedule.hosts > 1 ? ` --hosts ${schedule.hosts}` : '';
+  const form = schedule.standby ? ' --standby' : schedule.hosts > 1 ? ` --hosts ${schedule.hosts}` : '';
   const lines = [
-    `seed ${report.seed} failed; reproduce: npm run simulate -- --seed ${report.seed} --schedules 1${hosts}`,
+    `seed ${report.seed} failed; reproduce: npm run simulate -- --seed ${report.seed} --schedules 1${form}`,
   ];
   if (shrunk) {
     const { operations, faults } = shrunk.report;
@@ -29,9 +29,9 @@ export function failureText({ report, schedule, shrunk }: Failure, file: string)
 }
 
 export function summaryText(summary: Summary): string {
-  const { schedules, operations, faults, leftOut, slowestRestMs, failures } = summary;
+  const { schedules, operations, moves, faults, leftOut, slowestRestMs, failures } = summary;
   const lines = [
-    `${schedules} schedules in ${summary.seconds.toFixed(0)} s: ${operations} operations, ${summary.sparesTaken} spares taken, ${faults} faults, ` +
+    `${schedules} schedules in ${summary.seconds.toFixed(0)} s: ${operations} operations, ${summary.sparesTaken} spares taken, ${moves} moves, ${faults} faults, ` +
       `${failures.length} failures; slowest convergence ${seconds(slowestRestMs)}`,
   ];
   if (leftOut.length > 0)
@@ -42,8 +42,8 @@ export function summaryText(summary: Summary): string {
 /** Stores the schedule of a failure, in its shrunk form if any. @returns the file */
 export function saveFailure(folder: string, { report, schedule, shrunk }: Failure): string {
   mkdirSync(folder, { recursive: true });
-  const hosts = schedule.hosts > 1 ? `-hosts-${schedule.hosts}` : '';
-  const file = join(folder, `seed-${report.seed}${hosts}.json`);
+  const form = schedule.standby ? '-standby' : schedule.hosts > 1 ? `-hosts-${schedule.hosts}` : '';
+  const file = join(folder, `seed-${report.seed}${form}.json`);
   writeFileSync(file, `${JSON.stringify(shrunk?.schedule ?? schedule, null, 2)}\n`);
   return file;
 }

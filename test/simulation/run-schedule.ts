@@ -8,6 +8,7 @@ import { GONE_WITHIN_MS, untilLeasesEnd } from './leases.ts';
 import { ModelActor } from './model.ts';
 import { runOperation } from './operations.ts';
 import { checkPromises } from './promises.ts';
+import { Users } from './promotions.ts';
 import type { Operation, Schedule } from './schedule.ts';
 import type { Stage } from './stage.ts';
 import { Trail } from './trail.ts';
@@ -31,6 +32,8 @@ export interface ScheduleReport {
   operations: number;
   /** Branches that took a spare of a snapshot. */
   sparesTaken: number;
+  /** Moves of projects that have succeeded. */
+  moves: number;
   /** Milliseconds from the end of the last fault until the service had converged; null if it did not. */
   atRestMs: number | null;
   ms: number;
@@ -56,14 +59,15 @@ export async function runSchedule(stage: Stage, schedule: Schedule): Promise<Sch
       return new ActorRun(model, context);
     }),
   );
+  const users = new Users();
   const trail = new Trail(d1FileOf(stage), started);
   const begunBefore = stage.databasesBegun;
   const takenBefore = stage.sparesTaken;
 
   const work = Promise.all(
-    runs.map((run, index) => runGroups(run, schedule.actors[index]?.groups ?? [])),
+    runs.map((run, index) => runGroups(run, schedule.actors[index]?.groups ?? [], users)),
   ).finally(() => worked.abort());
-  const struck = await injectFaults(stage, schedule.faults, trail, worked.signal);
+  const struck = await injectFaults(stage, schedule.faults, trail, users, worked.signal);
   const lastFaultOver = Date.now();
   const hasSeveral = stage.hosts.length > 1;
   const retryTimer = setTimeout(() => giveUp.abort(), hasSeveral ? MOVED_WITHIN_MS : AT_REST_WITHIN_MS);
@@ -90,6 +94,8 @@ export async function runSchedule(stage: Stage, schedule: Schedule): Promise<Sch
     }
   }
   clearTimeout(retryTimer);
+  const moves = trail.moves().succeeded;
+  found.push(...(stage.promotions?.problems() ?? []));
   for (const run of runs) run.stopFollowing();
   if (found.length === 0) found.push(...(await deleteProjects(stage, trail, runs)));
   return {
@@ -99,27 +105,32 @@ export async function runSchedule(stage: Stage, schedule: Schedule): Promise<Sch
     leftOut: struck.leftOut,
     operations: schedule.actors.flatMap(({ groups }) => groups.flat()).length,
     sparesTaken: stage.sparesTaken - takenBefore,
+    moves,
     atRestMs,
     ms: Date.now() - started,
   };
 }
 
-async function runGroups(run: ActorRun, groups: Operation[][]): Promise<void> {
+async function runGroups(run: ActorRun, groups: Operation[][], users: Users): Promise<void> {
   for (const group of groups) {
-    await Promise.all(
-      group.map(async (operation) => {
-        const deleted = group.some((other) => deletes(other, operation));
-        const moved = group.some(({ kind }) => kind === 'move_tenant');
-        const moving = group.some((other) => movesProject(other, operation));
-        try {
-          await runOperation(run, operation, { deleted, moved, moving });
-        } catch (error) {
-          // For example a response that differs from the API description.
-          run.report(`${operation.kind}: ${(error as Error).message}`);
-        }
-      }),
-    );
+    await users.work(() => runGroup(run, group));
   }
+}
+
+async function runGroup(run: ActorRun, group: Operation[]): Promise<void> {
+  await Promise.all(
+    group.map(async (operation) => {
+      const deleted = group.some((other) => deletes(other, operation));
+      const moved = group.some(({ kind }) => kind === 'move_tenant');
+      const moving = group.some((other) => movesProject(other, operation));
+      try {
+        await runOperation(run, operation, { deleted, moved, moving });
+      } catch (error) {
+        // For example a response that differs from the API description.
+        run.report(`${operation.kind}: ${(error as Error).message}`);
+      }
+    }),
+  );
 }
 
 /** Whether one deletes the resource of the other. */
@@ -148,7 +159,7 @@ async function untilConverged(stage: Stage, trail: Trail, deadline: number): Pro
       `the service cannot be inspected: ${error.message}`,
     ]);
     if (left.length === 0 || Date.now() > deadline) return left;
-    const isWaiting = Date.now() - relinked < RECONCILED_AFTER_MS || !trail.hasMoves();
+    const isWaiting = Date.now() - relinked < RECONCILED_AFTER_MS || trail.moves().begun === 0;
     if (!isWaiting && !left.some((one) => one.startsWith('open jobs'))) {
       relinked = Date.now();
       stage.link.cut();
@@ -160,12 +171,12 @@ async function untilConverged(stage: Stage, trail: Trail, deadline: number): Pro
 async function disagreementsOf(stage: Stage, trail: Trail): Promise<string[]> {
   const failed = trail.permanentlyFailed();
   const isLeft = ({ id, status }: { id: string; status: string }) => !(status === 'failed' && failed.has(id));
-  const ofHosts = stage.hosts.map(async ({ id, sources }) => {
+  const ofHosts = (await stage.serving()).map(async ({ id, sources }) => {
     const { records, host } = await takeSnapshot(sources);
     const projects = records.projects.filter(isLeft);
     const branches = records.branches.filter(isLeft);
     const picture = { records: { ...records, projects, branches }, host };
-    return disagreements(stage.hosts.length > 1 ? ofHost(picture, id) : picture);
+    return disagreements(stage.form.hosts > 1 ? ofHost(picture, id) : picture);
   });
   return [...new Set((await Promise.all(ofHosts)).flat())];
 }

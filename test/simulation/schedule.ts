@@ -107,6 +107,11 @@ const Operation = z.discriminatedUnion('kind', [
     /** Otherwise a project with snapshots stays. */
     drops_snapshots: z.boolean(),
   }),
+  z.strictObject({
+    kind: z.literal('set_durability'),
+    ...ofProject,
+    durability: z.enum(['async', 'sync']),
+  }),
   z.strictObject({ kind: z.literal('move_tenant'), ...manner, to: Name }),
 ]);
 export type Operation = z.output<typeof Operation>;
@@ -148,6 +153,9 @@ const Strike = z.discriminatedUnion('kind', [
     /** Whether its connections stay open and carry nothing. */
     silent: z.boolean(),
   }),
+  // The standby takes the place of its primary, which is its standby afterwards.
+  z.strictObject({ kind: z.literal('switch'), ...duration }),
+  z.strictObject({ kind: z.literal('lose'), ...duration }),
   z.strictObject({ kind: z.literal('slow'), ...duration, delay_ms: Milliseconds }),
   z.strictObject({ kind: z.literal('duplicate'), ...duration }),
   z.strictObject({ kind: z.literal('disk_full'), ...duration }),
@@ -173,7 +181,17 @@ export const Schedule = z.strictObject({
   seed: z.int().min(0),
   /** Database hosts of its stage: projects move between two. */
   hosts: z.int().min(1).max(HOSTS_MAX).default(1),
+  /** Whether the host has a standby, as the second one of its stage. */
+  standby: z.boolean().default(false),
   actors: z.array(Actor),
   faults: z.array(Fault),
 });
 export type Schedule = z.output<typeof Schedule>;
+/** What a schedule needs of its stage. */
+export type Form = Pick<Schedule, 'hosts' | 'standby'>;
+export const ONE_HOST: Form = { hosts: 1, standby: false };
+export const TWO_HOSTS: Form = { hosts: 2, standby: false };
+export const WITH_STANDBY: Form = { hosts: 1, standby: true };
+
+/** How many hosts its stage has, with the standby. */
+export const hostsIn = ({ hosts, standby }: Form): number => hosts + (standby ? 1 : 0);

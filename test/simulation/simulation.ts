@@ -1,7 +1,7 @@
 import { planSchedule, type Size } from './plan.ts';
 import type { PlantName } from './plants.ts';
 import { runSchedule, type ScheduleReport } from './run-schedule.ts';
-import type { Schedule } from './schedule.ts';
+import { type Form, ONE_HOST, type Schedule } from './schedule.ts';
 import { shrink } from './shrink.ts';
 import { Stage } from './stage.ts';
 
@@ -36,6 +36,7 @@ export interface Summary {
   schedules: number;
   operations: number;
   sparesTaken: number;
+  moves: number;
   faults: number;
   /** Kinds of faults that this machine does not support. */
   leftOut: string[];
@@ -50,9 +51,9 @@ export function* schedulesFrom(
   seed: number,
   count: number,
   size: Size = 'full',
-  hosts = 1,
+  form: Form = ONE_HOST,
 ): Generator<Schedule> {
-  for (let n = 0; n < count; n++) yield planSchedule(seed + n, size, hosts);
+  for (let n = 0; n < count; n++) yield planSchedule(seed + n, size, form);
 }
 
 /**
@@ -68,8 +69,10 @@ class Stages {
   }
 
   async run(schedule: Schedule): Promise<ScheduleReport> {
-    if (this.#stage && this.#stage.hosts.length !== schedule.hosts) await this.close();
-    this.#stage ??= await Stage.open({ planted: this.#planted, hosts: schedule.hosts });
+    const { hosts, standby } = schedule;
+    const { form } = this.#stage ?? {};
+    if (form && (form.hosts !== hosts || form.standby !== standby)) await this.close();
+    this.#stage ??= await Stage.open({ planted: this.#planted, form: { hosts, standby } });
     const report = await runSchedule(this.#stage, schedule);
     if (report.violations.length > 0) await this.close();
     return report;
@@ -99,6 +102,7 @@ class Simulation {
     schedules: 0,
     operations: 0,
     sparesTaken: 0,
+    moves: 0,
     faults: 0,
     leftOut: [],
     slowestRestMs: 0,
@@ -148,6 +152,7 @@ class Simulation {
     summary.schedules += 1;
     summary.operations += report.operations;
     summary.sparesTaken += report.sparesTaken;
+    summary.moves += report.moves;
     summary.faults += report.faults.length;
     summary.leftOut = [...new Set([...summary.leftOut, ...report.leftOut])];
     summary.slowestRestMs = Math.max(summary.slowestRestMs, report.atRestMs ?? 0);

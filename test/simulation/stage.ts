@@ -17,6 +17,8 @@ import { type Stack, startStack, UNLIMITED } from '../support/stack/stack.ts';
 import { sourcesOf } from '../support/stack/stack-sources.ts';
 import type { RunHost } from './actor-run.ts';
 import { type PlantName, plant } from './plants.ts';
+import { Promotions } from './promotions.ts';
+import { type Form, hostsIn } from './schedule.ts';
 
 /** On a busy machine a single start may take half of this. */
 const UP_WITHIN_S = 60;
@@ -24,8 +26,7 @@ const UP_WITHIN_S = 60;
 interface StageOptions {
   /** A fault to build into the agent. */
   planted?: PlantName | undefined;
-  /** Database hosts. */
-  hosts: number;
+  form: Form;
 }
 
 /** A host of the stage: what the model knows of it, and where its state is read. */
@@ -41,19 +42,25 @@ export class Stage {
   readonly stack: Stack;
   readonly link: LinkProxy;
   readonly agentClock: AgentClock;
+  readonly form: Form;
   readonly hosts: readonly StageHost[];
   /** The operator of the platform. */
   readonly operator: Api;
   /** Null if none can be mounted. */
   readonly disk: SmallDisk | null;
+  #promotions: Promotions | null = null;
   readonly #directories = new Set<string>();
   readonly #watcher: FSWatcher;
 
-  private constructor(stack: Stack, { link, agentClock, disk }: Pick<Stage, 'link' | 'agentClock' | 'disk'>) {
+  private constructor(
+    stack: Stack,
+    { link, agentClock, disk, form }: Pick<Stage, 'link' | 'agentClock' | 'disk' | 'form'>,
+  ) {
     this.stack = stack;
     this.link = link;
     this.agentClock = agentClock;
     this.disk = disk;
+    this.form = form;
     this.operator = new Api(stack.url, gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET ?? '');
     this.hosts = stack.hosts.map((host) => ({
       id: JSON.parse(readFileSync(join(host.stateDir, 'host.json'), 'utf8')).host_id as string,
@@ -65,17 +72,18 @@ export class Stage {
     });
   }
 
-  static async open({ planted, hosts }: StageOptions): Promise<Stage> {
+  static async open({ planted, form }: StageOptions): Promise<Stage> {
     const gatewayPort = String(await freePort());
     const link = await LinkProxy.start(`http://127.0.0.1:${gatewayPort}`);
     const agentClock = new AgentClock();
     // Projects that move leave closed copies, which would fill it.
-    const disk = hosts > 1 ? null : SmallDisk.mount();
+    const disk = hostsIn(form) > 1 ? null : SmallDisk.mount();
     const env = {
       ...agentClock.env,
       GATEWAY_PORT: gatewayPort,
       GATEWAY_URL: link.url,
-      HOSTS: String(hosts),
+      HOSTS: String(form.hosts),
+      STANDBY: form.standby ? '1' : '0',
       MEASURE_INTERVAL_SECONDS: '2',
       ...UNLIMITED,
       // With the default, the small disk would always be full.
@@ -83,7 +91,8 @@ export class Stage {
     };
     try {
       const stack = await startStack({ restarts: false, env });
-      const stage = new Stage(stack, { link, agentClock, disk });
+      const stage = new Stage(stack, { link, agentClock, disk, form });
+      if (form.standby) stage.#promotions = await Promotions.open(stack, stage.operator, stage.hosts);
       if (planted) await stage.#plant(planted);
       return stage;
     } catch (error) {
@@ -98,6 +107,7 @@ export class Stage {
     this.#watcher.close();
     for (const [host] of this.hosts.entries()) for (const part of PART_NAMES) this.thaw(part, host);
     this.disk?.empty();
+    await this.#promotions?.stop();
     try {
       await this.stack.stop();
     } finally {
@@ -123,6 +133,17 @@ export class Stage {
   #countEvents(event: string): number {
     const log = readFileSync(join(devFolder(this.stack.devDir).logs, 'agent.log'), 'utf8');
     return log.split(`"event":"${event}"`).length - 1;
+  }
+
+  /** Null for a stage without a standby. */
+  get promotions(): Promotions | null {
+    return this.#promotions;
+  }
+
+  /** Those of its hosts that serve projects. */
+  async serving(): Promise<readonly StageHost[]> {
+    const ids = await this.#promotions?.serving();
+    return ids ? this.hosts.filter(({ id }) => ids.includes(id)) : this.hosts;
   }
 
   /** @param host its place in `hosts` */

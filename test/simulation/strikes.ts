@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import type { Users } from './promotions.ts';
 import type { Strike, StrikeKind, StrikeOf } from './schedule.ts';
 import type { Stage } from './stage.ts';
 
@@ -9,7 +10,9 @@ type Undo = () => unknown;
  * Starts a strike of each kind and returns its undo function, or null if this machine does not support it.
  * The stage restarts ended parts when every strike of a fault is over.
  */
-const STRIKES: { [Kind in StrikeKind]: (stage: Stage, strike: StrikeOf<Kind>) => Promise<Undo | null> } = {
+const STRIKES: {
+  [Kind in StrikeKind]: (stage: Stage, strike: StrikeOf<Kind>, users: Users) => Promise<Undo | null>;
+} = {
   kill: async (stage, { part, host }) => {
     await stage.kill(part, host - 1);
     return () => {};
@@ -32,6 +35,14 @@ const STRIKES: { [Kind in StrikeKind]: (stage: Stage, strike: StrikeOf<Kind>) =>
   half_open: async ({ link }) => {
     link.swallow();
     return () => link.cut();
+  },
+  switch: async ({ promotions }) => {
+    await promotions?.switch();
+    return promotions && (() => promotions.rejoin());
+  },
+  lose: async ({ promotions }, _strike, users) => {
+    await promotions?.lose(users);
+    return promotions && (() => promotions.rejoin());
   },
   slow: async ({ link }, { delay_ms }) => {
     link.delay = delay_ms;
@@ -67,9 +78,13 @@ const STRIKES: { [Kind in StrikeKind]: (stage: Stage, strike: StrikeOf<Kind>) =>
 };
 
 /** Starts a strike and undoes it after its duration. @returns null if this machine does not support it */
-export async function inject(stage: Stage, strike: Strike): Promise<{ over: Promise<void> } | null> {
-  const act = STRIKES[strike.kind] as (stage: Stage, strike: Strike) => Promise<Undo | null>;
-  const undo = await act(stage, strike);
+export async function inject(
+  stage: Stage,
+  strike: Strike,
+  users: Users,
+): Promise<{ over: Promise<void> } | null> {
+  const act = STRIKES[strike.kind] as (stage: Stage, strike: Strike, users: Users) => Promise<Undo | null>;
+  const undo = await act(stage, strike, users);
   if (!undo) return null;
   return { over: sleep(strike.ms).then(async () => void (await undo())) };
 }

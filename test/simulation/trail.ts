@@ -55,12 +55,11 @@ export class Trail {
     return new Set(this.#all<{ id: string }>(sql).map(({ id }) => id));
   }
 
-  /** Whether a project has moved, so that its former host may hold what only its reconciliation drops. */
-  hasMoves(): boolean {
-    return (
-      this.#all("select 1 from jobs where kind = 'project.move' and created_at >= ? limit 1", this.#since)
-        .length > 0
-    );
+  /** Moves of projects: those that were begun, and those that have succeeded. */
+  moves(): { begun: number; succeeded: number } {
+    const sql = "select status from jobs where kind = 'project.move' and created_at >= ?";
+    const moves = this.#all<{ status: string }>(sql, this.#since);
+    return { begun: moves.length, succeeded: moves.filter(({ status }) => status === 'succeeded').length };
   }
 
   /** Whether a snapshot was wanted, of which the agent makes a copy. */

@@ -73,6 +73,8 @@ const networksOf = ({ records }: Snapshot, { id, project_id }: BranchRow) =>
 const admittedDirect = ({ host }: Snapshot) =>
   [...host.ruleFiles.postgresHba.matchAll(/^hostssl (\S+) (\S+) (\S+) scram-sha-256$/gm)].flatMap(
     ([, database, who, cidr]) => {
+      // The login of a standby, which no database admits.
+      if (database === 'replication' && who?.startsWith('"standby_')) return [];
       const members = host.members.filter(({ role }) => who === `+${role}` && database === '/^db_');
       return members.length > 0 || /^\+net_/.test(who ?? '')
         ? members.map((member) => `${member.login} to ${member.database} from ${cidr}`)

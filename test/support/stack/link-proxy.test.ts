@@ -16,12 +16,17 @@ let agent: WebSocket;
 let end: WebSocket;
 let heard: string[];
 
-async function dial(path = ''): Promise<WebSocket> {
+/** @param path of its own, where another link may come late */
+async function dial(path = '/'): Promise<WebSocket> {
+  const linked = new Promise<WebSocket>((resolve) => {
+    gateway.on('connection', (link, request) => {
+      if (request.url === path) resolve(link);
+    });
+  });
   const socket = new WebSocket(`${proxy.url.replace('http', 'ws')}${path}`);
   socket.on('error', () => {});
-  const linked = once(gateway, 'connection');
   await once(socket, 'open');
-  [end] = (await linked) as [WebSocket];
+  end = await linked;
   socket.on('message', (data) => heard.push(data.toString()));
   return socket;
 }

@@ -1,5 +1,5 @@
 import { once } from 'node:events';
-import { createServer, type IncomingMessage } from 'node:http';
+import { createServer, type IncomingMessage, request as requestOf, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -64,12 +64,13 @@ export class LinkProxy {
     this.#server = server;
     this.#target = target;
     this.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+    server.on('request', (request, response) => void this.#forward(request, response));
     server.on('upgrade', (request, socket, head) => this.#connect(request, socket, head));
   }
 
   /** @param gatewayUrl need not answer yet */
   static async start(gatewayUrl: string): Promise<LinkProxy> {
-    const server = createServer((_request, response) => response.writeHead(404).end()).listen(0, '127.0.0.1');
+    const server = createServer().listen(0, '127.0.0.1');
     await once(server, 'listening');
     return new LinkProxy(server, gatewayUrl.replace(/^http/, 'ws'));
   }
@@ -142,6 +143,24 @@ export class LinkProxy {
     const { promise, resolve } = Promise.withResolvers<void>();
     this.#posts.push({ ...spot, holds, meet: resolve });
     return promise;
+  }
+
+  /** Hosts ask for their role over HTTPS. The host name is part of the signature, so it is passed on unchanged. */
+  async #forward(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const body = Buffer.concat(await request.toArray());
+    const [, host = ''] = body.toString().match(/"host_id":"([0-9a-f-]{36})"/) ?? [];
+    const cut = this.#partitions.get(host);
+    if (cut === 'silent') this.#unanswered.push(request.socket);
+    if (cut === 'refusing') request.socket.destroy();
+    if (cut) return;
+    const { method, headers } = request;
+    const url = `${this.#target.replace(/^ws/, 'http')}${request.url}`;
+    const onward = requestOf(url, { method, headers }, (answer) => {
+      response.writeHead(answer.statusCode ?? 502, answer.headers);
+      answer.pipe(response);
+    });
+    onward.on('error', () => request.socket.destroy());
+    onward.end(body);
   }
 
   /** The host name is part of the handshake's signature, so it is passed on unchanged. */

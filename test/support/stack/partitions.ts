@@ -2,6 +2,9 @@ import { once } from 'node:events';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type pg from 'pg';
+import { connect as connectTo } from '../database.ts';
 import type { Cut } from '../tcp-proxy.ts';
 
 interface Relayed {
@@ -98,8 +101,59 @@ export function followThrough(stateDir: string, port: string): void {
 /** One commit that a host has confirmed, with times of this machine's one clock. */
 export interface Commit {
   host: string;
+  /** Of its row. */
+  id: number;
   issuedAt: number;
   confirmedAt: number;
+}
+
+/** The table of the rows that `Writers` commit. */
+export const WRITTEN = 'create table if not exists written (id bigint primary key)';
+
+/** Clients of one database that commit at each host for as long as that accepts it, whatever its role is. */
+export class Writers {
+  readonly commits: Commit[] = [];
+  readonly #everyMs: number;
+  readonly #ended = new AbortController();
+  readonly #running: Promise<void>[];
+  #next = 1;
+
+  /** @param url of the database at any of the hosts. @param hosts the port of each host, by its name */
+  constructor(url: string, hosts: Readonly<Record<string, number>>, everyMs: number) {
+    this.#everyMs = everyMs;
+    this.#running = Object.entries(hosts).map(([host, port]) => {
+      const own = new URL(url);
+      own.port = String(port);
+      return this.#write(host, own.href);
+    });
+  }
+
+  async #write(host: string, url: string): Promise<void> {
+    const { signal } = this.#ended;
+    while (!signal.aborted) {
+      let client: pg.Client | null = null;
+      try {
+        client = await connectTo(url, { connectionTimeoutMillis: 2_000, query_timeout: 5_000 });
+        while (!signal.aborted) {
+          const id = this.#next;
+          this.#next += 1;
+          const issuedAt = performance.now();
+          await client.query('insert into written values ($1)', [id]);
+          this.commits.push({ host, id, issuedAt, confirmedAt: performance.now() });
+          await sleep(this.#everyMs);
+        }
+      } catch {
+        await sleep(50);
+      } finally {
+        void client?.end().catch(() => {});
+      }
+    }
+  }
+
+  async stop(): Promise<void> {
+    this.#ended.abort();
+    await Promise.all(this.#running);
+  }
 }
 
 /**
