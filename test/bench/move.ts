@@ -18,7 +18,7 @@ interface Case {
 const LARGE = { branches: 20, writers: 10, everyMs: 33 };
 const cases = (moves: number): Case[] => [
   { name: 'one writer', branches: 2, writers: 1, everyMs: 0, moves },
-  { name: `${LARGE.branches} branches`, ...LARGE, moves: Math.ceil(moves / 5) },
+  { name: `${LARGE.branches} branches`, ...LARGE, moves: Math.ceil(moves / 10) },
 ];
 
 const LIMIT_MS = 1_000;
@@ -26,7 +26,7 @@ const LIMIT_MS = 1_000;
 const method = (
   moves: number,
 ) => `A stack with two hosts on this machine. A project with \`main\` and 2 branches moves ${moves} times from one to the \
-other and back, while one client writes to \`main\` without a pause; one with ${LARGE.branches} branches moves ${Math.ceil(moves / 5)} times, while ${LARGE.writers} clients write \
+other and back, while one client writes to \`main\` without a pause; one with ${LARGE.branches} branches moves ${Math.ceil(moves / 10)} times, while ${LARGE.writers} clients write \
 ${Math.round((1000 * LARGE.writers) / LARGE.everyMs)} transactions a second. A client reads its URL from the API whenever its connection is lost, because the hosts \
 have different ports here. **Time without an answer:** the longest time between two commits of one client in one move, from the request to the first commit on the other host. **Lost:** commits that \
 were answered and are not there, or there twice. **Phases:** the gateway's log of the same moves. \`read\` reads the access, \`close\` ends the sessions at the \

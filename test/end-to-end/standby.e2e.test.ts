@@ -399,7 +399,7 @@ test.runIf(IS_NIGHTLY && xfsHindrance() === null)('branches share blocks on the 
   });
   try {
     const own = new Api(shared.url, await shared.token());
-    const { id } = await own.project('large');
+    const { id } = await own.project('large', { storage_quota_gib: 5 });
     await own.allow(id);
     const { direct_url: url } = await own.credentials(id, 'main');
     await query(

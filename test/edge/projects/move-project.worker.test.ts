@@ -526,18 +526,31 @@ test('an extension of the login that is under way ends before its step', async (
   expect(ended).toBe(1);
 });
 
-test('the former host compares its branches before it is closed', async () => {
+test('before the former host is closed it compares its branches, and the other one opens its logins to no network', async () => {
   const calls: unknown[] = [];
-  const callHost = async (method: string, { closes_next }: { closes_next?: boolean }) => {
-    calls.push([method, closes_next]);
+  type Call = { closes_next?: boolean; access?: { rules: []; closed: []; revision: number } };
+  const callHost = async (method: string, { closes_next, access }: Call) => {
+    calls.push([method, closes_next ?? access]);
     return { admitted_at: 'then', can_remove: true };
   };
+  const { id } = await gateway.api.project('Ready');
+  const [before] = await gateway.db.select().from(projects).where(eq(projects.id, id));
   const branches = [{ id: crypto.randomUUID(), name: 'main', database: 'db', frozen: false }];
   const move = { branches, admittedAt: 'then', phase: 'building' };
-  const context = { callHost, job: { id: crypto.randomUUID(), projectId }, db: gateway.db };
+  const job = { id: crypto.randomUUID(), projectId: id, input: { toHostId: to } };
+  const settings = { CREDENTIAL_KEYS: [] };
+  const context = { callHost, callHostOf: () => callHost, job, db: gateway.db, settings };
   // No move of this job is on record, so it ends here.
   await expect(fence(context as never, { move, password: 'x' } as never)).rejects.toThrow();
-  expect(calls).toEqual([['move.admit', true]]);
+  const revision = (before?.accessRevision ?? 0) + 1;
+  const ready = expect.objectContaining({ rules: [], closed: [], verifiers: {}, revision });
+  expect(calls).toHaveLength(2);
+  expect(calls).toEqual(
+    expect.arrayContaining([
+      ['move.admit', true],
+      ['access.apply', ready],
+    ]),
+  );
 });
 
 test('a host that was set up for an earlier release is refused with what to do', async () => {

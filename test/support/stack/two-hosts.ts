@@ -48,7 +48,8 @@ export interface MoveBody {
 
 export const pathOf = (projectId: string) => `/platform/v1/projects/${projectId}/move`;
 
-const ENDS_WITHIN_SECONDS = 280;
+/** Twenty branches took five minutes on a machine with a load of 28. */
+const ENDS_WITHIN_SECONDS = 600;
 
 /** Benchmarks use it too, which have no `expect`. */
 function require(isSo: boolean, found: unknown): void {
