@@ -801,6 +801,11 @@ test('a comparison needs nobody else to commit, and waits for what was committed
       ...{ ...of, job_id: move.job_id },
     });
     expect(compared, JSON.stringify(findings)).toEqual({ tables: 3, rows: 52 });
+    // It would be repeated until somebody commits otherwise.
+    const commits = await former.query(
+      `select from pg_db_role_setting where setrole = '${move.login}'::regrole and setdatabase <> 0`,
+    );
+    expect(commits).toHaveLength(1);
   } finally {
     process.kill(writer?.pid ?? 0, 'SIGCONT');
     await waiting.end();
