@@ -6,7 +6,8 @@ import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { closeHost, openHost } from '../../../agent/host/host.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { backendPid, inSession } from '../../../agent/postgres/connect.ts';
-import { BROWSING, endKeptSessions } from '../../../agent/postgres/sessions.ts';
+import { BROWSING, endKeptSessions, KEPT } from '../../../agent/postgres/sessions.ts';
+import type { AgentSettings } from '../../../agent/process/settings.ts';
 
 import { loginName } from '../../../shared/branch/login.ts';
 import { eventually } from '../../support/eventually.ts';
@@ -43,17 +44,13 @@ beforeAll(async () => {
 afterAll(() => started?.servers.stop());
 afterEach(() => started.servers.host.rows.kept.close());
 
+type Socketed = Pick<AgentSettings, 'POSTGRES_SOCKET_DIR' | 'POSTGRES_PORT'>;
+
 /**
  * A proxy of PostgreSQL's socket that drops everything a client sends after its login.
  * @returns its folder
  */
-async function silentSocket({
-  POSTGRES_SOCKET_DIR,
-  POSTGRES_PORT,
-}: {
-  POSTGRES_SOCKET_DIR: string;
-  POSTGRES_PORT: number;
-}) {
+async function silentSocket({ POSTGRES_SOCKET_DIR, POSTGRES_PORT }: Socketed) {
   const folder = mkdtempSync(join(tmpdir(), 'branchgate-silent-'));
   const name = `.s.PGSQL.${POSTGRES_PORT}`;
   const sockets: Socket[] = [];
@@ -74,6 +71,55 @@ async function silentSocket({
     },
   };
 }
+
+/** A proxy of PostgreSQL's socket that counts how often a client speaks after an answer. @returns its folder */
+async function countingSocket({ POSTGRES_SOCKET_DIR, POSTGRES_PORT }: Socketed) {
+  const folder = mkdtempSync(join(tmpdir(), 'branchgate-counting-'));
+  const name = `.s.PGSQL.${POSTGRES_PORT}`;
+  const counted = { trips: 0 };
+  const server = createServer((client) => {
+    const real = createConnection(join(POSTGRES_SOCKET_DIR, name));
+    let isAnswered = true;
+    for (const socket of [client, real]) socket.on('error', () => {});
+    client.on('data', (sent) => {
+      if (isAnswered) counted.trips += 1;
+      isAnswered = false;
+      real.write(sent);
+    });
+    real.on('data', (answer) => {
+      isAnswered = true;
+      client.write(answer);
+    });
+    client.on('close', () => real.destroy());
+    real.on('close', () => client.destroy());
+  });
+  await new Promise<void>((resolve) => server.listen(join(folder, name), resolve));
+  const close = () => {
+    server.close();
+    rmSync(folder, { recursive: true });
+  };
+  return { folder, counted, close };
+}
+
+test('a page in a session that waits takes two trips to PostgreSQL, and one more to reset it', async () => {
+  const { host } = started.servers;
+  const counting = await countingSocket(host.settings);
+  const counted = { ...host, settings: { ...host.settings, POSTGRES_SOCKET_DIR: counting.folder } };
+  /** Sessions that were reset, and wait for the next page. */
+  const waiting = async () =>
+    (await started.servers.query(`SELECT FROM pg_stat_activity WHERE ${KEPT}`)).length;
+  const page = async () => {
+    const [row] = (await new Browser(counted, started.main).page('note')).rows;
+    await eventually(async () => expect(await waiting()).toBe(1));
+    return row;
+  };
+  await page();
+  const before = counting.counted.trips;
+  await page();
+  expect(counting.counted.trips - before).toBe(3);
+  await host.rows.kept.close();
+  counting.close();
+});
 
 test('an operation ends in time although the server says nothing after the login', async () => {
   const { servers, main } = started;
