@@ -137,7 +137,7 @@ test('of calls that wait for a busy source, one holds its clients, and the other
 
 test('the source itself is cloned if the branch of the other clone was published', async () => {
   const branch = project.plan('db_live_prod_br_late');
-  const params = { ...newBranch(branch), source: main.database, busy_wait: 0 };
+  const params = { ...newBranch(branch), source: main.database, busy_wait: 3_000 };
   const turn = { twin: 'db_published', copies: () => {}, offer: () => {}, end: () => {} };
   expect(await cloneBranches(servers.host, params, undefined, turn)).toMatchObject({ created: true });
   await project.drop(branch);
