@@ -2,6 +2,7 @@ import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
 /** Kinds of files, the longest first. A machine that has not run them yet knows only their names. */
 const KINDS = [
+  /\/agent\/join\/[^/]*\.test\.ts$/,
   /\/(?:faults-|simulation-|planted-fault)[^/]*\.e2e\.test\.ts$/,
   /\/dev\/[^/]*\.e2e\.test\.ts$/,
   /\.e2e\.test\.ts$/,
