@@ -22,6 +22,7 @@ import type { Log } from '../process/log.ts';
 import { pollUntil, runLoop } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { asOptions, OPTIONS } from '../rows/branch-session.ts';
+import { forEach } from './copy-rows.ts';
 import { databasePrint } from './database-print.ts';
 
 /**
@@ -187,16 +188,8 @@ async function printFrozen(
 const printOf = (settings: AgentSettings, login: string, database: string): Promise<string> =>
   asMover(settings, [login, database], (own) => databasePrint(own, 'content'));
 
-/** Databases whose prints are read concurrently. */
-const PRINTED_AT_A_TIME = 4;
-
-async function forEachFrozen<T>(frozen: readonly T[], work: (one: T) => Promise<unknown>): Promise<void> {
-  const waiting = [...frozen];
-  const run = async () => {
-    for (let one = waiting.shift(); one; one = waiting.shift()) await work(one);
-  };
-  await Promise.all(Array.from({ length: PRINTED_AT_A_TIME }, run));
-}
+/** They read the prints of databases concurrently. */
+const PRINTERS = [1, 2, 3, 4];
 
 const EARLY_WITHIN_MS = 20_000;
 /** Transactions of `compareEarly` in a database after it has read how many there were. */
@@ -208,10 +201,10 @@ const OWN_TRANSACTIONS = 2;
  */
 async function compareEarly({ settings }: AdmittingHost, session: Session, login: string): Promise<void> {
   const deadline = performance.now() + EARLY_WITHIN_MS;
-  await forEachFrozen(await readFrozen(session, login), async ({ branch_id, database, print }) => {
+  await forEach(await readFrozen(session, login), PRINTERS, async (_, { branch_id, database, print }) => {
     if (print === null || performance.now() > deadline) return;
     const quietSince = await asMover(settings, [login, database], async (own) => {
-      // What this session has done counts before it goes on.
+      // What this session has done counts before its next statement.
       const flush = () => own.query('SELECT pg_catalog.pg_stat_force_next_flush()');
       await flush();
       const { rows } = await session.query<{ activity: string }>(
@@ -262,7 +255,7 @@ export async function closeHost(
     const written_lsn = await flushedLsn(session);
     const known = await readFrozen(session, login);
     const changed: string[] = [];
-    await forEachFrozen(frozen, async (id) => {
+    await forEach(frozen, PRINTERS, async (_, id) => {
       const one = known.find(({ branch_id }) => branch_id === id);
       const isSame =
         one?.is_quiet || (one?.print != null && (await printOf(settings, login, one.database)) === one.print);

@@ -136,10 +136,10 @@ export interface Worker {
 }
 
 /** Gives each item to a worker that is free. After a failure, every worker ends before it is thrown. */
-export async function forEach<T>(
+export async function forEach<T, W>(
   items: readonly T[],
-  workers: readonly Worker[],
-  work: (worker: Worker, item: T) => Promise<unknown>,
+  workers: readonly W[],
+  work: (worker: W, item: T) => Promise<unknown>,
 ): Promise<void> {
   const waiting = [...items];
   const ends = await Promise.allSettled(

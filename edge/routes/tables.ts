@@ -300,19 +300,15 @@ router.openapi(
       ...{ offset: offset + rows.length, limit: limit - rows.length },
     });
     const { result, database, call } = await callReading(c, c.req.valid('param'), 'row.list', next);
-    let page = result;
     // Rows with very many columns come in several messages.
-    for (;;) {
+    for (let page = result; ; page = await call('row.list', next(database))) {
       const names = page.columns.map(({ name }) => name);
       for (const cells of page.rows) {
         const named = namedRow(names, cells);
         truncated.push(...named.truncated.map((column) => ({ row: rows.length, column })));
         rows.push(named.row);
       }
-      if (page.has_more && page.rows.length > 0 && rows.length < limit) {
-        page = await call('row.list', next(database));
-        continue;
-      }
+      if (page.has_more && page.rows.length > 0 && rows.length < limit) continue;
       const { columns, has_more, estimated_rows } = page;
       return c.json(
         { table, schema, columns, rows, limit, offset, has_more, estimated_rows, truncated },

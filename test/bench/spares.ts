@@ -37,7 +37,7 @@ on this machine. Interleaved, ${ROUNDS} rounds after a first one that is discard
 (\`CREATE DATABASE … STRATEGY FILE_COPY\`, \`file_copy_method = clone\`); one branch of a snapshot that has ${BATCH} spares, and of one \
 that has none, until its 201; ${CONCURRENT} bare clones in sequence in one open session, and ${CONCURRENT} branches by requests in \
 parallel; a batch of ${BATCH} branches; and ${CLIENTS} clients of a neighbouring project that write through its pooler, with a pause of \
-${PAUSE_MS} ms on average between two transactions, in ${WINDOWS} further rounds, for ${WINDOW_MS / 1000} s without anything else, and for as long beside the agent that makes the ${BATCH} spares which a batch has taken (it makes the others once nobody works). Before each side all spares are ready and no clone runs. Branches are leased, recorded, have \
+${PAUSE_MS} ms on average between two transactions, in ${WINDOWS} further rounds, for ${WINDOW_MS / 1000} s without anything else, and for as long while the agent makes the ${BATCH} spares which a batch has taken (it makes the others once nobody works). Before each side all spares are ready and no clone runs. Branches are leased, recorded, have \
 three logins each, rules on both ports and a pooler entry, and each was logged in to. The parts are those of the gateway's steps and what it does around them. The limits apply to the median of the ratios in \
 each round.`;
 
@@ -134,14 +134,14 @@ async function measure(stack: Stack): Promise<Report> {
     await load.pause();
     return percentile(times, 0.99);
   };
-  const beside: Series = {};
+  const perMinute: Series = {};
   const refill = async () => {
     await untilReady();
     const branches = await createBatch();
     const before = await countReadySpares(session);
     const p99 = await neighbour99();
-    const made = (await countReadySpares(session)) - before;
-    addSample(beside, 'spares a minute', (made * 60_000) / WINDOW_MS);
+    const count = (await countReadySpares(session)) - before;
+    addSample(perMinute, 'spares a minute', (count * 60_000) / WINDOW_MS);
     await purge(branches);
     return p99;
   };
@@ -165,7 +165,7 @@ async function measure(stack: Stack): Promise<Report> {
         idle: () => untilReady().then(neighbour99),
         'while spares are made': refill,
       },
-      beside,
+      perMinute,
     );
     const ratioOf = (side: keyof typeof times, of: keyof typeof times) => medianRatio(times[side], times[of]);
     return {
@@ -210,7 +210,7 @@ async function measure(stack: Stack): Promise<Report> {
         'Parts of a branch with a spare': steps,
         "99th percentile of a round, neighbour's transactions": p99,
       },
-      counts: { 'Made beside the neighbour': beside },
+      counts: { 'Made next to the neighbour': perMinute },
     };
   } finally {
     await load.stop();

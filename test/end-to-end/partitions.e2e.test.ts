@@ -1,4 +1,3 @@
-import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -10,7 +9,15 @@ import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { freePort } from '../support/free-port.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
-import { followThrough, GatewayProxy, WRITTEN, Writers, writerFaults } from '../support/stack/partitions.ts';
+import {
+  followThrough,
+  GatewayProxy,
+  memberOf,
+  promotionsOf,
+  WRITTEN,
+  Writers,
+  writerFaults,
+} from '../support/stack/partitions.ts';
 import { type Stack, startStack, UNLIMITED } from '../support/stack/stack.ts';
 import { type Cut, TcpProxy } from '../support/tcp-proxy.ts';
 
@@ -49,7 +56,6 @@ interface HostBody {
   members: { host_id: string; role: string; lag_bytes: number | null }[];
 }
 
-const memberOf = ({ stateDir }: Machine) => JSON.parse(readFileSync(join(stateDir, 'member.json'), 'utf8'));
 const other = (machine: Machine) => machines.find((one) => one !== machine) as Machine;
 
 const roles = async () => {
@@ -69,9 +75,7 @@ const primary = async () => {
   return found;
 };
 
-/** The gateway may have promoted in the moment in which it heard of the primary again, so the test cannot count them itself. */
-const promotions = () =>
-  readFileSync(join(devFolder(stack.devDir).logs, 'gateway.log'), 'utf8').split('"host.promoted"').length - 1;
+const promotions = () => promotionsOf(stack);
 
 /** As a service manager does. */
 async function manage(machine: Machine): Promise<void> {

@@ -1,4 +1,4 @@
-import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { connect as connectSocket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -11,6 +11,7 @@ import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
+import { memberOf, storeMember } from '../support/stack/partitions.ts';
 import { type Stack, startStack, UNLIMITED } from '../support/stack/stack.ts';
 import { mountXfs, xfsHindrance } from '../support/stack/xfs.ts';
 
@@ -255,18 +256,16 @@ describe('a host with a standby', () => {
   });
 
   test('the servers of the former primary do not open a port when they start', async () => {
-    const member = join(stack.state.host_dir, 'agent', 'member.json');
+    const stateDir = join(stack.state.host_dir, 'agent');
     // The agent has not heard of it: the machine was off when its standby was promoted.
-    const stored = JSON.parse(readFileSync(member, 'utf8'));
+    const stored = memberOf({ stateDir });
     expect(stored.role).toBe('fenced');
     const { standby } = await hosts();
-    writeFileSync(
-      member,
-      JSON.stringify({ ...stored, role: 'primary', generation: 1, closing: false, standby_id: standby.id }),
-    );
+    const former = { role: 'primary', generation: 1, closing: false, standby_id: standby.id };
+    storeMember({ stateDir }, { ...stored, ...former });
     await stack.kill('agent');
     const starts = (['postgres', 'pgbouncer'] as const).map((part) => stack.start(part).catch(() => {}));
-    await eventually(async () => expect(JSON.parse(readFileSync(member, 'utf8')).role).toBe('fenced'));
+    await eventually(async () => expect(memberOf({ stateDir }).role).toBe('fenced'));
     await sleep(3_000);
     expect(await isOpen(stack.state.direct_port)).toBe(false);
     expect(await isOpen(stack.state.pooled_port)).toBe(false);
@@ -350,11 +349,7 @@ describe('a host with a standby', () => {
     const starts = (['postgres', 'pgbouncer', 'agent'] as const).map((part) =>
       stack.standby.start(part).catch(() => {}),
     );
-    await eventually(async () =>
-      expect(JSON.parse(readFileSync(join(stack.standby.stateDir, 'member.json'), 'utf8')).role).toBe(
-        'fenced',
-      ),
-    );
+    await eventually(async () => expect(memberOf(stack.standby).role).toBe('fenced'));
     for (let n = 0; n < 20; n += 1) {
       expect(await isOpen(stack.standby.ports.direct)).toBe(false);
       expect(await isOpen(stack.standby.ports.pooled)).toBe(false);
@@ -374,8 +369,7 @@ describe('a host with a standby', () => {
     });
     const { standby } = await hosts();
     await query(await urlOf('main'), 'insert into written values (-10)');
-    const member = join(stack.standby.stateDir, 'member.json');
-    const isPromoting = () => JSON.parse(readFileSync(member, 'utf8')).promoting;
+    const isPromoting = () => memberOf(stack.standby).promoting;
     const promoting = operator.post(`/platform/v1/hosts/${standby.id}/promote`, {});
     while (!isPromoting()) await sleep(1);
     await stack.standby.kill('agent');

@@ -1,12 +1,9 @@
-import { readFileSync } from 'node:fs';
-import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { HOST_PARTS } from '../../dev/stack/programs.ts';
 import { Api } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
-import { WRITTEN, Writers, writerFaults } from '../support/stack/partitions.ts';
+import { memberOf, promotionsOf, WRITTEN, Writers, writerFaults } from '../support/stack/partitions.ts';
 import type { Stack } from '../support/stack/stack.ts';
 import type { RunHost } from './actor-run.ts';
 
@@ -99,8 +96,7 @@ export class Promotions {
   problems(): string[] {
     const found = this.#problems;
     this.#problems = [];
-    const log = readFileSync(join(devFolder(this.#stack.devDir).logs, 'gateway.log'), 'utf8');
-    const promotions = log.split('"host.promoted"').length - 1;
+    const promotions = promotionsOf(this.#stack);
     for (const { durability, writers } of this.#written)
       for (const fault of writerFaults(writers.commits, promotions)) found.push(`${durability}: ${fault}`);
     return found;
@@ -174,8 +170,7 @@ export class Promotions {
       // One that was lost has not heard of it, and opens no port before it has.
       const starts = HOST_PARTS.map((part) => host.start(part).catch(() => {}));
       await eventually(async () => {
-        const { role } = JSON.parse(readFileSync(join(host.stateDir, 'member.json'), 'utf8'));
-        require(role === 'fenced', 'the former primary has not heard that it is fenced');
+        require(memberOf(host).role === 'fenced', 'the former primary has not heard that it is fenced');
       }, WELL_WITHIN_S);
       await this.#killAll(fenced);
       await Promise.all(starts);

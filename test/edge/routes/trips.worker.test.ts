@@ -161,9 +161,9 @@ describe('a page of rows of a branch that the caller has just read', () => {
   test('is never called for ahead for another caller', async () => {
     await made('others');
     await pagesOf('others');
-    const stranger = new Api(gateway.url, await gateway.tokenOf({ gid: 'user-2', tenant: 'other' }));
+    const other = new Api(gateway.url, await gateway.tokenOf({ gid: 'user-2', tenant: 'other' }));
     const before = await calls();
-    expect((await pagesOf('others', stranger)).status).toBe(404);
+    expect((await pagesOf('others', other)).status).toBe(404);
     expect(await calls()).toBe(before);
   });
 });

@@ -4,6 +4,7 @@ import { type AddressInfo, connect, createServer, type Server, type Socket } fro
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
+import { devFolder } from '../../../dev/stack/dev-folder.ts';
 import { connect as connectTo } from '../database.ts';
 import type { Cut } from '../tcp-proxy.ts';
 
@@ -86,16 +87,25 @@ export class GatewayProxy {
   }
 }
 
+const memberFile = (stateDir: string) => join(stateDir, 'member.json');
+
+/** What the agent of a host has stored of its role. */
+export const memberOf = ({ stateDir }: { stateDir: string }) =>
+  JSON.parse(readFileSync(memberFile(stateDir), 'utf8'));
+
+export const storeMember = ({ stateDir }: { stateDir: string }, member: object): void =>
+  writeFileSync(memberFile(stateDir), JSON.stringify(member));
+
+/** How often the gateway has promoted a host. It may do so by itself, so a test cannot count it. */
+export const promotionsOf = ({ devDir }: { devDir: string }): number =>
+  readFileSync(join(devFolder(devDir).logs, 'gateway.log'), 'utf8').split('"host.promoted"').length - 1;
+
 /** Makes a standby that is not started yet reach its primary at another port. */
 export function followThrough(stateDir: string, port: string): void {
   const conf = join(stateDir, 'standby.conf');
   writeFileSync(conf, readFileSync(conf, 'utf8').replace(/port=''\d+''/, `port=''${port}''`));
-  const file = join(stateDir, 'member.json');
-  const member = JSON.parse(readFileSync(file, 'utf8'));
-  writeFileSync(
-    file,
-    JSON.stringify({ ...member, primary: { ...member.primary, direct_port: Number(port) } }),
-  );
+  const member = memberOf({ stateDir });
+  storeMember({ stateDir }, { ...member, primary: { ...member.primary, direct_port: Number(port) } });
 }
 
 /** One commit that a host has confirmed, with times of this machine's one clock. */
