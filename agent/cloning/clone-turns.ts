@@ -15,25 +15,6 @@ interface Turn {
   /** The database that is cloned. */
   source: string;
   tenant: string;
-  /** The last copy of the source that began after the turn was asked for. */
-  copy: symbol | null;
-  /** The clone that has it. */
-  twin: string | null;
-}
-
-/** The place of a clone among those of its source. */
-export interface CloneTurn {
-  /**
-   * A clone that was made of the source while this one waited, so that it has what this one is to have. It goes when
-   * its branch is published.
-   */
-  readonly twin: string | null;
-  /** To be called before the content of the source is copied. */
-  copies(): void;
-  /** Offers a clone to those that waited when its copy began. */
-  offer(name: string): void;
-  /** To be called once. */
-  end(): void;
 }
 
 /**
@@ -43,7 +24,7 @@ export interface CloneTurn {
 export class CloneTurns {
   readonly #limits: (typeof LIMITS)[CloneMethod];
   readonly #running: Turn[] = [];
-  readonly #waiting: { turn: Turn; start: () => void }[] = [];
+  readonly #waiting: (Turn & { start: () => void })[] = [];
   #endedAt = 0;
 
   constructor(method: CloneMethod) {
@@ -53,26 +34,13 @@ export class CloneTurns {
   /**
    * Waits until no other clone of the source runs, and the host has a place for the tenant. The tenant with the
    * fewest clones is next, and of one tenant the clone that came first.
+   * @returns ends the turn; to be called once
    */
-  async begin(source: string, tenant: string): Promise<CloneTurn> {
-    const turn: Turn = { source, tenant, copy: null, twin: null };
+  async begin(source: string, tenant: string): Promise<() => void> {
+    const turn = { source, tenant };
     if (this.#mayRun(turn)) this.#running.push(turn);
-    else await new Promise<void>((start) => this.#waiting.push({ turn, start }));
-    return {
-      twin: turn.twin,
-      copies: () => {
-        turn.copy = Symbol(source);
-        for (const other of this.#waitingFor(source)) other.copy = turn.copy;
-      },
-      offer: (name) => {
-        for (const other of this.#waitingFor(source)) if (other.copy === turn.copy) other.twin = name;
-      },
-      end: () => this.#end(turn),
-    };
-  }
-
-  #waitingFor(source: string): Turn[] {
-    return this.#waiting.map(({ turn }) => turn).filter((turn) => turn.source === source);
+    else await new Promise<void>((start) => this.#waiting.push({ ...turn, start }));
+    return () => this.#end(turn);
   }
 
   /** Milliseconds since the last clone; 0 while one runs or waits. */
@@ -94,16 +62,19 @@ export class CloneTurns {
   }
 
   /** A turn that ends can make room for two: of its own tenant, and one that was kept. */
-  #end(ended: Turn): void {
+  #end({ source }: Turn): void {
     this.#endedAt = performance.now();
-    this.#running.splice(this.#running.indexOf(ended), 1);
+    this.#running.splice(
+      this.#running.findIndex((turn) => turn.source === source),
+      1,
+    );
     for (;;) {
       const [next] = this.#waiting
-        .filter(({ turn }) => this.#mayRun(turn))
-        .toSorted((one, other) => this.#runningOf(one.turn.tenant) - this.#runningOf(other.turn.tenant));
+        .filter((waiting) => this.#mayRun(waiting))
+        .toSorted((one, other) => this.#runningOf(one.tenant) - this.#runningOf(other.tenant));
       if (!next) return;
       this.#waiting.splice(this.#waiting.indexOf(next), 1);
-      this.#running.push(next.turn);
+      this.#running.push(next);
       next.start();
     }
   }

@@ -126,11 +126,7 @@ interface NewClone {
 export async function createClone(
   host: CloneHost,
   session: Session,
-  {
-    busy_wait: busyWait,
-    copies = () => {},
-    ...clone
-  }: NewClone & Pick<Params<'branch.clone'>, 'busy_wait'> & { copies?: () => void },
+  { busy_wait: busyWait, ...clone }: NewClone & Pick<Params<'branch.clone'>, 'busy_wait'>,
   onProgress?: OnProgress,
 ): Promise<CloneResult> {
   const { source } = clone;
@@ -146,7 +142,6 @@ export async function createClone(
   let cloneMs = 0;
   const create = async () => {
     const started = performance.now();
-    copies();
     await creating();
     cloneMs = performance.now() - started;
   };
@@ -177,17 +172,14 @@ export async function createUnusedClone(
   clone: NewClone & { source: string },
   onProgress?: OnProgress,
   chosen?: Strategy,
-): Promise<CloneResult> {
+): Promise<void> {
   const { sourceBytes, origin } = await inspectSource(session, clone.source);
   const strategy = chosen ?? strategyFor(host.cloneMethod, sourceBytes);
   const create = await prepareCreation(host, session, clone, {
     ...{ strategy, sourceBytes, oid: origin.source, onProgress },
   });
-  const began = performance.now();
   await create();
-  const clone_ms = performance.now() - began;
   await recordOrigin(session, clone.name, origin, strategy !== 'wal_log');
-  return { created: true, strategy, clone_ms, paused_ms: 0, source_bytes: sourceBytes };
 }
 
 /**
@@ -198,7 +190,7 @@ export const copyUnusedDatabase = (
   host: CloneHost,
   session: Session,
   clone: NewClone & { source: string },
-): Promise<CloneResult> => createUnusedClone(host, session, clone, undefined, 'file_copy');
+): Promise<void> => createUnusedClone(host, session, clone, undefined, 'file_copy');
 
 /**
  * Does what can be done before the clients of the source are held.

@@ -12,7 +12,6 @@ import {
   cloneStates,
   nameHeld,
 } from '../cloning/claim-branch.ts';
-import type { CloneTurn } from '../cloning/clone-turns.ts';
 import { type CloneHost, createClone, createUnusedClone } from '../cloning/create-clone.ts';
 import { setBaselines } from '../measurement/database-statistics.ts';
 import { isAway, showDatabases, socketOf, withAdminConsole } from '../pooler/admin-console.ts';
@@ -89,8 +88,7 @@ type CloneResult = MethodResult<'branch.clone'>;
 export function cloneBranches(
   host: BranchHost,
   params: Params<'branch.clone'>,
-  onProgress: OnProgress | undefined,
-  turn: CloneTurn,
+  onProgress?: OnProgress,
 ): Promise<CloneResult> {
   const { project_id, source } = params;
   const branches = branchesOf(params);
@@ -100,7 +98,7 @@ export function cloneBranches(
     // With a source the groups exist already, and `branch.prepare` locks them for a while.
     if (source === null) await inTransaction(session, () => ensureGroups(session, project_id));
     const states = await cloneStates(session, branches);
-    const result = await cloneMissing(host, session, states, params, onProgress, turn);
+    const result = await cloneMissing(host, session, states, params, onProgress);
     // Repeated after an adoption: the agent that made the clone may have died before it.
     for (const { branch, state } of source === null ? states : [])
       if (state !== 'finalized') await openMain(host.settings, buildDatabaseName(branch.job_id), project_id);
@@ -115,8 +113,8 @@ async function openMain(settings: AgentSettings, database: string, projectId: st
 }
 
 /**
- * Clones the source for the first missing branch, and that clone, which no client can use yet, for the others and for
- * calls that waited when its copy began. The spares of a snapshot come first.
+ * Clones the source for the first missing branch, and that clone for the others, which no client can use yet;
+ * the spares of a snapshot come first.
  * The clients of the source are held during the first clone only, and every branch has the same content, also
  * if a crash comes in between.
  */
@@ -126,7 +124,6 @@ async function cloneMissing(
   states: readonly { branch: BranchIdentity; state: CloneState }[],
   { source, busy_wait }: Params<'branch.clone'>,
   onProgress: OnProgress | undefined,
-  turn: CloneTurn,
 ): Promise<CloneResult> {
   const [first, ...others] = states.filter(({ state }) => state === 'nothing').map(({ branch }) => branch);
   if (!first) return ADOPTED;
@@ -138,18 +135,10 @@ async function cloneMissing(
   // Finalized branches without any other: what the host lost since is made again from one of them.
   const from = states.find(({ state }) => state === 'finalized')?.branch.database ?? source;
   const name = buildDatabaseName(first.job_id);
-  // Spares the clients of the source another pause. If the twin's branch was published, it has another name.
-  const twin =
-    from === source && turn.twin !== null
-      ? await createUnusedClone(host, session, { name, source: turn.twin }).catch(() => null)
-      : null;
-  if (from !== null && !twin) await takeLock(session, `source:${from}`);
-  const clone = { name, source: from, busy_wait, copies: turn.copies };
-  const result = twin ?? (await createClone(host, session, clone, onProgress));
+  if (from !== null) await takeLock(session, `source:${from}`);
+  const result = await createClone(host, session, { name, source: from, busy_wait }, onProgress);
   // Other clones of the source can begin.
-  if (from !== null && !twin) await releaseLock(session, `source:${from}`);
-  // A long copy of the clone would keep its branch from being published.
-  if ((twin || result.paused_ms > 0) && result.strategy !== 'file_copy') turn.offer(name);
+  if (from !== null) await releaseLock(session, `source:${from}`);
   const names = others.map(({ job_id }) => buildDatabaseName(job_id));
   const taken = from === null ? [] : await host.spares.take(session, from, names);
   const spareless = others.filter(({ job_id }) => !taken.includes(buildDatabaseName(job_id)));

@@ -1,5 +1,5 @@
 import { type Method, type MethodResult, OPERATIONS, type Params } from '../../shared/protocol/operations.ts';
-import type { CloneTurn, CloneTurns } from '../cloning/clone-turns.ts';
+import type { CloneTurns } from '../cloning/clone-turns.ts';
 import type { ComparisonHost } from '../difference/sides.ts';
 import { readTenant } from '../postgres/branches.ts';
 import { listExtensions } from '../postgres/extensions.ts';
@@ -70,20 +70,15 @@ type Handlers = {
 /** An operation that clones a database. An empty one has no source, so the project stands for it. */
 const inTurn =
   <P extends { project_id: string; source: string | null }, R>(
-    clone: (
-      host: OperationsHost,
-      params: P,
-      onProgress: OnProgress | undefined,
-      turn: CloneTurn,
-    ) => Promise<R>,
+    clone: (host: OperationsHost, params: P, onProgress?: OnProgress) => Promise<R>,
   ) =>
   async (host: OperationsHost, params: P, onProgress?: OnProgress): Promise<R> => {
     const tenant = await readTenant(host.postgres, params.project_id);
-    const turn = await host.cloneTurns.begin(params.source ?? params.project_id, tenant);
+    const end = await host.cloneTurns.begin(params.source ?? params.project_id, tenant);
     try {
-      return await clone(host, params, onProgress, turn);
+      return await clone(host, params, onProgress);
     } finally {
-      turn.end();
+      end();
     }
   };
 

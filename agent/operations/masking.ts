@@ -61,10 +61,10 @@ export async function maskSnapshot(
   onProgress?: OnProgress,
 ): Promise<MethodResult<'snapshot.mask'>> {
   const { project_id, branch_id, snapshot_id, source } = params;
-  const turn = await host.cloneTurns.begin(source, await readTenant(host.postgres, project_id));
+  const end = await host.cloneTurns.begin(source, await readTenant(host.postgres, project_id));
   let isCloned = false;
   const cloned = () => {
-    if (!isCloned) turn.end();
+    if (!isCloned) end();
     isCloned = true;
   };
   try {

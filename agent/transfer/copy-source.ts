@@ -176,13 +176,13 @@ async function copyAgain(
     [project_id, branch_id, database],
   );
   if (rows.length === 0) throw new HostError('SOURCE_MISSING', `the project has no branch ${database}`);
-  const turn = await host.cloneTurns.begin(database, await readTenant(host.postgres, project_id));
+  const endTurn = await host.cloneTurns.begin(database, await readTenant(host.postgres, project_id));
   try {
     await takeLock(session, `source:${database}`);
     await createClone(host, session, { name: loadDatabaseName(params.job_id), source: database, busy_wait });
     await releaseLock(session, `source:${database}`);
   } finally {
-    turn.end();
+    endTurn();
   }
   const { total_bytes } = probe.source;
   try {

@@ -10,9 +10,9 @@ beforeEach(() => {
 
 /** @returns ends the turn once it has begun */
 const begin = (name: string, source = name, tenant = 'acme') =>
-  turns.begin(source, tenant).then((turn) => {
+  turns.begin(source, tenant).then((end) => {
     begun.push(name);
-    return turn.end;
+    return end;
   });
 const settled = () => new Promise((resolve) => setImmediate(resolve));
 
@@ -72,32 +72,4 @@ test('the tenant with the fewest is next', async () => {
   (await running[0])?.();
   await settled();
   expect(begun.slice(11)).toEqual(['b0']);
-});
-
-test('a clone is offered to those that waited for the source when its copy began', async () => {
-  const first = await turns.begin('a', 'acme');
-  const [second, third] = [turns.begin('a', 'acme'), turns.begin('a', 'acme')];
-  first.copies();
-  const late = turns.begin('a', 'acme');
-  const other = await turns.begin('b', 'acme');
-  first.offer('first');
-  first.end();
-  expect((await second).twin).toBe('first');
-  (await second).offer('second');
-  (await second).end();
-  expect((await third).twin).toBe('second');
-  (await third).end();
-  expect([(await late).twin, other.twin]).toEqual([null, null]);
-});
-
-test('nothing is offered of a copy that failed', async () => {
-  const first = await turns.begin('a', 'acme');
-  const [second, third] = [turns.begin('a', 'acme'), turns.begin('a', 'acme')];
-  first.copies();
-  first.end();
-  expect((await second).twin).toBeNull();
-  (await second).copies();
-  (await second).offer('second');
-  (await second).end();
-  expect((await third).twin).toBe('second');
 });

@@ -1,6 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { cloneBranches } from '../../../agent/operations/branch.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { showDatabases, withAdminConsole } from '../../../agent/pooler/admin-console.ts';
 import { runAlone } from '../../../agent/postgres/locks.ts';
@@ -11,7 +10,6 @@ import {
   asClient,
   type Branch,
   connect,
-  newBranch,
   type Project,
   startHostWithProject,
 } from '../../support/host/host-project.ts';
@@ -114,33 +112,6 @@ test('two busy sources are cloned at the same time', async () => {
   expect(loads.flatMap(({ seen }) => seen.failed)).toEqual([]);
   expect(await paused()).toEqual([]);
   await Promise.all([other, ...made].map((branch) => project.drop(branch)));
-});
-
-test('of calls that wait for a busy source, one holds its clients, and the others have the same rows', async () => {
-  const running = await load(main, 4);
-  const planned = [1, 2, 3].map((n) => project.plan(`db_live_prod_br_w${n}`));
-  const clones = await Promise.all(planned.map((branch) => project.clone(branch, main.database)));
-  await running.stop();
-  expect(clones.filter(({ paused_ms }) => paused_ms > 0)).toHaveLength(1);
-  expect(clones).toEqual(clones.map(() => expect.objectContaining({ created: true })));
-  const rows: unknown[] = [];
-  for (const branch of planned) {
-    await project.prepare(branch);
-    await project.finalize(branch);
-    const sql = "SELECT md5(string_agg(account::text, ' ' ORDER BY id)) AS md5 FROM account";
-    rows.push(await asClient(servers.host, 'direct', branch, 'read_only', sql));
-  }
-  expect(rows).toEqual(rows.map(() => rows[0]));
-  expect(running.seen.failed).toEqual([]);
-  await Promise.all(planned.map((branch) => project.drop(branch)));
-});
-
-test('the source itself is cloned if the branch of the other clone was published', async () => {
-  const branch = project.plan('db_live_prod_br_late');
-  const params = { ...newBranch(branch), source: main.database, busy_wait: 3_000 };
-  const turn = { twin: 'db_published', copies: () => {}, offer: () => {}, end: () => {} };
-  expect(await cloneBranches(servers.host, params, undefined, turn)).toMatchObject({ created: true });
-  await project.drop(branch);
 });
 
 describe('direct sessions of the source', () => {
