@@ -1,16 +1,19 @@
 import { BOUNDS } from '../../shared/protocol/bounds.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { RowChange } from '../../shared/protocol/tables.ts';
-import { identifier } from '../postgres/connect.ts';
+import { identifier, type Session } from '../postgres/connect.ts';
 import { HostError, within } from '../process/host-error.ts';
 import type { RowsHost } from '../rows/branch-session.ts';
-import { admitTenantCode, inBranch } from '../rows/branch-session.ts';
+import { ADMIT_TENANT_CODE, admitTenantCode, inBranch, type Transaction } from '../rows/branch-session.ts';
 import { cellsOf } from '../rows/cells.ts';
 import { type ChangedRow, changeRow } from '../rows/change-row.ts';
 import {
+  confirmTable,
   describeTable,
   fromTable,
+  type KnownTable,
   keyOperators,
+  knownTable,
   readTableState,
   type TableDescription,
   wireColumn,
@@ -22,11 +25,27 @@ import {
   orderedTable,
   REST_BYTES,
   readPage,
+  readWholePage,
+  STEP_LEAST,
   seek,
   seekable,
   TOO_MANY_COLUMNS,
 } from '../rows/pages.ts';
 import { comparedColumns, comparisonsOf, filterOf, orderBy } from '../rows/row-filter.ts';
+
+type Page = MethodResult<'row.list'>;
+
+type Rows = Awaited<ReturnType<typeof readPage>>;
+
+/** A table in a transaction that reads a page of it. */
+interface Reading<P extends Rows | null> extends Pick<Transaction, 'commit'> {
+  session: Session;
+  description: TableDescription;
+  /** Sends what admits the tenant's code. */
+  admit: () => Promise<unknown>;
+  /** `readPage`, or another way to read it. */
+  read: (...page: Parameters<typeof readWholePage>) => Promise<P>;
+}
 
 /**
  * A page of the rows that meet all conditions, in the requested order and then that of the primary key;
@@ -34,47 +53,103 @@ import { comparedColumns, comparisonsOf, filterOf, orderBy } from '../rows/row-f
  * @throws HostError TABLE_NOT_FOUND, COLUMN_NOT_FOUND, INVALID_CALL, STATEMENT_REFUSED, TIME_LIMIT_REACHED,
  *   HOST_BUSY
  */
-export function listRows(host: RowsHost, params: Params<'row.list'>): Promise<MethodResult<'row.list'>> {
-  const { limit, offset, filter, order } = params;
-  const isSelection = filter.length > 0 || order.length > 0;
-  return inBranch(host, params, 'read', async (session, { commit }) => {
-    const description = await describeTable(session, params);
-    const table = orderedTable(description, params);
-    // The marks are about all rows in the order of the key.
-    const hasMarks = table && offset > 0 && !isSelection;
-    const marked = hasMarks
-      ? seekable(
-          table,
-          ...(await Promise.all([
-            keyOperators(session, [description]),
-            readTableState(session, description),
-          ])),
-        )
-      : null;
-    const comparisons = await comparisonsOf(session, comparedColumns(description, filter));
-    const { columns, estimated_rows } = description;
-    const header = { columns: columns.map(wireColumn), estimated_rows };
-    const [, begin] = marked
-      ? await Promise.all([admitTenantCode(session), seek(host.rows.marks, session, marked, offset)])
-      : [];
-    if (begin === 'beyond') return { ...header, rows: [], has_more: false };
-    const { conditions, values } = filterOf(description, filter, comparisons);
-    if (marked && begin) conditions.push(fromMark(marked));
-    const sorted = [...orderBy(description, order), ...(table ? [keyOrder(table)] : [])];
-    const source = `
-      SELECT ${columns.map(({ name }) => `t.${identifier(name)}`).join(', ')} FROM ${fromTable(description, params)} AS t
-      ${conditions.length > 0 ? `WHERE ${conditions.join(' AND ')}` : ''}
-      ${sorted.length > 0 ? `ORDER BY ${sorted.join(', ')}` : ''}
-      OFFSET ${begin ? 0 : offset} LIMIT ${limit + 1}`;
-    const page = `SELECT pg_catalog.row_number() OVER (), ${cellsOf(columns, 'r')} FROM (${source}) AS r`;
-    // One trip.
-    const [, { rows, hasMore }] = await Promise.all([
-      admitTenantCode(session),
-      readPage(session, columns, page, begin ?? values, limit),
-      commit(),
-    ]);
-    return { ...header, rows, has_more: hasMore };
+export async function listRows(host: RowsHost, params: Params<'row.list'>): Promise<Page> {
+  const page = await inBranch(host, params, 'read', async (session, { commit }) => {
+    const known = knownTable(session, params);
+    if (known && !known.isLarge && !asksCatalog(params))
+      return readKnown(host, params, { session, known, commit });
+    return readDescribed(host, params, { session, commit, read: known?.isLarge ? readPage : readWholePage });
   });
+  // It is read again with all precautions.
+  return (
+    page ??
+    inBranch(host, params, 'read', (session, { commit }) =>
+      readDescribed(host, params, { session, commit, read: readPage }),
+    )
+  );
+}
+
+async function readDescribed<P extends Rows | null>(
+  host: RowsHost,
+  params: Params<'row.list'>,
+  { session, commit, read }: Pick<Reading<P>, 'session' | 'commit' | 'read'>,
+): Promise<Page | Extract<P, null>> {
+  const description = await describeTable(session, params);
+  const page = await readRows(host, params, {
+    session,
+    commit,
+    read,
+    description,
+    admit: () => admitTenantCode(session),
+  });
+  const known = knownTable(session, params);
+  if (known && page === null) known.isLarge = true;
+  return page;
+}
+
+/**
+ * A page of a table that the session knows, in one trip: PostgreSQL confirms first that the table is still the same.
+ * Otherwise the page does not count, whether it has failed or not.
+ * @returns null if it does not count, or does not fit into a message as it is
+ */
+async function readKnown(
+  host: RowsHost,
+  params: Params<'row.list'>,
+  { session, commit, known }: Pick<Reading<null>, 'session' | 'commit'> & { known: KnownTable },
+): Promise<Page | null> {
+  const confirmed = confirmTable(session, params, known, ADMIT_TENANT_CODE);
+  const { description } = known;
+  const reading = { session, commit, description, admit: () => confirmed, read: readWholePage };
+  const [page, present] = await Promise.allSettled([readRows(host, params, reading), confirmed]);
+  if (present.status === 'rejected') throw present.reason;
+  if (present.value === null) return null;
+  if (page.status === 'rejected') throw page.reason;
+  known.isLarge = page.value === null;
+  return page.value && { ...page.value, estimated_rows: present.value.estimated_rows };
+}
+
+/** Whether the page needs more of the catalog than the description. */
+const asksCatalog = ({ offset, filter }: Params<'row.list'>) => offset >= STEP_LEAST || filter.length > 0;
+
+async function readRows<P extends Rows | null>(
+  host: RowsHost,
+  params: Params<'row.list'>,
+  { session, description, admit, read, commit }: Reading<P>,
+): Promise<Page | Extract<P, null>> {
+  const { limit, offset, filter, order } = params;
+  const table = orderedTable(description, params);
+  // The marks are about all rows in the order of the key, and none is before `STEP_LEAST`.
+  const hasMarks = table && offset >= STEP_LEAST && filter.length === 0 && order.length === 0;
+  const marked = hasMarks
+    ? seekable(
+        table,
+        ...(await Promise.all([keyOperators(session, [description]), readTableState(session, description)])),
+      )
+    : null;
+  const comparisons = await comparisonsOf(session, comparedColumns(description, filter));
+  const { columns, estimated_rows } = description;
+  const header = { columns: columns.map(wireColumn), estimated_rows };
+  const [, begin] = marked
+    ? await Promise.all([admit(), seek(host.rows.marks, session, marked, offset)])
+    : [];
+  if (begin === 'beyond') return { ...header, rows: [], has_more: false };
+  const { conditions, values } = filterOf(description, filter, comparisons);
+  if (marked && begin) conditions.push(fromMark(marked));
+  const sorted = [...orderBy(description, order), ...(table ? [keyOrder(table)] : [])];
+  const source = `
+    SELECT ${columns.map(({ name }) => `t.${identifier(name)}`).join(', ')} FROM ${fromTable(description, params)} AS t
+    ${conditions.length > 0 ? `WHERE ${conditions.join(' AND ')}` : ''}
+    ${sorted.length > 0 ? `ORDER BY ${sorted.join(', ')}` : ''}
+    OFFSET ${begin ? 0 : offset} LIMIT ${limit + 1}`;
+  const page = `SELECT pg_catalog.row_number() OVER (), ${cellsOf(columns, 'r')} FROM (${source}) AS r`;
+  // One trip.
+  const [, found] = await Promise.all([
+    admit(),
+    read(session, columns, page, begin ?? values, limit),
+    commit(),
+  ]);
+  if (!found) return found as Extract<P, null>;
+  return { ...header, rows: found.rows, has_more: found.hasMore };
 }
 
 type Result = MethodResult<'row.change'>;

@@ -221,7 +221,7 @@ interface BranchDatabase {
 }
 
 /** The end of a transaction, if `action` decides it. */
-interface Transaction {
+export interface Transaction {
   /** It is undone. */
   undo: () => void;
   /** Sends the end after the last statement, without a wait for its answer. Only of one that reads. */
@@ -453,13 +453,15 @@ export async function bounded<T>(
   }
 }
 
+/** SQL of the function that `admitTenantCode` calls. */
+export const ADMIT_TENANT_CODE = `pg_catalog.set_config('search_path', '"$user", public, pg_temp', true)`;
+
 /**
  * Sets PostgreSQL's default search path, for which the tenant's triggers and views were written. After this
  * call, statements qualify every function, type and table with its schema. A query takes the snapshot of the
  * transaction, which `SET` does not: until then a client's `SET TRANSACTION READ WRITE` would be in effect.
  */
-export const admitTenantCode = (session: Session) =>
-  session.query(`SELECT pg_catalog.set_config('search_path', '"$user", public, pg_temp', true)`);
+export const admitTenantCode = (session: Session) => session.query(`SELECT ${ADMIT_TENANT_CODE}`);
 
 const tookTooLong = () =>
   new HostError('TIME_LIMIT_REACHED', 'the statement took too long, or waited for a lock');

@@ -68,12 +68,17 @@ export const cellsOf = (columns: readonly TableColumn[], alias: string) =>
     .map((column) => textOf(column, `${alias}.${identifier(column.name)}`, CELL_BYTES_MAX + 1))
     .join(', ')}]::pg_catalog.text[]`;
 
+/** Bytes of one unit of a text at most. */
+const BYTES_PER_UNIT = 3;
+
 /** The cell as it is sent over the link. @param read its text as `readPage` reads it, `cut` or whole */
 export function cellOf(column: Pick<TableColumn, 'base_oid'>, read: string | null | { cut: string }): Cell {
   if (read === null) return null;
   const text = typeof read === 'string' ? read : read.cut;
-  const bytes = Buffer.from(text);
-  if (bytes.length > CELL_BYTES_MAX) return { cut: wholeCharacters(bytes.subarray(0, CELL_BYTES_MAX)) };
+  if (text.length * BYTES_PER_UNIT > CELL_BYTES_MAX) {
+    const bytes = Buffer.from(text);
+    if (bytes.length > CELL_BYTES_MAX) return { cut: wholeCharacters(bytes.subarray(0, CELL_BYTES_MAX)) };
+  }
   if (typeof read !== 'string') return read;
   switch (formOf(column)) {
     case 'boolean':

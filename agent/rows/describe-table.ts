@@ -133,56 +133,87 @@ const STATE = `
 /** Objects below this id come with PostgreSQL, and no tenant can change them (`FirstNormalObjectId`). */
 const FIRST_OWN_OID = 16_384;
 
+/** Transactions that wrote rows of the catalog, in the order of what they are about. */
+const writtenBy = (rows: string, order: string) => `ARRAY(SELECT xmin FROM ${rows} ORDER BY ${order})`;
+
 /**
- * Changes with everything that `columns` and `indexes` are made of: each change of the catalog writes the row
- * again, in another transaction. Null where other catalogs have a part in it: types that are not PostgreSQL's,
- * and rights on single columns.
+ * Changes with everything that the description is made of: each change of the catalog writes the row again, in another
+ * transaction. Null where the login may not read the whole table: rights on single columns are not in it.
+ * @param oid SQL of the table's
  */
-const VERSION = `
-  CASE WHEN has_table_privilege(c.oid, 'SELECT') THEN (
-    SELECT CASE WHEN max(atttypid) < ${FIRST_OWN_OID} THEN format('%s/%s/%s/%s/%s', c.oid, c.xmin,
-      string_agg(format('%s-%s', attnum, a.xmin), ',' ORDER BY attnum),
-      (SELECT string_agg(format('%s-%s', indexrelid, i.xmin), ',' ORDER BY indexrelid) FROM pg_index AS i WHERE indrelid = c.oid),
-      (SELECT string_agg(format('%s-%s', k.oid, k.xmin), ',' ORDER BY k.oid) FROM pg_constraint AS k WHERE conrelid = c.oid)) END
-    FROM pg_attribute AS a WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped) END`;
+const versionOf = (oid: string) => `
+  CASE WHEN has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(relnamespace, 'USAGE')
+    THEN concat_ws('/', c.oid, c.xmin, relnamespace::regnamespace,
+      ${writtenBy(`pg_attribute WHERE attrelid = ${oid} AND attnum > 0`, 'attnum')},
+      ${writtenBy(`pg_index WHERE indrelid = ${oid}`, 'indexrelid')},
+      ${writtenBy(`pg_constraint WHERE conrelid = ${oid}`, 'oid')}) END`;
+
+/** Types that are not PostgreSQL's can change without a change of the table. */
+const HAS_OWN_TYPES = `EXISTS (SELECT FROM pg_attribute
+  WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped AND atttypid >= ${FIRST_OWN_OID})`;
 
 /** What changes without a new version: it is read for each page. */
-const PRESENT = `'estimated_rows', ${ESTIMATE}, 'version', ${VERSION}`;
+const PRESENT = `'estimated_rows', ${ESTIMATE}`;
 
 type Present = Pick<TableDescription, 'estimated_rows'> & { version: string | null };
 
+/** What a session knows of a table from an operation before. */
+export interface KnownTable {
+  version: string;
+  description: TableDescription;
+  /** A page of it did not fit into a message as it is. */
+  isLarge: boolean;
+}
+
 /** Of the tables that a session has described, by name; it is reset in between, but remains the same login's. */
-const described = new WeakMap<Session, Map<string, { version: string; description: TableDescription }>>();
+const described = new WeakMap<Session, Map<string, KnownTable>>();
 /** Of a session, which lives for seconds. */
 const DESCRIBED_MAX = 8;
 
-/** The description that the session has had before, if it still holds: planning the long query takes most of its time. */
-async function describeAgain(
+interface TableName {
+  schema: string;
+  table: string;
+}
+
+const nameOf = ({ schema, table }: TableName) => JSON.stringify([schema, table]);
+
+/** What the session knows of the table, to be confirmed. */
+export const knownTable = (session: Session, name: TableName): KnownTable | null =>
+  described.get(session)?.get(nameOf(name)) ?? null;
+
+/**
+ * The known description, if it still holds: planning the long query takes most of its time. The table is found by its
+ * id, whose version has its name. As `describeTable`, to be called before any code of the tenant runs.
+ * @param next SQL of a function to call with it, unless the table is gone
+ * @returns null if the name is of another table now, or the table is another one; the session forgets it then
+ */
+export async function confirmTable(
   session: Session,
-  { schema, table }: { schema: string; table: string },
+  name: TableName,
+  { version: knownVersion, description }: KnownTable,
+  next?: string,
 ): Promise<TableDescription | null> {
-  const known = described.get(session)?.get(JSON.stringify([schema, table]));
-  if (!known) return null;
+  const oid = BigInt(description.oid).toString();
+  // Without a parameter, which would take half as long again.
   const { rows } = await session.query<{ present: string }>(
-    `SELECT json_build_object(${PRESENT}) AS present FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace
-     WHERE nspname = $1::text AND relname = $2::text AND has_schema_privilege(n.oid, 'USAGE')`,
-    [schema, table],
+    `SELECT json_build_object(${PRESENT}, 'version', ${versionOf(oid)}) AS present${next ? `, ${next}` : ''}
+     FROM pg_class AS c WHERE c.oid = ${oid}`,
   );
-  if (!rows[0]) return null;
-  const { version, ...present } = JSON.parse(rows[0].present) as Present;
-  return version === known.version ? { ...known.description, ...present } : null;
+  const { version = null, ...present } = rows[0] ? (JSON.parse(rows[0].present) as Present) : {};
+  if (version === knownVersion) return { ...description, ...present };
+  described.get(session)?.delete(nameOf(name));
+  return null;
 }
 
 function remember(
   session: Session,
-  { schema, table }: { schema: string; table: string },
+  name: TableName,
   version: string | null,
   description: TableDescription,
 ): void {
   if (version === null) return;
   const ofSession = described.get(session) ?? new Map();
-  if (ofSession.size < DESCRIBED_MAX)
-    ofSession.set(JSON.stringify([schema, table]), { version, description });
+  if (ofSession.size < DESCRIBED_MAX) ofSession.set(nameOf(name), { version, description, isLarge: false });
   described.set(session, ofSession);
 }
 
@@ -191,11 +222,9 @@ function remember(
  * the session's initial search path ensures that no name in the query is resolved to an object of the tenant.
  * @throws HostError TABLE_NOT_FOUND also for a table that the login may not read
  */
-export async function describeTable(
-  session: Session,
-  reference: { schema: string; table: string },
-): Promise<TableDescription> {
-  const again = await describeAgain(session, reference);
+export async function describeTable(session: Session, reference: TableName): Promise<TableDescription> {
+  const known = knownTable(session, reference);
+  const again = known && (await confirmTable(session, reference, known));
   if (again) return again;
   const columns = columnsOf(
     `, 'base_oid', base::text, 'base_type', ${TYPE_NAME}, 'number', attnum, 'is_marked_not_null', attnotnull`,
@@ -203,7 +232,8 @@ export async function describeTable(
   );
   const { rows } = await session.query<{ description: string }>(
     `SELECT json_build_object('oid', c.oid::text, 'kind', relkind, 'columns', ${columns}, 'indexes', ${INDEXES},
-       'not_validated', ${NOT_VALIDATED}, ${PRESENT}) AS description
+       'not_validated', ${NOT_VALIDATED}, ${PRESENT},
+       'version', CASE WHEN NOT ${HAS_OWN_TYPES} THEN ${versionOf('c.oid')} END) AS description
      FROM ${READABLE} AND nspname = $1::text AND relname = $2::text`,
     [reference.schema, reference.table],
   );
@@ -261,7 +291,7 @@ function keyOf(index: Index, columns: readonly FoundColumn[], notValidated: read
 }
 
 /** The table in a FROM clause. ONLY: a parent's key does not cover the tables that inherit from it. */
-export const fromTable = ({ kind }: TableDescription, { schema, table }: { schema: string; table: string }) =>
+export const fromTable = ({ kind }: TableDescription, { schema, table }: TableName) =>
   `${kind === 'r' ? 'ONLY ' : ''}${identifier(schema)}.${identifier(table)}`;
 
 /** @throws HostError COLUMN_NOT_FOUND */

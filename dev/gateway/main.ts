@@ -24,6 +24,8 @@ const Settings = z.object({
   GATEWAY_SCRATCH_DIR: z.string(),
   /** Between two runs of what `wrangler.toml` schedules. */
   CRON_SECONDS: z.coerce.number().positive().default(21_600),
+  /** Port at which workerd can be profiled. Only a benchmark sets it: who reaches it can run code in the gateway. */
+  GATEWAY_INSPECTOR_PORT: z.coerce.number().optional(),
 });
 
 // Only the user who started the stack can read the stored files.
@@ -49,6 +51,7 @@ const miniflare = new Miniflare({
   logRequests: false,
   // Otherwise Miniflare starts another workerd, and the supervisor does not notice that the old one died.
   unsafeHandleRuntimeRestart: () => process.exit(1),
+  ...(settings.GATEWAY_INSPECTOR_PORT && { inspectorPort: settings.GATEWAY_INSPECTOR_PORT }),
   workers: [worker(configuration, readFileSync(settings.GATEWAY_BUNDLE, 'utf8'))],
 });
 await miniflare.ready;

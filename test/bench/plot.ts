@@ -1,3 +1,4 @@
+import type { Frame } from './flames.ts';
 import type { Report } from './report.ts';
 import { median } from './rounds.ts';
 
@@ -70,6 +71,79 @@ export function renderPlot({ title, times = {}, counts = {}, timeSeries = {} }: 
   return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${top}" width="${WIDTH}" role="img">
 <title>${escaped(title)}</title>
 <style>${STYLE}</style>
+${parts.join('\n')}
+</svg>
+`;
+}
+
+const FLAMES_WIDTH = 1400;
+const FRAME = 15;
+/** Narrower frames are left out. */
+const NARROWEST = 2;
+const LETTER = 6.2;
+
+const FLAMES_STYLE = `text{font:10px monospace;fill:#222;pointer-events:none}.caption{font:bold 13px sans-serif;fill:#444}
+rect{stroke:#fff;stroke-width:.5}@media(prefers-color-scheme:dark){.caption{fill:#ccc}}`;
+
+/** Equal names have equal colours. */
+function colourOf(name: string): string {
+  let hash = 0;
+  for (const letter of name) hash = (hash * 31 + (letter.codePointAt(0) ?? 0)) % 997;
+  return `hsl(${15 + (hash % 40)},${60 + (hash % 7) * 5}%,${66 + (hash % 5) * 3}%)`;
+}
+
+/** Draws what a function calls below it. */
+function frames(
+  { name, ms, callees }: Frame,
+  left: number,
+  top: number,
+  perMs: number,
+): { parts: string[]; foot: number } {
+  const width = ms * perMs;
+  if (width < NARROWEST) return { parts: [], foot: top };
+  const letters = Math.floor((width - 4) / LETTER);
+  const text = name.length > letters ? `${name.slice(0, Math.max(letters - 1, 0))}…` : name;
+  const parts = [
+    `<rect x="${left.toFixed(1)}" y="${top}" width="${width.toFixed(1)}" height="${FRAME}" fill="${colourOf(name)}"><title>${escaped(name)}: ${ms.toFixed(2)} ms</title></rect>`,
+    ...(letters > 2 ? [`<text x="${(left + 2).toFixed(1)}" y="${top + 11}">${escaped(text)}</text>`] : []),
+  ];
+  let foot = top + FRAME;
+  let x = left;
+  for (const callee of callees.toSorted((a, b) => b.ms - a.ms)) {
+    const drawn = frames(callee, x, top + FRAME, perMs);
+    parts.push(...drawn.parts);
+    foot = Math.max(foot, drawn.foot);
+    x += callee.ms * perMs;
+  }
+  return { parts, foot };
+}
+
+/** Draws all flames in one scale, as SVG. */
+export function renderFlames(title: string, flames: Record<string, Frame[]>): string {
+  const most = Math.max(
+    ...Object.values(flames)
+      .flat()
+      .map(({ ms }) => ms),
+  );
+  const parts: string[] = [];
+  let top = 8;
+  for (const [caption, roots] of Object.entries(flames)) {
+    parts.push(`<text class="caption" x="8" y="${top + 14}">${escaped(caption)}</text>`);
+    top += 24;
+    for (const root of roots) {
+      const drawn = frames(
+        { ...root, name: `${root.name}, ${root.ms.toFixed(1)} ms` },
+        8,
+        top,
+        (FLAMES_WIDTH - 16) / most,
+      );
+      parts.push(...drawn.parts);
+      top = drawn.foot + 12;
+    }
+  }
+  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${FLAMES_WIDTH} ${top}" width="${FLAMES_WIDTH}" role="img">
+<title>${escaped(title)}</title>
+<style>${FLAMES_STYLE}</style>
 ${parts.join('\n')}
 </svg>
 `;

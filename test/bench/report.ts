@@ -1,6 +1,7 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { renderPlot } from './plot.ts';
+import type { Frame } from './flames.ts';
+import { renderFlames, renderPlot } from './plot.ts';
 import { median } from './rounds.ts';
 
 /** Where the reports are stored. */
@@ -30,18 +31,24 @@ export interface Report {
   counts?: Record<string, Record<string, number[]>>;
   /** Values at equal time steps, drawn as lines without a table: caption → row → values. */
   timeSeries?: Record<string, Record<string, number[]>>;
+  /** Flame graphs, in a picture of their own: caption → flames of the processes. */
+  flames?: Record<string, Frame[]>;
 }
 
 export const isMet = ({ measured, limit, atLeast }: Goal) =>
   limit === null || (atLeast ? measured >= limit : measured <= limit);
 
-/** Writes `<name>.json`, `<name>.svg` and `<name>.md` into docs/benchmarks. */
-export function writeReport(name: string, report: Report): void {
+/** Writes `<name>.json`, `<name>.svg` and `<name>.md` into docs/benchmarks, and `<name>-flames.svg` if there are flames. */
+export function writeReport(name: string, { flames, ...report }: Report): void {
   mkdirSync(FOLDER, { recursive: true });
   writeFileSync(join(FOLDER, `${name}.json`), `${JSON.stringify(report, rounded, 2)}\n`);
   writeFileSync(join(FOLDER, `${name}.svg`), renderPlot(report));
-  const plot = `![Every sample, and the medians](${name}.svg)`;
-  writeFileSync(join(FOLDER, `${name}.md`), `${renderReport(report)}\n${plot}\n`);
+  const pictures = [`![Every sample, and the medians](${name}.svg)`];
+  if (flames) {
+    writeFileSync(join(FOLDER, `${name}-flames.svg`), renderFlames(report.title, flames));
+    pictures.push(`![Flame graphs](${name}-flames.svg)`);
+  }
+  writeFileSync(join(FOLDER, `${name}.md`), `${[renderReport(report), ...pictures].join('\n')}\n`);
 }
 
 /** The report in Markdown, which reads well in a terminal too. */

@@ -8,6 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { enrol } from '../../agent/link/enrol.ts';
 import { runLink } from '../../agent/link/run-link.ts';
 import { BROWSING } from '../../agent/postgres/sessions.ts';
+import { pollUntil } from '../../agent/process/loops.ts';
 import { Api } from '../support/api.ts';
 import { connect } from '../support/database.ts';
 import { freePort } from '../support/free-port.ts';
@@ -15,6 +16,7 @@ import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
 import { type Stack, startStack, UNLIMITED } from '../support/stack/stack.ts';
 import { throughput } from '../support/throughput.ts';
 import { startLinkGateway } from '../support/worker/link-gateway.ts';
+import { type Frame, flameOf, perfHindrance, type Sampled } from './flames.ts';
 import { processorMs } from './processor-time.ts';
 import type { Goal, Report } from './report.ts';
 import { addSample, median, runInterleaved, type Samples, type Series, timed } from './rounds.ts';
@@ -25,6 +27,8 @@ const ROUNDS = 9;
 const PAGES = 15;
 /** A profile is the mean of this many: the kernel counts the time of a process that runs only now and then. */
 const PROFILED = 60;
+/** Requests of a flame. */
+const RECORDED = 200;
 const ROWS = 100_000;
 const PAGE = 50;
 const PAGE_LIMIT = 3;
@@ -45,7 +49,9 @@ over the host's unix socket, without TLS or password, as the agent does. The res
 workerd to this process for ${CLIENTS} clients that never wait, and for one; each call returns an empty result, over \
 the link or by \`fetch\` from a plain HTTP server of Node. The profile: ${PROFILED} further requests in a row and \
 round, of which it is the mean. The operation on the host is measured by the agent, from the parsed call to the result; the gateway, the link and the client are what \
-is left until the response. The processor times of the processes and all their threads are the kernel's.`;
+is left until the response. The processor times of the processes and all their threads are the kernel's. The flames are in a stack of \
+their own, ${RECORDED} requests for each process: workerd and the agent by the profiler of V8, PostgreSQL by \`perf\`. Their widths are milliseconds of one \
+request, and what no sample covers is the runtime beneath the JavaScript: sockets, SQLite, the threads of V8.`;
 
 const FINDINGS = `The first goal is out of reach behind a gateway: its work before it calls a host (the token, the count, project and \
 branch from D1) is "a project", and that alone exceeds the limit. On the host the backend of a first page takes 12 ms of \
@@ -69,10 +75,12 @@ PostgreSQL is waited for twice.`;
 export async function measureRowPages(signal: AbortSignal): Promise<Report> {
   const { pages, profiles, versions } = await measurePages(signal);
   const calls = await measureLink(signal);
+  const flames = await recordFlames(signal);
+  const hindrance = perfHindrance();
   return {
     title: 'A page of rows',
     method: METHOD,
-    setting: versions,
+    setting: { ...versions, ...(hindrance && { 'no flames of PostgreSQL': hindrance }) },
     goals: [
       quotient(pages, 'page', 'pg, connected', { limit: PAGE_LIMIT }),
       quotient(pages, 'page', 'a project', { limit: PAGE_OF_PROJECT_LIMIT }),
@@ -89,6 +97,7 @@ export async function measureRowPages(signal: AbortSignal): Promise<Report> {
       'Profile of a project': profiles['a project'],
     },
     counts: { 'Calls a second': calls },
+    flames,
   };
 }
 
@@ -110,17 +119,12 @@ async function measurePages(signal: AbortSignal) {
   const stack = await startStack({ env, restarts: false });
   try {
     const { path, direct_url, database } = await makeTable(stack);
-    const token = await stack.token();
-    const reading = (target: string) => async () => {
-      const response = await fetch(stack.url + target, { headers: { authorization: `Bearer ${token}` } });
-      if (response.status !== 200) throw new Error(`${target}: ${response.status}`);
-      await response.text();
-    };
+    const reading = await reader(stack);
     const get = (target: string, prepare?: () => Promise<unknown>) =>
       sample(signal, reading(target), prepare);
     const client = await connect(direct_url);
     const platform = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate', 'branchgate');
-    const rows = `${path}/branches/main/tables/item/rows?limit=${PAGE}`;
+    const rows = rowsOf(path);
     const profiles: Record<'page' | 'a project', Series> = { page: {}, 'a project': {} };
     const profiled = async (name: keyof typeof profiles, target: string) => {
       const read = reading(target);
@@ -153,6 +157,18 @@ async function measurePages(signal: AbortSignal) {
   } finally {
     await stack.stop();
   }
+}
+
+const rowsOf = (path: string) => `${path}/branches/main/tables/item/rows?limit=${PAGE}`;
+
+/** @returns makes a function that sends a request, and waits for the text of the response */
+async function reader({ url, token: issue }: Stack) {
+  const authorization = `Bearer ${await issue()}`;
+  return (target: string) => async () => {
+    const response = await fetch(url + target, { headers: { authorization } });
+    if (response.status !== 200) throw new Error(`${target}: ${response.status}`);
+    await response.text();
+  };
 }
 
 /** @param prepare is not measured */
@@ -195,6 +211,59 @@ async function profile(
   const { user, system } = process.cpuUsage(before.client);
   add('processor time of the client', (user + system) / 1000);
   return ms / PROFILED;
+}
+
+/** The flames of the processes for each request, in a stack of their own: what makes them possible costs time. */
+export async function recordFlames(signal: AbortSignal): Promise<Record<string, Frame[]>> {
+  const ports = { gateway: await freePort(), agent: await freePort() };
+  const env = {
+    ...UNLIMITED,
+    GATEWAY_INSPECTOR_PORT: String(ports.gateway),
+    NODE_OPTIONS: `--inspect-port=${ports.agent}`,
+  };
+  const stack = await startStack({ env, restarts: false });
+  try {
+    const { gateway = 0, agent = 0, postgres = 0 } = stack.state.pids as Partial<Record<string, number>>;
+    // Node opens its inspector at this signal.
+    process.kill(agent, 'SIGUSR1');
+    const answers = () =>
+      fetch(`http://127.0.0.1:${ports.agent}/json`).then(
+        ({ ok }) => ok,
+        () => false,
+      );
+    await pollUntil(answers, { within: 10_000, every: 50 });
+    const processes: Record<string, Sampled> = {
+      workerd: { pid: gateway, inspector: ports.gateway },
+      'the agent': { pid: agent, inspector: ports.agent },
+      PostgreSQL: { pid: postgres },
+    };
+    const { path } = await makeTable(stack);
+    const reading = await reader(stack);
+    const flames: Record<string, Frame[]> = {};
+    for (const [caption, target] of Object.entries({ 'A page': rowsOf(path), 'A project': path })) {
+      const read = reading(target);
+      const work = async () => {
+        for (let n = 0; n < RECORDED; n++) {
+          signal.throwIfAborted();
+          await read();
+        }
+      };
+      await work();
+      const before = Object.values(processes).map(({ pid }) => processorMs(pid));
+      await work();
+      const after = Object.values(processes).map(({ pid }) => processorMs(pid));
+      const found: Frame[] = [];
+      for (const [at, [name, sampled]] of Object.entries(processes).entries()) {
+        const ms = ((after[at] ?? 0) - (before[at] ?? 0)) / RECORDED;
+        const flame = await flameOf(name, sampled, { count: RECORDED, ms, work });
+        if (flame) found.push(flame);
+      }
+      flames[caption] = found;
+    }
+    return flames;
+  } finally {
+    await stack.stop();
+  }
 }
 
 /** Milliseconds that the agent has needed for pages of rows. */
