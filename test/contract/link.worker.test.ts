@@ -2,7 +2,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { importJWK } from 'jose';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { WebSocket } from 'ws';
 import type { Handle } from '../../agent/link/dispatch.ts';
 import { enrol } from '../../agent/link/enrol.ts';
@@ -35,23 +35,30 @@ let agents: AbortController[];
 let asked: string[];
 const never = new Promise<never>(() => {});
 
-beforeEach(async () => {
+beforeAll(async () => {
   stateDir = await mkdtemp(join(tmpdir(), 'branchgate-link-'));
+  gateway = await startLinkGateway({ stateDir, bounds: quick });
+});
+afterAll(async () => {
+  await gateway.stop();
+  await rm(stateDir, { recursive: true });
+});
+
+/** Each test has a host of its own. */
+beforeEach(async () => {
   agents = [];
   asked = [];
-  gateway = await startLinkGateway({ stateDir, bounds: quick });
-  const { enrolment_token } = await gateway.registerHost('a');
+  const name = crypto.randomUUID();
+  const { enrolment_token } = await gateway.registerHost(name);
   identity = await enrol({
     gatewayUrl: gateway.url,
-    stateDir: join(stateDir, 'agent'),
+    stateDir: join(stateDir, name),
     token: enrolment_token,
   });
 });
 
-afterEach(async () => {
+afterEach(() => {
   for (const agent of agents) agent.abort();
-  await gateway.stop();
-  await rm(stateDir, { recursive: true });
 });
 
 interface Agent {
@@ -135,7 +142,10 @@ describe('a host that starts with another cluster', () => {
   const other = { ...inventory, system_identifier: '2' };
   const isLinked = () => gateway.isLinked(identity.host_id);
   const onRecord = async () =>
-    gateway.database.prepare('select system_identifier from hosts').first('system_identifier');
+    gateway.database
+      .prepare('select system_identifier from hosts where id = ?')
+      .bind(identity.host_id)
+      .first('system_identifier');
 
   /** An agent links, reports its cluster and disconnects. */
   async function firstCluster() {
@@ -165,7 +175,7 @@ describe('a host that starts with another cluster', () => {
     await firstCluster();
     await startAgent({ holds: () => other });
     await eventually(async () => expect(await isLinked()).toBe(false));
-    await gateway.database.exec('update hosts set system_identifier = null');
+    await gateway.database.exec(`update hosts set system_identifier = null where id = '${identity.host_id}'`);
     await eventually(async () => expect(await isLinked()).toBe(true));
     expect(await onRecord()).toBe(other.system_identifier);
   });
@@ -297,7 +307,7 @@ test('a removed host is disconnected, and its key is refused', async () => {
 
 test('a host that is removed during its handshake is disconnected too', async () => {
   const { socket, closed, hear, answer } = await dialByHand();
-  await gateway.database.exec('delete from hosts');
+  await gateway.database.exec(`delete from hosts where id = '${identity.host_id}'`);
   socket.send(await answer(1));
   expect(await hear(2)).toMatchObject({ type: 'welcome' });
   expect(await closed).toBe(CLOSES.removed);

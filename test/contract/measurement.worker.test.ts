@@ -2,7 +2,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
 import type { AgentLink } from '../../agent/link/agent-link.ts';
 import { enrol } from '../../agent/link/enrol.ts';
 import type { HostIdentity } from '../../agent/link/identity.ts';
@@ -18,27 +18,34 @@ import { type LinkGateway, startLinkGateway } from '../support/worker/link-gatew
 
 /** Measurements of projects, from the agent's real link to the real objects in workerd. */
 
-const projectId = crypto.randomUUID();
 let stateDir: string;
 let gateway: LinkGateway;
+/** Each test has a project and hosts of its own. */
+let projectId: string;
 let agents: AbortController[];
 let cluster: string;
 
-beforeEach(async () => {
+beforeAll(async () => {
   stateDir = await mkdtemp(join(tmpdir(), 'branchgate-measurement-'));
-  agents = [];
-  cluster = '1';
   gateway = await startLinkGateway({ stateDir });
 });
-
-afterEach(async () => {
-  for (const agent of agents) agent.abort();
+afterAll(async () => {
   await gateway.stop();
   await rm(stateDir, { recursive: true });
 });
 
+beforeEach(() => {
+  projectId = crypto.randomUUID();
+  agents = [];
+  cluster = '1';
+});
+afterEach(() => {
+  for (const agent of agents) agent.abort();
+});
+
 /** An enrolled host whose agent is linked and has returned its inventory. */
-async function startHost(name: string) {
+async function startHost() {
+  const name = crypto.randomUUID();
   const { host_id, enrolment_token } = await gateway.registerHost(name);
   const identity = await enrol({
     gatewayUrl: gateway.url,
@@ -72,11 +79,7 @@ async function startAgent(identity: HostIdentity) {
 }
 
 /** Inserts the project, placed on that host. */
-async function placeProject(hostId: string) {
-  const db = gateway.database;
-  await insertProject(openDatabase(db), hostId);
-  await db.prepare('update projects set id = ?').bind(projectId).run();
-}
+const placeProject = (hostId: string) => insertProject(openDatabase(gateway.database), hostId, projectId);
 
 const measurement = (
   observed_at = new Date().toISOString(),
@@ -108,12 +111,15 @@ const measurement = (
   ],
 });
 
-const onRecord = async () =>
-  gateway.database.prepare('select system_identifier from hosts').first('system_identifier');
+const onRecord = async (hostId: string) =>
+  gateway.database
+    .prepare('select system_identifier from hosts where id = ?')
+    .bind(hostId)
+    .first('system_identifier');
 const recorded = () => gateway.measurements(projectId);
 
 test("a measurement reaches its project's coordinator, also after the link's object has hibernated", async () => {
-  const host = await startHost('a');
+  const host = await startHost();
   await placeProject(host.host_id);
   const sent = measurement();
   host.link.notify('measurement', sent);
@@ -138,7 +144,7 @@ async function insertBranch() {
 }
 
 test('measurements that the object of the project has not stored outlive the memory of both objects', async () => {
-  const host = await startHost('a');
+  const host = await startHost();
   await placeProject(host.host_id);
   const branchId = await insertBranch();
   const start = Date.now() - 30_000;
@@ -163,28 +169,31 @@ test('measurements that the object of the project has not stored outlive the mem
   expect(Object.keys(found?.branches ?? {})).toEqual([branchId]);
   expect(await gateway.keptHead(host.host_id, projectId)).toContain(branchId);
   expect(await gateway.keptHead(host.host_id, crypto.randomUUID())).toBeNull();
-  await gateway.database.exec('delete from project_branches');
-  await gateway.database.exec('delete from projects');
+  await gateway.database.exec(`delete from project_branches where project_id = '${projectId}'`);
+  await gateway.database.exec(`delete from projects where id = '${projectId}'`);
   await gateway.reconcile(host.host_id);
   await eventually(async () => expect(await gateway.keptHead(host.host_id, projectId)).toBeNull());
 });
 
 test('blocks of a branch reach its record', async () => {
-  const host = await startHost('a');
+  const host = await startHost();
   await placeProject(host.host_id);
   const branch_id = await insertBranch();
   const until = new Date(Date.now() + 60_000).toISOString();
   const blocks = [{ branch_id, reason: 'disk' as const, until }];
   host.link.notify('blocks', { project_id: projectId, observed_at: new Date().toISOString(), blocks });
   const stored = () =>
-    gateway.database.prepare('select blocks from project_branches').first<string>('blocks');
+    gateway.database
+      .prepare('select blocks from project_branches where id = ?')
+      .bind(branch_id)
+      .first<string>('blocks');
   await eventually(async () =>
     expect(JSON.parse((await stored()) ?? '')).toEqual([{ reason: 'disk', until }]),
   );
 });
 
 test("measurements of another host's project are dropped", async () => {
-  const [owner, liar] = [await startHost('a'), await startHost('b')];
+  const [owner, liar] = [await startHost(), await startHost()];
   await placeProject(owner.host_id);
   liar.link.notify('measurement', measurement());
   // Its reply follows the processing of the earlier messages.
@@ -195,7 +204,7 @@ test("measurements of another host's project are dropped", async () => {
 });
 
 test('a malformed measurement is dropped, and the link stays up', async () => {
-  const host = await startHost('a');
+  const host = await startHost();
   await placeProject(host.host_id);
   host.link.notify('measurement', { ...measurement(), branches: [{} as never] });
   const sent = measurement();
@@ -205,7 +214,7 @@ test('a malformed measurement is dropped, and the link stays up', async () => {
 });
 
 test('an unknown notification ends the link', async () => {
-  const host = await startHost('a');
+  const host = await startHost();
   host.link.notify('reboot' as never, {} as never);
   await eventually(async () => expect(host.downs).toEqual(['malformed']));
 });
@@ -213,9 +222,9 @@ test('an unknown notification ends the link', async () => {
 test.runIf(IS_NIGHTLY)(
   'measurements of a host with another cluster than the recorded one are dropped',
   async () => {
-    const host = await startHost('a');
+    const host = await startHost();
     await placeProject(host.host_id);
-    await eventually(async () => expect(await onRecord()).toBe(cluster));
+    await eventually(async () => expect(await onRecord(host.host_id)).toBe(cluster));
     host.leave();
     cluster = '2';
     const { link } = await startAgent(host.identity);

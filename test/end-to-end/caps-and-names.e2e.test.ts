@@ -2,6 +2,7 @@ import { beforeAll, describe, expect, test } from 'vitest';
 import { type Api, type BranchBody, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
+import { firstByDay } from '../support/nightly.ts';
 import { ownerOf } from '../support/tenants.ts';
 
 let api: Api;
@@ -156,7 +157,7 @@ describe('names', () => {
     expect(after.body.jobs).toHaveLength(before.body.jobs.length);
   });
 
-  test.each(['all', 'replication', 'sameuser', 'samerole', '---'])(
+  test.each(firstByDay(1, ['replication', 'all', 'sameuser', 'samerole', '---']))(
     'the keyword %s is a valid name',
     async (branch_name) => {
       const other = await api.project(`Word ${branch_name}`);

@@ -2,7 +2,7 @@ import { globSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, inject, test } from 'vitest';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
-import { Api, type ApiResponse } from '../support/api.ts';
+import { Api, type ApiResponse, type ProjectBody } from '../support/api.ts';
 import { eventually } from '../support/eventually.ts';
 import { firstByDay } from '../support/nightly.ts';
 import {
@@ -148,11 +148,19 @@ async function providerOnce(): Promise<Ids> {
   return provider;
 }
 
+let capped: Promise<ProjectBody> | undefined;
+/** A project that no operation of the platform deletes. */
+async function projectOnce(): Promise<ProjectBody> {
+  capped ??= apiOf('maker for the platform', { ...MAKER, role: 'operator' }).then((maker) =>
+    maker.project('Capped'),
+  );
+  return capped;
+}
+
 test.each(inOrder(PLATFORM_OPERATIONS))('the platform may $method $path', async (operation) => {
   const platform = new Api(url, PLATFORM_SECRET);
-  const maker = await apiOf('maker for the platform', { ...MAKER, role: 'operator' });
   const hosts = await platform.get<{ hosts: { id: string }[] }>('/platform/v1/hosts');
-  const project = await maker.project('Capped');
+  const project = await projectOnce();
   const ids = {
     project_id: project.id,
     host_id: hosts.body.hosts[0]?.id ?? '',

@@ -208,7 +208,7 @@ describe('a batch', () => {
     await api.allow(busy.id);
     main = await api.credentials(busy.id, 'main');
     await fillLedger(main.direct_url, 4);
-    load = await Load.start(main.database_url, 4);
+    load = await Load.start(main.database_url, 4, 5);
     await load.connected;
   });
   afterAll(() => load?.stop());

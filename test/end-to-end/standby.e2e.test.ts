@@ -78,6 +78,8 @@ class Writer {
           this.#next += 1;
           await client.query('insert into written values ($1)', [id]);
           this.confirmed.set(id, Date.now());
+          // Leaves the processors to the others.
+          await sleep(2);
         }
       } catch {
         await sleep(50);

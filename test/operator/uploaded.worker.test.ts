@@ -2,6 +2,7 @@ import { statSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Miniflare } from 'miniflare';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import { MAIL, Operator, URL_OF_GATEWAY } from '../support/operator/operator.ts';
 import { startUploaded } from '../support/operator/uploaded-worker.ts';
 
@@ -85,18 +86,21 @@ test('a second run changes nothing', async () => {
   expect(operator.cloudflare.writes.length).toBe(before);
 });
 
-test('doctor finds everything in order but the missing host, and names the command that adds one', async () => {
-  expect(await diagnosed()).toEqual({
-    gateway: `${URL_OF_GATEWAY} answers, but no database host is connected. Add one with \`branchgate host add\`.`,
-    database: 'ok',
-    secrets: 'ok',
-    settings: 'ok',
-    mail: 'ok',
-    'sign-in provider': 'ok',
-    'names of projects': 'ok',
-    hosts: 'There is no database host. Add one with `branchgate host add`.',
-  });
-});
+test.runIf(IS_NIGHTLY)(
+  'doctor finds everything in order but the missing host, and names the command that adds one',
+  async () => {
+    expect(await diagnosed()).toEqual({
+      gateway: `${URL_OF_GATEWAY} answers, but no database host is connected. Add one with \`branchgate host add\`.`,
+      database: 'ok',
+      secrets: 'ok',
+      settings: 'ok',
+      mail: 'ok',
+      'sign-in provider': 'ok',
+      'names of projects': 'ok',
+      hosts: 'There is no database host. Add one with `branchgate host add`.',
+    });
+  },
+);
 
 test('the first owner accepts the mailed invitation at the uploaded Worker, and manages the tenant', async () => {
   expect(mails).toMatchObject([{ url: 'https://mail.example.test/send', to: 'ada@example.test' }]);

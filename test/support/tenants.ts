@@ -48,8 +48,10 @@ export const ownerOf = (tenant: string): Promise<Api> => apiOf({ tenant });
 export const readD1 = <R>(sql: string, ...values: string[]): R[] =>
   inD1(inject('stack').devDir, (database) => database.prepare(sql).all(...values) as R[]);
 
-/** Reads every row of every table of the gateway's D1. */
-/** Without what the local D1 itself keeps: it counts its bookmarks, also those of reads. */
+/**
+ * Reads every row of every table of the gateway's D1, without what the local D1 itself keeps: it counts its
+ * bookmarks, also those of reads.
+ */
 export const contentOfD1 = (devDir = inject('stack').devDir): Record<string, Record<string, unknown>[]> =>
   inD1(devDir, (database) => {
     const tables = database
@@ -60,8 +62,13 @@ export const contentOfD1 = (devDir = inject('stack').devDir): Record<string, Rec
     );
   });
 
+/** By the folder of the stack: the search for it takes longer than a query. */
+const D1_FILES = new Map<string, string>();
+
 function inD1<T>(devDir: string, work: (database: DatabaseSync) => T): T {
-  const [file = ''] = globSync(join(devFolder(devDir).gatewayState, '**/d1/**/*.sqlite'));
+  const known = D1_FILES.get(devDir);
+  const [file = ''] = known ? [known] : globSync(join(devFolder(devDir).gatewayState, '**/d1/**/*.sqlite'));
+  if (file) D1_FILES.set(devDir, file);
   const database = new DatabaseSync(file, { readOnly: true, timeout: 30_000 });
   try {
     return work(database);

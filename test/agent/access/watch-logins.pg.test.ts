@@ -8,6 +8,7 @@ import { type BranchRole, groupName, loginName, queryLoginName } from '../../../
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { asClient, type Branch, connect, Project } from '../../support/host/host-project.ts';
 import { Browser } from '../../support/host/host-rows.ts';
+import { firstByDay } from '../../support/nightly.ts';
 
 /** What a login can change of itself: its password and its settings. */
 
@@ -54,7 +55,7 @@ const settingsOf = async (role: BranchRole) =>
 const BREAKING = ["set local_preload_libraries = 'nope'", "set statement_timeout = '1ms'"];
 const SCOPES = ['', 'in database'];
 
-describe.each(['read_only', 'read_write'] as const)('a %s login that breaks itself', (role) => {
+describe.each(firstByDay(1, ['read_write', 'read_only'] as const))('a %s login that breaks itself', (role) => {
   test.each(BREAKING.flatMap((change) => SCOPES.map((scope) => [scope, change])))(
     'by alter role … %s %s is restored within a poll',
     async (scope, change) => {

@@ -341,7 +341,7 @@ test('the same key masks alike, and another one differently', async () => {
 
 /** Milliseconds after the beginning of a masking at which its sessions are killed. */
 const KILLS = firstByDay(
-  2,
+  1,
   [300, 900, 0, 100, 200, 400, 500, 600, 700, 800, 1_000, 1_250, 1_500, 2_000, 3_000],
 );
 
@@ -384,16 +384,18 @@ describe('values that PostgreSQL refuses name their column, and are not quoted',
       ${refusing("limiting(text) § perform set_config(''statement_timeout'', ''1'', false); return $1;")}`),
   );
 
-  test.each([
-    ['v::int::text', ' (SQLSTATE 22P02)'],
-    ['v::regclass::text', ' (SQLSTATE 42P01)'],
-    ['raising(v)', ' (SQLSTATE 23505)'],
-    ['failing(v)', ' (SQLSTATE XX000)'],
-    ['executing(v)', ' (SQLSTATE 42601)'],
-    ["executing('select ' || v)", ' (SQLSTATE 42703)'],
-    ['naming(v)', ' (SQLSTATE 23514)'],
-    ['gone(v)', ': function gone(text) does not exist'],
-  ])('%s', async (sql, why) => {
+  test.each(
+    firstByDay(4, [
+      ['v::int::text', ' (SQLSTATE 22P02)'],
+      ['raising(v)', ' (SQLSTATE 23505)'],
+      ['executing(v)', ' (SQLSTATE 42601)'],
+      ['naming(v)', ' (SQLSTATE 23514)'],
+      ['v::regclass::text', ' (SQLSTATE 42P01)'],
+      ['failing(v)', ' (SQLSTATE XX000)'],
+      ["executing('select ' || v)", ' (SQLSTATE 42703)'],
+      ['gone(v)', ': function gone(text) does not exist'],
+    ]),
+  )('%s', async (sql, why) => {
     const rule = { table: 'quoted', with: 'expression', args: { sql } } as const;
     const refused = 'PostgreSQL refuses the new values';
     expect(await mask(randomUUID(), [{ ...rule, column: 'v' }])).toMatchObject({

@@ -16,6 +16,7 @@ import {
 } from '../../support/host/host-project.ts';
 import { Browser } from '../../support/host/host-rows.ts';
 import { branchIn, flush, TestMeter } from '../../support/host/metering.ts';
+import { firstByDay } from '../../support/nightly.ts';
 import { NOTHING_COUNTED } from '../../support/records/sample-measurement.ts';
 
 let servers: TestHost;
@@ -475,7 +476,7 @@ describe('the control tool', () => {
     for (const line of lines) expect(JSON.parse(line).project_id).toBe(project.id);
   });
 
-  test.each(['0', '1.5', 'soon'])('rejects an interval of %s', async (seconds) => {
+  test.each(firstByDay(1, ['1.5', '0', 'soon']))('rejects an interval of %s', async (seconds) => {
     expect((await servers.tool('measure', '--stream', '--interval', seconds)).exitCode).toBe(2);
   });
 });

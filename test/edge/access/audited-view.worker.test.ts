@@ -1,12 +1,11 @@
 import { eq } from 'drizzle-orm';
-import { afterAll, expect, test } from 'vitest';
+import { expect, test } from 'vitest';
 import { auditedView } from '../../../edge/access/credentials.ts';
 import { hasChanged, inOneBatch } from '../../../edge/database/database.ts';
 import { auditEvents, projectBranches } from '../../../edge/database/schema.ts';
 import { ACTOR, insertBranch, startRecords } from '../../support/records/records.ts';
 
-const { db, stop } = await startRecords();
-afterAll(stop);
+const { db } = await startRecords();
 
 test('a view of a branch that has moved to another tenant since it was read is not audited in the former tenant', async () => {
   const { id } = await insertBranch(db, 'active');

@@ -1,13 +1,12 @@
 import { eq, sql } from 'drizzle-orm';
-import { afterAll, expect, test } from 'vitest';
+import { expect, test } from 'vitest';
 import { insertRule, ruleStatements } from '../../../edge/access/change-rules.ts';
 import { inOneBatch } from '../../../edge/database/database.ts';
 import { networkRules, projects } from '../../../edge/database/schema.ts';
 import { NETWORK_RULES_MAX } from '../../../shared/limits.ts';
 import { ACTOR, ruleRow, startRecords } from '../../support/records/records.ts';
 
-const { binding, db, stop } = await startRecords();
-afterAll(stop);
+const { binding, db } = await startRecords();
 
 const keyUse = { tenantId: 't', userId: 'u', path: '/', key: 'k', bodyHash: 'h' };
 

@@ -1,5 +1,5 @@
 import { asc, eq } from 'drizzle-orm';
-import { afterAll, expect, test } from 'vitest';
+import { expect, test } from 'vitest';
 import {
   deleteRule,
   expireRules,
@@ -10,8 +10,7 @@ import {
 import { auditEvents, networkRules, projects } from '../../../edge/database/schema.ts';
 import { ACTOR, ruleRow, startRecords } from '../../support/records/records.ts';
 
-const { db, stop } = await startRecords();
-afterAll(stop);
+const { db } = await startRecords();
 
 const NOW = new Date('2026-11-22T12:00:00Z');
 const after = (seconds: number) => new Date(NOW.getTime() + seconds * 1000);

@@ -9,7 +9,7 @@ import { networkLists, withRanges } from '../../../edge/access/network-rule.ts';
 import { auditEvents, namedNetworks, networkRules, projects } from '../../../edge/database/schema.ts';
 import { ACTOR, ruleRow, startRecords } from '../../support/records/records.ts';
 
-const { db, stop } = await startRecords();
+const { db } = await startRecords();
 const NOW = new Date('2026-11-26T12:00:00Z');
 const after = (hours: number) => new Date(NOW.getTime() + hours * 3_600_000);
 const TEN = Array.from({ length: 10 }, (_, n) => `104.${16 + 2 * n}.0.0/16`);
@@ -29,10 +29,9 @@ beforeAll(async () => {
   const url = `http://127.0.0.1:${(source.address() as AddressInfo).port}`;
   settings = { CLOUDFLARE_NETWORKS_URLS: [url], GITHUB_META_URL: url };
 });
-afterAll(async () => {
+afterAll(() => {
   source.closeAllConnections();
   source.close();
-  await stop();
 });
 
 const revision = async () => (await db.select().from(projects))[0]?.accessRevision;

@@ -1,13 +1,12 @@
 import { eq } from 'drizzle-orm';
-import { afterAll, beforeEach, expect, test } from 'vitest';
+import { beforeEach, expect, test } from 'vitest';
 import { auditEvents } from '../../../edge/database/schema.ts';
 import { ApiError } from '../../../edge/errors.ts';
 import { auditedRowChange } from '../../../edge/routes/audited-work.ts';
 import type { FailureCode } from '../../../shared/failures.ts';
 import { ACTOR, insertBranch, startRecords } from '../../support/records/records.ts';
 
-const { db, stop } = await startRecords();
-afterAll(stop);
+const { db } = await startRecords();
 
 /** The project of all branches that `insertBranch` makes. */
 const projectId = 'p';

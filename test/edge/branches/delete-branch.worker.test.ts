@@ -1,13 +1,12 @@
 import { eq } from 'drizzle-orm';
-import { afterAll, describe, expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { deleteBranch, markBranchDeleted } from '../../../edge/branches/delete-branch.ts';
 import { projectBranches, projects, snapshots } from '../../../edge/database/schema.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import type { Settings } from '../../../edge/settings.ts';
 import { ACTOR, insertBranch, startRecords } from '../../support/records/records.ts';
 
-const { db, stop } = await startRecords();
-afterAll(stop);
+const { db } = await startRecords();
 
 const deletionOf = (branchId: string) => {
   const about = { id: crypto.randomUUID(), projectId: 'p', hostId: 'h', actor: ACTOR };

@@ -1,13 +1,12 @@
 import { eq } from 'drizzle-orm';
-import { afterAll, beforeEach, expect, test } from 'vitest';
+import { beforeEach, expect, test } from 'vitest';
 import { confirmAccess } from '../../../edge/access/send-access.ts';
 import { retireBranches } from '../../../edge/branches/delete-branch.ts';
 import { expireBranches, nextEnd } from '../../../edge/branches/expiry.ts';
 import { auditEvents, jobs, projectBranches } from '../../../edge/database/schema.ts';
 import { insertBranch, isStale, readBranch, startRecords } from '../../support/records/records.ts';
 
-const { db, stop } = await startRecords();
-afterAll(stop);
+const { db } = await startRecords();
 
 const DAY_MS = 86_400_000;
 const NOW = new Date();

@@ -1,5 +1,5 @@
 import { eq } from 'drizzle-orm';
-import { afterAll, beforeEach, expect, test, vi } from 'vitest';
+import { beforeEach, expect, test, vi } from 'vitest';
 import { ofBranch } from '../../../edge/branches/clone-source.ts';
 import { deleteBranch } from '../../../edge/branches/delete-branch.ts';
 import { nextExpiry, retireSnapshots } from '../../../edge/branches/drop-snapshots.ts';
@@ -29,8 +29,7 @@ const NOW = new Date('2026-11-21T12:00:00Z');
 const at = (seconds: number) => new Date(NOW.getTime() + seconds * 1000);
 const SETTINGS = { UNDELETE_SECONDS: 100, SNAPSHOT_LIMIT: 3, LEASED_BRANCH_LIMIT: 20 } as Settings;
 
-const { db, stop } = await startRecords();
-afterAll(stop);
+const { db } = await startRecords();
 beforeEach(async () => {
   await db.delete(snapshots);
   await db.delete(projectBranches);

@@ -1,5 +1,5 @@
 import { eq } from 'drizzle-orm';
-import { afterAll, expect, test } from 'vitest';
+import { expect, test } from 'vitest';
 import { retireBranches } from '../../../edge/branches/delete-branch.ts';
 import { nextEnd, storeRenewal } from '../../../edge/branches/expiry.ts';
 import { auditEvents, jobs, projectBranches } from '../../../edge/database/schema.ts';
@@ -8,8 +8,7 @@ import { ACTOR, insertBranch, isStale, readBranch, startRecords } from '../../su
 const NOW = new Date('2026-11-21T12:00:00Z');
 const at = (seconds: number) => new Date(NOW.getTime() + seconds * 1000);
 
-const { db, stop } = await startRecords();
-afterAll(stop);
+const { db } = await startRecords();
 
 async function leased(endsIn: number, status: 'active' | 'expired' = 'active') {
   const inserted = await insertBranch(db, status);

@@ -1,5 +1,5 @@
 import { eq } from 'drizzle-orm';
-import { afterAll, beforeEach, expect, test } from 'vitest';
+import { beforeEach, expect, test } from 'vitest';
 import { storeRotation } from '../../../edge/access/credentials.ts';
 import { storeSettings } from '../../../edge/branches/branch-settings.ts';
 import { ofBranch } from '../../../edge/branches/clone-source.ts';
@@ -25,8 +25,7 @@ const LATER = new Date(NOW.getTime() + 60_000);
 const SETTINGS = { UNDELETE_SECONDS: 100, SNAPSHOT_LIMIT: 1, LEASED_BRANCH_LIMIT: 1 } as Settings;
 const LIFE = { lifespan: '7d', ttlSeconds: 604_800 } as const;
 
-const { db, stop } = await startRecords();
-afterAll(stop);
+const { db } = await startRecords();
 
 const read = async (id: string): Promise<BranchRow> => {
   const [row] = await db.select().from(projectBranches).where(eq(projectBranches.id, id));

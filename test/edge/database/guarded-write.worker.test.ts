@@ -1,5 +1,5 @@
 import { and, eq, type SQL, sql } from 'drizzle-orm';
-import { afterAll, beforeEach, expect, test } from 'vitest';
+import { beforeEach, expect, test } from 'vitest';
 import { auditEvent } from '../../../edge/audit/audit-event.ts';
 import { inActiveProject } from '../../../edge/database/conditions.ts';
 import { insertIf, isThere } from '../../../edge/database/database.ts';
@@ -11,8 +11,7 @@ import { ACTOR, insertBranch, startRecords } from '../../support/records/records
 const NOW = new Date('2026-11-23T12:00:00Z');
 const YES = sql`true`;
 
-const { db, stop } = await startRecords();
-afterAll(stop);
+const { db } = await startRecords();
 
 beforeEach(async () => {
   await db.delete(auditEvents);

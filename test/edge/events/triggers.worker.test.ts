@@ -1,5 +1,5 @@
 import { eq, sql } from 'drizzle-orm';
-import { afterAll, beforeEach, describe, expect, test } from 'vitest';
+import { beforeEach, describe, expect, test } from 'vitest';
 import { ruleStatements } from '../../../edge/access/change-rules.ts';
 import { confirmAccess } from '../../../edge/access/send-access.ts';
 import { transition } from '../../../edge/branches/branch.ts';
@@ -20,8 +20,7 @@ import { Event, toEvent } from '../../../edge/events/event-types.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import { ACTOR, insertBranch, insertProject, startRecords } from '../../support/records/records.ts';
 
-const { binding, db, stop } = await startRecords();
-afterAll(stop);
+const { binding, db } = await startRecords();
 beforeEach(() => db.delete(eventOutbox));
 
 const NOW = new Date('2026-02-01T00:00:00Z');

@@ -7,6 +7,7 @@ import { hosts, jobs } from '../../../edge/database/schema.ts';
 import { FAILURES, type FailureCode } from '../../../shared/failures.ts';
 import { HOST_FAILURES, type HostFailureCode } from '../../../shared/protocol/host-failures.ts';
 import { checkResponse } from '../../support/contract.ts';
+import { IS_NIGHTLY } from '../../support/nightly.ts';
 import { startTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
 
 type Expected = [status: number, code: FailureCode, retryAfter: string | null];
@@ -147,7 +148,8 @@ describe('a failure of the host reaches the client', () => {
     expect(body.details).toEqual([{ path: field, message: `planted ${code}` }]);
   });
 
-  test.each(CODES)('of the job that creates a branch: %s', async (code) => {
+  // By day every third.
+  test.each(CODES.filter((_, n) => IS_NIGHTLY || n % 3 === 0))('of the job that creates a branch: %s', async (code) => {
     await gateway.plantFailure(project, 'branch.clone', hostFailure(code));
     const creation = send('POST', '/branches', { branch_name: `a-${randomUUID()}`.slice(0, 20) });
     let hasEnded = false;

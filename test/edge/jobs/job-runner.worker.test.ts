@@ -1,5 +1,5 @@
 import { eq, sql } from 'drizzle-orm';
-import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { type Database, openDatabase } from '../../../edge/database/database.ts';
 import { idempotencyKeys, type JobRow, jobs } from '../../../edge/database/schema.ts';
 import { HostCallError } from '../../../edge/hosts/host-client.ts';
@@ -7,21 +7,20 @@ import { JobRunner } from '../../../edge/jobs/job-runner.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import { type Saga, saga } from '../../../edge/jobs/saga.ts';
 import type { JobKind } from '../../../shared/project/job.ts';
-import { startD1, type TestD1 } from '../../support/records/d1.ts';
+import { startD1 } from '../../support/records/d1.ts';
 import { ACTOR } from '../../support/records/records.ts';
 
 const RESPONSE = { status: 201, body: { made: true } };
 
-let d1: TestD1;
+let d1: D1Database;
 let db: Database;
 let woken: number[];
 let happened: string[];
 
 beforeAll(async () => {
   d1 = await startD1();
-  db = openDatabase(d1.binding);
+  db = openDatabase(d1);
 });
-afterAll(() => d1.stop());
 beforeEach(() => {
   woken = [];
   happened = [];

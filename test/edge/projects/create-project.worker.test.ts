@@ -1,5 +1,5 @@
 import { eq } from 'drizzle-orm';
-import { afterAll, beforeEach, describe, expect, test } from 'vitest';
+import { beforeEach, describe, expect, test } from 'vitest';
 import { accounts } from '../../../edge/database/people-schema.ts';
 import {
   auditEvents,
@@ -18,8 +18,7 @@ import { AppKey } from '../../../shared/project/project-name.ts';
 import { ACTOR, startRecords } from '../../support/records/records.ts';
 import { SETTINGS } from '../../support/worker/worker.ts';
 
-const { db, stop } = await startRecords();
-afterAll(stop);
+const { db } = await startRecords();
 
 const settings = readSettings(SETTINGS);
 

@@ -16,16 +16,13 @@ import { SETTINGS } from '../../support/worker/worker.ts';
 
 const DOMAIN = 'db.example.org';
 const dns = new CloudflareDns();
-const { db, stop } = await startRecords();
+const { db } = await startRecords();
 
 const settings = (more: object = {}) =>
   readSettings({ ...SETTINGS, ...dns.settings, DB_DOMAIN: DOMAIN, ...more });
 
 beforeAll(() => dns.start());
-afterAll(async () => {
-  dns.stop();
-  await stop();
-});
+afterAll(() => dns.stop());
 beforeEach(async () => {
   Object.assign(dns, { records: [], changes: [], lists: [], isRefusing: false });
   await db.delete(projects);

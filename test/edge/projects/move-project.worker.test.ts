@@ -162,7 +162,7 @@ test('a project moves with its branches, and its record names the other host', a
   expect(await inWork(later)).not.toContain(projectId);
 });
 
-describe.each(firstByDay(4, [...BUILDING, ...AFTER]))('a call of %s on %s: %s', (_step, host, method) => {
+describe.each(firstByDay(2, [...BUILDING, ...AFTER]))('a call of %s on %s: %s', (_step, host, method) => {
   test('is repeated until it succeeds', async () => {
     const succeed = await plant(projectOn(host), method, AWAY);
     await begin();
@@ -181,7 +181,7 @@ describe.each(firstByDay(4, [...BUILDING, ...AFTER]))('a call of %s on %s: %s', 
   });
 });
 
-test.each(firstByDay(3, BUILDING))(
+test.each(firstByDay(2, BUILDING))(
   'a refusal in %s on %s by %s undoes the move',
   async (_step, host, method) => {
     const isOfUndo = method === 'access.apply' || method === 'project.drop';
@@ -440,11 +440,13 @@ test.each([
   expect(await hostOf(projectId)).toBe(to);
 });
 
-test.each([
-  ['move.release', 'from'],
-  ['project.drop', 'to'],
-  ['transfer.cancel', 'to'],
-] as const)('a host that is lost holds up no undoing: %s on %s', async (method, host) => {
+test.each(
+  firstByDay(1, [
+    ['project.drop', 'to'],
+    ['move.release', 'from'],
+    ['transfer.cancel', 'to'],
+  ] as const),
+)('a host that is lost holds up no undoing: %s on %s', async (method, host) => {
   const refuse = await plant(onTo, 'move.compare', REFUSED);
   await begin();
   await plant(projectOn(host), method, AWAY);

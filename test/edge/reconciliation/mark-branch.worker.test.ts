@@ -1,5 +1,5 @@
 import { eq } from 'drizzle-orm';
-import { afterAll, expect, test } from 'vitest';
+import { expect, test } from 'vitest';
 import { confirmAccess } from '../../../edge/access/send-access.ts';
 import { activation, type Creation } from '../../../edge/branches/create-branches.ts';
 import { expireBranches } from '../../../edge/branches/expiry.ts';
@@ -22,8 +22,7 @@ const NOW = new Date('2026-11-21T12:00:00Z');
 const EARLIER = new Date(NOW.getTime() - 1);
 const LATER = new Date(NOW.getTime() + 1);
 
-const { binding, db, stop } = await startRecords();
-afterAll(stop);
+const { binding, db } = await startRecords();
 
 test('a login that had changed itself is one event of its tenant, however often its host reports it', async () => {
   const branch = await insertBranch(db, 'active');

@@ -1,5 +1,5 @@
 import { eq, inArray } from 'drizzle-orm';
-import { afterAll, beforeEach, describe, expect, test } from 'vitest';
+import { beforeEach, describe, expect, test } from 'vitest';
 import { moves } from '../../../edge/database/move-schema.ts';
 import { accounts } from '../../../edge/database/people-schema.ts';
 import { eventOutbox, hosts, jobs, projects, users } from '../../../edge/database/schema.ts';
@@ -19,8 +19,7 @@ import { eventually } from '../../support/eventually.ts';
 import { ACTOR, insertProject, startRecords } from '../../support/records/records.ts';
 import { SETTINGS } from '../../support/worker/worker.ts';
 
-const { binding, db, stop } = await startRecords();
-afterAll(stop);
+const { binding, db } = await startRecords();
 
 /** A member as its agent is: it ignores a record that is older than the one that it has. */
 class Agent {

@@ -1,5 +1,5 @@
 import { eq } from 'drizzle-orm';
-import { afterAll, expect, test } from 'vitest';
+import { expect, test } from 'vitest';
 import { jobs, projects } from '../../../edge/database/schema.ts';
 import type { Env } from '../../../edge/env.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
@@ -16,8 +16,7 @@ import {
 } from '../../support/records/records.ts';
 import { SETTINGS } from '../../support/worker/worker.ts';
 
-const { binding, db, stop } = await startRecords();
-afterAll(stop);
+const { binding, db } = await startRecords();
 
 /** Reconciles the host that answers so. @returns the projects that were woken */
 async function reconcileWith(call: (method: string, params: object) => Promise<object>): Promise<string[]> {

@@ -1,5 +1,5 @@
 import { eq } from 'drizzle-orm';
-import { afterAll, expect, test } from 'vitest';
+import { expect, test } from 'vitest';
 import { branchCredentials, jobs, projectBranches, snapshots } from '../../../edge/database/schema.ts';
 import { type CallHost, HostCallError } from '../../../edge/hosts/host-client.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
@@ -12,8 +12,7 @@ import { ACTOR, insertBranch, startRecords } from '../../support/records/records
 
 const NOW = new Date('2026-11-22T12:00:00Z');
 
-const { db, stop } = await startRecords();
-afterAll(stop);
+const { db } = await startRecords();
 
 /** A host that remembers what it was asked. */
 function hostThat(failure?: HostFailureCode) {

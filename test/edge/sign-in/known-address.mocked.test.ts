@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
+import { beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
 import { hashPassword } from '../../../edge/crypto/password-hash.ts';
 import { openDatabase } from '../../../edge/database/database.ts';
 import { accounts } from '../../../edge/database/people-schema.ts';
@@ -13,7 +13,7 @@ import {
 } from '../../../edge/sign-in/email-code.ts';
 import { logIn as logInResult } from '../../../edge/sign-in/password-login.ts';
 import type { SignInContext } from '../../../edge/sign-in/sign-in-context.ts';
-import { startD1, type TestD1 } from '../../support/records/d1.ts';
+import { startD1 } from '../../support/records/d1.ts';
 import { PASSWORD } from '../../support/sign-in/sign-in.ts';
 import { signInContext } from '../../support/sign-in/sign-in-context.ts';
 
@@ -51,11 +51,11 @@ const INVITER = {
 const KNOWN = 'known@example.com';
 const UNKNOWN = 'unknown@example.com';
 
-let d1: TestD1;
+let d1: D1Database;
 
 beforeAll(async () => {
   d1 = await startD1();
-  await openDatabase(d1.binding)
+  await openDatabase(d1)
     .insert(accounts)
     .values({
       id: crypto.randomUUID(),
@@ -68,11 +68,10 @@ beforeAll(async () => {
       updatedAt: new Date(),
     });
 });
-afterAll(() => d1.stop());
 beforeAll(async () => {
   const { gid, email, role, tenantId, userId: id, issuedAt } = INVITER;
   const times = { tenantSeenAt: issuedAt, createdAt: issuedAt, updatedAt: issuedAt };
-  await openDatabase(d1.binding)
+  await openDatabase(d1)
     .insert(users)
     .values({ id, issuer: 'any', gid, email, role, tenantId, ...times });
 });
@@ -85,7 +84,7 @@ type SignInRequest = (context: SignInContext, email: string) => Promise<unknown>
 /** The work until the response, and the failure if there is one. */
 async function runFor(request: SignInRequest, email: string) {
   work.length = 0;
-  const context = signInContext(d1.binding, { work });
+  const context = signInContext(d1, { work });
   const failure = await request(context, email).then(
     () => null,
     (error) => error.failure,
@@ -165,7 +164,7 @@ describe('a known and an unknown address cause the same work', () => {
 });
 
 test('only the audit event differs, which is stored concurrently with the response', async () => {
-  const events = () => openDatabase(d1.binding).select().from(auditEvents);
+  const events = () => openDatabase(d1).select().from(auditEvents);
   const before = (await events()).length;
   await runFor((context, email) => logIn(context, email, 'wrong password'), UNKNOWN);
   expect(await events()).toHaveLength(before);

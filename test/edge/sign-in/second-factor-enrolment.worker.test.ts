@@ -1,5 +1,5 @@
 import { eq } from 'drizzle-orm';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { beforeAll, expect, test } from 'vitest';
 import { openDatabase } from '../../../edge/database/database.ts';
 import { accounts } from '../../../edge/database/people-schema.ts';
 import { auditEvents } from '../../../edge/database/schema.ts';
@@ -9,7 +9,7 @@ import {
   finishSetUp as finishSetUpResult,
   startSetUp as startSetUpResult,
 } from '../../../edge/sign-in/second-factor-enrolment.ts';
-import { startD1, type TestD1 } from '../../support/records/d1.ts';
+import { startD1 } from '../../support/records/d1.ts';
 import { appCode } from '../../support/sign-in/second-step.ts';
 import { signInContext } from '../../support/sign-in/sign-in-context.ts';
 
@@ -22,16 +22,15 @@ const startSetUp = async (...about: Parameters<typeof startSetUpResult>) =>
 
 const EMAIL = 'ada@example.com';
 
-let d1: TestD1;
+let d1: D1Database;
 
 beforeAll(async () => {
   d1 = await startD1();
 });
-afterAll(() => d1.stop());
 
 test('an enrolment that a concurrent one precedes is refused and not recorded', async () => {
   let now = new Date();
-  const context = signInContext(d1.binding, { now: () => now });
+  const context = signInContext(d1, { now: () => now });
   const { db, settings } = context;
   const id = crypto.randomUUID();
   const account = {
@@ -48,7 +47,7 @@ test('an enrolment that a concurrent one precedes is refused and not recorded', 
   await db.insert(accounts).values(account);
   const { principal } = await signIn(context, { account }, { first_factor: 'password', second_factor: null });
   // A sign-in updates the user at most once a second, immediately before it enrols a factor.
-  await d1.binding
+  await d1
     .prepare(
       `create trigger precede after update on users when new.id = '${principal?.userId}' begin
         insert into second_factors (issuer, gid, method, created_at) values (new.issuer, new.gid, 'email', 0);
@@ -69,7 +68,7 @@ test('an enrolment that a concurrent one precedes is refused and not recorded', 
   await expect(finishSetUp(secondFactor, appCode(secret))).rejects.toMatchObject({
     failure: { code: 'SECOND_FACTOR_ENROLLED' },
   });
-  const events = await openDatabase(d1.binding)
+  const events = await openDatabase(d1)
     .select()
     .from(auditEvents)
     .where(eq(auditEvents.name, 'second_factor.enrolled'));

@@ -1,6 +1,6 @@
 import { eq } from 'drizzle-orm';
 import { decodeJwt } from 'jose';
-import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { auditEvent, noActor } from '../../../edge/audit/audit-event.ts';
 import { verifyOwnToken } from '../../../edge/authentication/own-tokens.ts';
 import { type Database, openDatabase } from '../../../edge/database/database.ts';
@@ -13,7 +13,7 @@ import {
   openSession as openSessionResult,
   renewSession as renewSessionResult,
 } from '../../../edge/sign-in/sessions.ts';
-import { startD1, type TestD1 } from '../../support/records/d1.ts';
+import { startD1 } from '../../support/records/d1.ts';
 import { settingsFor } from '../../support/sign-in/provider.ts';
 
 const openSession = async (...about: Parameters<typeof openSessionResult>) =>
@@ -30,16 +30,15 @@ const settings = {
   JWT_REFRESH_TTL_SECONDS: WEEK,
 } as unknown as Settings;
 
-let d1: TestD1;
+let d1: D1Database;
 let db: Database;
 /** A new one for each test. */
 let account: AccountRow;
 
 beforeAll(async () => {
   d1 = await startD1();
-  db = openDatabase(d1.binding);
+  db = openDatabase(d1);
 });
-afterAll(() => d1.stop());
 beforeEach(async () => {
   const id = crypto.randomUUID();
   account = {

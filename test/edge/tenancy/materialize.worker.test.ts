@@ -1,5 +1,5 @@
 import { eq } from 'drizzle-orm';
-import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { type Database, openDatabase } from '../../../edge/database/database.ts';
 import {
   auditEvents,
@@ -14,12 +14,12 @@ import {
 } from '../../../edge/database/schema.ts';
 import { unwrap } from '../../../edge/errors.ts';
 import { materialize } from '../../../edge/tenancy/users.ts';
-import { startD1, type TestD1 } from '../../support/records/d1.ts';
+import { startD1 } from '../../support/records/d1.ts';
 
 const NOW = new Date('2026-11-21T12:00:00Z');
 const later = (seconds: number) => new Date(NOW.getTime() + seconds * 1000);
 
-let d1: TestD1;
+let d1: D1Database;
 let db: Database;
 /** A unique user, so that tests do not affect each other. */
 let gid: string;
@@ -27,11 +27,10 @@ let tests = 0;
 
 beforeAll(async () => {
   d1 = await startD1();
-  db = openDatabase(d1.binding);
+  db = openDatabase(d1);
   const host = { id: 'host', name: 'host', dbHost: 'db.example.com', directPort: 5432, pooledPort: 6432 };
   await db.insert(hosts).values({ ...host, createdAt: NOW });
 });
-afterAll(() => d1.stop());
 beforeEach(() => {
   tests += 1;
   gid = `g-${tests}`;
@@ -57,7 +56,7 @@ const tenant = (name: string) => `${name}-${tests}`;
  */
 function isolate(meanwhile: () => Promise<unknown> = async () => {}) {
   const sent: string[] = [];
-  const binding = new Proxy(d1.binding, {
+  const binding = new Proxy(d1, {
     get(target, property) {
       const value: unknown = Reflect.get(target, property);
       if (typeof value !== 'function') return value;

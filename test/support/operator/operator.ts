@@ -1,6 +1,6 @@
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { cpSync, globSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer as createProxy } from 'node:http';
 import { createServer } from 'node:https';
 import { type AddressInfo, connect } from 'node:net';
@@ -128,18 +128,18 @@ export class Operator {
   /** As `run`, with the command lines of all processes that it starts. */
   async runWatched(...words: string[]): Promise<Ended & { commandLines: string[] }> {
     const lines = new Set<string>();
+    const others = new Set(readdirSync('/proc'));
     const { ended } = this.start(words);
     let isRunning = true;
     const watching = (async () => {
       for (; isRunning; await sleep(WATCH_MS))
-        for (const file of globSync('/proc/[0-9]*/environ')) {
+        for (const pid of readdirSync('/proc').filter((name) => /^\d/.test(name) && !others.has(name)))
           try {
-            if (readFileSync(file, 'utf8').includes(this.folder))
-              lines.add(readFileSync(file.replace('environ', 'cmdline'), 'utf8'));
+            if (readFileSync(`/proc/${pid}/environ`, 'utf8').includes(this.folder))
+              lines.add(readFileSync(`/proc/${pid}/cmdline`, 'utf8'));
           } catch {
             // It has ended.
           }
-        }
     })();
     const result = await ended;
     isRunning = false;

@@ -6,11 +6,6 @@ import { remoteD1 } from './remote-d1.ts';
 
 const MIGRATIONS = join(import.meta.dirname, '../../../edge/database/migrations');
 
-export interface TestD1 {
-  binding: D1Database;
-  stop(): Promise<void>;
-}
-
 /** The D1 of a Worker that has one under this name, with the migrations applied. */
 export async function migratedD1(worker: Miniflare, name = 'DB'): Promise<D1Database> {
   const binding = remoteD1(worker, name);
@@ -18,8 +13,21 @@ export async function migratedD1(worker: Miniflare, name = 'DB'): Promise<D1Data
   return binding;
 }
 
-/** A real, empty D1 in workerd. */
-export async function startD1(): Promise<TestD1> {
-  const worker = startWorker('export default { fetch: () => new Response() }', { d1Databases: ['DB'] });
-  return { binding: await migratedD1(worker), stop: () => worker.dispose() };
+/** How many databases a workerd has. */
+const DATABASES = 16;
+/** A workerd that runs until the process ends, which Miniflare sees to. */
+let worker: Miniflare | undefined;
+/** Names of its databases that no file has had. */
+let unused: string[] = [];
+
+/** A real, empty D1 in workerd, which the files of a process share. */
+export async function startD1(): Promise<D1Database> {
+  if (!worker || unused.length === 0) {
+    const names = Array.from({ length: DATABASES }, (_, n) => `DB${n}`);
+    await worker?.dispose();
+    worker = startWorker('export default { fetch: () => new Response() }', { d1Databases: names });
+    unused = names;
+  }
+  const [name = ''] = unused.splice(0, 1);
+  return migratedD1(worker, name);
 }

@@ -30,10 +30,10 @@ export const ACTOR = {
 
 /** A real D1 with the project on a host `h`. */
 export async function startRecords() {
-  const { binding, stop } = await startD1();
+  const binding = await startD1();
   const db = openDatabase(binding);
   await insertProject(db, 'h');
-  return { binding, db, stop };
+  return { binding, db };
 }
 
 /** Records of a project on the host, which nobody has made. @param hostId registered here if it is not yet */

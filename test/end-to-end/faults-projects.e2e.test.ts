@@ -5,6 +5,7 @@ import { query } from '../support/database.ts';
 import { faultCases } from '../support/stack/fault-cases.ts';
 import { FaultStage, mayCloneTwice } from '../support/stack/fault-stage.ts';
 import {
+  afterEnd,
   afterMilliseconds,
   afterReply,
   around,
@@ -13,8 +14,14 @@ import {
   soonAfterRequest,
 } from '../support/stack/moments.ts';
 
+let stage: FaultStage;
+beforeAll(async () => {
+  stage = await FaultStage.open();
+});
+afterAll(() => stage?.close());
+
 /** A project's `main` is cloned from an empty database, which is then opened to the project's groups. */
-const CASES = faultCases({
+const CREATIONS = faultCases({
   firstVictim: 1,
   moments: [
     beforeRequest('reserve', 'branch.prepare'),
@@ -32,13 +39,7 @@ const CASES = faultCases({
   nightly: afterMilliseconds('clone', 'branch.clone', 15, 30, 45),
 });
 
-let stage: FaultStage;
-beforeAll(async () => {
-  stage = await FaultStage.open();
-});
-afterAll(() => stage?.close());
-
-test.each(CASES)('a project is created once: $victim killed $name', async ({ victim, moment }) => {
+test.each(CREATIONS)('a project is created once: $victim killed $name', async ({ victim, moment }) => {
   const headers = { 'Idempotency-Key': randomUUID() };
   const begunBefore = stage.databasesBegun;
 
@@ -54,4 +55,39 @@ test.each(CASES)('a project is created once: $victim killed $name', async ({ vic
   const { direct_url } = await stage.api.credentials(String(one?.body.id), branch.id);
   await query(direct_url, 'create table made_by_its_owner ()');
   await stage.api.delete(project);
+});
+
+const DELETIONS = faultCases({
+  firstVictim: 4,
+  moments: [
+    beforeRequest('record', 'project.drop'),
+    soonAfterRequest('record', 3, 'project.drop'),
+    ...around(
+      'drop',
+      'project.drop',
+      { table: 'login', statement: 'DELETE FROM login%' },
+      { table: 'pg_database', statement: 'DROP DATABASE%' },
+      { table: 'project', statement: 'DELETE FROM project%' },
+    ),
+    soonAfterReply('end', 'project.drop', 0),
+    afterEnd('end', 'project.drop'),
+  ],
+  nightly: afterMilliseconds('drop', 'project.drop', 3, 12, 25),
+});
+
+/**
+ * For the second client, and for a first one whose response was lost, it is being deleted or deleted already.
+ */
+const DELETED = [202, 404, 409];
+
+test.each(DELETIONS)('a project is deleted once: $victim killed $name', async ({ victim, moment }) => {
+  const project = await stage.api.project('Project deleted');
+  await stage.api.branch(project.id, 'doomed');
+
+  const answers = await stage.strike(victim, moment, () =>
+    stage.api.delete(`/api/v1/projects/${project.id}`),
+  );
+
+  for (const { status } of answers) expect(DELETED).toContain(status);
+  expect(await stage.api.get(`/api/v1/projects/${project.id}`)).toMatchObject({ status: 404 });
 });
