@@ -97,10 +97,14 @@ const objectsElsewhere = ({ durableObjects }: Options) =>
 export const isolateUrl = async (worker: Miniflare, isolate: number): Promise<string> =>
   (await worker.unsafeGetDirectURL(nameOf(isolate))).origin;
 
+/** Each transformation starts a program. */
+let d1Script: string | undefined;
+
 function d1Workers({ d1Databases }: Options) {
   if (d1Databases === undefined) return [];
   const source = readFileSync(join(import.meta.dirname, 'd1-worker.ts'), 'utf8');
-  const { code: script } = transformSync(source, { loader: 'ts' });
+  d1Script ??= transformSync(source, { loader: 'ts' }).code;
+  const script = d1Script;
   return convertV4MiniflareOptions({ name: D1_WORKER, modules: true, script, ...COMPATIBILITY, d1Databases })
     .workers;
 }
