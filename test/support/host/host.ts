@@ -75,9 +75,13 @@ export interface TestHost {
 const PEERS = /\n\[peers\]\n(\d = .*\n)+/;
 const PEER_ID = /^peer_id = .*\n/m;
 
+/** What `pgbouncer --version` says, by the path of the program. */
+const POOLER_VERSIONS = new Map<string, string>();
+
 export function knowsPeers(pooler = findPgBouncer({ PATH: process.env.PATH ?? '' })): boolean {
-  const [, version = ''] =
-    /^PgBouncer (\S+)/.exec(execFileSync(pooler, ['--version'], { encoding: 'utf8' })) ?? [];
+  const said = POOLER_VERSIONS.get(pooler) ?? execFileSync(pooler, ['--version'], { encoding: 'utf8' });
+  POOLER_VERSIONS.set(pooler, said);
+  const [, version = ''] = /^PgBouncer (\S+)/.exec(said) ?? [];
   return atLeast(version, [1, 19, 0]);
 }
 
