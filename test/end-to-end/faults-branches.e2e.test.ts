@@ -105,7 +105,8 @@ describe('a branch that is created', () => {
     for (const { project } of Object.values(sources)) {
       const path = `/api/v1/projects/${project.id}/branches`;
       const { body } = await stage.api.get<{ branches: BranchBody[] }>(path);
-      for (const { id, is_default } of body.branches) if (!is_default) await stage.api.delete(`${path}/${id}`);
+      for (const { id, is_default } of body.branches)
+        if (!is_default) await stage.api.delete(`${path}/${id}`);
     }
     await stage.atRest();
   });

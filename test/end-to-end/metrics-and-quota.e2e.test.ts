@@ -409,7 +409,8 @@ describe('the storage quota', () => {
     return body.storage_state;
   };
 
-  const inState = (state: string) => eventually(async () => expect((await usage()).storage_state).toBe(state));
+  const inState = (state: string) =>
+    eventually(async () => expect((await usage()).storage_state).toBe(state));
 
   /** Inserts random text, which does not compress. */
   const fill = (url: string, mib: number) =>

@@ -55,35 +55,38 @@ const settingsOf = async (role: BranchRole) =>
 const BREAKING = ["set local_preload_libraries = 'nope'", "set statement_timeout = '1ms'"];
 const SCOPES = ['', 'in database'];
 
-describe.each(firstByDay(1, ['read_write', 'read_only'] as const))('a %s login that breaks itself', (role) => {
-  test.each(BREAKING.flatMap((change) => SCOPES.map((scope) => [scope, change])))(
-    'by alter role … %s %s is restored within a poll',
-    async (scope, change) => {
-      await run(role, `alter role current_user ${scope && `${scope} "${main.database}"`} ${change}`);
-      if (change.includes('libraries')) expect(await canLogIn(role)).toBe(false);
-      await watch.poll();
-      expect(await settingsOf(role)).toEqual([]);
-      expect(await run(role, 'show statement_timeout')).toEqual([{ statement_timeout: '0' }]);
-      const settings = [change.split(' ')[1]];
-      const login = loginName(main.branch_id, role);
-      expect(logged).toEqual([{ event: 'login.restored', login, password: false, settings }]);
-      // The tenant is notified.
-      expect(
-        await servers.query('SELECT login, password, settings FROM restored_login WHERE branch_id = $1', [
-          main.branch_id,
-        ]),
-      ).toEqual([{ login, password: false, settings }]);
-    },
-  );
+describe.each(firstByDay(1, ['read_write', 'read_only'] as const))(
+  'a %s login that breaks itself',
+  (role) => {
+    test.each(BREAKING.flatMap((change) => SCOPES.map((scope) => [scope, change])))(
+      'by alter role … %s %s is restored within a poll',
+      async (scope, change) => {
+        await run(role, `alter role current_user ${scope && `${scope} "${main.database}"`} ${change}`);
+        if (change.includes('libraries')) expect(await canLogIn(role)).toBe(false);
+        await watch.poll();
+        expect(await settingsOf(role)).toEqual([]);
+        expect(await run(role, 'show statement_timeout')).toEqual([{ statement_timeout: '0' }]);
+        const settings = [change.split(' ')[1]];
+        const login = loginName(main.branch_id, role);
+        expect(logged).toEqual([{ event: 'login.restored', login, password: false, settings }]);
+        // The tenant is notified.
+        expect(
+          await servers.query('SELECT login, password, settings FROM restored_login WHERE branch_id = $1', [
+            main.branch_id,
+          ]),
+        ).toEqual([{ login, password: false, settings }]);
+      },
+    );
 
-  test('takes neither rows nor queries from the API meanwhile', async () => {
-    await run('owner', 'create table item (id int primary key); insert into item values (1)');
-    for (const change of BREAKING) await run(role, `alter role current_user ${change}`).catch(() => {});
-    const browser = new Browser(servers.host, main);
-    expect((await browser.page('item')).rows).toEqual([{ id: 1 }]);
-    expect((await browser.query('select id from item')).rows).toEqual([[1]]);
-  });
-});
+    test('takes neither rows nor queries from the API meanwhile', async () => {
+      await run('owner', 'create table item (id int primary key); insert into item values (1)');
+      for (const change of BREAKING) await run(role, `alter role current_user ${change}`).catch(() => {});
+      const browser = new Browser(servers.host, main);
+      expect((await browser.page('item')).rows).toEqual([{ id: 1 }]);
+      expect((await browser.query('select id from item')).rows).toEqual([[1]]);
+    });
+  },
+);
 
 test.each(['sync', 'async'] as const)(
   'a login cannot change the durability %s of its project',

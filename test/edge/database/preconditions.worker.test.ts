@@ -183,7 +183,11 @@ const EMPTIED = [
   ...[invitations, accounts, projectMembers, tenantCaps],
 ];
 const asBefore = {
-  ...{ status: 'active', tenantId: 't', branchLimit: 10, storageQuotaGib: 1, storageQuotaCapGib: 5 },
+  status: 'active',
+  tenantId: 't',
+  branchLimit: 10,
+  storageQuotaGib: 1,
+  storageQuotaCapGib: 5,
 } as const;
 
 beforeEach(async () => {
@@ -566,18 +570,21 @@ async function decisionsOf(write: Write): Promise<{ text: string; values: unknow
 /** One row without a table, the values of a request, and the open jobs, which have an index of their own. */
 const SMALL = /^SCAN (?:CONSTANT ROW|\(subquery-\d+\)|json_each|jobs USING INDEX jobs_open)/;
 
-test.each(ALL)('%s is written if nothing changes meanwhile, and its decision reads no table as a whole', async (write) => {
-  const decisions = await decisionsOf(write);
-  expect(decisions).not.toEqual([]);
-  for (const { text, values } of decisions) {
-    const { results } = await binding
-      .prepare(`explain query plan ${text}`)
-      .bind(...values)
-      .all<{ detail: string }>();
-    const scans = results.map(({ detail }) => detail).filter((detail) => detail.startsWith('SCAN'));
-    expect(scans.filter((detail) => !SMALL.test(detail))).toEqual([]);
-  }
-});
+test.each(ALL)(
+  '%s is written if nothing changes meanwhile, and its decision reads no table as a whole',
+  async (write) => {
+    const decisions = await decisionsOf(write);
+    expect(decisions).not.toEqual([]);
+    for (const { text, values } of decisions) {
+      const { results } = await binding
+        .prepare(`explain query plan ${text}`)
+        .bind(...values)
+        .all<{ detail: string }>();
+      const scans = results.map(({ detail }) => detail).filter((detail) => detail.startsWith('SCAN'));
+      expect(scans.filter((detail) => !SMALL.test(detail))).toEqual([]);
+    }
+  },
+);
 
 /** What is left for one of two requests, and the failure of the other. */
 const LAST: [Write, FailureCode, () => Promise<unknown>][] = [

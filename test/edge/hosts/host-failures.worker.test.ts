@@ -149,31 +149,34 @@ describe('a failure of the host reaches the client', () => {
   });
 
   // By day every third.
-  test.each(CODES.filter((_, n) => IS_NIGHTLY || n % 3 === 0))('of the job that creates a branch: %s', async (code) => {
-    await gateway.plantFailure(project, 'branch.clone', hostFailure(code));
-    const creation = send('POST', '/branches', { branch_name: `a-${randomUUID()}`.slice(0, 20) });
-    let hasEnded = false;
-    const end = creation.finally(() => {
-      hasEnded = true;
-    });
-    const isOpen = and(eq(jobs.projectId, project), inArray(jobs.status, OPEN_STATUSES));
-    // A failure that may pass is retried until the job is old enough to be abandoned.
-    while (!hasEnded) {
-      const createdAt = new Date(Date.now() - OLDER_THAN_ABANDONED_MS);
-      await gateway.db.update(jobs).set({ createdAt }).where(isOpen);
-      await sleep(50);
-    }
-    const answer = await end;
-    expectFailure(answer, OF_OWN_CALLS[code]);
-    if (!NOT_OF_JOBS.includes(code)) answer.checkDescription();
-    expect(JSON.stringify(answer.body)).not.toContain('planted');
-    const job = await gateway.api.get(`/api/v1/jobs/${answer.body.job_id}`);
-    const [, publicCode] = OF_OWN_CALLS[code];
-    expect(job.body).toMatchObject({
-      status: 'failed',
-      error: { code: publicCode, message: FAILURES[publicCode].message },
-    });
-  });
+  test.each(CODES.filter((_, n) => IS_NIGHTLY || n % 3 === 0))(
+    'of the job that creates a branch: %s',
+    async (code) => {
+      await gateway.plantFailure(project, 'branch.clone', hostFailure(code));
+      const creation = send('POST', '/branches', { branch_name: `a-${randomUUID()}`.slice(0, 20) });
+      let hasEnded = false;
+      const end = creation.finally(() => {
+        hasEnded = true;
+      });
+      const isOpen = and(eq(jobs.projectId, project), inArray(jobs.status, OPEN_STATUSES));
+      // A failure that may pass is retried until the job is old enough to be abandoned.
+      while (!hasEnded) {
+        const createdAt = new Date(Date.now() - OLDER_THAN_ABANDONED_MS);
+        await gateway.db.update(jobs).set({ createdAt }).where(isOpen);
+        await sleep(50);
+      }
+      const answer = await end;
+      expectFailure(answer, OF_OWN_CALLS[code]);
+      if (!NOT_OF_JOBS.includes(code)) answer.checkDescription();
+      expect(JSON.stringify(answer.body)).not.toContain('planted');
+      const job = await gateway.api.get(`/api/v1/jobs/${answer.body.job_id}`);
+      const [, publicCode] = OF_OWN_CALLS[code];
+      expect(job.body).toMatchObject({
+        status: 'failed',
+        error: { code: publicCode, message: FAILURES[publicCode].message },
+      });
+    },
+  );
 
   test('of new passwords that are not in effect yet, whatever the failure, under their key', async () => {
     const rotate = () =>
