@@ -45,12 +45,17 @@ const OPERATIONS = operationsOf(DESCRIPTION)
 // The document uses keywords outside of JSON Schema, such as `example`.
 const ajv = new Ajv2020({ allErrors: true, strictSchema: false, validateSchema: false });
 addFormats.default(ajv);
+/** Refers to components as schemas of their own, so that each is compiled once and not with each response. */
+const withOwnComponents = (schema: Schema): Schema =>
+  JSON.parse(JSON.stringify(schema).replaceAll('"#/components/schemas/', '"component:'));
+for (const [name, schema] of Object.entries(components.schemas ?? {}))
+  ajv.addSchema(withOwnComponents(schema), `component:${name}`);
 
 const validators = new Map<Schema, ValidateFunction>();
 
 /** @returns the differences between the value and a schema of the document */
 function differences(schema: Schema, value: unknown): string[] {
-  const validate = validators.get(schema) ?? ajv.compile({ ...schema, components });
+  const validate = validators.get(schema) ?? ajv.compile(withOwnComponents(schema));
   validators.set(schema, validate);
   if (validate(value)) return [];
   return (validate.errors ?? []).map(

@@ -49,8 +49,8 @@ const KEYED: Record<string, { columns: string; key: string; row: string }> = {
   'included columns': { columns: 'k int, m int', key: 'k) include (m', row: 'n, -n' },
 };
 
-// By day every third.
-const TRIED = Object.entries(KEYED).filter((_, n) => IS_NIGHTLY || n % 3 === 0);
+const BY_DAY = ['number', 'text', 'citext', 'domain', 'two', 'three'];
+const TRIED = Object.entries(KEYED).filter(([name]) => IS_NIGHTLY || BY_DAY.includes(name));
 
 describe.each(TRIED)('in the order of a key: %s', (about, { columns, key, row }) => {
   const name = `by ${about}`;
