@@ -32,7 +32,7 @@ export const STATE = `select (select sum(balance)::int from account) as sum, (se
   (select n from counter) as counted, (select max(id)::int from transfer) as last`;
 
 /** How often the watch compares the schemas. Milliseconds. */
-const COMPARE_EVERY = 500;
+const COMPARE_EVERY = 2_000;
 
 /** A host with a project whose `main` can follow a source, and the calls of the gateway about it. */
 export class Follower {
