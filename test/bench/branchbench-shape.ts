@@ -36,7 +36,7 @@ XFS with reflink in a loopback file. *Chain*: ${LENGTH} databases, each made of 
 updated first. *Fan*: ${LENGTH} databases of main. *Clients*: ${CLIENTS} databases concurrently, ${LENGTH} of each of ${MAINS} mains; a \
 project creates three at a time, and PostgreSQL clones one database once at a time. *Crowd*: ${CROWD} direct sessions work in a main \
 without a pause of more than ${REST_MS} ms, and connect again when they are ended, while ${WORKERS} workers each make, read and delete ${TURNS} databases of it; \
-without us a worker ends the sessions until \`CREATE DATABASE\` has found none, and with us the time of a deletion is that until the database is gone. By \`POST …/branches\`, until the 201, and by \
+without us a worker ends the sessions until \`CREATE DATABASE\` has found none, so that the crowd works less, and with us the time of a deletion is that until the database is gone. By \`POST …/branches\`, until the 201, and by \
 \`CREATE DATABASE … STRATEGY FILE_COPY\` with \`file_copy_method = clone\` in one session for each client. Interleaved in ${ROUNDS} \
 rounds after a first one that is discarded; the median creation of each round is taken. Everything runs on this machine. For \
 comparison, the medians that BranchBench publishes for a chain of 16: Neon 160 ms, Xata 42,500 ms, Tiger 51,400 ms, Dolt 9.5 ms. \
@@ -55,7 +55,7 @@ export const measureBranchbenchShape = (signal: AbortSignal): Promise<Report> =>
   });
 
 type Shape = 'chain' | 'fan' | 'clients';
-type Times = Record<'all' | 'firstAndLast' | 'crowd', Series>;
+type Times = Record<'all' | 'firstAndLast' | 'crowd' | 'crowdWork', Series>;
 
 async function measure(stack: Stack): Promise<Report> {
   const api = new Api(stack.url, await stack.token());
@@ -66,7 +66,7 @@ async function measure(stack: Stack): Promise<Report> {
     mains.push(filled);
   }
   const sessions = await Promise.all(Array.from({ length: CLIENTS }, () => connectToClone(stack)));
-  const series: Times = { all: {}, firstAndLast: {}, crowd: {} };
+  const series: Times = { all: {}, firstAndLast: {}, crowd: {}, crowdWork: {} };
   const [first] = mains as [FilledMain];
   const [session] = sessions as [pg.Client];
   try {
@@ -127,6 +127,7 @@ async function measure(stack: Stack): Promise<Report> {
         'By depth': series.firstAndLast,
         'What each worker does in a crowd': series.crowd,
       },
+      counts: { 'What the crowd does meanwhile': series.crowdWork },
     };
   } finally {
     await Promise.all(sessions.map((open) => open.end()));
@@ -238,14 +239,18 @@ const READ = 'select sum(balance) from account where id <= 1000';
 
 /** Lets the workers take their turns while the crowd works in main. @returns milliseconds until the last one has ended */
 const inCrowd =
-  ({ main }: FilledMain, { crowd }: Times, make: Make) =>
+  ({ main }: FilledMain, { crowd, crowdWork }: Times, make: Make) =>
   async (name: string) => {
     const over = new AbortController();
-    const members = Array.from({ length: CROWD }, (_, n) => member(main.direct_url, n, over.signal));
+    const done = { updates: 0, lost: 0 };
+    const members = Array.from({ length: CROWD }, (_, n) => member(main.direct_url, n, done, over.signal));
     try {
-      return await timed(() =>
+      const ms = await timed(() =>
         Promise.all(Array.from({ length: WORKERS }, (_, n) => work(n, name, crowd, make))),
       );
+      addSample(crowdWork, `${name}, updates per second`, (done.updates * 1_000) / ms);
+      addSample(crowdWork, `${name}, sessions that were ended`, done.lost);
+      return ms;
     } finally {
       over.abort();
       await Promise.all(members);
@@ -266,17 +271,24 @@ async function work(worker: number, name: string, series: Series, make: Make): P
   }
 }
 
-/** A session that works, and connects again when it was ended. */
-async function member(url: string, n: number, signal: AbortSignal): Promise<void> {
+/** A session that works, and connects again when it was ended. @param done counts what all of them do */
+async function member(
+  url: string,
+  n: number,
+  done: { updates: number; lost: number },
+  signal: AbortSignal,
+): Promise<void> {
   while (!signal.aborted) {
     const client = await connect(url).catch(() => null);
     try {
       while (client && !signal.aborted) {
         await client.query('update account set balance = balance + 1 where id = $1', [n + 1]);
+        done.updates += 1;
         await sleep(Math.random() * REST_MS);
       }
     } catch {
-      // It was ended, by either side's clone.
+      // By either side's clone.
+      done.lost += 1;
     } finally {
       await client?.end().catch(() => {});
     }
