@@ -232,8 +232,11 @@ export class Spares {
       ready.slice(wanted.get(snapshot) ?? 0).map(() => snapshot),
     );
     for (const snapshot of surplus) {
-      if (signal.aborted || (await this.#rests(host))) return;
+      const isOrphan = !wanted.has(snapshot);
+      if (signal.aborted || (!isOrphan && (await this.#rests(host)))) return;
       await this.#paced(() => this.#dropUnused(host.postgres, snapshot));
+      // It was made while its snapshot was dropped, and kept the groups of a deleted project.
+      if (isOrphan) await withLocks(host.sessions, [], dropUnusedRoles);
     }
     const refused = new Set<string>();
     while (this.#mayMake(host) && !signal.aborted) {
@@ -356,7 +359,7 @@ export class Spares {
     this.#isSwept = true;
   }
 
-  /** How many spares each snapshot is to have; what is not in it is to have none. */
+  /** How many spares each snapshot is to have that has some, or may have. Those that are not in it were dropped. */
   async wanted(db: Queryable): Promise<Map<string, number>> {
     const now = this.#now();
     for (const [snapshot, uses] of this.#uses)
@@ -367,7 +370,7 @@ export class Spares {
        FROM snapshot JOIN project USING (project_id) JOIN pg_database ON datname = ${SNAPSHOT_NAME}
        WHERE datconnlimit <> -2 AND (snapshot.spares > 0 OR datname = ANY ($1))
        ORDER BY taken_at DESC`,
-      [[...this.#uses.keys()]],
+      [[...this.#uses.keys(), ...this.#ready.keys()]],
     );
     for (const snapshot of this.#tenants.keys())
       if (!this.#ready.has(snapshot)) this.#tenants.delete(snapshot);
@@ -386,7 +389,7 @@ export class Spares {
   }
 
   #wish({ snapshot, own, of_project }: Wish, now: number): number {
-    if (this.#large.has(snapshot)) return 0;
+    if (this.#large.has(snapshot) || (own === null && !this.#uses.has(snapshot))) return 0;
     const fixed = own ?? of_project;
     if (fixed !== null) return fixed;
     const recent = (this.#uses.get(snapshot) ?? []).filter((at) => now - at <= RECENT_MS).length;
