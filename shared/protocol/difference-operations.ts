@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { ROWS_MAX } from '../limits.ts';
 import { Database, Id, operation } from './operation.ts';
-import { Cells, Column } from './tables.ts';
+import { Cell, Column } from './tables.ts';
 
 /** How the rows that can differ were found, from the cheapest to the dearest. */
 export const DIFFERENCE_METHODS = ['wal_summary', 'extents', 'full'] as const;
@@ -75,8 +75,8 @@ const Sides = { project_id: Id, branch_id: Id, database: Database, against: Agai
 
 /** A row that differs: without `before` it was inserted, without `after` it was deleted. */
 const ChangedRow = z.strictObject({
-  before: Cells.nullable(),
-  after: Cells.nullable(),
+  before: z.array(Cell).nullable(),
+  after: z.array(Cell).nullable(),
 });
 
 /** The differences of two databases of a project, read as the read-only login of each. */

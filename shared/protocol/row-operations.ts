@@ -3,7 +3,7 @@ import { BRANCH_ROLES } from '../branch/login.ts';
 import { FILTERS_MAX, ORDERS_MAX, QUERY_PARAMETERS_MAX, QUERY_STATEMENTS_MAX, ROWS_MAX } from '../limits.ts';
 import { Database, Id, operation } from './operation.ts';
 import {
-  Cells,
+  Cell,
   Column,
   RowChange,
   RowFilter,
@@ -57,7 +57,7 @@ export const ROW_OPERATIONS = {
     result: z.strictObject({
       columns: z.array(Column),
       /** One cell per column. */
-      rows: z.array(Cells).max(ROWS_MAX),
+      rows: z.array(z.array(Cell)).max(ROWS_MAX),
       has_more: z.boolean(),
       estimated_rows: z.int().nullable(),
     }),
@@ -94,7 +94,7 @@ export const ROW_OPERATIONS = {
           z.strictObject({
             columns: z.array(z.strictObject({ name: z.string(), type: z.string() })),
             /** One cell per column. */
-            rows: z.array(Cells),
+            rows: z.array(z.array(Cell)),
             /** The statement returned more rows than fit into the message. */
             has_more: z.boolean(),
             /** The command tag without its count; null for an empty statement, and one that was ended early. */
