@@ -35,16 +35,14 @@ import { comparedColumns, comparisonsOf, filterOf, orderBy } from '../rows/row-f
 
 type Page = MethodResult<'row.list'>;
 
-type Rows = Awaited<ReturnType<typeof readPage>>;
-
 /** A table in a transaction that reads a page of it. */
-interface Reading<P extends Rows | null> extends Pick<Transaction, 'commit'> {
+interface Reading extends Pick<Transaction, 'commit'> {
   session: Session;
   description: TableDescription;
   /** Sends what admits the tenant's code. */
   admit: () => Promise<unknown>;
   /** `readPage`, or another way to read it. */
-  read: (...page: Parameters<typeof readWholePage>) => Promise<P>;
+  read: typeof readWholePage;
 }
 
 /**
@@ -60,20 +58,18 @@ export async function listRows(host: RowsHost, params: Params<'row.list'>): Prom
       return readKnown(host, params, { session, known, commit });
     return readDescribed(host, params, { session, commit, read: known?.isLarge ? readPage : readWholePage });
   });
-  // It is read again with all precautions.
-  return (
-    page ??
-    inBranch(host, params, 'read', (session, { commit }) =>
-      readDescribed(host, params, { session, commit, read: readPage }),
-    )
-  );
+  if (page) return page;
+  // Read again with all precautions, a page always fits.
+  return (await inBranch(host, params, 'read', (session, { commit }) =>
+    readDescribed(host, params, { session, commit, read: readPage }),
+  )) as Page;
 }
 
-async function readDescribed<P extends Rows | null>(
+async function readDescribed(
   host: RowsHost,
   params: Params<'row.list'>,
-  { session, commit, read }: Pick<Reading<P>, 'session' | 'commit' | 'read'>,
-): Promise<Page | Extract<P, null>> {
+  { session, commit, read }: Pick<Reading, 'session' | 'commit' | 'read'>,
+): Promise<Page | null> {
   const description = await describeTable(session, params);
   const page = await readRows(host, params, {
     session,
@@ -95,7 +91,7 @@ async function readDescribed<P extends Rows | null>(
 async function readKnown(
   host: RowsHost,
   params: Params<'row.list'>,
-  { session, commit, known }: Pick<Reading<null>, 'session' | 'commit'> & { known: KnownTable },
+  { session, commit, known }: Pick<Reading, 'session' | 'commit'> & { known: KnownTable },
 ): Promise<Page | null> {
   const confirmed = confirmTable(session, params, known, ADMIT_TENANT_CODE);
   const { description } = known;
@@ -111,11 +107,11 @@ async function readKnown(
 /** Whether the page needs more of the catalog than the description. */
 const asksCatalog = ({ offset, filter }: Params<'row.list'>) => offset >= STEP_LEAST || filter.length > 0;
 
-async function readRows<P extends Rows | null>(
+async function readRows(
   host: RowsHost,
   params: Params<'row.list'>,
-  { session, description, admit, read, commit }: Reading<P>,
-): Promise<Page | Extract<P, null>> {
+  { session, description, admit, read, commit }: Reading,
+): Promise<Page | null> {
   const { limit, offset, filter, order } = params;
   const table = orderedTable(description, params);
   // The marks are about all rows in the order of the key, and none is before `STEP_LEAST`.
@@ -148,7 +144,7 @@ async function readRows<P extends Rows | null>(
     read(session, columns, page, begin ?? values, limit),
     commit(),
   ]);
-  if (!found) return found as Extract<P, null>;
+  if (!found) return null;
   return { ...header, rows: found.rows, has_more: found.hasMore };
 }
 

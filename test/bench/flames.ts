@@ -105,7 +105,7 @@ async function recordScripts(port: number): Promise<Recording> {
   return async () => {
     const stacks = isolates.map(async ({ name, send }) => {
       const { profile } = (await send('Profiler.stop')) as { profile: Profile };
-      await send.close();
+      send.close();
       return stacksOf(profile).map(({ functions, ms }) => ({ functions: [...name, ...functions], ms }));
     });
     return (await Promise.all(stacks)).flat();
@@ -131,10 +131,8 @@ async function openInspector(url: string) {
     if (error) throw new Error(`${method}: ${error.message}`);
     return result;
   };
-  return Object.assign(send, { close: async () => socket.close() });
+  return Object.assign(send, { close: () => socket.close() });
 }
-
-const NOT_WORK = new Set(['(idle)', '(root)']);
 
 function stacksOf({ nodes, samples }: Profile): Stack[] {
   const byId = new Map(nodes.map((node) => [node.id, node]));
@@ -148,7 +146,7 @@ function stacksOf({ nodes, samples }: Profile): Stack[] {
       if (node) functions.unshift(nameOf(node));
     }
     if (functions.at(-1) === '(idle)') return [];
-    return [{ functions: functions.filter((name) => !NOT_WORK.has(name)), ms: EVERY_MICROSECONDS / 1000 }];
+    return [{ functions: functions.filter((name) => name !== '(root)'), ms: EVERY_MICROSECONDS / 1000 }];
   });
 }
 

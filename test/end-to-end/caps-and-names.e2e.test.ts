@@ -2,6 +2,7 @@ import { beforeAll, describe, expect, test } from 'vitest';
 import { type Api, type BranchBody, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
+import { fillText } from '../support/load.ts';
 import { firstByDay } from '../support/nightly.ts';
 import { ownerOf } from '../support/tenants.ts';
 
@@ -48,13 +49,6 @@ describe('the branch limit', () => {
  */
 describe('the storage quota between two measurements', () => {
   const MIB = 1024 * 1024;
-  const fill = (url: string, mib: number) =>
-    query(
-      url,
-      `insert into filled select string_agg(md5(random()::text), '') from generate_series(1, $1::int * 128)
-         cross join generate_series(1, 256) as line group by generate_series`,
-      [mib],
-    );
   const stateOf = async (id: string) =>
     (await api.get<{ storage_state: string }>(`/api/v1/projects/${id}/usage`)).body.storage_state;
 
@@ -64,7 +58,7 @@ describe('the storage quota between two measurements', () => {
     await api.allow(shop.id);
     const { direct_url } = await api.credentials(shop.id, 'main');
     await query(direct_url, 'create table filled (data text)');
-    await fill(direct_url, 25);
+    await fillText(direct_url, 25);
     const { status, body } = await api.post(path(shop.id), { branch_name: 'at-once' }, FROM_LOOPBACK);
     expect([status, body.error]).toEqual([409, 'STORAGE_QUOTA_EXCEEDED']);
     const [size] = await query<{ bytes: string }>(
@@ -88,7 +82,7 @@ describe('the storage quota between two measurements', () => {
     await api.allow(shop.id);
     const { direct_url, database_url } = await api.credentials(shop.id, 'main');
     await query(direct_url, 'create table filled (data text)');
-    await fill(direct_url, 20);
+    await fillText(direct_url, 20);
     const branch = await api.branch(shop.id, 'copy');
     const quota = (mib: number) => api.patch(`/v1/projects/${shop.id}`, { storage_quota_gib: mib / 1024 });
 

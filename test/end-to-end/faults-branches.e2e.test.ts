@@ -8,7 +8,7 @@ import { type ApiResponse, type BranchBody, FROM_LOOPBACK, type ProjectBody } fr
 import { connect, type Fingerprint, fingerprint, query } from '../support/database.ts';
 import { fillLedger } from '../support/load.ts';
 import { firstByDay, IS_NIGHTLY } from '../support/nightly.ts';
-import { faultCases } from '../support/stack/fault-cases.ts';
+import { deletionCases, faultCases } from '../support/stack/fault-cases.ts';
 import { FaultStage, insist, mayCloneTwice } from '../support/stack/fault-stage.ts';
 import {
   afterEnd,
@@ -31,6 +31,19 @@ beforeAll(async () => {
 });
 afterAll(() => stage?.close());
 
+/** Moments of a creation until its logins are made. */
+const RESERVED_AND_PREPARED = [
+  beforeRequest('reserve', 'branch.prepare'),
+  soonAfterRequest('reserve', 8, 'branch.prepare', 'branch.clone'),
+  ...around(
+    'prepare',
+    'branch.prepare',
+    { table: 'branch', statement: 'INSERT INTO branch%' },
+    { table: 'login', statement: 'CREATE ROLE%' },
+    { table: 'project', statement: 'INSERT INTO project%' },
+  ),
+];
+
 describe('a branch that is created', () => {
   /**
    * Large enough to be cloned file by file where there is no reflink, which takes some hundred milliseconds.
@@ -41,15 +54,7 @@ describe('a branch that is created', () => {
   const SMALL = faultCases({
     firstVictim: 0,
     moments: [
-      beforeRequest('reserve', 'branch.prepare'),
-      soonAfterRequest('reserve', 8, 'branch.prepare', 'branch.clone'),
-      ...around(
-        'prepare',
-        'branch.prepare',
-        { table: 'branch', statement: 'INSERT INTO branch%' },
-        { table: 'login', statement: 'CREATE ROLE%' },
-        { table: 'project', statement: 'INSERT INTO project%' },
-      ),
+      ...RESERVED_AND_PREPARED,
       beforeCall('clone', 'branch.clone'),
       duringCopy('clone', 5),
       ...around(
@@ -156,15 +161,7 @@ describe('a batch that is created', () => {
     ? faultCases({
         firstVictim: 0,
         moments: [
-          beforeRequest('reserve', 'branch.prepare'),
-          soonAfterRequest('reserve', 8, 'branch.prepare', 'branch.clone'),
-          ...around(
-            'prepare',
-            'branch.prepare',
-            { table: 'branch', statement: 'INSERT INTO branch%' },
-            { table: 'login', statement: 'CREATE ROLE%' },
-            { table: 'project', statement: 'INSERT INTO project%' },
-          ),
+          ...RESERVED_AND_PREPARED,
           ...afterMilliseconds('prepare', 'branch.prepare', 10, 40),
           ...afterMilliseconds('clone', 'branch.clone', 20, 80, 300),
           ...around('finalize', 'branch.finalize', { table: 'pg_shdepend', statement: 'ALTER DATABASE%' }),
@@ -315,39 +312,24 @@ test('a deletion overtakes a creation: neither its branch nor its event remains'
   expect(answer).toMatchObject({ status: 404 });
 });
 
-const DELETIONS = faultCases({
-  firstVictim: 2,
-  moments: [
-    beforeRequest('record', 'branch.drop'),
-    soonAfterRequest('record', 3, 'branch.drop'),
-    ...around(
-      'drop',
-      'branch.drop',
-      { table: 'login', statement: 'DELETE FROM login%' },
-      { table: 'pg_database', statement: 'DROP DATABASE%' },
-      { table: 'branch', statement: 'DELETE FROM branch%' },
-    ),
-    soonAfterReply('end', 'branch.drop', 0),
-    afterEnd('end', 'branch.drop'),
-  ],
-  nightly: afterMilliseconds('drop', 'branch.drop', 3, 12, 25),
-});
-
 /** For the second client, and for a first one whose response was lost, it is deleted already. */
 const DELETED = [202, 404];
 
-test.each(DELETIONS)('a branch is deleted once: $victim killed $name', async ({ victim, moment }) => {
-  const project = await stage.api.project('Branch deleted');
-  const branch = await stage.api.branch(project.id, 'doomed');
-  const begunBefore = stage.databasesBegun;
-  const path = `/api/v1/projects/${project.id}/branches`;
+test.each(deletionCases('branch.drop', 'branch', 2))(
+  'a branch is deleted once: $victim killed $name',
+  async ({ victim, moment }) => {
+    const project = await stage.api.project('Branch deleted');
+    const branch = await stage.api.branch(project.id, 'doomed');
+    const begunBefore = stage.databasesBegun;
+    const path = `/api/v1/projects/${project.id}/branches`;
 
-  const answers = await stage.strike(victim, moment, () =>
-    stage.api.delete(`${path}/${branch.id}?purge=true`),
-  );
+    const answers = await stage.strike(victim, moment, () =>
+      stage.api.delete(`${path}/${branch.id}?purge=true`),
+    );
 
-  for (const { status } of answers) expect(DELETED).toContain(status);
-  const { body } = await stage.api.get<{ branches: BranchBody[] }>(path);
-  expect(body.branches.map(({ id }) => id)).toEqual([project.main_branch.id]);
-  expect(stage.databasesBegun).toBe(begunBefore);
-});
+    for (const { status } of answers) expect(DELETED).toContain(status);
+    const { body } = await stage.api.get<{ branches: BranchBody[] }>(path);
+    expect(body.branches.map(({ id }) => id)).toEqual([project.main_branch.id]);
+    expect(stage.databasesBegun).toBe(begunBefore);
+  },
+);

@@ -2,10 +2,9 @@ import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';
-import { faultCases } from '../support/stack/fault-cases.ts';
+import { deletionCases, faultCases } from '../support/stack/fault-cases.ts';
 import { FaultStage, mayCloneTwice } from '../support/stack/fault-stage.ts';
 import {
-  afterEnd,
   afterMilliseconds,
   afterReply,
   around,
@@ -57,37 +56,22 @@ test.each(CREATIONS)('a project is created once: $victim killed $name', async ({
   await stage.api.delete(project);
 });
 
-const DELETIONS = faultCases({
-  firstVictim: 4,
-  moments: [
-    beforeRequest('record', 'project.drop'),
-    soonAfterRequest('record', 3, 'project.drop'),
-    ...around(
-      'drop',
-      'project.drop',
-      { table: 'login', statement: 'DELETE FROM login%' },
-      { table: 'pg_database', statement: 'DROP DATABASE%' },
-      { table: 'project', statement: 'DELETE FROM project%' },
-    ),
-    soonAfterReply('end', 'project.drop', 0),
-    afterEnd('end', 'project.drop'),
-  ],
-  nightly: afterMilliseconds('drop', 'project.drop', 3, 12, 25),
-});
-
 /**
  * For the second client, and for a first one whose response was lost, it is being deleted or deleted already.
  */
 const DELETED = [202, 404, 409];
 
-test.each(DELETIONS)('a project is deleted once: $victim killed $name', async ({ victim, moment }) => {
-  const project = await stage.api.project('Project deleted');
-  await stage.api.branch(project.id, 'doomed');
+test.each(deletionCases('project.drop', 'project', 4))(
+  'a project is deleted once: $victim killed $name',
+  async ({ victim, moment }) => {
+    const project = await stage.api.project('Project deleted');
+    await stage.api.branch(project.id, 'doomed');
 
-  const answers = await stage.strike(victim, moment, () =>
-    stage.api.delete(`/api/v1/projects/${project.id}`),
-  );
+    const answers = await stage.strike(victim, moment, () =>
+      stage.api.delete(`/api/v1/projects/${project.id}`),
+    );
 
-  for (const { status } of answers) expect(DELETED).toContain(status);
-  expect(await stage.api.get(`/api/v1/projects/${project.id}`)).toMatchObject({ status: 404 });
-});
+    for (const { status } of answers) expect(DELETED).toContain(status);
+    expect(await stage.api.get(`/api/v1/projects/${project.id}`)).toMatchObject({ status: 404 });
+  },
+);

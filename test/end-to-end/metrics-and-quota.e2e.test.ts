@@ -9,6 +9,7 @@ import { Api, type Credentials, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { listenTo } from '../support/listen.ts';
+import { fillText } from '../support/load.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
 import { deliveredMails } from '../support/sign-in/mails.ts';
 import { type Stack, startStack } from '../support/stack/stack.ts';
@@ -412,15 +413,6 @@ describe('the storage quota', () => {
   const inState = (state: string) =>
     eventually(async () => expect((await usage()).storage_state).toBe(state));
 
-  /** Inserts random text, which does not compress. */
-  const fill = (url: string, mib: number) =>
-    query(
-      url,
-      `insert into filled select string_agg(md5(random()::text), '') from generate_series(1, $1::int * 128)
-         cross join generate_series(1, 256) as line group by generate_series`,
-      [mib],
-    );
-
   const subjects = () =>
     deliveredMails(stack)
       .filter(({ text }) => text.includes(project.id))
@@ -452,12 +444,12 @@ describe('the storage quota', () => {
       const [readWrite, owner] = sessions;
       expect(await writes(readWrite)).toBe('written');
 
-      await fill(credentials.database_url, 17);
+      await fillText(credentials.database_url, 17);
       await inState('warning');
       await eventually(async () => expect(subjects()).toEqual(['STORAGE_WARNING']));
       expect(await writes(readWrite)).toBe('written');
 
-      await fill(credentials.database_url, 8);
+      await fillText(credentials.database_url, 8);
       await inState('write_blocked');
       await eventually(async () => expect(subjects()).toEqual(['STORAGE_WARNING', 'WRITE_BLOCKED']));
       await eventually(async () => expect(await writes(readWrite)).toMatch(/^(42501|25006)$/));

@@ -29,6 +29,15 @@ export async function fillLedger(ownerUrl: string, megabytes: number): Promise<v
   }
 }
 
+/** Inserts random text, which does not compress, into the table `filled`, whose only column is a text. */
+export const fillText = (url: string, mib: number) =>
+  query(
+    url,
+    `insert into filled select string_agg(md5(random()::text), '') from generate_series(1, $1::int * 128)
+       cross join generate_series(1, 256) as line group by generate_series`,
+    [mib],
+  );
+
 /** Selects the difference between balances and ledger as `apart`. It is 0 in a consistent copy. */
 export const IMBALANCE = `
   select abs(booked - (select sum(balance) from account)) + abs(booked - (select sum(balance) from teller)) as apart

@@ -117,7 +117,7 @@ test('a page of a table that the session knows takes one trip to PostgreSQL, and
   };
   await tripsOf('note');
   expect(await tripsOf('note')).toBe(2);
-  // One that did not fit as it is is read with all precautions at once.
+  // A page that did not fit in one piece is read with all precautions the first time.
   await tripsOf('large');
   expect(await tripsOf('large')).toBe(3);
   await host.rows.kept.close();

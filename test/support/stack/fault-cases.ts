@@ -1,6 +1,14 @@
 import { IS_NIGHTLY } from '../nightly.ts';
 import { VICTIMS, type Victim } from './fault-stage.ts';
-import type { Moment } from './moments.ts';
+import {
+  afterEnd,
+  afterMilliseconds,
+  around,
+  beforeRequest,
+  type Moment,
+  soonAfterReply,
+  soonAfterRequest,
+} from './moments.ts';
 
 export interface FaultCase {
   name: string;
@@ -33,3 +41,27 @@ export function faultCases({ moments, nightly = [], firstVictim }: Moments): Fau
       return { name: moment.name, victim, moment };
     });
 }
+
+/** Of a deletion by this method. @param table of the agent, from which it goes last */
+export const deletionCases = (
+  method: 'branch.drop' | 'project.drop',
+  table: string,
+  firstVictim: number,
+): FaultCase[] =>
+  faultCases({
+    firstVictim,
+    moments: [
+      beforeRequest('record', method),
+      soonAfterRequest('record', 3, method),
+      ...around(
+        'drop',
+        method,
+        { table: 'login', statement: 'DELETE FROM login%' },
+        { table: 'pg_database', statement: 'DROP DATABASE%' },
+        { table, statement: `DELETE FROM ${table}%` },
+      ),
+      soonAfterReply('end', method, 0),
+      afterEnd('end', method),
+    ],
+    nightly: afterMilliseconds('drop', method, 3, 12, 25),
+  });

@@ -104,9 +104,13 @@ function d1Workers({ d1Databases }: Options) {
   if (d1Databases === undefined) return [];
   const source = readFileSync(join(import.meta.dirname, 'd1-worker.ts'), 'utf8');
   d1Script ??= transformSync(source, { loader: 'ts' }).code;
-  const script = d1Script;
-  return convertV4MiniflareOptions({ name: D1_WORKER, modules: true, script, ...COMPATIBILITY, d1Databases })
-    .workers;
+  return convertV4MiniflareOptions({
+    name: D1_WORKER,
+    modules: true,
+    script: d1Script,
+    ...COMPATIBILITY,
+    d1Databases,
+  }).workers;
 }
 
 /** The script of a Worker in this folder, bundled once a run. @param name of its file, without the ending */
