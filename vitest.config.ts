@@ -2,11 +2,6 @@ import { defineConfig } from 'vitest/config';
 import { LongFirst } from './test/support/long-first.ts';
 import { keepTemporaryFilesInMemory } from './test/support/memory-folder.ts';
 
-/**
- * Suffixes say what a test needs: `.worker` workerd, `.pg` PostgreSQL and PgBouncer, `.e2e` the whole stack.
- */
-const SERVERS = 'test/**/*.pg.test.ts';
-const STACK = 'test/**/*.e2e.test.ts';
 /** Attacks of one tenant on another: `npm run test:neighbours`. */
 const NEIGHBOURS = 'test/neighbours/**/*.test.ts';
 /** They replace a module, which works only where no other file has loaded it. */
@@ -18,8 +13,7 @@ const RUN_FOLDER = 'test/support/run-folder.ts';
 /** Ends what hangs. It says nothing about how long a test may take on a busy machine. */
 const HANGS_AFTER_MS = 300_000;
 /**
- * One pool for all projects: files with servers mostly wait for them, and quick files fill the gaps. A worker
- * runs many files and loads each module once, which saves a quarter of the processor time.
+ * A worker runs files of all kinds and loads each module once, which saves a quarter of the processor time.
  */
 const IN_ONE_POOL = {
   maxWorkers: 4,
@@ -38,24 +32,15 @@ export default defineConfig({
     projects: [
       {
         test: {
-          name: 'unit',
+          name: 'main',
           include: ['test/**/*.test.ts'],
-          exclude: [PACKAGES, SERVERS, STACK, MOCKED],
-          globalSetup: RUN_FOLDER,
+          exclude: [PACKAGES, MOCKED, NEIGHBOURS],
+          globalSetup: [RUN_FOLDER, 'test/support/stack/shared-stack.ts'],
+          setupFiles: 'test/support/stack/with-shared-stack.ts',
           ...IN_ONE_POOL,
         },
       },
       { test: { name: 'mocked', include: [MOCKED], globalSetup: RUN_FOLDER, ...IN_ONE_POOL, isolate: true } },
-      { test: { name: 'servers', include: [SERVERS], globalSetup: RUN_FOLDER, ...IN_ONE_POOL } },
-      {
-        test: {
-          name: 'stack',
-          include: [STACK],
-          exclude: [PACKAGES, NEIGHBOURS],
-          globalSetup: [RUN_FOLDER, 'test/support/stack/shared-stack.ts'],
-          ...IN_ONE_POOL,
-        },
-      },
       {
         test: {
           name: 'neighbours',

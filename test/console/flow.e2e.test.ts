@@ -75,6 +75,8 @@ test('replaces the recovery codes, which ends the earlier session only', async (
   const { page } = visitor;
   await keys.go('your account');
   await keys.use(page.getByRole('link', { name: 'Set up, or replace recovery codes' }));
+  // The page before has a field of the same name.
+  await heading('Second factor');
   await keys.fill(page.getByLabel('Current password'), PASSWORD);
   await keys.press('Enter');
   await says('You get ten new recovery codes');

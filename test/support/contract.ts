@@ -1,7 +1,6 @@
+import { readFileSync, writeFileSync } from 'node:fs';
 import { Ajv2020, type ValidateFunction } from 'ajv/dist/2020.js';
 import addFormats from 'ajv-formats';
-import { app } from '../../edge/app.ts';
-import { descriptionOf } from '../../edge/documentation/describe.ts';
 import {
   type Document,
   operationsOf,
@@ -10,6 +9,7 @@ import {
   type Schema,
 } from '../../edge/documentation/openapi.ts';
 import { FAILURES, type FailureCode } from '../../shared/failures.ts';
+import { oncePerRun } from './run-folder.ts';
 
 /** A response of the gateway as received over the wire. */
 export interface WireResponse {
@@ -26,8 +26,15 @@ export class ContractError extends Error {
   override name = 'ContractError';
 }
 
+/** Made once a run: a process takes 2 s to load all routes of the gateway. */
+const descriptionFile = await oncePerRun('openapi.json', async (path) => {
+  const { app } = await import('../../edge/app.ts');
+  const { descriptionOf } = await import('../../edge/documentation/describe.ts');
+  writeFileSync(path, JSON.stringify(descriptionOf(app)));
+});
+
 /** The OpenAPI document at `/api/v1/openapi.json`. */
-export const DESCRIPTION: Document = descriptionOf(app);
+export const DESCRIPTION: Document = JSON.parse(readFileSync(descriptionFile, 'utf8'));
 
 const { components = {} } = DESCRIPTION;
 

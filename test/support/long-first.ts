@@ -1,30 +1,31 @@
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
 /**
- * Kinds of files, in their order. Those that share a stack come late: its agent looks at all projects that they
- * have made until the run ends. A machine that has not run the files yet knows only their names.
+ * Kinds of files, each with the part of a run that passes before its first file. Files with servers wait and
+ * those with workerd do not, so they run side by side. Those that share a stack come later: its agent looks at
+ * all projects that they have made until the run ends. Quick files fill the end, where a long one would leave
+ * the other workers idle.
  */
-const KINDS = [
-  /\/agent\/join\/[^/]*\.test\.ts$/,
-  /\.pg\.test\.ts$/,
-  /\.worker\.test\.ts$/,
-  /\/(?:faults-|simulation-|planted-fault)[^/]*\.e2e\.test\.ts$/,
-  /\/dev\/[^/]*\.e2e\.test\.ts$/,
-  /\.e2e\.test\.ts$/,
+const KINDS: [kind: RegExp, start: number][] = [
+  [/\/agent\/join\/[^/]*\.test\.ts$|\.pg\.test\.ts$/, 0],
+  [/\.worker\.test\.ts$/, 0],
+  [/\/(?:(?:faults-|simulation-|planted-fault)[^/]*|dev\/[^/]*)\.e2e\.test\.ts$/, 0],
+  [/\.e2e\.test\.ts$/, 0.2],
+  [/$/, 1],
 ];
 
-const kindOf = ({ moduleId }: TestSpecification): number => {
-  const found = KINDS.findIndex((kind) => kind.test(moduleId));
-  return found < 0 ? KINDS.length : found;
-};
-
 /**
- * Starts the long files of a kind first, and quick files last, so that the run does not end with one long file
- * while the other workers are idle.
+ * Mixes the kinds, the long files of each kind first. A machine that has not run the files yet knows only their
+ * sizes.
  */
 export class LongFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
     const sorted = await super.sort(files);
-    return sorted.sort((one, other) => kindOf(one) - kindOf(other));
+    const byKind = Map.groupBy(sorted, ({ moduleId }) => KINDS.findIndex(([kind]) => kind.test(moduleId)));
+    const placed = [...byKind].flatMap(([kind, ofKind]) => {
+      const start = KINDS[kind]?.[1] ?? 1;
+      return ofKind.map((file, index) => ({ file, place: start + ((1 - start) * index) / ofKind.length }));
+    });
+    return placed.toSorted((one, other) => one.place - other.place).map(({ file }) => file);
   }
 }
