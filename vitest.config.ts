@@ -10,6 +10,14 @@ const MOCKED = 'test/**/*.mocked.test.ts';
 const PACKAGES = '**/node_modules/**';
 const RUN_FOLDER = 'test/support/run-folder.ts';
 
+/**
+ * Node ignores `NODE_COMPILE_CACHE` in a process that root has started and that runs as another user, as those do whose
+ * files start hosts. Their threads compare schemas.
+ */
+const KEEP_COMPILED = `--import=data:text/javascript,${encodeURIComponent(`
+  import { enableCompileCache } from 'node:module';
+  enableCompileCache(process.env.NODE_COMPILE_CACHE);`)}`;
+
 /** Ends what hangs. It says nothing about how long a test may take on a busy machine. */
 const HANGS_AFTER_MS = 300_000;
 /**
@@ -18,6 +26,7 @@ const HANGS_AFTER_MS = 300_000;
 const IN_ONE_POOL = {
   maxWorkers: 4,
   isolate: false,
+  execArgv: [KEEP_COMPILED],
   testTimeout: HANGS_AFTER_MS,
   hookTimeout: HANGS_AFTER_MS,
 };

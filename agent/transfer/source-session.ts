@@ -173,10 +173,22 @@ export async function readAuthorities({
   return [...known, ...(FOLLOW_CA_FILE === undefined ? [] : [await readFile(FOLLOW_CA_FILE, 'utf8')])];
 }
 
+/** The authorities of the last session, and what trusts them. */
+let trusted: { authorities: string; context: tls.SecureContext } | null = null;
+
+/** OpenSSL takes longer to read all authorities than to connect, so sessions share them until they change. */
+async function trustedContext(settings: Pick<AgentSettings, 'FOLLOW_CA_FILE'>): Promise<tls.SecureContext> {
+  const ca = await readAuthorities(settings);
+  const authorities = ca.join('\n');
+  if (trusted?.authorities !== authorities)
+    trusted = { authorities, context: tls.createSecureContext({ ca }) };
+  return trusted.context;
+}
+
 async function connect(
   { address, host, port, user, password, database }: Source,
   proof: Tls,
-  ca: string[],
+  secureContext: tls.SecureContext,
   bounds: Bounds,
   more: pg.ClientConfig & { replication?: 'database' } = {},
 ): Promise<SourceClient> {
@@ -186,7 +198,7 @@ async function connect(
     ...(isUnverified
       ? {}
       : {
-          ca,
+          secureContext,
           // The driver connects to the address; the certificate is of the name.
           checkServerIdentity: (_: string, certificate: tls.PeerCertificate) =>
             tls.checkServerIdentity(host, certificate),
@@ -239,9 +251,9 @@ export async function inSource<T>(
   action: (opened: SourceSession) => Promise<T>,
   { mode = 'read', tls }: { mode?: keyof typeof MODES; tls?: Tls } = {},
 ): Promise<Result<T, SourceFinding>> {
-  const ca = await readAuthorities(settings);
+  const context = await trustedContext(settings);
   const run = async (proof: Tls) => {
-    const session = await connect(source, proof, ca, MODES[mode]);
+    const session = await connect(source, proof, context, MODES[mode]);
     const timer = setTimeout(() => streamOf(session).destroy(new Error('it took too long')), within);
     try {
       return await action({ session, tls: proof });
@@ -276,7 +288,7 @@ export async function openSnapshotSession(
   proof: Tls,
   snapshot: string | null,
 ): Promise<{ session: Session; end: () => void }> {
-  const session = await connect(source, proof, await readAuthorities(settings), COPYING);
+  const session = await connect(source, proof, await trustedContext(settings), COPYING);
   await session.query(WITHOUT_END);
   await session.query('BEGIN');
   if (snapshot !== null) await session.query(`SET TRANSACTION SNAPSHOT ${literal(snapshot)}`);
@@ -289,7 +301,7 @@ export async function openReadingSession(
   source: Source,
   proof: Tls,
 ): Promise<{ session: Session; end: () => void }> {
-  const session = await connect(source, proof, await readAuthorities(settings), WATCHING);
+  const session = await connect(source, proof, await trustedContext(settings), WATCHING);
   return { session, end: () => end(session) };
 }
 
@@ -303,8 +315,8 @@ export async function openReplicationSession(
   source: Source,
   proof: Tls,
 ): Promise<{ session: Session; end: () => void }> {
-  const ca = await readAuthorities(settings);
-  const session = await connect(source, proof, ca, COPYING, { replication: 'database' });
+  const context = await trustedContext(settings);
+  const session = await connect(source, proof, context, COPYING, { replication: 'database' });
   await session.query(WITHOUT_END);
   return { session, end: () => end(session) };
 }

@@ -39,9 +39,6 @@ const SHOP = `
   create table nothing ();
   create index on book using gin (tags);
   create table counted (n int);
-  insert into counted values (0);
-  create function count_it() returns trigger language plpgsql as $$ begin update counted set n = n + 1; return new; end $$;
-  create trigger counts after insert on book for each row execute function count_it();
   create view cheap as select id, price from book where price < 50;
   create materialized view sums as select author_id, sum(price) from book group by 1;
   alter table visit enable row level security;
@@ -53,6 +50,9 @@ const SHOP = `
   insert into author (name, feels, "Own mail") select 'author ' || n, 'happy', n || '@x.example' from generate_series(1, 300) n;
   insert into book (author_id, price, tags, about, cover, spent, ratio) select 1 + n % 300, n % 100, array['a', null, n::text], jsonb_build_object('n', n),
     decode(md5(n::text), 'hex'), make_interval(secs => n), 1.0 / n from generate_series(1, 30000) n;
+  insert into counted values (30000);
+  create function count_it() returns trigger language plpgsql as $$ begin update counted set n = n + 1; return new; end $$;
+  create trigger counts after insert on book for each row execute function count_it();
   insert into loan select n, n, 1 + n % 300 from generate_series(1, 500) n;
   insert into sale select n, date '2025-12-01' + n from generate_series(1, 60) n;
   insert into visit select now() from generate_series(1, 10);

@@ -247,7 +247,8 @@ async function startParts(
     return child !== undefined && child.exitCode === null && child.signalCode === null;
   };
 
-  const inTool = { ...identity, cwd: root, env: { PATH: process.env.PATH ?? '', ...settings } };
+  const { PATH = '', NODE_COMPILE_CACHE } = process.env;
+  const inTool = { ...identity, cwd: root, env: { PATH, NODE_COMPILE_CACHE, ...settings } };
 
   const connect = () => logIn(layout.postgres, PLATFORM_ROLE, PLATFORM_ROLE);
 
