@@ -38,7 +38,8 @@ function keepCompiled(runFolder: string): void {
   const folder = join(runFolder, 'compiled');
   mkdirSync(folder);
   enableCompileCache(folder);
-  for (const path of [folder, ...readdirSync(folder).map((name) => join(folder, name))]) chmodSync(path, 0o777);
+  for (const path of [folder, ...readdirSync(folder).map((name) => join(folder, name))])
+    chmodSync(path, 0o777);
   process.env.NODE_COMPILE_CACHE = folder;
 }
 
