@@ -58,6 +58,12 @@ let account: { account: string; session: string; tenant: string };
 const callers = new Map<string, Api>();
 const resources = {} as Record<User, Ids>;
 let otherOfAda: string;
+/** A user without a tenant. */
+let homeless: Api;
+/** A user whose role is unknown. */
+let guest: Api;
+/** Bearers that are no secret of the platform, and no token of SCIM. */
+let strangers: Record<'platform' | 'scim', [string, string | null][]>;
 
 const apiWith = (token: string | null) => new Api(stack.url, token);
 const apiOf = async (options: TokenOptions) => apiWith(await tokenOf(options, stack.devDir));
@@ -85,6 +91,29 @@ beforeAll(async () => {
   }
   for (const user of Object.keys(USERS) as User[]) resources[user] = await createResources(ownerApi(user));
   otherOfAda = (await ownerApi('ada').project('Other')).id;
+  homeless = await apiOf({ tenant: null });
+  guest = await apiOf({ tenant: 'acme', role: 'guest' });
+  await guest.get('/api/v1/projects');
+  const both: [string, string | null][] = [
+    ['none', null],
+    ["an owner's token", await tokenOf(USERS.ada, stack.devDir)],
+    ['an access token of the gateway', await own.access(account)],
+    ['a refresh token', await own.refresh()],
+  ];
+  strangers = {
+    platform: [
+      ...both,
+      ['a wrong secret', `${platformSecret.slice(1)}x`],
+      ['more than the secret', `${platformSecret}x`],
+      ['a token without a tenant', await tokenOf({ tenant: null }, stack.devDir)],
+      ['a pre-auth token', await own.preAuth()],
+    ],
+    scim: [
+      ...both,
+      ['an unknown token of SCIM', `bgscim_${'x'.repeat(43)}`],
+      ["the platform's secret", platformSecret],
+    ],
+  };
 });
 afterAll(() => stack?.stop());
 
@@ -107,12 +136,17 @@ const inParallel = async <T>(items: readonly T[], test: (item: T) => Promise<voi
   await Promise.all(items.map(test));
 };
 
-async function expectNoWrites(work: () => Promise<void>): Promise<void> {
-  const before = recordsWithoutDenials();
-  await work();
-  const after = recordsWithoutDenials();
-  // The matcher takes far longer, and says what differs.
-  if (!isDeepStrictEqual(after, before)) expect(after).toEqual(before);
+/** The tests of this `describe` change no record. Reading all of them takes longer than a refused call. */
+function expectNoWrites(): void {
+  let before: ReturnType<typeof recordsWithoutDenials>;
+  beforeAll(() => {
+    before = recordsWithoutDenials();
+  });
+  afterAll(() => {
+    const after = recordsWithoutDenials();
+    // The matcher takes far longer, and says what differs.
+    if (!isDeepStrictEqual(after, before)) expect(after).toEqual(before);
+  });
 }
 
 describe('the generated tests', () => {
@@ -225,23 +259,21 @@ async function makeWrongBearers(kind: keyof typeof GOOD): Promise<[string, strin
 }
 
 /**
- * By day, each operation gets a fifth of the cases, each time others, and at least one; by night all of them.
+ * By day, each operation gets a tenth of the cases, each time others, and at least one; by night all of them.
  */
 function shareOf<T>(operation: Operation, cases: readonly T[]): T[] {
-  const shares = IS_NIGHTLY ? 1 : Math.min(5, cases.length);
+  const shares = IS_NIGHTLY ? 1 : Math.min(10, cases.length);
   return cases.filter((_, n) => n % shares === OPERATIONS.indexOf(operation) % shares);
 }
 
 /** Tries wrong bearer tokens, so that a new operation or a new kind of token is tested automatically. */
 async function expectUnauthenticated(operation: Operation, kind: keyof typeof GOOD): Promise<void> {
   const bearers = shareOf(operation, await wrongBearers(kind));
-  await expectNoWrites(() =>
-    inParallel(bearers, async ([name, token]) => {
-      const response = await callOperation(apiWith(token), operation, resources.ada);
-      expect(response, name).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
-      expect(response.headers.get('www-authenticate'), name).toBe('Bearer error="invalid_token"');
-    }),
-  );
+  await inParallel(bearers, async ([name, token]) => {
+    const response = await callOperation(apiWith(token), operation, resources.ada);
+    expect(response, name).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
+    expect(response.headers.get('www-authenticate'), name).toBe('Bearer error="invalid_token"');
+  });
 }
 
 describe('tokens of the gateway', () => {
@@ -265,13 +297,17 @@ describe('tokens of the gateway', () => {
   });
 });
 
-test.each(SIGNED_IN_OPERATIONS)('$id: anything but an access token → 401', (operation) =>
-  expectUnauthenticated(operation, 'access'),
-);
+describe('without a row of the permission table', () => {
+  expectNoWrites();
 
-test.each(PRE_AUTH_OPERATIONS)('$id: anything but a pre-auth token → 401', (operation) =>
-  expectUnauthenticated(operation, 'pre_auth'),
-);
+  test.each(SIGNED_IN_OPERATIONS)('$id: anything but an access token → 401', (operation) =>
+    expectUnauthenticated(operation, 'access'),
+  );
+
+  test.each(PRE_AUTH_OPERATIONS)('$id: anything but a pre-auth token → 401', (operation) =>
+    expectUnauthenticated(operation, 'pre_auth'),
+  );
+});
 
 /** What a list has of Ada's; null for one that nobody or only others can fill. */
 const listedOf = ({ id }: Operation): string | null => {
@@ -285,86 +321,17 @@ const listedOf = ({ id }: Operation): string | null => {
 /** What both of two equal responses repeat, because they were asked for it. */
 const references = () => [...Object.values(resources.ada), UNKNOWN];
 
-describe.each(USER_OPERATIONS)('$id', (operation) => {
-  test('anything but an access token → 401', () => expectUnauthenticated(operation, 'access'));
-
-  test('a token without a tenant → 403', async () => {
-    const api = await apiOf({ tenant: null });
-    await expectNoWrites(async () => {
-      const response = await callOperation(api, operation, resources.ada);
-      expect(response).toMatchObject({ status: 403, body: { error: 'TENANT_REQUIRED' } });
-    });
-  });
-
-  test('an unknown role → 403', async () => {
-    const api = await apiOf({ tenant: 'acme', role: 'guest' });
-    await api.get('/api/v1/projects');
-    await expectNoWrites(async () => {
-      const response = await callOperation(api, operation, resources.ada);
-      expect(response).toMatchObject({ status: 403, body: { error: 'FORBIDDEN' } });
-    });
-  });
-
-  test('a caller without the role or the scope → 403 with the required one', () =>
-    expectNoWrites(() =>
-      inParallel(
-        shareOf(operation, callersWith(operation, 'role', 'scope')),
-        async ({ decision, ...caller }) => {
-          const roles = `role ${Object.keys(operation.reaches).join(', ')}`;
-          const required = decision === 'role' ? roles : `scope branchgate:${operation.scope}`;
-          const response = await callOperation(apiFor(caller), operation, resources.ada);
-          expect(response, named(caller)).toMatchObject({
-            status: 403,
-            body: { error: 'FORBIDDEN', required },
-          });
-        },
-      ),
-    ));
-
-  test('a caller who does not reach the resource → 404, identical to the response for an unknown id', () =>
-    expectNoWrites(() =>
-      inParallel(shareOf(operation, callersWith(operation, 'unknown')), async (caller) => {
-        const call = (ids: Ids) => callOperation(apiFor(caller), operation, ids);
-        const { status } = await expectSameAnswer(
-          call(resources.ada),
-          call(nowhere(operation)),
-          operation.ids.includes('domain') ? references() : [],
-        );
-        expect(status, named(caller)).toBe(404);
-      }),
-    ));
-
-  // `every-operation.e2e.test.ts` tests the operations that change something.
-  const allowed = operation.method === 'GET' ? shareOf(operation, callersWith(operation, 'allowed')) : [];
-  test('every other caller → 200, if nothing is changed', () => {
-    const read = async () => {
-      for (const caller of allowed) {
-        const { status, body } = await callOperation(apiFor(caller), operation, resources.ada);
-        // The project follows nothing.
-        expect(status, named(caller)).toBe(operation.id === 'getFollowing' ? 404 : 200);
-        const listed = listedOf(operation);
-        if (operation.ids.length > 0 || listed === null) continue;
-        expect(JSON.stringify(body).includes(listed), named(caller)).toBe(reachesAdas(operation, caller));
-      }
-    };
-    return operation.id === AUDITED ? read() : expectNoWrites(read);
-  });
-});
-
-// A member of the tenant is known in each of its projects.
-const NESTED = USER_OPERATIONS.filter(
-  ({ ids, id }) => ids.includes('project_id') && ids.length > 1 && id !== 'shareProject',
-);
-
-describe.each(NESTED)('$id', (operation) => {
-  test('a resource of one project is unknown under another', async () => {
-    const call = (ids: Ids) => callOperation(ownerApi('ada'), operation, { ...ids, project_id: otherOfAda });
-    await expectNoWrites(async () => {
-      const { status } = await expectSameAnswer(call(resources.ada), call(nowhere(operation)), references());
-      expect(status).toBe(404);
-    });
-  });
-});
+/** The callers that may read what an operation shows; `every-operation.e2e.test.ts` tests those that change something. */
+async function expectReadable(operation: Operation): Promise<void> {
+  for (const caller of shareOf(operation, callersWith(operation, 'allowed'))) {
+    const { status, body } = await callOperation(apiFor(caller), operation, resources.ada);
+    // The project follows nothing.
+    expect(status, named(caller)).toBe(operation.id === 'getFollowing' ? 404 : 200);
+    const listed = listedOf(operation);
+    if (operation.ids.length > 0 || listed === null) continue;
+    expect(JSON.stringify(body).includes(listed), named(caller)).toBe(reachesAdas(operation, caller));
+  }
+}
 
 /** The operation with this id where its query or body refers to another resource. */
 const naming = (operation: Operation, { location, name }: Operation['references'][number], id: string) => ({
@@ -377,22 +344,75 @@ const UNAUTHORISED: readonly Caller[] = [
   { user: 'colleague', role: 'operator', scope: 'write' },
 ];
 
-describe.each(USER_OPERATIONS.filter(({ references }) => references.length > 0))('$id', (operation) => {
-  describe.each(operation.references)('$name in its $location', (reference) => {
-    test("Ada's is unknown to others", () =>
-      expectNoWrites(() =>
-        inParallel(
-          UNAUTHORISED.filter(({ role }) => operation.reaches[role]),
-          async (caller) => {
-            const adas = resources.ada[reference.name] ?? resources.ada.branch_id ?? '';
-            const call = (id: string) =>
-              callOperation(apiFor(caller), naming(operation, reference, id), resources[caller.user]);
-            await expectSameAnswer(call(adas), call(UNKNOWN));
-          },
-        ),
-      ));
+describe.each(USER_OPERATIONS)('$id', (operation) => {
+  expectNoWrites();
+
+  test('anything but an access token → 401', () => expectUnauthenticated(operation, 'access'));
+
+  test('a token without a tenant → 403', async () => {
+    const response = await callOperation(homeless, operation, resources.ada);
+    expect(response).toMatchObject({ status: 403, body: { error: 'TENANT_REQUIRED' } });
   });
+
+  test('an unknown role → 403', async () => {
+    const response = await callOperation(guest, operation, resources.ada);
+    expect(response).toMatchObject({ status: 403, body: { error: 'FORBIDDEN' } });
+  });
+
+  test('a caller without the role or the scope → 403 with the required one', () =>
+    inParallel(
+      shareOf(operation, callersWith(operation, 'role', 'scope')),
+      async ({ decision, ...caller }) => {
+        const roles = `role ${Object.keys(operation.reaches).join(', ')}`;
+        const required = decision === 'role' ? roles : `scope branchgate:${operation.scope}`;
+        const response = await callOperation(apiFor(caller), operation, resources.ada);
+        expect(response, named(caller)).toMatchObject({
+          status: 403,
+          body: { error: 'FORBIDDEN', required },
+        });
+      },
+    ));
+
+  test('a caller who does not reach the resource → 404, identical to the response for an unknown id', () =>
+    inParallel(shareOf(operation, callersWith(operation, 'unknown')), async (caller) => {
+      const call = (ids: Ids) => callOperation(apiFor(caller), operation, ids);
+      const { status } = await expectSameAnswer(
+        call(resources.ada),
+        call(nowhere(operation)),
+        operation.ids.includes('domain') ? references() : [],
+      );
+      expect(status, named(caller)).toBe(404);
+    }));
+
+  if (operation.method === 'GET' && operation.id !== AUDITED)
+    test('every other caller → 200, and nothing is changed', () => expectReadable(operation));
+
+  // A member of the tenant is known in each of its projects.
+  if (operation.ids.includes('project_id') && operation.ids.length > 1 && operation.id !== 'shareProject')
+    test('a resource of one project is unknown under another', async () => {
+      const call = (ids: Ids) =>
+        callOperation(ownerApi('ada'), operation, { ...ids, project_id: otherOfAda });
+      const { status } = await expectSameAnswer(call(resources.ada), call(nowhere(operation)), references());
+      expect(status).toBe(404);
+    });
+
+  for (const reference of operation.references)
+    test(`${reference.name} in its ${reference.location}: Ada's is unknown to others`, () =>
+      inParallel(
+        UNAUTHORISED.filter(({ role }) => operation.reaches[role]),
+        async (caller) => {
+          const adas = resources.ada[reference.name] ?? resources.ada.branch_id ?? '';
+          const call = (id: string) =>
+            callOperation(apiFor(caller), naming(operation, reference, id), resources[caller.user]);
+          await expectSameAnswer(call(adas), call(UNKNOWN));
+        },
+      ));
 });
+
+test.each(USER_OPERATIONS.filter(({ id }) => id === AUDITED))(
+  '$id: every other caller → 200',
+  expectReadable,
+);
 
 /** A provider is needed until it is deleted. */
 const PLATFORM_IN_ORDER = PLATFORM_OPERATIONS.toSorted(
@@ -409,34 +429,25 @@ const OF_ONLY_HOST: Record<string, number[]> = {
   drainHost: [202],
 };
 
-describe.each(PLATFORM_IN_ORDER)('$id', (operation) => {
+describe('only the platform', () => {
   let ids: Ids;
-
   beforeAll(async () => {
     const { body } = await apiWith(platformSecret).get<{ hosts: { id: string }[] }>('/platform/v1/hosts');
     ids = { ...resources.ada, host_id: body.hosts[0]?.id ?? '' };
   });
 
-  test('anything but the secret → 401', () => {
-    const bearers: [string, MakeToken][] = [
-      ['no secret', () => null],
-      ['a wrong secret', () => `${platformSecret.slice(1)}x`],
-      ['more than the secret', () => `${platformSecret}x`],
-      ["an owner's token", () => tokenOf(USERS.ada, stack.devDir)],
-      ['a token without a tenant', () => tokenOf({ tenant: null }, stack.devDir)],
-      ['an access token of the gateway', () => GOOD.access()],
-      ['a pre-auth token', () => GOOD.pre_auth()],
-      ['a refresh token', () => own.refresh()],
-    ];
-    return expectNoWrites(() =>
-      inParallel(bearers, async ([name, makeToken]) => {
-        const response = await callOperation(apiWith(await makeToken()), operation, ids);
+  describe('and nobody else', () => {
+    expectNoWrites();
+
+    test.each(PLATFORM_OPERATIONS)('$id: anything but the secret → 401', (operation) =>
+      inParallel(strangers.platform, async ([name, token]) => {
+        const response = await callOperation(apiWith(token), operation, ids);
         expect(response, name).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
       }),
     );
   });
 
-  test('the secret is accepted', async () => {
+  test.each(PLATFORM_IN_ORDER)('$id: the secret is accepted', async (operation) => {
     const api = apiWith(platformSecret);
     const { status } = await callOperation(api, operation, ids);
     expect(OF_ONLY_HOST[operation.id] ?? [200, 201, 204], operation.id).toContain(status);
@@ -445,23 +456,15 @@ describe.each(PLATFORM_IN_ORDER)('$id', (operation) => {
   });
 });
 
-describe.each(SCIM_OPERATIONS)('$id', (operation) => {
-  test('anything but a token of SCIM → 401', () => {
-    const bearers: [string, MakeToken][] = [
-      ['no token', () => null],
-      ['an unknown token of SCIM', () => `bgscim_${'x'.repeat(43)}`],
-      ["the platform's secret", () => platformSecret],
-      ["an owner's token", () => tokenOf(USERS.ada, stack.devDir)],
-      ['an access token of the gateway', () => GOOD.access()],
-      ['a refresh token', () => own.refresh()],
-    ];
-    return expectNoWrites(() =>
-      inParallel(bearers, async ([name, makeToken]) => {
-        const response = await callOperation(apiWith(await makeToken()), operation, { id: UNKNOWN });
-        expect(response, name).toMatchObject({ status: 401, body: { status: '401' } });
-      }),
-    );
-  });
+describe('SCIM', () => {
+  expectNoWrites();
+
+  test.each(SCIM_OPERATIONS)('$id: anything but a token of SCIM → 401', (operation) =>
+    inParallel(strangers.scim, async ([name, token]) => {
+      const response = await callOperation(apiWith(token), operation, { id: UNKNOWN });
+      expect(response, name).toMatchObject({ status: 401, body: { status: '401' } });
+    }),
+  );
 });
 
 test('a client without a token cannot find out which routes exist', async () => {
