@@ -15,13 +15,15 @@ import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { accessToken, scopeNames } from '../../dev/identity-provider/access-token.ts';
 import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { stackProcesses } from '../../dev/stack/leftovers.ts';
-import type { StackState } from '../../dev/stack/stack.ts';
+import { Refusal, readSettings } from '../../dev/stack/settings.ts';
+import { type StackState, startStack as startLocalStack } from '../../dev/stack/stack.ts';
 import { Api } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { freePort } from '../support/free-port.ts';
 import { firstByDay, IS_NIGHTLY } from '../support/nightly.ts';
-import { freePorts, temporaryFolder } from '../support/stack/stack.ts';
+import { PREPARED } from '../support/prepared.ts';
+import { freePorts, startStack, temporaryFolder } from '../support/stack/stack.ts';
 import {
   interrupt,
   readStackFile,
@@ -113,16 +115,17 @@ test('a second start is refused, and the first runs on', async () => {
 
 test('a part that dies is restarted, and stack.json contains its new process id', async () => {
   const before = readStackFile(devDir).pids;
-  for (const pid of [before.gateway, before.postgres, before.agent]) kill(pid);
+  const parts = firstByDay(2, ['postgres', 'agent', 'gateway'] as const);
+  for (const part of parts) kill(before[part]);
   await eventually(async () => {
     const { base_url, pids } = readStackFile(devDir);
-    for (const name of ['gateway', 'postgres', 'agent'] as const) {
+    for (const name of parts) {
       expect(pids[name]).toEqual(expect.any(Number));
       expect(pids[name]).not.toBe(before[name]);
     }
     expect((await fetch(`${base_url}/readyz`)).status).toBe(200);
   });
-  expect(stack.output()).toContain('gateway ended (SIGKILL); restarting it');
+  for (const part of parts) expect(stack.output()).toContain(`${part} ended (SIGKILL); restarting it`);
   expect((await (await owner()).post('/api/v1/projects', { name: 'Shop' })).status).toBe(201);
 });
 
@@ -221,12 +224,25 @@ describe('a start that is refused', () => {
     },
   ];
 
+  /** Starts in this process, which says and ends nothing. @returns the line for the user */
   async function refusal(settings: Record<string, string>): Promise<string> {
-    const { code, stdout, stderr } = await runStart(settings).ended;
-    expect({ code, stdout }).toEqual({ code: 1, stdout: '' });
-    expect(stderr).toMatch(/^branchgate: .*\n$/);
+    const said: string[] = [];
+    const { PATH } = process.env;
+    const attempt = startLocalStack(readSettings({ PATH, ...settings }), {
+      report: (line) => said.push(line),
+      restarts: false,
+      prepared: PREPARED,
+    });
+    const refused = await attempt.then(
+      (started) => started.stop(),
+      (error: unknown) => error,
+    );
+    expect(refused).toBeInstanceOf(Refusal);
+    const { message } = refused as Refusal;
+    expect(message).toMatch(/^.+$/);
+    expect(said).toEqual([]);
     expect(stackProcesses(settings.DEV_DIR ?? '')).toEqual([]);
-    return stderr;
+    return message;
   }
 
   test.each(firstByDay(1, BROKEN))(
@@ -271,7 +287,7 @@ describe('a start that is refused', () => {
       await occupy(port);
       const folder = temporaryFolder();
       expect(await refusal({ ...(await freePorts()), DEV_DIR: folder, [name]: String(port) })).toBe(
-        `branchgate: port ${port} (${name}) is taken by another program\n`,
+        `port ${port} (${name}) is taken by another program`,
       );
       expect(readdirSync(folder)).toEqual([]);
       rmSync(folder, { recursive: true });
@@ -291,20 +307,25 @@ describe('a start that is refused', () => {
   });
 
   test('an invalid setting is named without its value', async () => {
-    const line = await refusal({ DEV_DIR: devDir, GATEWAY_PORT: 'eighty' });
-    expect(line).toBe('branchgate: invalid settings: GATEWAY_PORT\n');
+    const { code, stderr } = await runStart({ DEV_DIR: devDir, GATEWAY_PORT: 'eighty' }).ended;
+    expect([code, stderr]).toEqual([1, 'branchgate: invalid settings: GATEWAY_PORT\n']);
   });
 });
 
 test('the next start reuses all data', async () => {
-  // The ports of the first start are stored.
-  await start({ DEV_DIR: devDir });
-  expect(readStackFile(devDir)).toEqual({ ...state, pids: expect.anything() });
-  const listed = await (await owner()).get('/api/v1/projects');
-  expect(listed.body).toMatchObject({ projects: [{ name: 'Shop', status: 'active' }] });
+  // The ports of the first start are stored. What `npm start` runs is tested above.
+  const next = await startStack({ devDir });
+  try {
+    expect(readStackFile(devDir)).toEqual({ ...state, pids: expect.anything() });
+    const listed = await (await owner()).get('/api/v1/projects');
+    expect(listed.body).toMatchObject({ projects: [{ name: 'Shop', status: 'active' }] });
+  } finally {
+    await next.stop();
+  }
 });
 
 test.runIf(IS_NIGHTLY)('processes that a killed start left running are ended by the next start', async () => {
+  await start({ DEV_DIR: devDir });
   const before = readStackFile(devDir).pids;
   stack.process.kill('SIGKILL');
   await stack.ended;

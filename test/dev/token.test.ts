@@ -7,6 +7,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { ROOT } from '../../dev/build/repository.ts';
 import { keyDocument } from '../../dev/identity-provider/key-ring.ts';
 import { devFolder } from '../../dev/stack/dev-folder.ts';
+import { firstByDay } from '../support/nightly.ts';
 import { verifyPaseto } from '../support/sign-in/verify-paseto.ts';
 
 let devDir: string;
@@ -57,11 +58,13 @@ test('after dev:rotate-key, tokens name the new key', async () => {
   expect(stdout).toContain(after.footer.kid);
 });
 
-test.each([
-  { words: ADA.slice(0, 4), message: "required option '--role <role>' not specified" },
-  { words: [...ADA, '--scope', 'all'], message: 'Allowed choices are read, write' },
-  { words: [...ADA, '--expires-in', 'soon'], message: 'whole number of seconds' },
-])('$message', async ({ words, message }) => {
+test.each(
+  firstByDay(1, [
+    { words: ADA.slice(0, 4), message: "required option '--role <role>' not specified" },
+    { words: [...ADA, '--scope', 'all'], message: 'Allowed choices are read, write' },
+    { words: [...ADA, '--expires-in', 'soon'], message: 'whole number of seconds' },
+  ]),
+)('$message', async ({ words, message }) => {
   await expect(run('token.ts', words)).rejects.toMatchObject({
     code: 1,
     stdout: '',

@@ -79,7 +79,7 @@ class Writer {
           await client.query('insert into written values ($1)', [id]);
           this.confirmed.set(id, Date.now());
           // Leaves the processors to the others.
-          await sleep(2);
+          await sleep(10);
         }
       } catch {
         await sleep(50);
@@ -347,7 +347,7 @@ describe('a host with a standby', () => {
     expect(again).toMatchObject({ status: 200, body: { survived_until: promoted.body.survived_until } });
   });
 
-  test('a lost primary that comes back is fenced before it opens a port', async () => {
+  test.runIf(IS_NIGHTLY)('a lost primary that comes back is fenced before it opens a port', async () => {
     const starts = (['postgres', 'pgbouncer', 'agent'] as const).map((part) =>
       stack.standby.start(part).catch(() => {}),
     );
@@ -361,30 +361,33 @@ describe('a host with a standby', () => {
     await Promise.all(starts);
   });
 
-  test('an agent that is killed while it promotes finishes that when it starts again', async () => {
-    await stack.standby.agentTool('copy-primary');
-    for (const part of ['postgres', 'pgbouncer', 'agent'] as const) await stack.standby.start(part);
-    await eventually(async () => {
+  test.runIf(IS_NIGHTLY)(
+    'an agent that is killed while it promotes finishes that when it starts again',
+    async () => {
+      await stack.standby.agentTool('copy-primary');
+      for (const part of ['postgres', 'pgbouncer', 'agent'] as const) await stack.standby.start(part);
+      await eventually(async () => {
+        const { standby } = await hosts();
+        const own = standby.members.find(({ host_id }) => host_id === standby.id);
+        expect(own).toMatchObject({ role: 'standby', lag_bytes: 0 });
+      });
       const { standby } = await hosts();
-      const own = standby.members.find(({ host_id }) => host_id === standby.id);
-      expect(own).toMatchObject({ role: 'standby', lag_bytes: 0 });
-    });
-    const { standby } = await hosts();
-    await query(await urlOf('main'), 'insert into written values (-10)');
-    const isPromoting = () => memberOf(stack.standby).promoting;
-    const promoting = operator.post(`/platform/v1/hosts/${standby.id}/promote`, {});
-    while (!isPromoting()) await sleep(1);
-    await stack.standby.kill('agent');
-    expect(await promoting).toMatchObject({ status: 409, body: { error: 'STANDBY_NOT_READY' } });
-    await stack.standby.start('agent');
-    await eventually(async () => {
-      const again = await operator.post(`/platform/v1/hosts/${standby.id}/promote`, {});
-      expect(again.status).toBe(200);
-    });
-    expect(await query(await urlOf('main'), 'select id from written where id = -10')).toHaveLength(1);
-    await query(await urlOf('main'), 'insert into written values (-11)');
-    expect(isPromoting()).toBe(false);
-  });
+      await query(await urlOf('main'), 'insert into written values (-10)');
+      const isPromoting = () => memberOf(stack.standby).promoting;
+      const promoting = operator.post(`/platform/v1/hosts/${standby.id}/promote`, {});
+      while (!isPromoting()) await sleep(1);
+      await stack.standby.kill('agent');
+      expect(await promoting).toMatchObject({ status: 409, body: { error: 'STANDBY_NOT_READY' } });
+      await stack.standby.start('agent');
+      await eventually(async () => {
+        const again = await operator.post(`/platform/v1/hosts/${standby.id}/promote`, {});
+        expect(again.status).toBe(200);
+      });
+      expect(await query(await urlOf('main'), 'select id from written where id = -10')).toHaveLength(1);
+      await query(await urlOf('main'), 'insert into written values (-11)');
+      expect(isPromoting()).toBe(false);
+    },
+  );
 });
 
 test.runIf(IS_NIGHTLY && xfsHindrance() === null)('branches share blocks on the standby too', async () => {

@@ -8,7 +8,7 @@ const DAILY = [4211];
 /**
  * Seeds of short schedules that together contain every kind of operation and fault, each part killed and
  * frozen, clocks ahead and behind (`plan.test.ts`), and a first fault at every step but those that
- * `test/end-to-end/faults-history.e2e.test.ts` strikes. A change of the plans requires other seeds.
+ * `test/end-to-end/faults-branches.e2e.test.ts` strikes. A change of the plans requires other seeds.
  */
 export const NIGHTLY = [2, 17, 24, 29, 93, 240, 327, 814, 904, 1927, 2175, 5800, 6853, 9128];
 

@@ -20,36 +20,33 @@ interface Moments {
   moments: readonly Moment[];
   /** Moments that only the nightly run takes. */
   nightly?: readonly Moment[];
-  /** Position of the first victim, so that files with the same moments kill different parts. */
-  firstVictim: number;
+  /** The position in `moments` of the one moment that a run by day takes, and its victim; left out: none. */
+  byDay?: [position: number, victim: Victim];
+}
+
+/** By day one moment with one victim. In the nightly run, every moment with every victim. */
+export function faultCases({ moments, nightly = [], byDay }: Moments): FaultCase[] {
+  const caseOf = (moment: Moment, victim: Victim) => ({ name: moment.name, victim, moment });
+  if (IS_NIGHTLY)
+    return [...moments, ...nightly].flatMap((moment) => VICTIMS.map((victim) => caseOf(moment, victim)));
+  if (!byDay) return [];
+  const moment = moments[byDay[0]];
+  if (!moment) throw new Error(`there is no moment ${byDay[0]}`);
+  return [caseOf(moment, byDay[1])];
 }
 
 /**
- * By day every twelfth moment, each with the next victim. In the nightly run, every moment with every
- * victim.
+ * Of a deletion by this method.
+ * @param table of the agent, from which it goes last
+ * @param victim by day, while the database is dropped
  */
-export function faultCases({ moments, nightly = [], firstVictim }: Moments): FaultCase[] {
-  if (IS_NIGHTLY) {
-    return [...moments, ...nightly].flatMap((moment) =>
-      VICTIMS.map((victim) => ({ name: moment.name, victim, moment })),
-    );
-  }
-  return moments
-    .filter((_, n) => n % 12 === 0)
-    .map((moment, n) => {
-      const victim = VICTIMS[(firstVictim + n) % VICTIMS.length] ?? VICTIMS[0];
-      return { name: moment.name, victim, moment };
-    });
-}
-
-/** Of a deletion by this method. @param table of the agent, from which it goes last */
 export const deletionCases = (
   method: 'branch.drop' | 'project.drop',
   table: string,
-  firstVictim: number,
+  victim: Victim,
 ): FaultCase[] =>
   faultCases({
-    firstVictim,
+    byDay: [4, victim],
     moments: [
       beforeRequest('record', method),
       soonAfterRequest('record', 3, method),

@@ -178,7 +178,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
       };
     },
     async untilReady(milliseconds = 120_000) {
-      for (const deadline = Date.now() + milliseconds; !(await stack.isReady()); await sleep(20)) {
+      for (const deadline = Date.now() + milliseconds; !(await stack.isReady()); await sleep(50)) {
         if (Date.now() > deadline) throw new Error('the stack is not ready');
       }
     },
