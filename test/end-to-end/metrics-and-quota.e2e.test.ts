@@ -10,7 +10,7 @@ import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { listenTo } from '../support/listen.ts';
 import { fillText } from '../support/load.ts';
-import { IS_NIGHTLY } from '../support/nightly.ts';
+import { firstByDay, IS_NIGHTLY } from '../support/nightly.ts';
 import { deliveredMails } from '../support/sign-in/mails.ts';
 import { type Stack, startStack } from '../support/stack/stack.ts';
 
@@ -115,7 +115,7 @@ describe('the summary', () => {
     expect(tooMany.status).toBe(422);
   });
 
-  test('counts open sessions', async () => {
+  test.runIf(IS_NIGHTLY)('counts open sessions', async () => {
     const { database_url, direct_url } = await api.credentials(project.id, 'main');
     const clients = await Promise.all([connect(direct_url), connect(direct_url), connect(database_url)]);
     try {
@@ -273,7 +273,7 @@ describe('the series', () => {
     expect(body).toMatchObject({ error: 'VALIDATION_FAILED', details: [{ path: expect.any(String) }] });
   });
 
-  test('of a branch with the name of a deleted one has none of its history', async () => {
+  test.runIf(IS_NIGHTLY)('of a branch with the name of a deleted one has none of its history', async () => {
     const { id } = await api.branch(project.id, 'again');
     await measured('again');
     expect((await get<Series>(metricsPath('again'))).series[0]?.values.length).toBeGreaterThan(0);
@@ -345,24 +345,27 @@ describe('the stream', () => {
     return listenTo<{ observed_at: string; branches: { branch_id: string }[] }>(response, abort);
   };
 
-  test.each(['project', 'branch'])('of a %s sends each measurement as it arrives', async (of) => {
-    const path =
-      of === 'project' ? `/api/v1/projects/${project.id}/metrics/stream` : metricsPath('main', '/stream');
-    const { events } = await listen(path);
-    await eventually(async () => expect(events.length).toBeGreaterThanOrEqual(3));
-    const ids = events.map(({ id }) => id);
-    expect(ids).toEqual([...new Set(ids)].sort());
-    for (const { data } of events) {
-      const sent = data.branches.map(({ branch_id }) => branch_id);
-      if (of === 'branch') expect(sent).toEqual([project.main_branch.id]);
-      else expect(sent).toContain(project.main_branch.id);
-    }
-    const again = await listen(path, { 'Last-Event-ID': ids[0] ?? '' });
-    await eventually(async () => expect(again.events.length).toBeGreaterThan(0));
-    expect(again.events.map(({ id }) => id)).not.toContain(ids[0]);
-  });
+  test.each(firstByDay(1, ['project', 'branch']))(
+    'of a %s sends each measurement as it arrives',
+    async (of) => {
+      const path =
+        of === 'project' ? `/api/v1/projects/${project.id}/metrics/stream` : metricsPath('main', '/stream');
+      const { events } = await listen(path);
+      await eventually(async () => expect(events.length).toBeGreaterThanOrEqual(3));
+      const ids = events.map(({ id }) => id);
+      expect(ids).toEqual([...new Set(ids)].sort());
+      for (const { data } of events) {
+        const sent = data.branches.map(({ branch_id }) => branch_id);
+        if (of === 'branch') expect(sent).toEqual([project.main_branch.id]);
+        else expect(sent).toContain(project.main_branch.id);
+      }
+      const again = await listen(path, { 'Last-Event-ID': ids[0] ?? '' });
+      await eventually(async () => expect(again.events.length).toBeGreaterThan(0));
+      expect(again.events.map(({ id }) => id)).not.toContain(ids[0]);
+    },
+  );
 
-  test('of a disconnected client frees its slot', async () => {
+  test.runIf(IS_NIGHTLY)('of a disconnected client frees its slot', async () => {
     const { id } = await api.project('Streamed');
     const openAll = () =>
       Promise.all(Array.from({ length: STREAMS_MAX }, () => open(`/api/v1/projects/${id}/metrics/stream`)));
@@ -479,29 +482,32 @@ describe('the storage quota', () => {
       expect(mail?.html).toContain('Shop &lt;b&gt;1&lt;/b&gt;');
     });
 
-    test('is evaluated immediately when its quota changes, and reported once per episode', async () => {
-      expect(await setQuota(empty / 0.9)).toBe('warning');
-      expect(await setQuota(empty / 1.1)).toBe('write_blocked');
-      const client = await open(credentials.database_url);
-      expect(await writes(client)).toMatch(/^(42501|25006)$/);
-      expect(await setQuota(empty * 2)).toBe('normal');
-      expect(await writes(client)).toBe('written');
-      expect(await setQuota(empty / 0.9)).toBe('warning');
-      await eventually(async () =>
-        expect(subjects()).toEqual(['STORAGE_WARNING', 'WRITE_BLOCKED', 'STORAGE_WARNING']),
-      );
-      const { body } = await api.get<{ audit_events: { metadata: { from: string; to: string } }[] }>(
-        `/api/v1/audit-events?project_id=${project.id}&name=project.storage_state.changed`,
-      );
-      expect(body.audit_events.map(({ metadata }) => metadata.to).reverse()).toEqual([
-        'warning',
-        'write_blocked',
-        'normal',
-        'warning',
-      ]);
-    });
+    test.runIf(IS_NIGHTLY)(
+      'is evaluated immediately when its quota changes, and reported once per episode',
+      async () => {
+        expect(await setQuota(empty / 0.9)).toBe('warning');
+        expect(await setQuota(empty / 1.1)).toBe('write_blocked');
+        const client = await open(credentials.database_url);
+        expect(await writes(client)).toMatch(/^(42501|25006)$/);
+        expect(await setQuota(empty * 2)).toBe('normal');
+        expect(await writes(client)).toBe('written');
+        expect(await setQuota(empty / 0.9)).toBe('warning');
+        await eventually(async () =>
+          expect(subjects()).toEqual(['STORAGE_WARNING', 'WRITE_BLOCKED', 'STORAGE_WARNING']),
+        );
+        const { body } = await api.get<{ audit_events: { metadata: { from: string; to: string } }[] }>(
+          `/api/v1/audit-events?project_id=${project.id}&name=project.storage_state.changed`,
+        );
+        expect(body.audit_events.map(({ metadata }) => metadata.to).reverse()).toEqual([
+          'warning',
+          'write_blocked',
+          'normal',
+          'warning',
+        ]);
+      },
+    );
 
-    test('sends its mails when the mail service is available again', async () => {
+    test.runIf(IS_NIGHTLY)('sends its mails when the mail service is available again', async () => {
       await stack.kill('idp');
       await setQuota(empty / 0.9);
       expect(subjects()).toEqual([]);
@@ -528,7 +534,7 @@ describe('the storage quota', () => {
       expect((await clone('fits')).status).toBe(201);
     });
 
-    test('of concurrent requests succeeds as often as the quota permits', async () => {
+    test.runIf(IS_NIGHTLY)('of concurrent requests succeeds as often as the quota permits', async () => {
       await setQuota(empty * 3.5);
       const responses = await Promise.all(['a', 'b', 'c', 'd', 'e'].map((name) => clone(`crowd-${name}`)));
       expect(responses.map(({ status }) => status).sort()).toEqual([201, 201, 409, 409, 409]);

@@ -284,7 +284,7 @@ describe('caps', () => {
 
   test('concurrent changes of different fields are all applied', async () => {
     const project = await owner.project('Both');
-    for (let n = 1; n <= 10; n++) {
+    for (let n = 1; n <= (IS_NIGHTLY ? 10 : 4); n++) {
       await Promise.all([
         owner.patch(projectPath(project), { name: `Both ${n}` }),
         owner.patch(quotaPath(project), { storage_quota_gib: n / 4 }),
