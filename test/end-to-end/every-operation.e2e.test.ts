@@ -127,9 +127,10 @@ describe.each(TRIED)('%s', (who, options) => {
     resources = await createResources(maker, owner);
     await readPasswords(maker, resources);
     sealed.push(
-      ...readD1<{ sealed_password: string }>('select sealed_password from branch_credentials').map(
-        ({ sealed_password }) => sealed_password,
-      ),
+      ...readD1<{ sealed_password: string }>(
+        'select sealed_password from branch_credentials join project_branches on id = branch_id where project_id = ?',
+        resources.project_id ?? '',
+      ).map(({ sealed_password }) => sealed_password),
     );
   });
 

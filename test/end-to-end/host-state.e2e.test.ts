@@ -18,12 +18,31 @@ import { type Stack, startStack } from '../support/stack/stack.ts';
 
 let stack: Stack;
 let api: Api;
+/** A session on the host. */
+let host: pg.Client;
 
 beforeAll(async () => {
   stack = await startStack({ restarts: false });
   api = new Api(stack.url, await stack.token());
+  host = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate');
 });
-afterAll(() => stack.stop());
+afterAll(async () => {
+  await host.end();
+  await stack.stop();
+});
+
+const databases = async () => {
+  const { rows } = await host.query<{ datname: string }>(
+    "select datname from pg_database where datname like 'db\\_%'",
+  );
+  return rows.map(({ datname }) => datname);
+};
+const roles = async (id: string) => {
+  const { rows } = await host.query('select rolname from pg_roles where rolname like $1', [
+    `%${id.replaceAll('-', '')}%`,
+  ]);
+  return rows;
+};
 
 function withD1<T>(work: (d1: DatabaseSync) => T): T {
   const [file = ''] = globSync(join(devFolder(stack.devDir).gatewayState, '**/d1/**/*.sqlite'));
@@ -50,13 +69,10 @@ function setEnd(branchId: string, endsAt: number, column = 'expires_at'): void {
 
 describe('when a host connects', () => {
   let project: ProjectBody;
-  let host: pg.Client;
   beforeAll(async () => {
     project = await api.project('Reconciled');
     await api.allow(project.id);
-    host = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate');
   });
-  afterAll(() => host.end());
 
   /** Reconnects the host, which triggers a reconciliation. */
   async function relink(): Promise<void> {
@@ -64,19 +80,6 @@ describe('when a host connects', () => {
     await stack.start('agent');
     await stack.untilReady();
   }
-
-  const databases = async () => {
-    const { rows } = await host.query<{ datname: string }>(
-      "select datname from pg_database where datname like 'db\\_%'",
-    );
-    return rows.map(({ datname }) => datname);
-  };
-  const roles = async (id: string) => {
-    const { rows } = await host.query('select rolname from pg_roles where rolname like $1', [
-      `%${id.replaceAll('-', '')}%`,
-    ]);
-    return rows;
-  };
 
   async function recordOf(branch: BranchBody) {
     const path = `/api/v1/projects/${project.id}/branches/lookup?id=${branch.id}`;
@@ -439,12 +442,12 @@ describe('the access of a project', () => {
       const path = branchPath(`lookup?name=${name}`);
       return (await api.get<{ matches: unknown[] }>(path)).body.matches;
     };
-    const databases = async () => (await stack.agentTool('--json', 'host', 'inventory')).stdout;
 
-    async function expectGone(branch: { id: string }, name: string, sessions: pg.Client[]) {
+    async function expectGone(branch: BranchBody, name: string, sessions: pg.Client[]) {
       await eventually(async () => {
         expect(await lookUp(name)).toEqual([]);
-        expect(await databases()).not.toContain(branch.id);
+        expect(await databases()).not.toContain(branch.database_name);
+        expect(await roles(branch.id)).toEqual([]);
       });
       expect(await countOpen(sessions)).toBe(0);
     }

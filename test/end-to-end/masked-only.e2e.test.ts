@@ -134,8 +134,15 @@ describe.each(
   });
 });
 
+let shared: Promise<Ids> | undefined;
+/** For the tests that leave the rows of `main` as they are. */
+const sharedProject = (): Promise<Ids> => {
+  shared ??= newProject();
+  return shared;
+};
+
 test('no other source of a branch gives the canary to a developer', async () => {
-  const ids = await newProject();
+  const ids = await sharedProject();
   const path = `/api/v1/projects/${ids.project_id}`;
   const developer = new Api(url, await tokenOf(MAKER));
   await owner.post(`${path}/branches/main/snapshots`, {});
@@ -164,7 +171,7 @@ test('no other source of a branch gives the canary to a developer', async () => 
 });
 
 test('a key gets the canary with the permission, and turns nothing off without it', async () => {
-  const ids = await newProject();
+  const ids = await sharedProject();
   const { project_id = '' } = ids;
   const path = `/api/v1/projects/${project_id}`;
   const permitted = await keyOf(project_id, { permissions: ['data.full'] });
@@ -245,7 +252,7 @@ describe('passwords that members have already', () => {
 });
 
 test('an agent gets the canary by no tool', async () => {
-  const ids = await newProject();
+  const ids = await sharedProject();
   const { project_id = '', branch_id = '' } = ids;
   const key = await owner.post<{ key: string }>('/api/v1/api-keys', {
     ...{ name: 'agent', role: 'operator', scopes: ['branchgate:write'], expires_in_days: 1, project_id },
