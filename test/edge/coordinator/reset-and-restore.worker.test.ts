@@ -46,7 +46,7 @@ async function whileFailing(method: Method, begin: () => Promise<{ status: numbe
   expect((await begin()).status).toBe(202);
   return async () => {
     await gateway.plantFailure(projectId, method, null);
-    await (await gateway.coordinatorOf(projectId)).wake();
+    await gateway.coordinatorOf(projectId).wake();
   };
 }
 

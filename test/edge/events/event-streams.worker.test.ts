@@ -96,7 +96,7 @@ test('a block, its end and an expiry are reported', async () => {
   const { id } = await gateway.api.branch(project, 'blocked');
   const stream = await open();
   await eventually(async () => expect(stream.received).toHaveLength(1));
-  const coordinator = await gateway.coordinatorOf(project);
+  const coordinator = gateway.coordinatorOf(project);
   const until = new Date(Date.now() + 60_000).toISOString();
   const observe = (seconds: number, blocks: { branch_id: string; reason: 'attempts'; until: string }[]) => {
     const observed_at = new Date(Date.now() + seconds * 1000).toISOString();

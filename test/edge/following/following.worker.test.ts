@@ -31,29 +31,13 @@ let projectId: string;
 let path: string;
 let main: string;
 
-const METHODS = [
-  ...([
-    'access.apply',
-    'transfer.copy',
-    'transfer.cancel',
-    'reset.clone',
-    'reset.swap',
-    'reset.cancel',
-  ] as const),
-  ...(['snapshot.drop', 'follow.start', 'follow.status', 'follow.stop', 'follow.cutover'] as const),
-  ...(['follow.cancel_cutover', 'follow.resume', 'project.drop'] as const),
-];
-let before: Map<Method, number>;
-
 beforeAll(async () => {
   gateway = await startTripsGateway(0);
   neighbour = (await gateway.api.project('Neighbour')).id;
 });
 afterAll(() => gateway?.stop());
 beforeEach(async () => {
-  for (const method of METHODS) await gateway.plantFailure(neighbour, method, null);
-  before = new Map();
-  for (const method of METHODS) before.set(method, await gateway.countCalls(neighbour, method));
+  await gateway.forgetCalls(neighbour);
   const project = await gateway.api.project('Shop');
   projectId = project.id;
   main = project.main_branch.id;
@@ -65,15 +49,14 @@ const begin = (more: object = {}) =>
 const shown = () => gateway.api.get(`${path}/follow`);
 const jobOf = async (id: string) => (await gateway.api.get<JobBody>(`/api/v1/jobs/${id}`)).body;
 const branch = async () => (await gateway.api.get<BranchBody>(`${path}/branches/${main}`)).body;
-const calls = async (method: Method) =>
-  (await gateway.countCalls(neighbour, method)) - (before.get(method) ?? 0);
+const calls = (method: Method) => gateway.countCalls(neighbour, method);
 
 /** The calls of the method fail until the function that this returns is called. */
 async function hold(method: Method) {
   await gateway.plantFailure(neighbour, method, FAILURE);
   return async () => {
     await gateway.plantFailure(neighbour, method, null);
-    await (await gateway.coordinatorOf(projectId)).wake();
+    await gateway.coordinatorOf(projectId).wake();
   };
 }
 
@@ -113,7 +96,7 @@ const report = (more: Partial<FollowReport> = {}): FollowReport => ({
 
 async function receive(more: Partial<FollowReport> = {}) {
   const [project] = await gateway.db.select().from(projects).where(eq(projects.id, projectId));
-  await (await gateway.coordinatorOf(projectId)).recordFollow(report(more), project?.hostId ?? '');
+  await gateway.coordinatorOf(projectId).recordFollow(report(more), project?.hostId ?? '');
 }
 
 const hostOf = async (id: string) => {
@@ -326,10 +309,9 @@ describe('reports of the host', () => {
   test('of another host change nothing', async () => {
     await follow();
     const other = crypto.randomUUID();
-    await (await gateway.coordinatorOf(projectId)).recordFollow(
-      report({ state: 'stopped', problem: PROBLEM }),
-      other,
-    );
+    await gateway
+      .coordinatorOf(projectId)
+      .recordFollow(report({ state: 'stopped', problem: PROBLEM }), other);
     expect((await gateway.db.select().from(follows).where(eq(follows.projectId, projectId)))[0]?.state).toBe(
       'following',
     );

@@ -62,8 +62,7 @@ beforeAll(async () => {
 });
 afterAll(() => gateway?.stop());
 beforeEach(async () => {
-  for (const [project, method] of PLANTED) await gateway.plantFailure(project, method, null);
-  PLANTED.length = 0;
+  for (const project of [onFrom, onTo]) await gateway.forgetCalls(project);
   await gateway.db.update(hosts).set({ draining: true }).where(eq(hosts.id, to));
   projectId = (await gateway.api.project('Shop')).id;
   await gateway.db.update(hosts).set({ draining: false }).where(eq(hosts.id, to));
@@ -71,13 +70,11 @@ beforeEach(async () => {
   await gateway.api.branch(projectId, 'pr-1');
 });
 
-const PLANTED: [string, Method][] = [];
 async function plant(project: string, method: Method, failure: { code: HostFailureCode; message: string }) {
-  PLANTED.push([project, method]);
   await gateway.plantFailure(project, method, failure);
   return async () => {
     await gateway.plantFailure(project, method, null);
-    await (await gateway.coordinatorOf(projectId)).wake();
+    await gateway.coordinatorOf(projectId).wake();
   };
 }
 
@@ -259,7 +256,7 @@ const setMove = (change: Partial<typeof moves.$inferInsert>) =>
 const minutesAgo = (minutes: number) => new Date(Date.now() - minutes * 60_000);
 const hasFailedOnce = () =>
   eventually(async () => expect(JSON.stringify((await shown()).job.steps)).toContain('failed'));
-const wake = async () => (await gateway.coordinatorOf(projectId)).wake();
+const wake = async () => gateway.coordinatorOf(projectId).wake();
 
 test.each([
   ['to', 'follow.cutover'],
@@ -292,7 +289,6 @@ test('branches that were written while they could only be read undo the move', a
     .select()
     .from(projectBranches)
     .where(and(eq(projectBranches.projectId, projectId), eq(projectBranches.branchName, 'pr-1')));
-  PLANTED.push([onFrom, 'move.close']);
   const answer = { admitted_at: '2026-01-01 00:00:00+00', written_lsn: '0/0', changed: [branch?.id ?? ''] };
   await gateway.plantAnswer(onFrom, 'move.close', answer);
   await begin();
@@ -303,7 +299,6 @@ test('branches that were written while they could only be read undo the move', a
 });
 
 test('a copy that the other host has lost undoes the move', async () => {
-  PLANTED.push([onTo, 'project.size']);
   await gateway.plantAnswer(onTo, 'project.size', { project_id: projectId, sizes: {} });
   await begin();
   const { job } = await ended('failed');
@@ -366,7 +361,6 @@ test('what the former host has is kept until the other one has opened the projec
 });
 
 test('a login that the former host has removed undoes the move', async () => {
-  PLANTED.push([onFrom, 'move.close']);
   await gateway.plantAnswer(onFrom, 'move.close', { admitted_at: null, written_lsn: null, changed: [] });
   await begin();
   await ended('failed');
@@ -562,7 +556,6 @@ test('a host that was set up for an earlier release is refused with what to do',
     expect(job.error).toMatchObject({ code: 'SOURCE_UNSUITABLE', message: expect.stringContaining(remedy) });
     expect(await hostOf(projectId)).toBe(from);
   };
-  PLANTED.push([onFrom, 'move.admit'], [onTo, 'transfer.probe']);
   await gateway.plantAnswer(onFrom, 'move.admit', { admitted_at: 'now', can_remove: false });
   await isRefused('Replace its pg_hba.conf and pg_ident.conf');
   await gateway.plantFailure(onFrom, 'move.admit', null);
@@ -581,7 +574,6 @@ test('a host that was set up for an earlier release is refused with what to do',
 });
 
 test('a former host that is only not reached is waited for, and what is wrong there is not', async () => {
-  PLANTED.push([onTo, 'transfer.copy']);
   const finding = { severity: 'error', path: 'source_url', object: null, statement: null } as const;
   const answer = (problem: 'connection' | 'large_objects') =>
     gateway.plantAnswer(onTo, 'transfer.copy', {
@@ -596,7 +588,7 @@ test('a former host that is only not reached is waited for, and what is wrong th
     expect(job).toMatchObject({ status: 'running', error: null });
   });
   await answer('large_objects');
-  await (await gateway.coordinatorOf(projectId)).wake();
+  await gateway.coordinatorOf(projectId).wake();
   await expectUndone('SOURCE_UNSUITABLE');
 });
 

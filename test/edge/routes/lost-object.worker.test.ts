@@ -14,7 +14,7 @@ beforeAll(async () => {
 afterAll(() => gateway?.stop());
 
 const loseNext = async (call: Parameters<ProjectCoordinator['loseNext']>[0]) =>
-  (await gateway.coordinatorOf(project)).loseNext(call);
+  gateway.coordinatorOf(project).loseNext(call);
 
 /** @param retryAfter null where a repetition could take effect twice */
 async function expectUnavailable(response: Promise<ApiResponse>, retryAfter: string | null): Promise<void> {

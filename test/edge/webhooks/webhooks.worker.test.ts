@@ -138,7 +138,7 @@ test.runIf(IS_NIGHTLY)(
       receiver.received.length = 0;
       receiver.respondWith(200);
     }
-    await (await gateway.coordinatorOf(project)).wake();
+    await gateway.coordinatorOf(project).wake();
     await eventually(async () => expect(rules(recorded.receiver)).toEqual(['creating', 'active', 'failed']));
     for (const { receiver } of [waiting, underway]) {
       await eventually(async () =>
@@ -204,7 +204,7 @@ test('a webhook gets no event of another tenant, nor of a project that has moved
   ])
     await gateway.inD1(`update ${table} set tenant_id = 'other' where ${column} = ?`, moved);
   await gateway.inD1("update project_branches set status = 'failed' where id = ?", branch);
-  await (await gateway.coordinatorOf(moved)).wake();
+  await gateway.coordinatorOf(moved).wake();
   await eventually(async () => expect(await gateway.inD1('select * from event_outbox')).toEqual([]));
   expect((await other.get(`${path}/deliveries`)).status).toBe(404);
   expect(new Set(receiver.received.map(({ event }) => event.project_id))).toEqual(new Set([moved]));

@@ -1,8 +1,8 @@
 import { join } from 'node:path';
 import type { Miniflare } from 'miniflare';
 import { applyMigrations } from '../../../dev/gateway/migrations.ts';
+import { remoteD1 } from '../worker/remote-bindings.ts';
 import { startWorker } from '../worker/worker.ts';
-import { remoteD1 } from './remote-d1.ts';
 
 const MIGRATIONS = join(import.meta.dirname, '../../../edge/database/migrations');
 

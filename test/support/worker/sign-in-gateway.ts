@@ -3,6 +3,7 @@ import type { RateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
 import { migratedD1 } from '../records/d1.ts';
 import { startMailServer } from '../sign-in/mail-server.ts';
 import type { SignInSite } from '../sign-in/sign-in.ts';
+import { remoteObject } from './remote-bindings.ts';
 import { bundle, OBJECTS, SETTINGS, startWorker } from './worker.ts';
 
 /**
@@ -30,8 +31,7 @@ export async function startSignInGateway(settings: Record<string, string | undef
     setMailStatus: mailServer.answersWith,
     /** Consumes from a limit. */
     consume: async ({ bucket, limit }: Bucket, times: number) => {
-      const limiters = await worker.getDurableObjectNamespace('RATE_LIMITER');
-      const limiter = limiters.get(limiters.idFromName(bucket)) as unknown as RateLimiter;
+      const limiter = remoteObject<RateLimiter>(worker, 'RATE_LIMITER', bucket);
       for (let n = 0; n < times; n++) await limiter.consume(limit);
     },
     stop: async () => {

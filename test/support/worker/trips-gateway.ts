@@ -9,9 +9,9 @@ import { Api } from '../api.ts';
 import { freePort } from '../free-port.ts';
 import { createIdentityProvider, createMachines, type Ids } from '../operations.ts';
 import { migratedD1 } from '../records/d1.ts';
-import { remoteD1 } from '../records/remote-d1.ts';
 import { measurementOf } from '../records/sample-measurement.ts';
 import { newSigner, startProvider } from '../sign-in/provider.ts';
+import { remoteD1, remoteObject } from './remote-bindings.ts';
 import { TALLY_HEADER, type Tally } from './trips.ts';
 import type { HostLink, ProjectCoordinator, WebhookSender } from './trips-worker.ts';
 import { bundle, isolateUrl, OBJECTS, PLATFORM_SECRET, SETTINGS, startWorker, UNCAPPED } from './worker.ts';
@@ -73,18 +73,13 @@ export async function startTripsGateway(
     return id;
   };
   const host_id = await makeHost();
-  const linkOf = async (hostId: string) => {
-    const links = await worker.getDurableObjectNamespace('HOST_LINK');
-    return links.get(links.idFromName(hostId)) as unknown as HostLink;
-  };
+  const linkOf = (hostId: string) => remoteObject<HostLink>(worker, 'HOST_LINK', hostId);
   const linkOfProject = async (projectId: string) => {
     const [project] = await db.select().from(projects).where(eq(projects.id, projectId));
     return linkOf(project?.hostId ?? '');
   };
-  const coordinatorOf = async (projectId: string) => {
-    const coordinators = await worker.getDurableObjectNamespace('PROJECT_COORDINATOR');
-    return coordinators.get(coordinators.idFromName(projectId)) as unknown as ProjectCoordinator;
-  };
+  const coordinatorOf = (projectId: string) =>
+    remoteObject<ProjectCoordinator>(worker, 'PROJECT_COORDINATOR', projectId);
   const tokenOf = ({ gid = 'user-1', role = 'owner', tenant = 'acme', seconds = 3600 }: Caller) =>
     signer.token({
       gid,
@@ -116,7 +111,7 @@ export async function startTripsGateway(
     async moveProject(projectId: string) {
       const hostId = await makeHost();
       await db.update(projects).set({ hostId }).where(eq(projects.id, projectId));
-      const link = await linkOf(hostId);
+      const link = linkOf(hostId);
       return (linked: boolean, answers?: boolean) => link.setLinked(linked, answers);
     },
     /** Makes calls of the project's host fail. @param failure null: the method succeeds again */
@@ -130,6 +125,8 @@ export async function startTripsGateway(
     async answerResetCancel(projectId: string, swapped: boolean) {
       await (await linkOfProject(projectId)).setSwapped(swapped);
     },
+    /** Every call of the project's host succeeds, and none is counted so far. */
+    forgetCalls: async (projectId: string) => (await linkOfProject(projectId)).forgetCalls(),
     /** How many calls of the method the project's host has received. */
     async countCalls(projectId: string, method: Method) {
       return (await linkOfProject(projectId)).countCalls(method);
@@ -140,7 +137,7 @@ export async function startTripsGateway(
       const { id: branch_id } = await api.branch(project_id, 'made');
       const { id: rule_id } = await api.allow(project_id);
       const { body } = await api.get<{ jobs: { id: string }[] }>(`/api/v1/projects/${project_id}/jobs`);
-      await (await coordinatorOf(project_id)).recordMeasurement(
+      await coordinatorOf(project_id).recordMeasurement(
         measurementOf(project_id, Date.now(), { [main_branch.id]: {}, [branch_id]: {} }),
       );
       const job_id = body.jobs[0]?.id ?? '';
@@ -180,8 +177,7 @@ export async function startTripsGateway(
     coordinatorOf,
     /** Makes the deliveries and failures of a webhook older, and attempts what waits. */
     ageWebhook: async (id: string, milliseconds: number) => {
-      const senders = await worker.getDurableObjectNamespace('WEBHOOK_SENDER');
-      await (senders.get(senders.idFromName(id)) as unknown as WebhookSender).age(milliseconds);
+      await remoteObject<WebhookSender>(worker, 'WEBHOOK_SENDER', id).age(milliseconds);
     },
     /** Takes places among the streams of a tenant. */
     holdStreams: async (
@@ -190,10 +186,7 @@ export async function startTripsGateway(
       holders: string[],
       max: number,
     ) => {
-      const limiters = await worker.getDurableObjectNamespace('RATE_LIMITER');
-      const limiter = limiters.get(
-        limiters.idFromName(streamsBucket(tenant, action)),
-      ) as unknown as RateLimiter;
+      const limiter = remoteObject<RateLimiter>(worker, 'RATE_LIMITER', streamsBucket(tenant, action));
       return Promise.all(holders.map((holder) => limiter.hold(holder, max)));
     },
     /** Runs a statement in the gateway's D1. */

@@ -194,6 +194,12 @@ export class HostLink extends RealHostLink {
     this.#planted.set(method, { ok: true, value });
   }
 
+  /** Every call succeeds, and none is counted so far. */
+  async forgetCalls(): Promise<void> {
+    this.#planted.clear();
+    this.#calls.clear();
+  }
+
   /** How many calls of the method this object has received. */
   async countCalls(method: Method): Promise<number> {
     return this.#calls.get(method) ?? 0;

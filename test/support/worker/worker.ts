@@ -42,8 +42,8 @@ export const OBJECTS = {
 
 const COMPATIBILITY = { compatibilityDate: '2026-11-01', compatibilityFlags: ['nodejs_compat'] };
 
-/** The Worker beside a tested one through which a test calls its D1. */
-export const D1_WORKER = 'd1';
+/** The Worker beside a tested one through which a test calls its D1 and its objects. */
+export const BINDINGS_WORKER = 'bindings';
 
 type Options = Partial<V4SharedOptions & V4WorkerOptionsShape>;
 
@@ -72,24 +72,25 @@ export function startWorker(script: string, options: Options = {}, start: Start 
       modules: true,
       script,
       ...COMPATIBILITY,
+      name: nameOf(isolate),
       ...options,
-      ...(isolates > 1 && { name: nameOf(isolate), unsafeDirectSockets: [{ host: '127.0.0.1', port: 0 }] }),
+      ...(isolates > 1 && { unsafeDirectSockets: [{ host: '127.0.0.1', port: 0 }] }),
       ...(isolate > 0 && { durableObjects: objectsElsewhere(options) }),
     }),
   ) as [ReturnType<typeof convertV4MiniflareOptions>, ...ReturnType<typeof convertV4MiniflareOptions>[]];
   return new Miniflare({
     ...first,
-    workers: [...first.workers, ...others.flatMap(({ workers }) => workers), ...d1Workers(options)],
+    workers: [...first.workers, ...others.flatMap(({ workers }) => workers), ...bindingsWorkers(options)],
     ...(folder !== undefined && { resourcePersistencePath: folder }),
   });
 }
 
 /** The objects of the first isolate. */
-const objectsElsewhere = ({ durableObjects }: Options) =>
+const objectsElsewhere = ({ durableObjects, name: scriptName = nameOf(0) }: Options) =>
   Object.fromEntries(
-    Object.entries(durableObjects ?? {}).map(([name, object]) => [
-      name,
-      { ...(object as { className: string; useSQLite: boolean }), scriptName: nameOf(0) },
+    Object.entries(durableObjects ?? {}).map(([binding, object]) => [
+      binding,
+      { ...(object as { className: string; useSQLite: boolean }), scriptName },
     ]),
   );
 
@@ -98,18 +99,20 @@ export const isolateUrl = async (worker: Miniflare, isolate: number): Promise<st
   (await worker.unsafeGetDirectURL(nameOf(isolate))).origin;
 
 /** Each transformation starts a program. */
-let d1Script: string | undefined;
+let bindingsScript: string | undefined;
 
-function d1Workers({ d1Databases }: Options) {
+function bindingsWorkers(options: Options) {
+  const { d1Databases } = options;
   if (d1Databases === undefined) return [];
-  const source = readFileSync(join(import.meta.dirname, 'd1-worker.ts'), 'utf8');
-  d1Script ??= transformSync(source, { loader: 'ts' }).code;
+  const source = readFileSync(join(import.meta.dirname, 'bindings-worker.ts'), 'utf8');
+  bindingsScript ??= transformSync(source, { loader: 'ts' }).code;
   return convertV4MiniflareOptions({
-    name: D1_WORKER,
+    name: BINDINGS_WORKER,
     modules: true,
-    script: d1Script,
+    script: bindingsScript,
     ...COMPATIBILITY,
     d1Databases,
+    durableObjects: objectsElsewhere(options),
   }).workers;
 }
 

@@ -1,7 +1,8 @@
 import type { Miniflare } from 'miniflare';
-import type { D1Call } from '../worker/d1-worker.ts';
-import { D1_WORKER } from '../worker/worker.ts';
+import type { BindingCall } from './bindings-worker.ts';
+import { BINDINGS_WORKER } from './worker.ts';
 
+type D1Call = Extract<BindingCall, { database: string }>;
 type Send = (method: D1Call['method'], statements: D1Call['statements']) => Promise<unknown>;
 
 class RemoteStatement {
@@ -39,25 +40,38 @@ class RemoteStatement {
 }
 
 /**
- * The D1 of a Worker. Each of its calls is a request to workerd. Miniflare's own object for it blocks this
- * process while a thread makes the request, three times for a query.
+ * One request to workerd. Miniflare's own objects for bindings block this process while a thread makes the
+ * request, several times for a call.
  */
+async function callBinding(worker: Miniflare, call: BindingCall): Promise<unknown> {
+  const { fetch } = await worker.getWorker(BINDINGS_WORKER);
+  const response = await fetch('http://bindings/', { method: 'POST', body: JSON.stringify(call) });
+  const result = await response.json();
+  if (!response.ok) throw new Error(String(result));
+  return result;
+}
+
+/** The D1 of a Worker. */
 export function remoteD1(worker: Miniflare, database: string): D1Database {
-  const send: Send = async (method, statements) => {
-    const { fetch } = await worker.getWorker(D1_WORKER);
-    const body: D1Call = {
+  const send: Send = (method, statements) =>
+    callBinding(worker, {
       database,
       method,
       statements: statements.map(({ query, values }) => ({ query, values })),
-    };
-    const response = await fetch('http://d1/', { method: 'POST', body: JSON.stringify(body) });
-    const result = await response.json();
-    if (!response.ok) throw new Error(String(result));
-    return result;
-  };
+    });
   return {
     prepare: (query: string) => new RemoteStatement(send, query),
     batch: (statements: RemoteStatement[]) => send('batch', statements),
     exec: (query: string) => send('exec', [{ query, values: [] }]),
   } as unknown as D1Database;
 }
+
+/** A Durable Object of a Worker that has a D1: its methods, whose arguments and results are JSON. */
+export const remoteObject = <T extends object>(worker: Miniflare, namespace: string, object: string): T =>
+  new Proxy({} as T, {
+    get: (_, method) =>
+      // It is no promise.
+      method === 'then'
+        ? undefined
+        : (...args: unknown[]) => callBinding(worker, { namespace, object, method: String(method), args }),
+  });
