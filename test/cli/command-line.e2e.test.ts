@@ -102,18 +102,19 @@ test('branch create says how many direct sessions the clone ends, and a pooled o
   await expect(direct.query('select 1')).rejects.toThrow();
   expect((await pooled.query('select 1 as one')).rows).toEqual([{ one: 1 }]);
   await pooled.end();
-  expect((await cli.run('branch', 'create', 'from-idle')).stderr).not.toContain('direct session');
-  for (const name of ['from-busy', 'from-idle'])
+  if (IS_NIGHTLY)
+    expect((await cli.run('branch', 'create', 'from-idle')).stderr).not.toContain('direct session');
+  for (const name of IS_NIGHTLY ? ['from-busy', 'from-idle'] : ['from-busy'])
     await api.delete(`/api/v1/projects/${project.id}/branches/${name}?purge=true`);
 });
 
 test('extension list has those that the owner can create, and with --all the others', async () => {
   const names = async (...options: string[]) =>
     (await cli.json<{ name: string }[]>('extension', 'list', ...options)).map(({ name }) => name);
-  const [own, all] = [await names(), await names('--all')];
+  const own = await names();
   expect(own).toContain('pgcrypto');
   expect(own).not.toContain('postgres_fdw');
-  expect(all).toEqual(expect.arrayContaining([...own, 'postgres_fdw']));
+  if (IS_NIGHTLY) expect(await names('--all')).toEqual(expect.arrayContaining([...own, 'postgres_fdw']));
 });
 
 describe('the output', () => {
@@ -138,7 +139,7 @@ describe('the output', () => {
   });
 
   test.each(
-    firstByDay(1, [
+    firstByDay(0, [
       ['whoami', '/api/v1/me'],
       ['project get', ''],
       ['usage', '/usage'],
@@ -167,18 +168,18 @@ describe('the output', () => {
   test('has no password, except where it is asked for', async () => {
     const { database_url, direct_url } = await api.credentials(project.id, 'pr-1');
     const passwords = [database_url, direct_url].map((text) => new URL(text).password);
-    const commands = ['branch get pr-1', 'credentials rotate pr-1 --role read_only', 'psql pr-1 -- -c \\q'];
-    for (const command of commands) {
+    const commands = ['credentials rotate pr-1 --role read_only', 'psql pr-1 -- -c \\q', 'branch get pr-1'];
+    for (const command of firstByDay(2, commands)) {
       const { code, stdout, stderr } = await cli.run(...command.split(' '));
       expect([command, code]).toEqual([command, 0]);
       for (const password of passwords) expect(stdout + stderr).not.toContain(password);
     }
     const asked = await cli.run('connection-string', 'pr-1');
     expect(asked.stdout).toBe(`${database_url}\n`);
+    if (!IS_NIGHTLY) return;
     expect((await cli.run('connection-string', 'pr-1', '--direct', '--format', 'env')).stdout).toBe(
       `export DIRECT_URL='${direct_url}'\n`,
     );
-    if (!IS_NIGHTLY) return;
     expect((await cli.run('connection-string', 'pr-1', '--format', 'jdbc')).stdout).toMatch(
       /^jdbc:postgresql:\/\/127\.0\.0\.1:\d+\/db_\S+\?user=u_\w+&password=\S+&sslmode=require\n$/,
     );
@@ -187,7 +188,7 @@ describe('the output', () => {
 
 describe('exit codes', () => {
   test.each(
-    firstByDay<[string, number, string]>(2, [
+    firstByDay<[string, number, string]>(1, [
       ['branch get nowhere', 3, 'branchgate branch list'],
       ['branch create UPPER', 2, 'branch_name'],
       ['branch frobnicate', 2, 'unknown command'],
@@ -243,22 +244,23 @@ test('branches are created with their choices, extended, pinned and deleted', as
   const choices = ['--ttl', '2h', '--lease', '10m', '--label', 'pr=7', '--allow', '203.0.113.0/24'];
   const made = await cli.json('branch', 'create', 'pr-7', '--from', 'pr-1', ...choices);
   expect(made).toMatchObject({ branch_name: 'pr-7', lease_seconds: 600, labels: { pr: '7' }, created: true });
-  expect((await cli.run('rule', 'test', '203.0.113.9', 'pr-7')).code).toBe(0);
-  expect(await cli.json('branch', 'create', 'pr-7', '--from', 'pr-1', '--if-exists', 'return')).toMatchObject(
-    {
-      created: false,
-    },
-  );
+  if (IS_NIGHTLY) {
+    expect((await cli.run('rule', 'test', '203.0.113.9', 'pr-7')).code).toBe(0);
+    const again = await cli.json('branch', 'create', 'pr-7', '--from', 'pr-1', '--if-exists', 'return');
+    expect(again).toMatchObject({ created: false });
+  }
   expect(await cli.json('branch', 'list', '--label', 'pr=7')).toEqual([
     expect.objectContaining({ id: made.id }),
   ]);
   expect(await cli.json('checkout', 'pr-7')).toEqual({ branch: 'pr-7' });
-  const rule = await api.allow(project.id, '192.0.2.0/24', String(made.id));
-  expect(await cli.json('rule', 'remove', rule.id)).toEqual({ id: rule.id });
-  if (IS_NIGHTLY) expect((await cli.run('checkout')).stdout).toBe('pr-7\n');
+  if (IS_NIGHTLY) {
+    const rule = await api.allow(project.id, '192.0.2.0/24', String(made.id));
+    expect(await cli.json('rule', 'remove', rule.id)).toEqual({ id: rule.id });
+    expect((await cli.run('checkout')).stdout).toBe('pr-7\n');
+    expect(await cli.json('branch', 'renew', '--lease', '20m')).toMatchObject({ lease_seconds: 1200 });
+  }
   expect(await cli.json('branch', 'get')).toMatchObject({ branch_name: 'pr-7' });
   expect(await cli.json('branch', 'extend', '--ttl', '3h')).toMatchObject({ ttl_seconds: 10_800 });
-  expect(await cli.json('branch', 'renew', '--lease', '20m')).toMatchObject({ lease_seconds: 1200 });
   const unnamed = await cli.json<{ branch_name: string }>('branch', 'create', '--lease', '10m');
   expect(unnamed.branch_name).toMatch(/^branch-[0-9a-f]{10}$/);
   const batch = await cli.json<unknown[]>('branch', 'create', 'w-', '--count', '2', '--ttl', '1h');
@@ -319,10 +321,12 @@ test('operators add, change, drain and remove hosts; a tenant may not', async ()
   const hosts = JSON.parse(stdout);
   expect(code).toBe(0);
   const [host] = hosts.filter(({ linked }: { linked: boolean }) => linked);
-  // Not drained: other tests create projects.
-  const undone = await cli.start(['host', 'drain', host.name, '--undo', '--json'], operator).result;
-  expect(JSON.parse(undone.stdout)).toMatchObject({ id: host.id, draining: false });
-  if (IS_NIGHTLY) expect((await cli.start(['host', 'drain', 'nowhere'], operator).result).code).toBe(3);
+  if (IS_NIGHTLY) {
+    // Not drained: other tests create projects.
+    const undone = await cli.start(['host', 'drain', host.name, '--undo', '--json'], operator).result;
+    expect(JSON.parse(undone.stdout)).toMatchObject({ id: host.id, draining: false });
+    expect((await cli.start(['host', 'drain', 'nowhere'], operator).result).code).toBe(3);
+  }
   const status = await cli.start(['host', 'drain', host.name, '--status'], operator).result;
   expect([status.code, status.stderr]).toEqual([3, expect.stringContaining(`${host.name} is not drained.`)]);
   expect(await cli.start(['host', 'remove', host.name, '--yes'], operator).result).toMatchObject({
@@ -337,9 +341,11 @@ test('operators add, change, drain and remove hosts; a tenant may not', async ()
     name: 'eu-9',
     db_host: 'db.example.com',
   });
-  const again = await cli.start(['host', 'set', 'eu-9', '--new-machine', '--json'], operator).result;
-  expect(JSON.parse(again.stdout).enrolment_token).not.toBe(added.stdout.trim().split(' ').at(-1));
-  if (IS_NIGHTLY) expect((await cli.start(['host', 'set', 'eu-9'], operator).result).code).toBe(2);
+  if (IS_NIGHTLY) {
+    const again = await cli.start(['host', 'set', 'eu-9', '--new-machine', '--json'], operator).result;
+    expect(JSON.parse(again.stdout).enrolment_token).not.toBe(added.stdout.trim().split(' ').at(-1));
+    expect((await cli.start(['host', 'set', 'eu-9'], operator).result).code).toBe(2);
+  }
   expect(await cli.start(['host', 'remove', 'eu-9', '--yes'], operator).result).toMatchObject({ code: 0 });
   expect(await cli.run('host', 'list')).toMatchObject({ code: 4 });
 });
@@ -386,7 +392,7 @@ test('a new project shows its size, that its host is connected, and another one 
   });
   expect(repeated.warning).toContain('Another project is named Shop too');
   const renamed = async (name: string) => cli.run('project', 'update', repeated.id, '--name', name);
-  expect(await renamed('Shop only')).toMatchObject({ code: 0, stderr: '' });
+  if (IS_NIGHTLY) expect(await renamed('Shop only')).toMatchObject({ code: 0, stderr: '' });
   expect((await renamed('Shop')).stderr).toContain('Another project is named Shop too');
   await api.delete(`/api/v1/projects/${repeated.id}`);
   await eventually(async () => {
@@ -426,15 +432,16 @@ test('a terminal shows tables, sizes and times as people read them', async () =>
   expect(usage).toMatch(/^observed_at/m);
   expect(usage).toMatch(/^disk_measured_at/m);
   expect(usage).toMatch(/^main +\d[\d.]* MiB /m);
-  expect(await onTerminal('branch', 'list')).toMatch(/^main .+ ago /m);
+  if (IS_NIGHTLY) expect(await onTerminal('branch', 'list')).toMatch(/^main .+ ago /m);
   const table = await onTerminal('table', 'get', 'shown', '--branch', 'pr-1');
   expect(table).toMatch(/^Columns\nNAME +TYPE +NULLABLE/m);
   expect(table).toMatch(/^id +integer +not null/m);
-  expect(await cli.run('branch', 'diff', 'pr-1', '--against', 'pr-1')).toMatchObject({
-    code: 0,
-    stdout: '',
-    stderr: expect.stringContaining('Nothing differs.'),
-  });
+  if (IS_NIGHTLY)
+    expect(await cli.run('branch', 'diff', 'pr-1', '--against', 'pr-1')).toMatchObject({
+      code: 0,
+      stdout: '',
+      stderr: expect.stringContaining('Nothing differs.'),
+    });
 });
 
 test('rows are filtered and ordered, and a statement is run', async () => {
@@ -480,8 +487,10 @@ test('the changes of a project are followed', async () => {
   });
   await eventually(async () => expect(output).toContain('"type":"ready"'), 60);
   const rule = await cli.json<{ id: string }>('rule', 'add', '192.0.2.7', '--ttl', '1h');
-  const extended = await cli.json('rule', 'extend', rule.id, '--ttl', 'forever');
-  expect(extended).toMatchObject({ id: rule.id, expires_at: null });
+  if (IS_NIGHTLY) {
+    const extended = await cli.json('rule', 'extend', rule.id, '--ttl', 'forever');
+    expect(extended).toMatchObject({ id: rule.id, expires_at: null });
+  }
   await eventually(async () => expect(output).toContain(rule.id), 60);
   const [first = ''] = output.split('\n');
   expect(JSON.parse(first)).toMatchObject({ type: 'ready', data: { project_id: project.id } });
@@ -516,10 +525,12 @@ describe('exec', () => {
     expect(statSync(stdout.trim(), { throwIfNoEntry: false })).toBeUndefined();
   });
 
-  test.each([
-    ['an exit code', 'exit 7', 7],
-    ['a signal', 'kill -KILL $$', 137],
-  ])('passes on %s', async (_, text, code) => {
+  test.each(
+    firstByDay<[string, string, number]>(1, [
+      ['an exit code', 'exit 7', 7],
+      ['a signal', 'kill -KILL $$', 137],
+    ]),
+  )('passes on %s', async (_, text, code) => {
     expect((await cli.run('exec', '--branch', 'pr-1', ...script(text))).code).toBe(code);
   });
 
@@ -645,9 +656,10 @@ describe('sign-in', () => {
       JSON.stringify({ default: { ...stored.default, access_token: 'v4.public.expired' } }),
     );
     expect(await person.json('whoami')).toMatchObject({ email: 'ada@example.com' });
-    expect(await person.json('profile', 'list')).toEqual([
-      { name: 'default', url, current: true, signed_in: true },
-    ]);
+    if (IS_NIGHTLY)
+      expect(await person.json('profile', 'list')).toEqual([
+        { name: 'default', url, current: true, signed_in: true },
+      ]);
     expect((await person.run('logout')).code).toBe(0);
     expect((await person.run('whoami')).code).toBe(4);
     rmSync(person.folder, { recursive: true });
@@ -660,8 +672,10 @@ describe('sign-in', () => {
     expect((await cli.run('key', 'revoke', key.id)).code).toBe(0);
     // A gateway honours a revoked key for some seconds more (docs/machine-access.md).
     expect(await api.get('/api/v1/api-keys')).toMatchObject({ body: { api_keys: [] } });
-    const wrong = machine.start(['whoami'], { BRANCHGATE_API_KEY: `${key.key}x` });
-    expect(await wrong.result).toMatchObject({ code: 4 });
+    if (IS_NIGHTLY) {
+      const wrong = machine.start(['whoami'], { BRANCHGATE_API_KEY: `${key.key}x` });
+      expect(await wrong.result).toMatchObject({ code: 4 });
+    }
     rmSync(machine.folder, { recursive: true });
   });
 });

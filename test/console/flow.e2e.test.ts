@@ -9,6 +9,7 @@ import { Keyboard } from '../support/console/keyboard.ts';
 import { siteOf } from '../support/console/person.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import { mailTo, PASSWORD, readCode } from '../support/sign-in/sign-in.ts';
 import { temporaryFolder } from '../support/stack/stack.ts';
 
@@ -71,7 +72,7 @@ test('a person signs up and protects the account with an app', async () => {
   await heading('No projects yet');
 });
 
-test('replaces the recovery codes, which ends the earlier session only', async () => {
+test.runIf(IS_NIGHTLY)('replaces the recovery codes, which ends the earlier session only', async () => {
   const { page } = visitor;
   await keys.go('your account');
   await keys.use(page.getByRole('link', { name: 'Set up, or replace recovery codes' }));

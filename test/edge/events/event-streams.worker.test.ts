@@ -163,11 +163,14 @@ test('a change that nobody reported is found, and reported once although it stay
 });
 
 describe('Last-Event-ID', () => {
-  test.each(['999999', '-1', 'x'])('%s is no position in the log: reset', async (lastEventId) => {
-    const stream = await open(lastEventId);
-    await eventually(async () => expect(stream.received.map(({ event }) => event)).toEqual(['reset']));
-    expect(stream.lastId()).toBe((await stored()).at(-1)?.id);
-  });
+  test.each(firstByDay(1, ['999999', '-1', 'x']))(
+    '%s is no position in the log: reset',
+    async (lastEventId) => {
+      const stream = await open(lastEventId);
+      await eventually(async () => expect(stream.received.map(({ event }) => event)).toEqual(['reset']));
+      expect(stream.lastId()).toBe((await stored()).at(-1)?.id);
+    },
+  );
 
   test('of the last event continues without an event', async () => {
     const stream = await open(await newest());
@@ -234,10 +237,12 @@ describe('open streams are limited', () => {
     expect((await open()).response.status).toBe(200);
   });
 
-  test.each([
-    ['events', 'events.read'],
-    [METRICS, 'metrics.read'],
-  ] as const)('of %s per tenant', async (path, action) => {
+  test.each(
+    firstByDay(1, [
+      ['events', 'events.read'],
+      [METRICS, 'metrics.read'],
+    ] as const),
+  )('of %s per tenant', async (path, action) => {
     const token = await gateway.tokenOf({ gid: 'user-3', tenant: 'busy' });
     const created = await fetch(`${gateway.url}/api/v1/projects`, {
       method: 'POST',

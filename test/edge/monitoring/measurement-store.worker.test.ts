@@ -239,7 +239,7 @@ test('minutes of as many branches as a project may have fit into what is stored'
     branchName: `b${n}`.padEnd(40, '-'),
   }));
   const tested = newProject();
-  const times = every(MINUTE, START, 12);
+  const times = every(MINUTE, START, 8);
   const values = Object.fromEntries(METRIC_NAMES.map((name) => [name, 123_456_789_012.345]));
   for (const at of times) {
     const measured = Object.fromEntries(branches.map(({ id }) => [id, values]));

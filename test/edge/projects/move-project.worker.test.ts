@@ -118,8 +118,8 @@ async function expectUndone(code: string) {
 
 /** What each step calls, and on which host. */
 const BUILDING: [step: string, host: 'from' | 'to', method: Method][] = [
-  ['admit', 'from', 'move.admit'],
   ['copy', 'to', 'transfer.copy'],
+  ['admit', 'from', 'move.admit'],
   ['fence', 'to', 'follow.cutover'],
   ['clear', 'to', 'project.drop'],
   ['build', 'to', 'branch.prepare'],
@@ -159,7 +159,7 @@ test('a project moves with its branches, and its record names the other host', a
   expect(await inWork(later)).not.toContain(projectId);
 });
 
-describe.each(firstByDay(2, [...BUILDING, ...AFTER]))('a call of %s on %s: %s', (_step, host, method) => {
+describe.each(firstByDay(1, [...BUILDING, ...AFTER]))('a call of %s on %s: %s', (_step, host, method) => {
   test('is repeated until it succeeds', async () => {
     const succeed = await plant(projectOn(host), method, AWAY);
     await begin();
@@ -178,7 +178,7 @@ describe.each(firstByDay(2, [...BUILDING, ...AFTER]))('a call of %s on %s: %s', 
   });
 });
 
-test.each(firstByDay(2, BUILDING))(
+test.each(firstByDay(1, BUILDING))(
   'a refusal in %s on %s by %s undoes the move',
   async (_step, host, method) => {
     const isOfUndo = method === 'access.apply' || method === 'project.drop';
@@ -193,7 +193,7 @@ test.each(firstByDay(2, BUILDING))(
   },
 );
 
-test.each(AFTER)(
+test.each(firstByDay(1, AFTER))(
   'after the switch, a refusal in %s on %s by %s is tried again',
   async (_step, host, method) => {
     const succeed = await plant(projectOn(host), method, REFUSED);
@@ -208,7 +208,7 @@ test.each(AFTER)(
 const isCancellable = (step: string) => step !== 'fence';
 test.each(
   firstByDay(
-    2,
+    1,
     BUILDING.filter(([step]) => isCancellable(step)),
   ),
 )('a move that is cancelled in %s on %s during %s is undone', async (_step, host, method) => {
@@ -258,10 +258,12 @@ const hasFailedOnce = () =>
   eventually(async () => expect(JSON.stringify((await shown()).job.steps)).toContain('failed'));
 const wake = async () => gateway.coordinatorOf(projectId).wake();
 
-test.each([
-  ['to', 'follow.cutover'],
-  ['from', 'move.close'],
-] as const)(
+test.each(
+  firstByDay(1, [
+    ['to', 'follow.cutover'],
+    ['from', 'move.close'],
+  ] as const),
+)(
   'a project that is closed for two minutes, because the host %s is away from %s, is opened again',
   async (host, method) => {
     const succeed = await plant(projectOn(host), method, AWAY);
@@ -405,10 +407,12 @@ test('a move that has switched is not undone, whatever error a later attempt has
   await expectMoved();
 });
 
-test.each([
-  ['move.admit', 'from'],
-  ['transfer.probe', 'to'],
-] as const)('a host that is lost before the fence undoes the move: %s on %s', async (method, host) => {
+test.each(
+  firstByDay(1, [
+    ['move.admit', 'from'],
+    ['transfer.probe', 'to'],
+  ] as const),
+)('a host that is lost before the fence undoes the move: %s on %s', async (method, host) => {
   const succeed = await plant(projectOn(host), method, GONE);
   await begin();
   await hasFailedOnce();
@@ -420,10 +424,12 @@ test.each([
   await expectUndone('HOST_UNAVAILABLE');
 });
 
-test.each([
-  ['access.apply', 'to'],
-  ['move.release', 'from'],
-] as const)('a host that is lost after the switch holds up no job: %s on %s', async (method, host) => {
+test.each(
+  firstByDay(1, [
+    ['access.apply', 'to'],
+    ['move.release', 'from'],
+  ] as const),
+)('a host that is lost after the switch holds up no job: %s on %s', async (method, host) => {
   await plant(projectOn(host), method, GONE);
   await begin();
   await eventually(async () => expect(await shown()).toMatchObject({ state: 'moved' }));

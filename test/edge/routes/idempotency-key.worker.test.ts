@@ -4,6 +4,7 @@ import { auditEvents, idempotencyKeys, projects } from '../../../edge/database/s
 import { WEBHOOKS_MAX } from '../../../edge/webhooks/webhook.ts';
 import { NETWORK_RULES_MAX } from '../../../shared/limits.ts';
 import { Api } from '../../support/api.ts';
+import { IS_NIGHTLY } from '../../support/nightly.ts';
 import { startMailServer } from '../../support/sign-in/mail-server.ts';
 import { accept, newOwner, type TestPerson } from '../../support/sign-in/people.ts';
 import { mailTo, readCode } from '../../support/sign-in/sign-in.ts';
@@ -66,6 +67,9 @@ interface Kind {
   caller?: () => Api;
 }
 
+/** What is stored for its tenant alone, and what has a mail or a secret of somebody else. */
+const CROWDED_BY_DAY = ['webhooks', 'invitations'];
+
 describe.each<Kind>([
   { list: 'webhooks', path: () => '/api/v1/webhooks', bodyOf: webhook },
   { list: 'api_keys', path: () => '/api/v1/api-keys', bodyOf: apiKey, repeated: { key: null } },
@@ -96,17 +100,20 @@ describe.each<Kind>([
     expect((await post('free', 'free')).status).toBe(201);
   });
 
-  test('are created once by concurrent requests', async () => {
-    const before = await all();
-    const responses = await Promise.all(Array.from({ length: 5 }, () => post('crowd', 'crowd')));
-    const made = (await all()).filter((id) => !before.includes(id));
-    expect(made).toHaveLength(1);
-    for (const { status, body } of responses) {
-      if (status === 201) expect(body.id).toBe(made[0]);
-      else expect([status, body.error]).toEqual([409, 'IDEMPOTENCY_IN_FLIGHT']);
-    }
-    expect((await post('crowd', 'crowd')).body.id).toBe(made[0]);
-  });
+  test.runIf(IS_NIGHTLY || CROWDED_BY_DAY.includes(list))(
+    'are created once by concurrent requests',
+    async () => {
+      const before = await all();
+      const responses = await Promise.all(Array.from({ length: 5 }, () => post('crowd', 'crowd')));
+      const made = (await all()).filter((id) => !before.includes(id));
+      expect(made).toHaveLength(1);
+      for (const { status, body } of responses) {
+        if (status === 201) expect(body.id).toBe(made[0]);
+        else expect([status, body.error]).toEqual([409, 'IDEMPOTENCY_IN_FLIGHT']);
+      }
+      expect((await post('crowd', 'crowd')).body.id).toBe(made[0]);
+    },
+  );
 });
 
 test('each repetition that shows the secret of a webhook is audited, and its creation once', async () => {

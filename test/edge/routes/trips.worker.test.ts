@@ -2,12 +2,13 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Api } from '../../support/api.ts';
 import { eventually } from '../../support/eventually.ts';
 import { callOperation, type Ids, OPERATIONS, type Operation } from '../../support/operations.ts';
+import type { Tally } from '../../support/worker/trips.ts';
 import { startTripsGateway, type TripsGateway, tallyOf } from '../../support/worker/trips-gateway.ts';
 
 /** Long enough for all concurrent calls to start within it. */
 const DELAY_MS = 20;
 /** An object can do other work during one call, whose trips are counted with it. What a read costs is in each of them. */
-const CALLS = 3;
+const CALLS_MAX = 3;
 
 const READS = OPERATIONS.filter(({ method }) => method === 'GET');
 
@@ -61,36 +62,39 @@ beforeAll(async () => {
 });
 afterAll(() => gateway?.stop());
 
-/** The cost of the operation with warm caches: that of the call with the fewest trips one after another. */
-async function warmTally(operation: Operation) {
+const ofOthers = ({ trips }: Tally) => trips.filter(({ to }) => !to.startsWith('HOST_LINK.'));
+
+/** The cost of the operation with warm caches: that of the first call that is as expected, or else of the last. */
+async function warmTally(operation: Operation, isExpected: (tally: Tally) => boolean): Promise<Tally> {
   const callers: Partial<Record<Operation['access'], Api>> = {
     platform: gateway.platform,
     public: new Api(gateway.url, null),
   };
   const call = () => callOperation(callers[operation.access] ?? gateway.api, operation, ids);
   await call();
-  const tallies = [];
-  for (let n = 0; n < CALLS; n += 1) {
+  for (let n = 1; ; n += 1) {
     const answer = await call();
     expect([200, 302], JSON.stringify(answer.body)).toContain(answer.status);
-    tallies.push(tallyOf(answer));
+    const tally = tallyOf(answer);
+    if (isExpected(tally) || n === CALLS_MAX) return tally;
   }
-  const [least] = tallies.sort((a, b) => a.sequential - b.sequential || a.trips.length - b.trips.length);
-  return least as NonNullable<typeof least>;
 }
 
 describe('a warm read', () => {
   // None if the isolate has borrowed a share of the limit and the operation reads no record.
   test.each(OF_METADATA)('of metadata alone takes one trip at most: $id', async (operation) => {
-    expect((await warmTally(operation)).sequential).toBeLessThanOrEqual(1);
+    const { sequential } = await warmTally(operation, (tally) => tally.sequential <= 1);
+    expect(sequential).toBeLessThanOrEqual(1);
   });
 
   test.each(OF_THE_HOST.map(named))("takes one trip in addition to the host's: $id", async (operation) => {
-    const { sequential, trips } = await warmTally(operation);
-    const besides = trips.filter(({ to }) => !to.startsWith('HOST_LINK.'));
-    expect(besides.map(({ after }) => after)).toEqual(besides.map(() => 0));
-    expect(sequential).toBe(2);
-    expect(trips.at(-1)).toMatchObject({ to: expect.stringMatching(/^HOST_LINK\./), after: 1 });
+    const tally = await warmTally(
+      operation,
+      (one) => one.sequential === 2 && ofOthers(one).every(({ after }) => after === 0),
+    );
+    expect(ofOthers(tally).map(({ after }) => after)).toEqual(ofOthers(tally).map(() => 0));
+    expect(tally.sequential).toBe(2);
+    expect(tally.trips.at(-1)).toMatchObject({ to: expect.stringMatching(/^HOST_LINK\./), after: 1 });
   });
 
   test('by a key takes one trip', async () => {
@@ -108,7 +112,8 @@ describe('a warm read', () => {
   test.each(Object.entries(LONGER))(
     'takes the expected number of trips: %s',
     async (id, { trips, because }) => {
-      expect(await warmTally(named(id)), because).toMatchObject({ sequential: trips });
+      const { sequential } = await warmTally(named(id), (tally) => tally.sequential === trips);
+      expect(sequential, because).toBe(trips);
     },
   );
 
@@ -133,8 +138,9 @@ describe('a page of rows of a branch that the caller has just read', () => {
     await made('paged');
     expect(tallyOf(await pagesOf('paged')).sequential).toBeGreaterThan(1);
     const tallies = [];
-    for (let n = 0; n < CALLS; n += 1) tallies.push(tallyOf(await pagesOf('paged')).sequential);
-    expect(Math.min(...tallies)).toBe(1);
+    while (tallies.length < CALLS_MAX && tallies.at(-1) !== 1)
+      tallies.push(tallyOf(await pagesOf('paged')).sequential);
+    expect(tallies).toContain(1);
   });
 
   test('is withheld from a caller who may not have it any more', async () => {

@@ -3,6 +3,9 @@ import type { Locator, Page } from 'playwright-core';
 /** More than any page has stops. */
 const STOPS_MAX = 150;
 
+const FOCUS_STATE = `(element) =>
+  element === document.activeElement ? 'focused' : element.isConnected ? 'elsewhere' : 'replaced'`;
+
 /** Uses a page as somebody without a mouse does. */
 export class Keyboard {
   readonly #page: Page;
@@ -21,11 +24,13 @@ export class Keyboard {
 
   /** Moves the focus with Tab. @throws Error if that does not reach the control */
   async reach(control: Locator): Promise<void> {
-    await control.waitFor();
-    const focused = control.and(this.#page.locator(':focus'));
+    // Finding it again after each stop would cost more than the key. A page that is drawn again may replace it.
+    let element = await control.elementHandle();
     for (let stop = 0; stop < STOPS_MAX; stop += 1) {
-      if ((await focused.count()) > 0) return;
-      await this.press('Tab');
+      const state = await element?.evaluate(FOCUS_STATE);
+      if (state === 'focused') return;
+      if (state === 'replaced') element = await control.elementHandle();
+      else await this.press('Tab');
     }
     throw new Error(`Tab does not reach ${control}`);
   }
