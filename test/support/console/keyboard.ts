@@ -3,8 +3,12 @@ import type { Locator, Page } from 'playwright-core';
 /** More than any page has stops. */
 const STOPS_MAX = 150;
 
-const FOCUS_STATE = `(element) =>
-  element === document.activeElement ? 'focused' : element.isConnected ? 'elsewhere' : 'replaced'`;
+/** Runs in the page. */
+function focusState(element: object): 'focused' | 'elsewhere' | 'replaced' {
+  const { document } = globalThis as unknown as { document: { activeElement: unknown } };
+  if (element === document.activeElement) return 'focused';
+  return (element as { isConnected: boolean }).isConnected ? 'elsewhere' : 'replaced';
+}
 
 /** Uses a page as somebody without a mouse does. */
 export class Keyboard {
@@ -27,7 +31,7 @@ export class Keyboard {
     // Finding it again after each stop would cost more than the key. A page that is drawn again may replace it.
     let element = await control.elementHandle();
     for (let stop = 0; stop < STOPS_MAX; stop += 1) {
-      const state = await element?.evaluate(FOCUS_STATE);
+      const state = await element?.evaluate(focusState);
       if (state === 'focused') return;
       if (state === 'replaced') element = await control.elementHandle();
       else await this.press('Tab');
