@@ -110,9 +110,7 @@ const MISTAKES: Record<string, Mistake> = {
 const BY_DAY: (keyof typeof MISTAKES)[] = [
   'a wrong token',
   'answers that are missing',
-  'an address that is none',
   'a secret among the settings',
-  'a setting with an invalid value',
   'the secrets of another gateway',
   'an upgrade of nothing',
 ];

@@ -1,21 +1,29 @@
 import type { Browser } from 'playwright-core';
 import { afterAll, afterEach, beforeAll, expect, inject, test } from 'vitest';
 import { openBrowser, type Visitor, visit } from '../support/console/browser.ts';
+import { FOLLOWS, type FollowState, stageFollow } from '../support/console/follows.ts';
 import { signInOnPage, siteOf } from '../support/console/person.ts';
 import { eventually } from '../support/eventually.ts';
+import { firstByDay } from '../support/nightly.ts';
 import { newOwner } from '../support/sign-in/people.ts';
 
-/** Charts of chosen values. `pages.e2e.test.ts` examines the page with those of a host. */
+/**
+ * Pages with answers that the tests choose: charts of chosen values, which `pages.e2e.test.ts` examines with
+ * those of a host, and the states of Following, for which `test/cli/follow.e2e.test.ts` follows a real source.
+ */
 
 let browser: Browser;
 let visitor: Visitor;
+/** Of the page Monitoring of main. */
 let path: string;
+let followingPath: string;
 
 beforeAll(async () => {
   browser = await openBrowser();
-  const owner = await newOwner(siteOf(inject('stack')), `charts-${Date.now()}@example.org`);
-  const { id } = await owner.api.project('Charts');
+  const owner = await newOwner(siteOf(inject('stack')), `chosen-${Date.now()}@example.org`);
+  const { id } = await owner.api.project('Chosen');
   path = `/projects/${id}/branches/main/monitoring`;
+  followingPath = `/projects/${id}/following`;
   visitor = await visit(browser, inject('stack').url, { colorScheme: 'light' });
   await signInOnPage(visitor.page, owner.email);
 });
@@ -109,7 +117,7 @@ test('one measurement is a dot in each chart that it is enough for, and one sent
   });
 });
 
-test('measurements are a line with an area below it', async () => {
+test('measurements are a line with an area below it, and all charts show the values under the cursor', async () => {
   await open(30);
   const { page } = visitor;
   expect(await page.locator('.panel').count()).toBe(GAUGES.length + COUNTERS.length);
@@ -120,11 +128,6 @@ test('measurements are a line with an area below it', async () => {
       expect(chart.area).toBeGreaterThan(10 * chart.columns);
     }
   });
-});
-
-test('all charts show the values of the time under the cursor', async () => {
-  await open(30);
-  const { page } = visitor;
   const [first] = await page.locator('.chart .u-over').all();
   const box = await first?.boundingBox();
   if (!first || !box) throw new Error('there is no chart');
@@ -139,4 +142,72 @@ test('all charts show the values of the time under the cursor', async () => {
     for (const x of at) expect(Math.abs(x - box.width / 2)).toBeLessThan(5);
     for (const text of (await page.evaluate(values)) as string[]) expect(text).toMatch(/\d/);
   });
+});
+
+async function openFollowing(state: FollowState) {
+  const { page } = visitor;
+  await stageFollow(page, state);
+  await page.goto(followingPath);
+  await page.getByRole('heading', { name: 'shop at db.example.com' }).waitFor();
+  return page.locator('main');
+}
+
+test('where nothing follows, nothing is requested that is not there', async () => {
+  const { page, problems } = visitor;
+  const requested: string[] = [];
+  page.on('request', (request) => requested.push(request.url()));
+  await page.goto(followingPath);
+  // It is shown when it is known what main follows.
+  await page.getByRole('button', { name: 'Check the source' }).waitFor();
+  expect(requested.filter((url) => /\/jobs(?:\?|$)/.test(url))).not.toEqual([]);
+  expect(requested.filter((url) => url.endsWith('/follow'))).toEqual([]);
+  expect(problems).toEqual([]);
+});
+
+const BUTTONS = ['Resume', 'Apply the changes', 'Cut over', 'Cancel', 'Stop following', 'Check the source'];
+
+test.each(
+  firstByDay<[FollowState, string, string[], RegExp]>(2, [
+    ['copying', 'Copying', ['Cancel'], /public\.sale.*Copying.*512,000.*42 %/],
+    ['following', 'Following', ['Cut over', 'Stop following'], /at most 228 s.*public\.sale.*Follows/],
+    [
+      'stopped',
+      'Stands still',
+      ['Resume', 'Apply the changes', 'Stop following'],
+      /Behind the source1 h 30 min.*DROP COLUMN isbn/,
+    ],
+    ['failed', 'Failed', ['Check the source'], /has not answered in time/],
+    ['cut_over', 'Cut over', ['Check the source'], /PostgreSQL17\.2/],
+  ]),
+)('%s is shown as %s, with what can be done', async (state, badge, buttons, text) => {
+  const main = await openFollowing(state);
+  await main.locator('.badge', { hasText: badge }).first().waitFor();
+  await eventually(async () => expect(await main.textContent()).toMatch(text));
+  const shown = await main.getByRole('button').allInnerTexts();
+  expect(BUTTONS.filter((name) => shown.includes(name))).toEqual(buttons);
+});
+
+test('what was followed before more jobs than are listed is shown', async () => {
+  const { page } = visitor;
+  await stageFollow(page, 'cut_over', false);
+  await page.goto(followingPath);
+  await page.getByRole('heading', { name: 'shop at db.example.com' }).waitFor();
+  await page.getByRole('button', { name: 'Check the source' }).waitFor();
+});
+
+test('the changes of a schema are confirmed with their statements, and applied', async () => {
+  const main = await openFollowing('stopped');
+  const bodies: unknown[] = [];
+  const { page } = visitor;
+  await page.route(/\/follow\/resume$/, async (route) => {
+    bodies.push(route.request().postDataJSON());
+    await page.route(/\/follow$/, (read) => read.fulfill({ json: FOLLOWS.following }));
+    await route.fulfill({ json: FOLLOWS.following });
+  });
+  await main.getByRole('button', { name: 'Apply the changes' }).click();
+  const dialog = page.getByRole('dialog');
+  await dialog.getByText('DROP COLUMN isbn').waitFor();
+  await dialog.getByRole('button', { name: 'Apply and resume' }).click();
+  await main.locator('.badge', { hasText: 'Following' }).first().waitFor();
+  expect(bodies).toEqual([{ apply_changes: true }]);
 });
