@@ -107,7 +107,7 @@ export class Spares {
   readonly #large = new Set<string>();
   /** By the name of the snapshot's database, of each that has or wants spares. */
   readonly #tenants = new Map<string, string>();
-  readonly #unused = new UnusedSpares();
+  readonly #unused: UnusedSpares;
   readonly #ofHost: number;
   readonly #log: Log;
   readonly #now: () => number;
@@ -122,12 +122,15 @@ export class Spares {
   /**
    * @param ofHost how many there are at most
    * @param now milliseconds
+   * @param unused those that were made for nothing before
    */
   constructor({
     ofHost = OF_HOST,
     log = () => {},
     now = () => performance.now(),
-  }: { ofHost?: number; log?: Log; now?: () => number } = {}) {
+    unused = new UnusedSpares(),
+  }: { ofHost?: number; log?: Log; now?: () => number; unused?: UnusedSpares } = {}) {
+    this.#unused = unused;
     this.#log = log;
     this.#now = now;
     this.#ofHost = ofHost;

@@ -32,6 +32,7 @@ import {
 import { MEMBER_PATH, type MemberReply } from '../../shared/protocol/standby.ts';
 import { selfSigned } from './certificates.ts';
 import { preparedAgent } from './prepared.ts';
+import { oncePerRun } from './run-folder.ts';
 
 const TOKEN = 't'.repeat(43);
 const HOST_NAME = 'db1.example.com';
@@ -52,8 +53,8 @@ const DEBIAN_FILES: Record<string, string> = {
 };
 
 /**
- * Commands of the machine. `$S` is the folder of their state, `$R` the root. The real ones are in the nightly
- * test.
+ * Commands of the machine. `$S` is the folder of their state, `$R` the root, `$A` a file of the test run. The real ones
+ * are in the nightly test.
  */
 const COMMANDS: Record<string, string> = {
   pg_lsclusters: `cat "$S/clusters"`,
@@ -70,8 +71,14 @@ esac`,
   pgbackrest: 'exit 127',
   // The agent's commands get a folder of the root, where no server runs.
   runuser: `shift 3
-case "$*" in *' doctor') echo 'problem: no server'; exit 1 ;; esac
-STATE_DIR="$R/var/lib/branchgate" exec "$@"`,
+export STATE_DIR="$R/var/lib/branchgate"
+case "$*" in
+  *' doctor') echo 'problem: no server'; exit 1 ;;
+  *' copy-primary --check') # The gateway says the same to every machine.
+    [ -e "$A" ] || { "$@" >"$A.$$" && mv "$A.$$" "$A"; } || exit
+    exec cat "$A" ;;
+esac
+exec "$@"`,
   psql: `[ -e "$S/postgresql@18-main.service.active" ] || exit 2
 case "$*" in
   *'--username branchgate'*) [ -e "$S/own-rules" ] || exit 2 ;;
@@ -128,8 +135,9 @@ export async function joinMachine() {
   };
   for (const [path, content] of Object.entries(DEBIAN_FILES)) put(join(root, path), content);
   put(join(root, 'proc/sys/vm/overcommit_memory'), '0\n');
+  const answers = await oncePerRun('answers-to-joins', async (path) => mkdirSync(path));
   for (const [name, script] of Object.entries(COMMANDS)) {
-    put(join(commands, name), `#!/bin/sh\nS=${state}\nR=${root}\n${script}\n`);
+    put(join(commands, name), `#!/bin/sh\nS=${state}\nR=${root}\nA=${answers}/check\n${script}\n`);
     chmodSync(join(commands, name), 0o755);
   }
   const cluster = {

@@ -31,7 +31,7 @@ test('a branch is created, proved, listed and dropped from a shell, without a pa
     (['owner', 'read_write', 'read_only'] as const).map((role) => scramVerifier(branch.passwords[role])),
   );
   const access = { revision: 1, rules: [{ branch_id: null, cidr: '127.0.0.1/32' }] };
-  const prepare = await servers.tool(
+  const prepare = await servers.program(
     'branch',
     'prepare',
     ...toolOptions({
@@ -58,7 +58,7 @@ test('a branch is created, proved, listed and dropped from a shell, without a pa
   expect(prove).toMatchObject({ exitCode: 0 });
   await (await connect(servers.host, 'pooled', branch, 'read_write')).end();
 
-  const list = await servers.tool('list');
+  const list = await servers.program('list');
   expect(list.stdout.split('\n')[0]).toMatch(/^DATABASE +STATE +BRANCH +PROJECT$/);
   expect(list.stdout).toMatch(
     new RegExp(`^db_shell_prod +ready +${branch.branch_id} +${branch.project_id}$`, 'm'),
@@ -117,7 +117,7 @@ describe('exit codes, and one line with the problem and its solution', () => {
       ['no standby', ['pooler', 'restart']],
     ]),
   )('2 for %s', async (_, words) => {
-    const run = await servers.tool(...words);
+    const run = await servers.program(...words);
     expect(run).toMatchObject({ exitCode: 2, stdout: '' });
     expect(run.stderr.trimEnd()).not.toBe('');
   });
@@ -135,7 +135,7 @@ describe('exit codes, and one line with the problem and its solution', () => {
 const doctor = async () => (await servers.tool('doctor')).stdout;
 
 test('doctor reports all problems, even when PostgreSQL is down', async () => {
-  const healthy = await servers.tool('doctor', '--json');
+  const healthy = await servers.program('doctor', '--json');
   const { findings } = JSON.parse(healthy.stdout) as { findings: { severity: string; sentence: string }[] };
   expect(findings.filter(({ severity }) => severity === 'problem').map(({ sentence }) => sentence)).toEqual([
     'GATEWAY_URL is missing: set it to the address of the gateway.',

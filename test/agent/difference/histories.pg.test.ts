@@ -7,7 +7,7 @@ import { type Branch, connect } from '../../support/host/host-project.ts';
 import { IS_NIGHTLY } from '../../support/nightly.ts';
 
 /** Histories that share the two databases of a round. */
-const PER_ROUND = 40;
+const PER_ROUND = IS_NIGHTLY ? 40 : 24;
 const ROUNDS = IS_NIGHTLY ? 25 : 1;
 
 let host: ComparingHost;

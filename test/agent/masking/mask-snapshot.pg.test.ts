@@ -385,7 +385,7 @@ describe('values that PostgreSQL refuses name their column, and are not quoted',
   );
 
   test.each(
-    firstByDay(4, [
+    firstByDay(2, [
       ['v::int::text', ' (SQLSTATE 22P02)'],
       ['raising(v)', ' (SQLSTATE 23505)'],
       ['executing(v)', ' (SQLSTATE 42601)'],
@@ -456,7 +456,7 @@ test('what a killed call has left is dropped, not masked again', async () => {
 });
 
 describe('narrow columns', () => {
-  test.each(firstByDay(3, NARROW_COLUMNS))('%s', async (_name, type, value, how, { distinct, alike }) => {
+  test.each(firstByDay(2, NARROW_COLUMNS))('%s', async (_name, type, value, how, { distinct, alike }) => {
     await inMain(`drop table if exists narrow; create table narrow (id int primary key, v ${type});
       insert into narrow select n, ${value} from generate_series(1, 300) n`);
     const id = randomUUID();

@@ -195,7 +195,7 @@ describe('sessions now', () => {
   test('have private memory, which grows with what they hold', async () => {
     // The tool runs entirely as the servers' user; this process has another group, so the kernel refuses it.
     const memory = async () => {
-      const { stdout } = await servers.tool('measure', '--json');
+      const { stdout } = await servers.program('measure', '--json');
       return branchIn({ ...JSON.parse(stdout), poolerTrouble: null, sized: 0 }, main).memory_bytes ?? -1;
     };
     const session = await client('direct');

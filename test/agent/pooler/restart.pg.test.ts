@@ -26,7 +26,7 @@ import { runPoolerUnits } from '../../support/host/pooler-units.ts';
 import { firewallHindrance } from '../../support/neighbours/firewall.ts';
 import { IS_NIGHTLY } from '../../support/nightly.ts';
 
-const CLIENTS = IS_NIGHTLY ? 200 : 24;
+const CLIENTS = IS_NIGHTLY ? 200 : 12;
 /** 2.3 KB each. */
 const FORGOTTEN_LOGINS = IS_NIGHTLY ? 20_000 : 5_000;
 /** Between two transactions of a client that stays. */
@@ -136,7 +136,7 @@ test.skipIf(hindrance)('clients notice nothing of a restart, after which the mem
   // Only the tool asks for it: newer versions of PgBouncer need more for these logins than the limit.
   const host = { ...servers.host, settings: { ...servers.settings, POOLER_MEMORY_MB: 0 } };
   const agent = new PoolerRestarts(host, redirect).run(stop.signal);
-  const asked = await servers.tool('pooler', 'restart', '--json');
+  const asked = await servers.program('pooler', 'restart', '--json');
   isOver = true;
   stop.abort();
   await agent;

@@ -49,7 +49,7 @@ const KEYED: Record<string, { columns: string; key: string; row: string }> = {
   'included columns': { columns: 'k int, m int', key: 'k) include (m', row: 'n, -n' },
 };
 
-const BY_DAY = ['number', 'text', 'citext', 'domain', 'two', 'three'];
+const BY_DAY = ['number', 'citext', 'two', 'three'];
 const TRIED = Object.entries(KEYED).filter(([name]) => IS_NIGHTLY || BY_DAY.includes(name));
 
 describe.each(TRIED)('in the order of a key: %s', (about, { columns, key, row }) => {
@@ -351,7 +351,7 @@ describe('large cells', () => {
        insert into edges values (1, repeat('x', ${CELL_BYTES_MAX})), (2, repeat('x', ${CELL_BYTES_MAX} + 1)),
          (3, repeat('ü', 40000)), (4, repeat(U&'\\0001', 60000)), (5, repeat('🐘', 16384));
        create table heavy (id int primary key, cell text);
-       insert into heavy select n, repeat('y', 5000000) from generate_series(1, 51) n`,
+       insert into heavy select n, repeat('y', 200000) from generate_series(1, 51) n`,
     ),
   );
 

@@ -8,6 +8,7 @@ import type { Method, MethodResult } from '../../../shared/protocol/operations.t
 import { followName } from '../../../shared/protocol/transfer-operations.ts';
 import { connect as connectTo } from '../database.ts';
 import { eventually } from '../eventually.ts';
+import { IS_NIGHTLY } from '../nightly.ts';
 import { SOURCE_LOGIN, type SourceServer, startSource } from '../source-server.ts';
 import { startHost, type TestHost } from './host.ts';
 import { asClient, type Branch, identity, Project } from './host-project.ts';
@@ -184,7 +185,7 @@ export class Follower {
           while (client && !isOver) {
             await client.query(TRANSFER);
             // Leaves the processors to the others.
-            await sleep(2);
+            await sleep(IS_NIGHTLY ? 2 : 10);
           }
         } catch {
         } finally {

@@ -1,3 +1,4 @@
+import assert from 'node:assert/strict';
 import { type ChildProcess, execFile, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { appendFileSync, chownSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -5,6 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import pg from 'pg';
 import { makeRulesFolder } from '../../../agent/access/rule-files.ts';
+import { runControlTool } from '../../../agent/control-tool/control-tool.ts';
 import { closeHost, type Host, openHost } from '../../../agent/host/host.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
 import { atLeast } from '../../../agent/pooler/admin-console.ts';
@@ -59,9 +61,11 @@ export interface TestHost {
   end: (part: Part, signal: NodeJS.Signals) => Promise<void>;
   start: (part: Part) => Promise<void>;
   isRunning: (part: Part) => boolean;
-  /** Runs the control tool as the servers' user and waits for its end. */
+  /** Runs a command of the control tool in this process, one at a time: a program takes far longer to start. */
   tool: (...args: string[]) => Promise<ToolRun>;
-  /** Starts the control tool. The caller waits for its end. */
+  /** Runs the control tool as a program of the servers' user and waits for its end. */
+  program: (...args: string[]) => Promise<ToolRun>;
+  /** Starts the control tool as a program. The caller waits for its end. */
   spawnTool: (...args: string[]) => Promise<ChildProcess>;
   /** A session of PostgreSQL's superuser in the agent's own database. The caller ends it. */
   connect: () => Promise<pg.Client>;
@@ -268,7 +272,8 @@ async function startParts(
     start,
     end,
     isRunning,
-    tool: (...args) =>
+    tool: (...args) => runHere(args, settings),
+    program: (...args) =>
       new Promise((resolve) => {
         asRoot(() =>
           execFile(node, [agentProgram, ...args], inTool, (error, stdout, stderr) =>
@@ -297,6 +302,31 @@ async function startParts(
     },
     stop: () => started.disposeAsync(),
   };
+}
+
+/** Runs a command of the control tool, which reads `settings` from the environment. */
+async function runHere(words: readonly string[], settings: Record<string, string>): Promise<ToolRun> {
+  const printed = { stdout: '', stderr: '' };
+  const restored = new DisposableStack();
+  for (const stream of ['stdout', 'stderr'] as const) {
+    const { write } = process[stream];
+    restored.defer(() => Object.assign(process[stream], { write }));
+    process[stream].write = (text: string | Uint8Array) => {
+      printed[stream] += text;
+      return true;
+    };
+  }
+  for (const [name, value] of Object.entries(settings)) {
+    assert(process.env[name] === undefined, `${name} is set: another command runs`);
+    restored.defer(() => delete process.env[name]);
+    process.env[name] = value;
+  }
+  try {
+    const exitCode = await runControlTool(words, null);
+    return { exitCode, ...printed };
+  } finally {
+    restored.dispose();
+  }
 }
 
 async function logIn(

@@ -11,6 +11,7 @@ import { groupName, loginName } from '../../../../shared/branch/login.ts';
 import type { SchemaDifference } from '../../../../shared/protocol/difference-operations.ts';
 import { eventually } from '../../../support/eventually.ts';
 import { type Branch, connect, startHostWithProject } from '../../../support/host/host-project.ts';
+import { firstByDay } from '../../../support/nightly.ts';
 import { REPORTED_CASES, SCHEMA_CASES, type SchemaCase } from './schema-cases.ts';
 
 let stage: Awaited<ReturnType<typeof startHostWithProject>>;
@@ -66,13 +67,13 @@ beforeAll(async () => {
 });
 afterAll(() => stage?.servers.stop());
 
-test('at least 60 kinds of change have statements that leave no difference, in both directions', async () => {
+test('at least 60 kinds of change have statements that leave no difference', async () => {
   expect(SCHEMA_CASES.length).toBeGreaterThanOrEqual(60);
   const first = SCHEMA_CASES.length;
-  for (const [from, to] of [
+  for (const [from, to] of firstByDay(1, [
     [there, here],
     [here, there],
-  ] as const) {
+  ] as const)) {
     const { changes, statements, not_modelled } = await planFromTo(from, to);
     const identities = changes.map(({ identity }) => identity).join('\n');
     const unfound = ALL.filter((_, n) => !identities.includes(schemaOf(n))).map(({ name }) => name);
