@@ -26,11 +26,18 @@ export function serverUser(): OsUser {
   );
 }
 
+/** Those that were looked up, by name. */
+const KNOWN = new Map<string, OsUser>();
+
 function lookUp(name: string): OsUser | null {
+  const known = KNOWN.get(name);
+  if (known) return known;
   const id = (flag: string) =>
     Number(execFileSync('id', [flag, name], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] }));
   try {
-    return { name, uid: id('-u'), gid: id('-g') };
+    const found = { name, uid: id('-u'), gid: id('-g') };
+    KNOWN.set(name, found);
+    return found;
   } catch {
     return null;
   }

