@@ -200,6 +200,8 @@ export class FaultStage {
 
   /** Waits until records and host agree. @throws Error that lists the remaining differences */
   async atRest(): Promise<void> {
+    // The records are a file, and a look at the host takes several sessions.
+    await this.#jobsEnded();
     await eventually(
       async () => expect(violations(await takeSnapshot(this.#sources))).toEqual([]),
       AT_REST_WITHIN_S,
