@@ -294,10 +294,10 @@ describe('a host with a standby', () => {
     const { primary: standby } = await hosts();
     const onStandby = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate');
     await onStandby.query('select pg_wal_replay_pause()');
-    await query(await urlOf('main'), 'insert into written values (-1)');
+    await query(await urlOf('main'), 'insert into written values (-21)');
     const refused = await operator.post(`/platform/v1/hosts/${standby.id}/promote`, {});
     expect(refused).toMatchObject({ status: 409, body: { error: 'STANDBY_NOT_READY' } });
-    await query(await urlOf('main'), 'insert into written values (-2)');
+    await query(await urlOf('main'), 'insert into written values (-22)');
     await onStandby.query('select pg_wal_replay_resume()');
     await onStandby.end();
   });
