@@ -20,6 +20,7 @@ import type { z } from 'zod';
 import { type Context, type JoinOptions, lookAround } from '../../agent/join/context.ts';
 import { Machine } from '../../agent/join/machine.ts';
 import { applySteps, STEPS, type StepReport, takeBack } from '../../agent/join/steps.ts';
+import { enrol } from '../../agent/link/enrol.ts';
 import { startOf } from '../../agent/upgrade/trial.ts';
 import { certifyServer, makeAuthority } from '../../edge/crypto/x509.ts';
 import { FAILURES } from '../../shared/failures.ts';
@@ -244,6 +245,9 @@ export async function joinMachine() {
     options: OPTIONS,
     certificate,
     enrolments: () => enrolments,
+    /** What a join does about the enrolment, without a program. */
+    enrol: () =>
+      enrol({ gatewayUrl: url, stateDir: join(root, 'var/lib/branchgate'), token: TOKEN, force: false }),
     acceptToken(accepts: boolean) {
       acceptsToken = accepts;
     },

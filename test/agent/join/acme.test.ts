@@ -10,6 +10,7 @@ let acme: Awaited<ReturnType<typeof startAcmeServer>>;
 
 beforeEach(async () => {
   machine = await joinMachine();
+  await machine.enrol();
   acme = await startAcmeServer({ recordsOf: (name) => machine.txtRecords(name) });
   machine.write('etc/branchgate/agent.env', `ACME_DIRECTORY=${acme.directory}\n`);
 });

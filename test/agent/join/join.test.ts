@@ -141,6 +141,7 @@ test('the units that it installs pass systemd-analyze verify', async () => {
     'usr/lib/systemd/system/branchgate-agent.service',
     readFileSync(join(ROOT, 'agent/systemd/branchgate-agent.service'), 'utf8'),
   );
+  await machine.enrol();
   await machine.join();
   const units = ['pgbouncer-standby.service', 'pgbouncer-standby.path', 'branchgate-agent.service'];
   expect(verifyUnits(machine.root, units)).toBe('');
@@ -163,6 +164,7 @@ test.runIf(IS_NIGHTLY)('one step alone renews the certificate', async () => {
 });
 
 test('without nftables, and with an old PgBouncer, there is no filter and no standby, which is said', async () => {
+  await machine.enrol();
   machine.setState('no-nft', '');
   machine.setState('pgbouncer', 'PgBouncer 1.18.0\n');
   const run = await machine.join();
