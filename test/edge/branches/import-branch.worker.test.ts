@@ -4,6 +4,7 @@ import { auditEvents, importSources, jobs, projects } from '../../../edge/databa
 import type { Method } from '../../../shared/protocol/operations.ts';
 import type { BranchBody } from '../../support/api.ts';
 import { eventually } from '../../support/eventually.ts';
+import { firstByDay } from '../../support/nightly.ts';
 import { startTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
 
 const PASSWORD = 'password-of-the-source';
@@ -156,7 +157,7 @@ test('what the copy refuses is removed, and the job says why', async () => {
   expect((await begin()).status).toBe(202);
 });
 
-test.each(['access.apply', 'transfer.copy', 'reset.swap', 'snapshot.drop'] as const)(
+test.each(firstByDay(2, ['transfer.copy', 'reset.swap', 'access.apply', 'snapshot.drop'] as const))(
   'an import ends well after failures of %s',
   async (method) => {
     const succeed = await hold(method);
