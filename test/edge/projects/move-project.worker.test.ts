@@ -447,9 +447,13 @@ test.each(
     ['transfer.cancel', 'to'],
   ] as const),
 )('a host that is lost holds up no undoing: %s on %s', async (method, host) => {
-  const refuse = await plant(onTo, 'move.compare', REFUSED);
+  await plant(onTo, 'move.compare', AWAY);
   await begin();
+  // A move calls it before it copies too.
+  await hasFailedOnce();
   await plant(projectOn(host), method, AWAY);
+  const refuse = await plant(onTo, 'move.compare', REFUSED);
+  await wake();
   await eventually(async () =>
     expect(await shown()).toMatchObject({ state: 'undone', job: { status: 'running' } }),
   );

@@ -45,7 +45,8 @@ export async function startTripsGateway(
   const script = await bundle('trips-worker');
   const options = {
     d1Databases: 'REPLICA_LAG_MS' in settings ? ['DB', 'REPLICA'] : ['DB'],
-    durableObjects: OBJECTS,
+    // What a test has planted is in the memory of the link.
+    durableObjects: { ...OBJECTS, HOST_LINK: { ...OBJECTS.HOST_LINK, unsafePreventEviction: true } },
     bindings: {
       ...SETTINGS,
       ...UNCAPPED,
