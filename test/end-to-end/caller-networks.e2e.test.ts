@@ -248,8 +248,10 @@ test.runIf(IS_NIGHTLY)('the console adds both addresses', async () => {
     await page.getByLabel('Name', { exact: true }).fill('two');
     await page.getByRole('button', { name: 'Create branch' }).click();
     await page.getByText('You can connect from here.').or(page.getByText(/two/)).first().waitFor();
-    const { body } = await owner.api.get<Rules>(`/api/v1/projects/${project.id}/network-rules`);
-    expect(body.network_rules.filter(({ branch_id }) => branch_id !== null).length).toBe(4);
+    await eventually(async () => {
+      const { body } = await owner.api.get<Rules>(`/api/v1/projects/${project.id}/network-rules`);
+      expect(body.network_rules.filter(({ branch_id }) => branch_id !== null).length).toBe(4);
+    });
   } finally {
     await browser.close();
   }
