@@ -158,7 +158,7 @@ function EventRow({ event, project }: { event: AuditEvent; project: string | und
           </button>
         </td>
         <td>
-          <span>
+          <span className="in-text">
             <Target event={event} project={project} />
           </span>
         </td>
