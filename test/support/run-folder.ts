@@ -10,9 +10,9 @@ const VARIABLE = 'BRANCHGATE_TEST_RUN';
 
 /** Vitest's global set-up: one folder for what the files of a run share. */
 export function setup(project: TestProject): (() => void) | undefined {
-  // Another project of this run has set this up.
-  if (process.env.NODE_COMPILE_CACHE) return;
-  keepCompiled(runFolder());
+  // Another project of this run has made it.
+  if (process.env[VARIABLE]) return;
+  begin();
   const remove = () => {
     const folder = process.env[VARIABLE];
     delete process.env[VARIABLE];
@@ -24,10 +24,15 @@ export function setup(project: TestProject): (() => void) | undefined {
   // In watch mode the sources have changed since.
   project.onTestsRerun(() => {
     remove();
-    process.env[VARIABLE] = makeFolder();
-    keepCompiled(process.env[VARIABLE]);
+    begin();
   });
   return remove;
+}
+
+function begin(): void {
+  const folder = makeFolder();
+  process.env[VARIABLE] = folder;
+  keepCompiled(folder);
 }
 
 /**
