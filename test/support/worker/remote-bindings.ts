@@ -73,5 +73,9 @@ export const remoteObject = <T extends object>(worker: Miniflare, namespace: str
       // It is no promise.
       method === 'then'
         ? undefined
-        : (...args: unknown[]) => callBinding(worker, { namespace, object, method: String(method), args }),
+        : (...args: unknown[]) => {
+            // JSON has no `undefined`: an argument that is left out has to stay left out.
+            const given = args.slice(0, args.findLastIndex((value) => value !== undefined) + 1);
+            return callBinding(worker, { namespace, object, method: String(method), args: given });
+          },
   });
