@@ -63,7 +63,7 @@ let homeless: Api;
 /** A user whose role is unknown. */
 let guest: Api;
 /** Bearers that are no secret of the platform, and no token of SCIM. */
-let strangers: Record<'platform' | 'scim', [string, string | null][]>;
+let refusedBearers: Record<'platform' | 'scim', [string, string | null][]>;
 
 const apiWith = (token: string | null) => new Api(stack.url, token);
 const apiOf = async (options: TokenOptions) => apiWith(await tokenOf(options, stack.devDir));
@@ -100,7 +100,7 @@ beforeAll(async () => {
     ['an access token of the gateway', await own.access(account)],
     ['a refresh token', await own.refresh()],
   ];
-  strangers = {
+  refusedBearers = {
     platform: [
       ...both,
       ['a wrong secret', `${platformSecret.slice(1)}x`],
@@ -340,7 +340,7 @@ const naming = (operation: Operation, { location, name }: Operation['references'
 });
 
 const UNAUTHORISED: readonly Caller[] = [
-  { user: 'stranger', role: 'owner', scope: 'write' },
+  { user: 'outsider', role: 'owner', scope: 'write' },
   { user: 'colleague', role: 'operator', scope: 'write' },
 ];
 
@@ -440,7 +440,7 @@ describe('only the platform', () => {
     expectNoWrites();
 
     test.each(PLATFORM_OPERATIONS)('$id: anything but the secret → 401', (operation) =>
-      inParallel(strangers.platform, async ([name, token]) => {
+      inParallel(refusedBearers.platform, async ([name, token]) => {
         const response = await callOperation(apiWith(token), operation, ids);
         expect(response, name).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
       }),
@@ -460,7 +460,7 @@ describe('SCIM', () => {
   expectNoWrites();
 
   test.each(SCIM_OPERATIONS)('$id: anything but a token of SCIM → 401', (operation) =>
-    inParallel(strangers.scim, async ([name, token]) => {
+    inParallel(refusedBearers.scim, async ([name, token]) => {
       const response = await callOperation(apiWith(token), operation, { id: UNKNOWN });
       expect(response, name).toMatchObject({ status: 401, body: { status: '401' } });
     }),
@@ -476,7 +476,7 @@ test('a client without a token cannot find out which routes exist', async () => 
 });
 
 test("denied access of another tenant is audited once in Ada's tenant", async () => {
-  const intruder = ownerApi('stranger');
+  const intruder = ownerApi('outsider');
   await intruder.get(`/api/v1/projects/${resources.ada.project_id}`);
   const denials = await eventually(async () => {
     const { audit_events = [] } = contentOfD1(stack.devDir);

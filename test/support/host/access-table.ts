@@ -8,7 +8,7 @@ import type { Operation } from '../operations.ts';
 export const USERS = {
   ada: { tenant: 'acme', email: 'ada@acme.example' },
   colleague: { tenant: 'acme', email: 'bob@acme.example' },
-  stranger: { tenant: 'other', email: 'eve@other.example' },
+  outsider: { tenant: 'other', email: 'eve@other.example' },
 } as const;
 export type User = keyof typeof USERS;
 const SCOPES = ['read', 'write'] as const;
