@@ -68,7 +68,7 @@ export interface TestHost {
   spawnTool: (...args: string[]) => Promise<ChildProcess>;
   /** A session of PostgreSQL's superuser in the agent's own database. The caller ends it. */
   connect: () => Promise<pg.Client>;
-  /** Runs one statement in such a session. */
+  /** Runs one statement in such a session, which later statements may use again. */
   query: <Row extends pg.QueryResultRow>(sql: string, values?: unknown[]) => Promise<Row[]>;
   /** Stops everything and removes every file. */
   stop: () => Promise<void>;
@@ -248,6 +248,8 @@ async function startParts(
   async function end(part: Part, signal: NodeJS.Signals) {
     const child = running.get(part);
     running.delete(part);
+    // A smart shutdown waits for the sessions of clients.
+    if (part === 'postgres') await renewSessions();
     if (!child || child.exitCode !== null || child.signalCode !== null) return;
     const ended = once(child, 'exit');
     asRoot(() => child.kill(signal));
@@ -263,6 +265,12 @@ async function startParts(
   const inTool = { ...identity, cwd: root, env: { PATH, NODE_COMPILE_CACHE, ...settings } };
 
   const connect = () => logIn(layout.postgres, PLATFORM_ROLE, PLATFORM_ROLE);
+  let sessions = openSessions(layout.postgres);
+  async function renewSessions() {
+    const former = sessions;
+    sessions = openSessions(layout.postgres);
+    await former.end();
+  }
 
   for (const part of ['postgres', 'pooler'] as const) {
     started.defer(() => end(part, 'SIGINT'));
@@ -300,14 +308,8 @@ async function startParts(
       return child;
     },
     connect,
-    query: async <Row extends pg.QueryResultRow>(sql: string, values: unknown[] = []) => {
-      const client = await connect();
-      try {
-        return (await client.query<Row>(sql, values)).rows;
-      } finally {
-        await client.end();
-      }
-    },
+    query: async <Row extends pg.QueryResultRow>(sql: string, values: unknown[] = []) =>
+      (await sessions.query<Row>(sql, values)).rows,
     stop: () => started.disposeAsync(),
   };
 }
@@ -335,6 +337,13 @@ async function runHere(words: readonly string[], settings: Record<string, string
   } finally {
     restored.dispose();
   }
+}
+
+/** A new backend takes 5 ms of processor time, so sessions are kept for a moment. */
+function openSessions({ socketDir: host, port }: ServerSocket): pg.Pool {
+  const sessions = new pg.Pool({ host, port, user: PLATFORM_ROLE, database: PLATFORM_ROLE });
+  sessions.on('error', () => {});
+  return sessions;
 }
 
 async function logIn(

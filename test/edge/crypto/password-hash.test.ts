@@ -5,6 +5,7 @@ import {
 } from '../../../edge/crypto/password-hash.ts';
 import { unwrap } from '../../../edge/errors.ts';
 import { firstByDay } from '../../support/nightly.ts';
+import { watchScrypt } from '../../support/watch-scrypt.ts';
 
 const hashPassword = async (...about: Parameters<typeof hashPasswordResult>) =>
   unwrap(await hashPasswordResult(...about));
@@ -12,19 +13,13 @@ const isPassword = async (...about: Parameters<typeof isPasswordResult>) =>
   unwrap(await isPasswordResult(...about));
 
 /** How many hashes have been started. */
-const hashes = vi.hoisted(() => ({ count: 0 }));
-
-vi.mock('node:crypto', async (original) => {
-  const crypto = await original<typeof import('node:crypto')>();
-  const scrypt = (...args: unknown[]) => {
-    hashes.count += 1;
-    return Reflect.apply(crypto.scrypt, null, args);
-  };
-  return { ...crypto, scrypt };
-});
+let hashes = 0;
 
 beforeEach(() => {
-  hashes.count = 0;
+  hashes = 0;
+  return watchScrypt(() => {
+    hashes += 1;
+  });
 });
 afterEach(() => vi.useRealTimers());
 
@@ -86,7 +81,7 @@ test('concurrent hashes leave time for other requests between them', async () =>
   const counts: number[] = [];
   for (let turn = 0; turn < 6; turn++) {
     await vi.advanceTimersByTimeAsync(turn === 0 ? 0 : 500);
-    counts.push(hashes.count);
+    counts.push(hashes);
   }
   expect(counts).toEqual([1, 2, 3, 4, 5, 5]);
   expect(await Promise.all(passwords)).toEqual(Array(5).fill(false));

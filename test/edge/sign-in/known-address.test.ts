@@ -1,4 +1,4 @@
-import { beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
+import { beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { hashPassword } from '../../../edge/crypto/password-hash.ts';
 import { openDatabase } from '../../../edge/database/database.ts';
 import { accounts } from '../../../edge/database/people-schema.ts';
@@ -16,6 +16,7 @@ import type { SignInContext } from '../../../edge/sign-in/sign-in-context.ts';
 import { startD1 } from '../../support/records/d1.ts';
 import { PASSWORD } from '../../support/sign-in/sign-in.ts';
 import { signInContext } from '../../support/sign-in/sign-in-context.ts';
+import { watchScrypt } from '../../support/watch-scrypt.ts';
 
 const logIn = async (...about: Parameters<typeof logInResult>) => unwrap(await logInResult(...about));
 
@@ -25,17 +26,7 @@ const logIn = async (...about: Parameters<typeof logInResult>) => unwrap(await l
  */
 
 /** What a request has done so far: hashes, D1 statements and calls of objects. */
-const work = vi.hoisted((): string[] => []);
-
-vi.mock('node:crypto', async (original) => {
-  const crypto = await original<typeof import('node:crypto')>();
-  const scrypt = (...args: unknown[]) => {
-    const [, , length, { N, r, p }] = args as [unknown, unknown, number, Record<string, number>];
-    work.push(`scrypt(${N}, ${r}, ${p}, ${length})`);
-    return Reflect.apply(crypto.scrypt, null, args);
-  };
-  return { ...crypto, scrypt };
-});
+const work: string[] = [];
 
 const INVITER = {
   gid: 'inviter',
@@ -75,9 +66,7 @@ beforeAll(async () => {
     .insert(users)
     .values({ id, issuer: 'any', gid, email, role, tenantId, ...times });
 });
-beforeEach(() => {
-  work.length = 0;
-});
+beforeEach(() => watchScrypt((length, { N, r, p }) => work.push(`scrypt(${N}, ${r}, ${p}, ${length})`)));
 
 type SignInRequest = (context: SignInContext, email: string) => Promise<unknown>;
 
