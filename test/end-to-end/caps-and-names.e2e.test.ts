@@ -42,6 +42,25 @@ describe('the branch limit', () => {
     expect((await api.delete(`${path()}/${first?.id}`)).status).toBe(202);
     expect((await api.post(path(), { branch_name: 'replacement' }, FROM_LOOPBACK)).status).toBe(201);
   });
+
+  test('a branch that is there is returned also at the limit, and leased branches have a limit of their own', async () => {
+    const create = (body: object) => api.post(path(), body, FROM_LOOPBACK);
+    const there = { branch_name: 'replacement', on_exists: 'return' };
+    expect(await create(there)).toMatchObject({ status: 200, body: { created: false } });
+    expect(await create({ ...there, branch_name: 'eleventh' })).toMatchObject({ status: 429 });
+    expect((await create({ branch_name: 'leased', lease_seconds: 600 })).status).toBe(201);
+    const tooMany = { count: 20, name_prefix: 'many-', lease_seconds: 600 };
+    expect(await api.post(`${path()}/batch`, tooMany, FROM_LOOPBACK)).toMatchObject({
+      status: 429,
+      // Until the leased branch ends.
+      body: {
+        error: 'LEASED_BRANCH_LIMIT_REACHED',
+        limit: 20,
+        current: 1,
+        retry_after: expect.closeTo(600, -2),
+      },
+    });
+  });
 });
 
 /**
@@ -53,12 +72,12 @@ describe('the storage quota between two measurements', () => {
     (await api.get<{ storage_state: string }>(`/api/v1/projects/${id}/usage`)).body.storage_state;
 
   test('a clone of data that was just loaded is refused with its size, and leaves nothing', async () => {
-    const limit_bytes = 48 * MIB;
-    const shop = await api.project('Loaded', { storage_quota_gib: 48 / 1024 });
+    const limit_bytes = 24 * MIB;
+    const shop = await api.project('Loaded', { storage_quota_gib: 24 / 1024 });
     await api.allow(shop.id);
     const { direct_url } = await api.credentials(shop.id, 'main');
     await query(direct_url, 'create table filled (data text)');
-    await fillText(direct_url, 25);
+    await fillText(direct_url, 8);
     const { status, body } = await api.post(path(shop.id), { branch_name: 'at-once' }, FROM_LOOPBACK);
     expect([status, body.error]).toEqual([409, 'STORAGE_QUOTA_EXCEEDED']);
     const [size] = await query<{ bytes: string }>(
@@ -82,15 +101,15 @@ describe('the storage quota between two measurements', () => {
     await api.allow(shop.id);
     const { direct_url, database_url } = await api.credentials(shop.id, 'main');
     await query(direct_url, 'create table filled (data text)');
-    await fillText(direct_url, 20);
+    await fillText(direct_url, 8);
     const branch = await api.branch(shop.id, 'copy');
     const quota = (mib: number) => api.patch(`/v1/projects/${shop.id}`, { storage_quota_gib: mib / 1024 });
 
-    expect((await quota(40)).body.storage_state).toBe('write_blocked');
+    expect((await quota(22)).body.storage_state).toBe('write_blocked');
     expect((await api.delete(`${path(shop.id)}/${branch.id}`)).status).toBe(202);
     await eventually(async () => expect(await stateOf(shop.id)).toBe('normal'));
 
-    expect((await quota(25)).body.storage_state).toBe('write_blocked');
+    expect((await quota(14)).body.storage_state).toBe('write_blocked');
     await query(direct_url, 'truncate filled');
     await eventually(async () => expect(await stateOf(shop.id)).toBe('normal'));
     // One connection, because attempts are limited.

@@ -1,29 +1,27 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
+import { beforeAll, describe, expect, inject, test } from 'vitest';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { Api } from '../support/api.ts';
 import { eventually } from '../support/eventually.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
 import { callOperation, createResources, type Ids, OPERATIONS } from '../support/operations.ts';
+import { type Send, type Sent, senderTo } from '../support/send.ts';
 import { ownTokens } from '../support/sign-in/own-tokens.ts';
-import { type Stack, startStack } from '../support/stack/stack.ts';
+import { tenantNamed, tokenOf } from '../support/tenants.ts';
 
-const ORIGINS = ['https://app.example.com', 'https://admin.example.com:8443'];
 const BODY_LIMIT = 1024 * 1024;
 
-/** Allows the origins in `ORIGINS`. The shared stack allows none. */
-let stack: Stack;
+const stack = inject('stack');
+let send: Send;
 let token: string;
 let platformSecret: string;
 let preAuthToken: string;
 let ids: Ids;
 
 beforeAll(async () => {
-  // Every operation is called several times in a minute.
-  const unlimited = { LIMIT_READS_PER_MINUTE: '100000', LIMIT_WRITES_PER_MINUTE: '100000' };
-  stack = await startStack({ restarts: false, env: { CORS_ORIGINS: ORIGINS.join(', '), ...unlimited } });
-  token = await stack.token();
+  token = await tokenOf({ tenant: 'http' });
+  send = senderTo(stack.url, token);
   platformSecret = gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET;
   preAuthToken = await ownTokens(stack).preAuth();
   const api = new Api(stack.url, token);
@@ -31,36 +29,6 @@ beforeAll(async () => {
   const { body: listed } = await platform.get<{ hosts: { id: string }[] }>('/platform/v1/hosts');
   ids = { ...(await createResources(api)), host_id: listed.hosts[0]?.id ?? '' };
 });
-afterAll(() => stack?.stop());
-
-interface Sent {
-  method?: string;
-  headers?: Record<string, string>;
-  body?: string | Uint8Array<ArrayBuffer> | ReadableStream;
-  as?: string | null;
-  url?: string;
-}
-
-let sent = 0;
-/**
- * Sends a request from a new client address. The gateway does not read a body that it refuses, which ends the
- * connection.
- */
-async function send(path: string, { as = token, url = stack.url, headers, ...init }: Sent = {}) {
-  sent += 1;
-  const response = await fetch(`${url}${path}`, {
-    ...init,
-    redirect: 'manual',
-    headers: {
-      connection: 'close',
-      'CF-Connecting-IP': `198.51.${100 + (sent >> 8)}.${sent & 255}`,
-      ...(as !== null && { Authorization: `Bearer ${as}` }),
-      ...headers,
-    },
-    ...(init.body instanceof ReadableStream && { duplex: 'half' }),
-  });
-  return { status: response.status, headers: response.headers, text: await response.text() };
-}
 
 const errorOf = ({ status, text }: { status: number; text: string }) => [status, JSON.parse(text).error];
 const post = (body: Sent['body'], more: Sent = {}) =>
@@ -74,93 +42,6 @@ const TOKENS = {
   user: () => token,
 };
 const apiFor = (access: keyof typeof TOKENS) => new Api(stack.url, TOKENS[access]());
-
-describe('CORS', () => {
-  const preflight = (origin: string, more: Sent = {}) =>
-    send('/api/v1/projects', {
-      method: 'OPTIONS',
-      as: null,
-      ...more,
-      headers: { Origin: origin, 'Access-Control-Request-Method': 'POST', ...more.headers },
-    });
-
-  test.each(ORIGINS)('%s passes the preflight', async (origin) => {
-    const response = await preflight(origin, {
-      headers: { 'Access-Control-Request-Headers': 'authorization,content-type,idempotency-key' },
-    });
-    expect(response.status).toBe(204);
-    const valuesOf = (name: string) => (response.headers.get(`access-control-${name}`) ?? '').split(',');
-    expect(valuesOf('allow-origin')).toEqual([origin]);
-    expect(valuesOf('allow-methods')).toEqual(
-      expect.arrayContaining(['GET', 'POST', 'PUT', 'PATCH', 'DELETE']),
-    );
-    expect(valuesOf('allow-headers')).toEqual(
-      expect.arrayContaining(['Authorization', 'Content-Type', 'Idempotency-Key', 'Prefer', 'X-Request-Id']),
-    );
-    expect(response.headers.get('access-control-allow-credentials')).toBeNull();
-    expect(response.headers.get('vary')).toContain('Origin');
-    expect(response.headers.get('x-ratelimit-limit')).toBe('60');
-  });
-
-  test('responses, including errors, are readable, with the headers that a client needs', async () => {
-    const [origin = ''] = ORIGINS;
-    const address = { 'CF-Connecting-IP': '203.0.113.7' };
-    const responses = [
-      await send('/api/v1/projects', { headers: { Origin: origin } }),
-      await send('/api/v1/projects', { headers: { Origin: origin }, as: null }),
-      await send('/api/v1/nowhere', { headers: { Origin: origin } }),
-      await post('{}', { headers: { Origin: origin } }),
-      await post('x'.repeat(BODY_LIMIT + 1), { headers: { Origin: origin } }),
-    ];
-    for (let n = 0; n <= 60; n++) await send('/healthz', { as: null, headers: address });
-    responses.push(await send('/healthz', { as: null, headers: { ...address, Origin: origin } }));
-    expect(responses.map(({ status }) => status)).toEqual([200, 401, 404, 422, 413, 429]);
-    for (const { headers } of responses) {
-      expect(headers.get('access-control-allow-origin')).toBe(origin);
-      expect(headers.get('vary')).toContain('Origin');
-      const exposed = (headers.get('access-control-expose-headers') ?? '').split(',');
-      expect(exposed).toEqual(
-        expect.arrayContaining([
-          'X-Request-Id',
-          'X-RateLimit-Remaining',
-          'Retry-After',
-          'Idempotency-Replayed',
-        ]),
-      );
-    }
-  });
-
-  test.each([
-    'https://evil.example.com',
-    'https://app.example.com.evil.example',
-    'https://evil.example/https://app.example.com',
-    'http://app.example.com',
-    'https://app.example.com:8443',
-    'https://admin.example.com',
-    'null',
-    '*',
-  ])('%s gets no CORS header', async (origin) => {
-    for (const response of [
-      await preflight(origin),
-      await send('/api/v1/projects', { headers: { Origin: origin } }),
-    ]) {
-      expect(response.headers.get('access-control-allow-origin')).toBeNull();
-    }
-  });
-
-  test('no origin gets a CORS header where none is configured', async () => {
-    const closed = { url: inject('stack').url };
-    for (const origin of [...ORIGINS, closed.url]) {
-      for (const response of [
-        await preflight(origin, closed),
-        await send('/healthz', { ...closed, as: null, headers: { Origin: origin } }),
-      ]) {
-        const names = [...response.headers.keys()].filter((name) => name.startsWith('access-control-'));
-        expect(names).toEqual([]);
-      }
-    }
-  });
-});
 
 describe('every response', () => {
   test.each([
@@ -319,14 +200,14 @@ describe('the log', () => {
     const secrets = {
       token,
       platformSecret,
-      otherToken: await stack.token({ tenant: 'other', email: 'eve@example.com' }),
+      otherToken: await tokenOf({ tenant: 'other-http' }),
       typo: 'hunter2-in-a-path',
       query: 'hunter2-in-a-query',
       body: 'hunter2-in-a-body',
       badToken: 'v4.public.hunter2hunter2',
       projectId: ids.project_id ?? '',
       branchId: ids.branch_id ?? '',
-      email: 'ada@example.com',
+      email: 'owner@http.example',
     };
     const requested: [
       id: string,
@@ -350,31 +231,39 @@ describe('the log', () => {
     };
     const PROJECT = '/api/v1/projects/:project_id';
     request('GET', '/healthz', '/healthz', 200, null, { as: null });
-    request('GET', projectPath, PROJECT, 200, 'acme');
-    request('GET', projectPath, PROJECT, 404, 'other', { as: secrets.otherToken });
+    request('GET', projectPath, PROJECT, 200, tenantNamed('http'));
+    request('GET', projectPath, PROJECT, 404, tenantNamed('other-http'), { as: secrets.otherToken });
     request('GET', projectPath, PROJECT, 401, null, { as: secrets.badToken });
-    request('GET', `${projectPath}/branches?colour=${secrets.query}`, `${PROJECT}/branches`, 422, 'acme');
+    request(
+      'GET',
+      `${projectPath}/branches?colour=${secrets.query}`,
+      `${PROJECT}/branches`,
+      422,
+      tenantNamed('http'),
+    );
     request(
       'GET',
       `${projectPath}/branches/lookup?name=${secrets.query}`,
       `${PROJECT}/branches/lookup`,
       200,
-      'acme',
+      tenantNamed('http'),
     );
     request(
       'GET',
       `${projectPath}/branches/${ids.branch_id}/credentials`,
       `${PROJECT}/branches/:branch_ref/credentials`,
       200,
-      'acme',
+      tenantNamed('http'),
     );
-    request('PATCH', projectPath, PROJECT, 422, 'acme', { body: `{"colour":"${secrets.body}"}` });
-    request('PATCH', projectPath, PROJECT, 400, 'acme', { body: secrets.body });
-    request('GET', `/api/v1/${secrets.typo}`, '/*', 404, 'acme');
+    request('PATCH', projectPath, PROJECT, 422, tenantNamed('http'), {
+      body: `{"colour":"${secrets.body}"}`,
+    });
+    request('PATCH', projectPath, PROJECT, 400, tenantNamed('http'), { body: secrets.body });
+    request('GET', `/api/v1/${secrets.typo}`, '/*', 404, tenantNamed('http'));
     request('GET', `/v1/${secrets.typo}`, '/*', 401, null, { as: null });
     request('GET', '/platform/v1/hosts', '/platform/v1/hosts', 200, null, { as: platformSecret });
-    request('HEAD', '/api/v1/projects', '/api/v1/projects', 200, 'acme');
-    request('OPTIONS', '/api/v1/projects', '/*', 204, null, { as: null });
+    request('HEAD', '/api/v1/projects', '/api/v1/projects', 200, tenantNamed('http'));
+    request('OPTIONS', '/api/v1/projects', '/*', 401, null, { as: null });
     await Promise.all(requested.map((entry) => entry.at(-1)));
 
     const { database_url, direct_url } = await new Api(stack.url, token).credentials(
@@ -413,22 +302,5 @@ describe('the log', () => {
       expect(secret.length, name).toBeGreaterThan(8);
       expect(log.includes(secret), name).toBe(false);
     }
-  });
-});
-
-describe('health', () => {
-  test('is reported for the gateway alone and for the whole service', async () => {
-    const health = async () => [
-      (await send('/healthz', { as: null })).status,
-      (await send('/readyz', { as: null })).status,
-    ];
-    expect(await health()).toEqual([200, 200]);
-    await stack.kill('agent');
-    await eventually(async () => expect(await health()).toEqual([200, 503]));
-    const { headers, ...response } = await send('/readyz', { as: null });
-    expect(errorOf(response)).toEqual([503, 'HOST_UNAVAILABLE']);
-    expect(Number(headers.get('retry-after'))).toBeGreaterThan(0);
-    await stack.start('agent');
-    await eventually(async () => expect(await health()).toEqual([200, 200]));
   });
 });

@@ -1,0 +1,38 @@
+import { afterAll, beforeAll, describe } from 'vitest';
+import { freePort } from '../support/free-port.ts';
+import { type Stack, startStack, UNMEASURED } from '../support/stack/stack.ts';
+import { describeCrossOrigin, ORIGINS } from './with-limits/cross-origin.ts';
+import { describePlatform } from './with-limits/platform.ts';
+import { describeRateLimits, READS, WRITES } from './with-limits/rate-limits.ts';
+import { describeSignInSecrets } from './with-limits/sign-in-secrets.ts';
+
+/** A stack that limits requests, without measurements that would change records. */
+let stack: Stack;
+let metricsPort: number;
+
+beforeAll(async () => {
+  metricsPort = await freePort();
+  stack = await startStack({
+    restarts: false,
+    env: {
+      ...UNMEASURED,
+      LIMIT_READS_PER_MINUTE: String(READS),
+      LIMIT_WRITES_PER_MINUTE: String(WRITES),
+      CORS_ORIGINS: ORIGINS.join(', '),
+      METRICS_PORT: String(metricsPort),
+    },
+  });
+});
+afterAll(() => stack?.stop());
+
+describe('the platform', () =>
+  describePlatform(
+    () => stack,
+    () => metricsPort,
+  ));
+
+describe('rate limits', () => describeRateLimits(() => stack));
+
+describe('a page of another origin', () => describeCrossOrigin(() => stack));
+
+describe('secrets of a sign-in', () => describeSignInSecrets(() => stack));
