@@ -1,12 +1,11 @@
 import { once } from 'node:events';
 import { createConnection, type Socket } from 'node:net';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { readSettings } from '../../../agent/process/settings.ts';
-import { pgbouncerIni, postgresqlConf, SPARE_POOLER_CLIENTS } from '../../../agent/servers/configuration.ts';
+import { SPARE_POOLER_CLIENTS } from '../../../agent/servers/configuration.ts';
 import { eventually } from '../../support/eventually.ts';
 import { attempt, connectFrom, HERE, OUTSIDE, targetOf } from '../../support/host/attempts.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
-import { type Branch, Project, toolOptions } from '../../support/host/host-project.ts';
+import { type Branch, Project } from '../../support/host/host-project.ts';
 import { IS_NIGHTLY } from '../../support/nightly.ts';
 
 const CLIENTS = 200;
@@ -78,20 +77,3 @@ async function expectUnproved(made: Branch) {
     }),
   ]);
 }
-
-test('the limit can be set up to 500, and the printed configuration contains it', async () => {
-  const { tls, agentUser } = servers.layout;
-  const options = toolOptions({ tls_cert: tls.certFile, tls_key: tls.keyFile, agent_user: agentUser });
-  const printed = async (file: string) => (await servers.tool('configuration', file, ...options)).stdout;
-  expect(await printed('pgbouncer.ini')).toContain('\nmax_client_conn = 500\n');
-  expect(await printed('postgresql.conf')).toContain('\nmax_connections = 400\n');
-  expect(await printed('pgbouncer.service.conf')).toContain('\nLimitNOFILE=1000\n');
-  expect(await printed('postgresql.service.conf')).toMatch(/^\[Service\]\nMemoryMax=75%$/m);
-  expect(await printed('branchgate-agent.service.conf')).toContain('\nAmbientCapabilities=CAP_NET_ADMIN\n');
-  expect(readSettings({})).toMatchObject({ POOLER_MAX_CLIENTS: CLIENTS });
-  expect(readSettings({ POOLER_MAX_CLIENTS: '500' })).toMatchObject({ POOLER_MAX_CLIENTS: 500 });
-  expect(() => readSettings({ POOLER_MAX_CLIENTS: '501' })).toThrow('POOLER_MAX_CLIENTS');
-  const raised = { ...servers.layout, pooler: { ...servers.layout.pooler, maxClients: 500 } };
-  expect(pgbouncerIni(raised)).toContain('\nmax_client_conn = 800\n');
-  expect(postgresqlConf(raised)).toContain('\nmax_connections = 700\n');
-});

@@ -8,6 +8,7 @@ import { closeHost, type Host, openHost } from '../../../agent/host/host.ts';
 import { currentPostgresLog } from '../../../agent/logs/postgres-log.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
 import { withAdminConsole } from '../../../agent/pooler/admin-console.ts';
+import { readSettings } from '../../../agent/process/settings.ts';
 import { LOG_FILENAME } from '../../../agent/servers/configuration.ts';
 import { eventually } from '../../support/eventually.ts';
 import {
@@ -46,7 +47,7 @@ const endWindows = () => {
 };
 
 beforeAll(async () => {
-  servers = await startHost();
+  servers = await startHost({ settings: { CONNECTION_ATTEMPTS_PER_MINUTE: String(LIMIT) } });
   project = new Project(servers.host);
   main = await project.create('db_limits_prod', null);
   other = await project.create('db_limits_prod_br_other', main.database);
@@ -74,11 +75,12 @@ async function watch(host: Host): Promise<() => Promise<void>> {
   };
 }
 
-const LIMIT = 50;
+/** Attempts a minute: by night the default. */
+const LIMIT = IS_NIGHTLY ? 50 : 24;
 /** Clients that connect at the same time. */
-const CROWD = IS_NIGHTLY ? 200 : 80;
+const CROWD = IS_NIGHTLY ? 200 : 50;
 /** Of clients that no rule admits: more than the limit together. */
-const [SEQUENTIAL, CONCURRENT] = IS_NIGHTLY ? [70, 100] : [30, 40];
+const [SEQUENTIAL, CONCURRENT] = IS_NIGHTLY ? [70, 100] : [15, 20];
 const count = vi.spyOn(AttemptWindows.prototype, 'count');
 
 /**
@@ -109,6 +111,10 @@ const untilBlocked = (target: Target) =>
 const untilOpen = (target: Target) => eventually(async () => expect(await attempt(target)).toBe('in'));
 const eventsOf = (branch: Branch) => events.filter(({ branch_id }) => branch_id === branch.branch_id);
 
+test('by default, one address has 50 attempts a minute', () => {
+  expect(readSettings({}).CONNECTION_ATTEMPTS_PER_MINUTE).toBe(50);
+});
+
 /** The first two are one of each port and of each kind of password. */
 const EVERY_WAY = [
   { port: 'direct', password: 'wrong' },
@@ -118,11 +124,11 @@ const EVERY_WAY = [
 ] as const;
 
 test.each(firstByDay(1, EVERY_WAY))(
-  '70 sequential attempts, $port, $password passwords',
+  'sequential attempts, $port, $password passwords',
   async ({ port, password }) => {
     const branch = await newBranch();
     const target = targetOf(servers, port, branch);
-    const outcomes = await attempts(70, password === 'right' ? target : wrong(target), {
+    const outcomes = await attempts(LIMIT + 20, password === 'right' ? target : wrong(target), {
       delay: inStep(branch),
     });
     expect(tried(outcomes)).toBe(LIMIT);
@@ -145,8 +151,9 @@ test('attempts on both ports are counted together', async () => {
   const branch = await newBranch();
   const delay = inStep(branch);
   const [direct, pooled] = PORTS.map((port) => targetOf(servers, port, branch)) as [Target, Target];
-  expect(await attempts(25, direct, { delay })).toEqual(Array(25).fill('in'));
-  expect(await attempts(24, pooled, { delay })).toEqual(Array(24).fill('in'));
+  const half = LIMIT / 2;
+  expect(await attempts(half, direct, { delay })).toEqual(Array(half).fill('in'));
+  expect(await attempts(half - 1, pooled, { delay })).toEqual(Array(half - 1).fill('in'));
   expect(tried(await attempts(20, wrong(pooled), { delay }))).toBe(1);
   expect(await attempt(direct)).toBe('refused');
 });
@@ -169,8 +176,8 @@ test("wrong passwords from one address do not block another's, on either port", 
   const shared = new Project(servers.host, [HERE_RULE, { branch_id: null, cidr: `${stranger}/32` }]);
   const branch = await shared.create('db_shared_prod', null);
   const [direct, pooled] = PORTS.map((port) => targetOf(servers, port, branch)) as [Target, Target];
-  await attempts(30, wrong(direct), { address: stranger });
-  await attempts(30, wrong(pooled), { address: stranger });
+  await attempts(LIMIT / 2 + 5, wrong(direct), { address: stranger });
+  await attempts(LIMIT / 2 + 5, wrong(pooled), { address: stranger });
   await eventually(async () =>
     expect(eventsOf(branch)).toMatchObject([{ event: 'attempts.limited', address: `${stranger}/32` }]),
   );
@@ -179,7 +186,7 @@ test("wrong passwords from one address do not block another's, on either port", 
     expect(await attempt(target)).toBe('in');
   }
   // Refused attempts count for nothing, so those of the owner are still far from any limit.
-  expect(await attempts(40, direct)).toEqual(Array(40).fill('in'));
+  expect(await attempts(LIMIT - 10, direct)).toEqual(Array(LIMIT - 10).fill('in'));
 });
 
 test.runIf(IS_NIGHTLY)(
@@ -204,7 +211,7 @@ test.each(PORTS)('attempts of unauthorised clients do not block the branch on th
   ];
   expect(new Set(outcomes)).toEqual(new Set(['refused']));
   // These follow in the log: if the others counted, they would exceed the limit.
-  expect(await attempts(49, target)).toEqual(Array(49).fill('in'));
+  expect(await attempts(LIMIT - 1, target)).toEqual(Array(LIMIT - 1).fill('in'));
   expect(eventsOf(branch)).toEqual([]);
 });
 
@@ -212,29 +219,31 @@ test('sessions of the pooler and the agent over unix sockets are not attempts', 
   const branch = await newBranch();
   for (let proofs = 0; proofs < 10; proofs++) await project.prove(branch);
   await Promise.all(Array.from({ length: 20 }, () => project.prove(branch)));
-  expect(await attempts(49, targetOf(servers, 'pooled', branch))).toEqual(Array(49).fill('in'));
+  const pooled = targetOf(servers, 'pooled', branch);
+  expect(await attempts(LIMIT - 1, pooled)).toEqual(Array(LIMIT - 1).fill('in'));
   expect(eventsOf(branch)).toEqual([]);
 });
 
 test('no attempt is missed when the logs are rotated', async () => {
   const branch = await newBranch();
   const [direct, pooled] = PORTS.map((port) => targetOf(servers, port, branch)) as [Target, Target];
-  await attempts(12, direct);
-  await attempts(12, pooled);
+  const quarter = Math.floor((LIMIT - 2) / 4);
+  await attempts(quarter, direct);
+  await attempts(quarter, pooled);
   renameSync(servers.settings.POOLER_LOG, `${servers.settings.POOLER_LOG}.${made}`);
   await withAdminConsole(servers.settings, (console) => console.query('RELOAD'));
   await servers.query(`ALTER SYSTEM SET log_filename = 'after-${made}-%a.log'`);
   await servers.query('SELECT pg_reload_conf()');
-  const delay = inStep(branch, 24);
-  await attempts(12, direct, { delay });
-  await attempts(12, pooled, { delay });
-  expect(tried(await attempts(20, direct, { delay }))).toBe(2);
+  const delay = inStep(branch, 2 * quarter);
+  await attempts(quarter, direct, { delay });
+  await attempts(quarter, pooled, { delay });
+  expect(tried(await attempts(20, direct, { delay }))).toBe(LIMIT - 4 * quarter);
 });
 
 test('a control tool lists blocked branches and leaves them blocked', async () => {
   const branch = await newBranch();
   const target = targetOf(servers, 'pooled', branch);
-  await attempts(60, target);
+  await attempts(LIMIT + 10, target);
   await eventually(async () => expect(eventsOf(branch)).toHaveLength(1));
   const rules = [HERE_RULE, { branch_id: null, cidr: '192.0.2.0/24' }];
   const apply = await servers.tool(
@@ -273,7 +282,7 @@ test.runIf(IS_NIGHTLY)(
   async () => {
     const branch = await newBranch();
     const target = targetOf(servers, 'direct', branch);
-    await attempts(60, target);
+    await attempts(LIMIT + 10, target);
     await eventually(async () => expect(eventsOf(branch)).toHaveLength(1));
     await stop();
     const next = await openHost(servers.settings);
@@ -290,7 +299,7 @@ test.runIf(IS_NIGHTLY)(
 
     // No agent is running when the window ends: the branch opens when one starts.
     stop = await watch(servers.host);
-    await attempts(60, target);
+    await attempts(LIMIT + 10, target);
     await eventually(async () => expect(eventsOf(branch)).toHaveLength(3));
     await stop();
     await servers.query('UPDATE blocked_address SET until = clock_timestamp()');
@@ -311,7 +320,7 @@ test.runIf(IS_NIGHTLY)('attempts are counted while PostgreSQL begins other logs'
   const step = inStep(branch);
   const logs = new Set<string>();
   let made = 0;
-  const outcomes = await attempts(60, wrong(targetOf(servers, 'direct', branch)), {
+  const outcomes = await attempts(LIMIT + 10, wrong(targetOf(servers, 'direct', branch)), {
     delay: async (outcome) => {
       await step(outcome);
       // The logs of one second have the same name, and are one file.

@@ -13,15 +13,18 @@ import {
   type Project,
   startHostWithProject,
 } from '../../support/host/host-project.ts';
-import { IS_NIGHTLY } from '../../support/nightly.ts';
+import { firstByDay, IS_NIGHTLY } from '../../support/nightly.ts';
 
-/** 62 and 63 characters with hyphens, which the pooler's console does not accept. */
-const LONGEST_UNPAUSABLE = ['db_live_prod_br_'.padEnd(61, '-x'), 'db_live_prod_br_'.padEnd(62, '-x')].map(
-  (s) => `${s}z`,
-);
+/** 63 and 62 characters with hyphens, which the pooler's console does not accept. */
+const LONGEST_UNPAUSABLE = [62, 61].map((length) => `${'db_live_prod_br_'.padEnd(length, '-x')}z`);
 
 /** Of the busy `main`. */
-const CROWD = IS_NIGHTLY ? { clients: 8, branches: 10 } : { clients: 4, branches: 4 };
+const CROWD = IS_NIGHTLY ? { clients: 8, branches: 10 } : { clients: 4, branches: 3 };
+/** Of a client between two transactions. */
+const PAUSE_MS = IS_NIGHTLY ? 2 : 10;
+
+/** Clones: the agent has 14 sessions for operations. */
+const MORE_THAN_SESSIONS = 15;
 
 let servers: TestHost;
 let project: Project;
@@ -41,7 +44,7 @@ const paused = async () =>
     .filter((entry) => entry.paused)
     .map(({ name }) => name);
 
-/** Pooled clients that move money without pause until `stop` is called. */
+/** Pooled clients that move money until `stop` is called. */
 async function load(branch: Branch, clients: number) {
   const stop = new AbortController();
   const seen = { done: 0, failed: [] as string[] };
@@ -59,6 +62,7 @@ async function load(branch: Branch, clients: number) {
         ]);
         await client.query('COMMIT');
         seen.done += 1;
+        await sleep(PAUSE_MS);
       } catch (error) {
         seen.failed.push(error instanceof Error ? error.message : String(error));
         // A lost client fails every query immediately, and would never yield to the test's time limit.
@@ -108,7 +112,7 @@ test('two busy sources are cloned at the same time', async () => {
   const other = await project.create('db_live_prod_br_other', 'db_live_prod');
   const loads = await Promise.all([load(main, 3), load(other, 3)]);
   const made = await Promise.all(
-    [1, 2, 3, 4].map((n) =>
+    firstByDay(2, [1, 2, 3, 4]).map((n) =>
       project.create(`db_live_prod_br_p${n}`, n % 2 === 0 ? main.database : other.database),
     ),
   );
@@ -234,23 +238,47 @@ describe('direct sessions of the source', () => {
   });
 });
 
-test.each(LONGEST_UNPAUSABLE)('%s is cloned live although it cannot be paused', async (name) => {
-  const source = await project.create(name, 'db_live_prod');
-  const running = await load(source, 4);
-  const clone = await project.create('db_live_prod_br_of-long', name);
-  await running.stop();
-  expect(running.seen.failed).toEqual([]);
-  expect(clone.clone.created).toBe(true);
-  expect(await balance(clone)).toBe(0);
-
-  const busy = await connect(servers.host, 'direct', source, 'owner');
-  await busy.query('BEGIN; SELECT 1');
-  const refused = project.plan('db_live_prod_br_refused');
-  await expect(project.clone(refused, name, 300)).rejects.toMatchObject({ code: 'SOURCE_BUSY' });
-  await busy.query('COMMIT');
-  await busy.end();
-  await Promise.all([source, clone, refused].map((branch) => project.drop(branch)));
+test('clones that wait for a busy source leave sessions for the operations of others', async () => {
+  const { host } = servers;
+  const client = await connect(host, 'direct', main, 'owner');
+  await client.query('BEGIN; CREATE TABLE held ()');
+  let ended = 0;
+  const waiting = Array.from({ length: MORE_THAN_SESSIONS }, (_, n) =>
+    project.plan(`db_live_prod_br_waiting-${n}`),
+  );
+  const clones = waiting.map(async (branch) => {
+    await project.clone(branch, main.database, 30_000);
+    ended += 1;
+  });
+  await eventually(async () => expect(await servers.query('SELECT FROM branch')).toHaveLength(2));
+  await runOperation(host, 'host.inventory', {});
+  expect(ended).toBe(0);
+  await client.query('ROLLBACK');
+  await client.end();
+  await Promise.all(clones);
+  await Promise.all(waiting.map((branch) => project.drop(branch)));
 });
+
+test.each(firstByDay(1, LONGEST_UNPAUSABLE))(
+  '%s is cloned live although it cannot be paused',
+  async (name) => {
+    const source = await project.create(name, 'db_live_prod');
+    const running = await load(source, 4);
+    const clone = await project.create('db_live_prod_br_of-long', name);
+    await running.stop();
+    expect(running.seen.failed).toEqual([]);
+    expect(clone.clone.created).toBe(true);
+    expect(await balance(clone)).toBe(0);
+
+    const busy = await connect(servers.host, 'direct', source, 'owner');
+    await busy.query('BEGIN; SELECT 1');
+    const refused = project.plan('db_live_prod_br_refused');
+    await expect(project.clone(refused, name, 300)).rejects.toMatchObject({ code: 'SOURCE_BUSY' });
+    await busy.query('COMMIT');
+    await busy.end();
+    await Promise.all([source, clone, refused].map((branch) => project.drop(branch)));
+  },
+);
 
 test('a concurrent drop and clone of a source run in one order or the other', async () => {
   const source = await project.create('db_live_prod_br_brief', 'db_live_prod');

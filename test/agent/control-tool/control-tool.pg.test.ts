@@ -6,7 +6,8 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { examine, readCertificateEnd } from '../../../agent/maintenance/examine.ts';
 import { describeHost } from '../../../agent/operations/inventory.ts';
 import { withAdminConsole } from '../../../agent/pooler/admin-console.ts';
-import type { AgentSettings } from '../../../agent/process/settings.ts';
+import { type AgentSettings, readSettings } from '../../../agent/process/settings.ts';
+import { pgbouncerIni, postgresqlConf } from '../../../agent/servers/configuration.ts';
 import { scramVerifier } from '../../../edge/crypto/scram.ts';
 import { serverCertificate } from '../../../operator/server-certificate.ts';
 import { buildDatabaseName } from '../../../shared/branch/database-name.ts';
@@ -58,7 +59,7 @@ test('a branch is created, proved, listed and dropped from a shell, without a pa
   expect(prove).toMatchObject({ exitCode: 0 });
   await (await connect(servers.host, 'pooled', branch, 'read_write')).end();
 
-  const list = await servers.program('list');
+  const list = await servers.tool('list');
   expect(list.stdout.split('\n')[0]).toMatch(/^DATABASE +STATE +BRANCH +PROJECT$/);
   expect(list.stdout).toMatch(
     new RegExp(`^db_shell_prod +ready +${branch.branch_id} +${branch.project_id}$`, 'm'),
@@ -135,7 +136,7 @@ describe('exit codes, and one line with the problem and its solution', () => {
 const doctor = async () => (await servers.tool('doctor')).stdout;
 
 test('doctor reports all problems, even when PostgreSQL is down', async () => {
-  const healthy = await servers.program('doctor', '--json');
+  const healthy = await servers.tool('doctor', '--json');
   const { findings } = JSON.parse(healthy.stdout) as { findings: { severity: string; sentence: string }[] };
   expect(findings.filter(({ severity }) => severity === 'problem').map(({ sentence }) => sentence)).toEqual([
     'GATEWAY_URL is missing: set it to the address of the gateway.',
@@ -226,12 +227,12 @@ test('a certificate that ends in 10 days is in doctor, in the record of the host
   }
 });
 
-test('both servers use a renewed certificate for new clients, and disconnect none of 50 connected ones', async () => {
+test('both servers use a renewed certificate for new clients, and disconnect none of those connected', async () => {
   const { certFile, keyFile } = servers.layout.tls;
   const { POSTGRES_PORT, POOLER_PORT } = servers.settings;
   const main = await new Project(servers.host).create('db_renewed_prod', null);
   const clients = await Promise.all(
-    Array.from({ length: 50 }, (_, n) =>
+    Array.from({ length: IS_NIGHTLY ? 50 : 10 }, (_, n) =>
       connect(servers.host, n % 2 ? 'direct' : 'pooled', main, 'read_write'),
     ),
   );
@@ -395,4 +396,21 @@ test('configuration prints the files that the servers of this host use', async (
   expect(hba.stdout).toContain(`include_if_exists "${servers.layout.rulesDir}/pg_hba.conf"`);
   const ini = await servers.tool('configuration', 'pgbouncer.ini', ...options);
   expect(ini.stdout).toContain(`listen_port = ${servers.layout.pooler.port}`);
+});
+
+test('the limit of clients of the pooler can be set up to 500, and the printed configuration contains it', async () => {
+  const { tls, agentUser } = servers.layout;
+  const options = toolOptions({ tls_cert: tls.certFile, tls_key: tls.keyFile, agent_user: agentUser });
+  const printed = async (file: string) => (await servers.tool('configuration', file, ...options)).stdout;
+  expect(await printed('pgbouncer.ini')).toContain('\nmax_client_conn = 500\n');
+  expect(await printed('postgresql.conf')).toContain('\nmax_connections = 400\n');
+  expect(await printed('pgbouncer.service.conf')).toContain('\nLimitNOFILE=1000\n');
+  expect(await printed('postgresql.service.conf')).toMatch(/^\[Service\]\nMemoryMax=75%$/m);
+  expect(await printed('branchgate-agent.service.conf')).toContain('\nAmbientCapabilities=CAP_NET_ADMIN\n');
+  expect(readSettings({})).toMatchObject({ POOLER_MAX_CLIENTS: 200 });
+  expect(readSettings({ POOLER_MAX_CLIENTS: '500' })).toMatchObject({ POOLER_MAX_CLIENTS: 500 });
+  expect(() => readSettings({ POOLER_MAX_CLIENTS: '501' })).toThrow('POOLER_MAX_CLIENTS');
+  const raised = { ...servers.layout, pooler: { ...servers.layout.pooler, maxClients: 500 } };
+  expect(pgbouncerIni(raised)).toContain('\nmax_client_conn = 800\n');
+  expect(postgresqlConf(raised)).toContain('\nmax_connections = 700\n');
 });

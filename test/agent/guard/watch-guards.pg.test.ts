@@ -87,13 +87,21 @@ const outcome = (port: Port, branch: Branch) =>
 const whenEnded = (client: pg.Client) => new Promise<void>((resolve) => client.once('end', resolve));
 
 /**
- * A loop of transactions, each with an id. It is one statement, so PostgreSQL's statistics do not show them.
+ * A loop of transactions, each with an id. It is one statement, so PostgreSQL's statistics do not show them. Its
+ * pauses leave the processors to the watchdog.
  */
-const TAKE_IDS = 'DO $$ BEGIN LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$';
+const TAKE_IDS = `
+  DO $$ BEGIN LOOP
+    FOR n IN 1..100 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP;
+    PERFORM pg_current_xact_id(), pg_sleep(0.005);
+  END LOOP; END $$`;
 const TAKE_SUBTRANSACTION_IDS = `
   CREATE TEMPORARY TABLE t (n integer);
   DO $$ BEGIN LOOP
-    BEGIN INSERT INTO t VALUES (1); RAISE division_by_zero; EXCEPTION WHEN OTHERS THEN END;
+    FOR n IN 1..100 LOOP
+      BEGIN INSERT INTO t VALUES (1); RAISE division_by_zero; EXCEPTION WHEN OTHERS THEN END;
+    END LOOP;
+    PERFORM pg_sleep(0.005);
   END LOOP; END $$`;
 
 test('a blocked branch is rejected on both ports and its clients are disconnected, until the block ends', async () => {
@@ -330,7 +338,7 @@ test('a branch that makes many tables is blocked, and its owner may drop them wh
   const ended = whenEnded(owner);
   let made = 0;
   await eventually(async () => {
-    for (let n = 0; n < 20; n++) await owner.query(`CREATE TABLE many_${made++} (n integer)`).catch(() => {});
+    for (let n = 0; n < 5; n++) await owner.query(`CREATE TABLE many_${made++} (n integer)`).catch(() => {});
     expect(eventsOf(branch)).toContainEqual(
       expect.objectContaining({ event: 'guard.blocked', reason: 'files' }),
     );

@@ -31,7 +31,7 @@ let main: Branch;
 
 beforeAll(async () => {
   // Enough data for a clone to run until it is interrupted.
-  const filler = "CREATE TABLE filler AS SELECT repeat('x', 1000) AS x FROM generate_series(1, 25000)";
+  const filler = "CREATE TABLE filler AS SELECT repeat('x', 1000) AS x FROM generate_series(1, 10000)";
   ({ servers, project, main } = await startHostWithProject('db_crash_prod', filler));
 });
 afterAll(() => servers.stop());
@@ -185,7 +185,7 @@ test('a directory without a database is removed, also while databases are create
   await mkdir(join(base, '4000000000'));
   await writeFile(join(base, '4000000000', 'PG_VERSION'), '18\n');
   await mkdir(join(base, 'pgsql_tmp_kept'));
-  const branches = Promise.all([1, 2, 3].map((n) => project.create(`db_crash_prod_br_n${n}`, main.database)));
+  const branches = Promise.all([1, 2].map((n) => project.create(`db_crash_prod_br_n${n}`, main.database)));
   await eventually(async () => {
     await recover(servers.host);
     expect((await readdir(base)).filter((name) => name === '4000000000')).toEqual([]);
@@ -214,6 +214,28 @@ test('a password that a login changed is restored', async () => {
   await expect(connect(servers.host, 'direct', main, 'read_write')).rejects.toThrow('authentication failed');
   await recover(servers.host);
   await (await connect(servers.host, 'direct', main, 'read_write')).end();
+});
+
+/** About 60 MB of notifications in one transaction; the queue of a host holds 128 MB. */
+const FLOOD = "SELECT count(pg_notify('flood', repeat('x', 7500) || n)) FROM generate_series(1, 8000) AS n";
+const FULL = /too many notifications/;
+
+test('NOTIFY works again after a login that filled the queue has gone', async () => {
+  const listener = await connect(servers.host, 'direct', main, 'read_only');
+  await listener.query('LISTEN flood');
+  await listener.query('BEGIN');
+  const flooder = await connect(servers.host, 'direct', main, 'read_only');
+  const flood = async () => {
+    for (let round = 0; round < 5; round++) await flooder.query(FLOOD);
+  };
+  await expect(flood()).rejects.toThrow(FULL);
+  await listener.end();
+
+  const client = await connect(servers.host, 'direct', main, 'read_write');
+  await expect(client.query('NOTIFY other')).rejects.toThrow(FULL);
+  await new ServerWatch(servers.host, () => {}).poll();
+  await client.query('NOTIFY other');
+  await Promise.all([flooder.end(), client.end()]);
 });
 
 test('the control tool works on the same tables and rules as the agent', async () => {

@@ -29,8 +29,10 @@ import { IS_NIGHTLY } from '../../support/nightly.ts';
 const CLIENTS = IS_NIGHTLY ? 200 : 12;
 /** 2.3 KB each. */
 const FORGOTTEN_LOGINS = IS_NIGHTLY ? 20_000 : 5_000;
-/** Between two transactions of a client that stays. */
-const IDLE_MS = 20;
+/** Between two transactions of a client. */
+const IDLE_MS = IS_NIGHTLY ? 20 : 60;
+/** Of a client that stays for a while. */
+const TRANSACTIONS = IS_NIGHTLY ? 30 : 10;
 /** Longer than a statement takes that nobody holds. */
 const HELD_MS = 200;
 
@@ -79,13 +81,13 @@ async function writeRows(client: number, isOver: () => boolean): Promise<number>
   while (!isOver()) {
     const session = await open();
     // Half of the clients stay for a while, as those of a program with a pool do.
-    const transactions = client % 2 === 0 ? 1 : 30;
+    const transactions = client % 2 === 0 ? 1 : TRANSACTIONS;
     for (let count = 0; count < transactions; count++) {
       await session.query('BEGIN');
       await session.query('INSERT INTO entry VALUES ($1)', [client]);
       await session.query('COMMIT');
       written += 1;
-      if (transactions > 1) await sleep(IDLE_MS);
+      await sleep(IDLE_MS);
     }
     await session.end();
   }

@@ -19,6 +19,7 @@ import {
   type Project,
   startHostWithProject,
 } from '../../support/host/host-project.ts';
+import { IS_NIGHTLY } from '../../support/nightly.ts';
 
 const MAIN = 'db_spare_prod';
 
@@ -215,7 +216,7 @@ describe('a batch', () => {
     await dropSnapshot();
   });
 
-  test('takes the others where another process has dropped one of its spares', async () => {
+  test.runIf(IS_NIGHTLY)('takes the others where another process has dropped one of its spares', async () => {
     await want({ [snapshot]: 3 });
     await untilThereAre(3);
     await end();

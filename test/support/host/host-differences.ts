@@ -6,9 +6,9 @@ import { withSides } from '../../../agent/difference/sides.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import type { DifferenceMethod } from '../../../shared/protocol/difference-operations.ts';
 import type { Params } from '../../../shared/protocol/operations.ts';
-import { mountXfs, xfsHindrance } from '../stack/xfs.ts';
+import { mountXfs, type XfsMount, xfsHindrance } from '../stack/xfs.ts';
 import { startHost, type TestHost } from './host.ts';
-import { asClient, type Branch, BUSY_WAIT_MS, Project } from './host-project.ts';
+import { asClient, type Branch, BUSY_WAIT_MS, connect, Project, removeProjects } from './host-project.ts';
 
 const DISK_BYTES = 2 * 2 ** 30;
 
@@ -25,15 +25,15 @@ export class ComparingHost {
   readonly project: Project;
   readonly main: Branch;
   readonly methods: readonly DifferenceMethod[];
-  readonly #unmount: () => void;
+  readonly #disk: XfsMount | null;
   #branches = 0;
 
-  private constructor(servers: TestHost, project: Project, main: Branch, unmount: (() => void) | undefined) {
+  private constructor(servers: TestHost, project: Project, main: Branch, disk: XfsMount | null) {
     this.servers = servers;
     this.project = project;
     this.main = main;
-    this.methods = unmount ? ['wal_summary', 'extents', 'full'] : ['wal_summary', 'full'];
-    this.#unmount = unmount ?? (() => {});
+    this.methods = disk ? ['wal_summary', 'extents', 'full'] : ['wal_summary', 'full'];
+    this.#disk = disk;
   }
 
   /** @param diskBytes size of the disk, which takes only what is written */
@@ -46,20 +46,38 @@ export class ComparingHost {
       servers.host.cloneMethod = 'reflink';
       const project = new Project(servers.host);
       const main = await project.create('db_diff_prod', null);
-      return new ComparingHost(servers, project, main, disk?.remove);
+      return new ComparingHost(servers, project, main, disk);
     } catch (error) {
       disk?.remove();
       throw error;
     }
   }
 
+  /** The same host with another project, after the one before has been dropped. */
+  async withNewProject(): Promise<ComparingHost> {
+    await removeProjects(this.servers);
+    const project = new Project(this.servers.host);
+    const main = await project.create('db_diff_prod', null);
+    return new ComparingHost(this.servers, project, main, this.#disk);
+  }
+
   async stop(): Promise<void> {
     await this.servers.stop();
-    this.#unmount();
+    this.#disk?.remove();
   }
 
   /** Runs SQL as the owner. */
   run = (branch: Branch, sql: string) => asClient(this.servers.host, 'direct', branch, 'owner', sql);
+
+  /** Runs each statement as the owner, in one session. */
+  async runEach(branch: Branch, statements: readonly string[]): Promise<void> {
+    const owner = await connect(this.servers.host, 'direct', branch, 'owner');
+    try {
+      for (const statement of statements) await owner.query(statement);
+    } finally {
+      await owner.end();
+    }
+  }
 
   branch(from: Branch | { snapshot_id: string }): Promise<Branch> {
     const source = 'database' in from ? from.database : `bgsnap_${from.snapshot_id.replaceAll('-', '')}`;

@@ -69,6 +69,9 @@ export class Project {
   drop = (branch: Branch) =>
     runOperation(this.#host, 'branch.drop', { ...identity(branch), job_id: randomUUID(), made_by: null });
 
+  /** Drops the project with all of its databases. */
+  remove = () => runOperation(this.#host, 'project.drop', { job_id: randomUUID(), project_id: this.id });
+
   /** All steps of a creation. The first two run concurrently, as the edge runs them. */
   async create(
     database: string,
@@ -103,13 +106,33 @@ export const toolOptions = (params: Record<string, unknown>): string[] =>
     typeof value === 'object' ? JSON.stringify(value) : String(value),
   ]);
 
-/** A host with one project. Its owner has run `sql` in `main`. */
-export async function startHostWithProject(database: string, sql: string) {
-  const servers = await startHost();
+export interface HostWithProject {
+  servers: TestHost;
+  project: Project;
+  main: Branch;
+}
+
+/** A new project of the host. Its owner has run `sql` in `main`. */
+export async function makeProject(
+  servers: TestHost,
+  database: string,
+  sql: string,
+): Promise<HostWithProject> {
   const project = new Project(servers.host);
   const main = await project.create(database, null);
   await asClient(servers.host, 'direct', main, 'owner', sql);
   return { servers, project, main };
+}
+
+/** A host with one project. Its owner has run `sql` in `main`. */
+export const startHostWithProject = async (database: string, sql: string): Promise<HostWithProject> =>
+  makeProject(await startHost(), database, sql);
+
+/** Drops all projects of the host, for the next file that uses it. */
+export async function removeProjects({ host }: TestHost): Promise<void> {
+  const { projects } = await runOperation(host, 'host.inventory', {});
+  for (const { project_id } of projects)
+    await runOperation(host, 'project.drop', { job_id: randomUUID(), project_id });
 }
 
 /** Names of the databases of branches and clones, finalized or not. */

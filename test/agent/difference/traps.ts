@@ -1,5 +1,5 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { ComparingHost, type Counts } from '../../support/host/host-differences.ts';
+import { beforeAll, describe, expect, test } from 'vitest';
+import type { ComparingHost, Counts } from '../../support/host/host-differences.ts';
 import type { Branch } from '../../support/host/host-project.ts';
 
 interface Trap {
@@ -161,42 +161,47 @@ const TRAPS: Record<string, Trap> = {
   },
 };
 
-let host: ComparingHost;
-let branch: Branch;
-const all = Object.values(TRAPS);
+export function describeTraps(open: () => Promise<ComparingHost>): void {
+  let host: ComparingHost;
+  let branch: Branch;
+  const all = Object.values(TRAPS);
 
-beforeAll(async () => {
-  host = await ComparingHost.start();
-  for (const { before } of all) await host.run(host.main, before);
-  branch = await host.branch(host.main);
-  const separately = (sql: string) => sql.split(';').map((statement) => statement.trim());
-  for (const { change, meanwhile = '' } of all) {
-    for (const statement of separately(change)) if (statement) await host.run(branch, statement);
-    for (const statement of separately(meanwhile)) if (statement) await host.run(host.main, statement);
-  }
-});
-afterAll(() => host?.stop());
-
-describe.each(['wal_summary', 'extents', 'full'] as const)('by %s', (method) => {
-  let found: Awaited<ReturnType<ComparingHost['compareBy']>> | null = null;
   beforeAll(async () => {
-    found = host.methods.includes(method) ? await host.compareBy(method, branch, host.main) : null;
-  });
-
-  test.each(Object.entries(TRAPS))('%s', (_, { before, expected, full = [] }) => {
-    if (!found) return;
-    const tables = [...before.matchAll(/table (\w+) /g)].map(([, name = '']) => name);
-    const names = [...tables, ...Object.keys(expected)];
-    const own = Object.fromEntries(Object.entries(found.counts).filter(([name]) => names.includes(name)));
-    expect(own).toEqual(expected);
-    for (const name of Object.keys(expected))
-      expect([name, found.methods[name]]).toEqual([name, full.includes(name) ? 'full' : method]);
-  });
-
-  test('nothing else differs', () => {
-    if (!found) return;
-    expect(Object.keys(found.counts).toSorted()).toEqual(
-      all.flatMap(({ expected }) => Object.keys(expected)).toSorted(),
+    host = await open();
+    await host.run(host.main, all.map(({ before }) => before).join(';'));
+    branch = await host.branch(host.main);
+    const separately = (sql: string) => sql.split(';').filter((statement) => statement.trim());
+    await host.runEach(
+      branch,
+      all.flatMap(({ change }) => separately(change)),
+    );
+    await host.runEach(
+      host.main,
+      all.flatMap(({ meanwhile = '' }) => separately(meanwhile)),
     );
   });
-});
+
+  describe.each(['wal_summary', 'extents', 'full'] as const)('by %s', (method) => {
+    let found: Awaited<ReturnType<ComparingHost['compareBy']>> | null = null;
+    beforeAll(async () => {
+      found = host.methods.includes(method) ? await host.compareBy(method, branch, host.main) : null;
+    });
+
+    test.each(Object.entries(TRAPS))('%s', (_, { before, expected, full = [] }) => {
+      if (!found) return;
+      const tables = [...before.matchAll(/table (\w+) /g)].map(([, name = '']) => name);
+      const names = [...tables, ...Object.keys(expected)];
+      const own = Object.fromEntries(Object.entries(found.counts).filter(([name]) => names.includes(name)));
+      expect(own).toEqual(expected);
+      for (const name of Object.keys(expected))
+        expect([name, found.methods[name]]).toEqual([name, full.includes(name) ? 'full' : method]);
+    });
+
+    test('nothing else differs', () => {
+      if (!found) return;
+      expect(Object.keys(found.counts).toSorted()).toEqual(
+        all.flatMap(({ expected }) => Object.keys(expected)).toSorted(),
+      );
+    });
+  });
+}

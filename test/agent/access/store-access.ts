@@ -1,0 +1,105 @@
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { storeAccess } from '../../../agent/access/store-access.ts';
+import { inTransaction } from '../../../agent/postgres/connect.ts';
+import { makePassword, scramVerifier } from '../../../edge/crypto/scram.ts';
+import type { Params } from '../../../shared/protocol/operations.ts';
+import type { TestHost } from '../../support/host/host.ts';
+import { type Branch, Project, removeProjects } from '../../support/host/host-project.ts';
+
+type Access = Params<'access.apply'>['access'];
+
+const HERE = { branch_id: null, cidr: '127.0.0.1/32' };
+const THERE = { branch_id: null, cidr: '192.0.2.0/24' };
+
+export function describeStoredAccess(host: () => TestHost): void {
+  let servers: TestHost;
+  beforeAll(async () => {
+    servers = host();
+  });
+  afterAll(() => removeProjects(servers));
+
+  let project: Project;
+  let branch: Branch;
+  beforeAll(async () => {
+    project = new Project(servers.host, [HERE]);
+    branch = await project.create('db_stored_prod', null);
+  });
+
+  async function store(access: Partial<Access>) {
+    const session = await servers.host.sessions.connect();
+    project.revision += 1;
+    const whole = {
+      revision: project.revision,
+      tenant: null,
+      rules: [HERE],
+      write_blocked: false,
+      closed: [],
+      connection_attempts: {},
+      spares: { of_project: null, of_snapshots: {} },
+      durability: 'async' as const,
+      verifiers: {},
+    };
+    await inTransaction(session, () => storeAccess(session, project.id, { ...whole, ...access }));
+    session.release();
+  }
+
+  const rules = () =>
+    servers.query('SELECT branch_id, cidr::text FROM network_rule ORDER BY cidr, branch_id NULLS FIRST');
+
+  async function isUnenforced() {
+    const [row] = await servers.query<{ unenforced: boolean }>('SELECT unenforced FROM project');
+    return row?.unenforced;
+  }
+
+  /** Access before and after a change, and whether sessions may have to be ended. */
+  const CHANGES: Record<string, [before: () => Partial<Access>, after: () => Partial<Access>, boolean]> = {
+    'no change': [() => ({}), () => ({}), false],
+    'one more network': [() => ({}), () => ({ rules: [HERE, THERE] }), false],
+    'a network of the branch': [
+      () => ({}),
+      () => ({ rules: [HERE, { ...HERE, branch_id: branch.branch_id }] }),
+      false,
+    ],
+    'a network removed': [() => ({ rules: [HERE, THERE] }), () => ({}), true],
+    'a network restricted to the branch': [
+      () => ({}),
+      () => ({ rules: [{ ...HERE, branch_id: branch.branch_id }] }),
+      true,
+    ],
+    'the branch closed': [() => ({}), () => ({ closed: [branch.branch_id] }), true],
+    'the branch open again': [() => ({ closed: [branch.branch_id] }), () => ({}), false],
+    'a write block': [() => ({}), () => ({ write_blocked: true }), false],
+    'the end of a write block': [() => ({ write_blocked: true }), () => ({}), true],
+  };
+
+  test.each(Object.entries(CHANGES))('%s', async (_, [before, after, leavesSessions]) => {
+    await store(before());
+    await servers.query('UPDATE project SET unenforced = false');
+    await servers.query('UPDATE login SET end_from = NULL');
+    await store(after());
+    expect(await isUnenforced()).toBe(leavesSessions);
+    expect(await rules()).toEqual(after().rules ?? [HERE]);
+  });
+
+  test('a new password stays unenforced through later changes until its sessions are ended', async () => {
+    const verifiers = { [branch.branch_id]: { read_only: await scramVerifier(makePassword()) } };
+    await store({ verifiers });
+    expect(await isUnenforced()).toBe(true);
+    await store({});
+    expect(await isUnenforced()).toBe(true);
+  });
+
+  test('the tenant is stored, and access of a gateway that does not know it leaves it', async () => {
+    const tenant = async () => {
+      const [row] = await servers.query<{ tenant: string }>(
+        'SELECT tenant FROM project WHERE project_id = $1',
+        [project.id],
+      );
+      return row?.tenant;
+    };
+    await store({ tenant: 'acme' });
+    expect(await tenant()).toBe('acme');
+    await store({});
+    expect(await tenant()).toBe('acme');
+  });
+}
