@@ -2,8 +2,8 @@ import { existsSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { type Browser, type BrowserContext, chromium, type Page } from 'playwright-core';
 
-/** Debian's package. Nothing is downloaded. */
-const CHROMIUM = '/usr/bin/chromium';
+/** Debian's package of Chromium without windows. Nothing is downloaded. */
+const CHROMIUM = '/usr/bin/chromium-headless-shell';
 
 /** @throws Error when it is not installed; `dev/setup` installs it */
 export function openBrowser(): Promise<Browser> {
