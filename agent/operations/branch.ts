@@ -18,7 +18,14 @@ import { isAway, showDatabases, socketOf, withAdminConsole } from '../pooler/adm
 import { instancesNow } from '../pooler/restart-state.ts';
 import { type BranchIdentity, readBranches } from '../postgres/branches.ts';
 import type { Pool } from '../postgres/connect.ts';
-import { identifier, inSession, inTransaction, literal, type Session } from '../postgres/connect.ts';
+import {
+  identifier,
+  inDatabase,
+  inSession,
+  inTransaction,
+  literal,
+  type Session,
+} from '../postgres/connect.ts';
 import {
   dropDatabase,
   type FoundDatabase,
@@ -107,10 +114,11 @@ export function cloneBranches(
 }
 
 /** Gives a new `main` what all branches of its project inherit. */
-async function openMain(settings: AgentSettings, database: string, projectId: string): Promise<void> {
-  await grantGroups(settings, database, projectId);
-  await makeOwnSessions(settings, database);
-}
+const openMain = (settings: AgentSettings, database: string, projectId: string): Promise<void> =>
+  inDatabase(settings, database, async (session) => {
+    await grantGroups(session, projectId);
+    await makeOwnSessions(session);
+  });
 
 /**
  * Clones the source for the first missing branch, and that clone for the others, which no client can use yet;

@@ -1,6 +1,5 @@
 import { groupName } from '../../shared/branch/login.ts';
-import { identifier, inDatabase } from '../postgres/connect.ts';
-import type { AgentSettings } from '../process/settings.ts';
+import { identifier, type Session } from '../postgres/connect.ts';
 
 /** The groups that default privileges open the owner's objects to. */
 const OPENED_GROUPS = ['read_write', 'read_only'] as const;
@@ -73,19 +72,17 @@ const WAL_WRITERS = ['text', 'bytea']
  * groups, and every clone inherits them without a statement per object. No tenant has run code in this
  * database yet; the superuser runs nothing in any other.
  */
-export const grantGroups = (settings: AgentSettings, database: string, projectId: string) => {
+export async function grantGroups(session: Session, projectId: string): Promise<void> {
   const owner = identifier(groupName(projectId, 'owner'));
   const readWrite = identifier(groupName(projectId, 'read_write'));
   const readOnly = identifier(groupName(projectId, 'read_only'));
-  return inDatabase(settings, database, (session) =>
-    session.query(
-      `ALTER SCHEMA public OWNER TO ${owner};
+  await session.query(
+    `ALTER SCHEMA public OWNER TO ${owner};
        REVOKE ALL ON SCHEMA public FROM PUBLIC;
        GRANT USAGE ON SCHEMA public TO ${readWrite}, ${readOnly};
        REVOKE EXECUTE ON FUNCTION ${LARGE_OBJECT_WRITERS} FROM PUBLIC;
        GRANT EXECUTE ON FUNCTION ${LARGE_OBJECT_WRITERS} TO ${owner}, ${readWrite};
        REVOKE EXECUTE ON FUNCTION ${WAL_WRITERS} FROM PUBLIC;
        ${OPENED_GROUPS.map((group) => grantByDefault(projectId, group)).join('; ')}`,
-    ),
   );
-};
+}

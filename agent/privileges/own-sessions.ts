@@ -1,5 +1,4 @@
-import { inDatabase, inTransaction } from '../postgres/connect.ts';
-import type { AgentSettings } from '../process/settings.ts';
+import { inTransaction, type Session } from '../postgres/connect.ts';
 
 /** Owns the functions below that run with its rights, which no login has. Made by the agent's tables. */
 const SESSIONS_ROLE = 'branchgate_sessions';
@@ -84,12 +83,10 @@ const LIMITS = "SET LOCAL lock_timeout = '500ms'; SET LOCAL transaction_timeout 
  * nothing that a tenant can make: every name is looked up in `pg_catalog`, which no login may change, and
  * only a superuser can make an event trigger.
  */
-export const makeOwnSessions = (settings: AgentSettings, database: string): Promise<void> =>
-  inDatabase(settings, database, (session) =>
-    inTransaction(session, async () => {
-      await session.query(LIMITS);
-      await session.query("SELECT pg_catalog.pg_advisory_xact_lock(hashtextextended('own-sessions', 0))");
-      const { rows } = await session.query<{ lacking: boolean }>(LACKS_OWN_SESSIONS);
-      if (rows[0]?.lacking) await session.query(OWN_SESSIONS);
-    }),
-  );
+export const makeOwnSessions = (session: Session): Promise<void> =>
+  inTransaction(session, async () => {
+    await session.query(LIMITS);
+    await session.query("SELECT pg_catalog.pg_advisory_xact_lock(hashtextextended('own-sessions', 0))");
+    const { rows } = await session.query<{ lacking: boolean }>(LACKS_OWN_SESSIONS);
+    if (rows[0]?.lacking) await session.query(OWN_SESSIONS);
+  });

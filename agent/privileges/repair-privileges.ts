@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { DeadTuples } from '../measurement/database-statistics.ts';
 import { readDeadTuples } from '../measurement/database-statistics.ts';
-import type { Pool } from '../postgres/connect.ts';
+import { inDatabase, type Pool } from '../postgres/connect.ts';
 import { inLoginSession, type LoginBranch } from '../postgres/login-session.ts';
 import type { Log } from '../process/log.ts';
 import { TroubleLog } from '../process/log.ts';
@@ -49,7 +49,7 @@ export async function repairPrivileges(host: PrivilegesHost, branch: LoginBranch
     return found;
   });
   if (isLacking) {
-    await makeOwnSessions(host.settings, database);
+    await inDatabase(host.settings, database, makeOwnSessions);
     host.log('privileges.own_sessions_made', { branch_id });
   }
   if (lost.length > 0) host.log('privileges.repaired', { branch_id, groups: lost });
