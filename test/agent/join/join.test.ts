@@ -1,6 +1,7 @@
 import { chmodSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { runControlTool } from '../../../agent/control-tool/control-tool.ts';
 import type { Context } from '../../../agent/join/context.ts';
 import { Machine, type RunOptions } from '../../../agent/join/machine.ts';
 import { awaitPostgres } from '../../../agent/join/services.ts';
@@ -75,6 +76,7 @@ const notDated = (files: Record<string, string>, url: string) =>
 
 test('leave puts back what was there and leaves the data, also after a kill', async () => {
   const before = machine.files();
+  await machine.enrol();
   await machine.join();
   let kills = 0;
   for (; (await machine.leave({ acts: IS_NIGHTLY ? 1 : 9 })).isKilled; kills++)
@@ -87,6 +89,7 @@ test('leave puts back what was there and leaves the data, also after a kill', as
   expect(machine.calls().slice(-2)).toContain('restart pgbouncer.service');
   expect(changesOf(await machine.leave()).filter((change) => !change.startsWith('restart:'))).toEqual([]);
 
+  await machine.enrol();
   await machine.join();
   expect(machine.read('etc/postgresql/18/main/pg_hba.conf.before-join')).toBe(OWN_HBA);
 });
@@ -123,6 +126,7 @@ test('a dry run says what would change and changes nothing', async () => {
   expect(machine.files()).toEqual(before);
   expect(machine.calls()).toEqual([]);
   expect(machine.enrolments()).toBe(0);
+  await machine.enrol();
   const real = await machine.join();
   const files = (run: typeof dry) => changesOf(run).filter((change) => change.includes(': wrote'));
   expect(files(dry)).toEqual(files(real));
@@ -179,8 +183,11 @@ const CLOSED_PORT = 9999;
 const CLUSTER = { cluster: 'main', port: 5432, pgdata: '/x', configdir: '/x', owneruid: 0, running: 1 };
 const clusters = (...found: object[]) => JSON.stringify(found.map((one) => ({ ...CLUSTER, ...one })));
 
+/** Makes the mistake. @returns the options that differ */
+type Mistake = (machine: JoinMachine) => object | undefined | Promise<object>;
+
 /** What an operator gets wrong: the cause and the remedy, before anything has changed. */
-test.each<[string, (machine: JoinMachine) => object | undefined, string, RegExp]>([
+test.each<[string, Mistake, string, RegExp]>([
   [
     'PostgreSQL 17',
     (on) => void on.setState('clusters', clusters({ version: 17 })),
@@ -216,7 +223,8 @@ test.each<[string, (machine: JoinMachine) => object | undefined, string, RegExp]
   ['a wrong clock', (on) => void on.setClock(3_600_000), 'refused', /60 minutes fast.*timedatectl/],
   [
     'no certificate of the authority on record',
-    (on) => {
+    async (on) => {
+      await on.enrol();
       on.setChallenges(false);
       on.refuseCertificates();
       return { tlsCert: undefined, tlsKey: undefined };
@@ -227,12 +235,15 @@ test.each<[string, (machine: JoinMachine) => object | undefined, string, RegExp]
   ['no token', () => ({ token: undefined }), 'usage', /token is missing/],
   [
     'the key of another certificate',
-    (on) => ({ tlsKey: selfSigned(on.root, { name: 'other' }).keyFile }),
+    async (on) => {
+      await on.enrol();
+      return { tlsKey: selfSigned(on.root, { name: 'other' }).keyFile };
+    },
     'refused',
     /key does not belong to the certificate/,
   ],
 ])('%s is refused with the cause and the remedy', async (_, prepare, kind, message) => {
-  const run = machine.join({ join: prepare(machine) ?? {} });
+  const run = machine.join({ join: (await prepare(machine)) ?? {} });
   await expect(run).rejects.toThrow(message);
   await expect(run).rejects.toMatchObject({ kind });
   expect(machine.exists('etc/postgresql/18/main/pg_hba.conf.before-join')).toBe(false);
@@ -250,25 +261,38 @@ test('an expired token is refused before the servers are changed, and the next t
   expect(machine.enrolments()).toBe(1);
 });
 
+/** Runs a command of the control tool for the machine, in this process. */
+async function tool(...words: string[]) {
+  const stdout = vi.spyOn(process.stdout, 'write').mockReturnValue(true);
+  const stderr = vi.spyOn(process.stderr, 'write').mockReturnValue(true);
+  try {
+    const exitCode = await runControlTool([...words, '--root', machine.root], null);
+    return { exitCode, stdout: stdout.mock.calls.join(''), stderr: stderr.mock.calls.join('') };
+  } finally {
+    stdout.mockRestore();
+    stderr.mockRestore();
+  }
+}
+
 test('the command prints each step, as text and as JSON, and refuses an unknown one', async () => {
   const text = await machine.command('join', '--only', 'volume', '--only', 'kernel');
   expect(text).toMatchObject({ exitCode: 0, stderr: '' });
   expect(text.stdout).toMatch(
     /^volume: nothing to change\n {2}.*reflinks.*\nkernel: changed\n {2}wrote \/etc\/sysctl/,
   );
-  const json = await machine.command('join', '--only', 'kernel', '--json', '--dry-run');
+  const json = await tool('join', '--only', 'kernel', '--json', '--dry-run');
   expect(JSON.parse(json.stdout)).toEqual({
     dry_run: true,
     steps: [{ step: 'kernel', changes: [], notes: [] }],
   });
-  expect(await machine.command('join', '--only', 'kernels')).toMatchObject({
+  expect(await tool('join', '--only', 'kernels')).toMatchObject({
     exitCode: 2,
     stderr: expect.stringContaining('It is one of gateway, servers'),
   });
-  expect(await machine.command('join', '--gateway', `http://127.0.0.1:${CLOSED_PORT}`)).toMatchObject({
+  expect(await tool('join', '--gateway', `http://127.0.0.1:${CLOSED_PORT}`)).toMatchObject({
     exitCode: 4,
   });
-  expect(await machine.command('leave')).toMatchObject({
+  expect(await tool('leave')).toMatchObject({
     exitCode: 0,
     stdout: expect.stringContaining('files: changed\n  removed /etc/sysctl.d/60-branchgate.conf'),
   });
