@@ -22,27 +22,41 @@ import { firstByDay, IS_NIGHTLY } from '../../support/nightly.ts';
 import { CANARY, CASES, FUNCTION_RULES, FUNCTION_TABLES, NARROW_COLUMNS, PER_RULE } from './masked-cases.ts';
 
 const MAIN = 'db_masked_prod';
+const SMALL = 'db_small_prod';
 const DOCUMENTATION = readFileSync(join(ROOT, 'docs/masking.md'), 'utf8');
 const KEY = randomBytes(32).toString('base64');
 
 let servers: TestHost;
 let project: Project;
 let main: Branch;
+/** Without the tables of the cases, whose every file a snapshot copies and rewrites. */
+let small: Branch;
 
 beforeAll(async () => {
   const sql = [FUNCTION_TABLES, ...CASES.map(({ schema, sql }) => `create schema ${schema}; ${sql}`)].join(
     '\n',
   );
   ({ servers, project, main } = await startHostWithProject(MAIN, sql));
+  small = await project.create(SMALL, null);
 });
 afterAll(() => servers?.stop());
 
-const mask = (snapshot_id: string, rules: readonly MaskingRule[], unlisted = 'keep', key = KEY) =>
+const maskOf = (
+  of: Branch,
+  snapshot_id: string,
+  rules: readonly MaskingRule[],
+  unlisted = 'keep',
+  key = KEY,
+) =>
   runOperation(servers.host, 'snapshot.mask', {
-    ...{ job_id: randomUUID(), project_id: project.id, branch_id: main.branch_id, source: main.database },
+    ...{ job_id: randomUUID(), project_id: project.id, branch_id: of.branch_id, source: of.database },
     ...{ snapshot_id, busy_wait: BUSY_WAIT_MS, masking: { rules, unlisted, key }, keep_tables: [] },
     unless_same_as: null,
   });
+const mask = (snapshot_id: string, rules: readonly MaskingRule[], unlisted?: string) =>
+  maskOf(main, snapshot_id, rules, unlisted);
+const maskSmall = (snapshot_id: string, rules: readonly MaskingRule[], key?: string) =>
+  maskOf(small, snapshot_id, rules, 'keep', key);
 const empty = (snapshot_id: string, keep_tables: string[]) =>
   runOperation(servers.host, 'snapshot.mask', {
     ...{ job_id: randomUUID(), project_id: project.id, branch_id: main.branch_id, source: main.database },
@@ -50,6 +64,7 @@ const empty = (snapshot_id: string, keep_tables: string[]) =>
     unless_same_as: null,
   });
 const inMain = (sql: string) => asClient(servers.host, 'direct', main, 'owner', sql);
+const inSmall = (sql: string) => asClient(servers.host, 'direct', small, 'owner', sql);
 const leftovers = () => servers.query("SELECT datname FROM pg_database WHERE datname ~ '^bgmask_'");
 const rolesOf = (id: string) =>
   servers.query('SELECT FROM pg_roles WHERE rolname IN ($1, $2)', [queryLoginName(id), maskingRoleName(id)]);
@@ -327,12 +342,14 @@ test('a policy that does not cover the branch makes nothing', async () => {
 });
 
 test('the same key masks alike, and another one differently', async () => {
-  const rules: MaskingRule[] = [{ table: 'plain.t', column: 'v', with: 'hash' }];
+  await inSmall(`create table alike (id int primary key, v text);
+    insert into alike select n, 'value ' || n from generate_series(1, 50) n`);
+  const rules: MaskingRule[] = [{ table: 'alike', column: 'v', with: 'hash' }];
   const [one, two, three] = [randomUUID(), randomUUID(), randomUUID()];
-  await mask(one, rules);
-  await mask(two, rules);
-  await mask(three, rules, 'keep', randomBytes(32).toString('base64'));
-  const digest = "select md5(string_agg(v, ' ' order by id)) from plain.t";
+  await maskSmall(one, rules);
+  await maskSmall(two, rules);
+  await maskSmall(three, rules, randomBytes(32).toString('base64'));
+  const digest = "select md5(string_agg(v, ' ' order by id)) from alike";
   const values = [];
   for (const id of [one, two, three]) values.push(await in_(await branchOf(id), digest));
   expect(values[0]).toBe(values[1]);
@@ -376,7 +393,7 @@ describe('values that PostgreSQL refuses name their column, and are not quoted',
   const refusing = (sql: string) =>
     `create function ${sql.replaceAll('§', "returns text language plpgsql as 'begin")} end'`;
   beforeAll(() =>
-    inMain(`create table quoted (id int primary key, v text, w text); insert into quoted values (1, 'secret', 'b');
+    inSmall(`create table quoted (id int primary key, v text, w text); insert into quoted values (1, 'secret', 'b');
       ${refusing('raising(text) § raise unique_violation using message = $1;')};
       ${refusing('failing(text) § raise internal_error using message = $1;')};
       ${refusing('executing(text) § execute $1; return $1;')};
@@ -398,7 +415,7 @@ describe('values that PostgreSQL refuses name their column, and are not quoted',
   )('%s', async (sql, why) => {
     const rule = { table: 'quoted', with: 'expression', args: { sql } } as const;
     const refused = 'PostgreSQL refuses the new values';
-    expect(await mask(randomUUID(), [{ ...rule, column: 'v' }])).toMatchObject({
+    expect(await maskSmall(randomUUID(), [{ ...rule, column: 'v' }])).toMatchObject({
       masked: false,
       problems: [{ table: 'public.quoted', column: 'v', reason: refused + why }],
     });
@@ -406,22 +423,22 @@ describe('values that PostgreSQL refuses name their column, and are not quoted',
       { ...rule, column: 'v' },
       { ...rule, column: 'w' },
     ];
-    expect((await mask(randomUUID(), both)).problems).toEqual([
+    expect((await maskSmall(randomUUID(), both)).problems).toEqual([
       { table: 'public.quoted', column: null, reason: `${refused} of v, w${why}` },
     ]);
   });
 
   test('also if a function of the tenant sets a time limit', async () => {
     const rule = { table: 'quoted', column: 'v', with: 'expression', args: { sql: 'limiting(v)' } } as const;
-    await expect(mask(randomUUID(), [rule])).rejects.toMatchObject({ code: 'STATEMENT_REFUSED' });
+    await expect(maskSmall(randomUUID(), [rule])).rejects.toMatchObject({ code: 'STATEMENT_REFUSED' });
   });
 
   test('and everything is undone', async () => {
-    await inMain(
+    await inSmall(
       "create table checked (id int primary key, v text check (v like '%@%')); insert into checked values (1, 'secret@x')",
     );
     const id = randomUUID();
-    const { masked, problems } = await mask(id, [
+    const { masked, problems } = await maskSmall(id, [
       { table: 'checked', column: 'v', with: 'constant', args: { value: 'none' } },
     ]);
     expect(masked).toBe(false);
@@ -434,61 +451,76 @@ describe('values that PostgreSQL refuses name their column, and are not quoted',
   });
 
   test('after the values too: a view that fails, and a key that they do not fulfil', async () => {
-    await inMain(`create table divided (id int primary key, v text); insert into divided values (1, '0'), (2, '1');
+    await inSmall(`create table divided (id int primary key, v text); insert into divided values (1, '0'), (2, '1');
       create function public.inverse(text) returns int language sql as 'select 1 / (length($1) - 5)';
       create materialized view inverses as select public.inverse(v) from divided`);
     const constant = (value: string) =>
-      mask(randomUUID(), [{ table: 'divided', column: 'v', with: 'constant', args: { value } }]);
+      maskSmall(randomUUID(), [{ table: 'divided', column: 'v', with: 'constant', args: { value } }]);
     await expect(constant('12345')).rejects.toMatchObject({ code: 'STATEMENT_REFUSED', sqlstate: '22012' });
-    await inMain('alter table divided add unique (v)');
+    await inSmall('alter table divided add unique (v)');
     await expect(constant('1')).rejects.toThrow('could not create unique index "divided_v_key"');
-    await inMain('drop table divided cascade');
+    await inSmall('drop table divided cascade');
     expect(await leftovers()).toEqual([]);
   });
 });
 
 test('what a killed call has left is dropped, not masked again', async () => {
   const id = randomUUID();
-  await servers.query(`CREATE DATABASE ${maskedDatabaseName(id)} TEMPLATE ${MAIN}`);
+  await servers.query(`CREATE DATABASE ${maskedDatabaseName(id)} TEMPLATE ${SMALL}`);
   await servers.query(`CREATE ROLE ${queryLoginName(id)} LOGIN; CREATE ROLE ${maskingRoleName(id)}`);
-  expect(await mask(id, [{ table: 'plain.t', column: 'v', with: 'hash' }])).toMatchObject({ masked: true });
+  expect(await maskSmall(id, [])).toMatchObject({ masked: true });
   expect(await leftovers()).toEqual([]);
 });
 
 describe('narrow columns', () => {
-  test.each(firstByDay(2, NARROW_COLUMNS))('%s', async (_name, type, value, how, { distinct, alike }) => {
-    await inMain(`drop table if exists narrow; create table narrow (id int primary key, v ${type});
-      insert into narrow select n, ${value} from generate_series(1, 300) n`);
+  let branch: Branch;
+  const tableOf = (n: number) => `narrow_${n}`;
+  beforeAll(async () => {
+    const tables = NARROW_COLUMNS.map(
+      ([, type, value], n) => `create table ${tableOf(n)} (id int primary key, v ${type});
+        insert into ${tableOf(n)} select n, ${value} from generate_series(1, 300) n`,
+    );
+    await inSmall(tables.join(';'));
     const id = randomUUID();
-    expect(await mask(id, [{ table: 'narrow', column: 'v', with: how }])).toMatchObject({ masked: true });
-    const branch = await branchOf(id);
-    const rows = 'select v::text from narrow order by id';
-    const before = await asClient<{ v: string }>(servers.host, 'direct', main, 'owner', rows);
-    const after = await asClient<{ v: string }>(servers.host, 'direct', branch, 'owner', rows);
-    expect(after.filter(({ v }, n) => v === before[n]?.v)).toEqual([]);
-    if (distinct !== null) expect(new Set(after.map(({ v }) => v)).size).toBe(distinct);
-    if (alike !== null)
-      expect(after.filter(({ v }, n) => v.length === before[n]?.v.length).length).toBe(alike);
+    const rules = NARROW_COLUMNS.map(
+      ([, , , how], n): MaskingRule => ({ table: tableOf(n), column: 'v', with: how }),
+    );
+    expect(await maskSmall(id, rules)).toMatchObject({ masked: true });
+    branch = await branchOf(id);
   });
 
+  test.each(NARROW_COLUMNS.map((column, n) => [column[0], n, column[4]] as const))(
+    '%s',
+    async (_name, n, { distinct, alike }) => {
+      const rows = `select v::text from ${tableOf(n)} order by id`;
+      const before = await asClient<{ v: string }>(servers.host, 'direct', small, 'owner', rows);
+      const after = await asClient<{ v: string }>(servers.host, 'direct', branch, 'owner', rows);
+      expect(after).toHaveLength(300);
+      expect(after.filter(({ v }, row) => v === before[row]?.v)).toEqual([]);
+      if (distinct !== null) expect(new Set(after.map(({ v }) => v)).size).toBe(distinct);
+      if (alike !== null)
+        expect(after.filter(({ v }, row) => v.length === before[row]?.v.length).length).toBe(alike);
+    },
+  );
+
   test('what has nothing to replace stays', async () => {
-    await inMain(`create table hollow (id int primary key, v text, w bytea, x bytea[], y text[]);
+    await inSmall(`create table hollow (id int primary key, v text, w bytea, x bytea[], y text[]);
       insert into hollow values (1, e'\\n', '', array[''::bytea], '{}'), (2, '--', null, '{}', array['']), (3, '', '', null, array['-', null])`);
     const id = randomUUID();
     const rules = ['v', 'w', 'x', 'y'].map(
       (column): MaskingRule => ({ table: 'hollow', column, with: 'hash' }),
     );
-    expect(await mask(id, rules)).toMatchObject({ masked: true });
+    expect(await maskSmall(id, rules)).toMatchObject({ masked: true });
     const all = 'select json_agg(hollow order by id)::text from hollow';
-    expect(await in_(await branchOf(id), all)).toEqual(await in_(main, all));
+    expect(await in_(await branchOf(id), all)).toEqual(await in_(small, all));
   });
 
   test('a value that would stay makes nothing, and its column is named', async () => {
-    await inMain(`create table tight (id int primary key, v varchar(6), w varchar(20));
+    await inSmall(`create table tight (id int primary key, v varchar(6), w varchar(20));
       insert into tight values (1, '_@x.io', 'a@b.io'), (2, 'a@x.io', null)`);
     const id = randomUUID();
     const rule = { table: 'tight', with: 'email' } as const;
-    const { masked, problems } = await mask(id, [
+    const { masked, problems } = await maskSmall(id, [
       { ...rule, column: 'v' },
       { ...rule, column: 'w' },
     ]);
@@ -502,7 +534,7 @@ describe('narrow columns', () => {
     ]);
     expect(await leftovers()).toEqual([]);
     expect(await rolesOf(id)).toEqual([]);
-    const tooShort = await mask(id, [{ ...rule, column: 'w', args: { domain: 'example.com' } }]);
+    const tooShort = await maskSmall(id, [{ ...rule, column: 'w', args: { domain: 'example.com' } }]);
     expect(tooShort.problems).toEqual([
       {
         ...{ table: 'public.tight', column: 'w' },
@@ -516,7 +548,7 @@ describe('narrow columns', () => {
 
 test('a function in an index gets no part of the key', async () => {
   const replacement = `returns text language plpgsql as $$ begin insert into spying.seen values (encode($2, 'hex')); return $1 || 'x'; end $$`;
-  await inMain(`create schema spying; create table spying.seen (v text); create table spying.tried (v text);
+  await inSmall(`create schema spying; create table spying.seen (v text); create table spying.tried (v text);
     create function spying.sha256(bytea) returns bytea language plpgsql as 'begin insert into spying.seen values (encode($1, ''hex'')); return pg_catalog.sha256($1); end';
     create function spying.replace() returns void language plpgsql as $f$
     declare home text; role text; how text; begin
@@ -544,7 +576,7 @@ test('a function in an index gets no part of the key', async () => {
     { table: 'spying.t', column: 'w', with: 'hash' },
     { table: 'spying.t', column: 'x', with: 'json', args: { paths: ['$.a'] } },
   ];
-  expect(await mask(id, rules)).toMatchObject({ masked: true });
+  expect(await maskSmall(id, rules)).toMatchObject({ masked: true });
   const branch = await branchOf(id);
   expect(await in_(branch, 'select count(*)::int from spying.seen')).toBe(0);
   expect(await in_(branch, "select string_agg(distinct v, ' ') from spying.tried")).toBe('42501');
@@ -559,19 +591,19 @@ const HELD_SECONDS = IS_NIGHTLY ? 60 : 2;
 
 test('no login of a tenant enters the clone while it is masked', async () => {
   const id = randomUUID();
-  await inMain('create table slow (id int primary key, v text); insert into slow values (1, $$a$$)');
+  await inSmall('create table slow (id int primary key, v text); insert into slow values (1, $$a$$)');
   const waiting: MaskingRule = {
     table: 'slow',
     column: 'v',
     with: 'expression',
     args: { sql: `pg_sleep(${HELD_SECONDS})::text || 'x'` },
   };
-  const masking = mask(id, [waiting]);
+  const masking = maskSmall(id, [waiting]);
   await eventually(async () => {
     const sleeping = "SELECT FROM pg_stat_activity WHERE datname = $1 AND wait_event = 'PgSleep'";
     expect(await servers.query(sleeping, [maskedDatabaseName(id)])).toHaveLength(1);
   });
-  const clone = { ...main, database: maskedDatabaseName(id) };
+  const clone = { ...small, database: maskedDatabaseName(id) };
   const ways = (['owner', 'read_write', 'read_only'] as const).flatMap((role) =>
     (['direct', 'pooled'] as const).map((port) => ({ role, port })),
   );
