@@ -72,11 +72,14 @@ const SHOP = `
 let source: SourceServer;
 let servers: TestHost;
 let project: Project;
+/** For copies that are refused or undone. */
+let empty: Branch;
 beforeAll(async () => {
   // It has no logical replication, which a copy does not need.
   source = await startSource('');
   servers = await startHost({ settings: { FOLLOW_PRIVATE_NETWORKS: '127.0.0.0/8' } });
   project = new Project(servers.host);
+  empty = await emptyBranch();
   await source.run(`alter role app noreplication; ${SHOP}`);
 });
 afterAll(async () => {
@@ -214,7 +217,7 @@ test('rows that are written meanwhile are in the copy of all tables, or of none'
         `begin; insert into loan values (${n}, 1); insert into sale values (${n}, '2027-01-01'); commit`,
       );
   })();
-  await copyInto(branch, { jobs: 3 }).finally(() => {
+  await copyInto(branch, { tables: ['loan', 'sale'], jobs: 3 }).finally(() => {
     isWriting = false;
   });
   await writing;
@@ -269,22 +272,21 @@ test.runIf(IS_NIGHTLY)('a copy that fails leaves nothing, and can be repeated', 
 });
 
 test('what a schema of the source runs here has the rights of the owner of a branch, and no more', async () => {
-  const branch = await emptyBranch();
   const stolen = `create materialized view stolen as select pg_read_file('postgresql.conf') as text; alter materialized view stolen owner to app`;
   await during(stolen, 'drop materialized view stolen', async () => {
-    expect((await copyInto(branch)).findings).toMatchObject([
+    expect((await copyInto(empty)).findings).toMatchObject([
       { problem: 'schema', message: expect.stringContaining('permission denied for function pg_read_file') },
     ]);
   });
 });
 
 test('a copy that grows past the quota is stopped, whatever the source has said', async () => {
-  const branch = await emptyBranch();
-  // It has no rows at the source. One series of all rows would be made before the first of them is stored.
-  const growing = `create materialized view growing as select md5(n::text) || md5(m::text) as text from generate_series(1, 7000) n, generate_series(1, 7000) m with no data;
+  // It has no rows at the source. It grows by a megabyte each 20 ms, so that it is stopped long before its end.
+  const growing = `create materialized view growing as select repeat(md5(n::text), 58) as text
+      from generate_series(1, 7000) n, generate_series(1, 500 + length(pg_sleep(0.02 + 0 * n)::text)) m with no data;
     alter materialized view growing owner to app`;
   await during(growing, 'drop materialized view growing', async () => {
-    const refused = await copyInto(branch, { room_bytes: 64 * 2 ** 20 });
+    const refused = await copyInto(empty, { room_bytes: 64 * 2 ** 20 });
     expect(refused).toMatchObject({
       copied: null,
       findings: [{ problem: 'size', message: expect.stringContaining('storage quota') }],
@@ -293,8 +295,7 @@ test('a copy that grows past the quota is stopped, whatever the source has said'
 });
 
 test('a copy is cancelled in the middle of a statement', async () => {
-  const branch = await emptyBranch();
-  const params = newCopy(branch, { tables: ['slowly'] });
+  const params = newCopy(empty, { tables: ['slowly'] });
   const cancel = () =>
     runOperation(servers.host, 'transfer.cancel', { job_id: params.job_id, project_id: params.project_id });
   expect(await cancel()).toEqual({ stopped: false });
@@ -353,7 +354,7 @@ test.runIf(IS_NIGHTLY)('limits of the source that are shorter than a copy do not
 test.each(firstByDay(1, ['author', 'counted']))(
   'a copy in which rows of %s differ is refused',
   async (table) => {
-    const params = newCopy(await emptyBranch(), { tables: [table, 'slowly'] });
+    const params = newCopy(empty, { tables: [table, 'slowly'] });
     const change = { author: "name = name || '!'", counted: 'n = n + 1' }[table];
     await during(slowTable(5), NO_SLOW_TABLE, async () => {
       const copying = copy(params);
@@ -387,9 +388,11 @@ test('what a killed agent has left is removed by the next call', async () => {
   expect((await copy(params)).copied?.rows).toBe(300);
   await swap(params);
   expect(await owner(branch, 'select count(*)::int as n from author')).toEqual([{ n: 300 }]);
-  // A job that is undone removes a copy that is complete, too.
-  const undone = newCopy(await emptyBranch(), { tables });
-  await copy(undone);
+});
+
+test('a job that is undone removes a copy that is complete', async () => {
+  const undone = newCopy(empty, { tables: ['author'] });
+  expect((await copy(undone)).copied).not.toBeNull();
   const { database: _database, ...cancelled } = ofJob(undone);
   expect(await runOperation(servers.host, 'reset.cancel', cancelled)).toEqual({ dropped: true, left: null });
 });
@@ -408,18 +411,17 @@ test('a branch that is not empty is left as it is', async () => {
 });
 
 test('what cannot be copied is refused before anything is made', async () => {
-  const branch = await emptyBranch();
   await during('create table hidden (id int)', 'drop table hidden', async () => {
-    expect(await copyInto(branch, { room_bytes: 1000 })).toMatchObject({
+    expect(await copyInto(empty, { room_bytes: 1000 })).toMatchObject({
       copied: null,
       findings: [{ problem: 'size' }, { problem: 'rights', object: 'public.hidden' }],
     });
   });
-  expect(problems(await copyInto(branch, { source_url: source.url({ password: 'wrong' }) }))).toEqual([
+  expect(problems(await copyInto(empty, { source_url: source.url({ password: 'wrong' }) }))).toEqual([
     'login',
   ]);
-  expect(problems(await copyInto(branch, { tables: ['nope'] }))).toEqual(['tables']);
-  await expect(copyInto({ ...branch, database: 'db_other' })).rejects.toMatchObject({
+  expect(problems(await copyInto(empty, { tables: ['nope'] }))).toEqual(['tables']);
+  await expect(copyInto({ ...empty, database: 'db_other' })).rejects.toMatchObject({
     code: 'SOURCE_MISSING',
   });
 });

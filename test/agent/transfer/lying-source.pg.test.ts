@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import type { MethodResult } from '../../../shared/protocol/operations.ts';
 import { followName } from '../../../shared/protocol/transfer-operations.ts';
 import { eventually } from '../../support/eventually.ts';
 import { Follower } from '../../support/host/follower.ts';
@@ -13,7 +14,6 @@ beforeAll(async () => {
   follower = await Follower.start();
 });
 afterAll(() => follower?.stop());
-beforeEach(() => follower.renew());
 
 /** A name that ends a quoted one, and a statement after it. */
 const HOSTILE = `x"';drop table account;--$1\\%`;
@@ -46,56 +46,6 @@ const acceptWrites = () =>
   follower.source.run('begin read write; alter database shop reset default_transaction_read_only; commit');
 const toBeLevel = (sql = ROWS) =>
   eventually(async () => expect(await follower.here(sql)).toEqual(await follower.source.run(sql)));
-
-test.each(firstByDay(1, [HOSTILE.replace('\\', ''), null]))(
-  'hostile names are names, in publication %s',
-  async (publication) => {
-    const { source, servers } = follower;
-    await source.run(NAMES);
-    if (publication !== null)
-      await source.run(`create publication ${quoted(publication)} for table account, ${T}`);
-    const follow = { ...follower.follow, publication };
-    await follower.copy(follower.copyParams({ follow }));
-    await follower.run('follow.start', { ...follower.startParams(), ...follow });
-    const rows = publication === null ? ROWS : ROWS.replace('"no key" t', '"no key" t where false');
-    await source.run(
-      `set role app; insert into ${T} ("k 2") values ('new'); update ${T} set ${VALUE} = '''); drop table account; --'`,
-    );
-    if (publication === null)
-      await source.run(
-        `set role app; alter table ${T} add ${quoted(`${HOSTILE} n`)} text; create table ${S}.${quoted(`${HOSTILE} n`)} (${KEY} int primary key)`,
-      );
-    await toBeLevel(rows);
-    // Its values come from the source, and from the largest keys while that is away.
-    const next = `insert into ${T} ("k 2") values ('here') returning ${KEY} as n`;
-    const inBranch = async (name: string) => {
-      const branch = await follower.branch(name);
-      expect(await asClient(servers.host, 'direct', branch, 'owner', next)).toEqual([{ n: 22 }]);
-      await follower.project.drop(branch);
-    };
-    await inBranch('present');
-    await source.end();
-    await inBranch('away');
-    await source.start();
-    await toBeLevel(rows);
-    const { cut_over, findings } = await cutover();
-    expect([cut_over?.sequences, findings]).toEqual([2, []]);
-    expect(await follower.here(rows)).toEqual(await source.run(rows));
-    await acceptWrites();
-    if (publication !== null) await source.run(`drop publication ${quoted(publication)}`);
-    await source.run(`drop schema ${S} cascade`);
-    await follower.expectNothingLeft();
-  },
-);
-
-test('a publication whose name PostgreSQL cannot stream is refused', async () => {
-  await follower.source.run(`create publication ${quoted(HOSTILE)} for table account`);
-  const follow = { ...follower.follow, publication: HOSTILE };
-  const { findings } = await follower.run('transfer.copy', follower.copyParams({ follow }));
-  expect(findings.filter(({ severity }) => severity === 'error')).toMatchObject([
-    { problem: 'publication', statement: expect.stringContaining('RENAME TO') },
-  ]);
-});
 
 /** Makes the catalog of the source say something else, and undoes that. */
 interface Lie {
@@ -156,35 +106,76 @@ const LIES: [what: string, lie: Lie, message: RegExp][] = [
   ['a value that is too large', ofSequences("'9223372036854775808'"), SEQUENCE],
   ['columns', ofColumns, /The source could not be read: column/],
 ];
-test.each(firstByDay(1, LIES))(
-  'a copy of a source that lies about %s is refused, and nothing is left',
-  async (_, lie, message) => {
-    await follower.source.run(SCHEMA);
-    await follower.source.run(`select nextval('transfer_id_seq')`);
-    const params = follower.copyParams({ follow: null });
-    const { copied, findings } = await whileLying(lie, () => follower.run('transfer.copy', params));
-    expect(copied).toBeNull();
-    expect(findings).toMatchObject([{ severity: 'error', message: expect.stringMatching(message) }]);
-    expect(await follower.here("select from pg_class where relname = 'account'")).toEqual([]);
-    expect(await follower.servers.query("select from pg_database where datname ~ '^bg(load|job)_'")).toEqual(
-      [],
-    );
-    await follower.expectNothingLeft();
-  },
-);
 
-test('sizes and versions that are none do not leave the form of a response', async () => {
-  const lies = [
-    ofFunction('pg_total_relation_size', 'regclass', 'float8', "'NaN'::float8"),
-    ofFunction('pg_table_size', 'regclass', 'float8', '-1e308'),
-    ofFunction('getdatabaseencoding', '', 'text', "repeat('x', 1000000)"),
-  ];
-  const of = (part: keyof Lie) => lies.map((lie) => lie[part]).join(';');
-  const result = await whileLying({ tell: of('tell'), undo: of('undo') }, () =>
-    follower.run('transfer.copy', follower.copyParams({ follow: null })),
+describe('a copy of a source', () => {
+  beforeEach(() => follower.renew());
+
+  test.each(firstByDay(1, [HOSTILE.replace('\\', ''), null]))(
+    'hostile names are names, in publication %s',
+    async (publication) => {
+      const { source, servers } = follower;
+      await source.run(NAMES);
+      if (publication !== null)
+        await source.run(`create publication ${quoted(publication)} for table account, ${T}`);
+      const follow = { ...follower.follow, publication };
+      await follower.copy(follower.copyParams({ follow }));
+      await follower.run('follow.start', { ...follower.startParams(), ...follow });
+      const rows = publication === null ? ROWS : ROWS.replace('"no key" t', '"no key" t where false');
+      await source.run(
+        `set role app; insert into ${T} ("k 2") values ('new'); update ${T} set ${VALUE} = '''); drop table account; --'`,
+      );
+      if (publication === null)
+        await source.run(
+          `set role app; alter table ${T} add ${quoted(`${HOSTILE} n`)} text; create table ${S}.${quoted(`${HOSTILE} n`)} (${KEY} int primary key)`,
+        );
+      await toBeLevel(rows);
+      // Its values come from the source, and from the largest keys while that is away.
+      const next = `insert into ${T} ("k 2") values ('here') returning ${KEY} as n`;
+      const inBranch = async (name: string) => {
+        const branch = await follower.branch(name);
+        expect(await asClient(servers.host, 'direct', branch, 'owner', next)).toEqual([{ n: 22 }]);
+        await follower.project.drop(branch);
+      };
+      await inBranch('present');
+      await source.end();
+      await inBranch('away');
+      await source.start();
+      await toBeLevel(rows);
+      const { cut_over, findings } = await cutover();
+      expect([cut_over?.sequences, findings]).toEqual([2, []]);
+      expect(await follower.here(rows)).toEqual(await source.run(rows));
+      await acceptWrites();
+      if (publication !== null) await source.run(`drop publication ${quoted(publication)}`);
+      await source.run(`drop schema ${S} cascade`);
+      await follower.expectNothingLeft();
+    },
   );
-  expect(result.findings.filter(({ severity }) => severity === 'error')).toEqual([]);
-  expect(result.copied?.size_bytes).toBeGreaterThan(0);
+
+  test('a publication whose name PostgreSQL cannot stream is refused', async () => {
+    await follower.source.run(`create publication ${quoted(HOSTILE)} for table account`);
+    const follow = { ...follower.follow, publication: HOSTILE };
+    const { findings } = await follower.run('transfer.copy', follower.copyParams({ follow }));
+    expect(findings.filter(({ severity }) => severity === 'error')).toMatchObject([
+      { problem: 'publication', statement: expect.stringContaining('RENAME TO') },
+    ]);
+  });
+
+  test.each(firstByDay(1, LIES))(
+    'a copy of a source that lies about %s is refused, and nothing is left',
+    async (_, lie, message) => {
+      await follower.source.run(SCHEMA);
+      await follower.source.run(`select nextval('transfer_id_seq')`);
+      const params = follower.copyParams({ follow: null });
+      const { copied, findings } = await whileLying(lie, () => follower.run('transfer.copy', params));
+      expect(copied).toBeNull();
+      expect(findings).toMatchObject([{ severity: 'error', message: expect.stringMatching(message) }]);
+      expect(await follower.here("select from pg_class where relname = 'account'")).toEqual([]);
+      expect(
+        await follower.servers.query("select from pg_database where datname ~ '^bg(load|job)_'"),
+      ).toEqual([]);
+      await follower.expectNothingLeft();
+    },
+  );
 });
 
 const connection = async () =>
@@ -205,21 +196,46 @@ const stopped = (message: RegExp) =>
     }),
   );
 
-describe('the address that a branch follows stays what it was', () => {
+const SIZES = [
+  ofFunction('pg_total_relation_size', 'regclass', 'float8', "'NaN'::float8"),
+  ofFunction('pg_table_size', 'regclass', 'float8', '-1e308'),
+  ofFunction('getdatabaseencoding', '', 'text', "repeat('x', 1000000)"),
+];
+
+describe('a branch that follows', () => {
+  let copy: MethodResult<'transfer.copy'>;
+  beforeAll(async () => {
+    await follower.renew();
+    const of = (part: keyof Lie) => SIZES.map((lie) => lie[part]).join(';');
+    copy = await whileLying({ tell: of('tell'), undo: of('undo') }, () => follower.copy());
+    await follower.run('follow.start', follower.startParams());
+  });
+  afterAll(() => follower.end());
+
+  test('was copied with sizes and a version that are none, and these are in no response', () => {
+    expect(copy.findings.filter(({ severity }) => severity === 'error')).toEqual([]);
+    expect(copy.copied?.size_bytes).toBeGreaterThan(0);
+  });
+
   test.each(
     firstByDay(1, [
-      ['a statement after that of an index', (text: string) => `true_pg_get_indexdef($1) || '; ${text}'`],
-      ['a statement in place of that of an index', (text: string) => `'${text}'`],
+      [
+        ...(['a statement after that of an index', 'account', 'balance'] as const),
+        (text: string) => `true_pg_get_indexdef($1) || '; ${text}'`,
+      ],
+      [
+        ...(['a statement in place of that of an index', 'transfer', 'amount'] as const),
+        (text: string) => `'${text}'`,
+      ],
     ] as const),
-  )('with %s', async (_, body) => {
-    await follower.begin();
+  )('keeps its address with %s', async (_, table, column, body) => {
     const before = await connection();
     const lie = ofFunction(
       ...(['pg_get_indexdef', 'oid', 'text'] as const),
-      `case when true_pg_get_indexdef($1) like '%balance%' then ${body(redirection().replaceAll("'", "''"))} else true_pg_get_indexdef($1) end`,
+      `case when true_pg_get_indexdef($1) like '%${column}%' then ${body(redirection().replaceAll("'", "''"))} else true_pg_get_indexdef($1) end`,
     );
     await whileLying(lie, async () => {
-      await follower.source.run('set role app; create index on account (balance)');
+      await follower.source.run(`set role app; create index on ${table} (${column})`);
       await stopped(/PostgreSQL refuses a statement of the schema here/);
     });
     expect(await connection()).toBe(before);
@@ -227,8 +243,36 @@ describe('the address that a branch follows stays what it was', () => {
     expect(await follower.run('follow.resume', { ...follower.ids, apply_changes: false })).toMatchObject({
       state: 'following',
     });
-    await follower.end();
   });
+
+  test('a value that a sequence cannot have keeps no branch from being made, and no cut-over is made with it', async () => {
+    await follower.underLoad(() =>
+      eventually(async () => expect((await follower.here('select from transfer')).length).toBeGreaterThan(3)),
+    );
+    await follower.untilLevel();
+    await whileLying(ofSequences("'9223372036854775808'"), async () => {
+      const branch = await follower.branch('lied');
+      const [next] = await asClient(
+        ...([follower.servers.host, 'direct', branch, 'owner'] as const),
+        'insert into transfer (amount) values (1) returning id::int - (select max(id)::int from transfer) as n',
+      );
+      expect(next).toEqual({ n: 1 });
+      await follower.project.drop(branch);
+      expect(await cutover()).toMatchObject({
+        cut_over: null,
+        findings: [{ problem: 'rows', message: expect.stringContaining('sequence') }],
+      });
+    });
+    expect(await whileLying(ofCounts, () => cutover())).toMatchObject({
+      cut_over: null,
+      findings: [{ problem: 'rows', message: expect.stringContaining('at the source') }],
+    });
+    expect(await follower.status()).toMatchObject({ state: 'following', problem: null });
+  });
+});
+
+describe('the address that a branch follows stays what it was', () => {
+  beforeEach(() => follower.renew());
 
   /** It runs here as soon as PostgreSQL evaluates it, and leaves the rights that it was given. */
   const evil = (type: string) => `create function evil(${type}) returns int8 language plpgsql as $evil$
@@ -269,31 +313,4 @@ describe('the address that a branch follows stays what it was', () => {
     await follower.project.drop(branch);
     await follower.end();
   });
-});
-
-test('a value that a sequence cannot have keeps no branch from being made, and no cut-over is made with it', async () => {
-  await follower.begin();
-  await follower.underLoad(() =>
-    eventually(async () => expect((await follower.here('select from transfer')).length).toBeGreaterThan(3)),
-  );
-  await follower.untilLevel();
-  await whileLying(ofSequences("'9223372036854775808'"), async () => {
-    const branch = await follower.branch('lied');
-    const [next] = await asClient(
-      ...([follower.servers.host, 'direct', branch, 'owner'] as const),
-      'insert into transfer (amount) values (1) returning id::int - (select max(id)::int from transfer) as n',
-    );
-    expect(next).toEqual({ n: 1 });
-    await follower.project.drop(branch);
-    expect(await cutover()).toMatchObject({
-      cut_over: null,
-      findings: [{ problem: 'rows', message: expect.stringContaining('sequence') }],
-    });
-  });
-  expect(await whileLying(ofCounts, () => cutover())).toMatchObject({
-    cut_over: null,
-    findings: [{ problem: 'rows', message: expect.stringContaining('at the source') }],
-  });
-  expect(await follower.status()).toMatchObject({ state: 'following', problem: null });
-  await follower.end();
 });

@@ -150,13 +150,14 @@ export class Follower {
     return { ...this.ids, source_url, ...this.follow, tables: null };
   }
 
-  /** Copies, and makes the copy the database of `main`. @returns the parameters of the copy */
-  async copy(params = this.copyParams()): Promise<void> {
-    const { copied, findings } = await this.run('transfer.copy', params);
-    assert(copied, JSON.stringify(findings));
+  /** Copies, and makes the copy the database of `main`. */
+  async copy(params = this.copyParams()): Promise<MethodResult<'transfer.copy'>> {
+    const result = await this.run('transfer.copy', params);
+    assert(result.copied, JSON.stringify(result.findings));
     await this.run('reset.swap', {
       ...{ ...identity(this.main), job_id: params.job_id, snapshot_id: randomUUID() },
     });
+    return result;
   }
 
   async begin(more: { source_url?: string } = {}): Promise<void> {
