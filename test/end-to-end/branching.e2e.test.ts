@@ -1,7 +1,7 @@
 import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
 import { beforeAll, describe, expect, inject, test } from 'vitest';
-import { type Api, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
+import { type Api, type BranchBody, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
 import { fingerprint, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { readStackFile } from '../support/stack/started-stack.ts';
@@ -188,8 +188,8 @@ describe('the records', () => {
   });
 
   test('the children of a deleted branch have no parent, and still name their source', async () => {
-    const parent = await api.branch(project.id, 'a-parent');
-    const child = await api.branch(project.id, 'a-child', { source_branch_id: parent.id });
+    const { body: parent } = await api.get<BranchBody>(`${branches()}/parent`);
+    const { body: child } = await api.get<BranchBody>(`${branches()}/child`);
     expect(child.parent_branch_id).toBe(parent.id);
     expect((await api.delete(`${branches()}/${parent.id}`)).status).toBe(202);
     const { body } = await api.get<{ matches: unknown[] }>(`${branches()}/lookup?id=${child.id}`);
@@ -212,7 +212,7 @@ describe('the records', () => {
   });
 
   test('the lifespan counts from its change; that of main is fixed', async () => {
-    const branch = await api.branch(project.id, 'longer');
+    const { body: branch } = await api.get<BranchBody>(`${branches()}/fields`);
     const before = Date.now();
     const changed = await api.patch<Record<string, string>>(`${branches()}/${branch.id}`, {
       lifespan: 'permanent',
@@ -273,12 +273,12 @@ describe('projects', () => {
   test('are listed page by page, renamed, and have a unique app key', async () => {
     const lister = await ownerOf('lister');
     const made = [];
-    for (const name of ['First', 'Second', 'Third']) made.push(await lister.project(name));
+    for (const name of ['First', 'Second']) made.push(await lister.project(name));
     const first = await lister.get<{ projects: ProjectBody[]; next_cursor: string }>(
-      '/api/v1/projects?limit=2',
+      '/api/v1/projects?limit=1',
     );
     const rest = await lister.get<{ projects: ProjectBody[]; next_cursor: string | null }>(
-      `/api/v1/projects?limit=2&cursor=${encodeURIComponent(first.body.next_cursor)}`,
+      `/api/v1/projects?limit=1&cursor=${encodeURIComponent(first.body.next_cursor)}`,
     );
     expect([...first.body.projects, ...rest.body.projects].map(({ id }) => id)).toEqual(
       made.map(({ id }) => id),

@@ -1,5 +1,11 @@
 import { beforeAll, describe, expect, test } from 'vitest';
-import { type Api, type BranchBody, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
+import {
+  type Api,
+  type BranchBody,
+  type Credentials,
+  FROM_LOOPBACK,
+  type ProjectBody,
+} from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { fillText } from '../support/load.ts';
@@ -17,7 +23,7 @@ beforeAll(async () => {
 
 describe('the branch limit', () => {
   test('twenty concurrent creations at nine branches: one succeeds, nineteen get the limit', async () => {
-    for (let n = 2; n <= 9; n++) await api.branch(project.id, `branch-${n}`);
+    await api.post(`${path()}/batch`, { count: 8, name_prefix: 'branch-' }, FROM_LOOPBACK);
     const responses = await Promise.all(
       Array.from({ length: 20 }, (_, n) => api.post(path(), { branch_name: `extra-${n}` }, FROM_LOOPBACK)),
     );
@@ -71,13 +77,19 @@ describe('the storage quota between two measurements', () => {
   const stateOf = async (id: string) =>
     (await api.get<{ storage_state: string }>(`/api/v1/projects/${id}/usage`)).body.storage_state;
 
+  let shop: ProjectBody;
+  let credentials: Credentials;
+  beforeAll(async () => {
+    shop = await api.project('Loaded', { storage_quota_gib: 24 / 1024 });
+    await api.allow(shop.id);
+    credentials = await api.credentials(shop.id, 'main');
+    await query(credentials.direct_url, 'create table filled (data text)');
+    await fillText(credentials.direct_url, 8);
+  });
+
   test('a clone of data that was just loaded is refused with its size, and leaves nothing', async () => {
     const limit_bytes = 24 * MIB;
-    const shop = await api.project('Loaded', { storage_quota_gib: 24 / 1024 });
-    await api.allow(shop.id);
-    const { direct_url } = await api.credentials(shop.id, 'main');
-    await query(direct_url, 'create table filled (data text)');
-    await fillText(direct_url, 8);
+    const { direct_url } = credentials;
     const { status, body } = await api.post(path(shop.id), { branch_name: 'at-once' }, FROM_LOOPBACK);
     expect([status, body.error]).toEqual([409, 'STORAGE_QUOTA_EXCEEDED']);
     const [size] = await query<{ bytes: string }>(
@@ -97,13 +109,10 @@ describe('the storage quota between two measurements', () => {
   });
 
   test('a write block ends when data or a branch is deleted, long before the next measurement', async () => {
-    const shop = await api.project('Blocked');
-    await api.allow(shop.id);
-    const { direct_url, database_url } = await api.credentials(shop.id, 'main');
-    await query(direct_url, 'create table filled (data text)');
-    await fillText(direct_url, 8);
-    const branch = await api.branch(shop.id, 'copy');
+    const { direct_url, database_url } = credentials;
     const quota = (mib: number) => api.patch(`/v1/projects/${shop.id}`, { storage_quota_gib: mib / 1024 });
+    await quota(256);
+    const branch = await api.branch(shop.id, 'copy');
 
     expect((await quota(22)).body.storage_state).toBe('write_blocked');
     expect((await api.delete(`${path(shop.id)}/${branch.id}`)).status).toBe(202);
@@ -120,18 +129,21 @@ describe('the storage quota between two measurements', () => {
 });
 
 describe('names', () => {
+  /** Its key leaves the fewest characters to the names of its branches. */
+  let long: ProjectBody;
+  beforeAll(async () => {
+    long = await api.project('Long', { app_key: `long${Date.now().toString(36)}`.padEnd(30, 'x') });
+  });
+
   test('two concurrent creations with one name: one succeeds, one gets a conflict', async () => {
-    const other = await api.project('Twice');
     const responses = await Promise.all(
-      [1, 2].map(() => api.post(path(other.id), { branch_name: 'same-name' }, FROM_LOOPBACK)),
+      [1, 2].map(() => api.post(path(long.id), { branch_name: 'same-name' }, FROM_LOOPBACK)),
     );
     expect(responses.map(({ status }) => status).sort()).toEqual([201, 409]);
     expect(responses.find(({ status }) => status === 409)?.body.error).toBe('BRANCH_EXISTS');
   });
 
   test('a database name of 63 characters with hyphens works; one of 64 is refused with the maximum length', async () => {
-    const app_key = `long${Date.now().toString(36)}`.padEnd(30, 'x');
-    const long = await api.project('Long', { app_key });
     const longest = Number(long.max_slug_length);
     const made = await api.branch(long.id, '-'.repeat(longest - 1).concat('x'));
     expect(made.database_name).toHaveLength(63);
@@ -173,9 +185,8 @@ describe('names', () => {
   test.each(firstByDay(1, ['replication', 'all', 'sameuser', 'samerole', '---']))(
     'the keyword %s is a valid name',
     async (branch_name) => {
-      const other = await api.project(`Word ${branch_name}`);
-      await api.branch(other.id, branch_name);
-      const { database_url } = await api.credentials(other.id, branch_name);
+      await api.branch(long.id, branch_name);
+      const { database_url } = await api.credentials(long.id, branch_name);
       expect(await query(database_url, 'select 1 as one')).toEqual([{ one: 1 }]);
     },
   );

@@ -23,26 +23,23 @@ describe('an unreadable request', () => {
     expect(list.branches).toHaveLength(1);
   });
 
-  test.each([
-    ['an unknown field', 422, 'VALIDATION_FAILED', [{ path: 'force' }], { force: true }],
-    ['no object', 422, 'VALIDATION_FAILED', [{ path: '' }], '["now"]'],
-    ['no JSON', 400, 'BAD_REQUEST', undefined, 'now'],
-  ])(
-    'of a route that takes no body, with %s → %i, and nothing is changed',
-    async (_, status, error, details, body) => {
-      const branch = await api.branch(
-        branchesPath.split('/')[4] ?? '',
-        `kept-${crypto.randomUUID().slice(0, 8)}`,
-      );
+  test('of a route that takes no body has no effect, unless it is an empty object', async () => {
+    const branch = await api.branch(branchesPath.split('/')[4] ?? '', 'kept');
+    const refusals: [body: unknown, status: number, error: string, details?: object[]][] = [
+      [{ force: true }, 422, 'VALIDATION_FAILED', [{ path: 'force' }]],
+      ['["now"]', 422, 'VALIDATION_FAILED', [{ path: '' }]],
+      ['now', 400, 'BAD_REQUEST'],
+    ];
+    for (const [body, status, error, details] of refusals) {
       const refused = await api.call('DELETE', `${branchesPath}/${branch.id}`, { body });
       expect(refused).toMatchObject({ status, body: { error, ...(details && { details }) } });
       expect(await api.get(`${branchesPath}/lookup?id=${branch.id}`)).toMatchObject({
         body: { matches: [{ status: 'active' }] },
       });
-      // An empty object has no field that could be ignored.
-      expect((await api.call('DELETE', `${branchesPath}/${branch.id}`, { body: {} })).status).toBe(202);
-    },
-  );
+    }
+    // It has no field that could be ignored.
+    expect((await api.call('DELETE', `${branchesPath}/${branch.id}`, { body: {} })).status).toBe(202);
+  });
 
   test('a rotation takes no other field than the roles', async () => {
     const rotate = `${branchesPath}/main/credentials/rotate`;

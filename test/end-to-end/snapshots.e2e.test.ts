@@ -85,29 +85,35 @@ describe('a snapshot', () => {
     for (const name of ['of-snapshot', 'of-latest']) await api.delete(`${path}/branches/${name}?purge=true`);
   });
 
+  let taken: Promise<SnapshotBody> | undefined;
+  /** A snapshot of `main`, which the last of these tests deletes. */
+  const spared = () => {
+    taken ??= take('main').then(({ body }) => body);
+    return taken;
+  };
+
   test('is unknown to another tenant', async () => {
-    const { body } = await take('main');
+    const { id } = await spared();
     const other = new Api(inject('stack').url, await tokenOf({ tenant: 'another-tenant', role: 'owner' }));
     const theirs = await other.project('Theirs');
     for (const asked of [
-      await other.patch(`${path}/snapshots/${body.id}`, { spares: 1 }),
-      await other.delete(`${path}/snapshots/${body.id}`),
-      await other.delete(`/api/v1/projects/${theirs.id}/snapshots/${body.id}`),
+      await other.patch(`${path}/snapshots/${id}`, { spares: 1 }),
+      await other.delete(`${path}/snapshots/${id}`),
+      await other.delete(`/api/v1/projects/${theirs.id}/snapshots/${id}`),
       await other.post(`/api/v1/projects/${theirs.id}/branches`, {
         branch_name: 'stolen',
-        snapshot_id: body.id,
+        snapshot_id: id,
       }),
       await other.post(`/api/v1/projects/${theirs.id}/branches/main/reset`, {
-        to: body.id,
+        to: id,
         confirm: 'main',
       }),
     ])
       expect(asked.status).toBe(404);
-    await api.delete(`${path}/snapshots/${body.id}`);
   });
 
   test('has as many spares as its users want, which its host gets', async () => {
-    const { body: snapshot } = await take('main');
+    const snapshot = await spared();
     const one = `${path}/snapshots/${snapshot.id}`;
     expect([snapshot.spares, project.spares]).toEqual(['auto', 'auto']);
     const { postgres } = socketsOf(readStackFile(inject('stack').devDir));

@@ -1,18 +1,21 @@
+import { rmSync } from 'node:fs';
 import { afterAll, beforeAll, describe } from 'vitest';
 import { freePort } from '../support/free-port.ts';
-import { type Stack, startStack, UNMEASURED } from '../support/stack/stack.ts';
+import { type Stack, startStack, temporaryFolder, UNMEASURED } from '../support/stack/stack.ts';
 import { describeCrossOrigin, ORIGINS } from './with-limits/cross-origin.ts';
 import { describePlatform } from './with-limits/platform.ts';
 import { describeRateLimits, READS, WRITES } from './with-limits/rate-limits.ts';
 import { describeSignInSecrets } from './with-limits/sign-in-secrets.ts';
 
-/** A stack that limits requests, without measurements that would change records. */
+/** A stack that limits requests, without measurements that would change records. Its last tests stop it. */
+const devDir = temporaryFolder();
 let stack: Stack;
 let metricsPort: number;
 
 beforeAll(async () => {
   metricsPort = await freePort();
   stack = await startStack({
+    devDir,
     restarts: false,
     env: {
       ...UNMEASURED,
@@ -23,7 +26,10 @@ beforeAll(async () => {
     },
   });
 });
-afterAll(() => stack?.stop());
+afterAll(async () => {
+  await stack?.stop();
+  rmSync(devDir, { recursive: true });
+});
 
 describe('the platform', () =>
   describePlatform(

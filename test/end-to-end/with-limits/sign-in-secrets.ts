@@ -31,8 +31,8 @@ const CALLBACK = '/api/v1/auth/idp/callback';
 const REDIRECT = 'http://127.0.0.1:49152/auth/callback';
 
 /**
- * Exercises every kind of sign-in, with every failure, and then searches the stack's state for the secrets. The gateway
- * is killed afterwards.
+ * Exercises every kind of sign-in, with every failure, and then searches the stack's state for the secrets. The stack
+ * is stopped afterwards.
  */
 export function describeSignInSecrets(running: () => Stack): void {
   let stack: Stack;
@@ -271,7 +271,7 @@ export function describeSignInSecrets(running: () => Stack): void {
   });
 
   test('no file of the gateway or its objects contains one', async () => {
-    await stack.kill('gateway');
+    await stack.stop();
     const files = globSync('**/*', { cwd: folder.gatewayState, withFileTypes: true }).filter((entry) =>
       entry.isFile(),
     );

@@ -353,73 +353,78 @@ export function describeAccess(running: () => Stack): void {
     { user: 'colleague', role: 'operator', scope: 'write' },
   ];
 
-  describe.each(USER_OPERATIONS)('$id', (operation) => {
-    expectNoWrites();
+  describe('an operation of users', () => {
+    // By night it is known which one has written something.
+    if (!IS_NIGHTLY) expectNoWrites();
 
-    test('anything but an access token → 401', () => expectUnauthenticated(operation, 'access'));
+    describe.each(USER_OPERATIONS)('$id', (operation) => {
+      if (IS_NIGHTLY) expectNoWrites();
 
-    test('a token without a tenant → 403', async () => {
-      const response = await callOperation(homeless, operation, resources.ada);
-      expect(response).toMatchObject({ status: 403, body: { error: 'TENANT_REQUIRED' } });
-    });
+      test('anything but an access token → 401', () => expectUnauthenticated(operation, 'access'));
 
-    test('an unknown role → 403', async () => {
-      const response = await callOperation(guest, operation, resources.ada);
-      expect(response).toMatchObject({ status: 403, body: { error: 'FORBIDDEN' } });
-    });
-
-    test('a caller without the role or the scope → 403 with the required one', () =>
-      inParallel(
-        shareOf(operation, callersWith(operation, 'role', 'scope')),
-        async ({ decision, ...caller }) => {
-          const roles = `role ${Object.keys(operation.reaches).join(', ')}`;
-          const required = decision === 'role' ? roles : `scope branchgate:${operation.scope}`;
-          const response = await callOperation(apiFor(caller), operation, resources.ada);
-          expect(response, named(caller)).toMatchObject({
-            status: 403,
-            body: { error: 'FORBIDDEN', required },
-          });
-        },
-      ));
-
-    test('a caller who does not reach the resource → 404, identical to the response for an unknown id', () =>
-      inParallel(shareOf(operation, callersWith(operation, 'unknown')), async (caller) => {
-        const call = (ids: Ids) => callOperation(apiFor(caller), operation, ids);
-        const { status } = await expectSameAnswer(
-          call(resources.ada),
-          call(nowhere(operation)),
-          operation.ids.includes('domain') ? references() : [],
-        );
-        expect(status, named(caller)).toBe(404);
-      }));
-
-    if (operation.method === 'GET' && operation.id !== AUDITED)
-      test('every other caller → 200, and nothing is changed', () => expectReadable(operation));
-
-    // A member of the tenant is known in each of its projects.
-    if (operation.ids.includes('project_id') && operation.ids.length > 1 && operation.id !== 'shareProject')
-      test('a resource of one project is unknown under another', async () => {
-        const call = (ids: Ids) =>
-          callOperation(ownerApi('ada'), operation, { ...ids, project_id: otherOfAda });
-        const { status } = await expectSameAnswer(
-          call(resources.ada),
-          call(nowhere(operation)),
-          references(),
-        );
-        expect(status).toBe(404);
+      test('a token without a tenant → 403', async () => {
+        const response = await callOperation(homeless, operation, resources.ada);
+        expect(response).toMatchObject({ status: 403, body: { error: 'TENANT_REQUIRED' } });
       });
 
-    for (const reference of operation.references)
-      test(`${reference.name} in its ${reference.location}: Ada's is unknown to others`, () =>
+      test('an unknown role → 403', async () => {
+        const response = await callOperation(guest, operation, resources.ada);
+        expect(response).toMatchObject({ status: 403, body: { error: 'FORBIDDEN' } });
+      });
+
+      test('a caller without the role or the scope → 403 with the required one', () =>
         inParallel(
-          UNAUTHORISED.filter(({ role }) => operation.reaches[role]),
-          async (caller) => {
-            const adas = resources.ada[reference.name] ?? resources.ada.branch_id ?? '';
-            const call = (id: string) =>
-              callOperation(apiFor(caller), naming(operation, reference, id), resources[caller.user]);
-            await expectSameAnswer(call(adas), call(UNKNOWN));
+          shareOf(operation, callersWith(operation, 'role', 'scope')),
+          async ({ decision, ...caller }) => {
+            const roles = `role ${Object.keys(operation.reaches).join(', ')}`;
+            const required = decision === 'role' ? roles : `scope branchgate:${operation.scope}`;
+            const response = await callOperation(apiFor(caller), operation, resources.ada);
+            expect(response, named(caller)).toMatchObject({
+              status: 403,
+              body: { error: 'FORBIDDEN', required },
+            });
           },
         ));
+
+      test('a caller who does not reach the resource → 404, identical to the response for an unknown id', () =>
+        inParallel(shareOf(operation, callersWith(operation, 'unknown')), async (caller) => {
+          const call = (ids: Ids) => callOperation(apiFor(caller), operation, ids);
+          const { status } = await expectSameAnswer(
+            call(resources.ada),
+            call(nowhere(operation)),
+            operation.ids.includes('domain') ? references() : [],
+          );
+          expect(status, named(caller)).toBe(404);
+        }));
+
+      if (operation.method === 'GET' && operation.id !== AUDITED)
+        test('every other caller → 200, and nothing is changed', () => expectReadable(operation));
+
+      // A member of the tenant is known in each of its projects.
+      if (operation.ids.includes('project_id') && operation.ids.length > 1 && operation.id !== 'shareProject')
+        test('a resource of one project is unknown under another', async () => {
+          const call = (ids: Ids) =>
+            callOperation(ownerApi('ada'), operation, { ...ids, project_id: otherOfAda });
+          const { status } = await expectSameAnswer(
+            call(resources.ada),
+            call(nowhere(operation)),
+            references(),
+          );
+          expect(status).toBe(404);
+        });
+
+      for (const reference of operation.references)
+        test(`${reference.name} in its ${reference.location}: Ada's is unknown to others`, () =>
+          inParallel(
+            UNAUTHORISED.filter(({ role }) => operation.reaches[role]),
+            async (caller) => {
+              const adas = resources.ada[reference.name] ?? resources.ada.branch_id ?? '';
+              const call = (id: string) =>
+                callOperation(apiFor(caller), naming(operation, reference, id), resources[caller.user]);
+              await expectSameAnswer(call(adas), call(UNKNOWN));
+            },
+          ));
+    });
   });
 
   test.each(USER_OPERATIONS.filter(({ id }) => id === AUDITED))(
