@@ -47,7 +47,13 @@ test.runIf(IS_NIGHTLY)('raising the cap permits an eleventh branch; lowering it 
   const eleventh = { branch_name: 'branch-11' };
   expect(await owner.post(branchesPath(project), eleventh)).toMatchObject({
     status: 429,
-    body: { error: 'BRANCH_LIMIT_REACHED', limit: 10, current: 10, retry_after: null },
+    body: {
+      error: 'BRANCH_LIMIT_REACHED',
+      limit: 10,
+      current: 10,
+      // The first of them expires in a week.
+      retry_after: expect.closeTo(604_800, -3),
+    },
   });
   expect(await platform.patch(capsPath(project), { branch_limit: 20 })).toMatchObject({
     status: 200,
