@@ -2,7 +2,7 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { build } from 'esbuild';
 import { sha256Of } from '../../agent/upgrade/program-file.ts';
-import { REQUIRE } from './esbuild.ts';
+import { leaveOutUnused, REQUIRE } from './esbuild.ts';
 import { ROOT } from './repository.ts';
 
 /** Bundles the agent into one file for Node 22 or later. @param root of its sources */
@@ -17,6 +17,7 @@ export async function bundleAgent(file: string, root = ROOT): Promise<void> {
     banner: { js: REQUIRE },
     // An optional native client of `pg`, which is not used.
     external: ['pg-native'],
+    plugins: [leaveOutUnused],
     logLevel: 'warning',
   });
 }

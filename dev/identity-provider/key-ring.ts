@@ -11,6 +11,9 @@ import {
 import { z } from 'zod';
 import { readStored, writeStored } from '../stack/dev-folder.ts';
 
+/** Where the provider publishes its keys (specification 5). */
+export const KEY_DOCUMENT_PATH = '/v1/keys/paseto-v4-public';
+
 const v4 = new PublicProtocol(
   GenerateKeyPairFactory,
   GetPublicKeyFactory,
@@ -58,7 +61,7 @@ export async function signingKey(stateDir: string): Promise<{ kid: string; secre
   return { kid: signing.kid, secretKey: await v4.ImportSecretKey(signing.secret_key) };
 }
 
-/** The response of `/v1/keys/paseto-v4-public` (specification 5). */
+/** What is published at `KEY_DOCUMENT_PATH`. */
 export async function keyDocument(stateDir: string, now: Date) {
   const { signing, former } = await keyRing(stateDir);
   const published = [signing, ...former.filter((key) => now < new Date(key.withdrawn_at))];

@@ -1,9 +1,8 @@
 import { mkdirSync } from 'node:fs';
+import { createServer, type IncomingMessage, type RequestListener, type ServerResponse } from 'node:http';
 import { z } from 'zod';
 import { idpUrl, LOOPBACK } from '../stack/programs.ts';
-import { keyDocument } from './key-ring.ts';
-import { mailReceiver } from './mail-receiver.ts';
-import { openIdProvider } from './provider.ts';
+import { KEY_DOCUMENT_PATH, keyDocument } from './key-ring.ts';
 
 const Settings = z.object({
   IDP_PORT: z.coerce.number(),
@@ -22,16 +21,44 @@ const { IDP_PORT, IDP_STATE_DIR, GATEWAY_URL, IDP_CLIENT_SECRET, SERVICE_NAME, M
 mkdirSync(IDP_STATE_DIR, { recursive: true, mode: 0o700 });
 // Generates the first key now, so that a failure stops the start.
 await keyDocument(IDP_STATE_DIR, new Date());
-const provider = await openIdProvider({
-  issuer: idpUrl({ ports: { IDP_PORT } }),
-  stateDir: IDP_STATE_DIR,
-  gatewayUrl: GATEWAY_URL,
-  clientSecret: IDP_CLIENT_SECRET,
-  serviceName: SERVICE_NAME,
+
+/** Loads the library of the provider, which takes longer than the rest of a start. Most stacks only need the keys. */
+async function openProvider(): Promise<RequestListener> {
+  const [{ openIdProvider }, { mailReceiver }] = await Promise.all([
+    import('./provider.ts'),
+    import('./mail-receiver.ts'),
+  ]);
+  const provider = await openIdProvider({
+    issuer: idpUrl({ ports: { IDP_PORT } }),
+    stateDir: IDP_STATE_DIR,
+    gatewayUrl: GATEWAY_URL,
+    clientSecret: IDP_CLIENT_SECRET,
+    serviceName: SERVICE_NAME,
+  });
+  // The same server receives mails, which saves a process.
+  provider.use(mailReceiver(MAIL_DIR, MAIL_API_KEY));
+  return provider.callback();
+}
+
+let provider: Promise<RequestListener> | undefined;
+
+async function serve(request: IncomingMessage, response: ServerResponse): Promise<void> {
+  if (request.url === KEY_DOCUMENT_PATH) {
+    const document = await keyDocument(IDP_STATE_DIR, new Date());
+    response.setHeader('content-type', 'application/json').end(JSON.stringify(document));
+    return;
+  }
+  provider ??= openProvider();
+  (await provider)(request, response);
+}
+
+const server = createServer((request, response) => {
+  serve(request, response).catch((error: Error) => {
+    console.error(error);
+    response.writeHead(500).end();
+  });
 });
-// The same server receives mails, which saves a process.
-provider.use(mailReceiver(MAIL_DIR, MAIL_API_KEY));
-provider.listen(IDP_PORT, LOOPBACK, () => process.send?.('ready'));
+server.listen(IDP_PORT, LOOPBACK, () => process.send?.('ready'));
 
 process.once('SIGTERM', () => process.exit(0));
 // The process of the stack was killed.

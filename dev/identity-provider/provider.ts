@@ -2,13 +2,12 @@ import { join } from 'node:path';
 import { type KoaContextWithOIDC, Provider } from 'oidc-provider';
 import { accessToken, SCOPES, scopeNames } from './access-token.ts';
 import { accountOf } from './accounts.ts';
-import { keyDocument } from './key-ring.ts';
+import { KEY_DOCUMENT_PATH, keyDocument } from './key-ring.ts';
 import { loginForm } from './login-form.ts';
 import { PASSWORD_GRANT, passwordGrant } from './password-grant.ts';
 import { providerSecrets } from './provider-secrets.ts';
 import { fileStorage } from './storage.ts';
 
-const KEY_DOCUMENT_PATH = '/v1/keys/paseto-v4-public';
 const HOUR = 3600;
 const DAY = 24 * HOUR;
 

@@ -1,6 +1,7 @@
-import { existsSync, rmSync } from 'node:fs';
+import { chownSync, existsSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
+import { EnrolmentError, enrol } from '../../agent/link/enrol.ts';
 import { readMember } from '../../agent/standby/stored-member.ts';
 import { readStored, writeStored } from './dev-folder.ts';
 import { runAs } from './os-user.ts';
@@ -18,29 +19,29 @@ const Hosts = z.object({
 });
 const Enrolment = z.object({ enrolment_token: z.string() });
 
+const identityFile = ({ host }: Pick<Site, 'host'>) => join(host.state, 'host.json');
+
 /** Whether the database host has an identity. */
-export const isEnrolled = ({ host }: Pick<Site, 'host'>) => existsSync(join(host.state, 'host.json'));
+export const isEnrolled = (site: Pick<Site, 'host'>) => existsSync(identityFile(site));
 
 /**
- * Enrols the database host at the gateway with a one-time token. The token is stored until the host has its
- * identity, so that an interrupted start can be repeated.
+ * Enrols the database host at the gateway with a one-time token, unless it has an identity. The token is stored until
+ * then, so that an interrupted start can be repeated.
  * @throws Refusal
  */
 export async function enrolHost(site: Site): Promise<void> {
+  if (!isEnrolled(site)) await enrolAt(gatewayUrl(site), site);
+  chownSync(identityFile(site), site.user.uid, site.user.gid);
+}
+
+async function enrolAt(gatewayUrl: string, site: Site): Promise<void> {
   const { enrolmentFile } = site.folder;
   const enrolment = readStored(enrolmentFile, Enrolment) ?? (await registerHost(site));
   writeStored(enrolmentFile, enrolment);
-  const { binaries, user, host } = site;
-  const command = [
-    binaries.agent,
-    'enrol',
-    '--gateway',
-    gatewayUrl(site),
-    '--token',
-    enrolment.enrolment_token,
-  ];
   try {
-    await runAs(user, binaries.node, command, { cwd: host.dir, env: agentSettings(site) });
+    await enrol({ gatewayUrl, stateDir: site.host.state, token: enrolment.enrolment_token });
+  } catch (error) {
+    throw error instanceof EnrolmentError ? new Refusal(`the enrolment failed: ${error.message}`) : error;
   } finally {
     // After a failure the token may have expired, so the next start requests another.
     rmSync(enrolmentFile);

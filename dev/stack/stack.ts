@@ -5,15 +5,7 @@ import { readSettings as readAgentSettings } from '../../agent/process/settings.
 import { readMember } from '../../agent/standby/stored-member.ts';
 import { checkDataFolder, initializeDataFolder } from './data-folder.ts';
 import { writeStored } from './dev-folder.ts';
-import {
-  copyPrimary,
-  enrolHost,
-  hostName,
-  isCopy,
-  isEnrolled,
-  isLinked,
-  publishAuthority,
-} from './enrolment.ts';
+import { copyPrimary, enrolHost, hostName, isCopy, isLinked, publishAuthority } from './enrolment.ts';
 import { endLeftovers, lockDevFolder } from './leftovers.ts';
 import { type Part, supervise } from './processes.ts';
 import {
@@ -199,7 +191,7 @@ async function boot(
   // A standby copies a primary that is there.
   for (const host of [...hosts, ...all.filter((host) => !hosts.includes(host))]) {
     signal?.throwIfAborted();
-    if (!isEnrolled(host.site)) await enrolHost(host.site);
+    await enrolHost(host.site);
     if (!hosts.includes(host)) {
       await copyPrimary(host.site);
       await servers(host.site, host.parts);
