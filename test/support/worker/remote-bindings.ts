@@ -40,12 +40,12 @@ class RemoteStatement {
 }
 
 /**
- * One request to workerd. Miniflare's own objects for bindings block this process while a thread makes the
- * request, several times for a call.
+ * One request to workerd. Miniflare's own objects for bindings start a thread, and block this process while it makes
+ * the request, several times for a call.
  */
 async function callBinding(worker: Miniflare, call: BindingCall): Promise<unknown> {
-  const { fetch } = await worker.getWorker(BINDINGS_WORKER);
-  const response = await fetch('http://bindings/', { method: 'POST', body: JSON.stringify(call) });
+  const url = await worker.unsafeGetDirectURL(BINDINGS_WORKER);
+  const response = await fetch(url, { method: 'POST', body: JSON.stringify(call) });
   const result = await response.json();
   if (!response.ok) throw new Error(String(result));
   return result;

@@ -42,6 +42,9 @@ export const OBJECTS = {
 
 const COMPATIBILITY = { compatibilityDate: '2026-11-01', compatibilityFlags: ['nodejs_compat'] };
 
+/** A Worker with an address of its own. */
+const DIRECT_SOCKETS = [{ host: '127.0.0.1', port: 0 }];
+
 /** The Worker beside a tested one through which a test calls its D1 and its objects. */
 export const BINDINGS_WORKER = 'bindings';
 
@@ -74,7 +77,7 @@ export function startWorker(script: string, options: Options = {}, start: Start 
       ...COMPATIBILITY,
       name: nameOf(isolate),
       ...options,
-      ...(isolates > 1 && { unsafeDirectSockets: [{ host: '127.0.0.1', port: 0 }] }),
+      ...(isolates > 1 && { unsafeDirectSockets: DIRECT_SOCKETS }),
       ...(isolate > 0 && { durableObjects: objectsElsewhere(options) }),
     }),
   ) as [ReturnType<typeof convertV4MiniflareOptions>, ...ReturnType<typeof convertV4MiniflareOptions>[]];
@@ -111,6 +114,7 @@ function bindingsWorkers(options: Options) {
     modules: true,
     script: bindingsScript,
     ...COMPATIBILITY,
+    unsafeDirectSockets: DIRECT_SOCKETS,
     d1Databases,
     durableObjects: objectsElsewhere(options),
   }).workers;
