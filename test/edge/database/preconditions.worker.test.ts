@@ -1,5 +1,5 @@
 import { count, eq, sql } from 'drizzle-orm';
-import { beforeEach, expect, test } from 'vitest';
+import { beforeAll, beforeEach, expect, test } from 'vitest';
 import { deleteRule, insertRule, storeRuleEnd } from '../../../edge/access/change-rules.ts';
 import { newCredentials } from '../../../edge/access/credentials.ts';
 import { ofBranch } from '../../../edge/branches/clone-source.ts';
@@ -7,7 +7,12 @@ import { reserveBranches } from '../../../edge/branches/create-branches.ts';
 import { deleteSnapshot, dropJob } from '../../../edge/branches/drop-snapshots.ts';
 import { reserveRestore } from '../../../edge/branches/restore-branch.ts';
 import { changeSnapshot, newSnapshot } from '../../../edge/branches/snapshot.ts';
-import { type Database, insertAllIf, openDatabase } from '../../../edge/database/database.ts';
+import {
+  type Database,
+  insertAllIf,
+  openDatabase,
+  writeThenReadAll,
+} from '../../../edge/database/database.ts';
 import {
   type AccountRow,
   type ApiKeyRow,
@@ -54,7 +59,7 @@ import { createWebhook, deleteWebhook, viewSecret } from '../../../edge/webhooks
 import type { FailureCode } from '../../../shared/failures.ts';
 import { BRANCHES_MAX, NETWORK_RULES_MAX } from '../../../shared/limits.ts';
 import type { Result } from '../../../shared/result.ts';
-import { ACTOR, insertBranch, startRecords } from '../../support/records/records.ts';
+import { ACTOR, branchRow, startRecords } from '../../support/records/records.ts';
 
 const NOW = new Date('2026-11-23T12:00:00Z');
 const LATER = new Date(NOW.getTime() + 60_000);
@@ -172,12 +177,6 @@ const STORED = {
   invitation: invitation('grace@example.com'),
 };
 
-const readBranch = async (branchId: string) => {
-  const [row] = await db.select().from(projectBranches).where(eq(projectBranches.id, branchId));
-  if (!row) throw new Error('no branch');
-  return row;
-};
-
 const EMPTIED = [
   ...[auditEvents, jobs, snapshots, projectBranches, networkRules, apiKeys, trusts, webhooks],
   ...[invitations, accounts, projectMembers, tenantCaps],
@@ -190,40 +189,51 @@ const asBefore = {
   storageQuotaCapGib: 5,
 } as const;
 
+/** Sealed with the key, once for all tests. */
+let hookRow: WebhookRow;
+beforeAll(async () => {
+  const made = await WRITES['a new webhook'](db);
+  if (!made.ok) throw new Error(made.failure.code);
+  hookRow = made.value.webhook;
+  hook = hookRow.id;
+});
+
 beforeEach(async () => {
-  const [rows] = await db.batch([
-    db.select().from(projects).where(eq(projects.id, 'p')),
-    ...EMPTIED.map((table) => db.delete(table)),
-    db.delete(projects).where(eq(projects.appKey, 'other')),
-    setProject(asBefore),
-    db.update(users).set({ tenantId: 't' }),
-    db.update(hosts).set({ freeBytes: null, capacity: null }),
-    db.insert(organizations).values({ id: 'o', idpTenantId: 't', createdAt: NOW }).onConflictDoNothing(),
-    db
-      .insert(organizationMembers)
-      .values({ organizationId: 'o', userId: 'u', role: 'operator', createdAt: NOW })
-      .onConflictDoNothing(),
-  ]);
-  const [row] = rows;
-  if (!row) throw new Error('no project');
+  const [active, deleted] = [branchRow('active'), branchRow('deleted')];
+  ada = account('ada@example.com');
+  const [[row], branches] = await writeThenReadAll(
+    db,
+    [
+      ...EMPTIED.map((table) => db.delete(table)),
+      db.delete(projects).where(eq(projects.appKey, 'other')),
+      setProject(asBefore),
+      db.update(users).set({ tenantId: 't' }),
+      db.update(hosts).set({ freeBytes: null, capacity: null }),
+      db.insert(organizations).values({ id: 'o', idpTenantId: 't', createdAt: NOW }).onConflictDoNothing(),
+      db
+        .insert(organizationMembers)
+        .values({ organizationId: 'o', userId: 'u', role: 'operator', createdAt: NOW })
+        .onConflictDoNothing(),
+      db.insert(projectBranches).values(active),
+      db.insert(projectBranches).values(deleted),
+      db.insert(networkRules).values(STORED.rule),
+      db.insert(apiKeys).values(STORED.key),
+      db.insert(trusts).values(STORED.trust),
+      db.insert(invitations).values(STORED.invitation),
+      db.insert(accounts).values(ada),
+      db.insert(webhooks).values(hookRow),
+    ],
+    [db.select().from(projects).where(eq(projects.id, 'p')), db.select().from(projectBranches)],
+  );
+  const branchOf = (branchId: string) => branches.find((found) => found.id === branchId);
+  const [live, dead] = [branchOf(active.id), branchOf(deleted.id)];
+  if (!row || !live || !dead) throw new Error('no records');
   project = { ...row, ...asBefore };
-  branch = await readBranch((await insertBranch(db, 'active')).id);
-  gone = await readBranch((await insertBranch(db, 'deleted')).id);
+  [branch, gone] = [live, dead];
   const about = { id: id(), kind: 'deleted', branch: gone, expiresAt: LATER } as const;
   kept = { ...newSnapshot(about, NOW), status: 'ready', rules: [] } as typeof kept;
   taken = { ...kept, id: id(), kind: 'manual' };
-  ada = account('ada@example.com');
-  await db.batch([
-    db.insert(snapshots).values([kept, taken]),
-    db.insert(networkRules).values(STORED.rule),
-    db.insert(apiKeys).values(STORED.key),
-    db.insert(trusts).values(STORED.trust),
-    db.insert(invitations).values(STORED.invitation),
-    db.insert(accounts).values(ada),
-  ]);
-  const made = await WRITES['a new webhook'](db);
-  if (!made.ok) throw new Error(made.failure.code);
-  hook = made.value.webhook.id;
+  await db.insert(snapshots).values([kept, taken]);
 });
 
 const principal = { ...ACTOR, issuer: 'i', gid: 'g', role: 'owner', scopes: [], service: 'branchgate' };

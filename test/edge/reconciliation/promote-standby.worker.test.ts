@@ -16,7 +16,7 @@ import {
 } from '../../../edge/reconciliation/promote-standby.ts';
 import type { HostMember } from '../../../shared/protocol/standby.ts';
 import { eventually } from '../../support/eventually.ts';
-import { ACTOR, insertProject, startRecords } from '../../support/records/records.ts';
+import { ACTOR, insertProject, insertProjects, startRecords } from '../../support/records/records.ts';
 import { SETTINGS } from '../../support/worker/worker.ts';
 
 const { binding, db } = await startRecords();
@@ -74,11 +74,9 @@ beforeEach(async () => {
   next = { id: standbyId, agent: new Agent('standby', 3, null) };
   const host = { dbHost: 'db.example.com', directPort: 5432, pooledPort: 6432, generation: 3 };
   const now = new Date();
-  for (const id of [primaryId, standbyId])
-    await db.insert(hosts).values({
-      ...{ ...host, id, name: id, enrolledAt: now, createdAt: now },
-      standbyOf: id === standbyId ? primaryId : null,
-    });
+  const member = (id: string, standbyOf: string | null) =>
+    db.insert(hosts).values({ ...host, id, name: id, enrolledAt: now, createdAt: now, standbyOf });
+  await db.batch([member(primaryId, null), member(standbyId, primaryId)]);
   wereBothOpen = false;
   broughtForward = new Set();
   mailed = [];
@@ -336,18 +334,19 @@ describe('the tenants of a lost host', () => {
   const placed = Array.from({ length: TENANTS }, (_, at) => `t${at}`);
 
   beforeEach(async () => {
-    await db.delete(projects);
-    await db.delete(eventOutbox);
-    await db
-      .insert(accounts)
-      .values({ id: 'g', email: 'e', name: 'E', passwordHash: '', role: 'owner', tenantId: 't', ...TIMES })
-      .onConflictDoNothing();
-    for (const tenantId of placed) {
-      const id = crypto.randomUUID();
-      await insertProject(db, former.id, id);
-      await db.update(projects).set({ tenantId }).where(eq(projects.id, id));
-    }
-    await db.update(users).set({ issuer: SETTINGS.BASE_URL });
+    await db.batch([db.delete(projects), db.delete(eventOutbox)]);
+    await insertProjects(
+      db,
+      former.id,
+      placed.map((tenantId) => ({ id: crypto.randomUUID(), tenantId })),
+    );
+    await db.batch([
+      db
+        .insert(accounts)
+        .values({ id: 'g', email: 'e', name: 'E', passwordHash: '', role: 'owner', tenantId: 't', ...TIMES })
+        .onConflictDoNothing(),
+      db.update(users).set({ issuer: SETTINGS.BASE_URL }),
+    ]);
   });
 
   const owing = async () =>

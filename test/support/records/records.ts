@@ -1,5 +1,5 @@
 import { eq } from 'drizzle-orm';
-import { type Database, openDatabase } from '../../../edge/database/database.ts';
+import { type Database, inOneBatch, openDatabase } from '../../../edge/database/database.ts';
 import {
   auditEvents,
   eventOutbox,
@@ -37,19 +37,37 @@ export async function startRecords() {
 }
 
 /** Records of a project on the host, which nobody has made. @param hostId registered here if it is not yet */
-export async function insertProject(db: Database, hostId: string, id = 'p'): Promise<void> {
+export const insertProject = (db: Database, hostId: string, id = 'p'): Promise<void> =>
+  insertProjects(db, hostId, [{ id }]);
+
+/** As `insertProject`, for several. */
+export async function insertProjects(
+  db: Database,
+  hostId: string,
+  about: { id: string; tenantId?: string }[],
+): Promise<void> {
   const user = { id: 'u', issuer: 'i', gid: 'g', email: 'e', role: 'owner', tenantId: 't' };
   const host = { name: hostId, dbHost: 'db.example.com', directPort: 5432, pooledPort: 6432 };
-  const project = { id, name: 'P', appKey: id, env: 'prod', status: 'active' } as const;
-  await db
-    .insert(users)
-    .values({ ...user, tenantSeenAt: EARLIER, ...times })
-    .onConflictDoNothing();
-  await db
-    .insert(hosts)
-    .values({ id: hostId, ...host, createdAt: EARLIER })
-    .onConflictDoNothing();
-  await db.insert(projects).values({ ...project, hostId, createdBy: 'u', tenantId: 't', ...times });
+  const project = {
+    name: 'P',
+    env: 'prod',
+    status: 'active',
+    hostId,
+    createdBy: 'u',
+    tenantId: 't',
+  } as const;
+  const rows = about.map(({ id, ...more }) => ({ ...project, id, appKey: id, ...times, ...more }));
+  await inOneBatch(db, [
+    db
+      .insert(users)
+      .values({ ...user, tenantSeenAt: EARLIER, ...times })
+      .onConflictDoNothing(),
+    db
+      .insert(hosts)
+      .values({ id: hostId, ...host, createdAt: EARLIER })
+      .onConflictDoNothing(),
+    ...rows.map((row) => db.insert(projects).values(row)),
+  ]);
 }
 
 /** Record of a branch of that project. */
@@ -59,13 +77,21 @@ export async function insertBranch(
   expiresAt: Date | null = null,
   projectId = 'p',
 ): Promise<RecordedBranch> {
+  const row = branchRow(status, expiresAt, projectId);
+  await db.insert(projectBranches).values(row);
+  return { id: row.id, projectId, tenantId: row.tenantId, status };
+}
+
+/** As `insertBranch` inserts it. */
+export function branchRow(
+  status: BranchStatus,
+  expiresAt: Date | null = null,
+  projectId = 'p',
+): typeof projectBranches.$inferInsert & { id: string } {
   const id = crypto.randomUUID();
-  const about = { projectId, tenantId: 't', status };
   const names = { branchName: id, databaseName: `db_${id}`, sourceDatabase: 'db_p_prod' };
-  await db
-    .insert(projectBranches)
-    .values({ id, ...about, ...names, lifespan: '7d', expiresAt, createdBy: 'u', ...times });
-  return { id, ...about };
+  const about = { projectId, tenantId: 't', status, lifespan: '7d', expiresAt, createdBy: 'u' } as const;
+  return { id, ...about, ...names, ...times };
 }
 
 /** A rule of all branches of project `p`, with a network of its own or the name of a list. */
