@@ -1,13 +1,13 @@
 import { setTimeout } from 'node:timers/promises';
 import { eq, sql } from 'drizzle-orm';
-import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { beforeAll, beforeEach, expect, test } from 'vitest';
 import { insertAllIf } from '../../../edge/database/database.ts';
 import { branchCredentials, jobs, networkRules, projects, snapshots } from '../../../edge/database/schema.ts';
 import { NETWORK_RULES_MAX } from '../../../shared/limits.ts';
 import type { Method } from '../../../shared/protocol/operations.ts';
 import type { BranchBody } from '../../support/api.ts';
 import { eventually } from '../../support/eventually.ts';
-import { startTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
+import { sharedTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
 
 const FAILURE = { code: 'POSTGRES_UNAVAILABLE', message: 'planted' } as const;
 /** What the host of this gateway keeps of a deleted branch. */
@@ -20,9 +20,8 @@ let branch: BranchBody;
 let path: string;
 
 beforeAll(async () => {
-  gateway = await startTripsGateway(0);
+  gateway = await sharedTripsGateway();
 });
-afterAll(() => gateway?.stop());
 beforeEach(async () => {
   ({ id: projectId } = await gateway.api.project('Shop'));
   branch = await gateway.api.branch(projectId, 'made');

@@ -1,7 +1,7 @@
 import { createHmac } from 'node:crypto';
 import { eq } from 'drizzle-orm';
 import { UnsecuredJWT } from 'jose';
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { trusts } from '../../../edge/database/people-schema.ts';
 import { auditEvents } from '../../../edge/database/schema.ts';
 import { CACHED_MS, machineRecord } from '../../../edge/machines/authenticate-machine.ts';
@@ -9,7 +9,7 @@ import { Api } from '../../support/api.ts';
 import { eventually } from '../../support/eventually.ts';
 import { type Ids, PLATFORM_OPERATIONS } from '../../support/operations.ts';
 import { type Algorithm, type OidcIssuer, startOidcIssuer } from '../../support/sign-in/oidc-issuer.ts';
-import { startTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
+import { sharedTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
 import { SETTINGS } from '../../support/worker/worker.ts';
 
 const AUDIENCE = 'https://branchgate.example.com';
@@ -27,10 +27,9 @@ let ids: Ids;
 let issuer: OidcIssuer;
 
 beforeAll(async () => {
-  gateway = await startTripsGateway(0);
+  gateway = await sharedTripsGateway();
   ids = await gateway.makeThings();
 });
-afterAll(() => gateway?.stop());
 // Each test has an issuer, and therefore a cache, of its own.
 beforeEach(async () => {
   issuer = await startOidcIssuer();

@@ -1,15 +1,14 @@
 import { eq } from 'drizzle-orm';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { beforeAll, expect, test } from 'vitest';
 import { auditEvents, maskingKeys, maskingPolicies } from '../../../edge/database/schema.ts';
 import { Api } from '../../support/api.ts';
 import { eventually } from '../../support/eventually.ts';
-import { startTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
+import { sharedTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
 
 let gateway: TripsGateway;
 beforeAll(async () => {
-  gateway = await startTripsGateway(0);
+  gateway = await sharedTripsGateway();
 });
-afterAll(() => gateway?.stop());
 
 const EMAIL = { table: 'customer', column: 'email', with: 'email' };
 const NAME = { table: 'customer', column: 'name', with: 'name' };

@@ -1,17 +1,16 @@
 import { randomUUID } from 'node:crypto';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { beforeAll, expect, test } from 'vitest';
 import type { ApiResponse } from '../../support/api.ts';
-import { startTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
+import { sharedTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
 import type { ProjectCoordinator } from '../../support/worker/trips-worker.ts';
 
 let gateway: TripsGateway;
 let project: string;
 
 beforeAll(async () => {
-  gateway = await startTripsGateway(0);
+  gateway = await sharedTripsGateway();
   project = (await gateway.makeThings()).project_id ?? '';
 });
-afterAll(() => gateway?.stop());
 
 const loseNext = async (call: Parameters<ProjectCoordinator['loseNext']>[0]) =>
   gateway.coordinatorOf(project).loseNext(call);

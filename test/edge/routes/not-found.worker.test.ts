@@ -1,15 +1,14 @@
 import { randomUUID } from 'node:crypto';
-import { afterAll, beforeAll, expect, test } from 'vitest';
-import { startTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
+import { beforeAll, expect, test } from 'vitest';
+import { sharedTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
 
 let gateway: TripsGateway;
 let project: string;
 
 beforeAll(async () => {
-  gateway = await startTripsGateway(0);
+  gateway = await sharedTripsGateway();
   project = (await gateway.makeThings()).project_id ?? '';
 });
-afterAll(() => gateway?.stop());
 
 const unknown = randomUUID();
 

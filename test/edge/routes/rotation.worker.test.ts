@@ -1,16 +1,15 @@
 import { randomUUID } from 'node:crypto';
 import { eq } from 'drizzle-orm';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { beforeAll, expect, test } from 'vitest';
 import { auditEvents, projectBranches, projects } from '../../../edge/database/schema.ts';
 import type { Credentials } from '../../support/api.ts';
-import { startTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
+import { sharedTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
 
 let gateway: TripsGateway;
 
 beforeAll(async () => {
-  gateway = await startTripsGateway(0);
+  gateway = await sharedTripsGateway();
 });
-afterAll(() => gateway?.stop());
 
 test('a pending rotation is not returned under its idempotency key either', async () => {
   const { id, main_branch } = await gateway.api.project('Shop');

@@ -3,6 +3,7 @@ import { bucketOf } from '../../../edge/rate-limits/buckets.ts';
 import { Api, type ApiResponse } from '../../support/api.ts';
 import { eventually } from '../../support/eventually.ts';
 import { expectSameAnswer } from '../../support/sign-in/same-response.ts';
+import { stepAfterPassword } from '../../support/sign-in/second-step.ts';
 import {
   askMagicLink,
   askSignUp,
@@ -309,29 +310,19 @@ describe('a request', () => {
   });
 });
 
-test('an unavailable provider does not count as a wrong password', async () => {
-  const alone = await startSignInGateway({ IDP_PASSWORD_GRANT: 'on' });
-  try {
-    await alone.consume(bucketOf.wrongPassword(email), 29);
-    for (let n = 0; n < 3; n++) {
-      const response = await new Api(alone.url, null).post('/api/v1/auth/login', {
-        email,
-        password: PASSWORD,
-      });
-      expect(refusal(response)).toEqual([503, 'IDP_UNAVAILABLE']);
-    }
-  } finally {
-    await alone.stop();
-  }
-});
+test('a password is sufficient unless a second factor was enrolled earlier', async () => {
+  await signUp(gateway, email);
+  const { body } = await logIn(email, PASSWORD);
+  expect(body).toMatchObject({ pre_auth_token: null, requires_2fa_setup: false, user: { email } });
+  expect((await new Api(gateway.url, body.access_token).get('/api/v1/projects')).status).toBe(200);
 
-test('a gateway without a mail server responds with MAIL_UNAVAILABLE', async () => {
-  const silent = await startSignInGateway({ MAIL_API_URL: undefined });
-  try {
-    for (const response of [await askSignUp(silent, email), await askMagicLink(silent, email)]) {
-      expect(refusal(response)).toEqual([503, 'MAIL_UNAVAILABLE']);
-    }
-  } finally {
-    await silent.stop();
-  }
+  await gateway.database
+    .prepare(
+      "insert into second_factors (issuer, gid, method, created_at) select 'http://127.0.0.1', id, 'email', 0 from accounts where email = ?",
+    )
+    .bind(email)
+    .run();
+  const step = await stepAfterPassword(gateway, email);
+  expect(step.login).toMatchObject({ access_token: null, requires_2fa: true, method: 'email' });
+  expect(refusal(await step.skip())).toEqual([403, 'SECOND_FACTOR_REQUIRED']);
 });

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { Api } from '../../support/api.ts';
 import { newOwner, personOf, type TestPerson } from '../../support/sign-in/people.ts';
 import { refusal } from '../../support/sign-in/second-step.ts';
-import { logIn, PASSWORD } from '../../support/sign-in/sign-in.ts';
+import { type LoginBody, logIn, PASSWORD } from '../../support/sign-in/sign-in.ts';
 import { type SignInGateway, startSignInGateway } from '../../support/worker/sign-in-gateway.ts';
 
 interface SessionBody {
@@ -38,8 +38,10 @@ async function elsewhere(): Promise<TestPerson> {
 }
 const sessionsOf = async ({ api }: TestPerson) =>
   (await api.get<{ sessions: SessionBody[] }>('/api/v1/auth/sessions')).body.sessions;
-const renew = ({ login: { refresh_token } }: TestPerson) =>
-  new Api(gateway.url, null).post('/api/v1/auth/refresh', { refresh_token });
+const renew = ({ login: { refresh_token } }: { login: Pick<LoginBody, 'refresh_token'> }) =>
+  new Api(gateway.url, null).post<Pick<LoginBody, 'refresh_token'>>('/api/v1/auth/refresh', {
+    refresh_token,
+  });
 const ENDED = [401, 'REFRESH_TOKEN_WRONG'];
 const UNKNOWN = [404, 'NOT_FOUND'];
 
@@ -80,4 +82,18 @@ test('all sessions are signed out, with one audit event', async () => {
   const select = "select metadata from audit_events where name = 'session.ended' and actor_email = ?";
   const { results } = await gateway.database.prepare(select).bind(ada.email).all();
   expect(results).toEqual([{ metadata: '{"session_id":"all"}' }]);
+});
+
+test('a token that was used over 10 s ago ends the session and its access token, with an audit event', async () => {
+  const renewed = await renew(ada);
+  await gateway.database
+    .prepare('update refresh_tokens set used_at = used_at - 10001 where used_at is not null')
+    .run();
+  const [first, next] = [ada.login.refresh_token, renewed.body.refresh_token];
+  for (const refresh_token of [first, next, first])
+    expect(refusal(await renew({ login: { refresh_token } }))).toEqual(ENDED);
+  expect(refusal(await ada.api.get('/api/v1/projects'))).toEqual([401, 'UNAUTHENTICATED']);
+  const select = "select name from audit_events where name like 'session.%' and actor_email = ?";
+  const { results } = await gateway.database.prepare(select).bind(ada.email).all();
+  expect(results).toEqual([{ name: 'session.stolen' }]);
 });

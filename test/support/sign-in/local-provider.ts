@@ -25,7 +25,7 @@ export async function startLocalProvider() {
     stop: async () => {
       server.closeAllConnections();
       await new Promise((resolve) => server.close(resolve));
-      rmSync(stateDir, { recursive: true });
+      rmSync(stateDir, { recursive: true, force: true });
     },
   };
 }

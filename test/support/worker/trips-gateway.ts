@@ -204,6 +204,17 @@ export async function startTripsGateway(
 
 export type TripsGateway = Awaited<ReturnType<typeof startTripsGateway>>;
 
+let shared: Promise<TripsGateway> | undefined;
+
+/**
+ * The gateway of the files of this process that have projects of their own and leave hosts and caps as they are. It
+ * runs until the process ends.
+ */
+export function sharedTripsGateway(): Promise<TripsGateway> {
+  shared ??= startTripsGateway(0, { LIMIT_WRITES_PER_MINUTE: UNLIMITED });
+  return shared;
+}
+
 /** What the request of this answer cost. */
 export const tallyOf = ({ headers }: { headers: Headers }): Tally =>
   JSON.parse(headers.get(TALLY_HEADER) ?? '') as Tally;
