@@ -128,6 +128,7 @@ export class Operator {
   /** As `run`, with the command lines of all processes that it starts. */
   async runWatched(...words: string[]): Promise<Ended & { commandLines: string[] }> {
     const lines = new Set<string>();
+    /** Processes that it has not started. */
     const others = new Set(readdirSync('/proc'));
     const { ended } = this.start(words);
     let isRunning = true;
@@ -135,8 +136,10 @@ export class Operator {
       for (; isRunning; await sleep(WATCH_MS))
         for (const pid of readdirSync('/proc').filter((name) => /^\d/.test(name) && !others.has(name)))
           try {
-            if (readFileSync(`/proc/${pid}/environ`, 'utf8').includes(this.folder))
-              lines.add(readFileSync(`/proc/${pid}/cmdline`, 'utf8'));
+            const environment = readFileSync(`/proc/${pid}/environ`, 'utf8');
+            if (environment.includes(this.folder)) lines.add(readFileSync(`/proc/${pid}/cmdline`, 'utf8'));
+            // It is empty while a program is being loaded.
+            else if (environment !== '') others.add(pid);
           } catch {
             // It has ended.
           }
