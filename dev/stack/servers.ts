@@ -1,4 +1,4 @@
-import { chownSync, existsSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { chownSync, copyFileSync, existsSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { makeRulesFolder } from '../../agent/access/rule-files.ts';
@@ -65,6 +65,15 @@ export async function serverCertificate(dir: string, user: OsUser): Promise<Cert
   for (const name of ['ca.key', 'ca.srl', 'server.csr', 'server.ext']) rmSync(file(name), { force: true });
   renameSync(file('server.crt.new'), certificates.certFile);
   return certificates;
+}
+
+/** Copies what `serverCertificate` has made in a folder to that of another host of this machine. */
+export function copyCertificate(from: string, to: string, user: OsUser): Certificates {
+  for (const name of readdirSync(from)) {
+    copyFileSync(join(from, name), join(to, name));
+    chownSync(join(to, name), user.uid, user.gid);
+  }
+  return certificatesIn(to);
 }
 
 /** Writes the configuration of both servers at each start, because ports and folders may have changed. */

@@ -34,6 +34,8 @@ export interface Prepared {
   console: () => Promise<string>;
   /** A data folder fresh from `initdb`. @param binaries the folder of `initdb`. @param user its owner */
   cluster: (binaries: string, user: OsUser) => Promise<string>;
+  /** A folder with the servers' certificate, as `serverCertificate` makes it. @param user its owner */
+  certificate: (user: OsUser) => Promise<string>;
 }
 
 /** @returns the folder of the console's files, whose headers name what the settings name */

@@ -1,4 +1,4 @@
-import { readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { closeHost, openHost } from '../../agent/host/host.ts';
 import { pollUntil } from '../../agent/process/loops.ts';
 import { readSettings as readAgentSettings } from '../../agent/process/settings.ts';
@@ -21,7 +21,7 @@ import {
   removeFirewall,
   type Site,
 } from './programs.ts';
-import { certificatesIn, configureServers } from './servers.ts';
+import { certificatesIn, configureServers, copyCertificate } from './servers.ts';
 
 import { Refusal, type StackSettings } from './settings.ts';
 import { type Prepared, prepareSites } from './site.ts';
@@ -172,6 +172,8 @@ async function boot(
       const template = await prepared?.cluster(binaries.postgres, user);
       await initializeDataFolder(host.data, { binaries: binaries.postgres, user, template });
     }
+    const made = await prepared?.certificate(user);
+    if (made && !existsSync(certificatesIn(host.tls).certFile)) copyCertificate(made, host.tls, user);
     await configureServers(of);
     // Servers that need a lease wait for its guard.
     if (readMember({ STATE_DIR: host.state })?.lease_seconds) void agent.start().catch(() => {});

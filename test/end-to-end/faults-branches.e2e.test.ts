@@ -511,7 +511,7 @@ describe('the history of a branch', () => {
     (await query<{ email: string }>(url, 'select email from customer')).map(({ email }) => email);
 
   const MASKING = faultCases({
-    byDay: [0, 'gateway'],
+    byDay: [0, 'agent'],
     ...of(
       around(
         'mask',

@@ -54,7 +54,7 @@ test('a project moves with its branches under load: no commit is lost, and passw
   expect(planned.body.branches.map(({ name }) => name)).toEqual(['main', 'pr-1', 'pr-2']);
   expect(planned.body.branches.every(({ size_bytes }) => size_bytes > 1_000_000)).toBe(true);
 
-  const writer = two.writer(project.id, 10);
+  const writer = two.writer(project.id, IS_NIGHTLY ? 10 : 30);
   const started = await platform.post<MoveBody>(pathOf(project.id), { host_id: to });
   expect(started, JSON.stringify(started.body)).toMatchObject({ status: 202, body: { state: 'building' } });
   expect(await api.post(`/api/v1/projects/${project.id}/branches`, { branch_name: 'late' })).toMatchObject({

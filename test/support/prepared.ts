@@ -1,11 +1,11 @@
-import { appendFileSync, chownSync, copyFileSync, mkdirSync, readdirSync } from 'node:fs';
+import { appendFileSync, chownSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { bundleAgent } from '../../dev/build/agent.ts';
 import { buildConsole } from '../../dev/build/console.ts';
 import { bundleWorker } from '../../dev/build/worker.ts';
 import { initializeDataFolder } from '../../dev/stack/data-folder.ts';
 import type { OsUser } from '../../dev/stack/os-user.ts';
-import { certificatesIn, serverCertificate } from '../../dev/stack/servers.ts';
+import { serverCertificate } from '../../dev/stack/servers.ts';
 import type { Prepared } from '../../dev/stack/site.ts';
 import { oncePerRun } from './run-folder.ts';
 
@@ -29,22 +29,13 @@ export const preparedCluster = (binaries: string, user: OsUser): Promise<string>
     appendFileSync(join(path, 'postgresql.auto.conf'), settings);
   });
 
-/**
- * The certificate of each host of the run: three programs make one.
- * @param folder of a host, where it and its key are copied to
- */
-export async function copyCertificate(folder: string, user: OsUser) {
-  const made = await oncePerRun('tls', async (path) => {
+/** A folder with the certificate of each host of the run: three programs make one. */
+export const preparedCertificate = (user: OsUser): Promise<string> =>
+  oncePerRun('tls', async (path) => {
     mkdirSync(path);
     chownSync(path, user.uid, user.gid);
     await serverCertificate(path, user);
   });
-  for (const name of readdirSync(made)) {
-    copyFileSync(join(made, name), join(folder, name));
-    chownSync(join(folder, name), user.uid, user.gid);
-  }
-  return certificatesIn(folder);
-}
 
 /** What the stacks of a test run start from. Clusters of one run have the same system identifier. */
 export const PREPARED: Prepared = {
@@ -52,4 +43,5 @@ export const PREPARED: Prepared = {
   worker: () => oncePerRun('worker.mjs', bundleWorker),
   console: () => oncePerRun('console', buildConsole),
   cluster: preparedCluster,
+  certificate: preparedCertificate,
 };

@@ -32,8 +32,9 @@ import { initializeDataFolder } from '../../../dev/stack/data-folder.ts';
 import { withinReach } from '../../../dev/stack/host-folder.ts';
 import { serverUser } from '../../../dev/stack/os-user.ts';
 import { findPgBouncer } from '../../../dev/stack/programs.ts';
+import { copyCertificate } from '../../../dev/stack/servers.ts';
 import { freePort } from '../free-port.ts';
-import { copyCertificate, preparedAgent, preparedCluster } from '../prepared.ts';
+import { preparedAgent, preparedCertificate, preparedCluster } from '../prepared.ts';
 
 /** Ends a start that hangs. */
 const START_WITHIN_MS = 60_000;
@@ -163,7 +164,7 @@ async function startParts(
       standbyPort: hasStandby ? await freePort() : 0,
     },
     dataDir,
-    tls: await copyCertificate(root, user),
+    tls: copyCertificate(await preparedCertificate(user), root, user),
     rulesDir: rulesFolder({ STATE_DIR: stateDir }),
     extensionsDir: extensionsFolder({ STATE_DIR: stateDir }),
     standbyMark: standbyMark({ STATE_DIR: stateDir }),
