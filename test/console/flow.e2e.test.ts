@@ -76,8 +76,8 @@ test.runIf(IS_NIGHTLY)('replaces the recovery codes, which ends the earlier sess
   const { page } = visitor;
   await keys.go('your account');
   await keys.use(page.getByRole('link', { name: 'Set up, or replace recovery codes' }));
-  // The page before has a field of the same name.
-  await heading('Second factor');
+  // The page before has a heading and a field of the same names.
+  await heading('Confirm that it is you');
   await keys.fill(page.getByLabel('Current password'), PASSWORD);
   await keys.press('Enter');
   await says('You get ten new recovery codes');
