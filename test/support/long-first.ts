@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs';
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
 /**
@@ -14,9 +15,13 @@ const KINDS: [kind: RegExp, start: number][] = [
   [/$/, 1],
 ];
 
+/** The suites of a folder that a file runs on one host or stack, and other modules next to it. */
+const suitesOf = ({ moduleId }: TestSpecification): number =>
+  readFileSync(moduleId, 'utf8').match(/ from '\.\//g)?.length ?? 0;
+
 /**
  * Mixes the kinds, the long files of each kind first. A machine that has not run the files yet knows only their
- * sizes.
+ * sizes, and a file that runs suites is short.
  */
 export class LongFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
@@ -24,7 +29,8 @@ export class LongFirst extends BaseSequencer {
     const byKind = Map.groupBy(sorted, ({ moduleId }) => KINDS.findIndex(([kind]) => kind.test(moduleId)));
     const placed = [...byKind].flatMap(([kind, ofKind]) => {
       const start = KINDS[kind]?.[1] ?? 1;
-      return ofKind.map((file, index) => ({ file, place: start + ((1 - start) * index) / ofKind.length }));
+      const longFirst = ofKind.toSorted((one, other) => suitesOf(other) - suitesOf(one));
+      return longFirst.map((file, index) => ({ file, place: start + ((1 - start) * index) / ofKind.length }));
     });
     return placed.toSorted((one, other) => one.place - other.place).map(({ file }) => file);
   }
