@@ -810,6 +810,7 @@ describe('a copy that follows', () => {
     ['a privilege', 'grant select on counter to public', 'revoke select on counter from public'],
     ['a column', 'alter table counter add more int', 'alter table counter drop more'],
     ['a large object', "select lo_from_bytea(0, 'x')", 'select lo_unlink(oid) from pg_largeobject_metadata'],
+    ['a large object with a low id', "select lo_from_bytea(16000, 'x')", 'select lo_unlink(16000)'],
   ])('does not have %s that was made after it, which is found at the cut-over', async (_, change, undo) => {
     await copiedNow();
     await owner(change);
