@@ -114,7 +114,7 @@ test('extension list has those that the owner can create, and with --all the oth
   const own = await names();
   expect(own).toContain('pgcrypto');
   expect(own).not.toContain('postgres_fdw');
-  if (IS_NIGHTLY) expect(await names('--all')).toEqual(expect.arrayContaining([...own, 'postgres_fdw']));
+  expect(await names('--all')).toEqual(expect.arrayContaining([...own, 'postgres_fdw']));
 });
 
 describe('the output', () => {
@@ -433,12 +433,12 @@ test('a terminal shows tables, sizes and times as people read them', async () =>
   const table = await onTerminal('table', 'get', 'shown', '--branch', 'pr-1');
   expect(table).toMatch(/^Columns\nNAME +TYPE +NULLABLE/m);
   expect(table).toMatch(/^id +integer +not null/m);
-  if (IS_NIGHTLY)
-    expect(await cli.run('branch', 'diff', 'pr-1', '--against', 'pr-1')).toMatchObject({
-      code: 0,
-      stdout: '',
-      stderr: expect.stringContaining('Nothing differs.'),
-    });
+
+  expect(await cli.run('branch', 'diff', 'pr-1', '--against', 'pr-1')).toMatchObject({
+    code: 0,
+    stdout: '',
+    stderr: expect.stringContaining('Nothing differs.'),
+  });
 });
 
 test('rows are filtered and ordered, and a statement is run', async () => {
@@ -653,10 +653,9 @@ describe('sign-in', () => {
       JSON.stringify({ default: { ...stored.default, access_token: 'v4.public.expired' } }),
     );
     expect(await person.json('whoami')).toMatchObject({ email: 'ada@example.com' });
-    if (IS_NIGHTLY)
-      expect(await person.json('profile', 'list')).toEqual([
-        { name: 'default', url, current: true, signed_in: true },
-      ]);
+    expect(await person.json('profile', 'list')).toEqual([
+      { name: 'default', url, current: true, signed_in: true },
+    ]);
     expect((await person.run('logout')).code).toBe(0);
     expect((await person.run('whoami')).code).toBe(4);
     rmSync(person.folder, { recursive: true });

@@ -147,7 +147,7 @@ describe('a host with a standby', () => {
       const { stdout } = await tool('doctor').catch((error: { stdout: string }) => error);
       return stdout.split('\n').filter((line) => line.startsWith('problem: '));
     };
-    if (IS_NIGHTLY) expect(await problems(stack.standby.agentTool)).toEqual(await problems(stack.agentTool));
+    expect(await problems(stack.standby.agentTool)).toEqual(await problems(stack.agentTool));
     const { port } = new URL(await urlOf('main'));
     const [direct, pooled] = await Promise.all([urlOf('main'), urlOf('main', 'database_url')]);
     for (const [url, ownPort] of [
