@@ -1,5 +1,5 @@
 import { eq } from 'drizzle-orm';
-import { beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { toBranchResponse } from '../../../edge/branches/branch.ts';
 import { projectBranches, projects, users } from '../../../edge/database/schema.ts';
 import { toProjectResponse } from '../../../edge/projects/project.ts';
@@ -7,7 +7,7 @@ import { projectViews } from '../../../edge/tenancy/project-access.ts';
 import type { BlockReason, ProjectBlocks } from '../../../shared/block.ts';
 import { eventually } from '../../support/eventually.ts';
 import { type MeasuredProject, measuredProject } from '../../support/host/measured-project.ts';
-import { type MonitorGateway, sharedMonitorGateway } from '../../support/worker/monitor-gateway.ts';
+import { type MonitorGateway, startMonitorGateway } from '../../support/worker/monitor-gateway.ts';
 
 let gateway: MonitorGateway;
 let project: MeasuredProject;
@@ -15,8 +15,9 @@ let main: string;
 let observations: number;
 
 beforeAll(async () => {
-  gateway = await sharedMonitorGateway();
+  gateway = await startMonitorGateway();
 });
+afterAll(() => gateway?.stop());
 beforeEach(async () => {
   project = await measuredProject(gateway);
   main = await project.branch('main');

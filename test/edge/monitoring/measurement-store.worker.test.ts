@@ -1,11 +1,11 @@
-import { beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { METRIC_NAMES } from '../../../edge/monitoring/metrics.ts';
 import { BRANCHES_MAX } from '../../../shared/limits.ts';
 import { measurementOf } from '../../support/records/sample-measurement.ts';
 import {
   INTERVAL_SECONDS,
   type MonitorGateway,
-  sharedMonitorGateway,
+  startMonitorGateway,
 } from '../../support/worker/monitor-gateway.ts';
 
 const MINUTE = 60_000;
@@ -21,8 +21,9 @@ const OTHER = { id: crypto.randomUUID(), branchName: 'other' };
 let gateway: MonitorGateway;
 
 beforeAll(async () => {
-  gateway = await sharedMonitorGateway();
+  gateway = await startMonitorGateway();
 });
+afterAll(() => gateway?.stop());
 
 const newProject = () => gateway.measurements(crypto.randomUUID());
 type Tested = ReturnType<typeof newProject>;

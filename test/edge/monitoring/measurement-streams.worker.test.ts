@@ -1,10 +1,10 @@
-import { beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { STREAMS_MAX } from '../../../edge/monitoring/measurements.ts';
 import { eventually } from '../../support/eventually.ts';
 import { type MeasuredProject, MIB, measuredProject } from '../../support/host/measured-project.ts';
 import { listenTo } from '../../support/listen.ts';
 import { measurementOf } from '../../support/records/sample-measurement.ts';
-import { type MonitorGateway, sharedMonitorGateway } from '../../support/worker/monitor-gateway.ts';
+import { type MonitorGateway, startMonitorGateway } from '../../support/worker/monitor-gateway.ts';
 import { openStreams } from '../../support/worker/open-streams.ts';
 
 let gateway: MonitorGateway;
@@ -13,8 +13,9 @@ let main: string;
 let other: string;
 
 beforeAll(async () => {
-  gateway = await sharedMonitorGateway();
+  gateway = await startMonitorGateway();
 });
+afterAll(() => gateway?.stop());
 beforeEach(async () => {
   project = await measuredProject(gateway);
   main = await project.branch('main');

@@ -5,19 +5,16 @@ import { BRANCHES_MAX, PROJECT_FILES_MAX } from '../../../shared/limits.ts';
 import { eventually } from '../../support/eventually.ts';
 import { type MeasuredProject, MIB, measuredProject } from '../../support/host/measured-project.ts';
 import { IS_NIGHTLY } from '../../support/nightly.ts';
-import {
-  type MonitorGateway,
-  sharedMonitorGateway,
-  startMonitorGateway,
-} from '../../support/worker/monitor-gateway.ts';
+import { type MonitorGateway, startMonitorGateway } from '../../support/worker/monitor-gateway.ts';
 
 let gateway: MonitorGateway;
 let project: MeasuredProject;
 let main: string;
 
 beforeAll(async () => {
-  gateway = await sharedMonitorGateway();
+  gateway = await startMonitorGateway();
 });
+afterAll(() => gateway?.stop());
 beforeEach(async () => {
   project = await measuredProject(gateway);
   main = await project.branch('main');

@@ -149,11 +149,3 @@ export async function startMonitorGateway(more: Record<string, string> = {}) {
 }
 
 export type MonitorGateway = Awaited<ReturnType<typeof startMonitorGateway>>;
-
-let shared: Promise<MonitorGateway> | undefined;
-
-/** The one of the files of this process, which have projects of their own. It runs until the process ends. */
-export function sharedMonitorGateway(): Promise<MonitorGateway> {
-  shared ??= startMonitorGateway();
-  return shared;
-}
