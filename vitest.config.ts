@@ -24,7 +24,7 @@ const HANGS_AFTER_MS = 300_000;
  * A worker runs files of all kinds and loads each module once, which saves a quarter of the processor time.
  */
 const IN_ONE_POOL = {
-  maxWorkers: 4,
+  maxWorkers: 3,
   isolate: false,
   execArgv: [KEEP_COMPILED],
   testTimeout: HANGS_AFTER_MS,
