@@ -78,11 +78,11 @@ export async function grantGroups(session: Session, projectId: string): Promise<
   const readOnly = identifier(groupName(projectId, 'read_only'));
   await session.query(
     `ALTER SCHEMA public OWNER TO ${owner};
-       REVOKE ALL ON SCHEMA public FROM PUBLIC;
-       GRANT USAGE ON SCHEMA public TO ${readWrite}, ${readOnly};
-       REVOKE EXECUTE ON FUNCTION ${LARGE_OBJECT_WRITERS} FROM PUBLIC;
-       GRANT EXECUTE ON FUNCTION ${LARGE_OBJECT_WRITERS} TO ${owner}, ${readWrite};
-       REVOKE EXECUTE ON FUNCTION ${WAL_WRITERS} FROM PUBLIC;
-       ${OPENED_GROUPS.map((group) => grantByDefault(projectId, group)).join('; ')}`,
+     REVOKE ALL ON SCHEMA public FROM PUBLIC;
+     GRANT USAGE ON SCHEMA public TO ${readWrite}, ${readOnly};
+     REVOKE EXECUTE ON FUNCTION ${LARGE_OBJECT_WRITERS} FROM PUBLIC;
+     GRANT EXECUTE ON FUNCTION ${LARGE_OBJECT_WRITERS} TO ${owner}, ${readWrite};
+     REVOKE EXECUTE ON FUNCTION ${WAL_WRITERS} FROM PUBLIC;
+     ${OPENED_GROUPS.map((group) => grantByDefault(projectId, group)).join('; ')}`,
   );
 }

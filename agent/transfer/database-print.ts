@@ -41,7 +41,7 @@ const SCHEMA = [
     rowsOf(name),
   ),
   ...['pg_ts_config', 'pg_ts_dict', 'pg_extension', 'pg_default_acl'].map((name) => rowsOf(name)),
-  // A client may choose an id below those of its other objects.
+  // Clients choose these ids as they like: the system reserves none.
   rowsOf('pg_largeobject_metadata', 'true'),
   rowsOf('pg_description', `objoid >= ${FIRST_OWN}`, "classoid || '.' || objoid || '.' || objsubid"),
 ];

@@ -1,3 +1,4 @@
+import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http';
 import { join } from 'node:path';
 import { PublicProtocol } from 'paseto';
 import {
@@ -12,7 +13,7 @@ import { z } from 'zod';
 import { readStored, writeStored } from '../stack/dev-folder.ts';
 
 /** Where the provider publishes its keys (specification 5). */
-export const KEY_DOCUMENT_PATH = '/v1/keys/paseto-v4-public';
+const KEY_DOCUMENT_PATH = '/v1/keys/paseto-v4-public';
 
 const v4 = new PublicProtocol(
   GenerateKeyPairFactory,
@@ -88,3 +89,20 @@ export async function rotateKey(stateDir: string, withdrawnAt: Date): Promise<st
   });
   return signing.kid;
 }
+
+/** Serves the keys, and leaves other requests to `serveOther`. A failure is logged, and its response is 500. */
+export const withKeys =
+  (
+    stateDir: string,
+    serveOther: (request: IncomingMessage, response: ServerResponse) => Promise<void>,
+  ): RequestListener =>
+  async (request, response) => {
+    try {
+      if (request.url !== KEY_DOCUMENT_PATH) return await serveOther(request, response);
+      const document = await keyDocument(stateDir, new Date());
+      response.setHeader('content-type', 'application/json').end(JSON.stringify(document));
+    } catch (error) {
+      console.error(error);
+      response.writeHead(500).end();
+    }
+  };

@@ -1,8 +1,8 @@
 import { mkdirSync } from 'node:fs';
-import { createServer, type IncomingMessage, type RequestListener, type ServerResponse } from 'node:http';
+import { createServer } from 'node:http';
 import { z } from 'zod';
 import { idpUrl, LOOPBACK } from '../stack/programs.ts';
-import { KEY_DOCUMENT_PATH, keyDocument } from './key-ring.ts';
+import { keyDocument, withKeys } from './key-ring.ts';
 
 const Settings = z.object({
   IDP_PORT: z.coerce.number(),
@@ -23,7 +23,7 @@ mkdirSync(IDP_STATE_DIR, { recursive: true, mode: 0o700 });
 await keyDocument(IDP_STATE_DIR, new Date());
 
 /** Loads the library of the provider, which takes longer than the rest of a start. Most stacks only need the keys. */
-async function openProvider(): Promise<RequestListener> {
+async function openProvider() {
   const [{ openIdProvider }, { mailReceiver }] = await Promise.all([
     import('./provider.ts'),
     import('./mail-receiver.ts'),
@@ -40,24 +40,13 @@ async function openProvider(): Promise<RequestListener> {
   return provider.callback();
 }
 
-let provider: Promise<RequestListener> | undefined;
-
-async function serve(request: IncomingMessage, response: ServerResponse): Promise<void> {
-  if (request.url === KEY_DOCUMENT_PATH) {
-    const document = await keyDocument(IDP_STATE_DIR, new Date());
-    response.setHeader('content-type', 'application/json').end(JSON.stringify(document));
-    return;
-  }
-  provider ??= openProvider();
-  (await provider)(request, response);
-}
-
-const server = createServer((request, response) => {
-  serve(request, response).catch((error: Error) => {
-    console.error(error);
-    response.writeHead(500).end();
-  });
-});
+let provider: ReturnType<typeof openProvider> | undefined;
+const server = createServer(
+  withKeys(IDP_STATE_DIR, async (request, response) => {
+    provider ??= openProvider();
+    await (await provider)(request, response);
+  }),
+);
 server.listen(IDP_PORT, LOOPBACK, () => process.send?.('ready'));
 
 process.once('SIGTERM', () => process.exit(0));

@@ -2,7 +2,6 @@ import { join } from 'node:path';
 import { type KoaContextWithOIDC, Provider } from 'oidc-provider';
 import { accessToken, SCOPES, scopeNames } from './access-token.ts';
 import { accountOf } from './accounts.ts';
-import { KEY_DOCUMENT_PATH, keyDocument } from './key-ring.ts';
 import { loginForm } from './login-form.ts';
 import { PASSWORD_GRANT, passwordGrant } from './password-grant.ts';
 import { providerSecrets } from './provider-secrets.ts';
@@ -95,10 +94,6 @@ export async function openIdProvider(settings: ProviderSettings): Promise<Provid
   });
 
   provider.registerGrantType(PASSWORD_GRANT, passwordGrant, ['username', 'password', 'scope']);
-  provider.use(async (ctx, next) => {
-    if (ctx.path !== KEY_DOCUMENT_PATH) return next();
-    ctx.body = await keyDocument(stateDir, new Date());
-  });
   provider.use(loginForm(provider));
   // The library issues access tokens as opaque strings or JWTs. This middleware replaces the token in the
   // response of the token endpoint by a PASETO of the same grant.

@@ -54,3 +54,4 @@ export const Access = z.strictObject({
   /** Passwords newer than the last applied revision, by branch. A revision contains them only once. */
   verifiers: z.record(Id, z.partialRecord(z.enum(BRANCH_ROLES), Verifier)).default({}),
 });
+export type Access = z.output<typeof Access>;

@@ -10,7 +10,7 @@ import { inTransaction } from '../../../agent/postgres/connect.ts';
 import { withLocks } from '../../../agent/postgres/locks.ts';
 import { makePassword, scramVerifier } from '../../../edge/crypto/scram.ts';
 import { type BranchRole, loginName } from '../../../shared/branch/login.ts';
-import type { Params } from '../../../shared/protocol/operations.ts';
+import { Access } from '../../../shared/protocol/access.ts';
 import { eventually } from '../../support/eventually.ts';
 import { targetOf } from '../../support/host/attempts.ts';
 import type { TestHost } from '../../support/host/host.ts';
@@ -91,7 +91,6 @@ export function describeEnforcedAccess(host: () => TestHost): void {
 
   const openAll = () => Promise.all(CONNECTIONS.map(([port, role]) => open(port, role)));
 
-  type Access = Params<'access.apply'>['access'];
   const apply = (access: Partial<Access>) => {
     project.revision += 1;
     return runOperation(servers.host, 'access.apply', {
@@ -273,17 +272,11 @@ export function describeEnforcedAccess(host: () => TestHost): void {
     const session = await servers.host.sessions.connect();
     project.revision += 1;
     await inTransaction(session, () =>
-      storeAccess(session, project.id, {
-        revision: project.revision,
-        tenant: null,
-        rules: HERE,
-        write_blocked: false,
-        closed: [branch.branch_id],
-        connection_attempts: {},
-        spares: { of_project: null, of_snapshots: {} },
-        durability: 'async' as const,
-        verifiers: {},
-      }),
+      storeAccess(
+        session,
+        project.id,
+        Access.parse({ revision: project.revision, rules: HERE, closed: [branch.branch_id] }),
+      ),
     );
     session.release();
     expect(await runAll(sessions)).toEqual(Array(6).fill('ok'));
@@ -339,16 +332,7 @@ export function describeEnforcedAccess(host: () => TestHost): void {
     await project.drop(gone);
     await runOperation(servers.host, 'access.apply', {
       project_id: project.id,
-      access: {
-        ...access,
-        tenant: null,
-        write_blocked: false,
-        closed: [],
-        connection_attempts: {},
-        spares: { of_project: null, of_snapshots: {} },
-        durability: 'async' as const,
-        verifiers: {},
-      } as Access,
+      access,
     });
     const stored = await servers.query('SELECT branch_id FROM network_rule WHERE project_id = $1', [
       project.id,

@@ -9,7 +9,7 @@ import { inTransaction } from '../../../agent/postgres/connect.ts';
 import { withLocks } from '../../../agent/postgres/locks.ts';
 import { makePassword, scramVerifier } from '../../../edge/crypto/scram.ts';
 import { BRANCH_ROLES, loginName, queryLoginName } from '../../../shared/branch/login.ts';
-import type { Params } from '../../../shared/protocol/operations.ts';
+import { Access } from '../../../shared/protocol/access.ts';
 import { eventually } from '../../support/eventually.ts';
 import type { TestHost } from '../../support/host/host.ts';
 import {
@@ -47,21 +47,9 @@ export function describeHostileLogins(host: () => TestHost): void {
   // The branch is open and has its passwords, whatever a test did.
   afterEach(() => apply({ verifiers }));
 
-  type Access = Params<'access.apply'>['access'];
   const next = (access: Partial<Access>): Access => {
     project.revision += 1;
-    return {
-      revision: project.revision,
-      tenant: null,
-      rules: HERE,
-      write_blocked: false,
-      closed: [],
-      connection_attempts: {},
-      spares: { of_project: null, of_snapshots: {} },
-      durability: 'async' as const,
-      verifiers: {},
-      ...access,
-    };
+    return Access.parse({ revision: project.revision, rules: HERE, ...access });
   };
   const apply = (access: Partial<Access>) =>
     runOperation(servers.host, 'access.apply', { project_id: project.id, access: next(access) });

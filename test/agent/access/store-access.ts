@@ -2,11 +2,9 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { storeAccess } from '../../../agent/access/store-access.ts';
 import { inTransaction } from '../../../agent/postgres/connect.ts';
 import { makePassword, scramVerifier } from '../../../edge/crypto/scram.ts';
-import type { Params } from '../../../shared/protocol/operations.ts';
+import { Access } from '../../../shared/protocol/access.ts';
 import type { TestHost } from '../../support/host/host.ts';
 import { type Branch, Project, removeProjects } from '../../support/host/host-project.ts';
-
-type Access = Params<'access.apply'>['access'];
 
 const HERE = { branch_id: null, cidr: '127.0.0.1/32' };
 const THERE = { branch_id: null, cidr: '192.0.2.0/24' };
@@ -28,18 +26,8 @@ export function describeStoredAccess(host: () => TestHost): void {
   async function store(access: Partial<Access>) {
     const session = await servers.host.sessions.connect();
     project.revision += 1;
-    const whole = {
-      revision: project.revision,
-      tenant: null,
-      rules: [HERE],
-      write_blocked: false,
-      closed: [],
-      connection_attempts: {},
-      spares: { of_project: null, of_snapshots: {} },
-      durability: 'async' as const,
-      verifiers: {},
-    };
-    await inTransaction(session, () => storeAccess(session, project.id, { ...whole, ...access }));
+    const whole = Access.parse({ revision: project.revision, rules: [HERE], ...access });
+    await inTransaction(session, () => storeAccess(session, project.id, whole));
     session.release();
   }
 

@@ -172,17 +172,17 @@ test.each(firstByDay(1, EVERY_WAY))(
 );
 
 test("wrong passwords from one address do not block another's, on either port", async () => {
-  const stranger = '127.0.0.3';
-  const shared = new Project(servers.host, [HERE_RULE, { branch_id: null, cidr: `${stranger}/32` }]);
+  const elsewhere = '127.0.0.3';
+  const shared = new Project(servers.host, [HERE_RULE, { branch_id: null, cidr: `${elsewhere}/32` }]);
   const branch = await shared.create('db_shared_prod', null);
   const [direct, pooled] = PORTS.map((port) => targetOf(servers, port, branch)) as [Target, Target];
-  await attempts(LIMIT / 2 + 5, wrong(direct), { address: stranger });
-  await attempts(LIMIT / 2 + 5, wrong(pooled), { address: stranger });
+  await attempts(LIMIT / 2 + 5, wrong(direct), { address: elsewhere });
+  await attempts(LIMIT / 2 + 5, wrong(pooled), { address: elsewhere });
   await eventually(async () =>
-    expect(eventsOf(branch)).toMatchObject([{ event: 'attempts.limited', address: `${stranger}/32` }]),
+    expect(eventsOf(branch)).toMatchObject([{ event: 'attempts.limited', address: `${elsewhere}/32` }]),
   );
   for (const target of [direct, pooled]) {
-    expect(await attempt(target, stranger)).toBe('refused');
+    expect(await attempt(target, elsewhere)).toBe('refused');
     expect(await attempt(target)).toBe('in');
   }
   // Refused attempts count for nothing, so those of the owner are still far from any limit.

@@ -381,7 +381,7 @@ export function describeQueries(servers: () => TestHost): void {
       await eventually(async () => expect(await world.servers.query(sessions)).toEqual([]));
     });
 
-    test.skipIf(!IS_NIGHTLY)(
+    test.runIf(IS_NIGHTLY)(
       'a change ends after 30 s, and a stubborn one after 32 s',
       async () => {
         const stubborn = `do $$ begin perform set_config('statement_timeout', '0', false);

@@ -1,10 +1,11 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { mkdtempSync, rmSync } from 'node:fs';
-import type { Server } from 'node:http';
+import { createServer, type Server } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { LOCAL_PASSWORD } from '../../../dev/identity-provider/accounts.ts';
+import { withKeys } from '../../../dev/identity-provider/key-ring.ts';
 import { openIdProvider } from '../../../dev/identity-provider/provider.ts';
 import { freePort } from '../../support/free-port.ts';
 import { Browser } from '../../support/sign-in/browser.ts';
@@ -31,7 +32,7 @@ async function start() {
     serviceName: 'branchgate',
   });
   await new Promise<void>((resolve) => {
-    server = provider.listen(port, '127.0.0.1', resolve);
+    server = createServer(withKeys(stateDir, provider.callback())).listen(port, '127.0.0.1', resolve);
   });
 }
 

@@ -1,7 +1,9 @@
 import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
+import { createServer } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { withKeys } from '../../../dev/identity-provider/key-ring.ts';
 import { openIdProvider } from '../../../dev/identity-provider/provider.ts';
 import { freePort } from '../free-port.ts';
 
@@ -18,7 +20,7 @@ export async function startLocalProvider() {
     clientSecret,
     serviceName: 'branchgate',
   });
-  const server = provider.listen(port, '127.0.0.1');
+  const server = createServer(withKeys(stateDir, provider.callback())).listen(port, '127.0.0.1');
   await once(server, 'listening');
   return {
     settings: { IDP_URL: issuer, IDP_CLIENT_SECRET: clientSecret },
