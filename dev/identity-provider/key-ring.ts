@@ -98,7 +98,7 @@ export const withKeys =
   ): RequestListener =>
   async (request, response) => {
     try {
-      if (request.url !== KEY_DOCUMENT_PATH) return await serveOther(request, response);
+      if (request.url?.split('?')[0] !== KEY_DOCUMENT_PATH) return await serveOther(request, response);
       const document = await keyDocument(stateDir, new Date());
       response.setHeader('content-type', 'application/json').end(JSON.stringify(document));
     } catch (error) {
