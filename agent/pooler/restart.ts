@@ -23,7 +23,6 @@ import {
   type Instance,
   isAskedFor,
   type Phase,
-  type RestartState,
   readRestart,
   repairRestart,
   unwantStandby,
@@ -235,24 +234,12 @@ export class PoolerRestart {
 const NAMES: Record<Instance, string> = { main: 'PgBouncer', standby: 'the standby of PgBouncer' };
 
 const POLL_EVERY_MS = 1_000;
-/** Each look opens a console session, which PgBouncer logs. */
-const LOOK_EVERY_MS = 60_000;
-/** What the present logins need does not become less by a restart. */
-const REST_MS = 24 * 3_600_000;
 
-/** Whether PgBouncer's caches are a reason for a restart. @param now in milliseconds since 1970 */
-export const isDue = (bytes: number, limitMb: number, { since }: RestartState, now: number): boolean =>
-  limitMb > 0 && bytes >= limitMb * 2 ** 20 && now - Date.parse(since) >= REST_MS;
-
-/**
- * Restarts PgBouncer when its caches have grown to POOLER_MEMORY_MB, or on request, and completes a restart
- * that a killed agent has left.
- */
+/** Restarts PgBouncer on request, and completes a restart that a killed agent has left. */
 export class PoolerRestarts {
   readonly #host: RestartedHost;
   readonly #restart: PoolerRestart;
   readonly #log: Log;
-  #lookAt = 0;
 
   constructor(host: RestartedHost, redirect: Redirect = packetRedirect(host.settings)) {
     this.#host = host;
@@ -274,25 +261,17 @@ export class PoolerRestarts {
     });
   }
 
-  /** Begins a restart if there is a reason, and performs what is left of one. */
+  /** Begins a restart that was asked for, and performs what is left of one. */
   async poll(signal: AbortSignal): Promise<void> {
     const { settings } = this.#host;
     if (repairRestart(settings)) this.#log('pooler.restart_state_damaged', readRestart(settings));
     if (readRestart(settings).phase === 'none') {
-      const reason = isAskedFor(settings) ? 'asked' : (await this.#isTooLarge()) ? 'memory' : null;
-      if (!reason) return;
+      if (!isAskedFor(settings)) return;
       writeRestart(settings, 'starting');
-      this.#log('pooler.restart_begun', { reason });
+      this.#log('pooler.restart_begun');
     }
     forgetAsking(settings);
     if (await this.#restart.complete(signal))
       this.#log('pooler.restart_ended', { memory_bytes: await readMemory(settings) });
-  }
-
-  async #isTooLarge(): Promise<boolean> {
-    const { settings } = this.#host;
-    if (performance.now() < this.#lookAt) return false;
-    this.#lookAt = performance.now() + LOOK_EVERY_MS;
-    return isDue(await readMemory(settings), settings.POOLER_MEMORY_MB, readRestart(settings), Date.now());
   }
 }

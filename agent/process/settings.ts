@@ -31,7 +31,6 @@ const Settings = z.object({
    */
   POOLER_STANDBY_PORT: z.coerce.number().int().min(0).max(65_535).default(0),
   /** PgBouncer's own caches above which it is restarted; 0: only on request. */
-  POOLER_MEMORY_MB: z.coerce.number().int().min(0).max(65_536).default(192),
   /** Time for clients to leave a PgBouncer that is about to end. */
   POOLER_DRAIN_SECONDS: z.coerce.number().int().min(1).max(86_400).default(600),
   /** PgBouncer's log, in which connection attempts are counted. */

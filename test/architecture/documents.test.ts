@@ -5,7 +5,7 @@ import { describe, expect, test } from 'vitest';
 const ROOT = join(import.meta.dirname, '../..');
 const DOCUMENTS = globSync(['*.md', 'docs/**/*.md'], { cwd: ROOT }).sort();
 /** Archived decisions and benchmark pages describe the code of their day, so their paths are not checked. */
-const DATED = /^docs\/(?:decisions\/archive|benchmarks)\//;
+const DATED = /^docs\/benchmarks\//;
 
 const LINK = /\]\(([^)\s]+)\)/g;
 /**
