@@ -73,7 +73,6 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
   import: [
     'branchgate import --from @source-url',
     'branchgate import --from - --table book sales.invoice --dry-run',
-    'branchgate import --from @source-url --through-here --branch staging',
   ],
   follow: [
     'branchgate follow --probe --from @source-url',

@@ -1,19 +1,12 @@
-import { spawn } from 'node:child_process';
-import { text } from 'node:stream/consumers';
-import { Command, InvalidArgumentError } from 'commander';
+import { Command, InvalidArgumentError, Option } from 'commander';
 import type { Schemas } from '../../client/client.ts';
 import { dataOf, JobError, ResponseError } from '../../client/response-error.ts';
 import { COPY_JOBS } from '../../shared/limits.ts';
-import { stopSignal } from '../child-command.ts';
-import { ConnectionFiles, childEnvironment, libpqEnvironment } from '../connection.ts';
-import { copyDatabase, ended, type Sides } from '../copy-database.ts';
 import { CommandError } from '../exit-codes.ts';
 import { isJson, printForPrograms, printLines, printRecord, printRecords, say } from '../output.ts';
-import { letConnect } from '../own-address.ts';
 import { readGiven } from '../read-text.ts';
 import { openSession, projectOf } from '../session.ts';
 import { withProgress } from '../terminal.ts';
-import { credentialsOf } from './connections.ts';
 
 interface ImportOptions {
   from?: string;
@@ -26,7 +19,10 @@ interface ImportOptions {
   cancel?: boolean;
 }
 
-/** One of them says what is to be done. */
+const REMOVED =
+  'import no longer copies over this computer. Use pg_dump --no-owner --no-privileges … | branchgate psql [branch] -- --set ON_ERROR_STOP=1 --single-transaction (docs/importing.md).';
+
+/** Exactly one of these options is given. */
 const FORMS = ['from', 'status', 'cancel'] as const;
 
 export const importCommand = () =>
@@ -38,37 +34,38 @@ export const importCommand = () =>
     .option('--dry-run', 'only check whether the import can succeed')
     .option('--status', 'show the last import of the project')
     .option('--cancel', 'stop the import that is under way, and open main again as it was')
-    .option('--through-here', 'copy with pg_dump over this computer, if the host cannot reach the source')
-    .option('--branch <branch>', 'another branch, over this computer (default: the pinned branch, or main)')
+    .addOption(new Option('--through-here', 'removed').hideHelp())
+    .addOption(new Option('--branch <branch>', 'removed').hideHelp())
     .addHelpText(
       'after',
       `
 The database host connects to the source, so its address has to be public, and copies it without a limit of time.
 Ctrl-C leaves the import running. Nobody can connect to main until it ends; a failure leaves main as it was.
-With --through-here this command copies and has to stay open. A URL as the argument of --from and --branch have the same effect.`,
+Copy a source that the host cannot reach with pg_dump and branchgate psql: docs/importing.md.`,
     )
     .action(async (options: ImportOptions, command: Command) => {
       if (FORMS.filter((form) => options[form] !== undefined).length !== 1)
         throw new CommandError('usage', 'Give one of --from, --status and --cancel.');
       if (options.status) return showImport(command);
       if (options.cancel) return cancelImport(command);
-      // The last release knew no other way, and took the URL itself.
-      const isOfBefore =
-        options.branch !== undefined || (options.from !== undefined && !isHidden(options.from));
-      if (options.throughHere || isOfBefore) return importThroughHere(options, command);
+      if (options.throughHere || options.branch !== undefined) throw new CommandError('usage', REMOVED);
       return importOnHost(options, command);
     });
 
-const isHidden = (from: string) => from === '-' || from.startsWith('@');
-
-/** @throws CommandError for an argument that is the URL itself */
+/**
+ * The URL of a source, from a file or standard input: arguments are visible to every user of the machine.
+ * @throws CommandError
+ */
 export async function readHiddenUrl(from: string): Promise<string> {
-  if (!isHidden(from))
+  if (from !== '-' && !from.startsWith('@'))
     throw new CommandError(
       'usage',
       'Arguments are visible to all users of this machine. Write the URL to a file and give --from @file, or --from - for standard input.',
     );
-  return (await readSourceUrl(from)).href;
+  const read = (await readGiven(from)).trim();
+  if (!URL.canParse(read) || !/^postgres(?:ql)?:$/.test(new URL(read).protocol))
+    throw new CommandError('usage', 'The source is not the URL of a PostgreSQL database.');
+  return new URL(read).href;
 }
 
 type Job = Schemas['Job'];
@@ -146,32 +143,6 @@ async function cancelImport(command: Command): Promise<void> {
   );
 }
 
-/** The source is read by pg_dump in one snapshot. After a failure the branch is emptied again. */
-async function importThroughHere(options: ImportOptions, command: Command): Promise<void> {
-  if (options.table) throw new CommandError('usage', '--table and --through-here exclude each other.');
-  const source = await readSourceUrl(options.from ?? '');
-  const session = openSession(command);
-  const credentials = await credentialsOf(command, session, options.branch);
-  const signal = stopSignal();
-  const files = new ConnectionFiles();
-  try {
-    const target = childEnvironment(credentials, files);
-    const sides = { from: sourceEnvironment(source, files), target, signal };
-    const removeRule = await letConnect(session, credentials);
-    try {
-      const size = await preflight(sides);
-      if (!options.dryRun) await copyDatabase(sides, size, options.jobs);
-      const { branch_id, branch_name } = credentials;
-      say(options.dryRun ? 'The import can begin.' : `Imported into ${branch_name}.`);
-      printForPrograms(command, { branch_id, branch_name, source_bytes: size });
-    } finally {
-      await removeRule();
-    }
-  } finally {
-    files.remove();
-  }
-}
-
 function readJobs(text: string): number {
   if (!/^[1-8]$/.test(text)) throw new InvalidArgumentError('Give a number from 1 to 8.');
   return Number(text);
@@ -198,82 +169,4 @@ export async function listingFindings<T>(command: Command, work: Promise<T>): Pr
     printFindings((error.fields.details ?? []) as Finding[]);
     throw new CommandError('usage', 'The source cannot be used. This is everything that is wrong.');
   }
-}
-
-/** A URL in an argument is visible to every user of the machine, so it can be read from elsewhere. */
-async function readSourceUrl(given: string): Promise<URL> {
-  const read = (await readGiven(given)).trim();
-  const url = URL.canParse(read) ? new URL(read) : null;
-  if (!url || !/^postgres(?:ql)?:$/.test(url.protocol))
-    throw new CommandError('usage', 'The source is not the URL of a PostgreSQL database.');
-  return url;
-}
-
-function sourceEnvironment(source: URL, files: ConnectionFiles): NodeJS.ProcessEnv {
-  files.addPassword(source.href);
-  const { PGPASSWORD: _, ...inherited } = process.env;
-  return {
-    ...inherited,
-    ...libpqEnvironment(source.href),
-    PGPASSFILE: files.passwordFile,
-    // Its authority is the caller's matter, as are all other settings of the source.
-    PGSSLMODE: source.searchParams.get('sslmode') ?? process.env.PGSSLMODE ?? 'prefer',
-  };
-}
-
-/** Rows of a query, each with its columns. @throws CommandError with the message of psql */
-async function query(sides: Sides, side: 'source' | 'branch', sql: string): Promise<string[][]> {
-  const { from, target, signal } = sides;
-  const child = spawn(
-    'psql',
-    ['--no-psqlrc', '--no-align', '--tuples-only', '--field-separator=\t', '--no-password', '-c', sql],
-    { env: side === 'source' ? from : target, stdio: ['ignore', 'pipe', 'pipe'], signal },
-  );
-  const [output, errors] = await Promise.all([text(child.stdout), text(child.stderr), ended(child, 'psql')]);
-  if (child.exitCode !== 0) {
-    const wayOut =
-      side === 'source' && /does not support SSL/.test(errors)
-        ? ' The source has no TLS. Add ?sslmode=disable to its URL if the network between is trusted.'
-        : '';
-    throw new CommandError('failed', `The ${side} refused: ${errors.trim()}${wayOut}`);
-  }
-  return output
-    .split('\n')
-    .filter(Boolean)
-    .map((line) => line.split('\t'));
-}
-
-const USER_SCHEMAS = `nspname !~ '^pg_' and nspname <> 'information_schema'`;
-
-const SOURCE = `select current_setting('server_version_num'), pg_database_size(current_database())`;
-const EXTENSIONS = `select extname from pg_extension where extname <> 'plpgsql' order by 1`;
-const TARGET = `select (select count(*) from pg_class c join pg_namespace n on n.oid = relnamespace where ${USER_SCHEMAS} and relkind in ('r', 'p', 'v', 'm', 'S'))`;
-const AVAILABLE = 'select name from pg_available_extensions';
-
-/** Checks what would make the import fail halfway. @returns the size of the source in bytes */
-async function preflight(sides: Sides): Promise<number> {
-  const [[version = '0', size = '0'] = []] = await query(sides, 'source', SOURCE);
-  const dumper = spawn('pg_dump', ['--version'], { stdio: ['ignore', 'pipe', 'ignore'] });
-  const [printed] = await Promise.all([text(dumper.stdout), ended(dumper, 'pg_dump')]);
-  const dumperMajor = Number(/(\d+)/.exec(printed.replace(/^\D*/, ''))?.[1] ?? 0);
-  const sourceMajor = Math.floor(Number(version) / 10_000);
-  if (dumperMajor < sourceMajor)
-    throw new CommandError(
-      'failed',
-      `pg_dump ${dumperMajor} cannot read PostgreSQL ${sourceMajor}. Install PostgreSQL ${sourceMajor}'s client programs.`,
-    );
-  const [[objects = '0'] = []] = await query(sides, 'branch', TARGET);
-  if (objects !== '0')
-    throw new CommandError(
-      'conflict',
-      'The branch is not empty. Create a project for the import, or drop its tables first.',
-    );
-  const available = new Set((await query(sides, 'branch', AVAILABLE)).flat());
-  const missing = (await query(sides, 'source', EXTENSIONS)).flat().filter((name) => !available.has(name));
-  if (missing.length > 0)
-    throw new CommandError(
-      'failed',
-      `The host does not have these extensions of the source: ${missing.join(', ')}.`,
-    );
-  return Number(size);
 }

@@ -675,25 +675,3 @@ describe('sign-in', () => {
     rmSync(machine.folder, { recursive: true });
   });
 });
-
-test.runIf(IS_NIGHTLY)(
-  'import refuses a source that its pg_dump cannot read, and a branch that is not empty',
-  async () => {
-    const source = await api.branch(project.id, 'source');
-    const { direct_url } = await api.credentials(project.id, 'source');
-    await query(direct_url, 'create table item as select 1 as n');
-    writeFileSync(join(cli.folder, 'source-url'), direct_url);
-    const { stdout } = await run('pg_dump', ['--version']);
-    const isOld = Number(/ (\d+)/.exec(stdout)?.[1]) < 18;
-    // Another branch than main needs no other word.
-    const result = await cli.run('import', '--from', '@source-url', '--branch', 'pr-1');
-    if (isOld)
-      expect(result).toMatchObject({ code: 1, stderr: expect.stringContaining('cannot read PostgreSQL 18') });
-    else {
-      expect(result.code).toBe(0);
-      const again = await cli.run('import', '--from', '@source-url', '--branch', 'pr-1');
-      expect(again).toMatchObject({ code: 6, stderr: expect.stringContaining('not empty') });
-    }
-    expect((await cli.run('branch', 'delete', source.id)).code).toBe(0);
-  },
-);

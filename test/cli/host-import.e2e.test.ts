@@ -43,6 +43,11 @@ const log = (name: string) => readFileSync(join(devFolder(inject('stack').devDir
 
 test('what is wrong with a source or the command is said before anything begins', async () => {
   expect(await imported()).toMatchObject({ code: 2, stderr: expect.stringContaining('--status') });
+  for (const removed of [['--through-here'], ['--branch', 'pr-1']])
+    expect(await imported('--from', '@source', ...removed)).toMatchObject({
+      code: 2,
+      stderr: expect.stringContaining('pg_dump'),
+    });
   if (IS_NIGHTLY) expect(await imported('--status')).toMatchObject({ code: 3 });
   const refused = await imported('--from', '@source', '--table', 'nope');
   expect(refused).toMatchObject({
