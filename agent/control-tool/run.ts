@@ -4,6 +4,7 @@ import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import { LoginWatch } from '../access/watch-logins.ts';
 import { AttemptWatch } from '../attempts/watch-attempts.ts';
 import { BlockReports } from '../blocks/report-blocks.ts';
+import { removeLeftDumps } from '../dump/pg-dump.ts';
 import { runFilterLoop } from '../firewall/packet-filter.ts';
 import { GuardWatch } from '../guard/watch-guards.ts';
 import { type Host, openHost } from '../host/host.ts';
@@ -79,6 +80,7 @@ async function runAgent(trial: Trial | null): Promise<void> {
         stop.abort(new TrialFailed());
       }, settings.UPGRADE_TRIAL_SECONDS * 1000)
     : undefined;
+  await removeLeftDumps(settings);
   const host = await openHost(settings, log);
   const running = new Set<Promise<unknown>>();
   /** Those that change the role, and wait for the others. */

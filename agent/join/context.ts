@@ -107,6 +107,8 @@ function wantedSettings(
   const preset = (value: string): Wanted => ({ value, isFact: false });
   return {
     ...(gateway !== undefined && { GATEWAY_URL: fact(gateway) }),
+    // Another one than by default.
+    ...(postgres.version > 18 && { POSTGRES_BIN: fact(`/usr/lib/postgresql/${postgres.version}/bin`) }),
     PGDATA_DIR: fact(postgres.dataDir),
     POSTGRES_PORT: fact(String(postgres.port)),
     POSTGRES_SOCKET_DIR: fact(postgres.socketDir),

@@ -120,6 +120,8 @@ export interface Facts {
   sameDataDirectory: boolean;
   readsLogs: boolean;
   canGuard: boolean;
+  /** The major version of `pg_dump` in POSTGRES_BIN; null without one that runs. */
+  dumpVersion: number | null;
   /** Free bytes of the fullest volume. */
   freeBytes: number;
   /** Whether a volume has so few free inodes that clones are refused. */
@@ -301,6 +303,12 @@ export const CHECKS: readonly Check[] = [
   problem(
     ({ canGuard }) => canGuard,
     "The agent may not signal PostgreSQL's processes, so it cannot end sessions of tenants: run it as PostgreSQL's user.",
+  ),
+  problem(
+    ({ dumpVersion, postgres }) =>
+      dumpVersion !== null && dumpVersion >= Math.floor(Number(postgres.server_version_num) / 10_000),
+    ({ settings, dumpVersion }) =>
+      `Databases can be neither imported nor followed nor moved, because ${settings.POSTGRES_BIN} has ${dumpVersion === null ? 'no pg_dump' : `pg_dump ${dumpVersion}, which is older than PostgreSQL`}: install postgresql-client-18, or set POSTGRES_BIN to the folder of PostgreSQL's programs.`,
   ),
   problem(
     ({ settings, freeBytes }) => freeBytes >= settings.MIN_FREE_DISK_MB * 2 ** 20,

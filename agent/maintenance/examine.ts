@@ -3,6 +3,7 @@ import { resolve } from 'node:path';
 import { readDifferences } from '../access/networks.ts';
 import { readBlocks } from '../blocks/stored-blocks.ts';
 import type { CloneMethod } from '../cloning/create-clone.ts';
+import { readDumpVersion } from '../dump/pg-dump.ts';
 import { hasTable } from '../firewall/packet-filter.ts';
 import { canGuard } from '../guard/watch-session.ts';
 import { CONNECTION_LOGS, type ConnectionLog } from '../logs/connection-logs.ts';
@@ -52,6 +53,7 @@ export async function examine(
     sameDataDirectory: false,
     readsLogs: (await Promise.all(CONNECTION_LOGS.map((log) => canRead(log, settings)))).every(Boolean),
     canGuard: canGuard(settings),
+    dumpVersion: await readDumpVersion(settings),
     freeBytes: Math.min(...volumes.map((volume) => volume.freeBytes)),
     isShortOfInodes: volumes.some((volume) => isShortOfInodes(volume)),
     isAdmissionCurrent: await isAdmissionCurrent(postgres),

@@ -19,6 +19,8 @@ const Settings = z.object({
   POSTGRES_SOCKET_DIR: Path.default('/var/run/postgresql'),
   /** Port of PostgreSQL (specification 2.5: direct). */
   POSTGRES_PORT: Port.default(5432),
+  /** Folder of `pg_dump`, of version 18 or later. */
+  POSTGRES_BIN: Path.default('/usr/lib/postgresql/18/bin'),
   /** PostgreSQL's data directory: tested for copy-on-write, and searched for leftovers of a crash. */
   PGDATA_DIR: Path.default('/var/lib/postgresql/18/main'),
   /** Folder of PgBouncer's unix socket. */

