@@ -12,7 +12,7 @@ import {
 } from '../pooler/admin-console.ts';
 import { readRestart } from '../pooler/restart-state.ts';
 import type { Pool, Session } from '../postgres/connect.ts';
-import { withLocks } from '../postgres/locks.ts';
+import { withHostLock, withLocks } from '../postgres/locks.ts';
 import { HostError } from '../process/host-error.ts';
 import { type AgentSettings, rulesFolder } from '../process/settings.ts';
 import { ensureNetworks, NetworkMembers } from './networks.ts';
@@ -143,7 +143,7 @@ export class RuleSync {
   }
 
   readonly #syncNext = sharedNextFlight(() =>
-    withLocks(this.#pool, ['rules'], (session) => this.#sync(session)),
+    withLocks(this.#pool, [], (session) => withHostLock(session, 'rules', () => this.#sync(session))),
   );
 
   /**

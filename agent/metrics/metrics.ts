@@ -2,6 +2,7 @@ import { createServer } from 'node:http';
 import { Histogram, Registry } from 'prom-client';
 import type { Method } from '../../shared/protocol/operations.ts';
 import { singleFlight } from '../../shared/single-flight.ts';
+import { HOST_LOCK_SECONDS } from '../postgres/locks.ts';
 import { asHostError } from '../postgres/postgres-failure.ts';
 import { HostError } from '../process/host-error.ts';
 import type { Log } from '../process/log.ts';
@@ -33,6 +34,10 @@ export class Metrics {
     buckets: PAUSE_SECONDS,
     registers: [this.registry],
   });
+
+  constructor() {
+    this.registry.registerMetric(HOST_LOCK_SECONDS);
+  }
 
   /** Counts the operation when it ends. @returns the operation */
   countOperation<T>(operation: Method, run: Promise<T>): Promise<T> {

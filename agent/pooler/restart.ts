@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Pool } from '../postgres/connect.ts';
-import { withLocks } from '../postgres/locks.ts';
+import { withHostLock, withLocks } from '../postgres/locks.ts';
 import type { Log } from '../process/log.ts';
 import { pollUntil, runLoop } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
@@ -164,13 +164,14 @@ export class PoolerRestart {
    */
   #prepare(instance: Instance, like: Instance): Promise<void> {
     const { settings, sessions } = this.#host;
-    return withLocks(sessions, ['rules'], async () => {
+    const prepare = async () => {
       const served = await inAdminConsole(settings, like, showDatabases);
       await inAdminConsole(settings, instance, async (console) => {
         await reloadAdminConsole(console, new Set(served.map(({ name }) => name)));
         for (const { name, paused } of served) if (paused && canPause(name)) await pauseAlone(console, name);
       });
-    });
+    };
+    return withLocks(sessions, [], (session) => withHostLock(session, 'rules', prepare));
   }
 
   async #untilRunning(instance: Instance): Promise<void> {

@@ -1,6 +1,6 @@
 import type { AgentSettings } from '../process/settings.ts';
 import { identifier, inDatabase, inTransaction, PLATFORM_ROLE, type Session } from './connect.ts';
-import { takeLock } from './locks.ts';
+import { withHostLock } from './locks.ts';
 
 /** A migration fails instead of waiting longer for another session's lock. The next recovery retries it. */
 const LOCK_WITHIN_MS = 5_000;
@@ -355,8 +355,7 @@ export async function makeAgentTables(settings: AgentSettings): Promise<void> {
   await inDatabase(settings, MAINTENANCE_DATABASE, async (session) => {
     const { exists, open } = await inspectDatabases(session);
     if (exists && open.length === 0) return;
-    await takeLock(session, 'agent-database');
-    await createDatabase(session);
+    await withHostLock(session, 'agent-database', () => createDatabase(session));
   });
   await inDatabase(settings, PLATFORM_ROLE, (session) => migrate(session));
 }

@@ -1,5 +1,6 @@
+import { Histogram } from 'prom-client';
 import { HostError } from '../process/host-error.ts';
-import { backendPid, literal, type Pool, type Session } from './connect.ts';
+import { backendPid, breakOff, literal, type OwnSession, type Pool, type Session } from './connect.ts';
 import { LOCK_NOT_AVAILABLE, sqlState } from './postgres-failure.ts';
 import { lockedBy } from './sessions.ts';
 
@@ -19,10 +20,16 @@ export type Lock =
   | `source:${string}`
   /** A project's comparison of two databases, and one of the host's places for them. */
   | `difference:${string}`
+  /** Logins, ports and sessions of a project, while its access is enforced. */
+  | `access:${string}`;
+
+/**
+ * Locks of the whole host, for which operations of every tenant wait. A session takes them with `withHostLock` alone,
+ * which releases them before work that takes long.
+ */
+export type HostLock =
   /** The number of rehearsals, while one more begins. */
   | 'rehearsals'
-  /** Logins, ports and sessions of a project, while its access is enforced. */
-  | `access:${string}`
   /** Roles without a branch or project. */
   | 'roles'
   /** The rule files. */
@@ -30,30 +37,58 @@ export type Lock =
   /** Creation of the agent's own database; held in the database `postgres`. */
   | 'agent-database';
 
+/** Seconds for which a lock of the host is waited for, and held. A holder that was stopped holds up nobody for longer. */
+export const HOST_LOCKS: Record<HostLock, { wait: number; hold: number }> = {
+  rehearsals: { wait: 20, hold: 10 },
+  roles: { wait: 20, hold: 10 },
+  // Both servers reload meanwhile.
+  rules: { wait: 20, hold: 60 },
+  'agent-database': { wait: 60, hold: 60 },
+};
+
+/** How long the locks of the host were held. */
+export const HOST_LOCK_SECONDS = new Histogram({
+  name: 'branchgate_host_lock_held_seconds',
+  help: 'Time for which a lock of the whole host was held',
+  labelNames: ['lock'],
+  buckets: [0.005, 0.02, 0.1, 0.5, 1, 5, 10, 60],
+  registers: [],
+});
+
 const keyOf = (lock: string) => `hashtextextended(${lock}, 0)`;
 const KEY = keyOf('$1');
 
-/**
- * Locks that are held for moments. A holder that was stopped must not hold up every operation, and the start
- * of the agent. Seconds.
- */
-const WITHIN: { [L in Lock]?: number } = { rules: 20, roles: 20 };
+export const takeLock = (session: Session, lock: Lock) =>
+  session.query(`SELECT pg_advisory_lock(${KEY})`, [lock]);
 
 /**
- * Waits for the lock. For `rules` and `roles` it must be called outside of a transaction.
- * @throws HostError HOST_BUSY if a stopped process holds one of these
+ * Runs `action` while the session holds a lock of the whole host. To be called outside of a transaction.
+ * @throws HostError HOST_BUSY if another session holds the lock for longer than `wait`, or this one for longer than
+ *   `hold`: the session is closed then, which releases the lock
  */
-export async function takeLock(session: Session, lock: Lock): Promise<void> {
-  const within = WITHIN[lock];
-  if (within === undefined) await session.query(`SELECT pg_advisory_lock(${KEY})`, [lock]);
-  else await takeLockWithin(session, lock, within);
-}
-
-/** Takes the locks in this order. @throws as `takeLock` */
-async function takeLocks(session: Session, locks: readonly Lock[]): Promise<void> {
-  if (locks.length > 1 && locks.every((lock) => WITHIN[lock] === undefined))
-    await session.query(`SELECT pg_advisory_lock(${keyOf('lock')}) FROM unnest($1::text[]) AS lock`, [locks]);
-  else for (const lock of locks) await takeLock(session, lock);
+export async function withHostLock<T>(
+  session: Session,
+  lock: HostLock,
+  action: () => Promise<T>,
+): Promise<T> {
+  const { wait, hold } = HOST_LOCKS[lock];
+  await takeLockWithin(session, lock, wait);
+  const released = HOST_LOCK_SECONDS.startTimer({ lock });
+  let isLate = false;
+  const late = setTimeout(() => {
+    isLate = true;
+    breakOff(session as OwnSession);
+  }, hold * 1000);
+  try {
+    return await action();
+  } catch (error) {
+    throw isLate ? new HostError('HOST_BUSY', `the lock ${lock} was held for ${hold} s`) : error;
+  } finally {
+    clearTimeout(late);
+    // A session that is lost has released it, and one that has failed is closed by its owner.
+    await releaseLock(session, lock).catch(() => {});
+    released();
+  }
 }
 
 /**
@@ -61,7 +96,7 @@ async function takeLocks(session: Session, locks: readonly Lock[]): Promise<void
  * @param within seconds
  * @throws HostError HOST_BUSY if another session holds the lock for longer
  */
-export async function takeLockWithin(session: Session, lock: Lock, within: number): Promise<void> {
+export async function takeLockWithin(session: Session, lock: Lock | HostLock, within: number): Promise<void> {
   try {
     // Statements that are sent together are one transaction, to which SET LOCAL applies.
     await session.query(
@@ -76,7 +111,7 @@ export async function takeLockWithin(session: Session, lock: Lock, within: numbe
   }
 }
 
-export const releaseLock = (session: Session, lock: Lock) =>
+export const releaseLock = (session: Session, lock: Lock | HostLock) =>
   session.query(`SELECT pg_advisory_unlock(${KEY})`, [lock]);
 
 export async function tryLock(session: Session, lock: Lock): Promise<boolean> {
@@ -95,7 +130,10 @@ export async function withLocks<T>(
   const session = await pool.connect();
   let intact = false;
   try {
-    await takeLocks(session, locks);
+    if (locks.length > 0)
+      await session.query(`SELECT pg_advisory_lock(${keyOf('lock')}) FROM unnest($1::text[]) AS lock`, [
+        locks,
+      ]);
     const result = await action(session);
     await session.query('SELECT pg_advisory_unlock_all()');
     intact = true;

@@ -6,7 +6,7 @@ import {
   queryLoginName,
 } from '../../shared/branch/login.ts';
 import { identifier, inTransaction, literal, type Queryable, type Session } from './connect.ts';
-import { takeLock } from './locks.ts';
+import { withHostLock } from './locks.ts';
 import { LOCK_NOT_AVAILABLE, sqlState } from './postgres-failure.ts';
 import { endSessions } from './sessions.ts';
 
@@ -140,10 +140,17 @@ export async function ensureQueryLogins(session: Session): Promise<void> {
  * that a clone still refers to, or a tenant's open transaction names, cannot be dropped yet: a login is
  * disabled, and the next call tries again.
  */
-export async function dropUnusedRoles(session: Session): Promise<void> {
-  await takeLock(session, 'roles');
+export const dropUnusedRoles = (session: Session): Promise<void> =>
+  withHostLock(session, 'roles', () => dropRoles(session));
+
+/** A tenant can lock each of its roles. The next call drops the rest. Milliseconds. */
+const DROP_WITHIN = 5_000;
+
+async function dropRoles(session: Session): Promise<void> {
+  const deadline = performance.now() + DROP_WITHIN;
   const { rows } = await session.query<{ rolname: string; rolcanlogin: boolean }>(
-    `SELECT rolname, rolcanlogin FROM pg_roles
+    `SELECT * FROM (
+     SELECT rolname, rolcanlogin FROM pg_roles
      WHERE rolname ~ '^u_[0-9a-f]{32}_(owner|rw|ro|query|mask)$'
        AND NOT EXISTS (SELECT FROM branch WHERE replace(branch_id::text, '-', '') = substr(rolname, 3, 32))
        -- The one that owns the subscription of a project.
@@ -165,7 +172,8 @@ export async function dropUnusedRoles(session: Session): Promise<void> {
      WHERE rolname ~ '^mv_[0-9a-f]{32}$' AND NOT EXISTS (SELECT FROM mover WHERE login = rolname)
      UNION ALL
      SELECT rolname, rolcanlogin FROM pg_roles
-     WHERE rolname ~ '^standby_[0-9a-f]{32}$' AND NOT EXISTS (SELECT FROM standby WHERE login = rolname)`,
+     WHERE rolname ~ '^standby_[0-9a-f]{32}$' AND NOT EXISTS (SELECT FROM standby WHERE login = rolname)
+     ) AS unused ORDER BY random()`,
   );
   // Statements that are sent together are one transaction, to which SET LOCAL applies.
   const inTime = (statement: string) =>
@@ -181,9 +189,11 @@ export async function dropUnusedRoles(session: Session): Promise<void> {
   };
   // Usually all of them can be dropped, with one commit.
   if (rows.length > 1 && (await drop(rows))) return;
-  for (const row of rows)
+  for (const row of rows) {
+    if (performance.now() > deadline) return;
     if (!(await drop([row])) && row.rolcanlogin)
       await inTime(`ALTER ROLE ${identifier(row.rolname)} NOLOGIN PASSWORD NULL`);
+  }
 }
 
 interface LoginState {

@@ -1,6 +1,6 @@
 import type { Rehearsal, RehearsalReport } from '../../shared/protocol/rehearsal-operations.ts';
 import { inTransaction, type Pool, type Queryable } from '../postgres/connect.ts';
-import { withLocks } from '../postgres/locks.ts';
+import { withHostLock, withLocks } from '../postgres/locks.ts';
 import { HostError } from '../process/host-error.ts';
 import { type LockSummary, NO_SAMPLES } from './lock-record.ts';
 
@@ -52,11 +52,13 @@ export async function requireRoom(db: Queryable, branchId: string): Promise<void
  * @throws HostError HOST_BUSY, PROJECT_BUSY
  */
 export const beginRehearsal = (sessions: Pool, rehearsal: NewRehearsal): Promise<void> =>
-  withLocks(sessions, ['rehearsals'], (session) =>
-    inTransaction(session, async () => {
-      await requireRoom(session, rehearsal.branch_id);
-      await storeRehearsal(session, rehearsal);
-    }),
+  withLocks(sessions, [], (session) =>
+    withHostLock(session, 'rehearsals', () =>
+      inTransaction(session, async () => {
+        await requireRoom(session, rehearsal.branch_id);
+        await storeRehearsal(session, rehearsal);
+      }),
+    ),
   );
 
 /** Replaces an earlier rehearsal of the branch. */

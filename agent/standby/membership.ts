@@ -7,8 +7,15 @@ import { waitForLogins } from '../access/enforce-access.ts';
 import { closeRuleFiles } from '../access/rule-files.ts';
 import type { RuleSync } from '../access/sync-rules.ts';
 import { withAdminConsoles } from '../pooler/admin-console.ts';
-import { identifier, inDatabase, inTransaction, literal, type Pool } from '../postgres/connect.ts';
-import { withLocks } from '../postgres/locks.ts';
+import {
+  identifier,
+  inDatabase,
+  inTransaction,
+  literal,
+  type Pool,
+  type Session,
+} from '../postgres/connect.ts';
+import { withHostLock, withLocks } from '../postgres/locks.ts';
 import { dropUnusedRoles } from '../postgres/roles.ts';
 import { endSessions } from '../postgres/sessions.ts';
 import { HostError } from '../process/host-error.ts';
@@ -414,7 +421,7 @@ export async function admitStandby(
   const login = loginOf(standby_id);
   await member.releaseCommits();
   await releaseStandby({ postgres, rules: null });
-  await withLocks(postgres, ['roles'], (session) =>
+  const makeLogin = (session: Session) =>
     inTransaction(session, async () => {
       // A tenant can have granted something to an earlier one, which then stays.
       const isThere = await session.query('SELECT FROM pg_roles WHERE rolname = $1', [login]);
@@ -425,8 +432,8 @@ export async function admitStandby(
       await session.query('INSERT INTO standby (login, standby_id, cidrs) VALUES ($1, $2, $3)', [
         ...[login, standby_id, cidrs],
       ]);
-    }),
-  );
+    });
+  await withLocks(postgres, [], (session) => withHostLock(session, 'roles', () => makeLogin(session)));
   await postgres.query('SELECT pg_create_physical_replication_slot($1, true)', [login]);
   await rules.sync();
   return { login };

@@ -6,7 +6,7 @@ import { closeHost, openHost } from '../../../agent/host/host.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import type { Session } from '../../../agent/postgres/connect.ts';
-import { takeLock } from '../../../agent/postgres/locks.ts';
+import { withHostLock } from '../../../agent/postgres/locks.ts';
 import { loginName } from '../../../shared/branch/login.ts';
 import type { TestHost } from '../../support/host/host.ts';
 import {
@@ -286,7 +286,7 @@ export function describeRules(host: () => TestHost): void {
       const holder = await servers.connect();
       const session = await servers.connect();
       try {
-        await takeLock(holder, lock);
+        await holder.query('SELECT pg_advisory_lock(hashtextextended($1, 0))', [lock]);
         // Ends what hangs: without a limit, the lock is taken then.
         await holder.query("SET idle_session_timeout = '10s'");
         // The limit of the statement that waits, in a hundredth of its time.
@@ -294,7 +294,7 @@ export function describeRules(host: () => TestHost): void {
           query: (text: string, values?: unknown[]) =>
             session.query(text.replace("'20s'", "'200ms'"), values),
         };
-        await expect(takeLock(hasty as unknown as Session, lock)).rejects.toMatchObject({
+        await expect(withHostLock(hasty as unknown as Session, lock, async () => {})).rejects.toMatchObject({
           code: 'HOST_BUSY',
           message: expect.stringContaining(`held the lock ${lock} for 20 s`),
         });
