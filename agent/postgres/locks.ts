@@ -27,7 +27,7 @@ export type Lock =
  * Locks of the whole host, for which operations of every tenant wait. A session takes them with `withHostLock` alone,
  * which releases them before work that takes long.
  */
-export type HostLock =
+type HostLock =
   /** The number of rehearsals, while one more begins. */
   | 'rehearsals'
   /** Roles without a branch or project. */

@@ -163,9 +163,21 @@ async function isCancelled(host: FollowHost, { branch_id }: Followed): Promise<b
   return !present?.cutover;
 }
 
-/** Sessions that this login cannot end are those of others, such as superusers, who are named. */
-const OTHERS = `FROM pg_stat_activity LEFT JOIN pg_user USING (usesysid, usename) WHERE datname = current_database() AND backend_type = 'client backend'
-  AND pid <> pg_backend_pid() AND application_name <> 'branchgate'`;
+/**
+ * Sessions of others that can write. PostgreSQL hides the kind and the name of a session of a role that this login is no
+ * member of, so one without a kind counts as a client. Autovacuum has no role. Sessions that this login cannot end, such as
+ * those of superusers, are named.
+ */
+const OTHERS = `FROM pg_stat_activity LEFT JOIN pg_user USING (usesysid, usename) WHERE datname = current_database()
+  AND usesysid IS NOT NULL AND coalesce(backend_type, 'client backend') ~ '^(client backend|logical replication .*worker)$'
+  AND pid <> pg_backend_pid() AND (application_name = 'branchgate' AND usename = current_user) IS NOT TRUE`;
+
+/** Logins whose own setting prevails over that of the database. */
+const OVERRIDING = `SELECT rolname::text AS login FROM pg_db_role_setting AS own JOIN pg_roles ON pg_roles.oid = own.setrole
+  LEFT JOIN pg_database ON pg_database.oid = own.setdatabase
+  WHERE coalesce(datname = current_database(), true) AND EXISTS (
+    SELECT FROM unnest(setconfig) AS entry WHERE entry LIKE 'default\\_transaction\\_read\\_only=%'
+      AND split_part(entry, '=', 2) NOT IN ('on', 'true', 'yes', '1'))`;
 
 /** Refuses new writes at the source: its sessions begin read-only, and those that are open end. */
 async function refuseWrites(
@@ -183,6 +195,8 @@ async function refuseWrites(
     source,
     CHANGE_WITHIN_MS,
     async ({ session }) => {
+      const overriding = (await session.query<{ login: string }>(OVERRIDING)).rows.map(({ login }) => login);
+      if (overriding.length > 0) return { overriding, open: [] };
       await session.query(`ALTER DATABASE ${name} SET default_transaction_read_only = on`);
       const open = async () =>
         (
@@ -194,7 +208,7 @@ async function refuseWrites(
         ).rows.map(({ login }) => login);
       const haveEnded = async () => (await open()).length === 0;
       const isOver = await pollUntil(haveEnded, { within: CHANGE_WITHIN_MS / 2, every: 20 });
-      return isOver ? [] : [...new Set(await open())];
+      return { overriding, open: isOver ? [] : [...new Set(await open())] };
     },
     { mode: 'change', tls },
   );
@@ -203,13 +217,29 @@ async function refuseWrites(
     'Writes could not be refused at the source. Stop everything that writes there, or run the statement as its owner, and cut over with writes_stopped.';
   if (!refused.ok)
     throw new Refused(finding('rights', `${message} ${refused.failure.message}`, { path: '', statement }));
-  if (refused.value.length > 0)
+  const { overriding, open } = refused.value;
+  if (overriding.length > 0)
     throw new Refused(
       finding(
         'rights',
-        `${message} Sessions of these logins do not end: ${refused.value.map(short).join(', ')}.`,
-        { path: '', statement },
+        `These logins have a setting of their own that admits writes: ${overriding.map(short).join(', ')}. Reset it, and cut over again.`,
+        {
+          path: '',
+          statement: overriding
+            .map(
+              (login) =>
+                `ALTER ROLE ${identifier(login)} RESET default_transaction_read_only; ALTER ROLE ${identifier(login)} IN DATABASE ${name} RESET default_transaction_read_only`,
+            )
+            .join('; '),
+        },
       ),
+    );
+  if (open.length > 0)
+    throw new Refused(
+      finding('rights', `${message} Sessions of these logins do not end: ${open.map(short).join(', ')}.`, {
+        path: '',
+        statement,
+      }),
     );
 }
 

@@ -171,6 +171,8 @@ export async function examineSource(
     ...sizeFindings(total_bytes, wanted.room_bytes, free),
     ...extensionFindings(catalog, creatable),
     ...rightsFindings(catalog, chosen, wanted.publication === null),
+    // The former host of a move closes itself.
+    ...(wanted.of_host ? [] : hiddenFindings(catalog)),
     ...chosen.filter(({ is_unlogged }) => !isCopy || !is_unlogged).flatMap(limitOf),
   ].filter((found) => !isCopy || mattersForCopy(found));
   return ok({
@@ -473,6 +475,18 @@ function rightsFindings(
     ),
   ];
 }
+
+/** A cut-over has to see the sessions that write. */
+const hiddenFindings = ({ user, hidden_logins }: SourceCatalog): SourceFinding[] =>
+  hidden_logins.length === 0
+    ? []
+    : [
+        finding(
+          'rights',
+          `The login cannot see the sessions of other logins, whose writes a cut-over would lose: ${hidden_logins.map(short).join(', ')}.`,
+          { statement: `GRANT pg_read_all_stats, pg_signal_backend TO ${identifier(user)}` },
+        ),
+      ];
 
 /** What does not follow of a table; none for most. */
 function limitOf(table: TableRow): SourceFinding[] {

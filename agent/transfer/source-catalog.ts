@@ -52,6 +52,8 @@ export interface SourceCatalog {
   extensions: string[];
   tables: TableRow[];
   hidden_sequences: Named[];
+  /** Logins whose sessions in the database the login cannot see; superusers are left out, and some of many are listed. */
+  hidden_logins: string[];
   /** Null: the source has none of this name, or none was named. */
   publication: Publication | null;
   /** OIDs of the tables of the publication. */
@@ -123,6 +125,12 @@ const HIDDEN_SEQUENCES = `
     AND NOT (has_schema_privilege(n.oid, 'USAGE') AND has_sequence_privilege(c.oid, 'SELECT'))
   ORDER BY 1, 2 LIMIT ${OBJECTS_MAX}`;
 
+const HIDDEN_LOGINS = `
+  SELECT rolname AS name FROM pg_roles
+  WHERE rolcanlogin AND NOT rolsuper AND has_database_privilege(oid, current_database(), 'CONNECT')
+    AND NOT pg_has_role(oid, 'USAGE') AND NOT pg_has_role('pg_read_all_stats', 'USAGE')
+  ORDER BY 1 LIMIT 20`;
+
 const PUBLICATION = `
   SELECT pubinsert AS insert, pubupdate AS update, pubdelete AS delete, pubtruncate AS truncate
   FROM pg_publication WHERE pubname = $1`;
@@ -151,7 +159,13 @@ export const readCatalog = (session: Session, publication: string | null): Promi
       await rowsOf<
         Omit<
           SourceCatalog,
-          'extensions' | 'tables' | 'hidden_sequences' | 'publication' | 'published' | 'partial'
+          | 'extensions'
+          | 'tables'
+          | 'hidden_sequences'
+          | 'hidden_logins'
+          | 'publication'
+          | 'published'
+          | 'partial'
         >
       >(SERVER);
     if (!server) throw new Error('the source did not answer');
@@ -166,6 +180,7 @@ export const readCatalog = (session: Session, publication: string | null): Promi
       extensions: (await rowsOf<{ name: string }>(EXTENSIONS)).map(({ name }) => name),
       tables: isOld ? [] : await rowsOf<TableRow>(TABLES),
       hidden_sequences: await rowsOf<Named>(HIDDEN_SEQUENCES),
+      hidden_logins: (await rowsOf<{ name: string }>(HIDDEN_LOGINS)).map(({ name }) => name),
       publication: found ?? null,
       published: new Set(published.map(({ oid }) => oid)),
       partial,

@@ -20,6 +20,11 @@ const START_WITHIN_MS = 60_000;
 /** What the login of a source has. Characters that a URL has to escape are in its password. */
 export const SOURCE_LOGIN = { user: 'app', password: 's3cret:/@?#%word', database: 'shop' };
 
+/** Another login of the application, whose sessions `SOURCE_LOGIN` sees and ends by the two grants. */
+export const OTHER_LOGIN = 'worker';
+export const SEES_OTHERS = 'grant pg_read_all_stats, pg_signal_backend to app';
+export const SEES_NO_OTHERS = 'revoke pg_read_all_stats, pg_signal_backend from app';
+
 /** A table whose rows are checked for these seconds where they are copied to, so that a copy can be met in its middle. */
 export const slowTable = (seconds = 600): string => `
   create domain slow as int; alter domain slow owner to app;
@@ -134,6 +139,7 @@ ssl_cert_file = '${certFile}'\nssl_key_file = '${keyFile}'\nfsync = off\nshared_
   await start();
   const { user: login, password, database } = SOURCE_LOGIN;
   await inDatabase('postgres', `create role ${login} login replication password '${password}'`);
+  await inDatabase('postgres', `create role ${OTHER_LOGIN} login password '${password}'; ${SEES_OTHERS}`);
   await inDatabase('postgres', `create database ${database} owner ${login}`);
   return {
     port,

@@ -1,16 +1,24 @@
 import { randomUUID } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { disable } from '../../../agent/transfer/following.ts';
 import { readApplyError } from '../../../agent/transfer/watch-followed.ts';
 import { followName } from '../../../shared/protocol/transfer-operations.ts';
+import { connect as connectTo } from '../../support/database.ts';
 import { eventually } from '../../support/eventually.ts';
 import { Follower, STATE, TRANSFER } from '../../support/host/follower.ts';
 import type { TestHost } from '../../support/host/host.ts';
 import { asClient, connect } from '../../support/host/host-project.ts';
 import { firstByDay, IS_NIGHTLY } from '../../support/nightly.ts';
-import { SOURCE_LOGIN, type SourceServer } from '../../support/source-server.ts';
+import {
+  OTHER_LOGIN,
+  SEES_NO_OTHERS,
+  SEES_OTHERS,
+  SOURCE_LOGIN,
+  type SourceServer,
+} from '../../support/source-server.ts';
 
 /** Versions of sources. The first is that of the hosts. */
 const SOURCES = firstByDay(1, [
@@ -215,6 +223,40 @@ describe.each(SOURCES)('a source of version $version', ({ programs }) => {
         await follower.end();
       },
     );
+
+    test('a cut-over loses no commit of a login whose sessions are hidden from it', async () => {
+      await follower.begin();
+      const writer = await connectTo(source.url({ username: OTHER_LOGIN }));
+      let acknowledged = 0;
+      const writing = (async () => {
+        for (;;) {
+          await writer.query('insert into transfer (amount) values (7)');
+          acknowledged += 1;
+          await sleep(20);
+        }
+      })().catch(() => {});
+      const cutover = { ...follower.ids, job_id: randomUUID(), writes_refused: false, is_compared: false };
+      await source.run(SEES_NO_OTHERS);
+      const refused = await follower.run('follow.cutover', cutover);
+      expect(refused).toMatchObject({
+        cut_over: null,
+        findings: [{ problem: 'rights', message: expect.stringContaining(OTHER_LOGIN) }],
+      });
+      await source.run(`${SEES_OTHERS}; alter role ${OTHER_LOGIN} set default_transaction_read_only = off`);
+      expect(await follower.run('follow.cutover', cutover)).toMatchObject({
+        findings: [{ statement: expect.stringContaining(`ALTER ROLE "${OTHER_LOGIN}" RESET`) }],
+      });
+      await source.run(`alter role ${OTHER_LOGIN} reset default_transaction_read_only`);
+      const before = acknowledged;
+      await eventually(async () => expect(acknowledged).toBeGreaterThan(before));
+      expect((await follower.run('follow.cutover', cutover)).cut_over).not.toBeNull();
+      await writing;
+      const [there] = await follower.here('select count(*)::int as n from transfer');
+      // The answer of the last one can be lost with the session.
+      expect([acknowledged, acknowledged + 1]).toContain(there?.n);
+      await source.run('begin read write; alter database shop reset default_transaction_read_only; commit');
+      await follower.project.drop(follower.main);
+    });
 
     test('a cut-over under load loses nothing, and can be called off before', async () => {
       await follower.begin();

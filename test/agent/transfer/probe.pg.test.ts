@@ -7,7 +7,14 @@ import { Copies } from '../../../agent/transfer/copy-source.ts';
 import { limitFinding } from '../../../agent/transfer/probe.ts';
 import type { MethodResult, Params } from '../../../shared/protocol/operations.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
-import { SOURCE_LOGIN, type SourceServer, startSource } from '../../support/source-server.ts';
+import {
+  OTHER_LOGIN,
+  SEES_NO_OTHERS,
+  SEES_OTHERS,
+  SOURCE_LOGIN,
+  type SourceServer,
+  startSource,
+} from '../../support/source-server.ts';
 
 type Probe = MethodResult<'transfer.probe'>;
 
@@ -133,6 +140,23 @@ describe('a source that can be followed', () => {
 });
 
 describe('a source that cannot be followed', () => {
+  test('has another login whose sessions a cut-over would not see', async () => {
+    await during(SEES_NO_OTHERS, `${SEES_OTHERS}; revoke ${OTHER_LOGIN} from app`, async () => {
+      expect(await probe()).toMatchObject({
+        findings: [
+          {
+            ...{ problem: 'rights', severity: 'error', message: expect.stringContaining(OTHER_LOGIN) },
+            statement: 'GRANT pg_read_all_stats, pg_signal_backend TO "app"',
+          },
+          ...[{}, {}, {}],
+        ],
+      });
+      expect(errorsOf(await probe({ use: 'import' }))).toEqual([]);
+      await source.run(`grant ${OTHER_LOGIN} to app`);
+      expect(errorsOf(await probe())).toEqual([]);
+    });
+  });
+
   test('is refused with everything that is wrong', async () => {
     const change = `alter role app noreplication; alter table book owner to branchgate; create table hidden (id int primary key);
       create extension pg_trgm; create sequence counter; select lo_create(0); alter table "Own"."Odd name" enable row level security;

@@ -9,7 +9,7 @@ import { followName } from '../../../shared/protocol/transfer-operations.ts';
 import { connect as connectTo } from '../database.ts';
 import { eventually } from '../eventually.ts';
 import { IS_NIGHTLY } from '../nightly.ts';
-import { SOURCE_LOGIN, type SourceServer, startSource } from '../source-server.ts';
+import { OTHER_LOGIN, SOURCE_LOGIN, type SourceServer, startSource } from '../source-server.ts';
 import { startHost, type TestHost } from './host.ts';
 import { asClient, type Branch, identity, Project } from './host-project.ts';
 
@@ -22,6 +22,8 @@ export const BANK = `
   create table visit (at timestamptz);
   insert into account select n, 1000 from generate_series(1, 50) n;
   insert into counter values (1, 0);
+  grant usage on schema public to ${OTHER_LOGIN};
+  grant all on all tables in schema public to ${OTHER_LOGIN};
   reset role`;
 export const TRANSFER = `begin;
   update account set balance = balance - 7 where id = (select 1 + (random() * 24)::int);
@@ -175,13 +177,13 @@ export class Follower {
       'select slot_name::text as name from pg_replication_slots union all select pubname from pg_publication order by 1',
     );
 
-  /** Runs `action` while two clients of the application make transfers. */
+  /** Runs `action` while two clients of the application, of two logins, make transfers. */
   async underLoad<T>(action: () => Promise<T>): Promise<T> {
     let isOver = false;
-    const clients = [1, 2].map(async () => {
+    const clients = [SOURCE_LOGIN.user, OTHER_LOGIN].map(async (username) => {
       while (!isOver) {
         // One whose session was ended connects again.
-        const client = await connectTo(this.source.url()).catch(() => null);
+        const client = await connectTo(this.source.url({ username })).catch(() => null);
         try {
           while (client && !isOver) {
             await client.query(TRANSFER);
