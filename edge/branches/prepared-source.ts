@@ -173,7 +173,7 @@ export async function maskOnHost(
 ): Promise<{ size_bytes: number; taken: boolean }> {
   const { projectId } = job;
   const masking =
-    version === null ? null : await readMasking(db, settings.CREDENTIAL_KEYS, { projectId, version });
+    version === null ? null : await readMasking(db, settings.CREDENTIAL_KEYS, { projectId, version, branch });
   if (version !== null && !masking) throw new OvertakenError();
   const { masked, unchanged, problems, size_bytes } = await callHost('snapshot.mask', {
     ...{ job_id: madeBy, project_id: projectId, branch_id: branch.id, snapshot_id: snapshotId },

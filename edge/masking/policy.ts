@@ -1,16 +1,16 @@
-import { and, desc, eq, sql } from 'drizzle-orm';
+import { and, desc, eq, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
 import { type MaskingRule, MaskingRules, UNLISTED } from '../../shared/masking.ts';
 import { columnOf } from '../../shared/masking-names.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { type SecretKey, seal, toBase64, unseal } from '../crypto/seal.ts';
+import { fromBase64, type SecretKey, seal, toBase64, unseal } from '../crypto/seal.ts';
 import type { Actor } from '../database/column-types.ts';
 import { inActiveProject } from '../database/conditions.ts';
-import { type Database, insertIf } from '../database/database.ts';
+import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
-import { auditEvents, maskingKeys, maskingPolicies } from '../database/schema.ts';
+import { auditEvents, maskingKeys, maskingPolicies, type projectBranches } from '../database/schema.ts';
 
 export const NewMaskingPolicy = z
   .strictObject({
@@ -180,14 +180,48 @@ export const policyOfVersion = (
     .where(and(eq(maskingPolicies.projectId, projectId), eq(maskingPolicies.version, version)));
 
 /**
- * A version of the policy with the key of the project, by which the same value is masked alike in every
- * version and every branch.
+ * Gives the project another key, if it has one. Members who know how guesses were masked before learn nothing of what is
+ * masked from then on.
+ * @returns the statement, which has no effect unless its condition holds
+ */
+export async function replacingKey(
+  db: Database,
+  keys: readonly SecretKey[],
+  projectId: string,
+  now: Date,
+): Promise<(condition: SQL) => Statement> {
+  const key = await newKey(keys, projectId, now);
+  return (condition) =>
+    db
+      .update(maskingKeys)
+      .set(key)
+      .where(and(eq(maskingKeys.projectId, projectId), condition));
+}
+
+type Masked = Pick<typeof projectBranches.$inferSelect, 'id' | 'isDefault' | 'data'>;
+
+/**
+ * The key by which the values of a branch are masked: that of the project for a full `main`, otherwise one that is derived
+ * from the branch. Members without the data of `main` can write to other branches. With its key, a guess that they write
+ * there would get the masked value that it has in a copy of `main`.
+ */
+async function keyOfBranch(key: string, { id, isDefault, data }: Masked): Promise<string> {
+  if (isDefault && data === 'full') return key;
+  const hmac = { name: 'HMAC', hash: 'SHA-256' };
+  const imported = await crypto.subtle.importKey('raw', fromBase64(key), hmac, false, ['sign']);
+  const derived = await crypto.subtle.sign('HMAC', imported, new TextEncoder().encode(`branch:${id}`));
+  return toBase64(new Uint8Array(derived));
+}
+
+/**
+ * A version of the policy with the key of the branch that is masked. The same value of `main` is masked alike in every
+ * version and every copy.
  * @returns null if there is no such version
  */
 export async function readMasking(
   db: Database,
   keys: readonly SecretKey[],
-  wanted: { projectId: string; version: number },
+  wanted: { projectId: string; version: number; branch: Masked },
 ): Promise<Masking | null> {
   const { projectId } = wanted;
   const [[policy], [row]] = await db.batch([
@@ -196,7 +230,7 @@ export async function readMasking(
   ]);
   if (!policy || !row) return null;
   const sealed = { keyId: row.keyId, sealed: row.sealedKey };
-  const key = await unseal(keys, sealContext(projectId), sealed);
+  const key = await keyOfBranch(await unseal(keys, sealContext(projectId), sealed), wanted.branch);
   return { rules: policy.rules, unlisted: policy.unlisted, key };
 }
 

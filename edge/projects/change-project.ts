@@ -21,6 +21,7 @@ import { guardedWrite, type Requirement } from '../database/guarded-write.ts';
 import { auditEvents, branchCredentials, projectBranches, projects } from '../database/schema.ts';
 import { hasRoomOn } from '../hosts/host.ts';
 import { hasStandby } from '../hosts/standby.ts';
+import { replacingKey } from '../masking/policy.ts';
 import type { Settings } from '../settings.ts';
 import { type ProjectView, projectViews } from '../tenancy/project-access.ts';
 import { hasQuotaFor, tenantQuotaReached, tenantUsage } from '../tenancy/tenant-caps.ts';
@@ -164,6 +165,8 @@ export async function changeProject(
       { projectId, which: change.rotate_credentials, actor },
       now,
     ));
+  const rekey = change.masked_only && (await replacingKey(db, settings.CREDENTIAL_KEYS, projectId, now));
+  const showsFullData = isProject(eq(projects.maskedOnly, false));
   const events = (Object.keys(EVENTS) as (keyof typeof EVENTS)[]).flatMap((event) => {
     const [from, to] = EVENTS[event](project, change);
     if (to === undefined || JSON.stringify(to) === JSON.stringify(from)) return [];
@@ -195,6 +198,7 @@ export async function changeProject(
         ? []
         : attemptsOfBranches(db, projectId, connectionAttempts, isAllowed)),
       ...(rotation?.rest(isAllowed) ?? []),
+      ...(rekey ? [rekey(sql`${isAllowed} and ${showsFullData}`)] : []),
       ...(change.spares === undefined && change.durability === undefined
         ? []
         : [nextAccessRevision(db, projectId, isAllowed)]),

@@ -298,3 +298,92 @@ test('an agent gets the canary by no tool', async () => {
     await client.close();
   }
 });
+
+describe('guesses that a developer writes', () => {
+  const CUSTOMERS = [1, 2, 3].map((n) => ({
+    email: `customer${n}@real.example`,
+    phone: `+49 30 5550${n}17`,
+    number: `${4_711_000_000 + n * 131}`,
+  }));
+  const COLUMNS = ['email', 'phone', 'number'] as const;
+  const policy = {
+    rules: [
+      { table: 'customer', column: 'email', with: 'email' },
+      { table: 'customer', column: 'phone', with: 'phone' },
+      { table: 'customer', column: 'number', with: 'hash' },
+    ],
+    unlisted: 'keep',
+  };
+  const TABLE = 'create table customer (id int primary key, email text, phone text, number bigint)';
+  const rowsOf = (from: number) =>
+    `insert into customer values ${CUSTOMERS.map(({ email, phone, number }, n) => `(${from + n}, '${email}', '${phone}', ${number})`).join(', ')}`;
+  const FIRST_GUESS = 1_000;
+
+  let developer: Api;
+  let project_id: string;
+  let path: string;
+  const urlOf = async (branch: string) => (await developer.credentials(project_id, branch)).direct_url;
+  const maskedOf = async (branch: string, from = 0) => {
+    const rows = await query<Record<(typeof COLUMNS)[number], string>>(
+      await urlOf(branch),
+      `select email, phone, number::text from customer where id between ${from} and ${from + 999} order by id`,
+    );
+    expect(rows).toHaveLength(CUSTOMERS.length);
+    return rows.flatMap((row) => COLUMNS.map((column) => row[column]));
+  };
+  /** The developer masks a snapshot of the branch, and makes a branch of it. */
+  const throughSnapshot = async (of: string, name: string) => {
+    const taken = await developer.post<{ id: string }>(`${path}/branches/${of}/snapshots`, {
+      data: 'masked',
+    });
+    expect(taken.status).toBe(201);
+    await developer.branch(project_id, name, { snapshot_id: taken.body.id });
+    return maskedOf(name, FIRST_GUESS);
+  };
+
+  beforeAll(async () => {
+    developer = new Api(url, await tokenOf(MAKER));
+    ({ id: project_id } = await developer.project('Guesses'));
+    path = `/api/v1/projects/${project_id}`;
+    await developer.allow(project_id);
+    await query(await urlOf('main'), `${TABLE}; ${rowsOf(0)}`);
+    expect((await owner.call('PUT', `${path}/masking`, { body: policy })).status).toBe(200);
+    // As long as the project shows full data, guesses can be masked in main itself.
+    await query(await urlOf('main'), rowsOf(FIRST_GUESS));
+    await developer.branch(project_id, 'before', { data: 'masked' });
+    await query(await urlOf('main'), `delete from customer where id >= ${FIRST_GUESS}`);
+    await owner.call('PATCH', path, { body: { masked_only: true, rotate_credentials: 'all' } });
+    // Another version, so that the masked snapshot from before is not used again.
+    const changed = { ...policy, unlisted: 'refuse_likely_personal' };
+    expect((await owner.call('PUT', `${path}/masking`, { body: changed })).status).toBe(200);
+    await developer.branch(project_id, 'victim', { data: 'masked' });
+  });
+
+  test('in any branch that can be written to are masked by another key than main', async () => {
+    const real = await maskedOf('victim');
+    expect(new Set([...real, ...CUSTOMERS.flatMap((row) => COLUMNS.map((column) => row[column]))]).size).toBe(
+      6 * CUSTOMERS.length,
+    );
+
+    await developer.branch(project_id, 'empty', { data: 'none' });
+    await query(await urlOf('empty'), rowsOf(FIRST_GUESS));
+    const { body: empty } = await developer.get<{ id: string }>(`${path}/branches/empty`);
+    await developer.branch(project_id, 'guessed', { data: 'masked', source_branch_id: empty.id });
+    await query(await urlOf('victim'), rowsOf(FIRST_GUESS));
+    const guesses = [
+      await maskedOf('guessed', FIRST_GUESS),
+      await throughSnapshot('empty', 'guessed-2'),
+      await throughSnapshot('victim', 'guessed-3'),
+      await maskedOf('before', FIRST_GUESS),
+    ];
+    for (const found of guesses) expect(found.filter((value) => real.includes(value))).toEqual([]);
+  });
+
+  test('stay apart from copies of main, which are masked alike', async () => {
+    await owner.post(`${path}/branches/main/snapshots`, { data: 'masked', name: 'again' });
+    const { body } = await owner.get<{ snapshots: { id: string; name: string }[] }>(`${path}/snapshots`);
+    const again = body.snapshots.find(({ name }) => name === 'again');
+    await developer.branch(project_id, 'again', { snapshot_id: again?.id });
+    expect(await maskedOf('again')).toEqual(await maskedOf('victim'));
+  });
+});
