@@ -1,9 +1,10 @@
-import { info, saveState, setOutput, setSecret } from '@actions/core';
+import { saveState, setOutput, setSecret } from '@actions/core';
 import { withOtherAddress } from '../cli/other-address.ts';
 import type { BranchgateClient, Schemas } from '../client/client.ts';
 import { findBranch } from '../client/find-branch.ts';
 import { ResponseError } from '../client/response-error.ts';
 import { ActionError, type Inputs } from './inputs.ts';
+import { info } from './log.ts';
 
 const BRANCHES = '/api/v1/projects/{project_id}/branches';
 const BRANCH = `${BRANCHES}/{branch_ref}` as const;

@@ -1,6 +1,6 @@
-import { warning } from '@actions/core';
 import type { ShownBranch } from './branch.ts';
 import type { Inputs } from './inputs.ts';
+import { warning } from './log.ts';
 
 const PER_PAGE = 100;
 const PAGES_MAX = 30;

@@ -1,8 +1,8 @@
-import { setFailed } from '@actions/core';
 import type { BranchgateClient } from '../client/client.ts';
 import { createBranch, deleteBranch } from './branch.ts';
 import { branchPart, DELETED, writeComment } from './comment.ts';
 import { type Command, type Inputs, readInputs } from './inputs.ts';
+import { setFailed } from './log.ts';
 import { checkBranch, maskingPart, uncoveredFailure } from './masking.ts';
 import { failureOf, rehearsalPart, rehearseMigration } from './rehearsal.ts';
 import { signIn } from './sign-in.ts';

@@ -1,8 +1,7 @@
+import { printableLine } from '../shared/printable.ts';
+
 const LINES_MAX = 60;
 const LINE_MAX = 200;
-
-// biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is replaced
-const CONTROL = /[\u0000-\u001f\u007f-\u009f]/g;
 
 interface Limits {
   lines?: number;
@@ -18,7 +17,7 @@ export function codeBlock(
   language = '',
   { lines: linesMax = LINES_MAX, characters = LINE_MAX }: Limits = {},
 ): string {
-  const shown = lines.slice(0, linesMax).map((line) => line.replaceAll(CONTROL, ' ').slice(0, characters));
+  const shown = lines.slice(0, linesMax).map((line) => printableLine(line).slice(0, characters));
   const ticks = shown.flatMap((line) => line.match(/`+/g) ?? []).map(({ length }) => length);
   const fence = '`'.repeat(Math.max(2, ...ticks) + 1);
   const block = [`${fence}${language}`, ...shown, fence].map((line) => ` ${line}`).join('\n');

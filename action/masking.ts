@@ -1,7 +1,8 @@
-import { info, setOutput } from '@actions/core';
+import { setOutput } from '@actions/core';
 import { checkMasking, checkSentence, type MaskingCheck, uncoveredLines } from '../cli/masking-policy.ts';
 import type { BranchgateClient } from '../client/client.ts';
 import type { Inputs } from './inputs.ts';
+import { info } from './log.ts';
 import { codeBlock } from './markdown.ts';
 
 /** Compares the policy with a branch on which the migration has run, and sets the output. */

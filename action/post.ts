@@ -1,8 +1,9 @@
-import { getState, warning } from '@actions/core';
+import { getState } from '@actions/core';
 import { MADE } from './branch.ts';
 import { changesOf, changesText } from './changes.ts';
 import { writeComment } from './comment.ts';
 import { readInputs } from './inputs.ts';
+import { warning } from './log.ts';
 import { signIn } from './sign-in.ts';
 
 // At the end of the job, because its migrations and tests have changed the branch by then.

@@ -1,4 +1,4 @@
-import { info, setOutput } from '@actions/core';
+import { setOutput } from '@actions/core';
 import { stopSignal } from '../cli/child-command.ts';
 import { ConnectionFiles, childEnvironment } from '../cli/connection.ts';
 import type { MaskingCheck } from '../cli/masking-policy.ts';
@@ -9,6 +9,7 @@ import type { BranchgateClient } from '../client/client.ts';
 import { type MigrationReport, rehearse } from '../client/rehearsal.ts';
 import { maskUrls, sourceOf } from './branch.ts';
 import type { Inputs } from './inputs.ts';
+import { info } from './log.ts';
 import { codeBlock } from './markdown.ts';
 import { checkBranch, uncoveredFailure } from './masking.ts';
 

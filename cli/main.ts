@@ -1,7 +1,8 @@
 import { CommanderError } from 'commander';
+import { printableJson } from '../shared/printable.ts';
 import { VERSION } from '../shared/version.ts';
 import { EXIT_CODES, errorRecord, exitCodeOf, explain } from './exit-codes.ts';
-import { isJson, say } from './output.ts';
+import { complain, isJson, say } from './output.ts';
 import { commandsBelow, createProgram } from './program.ts';
 
 // The reader of the output may be gone, as in `branchgate job list | head -1`.
@@ -13,7 +14,7 @@ program.hook('preAction', (_program, actionCommand) => {
   command = actionCommand;
 });
 for (const each of commandsBelow(program))
-  each.configureOutput({ writeErr: (text) => isJson(program) || process.stderr.write(text) });
+  each.configureOutput({ writeErr: (text) => isJson(program) || complain(text) });
 
 try {
   await program.parseAsync();
@@ -23,6 +24,6 @@ try {
   if (!isJson(program)) {
     if (!(error instanceof CommanderError)) say(`branchgate: ${explain(error, command)}`);
   } else if (process.exitCode !== EXIT_CODES.ok.code) {
-    say(JSON.stringify(errorRecord(error, command)));
+    say(printableJson(errorRecord(error, command)));
   }
 }

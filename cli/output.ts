@@ -1,11 +1,23 @@
 import { styleText } from 'node:util';
 import type { Command } from 'commander';
 import { bytes, relative } from '../shared/format.ts';
+import { printable, printableJson, printableLine } from '../shared/printable.ts';
 import { CommandError } from './exit-codes.ts';
 
-/** Standard output is data; everything for a person goes to standard error. */
-export const say = (line: string): void => {
-  process.stderr.write(`${line}\n`);
+/**
+ * What the command line and the operator's tool print, which can come from a database: nothing else writes to a stream.
+ * Standard output is data; everything for a person goes to standard error.
+ */
+export const say = (line: string): void => complain(`${line}\n`);
+
+/** As `say`, without a line feed of its own. */
+export const complain = (text: string): void => {
+  process.stderr.write(printable(text));
+};
+
+/** Prints lines that a program reads as they are, such as a URL. */
+export const printText = (text: string): void => {
+  process.stdout.write(printable(text));
 };
 
 type Row = Readonly<Record<string, unknown>>;
@@ -45,20 +57,18 @@ const write = (lines: readonly string[]) => {
   process.stdout.write(lines.map((line) => `${line}\n`).join(''));
 };
 
-const writeJson = (value: unknown) => write([JSON.stringify(value, null, process.stdout.isTTY ? 2 : 0)]);
+/** Prints a document, indented on a terminal. */
+export const writeJson = (value: unknown): void =>
+  write([printableJson(value, process.stdout.isTTY ? 2 : 0)]);
 
 /** Colour is for terminals, and for nobody who set NO_COLOR (no-color.org). */
 const emphasize = (text: string) =>
   process.stdout.isTTY && !process.env.NO_COLOR ? styleText('bold', text) : text;
 
-/** Control characters in a value could write to the terminal what is not there. */
-// biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is replaced
-const CONTROL = /[\u0000-\u001f\u007f-\u009f]/g;
-
 function show(value: unknown): string {
   if (value === null || value === undefined) return '';
   const text = typeof value === 'object' ? JSON.stringify(value) : String(value);
-  return text.replaceAll(CONTROL, ' ');
+  return printableLine(text);
 }
 
 const BYTES = /_bytes$/;
@@ -162,5 +172,5 @@ export const printLines = (lines: readonly string[]): void => write(lines.map(sh
 export function printLine(command: Command, record: Row, columns: readonly string[]): void {
   const fields = jsonFields(command);
   if (fields === null) write([columns.map((column) => show(record[column])).join('\t')]);
-  else printFields([record], fields, ([printed]) => write([JSON.stringify(printed)]));
+  else printFields([record], fields, ([printed]) => write([printableJson(printed)]));
 }

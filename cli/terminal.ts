@@ -1,3 +1,4 @@
+import { printable, printableLine } from '../shared/printable.ts';
 import { CommandError } from './exit-codes.ts';
 
 /** Whether a person can answer: prompts read standard input and write to standard error. */
@@ -23,7 +24,7 @@ async function ask<T extends string | boolean>(
 const output = process.stderr;
 
 export const askPassword = (message: string): Promise<string> =>
-  ask<string>((library) => library.password({ message, output }));
+  ask<string>((library) => library.password({ message: printable(message), output }));
 
 interface TextOptions {
   initialValue?: string;
@@ -32,14 +33,14 @@ interface TextOptions {
 }
 
 export const askText = (message: string, options: TextOptions = {}): Promise<string> =>
-  ask<string>((library) => library.text({ message, output, ...options }));
+  ask<string>((library) => library.text({ message: printable(message), output, ...options }));
 
 /** Asks before something is destroyed. @throws CommandError without a person, unless `--yes` was given */
 export async function confirm(message: string, { yes }: { yes?: boolean }): Promise<void> {
   if (yes) return;
   requireAttended('Add --yes to run without a question.');
   const isConfirmed = await ask<boolean>((library) =>
-    library.confirm({ message, initialValue: false, output }),
+    library.confirm({ message: printable(message), initialValue: false, output }),
   );
   if (!isConfirmed) throw new CommandError('failed', 'Cancelled.');
 }
@@ -68,7 +69,7 @@ function progressOf({ steps }: Progress): string | undefined {
  * @param work calls its first parameter with the job that it waits for, or its second one with another text
  */
 export async function withProgress<T>(
-  message: string,
+  said: string,
   work: (onProgress: (job: Progress) => void, show: (text: string) => void) => Promise<T>,
 ): Promise<T> {
   if (!isAttended())
@@ -76,11 +77,12 @@ export async function withProgress<T>(
       () => {},
       () => {},
     );
+  const message = printableLine(said);
   const { spinner } = await prompts();
   const shown = spinner({ output });
   shown.start(message);
   try {
-    const show = (text: string) => shown.message(`${message}: ${text}`);
+    const show = (text: string) => shown.message(printableLine(`${message}: ${text}`));
     const result = await work((job) => {
       const progress = progressOf(job);
       if (progress === undefined) shown.message(message);

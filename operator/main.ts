@@ -1,7 +1,8 @@
 import { Command, CommanderError } from 'commander';
 import { CommandError, EXIT_CODES, errorRecord, exitCodeOf, explain } from '../cli/exit-codes.ts';
 import { collect, readCount } from '../cli/option-values.ts';
-import { isJson, printRecord, printRecords, say } from '../cli/output.ts';
+import { complain, isJson, printRecord, printRecords, say } from '../cli/output.ts';
+import { printableJson } from '../shared/printable.ts';
 import type { DeployOptions } from './begin-deployment.ts';
 import { type DeployResult, deploy } from './deploy.ts';
 import { diagnose } from './doctor.ts';
@@ -107,7 +108,7 @@ program.hook('preAction', (_program, command) => {
 });
 for (const command of [program, ...program.commands])
   command.configureOutput({
-    writeErr: (text) => process.argv.includes('--json') || process.stderr.write(text),
+    writeErr: (text) => process.argv.includes('--json') || complain(text),
   });
 
 try {
@@ -115,7 +116,7 @@ try {
 } catch (error) {
   process.exitCode = exitCodeOf(error);
   if (process.argv.includes('--json')) {
-    if (process.exitCode !== EXIT_CODES.ok.code) say(JSON.stringify(errorRecord(error, failed)));
+    if (process.exitCode !== EXIT_CODES.ok.code) say(printableJson(errorRecord(error, failed)));
   } else if (!(error instanceof CommanderError)) {
     say(`deploy: ${explain(error, failed)}`);
   }

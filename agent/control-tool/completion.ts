@@ -1,4 +1,5 @@
 import { Argument, Command } from 'commander';
+import { printText } from './terminal.ts';
 
 /** The subcommands and flags that can follow a path of commands. */
 interface Position {
@@ -12,7 +13,7 @@ export const completionCommand = (program: Command) =>
     .description('Print a shell completion script')
     .addArgument(new Argument('<shell>').choices(Object.keys(SCRIPTS)))
     .action((shell: string) => {
-      process.stdout.write(SCRIPTS[shell]?.(program.name(), positionsBelow(program, [])) ?? '');
+      printText(SCRIPTS[shell]?.(program.name(), positionsBelow(program, [])) ?? '');
     });
 
 function positionsBelow(command: Command, path: string[]): Position[] {

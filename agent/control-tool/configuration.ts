@@ -3,6 +3,7 @@ import { Argument, Command } from 'commander';
 import { CONFIGURATION_FILES, type ConfigurationFile, layoutOf } from '../join/configuration-files.ts';
 import type { ServerLayout } from '../servers/configuration.ts';
 import { UsageError } from './exit-codes.ts';
+import { printText } from './terminal.ts';
 import { readShellSettings } from './with-host.ts';
 
 interface Options {
@@ -34,7 +35,7 @@ export const configurationCommand = () =>
         agentUser: options.agentUser,
         poolerUser: options.poolerUser ?? options.agentUser,
       });
-      process.stdout.write(CONFIGURATION_FILES[file](layout));
+      printText(CONFIGURATION_FILES[file](layout));
     });
 
 function tlsFiles({ tlsCert, tlsKey }: Options): ServerLayout['tls'] {

@@ -13,6 +13,7 @@ import { operationCommands } from './operations.ts';
 import { poolerCommand } from './pooler.ts';
 import { runCommand } from './run.ts';
 import { copyPrimaryCommand, gateCommand, guardLeaseCommand } from './standby.ts';
+import { say } from './terminal.ts';
 import { upgradeCommand } from './upgrade.ts';
 
 const NAME = 'branchgate-agent';
@@ -41,7 +42,7 @@ export async function runControlTool(words: readonly string[], trial: Trial | nu
     if (error instanceof CommanderError)
       return error.exitCode === 0 ? EXIT_CODES.ok.code : EXIT_CODES.usage.code;
     const explanation = explain(error);
-    if (explanation) process.stderr.write(`${NAME}: ${explanation}\n`);
+    if (explanation) say(`${NAME}: ${explanation}`);
     return exitCodeOf(error);
   }
 }

@@ -4,7 +4,7 @@ import { type Kind, Machine, StepFailure } from '../join/machine.ts';
 import { applySteps, REJOIN_STEPS, STEPS, type StepReport, takeBack } from '../join/steps.ts';
 import { installedProgram } from '../upgrade/program-file.ts';
 import { GatewayError, RefusedError, UsageError } from './exit-codes.ts';
-import { readValue } from './terminal.ts';
+import { printJson, printText, readValue } from './terminal.ts';
 
 const NAMES = STEPS.map(({ name }) => name);
 
@@ -94,14 +94,14 @@ async function run(command: Command, options: Common & JoinOptions, act: Act): P
   const isDryRun = machine.isDryRun;
   const onDone = (report: StepReport) => {
     reports.push(report);
-    if (!json) process.stdout.write(textOf(report, isDryRun));
+    if (!json) printText(textOf(report, isDryRun));
   };
   try {
     await act(await lookAround(machine, options, [process.execPath, installedProgram()]), onDone);
   } catch (error) {
     throw error instanceof StepFailure ? errorOf[error.kind](error.message) : error;
   } finally {
-    if (json) process.stdout.write(`${JSON.stringify({ dry_run: isDryRun, steps: reports })}\n`);
+    if (json) printJson({ dry_run: isDryRun, steps: reports });
   }
 }
 

@@ -2,7 +2,7 @@ import { Command, InvalidArgumentError } from 'commander';
 import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import { Meter } from '../measurement/meter.ts';
 import { repeat } from '../process/loops.ts';
-import { print, table } from './terminal.ts';
+import { print, printJson, table } from './terminal.ts';
 import { readShellSettings } from './with-host.ts';
 
 interface Options {
@@ -40,7 +40,7 @@ async function streamMeasurements(meter: Meter, seconds: number): Promise<void> 
   const { signal } = stop;
   const print = async () => {
     const { measurements } = await meter.measure();
-    for (const measurement of measurements) process.stdout.write(`${JSON.stringify(measurement)}\n`);
+    for (const measurement of measurements) printJson(measurement);
   };
   await repeat(print, seconds * 1000, signal);
 }

@@ -36,6 +36,7 @@ import { Drain, drainAt } from '../upgrade/drain.ts';
 import type { Trial } from '../upgrade/trial.ts';
 import { readVolumes } from '../volumes/volumes.ts';
 import { UsageError } from './exit-codes.ts';
+import { printJson } from './terminal.ts';
 import { readShellSettings } from './with-host.ts';
 
 /** Time for operations and loops in progress when the agent is signalled to stop. */
@@ -251,5 +252,5 @@ const ENDS_WITH_FAILURE = [TrialFailed, LoopFailed, HostFenced];
 
 /** Writes one JSON object per line, for the journal. */
 function log(event: string, fields: Record<string, unknown> = {}) {
-  process.stdout.write(`${JSON.stringify({ at: new Date().toISOString(), event, ...fields })}\n`);
+  printJson({ at: new Date().toISOString(), event, ...fields });
 }

@@ -7,7 +7,7 @@ import { hindranceToOpen } from '../standby/gate.ts';
 import { askMember, guardLease } from '../standby/lease.ts';
 import { readMember } from '../standby/stored-member.ts';
 import { GatewayError, RefusedError, UsageError } from './exit-codes.ts';
-import { print } from './terminal.ts';
+import { print, say } from './terminal.ts';
 import { readShellSettings } from './with-host.ts';
 
 /** For both servers, before each of their starts. */
@@ -16,10 +16,10 @@ export const gateCommand = () =>
     .description('Check whether the servers of this host may start, which those of a former primary may not')
     .option('--wait', 'wait until they may, instead of failing')
     .action(async ({ wait = false }: { wait?: boolean }) => {
-      const say = (reason: string) => process.stderr.write(`branchgate-agent: ${reason}\n`);
+      const tell = (reason: string) => say(`branchgate-agent: ${reason}`);
       const settings = readShellSettings();
       becomeOwnerOf(settings.STATE_DIR);
-      const hindrance = await hindranceToOpen(settings, { wait, say });
+      const hindrance = await hindranceToOpen(settings, { wait, say: tell });
       if (hindrance !== null) throw new RefusedError(hindrance);
     });
 

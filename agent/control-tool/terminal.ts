@@ -1,14 +1,29 @@
 import { readFile } from 'node:fs/promises';
 import { text } from 'node:stream/consumers';
 import type { Command } from 'commander';
+import { printable, printableJson, printableLine } from '../../shared/printable.ts';
 import { percentOf } from '../process/progress.ts';
 import { UsageError } from './exit-codes.ts';
 
 /** Prints a result on standard output: one JSON document with `--json`, otherwise the lines of `plain`. */
 export function print(command: Command, result: object, plain: string[] = describe(result)): void {
   const { json } = command.optsWithGlobals<{ json?: boolean }>();
-  process.stdout.write(json ? `${JSON.stringify(result)}\n` : plain.map((line) => `${line}\n`).join(''));
+  if (json) printJson(result);
+  else printText(plain.map((line) => `${printableLine(line)}\n`).join(''));
 }
+
+/** Prints one document a line. */
+export const printJson = (value: object): void => printText(`${printableJson(value)}\n`);
+
+/** Prints text that can come from a database, as it stands. */
+export const printText = (text: string): void => {
+  process.stdout.write(printable(text));
+};
+
+/** A line for a person, on standard error. */
+export const say = (line: string): void => {
+  process.stderr.write(printable(`${line}\n`));
+};
 
 function describe(result: object): string[] {
   const entries = Object.entries(result);

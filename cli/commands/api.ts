@@ -1,6 +1,7 @@
 import { Argument, Command } from 'commander';
 import { ResponseError } from '../../client/response-error.ts';
 import { CommandError } from '../exit-codes.ts';
+import { writeJson } from '../output.ts';
 import { readGiven } from '../read-text.ts';
 import { openOperatorSession, openSession } from '../session.ts';
 
@@ -35,6 +36,5 @@ export const apiCommand = () =>
       ) => Promise<{ data?: unknown; error?: unknown; response: Response }>;
       const { data, error, response } = await request(method.toLowerCase(), path, { body });
       if (!response.ok) throw new ResponseError(response, error);
-      if (data !== undefined)
-        process.stdout.write(`${JSON.stringify(data, null, process.stdout.isTTY ? 2 : 0)}\n`);
+      if (data !== undefined) writeJson(data);
     });

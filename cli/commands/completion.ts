@@ -1,6 +1,8 @@
 import { Argument, Command, type Option } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
+import { printableLine } from '../../shared/printable.ts';
 import { take } from '../../shared/take.ts';
+import { printText } from '../output.ts';
 import { branchPath, openOperatorSession, openSession, projectOf } from '../session.ts';
 import { readProfiles } from '../stored.ts';
 
@@ -43,7 +45,7 @@ const completion = () =>
     .description('Print a completion script for a shell')
     .addArgument(new Argument('<shell>').choices(Object.keys(SCRIPTS)))
     .action((shell: string) => {
-      process.stdout.write(SCRIPTS[shell]?.('branchgate') ?? '');
+      printText(SCRIPTS[shell]?.('branchgate') ?? '');
     });
 
 type Kind = 'branches' | 'deleted' | 'projects' | 'snapshots' | 'hosts' | 'profiles' | 'tables';
@@ -171,9 +173,9 @@ const complete = (program: Command) =>
     // The completed line has them after `--`, so that they are no options of this one.
     for (const [name, value] of Object.entries(typed)) command.setOptionValue(name, value);
     const found = names === null ? words : [...words, ...(await NAMES[names](command).catch(() => []))];
-    process.stdout.write(
+    printText(
       found
-        .filter((word) => word.startsWith(current))
+        .filter((word) => word.startsWith(current) && word === printableLine(word))
         .map((word) => `${prefix}${word}\n`)
         .join(''),
     );

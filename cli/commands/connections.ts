@@ -4,7 +4,7 @@ import { stopSignal } from '../child-command.ts';
 import { ConnectionFiles, childEnvironment, libpqEnvironment, verifiedUrl } from '../connection.ts';
 import { exitWith } from '../exit-status.ts';
 import { otherAddress } from '../other-address.ts';
-import { isJson, printRecord, say } from '../output.ts';
+import { isJson, printRecord, printText, say } from '../output.ts';
 import { letConnect } from '../own-address.ts';
 import { runChild } from '../run-child.ts';
 import { branchPath, openSession, type Session } from '../session.ts';
@@ -69,7 +69,7 @@ const connectionString = () =>
       const url = options.direct ? credentials.direct_url : credentials.database_url;
       const key = options.direct ? 'DIRECT_URL' : 'DATABASE_URL';
       const lines = FORMATS[options.format]?.(url, { key }) ?? [];
-      process.stdout.write(lines.map((line) => `${line}\n`).join(''));
+      printText(lines.map((line) => `${line}\n`).join(''));
     });
 
 const psql = () =>

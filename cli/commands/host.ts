@@ -6,7 +6,7 @@ import { bytes } from '../../shared/format.ts';
 import { take } from '../../shared/take.ts';
 import { CommandError } from '../exit-codes.ts';
 import { readCount } from '../option-values.ts';
-import { isJson, printForPrograms, printRecord, printRecords, say } from '../output.ts';
+import { isJson, printForPrograms, printRecord, printRecords, printText, say } from '../output.ts';
 import { readText } from '../read-text.ts';
 import { type OperatorSession, openOperatorSession } from '../session.ts';
 import { confirm, withProgress } from '../terminal.ts';
@@ -42,7 +42,7 @@ function printRegistration(command: Command, registration: Schemas['HostRegistra
     return;
   }
   say(`Run this on the machine, as root, before ${registration.expires_at}:`);
-  process.stdout.write(`${registration.join_command}\n`);
+  printText(`${registration.join_command}\n`);
 }
 
 /** The version of its agent, and that of the gateway if it is newer. */

@@ -2,7 +2,7 @@ import { Command } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
 import { CommandError } from '../exit-codes.ts';
 import { pinBranch, pinnedBranch, writeLink } from '../link.ts';
-import { isJson, printForPrograms, printRecord, say } from '../output.ts';
+import { isJson, printForPrograms, printRecord, printText, say } from '../output.ts';
 import { findBranch, openSession, projectOf } from '../session.ts';
 
 const link = () =>
@@ -53,7 +53,7 @@ function printPinned(command: Command): void {
   const branch = pinnedBranch();
   if (branch === null) throw new CommandError('notFound', 'No branch is pinned here: commands use main.');
   if (isJson(command)) printRecord(command, { branch });
-  else process.stdout.write(`${branch}\n`);
+  else printText(`${branch}\n`);
 }
 
 export const linkCommands = (): Command[] => [link(), checkout()];

@@ -1,9 +1,10 @@
 import { Command, Option } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
 import { ACTOR_TYPES, type ActorType } from '../../shared/actor-types.ts';
+import { printableJson } from '../../shared/printable.ts';
 import { take } from '../../shared/take.ts';
 import { readCount } from '../option-values.ts';
-import { printLine, printRecord, printRecords, printSections } from '../output.ts';
+import { printLine, printRecord, printRecords, printSections, printText } from '../output.ts';
 import { branchPath, openSession, projectOf } from '../session.ts';
 import { TIMEOUT, waitOf } from './project.ts';
 
@@ -155,8 +156,7 @@ function auditCommand(): Command {
       const session = openSession(command);
       const query = await auditQuery(command, session, options);
       const pages = { params: { query: { ...query, limit: 100 } } };
-      for await (const event of session.client.all(AUDIT, pages))
-        process.stdout.write(`${JSON.stringify(event)}\n`);
+      for await (const event of session.client.all(AUDIT, pages)) printText(`${printableJson(event)}\n`);
     });
   return new Command('audit').description('The audit log of the tenant').addCommand(list).addCommand(all);
 }

@@ -1,5 +1,6 @@
-import { expect, test } from 'vitest';
+import { expect, onTestFinished, test, vi } from 'vitest';
 import { changesText } from '../../action/changes.ts';
+import { setFailed, warning } from '../../action/log.ts';
 import { codeBlock } from '../../action/markdown.ts';
 import { failureOf, rehearsalPart } from '../../action/rehearsal.ts';
 
@@ -17,6 +18,22 @@ test('no name leaves its block, or begins a part of the comment', () => {
   expect(block[0]).toBe(' `````');
   expect(block.at(-1)).toBe(' `````');
   expect(block.slice(1, -1)).toEqual(hostile.map((line) => ` ${line.replaceAll('\n', ' ')}`));
+});
+
+test('the log of the build shows no control character of a database', () => {
+  const { exitCode } = process;
+  const written: unknown[] = [];
+  const write = vi.spyOn(process.stdout, 'write').mockImplementation((text) => {
+    written.push(text);
+    return true;
+  });
+  onTestFinished(() => {
+    write.mockRestore();
+    process.exitCode = exitCode;
+  });
+  setFailed('book\u001b]0;owned\u0007');
+  warning('book\u009b2J');
+  expect(written.join('')).toBe('::error::book\\u001b]0;owned\\u0007\n::warning::book\\u009b2J\n');
 });
 
 test('a long block is cut', () => {

@@ -12,6 +12,9 @@ const REFUSAL = {
   request_id: 'r',
 };
 
+/** A name of a database, which a server of a tenant's choice can have sent. */
+const HOSTILE = 'book\u001b]0;owned\u0007\u009b2J\r\u202e';
+
 /** The response to a repeated creation of an API key. */
 const REPEATED_KEY = JSON.stringify({ id: 'k3v7q2xw5mza4d6b', name: 'CI', key: null });
 
@@ -22,6 +25,10 @@ beforeAll(async () => {
   gateway = createServer((request, response) => {
     if (request.url === '/api/v1/api-keys')
       response.writeHead(201, { 'content-type': 'application/json' }).end(REPEATED_KEY);
+    else if (request.url?.includes('/branches/hostile'))
+      response
+        .writeHead(409, { 'content-type': 'application/json' })
+        .end(JSON.stringify({ ...REFUSAL, message: HOSTILE }));
     else response.writeHead(403, { 'content-type': 'application/json' }).end(JSON.stringify(REFUSAL));
   });
   await new Promise<void>((resolve) => gateway.listen(0, '127.0.0.1', resolve));
@@ -96,6 +103,16 @@ test.each(
   expect(plain.code).toBe(code);
   expect(plain.stderr).not.toContain('{"error"');
   expect(plain.stderr).not.toBe('');
+});
+
+test('an error shows no control character of a database', async () => {
+  for (const words of [['api', 'GET', `/api/v1/projects/${PROJECT}/branches/hostile`]]) {
+    for (const more of [[], ['--json']]) {
+      const { stdout, stderr } = await cli.run(...words, ...more);
+      expect(stderr).toContain('\\u001b]0;owned\\u0007\\u009b2J');
+      expect(stdout + stderr).not.toMatch(/[^\P{Cc}\n]|\u202e/u);
+    }
+  }
 });
 
 test('help is no error', async () => {
