@@ -60,6 +60,8 @@ const Settings = z.object({
   SIGN_UP: z.enum(['open', 'invited', 'off']).default('invited'),
   /** Lifetime of a session at a company's provider that gives no refresh token. */
   SSO_SESSION_SECONDS: Count.default(43_200),
+  /** Lifetime of any other session at a company's provider, however often it is renewed. */
+  SSO_SESSION_MAX_SECONDS: Count.default(2_592_000),
   /** Resolver of the TXT records that verify domains: DNS over HTTPS with JSON responses. */
   DNS_OVER_HTTPS_URL: z.url().default('https://cloudflare-dns.com/dns-query'),
   /** GitHub, or a GitHub Enterprise Server, for providers of the kind `github`. */

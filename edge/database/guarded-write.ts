@@ -29,6 +29,11 @@ export interface GuardedWrite<T extends Identified, R, F extends object = Failur
    * deletion, because that may change what the requirements read.
    */
   rest?: (isWritten: SQL) => Statement[];
+  /**
+   * Statements that derive records from what is stored. They run last, in the same transaction, and change
+   * nothing that is up to date, so they need no condition.
+   */
+  derived?: Statement[];
   /** By table: the failure if one of its unique indexes is violated. */
   conflicts?: Partial<Record<string, Refusal<F>>>;
   /** A query that runs after the write. */
@@ -64,7 +69,7 @@ function refusalOf<F extends object>(require: readonly Requirement<F>[]): SQL.Al
  */
 export async function guardedWrite<T extends Identified, R = never, F extends object = Failure>(
   db: Database,
-  { first, require, rest = () => [], conflicts = {}, returns }: GuardedWrite<T, R, NoInfer<F>>,
+  { first, require, rest = () => [], derived = [], conflicts = {}, returns }: GuardedWrite<T, R, NoInfer<F>>,
 ): Promise<Result<R[], F>> {
   const decision = db.select({ refusal: refusalOf(require) }).from(sql`(select 1)`);
   const isAllowed = sql.join(
@@ -80,6 +85,7 @@ export async function guardedWrite<T extends Identified, R = never, F extends ob
       ...rest(isThere(table, eq(table.id, row.id))),
     );
   }
+  statements.push(...derived);
   if (returns) statements.push(returns);
   try {
     const [[decided], ...results] = await db.batch([decision, ...statements]);

@@ -25,7 +25,7 @@ const VALUES_MAX = 500;
 const isText = (value: unknown): value is string => typeof value === 'string' && value.length <= 256;
 
 /** The values of the role claim: a string or a list of strings; everything else counts as none. */
-function roleValues({ roleClaim }: Pick<ProviderRow, 'roleClaim'>, claims: Claims): string[] {
+export function roleValues({ roleClaim }: Pick<ProviderRow, 'roleClaim'>, claims: Claims): string[] {
   if (roleClaim === null) return [];
   const value = memberOf({ ...claims }, roleClaim);
   return (Array.isArray(value) ? value : [value]).filter(isText).slice(0, VALUES_MAX);

@@ -18,6 +18,7 @@ import {
   validateAuthResponse,
 } from 'oauth4webapi';
 import type { Failure } from '../../shared/failures.ts';
+import { refusedKey } from '../../shared/foreign-json.ts';
 import { ok, type Result } from '../../shared/result.ts';
 import type { ProviderRow } from '../database/company-schema.ts';
 import type { Settings } from '../settings.ts';
@@ -151,7 +152,8 @@ async function authenticate(
   parameters: URLSearchParams,
   { state, nonce, verifier }: SignInStart,
 ): Promise<Authenticated> {
-  const { server, client, authentication, options } = await requestOf(provider, settings);
+  const request = await requestOf(provider, settings);
+  const { server, client, authentication, options } = request;
   // `state`, and `iss` if the provider sends it or says that it does (RFC 9207).
   const callback = validateAuthResponse(server, client, parameters, state);
   const response = await authorizationCodeGrantRequest(
@@ -168,41 +170,71 @@ async function authenticate(
   await validateApplicationLevelSignature(server, response, options);
   const idToken = getValidatedIdTokenClaims(tokens);
   if (!idToken) throw new Misconfigured('there is no ID token');
-  const claims = { ...(await userInfo()), ...idToken };
-  return { claims, refreshToken: tokens.refresh_token ?? null };
+  if (refusedKey(idToken) !== null) throw new Misconfigured('the ID token has a name that is not allowed');
+  const isComplete = idToken.email !== undefined && hasRoleClaim(provider, idToken);
+  const more = isComplete ? null : await userInfo(request, tokens.access_token, idToken.sub);
+  return { claims: { ...more, ...idToken }, refreshToken: tokens.refresh_token ?? null };
+}
 
-  /** Some providers put the address or the groups into the response of this endpoint only. */
-  async function userInfo(): Promise<Claims> {
-    const isComplete =
-      idToken?.email !== undefined &&
-      (provider.roleClaim === null || idToken[provider.roleClaim] !== undefined);
-    if (isComplete || !server.userinfo_endpoint || !idToken) return {};
-    const answer = await userInfoRequest(server, client, tokens.access_token, options);
-    return processUserInfoResponse(server, client, idToken.sub, answer);
-  }
+const hasRoleClaim = ({ roleClaim }: ProviderRow, claims: Claims) =>
+  roleClaim === null || Object.hasOwn(claims, roleClaim);
+
+/**
+ * Some providers put the address or the groups into the response of this endpoint only.
+ * @returns null if the provider has no such endpoint
+ */
+async function userInfo(
+  { server, client, options }: Awaited<ReturnType<typeof requestOf>>,
+  accessToken: string,
+  subject: string,
+): Promise<Claims | null> {
+  if (!server.userinfo_endpoint) return null;
+  const answer = await userInfoRequest(server, client, accessToken, options);
+  return processUserInfoResponse(server, client, subject, answer);
+}
+
+/** A renewal that the provider allows. */
+export interface Confirmed {
+  /** To be used next. */
+  refreshToken: string;
+  /** Null if the provider says nothing about the person, or the role does not depend on it. */
+  claims: Claims | null;
 }
 
 /**
  * Asks the provider whether a person may continue, with the refresh token of the sign-in.
  * @param subject the new ID token, if there is one, must be about
- * @returns the refresh token to use next; null if the provider refuses; or IDP_UNAVAILABLE, SSO_MISCONFIGURED
+ * @returns null if the provider refuses; or IDP_UNAVAILABLE, SSO_MISCONFIGURED
  */
 export async function confirmByOpenId(
   provider: ProviderRow,
   settings: Settings,
   refreshToken: string,
   subject: string | null,
-): Promise<Result<string | null, Failure>> {
+): Promise<Result<Confirmed | null, Failure>> {
   try {
-    const { server, client, authentication, options } = await requestOf(provider, settings);
+    const request = await requestOf(provider, settings);
+    const { server, client, authentication, options } = request;
     const response = await refreshTokenGrantRequest(server, client, authentication, refreshToken, options);
     const tokens = await processRefreshTokenResponse(server, client, response);
     const idToken = getValidatedIdTokenClaims(tokens);
     if (idToken) {
+      if (refusedKey(idToken) !== null) return ok(null);
       await validateApplicationLevelSignature(server, response, options);
       if (idToken.sub !== subject) return ok(null);
     }
-    return ok(tokens.refresh_token ?? refreshToken);
+    return ok({
+      refreshToken: tokens.refresh_token ?? refreshToken,
+      claims: await presentClaims(tokens.access_token, idToken),
+    });
+
+    async function presentClaims(accessToken: string, idToken: Claims | undefined): Promise<Claims | null> {
+      if (provider.roleClaim === null || subject === null) return null;
+      if (idToken && hasRoleClaim(provider, idToken)) return idToken;
+      // The new refresh token must not be lost with a response of another endpoint.
+      const more = await userInfo(request, accessToken, subject).catch(() => null);
+      return idToken || more ? { ...more, ...idToken } : null;
+    }
   } catch (error) {
     const failure = providerFailure(error);
     return failure.code === 'SIGN_IN_FAILED' ? ok(null) : { ok: false, failure };

@@ -13,7 +13,7 @@ import {
   providerRefreshTokens,
   providerSessions,
 } from '../database/company-schema.ts';
-import { type Database, insertIf, isThere, type Statement } from '../database/database.ts';
+import { type Database, inOneBatch, insertIf, isThere, type Statement } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { accounts, apiKeys } from '../database/people-schema.ts';
 import { auditEvents, organizationMembers, organizations, users } from '../database/schema.ts';
@@ -70,33 +70,53 @@ export function endPeople(db: Database, condition: SQL | undefined): Statement[]
   ];
 }
 
-/** The role that a person gets, unless the tenant would lose its last owner by it. */
-const roleUnlessLastOwner = ({ id, tenantId }: ProviderPersonRow, role: string): SQL =>
-  sql`case when ${providerPeople.role} = 'owner' and ${role} <> 'owner'
-    and not ${hasOwnerBesides(tenantId, sql`${id}`)} then 'owner' else ${role} end`;
+/** The role by `claim_values` and SCIM groups of a row of `provider_people`, as `roleOf` has it. */
+const roleByGroups: SQL = sql`coalesce(
+  (select json_extract(entry.value, '$[1]')
+    from ${identityProviders}, json_each(${identityProviders.roles}) entry
+    where ${identityProviders.id} = ${providerPeople.providerId}
+      and (json_extract(entry.value, '$[0]') in (select value from json_each(${providerPeople.claimValues}))
+        or json_extract(entry.value, '$[0]') in (select ${providerGroups.displayName} from ${providerGroups}
+          join ${providerGroupMembers} on ${providerGroupMembers.groupId} = ${providerGroups.id}
+          where ${providerGroupMembers.personId} = ${providerPeople.id}))
+    order by entry.key limit 1),
+  (select ${identityProviders.defaultRole} from ${identityProviders}
+    where ${identityProviders.id} = ${providerPeople.providerId}))`;
 
-/** Gives a person a role, with its user and membership, which the keys and trusts of the person follow. */
-function setRole(db: Database, person: ProviderPersonRow, role: string, condition: SQL): Statement[] {
-  const isIt = and(eq(providerPeople.id, person.id), condition);
-  const current = sql`(select role from ${providerPeople} where id = ${person.id})`;
+/**
+ * Brings the roles of people up to date with their claims and SCIM groups, with their users and memberships,
+ * which keys and trusts follow. In the batch that changes claims or groups: a role that is set afterwards
+ * would stay the old one if the request ended in between. People whose loss would leave the tenant without
+ * an owner stay owners.
+ */
+export function updateRoles(
+  db: Database,
+  { id: providerId, tenantId }: Pick<ProviderRow, 'id' | 'tenantId'>,
+  personIds: readonly string[],
+): Statement[] {
+  const ids = sql`(select value from json_each(${JSON.stringify(personIds)}))`;
+  const isOne = and(eq(providerPeople.providerId, providerId), sql`${providerPeople.id} in ${ids}`);
+  const losing = sql`select ${providerPeople.id} from ${providerPeople} where ${isOne} and ${roleByGroups} <> 'owner'`;
   return [
     db
       .update(providerPeople)
-      .set({ role: roleUnlessLastOwner(person, role) })
-      .where(isIt),
+      .set({
+        role: sql`case when ${providerPeople.role} = 'owner' and ${roleByGroups} <> 'owner'
+          and not ${hasOwnerBesides(tenantId, losing)} then 'owner' else ${roleByGroups} end`,
+      })
+      .where(isOne),
     db
       .update(users)
-      .set({ role: current })
-      .where(and(eq(users.gid, person.id), eq(users.tenantId, person.tenantId), condition)),
+      .set({
+        role: sql`(select ${providerPeople.role} from ${providerPeople} where ${providerPeople.id} = ${users.gid})`,
+      })
+      .where(inArray(users.id, selectUsers(db, isOne))),
     db
       .update(organizationMembers)
-      .set({ role: current })
-      .where(
-        and(
-          inArray(organizationMembers.userId, selectUsers(db, eq(providerPeople.id, person.id))),
-          condition,
-        ),
-      ),
+      .set({
+        role: sql`(select ${users.role} from ${users} where ${users.id} = ${organizationMembers.userId})`,
+      })
+      .where(inArray(organizationMembers.userId, selectUsers(db, isOne))),
   ];
 }
 
@@ -110,20 +130,20 @@ export const groupsOf = async (db: Database, personId: string): Promise<string[]
   return rows.map(({ name }) => name);
 };
 
-/** Brings the roles of people up to date with their SCIM groups. */
-export async function refreshRoles(
+/** What the provider says of the roles of a person at a renewal. A role that it took back ends here. */
+export const renewClaims = (
   db: Database,
   provider: ProviderRow,
-  personIds: readonly string[],
-): Promise<void> {
-  for (const id of personIds) {
-    const [person] = await db.select().from(providerPeople).where(eq(providerPeople.id, id));
-    if (!person) continue;
-    const role = roleOf(provider, [...person.claimValues, ...(await groupsOf(db, id))]);
-    if (role === person.role) continue;
-    await db.batch(setRole(db, person, role, sql`true`) as [Statement, ...Statement[]]);
-  }
-}
+  personId: string,
+  claimValues: string[],
+): Promise<void> =>
+  inOneBatch(db, [
+    db
+      .update(providerPeople)
+      .set({ claimValues })
+      .where(and(eq(providerPeople.id, personId), eq(providerPeople.providerId, provider.id))),
+    ...updateRoles(db, provider, [personId]),
+  ]);
 
 /** Who signed in at the provider, as its claims say. */
 export interface SignedInPerson {
@@ -210,7 +230,6 @@ export async function admitPerson(
     return written.ok ? ok(person) : written;
   }
   if (!known.active || known.deletedAt !== null) return fail({ code: 'SSO_DISABLED' });
-  const role = roleOf(provider, [...claimValues, ...(await groupsOf(db, known.id))]);
   const isIt = and(
     eq(providerPeople.id, known.id),
     eq(providerPeople.active, true),
@@ -225,7 +244,7 @@ export async function admitPerson(
         .set({ subject, email, claimValues, signedInAt: now, updatedAt: now })
         .where(and(isLinked, isAllowed)),
     require: [[isThere(providerPeople, isLinked), 'SSO_DISABLED']],
-    rest: (isAllowed) => setRole(db, known, role, isAllowed),
+    derived: updateRoles(db, provider, [known.id]),
     conflicts: { provider_people: 'SIGN_IN_FAILED' },
     returns: db.select().from(providerPeople).where(eq(providerPeople.id, known.id)),
   });

@@ -6,6 +6,13 @@ import { SCIM_ERROR_SCHEMA } from '../pipeline/failures.ts';
 import { emptyResponse, jsonBody, operation, operations } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
 import { responseHeaders } from '../pipeline/response-headers.ts';
+import {
+  GROUP_SCHEMA,
+  isObject,
+  type ResourceSchema,
+  readResource,
+  USER_SCHEMA,
+} from '../scim/attributes.ts';
 import { createGroup, deleteGroup, getGroup, listGroups, patchGroup, replaceGroup } from '../scim/groups.ts';
 import {
   GroupBody,
@@ -86,7 +93,12 @@ const scimResponse = <S extends z.ZodType>(description: string, schema: S) => ({
   content: { [SCIM_TYPE]: { schema } },
 });
 
-const taken = { 409: scimResponse('There is another one with this name.', SCIM_ERROR_SCHEMA) };
+const taken = {
+  409: scimResponse(
+    'There is another one with this name, or another request changes this one.',
+    SCIM_ERROR_SCHEMA,
+  ),
+};
 
 /** Sends a resource or the error of SCIM. */
 function send(c: Context, outcome: Result<object, ScimFailure>, status: 200 | 201 = 200) {
@@ -206,7 +218,7 @@ function register<B extends z.ZodType>({ noun, body, ...kind }: Kind<B>): void {
       summary: `Delete a ${lower}`,
       tags,
       request: { params: IdParams },
-      responses: { 204: emptyResponse('It is deleted.') },
+      responses: { 204: emptyResponse('It is deleted.'), 409: taken[409] },
     }),
     async (c) => {
       const outcome = await kind.remove(contextOf(c), c.req.valid('param').id);
@@ -215,13 +227,25 @@ function register<B extends z.ZodType>({ noun, body, ...kind }: Kind<B>): void {
   );
 }
 
+/** The names of attributes have no case, which the schema of the body alone cannot say. */
+const bodyOf = <B extends z.ZodType>(schema: ResourceSchema, body: B) =>
+  z.preprocess((value, context) => {
+    if (!isObject(value)) return value;
+    const read = readResource(schema, value);
+    if (read.ok) return read.value;
+    context.addIssue({ code: 'custom', message: read.failure.detail });
+    return z.NEVER;
+  }, body);
+
 const PATCH_EXAMPLE = {
   example: { schemas: [SCHEMA.patch], Operations: [{ op: 'replace', path: 'active', value: false }] },
 };
 
 register({
   noun: 'User',
-  body: UserBody.meta({ example: { schemas: [SCHEMA.user], userName: 'ada@example.com', active: true } }),
+  body: bodyOf(USER_SCHEMA, UserBody).meta({
+    example: { schemas: [SCHEMA.user], userName: 'ada@example.com', active: true },
+  }),
   list: listUsers,
   get: getUser,
   create: createUser,
@@ -231,7 +255,7 @@ register({
 });
 register({
   noun: 'Group',
-  body: GroupBody.meta({
+  body: bodyOf(GROUP_SCHEMA, GroupBody).meta({
     example: { schemas: [SCHEMA.group], displayName: 'branchgate-admins', members: [] },
   }),
   list: listGroups,

@@ -8,12 +8,16 @@ import {
 } from '../database/company-schema.ts';
 import { isThere, type Statement } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
-import { refreshRoles } from '../identity-providers/people.ts';
-import { applyPatch, readFilter } from './query.ts';
+import { updateRoles } from '../identity-providers/people.ts';
+import { GROUP_SCHEMA } from './attributes.ts';
+import { predicateOf, readFilter } from './filter.ts';
+import { applyPatch } from './patch.ts';
 import {
+  changed,
   GroupBody,
   invalidValue,
   type ListQuery,
+  laterThan,
   listResponse,
   metaOf,
   notFound,
@@ -21,6 +25,7 @@ import {
   SCHEMA,
   type ScimFailure,
   type ScimResource,
+  whileChanged,
 } from './resource.ts';
 import { problemOf, type ScimContext } from './users.ts';
 
@@ -62,7 +67,7 @@ export async function listGroups(
   query: ListQuery,
 ): Promise<Result<object, ScimFailure>> {
   const { db, baseUrl } = context;
-  const filter = query.filter === undefined ? null : readFilter(query.filter);
+  const filter = query.filter === undefined ? null : readFilter(GROUP_SCHEMA, query.filter);
   if (filter && !filter.ok) return filter;
   const rows = await db
     .select()
@@ -71,7 +76,8 @@ export async function listGroups(
     .orderBy(providerGroups.createdAt, providerGroups.id)
     .limit(READ_MAX);
   // The members of the page only, because groups can be large.
-  const matching = rows.filter((row) => filter === null || filter.value.matches(toGroup(row, [], baseUrl)));
+  const test = filter === null ? () => true : predicateOf(filter.value);
+  const matching = rows.filter((row) => test(toGroup(row, [], baseUrl)));
   const page = matching.slice(query.startIndex - 1, query.startIndex - 1 + query.count);
   const groups = await Promise.all(
     page.map(async (row) => toGroup(row, await membersOf(context, row.id), baseUrl)),
@@ -130,22 +136,17 @@ function setMembers(
 
 const memberIds = (body: GroupBody): string[] => [...new Set((body.members ?? []).map(({ value }) => value))];
 
-/** Brings the roles up to date of those who came or went, or of all if the name counts from now on. */
-async function followRoles(
-  context: ScimContext,
-  names: readonly string[],
+/** Those whose groups change: who comes or goes, or everyone if the name changes. */
+function affected(
+  { displayName }: Pick<ProviderGroupRow, 'displayName'>,
+  next: string | null,
   before: readonly string[],
   after: readonly string[],
-): Promise<void> {
-  const { db, provider } = context;
-  const counts = provider.roles.some(([value]) => names.includes(value));
-  if (!counts) return;
-  const isRenamed = new Set(names).size > 1;
-  const changed = [
-    ...before.filter((id) => isRenamed || !after.includes(id)),
-    ...after.filter((id) => isRenamed || !before.includes(id)),
-  ];
-  await refreshRoles(db, provider, [...new Set(changed)]);
+): string[] {
+  const everyone = [...new Set([...before, ...after])];
+  if (displayName !== next) return everyone;
+  const [was, is] = [new Set(before), new Set(after)];
+  return everyone.filter((person) => was.has(person) !== is.has(person));
 }
 
 export async function createGroup(
@@ -166,68 +167,86 @@ export async function createGroup(
     first: [providerGroups, group],
     require: [[isFree(context, group), taken]],
     rest: (isWritten) => setMembers(context, group.id, memberIds(body), isWritten),
+    derived: updateRoles(db, provider, memberIds(body)),
     conflicts: { provider_groups: taken },
   });
   if (!created.ok) return created;
   const members = await membersOf(context, group.id);
-  await followRoles(context, [displayName], [], members);
   return ok(toGroup(group, members, baseUrl));
 }
 
-export async function replaceGroup(
+/** Writes a group that was read, if it is still as it was. */
+async function writeGroup(
   context: ScimContext,
-  id: string,
+  group: ProviderGroupRow,
+  before: readonly string[],
   body: GroupBody,
 ): Promise<Result<ScimResource, ScimFailure>> {
-  const { db, now, baseUrl } = context;
-  const found = await groupById(context, id);
-  if (!found.ok) return found;
-  const before = await membersOf(context, id);
-  const values = { displayName: body.displayName, externalId: body.externalId ?? null, updatedAt: now };
+  const { db, provider, now, baseUrl } = context;
+  const { id, updatedAt } = group;
+  const { displayName, externalId = null } = body;
+  const values = { displayName, externalId, updatedAt: laterThan(group, now) };
+  const members = memberIds(body);
   const isIt = ofProvider(context, eq(providerGroups.id, id));
   const written = await guardedWrite<typeof providerGroups, never, ScimFailure>(db, {
     first: (isAllowed) => db.update(providerGroups).set(values).where(and(isIt, isAllowed)),
     require: [
       [isThere(providerGroups, isIt), unknownGroup],
-      [isFree(context, { id, displayName: body.displayName }), taken],
+      [isThere(providerGroups, and(isIt, eq(providerGroups.updatedAt, updatedAt))), changed],
+      [isFree(context, { id, displayName }), taken],
     ],
-    rest: (isAllowed) => setMembers(context, id, memberIds(body), isAllowed),
+    rest: (isAllowed) => setMembers(context, id, members, isAllowed),
+    derived: updateRoles(db, provider, affected(group, displayName, before, members)),
     conflicts: { provider_groups: taken },
   });
   if (!written.ok) return written;
-  const after = await membersOf(context, id);
-  await followRoles(context, [found.value.displayName, body.displayName], before, after);
-  return ok(toGroup({ ...found.value, ...values }, after, baseUrl));
+  return ok(toGroup({ ...group, ...values }, await membersOf(context, id), baseUrl));
 }
 
-export async function patchGroup(
+export const replaceGroup = (
+  context: ScimContext,
+  id: string,
+  body: GroupBody,
+): Promise<Result<ScimResource, ScimFailure>> =>
+  whileChanged(async () => {
+    const found = await groupById(context, id);
+    return found.ok ? writeGroup(context, found.value, await membersOf(context, id), body) : found;
+  });
+
+export const patchGroup = (
   context: ScimContext,
   id: string,
   patch: PatchBody,
-): Promise<Result<ScimResource, ScimFailure>> {
-  const found = await getGroup(context, id);
-  if (!found.ok) return found;
-  const patched = applyPatch(found.value, patch);
-  if (!patched.ok) return patched;
-  const body = GroupBody.safeParse(patched.value);
-  if (!body.success) return fail(invalidValue(problemOf(body.error.issues)));
-  return replaceGroup(context, id, body.data);
-}
-
-export async function deleteGroup(context: ScimContext, id: string): Promise<Result<null, ScimFailure>> {
-  const found = await groupById(context, id);
-  if (!found.ok) return found;
-  const before = await membersOf(context, id);
-  const { db } = context;
-  const isIt = ofProvider(context, eq(providerGroups.id, id));
-  const deleted = await guardedWrite<typeof providerGroups, never, ScimFailure>(db, {
-    first: (isAllowed) => db.delete(providerGroups).where(and(isIt, isAllowed)),
-    require: [[isThere(providerGroups, isIt), unknownGroup]],
-    rest: (isAllowed) => [
-      db.delete(providerGroupMembers).where(and(eq(providerGroupMembers.groupId, id), isAllowed)),
-    ],
+): Promise<Result<ScimResource, ScimFailure>> =>
+  whileChanged(async () => {
+    const found = await groupById(context, id);
+    if (!found.ok) return found;
+    const before = await membersOf(context, id);
+    const patched = applyPatch(GROUP_SCHEMA, toGroup(found.value, before, context.baseUrl), patch);
+    if (!patched.ok) return patched;
+    const body = GroupBody.safeParse(patched.value);
+    if (!body.success) return fail(invalidValue(problemOf(body.error.issues)));
+    return writeGroup(context, found.value, before, body.data);
   });
-  if (!deleted.ok) return deleted;
-  await followRoles(context, [found.value.displayName], before, []);
-  return ok(null);
-}
+
+export const deleteGroup = (context: ScimContext, id: string): Promise<Result<null, ScimFailure>> =>
+  whileChanged(async () => {
+    const found = await groupById(context, id);
+    if (!found.ok) return found;
+    const before = await membersOf(context, id);
+    const { db, provider } = context;
+    const isIt = ofProvider(context, eq(providerGroups.id, id));
+    const isAsRead = and(isIt, eq(providerGroups.updatedAt, found.value.updatedAt));
+    const deleted = await guardedWrite<typeof providerGroups, never, ScimFailure>(db, {
+      first: (isAllowed) => db.delete(providerGroups).where(and(isIt, isAllowed)),
+      require: [
+        [isThere(providerGroups, isIt), unknownGroup],
+        [isThere(providerGroups, isAsRead), changed],
+      ],
+      rest: (isAllowed) => [
+        db.delete(providerGroupMembers).where(and(eq(providerGroupMembers.groupId, id), isAllowed)),
+      ],
+      derived: updateRoles(db, provider, affected(found.value, null, before, [])),
+    });
+    return deleted.ok ? ok(null) : deleted;
+  });

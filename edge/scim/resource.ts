@@ -1,9 +1,11 @@
 import { z } from 'zod';
+import type { Result } from '../../shared/result.ts';
 
 /** The schemas and messages of SCIM 2.0 (RFC 7643, RFC 7644). */
 export const SCHEMA = {
   user: 'urn:ietf:params:scim:schemas:core:2.0:User',
   group: 'urn:ietf:params:scim:schemas:core:2.0:Group',
+  enterprise: 'urn:ietf:params:scim:schemas:extension:enterprise:2.0:User',
   list: 'urn:ietf:params:scim:api:messages:2.0:ListResponse',
   patch: 'urn:ietf:params:scim:api:messages:2.0:PatchOp',
   error: 'urn:ietf:params:scim:api:messages:2.0:Error',
@@ -23,6 +25,7 @@ export interface ScimFailure {
     | 'invalidSyntax'
     | 'invalidValue'
     | 'invalidPath'
+    | 'mutability'
     | 'uniqueness'
     | 'tooMany'
     | 'noTarget';
@@ -34,6 +37,28 @@ export const invalidValue = (detail: string): ScimFailure => ({
   scimType: 'invalidValue',
   detail,
 });
+/** Another request changed the resource after it was read. */
+const CHANGED = 'The resource was changed at the same time. Send the request again.';
+export const changed: ScimFailure = { status: 409, detail: CHANGED };
+const ATTEMPTS = 5;
+
+/**
+ * Repeats a change that reads the resource first. Of two requests at a time one would undo the other: a person
+ * that is deactivated by one would be active again by the other.
+ */
+export async function whileChanged<T>(
+  change: () => Promise<Result<T, ScimFailure>>,
+): Promise<Result<T, ScimFailure>> {
+  for (let left = ATTEMPTS; ; left--) {
+    const outcome = await change();
+    if (outcome.ok || outcome.failure.detail !== CHANGED || left === 1) return outcome;
+  }
+}
+
+/** When a resource is written that was read: each write has a time of its own, by which the next one sees it. */
+export const laterThan = ({ updatedAt }: { updatedAt: Date }, now: Date): Date =>
+  now > updatedAt ? now : new Date(updatedAt.getTime() + 1);
+
 export const notFound = (detail: string): ScimFailure => ({ status: 404, detail });
 
 /** Entra sends booleans as text unless it is asked not to. */
@@ -49,7 +74,7 @@ const Text = z.string().trim().min(1).max(256);
 
 const Email = z.looseObject({ value: z.string().max(320), primary: Flag.optional() });
 
-/** A user as a client sends it. Attributes that the gateway does not use are stored and returned. */
+/** A user as a client sends it. The attributes that the gateway does not use are stored and returned. */
 export const UserBody = z.looseObject({
   userName: Text,
   externalId: Text.nullish(),

@@ -1,3 +1,4 @@
+import { type Attribute, GROUP_SCHEMA, type ResourceSchema, USER_SCHEMA } from './attributes.ts';
 import { SCHEMA, SCIM_PAGE_MAX, SCIM_PATH } from './resource.ts';
 
 /** What this service supports (RFC 7643 section 5). */
@@ -21,28 +22,6 @@ export const SERVICE_PROVIDER_CONFIG = {
   meta: { resourceType: 'ServiceProviderConfig', location: `${SCIM_PATH}/ServiceProviderConfig` },
 };
 
-const attribute = (name: string, type: string, more: Record<string, unknown> = {}) => ({
-  name,
-  type,
-  multiValued: false,
-  required: false,
-  caseExact: false,
-  mutability: 'readWrite',
-  returned: 'default',
-  uniqueness: 'none',
-  ...more,
-});
-
-const values = (...subAttributes: ReturnType<typeof attribute>[]) => ({ multiValued: true, subAttributes });
-
-const schema = (id: string, name: string, attributes: ReturnType<typeof attribute>[]) => ({
-  schemas: [SCHEMA.schema],
-  id,
-  name,
-  attributes,
-  meta: { resourceType: 'Schema', location: `${SCIM_PATH}/Schemas/${id}` },
-});
-
 const listed = (Resources: readonly object[]) => ({
   schemas: [SCHEMA.list],
   totalResults: Resources.length,
@@ -51,36 +30,38 @@ const listed = (Resources: readonly object[]) => ({
   Resources,
 });
 
-/** The attributes that the gateway uses (RFC 7643 section 7). */
+const schema = (id: string, name: string, attributes: readonly Attribute[] | undefined) => ({
+  schemas: [SCHEMA.schema],
+  id,
+  name,
+  attributes,
+  meta: { resourceType: 'Schema', location: `${SCIM_PATH}/Schemas/${id}` },
+});
+
+/** An extension is a schema of its own (RFC 7643 section 7). */
+const isOwn = ({ name }: Attribute) => !name.startsWith('urn:');
+
+/** The attributes of users and groups (RFC 7643 section 7). */
 export const SCHEMAS = listed([
-  schema(SCHEMA.user, 'User', [
-    attribute('userName', 'string', { required: true, uniqueness: 'server' }),
-    attribute('externalId', 'string', { caseExact: true }),
-    attribute('displayName', 'string'),
-    attribute('name', 'complex', {
-      subAttributes: [attribute('givenName', 'string'), attribute('familyName', 'string')],
-    }),
-    attribute('emails', 'complex', values(attribute('value', 'string'), attribute('primary', 'boolean'))),
-    attribute('active', 'boolean'),
-    attribute('groups', 'complex', { ...values(attribute('display', 'string')), mutability: 'readOnly' }),
-  ]),
-  schema(SCHEMA.group, 'Group', [
-    attribute('displayName', 'string', { required: true, uniqueness: 'server' }),
-    attribute('externalId', 'string', { caseExact: true }),
-    attribute('members', 'complex', values(attribute('value', 'string'))),
-  ]),
+  schema(SCHEMA.user, 'User', USER_SCHEMA.attributes.filter(isOwn)),
+  schema(
+    SCHEMA.enterprise,
+    'EnterpriseUser',
+    USER_SCHEMA.attributes.find(({ name }) => name === SCHEMA.enterprise)?.subAttributes,
+  ),
+  schema(SCHEMA.group, 'Group', GROUP_SCHEMA.attributes.filter(isOwn)),
 ]);
 
-const resourceType = (name: 'User' | 'Group', id: string) => ({
+const resourceType = ({ name, id, extensions }: ResourceSchema) => ({
   schemas: [SCHEMA.resourceType],
   id: name,
   name,
   endpoint: `/${name}s`,
   schema: id,
+  ...(extensions.length > 0 && {
+    schemaExtensions: extensions.map((extension) => ({ schema: extension, required: false })),
+  }),
   meta: { resourceType: 'ResourceType', location: `${SCIM_PATH}/ResourceTypes/${name}` },
 });
 
-export const RESOURCE_TYPES = listed([
-  resourceType('User', SCHEMA.user),
-  resourceType('Group', SCHEMA.group),
-]);
+export const RESOURCE_TYPES = listed([USER_SCHEMA, GROUP_SCHEMA].map(resourceType));

@@ -7,10 +7,14 @@ import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents } from '../database/schema.ts';
 import { roleOf } from '../identity-providers/claims.ts';
 import { endPeople, groupsOf } from '../identity-providers/people.ts';
-import { applyPatch, readFilter } from './query.ts';
+import { USER_SCHEMA } from './attributes.ts';
+import { equality, predicateOf, readFilter } from './filter.ts';
+import { applyPatch } from './patch.ts';
 import {
+  changed,
   invalidValue,
   type ListQuery,
+  laterThan,
   listResponse,
   metaOf,
   notFound,
@@ -19,6 +23,7 @@ import {
   type ScimFailure,
   type ScimResource,
   UserBody,
+  whileChanged,
 } from './resource.ts';
 
 /** What a request of SCIM works with. */
@@ -34,8 +39,8 @@ export interface ScimContext {
 const READ_MAX = 5000;
 const ATTRIBUTES_MAX = 16_384;
 
-/** Columns, what only the gateway writes, and what must not be stored. */
-const NOT_STORED = ['schemas', 'id', 'meta', 'userName', 'externalId', 'active', 'groups', 'password'];
+/** Columns, and what only the gateway writes. */
+const NOT_STORED = ['schemas', 'id', 'meta', 'userName', 'externalId', 'active', 'groups'];
 
 const toUser = (
   person: ProviderPersonRow,
@@ -67,8 +72,8 @@ async function personById(context: ScimContext, id: string): Promise<Result<Prov
 
 /** The columns of the attributes that a client looks people up by. */
 function conditionFor({ attribute, value }: { attribute: string; value: string }): SQL | undefined {
-  if (attribute === 'username') return eq(providerPeople.userName, value.toLowerCase());
-  if (attribute === 'externalid') return eq(providerPeople.externalId, value);
+  if (attribute === 'userName') return eq(providerPeople.userName, value.toLowerCase());
+  if (attribute === 'externalId') return eq(providerPeople.externalId, value);
   if (attribute === 'id') return eq(providerPeople.id, value);
   return undefined;
 }
@@ -78,9 +83,10 @@ export async function listUsers(
   query: ListQuery,
 ): Promise<Result<object, ScimFailure>> {
   const { db, baseUrl } = context;
-  const filter = query.filter === undefined ? null : readFilter(query.filter);
+  const filter = query.filter === undefined ? null : readFilter(USER_SCHEMA, query.filter);
   if (filter && !filter.ok) return filter;
-  const found = filter?.value.equals ? conditionFor(filter.value.equals) : undefined;
+  const equal = filter && equality(filter.value);
+  const found = equal ? conditionFor(equal) : undefined;
   const isPaged = filter === null || found !== undefined;
   const condition = ofProvider(context, found);
   const rows = await db
@@ -94,7 +100,7 @@ export async function listUsers(
     return fail({ status: 400, scimType: 'tooMany', detail: 'Filter by userName, externalId or id.' });
   const users = rows.map((row) => toUser(row, null, baseUrl));
   if (isPaged) return ok(listResponse(users, await db.$count(providerPeople, condition), query));
-  const matching = users.filter((user) => filter?.value.matches(user));
+  const matching = users.filter(predicateOf(filter.value));
   const page = matching.slice(query.startIndex - 1, query.startIndex - 1 + query.count);
   return ok(listResponse(page, matching.length, query));
 }
@@ -147,7 +153,12 @@ const taken: ScimFailure = {
  * Creates a user. A person who has signed in before, and one whom SCIM had deleted, becomes this user: the one
  * with the `externalId` as its subject or, failing that, with the `userName` as its address.
  */
-export async function createUser(
+export const createUser = (
+  context: ScimContext,
+  body: UserBody,
+): Promise<Result<ScimResource, ScimFailure>> => whileChanged(() => createOrAdopt(context, body));
+
+async function createOrAdopt(
   context: ScimContext,
   body: UserBody,
 ): Promise<Result<ScimResource, ScimFailure>> {
@@ -203,7 +214,7 @@ export async function createUser(
 
 /**
  * Writes a user, and ends everything of it if it is not active any more.
- * @param before as it was read: a user that was deleted since then stays deleted
+ * @param before as it was read: a user that was changed since then is not written
  */
 async function write(
   context: ScimContext,
@@ -212,23 +223,25 @@ async function write(
   event: ReturnType<typeof auditEvent>,
 ): Promise<Result<ScimResource, ScimFailure>> {
   const { db, provider, now } = context;
-  const { id, deletedAt } = before;
+  const { id, deletedAt, updatedAt } = before;
   const isIt = and(
     eq(providerPeople.id, id),
     eq(providerPeople.providerId, provider.id),
     deletedAt === null ? isNull(providerPeople.deletedAt) : eq(providerPeople.deletedAt, deletedAt),
   );
+  const isAsRead = and(isIt, eq(providerPeople.updatedAt, updatedAt));
   const isTaken = and(
     eq(providerPeople.providerId, provider.id),
     eq(providerPeople.userName, columns.userName),
     ne(providerPeople.id, id),
     isNull(providerPeople.deletedAt),
   );
-  const values = { ...columns, provisioned: true, deletedAt: null, updatedAt: now };
+  const values = { ...columns, provisioned: true, deletedAt: null, updatedAt: laterThan(before, now) };
   const written = await guardedWrite<typeof auditEvents, never, ScimFailure>(db, {
     first: [auditEvents, event],
     require: [
       [isThere(providerPeople, isIt), unknownUser],
+      [isThere(providerPeople, isAsRead), changed],
       [sql`not ${isThere(providerPeople, isTaken)}`, taken],
     ],
     rest: (isWritten) => [
@@ -242,32 +255,40 @@ async function write(
 const nameOfChange = (before: ProviderPersonRow, { active }: { active: boolean }): AuditName =>
   before.active === active ? 'person.changed' : active ? 'person.enabled' : 'person.disabled';
 
-export async function replaceUser(
+async function writeBody(
+  context: ScimContext,
+  before: ProviderPersonRow,
+  body: UserBody,
+): Promise<Result<ScimResource, ScimFailure>> {
+  const columns = columnsOf(body);
+  if (!columns.ok) return columns;
+  return write(context, before, columns.value, eventOf(context, nameOfChange(before, columns.value), before));
+}
+
+export const replaceUser = (
   context: ScimContext,
   id: string,
   body: UserBody,
-): Promise<Result<ScimResource, ScimFailure>> {
-  const found = await personById(context, id);
-  if (!found.ok) return found;
-  const columns = columnsOf(body);
-  if (!columns.ok) return columns;
-  const event = eventOf(context, nameOfChange(found.value, columns.value), found.value);
-  return write(context, found.value, columns.value, event);
-}
+): Promise<Result<ScimResource, ScimFailure>> =>
+  whileChanged(async () => {
+    const found = await personById(context, id);
+    return found.ok ? writeBody(context, found.value, body) : found;
+  });
 
-export async function patchUser(
+export const patchUser = (
   context: ScimContext,
   id: string,
   patch: PatchBody,
-): Promise<Result<ScimResource, ScimFailure>> {
-  const found = await personById(context, id);
-  if (!found.ok) return found;
-  const patched = applyPatch(toUser(found.value, null, context.baseUrl), patch);
-  if (!patched.ok) return patched;
-  const body = UserBody.safeParse(patched.value);
-  if (!body.success) return fail(invalidValue(problemOf(body.error.issues)));
-  return replaceUser(context, id, body.data);
-}
+): Promise<Result<ScimResource, ScimFailure>> =>
+  whileChanged(async () => {
+    const found = await personById(context, id);
+    if (!found.ok) return found;
+    const patched = applyPatch(USER_SCHEMA, toUser(found.value, null, context.baseUrl), patch);
+    if (!patched.ok) return patched;
+    const body = UserBody.safeParse(patched.value);
+    if (!body.success) return fail(invalidValue(problemOf(body.error.issues)));
+    return writeBody(context, found.value, body.data);
+  });
 
 export const problemOf = (issues: readonly { path: PropertyKey[]; message: string }[]): string =>
   issues
@@ -288,7 +309,7 @@ export async function deleteUser(context: ScimContext, id: string): Promise<Resu
       ...endPeople(db, and(isIt, isWritten)),
       db
         .update(providerPeople)
-        .set({ active: false, deletedAt: now, updatedAt: now })
+        .set({ active: false, deletedAt: now, updatedAt: laterThan(found.value, now) })
         .where(and(isIt, isWritten)),
     ],
   });

@@ -5,7 +5,9 @@ import { verifyOwnToken } from '../authentication/own-tokens.ts';
 import { seal, unseal } from '../crypto/seal.ts';
 import { identityProviders, providerPeople, providerSessions } from '../database/company-schema.ts';
 import { type Database, hasChanged } from '../database/database.ts';
+import { roleValues } from '../identity-providers/claims.ts';
 import { confirmByOpenId } from '../identity-providers/openid.ts';
+import { renewClaims } from '../identity-providers/people.ts';
 import type { Settings } from '../settings.ts';
 import type { SignInContext } from './sign-in-context.ts';
 
@@ -47,7 +49,7 @@ export async function issuerOf(db: Database, providerId: string): Promise<string
 interface Confirmation {
   /** The session, if the provider refuses its person. */
   ended?: { sessionId: string; providerId: string; email: string; tenantId: string };
-  /** When the session ends at the latest; null: each renewal extends it. */
+  /** When the session ends at the latest; null for an account of the gateway: each renewal extends it. */
   until: Date | null;
 }
 
@@ -82,10 +84,12 @@ export async function confirmSession(
   const { session, provider, person } = found;
   const { keyId, sealedRefresh, checkedAt } = session;
   if (keyId === null || sealedRefresh === null) return ok({ until: session.expiresAt });
-  if (now.getTime() - checkedAt.getTime() < CONFIRMED_FOR_MS) return ok(UNLIMITED);
+  const until = new Date(session.createdAt.getTime() + settings.SSO_SESSION_MAX_SECONDS * 1000);
+  if (until <= now) return fail({ code: 'REFRESH_TOKEN_WRONG', reason: 'the longest life of a session' });
+  if (now.getTime() - checkedAt.getTime() < CONFIRMED_FOR_MS) return ok({ until });
   const asRead = and(isIt, eq(providerSessions.checkedAt, checkedAt));
   const claimed = await db.update(providerSessions).set({ checkedAt: now }).where(asRead).run();
-  if (!hasChanged(claimed)) return ok(UNLIMITED);
+  if (!hasChanged(claimed)) return ok({ until });
   const sealed = { keyId, sealed: sealedRefresh };
   const confirmed = await unseal(settings.CREDENTIAL_KEYS, refreshContext(sid), sealed).then((token) =>
     confirmByOpenId(provider, settings, token, person.subject),
@@ -98,7 +102,9 @@ export async function confirmSession(
     const { email, tenantId } = person;
     return ok({ ended: { sessionId: sid, providerId: provider.id, email, tenantId }, until: null });
   }
-  const next = await seal(settings.CREDENTIAL_KEYS, refreshContext(sid), confirmed.value);
+  const { refreshToken: nextToken, claims } = confirmed.value;
+  const next = await seal(settings.CREDENTIAL_KEYS, refreshContext(sid), nextToken);
   await db.update(providerSessions).set({ keyId: next.keyId, sealedRefresh: next.sealed }).where(isIt);
-  return ok(UNLIMITED);
+  if (claims) await renewClaims(db, provider, person.id, roleValues(provider, claims));
+  return ok({ until });
 }
