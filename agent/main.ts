@@ -1,5 +1,6 @@
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { isMainThread, parentPort, workerData } from 'node:worker_threads';
+import { freezeIntrinsics } from '../shared/frozen-intrinsics.ts';
 import { COMPARISON } from './difference/schema/comparison-thread.ts';
 import { DEFAULT_STATE_DIR } from './process/state-dir.ts';
 import { Trial } from './upgrade/trial.ts';
@@ -15,9 +16,12 @@ if (isMainThread) {
     await import(pathToFileURL(begun.instead).href);
   } else {
     const { runControlTool } = await import('./control-tool/control-tool.ts');
+    // Catalogs and rows of tenants, and of the sources that they name, are input of others.
+    freezeIntrinsics();
     process.exit(await runControlTool(words, begun));
   }
 } else if (parentPort && workerData?.kind === COMPARISON) {
   const { serveComparison } = await import('./difference/schema/plan-schemas.ts');
+  freezeIntrinsics();
   await serveComparison(parentPort, workerData);
 }

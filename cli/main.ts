@@ -1,9 +1,13 @@
 import { CommanderError } from 'commander';
+import { freezeIntrinsics } from '../shared/frozen-intrinsics.ts';
 import { printableJson } from '../shared/printable.ts';
 import { VERSION } from '../shared/version.ts';
 import { EXIT_CODES, errorRecord, exitCodeOf, explain } from './exit-codes.ts';
 import { complain, isJson, say } from './output.ts';
 import { commandsBelow, createProgram } from './program.ts';
+
+// Answers of a gateway, and records of a database, are input of others.
+freezeIntrinsics();
 
 // The reader of the output may be gone, as in `branchgate job list | head -1`.
 process.stdout.on('error', () => process.exit(EXIT_CODES.ok.code));

@@ -1,3 +1,4 @@
+import { freezeIntrinsics, WEB_NAMES } from '../shared/frozen-intrinsics.ts';
 import { refreshLists } from './access/named-networks.ts';
 import { app } from './app.ts';
 import { coordinatorOf } from './coordinator/coordinator-rpc.ts';
@@ -11,6 +12,9 @@ export { HostLink } from './host-link/host-link.ts';
 export { RateLimiter } from './rate-limits/rate-limiter.ts';
 export { Challenges } from './sign-in/challenges.ts';
 export { WebhookSender } from './webhooks/webhook-sender.ts';
+
+// The isolate serves all tenants, in the Worker and in each Durable Object.
+freezeIntrinsics(WEB_NAMES);
 
 /** Files of the console, whose names contain a hash of their content. */
 const FILES = '/assets/';

@@ -3,6 +3,7 @@ import ipaddr from 'ipaddr.js';
 import { z } from 'zod';
 import { reachOf, readCidr } from '../../shared/cidr.ts';
 import type { Failure } from '../../shared/failures.ts';
+import { parseForeign } from '../../shared/foreign-json.ts';
 import {
   isNetworkName,
   NETWORK_NAMES,
@@ -64,7 +65,7 @@ const SOURCES: Record<NetworkName, Source> = {
   },
   'github-actions': {
     urls: ({ GITHUB_META_URL }) => [GITHUB_META_URL],
-    entries: (text) => Meta.parse(JSON.parse(text)).actions,
+    entries: (text) => Meta.parse(parseForeign(text)).actions,
     roundings: ROUNDINGS.length,
   },
 };
@@ -211,8 +212,10 @@ async function refreshList(db: Database, settings: Sources, name: NetworkName, n
 }
 
 /** What is stored of a list; `version` is 0 while none was ever read. */
-const storedList = async (db: Database, name: NetworkName): Promise<NamedNetworkRow | undefined> =>
-  (await db.select().from(namedNetworks).where(eq(namedNetworks.name, name)))[0];
+async function storedList(db: Database, name: NetworkName): Promise<NamedNetworkRow | undefined> {
+  const [list] = await db.select().from(namedNetworks).where(eq(namedNetworks.name, name));
+  return list;
+}
 
 const NEVER = new Date(0);
 

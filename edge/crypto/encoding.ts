@@ -1,3 +1,5 @@
+import { parseForeign } from '../../shared/foreign-json.ts';
+
 /** The SHA-256 digest of the UTF-8 text, in hexadecimal. */
 export async function sha256(text: string): Promise<string> {
   const digest = await crypto.subtle.digest('SHA-256', new TextEncoder().encode(text));
@@ -27,10 +29,10 @@ export async function isSameText(given: string, expected: string): Promise<boole
 
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
-/** Parses UTF-8 JSON; undefined if the bytes are not valid UTF-8 or not valid JSON. */
+/** Parses UTF-8 JSON; undefined if the bytes are not valid UTF-8, not valid JSON, or have a refused key. */
 export function parseJson(bytes: Uint8Array): unknown {
   try {
-    return JSON.parse(utf8.decode(bytes));
+    return parseForeign(utf8.decode(bytes));
   } catch {
     return undefined;
   }

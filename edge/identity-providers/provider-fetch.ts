@@ -8,6 +8,7 @@ import {
   WWWAuthenticateChallengeError,
 } from 'oauth4webapi';
 import type { Failure } from '../../shared/failures.ts';
+import { parseForeign, RefusedKey } from '../../shared/foreign-json.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { readBounded } from '../authentication/provider-keys.ts';
 import { isLocalGateway, networkProblem } from '../destination.ts';
@@ -35,10 +36,24 @@ const unavailable = (reason: string): Failure => ({ code: 'IDP_UNAVAILABLE', rea
 const misconfigured = (reason: string): Failure => ({ code: 'SSO_MISCONFIGURED', reason });
 const signInFailed = (reason: string): Failure => ({ code: 'SIGN_IN_FAILED', reason });
 
+/**
+ * Discovery documents, key sets and responses of endpoints are read by libraries, which copy their members.
+ * @throws Misconfigured for a key that leads to what all requests of an isolate share
+ */
+function refuseKeys(bytes: Uint8Array): void {
+  try {
+    parseForeign(new TextDecoder().decode(bytes));
+  } catch (error) {
+    // Whoever expects JSON reports that it is none.
+    if (error instanceof RefusedKey) throw new Misconfigured(`a response of the provider: ${error.message}`);
+  }
+}
+
 /** A copy of the response with a body that is read up to the limit. */
 async function bounded(response: Response): Promise<Response> {
   const tooLarge = () => new Misconfigured('a response of the provider is too large');
   const bytes = await readBounded(response, RESPONSE_MAX_BYTES, tooLarge);
+  refuseKeys(bytes);
   const { status, statusText, headers } = response;
   const isEmpty = status === 204 || status === 304;
   return new Response(isEmpty ? null : bytes, { status, statusText, headers });

@@ -2,6 +2,7 @@ import { and, asc, eq, sql } from 'drizzle-orm';
 import { decodeJwt, decodeProtectedHeader, errors, type JWK, type JWTPayload, jwtVerify } from 'jose';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
+import { refusedKey } from '../../shared/foreign-json.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { auditEvent, type ClientDetails } from '../audit/audit-event.ts';
 import { signOwnToken } from '../authentication/own-tokens.ts';
@@ -100,6 +101,7 @@ function readIdToken(token: string): ClaimedToken | null {
     const { kid, alg } = decodeProtectedHeader(token);
     const payload = decodeJwt(token);
     if (!kid || !alg || !ALGORITHMS.includes(alg) || typeof payload.iss !== 'string') return null;
+    if (refusedKey(payload) !== null) return null;
     return { kid, alg, issuer: payload.iss, payload };
   } catch {
     return null;

@@ -1,4 +1,5 @@
 import type { MiddlewareHandler } from 'hono';
+import { MAPS, mayHaveRefusedKey, refusedKey } from '../../shared/foreign-json.ts';
 import { ApiError } from '../errors.ts';
 
 const BODY_LIMIT = 1024 * 1024;
@@ -25,22 +26,39 @@ const FORM_PATHS = /^\/api\/v1\/auth\/token$/;
 const typeOf = (path: string) =>
   FORM_PATHS.test(path) ? 'application/x-www-form-urlencoded' : 'application/json';
 
+/** @throws ApiError VALIDATION_FAILED for a key that leads to what all requests of an isolate share */
+function refuseKeys(body: string): void {
+  if (!mayHaveRefusedKey(body)) return;
+  let json: unknown;
+  try {
+    json = JSON.parse(body);
+  } catch {
+    // Whoever reads the body reports it, or it is a form.
+    return;
+  }
+  const path = refusedKey(json, MAPS);
+  if (path !== null)
+    throw new ApiError('VALIDATION_FAILED', { details: [{ path, message: 'This name is not allowed.' }] });
+}
+
 /**
  * Reads the request body up to the limit. Every body is treated as JSON or as a form, whatever its
  * `Content-Type`.
- * @throws ApiError PAYLOAD_TOO_LARGE; BAD_REQUEST if the body is not UTF-8
+ * @throws ApiError PAYLOAD_TOO_LARGE; BAD_REQUEST if the body is not UTF-8; VALIDATION_FAILED
  */
 export const boundBody: MiddlewareHandler = async (c, next) => {
   if (!['GET', 'HEAD', 'OPTIONS'].includes(c.req.method)) {
     const bytes = c.req.raw.body ? await readBounded(c.req.raw.body) : new Uint8Array();
+    let body: string;
     try {
-      const body = new TextDecoder('utf-8', { fatal: true, ignoreBOM: false }).decode(bytes);
+      body = new TextDecoder('utf-8', { fatal: true, ignoreBOM: false }).decode(bytes);
       const headers = new Headers(c.req.raw.headers);
       headers.set('Content-Type', typeOf(c.req.path));
       c.req.raw = new Request(c.req.raw, { headers, body });
     } catch {
       throw new ApiError('BAD_REQUEST');
     }
+    refuseKeys(body);
   }
   await next();
 };
