@@ -1,9 +1,10 @@
-import { Command, Option } from 'commander';
+import { Argument, Command, InvalidArgumentError, Option } from 'commander';
 import type { Schemas } from '../../client/client.ts';
 import { dataOf, ResponseError } from '../../client/response-error.ts';
 import { isInNetwork, isPlainAddress } from '../../shared/cidr.ts';
 import { isNetworkName } from '../../shared/named-networks.ts';
 import { take } from '../../shared/take.ts';
+import { impossibleClaim, TRUSTED_SERVICES, type TrustedService } from '../../shared/trusted-services.ts';
 import { CommandError } from '../exit-codes.ts';
 import { collect, collectOneOf, readCount, readDuration } from '../option-values.ts';
 import { ME, otherAddress } from '../other-address.ts';
@@ -261,23 +262,19 @@ function keyCommand(): Command {
 const TRUSTS = '/api/v1/projects/{project_id}/trusts';
 const TRUST_COLUMNS = ['issuer', 'audience', 'claims', 'role', 'branch_pattern', 'last_used_at', 'id'];
 
-/** The services with a command of their own: their issuer, and the claim that names a repository. */
+/** Services with a command of their own. */
 const SERVICES = {
-  github: {
-    issuer: 'https://token.actions.githubusercontent.com',
-    claim: 'repository',
-    description: 'Trust the workflows of a GitHub repository',
-    argument: '<owner/repository>',
-    ref: 'refs/heads/main',
-  },
-  gitlab: {
-    issuer: 'https://gitlab.com',
-    claim: 'project_path',
-    description: 'Trust the jobs of a GitLab project',
-    argument: '<group/project>',
-    ref: 'main',
-  },
+  github: { description: 'Trust the workflows of a GitHub repository', ref: 'refs/heads/main' },
+  gitlab: { description: 'Trust the jobs of a GitLab project', ref: 'main' },
 } as const;
+
+/** The name of a repository, or with a trailing `*` the beginning of several. */
+const repositoryOf =
+  ({ issuer, claim, argument }: TrustedService) =>
+  (text: string): string => {
+    if (impossibleClaim(issuer, { [claim]: text })) throw new InvalidArgumentError(`Give it as ${argument}.`);
+    return text;
+  };
 
 interface NewTrust {
   ref?: string;
@@ -287,11 +284,14 @@ interface NewTrust {
 
 function trustCommand(): Command {
   const group = new Command('trust').description('Workloads that sign in without a stored secret');
-  for (const [name, { issuer, claim, description, argument, ref }] of Object.entries(SERVICES))
+  for (const name of ['github', 'gitlab'] as const) {
+    const { description, ref } = SERVICES[name];
+    const service = TRUSTED_SERVICES[name];
+    const { issuer, claim } = service;
     group
       .command(name)
       .description(description)
-      .argument(argument)
+      .addArgument(new Argument(`<${service.argument}>`).argParser(repositoryOf(service)))
       .option('--ref <ref>', `only this ref, for instance ${ref}`)
       .addOption(new Option('--role <role>', 'role of the jobs').choices(ROLES).default('operator'))
       .option('--branch-pattern <pattern>', 'only branches with such names, for instance pr-*')
@@ -311,6 +311,7 @@ function trustCommand(): Command {
           TRUST_COLUMNS,
         );
       });
+  }
   group
     .command('list')
     .description('List trusts')

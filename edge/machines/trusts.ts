@@ -2,6 +2,7 @@ import { and, eq, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, type Result } from '../../shared/result.ts';
+import { impossibleClaim } from '../../shared/trusted-services.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import type { Actor } from '../database/column-types.ts';
 import { isOfTenant } from '../database/conditions.ts';
@@ -44,6 +45,11 @@ const TRUST_FIELDS = {
 
 export const NewTrust = z
   .strictObject({ ...TRUST_FIELDS, branch_pattern: BranchPattern.nullable().default(null) })
+  .superRefine(({ issuer, claims }, context) => {
+    const problem = impossibleClaim(issuer, claims);
+    if (problem)
+      context.addIssue({ code: 'custom', path: ['claims', problem.claim], message: problem.message });
+  })
   .meta({
     example: {
       issuer: 'https://token.actions.githubusercontent.com',
