@@ -94,7 +94,7 @@ export async function storeSettings(
     rest: (isAllowed) => statements(isAllowed).before,
     returns: db.select().from(projectBranches).where(theBranch),
   });
-  return written.ok ? ok({ ...branch, ...written.value[0] }) : written;
+  return written.ok ? ok({ ...branch, ...written.value.at(0) }) : written;
 }
 
 /** @param confirm the name of the branch, as its users repeat it. @returns or BRANCH_PROTECTED */

@@ -85,7 +85,7 @@ export async function storeLifespan(
     },
     returns: db.select().from(projectBranches).where(thisBranch),
   });
-  return written.ok ? ok({ ...branch, ...written.value[0] }) : written;
+  return written.ok ? ok({ ...branch, ...written.value.at(0) }) : written;
 }
 
 /**
@@ -156,7 +156,7 @@ export async function storeRenewal(
     require: [[sql`not ${isOver}`, 'NOT_FOUND'], ...onActiveBranch(branch, actor.tenantId)],
     returns: db.select().from(projectBranches).where(thisBranch),
   });
-  return written.ok ? ok({ ...branch, ...written.value[0] }) : written;
+  return written.ok ? ok({ ...branch, ...written.value.at(0) }) : written;
 }
 
 export interface LifespanChange extends BranchSettings {

@@ -183,5 +183,5 @@ export async function changeSnapshot(
     ],
     returns: db.select().from(snapshots).where(theSnapshot),
   });
-  return written.ok ? ok({ ...snapshot, ...written.value[0] }) : written;
+  return written.ok ? ok({ ...snapshot, ...written.value.at(0) }) : written;
 }

@@ -85,7 +85,7 @@ export async function storeCancellation(
         : [],
     returns: db.select().from(jobs).where(thisJob),
   });
-  return written.ok ? ok(written.value[0] ?? job) : written;
+  return written.ok ? ok(written.value.at(0) ?? job) : written;
 }
 
 export interface Cancellation {

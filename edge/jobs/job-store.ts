@@ -42,13 +42,13 @@ export const openJobs = (db: Database, projectId: string): Promise<JobRow[]> =>
     .orderBy(jobs.createdAt, jobs.id);
 
 /** The job as it is now, if it is still open. */
-export const readOpenJob = async (db: Database, id: string): Promise<JobRow | undefined> =>
-  (
-    await db
-      .select()
-      .from(jobs)
-      .where(and(eq(jobs.id, id), inArray(jobs.status, OPEN_STATUSES)))
-  )[0];
+export async function readOpenJob(db: Database, id: string): Promise<JobRow | undefined> {
+  const [job] = await db
+    .select()
+    .from(jobs)
+    .where(and(eq(jobs.id, id), inArray(jobs.status, OPEN_STATUSES)));
+  return job;
+}
 
 interface NewJob {
   id: string;

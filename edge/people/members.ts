@@ -16,7 +16,9 @@ import {
   sessions,
 } from '../database/people-schema.ts';
 import { auditEvents, organizationMembers, organizations, users } from '../database/schema.ts';
+import { repeatIfLost } from '../lost-object.ts';
 import type { Settings } from '../settings.ts';
+import { type ChallengeObjects, challengesOf } from '../sign-in/challenge.ts';
 import { deleteSessions } from '../sign-in/sessions.ts';
 
 export const Member = z
@@ -79,6 +81,7 @@ export const toMemberResponse = (row: MemberRow): z.output<typeof Member> => ({
 
 /** What a change of a member needs to know about its request. */
 export interface MemberRequest {
+  env: ChallengeObjects;
   db: Database;
   settings: Settings;
   principal: Principal;
@@ -206,12 +209,12 @@ export async function changeMemberRole(
 }
 
 /**
- * Removes a member: the account, its sessions and what was shared with it. What the member made stays in the
- * tenant.
+ * Removes a member: the account, its sessions and what was shared with it, and then the codes that its
+ * address has open. What the member made stays in the tenant.
  * @returns or NOT_FOUND, FORBIDDEN, MANAGED_BY_PROVIDER, LAST_OWNER
  */
 export async function removeMember(request: MemberRequest, userId: string): Promise<Result<null, Failure>> {
-  const { db, principal, now } = request;
+  const { env, db, principal, now } = request;
   const removed = await changeMember(request, userId, ({ issuer, gid, email, accountRole: role }) => {
     const allowed = checkOwnerFor(principal, role);
     if (!allowed.ok) return allowed;
@@ -234,7 +237,9 @@ export async function removeMember(request: MemberRequest, userId: string): Prom
       ],
     });
   });
-  return removed.ok ? ok(null) : removed;
+  if (!removed.ok) return removed;
+  await repeatIfLost(() => challengesOf(env, removed.value.email).cancelSignIns());
+  return ok(null);
 }
 
 /** The role of a request about a member. */

@@ -205,5 +205,5 @@ export async function changeProject(
     ],
     returns: projectViews(db).where(theProject),
   });
-  return written.ok ? ok({ ...project, ...written.value[0] }) : written;
+  return written.ok ? ok({ ...project, ...written.value.at(0) }) : written;
 }

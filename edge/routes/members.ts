@@ -56,6 +56,7 @@ const RoleChange = z.strictObject({ role: MemberRole }).meta({ example: { role: 
 const Share = z.strictObject({ role: ProjectRole }).meta({ example: { role: 'viewer' } });
 
 const requestOf = (c: AppContext): MemberRequest => ({
+  env: c.env,
   db: databaseOf(c),
   settings: readSettings(c.env),
   principal: c.var.principal,

@@ -22,6 +22,11 @@ export const EmailAddress = z
   .transform((address) => address.toLowerCase())
   .meta({ example: 'ada@example.com' });
 
+export async function findAccount(db: Database, email: string): Promise<AccountRow | undefined> {
+  const [account] = await accountByEmail(db, email);
+  return account;
+}
+
 export const accountByEmail = (db: Database, email: string) =>
   db.select().from(accounts).where(eq(accounts.email, email));
 
@@ -110,13 +115,13 @@ export async function acceptInvitation(
 
 /** An open invitation by a member, or by the operator, and its table. */
 async function openInvitation(db: Database, id: string, email: string, now: Date) {
-  const read = async (table: typeof invitations | typeof ownerInvitations) =>
-    (
-      await db
-        .select()
-        .from(table)
-        .where(and(eq(table.id, id), eq(table.email, email), gt(table.expiresAt, now)))
-    )[0];
+  const read = async (table: typeof invitations | typeof ownerInvitations) => {
+    const [row] = await db
+      .select()
+      .from(table)
+      .where(and(eq(table.id, id), eq(table.email, email), gt(table.expiresAt, now)));
+    return row;
+  };
   const [byMember, byOperator] = await Promise.all([read(invitations), read(ownerInvitations)]);
   if (byOperator) return [ownerInvitations, { ...byOperator, role: 'owner' }] as const;
   return [invitations, byMember as InvitationRow | undefined] as const;

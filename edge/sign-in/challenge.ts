@@ -204,6 +204,11 @@ export function removeChallenge(state: AddressState, challengeId: string): void 
   state.challenges = state.challenges.filter(({ id }) => id !== challengeId);
 }
 
+/** An invitation is another tenant's, or a new one, and stays open. */
+export function removeSignIns(state: AddressState): void {
+  state.challenges = state.challenges.filter(({ kind }) => kind === 'invitation');
+}
+
 /**
  * Starts the lifetime of a code when its mail is sent.
  * @param sentAt Unix milliseconds; null when the mail was abandoned, which removes the challenge
@@ -225,6 +230,8 @@ export interface ChallengesRpc extends Rpc.DurableObjectBranded {
   start(request: ChallengeRequest): Promise<{ expiresAt: number }>;
   /** Refuses the code of a challenge from now on. */
   cancel(challengeId: string): Promise<void>;
+  /** Refuses the codes of all challenges but invitations from now on. */
+  cancelSignIns(): Promise<void>;
   verify(submission: CodeSubmission): Promise<SubmissionResult>;
   /** Sends a mail, with retries. */
   notify(mail: Mail): Promise<void>;

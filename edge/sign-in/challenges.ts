@@ -17,6 +17,7 @@ import {
   nextExpiry,
   openChallenge,
   removeChallenge,
+  removeSignIns,
   type SubmissionResult,
   settleMail,
   withoutExpired,
@@ -112,6 +113,12 @@ export class Challenges extends DurableObject<DatabaseBinding> implements Challe
   async cancel(challengeId: string): Promise<void> {
     const state = this.#read();
     removeChallenge(state, challengeId);
+    this.#write(state);
+  }
+
+  async cancelSignIns(): Promise<void> {
+    const state = this.#read();
+    removeSignIns(state);
     this.#write(state);
   }
 

@@ -8,7 +8,7 @@ import type { AccountRow } from '../database/people-schema.ts';
 import { sendsMail } from '../mail/mail.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
 import { enforce, refund } from '../rate-limits/limiter-client.ts';
-import { acceptInvitation, accountByEmail, createAccount } from './accounts.ts';
+import { acceptInvitation, accountByEmail, createAccount, findAccount } from './accounts.ts';
 import { type ChallengeKind, type CodeSubmission, challengesOf, type EmailChallenge } from './challenge.ts';
 
 import { completeFirstFactor, type LoginResponse, recordFailedSignIn } from './first-factor.ts';
@@ -138,12 +138,12 @@ async function submitCode(
     code,
     client,
   });
-  const findAccount = async () => (await accountByEmail(db, email))[0];
+  const identify = () => findAccount(db, email);
   // Submissions that are not evaluated have no limit per account, and audit events are stored forever.
   if (!result.ok && result.failure === 'wrong') {
-    recordFailedSignIn({ env, db, client, ...context }, findAccount, { first_factor: 'email' });
+    recordFailedSignIn({ env, db, client, ...context }, identify, { first_factor: 'email' });
   }
-  const account = result.ok ? await findAccount() : undefined;
+  const account = result.ok ? await identify() : undefined;
   if (!account) return fail({ code: 'CODE_WRONG' });
   await refund(env, bucket);
   return ok(account);

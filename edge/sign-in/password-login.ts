@@ -3,7 +3,7 @@ import { fail, ok, type Result } from '../../shared/result.ts';
 import { isPassword } from '../crypto/password-hash.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
 import { enforce, refund } from '../rate-limits/limiter-client.ts';
-import { accountByEmail } from './accounts.ts';
+import { accountByEmail, findAccount } from './accounts.ts';
 import { completeFirstFactor, type LoginResponse, recordFailedSignIn } from './first-factor.ts';
 import { tokensForPassword } from './identity-provider.ts';
 import type { Person } from './person.ts';
@@ -49,7 +49,7 @@ export async function logIn(
   const person = await withinPasswordAttempts(context, email, () => authenticate(context, email, password));
   if (!person.ok) return person;
   if (person.value) return completeFirstFactor(context, person.value, 'password');
-  const identify = async () => (await accountByEmail(context.db, email))[0];
+  const identify = () => findAccount(context.db, email);
   recordFailedSignIn(context, identify, { first_factor: 'password' });
   return fail({ code: 'CREDENTIALS_WRONG' });
 }

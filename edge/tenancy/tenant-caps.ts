@@ -211,7 +211,7 @@ export async function changeCaps(
     returns: db.select().from(projects).where(theProject),
   });
   return written.ok
-    ? ok({ project_id: projectId, ...capsOf(written.value[0] ?? project, settings) })
+    ? ok({ project_id: projectId, ...capsOf(written.value.at(0) ?? project, settings) })
     : written;
 }
 

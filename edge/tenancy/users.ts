@@ -165,7 +165,14 @@ export async function currentAccountRole(
     .select({ role: accounts.role })
     .from(sessions)
     .innerJoin(accounts, eq(accounts.id, sessions.accountId))
-    .where(and(eq(sessions.id, sessionId), eq(sessions.accountId, gid), gt(sessions.expiresAt, now)));
+    .where(
+      and(
+        eq(sessions.id, sessionId),
+        eq(sessions.accountId, gid),
+        gt(sessions.expiresAt, now),
+        eq(accounts.tenantId, tenantId ?? ''),
+      ),
+    );
   return account ? ok(account.role) : rejected('session_ended');
 }
 

@@ -143,7 +143,8 @@ export class DeliveryStore {
   }
 
   find(id: string): Delivery | null {
-    return this.#read('where id = ?', id)[0] ?? null;
+    const [delivery] = this.#read('where id = ?', id);
+    return delivery ?? null;
   }
 
   /** When the next attempt is due; null if nothing waits. */

@@ -256,6 +256,13 @@ describe('sources', () => {
     expect(readsByPosition(files.filter(({ path }) => within(['edge'])(path)))).toEqual([]);
   });
 
+  test('no first row of a query is read by its index, which would come from a prototype if there is none', () => {
+    const byIndex = /\)\s*\)\[0\]|\bvalue\[0\]|^\s*\)\[0\]|\browsRead\[0\]|#read\([^\n]*\)\[0\]/m;
+    for (const text of ['(await db.select())[0]', 'written.value[0] ?? job', '  )[0];'])
+      expect(byIndex.test(text), text).toBe(true);
+    expect(found(byIndex, (path) => !within(['edge', 'mcp'])(path))).toEqual([]);
+  });
+
   test('only the Worker and a configuration have a default export', () => {
     expect(found(/^export default\b|\bas default\b/m, (path) => HAVE_DEFAULT_EXPORTS.includes(path))).toEqual(
       [],
