@@ -79,6 +79,7 @@ export const exitCodeOf = (error: unknown): number => EXIT_CODES[exitNameOf(erro
 const WITHOUT_CONFIRM: Partial<Record<string, string>> = {
   create:
     'Reset it with `branchgate branch reset`, or end its protection with `branchgate branch unprotect`.',
+  delete: 'End its protection with `branchgate branch unprotect` first. main is never deleted.',
   extend: 'main never expires.',
   unprotect: 'main is always protected.',
   query: 'Change rows with `branchgate psql`, or on another branch.',
@@ -112,7 +113,7 @@ const ADVICE_OF_CODE: Partial<Record<string, Advice>> = {
   },
   BRANCH_PROTECTED: (command) =>
     command && takesConfirm(command)
-      ? 'Give its name with --confirm. main is never deleted.'
+      ? 'Give its name with --confirm.'
       : WITHOUT_CONFIRM[command?.name() ?? ''],
   STATEMENT_REFUSED: (_command, { required_role: role, hint, statement }) => {
     const where = statement === undefined ? '' : `This is statement ${statement}. `;

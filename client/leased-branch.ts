@@ -82,6 +82,7 @@ export async function leaseBranch(
   const body = {
     branch_name: name,
     lease_seconds: leaseSeconds,
+    connection_attempts_per_minute: 'max' as const,
     allow: request.allow ?? ['me'],
     labels: { ...request.labels, purpose },
     include: ['credentials' as const],

@@ -149,8 +149,8 @@ const Settings = z.object({
   /** What the storage quotas on a host may promise, as a multiple of its free disk. */
   STORAGE_OVERCOMMIT: z.coerce.number().positive().default(1),
   /**
-   * How long an expired branch can be revived before it is deleted; at most 30 days, because it costs no
-   * slot.
+   * How long an expired branch can be revived before it is deleted. Until then, it counts against the limit
+   * of branches and the storage quota.
    */
   EXPIRED_RETENTION_SECONDS: Count.max(EXPIRED_RETENTION_MAX_SECONDS).default(
     DEFAULT_EXPIRED_RETENTION_SECONDS,
@@ -167,15 +167,15 @@ const Settings = z.object({
   /** Snapshots of a project that its users or its schedule take. */
   SNAPSHOT_LIMIT: Count.max(SNAPSHOTS_MAX).default(30),
   /**
-   * Leased branches of a project (`docs/short-lived-branches.md`); the platform route of a project's caps
-   * overrides it.
+   * Leased branches that a project may have on top of its branch limit, which specification 8 does not allow
+   * (`docs/short-lived-branches.md`); the platform route of a project's caps overrides it.
    */
-  LEASED_BRANCH_LIMIT: Count.max(HIGHEST_BRANCH_LIMIT).default(20),
+  LEASED_BRANCH_LIMIT: z.coerce.number().int().min(0).max(HIGHEST_BRANCH_LIMIT).default(0),
   /** The highest number of connection attempts a minute that users may choose for a branch. */
   CONNECTION_ATTEMPTS_MAX: Count.min(DEFAULT_CONNECTION_ATTEMPTS)
     .max(HIGHEST_CONNECTION_ATTEMPTS)
     .default(2000),
-  /** The highest limits of branches, leased or not, that the platform route accepts (specification 8). */
+  /** The highest limits of branches that the platform route accepts (specification 8: 20), and of leased ones on top. */
   BRANCH_LIMIT_MAX: Count.max(HIGHEST_BRANCH_LIMIT).default(20),
   /**
    * After so many seconds without its primary, a standby takes its place by itself. A primary that cannot renew its lease for

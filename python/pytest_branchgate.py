@@ -179,6 +179,7 @@ class Gateway:
                 **origin,
                 "data": data,
                 "lease_seconds": LEASE_SECONDS,
+                "connection_attempts_per_minute": "max",
                 "allow": self._allow,
                 "include": ["credentials"],
                 "labels": {"purpose": "tests"},

@@ -2,7 +2,7 @@ import { z } from 'zod';
 
 /**
  * Why a host accepts no connections to a branch. The first six say what it took too much of; `attempts`
- * concerns only the addresses that tried too many passwords (specification 8).
+ * concerns the branch, or only the addresses that tried too many passwords.
  */
 export const BlockReason = z.enum([
   'locks',

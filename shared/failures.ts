@@ -76,7 +76,8 @@ export const FAILURES = {
   TENANT_REQUIRED: { status: 403, message: 'The token has no tenant (claim ctx.tenant_id).' },
   BRANCH_PROTECTED: {
     status: 403,
-    message: 'The branch is protected. Send its name as confirm, unless it is main, which is never deleted.',
+    message:
+      'The branch is protected. To delete it, unprotect it first; main is never deleted. To reset it, send its name as confirm.',
   },
   NOT_FOUND: { status: 404, message: 'Not found.' },
   NO_IDENTITY_PROVIDER: {
@@ -321,12 +322,7 @@ export const FAILURES = {
   BRANCH_LIMIT_REACHED: {
     status: 429,
     message:
-      'The project has reached its branch limit. Delete a branch, wait until one expires, or ask the platform operator to raise the limit.',
-  },
-  LEASED_BRANCH_LIMIT_REACHED: {
-    status: 429,
-    message:
-      'The project has reached its limit of leased branches. Delete one, wait until a lease ends, or ask the platform operator to raise the limit.',
+      'The project has reached its branch limit (branch_limit), which counts leased and expired branches too. Delete a branch, or ask the platform operator to raise the limit.',
   },
   SNAPSHOT_LIMIT_REACHED: {
     status: 429,

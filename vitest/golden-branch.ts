@@ -89,6 +89,7 @@ export async function goldenBranch(
       ...(snapshot === null ? { source_branch_id: source.id } : { snapshot_id: snapshot }),
       data,
       lease_seconds: LEASE_SECONDS,
+      connection_attempts_per_minute: 'max',
       allow,
       include: ['credentials'],
       labels: { purpose: 'tests' },

@@ -107,7 +107,7 @@ export class RuleSync {
     this.#filter = settings.FIREWALL === 'nftables' ? new PacketFilter(settings) : null;
   }
 
-  /** Connection attempts a minute that the branch accepts from one client network; null: the default. */
+  /** Connection attempts a minute that the branch accepts; null: the default. */
   attemptsOf(branchId: string): number | null {
     return this.#attempts.get(branchId) ?? null;
   }

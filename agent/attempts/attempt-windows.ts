@@ -1,6 +1,6 @@
 import ipaddr from 'ipaddr.js';
 import { isPlainAddress } from '../../shared/cidr.ts';
-import { attemptsUntilBlock, type Block, blockKey } from '../blocks/stored-blocks.ts';
+import { type AttemptScope, attemptsUntilBlock, type Block, blockKey } from '../blocks/stored-blocks.ts';
 
 interface Window extends Block {
   /** When it ends, in milliseconds of the caller's clock. */
@@ -22,10 +22,12 @@ export interface FullWindow extends Block {
 const NETWORKS_MAX = 50_000;
 
 /**
- * Counts attempts per branch and network, and per branch. A window opens with its first attempt and has a
- * fixed length. The count of a branch bounds guesses that are distributed over many networks.
+ * Counts attempts per branch, and with the scope `address` also per branch and network. A window opens with its
+ * first attempt and has a fixed length. The count of a branch bounds guesses that are distributed over many
+ * networks.
  */
 export class AttemptWindows {
+  readonly #scope: AttemptScope;
   readonly #limitOf: (branchId: string) => number;
   readonly #length: number;
   readonly #max: number;
@@ -34,11 +36,17 @@ export class AttemptWindows {
   readonly #branches = new Map<string, Window>();
 
   /**
-   * @param limitOf the limit of one network for this branch, at any time; that of the branch is a multiple
+   * @param limitOf the limit of this branch at any time, for what the scope counts together
    * @param length of a window, in milliseconds
    * @param max networks that are counted at a time
    */
-  constructor(limitOf: (branchId: string) => number, length: number, max = NETWORKS_MAX) {
+  constructor(
+    scope: AttemptScope,
+    limitOf: (branchId: string) => number,
+    length: number,
+    max = NETWORKS_MAX,
+  ) {
+    this.#scope = scope;
     this.#limitOf = limitOf;
     this.#length = length;
     this.#max = max;
@@ -50,7 +58,8 @@ export class AttemptWindows {
    * @returns whether it is the last within a limit
    */
   count(branch_id: string, address: string | null, now: number): boolean {
-    const windows = [{ branch_id, address: null }, ...(address === null ? [] : [{ branch_id, address }])];
+    const isByAddress = this.#scope === 'address' && address !== null;
+    const windows = [{ branch_id, address: null }, ...(isByAddress ? [{ branch_id, address }] : [])];
     const reached = windows.map((block) => {
       const window = this.#open(block, now);
       window.count += 1;
@@ -61,7 +70,7 @@ export class AttemptWindows {
 
   /** The attempts in one window that are accepted. A raised limit opens a network before its window ends. */
   limitOf({ branch_id, address }: Block): number {
-    return attemptsUntilBlock(address, this.#limitOf(branch_id));
+    return attemptsUntilBlock(this.#scope, address, this.#limitOf(branch_id));
   }
 
   /** Continues a window at its limit that another process left. @param end at most one length from now */

@@ -27,8 +27,8 @@ interface Watched extends BlockingHost {
 }
 
 /**
- * Counts the attempts that both servers log, and logins that stall. From its last allowed attempt until its
- * window ends, a client's network is blocked for that branch. Counts below the limit are lost with the
+ * Counts the attempts that both servers log, and logins that stall. From the last allowed attempt until the
+ * window ends, the branch is blocked, or with the scope `address` the client's network for that branch. Counts below the limit are lost with the
  * process.
  */
 export class AttemptWatch implements BlockSource {
@@ -50,6 +50,7 @@ export class AttemptWatch implements BlockSource {
     this.#log = log;
     this.onTrouble = this.#troubleOf('limit');
     this.#windows = new AttemptWindows(
+      host.settings.CONNECTION_ATTEMPTS_SCOPE,
       (branchId) => host.rules.attemptsOf(branchId) ?? host.settings.CONNECTION_ATTEMPTS_PER_MINUTE,
       WINDOW_MS,
     );

@@ -9,7 +9,7 @@ const CHECK_EVERY_MS = 1_000;
 /** While a project has a block, it is reported again: a report is lost when the link is down. */
 const REPEAT_AFTER_MS = 60_000;
 
-type Limits = Pick<AgentSettings, 'CONNECTION_ATTEMPTS_PER_MINUTE'>;
+type Limits = Pick<AgentSettings, 'CONNECTION_ATTEMPTS_PER_MINUTE' | 'CONNECTION_ATTEMPTS_SCOPE'>;
 
 interface Reported {
   at: number;
@@ -62,9 +62,12 @@ const toReport = (blocks: readonly StoredBlock[], limits: Limits): ProjectBlocks
     return reason === 'attempts' ? { ...block, networks: networksOf(same, limits) } : block;
   });
 
-const networksOf = (blocks: readonly StoredBlock[], { CONNECTION_ATTEMPTS_PER_MINUTE: byDefault }: Limits) =>
+const networksOf = (
+  blocks: readonly StoredBlock[],
+  { CONNECTION_ATTEMPTS_PER_MINUTE: byDefault, CONNECTION_ATTEMPTS_SCOPE: scope }: Limits,
+) =>
   blocks.slice(-CLOSED_NETWORKS_MAX).map(({ address, until, connection_attempts }) => ({
     network: address,
     until: until.toISOString(),
-    attempts: attemptsUntilBlock(address, connection_attempts ?? byDefault),
+    attempts: attemptsUntilBlock(scope, address, connection_attempts ?? byDefault),
   }));

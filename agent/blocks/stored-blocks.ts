@@ -1,5 +1,6 @@
 import type { BlockReason } from '../../shared/block.ts';
 import type { Queryable } from '../postgres/connect.ts';
+import type { AgentSettings } from '../process/settings.ts';
 
 /** A branch that refuses the clients of one network, or of all. */
 export interface Block {
@@ -11,12 +12,14 @@ export interface Block {
 /** Identifies a block, whatever its reason is. */
 export const blockKey = ({ branch_id, address }: Block) => `${branch_id} ${address ?? '*'}`;
 
-/** The attempts on a branch from all networks together, as a multiple of those from one. */
+export type AttemptScope = AgentSettings['CONNECTION_ATTEMPTS_SCOPE'];
+
+/** With the scope `address`: attempts on a branch from all networks together, as a multiple of those from one. */
 const NETWORKS_AT_LIMIT = 20;
 
-/** Attempts a minute after which a network is blocked. @param perNetwork the limit of the branch */
-export const attemptsUntilBlock = (address: Block['address'], perNetwork: number): number =>
-  address === null ? perNetwork * NETWORKS_AT_LIMIT : perNetwork;
+/** Attempts a minute after which a network, or the branch, is blocked. @param limit of the branch */
+export const attemptsUntilBlock = (scope: AttemptScope, address: Block['address'], limit: number): number =>
+  scope === 'address' && address === null ? limit * NETWORKS_AT_LIMIT : limit;
 
 /** Who blocks: the limit of attempts, and the watchdogs, whose blocks disconnect pooled clients too. */
 export type Blocker = 'attempts' | 'guard';

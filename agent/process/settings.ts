@@ -4,6 +4,9 @@ import { readCidr } from '../../shared/cidr.ts';
 import { PROJECT_FILES_MAX } from '../../shared/limits.ts';
 import { DEFAULT_STATE_DIR } from './state-dir.ts';
 
+/** Whose connection attempts count together. */
+const ATTEMPT_SCOPES = ['branch', 'address'] as const;
+
 const Port = z.coerce.number().int().min(1).max(65_535);
 const Path = z.string().startsWith('/');
 
@@ -43,8 +46,13 @@ const Settings = z.object({
   BRANCH_CONNECTIONS: z.coerce.number().int().min(10).max(1000).default(60),
   /** Connections that the pooler opens for one login of a branch. */
   BRANCH_POOL_SIZE: z.coerce.number().int().min(1).max(500).default(20),
-  /** Attempts to connect to one branch from one client address (specification 8: 50). */
+  /** Attempts to connect to one branch (specification 8: 50). */
   CONNECTION_ATTEMPTS_PER_MINUTE: z.coerce.number().int().min(10).max(10_000).default(50),
+  /**
+   * Whose attempts count together: all on the branch (specification 8), or those of each client address, so that
+   * nobody locks out others with wrong passwords.
+   */
+  CONNECTION_ATTEMPTS_SCOPE: z.enum(ATTEMPT_SCOPES).default('branch'),
   /** Whether the network rules are published to a packet filter as well, which needs CAP_NET_ADMIN. */
   FIREWALL: z.enum(['off', 'nftables']).default('off'),
   /** Extensions that the owners of branches may create although they are not trusted, comma-separated. */

@@ -67,7 +67,7 @@ export interface ServerLayout {
   listenAddresses: string;
   postgres: { port: number; socketDir: string };
   /**
-   * `maxClients` is the number that is sold, for all branches together (specification 8). `standbyPort` is 0
+   * `maxClients` is the number that is sold (specification 8, which names no scope): of all branches together. `standbyPort` is 0
    * without one.
    */
   pooler: { port: number; socketDir: string; logFile: string; maxClients: number; standbyPort: number };

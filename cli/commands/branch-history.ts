@@ -99,7 +99,7 @@ const protection = (name: string, description: string, isProtected: boolean) => 
 
 const protect = protection(
   'protect',
-  'Protect a branch: its deletion and its reset then need --confirm',
+  'Protect a branch: it is then not deleted, and a reset needs --confirm',
   true,
 );
 const unprotect = protection('unprotect', 'End the protection of a branch', false);

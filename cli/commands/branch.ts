@@ -55,16 +55,12 @@ const remove = () =>
     .description('Delete branches, which can be restored for some time; those with a lease cannot')
     .argument('<branches...>', 'names or IDs')
     .option('--purge', 'drop their databases immediately; they cannot be restored')
-    .option('--confirm <branch>', 'the name of the branch again, if it is protected')
-    .action(async (branches: string[], options: { purge?: boolean; confirm?: string }, command: Command) => {
+    .action(async (branches: string[], options: { purge?: boolean }, command: Command) => {
       const session = openSession(command);
       const { yes = false } = command.optsWithGlobals<{ yes?: boolean }>();
       if (options.purge)
         await confirm(`Delete ${branches.join(', ')} for good, so that nothing can be restored?`, { yes });
-      const query = {
-        ...(options.purge && { purge: 'true' as const }),
-        ...(options.confirm !== undefined && { confirm: options.confirm }),
-      };
+      const query = options.purge ? { purge: 'true' as const } : {};
       const project_id = await projectOf(command, session);
       const deleted = [];
       for (const branch_ref of branches) {

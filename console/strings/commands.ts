@@ -136,8 +136,8 @@ export const COMMANDS = {
   listDeleted: (project: string) => line(['branch', 'list'], { status: 'deleted', project }),
   restoreBranch: (project: string, name: string, as: string) =>
     line(['branch', 'restore', name], { name: as === name ? '' : as, project }),
-  purgeBranch: (projectId: string, id: string, name: string) =>
-    line(['api', 'DELETE', `/api/v1/projects/${projectId}/branches/${id}?purge=true&confirm=${name}`]),
+  purgeBranch: (projectId: string, id: string) =>
+    line(['api', 'DELETE', `/api/v1/projects/${projectId}/branches/${id}?purge=true`]),
 
   listSnapshots: (project: string) => line(['snapshot', 'list'], { project }),
   takeSnapshot: (project: string, branch: string, name: string, seconds: string) =>

@@ -66,7 +66,7 @@ const choices = {
   labels: Labels.default({}),
   connection_attempts_per_minute: AttemptsPerMinute.optional().meta({
     description:
-      'Connection attempts a minute from one client address. Default: as in the project; with a lease, the highest number that the operator of the gateway allows.',
+      'Connection attempts a minute from all admitted networks together. Default: as in the project.',
   }),
   include: z
     .array(z.enum(['credentials', 'credentials.owner', 'credentials.read_only']))
@@ -168,7 +168,8 @@ export const BranchChange = z
       description: 'For owners and admins. `main` is always protected.',
     }),
     connection_attempts_per_minute: AttemptsPerMinute.nullable().optional().meta({
-      description: 'Connection attempts a minute from one client address. Null: as in the project.',
+      description:
+        'Connection attempts a minute from all admitted networks together. Null: as in the project.',
     }),
   })
   .refine(
@@ -228,7 +229,7 @@ export function choicesOf(
   if (allow.length < request.allow.length)
     return invalid('allow', 'The address of the request is not known. Provide it instead of me.');
   const { lease_seconds: leaseSeconds = null, labels } = request;
-  const wanted = request.connection_attempts_per_minute ?? (leaseSeconds === null ? null : 'max');
+  const wanted = request.connection_attempts_per_minute ?? null;
   const attempts = wanted === null ? ok(null) : attemptsWithin(wanted, settings);
   if (!attempts.ok) return attempts;
   return ok({ life: lifeOf(request), leaseSeconds, labels, allow, attempts: attempts.value });

@@ -8,6 +8,8 @@ import { inActiveProject } from '../database/conditions.ts';
 import { type Database, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents, type BranchRow, projectBranches, projects } from '../database/schema.ts';
+import type { Settings } from '../settings.ts';
+import { endsOfProtection } from './branch-ends.ts';
 
 /** What a client may change of a branch besides its life; what is left out stays. */
 export interface BranchSettings {
@@ -26,6 +28,7 @@ const unprotectsMain = ({ isDefault }: BranchRow, { isProtected = true }: Branch
  */
 export function settingStatements(
   db: Database,
+  { EXPIRED_RETENTION_SECONDS }: Pick<Settings, 'EXPIRED_RETENTION_SECONDS'>,
   { id, projectId, branchName, connectionAttempts: from }: BranchRow,
   { isProtected, attempts }: BranchSettings,
   actor: Actor,
@@ -52,6 +55,10 @@ export function settingStatements(
     sql`${projectBranches.connectionAttempts} <> ${attempts ?? ofProject}`,
     ne(projectBranches.hasOwnAttempts, attempts !== null),
   );
+  const protection =
+    isProtected === undefined
+      ? {}
+      : { protected: isProtected, ...endsOfProtection(isProtected, EXPIRED_RETENTION_SECONDS, now) };
   return {
     before: [
       ...(isProtected === undefined
@@ -70,7 +77,7 @@ export function settingStatements(
     ],
     update: db
       .update(projectBranches)
-      .set({ protected: isProtected, ...limit, updatedAt: now })
+      .set({ ...protection, ...limit, updatedAt: now })
       .where(and(theBranch, condition)),
   };
 }
@@ -78,13 +85,15 @@ export function settingStatements(
 /** Changes the settings of the branch, and audits what differs. The host applies the limit of attempts. */
 export async function storeSettings(
   db: Database,
-  { branch, actor, ...settings }: SettingsChange,
+  settings: Pick<Settings, 'EXPIRED_RETENTION_SECONDS'>,
+  { branch, actor, ...change }: SettingsChange,
   now: Date,
 ): Promise<Result<BranchRow, Failure>> {
-  if (unprotectsMain(branch, settings)) return fail({ code: 'BRANCH_PROTECTED' });
+  if (unprotectsMain(branch, change)) return fail({ code: 'BRANCH_PROTECTED' });
   const theBranch = eq(projectBranches.id, branch.id);
   const isKept = and(theBranch, inArray(projectBranches.status, ['creating', 'active', 'expired']));
-  const statements = (isAllowed: SQL) => settingStatements(db, branch, settings, actor, isAllowed, now);
+  const statements = (isAllowed: SQL) =>
+    settingStatements(db, settings, branch, change, actor, isAllowed, now);
   const written = await guardedWrite(db, {
     first: (isAllowed) => statements(isAllowed).update,
     require: [
@@ -97,7 +106,7 @@ export async function storeSettings(
   return written.ok ? ok({ ...branch, ...written.value.at(0) }) : written;
 }
 
-/** @param confirm the name of the branch, as its users repeat it. @returns or BRANCH_PROTECTED */
+/** @param confirm the name of the branch, as its users repeat it. @returns or BRANCH_PROTECTED, for a reset */
 export function checkConfirmation(
   { protected: isProtected, branchName }: Pick<BranchRow, 'protected' | 'branchName'>,
   confirm: string | undefined,

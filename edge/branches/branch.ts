@@ -193,13 +193,13 @@ export const CreatedBranch = z
     ...CONTENT_FIELDS,
     connection_attempts_per_minute: z.int().meta({
       description:
-        'Connection attempts a minute that the branch accepts from one client address, successful ones included.',
+        'Connection attempts a minute that the branch accepts from its admitted networks together, successful ones included.',
       example: 50,
     }),
     is_default: z.boolean().meta({ description: 'True for `main` only.', example: false }),
     protected: z.boolean().meta({
       description:
-        'Its deletion, a reset and changes of rows need its name as `confirm`. `main` is protected from deletion, and from a reset without `confirm`.',
+        'It cannot be deleted, neither by a request nor at the end of its lease or of its retention, and a reset needs its name as `confirm`. True for `main`, always.',
       example: false,
     }),
     created_by: Id,
@@ -215,7 +215,7 @@ export const CreatedBranch = z
 export const Branch = CreatedBranch.extend({
   deletes_at: Timestamp.nullable().meta({
     description:
-      'When this expired branch will be deleted; of a deleted branch, until when it can be restored. Null: neither.',
+      'When this expired branch will be deleted; of a deleted branch, until when it can be restored. Null: neither, or the branch is protected.',
   }),
   updated_at: Timestamp,
   blocked: Blocked.meta({

@@ -36,10 +36,10 @@ import { branchIdsOf, newJob } from '../jobs/job-store.ts';
 import { type SagaContext, saga, type Undo } from '../jobs/saga.ts';
 import type { Settings } from '../settings.ts';
 import { newBranchRow, toCreatedBranchResponse, transition, whereAllowed } from './branch.ts';
-import { hasBranchSlots, hasDatabaseSlots } from './branch-limit.ts';
+import { leaseEnd } from './branch-ends.ts';
+import { hasBranchSlots } from './branch-limit.ts';
 import type { BranchChoices } from './branch-request.ts';
 import { BUSY_WAIT_MS, type CloneSource, isCloneable } from './clone-source.ts';
-import { leaseEnd } from './expiry.ts';
 import {
   COMPARING,
   DISCARDING,
@@ -344,7 +344,6 @@ export async function reserveBranches(
         ...inActiveProject(project.id, request.actor.tenantId),
         isUnmoving(project.id),
         hasBranchSlots(counted, settings, rows.length),
-        hasDatabaseSlots(counted, rows.length),
         // The creator's rules alone may be left out, but not networks that the client named.
         ...(request.allow.length > 0 ? [hasRoomFor(project.id, rules)] : []),
         [isCloneable(source), 'SOURCE_NOT_ACTIVE'],

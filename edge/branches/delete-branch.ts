@@ -25,8 +25,8 @@ import { newJob } from '../jobs/job-store.ts';
 import { saga } from '../jobs/saga.ts';
 import type { Settings } from '../settings.ts';
 import { isAllowed, transition, whereAllowed } from './branch.ts';
+import { atTheirEnd, atTheirLeasesEnd } from './branch-ends.ts';
 import { dropJob } from './drop-snapshots.ts';
-import { atTheirEnd, atTheirLeasesEnd } from './expiry.ts';
 import { type Keeping, keepingOf, keepStatements } from './restore-branch.ts';
 
 /** Why the service deletes a branch that no user deletes. */
@@ -42,8 +42,6 @@ interface DeletionOptions {
   service?: ServiceDeletion;
   /** How its database is kept; by default it is not. */
   kept?: Keeping | null;
-  /** The name of the branch, which the deletion of a protected one needs. */
-  confirm?: string | undefined;
   /** Statements for what a branch that is being restored was kept as. */
   purging?: (condition: SQL) => Statement[];
 }
@@ -82,7 +80,7 @@ export async function markBranchDeleted(
   job: JobOf<'branch.delete'>,
   branch: BranchRow,
   now: Date,
-  { service, kept = null, confirm, purging = () => [] }: DeletionOptions = {},
+  { service, kept = null, purging = () => [] }: DeletionOptions = {},
 ): Promise<Result<Deleted, Failure>> {
   const { branchId } = job;
   const transitionName = service?.event ?? 'delete';
@@ -92,9 +90,7 @@ export async function markBranchDeleted(
     eq(projectBranches.tenantId, job.tenantId),
     service?.due,
   );
-  // A protected branch still ends by its life or its lease, which its users have chosen.
-  if (branch.isDefault || (branch.protected && !service && confirm !== branch.branchName))
-    return fail({ code: 'BRANCH_PROTECTED' });
+  if (branch.isDefault || branch.protected) return fail({ code: 'BRANCH_PROTECTED' });
 
   if (kept) job.input = { ...job.input, snapshotId: kept.snapshotId };
   const event = auditEvent(
@@ -177,20 +173,19 @@ export async function deleteBranch(
 function deleteAsRead(
   db: Database,
   settings: Settings,
-  { branch, purge, confirm, ...deletion }: BranchDeletion,
+  { branch, purge, ...deletion }: BranchDeletion,
   keptOnes: readonly SnapshotRow[],
   now: Date,
 ): Promise<Result<Deleted, Failure>> {
   const job = newJob('branch.delete', { branchId: branch.id }, deletion, now);
-  if (!purge)
-    return markBranchDeleted(db, job, branch, now, { kept: keepingOf(settings, branch, now), confirm });
+  if (!purge) return markBranchDeleted(db, job, branch, now, { kept: keepingOf(settings, branch, now) });
   const { hostId, actor } = deletion;
   const purging = (condition: SQL) =>
     keptOnes.flatMap((kept) => [
       insertIf(db, jobs, dropJob(kept, { hostId, actor, createdBy: actor.userId }, now), condition),
       db.delete(snapshots).where(and(eq(snapshots.id, kept.id), condition)),
     ]);
-  return markBranchDeleted(db, job, branch, now, { confirm, purging });
+  return markBranchDeleted(db, job, branch, now, { purging });
 }
 
 interface Deletion {
@@ -255,7 +250,7 @@ const REASONS: readonly (Omit<ServiceDeletion, 'due'> & { due: (now: Date) => SQ
 /**
  * Deletes the project's branches whose leases have ended, and those that have been expired for
  * `EXPIRED_RETENTION_SECONDS`: marks them and opens the jobs that drop their databases. A branch whose lease
- * is renewed, or that is revived, at the same time stays.
+ * is renewed, or that is revived, at the same time stays. So does a protected one.
  * @param beforeWriting called before the first job of each reason is written
  */
 export async function retireBranches(
@@ -291,7 +286,6 @@ export interface BranchDeletion {
   branch: BranchRow;
   /** The database is dropped immediately. */
   purge: boolean;
-  confirm: string | undefined;
 }
 
 /** The job of a deletion; `restorableUntil` null: the database is dropped. */

@@ -1,5 +1,5 @@
-import { and, eq, lte, type SQL, sql } from 'drizzle-orm';
-import { BRANCH_TRANSITIONS, type BranchStatus } from '../../shared/branch/branch-status.ts';
+import { and, eq, lte, sql } from 'drizzle-orm';
+import { BRANCH_TRANSITIONS } from '../../shared/branch/branch-status.ts';
 import { expiryOf, type Life } from '../../shared/branch/lifespan.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
@@ -11,42 +11,18 @@ import { type Database, inOneBatch, insertIf, isThere } from '../database/databa
 import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents, type BranchRow, projectBranches } from '../database/schema.ts';
 import type { Settings } from '../settings.ts';
-import { isAllowed, transition, whereAllowed } from './branch.ts';
-import { hasBranchSlots } from './branch-limit.ts';
+import { isAllowed, transition } from './branch.ts';
+import { deletesAt, leaseEnd } from './branch-ends.ts';
 import { type BranchSettings, settingStatements } from './branch-settings.ts';
-
-/** When a branch expires, or when it is deleted because it has been expired for long enough. */
-const END = sql<number>`case ${projectBranches.status}
-  when 'active' then ${projectBranches.expiresAt} when 'expired' then ${projectBranches.deletesAt} end`;
-
-/** The branches whose end has come. */
-export const atTheirEnd = (now: Date): SQL => lte(END, now.getTime());
-
-const LEASE_END = sql<number>`case when ${whereAllowed('delete', undefined)} then ${projectBranches.leaseEndsAt} end`;
-
-/** The branches whose lease has ended. */
-export const atTheirLeasesEnd = (now: Date): SQL => lte(LEASE_END, now.getTime());
-
-/** The next end of a branch of the project, or of a lease; null if none has one. */
-export async function nextEnd(db: Database, projectId: string): Promise<Date | null> {
-  const [found] = await db
-    .select({
-      end: sql<number | null>`min(${END})`,
-      lease: sql<number | null>`min(${LEASE_END})`,
-    })
-    .from(projectBranches)
-    .where(eq(projectBranches.projectId, projectId));
-  const next = Math.min(found?.end ?? Infinity, found?.lease ?? Infinity);
-  return next === Infinity ? null : new Date(next);
-}
 
 /**
  * Sets the lifespan, counted from now, and other settings, and records the changes, in one batch. An expired
- * branch becomes active again if the project has a slot for it, which changes the access.
+ * branch becomes active again, which changes the access. The branch has its slot and its share of the quota
+ * already.
  */
 export async function storeLifespan(
   db: Database,
-  settings: Settings,
+  settings: Pick<Settings, 'EXPIRED_RETENTION_SECONDS'>,
   { branch, life, actor, isProtected, attempts }: LifespanChange,
   now: Date,
 ): Promise<Result<BranchRow, Failure>> {
@@ -60,9 +36,7 @@ export async function storeLifespan(
     updatedAt: now,
   };
   const thisBranch = eq(projectBranches.id, branchId);
-  const isIn = (status: BranchStatus) =>
-    isThere(projectBranches, and(thisBranch, eq(projectBranches.status, status)));
-  const [hasSlot, limitReached] = hasBranchSlots(branch, settings, 1);
+  const isExpired = isThere(projectBranches, and(thisBranch, eq(projectBranches.status, 'expired')));
   const metadata = { from: branch.lifespan, to: life.lifespan, ttl_seconds: life.ttlSeconds };
   const about = { projectId, branchId, metadata };
   const event = auditEvent('branch.lifespan.changed', actor, about, now);
@@ -71,13 +45,19 @@ export async function storeLifespan(
     require: [
       ...inActiveProject(projectId, actor.tenantId),
       [isAllowed('extend', thisBranch), 'BRANCH_NOT_ACTIVE'],
-      // An active branch has its slot already.
-      [sql`${isIn('active')} or ${hasSlot}`, limitReached],
     ],
     rest: (isWritten) => {
-      const others = settingStatements(db, branch, { isProtected, attempts }, actor, isWritten, now);
+      const others = settingStatements(
+        db,
+        settings,
+        branch,
+        { isProtected, attempts },
+        actor,
+        isWritten,
+        now,
+      );
       return [
-        nextAccessRevision(db, projectId, sql`${isIn('expired')} and ${isWritten}`),
+        nextAccessRevision(db, projectId, sql`${isExpired} and ${isWritten}`),
         db.update(projectBranches).set(change).where(and(thisBranch, isWritten)),
         ...others.before,
         others.update,
@@ -87,14 +67,6 @@ export async function storeLifespan(
   });
   return written.ok ? ok({ ...branch, ...written.value.at(0) }) : written;
 }
-
-/**
- * When a branch that expires now is deleted. It needs no slot meanwhile, so it is not kept for longer than it
- * had one: otherwise lives of a minute would fill the host. Counted from now: nobody had notice of the
- * deletion before, however late the expiry is.
- */
-const deletesAt = (maxSeconds: number, now: Date): SQL<Date> =>
-  sql`${now.getTime()} + min(${maxSeconds}, coalesce(${projectBranches.ttlSeconds}, ${maxSeconds})) * 1000`;
 
 /**
  * Expires the project's branches whose lifespan has ended (specification 3.1), with their audit events, in
@@ -113,26 +85,27 @@ export async function expireBranches(
     .where(and(due, eq(projectBranches.status, 'active')));
   if (dueRows.length === 0) return;
   await inOneBatch(db, [
-    ...dueRows.map(({ id, tenantId, branchName, expiresAt, ttlSeconds }) => {
+    ...dueRows.map(({ id, tenantId, branchName, expiresAt, ttlSeconds, protected: isProtected }) => {
       const retention = Math.min(EXPIRED_RETENTION_SECONDS, ttlSeconds ?? EXPIRED_RETENTION_SECONDS);
       const metadata = {
         branch_name: branchName,
         expires_at: expiresAt?.toISOString(),
-        deletes_at: new Date(now.getTime() + retention * 1000).toISOString(),
+        deletes_at: isProtected ? null : new Date(now.getTime() + retention * 1000).toISOString(),
       };
       const about = { projectId, branchId: id, metadata };
       const event = auditEvent('branch.expired', noActor(tenantId), about, now);
       return insertIf(db, auditEvents, event, isAllowed('expire', and(due, eq(projectBranches.id, id))));
     }),
     nextAccessRevision(db, projectId, isAllowed('expire', due)),
-    transition(db, 'expire', due, now, deletesAt(EXPIRED_RETENTION_SECONDS, now)),
+    transition(
+      db,
+      'expire',
+      due,
+      now,
+      sql`case when not protected then ${deletesAt(EXPIRED_RETENTION_SECONDS, now)} end`,
+    ),
   ]);
 }
-
-/**
- * The end of a branch's lease that begins now, in an update of branches; null for a branch without a lease.
- */
-export const leaseEnd = (now: Date): SQL<Date | null> => sql`${now.getTime()} + lease_seconds * 1000`;
 
 /**
  * Lets the lease end later, or sooner, counted from now. It is not audited, because a client renews it every
@@ -147,7 +120,7 @@ export async function storeRenewal(
   const thisBranch = eq(projectBranches.id, branch.id);
   const change = {
     leaseSeconds: leaseSeconds ?? undefined,
-    leaseEndsAt: leaseSeconds === null ? leaseEnd(now) : new Date(now.getTime() + leaseSeconds * 1000),
+    leaseEndsAt: leaseSeconds === null ? leaseEnd(now) : leaseEnd(now, leaseSeconds),
     updatedAt: now,
   };
   const isOver = isThere(projectBranches, and(thisBranch, lte(projectBranches.leaseEndsAt, now)));

@@ -25,8 +25,7 @@ import { saga } from '../jobs/saga.ts';
 import type { Settings } from '../settings.ts';
 import { matchesPattern } from '../tenancy/branch-pattern.ts';
 import { toBranchResponse, transition } from './branch.ts';
-import { hasBranchSlots, hasDatabaseSlots } from './branch-limit.ts';
-import { checkConfirmation } from './branch-settings.ts';
+import { hasBranchSlots } from './branch-limit.ts';
 import { type CloneSource, ofSnapshot } from './clone-source.ts';
 import {
   activate,
@@ -79,7 +78,6 @@ export async function reserveRestore(
         [isThere(snapshots, isKept), 'NOT_FOUND'],
         [isUnchanging(branchId), 'HOST_BUSY'],
         hasBranchSlots(branch, settings, 1),
-        hasDatabaseSlots(branch, 1),
         hasRoomFor(projectId, rules),
       ],
       rest: (isWritten) => [
@@ -174,18 +172,16 @@ export function keepStatements(
 
 /**
  * Whether this caller may purge a branch that is deleted already.
- * @returns or NOT_FOUND, BRANCH_PROTECTED; HOST_BUSY while the job of its deletion runs
+ * @returns or NOT_FOUND; HOST_BUSY while the job of its deletion runs
  */
 export function checkPurgeable(
   { machine }: Pick<Principal, 'machine'>,
   branch: BranchRow,
   { status }: SnapshotRow,
-  confirm: string | undefined,
 ): Result<null, Failure> {
   const pattern = machine?.branchPattern ?? null;
   if (pattern !== null && !matchesPattern(pattern, branch.branchName)) return fail({ code: 'NOT_FOUND' });
-  const confirmed = checkConfirmation(branch, confirm);
-  return confirmed.ok && status !== 'ready' ? fail({ code: 'HOST_BUSY' }) : confirmed;
+  return status === 'ready' ? ok(null) : fail({ code: 'HOST_BUSY' });
 }
 
 /**

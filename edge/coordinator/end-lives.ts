@@ -1,7 +1,8 @@
 import { expireRules, nextRuleEnd } from '../access/change-rules.ts';
+import { nextEnd } from '../branches/branch-ends.ts';
 import { retireBranches } from '../branches/delete-branch.ts';
 import { nextExpiry, retireSnapshots } from '../branches/drop-snapshots.ts';
-import { expireBranches, nextEnd } from '../branches/expiry.ts';
+import { expireBranches } from '../branches/expiry.ts';
 import { nextScheduled, takeScheduledSnapshot } from '../branches/take-snapshot.ts';
 import { isProjectMoving } from '../database/conditions.ts';
 import type { Database } from '../database/database.ts';

@@ -29,7 +29,7 @@ import {
 } from '../branches/create-branches.ts';
 import { type BranchDeletion, type Deleted, deleteBranch } from '../branches/delete-branch.ts';
 import { deleteSnapshot, dropJob, type SnapshotDeletion } from '../branches/drop-snapshots.ts';
-import { type LeaseRenewal, type LifespanChange, storeRenewal } from '../branches/expiry.ts';
+import { type LeaseRenewal, type LifespanChange, storeLifespan, storeRenewal } from '../branches/expiry.ts';
 import { type ImportRequest, reserveImport } from '../branches/import-branch.ts';
 import { shareSource } from '../branches/prepared-source.ts';
 import { type ResetRequest, reserveReset } from '../branches/reset-branch.ts';
@@ -477,24 +477,29 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
 
   async changeLifespan(change: LifespanChange): Promise<Result<BranchRow, Failure>> {
     this.#armAlarm();
-    const changed = await this.quota.extendWithinQuota(change);
+    const changed = await storeLifespan(this.#db, readSettings(this.env), change, new Date());
     if (!changed.ok) return changed;
     await this.#applyAccess();
-    const { expiresAt } = changed.value;
-    if (expiresAt) this.#alarm.wakeAt(expiresAt.getTime());
+    this.#wakeAtEnd(changed.value);
     return changed;
   }
 
   async changeSettings(change: SettingsChange): Promise<Result<BranchRow, Failure>> {
     this.#armAlarm();
-    const changed = await storeSettings(this.#db, change, new Date());
-    if (changed.ok && change.attempts !== undefined) await this.#applyAccess();
+    const changed = await storeSettings(this.#db, readSettings(this.env), change, new Date());
+    if (!changed.ok) return changed;
+    if (change.attempts !== undefined) await this.#applyAccess();
+    this.#wakeAtEnd(changed.value);
     return changed;
+  }
+
+  #wakeAtEnd({ expiresAt, leaseEndsAt, deletesAt }: BranchRow) {
+    for (const end of [expiresAt, leaseEndsAt, deletesAt]) if (end) this.#alarm.wakeAt(end.getTime());
   }
 
   async renewLease(renewal: LeaseRenewal): Promise<Result<BranchRow, Failure>> {
     const renewed = await storeRenewal(this.#db, renewal, new Date());
-    if (renewed.ok && renewed.value.leaseEndsAt) this.#alarm.wakeAt(renewed.value.leaseEndsAt.getTime());
+    if (renewed.ok) this.#wakeAtEnd(renewed.value);
     return renewed;
   }
 

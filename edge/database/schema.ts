@@ -168,11 +168,11 @@ export const projects = sqliteTable(
     leasedBranchLimit: integer('leased_branch_limit'),
     storageQuotaCapGib: real('storage_quota_cap_gib').notNull().default(SELF_SERVICE_QUOTA_CAP_GIB),
     storageQuotaGib: real('storage_quota_gib').notNull().default(DEFAULT_STORAGE_QUOTA_GIB),
-    /** From the last measurement: total size of the active branches, and the resulting state (specification 3.2). */
+    /** From the last measurement: total size of the creating, active and expired branches, and the resulting state (specification 3.2). */
     storageUsedBytes: integer('storage_used_bytes').notNull().default(0),
     storageState: text('storage_state', { enum: STORAGE_STATES }).notNull().default('normal'),
     storageMeasuredAt: timestamp('storage_measured_at'),
-    /** A minute, from one client address. */
+    /** A minute, to each branch. */
     connectionAttempts: integer('connection_attempts').notNull().default(DEFAULT_CONNECTION_ATTEMPTS),
     /** Only owners and admins may see the data of `main`, and machines with the permission. */
     maskedOnly: integer('masked_only', { mode: 'boolean' }).notNull().default(false),
@@ -221,8 +221,8 @@ export const projectBranches = sqliteTable(
     branchName: text('branch_name').notNull(),
     databaseName: text('database_name').notNull(),
     sourceDatabase: text('source_database').notNull(),
-    status: text('status', { enum: BRANCH_STATUSES }).notNull(),
-    lifespan: text('lifespan', { enum: RECORDED_LIFESPANS }).notNull(),
+    status: text('status', { enum: BRANCH_STATUSES }).notNull().default('active'),
+    lifespan: text('lifespan', { enum: RECORDED_LIFESPANS }).notNull().default('7d'),
     expiresAt: timestamp('expires_at'),
     /** When an expired branch is deleted; null in any other status. */
     deletesAt: timestamp('deletes_at'),

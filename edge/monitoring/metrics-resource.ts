@@ -180,7 +180,7 @@ export const ProjectUsage = z
   .strictObject({
     project_id: z.uuid(),
     storage_used_bytes: Count.meta({
-      description: 'Total size of the active branches.',
+      description: 'Total size of the creating, active and expired branches.',
       example: 25_165_824,
     }),
     storage_limit_bytes: Count.meta({ description: 'The quota in bytes.', example: 268_435_456 }),
@@ -189,7 +189,7 @@ export const ProjectUsage = z
     storage_state: StorageStateField,
     files_used: Count.meta({
       description:
-        'Files of the active branches on the database host: one to four of each table, and one of each index.',
+        'Files of these branches on the database host: one to four of each table, and one of each index.',
       example: 1_240,
     }),
     files_limit: Count.meta({
@@ -241,17 +241,17 @@ const freshness = ({ last, stale }: Pick<Measured, 'last' | 'stale'>) => ({
   stale,
 });
 
-/** @param active the active branches of the project, which count against its quota */
+/** @param counted the branches of the project that count against its quota */
 export function metricsSummary(
   project: ProjectView,
   branch: BranchRow,
-  active: readonly Branch[],
+  counted: readonly Branch[],
   measured: Measured,
   withAlerts: boolean,
 ): z.output<typeof MetricsSummary> {
   const values: BranchValues | undefined = measured.last?.branches[branch.id];
   const limit = quotaBytes(project.storageQuotaGib);
-  const used = usedBytes(measured, active);
+  const used = usedBytes(measured, counted);
   const advised = values && { values, storage: used / limit, branchCount: project.branchCount };
   return {
     project_id: project.id,
@@ -319,7 +319,7 @@ const sizeOf = ({ sizes }: Pick<Measured, 'sizes'>, branchId: string) => sizes[b
 const usedBytes = (measured: Pick<Measured, 'sizes'>, branches: readonly Branch[]): number =>
   branches.reduce((sum, { id }) => sum + sizeOf(measured, id), 0);
 
-/** @param branches the active branches of the project, which count against its quota */
+/** @param branches those of the project that count against its quota */
 export function projectUsage(
   project: ProjectView,
   branches: readonly Branch[],

@@ -1,5 +1,6 @@
 import { and, eq, inArray, or, sql } from 'drizzle-orm';
 import type { SQLiteTable } from 'drizzle-orm/sqlite-core';
+import { COUNTED_STATUSES } from '../../shared/branch/branch-status.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { PROJECT_FILES_MAX } from '../../shared/limits.ts';
 import type { ProjectMeasurement, ProjectSizes } from '../../shared/measurement.ts';
@@ -14,12 +15,10 @@ import { fail, type Result } from '../../shared/result.ts';
 import { nextAccessRevision } from '../access/send-access.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import type { CloneSource } from '../branches/clone-source.ts';
-import { type LifespanChange, storeLifespan } from '../branches/expiry.ts';
 import { type Database, insertIf, isOneOf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import {
   auditEvents,
-  type BranchRow,
   type JobRow,
   type ProjectRow,
   projectBranches,
@@ -92,13 +91,11 @@ function storageMail(event: StorageEvent, projectName: string, to: string): Mail
   ]);
 }
 
-/** A project with its branches that have a database. */
+/** A project with its branches that count against its quota: those that count against its branch limit (specification 8). */
 export interface StorageSubject {
   project: ProjectRow;
-  branches: { id: string; branchName: string; status: 'creating' | 'active' | 'expired' }[];
+  branches: { id: string; branchName: string }[];
 }
-
-const ON_RECORD = ['creating', 'active', 'expired'] as const;
 
 /** Reads the project; null if it is not active. */
 export async function readSubject(db: Database, projectId: string): Promise<StorageSubject | null> {
@@ -108,15 +105,13 @@ export async function readSubject(db: Database, projectId: string): Promise<Stor
       .from(projects)
       .where(and(eq(projects.id, projectId), eq(projects.status, 'active'))),
     db
-      .select({
-        id: projectBranches.id,
-        branchName: projectBranches.branchName,
-        status: projectBranches.status,
-      })
+      .select({ id: projectBranches.id, branchName: projectBranches.branchName })
       .from(projectBranches)
-      .where(and(eq(projectBranches.projectId, projectId), inArray(projectBranches.status, ON_RECORD))),
+      .where(
+        and(eq(projectBranches.projectId, projectId), inArray(projectBranches.status, COUNTED_STATUSES)),
+      ),
   ]);
-  return project ? { project, branches: branches as StorageSubject['branches'] } : null;
+  return project ? { project, branches } : null;
 }
 
 /** Smaller changes of the usage are not written to D1: one write a minute and project would be too many. */
@@ -238,7 +233,7 @@ export class StorageQuota {
       if (!current || !this.#isSized()) return null;
       const { project } = current;
       const now = new Date();
-      const used = this.#used(current, ['active']);
+      const used = this.#used(current);
       const state = evaluateStorage(project.storageState, used, quotaBytes(project.storageQuotaGib));
       if (!(await storeStorageUsage(db, project, { used, state }, now))) continue;
       this.#sendEvents(project, { used, state }, now);
@@ -281,25 +276,6 @@ export class StorageQuota {
     }
   }
 
-  /**
-   * Changes a lifespan. An expired branch does not count against the quota, so it must fit to become active
-   * again.
-   */
-  async extendWithinQuota(change: LifespanChange): Promise<Result<BranchRow, Failure>> {
-    const { db, settings, measurements } = this.#options;
-    const { id: branchId, projectId } = change.branch;
-    const release = await this.#admissions.take();
-    try {
-      const [subject] = await Promise.all([readSubject(db, projectId), measurements.load()]);
-      const isExpired = subject?.branches.some(({ id, status }) => id === branchId && status === 'expired');
-      const needed = this.#physical() ? PHYSICAL_CLONE_BYTES : this.#readSizes()(branchId);
-      const excess = subject && isExpired ? this.#excess(subject, needed) : null;
-      return excess ? fail(excess) : await storeLifespan(db, settings(), change, new Date());
-    } finally {
-      release();
-    }
-  }
-
   /** Stores sizes that the host just read. They count until the next measurement. */
   recordSizes(subject: StorageSubject, sizes: ProjectSizes['sizes']): void {
     const at = Date.now();
@@ -317,7 +293,7 @@ export class StorageQuota {
 
   #excess(subject: StorageSubject, needed: number): Failure | null {
     const limit = quotaBytes(subject.project.storageQuotaGib);
-    const used = this.#used(subject, ['creating', 'active']);
+    const used = this.#used(subject);
     if (needed <= 0 || used + needed <= limit) return null;
     const fields = { used_bytes: used, needed_bytes: needed, limit_bytes: limit };
     return { code: 'STORAGE_QUOTA_EXCEEDED', fields };
@@ -334,11 +310,9 @@ export class StorageQuota {
     return { code: 'FILE_LIMIT_REACHED', fields };
   }
 
-  #used({ branches }: StorageSubject, statuses: StorageSubject['branches'][number]['status'][]): number {
+  #used({ branches }: StorageSubject): number {
     const sizeOf = this.#readSizes();
-    const sizes = branches
-      .filter(({ status }) => statuses.includes(status))
-      .map(({ id }) => [id, sizeOf(id)] as const);
+    const sizes = branches.map(({ id }) => [id, sizeOf(id)] as const);
     const logical = sizes.reduce((sum, [, size]) => sum + size, 0);
     const physical = this.#physical();
     if (!physical) return logical;
@@ -506,7 +480,7 @@ export const alertsOf = (advised: Advised): { name: AlertName; value: number; th
 /** Storage use of a project. */
 export interface StorageStatus {
   hostId: string;
-  /** Bytes of all active branches together. */
+  /** Bytes of its branches together. */
   used: number;
   state: StorageState;
 }

@@ -214,23 +214,14 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
   },
   BRANCH_LIMIT_REACHED: {
     shape: {
-      limit: Count,
-      current: Count,
-      retry_after: z.int().nullable().meta({
-        description: 'Seconds until the first of the branches expires. Null: none will.',
+      limit: Count.meta({
+        description:
+          'The `branch_limit` of the project, and the leased branches that the operator allows on top.',
       }),
+      current: Count.meta({ description: 'Branches that are creating, active or expired.' }),
+      retry_after: z.null().meta({ description: 'Waiting alone does not help.' }),
     },
     example: { limit: 10, current: 10, retry_after: null },
-  },
-  LEASED_BRANCH_LIMIT_REACHED: {
-    shape: {
-      limit: Count,
-      current: Count,
-      retry_after: z.int().nullable().meta({
-        description: 'Seconds until the first lease ends, unless it is renewed. Null: none will.',
-      }),
-    },
-    example: { limit: 20, current: 20, retry_after: null },
   },
   HOST_NOT_EMPTY: {
     shape: { projects: Count.meta({ description: 'Projects on the host, failed ones included.' }) },

@@ -80,6 +80,12 @@ export const unmaskedBranches = (db: Database, projectId: string) =>
     .from(projectBranches)
     .where(unmaskedOf(projectId));
 
+/** Those of them whose passwords a rotation replaces. */
+export const rotatedOf = <T extends { isDefault: boolean }>(
+  branches: readonly T[],
+  which: UnmaskedRotation,
+): T[] => branches.filter(({ isDefault }) => which === 'all' || !isDefault);
+
 const BEING_CREATED =
   'A branch with unmasked data is being created, and its passwords cannot be replaced before it is there. Nothing was changed. Repeat the request shortly.';
 
@@ -91,7 +97,7 @@ async function unmaskedRotation(
   now: Date,
 ) {
   const found = await unmaskedBranches(db, projectId);
-  const ids = found.filter(({ isDefault }) => which === 'all' || !isDefault).map(({ id }) => id);
+  const ids = rotatedOf(found, which).map(({ id }) => id);
   const passwords = await newPasswords(keys, ids);
   const metadata = { roles: BRANCH_ROLES, reason: 'masked_only' };
   const events = ids.map((branchId) =>

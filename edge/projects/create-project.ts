@@ -275,6 +275,7 @@ export const createProjectJob = saga<'project.create', ProjectCreation>({
         sync: 'off',
         branchCount: 1,
         leasedBranchCount: 0,
+        nextSlotAt: null,
         blocks: [],
         hold: null,
       }),

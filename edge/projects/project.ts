@@ -20,19 +20,30 @@ export const Project = z
       .number()
       .meta({ description: 'Storage quota of all branches together, in GiB.', example: 0.5 }),
     storage_used_bytes: z.int().meta({
-      description: 'Sizes of its active branches together, to the MiB; `usage` has the exact value.',
+      description:
+        'Sizes of its creating, active and expired branches together, to the MiB; `usage` has the exact value.',
       example: 25_165_824,
     }),
     storage_state: StorageStateField,
     status: z.enum(PROJECT_STATUSES).meta({ example: 'active' }),
-    branch_count: z.int().meta({ description: 'Branches that count against the limit.', example: 2 }),
-    leased_branch_count: z
-      .int()
-      .meta({ description: 'Branches with a lease, which have a limit of their own.', example: 1 }),
-    branch_limit: z.int().meta({ example: 10 }),
+    branch_count: z.int().meta({
+      description: 'Branches that count against the limit: creating, active and expired ones.',
+      example: 2,
+    }),
+    leased_branch_count: z.int().meta({ description: 'How many of them have a lease.', example: 1 }),
+    branch_limit: z.int().meta({
+      description:
+        'The most branches. The platform operator raises it, and may allow leased branches on top (`leased_branch_limit`).',
+      example: 10,
+    }),
+    next_slot_at: z.iso.datetime().nullable().meta({
+      description:
+        'When the next of them is deleted by itself, at the end of a lease or of the retention of an expired branch. Null: none has such an end.',
+      example: null,
+    }),
     connection_attempts_per_minute: z.int().meta({
       description:
-        'Connection attempts a minute that each branch accepts from one client address, unless it has a limit of its own.',
+        'Connection attempts a minute that each branch accepts from its admitted networks together, unless it has a limit of its own.',
       example: 50,
     }),
     masked_only: z.boolean().meta({
@@ -105,6 +116,7 @@ export const toProjectResponse = (row: ProjectView): z.output<typeof Project> =>
   branch_count: row.branchCount,
   leased_branch_count: row.leasedBranchCount,
   branch_limit: row.branchLimit,
+  next_slot_at: row.nextSlotAt?.toISOString() ?? null,
   connection_attempts_per_minute: row.connectionAttempts,
   masked_only: row.maskedOnly,
   max_slug_length: maxSlugLength(row.appKey, row.env),

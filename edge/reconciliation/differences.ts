@@ -1,7 +1,7 @@
 import { and, eq, gt, inArray, lt, lte, or, sql } from 'drizzle-orm';
 import type { BranchStatus } from '../../shared/branch/branch-status.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
-import { atTheirEnd, atTheirLeasesEnd } from '../branches/expiry.ts';
+import { atTheirEnd, atTheirLeasesEnd } from '../branches/branch-ends.ts';
 import { isMove, isOpenJob } from '../database/conditions.ts';
 import { type Database, isOneOf } from '../database/database.ts';
 import { KEPT_MS, moves } from '../database/move-schema.ts';

@@ -46,15 +46,7 @@ import { readSettings } from '../settings.ts';
 import { matchesPattern } from '../tenancy/branch-pattern.ts';
 import { CreationHeaders, endOfCreation, HOST_CREATION_FAILURES, PENDING, replay } from './creations.ts';
 import { withCredentials } from './credentials.ts';
-import {
-  BranchRefParams,
-  Confirm,
-  Flag,
-  inBranch,
-  inProject,
-  ProjectParams,
-  requireData,
-} from './in-project.ts';
+import { BranchRefParams, Flag, inBranch, inProject, ProjectParams, requireData } from './in-project.ts';
 
 const tags = ['Branches'];
 
@@ -82,7 +74,6 @@ const DeletionQuery = z.strictObject({
     description:
       'Drops the database immediately, so that the branch cannot be restored; also that of a branch which was deleted before, by its id.',
   }),
-  confirm: Confirm,
 });
 
 const router = operations();
@@ -189,7 +180,7 @@ router.openapi(
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}',
     summary: 'Change the lifespan, the protection or the limit of connection attempts of a branch',
     description:
-      'The new lifespan starts at the time of the request. An expired branch becomes active again, for which the project needs a free slot.',
+      'The new lifespan starts at the time of the request. An expired branch becomes active again. A protected branch is not deleted: neither by a request nor at the end of its lease or of its retention, which begin again when its protection ends.',
     tags,
     request: { params: BranchRefParams, body: jsonBody(BranchChange) },
     responses: { 200: response('The updated branch.', Branch) },
@@ -197,9 +188,6 @@ router.openapi(
       'BRANCH_PROTECTED',
       'BRANCH_NOT_ACTIVE',
       'PROJECT_NOT_ACTIVE',
-      'STORAGE_QUOTA_EXCEEDED',
-      'FILE_LIMIT_REACHED',
-      'BRANCH_LIMIT_REACHED',
       'CONNECTION_ATTEMPTS_ABOVE_MAX',
     ],
   }),
@@ -250,7 +238,7 @@ router.openapi(
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}',
     summary: 'Delete a branch',
     description:
-      'Its name can be reused immediately. Its database is kept for some time, so that the branch can be restored (`deletes_at` in the list of deleted branches); that of a branch with a lease is dropped.',
+      'A protected branch has to be unprotected first. Its name can be reused immediately. Its database is kept for some time, so that the branch can be restored (`deletes_at` in the list of deleted branches); that of a branch with a lease is dropped.',
     tags,
     request: { params: BranchRefParams, query: DeletionQuery },
     responses: { 202: response('The branch is deleted.', BranchDeletion) },
@@ -258,7 +246,7 @@ router.openapi(
   }),
   async (c) => {
     const { project_id: projectId, branch_ref: reference } = c.req.valid('param');
-    const { purge, confirm } = c.req.valid('query');
+    const { purge } = c.req.valid('query');
     const [project, branches, deletedBranches, keptDatabases] = await inProject(c, projectId, (db) => [
       referencedBranch(db, projectId, reference, c.var.principal),
       ...keptBranch(db, projectId, reference),
@@ -266,7 +254,7 @@ router.openapi(
     const [deletedBranch] = deletedBranches;
     const [snapshot] = keptDatabases;
     if (branches.length === 0 && purge && deletedBranch && snapshot) {
-      unwrap(checkPurgeable(c.var.principal, deletedBranch, snapshot, confirm));
+      unwrap(checkPurgeable(c.var.principal, deletedBranch, snapshot));
       const deletion = { snapshot, hostId: project.hostId, actor: actorOf(c) };
       const job = unwrap(await coordinatorOf(c.env, projectId).deleteSnapshot(deletion));
       return c.json(toDeletionResponse(deletedBranch, job, null), 202);
@@ -279,7 +267,6 @@ router.openapi(
       hostId: project.hostId,
       actor: actorOf(c),
       purge,
-      confirm,
     });
     const { job, restorableUntil } = unwrap(deleted);
     return c.json(toDeletionResponse(branch, job, restorableUntil), 202);
@@ -314,7 +301,6 @@ const FAILURES = [
   'NO_SNAPSHOT',
   'BRANCH_PROTECTED',
   'BRANCH_LIMIT_REACHED',
-  'LEASED_BRANCH_LIMIT_REACHED',
   'CONNECTION_ATTEMPTS_ABOVE_MAX',
   'RULE_LIMIT_REACHED',
   ...HOST_CREATION_FAILURES,

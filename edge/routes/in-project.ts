@@ -5,7 +5,6 @@ import type { Method, Params } from '../../shared/protocol/operations.ts';
 import { BoundedMap } from '../bounded-map.ts';
 import { FULL_CONTENT, isUnmasked, maskedOnlyFailure } from '../branches/branch.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
-import { checkConfirmation } from '../branches/branch-settings.ts';
 import type { BranchContent } from '../database/column-types.ts';
 import type { Database, Statement } from '../database/database.ts';
 import type { BranchRow } from '../database/schema.ts';
@@ -99,35 +98,25 @@ const HELD = 'An import or a copy fills the branch. Wait for the end of its job,
 
 /**
  * The active branch of the reference, with a function that calls its host.
- * @param confirm the name of a protected branch that is changed
  * @throws ApiError
  */
 export async function branchOf(
   c: AppContext,
   reference: { project_id: string; branch_ref: string },
   use: 'read' | 'change',
-  confirm?: string,
 ) {
   const [project, branch] = await inBranch(c, reference, () => []);
-  return usableBranch(c, project, branch, use, confirm);
+  return usableBranch(c, project, branch, use);
 }
 
 /** The same for a branch that was read with other records. @throws ApiError */
-export function usableBranch(
-  c: AppContext,
-  project: ProjectView,
-  branch: BranchRow,
-  use: 'read' | 'change',
-  confirm?: string,
-) {
+export function usableBranch(c: AppContext, project: ProjectView, branch: BranchRow, use: 'read' | 'change') {
   if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
   if (branch.hold === 'import') throw new ApiError('BRANCH_NOT_ACTIVE', { message: HELD });
   if (branch.hold === 'following' && use === 'change') throw new ApiError('BRANCH_FOLLOWING');
   const access = ACCESS_OF_STATE[project.storageState];
   if (access === 'closed') throw new ApiError('DATABASES_CLOSED');
   if (use === 'change' && access === 'write_blocked') throw new ApiError('WRITE_BLOCKED');
-  // Rows of `main` have always been changed without it (specification 4.3).
-  if (use === 'change' && !branch.isDefault) unwrap(checkConfirmation(branch, confirm));
   const database = { branch_id: branch.id, database: branch.databaseName };
   const call = async <M extends Method>(method: M, params: Params<M>) =>
     unwrap(await callHostForClient(c.env, project.hostId, method, params));

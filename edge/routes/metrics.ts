@@ -1,5 +1,6 @@
-import { and, asc, desc, eq } from 'drizzle-orm';
+import { and, asc, desc, eq, inArray } from 'drizzle-orm';
 import { z } from 'zod';
+import { type BranchStatus, COUNTED_STATUSES } from '../../shared/branch/branch-status.ts';
 import { snapshotsOf } from '../branches/snapshot.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import type { Database } from '../database/database.ts';
@@ -87,7 +88,7 @@ const askMonitor = <R>(
   call: (monitor: Monitor) => Promise<R>,
 ): Promise<R> => repeatIfLost(() => call(coordinatorOf(c.env, projectId).monitor));
 
-const activeBranches = (db: Database, projectId: string) =>
+const branchesIn = (db: Database, projectId: string, statuses: readonly BranchStatus[]) =>
   db
     .select({
       id: projectBranches.id,
@@ -97,7 +98,7 @@ const activeBranches = (db: Database, projectId: string) =>
       sharedBytes: projectBranches.sharedBytes,
     })
     .from(projectBranches)
-    .where(and(eq(projectBranches.projectId, projectId), eq(projectBranches.status, 'active')))
+    .where(and(eq(projectBranches.projectId, projectId), inArray(projectBranches.status, statuses)))
     .orderBy(desc(projectBranches.isDefault), asc(projectBranches.createdAt), asc(projectBranches.id));
 
 /**
@@ -165,10 +166,10 @@ router.openapi(
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');
     const { include } = c.req.valid('query');
-    const reading = inBranch(c, c.req.valid('param'), (db) => [activeBranches(db, projectId)]);
+    const reading = inBranch(c, c.req.valid('param'), (db) => [branchesIn(db, projectId, COUNTED_STATUSES)]);
     const recording = askMonitor(c, projectId, (monitor) => monitor.last());
-    const [[project, branch, active], measured] = await withLink(c, projectId, reading, recording);
-    return c.json(metricsSummary(project, branch, active, measured, include === 'alerts'), 200);
+    const [[project, branch, counted], measured] = await withLink(c, projectId, reading, recording);
+    return c.json(metricsSummary(project, branch, counted, measured, include === 'alerts'), 200);
   },
 );
 
@@ -218,7 +219,7 @@ router.openapi(
     const { metric, ...wanted } = c.req.valid('query');
     const range = rangeOf(wanted, Date.now(), POINTS_OF_EACH_MAX);
     if ('message' in range) throw new ApiError('VALIDATION_FAILED', { details: [range] });
-    const reading = inProject(c, projectId, (db) => [activeBranches(db, projectId)]);
+    const reading = inProject(c, projectId, (db) => [branchesIn(db, projectId, ['active'])]);
     const recording = askMonitor(c, projectId, (monitor) => monitor.metricOfBranches(metric, range));
     const [[, active], recorded] = await withLink(c, projectId, reading, recording);
     return c.json(metricOfBranches(range, metric, active, recorded), 200);
@@ -232,22 +233,26 @@ router.openapi(
     method: 'get',
     path: '/api/v1/projects/{project_id}/usage',
     summary: 'Get the storage usage of a project',
-    description: 'Only active branches count against the storage quota.',
+    description:
+      'Creating, active and expired branches count against the storage quota, with the sizes of their databases.',
     tags,
     request: { params: ProjectParams },
     responses: {
-      200: response('The usage of the project, each active branch and each snapshot.', ProjectUsage),
+      200: response(
+        'The usage of the project, each branch that counts against its quota, and each snapshot.',
+        ProjectUsage,
+      ),
     },
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');
     const reading = inProject(c, projectId, (db) => [
-      activeBranches(db, projectId),
+      branchesIn(db, projectId, COUNTED_STATUSES),
       db.select().from(snapshots).where(snapshotsOf(projectId, c.var.principal)),
     ]);
     const recording = askMonitor(c, projectId, (monitor) => monitor.last());
-    const [[project, active, taken], measured] = await withLink(c, projectId, reading, recording);
-    return c.json(projectUsage(project, active, taken, measured), 200);
+    const [[project, counted, taken], measured] = await withLink(c, projectId, reading, recording);
+    return c.json(projectUsage(project, counted, taken, measured), 200);
   },
 );
 

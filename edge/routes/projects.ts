@@ -36,6 +36,7 @@ import { jsonBody, operation, operations, response } from '../pipeline/operation
 import { databaseOf, primaryOf } from '../pipeline/replica-choice.ts';
 import {
   changeProject,
+  rotatedOf,
   UNMASKED_ROTATIONS,
   type UnmaskedRotation,
   unmaskedBranches,
@@ -175,7 +176,7 @@ async function passwordNotes(
   rotation: UnmaskedRotation | undefined,
 ): Promise<{ warning?: string; rotated?: number }> {
   const unmasked = await unmaskedBranches(primaryOf(c), projectId);
-  const others = unmasked.filter(({ isDefault }) => !isDefault).length;
+  const others = rotatedOf(unmasked, 'all_but_main').length;
   if (rotation === 'all') return { rotated: unmasked.length };
   const isMainOnly = rotation === 'all_but_main' || others === 0;
   const branches = isMainOnly ? 'main' : `main and ${others} other branch${others === 1 ? '' : 'es'}`;
@@ -193,7 +194,8 @@ async function changed(c: AppContext, projectId: string, request: z.output<typeo
   const wanted = { ...others, connection_attempts_per_minute: limit };
   const { rotate_credentials: rotation } = request;
   if (rotation !== undefined) {
-    await enforceRequestLimit(c, bucketOf.rotation(projectId));
+    const unmasked = await unmaskedBranches(primaryOf(c), projectId);
+    for (const { id } of rotatedOf(unmasked, rotation)) await enforceRequestLimit(c, bucketOf.rotation(id));
     if (!(await isLinked(c.env, project.hostId))) throw new ApiError('HOST_UNAVAILABLE');
   }
   const changesAccess = [limit, rotation, wanted.spares, wanted.durability].some((one) => one !== undefined);

@@ -17,7 +17,7 @@ import { actorOf } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
 import { auditedRowChange, auditedWork, short } from './audited-work.ts';
-import { BranchRefParams, branchOf, Confirm, callReading, HOST_FAILURES, TableParams } from './in-project.ts';
+import { BranchRefParams, branchOf, callReading, HOST_FAILURES, TableParams } from './in-project.ts';
 
 export const Value = Scalar.nullable();
 export const Values = z.record(z.string(), Value);
@@ -131,7 +131,6 @@ const CellChange = z
       description:
         'The value that the cell must currently have; otherwise the request fails and changes nothing.',
     }),
-    confirm: Confirm,
   })
   .meta({ example: { primary_key: 'id', id: 7, column: 'title', value: 'New title' } });
 
@@ -143,7 +142,7 @@ const ChangedRow = z
   .meta({ id: 'ChangedRow' });
 
 const RowDeletion = z
-  .strictObject({ primary_key: KeyNames, ids: z.array(Id).min(1).max(ROWS_MAX), confirm: Confirm })
+  .strictObject({ primary_key: KeyNames, ids: z.array(Id).min(1).max(ROWS_MAX) })
   .meta({ example: { primary_key: 'id', ids: [7, 8] } });
 
 const DeletedRows = z
@@ -329,13 +328,13 @@ router.openapi(
     tags,
     request: { params: TableParams, query: RowsQuery, body: jsonBody(CellChange) },
     responses: { 200: response('The updated row.', ChangedRow) },
-    failures: [...HOST_FAILURES, 'BRANCH_PROTECTED', 'WRITE_BLOCKED', 'ROW_NOT_FOUND', 'ROW_CHANGED'],
+    failures: [...HOST_FAILURES, 'WRITE_BLOCKED', 'ROW_NOT_FOUND', 'ROW_CHANGED'],
   }),
   async (c) => {
     const { project_id, table } = c.req.valid('param');
     const { schema } = c.req.valid('query');
-    const { primary_key, id, column, value, expected, confirm } = c.req.valid('json');
-    const { database, call } = await branchOf(c, c.req.valid('param'), 'change', confirm);
+    const { primary_key, id, column, value, expected } = c.req.valid('json');
+    const { database, call } = await branchOf(c, c.req.valid('param'), 'change');
     const key = { primary_key: listed(primary_key), id: listed(id) };
     const change = {
       projectId: project_id,
@@ -375,13 +374,13 @@ router.openapi(
     tags,
     request: { params: TableParams, query: RowsQuery, body: jsonBody(RowDeletion) },
     responses: { 200: response('The number of deleted rows.', DeletedRows) },
-    failures: [...HOST_FAILURES, 'BRANCH_PROTECTED', 'WRITE_BLOCKED'],
+    failures: [...HOST_FAILURES, 'WRITE_BLOCKED'],
   }),
   async (c) => {
     const { project_id, table } = c.req.valid('param');
     const { schema } = c.req.valid('query');
-    const { primary_key, ids, confirm } = c.req.valid('json');
-    const { database, call } = await branchOf(c, c.req.valid('param'), 'change', confirm);
+    const { primary_key, ids } = c.req.valid('json');
+    const { database, call } = await branchOf(c, c.req.valid('param'), 'change');
     const key = { primary_key: listed(primary_key), ids: ids.map((id): RowId => listed(id)) };
     const change = { projectId: project_id, branchId: database.branch_id, schema, table, ids: key.ids };
     const deleted = await auditedRowChange(
@@ -430,7 +429,7 @@ const Change = z
   ])
   .meta({ id: 'RowChange' });
 
-const Changes = z.strictObject({ changes: z.array(Change).min(1).max(ROWS_MAX), confirm: Confirm }).meta({
+const Changes = z.strictObject({ changes: z.array(Change).min(1).max(ROWS_MAX) }).meta({
   example: {
     changes: [
       { action: 'insert', table: 'book', values: { id: 9, title: 'Nine' } },
@@ -515,13 +514,13 @@ router.openapi(
     tags: ['Tables and rows'],
     request: { params: BranchRefParams, body: jsonBody(Changes) },
     responses: { 200: response('One entry per change.', ChangedRows) },
-    failures: [...HOST_FAILURES, 'WRITE_BLOCKED', 'BRANCH_PROTECTED', 'CHANGES_CONFLICT'],
+    failures: [...HOST_FAILURES, 'WRITE_BLOCKED', 'CHANGES_CONFLICT'],
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');
-    const { changes: wanted, confirm } = c.req.valid('json');
+    const { changes: wanted } = c.req.valid('json');
     const changes = wanted.map(wireChange);
-    const { database, call } = await branchOf(c, c.req.valid('param'), 'change', confirm);
+    const { database, call } = await branchOf(c, c.req.valid('param'), 'change');
     const work = {
       name: 'rows.changed' as const,
       projectId,

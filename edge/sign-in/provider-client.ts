@@ -54,8 +54,19 @@ const requestOptions = (issuer: URL): ProviderRequest['options'] => ({
   [allowInsecureRequests]: issuer.protocol === 'http:',
 });
 
+/** Responses of a provider that offers no discovery. */
+const NOT_OFFERED: readonly number[] = [404, 410];
+
+/** The endpoints of a provider without discovery (specification 4.1). */
+const byPath = (issuer: string): AuthorizationServer => ({
+  issuer,
+  authorization_endpoint: `${issuer}/oauth2/authorize`,
+  token_endpoint: `${issuer}/oauth2/token`,
+});
+
 /**
- * The provider's metadata (OpenID Connect Discovery 1.0), cached for an hour.
+ * The provider's metadata (OpenID Connect Discovery 1.0), cached for an hour; the paths of the specification if it
+ * offers no discovery.
  * @returns or NO_IDENTITY_PROVIDER, IDP_UNAVAILABLE
  */
 export async function discover(settings: Settings): Promise<Result<AuthorizationServer, Failure>> {
@@ -65,6 +76,7 @@ export async function discover(settings: Settings): Promise<Result<Authorization
   const issuer = new URL(settings.IDP_URL);
   try {
     const response = await discoveryRequest(issuer, requestOptions(issuer));
+    if (NOT_OFFERED.includes(response.status)) return ok(byPath(settings.IDP_URL));
     const server = await processDiscoveryResponse(issuer, response);
     discoveries.set(settings, { server, expiresAt: Date.now() + DISCOVERY_TTL_MS });
     return ok(server);

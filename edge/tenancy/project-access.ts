@@ -1,6 +1,6 @@
 import { and, eq, exists, getTableColumns, ne, or, type SQL, sql } from 'drizzle-orm';
 import type { BatchResponse } from 'drizzle-orm/batch';
-import { COUNTED_STATUSES } from '../../shared/branch/branch-status.ts';
+import { type BranchStatus, COUNTED_STATUSES, USED_STATUSES } from '../../shared/branch/branch-status.ts';
 import type { Failure } from '../../shared/failures.ts';
 import type { SyncState } from '../../shared/protocol/durability.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
@@ -50,24 +50,32 @@ const isViewOnly = (db: Database, { userId }: Principal, reach: Reach) =>
     ? sql<number>`0`
     : sql<number>`${projects.createdBy} <> ${userId} and ${shareOf(db, userId)} = 'viewer'`;
 
-/** The project's branches that count against a limit of branches, as the end of a query. */
-const countedBranches = sql`where project_id = ${projects.id}
+/** The project's branches with these statuses, as the end of a query. */
+const branchesIn = (statuses: readonly BranchStatus[]): SQL => sql`where project_id = ${projects.id}
   and status in (${sql.join(
-    COUNTED_STATUSES.map((status) => sql`${status}`),
+    statuses.map((status) => sql`${status}`),
     sql`, `,
   )})`;
 
-/** Without the leased ones, which have a limit of their own. */
-const branchCount = sql<number>`(select count(*) from ${projectBranches} ${countedBranches} and lease_seconds is null)`;
+/** As the branch limit counts them. */
+const countedBranches = branchesIn(COUNTED_STATUSES);
+const branchCount = sql<number>`(select count(*) from ${projectBranches} ${countedBranches})`;
 const leasedBranchCount = sql<number>`(select count(*) from ${projectBranches} ${countedBranches} and lease_seconds is not null)`;
+/** The service deletes no protected branch. */
+const nextSlotAt = sql`(select min(coalesce(min(lease_ends_at, deletes_at), lease_ends_at, deletes_at))
+  from ${projectBranches} ${countedBranches} and not protected)`.mapWith((at: number | null) =>
+  at === null ? null : new Date(at),
+);
 
+/** An expired branch has no sessions that could be blocked. */
+const usedBranches = branchesIn(USED_STATUSES);
 const blocks =
-  sql`(select json_group_array(json(block.value)) from ${projectBranches}, json_each(blocks) as block ${countedBranches})`.mapWith(
+  sql`(select json_group_array(json(block.value)) from ${projectBranches}, json_each(blocks) as block ${usedBranches})`.mapWith(
     (blocks: string): StoredBlock[] => JSON.parse(blocks),
   );
 
 /** That of `main`, the only branch that has one. */
-const hold = sql<BranchRow['hold']>`(select max(hold) from ${projectBranches} ${countedBranches})`;
+const hold = sql<BranchRow['hold']>`(select max(hold) from ${projectBranches} ${usedBranches})`;
 
 /** With a name of its own, because a batch on D1 returns only one of two columns with the same name. */
 const hostName = sql<string>`${hosts.name}`.as('host_name');
@@ -82,6 +90,7 @@ export const projectViews = (db: Database) =>
       sync: hosts.sync,
       branchCount,
       leasedBranchCount,
+      nextSlotAt,
       blocks,
       hold,
     })
@@ -173,8 +182,8 @@ export async function recordDeniedAccess(
 }
 
 /**
- * A project with its host's name, the numbers of its branches that count against the branch limit and of those
- * that count against the limit of leased branches, and the blocks of these branches.
+ * A project with its host's name, the number of its branches that count against the branch limit, how many of
+ * them have a lease, when the service deletes the next one, and the blocks of its branches.
  */
 export type ProjectView = ProjectRow & {
   hostName: string;
@@ -182,6 +191,7 @@ export type ProjectView = ProjectRow & {
   sync: SyncState;
   branchCount: number;
   leasedBranchCount: number;
+  nextSlotAt: Date | null;
   blocks: StoredBlock[];
   hold: BranchRow['hold'];
 };

@@ -155,11 +155,11 @@ export const ProjectCaps = z
   .strictObject({
     project_id: z.uuid(),
     branch_limit: z.int().min(DEFAULT_BRANCH_LIMIT).max(HIGHEST_BRANCH_LIMIT).meta({
-      description: 'Branches without a lease, up to the setting `BRANCH_LIMIT_MAX`.',
+      description: 'All branches of the project, up to the setting `BRANCH_LIMIT_MAX`.',
       example: 20,
     }),
     leased_branch_limit: z.int().min(0).max(HIGHEST_BRANCH_LIMIT).meta({
-      description: 'Branches with a lease, up to the setting `BRANCH_LIMIT_MAX`.',
+      description: 'Branches with a lease on top of `branch_limit`, up to the setting `BRANCH_LIMIT_MAX`.',
       example: 20,
     }),
     storage_quota_cap_gib: StorageQuotaGib,

@@ -2,8 +2,11 @@
 export const BRANCH_STATUSES = ['creating', 'active', 'expired', 'deleting', 'deleted', 'failed'] as const;
 export type BranchStatus = (typeof BRANCH_STATUSES)[number];
 
-/** Statuses that count towards the branch limit (specification 7). */
-export const COUNTED_STATUSES = ['creating', 'active'] as const satisfies readonly BranchStatus[];
+/** Statuses that count towards the branch limit and the storage quota (specification 7 and 8). */
+export const COUNTED_STATUSES = ['creating', 'active', 'expired'] as const satisfies readonly BranchStatus[];
+
+/** Statuses in which a branch has, or is about to have, sessions. */
+export const USED_STATUSES = ['creating', 'active'] as const satisfies readonly BranchStatus[];
 
 interface Transition {
   from: readonly BranchStatus[];
@@ -20,7 +23,7 @@ export const BRANCH_TRANSITIONS = {
   expire: { from: ['active'], to: 'expired' },
   extend: { from: ['active', 'expired'], to: 'active' },
   delete: { from: ['creating', 'active', 'expired', 'failed'], to: 'deleted' },
-  /** It has been expired for as long as expired branches are kept. */
+  /** The branch has been expired for as long as expired branches are kept. */
   retire: { from: ['expired'], to: 'deleted' },
   delete_project: { from: ['creating', 'active', 'expired', 'failed'], to: 'deleting' },
   /** Its database is missing on the host. */

@@ -298,9 +298,13 @@ test.runIf(IS_NIGHTLY)(
         stderr: expect.stringContaining(sentence),
       });
     await Promise.all(refused.map(refuse));
-    expect((await cli.run('branch', 'delete', 'pr-9', '--confirm', 'pr-9')).code).toBe(0);
+    expect(await cli.run('branch', 'delete', 'pr-9')).toMatchObject({
+      code: 5,
+      stderr: expect.stringContaining('branchgate branch unprotect'),
+    });
+    expect(await cli.json('branch', 'unprotect', 'pr-9')).toMatchObject({ protected: false });
+    expect((await cli.run('branch', 'delete', 'pr-9')).code).toBe(0);
     expect(await cli.json('branch', 'restore', 'pr-9', '--name', 'pr-10')).toMatchObject({ id: made.id });
-    expect(await cli.json('branch', 'unprotect', 'pr-10')).toMatchObject({ protected: false });
     const deleted = await Promise.all([
       cli.run('branch', 'delete', 'pr-10', '--purge', '--yes'),
       cli.json('snapshot', 'delete', 'before'),
@@ -403,7 +407,7 @@ test('a new project shows its size, that its host is connected, and another one 
   );
   expect(usage.branches.every(({ database_size_bytes }) => database_size_bytes > 0)).toBe(true);
   const { body } = await api.get(`/api/v1/projects/${named.body.id}`);
-  expect(body).toMatchObject({ branch_count: 1, leased_branch_count: 1 });
+  expect(body).toMatchObject({ branch_count: 2, leased_branch_count: 1 });
   expect(await api.delete(`/api/v1/projects/${named.body.id}/branches/${leased.id}`)).toMatchObject({
     body: { restorable_until: null },
   });

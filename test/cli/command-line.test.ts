@@ -114,7 +114,7 @@ describe('the advice about a protected branch', () => {
   const commands = new Map(commandsBelow(program).map((command) => [wordsOf(command).join(' '), command]));
 
   test.each([
-    ['branch delete', 'The branch is protected. (BRANCH_PROTECTED) Give its name with --confirm.'],
+    ['branch delete', 'The branch is protected. (BRANCH_PROTECTED) End its protection with'],
     ['branch reset', 'The branch is protected. (BRANCH_PROTECTED) Give its name with --confirm.'],
     ['branch create', 'The branch is protected. (BRANCH_PROTECTED) Reset it with `branchgate branch reset`'],
     ['branch extend', 'The branch is protected. (BRANCH_PROTECTED) main never expires.'],

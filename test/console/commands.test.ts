@@ -116,9 +116,9 @@ test.each<[string, string, string[], object]>([
   [COMMANDS.restoreBranch(PROJECT, 'old', HOSTILE), 'branch restore', ['old'], { name: HOSTILE }],
   [COMMANDS.addRule(HOSTILE, '::/0', 'pr-7', '8h'), 'rule add', ['::/0'], { branch: 'pr-7', ttl: 28_800 }],
   [
-    COMMANDS.purgeBranch(PROJECT, 'id', 'pr-7'),
+    COMMANDS.purgeBranch(PROJECT, 'id'),
     'api',
-    ['DELETE', `/api/v1/projects/${PROJECT}/branches/id?purge=true&confirm=pr-7`],
+    ['DELETE', `/api/v1/projects/${PROJECT}/branches/id?purge=true`],
     {},
   ],
   [COMMANDS.removeTrust(PROJECT, 'id'), 'trust remove', ['id'], { project: PROJECT }],

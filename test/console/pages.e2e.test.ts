@@ -271,8 +271,10 @@ test('a branch is made of a snapshot, protected, reset, deleted, restored and dr
   await inDialog.getByLabel('Type of-snapshot to confirm').fill('of-snapshot');
   await confirm('Reset');
   await says('of-snapshot is reset. What it held is the snapshot “Before a reset · of-snapshot');
+  await act('of-snapshot', 'End protection');
+  await confirm('End protection');
+  await says('of-snapshot is no longer protected.');
   await act('of-snapshot', 'Delete');
-  await inDialog.getByLabel('Type of-snapshot to confirm').fill('of-snapshot');
   await confirm('Delete');
   await says('1 branch is being deleted.');
 

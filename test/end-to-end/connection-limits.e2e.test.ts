@@ -18,7 +18,7 @@ async function targets(branch: string): Promise<[direct: Target, pooled: Target]
   return [targetOfUrl(direct_url), targetOfUrl(database_url)];
 }
 
-test('an address is blocked after 50 attempts a minute on one branch, over both ports', async () => {
+test('a branch is blocked after 50 attempts a minute, over both ports, and attempts that no rule admits do not count', async () => {
   await api.branch(project.id, 'guessed');
   const [direct, pooled] = await targets('guessed');
   const others = await targets('other');
@@ -44,11 +44,11 @@ test('an address is blocked after 50 attempts a minute on one branch, over both 
     const { body } = await api.get(path);
     expect(body.closed_to).toEqual([
       {
-        network: '127.0.0.1/32',
+        network: null,
         until: expect.any(String),
         attempts: 50,
         message: expect.stringMatching(
-          /^Closed to 127\.0\.0\.1\/32 until [\d:]{8} UTC, after 50 connection attempts in a minute\./,
+          /^Closed to every network until [\d:]{8} UTC, after 50 connection attempts in a minute\./,
         ),
       },
     ]);
@@ -59,7 +59,7 @@ test('an address is blocked after 50 attempts a minute on one branch, over both 
     await eventually(async () => expect(await attempt(target)).toBe('in'));
 });
 
-test('a branch has the limit of its project, unless it has its own; a lease comes with the highest', async () => {
+test('a branch has the limit of its project, unless it has its own, also with a lease', async () => {
   const path = `/api/v1/projects/${project.id}`;
   const limitOf = async (name: string) =>
     (await api.get(`${path}/branches/${name}`)).body.connection_attempts_per_minute;
@@ -69,7 +69,7 @@ test('a branch has the limit of its project, unless it has its own; a lease come
   expect(await limitOf('other')).toBe(50);
   expect((await set(path, 120)).body.connection_attempts_per_minute).toBe(120);
   expect([await limitOf('main'), await limitOf('other')]).toEqual([120, 120]);
-  expect([await limitOf('own'), await limitOf('leased')]).toEqual([300, 2000]);
+  expect([await limitOf('own'), await limitOf('leased')]).toEqual([300, 120]);
   expect((await set(`${path}/branches/own`, null)).body.connection_attempts_per_minute).toBe(120);
   expect(await set(`${path}/branches/own`, 2001)).toMatchObject({
     status: 422,

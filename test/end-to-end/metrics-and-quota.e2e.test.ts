@@ -311,7 +311,7 @@ describe('the series', () => {
   });
 });
 
-test('usage is that of the active branches, and changes immediately after a deletion', async () => {
+test('usage is that of the counted branches, and changes immediately after a deletion', async () => {
   const { id } = await api.branch(project.id, 'counted');
   const usage = await eventually(async () => {
     const found = await usageOf();

@@ -273,7 +273,7 @@ async function restorable() {
   return body.branches.map(({ id }) => id);
 }
 
-test('a protected branch asks for its name', async () => {
+test('a protected branch is not deleted, and its reset asks for its name', async () => {
   const branch = await api.branch(project.id, 'precious');
   const ref = `${path}/branches/precious`;
   expect(await api.patch(ref, { protected: true })).toMatchObject({ status: 200, body: { protected: true } });
@@ -283,16 +283,16 @@ test('a protected branch asks for its name', async () => {
   const rows = `${ref}/tables/item/rows`;
   for (const refused of [
     await api.delete(ref),
-    await api.delete(`${ref}?confirm=other`),
+    await api.delete(`${ref}?purge=true`),
     await reset('precious', { to: 'parent' }),
-    await api.call('DELETE', rows, { body: row }),
     await api.post(`${path}/branches`, { branch_name: 'precious', on_exists: 'reset' }),
   ])
     expect(refused).toMatchObject({ status: 403, body: { error: 'BRANCH_PROTECTED' } });
   expect(await idsAt(await urlOf('precious'))).toContain(1);
-  expect((await api.call('DELETE', rows, { body: { ...row, confirm: 'precious' } })).status).toBe(200);
+  expect((await api.call('DELETE', rows, { body: row })).status).toBe(200);
   expect((await reset('precious', { to: 'parent', confirm: 'precious' })).status).toBe(200);
-  expect((await api.delete(`${ref}?confirm=precious`)).body).toMatchObject({ id: branch.id });
+  expect(await api.patch(ref, { protected: false })).toMatchObject({ status: 200 });
+  expect((await api.delete(ref)).body).toMatchObject({ id: branch.id });
 });
 
 test('a schedule takes snapshots of main, and shows in the project', async () => {

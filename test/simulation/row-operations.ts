@@ -92,7 +92,7 @@ export const writeByApi: OperationHandler<'write_by_api'> = async (run, operatio
   const { row, value } = operation;
   const permitted = branch.row(row).possible.has(null) ? ['ROW_NOT_FOUND'] : [];
   branch.row(row).ask(value);
-  const body = { primary_key: 'id', id: row, column: 'title', value, confirm: operation.branch };
+  const body = { primary_key: 'id', id: row, column: 'title', value };
   const outcome = await run.sendOnce(operation, () => api.patch(rowsPath(owner.id, branch.id), body));
   const done = run.responsesWithStatus(operation, [outcome], 200, { ...concurrent, permitted }).length > 0;
   branch.row(row).learn(value, { done, doubtful: outcome.doubtful });
@@ -104,7 +104,7 @@ export const deleteByApi: OperationHandler<'delete_by_api'> = async (run, operat
   const { api } = run.model;
   const { owner, branch } = found;
   branch.row(operation.row).ask(null);
-  const body = { primary_key: 'id', ids: [operation.row], confirm: operation.branch };
+  const body = { primary_key: 'id', ids: [operation.row] };
   const outcome = await run.sendOnce(operation, () =>
     api.call('DELETE', rowsPath(owner.id, branch.id), { body, headers: FROM_LOOPBACK }),
   );

@@ -35,11 +35,8 @@ function DeleteDialog({ projectId, branches, usage, onClose }: DialogProps) {
   const [purge, setPurge] = useState(false);
   const remove = async () => {
     const path = '/api/v1/projects/{project_id}/branches/{branch_ref}';
-    for (const { id, branch_name, protected: isProtected } of branches) {
-      const query = {
-        ...(purge && { purge: 'true' as const }),
-        ...(isProtected && { confirm: branch_name }),
-      };
+    const query = purge ? { purge: 'true' as const } : {};
+    for (const { id } of branches) {
       await dataOf(api.DELETE(path, { params: { ...inBranch(projectId, id), query } }));
     }
   };
@@ -53,7 +50,6 @@ function DeleteDialog({ projectId, branches, usage, onClose }: DialogProps) {
       title={branches.length === 1 ? 'Delete this branch?' : `Delete ${branches.length} branches?`}
       action="Delete"
       isDangerous
-      typed={branches.flatMap((branch) => (branch.protected ? [branch.branch_name] : []))}
       run={() =>
         remove().finally(() =>
           refresh(branchesQuery(projectId), deletedBranchesQuery(projectId), projectQuery(projectId)),
@@ -156,9 +152,7 @@ function ProtectDialog({ projectId, branch, onClose }: Omit<ResetProps, 'snapsho
       run={protect}
       onDone={() =>
         announce(
-          isProtected
-            ? `${name} is protected. Its deletion and its reset need its name.`
-            : `${name} is no longer protected.`,
+          isProtected ? `${name} is protected. It cannot be deleted.` : `${name} is no longer protected.`,
         )
       }
       onClose={onClose}
@@ -166,8 +160,8 @@ function ProtectDialog({ projectId, branch, onClose }: Omit<ResetProps, 'snapsho
     >
       <p>
         {isProtected
-          ? 'Its deletion and its reset then need its name. SQL in the console cannot change it.'
-          : 'It can then be deleted and reset without its name.'}
+          ? 'It can then not be deleted, not even at the end of its lease or after it has expired. A reset and a change of its rows need its name, and SQL in the console cannot change it.'
+          : 'It can then be deleted and reset without its name. Its lease, or its time until it is deleted, begins again.'}
       </p>
     </ActionDialog>
   );

@@ -58,7 +58,7 @@ export function endOf(branch: BranchRecord): { at: string; what: 'expires' | 'le
 /** Branches that would free a slot if they were deleted, those with the least left of their life first. */
 export const freeable = (branches: readonly BranchRecord[]): BranchRecord[] =>
   branches
-    .filter(({ is_default, status }) => !is_default && (status === 'active' || status === 'creating'))
+    .filter((branch) => !branch.protected && ['creating', 'active', 'expired'].includes(branch.status))
     .sort((one, other) => (endOf(one)?.at ?? '9').localeCompare(endOf(other)?.at ?? '9'));
 
 const INDENT = '\u00a0\u00a0\u00a0\u00a0';

@@ -244,7 +244,7 @@ export function BranchMenu({ branch, mayEdit, mayProtect, onOpen, onCreate, onAc
       icon: 'trash',
       shortcut: 'd',
       isDangerous: true,
-      isDisabled: !mayEdit,
+      isDisabled: !mayEdit || branch.protected,
       onAction: () => onAct('delete'),
     });
   }

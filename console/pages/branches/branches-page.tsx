@@ -124,7 +124,7 @@ function Slots({
           <dd>
             {project.branch_count} of {project.branch_limit}
             {project.leased_branch_count > 0 && (
-              <span className="quiet"> and {project.leased_branch_count} leased, which do not count</span>
+              <span className="quiet">, {project.leased_branch_count} leased</span>
             )}
           </dd>
         </div>
@@ -156,10 +156,13 @@ function Slots({
       </dl>
       {isFull && (
         <Note tone="warn">
-          <p>The project has reached its branch limit. Delete a branch to create another one.</p>
+          <p>
+            The project has reached its branch limit, which counts expired and leased branches too. Delete a
+            branch to create another one, or ask the platform operator to raise the limit.
+          </p>
           {first.length > 0 && (
             <p className="small">
-              Those that expire next:{' '}
+              Those with the least life left:{' '}
               {first.map(({ id, branch_name }) => (
                 <code key={id}>{branch_name} </code>
               ))}

@@ -78,7 +78,7 @@ const PurgeDialog = ({ projectId, branch, onClose }: DialogProps) => (
         api.DELETE('/api/v1/projects/{project_id}/branches/{branch_ref}', {
           params: {
             ...inBranch(projectId, branch.id),
-            query: { purge: 'true', confirm: branch.branch_name },
+            query: { purge: 'true' },
           },
         }),
       )
@@ -88,7 +88,7 @@ const PurgeDialog = ({ projectId, branch, onClose }: DialogProps) => (
       refresh(deletedBranchesQuery(projectId));
     }}
     onClose={onClose}
-    command={COMMANDS.purgeBranch(projectId, branch.id, branch.branch_name)}
+    command={COMMANDS.purgeBranch(projectId, branch.id)}
   >
     <p>Its database and everything in it is dropped now. It cannot be restored afterwards.</p>
   </ActionDialog>

@@ -3,6 +3,7 @@ import { plural } from '../../../shared/format.ts';
 import { Button } from '../../components/button.tsx';
 import { Dialog, TypedName } from '../../components/dialog.tsx';
 import { announce, ErrorNote, Note } from '../../components/feedback.tsx';
+import type { Branch } from '../../data/resources.ts';
 import { CellValue, type GridColumn } from './cell.tsx';
 import { decide, discard, isSame, STATE_NAMES, type StagedRow, stateOf } from './staged.ts';
 import { focusGrid } from './use-editing.ts';
@@ -69,7 +70,7 @@ const isTyping = () => document.activeElement?.closest('.grid-editor, .inspector
 
 interface Props {
   view: TableView;
-  branch: string;
+  branch: Branch;
   onClose: () => void;
 }
 
@@ -79,7 +80,8 @@ export function Review({ view, branch, onClose }: Props) {
   const [typed, setTyped] = useState('');
   const rows = Object.entries(staged);
   const conflicts = rows.filter(([, { theirs }]) => theirs !== undefined);
-  const isMain = branch === 'main';
+  const { branch_name: name, is_default: isMain, protected: isProtected } = branch;
+  const isGuarded = isMain || isProtected;
   const save = () =>
     saving.mutate(undefined, {
       onSuccess: (saved) => {
@@ -92,10 +94,10 @@ export function Review({ view, branch, onClose }: Props) {
         if (!isTyping()) focusGrid();
       },
     });
-  const isAllowed = conflicts.length === 0 && (!isMain || typed === branch);
+  const isAllowed = conflicts.length === 0 && (!isGuarded || typed === name);
   return (
     <Dialog
-      title={`Save ${plural(rows.length, 'row')} on ${branch}?`}
+      title={`Save ${plural(rows.length, 'row')} on ${name}?`}
       large
       onClose={onClose}
       onSubmit={() => isAllowed && !saving.isPending && save()}
@@ -107,17 +109,21 @@ export function Review({ view, branch, onClose }: Props) {
             look="primary"
             busy={saving.isPending}
             disabled={!isAllowed}
-            {...(!isMain && { 'data-first-focus': true })}
+            {...(!isGuarded && { 'data-first-focus': true })}
           >
             Save {plural(rows.length, 'row')}
           </Button>
         </>
       }
     >
-      {isMain && (
+      {isGuarded && (
         <>
-          <Note tone="main">This changes main, which every new branch is cloned from.</Note>
-          <TypedName name={branch} value={typed} onChange={setTyped} isFirstFocus />
+          <Note tone="main">
+            {isMain
+              ? 'This changes main, which every new branch is cloned from.'
+              : `This changes ${name}, which is protected.`}
+          </Note>
+          <TypedName name={name} value={typed} onChange={setTyped} isFirstFocus />
         </>
       )}
       {conflicts.length > 0 && (

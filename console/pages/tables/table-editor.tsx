@@ -179,9 +179,7 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
           </Button>
         </div>
       )}
-      {isReviewing && count > 0 && (
-        <Review view={view} branch={branch.branch_name} onClose={() => setReviewing(false)} />
-      )}
+      {isReviewing && count > 0 && <Review view={view} branch={branch} onClose={() => setReviewing(false)} />}
     </section>
   );
 }

@@ -17,13 +17,13 @@ const full = (windows: AttemptWindows, now: number) =>
   );
 
 test('reports the attempt that reaches the limit, once', () => {
-  const windows = new AttemptWindows(() => LIMIT, LENGTH);
+  const windows = new AttemptWindows('address', () => LIMIT, LENGTH);
   expect(counted(windows, 'a', 0, 1, 2, 3)).toEqual([false, false, true, false]);
   expect(full(windows, 3)).toEqual({ [`a ${HOME}`]: { endsIn: 997, count: 4 } });
 });
 
 test('a window opens with its first attempt and has a fixed length', () => {
-  const windows = new AttemptWindows(() => LIMIT, LENGTH);
+  const windows = new AttemptWindows('address', () => LIMIT, LENGTH);
   counted(windows, 'a', 500, 900, 1_499, 1_499);
   expect(full(windows, 1_499)).toEqual({ [`a ${HOME}`]: { endsIn: 1, count: 4 } });
   expect(full(windows, 1_500)).toEqual({});
@@ -31,29 +31,38 @@ test('a window opens with its first attempt and has a fixed length', () => {
 });
 
 test('each branch and each network has its own window', () => {
-  const windows = new AttemptWindows(() => LIMIT, LENGTH);
+  const windows = new AttemptWindows('address', () => LIMIT, LENGTH);
   counted(windows, 'a', 0, 0, 0);
   counted(windows, 'b', 0, 0);
   expect(windows.count('a', AWAY, 0)).toBe(false);
   expect(Object.keys(full(windows, 0))).toEqual([`a ${HOME}`]);
 });
 
+test('by default, the attempts of all networks on a branch count together', () => {
+  const windows = new AttemptWindows('branch', () => LIMIT, LENGTH);
+  expect(windows.count('a', HOME, 0)).toBe(false);
+  expect(windows.count('a', AWAY, 0)).toBe(false);
+  expect(windows.count('b', AWAY, 0)).toBe(false);
+  expect(windows.count('a', null, 0)).toBe(true);
+  expect(full(windows, 0)).toEqual({ 'a null': { endsIn: LENGTH, count: LIMIT } });
+});
+
 test('guesses from many networks are bounded by a limit of the branch, twenty times as high', () => {
-  const windows = new AttemptWindows(() => LIMIT, LENGTH);
+  const windows = new AttemptWindows('address', () => LIMIT, LENGTH);
   const reached = Array.from({ length: 20 * LIMIT }, (_, n) => windows.count('a', `10.0.0.${n}/32`, 0));
   expect(reached.indexOf(true)).toBe(20 * LIMIT - 1);
   expect(full(windows, 0)).toEqual({ 'a null': { endsIn: LENGTH, count: 20 * LIMIT } });
 });
 
 test('attempts of unknown networks count for the branch alone', () => {
-  const windows = new AttemptWindows(() => LIMIT, LENGTH);
+  const windows = new AttemptWindows('address', () => LIMIT, LENGTH);
   for (let n = 1; n < 20 * LIMIT; n++) expect(windows.count('a', null, 0)).toBe(false);
   expect(windows.count('a', null, 0)).toBe(true);
 });
 
 test('a limit that is raised opens a network before its window ends', () => {
   let limit = LIMIT;
-  const windows = new AttemptWindows((branch) => (branch === 'a' ? limit : LIMIT), LENGTH);
+  const windows = new AttemptWindows('address', (branch) => (branch === 'a' ? limit : LIMIT), LENGTH);
   counted(windows, 'a', 0, 0, 0);
   counted(windows, 'b', 0, 0, 0);
   limit = 5;
@@ -62,7 +71,7 @@ test('a limit that is raised opens a network before its window ends', () => {
 });
 
 test('of too many networks the oldest below its limit is forgotten', () => {
-  const windows = new AttemptWindows(() => LIMIT, LENGTH, 2);
+  const windows = new AttemptWindows('address', () => LIMIT, LENGTH, 2);
   counted(windows, 'a', 0, 0, 0);
   windows.count('a', '10.0.0.1/32', 0);
   windows.count('a', '10.0.0.1/32', 0);
@@ -73,7 +82,7 @@ test('of too many networks the oldest below its limit is forgotten', () => {
 });
 
 test('a resumed window is at its limit for its remaining time, at most the length of a new one', () => {
-  const windows = new AttemptWindows(() => LIMIT, LENGTH);
+  const windows = new AttemptWindows('address', () => LIMIT, LENGTH);
   windows.resume({ branch_id: 'a', address: HOME }, 0, 400);
   windows.resume({ branch_id: 'b', address: null }, 0, 9_000);
   expect(full(windows, 399)).toEqual({
@@ -85,7 +94,7 @@ test('a resumed window is at its limit for its remaining time, at most the lengt
 });
 
 test('a window that is resumed late ends in time', () => {
-  const windows = new AttemptWindows(() => LIMIT, LENGTH);
+  const windows = new AttemptWindows('address', () => LIMIT, LENGTH);
   counted(windows, 'a', 0);
   windows.resume({ branch_id: 'b', address: HOME }, 0, 400);
   expect(full(windows, 400)).toEqual({});

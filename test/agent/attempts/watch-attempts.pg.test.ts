@@ -111,8 +111,11 @@ const untilBlocked = (target: Target) =>
 const untilOpen = (target: Target) => eventually(async () => expect(await attempt(target)).toBe('in'));
 const eventsOf = (branch: Branch) => events.filter(({ branch_id }) => branch_id === branch.branch_id);
 
-test('by default, one address has 50 attempts a minute', () => {
-  expect(readSettings({}).CONNECTION_ATTEMPTS_PER_MINUTE).toBe(50);
+test('by default, a branch has 50 attempts a minute', () => {
+  expect(readSettings({})).toMatchObject({
+    CONNECTION_ATTEMPTS_PER_MINUTE: 50,
+    CONNECTION_ATTEMPTS_SCOPE: 'branch',
+  });
 });
 
 /** The first two are one of each port and of each kind of password. */
@@ -138,7 +141,7 @@ test.each(firstByDay(1, EVERY_WAY))(
         {
           event: 'attempts.limited',
           branch_id: branch.branch_id,
-          address: HERE_RULE.cidr,
+          address: null,
           count: expect.any(Number),
         },
       ]),
@@ -171,7 +174,22 @@ test.each(firstByDay(1, EVERY_WAY))(
   },
 );
 
-test("wrong passwords from one address do not block another's, on either port", async () => {
+test('attempts from two addresses count together', async () => {
+  const shared = new Project(servers.host, [HERE_RULE, { branch_id: null, cidr: '127.0.0.3/32' }]);
+  const branch = await shared.create('db_together_prod', null);
+  const target = targetOf(servers, 'direct', branch);
+  const delay = inStep(branch);
+  const half = LIMIT / 2;
+  await attempts(half, wrong(target), { address: '127.0.0.3', delay });
+  expect(await attempts(half, target, { delay })).toEqual(Array(half).fill('in'));
+  expect(eventsOf(branch)).toMatchObject([{ event: 'attempts.limited', address: null }]);
+  for (const address of ['127.0.0.1', '127.0.0.3']) expect(await attempt(target, address)).toBe('refused');
+});
+
+test("with the scope of addresses, wrong passwords from one do not block another's, on either port", async () => {
+  await stop();
+  const settings = { ...servers.settings, CONNECTION_ATTEMPTS_SCOPE: 'address' as const };
+  stop = await watch(Object.assign(Object.create(servers.host) as Host, { settings }));
   const elsewhere = '127.0.0.3';
   const shared = new Project(servers.host, [HERE_RULE, { branch_id: null, cidr: `${elsewhere}/32` }]);
   const branch = await shared.create('db_shared_prod', null);
@@ -187,6 +205,8 @@ test("wrong passwords from one address do not block another's, on either port", 
   }
   // Refused attempts count for nothing, so those of the owner are still far from any limit.
   expect(await attempts(LIMIT - 10, direct)).toEqual(Array(LIMIT - 10).fill('in'));
+  await stop();
+  stop = await watch(servers.host);
 });
 
 test.runIf(IS_NIGHTLY)(
@@ -258,7 +278,7 @@ test('a control tool lists blocked branches and leaves them blocked', async () =
   expect(await attempt(target)).toBe('refused');
   const list = await servers.tool('list');
   expect(list.stdout).toMatch(
-    new RegExp(`^${branch.database} is blocked for 127.0.0.1/32 until \\S+Z: `, 'm'),
+    new RegExp(`^${branch.database} is blocked for all addresses until \\S+Z: `, 'm'),
   );
   expect(list.stdout).not.toMatch(new RegExp(`^${other.database} is blocked`, 'm'));
   const blocks = await readBlocks(servers.host.postgres);

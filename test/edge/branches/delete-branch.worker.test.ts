@@ -64,7 +64,7 @@ describe('a branch that has changed since its deletion read it', () => {
     await change(id, fields);
     const about = { id: crypto.randomUUID(), projectId: 'p', hostId: 'h', actor: ACTOR };
     const settings = { UNDELETE_SECONDS: 100 } as Settings;
-    const deletion = { ...about, branch, purge: false, confirm: undefined };
+    const deletion = { ...about, branch, purge: false };
     const deleted = await deleteBranch(db, settings, deletion, new Date());
     const kept = await db.select().from(snapshots).where(eq(snapshots.branchId, id));
     return { deleted, kept, status: (await rowOf({ id })).status };

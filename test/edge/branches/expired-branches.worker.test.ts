@@ -1,10 +1,12 @@
 import { eq } from 'drizzle-orm';
 import { beforeEach, expect, test } from 'vitest';
 import { confirmAccess } from '../../../edge/access/send-access.ts';
+import { nextEnd } from '../../../edge/branches/branch-ends.ts';
+import { storeSettings } from '../../../edge/branches/branch-settings.ts';
 import { retireBranches } from '../../../edge/branches/delete-branch.ts';
-import { expireBranches, nextEnd } from '../../../edge/branches/expiry.ts';
+import { expireBranches } from '../../../edge/branches/expiry.ts';
 import { auditEvents, jobs, projectBranches } from '../../../edge/database/schema.ts';
-import { insertBranch, isStale, readBranch, startRecords } from '../../support/records/records.ts';
+import { ACTOR, insertBranch, isStale, readBranch, startRecords } from '../../support/records/records.ts';
 
 const { db } = await startRecords();
 
@@ -86,4 +88,37 @@ test.each([
   await db.update(projectBranches).set(values).where(eq(projectBranches.id, branch.id));
   expect(await retire(NOW)).toBe(0);
   expect((await readBranch(db, branch)).status).toBe(values.status);
+});
+
+test('a protected branch expires and is not deleted; its retention begins when its protection ends', async () => {
+  const branch = await insertBranch(db, 'active', NOW);
+  const protect = async (isProtected: boolean, now: Date) => {
+    const row = await rowOf(branch.id);
+    if (!row) throw new Error('no branch');
+    const changed = await storeSettings(
+      db,
+      SETTINGS,
+      { branch: row, isProtected, hostId: 'h', actor: ACTOR },
+      now,
+    );
+    expect(changed).toMatchObject({ ok: true });
+  };
+  await protect(true, NOW);
+  await expireBranches(db, SETTINGS, 'p', NOW);
+  expect(await rowOf(branch.id)).toMatchObject({ status: 'expired', deletesAt: null });
+  const [, event] = await db.select().from(auditEvents).where(eq(auditEvents.branchId, branch.id));
+  expect(event).toMatchObject({ name: 'branch.expired', metadata: { deletes_at: null } });
+  expect(await nextEnd(db, 'p')).toBeNull();
+  expect(await retire(after(400))).toBe(0);
+  await protect(false, after(400));
+  expect(await rowOf(branch.id)).toMatchObject({ deletesAt: after(407) });
+  // A branch that is not protected keeps its end.
+  await protect(false, after(401));
+  expect(await rowOf(branch.id)).toMatchObject({ deletesAt: after(407) });
+  // Protected by the release before, with an end.
+  await db.update(projectBranches).set({ protected: true }).where(eq(projectBranches.id, branch.id));
+  expect(await retire(after(407))).toBe(0);
+  await db.update(projectBranches).set({ protected: false }).where(eq(projectBranches.id, branch.id));
+  expect(await retire(after(407))).toBe(1);
+  expect(await rowOf(branch.id)).toMatchObject({ status: 'deleted' });
 });

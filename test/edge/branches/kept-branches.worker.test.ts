@@ -62,7 +62,7 @@ async function read(id: string) {
   return row;
 }
 
-const remove = async (branchId: string, more: { purge?: boolean; confirm?: string } = {}) =>
+const remove = async (branchId: string, more: { purge?: boolean } = {}) =>
   deleteBranch(
     db,
     SETTINGS,
@@ -73,7 +73,6 @@ const remove = async (branchId: string, more: { purge?: boolean; confirm?: strin
       hostId: 'h',
       actor: ACTOR,
       purge: false,
-      confirm: undefined,
       ...more,
     },
     NOW,
@@ -163,11 +162,6 @@ test('a deleted branch keeps its passwords and rules until it is restored, under
 test.each([
   ['by purge', {}, { purge: true }],
   ['with a lease', { leaseSeconds: 60 }, {}],
-  [
-    'that is protected, with its name',
-    { protected: true, branchName: 'safe' },
-    { confirm: 'safe', purge: true },
-  ],
 ])('a branch deleted %s is not kept', async (_, more, request) => {
   const branch = await branchWithRule(more);
   expect(await remove(branch.id, request)).toMatchObject({ ok: true, value: { restorableUntil: null } });
@@ -177,12 +171,10 @@ test.each([
   );
 });
 
-test('a protected branch is not deleted without its name', async () => {
+test('a protected branch is not deleted', async () => {
   const branch = await branchWithRule({ protected: true });
-  for (const confirm of [undefined, 'other', branch.id])
-    expect(await remove(branch.id, confirm === undefined ? {} : { confirm: `${confirm}!` })).toMatchObject({
-      failure: { code: 'BRANCH_PROTECTED' },
-    });
+  for (const request of [{}, { purge: true }])
+    expect(await remove(branch.id, request)).toMatchObject({ failure: { code: 'BRANCH_PROTECTED' } });
   expect(await read(branch.id)).toMatchObject({ status: 'active' });
 });
 

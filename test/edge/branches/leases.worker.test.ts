@@ -1,7 +1,9 @@
 import { eq } from 'drizzle-orm';
 import { expect, test } from 'vitest';
+import { nextEnd } from '../../../edge/branches/branch-ends.ts';
+import { storeSettings } from '../../../edge/branches/branch-settings.ts';
 import { retireBranches } from '../../../edge/branches/delete-branch.ts';
-import { nextEnd, storeRenewal } from '../../../edge/branches/expiry.ts';
+import { storeRenewal } from '../../../edge/branches/expiry.ts';
 import { auditEvents, jobs, projectBranches } from '../../../edge/database/schema.ts';
 import { ACTOR, insertBranch, isStale, readBranch, startRecords } from '../../support/records/records.ts';
 
@@ -82,4 +84,23 @@ test('another tenant, or a branch without a lease, gets no renewal', async () =>
     ok: false,
     failure: { code: 'BRANCH_NOT_LEASED' },
   });
+});
+
+test('a protected branch has no end of its lease, which begins again when its protection ends', async () => {
+  const branch = await leased(30);
+  const retention = { EXPIRED_RETENTION_SECONDS: 60 };
+  const protect = (isProtected: boolean, now: Date) =>
+    storeSettings(db, retention, { branch, isProtected, hostId: 'h', actor: ACTOR }, now);
+  const renew = (leaseSeconds: number | null) =>
+    storeRenewal(db, { branch, leaseSeconds, actor: ACTOR }, at(10));
+  expect(await protect(true, NOW)).toMatchObject({ ok: true, value: { leaseEndsAt: null } });
+  expect(await renew(null)).toMatchObject({ ok: true, value: { leaseSeconds: 60, leaseEndsAt: null } });
+  expect(await renew(40)).toMatchObject({ ok: true, value: { leaseSeconds: 40, leaseEndsAt: null } });
+  await endLeases(at(1_000));
+  expect((await readBranch(db, branch)).status).toBe('active');
+  expect(await protect(false, at(1_000))).toMatchObject({ ok: true, value: { leaseEndsAt: at(1_040) } });
+  await endLeases(at(1_039));
+  expect((await readBranch(db, branch)).status).toBe('active');
+  await endLeases(at(1_040));
+  expect((await readBranch(db, branch)).status).toBe('deleted');
 });

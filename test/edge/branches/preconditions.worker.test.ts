@@ -81,10 +81,10 @@ const WRITES = {
     storeLifespan(db, SETTINGS, { branch, life: LIFE, isProtected: true, hostId: 'h', actor: ACTOR }, NOW),
   lease: () => storeRenewal(db, { branch, leaseSeconds: 30, actor: ACTOR }, NOW),
   settings: () =>
-    storeSettings(db, { branch, isProtected: true, attempts: 100, hostId: 'h', actor: ACTOR }, NOW),
+    storeSettings(db, SETTINGS, { branch, isProtected: true, attempts: 100, hostId: 'h', actor: ACTOR }, NOW),
   deletion: () => {
     const about = { id: crypto.randomUUID(), projectId: 'p', branch, hostId: 'h', actor: ACTOR };
-    return deleteBranch(db, SETTINGS, { ...about, purge: false, confirm: undefined }, NOW);
+    return deleteBranch(db, SETTINGS, { ...about, purge: false }, NOW);
   },
 };
 type Write = keyof typeof WRITES;
@@ -114,16 +114,7 @@ const CHANGES: [string, readonly Write[], FailureCode, () => Promise<unknown>][]
   ['another job changes the branch', ['reset'], 'HOST_BUSY', () => WRITES.reset()],
   ['another comparison runs', ['comparison'], 'PROJECT_BUSY', () => WRITES.comparison()],
   ['the project has its snapshots', ['snapshot'], 'SNAPSHOT_LIMIT_REACHED', () => WRITES.snapshot()],
-  [
-    'the branch expired and its slot is taken',
-    ['lifespan', 'lifespan and protection'],
-    'LEASED_BRANCH_LIMIT_REACHED',
-    async () => {
-      await set(branch.id, { status: 'expired' });
-      const other = await insertBranch(db, 'active');
-      await set(other.id, { leaseSeconds: 60 });
-    },
-  ],
+  ['the branch was protected', ['deletion'], 'BRANCH_PROTECTED', () => set(branch.id, { protected: true })],
 ];
 
 const CELLS = CHANGES.flatMap(([what, writes, code, change]) =>

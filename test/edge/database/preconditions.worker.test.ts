@@ -57,7 +57,7 @@ import type { ProjectView } from '../../../edge/tenancy/project-access.ts';
 import { changeCaps, changeTenantCaps } from '../../../edge/tenancy/tenant-caps.ts';
 import { createWebhook, deleteWebhook, viewSecret } from '../../../edge/webhooks/webhook.ts';
 import type { FailureCode } from '../../../shared/failures.ts';
-import { BRANCHES_MAX, NETWORK_RULES_MAX } from '../../../shared/limits.ts';
+import { NETWORK_RULES_MAX } from '../../../shared/limits.ts';
 import type { Result } from '../../../shared/result.ts';
 import { ACTOR, branchRow, startRecords } from '../../support/records/records.ts';
 
@@ -348,9 +348,9 @@ const named = (branchName: string, values: Partial<BranchRow> = {}) =>
   db
     .insert(projectBranches)
     .values(copy(branch, { branchName, databaseName: `db_${branchName}`, ...values }));
-const fillDatabases = () => {
+const fillSlots = () => {
   const one = (n: number) => copy(branch, { status: 'expired', branchName: `e${n}`, databaseName: `e${n}` });
-  return insertAllIf(db, projectBranches, many(BRANCHES_MAX, one), sql`true`);
+  return insertAllIf(db, projectBranches, many(10, one), sql`true`);
 };
 const fillRules = () =>
   insertAllIf(
@@ -399,7 +399,7 @@ const CHANGES: [string, readonly Write[], FailureCode, () => Promise<unknown>][]
     () => unmasked('active'),
   ],
   ['the limit of branches is lower', FILLED, 'BRANCH_LIMIT_REACHED', () => setProject({ branchLimit: 0 })],
-  ['all databases are there', FILLED, 'BRANCH_LIMIT_REACHED', async () => fillDatabases()],
+  ['expired branches take all slots', FILLED, 'BRANCH_LIMIT_REACHED', async () => fillSlots()],
   ['all rules are there', [...FILLED, 'a new rule'], 'RULE_LIMIT_REACHED', async () => fillRules()],
   ['the name is taken', ['a new branch'], 'BRANCH_EXISTS', () => named('new')],
   ['the name is taken', ['a restoration'], 'BRANCH_EXISTS', () => named('back')],

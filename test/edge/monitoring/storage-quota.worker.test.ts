@@ -1,7 +1,7 @@
 import { eq } from 'drizzle-orm';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { projects } from '../../../edge/database/schema.ts';
-import { BRANCHES_MAX, PROJECT_FILES_MAX } from '../../../shared/limits.ts';
+import { PROJECT_FILES_MAX } from '../../../shared/limits.ts';
 import { eventually } from '../../support/eventually.ts';
 import { type MeasuredProject, MIB, measuredProject } from '../../support/host/measured-project.ts';
 import { IS_NIGHTLY } from '../../support/nightly.ts';
@@ -98,19 +98,20 @@ describe('the state', () => {
     expect(changes.at(-1)).toBe('closed → warning');
   });
 
-  test('is evaluated from all active branches and from no other', async () => {
+  test('is evaluated from all creating, active and expired branches and from no other', async () => {
     const others = {
       active: await project.branch('a'),
       expired: await project.branch('b', 'expired'),
       creating: await project.branch('c', 'creating'),
       deleted: await project.branch('d', 'deleted'),
+      failed: await project.branch('e', 'failed'),
     };
-    const sizes = Object.fromEntries(Object.values(others).map((id) => [id, 300]));
+    const sizes = Object.fromEntries(Object.values(others).map((id) => [id, 150]));
     await project.measure({ [main]: 400, ...sizes, [crypto.randomUUID()]: 5000 });
-    expect(await state()).toMatchObject({ used: 700, storageState: 'normal' });
-    await project.setStatus(others.expired, 'active');
+    expect(await state()).toMatchObject({ used: 850, storageState: 'warning' });
+    await project.setStatus(others.expired, 'deleted');
     await project.measure({ [main]: 400, ...sizes });
-    expect(await state()).toMatchObject({ used: 1000, storageState: 'write_blocked' });
+    expect(await state()).toMatchObject({ used: 700, storageState: 'normal' });
   });
 
   test('is evaluated immediately after a change of the quota', async () => {
@@ -317,23 +318,6 @@ describe('a clone', () => {
     ]);
   });
 
-  test('is refused when the project has as many branches, expired ones included, as one request to the host names', async () => {
-    await project.measure({ [main]: 1 });
-    await project.branches(BRANCHES_MAX - 2, 'expired');
-    const clones = [cloneOf(main), cloneOf(main)];
-    const outcomes = await project.reserveClones(clones);
-    expect(outcomes.filter(({ ok }) => ok)).toHaveLength(1);
-    expect(outcomes.filter(({ ok }) => !ok)).toEqual([
-      {
-        ok: false,
-        failure: {
-          code: 'BRANCH_LIMIT_REACHED',
-          fields: { limit: BRANCHES_MAX, current: BRANCHES_MAX, retry_after: expect.any(Number) },
-        },
-      },
-    ]);
-  });
-
   test('of several concurrent ones as many are admitted as fit together', async () => {
     await project.measure({ [main]: 200 });
     const outcomes = await project.reserveClones(Array.from({ length: 10 }, () => cloneOf(main)));
@@ -420,60 +404,82 @@ describe('a clone', () => {
     expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ ok: true }]);
   });
 
-  test('an expired branch becomes active only if it fits; an active one can always be extended', async () => {
+  test('an expired branch counts against the quota, and its revival changes nothing', async () => {
     const expired = await project.branch('expired', 'expired');
     await project.measure({ [main]: 601, [expired]: 400 });
-    expect(await project.extend(expired)).toMatchObject([{ failure: { code: 'STORAGE_QUOTA_EXCEEDED' } }]);
-    await project.measure({ [main]: 600, [expired]: 400 });
+    expect(await state()).toMatchObject({ storageState: 'write_blocked', used: 1001 });
+    expect(await project.reserveClones([cloneOf(main)])).toMatchObject([
+      { failure: { code: 'STORAGE_QUOTA_EXCEEDED', fields: { used_bytes: 1001 * MIB } } },
+    ]);
     expect(await project.extend(expired)).toMatchObject([{ ok: true, value: { status: 'active' } }]);
-    await project.measure({ [main]: 601, [expired]: 400 });
-    expect(await project.extend(expired)).toMatchObject([{ ok: true, value: { status: 'active' } }]);
+    await project.evaluate();
+    expect(await state()).toMatchObject({ used: 1001 });
   });
 
-  test('an expired branch needs no slot under the limit; to become active again it needs a free one', async () => {
+  test('an expired branch keeps its slot until it is deleted, and its revival needs none', async () => {
+    await project.db.update(projects).set({ branchLimit: 3 }).where(eq(projects.id, project.id));
+    const expired = [await project.branch('one', 'expired'), await project.branch('two', 'expired')];
+    await project.measure({ [main]: 1, ...Object.fromEntries(expired.map((id) => [id, 1])) });
+    const fields = { limit: 3, current: 3, retry_after: null };
+    const refused = { ok: false, failure: { code: 'BRANCH_LIMIT_REACHED', fields } };
+    expect(await project.reserveClones([cloneOf(main)])).toEqual([refused]);
+    // Both at once, and one of them twice.
+    const [first = '', second = ''] = expired;
+    expect(await project.extend(first, second, first)).toMatchObject(
+      Array(3).fill({ ok: true, value: { status: 'active' } }),
+    );
+    expect(await project.reserveClones([cloneOf(main)])).toEqual([refused]);
+    // Above a limit that was lowered, too.
+    await project.setStatus(first, 'expired');
+    await project.db.update(projects).set({ branchLimit: 1 }).where(eq(projects.id, project.id));
+    expect(await project.extend(first)).toMatchObject([{ ok: true, value: { status: 'active' } }]);
+    await project.db.update(projects).set({ branchLimit: 3 }).where(eq(projects.id, project.id));
+    await project.setStatus(first, 'deleted');
+    // One slot for two concurrent creations.
+    const outcomes = await project.reserveClones([cloneOf(main), cloneOf(main)]);
+    expect(outcomes.filter(({ ok }) => ok)).toHaveLength(1);
+    expect(outcomes.filter(({ ok }) => !ok)).toEqual([refused]);
+  });
+
+  test('of a revival and a creation at the last slot, the revival always succeeds', async () => {
     await project.db.update(projects).set({ branchLimit: 2 }).where(eq(projects.id, project.id));
     const expired = await project.branch('expired', 'expired');
     await project.measure({ [main]: 1, [expired]: 1 });
-    const clone = cloneOf(main);
-    expect(await project.reserveClones([clone])).toMatchObject([{ ok: true }]);
-    const fields = { limit: 2, current: 2, retry_after: expect.any(Number) };
-    const refused = { code: 'BRANCH_LIMIT_REACHED', fields };
-    const before = await state();
-    expect(await project.extend(expired)).toEqual([{ ok: false, failure: refused }]);
-    expect(await state()).toEqual(before);
-    expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ failure: refused }]);
-    // An active branch keeps its slot, also above a limit that was lowered.
-    expect(await project.extend(main)).toMatchObject([{ ok: true }]);
-    await project.setStatus(clone.branchId, 'deleted');
-    const outcomes = await project.extend(expired, expired);
-    expect(outcomes).toMatchObject([
-      { ok: true, value: { status: 'active' } },
-      { ok: true, value: { status: 'active' } },
+    const [[revived], [created]] = await Promise.all([
+      project.extend(expired),
+      project.reserveClones([cloneOf(main)]),
     ]);
-    expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ failure: refused }]);
+    expect([revived, created]).toMatchObject([{ ok: true }, { failure: { code: 'BRANCH_LIMIT_REACHED' } }]);
   });
 
-  test('an expired leased branch counts against the limit of leased branches when it becomes active', async () => {
-    await project.db.update(projects).set({ leasedBranchLimit: 1 }).where(eq(projects.id, project.id));
-    const [leased, other] = [
-      await project.branch('leased', 'active', 60),
-      await project.branch('other', 'expired', 60),
-    ];
-    await project.measure({ [main]: 1, [leased]: 1, [other]: 1 });
-    const extend = () => project.extend({ id: other, leaseSeconds: 60 });
-    expect(await extend()).toMatchObject([
-      { failure: { code: 'LEASED_BRANCH_LIMIT_REACHED', fields: { limit: 1, current: 1 } } },
+  test('leased branches count like all others, save as many as the operator allows on top', async () => {
+    const set = (values: { branchLimit?: number; leasedBranchLimit?: number }) =>
+      project.db.update(projects).set(values).where(eq(projects.id, project.id));
+    const leased = (count: number) => ({
+      ...cloneOf(main),
+      more: {
+        kind: 'branch.create_batch' as const,
+        leaseSeconds: 60,
+        branches: Array.from({ length: count }, () => crypto.randomUUID()).map((id) => ({ id, name: id })),
+      },
+    });
+    await project.measure({ [main]: 1 });
+    await set({ branchLimit: 3 });
+    const refused = (limit: number, current: number) => ({
+      failure: { code: 'BRANCH_LIMIT_REACHED', fields: { limit, current, retry_after: null } },
+    });
+    expect(await project.reserveClones([leased(3)])).toMatchObject([refused(3, 1)]);
+    expect(await project.reserveClones([leased(2)])).toMatchObject([{ ok: true }]);
+    expect(await project.reserveClones([cloneOf(main)])).toMatchObject([refused(3, 3)]);
+    await set({ leasedBranchLimit: 2 });
+    // Two of the allowance, and main: two slots are left for branches without a lease.
+    expect(await project.reserveClones([leased(3)])).toMatchObject([refused(5, 3)]);
+    expect(await project.reserveClones([cloneOf(main), cloneOf(main)])).toMatchObject([
+      { ok: true },
+      { ok: true },
     ]);
-    await project.setStatus(leased, 'deleted');
-    expect(await extend()).toMatchObject([{ ok: true, value: { status: 'active' } }]);
-  });
-
-  test('of concurrently extended expired branches and clones as many are admitted as fit together', async () => {
-    const [one, other] = [await project.branch('one', 'expired'), await project.branch('other', 'expired')];
-    await project.measure({ [main]: 400, [one]: 350, [other]: 350 });
-    const outcomes = await project.extend(one, other);
-    expect(outcomes.filter(({ ok }) => ok)).toHaveLength(1);
-    expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ ok: false }]);
+    expect(await project.reserveClones([leased(1)])).toMatchObject([refused(5, 5)]);
+    expect(await project.reserveClones([cloneOf(main)])).toMatchObject([refused(5, 5)]);
   });
 });
 
@@ -494,7 +500,9 @@ describe('by what the branches take of the disk', () => {
     expect(await used(), 'before the disk was measured').toBe(1200);
     await own.measure(sizes, undefined, { mib: 610, sizes });
     expect(await used()).toBe(610);
-    expect(await own.reserveClones([clone(first)])).toMatchObject([{ ok: true }]);
+    const made = clone(first);
+    expect(await own.reserveClones([made])).toMatchObject([{ ok: true }]);
+    await own.setStatus(made.branchId, 'deleted');
     await own.measure({ ...sizes, [second]: 900 });
     expect(await used(), 'the last look at the disk and what was written since').toBe(910);
     await own.measure({ [first]: 200, [second]: 100 });
