@@ -224,6 +224,9 @@ const LARGEST: Record<string, string> = {
   int8: '9223372036854775807',
 };
 
+/** A collation that is not deterministic has no regular expressions, and takes other values for the same. */
+const asText = (value: string) => `(${value}::pg_catalog.text COLLATE "C")`;
+
 const clamp = (value: string, largest: string | null | undefined) =>
   largest ? `greatest(-${largest}, least(${largest}, ${value}))` : value;
 
@@ -241,7 +244,7 @@ function permuted(schema: FunctionSchema, text: string, { kind, base, largest }:
 }
 
 function hashed(schema: FunctionSchema, value: string, column: MaskedColumn): string {
-  const text = `${value}::pg_catalog.text`;
+  const text = asText(value);
   const digest = hmac('hash', text);
   if (column.kind === 'uuid')
     return `pg_catalog.overlay(pg_catalog.overlay(pg_catalog.left(pg_catalog.encode(${digest}, 'hex'), 32), '4', 13), '8', 17)`;
@@ -264,7 +267,7 @@ function email(
   { maxLength }: MaskedColumn,
   domain: string | undefined,
 ): string {
-  const text = `${value}::pg_catalog.text`;
+  const text = asText(value);
   const at = `pg_catalog.split_part(${text}, '@', -1)`;
   const kept = domain === undefined ? at : literal(domain);
   const drawn = (length: number) =>
@@ -306,7 +309,7 @@ const shift = (digest: string, most: number) =>
   `(SELECT CASE WHEN n < ${most} THEN n - ${most} ELSE n - ${most} + 1 END FROM (SELECT (${numberOf(digest)} % ${2 * most})::int4 AS n) AS drawn)`;
 
 function replacement(schema: FunctionSchema, rule: MaskingRule, value: string, column: MaskedColumn): string {
-  const text = `${value}::pg_catalog.text`;
+  const text = asText(value);
   switch (rule.with) {
     case 'null':
       return 'NULL';
@@ -385,12 +388,12 @@ export function survives(rule: MaskingRule, { name, kind, isArray }: MaskedColum
   const [before, after] = [`old.${identifier(name)}`, `new.${identifier(name)}`];
   if (rule.with === 'null') return `${after} IS NOT NULL`;
   if (!REPLACES_ALL.includes(rule.with)) return null;
-  const text = isArray ? `pg_catalog.array_to_string(${before}, '')` : `${before}::pg_catalog.text`;
+  const text = isArray ? `(pg_catalog.array_to_string(${before}, '') COLLATE "C")` : asText(before);
   // Every value of bytes begins with \x.
   const replaced = kind === 'bytea' ? '[0-9a-f]' : '[0-9A-Za-z]|[^\\x01-\\x7f]';
   const finite =
     kind === 'date' || kind === 'timestamp' || kind === 'numeric' ? ` AND ${text} !~* 'infinity|nan'` : '';
-  return `(${before}::pg_catalog.text = ${after}::pg_catalog.text AND ${text} ~ '${replaced}'${finite})`;
+  return `(${asText(before)} = ${asText(after)} AND ${text} ~ '${replaced}'${finite})`;
 }
 
 export const usesKey = (expression: string): boolean => expression.includes(INNER);

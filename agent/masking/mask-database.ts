@@ -12,6 +12,7 @@ import {
   survives,
   usesKey,
 } from './functions.ts';
+import { type Affected, COMMENT_OF, type Detour, keys, oidsOf } from './keys.ts';
 import {
   type EmptyingPlan,
   type MaskedTable,
@@ -20,17 +21,6 @@ import {
   nameOf,
   shownName,
 } from './plan.ts';
-
-/** A table, with what the transaction takes off it and puts back. */
-type Affected = readonly MaskedTable[];
-
-/** Statements that make way for the change of values, and those that put everything back, in their order. */
-interface Detour {
-  before: string[];
-  after: string[];
-}
-
-const oidsOf = (tables: Affected) => tables.map(({ oid }) => oid);
 
 /** The tables with rules, and all that inherit from them: a change of a table changes their rows. */
 function affectedOf({ tables }: Pick<MaskingPlan, 'tables'>): MaskedTable[] {
@@ -52,9 +42,13 @@ async function triggers(session: Session, affected: Affected): Promise<Detour> {
   );
   const how = { O: 'ENABLE', R: 'ENABLE REPLICA', A: 'ENABLE ALWAYS' };
   return {
-    before: rows.map(({ relation, name }) => `ALTER TABLE ${relation} DISABLE TRIGGER ${identifier(name)}`),
+    // A partition can have another setting than the table that it is a part of, and is listed itself.
+    before: rows.map(
+      ({ relation, name }) => `ALTER TABLE ONLY ${relation} DISABLE TRIGGER ${identifier(name)}`,
+    ),
     after: rows.map(
-      ({ relation, name, enabled }) => `ALTER TABLE ${relation} ${how[enabled]} TRIGGER ${identifier(name)}`,
+      ({ relation, name, enabled }) =>
+        `ALTER TABLE ONLY ${relation} ${how[enabled]} TRIGGER ${identifier(name)}`,
     ),
   };
 }
@@ -95,108 +89,6 @@ function identities(tables: readonly MaskedTable[]): Detour {
   return {
     before: columns.map((column) => `${column} BY DEFAULT`),
     after: columns.map((column) => `${column} ALWAYS`),
-  };
-}
-
-const COMMENT_OF = (catalog: string, oid: string) => `obj_description(${oid}, '${catalog}')`;
-
-/**
- * Foreign keys over masked columns, and what keeps them unique: PostgreSQL checks each row as it is changed,
- * and a new value can be one that another row still has.
- */
-async function keys(
-  session: Session,
-  affected: Affected,
-  isMasked: (oid: string, column: string) => boolean,
-  { isForeignOnly }: { isForeignOnly: boolean },
-): Promise<Detour> {
-  const { rows: indexes } = await session.query<{
-    oid: string;
-    relation_oid: string;
-    relation: string;
-    name: string;
-    definition: string;
-    constraint_name: string | null;
-    constraint_definition: string | null;
-    comment: string | null;
-    index: string;
-    is_identity: boolean;
-    is_clustered: boolean;
-    columns: (string | null)[];
-    generated: boolean;
-  }>(
-    `SELECT indexrelid::text AS oid, indrelid::text AS relation_oid, indrelid::regclass::text AS relation,
-       coalesce(conname, relname)::text AS name, pg_get_indexdef(indexrelid) AS definition,
-       conname::text AS constraint_name, pg_get_constraintdef(pg_constraint.oid) AS constraint_definition,
-       coalesce(${COMMENT_OF('pg_constraint', 'pg_constraint.oid')}, ${COMMENT_OF('pg_class', 'indexrelid')}) AS comment,
-       indexrelid::regclass::text AS index, indisreplident AS is_identity, indisclustered AS is_clustered,
-       ARRAY (SELECT attname::text FROM unnest(indkey) AS keys (key) LEFT JOIN pg_attribute ON attrelid = indrelid AND attnum = key AND attnum > 0) AS columns,
-       EXISTS (SELECT FROM unnest(indkey) AS keys (key) JOIN pg_attribute ON attrelid = indrelid AND attnum = key WHERE attgenerated <> '') AS generated
-     FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
-     LEFT JOIN pg_constraint ON conindid = indexrelid AND contype IN ('p', 'u', 'x')
-     WHERE indrelid = ANY ($1::oid[]) AND (indisunique OR indisexclusion) AND NOT relispartition`,
-    [oidsOf(affected)],
-  );
-  const dropped = indexes.filter(
-    ({ relation_oid, columns, generated }) =>
-      !isForeignOnly &&
-      (generated || columns.some((column) => column === null || isMasked(relation_oid, column))),
-  );
-  const { rows: foreign } = await session.query<{
-    relation: string;
-    name: string;
-    definition: string;
-    comment: string | null;
-    from: string;
-    from_columns: string[];
-    to: string;
-    to_columns: string[];
-    index: string;
-  }>(
-    `SELECT conrelid::regclass::text AS relation, conname::text AS name, pg_get_constraintdef(oid) AS definition,
-       ${COMMENT_OF('pg_constraint', 'oid')} AS comment,
-       conrelid::text AS "from", confrelid::text AS "to", conindid::text AS index,
-       ARRAY (SELECT attname::text FROM pg_attribute WHERE attrelid = conrelid AND attnum = ANY (conkey)) AS from_columns,
-       ARRAY (SELECT attname::text FROM pg_attribute WHERE attrelid = confrelid AND attnum = ANY (confkey)) AS to_columns
-     FROM pg_constraint WHERE contype = 'f' AND conparentid = 0`,
-  );
-  const doomed = new Set(dropped.map(({ oid }) => oid));
-  const cut = foreign.filter(
-    ({ from, from_columns, to, to_columns, index }) =>
-      doomed.has(index) ||
-      from_columns.some((column) => isMasked(from, column)) ||
-      to_columns.some((column) => isMasked(to, column)),
-  );
-  return {
-    before: [
-      ...cut.map(({ relation, name }) => `ALTER TABLE ${relation} DROP CONSTRAINT ${identifier(name)}`),
-      ...dropped.map(({ oid, relation, constraint_name }) =>
-        constraint_name === null
-          ? `DO $do$ BEGIN EXECUTE 'DROP INDEX ' || ${oid}::oid::regclass; END $do$`
-          : `ALTER TABLE ${relation} DROP CONSTRAINT ${identifier(constraint_name)}`,
-      ),
-    ],
-    after: [
-      ...dropped.flatMap((one) => {
-        const { relation, constraint_name, comment } = one;
-        const name = identifier(one.name);
-        const subject = constraint_name === null ? `INDEX ${one.index}` : `CONSTRAINT ${name} ON ${relation}`;
-        return [
-          constraint_name === null
-            ? one.definition
-            : `ALTER TABLE ${relation} ADD CONSTRAINT ${name} ${one.constraint_definition}`,
-          ...(comment === null ? [] : [`COMMENT ON ${subject} IS ${literal(comment)}`]),
-          ...(one.is_identity ? [`ALTER TABLE ${relation} REPLICA IDENTITY USING INDEX ${name}`] : []),
-          ...(one.is_clustered ? [`ALTER TABLE ${relation} CLUSTER ON ${name}`] : []),
-        ];
-      }),
-      ...cut.flatMap(({ relation, name, definition, comment }) => [
-        `ALTER TABLE ${relation} ADD CONSTRAINT ${identifier(name)} ${definition}`,
-        ...(comment === null
-          ? []
-          : [`COMMENT ON CONSTRAINT ${identifier(name)} ON ${relation} IS ${literal(comment)}`]),
-      ]),
-    ],
   };
 }
 

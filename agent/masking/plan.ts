@@ -263,7 +263,8 @@ async function readLikelyValues(session: Session, table: MaskedTable, columns: r
   if (columns.length === 0 || table.isPartitioned) return [];
   const counts = columns.flatMap(({ name }) =>
     VALUE_FORMS.map(
-      ([pattern]) => `count(*) FILTER (WHERE left(${identifier(name)}::text, 200) ~ '${pattern}')`,
+      ([pattern]) =>
+        `count(*) FILTER (WHERE left(${identifier(name)}::text, 200) COLLATE "C" ~ '${pattern}')`,
     ),
   );
   const names = columns.map(({ name }) => identifier(name)).join(', ');

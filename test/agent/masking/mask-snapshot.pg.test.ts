@@ -252,6 +252,7 @@ describe('a masked snapshot', () => {
       SELECT json_agg(line ORDER BY line COLLATE "C") FROM (
         SELECT conrelid::regclass || ' ' || conname || ' ' || pg_get_constraintdef(oid) AS line FROM pg_constraint WHERE conrelid <> 0
         UNION ALL SELECT indexrelid::regclass || ' ' || pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid::regclass::text !~ '^pg_'
+        UNION ALL SELECT indexrelid::regclass || indisvalid::text || indisready || coalesce(inhparent::regclass::text, '') FROM pg_index LEFT JOIN pg_inherits ON inhrelid = indexrelid WHERE indrelid::regclass::text !~ '^pg_'
         UNION ALL SELECT tgrelid::regclass || tgname || tgenabled::text FROM pg_trigger WHERE NOT tgisinternal
         UNION ALL SELECT ev_class::regclass || ev_enabled::text FROM pg_rewrite
         UNION ALL SELECT stxname || pg_get_userbyid(stxowner) || pg_get_statisticsobjdef(oid) FROM pg_statistic_ext

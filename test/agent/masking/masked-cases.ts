@@ -43,6 +43,34 @@ export const CASES: readonly MaskedCase[] = [
     ['select count(distinct v)::int from §.t', 50],
   ]),
   made(
+    'partitionkeys',
+    (v) =>
+      `create table §.t (id int, at date, v text, constraint §_key primary key (v, at)) partition by range (at);
+       create table §.old partition of §.t for values from (minvalue) to ('2026-01-01');
+       create table §.new partition of §.t for values from ('2026-01-01') to (maxvalue) partition by range (at);
+       create table §.new_one partition of §.new for values from ('2026-01-01') to ('2026-01-15'); create table §.new_rest partition of §.new default;
+       create unique index §_apart on §.t (lower(v), at, id); comment on index §.§_apart is 'apart';
+       create function §.noted() returns trigger language plpgsql as 'begin return new; end';
+       create trigger notes before insert on §.t for each row execute function §.noted(); alter table §.old disable trigger notes;
+       insert into §.t select n, date '2025-12-01' + n, '${v()}' || n from generate_series(1, 60) n;`,
+    OF_T,
+    [
+      ['select count(distinct v)::int from §.t', 60],
+      [
+        'with again as (insert into §.t select id, at, v from §.t on conflict (v, at) do update set id = §.t.id returning 1) select count(*)::int from again',
+        60,
+      ],
+    ],
+  ),
+  made(
+    'anycase',
+    (v) =>
+      `create collation §.anycase (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+       create table §.t (id int primary key, v text collate §.anycase unique); ${ROWS(v())}`,
+    OF_T,
+    [['select count(distinct v)::int from §.t', 50]],
+  ),
+  made(
     'toast',
     (v) =>
       `create table §.t (${T}); alter table §.t alter v set storage external;
