@@ -34,7 +34,8 @@ describe.runIf(IS_DEBIAN)('the Debian package of the agent', () => {
     const fields = execFileSync('dpkg-deb', ['--field', file], { encoding: 'utf8' });
     expect(fields).toContain(`Version: ${manifest.version}\n`);
     expect(fields).toMatch(/^Recommends: postgresql-18, pgbouncer, xfsprogs/m);
-    expect(fields).not.toMatch(/^Depends:.*(postgresql|pgbouncer)/m);
+    expect(fields).toMatch(/^Depends:.* postgresql-client-18/m);
+    expect(fields).not.toMatch(/^Depends:.*(postgresql-18|pgbouncer)/m);
   });
 
   test('installs an agent that runs with the Node of the package', () => {

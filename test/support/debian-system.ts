@@ -17,6 +17,7 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { ROOT } from '../../dev/build/repository.ts';
+import { requireTools } from '../../dev/stack/postgres-tools.ts';
 import { install } from './debian.ts';
 import { eventually } from './eventually.ts';
 import { oncePerRun } from './run-folder.ts';
@@ -67,6 +68,30 @@ Maintainer: tests of branchgate <maintainers@branchgate.example>
 Depends: postgresql-common
 Description: stand-in for PostgreSQL 18, from an npm package
 `;
+
+const CLIENT_CONTROL = `Package: postgresql-client-18
+Version: 18.6-0test
+Architecture: all
+Maintainer: tests of branchgate <maintainers@branchgate.example>
+Description: stand-in for the client programs of PostgreSQL 18
+`;
+
+/** A package with pg_dump, where Debian's has it. @returns its path */
+async function clientPackage(folder: string): Promise<string> {
+  const tree = join(folder, 'postgresql-client-18');
+  const programs = dirname(requireTools(join(folder, 'tools'), { name: 'root', uid: 0, gid: 0 }));
+  for (const part of ['bin', 'usr'])
+    if (existsSync(join(programs, part)))
+      cpSync(join(programs, part), join(tree, 'usr/lib/postgresql/18', part), {
+        ...{ recursive: true, verbatimSymlinks: true },
+      });
+  mkdirSync(join(tree, 'DEBIAN'));
+  writeFileSync(join(tree, 'DEBIAN/control'), CLIENT_CONTROL);
+  const file = join(folder, 'postgresql-client-18.deb');
+  await execute('dpkg-deb', ['--root-owner-group', '-Znone', '--build', tree, file]);
+  rmSync(tree, { recursive: true });
+  return file;
+}
 
 /** As Debian's package: the first installation makes the cluster \`main\`. */
 const POSTGRES_POSTINST = `#!/bin/sh
@@ -230,6 +255,7 @@ export async function bootDebian() {
   // Both servers start when their packages are configured, except for the pooler of the base.
   const packages = { postgres: join(root, 'srv/test/postgresql-18.deb') };
   cpSync(await postgresPackage(folder), packages.postgres);
+  await execute('dpkg', [`--root=${root}`, '--install', await clientPackage(folder)]);
   const namespaces = ['--mount', '--pid', '--fork', '--kill-child', '--uts', '--ipc', '--net', '--cgroup'];
   const child: ChildProcess = spawn('unshare', [...namespaces, 'sh', '-c', BOOT, 'boot', root], {
     stdio: 'ignore',
