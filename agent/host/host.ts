@@ -21,7 +21,7 @@ import { PageMarks } from '../rows/pages.ts';
 import { RowTurns } from '../rows/row-turns.ts';
 import { Spares } from '../snapshots/spares.ts';
 import { Membership } from '../standby/membership.ts';
-import { Copies } from '../transfer/copy-source.ts';
+import { Copies } from '../transfer/copies.ts';
 import { FollowLags } from '../transfer/follow-lags.ts';
 import { pauseFollowing } from '../transfer/following.ts';
 import { openProbeGate } from '../transfer/probe.ts';

@@ -2,6 +2,7 @@ import { pipeline } from 'node:stream/promises';
 import { from as copyFrom, to as copyTo } from 'pg-copy-streams';
 import { SOURCE_TABLES_MAX, type SourceFinding } from '../../shared/protocol/transfer-operations.ts';
 import { fitting } from '../difference/schema/compare-schemas.ts';
+import { describeEntry, type RefusedEntry } from '../dump/restore.ts';
 import { identifier, inTransaction, literal, type Session } from '../postgres/connect.ts';
 import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
 import { HostError } from '../process/host-error.ts';
@@ -58,6 +59,14 @@ export const refusedRows = (table: CopiedTable, error: unknown): unknown =>
   refused(error, (reason) =>
     finding('rows', `PostgreSQL refuses the rows of ${short(tableName(table))} here: ${reason}.`, {
       object: short(tableName(table)),
+    }),
+  );
+
+export const refusedSchema = ({ entry, error }: RefusedEntry): unknown =>
+  refused(error, (reason) =>
+    finding('schema', `PostgreSQL refuses the ${short(describeEntry(entry))} here: ${reason}.`, {
+      object: short(describeEntry(entry)),
+      statement: short(entry.definition.trim()),
     }),
   );
 
@@ -167,6 +176,7 @@ export async function listAnalyzed(target: Session): Promise<string[]> {
 /**
  * Copies the rows of one table as one transaction of the target.
  * @param source in the snapshot that is copied
+ * @param searchPath in which functions of generated columns and checks find their names
  * @param onBytes called with the bytes of each piece
  * @returns the rows that the source sent and the target stored: they are the same number
  */
@@ -174,6 +184,7 @@ export async function copyRows(
   source: Session,
   target: Session,
   table: CopiedTable,
+  searchPath: string,
   onBytes: (bytes: number) => void,
 ): Promise<number> {
   // `COPY … (columns)` cannot name none.
@@ -181,16 +192,24 @@ export async function copyRows(
   const format = table.isBinary ? 'binary' : 'text';
   const relation = `${tableName(table)}${columns}`;
   // Rows of a table that is as new as its transaction are frozen immediately, so nobody has to write its blocks again.
-  await target.query(`BEGIN; TRUNCATE ONLY ${tableName(table)}`);
+  await target.query(
+    `BEGIN; TRUNCATE ONLY ${tableName(table)}; SELECT pg_catalog.set_config('search_path', ${literal(searchPath)}, true)`,
+  );
   const reader = source.query(copyTo(`COPY ${relation} TO STDOUT (FORMAT ${format})`));
   const writer = target.query(copyFrom(`COPY ${relation} FROM STDIN (FORMAT ${format}, FREEZE)`));
   // The driver reports the end of a session also to a stream that has failed already.
   reader.on('error', (error) => OF_SOURCE.add(error));
   writer.on('error', () => {});
   reader.on('data', (chunk: Buffer) => onBytes(chunk.length));
-  await pipeline(reader, writer);
-  if (reader.rowCount !== writer.rowCount)
-    throw new Error(`${writer.rowCount} of ${reader.rowCount} rows were stored`);
+  try {
+    await pipeline(reader, writer);
+    if (reader.rowCount !== writer.rowCount)
+      throw new Error(`${writer.rowCount} of ${reader.rowCount} rows were stored`);
+  } catch (error) {
+    // A table can be tried again in the same sessions.
+    await target.query('ROLLBACK').catch(() => {});
+    throw error;
+  }
   await target.query('COMMIT');
   return writer.rowCount;
 }
@@ -203,31 +222,29 @@ interface SequenceValue {
   is_called: boolean;
 }
 
-/** Before version 18, a sequence does not say where it begins if no value was taken. */
-const SEQUENCES = [
-  [
-    18,
-    `SELECT n.nspname AS schema, c.relname AS name, last_value::text AS last_value, is_called::text = 'true' AS is_called
-     FROM pg_sequence AS s JOIN pg_class AS c ON c.oid = s.seqrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace
-     CROSS JOIN LATERAL pg_get_sequence_data(s.seqrelid::regclass) AS of_sequence
-     WHERE last_value IS NOT NULL AND c.relpersistence <> 't' ORDER BY 1, 2`,
-  ],
-  [
-    0,
-    `SELECT schemaname AS schema, sequencename AS name, last_value::text AS last_value, true AS is_called FROM pg_sequences
-     WHERE last_value IS NOT NULL ORDER BY 1, 2`,
-  ],
-] as const;
+const SEQUENCES = `SELECT n.nspname AS schema, c.relname AS name FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+  WHERE c.relkind = 'S' AND c.relpersistence <> 't' AND ${OWN_SCHEMA}
+    AND CASE c.relkind WHEN 'S' THEN has_schema_privilege(n.oid, 'USAGE') AND has_sequence_privilege(c.oid, 'SELECT') END
+  ORDER BY 1, 2`;
 
-/** The sequences with values. A sequence is in no snapshot, so its value is that of now. */
+/**
+ * The values of sequences. A sequence is in no snapshot, so its value is that of now. Only the sequence itself says, in
+ * every version, whether its value was taken.
+ */
 export async function readSequences(session: Session): Promise<SequenceValue[]> {
-  const { rows: servers } = await atSource(
-    session.query<{ major: number }>("SELECT current_setting('server_version_num')::int / 10000 AS major"),
-  );
-  const major = Number(servers[0]?.major);
-  const [, query = ''] = SEQUENCES.find(([since]) => major >= since) ?? [];
-  const { rows } = await atSource(session.query<SequenceValue>(query));
-  return rows.map((row) => ({ ...row, is_called: isTrue(row.is_called) }));
+  const { rows: found } = await atSource(session.query<{ schema: string; name: string }>(SEQUENCES));
+  const values: SequenceValue[] = [];
+  for (let at = 0; at < found.length; at += PER_STATEMENT) {
+    const texts = found
+      .slice(at, at + PER_STATEMENT)
+      .map(
+        ({ schema, name }) =>
+          `SELECT ${literal(schema)} AS schema, ${literal(name)} AS name, last_value::text AS last_value, is_called FROM ${tableName({ schema, name })}`,
+      );
+    const { rows } = await atSource(session.query<SequenceValue>(texts.join(' UNION ALL ')));
+    values.push(...rows.map((row) => ({ ...row, is_called: isTrue(row.is_called) })));
+  }
+  return values;
 }
 
 /** Some sessions have every value as text. */
@@ -322,8 +339,9 @@ export interface Sample {
 
 const keyNames = ({ key }: CopiedTable) => key.map((_, at) => `key_${at}`);
 
+/** The servers may have other encodings. */
 const digestOf = ({ columns }: CopiedTable) =>
-  `md5(${columns.length === 0 ? "''" : `ROW(${columns.map((name) => `r.${identifier(name)}`).join(', ')})::text`})`;
+  `md5(${columns.length === 0 ? "''" : `convert_to(ROW(${columns.map((name) => `r.${identifier(name)}`).join(', ')})::text, 'UTF8')`})`;
 
 /** The rows of some blocks. @param rows how many the table has, about */
 export async function readSample(session: Session, table: CopiedTable, rows: number): Promise<Sample> {

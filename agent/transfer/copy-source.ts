@@ -6,7 +6,7 @@ import type { CloneTurns } from '../cloning/clone-turns.ts';
 import { type CloneHost, createClone } from '../cloning/create-clone.ts';
 import { catalogQuery } from '../difference/schema/compare-schemas.ts';
 import { runInThread } from '../difference/schema/comparison-thread.ts';
-import type { CopiedSchema } from '../difference/schema/copied-schema.ts';
+import { planRestore, type RestorePlan, restoreEntries } from '../dump/restore.ts';
 import { readTenant } from '../postgres/branches.ts';
 import type { Pool, Session } from '../postgres/connect.ts';
 import { releaseLock, takeLock, withLocks } from '../postgres/locks.ts';
@@ -14,9 +14,9 @@ import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
 import { HostError } from '../process/host-error.ts';
 import type { Log } from '../process/log.ts';
 import { type OnProgress, partOf } from '../process/progress.ts';
-import { ProjectGate } from '../process/project-gate.ts';
 import { openLoadSession } from '../rows/branch-session.ts';
 import { freeBytes } from '../volumes/volumes.ts';
+import type { Copies } from './copies.ts';
 import { copyPrivileges } from './copy-privileges.ts';
 import { CopyPhases, CopyProgress } from './copy-progress.ts';
 import {
@@ -29,9 +29,10 @@ import {
   listAnalyzed,
   listCompared,
   listTables,
-  makeAll,
   readSequences,
+  refused,
   refusedRows,
+  refusedSchema,
   setSequences,
   tableName,
   type Worker,
@@ -48,6 +49,7 @@ import {
 } from './load-database.ts';
 import { examineSource, isEmptyDatabase, limitFinding, NOT_EMPTY, type ProbeHost } from './probe.ts';
 import { finding, Refused, type Source, short } from './source-address.ts';
+import { dumpSource, leftOutFindings, readSchemaFacts, type SchemaFacts, unneeded } from './source-schema.ts';
 import { findingOf, inSource, openReplicationSession, openSnapshotSession } from './source-session.ts';
 import {
   dropAtSource,
@@ -69,51 +71,6 @@ export interface CopyHost extends ProbeHost, CloneHost {
 type Copy = MethodResult<'transfer.copy'>;
 type Copied = NonNullable<Copy['copied']>;
 type CopyParams = Params<'transfer.copy'>;
-
-/** The copies that are under way in this process, each of which can be stopped. */
-export class Copies {
-  /** Each takes some sessions, and a part of the disk and of the network for as long as it lasts. */
-  readonly #gate = new ProjectGate({ ofProject: 1, ofHost: 3, noun: 'copy of a source' });
-  /** By job, in the order of their beginning. */
-  readonly #running = new Map<string, { project_id: string; follows: boolean; stop: AbortController }>();
-
-  /**
-   * @param copy stops when its signal aborts, whose reason is a finding
-   * @throws HostError PROJECT_BUSY, HOST_BUSY
-   */
-  async run<T>(
-    { job_id, project_id, follow }: Pick<CopyParams, 'job_id' | 'project_id' | 'follow'>,
-    copy: (stop: AbortController) => Promise<T>,
-  ): Promise<T> {
-    const leave = this.#gate.enter(project_id);
-    const stop = new AbortController();
-    this.#running.set(job_id, { project_id, follows: follow !== null, stop });
-    try {
-      return await copy(stop);
-    } finally {
-      this.#running.delete(job_id);
-      leave();
-    }
-  }
-
-  /** @returns false if no copy of this job is under way */
-  stop(jobId: string): boolean {
-    const running = this.#running.get(jobId);
-    running?.stop.abort(CANCELLED);
-    return running !== undefined;
-  }
-
-  /** The projects that will follow when their copies end. @param jobId those that began before this one only */
-  following(jobId?: string): string[] {
-    const jobs = [...this.#running];
-    const before = jobs.findIndex(([id]) => id === jobId);
-    return (before === -1 ? jobs : jobs.slice(0, before)).flatMap(([, { project_id, follows }]) =>
-      follows ? [project_id] : [],
-    );
-  }
-}
-
-const CANCELLED = finding('tables', 'The copy was cancelled.');
 
 export const cancelCopy = async (
   { copies }: Pick<CopyHost, 'copies'>,
@@ -236,8 +193,10 @@ const SAMPLE_WITHIN_MS = 6 * 3_600_000;
 /** The slot of a killed copy is dropped, and the publication is made. Milliseconds. */
 const PUBLISH_WITHIN_MS = 30_000;
 const WATCH_EVERY_MS = 1_000;
-/** Names in the warning about what is left out. */
-const LEFT_OUT_NAMED = 20;
+/** Everything in a dump names its schema. */
+const NO_PATH = '';
+/** SQLSTATE of a check, and of what its function may raise. */
+const CHECKED = new Set(['23514', 'P0001']);
 
 type Loaded =
   | {
@@ -424,9 +383,10 @@ class Load {
     const ofSlot = follow ? await this.#makeSlot(follow) : null;
     const source = await this.#openSource(ofSlot?.snapshot ?? null);
     const snapshot = ofSlot?.snapshot ?? (await exportSnapshot(source));
-    const schema = await this.#readSchema(source, target);
+    const facts = await readSchemaFacts(source);
+    const plan = await this.#planSchema(snapshot, facts);
     // Between hosts nothing is different, so nothing may be missing.
-    const [missing] = of_host ? schema.leftOut : [];
+    const [missing] = of_host ? plan.leftOut : [];
     if (missing !== undefined)
       throw new Refused(
         finding(
@@ -439,25 +399,33 @@ class Load {
       follow ? this.#published.map(({ schema, name }) => [schema, name] as const) : this.#chosen,
     );
     this.#awaitSource(null);
-    await makeAll(target, schema.first);
+    await this.#makeEntries(target, plan.first, NO_PATH);
     this.#phases.end('schema');
     const progress = new CopyProgress(tables, partOf(this.#onProgress, ROWS_FROM, ROWS_TO));
     const workers = await this.#openWorkers(snapshot, tables.length);
-    // The largest first.
     this.#awaitSource(PIECE_WITHIN_MS);
-    await forEach(tables, workers, (worker, table) => this.#copyTable(worker, table, progress));
+    await this.#copyTables(workers, tables, facts.searchPath, progress);
     this.#awaitSource(null);
     this.#phases.end('rows');
     this.#awaitSource(PIECE_WITHIN_MS);
     const sequences = await readSequences(source);
     this.#awaitSource(null);
     await setSequences(target, sequences);
-    await forEach(schema.indexes, workers, (worker, statements) => makeAll(worker.target, statements));
-    await makeAll(target, schema.last);
-    if (of_host) await copyPrivileges(source, target, groupName(project_id, 'owner'));
+    const { searchPath } = facts;
+    await forEach(plan.indexes, workers, (worker, entries) =>
+      this.#makeEntries(worker.target, entries, searchPath),
+    );
+    await this.#makeEntries(target, plan.last, searchPath);
     this.#phases.end('indexes');
     const compared = await this.#compareTables(workers, progress);
     this.#phases.end('comparison');
+    await this.#makeEntries(target, plan.policies, searchPath);
+    if (follow) await letPoliciesReplicate(target);
+    const populated = new Set(facts.populated.map((name) => JSON.stringify(name)));
+    for (const { schema, tag } of plan.views)
+      if (populated.has(JSON.stringify([schema, tag])))
+        await refreshView(target, { schema: schema ?? '', name: tag });
+    if (of_host) await copyPrivileges(source, target, groupName(project_id, 'owner'));
     await forEach(await listAnalyzed(target), workers, (worker, name) =>
       worker.target.query(`ANALYZE ONLY ${name}`),
     );
@@ -471,7 +439,7 @@ class Load {
         ...listCompared(compared),
         size_bytes: Number(sizes[0]?.bytes),
       },
-      warnings: leftOutWarnings(schema.leftOut),
+      warnings: leftOutFindings(plan, facts),
       known,
       print: ofSlot?.print ?? null,
     };
@@ -490,25 +458,45 @@ class Load {
     return followed?.map(({ statement }) => statement) ?? [];
   }
 
-  async #readSchema(source: Session, target: Session): Promise<CopiedSchema> {
-    const ofSource = catalogQuery(source);
-    const queries = {
-      before: catalogQuery(target),
-      after: (text: string, values?: unknown[]) => atSource(ofSource(text, values)),
-    };
-    const chosen = this.#params.tables === null ? null : [...this.#chosen];
-    const task = { copied: chosen, sameRoles: this.#params.of_host ?? false };
-    try {
-      const { copied } = await runInThread(task, queries, this.#stop.signal, SCHEMA_WITHIN_MS);
-      if (!copied) throw new Error('the thread has read no schema');
-      return copied;
-    } catch (error) {
-      if (isOfSource(error) || asHostError(error) !== error || sqlState(error) !== undefined) throw error;
-      if (!(error instanceof Error) || (error instanceof HostError && error.code === 'HOST_BUSY'))
-        throw error;
-      // The library names an object that needs another one.
-      const message = `The schema of the source cannot be copied: ${short(error.message)}.`;
-      throw new Refused(finding('schema', message));
+  /** @param snapshot in which the rows are read too */
+  async #planSchema(snapshot: string, facts: SchemaFacts): Promise<RestorePlan> {
+    const tables = this.#params.tables === null ? null : this.#chosen;
+    const archive = await dumpSource(this.#host.settings, this.#source, this.#tls, {
+      ...{ snapshot, within: SCHEMA_WITHIN_MS, signal: this.#stop.signal },
+      ...(tables && { excluded: unneeded(facts, tables) }),
+    });
+    return planRestore(archive, { tables, policies: this.#params.of_host ? [] : facts.policies });
+  }
+
+  async #makeEntries(target: Session, entries: RestorePlan['first'], searchPath: string): Promise<void> {
+    this.#stop.signal.throwIfAborted();
+    const [refused] = await restoreEntries(target, entries, { searchPath });
+    if (refused) throw refusedSchema(refused);
+  }
+
+  /**
+   * The largest first. A check can need the rows of another table, which its function reads: what is refused is tried
+   * again as long as others are accepted.
+   */
+  async #copyTables(
+    workers: readonly Worker[],
+    tables: readonly CopiedTable[],
+    searchPath: string,
+    progress: CopyProgress,
+  ): Promise<void> {
+    for (let waiting = tables; waiting.length > 0; ) {
+      const refused: { table: CopiedTable; error: unknown }[] = [];
+      await forEach(waiting, workers, async (worker, table) => {
+        try {
+          await this.#copyTable(worker, table, searchPath, progress);
+        } catch (error) {
+          if (!CHECKED.has(sqlState(error) ?? '') || isOfSource(error)) throw refusedRows(table, error);
+          refused.push({ table, error });
+        }
+      });
+      const [first] = refused;
+      if (first && refused.length === waiting.length) throw refusedRows(first.table, first.error);
+      waiting = refused.map(({ table }) => table);
     }
   }
 
@@ -526,17 +514,18 @@ class Load {
     });
   }
 
-  async #copyTable({ source, target }: Worker, table: CopiedTable, progress: CopyProgress): Promise<void> {
+  async #copyTable(
+    { source, target }: Worker,
+    table: CopiedTable,
+    searchPath: string,
+    progress: CopyProgress,
+  ): Promise<void> {
     progress.begin(table);
-    try {
-      const rows = await copyRows(source, target, table, (bytes) => {
-        this.#awaitSource(PIECE_WITHIN_MS);
-        progress.add(table, bytes);
-      });
-      progress.end(table, rows);
-    } catch (error) {
-      throw isOfSource(error) ? error : refusedRows(table, error);
-    }
+    const rows = await copyRows(source, target, table, searchPath, (bytes) => {
+      this.#awaitSource(PIECE_WITHIN_MS);
+      progress.add(table, bytes);
+    });
+    progress.end(table, rows);
   }
 
   /**
@@ -581,10 +570,23 @@ const DISK_FULL = finding('size', 'The disk of the database host is nearly full.
 });
 const STALLED = finding('connection', 'The source has not answered in time.');
 
-function leftOutWarnings(leftOut: readonly string[]): SourceFinding[] {
-  if (leftOut.length === 0) return [];
-  const more = leftOut.length - LEFT_OUT_NAMED;
-  const named = leftOut.slice(0, LEFT_OUT_NAMED).map(short).join(', ');
-  const message = `A branch cannot have these objects, so they are left out: ${named}${more > 0 ? `, and ${more} more` : ''}.`;
-  return [finding('schema', message, { severity: 'warning' })];
+/** @throws Refused */
+async function refreshView(target: Session, view: { schema: string; name: string }): Promise<void> {
+  const name = tableName(view);
+  await target.query(`REFRESH MATERIALIZED VIEW ${name}`).catch((error) => {
+    throw refused(error, (reason) =>
+      finding('schema', `PostgreSQL cannot refresh the materialized view ${short(name)} here: ${reason}.`, {
+        object: short(name),
+      }),
+    );
+  });
+}
+
+/** PostgreSQL replicates into no table whose policies apply to its owner, so they do when following ends. */
+async function letPoliciesReplicate(target: Session): Promise<void> {
+  const { rows } = await target.query<{ schema: string; name: string }>(
+    `SELECT n.nspname AS schema, c.relname AS name FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+     WHERE c.relforcerowsecurity AND c.relrowsecurity`,
+  );
+  for (const table of rows) await target.query(`ALTER TABLE ${tableName(table)} NO FORCE ROW LEVEL SECURITY`);
 }

@@ -14,6 +14,7 @@ import { pollUntil } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { readSequences, setLargestKeys, setSequences } from './copy-rows.ts';
 import {
+  asOwners,
   boundingSubscriber,
   closingRoles,
   endClients,
@@ -366,6 +367,22 @@ async function dropSubscription(host: FollowHost, session: Session, of: Of): Pro
   });
 }
 
+const FORCING = /^ALTER TABLE .+(?<! NO) FORCE ROW LEVEL SECURITY$/;
+
+/** The copy has left them to this end: PostgreSQL replicates into no table whose policies apply to its owner. */
+async function forcePolicies(
+  host: FollowHost,
+  { project_id, known }: Followed,
+  database: string,
+): Promise<void> {
+  const forcing = known.filter((statement) => FORCING.test(statement));
+  if (forcing.length === 0) return;
+  await asOwners(host, { project_id, database }, async (session) => {
+    for (const statement of forcing)
+      await session.query({ text: statement, queryMode: 'extended' } as { text: string });
+  });
+}
+
 /** Lets clients write again. */
 async function openBranch(
   host: FollowHost,
@@ -426,6 +443,7 @@ export async function endFollowing(
   const slot = followed?.slot ?? names.slot ?? followName(project_id);
   const publication = followed ? followed.publication : (names.publication ?? null);
   if (subscription) await dropSubscription(host, session, { project_id, database });
+  if (followed?.since) await forcePolicies(host, followed, database);
   const dropped =
     from && !leavesSource
       ? await dropAtSource(host.settings, from.source, { slot, publication }, from.tls)

@@ -10,15 +10,16 @@ import { readTenant } from '../postgres/branches.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
 import { listExtensions } from '../postgres/extensions.ts';
 import { ProjectGate } from '../process/project-gate.ts';
-import { inBranch, type RowsHost } from '../rows/branch-session.ts';
+import { inBranch } from '../rows/branch-session.ts';
 import { FOLLOWED_MAX } from '../servers/configuration.ts';
 import { freeBytes } from '../volumes/volumes.ts';
 import { finding, readSourceUrl, resolveSource, type Source, short } from './source-address.ts';
 import { isPublished, readCatalog, type SourceCatalog, type TableRow } from './source-catalog.ts';
 import { inSource } from './source-session.ts';
 import type { PublishedTable } from './source-slot.ts';
+import { type TrialHost, trySchema } from './try-schema.ts';
 
-export interface ProbeHost extends RowsHost {
+export interface ProbeHost extends TrialHost {
   probes: ProjectGate;
   copies: {
     /** The projects that will follow when their copies end, or when those before this one do. */
@@ -53,7 +54,14 @@ export async function probeSource(
     const here = [...overLimit, ...(isEmpty ? [] : [NOT_EMPTY])];
     if (!examined.ok) return { source: null, findings: [examined.failure, ...here] };
     const { source, findings } = examined.value.probe;
-    return { source, findings: [...here, ...findings] };
+    const found = [...here, ...findings];
+    if (into === null || found.some(({ severity }) => severity === 'error'))
+      return { source, findings: found };
+    const tried = await trySchema(host, {
+      ...{ project_id, source: examined.value.source, tls: source.tls },
+      tables: wanted.tables === null ? null : examined.value.tables,
+    });
+    return { source, findings: firstOf([...found, ...tried]) };
   } finally {
     leave();
   }
@@ -164,7 +172,7 @@ export async function examineSource(
   const { host: name, port, database } = source.value;
   const isCopy = wanted.use === 'import';
   const findings = [
-    ...serverFindings(catalog, wanted.publication === null),
+    ...serverFindings(catalog, wanted.publication === null, VERSION[wanted.use]),
     ...unknown,
     ...publicationFindings(catalog, wanted.publication),
     ...(wanted.tables === null ? unpublishedFindings(catalog, wanted.publication) : []),
@@ -267,17 +275,17 @@ function toTable(table: TableRow): SourceTable {
   return { schema: short(schema), table: short(name), rows: count(rows), bytes: count(bytes), follows };
 }
 
-const VERSION = { min: 15, max: 18 };
+const VERSION = { follow: 15, import: 13, max: 18 };
 
-function serverFindings(catalog: SourceCatalog, makesPublication: boolean): SourceFinding[] {
+function serverFindings(catalog: SourceCatalog, makesPublication: boolean, oldest: number): SourceFinding[] {
   const { major, version, wal_level, free_slots, free_senders, wal_keep_bytes } = catalog;
   return [
-    ...(major >= VERSION.min && major <= VERSION.max
+    ...(major >= oldest && major <= VERSION.max
       ? []
       : [
           finding(
             'version',
-            `The source is PostgreSQL ${short(version)}. Versions ${VERSION.min} to ${VERSION.max} are accepted.`,
+            `The source is PostgreSQL ${short(version)}. Versions ${oldest} to ${VERSION.max} are accepted.`,
           ),
         ]),
     ...(catalog.is_standby && makesPublication

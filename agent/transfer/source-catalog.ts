@@ -122,7 +122,8 @@ const TABLES = `
 const HIDDEN_SEQUENCES = `
   SELECT n.nspname AS schema, c.relname AS name FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
   WHERE c.relkind = 'S' AND c.relpersistence <> 't' AND ${OWN_SCHEMA} AND ${NO_MEMBER}
-    AND NOT (has_schema_privilege(n.oid, 'USAGE') AND has_sequence_privilege(c.oid, 'SELECT'))
+    -- PostgreSQL chooses the order of conditions, and the function refuses other relations.
+    AND CASE c.relkind WHEN 'S' THEN NOT (has_schema_privilege(n.oid, 'USAGE') AND has_sequence_privilege(c.oid, 'SELECT')) END
   ORDER BY 1, 2 LIMIT ${OBJECTS_MAX}`;
 
 const HIDDEN_LOGINS = `
@@ -145,7 +146,9 @@ const PARTIAL = `
   WHERE p.pubname = $1 AND (r.prqual IS NOT NULL OR r.prattrs IS NOT NULL)`;
 
 /** The oldest server whose catalog has what these queries name. */
-const OLDEST = 14;
+const OLDEST = 13;
+/** Publications of rows and columns. */
+const WITH_PARTS = 15;
 
 /**
  * Reads a source in one snapshot.
@@ -174,7 +177,7 @@ export const readCatalog = (session: Session, publication: string | null): Promi
     const [found] = named.length === 0 ? [] : await rowsOf<Publication>(PUBLICATION, named);
     const published = found ? await rowsOf<{ oid: string }>(PUBLISHED, named) : [];
     const [{ partial } = { partial: 0 }] =
-      found && server.major > OLDEST ? await rowsOf<{ partial: number }>(PARTIAL, named) : [];
+      found && server.major >= WITH_PARTS ? await rowsOf<{ partial: number }>(PARTIAL, named) : [];
     return {
       ...server,
       extensions: (await rowsOf<{ name: string }>(EXTENSIONS)).map(({ name }) => name),

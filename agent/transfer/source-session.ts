@@ -65,13 +65,13 @@ const COPYING: Bounds = {
     statement_timeout: 0,
     lock_timeout: COPY_LOCK_WITHIN_MS,
     idle_in_transaction_session_timeout: 0,
-    idle_session_timeout: 0,
   }),
   statementWithin: 0,
 };
 
-/** A limit that servers before version 17 do not know, so it cannot be an option of `COPYING`. */
-const WITHOUT_END = "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'";
+/** Limits that servers before versions 17 and 14 do not know, so they cannot be options of `COPYING`. */
+const WITHOUT_END =
+  "SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('transaction_timeout', 'idle_session_timeout')";
 
 /** What is changed at a source: a slot, a publication, whether it accepts writes. */
 const CHANGING: Bounds = {

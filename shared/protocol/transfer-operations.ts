@@ -148,7 +148,7 @@ const Tables = z.array(z.string().max(SOURCE_NAME_MAX)).min(1).max(SOURCE_TABLES
 export const TRANSFER_OPERATIONS = {
   'transfer.probe': operation({
     summary:
-      'Check whether a database elsewhere can be followed or copied. Reads its catalog and changes nothing',
+      'Check whether a database elsewhere can be followed or copied. Changes nothing there, and tries its schema in a database of its own',
     params: z.strictObject({
       project_id: Id,
       /** With the password. */
@@ -169,7 +169,7 @@ export const TRANSFER_OPERATIONS = {
       source: ProbedSource.nullable(),
       findings: z.array(SourceFinding),
     }),
-    deadline: 40_000,
+    deadline: 90_000,
     concurrent: true,
   }),
   'transfer.copy': operation({

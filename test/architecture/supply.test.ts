@@ -28,6 +28,7 @@ test.each([
   'package-lock.json',
   'test/bench/peers/package-lock.json',
   'test/clients/packages/package-lock.json',
+  'test/support/servers/package-lock.json',
 ])('every package of %s that is installed here has a checksum', (path) => {
   const { packages } = JSON.parse(read(path)) as { packages: Record<string, LockEntry> };
   const unchecked = Object.entries(packages)

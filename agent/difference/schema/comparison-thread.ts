@@ -3,7 +3,7 @@ import { Worker } from 'node:worker_threads';
 import type { SchemaDifference } from '../../../shared/protocol/difference-operations.ts';
 import { HostError } from '../../process/host-error.ts';
 import { pollUntil } from '../../process/loops.ts';
-import type { CopiedSchema, CopiedTables, SourceChange } from './copied-schema.ts';
+import type { CopiedTables, SourceChange } from './copied-schema.ts';
 
 /** Marks the `workerData` of the thread that compares schemas. */
 export const COMPARISON = 'schema-comparison';
@@ -18,15 +18,9 @@ export interface Task {
   kind: typeof COMPARISON;
   /**
    * Where the schema `before` comes from: a session, or what an earlier reading stored. Null: `after` is only
-   * read. `copied`: a session of an empty database, into which the schema `after` of another server is copied.
-   * `followed`: a session of such a copy, some time after. `sameRoles`: the roles of both servers have the same names.
+   * read. `followed`: a session of a copy of `after`, some time after. `sameRoles`: the roles of both servers have the same names.
    */
-  before:
-    | 'session'
-    | { stored: string }
-    | { copied: CopiedTables; sameRoles: boolean }
-    | { followed: CopiedTables; sameRoles: boolean }
-    | null;
+  before: 'session' | { stored: string } | { followed: CopiedTables; sameRoles: boolean } | null;
 }
 
 export interface Outcome {
@@ -34,8 +28,6 @@ export interface Outcome {
   difference: SchemaDifference | null;
   /** The schema that was only read. */
   stored: string | null;
-  /** The statements of a copy, if that was asked for. */
-  copied?: CopiedSchema;
   /** How the schema of a copy differs from that of its source, if that was asked for. */
   followed?: SourceChange[];
 }

@@ -4,18 +4,6 @@ import { type Action, plan } from '@supabase/pg-delta/plan';
 /** Tables whose rows are copied, by schema and name; null: all of the source. */
 export type CopiedTables = [schema: string, name: string][] | null;
 
-/** The statements that make the schema of another server in an empty database. */
-export interface CopiedSchema {
-  /** What rows need: types, tables with their keys, functions. */
-  first: string[];
-  /** Keys and indexes of one table each, which wait for the rows and for nothing else, so they can be made concurrently. */
-  indexes: string[][];
-  /** What has to wait for both: foreign keys, triggers, policies. */
-  last: string[];
-  /** What cannot be made here, as `kind name`. */
-  leftOut: string[];
-}
-
 /** What belongs to a server or to its roles, which are others here. Nobody misses it in a copy. */
 const OF_SERVER = new Set([
   ...['role', 'membership', 'acl', 'defaultPrivilege', 'userMapping', 'securityLabel'],
@@ -24,23 +12,12 @@ const OF_SERVER = new Set([
 /** What an owner of a branch cannot make. */
 const NOT_ALLOWED = new Set(['eventTrigger', 'fdw', 'server', 'foreignTable']);
 
-/** A foreign key would need an order of the tables, and a trigger would change rows again. */
-const AFTER_ROWS = new Set(['constraint', 'index', 'trigger', 'rule', 'policy', 'materializedView']);
-/** Row-level security would apply to the login that loads the rows. */
-const AFTER_ROWS_TEXT = /\b(?:ROW LEVEL SECURITY|TRIGGER|REPLICA IDENTITY)\b/;
-
-/** Constraints that are indexes: primary keys, unique ones and exclusions. */
-const INDEXING = new Set(['p', 'u', 'x']);
-
 const keyOf = (id: StableId) => JSON.stringify(id);
 const targetOf = (id: StableId): StableId => ('target' in id ? targetOf(id.target) : id);
 const isOfServer = (id: StableId): boolean =>
   OF_SERVER.has(id.kind) || ('target' in id && isOfServer(id.target));
 
 const rolesOf = (side: FactBase) => side.facts().flatMap(({ id }) => (id.kind === 'role' ? [id.name] : []));
-
-const nameOf = (id: StableId): string =>
-  [id.kind, ['schema', 'table', 'name'].flatMap((part) => Reflect.get(id, part) ?? []).join('.')].join(' ');
 
 const tableIdOf = (schema: string, name: string): StableId => ({ kind: 'table', schema, name });
 
@@ -86,31 +63,19 @@ function withoutDependents(side: FactBase, isRoot: (fact: Fact) => boolean): Set
   return removed;
 }
 
-/** What of the source is made here, and what is left out of it although somebody may miss it. */
-function wantedOf(
-  side: FactBase,
-  tables: CopiedTables,
-  sameRoles: boolean,
-): { wanted: FactBase; leftOut: string[] } {
+/** What of the source is made here. */
+function wantedOf(side: FactBase, tables: CopiedTables, sameRoles: boolean): FactBase {
   const chosen = tables && withAncestors(side, tables);
   const isUnchosen = ({ id }: Fact) => chosen !== null && id.kind === 'table' && !chosen.has(keyOf(id));
-  const unchosen = withoutDependents(side, isUnchosen);
   const removed = withoutDependents(
     side,
     (fact) => isUnchosen(fact) || NOT_ALLOWED.has(fact.id.kind) || (!sameRoles && isForRole(fact)),
   );
   const isMade = (id: StableId) =>
     !isOfServer(id) && !removed.has(keyOf(id)) && !removed.has(keyOf(targetOf(id)));
-  const leftOut = side
-    .facts()
-    .filter(
-      ({ id }) => !('target' in id) && !isOfServer(id) && removed.has(keyOf(id)) && !unchosen.has(keyOf(id)),
-    )
-    .filter(({ parent }) => !parent || !removed.has(keyOf(parent)))
-    .map(({ id }) => nameOf(id));
   const facts = side.facts().filter(({ id }) => isMade(id));
   const edges = side.edges.filter(({ kind, from, to }) => kind !== 'owner' && isMade(from) && isMade(to));
-  return { wanted: buildFactBase(facts, edges, side.source), leftOut };
+  return buildFactBase(facts, edges, side.source);
 }
 
 /** A column of a type is added when the type is made, which could be after the next column of its table. */
@@ -156,76 +121,6 @@ function inTopologicalOrder(before: readonly ReadonlySet<number>[]): number[] | 
     }
   }
   return sorted.length === before.length ? sorted : null;
-}
-
-/** Tables whose indexes are made without those of another one: that is not so for partitions, and where rows are inherited. */
-function independentTables(side: FactBase): Set<string> {
-  const tables = side.facts().filter(({ id }) => id.kind === 'table');
-  const parentOf = ({ payload }: Fact) => payload.parentTable as { schema: string; name: string } | null;
-  const parents = new Set(
-    tables.flatMap((table) => {
-      const parent = parentOf(table);
-      return parent ? [keyOf(tableIdOf(parent.schema, parent.name))] : [];
-    }),
-  );
-  return new Set(
-    tables
-      .filter((table) => !parentOf(table) && table.payload.partitionKey == null)
-      .map(({ id }) => keyOf(id))
-      .filter((key) => !parents.has(key)),
-  );
-}
-
-/** The table that the action makes nothing but indexes of; null if there is none. */
-function indexedTable({ produces }: Action, side: FactBase): string | null {
-  const facts = produces.map((id) => side.get(id));
-  const [parent] = facts.map((fact) => fact?.parent);
-  if (!parent) return null;
-  const isIndex = (fact: Fact | undefined) =>
-    fact?.id.kind === 'index' || (fact?.id.kind === 'constraint' && INDEXING.has(String(fact.payload.type)));
-  return facts.every(isIndex) ? keyOf(parent) : null;
-}
-
-/**
- * Nothing of the empty database is dropped: it has what belongs to this server.
- * @param tables others are left out, with everything that depends on them
- * @param sameRoles policies for roles are copied too
- */
-export function copiedSchema(
-  empty: FactBase,
-  source: FactBase,
-  tables: CopiedTables,
-  sameRoles: boolean,
-): CopiedSchema {
-  const { wanted, leftOut } = wantedOf(source, tables, sameRoles);
-  const options = {
-    scope: 'database',
-    compact: false,
-    ...(sameRoles && { assumedRoles: rolesOf(source) }),
-  } as const;
-  const { actions, preamble } = plan(wantedOf(empty, null, sameRoles).wanted, wanted, options);
-  const settings = preamble.map(({ name, value }) => `SET LOCAL ${name} = ${value}`);
-  const later = new Set<string>();
-  const copied: CopiedSchema = { first: [...settings], indexes: [], last: [...settings], leftOut };
-  const independent = independentTables(wanted);
-  const indexes = new Map<string, string[]>();
-  const needsLater = ({ consumes }: Action) => consumes.some((id) => later.has(keyOf(id)));
-  const mustWait = (action: Action, { sql, produces } = action) =>
-    AFTER_ROWS_TEXT.test(sql) ||
-    // A constraint of a domain is made with it.
-    (!/^(?:CREATE TABLE|CREATE DOMAIN|ALTER DOMAIN)\b/.test(sql) &&
-      produces.some(({ kind }) => AFTER_ROWS.has(kind))) ||
-    needsLater(action);
-  const made = actions.filter(({ verb }) => verb !== 'drop');
-  for (const action of inOrderOfColumns(made, wanted)) {
-    const isLater = mustWait(action);
-    const table = isLater && !needsLater(action) ? indexedTable(action, wanted) : null;
-    if (isLater) for (const id of action.produces) later.add(keyOf(id));
-    if (table !== null && independent.has(table))
-      indexes.set(table, [...(indexes.get(table) ?? settings), action.sql]);
-    else copied[isLater ? 'last' : 'first'].push(action.sql);
-  }
-  return { ...copied, indexes: [...indexes.values()] };
 }
 
 /** A statement that leads from a copy to the present schema of its source. */
@@ -302,8 +197,8 @@ export function sourceChanges(
   tables: CopiedTables,
   sameRoles: boolean,
 ): SourceChange[] {
-  const { wanted } = wantedOf(source, tables, sameRoles);
-  const { wanted: present } = wantedOf(copy, null, sameRoles);
+  const wanted = wantedOf(source, tables, sameRoles);
+  const present = wantedOf(copy, null, sameRoles);
   const { actions } = plan(present, wanted, {
     ...{ scope: 'database', compact: false },
     ...(sameRoles && { assumedRoles: rolesOf(source) }),

@@ -5,7 +5,7 @@ import { type Plan, plan } from '@supabase/pg-delta/plan';
 import type { SchemaDifference } from '../../../shared/protocol/difference-operations.ts';
 import { changesOf } from './changes.ts';
 import type { CatalogQuery, FromThread, Outcome, SideName, Task, ToThread } from './comparison-thread.ts';
-import { type CopiedSchema, type CopiedTables, copiedSchema, sourceChanges } from './copied-schema.ts';
+import { sourceChanges } from './copied-schema.ts';
 import { compareOtherKinds, OTHER_KINDS, type OtherObject, readOtherKinds } from './other-kinds.ts';
 import { ownStatements } from './refused-changes.ts';
 
@@ -81,21 +81,6 @@ export function planSchemas(before: ReadSchema, after: ReadSchema): SchemaDiffer
   };
 }
 
-/** Kinds that the library does not know are made last: none of them takes rows. */
-function copyOf(
-  empty: ReadSchema,
-  source: ReadSchema,
-  { copied: tables, sameRoles }: { copied: CopiedTables; sameRoles: boolean },
-): CopiedSchema {
-  const { last, leftOut, ...copied } = copiedSchema(empty.facts, source.facts, tables, sameRoles);
-  const others = compareOtherKinds(empty.others, source.others);
-  return {
-    ...copied,
-    last: [...last, ...(tables === null ? others.last : [])],
-    leftOut: sameRoles ? [...leftOut, ...others.notModelled, ...source.unread] : leftOut,
-  };
-}
-
 /** Roles belong to the host, and both sides have the same ones, so they are only referred to. */
 function planBetween(before: ReadSchema['facts'], after: ReadSchema['facts']): Plan {
   const roles = [...before.facts(), ...after.facts()].flatMap(({ id }) =>
@@ -137,10 +122,6 @@ export async function serveComparison(port: MessagePort, { before }: Task): Prom
   async function outcome(): Promise<Outcome> {
     const after = await readSchema(ask('after'));
     if (before === null) return { difference: null, stored: storeSchema(after) };
-    if (typeof before === 'object' && 'copied' in before) {
-      const copied = copyOf(await readSchema(ask('before')), after, before);
-      return { difference: null, stored: null, copied };
-    }
     if (typeof before === 'object' && 'followed' in before) {
       const copy = await readSchema(ask('before'));
       return {

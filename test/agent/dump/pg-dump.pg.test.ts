@@ -49,7 +49,7 @@ test('a dump names nothing of the tenant in its arguments, and leaves nothing', 
   const unlock = await locked();
   const refused = dump();
   refused.catch(() => {});
-  await eventually(() => {
+  await eventually(async () => {
     const [name = ''] = left();
     const inside = join(folder, 'dumps', name);
     expect(statSync(join(inside, 'password')).mode & 0o777).toBe(0o600);

@@ -600,7 +600,12 @@ describe('a branch that is copied', () => {
      grant usage on schema private to ${of('rw')};
      revoke all on schema private from ${of('ro')};
      alter default privileges in schema private grant select on tables to ${of('rw')};
-     create sequence s; grant usage on sequence s to public`,
+     create sequence s; grant usage on sequence s to public;
+     create table event (id int, at date, note text, primary key (id, at)) partition by range (at);
+     create table event_old partition of event for values from (minvalue) to ('2026-01-01');
+     create index on event (note); insert into event values (1, '2025-01-01');
+     create view by_account as select a.id, a.balance, count(*) as n from account a join counter c on c.id = a.id group by a.id;
+     create materialized view richest as select max(balance) as most from account; create view shown as select most from richest`,
     );
     branch = await project.create('db_several_prod_pr_1', main.database);
     move = new Move(project, main);
@@ -648,6 +653,7 @@ describe('a branch that is copied', () => {
       ['account', 'all'],
       ['audit', 'all'],
       ['counter', 'all'],
+      ['event_old', 'all'],
       ['filtered', 'all'],
       ['orders', 'inserts'],
       ['secret', 'all'],
@@ -657,6 +663,23 @@ describe('a branch that is copied', () => {
     expect(
       await asClient(next.host, 'direct', branch, 'owner', 'select count(*)::int as n from audit'),
     ).toEqual([{ n: 1 }]);
+  });
+
+  test('has the keys of its partitions, and its views', async () => {
+    const there = (sql: string) => asClient(next.host, 'direct', branch, 'owner', sql);
+    const insert = "insert into event values (1, '2025-01-01')";
+    expect(await there(`${insert} on conflict (id, at) do update set note = 'again' returning note`)).toEqual(
+      [{ note: 'again' }],
+    );
+    await expect(there(insert)).rejects.toMatchObject({ code: '23505' });
+    expect(
+      await there(
+        "select indisvalid, count(*)::int as n from pg_index where indrelid::regclass::text ~ '^event' group by 1",
+      ),
+    ).toEqual([{ indisvalid: true, n: 4 }]);
+    expect(await there('select n::int, most from by_account cross join shown')).toEqual([
+      { n: 1, most: 1000 },
+    ]);
   });
 
   test('has its privileges and policies for roles', async () => {

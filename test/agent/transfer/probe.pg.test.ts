@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { createServer, type Server, type Socket } from 'node:net';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import { Copies } from '../../../agent/transfer/copy-source.ts';
+import { Copies } from '../../../agent/transfer/copies.ts';
 import { limitFinding } from '../../../agent/transfer/probe.ts';
 import type { MethodResult, Params } from '../../../shared/protocol/operations.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';

@@ -1,0 +1,246 @@
+import { isIP } from 'node:net';
+import type { Archive } from '../dump/archive.ts';
+import { type DumpConnection, DumpError, type DumpOptions, dumpSchema } from '../dump/pg-dump.ts';
+import type { RestorePlan } from '../dump/restore.ts';
+import { identifier, type Session } from '../postgres/connect.ts';
+import type { AgentSettings } from '../process/settings.ts';
+import { atSource } from './copy-rows.ts';
+import { finding, Refused, type Source, short } from './source-address.ts';
+import { FIRST_OWN, noMember, OWN_SCHEMA } from './source-catalog.ts';
+import { inSource, readAuthorities, type Tls } from './source-session.ts';
+
+/** The schema of a source: its dump, and what a dump does not say. */
+
+type Named = readonly [schema: string, name: string];
+
+export interface SchemaFacts {
+  /** The setting of its clients, with the other schemas after it: code without schemas finds its names. */
+  searchPath: string;
+  /** Materialized views with rows. */
+  populated: Named[];
+  /** Indexes that PostgreSQL could not finish, which are in no dump. */
+  invalidIndexes: string[];
+  /** Policies for named roles, with the tags of a dump. */
+  policies: Named[];
+  /** Tables that the login cannot read, and schemas that it cannot use. */
+  unreadable: Named[];
+  hiddenSchemas: string[];
+  /** Code that runs without the schemas of its names while an index or a view is built, with what mends it. */
+  unsafe: { used_by: string; function: string; statement: string }[];
+}
+
+/** More of them would slow each look for a name. */
+const SCHEMAS_MAX = 50;
+const LISTED_MAX = 1_000;
+
+/** Of the login in this database, of the database, and of the login everywhere, in PostgreSQL's order. */
+const SEARCH_PATH = `
+  SELECT coalesce((
+    SELECT substr(setting, 13) FROM pg_db_role_setting AS s CROSS JOIN LATERAL unnest(setconfig) AS setting
+    WHERE setting LIKE 'search\\_path=%' AND setrole IN (0, (SELECT oid FROM pg_roles WHERE rolname = session_user))
+      AND setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
+    ORDER BY setdatabase <> 0 AND setrole <> 0 DESC, setrole = 0 AND setdatabase <> 0 DESC LIMIT 1
+  ), (SELECT boot_val FROM pg_settings WHERE name = 'search_path')) AS path, session_user::text AS login`;
+
+const OWN_SCHEMAS = `SELECT nspname AS name FROM pg_namespace AS n WHERE ${OWN_SCHEMA} ORDER BY 1 LIMIT ${SCHEMAS_MAX + 1}`;
+
+const POPULATED = `SELECT n.nspname AS schema, c.relname AS name FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+  WHERE c.relkind = 'm' AND c.relispopulated AND ${OWN_SCHEMA}`;
+
+const INVALID = `SELECT format('%I.%I', n.nspname, c.relname) AS name FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
+  JOIN pg_namespace AS n ON n.oid = c.relnamespace
+  WHERE c.relkind = 'i' AND NOT (i.indisvalid AND i.indisready) AND ${OWN_SCHEMA} ORDER BY 1 LIMIT ${LISTED_MAX}`;
+
+const POLICIES = `SELECT n.nspname AS schema, c.relname || ' ' || p.polname AS name FROM pg_policy AS p
+  JOIN pg_class AS c ON c.oid = p.polrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE p.polroles <> '{0}'`;
+
+const UNREADABLE = `SELECT n.nspname AS schema, c.relname AS name FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+  WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND ${OWN_SCHEMA} AND ${noMember('pg_class', 'c.oid')}
+    AND NOT (has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'))`;
+
+const HIDDEN_SCHEMAS = `SELECT n.nspname AS name FROM pg_namespace AS n WHERE ${OWN_SCHEMA} AND NOT has_schema_privilege(n.oid, 'USAGE')`;
+
+/** Functions of an index or a materialized view whose bodies name other own objects without a path of their own. */
+const UNSAFE = `
+  WITH used AS (
+    SELECT DISTINCT d.refobjid AS function, format('%I.%I', n.nspname, c.relname) AS used_by
+    FROM pg_depend AS d JOIN pg_class AS c ON c.oid = d.objid JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_proc'::regclass AND c.relkind IN ('i', 'I') AND ${OWN_SCHEMA}
+    UNION
+    SELECT DISTINCT d.refobjid, format('%I.%I', n.nspname, c.relname)
+    FROM pg_depend AS d JOIN pg_rewrite AS r ON r.oid = d.objid JOIN pg_class AS c ON c.oid = r.ev_class JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_proc'::regclass AND c.relkind = 'm' AND c.relispopulated AND ${OWN_SCHEMA}
+  )
+  SELECT used_by, f.oid::regprocedure::text AS function,
+    'ALTER FUNCTION ' || format('%I.%I(%s)', fn.nspname, f.proname, pg_get_function_identity_arguments(f.oid)) || ' SET search_path = ' AS statement
+  FROM used JOIN pg_proc AS f ON f.oid = used.function JOIN pg_namespace AS fn ON fn.oid = f.pronamespace
+  JOIN pg_language AS l ON l.oid = f.prolang
+  WHERE f.oid >= ${FIRST_OWN} AND l.lanname NOT IN ('internal', 'c') AND ${noMember('pg_proc', 'f.oid')}
+    AND NOT EXISTS (SELECT FROM unnest(f.proconfig) AS setting WHERE setting LIKE 'search\\_path=%')
+    -- A body of the SQL standard is parsed already.
+    AND (f.prosrc <> '' AND f.prosrc IS NOT NULL)
+    -- A body can name only what exists: another function, a relation or a type of its own.
+    AND EXISTS (
+      SELECT FROM (
+        SELECT proname AS name, pronamespace AS namespace, oid FROM pg_proc WHERE oid >= ${FIRST_OWN}
+        UNION ALL SELECT relname, relnamespace, oid FROM pg_class WHERE oid >= ${FIRST_OWN} AND relkind IN ('r', 'p', 'v', 'm', 'S', 'f')
+        UNION ALL SELECT typname, typnamespace, oid FROM pg_type WHERE oid >= ${FIRST_OWN} AND typtype IN ('d', 'e', 'r', 'm')
+      ) AS own JOIN pg_namespace AS n ON n.oid = own.namespace
+      WHERE own.oid <> f.oid AND ${OWN_SCHEMA} AND position(lower(own.name) IN lower(f.prosrc)) > 0
+        AND position(lower(n.nspname || '.' || own.name) IN lower(f.prosrc)) = 0
+    )
+  ORDER BY 1, 2 LIMIT ${LISTED_MAX}`;
+
+/** Reads what a dump does not say. @throws an error that is marked as one of the source */
+export async function readSchemaFacts(session: Session): Promise<SchemaFacts> {
+  const rowsOf = async <Row extends object>(sql: string) => (await atSource(session.query<Row>(sql))).rows;
+  const named = async (sql: string) =>
+    (await rowsOf<{ schema: string; name: string }>(sql)).map(({ schema, name }) => [schema, name] as const);
+  const names = async (sql: string) => (await rowsOf<{ name: string }>(sql)).map(({ name }) => name);
+  const [setting] = await rowsOf<{ path: string; login: string }>(SEARCH_PATH);
+  const schemas = await names(OWN_SCHEMAS);
+  const own = (setting?.path ?? '').replaceAll('"$user"', identifier(setting?.login ?? 'public'));
+  const others = schemas.length > SCHEMAS_MAX ? [] : schemas.map(identifier);
+  const searchPath = [own, ...others].filter(Boolean).join(', ');
+  const unsafe = await rowsOf<SchemaFacts['unsafe'][number]>(UNSAFE);
+  return {
+    searchPath,
+    populated: await named(POPULATED),
+    invalidIndexes: await names(INVALID),
+    policies: await named(POLICIES),
+    unreadable: await named(UNREADABLE),
+    hiddenSchemas: await names(HIDDEN_SCHEMAS),
+    unsafe: unsafe.map(({ statement, ...found }) => ({ ...found, statement: `${statement}${own}, pg_temp` })),
+  };
+}
+
+/** Tables that are neither named nor readable, which the dump would lock, and schemas that cannot be used. */
+export function unneeded({ unreadable, hiddenSchemas }: SchemaFacts, chosen: readonly Named[]) {
+  const named = new Set(chosen.map((name) => JSON.stringify(name)));
+  const schemas = new Set(chosen.map(([schema]) => schema));
+  return {
+    schemas: hiddenSchemas.filter((name) => !schemas.has(name)),
+    tables: unreadable.filter((name) => !named.has(JSON.stringify(name))),
+  };
+}
+
+/** libpq's variables for a source, which proves who it is as to the agent's own sessions. */
+async function connectionOf(
+  settings: Pick<AgentSettings, 'FOLLOW_CA_FILE'>,
+  { host, address, port, user, password, database }: Source,
+  tls: Tls,
+): Promise<DumpConnection> {
+  const variables = {
+    ...{ PGHOST: host, PGHOSTADDR: address, PGPORT: String(port), PGUSER: user, PGDATABASE: database },
+    ...{ PGGSSENCMODE: 'disable', PGSSLCERTMODE: 'disable', PGCONNECT_TIMEOUT: '10' },
+  };
+  if (tls === 'certificate')
+    return {
+      variables: { ...variables, PGSSLMODE: 'verify-full' },
+      password,
+      authorities: (await readAuthorities(settings)).join('\n'),
+    };
+  const bound = { PGSSLMODE: 'require', PGCHANNELBINDING: 'require', PGREQUIREAUTH: 'scram-sha-256' };
+  // An address in the form of a name is no name that TLS sends.
+  const sni = isIP(host) === 0 ? {} : { PGSSLSNI: '0' };
+  return { variables: { ...variables, ...bound, ...sni }, password };
+}
+
+const LINE_BREAK = /[\r\n]/;
+const DENIED = /permission denied for (\w+(?: \w+)*?) ("(?:[^"]|"")+"|\S+)\s*$/m;
+/** pg_dump tries again after a lock that a migration holds, and is not waited for longer. */
+const TRIES = 3;
+
+/**
+ * Dumps the schema of a source.
+ * @throws Refused, HostError INTERNAL
+ */
+export async function dumpSource(
+  settings: AgentSettings,
+  source: Source,
+  tls: Tls,
+  options: DumpOptions,
+): Promise<Archive> {
+  if (LINE_BREAK.test(source.password))
+    throw new Refused(
+      finding('login', 'The password of the source has a line break. Set another one there.'),
+    );
+  const connection = await connectionOf(settings, source, tls);
+  for (let tries = 1; ; tries += 1)
+    try {
+      return await dumpSchema(settings, connection, options);
+    } catch (error) {
+      if (!(error instanceof DumpError)) throw error;
+      if (error.reason !== 'refused') await endDump(settings, source, tls, error.applicationName);
+      const isLocked = /canceling statement due to (?:statement|lock) timeout|could not obtain lock/.test(
+        error.message,
+      );
+      if (error.reason === 'stopped') throw options.signal?.reason ?? error;
+      if (!isLocked || tries === TRIES) throw new Refused(findingOfDump(source, error, isLocked));
+    }
+}
+
+const END_WITHIN_MS = 5_000;
+
+/** A server notices only at its next message that the program has ended. */
+const endDump = (settings: AgentSettings, source: Source, tls: Tls, name: string) =>
+  inSource(
+    settings,
+    source,
+    END_WITHIN_MS,
+    ({ session }) =>
+      session.query(
+        'SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1 AND usename = current_user',
+        [name],
+      ),
+    { tls },
+  );
+
+function findingOfDump({ user }: Source, { reason, message }: DumpError, isLocked: boolean) {
+  if (reason === 'too_long') return finding('connection', 'The source took too long to describe its schema.');
+  if (reason === 'too_large') return finding('schema', 'The schema of the source is too large.');
+  if (isLocked)
+    return finding(
+      'connection',
+      'A table of the source is locked, for instance by a migration. Try again later.',
+    );
+  const [, kind = '', name = ''] = DENIED.exec(message) ?? [];
+  if (kind !== '') {
+    const right = kind === 'schema' ? 'USAGE' : 'SELECT';
+    return finding('rights', `The login has no right ${right} on the ${kind} ${short(name)}.`, {
+      object: short(name),
+      statement: `GRANT ${right} ON ${kind.toUpperCase()} ${name} TO ${identifier(user)}`,
+    });
+  }
+  const said = message.split('\n').find((line) => line.startsWith('pg_dump: error:')) ?? message;
+  return finding(
+    'schema',
+    `The schema of the source could not be read: ${short(said.replace(/^pg_dump: error: /, ''))}`,
+  );
+}
+
+/** Names in one finding. */
+const NAMED_MAX = 20;
+
+function listNames(names: readonly string[]): string {
+  const more = names.length - NAMED_MAX;
+  const named = names.slice(0, NAMED_MAX).map(short).join(', ');
+  return `${named}${more > 0 ? `, and ${more} more` : ''}`;
+}
+
+/** What a copy does not have, by name. */
+export function leftOutFindings(
+  { leftOut, unchosen }: Pick<RestorePlan, 'leftOut' | 'unchosen'>,
+  { invalidIndexes }: Pick<SchemaFacts, 'invalidIndexes'>,
+) {
+  const warnings: [names: readonly string[], message: string][] = [
+    [leftOut, 'A branch cannot have these objects, so they are left out'],
+    [unchosen, 'These objects depend on tables that were not named, so they are left out'],
+    [invalidIndexes, 'PostgreSQL could not finish these indexes at the source, so they are left out'],
+  ];
+  return warnings
+    .filter(([names]) => names.length > 0)
+    .map(([names, message]) =>
+      finding('schema', `${message}: ${listNames(names)}.`, { severity: 'warning' }),
+    );
+}

@@ -1,0 +1,221 @@
+import { randomUUID } from 'node:crypto';
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { runOperation } from '../../../agent/operations/handlers.ts';
+import type { MethodResult } from '../../../shared/protocol/operations.ts';
+import { connect } from '../../support/database.ts';
+import { eventually } from '../../support/eventually.ts';
+import { asRoot, startHost, type TestHost } from '../../support/host/host.ts';
+import { asClient, type Branch, identity, Project } from '../../support/host/host-project.ts';
+import { type SourceServer, startSource } from '../../support/source-server.ts';
+import { CATALOG, FOLDER, NEXT_VALUES } from './own-catalog.ts';
+
+let source: SourceServer;
+let servers: TestHost;
+let project: Project;
+let made = 0;
+beforeAll(async () => {
+  source = await startSource('');
+  servers = await startHost({ settings: { FOLLOW_PRIVATE_NETWORKS: '127.0.0.0/8' } });
+  project = new Project(servers.host);
+  // The owner of tables with forced policies has to see all rows of them.
+  await source.run('alter role app bypassrls');
+});
+afterAll(async () => {
+  await servers?.stop();
+  await source?.stop();
+});
+afterEach(async () =>
+  expect(await servers.query("select datname from pg_database where datname ~ '^bg(?:load|job)_'")).toEqual(
+    [],
+  ),
+);
+
+type Copy = MethodResult<'transfer.copy'>;
+
+/** Makes the database of a file at the source, statement by statement as its last one may fail. */
+async function make(sql: string): Promise<void> {
+  await source.run(
+    'drop schema public cascade; drop schema if exists app cascade; create schema public authorization app',
+  );
+  const [before, concurrent] = sql.split(/^(?=create unique index concurrently)/m);
+  await source.run(`set role app; ${before}`);
+  const [index, ...after] = concurrent?.split(/(?<=;)\n/) ?? [];
+  if (index === undefined) return;
+  await source.run(index).catch(() => {});
+  await source.run(`set role app; ${after.join('\n')}`);
+}
+
+const newBranch = async (): Promise<Branch> => {
+  made += 1;
+  return project.create(`db_schema_${made}`, null);
+};
+
+const probe = (branch: Branch, more: object = {}) =>
+  runOperation(servers.host, 'transfer.probe', {
+    ...{ project_id: project.id, source_url: source.url(), use: 'import', tables: null, publication: null },
+    ...{ into: { branch_id: branch.branch_id, database: branch.database }, room_bytes: 2 ** 30, ...more },
+  });
+
+async function copyInto(branch: Branch, more: object = {}): Promise<Copy> {
+  const params = {
+    ...{ ...identity(branch), job_id: randomUUID(), source_url: source.url(), tables: null },
+    ...{ room_bytes: 2 ** 30, jobs: 2, busy_wait: 1_000, follow: null, ...more },
+  };
+  const result = await runOperation(servers.host, 'transfer.copy', params);
+  const { job_id, project_id, branch_id, database } = params;
+  if (result.copied)
+    await runOperation(servers.host, 'reset.swap', {
+      ...{ job_id, project_id, branch_id, database, snapshot_id: randomUUID() },
+    });
+  return result;
+}
+
+const owner = (branch: Branch, sql: string) => asClient(servers.host, 'direct', branch, 'owner', sql);
+
+/** Processes of pg_dump for this host. */
+const dumps = () =>
+  readdirSync('/proc').flatMap((name) => {
+    if (!/^\d+$/.test(name)) return [];
+    try {
+      const line = readFileSync(`/proc/${name}/cmdline`, 'utf8');
+      return line.includes(`--file=${servers.settings.STATE_DIR}/`) ? [Number(name)] : [];
+    } catch {
+      return [];
+    }
+  });
+
+/** Warnings that are right, by file. */
+const WARNED: Record<string, string> = { 'invalid-index.sql': 'public.visit_code' };
+
+describe('a copy is the catalog of its source', () => {
+  test.each(readdirSync(FOLDER))('%s', async (name) => {
+    await make(readFileSync(join(FOLDER, name), 'utf8'));
+    const branch = await newBranch();
+    const { findings: probed } = await probe(branch);
+    const { copied, findings } = await copyInto(branch);
+    expect(copied).not.toBeNull();
+    for (const found of [probed, findings])
+      expect(found.map(({ message, severity }) => ({ message, severity }))).toEqual(
+        WARNED[name] === undefined
+          ? []
+          : [{ severity: 'warning', message: expect.stringContaining(WARNED[name]) }],
+      );
+    for (const sql of [CATALOG, NEXT_VALUES]) {
+      const [theirs, ours] = await Promise.all([source.run(sql), owner(branch, sql)]);
+      expect(ours).toEqual(theirs);
+    }
+  });
+});
+
+test('a unique key of a partitioned table holds after a copy', async () => {
+  await make(readFileSync(join(FOLDER, 'partitioned-keys.sql'), 'utf8'));
+  const branch = await newBranch();
+  await copyInto(branch);
+  const upsert = `insert into event (id, at, code) overriding system value values (1, '2025-12-02', 'b')
+    on conflict (id, at) do update set note = 'again' returning note`;
+  expect(await owner(branch, upsert)).toEqual([{ note: 'again' }]);
+  await expect(
+    owner(branch, "insert into event (id, at, code) overriding system value values (1, '2025-12-02', 'b')"),
+  ).rejects.toMatchObject({ code: '23505' });
+});
+
+test('what PostgreSQL refuses here is named by the probe, and nothing is made', async () => {
+  await make(`reset role; create extension citext; create function lib() returns int language internal immutable as 'pg_backend_pid';
+    create collation missing (provider = libc, locale = 'C'); create type point2 as (x int, y int);
+    create table fine (id int primary key); create operator class ops for type int4 using btree as operator 1 <, operator 2 <=, operator 3 =, operator 4 >=, operator 5 >, function 1 btint4cmp(int4, int4);
+    create index fine_ops on fine (id ops); alter table fine owner to app; create materialized view stolen as select pg_read_file('postgresql.conf') as text with no data`);
+  const branch = await newBranch();
+  const { findings } = await probe(branch);
+  expect(findings.filter(({ severity }) => severity === 'error').map(({ object }) => object)).toEqual([
+    expect.stringContaining('function public.lib()'),
+    'operator family public.ops',
+    'index public.fine_ops',
+  ]);
+  expect((await copyInto(branch)).findings).toMatchObject([{ problem: 'schema', severity: 'error' }]);
+  expect(await owner(branch, "select relname from pg_class where relname = 'fine'")).toEqual([]);
+});
+
+test('code of an index that names objects without their schemas is named with what mends it', async () => {
+  await make(`create table rate (id int primary key); create function helper(t text) returns text language sql immutable as 'select lower(t)';
+    create function slug(t text) returns text language plpgsql immutable as 'begin return helper(t); end';
+    create table page (id int primary key, title text); set search_path = public; create index page_slug on page ((title || id::text))`);
+  const branch = await newBranch();
+  expect((await probe(branch)).findings).toEqual([]);
+  await source.run(
+    `alter function slug(text) set search_path = public; create index page_slugs on page (slug(title)); alter function slug(text) reset search_path`,
+  );
+  const { findings } = await probe(branch);
+  const named = findings.filter(({ severity }) => severity === 'warning');
+  expect(named).toMatchObject([
+    {
+      object: 'public.slug(text)',
+      statement: expect.stringMatching(
+        /^ALTER FUNCTION public\.slug\(t text\) SET search_path = .*public, pg_temp$/,
+      ),
+    },
+  ]);
+});
+
+test('a copy whose dump is killed, or finds a table locked, leaves nothing here and no session there', async () => {
+  await make('create table held (id int primary key)');
+  const branch = await newBranch();
+  const holder = await connect(source.url());
+  await holder.query('begin; lock table held in access exclusive mode');
+  const copying = copyInto(branch);
+  await eventually(async () => expect(dumps()).not.toEqual([]));
+  for (const pid of dumps()) asRoot(() => process.kill(pid, 'SIGKILL'));
+  expect(await copying).toMatchObject({ copied: null, findings: [{ severity: 'error' }] });
+  expect(await copyInto(branch)).toMatchObject({
+    copied: null,
+    findings: [{ problem: 'connection', message: expect.stringContaining('locked') }],
+  });
+  await holder.end();
+  await eventually(async () =>
+    expect(
+      await source.run("select from pg_stat_activity where application_name ~ '^branchgate-dump'"),
+    ).toEqual([]),
+  );
+  expect(asRoot(() => readdirSync(join(servers.settings.STATE_DIR, 'dumps')))).toEqual([]);
+  expect((await copyInto(branch)).copied).not.toBeNull();
+});
+
+test('chosen tables are copied from a source that hides the others', async () => {
+  await make(`create table open (id int primary key); create table other (id int primary key); create view both_of as select open.id from open join other using (id);
+    reset role; create schema app; create table app.secret (id int references public.open)`);
+  const branch = await newBranch();
+  expect((await probe(branch)).findings).toMatchObject([
+    { problem: 'rights', object: expect.stringMatching(/secret/) },
+  ]);
+  const { copied, findings } = await copyInto(branch, { tables: ['open'] });
+  expect(copied?.tables.map(({ table }) => table)).toEqual(['open']);
+  expect(findings).toMatchObject([
+    { severity: 'warning', message: expect.stringContaining('view public.both_of') },
+  ]);
+});
+
+describe('other encodings', () => {
+  test.each(['LATIN1', 'WIN1252'])('%s is copied as Unicode', async (encoding) => {
+    const name = `in_${encoding.toLowerCase()}`;
+    await source.run('drop schema public cascade; create schema public authorization app');
+    await source.run(
+      `create database ${name} owner app template template0 encoding '${encoding}' locale 'C'`,
+    );
+    const url = source.url().replace(/shop$/, name);
+    const { Client } = (await import('pg')).default;
+    const client = new Client({ connectionString: url.replace('?', ''), ssl: { rejectUnauthorized: false } });
+    await client.connect();
+    await client.query(`create table straße (größe text primary key, n int); comment on table straße is 'für ñ'; create type "é" as enum ('ü');
+      insert into straße select 'Größe ' || n || ' ß', n from generate_series(1, 200) n`);
+    await client.end();
+    const branch = await newBranch();
+    const { copied, findings } = await copyInto(branch, { source_url: url });
+    expect(findings).toEqual([]);
+    expect(copied?.tables).toMatchObject([{ table: 'straße', rows: 200, compared: 200 }]);
+    expect(await owner(branch, 'select größe from straße where n = 7')).toEqual([{ größe: 'Größe 7 ß' }]);
+    expect(await owner(branch, "select obj_description('straße'::regclass) as text")).toEqual([
+      { text: 'für ñ' },
+    ]);
+  });
+});

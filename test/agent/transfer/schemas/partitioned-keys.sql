@@ -1,0 +1,11 @@
+create table event (id bigint generated always as identity, at date not null, code text, note text, constraint event_key primary key (id, at)) partition by range (at);
+create table event_old partition of event for values from (minvalue) to ('2026-01-01');
+create table event_new partition of event for values from ('2026-01-01') to (maxvalue) partition by range (at);
+create table event_new_a partition of event_new for values from ('2026-01-01') to ('2026-01-15');
+create table event_new_rest partition of event_new default;
+create unique index event_code on event (code, at, id);
+create index event_note on event (lower(note)) where note is not null;
+create function noted() returns trigger language plpgsql as 'begin new.note := coalesce(new.note, ''none''); return new; end';
+create trigger notes before insert on event for each row execute function noted();
+alter table event_old disable trigger notes;
+insert into event (at, code) select date '2025-12-01' + n, chr(97 + n % 3) from generate_series(1, 60) n;
