@@ -37,6 +37,14 @@ const invite = (role = 'viewer', address = email) =>
 const openOnes = async () =>
   (await owner.api.get<{ invitations: { id: string }[] }>('/api/v1/invitations')).body.invitations;
 
+test('an address that another tenant has invited can be invited, and shows nothing of it', async () => {
+  const other = await newOwner(gateway, `other-${count}@example.com`);
+  const first = await other.api.post('/api/v1/invitations', { email, role: 'admin' });
+  expect(first.status).toBe(201);
+  expect((await invite()).status).toBe(201);
+  expect(await openOnes()).toHaveLength(1);
+});
+
 test('an invitation is listed, and its code creates an account in the tenant with the role', async () => {
   const { id, code } = await inviteAs(owner, gateway, email, 'operator');
   expect(await openOnes()).toMatchObject([{ id, email, role: 'operator', invited_by: owner.userId }]);
