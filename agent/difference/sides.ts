@@ -4,9 +4,17 @@ import { groupName } from '../../shared/branch/login.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
 import type { CloneHost } from '../cloning/create-clone.ts';
 import { createUnusedClone } from '../cloning/create-clone.ts';
+import { boundedSocket } from '../postgres/bounded-socket.ts';
 import type { Pool } from '../postgres/connect.ts';
-import { AS_TEXT, identifier, inTransaction, type Queryable, type Session } from '../postgres/connect.ts';
-import { dropDatabase, protectDatabase } from '../postgres/databases.ts';
+import {
+  AS_TEXT,
+  identifier,
+  inTransaction,
+  literal,
+  type Queryable,
+  type Session,
+} from '../postgres/connect.ts';
+import { dropDatabase, protectDatabase, workMark } from '../postgres/databases.ts';
 import { releaseLock, takeLock, tryLock, withLocks } from '../postgres/locks.ts';
 import { limited } from '../postgres/postgres-failure.ts';
 import { COMPARING } from '../postgres/sessions.ts';
@@ -15,7 +23,7 @@ import { pollUntil } from '../process/loops.ts';
 import { type OnProgress, partOf } from '../process/progress.ts';
 import { ProjectGate } from '../process/project-gate.ts';
 import type { RowsHost } from '../rows/branch-session.ts';
-import { asOptions, bounded, boundedSocket, OPTIONS, openQuerySession } from '../rows/branch-session.ts';
+import { asOptions, bounded, OPTIONS, openQuerySession } from '../rows/branch-session.ts';
 import { comparedDatabaseName } from '../snapshots/snapshot-databases.ts';
 
 /** What it takes to compare two databases. */
@@ -158,6 +166,7 @@ async function withOpenSnapshot<T>(
     await session.query(
       `REVOKE ALL ON DATABASE ${name} FROM PUBLIC;
        GRANT CONNECT ON DATABASE ${name} TO ${identifier(groupName(project_id, 'read_only'))};
+       COMMENT ON DATABASE ${name} IS ${literal(workMark({ project_id }))};
        ${protectDatabase(host.settings, database)}`,
     );
     return await action({ branch_id, database });
@@ -168,10 +177,6 @@ async function withOpenSnapshot<T>(
 
 /** A clone of the database delays new sessions until it is complete. */
 const CONNECT_WITHIN_MS = 5_000;
-/** Digests of all rows of a large table. */
-const BYTES_MAX = 16 * 2 ** 30;
-/** The memory of the agent for a reply of PostgreSQL: the catalog, or rows that are fetched together. */
-const ANSWER_BYTES_MAX = 32 * 2 ** 20;
 
 /**
  * Runs `action` in one snapshot of the database, as its query login. The statements are ours, over tables
@@ -204,7 +209,7 @@ export async function inSnapshotOf<T>(
       idle_in_transaction_session_timeout: within,
     }),
     types: AS_TEXT,
-    stream: () => boundedSocket(BYTES_MAX, ANSWER_BYTES_MAX),
+    stream: () => boundedSocket('comparison'),
     connectionTimeoutMillis: CONNECT_WITHIN_MS,
   });
   return bounded(host, session, () => inTransaction(session, () => action(session)), { within });

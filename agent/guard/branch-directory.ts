@@ -1,4 +1,6 @@
 import type { Pool } from '../postgres/connect.ts';
+import { readWorkMark } from '../postgres/databases.ts';
+import { DATABASE_KINDS, DATABASES, databaseKind } from '../postgres/tenant-code.ts';
 import type { GuardedBranch } from './guard.ts';
 
 /** A database of an unknown session is looked up at most this often. Milliseconds. */
@@ -6,8 +8,30 @@ const READ_EVERY = 1_000;
 /** A dropped database is forgotten after this time. Milliseconds. */
 const RENEW_AFTER = 60_000;
 
+/** Databases of operations, which say in their comments whose they are. */
+const OF_OPERATIONS = DATABASE_KINDS.filter((kind) => DATABASES[kind].excess === 'end')
+  .map((kind) => DATABASES[kind].form.source)
+  .join('|');
+
+const READ = `
+  SELECT pg_database.oid::text AS oid, database, branch_id, project_id, tenant, NULL AS comment
+  FROM branch JOIN pg_database ON datname = database LEFT JOIN project USING (project_id)
+  UNION ALL
+  SELECT oid::text, datname, substr(datname, length(datname) - 31)::uuid, NULL, NULL, shobj_description(oid, 'pg_database')
+  FROM pg_database WHERE datname ~ '${OF_OPERATIONS}'`;
+
+interface Row {
+  oid: string;
+  database: string;
+  branch_id: string;
+  /** Null for a database of an operation. */
+  project_id: string | null;
+  tenant: string | null;
+  comment: string | null;
+}
+
 /**
- * Which branch a database belongs to. It is read in another session than the one that watches, and never
+ * Which tenant a database belongs to. It is read in another session than the one that watches, and never
  * waited for: both would stop the watchdogs when they are needed most.
  */
 export class BranchDirectory {
@@ -26,7 +50,7 @@ export class BranchDirectory {
     return this.#branches.get(database) ?? null;
   }
 
-  /** Every branch, by the oid of its database. */
+  /** Every database of a tenant, by its oid. */
   all(): ReadonlyMap<string, GuardedBranch> {
     return this.#branches;
   }
@@ -55,12 +79,17 @@ export class BranchDirectory {
   }
 
   async #read(): Promise<void> {
-    const { rows } = await this.#pool.query<GuardedBranch & { oid: string }>(
-      `SELECT pg_database.oid::text AS oid, branch_id, project_id, database,
-              coalesce(tenant, project_id::text) AS tenant
-       FROM branch JOIN pg_database ON datname = database LEFT JOIN project USING (project_id)`,
+    const { rows } = await this.#pool.query<Row>(READ);
+    const tenants = new Map(rows.map(({ project_id, tenant }) => [project_id, tenant]));
+    this.#branches = new Map(
+      rows.flatMap(({ oid, database, branch_id, project_id, comment }) => {
+        const kind = databaseKind(database);
+        const project = project_id ?? readWorkMark(comment)?.project_id;
+        if (!kind || !project) return [];
+        const tenant = tenants.get(project) ?? project;
+        return [[oid, { kind, branch_id, project_id: project, tenant, database }]];
+      }),
     );
-    this.#branches = new Map(rows.map(({ oid, ...branch }) => [oid, branch]));
     this.#byName = new Map([...this.#branches.values()].map((branch) => [branch.database, branch]));
   }
 }

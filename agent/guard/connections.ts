@@ -38,7 +38,7 @@ export class Connections implements Guard {
   check({ at, sessions, connections }: Observation): Finding[] {
     for (const [holder, { last }] of this.#strikes)
       if (at - last > FORGIVEN_AFTER_MS) this.#strikes.delete(holder);
-    const all = sessions.filter((session): session is InBranch => session.branch !== null);
+    const all = sessions.filter((session): session is InBranch => session.branch?.kind === 'branch');
     const ofProjects = this.#aboveLimit(all, 'project_id', this.#limits.project_id, at);
     const kept = without(all, ofProjects);
     const belowHalf = Math.ceil((connections.max - connections.reserved) / 2) - 1;

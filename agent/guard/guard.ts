@@ -1,10 +1,14 @@
 import type { BlockReason } from '../../shared/block.ts';
+import type { DatabaseKind, GuardName, ProcessKind } from '../postgres/tenant-code.ts';
 
 /** Why a watchdog blocks a branch. */
 export type GuardReason = Exclude<BlockReason, 'attempts'>;
 
-/** A branch whose sessions the watchdogs see. */
+/** A branch whose processes the watchdogs see, or what an operation makes of one. */
 export interface GuardedBranch {
+  /** What its database is; a watchdog blocks only branches. */
+  kind: DatabaseKind;
+  /** Of an operation's database: the id in its name. */
   branch_id: string;
   project_id: string;
   /** The project's tenant; the project itself while it is not known. */
@@ -12,9 +16,14 @@ export interface GuardedBranch {
   database: string;
 }
 
-/** A session of a tenant's login, direct or of the pooler. The agent's own sessions are none. */
+/**
+ * A process that may run code of a tenant: a session of one of its logins, or a worker in its database. The agent's own
+ * sessions are none.
+ */
 export interface TenantSession {
   pid: number;
+  /** Null for one that `tenant-code.ts` does not have. Every watchdog looks at it. */
+  kind: ProcessKind | null;
   /** Unique among all sessions, earlier ones included. */
   key: string;
   /** Null while the database is not known to be a branch's. */
@@ -77,13 +86,15 @@ export interface Finding {
   sessions: readonly Ended[];
   /** Accept no connection for a while; their sessions are ended too. */
   branches: readonly GuardedBranch[];
+  /** Whether what has started the sessions may start them again, which takes some seconds. */
+  mayReturn?: true;
   /** For the log. */
   detail: Record<string, unknown>;
 }
 
 /** One kind of thing that a tenant can take from others. */
 export interface Guard {
-  name: string;
+  name: GuardName;
   /** Why a branch is blocked. */
   reason: GuardReason;
   /** Called about four times a second, never concurrently. */

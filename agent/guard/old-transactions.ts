@@ -1,3 +1,4 @@
+import { transactionAge } from '../postgres/tenant-code.ts';
 import type { Finding, Guard, Observation } from './guard.ts';
 
 /**
@@ -14,15 +15,15 @@ export class OldTransactions implements Guard {
   }
 
   check({ sessions }: Observation): Finding[] {
-    return (
-      sessions
-        // Nobody but the agent gets into other databases. A copy of hours is one transaction, in a database of its own.
-        .filter(({ branch, transactionSeconds }) => branch !== null && transactionSeconds > this.#seconds)
-        .map((session) => ({
-          sessions: [session],
-          branches: [],
-          detail: { transaction_seconds: Math.round(session.transactionSeconds) },
-        }))
-    );
+    return sessions
+      .filter(
+        ({ branch, kind, transactionSeconds }) =>
+          branch !== null && transactionSeconds > transactionAge(kind, this.#seconds),
+      )
+      .map((session) => ({
+        sessions: [session],
+        branches: [],
+        detail: { transaction_seconds: Math.round(session.transactionSeconds) },
+      }));
   }
 }

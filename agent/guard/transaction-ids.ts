@@ -1,3 +1,4 @@
+import { PROCESSES } from '../postgres/tenant-code.ts';
 import type { Finding, Guard, GuardedBranch, Observation, TenantSession } from './guard.ts';
 import { MEMBERS_OF_PAGE, type MultixactMembers, type NewMembers } from './multixact-members.ts';
 
@@ -10,6 +11,16 @@ const BURST_SECONDS = 10;
  */
 const UNWRITTEN_MEMBERS = 32 * MEMBERS_OF_PAGE;
 const UNWRITTEN_SECONDS = 600;
+
+/**
+ * Who has a rate of its own: the clients of a branch, or the workers of its subscription. These catch up as fast as they
+ * can after a pause, which is no attack: they are ended, and PostgreSQL starts them again after five seconds.
+ */
+type Holder = 'clients' | 'workers';
+type Taken = Map<GuardedBranch, number>;
+
+const holderOf = ({ kind }: Pick<TenantSession, 'kind'>): Holder =>
+  kind !== null && PROCESSES[kind].end === 'disable' ? 'workers' : 'clients';
 
 /** What is remembered of a session until it is seen in a transaction again. */
 type Seen = Pick<TenantSession, 'transaction' | 'newestId'>;
@@ -30,7 +41,7 @@ export class TransactionIds implements Guard {
   /** By session. */
   #seen = new Map<string, Seen>();
   /** Ids above the allowed rate, by the id of the branch. */
-  readonly #excess = new Map<string, number>();
+  readonly #excess: Record<Holder, Map<string, number>> = { clients: new Map(), workers: new Map() };
   readonly #members: Pick<MultixactMembers, 'read'>;
   /** Members that counted for nobody. */
   #unwritten = 0;
@@ -48,7 +59,16 @@ export class TransactionIds implements Guard {
     const taken = this.#estimate(sessions, used);
     this.#seen = new Map(sessions.map((session) => [session.key, this.#remember(session)]));
     const members = this.#membersOf(sessions, taken, this.#members.read(memberOffset), seconds);
-    return this.#overLimit(taken, members, seconds);
+    const ofWorkers = this.#overLimit('workers', taken.workers, new Map(), seconds).map((finding) => ({
+      ...finding,
+      branches: [],
+      sessions: sessions.filter(
+        (session) =>
+          holderOf(session) === 'workers' && finding.branches.some((one) => one === session.branch),
+      ),
+      mayReturn: true as const,
+    }));
+    return [...ofWorkers, ...this.#overLimit('clients', taken.clients, members, seconds)];
   }
 
   /**
@@ -57,7 +77,7 @@ export class TransactionIds implements Guard {
    */
   #membersOf(
     sessions: readonly TenantSession[],
-    taken: ReadonlyMap<GuardedBranch, number>,
+    taken: Record<Holder, Taken>,
     { count, ids }: NewMembers,
     seconds: number,
   ): Map<GuardedBranch, number> {
@@ -77,24 +97,26 @@ export class TransactionIds implements Guard {
       if (branch) add(branch, 1 / ids.length);
       else ended += 1 / ids.length;
     }
-    const takenIds = [...taken.values()].reduce((sum, each) => sum + each, 0);
-    for (const [branch, each] of taken) if (takenIds > 0) add(branch, (ended * each) / takenIds);
+    const all = [...taken.clients, ...taken.workers];
+    const takenIds = all.reduce((sum, [, each]) => sum + each, 0);
+    for (const [branch, each] of all) if (takenIds > 0) add(branch, (ended * each) / takenIds);
     return members;
   }
 
-  #estimate(sessions: readonly TenantSession[], used: number): Map<GuardedBranch, number> {
-    const taken = new Map<GuardedBranch, number>();
-    const add = (branch: GuardedBranch | null, ids: number) => {
-      if (branch && ids > 0) taken.set(branch, (taken.get(branch) ?? 0) + ids);
+  #estimate(sessions: readonly TenantSession[], used: number): Record<Holder, Taken> {
+    const taken: Record<Holder, Taken> = { clients: new Map(), workers: new Map() };
+    const add = (session: TenantSession, ids: number) => {
+      const ofHolder = taken[holderOf(session)];
+      if (session.branch && ids > 0) ofHolder.set(session.branch, (ofHolder.get(session.branch) ?? 0) + ids);
     };
     let left = used;
     for (const session of sessions.filter(({ hasId }) => hasId)) {
       const ids = Math.min(this.#begunSince(session), left);
-      add(session.branch, ids);
+      add(session, ids);
       left -= ids;
     }
     const nested = sessions.filter((session) => this.#takesMore(session));
-    for (const { branch } of nested) add(branch, left / nested.length);
+    for (const session of nested) add(session, left / nested.length);
     return taken;
   }
 
@@ -116,22 +138,19 @@ export class TransactionIds implements Guard {
     return { transaction: transaction ?? this.#seen.get(key)?.transaction ?? null, newestId };
   }
 
-  #overLimit(
-    taken: ReadonlyMap<GuardedBranch, number>,
-    members: ReadonlyMap<GuardedBranch, number>,
-    seconds: number,
-  ): Finding[] {
-    for (const [id, excess] of this.#excess) {
+  #overLimit(holder: Holder, taken: Taken, members: Taken, seconds: number) {
+    const known = this.#excess[holder];
+    for (const [id, excess] of known) {
       const rest = excess - this.#perSecond * seconds;
-      if (rest > 0) this.#excess.set(id, rest);
-      else this.#excess.delete(id);
+      if (rest > 0) known.set(id, rest);
+      else known.delete(id);
     }
     return [...new Set([...taken.keys(), ...members.keys()])].flatMap((branch) => {
       const [ids, ofMultixacts] = [taken.get(branch) ?? 0, members.get(branch) ?? 0];
-      const excess = (this.#excess.get(branch.branch_id) ?? 0) + ids + ofMultixacts;
-      this.#excess.set(branch.branch_id, excess);
+      const excess = (known.get(branch.branch_id) ?? 0) + ids + ofMultixacts;
+      known.set(branch.branch_id, excess);
       if (excess <= this.#perSecond * BURST_SECONDS) return [];
-      this.#excess.delete(branch.branch_id);
+      known.delete(branch.branch_id);
       return [{ sessions: [], branches: [branch], detail: detailOf(excess, ofMultixacts) }];
     });
   }

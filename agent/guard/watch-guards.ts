@@ -1,4 +1,6 @@
 import type { BlockingHost } from '../blocks/enforce-blocks.ts';
+import { DATABASES, isWatched, PROCESSES, processKind } from '../postgres/tenant-code.ts';
+import type { Excesses } from '../process/excesses.ts';
 import { type Log, TroubleLog } from '../process/log.ts';
 import { repeat } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
@@ -10,18 +12,19 @@ import { Connections, PooledClients } from './connections.ts';
 import { DiskSpace, readDiskUse } from './disk-space.ts';
 import { SessionEnder } from './end-sessions.ts';
 import { ProjectFiles } from './files.ts';
-import type { Finding, Guard, Observation } from './guard.ts';
+import type { Finding, Guard, Observation, TenantSession } from './guard.ts';
 import { Locks } from './locks.ts';
 import { MultixactMembers } from './multixact-members.ts';
 import { NotificationQueue, readQueueHolder } from './notification-queue.ts';
 import { OldTransactions } from './old-transactions.ts';
 import { PoolerConsoles } from './pooled-clients.ts';
 import { TransactionIds } from './transaction-ids.ts';
-import { type Reading, WatchSession } from './watch-session.ts';
+import { type Reading, type ReadSession, WatchSession } from './watch-session.ts';
 
 interface Watched extends BlockingHost {
   settings: AgentSettings;
   rows: { kept: { has: (pid: number) => boolean } };
+  excesses: Excesses;
 }
 
 /** A session can take 300,000 locks a second, and fill the queue of NOTIFY at 80 MB a second. */
@@ -60,6 +63,25 @@ function guardsOf({ settings, postgres }: Watched, { directory, poolers, log, no
   ];
 }
 
+const endOf = (kind: TenantSession['kind']) => kind && PROCESSES[kind].end;
+
+/**
+ * Whether something would start the process again: a subscription that is followed, or an operation. A finding about one
+ * of the processes of an operation ends them all.
+ */
+function isToStop(
+  session: TenantSession,
+  found: Finding['sessions'],
+  branches: Finding['branches'],
+): boolean {
+  const { branch, kind } = session;
+  if (branch === null || endOf(kind) === 'autovacuum') return false;
+  if (DATABASES[branch.kind].excess === 'end')
+    return branches.includes(branch) || found.some((one) => one.branch === branch);
+  if (endOf(kind) !== 'disable') return false;
+  return branches.includes(branch) || found.some(({ pid }) => pid === session.pid);
+}
+
 /** Runs all watchdogs on what one session reads, ends the sessions that they find and blocks the branches. */
 export class GuardWatch {
   readonly #log: Log;
@@ -70,12 +92,16 @@ export class GuardWatch {
   readonly #blocks: GuardBlocks;
   readonly #ender = new SessionEnder();
   readonly #kept: Watched['rows']['kept'];
+  readonly #excesses: Excesses;
+  /** Kinds of process that `tenant-code.ts` does not have, each of which is logged once. */
+  readonly #unknown = new Set<string>();
   readonly #troubles: TroubleLog;
 
   /** @param blocks set by tests only */
   constructor(host: Watched, log: Log, blocks = new GuardBlocks(host, log)) {
     this.#log = log;
     this.#kept = host.rows.kept;
+    this.#excesses = host.excesses;
     this.#session = new WatchSession(host.settings);
     this.#directory = new BranchDirectory(host.postgres);
     this.#poolers = new PoolerConsoles(host.settings);
@@ -109,11 +135,14 @@ export class GuardWatch {
       const tenants = server.sessions.filter(({ pid }) => !this.#kept.has(pid));
       for (const guard of this.#guards) {
         await this.#try(guard.name, async () => {
-          for (const finding of await guard.check({ ...server, sessions: tenants }))
-            this.#act(guard, finding, reading);
+          const sessions = tenants.filter(({ kind }) => isWatched(kind, guard.name));
+          for (const finding of await guard.check({ ...server, sessions }))
+            this.#act(guard, finding, server, reading);
         });
       }
-      const isBlocked = server.sessions.filter(({ branch }) => branch && this.#blocks.has(branch));
+      const isBlocked = server.sessions.filter(
+        ({ branch, kind }) => branch && this.#blocks.has(branch) && endOf(kind) !== 'autovacuum',
+      );
       this.#ender.end(isBlocked, reading);
     });
     void this.#blocks.enforce();
@@ -124,11 +153,41 @@ export class GuardWatch {
       ...one,
       branch: this.#directory.find(one.database),
     });
-    return { ...server, sessions: sessions.map(withBranch), workers: workers.map(withBranch) };
+    const withKind = (session: ReadSession) => {
+      const known = withBranch(session);
+      return { ...known, kind: known.branch && this.#kindOf(session, known.branch.database) };
+    };
+    // Workers in databases that are not known, such as the operator's, are no tenant's.
+    const isTenants = ({ branch, backend }: TenantSession & ReadSession) =>
+      branch !== null || backend === PROCESSES.client.backend;
+    return {
+      ...server,
+      sessions: sessions.map(withKind).filter(isTenants),
+      workers: workers.map(withBranch),
+    };
   }
 
-  #act({ name, reason }: Guard, { sessions, branches, detail }: Finding, reading: Reading): void {
-    for (const branch of branches) this.#blocks.block(branch, reason, detail);
+  #kindOf({ backend, login, isRemote }: ReadSession, database: string): TenantSession['kind'] {
+    const kind = processKind({ backend, login, isRemote, database });
+    const what = `${backend} in ${DATABASES.branch.form.test(database) ? 'a branch' : database}`;
+    if (kind === null && !this.#unknown.has(what)) {
+      this.#unknown.add(what);
+      this.#log('guard.unknown_process', { backend, database });
+    }
+    return kind;
+  }
+
+  #act(
+    { name, reason }: Guard,
+    { sessions: found, branches, detail, mayReturn }: Finding,
+    server: Observation,
+    reading: Reading,
+  ): void {
+    const isBlockable = ({ kind }: Finding['branches'][number]) => DATABASES[kind].excess === 'block';
+    for (const branch of branches.filter(isBlockable)) this.#blocks.block(branch, reason, detail);
+    const stopped = mayReturn ? [] : server.sessions.filter((session) => isToStop(session, found, branches));
+    for (const { branch } of stopped) if (branch) this.#excesses.note(branch.database, reason);
+    const sessions = [...new Set([...found, ...stopped])];
     const ended = this.#ender.end(sessions, reading);
     const branchIds = [...new Set(sessions.flatMap(({ branch }) => branch?.branch_id ?? []))];
     if (ended > 0)

@@ -3,6 +3,7 @@ import { uptime } from 'node:os';
 import { join } from 'node:path';
 import { readProcessTimes } from '../measurement/server-sample.ts';
 import { type OwnSession, openPlatformSession } from '../postgres/connect.ts';
+import type { SeenProcess } from '../postgres/tenant-code.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import type { AutovacuumWorker, Observation, TenantSession } from './guard.ts';
 
@@ -37,7 +38,10 @@ const READ = `
   SELECT pg_stat_clear_snapshot();
   SELECT pid, datid::text AS database, extract(epoch FROM backend_start)::float8 AS begun,
          coalesce(greatest(0, extract(epoch FROM clock_timestamp() - xact_start)), 0)::float8 AS transaction_seconds,
-         held.transaction, backend_xid IS NOT NULL AS has_id, held.newest_id, held.ids, state = 'active' AS is_active,
+         held.transaction, backend_xid IS NOT NULL AS has_id, held.newest_id, held.ids,
+         state = 'active' OR backend_type <> 'client backend' AS is_active,
+         backend_type AS backend, CASE WHEN usesysid <> 0 THEN pg_get_userbyid(usesysid)::text END AS login,
+         client_addr IS NOT NULL AS is_remote,
          coalesce(held.locks, 0)::float8 AS locks
   FROM pg_stat_get_activity(NULL) LEFT JOIN (
     SELECT pid, count(*) AS locks,
@@ -48,10 +52,12 @@ const READ = `
              FILTER (WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock') AS ids
     FROM pg_lock_status() GROUP BY pid
   ) AS held USING (pid)
-  WHERE backend_type = 'client backend' AND datid <> 0
-    AND usesysid <> (SELECT usesysid FROM pg_stat_get_activity(pg_backend_pid()))
-    -- Those of another host, to which a project moves, are no client's.
-    AND pg_get_userbyid(usesysid) !~ '^mv_[0-9a-f]{32}$';
+  WHERE datid <> 0 AND backend_type <> 'walsender'
+    -- An autovacuum worker has the superuser's id, and runs code of tenants all the same.
+    AND (backend_type <> 'client backend'
+      OR usesysid <> (SELECT usesysid FROM pg_stat_get_activity(pg_backend_pid()))
+      -- Those of another host, to which a project moves, are no client's.
+      AND pg_get_userbyid(usesysid) !~ '^mv_[0-9a-f]{32}$');
   SELECT activity.pid, activity.datid::text AS database, extract(epoch FROM backend_start)::float8 AS begun,
          coalesce(greatest(0, extract(epoch FROM clock_timestamp() - xact_start)), 0)::float8 AS transaction_seconds,
          progress.pid IS NOT NULL OR query LIKE 'autovacuum: BRIN %' AS is_analysing,
@@ -82,6 +88,9 @@ interface SessionRow {
   ids: number[] | null;
   is_active: boolean | null;
   locks: number;
+  backend: string;
+  login: string | null;
+  is_remote: boolean;
 }
 
 interface WorkerRow {
@@ -109,9 +118,12 @@ type Results = [unknown, { rows: SessionRow[] }, { rows: WorkerRow[] }, { rows: 
 /** A process without its branch, and the database that it is in. */
 type InDatabase<T> = Omit<T, 'branch'> & { database: string };
 
+/** Without its kind, which the name of the database decides. */
+export type ReadSession = Omit<InDatabase<TenantSession>, 'kind'> & Omit<SeenProcess, 'database'>;
+
 /** What the session reads, and what identifies the processes that it saw. */
 export interface Reading extends Omit<Observation, 'sessions' | 'workers'> {
-  sessions: InDatabase<TenantSession>[];
+  sessions: ReadSession[];
   workers: InDatabase<AutovacuumWorker>[];
   postmaster: number;
   /** Every process that was seen began before this time. In the kernel's ticks since the machine started. */
@@ -197,7 +209,7 @@ export class WatchSession {
   }
 }
 
-const toSession = (row: SessionRow): InDatabase<TenantSession> => ({
+const toSession = (row: SessionRow): ReadSession => ({
   pid: row.pid,
   key: `${row.pid} ${row.begun}`,
   database: row.database,
@@ -209,6 +221,9 @@ const toSession = (row: SessionRow): InDatabase<TenantSession> => ({
   ids: row.ids ?? [],
   isActive: row.is_active === true,
   locks: row.locks,
+  backend: row.backend,
+  login: row.login,
+  isRemote: row.is_remote,
 });
 
 const toWorker = (row: WorkerRow): InDatabase<AutovacuumWorker> => ({

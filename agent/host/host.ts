@@ -12,6 +12,7 @@ import { Metrics } from '../metrics/metrics.ts';
 import { KnownInventory } from '../operations/inventory.ts';
 import { CoveredSources } from '../operations/masking.ts';
 import { openPool, type Pool, type Session } from '../postgres/connect.ts';
+import { Excesses } from '../process/excesses.ts';
 import type { Log } from '../process/log.ts';
 import type { ProjectGate } from '../process/project-gate.ts';
 import type { AgentSettings } from '../process/settings.ts';
@@ -39,6 +40,8 @@ export interface Host {
   comparisons: ProjectGate;
   probes: ProjectGate;
   copies: Copies;
+  /** What the watchdogs have ended, for what has started it. */
+  excesses: Excesses;
   /** Of the branches that follow a database elsewhere. */
   lags: FollowLags;
   /** Samples the locks of branches that are being rehearsed. */
@@ -85,6 +88,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     comparisons: openComparisonGate(),
     probes: openProbeGate(),
     copies: new Copies(),
+    excesses: new Excesses(),
     lags: new FollowLags(),
     lockSampler: new LockSampler(postgres, log),
     deadTuples: new DeadTuples(),

@@ -18,20 +18,24 @@ import {
   rewriteTables,
 } from '../masking/mask-database.ts';
 import { type MaskingProblem, planEmptying, planMasking, rulesIn, shownName } from '../masking/plan.ts';
+import { boundedSocket } from '../postgres/bounded-socket.ts';
 import { readTenant } from '../postgres/branches.ts';
 import {
   identifier,
   inSession,
   inTransaction,
+  literal,
   type Pool,
   type Queryable,
   type Session,
 } from '../postgres/connect.ts';
-import { dropDatabase } from '../postgres/databases.ts';
+import { dropDatabase, protectDatabase, workMark } from '../postgres/databases.ts';
 import { releaseLock, takeLock, withLocks } from '../postgres/locks.ts';
 import { dropUnusedRoles } from '../postgres/roles.ts';
+import type { Excesses } from '../process/excesses.ts';
 import { HostError } from '../process/host-error.ts';
 import { type OnProgress, partOf } from '../process/progress.ts';
+import type { AgentSettings } from '../process/settings.ts';
 import { asOptions, inBranch, OPTIONS, type RowsHost } from '../rows/branch-session.ts';
 import { maskedDatabaseName, maskingRoleName, readSnapshotSize } from '../snapshots/snapshot-databases.ts';
 import { changesAt, readChanges } from './snapshot.ts';
@@ -40,7 +44,10 @@ interface MaskingHost extends CloneHost {
   postgres: Pool;
   sessions: Pool;
   cloneTurns: CloneTurns;
+  excesses: Excesses;
 }
+
+const MB = 2 ** 20;
 
 /** Beyond these, the first ones say enough. */
 const PROBLEMS_MAX = 200;
@@ -89,7 +96,7 @@ export async function maskSnapshot(
       try {
         // Every table is written again, and until the end of a transaction beside its old file.
         const problems = await host.copyRoom.during(source_bytes, () =>
-          changeClone(host, session, params, partOf(onProgress, 0.2, 1)),
+          changeClone(host, session, params, source_bytes, partOf(onProgress, 0.2, 1)),
         );
         if (problems.length === 0) {
           await closeMasked(session, snapshot_id);
@@ -133,21 +140,23 @@ async function changeValues(
 }
 
 async function changeClone(
-  { settings }: MaskingHost,
+  { settings, excesses }: MaskingHost,
   session: Session,
   params: Params<'snapshot.mask'>,
+  bytes: number,
   onProgress: OnProgress | undefined,
 ): Promise<MaskingProblem[]> {
   const { snapshot_id } = params;
   const database = maskedDatabaseName(snapshot_id);
   const [user, owner] = [queryLoginName(snapshot_id), maskingRoleName(snapshot_id)];
-  await openToMasking(session, snapshot_id);
+  await openToMasking(session, settings, params, bytes);
   const inClone = <T>(action: (own: Session) => Promise<T>): Promise<T> =>
     inSession(
       {
         host: settings.POSTGRES_SOCKET_DIR,
         port: settings.POSTGRES_PORT,
         ...{ database, user, application_name: 'branchgate-masking', options: UNLIMITED },
+        stream: () => boundedSocket('masking'),
       },
       action,
     );
@@ -176,6 +185,8 @@ async function changeClone(
     return problems;
   } catch (error) {
     if (error instanceof MisfitError) return error.problems;
+    const excess = excesses.take(database);
+    if (excess) throw new HostError('STATEMENT_REFUSED', `what runs while values are replaced ${excess}`);
     const refusal = refusalOf(error);
     if (!refusal) throw error;
     throw new HostError('STATEMENT_REFUSED', refusal.reason, { sqlstate: refusal.sqlstate });
@@ -198,10 +209,16 @@ const UNLIMITED = asOptions({
 
 /**
  * Makes the login, with the rights of all owners of objects in the clone: they are logins and groups of this
- * project. The watchdogs and the removal of unused roles leave it alone while its database is there. Another role owns
- * the functions that get the key.
+ * project. The removal of unused roles leaves it alone while its database is there. Another role owns the functions that
+ * get the key.
+ * @param bytes of the database: the sort of an index takes no more
  */
-function openToMasking(session: Session, snapshotId: string): Promise<void> {
+function openToMasking(
+  session: Session,
+  settings: AgentSettings,
+  { snapshot_id: snapshotId, project_id }: Params<'snapshot.mask'>,
+  bytes: number,
+): Promise<void> {
   const name = maskedDatabaseName(snapshotId);
   const [login, owner] = [queryLoginName(snapshotId), maskingRoleName(snapshotId)].map(identifier);
   return inTransaction(session, async () => {
@@ -218,7 +235,8 @@ function openToMasking(session: Session, snapshotId: string): Promise<void> {
       `REVOKE ALL ON DATABASE ${identifier(name)} FROM PUBLIC;
        GRANT CONNECT, TEMPORARY ON DATABASE ${identifier(name)} TO ${login};
        GRANT CREATE ON DATABASE ${identifier(name)} TO ${owner};
-       ALTER DATABASE ${identifier(name)} CONNECTION LIMIT 2`,
+       COMMENT ON DATABASE ${identifier(name)} IS ${literal(workMark({ project_id }))};
+       ${protectDatabase(settings, name, Math.ceil(bytes / MB))}`,
     );
   });
 }
@@ -230,6 +248,7 @@ function closeMasked(session: Session, snapshotId: string): Promise<void> {
   return inTransaction(session, async () => {
     await session.query(
       `ALTER DATABASE ${name} ALLOW_CONNECTIONS false CONNECTION LIMIT 0;
+       COMMENT ON DATABASE ${name} IS NULL;
        REVOKE ALL ON DATABASE ${name} FROM ${roles};
        DROP ROLE ${roles};
        ALTER DATABASE ${name} RENAME TO ${snapshot}`,

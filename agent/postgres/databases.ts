@@ -10,6 +10,7 @@ import {
 import type { AgentSettings } from '../process/settings.ts';
 import { identifier, literal, type Queryable } from './connect.ts';
 import { sqlState } from './postgres-failure.ts';
+import { DATABASES, databaseKind } from './tenant-code.ts';
 
 /** The owner of a database: the JSON of its COMMENT, which no tenant can write. */
 const Mark = z.strictObject({ branch_id: z.uuid(), project_id: z.uuid(), job_id: z.uuid() });
@@ -47,6 +48,20 @@ function readMark(comment: string | null): Mark | null {
 export const markText = ({ branch_id, project_id, job_id }: Mark) =>
   JSON.stringify({ branch_id, project_id, job_id } satisfies Mark);
 
+const WorkMark = z.object({ project_id: z.uuid() });
+
+/** The project that the database of an operation belongs to, as its COMMENT. */
+export const workMark = ({ project_id }: z.output<typeof WorkMark>) => JSON.stringify({ project_id });
+
+/** @returns null for a comment that is no mark */
+export function readWorkMark(comment: string | null): z.output<typeof WorkMark> | null {
+  try {
+    return WorkMark.parse(JSON.parse(comment ?? 'null'));
+  } catch {
+    return null;
+  }
+}
+
 /** Ends the database's sessions and drops it. It is no error if it does not exist. */
 export async function dropDatabase(db: Queryable, name: string): Promise<void> {
   // A concurrent drop by another session makes this one fail in spite of IF EXISTS.
@@ -80,19 +95,32 @@ type Limits = Pick<AgentSettings, 'BRANCH_CONNECTIONS' | 'TEMP_FILE_LIMIT_MB'>;
  * Settings of every tenant's database. Only a superuser may change them, so neither the owner nor a session
  * can undo them. PostgreSQL logs attempts to connect before it applies them.
  */
-const databaseSettings = ({ TEMP_FILE_LIMIT_MB }: Limits): Record<string, string> => ({
+const databaseSettings = ({ TEMP_FILE_LIMIT_MB }: Limits, temporaryMb = 0): Record<string, string> => ({
   // Tenants choose the text and number of messages below FATAL.
   log_min_messages: 'fatal',
-  temp_file_limit: `${TEMP_FILE_LIMIT_MB}MB`,
+  temp_file_limit: `${Math.max(TEMP_FILE_LIMIT_MB, temporaryMb)}MB`,
 });
 
-/** Statements that bound what the sessions of one database can take from other tenants. */
-export function protectDatabase(limits: Limits, database: string): string {
+/**
+ * Statements that bound what the processes of one database can take from other tenants.
+ * @param temporaryMb what one session may sort in files, if that is more than usual
+ * @throws Error for a name that no database of a tenant has
+ */
+export function protectDatabase(limits: Limits, database: string, temporaryMb?: number): string {
   const name = identifier(database);
-  const settings = Object.entries(databaseSettings(limits)).map(
+  const settings = Object.entries(databaseSettings(limits, temporaryMb)).map(
     ([setting, value]) => `ALTER DATABASE ${name} SET ${setting} = ${literal(value)}`,
   );
-  return [...settings, `ALTER DATABASE ${name} CONNECTION LIMIT ${limits.BRANCH_CONNECTIONS}`].join('; ');
+  return [...settings, `ALTER DATABASE ${name} CONNECTION LIMIT ${connectionsOf(limits, database)}`].join(
+    '; ',
+  );
+}
+
+function connectionsOf(limits: Limits, database: string): number {
+  const kind = databaseKind(database);
+  const connections = kind && DATABASES[kind].connections;
+  if (connections === null) throw new Error(`${database} accepts no session of a tenant`);
+  return connections === 'BRANCH_CONNECTIONS' ? limits.BRANCH_CONNECTIONS : connections;
 }
 
 /**

@@ -1,5 +1,6 @@
 import { type BranchRole, groupName, loginName } from '../../shared/branch/login.ts';
 import type { AgentSettings } from '../process/settings.ts';
+import { boundedSocket } from './bounded-socket.ts';
 import { inSession, type Session } from './connect.ts';
 
 /** A clone of the database delays new sessions until it is complete. */
@@ -65,6 +66,7 @@ export const inAgentLogin = <T>(
       options: optionsWith(more),
       connectionTimeoutMillis: CONNECT_WITHIN_MS,
       query_timeout: SESSION_WITHIN_MS,
+      stream: () => boundedSocket('repair'),
     },
     action,
   );

@@ -1,7 +1,7 @@
-import { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { projectDatabaseName } from '../../shared/branch/database-name.ts';
 import { groupName, loginName, queryLoginName } from '../../shared/branch/login.ts';
+import { boundedSocket } from '../postgres/bounded-socket.ts';
 import type { Pool } from '../postgres/connect.ts';
 import {
   AS_TEXT,
@@ -27,50 +27,6 @@ export interface RowsHost {
   postgres: Pool;
   /** What outlives an operation. */
   rows: { turns: RowTurns; scriptTurns: RowTurns; marks: PageMarks; kept: KeptSessions };
-}
-
-/**
- * A message begins with its kind and its length, which does not count the kind (PostgreSQL documentation,
- * 54.7).
- */
-const HEADER_BYTES = 5;
-/** `ReadyForQuery`: the last message of an answer. */
-const READY = 0x5a;
-
-/**
- * Measures what a server sends. The driver keeps an answer in memory until it is complete, and a message
- * until its end.
- * @param passed the kind of messages that the reader passes on as they come, and that therefore do not count
- * @returns a function that takes the next bytes, and returns the size of the largest answer in them: with all
- *   of its last message, as soon as that has begun
- */
-export function answerMeter(passed?: number): (chunk: Buffer) => number {
-  const header = Buffer.alloc(HEADER_BYTES);
-  let headerBytes = 0;
-  /** Bytes that are missing of the message that has begun. */
-  let left = 0;
-  let answer = 0;
-  return (chunk) => {
-    let largest = 0;
-    for (let at = 0; at < chunk.length; ) {
-      if (left > 0) {
-        const taken = Math.min(left, chunk.length - at);
-        left -= taken;
-        at += taken;
-        continue;
-      }
-      header[headerBytes] = chunk[at] ?? 0;
-      headerBytes += 1;
-      at += 1;
-      if (headerBytes < HEADER_BYTES) continue;
-      headerBytes = 0;
-      left = header.readUInt32BE(1) - (HEADER_BYTES - 1);
-      if (header[0] !== passed) answer += HEADER_BYTES + left;
-      largest = Math.max(largest, answer);
-      if (header[0] === READY) answer = 0;
-    }
-    return largest;
-  };
 }
 
 /** Longest wait for a lock that another session holds. Milliseconds. */
@@ -190,27 +146,6 @@ const MODES = {
 
 export type SessionMode = keyof typeof MODES;
 
-/** Far more than any operation reads. */
-const SESSION_BYTES_MAX = 16 * 1024 * 1024;
-/** SQLSTATE `program_limit_exceeded`. */
-const PROGRAM_LIMIT = '54000';
-
-/**
- * A tenant's code can send endless errors and notices, all of which would be read into the agent's memory.
- * @param answerMax for the answer to one statement
- */
-export function boundedSocket(bytesMax = SESSION_BYTES_MAX, answerMax = bytesMax): Socket {
-  const socket = new Socket();
-  const answerBytes = answerMeter();
-  socket.on('data', (chunk: Buffer) => {
-    if (answerBytes(chunk) <= answerMax && socket.bytesRead <= bytesMax) return;
-    socket.destroy(
-      new HostError('STATEMENT_REFUSED', 'the database sent too much', { sqlstate: PROGRAM_LIMIT }),
-    );
-  });
-  return socket;
-}
-
 const TOOK_TOO_LONG = new Set(['57014', '55P03', '25P03', '25P04']);
 
 interface BranchDatabase {
@@ -322,9 +257,7 @@ async function openInBranch(
     types: AS_TEXT,
     // A change has to know how its commit ended, and a client's statement what the one before has done.
     pipeline: mode === 'read',
-    // What is read for several operations is bounded for each answer, which is what the driver keeps in
-    // memory.
-    stream: () => boundedSocket(mode === 'read' ? Number.POSITIVE_INFINITY : undefined, SESSION_BYTES_MAX),
+    stream: () => boundedSocket(mode === 'read' ? 'page' : 'statement'),
     connectionTimeoutMillis: CONNECT_WITHIN_MS,
   };
   const state = { openedAt: performance.now(), isLost: false };
@@ -391,7 +324,7 @@ export const openLoadSession = (
       maintenance_work_mem: '64MB',
     }),
     types: AS_TEXT,
-    stream: () => boundedSocket(Number.POSITIVE_INFINITY, SESSION_BYTES_MAX),
+    stream: () => boundedSocket('load'),
     connectionTimeoutMillis: CONNECT_WITHIN_MS,
   });
 

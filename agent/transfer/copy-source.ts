@@ -11,6 +11,7 @@ import { readTenant } from '../postgres/branches.ts';
 import type { Pool, Session } from '../postgres/connect.ts';
 import { releaseLock, takeLock, withLocks } from '../postgres/locks.ts';
 import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
+import type { Excesses } from '../process/excesses.ts';
 import { HostError } from '../process/host-error.ts';
 import type { Log } from '../process/log.ts';
 import { type OnProgress, partOf } from '../process/progress.ts';
@@ -65,6 +66,7 @@ export interface CopyHost extends ProbeHost, CloneHost {
   sessions: Pool;
   cloneTurns: CloneTurns;
   copies: Copies;
+  excesses: Excesses;
   log: Log;
 }
 
@@ -77,8 +79,6 @@ export const cancelCopy = async (
   { job_id }: Params<'transfer.cancel'>,
 ): Promise<MethodResult<'transfer.cancel'>> => ({ stopped: copies.stop(job_id) });
 
-/** Sessions next to those that copy rows: the one that makes the schema. */
-const OTHER_SESSIONS = 1;
 const MB = 2 ** 20;
 
 /**
@@ -113,7 +113,7 @@ async function copyAgain(
   stop: AbortController,
   onProgress: OnProgress | undefined,
 ): Promise<Copy> {
-  const { project_id, branch_id, database, room_bytes, jobs, busy_wait } = params;
+  const { project_id, branch_id, database, room_bytes, busy_wait } = params;
   const use = params.follow ? 'follow' : 'import';
   const phases = new CopyPhases();
   const publication = params.follow?.publication ?? null;
@@ -145,7 +145,7 @@ async function copyAgain(
   try {
     // The sort of an index takes no more than its table has with indexes.
     const temporaryMb = Math.ceil(total_bytes / MB);
-    await openToLoad(session, host.settings, params, jobs + OTHER_SESSIONS, temporaryMb);
+    await openToLoad(session, host.settings, params, temporaryMb);
     phases.end('clone');
     const load = new Load(host, params, examined.value, stop, phases, onProgress);
     const loaded = await host.copyRoom.during(total_bytes, () => load.run());
@@ -308,6 +308,8 @@ class Load {
   /** @throws HostError */
   #refusalOf(error: unknown): SourceFinding {
     if (error instanceof Refused) return error.finding;
+    const excess = this.#host.excesses.take(loadDatabaseName(this.#params.job_id));
+    if (excess) return finding('schema', `What runs here in the schema of the source ${excess}.`);
     if (isOfSource(error)) return findingOf(error);
     const failure = asHostError(error);
     if (failure instanceof HostError) throw failure;

@@ -1,7 +1,7 @@
 import { buildDatabaseName } from '../../shared/branch/database-name.ts';
 import { groupName, queryLoginName } from '../../shared/branch/login.ts';
 import { identifier, inTransaction, literal, type Queryable, type Session } from '../postgres/connect.ts';
-import { dropDatabase, protectDatabase } from '../postgres/databases.ts';
+import { dropDatabase, protectDatabase, workMark } from '../postgres/databases.ts';
 import { dropUnusedRoles } from '../postgres/roles.ts';
 import type { AgentSettings } from '../process/settings.ts';
 
@@ -36,17 +36,14 @@ export async function removeLoad(session: Session, { job_id }: Pick<Load, 'job_i
 
 /**
  * Makes the login.
- * @param sessions that it opens at most
  * @param temporaryMb what the temporary files of one session may take, if that is more than usual
  */
 export function openToLoad(
   session: Session,
   settings: AgentSettings,
   { job_id, project_id }: Load,
-  sessions: number,
   temporaryMb: number,
 ): Promise<void> {
-  const limits = { ...settings, TEMP_FILE_LIMIT_MB: Math.max(settings.TEMP_FILE_LIMIT_MB, temporaryMb) };
   const name = identifier(loadDatabaseName(job_id));
   const login = identifier(loadLoginName(job_id));
   const owners = identifier(groupName(project_id, 'owner'));
@@ -57,8 +54,8 @@ export function openToLoad(
        REVOKE ALL ON DATABASE ${name} FROM PUBLIC;
        GRANT CONNECT ON DATABASE ${name} TO ${login};
        GRANT CONNECT, CREATE, TEMPORARY ON DATABASE ${name} TO ${owners};
-       ${protectDatabase(limits, loadDatabaseName(job_id))};
-       ALTER DATABASE ${name} CONNECTION LIMIT ${sessions}`,
+       COMMENT ON DATABASE ${name} IS ${literal(workMark({ project_id }))};
+       ${protectDatabase(settings, loadDatabaseName(job_id), temporaryMb)}`,
     );
   });
 }

@@ -5,10 +5,11 @@ import tls from 'node:tls';
 import pg from 'pg';
 import type { ProbedSource, SourceFinding } from '../../shared/protocol/transfer-operations.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
+import { answerMeter } from '../postgres/bounded-socket.ts';
 import { literal, type Session } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import type { AgentSettings } from '../process/settings.ts';
-import { answerMeter, asOptions, VALUE_FORM } from '../rows/branch-session.ts';
+import { asOptions, VALUE_FORM } from '../rows/branch-session.ts';
 import { finding, type Source, short } from './source-address.ts';
 
 export type Tls = ProbedSource['tls'];

@@ -24,6 +24,7 @@ import { eventually } from '../../support/eventually.ts';
 import { mountExt4, xfsHindrance } from '../../support/stack/xfs.ts';
 
 const branchOf = (project_id: string, branch_id: string, tenant = project_id): GuardedBranch => ({
+  kind: 'branch',
   project_id,
   tenant,
   branch_id,
@@ -38,6 +39,7 @@ const session = (branch: GuardedBranch | null, changes: Partial<TenantSession> =
   const pid = pids++;
   return {
     pid,
+    kind: 'client',
     key: `${pid} 1`,
     branch,
     begun: pid,

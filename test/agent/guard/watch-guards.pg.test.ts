@@ -418,7 +418,7 @@ test.runIf(IS_NIGHTLY)('what a branch takes on the disk is seen while its statem
       return { pid: rows[0]?.pid, key: String(rows[0]?.pid) } as TenantSession;
     }),
   );
-  const guarded = { ...branch, tenant: branch.project_id };
+  const guarded = { ...branch, kind: 'branch' as const, tenant: branch.project_id };
   const read = () => readDiskUse(host.postgres, host.settings.PGDATA_DIR, new Map([[guarded, sessions]]));
   const before = await read();
   // Both statements hold what they have taken until the lock is free.

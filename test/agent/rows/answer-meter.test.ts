@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { answerMeter } from '../../../agent/rows/branch-session.ts';
+import { answerMeter } from '../../../agent/postgres/bounded-socket.ts';
 
 function message(kind: string, bytes: number, sent = bytes): Buffer {
   const header = Buffer.from(`${kind}0000`);

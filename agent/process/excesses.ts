@@ -1,0 +1,32 @@
+import type { BlockReason } from '../../shared/block.ts';
+
+/** What a watchdog has ended the processes of a database for, in the words of a message. */
+const WORDS: Record<Exclude<BlockReason, 'attempts'>, string> = {
+  autovacuum: 'takes a worker of autovacuum for itself',
+  connections: 'takes too many connections',
+  disk: 'takes the rest of the disk',
+  files: 'makes too many files',
+  locks: 'takes too many locks',
+  transaction_ids: 'takes too many transaction ids, or keeps one for too long',
+};
+
+type Excess = keyof typeof WORDS;
+
+/**
+ * Databases whose processes a watchdog has ended, although no client is to blame: an operation works there, or a worker
+ * of a subscription. What has started these processes stops, and says why.
+ */
+export class Excesses {
+  readonly #found = new Map<string, Excess>();
+
+  note(database: string, excess: Excess): void {
+    this.#found.set(database, excess);
+  }
+
+  /** @returns what the tenant's code does, once for each time that it was noted; null if nothing was */
+  take(database: string): string | null {
+    const excess = this.#found.get(database);
+    this.#found.delete(database);
+    return excess === undefined ? null : WORDS[excess];
+  }
+}
