@@ -7,7 +7,7 @@ import { pollUntil } from '../process/loops.ts';
 import type { OnProgress } from '../process/progress.ts';
 import { type CopiedTable, listTables, tableName } from './copy-rows.ts';
 import { compareTable, followedTables, hasSchemaOfCopy, OTHER_SCHEMA } from './cut-over.ts';
-import { type FollowHost, inFollowed, withFollowed } from './followed-session.ts';
+import { type FollowHost, withFollowed, withOwners } from './followed-session.ts';
 import { type Followed, readSubscription, requireFollowed, type Subscription } from './following.ts';
 import { finding, Refused, short } from './source-address.ts';
 import { findingOf, inSource, openSnapshotSession } from './source-session.ts';
@@ -24,6 +24,8 @@ const CAUGHT_UP = { within: 200, every: 4 };
 const LOCK_WITHIN_MS = 300;
 const APPLIED = { within: 400, every: 4 };
 const SESSION_WITHIN_MS = 10_000;
+/** A table is read. */
+const COMPARED_WITHIN_MS = 6 * 3_600_000;
 /** A table that is written to in long transactions is tried again. */
 const TRIES = 60;
 const TRY_AGAIN_MS = 1_000;
@@ -89,12 +91,12 @@ async function compareOne(
       throw error instanceof Error ? new Refused(findingOf(error)) : error;
     });
     try {
-      const compared = await inFollowed(host, followed, 'change', async (ours) => {
-        await ours.query('SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0');
+      const compare = async (ours: Session) => {
         await ours.query('BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY');
         if (!(await atOneCommit(host, subscription, table, [theirs.session, ours]))) return null;
         return compareTable(theirs.session, ours, table);
-      });
+      };
+      const compared = await withOwners(host, followed, (inOwners) => inOwners(compare), COMPARED_WITHIN_MS);
       if (compared) return compared.rows;
     } finally {
       theirs.end();

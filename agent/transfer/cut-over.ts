@@ -17,7 +17,7 @@ import {
   tableName,
 } from './copy-rows.ts';
 import { databasePrint } from './database-print.ts';
-import { type FollowHost, inFollowed, withFollowed } from './followed-session.ts';
+import { type FollowHost, inFollowed, withFollowed, withOwners } from './followed-session.ts';
 import {
   endFollowing,
   type Followed,
@@ -313,6 +313,8 @@ const lostSlot = ({ print }: Followed) =>
     path: '',
   });
 
+type InOwners = Parameters<Parameters<typeof withOwners>[2]>[0];
+
 type Compared = Pick<NonNullable<CutOver['cut_over']>, 'tables' | 'has_more' | 'rows'>;
 
 /** The tables of the subscription, by schema and name. */
@@ -345,12 +347,11 @@ async function compareTables(
   const all = waiting.length;
   const compared: Compared['tables'] = [];
   const deadline = performance.now() + COUNT_WITHIN_MS;
-  const work = async () => {
+  const work = async (inOwners: InOwners) => {
     if (waiting.length === 0) return;
     const theirs = await openSnapshotSession(host.settings, source, tls, null);
     try {
-      await inFollowed(host, followed, 'change', async (ours) => {
-        await ours.query('SET statement_timeout = 0');
+      await inOwners(async (ours) => {
         for (let table = waiting.shift(); table; table = waiting.shift()) {
           if (await isCancelled(host, followed)) throw new Refused(CANCELLED);
           if (performance.now() > deadline) throw new Refused(TOO_LONG);
@@ -362,8 +363,11 @@ async function compareTables(
       theirs.end();
     }
   };
-  const ends = await Promise.allSettled(Array.from({ length: COUNTED_AT_A_TIME }, work));
-  for (const end of ends) if (end.status === 'rejected') throw end.reason;
+  const workAll = async (inOwners: InOwners) => {
+    const ends = await Promise.allSettled(Array.from({ length: COUNTED_AT_A_TIME }, () => work(inOwners)));
+    for (const end of ends) if (end.status === 'rejected') throw end.reason;
+  };
+  await withOwners(host, followed, workAll, COUNT_WITHIN_MS);
   return listCompared(compared);
 }
 

@@ -4,6 +4,7 @@ import { SOURCE_TABLES_MAX } from '../../shared/protocol/transfer-operations.ts'
 import type { RuleSync } from '../access/sync-rules.ts';
 import { fitting } from '../difference/schema/compare-schemas.ts';
 import type { Queryable } from '../postgres/connect.ts';
+import type { Excesses } from '../process/excesses.ts';
 import type { FollowLags } from './follow-lags.ts';
 import { type FollowHost, inFollowed } from './followed-session.ts';
 import { type Followed, readFollowed, readSubscription } from './following.ts';
@@ -22,6 +23,7 @@ const TABLES_ROOM = 393_216;
 export interface WatchedHost extends FollowHost {
   lags: FollowLags;
   rules: RuleSync;
+  excesses: Excesses;
 }
 
 export const followedNow = async (db: Queryable): Promise<Followed[]> =>

@@ -1,5 +1,6 @@
 import { groupName, loginName, queryLoginName } from '../../shared/branch/login.ts';
 import { followName } from '../../shared/protocol/transfer-operations.ts';
+import { boundedSocket } from '../postgres/bounded-socket.ts';
 import {
   identifier,
   literal,
@@ -47,11 +48,12 @@ const SESSIONS = 10;
 /**
  * Makes the role of the subscription. It acts for the owners of the tables, so what is replicated runs with no other
  * rights. A role that may make subscriptions can make this host connect to any address, so it loses that right again.
- * Nothing that it runs is logged: the statement that makes a subscription has the source's password.
+ * Nothing that it runs is logged or shown: the statement that makes a subscription has the source's password.
  */
 export const makingSubscriber = ({ project_id, database }: FollowedDatabase, isThere: boolean): string => {
   const role = identifier(subscriberOf(project_id));
   return `${isThere ? 'ALTER' : 'CREATE'} ROLE ${role} LOGIN PASSWORD NULL CONNECTION LIMIT ${SESSIONS};
+    ALTER ROLE ${role} SET track_activities = off;
     ALTER ROLE ${role} SET log_statement = 'none';
     ALTER ROLE ${role} SET log_min_error_statement = 'panic';
     ALTER ROLE ${role} SET log_min_duration_statement = -1;
@@ -63,13 +65,27 @@ export const makingSubscriber = ({ project_id, database }: FollowedDatabase, isT
     GRANT pg_create_subscription TO ${role}`;
 };
 
-/** The errors of its worker are in the log from now on: the change that PostgreSQL refuses is named only there. */
 export const boundingSubscriber = ({ project_id, database }: FollowedDatabase): string => {
   const role = identifier(subscriberOf(project_id));
   return `REVOKE pg_create_subscription FROM ${role};
     REVOKE CREATE ON DATABASE ${identifier(database)} FROM ${role};
-    ALTER ROLE ${role} SET log_min_messages = 'error'`;
+    ALTER ROLE ${role} RESET track_activities`;
 };
+
+/** Statement that lets the next worker name its errors in PostgreSQL's log, or the next one log as little as others. */
+export const hearingSubscriber = ({ project_id }: Pick<FollowedDatabase, 'project_id'>, isHeard: boolean) =>
+  `ALTER ROLE ${identifier(subscriberOf(project_id))} ${isHeard ? "SET log_min_messages = 'error'" : 'RESET log_min_messages'}`;
+
+export async function isHeard(
+  db: Queryable,
+  { project_id }: Pick<FollowedDatabase, 'project_id'>,
+): Promise<boolean> {
+  const { rows } = await db.query(
+    "SELECT FROM pg_roles WHERE rolname = $1 AND 'log_min_messages=error' = ANY (rolconfig)",
+    [subscriberOf(project_id)],
+  );
+  return rows.length > 0;
+}
 
 const CONNECT_WITHIN_MS = 10_000;
 const STATEMENT_WITHIN_MS = 30_000;
@@ -94,6 +110,7 @@ async function inSessionOf<T>(
       idle_in_transaction_session_timeout: STATEMENT_WITHIN_MS,
       ...options,
     }),
+    stream: () => boundedSocket('following'),
     connectionTimeoutMillis: CONNECT_WITHIN_MS,
   });
   try {
@@ -103,7 +120,7 @@ async function inSessionOf<T>(
   }
 }
 
-/** Runs `action` as the role of the subscription. It may call no function of the source's schema: see `asOwners`. */
+/** Runs `action` as the role of the subscription, which reads catalogs only: see `withOwners`. */
 export const inFollowed = <T>(
   host: Pick<FollowHost, 'settings'>,
   { project_id, database }: FollowedDatabase,
@@ -118,17 +135,20 @@ export const inFollowed = <T>(
   );
 
 /** The session is ended when the server has not ended the statement in time: code of a tenant can lift that limit. */
-const ANSWER_WITHIN_MS = STATEMENT_WITHIN_MS + 5_000;
+const ANSWER_AFTER_MS = 5_000;
 
 /**
- * Runs `action` with the rights of the project's owners alone, in a session of a login that is made for it. The owner
+ * Lets `action` open sessions with the rights of the project's owners alone, of a login that is made for it. The owner
  * of a subscription can change its address, and so could what a source has in its schema if it ran in a session of
- * that role: `SET ROLE NONE` works in a function too. The caller has the lock of the branch.
+ * that role: `SET ROLE NONE` works in a function too. A name of a table can become that of a view between two statements.
+ * The caller has the lock of the branch.
+ * @param within milliseconds of a statement
  */
-export async function asOwners<T>(
+export async function withOwners<T>(
   host: Pick<FollowHost, 'settings' | 'postgres'>,
   { project_id, database }: FollowedDatabase,
-  action: (session: OwnSession) => Promise<T>,
+  action: (inOwners: <R>(run: (session: OwnSession) => Promise<R>) => Promise<R>) => Promise<T>,
+  within = STATEMENT_WITHIN_MS,
 ): Promise<T> {
   const [login, owners] = [makerOf(project_id), groupName(project_id, 'owner')];
   const [role, group, name] = [login, owners, database].map(identifier);
@@ -141,18 +161,28 @@ export async function asOwners<T>(
      GRANT ${group} TO ${role} WITH INHERIT FALSE, SET TRUE;
      GRANT CONNECT ON DATABASE ${name} TO ${role}`,
   );
+  const timeouts = { statement_timeout: within, idle_in_transaction_session_timeout: within };
   try {
-    return await inSessionOf(
-      host,
-      { user: login, database, application_name: LOADING, query_timeout: ANSWER_WITHIN_MS },
-      { role: owners },
-      action,
+    return await action((run) =>
+      inSessionOf(
+        host,
+        { user: login, database, application_name: LOADING, query_timeout: within + ANSWER_AFTER_MS },
+        { ...timeouts, role: owners },
+        run,
+      ),
     );
   } finally {
     await endMaker(host.postgres, { project_id });
     await host.postgres.query(closingRole(login, database));
   }
 }
+
+/** As `withOwners`, in one session. */
+export const asOwners = <T>(
+  host: Pick<FollowHost, 'settings' | 'postgres'>,
+  of: FollowedDatabase,
+  action: (session: OwnSession) => Promise<T>,
+): Promise<T> => withOwners(host, of, (inOwners) => inOwners(action));
 
 const endMaker = (db: Queryable, { project_id }: Pick<FollowedDatabase, 'project_id'>) =>
   endSessions(db, 'FROM pg_stat_activity WHERE usename = $1', [makerOf(project_id)], ENDING);

@@ -206,7 +206,10 @@ export const startFollowing = (
     return {};
   });
 
-/** It stays disabled until the branch is read-only. */
+/**
+ * It stays disabled until the branch is read-only. The source keeps a transaction until its end: a worker here would
+ * keep a large one in files, which `temp_file_limit` does not count.
+ */
 async function makeSubscription(
   host: FollowHost,
   followed: Followed,
@@ -220,7 +223,7 @@ async function makeSubscription(
         `CREATE SUBSCRIPTION ${identifier(subscriptionOf(followed.project_id))} CONNECTION ${literal(connection)}
          PUBLICATION ${publications}
          WITH (enabled = false, create_slot = false, slot_name = ${literal(followed.slot)}, copy_data = false,
-           streaming = on, run_as_owner = false, disable_on_error = false)`,
+           streaming = off, run_as_owner = false, disable_on_error = false)`,
       ),
     );
   } catch (error) {
@@ -244,7 +247,9 @@ export const enable = (host: Pick<FollowHost, 'settings'>, of: Of) => alter(host
 export const refresh = (host: Pick<FollowHost, 'settings'>, of: Of) =>
   alter(host, of, 'REFRESH PUBLICATION WITH (copy_data = true)');
 
-const WORKERS = "FROM pg_stat_activity WHERE datname = $1 AND backend_type LIKE 'logical replication%'";
+/** Of the database `$1`. */
+export const WORKERS =
+  "FROM pg_stat_activity WHERE datname = $1 AND backend_type LIKE 'logical replication%'";
 const WORKER = { within: 5_000, every: 2 };
 const ENDING = { within: 5_000 };
 
@@ -274,9 +279,11 @@ const SEQUENCES_WITHIN_MS = 3_000;
 /**
  * Sets the sequences of the branch, which are not among the changes of the source: from the values that they have
  * there, or from the largest keys here while the source cannot be read, or has values that PostgreSQL refuses here.
+ * @param session of the role of the subscription, which may not read the tables of the largest keys
  */
 async function setAllSequences(
   host: FollowHost,
+  followed: Of,
   subscription: Subscription,
   session: Session,
 ): Promise<number> {
@@ -290,9 +297,10 @@ async function setAllSequences(
     ({ session: there }) => readSequences(there),
     { tls },
   );
-  if (!values.ok) return setLargestKeys(session);
+  const fromKeys = () => asOwners(host, followed, setLargestKeys);
+  if (!values.ok) return fromKeys();
   return setSequences(session, values.value).catch((error) => {
-    if (error instanceof Refused) return setLargestKeys(session);
+    if (error instanceof Refused) return fromKeys();
     throw error;
   });
 }
@@ -324,7 +332,7 @@ export async function pauseFollowing(
     });
   if (!(await pollUntil(areCopied, COPIED)))
     throw new HostError('SOURCE_BUSY', 'a table that was added at the source is being copied');
-  await disable(host, followed, (own) => setAllSequences(host, subscription, own));
+  await disable(host, followed, (own) => setAllSequences(host, followed, subscription, own));
   await untilSessionsEnded(host.postgres, followed);
   return async () => {
     const [present] = await readFollowed(session, { database });

@@ -98,7 +98,7 @@ const losesValues = (tables: readonly string[], changes: readonly SourceChange[]
   table: short(tables.join(', ')),
 });
 
-/** The error of the driver for `ANSWER_WITHIN_MS`. */
+/** The error of the driver for a statement that the server has not ended in time. */
 const isTimeout = (error: unknown) => error instanceof Error && error.message === 'Query read timeout';
 
 const refusedHere = (changes: readonly SourceChange[], error: unknown): FollowProblem => ({
@@ -145,7 +145,7 @@ async function differingTable(
         let left: Sample = await readSample(there, table, table.rows);
         for (let n = 0; n < COMPARISONS && left.digests.length > 0; n += 1) {
           if (!(await untilLevel())) return false;
-          const missing = await inFollowed(host, followed, 'read', (here) => missingRows(here, table, left));
+          const missing = await asOwners(host, followed, (here) => missingRows(here, table, left));
           left = await presentRows(there, table, missing);
         }
         return left.digests.length > 0;

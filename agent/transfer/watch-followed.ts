@@ -1,13 +1,10 @@
 import type { FollowProblem, FollowReport } from '../../shared/protocol/follow.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
-import { LogFollower } from '../logs/follow-log.ts';
-import { currentPostgresLog, postgresLogsBetween } from '../logs/postgres-log.ts';
 import { tryLock } from '../postgres/locks.ts';
 import { HostError } from '../process/host-error.ts';
 import { TroubleLog } from '../process/log.ts';
 import { runLoop } from '../process/loops.ts';
-import { freeBytes } from '../volumes/volumes.ts';
-import { withoutValue } from './copy-rows.ts';
+import { type ApplyError, ApplyErrors } from './apply-errors.ts';
 import {
   followedNow,
   followStatus,
@@ -16,10 +13,11 @@ import {
   readFollowedSlot,
   type WatchedHost,
 } from './follow-status.ts';
-import { type FollowHost, withFollowed } from './followed-session.ts';
+import { withFollowed } from './followed-session.ts';
 import {
   continueFollowing,
   disable,
+  enable,
   type Followed,
   readFollowed,
   refresh,
@@ -27,7 +25,6 @@ import {
   storeProblem,
 } from './following.ts';
 import { bringUpToSource, readSourceChanges } from './schema-changes.ts';
-import { short } from './source-address.ts';
 
 /** Watches the branches that follow: their errors, their slots, the schemas of their sources. */
 
@@ -37,81 +34,32 @@ const COMPARE_EVERY_MS = 60_000;
 /** A report is lost when the link is down. */
 const REPEAT_AFTER_MS = 60_000;
 
-/** Kinds of processes in PostgreSQL's log. Quotes are escaped inside a JSON string, so no text can contain these marks. */
-const WORKERS = ['apply', 'tablesync'].map((kind) => `"backend_type":"logical replication ${kind} worker"`);
-
-/** The fields used of a line of PostgreSQL's `jsonlog`. */
-interface WorkerLine {
-  dbname?: string;
-  error_severity?: string;
-  state_code?: string;
-  message?: string;
-  context?: string;
-}
-
-/** An error of a worker about a change that it was applying. */
-export interface ApplyError {
-  database: string;
-  sqlstate: string;
-  table: string | null;
-  message: string;
-}
-
-/**
- * SQLSTATEs that say nothing about a change: of the connection, of a lock, of a server that stops or has no room. The
- * worker begins again by itself.
- */
-const PASSING = /^(?:08|40|53|57|58|55P03|55006)/;
-/** The class of a table that is not here, whose message names it. */
-const OF_TABLES = '55';
-const TARGET = /for replication target relation "((?:[^"]|"")+)"/;
-const RELATION = /target relation "((?:[^"]|"")+)"/;
-
-/** @returns null for a line that is about no change */
-export function readApplyError(line: string): ApplyError | null {
-  const { dbname, error_severity, state_code, message = '', context = '' } = parse(line);
-  if (error_severity !== 'ERROR' || dbname === undefined || state_code === undefined) return null;
-  // Only an error of a change has the transaction that it is from.
-  if (PASSING.test(state_code) || !/replication origin "pg_\d+/.test(context)) return null;
-  const [, table = null] = TARGET.exec(context) ?? RELATION.exec(message) ?? [];
-  const reason = state_code.startsWith(OF_TABLES) ? message : withoutValue(message, state_code);
-  return { database: dbname, sqlstate: state_code, table: table && short(table), message: short(reason) };
-}
-
-function parse(line: string): WorkerLine {
-  try {
-    return JSON.parse(line);
-  } catch {
-    return {};
-  }
-}
-
 const problemOf = ({ message, table }: ApplyError): FollowProblem => ({
   code: 'apply',
   message: `PostgreSQL refuses a change${table === null ? '' : ` of ${table}`} here: ${message}. Change the row or the constraint at the source, or the schema of both, and resume.`,
   ...{ table, statement: null },
 });
 
-const MB = 2 ** 20;
-const NO_ROOM = { code: 'quota', table: null, statement: null } as const;
+/** The worker says why in PostgreSQL's log, and nobody may write so much there. */
+const UNHEARD: FollowProblem = {
+  code: 'apply',
+  message:
+    'PostgreSQL refuses a change here, and what runs in the schema of the source writes too much to the log of the host to find out why. Remove the messages from its functions, and resume.',
+  ...{ table: null, statement: null },
+};
 
-/**
- * Why the branch may not grow. Its worker is no client that a block ends, and a source could send until the disk of all
- * tenants is full.
- */
-async function roomProblem(
-  { settings }: Pick<FollowHost, 'settings'>,
-  { is_over_quota }: Pick<Followed, 'is_over_quota'>,
-): Promise<FollowProblem | null> {
-  if (is_over_quota)
-    return { ...NO_ROOM, message: 'The storage quota is used up. Raise it or delete branches, and resume.' };
-  if ((await freeBytes(settings.PGDATA_DIR)) < settings.MIN_FREE_DISK_MB * MB)
-    return {
-      ...NO_ROOM,
-      message: 'The disk of the database host is nearly full. Contact its operator, and resume.',
-    };
-  return null;
-}
+/** A block ends clients, and PostgreSQL starts a worker again. @param excess in the words of `Excesses` */
+const problemOfExcess = (excess: string): FollowProblem => ({
+  code: 'apply',
+  message: `What the changes of the source run here ${excess}. Change its triggers, checks and functions, or write less at a time, and resume.`,
+  ...{ table: null, statement: null },
+});
+
+const NO_ROOM: FollowProblem = {
+  code: 'quota',
+  message: 'The storage quota is used up. Raise it or delete branches, and resume.',
+  ...{ table: null, statement: null },
+};
 
 interface Known {
   storedAt: number;
@@ -127,8 +75,7 @@ export class FollowWatch {
   readonly #troubles: TroubleLog;
   readonly #compareEvery: number;
   readonly #known = new Map<string, Known>();
-  /** By database: what its worker has failed with. */
-  readonly #errors = new Map<string, ApplyError>();
+  readonly #errors: ApplyErrors;
   /** The last report of a branch that follows no more is owed. */
   readonly #ids = new Map<string, Pick<Followed, 'project_id' | 'branch_id'>>();
 
@@ -137,28 +84,17 @@ export class FollowWatch {
     this.#host = host;
     this.#report = report;
     this.#compareEvery = compareEvery;
+    this.#errors = new ApplyErrors(host);
     this.#troubles = new TroubleLog(host.log);
   }
 
   async run(signal: AbortSignal): Promise<void> {
-    const { settings, log } = this.#host;
-    const errors = new LogFollower({
-      locate: () => currentPostgresLog(settings),
-      between: postgresLogsBetween,
-      marks: WORKERS,
-      onLines: (lines) => {
-        for (const line of lines) this.note(readApplyError(line));
-      },
-    });
-    const following = errors.follow(signal, (trouble) => {
+    const { log } = this.#host;
+    const following = this.#errors.follow(signal, (trouble) => {
       if (trouble !== null) this.#troubles.report('follow.log_unread', 'log', trouble);
     });
     await runLoop(() => this.check(), { every: CHECK_EVERY_MS, signal, log, failed: 'follow.unwatched' });
     await Promise.all([following, ...[...this.#known.values()].map(({ busy }) => busy)]);
-  }
-
-  note(error: ApplyError | null): void {
-    if (error) this.#errors.set(error.database, error);
   }
 
   /** @param now milliseconds of a monotonic clock */
@@ -168,6 +104,7 @@ export class FollowWatch {
       await continueFollowing(this.#host, (session, database) => tryLock(session, `source:${database}`));
     const followed = await followedNow(this.#host.postgres);
     await this.#host.lags.read(this.#host.postgres, followed);
+    await this.#errors.count();
     for (const one of followed) {
       const known = this.#knownOf(one);
       if (this.#host.lags.isDue(one.branch_id)) this.#try(one, readFollowedSlot(this.#host, one));
@@ -210,20 +147,18 @@ export class FollowWatch {
     if (this.#host.lags.slotOf(followed.branch_id)?.isLost && !followed.problem)
       await this.#stop(followed, LOST);
     if (followed.problem || followed.cutover) return;
-    const noRoom = await roomProblem(this.#host, followed);
-    if (noRoom) return this.#stop(followed, noRoom);
-    const error = this.#errors.get(followed.database);
-    // Another host is followed for a move, which ends when anything is wrong.
-    if (followed.print !== null) return error && this.#stop(followed, problemOf(error));
-    if (error) {
+    if (followed.is_over_quota) return this.#stop(followed, NO_ROOM);
+    const excess = this.#host.excesses.take(followed.database);
+    if (excess) return this.#stop(followed, problemOfExcess(excess));
+    if (this.#errors.areNew(followed.database)) {
       known.comparedAt = now;
-      await this.#bringUp(followed, problemOf(error));
-      // A later one of the time before is about the same change.
-      this.#errors.delete(followed.database);
-    } else if (now - known.comparedAt >= this.#compareEvery) {
+      await this.#onError(followed);
+      // Another host is followed for a move, which ends when anything is wrong.
+    } else if (followed.print === null && now - known.comparedAt >= this.#compareEvery) {
       known.comparedAt = now;
       const changes = await readSourceChanges(this.#host, followed);
-      if (changes?.length) await this.#bringUp(followed, null);
+      if (changes?.length)
+        await this.#withLock(followed, (present) => bringUpToSource(this.#host, present, null));
     }
   }
 
@@ -235,19 +170,27 @@ export class FollowWatch {
     });
   }
 
-  #bringUp(followed: Followed, reason: FollowProblem | null): Promise<void> {
+  /** Hears why the worker fails, and stops unless an addition of the source's schema is the reason. */
+  #onError(followed: Followed): Promise<void> {
     return this.#withLock(followed, async (present) => {
-      if (reason) await disable(this.#host, present);
-      await bringUpToSource(this.#host, present, reason);
+      const heard = await this.#errors.hear(present);
+      if (heard === null) return enable(this.#host, present);
+      const problem = heard === 'too much' ? UNHEARD : problemOf(heard);
+      if (heard === 'too much' || present.print !== null) return this.#store(present, problem);
+      return bringUpToSource(this.#host, present, problem);
     });
   }
 
   #stop(followed: Followed, problem: FollowProblem): Promise<void> {
     return this.#withLock(followed, async (present) => {
       await disable(this.#host, present);
-      await storeProblem(this.#host.postgres, present.branch_id, problem);
-      this.#host.log('follow.stopped', { branch_id: present.branch_id, code: problem.code });
+      await this.#store(present, problem);
     });
+  }
+
+  async #store({ branch_id }: Followed, problem: FollowProblem): Promise<void> {
+    await storeProblem(this.#host.postgres, branch_id, problem);
+    this.#host.log('follow.stopped', { branch_id, code: problem.code });
   }
 
   #notify(followed: Followed, known: Known, now: number): void {
@@ -287,8 +230,7 @@ export async function resumeFollowing(
       return;
     }
     if (followed.problem.message === PROMOTED.message) return;
-    const noRoom = await roomProblem(host, followed);
-    if (noRoom) await storeProblem(session, followed.branch_id, noRoom);
+    if (followed.is_over_quota) await storeProblem(session, followed.branch_id, NO_ROOM);
     else await bringUpToSource(host, followed, null, params.apply_changes);
   });
   return followStatus(host, params);

@@ -327,6 +327,37 @@ describe('the address that a branch follows stays what it was', () => {
     await follower.end();
   });
 
+  test('with a view whose column owns a sequence, while the source is away', async () => {
+    // A check makes both here, in the worker: the copy of a schema could leave them out.
+    await follower.source.run(`set role app; ${evil('int')};
+      create function make_view(n int) returns boolean language plpgsql as $make$ begin
+        if current_database() ~ '^db_follow' and to_regclass('public.keyed') is null then
+          execute 'create view public.keyed as select public.evil(1) as id';
+          execute 'create sequence public.keys owned by public.keyed.id';
+        end if;
+        return true;
+      end $make$;
+      create table made (n int primary key check (make_view(n)))`);
+    await follower.begin();
+    await follower.source.run('set role app; insert into made values (1)');
+    await eventually(async () =>
+      expect(await follower.here("select from pg_class where relname = 'keys'")).toHaveLength(1),
+    );
+    const before = await connection();
+    await follower.source.end();
+    const branch = await follower.branch('away');
+    expect(await connection()).toBe(before);
+    expect(
+      await asClient<{ last: string }>(
+        ...([follower.servers.host, 'direct', branch, 'owner'] as const),
+        'select last_value::text as last from keys',
+      ),
+    ).toEqual([{ last: '5' }]);
+    await follower.source.start();
+    await follower.project.drop(branch);
+    await follower.end();
+  });
+
   test.runIf(IS_NIGHTLY)('with the cast of a key, while the source is away', async () => {
     await follower.source.run(`set role app; create type mood as enum ('a'); ${evil('mood')};
       create cast (mood as int8) with function evil(mood);

@@ -1,0 +1,457 @@
+import { randomBytes, randomUUID } from 'node:crypto';
+import { readdirSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { GuardWatch } from '../../../agent/guard/watch-guards.ts';
+import { runOperation } from '../../../agent/operations/handlers.ts';
+import { bytesOf } from '../../../agent/postgres/file-bytes.ts';
+import { databaseKind, PROCESS_KINDS, processKind } from '../../../agent/postgres/tenant-code.ts';
+import { eventually } from '../../support/eventually.ts';
+import { Follower } from '../../support/host/follower.ts';
+import { asClient, type Branch, connect, Project } from '../../support/host/host-project.ts';
+import { IS_NIGHTLY } from '../../support/nightly.ts';
+import { percentile } from '../../support/percentile.ts';
+import { NO_SLOW_TABLE, slowTable } from '../../support/source-server.ts';
+
+/**
+ * Code of a tenant in processes without a client: workers of a subscription, autovacuum, a masking and an import. The
+ * attacker owns the source, or `main`. A tenant of the same host works and logs in meanwhile.
+ */
+
+const TRANSACTION_IDS_PER_SECOND = 500;
+const MB = 2 ** 20;
+
+let follower: Follower;
+let project: Project;
+let own: Branch;
+let victim: Victim;
+const stop = new AbortController();
+let watching: Promise<void>;
+const events: { event: string; [field: string]: unknown }[] = [];
+
+/** A client of another tenant, which also logs in again and again. */
+class Victim {
+  readonly failures: string[] = [];
+  readonly #times: number[] = [];
+  #isOver = false;
+  #working: Promise<void> = Promise.resolve();
+
+  static async start(branch: Branch): Promise<Victim> {
+    const started = new Victim();
+    started.#working = started.#work(branch);
+    return started;
+  }
+
+  async #work(branch: Branch): Promise<void> {
+    const { host } = follower.servers;
+    const client = await connect(host, 'direct', branch, 'read_write');
+    for (let n = 0; !this.#isOver; n += 1) {
+      const begun = performance.now();
+      try {
+        await client.query('insert into work values (1)');
+        this.#times.push(performance.now() - begun);
+        if (n % 20 === 0) await asClient(host, 'direct', branch, 'read_write', 'select 1');
+      } catch (error) {
+        this.failures.push(String(error));
+        if (this.failures.length > 20) break;
+      }
+      await sleep(25);
+    }
+    await client.end();
+  }
+
+  /** Of the transactions since the last call, in milliseconds. */
+  takeP99(): number {
+    return percentile(this.#times.splice(0), 0.99);
+  }
+
+  async end(): Promise<void> {
+    this.#isOver = true;
+    await this.#working;
+  }
+}
+
+let idle = Number.NaN;
+
+beforeAll(async () => {
+  follower = await Follower.start();
+  const { host } = follower.servers;
+  project = new Project(host);
+  const neighbour = await project.create('db_victim_prod', null);
+  await asClient(host, 'direct', neighbour, 'owner', 'create table work (n int)');
+  own = await new Project(host).create('db_attacker_prod', null);
+  const log = (event: string, fields?: Record<string, unknown>) => events.push({ event, ...fields });
+  const watched = { ...host, settings: { ...host.settings, TRANSACTION_IDS_PER_SECOND } };
+  watching = new GuardWatch(watched, log).run(stop.signal);
+  victim = await Victim.start(neighbour);
+  await sleep(IS_NIGHTLY ? 20_000 : 1_000);
+  idle = victim.takeP99();
+});
+afterAll(async () => {
+  try {
+    await victim?.end();
+    expect(victim.failures).toEqual([]);
+    expect(
+      events.filter(({ event }) => event === 'guard.unknown_process' || event === 'guard.failed'),
+    ).toEqual([]);
+  } finally {
+    stop.abort();
+    await watching;
+    await follower?.stop();
+  }
+});
+
+/** By day other files run on the same processors. */
+const expectUndisturbed = () => {
+  expect(victim.failures).toEqual([]);
+  if (IS_NIGHTLY) expect(victim.takeP99()).toBeLessThanOrEqual(5 * idle);
+};
+
+const stopped = (message: RegExp) =>
+  eventually(async () =>
+    expect(await follower.status()).toMatchObject({
+      state: 'stopped',
+      problem: { code: 'apply', message: expect.stringMatching(message) },
+    }),
+  );
+
+/** What the check of a table of the source runs in the worker here, and nowhere else. */
+const check = (body: string) => `
+  create function evil(n int) returns boolean language plpgsql as $evil$
+  begin
+    if current_database() ~ '^db_follow' then ${body} end if;
+    return true;
+  end $evil$;
+  alter function evil owner to app;
+  create table checked (n int primary key check (evil(n))); alter table checked owner to app`;
+
+const TAKE_LOCKS = `perform pg_advisory_lock(i) from generate_series(1, 500000) as i; perform pg_sleep(600);`;
+/** Ids of subtransactions, so that it is one statement of one transaction. */
+const BURN = `
+  create table junk (n int);
+  create function burn() returns void language plpgsql as $burn$ begin
+    for i in 1..10000000 loop
+      begin insert into public.junk values (1); raise division_by_zero; exception when others then end;
+      if i % 100 = 0 then perform pg_sleep(0.005); end if;
+    end loop;
+  end $burn$;`;
+const TAKE_IDS = 'perform public.burn();';
+
+const logBytes = async () => bytesOf(join(follower.servers.settings.PGDATA_DIR, 'log'));
+
+describe('a worker of a subscription', () => {
+  beforeEach(() => follower.renew());
+
+  test('that takes locks is ended, and following stops', async () => {
+    await follower.source.run(check(TAKE_LOCKS));
+    await follower.begin();
+    await follower.source.run('insert into checked values (1)');
+    await stopped(/takes too many locks/);
+    expectUndisturbed();
+    await follower.end();
+  });
+
+  test('that takes transaction ids is ended each time, and begins again', async () => {
+    await follower.source.run(`set role app; ${BURN} reset role; ${check(TAKE_IDS)}`);
+    await follower.begin();
+    await follower.source.run('insert into checked values (1)');
+    const { branch_id } = follower.main;
+    const ended = () =>
+      events.filter(
+        ({ event, guard, branch_ids }) =>
+          event === 'guard.ended' &&
+          guard === 'transaction ids' &&
+          (branch_ids as string[]).includes(branch_id),
+      );
+    await eventually(async () => expect(ended().length).toBeGreaterThan(1), 120);
+    expect(events.filter((one) => one.event === 'guard.blocked' && one.branch_id === branch_id)).toEqual([]);
+    expect(await follower.status()).toMatchObject({ state: 'following' });
+    expectUndisturbed();
+    await follower.end();
+  });
+
+  test('logs nothing that the source has chosen, and names an error of a change once', async () => {
+    await follower.source.run(
+      check(`if n = 1 then for i in 1..3000 loop raise log '%', repeat('x', 10000); end loop; end if;
+        if n = 2 then raise log 'chosen by the source'; raise check_violation using message = 'no'; end if;`),
+    );
+    await follower.begin();
+    const before = await logBytes();
+    await follower.source.run('insert into checked values (1)');
+    await eventually(async () => expect(await follower.here('select n from checked')).toEqual([{ n: 1 }]));
+    expect((await logBytes()) - before).toBeLessThan(MB);
+    await follower.source.run('insert into checked values (2)');
+    await stopped(/PostgreSQL refuses a change of public\.checked here: SQLSTATE 23514/);
+    const role = `u_${follower.project.id.replaceAll('-', '')}_query`;
+    const [row] = await follower.servers.query<{ settings: string[] }>(
+      'select rolconfig as settings from pg_roles where rolname = $1',
+      [role],
+    );
+    expect(row?.settings.filter((setting) => /log_min_messages|track_activities/.test(setting))).toEqual([]);
+    expectUndisturbed();
+    await follower.end();
+  });
+
+  test('that fills the log with the reason of its error is not heard', async () => {
+    await follower.source.run(
+      check(`for i in 1..100000 loop raise log '%', repeat('x', 10000); end loop;
+        raise check_violation using message = 'no';`),
+    );
+    await follower.begin();
+    const before = await logBytes();
+    await follower.source.run('insert into checked values (1)');
+    await stopped(/writes too much to the log/);
+    expect((await logBytes()) - before).toBeLessThan(64 * MB);
+    await follower.end();
+  });
+
+  test('keeps no transaction in files, however large it is', async () => {
+    await follower.begin();
+    const temporary = join(follower.servers.settings.PGDATA_DIR, 'base/pgsql_tmp');
+    const kept = () =>
+      readdirSync(temporary, { recursive: true }).map(
+        (name) => statSync(join(temporary, String(name)), { throwIfNoEntry: false })?.size ?? 0,
+      );
+    await follower.source.run('set role app; create table wide (n int primary key, text text)');
+    await eventually(async () => expect(await follower.here('select from wide')).toEqual([]));
+    await follower.source
+      .run("alter system set logical_decoding_work_mem = '64kB'; select pg_reload_conf()")
+      .catch(() => {});
+    let largest = 0;
+    const writing = follower.source.run(
+      'set role app; insert into wide select n, repeat(md5(n::text), 100) from generate_series(1, 20000) n',
+    );
+    let isWritten = false;
+    writing.finally(() => {
+      isWritten = true;
+    });
+    while (!isWritten) {
+      largest = Math.max(largest, ...kept());
+      await sleep(50);
+    }
+    await eventually(async () =>
+      expect(await follower.here('select count(*)::int as n from wide')).toEqual([{ n: 20_000 }]),
+    );
+    expect(largest).toBeLessThan(MB);
+    await follower.end();
+  });
+
+  test('continues while the disk is nearly full, if another one takes it', async () => {
+    const { settings } = follower.servers;
+    const enough = settings.MIN_FREE_DISK_MB;
+    await follower.begin();
+    settings.MIN_FREE_DISK_MB = 2 ** 30;
+    try {
+      await sleep(3_000);
+      await follower.source.run('update counter set n = n + 1');
+      await eventually(async () => expect(await follower.here('select n from counter')).toEqual([{ n: 1 }]));
+      expect(await follower.status()).toMatchObject({ state: 'following', problem: null });
+    } finally {
+      settings.MIN_FREE_DISK_MB = enough;
+    }
+    await follower.end();
+  });
+});
+
+describe('a masking', () => {
+  const KEY = randomBytes(32).toString('base64');
+  const rules = [{ table: 'public.hidden', column: 'v', with: 'hash' }];
+  const mask = (of: Branch, snapshot_id = randomUUID()) =>
+    runOperation(follower.servers.host, 'snapshot.mask', {
+      ...{ job_id: randomUUID(), project_id: of.project_id, branch_id: of.branch_id, source: of.database },
+      ...{ snapshot_id, busy_wait: 20_000, masking: { rules, unlisted: 'keep', key: KEY }, keep_tables: [] },
+      unless_same_as: null,
+    });
+  /** The expression of an index, which runs for each new row where values are replaced. */
+  const indexed = (body: string) => `
+    drop table if exists hidden, junk; drop function if exists evil, burn;
+    ${BURN}
+    create function evil(v text) returns text immutable language plpgsql as $evil$
+    begin
+      if current_database() ~ '^bgmask_' then ${body} end if;
+      return v;
+    end $evil$;
+    create table hidden (id int primary key, v text); create index on hidden (evil(v));
+    insert into hidden values (1, 'a')`;
+  const inOwn = (sql: string) => asClient(follower.servers.host, 'direct', own, 'owner', sql);
+
+  test.each([
+    ['takes locks', TAKE_LOCKS, /takes too many locks/],
+    ['takes transaction ids', TAKE_IDS, /takes too many transaction ids/],
+    ['sends a long error', "raise exception '%', repeat('x', 50000000);", /sent too much/],
+  ])('whose code %s is ended, and nothing is left', async (_, body, message) => {
+    await inOwn(indexed(body));
+    await expect(mask(own)).rejects.toThrow(message);
+    expect(await follower.servers.query("select from pg_database where datname ~ '^bgmask_'")).toEqual([]);
+    expectUndisturbed();
+  });
+
+  test('whose code fills temporary files meets the limit', async () => {
+    await inOwn(
+      indexed(
+        `perform set_config('work_mem', '64kB', false), count(*) from (select n from generate_series(1, 1000000000) n order by -n) as sorted;`,
+      ),
+    );
+    await expect(mask(own)).rejects.toMatchObject({ code: 'STATEMENT_REFUSED' });
+  });
+
+  test('that nobody attacks succeeds, and its snapshot has no mark', async () => {
+    await inOwn(indexed('null;'));
+    const id = randomUUID();
+    expect(await mask(own, id)).toMatchObject({ masked: true });
+    expect(
+      await follower.servers.query(
+        "select shobj_description(oid, 'pg_database') as mark from pg_database where datname = $1",
+        [`bgsnap_${id.replaceAll('-', '')}`],
+      ),
+    ).toEqual([{ mark: null }]);
+  });
+});
+
+test('an import whose code takes transaction ids is ended, and nothing is left', async () => {
+  await follower.renew();
+  await follower.source.run(
+    `set role app; ${BURN} reset role; ${check(TAKE_IDS).replaceAll('db_follow', 'bgload_')}`,
+  );
+  await follower.source.run('insert into checked values (1)');
+  const { copied, findings } = await follower.run('transfer.copy', follower.copyParams({ follow: null }));
+  expect(copied).toBeNull();
+  expect(findings).toMatchObject([
+    { severity: 'error', message: expect.stringMatching(/takes too many transaction ids/) },
+  ]);
+  expect(await follower.servers.query("select from pg_database where datname ~ '^bgload_'")).toEqual([]);
+  expectUndisturbed();
+});
+
+test('autovacuum shows no statement of the superuser to the functions that it runs', async () => {
+  const { host, query } = follower.servers;
+  await query('alter system set autovacuum_naptime = 1');
+  await query('select pg_reload_conf()');
+  await asClient(
+    ...([host, 'direct', own, 'owner'] as const),
+    `create table seen (login text, own int);
+     create function note() returns void language plpgsql as $note$ begin
+       insert into public.seen select session_user, count(*) from pg_catalog.branchgate_own_sessions();
+     end $note$;
+     create function spy(n int) returns int immutable language plpgsql as $spy$ begin
+       if session_user !~ '^u_' then perform public.note(); end if; return n;
+     end $spy$;
+     create table spied (n int); create index on spied (public.spy(n));
+     insert into spied select generate_series(1, 500)`,
+  );
+  const seen = await eventually(async () => {
+    const rows = await asClient(
+      ...([host, 'direct', own, 'owner'] as const),
+      'select distinct login, own from seen',
+    );
+    expect(rows).not.toEqual([]);
+    return rows;
+  }, 120);
+  expect(seen).toEqual([{ login: 'branchgate', own: 0 }]);
+});
+
+test('no statement of the platform is shown, whatever it says', async () => {
+  const { query } = follower.servers;
+  const branch = await project.create('db_victim_prod_br_new', null);
+  const shown = await query(
+    "select query from pg_stat_activity where application_name = 'branchgate-agent' and (query <> '' or state <> 'disabled')",
+  );
+  expect(shown).toEqual([]);
+  expect(await query("select from pg_stat_activity where application_name = 'branchgate-agent'")).not.toEqual(
+    [],
+  );
+  await project.drop(branch);
+});
+
+/** Those that last for moments, or that only other versions of a subscription have. */
+const NOT_DRIVEN = new Set(['comparison', 'spare', 'parallel apply']);
+/** Of the operator and the agent. */
+const NO_TENANTS = new Set(['branchgate', 'postgres', 'template0', 'template1']);
+
+test('a host at work shows no kind of process or database that the table does not have', async () => {
+  const { servers } = follower;
+  const { host } = servers;
+  const seen = new Set<string>();
+  const unknown = new Set<string>();
+  let isOver = false;
+  const looking = (async () => {
+    while (!isOver) {
+      for (const { name } of await servers.query<{ name: string }>(
+        'select datname::text as name from pg_database',
+      ))
+        if (!NO_TENANTS.has(name) && databaseKind(name) === null) unknown.add(name);
+      for (const row of await servers.query<{
+        backend: string;
+        database: string;
+        login: string | null;
+        isRemote: boolean;
+      }>(
+        `select backend_type as backend, datname::text as database, usename::text as login, client_addr is not null as "isRemote"
+         from pg_stat_activity where datname is not null`,
+      )) {
+        if (NO_TENANTS.has(row.database) || (row.backend === 'client backend' && row.login === 'branchgate'))
+          continue;
+        const kind = processKind(row);
+        if (kind) seen.add(kind);
+        else unknown.add(JSON.stringify(row));
+      }
+      await sleep(50);
+    }
+  })();
+  await follower.renew();
+  await follower.begin();
+  // A table that is added later is copied by a worker of its own; a copy for another project waits as well.
+  await follower.source.run(slowTable());
+  const other = await follower.neighbour();
+  const stopCopy = randomUUID();
+  const copying = other
+    .run('transfer.copy', {
+      ...other.copyParams({ follow: null, source_url: follower.source.url() }),
+      job_id: stopCopy,
+    })
+    .catch(() => {});
+  await servers.query('alter system set autovacuum_naptime = 1');
+  await servers.query('select pg_reload_conf()');
+  const sleeps = (database: string) =>
+    `if current_database() ~ '${database}' then perform pg_sleep(2); end if; return n;`;
+  await asClient(
+    ...([host, 'direct', own, 'owner'] as const),
+    `drop table if exists hidden, junk; drop function if exists evil, burn;
+     create function slow(n int) returns int immutable language plpgsql as $slow$ begin
+       ${sleeps('^bgmask_')} end $slow$;
+     create function lazy(n int) returns int immutable language plpgsql as $lazy$ begin
+       if session_user !~ '^u_' then perform pg_sleep(0.5); end if; return n; end $lazy$;
+     create table hidden (id int primary key, v text); create index on hidden (slow(id));
+     create table analysed (n int); create index on analysed (lazy(n)); insert into analysed select generate_series(1, 500);
+     insert into hidden values (1, 'a')`,
+  );
+  const masking = runOperation(host, 'snapshot.mask', {
+    ...{ job_id: randomUUID(), project_id: own.project_id, branch_id: own.branch_id, source: own.database },
+    ...{ snapshot_id: randomUUID(), busy_wait: 20_000, keep_tables: [], unless_same_as: null },
+    masking: {
+      rules: [{ table: 'public.hidden', column: 'v', with: 'hash' }],
+      unlisted: 'keep',
+      key: randomBytes(32).toString('base64'),
+    },
+  });
+  const pooled = await connect(host, 'pooled', own, 'read_write');
+  const client = await connect(host, 'direct', own, 'owner');
+  await pooled.query('select 1');
+  await masking;
+  const expected = PROCESS_KINDS.filter((kind) => !NOT_DRIVEN.has(kind)).toSorted();
+  await eventually(async () => {
+    await client.query(
+      'set debug_parallel_query = on; select count(*) from analysed where pg_sleep(0.001) is not null',
+    );
+    expect([...seen].toSorted()).toEqual(expect.arrayContaining(expected));
+  }, 120);
+  await host.copies.stop(stopCopy);
+  await copying;
+  await Promise.all([pooled.end(), client.end()]);
+  isOver = true;
+  await looking;
+  expect([...unknown]).toEqual([]);
+  await follower.end();
+  await follower.source.run(NO_SLOW_TABLE);
+});
