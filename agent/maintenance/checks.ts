@@ -2,7 +2,7 @@ import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import type { CloneMethod } from '../cloning/create-clone.ts';
 import { atLeast } from '../pooler/admin-console.ts';
-import type { Queryable } from '../postgres/connect.ts';
+import { PLATFORM_ROLE, type Queryable } from '../postgres/connect.ts';
 import type { RefusedExtension } from '../postgres/extensions.ts';
 import { type AgentSettings, extensionsFolder, rulesFolder } from '../process/settings.ts';
 import { ARCHIVED_WITHIN_MINUTES, BACKUP_WITHIN_HOURS } from '../servers/backup-configuration.ts';
@@ -130,6 +130,8 @@ export interface Facts {
   isAdmissionCurrent: boolean;
   /** Databases with a branch's name that every login may enter. */
   openToPublic: string[];
+  /** The superuser that `initdb` made: `session_user` of autovacuum, which runs code of tenants. */
+  bootstrapRole: string;
   /** Those of EXTENSIONS that owners cannot create. */
   refusedExtensions: RefusedExtension[];
   /** When the first certificate of both servers ends; null if none can be read. */
@@ -210,6 +212,10 @@ export const CHECKS: readonly Check[] = [
   problem(
     ({ openToPublic }) => openToPublic.length === 0,
     'A database whose name begins with db_ is open to every login: revoke CONNECT on it from PUBLIC, or restart the agent.',
+  ),
+  advice(
+    ({ bootstrapRole }) => bootstrapRole !== PLATFORM_ROLE,
+    `Functions of tenants run in autovacuum with the agent's role as session_user: make the cluster with another superuser (\`initdb --username=postgres\`), and ${PLATFORM_ROLE} with CREATE ROLE.`,
   ),
   problem(
     ({ poolerVersion }) => atLeast(poolerVersion, [1, 18, 0]),

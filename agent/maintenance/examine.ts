@@ -58,6 +58,7 @@ export async function examine(
     isShortOfInodes: volumes.some((volume) => isShortOfInodes(volume)),
     isAdmissionCurrent: await isAdmissionCurrent(postgres),
     openToPublic: await readOpenToPublic(postgres),
+    bootstrapRole: await readBootstrapRole(postgres),
     filters: settings.FIREWALL === 'off' || (await hasTable(settings)),
   };
   facts.hbaText = await readFile(facts.postgres.hba_file ?? '', 'utf8').catch(() => '');
@@ -99,7 +100,11 @@ export async function readCertificateEnd({ settings, postgres }: ExaminedHost): 
 
 async function readSettings(postgres: Queryable): Promise<Record<string, string>> {
   const { rows } = await postgres.query<{ name: string; setting: string }>(
-    'SELECT name, setting FROM pg_settings',
+    // The agent's own session shows no activity.
+    `SELECT name, CASE name WHEN 'track_activities' THEN coalesce(
+       (SELECT setting FROM pg_file_settings AS file WHERE file.name = 'track_activities' AND applied ORDER BY seqno DESC LIMIT 1),
+       boot_val) ELSE setting END AS setting
+     FROM pg_settings`,
   );
   return Object.fromEntries(rows.map(({ name, setting }) => [name, setting]));
 }
@@ -112,6 +117,14 @@ const readPoolerSettings = (settings: AgentSettings) =>
       version: await readPoolerVersion(console),
     };
   });
+
+/** The superuser that `initdb` made. */
+async function readBootstrapRole(db: Queryable): Promise<string> {
+  const { rows } = await db.query<{ name: string }>(
+    'SELECT rolname::text AS name FROM pg_roles WHERE oid = 10',
+  );
+  return rows[0]?.name ?? '';
+}
 
 async function isAdmissionCurrent(db: Queryable): Promise<boolean> {
   return (await readDifferences(db, await readBlocks(db))).length === 0;
