@@ -166,8 +166,8 @@ interface Failure {
 const isWithoutValue = ({ code, where, position }: Failure) =>
   where === undefined && (OF_OBJECTS.test(code ?? '') || position !== undefined);
 
-/** SQLSTATE classes of what is wrong with the server, not with a statement. */
-const OF_SERVER = /^(?:08|53|57|58|XX)/;
+/** SQLSTATE classes of what is wrong with the server, not with a statement. 53400 is `temp_file_limit`. */
+const OF_SERVER = /^(?:08|53(?!400)|57|58|XX)/;
 
 /** An error that `RAISE` in PL/pgSQL has made, with a code and a message of the tenant's choice. */
 const isRaised = (error: Error) => 'routine' in error && error.routine === 'exec_stmt_raise';

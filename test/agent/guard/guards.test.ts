@@ -17,6 +17,7 @@ import type {
 import { Locks } from '../../../agent/guard/locks.ts';
 import type { NewMembers } from '../../../agent/guard/multixact-members.ts';
 import { NotificationQueue } from '../../../agent/guard/notification-queue.ts';
+import { OldTransactions } from '../../../agent/guard/old-transactions.ts';
 import { TransactionIds } from '../../../agent/guard/transaction-ids.ts';
 import { readSettings } from '../../../agent/process/settings.ts';
 import { isShortOfInodes, readInodes, readVolumes } from '../../../agent/volumes/volumes.ts';
@@ -279,6 +280,25 @@ describe('transaction ids', () => {
     const long = session(VICTIM, { hasId: true, transaction: 9, newestId: 3 });
     expect(run(2, 20_000, (check) => [nested(check), long])).toEqual([ATTACKER]);
   });
+
+  test('a worker of a subscription that catches up is ended, and neither blocks its branch nor ends clients', () => {
+    const guard = new TransactionIds(1_000, { read: () => ({ count: 0, ids: [] }) });
+    const worker = counting(session(ATTACKER, { kind: 'apply', hasId: true }), 20_000);
+    const client = session(ATTACKER);
+    const found = Array.from({ length: 8 }, (_, check) =>
+      guard.check(server([worker(check), client], { at: check * 250, nextId: (check * 20_000) / 4 })),
+    ).flat();
+    expect(found).toMatchObject([{ sessions: [{ kind: 'apply' }], branches: [], mayReturn: true }]);
+  });
+});
+
+test('a transaction is old after an hour, and after a day in a database of an operation', () => {
+  const guard = new OldTransactions(3_600);
+  const old = (kind: TenantSession['kind'], transactionSeconds: number) =>
+    guard.check(server([session(ATTACKER, { kind, transactionSeconds })])).length;
+  expect([old('client', 3_601), old('apply', 3_601), old(null, 3_601)]).toEqual([1, 1, 1]);
+  expect([old('masking', 3_601), old('load', 86_399), old('tablesync', 3_601)]).toEqual([0, 0, 0]);
+  expect([old('masking', 86_401), old('load', 86_401)]).toEqual([1, 1]);
 });
 
 describe('members of multixacts', () => {
