@@ -5,7 +5,14 @@ import { endSessions } from '../postgres/sessions.ts';
 import { pollUntil } from '../process/loops.ts';
 import { withoutValue } from './copy-rows.ts';
 import { type FollowHost, hearingSubscriber, isHeard } from './followed-session.ts';
-import { disable, enable, type Followed, readFollowed, WORKERS as WORKERS_OF } from './following.ts';
+import {
+  disable,
+  enable,
+  type Followed,
+  readFollowed,
+  readSubscription,
+  WORKERS as WORKERS_OF,
+} from './following.ts';
 import { short } from './source-address.ts';
 
 /**
@@ -19,7 +26,6 @@ const WORKERS = ['apply', 'tablesync'].map((kind) => `"backend_type":"logical re
 
 /** The fields used of a line of PostgreSQL's `jsonlog`. */
 interface WorkerLine {
-  dbname?: string;
   error_severity?: string;
   state_code?: string;
   message?: string;
@@ -28,7 +34,8 @@ interface WorkerLine {
 
 /** An error of a worker about a change that it was applying. */
 export interface ApplyError {
-  database: string;
+  /** Oid of the subscription. */
+  subscription: string;
   sqlstate: string;
   table: string | null;
   message: string;
@@ -41,18 +48,21 @@ export interface ApplyError {
 const PASSING = /^(?:08|40|53|57|58|55P03|55006)/;
 /** The class of a table that is not here, whose message names it. */
 const OF_TABLES = '55';
+/** The line of a worker without a client has no database. A name in the schema can contain the same text. */
+const ORIGIN = /replication origin "pg_(\d+)/;
 const TARGET = /for replication target relation "((?:[^"]|"")+)"/;
 const RELATION = /target relation "((?:[^"]|"")+)"/;
 
 /** @returns null for a line that is about no change */
 export function readApplyError(line: string): ApplyError | null {
-  const { dbname, error_severity, state_code, message = '', context = '' } = parse(line);
-  if (error_severity !== 'ERROR' || dbname === undefined || state_code === undefined) return null;
+  const { error_severity, state_code, message = '', context = '' } = parse(line);
+  if (error_severity !== 'ERROR' || state_code === undefined) return null;
   // Only an error of a change has the transaction that it is from.
-  if (PASSING.test(state_code) || !/replication origin "pg_\d+/.test(context)) return null;
+  const [, subscription] = ORIGIN.exec(context) ?? [];
+  if (PASSING.test(state_code) || subscription === undefined) return null;
   const [, table = null] = TARGET.exec(context) ?? RELATION.exec(message) ?? [];
   const reason = state_code.startsWith(OF_TABLES) ? message : withoutValue(message, state_code);
-  return { database: dbname, sqlstate: state_code, table: table && short(table), message: short(reason) };
+  return { subscription, sqlstate: state_code, table: table && short(table), message: short(reason) };
 }
 
 function parse(line: string): WorkerLine {
@@ -82,8 +92,9 @@ export class ApplyErrors {
   #counts: ReadonlyMap<string, number> | null = null;
   /** Databases with an error that nobody has asked about. */
   readonly #new = new Set<string>();
-  /** By database: what its worker has failed with. */
-  readonly #heard = new Map<string, ApplyError>();
+  /** The last one is heard after those before: no other worker logs errors, so none can speak for it. */
+  #hearing: Promise<unknown> = Promise.resolve();
+  #heard: ApplyError | null = null;
   /** By database: when a worker that said nothing may be asked again, in milliseconds of a monotonic clock. */
   readonly #askAt = new Map<string, number>();
 
@@ -100,8 +111,7 @@ export class ApplyErrors {
       marks: WORKERS,
       onLines: (lines) => {
         for (const line of lines) {
-          const error = readApplyError(line);
-          if (error) this.#heard.set(error.database, error);
+          this.#heard = readApplyError(line) ?? this.#heard;
         }
       },
     });
@@ -142,18 +152,31 @@ export class ApplyErrors {
    * branch.
    * @returns null if it does not fail at a change; `too much` if it fills the log instead
    */
-  async hear(followed: Followed): Promise<ApplyError | 'too much' | null> {
+  hear(followed: Followed): Promise<ApplyError | 'too much' | null> {
+    const heard = this.#hearing.then(() => this.#hear(followed));
+    this.#hearing = heard.catch(() => {});
+    return heard;
+  }
+
+  async #hear(followed: Followed): Promise<ApplyError | 'too much' | null> {
     const { database } = followed;
     const { postgres } = this.#host;
     await disable(this.#host, followed);
     this.#new.delete(database);
-    this.#heard.delete(database);
+    const subscription = await readSubscription(postgres, followed);
+    this.#heard = null;
     const logged = this.#loggedSince();
-    const isOver = async () => this.#heard.get(database) ?? (logged() > LOGGED_MAX ? 'too much' : null);
+    const isOver = async () => {
+      // An error of the worker before may be read only now.
+      if (this.#heard?.subscription === subscription?.oid) return this.#heard;
+      return logged() > LOGGED_MAX ? ('too much' as const) : null;
+    };
     await postgres.query(hearingSubscriber(followed, true));
     try {
       await enable(this.#host, followed);
       const heard = (await pollUntil<ApplyError | 'too much'>(isOver, HEARD)) ?? null;
+      // It would go on until it is waited for no more.
+      if (heard === 'too much') await endSessions(postgres, WORKERS_OF, [database], ENDING);
       if (heard === null) this.#askAt.set(database, performance.now() + ASK_AGAIN_MS);
       else this.#askAt.delete(database);
       return heard;

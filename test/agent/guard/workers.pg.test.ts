@@ -202,7 +202,7 @@ describe('a worker of a subscription', () => {
     const before = await logBytes();
     await follower.source.run('insert into checked values (1)');
     await stopped(/writes too much to the log/);
-    expect((await logBytes()) - before).toBeLessThan(64 * MB);
+    expect((await logBytes()) - before).toBeLessThan(32 * MB);
     await follower.end();
   });
 
@@ -293,7 +293,10 @@ describe('a masking', () => {
         `perform set_config('work_mem', '64kB', false), count(*) from (select n from generate_series(1, 1000000000) n order by -n) as sorted;`,
       ),
     );
-    await expect(mask(own)).rejects.toMatchObject({ code: 'STATEMENT_REFUSED' });
+    expect(await mask(own)).toMatchObject({
+      masked: false,
+      problems: [{ reason: expect.stringContaining('SQLSTATE 53400') }],
+    });
   });
 
   test('that nobody attacks succeeds, and its snapshot has no mark', async () => {
@@ -372,6 +375,7 @@ const NO_TENANTS = new Set(['branchgate', 'postgres', 'template0', 'template1'])
 test('a host at work shows no kind of process or database that the table does not have', async () => {
   const { servers } = follower;
   const { host } = servers;
+  const busy = await new Project(host).create('db_busy_prod', null);
   const seen = new Set<string>();
   const unknown = new Set<string>();
   let isOver = false;
@@ -416,18 +420,22 @@ test('a host at work shows no kind of process or database that the table does no
   const sleeps = (database: string) =>
     `if current_database() ~ '${database}' then perform pg_sleep(2); end if; return n;`;
   await asClient(
-    ...([host, 'direct', own, 'owner'] as const),
-    `drop table if exists hidden, junk; drop function if exists evil, burn;
-     create function slow(n int) returns int immutable language plpgsql as $slow$ begin
+    ...([host, 'direct', busy, 'owner'] as const),
+    `create function slow(n int) returns int immutable language plpgsql as $slow$ begin
        ${sleeps('^bgmask_')} end $slow$;
      create function lazy(n int) returns int immutable language plpgsql as $lazy$ begin
-       if session_user !~ '^u_' then perform pg_sleep(0.5); end if; return n; end $lazy$;
+       if session_user !~ '^u_' then perform sum(i) from generate_series(1, 20000) as i; end if; return n; end $lazy$;
      create table hidden (id int primary key, v text); create index on hidden (slow(id));
      create table analysed (n int); create index on analysed (lazy(n)); insert into analysed select generate_series(1, 500);
      insert into hidden values (1, 'a')`,
   );
   const masking = runOperation(host, 'snapshot.mask', {
-    ...{ job_id: randomUUID(), project_id: own.project_id, branch_id: own.branch_id, source: own.database },
+    ...{
+      job_id: randomUUID(),
+      project_id: busy.project_id,
+      branch_id: busy.branch_id,
+      source: busy.database,
+    },
     ...{ snapshot_id: randomUUID(), busy_wait: 20_000, keep_tables: [], unless_same_as: null },
     masking: {
       rules: [{ table: 'public.hidden', column: 'v', with: 'hash' }],
@@ -435,10 +443,11 @@ test('a host at work shows no kind of process or database that the table does no
       key: randomBytes(32).toString('base64'),
     },
   });
-  const pooled = await connect(host, 'pooled', own, 'read_write');
-  const client = await connect(host, 'direct', own, 'owner');
-  await pooled.query('select 1');
+  // A clone ends idle sessions of its source.
   await masking;
+  const pooled = await connect(host, 'pooled', busy, 'read_write');
+  const client = await connect(host, 'direct', busy, 'owner');
+  await pooled.query('select 1');
   const expected = PROCESS_KINDS.filter((kind) => !NOT_DRIVEN.has(kind)).toSorted();
   await eventually(async () => {
     await client.query(
