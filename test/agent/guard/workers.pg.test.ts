@@ -372,7 +372,7 @@ const NOT_DRIVEN = new Set(['comparison', 'spare', 'parallel apply']);
 /** Of the operator and the agent. */
 const NO_TENANTS = new Set(['branchgate', 'postgres', 'template0', 'template1']);
 
-test('a host at work shows no kind of process or database that the table does not have', async () => {
+test.runIf(IS_NIGHTLY)('a host at work shows no kind of process or database that the table does not have', async () => {
   const { servers } = follower;
   const { host } = servers;
   const busy = await new Project(host).create('db_busy_prod', null);
