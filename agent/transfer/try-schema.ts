@@ -36,8 +36,6 @@ const RESTORE_WITHIN_MS = 30_000;
 /** An empty schema takes some megabytes. What a source defines could write more. */
 const SIZE_MAX = 256 * 2 ** 20;
 const WATCH_EVERY_MS = 250;
-/** The one that restores. */
-const SESSIONS = 1;
 const TEMPORARY_MB = 64;
 
 /** @returns what the copy would refuse or leave out. @throws HostError HOST_FULL, POSTGRES_UNAVAILABLE */
@@ -79,7 +77,7 @@ async function inTrialDatabase(
     try {
       await own.query(`CREATE DATABASE ${identifier(database)} TEMPLATE template0 STRATEGY wal_log`);
       await inDatabase(host.settings, database, (empty) => grantGroups(empty, project_id));
-      await openToLoad(own, host.settings, { job_id, project_id }, SESSIONS, TEMPORARY_MB);
+      await openToLoad(own, host.settings, { job_id, project_id }, TEMPORARY_MB);
       const session = await openLoadSession(host, { user: loadLoginName(job_id), database, project_id });
       try {
         return await watched(host, job_id, () => action(session));
