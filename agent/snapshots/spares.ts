@@ -78,7 +78,7 @@ interface Renaming {
   name: string;
 }
 
-/** Counts spares that were made for nothing. */
+/** Counts spares that were made for nothing: nobody took them, and their snapshots are still there. */
 export class UnusedSpares {
   readonly #counts = new Map<string, { count: number; at: number }>();
 
@@ -204,16 +204,15 @@ export class Spares {
     const snapshot = snapshotDatabaseName(snapshotId);
     this.#uses.delete(snapshot);
     this.#large.delete(snapshot);
-    while (await this.#dropUnused(db, snapshot));
+    while (await this.#drop(db, snapshot));
   }
 
   #tenantOf = (snapshot: string): string => this.#tenants.get(snapshot) ?? snapshot;
 
   /** @returns whether there was one */
-  async #dropUnused(db: Queryable, snapshot: string): Promise<boolean> {
+  async #drop(db: Queryable, snapshot: string): Promise<boolean> {
     const spare = this.#next(snapshot);
     if (!spare) return false;
-    this.#unused.add(this.#tenantOf(snapshot), this.#now());
     await dropDatabase(db, spare);
     return true;
   }
@@ -237,7 +236,9 @@ export class Spares {
     for (const snapshot of surplus) {
       const isOrphan = !wanted.has(snapshot);
       if (signal.aborted || (!isOrphan && (await this.#rests(host)))) return;
-      await this.#paced(() => this.#dropUnused(host.postgres, snapshot));
+      // One whose snapshot is gone had a reason to go.
+      if (!isOrphan) this.#unused.add(this.#tenantOf(snapshot), this.#now());
+      await this.#paced(() => this.#drop(host.postgres, snapshot));
       // It was made while its snapshot was dropped, and kept the groups of a deleted project.
       if (isOrphan) await withLocks(host.sessions, [], dropUnusedRoles);
     }

@@ -394,6 +394,22 @@ test('a tenant that had them made for nothing gets no more, and another number d
   await dropSnapshot();
 });
 
+test('spares of a deleted snapshot do not count as made for nothing', async () => {
+  await end();
+  const unused = new UnusedSpares();
+  for (let n = 0; n < 31; n += 1) unused.add(project.id, 0);
+  servers.host.spares = new Spares({ unused, now: () => 0 });
+  run();
+  await want({ [snapshot]: 2 });
+  await untilThereAre(2);
+  await dropSnapshot();
+  await untilThereAre(0);
+  expect(unused.isTooMany(project.id, 0)).toBe(false);
+  await end();
+  servers.host.spares = new Spares();
+  run();
+});
+
 test('a snapshot with very many files has no spares', async () => {
   const [{ oid } = { oid: '' }] = await servers.query<{ oid: string }>(
     'SELECT oid::text FROM pg_database WHERE datname = $1',
