@@ -20,6 +20,7 @@ import { measureFirstRun } from './first-run.ts';
 import { measureFixtures } from './fixtures.ts';
 import { measureFollowing } from './following.ts';
 import { measureFollowingLoad } from './following-load.ts';
+import { measureGrowth } from './growth.ts';
 import { measureHostThroughput } from './host-throughput.ts';
 import { measureLoad } from './load.ts';
 import { describeMachine } from './machine.ts';
@@ -49,6 +50,7 @@ interface Benchmark {
 interface Options {
   minutes: number;
   moves: number;
+  branches: number;
 }
 
 /** The results of each benchmark are stored in docs/benchmarks under its name. */
@@ -71,6 +73,11 @@ const BENCHMARKS: Record<string, Benchmark> = {
     byName: true,
   },
   move: { hindrance: () => null, measure: (signal, { moves }) => measureMove(signal, moves), byName: true },
+  growth: {
+    hindrance: xfsHindrance,
+    measure: (signal, { branches }) => measureGrowth(signal, branches),
+    byName: true,
+  },
   'host-throughput': { hindrance: xfsHindrance, measure: measureHostThroughput },
   'network-rules': { hindrance: () => null, measure: measureNetworkRules },
   'agent-memory': { hindrance: xfsHindrance, measure: measureAgentMemory },
@@ -129,7 +136,7 @@ async function runAll(wanted: string[], options: Options): Promise<boolean> {
 }
 
 function wholeNumber(text: string): number {
-  if (!/^[1-9]\d{0,2}$/.test(text)) throw new InvalidArgumentError('It must be a whole number.');
+  if (!/^[1-9]\d{0,3}$/.test(text)) throw new InvalidArgumentError('It must be a whole number.');
   return Number(text);
 }
 
@@ -142,6 +149,7 @@ const command = new Command('bench')
   )
   .option('--minutes <n>', 'duration of `load`, and of `following-load` for each version', wholeNumber, 10)
   .option('--moves <n>', 'moves of `move`', wholeNumber, 30)
+  .option('--branches <n>', 'most branches of `growth`: 100, 300 or 1000', wholeNumber, 1000)
   .addHelpText('after', '\nThe exit code is 1 if a goal is missed.')
   .action(async (wanted: string[], options: Options) => {
     let allMet = false;
