@@ -4,7 +4,7 @@ import { reconnectServers } from '../pooler/pause.ts';
 import { inTransaction, type Pool, type Queryable, type Session } from '../postgres/connect.ts';
 import { takeLockWithin, withLocks } from '../postgres/locks.ts';
 import { refuseLogins, restoreLogins } from '../postgres/roles.ts';
-import { endSessions, readClientLogins } from '../postgres/sessions.ts';
+import { type ClientLogin, endSessions, readClientLogins } from '../postgres/sessions.ts';
 import { HostError } from '../process/host-error.ts';
 import { pollUntil } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
@@ -58,7 +58,7 @@ export async function enforceAccess(
     [projectId],
   );
   const ending = await loginsToEnd(session, projectId);
-  await inTransaction(session, () => restoreLogins(session, projectId, { enforces: true }));
+  await inTransaction(session, () => restoreLogins(session, { staleOf: projectId }, { enforces: true }));
   await host.rules.sync();
   await waitForLogins(session, projectId);
   await endDirectSessions(session, projectId);
@@ -67,6 +67,16 @@ export async function enforceAccess(
   await disconnectUnauthorised(host, session, projectId);
   await confirmPasswords(host, session, projectId, ending.logins);
   await clearEnding(session, projectId, stored[0]?.access_revision ?? -1);
+}
+
+/** Whether `enforceAccess` has something to do that a sync of the rules does not. */
+export async function isUnenforced(db: Queryable, projectId: string): Promise<boolean> {
+  const { rowCount } = await db.query(
+    `SELECT FROM project WHERE project_id = $1 AND (unenforced OR EXISTS (
+       SELECT FROM login JOIN branch USING (branch_id) WHERE branch.project_id = project.project_id AND stale))`,
+    [projectId],
+  );
+  return rowCount !== 0;
 }
 
 /** Projects whose access may not be in effect on open sessions: the agent died while it enforced it. */
@@ -110,24 +120,32 @@ async function loginsToEnd(session: Session, projectId: string): Promise<Ending>
  * @param projectId null: those of all projects, for a host that is closed
  */
 export async function waitForLogins(session: Queryable, projectId: string | null): Promise<void> {
-  const { rows } = await session.query<{ branch_id: string; now: string }>(
-    'SELECT branch_id, clock_timestamp()::text AS now FROM branch WHERE $1::uuid IS NULL OR project_id = $1',
-    [projectId],
-  );
-  const [first] = rows;
-  if (!first) return;
-  const branches = new Set<string | null>([null, ...rows.map(({ branch_id }) => branch_id)]);
-  const left = async () =>
-    (await readClientLogins(session, first.now)).filter(
-      ({ branch_id }) => projectId === null || branches.has(branch_id),
-    );
+  const { rows } = await session.query<{ now: string }>('SELECT clock_timestamp()::text AS now');
+  const now = rows[0]?.now ?? null;
+  const left = async () => ofProject(session, await readClientLogins(session, now), projectId);
   if (await pollUntil(async () => (await left()).length === 0, LOGIN)) return;
   await endSessions(
     session,
     "FROM pg_stat_activity WHERE state = 'starting' AND pid = ANY ($1) AND backend_start < $2::timestamptz",
-    [(await left()).map(({ pid }) => pid), first.now],
+    [(await left()).map(({ pid }) => pid), now],
     ENDING,
   );
+}
+
+/** Without those to branches of other projects. One to an unknown branch may be the project's. */
+async function ofProject(
+  session: Queryable,
+  logins: readonly ClientLogin[],
+  projectId: string | null,
+): Promise<readonly ClientLogin[]> {
+  const ids = logins.flatMap(({ branch_id }) => branch_id ?? []);
+  if (projectId === null || ids.length === 0) return logins;
+  const { rows } = await session.query<{ branch_id: string }>(
+    'SELECT branch_id FROM branch WHERE branch_id = ANY ($1) AND project_id = $2',
+    [ids, projectId],
+  );
+  const branches = new Set<string | null>([null, ...rows.map(({ branch_id }) => branch_id)]);
+  return logins.filter(({ branch_id }) => branches.has(branch_id));
 }
 
 /**
@@ -195,7 +213,7 @@ async function readChanged(
 
 /** Ends all sessions of the logins, which cannot open others meanwhile. */
 async function endRefused(session: Session, projectId: string, logins: string[]): Promise<void> {
-  const restore = () => restoreLogins(session, projectId, { enforces: true });
+  const restore = () => restoreLogins(session, { staleOf: projectId }, { enforces: true });
   const refuse = () =>
     inTransaction(session, async () => {
       await restore();
@@ -224,7 +242,8 @@ const noRuleFor = (address: string) => `NOT EXISTS (
  */
 const NOT_ALLOWED = `
   FROM pg_stat_activity AS session
-  JOIN branch ON datname = database AND project_id = $1
+  -- OFFSET keeps the order: the branch of each session, and not the sessions of each branch.
+  JOIN LATERAL (SELECT branch_id, project_id FROM branch WHERE database = datname OFFSET 0) AS branch ON project_id = $1
   LEFT JOIN login ON login = usename
   WHERE client_addr IS NOT NULL
     AND (backend_start >= end_from OR ${noRuleFor('client_addr')})`;
@@ -257,8 +276,8 @@ async function clearEnding(session: Session, projectId: string, revision: number
     );
     if (rowCount === 0) return;
     await session.query(
-      `UPDATE login SET end_from = NULL
-       FROM branch WHERE branch.branch_id = login.branch_id AND project_id = $1 AND end_from IS NOT NULL`,
+      `UPDATE login SET end_from = NULL, stale = false
+       FROM branch WHERE branch.branch_id = login.branch_id AND project_id = $1 AND (end_from IS NOT NULL OR stale)`,
       [projectId],
     );
   });

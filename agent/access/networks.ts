@@ -29,43 +29,61 @@ const LOCKED_FOR_MS = 2_000;
 const CHANGED_MEANWHILE = new Set(['XX000', '40P01', '42704', '23505']);
 const TRIES = 3;
 
+export interface NetworkChange {
+  added: Network[];
+  /** Their roles. */
+  removed: string[];
+}
+
 /**
  * Makes a role for each new network of a project, and forgets networks that no rule names any more. That
  * costs a reload, so they are kept until there is one anyway. To be called in a transaction.
- * @param prune whether PostgreSQL reloads its configuration in any case
- * @returns also the projects with new networks
+ * @param changed ids of branches and projects whose rules may have changed; null: any. Then PostgreSQL reloads its
+ *   configuration in any case
  */
 export async function ensureNetworks(
   session: Session,
-  prune: boolean,
-): Promise<{ networks: Network[]; projects: string[] }> {
-  const { rows: added } = await session.query<{ project_id: string }>(
+  changed: readonly string[] | null,
+): Promise<NetworkChange> {
+  const rules = changed
+    ? `SELECT project_id, cidr FROM network_rule WHERE branch_id = ANY ($1)
+       UNION SELECT project_id, cidr FROM network_rule WHERE project_id = ANY ($1) AND branch_id IS NULL`
+    : 'SELECT DISTINCT project_id, cidr FROM network_rule';
+  const { rows: added } = await session.query<Network & { project_id: string }>(
     `INSERT INTO network (role, project_id, cidr)
      SELECT 'net_' || replace(gen_random_uuid()::text, '-', ''), project_id, cidr
-     FROM (SELECT project_id, cidr FROM network_rule EXCEPT SELECT project_id, cidr FROM network) AS rule
-     ON CONFLICT (project_id, cidr) DO NOTHING RETURNING project_id`,
+     FROM (${rules}) AS rule
+     -- A subquery, which is looked up for each rule.
+     WHERE (SELECT role FROM network WHERE network.project_id = rule.project_id AND network.cidr = rule.cidr) IS NULL
+     ON CONFLICT (project_id, cidr) DO NOTHING RETURNING role, cidr::text, project_id`,
+    changed ? [changed] : [],
   );
-  if (prune || added.length > 0)
-    await session.query(
-      `DELETE FROM network WHERE NOT EXISTS (
-         SELECT FROM network_rule AS rule WHERE rule.project_id = network.project_id AND rule.cidr = network.cidr)`,
-    );
-  const { rows } = await session.query<Network & { exists: boolean }>(
-    `SELECT role, cidr::text, pg_roles.oid IS NOT NULL AS exists
-     FROM network LEFT JOIN pg_roles ON rolname = role ORDER BY role`,
-  );
-  for (const { role } of rows.filter(({ exists }) => !exists))
-    await session.query(`CREATE ROLE ${identifier(role)} NOLOGIN`);
+  const projects = changed && [...new Set(added.map(({ project_id }) => project_id))];
+  const removed =
+    projects?.length === 0
+      ? []
+      : (
+          await session.query<{ role: string }>(
+            `DELETE FROM network WHERE ${projects ? 'project_id = ANY ($1) AND' : ''} NOT EXISTS (
+               SELECT FROM network_rule AS rule
+               WHERE rule.project_id = network.project_id AND rule.cidr = network.cidr) RETURNING role`,
+            projects ? [projects] : [],
+          )
+        ).rows;
+  const roles = changed ? added : await readRoleless(session);
+  for (const { role } of roles) await session.query(`CREATE ROLE ${identifier(role)} NOLOGIN`);
   return {
-    networks: rows.map(({ role, cidr }) => ({ role, cidr: canonicalNetwork(cidr) })),
-    projects: added.map(({ project_id }) => project_id),
+    added: added.map(({ role, cidr }) => ({ role, cidr: canonicalNetwork(cidr) })),
+    removed: removed.map(({ role }) => role),
   };
 }
 
-/** What is compared: the logins of these branches, and of all branches of these projects. */
-export interface Scope {
-  branches: readonly string[];
-  projects: readonly string[];
+/** Networks of any project without their role, the new ones among them. */
+async function readRoleless(session: Session): Promise<{ role: string }[]> {
+  const { rows } = await session.query<{ role: string }>(
+    'SELECT role FROM network WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = role) ORDER BY role',
+  );
+  return rows;
 }
 
 interface Difference {
@@ -78,37 +96,40 @@ interface Difference {
 /**
  * Where the members of the networks differ from the rules of branches that are not closed, without what the
  * blocks cover.
- * @param scope null: all branches, which takes long on a host with many. Otherwise the logins are found first
+ * @param branches null: all, which takes long on a host with many. Otherwise their logins are found first
  *   and what they are members of next, whatever PostgreSQL's statistics say.
  */
 export async function readDifferences(
   db: Queryable,
   blocks: readonly Block[],
-  scope: Scope | null = null,
+  branches: readonly string[] | null = null,
 ): Promise<Difference[]> {
   const { rows } = await db.query<Difference>(
-    `WITH scope AS MATERIALIZED (
-       SELECT unnest($3::text[]) AS login
-       UNION SELECT login FROM login JOIN branch USING (branch_id) WHERE project_id = ANY ($4::uuid[])
-     ), person AS MATERIALIZED (
+    `WITH person AS MATERIALIZED (
        SELECT oid, rolname::text COLLATE "default" AS login
-       FROM pg_authid ${scope ? 'JOIN scope ON scope.login = rolname' : ''}
+       FROM pg_authid ${branches ? 'WHERE rolname = ANY ($3)' : ''}
      ), wanted AS (
        SELECT network.role, person.login
        FROM person JOIN login USING (login) JOIN branch USING (branch_id)
-       JOIN network_rule AS rule ON rule.project_id = branch.project_id
-         AND (rule.branch_id IS NULL OR rule.branch_id = branch.branch_id)
-       JOIN network ON network.project_id = rule.project_id AND network.cidr = rule.cidr
+       CROSS JOIN LATERAL (
+         SELECT cidr FROM network_rule AS rule
+         WHERE rule.project_id = branch.project_id AND rule.branch_id IS NULL
+         UNION ALL
+         SELECT cidr FROM network_rule AS rule
+         WHERE rule.project_id = branch.project_id AND rule.branch_id = branch.branch_id
+       ) AS rule
+       JOIN network ON network.project_id = branch.project_id AND network.cidr = rule.cidr
        -- The query login connects from no network.
        WHERE NOT closed AND verifier IS NOT NULL AND NOT EXISTS (
          SELECT FROM unnest($1::uuid[], $2::cidr[]) AS block (branch_id, address)
          WHERE block.branch_id = branch.branch_id AND (address IS NULL OR rule.cidr <<= address))
      ), membership AS MATERIALIZED (
-       SELECT login, roleid, NOT (admin_option OR inherit_option OR set_option) AS plain
+       -- A subquery, which is looked up for each membership.
+       SELECT login, (SELECT rolname::text COLLATE "default" FROM pg_authid WHERE pg_authid.oid = roleid) AS role,
+         NOT (admin_option OR inherit_option OR set_option) AS plain
        FROM person JOIN pg_auth_members ON member = person.oid
      ), present AS (
-       SELECT rolname::text COLLATE "default" AS role, login, plain
-       FROM membership JOIN pg_authid ON pg_authid.oid = roleid AND starts_with(rolname::text, 'net_')
+       SELECT role, login, plain FROM membership WHERE starts_with(role, 'net_')
      )
      SELECT role, joins, array_agg(login ORDER BY login) AS logins
      FROM (
@@ -120,8 +141,7 @@ export async function readDifferences(
     [
       blocks.map(({ branch_id }) => branch_id),
       blocks.map(({ address }) => address),
-      scope?.branches.flatMap((id) => BRANCH_ROLES.map((role) => loginName(id, role))) ?? [],
-      scope?.projects ?? [],
+      ...(branches ? [branches.flatMap((id) => BRANCH_ROLES.map((role) => loginName(id, role)))] : []),
     ],
   );
   return rows;
@@ -135,7 +155,7 @@ const statement = ({ role, joins, logins }: Difference) => {
 };
 
 /** The state of the members after a transaction. */
-export interface MembersVersion {
+interface MembersVersion {
   version: string;
 }
 
@@ -144,14 +164,14 @@ export interface MembersVersion {
  * effect for every login that begins afterwards.
  * @param known which branches may differ since that version; all if another process has changed members, or
  *   if it is null
- * @param prepare runs first, in the same transaction, and names projects that may differ too
+ * @param prepare runs first, in the same transaction
  */
-async function admitLogins<T extends Pick<Scope, 'projects'>>(
+async function admitLogins<T>(
   session: Session,
   blocks: readonly Block[],
-  known: (MembersVersion & Pick<Scope, 'branches'>) | null,
+  known: (MembersVersion & { branches: readonly string[] }) | null,
   prepare: () => Promise<T>,
-): Promise<T & MembersVersion> {
+): Promise<MembersVersion & { prepared: T }> {
   for (let tries = 1; ; tries += 1) {
     try {
       return await inTransaction(session, async () => {
@@ -159,14 +179,13 @@ async function admitLogins<T extends Pick<Scope, 'projects'>>(
         const version = await lockVersion(session);
         const prepared = await prepare();
         const isCurrent = known !== null && known.version === version;
-        const scope = isCurrent ? { branches: known.branches, projects: prepared.projects } : null;
-        const differences = await readDifferences(session, blocks, scope);
-        if (differences.length === 0) return { ...prepared, version };
+        const differences = await readDifferences(session, blocks, isCurrent ? known.branches : null);
+        if (differences.length === 0) return { prepared, version };
         await session.query(differences.map(statement).join('; '));
         const changed = await session.query<MembersVersion>(
           'UPDATE network_members SET version = version + 1 RETURNING version::text',
         );
-        return { ...prepared, version: changed.rows[0]?.version ?? '' };
+        return { prepared, version: changed.rows[0]?.version ?? '' };
       });
     } catch (error) {
       if (tries === TRIES || !CHANGED_MEANWHILE.has(sqlState(error) ?? '')) throw error;
@@ -200,11 +219,7 @@ export class NetworkMembers {
    * Runs one transaction at a time, which reads the access when it begins: otherwise one that began before a
    * block could admit the blocked client again.
    */
-  admit<T extends { projects: readonly string[] }>(
-    session: Session,
-    access: () => WantedAccess,
-    prepare: () => Promise<T>,
-  ): Promise<T> {
+  admit<T>(session: Session, access: () => WantedAccess, prepare: () => Promise<T>): Promise<T> {
     const running = this.#running
       .catch(() => {})
       .then(async () => {
@@ -215,7 +230,7 @@ export class NetworkMembers {
         const known = former && { version: former.version, branches: differing(former.access, wanted) };
         const admitted = await admitLogins(session, blocks, known, prepare);
         this.#admitted = { version: admitted.version, access: wanted };
-        return admitted;
+        return admitted.prepared;
       });
     this.#running = running;
     return running;

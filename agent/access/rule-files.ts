@@ -71,14 +71,10 @@ export function ruleFiles(
   standbys: readonly StandbyLogin[] = [],
   movers: readonly MoverAccess[] = [],
 ): RuleFileTexts {
-  branches.forEach(check);
+  const composed = branches.map(compose);
   networks.forEach(checkNetwork);
   standbys.forEach(checkStandby);
   movers.forEach(checkMover);
-  const networkLines = branches.flatMap(({ database, verifiers, cidrs }) => {
-    const logins = Object.keys(verifiers).map((login) => `"${login}"`);
-    return cidrs.map((cidr) => `hostssl "${database}" ${logins.join(',')} ${cidr} scram-sha-256`);
-  });
   return {
     postgresHba: lines([
       // `replication` admits to the streaming of files and WAL, and to no database.
@@ -94,17 +90,37 @@ export function ruleFiles(
       ...networks.map(({ role, cidr }) => `hostssl /^db_ +${role} ${cidr} scram-sha-256`),
     ]),
     // The proof of a new branch uses the unix socket, with the password that its clients will use.
-    poolerHba: lines(['local all all scram-sha-256', ...networkLines]),
+    poolerHba: `local all all scram-sha-256\n${composed.map(({ rules }) => rules).join('')}`,
     poolerDatabases: poolerEntries(
       branches.map(({ database }) => database),
       server,
     ),
-    poolerUsers: lines(
-      branches.flatMap(({ verifiers }) =>
-        Object.entries(verifiers).map(([login, verifier]) => `"${login}" "${verifier}"`),
-      ),
-    ),
+    poolerUsers: composed.map(({ users }) => users).join(''),
   };
+}
+
+/** Lines of one branch. */
+interface Composed {
+  rules: string;
+  users: string;
+}
+
+/** Of each access as long as it is known: a change concerns few of a host's branches. */
+const COMPOSED = new WeakMap<BranchAccess, Composed>();
+
+/** @throws as `ruleFiles` */
+function compose(branch: BranchAccess): Composed {
+  const known = COMPOSED.get(branch);
+  if (known) return known;
+  check(branch);
+  const { database, verifiers, cidrs } = branch;
+  const logins = Object.keys(verifiers).map((login) => `"${login}"`);
+  const composed = {
+    rules: lines(cidrs.map((cidr) => `hostssl "${database}" ${logins.join(',')} ${cidr} scram-sha-256`)),
+    users: lines(Object.entries(verifiers).map(([login, verifier]) => `"${login}" "${verifier}"`)),
+  };
+  COMPOSED.set(branch, composed);
+  return composed;
 }
 
 /** The pooler's database entries. */
@@ -169,6 +185,7 @@ export function withBlocked(
  * Blocks of an address within a larger network that the branch admits: others of that network stay members.
  */
 export function withinLargerNetworks(blocks: readonly Block[], branches: readonly BranchAccess[]): Block[] {
+  if (blocks.length === 0) return [];
   const admitted = new Map(
     branches.flatMap(({ verifiers, cidrs }) =>
       Object.keys(verifiers).map((login) => [branchOfLogin(login), cidrs] as const),

@@ -17,7 +17,6 @@ import { HostError } from '../process/host-error.ts';
 import { type AgentSettings, rulesFolder } from '../process/settings.ts';
 import { ensureNetworks, NetworkMembers } from './networks.ts';
 import {
-  type BranchAccess,
   databasesOf,
   makeRulesFolder,
   type PooledServer,
@@ -31,7 +30,7 @@ import {
   withinLargerNetworks,
   writeRuleFiles,
 } from './rule-files.ts';
-import { readAccess, readMovers } from './store-access.ts';
+import { KnownAccess, type LimitedAccess, readMovers } from './store-access.ts';
 
 /** What is blocked: by the watches of this process, and in the tables at the last sync. */
 class KnownBlocks {
@@ -86,10 +85,11 @@ export class RuleSync {
   #applied: RuleFileTexts | null = null;
   /** The files of the last sync, as if nothing was blocked. */
   #unblocked: RuleFileTexts | null = null;
-  /** The branches of the last sync. */
-  #branches: readonly BranchAccess[] = [];
-  /** Connection attempts a minute by branch, where it is not the default, at the last sync. */
-  #attempts: ReadonlyMap<string, number> = new Map();
+  readonly #access = new KnownAccess();
+  /** The branches of the last sync, in the order of their databases. */
+  #branches: readonly LimitedAccess[] = [];
+  /** Ids of branches and projects whose networks were not made yet; null: any. */
+  #unmade: string[] | null = null;
   readonly #members = new NetworkMembers();
   /** PostgreSQL's file as this process last wrote or found it. */
   #postgresHba = '';
@@ -109,7 +109,7 @@ export class RuleSync {
 
   /** Connection attempts a minute that the branch accepts; null: the default. */
   attemptsOf(branchId: string): number | null {
-    return this.#attempts.get(branchId) ?? null;
+    return this.#access.of(branchId)?.connection_attempts ?? null;
   }
 
   /** Whether no client is admitted, from the next sync on: another host takes the place of this one. */
@@ -140,6 +140,12 @@ export class RuleSync {
    */
   sync(): Promise<void> {
     return this.#syncNext();
+  }
+
+  /** As `sync`, of what the tables hold and not only of what has changed since the last one. @throws as `sync` */
+  syncAll(): Promise<void> {
+    this.#access.forget();
+    return this.sync();
   }
 
   readonly #syncNext = sharedNextFlight(() =>
@@ -190,7 +196,7 @@ export class RuleSync {
     const admit = async () => {
       const session = await this.#pool.connect();
       try {
-        await this.#admit(session, async () => ({ projects: [] }));
+        await this.#admit(session, async () => {});
       } finally {
         session.release();
       }
@@ -202,14 +208,16 @@ export class RuleSync {
     ]);
   }
 
-  #admit<T extends { projects: readonly string[] }>(session: Session, prepare: () => Promise<T>): Promise<T> {
+  #admit<T>(session: Session, prepare: () => Promise<T>): Promise<T> {
     const access = () => ({ branches: this.#branches, blocks: this.#blocks.all() });
     return this.#members.admit(session, access, prepare);
   }
 
   async #sync(session: Session): Promise<void> {
     const server = await this.#pooledServer();
-    const branches = this.#isClosed ? [] : await readAccess(session);
+    const changed = await this.#access.read(session);
+    this.#unmade = this.#unmade && changed && [...this.#unmade, ...changed];
+    const branches = this.#isClosed ? [] : this.#access.branches;
     const standbys = await readStandbys(session);
     const movers = this.#isClosed ? [] : await readMovers(session);
     const blocks = await readBlocks(session);
@@ -217,14 +225,12 @@ export class RuleSync {
     await makeRulesFolder(folder);
     this.#blocks.stored = blocks;
     this.#branches = branches;
-    this.#attempts = new Map(
-      branches.flatMap(({ branch_id, connection_attempts: attempts }) =>
-        attempts === null ? [] : [[branch_id, attempts]],
-      ),
-    );
-    const { networks } = this.#isClosed
-      ? { networks: [] }
-      : await this.#admit(session, () => ensureNetworks(session, this.#applied === null));
+    if (!this.#isClosed) {
+      const unmade = this.#applied === null ? null : this.#unmade;
+      this.#access.changeNetworks(await this.#admit(session, () => ensureNetworks(session, unmade)));
+      this.#unmade = [];
+    }
+    const networks = this.#isClosed ? [] : this.#access.networks;
     const found = await readRuleFiles(folder);
     // Nothing is awaited from here until the files are written, or a client blocked meanwhile would be
     // admitted again.

@@ -65,7 +65,7 @@ export class LoginWatch {
   async #restore(projectId: string): Promise<boolean> {
     const restored = await this.#try(projectId, () =>
       withLocks(this.#host.sessions, [], (session) =>
-        inTransaction(session, () => restoreLogins(session, projectId)),
+        inTransaction(session, () => restoreLogins(session, { projectId })),
       ),
     );
     for (const { login, password, settings } of restored ?? [])

@@ -14,6 +14,7 @@ import { runLink } from '../link/run-link.ts';
 import { runLogFolderLoop } from '../logs/postgres-log.ts';
 import { readCertificateEnd } from '../maintenance/examine.ts';
 import { ServerWatch } from '../maintenance/recover.ts';
+import { runUpkeepLoop } from '../maintenance/upkeep.ts';
 import { DiskUsage } from '../measurement/disk-usage.ts';
 import { runMeasurementLoop } from '../measurement/meter.ts';
 import { watchBlockedProjects } from '../measurement/sizes.ts';
@@ -184,18 +185,19 @@ function loopsOf(
   { diskUsage, attempts, servers }: Watches,
   notify: AgentLink['notify'],
 ): Record<string, Loop> {
-  const { settings, deadTuples, lags } = host;
+  const { settings, sizes, deadTuples, lags } = host;
   const { promise: hasBegun, resolve: onBegun } = Promise.withResolvers<void>();
   const blocks = new BlockReports(host, (report) => notify('blocks', report));
   const measured = (measurement: ProjectMeasurement) =>
     notify('measurement', { ...measurement, ...diskUsage.of(measurement.project_id) });
   return {
     recovery: (signal) => servers.run(signal),
+    upkeep: (signal) => runUpkeepLoop(host, signal),
     attempts: (signal) => attempts.run(signal),
     'packet filter': (signal) => runFilterLoop(host, signal),
     'restarts of the pooler': (signal) => new PoolerRestarts(host).run(signal),
     measurement: (signal) =>
-      runMeasurementLoop({ settings, log, report: measured, deadTuples, lags, onBegun, signal }),
+      runMeasurementLoop({ settings, log, report: measured, sizes, deadTuples, lags, onBegun, signal }),
     // The measurement distinguishes its sessions from clients' by the log, which it reads from its own start.
     privileges: (signal) => hasBegun.then(() => runPrivilegeLoop(host, signal)),
     'disk usage': (signal) => diskUsage.run(signal),
@@ -205,7 +207,7 @@ function loopsOf(
     'locks of rehearsals': (signal) => host.lockSampler.run(signal),
     logins: (signal) => new LoginWatch(host, log).run(signal),
     'blocked projects': (signal) =>
-      watchBlockedProjects({ settings, log, report: (sizes) => notify('sizes', sizes), signal }),
+      watchBlockedProjects({ settings, sizes, log, report: (found) => notify('sizes', found), signal }),
     'reports of blocks': (signal) => blocks.run(log, signal),
     following: (signal) => new FollowWatch(host, (report) => notify('follow', report)).run(signal),
     'logins of moves': (signal) => runMoverLoop(host, signal),

@@ -8,6 +8,7 @@ import type { CloneMethod } from '../cloning/create-clone.ts';
 import { openComparisonGate } from '../difference/sides.ts';
 import { DeadTuples } from '../measurement/database-statistics.ts';
 import type { Source } from '../measurement/disk-usage.ts';
+import { KnownSizes } from '../measurement/sizes.ts';
 import { Metrics } from '../metrics/metrics.ts';
 import { KnownInventory } from '../operations/inventory.ts';
 import { CoveredSources } from '../operations/masking.ts';
@@ -46,6 +47,8 @@ export interface Host {
   lags: FollowLags;
   /** Samples the locks of branches that are being rehearsed. */
   lockSampler: LockSampler;
+  /** Of databases, as they were last read. */
+  sizes: KnownSizes;
   /** As read in the hourly session of each branch's owner login. */
   deadTuples: DeadTuples;
   cloneMethod: CloneMethod;
@@ -91,6 +94,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     excesses: new Excesses(),
     lags: new FollowLags(),
     lockSampler: new LockSampler(postgres, log),
+    sizes: new KnownSizes(),
     deadTuples: new DeadTuples(),
     log,
     largestSource: () => null,

@@ -11,7 +11,8 @@ import { inTransaction, type OwnSession, openPlatformSession } from '../postgres
 import { closeToPublic, dropDatabase, protectDatabases, readDatabases } from '../postgres/databases.ts';
 import { writeExtensions } from '../postgres/extensions.ts';
 import { withLocks } from '../postgres/locks.ts';
-import { dropUnusedRoles, ensureQueryLogins, restoreLogins } from '../postgres/roles.ts';
+import { ensureQueryLogins, restoreLogins } from '../postgres/roles.ts';
+import { dropUnusedRoles } from '../postgres/unused-roles.ts';
 import { type Log, TroubleLog } from '../process/log.ts';
 import { dropLeftovers } from '../snapshots/snapshot-databases.ts';
 import { hintCowExtents } from '../volumes/xfs.ts';

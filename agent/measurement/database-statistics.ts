@@ -49,6 +49,20 @@ export async function readDatabaseStatistics(session: Session): Promise<Measured
   }));
 }
 
+/** The statistics of the projects' finalized databases. */
+export async function readProjectStatistics(
+  db: Queryable,
+  projectIds: readonly string[],
+): Promise<{ project_id: string; branch_id: string; statistics: Statistics }[]> {
+  const { rows } = await db.query<Statistics & Pick<MeasuredBranch, 'project_id' | 'branch_id'>>(
+    `SELECT branch.project_id, branch.branch_id, ${STATISTICS}
+     FROM ${SERVER} AS server, branch JOIN pg_stat_database AS stat ON stat.datname = branch.database
+     WHERE branch.project_id = ANY ($1)`,
+    [projectIds],
+  );
+  return rows.map(({ project_id, branch_id, ...statistics }) => ({ project_id, branch_id, statistics }));
+}
+
 /**
  * Stores the present statistics of these branches' databases as the zero of their usage, once: the creation of a
  * branch is not usage.
@@ -57,8 +71,9 @@ export const setBaselines = (db: Queryable, branchIds: readonly string[]) =>
   db.query(
     `UPDATE branch_usage SET totals = $2, seen = to_jsonb(now) - 'id'
      FROM (SELECT branch.branch_id AS id, ${STATISTICS}
-           FROM ${SERVER} AS server, pg_stat_database AS stat JOIN branch ON branch.database = stat.datname
-           WHERE branch.branch_id = ANY ($1)) AS now
+           FROM ${SERVER} AS server, branch JOIN pg_stat_database AS stat ON stat.datname = branch.database
+           WHERE branch.branch_id = ANY ($1)
+             AND stat.datname = ANY (ARRAY (SELECT database FROM branch WHERE branch_id = ANY ($1)))) AS now
      WHERE branch_id = now.id AND totals IS NULL`,
     [branchIds, JSON.stringify(ZERO_TOTALS)],
   );

@@ -62,7 +62,7 @@ interface Pooled {
 export class Meter {
   readonly #settings: AgentSettings;
   readonly #stores: boolean;
-  readonly #sizes = new KnownSizes();
+  readonly #sizes: KnownSizes;
   /** Files of each database, as of its size; by oid. */
   readonly #files = new Map<string, number>();
   #session: OwnSession | null = null;
@@ -78,6 +78,7 @@ export class Meter {
 
   /**
    * @param stores whether measurements are stored, which only the agent's meter does
+   * @param sizes those that are known
    * @param deadTuples what the agent's own sessions in the branches have read
    * @param lags of the branches that follow, as the agent has watched them
    */
@@ -85,10 +86,12 @@ export class Meter {
     settings: AgentSettings,
     {
       stores,
+      sizes = new KnownSizes(),
       deadTuples = new DeadTuples(),
       lags = { of: () => null },
-    }: { stores: boolean; deadTuples?: DeadTuples; lags?: Lags },
+    }: { stores: boolean; sizes?: KnownSizes; deadTuples?: DeadTuples; lags?: Lags },
   ) {
+    this.#sizes = sizes;
     this.#settings = settings;
     this.#stores = stores;
     this.#deadTuples = deadTuples;
@@ -309,6 +312,7 @@ interface Measuring {
   settings: AgentSettings;
   log: Log;
   report: (measurement: ProjectMeasurement) => void;
+  sizes?: KnownSizes;
   deadTuples?: DeadTuples;
   lags?: Lags;
   /** Called after each attempt to measure or to sample. */
@@ -321,9 +325,10 @@ interface Measuring {
  * delays the next one. Never throws.
  */
 export async function runMeasurementLoop(measuring: Measuring): Promise<void> {
-  const { settings, log, report, deadTuples, lags, onBegun, signal } = measuring;
+  const { settings, log, report, sizes, deadTuples, lags, onBegun, signal } = measuring;
   const meter = new Meter(settings, {
     stores: true,
+    ...(sizes && { sizes }),
     ...(deadTuples && { deadTuples }),
     ...(lags && { lags }),
   });

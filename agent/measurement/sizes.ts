@@ -6,6 +6,7 @@ import { sqlState } from '../postgres/postgres-failure.ts';
 import { runLoop } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import type { Statistics } from './counters.ts';
+import { readProjectStatistics } from './database-statistics.ts';
 
 interface Known {
   bytes: number;
@@ -44,6 +45,22 @@ export class KnownSizes {
       .toSorted((a, b) => sizedIn(a) - sizedIn(b))
       .slice(0, Math.ceil(databases.length / ROUNDS));
     return [...changed, ...oldest].map(({ database }) => database);
+  }
+
+  /** Those whose statistics differ from when they were sized, and those of a session whose changes may not be counted yet. */
+  changed(databases: readonly Statistics[], active: ReadonlySet<string>): string[] {
+    return databases
+      .filter((one) => active.has(one.database) || this.#known.get(one.database)?.key !== changeKey(one))
+      .map(({ database }) => database);
+  }
+
+  /** Records new sizes of some databases. @param databases as given to `changed` */
+  add(databases: readonly Statistics[], sizes: ReadonlyMap<string, number>): void {
+    for (const one of databases) {
+      const bytes = sizes.get(one.database);
+      if (bytes !== undefined)
+        this.#known.set(one.database, { bytes, key: changeKey(one), round: this.#round });
+    }
   }
 
   /** Records new sizes, and forgets databases that are gone. @param databases as given to `due` */
@@ -114,28 +131,45 @@ export async function readStreamed(session: Queryable, dataDir: string): Promise
   return streamed;
 }
 
+/**
+ * A session counts what it has changed when a transaction ends, once a second at most. The rest follows ten seconds
+ * after its last statement, or at its end (`PGSTAT_IDLE_INTERVAL`).
+ */
+const COUNTED_WITHIN = '15 seconds';
+
+/**
+ * Databases with sessions whose changes may not be counted yet. Autovacuum only shrinks files, and the agent's own
+ * session changes no tenant's database.
+ */
+async function readActive(session: Queryable): Promise<Set<string>> {
+  const { rows } = await session.query<{ oid: string }>(
+    `SELECT DISTINCT datid::text AS oid FROM pg_stat_get_activity(NULL)
+     WHERE datid <> 0 AND backend_type <> 'autovacuum worker'
+       AND (xact_start IS NOT NULL OR state IS DISTINCT FROM 'idle'
+         OR state_change > clock_timestamp() - interval '${COUNTED_WITHIN}')`,
+  );
+  return new Set(rows.map(({ oid }) => oid));
+}
+
 /** The present sizes of the projects' finalized databases. The session limits the time of a statement. */
 export async function readProjectSizes(
   session: Queryable,
-  dataDir: string,
+  { dataDir, sizes }: { dataDir: string; sizes: KnownSizes },
   projectIds: readonly string[],
 ): Promise<ProjectSizes[]> {
-  const { rows } = await session.query<{ project_id: string; branch_id: string; oid: string }>(
-    `SELECT project_id, branch_id, pg_database.oid::text FROM branch JOIN pg_database ON datname = database
-     WHERE project_id = ANY ($1)`,
-    [projectIds],
-  );
-  const bytes = await readSizes(
-    session,
-    rows.map(({ oid }) => oid),
-  );
+  // Read before the statistics: a session that ends between has counted its changes.
+  const active = await readActive(session);
+  const branches = await readProjectStatistics(session, projectIds);
+  const statistics = branches.map((branch) => branch.statistics);
+  const changed = sizes.changed(statistics, active);
+  if (changed.length > 0) sizes.add(statistics, await readSizes(session, changed));
   const streamed = await readStreamed(session, dataDir);
-  return [...Map.groupBy(rows, ({ project_id }) => project_id)].map(([project_id, branches]) => ({
+  return [...Map.groupBy(branches, ({ project_id }) => project_id)].map(([project_id, ofProject]) => ({
     project_id,
     sizes: Object.fromEntries(
-      branches.flatMap(({ branch_id, oid }) => {
-        const size = bytes.get(oid);
-        return size === undefined ? [] : [[branch_id, size + (streamed.get(oid) ?? 0)]];
+      ofProject.flatMap(({ branch_id, statistics: { database } }) => {
+        const size = sizes.bytesOf(database);
+        return size === undefined ? [] : [[branch_id, size + (streamed.get(database) ?? 0)]];
       }),
     ),
   }));
@@ -159,6 +193,7 @@ const STATEMENT_WITHIN_MS = 3_000;
 
 interface Watching {
   settings: AgentSettings;
+  sizes: KnownSizes;
   log: Log;
   report: (sizes: ProjectSizes) => void;
   signal: AbortSignal;
@@ -169,23 +204,30 @@ interface Watching {
  * that deleted data ends the block immediately (specification 3.2). The regular measurement repeats a report
  * that is lost. Never throws.
  */
-export async function watchBlockedProjects({ settings, log, report, signal }: Watching): Promise<void> {
+export async function watchBlockedProjects({
+  settings,
+  sizes: known,
+  log,
+  report,
+  signal,
+}: Watching): Promise<void> {
   let session = null as OwnSession | null;
   /** Bytes at the last poll, by project. */
-  let known = new Map<string, number>();
+  let former = new Map<string, number>();
   const poll = async () => {
     session ??= await openSession(settings, () => {
       session = null;
     });
     const blocked = await readWriteBlocked(session);
-    const sizes = blocked.length > 0 ? await readProjectSizes(session, settings.PGDATA_DIR, blocked) : [];
+    const host = { dataDir: settings.PGDATA_DIR, sizes: known };
+    const sizes = blocked.length > 0 ? await readProjectSizes(session, host, blocked) : [];
     const totals = new Map(sizes.map((project) => [project.project_id, totalOf(project)]));
     for (const project of sizes) {
       const { project_id } = project;
-      if ((totals.get(project_id) ?? 0) < (known.get(project_id) ?? Number.POSITIVE_INFINITY))
+      if ((totals.get(project_id) ?? 0) < (former.get(project_id) ?? Number.POSITIVE_INFINITY))
         report(project);
     }
-    known = totals;
+    former = totals;
   };
   const every = (busyMs: number) => Math.max(POLL_EVERY_MS, busyMs / BUSY_SHARE);
   await runLoop(poll, { every, signal, log, failed: 'blocked_projects.unwatched' });

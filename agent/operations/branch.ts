@@ -2,7 +2,7 @@ import { buildDatabaseName } from '../../shared/branch/database-name.ts';
 import { groupName, loginName } from '../../shared/branch/login.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { AccessHost } from '../access/enforce-access.ts';
-import { enforceAccess, unenforcedProjects } from '../access/enforce-access.ts';
+import { enforceAccess, isUnenforced } from '../access/enforce-access.ts';
 import { introduceProject } from '../access/store-access.ts';
 import {
   ADOPTED,
@@ -14,9 +14,10 @@ import {
 } from '../cloning/claim-branch.ts';
 import { type CloneHost, createClone, createUnusedClone } from '../cloning/create-clone.ts';
 import { setBaselines } from '../measurement/database-statistics.ts';
+import type { KnownSizes } from '../measurement/sizes.ts';
 import { isAway, showDatabases, socketOf, withAdminConsole } from '../pooler/admin-console.ts';
 import { instancesNow } from '../pooler/restart-state.ts';
-import { type BranchIdentity, readBranches } from '../postgres/branches.ts';
+import { type BranchIdentity, readMaker } from '../postgres/branches.ts';
 import type { Pool } from '../postgres/connect.ts';
 import {
   identifier,
@@ -35,8 +36,9 @@ import {
   readDatabases,
 } from '../postgres/databases.ts';
 import { releaseLock, runAlone, takeLock, withLocks } from '../postgres/locks.ts';
-import { dropUnusedRoles, ensureGroups, ensureLogins, restoreLogins } from '../postgres/roles.ts';
+import { ensureGroups, ensureLogins, restoreLogins } from '../postgres/roles.ts';
 import { clearDatabase } from '../postgres/sessions.ts';
+import { dropRoles, rolesOfBranch } from '../postgres/unused-roles.ts';
 import { DEFAULT_PRIVILEGES, grantGroups, lostGroups } from '../privileges/default-privileges.ts';
 import { makeOwnSessions } from '../privileges/own-sessions.ts';
 import type { PrivilegesHost } from '../privileges/repair-privileges.ts';
@@ -54,6 +56,7 @@ export interface BranchHost extends AccessHost, CloneHost, PrivilegesHost {
   /** For operations: each holds its locks in one of these sessions. */
   sessions: Pool;
   spares: Spares;
+  sizes: KnownSizes;
 }
 
 /**
@@ -75,15 +78,16 @@ export function prepareBranches(
       await ensureLogins(session, project_id, branches);
       await introduceProject(session, project_id, access);
       // Without a write block, the logins get the rest of their rights when their databases are opened.
-      if (access.write_blocked) await restoreLogins(session, project_id);
+      if (access.write_blocked) await restoreLogins(session, { branches: idsOf(branches) });
     });
     // Usually the access in this call is no newer than the one in effect, and syncing the rules is enough.
-    const unenforced = await unenforcedProjects(session);
-    if (unenforced.includes(project_id)) await enforceAccess(host, session, project_id);
+    if (await isUnenforced(session, project_id)) await enforceAccess(host, session, project_id);
     else await host.rules.sync();
     return {};
   });
 }
+
+const idsOf = (branches: readonly BranchIdentity[]) => branches.map(({ branch_id }) => branch_id);
 
 type CloneResult = MethodResult<'branch.clone'>;
 
@@ -184,7 +188,7 @@ export function finalizeBranches(
       if (unopened.length > 0) await session.query(unopened.map((branch) => opening(host, branch)).join(';'));
       // The project may be write-blocked, so the rest of the rights is not the same for every branch. The
       // agent of an earlier release may have opened the branches without it.
-      await restoreLogins(session, params.project_id);
+      await restoreLogins(session, { branches: idsOf(branches) });
     });
     return {};
   });
@@ -353,8 +357,7 @@ async function isWanted(
   { branch_id, made_by }: Pick<Params<'branch.drop'>, 'branch_id' | 'made_by'>,
 ): Promise<boolean> {
   if (made_by === null) return true;
-  const held = (await readBranches(session)).find((branch) => branch.branch_id === branch_id);
-  return held?.made_by === made_by;
+  return (await readMaker(session, branch_id)) === made_by;
 }
 
 /** Closes both ports to the branch's logins. */
@@ -367,23 +370,26 @@ async function closeBranch({ rules }: BranchHost, session: Session, branchId: st
 async function forgetBranch(session: Session, branchId: string): Promise<void> {
   await session.query('DELETE FROM network_rule WHERE branch_id = $1', [branchId]);
   await session.query('DELETE FROM branch WHERE branch_id = $1', [branchId]);
-  await dropUnusedRoles(session);
+  await dropRoles(session, rolesOfBranch(branchId));
 }
 
 /**
- * The branch's databases, finalized or not. A finalized one is found by its mark alone, because another
- * branch may have taken the name since. A clone without its final name carries the id of the job that made
- * it.
+ * The branch's databases, finalized or not. A finalized one counts by its mark alone, because another branch may have
+ * taken the name since a first call has forgotten this one. A clone without its final name carries the id of the job
+ * that made it.
  */
 async function databasesOf(
   session: Session,
   params: BranchIdentity,
 ): Promise<{ name: string; finalized: boolean }[]> {
-  const { rows } = await session.query<{ job_id: string }>('SELECT job_id FROM branch WHERE branch_id = $1', [
-    params.branch_id,
-  ]);
+  const { rows } = await session.query<{ job_id: string; database: string }>(
+    'SELECT job_id, database FROM branch WHERE branch_id = $1',
+    [params.branch_id],
+  );
   const builds = [params, ...rows].map(({ job_id }) => buildDatabaseName(job_id));
-  const found = await readDatabases(session);
+  // Without the row, only the mark of a database says that it is the branch's.
+  const names = rows[0] && [...builds, params.database, rows[0].database];
+  const found = await readDatabases(session, names);
   return found
     .filter(({ name, mark }) => builds.includes(name) || mark?.branch_id === params.branch_id)
     .map(({ name }) => ({ name, finalized: !builds.includes(name) }));

@@ -13,7 +13,8 @@ import type { Pool } from '../postgres/connect.ts';
 import { inTransaction } from '../postgres/connect.ts';
 import { closeToPublic } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
-import { dropUnusedRoles, ensureQueryLogins, restoreLogins } from '../postgres/roles.ts';
+import { ensureQueryLogins, restoreLogins } from '../postgres/roles.ts';
+import { dropUnusedRoles } from '../postgres/unused-roles.ts';
 import { readSnapshots } from '../snapshots/snapshot-databases.ts';
 import { diskSize, freeBytes } from '../volumes/volumes.ts';
 

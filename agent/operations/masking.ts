@@ -31,7 +31,7 @@ import {
 } from '../postgres/connect.ts';
 import { dropDatabase, protectDatabase, workMark } from '../postgres/databases.ts';
 import { releaseLock, takeLock, withLocks } from '../postgres/locks.ts';
-import { dropUnusedRoles } from '../postgres/roles.ts';
+import { dropRoles, rolesOfBranch } from '../postgres/unused-roles.ts';
 import type { Excesses } from '../process/excesses.ts';
 import { HostError } from '../process/host-error.ts';
 import { type OnProgress, partOf } from '../process/progress.ts';
@@ -120,7 +120,7 @@ export async function maskSnapshot(
 /** Drops the clone that is being masked, and its login. */
 async function removeMasking(session: Session, snapshotId: string): Promise<void> {
   await dropDatabase(session, maskedDatabaseName(snapshotId));
-  await dropUnusedRoles(session);
+  await dropRoles(session, [...rolesOfBranch(snapshotId), maskingRoleName(snapshotId)]);
 }
 
 /** Replaces the values of the database, or removes its rows. @returns why not, if it has changed nothing */

@@ -2,7 +2,7 @@ import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { readProjectSizes } from '../measurement/sizes.ts';
 import { readBranches } from '../postgres/branches.ts';
 import { withLocks } from '../postgres/locks.ts';
-import { dropUnusedRoles } from '../postgres/roles.ts';
+import { dropRoles, rolesOfProject } from '../postgres/unused-roles.ts';
 import { HostError } from '../process/host-error.ts';
 import { dropSnapshot, readSnapshots } from '../snapshots/snapshot-databases.ts';
 import type { BranchHost } from './branch.ts';
@@ -19,9 +19,8 @@ export function sizeProject(
 ): Promise<MethodResult<'project.size'>> {
   return withLocks(host.sessions, [], async (session) => {
     await session.query(`SET statement_timeout = ${STATEMENT_WITHIN_MS}`);
-    const [sizes = { project_id, sizes: {} }] = await readProjectSizes(session, host.settings.PGDATA_DIR, [
-      project_id,
-    ]);
+    const known = { dataDir: host.settings.PGDATA_DIR, sizes: host.sizes };
+    const [sizes = { project_id, sizes: {} }] = await readProjectSizes(session, known, [project_id]);
     await session.query('RESET statement_timeout');
     return sizes;
   });
@@ -48,8 +47,8 @@ export async function dropProject(
   params: Params<'project.drop'>,
 ): Promise<MethodResult<'project.drop'>> {
   const { project_id, job_id } = params;
-  const branches = (await readBranches(host.postgres)).filter((branch) => branch.project_id === project_id);
-  const snapshots = (await readSnapshots(host.postgres)).filter((one) => one.project_id === project_id);
+  const branches = await readBranches(host.postgres, project_id);
+  const snapshots = await readSnapshots(host.postgres, project_id);
   const drops = [
     ...branches.map(
       ({ branch_id, database }) =>
@@ -71,9 +70,13 @@ export async function dropProject(
   for (const outcome of outcomes) if (outcome.status === 'rejected') throw outcome.reason;
   await requireUnused(host, params);
   await withLocks(host.sessions, [], async (session) => {
+    const { rows: networks } = await session.query<{ role: string }>(
+      'SELECT role FROM network WHERE project_id = $1',
+      [project_id],
+    );
     await session.query('DELETE FROM project WHERE project_id = $1', [project_id]);
     await host.rules.sync();
-    await dropUnusedRoles(session);
+    await dropRoles(session, [...networks.map(({ role }) => role), ...rolesOfProject(project_id)]);
   });
   return {
     dropped_databases: outcomes.filter((outcome) => outcome.status === 'fulfilled' && outcome.value.dropped)

@@ -47,11 +47,11 @@ export async function swapReset(
   host: BranchHost,
   params: Params<'reset.swap'>,
 ): Promise<MethodResult<'reset.swap'>> {
-  const { project_id, branch_id, database, snapshot_id } = params;
+  const { branch_id, database, snapshot_id } = params;
   const size = await withLocks(host.sessions, [`clone:${branch_id}`], async (session) => {
     if (!(await isSwapped(session, params)))
       await host.rules.withhold([database], () => swap(host, session, params));
-    await inTransaction(session, () => restoreLogins(session, project_id));
+    await inTransaction(session, () => restoreLogins(session, { branches: [branch_id] }));
     return readSnapshotSize(session, snapshot_id);
   });
   await repair(host, params);

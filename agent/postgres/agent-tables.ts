@@ -267,6 +267,51 @@ const QUIET_SINCE = `
 `;
 
 /**
+ * What an operation on one branch reads by. `access_change` has a row for each change of the access to a branch, or to all
+ * branches of a project, so that a process reads only what has changed since its last read.
+ */
+const ACCESS_CHANGE = `
+  ALTER TABLE login ADD COLUMN stale boolean NOT NULL DEFAULT false; -- the role may differ from what was stored
+  CREATE INDEX login_to_enforce ON login (branch_id) WHERE end_from IS NOT NULL OR stale;
+  CREATE INDEX project_unenforced ON project (project_id) WHERE unenforced;
+  CREATE INDEX branch_by_project ON branch (project_id);
+  CREATE INDEX branch_closed ON branch (project_id) WHERE closed;
+  CREATE INDEX branch_with_attempts ON branch (project_id) WHERE connection_attempts IS NOT NULL;
+  CREATE INDEX network_rule_of_branch ON network_rule (project_id, branch_id);
+  CREATE INDEX network_rule_by_branch ON network_rule (branch_id) WHERE branch_id IS NOT NULL;
+  DROP INDEX network_rule_by_project;
+  CREATE INDEX snapshot_by_project ON snapshot (project_id);
+  CREATE INDEX snapshot_with_spares ON snapshot (project_id) WHERE spares IS NOT NULL;
+  CREATE INDEX restored_login_by_branch ON restored_login (branch_id);
+  CREATE TABLE access_change (
+    id uuid NOT NULL, -- of a branch, of a project for all of its branches, or the digits of a network's role
+    xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    changed_at timestamptz NOT NULL DEFAULT clock_timestamp()
+  );
+  CREATE INDEX access_change_by_xid ON access_change (xid);
+  CREATE FUNCTION record_access_change() RETURNS trigger LANGUAGE plpgsql AS $$
+  DECLARE
+    changed jsonb := to_jsonb(coalesce(NEW, OLD));
+  BEGIN
+    INSERT INTO access_change (id) VALUES (
+      CASE TG_TABLE_NAME
+        WHEN 'network_rule' THEN coalesce(changed ->> 'branch_id', changed ->> 'project_id')
+        WHEN 'network' THEN substr(changed ->> 'role', 5)
+        ELSE changed ->> 'branch_id'
+      END::uuid);
+    RETURN NULL;
+  END $$;
+  CREATE TRIGGER access_change AFTER INSERT OR DELETE OR UPDATE OF database, closed, connection_attempts ON branch
+    FOR EACH ROW EXECUTE FUNCTION record_access_change();
+  CREATE TRIGGER access_change AFTER INSERT OR DELETE OR UPDATE OF login, branch_id, verifier ON login
+    FOR EACH ROW EXECUTE FUNCTION record_access_change();
+  CREATE TRIGGER access_change AFTER INSERT OR DELETE OR UPDATE ON network_rule
+    FOR EACH ROW EXECUTE FUNCTION record_access_change();
+  CREATE TRIGGER access_change AFTER INSERT OR DELETE OR UPDATE ON network
+    FOR EACH ROW EXECUTE FUNCTION record_access_change();
+`;
+
+/**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was
  * released is never changed, removed or moved; a change of the tables is a new entry at the end.
  */
@@ -290,6 +335,7 @@ export const MIGRATIONS: readonly string[] = [
   MOVER,
   DURABILITY,
   QUIET_SINCE,
+  ACCESS_CHANGE,
 ];
 
 /**

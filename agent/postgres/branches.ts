@@ -5,13 +5,20 @@ import { readDatabases } from './databases.ts';
 
 export type HostBranch = MethodResult<'host.inventory'>['branches'][number];
 
-/** Every branch of the host: those in the agent's tables, and databases that only their mark identifies. */
-export async function readBranches(db: Queryable): Promise<HostBranch[]> {
+/**
+ * Every branch of the host, or of a project: those in the agent's tables, and databases that only their mark
+ * identifies.
+ */
+export async function readBranches(db: Queryable, projectId: string | null = null): Promise<HostBranch[]> {
   const { rows: stored } = await db.query<BranchIdentity>(
-    'SELECT branch_id, project_id, job_id, database FROM branch ORDER BY database',
+    `SELECT branch_id, project_id, job_id, database FROM branch ${projectId ? 'WHERE project_id = $1' : ''}
+     ORDER BY database`,
+    projectId ? [projectId] : [],
   );
   const databases = await readDatabases(db);
-  const marks = databases.flatMap(({ name, mark }) => (mark ? [{ ...mark, database: name }] : []));
+  const marks = databases.flatMap(({ name, mark }) =>
+    mark && (projectId === null || mark.project_id === projectId) ? [{ ...mark, database: name }] : [],
+  );
   const finalized = new Set(marks.map(({ branch_id }) => branch_id));
   const names = new Set(databases.map(({ name }) => name));
   const storedIds = new Set(stored.map(({ branch_id }) => branch_id));
@@ -26,6 +33,15 @@ export async function readBranches(db: Queryable): Promise<HostBranch[]> {
     state: state(branch),
     made_by: branch.job_id,
   }));
+}
+
+/** The job that made the branch, as `readBranches` has it; null if the host has no such branch. */
+export async function readMaker(db: Queryable, branchId: string): Promise<string | null> {
+  const { rows } = await db.query<{ job_id: string }>('SELECT job_id FROM branch WHERE branch_id = $1', [
+    branchId,
+  ]);
+  if (rows[0]) return rows[0].job_id;
+  return (await readDatabases(db)).find(({ mark }) => mark?.branch_id === branchId)?.mark?.job_id ?? null;
 }
 
 /** The ids and the final database name that every branch operation carries. */

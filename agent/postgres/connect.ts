@@ -73,12 +73,23 @@ class PreparingClient extends pg.Client {
 const IDLE_FOR_MS = 60_000;
 
 /**
+ * An operation reads a few rows of tables that grow with the host. Each of its statements finds them by an index,
+ * and joins by an index, whatever the statistics say: a plan that was made when a table was small, or from statistics
+ * of that time, reads all of it. What reads the whole host has indexes too, and is only a little slower by them.
+ */
+const PLANS = ['enable_seqscan', 'enable_hashjoin', 'enable_mergejoin', 'jit']
+  .map((setting) => ` -c ${setting}=off`)
+  .join('');
+
+/**
  * Up to `max` sessions in the agent's own database. One stays open, so that blocking password guesses never
  * waits for a login.
  */
 export function openPool(settings: AgentSettings, max: number): Pool {
+  const config = asPlatform(settings, PLATFORM_ROLE);
   const pool = new pg.Pool({
-    ...asPlatform(settings, PLATFORM_ROLE),
+    ...config,
+    options: config.options + PLANS,
     Client: PreparingClient,
     max,
     min: 1,

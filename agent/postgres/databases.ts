@@ -29,8 +29,8 @@ const BUILD_DATABASE = new RegExp(`^${buildDatabaseName('')}[0-9a-f]{32}$`);
 export async function readDatabases(db: Queryable, names?: readonly string[]): Promise<FoundDatabase[]> {
   const { rows } = await db.query<{ name: string; comment: string | null; interrupted: boolean }>(
     `SELECT datname AS name, shobj_description(oid, 'pg_database') AS comment, datconnlimit = -2 AS interrupted
-     FROM pg_database WHERE $1::text[] IS NULL OR datname = ANY ($1) ORDER BY datname`,
-    [names ?? null],
+     FROM pg_database ${names ? 'WHERE datname = ANY ($1)' : ''} ORDER BY datname`,
+    names ? [names] : [],
   );
   return rows
     .filter(({ name }) => MANAGED_DATABASE.test(name) || BUILD_DATABASE.test(name))

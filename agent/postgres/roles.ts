@@ -6,7 +6,6 @@ import {
   queryLoginName,
 } from '../../shared/branch/login.ts';
 import { identifier, inTransaction, literal, type Queryable, type Session } from './connect.ts';
-import { withHostLock } from './locks.ts';
 import { LOCK_NOT_AVAILABLE, sqlState } from './postgres-failure.ts';
 import { endSessions } from './sessions.ts';
 
@@ -25,8 +24,6 @@ const MEMBERSHIP: Record<BranchRole, string> = {
  * Sessions of a branch's query login: those of the turns of a project, and of a comparison of it with itself.
  */
 const QUERY_CONNECTIONS = 20;
-
-const DEPENDENT_OBJECTS = '2BP01';
 
 /** Errors of ALTER ROLE when another session locks the role for longer than this, or altered it first. */
 const LOCKED_FOR_MS = 500;
@@ -135,67 +132,6 @@ export async function ensureQueryLogins(session: Session): Promise<void> {
     });
 }
 
-/**
- * Drops every login and group whose branch or project is gone, and the roles of forgotten networks, moves and standbys. A role
- * that a clone still refers to, or a tenant's open transaction names, cannot be dropped yet: a login is
- * disabled, and the next call tries again.
- */
-export const dropUnusedRoles = (session: Session): Promise<void> =>
-  withHostLock(session, 'roles', () => dropRoles(session));
-
-/** A tenant can lock each of its roles. The next call drops the rest. Milliseconds. */
-const DROP_WITHIN = 5_000;
-
-async function dropRoles(session: Session): Promise<void> {
-  const deadline = performance.now() + DROP_WITHIN;
-  const { rows } = await session.query<{ rolname: string; rolcanlogin: boolean }>(
-    `SELECT * FROM (
-     SELECT rolname, rolcanlogin FROM pg_roles
-     WHERE rolname ~ '^u_[0-9a-f]{32}_(owner|rw|ro|query|mask)$'
-       AND NOT EXISTS (SELECT FROM branch WHERE replace(branch_id::text, '-', '') = substr(rolname, 3, 32))
-       -- The one that owns the subscription of a project.
-       AND NOT EXISTS (SELECT FROM following WHERE cutover IS DISTINCT FROM 'done' AND replace(project_id::text, '-', '') = substr(rolname, 3, 32))
-       -- The login that masks a clone, the owner of its functions, or the login that fills or warms one.
-       AND NOT EXISTS (
-         SELECT FROM pg_database
-         WHERE datname IN ('bgmask_' || substr(rolname, 3, 32), 'bgload_' || substr(rolname, 3, 32), 'bgspare_' || substr(rolname, 3, 32)))
-     UNION ALL
-     SELECT rolname, rolcanlogin FROM pg_roles
-     WHERE rolname ~ '^g_[0-9a-f]{32}_(owner|rw|ro)$'
-       AND NOT EXISTS (SELECT FROM branch WHERE replace(project_id::text, '-', '') = substr(rolname, 3, 32))
-       AND NOT EXISTS (SELECT FROM project WHERE replace(project_id::text, '-', '') = substr(rolname, 3, 32))
-     UNION ALL
-     SELECT rolname, rolcanlogin FROM pg_roles
-     WHERE rolname ~ '^net_[0-9a-f]{32}$' AND NOT EXISTS (SELECT FROM network WHERE role = rolname)
-     UNION ALL
-     SELECT rolname, rolcanlogin FROM pg_roles
-     WHERE rolname ~ '^mv_[0-9a-f]{32}$' AND NOT EXISTS (SELECT FROM mover WHERE login = rolname)
-     UNION ALL
-     SELECT rolname, rolcanlogin FROM pg_roles
-     WHERE rolname ~ '^standby_[0-9a-f]{32}$' AND NOT EXISTS (SELECT FROM standby WHERE login = rolname)
-     ) AS unused ORDER BY random()`,
-  );
-  // Statements that are sent together are one transaction, to which SET LOCAL applies.
-  const inTime = (statement: string) =>
-    session.query(`SET LOCAL lock_timeout = ${LOCKED_FOR_MS}; ${statement}`);
-  const drop = async (roles: typeof rows) => {
-    try {
-      await inTime(`DROP ROLE ${roles.map(({ rolname }) => identifier(rolname)).join(', ')}`);
-      return true;
-    } catch (error) {
-      if ([DEPENDENT_OBJECTS, LOCK_NOT_AVAILABLE].includes(sqlState(error) ?? '')) return false;
-      throw error;
-    }
-  };
-  // Usually all of them can be dropped, with one commit.
-  if (rows.length > 1 && (await drop(rows))) return;
-  for (const row of rows) {
-    if (performance.now() > deadline) return;
-    if (!(await drop([row])) && row.rolcanlogin)
-      await inTime(`ALTER ROLE ${identifier(row.rolname)} NOLOGIN PASSWORD NULL`);
-  }
-}
-
 interface LoginState {
   login: string;
   branch_id: string;
@@ -238,22 +174,49 @@ interface ForeignSetting {
   name: string;
 }
 
+/** Which logins are restored. */
+type RestoredScope = { projectId: string } | { branches: readonly string[] } | { staleOf: string };
+
+/** SQL conditions on `login` and `branch`; the value is `$1`. */
+const SCOPES = {
+  all: 'true',
+  projectId: 'project_id = $1',
+  branches: 'login.branch_id = ANY ($1)',
+  staleOf: 'project_id = $1 AND (end_from IS NOT NULL OR stale)',
+} as const;
+
+function scopeOf(scope: RestoredScope | undefined): { kind: keyof typeof SCOPES; values: unknown[] } {
+  if (scope === undefined) return { kind: 'all', values: [] };
+  if ('projectId' in scope) return { kind: 'projectId', values: [scope.projectId] };
+  if ('branches' in scope) return { kind: 'branches', values: [scope.branches] };
+  return { kind: 'staleOf', values: [scope.staleOf] };
+}
+
 /**
  * Settings of the logins that are not ours, by login. Some prevent every login, such as
- * `local_preload_libraries`.
+ * `local_preload_libraries`. PostgreSQL finds settings by their database only, so those of other databases than the
+ * branch's are read for whole projects alone: `LoginWatch` asks for these.
  */
 async function readForeignSettings(
   session: Session,
-  projectId: string | undefined,
+  scope: RestoredScope | undefined,
 ): Promise<Map<string, ForeignSetting[]>> {
+  const { kind, values } = scopeOf(scope);
+  const isWhole = kind === 'all' || kind === 'projectId';
+  const settings = isWhole
+    ? 'pg_db_role_setting'
+    : `(SELECT 0::oid AS oid UNION ALL SELECT oid FROM pg_database WHERE datname = database) AS own
+       JOIN pg_db_role_setting ON setdatabase = own.oid`;
   const { rows } = await session.query<ForeignSetting>(
     `SELECT login, datname AS database, split_part(entry, '=', 1) AS name
-     FROM pg_db_role_setting CROSS JOIN unnest(setconfig) AS entry
-     JOIN pg_roles ON pg_roles.oid = setrole JOIN login ON login = rolname
-     JOIN branch USING (branch_id) LEFT JOIN pg_database ON pg_database.oid = setdatabase
-     WHERE ${FOREIGN} ${projectId === undefined ? '' : 'AND project_id = $1'}
+     FROM login JOIN branch USING (branch_id) JOIN pg_authid ON rolname = login
+     CROSS JOIN LATERAL (
+       SELECT setdatabase, setconfig FROM ${settings} WHERE setrole = pg_authid.oid
+     ) AS setting CROSS JOIN unnest(setconfig) AS entry
+     LEFT JOIN pg_database ON pg_database.oid = setdatabase
+     WHERE ${FOREIGN} AND ${SCOPES[kind]}
      ORDER BY login, name`,
-    projectId === undefined ? [] : [projectId],
+    values,
   );
   return Map.groupBy(rows, ({ login }) => login);
 }
@@ -327,7 +290,7 @@ export interface RestoredLogin {
  * itself, whether it may log in, and the effects of a write block on the logins other than the owner's, or of following on
  * all: they are read-only by default, and cannot make temporary tables, which would fill the disk whatever the
  * default is. To be called in a transaction.
- * @param projectId limits it to one project
+ * @param scope limits it to a project, to branches, or to the logins of a project that `storeAccess` has marked as stale
  * @param enforces the caller is `enforceAccess`. It alone restores logins whose sessions have to end: that a
  *   password was replaced shows it which session is left.
  * @returns the logins that had changed themselves. The access of the project of one that had another password
@@ -335,9 +298,10 @@ export interface RestoredLogin {
  */
 export async function restoreLogins(
   session: Session,
-  projectId?: string,
+  scope?: RestoredScope,
   { enforces } = { enforces: false },
 ): Promise<RestoredLogin[]> {
+  const { kind, values } = scopeOf(scope);
   // A generic plan: planning these joins takes five times as long as running them for one project.
   await session.query(
     `SET LOCAL lock_timeout = ${LOCKED_FOR_MS}; SET LOCAL plan_cache_mode = force_generic_plan`,
@@ -345,8 +309,10 @@ export async function restoreLogins(
   const { rows } = await session.query<LoginState>(
     `SELECT *,
             login ~ '_(rw|owner)$' AND write_blocked = EXISTS (
-              SELECT FROM pg_auth_members JOIN pg_roles AS "group" ON "group".oid = roleid
-              WHERE member = login_oid AND "group".rolname = 'g_' || replace(project_id::text, '-', '') || substring(login FROM '_(?:rw|owner)$')
+              SELECT FROM pg_auth_members
+              WHERE member = login_oid AND roleid = (
+                SELECT oid FROM pg_authid
+                WHERE rolname = 'g_' || replace(project_id::text, '-', '') || substring(login FROM '_(?:rw|owner)$'))
             ) AS group_differs,
             (login !~ '_owner$' OR follows)
               AND write_blocked <> coalesce('default_transaction_read_only=on' = ANY (settings), false)
@@ -368,12 +334,12 @@ export async function restoreLogins(
        FROM login JOIN branch USING (branch_id) JOIN project USING (project_id)
        JOIN pg_authid ON pg_authid.rolname = login JOIN pg_roles ON pg_roles.oid = pg_authid.oid
        LEFT JOIN pg_database ON datname = database AND datconnlimit > 0
-       WHERE ${projectId === undefined ? '' : 'project_id = $2 AND'} ($1 OR NOT unenforced OR end_from IS DISTINCT FROM '-infinity')
+       WHERE ${SCOPES[kind]} AND ($${values.length + 1} OR NOT unenforced OR end_from IS DISTINCT FROM '-infinity')
      ) AS state
      ORDER BY login`,
-    projectId === undefined ? [enforces] : [enforces, projectId],
+    [...values, enforces],
   );
-  const foreign = await readForeignSettings(session, projectId);
+  const foreign = await readForeignSettings(session, scope);
   const settingsOf = ({ login }: LoginState) => foreign.get(login) ?? [];
   await alterAll(
     session,

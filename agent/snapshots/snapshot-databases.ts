@@ -38,8 +38,8 @@ export async function readSnapshotSize(session: Session, snapshotId: string): Pr
   return found && !found.interrupted ? Number(found.bytes) : null;
 }
 
-/** Every snapshot in the agent's tables, and whether its database is complete. */
-export async function readSnapshots(db: Queryable) {
+/** Every snapshot in the agent's tables, or those of a project, and whether its database is complete. */
+export async function readSnapshots(db: Queryable, projectId: string | null = null) {
   const { rows } = await db.query<{
     project_id: string;
     snapshot_id: string;
@@ -49,7 +49,8 @@ export async function readSnapshots(db: Queryable) {
     `SELECT project_id, snapshot_id, pg_database.oid IS NOT NULL AS ready, independent
      FROM snapshot LEFT JOIN pg_database
        ON datname = ${SNAPSHOT_NAME} AND datconnlimit <> -2
-     ORDER BY taken_at, snapshot_id`,
+     ${projectId ? 'WHERE project_id = $1' : ''} ORDER BY taken_at, snapshot_id`,
+    projectId ? [projectId] : [],
   );
   return rows;
 }

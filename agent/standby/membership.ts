@@ -16,8 +16,8 @@ import {
   type Session,
 } from '../postgres/connect.ts';
 import { withHostLock, withLocks } from '../postgres/locks.ts';
-import { dropUnusedRoles } from '../postgres/roles.ts';
 import { endSessions } from '../postgres/sessions.ts';
+import { dropUnusedRoles } from '../postgres/unused-roles.ts';
 import { HostError } from '../process/host-error.ts';
 import type { Log } from '../process/log.ts';
 import { pollUntil, runLoop } from '../process/loops.ts';

@@ -15,8 +15,9 @@ import {
 } from '../postgres/connect.ts';
 import { takeLock, withLocks } from '../postgres/locks.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
-import { dropUnusedRoles, ensureGroups, restoreLogins } from '../postgres/roles.ts';
+import { ensureGroups, restoreLogins } from '../postgres/roles.ts';
 import { endSessions, LOADING } from '../postgres/sessions.ts';
+import { dropUnusedRoles } from '../postgres/unused-roles.ts';
 import { HostError } from '../process/host-error.ts';
 import type { Log } from '../process/log.ts';
 import { pollUntil, runLoop } from '../process/loops.ts';
@@ -134,7 +135,7 @@ async function freeze(
     `INSERT INTO frozen_branch (login, branch_id) SELECT $1, unnest($2::uuid[]) ON CONFLICT DO NOTHING`,
     [login, branchIds],
   );
-  if (rowCount) await restoreLogins(session, projectId);
+  if (rowCount) await restoreLogins(session, { projectId });
 }
 
 interface Frozen {
@@ -349,7 +350,7 @@ async function release(
   const frozen = (await readFrozen(session, login)).map(({ branch_id }) => branch_id);
   await inTransaction(session, async () => {
     await session.query('DELETE FROM mover WHERE login = $1', [login]);
-    if (frozen.length > 0) await restoreLogins(session, projectId);
+    if (frozen.length > 0) await restoreLogins(session, { projectId });
   });
   if (frozen.length > 0) await endClientsOf(session, frozen);
   await dropUnusedRoles(session);

@@ -7,8 +7,9 @@ import { followName } from '../../shared/protocol/transfer-operations.ts';
 import { identifier, inTransaction, literal, type Queryable, type Session } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
-import { dropUnusedRoles, restoreLogins } from '../postgres/roles.ts';
+import { restoreLogins } from '../postgres/roles.ts';
 import { endSessions } from '../postgres/sessions.ts';
+import { dropUnusedRoles } from '../postgres/unused-roles.ts';
 import { HostError } from '../process/host-error.ts';
 import { pollUntil } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
@@ -199,7 +200,7 @@ export const startFollowing = (
         'UPDATE following SET since = coalesce(since, clock_timestamp()) WHERE branch_id = $1',
         [branch_id],
       );
-      await restoreLogins(session, project_id);
+      await restoreLogins(session, { projectId: project_id });
     });
     await endClients(session, params);
     if (present.problem === null) await enable(host, params);
@@ -410,7 +411,7 @@ async function openBranch(
     const { rows } = await session.query('SELECT FROM pg_roles WHERE rolname = $1', [owner]);
     if (rows.length > 0)
       await session.query(`ALTER ROLE ${identifier(owner)} RESET default_transaction_read_only`);
-    await restoreLogins(session, followed.project_id);
+    await restoreLogins(session, { projectId: followed.project_id });
   });
   await endClients(session, followed);
   await untilSessionsEnded(host.postgres, followed);

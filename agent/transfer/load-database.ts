@@ -2,7 +2,7 @@ import { buildDatabaseName } from '../../shared/branch/database-name.ts';
 import { groupName, queryLoginName } from '../../shared/branch/login.ts';
 import { identifier, inTransaction, literal, type Queryable, type Session } from '../postgres/connect.ts';
 import { dropDatabase, protectDatabase, workMark } from '../postgres/databases.ts';
-import { dropUnusedRoles } from '../postgres/roles.ts';
+import { dropRoles } from '../postgres/unused-roles.ts';
 import type { AgentSettings } from '../process/settings.ts';
 
 /**
@@ -31,7 +31,7 @@ interface OfBranch {
 /** Drops the database as far as it exists, and its login. */
 export async function removeLoad(session: Session, { job_id }: Pick<Load, 'job_id'>): Promise<void> {
   await dropDatabase(session, loadDatabaseName(job_id));
-  await dropUnusedRoles(session);
+  await dropRoles(session, [loadLoginName(job_id)]);
 }
 
 /**

@@ -222,6 +222,27 @@ export function describeRules(host: () => TestHost): void {
     expect(await readFile(path, 'utf8')).not.toContain('trust');
   });
 
+  test('what another process stores is in the next sync, also if a later transaction was read before', async () => {
+    const rules = () => readFile(join(servers.layout.rulesDir, 'pgbouncer_hba.conf'), 'utf8');
+    const late = '203.0.113.0/24';
+    const other = await servers.connect();
+    try {
+      await other.query('BEGIN');
+      await other.query('INSERT INTO network_rule (project_id, branch_id, cidr) VALUES ($1, $2, $3)', [
+        project.id,
+        branch.branch_id,
+        late,
+      ]);
+      await apply(41, [{ branch_id: null, cidr: ELSEWHERE }]);
+      expect(await rules()).not.toContain(late);
+      await other.query('COMMIT');
+      await servers.host.rules.sync();
+      expect(await rules()).toContain(late);
+    } finally {
+      await other.end();
+    }
+  });
+
   test('a line that PostgreSQL rejects is removed, because it would prevent the next start', async () => {
     const mainFile = join(servers.settings.PGDATA_DIR, 'pg_hba.conf');
     const generated = join(servers.layout.rulesDir, 'pg_hba.conf');

@@ -51,6 +51,18 @@ test('a database with an open transaction is sized in every round', () => {
   for (const _ of [1, 2, 3]) expect(size(sizes, quiet, new Set(['7']))).toContain('7');
 });
 
+test('between the rounds, those that have changed or have a session are sized again, and no others', () => {
+  const sizes = new KnownSizes();
+  size(sizes, quiet);
+  expect(sizes.changed(quiet, none)).toEqual([]);
+  expect(sizes.changed(quiet, new Set(['3']))).toEqual(['3']);
+  const changed = withFirst({ inserted: 1 });
+  expect(sizes.changed(changed, none)).toEqual(['7']);
+  sizes.add(changed, new Map([['7', 2]]));
+  expect(sizes.changed(changed, none)).toEqual([]);
+  expect([sizes.bytesOf('7'), sizes.bytesOf('8')]).toEqual([2, 1]);
+});
+
 test('a dropped database is forgotten', () => {
   const sizes = new KnownSizes();
   size(sizes, quiet);

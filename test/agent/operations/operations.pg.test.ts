@@ -5,6 +5,7 @@ import { describeBranchLimits } from './branch-limits.ts';
 import { describeBranchOperations } from './branch-operations.ts';
 import { describeIsolation } from './isolation.ts';
 import { describeRoom } from './make-room.ts';
+import { describeProjectSizes } from './project-sizes.ts';
 import { describeSnapshots } from './snapshots.ts';
 
 /** Operations on branches and snapshots, with projects of their own for each part. */
@@ -18,6 +19,7 @@ const host = () => servers;
 describe('branches', () => describeBranchOperations(host));
 describe('batches', () => describeBatches(host));
 describe('snapshots', () => describeSnapshots(host));
+describe('sizes of a project', () => describeProjectSizes(host));
 describe('room for copies', () => describeRoom(host));
 describe('isolation', () => describeIsolation(host));
 describe('limits of a branch', () => describeBranchLimits(host));
