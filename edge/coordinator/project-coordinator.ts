@@ -477,30 +477,25 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
 
   async changeLifespan(change: LifespanChange): Promise<Result<BranchRow, Failure>> {
     this.#armAlarm();
-    const changed = await storeLifespan(this.#db, readSettings(this.env), change, new Date());
-    if (!changed.ok) return changed;
-    await this.#applyAccess();
-    this.#wakeAtEnd(changed.value);
-    return changed;
+    return this.#changed(await storeLifespan(this.#db, readSettings(this.env), change, new Date()), true);
   }
 
   async changeSettings(change: SettingsChange): Promise<Result<BranchRow, Failure>> {
     this.#armAlarm();
-    const changed = await storeSettings(this.#db, readSettings(this.env), change, new Date());
-    if (!changed.ok) return changed;
-    if (change.attempts !== undefined) await this.#applyAccess();
-    this.#wakeAtEnd(changed.value);
-    return changed;
-  }
-
-  #wakeAtEnd({ expiresAt, leaseEndsAt, deletesAt }: BranchRow) {
-    for (const end of [expiresAt, leaseEndsAt, deletesAt]) if (end) this.#alarm.wakeAt(end.getTime());
+    const stored = await storeSettings(this.#db, readSettings(this.env), change, new Date());
+    return this.#changed(stored, change.attempts !== undefined);
   }
 
   async renewLease(renewal: LeaseRenewal): Promise<Result<BranchRow, Failure>> {
-    const renewed = await storeRenewal(this.#db, renewal, new Date());
-    if (renewed.ok) this.#wakeAtEnd(renewed.value);
-    return renewed;
+    return this.#changed(await storeRenewal(this.#db, renewal, new Date()), false);
+  }
+
+  async #changed(stored: Result<BranchRow, Failure>, changesAccess: boolean) {
+    if (!stored.ok) return stored;
+    if (changesAccess) await this.#applyAccess();
+    const { expiresAt, leaseEndsAt, deletesAt } = stored.value;
+    for (const end of [expiresAt, leaseEndsAt, deletesAt]) if (end) this.#alarm.wakeAt(end.getTime());
+    return stored;
   }
 
   async sendMails(mails: Mail[]): Promise<void> {
