@@ -54,7 +54,7 @@ export async function createBranch(client: BranchgateClient, inputs: Inputs): Pr
       on_exists: inputs.onExists,
       allow: await withOtherAddress(inputs.url, inputs.allow),
       labels: inputs.labels,
-      // Test runs of one address open many connections.
+      // Test runs open many connections.
       connection_attempts_per_minute: 'max',
       include: ['credentials'],
       data: inputs.data,

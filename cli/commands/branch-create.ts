@@ -73,7 +73,7 @@ operator counts what branches take of the disk. The command says how much before
     .option('--label <key=value>', 'a label; can be repeated', readLabel)
     .option(
       '--connection-attempts <n>',
-      'connections a minute from one address, or `max` (default: as in the project; with --lease, max)',
+      'connections a minute that the branch accepts, or `max` (default: as in the project)',
       readAttempts,
     )
     .option('--count <n>', 'number of branches', readCount)

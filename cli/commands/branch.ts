@@ -100,7 +100,7 @@ const OF_PROJECT = 'project';
 
 const update = () =>
   new Command('update')
-    .description('Change how many connections a minute a branch accepts from one address')
+    .description('Change how many connections a minute a branch accepts')
     .argument('[branch]', 'name or ID (default: the pinned branch, or main)')
     .requiredOption(
       '--connection-attempts <n>',

@@ -158,7 +158,7 @@ export function projectCommand(): Command {
     )
     .option(
       '--connection-attempts <n>',
-      'connections a minute from one address to each branch without a limit of its own, or `max`',
+      'connections a minute to each branch without a limit of its own, or `max`',
       readAttempts,
     )
     .addOption(

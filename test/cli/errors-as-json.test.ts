@@ -45,7 +45,8 @@ afterAll(async () => {
   rmSync(cli.folder, { recursive: true });
 });
 
-const ADVICE = 'The branch is protected. Give its name with --confirm. main is never deleted.';
+const ADVICE =
+  'The branch is protected. End its protection with `branchgate branch unprotect` first. main is never deleted.';
 
 test.each(
   firstByDay<[string, string[], number, object]>(4, [

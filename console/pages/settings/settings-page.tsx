@@ -86,7 +86,7 @@ function ChangeForm({ project }: { project: Project }) {
       />
       <Field
         label="Connection attempts a minute"
-        hint="From one address to one branch, successful ones included. Branches with a limit of their own keep it."
+        hint="To one branch from all admitted networks together, successful ones included. Branches with a limit of their own keep it."
         type="number"
         min="10"
         max="10000"
