@@ -257,6 +257,19 @@ describe('passwords that members have already', () => {
     );
     const { audit_events: events } = rotated.body;
     expect(events.filter(({ name }) => name === 'branch.credentials.rotated')).toHaveLength(5);
+
+    // Both rotations of the project count as one of the branch, and the second as one of main (specification 8).
+    const rotate = async (name: string) =>
+      (await owner.post(`${path}/branches/${name}/credentials/rotate`, {})).status;
+    for (let n = 3; n <= 5; n++) expect(await rotate('made')).toBe(200);
+    expect(await rotate('made')).toBe(429);
+    const again = await urlsOf(owner, 'main');
+    expect(await change({ masked_only: true, rotate_credentials: 'all' })).toMatchObject({
+      status: 429,
+      body: { error: 'RATE_LIMITED', retry_after: expect.any(Number) },
+    });
+    expect(await Promise.all(again.map(isOpen))).toEqual(yes);
+    expect(await rotate('main')).toBe(200);
   });
 });
 

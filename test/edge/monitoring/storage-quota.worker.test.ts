@@ -441,6 +441,26 @@ describe('a clone', () => {
     expect(outcomes.filter(({ ok }) => !ok)).toEqual([refused]);
   });
 
+  test('of two requests at once for the tenth branch, one succeeds, whatever expires and is revived', async () => {
+    const names = Array.from({ length: 8 }, (_, n) => `expired-${n}`);
+    const [one = '', two = '', ...others] = await Promise.all(
+      names.map((name) => project.branch(name, 'expired')),
+    );
+    await project.measure({ [main]: 1, ...Object.fromEntries([one, two, ...others].map((id) => [id, 1])) });
+    const refused = {
+      ok: false,
+      failure: { code: 'BRANCH_LIMIT_REACHED', fields: { limit: 10, current: 10, retry_after: null } },
+    };
+    const createTwo = () => project.reserveClones([cloneOf(main), cloneOf(main)]);
+    const outcomes = async () => (await createTwo()).map((outcome) => (outcome.ok ? 'made' : outcome)).sort();
+    expect(await outcomes()).toEqual([refused, 'made']);
+    const [revived, made] = await Promise.all([project.extend(one, one), createTwo()]);
+    expect(revived).toMatchObject(Array(2).fill({ ok: true, value: { status: 'active' } }));
+    expect(made).toEqual([refused, refused]);
+    await project.setStatus(two, 'deleted');
+    expect(await outcomes()).toEqual([refused, 'made']);
+  });
+
   test('of a revival and a creation at the last slot, the revival always succeeds', async () => {
     await project.db.update(projects).set({ branchLimit: 2 }).where(eq(projects.id, project.id));
     const expired = await project.branch('expired', 'expired');

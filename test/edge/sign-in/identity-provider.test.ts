@@ -14,7 +14,7 @@ import {
   tokensForCliCode as tokensForCliCodeResult,
   tokensForPassword as tokensForPasswordResult,
 } from '../../../edge/sign-in/identity-provider.ts';
-import { discover as discoverResult } from '../../../edge/sign-in/provider-client.ts';
+import { authorizationUrl, discover as discoverResult } from '../../../edge/sign-in/provider-client.ts';
 import { newSigner } from '../../support/sign-in/provider.ts';
 
 const renewTokens = async (...about: Parameters<typeof renewTokensResult>) =>
@@ -259,6 +259,21 @@ describe('discovery', () => {
     expect(await failureOf(byPassword())).toBe('IDP_UNAVAILABLE');
     provider.discovery = json(200, metadata(provider.url));
     expect(await byPassword()).toMatchObject({ refreshToken: null });
+  });
+
+  test.each([404, 410])('that is not offered (%i) leaves the paths of the specification', async (status) => {
+    provider.token = await granted();
+    provider.discovery = json(status, {});
+    const parameters = { redirect_uri: 'https://api.example.com/x', state: 's', code_challenge: 'c' };
+    const location = new URL(unwrap(await authorizationUrl(settings, 'gateway', parameters)));
+    expect(location.origin + location.pathname).toBe(`${provider.url}/oauth2/authorize`);
+    expect(Object.fromEntries(location.searchParams)).toMatchObject(parameters);
+    expect(await byPassword()).toMatchObject({ refreshToken: null });
+    expect(requestsTo('/oauth2/token')).toHaveLength(1);
+    // From the next sign-in on, the provider's own document counts.
+    provider.discovery = json(200, metadata(provider.url));
+    await byPassword();
+    expect(requestsTo('/token')).toHaveLength(1);
   });
 });
 
