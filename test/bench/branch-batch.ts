@@ -31,7 +31,7 @@ Pauses of main are counted in the pooler's log. The limits apply to the median o
 
 /** Measures branches per second of a batch, compared with bare clones. @param signal aborts it */
 export const measureBranchBatch = (signal: AbortSignal): Promise<Report> =>
-  onXfsStack(signal, DISK_BYTES, measure);
+  onXfsStack(signal, DISK_BYTES, measure, { LEASED_BRANCH_LIMIT: String(BRANCHES) });
 
 async function measure(stack: Stack): Promise<Report> {
   const api = new Api(stack.url, await stack.token());

@@ -2,15 +2,9 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
-import { devFolder } from '../../dev/stack/dev-folder.ts';
+import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { CLOUDFLARE_WORKERS_ADDRESS } from '../../shared/cidr.ts';
-import {
-  type Api,
-  type BranchBody,
-  type Credentials,
-  FROM_LOOPBACK,
-  type ProjectBody,
-} from '../support/api.ts';
+import { Api, type BranchBody, type Credentials, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { fillLedger, imbalance, Load } from '../support/load.ts';
@@ -177,6 +171,8 @@ describe('on_exists: return', () => {
   });
 });
 
+const COUNT = IS_NIGHTLY ? 16 : 6;
+
 describe('a batch', () => {
   let busy: ProjectBody;
   let main: Credentials;
@@ -185,6 +181,11 @@ describe('a batch', () => {
   beforeAll(async () => {
     busy = await api.project('Busy', { storage_quota_gib: 2 });
     await api.allow(busy.id);
+    // By night, the batch exceeds the branch limit.
+    const { url, devDir } = inject('stack');
+    const platform = new Api(url, gatewaySecrets(devFolder(devDir)).PLATFORM_SECRET);
+    const allowance = { leased_branch_limit: COUNT };
+    expect((await platform.patch(`/platform/v1/projects/${busy.id}`, allowance)).status).toBe(200);
     main = await api.credentials(busy.id, 'main');
     await fillLedger(main.direct_url, 1);
     load = await Load.start(main.database_url, 4, 5);
@@ -196,8 +197,6 @@ describe('a batch', () => {
     const log = readFileSync(join(devFolder(inject('stack').devDir).logs, 'pgbouncer.log'), 'utf8');
     return log.split('\n').filter((line) => line.includes(`PAUSE '${main.database}' command issued`)).length;
   };
-
-  const COUNT = IS_NIGHTLY ? 16 : 6;
 
   test(`of ${COUNT} branches pauses a busy main once, and its clients lose no transaction`, async () => {
     const begun = performance.now();
