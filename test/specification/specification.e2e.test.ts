@@ -652,7 +652,8 @@ const CHECKS: Record<string, Check> = {
         Number(cell(row, 'Status')),
         {
           error: codes(cell(row, 'Body'))[1],
-          message: expect.any(String),
+          // The limit by its name, and who raises it.
+          message: expect.stringMatching(/\(branch_limit\).*platform operator/),
           limit,
           current: 10,
           retry_after: null,

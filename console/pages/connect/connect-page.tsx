@@ -98,7 +98,7 @@ function Attempts({ projectId, branch, mayRaise, onRaised }: AttemptsProps) {
   if (!closed)
     return (
       <p className="small quiet">
-        One address may connect {branch.connection_attempts_per_minute} times a minute; the settings of the
+        The branch accepts {branch.connection_attempts_per_minute} connections a minute; the settings of the
         project change it.
       </p>
     );

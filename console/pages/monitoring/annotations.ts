@@ -15,8 +15,8 @@ interface Happened {
   blocks: readonly Schemas['AuditEvent'][];
 }
 
-/** Attempts block one address, not the branch. */
-const OF_ONE_ADDRESS = 'attempts';
+/** Blocks by connection attempts end within a minute. The branch shows them as `connections_blocked_until`. */
+const BY_ATTEMPTS = 'attempts';
 
 /**
  * The annotations of the range, oldest first. What is newer than the range is drawn at its end, as is a
@@ -29,7 +29,7 @@ export function annotationsOf({ branch, jobs, blocks }: Happened, start: number,
       kind === 'branch.reset' && status === 'succeeded' && branch_id === branch.id,
   );
   const begun = blocks.filter(
-    ({ branch_id, metadata }) => branch_id === branch.id && metadata.reason !== OF_ONE_ADDRESS,
+    ({ branch_id, metadata }) => branch_id === branch.id && metadata.reason !== BY_ATTEMPTS,
   );
   const events = [
     [branch.created_at, 'Created'],
