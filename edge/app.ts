@@ -46,6 +46,7 @@ import { metricsRoutes } from './routes/metrics.ts';
 import { moveRoutes } from './routes/moves.ts';
 import { networkRuleRoutes } from './routes/network-rules.ts';
 import { platformRoutes } from './routes/platform.ts';
+import { platformAuditRoutes } from './routes/platform-audit.ts';
 import { platformStandbyRoutes } from './routes/platform-standby.ts';
 import { projectRoutes } from './routes/projects.ts';
 import { providerSignInRoutes } from './routes/provider-sign-in.ts';
@@ -234,6 +235,7 @@ for (const routes of [
   sessionRoutes,
   platformRoutes,
   platformStandbyRoutes,
+  platformAuditRoutes,
   moveRoutes,
   agentRoutes,
 ]) {

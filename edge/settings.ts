@@ -5,10 +5,11 @@ import {
 } from '../shared/branch/connection-attempts.ts';
 import { UNDELETE_DAYS_MAX } from '../shared/limits.ts';
 import { HIGHEST_BRANCH_LIMIT } from '../shared/project/project-status.ts';
+import { faultsOf } from '../shared/setting-range.ts';
 
 const KEY_BYTES = 32;
 
-const Count = z.coerce.number().int().positive();
+const Count = z.coerce.number().int().min(1);
 
 /** `id:base64 of 32 bytes`, comma-separated. */
 const Keys = z
@@ -19,19 +20,25 @@ const Keys = z
       return { id, bytes: Uint8Array.from(atob(encoded), (c) => c.charCodeAt(0)) };
     }),
   )
-  .refine((keys) => keys.every((key) => key.id !== '' && key.bytes.length === KEY_BYTES));
+  .refine((keys) => keys.every((key) => key.id !== '' && key.bytes.length === KEY_BYTES))
+  .meta({ form: `id:base64 of ${KEY_BYTES} bytes, comma-separated` });
 
 const DAY_SECONDS = 86_400;
 const SNAPSHOTS_MAX = 200;
+const RETENTION_DAYS_MAX = 3650;
 const DEFAULT_EXPIRED_RETENTION_SECONDS = 7 * DAY_SECONDS;
 const EXPIRED_RETENTION_MAX_SECONDS = 30 * DAY_SECONDS;
 
-const isOrigin = (url: string) => new URL(url).origin === url;
+const Origin = z
+  .url()
+  .refine((url) => new URL(url).origin === url)
+  .meta({ form: 'URL without a path' });
 
 /** A name or an address, with a port if it is not the standard one. */
 const Host = z
   .string()
-  .refine((host) => URL.canParse(`http://${host}`) && new URL(`http://${host}`).host === host);
+  .refine((host) => URL.canParse(`http://${host}`) && new URL(`http://${host}`).host === host)
+  .meta({ form: 'name, with a port if need be' });
 
 const AUTO_PROMOTE_SECONDS_MIN = 60;
 
@@ -40,12 +47,13 @@ const Settings = z.object({
   SERVICE_NAME: z
     .string()
     .regex(/^[a-z][a-z0-9_-]*$/)
+    .meta({ form: 'lowercase letters, digits, - and _' })
     .default('branchgate'),
   /**
    * `{base_url}` of the specification, without a path: the redirect target of the provider and the issuer of
    * own tokens.
    */
-  BASE_URL: z.url().refine(isOrigin),
+  BASE_URL: Origin,
   /**
    * Further names of the gateway that are reached over one family of addresses only. Clients find their
    * address of the other family with them.
@@ -65,7 +73,7 @@ const Settings = z.object({
   /** Resolver of the TXT records that verify domains: DNS over HTTPS with JSON responses. */
   DNS_OVER_HTTPS_URL: z.url().default('https://cloudflare-dns.com/dns-query'),
   /** GitHub, or a GitHub Enterprise Server, for providers of the kind `github`. */
-  GITHUB_URL: z.url().refine(isOrigin).default('https://github.com'),
+  GITHUB_URL: Origin.default('https://github.com'),
   GITHUB_API_URL: z
     .url()
     .transform((url) => url.replace(/\/$/, ''))
@@ -75,7 +83,8 @@ const Settings = z.object({
     .string()
     .default('https://www.cloudflare.com/ips-v4,https://www.cloudflare.com/ips-v6')
     .transform((text) => text.split(',').map((url) => url.trim()))
-    .pipe(z.array(z.url()).min(1)),
+    .pipe(z.array(z.url()).min(1))
+    .meta({ form: 'URLs, comma-separated' }),
   GITHUB_META_URL: z.url().default('https://api.github.com/meta'),
   /**
    * Base URL of the identity provider that issues PASETO tokens, which is also their issuer. Without it there
@@ -89,7 +98,7 @@ const Settings = z.object({
   IDP_CLIENT_SECRET: z.string().min(1).optional(),
   IDP_CLI_CLIENT_ID: z.string().min(1).default('branchgate-cli'),
   /** Whether passwords of unknown accounts are tried at the provider (`grant_type=password`). */
-  IDP_PASSWORD_GRANT: z.stringbool().default(false),
+  IDP_PASSWORD_GRANT: z.stringbool().meta({ form: 'true or false' }).default(false),
   /**
    * For users without a second factor: no enrolment, an offer to enrol after a password, or mandatory
    * enrolment.
@@ -110,17 +119,22 @@ const Settings = z.object({
    * it get certificates by ACME.
    */
   DNS_API_TOKEN: z.string().min(1).optional(),
-  DNS_ZONE_ID: z.string().regex(/^\w+$/).optional(),
+  DNS_ZONE_ID: z.string().regex(/^\w+$/).meta({ form: 'letters and digits' }).optional(),
   DNS_API_URL: z.url().default('https://api.cloudflare.com/client/v4'),
   /**
    * With the token and the zone: each project of a host whose certificate covers `*.<DB_DOMAIN>` has a name in this
    * domain. Not set: connection URLs show the address of the host.
    */
-  DB_DOMAIN: z.hostname().max(190).toLowerCase().optional(),
+  DB_DOMAIN: z
+    .hostname()
+    .max(190)
+    .toLowerCase()
+    .meta({ form: 'domain of at most 190 characters' })
+    .optional(),
   /** How long resolvers may keep these names. Cloudflare accepts 30 to 59 for Enterprise zones only. */
   DB_DOMAIN_TTL_SECONDS: Count.min(30).max(DAY_SECONDS).default(60),
   /** Secret. Bearer of the platform routes (enrolling hosts). At least 32 characters. */
-  PLATFORM_SECRET: z.string().min(32),
+  PLATFORM_SECRET: z.string().min(32).meta({ form: 'text of at least 32 characters' }),
   /**
    * GET and HEAD requests a minute for one project, or for a tenant outside its projects (specification 8).
    */
@@ -164,6 +178,15 @@ const Settings = z.object({
     .min(0)
     .max(UNDELETE_DAYS_MAX * DAY_SECONDS)
     .default(DAY_SECONDS),
+  /**
+   * After so many days, audit events that the operator has exported are deleted. Not set: they stay.
+   */
+  AUDIT_RETENTION_DAYS: Count.max(RETENTION_DAYS_MAX).optional(),
+  /**
+   * After so many days, ended jobs are deleted, and the records of deleted branches that the exported audit log has. Not
+   * set: they stay.
+   */
+  HISTORY_RETENTION_DAYS: Count.max(RETENTION_DAYS_MAX).optional(),
   /** Snapshots of a project that its users or its schedule take. */
   SNAPSHOT_LIMIT: Count.max(SNAPSHOTS_MAX).default(30),
   /**
@@ -181,7 +204,9 @@ const Settings = z.object({
    * After so many seconds without its primary, a standby takes its place by itself. A primary that cannot renew its lease for
    * two thirds of them closes itself before. Not set: only an operator promotes.
    */
-  AUTO_PROMOTE_SECONDS: Count.max(DAY_SECONDS).optional(),
+  AUTO_PROMOTE_SECONDS: Count.max(DAY_SECONDS)
+    .meta({ form: `integer from ${AUTO_PROMOTE_SECONDS_MIN} to ${DAY_SECONDS}` })
+    .optional(),
   /**
    * Seconds between two measurements of a project (specification 8); must equal the setting of the agents.
    */
@@ -192,23 +217,33 @@ const Settings = z.object({
   MAIL_API_KEY: z.string().min(1).optional(),
   MAIL_FROM: z.string().min(1).default('branchgate <no-reply@localhost>'),
   /** Recipient of storage warnings (specification 6). */
-  ALERT_EMAIL: z.string().min(3).optional(),
+  ALERT_EMAIL: z.string().min(3).meta({ form: 'e-mail address' }).optional(),
   /** Ports that the URLs of webhooks may use, comma-separated. */
   WEBHOOK_PORTS: z
     .string()
     .default('443')
     .transform((text) => text.split(',').map(Number))
-    .pipe(z.array(z.int().min(1).max(65_535))),
+    .pipe(z.array(z.int().min(1).max(65_535)))
+    .meta({ form: 'ports from 1 to 65535, comma-separated' }),
   /** Origins that may call the API from a browser, comma-separated; default none. */
   CORS_ORIGINS: z
     .string()
     .default('')
     .transform((text) => text.split(',').map((origin) => origin.trim()))
-    .pipe(z.array(z.union([z.literal(''), z.url().refine(isOrigin)])))
-    .transform((origins) => origins.filter((origin) => origin !== '')),
+    .pipe(z.array(z.union([z.literal(''), Origin])))
+    .transform((origins) => origins.filter((origin) => origin !== ''))
+    .meta({ form: 'URLs without a path, comma-separated' }),
 });
 
 export type Settings = z.output<typeof Settings>;
+
+/** By name, for messages and for the table of `docs/operating.md`. */
+export const SETTINGS: Readonly<Record<string, z.ZodType>> = Settings.shape;
+
+/** The message names the missing or invalid settings with what they accept, and never their values. */
+export class InvalidSettings extends Error {
+  override readonly name = 'InvalidSettings';
+}
 
 /** Not after seconds, except in a local stack. */
 const isPatient = ({ AUTO_PROMOTE_SECONDS: seconds, BASE_URL }: Settings) =>
@@ -219,16 +254,13 @@ const parsedSettings = new WeakMap<object, Settings>();
 
 /**
  * Settings of this isolate, parsed once.
- * @throws Error with the names of the missing or invalid variables, never with their values
+ * @throws InvalidSettings
  */
 export function readSettings(env: object): Settings {
   const known = parsedSettings.get(env);
   if (known) return known;
   const parsed = CheckedSettings.safeParse(env);
-  if (!parsed.success) {
-    const names = [...new Set(parsed.error.issues.map((issue) => String(issue.path[0])))];
-    throw new Error(`missing or invalid settings: ${names.join(', ')}`);
-  }
+  if (!parsed.success) throw new InvalidSettings(faultsOf(SETTINGS, parsed.error));
   const { IDP_URL, BASE_IDP_KEY_ENDPOINT = IDP_URL && `${IDP_URL}/v1/keys/paseto-v4-public` } = parsed.data;
   const settings = { ...parsed.data, BASE_IDP_KEY_ENDPOINT };
   parsedSettings.set(env, settings);

@@ -1,6 +1,7 @@
 import { freezeIntrinsics, WEB_NAMES } from '../shared/frozen-intrinsics.ts';
 import { refreshLists } from './access/named-networks.ts';
 import { app } from './app.ts';
+import { removeHistory } from './audit/retention.ts';
 import { coordinatorOf } from './coordinator/coordinator-rpc.ts';
 import { openDatabase } from './database/database.ts';
 import type { Env } from './env.ts';
@@ -40,6 +41,9 @@ async function fileOfConsole(request: Request, files: Fetcher | undefined): Prom
 
 /** Keeps current what is fetched elsewhere. A project that is left out is found at its next reconciliation. */
 async function runScheduled(env: Env): Promise<void> {
+  await removeHistory(openDatabase(env.DB), readSettings(env), new Date()).catch((error: unknown) =>
+    logEvent('history.not_removed', { reason: String(error) }),
+  );
   const changed = await refreshLists(openDatabase(env.DB), readSettings(env), new Date());
   for (const projectId of changed)
     await coordinatorOf(env, projectId)

@@ -1,6 +1,7 @@
 import { lookup } from 'node:dns/promises';
 import { CommandError, explain } from '../cli/exit-codes.ts';
 import { type BranchgateClient, createClient, type Schemas } from '../client/client.ts';
+import { bytes } from '../shared/format.ts';
 import { wildcardOf } from '../shared/project/dns-name.ts';
 import { take } from '../shared/take.ts';
 import { artifactsOfCheckout, migrationsOf, wranglerConfiguration } from './artifacts.ts';
@@ -51,6 +52,7 @@ export async function diagnose(path: string): Promise<Finding[]> {
         checkSettings({ ...deployment.vars, BASE_URL: url });
         return 'valid';
       }),
+      check('size of D1', () => databaseSize(deployment, url)),
       check('mail', () => mail(deployment)),
       check('names of projects', () => projectNames(folder, deployment)),
       check('sign-in provider', () => signInProvider(deployment)),
@@ -85,6 +87,26 @@ async function database(folder: DeploymentFolder, deployment: Deployment): Promi
       `D1 lacks ${missing.length} of ${all.length} migrations. Run \`npm run deploy -- upgrade\`.`,
     );
   return `D1 answers, with ${applied.length} migrations`;
+}
+
+const D1_BYTES_MAX = 10e9;
+const D1_BYTES_ENOUGH = 8e9;
+
+/** As the metrics of the gateway say. */
+async function databaseSize({ vars, ...deployment }: Deployment, url: string): Promise<string> {
+  const response = await fetch(`${url}/platform/v1/metrics`, {
+    headers: { Authorization: `Bearer ${platformSecretOf({ vars, ...deployment })}` },
+    signal: AbortSignal.timeout(REQUEST_MS),
+  });
+  const found = /^branchgate_d1_bytes (\S+)$/m.exec(await response.text())?.[1];
+  if (!response.ok || found === undefined)
+    throw new Fault(`The gateway does not say the size of D1 (status ${response.status}).`);
+  const size = Number(found);
+  const kept = ['AUDIT_RETENTION_DAYS', 'HISTORY_RETENTION_DAYS'].filter((name) => vars[name] === undefined);
+  const advice = kept.length > 0 ? `Set ${kept.join(' and ')}` : 'Keep less';
+  if (size > D1_BYTES_ENOUGH)
+    throw new Fault(`D1 has ${bytes(size)} of ${bytes(D1_BYTES_MAX)}. ${advice}: see docs/operating.md.`);
+  return `${bytes(size)} of ${bytes(D1_BYTES_MAX)}${kept.length > 0 ? `; ${kept.join(' and ')} not set, so history stays` : ''}`;
 }
 
 async function secrets(folder: DeploymentFolder, deployment: Deployment): Promise<string> {
@@ -147,15 +169,20 @@ async function reach(address: string): Promise<Response> {
   }
 }
 
+/** @throws CommandError without one */
+function platformSecretOf(deployment: Deployment): string {
+  const copy = copyOf(deployment);
+  const { PLATFORM_SECRET = process.env.BRANCHGATE_PLATFORM_SECRET } = copy.read();
+  if (!PLATFORM_SECRET) throw copy.missing('PLATFORM_SECRET');
+  return PLATFORM_SECRET;
+}
+
 const copyOf = ({ secrets_file, address }: Deployment) => new SecretsFile(secrets_file, `https://${address}`);
 
 async function hosts(deployment: Deployment, url: string): Promise<Finding[]> {
   let found: Host[] = [];
   const listing = await check('hosts', async () => {
-    const copy = copyOf(deployment);
-    const { PLATFORM_SECRET = process.env.BRANCHGATE_PLATFORM_SECRET } = copy.read();
-    if (!PLATFORM_SECRET) throw copy.missing('PLATFORM_SECRET');
-    found = await hostsOf(createClient({ url, token: PLATFORM_SECRET }));
+    found = await hostsOf(createClient({ url, token: platformSecretOf(deployment) }));
     if (found.length === 0) throw new Fault('There is no database host. Add one with `branchgate host add`.');
     return `${found.length} registered`;
   });

@@ -6,6 +6,7 @@ import { printableJson } from '../shared/printable.ts';
 import type { DeployOptions } from './begin-deployment.ts';
 import { type DeployResult, deploy } from './deploy.ts';
 import { diagnose } from './doctor.ts';
+import { exportAudit } from './export-audit.ts';
 import { rotateKeys } from './rotate-keys.ts';
 
 const EXIT_HELP = (['ok', 'failed', 'usage', 'notFound', 'notSignedIn', 'conflict', 'away'] as const)
@@ -77,6 +78,14 @@ withFolder(program.command('doctor'))
     if (checks.some(({ ok }) => !ok)) throw new CommandError('failed', 'A check failed: see above.');
   });
 
+withFolder(program.command('export-audit <file>'))
+  .description('Append the audit events that the file lacks, and let the gateway delete what it then has')
+  .action(async (file: string, { folder }: { folder: string }, command: Command) => {
+    const events = await exportAudit(folder, file);
+    if (isJson(command)) printRecord(command, { file, events });
+    else process.stdout.write(`${events} events were added to ${file}.\n`);
+  });
+
 async function report(
   command: Command,
   { dryRun }: DeployOptions,
@@ -88,7 +97,7 @@ async function report(
     return;
   }
   const { done, address, secrets_file: file } = result;
-  if (dryRun) for (const { what } of done) say(`Would do: ${what}.`);
+  if (dryRun) for (const { what } of done) process.stdout.write(`Would do: ${what}.\n`);
   if (done.length === 0) say(`${address} is complete; nothing was changed.`);
   else if (!dryRun)
     say(`${address} is deployed. Next, add a database host:\n\n${nextCommands(address, file)}`);

@@ -5,6 +5,7 @@ import { ACCESS_OF_STATE } from '../../shared/project/storage-quota.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
 import { openPassword, scramVerifier } from '../crypto/scram.ts';
 import type { SecretKey } from '../crypto/seal.ts';
+import { isLive } from '../database/conditions.ts';
 import { type Database, isThere, type RowsOf } from '../database/database.ts';
 import { moves } from '../database/move-schema.ts';
 import {
@@ -73,11 +74,12 @@ export const accessReads = (db: Database, projectId: string) =>
       .where(
         and(
           eq(projectBranches.projectId, projectId),
+          isLive,
           or(
             eq(projectBranches.status, 'expired'),
             eq(projectBranches.hold, 'import'),
             and(eq(projectBranches.status, 'active'), isClosedProject(projectId)),
-            and(ne(projectBranches.status, 'deleted'), isFenced(projectId)),
+            isFenced(projectId),
           ),
         ),
       ),
@@ -93,6 +95,7 @@ export const accessReads = (db: Database, projectId: string) =>
       .where(
         and(
           eq(projectBranches.projectId, projectId),
+          isLive,
           inArray(projectBranches.status, ['creating', 'active', 'expired']),
           ne(projectBranches.connectionAttempts, DEFAULT_CONNECTION_ATTEMPTS),
         ),

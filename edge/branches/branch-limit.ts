@@ -1,5 +1,6 @@
 import { and, eq, inArray, isNotNull, type SQL, sql } from 'drizzle-orm';
 import { COUNTED_STATUSES } from '../../shared/branch/branch-status.ts';
+import { isLive } from '../database/conditions.ts';
 import type { Requirement } from '../database/guarded-write.ts';
 import { projectBranches, projects } from '../database/schema.ts';
 import type { Settings } from '../settings.ts';
@@ -8,6 +9,7 @@ import type { Settings } from '../settings.ts';
 const counted = (projectId: string, which?: SQL): SQL =>
   sql`(select count(*) from ${projectBranches} where ${and(
     eq(projectBranches.projectId, projectId),
+    isLive,
     inArray(projectBranches.status, COUNTED_STATUSES),
     which,
   )})`;

@@ -1,6 +1,7 @@
-import { and, desc, eq, ne, or, type SQL, sql } from 'drizzle-orm';
+import { and, desc, eq, or, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Principal } from '../authentication/principal.ts';
+import { isLive } from '../database/conditions.ts';
 import type { Database } from '../database/database.ts';
 import { jobs, projectBranches, snapshots } from '../database/schema.ts';
 import { whereMatches } from '../tenancy/branch-pattern.ts';
@@ -16,8 +17,7 @@ const matching = ({ machine }: Caller): SQL | undefined =>
         whereMatches(machine.branchPattern, projectBranches.branchName),
       );
 
-const notDeleted = (projectId: string) =>
-  and(eq(projectBranches.projectId, projectId), ne(projectBranches.status, 'deleted'));
+const notDeleted = (projectId: string) => and(eq(projectBranches.projectId, projectId), isLive);
 
 /** The project's branches that the caller may use: deleted ones stay for the audit log only. */
 export const branchesOf = (projectId: string, caller: Caller): SQL | undefined =>

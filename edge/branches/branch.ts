@@ -1,4 +1,4 @@
-import { and, inArray, type SQL, sql } from 'drizzle-orm';
+import { and, getTableColumns, inArray, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import { BlockReason, CLOSED_NETWORKS_MAX } from '../../shared/block.ts';
 import {
@@ -322,6 +322,18 @@ export const toDeletionResponse = (
   job_id: job.id,
   restorable_until: restorableUntil?.toISOString() ?? null,
 });
+
+/**
+ * The whole record of a branch by its columns, for the audit log: the row of a deleted branch goes when its history is
+ * no longer kept.
+ */
+export const branchRecord = (branch: BranchRow): Record<string, unknown> =>
+  Object.fromEntries(
+    Object.entries(getTableColumns(projectBranches)).map(([key, { name }]) => [
+      name,
+      branch[key as keyof BranchRow],
+    ]),
+  );
 
 /** The branches whose status allows the event. */
 export const whereAllowed = (event: BranchEvent, branches: SQL | undefined) =>

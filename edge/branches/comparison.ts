@@ -8,9 +8,9 @@ import type { Actor, Comparison } from '../database/column-types.ts';
 import { OPEN_STATUSES, onActiveBranch } from '../database/conditions.ts';
 import { type Database, firstRow, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
+import { differences } from '../database/history-schema.ts';
 import {
   type BranchRow,
-  differences,
   type JobRow,
   jobs,
   projectBranches,

@@ -24,7 +24,7 @@ import {
 import { newJob } from '../jobs/job-store.ts';
 import { saga } from '../jobs/saga.ts';
 import type { Settings } from '../settings.ts';
-import { isAllowed, transition, whereAllowed } from './branch.ts';
+import { branchRecord, isAllowed, transition, whereAllowed } from './branch.ts';
 import { atTheirEnd, atTheirLeasesEnd } from './branch-ends.ts';
 import { dropJob } from './drop-snapshots.ts';
 import { type Keeping, keepingOf, keepStatements } from './restore-branch.ts';
@@ -105,6 +105,7 @@ export async function markBranchDeleted(
         database: branch.databaseName,
         ...(service && { reason: service.reason }),
         ...(kept && { restorable_until: kept.until.toISOString() }),
+        record: branchRecord(branch),
       },
     },
     now,

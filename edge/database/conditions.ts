@@ -25,6 +25,9 @@ export const inActiveProject = (projectId: string, tenantId: string) =>
 
 export const OPEN_STATUSES = ['queued', 'running'] as const satisfies readonly JobStatus[];
 
+/** SQLite uses the index of live branches only for this very condition, so it is literal and joins any other status. */
+export const isLive: SQL = sql`${projectBranches.status} <> 'deleted'`;
+
 /**
  * SQLite uses the index of open jobs only if it knows the statuses when it plans, so they are no parameters.
  */

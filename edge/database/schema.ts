@@ -261,6 +261,11 @@ export const projectBranches = sqliteTable(
       .where(sql`status not in ('deleted', 'failed')`),
     uniqueIndex('branches_database').on(t.databaseName).where(sql`status not in ('deleted', 'failed')`),
     index('branches_by_project').on(t.projectId),
+    // SQLite uses it only for queries with this very condition, `isLive`.
+    index('branches_live').on(t.projectId, t.isDefault, t.createdAt).where(sql`status <> 'deleted'`),
+    index('branches_live_name').on(t.projectId, t.branchName).where(sql`status <> 'deleted'`),
+    // Without it, the deletion of a row looks for its children in all rows.
+    index('branches_by_parent').on(t.parentBranchId),
   ],
 );
 
@@ -504,22 +509,6 @@ export const follows = sqliteTable('follows', {
 });
 
 export type FollowRow = typeof follows.$inferSelect;
-
-/** Results of comparisons that were jobs, for a week. */
-export const differences = sqliteTable(
-  'differences',
-  {
-    jobId: text('job_id')
-      .primaryKey()
-      .references(() => jobs.id, { onDelete: 'cascade' }),
-    projectId: text('project_id')
-      .notNull()
-      .references(() => projects.id, { onDelete: 'cascade' }),
-    result: text('result', { mode: 'json' }).$type<MethodResult<'branch.diff'>>().notNull(),
-    createdAt: created(),
-  },
-  (t) => [index('differences_by_project').on(t.projectId, t.createdAt)],
-);
 
 /** One row per used `Idempotency-Key`, with its job: a repeated request waits for the same job. */
 export const idempotencyKeys = sqliteTable(

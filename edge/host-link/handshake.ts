@@ -87,7 +87,7 @@ interface LineageOptions {
 
 /**
  * Detects that D1 was put back to an older copy, by which a restored branch is still deleted and a renewed
- * lease has ended. A job is written before the host is called for it and never deleted
+ * lease has ended. A job is written before the host is called for it, and the newest of a host are never deleted
  * (docs/decisions/reconciliation.md), so one that is not on record is of a later time. A missing one is
  * remembered until the records are accepted: a new job proves nothing.
  */

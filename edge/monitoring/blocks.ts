@@ -2,6 +2,7 @@ import { and, eq, inArray, isNull } from 'drizzle-orm';
 import type { BlockReason, BranchBlock, ProjectBlocks } from '../../shared/block.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import type { StoredBlock } from '../database/column-types.ts';
+import { isLive } from '../database/conditions.ts';
 import { type Database, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents, type ProjectRow, projectBranches, projects, users } from '../database/schema.ts';
@@ -32,7 +33,9 @@ async function readBlockSubject(db: Database, projectId: string): Promise<BlockS
         blocks: projectBranches.blocks,
       })
       .from(projectBranches)
-      .where(and(eq(projectBranches.projectId, projectId), inArray(projectBranches.status, BLOCKABLE))),
+      .where(
+        and(eq(projectBranches.projectId, projectId), isLive, inArray(projectBranches.status, BLOCKABLE)),
+      ),
     db
       .select({ email: users.email })
       .from(users)

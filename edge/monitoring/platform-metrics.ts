@@ -1,7 +1,7 @@
 import { count, isNotNull, min, sql } from 'drizzle-orm';
 import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
 import type { HostDescription } from '../../shared/protocol/host-description.ts';
-import { isOpenJob } from '../database/conditions.ts';
+import { isLive, isOpenJob } from '../database/conditions.ts';
 import type { DatabaseBinding } from '../database/database.ts';
 import { openDatabase } from '../database/database.ts';
 import { hosts, jobs, projectBranches } from '../database/schema.ts';
@@ -70,6 +70,8 @@ interface Facts {
   openJobs: ReadonlyMap<string, number>;
   oldestJobSeconds: number;
   refusals: Refusals;
+  /** Null where D1 does not say. */
+  d1Bytes: number | null;
 }
 
 const flag = (value: boolean) => (value ? 1 : 0);
@@ -132,6 +134,12 @@ export const PLATFORM_METRICS: readonly (MetricFamily & { read: (facts: Facts) =
     read: ({ oldestJobSeconds }) => [{ value: oldestJobSeconds }],
   },
   {
+    name: 'branchgate_d1_bytes',
+    type: 'gauge',
+    help: 'Size of D1, which holds at most 10 GB.',
+    read: ({ d1Bytes }) => (d1Bytes === null ? [] : [{ value: d1Bytes }]),
+  },
+  {
     name: 'branchgate_rate_limit_refusals',
     type: 'counter',
     help: 'Requests over a rate limit, by limit.',
@@ -146,7 +154,7 @@ async function readFacts(env: DatabaseBinding & HostLinks & Limiters, now: numbe
     AGES.toReversed().map((each) => sql`when ${olderThan(each.from)} then ${each.age}`),
     sql` `,
   )} else ${AGES[0].age} end`;
-  const [[hostRows, branches, openJobs], refusals] = await Promise.all([
+  const [[hostRows, branches, openJobs], refusals, size] = await Promise.all([
     db.batch([
       db
         .select({
@@ -161,6 +169,7 @@ async function readFacts(env: DatabaseBinding & HostLinks & Limiters, now: numbe
       db
         .select({ status: projectBranches.status, total: count() })
         .from(projectBranches)
+        .where(isLive)
         .groupBy(projectBranches.status),
       db
         .select({ age, total: count(), oldest: min(jobs.createdAt) })
@@ -169,6 +178,7 @@ async function readFacts(env: DatabaseBinding & HostLinks & Limiters, now: numbe
         .groupBy(age),
     ]),
     readRefusals(env),
+    env.DB.prepare('select 1').run(),
   ]);
   const linked = await Promise.all(hostRows.map(({ id }) => isLinked(env, id)));
   const oldest = Math.min(now, ...openJobs.flatMap((row) => (row.oldest ? [row.oldest.getTime()] : [])));
@@ -178,6 +188,7 @@ async function readFacts(env: DatabaseBinding & HostLinks & Limiters, now: numbe
     openJobs: new Map(openJobs.map((row) => [row.age, row.total])),
     oldestJobSeconds: (now - oldest) / 1000,
     refusals,
+    d1Bytes: size.meta.size_after ?? null,
   };
 }
 

@@ -15,6 +15,7 @@ import { fail, type Result } from '../../shared/result.ts';
 import { nextAccessRevision } from '../access/send-access.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import type { CloneSource } from '../branches/clone-source.ts';
+import { isLive } from '../database/conditions.ts';
 import { type Database, insertIf, isOneOf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import {
@@ -108,7 +109,7 @@ export async function readSubject(db: Database, projectId: string): Promise<Stor
       .select({ id: projectBranches.id, branchName: projectBranches.branchName })
       .from(projectBranches)
       .where(
-        and(eq(projectBranches.projectId, projectId), inArray(projectBranches.status, COUNTED_STATUSES)),
+        and(eq(projectBranches.projectId, projectId), isLive, inArray(projectBranches.status, COUNTED_STATUSES)),
       ),
   ]);
   return project ? { project, branches } : null;

@@ -1,7 +1,7 @@
 import { and, eq, ne, sql } from 'drizzle-orm';
 import { accessOf, accessReads, confirmAccess, nextAccessRevision } from '../access/send-access.ts';
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
-import { transition } from '../branches/branch.ts';
+import { branchRecord, transition } from '../branches/branch.ts';
 import { forgetSnapshots } from '../branches/drop-snapshots.ts';
 import { isOpenJob } from '../database/conditions.ts';
 import { hasChanged, insertAllIf, isOneOf, isThere, writeThenReadAll } from '../database/database.ts';
@@ -146,14 +146,12 @@ export async function switchHost({ db, job }: Context, moving: Moving): Promise<
   const now = new Date();
   const areLeft = and(isOneOf(projectBranches.id, leftOut), ne(projectBranches.status, 'deleted'));
   const deleted = leftOut.length === 0 ? [] : await db.select().from(projectBranches).where(areLeft);
-  const events = deleted.map(({ id: branchId, branchName: branch_name, databaseName: database }) =>
-    auditEvent(
-      'branch.deleted',
-      actor,
-      { projectId: job.projectId, branchId, metadata: { branch_name, database, reason: 'left_out_of_move' } },
-      now,
-    ),
-  );
+  const events = deleted.map((branch) => {
+    const { id: branchId, branchName: branch_name, databaseName: database } = branch;
+    const record = branchRecord(branch);
+    const metadata = { branch_name, database, reason: 'left_out_of_move', record };
+    return auditEvent('branch.deleted', actor, { projectId: job.projectId, branchId, metadata }, now);
+  });
   const keptUntil = new Date(now.getTime() + KEPT_MS);
   const noneProtected =
     leftOut.length === 0 ? sql`true` : sql`not ${isThere(projectBranches, isProtectedOf(job.input))}`;

@@ -223,7 +223,7 @@ const logUntraced = (hostId: string, found: Record<string, string>) =>
   logEvent('reconcile.stranger', { host_id: hostId, ...found, advice: ADVICE });
 
 /**
- * The orphans that can be dropped, because a job created them; jobs are never deleted. The others may be user
+ * The orphans that can be dropped, because a job created them. A job that the retention has deleted leaves a stranger. The others may be user
  * data that is missing from the records, so they are only logged, at each reconciliation.
  */
 export async function leftoversAmong(

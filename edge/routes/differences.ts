@@ -19,7 +19,8 @@ import {
 } from '../branches/comparison.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import type { Comparison } from '../database/column-types.ts';
-import { type BranchRow, differences, jobs } from '../database/schema.ts';
+import { differences } from '../database/history-schema.ts';
+import { type BranchRow, jobs } from '../database/schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
 import { toJobResponse } from '../jobs/job-resource.ts';
 import { publicFailure } from '../jobs/saga.ts';

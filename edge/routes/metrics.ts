@@ -3,6 +3,7 @@ import { z } from 'zod';
 import { type BranchStatus, COUNTED_STATUSES } from '../../shared/branch/branch-status.ts';
 import { snapshotsOf } from '../branches/snapshot.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
+import { isLive } from '../database/conditions.ts';
 import type { Database } from '../database/database.ts';
 import { projectBranches, snapshots } from '../database/schema.ts';
 import { ApiError, unwrap } from '../errors.ts';
@@ -98,7 +99,7 @@ const branchesIn = (db: Database, projectId: string, statuses: readonly BranchSt
       sharedBytes: projectBranches.sharedBytes,
     })
     .from(projectBranches)
-    .where(and(eq(projectBranches.projectId, projectId), inArray(projectBranches.status, statuses)))
+    .where(and(eq(projectBranches.projectId, projectId), isLive, inArray(projectBranches.status, statuses)))
     .orderBy(desc(projectBranches.isDefault), asc(projectBranches.createdAt), asc(projectBranches.id));
 
 /**

@@ -202,7 +202,9 @@ ${Object.entries(PRICES_OF)
 ## Where one D1 is too small
 
 A D1 holds ${count(D1_MAX_BYTES / 1e9)} GB and has one writer. By the size above, that is ${count(D1_MAX_BYTES / d1PerBranch)} branches without further history;
-audit events and jobs are the part that grows while branches come and go. ${count(d1Bytes / GIB)} GiB were used here.
+audit events, jobs and records of deleted branches are the part that grows while branches come and go: 5,550 bytes, 2.9 jobs, 3.9 audit events and a
+branch for each creation and deletion, so 1.9 million of them fill a D1. [Two settings](operating.md#what-d1-keeps) bound it. Lists and quotas read only
+branches that are not deleted, by an index of their own. ${count(d1Bytes / GIB)} GiB were used here.
 
 Tenants are then spread over several gateways, each with its own D1, objects and hosts. No record refers to another tenant's, and a
 host has projects of one gateway, so nothing has to be divided but the tenants themselves: the address of a gateway is part of its
