@@ -111,6 +111,9 @@ class Run {
       this.#isNew ? null : cloudflare.secretNames(name),
       this.#isNew ? null : cloudflare.servingVersion(name),
     ]);
+    // Those of the dashboard stay, so they have to be valid too.
+    if (version !== null)
+      checkSettings({ ...(await cloudflare.varsOf(name, version)), ...this.#deployment.vars });
     const steps = [
       this.#databaseStep(),
       this.#migrationsStep(applied),

@@ -17,8 +17,12 @@ export async function askReadiness(url: string): Promise<Answer> {
       redirect: 'manual',
     });
     if (response.ok) return 'ready';
-    const body = (await response.json().catch(() => null)) as { error?: unknown } | null;
+    const body = (await response.json().catch(() => null)) as {
+      error?: unknown;
+      message?: unknown;
+    } | null;
     if (response.status === 503 && body?.error === 'HOST_UNAVAILABLE') return 'without_host';
+    if (body?.error === 'SETTINGS_INVALID') return { reason: String(body.message) };
     return { reason: `it responded to /readyz with status ${response.status}` };
   } catch (error) {
     return { reason: reasonOf(error) };

@@ -4,7 +4,7 @@ import { readSettings } from '../edge/settings.ts';
 const PLACEHOLDER_KEY = `k1:${Buffer.alloc(32).toString('base64')}`;
 
 /** In the place of the secrets, whose values only the secrets file has. */
-const PLACEHOLDERS = {
+export const PLACEHOLDERS = {
   CREDENTIAL_KEYS: PLACEHOLDER_KEY,
   JWT_KEYS: PLACEHOLDER_KEY,
   PLATFORM_SECRET: '-'.repeat(32),
@@ -18,7 +18,7 @@ export function checkSettings(vars: Readonly<Record<string, string>>): void {
     const reason = error instanceof Error ? error.message : String(error);
     throw new CommandError(
       'usage',
-      `The gateway has ${reason}. Give them with --var NAME=value; docs/operating.md lists all.`,
+      `The gateway has ${reason}. Give them with --var NAME=value, or correct them in the dashboard where they were set there; docs/operating.md lists all.`,
     );
   }
 }

@@ -411,6 +411,15 @@ export const FAILURES = {
     message:
       'The disk of the database host is full or promised to other projects. Delete data, choose a smaller storage quota, or contact the platform operator.',
   },
+  COLLATION_OUTDATED: {
+    status: 503,
+    message:
+      'The libraries of the database host sort text in another way since an update, so the database cannot be cloned before its indexes are rebuilt. Contact the platform operator.',
+  },
+  SETTINGS_INVALID: {
+    status: 503,
+    message: 'The gateway has missing or invalid settings. Correct them with `npm run deploy -- --var`.',
+  },
   HOST_UNAVAILABLE: {
     status: 503,
     message: 'The database host is currently not connected. Try again shortly.',

@@ -2,13 +2,14 @@ import { join } from 'node:path';
 import { z } from 'zod';
 import { readCidr } from '../../shared/cidr.ts';
 import { PROJECT_FILES_MAX } from '../../shared/limits.ts';
+import { faultsOf } from '../../shared/setting-range.ts';
 import { DEFAULT_STATE_DIR } from './state-dir.ts';
 
 /** Whose connection attempts count together. */
 const ATTEMPT_SCOPES = ['branch', 'address'] as const;
 
 const Port = z.coerce.number().int().min(1).max(65_535);
-const Path = z.string().startsWith('/');
+const Path = z.string().startsWith('/').meta({ form: 'absolute path' });
 
 const Settings = z.object({
   /** Base address of the gateway that the agent dials; required by `run`. */
@@ -59,6 +60,7 @@ const Settings = z.object({
   EXTENSIONS: z
     .string()
     .regex(/^(?:[a-z0-9_-]+(?:,[a-z0-9_-]+)*)?$/)
+    .meta({ form: 'names, comma-separated' })
     .default('')
     .transform((names) => names.split(',').filter(Boolean)),
   /**
@@ -79,7 +81,8 @@ const Settings = z.object({
           context.addIssue({ code: 'custom', message: reading.message });
           return [];
         }),
-    ),
+    )
+    .meta({ form: 'networks, comma-separated' }),
   /**
    * PEM file of authorities that sign the certificates of such databases, in addition to those that Node and
    * the system know.
@@ -119,6 +122,9 @@ const Settings = z.object({
 
 export type AgentSettings = z.output<typeof Settings>;
 
+/** By name, for messages and for the table of `docs/operating.md`. */
+export const AGENT_SETTINGS: Readonly<Record<string, z.ZodType>> = Settings.shape;
+
 /**
  * @param env variables by name; an empty one counts as missing
  * @throws Error that names each missing or invalid variable, never its value
@@ -127,8 +133,7 @@ export function readSettings(env: Record<string, string | undefined>): AgentSett
   const given = Object.fromEntries(Object.entries(env).filter(([, value]) => value !== ''));
   const reading = Settings.safeParse(given);
   if (reading.success) return reading.data;
-  const names = [...new Set(reading.error.issues.map((issue) => String(issue.path[0])))];
-  throw new Error(`missing or invalid settings: ${names.join(', ')}`);
+  throw new Error(faultsOf(AGENT_SETTINGS, reading.error));
 }
 
 /** Folder of the generated rule files, which the configuration of both servers includes. */

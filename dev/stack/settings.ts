@@ -1,6 +1,10 @@
 import { existsSync, realpathSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { z } from 'zod';
+import { readSettings as readAgentSettings } from '../../agent/process/settings.ts';
+import { readSettings as readGatewaySettings } from '../../edge/settings.ts';
+import { PLACEHOLDERS } from '../../operator/settings.ts';
+import { faultsOf } from '../../shared/setting-range.ts';
 
 /** Why the stack cannot start or continue, and what to do, in one line for the user. */
 export class Refusal extends Error {
@@ -41,6 +45,25 @@ export type StackSettings = z.output<typeof Settings> & {
   environment: Environment;
 };
 
+const refusal = (faults: string) =>
+  new Refusal(`${faults}. Correct them in the environment of \`npm start\`; docs/operating.md lists all.`);
+
+/** What the stack itself sets, so that nothing else is missing. */
+const GIVEN = { BASE_URL: 'http://127.0.0.1:1', GATEWAY_URL: 'http://127.0.0.1:1', ...PLACEHOLDERS };
+
+/** Before anything has started. Gateway and agent would refuse to. @throws Refusal */
+function checkPassedOn(environment: Environment): void {
+  const passed = Object.fromEntries(
+    Object.entries(environment).filter(([name]) => !(name in Settings.shape)),
+  );
+  for (const read of [readGatewaySettings, readAgentSettings])
+    try {
+      read({ ...passed, ...GIVEN });
+    } catch (error) {
+      throw refusal((error as Error).message);
+    }
+}
+
 /**
  * @param env variables by name; an empty one counts as missing
  * @throws Refusal that names each invalid variable, never its value
@@ -49,7 +72,7 @@ export function readSettings(env: Record<string, string | undefined>): StackSett
   const environment: Environment = {};
   for (const [name, value] of Object.entries(env)) if (value) environment[name] = value;
   const reading = Settings.safeParse(environment);
-  if (reading.success) return { ...reading.data, environment };
-  const names = [...new Set(reading.error.issues.map((issue) => String(issue.path[0])))];
-  throw new Refusal(`invalid settings: ${names.join(', ')}`);
+  if (!reading.success) throw refusal(faultsOf(Settings.shape, reading.error));
+  checkPassedOn(environment);
+  return { ...reading.data, environment };
 }

@@ -16,6 +16,7 @@ import { withoutValues } from '../database/database.ts';
 import { ApiError } from '../errors.ts';
 import { isLostObject } from '../lost-object.ts';
 import { RESOURCES, type Resource } from '../missing.ts';
+import { InvalidSettings } from '../settings.ts';
 import type { AppContext, AppEnv } from './context.ts';
 import { type HeaderName, responseHeaders } from './response-headers.ts';
 
@@ -90,8 +91,19 @@ const mayRepeat = ({ req }: AppContext): boolean =>
   req.method === 'GET' || (req.method === 'POST' && req.header('Idempotency-Key') !== undefined);
 
 /** Reports the failure to the client, and its reason to the log. */
+/** Every request fails then. Only the check of readiness says why to those who have no access to the log. */
+const failureOfSettings = (error: unknown, c: AppContext): Failure | null =>
+  error instanceof InvalidSettings && c.req.path === '/readyz'
+    ? {
+        code: 'SETTINGS_INVALID',
+        fields: {
+          message: `The gateway has ${error.message}. Correct them with \`npm run deploy -- --var NAME=value\`, and secrets with \`npm run deploy\`.`,
+        },
+      }
+    : null;
+
 export const onError: ErrorHandler<AppEnv> = (error, c) => {
-  const failure = failureOf(error);
+  const failure = failureOfSettings(error, c) ?? failureOf(error);
   const { code } = failure;
   const { message: reason, stack } = withoutValues(error);
   c.set('failed', { code, reason, ...(code === 'INTERNAL' && { stack }) });
@@ -329,6 +341,7 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
   INTERNAL: OF_A_JOB,
   HOST_BUSY: OF_A_JOB,
   HOST_FULL: OF_A_JOB,
+  COLLATION_OUTDATED: OF_A_JOB,
   HOST_UNAVAILABLE: OF_A_JOB,
   HOST_UPGRADE_REQUIRED: OF_A_JOB,
   DATABASE_SERVER_UNAVAILABLE: OF_A_JOB,

@@ -37,10 +37,11 @@ router.openapi(
     method: 'get',
     path: '/readyz',
     summary: 'Check that the gateway can serve requests',
-    description: 'Checks that D1 responds and that the agent of at least one database host is connected.',
+    description:
+      'Checks the settings, that D1 responds and that the agent of at least one database host is connected. A missing or invalid setting is named with what it accepts.',
     tags,
     responses: { 200: response('The gateway can serve requests.', Ready) },
-    failures: ['HOST_UNAVAILABLE'],
+    failures: ['HOST_UNAVAILABLE', 'SETTINGS_INVALID'],
   }),
   async (c) => {
     const enrolled = await databaseOf(c)

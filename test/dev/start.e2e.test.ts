@@ -308,7 +308,20 @@ describe('a start that is refused', () => {
 
   test('an invalid setting is named without its value', async () => {
     const { code, stderr } = await runStart({ DEV_DIR: devDir, GATEWAY_PORT: 'eighty' }).ended;
-    expect([code, stderr]).toEqual([1, 'branchgate: invalid settings: GATEWAY_PORT\n']);
+    expect([code, stderr]).toEqual([
+      1,
+      'branchgate: missing or invalid settings: GATEWAY_PORT (integer from 1 to 65535). Correct them in the environment of `npm start`; docs/operating.md lists all.\n',
+    ]);
+    // Those of the gateway and the agent too, before either has started.
+    for (const [name, value, accepts] of [
+      ['BRANCH_LIMIT_MAX', '300', 'integer from 1 to 100'],
+      ['POOLER_MAX_CLIENTS', '5000', 'integer from 200 to 500'],
+    ] as const) {
+      const refused = await runStart({ DEV_DIR: devDir, [name]: value }).ended;
+      expect(refused.code).toBe(1);
+      expect(refused.stderr).toContain(`${name} (${accepts})`);
+      expect(refused.stderr).not.toContain(value);
+    }
   });
 });
 

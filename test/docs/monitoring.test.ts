@@ -22,7 +22,7 @@ async function existing(): Promise<Set<string>> {
   ]);
 }
 
-const namesIn = (text: string) => [...new Set(text.match(/\bbranchgate_[a-z_]+/g))];
+const namesIn = (text: string) => [...new Set(text.match(/\bbranchgate_[a-z0-9_]+/g))];
 
 interface Dashboard {
   panels: { title: string; targets: { expr: string }[] }[];

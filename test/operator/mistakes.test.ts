@@ -87,7 +87,18 @@ const MISTAKES: Record<string, Mistake> = {
   'a setting with an invalid value': {
     words: ['--var', 'TWO_FACTOR=sometimes'],
     code: 2,
-    says: ['missing or invalid settings: TWO_FACTOR. Give them with --var NAME=value'],
+    says: [
+      'missing or invalid settings: TWO_FACTOR (off, prompt or required). Give them with --var NAME=value',
+    ],
+  },
+  'a setting out of its range': {
+    words: ['--var', 'BRANCH_LIMIT_MAX=300'],
+    code: 2,
+    says: [
+      'missing or invalid settings: BRANCH_LIMIT_MAX (integer from 1 to 100).',
+      '--var NAME=value',
+      'dashboard',
+    ],
   },
   'the secrets of another gateway': {
     arrange: () =>
@@ -111,6 +122,7 @@ const BY_DAY: (keyof typeof MISTAKES)[] = [
   'a wrong token',
   'answers that are missing',
   'a secret among the settings',
+  'a setting out of its range',
   'the secrets of another gateway',
   'an upgrade of nothing',
 ];

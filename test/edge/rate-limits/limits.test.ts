@@ -71,6 +71,6 @@ test('each limit has its own variable', () => {
 
 test.each(['0', '-1', '1.5', 'many', 'Infinity', ' '])('%j is not a valid limit', (value) => {
   expect(() => settingsWith({ LIMIT_WRITES_PER_MINUTE: value })).toThrow(
-    'missing or invalid settings: LIMIT_WRITES_PER_MINUTE',
+    'missing or invalid settings: LIMIT_WRITES_PER_MINUTE (integer from 1)',
   );
 });
