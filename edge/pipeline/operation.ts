@@ -117,11 +117,11 @@ export function alsoPermit(c: AppContext, action: Action): void {
   c.set('showsRows', action === 'rows.read');
 }
 
-/**
- * `boundBody` marks every body as JSON, so an absent optional body has to be unmarked before it is parsed.
- */
+/** An absent optional body is an empty object, so that its validation applies the defaults of the schema. */
 const allowNoBody: MiddlewareHandler<AppEnv> = async (c, next) => {
-  if ((await c.req.text()) === '') c.req.raw.headers.delete('Content-Type');
+  // Hono's type of the cache has no promises, which are what it caches.
+  if ((await c.req.text()) === '')
+    c.req.bodyCache = { text: Promise.resolve('{}') } as unknown as typeof c.req.bodyCache;
   await next();
 };
 
@@ -285,7 +285,7 @@ export const formBody = <S extends z.ZodType>(schema: S) => ({
   content: { 'application/x-www-form-urlencoded': { schema } },
 });
 
-/** An optional JSON body. */
+/** An optional JSON body. Its schema has to accept an empty object. */
 export const optionalJsonBody = <S extends z.ZodType>(schema: S) => ({
   ...jsonBody(schema),
   required: false as const,

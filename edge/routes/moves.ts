@@ -317,7 +317,7 @@ router.openapi(
   }),
   async (c) => {
     const { host_id: hostId } = c.req.valid('param');
-    const { branches = 'all', drop_snapshots: dropsSnapshots = false } = c.req.valid('json') ?? {};
+    const { branches, drop_snapshots: dropsSnapshots } = c.req.valid('json');
     const db = primaryOf(c);
     const thisHost = eq(hosts.id, hostId);
     found(await db.select().from(hosts).where(thisHost));

@@ -56,7 +56,7 @@ router.openapi(
   }),
   async (c) => {
     const params = c.req.valid('param');
-    const { limits } = NewRehearsal.parse(c.req.valid('json') ?? {});
+    const { limits } = c.req.valid('json');
     const { branch, database, call } = await branchOf(c, params, 'read');
     if (branch.leaseSeconds === null) throw new ApiError('BRANCH_NOT_LEASED');
     // The host that watches has no clients of the branch any more when the project has moved.

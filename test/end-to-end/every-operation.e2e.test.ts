@@ -140,6 +140,31 @@ describe.each(TRIED)('%s', (who, options) => {
   });
 });
 
+/** An operation that needs more than the resources has none of them in a new project. */
+const WITHOUT_BODY: Record<string, [status: number, error: string]> = {
+  checkMasking: [404, 'NOT_FOUND'],
+};
+
+describe('without its optional body', () => {
+  let api: Api;
+  let resources: Ids;
+  beforeAll(async () => {
+    api = await apiOf('owner without bodies', { tenant: TENANT, role: 'owner' });
+    resources = await createResources(api);
+    await readPasswords(api, resources);
+  });
+
+  test.each(inOrder(USER_OPERATIONS.filter(({ isBodyOptional }) => isBodyOptional)))(
+    '$method $path answers as with it',
+    async (operation) => {
+      const response = await callOperation(api, { ...operation, body: undefined }, resources);
+      const refusal = WITHOUT_BODY[operation.id];
+      if (refusal) expect([response.status, response.body.error]).toEqual(refusal);
+      else expectDone(operation, response);
+    },
+  );
+});
+
 let provider: Promise<Ids> | undefined;
 /** The provider that the platform manages, and deletes last. */
 async function providerOnce(): Promise<Ids> {
@@ -173,6 +198,8 @@ test.each(inOrder(PLATFORM_OPERATIONS))('the platform may $method $path', async 
     const spare = { name: `spare-${operation.id.toLowerCase()}`, db_host: 'spare.example.com' };
     ids.host_id = (await platform.post<{ host_id: string }>('/platform/v1/hosts', spare)).body.host_id;
   }
+  if (operation.isBodyOptional)
+    expectDone(operation, await callOperation(platform, { ...operation, body: undefined }, ids));
   const response = await callOperation(platform, operation, ids);
   expectDone(operation, response);
   // A removal has no body.

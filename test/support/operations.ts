@@ -29,6 +29,8 @@ export interface Operation {
   /** Whether the body is a form. */
   isForm: boolean;
   body: Record<string, unknown> | undefined;
+  /** Whether it has a body that a request may leave out. */
+  isBodyOptional: boolean;
 }
 
 /** Replaces the description's example where it is not usable. */
@@ -135,6 +137,7 @@ function described(readable: ReadableOperation): Operation {
     query: QUERIES[id] ?? {},
     isForm: Object.keys(body?.content ?? {}).includes('application/x-www-form-urlencoded'),
     body: example,
+    isBodyOptional: body !== null && body.required !== true,
   };
 }
 

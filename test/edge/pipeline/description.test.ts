@@ -5,9 +5,10 @@ import { z } from 'zod';
 import { app } from '../../../edge/app.ts';
 import { descriptionOf } from '../../../edge/documentation/describe.ts';
 import { nameOf, referenceOf, resolve } from '../../../edge/documentation/openapi.ts';
+import { boundBody } from '../../../edge/pipeline/bounded-body.ts';
 import type { AppEnv } from '../../../edge/pipeline/context.ts';
 import { OF_JOBS_ONLY } from '../../../edge/pipeline/failures.ts';
-import { emptyResponse, operation, operations } from '../../../edge/pipeline/operation.ts';
+import { emptyResponse, operation, operations, optionalJsonBody } from '../../../edge/pipeline/operation.ts';
 import { FAILURES, type FailureCode } from '../../../shared/failures.ts';
 
 /** The public operations. A new one has to be added here too. */
@@ -123,7 +124,8 @@ test('the tags are those of the operations', () => {
 const BODIES = app.openAPIRegistry.definitions.flatMap((definition) => {
   if (definition.type !== 'route') return [];
   const { operationId, request } = definition.route;
-  return Object.values(request?.body?.content ?? {}).map((content) => ({ operationId, content }));
+  const { content: contents = {}, required = false } = request?.body ?? {};
+  return Object.values(contents).map((content) => ({ operationId, content, required }));
 });
 
 test('every POST that creates something takes an Idempotency-Key, except those named here', () => {
@@ -149,6 +151,32 @@ test.each(BODIES)('$operationId has a valid example of its body', ({ content }) 
   const schema = content && 'schema' in content && content.schema;
   if (!(schema instanceof z.ZodType)) throw new Error('the body has no schema of zod');
   expect(schema.safeParse(schema.meta()?.example)).toMatchObject({ success: true });
+});
+
+const OPTIONAL = BODIES.filter(({ required }) => !required);
+
+test.each(OPTIONAL)('$operationId accepts an empty object, as which an absent body counts', ({ content }) => {
+  const schema = content && 'schema' in content && content.schema;
+  expect(schema instanceof z.ZodType && schema.safeParse({}).success).toBe(true);
+});
+
+test('an absent optional body gets the defaults of its schema', async () => {
+  expect(OPTIONAL.length).toBeGreaterThan(8);
+  const planted = operations();
+  const ofRoute = { access: 'public' as const, operationId: 'cut', summary: '', tags: [] as string[] };
+  const body = optionalJsonBody(z.strictObject({ stopped: z.boolean().default(false) }));
+  const route = {
+    method: 'post',
+    path: '/cut',
+    request: { body },
+    responses: { 204: emptyResponse('') },
+  } as const;
+  planted.use(boundBody);
+  planted.openapi(operation({ ...ofRoute, ...route }), async (c) => c.json(await c.req.json()) as never);
+  for (const sent of [{}, { body: '' }, { body: '{}' }, { body: '{"stopped":true}' }])
+    expect(await (await planted.request('/cut', { method: 'POST', ...sent })).json()).toEqual({
+      stopped: sent.body?.includes('true') ?? false,
+    });
 });
 
 describe('failures', () => {
