@@ -2,6 +2,7 @@ import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { SNAPSHOT_DATABASE } from '../../shared/branch/database-name.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import { collationRemedy, IS_OUTDATED } from '../postgres/collations.ts';
 import { identifier, type Queryable, type Session } from '../postgres/connect.ts';
 import { bytesOf, countFiles } from '../postgres/file-bytes.ts';
 import { endKeptSessions, KEPT } from '../postgres/sessions.ts';
@@ -239,14 +240,14 @@ async function prepareCreation(
 
 /**
  * Size of a database, which client sessions it has, and what its clones come from. `kept` ones wait for the
- * next page of rows; any other ones use it. @throws HostError SOURCE_MISSING
+ * next page of rows; any other ones use it. @throws HostError SOURCE_MISSING, COLLATION_OUTDATED
  */
 async function inspectSource(session: Session, database: string) {
   const { rows } = await session.query<
-    Origin & { bytes: string; in_use: boolean | null; kept: boolean | null }
+    Origin & { bytes: string; in_use: boolean | null; kept: boolean | null; is_outdated: boolean }
   >(
     `SELECT datname::text AS name, oid::text AS source, pg_current_wal_insert_lsn()::text AS source_lsn,
-            pg_database_size(oid) AS bytes, in_use, kept
+            pg_database_size(oid) AS bytes, in_use, kept, ${IS_OUTDATED} AS is_outdated
      FROM pg_database CROSS JOIN LATERAL (
        SELECT bool_or((${KEPT}) IS NOT TRUE) AS in_use, bool_or(${KEPT}) AS kept
        FROM pg_stat_activity WHERE datid = pg_database.oid AND backend_type = 'client backend'
@@ -255,6 +256,12 @@ async function inspectSource(session: Session, database: string) {
     [database],
   );
   if (!rows[0]) throw new HostError('SOURCE_MISSING', `there is no database ${database}`);
-  const { bytes, in_use, kept, ...origin } = rows[0];
+  const { bytes, in_use, kept, is_outdated, ...origin } = rows[0];
+  // PostgreSQL would refuse each attempt.
+  if (is_outdated)
+    throw new HostError(
+      'COLLATION_OUTDATED',
+      `${database} was made with another version of its collation: ${collationRemedy(database)}`,
+    );
   return { sourceBytes: Number(bytes), inUse: in_use === true, kept: kept === true, origin };
 }

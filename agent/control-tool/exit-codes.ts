@@ -14,6 +14,7 @@ export const EXIT_CODES = {
 /** What the operator can do about a failure. */
 const ADVICE: Partial<Record<HostFailureCode, string>> = {
   SOURCE_BUSY: 'wait until the session has ended its transaction, or give a longer --busy-wait',
+  COLLATION_OUTDATED: 'run the commands that `doctor` prints',
   SOURCE_MISSING: 'run `list` to see the databases',
   DATABASE_NAME_HELD: 'run `list` to see its branch, and drop that branch first',
   INVALID_CALL: 'run the command with --help to see its options',

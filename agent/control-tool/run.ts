@@ -23,6 +23,7 @@ import { serveMetrics } from '../metrics/metrics.ts';
 import { performOperation } from '../operations/handlers.ts';
 import { readMemory } from '../pooler/admin-console.ts';
 import { PoolerRestarts } from '../pooler/restart.ts';
+import { readOutdatedCollations } from '../postgres/collations.ts';
 import { runPrivilegeLoop } from '../privileges/repair-privileges.ts';
 import { TroubleLog } from '../process/log.ts';
 import { type Loop, LoopFailed, runLoops } from '../process/loops.ts';
@@ -233,6 +234,7 @@ function serveGauges(host: Host, { attempts }: Watches, isLinked: () => boolean)
       volumes: () => readVolumes(settings),
       poolerMemory: () => readMemory(settings),
       certificateEnd: () => readCertificateEnd(host),
+      outdatedCollations: () => readOutdatedCollations(host.postgres),
     },
     (name, error) => troubles.report('metrics.unread', name, error, { name }),
   );

@@ -2,6 +2,7 @@ import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import type { CloneMethod } from '../cloning/create-clone.ts';
 import { atLeast } from '../pooler/admin-console.ts';
+import { collationRemedy } from '../postgres/collations.ts';
 import { PLATFORM_ROLE, type Queryable } from '../postgres/connect.ts';
 import type { RefusedExtension } from '../postgres/extensions.ts';
 import { type AgentSettings, extensionsFolder, rulesFolder } from '../process/settings.ts';
@@ -132,6 +133,8 @@ export interface Facts {
   openToPublic: string[];
   /** The superuser that `initdb` made: `session_user` of autovacuum, which runs code of tenants. */
   bootstrapRole: string;
+  /** Databases with another version of their collation than the libraries of this machine. */
+  outdatedCollations: string[];
   /** Those of EXTENSIONS that owners cannot create. */
   refusedExtensions: RefusedExtension[];
   /** When the first certificate of both servers ends; null if none can be read. */
@@ -216,6 +219,11 @@ export const CHECKS: readonly Check[] = [
   advice(
     ({ bootstrapRole }) => bootstrapRole !== PLATFORM_ROLE,
     `Functions of tenants run in autovacuum with the agent's role as session_user: make the cluster with another superuser (\`initdb --username=postgres\`), and ${PLATFORM_ROLE} with CREATE ROLE.`,
+  ),
+  problem(
+    ({ outdatedCollations }) => outdatedCollations.length === 0,
+    ({ outdatedCollations: [first = '', ...others] }) =>
+      `The libraries of this machine sort text in another way than when ${[first, ...others].length} databases were made, so their indexes can be wrong and they cannot be cloned. In each, for instance ${first}, run \`${collationRemedy(first)}\` (docs/operating.md#collation-versions).`,
   ),
   problem(
     ({ poolerVersion }) => atLeast(poolerVersion, [1, 18, 0]),

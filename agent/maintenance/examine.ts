@@ -8,6 +8,7 @@ import { hasTable } from '../firewall/packet-filter.ts';
 import { canGuard } from '../guard/watch-session.ts';
 import { CONNECTION_LOGS, type ConnectionLog } from '../logs/connection-logs.ts';
 import { readPoolerVersion, withAdminConsole } from '../pooler/admin-console.ts';
+import { readOutdatedCollations } from '../postgres/collations.ts';
 import type { Pool, Queryable } from '../postgres/connect.ts';
 import { readOpenToPublic } from '../postgres/databases.ts';
 import { readRefusedExtensions } from '../postgres/extensions.ts';
@@ -59,6 +60,7 @@ export async function examine(
     isAdmissionCurrent: await isAdmissionCurrent(postgres),
     openToPublic: await readOpenToPublic(postgres),
     bootstrapRole: await readBootstrapRole(postgres),
+    outdatedCollations: await readOutdatedCollations(postgres),
     filters: settings.FIREWALL === 'off' || (await hasTable(settings)),
   };
   facts.hbaText = await readFile(facts.postgres.hba_file ?? '', 'utf8').catch(() => '');

@@ -29,6 +29,8 @@ export interface Present {
   poolerMemory: () => Promise<number>;
   /** When the first certificate of both servers ends; null if none can be read. */
   certificateEnd: () => Promise<Date | null>;
+  /** Databases with another version of their collation than the libraries of this machine. */
+  outdatedCollations: () => Promise<string[]>;
 }
 
 interface PresentValue {
@@ -149,6 +151,11 @@ const PRESENT_VALUES: readonly PresentValue[] = [
       const end = await certificateEnd();
       return only(end === null ? null : end.getTime() / 1000);
     },
+  },
+  {
+    name: 'branchgate_outdated_collations',
+    help: 'Databases that cannot be cloned, because the libraries of the machine have another version of their collation',
+    read: async ({ outdatedCollations }) => only((await outdatedCollations()).length),
   },
   {
     name: 'branchgate_disk_free_bytes',

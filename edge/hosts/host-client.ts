@@ -63,6 +63,7 @@ const PUBLIC_FAILURES: Record<HostFailureCode, PublicFailure> = {
   HOST_BUSY: { code: 'HOST_BUSY' },
   PROJECT_BUSY: { code: 'PROJECT_BUSY' },
   HOST_FULL: { code: 'HOST_FULL' },
+  COLLATION_OUTDATED: { code: 'COLLATION_OUTDATED' },
   INTERNAL: { code: 'INTERNAL' },
   HOST_UNAVAILABLE: { code: 'HOST_UNAVAILABLE' },
   HOST_UPGRADE_REQUIRED: { code: 'HOST_UPGRADE_REQUIRED' },

@@ -41,6 +41,7 @@ export const PENDING = response('Still in progress; poll this job.', Job);
 export const HOST_WORK_FAILURES = [
   'HOST_BUSY',
   'HOST_FULL',
+  'COLLATION_OUTDATED',
   'HOST_UNAVAILABLE',
   'HOST_UPGRADE_REQUIRED',
   'HOST_TIMEOUT',

@@ -24,6 +24,11 @@ export const HOST_FAILURES = {
   LOGIN_REFUSED: 'refused',
   /** A statement or a comparison took longer than it may, or waited for a lock. It was rolled back. */
   TIME_LIMIT_REACHED: 'refused',
+  /**
+   * The source was made with another version of a collation than the libraries of the host have, so PostgreSQL refuses
+   * to clone it.
+   */
+  COLLATION_OUTDATED: 'refused',
   SOURCE_MISSING: 'permanent',
   /**
    * The database name still belongs to another branch whose drop is unfinished, or to an unknown database.

@@ -28,6 +28,7 @@ export function agentMetrics(
         },
       ],
       poolerMemory: async () => 3 * MB,
+      outdatedCollations: async () => [],
       certificateEnd: async () => new Date('2027-01-01T00:00:00Z'),
       ...changed,
     },

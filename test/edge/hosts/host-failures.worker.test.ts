@@ -33,6 +33,7 @@ const OF_REQUESTS: Record<HostFailureCode, Expected> = {
   HOST_BUSY: [503, 'HOST_BUSY', '5'],
   PROJECT_BUSY: [429, 'PROJECT_BUSY', '5'],
   HOST_FULL: [503, 'HOST_FULL', null],
+  COLLATION_OUTDATED: [503, 'COLLATION_OUTDATED', null],
   INTERNAL: [500, 'INTERNAL', null],
   HOST_UNAVAILABLE: [503, 'HOST_UNAVAILABLE', '5'],
   HOST_UPGRADE_REQUIRED: [503, 'HOST_UPGRADE_REQUIRED', '60'],
@@ -67,6 +68,7 @@ const NOT_OF_ROWS: HostFailureCode[] = [
   'DATABASE_NAME_HELD',
   'PROOF_FAILED',
   'RULES_NOT_APPLIED',
+  'COLLATION_OUTDATED',
 ];
 
 const CODES = Object.keys(HOST_FAILURES) as HostFailureCode[];
