@@ -16,6 +16,8 @@ if (isMainThread) {
     await import(pathToFileURL(begun.instead).href);
   } else {
     const { runControlTool } = await import('./control-tool/control-tool.ts');
+    const { becomeOwnerOf, runsAsOwner } = await import('./control-tool/owner.ts');
+    if (runsAsOwner(words)) becomeOwnerOf(process.env.STATE_DIR || DEFAULT_STATE_DIR);
     // Catalogs and rows of tenants, and of the sources that they name, are input of others.
     freezeIntrinsics();
     process.exit(await runControlTool(words, begun));

@@ -8,6 +8,7 @@ import { enrolCommand } from './enrol.ts';
 import { EXIT_CODES, exitCodeOf, explain } from './exit-codes.ts';
 import { joinCommand, leaveCommand, rejoinCommand } from './join.ts';
 import { listCommand } from './list.ts';
+import { makeTablesCommand } from './make-tables.ts';
 import { measureCommand } from './measure.ts';
 import { operationCommands } from './operations.ts';
 import { poolerCommand } from './pooler.ts';
@@ -64,6 +65,7 @@ export function controlTool(trial: Trial | null): Command {
   program.addCommand(gateCommand());
   program.addCommand(guardLeaseCommand());
   program.addCommand(copyPrimaryCommand());
+  program.addCommand(makeTablesCommand());
   program.addCommand(doctorCommand());
   program.addCommand(listCommand());
   program.addCommand(measureCommand());

@@ -1,10 +1,11 @@
+import { existsSync } from 'node:fs';
 import { Command } from 'commander';
 import { closeHost, openHost } from '../host/host.ts';
 import { readIdentity } from '../link/identity.ts';
 import type { Finding } from '../maintenance/checks.ts';
 import { examine } from '../maintenance/examine.ts';
 import type { AgentSettings } from '../process/settings.ts';
-import { installedProgram } from '../upgrade/program-file.ts';
+import { installedProgram, sha256OfFile } from '../upgrade/program-file.ts';
 import { hasFailed } from '../upgrade/trial.ts';
 import { explain, ProblemsFound } from './exit-codes.ts';
 import { print } from './terminal.ts';
@@ -43,8 +44,20 @@ async function examineEnrolment({ STATE_DIR, GATEWAY_URL }: AgentSettings): Prom
         'The installed program did not link, so the one before it runs: repeat `upgrade`, with another release.',
       ),
     );
+  if (isOutdated(installedProgram()))
+    findings.push({
+      severity: 'advice',
+      sentence: `The package has another release of the agent than the one that runs: run \`branchgate-agent upgrade ${PACKED_PROGRAM} --sha256 @${PACKED_PROGRAM}.sha256\`.`,
+    });
   return findings;
 }
+
+/** The program of the Debian package, which its installation copies. */
+const PACKED_PROGRAM = '/usr/lib/branchgate-agent/branchgate-agent.mjs';
+
+/** The installation of a package leaves the release before it if the new one does not link. */
+const isOutdated = (program: string): boolean =>
+  existsSync(PACKED_PROGRAM) && sha256OfFile(PACKED_PROGRAM) !== sha256OfFile(program);
 
 async function examineServers(settings: AgentSettings) {
   const host = await openHost(settings);

@@ -1,4 +1,3 @@
-import { statSync } from 'node:fs';
 import { Command } from 'commander';
 import { GatewayRefusal } from '../link/host-certificate.ts';
 import { readIdentity } from '../link/identity.ts';
@@ -7,6 +6,7 @@ import { hindranceToOpen } from '../standby/gate.ts';
 import { askMember, guardLease } from '../standby/lease.ts';
 import { readMember } from '../standby/stored-member.ts';
 import { GatewayError, RefusedError, UsageError } from './exit-codes.ts';
+import { becomeOwnerOf } from './owner.ts';
 import { print, say } from './terminal.ts';
 import { readShellSettings } from './with-host.ts';
 
@@ -18,6 +18,7 @@ export const gateCommand = () =>
     .action(async ({ wait = false }: { wait?: boolean }) => {
       const tell = (reason: string) => say(`branchgate-agent: ${reason}`);
       const settings = readShellSettings();
+      // Debian's unit of PostgreSQL begins as root, and the agent could not read what root writes.
       becomeOwnerOf(settings.STATE_DIR);
       const hindrance = await hindranceToOpen(settings, { wait, say: tell });
       if (hindrance !== null) throw new RefusedError(hindrance);
@@ -28,15 +29,6 @@ export const guardLeaseCommand = () =>
   new Command('guard-lease')
     .description('Renew the lease of this primary, and stop PostgreSQL when that fails, until none is needed')
     .action(() => guardLease(readShellSettings()));
-
-/** Debian's unit of PostgreSQL begins as root. What the gate writes is the agent's, which could not read it otherwise. */
-function becomeOwnerOf(folder: string): void {
-  if (process.getuid?.() !== 0) return;
-  const { uid, gid } = statSync(folder);
-  process.setgroups?.([]);
-  process.setgid?.(gid);
-  process.setuid?.(uid);
-}
 
 /** What `join` and `rejoin` run as the agent's user. */
 export const copyPrimaryCommand = () =>

@@ -2,7 +2,7 @@ import { realpathSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { Command, Option } from 'commander';
 import type { AgentSettings } from '../process/settings.ts';
-import { askToEnd, awaitLink, type Outcome } from '../upgrade/await-link.ts';
+import { askToEnd, awaitLink, type Outcome, runningAgent } from '../upgrade/await-link.ts';
 import {
   forgetPrevious,
   INSTALLATION_STEPS,
@@ -67,10 +67,12 @@ async function upgrade(file: string, options: Options, command: Command): Promis
 async function replace(installation: Installation, settings: AgentSettings, command: Command): Promise<void> {
   const { program, stateDir, bytes } = installation;
   const sha256 = sha256Of(bytes);
+  const before = runningAgent(stateDir);
   for (const step of INSTALLATION_STEPS) await step(installation);
   const version = await readVersion(program);
 
-  const ending = askToEnd(stateDir);
+  // One that was killed meanwhile has ended, and its service manager starts the new program.
+  const ending = askToEnd(stateDir) ?? before;
   if (ending === null) {
     print(command, { version, sha256, restarted: false }, [
       `${version} is installed. No agent was running, or one of an earlier release: restart its service.`,

@@ -12,6 +12,9 @@ import {
 } from '../servers/configuration.ts';
 import {
   agentUnit,
+  logRotationTimer,
+  logRotationUnit,
+  poolerLogRotation,
   poolerUnit,
   postgresUnit,
   renewalTimer,
@@ -36,6 +39,9 @@ export const CONFIGURATION_FILES = {
   'pgbackrest.conf': pgBackRestConf,
   'branchgate-backup.service': backupUnit,
   'branchgate-backup.timer': backupTimer,
+  'logrotate.conf': poolerLogRotation,
+  'branchgate-logs.service': logRotationUnit,
+  'branchgate-logs.timer': logRotationTimer,
   'branchgate-certificate.service': renewalUnit,
   'branchgate-certificate.timer': renewalTimer,
   'nftables.conf': ({ postgres, pooler }) =>

@@ -1,10 +1,11 @@
+import { z } from 'zod';
 import { gatewayAddress } from '../link/gateway-address.ts';
 import { readIdentity } from '../link/identity.ts';
 import { pollUntil } from '../process/loops.ts';
 import { isRunning, readRunRecord } from '../upgrade/trial.ts';
 import { type Context, SETTINGS_FILE } from './context.ts';
 import { type Kind, lastLine, type Ran, type RunOptions, StepFailure } from './machine.ts';
-import { disable, enable, isActive, reloadUnits, restartOutdated } from './services.ts';
+import { disable, enable, isActive, isInRecovery, reloadUnits, restartOutdated } from './services.ts';
 import { AGENT_FILES, AGENT_UNIT, type Step } from './step.ts';
 
 const RESPONSE_WITHIN_MS = 15_000;
@@ -107,6 +108,31 @@ async function forgetIdentity({ machine, settings, options }: Context): Promise<
   machine.note(`remove the host at the gateway too: branchgate host remove ${options.host ?? '<name>'}`);
 }
 
+const NeededTables = z.object({ needed: z.boolean() });
+
+/** A dry run cannot ask if the role does not exist yet. */
+async function needsTables(context: Context): Promise<boolean> {
+  const ran = await runTool(context, ['--json', 'make-tables', '--check']);
+  if (ran.code === 0) return NeededTables.parse(JSON.parse(ran.stdout)).needed;
+  if (context.machine.isDryRun) return true;
+  throw new StepFailure('failed', `the agent's tables cannot be read: ${lastLine(ran)}`);
+}
+
+/** Before `doctor`, which reads them. */
+async function makeTables(context: Context): Promise<void> {
+  const { machine } = context;
+  if (await isInRecovery(context)) {
+    machine.note('this host is a standby, which has the tables of its primary');
+    return;
+  }
+  if (!(await needsTables(context))) return;
+  await machine.change("made the agent's tables", async () => {
+    const ran = await runTool(context, ['make-tables']);
+    if (ran.code !== 0)
+      throw new StepFailure('failed', `the agent's tables cannot be made: ${lastLine(ran)}`);
+  });
+}
+
 async function examine(context: Context): Promise<void> {
   const { machine, options } = context;
   if (machine.isDryRun) return;
@@ -157,6 +183,12 @@ export const ENROLMENT_STEP: Step = {
   apply: enrol,
   takeBack: forgetIdentity,
   isTakenBackLate: true,
+};
+
+export const TABLES_STEP: Step = {
+  name: 'tables',
+  what: "make the agent's own database and its tables, on a primary",
+  apply: makeTables,
 };
 
 export const DOCTOR_STEP: Step = {

@@ -4,7 +4,8 @@ import { probeCloneMethod } from '../host/host.ts';
 import { hasReverseMap } from '../volumes/xfs.ts';
 import type { Context } from './context.ts';
 import { lastLine } from './machine.ts';
-import { install, postgresFiles, type Step } from './step.ts';
+import { disable, enable, reloadUnits } from './services.ts';
+import { install, postgresFiles, type Step, UNITS } from './step.ts';
 
 const KERNEL_FILE = '/etc/sysctl.d/60-branchgate.conf';
 const OVERCOMMIT = { name: 'vm.overcommit_memory', value: '2', path: '/proc/sys/vm/overcommit_memory' };
@@ -50,6 +51,7 @@ async function setKernel({ machine, files }: Context): Promise<void> {
       machine.note(
         `${name} could not be set now (${lastLine(ran)}): it applies from the next start of the machine`,
       );
+    return ran.code === 0;
   });
 }
 
@@ -61,7 +63,36 @@ async function takeBackKernel({ machine, files }: Context): Promise<void> {
   }
 }
 
+const ROTATION = {
+  rules: '/etc/branchgate/logrotate.conf',
+  unit: `${UNITS}/branchgate-logs.service`,
+  timer: 'branchgate-logs.timer',
+};
+
 async function placeLogs(context: Context): Promise<void> {
+  await rotatePoolerLogs(context);
+  await placePostgresLogs(context);
+}
+
+/** The agent bounds PostgreSQL's logs itself. */
+async function rotatePoolerLogs(context: Context): Promise<void> {
+  const { machine } = context;
+  if ((await machine.query('logrotate', ['--version'])).code === 127) {
+    machine.note("PgBouncer's log grows without a limit: apt install logrotate, and run join again");
+    return;
+  }
+  await install(context, 'logrotate.conf', ROTATION.rules);
+  await install(context, 'branchgate-logs.service', ROTATION.unit);
+  await install(context, 'branchgate-logs.timer', `${UNITS}/${ROTATION.timer}`);
+  await reloadUnits(machine, [ROTATION.timer]);
+  await enable(machine, ROTATION.timer);
+}
+
+async function endRotation({ machine, files }: Context): Promise<void> {
+  if (files.record().files[`${UNITS}/${ROTATION.timer}`]) await disable(machine, ROTATION.timer);
+}
+
+async function placePostgresLogs(context: Context): Promise<void> {
   const { machine, files, servers, options } = context;
   const { logDirectory } = options;
   const paths = postgresFiles(context);
@@ -114,8 +145,9 @@ export const VOLUME_STEP: Step = {
 
 export const LOGS_STEP: Step = {
   name: 'logs',
-  what: "put PostgreSQL's logs into --log-directory",
+  what: "put PostgreSQL's logs into --log-directory, and rotate PgBouncer's",
   apply: placeLogs,
+  takeBack: endRotation,
 };
 
 export const KERNEL_STEP: Step = {

@@ -1,6 +1,6 @@
 import { execFile } from 'node:child_process';
 import { createHash, randomBytes } from 'node:crypto';
-import { chmodSync, chownSync, existsSync, lstatSync, mkdirSync, readFileSync } from 'node:fs';
+import { chmodSync, chownSync, existsSync, lstatSync, mkdirSync, readFileSync, rmdirSync } from 'node:fs';
 import { rename, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 
@@ -92,12 +92,17 @@ export class Machine {
     this.report.notes.push(sentence);
   }
 
-  /** Makes a change, and reports it. @param sentence in the past, for instance "restarted pgbouncer" */
+  /**
+   * Makes a change, and reports it once it is made.
+   * @param sentence in the past, for instance "restarted pgbouncer"
+   * @param act returns false if it changed nothing
+   */
   async change(sentence: string, act: () => Promise<unknown>): Promise<void> {
+    if (!this.isDryRun) {
+      this.#onAct(sentence);
+      if ((await act()) === false) return;
+    }
     this.report.changes.push(sentence);
-    if (this.isDryRun) return;
-    this.#onAct(sentence);
-    await act();
   }
 
   /** Runs a command that changes nothing. A missing command has the code 127. */
@@ -168,6 +173,15 @@ export class Machine {
   async remove(path: string): Promise<void> {
     this.#onAct(`remove ${path}`);
     await rm(this.at(path), { force: true, recursive: true });
+  }
+
+  /** Removes a folder, unless something is in it. */
+  removeEmpty(path: string): void {
+    try {
+      rmdirSync(this.at(path));
+    } catch (error) {
+      if (!['ENOTEMPTY', 'ENOENT'].includes((error as NodeJS.ErrnoException).code ?? '')) throw error;
+    }
   }
 
   /** Whether a file has this owner and mode. */

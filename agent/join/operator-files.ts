@@ -1,6 +1,10 @@
 import { lstatSync } from 'node:fs';
+import { dirname } from 'node:path';
 import { z } from 'zod';
 import { type Machine, type Placing, StepFailure, sha256 } from './machine.ts';
+
+/** Folders of systemd that exist for their drop-ins only. */
+const DROP_INS = /\.service\.d$/;
 
 /** What `join` has changed on this machine, for `leave`. Root alone writes it. */
 const RECORD_FILE = '/etc/branchgate/joined.json';
@@ -131,7 +135,10 @@ export class OperatorFiles {
       });
       if (now !== null && !isOurs) machine.note(`${path} was changed since: that text is ${path}.after-join`);
     } else if (isOurs) {
-      await machine.change(`removed ${path}`, () => machine.remove(path));
+      await machine.change(`removed ${path}`, async () => {
+        await machine.remove(path);
+        if (DROP_INS.test(dirname(path))) machine.removeEmpty(dirname(path));
+      });
     } else if (now !== null && copy === null) {
       machine.note(`${path} was changed since, so it stays: remove what is not needed`);
     }

@@ -142,6 +142,7 @@ const BACKUP_FILES = {
   unit: `${UNITS}/branchgate-backup.service`,
   timer: `${UNITS}/branchgate-backup.timer`,
 };
+const BACKUP_UNIT = 'branchgate-backup.service';
 const BACKUP_TIMER = 'branchgate-backup.timer';
 
 /** PostgreSQL keeps all WAL that the archive refuses, so it archives only when the archive works. */
@@ -163,6 +164,7 @@ async function prepareBackups(context: Context): Promise<void> {
     await machine.change('created the stanza of the backups', async () => {
       const ran = await machine.query('pgbackrest', words, { user: servers.user });
       if (ran.code !== 0) failure = lastLine(ran);
+      return ran.code === 0;
     });
     if (failure) {
       machine.note(
@@ -177,10 +179,26 @@ async function prepareBackups(context: Context): Promise<void> {
   await install(context, 'branchgate-backup.service', BACKUP_FILES.unit);
   await install(context, 'branchgate-backup.timer', BACKUP_FILES.timer);
   await enable(machine, BACKUP_TIMER);
+  if (await lacksBackup(context)) {
+    await machine.change('made a first backup', async () => {
+      // A large cluster takes hours.
+      const { code } = await machine.query('systemctl', ['start', BACKUP_UNIT], { within: 0 });
+      if (code !== 0) machine.note(`the first backup failed: journalctl --unit ${BACKUP_UNIT}`);
+      return code === 0;
+    });
+  }
   machine.note(
     `the repository is set in ${BACKUP_FILES.settings}: put it on another machine or in an object store`,
   );
 }
+
+/** A standby cannot make one. */
+const lacksBackup = async (context: Context): Promise<boolean> =>
+  (await psql(
+    context,
+    PLATFORM_ROLE,
+    "SELECT NOT pg_is_in_recovery() AND NOT EXISTS (SELECT FROM pg_ls_waldir() WHERE name LIKE '%.backup')",
+  )) === 't';
 
 async function endBackups({ machine, files }: Context): Promise<void> {
   if (files.record().files[BACKUP_FILES.timer]) await disable(machine, BACKUP_TIMER);

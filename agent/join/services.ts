@@ -1,4 +1,5 @@
 import { statSync } from 'node:fs';
+import { PLATFORM_ROLE } from '../postgres/connect.ts';
 import { pollUntil } from '../process/loops.ts';
 import type { Context } from './context.ts';
 import { type Machine, StepFailure } from './machine.ts';
@@ -76,6 +77,10 @@ export async function psql(
   );
   return code === 0 ? stdout.trim() : null;
 }
+
+/** Whether PostgreSQL is a standby, whose databases can only be read. */
+export const isInRecovery = async (context: Context): Promise<boolean> =>
+  (await psql(context, PLATFORM_ROLE, 'SELECT pg_is_in_recovery()')) === 't';
 
 /** Whether PostgreSQL replays WAL, and accepts nobody until it has. */
 async function isReplaying({ machine, servers: { postgres } }: Context): Promise<boolean> {

@@ -1,6 +1,6 @@
 import { CERTIFICATE_STEP, RENEWAL_STEP } from './certificate-step.ts';
 import type { Context } from './context.ts';
-import { DOCTOR_STEP, ENROLMENT_STEP, GATEWAY_STEP, START_STEP } from './gateway-steps.ts';
+import { DOCTOR_STEP, ENROLMENT_STEP, GATEWAY_STEP, START_STEP, TABLES_STEP } from './gateway-steps.ts';
 import type { Machine, Report } from './machine.ts';
 import { FIREWALL_STEP, KERNEL_STEP, LOGS_STEP, VOLUME_STEP } from './machine-steps.ts';
 import {
@@ -32,6 +32,7 @@ export const STEPS: readonly Step[] = [
   FIREWALL_STEP,
   COPY_STEP,
   RESTART_STEP,
+  TABLES_STEP,
   BACKUP_STEP,
   DOCTOR_STEP,
   START_STEP,

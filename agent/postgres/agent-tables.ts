@@ -406,6 +406,13 @@ export async function makeAgentTables(settings: AgentSettings): Promise<void> {
   await inDatabase(settings, PLATFORM_ROLE, (session) => migrate(session));
 }
 
+/** Whether `makeAgentTables` has something to do. */
+export async function needsAgentTables(settings: AgentSettings): Promise<boolean> {
+  const { exists, open } = await inDatabase(settings, MAINTENANCE_DATABASE, inspectDatabases);
+  if (!exists || open.length > 0) return true;
+  return (await inDatabase(settings, PLATFORM_ROLE, readVersion)) < MIGRATIONS.length;
+}
+
 async function createDatabase(session: Session): Promise<void> {
   const { exists } = await inspectDatabases(session);
   if (!exists) await session.query(`CREATE DATABASE ${identifier(PLATFORM_ROLE)}`);

@@ -1,6 +1,10 @@
 import { dirname, join } from 'node:path';
 import { postgresConnections, type ServerLayout, SPARE_POOLER_CLIENTS } from './configuration.ts';
 
+/** Size at which a log of PgBouncer is renamed, and how many of them stay. */
+const POOLER_LOG_MB = 64;
+const POOLER_LOGS_KEPT = 8;
+
 /** Files that PgBouncer opens next to its sockets. */
 const OWN_FILES = 100;
 
@@ -118,4 +122,43 @@ export const agentUnit = () => `\
 CapabilityBoundingSet=CAP_NET_ADMIN
 AmbientCapabilities=CAP_NET_ADMIN
 RestrictAddressFamilies=AF_NETLINK
+`;
+
+/** PgBouncer and its standby log each attempt to connect. The agent, which reads the log, follows a rename. */
+export const poolerLogRotation = ({ pooler, agentUser }: ServerLayout) => `\
+# /etc/branchgate/logrotate.conf, which branchgate-logs.timer runs. Other rules of logrotate for these files do no harm.
+${pooler.logFile} {
+  su ${agentUser} ${agentUser}
+  size ${POOLER_LOG_MB}M
+  rotate ${POOLER_LOGS_KEPT}
+  dateext
+  dateformat -%Y%m%d-%s
+  missingok
+  nocompress
+  nocreate
+  sharedscripts
+  postrotate
+    systemctl kill --signal=HUP pgbouncer.service pgbouncer-standby.service 2>/dev/null || true
+  endscript
+}
+`;
+
+export const logRotationUnit = () => `\
+# /etc/systemd/system/branchgate-logs.service
+[Unit]
+Description=rotation of PgBouncer's logs
+
+[Service]
+Type=oneshot
+ExecStart=/usr/sbin/logrotate --state /var/lib/logrotate/branchgate.status /etc/branchgate/logrotate.conf
+`;
+
+export const logRotationTimer = () => `\
+# /etc/systemd/system/branchgate-logs.timer
+[Timer]
+OnCalendar=*:0/10
+RandomizedDelaySec=1min
+
+[Install]
+WantedBy=timers.target
 `;

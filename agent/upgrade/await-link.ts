@@ -15,21 +15,27 @@ interface Expected {
   linkWithin: number;
 }
 
+/** The process id of the agent, or null if none runs. */
+export function runningAgent(stateDir: string): number | null {
+  const record = readRunRecord(stateDir);
+  return record && isRunning(stateDir, record) ? record.pid : null;
+}
+
 /**
  * Asks the agent that runs to end when no clone is in progress; its service manager then starts the installed
  * program.
  * @returns its process id, or null if none runs
  */
 export function askToEnd(stateDir: string): number | null {
-  const record = readRunRecord(stateDir);
-  if (!record || !isRunning(stateDir, record)) return null;
+  const pid = runningAgent(stateDir);
+  if (pid === null) return null;
   try {
-    process.kill(record.pid, 'SIGUSR2');
+    process.kill(pid, 'SIGUSR2');
   } catch (error) {
     // It has ended just now, so its service manager starts the installed program.
     if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error;
   }
-  return record.pid;
+  return pid;
 }
 
 /** Waits until another process than `ending` has linked with the program, or runs another program. */

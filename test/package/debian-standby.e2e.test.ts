@@ -1,6 +1,6 @@
 import { execFile } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
-import { basename, dirname, join } from 'node:path';
+import { basename, join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { ROOT } from '../../dev/build/repository.ts';
@@ -68,9 +68,7 @@ describe.runIf(IS_NIGHTLY && canBoot())('a standby with systemd', () => {
     system = await bootDebian();
     const agentFile = await agentPackage();
     const given = system.give(agentFile, basename(agentFile));
-    writeFileSync(system.at('/etc/apt/apt.conf.d/99recommends'), 'APT::Install-Recommends "false";\n');
-    await system.must('sh', '-c', `cd ${dirname(given)} && apt install --yes ./${basename(given)}`);
-    await system.installPostgres();
+    await system.install(given);
     await system.forward(Number(new URL(stack.url).port));
     await system.forward(stack.state.direct_port);
     ports = { direct: await freePort(), pooled: await freePort() };
@@ -90,7 +88,7 @@ describe.runIf(IS_NIGHTLY && canBoot())('a standby with systemd', () => {
     ]);
     const joined = await system.run(
       ...printed.trim().split(' '),
-      ...['--tls-cert', '/srv/test/server.crt', '--tls-key', '/srv/test/server.key', '--despite-problems'],
+      ...['--tls-cert', '/srv/test/server.crt', '--tls-key', '/srv/test/server.key'],
     );
     expect(joined.code, joined.stdout + joined.stderr).toBe(0);
     await eventually(async () =>
@@ -178,7 +176,7 @@ describe.runIf(IS_NIGHTLY && canBoot())('a standby with systemd', () => {
   });
 
   test('becomes the standby of the other one by rejoin', async () => {
-    const joined = await system.run('branchgate-agent', 'rejoin', '--despite-problems');
+    const joined = await system.run('branchgate-agent', 'rejoin');
     expect(joined.code, joined.stdout + joined.stderr).toBe(0);
     await eventually(async () =>
       expect(await roleOf('debian')).toMatchObject({ role: 'standby', lag_bytes: 0 }),

@@ -1,5 +1,5 @@
 import { execFile } from 'node:child_process';
-import { appendFileSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { appendFileSync, existsSync, readFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -34,6 +34,8 @@ function commandOfPage(beginning: string): string {
   return line;
 }
 
+const problemsIn = (printed: string) => printed.match(/^ *problem: .*/gm) ?? [];
+
 /** From an empty Debian system to a branch and back, with the real systemd, PostgreSQL, PgBouncer and nftables. */
 describe.runIf(IS_NIGHTLY && canBoot())('a Debian system', () => {
   let system: DebianSystem;
@@ -50,11 +52,13 @@ describe.runIf(IS_NIGHTLY && canBoot())('a Debian system', () => {
     platform = new Api(stack.url, gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET);
     api = new Api(stack.url, await stack.token());
     system = await bootDebian();
-    const installation = commandOfPage('apt install ');
+    const installation = commandOfPage('apt install ./').replace(/ \S+$/, '');
     agentFile = system.give(await agentPackage(), basename(installation));
-    // Its recommendations are installed already, save for PostgreSQL, and there is no network.
-    writeFileSync(system.at('/etc/apt/apt.conf.d/99recommends'), 'APT::Install-Recommends "false";\n');
-    await system.must('sh', '-c', `cd ${dirname(agentFile)} && ${installation}`);
+    await system.must(
+      'sh',
+      '-c',
+      `cd ${dirname(agentFile)} && ${installation} --yes --no-install-recommends`,
+    );
     await system.forward(Number(new URL(stack.url).port));
     const addition = commandOfPage('branchgate host add ');
     appendFileSync(system.at('/etc/hosts'), `127.0.0.1 ${addition.split(' ').at(-1)}\n`);
@@ -67,7 +71,7 @@ describe.runIf(IS_NIGHTLY && canBoot())('a Debian system', () => {
     selfSigned(system.at('/srv/test'));
     line = [
       ...printed.trim().split(' '),
-      ...['--tls-cert', '/srv/test/server.crt', '--tls-key', '/srv/test/server.key', '--despite-problems'],
+      ...['--tls-cert', '/srv/test/server.crt', '--tls-key', '/srv/test/server.key'],
     ];
   }, SET_UP_WITHIN_MS);
   afterAll(async () => {
@@ -91,14 +95,18 @@ describe.runIf(IS_NIGHTLY && canBoot())('a Debian system', () => {
     return hosts.find(({ id }) => id === hostId)?.linked;
   };
 
-  test('without PostgreSQL, the error names the cause and the remedy', async () => {
+  test('without PostgreSQL, the error names the cause and the remedy', {
+    timeout: SET_UP_WITHIN_MS,
+  }, async () => {
     const { code, stderr } = await system.run(...line);
     expect(code).toBe(3);
     expect(stderr).toMatch(/PostgreSQL has no cluster|PostgreSQL is not installed/);
-    await system.installPostgres();
+    await system.install('postgresql-18', 'pgbouncer', 'nftables', 'xfsprogs');
   });
 
-  test('joins although it is killed after each step, and a second run changes nothing', async () => {
+  test('joins although it is killed after each step, and a second run changes nothing', {
+    timeout: SET_UP_WITHIN_MS,
+  }, async () => {
     const before = readFileSync(system.at(HBA), 'utf8');
     const killedIn = new Set<string | undefined>();
     for (const step of NAMES.slice(0, -1)) {
@@ -117,8 +125,13 @@ describe.runIf(IS_NIGHTLY && canBoot())('a Debian system', () => {
     expect(joined.stdout).toMatch(/^start: .*\n(.*\n)*? {2}the agent is linked$/m);
     await eventually(async () => expect(await isLinked()).toBe(true));
     expect(readFileSync(system.at(`${HBA}.before-join`), 'utf8')).toBe(before);
+    expect(problemsIn(joined.stdout)).toEqual([]);
+    // As root, who types it.
+    const doctor = await system.run('branchgate-agent', 'doctor');
+    expect(doctor.stdout).not.toContain('problem: ');
+    expect(doctor.code).toBe(0);
 
-    const again = await system.run('branchgate-agent', 'join', '--despite-problems', '--json');
+    const again = await system.run('branchgate-agent', 'join', '--json');
     const { steps } = JSON.parse(again.stdout) as { steps: { step: string; changes: string[] }[] };
     // The settings of the kernel are read-only here.
     expect(steps.flatMap(({ step, changes }) => (step === 'kernel' ? [] : changes))).toEqual([]);

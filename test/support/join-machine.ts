@@ -70,11 +70,16 @@ case "$1 $2" in
 esac`,
   sysctl: `echo "\${2#*=}" >"$R/proc/sys/vm/overcommit_memory"`,
   pgbackrest: 'exit 127',
+  logrotate: 'exit 0',
   // The agent's commands get a folder of the root, where no server runs.
   runuser: `shift 3
 export STATE_DIR="$R/var/lib/branchgate"
 case "$*" in
-  *' doctor') echo 'problem: no server'; exit 1 ;;
+  *' doctor') # As the real one, which reads the agent's tables.
+    [ -e "$S/tables" ] || { echo 'problem: database "branchgate" does not exist'; exit 1; }
+    echo 'No problems found.'; exit ;;
+  *' make-tables --check') if [ -e "$S/tables" ]; then echo '{"needed":false}'; else echo '{"needed":true}'; fi; exit ;;
+  *' make-tables') touch "$S/tables"; exit ;;
   *' copy-primary --check') # The gateway says the same to every machine.
     [ -e "$A" ] || { "$@" >"$A.$$" && mv "$A.$$" "$A"; } || exit
     exec cat "$A" ;;
@@ -88,6 +93,7 @@ esac
 case "$*" in
   *'CREATE ROLE'*) touch "$S/role" ;;
   *pg_roles*) if [ -e "$S/role" ]; then echo 1; else echo 0; fi ;;
+  *pg_is_in_recovery*) if [ -e "$S/standby" ]; then echo t; else echo f; fi ;;
   *pg_database*) echo 2 ;;
   *) echo 1 ;;
 esac`,
@@ -209,8 +215,6 @@ export async function joinMachine() {
     tlsCert: certificate.certFile,
     tlsKey: certificate.keyFile,
     listen: '*',
-    // No server runs in the folder, so doctor finds none.
-    despiteProblems: true,
   };
   const machineOf = (options: { isDryRun?: boolean; acts?: number }) => {
     let left = options.acts ?? Infinity;
@@ -225,11 +229,19 @@ export async function joinMachine() {
 
   async function reports(
     act: (context: Context, onDone: (report: StepReport) => void) => Promise<void>,
-    options: { isDryRun?: boolean; acts?: number; join?: Partial<JoinOptions> } = {},
+    options: {
+      isDryRun?: boolean;
+      acts?: number;
+      join?: { [Name in keyof JoinOptions]?: JoinOptions[Name] | undefined };
+    } = {},
   ): Promise<{ done: StepReport[]; isKilled: boolean }> {
     const done: StepReport[] = [];
     try {
-      const context = await lookAround(machineOf(options), { ...OPTIONS, ...options.join }, program);
+      const context = await lookAround(
+        machineOf(options),
+        { ...OPTIONS, ...options.join } as JoinOptions,
+        program,
+      );
       await act(context, (report) => done.push(report));
       return { done, isKilled: false };
     } catch (error) {

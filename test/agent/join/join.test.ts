@@ -1,4 +1,4 @@
-import { chmodSync, readFileSync } from 'node:fs';
+import { chmodSync, globSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { runControlTool } from '../../../agent/control-tool/control-tool.ts';
@@ -46,6 +46,7 @@ test('a machine joins, keeps what the operator wrote in copies, and a second run
   ]);
   expect(machine.calls()).toContain('enable --now branchgate-agent.service');
   expect(machine.enrolments()).toBe(1);
+  expect(changesOf(first)).toContain("tables: made the agent's tables");
 
   const before = machine.files();
   expect(changesOf(await machine.join())).toEqual([]);
@@ -86,6 +87,7 @@ test('leave puts back what was there and leaves the data, also after a kill', as
   expect(kills).toBeGreaterThan(IS_NIGHTLY ? 10 : 1);
   expect(machine.files()).toEqual(before);
   expect(machine.exists('etc/branchgate/joined.json')).toBe(false);
+  expect(globSync('etc/systemd/system/*.d', { cwd: machine.root })).toEqual([]);
   expect(machine.hasState('table')).toBe(false);
   expect(machine.hasState('branchgate-agent.service.active')).toBe(false);
   expect(machine.calls().slice(-2)).toContain('restart pgbouncer.service');
@@ -135,6 +137,23 @@ test('a dry run says what would change and changes nothing', async () => {
   const leaving = await machine.leave({ isDryRun: true });
   expect(changesOf(leaving)).toContain('files: put back /etc/postgresql/18/main/pg_hba.conf');
   expect(changesOf(await machine.join())).toEqual([]);
+});
+
+test('a dry run of a new host without certificate files names every step', async () => {
+  const dry = await machine.join({ isDryRun: true, join: { tlsCert: undefined, tlsKey: undefined } });
+  expect(dry.done.map(({ step }) => step)).toEqual(NAMES);
+  expect(changesOf(dry)).toContain("certificate: got a certificate by ACME or of the gateway's authority");
+});
+
+test('a standby, which is read-only, gets no tables', async () => {
+  machine.setState('standby', '');
+  const { done } = await machine.join({ only: ['settings', 'role', 'postgresql', 'restart', 'tables'] });
+  expect(done.at(-1)).toEqual({
+    step: 'tables',
+    changes: [],
+    notes: ['this host is a standby, which has the tables of its primary'],
+  });
+  expect(machine.hasState('tables')).toBe(false);
 });
 
 test('the units that it installs pass systemd-analyze verify', async () => {
@@ -253,6 +272,9 @@ test.each<[string, Mistake, string, RegExp]>([
 
 test('an expired token is refused before the servers are changed, and the next token completes the join', async () => {
   machine.acceptToken(false);
+  const refused = await machine.command('join', '--gateway', machine.url, '--token', 't'.repeat(43));
+  expect(refused.stdout).not.toContain('enrolled this host');
+  expect(refused).toMatchObject({ exitCode: 3 });
   await expect(machine.join()).rejects.toMatchObject({
     kind: 'refused',
     message: expect.stringMatching(/^the enrolment token is invalid.*or expired: get a new one/),
