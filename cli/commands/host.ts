@@ -41,6 +41,10 @@ function printRegistration(command: Command, registration: Schemas['HostRegistra
     printRecord(command, registration);
     return;
   }
+  if (registration.replaced)
+    say(
+      `${registration.name} was registered before. Its former command is void, and its details are those of now.`,
+    );
   say(`Run this on the machine, as root, before ${registration.expires_at}:`);
   printText(`${registration.join_command}\n`);
 }

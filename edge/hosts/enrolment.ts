@@ -85,6 +85,10 @@ export const Registration = z
         'branchgate-agent join --gateway https://gateway.example.com --host eu-1 --token dGhlIG9uZS10aW1lIHRva2VuIG9mIGEgbmV3IGhvc3Q',
     }),
     expires_at: z.iso.datetime(),
+    replaced: z.boolean().meta({
+      description:
+        'Whether the host was registered before: its details and its token are replaced, and its former command is void.',
+    }),
   })
   .meta({ id: 'HostRegistration' });
 
@@ -115,10 +119,11 @@ export async function registerHost(
     standbyOf: host.standby_of,
     ...(await storedToken(token, now)),
   };
+  const id = crypto.randomUUID();
   const [[row], refused] = await db.batch([
     db
       .insert(hosts)
-      .values({ id: crypto.randomUUID(), name: host.name, createdAt: now, ...renewable })
+      .values({ id, name: host.name, createdAt: now, ...renewable })
       .onConflictDoUpdate({ target: hosts.name, set: renewable, setWhere: isNull(hosts.publicKey) })
       .returning({ id: hosts.id }),
     // Another standby of the same host may have been registered meanwhile.
@@ -129,7 +134,7 @@ export async function registerHost(
   ]);
   if (refused.length > 0) return fail({ code: 'HOST_HAS_STANDBY' });
   return row
-    ? ok(toRegistration(gateway, { ...row, name: host.name }, token, now))
+    ? ok(toRegistration(gateway, { ...row, name: host.name }, token, now, row.id !== id))
     : fail({ code: 'HOST_EXISTS' });
 }
 
@@ -150,7 +155,7 @@ export async function renewEnrolment(
     .set(await storedToken(token, now))
     .where(eq(hosts.id, hostId))
     .returning({ id: hosts.id, name: hosts.name });
-  return row ? ok(toRegistration(gateway, row, token, now)) : fail({ code: 'NOT_FOUND' });
+  return row ? ok(toRegistration(gateway, row, token, now, true)) : fail({ code: 'NOT_FOUND' });
 }
 
 const newToken = () => base64url.encode(crypto.getRandomValues(new Uint8Array(TOKEN_BYTES)));
@@ -162,12 +167,19 @@ const storedToken = async (token: string, now: Date) => ({
   enrolmentExpiresAt: expiryOf(now),
 });
 
-const toRegistration = (gateway: string, host: { id: string; name: string }, token: string, now: Date) => ({
+const toRegistration = (
+  gateway: string,
+  host: { id: string; name: string },
+  token: string,
+  now: Date,
+  replaced: boolean,
+) => ({
   host_id: host.id,
   name: host.name,
   enrolment_token: token,
   join_command: `branchgate-agent join --gateway ${gateway} --host ${host.name} --token ${token}`,
   expires_at: expiryOf(now).toISOString(),
+  replaced,
 });
 
 /**

@@ -81,6 +81,7 @@ describe('POST /platform/v1/hosts', () => {
   test('a repeated registration before the enrolment renews the token', async () => {
     const first = await gateway.registerHost('renewed');
     const second = await gateway.registerHost('renewed');
+    expect([first.replaced, second.replaced]).toEqual([false, true]);
     expect(second.host_id).toBe(first.host_id);
     const { publicKey } = await makeHostKey();
     expect((await enrol(first.enrolment_token, publicKey)).status).toBe(401);

@@ -61,7 +61,12 @@ export async function startLinkGateway(options: {
     registerHost: async (name: string) => {
       const body = { name, db_host: 'db.example.com' };
       const response = await post('/platform/v1/hosts', body, { authorization });
-      return (await response.json()) as { host_id: string; enrolment_token: string; expires_at: string };
+      return (await response.json()) as {
+        host_id: string;
+        enrolment_token: string;
+        expires_at: string;
+        replaced: boolean;
+      };
     },
     /** Status that answers the attempt to open a WebSocket. */
     upgrade: (path: string) => {
