@@ -11,6 +11,63 @@ import type { Stack, startStack } from './stack/stack.ts';
 /** The commit of the last release. A release sets it to itself, with `PREVIOUS_VERSION` (CONTRIBUTING.md). */
 const RELEASED = '36c6037';
 
+/** Hashes of the link's schemas by version, as `test/shared/protocol/version.test.ts` has them. */
+const HASHES = 'test/shared/protocol/version.test.ts';
+const hashesIn = (text: string): Record<string, string> =>
+  Object.fromEntries(
+    [...text.matchAll(/^ {2}(\d+): '([0-9a-f]{64})',$/gm)].map(([, version = '', hash = '']) => [
+      version,
+      hash,
+    ]),
+  );
+
+/** A state of the repository, as far as releases are concerned. */
+export interface ReleaseState {
+  packageVersion: string;
+  protocol: number;
+  hashes: Record<string, string>;
+}
+
+/** @param read returns a file of that state */
+export const releaseState = (read: (path: string) => string): ReleaseState => ({
+  packageVersion: JSON.parse(read('package.json')).version,
+  protocol: Number(/PROTOCOL_VERSION = (\d+)/.exec(read('shared/protocol/version.ts'))?.[1]),
+  hashes: hashesIn(read(HASHES)),
+});
+
+export const stateOfRelease = (): ReleaseState =>
+  releaseState((path) => git('show', `${RELEASED}:${path}`).toString());
+
+/**
+ * What contradicts what about the last release. A section of the changelog is a release once it has a date.
+ * @param previous `PREVIOUS_VERSION`
+ */
+export function releaseFaults(
+  changelog: string,
+  present: ReleaseState,
+  released: ReleaseState,
+  previous: number,
+): string[] {
+  const [newest, date] = /^## \[(\d+\.\d+\.\d+)\] - (\S+)$/m.exec(changelog)?.slice(1) ?? [];
+  const isReleased = /^\d{4}-\d{2}-\d{2}$/.test(date ?? '');
+  const edited = Object.keys(released.hashes).filter(
+    (version) => present.hashes[version] !== released.hashes[version],
+  );
+  return [
+    newest === present.packageVersion
+      ? ''
+      : `CHANGELOG.md has ${newest}, and package.json ${present.packageVersion}`,
+    isReleased && released.packageVersion !== newest
+      ? `CHANGELOG.md calls ${newest} released, and RELEASED is a commit of ${released.packageVersion}`
+      : '',
+    released.protocol === previous
+      ? ''
+      : `RELEASED speaks version ${released.protocol} of the link, and PREVIOUS_VERSION is ${previous}`,
+    present.hashes[present.protocol] ? '' : `version ${present.protocol} of the link has no hash`,
+    ...edited.map((version) => `the hash of version ${version} of the link was edited after its release`),
+  ].filter(Boolean);
+}
+
 const git = (...args: string[]) =>
   execFileSync('git', args, { cwd: ROOT, maxBuffer: 256 * 1024 * 1024, stdio: ['ignore', 'pipe', 'ignore'] });
 
