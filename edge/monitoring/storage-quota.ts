@@ -109,7 +109,11 @@ export async function readSubject(db: Database, projectId: string): Promise<Stor
       .select({ id: projectBranches.id, branchName: projectBranches.branchName })
       .from(projectBranches)
       .where(
-        and(eq(projectBranches.projectId, projectId), isLive, inArray(projectBranches.status, COUNTED_STATUSES)),
+        and(
+          eq(projectBranches.projectId, projectId),
+          isLive,
+          inArray(projectBranches.status, COUNTED_STATUSES),
+        ),
       ),
   ]);
   return project ? { project, branches } : null;
