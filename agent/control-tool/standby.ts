@@ -42,7 +42,7 @@ export const copyPrimaryCommand = () =>
         throw new UsageError('this host is not enrolled, or GATEWAY_URL is missing: run `join` first');
       if (check) {
         const stored = readMember(settings);
-        const isCopy = stored?.role === 'standby' && stored.copied;
+        const isCopy = stored?.role === 'standby';
         const { role } = await askMember(settings, identity).catch(rethrow);
         print(command, { role, needed: role === 'standby' && !isCopy });
         return;

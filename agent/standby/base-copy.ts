@@ -21,7 +21,7 @@ import type { HostIdentity } from '../link/identity.ts';
 import type { OwnSession } from '../postgres/connect.ts';
 import { type AgentSettings, rulesFolder } from '../process/settings.ts';
 import { openReplication, type Primary, standbyConf } from './replication.ts';
-import { NEW_MEMBER, readMember, standbyFiles, writeMember } from './stored-member.ts';
+import { moveMember, readMember, standbyFiles } from './stored-member.ts';
 
 /** This machine cannot become a standby. The message says why, then what to do. */
 export class CopyRefused extends Error {
@@ -48,23 +48,23 @@ export async function copyPrimary(settings: AgentSettings, identity: HostIdentit
   const files = standbyFiles(settings);
   await writeFile(files.password, `*:*:*:${login}:${password}\n`, { mode: 0o600 });
   if (authority !== null) await writeFile(files.authority, authority, { mode: 0o600 });
-  const member = {
-    ...NEW_MEMBER,
-    role: 'standby',
+  await moveMember(settings, 'copy begun', {
     closing: false,
     standby_id: null,
     lease_seconds: null,
+    survived_until: null,
     generation,
     primary,
-  } as const;
-  await writeMember(settings, { ...member, copied: false });
+  });
   await closeRuleFiles(rulesFolder(settings));
   await emptyData(settings.PGDATA_DIR, OF_THIS_HOST);
   const copied = await receive(settings, primary);
   await writeFile(files.settings, standbyConf(settings, primary), { mode: 0o600 });
   writeFileSync(join(settings.PGDATA_DIR, 'standby.signal'), '', { mode: 0o600 });
   await promisify(execFile)('sync', ['-f', settings.PGDATA_DIR]);
-  await writeMember(settings, member);
+  const { action } = await moveMember(settings, 'copy ended');
+  if (action === 'reject')
+    throw new CopyRefused('the role of this host has changed during the copy: run `branchgate-agent rejoin`');
   return copied;
 }
 
@@ -101,7 +101,7 @@ function requireReplaceable(settings: AgentSettings): void {
   if (postmasterOf(PGDATA_DIR) !== null)
     throw new CopyRefused(`PostgreSQL runs on ${PGDATA_DIR}: stop it first`);
   const member = readMember(settings);
-  if (member && member.role !== 'primary') return;
+  if (member && member.role !== 'primary' && member.role !== 'promoting') return;
   const base = join(PGDATA_DIR, 'base');
   const own = existsSync(base) ? readdirSync(base).filter((name) => Number(name) >= FIRST_OWN_OID) : [];
   if (own.length > 0)

@@ -6,7 +6,7 @@ import { closeRuleFiles } from '../access/rule-files.ts';
 import { readIdentity } from '../link/identity.ts';
 import { type AgentSettings, rulesFolder } from '../process/settings.ts';
 import { askMember, isGuarded, storeLease } from './lease.ts';
-import { readMember, type StoredMember, writeMember } from './stored-member.ts';
+import { noteMember, readMember, type StoredMember } from './stored-member.ts';
 
 const ASK_EVERY_MS = 5_000;
 const NOT_GUARDED =
@@ -41,7 +41,7 @@ export async function hindranceToOpen(
 async function examine(settings: AgentSettings): Promise<string | null> {
   const stored = readMember(settings);
   const known = hindranceOf(stored);
-  if (known !== null || stored?.role !== 'primary') return known;
+  if (known !== null || !isServing(stored)) return known;
   if (stored.standby_id === null && !stored.closing) return null;
   const identity = await readIdentity(settings.STATE_DIR);
   if (!identity || !settings.GATEWAY_URL)
@@ -59,7 +59,7 @@ async function examine(settings: AgentSettings): Promise<string | null> {
   const left = hindranceOf(present);
   if (left !== null) return left;
   if (record.role !== 'primary') return 'the gateway does not have this host on record as a primary';
-  if (record.lease_seconds !== present.lease_seconds) return changeLease(settings, present, record);
+  if (record.lease_seconds !== present.lease_seconds) return changeLease(settings, record);
   if (record.lease_seconds !== null && !record.is_renewed)
     return 'the gateway gives this host no lease, because its standby may take its place';
   // Nor after: it stays from then on until PostgreSQL has started.
@@ -72,18 +72,20 @@ async function examine(settings: AgentSettings): Promise<string | null> {
 /** Begins to need a lease before it asks for one, or ends to. */
 async function changeLease(
   settings: AgentSettings,
-  present: StoredMember,
   { lease_seconds }: z.output<typeof MemberReply>,
 ): Promise<string | null> {
   if (lease_seconds !== null) await storeLease(settings, uptime());
-  await writeMember(settings, { ...present, lease_seconds });
+  await noteMember(settings, { lease_seconds });
   return examine(settings);
 }
+
+const isServing = (stored: StoredMember | null): stored is StoredMember =>
+  stored?.role === 'primary' || stored?.role === 'promoting';
 
 function hindranceOf(stored: StoredMember | null): string | null {
   if (stored?.role === 'fenced')
     return 'another host has taken the place of this one, so its servers stay closed: run `branchgate-agent rejoin` to make it the standby of that host';
-  if (stored?.role === 'standby' && !stored.copied)
+  if (stored?.role === 'copying')
     return 'the copy of the primary is not complete: run `branchgate-agent rejoin`';
   return null;
 }

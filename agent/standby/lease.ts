@@ -12,7 +12,7 @@ import { repeat } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { claimName } from '../upgrade/program-file.ts';
 import { postmasterOf } from './base-copy.ts';
-import { readMember, type StoredMember, writeMember } from './stored-member.ts';
+import { readMember, refuseMember, type StoredMember } from './stored-member.ts';
 
 /**
  * The lease of a primary whose standby may take its place by itself: `STATE_DIR/lease.json`. All times are seconds since the
@@ -42,7 +42,7 @@ function readUntil(settings: AgentSettings): number | null {
 
 /** How long each lease of a host is, or was before it was fenced; null: it needs none. */
 const secondsOf = (stored: StoredMember | null): number | null =>
-  stored === null || stored.role === 'standby' ? null : stored.lease_seconds;
+  stored === null || stored.role === 'standby' || stored.role === 'copying' ? null : stored.lease_seconds;
 
 function leftOf(settings: AgentSettings, stored: StoredMember | null): number {
   if (secondsOf(stored) === null) return Number.POSITIVE_INFINITY;
@@ -99,10 +99,7 @@ export async function askMember(
     { path: MEMBER_PATH, typ: MEMBER_TYPE, claims: { renew, lease_seconds: seconds }, within },
     MemberReply,
   );
-  // The agent may have stored a newer record meanwhile.
-  const stored = readMember(settings);
-  if (reply.role === 'fenced' && stored?.role === 'primary' && reply.generation >= stored.generation)
-    await writeMember(settings, { ...stored, role: 'fenced', generation: reply.generation });
+  if (reply.role === 'fenced') await refuseMember(settings, reply.generation);
   if (reply.is_renewed && reply.lease_seconds !== null)
     await storeLease(settings, askedAt + reply.lease_seconds);
   else if (seconds !== null && reply.role === 'primary' && reply.lease_seconds === null)

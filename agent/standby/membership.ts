@@ -28,7 +28,15 @@ import { postmasterOf } from './base-copy.ts';
 import { storeLease } from './lease.ts';
 import { Replica } from './replica.ts';
 import { positionOf } from './replication.ts';
-import { NEW_MEMBER, readMember, type StoredMember, standbyFiles, writeMember } from './stored-member.ts';
+import type { Action } from './states.ts';
+import {
+  moveMember,
+  noteMember,
+  readMember,
+  recordMember,
+  type StoredMember,
+  standbyFiles,
+} from './stored-member.ts';
 import { SynchronousCommits } from './synchronous-commits.ts';
 
 /** What the running agent does about a change of its role. A control tool does nothing. */
@@ -83,17 +91,21 @@ export class Membership {
   }
 
   #isClosed(): boolean {
-    return this.#stored !== null && (this.#stored.role !== 'primary' || this.#stored.closing);
+    const stored = this.#stored;
+    return stored !== null && (!isServing(stored) || stored.closing);
   }
 
   /** Null for a host that never had a standby. */
   get role(): HostMember['role'] | null {
-    return this.#stored?.role ?? null;
+    const stored = this.#stored;
+    if (stored === null) return null;
+    if (stored.role === 'fenced') return 'fenced';
+    return isServing(stored) ? 'primary' : 'standby';
   }
 
   /** Whether this machine serves clients, or did until it was closed for its standby. */
   get isPrimary(): boolean {
-    return this.#stored === null || (this.#stored.role === 'primary' && !this.#stored.promoting);
+    return this.#stored === null || this.#stored.role === 'primary';
   }
 
   /** For how long this primary serves after each renewal; null: it needs none. */
@@ -118,8 +130,8 @@ export class Membership {
 
   /** Brings commits of projects with the durability `sync` to wait for the standby, or not to. */
   async synchronise(): Promise<SyncState> {
-    if (this.role !== 'primary' || this.#stored?.promoting) return 'off';
-    const standbyId = this.#stored?.standby_id ?? null;
+    if (this.#stored?.role !== 'primary') return 'off';
+    const standbyId = this.#stored.standby_id;
     return this.#commits.poll(standbyId && loginOf(standbyId));
   }
 
@@ -157,8 +169,9 @@ export class Membership {
 
   /** Finishes what a killed agent had begun. To be called at the start of the agent. */
   async resume(): Promise<void> {
-    if (this.#stored?.role === 'fenced') await this.#stopServers();
-    if (this.#stored?.promoting) await this.#promote();
+    const { action } = await moveMember(this.#options.settings, 'start');
+    if (action === 'stop') await this.#stopServers();
+    if (action === 'promote') await this.#promote();
   }
 
   /** Follows the primary until `signal`, or until this host is promoted. */
@@ -169,7 +182,7 @@ export class Membership {
 
   async read(): Promise<MemberState> {
     const stored = this.#stored;
-    const isStandby = stored?.role === 'standby';
+    const isStandby = this.role === 'standby';
     return {
       generation: stored?.generation ?? 0,
       position: await (isStandby ? this.#replica.position() : this.#end()).catch(() => null),
@@ -197,53 +210,49 @@ export class Membership {
    */
   async apply(record: HostMember): Promise<MemberState> {
     await this.#promotion?.catch(() => {});
-    const before = this.#stored;
-    if (before ? record.generation < before.generation : isAlone(record)) return this.read();
-    const was = before?.role ?? 'primary';
-    // Data that was written here cannot become a standby's without another copy.
-    const role = record.role === 'standby' && was !== 'standby' ? 'fenced' : record.role;
-    // And data that another host has taken over from is never served again.
-    if (role === 'primary' && was === 'fenced') return this.read();
-    if (role === 'primary' && was === 'standby' && !before?.copied)
-      throw new HostError('HOST_UNAVAILABLE', 'the copy of the primary is not complete');
-    // Before the gateway counts on it.
     const { settings } = this.#options;
-    // A gate may have begun it already, of which this agent has not heard.
-    if (role === 'primary' && record.lease_seconds !== null && readMember(settings)?.lease_seconds == null)
-      await storeLease(settings, uptime() + record.lease_seconds);
-    const isPromotion = role === 'primary' && was === 'standby';
-    await this.#store({
-      ...(before ?? NEW_MEMBER),
-      ...record,
-      role,
-      // Its guard looks on until PostgreSQL has ended.
-      lease_seconds: role === 'fenced' ? (before?.lease_seconds ?? null) : record.lease_seconds,
-      promoting: isPromotion || (before?.promoting ?? false),
-    });
-    if (role === 'fenced') await this.#fence(was);
-    else if (this.#stored?.promoting) await this.#promote();
-    else if (role === 'primary') await this.#openOrClose(record);
+    const lease = uptime() + (record.lease_seconds ?? 0);
+    const { before, stored, action } = await recordMember(settings, record, () =>
+      storeLease(settings, lease),
+    );
+    this.#keep(stored);
+    await this.#act(action, before);
     return this.read();
   }
 
-  async #store(member: StoredMember): Promise<void> {
-    await writeMember(this.#options.settings, member);
-    const { role, generation, closing } = member;
+  #keep(stored: StoredMember | null): void {
     const { log } = this.#options;
-    if (JSON.stringify(this.#stored) !== JSON.stringify(member))
+    if (stored !== null && JSON.stringify(this.#stored) !== JSON.stringify(stored)) {
+      const { role, generation, closing } = stored;
       log('member.stored', { role, generation, closing });
-    this.#stored = member;
+    }
+    this.#stored = stored;
   }
 
-  async #openOrClose({ closing, standby_id }: HostMember): Promise<void> {
+  async #act(action: Action, before: StoredMember | null): Promise<void> {
+    const actions: Record<Action, () => Promise<void> | void> = {
+      none: () => {},
+      ignore: () => {},
+      reject: () => {
+        throw new HostError('HOST_UNAVAILABLE', 'the copy of the primary is not complete');
+      },
+      open: () => this.#open(),
+      close: () => this.#close(),
+      promote: () => this.#promote(),
+      fence: () => this.#fence(before),
+      stop: () => this.#stopServers(),
+    };
+    await actions[action]();
+  }
+
+  async #open(): Promise<void> {
     const { rules, postgres } = this.#options;
-    if (closing) return this.#close();
     if (rules.isClosed) {
       rules.isClosed = false;
       await rules.sync();
       this.#options.log('member.opened');
     }
-    if (standby_id !== null) return;
+    if (this.#stored?.standby_id != null) return;
     await this.releaseCommits();
     await releaseStandby({ postgres, rules });
   }
@@ -274,13 +283,13 @@ export class Membership {
 
   /**
    * Stops both servers for good. Their start asks for the role, so a service manager does not bring them back.
-   * @param was an agent that has begun as one of a fenced host stays
+   * @param before an agent that has started as one of a fenced host stays
    */
-  async #fence(was: HostMember['role']): Promise<void> {
+  async #fence(before: StoredMember | null): Promise<void> {
     const { rules, log } = this.#options;
     rules.isClosed = true;
     await this.#stopServers();
-    if (was === 'fenced') return;
+    if (before?.role === 'fenced') return;
     log('member.fenced');
     this.#hooks.fenced();
   }
@@ -352,12 +361,13 @@ export class Membership {
     const files = standbyFiles(settings);
     await writeFile(files.settings, '', { mode: 0o600 });
     for (const path of [files.password, files.authority]) await rm(path, { force: true });
-    rules.isClosed = false;
+    // A record that closes this host again admits no client in between.
+    rules.isClosed = stored.closing;
     await releaseStandby({ postgres, rules: null });
-    const promoted = { ...stored, primary: null, survived_until: survived };
-    await this.#store(promoted);
+    this.#keep(await noteMember(settings, { primary: null, survived_until: survived }));
     await this.#hooks.serve();
-    await this.#store({ ...promoted, promoting: false });
+    this.#keep((await moveMember(settings, 'promotion ended')).stored);
+    if (stored.closing) await this.#close();
     log('member.promoted', { duration_ms: Math.round(performance.now() - begun), survived_until: survived });
   }
 
@@ -377,9 +387,7 @@ export class Membership {
   }
 }
 
-/** A record of a host that has no standby needs no file. */
-const isAlone = ({ role, closing, standby_id }: HostMember) =>
-  role === 'primary' && !closing && standby_id === null;
+const isServing = ({ role }: StoredMember) => role === 'primary' || role === 'promoting';
 
 /** What it takes to admit a standby. */
 interface AdmittingHost {

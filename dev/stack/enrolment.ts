@@ -89,7 +89,7 @@ const Check = z.object({ needed: z.boolean(), role: z.string() });
 /** Whether the host has a copy of another one's data, or is to have it. */
 export const isCopy = ({ host, isStandby }: Site): boolean => {
   const member = readMember({ STATE_DIR: host.state });
-  return member ? member.role !== 'primary' : isStandby;
+  return member ? !['primary', 'promoting'].includes(member.role) : isStandby;
 };
 
 async function registerHost(site: Site) {

@@ -373,7 +373,7 @@ describe('a host with a standby', () => {
       });
       const { standby } = await hosts();
       await query(await urlOf('main'), 'insert into written values (-10)');
-      const isPromoting = () => memberOf(stack.standby).promoting;
+      const isPromoting = () => memberOf(stack.standby).role === 'promoting';
       const promoting = operator.post(`/platform/v1/hosts/${standby.id}/promote`, {});
       while (!isPromoting()) await sleep(1);
       await stack.standby.kill('agent');

@@ -11,24 +11,25 @@ import { type HostIdentity, readIdentity, writeIdentity } from '../../../agent/l
 import type { AgentSettings } from '../../../agent/process/settings.ts';
 import { hindranceToOpen } from '../../../agent/standby/gate.ts';
 import { askMember, guardLease, isGuarded, leaseLeft, storeLease } from '../../../agent/standby/lease.ts';
-import {
-  NEW_MEMBER,
-  readMember,
-  type StoredMember,
-  writeMember,
-} from '../../../agent/standby/stored-member.ts';
+import { NEW_MEMBER, readMember, type StoredMember } from '../../../agent/standby/stored-member.ts';
 import type { HostMember } from '../../../shared/protocol/standby.ts';
 import { eventually } from '../../support/eventually.ts';
 import { makeHostKey } from '../../support/host/host-key.ts';
 
 let settings: AgentSettings;
 
-const member = (change: Partial<StoredMember> = {}) =>
-  writeMember(settings, {
+function member(change: Partial<StoredMember> = {}): void {
+  const stored = {
     ...NEW_MEMBER,
-    ...{ role: 'primary', generation: 1, closing: false, standby_id: null, lease_seconds: 60 },
+    role: 'primary',
+    generation: 1,
+    closing: false,
+    standby_id: null,
+    lease_seconds: 60,
     ...change,
-  });
+  };
+  writeFileSync(join(settings.STATE_DIR, 'member.json'), JSON.stringify(stored));
+}
 
 /** What the gateway says, and the claims of the requests that came. */
 let reply: Record<string, unknown>;
@@ -64,7 +65,7 @@ afterEach(() => rmSync(settings.STATE_DIR, { recursive: true }));
 
 test('a host serves until the end of its lease, if it needs one', async () => {
   expect(leaseLeft(settings)).toBe(Number.POSITIVE_INFINITY);
-  await member();
+  member();
   // Without a lease it has none.
   expect(leaseLeft(settings)).toBeLessThan(0);
   await storeLease(settings, uptime() + 30);
@@ -75,13 +76,13 @@ test('a host serves until the end of its lease, if it needs one', async () => {
   await storeLease(settings, uptime() - 1);
   expect(leaseLeft(settings)).toBeLessThan(0);
   for (const change of [{ lease_seconds: null }, { role: 'standby' as const }]) {
-    await member(change);
+    member(change);
     expect(leaseLeft(settings)).toBe(Number.POSITIVE_INFINITY);
   }
 });
 
 test('a lease ends with the boot in which it was given, and a damaged one is none', async () => {
-  await member();
+  member();
   await storeLease(settings, uptime() + 30);
   const file = join(settings.STATE_DIR, 'lease.json');
   const lease = JSON.parse(readFileSync(file, 'utf8'));
@@ -99,7 +100,7 @@ function startPostmaster() {
 }
 
 test('no server opens by a lease while no process would end it, nor asks for one', async () => {
-  await member(RECORD);
+  member(RECORD);
   const gate = () => hindranceToOpen(settings, { wait: false, say: () => {} });
   expect(await gate()).toMatch('agent of this host does not run');
   expect(asked).toEqual([]);
@@ -108,12 +109,12 @@ test('no server opens by a lease while no process would end it, nor asks for one
   expect(await gate()).toBe(null);
   expect(asked).toMatchObject([{ renew: true, lease_seconds: 60 }]);
   expect(leaseLeft(settings)).toBeGreaterThan(50);
-  await member({ lease_seconds: null });
+  member({ lease_seconds: null });
   await guard;
 });
 
 test('a host that hears that it is fenced has no lease any more, and its guard ends with PostgreSQL', async () => {
-  await member(RECORD);
+  member(RECORD);
   await storeLease(settings, uptime() + 60);
   reply = { ...RECORD, role: 'fenced', generation: 2, lease_seconds: null, is_renewed: false };
   const postmaster = startPostmaster();
@@ -125,7 +126,7 @@ test('a host that hears that it is fenced has no lease any more, and its guard e
 });
 
 test('a host that cannot store a lease asks for none', async () => {
-  await member(RECORD);
+  member(RECORD);
   mkdirSync(join(settings.STATE_DIR, 'lease.json'));
   reply = { ...RECORD, is_renewed: false };
   await ask();
@@ -133,14 +134,14 @@ test('a host that cannot store a lease asks for none', async () => {
 });
 
 test('a gateway may say more or less than this release knows', async () => {
-  await member(RECORD);
+  member(RECORD);
   reply = { ...RECORD, something: 'new' };
   expect(await ask()).toMatchObject({ role: 'primary', is_renewed: false });
 });
 
 test('a file that another process is replacing is replaced nevertheless', async () => {
   mkdirSync(join(settings.STATE_DIR, 'lease.json.new'));
-  await member(RECORD);
+  member(RECORD);
   await storeLease(settings, uptime() + 30);
   expect(leaseLeft(settings)).toBeGreaterThan(25);
 });

@@ -10,7 +10,7 @@ import { leaseLeft, storeLease } from '../../../agent/standby/lease.ts';
 import { admitStandby, Membership } from '../../../agent/standby/membership.ts';
 import { Replica } from '../../../agent/standby/replica.ts';
 import { positionOf } from '../../../agent/standby/replication.ts';
-import { NEW_MEMBER, readMember, standbyFiles, writeMember } from '../../../agent/standby/stored-member.ts';
+import { moveMember, noteMember, readMember, standbyFiles } from '../../../agent/standby/stored-member.ts';
 import { PROMOTED } from '../../../agent/transfer/follow-status.ts';
 import { limitFinding } from '../../../agent/transfer/probe.ts';
 import { scramVerifier } from '../../../edge/crypto/scram.ts';
@@ -178,10 +178,8 @@ test('a promotion is repeated until its host serves, and nothing that followed c
     );
   const files = standbyFiles(settings);
   for (const path of Object.values(files)) writeFileSync(path, '');
-  await writeMember(settings, {
-    ...NEW_MEMBER,
-    ...{ role: 'standby', closing: false, standby_id: null, lease_seconds: null, generation: 1 },
-  });
+  await moveMember(settings, 'copy begun', { generation: 1 });
+  await moveMember(settings, 'copy ended');
   const member = new Membership({ settings, postgres, rules, log: () => {} });
   let tries = 0;
   member.attach({
@@ -202,7 +200,7 @@ test('a promotion is repeated until its host serves, and nothing that followed c
   await expect(member.apply(record)).rejects.toThrow('PostgreSQL is away');
   expect(member.isPrimary).toBe(false);
   await member.apply(record);
-  expect([tries, member.isPrimary, readMember(settings)?.promoting]).toEqual([2, true, false]);
+  expect([tries, member.isPrimary, readMember(settings)?.role]).toEqual([2, true, 'primary']);
   expect([existsSync(files.password), existsSync(files.authority)]).toEqual([false, false]);
   const problems = await servers.query<{ problem: unknown }>(
     'SELECT problem FROM following ORDER BY database',
@@ -215,11 +213,10 @@ test('a lease that a gate has begun is not given again, for longer', async () =>
   const { postgres, rules } = servers.host;
   const settings = settingsOfStandby('leased');
   const record = { role: 'primary' as const, generation: 1, closing: false, standby_id: randomUUID() };
-  const before = { ...NEW_MEMBER, ...record, lease_seconds: null };
-  await writeMember(settings, before);
+  await moveMember(settings, 'primary', record);
   const member = new Membership({ settings, postgres, rules, log: () => {} });
   // By another process.
-  await writeMember(settings, { ...before, lease_seconds: 60 });
+  await noteMember(settings, { lease_seconds: 60 });
   await storeLease(settings, uptime() + 10);
   await member.apply({ ...record, lease_seconds: 60 });
   expect(leaseLeft(settings)).toBeLessThanOrEqual(10);
