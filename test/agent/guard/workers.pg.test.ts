@@ -372,95 +372,101 @@ const NOT_DRIVEN = new Set(['comparison', 'spare', 'parallel apply']);
 /** Of the operator and the agent. */
 const NO_TENANTS = new Set(['branchgate', 'postgres', 'template0', 'template1']);
 
-test.runIf(IS_NIGHTLY)('a host at work shows no kind of process or database that the table does not have', async () => {
-  const { servers } = follower;
-  const { host } = servers;
-  const busy = await new Project(host).create('db_busy_prod', null);
-  const seen = new Set<string>();
-  const unknown = new Set<string>();
-  let isOver = false;
-  const looking = (async () => {
-    while (!isOver) {
-      for (const { name } of await servers.query<{ name: string }>(
-        'select datname::text as name from pg_database',
-      ))
-        if (!NO_TENANTS.has(name) && databaseKind(name) === null) unknown.add(name);
-      for (const row of await servers.query<{
-        backend: string;
-        database: string;
-        login: string | null;
-        isRemote: boolean;
-      }>(
-        `select backend_type as backend, datname::text as database, usename::text as login, client_addr is not null as "isRemote"
+test.runIf(IS_NIGHTLY)(
+  'a host at work shows no kind of process or database that the table does not have',
+  async () => {
+    const { servers } = follower;
+    const { host } = servers;
+    const busy = await new Project(host).create('db_busy_prod', null);
+    const seen = new Set<string>();
+    const unknown = new Set<string>();
+    let isOver = false;
+    const looking = (async () => {
+      while (!isOver) {
+        for (const { name } of await servers.query<{ name: string }>(
+          'select datname::text as name from pg_database',
+        ))
+          if (!NO_TENANTS.has(name) && databaseKind(name) === null) unknown.add(name);
+        for (const row of await servers.query<{
+          backend: string;
+          database: string;
+          login: string | null;
+          isRemote: boolean;
+        }>(
+          `select backend_type as backend, datname::text as database, usename::text as login, client_addr is not null as "isRemote"
          from pg_stat_activity where datname is not null`,
-      )) {
-        if (NO_TENANTS.has(row.database) || (row.backend === 'client backend' && row.login === 'branchgate'))
-          continue;
-        const kind = processKind(row);
-        if (kind) seen.add(kind);
-        else unknown.add(JSON.stringify(row));
+        )) {
+          if (
+            NO_TENANTS.has(row.database) ||
+            (row.backend === 'client backend' && row.login === 'branchgate')
+          )
+            continue;
+          const kind = processKind(row);
+          if (kind) seen.add(kind);
+          else unknown.add(JSON.stringify(row));
+        }
+        await sleep(50);
       }
-      await sleep(50);
-    }
-  })();
-  await follower.renew();
-  await follower.begin();
-  // A table that is added later is copied by a worker of its own; a copy for another project waits as well.
-  await follower.source.run(slowTable());
-  const other = await follower.neighbour();
-  const stopCopy = randomUUID();
-  const copying = other
-    .run('transfer.copy', {
-      ...other.copyParams({ follow: null, source_url: follower.source.url() }),
-      job_id: stopCopy,
-    })
-    .catch(() => {});
-  await servers.query('alter system set autovacuum_naptime = 1');
-  await servers.query('select pg_reload_conf()');
-  const sleeps = (database: string) =>
-    `if current_database() ~ '${database}' then perform pg_sleep(2); end if; return n;`;
-  await asClient(
-    ...([host, 'direct', busy, 'owner'] as const),
-    `create function slow(n int) returns int immutable language plpgsql as $slow$ begin
+    })();
+    await follower.renew();
+    await follower.begin();
+    // A table that is added later is copied by a worker of its own; a copy for another project waits as well.
+    await follower.source.run(slowTable());
+    const other = await follower.neighbour();
+    const stopCopy = randomUUID();
+    const copying = other
+      .run('transfer.copy', {
+        ...other.copyParams({ follow: null, source_url: follower.source.url() }),
+        job_id: stopCopy,
+      })
+      .catch(() => {});
+    await servers.query('alter system set autovacuum_naptime = 1');
+    await servers.query('select pg_reload_conf()');
+    const sleeps = (database: string) =>
+      `if current_database() ~ '${database}' then perform pg_sleep(2); end if; return n;`;
+    await asClient(
+      ...([host, 'direct', busy, 'owner'] as const),
+      `create function slow(n int) returns int immutable language plpgsql as $slow$ begin
        ${sleeps('^bgmask_')} end $slow$;
      create function lazy(n int) returns int immutable language plpgsql as $lazy$ begin
        if session_user !~ '^u_' then perform sum(i) from generate_series(1, 20000) as i; end if; return n; end $lazy$;
      create table hidden (id int primary key, v text); create index on hidden (slow(id));
      create table analysed (n int); create index on analysed (lazy(n)); insert into analysed select generate_series(1, 500);
      insert into hidden values (1, 'a')`,
-  );
-  const masking = runOperation(host, 'snapshot.mask', {
-    ...{
-      job_id: randomUUID(),
-      project_id: busy.project_id,
-      branch_id: busy.branch_id,
-      source: busy.database,
-    },
-    ...{ snapshot_id: randomUUID(), busy_wait: 20_000, keep_tables: [], unless_same_as: null },
-    masking: {
-      rules: [{ table: 'public.hidden', column: 'v', with: 'hash' }],
-      unlisted: 'keep',
-      key: randomBytes(32).toString('base64'),
-    },
-  });
-  // A clone ends idle sessions of its source.
-  await masking;
-  const pooled = await connect(host, 'pooled', busy, 'read_write');
-  const client = await connect(host, 'direct', busy, 'owner');
-  await pooled.query('select 1');
-  const expected = PROCESS_KINDS.filter((kind) => !NOT_DRIVEN.has(kind)).toSorted();
-  await eventually(async () => {
-    await client.query(
-      'set debug_parallel_query = on; select count(*) from analysed where pg_sleep(0.001) is not null',
     );
-    expect([...seen].toSorted()).toEqual(expect.arrayContaining(expected));
-  }, 120);
-  await host.copies.stop(stopCopy);
-  await copying;
-  await Promise.all([pooled.end(), client.end()]);
-  isOver = true;
-  await looking;
-  expect([...unknown]).toEqual([]);
-  await follower.end();
-  await follower.source.run(NO_SLOW_TABLE);
-});
+    const masking = runOperation(host, 'snapshot.mask', {
+      ...{
+        job_id: randomUUID(),
+        project_id: busy.project_id,
+        branch_id: busy.branch_id,
+        source: busy.database,
+      },
+      ...{ snapshot_id: randomUUID(), busy_wait: 20_000, keep_tables: [], unless_same_as: null },
+      masking: {
+        rules: [{ table: 'public.hidden', column: 'v', with: 'hash' }],
+        unlisted: 'keep',
+        key: randomBytes(32).toString('base64'),
+      },
+    });
+    // A clone ends idle sessions of its source.
+    await masking;
+    const pooled = await connect(host, 'pooled', busy, 'read_write');
+    const client = await connect(host, 'direct', busy, 'owner');
+    await pooled.query('select 1');
+    const expected = PROCESS_KINDS.filter((kind) => !NOT_DRIVEN.has(kind)).toSorted();
+    await eventually(async () => {
+      await client.query(
+        'set debug_parallel_query = on; select count(*) from analysed where pg_sleep(0.001) is not null',
+      );
+      expect([...seen].toSorted()).toEqual(expect.arrayContaining(expected));
+    }, 120);
+    await host.copies.stop(stopCopy);
+    await copying;
+    await Promise.all([pooled.end(), client.end()]);
+    isOver = true;
+    await looking;
+    expect([...unknown]).toEqual([]);
+    await follower.end();
+    await follower.source.run(NO_SLOW_TABLE);
+  },
+);
