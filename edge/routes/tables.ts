@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { parseForeign, RefusedKey } from '../../shared/foreign-json.ts';
 import { FILTERS_MAX, ORDERS_MAX, ROWS_MAX } from '../../shared/limits.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import {
@@ -65,9 +66,10 @@ const jsonList = <T extends z.ZodType>(item: T, max: number) =>
     .max(16_384)
     .transform((text, context) => {
       try {
-        return JSON.parse(text) as unknown;
-      } catch {
-        context.addIssue({ code: 'custom', message: 'Expected JSON' });
+        return parseForeign(text);
+      } catch (error) {
+        const message = error instanceof RefusedKey ? error.message : 'Expected JSON';
+        context.addIssue({ code: 'custom', message });
         return z.NEVER;
       }
     })

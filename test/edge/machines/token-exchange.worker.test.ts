@@ -204,6 +204,25 @@ describe('the right token', () => {
   });
 });
 
+test.each([
+  ['https://token.actions.githubusercontent.com', 'repository', 'nope'],
+  ['https://token.actions.githubusercontent.com', 'repository', 'a/b/c'],
+  ['https://gitlab.com', 'project_path', 'nope'],
+])('a trust of %s with the %s %s, which no token has, is refused', async (address, claim, value) => {
+  const ask = (repository: string) =>
+    gateway.api.post(trustsPath(), {
+      issuer: address,
+      audience: AUDIENCE,
+      claims: { [claim]: repository },
+      role: 'operator',
+    });
+  expect(await ask(value)).toMatchObject({
+    status: 422,
+    body: { error: 'VALIDATION_FAILED', details: [{ path: `claims.${claim}` }] },
+  });
+  for (const possible of ['acme/shop', 'acme/*']) expect((await ask(possible)).status).toBe(201);
+});
+
 describe('a token is refused, and nothing is written', () => {
   /** Made when they are used, because times pass meanwhile. */
   const wrong: Record<string, () => Record<string, unknown>> = {

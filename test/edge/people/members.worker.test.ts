@@ -1,3 +1,4 @@
+import { decodeJwt } from 'jose';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { verifyOwnToken } from '../../../edge/authentication/own-tokens.ts';
 import { rejection } from '../../../edge/authentication/rejection.ts';
@@ -5,10 +6,10 @@ import { openDatabase } from '../../../edge/database/database.ts';
 import { unwrap } from '../../../edge/errors.ts';
 import { currentAccountRole, materialize } from '../../../edge/tenancy/users.ts';
 import { Api } from '../../support/api.ts';
-import { newMember, newOwner, type TestPerson } from '../../support/sign-in/people.ts';
+import { accept, newMember, newOwner, type TestPerson } from '../../support/sign-in/people.ts';
 import { newSigner, startProvider } from '../../support/sign-in/provider.ts';
 import { refusal } from '../../support/sign-in/second-step.ts';
-import { logIn } from '../../support/sign-in/sign-in.ts';
+import { askMagicLink, logIn, mailTo, readCode, verifyCode } from '../../support/sign-in/sign-in.ts';
 import { type SignInGateway, startSignInGateway } from '../../support/worker/sign-in-gateway.ts';
 
 const signer = newSigner('key-1');
@@ -142,6 +143,20 @@ describe('a change of role', () => {
   });
 });
 
+test('the session of an account counts in its own tenant only', async () => {
+  const stranger = await newOwner(gateway, `tenant-${count}@example.com`);
+  const tenantOf = async ({ api }: TestPerson) =>
+    (await api.get<{ tenant_id: string }>('/api/v1/me')).body.tenant_id;
+  const { sub: gid = '', sid } = decodeJwt(owner.login.access_token ?? '');
+  const roleIn = async (tenantId: string | null) => {
+    const identity = { ...IDENTITY, gid, sessionId: String(sid), tenantId };
+    return currentAccountRole(openDatabase(gateway.database), identity, new Date());
+  };
+  expect(await roleIn(await tenantOf(owner))).toEqual({ ok: true, value: 'owner' });
+  for (const other of [await tenantOf(stranger), null])
+    expect(await roleIn(other)).toEqual({ ok: false, failure: rejection('session_ended') });
+});
+
 describe('a removal', () => {
   test('ends sessions, account and invitations of the member immediately, and is recorded', async () => {
     const admin = await memberWith('admin');
@@ -158,6 +173,18 @@ describe('a removal', () => {
     expect(body).toMatchObject({ invitations: [] });
     expect(await eventsOf('member.removed')).toMatchObject([{ email: admin.email, role: 'admin' }]);
     expect(refusal(await remove(owner, admin.userId))).toEqual([404, 'NOT_FOUND']);
+  });
+
+  test('ends the codes that its address has open, also for an account that comes later', async () => {
+    const viewer = await memberWith('viewer');
+    const { challenge_id } = (await askMagicLink(gateway, viewer.email)).body;
+    const code = readCode(await mailTo(gateway, viewer.email, 2));
+    expect((await remove(owner, viewer.userId)).status).toBe(204);
+    const invitation = { email: viewer.email, role: 'admin' };
+    const { body: invited } = await owner.api.post<{ id: string }>('/api/v1/invitations', invitation);
+    const invitationCode = readCode(await mailTo(gateway, viewer.email, 3));
+    expect((await accept(gateway, viewer.email, invited.id, invitationCode)).status).toBe(200);
+    expect(refusal(await verifyCode(gateway, viewer.email, challenge_id, code))).toEqual([401, 'CODE_WRONG']);
   });
 
   test('of a member of another tenant is unknown, and so is any change', async () => {
@@ -196,3 +223,13 @@ test('users of the identity provider are managed there', async () => {
 });
 
 const KEY = { id: '1', bytes: new Uint8Array(32) };
+
+const IDENTITY = {
+  issuer: 'http://127.0.0.1',
+  email: 'owner@example.com',
+  role: 'owner',
+  scopes: [],
+  service: 'branchgate',
+  issuedAt: new Date(),
+  expiresAt: new Date(),
+};

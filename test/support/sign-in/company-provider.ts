@@ -47,6 +47,8 @@ export async function startCompanyProvider(clientId = 'gateway', secret = 'secre
     givesRefreshTokens: false,
     /** People whose refresh tokens are refused. */
     disabled: new Set<string>(),
+    /** What an ID token says at a renewal, by subject; without it the provider sends none. */
+    present: new Map<string, ProviderPerson>(),
     refreshes: 0,
     configuration: {} as Record<string, unknown>,
     /** Signs in at the address of the gateway's redirect. @returns the address that the browser goes to */
@@ -76,7 +78,7 @@ export async function startCompanyProvider(clientId = 'gateway', secret = 'secre
       }),
   };
 
-  const idToken = async ({ person, nonce }: Pick<Grant, 'person' | 'nonce'>) => {
+  const idToken = async ({ person, nonce }: Pick<Grant, 'person'> & Partial<Grant>) => {
     const now = Math.floor(Date.now() / 1000);
     const base = { iss: provider.url, aud: clientId, iat: now, exp: now + 300, nonce, ...person };
     const claims = provider.forgery.claims?.(base) ?? base;
@@ -88,7 +90,9 @@ export async function startCompanyProvider(clientId = 'gateway', secret = 'secre
       provider.refreshes += 1;
       const person = refreshTokens.get(form.get('refresh_token') ?? '');
       if (!person || provider.disabled.has(person.sub)) return [400, { error: 'invalid_grant' }];
-      return [200, { access_token: 'at', token_type: 'bearer' }];
+      const present = provider.present.get(person.sub);
+      const id_token = present && (await idToken({ person: present }));
+      return [200, { access_token: 'at', token_type: 'bearer', id_token }];
     }
     const code = form.get('code') ?? '';
     const grant = grants.get(code);
