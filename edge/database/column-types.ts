@@ -261,21 +261,24 @@ export const EVENT_TYPES = [
 ] as const;
 export type EventType = (typeof EVENT_TYPES)[number];
 
+/**
+ * A primary serves projects, and is `closing` during a planned switchover. A `fenced` host is a former primary, whose data may
+ * have what no other host has (`edge/failover/states.ts`).
+ */
+export const HOST_ROLES = ['primary', 'closing', 'standby', 'fenced'] as const;
+export type HostRole = (typeof HOST_ROLES)[number];
+
 /** Which of a host and its standby a host is. */
 export const hostRole = () => ({
-  /** The host that it follows, or that has taken its place; null: a primary. */
+  role: text('role', { enum: HOST_ROLES }).notNull().default('primary'),
+  /** The host that a standby follows, or that has replaced a fenced one; null: a primary. */
   standbyOf: text('standby_of'),
-  /** A former primary, whose data may have what no other host has. */
-  fenced: integer('fenced', { mode: 'boolean' }).notNull().default(false),
   /** Of the record of its role, whose changes it orders; 0: it never had a standby and is none. */
   generation: integer('generation').notNull().default(0),
   /** Of the record that its agent has applied last. */
   appliedGeneration: integer('applied_generation').notNull().default(0),
-  /** The standby that a planned switch closes this primary for, and since when. */
-  yieldsTo: text('yields_to'),
+  /** When the switchover of a `closing` primary last sent a heartbeat; null: it is none. */
   yieldsSince: timestamp('yields_since'),
-  /** Its primary was lost when it was promoted, and not all of its tenants have been informed. */
-  owesNotice: integer('owes_notice', { mode: 'boolean' }).notNull().default(false),
   /** Of a primary, as its agent last reported it. */
   sync: text('sync', { enum: SYNC_STATES }).notNull().default('off'),
 });

@@ -7,11 +7,12 @@ import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import type { DatabaseBinding } from '../database/database.ts';
 import { isOneOf, openDatabase } from '../database/database.ts';
 import { jobs } from '../database/schema.ts';
+import { PrimaryLease } from '../failover/lease.ts';
+import { promoteLapsed, syncMember } from '../failover/promotion.ts';
 import { isRegistered } from '../hosts/host.ts';
 import type { CallOutcome, HostLinkRpc, HostLinks } from '../hosts/host-client.ts';
 import { logEvent } from '../log.ts';
 import { objectName } from '../object-name.ts';
-import { promoteLapsed, syncMember } from '../reconciliation/promote-standby.ts';
 import { reconcileHost } from '../reconciliation/reconcile-host.ts';
 import { isRemoval, RecordLineage } from './handshake.ts';
 import { CALLER_HEADER, type Caller, type LinkSocket, Links, type SocketState } from './links.ts';
@@ -36,29 +37,8 @@ const RECONCILE_EVERY = 5 * 60_000;
 const RECONCILE_RETRY = 5_000;
 /** Delay after one that has left something to the next. */
 const RECONCILE_AGAIN = 30_000;
-/** Delay after a standby that could not take the place of its primary. */
-const PROMOTE_RETRY = 5_000;
-/** An alarm that is this late shows that the gateway itself was away, so that nobody could renew. */
-const PROMOTE_LATE = 15_000;
 /** Minimum time between the starts of two reconciliations, the second of which the host has asked for. */
 const RECONCILE_APART = 5_000;
-
-/** Of a primary whose standby may take its place by itself. */
-export interface Lease {
-  /** Of the record for which it was renewed last. */
-  generation: number;
-  /** Unix milliseconds, of the last renewal. */
-  renewedAt: number;
-  /** Unix milliseconds: when the standby may take the place of the host. No later renewal brings it forward. */
-  lapsesAt: number;
-  /** How long after a renewal that is, in milliseconds. */
-  lasts: number;
-  /**
-   * `ending`: it may be decided any time that the standby takes the place of the host, and no renewal is answered; `over`:
-   * it has, and records up to this generation are older than that.
-   */
-  state: 'running' | 'ending' | 'over';
-}
 
 /**
  * Holds the WebSocket of the agent of one database host; its name is the host id. An idle link costs nothing:
@@ -75,6 +55,7 @@ export class HostLink
   readonly #notifications: NotificationFilter;
   readonly #lineage: RecordLineage;
   readonly #heads: MeasurementHeads;
+  readonly #lease: PrimaryLease;
   /** Forgotten while the object hibernates, which is longer than `RECONCILE_APART`. */
   #reconciledAt = 0;
 
@@ -116,6 +97,12 @@ export class HostLink
       log: (event, fields) => logEvent(event, { host_id: this.#hostId, ...fields }),
     });
     this.#heads = new MeasurementHeads(ctx.storage, after);
+    this.#lease = new PrimaryLease({
+      hostId: () => this.#hostId,
+      kv: ctx.storage.kv,
+      wakeBy: (time) => this.#reconcileBy(time),
+      promote: (lease, decide) => promoteLapsed(env, this.#hostId, lease, decide),
+    });
     this.#notifications = new NotificationFilter({
       placed: () => projectsOn(openDatabase(env.DB), this.#hostId),
       record: {
@@ -222,10 +209,7 @@ export class HostLink
   override async alarm(): Promise<void> {
     const { storage } = this.ctx;
     const hostId = this.#hostId;
-    await this.#watchLease().catch(async (error) => {
-      logEvent('host.lease_unwatched', { host_id: hostId, reason: String(error) });
-      await this.#reconcileBy(Date.now() + PROMOTE_RETRY);
-    });
+    await this.#lease.poll();
     if (!this.#links.linked()) return;
     // The handshake began, or this object was lost, while the host was being removed.
     const db = openDatabase(this.env.DB);
@@ -233,9 +217,7 @@ export class HostLink
     this.#reconciledAt = Date.now();
     // Set before the work, so that it does not overwrite the earlier alarm of a handshake in the meantime.
     await storage.setAlarm(this.#reconciledAt + RECONCILE_EVERY);
-    const lease = this.#lease;
-    if (lease && lease.state !== 'over')
-      await this.#reconcileBy(Math.max(lease.lapsesAt, this.#reconciledAt + PROMOTE_RETRY));
+    await this.#lease.schedule(this.#reconciledAt);
     try {
       // The databases of another member are those of its primary, and none is a leftover.
       const { serves, again } = await syncMember(this.env, hostId, new Date());
@@ -253,69 +235,12 @@ export class HostLink
     await this.#reconcileBy(Date.now() + RECONCILE_RETRY);
   }
 
-  get #lease(): Lease | undefined {
-    return this.ctx.storage.kv.get<Lease>('lease');
-  }
-
-  /** Whether the standby takes the place of this host, or has since the record of this generation. */
-  #isReplaced(generation: number): boolean {
-    const known = this.#lease;
-    return known?.state === 'ending' || (known?.state === 'over' && generation <= known.generation);
-  }
-
   async renewLease(generation: number, seconds: number): Promise<boolean> {
-    if (this.#isReplaced(generation)) return false;
-    const renewedAt = Date.now();
-    const lasts = seconds * 1_000;
-    // The host may not have heard yet that its leases are shorter now.
-    const lapsesAt = Math.max(this.#lease?.lapsesAt ?? 0, renewedAt + lasts);
-    this.ctx.storage.kv.put<Lease>('lease', { generation, renewedAt, lapsesAt, lasts, state: 'running' });
-    await this.#reconcileBy(lapsesAt);
-    return true;
+    return this.#lease.renew(generation, seconds);
   }
 
   async dropLease(generation: number): Promise<boolean> {
-    if (this.#isReplaced(generation)) return false;
-    if (this.#lease) this.ctx.storage.kv.delete('lease');
-    return true;
-  }
-
-  /**
-   * Lets the standby take the place of this host once its lease was not renewed for long enough. No renewal is answered
-   * from the decision on, also if this object is lost in between. While the records cannot be read nobody could renew one, so it
-   * is counted again from the start.
-   */
-  async #watchLease(): Promise<void> {
-    const lease = this.#lease;
-    if (!lease || lease.state === 'over') return;
-    const { kv } = this.ctx.storage;
-    const now = Date.now();
-    const isRunning = lease.state === 'running';
-    if (isRunning && now < lease.lapsesAt) return this.#reconcileBy(lease.lapsesAt);
-    const lookAgain = async (after: number) => {
-      const lapsesAt = Date.now() + after;
-      kv.put<Lease>('lease', { ...lease, lapsesAt, state: 'running' });
-      await this.#reconcileBy(lapsesAt);
-    };
-    if (isRunning && now > lease.lapsesAt + PROMOTE_LATE) return lookAgain(lease.lasts);
-    await this.#reconcileBy(now + PROMOTE_RETRY);
-    const isAsRead = () => this.#lease?.renewedAt === lease.renewedAt;
-    const decide = () => {
-      if (isAsRead()) kv.put<Lease>('lease', { ...lease, state: 'ending' });
-      return isAsRead();
-    };
-    const { generation: renewedBy, renewedAt } = lease;
-    const silence = { generation: renewedBy, silentMs: now - renewedAt };
-    const outcome = await promoteLapsed(this.env, this.#hostId, silence, decide).catch((error) => {
-      if (this.#lease?.state === 'ending') throw error;
-      return null;
-    });
-    if (!isAsRead()) return;
-    if (outcome === null) return lookAgain(lease.lasts);
-    const { isPromoted, generation } = outcome;
-    if (isPromoted === null) kv.delete('lease');
-    else if (isPromoted) kv.put<Lease>('lease', { ...lease, generation, state: 'over' });
-    else await lookAgain(PROMOTE_RETRY);
+    return this.#lease.drop(generation);
   }
 
   #reconcileSoon(): Promise<void> {

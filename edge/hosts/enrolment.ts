@@ -116,6 +116,7 @@ export async function registerHost(
     caCertificate: host.ca_certificate,
     region: host.region,
     capacity: host.capacity,
+    role: host.standby_of === null ? ('primary' as const) : ('standby' as const),
     standbyOf: host.standby_of,
     ...(await storedToken(token, now)),
   };

@@ -16,8 +16,8 @@ import { readSettings } from '../settings.ts';
 import { type HostLinks, hostCaller, hostLink } from './host-client.ts';
 
 /**
- * A host and its standby. Which of them is the primary is one record: `standby_of` of both, which one statement changes. Its
- * generation orders all changes, so an agent that hears of an older one later ignores it.
+ * A host and its standby. One statement changes the roles of both (`edge/failover/states.ts`). The generation of a record orders
+ * all changes, so an agent ignores an older one.
  */
 
 export type HostRow = typeof hosts.$inferSelect;
@@ -55,12 +55,11 @@ export const Member = z
 /** Of a host, as an SQL condition: it serves projects. */
 export const isPrimary: SQL = isNull(hosts.standbyOf);
 
-const roleOf = ({ standbyOf, fenced }: Pick<HostRow, 'standbyOf' | 'fenced'>): MemberRole =>
-  standbyOf === null ? 'primary' : fenced ? 'fenced' : 'standby';
+const roleOf = ({ role }: Pick<HostRow, 'role'>): MemberRole => (role === 'closing' ? 'primary' : role);
 
 /** A standby that has begun to copy this host, and is none of a former time. */
 export const followsHost = (hostId: string | SQL) =>
-  and(eq(hosts.standbyOf, hostId), eq(hosts.fenced, false), gt(hosts.generation, 0));
+  and(eq(hosts.standbyOf, hostId), eq(hosts.role, 'standby'), gt(hosts.generation, 0));
 
 /** Whether the host of a project has a standby that has begun to copy it, as an SQL condition. */
 export const hasStandby = (projectId: string): SQL =>
@@ -92,18 +91,18 @@ const memberOf = (row: HostRow, standbyId: string | null, env: DatabaseBinding):
   return {
     role,
     generation: row.generation,
-    closing: role === 'primary' && row.yieldsTo !== null,
+    closing: row.role === 'closing',
     standby_id: hasStandby ? standbyId : null,
     lease_seconds: promotesAfter === undefined ? null : Math.floor(promotesAfter / LEASES_UNTIL_PROMOTED),
   };
 };
 
-type FoundMember = Pick<HostRow, 'id' | 'standbyOf' | 'sync'> & { fenced: boolean | number };
+type FoundMember = Pick<HostRow, 'id' | 'role' | 'standbyOf' | 'sync'>;
 
 /** A column of a host's row: its primary, and all that follow or followed that, oldest first. */
 export const foundMembers = sql`(
-  select json_group_array(json_object('id', member.id, 'standbyOf', member.standby_of, 'fenced', member.fenced, 'sync', member.sync))
-  from (select id, standby_of, fenced, sync from hosts as one
+  select json_group_array(json_object('id', member.id, 'role', member.role, 'standbyOf', member.standby_of, 'sync', member.sync))
+  from (select id, role, standby_of, sync from hosts as one
     where coalesce(hosts.standby_of, hosts.id) in (one.id, one.standby_of) order by one.created_at) as member)`
   .mapWith((json: string) => JSON.parse(json) as FoundMember[])
   .as('found_members');
@@ -115,8 +114,8 @@ export const membersOf = (
 ): Promise<z.output<typeof Member>[]> => {
   const ofPrimary = found.find(({ standbyOf }) => standbyOf === null)?.sync ?? 'off';
   return Promise.all(
-    found.map(async ({ id, standbyOf, fenced }) => {
-      const role = roleOf({ standbyOf, fenced: Boolean(fenced) });
+    found.map(async ({ id, ...row }) => {
+      const role = roleOf(row);
       const state = role === 'standby' ? await readState(env, id) : null;
       const { lag_bytes = null, lag_seconds = null } = state ?? {};
       return { host_id: id, role, lag_bytes, lag_seconds, sync: role === 'standby' ? ofPrimary : null };
@@ -191,7 +190,7 @@ export const hasNoMembers = (hostId: string): SQL => sql`not ${isThere(hosts, eq
  * hear of it any more once its record is removed.
  */
 export const isSurelyClosed = (hostId: string): SQL =>
-  sql`not ${isThere(hosts, and(eq(hosts.id, hostId), eq(hosts.fenced, true), ne(hosts.appliedGeneration, hosts.generation)))}`;
+  sql`not ${isThere(hosts, and(eq(hosts.id, hostId), eq(hosts.role, 'fenced'), ne(hosts.appliedGeneration, hosts.generation)))}`;
 
 /** Changes the record of the primary of a host that is removed, which then drops its slot. */
 export const leavesPrimary = (db: Database, hostId: string, condition: SQL) =>

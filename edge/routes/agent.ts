@@ -24,6 +24,7 @@ import {
 } from '../../shared/protocol/standby.ts';
 import { openDatabase } from '../database/database.ts';
 import { ApiError, unwrap } from '../errors.ts';
+import { admitToPrimary } from '../failover/promotion.ts';
 import { CALLER_HEADER, type Caller } from '../host-link/links.ts';
 import { enrolHost, publicKeyOf } from '../hosts/enrolment.ts';
 import { issueCertificate, setDnsChallenge, verifiedRequest } from '../hosts/host-certificate.ts';
@@ -31,7 +32,6 @@ import { hostLink } from '../hosts/host-client.ts';
 import { readMember, renewLease } from '../hosts/standby.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
-import { admitToPrimary } from '../reconciliation/promote-standby.ts';
 import { readSettings } from '../settings.ts';
 
 const tags = ['Agents'];

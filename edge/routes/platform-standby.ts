@@ -2,10 +2,10 @@ import { eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { hosts } from '../database/schema.ts';
 import { found, unwrap } from '../errors.ts';
+import { promoteStandby } from '../failover/promotion.ts';
 import { Host, hostRows, toHostResponse } from '../hosts/host.ts';
 import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
-import { promoteStandby } from '../reconciliation/promote-standby.ts';
 import { HostParams } from './in-project.ts';
 
 /** What an operator does about a host and its standby. */

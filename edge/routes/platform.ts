@@ -3,6 +3,7 @@ import { z } from 'zod';
 import { drains } from '../database/move-schema.ts';
 import { hosts } from '../database/schema.ts';
 import { found, unwrap } from '../errors.ts';
+import { pushMember } from '../failover/promotion.ts';
 import {
   CaCertificate,
   NewHost,
@@ -30,7 +31,6 @@ import { connectingIp } from '../pipeline/context.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
 import { responseHeaders } from '../pipeline/response-headers.ts';
-import { pushMember } from '../reconciliation/promote-standby.ts';
 import { readSettings } from '../settings.ts';
 import {
   CapsChange,

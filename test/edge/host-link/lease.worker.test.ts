@@ -40,7 +40,7 @@ beforeEach(async () => {
   primaryId = identity.host_id;
   standbyId = (await gateway.registerHost(`${name}-b`)).host_id;
   await write('update hosts set generation = 3 where id in (?, ?)', primaryId, standbyId);
-  await write('update hosts set standby_of = ? where id = ?', primaryId, standbyId);
+  await write("update hosts set role = 'standby', standby_of = ? where id = ?", primaryId, standbyId);
 });
 
 /** @param lease_seconds by the record that the host has */
@@ -109,9 +109,9 @@ test('and is finished', async () => {
   await ask();
   await needNone();
   expect((await ring({ change: { state: 'ending' } })).lease).toBe(null);
-  await write('update hosts set standby_of = null, generation = 4 where id = ?', standbyId);
+  await write("update hosts set role = 'primary', standby_of = null, generation = 4 where id = ?", standbyId);
   await write(
-    'update hosts set standby_of = ?, fenced = 1, generation = 4 where id = ?',
+    "update hosts set role = 'fenced', standby_of = ?, generation = 4 where id = ?",
     standbyId,
     primaryId,
   );

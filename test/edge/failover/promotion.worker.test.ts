@@ -4,16 +4,16 @@ import { moves } from '../../../edge/database/move-schema.ts';
 import { accounts } from '../../../edge/database/people-schema.ts';
 import { eventOutbox, hosts, jobs, projects, users } from '../../../edge/database/schema.ts';
 import type { Env } from '../../../edge/env.ts';
-import { registerHost } from '../../../edge/hosts/enrolment.ts';
-import { removeHost } from '../../../edge/hosts/host.ts';
-import { newJob } from '../../../edge/jobs/job-store.ts';
 import {
   admitToPrimary,
   promoteLapsed,
   promoteStandby,
   pushMember,
   syncMember,
-} from '../../../edge/reconciliation/promote-standby.ts';
+} from '../../../edge/failover/promotion.ts';
+import { registerHost } from '../../../edge/hosts/enrolment.ts';
+import { removeHost } from '../../../edge/hosts/host.ts';
+import { newJob } from '../../../edge/jobs/job-store.ts';
 import type { HostMember } from '../../../shared/protocol/standby.ts';
 import { eventually } from '../../support/eventually.ts';
 import { ACTOR, insertProject, insertProjects, startRecords } from '../../support/records/records.ts';
@@ -75,7 +75,15 @@ beforeEach(async () => {
   const host = { dbHost: 'db.example.com', directPort: 5432, pooledPort: 6432, generation: 3 };
   const now = new Date();
   const member = (id: string, standbyOf: string | null) =>
-    db.insert(hosts).values({ ...host, id, name: id, enrolledAt: now, createdAt: now, standbyOf });
+    db.insert(hosts).values({
+      ...host,
+      id,
+      name: id,
+      role: standbyOf === null ? 'primary' : 'standby',
+      enrolledAt: now,
+      createdAt: now,
+      standbyOf,
+    });
   await db.batch([member(primaryId, null), member(standbyId, primaryId)]);
   wereBothOpen = false;
   broughtForward = new Set();
@@ -151,8 +159,8 @@ describe('a promotion', () => {
   test.each(['the look at the standby', 'a repeated request'])(
     'that was interrupted after its record is finished by %s, and the former primary is closed first',
     async (by) => {
-      await change(former, { standbyOf: next.id, fenced: true, generation: 4 });
-      await change(next, { standbyOf: null, generation: 4 });
+      await change(former, { role: 'fenced', standbyOf: next.id, generation: 4 });
+      await change(next, { role: 'primary', standbyOf: null, generation: 4 });
       if (by === 'a repeated request') await promote(former.id);
       else await syncMember(env, next.id, new Date());
       await expectPromoted();
@@ -192,7 +200,7 @@ describe('a primary whose lease has ended', () => {
   test('is followed by its standby', async () => {
     expect(await lapse()).toEqual({ isPromoted: true, generation: 3 });
     expect(next.agent.record.role).toBe('primary');
-    expect((await rowOf(former)).fenced).toBe(true);
+    expect((await rowOf(former)).role).toBe('fenced');
     expect([...broughtForward].sort()).toEqual([former.id, next.id].sort());
     // One whose answer was lost finds that, and has it finished.
     broughtForward.clear();
@@ -235,7 +243,7 @@ describe('a primary whose lease has ended', () => {
 
 describe('a switch that was interrupted', () => {
   beforeEach(async () => {
-    await change(former, { yieldsTo: next.id, yieldsSince: new Date(), generation: 4 });
+    await change(former, { role: 'closing', yieldsSince: new Date(), generation: 4 });
     former.agent.record = { ...former.agent.record, closing: true, generation: 4 };
   });
 
@@ -361,7 +369,7 @@ describe('the tenants of a lost host', () => {
     expect(broughtForward).toContain(next.id);
     await Promise.all([pushMember(env, next.id), pushMember(env, next.id)]);
     expect(await informed()).toBe(TENANTS);
-    expect((await rowOf(next)).owesNotice).toBe(false);
+    expect(await owing()).toEqual([]);
     await pushMember(env, next.id);
     const events = await db.select().from(eventOutbox).where(eq(eventOutbox.type, 'project.failed_over'));
     expect(events).toHaveLength(TENANTS);

@@ -1,9 +1,9 @@
 import { and, eq, inArray, isNull, lt, or, type SQL, type SQLWrapper, sql } from 'drizzle-orm';
 import type { z } from 'zod';
-import type { Failure, FailureCode } from '../../shared/failures.ts';
+import type { Failure } from '../../shared/failures.ts';
 import type { MemberState, StandbyReply } from '../../shared/protocol/standby.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
-import { type Coordinators, coordinatorOf } from '../coordinator/coordinator-rpc.ts';
+import type { Coordinators } from '../coordinator/coordinator-rpc.ts';
 import { isMove, isOpenJob } from '../database/conditions.ts';
 import {
   type Database,
@@ -12,18 +12,15 @@ import {
   openDatabase,
   type Statement,
 } from '../database/database.ts';
-import { guardedWrite } from '../database/guarded-write.ts';
 import { moves } from '../database/move-schema.ts';
 import { hosts, jobs, projects } from '../database/schema.ts';
 import { isMoving } from '../hosts/host.ts';
 import { HostCallError, type HostLinks, hostCaller, hostLink, isLinked } from '../hosts/host-client.ts';
-import { followsHost, type HostRow, isPrimary, readMember, readState, recordSync } from '../hosts/standby.ts';
+import { followsHost, type HostRow, readMember, readState, recordSync } from '../hosts/standby.ts';
 import { jobError, SourceUnsuitableError } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
-import { repeatIfLost } from '../lost-object.ts';
-import { inOneLine, plainMail } from '../mail/mail.ts';
-import { membersOf as peopleOf } from '../people/members.ts';
-import { readSettings } from '../settings.ts';
+import { notifyTenants } from './notice.ts';
+import { transition } from './states.ts';
 
 /** What changes the record of a host and its standby, and brings it to their agents. */
 
@@ -54,19 +51,11 @@ export async function admitToPrimary(
   }
   const generation = await nextGeneration(env, [found.row, primary.row]);
   const other = and(followsHost(primaryId), sql`${hosts.id} <> ${hostId}`);
-  const written = await guardedWrite(db, {
-    first: (isAllowed) =>
-      db
-        .update(hosts)
-        .set({ generation, fenced: false })
-        .where(and(inArray(hosts.id, [hostId, primaryId]), isAllowed)),
-    require: [
-      [isThere(hosts, and(eq(hosts.id, hostId), eq(hosts.standbyOf, primaryId))), 'HOST_NOT_STANDBY'],
-      [isThere(hosts, and(eq(hosts.id, primaryId), isPrimary)), 'HOST_NOT_STANDBY'],
-      [sql`not ${isThere(hosts, other)}`, 'HOST_HAS_STANDBY'],
-      [isThere(hosts, and(eq(hosts.id, primaryId), isNull(hosts.yieldsTo))), 'HOST_UNAVAILABLE'],
-      ...areAsRead([found.row, primary.row], 'HOST_UNAVAILABLE'),
-    ],
+  const pair = { primary: primary.row, standby: found.row };
+  const written = await transition(db, 'admit', pair, {
+    generation,
+    require: [[sql`not ${isThere(hosts, other)}`, 'HOST_HAS_STANDBY']],
+    now: new Date(),
   });
   if (!written.ok) return written;
   const { dbHost: db_host, directPort: direct_port, caCertificate: ca_certificate } = primary.row;
@@ -95,13 +84,6 @@ async function nextGeneration(env: Env, rows: readonly HostRow[]): Promise<numbe
   const known = states.map((state) => state?.generation ?? 0);
   return Math.max(...rows.map(({ generation }) => generation), ...known) + 1;
 }
-
-/** No other request has changed these records since they were read. */
-const areAsRead = (rows: readonly HostRow[], failure: FailureCode) =>
-  rows.map(({ id, generation }) => {
-    const isAsRead = isThere(hosts, and(eq(hosts.id, id), eq(hosts.generation, generation)));
-    return [isAsRead, failure] as const;
-  });
 
 /** A look at a primary that is closed opens it again when the request of its switch has not said for so long that it lives. */
 const YIELDS_FOR_MS = 30_000;
@@ -133,7 +115,7 @@ export async function promoteStandby(
     const isPromoted = await isPromotedFrom(openDatabase(env.DB), hostId, lost);
     return isPromoted ? finishPromotion(env, hostId) : fail({ code: 'HOST_NOT_STANDBY' });
   }
-  if (standby.fenced) return fail({ code: 'HOST_NOT_STANDBY' });
+  if (standby.role === 'fenced') return fail({ code: 'HOST_NOT_STANDBY' });
   if (lost !== null && lost !== primaryId)
     return fail({
       code: 'VALIDATION_FAILED',
@@ -184,7 +166,7 @@ export async function promoteLapsed(
 ): Promise<{ isPromoted: boolean | null; generation: number }> {
   const primary = await readMember(env, primaryId);
   const generation = primary?.row.generation ?? 0;
-  if (primary?.row.standbyOf && primary.row.fenced) {
+  if (primary?.row.standbyOf && primary.row.role === 'fenced') {
     // An earlier call has written it, and perhaps nothing more.
     await lookSoon(env, [primary.row.standbyOf]);
     return { isPromoted: true, generation };
@@ -216,7 +198,7 @@ export async function promoteLapsed(
 }
 
 const isPromotedFrom = async (db: Database, hostId: string, lost: string | null): Promise<boolean> => {
-  const former = and(eq(hosts.standbyOf, hostId), eq(hosts.fenced, true));
+  const former = and(eq(hosts.standbyOf, hostId), eq(hosts.role, 'fenced'));
   const [row] = await db
     .select({ id: hosts.id })
     .from(hosts)
@@ -238,16 +220,17 @@ async function closePrimary(
   const db = openDatabase(env.DB);
   const [row] = await db.select().from(hosts).where(eq(hosts.id, primaryId));
   if (!row) return fail({ code: 'PRIMARY_UNAVAILABLE' });
+  const standby = await readMember(env, standbyId);
+  if (!standby) return fail({ code: 'HOST_NOT_STANDBY' });
   const generation = await nextGeneration(env, [row]);
-  const isFree = or(isNull(hosts.yieldsTo), eq(hosts.yieldsTo, standbyId));
-  const isAsRead = eq(hosts.generation, row.generation);
-  const changed = await db
-    .update(hosts)
-    .set({ yieldsTo: standbyId, yieldsSince: now, generation })
-    .where(and(eq(hosts.id, primaryId), isPrimary, isFree, isAsRead, sql`not ${isMoving(primaryId)}`))
-    .returning({ id: hosts.id });
-  if (changed.length === 0) return fail({ code: 'HOST_BUSY' });
-  const isOwn = and(eq(hosts.id, primaryId), eq(hosts.yieldsTo, standbyId), eq(hosts.generation, generation));
+  const pair = { primary: row, standby: standby.row };
+  const closed = await transition(db, 'close', pair, {
+    generation,
+    require: [[sql`not ${isMoving(primaryId)}`, 'HOST_BUSY']],
+    now,
+  });
+  if (!closed.ok) return closed;
+  const isOwn = and(eq(hosts.id, primaryId), eq(hosts.role, 'closing'), eq(hosts.generation, generation));
   const renewing = setInterval(() => {
     db.update(hosts)
       .set({ yieldsSince: new Date() })
@@ -294,16 +277,19 @@ async function untilLevel(
 const lookSoon = (env: Env, hostIds: readonly string[]) =>
   Promise.allSettled(hostIds.map(async (id) => hostLink(env, id).reconcile()));
 
-/** Ends a planned switch that has not been committed. @param before only one that began before */
+/** Abandons a planned switchover that has not been committed. @param before only one whose last heartbeat is older */
 async function reopen(env: Env, primaryId: string, before?: Date): Promise<void> {
   const db = openDatabase(env.DB);
-  const isDue = and(sql`${hosts.yieldsTo} is not null`, before && lt(hosts.yieldsSince, before));
-  const reopened = await db
-    .update(hosts)
-    .set({ yieldsTo: null, yieldsSince: null, generation: sql`${hosts.generation} + 1` })
-    .where(and(eq(hosts.id, primaryId), isPrimary, isDue))
-    .returning({ id: hosts.id });
-  if (reopened.length === 0) return;
+  const found = await readMember(env, primaryId);
+  if (found?.row.role !== 'closing') return;
+  const isDue = and(eq(hosts.id, primaryId), before && lt(hosts.yieldsSince, before));
+  const pair = { primary: found.row, standby: null };
+  const reopened = await transition(db, 'reopen', pair, {
+    generation: found.row.generation + 1,
+    require: [[isThere(hosts, isDue), 'HOST_BUSY']],
+    now: new Date(),
+  });
+  if (!reopened.ok) return;
   logEvent('host.reopened', { host_id: primaryId });
   await pushMember(env, primaryId).catch((error) =>
     logEvent('host.not_open_yet', { host_id: primaryId, reason: String(error) }),
@@ -320,34 +306,15 @@ async function writePromotion(
   { hostId, primaryId, closedBy }: { hostId: string; primaryId: string; closedBy: number | null },
 ): Promise<Result<unknown, Failure>> {
   const db = openDatabase(env.DB);
-  const rows = await db
-    .select()
-    .from(hosts)
-    .where(inArray(hosts.id, [hostId, primaryId]));
-  const generation = await nextGeneration(env, rows);
-  const isStandby = and(eq(hosts.id, hostId), eq(hosts.standbyOf, primaryId), eq(hosts.fenced, false));
-  // A later request may have opened it again, and have been followed by a third one that closes it.
-  const stillClosed = closedBy === null ? [] : [eq(hosts.yieldsTo, hostId), eq(hosts.generation, closedBy)];
-  const isClosed = and(eq(hosts.id, primaryId), isPrimary, ...stillClosed);
-  const of = (id: string) => sql`${hosts.id} = ${id}`;
-  return guardedWrite(db, {
-    first: (isAllowed) =>
-      db
-        .update(hosts)
-        .set({
-          standbyOf: sql`case when ${of(hostId)} then null else ${hostId} end`,
-          fenced: sql`${of(primaryId)}`,
-          owesNotice: sql`${of(hostId)} and ${isThere(projects, owesNoticeOn(hostId))}`,
-          ...{ yieldsTo: null, yieldsSince: null, generation, sync: 'off' },
-        })
-        .where(and(inArray(hosts.id, [hostId, primaryId]), isAllowed)),
-    require: [
-      ...([
-        [isThere(hosts, isStandby), 'HOST_NOT_STANDBY'],
-        [isThere(hosts, isClosed), 'HOST_NOT_STANDBY'],
-      ] as const),
-      ...areAsRead(rows, 'HOST_NOT_STANDBY'),
-    ],
+  const [primary, standby] = await Promise.all([readMember(env, primaryId), readMember(env, hostId)]);
+  if (!primary || !standby) return fail({ code: 'HOST_NOT_STANDBY' });
+  const rows = { primary: primary.row, standby: standby.row };
+  // A later request may have reopened it, and a third one closed it again.
+  const isClosedBy = closedBy !== null && and(eq(hosts.id, primaryId), eq(hosts.generation, closedBy));
+  return transition(db, closedBy === null ? 'fail over' : 'switch over', rows, {
+    generation: await nextGeneration(env, [primary.row, standby.row]),
+    require: isClosedBy ? [[isThere(hosts, isClosedBy), 'HOST_NOT_STANDBY']] : [],
+    now: new Date(),
     rest: (isAllowed) => [
       db
         .update(projects)
@@ -438,10 +405,13 @@ export async function pushMember(env: Env, hostId: string): Promise<MemberState 
   const state = await hostCaller(env, hostId)('member.apply', found.member);
   if (state.sync !== found.row.sync) await recordSync(env, hostId, state);
   await recordApplied(openDatabase(env.DB), found.row, state);
-  if (found.row.owesNotice)
-    await notifyTenants(env, found.row, state.survived_until).catch((error) =>
-      logEvent('host.tenants_not_notified', { host_id: hostId, reason: String(error) }),
-    );
+  if (found.member.role === 'primary') {
+    const areLeft = await notifyTenants(env, hostId, state.survived_until).catch((error) => {
+      logEvent('host.tenants_not_notified', { host_id: hostId, reason: String(error) });
+      return false;
+    });
+    if (areLeft) await lookSoon(env, [hostId]);
+  }
   return state;
 }
 
@@ -467,7 +437,7 @@ async function fenceFormer(env: Env, { id, generation }: HostRow): Promise<void>
   const formers = await db
     .select({ id: hosts.id })
     .from(hosts)
-    .where(and(eq(hosts.standbyOf, id), eq(hosts.fenced, true)));
+    .where(and(eq(hosts.standbyOf, id), eq(hosts.role, 'fenced')));
   if (formers.length === 0 || (await readState(env, id))?.generation === generation) return;
   for (const former of formers)
     await pushMember(env, former.id).catch((error) =>
@@ -515,77 +485,3 @@ async function recordDescription(env: Env, hostId: string): Promise<void> {
     .set({ description, describedAt: new Date() })
     .where(eq(hosts.id, hostId));
 }
-
-/** Mails to one tenant. Each names all its projects on the host. */
-const OWNERS_MAX = 20;
-/** A Worker has a bound for its calls. */
-const TENANTS_AT_A_TIME = 20;
-
-const owesNoticeOn = (hostId: string) => and(eq(projects.hostId, hostId), eq(projects.owesNotice, true));
-
-/**
- * Informs the tenants of a promoted standby, by an event of each project and a mail to the owners, until when what they had
- * written survived. Each tenant is claimed before its mails are sent, so nobody gets them twice.
- */
-async function notifyTenants(env: Env, { id: hostId }: HostRow, survivedUntil: string | null): Promise<void> {
-  const db = openDatabase(env.DB);
-  const tenants = await db
-    .selectDistinct({ tenantId: projects.tenantId })
-    .from(projects)
-    .where(owesNoticeOn(hostId))
-    .limit(TENANTS_AT_A_TIME);
-  for (const { tenantId } of tenants) {
-    const claimed = await db
-      .update(projects)
-      .set({
-        owesNotice: false,
-        failedOverAt: new Date(),
-        survivedUntil: survivedUntil === null ? null : new Date(survivedUntil),
-      })
-      .where(and(owesNoticeOn(hostId), eq(projects.tenantId, tenantId)))
-      .returning({ id: projects.id, name: projects.name });
-    await mailOwners(env, tenantId, claimed, survivedUntil).catch((error) =>
-      logEvent('host.tenant_not_notified', { host_id: hostId, tenant_id: tenantId, reason: String(error) }),
-    );
-    await Promise.allSettled(claimed.map(({ id }) => coordinatorOf(env, id).wake()));
-  }
-  logEvent('host.tenants_notified', {
-    ...{ host_id: hostId, tenants: tenants.length, survived_until: survivedUntil },
-  });
-  const isOver = sql`not ${isThere(projects, owesNoticeOn(hostId))}`;
-  const ended = await db
-    .update(hosts)
-    .set({ owesNotice: false })
-    .where(and(eq(hosts.id, hostId), isOver))
-    .returning({ id: hosts.id });
-  if (ended.length === 0) await lookSoon(env, [hostId]);
-}
-
-async function mailOwners(
-  env: Env,
-  tenantId: string,
-  own: readonly { id: string; name: string }[],
-  survivedUntil: string | null,
-): Promise<void> {
-  const [first] = own;
-  if (!first) return;
-  const people = await peopleOf(openDatabase(env.DB), readSettings(env), tenantId);
-  const owners = people.filter(({ accountRole, tokenRole }) => (accountRole ?? tokenRole) === 'owner');
-  const addresses = [...new Set(owners.map(({ email }) => email))].slice(0, OWNERS_MAX);
-  const names = own.map(({ name }) => inOneLine(name));
-  const mails = addresses.map((email) => failoverMail(email, names, survivedUntil));
-  if (mails.length > 0) await repeatIfLost(() => coordinatorOf(env, first.id).sendMails(mails));
-}
-
-const failoverMail = (to: string, names: readonly string[], survivedUntil: string | null) =>
-  plainMail(
-    to,
-    `The database host of ${names.length === 1 ? names[0] : `${names.length} projects`} was replaced`,
-    [
-      `A machine was lost, and its standby has taken its place. It has the databases of: ${names.join(', ')}.`,
-      survivedUntil === null
-        ? 'What was written in the last seconds before may be missing. Check what your applications have written.'
-        : `Everything that was committed until ${survivedUntil} is there. What was written after it may be missing.`,
-      'Passwords and network rules are as before. Clients have to connect again. If your URLs show the address of the host, get them again.',
-    ],
-  );
