@@ -344,3 +344,16 @@ export const CATALOG_CASES: readonly SchemaCase[] = [
   },
   { name: 'order of columns', there: 'CREATE TABLE t (a int, b int)', here: 'CREATE TABLE t (b int, a int)' },
 ];
+
+/** Statements bring the columns, in another order. */
+export const COLUMN_ORDERS: readonly string[] = ['order of columns', 'renamed column'];
+
+/** Cases of which no statement leads back: PostgreSQL removes no value of an enum, and detaches no index. */
+export const ONE_WAY: readonly string[] = [
+  'value of an enum',
+  'value of an enum that is used',
+  'first value of an enum',
+  'attached index of a partition',
+  // The inherited column would come first.
+  'inherited columns that a table had not',
+];
