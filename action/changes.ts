@@ -2,6 +2,7 @@ import type { BranchgateClient, Schemas } from '../client/client.ts';
 import { differenceOf } from '../client/difference.ts';
 import { leaseBranch } from '../client/leased-branch.ts';
 import { ResponseError } from '../client/response-error.ts';
+import { schemaProof } from '../shared/schema-proof.ts';
 import { sourceOf } from './branch.ts';
 import type { Inputs } from './inputs.ts';
 import { codeBlock, folded } from './markdown.ts';
@@ -62,14 +63,14 @@ function rowsText({ tables, has_more, not_compared }: NonNullable<Difference['ro
   return lines.length === 0 ? 'No rows differ.' : `Rows:\n\n${codeBlock(lines)}`;
 }
 
-function schemaText({ changes, statements, not_modelled }: SchemaDifference): string {
+function schemaText({ changes, statements, not_modelled, unproven_reason }: SchemaDifference): string {
   if (changes.length === 0 && not_modelled.length === 0) return 'The schema is the same.';
   const lines = [
     ...changes.map(
       ({ change, kind, identity, detail }) =>
         `${MARKS[change]} ${kind} ${identity}${detail === undefined ? '' : ` (${detail})`}`,
     ),
-    ...not_modelled.map((sentence) => `# ${sentence}`),
+    ...not_modelled.flatMap((sentence) => sentence.split('\n')).map((line) => `# ${line}`),
   ];
   const sql = statements.map((statement) => `${statement.replace(/;?\s*$/, '')};`).join('\n');
   const shown =
@@ -80,7 +81,8 @@ function schemaText({ changes, statements, not_modelled }: SchemaDifference): st
           'Statements',
           codeBlock(sql.split('\n'), 'sql', { lines: Number.POSITIVE_INFINITY, characters: STATEMENTS_MAX }),
         );
-  return ['Schema:', codeBlock(lines, 'diff'), shown].filter(Boolean).join('\n\n');
+  const proof = statements.length > 0 && schemaProof(unproven_reason);
+  return ['Schema:', codeBlock(lines, 'diff'), shown, proof].filter(Boolean).join('\n\n');
 }
 
 /** The part of the comment about what the branch has changed. Values of rows are never in it. */

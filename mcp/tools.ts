@@ -198,7 +198,7 @@ export const TOOLS: readonly Tool[] = [
   tool({
     name: 'diff_branch',
     description:
-      'Compares a branch with its parent, another branch or a snapshot: rows inserted, updated and deleted by table; with `schema`, also what differs in the schemas, with statements. A credential limited to branches cannot compare with `main`: compare with a new branch of it.',
+      'Compares a branch with its parent, another branch or a snapshot: rows inserted, updated and deleted by table; with `schema`, also what differs in the schemas, with statements: `schema_proven` says that they were tried on a copy of the other schema and left no difference. A credential limited to branches cannot compare with `main`: compare with a new branch of it.',
     effect: READS,
     input: z.strictObject({
       project_id,

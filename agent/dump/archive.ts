@@ -14,6 +14,11 @@ export interface ArchiveEntry {
   tag: string;
   /** The statements that make it; empty for some kinds. */
   definition: string;
+  /** The statement that drops it; null for what goes with another object. */
+  drop: string | null;
+  /** Its object id and that of its catalog; 0 if it has none. */
+  oid: number;
+  catalog: number;
   /** Whether it is made before the rows, is rows, or is made after them. */
   section: 'none' | 'pre-data' | 'data' | 'post-data';
   /** Identifiers of the entries that it needs. */
@@ -113,16 +118,16 @@ export function readArchive(toc: Buffer): Archive {
 
 function readEntry(reader: Reader): ArchiveEntry {
   const id = reader.int();
-  // Whether it has data, and its object id at the source with the catalog of that.
+  // Whether it has data.
   reader.int();
-  reader.string();
-  reader.string();
+  const catalog = Number(reader.string());
+  const oid = Number(reader.string());
   const tag = reader.string() ?? '';
   const kind = reader.string() ?? '';
   const section = SECTIONS[reader.int()] ?? 'none';
   const definition = reader.string() ?? '';
-  // How it is dropped and copied.
-  reader.string();
+  const drop = reader.string();
+  // How it is copied.
   reader.string();
   const schema = reader.string();
   // Its tablespace, which a copy does not have.
@@ -138,7 +143,18 @@ function readEntry(reader: Reader): ArchiveEntry {
   // The file of its data.
   reader.string();
   return {
-    ...{ id, kind, schema: schema === '' ? null : schema, tag, definition, section, dependencies },
+    ...{
+      id,
+      kind,
+      schema: schema === '' ? null : schema,
+      tag,
+      definition,
+      section,
+      dependencies,
+      oid,
+      catalog,
+    },
+    drop: drop === '' ? null : drop,
     accessMethod: accessMethod === '' ? null : accessMethod,
   };
 }

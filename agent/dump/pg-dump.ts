@@ -33,6 +33,8 @@ export interface DumpOptions {
   excluded?: { schemas: readonly string[]; tables: readonly (readonly [schema: string, name: string])[] };
   /** Also what belongs to a server, as a comparison needs it: publications and security labels. */
   ofServer?: boolean;
+  /** Also who may do what. */
+  privileges?: boolean;
   /** Milliseconds. */
   within: number;
   signal?: AbortSignal;
@@ -150,7 +152,7 @@ const inFilter = (name: string) => `"${name.replaceAll('"', '""')}"`;
 
 async function argumentsOf(
   folder: string,
-  { snapshot, role, excluded, ofServer = false }: DumpOptions,
+  { snapshot, role, excluded, ofServer = false, privileges = false }: DumpOptions,
 ): Promise<string[]> {
   const { schemas = [], tables = [] } = excluded ?? {};
   const lines = [
@@ -160,7 +162,8 @@ async function argumentsOf(
   await writeFile(join(folder, 'filter'), lines.join(''), { mode: 0o600 });
   return [
     ...['--format=directory', `--file=${join(folder, 'archive')}`, '--compress=none', '--no-sync'],
-    ...['--schema-only', '--no-statistics', '--no-owner', '--no-privileges', '--no-tablespaces'],
+    ...['--schema-only', '--no-statistics', '--no-owner', '--no-tablespaces'],
+    ...(privileges ? [] : ['--no-privileges']),
     ...['--encoding=UTF8', `--lock-wait-timeout=${LOCK_WITHIN}`, '--no-password'],
     ...(ofServer ? [] : ['--no-publications', '--no-subscriptions', '--no-security-labels']),
     ...(lines.length > 0 ? [`--filter=${join(folder, 'filter')}`] : []),

@@ -1,6 +1,6 @@
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { compareWithStored, storeSchemaOf } from '../difference/schema/compare-schemas.ts';
-import type { Pool } from '../postgres/connect.ts';
+import type { ProofHost } from '../difference/schema/prove-statements.ts';
 import { HostError } from '../process/host-error.ts';
 import { readWrittenWal, reportOf } from '../rehearsal/report.ts';
 import type { LockSampler } from '../rehearsal/sample-locks.ts';
@@ -12,11 +12,9 @@ import {
   toRehearsal,
 } from '../rehearsal/stored-rehearsals.ts';
 import { watchTables } from '../rehearsal/watched-tables.ts';
-import type { RowsHost } from '../rows/branch-session.ts';
 
 /** What it takes to watch a rehearsal. */
-export interface RehearsalHost extends RowsHost {
-  sessions: Pool;
+export interface RehearsalHost extends ProofHost {
   /** Samples the locks of branches that are being rehearsed. */
   lockSampler: LockSampler;
 }

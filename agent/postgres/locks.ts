@@ -20,6 +20,8 @@ export type Lock =
   | `source:${string}`
   /** A project's comparison of two databases, and one of the host's places for them. */
   | `difference:${string}`
+  /** The scratch database of a project for a comparison of schemas, and one of the host's places for them. */
+  | `proof:${string}`
   /** Logins, ports and sessions of a project, while its access is enforced. */
   | `access:${string}`;
 

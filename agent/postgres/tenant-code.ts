@@ -29,6 +29,8 @@ const closed = (prefix: string) => ({ form: workName(prefix), excess: 'none', co
 const MASKING_SESSIONS = 2;
 /** Of a copy: those that copy rows, and the one that makes the schema. */
 const LOAD_SESSIONS = COPY_JOBS.max + 1;
+/** Of a proof of statements: the session that runs them, and the dump of what they leave. */
+const PROOF_SESSIONS = 4;
 /** Of a comparison with a snapshot: catalogs and rows. */
 const COMPARISON_SESSIONS = 10;
 
@@ -38,6 +40,8 @@ export const DATABASES = {
   masking: work('mask', MASKING_SESSIONS),
   load: work('load', LOAD_SESSIONS),
   comparison: work('diff', COMPARISON_SESSIONS),
+  /** The scratch database in which the statements of a schema difference are tried. */
+  proof: work('proof', PROOF_SESSIONS),
   /** A branch that is being made. */
   build: closed('job'),
   spare: closed('spare'),
@@ -151,6 +155,8 @@ export const PROCESSES = {
   masking: { ...ofOperation, databases: ['masking'] },
   load: { ...ofOperation, databases: ['load'] },
   comparison: { ...ofOperation, databases: ['comparison'] },
+  /** Bounded to 15 s by the comparison. */
+  proof: { ...ofOperation, databases: ['proof'], transactionSeconds: 60 },
   /** The first session in a database that a branch may get. */
   spare: { ...ofOperation, databases: ['spare', 'build'] },
   apply: worker('apply'),

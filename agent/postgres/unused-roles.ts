@@ -13,6 +13,8 @@ const LOCKED_FOR_MS = 500;
 interface Doomed {
   rolname: string;
   rolcanlogin: boolean;
+  /** The login of a comparison of schemas. */
+  has_lease: boolean;
 }
 
 /** The roles of a branch, or of whatever has its logins by the same id. */
@@ -30,7 +32,7 @@ export const rolesOfProject = (projectId: string): string[] =>
  */
 export async function dropRoles(session: Session, roles: readonly string[]): Promise<void> {
   const { rows } = await session.query<Doomed>(
-    'SELECT rolname, rolcanlogin FROM pg_roles WHERE rolname = ANY ($1)',
+    'SELECT rolname, rolcanlogin, false AS has_lease FROM pg_roles WHERE rolname = ANY ($1)',
     [roles],
   );
   await drop(session, rows, DROP_WITHIN);
@@ -64,32 +66,34 @@ export async function dropUnusedRoles(session: Session, between = async () => {}
 async function readUnused(session: Session, digit: string): Promise<Doomed[]> {
   const { rows } = await session.query<Doomed>(
     `WITH role AS MATERIALIZED (
-       SELECT rolname, rolcanlogin, kind, digits, digits::uuid AS id
+       SELECT rolname, rolcanlogin, rolvaliduntil, kind, digits, digits::uuid AS id
        FROM pg_roles, LATERAL (
          SELECT split_part(rolname, '_', 1) AS kind, split_part(rolname, '_', 2) AS digits
        ) AS name
        WHERE rolname ~ ('^(u_' || $1 || '[0-9a-f]{31}_(owner|rw|ro|query|mask)|g_' || $1 || '[0-9a-f]{31}_(owner|rw|ro)|(net|mv|standby)_' || $1 || '[0-9a-f]{31})$')
      )
      SELECT * FROM (
-     SELECT rolname, rolcanlogin FROM role
+     SELECT rolname, rolcanlogin, rolvaliduntil IS NOT NULL AS has_lease FROM role
      WHERE kind = 'u' AND NOT EXISTS (SELECT FROM branch WHERE branch_id = id)
        -- The one that owns the subscription of a project.
        AND NOT EXISTS (SELECT FROM following WHERE cutover IS DISTINCT FROM 'done' AND project_id = id)
+       -- The login of a comparison of schemas has a lease.
+       AND (rolvaliduntil IS NULL OR rolvaliduntil < now())
        -- The login that masks a clone, the owner of its functions, or the login that fills or warms one.
        AND NOT EXISTS (
          SELECT FROM pg_database WHERE datname IN ('bgmask_' || digits, 'bgload_' || digits, 'bgspare_' || digits))
      UNION ALL
-     SELECT rolname, rolcanlogin FROM role
+     SELECT rolname, rolcanlogin, false FROM role
      WHERE kind = 'g' AND NOT EXISTS (SELECT FROM branch WHERE project_id = id)
        AND NOT EXISTS (SELECT FROM project WHERE project_id = id)
      UNION ALL
-     SELECT rolname, rolcanlogin FROM role
+     SELECT rolname, rolcanlogin, false FROM role
      WHERE kind = 'net' AND NOT EXISTS (SELECT FROM network WHERE role = rolname)
      UNION ALL
-     SELECT rolname, rolcanlogin FROM role
+     SELECT rolname, rolcanlogin, false FROM role
      WHERE kind = 'mv' AND NOT EXISTS (SELECT FROM mover WHERE login = rolname)
      UNION ALL
-     SELECT rolname, rolcanlogin FROM role
+     SELECT rolname, rolcanlogin, false FROM role
      WHERE kind = 'standby' AND NOT EXISTS (SELECT FROM standby WHERE login = rolname)
      ) AS unused ORDER BY random()`,
     [digit],
@@ -113,6 +117,9 @@ async function drop(session: Session, roles: readonly Doomed[], within: number):
       throw error;
     }
   };
+  // A killed comparison has left its rights on databases that are still there.
+  for (const { rolname, has_lease } of roles)
+    if (has_lease) await inTime(`DROP OWNED BY ${identifier(rolname)}`).catch(() => {});
   // Usually all of them can be dropped, with one commit.
   if (roles.length === 0 || (roles.length > 1 && (await tryDrop(roles)))) return;
   for (const role of roles) {

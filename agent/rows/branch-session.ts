@@ -13,7 +13,7 @@ import {
   type Session,
 } from '../postgres/connect.ts';
 import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
-import { BROWSING, LOADING } from '../postgres/sessions.ts';
+import { BROWSING, COMPARING, LOADING } from '../postgres/sessions.ts';
 import { HostError } from '../process/host-error.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import type { KeptSessions, ReusableSession } from './kept-sessions.ts';
@@ -325,6 +325,28 @@ export const openLoadSession = (
     }),
     types: AS_TEXT,
     stream: () => boundedSocket('load'),
+    connectionTimeoutMillis: CONNECT_WITHIN_MS,
+  });
+
+/**
+ * Opens a session that acts as the owners of the project's objects and reads catalogs, or tries statements in a scratch
+ * database. The caller ends it.
+ * @param user a login of that group
+ * @throws HostError LOGIN_REFUSED
+ */
+export const openComparisonSession = (
+  { settings }: Pick<RowsHost, 'settings'>,
+  { user, database, project_id }: { user: string; database: string; project_id: string },
+  options: Record<string, string | number>,
+) =>
+  openAs(user, {
+    host: settings.POSTGRES_SOCKET_DIR,
+    port: settings.POSTGRES_PORT,
+    database,
+    application_name: COMPARING,
+    options: asOptions({ ...OPTIONS, ...options, role: groupName(project_id, 'owner') }),
+    types: AS_TEXT,
+    stream: () => boundedSocket('comparison'),
     connectionTimeoutMillis: CONNECT_WITHIN_MS,
   });
 

@@ -17,6 +17,9 @@ export const copyDatabaseName = (snapshotId: string) => `bgcopy_${snapshotId.rep
 /** A clone of a snapshot that is open to one comparison. It can be dropped at any time. */
 export const comparedDatabaseName = (id: string) => `bgdiff_${id.replaceAll('-', '')}`;
 
+/** The scratch database of a comparison of schemas. It can be dropped at any time. */
+export const proofDatabaseName = (id: string) => `bgproof_${id.replaceAll('-', '')}`;
+
 /** A clone that is being masked, or that a killed call has left. It can be dropped at any time. */
 export const maskedDatabaseName = (snapshotId: string) => `bgmask_${snapshotId.replaceAll('-', '')}`;
 
@@ -56,13 +59,13 @@ export async function readSnapshots(db: Queryable, projectId: string | null = nu
 }
 
 /**
- * Databases that a crash left: half-dropped snapshots, copies, clones for comparisons, masked ones, and those
+ * Databases that a crash left: half-dropped snapshots, copies, clones and scratch databases for comparisons, masked ones, and those
  * that are filled from a source elsewhere. Another process may work on them.
  */
 async function readLeftovers(db: Queryable): Promise<{ name: string; snapshotId: string }[]> {
   const { rows } = await db.query<{ name: string; snapshotId: string }>(
     `SELECT datname AS name, substr(datname, length(datname) - 31)::uuid AS "snapshotId" FROM pg_database
-     WHERE datname ~ '^bg(copy|diff|mask|load)_[0-9a-f]{32}$' OR (datname ~ '^bgsnap_[0-9a-f]{32}$' AND datconnlimit = -2)`,
+     WHERE datname ~ '^bg(copy|diff|mask|load|proof)_[0-9a-f]{32}$' OR (datname ~ '^bgsnap_[0-9a-f]{32}$' AND datconnlimit = -2)`,
   );
   return rows;
 }

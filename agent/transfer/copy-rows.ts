@@ -4,10 +4,10 @@ import { SOURCE_TABLES_MAX, type SourceFinding } from '../../shared/protocol/tra
 import { fitting } from '../difference/schema/compare-schemas.ts';
 import { describeEntry, type RefusedEntry } from '../dump/restore.ts';
 import { identifier, inTransaction, literal, type Session } from '../postgres/connect.ts';
+import { FIRST_OWN, noMember, OWN_SCHEMA } from '../postgres/own-objects.ts';
 import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
 import { HostError } from '../process/host-error.ts';
 import { finding, Refused, short } from './source-address.ts';
-import { FIRST_OWN, noMember, OWN_SCHEMA } from './source-catalog.ts';
 
 /** A table whose rows are copied: a partition is one, a partitioned table is not. */
 export interface CopiedTable {

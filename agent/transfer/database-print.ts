@@ -1,5 +1,5 @@
 import type { Queryable } from '../postgres/connect.ts';
-import { FIRST_OWN } from './source-catalog.ts';
+import { FIRST_OWN } from '../postgres/own-objects.ts';
 
 /**
  * Texts that differ when a database has changed, and that take no reading of its rows. A move compares them once its

@@ -1,5 +1,6 @@
 import type { Session } from '../postgres/connect.ts';
 import { inTransaction } from '../postgres/connect.ts';
+import { noMember, OWN_SCHEMA } from '../postgres/own-objects.ts';
 
 interface Named {
   schema: string;
@@ -89,13 +90,6 @@ const SERVER = `
 
 const EXTENSIONS = `SELECT extname AS name FROM pg_extension WHERE extname <> 'plpgsql' ORDER BY 1 LIMIT ${OBJECTS_MAX}`;
 
-/** The first object id that is not PostgreSQL's own. */
-export const FIRST_OWN = 16_384;
-/** Of a row `n` of `pg_namespace`. */
-export const OWN_SCHEMA = "n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'";
-/** An object that belongs to no extension. */
-export const noMember = (catalog: string, id: string) => `NOT EXISTS (SELECT FROM pg_depend AS d
-  WHERE d.classid = '${catalog}'::regclass AND d.objid = ${id} AND d.deptype = 'e')`;
 const NO_MEMBER = noMember('pg_class', 'c.oid');
 
 const TABLES = `

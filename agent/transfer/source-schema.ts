@@ -3,10 +3,10 @@ import type { Archive } from '../dump/archive.ts';
 import { type DumpConnection, DumpError, type DumpOptions, dumpSchema } from '../dump/pg-dump.ts';
 import type { RestorePlan } from '../dump/restore.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
+import { FIRST_OWN, noMember, OWN_SCHEMA } from '../postgres/own-objects.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { atSource } from './copy-rows.ts';
 import { finding, Refused, type Source, short } from './source-address.ts';
-import { FIRST_OWN, noMember, OWN_SCHEMA } from './source-catalog.ts';
 import { inSource, readAuthorities, type Tls } from './source-session.ts';
 
 /** The schema of a source: its dump, and what a dump does not say. */

@@ -2,6 +2,7 @@ import { Command } from 'commander';
 import type { Schemas } from '../../client/client.ts';
 import { differenceOf } from '../../client/difference.ts';
 import { dataOf } from '../../client/response-error.ts';
+import { schemaProof } from '../../shared/schema-proof.ts';
 import { CommandError } from '../exit-codes.ts';
 import { isJson, printRecord, printRecords, say } from '../output.ts';
 import { branchPath, openSession, type Session } from '../session.ts';
@@ -34,7 +35,8 @@ function printDifference(command: Command, difference: Difference): void {
   if (rows?.has_more) say('More tables differ than fit into one response.');
   if (!schema) return;
   if (!isEqual) printRecords(command, schema.changes, ['change', 'kind', 'identity', 'detail']);
-  for (const sentence of schema.not_modelled) say(`Not compared: ${sentence}`);
+  for (const sentence of schema.not_modelled) say(sentence);
+  if (!isEqual) say(schemaProof(schema.unproven_reason));
 }
 
 /** The columns of a row whose values differ; of a row on one side all of them. */

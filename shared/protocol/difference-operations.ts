@@ -60,8 +60,12 @@ export const SchemaDifference = z.strictObject({
   ),
   /** They bring the other side to where the branch is, in this order. */
   statements: z.array(z.string()),
-  /** Differences that no statement expresses. */
+  /** Differences that no statement expresses, with the definitions of both sides. */
   not_modelled: z.array(z.string()),
+  /** The statements were tried on a copy of the other side's schema without rows, and left no difference. */
+  schema_proven: z.boolean(),
+  /** Why not: something is left, or they were not tried. Null if they were proven. */
+  unproven_reason: z.enum(['not_modelled', 'too_large', 'too_long', 'busy']).nullable(),
 });
 export type SchemaDifference = z.output<typeof SchemaDifference>;
 

@@ -44,7 +44,7 @@ test('a long block is cut', () => {
 });
 
 const against = { kind: 'branch' as const, id: '3f2b8c1e-6f0a-4c5e-9d61-0c7b3d2f4a10', name: 'main' };
-const nothing = { changes: [], statements: [], not_modelled: [] };
+const nothing = { changes: [], statements: [], not_modelled: [], schema_proven: true, unproven_reason: null };
 const rows = { tables: [], has_more: false, compared: 3, not_compared: [] };
 
 test('what has changed is listed by table and object', () => {
@@ -65,6 +65,7 @@ test('what has changed is listed by table and object', () => {
       ],
       statements: ['create table public.author ()', 'alter table public.book alter title type text;'],
       not_modelled: ['cast (a as b)'],
+      ...{ schema_proven: false, unproven_reason: 'not_modelled' as const },
     },
   });
   expect(lines(text)).toEqual([
@@ -73,7 +74,8 @@ test('what has changed is listed by table and object', () => {
     ...[' public.secret: not compared (row_security)', ' ```', '', 'Schema:', '', ' ```diff'],
     ...[' + table public.author', ' ! column public.book.title (type)', ' # cast (a as b)', ' ```', ''],
     ...['<details><summary>Statements</summary>', '', ' ```sql', ' create table public.author ();'],
-    ...[' alter table public.book alter title type text;', ' ```', '', '</details>'],
+    ...[' alter table public.book alter title type text;', ' ```', '', '</details>', ''],
+    'The statements were tried on a copy of the other schema without rows. What they leave different is listed.',
   ]);
 });
 

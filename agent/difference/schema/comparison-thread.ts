@@ -1,6 +1,5 @@
 import { fileURLToPath } from 'node:url';
 import { Worker } from 'node:worker_threads';
-import type { SchemaDifference } from '../../../shared/protocol/difference-operations.ts';
 import { HostError } from '../../process/host-error.ts';
 import { pollUntil } from '../../process/loops.ts';
 import type { CopiedTables, SourceChange } from './copied-schema.ts';
@@ -16,20 +15,13 @@ export type SideName = 'before' | 'after';
 /** What the thread does with one side, or with both. */
 export interface Task {
   kind: typeof COMPARISON;
-  /**
-   * Where the schema `before` comes from: a session, or what an earlier reading stored. Null: `after` is only
-   * read. `followed`: a session of a copy of `after`, some time after. `sameRoles`: the roles of both servers have the same names.
-   */
-  before: 'session' | { stored: string } | { followed: CopiedTables; sameRoles: boolean } | null;
+  /** `before` is a copy of `after`, some time after. `sameRoles`: the roles of both servers have the same names. */
+  before: { followed: CopiedTables; sameRoles: boolean };
 }
 
 export interface Outcome {
-  /** Null if a schema was only read. */
-  difference: SchemaDifference | null;
-  /** The schema that was only read. */
-  stored: string | null;
-  /** How the schema of a copy differs from that of its source, if that was asked for. */
-  followed?: SourceChange[];
+  /** How the schema of a copy differs from that of its source. */
+  followed: SourceChange[];
 }
 
 /** From the thread: a query that it needs, or the end. */
@@ -61,7 +53,7 @@ const PROGRAM_LIMIT = '54000';
 
 let running = 0;
 
-export const tooLarge = () =>
+const tooLarge = () =>
   new HostError('STATEMENT_REFUSED', 'the schema has too many objects to compare', {
     sqlstate: PROGRAM_LIMIT,
   });

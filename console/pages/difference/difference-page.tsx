@@ -1,6 +1,7 @@
 import { useQuery } from '@tanstack/react-query';
 import { createFileRoute } from '@tanstack/react-router';
 import { plural } from '../../../shared/format.ts';
+import { schemaProof } from '../../../shared/schema-proof.ts';
 import { BranchName, snapshotLabel } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine, Snippet } from '../../components/copy.tsx';
@@ -45,7 +46,7 @@ function SchemaDifference({ sides }: { sides: Sides }) {
       <Loaded query={difference}>
         {({ schema }) => {
           if (!schema) return null;
-          const { changes, not_modelled } = schema;
+          const { changes, not_modelled, unproven_reason } = schema;
           const statements = schema.statements.filter((statement) => !OF_OWN_ROLES.test(statement));
           return (
             <>
@@ -77,16 +78,19 @@ function SchemaDifference({ sides }: { sides: Sides }) {
                         label="Copy the statements"
                       />
                       <p className="small quiet">
-                        Read them before you run them: they drop what was renamed, and copy no rows.
+                        {schemaProof(unproven_reason)} Read them before you run them: they drop what was
+                        renamed, and copy no rows.
                       </p>
                     </>
                   )}
                   {not_modelled.length > 0 && (
                     <Note tone="warn">
-                      <p>Differences without a statement:</p>
+                      <p>Differences that the statements leave:</p>
                       <ul>
                         {not_modelled.map((text) => (
-                          <li key={text}>{text}</li>
+                          <li key={text} className="definitions">
+                            {text}
+                          </li>
                         ))}
                       </ul>
                     </Note>

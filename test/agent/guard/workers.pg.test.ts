@@ -368,7 +368,7 @@ test('no statement of the platform is shown, whatever it says', async () => {
 });
 
 /** Those that last for moments, or that only other versions of a subscription have. */
-const NOT_DRIVEN = new Set(['comparison', 'spare', 'parallel apply']);
+const NOT_DRIVEN = new Set(['comparison', 'proof', 'spare', 'parallel apply']);
 /** Of the operator and the agent. */
 const NO_TENANTS = new Set(['branchgate', 'postgres', 'template0', 'template1']);
 

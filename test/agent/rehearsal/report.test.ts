@@ -33,7 +33,7 @@ function observed(
     after: { tables: after, unwatched },
     locks: { samples: 3, longest_gap_ms: 50, sampled_at: 0, longest },
     wal: { bytes: 0, exact: true },
-    schema: { changes: [], statements: [], not_modelled: [] },
+    schema: { changes: [], statements: [], not_modelled: [], schema_proven: true, unproven_reason: null },
   };
 }
 

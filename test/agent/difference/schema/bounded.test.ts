@@ -6,11 +6,12 @@ const change = (n: number) => ({
   identity: `public.t${n}${'é'.repeat(100)}`,
   change: 'added' as const,
 });
+const PROVEN = { schema_proven: true, unproven_reason: null };
 const many = <T>(count: number, of: (n: number) => T) => Array.from({ length: count }, (_, n) => of(n));
 
 test('a difference that fits is complete', () => {
-  const difference = { changes: many(500, change), statements: ['SELECT 1'], not_modelled: ['x'] };
-  expect(bounded({ difference })).toEqual(difference);
+  const difference = { changes: many(500, change), statements: ['SELECT 1'], not_modelled: ['x'], ...PROVEN };
+  expect(bounded(difference)).toEqual(difference);
 });
 
 test('what does not fit into a message is counted, and half of a plan is never returned', () => {
@@ -18,8 +19,9 @@ test('what does not fit into a message is counted, and half of a plan is never r
     changes: many(2_000, change),
     statements: many(300, (n) => `SELECT '${'x'.repeat(1_000)}${n}'`),
     not_modelled: many(5_000, (n) => `No statement is made for the operator public.o${n}.`),
+    ...PROVEN,
   };
-  const { changes, statements, not_modelled } = bounded({ difference });
+  const { changes, statements, not_modelled } = bounded(difference);
   expect(statements).toEqual([]);
   expect(changes.length).toBeGreaterThan(500);
   expect(not_modelled.slice(0, 2)).toEqual([

@@ -1,17 +1,19 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import {
-  catalogQuery,
-  compareSchemas,
-  compareWithStored,
-  storeSchemaOf,
-} from '../../../../agent/difference/schema/compare-schemas.ts';
-import { planSchemas, readSchema } from '../../../../agent/difference/schema/plan-schemas.ts';
-import { inBranch } from '../../../../agent/rows/branch-session.ts';
+import { compareWithStored, storeSchemaOf } from '../../../../agent/difference/schema/compare-schemas.ts';
+import { runOperation } from '../../../../agent/operations/handlers.ts';
+import { withLocks } from '../../../../agent/postgres/locks.ts';
+import { dropUnusedRoles } from '../../../../agent/postgres/unused-roles.ts';
+import { dropLeftovers } from '../../../../agent/snapshots/snapshot-databases.ts';
+import { ROOT } from '../../../../dev/build/repository.ts';
 import { groupName, loginName } from '../../../../shared/branch/login.ts';
 import type { SchemaDifference } from '../../../../shared/protocol/difference-operations.ts';
+import { catalogLines, differentLines } from '../../../support/catalog-lines.ts';
 import { eventually } from '../../../support/eventually.ts';
 import type { TestHost } from '../../../support/host/host.ts';
 import {
+  asClient,
   type Branch,
   connect,
   type HostWithProject,
@@ -19,22 +21,29 @@ import {
   removeProjects,
 } from '../../../support/host/host-project.ts';
 import { firstByDay, IS_NIGHTLY } from '../../../support/nightly.ts';
+import { CATALOG_CASES, COLUMN_ORDERS, ONE_WAY } from './catalog-cases.ts';
 import { REPORTED_CASES, SCHEMA_CASES, type SchemaCase } from './schema-cases.ts';
+
+const WITHIN_MS = 60_000;
+
+/** Constructs of public projects, in texts of our own. */
+const PUBLIC_SCHEMAS = ['code-forge', 'rest-service', 'social-network', 'forum', 'map'] as const;
 
 export function describeSchemas(servers: () => TestHost): void {
   let stage: HostWithProject;
   let here: Branch;
   let there: Branch;
 
+  const ALL: readonly SchemaCase[] = [...SCHEMA_CASES, ...REPORTED_CASES, ...CATALOG_CASES];
   const schemaOf = (n: number) => `case_${n}_`;
-  const ALL = [...SCHEMA_CASES, ...REPORTED_CASES];
-  const indexOf = (name: string) => SCHEMA_CASES.findIndex((found) => found.name === name);
+  const namesIn = (texts: readonly string[]) =>
+    new Set(texts.flatMap((text) => ALL[Number(/case_(\d+)_/.exec(text)?.[1] ?? -1)]?.name ?? []));
 
   /** Runs the SQL of each case in its own schema, as the owner. */
-  async function build(branch: Branch, cases: readonly SchemaCase[], part: 'base' | 'here' | 'there') {
+  async function build(branch: Branch, part: 'base' | 'here' | 'there') {
     const owner = await connect(stage.servers.host, 'direct', branch, 'owner');
     try {
-      for (const [n, found] of cases.entries()) {
+      for (const [n, found] of ALL.entries()) {
         const sql = found[part]?.replaceAll('%s', schemaOf(n));
         if (part === 'base') await owner.query(`CREATE SCHEMA ${schemaOf(n)}`);
         if (sql) await owner.query(`SET search_path = ${schemaOf(n)}`);
@@ -45,14 +54,14 @@ export function describeSchemas(servers: () => TestHost): void {
     }
   }
 
-  /**
-   * What leads from one schema to the other, without the thread: it would load the program for each comparison.
-   */
-  async function planFromTo(before: Branch, after: Branch): Promise<SchemaDifference> {
-    const { host } = stage.servers;
-    const read = (side: Branch) =>
-      inBranch(host, side, 'query', (session) => readSchema(catalogQuery(session)));
-    return planSchemas(await read(before), await read(after));
+  async function differenceFromTo(before: Branch, after: Branch): Promise<SchemaDifference> {
+    const found = await runOperation(stage.servers.host, 'branch.diff', {
+      ...{ project_id: after.project_id, branch_id: after.branch_id, database: after.database },
+      against: { branch_id: before.branch_id, database: before.database },
+      ...{ job_id: null, rows: false, schema: true, within: WITHIN_MS },
+    });
+    if (!found.schema) throw new Error('the comparison took too long');
+    return found.schema;
   }
 
   /** Runs the statements one after the other as the owner. @returns the failures */
@@ -65,58 +74,137 @@ export function describeSchemas(servers: () => TestHost): void {
     return failures;
   }
 
+  /** What the catalogs say, by a reader that the product does not have. */
+  async function linesOf(branch: Branch): Promise<string[]> {
+    const client = await connect(stage.servers.host, 'direct', branch, 'owner');
+    try {
+      return await catalogLines(client, { rights: true });
+    } finally {
+      await client.end();
+    }
+  }
+
   beforeAll(async () => {
     stage = await makeProject(servers(), 'db_cases', 'SELECT');
-    await build(stage.main, ALL, 'base');
+    await build(stage.main, 'base');
     here = await stage.project.create('db_cases_br_here', 'db_cases');
     there = await stage.project.create('db_cases_br_there', 'db_cases');
-    await build(here, ALL, 'here');
-    await build(there, ALL, 'there');
+    await build(here, 'here');
+    await build(there, 'there');
   });
   afterAll(() => removeProjects(stage.servers));
 
-  test('at least 60 kinds of change have statements that leave no difference', async () => {
-    expect(SCHEMA_CASES.length).toBeGreaterThanOrEqual(60);
-    const first = SCHEMA_CASES.length;
-    for (const [from, to] of firstByDay(1, [
-      [there, here],
-      [here, there],
+  test('each change is found and named, and the statements leave the catalogs of the branch', async () => {
+    expect(ALL.length).toBeGreaterThanOrEqual(165);
+    for (const [from, to, direction] of firstByDay(1, [
+      [there, here, 'forward'],
+      [here, there, 'backward'],
     ] as const)) {
-      const { changes, statements, not_modelled } = await planFromTo(from, to);
-      const identities = changes.map(({ identity }) => identity).join('\n');
-      const unfound = ALL.filter((_, n) => !identities.includes(schemaOf(n))).map(({ name }) => name);
-      expect(unfound).toEqual([]);
+      const wanted = await linesOf(to);
+      const inCatalogs = namesIn(differentLines(await linesOf(from), wanted));
+      const unseen = ALL.filter(({ name }) => !inCatalogs.has(name)).map(({ name }) => name);
+      // The reader of the tests sees each of them.
+      expect(unseen).toEqual([]);
 
-      // What has no statement is reported, and nothing else is.
-      if (to === here) expect(not_modelled).toHaveLength(REPORTED_CASES.length);
-      const reported = new Set(not_modelled.map((text) => Number(/case_(\d+)_/.exec(text)?.[1])));
-      for (const n of reported) expect(n).toBeGreaterThanOrEqual(first);
-
-      // A table that begins or ends to inherit keeps its rows.
-      const dropsTable = (name: string) =>
-        statements.some((text) => text.startsWith(`DROP TABLE "${schemaOf(indexOf(name))}"."special"`));
-      expect(dropsTable('inheritance with the same columns')).toBe(false);
-      expect(dropsTable('inheritance from another table, which is new')).toBe(false);
+      const { changes, statements, not_modelled, ...proof } = await differenceFromTo(from, to);
+      const named = namesIn(changes.map(({ identity }) => identity));
+      expect(ALL.filter(({ name }) => !named.has(name)).map(({ name }) => name)).toEqual([]);
+      const expected = direction === 'forward' ? COLUMN_ORDERS : [...COLUMN_ORDERS, ...ONE_WAY];
+      expect([...namesIn(not_modelled)].sort()).toEqual([...expected].sort());
+      expect(proof).toEqual({ schema_proven: false, unproven_reason: 'not_modelled' });
 
       const clone = await stage.project.create('db_cases_br_clone', from.database);
       expect(await apply(clone, statements)).toEqual([]);
-      const leftOver = (await planFromTo(clone, to)).changes.map(({ identity }) => identity);
-      expect(leftOver.filter((identity) => !not_modelled.some((text) => text.includes(identity)))).toEqual(
-        [],
-      );
+      const left = namesIn(differentLines(await linesOf(clone), wanted));
+      expect([...left].filter((name) => !expected.includes(name))).toEqual([]);
       await stage.project.drop(clone);
     }
   });
 
+  test('a table that begins to inherit keeps its rows, and a column of another type too', async () => {
+    const branch = await stage.project.create('db_cases_br_rows', null);
+    const changed = await stage.project.create('db_cases_br_changed', null);
+    const base =
+      'CREATE TABLE kind (id int NOT NULL); CREATE TABLE special (id int NOT NULL, n int); INSERT INTO special VALUES (1, 2)';
+    await asClient(stage.servers.host, 'direct', branch, 'owner', base);
+    await asClient(
+      stage.servers.host,
+      'direct',
+      changed,
+      'owner',
+      `${base}; ALTER TABLE special INHERIT kind; ALTER TABLE special ALTER n TYPE text`,
+    );
+    const { statements, ...rest } = await differenceFromTo(branch, changed);
+    expect(rest).toMatchObject({ not_modelled: [], schema_proven: true, unproven_reason: null });
+    expect(await apply(branch, statements)).toEqual([]);
+    expect(await asClient(stage.servers.host, 'direct', branch, 'owner', 'SELECT * FROM special')).toEqual([
+      { id: 1, n: '2' },
+    ]);
+    for (const made of [branch, changed]) await stage.project.drop(made);
+  });
+
+  test.each(firstByDay(2, PUBLIC_SCHEMAS))(
+    'a schema like that of a %s is brought to an empty branch, and taken back',
+    async (name) => {
+      const { host } = stage.servers;
+      const empty = await stage.project.create('db_cases_br_empty', null);
+      const full = await stage.project.create('db_cases_br_full', null);
+      await asClient(
+        host,
+        'direct',
+        full,
+        'owner',
+        readFileSync(join(ROOT, `test/support/schemas/${name}.sql`), 'utf8'),
+      );
+      const [none, all] = [await linesOf(empty), await linesOf(full)];
+      const made = await differenceFromTo(empty, full);
+      expect(made).toMatchObject({ not_modelled: [], schema_proven: true, unproven_reason: null });
+      expect(await apply(empty, made.statements)).toEqual([]);
+      expect(differentLines(await linesOf(empty), all)).toEqual([]);
+      const equal = {
+        changes: [],
+        statements: [],
+        not_modelled: [],
+        schema_proven: true,
+        unproven_reason: null,
+      };
+      expect(await differenceFromTo(empty, full)).toEqual(equal);
+      await stage.project.drop(empty);
+      const fresh = await stage.project.create('db_cases_br_fresh', null);
+      const dropped = await differenceFromTo(full, fresh);
+      expect(dropped).toMatchObject({ not_modelled: [], schema_proven: true });
+      expect(await apply(full, dropped.statements)).toEqual([]);
+      expect(differentLines(await linesOf(full), none)).toEqual([]);
+      for (const branch of [fresh, full]) await stage.project.drop(branch);
+    },
+  );
+
+  test('nothing is left of a comparison, and what a killed one left is removed', async () => {
+    const { host, query } = stage.servers;
+    const left = () =>
+      query(
+        "SELECT rolname FROM pg_roles WHERE rolvaliduntil IS NOT NULL UNION ALL SELECT datname FROM pg_database WHERE datname ~ '^bgproof_'",
+      );
+    await differenceFromTo(stage.main, here);
+    expect(await left()).toEqual([]);
+    const id = '0123456789abcdef0123456789abcdef';
+    await query(`CREATE DATABASE bgproof_${id}`);
+    await query(
+      `CREATE ROLE u_${id}_query LOGIN VALID UNTIL '2000-01-01'; GRANT CONNECT ON DATABASE ${here.database} TO u_${id}_query`,
+    );
+    await dropLeftovers(host);
+    await withLocks(host.sessions, [], dropUnusedRoles);
+    expect(await left()).toEqual([]);
+  });
+
   test('a schema that is too long is refused, and the next comparison works', async () => {
     const { host } = stage.servers;
-    const signal = AbortSignal.timeout(60_000);
     const owner = await connect(host, 'direct', there, 'owner');
     await owner.query(`BEGIN; CREATE SCHEMA huge; SET LOCAL search_path = huge; DO $$ BEGIN FOR n IN 1..18 LOOP
     EXECUTE format('CREATE FUNCTION f%s() RETURNS text LANGUAGE plpgsql AS %L', n,
       'BEGIN RETURN 1; /*' || repeat('x', 1000000) || '*/ END');
     END LOOP; END $$; COMMIT`);
-    await expect(storeSchemaOf(host, there, signal)).rejects.toMatchObject({
+    await expect(storeSchemaOf(host, there, AbortSignal.timeout(WITHIN_MS))).rejects.toMatchObject({
       code: 'STATEMENT_REFUSED',
       sqlstate: '54000',
     });
@@ -124,25 +212,27 @@ export function describeSchemas(servers: () => TestHost): void {
     await owner.end();
   });
 
-  test('the agent compares two branches in a thread, and a branch with its stored schema', async () => {
+  test('a branch is compared with its stored schema', async () => {
     const { host } = stage.servers;
     const signal = AbortSignal.timeout(240_000);
-    const before = await stage.project.create('db_cases_br_before', null);
-    const after = await stage.project.create('db_cases_br_after', null);
-    expect(await apply(after, ['CREATE TABLE book (id integer)'])).toEqual([]);
-    // Sessions last seven seconds, and on a busy machine a thread can take longer than that to load the sources.
-    const difference = await eventually(() => compareSchemas(host, { before, after }, signal));
-    expect(difference).toMatchObject({
-      changes: [{ kind: 'table', identity: 'public.book', change: 'added' }],
-      not_modelled: [],
-    });
-    const stored = await eventually(() => storeSchemaOf(host, before, signal));
+    const branch = await stage.project.create('db_cases_br_before', null);
+    const stored = await eventually(() => storeSchemaOf(host, branch, signal));
     // Of the roles of the host, it has those of the project only.
     expect(stored).toContain(groupName(stage.project.id, 'owner'));
-    expect(stored).not.toContain(loginName(after.branch_id, 'owner'));
-    expect(await eventually(() => compareWithStored(host, after, stored, signal))).toEqual(difference);
-    if (!IS_NIGHTLY) return;
-    const nothing = { changes: [], statements: [], not_modelled: [] };
-    expect(await eventually(() => compareWithStored(host, before, stored, signal))).toEqual(nothing);
+    expect(stored).not.toContain(loginName(here.branch_id, 'owner'));
+    const equal = {
+      changes: [],
+      statements: [],
+      not_modelled: [],
+      schema_proven: true,
+      unproven_reason: null,
+    };
+    if (IS_NIGHTLY)
+      expect(await eventually(() => compareWithStored(host, branch, stored, signal))).toEqual(equal);
+    expect(await apply(branch, ['CREATE TABLE book (id integer)'])).toEqual([]);
+    expect(await eventually(() => compareWithStored(host, branch, stored, signal))).toMatchObject({
+      changes: [{ kind: 'table', identity: 'public.book', change: 'added' }],
+      ...{ not_modelled: [], schema_proven: true },
+    });
   });
 }

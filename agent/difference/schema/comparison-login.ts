@@ -1,0 +1,149 @@
+import { randomUUID } from 'node:crypto';
+import { groupName, queryLoginName } from '../../../shared/branch/login.ts';
+import { DumpError, dumpSchema } from '../../dump/pg-dump.ts';
+import {
+  identifier,
+  inTransaction,
+  type Pool,
+  type Queryable,
+  type Session,
+} from '../../postgres/connect.ts';
+import { COMPARING } from '../../postgres/sessions.ts';
+import { HostError } from '../../process/host-error.ts';
+import type { AgentSettings } from '../../process/settings.ts';
+import { bounded, openComparisonSession, type RowsHost } from '../../rows/branch-session.ts';
+import { type SchemaEntry, schemaEntries } from './schema-entries.ts';
+
+/**
+ * The login of one comparison of schemas. The query login of a branch cannot read a private schema, and no superuser runs
+ * a dump in a tenant's database. The login has no password and acts as the owners' group, over the unix socket only.
+ */
+export interface ComparisonLogin {
+  id: string;
+  name: string;
+  project_id: string;
+  settings: AgentSettings;
+}
+
+/** pg_dump, the session that reads the catalogs, and those of the proof. */
+const CONNECTIONS = 4;
+/** The removal of unused roles leaves it alone for this time. */
+const LEASE = "interval '2 minutes'";
+/** SQLSTATE `program_limit_exceeded`. */
+const PROGRAM_LIMIT = '54000';
+
+const tooLarge = () =>
+  new HostError('STATEMENT_REFUSED', 'the schema has too many objects to compare', {
+    sqlstate: PROGRAM_LIMIT,
+  });
+const tookTooLong = () => new HostError('TIME_LIMIT_REACHED', 'the comparison of the schemas took too long');
+
+/**
+ * Runs `action` with a login that may connect to the databases.
+ * @param databases of the project, or clones of its snapshots
+ */
+export async function withComparisonLogin<T>(
+  { settings, postgres }: { settings: AgentSettings; postgres: Pool },
+  projectId: string,
+  databases: readonly string[],
+  action: (login: ComparisonLogin) => Promise<T>,
+): Promise<T> {
+  const id = randomUUID();
+  const name = queryLoginName(id);
+  const login = identifier(name);
+  const grants = [...new Set(databases)].map(
+    (database) => `GRANT CONNECT ON DATABASE ${identifier(database)} TO ${login}`,
+  );
+  // Statements that are sent together are one transaction.
+  await postgres.query(
+    `DO $$ BEGIN EXECUTE format('CREATE ROLE ${login} LOGIN CONNECTION LIMIT ${CONNECTIONS} VALID UNTIL %L', now() + ${LEASE}); END $$;
+     GRANT ${identifier(groupName(projectId, 'owner'))} TO ${login} WITH INHERIT FALSE, SET TRUE;
+     ${grants.join('; ')}`,
+  );
+  try {
+    return await action({ id, name, project_id: projectId, settings });
+  } finally {
+    await removeLogin(postgres, name);
+  }
+}
+
+/** Ends its sessions. Whatever fails is left to the removal of unused roles. */
+async function removeLogin(db: Queryable, name: string): Promise<void> {
+  const login = identifier(name);
+  await db.query('SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity WHERE usename = $1', [name]);
+  // Also of a database that has another name by now.
+  await db.query(`DROP OWNED BY ${login}; DROP ROLE ${login}`).catch(() => {});
+}
+
+/** Bound of the objects on each side, and of the characters of their definitions. */
+const OBJECTS_MAX = 50_000;
+const TEXT_MAX = 16 * 2 ** 20;
+
+/**
+ * Dumps the schema of a database, with its rights.
+ * @throws HostError TIME_LIMIT_REACHED, STATEMENT_REFUSED for a schema that is too large or cannot be read
+ */
+export async function dumpAsLogin(
+  { name, project_id, settings }: ComparisonLogin,
+  database: string,
+  { within, signal, snapshot = null }: { within: number; signal: AbortSignal; snapshot?: string | null },
+): Promise<SchemaEntry[]> {
+  const variables = {
+    PGHOST: settings.POSTGRES_SOCKET_DIR,
+    PGPORT: String(settings.POSTGRES_PORT),
+    PGUSER: name,
+    PGDATABASE: database,
+    PGAPPNAME: COMPARING,
+  };
+  const options = {
+    role: groupName(project_id, 'owner'),
+    ofServer: true,
+    privileges: true,
+    snapshot,
+    within,
+    signal,
+  };
+  const { entries } = await dumpSchema(settings, { variables }, options).catch((error) => {
+    throw asRefusal(error);
+  });
+  const text = entries.reduce((sum, { definition }) => sum + definition.length, 0);
+  if (entries.length > OBJECTS_MAX || text > TEXT_MAX) throw tooLarge();
+  return schemaEntries(entries);
+}
+
+function asRefusal(error: unknown): unknown {
+  if (!(error instanceof DumpError)) return error;
+  if (error.reason === 'too_large') return tooLarge();
+  if (error.reason !== 'refused') return tookTooLong();
+  const [, message = 'pg_dump has failed'] = /error: (.*)/.exec(error.message) ?? [];
+  if (/lock timeout|could not obtain lock/.test(error.message)) return tookTooLong();
+  return new HostError('STATEMENT_REFUSED', `the schema cannot be read: ${message.slice(0, 500)}`, {
+    sqlstate: '42501',
+  });
+}
+
+/** Runs `action` in a session of the login. It is ended after `within` milliseconds. */
+export async function inComparison<T>(
+  host: RowsHost,
+  login: ComparisonLogin,
+  database: string,
+  { within, options }: { within: number; options: Record<string, string | number> },
+  action: (session: Session) => Promise<T>,
+): Promise<T> {
+  const session = await openComparisonSession(
+    host,
+    { user: login.name, database, project_id: login.project_id },
+    options,
+  );
+  return bounded(host, session, () => action(session), { within });
+}
+
+/** Of a session that only reads, in one snapshot. */
+export const READING = {
+  default_transaction_isolation: 'repeatable read',
+  default_transaction_read_only: 'on',
+  statement_timeout: 7_000,
+  transaction_timeout: 0,
+};
+
+export const inReading = <T>(session: Session, action: () => Promise<T>) => inTransaction(session, action);

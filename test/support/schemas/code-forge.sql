@@ -1,0 +1,36 @@
+-- As a code forge has it: partitions by range, list and hash with unique keys, triggers of partitions, loose foreign keys.
+CREATE EXTENSION pg_trgm;
+CREATE EXTENSION btree_gist;
+CREATE SCHEMA parts_dynamic;
+CREATE SCHEMA parts_static;
+CREATE TABLE groups (id bigserial PRIMARY KEY, parent_id bigint REFERENCES groups ON DELETE CASCADE, path text NOT NULL, type varchar(16), traversal_ids bigint[] DEFAULT '{}' NOT NULL, CONSTRAINT path_length CHECK (char_length(path) <= 255));
+CREATE TABLE repositories (id bigserial PRIMARY KEY, group_id bigint NOT NULL REFERENCES groups, name text, stars int DEFAULT 0 NOT NULL, archived boolean DEFAULT false NOT NULL, settings jsonb DEFAULT '{}' NOT NULL);
+CREATE INDEX repositories_by_name ON repositories USING gin (name gin_trgm_ops);
+CREATE UNIQUE INDEX repositories_name ON repositories (group_id, lower(name)) WHERE NOT archived;
+CREATE TABLE builds (id bigint NOT NULL, partition_id bigint NOT NULL, repository_id bigint NOT NULL, status text DEFAULT 'created' NOT NULL, token text, started_at timestamptz, CONSTRAINT builds_key PRIMARY KEY (id, partition_id), CONSTRAINT token_given CHECK (token IS NOT NULL) NOT VALID) PARTITION BY LIST (partition_id);
+CREATE SEQUENCE builds_id_seq OWNED BY builds.id;
+ALTER TABLE builds ALTER id SET DEFAULT nextval('builds_id_seq');
+CREATE TABLE parts_dynamic.builds_100 PARTITION OF builds FOR VALUES IN (100);
+CREATE TABLE parts_dynamic.builds_101 PARTITION OF builds FOR VALUES IN (101, 102);
+CREATE UNIQUE INDEX builds_token ON builds (token, partition_id);
+CREATE INDEX builds_status ON builds (repository_id, status) WHERE status <> 'done';
+ALTER TABLE builds ADD CONSTRAINT builds_repository FOREIGN KEY (repository_id) REFERENCES repositories ON DELETE CASCADE NOT VALID;
+CREATE TABLE build_notes (id bigserial, build_id bigint NOT NULL, partition_id bigint NOT NULL, note text, PRIMARY KEY (id, partition_id), FOREIGN KEY (partition_id, build_id) REFERENCES builds (partition_id, id) ON UPDATE CASCADE ON DELETE CASCADE) PARTITION BY LIST (partition_id);
+CREATE TABLE parts_dynamic.build_notes_100 PARTITION OF build_notes FOR VALUES IN (100);
+CREATE TABLE audit_log (id bigserial, created_at timestamptz NOT NULL, author_id bigint, details jsonb, PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at);
+CREATE TABLE parts_dynamic.audit_log_202601 PARTITION OF audit_log FOR VALUES FROM ('2026-01-01') TO ('2026-02-01');
+CREATE TABLE parts_dynamic.audit_log_202602 PARTITION OF audit_log FOR VALUES FROM ('2026-02-01') TO ('2026-03-01');
+CREATE INDEX audit_by_author ON audit_log (author_id, created_at DESC NULLS LAST);
+CREATE TABLE product_events (namespace_id bigint NOT NULL, name text, n bigint GENERATED ALWAYS AS IDENTITY) PARTITION BY HASH (namespace_id);
+CREATE TABLE parts_static.product_events_00 PARTITION OF product_events FOR VALUES WITH (modulus 2, remainder 0);
+CREATE TABLE parts_static.product_events_01 PARTITION OF product_events FOR VALUES WITH (modulus 2, remainder 1);
+CREATE TABLE deleted_records (id bigserial, fully_qualified_table_name text NOT NULL, primary_key_value bigint NOT NULL);
+CREATE FUNCTION track_deletion() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  INSERT INTO deleted_records (fully_qualified_table_name, primary_key_value) SELECT TG_TABLE_SCHEMA || '.' || TG_TABLE_NAME, id FROM old_table; RETURN NULL; END $$;
+CREATE TRIGGER repositories_deleted AFTER DELETE ON repositories REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT EXECUTE FUNCTION track_deletion();
+CREATE FUNCTION fill_status() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.status := coalesce(NEW.status, 'created'); RETURN NEW; END $$;
+CREATE TRIGGER fill BEFORE INSERT OR UPDATE ON builds FOR EACH ROW EXECUTE FUNCTION fill_status();
+ALTER TABLE parts_dynamic.builds_101 DISABLE TRIGGER fill;
+CREATE TABLE schedules (id int PRIMARY KEY, during tstzrange NOT NULL, rotation int NOT NULL, EXCLUDE USING gist (rotation WITH =, during WITH &&) WHERE (rotation > 0) DEFERRABLE);
+CREATE VIEW active_repositories AS SELECT r.id, r.name, count(b.id) AS builds FROM repositories r LEFT JOIN builds b ON b.repository_id = r.id GROUP BY r.id;
+COMMENT ON TABLE parts_dynamic.builds_100 IS 'the first part';
