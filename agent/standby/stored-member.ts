@@ -85,7 +85,7 @@ async function write(settings: StateDir, event: Event, change: Fields): Promise<
 
 const NO_RECORD = { ...NEW_MEMBER, generation: 0, closing: false, standby_id: null, lease_seconds: null };
 
-export const stateOf = (stored: StoredMember | null): State => stored?.role ?? 'none';
+const stateOf = (stored: StoredMember | null): State => stored?.role ?? 'none';
 
 /**
  * Applies a record of the gateway. An older record is ignored, and so is that of a host without a standby, which needs no file.

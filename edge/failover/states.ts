@@ -30,7 +30,7 @@ const not = (refused: FailureCode) => ({ refused });
 /** The host that has projects, and the one that follows it. */
 type Side = 'primary' | 'standby';
 
-export const TRANSITIONS: Record<Event, Record<Side, Record<HostRole, Next>>> = {
+const TRANSITIONS: Record<Event, Record<Side, Record<HostRole, Next>>> = {
   admit: {
     primary: {
       primary: 'primary',

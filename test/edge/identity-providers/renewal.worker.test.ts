@@ -4,6 +4,7 @@ import { Api } from '../../support/api.ts';
 import {
   addCompany,
   type Company,
+  type ProviderPerson,
   returnToGateway,
   startAtCompany,
 } from '../../support/sign-in/company-provider.ts';
@@ -47,7 +48,11 @@ async function signedIn(at: Company, person: { sub: string }): Promise<Tokens> {
   return body;
 }
 
-const ada = (more: { sub: string }) => ({ email: `ada@${acme.domain}`, email_verified: true, ...more });
+const ada = (more: { sub: string }): ProviderPerson => ({
+  email: `ada@${acme.domain}`,
+  email_verified: true,
+  ...more,
+});
 
 describe('a session that is renewed with the provider', () => {
   const renew = (refresh_token: string) =>
