@@ -72,7 +72,8 @@ describe('a session that is renewed with the provider', () => {
   test('has the role that the provider gives now', async () => {
     acme.provider.givesRefreshTokens = true;
     const person = ada({ sub: 'demoted' });
-    const { refresh_token } = await signedIn(acme, { ...person, groups: ['admins'] });
+    const admin: ProviderPerson = { ...person, groups: ['admins'] };
+    const { refresh_token } = await signedIn(acme, admin);
     expect(await ofSubject('demoted')).toEqual({ person: 'admin', member: 'admin' });
     acme.provider.present.set('demoted', { ...person, groups: [] });
     await later();
