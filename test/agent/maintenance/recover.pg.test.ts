@@ -51,7 +51,7 @@ async function holdClones() {
     held: () =>
       eventually(async () => {
         const rows = await servers.query<{ pid: number }>(
-          "SELECT pid FROM pg_stat_activity WHERE query LIKE '%CREATE DATABASE%' AND wait_event_type = 'Lock'",
+          "SELECT pid FROM pg_stat_activity WHERE application_name = 'branchgate-agent' AND wait_event_type = 'Lock'",
         );
         expect(rows).toHaveLength(1);
         return rows[0]?.pid ?? 0;

@@ -36,7 +36,8 @@ const waiting = (statement: string) =>
   eventually(async () =>
     expect(
       await follower.servers.query(
-        `select from pg_stat_activity where wait_event_type = 'Lock' and query like '%${statement}%'`,
+        `select from pg_stat_activity where wait_event_type = 'Lock'
+         and (query like '%${statement}%' or application_name = 'branchgate-agent')`,
       ),
     ).not.toEqual([]),
   );
