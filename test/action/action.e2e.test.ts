@@ -77,7 +77,7 @@ test('a pull request gets a branch, a rerun the same one, and its end deletes it
   expect({ code, warnings: log.match(/^::warning::.*$/gm) }).toEqual({ code: 0, warnings: null });
   expect(comment?.body).toMatch(/^<!-- branchgate (?:.*\n)*\| expires (?:.*\n)*#### Changes\n/);
   expect(comment?.body).toContain(' + table public.migrated\n');
-  expect(comment?.body).toContain('\n CREATE TABLE "public"."migrated" ');
+  expect(comment?.body).toContain('\n CREATE TABLE public.migrated (');
   expect(await branches()).toEqual(['main', 'pr-7']);
 
   const again = await runner.run(inputs, { action: 'synchronize' });

@@ -72,6 +72,7 @@ describe('POST /platform/v1/hosts', () => {
       enrolment_token: expect.stringMatching(/^[\w-]{43}$/),
       join_command: `branchgate-agent join --gateway http://127.0.0.1 --host digest --token ${body.enrolment_token}`,
       expires_at: expect.stringMatching(/Z$/),
+      replaced: false,
     });
     const row = await gateway.database.prepare('select * from hosts where id = ?').bind(body.host_id).first();
     expect(row?.enrolment_token_hash).toBe(createHash('sha256').update(body.enrolment_token).digest('hex'));

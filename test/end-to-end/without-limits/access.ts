@@ -439,6 +439,8 @@ export function describeAccess(running: () => Stack): void {
   /** What becomes of operations of the only host, which has projects. */
   const OF_ONLY_HOST: Record<string, number[]> = {
     removeHost: [409],
+    // The event of the example is unknown.
+    confirmAuditExport: [404],
     // It is no standby.
     promoteHost: [409],
     // The host of the example is unknown, and nothing moves.
