@@ -1,7 +1,7 @@
 import { Command, CommanderError } from 'commander';
 import { CommandError, EXIT_CODES, errorRecord, exitCodeOf, explain } from '../cli/exit-codes.ts';
 import { collect, readCount } from '../cli/option-values.ts';
-import { complain, isJson, printRecord, printRecords, say } from '../cli/output.ts';
+import { complain, isJson, printRecord, printRecords, printText, say } from '../cli/output.ts';
 import { printableJson } from '../shared/printable.ts';
 import type { DeployOptions } from './begin-deployment.ts';
 import { type DeployResult, deploy } from './deploy.ts';
@@ -83,7 +83,7 @@ withFolder(program.command('export-audit <file>'))
   .action(async (file: string, { folder }: { folder: string }, command: Command) => {
     const events = await exportAudit(folder, file);
     if (isJson(command)) printRecord(command, { file, events });
-    else process.stdout.write(`${events} events were added to ${file}.\n`);
+    else printText(`${events} events were added to ${file}.\n`);
   });
 
 async function report(
@@ -97,7 +97,7 @@ async function report(
     return;
   }
   const { done, address, secrets_file: file } = result;
-  if (dryRun) for (const { what } of done) process.stdout.write(`Would do: ${what}.\n`);
+  if (dryRun) for (const { what } of done) printText(`Would do: ${what}.\n`);
   if (done.length === 0) say(`${address} is complete; nothing was changed.`);
   else if (!dryRun)
     say(`${address} is deployed. Next, add a database host:\n\n${nextCommands(address, file)}`);
