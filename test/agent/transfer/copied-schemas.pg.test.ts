@@ -163,15 +163,18 @@ test('a copy whose dump is killed, or finds a table locked, leaves nothing here 
   const branch = await newBranch();
   const holder = await connect(source.url());
   await holder.query('begin; lock table held in access exclusive mode');
-  const copying = copyInto(branch);
-  await eventually(async () => expect(dumps()).not.toEqual([]));
-  for (const pid of dumps()) asRoot(() => process.kill(pid, 'SIGKILL'));
-  expect(await copying).toMatchObject({ copied: null, findings: [{ severity: 'error' }] });
-  expect(await copyInto(branch)).toMatchObject({
-    copied: null,
-    findings: [{ problem: 'connection', message: expect.stringContaining('locked') }],
-  });
-  await holder.end();
+  try {
+    const copying = copyInto(branch);
+    await eventually(async () => expect(dumps()).not.toEqual([]));
+    for (const pid of dumps()) asRoot(() => process.kill(pid, 'SIGKILL'));
+    expect(await copying).toMatchObject({ copied: null, findings: [{ severity: 'error' }] });
+    expect(await copyInto(branch)).toMatchObject({
+      copied: null,
+      findings: [{ problem: 'connection', message: expect.stringContaining('locked') }],
+    });
+  } finally {
+    await holder.end();
+  }
   await eventually(async () =>
     expect(
       await source.run("select from pg_stat_activity where application_name ~ '^branchgate-dump'"),
