@@ -191,6 +191,7 @@ const WITHOUT: Record<string, readonly string[]> = {
     'streamProjectMetrics',
   ],
   '`branch get` looks up a branch by its name or ID': ['getBranch'],
+  "for the operator's tool": ['confirmAuditExport', 'exportAuditEvents'],
   'rare, and for operators': ['createTenant', 'getHost', 'setTenantCaps', 'updateProjectCaps'],
   'for agents of hosts': [
     'enrolHost',

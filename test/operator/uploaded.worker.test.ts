@@ -168,6 +168,7 @@ test('doctor names each fault with its remedy, and still checks the others', asy
     gateway: `${URL_OF_GATEWAY} does not answer: it responded to /readyz with status 500. Run \`npm run deploy\` again, and look at the Worker's logs in the dashboard.`,
     database: expect.stringMatching(/^D1 lacks 1 of \d+ migrations\. Run `npm run deploy -- upgrade`\.$/),
     secrets: 'The Worker lacks JWT_KEYS. Run `npm run deploy`.',
+    'size of D1': 'The gateway does not say the size of D1 (status 500).',
     settings: 'ok',
     mail: expect.stringMatching(/^mail\.example\.test cannot be reached: .*Check its address\.$/),
     'sign-in provider':
