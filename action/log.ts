@@ -1,7 +1,7 @@
 import * as core from '@actions/core';
 import { printable } from '../shared/printable.ts';
 
-/** What the action writes to the log of the build, which can come from a database. */
+/** Writers of the build's log, which escape text that can come from a database. */
 
 export const setFailed = (message: string): void => core.setFailed(printable(message));
 

@@ -69,7 +69,7 @@ export async function enforceAccess(
   await clearEnding(session, projectId, stored[0]?.access_revision ?? -1);
 }
 
-/** Whether `enforceAccess` has something to do that a sync of the rules does not. */
+/** Returns whether `enforceAccess` has work that a sync of the rules does not do. */
 export async function isUnenforced(db: Queryable, projectId: string): Promise<boolean> {
   const { rowCount } = await db.query(
     `SELECT FROM project WHERE project_id = $1 AND (unenforced OR EXISTS (

@@ -31,7 +31,7 @@ const TRIES = 3;
 
 export interface NetworkChange {
   added: Network[];
-  /** Their roles. */
+  /** Roles of the removed networks. */
   removed: string[];
 }
 

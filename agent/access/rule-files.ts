@@ -105,7 +105,7 @@ interface Composed {
   users: string;
 }
 
-/** Of each access as long as it is known: a change concerns few of a host's branches. */
+/** Composed rules of each known access: a change concerns few of a host's branches. */
 const COMPOSED = new WeakMap<BranchAccess, Composed>();
 
 /** @throws as `ruleFiles` */

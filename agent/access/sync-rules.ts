@@ -142,7 +142,7 @@ export class RuleSync {
     return this.#syncNext();
   }
 
-  /** As `sync`, of what the tables hold and not only of what has changed since the last one. @throws as `sync` */
+  /** Syncs all that the tables hold, and not only the changes since the last sync. @throws as `sync` */
   syncAll(): Promise<void> {
     this.#access.forget();
     return this.sync();

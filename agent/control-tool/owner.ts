@@ -7,7 +7,7 @@ const AS_OWNER: ReadonlySet<string> = new Set([
   ...Object.keys(OPERATIONS).map((method) => method.split('.')[0] ?? ''),
 ]);
 
-/** Whether the command of these words runs as the owner of `STATE_DIR` when root starts it. */
+/** Returns whether this command runs as the owner of `STATE_DIR` when root starts it. */
 export const runsAsOwner = (words: readonly string[]): boolean =>
   AS_OWNER.has(words.find((word) => !word.startsWith('-')) ?? '');
 
