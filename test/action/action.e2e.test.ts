@@ -94,6 +94,17 @@ test('a pull request gets a branch, a rerun the same one, and its end deletes it
   expect(gone).toMatchObject({ code: 0, log: expect.stringContaining('does not exist any more') });
 });
 
+test.runIf(IS_NIGHTLY)(
+  'in a full project the step fails, and names the limit and who raises it',
+  async () => {
+    expect((await api.fill(project)).status).toBe(429);
+    const { code, log } = await runner.run({ url, project });
+    expect([code, log]).toEqual([1, expect.stringMatching(/^::error::.*branch_limit.*platform operator/m)]);
+    for (const name of await branches())
+      if (name.startsWith('full-')) await api.delete(`/api/v1/projects/${project}/branches/${name}`);
+  },
+);
+
 test('a rehearsal of the migration is in the comment, and its danger fails the step', async () => {
   const migration = `${process.execPath}
     -e

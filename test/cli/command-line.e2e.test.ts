@@ -557,6 +557,19 @@ describe('exec', () => {
     expect(await branchNames()).toEqual(['main', 'pr-1']);
   });
 
+  test.runIf(IS_NIGHTLY)(
+    '--ephemeral in a full project names the limit and who raises it, and runs nothing',
+    async () => {
+      const full = await api.project('Full');
+      expect(await api.fill(full.id)).toMatchObject({ status: 429, body: { limit: 10, current: 10 } });
+      const ephemeral = ['exec', '--ephemeral', '--project', full.id];
+      const { code, stdout, stderr } = await cli.run(...ephemeral, ...script('echo ran'));
+      expect([code, stdout]).toEqual([7, '']);
+      expect(stderr).toMatch(/branch_limit.*platform operator/);
+      await api.delete(`/api/v1/projects/${full.id}`);
+    },
+  );
+
   test('--ephemeral leaves nothing after Ctrl-C, which the command gets too', async () => {
     // The signal of the terminal and the one that is passed on may arrive one after the other.
     const text = `trap "trap '' INT; echo interrupted; exit 3" INT; echo ready; while :; do sleep 0.1; done`;

@@ -123,6 +123,15 @@ export class Api {
     return this.#created(await this.post<BranchBody>(path, { branch_name, ...more }, FROM_LOOPBACK));
   }
 
+  /** Creates branches until the project's branch limit refuses one. */
+  async fill(projectId: string): Promise<ApiResponse> {
+    const path = `/api/v1/projects/${projectId}/branches`;
+    for (let n = 1; ; n++) {
+      const response = await this.post(path, { branch_name: `full-${n}` });
+      if (response.status !== 201) return response;
+    }
+  }
+
   async allow(projectId: string, cidr = '127.0.0.1/32', branch_id: string | null = null) {
     const path = `/api/v1/projects/${projectId}/network-rules`;
     return this.#created(await this.post<{ id: string; status: string }>(path, { cidr, branch_id }));

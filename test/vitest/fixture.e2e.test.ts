@@ -196,6 +196,17 @@ test.runIf(IS_NIGHTLY)(
   },
 );
 
+test.runIf(IS_NIGHTLY)('in a full project no test runs, and the refusal names the limit', async () => {
+  const full = await api.project('Full');
+  await api.fill(full.id);
+  env = { ...env, BRANCHGATE_PROJECT: full.id };
+  writeProject(1, 1, 0);
+  const { code, output } = await start().ended;
+  expect([code, output]).toEqual([1, expect.stringMatching(/branch_limit.*platform operator/s)]);
+  expect(output).not.toContain('passed');
+  env = { ...env, BRANCHGATE_PROJECT: project.id };
+});
+
 /** Waits for leases of 30 seconds. */
 test.runIf(IS_NIGHTLY)(
   '20 files of 4 workers, killed in the middle, leave nothing after the lease',
