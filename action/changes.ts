@@ -36,7 +36,10 @@ export async function changesOf(client: BranchgateClient, inputs: Inputs): Promi
   const copy = await leaseBranch(
     client,
     {
-      ...{ projectId: project, purpose: 'compare', allow: [], data: inputs.data },
+      projectId: project,
+      purpose: 'compare',
+      allow: [],
+      data: inputs.data,
       ...(source !== null && { sourceId: source }),
     },
     { signal, say: () => {} },

@@ -41,7 +41,10 @@ const partsOf = (body: string): Parts =>
 
 /** All parts after the deletion of the branch. */
 export const DELETED: Parts = {
-  ...{ branch: 'Deleted with the pull request.', changes: '', rehearsal: '', masking: '' },
+  branch: 'Deleted with the pull request.',
+  changes: '',
+  rehearsal: '',
+  masking: '',
 };
 
 export function branchPart({ url, project }: Inputs, branch: ShownBranch): string {

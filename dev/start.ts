@@ -1,5 +1,4 @@
 import { Refusal, readSettings } from './stack/settings.ts';
-
 import { type StackState, startStack } from './stack/stack.ts';
 
 const interrupted = new AbortController();

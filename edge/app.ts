@@ -57,7 +57,6 @@ import { sessionRoutes } from './routes/sessions.ts';
 import { signInRoutes } from './routes/sign-in.ts';
 import { snapshotRoutes } from './routes/snapshots.ts';
 import { tableRoutes } from './routes/tables.ts';
-
 import { webhookRoutes } from './routes/webhooks.ts';
 import { readSettings } from './settings.ts';
 import { materialize } from './tenancy/users.ts';

@@ -3,7 +3,6 @@ import type { DatabaseBinding } from './database/database.ts';
 import type { HostLinks } from './hosts/host-client.ts';
 import type { Limiters } from './rate-limits/limiter-client.ts';
 import type { ChallengeObjects } from './sign-in/challenge.ts';
-
 import type { WebhookSenders } from './webhooks/webhook.ts';
 
 /**

@@ -262,7 +262,8 @@ export class KnownAccess {
   }
 
   async #readChanged(db: Queryable, ids: readonly string[] | null): Promise<void> {
-    const [branches, networks] = [await readAccess(db, ids), await readNetworks(db, ids)];
+    const branches = await readAccess(db, ids);
+    const networks = await readNetworks(db, ids);
     const changed = ids && new Set(ids);
     for (const { branch_id, project_id } of this.#branches.values())
       if (!changed || changed.has(branch_id) || changed.has(project_id)) this.#branches.delete(branch_id);

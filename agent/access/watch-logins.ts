@@ -1,6 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Pool } from '../postgres/connect.ts';
-import { inTransaction } from '../postgres/connect.ts';
+import { inTransaction, type Pool } from '../postgres/connect.ts';
 import { tryLock, withLocks } from '../postgres/locks.ts';
 import { readChangedProjects, restoreLogins } from '../postgres/roles.ts';
 import { type Log, TroubleLog } from '../process/log.ts';

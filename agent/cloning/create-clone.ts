@@ -9,8 +9,7 @@ import { endKeptSessions, KEPT } from '../postgres/sessions.ts';
 import { HostError } from '../process/host-error.ts';
 import type { OnProgress } from '../process/progress.ts';
 import type { CopyRoom } from './copy-room.ts';
-import type { PausingHost } from './live-source.ts';
-import { cloneLive } from './live-source.ts';
+import { cloneLive, type PausingHost } from './live-source.ts';
 
 /** How a clone is made: by sharing the source's blocks (reflink), or by copying each of them. */
 export type CloneMethod = 'reflink' | 'copy';
@@ -141,7 +140,10 @@ export async function createClone(
   const inUse = sessions.inUse || (sessions.kept && !(await endKeptSessions(session, origin.name)));
   const strategy = strategyFor(host.cloneMethod, sourceBytes);
   const creating = await prepareCreation(host, session, clone, {
-    ...{ strategy, sourceBytes, oid: origin.source, onProgress },
+    strategy,
+    sourceBytes,
+    oid: origin.source,
+    onProgress,
   });
   let cloneMs = 0;
   const create = async () => {
@@ -180,7 +182,10 @@ export async function createUnusedClone(
   const { sourceBytes, origin } = await inspectSource(session, clone.source);
   const strategy = chosen ?? strategyFor(host.cloneMethod, sourceBytes);
   const create = await prepareCreation(host, session, clone, {
-    ...{ strategy, sourceBytes, oid: origin.source, onProgress },
+    strategy,
+    sourceBytes,
+    oid: origin.source,
+    onProgress,
   });
   await create();
   await recordOrigin(session, clone.name, origin, strategy !== 'wal_log');

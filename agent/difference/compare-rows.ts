@@ -206,7 +206,8 @@ export async function* differencesOf(
   for (;;) {
     const read = await fetchBoth(before, after);
     if (read > 0) onRows(read);
-    const [old, fresh] = [before.current(), after.current()];
+    const old = before.current();
+    const fresh = after.current();
     if (!old && !fresh) break;
     const comparison = old && fresh ? compareKeys(old.key, fresh.key, order) : old ? -1 : 1;
     if (comparison < 0) yield { before: old, after: null };

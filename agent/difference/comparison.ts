@@ -6,8 +6,7 @@ import { describeTable, fromTable, type TableDescription } from '../rows/describ
 import { type Candidates, findCandidates } from './candidates.ts';
 import { type Difference, differencesOf, type Matching, matchingOf, orderedRows } from './compare-rows.ts';
 import type { BlockRanges } from './extents.ts';
-import type { ComparisonHost } from './sides.ts';
-import { inSnapshotOf, type Sides } from './sides.ts';
+import { type ComparisonHost, inSnapshotOf, type Sides } from './sides.ts';
 import {
   type Catalog,
   commonColumns,

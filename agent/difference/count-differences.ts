@@ -35,7 +35,8 @@ export async function countDifferences(
     if ('reason' in found) notCompared.push({ schema, name, ...found });
     else if (found.inserted + found.updated + found.deleted > 0) tables.push(found);
   }
-  const [fitting, others] = [fittingOf(tables), fittingOf(notCompared)];
+  const fitting = fittingOf(tables);
+  const others = fittingOf(notCompared);
   return {
     tables: fitting,
     has_more: fitting.length < tables.length || others.length < notCompared.length,

@@ -130,7 +130,9 @@ export async function movedBlocks(
   }
   const names = segments.map(({ name }) => name);
   const list = (oid: string) => listExtents(join(base, oid), names, signal);
-  const [before, other, after] = [await list(first), await list(second), await list(first)];
+  const before = await list(first);
+  const other = await list(second);
+  const after = await list(first);
   const moved = new Map<string, (readonly [number, number])[]>();
   for (const { relation, segment, name, blocks } of segments) {
     const theirs = other.get(name) ?? [];

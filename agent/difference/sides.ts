@@ -2,15 +2,14 @@ import { randomUUID } from 'node:crypto';
 import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
 import { groupName } from '../../shared/branch/login.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
-import type { CloneHost } from '../cloning/create-clone.ts';
-import { createUnusedClone } from '../cloning/create-clone.ts';
+import { type CloneHost, createUnusedClone } from '../cloning/create-clone.ts';
 import { boundedSocket } from '../postgres/bounded-socket.ts';
-import type { Pool } from '../postgres/connect.ts';
 import {
   AS_TEXT,
   identifier,
   inTransaction,
   literal,
+  type Pool,
   type Queryable,
   type Session,
 } from '../postgres/connect.ts';
@@ -22,8 +21,7 @@ import { HostError } from '../process/host-error.ts';
 import { pollUntil } from '../process/loops.ts';
 import { type OnProgress, partOf } from '../process/progress.ts';
 import { ProjectGate } from '../process/project-gate.ts';
-import type { RowsHost } from '../rows/branch-session.ts';
-import { asOptions, bounded, OPTIONS, openQuerySession } from '../rows/branch-session.ts';
+import { asOptions, bounded, OPTIONS, openQuerySession, type RowsHost } from '../rows/branch-session.ts';
 import { comparedDatabaseName } from '../snapshots/snapshot-databases.ts';
 
 /** What it takes to compare two databases. */

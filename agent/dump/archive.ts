@@ -143,17 +143,15 @@ function readEntry(reader: Reader): ArchiveEntry {
   // The file of its data.
   reader.string();
   return {
-    ...{
-      id,
-      kind,
-      schema: schema === '' ? null : schema,
-      tag,
-      definition,
-      section,
-      dependencies,
-      oid,
-      catalog,
-    },
+    id,
+    kind,
+    schema: schema === '' ? null : schema,
+    tag,
+    definition,
+    section,
+    dependencies,
+    oid,
+    catalog,
     drop: drop === '' ? null : drop,
     accessMethod: accessMethod === '' ? null : accessMethod,
   };

@@ -113,7 +113,10 @@ export async function dumpSchema(
     const variables = await writeConnection(folder, connection);
     const args = await argumentsOf(folder, options);
     const env = {
-      ...{ PATH: '/usr/bin:/bin', HOME: folder, LC_ALL: 'C', PGAPPNAME: name },
+      PATH: '/usr/bin:/bin',
+      HOME: folder,
+      LC_ALL: 'C',
+      PGAPPNAME: name,
       ...variables,
     };
     await runBounded([program, ...args], env, folder, name, options);
@@ -186,7 +189,10 @@ async function runBounded(
     ...[`--as=${MEMORY_BYTES}`, `--fsize=${FILE_BYTES}`, '--core=0'],
   ];
   const child = spawn('/usr/bin/setpriv', [...bounds, '--', ...command], {
-    ...{ env, cwd: folder, detached: true, stdio: ['ignore', 'ignore', 'pipe'] },
+    env,
+    cwd: folder,
+    detached: true,
+    stdio: ['ignore', 'ignore', 'pipe'],
   });
   let said = '';
   child.stderr?.on('data', (chunk: Buffer) => {

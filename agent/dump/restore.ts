@@ -147,7 +147,11 @@ export function planRestore({ entries }: Archive, { tables, policies }: Choice):
     !removed.has(entry.id);
   const made = entries.filter(isMade);
   const plan: RestorePlan = {
-    ...{ first: [], indexes: [], last: [], policies: [], views: [] },
+    first: [],
+    indexes: [],
+    last: [],
+    policies: [],
+    views: [],
     leftOut: entries
       .filter((entry) => removed.has(entry.id) && !unchosen.has(entry.id) && !isPart(entry))
       .map(describeEntry),

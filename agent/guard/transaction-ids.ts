@@ -146,7 +146,8 @@ export class TransactionIds implements Guard {
       else known.delete(id);
     }
     return [...new Set([...taken.keys(), ...members.keys()])].flatMap((branch) => {
-      const [ids, ofMultixacts] = [taken.get(branch) ?? 0, members.get(branch) ?? 0];
+      const ids = taken.get(branch) ?? 0;
+      const ofMultixacts = members.get(branch) ?? 0;
       const excess = (known.get(branch.branch_id) ?? 0) + ids + ofMultixacts;
       known.set(branch.branch_id, excess);
       if (excess <= this.#perSecond * BURST_SECONDS) return [];

@@ -74,7 +74,8 @@ function readGiven(path: string): string {
 /** @returns null in a dry run that would order one */
 async function presentOrOrdered(context: Context): Promise<Pair | null> {
   const { machine } = context;
-  const [certificate, key] = [machine.read(TLS.certFile), machine.read(TLS.keyFile)];
+  const certificate = machine.read(TLS.certFile);
+  const key = machine.read(TLS.keyFile);
   const present = certificate === null || key === null ? null : { certificate, key };
   if (present && !(isRenewed(context) && isDue(present))) return present;
   // A dry run enrols nothing, so it cannot ask the gateway who issues.

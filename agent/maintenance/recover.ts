@@ -1,13 +1,11 @@
 import { readdir, realpath, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { AccessHost } from '../access/enforce-access.ts';
-import { enforceAccess, unenforcedProjects } from '../access/enforce-access.ts';
+import { type AccessHost, enforceAccess, unenforcedProjects } from '../access/enforce-access.ts';
 import { resumeUnlessCloning } from '../cloning/live-source.ts';
 import { showDatabases, withAdminConsoles } from '../pooler/admin-console.ts';
 import { makeAgentTables } from '../postgres/agent-tables.ts';
-import type { Pool } from '../postgres/connect.ts';
-import { inTransaction, type OwnSession, openPlatformSession } from '../postgres/connect.ts';
+import { inTransaction, type OwnSession, openPlatformSession, type Pool } from '../postgres/connect.ts';
 import { closeToPublic, dropDatabase, protectDatabases, readDatabases } from '../postgres/databases.ts';
 import { writeExtensions } from '../postgres/extensions.ts';
 import { withLocks } from '../postgres/locks.ts';

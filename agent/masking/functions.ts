@@ -385,7 +385,8 @@ export function maskedValue(schema: FunctionSchema, rule: MaskingRule, column: M
  * and digit, empty lists and bytes, and infinite dates: there is nothing to replace.
  */
 export function survives(rule: MaskingRule, { name, kind, isArray }: MaskedColumn): string | null {
-  const [before, after] = [`old.${identifier(name)}`, `new.${identifier(name)}`];
+  const before = `old.${identifier(name)}`;
+  const after = `new.${identifier(name)}`;
   if (rule.with === 'null') return `${after} IS NOT NULL`;
   if (!REPLACES_ALL.includes(rule.with)) return null;
   const text = isArray ? `(pg_catalog.array_to_string(${before}, '') COLLATE "C")` : asText(before);

@@ -1,8 +1,7 @@
 import type { MaskingRule } from '../../shared/masking.ts';
 import { identifier, inTransaction, literal, type Session } from '../postgres/connect.ts';
 import { HostError } from '../process/host-error.ts';
-import type { OnProgress } from '../process/progress.ts';
-import { partOf } from '../process/progress.ts';
+import { type OnProgress, partOf } from '../process/progress.ts';
 import {
   type FunctionSchema,
   keyBlocks,
@@ -346,7 +345,8 @@ export async function previewRows(
     });
     const text = `SELECT ${values.join(', ')} FROM ${nameOf(table)} LIMIT ${limit}`;
     const { rows } = await session.query<(string | null)[]>({
-      ...{ text, rowMode: 'array' },
+      text,
+      rowMode: 'array',
       values: usesKey(text) ? blocks : [],
     });
     return rows;
@@ -357,7 +357,8 @@ export async function previewRows(
   await session.query(`SET LOCAL search_path = ${OWNER_PATH}`);
   const expressions = await read(columns.filter(isExpression));
   return before.map((row, n) => {
-    const [other, expression] = [[...(others[n] ?? [])], [...(expressions[n] ?? [])]];
+    const other = [...(others[n] ?? [])];
+    const expression = [...(expressions[n] ?? [])];
     const after = columns.map((shown) => (isExpression(shown) ? expression : other).shift() ?? null);
     return { before: row, after };
   });

@@ -161,11 +161,13 @@ function spread(foreignKeys: readonly ForeignKey[], byOid: Map<string, MaskedTab
   for (let isDone = false; !isDone; ) {
     isDone = true;
     for (const key of foreignKeys) {
-      const [from, to] = [byOid.get(key.from), byOid.get(key.to)];
+      const from = byOid.get(key.from);
+      const to = byOid.get(key.to);
       if (!from || !to) continue;
       key.from_columns.forEach((column, n) => {
         const other = key.to_columns[n] ?? '';
-        const [one, two] = [from.rules.get(column), to.rules.get(other)];
+        const one = from.rules.get(column);
+        const two = to.rules.get(other);
         const rule = one ?? two;
         if (!rule || (one && two)) return;
         const [table, name] = one ? [to, other] : [from, column];
@@ -188,9 +190,11 @@ function spread(foreignKeys: readonly ForeignKey[], byOid: Map<string, MaskedTab
     }
   }
   for (const key of foreignKeys) {
-    const [from, to] = [byOid.get(key.from), byOid.get(key.to)];
+    const from = byOid.get(key.from);
+    const to = byOid.get(key.to);
     key.from_columns.forEach((column, n) => {
-      const [one, two] = [from?.rules.get(column), to?.rules.get(key.to_columns[n] ?? '')];
+      const one = from?.rules.get(column);
+      const two = to?.rules.get(key.to_columns[n] ?? '');
       if (from && to && one && two && !sameRule(one, two))
         problems.push({
           table: shownName(from),
@@ -393,7 +397,8 @@ export async function planEmptying(session: Session, keep: readonly string[]): P
   const emptied = tables.filter(({ oid }) => !kept.has(oid) && !ofExtensions.has(oid));
   const byOid = new Map(emptied.map((table) => [table.oid, table]));
   for (const { name, from, to } of await readForeignKeys(session)) {
-    const [referencing, referenced] = [tables.find(({ oid }) => oid === from), byOid.get(to)];
+    const referencing = tables.find(({ oid }) => oid === from);
+    const referenced = byOid.get(to);
     if (referencing && referenced && kept.has(from))
       problems.push({
         table: shownName(referenced),

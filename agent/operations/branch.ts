@@ -1,8 +1,7 @@
 import { buildDatabaseName } from '../../shared/branch/database-name.ts';
 import { groupName, loginName } from '../../shared/branch/login.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
-import type { AccessHost } from '../access/enforce-access.ts';
-import { enforceAccess, isUnenforced } from '../access/enforce-access.ts';
+import { type AccessHost, enforceAccess, isUnenforced } from '../access/enforce-access.ts';
 import { introduceProject } from '../access/store-access.ts';
 import {
   ADOPTED,
@@ -18,13 +17,13 @@ import type { KnownSizes } from '../measurement/sizes.ts';
 import { isAway, showDatabases, socketOf, withAdminConsole } from '../pooler/admin-console.ts';
 import { instancesNow } from '../pooler/restart-state.ts';
 import { type BranchIdentity, readMaker } from '../postgres/branches.ts';
-import type { Pool } from '../postgres/connect.ts';
 import {
   identifier,
   inDatabase,
   inSession,
   inTransaction,
   literal,
+  type Pool,
   type Session,
 } from '../postgres/connect.ts';
 import {
@@ -41,8 +40,7 @@ import { clearDatabase } from '../postgres/sessions.ts';
 import { dropRoles, rolesOfBranch } from '../postgres/unused-roles.ts';
 import { DEFAULT_PRIVILEGES, grantGroups, lostGroups } from '../privileges/default-privileges.ts';
 import { makeOwnSessions } from '../privileges/own-sessions.ts';
-import type { PrivilegesHost } from '../privileges/repair-privileges.ts';
-import { repair } from '../privileges/repair-privileges.ts';
+import { type PrivilegesHost, repair } from '../privileges/repair-privileges.ts';
 import { HostError } from '../process/host-error.ts';
 import { pollUntil } from '../process/loops.ts';
 import type { OnProgress } from '../process/progress.ts';

@@ -4,8 +4,7 @@ import { type Comparison, compare } from '../difference/comparison.ts';
 import { ComparisonProgress } from '../difference/comparison-progress.ts';
 import { countDifferences } from '../difference/count-differences.ts';
 import { compareSchemas } from '../difference/schema/compare-schemas.ts';
-import type { ComparisonHost } from '../difference/sides.ts';
-import { withSides } from '../difference/sides.ts';
+import { type ComparisonHost, withSides } from '../difference/sides.ts';
 import { HostError } from '../process/host-error.ts';
 import type { OnProgress } from '../process/progress.ts';
 

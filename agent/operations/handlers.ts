@@ -6,8 +6,7 @@ import { listExtensions } from '../postgres/extensions.ts';
 import { asHostError } from '../postgres/postgres-failure.ts';
 import { HostError } from '../process/host-error.ts';
 import type { OnProgress } from '../process/progress.ts';
-import type { RoomHost } from '../snapshots/make-room.ts';
-import { makeRoom } from '../snapshots/make-room.ts';
+import { makeRoom, type RoomHost } from '../snapshots/make-room.ts';
 import { dropSnapshot } from '../snapshots/snapshot-databases.ts';
 import type { Spares } from '../snapshots/spares.ts';
 import { admitStandby, type Membership } from '../standby/membership.ts';
@@ -31,13 +30,18 @@ import {
   proveBranches,
 } from './branch.ts';
 import { diffBranch, diffRows } from './difference.ts';
-import type { InventoryHost, KnownInventory } from './inventory.ts';
-import { describeHost, digestInventory, listInventory, takeInventory } from './inventory.ts';
+import {
+  describeHost,
+  digestInventory,
+  type InventoryHost,
+  type KnownInventory,
+  listInventory,
+  takeInventory,
+} from './inventory.ts';
 import { type CoveredSources, inspectMasking, maskSnapshot, previewMasking } from './masking.ts';
 import { dropProject, sizeProject } from './project.ts';
 import { runQuery } from './query.ts';
-import type { RehearsalHost } from './rehearsal.ts';
-import { finishRehearsal, reportRehearsal, startRehearsal } from './rehearsal.ts';
+import { finishRehearsal, type RehearsalHost, reportRehearsal, startRehearsal } from './rehearsal.ts';
 import { cancelReset, cloneForReset, swapReset } from './reset.ts';
 import { changeRows, listRows } from './row.ts';
 import { takeSnapshot } from './snapshot.ts';

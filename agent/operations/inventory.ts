@@ -5,12 +5,10 @@ import { digestGroups, groupOf, type Holdings } from '../../shared/protocol/inve
 import { RESTORED_LOGINS_MAX } from '../../shared/protocol/inventory-operations.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { VERSION } from '../../shared/version.ts';
-import type { ExaminedHost } from '../maintenance/examine.ts';
-import { examine } from '../maintenance/examine.ts';
+import { type ExaminedHost, examine } from '../maintenance/examine.ts';
 import type { Source } from '../measurement/disk-usage.ts';
 import { readBranches, readResets } from '../postgres/branches.ts';
-import type { Pool } from '../postgres/connect.ts';
-import { inTransaction } from '../postgres/connect.ts';
+import { inTransaction, type Pool } from '../postgres/connect.ts';
 import { closeToPublic } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { ensureQueryLogins, restoreLogins } from '../postgres/roles.ts';

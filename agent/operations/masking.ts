@@ -148,14 +148,18 @@ async function changeClone(
 ): Promise<MaskingProblem[]> {
   const { snapshot_id } = params;
   const database = maskedDatabaseName(snapshot_id);
-  const [user, owner] = [queryLoginName(snapshot_id), maskingRoleName(snapshot_id)];
+  const user = queryLoginName(snapshot_id);
+  const owner = maskingRoleName(snapshot_id);
   await openToMasking(session, settings, params, bytes);
   const inClone = <T>(action: (own: Session) => Promise<T>): Promise<T> =>
     inSession(
       {
         host: settings.POSTGRES_SOCKET_DIR,
         port: settings.POSTGRES_PORT,
-        ...{ database, user, application_name: 'branchgate-masking', options: UNLIMITED },
+        database,
+        user,
+        application_name: 'branchgate-masking',
+        options: UNLIMITED,
         stream: () => boundedSocket('masking'),
       },
       action,

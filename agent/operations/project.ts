@@ -5,8 +5,7 @@ import { withLocks } from '../postgres/locks.ts';
 import { dropRoles, rolesOfProject } from '../postgres/unused-roles.ts';
 import { HostError } from '../process/host-error.ts';
 import { dropSnapshot, readSnapshots } from '../snapshots/snapshot-databases.ts';
-import type { BranchHost } from './branch.ts';
-import { dropBranch, SIDE_BY_SIDE } from './branch.ts';
+import { type BranchHost, dropBranch, SIDE_BY_SIDE } from './branch.ts';
 
 /**
  * Sizes at most this long, so that a database of very many files does not hold a session of the operations.

@@ -4,8 +4,7 @@ import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { Session } from '../postgres/connect.ts';
 import { runStatement } from '../postgres/run-statement.ts';
 import { HostError, ofParameter } from '../process/host-error.ts';
-import type { RowsHost, SessionMode } from '../rows/branch-session.ts';
-import { admitTenantCode, inBranch } from '../rows/branch-session.ts';
+import { admitTenantCode, inBranch, type RowsHost, type SessionMode } from '../rows/branch-session.ts';
 import { inputOfQuery, QueryRows, RESULT_BYTES, typeNames } from '../rows/client-query.ts';
 import { type Statement, splitStatements } from '../rows/split-statements.ts';
 

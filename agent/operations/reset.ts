@@ -12,8 +12,7 @@ import { HostError } from '../process/host-error.ts';
 import type { OnProgress } from '../process/progress.ts';
 import { closeAsSnapshot, readSnapshotSize } from '../snapshots/snapshot-databases.ts';
 import { readFollowed } from '../transfer/following.ts';
-import type { BranchHost } from './branch.ts';
-import { opening } from './branch.ts';
+import { type BranchHost, opening } from './branch.ts';
 
 /**
  * Makes the database that a reset swaps in. One that an earlier call made is adopted, also if it is swapped

@@ -3,8 +3,13 @@ import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { RowChange } from '../../shared/protocol/tables.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
 import { HostError, within } from '../process/host-error.ts';
-import type { RowsHost } from '../rows/branch-session.ts';
-import { ADMIT_TENANT_CODE, admitTenantCode, inBranch, type Transaction } from '../rows/branch-session.ts';
+import {
+  ADMIT_TENANT_CODE,
+  admitTenantCode,
+  inBranch,
+  type RowsHost,
+  type Transaction,
+} from '../rows/branch-session.ts';
 import { cellsOf } from '../rows/cells.ts';
 import { type ChangedRow, changeRow } from '../rows/change-row.ts';
 import {

@@ -1,7 +1,6 @@
 import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
-import type { CloneHost } from '../cloning/create-clone.ts';
-import { createClone } from '../cloning/create-clone.ts';
+import { type CloneHost, createClone } from '../cloning/create-clone.ts';
 import type { Pool, Queryable, Session } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import type { OnProgress } from '../process/progress.ts';

@@ -3,8 +3,7 @@ import { BOUNDS } from '../../shared/protocol/bounds.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { CONSTRAINT_KINDS, type Table, type TableDetails } from '../../shared/protocol/tables.ts';
 import { HostError } from '../process/host-error.ts';
-import type { RowsHost } from '../rows/branch-session.ts';
-import { inBranch } from '../rows/branch-session.ts';
+import { inBranch, type RowsHost } from '../rows/branch-session.ts';
 import {
   BASE_TYPE,
   columnsOf,

@@ -76,7 +76,7 @@ export const withAdminConsole = <T>(settings: Instances, action: (console: Sessi
 
 /**
  * Runs `action` in a console session of each PgBouncer that runs: of both during a restart. One that starts
- * later gets no client before it has read the rules again (`run-restarts.ts`).
+ * later gets no client before it has read the rules again (`restart.ts`).
  * @throws HostError POOLER_UNAVAILABLE
  */
 export async function withAdminConsoles<T>(settings: Instances, action: Action<T>): Promise<T[]> {

@@ -71,12 +71,18 @@ export async function ensureLogins(
 ): Promise<void> {
   const logins = branches.flatMap(({ branch_id, verifiers }) => [
     ...BRANCH_ROLES.map((role) => ({
-      ...{ login: loginName(branch_id, role), branch_id, role },
-      ...{ verifier: verifiers[role], limit: '' },
+      login: loginName(branch_id, role),
+      branch_id,
+      role,
+      verifier: verifiers[role],
+      limit: '',
     })),
     {
-      ...{ login: queryLoginName(branch_id), branch_id, role: 'read_only' as const },
-      ...{ verifier: null, limit: `CONNECTION LIMIT ${QUERY_CONNECTIONS}` },
+      login: queryLoginName(branch_id),
+      branch_id,
+      role: 'read_only' as const,
+      verifier: null,
+      limit: `CONNECTION LIMIT ${QUERY_CONNECTIONS}`,
     },
   ]);
   const textOf = (verifier: string | null) => (verifier === null ? 'NULL' : literal(verifier));

@@ -5,7 +5,7 @@ import { COPY_JOBS } from '../../shared/limits.ts';
  * Where PostgreSQL runs code of tenants: the kinds of database and of process, and what bounds each. Triggers, checks,
  * defaults, casts and index expressions run wherever rows are read or written, so a process without a client counts too.
  * The watchdogs, `protectDatabase`, `boundedSocket` and the directory of databases read these tables, and a test compares
- * them with a host at work (`test/agent/postgres/tenant-code.pg.test.ts`).
+ * them with a host at work (`test/agent/guard/workers.pg.test.ts`).
  */
 
 interface DatabaseForm {
@@ -123,8 +123,14 @@ const LOGIN = /^u_[0-9a-f]{32}_(?:owner|rw|ro)$/;
 const QUERY_LOGIN = /^u_[0-9a-f]{32}_query$/;
 
 const BOUNDS = {
-  ...{ locks: 'locks', ids: 'transaction ids', age: 'old transactions', temporary: 'temp_file_limit' },
-  ...{ log: 'log_min_messages', memory: 'MemoryMax', processor: 'shared', connections: 'connections' },
+  locks: 'locks',
+  ids: 'transaction ids',
+  age: 'old transactions',
+  temporary: 'temp_file_limit',
+  log: 'log_min_messages',
+  memory: 'MemoryMax',
+  processor: 'shared',
+  connections: 'connections',
   listening: 'notifications',
 } as const satisfies ProcessForm['bounds'];
 const OF_OPERATION = { ...BOUNDS, connections: 'CONNECTION LIMIT' } as const;

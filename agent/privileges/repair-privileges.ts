@@ -1,10 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { DeadTuples } from '../measurement/database-statistics.ts';
-import { readDeadTuples } from '../measurement/database-statistics.ts';
+import { type DeadTuples, readDeadTuples } from '../measurement/database-statistics.ts';
 import { inDatabase, type Pool } from '../postgres/connect.ts';
 import { inLoginSession, type LoginBranch } from '../postgres/login-session.ts';
-import type { Log } from '../process/log.ts';
-import { TroubleLog } from '../process/log.ts';
+import { type Log, TroubleLog } from '../process/log.ts';
 import { runLoop } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { DEFAULT_PRIVILEGES, grantByDefault, lostGroups } from './default-privileges.ts';

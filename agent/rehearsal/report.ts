@@ -5,9 +5,7 @@ import type {
   RehearsedTable,
 } from '../../shared/protocol/rehearsal-operations.ts';
 import { inTransaction, type Pool } from '../postgres/connect.ts';
-
 import { type LockSummary, locksByRelation } from './lock-record.ts';
-
 import type { WatchedTable, WatchedTables } from './watched-tables.ts';
 
 /** What is known of a branch before and after a migration. */

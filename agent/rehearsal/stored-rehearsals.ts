@@ -3,7 +3,6 @@ import { inTransaction, type Pool, type Queryable } from '../postgres/connect.ts
 import { withHostLock, withLocks } from '../postgres/locks.ts';
 import { HostError } from '../process/host-error.ts';
 import { type LockSummary, NO_SAMPLES } from './lock-record.ts';
-
 import type { WatchedTables } from './watched-tables.ts';
 
 /** A rehearsal samples for no longer, whatever the lease of its branch. */

@@ -1,6 +1,5 @@
 import { identifier, type Session } from '../postgres/connect.ts';
-import type { RowsHost } from '../rows/branch-session.ts';
-import { inBranch } from '../rows/branch-session.ts';
+import { inBranch, type RowsHost } from '../rows/branch-session.ts';
 
 /** A table as it is at one time. */
 export interface WatchedTable {

@@ -2,7 +2,6 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { projectDatabaseName } from '../../shared/branch/database-name.ts';
 import { groupName, loginName, queryLoginName } from '../../shared/branch/login.ts';
 import { boundedSocket } from '../postgres/bounded-socket.ts';
-import type { Pool } from '../postgres/connect.ts';
 import {
   AS_TEXT,
   backendPid,
@@ -10,6 +9,7 @@ import {
   inTransaction,
   type OwnSession,
   openSession,
+  type Pool,
   type Session,
 } from '../postgres/connect.ts';
 import { asHostError, sqlState } from '../postgres/postgres-failure.ts';

@@ -1,5 +1,4 @@
-import type { CopyRoom } from '../cloning/copy-room.ts';
-import { NoCopyRoom } from '../cloning/copy-room.ts';
+import { type CopyRoom, NoCopyRoom } from '../cloning/copy-room.ts';
 import type { Pool } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import type { HostError } from '../process/host-error.ts';

@@ -1,8 +1,6 @@
 import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
-import type { CloneHost } from '../cloning/create-clone.ts';
-import { copyUnusedDatabase } from '../cloning/create-clone.ts';
-import type { Pool } from '../postgres/connect.ts';
-import { identifier, literal, type Session } from '../postgres/connect.ts';
+import { type CloneHost, copyUnusedDatabase } from '../cloning/create-clone.ts';
+import { identifier, literal, type Pool, type Session } from '../postgres/connect.ts';
 import { dropDatabase } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
 import type { Log } from '../process/log.ts';
@@ -54,7 +52,8 @@ async function separate(host: SeparationHost, session: Session, snapshotId: stri
   const size = await readSnapshotSize(session, snapshotId);
   const room = size === null ? 0 : size * settings.SNAPSHOT_COPY_ROOM;
   if (size === null || room === 0 || (await freeBytes(settings.PGDATA_DIR)) < room) return 0;
-  const [snapshot, copy] = [snapshotDatabaseName(snapshotId), copyDatabaseName(snapshotId)];
+  const snapshot = snapshotDatabaseName(snapshotId);
+  const copy = copyDatabaseName(snapshotId);
   await dropDatabase(session, copy);
   const started = performance.now();
   try {

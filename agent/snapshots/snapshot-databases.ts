@@ -1,8 +1,7 @@
 import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
 import { BRANCH_ROLES, groupName, loginName, queryLoginName } from '../../shared/branch/login.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
-import type { Pool } from '../postgres/connect.ts';
-import { identifier, literal, type Queryable, type Session } from '../postgres/connect.ts';
+import { identifier, literal, type Pool, type Queryable, type Session } from '../postgres/connect.ts';
 import { dropDatabase } from '../postgres/databases.ts';
 import { tryLock, withLocks } from '../postgres/locks.ts';
 

@@ -379,7 +379,8 @@ export class Spares {
     for (const snapshot of this.#tenants.keys())
       if (!this.#ready.has(snapshot)) this.#tenants.delete(snapshot);
     for (const { snapshot, tenant } of rows) this.#tenants.set(snapshot, tenant);
-    const [ofProjects, ofTenants] = [new Map<string, number>(), new Map<string, number>()];
+    const ofProjects = new Map<string, number>();
+    const ofTenants = new Map<string, number>();
     return new Map(
       rows.map((wish) => {
         const ofProject = ofProjects.get(wish.project_id) ?? 0;
@@ -409,7 +410,8 @@ export class Spares {
  * taken. A spare whose session failed is only slower.
  */
 async function warm({ settings, log }: SpareHost, session: Session, id: string): Promise<void> {
-  const [name, login] = [spareName(id), queryLoginName(id)];
+  const name = spareName(id);
+  const login = queryLoginName(id);
   const database = identifier(name);
   try {
     await session.query(

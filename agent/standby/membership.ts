@@ -423,7 +423,10 @@ export async function admitStandby(
   const cidrs = await networksOf([db_host]);
   // From now on its servers ask for their role before they start.
   await member.apply({
-    ...{ role: 'primary', generation, closing: false, standby_id },
+    role: 'primary',
+    generation,
+    closing: false,
+    standby_id,
     lease_seconds: member.leaseSeconds,
   });
   const login = loginOf(standby_id);

@@ -14,7 +14,11 @@ type ReplicationConfig = pg.ClientConfig & { replication: 'true' };
 export async function openReplication(settings: AgentSettings, primary: Primary): Promise<OwnSession> {
   const { db_host: host, direct_port: port, ca_certificate: ca, login: user } = primary;
   const config: ReplicationConfig = {
-    ...{ host, port, user, password: readPassword(settings), replication: 'true' },
+    host,
+    port,
+    user,
+    password: readPassword(settings),
+    replication: 'true',
     application_name: user,
     // The password is proven and never sent, also if the certificate is another one.
     enableChannelBinding: true,

@@ -412,7 +412,11 @@ const asMover = <T>(
 ): Promise<T> =>
   inSession(
     {
-      ...{ host: POSTGRES_SOCKET_DIR, port: POSTGRES_PORT, user, database, application_name: LOADING },
+      host: POSTGRES_SOCKET_DIR,
+      port: POSTGRES_PORT,
+      user,
+      database,
+      application_name: LOADING,
       options: asOptions({ ...OPTIONS, default_transaction_read_only: 'off' }),
     },
     work,
@@ -467,7 +471,10 @@ const REMEMBERED = '30 days';
 /** Removes what the moves of a gateway that is gone would leave. Never throws. */
 export const runMoverLoop = (host: AdmittingHost, signal: AbortSignal): Promise<void> =>
   runLoop(() => releaseExpired(host), {
-    ...{ every: CHECK_EVERY_MS, signal, log: host.log, failed: 'move.login_not_removed' },
+    every: CHECK_EVERY_MS,
+    signal,
+    log: host.log,
+    failed: 'move.login_not_removed',
   });
 
 /** Removes the logins whose time is over: the gateway has extended them for as long as it knew their jobs. */

@@ -126,7 +126,12 @@ export async function listTables(
   return rows
     .filter(({ schema, name }) => wanted.has(JSON.stringify([schema, name])))
     .map(({ schema, name, columns, key, rows, bytes, is_binary }) => ({
-      ...{ schema, name, columns, key, rows: numberOf(rows), bytes: numberOf(bytes) },
+      schema,
+      name,
+      columns,
+      key,
+      rows: numberOf(rows),
+      bytes: numberOf(bytes),
       isBinary: is_binary,
     }));
 }

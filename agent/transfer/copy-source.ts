@@ -370,7 +370,9 @@ class Load {
     const { job_id, project_id } = this.#params;
     this.#stop.signal.throwIfAborted();
     const session = await openLoadSession(this.#host, {
-      ...{ user: loadLoginName(job_id), database: loadDatabaseName(job_id), project_id },
+      user: loadLoginName(job_id),
+      database: loadDatabaseName(job_id),
+      project_id,
     });
     this.#ends.push(() => session.end().catch(() => {}));
     this.#stop.signal.throwIfAborted();
@@ -464,7 +466,9 @@ class Load {
   async #planSchema(snapshot: string, facts: SchemaFacts): Promise<RestorePlan> {
     const tables = this.#params.tables === null ? null : this.#chosen;
     const archive = await dumpSource(this.#host.settings, this.#source, this.#tls, {
-      ...{ snapshot, within: SCHEMA_WITHIN_MS, signal: this.#stop.signal },
+      snapshot,
+      within: SCHEMA_WITHIN_MS,
+      signal: this.#stop.signal,
       ...(tables && { excluded: unneeded(facts, tables) }),
     });
     return planRestore(archive, { tables, policies: this.#params.of_host ? [] : facts.policies });
@@ -551,8 +555,10 @@ class Load {
     });
     this.#awaitSource(null);
     return progress.tables.map((table) => ({
-      ...{ schema: table.schema, table: table.name },
-      ...{ rows: progress.rowsOf(table), compared: compared.get(table) ?? 0 },
+      schema: table.schema,
+      table: table.name,
+      rows: progress.rowsOf(table),
+      compared: compared.get(table) ?? 0,
     }));
   }
 }

@@ -52,7 +52,8 @@ export class SourcePositions {
    */
   timeOf(lsn: number): number | null {
     const before = this.#known.findLastIndex((position) => position.lsn <= lsn);
-    const [previous, next] = [this.#known[before], this.#known[before + 1]];
+    const previous = this.#known[before];
+    const next = this.#known[before + 1];
     // Older than what is known: at least so old.
     if (!previous) return next?.from ?? null;
     if (!next) return previous.to;
@@ -136,15 +137,14 @@ export class FollowLags {
 
   #trackOf(branchId: string): Track {
     const track = this.#tracks.get(branchId) ?? {
-      ...{ positions: new SourcePositions(), session: new SlotSession() },
-      ...{
-        slot: null,
-        confirmed: null,
-        applied: null,
-        readAt: Number.NEGATIVE_INFINITY,
-        reading: null,
-        isRestored: false,
-      },
+      positions: new SourcePositions(),
+      session: new SlotSession(),
+      slot: null,
+      confirmed: null,
+      applied: null,
+      readAt: Number.NEGATIVE_INFINITY,
+      reading: null,
+      isRestored: false,
     };
     this.#tracks.set(branchId, track);
     return track;

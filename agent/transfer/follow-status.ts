@@ -12,8 +12,13 @@ import { short } from './source-address.ts';
 import type { SlotState } from './source-slot.ts';
 
 const ABSENT: FollowStatus = {
-  ...{ state: 'absent', tables: [], lag_bytes: null, lag_seconds: null },
-  ...{ slot_bytes: null, keep_bytes: null, problem: null },
+  state: 'absent',
+  tables: [],
+  lag_bytes: null,
+  lag_seconds: null,
+  slot_bytes: null,
+  keep_bytes: null,
+  problem: null,
 };
 
 /** Bytes of the list of tables in a message of the link. */
@@ -47,7 +52,9 @@ const readTables = (host: FollowHost, followed: Followed): Promise<FollowStatus[
       TABLES,
     );
     const tables = rows.map(({ schema, table, state, rows: count }) => ({
-      ...{ schema: short(schema), table: short(table), rows: Math.round(Number(count)) },
+      schema: short(schema),
+      table: short(table),
+      rows: Math.round(Number(count)),
       ...(state === 'r' ? { state: 'following' as const, percent: 100 } : { percent: 0 }),
       ...(state !== 'r' && { state: state === 'i' ? ('waiting' as const) : ('copying' as const) }),
     }));
@@ -58,7 +65,8 @@ export const LOST: FollowProblem = {
   code: 'slot',
   message:
     'The source has dropped the slot, or the WAL that it kept: max_slot_wal_keep_size was reached. Stop following, and follow again from the beginning.',
-  ...{ table: null, statement: null },
+  table: null,
+  statement: null,
 };
 
 /** Changes that the source has had confirmed may be missing, so nothing continues what was followed. */
@@ -66,7 +74,8 @@ export const PROMOTED: FollowProblem = {
   code: 'slot',
   message:
     'The host of this database was replaced by its standby, and changes that the source had sent before may be missing here. Stop following, and follow again from the beginning.',
-  ...{ table: null, statement: null },
+  table: null,
+  statement: null,
 };
 
 /** @throws HostError POSTGRES_UNAVAILABLE */

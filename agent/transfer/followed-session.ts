@@ -100,7 +100,9 @@ async function inSessionOf<T>(
   action: (session: OwnSession) => Promise<T>,
 ): Promise<T> {
   const session = await openSession({
-    ...{ host: settings.POSTGRES_SOCKET_DIR, port: settings.POSTGRES_PORT, ...login },
+    host: settings.POSTGRES_SOCKET_DIR,
+    port: settings.POSTGRES_PORT,
+    ...login,
     options: asOptions({
       ...OPTIONS,
       row_security: 'off',
@@ -150,7 +152,8 @@ export async function withOwners<T>(
   action: (inOwners: <R>(run: (session: OwnSession) => Promise<R>) => Promise<R>) => Promise<T>,
   within = STATEMENT_WITHIN_MS,
 ): Promise<T> {
-  const [login, owners] = [makerOf(project_id), groupName(project_id, 'owner')];
+  const login = makerOf(project_id);
+  const owners = groupName(project_id, 'owner');
   const [role, group, name] = [login, owners, database].map(identifier);
   await host.postgres.query(
     `DO $$ BEGIN

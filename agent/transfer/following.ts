@@ -102,17 +102,23 @@ const writeAuthorities = async (settings: AgentSettings): Promise<void> =>
 function connectionText(settings: AgentSettings, source: Source, tls: Tls): string {
   const { host, address, port, user, password, database } = source;
   const parts = {
-    ...{ host, hostaddr: address, port: String(port), user, password, dbname: database },
+    host,
+    hostaddr: address,
+    port: String(port),
+    user,
+    password,
+    dbname: database,
     ...(tls === 'certificate'
       ? { sslmode: 'verify-full', sslrootcert: authoritiesFile(settings) }
       : { sslmode: 'require', channel_binding: 'require', require_auth: 'scram-sha-256' }),
-    ...{
-      sslcertmode: 'disable',
-      gssencmode: 'disable',
-      connect_timeout: '10',
-      application_name: 'branchgate',
-    },
-    ...{ keepalives_idle: '30', keepalives_interval: '10', keepalives_count: '3', tcp_user_timeout: '60000' },
+    sslcertmode: 'disable',
+    gssencmode: 'disable',
+    connect_timeout: '10',
+    application_name: 'branchgate',
+    keepalives_idle: '30',
+    keepalives_interval: '10',
+    keepalives_count: '3',
+    tcp_user_timeout: '60000',
   };
   return Object.entries(parts)
     .map(([name, value]) => `${name}='${value.replaceAll(/[\\']/g, '\\$&')}'`)
@@ -131,7 +137,12 @@ function readConnection(text: string): { source: Source; tls: Tls } {
   const tls = sslmode === 'verify-full' ? 'certificate' : 'channel_binding';
   return {
     source: {
-      ...{ host, address: hostaddr, port: Number(port), user, password, database: dbname },
+      host,
+      address: hostaddr,
+      port: Number(port),
+      user,
+      password,
+      database: dbname,
       mustVerify: tls === 'certificate',
     },
     tls,

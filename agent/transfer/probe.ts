@@ -58,7 +58,9 @@ export async function probeSource(
     if (into === null || found.some(({ severity }) => severity === 'error'))
       return { source, findings: found };
     const tried = await trySchema(host, {
-      ...{ project_id, source: examined.value.source, tls: source.tls },
+      project_id,
+      source: examined.value.source,
+      tls: source.tls,
       tables: wanted.tables === null ? null : examined.value.tables,
     });
     return { source, findings: firstOf([...found, ...tried]) };
@@ -189,7 +191,12 @@ export async function examineSource(
     published: publishedOf(chosen),
     probe: {
       source: {
-        ...{ host: name, port, database, version: short(catalog.version), tls, total_bytes },
+        host: name,
+        port,
+        database,
+        version: short(catalog.version),
+        tls,
+        total_bytes,
         tables,
         has_more: chosen.length > tables.length,
         free_slots: count(catalog.free_slots),
@@ -383,7 +390,8 @@ function unpublishedFindings(catalog: SourceCatalog, publication: string | null)
       'not_followed',
       `The publication leaves out tables, which are empty here: ${named.map(short).join(', ')}${more > 0 ? `, and ${more} more` : ''}. Add them to it, or name the tables that are meant.`,
       {
-        ...{ severity: 'warning', path: 'publication' },
+        severity: 'warning',
+        path: 'publication',
         statement: `ALTER PUBLICATION ${identifier(publication)} ADD TABLE ${named.join(', ')}`,
       },
     ),

@@ -248,7 +248,8 @@ async function publishTables(
 async function recordAdditions(host: FollowHost, followed: Followed, changes: readonly SourceChange[]) {
   const now = Date.now();
   const added = changes.map(({ statement }) => ({
-    ...{ id: randomUUID(), at: new Date(now).toISOString() },
+    id: randomUUID(),
+    at: new Date(now).toISOString(),
     statement: statement.slice(0, ADDITION_MAX),
   }));
   const recent = followed.additions.filter(({ at }) => now - Date.parse(at) < REPORTED_FOR_MS);

@@ -1,5 +1,4 @@
-import type { Session } from '../postgres/connect.ts';
-import { inTransaction } from '../postgres/connect.ts';
+import { inTransaction, type Session } from '../postgres/connect.ts';
 import { noMember, OWN_SCHEMA } from '../postgres/own-objects.ts';
 
 interface Named {

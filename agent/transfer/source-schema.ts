@@ -131,8 +131,14 @@ async function connectionOf(
   tls: Tls,
 ): Promise<DumpConnection> {
   const variables = {
-    ...{ PGHOST: host, PGHOSTADDR: address, PGPORT: String(port), PGUSER: user, PGDATABASE: database },
-    ...{ PGGSSENCMODE: 'disable', PGSSLCERTMODE: 'disable', PGCONNECT_TIMEOUT: '10' },
+    PGHOST: host,
+    PGHOSTADDR: address,
+    PGPORT: String(port),
+    PGUSER: user,
+    PGDATABASE: database,
+    PGGSSENCMODE: 'disable',
+    PGSSLCERTMODE: 'disable',
+    PGCONNECT_TIMEOUT: '10',
   };
   if (tls === 'certificate')
     return {

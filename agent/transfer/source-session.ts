@@ -208,7 +208,12 @@ async function connect(
   };
   const client = new SourceClient(
     {
-      ...{ host: address, port, user, password, database, ssl },
+      host: address,
+      port,
+      user,
+      password,
+      database,
+      ssl,
       application_name: 'branchgate',
       options: bounds.options,
       connectionTimeoutMillis: CONNECT_WITHIN_MS,

@@ -112,9 +112,12 @@ export async function readSlot(session: Session, slot: string): Promise<SlotStat
   );
   const [found] = rows;
   if (!found) return { isLost: true, lsn: 0, confirmed: 0, lag_bytes: 0, slot_bytes: 0, keep_bytes: null };
-  const [lsn, confirmed] = [bytes(found.written), bytes(found.confirmed)];
+  const lsn = bytes(found.written);
+  const confirmed = bytes(found.confirmed);
   return {
-    ...{ isLost: found.is_lost, lsn, confirmed },
+    isLost: found.is_lost,
+    lsn,
+    confirmed,
     lag_bytes: Math.max(0, lsn - confirmed),
     slot_bytes: bytes(found.kept),
     keep_bytes: found.keep === null ? null : bytes(found.keep),

@@ -37,7 +37,8 @@ const REPEAT_AFTER_MS = 60_000;
 const problemOf = ({ message, table }: ApplyError): FollowProblem => ({
   code: 'apply',
   message: `PostgreSQL refuses a change${table === null ? '' : ` of ${table}`} here: ${message}. Change the row or the constraint at the source, or the schema of both, and resume.`,
-  ...{ table, statement: null },
+  table,
+  statement: null,
 });
 
 /** The worker says why in PostgreSQL's log, and nobody may write so much there. */
@@ -45,20 +46,23 @@ const UNHEARD: FollowProblem = {
   code: 'apply',
   message:
     'PostgreSQL refuses a change here, and what runs in the schema of the source writes too much to the log of the host to find out why. Remove the messages from its functions, and resume.',
-  ...{ table: null, statement: null },
+  table: null,
+  statement: null,
 };
 
 /** A block ends clients, and PostgreSQL starts a worker again. @param excess in the words of `Excesses` */
 const problemOfExcess = (excess: string): FollowProblem => ({
   code: 'apply',
   message: `What the changes of the source run here ${excess}. Change its triggers, checks and functions, or write less at a time, and resume.`,
-  ...{ table: null, statement: null },
+  table: null,
+  statement: null,
 });
 
 const NO_ROOM: FollowProblem = {
   code: 'quota',
   message: 'The storage quota is used up. Raise it or delete branches, and resume.',
-  ...{ table: null, statement: null },
+  table: null,
+  statement: null,
 };
 
 interface Known {
@@ -135,8 +139,11 @@ export class FollowWatch {
 
   #knownOf({ branch_id, project_id }: Followed): Known {
     const known = this.#known.get(branch_id) ?? {
-      ...{ storedAt: Number.NEGATIVE_INFINITY, comparedAt: performance.now() },
-      ...{ reportedAt: Number.NEGATIVE_INFINITY, reported: '', busy: null },
+      storedAt: Number.NEGATIVE_INFINITY,
+      comparedAt: performance.now(),
+      reportedAt: Number.NEGATIVE_INFINITY,
+      reported: '',
+      busy: null,
     };
     this.#known.set(branch_id, known);
     this.#ids.set(branch_id, { branch_id, project_id });
@@ -203,17 +210,30 @@ export class FollowWatch {
     if (text === known.reported && now - known.reportedAt < REPEAT_AFTER_MS) return;
     Object.assign(known, { reported: text, reportedAt: now });
     this.#report({
-      ...{ project_id, branch_id, observed_at: new Date().toISOString(), state, problem, slot_warning },
+      project_id,
+      branch_id,
+      observed_at: new Date().toISOString(),
+      state,
+      problem,
+      slot_warning,
       lag_bytes: slot?.lag_bytes ?? null,
       lag_seconds: this.#host.lags.of(branch_id),
-      ...{ slot_bytes: slot?.slot_bytes ?? null, keep_bytes: slot?.keep_bytes ?? null, additions },
+      slot_bytes: slot?.slot_bytes ?? null,
+      keep_bytes: slot?.keep_bytes ?? null,
+      additions,
     });
   }
 }
 
 const GONE: Omit<FollowReport, 'project_id' | 'branch_id' | 'observed_at'> = {
-  ...{ state: 'absent', problem: null, slot_warning: false, lag_bytes: null, lag_seconds: null },
-  ...{ slot_bytes: null, keep_bytes: null, additions: [] },
+  state: 'absent',
+  problem: null,
+  slot_warning: false,
+  lag_bytes: null,
+  lag_seconds: null,
+  slot_bytes: null,
+  keep_bytes: null,
+  additions: [],
 };
 
 /** @throws HostError INVALID_CALL, and HOST_BUSY while it is cut over */

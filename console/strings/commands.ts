@@ -92,8 +92,13 @@ export const COMMANDS = {
     { name, quota, attempts, spares, durability, maskedOnly, rotation }: ChangedProject,
   ) =>
     line(['project', 'update', project], {
-      ...{ name, quota, spares, durability },
-      ...{ 'connection-attempts': attempts, 'masked-only': maskedOnly, 'rotate-credentials': rotation },
+      name,
+      quota,
+      spares,
+      durability,
+      'connection-attempts': attempts,
+      'masked-only': maskedOnly,
+      'rotate-credentials': rotation,
     }),
   deleteProject: (project: string) => line(['project', 'delete', project]),
   listProjectMembers: (id: string) => line(['api', 'GET', `/api/v1/projects/${id}/members`]),

@@ -135,7 +135,9 @@ export async function prepareSites(settings: StackSettings, prepared?: Prepared)
   for (let number = 2; number <= settings.HOSTS; number += 1)
     others.push(await furtherSite(site, number, choices?.others?.[number - 2]));
   const storedOf = ({ ports: { DIRECT_PORT, POOLED_PORT }, host: { dir } }: Site) => ({
-    ...{ DIRECT_PORT, POOLED_PORT, host_dir: dir },
+    DIRECT_PORT,
+    POOLED_PORT,
+    host_dir: dir,
   });
   const stored = others.map(storedOf);
   const standby = settings.STANDBY === '1' ? await furtherSite(site, STANDBY, choices?.standby) : null;

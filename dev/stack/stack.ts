@@ -22,7 +22,6 @@ import {
   type Site,
 } from './programs.ts';
 import { certificatesIn, configureServers, copyCertificate } from './servers.ts';
-
 import { Refusal, type StackSettings } from './settings.ts';
 import { type Prepared, prepareSites } from './site.ts';
 

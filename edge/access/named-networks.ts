@@ -253,12 +253,14 @@ const isBehind = ({ name, version }: Pick<NamedNetworkRow, 'name' | 'version'>) 
 
 /** A change as an audit event shows it. */
 function changeOf({ ranges, previous }: Pick<NamedNetworkRow, 'ranges' | 'previous'>) {
-  const [before, after] = [new Set(previous), new Set(ranges)];
+  const before = new Set(previous);
+  const after = new Set(ranges);
   const added = ranges.filter((range) => !before.has(range));
   const removed = previous.filter((range) => !after.has(range));
   return {
     networks: ranges.length,
-    ...{ added: added.length, removed: removed.length },
+    added: added.length,
+    removed: removed.length,
     examples: { added: added.slice(0, NAMED_CHANGES), removed: removed.slice(0, NAMED_CHANGES) },
   };
 }

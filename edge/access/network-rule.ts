@@ -173,7 +173,8 @@ export function missingRules(
     if (!ofBranch.some(({ cidr }) => isInNetwork(address, cidr))) missing.set(network, address);
   }
   if (missing.size === 0) return {};
-  const [networks, missed] = [[...missing.keys()], [...missing.values()]];
+  const networks = [...missing.keys()];
+  const missed = [...missing.values()];
   const bodies = networks.map((cidr) => JSON.stringify({ cidr, branch_id: id }));
   return {
     warning: `No network rule lets your ${missed.length === 1 ? 'address' : 'addresses'} ${missed.join(' and ')} connect. To add one, send POST /api/v1/projects/${projectId}/network-rules with the body ${bodies.join(', then with ')}.`,

@@ -134,7 +134,7 @@ const UNKNOWN_KEY_PAUSE_MS = 30_000;
 /** Delay after a failed fetch; short while there are no keys at all. */
 const RETRY_WITH_KEYS_MS = 30_000;
 const RETRY_WITHOUT_KEYS_MS = 1_000;
-/** Verified tokens that an isolate caches; at most 8 KiB each (`bearer.ts`). */
+/** Verified tokens that an isolate caches; at most 8 KiB each (`TOKEN_MAX`). */
 const VERIFIED_TOKENS = 2_000;
 
 /** The time of a request, and how to keep work alive beyond it. */

@@ -166,7 +166,10 @@ export async function copy(
   if (subject.copied === null) {
     const result = await callHost('transfer.copy', {
       ...identity(context, subject.branch),
-      ...{ source_url: requireSourceUrl(subject), tables, room_bytes: roomBytes, jobs: concurrent },
+      source_url: requireSourceUrl(subject),
+      tables,
+      room_bytes: roomBytes,
+      jobs: concurrent,
       busy_wait: BUSY_WAIT_MS,
       follow,
     });

@@ -176,8 +176,14 @@ export async function maskOnHost(
     version === null ? null : await readMasking(db, settings.CREDENTIAL_KEYS, { projectId, version, branch });
   if (version !== null && !masking) throw new OvertakenError();
   const { masked, unchanged, problems, size_bytes } = await callHost('snapshot.mask', {
-    ...{ job_id: madeBy, project_id: projectId, branch_id: branch.id, snapshot_id: snapshotId },
-    ...{ source: branch.databaseName, busy_wait: BUSY_WAIT_MS, masking, keep_tables: keepTables },
+    job_id: madeBy,
+    project_id: projectId,
+    branch_id: branch.id,
+    snapshot_id: snapshotId,
+    source: branch.databaseName,
+    busy_wait: BUSY_WAIT_MS,
+    masking,
+    keep_tables: keepTables,
     unless_same_as: unlessSameAs ?? null,
   }).catch((error: unknown) => {
     if (error instanceof HostCallError && error.code === 'STATEMENT_REFUSED')
@@ -239,7 +245,11 @@ async function compareSource(context: Context): Promise<void> {
   const { rules, unlisted } = policy;
   const { id: branch_id, databaseName: database } = branch;
   const { problems } = await callHost('masking.inspect', {
-    ...{ branch_id, database, rules, unlisted, sample: false },
+    branch_id,
+    database,
+    rules,
+    unlisted,
+    sample: false,
   }).catch((error: unknown) => {
     if (!(error instanceof HostCallError) || !NOT_COMPARED.has(error.code)) throw error;
     throw new MaskingIncompleteError([], `It could not be compared with the branch: ${error.message}`);

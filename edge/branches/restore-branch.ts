@@ -52,8 +52,15 @@ export async function reserveRestore(
   const isKept = and(eq(snapshots.id, snapshot.id), eq(snapshots.status, 'ready'));
   const rules = snapshot.rules.map((rule) => ({
     ...rule,
-    ...{ id: crypto.randomUUID(), projectId, branchId, revision: 0, createdBy, tenantId },
-    ...{ createdAt: now, expiresAt: null, listVersion: 0 },
+    id: crypto.randomUUID(),
+    projectId,
+    branchId,
+    revision: 0,
+    createdBy,
+    tenantId,
+    createdAt: now,
+    expiresAt: null,
+    listVersion: 0,
   }));
   const life = { lifespan: branch.lifespan, ttlSeconds: branch.ttlSeconds };
   const change = {

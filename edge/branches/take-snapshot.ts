@@ -167,7 +167,9 @@ export const takeSnapshotJob = saga<'snapshot.create', Taking>({
     if (!taken?.taken) return [db.delete(snapshots).where(eq(snapshots.id, snapshot.id))];
     const { status, sizeBytes, independent, takenAt, checkedAt } = asTaken(subject, now);
     const metadata = {
-      ...{ snapshot_id: snapshot.id, branch_name: branch.branchName, kind: snapshot.kind },
+      snapshot_id: snapshot.id,
+      branch_name: branch.branchName,
+      kind: snapshot.kind,
       ...(snapshot.maskingVersion !== null && { masking_version: snapshot.maskingVersion }),
     };
     const about = { id: job.id, projectId: branch.projectId, branchId: branch.id, metadata };

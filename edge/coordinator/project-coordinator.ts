@@ -198,7 +198,8 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
    * requests for one name one creates the branch, and the others wait. If the host is away, its first call fails.
    */
   async createBranches(request: BranchRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
-    const [{ onExists }, { hostId }] = [request, request.project];
+    const { onExists } = request;
+    const { hostId } = request.project;
     const deadline = Date.now() + waitMs;
     if (onExists !== 'fail' && !(await isLinked(this.env, hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
     this.#armAlarm();
@@ -246,7 +247,8 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
 
   async resetBranch(request: ResetRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
     const { branch, hostId } = request;
-    const [deadline, idleBy] = [Date.now() + waitMs, Date.now() + IDLE_WITHIN_MS];
+    const deadline = Date.now() + waitMs;
+    const idleBy = Date.now() + IDLE_WITHIN_MS;
     if (!(await isLinked(this.env, hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
     this.#armAlarm();
     const reserve = () => this.#sharing(request, (shared) => this.#reserveReset(shared));
@@ -282,7 +284,8 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
 
   async restoreBranch(request: RestoreRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
     const { branch, project } = request;
-    const [deadline, idleBy] = [Date.now() + waitMs, Date.now() + IDLE_WITHIN_MS];
+    const deadline = Date.now() + waitMs;
+    const idleBy = Date.now() + IDLE_WITHIN_MS;
     if (!(await isLinked(this.env, project.hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
     this.#armAlarm();
     let reserved = await this.#reserveRestore(request);

@@ -77,7 +77,7 @@ export const accounts = sqliteTable(
     /** In lower case. */
     email: text('email').notNull().unique(),
     name: text('name').notNull(),
-    /** scrypt with its parameters and salt; see `sign-in/accounts/password-hash.ts`. */
+    /** scrypt with its parameters and salt; see `crypto/password-hash.ts`. */
     passwordHash: text('password_hash').notNull(),
     role: text('role').notNull(),
     tenantId: text('tenant_id').notNull(),

@@ -53,7 +53,7 @@ import {
 } from './column-types.ts';
 
 /**
- * The system of record (D1); accounts are in `account-schema.ts`, API keys and trusts in `machine-schema.ts`.
+ * The system of record (D1); accounts are in `people-schema.ts`.
  * Timestamps are Unix milliseconds and ids are UUIDs. `docs/storage.md` lists what is stored and for how
  * long. The unique indexes exclude statuses that free a name, so that deleted and failed records do not
  * reserve it.
@@ -134,7 +134,8 @@ export const hosts = sqliteTable('hosts', {
   capacity: integer('capacity'),
   /** PostgreSQL's `system_identifier` of the first cluster seen; null before that. */
   systemIdentifier: text('system_identifier'),
-  ...{ ...hostRole(), ...hostState() },
+  ...hostRole(),
+  ...hostState(),
   createdAt: created(),
 });
 

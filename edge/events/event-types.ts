@@ -4,8 +4,12 @@ import { PROJECT_STATUSES } from '../../shared/project/project-status.ts';
 import { STORAGE_STATES } from '../../shared/project/storage-quota.ts';
 import { Branch, blockedOf, closedTo, connectionsBlockedUntil } from '../branches/branch.ts';
 import { Snapshot } from '../branches/snapshot.ts';
-import type { StoredBlock } from '../database/column-types.ts';
-import { EVENT_TYPES, type EventType, FOLLOW_RECORD_STATES } from '../database/column-types.ts';
+import {
+  EVENT_TYPES,
+  type EventType,
+  FOLLOW_RECORD_STATES,
+  type StoredBlock,
+} from '../database/column-types.ts';
 import type { BranchRow } from '../database/schema.ts';
 import { FOLLOW_FIELDS } from '../following/follow-record.ts';
 import { Job, toErrorResponse } from '../jobs/job-resource.ts';

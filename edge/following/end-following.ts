@@ -86,7 +86,9 @@ async function load({ db, job }: SagaContext<Ending>): Promise<Ended | null> {
 }
 
 const ofMain = ({ projectId, branchId }: FollowRow, { databaseName }: Pick<BranchRow, 'databaseName'>) => ({
-  ...{ project_id: projectId, branch_id: branchId, database: databaseName },
+  project_id: projectId,
+  branch_id: branchId,
+  database: databaseName,
 });
 
 /** The audit event of the end. */
@@ -180,7 +182,9 @@ const stop = (
 ) =>
   callHost('follow.stop', {
     ...ofMain(follow, branch),
-    ...{ slot: followName(follow.projectId), publication: follow.publication, source_url },
+    slot: followName(follow.projectId),
+    publication: follow.publication,
+    source_url,
   });
 
 /**

@@ -127,7 +127,9 @@ export function toFollowResponse(
     state: stateOf(live),
     problem: live.state === 'absent' ? ABSENT : problemOf(live.problem, live),
     tables: live.tables,
-    ...{ lag_bytes, lag_seconds, slot_bytes },
+    lag_bytes,
+    lag_seconds,
+    slot_bytes,
   };
 }
 

@@ -65,8 +65,18 @@ export async function reserveFollow(
   const sealed = await sealedSource(keys, job, sourceUrl);
   const { source: from, tables, publication } = what;
   const row = {
-    ...{ projectId, branchId, tenantId, jobId, publication, tables: [], problem: null, observedAt: null },
-    ...{ state: 'copying' as const, source: { ...from, version }, createdAt: now, updatedAt: now },
+    projectId,
+    branchId,
+    tenantId,
+    jobId,
+    publication,
+    tables: [],
+    problem: null,
+    observedAt: null,
+    state: 'copying' as const,
+    source: { ...from, version },
+    createdAt: now,
+    updatedAt: now,
   };
   const about = { projectId, branchId, metadata: { job_id: jobId, ...from, tables } };
   const event = auditEvent('branch.follow.started', actor, about, now);
@@ -94,7 +104,9 @@ const atSource = ({ job }: Context) => ({
 });
 
 const ofMain = ({ job }: Context, { databaseName }: Pick<BranchRow, 'databaseName'>) => ({
-  ...{ project_id: job.projectId, branch_id: job.branchId, database: databaseName },
+  project_id: job.projectId,
+  branch_id: job.branchId,
+  database: databaseName,
 });
 
 /** From here a cancellation may come after each step, because `main` can be emptied again. */
@@ -211,8 +223,10 @@ function record({ db, job }: Context, _refused: boolean, now: Date): Statement[]
 async function empty({ job, callHost }: Context, branch: BranchRow): Promise<void> {
   const { snapshotId, emptying } = job.input;
   const about = {
-    ...{ job_id: emptying.jobId, project_id: job.projectId },
-    ...{ branch_id: branch.id, database: branch.databaseName },
+    job_id: emptying.jobId,
+    project_id: job.projectId,
+    branch_id: branch.id,
+    database: branch.databaseName,
   };
   const source = snapshotDatabaseName(snapshotId);
   await callHost('reset.clone', { ...about, source, busy_wait: BUSY_WAIT_MS });

@@ -62,7 +62,8 @@ export async function setDnsChallenge(
 
 /** Replaces the record that the gateway has made for the name of this host, and no other. */
 async function setTxtRecord(zone: DnsZone, { id, dbHost }: HostRow, value: string | null): Promise<void> {
-  const [name, comment] = [`_acme-challenge.${dbHost}`, `branchgate host ${id}`];
+  const name = `_acme-challenge.${dbHost}`;
+  const comment = `branchgate host ${id}`;
   const present = await zone.list({ type: 'TXT', name });
   for (const record of present) if (record.comment === comment) await zone.remove(record.id);
   if (value !== null) await zone.add({ type: 'TXT', name, content: `"${value}"`, ttl: TTL_SECONDS, comment });

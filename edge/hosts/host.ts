@@ -12,8 +12,7 @@ import { moves } from '../database/move-schema.ts';
 import { hosts, projects } from '../database/schema.ts';
 import type { Settings } from '../settings.ts';
 import { CaCertificate, Placement } from './enrolment.ts';
-import type { HostLinks } from './host-client.ts';
-import { isLinked } from './host-client.ts';
+import { type HostLinks, isLinked } from './host-client.ts';
 import {
   foundMembers,
   hasNoMembers,

@@ -1,8 +1,7 @@
 import { and, eq, isNull, type SQL, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
-import type { AuditName } from '../audit/audit-event.ts';
-import { auditEvent } from '../audit/audit-event.ts';
+import { type AuditName, auditEvent } from '../audit/audit-event.ts';
 import type { AuditActor } from '../database/column-types.ts';
 import { isOpenJob } from '../database/conditions.ts';
 import { type Database, insertIf, isThere } from '../database/database.ts';

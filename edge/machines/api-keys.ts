@@ -160,7 +160,10 @@ const API_KEYS_MAX = 100;
 const about = ({ id, name, role, permissions, projectId, branchPattern }: ApiKeyRow) => ({
   ...(projectId && { projectId }),
   metadata: {
-    ...{ key_id: id, name, role, branch_pattern: branchPattern },
+    key_id: id,
+    name,
+    role,
+    branch_pattern: branchPattern,
     ...(permissions.length > 0 && { permissions }),
   },
 });

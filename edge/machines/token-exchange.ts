@@ -134,7 +134,8 @@ async function idTokenProblem(
       currentDate: timing.now,
     });
     const now = timing.now.getTime() / 1000;
-    const [issuedAt, expiresAt] = [Number(payload.iat), Number(payload.exp)];
+    const issuedAt = Number(payload.iat);
+    const expiresAt = Number(payload.exp);
     if (expiresAt <= now) return ok('token_expired');
     if (!(issuedAt <= now + SKEW_SECONDS)) return ok('token_not_yet_valid');
     if (expiresAt - issuedAt > LIFE_SECONDS_MAX) return ok('token_lives_too_long');

@@ -260,7 +260,8 @@ const AUDITED_MAX = 100;
 function differenceOf(before: readonly MaskingRule[], after: readonly MaskingRule[]) {
   const ofColumns = (rules: readonly MaskingRule[]) =>
     new Map(rules.map((rule) => [columnOf(rule), JSON.stringify(rule)]));
-  const [old, current] = [ofColumns(before), ofColumns(after)];
+  const old = ofColumns(before);
+  const current = ofColumns(after);
   const names = (rules: Map<string, string>, isNamed: (column: string) => boolean) =>
     [...rules.keys()].filter(isNamed).slice(0, AUDITED_MAX);
   return {

@@ -2,13 +2,10 @@ import { count, isNotNull, min, sql } from 'drizzle-orm';
 import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
 import type { HostDescription } from '../../shared/protocol/host-description.ts';
 import { isLive, isOpenJob } from '../database/conditions.ts';
-import type { DatabaseBinding } from '../database/database.ts';
-import { openDatabase } from '../database/database.ts';
+import { type DatabaseBinding, openDatabase } from '../database/database.ts';
 import { hosts, jobs, projectBranches } from '../database/schema.ts';
-import type { HostLinks } from '../hosts/host-client.ts';
-import { isLinked } from '../hosts/host-client.ts';
-import type { Limiters } from '../rate-limits/limiter-client.ts';
-import { readRefusals } from '../rate-limits/limiter-client.ts';
+import { type HostLinks, isLinked } from '../hosts/host-client.ts';
+import { type Limiters, readRefusals } from '../rate-limits/limiter-client.ts';
 import type { Refusals } from '../rate-limits/limits.ts';
 
 export const OPEN_METRICS = 'application/openmetrics-text; version=1.0.0; charset=utf-8';

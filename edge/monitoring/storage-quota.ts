@@ -405,7 +405,8 @@ export async function storeDiskBytes(db: Database, projectId: string, disk: Disk
   const update = <T extends typeof projectBranches | typeof snapshots>(table: T) => {
     const value = (name: 'own_bytes' | 'shared_bytes') =>
       sql<number>`(select value ->> ${name} from json_each(${measured}) where value ->> 'id' = ${table.id})`;
-    const [ownBytes, sharedBytes] = [value('own_bytes'), value('shared_bytes')];
+    const ownBytes = value('own_bytes');
+    const sharedBytes = value('shared_bytes');
     return db
       .update(table as SQLiteTable)
       .set({ ownBytes, sharedBytes })

@@ -15,7 +15,6 @@ import { bucketOf } from '../rate-limits/buckets.ts';
 import { enforce } from '../rate-limits/limiter-client.ts';
 import { accountByEmail } from '../sign-in/accounts.ts';
 import { challengesOf, INVITATION_TTL_MS } from '../sign-in/challenge.ts';
-
 import { enforceMailLimit } from '../sign-in/email-code.ts';
 import type { SignInContext } from '../sign-in/sign-in-context.ts';
 import { isInvitable } from '../sign-in/sign-up.ts';

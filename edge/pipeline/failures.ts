@@ -179,7 +179,10 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
     example: {
       details: [
         {
-          ...{ problem: 'wal_level', severity: 'error', path: 'source_url', object: null },
+          problem: 'wal_level',
+          severity: 'error',
+          path: 'source_url',
+          object: null,
           message: 'wal_level is replica at the source, and has to be logical.',
           statement: 'ALTER SYSTEM SET wal_level = logical; -- then restart the server',
         },

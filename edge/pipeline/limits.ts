@@ -81,7 +81,8 @@ export async function guardSecret(
     return requireAdmission(c);
   }
   unwrap(await check());
-  const [guesses, counted] = [orUnavailable(peek(c.env, failures)), count(c, bucket)];
+  const guesses = orUnavailable(peek(c.env, failures));
+  const counted = count(c, bucket);
   governRequest(
     c,
     bucket,

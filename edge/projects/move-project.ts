@@ -81,8 +81,13 @@ async function examine(context: Context, moving: Moving): Promise<void> {
   if (moving.move.follows !== null) return;
   const main = mainOf(moving);
   const { source, findings } = await toHost(context, 'transfer.probe', {
-    ...{ project_id: context.job.projectId, source_url: sourceUrl(context, moving, main.database) },
-    ...{ use: 'follow', into: null, tables: null, publication: null, of_host: true },
+    project_id: context.job.projectId,
+    source_url: sourceUrl(context, moving, main.database),
+    use: 'follow',
+    into: null,
+    tables: null,
+    publication: null,
+    of_host: true,
     room_bytes: Number.MAX_SAFE_INTEGER,
   });
   const wrong = findings.filter(
@@ -102,7 +107,8 @@ async function clear(context: Context, moving: Moving): Promise<void> {
   await examine(context, moving);
   if (moving.move.branches.some(({ state }) => state !== 'waiting')) return;
   await toHost(context, 'project.drop', {
-    ...{ job_id: context.job.id, project_id: context.job.projectId },
+    job_id: context.job.id,
+    project_id: context.job.projectId,
     up_to_revision: moving.project.accessRevision,
   });
   // What is built has a newer one, so a drop that is late leaves it.
@@ -127,7 +133,8 @@ async function build(context: Context, moving: Moving): Promise<void> {
     const branch = { branch_id: id, database, build_id: buildId };
     const about = { job_id: job.id, project_id: job.projectId };
     await toHost(context, 'branch.prepare', {
-      ...{ ...about, access: closed },
+      ...about,
+      access: closed,
       branches: [{ ...branch, verifiers: await verifiersOf(CREDENTIAL_KEYS, rows) }],
     });
     const plain = { ...about, branches: [branch] };
@@ -155,7 +162,12 @@ async function copyBranch(context: Context, moving: Moving, id: string, follows:
   const source_url = sourceUrl(context, moving, database);
   if (branch.state === 'built') {
     const { copied, findings } = await toHost(context, 'transfer.copy', {
-      ...{ ...about, job_id, source_url, tables: null, jobs: COPIED_AT_A_TIME, busy_wait: BUSY_WAIT_MS },
+      ...about,
+      job_id,
+      source_url,
+      tables: null,
+      jobs: COPIED_AT_A_TIME,
+      busy_wait: BUSY_WAIT_MS,
       room_bytes: Number.MAX_SAFE_INTEGER,
       follow: follows ? followOf(context) : null,
       of_host: true,
@@ -169,7 +181,11 @@ async function copyBranch(context: Context, moving: Moving, id: string, follows:
   await toHost(context, 'reset.swap', { ...about, job_id, snapshot_id });
   if (follows)
     await toHost(context, 'follow.start', {
-      ...{ ...about, ...followOf(context), source_url, tables: null, of_host: true },
+      ...about,
+      ...followOf(context),
+      source_url,
+      tables: null,
+      of_host: true,
     });
   await toHost(context, 'snapshot.drop', { project_id: job.projectId, snapshot_id });
   await setBranch(context, moving, id, { state: 'copied' });
@@ -284,8 +300,11 @@ export const moveProjectJob = saga<'project.move', Moving>({
   complete: ({ db, job }, { move }, now) => {
     const { toHostId: to_host_id, leftOut, dropsSnapshots } = job.input;
     const metadata = {
-      ...{ from_host_id: job.hostId, to_host_id, branches: move.branches.length },
-      ...{ left_out: leftOut.length, dropped_snapshots: dropsSnapshots },
+      from_host_id: job.hostId,
+      to_host_id,
+      branches: move.branches.length,
+      left_out: leftOut.length,
+      dropped_snapshots: dropsSnapshots,
     };
     const event = auditEvent(
       'project.moved',
@@ -349,7 +368,8 @@ async function undo(context: Context): Promise<void> {
   if (move && move.follows !== null)
     await tidy(
       toHost(context, 'project.drop', {
-        ...{ job_id, project_id },
+        job_id,
+        project_id,
         ...(project && { up_to_revision: project.accessRevision }),
       }),
     );

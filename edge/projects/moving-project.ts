@@ -76,7 +76,9 @@ export async function toHost<M extends Method>(
 }
 
 export const of = ({ job }: Context, { id, database }: Pick<MovingBranch, 'id' | 'database'>) => ({
-  ...{ project_id: job.projectId, branch_id: id, database },
+  project_id: job.projectId,
+  branch_id: id,
+  database,
 });
 
 export function sourceUrl({ job }: Context, { from, password }: Moving, database: string): string {
@@ -102,7 +104,9 @@ export async function admit(
 ): Promise<void> {
   const { move, to, password } = moving;
   const { admitted_at, can_remove } = await context.callHost('move.admit', {
-    ...{ job_id: context.job.id, project_id: context.job.projectId, database: mainOf(moving).database },
+    job_id: context.job.id,
+    project_id: context.job.projectId,
+    database: mainOf(moving).database,
     verifier: await scramVerifier(password),
     from: [to?.dbHost ?? ''],
     valid_seconds: VALID_SECONDS,

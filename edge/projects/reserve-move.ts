@@ -54,9 +54,16 @@ export async function movingBranches(
     .where(and(eq(projectBranches.projectId, projectId), inArray(projectBranches.status, WITH_DATABASE)))
     .orderBy(sql`is_default desc`, projectBranches.createdAt, projectBranches.id);
   return rows.map(({ id, branchName: name, databaseName: database, protected: isProtected }) => ({
-    ...{ id, name, database, isProtected, bytes: sizes[id] ?? 0 },
-    ...{ state: 'waiting' as const, frozen: false, revision: null },
-    ...{ buildId: crypto.randomUUID(), snapshotId: crypto.randomUUID() },
+    id,
+    name,
+    database,
+    isProtected,
+    bytes: sizes[id] ?? 0,
+    state: 'waiting' as const,
+    frozen: false,
+    revision: null,
+    buildId: crypto.randomUUID(),
+    snapshotId: crypto.randomUUID(),
   }));
 }
 
@@ -104,17 +111,21 @@ export async function reserveMove(
   );
   const { keyId, sealed } = await seal(settings.CREDENTIAL_KEYS, sealOwner(jobId), makePassword());
   const row: MoveRow = {
-    ...{ projectId, jobId, fromHostId: hostId, toHostId, phase: 'building', keyId, sealedPassword: sealed },
-    ...{
-      admittedAt: null,
-      follows: null,
-      branches,
-      awaySince: null,
-      fencedAt: null,
-      keptUntil: null,
-      createdAt: now,
-      updatedAt: now,
-    },
+    projectId,
+    jobId,
+    fromHostId: hostId,
+    toHostId,
+    phase: 'building',
+    keyId,
+    sealedPassword: sealed,
+    admittedAt: null,
+    follows: null,
+    branches,
+    awaySince: null,
+    fencedAt: null,
+    keptUntil: null,
+    createdAt: now,
+    updatedAt: now,
   };
   const metadata = { job_id: jobId, from_host_id: hostId, to_host_id: toHostId };
   const event = auditEvent('project.move.started', actor, { projectId, metadata }, now);

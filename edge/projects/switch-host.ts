@@ -101,7 +101,10 @@ async function takeOver(context: Context, moving: Moving, phases: Phases): Promi
   const access = await accessOf(settings.CREDENTIAL_KEYS, project, ...restrictions);
   const close = async (closing: typeof access | null, frozen: string[]) => {
     const { admitted_at, written_lsn, changed } = await callHost('move.close', {
-      ...{ job_id: job.id, project_id: job.projectId, access: closing, frozen },
+      job_id: job.id,
+      project_id: job.projectId,
+      access: closing,
+      frozen,
     });
     if (admitted_at !== move.admittedAt || written_lsn === null)
       throw new SourceUnsuitableError(NOT_EXTENDED);
@@ -120,8 +123,11 @@ async function takeOver(context: Context, moving: Moving, phases: Phases): Promi
     toHost(context, 'project.size', { project_id: job.projectId }),
     move.follows
       ? toHost(context, 'follow.cutover', {
-          ...{ ...of(context, mainOf(moving)), job_id: job.id },
-          ...{ writes_refused: true, is_compared: true, until_lsn },
+          ...of(context, mainOf(moving)),
+          job_id: job.id,
+          writes_refused: true,
+          is_compared: true,
+          until_lsn,
         })
       : { cut_over: true, findings: [] },
     confirmAccess(db, job.projectId, access.revision, project.hostId),

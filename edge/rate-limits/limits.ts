@@ -16,7 +16,7 @@ export interface Limit {
   refundable?: true;
   /**
    * Isolates borrow shares of the window, so that most requests need no call of the object
-   * (`lent-shares.ts`). Never for a count that limits guessing: such a count is exact.
+   * (`LentShares`). Never for a count that limits guessing: such a count is exact.
    */
   lent?: true;
 }

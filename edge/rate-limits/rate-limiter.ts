@@ -10,7 +10,6 @@ import {
   type WantedShare,
 } from './counters.ts';
 import type { RateLimiterRpc, WindowState } from './limiter-client.ts';
-
 import { LIMITS, type LimitName, type LimitTable, type Refusals } from './limits.ts';
 
 const WINDOWS = 'windows';

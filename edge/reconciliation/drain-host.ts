@@ -148,8 +148,12 @@ export async function continueDrain(env: DrainEnv, hostId: string): Promise<void
     const other = await otherHost(env, db, hostId, project);
     const begun: Result<unknown, Failure> = other.ok
       ? await coordinatorOf(env, project.id).moveProject({
-          ...{ jobId: crypto.randomUUID(), project, toHostId: other.value, ofDrain: true },
-          ...{ branches: drain.branches, dropsSnapshots: drain.dropsSnapshots },
+          jobId: crypto.randomUUID(),
+          project,
+          toHostId: other.value,
+          ofDrain: true,
+          branches: drain.branches,
+          dropsSnapshots: drain.dropsSnapshots,
           actor: noActor(project.tenantId),
         })
       : other;

@@ -3,15 +3,12 @@ import type { Params } from '../../shared/protocol/operations.ts';
 import { closeWithProject, nextAccessRevision } from '../access/send-access.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import { isAllowed, transition } from '../branches/branch.ts';
-import type { Coordinators } from '../coordinator/coordinator-rpc.ts';
-import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
-import type { DatabaseBinding } from '../database/database.ts';
-import { type Database, isOneOf, openDatabase } from '../database/database.ts';
+import { type Coordinators, coordinatorOf } from '../coordinator/coordinator-rpc.ts';
+import { type Database, type DatabaseBinding, isOneOf, openDatabase } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents, hosts, projectBranches, projects, snapshots } from '../database/schema.ts';
 import { checkFollow, followsOn } from '../following/follow-record.ts';
-import type { HostLinks } from '../hosts/host-client.ts';
-import { type CallHost, hostCaller } from '../hosts/host-client.ts';
+import { type CallHost, type HostLinks, hostCaller } from '../hosts/host-client.ts';
 import { logEvent } from '../log.ts';
 import { repairNames } from '../projects/dns-names.ts';
 import { readSettings } from '../settings.ts';
@@ -282,7 +279,8 @@ async function dropProject(callHost: CallHost, projectId: string, { projects }: 
   logEvent('reconcile.drop_project', { project_id: projectId });
   const held = projects.find(({ project_id }) => project_id === projectId);
   await callHost('project.drop', {
-    ...{ job_id: crypto.randomUUID(), project_id: projectId },
+    job_id: crypto.randomUUID(),
+    project_id: projectId,
     ...(held && { up_to_revision: Math.max(0, held.access_revision) }),
   });
 }

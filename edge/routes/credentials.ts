@@ -36,7 +36,6 @@ import { addressOf } from '../projects/dns-names.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
 import { readSettings } from '../settings.ts';
 import { HOST_WORK_FAILURES } from './creations.ts';
-
 import { BranchRefParams, inBranch, requireData } from './in-project.ts';
 
 type ProjectIds = Pick<ProjectRow, 'id' | 'hostId'>;

@@ -215,12 +215,19 @@ router.openapi(
     const { project, branch, source } = await probed(c, projectId, 'follow', body);
     const { host, port, database, version } = source;
     const request = {
-      ...{ jobId: crypto.randomUUID(), snapshotId: crypto.randomUUID() },
+      jobId: crypto.randomUUID(),
+      snapshotId: crypto.randomUUID(),
       emptying: { jobId: crypto.randomUUID(), snapshotId: crypto.randomUUID() },
-      ...{ branch, sourceUrl: body.source_url, source: { host, port, database }, version },
-      ...{ tables: body.tables ?? null, publication: body.publication ?? null },
-      ...{ roomBytes: roomBytes(project), jobs: COPY_JOBS.default },
-      ...{ hostId: project.hostId, actor: actorOf(c) },
+      branch,
+      sourceUrl: body.source_url,
+      source: { host, port, database },
+      version,
+      tables: body.tables ?? null,
+      publication: body.publication ?? null,
+      roomBytes: roomBytes(project),
+      jobs: COPY_JOBS.default,
+      hostId: project.hostId,
+      actor: actorOf(c),
     };
     const job = await repeatIfLost(() => coordinatorOf(c.env, projectId).startFollowing(request));
     return c.json(toJobResponse(unwrap(job)), 202);

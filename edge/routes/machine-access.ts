@@ -34,7 +34,6 @@ import { databaseOf } from '../pipeline/replica-choice.ts';
 import { readSettings } from '../settings.ts';
 import { visible } from '../tenancy/project-access.ts';
 import { replay } from './creations.ts';
-
 import { ApiKeyParams, inProject, ProjectParams, TrustParams } from './in-project.ts';
 
 const tags = ['Machine access'];

@@ -23,7 +23,6 @@ import { actorOf } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
 import { primaryOf } from '../pipeline/replica-choice.ts';
 import { readSettings } from '../settings.ts';
-
 import {
   BranchRefParams,
   HOST_FAILURES,
@@ -106,7 +105,11 @@ router.openapi(
     const { rules, unlisted } = policy;
     // The policy is there while the host is away.
     const compared = main && {
-      ...{ branch_id: main.id, database: main.databaseName, rules, unlisted, sample: true },
+      branch_id: main.id,
+      database: main.databaseName,
+      rules,
+      unlisted,
+      sample: true,
     };
     const outcome = compared && (await callHostForClient(c.env, project.hostId, 'masking.inspect', compared));
     const { problems, suggestions } = outcome?.ok ? outcome.value : { problems: null, suggestions: null };

@@ -39,7 +39,6 @@ import { EmailAddress } from '../sign-in/accounts.ts';
 import { finishInvitation } from '../sign-in/email-code.ts';
 import { LoginResponse, ResponseQuery } from '../sign-in/first-factor.ts';
 import { replay } from './creations.ts';
-
 import {
   InvitationParams,
   inProject,

@@ -82,7 +82,11 @@ const toMoveResponse = (move: MoveRow, job: JobRow | null, urls_change: boolean)
   to_host_id: move.toHostId,
   urls_change,
   branches: move.branches.map(({ id, name, bytes, state, frozen }) => ({
-    ...{ id, name, size_bytes: bytes, state: stateOf(state), read_only: frozen },
+    id,
+    name,
+    size_bytes: bytes,
+    state: stateOf(state),
+    read_only: frozen,
   })),
   kept_until: move.keptUntil?.toISOString() ?? null,
   job: job && stateOfJob(job),
@@ -160,7 +164,12 @@ router.openapi(
     const project = await ofProject(db, projectId);
     await checkHost(db, toHostId, project.hostId);
     const request = {
-      ...{ jobId: crypto.randomUUID(), project, toHostId, branches, dropsSnapshots, ofDrain: false },
+      jobId: crypto.randomUUID(),
+      project,
+      toHostId,
+      branches,
+      dropsSnapshots,
+      ofDrain: false,
       actor: actorOf(c, project.tenantId),
     };
     const { tenantId, createdBy, hostId, storageQuotaGib, id } = project;
@@ -222,13 +231,19 @@ router.openapi(
     const rows = await db.select().from(hosts).where(isOneOf(hosts.id, hostIds));
     return c.json(
       {
-        ...{ state: 'planned' as const, from_host_id: project.hostId, to_host_id: toHostId },
+        state: 'planned' as const,
+        from_host_id: project.hostId,
+        to_host_id: toHostId,
         urls_change: urlsChange(readSettings(c.env), project, rows),
         branches: branches.map(({ id, name, bytes, isProtected }) => ({
-          ...{ id, name, size_bytes: bytes, read_only: false },
+          id,
+          name,
+          size_bytes: bytes,
+          read_only: false,
           state: wanted === 'all' || isProtected ? ('waiting' as const) : ('left_out' as const),
         })),
-        ...{ kept_until: null, job: null },
+        kept_until: null,
+        job: null,
       },
       200,
     );

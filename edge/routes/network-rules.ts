@@ -23,7 +23,6 @@ import { emptyResponse, jsonBody, operation, operations, response } from '../pip
 import { databaseOf } from '../pipeline/replica-choice.ts';
 import { readSettings } from '../settings.ts';
 import { replay } from './creations.ts';
-
 import { inProject, ProjectParams, RuleParams } from './in-project.ts';
 
 const tags = ['Network rules'];

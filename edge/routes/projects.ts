@@ -46,7 +46,6 @@ import { bucketOf } from '../rate-limits/buckets.ts';
 import { readSettings } from '../settings.ts';
 import { projectViews, visible } from '../tenancy/project-access.ts';
 import { CreationHeaders, endOfCreation, HOST_CREATION_FAILURES, PENDING, replay } from './creations.ts';
-
 import { HOST_FAILURES, inProject, ProjectParams, requireFullData } from './in-project.ts';
 
 const tags = ['Projects'];

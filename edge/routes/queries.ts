@@ -11,7 +11,6 @@ import { alsoPermit, jsonBody, operation, operations, response } from '../pipeli
 import { databaseOf } from '../pipeline/replica-choice.ts';
 import { auditedWork } from './audited-work.ts';
 import { BranchRefParams, branchOf, HOST_FAILURES } from './in-project.ts';
-
 import { VALUES_EXPLAINED, Value } from './tables.ts';
 
 /** Characters. The whole request has to fit into a message of the link. */

@@ -15,7 +15,6 @@ import { actorOf } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
 import { primaryOf } from '../pipeline/replica-choice.ts';
 import { CreationHeaders, creationResponse, HOST_WORK_FAILURES, PENDING, replay } from './creations.ts';
-
 import {
   BranchRefParams,
   inBranch,

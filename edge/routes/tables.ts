@@ -297,8 +297,13 @@ router.openapi(
     const rows: z.output<typeof Values>[] = [];
     const truncated: z.output<typeof RowPage>['truncated'] = [];
     const next = (database: { branch_id: string; database: string }) => ({
-      ...{ ...database, schema, table, filter, order },
-      ...{ offset: offset + rows.length, limit: limit - rows.length },
+      ...database,
+      schema,
+      table,
+      filter,
+      order,
+      offset: offset + rows.length,
+      limit: limit - rows.length,
     });
     const { result, database, call } = await callReading(c, c.req.valid('param'), 'row.list', next);
     // Rows with very many columns come in several messages.

@@ -30,7 +30,6 @@ import {
   webhookOf,
   webhookSenderOf,
 } from '../webhooks/webhook.ts';
-
 import { inProject, WebhookParams } from './in-project.ts';
 
 const tags = ['Webhooks'];

@@ -145,7 +145,8 @@ function affected(
 ): string[] {
   const everyone = [...new Set([...before, ...after])];
   if (displayName !== next) return everyone;
-  const [was, is] = [new Set(before), new Set(after)];
+  const was = new Set(before);
+  const is = new Set(after);
   return everyone.filter((person) => was.has(person) !== is.has(person));
 }
 

@@ -22,7 +22,6 @@ import {
   settleMail,
   withoutExpired,
 } from './challenge.ts';
-
 import { completeChallenge } from './email-code.ts';
 import { signInMail } from './sign-in-mails.ts';
 

@@ -3,14 +3,12 @@ import { fail, ok, type Result } from '../../shared/result.ts';
 import type { ClientDetails } from '../audit/audit-event.ts';
 import { hashPassword } from '../crypto/password-hash.ts';
 import { type Database, type DatabaseBinding, openDatabase } from '../database/database.ts';
-
 import type { AccountRow } from '../database/people-schema.ts';
 import { sendsMail } from '../mail/mail.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
 import { enforce, refund } from '../rate-limits/limiter-client.ts';
 import { acceptInvitation, accountByEmail, createAccount, findAccount } from './accounts.ts';
 import { type ChallengeKind, type CodeSubmission, challengesOf, type EmailChallenge } from './challenge.ts';
-
 import { completeFirstFactor, type LoginResponse, recordFailedSignIn } from './first-factor.ts';
 import { resetPassword } from './set-password.ts';
 import type { SignInContext } from './sign-in-context.ts';

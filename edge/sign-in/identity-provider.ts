@@ -21,7 +21,6 @@ import {
   scopesOf,
   unlessRefused,
 } from './provider-client.ts';
-
 import type { SignInContext, Tokens } from './sign-in-context.ts';
 
 type ProviderContext = Pick<SignInContext, 'settings' | 'now' | 'waitUntil'>;

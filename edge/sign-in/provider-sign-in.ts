@@ -19,7 +19,6 @@ import { ResponseForm, type SignedIn, signIn } from './first-factor.ts';
 import { type ProviderTokens, tokensForCallback, tokensForCliCode } from './identity-provider.ts';
 import { identityOfPerson } from './person.ts';
 import { authorizationUrl, discover, signInFailed } from './provider-client.ts';
-
 import type { SignInContext, Tokens } from './sign-in-context.ts';
 import { requireOtherWays } from './sign-up.ts';
 

@@ -10,7 +10,6 @@ import { type SecondFactorRow, secondFactors } from '../database/people-schema.t
 import { auditEvents } from '../database/schema.ts';
 import { sendsMail } from '../mail/mail.ts';
 import { challengesOf } from './challenge.ts';
-
 import { type LoginWithRecoveryCodes, userOfTenant } from './first-factor.ts';
 import { identityOfPerson, type Person } from './person.ts';
 import {

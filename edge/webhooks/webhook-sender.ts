@@ -19,7 +19,6 @@ import {
   isProbed,
   retryAfter,
 } from './delivery.ts';
-
 import { type Delivery, DeliveryStore, type QueuedEvent } from './delivery-store.ts';
 import { type DeliveredEvent, disableWebhook, secretOf, type WebhookSenderRpc } from './webhook.ts';
 

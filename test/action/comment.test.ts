@@ -65,7 +65,8 @@ test('what has changed is listed by table and object', () => {
       ],
       statements: ['create table public.author ()', 'alter table public.book alter title type text;'],
       not_modelled: ['cast (a as b)'],
-      ...{ schema_proven: false, unproven_reason: 'not_modelled' as const },
+      schema_proven: false,
+      unproven_reason: 'not_modelled' as const,
     },
   });
   expect(lines(text)).toEqual([

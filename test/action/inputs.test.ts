@@ -31,8 +31,16 @@ function given(
 test('by default, a pull request has a branch of its own for a week', () => {
   expect(given({ url: `${URL}/` })).toMatchObject({
     command: 'create',
-    ...{ url: URL, audience: URL, project: PROJECT, branch: 'pr-7', from: null },
-    ...{ ttlSeconds: 604_800, onExists: 'return', allow: ['me'], labels: {}, commentOn: 7 },
+    url: URL,
+    audience: URL,
+    project: PROJECT,
+    branch: 'pr-7',
+    from: null,
+    ttlSeconds: 604_800,
+    onExists: 'return',
+    allow: ['me'],
+    labels: {},
+    commentOn: 7,
   });
 });
 

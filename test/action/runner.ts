@@ -60,7 +60,8 @@ export class Runner {
     const body = request.method === 'GET' ? '' : (JSON.parse(await text(request)) as Comment).body;
     if (pathname === `/repos/${REPOSITORY}/issues/7/comments`) {
       if (request.method === 'GET') {
-        const [page, perPage] = [Number(searchParams.get('page')), Number(searchParams.get('per_page'))];
+        const page = Number(searchParams.get('page'));
+        const perPage = Number(searchParams.get('per_page'));
         return reply(200, this.comments.slice((page - 1) * perPage, page * perPage));
       }
       const comment = { id: this.comments.length + 1, body, user: { type: 'Bot' as const } };
@@ -122,7 +123,8 @@ export class Runner {
   }
 
   async #step(entry: string, inputs: Record<string, string>, more: Record<string, string>) {
-    const [output, state] = [this.#file('output'), this.#file('state')];
+    const output = this.#file('output');
+    const state = this.#file('state');
     for (const file of [output, state]) writeFileSync(file, '');
     const given = Object.entries({ ...defaultInputs(), ...inputs });
     const { PATH = '' } = process.env;

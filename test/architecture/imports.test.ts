@@ -14,8 +14,6 @@ const SOURCE_FOLDERS = [
   'shared',
   'vitest',
 ];
-/** A longer file holds two nouns. */
-const LINES_MAX = 600;
 const HAVE_DEFAULT_EXPORTS = ['edge/worker.ts', 'console/vite.config.ts'];
 
 /** Generated from the API's description, and from the console's routes. */
@@ -267,10 +265,5 @@ describe('sources', () => {
     expect(found(/^export default\b|\bas default\b/m, (path) => HAVE_DEFAULT_EXPORTS.includes(path))).toEqual(
       [],
     );
-  });
-
-  test(`none is longer than ${LINES_MAX} lines`, () => {
-    const long = files.filter(({ text }) => text.split('\n').length - 1 > LINES_MAX);
-    expect(long.map(({ path }) => path)).toEqual([]);
   });
 });

@@ -60,7 +60,8 @@ const removals = (migration: Migration, earlier: readonly string[]) =>
 test.each(migrations.map((migration, index) => [migration.name, index] as const))(
   '%s only adds, or removes what an earlier release does not use',
   (_, index) => {
-    const [migration, earlier] = [migrations[index], migrations.slice(0, index).map(({ name }) => name)];
+    const migration = migrations[index];
+    const earlier = migrations.slice(0, index).map(({ name }) => name);
     expect(migration && removals(migration, earlier)).toEqual([]);
   },
 );

@@ -31,9 +31,9 @@ export function importsOf(path: string, text: string): string[] {
   });
 }
 
-/** The TypeScript files of a folder, without what a build has made. */
+/** The TypeScript files of a folder, without builds and installed packages. */
 export const filesOf = (folder: string, root = ROOT): SourceFile[] =>
-  globSync(`${folder}/**/*.{ts,tsx}`, { cwd: root, exclude: ['**/dist'] }).map((path) => {
+  globSync(`${folder}/**/*.{ts,tsx}`, { cwd: root, exclude: ['**/dist', '**/node_modules'] }).map((path) => {
     const text = readFileSync(join(root, path), 'utf8');
     return { path, text, imports: importsOf(path, text) };
   });

@@ -69,15 +69,22 @@ const TRUE = 'removedCondition`true`';
 function mutationsOf(path: string, text: string): Mutation[] {
   const found = [
     ...[...text.matchAll(CALL)].map(({ index }) => ({
-      ...{ from: index, to: endOfCall(text, index), replacement: TRUE },
+      from: index,
+      to: endOfCall(text, index),
+      replacement: TRUE,
     })),
     ...[...text.matchAll(RAW)].map(({ index, 0: match }) => ({
-      ...{ from: index, to: index + match.length, replacement: 'true' },
+      from: index,
+      to: index + match.length,
+      replacement: 'true',
     })),
   ];
   return found
     .map(({ from, to, replacement }) => ({
-      ...{ path, from, to, replacement },
+      path,
+      from,
+      to,
+      replacement,
       line: text.slice(0, from).split('\n').length,
       condition: text.slice(from, to).replaceAll(/\s+/g, ' '),
     }))

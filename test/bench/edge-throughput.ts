@@ -110,7 +110,9 @@ export async function measureEdgeThroughput(signal: AbortSignal): Promise<Report
 async function insertProject(database: D1Database, api: Api): Promise<string> {
   const { body } = await api.get<{ id: string }>('/api/v1/me');
   const db = openDatabase(database);
-  const [hostId, id, now] = [crypto.randomUUID(), crypto.randomUUID(), new Date()];
+  const hostId = crypto.randomUUID();
+  const id = crypto.randomUUID();
+  const now = new Date();
   const ports = { directPort: 5432, pooledPort: 6432 };
   await db.batch([
     db.insert(hosts).values({ id: hostId, name: 'eu-1', dbHost: 'db.example.com', ...ports, createdAt: now }),

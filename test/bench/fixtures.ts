@@ -79,13 +79,11 @@ async function measure(stack: Stack, size: Size): Promise<Report> {
   });
   Object.assign(process.env, { BRANCHGATE_TOKEN: token });
   const setUp = branchSetup({
-    ...{
-      url: stack.url,
-      project: project.id,
-      workers: 1,
-      migrations: [`${folder}/*.sql`],
-      spares: size.files,
-    },
+    url: stack.url,
+    project: project.id,
+    workers: 1,
+    migrations: [`${folder}/*.sql`],
+    spares: size.files,
     async migrate({ direct_url }) {
       const client = await connect(direct_url);
       await replay(client, migrations).finally(() => client.end());

@@ -149,12 +149,16 @@ export async function measureMove(signal: AbortSignal, count: number): Promise<R
     method: method(count),
     goals: outcomes.flatMap(([name, outcome]) => [
       {
-        ...{ name: `longest time without an answer, ${name}`, unit: 'ms' as const },
-        ...{ measured: Math.max(...gapsOf(outcome)), limit: LIMIT_MS },
+        name: `longest time without an answer, ${name}`,
+        unit: 'ms' as const,
+        measured: Math.max(...gapsOf(outcome)),
+        limit: LIMIT_MS,
       },
       {
-        ...{ name: `commits lost, or there twice, ${name}`, unit: 'items' as const },
-        ...{ measured: outcome.wrong, limit: 0 },
+        name: `commits lost, or there twice, ${name}`,
+        unit: 'items' as const,
+        measured: outcome.wrong,
+        limit: 0,
       },
     ]),
     times: {

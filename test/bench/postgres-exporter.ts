@@ -2,7 +2,6 @@ import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync } from 'node:fs';
 import { PLATFORM_ROLE } from '../../agent/postgres/connect.ts';
-
 import type { AgentSettings } from '../../agent/process/settings.ts';
 import { eventually } from '../support/eventually.ts';
 

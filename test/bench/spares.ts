@@ -62,7 +62,8 @@ async function measure(stack: Stack): Promise<Report> {
     await api.patch(`${path}/snapshots/${body.id}`, { spares });
     return body.id;
   };
-  const [spareless, prepared] = [await snapshotWith(0), await snapshotWith(BATCH)];
+  const spareless = await snapshotWith(0);
+  const prepared = await snapshotWith(BATCH);
   const untilReady = () => untilSparesAreReady(session, BATCH);
   const steps: Series = {};
   const refills: Series = {};

@@ -113,7 +113,9 @@ test('main follows a source, branches have its rows, and it takes over by a cut-
     body: { error: 'BRANCH_FOLLOWING' },
   });
   expect(await cli.json('follow', 'status')).toMatchObject({
-    ...{ state: 'following', problem: null, lag_seconds: expect.any(Number) },
+    state: 'following',
+    problem: null,
+    lag_seconds: expect.any(Number),
     source: { host: '127.0.0.1', database: 'shop' },
   });
 

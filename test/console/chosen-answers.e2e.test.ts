@@ -81,11 +81,13 @@ const READ_CANVASES = `[...document.querySelectorAll('.chart')].map((chart) => {
     context.fillRect(0, 0, 1, 1);
     return context.getImageData(0, 0, 1, 1).data;
   };
-  const [line, fill] = [plain('--series-1'), plain('--series-fill')];
+  const line = plain('--series-1');
+  const fill = plain('--series-fill');
   const canvas = chart.querySelector('canvas');
   const { data, width } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
   const drawn = { line: 0, area: 0, columns: 0 };
-  let [first, last] = [width, -1];
+  let first = width;
+  let last = -1;
   // The parts of a nearly transparent colour are stored with few bits.
   const isLike = (at, color) => [0, 1, 2, 3].every(
     (part) => Math.abs(data[at + part] - color[part]) <= (part < 3 && color[3] < 128 ? 40 : 12));

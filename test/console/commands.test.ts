@@ -126,15 +126,13 @@ test.each<[string, string, string[], object]>([
   [COMMANDS.protectBranch(PROJECT, 'pr-7', false), 'branch unprotect', ['pr-7'], { project: PROJECT }],
   [
     COMMANDS.updateProject(PROJECT, {
-      ...{
-        name: HOSTILE,
-        quota: '0.5',
-        attempts: '120',
-        spares: 'auto',
-        durability: '',
-        maskedOnly: '',
-        rotation: '',
-      },
+      name: HOSTILE,
+      quota: '0.5',
+      attempts: '120',
+      spares: 'auto',
+      durability: '',
+      maskedOnly: '',
+      rotation: '',
     }),
     'project update',
     [PROJECT],
@@ -142,7 +140,12 @@ test.each<[string, string, string[], object]>([
   ],
   [
     COMMANDS.updateProject(PROJECT, {
-      ...{ name: 'Shop', quota: '1', attempts: '50', spares: '', durability: 'sync', maskedOnly: 'on' },
+      name: 'Shop',
+      quota: '1',
+      attempts: '50',
+      spares: '',
+      durability: 'sync',
+      maskedOnly: 'on',
       rotation: 'all_but_main',
     }),
     'project update',

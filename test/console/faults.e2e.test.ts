@@ -283,7 +283,8 @@ test.runIf(IS_NIGHTLY)(
     const side = (name: string) => page.getByRole('table', { name });
     await side('Before').getByText('ada@example.com').waitFor();
     expect(await side('After').textContent()).toMatch(/[a-z]{20}@example\.com/);
-    const [before, after] = [await side('Before').boundingBox(), await side('After').boundingBox()];
+    const before = await side('Before').boundingBox();
+    const after = await side('After').boundingBox();
     expect(before?.y).toBe(after?.y);
     expect(before?.x).toBeLessThan(after?.x ?? 0);
 

@@ -193,7 +193,8 @@ test('blocks of a branch reach its record', async () => {
 });
 
 test("measurements of another host's project are dropped", async () => {
-  const [owner, liar] = [await startHost(), await startHost()];
+  const owner = await startHost();
+  const liar = await startHost();
   await placeProject(owner.host_id);
   liar.link.notify('measurement', measurement());
   // Its reply follows the processing of the earlier messages.

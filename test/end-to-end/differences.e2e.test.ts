@@ -126,14 +126,12 @@ describe('a difference', () => {
     expect((await diff('pr-1', '', viewer)).status).toBe(404);
     await api.branch(project.id, 'pr-2', { source_branch_id: project.main_branch.id });
     const { body } = await api.post<{ key: string }>('/api/v1/api-keys', {
-      ...{
-        name: 'ci',
-        role: 'viewer',
-        scopes: ['branchgate:read'],
-        project_id: project.id,
-        branch_pattern: 'pr-*',
-        expires_in_days: 1,
-      },
+      name: 'ci',
+      role: 'viewer',
+      scopes: ['branchgate:read'],
+      project_id: project.id,
+      branch_pattern: 'pr-*',
+      expires_in_days: 1,
     });
     const key = new Api(inject('stack').url, body.key);
     expect((await diff('pr-1', '?against=pr-2', key)).status).toBe(200);

@@ -95,8 +95,12 @@ describe('several changes', () => {
       { action: 'insert', table: 'author', values: { name: 'Secret Name' } },
       { action: 'insert', table: 'book', values: { id: 100, author: 2 } },
       {
-        ...{ action: 'update', table: 'book', primary_key: 'id', id: 1 },
-        ...{ values: { title: 'Secret title', mood: null }, expected: { title: 'Book 1' } },
+        action: 'update',
+        table: 'book',
+        primary_key: 'id',
+        id: 1,
+        values: { title: 'Secret title', mood: null },
+        expected: { title: 'Book 1' },
       },
       { action: 'delete', table: 'book', primary_key: 'id', id: 60 },
     ]);

@@ -34,8 +34,10 @@ async function webhookOf(owner: Api) {
 test('a branch reports its life on a real host, on a stream and to a webhook of its tenant alone', async () => {
   const other = await ownerOf('other-events');
   const theirs = (await other.project('Theirs')).id;
-  const [receiver, othersReceiver] = [await webhookOf(api), await webhookOf(other)];
-  const [stream, othersStream] = [await open('events'), await open('other-events', theirs)];
+  const receiver = await webhookOf(api);
+  const othersReceiver = await webhookOf(other);
+  const stream = await open('events');
+  const othersStream = await open('other-events', theirs);
   expect((await open('other-events')).response.status).toBe(404);
 
   const { id } = await api.branch(project, 'lives');

@@ -173,7 +173,8 @@ describe('when a host connects', () => {
   );
 
   test('a record without a database becomes failed, is audited once, and frees its name', async () => {
-    const [lost, other] = [await api.branch(project.id, 'lost'), await api.branch(project.id, 'other')];
+    const lost = await api.branch(project.id, 'lost');
+    const other = await api.branch(project.id, 'other');
     await host.query(`drop database "${lost.database_name}" with (force)`);
     await relink();
     await eventually(async () => expect(await recordOf(lost)).toMatchObject({ status: 'failed' }));
@@ -355,7 +356,8 @@ describe('the access of a project', () => {
   test('removing a network rule ends its sessions on both ports, and no sessions of other branches', async () => {
     const branch = await api.branch(project.id, 'unruled');
     await api.branch(project.id, 'ruled');
-    const [sessions, neighbours] = [await openSessions('unruled'), await openSessions('ruled')];
+    const sessions = await openSessions('unruled');
+    const neighbours = await openSessions('ruled');
     const path = `/api/v1/projects/${project.id}/network-rules`;
     const { body } = await api.get<{ network_rules: { id: string }[] }>(`${path}?branch_id=${branch.id}`);
     expect((await api.delete(`${path}/${body.network_rules[0]?.id}`)).status).toBe(204);
@@ -404,7 +406,8 @@ describe('the access of a project', () => {
 
     test('happens once under one key, and five times an hour per branch', async () => {
       const branch = await api.branch(project.id, 'often-rotated');
-      const [first, again] = [await rotate(branch.id, 'once'), await rotate(branch.id, 'once')];
+      const first = await rotate(branch.id, 'once');
+      const again = await rotate(branch.id, 'once');
       expect(again.headers.get('idempotency-replayed')).toBe('true');
       expect(again).toMatchObject({ status: 200, body: first.body });
       for (let times = 2; times <= 5; times++) expect((await rotate(branch.id)).status).toBe(200);

@@ -209,15 +209,14 @@ describe('passwords that members have already', () => {
       const { direct_url, database_url } = await api.credentials(project_id, branch);
       return [direct_url, database_url];
     };
-    const [main, branch] = [await urlsOf(developer, 'main'), await urlsOf(developer, branch_id)];
+    const main = await urlsOf(developer, 'main');
+    const branch = await urlsOf(developer, branch_id);
     const open = async () => ({
       main: await Promise.all(main.map(isOpen)),
       branch: await Promise.all(branch.map(isOpen)),
     });
-    const [yes, no] = [
-      [true, true],
-      [false, false],
-    ];
+    const yes = [true, true];
+    const no = [false, false];
     expect(await open()).toEqual({ main: yes, branch: yes });
 
     expect(await change({ rotate_credentials: 'all' })).toMatchObject({ status: 422 });
@@ -277,7 +276,11 @@ test('an agent gets the canary by no tool', async () => {
   const ids = await sharedProject();
   const { project_id = '', branch_id = '' } = ids;
   const key = await owner.post<{ key: string }>('/api/v1/api-keys', {
-    ...{ name: 'agent', role: 'operator', scopes: ['branchgate:write'], expires_in_days: 1, project_id },
+    name: 'agent',
+    role: 'operator',
+    scopes: ['branchgate:write'],
+    expires_in_days: 1,
+    project_id,
   });
   const transport = new StreamableHTTPClientTransport(new URL(`${url}/mcp`), {
     requestInit: { headers: { authorization: `Bearer ${key.body.key}` } },
@@ -292,14 +295,14 @@ test('an agent gets the canary by no tool', async () => {
     for (const { name, inputSchema } of tools)
       for (const branch of ['main', branch_id]) {
         const possible: Record<string, unknown> = {
-          ...{
-            project_id,
-            branch,
-            from: branch,
-            branch_name: `agent-${branch.slice(0, 4)}`,
-            against: 'main',
-          },
-          ...{ table: 'book', sql: 'select title from book', statements: ['select title from book'] },
+          project_id,
+          branch,
+          from: branch,
+          branch_name: `agent-${branch.slice(0, 4)}`,
+          against: 'main',
+          table: 'book',
+          sql: 'select title from book',
+          statements: ['select title from book'],
         };
         const known = Object.keys(inputSchema.properties ?? {});
         const input = Object.fromEntries(Object.entries(possible).filter(([field]) => known.includes(field)));

@@ -42,11 +42,17 @@ test('a project moves with its branches under load: no commit is lost, and passw
   const listed = async () =>
     (await api.get<{ branches: BranchBody[] }>(`/api/v1/projects/${project.id}/branches`)).body.branches.map(
       ({ id, branch_name, status, labels, lease_ends_at, expires_at }) => ({
-        ...{ id, branch_name, status, labels, lease_ends_at, expires_at },
+        id,
+        branch_name,
+        status,
+        labels,
+        lease_ends_at,
+        expires_at,
       }),
     );
   const rules = async () => (await api.get(`/api/v1/projects/${project.id}/network-rules`)).body;
-  const [branches, networks] = [await listed(), await rules()];
+  const branches = await listed();
+  const networks = await rules();
   const from = await hostOf(project.id);
   const to = otherThan(from);
   const planned = await platform.get<MoveBody>(`${pathOf(project.id)}?host_id=${to}`);
@@ -83,7 +89,8 @@ test('a project moves with its branches under load: no commit is lost, and passw
       [database_url, now.database_url],
       [direct_url, now.direct_url],
     ] as const) {
-      const [former, present] = [new URL(one), new URL(other)];
+      const former = new URL(one);
+      const present = new URL(other);
       expect(present.password).toBe(former.password);
       expect(present.username).toBe(former.username);
       expect(present.port).not.toBe(former.port);

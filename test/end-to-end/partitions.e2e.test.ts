@@ -185,8 +185,11 @@ beforeAll(async () => {
     restarts: false,
     env: {
       ...UNLIMITED,
-      ...{ STANDBY: '1', GATEWAY_PORT: String(port), GATEWAY_URL: proxy.url },
-      ...{ AUTO_PROMOTE_SECONDS: String(PROMOTES_AFTER_S), MEASURE_INTERVAL_SECONDS: '3600' },
+      STANDBY: '1',
+      GATEWAY_PORT: String(port),
+      GATEWAY_URL: proxy.url,
+      AUTO_PROMOTE_SECONDS: String(PROMOTES_AFTER_S),
+      MEASURE_INTERVAL_SECONDS: '3600',
     },
   });
   operator = new Api(stack.url, gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET);
@@ -195,15 +198,25 @@ beforeAll(async () => {
   const { state, standby } = stack;
   machines = [
     {
-      ...{ name: 'local', id: idOf('local'), held: null, agentTool: stack.agentTool },
-      ...{ start: (part) => stack.start(part), kill: (part) => stack.kill(part) },
-      ...{ stateDir: join(state.host_dir, 'agent'), port: state.direct_port },
+      name: 'local',
+      id: idOf('local'),
+      held: null,
+      agentTool: stack.agentTool,
+      start: (part) => stack.start(part),
+      kill: (part) => stack.kill(part),
+      stateDir: join(state.host_dir, 'agent'),
+      port: state.direct_port,
       replication: await TcpProxy.start(state.direct_port),
     },
     {
-      ...{ name: 'local-standby', id: idOf('local-standby'), held: null, agentTool: standby.agentTool },
-      ...{ start: (part) => stack.standby.start(part), kill: (part) => stack.standby.kill(part) },
-      ...{ stateDir: standby.stateDir, port: standby.ports.direct },
+      name: 'local-standby',
+      id: idOf('local-standby'),
+      held: null,
+      agentTool: standby.agentTool,
+      start: (part) => stack.standby.start(part),
+      kill: (part) => stack.standby.kill(part),
+      stateDir: standby.stateDir,
+      port: standby.ports.direct,
       replication: await TcpProxy.start(standby.ports.direct),
     },
   ];

@@ -104,7 +104,8 @@ describe('a creation', () => {
   test('is repeated under its key with the credentials, which are not stored', async () => {
     const headers = { ...FROM_LOOPBACK, 'Idempotency-Key': 'keyed' };
     const body = { branch_name: 'keyed', include: ['credentials'] };
-    const [first, again] = [await api.post(path(), body, headers), await api.post(path(), body, headers)];
+    const first = await api.post(path(), body, headers);
+    const again = await api.post(path(), body, headers);
     expect(again).toMatchObject({ status: 201, body: first.body });
     const password = new URL((first.body.credentials as Credentials).database_url).password;
     expect(JSON.stringify(readD1('select * from idempotency_keys'))).not.toContain(password);

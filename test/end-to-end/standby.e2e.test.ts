@@ -181,7 +181,8 @@ describe('a host with a standby', () => {
         metadata: { from: 'async', to: 'sync' },
       }),
     );
-    const [direct, pooled] = [await ledgerUrl(), await ledgerUrl('database_url')];
+    const direct = await ledgerUrl();
+    const pooled = await ledgerUrl('database_url');
     for (const url of [direct, pooled])
       expect(await query(url, 'show synchronous_commit')).toEqual([{ synchronous_commit: 'remote_apply' }]);
     await query(direct, 'insert into written values (-1)');

@@ -17,7 +17,8 @@ const settled = () => new Promise((resolve) => setImmediate(resolve));
 test('calls during a run share its result, and a call after its failure begins another one', async () => {
   const { runs, work } = heldRuns();
   const call = singleFlight(work);
-  const [first, second] = [call(), call()];
+  const first = call();
+  const second = call();
   runs[0]?.reject(new Error('planted'));
   await expect(first).rejects.toThrow('planted');
   await expect(second).rejects.toThrow('planted');
@@ -32,7 +33,8 @@ test('calls during a run share the next one, which begins after it, however it e
   const call = sharedNextFlight(work);
   const first = call();
   await settled();
-  const [second, third] = [call(), call()];
+  const second = call();
+  const third = call();
   await settled();
   expect(runs).toHaveLength(1);
   runs[0]?.reject(new Error('planted'));

@@ -104,7 +104,8 @@ export const contentOf = (
 ): Map<number, Promised<Title>> =>
   new Map(
     [...new Set([...source.keys(), ...former.keys()])].map((row) => {
-      const [given, past] = [source.get(row), former.get(row)];
+      const given = source.get(row);
+      const past = former.get(row);
       const title = new Promised<Title>(...(given?.possible ?? [null]));
       return [row, past ? title.outlive(past) : title] as const;
     }),

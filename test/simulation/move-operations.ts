@@ -21,7 +21,9 @@ export const moveProject: OperationHandler<'move_project'> = async (run, operati
   if (project?.existence !== 'there') return;
   const sessions = await Sessions.open(project.branches.get(MAIN));
   const known = [...project.branches.values()].map((branch) => ({
-    ...{ branch, credentials: branch.credentials, rotations: branch.rotations.most },
+    branch,
+    credentials: branch.credentials,
+    rotations: branch.rotations.most,
   }));
   const hasMoved = (await begin(run, operation, project, concurrent)) && (await end(run, operation, project));
   run.expectEnd('move_project', sessions, hasMoved ? 'now' : 'never');

@@ -207,7 +207,11 @@ class Planner {
           : { kind, project, branch: random.pick([...expected.deleted.keys()]), ...manner, copies: 1 };
       case 'take_snapshot':
         return {
-          ...{ kind, project, branch, snapshot: this.#name('s'), ...manner },
+          kind,
+          project,
+          branch,
+          snapshot: this.#name('s'),
+          ...manner,
           spares: random.chance(70) ? random.int(1, SPARES_MAX) : 0,
         };
       case 'branch_snapshot': {
@@ -215,7 +219,10 @@ class Planner {
         if (expected.snapshots.size === 0 || expected.planned + count > BRANCHES_MAX) return null;
         expected.planned += count;
         return {
-          ...{ kind, project, snapshot: random.pick([...expected.snapshots.keys()]), ...manner },
+          kind,
+          project,
+          snapshot: random.pick([...expected.snapshots.keys()]),
+          ...manner,
           branches: Array.from({ length: count }, () => this.#name('branch-')),
           rest_ms: random.chance(60) ? random.int(0, REST_MAX_MS) : 0,
         };

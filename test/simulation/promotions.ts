@@ -205,7 +205,9 @@ export class Promotions {
     eventually(async () => {
       const members = (await this.#bodies())[0]?.members ?? [];
       const of = (role: string) => members.find((member) => member.role === role)?.host_id ?? null;
-      const [primary, standby, fenced] = [of('primary'), of('standby'), of('fenced')];
+      const primary = of('primary');
+      const standby = of('standby');
+      const fenced = of('fenced');
       if (primary === null) throw new Error('no host is the primary');
       return { primary, standby: standby ?? fenced ?? '', fenced };
     });

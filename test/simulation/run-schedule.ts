@@ -49,7 +49,8 @@ export async function runSchedule(stage: Stage, schedule: Schedule): Promise<Sch
   const runs = await Promise.all(
     schedule.actors.map(async ({ name, tenant, ahead_s: ahead }) => {
       const context: RunContext = {
-        ...{ operator: stage.operator, hosts: stage.hosts },
+        operator: stage.operator,
+        hosts: stage.hosts,
         signal: giveUp.signal,
         newApi: async (email, tenant) => new Api(stack.url, await stack.token({ email, tenant, ahead })),
         report: (violation) => found.push(violation),

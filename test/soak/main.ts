@@ -165,7 +165,8 @@ try {
   })();
   await Promise.all([...clients, watching]);
   const after = samples.slice(Math.ceil(SAMPLES * WARM_UP));
-  const [first, last] = [after.slice(0, 4), after.slice(-4)];
+  const first = after.slice(0, 4);
+  const last = after.slice(-4);
   const grown = (name: keyof Sample) => middle(last.map((s) => s[name])) - middle(first.map((s) => s[name]));
   const perLife = (name: keyof Sample) => grown(name) / grown('lives');
   const d1 = perLife('d1_bytes');

@@ -24,7 +24,8 @@ afterAll(async () => {
 });
 
 const CASES = [...SCHEMA_CASES, ...REPORTED_CASES, ...CATALOG_CASES];
-const [HERE, THERE] = [0, 1];
+const HERE = 0;
+const THERE = 1;
 const linesOf = (at: number) => catalogLines(clients[at] as pg.Client, { rights: true, values: true });
 const run = (at: number, sql: string) => clients[at]?.query(sql);
 

@@ -107,7 +107,8 @@ export class CloudflareDns {
         wanted('name.endswith', name, (value, text) => value.endsWith(text)) &&
         wanted('comment.startswith', comment, (value, text) => value.startsWith(text)),
     );
-    const [size, page] = [Number(query.get('per_page') ?? 100), Number(query.get('page') ?? 1)];
+    const size = Number(query.get('per_page') ?? 100);
+    const page = Number(query.get('page') ?? 1);
     return {
       status: 200,
       success: true,

@@ -1,5 +1,4 @@
-import type { ScryptOptions } from 'node:crypto';
-import crypto from 'node:crypto';
+import crypto, { type ScryptOptions } from 'node:crypto';
 import { syncBuiltinESMExports } from 'node:module';
 
 /**

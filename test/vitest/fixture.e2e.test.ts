@@ -162,9 +162,12 @@ test.runIf(IS_NIGHTLY)('the branches have the wanted data, and a new policy make
   const client = createClient({ url: env.BRANCHGATE_URL ?? '', token: env.BRANCHGATE_TOKEN ?? '' });
   const golden = (data: 'full' | 'masked' | 'none') =>
     goldenBranch(client, project.id, ['me'], {
-      ...{ data, migrations: [join(folder, 'migrations/*.sql')], migrate: () => {} },
+      data,
+      migrations: [join(folder, 'migrations/*.sql')],
+      migrate: () => {},
     });
-  const [masked, none] = [await golden('masked'), await golden('none')];
+  const masked = await golden('masked');
+  const none = await golden('none');
   const recordOf = async (id: string) => (await api.get(`${path}/branches/${id}`)).body;
   expect(await recordOf(masked)).toMatchObject({ data: 'masked', masking_version: 1 });
   expect(await recordOf(none)).toMatchObject({ data: 'none', keep_tables: [] });

@@ -84,7 +84,8 @@ function optionStatements(
         option.slice(option.indexOf('=') + 1),
       ]),
     );
-  const [old, present] = [pairs(before), pairs(after)];
+  const old = pairs(before);
+  const present = pairs(after);
   const reset = [...old.keys()].filter((name) => !present.has(name));
   const set = [...present].filter(([name, value]) => old.get(name) !== value);
   return [
@@ -183,7 +184,8 @@ function alterColumns(
   after: RelationFacts,
   own: OwnEntries,
 ): void {
-  const [old, present] = [byName(before.columns), byName(after.columns)];
+  const old = byName(before.columns);
+  const present = byName(after.columns);
   for (const column of old.values()) {
     if (present.has(column.name)) continue;
     found.parts.push({ kind: 'column', name: column.name, change: 'dropped' });
@@ -271,7 +273,8 @@ function alterBounds(
   after: Pick<RelationFacts, 'bounds' | 'columns'>,
   own: OwnEntries,
 ): void {
-  const [old, present] = [byName(before.bounds), byName(after.bounds)];
+  const old = byName(before.bounds);
+  const present = byName(after.bounds);
   const columns = byName(after.columns);
   const olds = byName(before.columns);
   /** Goes with its column, or comes with it. */
@@ -392,7 +395,8 @@ function alterDomain(name: string, before: TypeFacts, after: TypeFacts): Alterat
     { bounds: checks(after), columns: null },
     { defaults: new Set(), bounds: new Set() },
   );
-  const [old, present] = [notNull(before), notNull(after)];
+  const old = notNull(before);
+  const present = notNull(after);
   if (old?.name !== present?.name) {
     if (old) found.next.push(`${alter} DROP NOT NULL`);
     if (present) found.next.push(`${alter} ADD CONSTRAINT ${identifier(present.name)} NOT NULL`);

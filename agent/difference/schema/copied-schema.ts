@@ -155,7 +155,8 @@ function sizeOf(type: unknown): [family: string, size: number] | null {
 
 /** Whether a column of the first type becomes one of the second only to hold more, so that a plain cast is what was meant. */
 export function isWidened(from: unknown, to: unknown): boolean {
-  const [narrow, wide] = [sizeOf(from), sizeOf(to)];
+  const narrow = sizeOf(from);
+  const wide = sizeOf(to);
   // The type of a rebuilt enum has the same name.
   return from !== to && narrow !== null && narrow[0] === wide?.[0] && narrow[1] <= wide[1];
 }
@@ -200,7 +201,8 @@ export function sourceChanges(
   const wanted = wantedOf(source, tables, sameRoles);
   const present = wantedOf(copy, null, sameRoles);
   const { actions } = plan(present, wanted, {
-    ...{ scope: 'database', compact: false },
+    scope: 'database',
+    compact: false,
     ...(sameRoles && { assumedRoles: rolesOf(source) }),
   });
   const conversionOf = ({
@@ -239,7 +241,8 @@ export function sourceChanges(
     const table = action.produces.find(({ kind }) => kind === 'table');
     return {
       statement: action.sql,
-      ...{ isAddition: isAddition(action), ...conversionOf(action) },
+      isAddition: isAddition(action),
+      ...conversionOf(action),
       newTable: table && table.kind === 'table' ? [table.schema, table.name] : null,
     };
   });

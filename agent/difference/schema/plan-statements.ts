@@ -198,7 +198,8 @@ class Planner {
         return;
       }
       case 'VIEW': {
-        const [olds, news] = [from?.columns ?? [], to?.columns ?? []];
+        const olds = from?.columns ?? [];
+        const news = to?.columns ?? [];
         const isLonger = olds.every(
           (column, at) => column.name === news[at]?.name && column.type === news[at]?.type,
         );
@@ -214,13 +215,15 @@ class Planner {
       }
       case 'TYPE':
       case 'DOMAIN': {
-        const [a, b] = [old.types.get(before.oid), present.types.get(after.oid)];
+        const a = old.types.get(before.oid);
+        const b = present.types.get(after.oid);
         const altered = a && b && alterType(nameOf(after), a, b);
         if (altered) this.#alterations.set(after, altered);
         return;
       }
       case 'SEQUENCE': {
-        const [a, b] = [old.sequences.get(before.oid), present.sequences.get(after.oid)];
+        const a = old.sequences.get(before.oid);
+        const b = present.sequences.get(after.oid);
         const options = sequenceOptions(after);
         const persistence =
           from && to && from.persistence !== to.persistence

@@ -8,10 +8,8 @@ import { queryClient } from '../../data/query-client.ts';
 import { sessionsQuery } from '../../data/resources.ts';
 import { enterWithCookie, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
-
 import { PasswordField, StepForm } from '../sign-in/form.tsx';
 import { RecoveryCodes, SecondFactorForm, SetUp } from '../sign-in/second-factor.tsx';
-
 import { nextStep, type Step, signIn, TITLES } from '../sign-in/steps.ts';
 
 /** The confirmation is a sign-in of its own. Its session takes the place of the one that this page had. */

@@ -3,7 +3,6 @@ import { useInfiniteQuery, useIsFetching } from '@tanstack/react-query';
 import { Button } from '../../components/button.tsx';
 import { Loaded } from '../../components/feedback.tsx';
 import { CellValue, type GridColumn } from '../tables/cell.tsx';
-
 import { type ChangedRows, changedRowsQuery, differenceQuery, type Sides } from './differences.ts';
 
 const CHANGES = { inserted: 'Added', updated: 'Changed', deleted: 'Deleted' } as const;

@@ -9,7 +9,6 @@ import { JobSteps } from '../../components/job-steps.tsx';
 import { Page } from '../../components/page.tsx';
 import { gateway } from '../../data/gateway.ts';
 import { AT_ONCE, type Job, projectsQuery, regionsQuery } from '../../data/resources.ts';
-
 import { COMMANDS } from '../../strings/commands.ts';
 
 const DEFAULT_QUOTA_GIB = 0.25;
@@ -29,7 +28,9 @@ function NewProjectPage() {
   const creation = useMutation({
     mutationFn: () => {
       const body = {
-        ...{ name, env, storage_quota_gib: Number(quota) },
+        name,
+        env,
+        storage_quota_gib: Number(quota),
         ...(appKey !== '' && { app_key: appKey }),
         ...(region !== '' && { region }),
       };

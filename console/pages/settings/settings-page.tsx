@@ -14,7 +14,6 @@ import { queryClient, refresh } from '../../data/query-client.ts';
 import { jobsQuery, type Project, projectQuery, projectsQuery, usageQuery } from '../../data/resources.ts';
 import { mayAdminister, mayChange, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
-
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 
@@ -147,7 +146,10 @@ function ChangeForm({ project }: { project: Project }) {
       <CommandLine
         command={(name_) =>
           COMMANDS.updateProject(name_, {
-            ...{ name, quota, attempts, rotation },
+            name,
+            quota,
+            attempts,
+            rotation,
             maskedOnly: choiceOf(project, maskedOnly),
             spares: spares === String(project.spares) ? '' : spares,
             durability: durability === project.durability ? '' : durability,

@@ -19,9 +19,7 @@ import {
   ResetStartForm,
   SignUpForm,
 } from './first-factor.tsx';
-
 import { RecoverForm, RecoveryCodes, SecondFactorForm, SetUp } from './second-factor.tsx';
-
 import { type Methods, type Step, type StepName, signIn, TITLES } from './steps.ts';
 
 /** The three stages of a sign-in, and the steps that belong to each. */

@@ -18,7 +18,6 @@ import { useStore } from '../../data/store.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { Grid, type Position } from '../tables/grid.tsx';
-
 import type { Row } from '../tables/staged.ts';
 import './sql.css';
 

@@ -295,7 +295,17 @@ export function Grid(props: GridProps) {
           {visibleCells.map(({ index, start, size }) => {
             const column = columns[index];
             return (
-              column && <Head key={column.name} {...{ column, index, start, size, resize }} {...props} />
+              column && (
+                <Head
+                  key={column.name}
+                  column={column}
+                  index={index}
+                  start={start}
+                  size={size}
+                  resize={resize}
+                  {...props}
+                />
+              )
             );
           })}
         </div>

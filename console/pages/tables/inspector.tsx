@@ -5,7 +5,6 @@ import { CopyButton } from '../../components/copy.tsx';
 import { Note } from '../../components/feedback.tsx';
 import { Icon } from '../../components/icon.tsx';
 import { absentText, type GridColumn, isFixed, isText } from './cell.tsx';
-
 import { referencedRow } from './rows.ts';
 import { type Value, withoutValue } from './staged.ts';
 import type { TableEditing } from './use-editing.ts';

@@ -90,7 +90,8 @@ export function describeHostileLogins(host: () => TestHost): void {
     const roleOf = async ({ id }: Project) =>
       (await servers.query<{ role: string }>('SELECT role FROM network WHERE project_id = $1', [id]))[0]
         ?.role;
-    const [own, foreign] = [await roleOf(project), await roleOf(other)];
+    const own = await roleOf(project);
+    const foreign = await roleOf(other);
     const owner = await connect(servers.host, 'direct', branch, 'owner');
     // A tenant can name the role, but what it grants to it reaches no login.
     await owner.query(`create table granted (); grant all on granted to "${own}", "${foreign}"`);
@@ -439,15 +440,17 @@ export function describeHostileLogins(host: () => TestHost): void {
           codes.push(error.code),
         );
       expect(codes).toEqual(LASTING.map(([, code]) => code));
-      const replicating = new pg.Client({
+      // The types of the driver leave this option out.
+      const config = {
         host: '127.0.0.1',
         port: servers.settings.POSTGRES_PORT,
         user: loginName(branch.branch_id, role),
         password: branch.passwords[role],
         database: branch.database,
         ssl: { rejectUnauthorized: false },
-        ...{ replication: 'database' },
-      });
+        replication: 'database',
+      };
+      const replicating = new pg.Client(config);
       await expect(replicating.connect()).rejects.toMatchObject({ code: '42501' });
     },
   );

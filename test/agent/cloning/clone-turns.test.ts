@@ -17,7 +17,8 @@ const begin = (name: string, source = name, tenant = 'acme') =>
 const settled = () => new Promise((resolve) => setImmediate(resolve));
 
 test('clones of one source run one after another, in order of arrival', async () => {
-  const [first, second] = [begin('first', 'a'), begin('second', 'a')];
+  const first = begin('first', 'a');
+  const second = begin('second', 'a');
   begin('third', 'a');
   await settled();
   expect(begun).toEqual(['first']);

@@ -12,13 +12,11 @@ import {
   stretchesBetween,
   summarizedCheckpoint,
 } from '../../../agent/difference/written-blocks.ts';
-
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { withLocks } from '../../../agent/postgres/locks.ts';
 import { describeTable } from '../../../agent/rows/describe-table.ts';
 import { separateSnapshots } from '../../../agent/snapshots/separate-snapshots.ts';
 import { comparedDatabaseName, dropLeftovers } from '../../../agent/snapshots/snapshot-databases.ts';
-
 import { loginName } from '../../../shared/branch/login.ts';
 import { eventually } from '../../support/eventually.ts';
 import type { ComparingHost } from '../../support/host/host-differences.ts';
@@ -96,7 +94,8 @@ export function describeDifferences(open: () => Promise<ComparingHost>): void {
       const read = async (most: number) =>
         (await readWrittenBlocks(postgres, stretches ?? [], relations, end, most))?.get(relations[0] ?? '') ??
         [];
-      const [all, few] = [await read(1_000), await read(3)];
+      const all = await read(1_000);
+      const few = await read(3);
       expect(all.length).toBeGreaterThanOrEqual(4);
       expect(few.length).toBeLessThanOrEqual(3);
       for (const [from, to] of all) expect(few.some(([low, high]) => low <= from && to <= high)).toBe(true);
@@ -176,8 +175,12 @@ export function describeDifferences(open: () => Promise<ComparingHost>): void {
       const { rows } = await host.diff(branch, main);
       // The crash has emptied the unlogged table on both sides.
       expect(rows?.tables).toContainEqual({
-        ...{ schema: 'public', name: 'lost', method: 'full' },
-        ...{ inserted: 1, updated: 0, deleted: 0 },
+        schema: 'public',
+        name: 'lost',
+        method: 'full',
+        inserted: 1,
+        updated: 0,
+        deleted: 0,
       });
       await host.run(main, 'drop table lost');
     });
@@ -346,7 +349,11 @@ export function describeDifferences(open: () => Promise<ComparingHost>): void {
       const of = (sides: object) =>
         runOperation(host.servers.host, 'branch.diff', {
           ...host.sides(branch, main),
-          ...{ job_id: null, rows: true, schema: false, within: WITHIN_MS, ...sides },
+          job_id: null,
+          rows: true,
+          schema: false,
+          within: WITHIN_MS,
+          ...sides,
         });
       const refused = { code: 'SOURCE_MISSING' };
       await expect(of({ project_id: randomUUID() })).rejects.toMatchObject(refused);

@@ -3,8 +3,17 @@ import { comparableByBlocks, type FoundTable } from '../../../agent/difference/t
 
 const column = { name: 'n', number: 1, type: '23', stable: true, labelled: false, missing: null };
 const table: FoundTable = {
-  ...{ oid: '16400', schema: 'public', name: 'item', relfilenode: '16400', rows: 1, pages: 1, logged: true },
-  ...{ default_tablespace: true, readable: true, row_security: false, columns: [column] },
+  oid: '16400',
+  schema: 'public',
+  name: 'item',
+  relfilenode: '16400',
+  rows: 1,
+  pages: 1,
+  logged: true,
+  default_tablespace: true,
+  readable: true,
+  row_security: false,
+  columns: [column],
 };
 
 test('blocks say something only about tables of one file, with the same columns', () => {

@@ -23,8 +23,13 @@ beforeAll(async () => {
     create table book (id int primary key)`);
   const { user, database, password } = SOURCE_LOGIN;
   const variables = {
-    ...{ PGHOST: '127.0.0.1', PGPORT: String(source.port), PGUSER: user, PGDATABASE: database },
-    ...{ PGSSLMODE: 'require', PGREQUIREAUTH: 'scram-sha-256', PGCHANNELBINDING: 'require' },
+    PGHOST: '127.0.0.1',
+    PGPORT: String(source.port),
+    PGUSER: user,
+    PGDATABASE: database,
+    PGSSLMODE: 'require',
+    PGREQUIREAUTH: 'scram-sha-256',
+    PGCHANNELBINDING: 'require',
   };
   connection = { variables, password };
 });

@@ -4,9 +4,14 @@ import { baseRuleset, tableName } from '../../../agent/firewall/ruleset.ts';
 import { makeNamespace, type Namespace } from '../../support/firewall/namespace.ts';
 import { firewallHindrance } from '../../support/neighbours/firewall.ts';
 
-const [DIRECT, POOLED, OTHER] = [5999, 6999, 7999];
+const DIRECT = 5999;
+const POOLED = 6999;
+const OTHER = 7999;
 const PORTS = { POSTGRES_PORT: DIRECT, POOLER_PORT: POOLED, POOLER_STANDBY_PORT: 0 };
-const [INSIDE, OUTSIDE, INSIDE6, OUTSIDE6] = ['127.0.0.1', '127.0.0.2', '2001:db8:1::1', '2001:db8:2::1'];
+const INSIDE = '127.0.0.1';
+const OUTSIDE = '127.0.0.2';
+const INSIDE6 = '2001:db8:1::1';
+const OUTSIDE6 = '2001:db8:2::1';
 const CIDRS = ['127.0.0.1/32', '2001:db8:1::/64', '10.0.0.0/8', '10.1.0.0/16'];
 const RESET = 'ECONNREFUSED';
 const hindrance = firewallHindrance();

@@ -129,8 +129,10 @@ describe('connections', () => {
       .flatMap((finding) => finding.sessions);
 
   test('idle sessions of the branch with the most end first', () => {
-    const [large, small] = [branch('large'), branch('small')];
-    const [first, newest] = [idle(large), idle(large)];
+    const large = branch('large');
+    const small = branch('small');
+    const first = idle(large);
+    const newest = idle(large);
     const inTransaction = session(large, { isActive: false, transactionSeconds: 1 });
     const sessions = [first, newest, session(large), inTransaction, idle(small), session(small)];
     expect(ended(5, sessions)).toEqual([newest]);
@@ -155,7 +157,8 @@ describe('connections', () => {
       .flatMap((finding) => finding.sessions);
 
   test('all projects of a tenant have a limit together, below half of what there is', () => {
-    const [many, few] = [projects('attacker', 4, 10), projects('victim', 2, 10)];
+    const many = projects('attacker', 4, 10);
+    const few = projects('victim', 2, 10);
     const limits = { project_id: 10, tenant: 30 };
     const ended = found(new Connections(limits), [...many, ...few]);
     expect(ended).toHaveLength(10);
@@ -172,7 +175,8 @@ describe('connections', () => {
   test('above 80 % of all, the tenant with the most loses its newest idle sessions, above 90 % also others', () => {
     const limits = { project_id: 100, tenant: 100 };
     const idle = { isActive: false };
-    const [first, second] = [projects('one', 1, 90, idle), projects('two', 1, 80)];
+    const first = projects('one', 1, 90, idle);
+    const second = projects('two', 1, 80);
     const third = [...projects('three', 1, 90), ...projects('three', 1, 10, idle)];
     const ofTwo = found(new Connections(limits), [...first, ...second, ...third], 330);
     expect(ofTwo).toEqual(third.slice(-6));
@@ -219,7 +223,8 @@ describe('clients of the pooler', () => {
   });
 
   test('of several tenants leave a fifth: the one with the most loses its largest branches', async () => {
-    const [acme, evil] = [of('acme', 'a', 'b'), of('evil', 'c', 'd')];
+    const acme = of('acme', 'a', 'b');
+    const evil = of('evil', 'c', 'd');
     const three = [...acme, ...evil, VICTIM];
     const full = { db_a: 100, db_b: 90, db_c: 150, db_d: 45, db_victim: 10 };
     expect(await found(full, three)).toMatchObject({ branches: [] });
@@ -367,7 +372,8 @@ describe('autovacuum', () => {
   test('a tenant that has several workers for half a minute loses the newest, while none is free', () => {
     const other = { ...branchOf('p3', 'other'), tenant: ATTACKER.tenant };
     const since = (seconds: number) => ({ begun: Date.now() / 1000 - seconds });
-    const [first, newest] = [worker(ATTACKER, since(90)), worker(other, since(31))];
+    const first = worker(ATTACKER, since(90));
+    const newest = worker(other, since(31));
     const victim = worker(VICTIM, since(200));
     const ended = (workers: AutovacuumWorker[]) =>
       check(new AutovacuumWorkers(off), workers).flatMap(({ sessions }) => sessions);
@@ -471,7 +477,8 @@ describe('queue of NOTIFY', () => {
   }
 
   test('the session that PostgreSQL names is ended, and not the oldest', async () => {
-    const [older, holder] = [open(VICTIM, 50), open(VICTIM, 2)];
+    const older = open(VICTIM, 50);
+    const holder = open(VICTIM, 2);
     expect(await ended([older, holder], 0.6, holder)).toEqual([holder]);
     expect(await ended([older, holder], 0.5, holder)).toEqual([]);
   });
@@ -490,7 +497,8 @@ describe('queue of NOTIFY', () => {
   });
 
   test('without a name, those of projects that fill the queue are ended', async () => {
-    const [neighbour, own] = [open(VICTIM, 50), open(branchOf('p1', 'another branch'), 2)];
+    const neighbour = open(VICTIM, 50);
+    const own = open(branchOf('p1', 'another branch'), 2);
     expect(await ended([neighbour, own], 0.6)).toEqual([own]);
     expect(await ended([neighbour], 0.81)).toEqual([]);
     expect(await ended([neighbour, own], 0.81)).toEqual([own]);
@@ -520,7 +528,8 @@ describe('queue of NOTIFY', () => {
 
 test('a branch that makes files is blocked while its project has too many', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'branchgate-files-'));
-  const [grows, rests] = [branchOf('p1', 'grows'), branchOf('p1', 'rests')];
+  const grows = branchOf('p1', 'grows');
+  const rests = branchOf('p1', 'rests');
   const branches = new Map([
     ['1', grows],
     ['2', rests],

@@ -157,7 +157,8 @@ test('locks of many transactions on one row count as ids', async () => {
 test.runIf(IS_NIGHTLY)(
   'functions that sleep in autovacuum are ended, and their tables are left out the second time',
   async () => {
-    const [attacker, neighbour] = [await newBranch(), await newBranch()];
+    const attacker = await newBranch();
+    const neighbour = await newBranch();
     await servers.query('ALTER SYSTEM SET autovacuum_naptime = 1');
     await servers.query('SELECT pg_reload_conf()');
     const owner = await connect(host, 'direct', attacker, 'owner');
@@ -280,7 +281,8 @@ test('the newest sessions of a project above its limit are ended, over all of it
 });
 
 test('projects of one tenant have a limit together', async () => {
-  const [first, second] = [new Project(host), new Project(host)];
+  const first = new Project(host);
+  const second = new Project(host);
   const crowded = [await newBranch(first), await newBranch(second)] as const;
   for (const { id } of [first, second])
     await servers.query("UPDATE project SET tenant = 'acme' WHERE project_id = $1", [id]);
@@ -304,8 +306,10 @@ test('projects of one tenant have a limit together', async () => {
 });
 
 test('clients of the pooler of one tenant have a limit together, and the branch with the most is blocked', async () => {
-  const [first, second] = [new Project(host), new Project(host)];
-  const [most, less] = [await newBranch(first), await newBranch(second)];
+  const first = new Project(host);
+  const second = new Project(host);
+  const most = await newBranch(first);
+  const less = await newBranch(second);
   for (const { id } of [first, second])
     await servers.query("UPDATE project SET tenant = 'pooled' WHERE project_id = $1", [id]);
   await stop();
@@ -383,7 +387,9 @@ test('who fills the queue of NOTIFY is blocked, before the queue is full for oth
 });
 
 test('a listener that holds the queue of NOTIFY up is ended, and no older transaction of a neighbour', async () => {
-  const [neighbour, holder, flooder] = [new Project(host), new Project(host), new Project(host)];
+  const neighbour = new Project(host);
+  const holder = new Project(host);
+  const flooder = new Project(host);
   const [oldest, listener, sender] = await Promise.all(
     [neighbour, holder, flooder].map(async (of) => connect(host, 'direct', await newBranch(of), 'read_only')),
   );

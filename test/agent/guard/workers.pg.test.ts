@@ -259,8 +259,14 @@ describe('a masking', () => {
   const rules = [{ table: 'public.hidden', column: 'v', with: 'hash' }];
   const mask = (of: Branch, snapshot_id = randomUUID()) =>
     runOperation(follower.servers.host, 'snapshot.mask', {
-      ...{ job_id: randomUUID(), project_id: of.project_id, branch_id: of.branch_id, source: of.database },
-      ...{ snapshot_id, busy_wait: 20_000, masking: { rules, unlisted: 'keep', key: KEY }, keep_tables: [] },
+      job_id: randomUUID(),
+      project_id: of.project_id,
+      branch_id: of.branch_id,
+      source: of.database,
+      snapshot_id,
+      busy_wait: 20_000,
+      masking: { rules, unlisted: 'keep', key: KEY },
+      keep_tables: [],
       unless_same_as: null,
     });
   /** The expression of an index, which runs for each new row where values are replaced. */
@@ -435,13 +441,14 @@ test.runIf(IS_NIGHTLY)(
      insert into hidden values (1, 'a')`,
     );
     const masking = runOperation(host, 'snapshot.mask', {
-      ...{
-        job_id: randomUUID(),
-        project_id: busy.project_id,
-        branch_id: busy.branch_id,
-        source: busy.database,
-      },
-      ...{ snapshot_id: randomUUID(), busy_wait: 20_000, keep_tables: [], unless_same_as: null },
+      job_id: randomUUID(),
+      project_id: busy.project_id,
+      branch_id: busy.branch_id,
+      source: busy.database,
+      snapshot_id: randomUUID(),
+      busy_wait: 20_000,
+      keep_tables: [],
+      unless_same_as: null,
       masking: {
         rules: [{ table: 'public.hidden', column: 'v', with: 'hash' }],
         unlisted: 'keep',

@@ -163,7 +163,8 @@ test('calls of one job for other branches run side by side, and a repeated one j
     ...ids,
     branches: [{ branch_id, database: 'db_shop_prod_br_one', build_id: branch_id }],
   });
-  const [one, other] = [crypto.randomUUID(), crypto.randomUUID()];
+  const one = crypto.randomUUID();
+  const other = crypto.randomUUID();
   const calls = [one, other, one].map((id) => call('branch.finalize', part(id)));
   await settle();
   expect(runs.map(({ params }) => params)).toMatchObject([part(one), part(other)]);

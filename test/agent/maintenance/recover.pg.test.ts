@@ -5,7 +5,6 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { recover, ServerWatch } from '../../../agent/maintenance/recover.ts';
-
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { pause } from '../../../agent/pooler/pause.ts';
 import { buildDatabaseName } from '../../../shared/branch/database-name.ts';

@@ -43,7 +43,10 @@ const in_ = async (branch: Branch, sql: string) => {
 test('main has suggestions with a reason and a function that fits', async () => {
   const suggestions = async (sample: boolean) => {
     const inspected = await runOperation(servers.host, 'masking.inspect', {
-      ...{ ...about(), rules: RULES, unlisted: 'refuse_likely_personal', sample },
+      ...about(),
+      rules: RULES,
+      unlisted: 'refuse_likely_personal',
+      sample,
     });
     const ofGuest = <T extends { table: string }>(list: T[]) =>
       list.filter(({ table }) => table === 'public.guest');
@@ -65,7 +68,10 @@ test('main has suggestions with a reason and a function that fits', async () => 
 
 test('main has a name of a person only where other columns of the table are personal', async () => {
   const { suggestions } = await runOperation(servers.host, 'masking.inspect', {
-    ...{ ...about(), rules: [], unlisted: 'keep', sample: true },
+    ...about(),
+    rules: [],
+    unlisted: 'keep',
+    sample: true,
   });
   const named = suggestions.filter(({ table }) => ['public.host', 'public.room'].includes(table));
   expect(named.map(({ table, column, with: how, reason }) => `${table}.${column} ${how}: ${reason}`)).toEqual(
@@ -130,9 +136,15 @@ test('main is previewed before and after, not by the key of the project, and sta
   ]);
   const id = randomUUID();
   await runOperation(servers.host, 'snapshot.mask', {
-    ...{ job_id: randomUUID(), project_id: project.id, branch_id: main.branch_id, source: main.database },
-    ...{ snapshot_id: id, busy_wait: BUSY_WAIT_MS, masking: { rules: RULES, unlisted: 'keep', key: KEY } },
-    ...{ keep_tables: [], unless_same_as: null },
+    job_id: randomUUID(),
+    project_id: project.id,
+    branch_id: main.branch_id,
+    source: main.database,
+    snapshot_id: id,
+    busy_wait: BUSY_WAIT_MS,
+    masking: { rules: RULES, unlisted: 'keep', key: KEY },
+    keep_tables: [],
+    unless_same_as: null,
   });
   const branch = await project.create(`${MAIN}_br`, snapshotDatabaseName(id));
   const email = expect.stringMatching(/^[a-z]{20}@example\.com$/);

@@ -49,8 +49,14 @@ const maskOf = (
   key = KEY,
 ) =>
   runOperation(servers.host, 'snapshot.mask', {
-    ...{ job_id: randomUUID(), project_id: project.id, branch_id: of.branch_id, source: of.database },
-    ...{ snapshot_id, busy_wait: BUSY_WAIT_MS, masking: { rules, unlisted, key }, keep_tables: [] },
+    job_id: randomUUID(),
+    project_id: project.id,
+    branch_id: of.branch_id,
+    source: of.database,
+    snapshot_id,
+    busy_wait: BUSY_WAIT_MS,
+    masking: { rules, unlisted, key },
+    keep_tables: [],
     unless_same_as: null,
   });
 const mask = (snapshot_id: string, rules: readonly MaskingRule[], unlisted?: string) =>
@@ -59,8 +65,14 @@ const maskSmall = (snapshot_id: string, rules: readonly MaskingRule[], key?: str
   maskOf(small, snapshot_id, rules, 'keep', key);
 const empty = (snapshot_id: string, keep_tables: string[]) =>
   runOperation(servers.host, 'snapshot.mask', {
-    ...{ job_id: randomUUID(), project_id: project.id, branch_id: main.branch_id, source: main.database },
-    ...{ snapshot_id, busy_wait: BUSY_WAIT_MS, masking: null, keep_tables },
+    job_id: randomUUID(),
+    project_id: project.id,
+    branch_id: main.branch_id,
+    source: main.database,
+    snapshot_id,
+    busy_wait: BUSY_WAIT_MS,
+    masking: null,
+    keep_tables,
     unless_same_as: null,
   });
 const inMain = (sql: string) => asClient(servers.host, 'direct', main, 'owner', sql);
@@ -166,10 +178,8 @@ describe('a masked snapshot', () => {
         v: string | null;
         w: string | null;
       }
-      const [before, after] = [
-        await asClient<Row>(servers.host, 'direct', main, 'owner', rows),
-        await asClient<Row>(servers.host, 'direct', branch, 'owner', rows),
-      ];
+      const before = await asClient<Row>(servers.host, 'direct', main, 'owner', rows);
+      const after = await asClient<Row>(servers.host, 'direct', branch, 'owner', rows);
       const pairs = before.map(({ v }, n) => ({
         old: v ?? '',
         now: after[n]?.v ?? null,
@@ -216,8 +226,12 @@ describe('a masked snapshot', () => {
   test('has spares that are masked and closed, and no branch of it takes one of another snapshot', async () => {
     const full = randomUUID();
     await runOperation(servers.host, 'snapshot.take', {
-      ...{ project_id: project.id, branch_id: main.branch_id, source: main.database },
-      ...{ snapshot_id: full, busy_wait: BUSY_WAIT_MS, unless_same_as: null },
+      project_id: project.id,
+      branch_id: main.branch_id,
+      source: main.database,
+      snapshot_id: full,
+      busy_wait: BUSY_WAIT_MS,
+      unless_same_as: null,
     });
     const want = (ids: readonly string[], spares: number) =>
       servers.query('UPDATE snapshot SET spares = $2 WHERE snapshot_id = ANY ($1)', [ids, spares]);
@@ -297,7 +311,8 @@ describe('a snapshot without rows', () => {
     expect(refused.problems).toEqual([
       { table: 'public.gone', column: null, reason: 'there is no such table' },
       {
-        ...{ table: 'public.country', column: null },
+        table: 'public.country',
+        column: null,
         reason: 'public.town is kept and refers to it by the foreign key town_country_fkey: keep both',
       },
     ]);
@@ -346,7 +361,9 @@ test('the same key masks alike, and another one differently', async () => {
   await inSmall(`create table alike (id int primary key, v text);
     insert into alike select n, 'value ' || n from generate_series(1, 50) n`);
   const rules: MaskingRule[] = [{ table: 'alike', column: 'v', with: 'hash' }];
-  const [one, two, three] = [randomUUID(), randomUUID(), randomUUID()];
+  const one = randomUUID();
+  const two = randomUUID();
+  const three = randomUUID();
   await maskSmall(one, rules);
   await maskSmall(two, rules);
   await maskSmall(three, rules, randomBytes(32).toString('base64'));
@@ -528,7 +545,8 @@ describe('narrow columns', () => {
     expect(masked).toBe(false);
     expect(problems).toEqual([
       {
-        ...{ table: 'public.tight', column: 'v' },
+        table: 'public.tight',
+        column: 'v',
         reason:
           '1 of its values stay as they are: email finds no other one for them, so use another function',
       },
@@ -538,7 +556,8 @@ describe('narrow columns', () => {
     const tooShort = await maskSmall(id, [{ ...rule, column: 'w', args: { domain: 'example.com' } }]);
     expect(tooShort.problems).toEqual([
       {
-        ...{ table: 'public.tight', column: 'w' },
+        table: 'public.tight',
+        column: 'w',
         reason: expect.stringMatching(
           /^character varying\(20\) is too short for addresses at example\.com, which need 24/,
         ),

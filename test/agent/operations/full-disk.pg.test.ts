@@ -54,8 +54,12 @@ describe.skipIf(hindrance !== null)(`on a small disk${hindrance ? ` (${hindrance
   };
   const take = (snapshot_id: string) =>
     runOperation(host, 'snapshot.take', {
-      ...{ project_id: project.id, branch_id: main.branch_id, source: main.database },
-      ...{ snapshot_id, busy_wait: BUSY_WAIT_MS, unless_same_as: null },
+      project_id: project.id,
+      branch_id: main.branch_id,
+      source: main.database,
+      snapshot_id,
+      busy_wait: BUSY_WAIT_MS,
+      unless_same_as: null,
     });
   const snapshotDatabases = () =>
     servers.query<{ datname: string }>("SELECT datname FROM pg_database WHERE datname ~ '^bg'");
@@ -111,7 +115,8 @@ describe.skipIf(hindrance !== null)(`on a small disk${hindrance ? ` (${hindrance
 
   test('a full disk ends the oldest deleted branch, and no snapshot, copy or session', async ({ skip }) => {
     skip(disk === null, NO_DISK);
-    const [oldest, younger] = [await keepDeleted('oldest', 120), await keepDeleted('younger', 40)];
+    const oldest = await keepDeleted('oldest', 120);
+    const younger = await keepDeleted('younger', 40);
     const snapshot = randomUUID();
     expect(await take(snapshot)).toMatchObject({ taken: true, independent: false });
 

@@ -24,7 +24,8 @@ export function describeIsolation(host: () => TestHost): void {
 
   beforeAll(async () => {
     servers = host();
-    const [ann, bob] = [new Project(servers.host), new Project(servers.host)];
+    const ann = new Project(servers.host);
+    const bob = new Project(servers.host);
     const main = await ann.create('db_ann_prod', null);
     const one = await ann.create('db_ann_prod_br_one', main.database);
     const oneTwo = await ann.create('db_ann_prod_br_one-two', one.database);
@@ -194,10 +195,8 @@ export function describeIsolation(host: () => TestHost): void {
       const logins: Login[] = [];
       for (const branch of firstByDay(3, branches)) {
         for (const role of BRANCH_ROLES) {
-          const [client, victim] = [
-            await connect(servers.host, 'direct', branch, role),
-            await connect(servers.host, 'direct', branch, role),
-          ];
+          const client = await connect(servers.host, 'direct', branch, role);
+          const victim = await connect(servers.host, 'direct', branch, role);
           clients.push(client, victim);
           await victim.query(`SELECT 'seen by ${loginName(branch.branch_id, role)}'`);
           logins.push({ name: loginName(branch.branch_id, role), client, pid: await pidOf(victim) });

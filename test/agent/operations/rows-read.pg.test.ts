@@ -65,7 +65,8 @@ async function readOperations(explained: ExplainedStatements, main: string): Pro
   const found: Reading = new Map();
   const branch = project.plan(`db_flat_prod_br_${randomUUID().slice(0, 8)}`);
   const { branch_id, database } = branch;
-  const [taken, replaced] = [randomUUID(), randomUUID()];
+  const taken = randomUUID();
+  const replaced = randomUUID();
   const access = (more: object) =>
     runOperation(host, 'access.apply', {
       project_id: project.id,

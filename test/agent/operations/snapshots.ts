@@ -41,8 +41,12 @@ export function describeSnapshots(host: () => TestHost): void {
 
   const take = (branch: Branch, snapshot_id: string, unless_same_as: string | null = null) =>
     runOperation(servers.host, 'snapshot.take', {
-      ...{ project_id: project.id, branch_id: branch.branch_id, source: branch.database },
-      ...{ snapshot_id, busy_wait: BUSY_WAIT_MS, unless_same_as },
+      project_id: project.id,
+      branch_id: branch.branch_id,
+      source: branch.database,
+      snapshot_id,
+      busy_wait: BUSY_WAIT_MS,
+      unless_same_as,
     });
   const drop = (snapshot_id: string) =>
     runOperation(servers.host, 'snapshot.drop', { project_id: project.id, snapshot_id });
@@ -170,7 +174,9 @@ export function describeSnapshots(host: () => TestHost): void {
   });
 
   test('a full disk costs the branches that were deleted first, and no snapshot', async () => {
-    const [taken, first, second] = [randomUUID(), randomUUID(), randomUUID()];
+    const taken = randomUUID();
+    const first = randomUUID();
+    const second = randomUUID();
     await take(main, taken);
     const kept: string[] = [];
     for (const snapshot_id of [first, second]) {
@@ -205,7 +211,8 @@ export function describeSnapshots(host: () => TestHost): void {
         deleted.push(snapshot_id);
         const kept = await runOperation(servers.host, 'branch.keep', {
           ...identity(branch),
-          ...{ snapshot_id, made_by: null },
+          snapshot_id,
+          made_by: null,
         });
         bytes = Math.max(bytes, kept.size_bytes);
       }
@@ -225,8 +232,12 @@ export function describeSnapshots(host: () => TestHost): void {
     }
     const takeWith = (copyRoom: CopyRoom, snapshot_id: string) =>
       runOperation({ ...servers.host, copyRoom, log: (event) => events.push(event) }, 'snapshot.take', {
-        ...{ project_id: project.id, branch_id: main.branch_id, source: main.database },
-        ...{ snapshot_id, busy_wait: BUSY_WAIT_MS, unless_same_as: null },
+        project_id: project.id,
+        branch_id: main.branch_id,
+        source: main.database,
+        snapshot_id,
+        busy_wait: BUSY_WAIT_MS,
+        unless_same_as: null,
       });
 
     test.each([

@@ -3,7 +3,6 @@ import { readBlocks } from '../../../agent/blocks/stored-blocks.ts';
 import { ZERO_TOTALS } from '../../../agent/measurement/counters.ts';
 import { MIGRATIONS, makeAgentTables, migrate } from '../../../agent/postgres/agent-tables.ts';
 import { inDatabase, PLATFORM_ROLE } from '../../../agent/postgres/connect.ts';
-
 import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { IS_NIGHTLY } from '../../support/nightly.ts';
@@ -75,7 +74,8 @@ const BEFORE_MIGRATIONS = `
 `;
 
 const PROJECT = '0197a000-0000-7000-8000-000000000001';
-const [BRANCH, JOB] = ['0197a000-0000-7000-8000-000000000002', '0197a000-0000-7000-8000-000000000003'];
+const BRANCH = '0197a000-0000-7000-8000-000000000002';
+const JOB = '0197a000-0000-7000-8000-000000000003';
 
 /** A row of each table. */
 const ROWS = `

@@ -33,8 +33,14 @@ async function startMasking(): Promise<LongWork> {
   const snapshot_id = randomUUID();
   const with_ = { with: 'expression' as const, args: { sql: "pg_sleep(600)::text || 'x'" } };
   const masking = runOperation(host, 'snapshot.mask', {
-    ...{ job_id: randomUUID(), project_id: project.id, branch_id: main.branch_id, source: main.database },
-    ...{ snapshot_id, busy_wait: BUSY_WAIT_MS, keep_tables: [], unless_same_as: null },
+    job_id: randomUUID(),
+    project_id: project.id,
+    branch_id: main.branch_id,
+    source: main.database,
+    snapshot_id,
+    busy_wait: BUSY_WAIT_MS,
+    keep_tables: [],
+    unless_same_as: null,
     masking: {
       rules: [{ table: 'slow', column: 'v', ...with_ }],
       unlisted: 'keep',
@@ -79,8 +85,13 @@ async function startComparison(): Promise<LongWork> {
   await locker.query('begin; lock table item');
   const side = ({ branch_id, database }: Branch) => ({ branch_id, database });
   const comparing = runOperation(host, 'branch.diff', {
-    ...{ project_id: project.id, ...side(branch), against: side(main) },
-    ...{ job_id: null, rows: true, schema: true, within: 600_000 },
+    project_id: project.id,
+    ...side(branch),
+    against: side(main),
+    job_id: null,
+    rows: true,
+    schema: true,
+    within: 600_000,
   }).catch((error) => error);
   const waiting =
     "SELECT FROM pg_stat_activity WHERE application_name = 'branchgate-difference' AND wait_event_type = 'Lock'";

@@ -3,7 +3,6 @@ import { runOperation } from '../../../agent/operations/handlers.ts';
 import { pollUntil } from '../../../agent/process/loops.ts';
 import { NO_SAMPLES } from '../../../agent/rehearsal/lock-record.ts';
 import { LockSampler } from '../../../agent/rehearsal/sample-locks.ts';
-
 import { beginRehearsal, readRunning, storeLocks } from '../../../agent/rehearsal/stored-rehearsals.ts';
 import { watchIn } from '../../../agent/rehearsal/watched-tables.ts';
 import { inBranch } from '../../../agent/rows/branch-session.ts';

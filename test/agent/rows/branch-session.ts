@@ -8,7 +8,6 @@ import { runOperation } from '../../../agent/operations/handlers.ts';
 import { backendPid, inSession } from '../../../agent/postgres/connect.ts';
 import { BROWSING, endKeptSessions, KEPT } from '../../../agent/postgres/sessions.ts';
 import type { AgentSettings } from '../../../agent/process/settings.ts';
-
 import { loginName } from '../../../shared/branch/login.ts';
 import { eventually } from '../../support/eventually.ts';
 import type { TestHost } from '../../support/host/host.ts';

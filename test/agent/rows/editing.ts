@@ -117,7 +117,9 @@ export function describeEditing(servers: () => TestHost): void {
       const on = (using: string) => `ON public.room USING ${using}`;
       expect(indexes).toEqual([
         {
-          ...{ ...plain, name: 'by floor', unique: false },
+          ...plain,
+          name: 'by floor',
+          unique: false,
           definition: `CREATE INDEX "by floor" ${on('btree')} (floor, lower("Name")) WHERE (floor > 2)`,
         },
         {
@@ -126,11 +128,15 @@ export function describeEditing(servers: () => TestHost): void {
           definition: `CREATE UNIQUE INDEX "room_Name_key" ${on('btree')} ("Name")`,
         },
         {
-          ...{ ...plain, name: 'room_pkey', primary: true },
+          ...plain,
+          name: 'room_pkey',
+          primary: true,
           definition: `CREATE UNIQUE INDEX room_pkey ${on('btree')} (id)`,
         },
         {
-          ...{ ...plain, name: 'room_slot_excl', unique: false },
+          ...plain,
+          name: 'room_slot_excl',
+          unique: false,
           definition: `CREATE INDEX room_slot_excl ${on('gist')} (slot)`,
         },
       ]);

@@ -73,7 +73,8 @@ test('it is closed although no operation takes it', async () => {
 
 test('all are closed, also those that are being reset', async () => {
   const kept = new KeptSessions();
-  const [one, two] = [sessionOf(), sessionOf()];
+  const one = sessionOf();
+  const two = sessionOf();
   kept.put('one', one.reusable);
   await settled();
   kept.put('two', two.reusable);
@@ -94,7 +95,8 @@ test.each([
 
 test('one that has ended makes room for another one', async () => {
   const kept = new KeptSessions();
-  const [lost, next] = [sessionOf(), sessionOf()];
+  const lost = sessionOf();
+  const next = sessionOf();
   kept.put('one', lost.reusable);
   await settled();
   lost.reusable.isLost = true;

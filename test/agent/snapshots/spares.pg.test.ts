@@ -48,8 +48,12 @@ afterAll(async () => {
 beforeEach(async () => {
   snapshot = randomUUID();
   await runOperation(servers.host, 'snapshot.take', {
-    ...{ project_id: project.id, branch_id: main.branch_id, source: main.database },
-    ...{ snapshot_id: snapshot, busy_wait: BUSY_WAIT_MS, unless_same_as: null },
+    project_id: project.id,
+    branch_id: main.branch_id,
+    source: main.database,
+    snapshot_id: snapshot,
+    busy_wait: BUSY_WAIT_MS,
+    unless_same_as: null,
   });
 });
 
@@ -97,7 +101,8 @@ const want = (of_snapshots: Record<string, number>, of_project: number | null = 
   return runOperation(servers.host, 'access.apply', {
     project_id: project.id,
     access: {
-      ...{ revision, rules: [{ branch_id: null, cidr: '127.0.0.1/32' }] },
+      revision,
+      rules: [{ branch_id: null, cidr: '127.0.0.1/32' }],
       spares: { of_project, of_snapshots },
     },
   });
@@ -165,8 +170,10 @@ describe('a branch of a snapshot', () => {
     const branch = { branch_id: randomUUID(), database: `${MAIN}_br_killed`, build_id: randomUUID() };
     const clone = () =>
       runOperation(servers.host, 'branch.clone', {
-        ...{ ...identity, branches: [branch] },
-        ...{ source: snapshotDatabaseName(snapshot), busy_wait: BUSY_WAIT_MS },
+        ...identity,
+        branches: [branch],
+        source: snapshotDatabaseName(snapshot),
+        busy_wait: BUSY_WAIT_MS,
       });
     const taken = servers.host.spares.taken;
     expect(await clone()).toMatchObject({ created: true });
@@ -192,8 +199,10 @@ describe('a batch', () => {
     }));
     const taken = servers.host.spares.taken;
     await runOperation(servers.host, 'branch.clone', {
-      ...{ ...identity, branches },
-      ...{ source: snapshotDatabaseName(snapshot), busy_wait: BUSY_WAIT_MS },
+      ...identity,
+      branches,
+      source: snapshotDatabaseName(snapshot),
+      busy_wait: BUSY_WAIT_MS,
     });
     const built = await servers.query('SELECT FROM pg_database WHERE datname = ANY ($1)', [
       branches.map(({ build_id }) => buildDatabaseName(build_id)),
@@ -201,7 +210,9 @@ describe('a batch', () => {
     expect(built).toHaveLength(3);
     for (const branch of branches)
       await runOperation(servers.host, 'branch.drop', {
-        ...{ ...identity, ...dropped(branch), made_by: null },
+        ...identity,
+        ...dropped(branch),
+        made_by: null,
       });
     return servers.host.spares.taken - taken;
   }
@@ -261,8 +272,12 @@ describe('the number of spares', () => {
     );
     snapshot = randomUUID();
     await runOperation(servers.host, 'snapshot.take', {
-      ...{ project_id: project.id, branch_id: main.branch_id, source: main.database },
-      ...{ snapshot_id: snapshot, busy_wait: BUSY_WAIT_MS, unless_same_as: null },
+      project_id: project.id,
+      branch_id: main.branch_id,
+      source: main.database,
+      snapshot_id: snapshot,
+      busy_wait: BUSY_WAIT_MS,
+      unless_same_as: null,
     });
     await end();
     await want({ [snapshot]: 20, [older]: 20 });
@@ -422,8 +437,12 @@ test('a snapshot with very many files has no spares', async () => {
   const large = snapshot;
   snapshot = randomUUID();
   await runOperation(servers.host, 'snapshot.take', {
-    ...{ project_id: project.id, branch_id: main.branch_id, source: main.database },
-    ...{ snapshot_id: snapshot, busy_wait: BUSY_WAIT_MS, unless_same_as: null },
+    project_id: project.id,
+    branch_id: main.branch_id,
+    source: main.database,
+    snapshot_id: snapshot,
+    busy_wait: BUSY_WAIT_MS,
+    unless_same_as: null,
   });
   await servers.query("UPDATE snapshot SET taken_at = taken_at - interval '1 hour' WHERE snapshot_id = $1", [
     snapshot,
@@ -520,8 +539,11 @@ describe('spares go', () => {
     made += 1;
     const kept = await project.create(`${MAIN}_br_${made}`, main.database);
     await runOperation(servers.host, 'branch.keep', {
-      ...{ job_id: randomUUID(), project_id: project.id, ...dropped(kept) },
-      ...{ snapshot_id: randomUUID(), made_by: null },
+      job_id: randomUUID(),
+      project_id: project.id,
+      ...dropped(kept),
+      snapshot_id: randomUUID(),
+      made_by: null,
     });
     await untilThereAre(2);
     const left: number[] = [];

@@ -83,7 +83,8 @@ test('a link is refused, because what follows could be written through it', () =
 });
 
 test('the data is removed, but not the volume of the WAL and the settings of this host', async () => {
-  const [data, wal] = [join(folder, 'data'), join(folder, 'wal')];
+  const data = join(folder, 'data');
+  const wal = join(folder, 'wal');
   for (const path of [data, wal, join(data, 'base')]) mkdirSync(path);
   symlinkSync(wal, join(data, 'pg_wal'));
   symlinkSync(wal, join(data, 'other'));

@@ -46,7 +46,10 @@ beforeAll(async () => {
 afterAll(() => gateway.close());
 
 const RECORD: HostMember = {
-  ...{ role: 'primary', generation: 1, closing: false, lease_seconds: 60 },
+  role: 'primary',
+  generation: 1,
+  closing: false,
+  lease_seconds: 60,
   standby_id: crypto.randomUUID(),
 };
 

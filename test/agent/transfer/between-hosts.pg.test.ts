@@ -39,7 +39,8 @@ async function releaseAll() {
   );
   for (const { login, project_id } of left)
     await runOperation(former.host, 'move.release', {
-      ...{ job_id: login.replace(/^mv_(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-'), project_id },
+      job_id: login.replace(/^mv_(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-'),
+      project_id,
     });
 }
 
@@ -71,8 +72,14 @@ class Move {
     closes_next = false,
   } = {}) =>
     runOperation(former.host, 'move.admit', {
-      ...{ job_id: this.job_id, project_id: this.#project.id, database: this.#main.database },
-      ...{ verifier: await scramVerifier(this.password), from, valid_seconds, frozen, closes_next },
+      job_id: this.job_id,
+      project_id: this.#project.id,
+      database: this.#main.database,
+      verifier: await scramVerifier(this.password),
+      from,
+      valid_seconds,
+      frozen,
+      closes_next,
     });
 
   #ofJob = () => ({ job_id: this.job_id, project_id: this.#project.id });
@@ -92,14 +99,21 @@ class Move {
   #access = (closed: string[]) => {
     this.#project.revision += 1;
     return {
-      ...{ revision: this.#project.revision, tenant: this.#project.id, closed },
+      revision: this.#project.revision,
+      tenant: this.#project.id,
+      closed,
       rules: [{ branch_id: null, cidr: '127.0.0.1/32' }],
     };
   };
 
   source = (database = this.#main.database) => ({
-    ...{ address: '127.0.0.1', host: '127.0.0.1', port: former.host.settings.POSTGRES_PORT },
-    ...{ user: this.login, password: this.password, database, mustVerify: false },
+    address: '127.0.0.1',
+    host: '127.0.0.1',
+    port: former.host.settings.POSTGRES_PORT,
+    user: this.login,
+    password: this.password,
+    database,
+    mustVerify: false,
   });
 
   url = (database: string) =>
@@ -127,7 +141,10 @@ class Move {
     const source_url = this.url(branch.database);
     const load = { source_url, tables: null, room_bytes: 2 ** 30, jobs: 2, busy_wait: 1_000, of_host: true };
     const { copied, findings } = await runOperation(next.host, 'transfer.copy', {
-      ...{ ...of, ...load, job_id, follow },
+      ...of,
+      ...load,
+      job_id,
+      follow,
     });
     expect(copied, JSON.stringify(findings)).not.toBeNull();
     return { of, source_url };
@@ -141,7 +158,11 @@ class Move {
     await runOperation(next.host, 'snapshot.drop', { project_id: there.id, snapshot_id });
     if (follow)
       await runOperation(next.host, 'follow.start', {
-        ...{ ...of, source_url, ...follow, tables: null, of_host: true },
+        ...of,
+        source_url,
+        ...follow,
+        tables: null,
+        of_host: true,
       });
     return of;
   }
@@ -174,7 +195,8 @@ describe('the login of a move', () => {
     await move.admit({ from: ['192.0.2.7'] });
     expect(await move.read()).not.toEqual(move.isAdmitted);
     await move.admit();
-    const [first, second] = [await move.admit(), await move.admit()];
+    const first = await move.admit();
+    const second = await move.admit();
     expect(second).toEqual(first);
     expect(await move.read()).toEqual(move.isAdmitted);
     expect(await move.read(main.database)).not.toEqual(move.isAdmitted);
@@ -346,7 +368,10 @@ describe('the login of a move', () => {
     await move.admit();
     await expect(
       runOperation(former.host, 'move.close', {
-        ...{ job_id: move.job_id, project_id: project.id, access: null, frozen: [] },
+        job_id: move.job_id,
+        project_id: project.id,
+        access: null,
+        frozen: [],
       }),
     ).rejects.toThrow('not closed');
     await owner('insert into t values (1)');
@@ -359,8 +384,12 @@ describe('the login of a move', () => {
     const slow = [
       asClient(former.host, 'pooled', main, 'read_write', 'insert into t select 1 from pg_sleep(20)'),
       runOperation(former.host, 'query.run', {
-        ...{ branch_id: main.branch_id, database: main.database, project_id: project.id },
-        ...{ role: 'read_write', sql: 'insert into t select 1 from pg_sleep(20)', params: [] },
+        branch_id: main.branch_id,
+        database: main.database,
+        project_id: project.id,
+        role: 'read_write',
+        sql: 'insert into t select 1 from pg_sleep(20)',
+        params: [],
       }),
     ];
     const outcomes = Promise.allSettled(slow);
@@ -419,7 +448,8 @@ describe('the login of a move', () => {
   });
 
   test('another move of a project ends what an earlier one has left, and is not ended with it', async () => {
-    const [earlier, later] = [new Move(project, main), new Move(project, main)];
+    const earlier = new Move(project, main);
+    const later = new Move(project, main);
     await earlier.admit();
     await later.admit();
     expect(await earlier.read()).not.toEqual(earlier.isAdmitted);
@@ -494,7 +524,10 @@ describe('the login of a move', () => {
     const { written_lsn: until_lsn } = await move.close();
     const closed = performance.now() - began;
     const cut = await run('follow.cutover', {
-      ...{ job_id: move.job_id, writes_refused: true, is_compared: true, until_lsn },
+      job_id: move.job_id,
+      writes_refused: true,
+      is_compared: true,
+      until_lsn,
     });
     console.log(`closed in ${closed} ms, taken over in ${performance.now() - began} ms`);
     expect(cut.cut_over, JSON.stringify(cut.findings)).toMatchObject({ dropped_at_source: false });
@@ -555,7 +588,9 @@ describe('the login of a move', () => {
   test('a drop that is late leaves a project that is in use', async () => {
     const drop = (up_to_revision: number) =>
       runOperation(former.host, 'project.drop', {
-        ...{ job_id: randomUUID(), project_id: project.id, up_to_revision },
+        job_id: randomUUID(),
+        project_id: project.id,
+        up_to_revision,
       });
     const move = new Move(project, main);
     const before = project.revision;
@@ -646,8 +681,11 @@ describe('a branch that is copied', () => {
   test('has a trigger that fires for arriving changes, which is noticed before', async () => {
     const probe = { use: 'follow', into: null, tables: null, publication: null } as const;
     const { source } = await runOperation(next.host, 'transfer.probe', {
-      ...{ project_id: project.id, source_url: move.url(main.database), room_bytes: 2 ** 30 },
-      ...{ ...probe, of_host: true },
+      project_id: project.id,
+      source_url: move.url(main.database),
+      room_bytes: 2 ** 30,
+      ...probe,
+      of_host: true,
     });
     expect(source?.tables.map(({ table, follows }) => [table, follows]).sort()).toEqual([
       ['account', 'all'],
@@ -726,8 +764,10 @@ describe('a copy that follows', () => {
   const inCopy = (sql: string) =>
     inSession(
       {
-        ...{ host: next.settings.POSTGRES_SOCKET_DIR, port: next.settings.POSTGRES_PORT },
-        ...{ user: PLATFORM_ROLE, database: main.database },
+        host: next.settings.POSTGRES_SOCKET_DIR,
+        port: next.settings.POSTGRES_PORT,
+        user: PLATFORM_ROLE,
+        database: main.database,
       },
       (session) => session.query(sql),
     );
@@ -796,7 +836,9 @@ describe('a copy that follows', () => {
     await owner('alter table filtered force row level security');
     const probe = { use: 'import', into: null, tables: null, publication: null, of_host: true } as const;
     const probed = await runOperation(next.host, 'transfer.probe', {
-      ...{ project_id: project.id, source_url: move.url(main.database), room_bytes: 2 ** 30 },
+      project_id: project.id,
+      source_url: move.url(main.database),
+      room_bytes: 2 ** 30,
       ...probe,
     });
     expect(probed.findings).toMatchObject([{ problem: 'rights', object: 'public.filtered' }]);
@@ -824,7 +866,10 @@ describe('a copy that follows', () => {
   }
   const cutOver = () =>
     runOperation(next.host, 'follow.cutover', {
-      ...{ ...of, job_id: move.job_id, writes_refused: true, is_compared: true },
+      ...of,
+      job_id: move.job_id,
+      writes_refused: true,
+      is_compared: true,
     });
   const otherSchema = { cut_over: null, findings: [{ problem: 'schema' }] };
 

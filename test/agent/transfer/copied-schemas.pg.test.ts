@@ -54,20 +54,37 @@ const newBranch = async (): Promise<Branch> => {
 
 const probe = (branch: Branch, more: object = {}) =>
   runOperation(servers.host, 'transfer.probe', {
-    ...{ project_id: project.id, source_url: source.url(), use: 'import', tables: null, publication: null },
-    ...{ into: { branch_id: branch.branch_id, database: branch.database }, room_bytes: 2 ** 30, ...more },
+    project_id: project.id,
+    source_url: source.url(),
+    use: 'import',
+    tables: null,
+    publication: null,
+    into: { branch_id: branch.branch_id, database: branch.database },
+    room_bytes: 2 ** 30,
+    ...more,
   });
 
 async function copyInto(branch: Branch, more: object = {}): Promise<Copy> {
   const params = {
-    ...{ ...identity(branch), job_id: randomUUID(), source_url: source.url(), tables: null },
-    ...{ room_bytes: 2 ** 30, jobs: 2, busy_wait: 1_000, follow: null, ...more },
+    ...identity(branch),
+    job_id: randomUUID(),
+    source_url: source.url(),
+    tables: null,
+    room_bytes: 2 ** 30,
+    jobs: 2,
+    busy_wait: 1_000,
+    follow: null,
+    ...more,
   };
   const result = await runOperation(servers.host, 'transfer.copy', params);
   const { job_id, project_id, branch_id, database } = params;
   if (result.copied)
     await runOperation(servers.host, 'reset.swap', {
-      ...{ job_id, project_id, branch_id, database, snapshot_id: randomUUID() },
+      job_id,
+      project_id,
+      branch_id,
+      database,
+      snapshot_id: randomUUID(),
     });
   return result;
 }

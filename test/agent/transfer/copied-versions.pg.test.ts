@@ -38,14 +38,24 @@ describe.runIf(IS_NIGHTLY).each(OLDER_VERSIONS)('a source of version %s', (versi
     const project = new Project(servers.host);
     const branch = await project.create('db_version', null);
     const params = {
-      ...{ ...identity(branch), job_id: randomUUID(), source_url: source.url(), tables: null },
-      ...{ room_bytes: 2 ** 30, jobs: 2, busy_wait: 1_000, follow: null },
+      ...identity(branch),
+      job_id: randomUUID(),
+      source_url: source.url(),
+      tables: null,
+      room_bytes: 2 ** 30,
+      jobs: 2,
+      busy_wait: 1_000,
+      follow: null,
     };
     const { copied, findings } = await runOperation(servers.host, 'transfer.copy', params);
     expect([findings, copied?.rows]).toEqual([[], 2]);
     const { job_id, project_id, branch_id, database } = params;
     await runOperation(servers.host, 'reset.swap', {
-      ...{ job_id, project_id, branch_id, database, snapshot_id: randomUUID() },
+      job_id,
+      project_id,
+      branch_id,
+      database,
+      snapshot_id: randomUUID(),
     });
     const owner = (sql: string) => asClient(servers.host, 'direct', branch, 'owner', sql);
     expect(await owner(NEXT_VALUES)).toEqual(await source.run(NEXT_VALUES));

@@ -96,8 +96,15 @@ const emptyBranch = async () => {
 };
 
 const newCopy = (branch: Branch, more: Partial<CopyParams> = {}): CopyParams => ({
-  ...{ ...identity(branch), job_id: randomUUID(), source_url: source.url(), tables: null },
-  ...{ room_bytes: 2 ** 30, jobs: 2, busy_wait: 1_000, follow: null, ...more },
+  ...identity(branch),
+  job_id: randomUUID(),
+  source_url: source.url(),
+  tables: null,
+  room_bytes: 2 ** 30,
+  jobs: 2,
+  busy_wait: 1_000,
+  follow: null,
+  ...more,
 });
 
 async function copy(params: CopyParams, onProgress?: Parameters<typeof runOperation>[3]): Promise<Copy> {
@@ -107,7 +114,11 @@ async function copy(params: CopyParams, onProgress?: Parameters<typeof runOperat
 }
 
 const ofJob = ({ job_id, project_id, branch_id, database }: CopyParams) => ({
-  ...{ job_id, project_id, branch_id, database, snapshot_id: randomUUID() },
+  job_id,
+  project_id,
+  branch_id,
+  database,
+  snapshot_id: randomUUID(),
 });
 const swap = (params: CopyParams) => runOperation(servers.host, 'reset.swap', ofJob(params));
 
@@ -179,7 +190,9 @@ test('a copy has the schema, the rows of one snapshot and the next values of seq
     { problem: 'schema', severity: 'warning', message: expect.stringContaining('policy public.visit staff') },
   ]);
   expect(copied?.tables.find(({ table }) => table === 'book')).toEqual({
-    ...{ schema: 'public', table: 'book', rows: BOOKS },
+    schema: 'public',
+    table: 'book',
+    rows: BOOKS,
     compared: expect.toSatisfy((rows: number) => rows > 5_000 && rows < 15_000),
   });
   expect(copied?.rows).toBe(300 + BOOKS + 500 + 60 + 10 + 5 + 4 + 1 + 1 + 2);
@@ -188,7 +201,11 @@ test('a copy has the schema, the rows of one snapshot and the next values of seq
   const ofBook = seen.filter(({ table }) => table === 'book');
   expect(new Set(ofBook.map(({ state }) => state))).toEqual(new Set(['copying', 'copied']));
   expect(ofBook.at(-1)).toEqual({
-    ...{ schema: 'public', table: 'book', state: 'copied', rows: BOOKS, percent: 100 },
+    schema: 'public',
+    table: 'book',
+    state: 'copied',
+    rows: BOOKS,
+    percent: 100,
   });
   // Until it is complete, `main` is as it was. A repeated call copies nothing again.
   expect(await owner(branch, "select relname from pg_class where relname = 'book'")).toEqual([]);
@@ -360,7 +377,8 @@ test.each(firstByDay(1, ['author', 'counted']))(
       const copying = copy(params);
       // Once its rows are there, and while those of the slow table are still checked.
       await eventually(async () => {
-        const [login, database] = [loadLoginName(params.job_id), loadDatabaseName(params.job_id)];
+        const login = loadLoginName(params.job_id);
+        const database = loadDatabaseName(params.job_id);
         await servers.query(`ALTER DATABASE ${database} CONNECTION LIMIT 10`);
         const changed = await inAgentLogin(
           servers.settings,
@@ -382,7 +400,8 @@ test('what a killed agent has left is removed by the next call', async () => {
   const branch = await emptyBranch();
   const tables = ['author'];
   const params = newCopy(branch, { tables });
-  const [database, login] = [loadDatabaseName(params.job_id), queryLoginName(params.job_id)];
+  const database = loadDatabaseName(params.job_id);
+  const login = queryLoginName(params.job_id);
   await servers.query(`create database "${database}"`);
   await servers.query(`create role "${login}" login; grant connect on database "${database}" to "${login}"`);
   expect((await copy(params)).copied?.rows).toBe(300);
@@ -403,8 +422,13 @@ test('a branch that is not empty is left as it is', async () => {
   expect(problems(await copyInto(branch))).toEqual(['not_empty']);
   const { branch_id, database } = branch;
   const probe = await runOperation(servers.host, 'transfer.probe', {
-    ...{ project_id: project.id, source_url: source.url(), use: 'import', into: { branch_id, database } },
-    ...{ tables: null, publication: null, room_bytes: 2 ** 30 },
+    project_id: project.id,
+    source_url: source.url(),
+    use: 'import',
+    into: { branch_id, database },
+    tables: null,
+    publication: null,
+    room_bytes: 2 ** 30,
   });
   expect(probe.findings).toMatchObject([{ problem: 'not_empty' }]);
   expect(await owner(branch, 'select mine() as n')).toEqual([{ n: 1 }]);

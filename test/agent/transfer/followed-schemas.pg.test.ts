@@ -53,7 +53,9 @@ test.each(firstByDay(2, CASES))(
     });
     expect(await follower.status()).toMatchObject({ state: 'following', problem: null });
     const { cut_over, findings } = await follower.run('follow.cutover', {
-      ...{ ...follower.ids, job_id: randomUUID(), writes_refused: false },
+      ...follower.ids,
+      job_id: randomUUID(),
+      writes_refused: false,
     });
     expect([findings, cut_over?.rows]).toEqual([[], expect.any(Number)]);
     await source.run('begin read write; alter database shop reset default_transaction_read_only; commit');

@@ -375,7 +375,11 @@ describe('a branch that follows', () => {
           const snapshot_id = randomUUID();
           const { project_id, branch_id, database } = follower.ids;
           await follower.run('snapshot.take', {
-            ...{ project_id, branch_id, snapshot_id, source: database, busy_wait: 20_000 },
+            project_id,
+            branch_id,
+            snapshot_id,
+            source: database,
+            busy_wait: 20_000,
             unless_same_as: null,
           });
           const branch = await follower.project.create(
@@ -500,8 +504,13 @@ describe('a branch that follows', () => {
       await source.run('create publication theirs for table account, counter');
       const follow = { ...follower.follow, publication: 'theirs' };
       const probe = await follower.run('transfer.probe', {
-        ...{ project_id: follower.project.id, source_url: source.url(), use: 'follow', into: null },
-        ...{ tables: null, publication: 'theirs', room_bytes: 2 ** 30 },
+        project_id: follower.project.id,
+        source_url: source.url(),
+        use: 'follow',
+        into: null,
+        tables: null,
+        publication: 'theirs',
+        room_bytes: 2 ** 30,
       });
       expect(probe.findings.filter(({ problem }) => problem === 'not_followed')).toMatchObject([
         { severity: 'warning', message: expect.stringContaining('public.transfer, public.visit') },
@@ -521,7 +530,8 @@ describe('a branch that follows', () => {
         });
       const resume = async () =>
         expect(await follower.run('follow.resume', { ...follower.ids, apply_changes: false })).toMatchObject({
-          ...{ state: 'following', problem: null },
+          state: 'following',
+          problem: null,
         });
       const follows = (name: string) =>
         eventually(async () => expect(await follower.here(`select id from ${name}`)).toEqual([{ id: 1 }]));

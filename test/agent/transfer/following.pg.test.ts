@@ -57,7 +57,9 @@ describe.each(SOURCES)('a source of version $version', ({ programs }) => {
         expect(await follower.status()).toMatchObject({ lag_bytes: 0, lag_seconds: 0 }),
       );
       expect(servers.host.lags.present).toEqual({
-        ...{ following: 1, stopped: 0, lag_seconds: 0 },
+        following: 1,
+        stopped: 0,
+        lag_seconds: 0,
         slot_bytes: expect.any(Number),
       });
       expect((await follower.status()).tables.map(({ table, state }) => [table, state]).toSorted()).toEqual(
@@ -319,13 +321,18 @@ describe.each(SOURCES)('a source of version $version', ({ programs }) => {
 
 test('an error of a worker is about a change only if it names the transaction', () => {
   const line = {
-    ...{ backend_type: 'logical replication apply worker', error_severity: 'ERROR' },
-    ...{ state_code: '22P02', message: 'invalid input syntax for type integer: "secret"' },
+    backend_type: 'logical replication apply worker',
+    error_severity: 'ERROR',
+    state_code: '22P02',
+    message: 'invalid input syntax for type integer: "secret"',
     context:
       'processing remote data for replication origin "pg_16400" during message type "UPDATE" for replication target relation "public.account" in transaction 745, finished at 0/1552F60',
   };
   expect(readApplyError(JSON.stringify(line))).toEqual({
-    ...{ subscription: '16400', sqlstate: '22P02', table: 'public.account', message: 'SQLSTATE 22P02' },
+    subscription: '16400',
+    sqlstate: '22P02',
+    table: 'public.account',
+    message: 'SQLSTATE 22P02',
   });
   const away = { ...line, state_code: '08006', message: 'could not receive data from WAL stream' };
   expect(readApplyError(JSON.stringify(away))).toBeNull();

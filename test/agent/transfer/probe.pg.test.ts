@@ -80,7 +80,11 @@ describe('a source that can be followed', () => {
   test('is described with its tables, and warned about where only a part follows', async () => {
     const { source: found, findings } = await probe();
     expect(found).toMatchObject({
-      ...{ host: '127.0.0.1', port: source.port, database: 'shop', tls: 'channel_binding', has_more: false },
+      host: '127.0.0.1',
+      port: source.port,
+      database: 'shop',
+      tls: 'channel_binding',
+      has_more: false,
       version: expect.stringMatching(/^18/),
       free_slots: 4,
       wal_keep_bytes: null,
@@ -128,7 +132,9 @@ describe('a source that can be followed', () => {
     const known = { ...servers.host, settings: { ...servers.settings, FOLLOW_CA_FILE: source.certFile } };
     const probed = (url: string) =>
       runOperation(known, 'transfer.probe', {
-        ...{ ...WANTED, project_id: PROJECT, source_url: url },
+        ...WANTED,
+        project_id: PROJECT,
+        source_url: url,
       });
     expect((await probed(source.url({ search: '?sslmode=verify-full' }))).source?.tls).toBe('certificate');
     // The certificate is of `localhost` and 127.0.0.1.
@@ -145,7 +151,9 @@ describe('a source that cannot be followed', () => {
       expect(await probe()).toMatchObject({
         findings: [
           {
-            ...{ problem: 'rights', severity: 'error', message: expect.stringContaining(OTHER_LOGIN) },
+            problem: 'rights',
+            severity: 'error',
+            message: expect.stringContaining(OTHER_LOGIN),
             statement: 'GRANT pg_read_all_stats, pg_signal_backend TO "app"',
           },
           ...[{}, {}, {}],
@@ -234,7 +242,9 @@ describe('a source that cannot be followed', () => {
     const strict = { ...servers.host, settings: { ...servers.settings, FOLLOW_PRIVATE_NETWORKS: [] } };
     for (const port of [String(source.port), '1']) {
       const result = await runOperation(strict, 'transfer.probe', {
-        ...{ ...WANTED, project_id: PROJECT, source_url: source.url({ port }) },
+        ...WANTED,
+        project_id: PROJECT,
+        source_url: source.url({ port }),
       });
       expect(result).toEqual({ source: null, findings: [expect.objectContaining({ problem: 'address' })] });
     }

@@ -26,7 +26,11 @@ const resolve = async (host: string, addresses: string[], allowed: string[] = []
 describe('the URL of a source', () => {
   test('has one host, a login and a database; the password is decoded', () => {
     expect(read('postgres://us%40er:p%3Aw%2F@db.example.com/my%20shop?sslmode=verify-full')).toEqual({
-      ...{ host: 'db.example.com', port: 5432, user: 'us@er', password: 'p:w/', database: 'my shop' },
+      host: 'db.example.com',
+      port: 5432,
+      user: 'us@er',
+      password: 'p:w/',
+      database: 'my shop',
       mustVerify: true,
     });
     expect(read(urlOf('[2600::1]:6543/shop?channel_binding=require'))).toMatchObject({

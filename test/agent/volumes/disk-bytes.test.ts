@@ -17,7 +17,6 @@ import {
   sumExtents,
   unionBytes,
 } from '../../../agent/volumes/disk-bytes.ts';
-
 import { eventually } from '../../support/eventually.ts';
 import { mountXfs, type XfsMount, xfsHindrance } from '../../support/stack/xfs.ts';
 

@@ -48,7 +48,8 @@ const rejects = async (work, isExpected) => {
 
 const CASES = {
   async 'pg: cancels a statement from another connection'() {
-    const [running, other] = [await client(), await client()];
+    const running = await client();
+    const other = await client();
     const { rows } = await running.query('select pg_backend_pid() as pid');
     const ended = rejects(running.query(`select pg_sleep(${LONG})`), ({ code }) => code === QUERY_CANCELED);
     const cancelled = await other.query('select pg_cancel_backend($1) as done', [rows[0].pid]);
@@ -57,7 +58,8 @@ const CASES = {
     await Promise.all([running.end(), other.end()]);
   },
   async 'pg: ends a connection of its own, whose client notices'() {
-    const [victim, other] = [await client(), await client()];
+    const victim = await client();
+    const other = await client();
     const { rows } = await victim.query('select pg_backend_pid() as pid');
     const ended = new Promise((resolve) => victim.once('end', resolve));
     await other.query('select pg_terminate_backend($1)', [rows[0].pid]);
@@ -115,7 +117,8 @@ const CASES = {
     ]),
   ),
   async 'pg-boss: cancels a statement that it finds by its comment'() {
-    const [running, other] = [await client(), await client()];
+    const running = await client();
+    const other = await client();
     const ended = rejects(
       running.query(`/* boss 7 */ select pg_sleep(${LONG})`),
       ({ code }) => code === QUERY_CANCELED,

@@ -3,7 +3,6 @@ import { beforeEach, describe, expect, test } from 'vitest';
 import { confirmExport, eventsAfter } from '../../../edge/audit/export.ts';
 import { removeHistory } from '../../../edge/audit/retention.ts';
 import { markBranchDeleted } from '../../../edge/branches/delete-branch.ts';
-
 import {
   auditEvents,
   follows,
@@ -110,26 +109,22 @@ describe('a deleted branch', () => {
   test('stays while a kept snapshot has it', async () => {
     const id = await deletedBranch(OLD);
     await db.insert(snapshots).values({
-      ...{
-        id: crypto.randomUUID(),
-        projectId: 'p',
-        branchId: id,
-        kind: 'manual',
-        status: 'ready',
-        tenantId: 't',
-      },
-      ...{
-        name: 's',
-        branchName: 'b',
-        database: 'd',
-        source: 'd',
-        takenAt: OLD,
-        sizeBytes: 0,
-        createdBy: 'u',
-        createdAt: OLD,
-        updatedAt: OLD,
-        expiresAt: null,
-      },
+      id: crypto.randomUUID(),
+      projectId: 'p',
+      branchId: id,
+      kind: 'manual',
+      status: 'ready',
+      tenantId: 't',
+      name: 's',
+      branchName: 'b',
+      database: 'd',
+      source: 'd',
+      takenAt: OLD,
+      sizeBytes: 0,
+      createdBy: 'u',
+      createdAt: OLD,
+      updatedAt: OLD,
+      expiresAt: null,
     } as unknown as typeof snapshots.$inferInsert);
     await exportAll();
     await removeHistory(db, RETENTION, NOW);
@@ -160,12 +155,25 @@ describe('jobs', () => {
     await db.insert(jobs).values({ ...open, input: { ...open.input, emptying: { jobId: named } } as never });
     await insertJobs(NEWEST, NOW);
     await db.insert(idempotencyKeys).values({
-      ...{ tenantId: 't', userId: 'u', path: '/', key: 'k', bodyHash: 'h', jobId: keyed },
-      ...{ createdAt: OLD, expiresAt: new Date(NOW.getTime() + DAY_MS), updatedAt: OLD },
+      tenantId: 't',
+      userId: 'u',
+      path: '/',
+      key: 'k',
+      bodyHash: 'h',
+      jobId: keyed,
+      createdAt: OLD,
+      expiresAt: new Date(NOW.getTime() + DAY_MS),
+      updatedAt: OLD,
     } as unknown as typeof idempotencyKeys.$inferInsert);
     await db.insert(follows).values({
-      ...{ projectId: 'p', branchId: 'b', tenantId: 't', jobId: followed, state: 'following' },
-      ...{ source: {}, createdAt: OLD, updatedAt: OLD },
+      projectId: 'p',
+      branchId: 'b',
+      tenantId: 't',
+      jobId: followed,
+      state: 'following',
+      source: {},
+      createdAt: OLD,
+      updatedAt: OLD,
     } as unknown as typeof follows.$inferInsert);
     expect(await removeHistory(db, RETENTION, NOW)).toMatchObject({ jobs: 1 });
     const left = await jobIds();

@@ -39,11 +39,9 @@ test.each([
 });
 
 test('the children of a deleted branch have no parent, and still name their source', async () => {
-  const [parent, child, other] = [
-    await insertBranch(db, 'active'),
-    await insertBranch(db, 'active'),
-    await insertBranch(db, 'active'),
-  ];
+  const parent = await insertBranch(db, 'active');
+  const child = await insertBranch(db, 'active');
+  const other = await insertBranch(db, 'active');
   const source = { parentBranchId: parent.id, sourceDatabase: `db_${parent.id}` };
   await db.update(projectBranches).set(source).where(eq(projectBranches.id, child.id));
   await db.update(projectBranches).set({ parentBranchId: child.id }).where(eq(projectBranches.id, other.id));

@@ -61,7 +61,8 @@ test('an expired branch is deleted after its retention, with notice before, a jo
 });
 
 test('an expired branch is not kept for longer than it lived', async () => {
-  const [brief, long] = [await insertBranch(db, 'active', NOW), await insertBranch(db, 'active', NOW)];
+  const brief = await insertBranch(db, 'active', NOW);
+  const long = await insertBranch(db, 'active', NOW);
   const live = (id: string, ttlSeconds: number) =>
     db.update(projectBranches).set({ ttlSeconds }).where(eq(projectBranches.id, id));
   await live(brief.id, 60);

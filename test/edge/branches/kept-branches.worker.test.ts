@@ -356,8 +356,15 @@ test.each([
   const reserved = await reserveReset(
     db,
     {
-      ...{ jobId: crypto.randomUUID(), snapshotId: crypto.randomUUID(), branch, hostId: 'h', actor: ACTOR },
-      ...{ source: ofBranch(source), life, keyUse: null, asCreation: false },
+      jobId: crypto.randomUUID(),
+      snapshotId: crypto.randomUUID(),
+      branch,
+      hostId: 'h',
+      actor: ACTOR,
+      source: ofBranch(source),
+      life,
+      keyUse: null,
+      asCreation: false,
     },
     NOW,
   );

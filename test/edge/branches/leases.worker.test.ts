@@ -33,7 +33,8 @@ async function endLeases(now: Date): Promise<number> {
 }
 
 test('a lease that ends deletes the branch once; a later one is left', async () => {
-  const [over, left] = [await leased(-1), await leased(30)];
+  const over = await leased(-1);
+  const left = await leased(30);
   expect(await isStale(db, NOW)).toBe(true);
   expect(await nextEnd(db, 'p')).toEqual(at(-1));
   expect(await endLeases(NOW)).toBe(1);

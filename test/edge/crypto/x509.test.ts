@@ -17,7 +17,8 @@ const serverKey = () => jwkOf(newPair().publicKey);
 /** What OpenSSL says of a certificate for this address, by the strict rules that Python 3.13 has. */
 function verified(authority: string, certificate: string, address: string): string {
   const folder = temporaryFolder();
-  const [ca, leaf] = [join(folder, 'ca.pem'), join(folder, 'leaf.pem')];
+  const ca = join(folder, 'ca.pem');
+  const leaf = join(folder, 'leaf.pem');
   writeFileSync(ca, authority);
   writeFileSync(leaf, certificate);
   const name = isIpAddress(address) ? '-verify_ip' : '-verify_hostname';

@@ -199,7 +199,8 @@ beforeAll(async () => {
 });
 
 beforeEach(async () => {
-  const [active, deleted] = [branchRow('active'), branchRow('deleted')];
+  const active = branchRow('active');
+  const deleted = branchRow('deleted');
   ada = account('ada@example.com');
   const [[row], branches] = await writeThenReadAll(
     db,
@@ -226,7 +227,8 @@ beforeEach(async () => {
     [db.select().from(projects).where(eq(projects.id, 'p')), db.select().from(projectBranches)],
   );
   const branchOf = (branchId: string) => branches.find((found) => found.id === branchId);
-  const [live, dead] = [branchOf(active.id), branchOf(deleted.id)];
+  const live = branchOf(active.id);
+  const dead = branchOf(deleted.id);
   if (!row || !live || !dead) throw new Error('no records');
   project = { ...row, ...asBefore };
   [branch, gone] = [live, dead];
@@ -248,15 +250,16 @@ const newProject = (d1: Database) =>
     d1,
     SETTINGS,
     {
-      ...{
-        projectId: id(),
-        jobId: id(),
-        mainBranchId: id(),
-        name: 'Other',
-        requestedAppKey: 'other',
-        env: 'prod',
-      },
-      ...{ hostId: 'h', storageQuotaGib: 0.25, actor: ACTOR, keyUse: null },
+      projectId: id(),
+      jobId: id(),
+      mainBranchId: id(),
+      name: 'Other',
+      requestedAppKey: 'other',
+      env: 'prod',
+      hostId: 'h',
+      storageQuotaGib: 0.25,
+      actor: ACTOR,
+      keyUse: null,
     } as unknown as Parameters<typeof reserveProject>[2],
     NOW,
   );

@@ -57,7 +57,8 @@ test('each type of event has triggers, and each trigger a type', async () => {
 });
 
 test('an event has the published form', async () => {
-  const [id, projectId] = [crypto.randomUUID(), crypto.randomUUID()];
+  const id = crypto.randomUUID();
+  const projectId = crypto.randomUUID();
   await insertProject(db, 'h', projectId);
   const rule = { id, projectId, branchId: null, cidr: '192.0.2.0/24' };
   await db.insert(networkRules).values({ ...rule, ...ABOUT_RULE });
@@ -112,8 +113,14 @@ describe('a branch', () => {
     const set = (values: Partial<typeof follows.$inferInsert>) =>
       db.update(follows).set(values).where(thisFollow);
     await db.insert(follows).values({
-      ...{ projectId: 'followed', branchId: 'b', tenantId: 't', jobId: 'j', state: 'copying', source },
-      ...{ createdAt: NOW, updatedAt: NOW },
+      projectId: 'followed',
+      branchId: 'b',
+      tenantId: 't',
+      jobId: 'j',
+      state: 'copying',
+      source,
+      createdAt: NOW,
+      updatedAt: NOW,
     });
     await set({ state: 'following' });
     await set({ observedAt: NOW, updatedAt: NOW });
@@ -160,8 +167,16 @@ describe('a branch', () => {
     const { id } = await insertBranch(db, 'creating');
     await published();
     const duplicate = db.insert(projects).values({
-      ...{ id: 'p', name: 'P', appKey: 'q', env: 'prod', status: 'active', hostId: 'h' },
-      ...{ createdBy: 'u', tenantId: 't', createdAt: NOW, updatedAt: NOW },
+      id: 'p',
+      name: 'P',
+      appKey: 'q',
+      env: 'prod',
+      status: 'active',
+      hostId: 'h',
+      createdBy: 'u',
+      tenantId: 't',
+      createdAt: NOW,
+      updatedAt: NOW,
     } as typeof projects.$inferInsert);
     const batch = inOneBatch(db, [transition(db, 'proved', eq(projectBranches.id, id), NOW), duplicate]);
     await expect(batch).rejects.toThrow();
@@ -169,7 +184,8 @@ describe('a branch', () => {
   });
 
   test('whose record is removed becomes deleted, once', async () => {
-    const [refused, deleted] = [await insertBranch(db, 'creating'), await insertBranch(db, 'deleted')];
+    const refused = await insertBranch(db, 'creating');
+    const deleted = await insertBranch(db, 'deleted');
     await published();
     for (const { id } of [refused, deleted])
       await db.delete(projectBranches).where(eq(projectBranches.id, id));
@@ -194,7 +210,10 @@ describe('a snapshot', () => {
   const insert = async (about: Partial<typeof snapshots.$inferInsert> = {}) => {
     const row = newSnapshot(
       {
-        ...{ id: crypto.randomUUID(), kind: 'manual', name: 'before', expiresAt: null },
+        id: crypto.randomUUID(),
+        kind: 'manual',
+        name: 'before',
+        expiresAt: null,
         branch: { id: 'b', projectId: 'p', branchName: 'pr-7', tenantId: 't' } as BranchRow,
       },
       NOW,
@@ -267,7 +286,8 @@ test('a job shows its steps, and its failure as the API does', async () => {
 });
 
 test('an event names the branches that it is about, and the machine whose job it is', async () => {
-  const [one, two] = [await insertBranch(db, 'active'), await insertBranch(db, 'active')];
+  const one = await insertBranch(db, 'active');
+  const two = await insertBranch(db, 'active');
   const main = await insertBranch(db, 'active');
   await db.update(projectBranches).set({ isDefault: true }).where(eq(projectBranches.id, main.id));
   await db.delete(eventOutbox);
@@ -283,7 +303,7 @@ test('an event names the branches that it is about, and the machine whose job it
   await db.insert(jobs).values(newJob('branch.create_batch', batch, about(), NOW));
   await db.insert(jobs).values(newJob('branch.create', { branchId: main.id }, about(), NOW));
   const rule = (branchId: string | null, cidr: string) =>
-    ({ ...{ id: crypto.randomUUID(), projectId: 'p', branchId, cidr }, ...ABOUT_RULE }) as const;
+    ({ id: crypto.randomUUID(), projectId: 'p', branchId, cidr, ...ABOUT_RULE }) as const;
   const rules = [rule(one.id, '192.0.2.7/32'), rule(main.id, '192.0.2.8/32'), rule(null, '192.0.2.9/32')];
   await inOneBatch(db, ruleStatements(db, rules, sql`true`));
   const [project] = await db.select().from(projects).where(thisProject);

@@ -69,7 +69,8 @@ const change = (of: { id: string }, values: Partial<typeof hosts.$inferSelect>) 
 
 /** A primary with its standby, both with the record of generation 3. */
 beforeEach(async () => {
-  const [primaryId, standbyId] = [crypto.randomUUID(), crypto.randomUUID()];
+  const primaryId = crypto.randomUUID();
+  const standbyId = crypto.randomUUID();
   former = { id: primaryId, agent: new Agent('primary', 3, standbyId) };
   next = { id: standbyId, agent: new Agent('standby', 3, null) };
   const host = { dbHost: 'db.example.com', directPort: 5432, pooledPort: 6432, generation: 3 };
@@ -325,8 +326,14 @@ test('of two standbys of one host that are registered at the same time, one is r
       db,
       'https://gateway.example.com',
       {
-        ...{ name, db_host: 'b.example.com', direct_port: 5432, pooled_port: 6432, ca_certificate: null },
-        ...{ region: null, capacity: null, standby_of: former.id },
+        name,
+        db_host: 'b.example.com',
+        direct_port: 5432,
+        pooled_port: 6432,
+        ca_certificate: null,
+        region: null,
+        capacity: null,
+        standby_of: former.id,
       },
       new Date(),
     );
@@ -409,7 +416,8 @@ describe('a move that is open', () => {
 
   /** @returns of the job */
   async function insertMove(way: 'from' | 'to', phase: 'building' | 'moved'): Promise<string> {
-    const [projectId, jobId] = [crypto.randomUUID(), crypto.randomUUID()];
+    const projectId = crypto.randomUUID();
+    const jobId = crypto.randomUUID();
     const [fromHostId, toHostId] = way === 'from' ? [former.id, other] : [other, former.id];
     await insertProject(db, phase === 'moved' ? toHostId : fromHostId, projectId);
     const now = new Date();
@@ -417,8 +425,16 @@ describe('a move that is open', () => {
     const about = { id: jobId, projectId, hostId: fromHostId, actor: ACTOR };
     await db.insert(jobs).values(newJob('project.move', input, about, now));
     await db.insert(moves).values({
-      ...{ projectId, jobId, fromHostId, toHostId, phase, keyId: 'k', sealedPassword: 's', branches: [] },
-      ...{ createdAt: now, updatedAt: now },
+      projectId,
+      jobId,
+      fromHostId,
+      toHostId,
+      phase,
+      keyId: 'k',
+      sealedPassword: 's',
+      branches: [],
+      createdAt: now,
+      updatedAt: now,
     });
     return jobId;
   }
@@ -448,12 +464,10 @@ describe('a move that is open', () => {
   });
 
   test('is undone when its host is lost, and finished if the project has moved', async () => {
-    const [from, to, left, arrived] = [
-      await insertMove('from', 'building'),
-      await insertMove('to', 'building'),
-      await insertMove('from', 'moved'),
-      await insertMove('to', 'moved'),
-    ];
+    const from = await insertMove('from', 'building');
+    const to = await insertMove('to', 'building');
+    const left = await insertMove('from', 'moved');
+    const arrived = await insertMove('to', 'moved');
     former.agent.isLinked = false;
     expect(await promote(former.id)).toMatchObject({ ok: true });
     const isUndone = { error: { code: 'SOURCE_UNSUITABLE' } };
@@ -461,7 +475,10 @@ describe('a move that is open', () => {
     expect(await jobOf(to)).toMatchObject({ ...isUndone, at: other, to: next.id, move: [other, next.id] });
     expect(await jobOf(left)).toMatchObject({ error: null, at: next.id, to: other, move: [next.id, other] });
     expect(await jobOf(arrived)).toMatchObject({
-      ...{ error: null, at: other, to: next.id, move: [other, next.id] },
+      error: null,
+      at: other,
+      to: next.id,
+      move: [other, next.id],
     });
   });
 });

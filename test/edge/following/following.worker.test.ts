@@ -89,9 +89,18 @@ const audited = async (name: string) =>
     .where(and(eq(auditEvents.projectId, projectId), eq(auditEvents.name, name)));
 
 const report = (more: Partial<FollowReport> = {}): FollowReport => ({
-  ...{ project_id: projectId, branch_id: main, observed_at: new Date().toISOString(), state: 'following' },
-  ...{ problem: null, slot_warning: false, lag_bytes: 0, lag_seconds: 1, slot_bytes: 1, keep_bytes: 1000 },
-  ...{ additions: [], ...more },
+  project_id: projectId,
+  branch_id: main,
+  observed_at: new Date().toISOString(),
+  state: 'following',
+  problem: null,
+  slot_warning: false,
+  lag_bytes: 0,
+  lag_seconds: 1,
+  slot_bytes: 1,
+  keep_bytes: 1000,
+  additions: [],
+  ...more,
 });
 
 async function receive(more: Partial<FollowReport> = {}) {
@@ -105,8 +114,13 @@ const hostOf = async (id: string) => {
 };
 
 const ABSENT_STATUS = {
-  ...{ state: 'absent', tables: [], lag_bytes: null, lag_seconds: null },
-  ...{ slot_bytes: null, keep_bytes: null, problem: null },
+  state: 'absent',
+  tables: [],
+  lag_bytes: null,
+  lag_seconds: null,
+  slot_bytes: null,
+  keep_bytes: null,
+  problem: null,
 };
 
 const PROBLEM = {
@@ -122,15 +136,25 @@ test('main is closed while it copies, and can only be read while it follows', as
   expect(await branch()).toMatchObject({ blocked: { reason: 'import' } });
   const source = { host: 'db.example.com', port: 5432, database: 'shop', version: '17.2' };
   expect((await shown()).body).toEqual({
-    ...{ state: 'copying', source, tables: [], problem: null },
-    ...{ lag_bytes: null, lag_seconds: null, slot_bytes: null },
+    state: 'copying',
+    source,
+    tables: [],
+    problem: null,
+    lag_bytes: null,
+    lag_seconds: null,
+    slot_bytes: null,
   });
   expect(await begin()).toMatchObject({ status: 429, body: { error: 'PROJECT_BUSY' } });
   await succeed();
   const done = await ended(job.id, 'succeeded');
   expect(done.steps.map(({ name }) => name)).toEqual(['close', 'copy', 'swap', 'follow', 'open', 'discard']);
   expect((await shown()).body).toEqual({
-    ...{ state: 'following', source, problem: null, lag_bytes: 0, lag_seconds: 0.5, slot_bytes: 10 },
+    state: 'following',
+    source,
+    problem: null,
+    lag_bytes: 0,
+    lag_seconds: 0.5,
+    slot_bytes: 10,
     tables: [{ schema: 'public', table: 'book', state: 'following', rows: 3, percent: 100 }],
   });
 
@@ -338,7 +362,8 @@ test('without its host, what is known is shown', async () => {
   await follow();
   await gateway.plantFailure(neighbour, 'follow.status', FAILURE);
   expect((await shown()).body).toMatchObject({
-    ...{ state: 'following', lag_bytes: null },
+    state: 'following',
+    lag_bytes: null,
     tables: [{ table: 'book', state: 'copied', rows: 3 }],
   });
 });
@@ -358,7 +383,8 @@ describe('a cut-over', () => {
       await ended(body.id, 'succeeded');
       await expectOpen();
       expect((await shown()).body).toMatchObject({
-        ...{ state: 'cut_over', problem: null },
+        state: 'cut_over',
+        problem: null,
         // Those of the cut-over, not of the copy before.
         tables: [{ table: 'book', state: 'copied', rows: 4 }],
       });

@@ -153,7 +153,8 @@ describe('the handshake', () => {
   });
 
   test('of two concurrent handshakes only one link remains', async () => {
-    const [first, second] = [dial(), dial()];
+    const first = dial();
+    const second = dial();
     const answers = [await answerOf(first), await answerOf(second, { epoch: 2 })] as const;
     await Promise.all([links.receive(first, answers[0]), links.receive(second, answers[1])]);
     expect([first, second].filter(({ closedWith }) => closedWith === null)).toEqual([second]);

@@ -79,7 +79,8 @@ async function identityOf(api: Api, token: string) {
 /** Three people read the events and the measurements of a project; SCIM disables one and deletes one. */
 async function removeReaders(): Promise<{ streamsEnd: Promise<unknown> }> {
   const projectId = crypto.randomUUID();
-  const [now, ports] = [new Date(), { directPort: 5432, pooledPort: 6432 }];
+  const now = new Date();
+  const ports = { directPort: 5432, pooledPort: 6432 };
   const host = { id: 'host', name: 'host', dbHost: 'db.example.com', ...ports, createdAt: now };
   const project = {
     id: projectId,
@@ -253,7 +254,9 @@ describe('forged and mixed-up attempts', () => {
   });
 
   test('no response of one sign-in is accepted in another', async () => {
-    const [one, other, ofEvil] = [await start(acme), await start(acme), await start(evil)];
+    const one = await start(acme);
+    const other = await start(acme);
+    const ofEvil = await start(evil);
     const right = acme.provider.authorize(one.location, { sub: 'ada', ...ada() });
     const otherResponse = acme.provider.authorize(other.location, { sub: 'ada', ...ada() });
     const changed = (change: (query: URLSearchParams, url: URL) => void) => {

@@ -210,7 +210,8 @@ test('an owner verifies a domain by the TXT record of its own provider', async (
     const path = `/api/v1/identity-providers/${body.id}/domains/${domain}/verify`;
     return { record: body.domains[0]?.txt_record ?? '', verify: () => owner.api.call('POST', path) };
   };
-  const [own, other] = [await provider('a@private.example'), await provider('b@private.example')];
+  const own = await provider('a@private.example');
+  const other = await provider('b@private.example');
   const methods = async () =>
     (await new Api(gateway.url, null).post('/api/v1/auth/methods', { email: `ada@${domain}` })).body.sso;
   expect(refusal(await own.verify())).toEqual([409, 'DOMAIN_NOT_VERIFIED']);

@@ -239,7 +239,8 @@ describe('a key bound to pr-*', () => {
   test('gets the events of its branches, and none of others, of main or of the project', async () => {
     const open = (token: string, after?: string) =>
       openEvents({ url: gateway.url, token }, ids.project_id ?? '', after);
-    const [all, limited] = [await open(gateway.token, '0'), await open(key.key, '0')];
+    const all = await open(gateway.token, '0');
+    const limited = await open(key.key, '0');
     const bound = await makeKey({ branch_pattern: 'pr-e-*', project_id: ids.project_id });
     const matching = await open(bound.key);
     const made = await gateway.api.branch(ids.project_id ?? '', 'pr-e-1');

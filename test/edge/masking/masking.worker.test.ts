@@ -29,8 +29,14 @@ test('each change is a version and an audit event, and the same policy again is 
   const { id, path, put, events } = await newProject();
   const { body: none, headers } = await gateway.api.get(path);
   expect(none).toEqual({
-    ...{ version: 0, etag: '"0"', rules: [], unlisted: 'refuse_likely_personal' },
-    ...{ changed_by: null, changed_at: null, problems: [], suggestions: [] },
+    version: 0,
+    etag: '"0"',
+    rules: [],
+    unlisted: 'refuse_likely_personal',
+    changed_by: null,
+    changed_at: null,
+    problems: [],
+    suggestions: [],
   });
   expect(headers.get('etag')).toBe('"0"');
 
@@ -48,12 +54,18 @@ test('each change is a version and an audit event, and the same policy again is 
   expect((await gateway.api.get(path)).body).toEqual({ ...second, problems: [], suggestions: [] });
   expect(await events()).toEqual([
     {
-      ...{ version: 1, unlisted: 'refuse_likely_personal' },
-      ...{ added: ['public.customer.email'], removed: [], changed: [] },
+      version: 1,
+      unlisted: 'refuse_likely_personal',
+      added: ['public.customer.email'],
+      removed: [],
+      changed: [],
     },
     {
-      ...{ version: 2, unlisted: 'keep' },
-      ...{ added: ['public.customer.name'], removed: [], changed: ['public.customer.email'] },
+      version: 2,
+      unlisted: 'keep',
+      added: ['public.customer.name'],
+      removed: [],
+      changed: ['public.customer.email'],
     },
   ]);
   const versions = await gateway.db.select().from(maskingPolicies).where(eq(maskingPolicies.projectId, id));

@@ -345,7 +345,8 @@ describe('time', () => {
 
   test('a repeated or outdated measurement is ignored', async () => {
     const tested = newProject();
-    const [first, second] = [numbered(1, START), numbered(2, START + MINUTE)];
+    const first = numbered(1, START);
+    const second = numbered(2, START + MINUTE);
     const events = await tested.record(
       [second, second, first],
       [MAIN],

@@ -373,7 +373,8 @@ describe('a clone', () => {
 
   test('counts before it is measured, also after a restart of the object, and as a source', async () => {
     await project.measure({ [main]: 300 });
-    const [first, second] = [crypto.randomUUID(), crypto.randomUUID()];
+    const first = crypto.randomUUID();
+    const second = crypto.randomUUID();
     await project.reserveClones([{ branchId: first, sourceId: main }]);
     await project.reset();
     await project.setStatus(first, 'active');
@@ -513,7 +514,8 @@ describe('by what the branches take of the disk', () => {
   test('a shared block counts once, growth since the last look counts, and a clone costs little', async () => {
     const clone = (sourceId: string) => ({ branchId: crypto.randomUUID(), sourceId });
     const own = await measuredProject(physical);
-    const [first, second] = [await own.branch('main'), await own.branch('branch')];
+    const first = await own.branch('main');
+    const second = await own.branch('branch');
     const used = async () => (await own.row()).storageUsedBytes / MIB;
     const sizes = { [first]: 600, [second]: 600 };
     await own.measure(sizes);

@@ -51,10 +51,8 @@ test('an invitation is listed, and its code creates an account in the tenant wit
   expect(refusal(await accept(gateway, email, id, otherCode(code)))).toEqual(WRONG);
   const { status, body } = await accept(gateway, email, id, code);
   expect([status, body.user]).toMatchObject([200, { email, role: 'operator' }]);
-  const [me, ours] = [
-    (await new Api(gateway.url, body.access_token).get('/api/v1/me')).body,
-    (await owner.api.get('/api/v1/me')).body,
-  ];
+  const me = (await new Api(gateway.url, body.access_token).get('/api/v1/me')).body;
+  const ours = (await owner.api.get('/api/v1/me')).body;
   expect(me.tenant_id).toBe(ours.tenant_id);
   expect((await logIn(gateway, email)).status).toBe(200);
   expect(await openOnes()).toEqual([]);
@@ -141,7 +139,8 @@ describe('under an Idempotency-Key', () => {
       .first();
     // What an interrupted request leaves: a record without a challenge.
     expect((await owner.api.delete(`/api/v1/invitations/${body.id}`)).status).toBe(204);
-    const [columns, values] = [Object.keys(row ?? {}), Object.values(row ?? {})];
+    const columns = Object.keys(row ?? {});
+    const values = Object.values(row ?? {});
     await gateway.database
       .prepare(`insert into invitations (${columns.join()}) values (${columns.map(() => '?').join()})`)
       .bind(...values)

@@ -80,7 +80,8 @@ describe('a project', () => {
   });
 
   test('shared for operating can be changed by an operator, and never by a viewer', async () => {
-    const [operator, viewer] = [await memberWith('operator'), await memberWith('viewer')];
+    const operator = await memberWith('operator');
+    const viewer = await memberWith('viewer');
     expect(refusal(await rename(operator))).toEqual([404, 'NOT_FOUND']);
     for (const { userId } of [operator, viewer]) await share(userId, 'operator');
     expect((await rename(operator)).status).toBe(200);
@@ -124,9 +125,11 @@ describe('a project', () => {
 test.runIf(IS_NIGHTLY)('a stream of events ends when its reader may no longer see the project', async () => {
   const open = async ({ login }: TestPerson) =>
     openEvents({ url: gateway.url, token: login.access_token ?? '' }, projectId);
-  const [kept, unshared] = [await memberWith('operator'), await memberWith('viewer')];
+  const kept = await memberWith('operator');
+  const unshared = await memberWith('viewer');
   for (const { userId } of [kept, unshared]) await share(userId, 'viewer');
-  const [admin, other] = [await memberWith('admin'), await newOwner(gateway, `o-${count}@example.com`)];
+  const admin = await memberWith('admin');
+  const other = await newOwner(gateway, `o-${count}@example.com`);
   expect((await open(other)).response.status).toBe(404);
   const people = [kept, unshared, admin, owner];
   const streams = await Promise.all(people.map(open));

@@ -1,7 +1,6 @@
 import { expect, test, vi } from 'vitest';
 import { app } from '../../../edge/app.ts';
 import type { WindowState } from '../../../edge/rate-limits/limiter-client.ts';
-
 import { SETTINGS } from '../../support/worker/worker.ts';
 
 const window: WindowState = {

@@ -132,7 +132,12 @@ describe('the caps of a tenant', () => {
   };
   const signUp = (tenantId: string) =>
     db.insert(accounts).values({
-      ...{ id: 'a', email: 'a@example.com', name: 'A', passwordHash: '', role: 'owner', tenantId },
+      id: 'a',
+      email: 'a@example.com',
+      name: 'A',
+      passwordHash: '',
+      role: 'owner',
+      tenantId,
       createdAt: new Date(),
       updatedAt: new Date(),
     });
@@ -197,8 +202,11 @@ describe('the caps of a tenant', () => {
     expect(await set(ACTOR.tenantId, { project_limit: 12, storage_quota_limit_gib: 60 })).toEqual({
       ok: true,
       value: {
-        ...{ tenant_id: ACTOR.tenantId, project_limit: 12, project_count: 0 },
-        ...{ storage_quota_limit_gib: 60, storage_quota_gib: 0 },
+        tenant_id: ACTOR.tenantId,
+        project_limit: 12,
+        project_count: 0,
+        storage_quota_limit_gib: 60,
+        storage_quota_gib: 0,
       },
     });
     expect(await failures(13, { storageQuotaGib: 5 })).toMatchObject([

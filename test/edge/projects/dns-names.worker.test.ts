@@ -105,7 +105,8 @@ const shown = async (description: HostDescription, more: object = {}) => {
 test.each(['db.example.net', 'example.org', `eu.${DOMAIN}`])(
   'in the domain %s that comes later a project is named once the certificate covers it',
   async (domain) => {
-    const [more, name] = [{ DB_DOMAIN: domain }, `web-shop-prod.${domain}`];
+    const more = { DB_DOMAIN: domain };
+    const name = `web-shop-prod.${domain}`;
     await nameProject(db, settings(), 'web_shop');
     await nameProject(db, settings(more), 'web_shop');
     await repairNames(db, settings(more), 'h');

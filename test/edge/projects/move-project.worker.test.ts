@@ -498,8 +498,13 @@ test('a branch that was made while the move was requested is not left behind', a
         : Reflect.get(db, name).bind(db),
   });
   const request = {
-    ...{ jobId: crypto.randomUUID(), project, toHostId: to, ofDrain: false, dropsSnapshots: false },
-    ...{ branches: 'all' as const, actor: noActor(project.tenantId) },
+    jobId: crypto.randomUUID(),
+    project,
+    toHostId: to,
+    ofDrain: false,
+    dropsSnapshots: false,
+    branches: 'all' as const,
+    actor: noActor(project.tenantId),
   };
   const reserved = await reserveMove(racing, readSettings(SETTINGS), request, {}, new Date());
   expect(reserved).toMatchObject({ ok: false, failure: { code: 'PROJECT_BUSY' } });
@@ -637,11 +642,9 @@ test('during a move the databases stay as they are', async () => {
 
 test('a deletion during a move ends it, and drops what both hosts have', async () => {
   await plant(onTo, 'transfer.copy', AWAY);
-  const [onFromBefore, onToBefore, releases] = [
-    await gateway.countCalls(onFrom, 'project.drop'),
-    await gateway.countCalls(onTo, 'project.drop'),
-    await gateway.countCalls(onFrom, 'move.release'),
-  ];
+  const onFromBefore = await gateway.countCalls(onFrom, 'project.drop');
+  const onToBefore = await gateway.countCalls(onTo, 'project.drop');
+  const releases = await gateway.countCalls(onFrom, 'move.release');
   await begin();
   await eventually(async () => expect(JSON.stringify((await shown()).job.steps)).toContain('failed'));
   expect((await gateway.api.delete(`/api/v1/projects/${projectId}`)).status).toBe(202);

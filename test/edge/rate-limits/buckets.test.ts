@@ -95,10 +95,8 @@ test('no tenant name leads to the bucket of another tenant', () => {
   const path = fc.constantFrom(`/v1/projects/${ID}`, '/api/v1/me');
   fc.assert(
     fc.property(tenant, path, tenant, path, (a, pathOfA, b, pathOfB) => {
-      const [ofA, ofB] = [
-        bucketOf.tenant(a, { method: 'GET', path: pathOfA }).bucket,
-        bucketOf.tenant(b, { method: 'GET', path: pathOfB }).bucket,
-      ];
+      const ofA = bucketOf.tenant(a, { method: 'GET', path: pathOfA }).bucket;
+      const ofB = bucketOf.tenant(b, { method: 'GET', path: pathOfB }).bucket;
       expect(ofA === ofB).toBe(a === b && pathOfA === pathOfB);
       expect([ofA, ofB]).not.toContain('["platform"]');
     }),

@@ -77,7 +77,8 @@ test('an active branch is lost only if a second inventory does not have it eithe
 });
 
 test('a branch whose loss cannot be recorded stops no other one', async () => {
-  const [refused, other] = [await insertBranch(db, 'active'), await insertBranch(db, 'active')];
+  const refused = await insertBranch(db, 'active');
+  const other = await insertBranch(db, 'active');
   await binding.exec(
     `create trigger refuse before update on project_branches when new.id = '${refused.id}' begin select raise(abort, 'planted'); end`,
   );
@@ -99,7 +100,8 @@ test.each([
   [null, 'branch.reset', false],
 ] as const)('the clone of a %s job %s is dropped: %s', async (status, kind, isDropped) => {
   const branch = await insertBranch(db, 'deleted');
-  const [id, snapshotId] = [crypto.randomUUID(), crypto.randomUUID()];
+  const id = crypto.randomUUID();
+  const snapshotId = crypto.randomUUID();
   const about = { id, projectId: 'p', hostId: 'h', actor: ACTOR };
   const job = newJob<JobKind>(kind, { branchId: branch.id, snapshotId }, about, new Date());
   if (status) await db.insert(jobs).values({ ...job, status });
@@ -122,10 +124,8 @@ test.each([
 
 test('a host that lies about projects of another one changes none of their records', async () => {
   await insertProject(db, 'other', 'elsewhere');
-  const [failed, active] = [
-    await insertBranch(db, 'failed', null, 'elsewhere'),
-    await insertBranch(db, 'active', null, 'elsewhere'),
-  ];
+  const failed = await insertBranch(db, 'failed', null, 'elsewhere');
+  const active = await insertBranch(db, 'active', null, 'elsewhere');
   const records = () => db.select().from(projects).where(eq(projects.id, 'elsewhere'));
   const before = await records();
   const [held] = holding(failed.id).branches;

@@ -45,7 +45,8 @@ const hosted = (branch_id: string, state: HostedBranch['state'] = 'ready'): Host
 });
 
 test('a deleted branch on a restored host becomes its kept database again; other leftovers do not', async () => {
-  const [wanted, unfinished] = [await deletedBranch(), await deletedBranch()];
+  const wanted = await deletedBranch();
+  const unfinished = await deletedBranch();
   const purged = hosted((await insertBranch(db, 'deleted')).id);
   const building = hosted(unfinished.branchId, 'building');
   const { asked, call } = hostThat();
@@ -70,7 +71,8 @@ test('a leftover whose kept database is there too does not replace it', async ()
 
 test('what cannot be kept is not dropped either, does not count as lost, and stops no other', async () => {
   await db.delete(snapshots);
-  const [one, other] = [await deletedBranch(), await deletedBranch()];
+  const one = await deletedBranch();
+  const other = await deletedBranch();
   const { asked, call } = hostThat('HOST_BUSY');
   expect(await keepDeleted(db, call, [hosted(one.branchId), hosted(other.branchId)], [])).toEqual({
     others: [],
@@ -104,7 +106,8 @@ test('what a host still has of a lost snapshot is dropped when its record is rem
 
 test('a deleted branch whose database is lost loses its passwords, but not while it is being restored', async () => {
   await db.delete(snapshots);
-  const [lost, restoring] = [await deletedBranch(), await deletedBranch()];
+  const lost = await deletedBranch();
+  const restoring = await deletedBranch();
   const passwords = () => db.select().from(branchCredentials);
   const password = { role: 'owner', keyId: 'k', sealedPassword: 's', updatedAt: NOW } as const;
   for (const { branchId } of [lost, restoring])

@@ -82,10 +82,8 @@ describe('the token of another provider', () => {
   test.each(ON_ONE)('$id: as for an unknown id, and nothing is changed', (operation) =>
     expectUnchanged(async () => {
       const asked = { ...operation, body: BODIES[operation.id] ?? operation.body };
-      const [theirs, unknown] = [
-        await callOperation(evil, asked, { id: idOf(operation) }),
-        await callOperation(evil, asked, { id: UNKNOWN }),
-      ];
+      const theirs = await callOperation(evil, asked, { id: idOf(operation) });
+      const unknown = await callOperation(evil, asked, { id: UNKNOWN });
       expect([theirs.status, theirs.body]).toEqual([404, unknown.body]);
     }),
   );

@@ -89,7 +89,8 @@ test('a token that was used over 10 s ago ends the session and its access token,
   await gateway.database
     .prepare('update refresh_tokens set used_at = used_at - 10001 where used_at is not null')
     .run();
-  const [first, next] = [ada.login.refresh_token, renewed.body.refresh_token];
+  const first = ada.login.refresh_token;
+  const next = renewed.body.refresh_token;
   for (const refresh_token of [first, next, first])
     expect(refusal(await renew({ login: { refresh_token } }))).toEqual(ENDED);
   expect(refusal(await ada.api.get('/api/v1/projects'))).toEqual([401, 'UNAUTHENTICATED']);

@@ -72,7 +72,8 @@ describe('a password reset', () => {
 
   test('of an unknown address gets the same responses, and no mail', async () => {
     await signUp(gateway, email);
-    const [known, unknown] = [await askReset(), await askReset(`x-${email}`)];
+    const known = await askReset();
+    const unknown = await askReset(`x-${email}`);
     expect([unknown.status, Object.keys(unknown.body)]).toEqual([known.status, Object.keys(known.body)]);
     const code = readCode(await mailTo(gateway, email, 2));
     const response = await expectSameAnswer(

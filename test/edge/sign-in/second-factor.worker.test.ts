@@ -147,7 +147,8 @@ describe('a code of the app', () => {
 
   test('is refused for an enrolment token, before and after an enrolment', async () => {
     await signUp(gateway, email);
-    const [early, step] = [await stepAfterPassword(gateway, email), await stepAfterPassword(gateway, email)];
+    const early = await stepAfterPassword(gateway, email);
+    const step = await stepAfterPassword(gateway, email);
     const { secret } = (await step.setUp()).body;
     const refused = [403, 'FORBIDDEN', 'second factor'];
     expect(refusal(await early.verifyLogin(appCode(secret)))).toEqual(refused);
@@ -244,7 +245,8 @@ describe('enrolment', () => {
 
   test('cannot be repeated or skipped with an earlier token or with a token of a login', async () => {
     await signUp(gateway, email);
-    const [before, step] = [await stepAfterPassword(gateway, email), await stepAfterPassword(gateway, email)];
+    const before = await stepAfterPassword(gateway, email);
+    const step = await stepAfterPassword(gateway, email);
     const { secret } = (await before.setUp()).body;
     expect((await step.verifySetUp(appCode((await step.setUp()).body.secret))).status).toBe(200);
     const login = await stepAfterPassword(gateway, email);
@@ -357,7 +359,8 @@ describe('a recovery code', () => {
     const {
       recoveryCodes: [code = ''],
     } = await enrolledAccount(gateway, email);
-    const [one, other] = [await step(), await step()];
+    const one = await step();
+    const other = await step();
     const both = await Promise.all([one.recover(code), other.recover(code)]);
     expect(both.map(({ status }) => status).sort()).toEqual([200, 401]);
   });
@@ -463,7 +466,8 @@ test('a mailed code enrols the mailbox, and another one signs in', async () => {
 
 test('a mailed code is valid once, for its pre-auth token, until the next code', async () => {
   await enrolByMail();
-  const [one, other] = [await stepAfterPassword(gateway, email), await stepAfterPassword(gateway, email)];
+  const one = await stepAfterPassword(gateway, email);
+  const other = await stepAfterPassword(gateway, email);
   const previous = await mailedCode(one);
   const code = await mailedCode(one);
   expect(refusal(await other.verifyLogin(code))).toEqual([401, 'CODE_WRONG']);
@@ -489,7 +493,8 @@ test('a user with an app gets no mail, and a user with a mailbox cannot use an a
 
   email = `other-${email}`;
   await signUp(gateway, email);
-  const [early, step] = [await stepAfterPassword(gateway, email), await stepAfterPassword(gateway, email)];
+  const early = await stepAfterPassword(gateway, email);
+  const step = await stepAfterPassword(gateway, email);
   const { secret } = (await step.setUp()).body;
   expect((await step.verifySetUp(await mailedCode(step))).status).toBe(200);
   expect(refusal(await early.mail())).toEqual([403, 'SECOND_FACTOR_ENROLLED']);

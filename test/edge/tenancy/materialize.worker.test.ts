@@ -279,10 +279,8 @@ describe('a changed tenant', () => {
     const { see } = isolate();
     const ada = await see(identity('acme', 0));
     const bob = await see(identity('acme', 0, { gid: `${gid}-bob` }));
-    const [own, visited] = [
-      await makeProject(ada.userId, bob.userId, tenant('acme')),
-      await makeProject(bob.userId, ada.userId, tenant('acme')),
-    ];
+    const own = await makeProject(ada.userId, bob.userId, tenant('acme'));
+    const visited = await makeProject(bob.userId, ada.userId, tenant('acme'));
     for (const id of [own, visited]) await db.delete(projects).where(eq(projects.id, id));
     await see(identity('globex', 1));
     expect(await tenantsOf(own)).toEqual([tenant('globex')]);

@@ -204,10 +204,8 @@ export function describeProjectNames(running: () => Stack, dns: CloudflareDns): 
         for (const client of clients) client.stop();
         for (const { visits } of clients) {
           const seen = visits.map(({ port }) => port);
-          const [last, first] = [
-            seen.lastIndexOf(String(former.direct_port)),
-            seen.indexOf(String(next.direct_port)),
-          ];
+          const last = seen.lastIndexOf(String(former.direct_port));
+          const first = seen.indexOf(String(next.direct_port));
           expect(first).toBeGreaterThan(last);
           // Each server had every commit that was confirmed before, by whichever.
           expect(visits.filter(({ port, n, least, most }) => port && !(n >= least && n <= most))).toEqual([]);

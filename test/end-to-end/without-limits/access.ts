@@ -444,7 +444,10 @@ export function describeAccess(running: () => Stack): void {
     // It is no standby.
     promoteHost: [409],
     // The host of the example is unknown, and nothing moves.
-    ...{ moveProject: [404], getMove: [404], cancelMove: [404], getDrain: [404] },
+    moveProject: [404],
+    getMove: [404],
+    cancelMove: [404],
+    getDrain: [404],
     drainHost: [202],
   };
 

@@ -116,7 +116,8 @@ export function describeHostileRequests(
     );
     const { sub: account = '', sid } = decodeJwt(access_token ?? '');
     bearers = await bearersOf(PLATFORM_SECRET, account, String(sid));
-    const [owner, platform] = [await bearers.owner(), await bearers.platform()];
+    const owner = await bearers.owner();
+    const platform = await bearers.platform();
     const made = await createResources(new Api(stack.url, owner), new Api(stack.url, platform));
     resources = { ...made, known: { ...made.known, refresh_token: [refresh_token] } };
   });

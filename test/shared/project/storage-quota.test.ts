@@ -55,8 +55,10 @@ describe('evaluateStorage', () => {
   test('never falls when usage rises, and never rises when the quota rises', () => {
     fc.assert(
       fc.property(state, bytes, bytes, quota, quota, (before, one, other, small, large) => {
-        const [less, more] = [Math.min(one, other), Math.max(one, other)];
-        const [tight, wide] = [Math.min(small, large), Math.max(small, large)];
+        const less = Math.min(one, other);
+        const more = Math.max(one, other);
+        const tight = Math.min(small, large);
+        const wide = Math.max(small, large);
         expect(rank(evaluateStorage(before, less, tight))).toBeLessThanOrEqual(
           rank(evaluateStorage(before, more, tight)),
         );

@@ -1,7 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { exportJWK } from 'jose';
-import type { HostIdentity } from '../../../agent/link/identity.ts';
-import { PrivateKey } from '../../../agent/link/identity.ts';
+import { type HostIdentity, PrivateKey } from '../../../agent/link/identity.ts';
 import { makeHostKey } from '../../support/host/host-key.ts';
 import { EMPTY_HOST, type ScriptedHost } from '../../support/host/scripted-inventory.ts';
 
@@ -106,31 +105,50 @@ async function makeHost(
 }
 
 const hostRow = (id: string, name: string, public_key: string): Row => ({
-  ...{ id, name, public_key, db_host: `${name}.example.com`, direct_port: 5432, pooled_port: 6432 },
-  ...{ enrolled_at: NOW, created_at: NOW },
+  id,
+  name,
+  public_key,
+  db_host: `${name}.example.com`,
+  direct_port: 5432,
+  pooled_port: 6432,
+  enrolled_at: NOW,
+  created_at: NOW,
 });
 
 const projectRow = (id: string, name: string, host_id: string, created_by: string): Row => ({
-  ...{ id, name, app_key: name.replaceAll('-', '_'), env: 'prod', status: 'active', host_id, created_by },
-  ...{ tenant_id: TENANT, access_revision: 1, access_applied: 1, created_at: NOW, updated_at: NOW },
+  id,
+  name,
+  app_key: name.replaceAll('-', '_'),
+  env: 'prod',
+  status: 'active',
+  host_id,
+  created_by,
+  tenant_id: TENANT,
+  access_revision: 1,
+  access_applied: 1,
+  created_at: NOW,
+  updated_at: NOW,
 });
 
 const branchRow = (about: Row, branch_name: string, database_name: string): Row => ({
   ...about,
-  ...{ branch_name, database_name, source_database: database_name, status: 'active', lifespan: 'permanent' },
-  ...{ is_default: branch_name === 'branch-0' ? 1 : 0, updated_at: NOW },
+  branch_name,
+  database_name,
+  source_database: database_name,
+  status: 'active',
+  lifespan: 'permanent',
+  is_default: branch_name === 'branch-0' ? 1 : 0,
+  updated_at: NOW,
 });
 
 const jobRow = ({ created_by = null, ...about }: Row, host_id: string): Row => ({
-  ...{
-    id: randomUUID(),
-    ...about,
-    host_id,
-    created_by,
-    kind: 'branch.create',
-    status: 'succeeded',
-    updated_at: NOW,
-  },
+  id: randomUUID(),
+  ...about,
+  host_id,
+  created_by,
+  kind: 'branch.create',
+  status: 'succeeded',
+  updated_at: NOW,
   input: JSON.stringify({
     actor: { userId: created_by, email: 'ada@example.com', tenantId: TENANT, ip: '203.0.113.7' },
   }),
@@ -140,12 +158,14 @@ const jobRow = ({ created_by = null, ...about }: Row, host_id: string): Row => (
 });
 
 const auditRow = (name: string, { created_by, ...about }: Row): Row => ({
-  ...{ id: randomUUID(), name, ...about, actor_id: created_by ?? null, actor_email: 'ada@example.com' },
-  ...{
-    ip: '203.0.113.7',
-    user_agent: 'a browser of the usual length, with its versions',
-    request_id: randomUUID(),
-  },
+  id: randomUUID(),
+  name,
+  ...about,
+  actor_id: created_by ?? null,
+  actor_email: 'ada@example.com',
+  ip: '203.0.113.7',
+  user_agent: 'a browser of the usual length, with its versions',
+  request_id: randomUUID(),
   metadata: JSON.stringify({ branch_name: 'branch-1', database: 'db_host_1_1_1' }),
 });
 

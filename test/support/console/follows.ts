@@ -6,14 +6,20 @@ type Follow = Schemas['Follow'];
 const SOURCE = { host: 'db.example.com', port: 5432, database: 'shop', version: '17.2' };
 const NOTHING_KNOWN = { lag_bytes: null, lag_seconds: null, slot_bytes: null, problem: null };
 const table = (name: string, state: Follow['tables'][number]['state'], rows: number, percent: number) => ({
-  ...{ schema: 'public', table: name, state, rows, percent },
+  schema: 'public',
+  table: name,
+  state,
+  rows,
+  percent,
 });
 const FOLLOWED = [table('book', 'following', 48_211, 100), table('sale', 'following', 1_204_377, 100)];
 
 /** What main follows, in each state that its page shows. */
 export const FOLLOWS = {
   copying: {
-    ...{ state: 'copying', source: SOURCE, ...NOTHING_KNOWN },
+    state: 'copying',
+    source: SOURCE,
+    ...NOTHING_KNOWN,
     tables: [
       table('book', 'copied', 48_211, 100),
       table('sale', 'copying', 512_000, 42),
@@ -21,12 +27,21 @@ export const FOLLOWS = {
     ],
   },
   following: {
-    ...{ state: 'following', source: SOURCE, problem: null, tables: FOLLOWED },
-    ...{ lag_bytes: 12_288, lag_seconds: 0.4, slot_bytes: 50_331_648 },
+    state: 'following',
+    source: SOURCE,
+    problem: null,
+    tables: FOLLOWED,
+    lag_bytes: 12_288,
+    lag_seconds: 0.4,
+    slot_bytes: 50_331_648,
   },
   stopped: {
-    ...{ state: 'stopped', source: SOURCE, tables: FOLLOWED },
-    ...{ lag_bytes: 734_003_200, lag_seconds: 5_405.5, slot_bytes: 734_003_200 },
+    state: 'stopped',
+    source: SOURCE,
+    tables: FOLLOWED,
+    lag_bytes: 734_003_200,
+    lag_seconds: 5_405.5,
+    slot_bytes: 734_003_200,
     problem: {
       code: 'schema',
       message:
@@ -37,15 +52,21 @@ export const FOLLOWS = {
     },
   },
   cut_over: {
-    ...{ state: 'cut_over', source: SOURCE, ...NOTHING_KNOWN },
+    state: 'cut_over',
+    source: SOURCE,
+    ...NOTHING_KNOWN,
     tables: FOLLOWED.map((followed) => ({ ...followed, state: 'copied' as const })),
   },
   failed: {
-    ...{ state: 'failed', source: SOURCE, tables: [], ...NOTHING_KNOWN },
+    state: 'failed',
+    source: SOURCE,
+    tables: [],
+    ...NOTHING_KNOWN,
     problem: {
       code: 'SOURCE_UNSUITABLE',
       message: 'The source has not answered in time.',
-      ...{ table: null, statement: null },
+      table: null,
+      statement: null,
     },
   },
 } as const satisfies Record<string, unknown>;
@@ -66,7 +87,10 @@ export async function stageFollow(page: Page, state: FollowState, isListed = tru
     const isOver = state !== 'copying';
     const start = {
       ...jobs[0],
-      ...{ id: '11111111-1111-4111-8111-111111111111', kind: 'follow.start', error: null, warnings: [] },
+      id: '11111111-1111-4111-8111-111111111111',
+      kind: 'follow.start',
+      error: null,
+      warnings: [],
       status: isOver ? 'succeeded' : 'running',
       steps: ['close', 'copy', 'swap', 'follow', 'open', 'discard'].map((name, n) => ({
         name,

@@ -140,11 +140,17 @@ export class Follower {
   copyParams(more: object = {}) {
     const params = {
       ...identity(this.main),
-      ...{ job_id: randomUUID(), source_url: this.source.url(), tables: null },
+      job_id: randomUUID(),
+      source_url: this.source.url(),
+      tables: null,
     };
     return {
       ...params,
-      ...{ room_bytes: 2 ** 30, jobs: 2, busy_wait: 1_000, follow: this.follow, ...more },
+      room_bytes: 2 ** 30,
+      jobs: 2,
+      busy_wait: 1_000,
+      follow: this.follow,
+      ...more,
     };
   }
 
@@ -157,7 +163,9 @@ export class Follower {
     const result = await this.run('transfer.copy', params);
     assert(result.copied, JSON.stringify(result.findings));
     await this.run('reset.swap', {
-      ...{ ...identity(this.main), job_id: params.job_id, snapshot_id: randomUUID() },
+      ...identity(this.main),
+      job_id: params.job_id,
+      snapshot_id: randomUUID(),
     });
     return result;
   }

@@ -88,8 +88,12 @@ export class ComparingHost {
   async snapshot({ branch_id, database }: Branch): Promise<{ snapshot_id: string }> {
     const snapshot_id = randomUUID();
     await runOperation(this.servers.host, 'snapshot.take', {
-      ...{ project_id: this.project.id, branch_id, source: database, snapshot_id },
-      ...{ busy_wait: BUSY_WAIT_MS, unless_same_as: null },
+      project_id: this.project.id,
+      branch_id,
+      source: database,
+      snapshot_id,
+      busy_wait: BUSY_WAIT_MS,
+      unless_same_as: null,
     });
     return { snapshot_id };
   }
@@ -133,7 +137,10 @@ export class ComparingHost {
   diff = (branch: Branch, against: Branch | { snapshot_id: string }) =>
     runOperation(this.servers.host, 'branch.diff', {
       ...this.sides(branch, against),
-      ...{ job_id: null, rows: true, schema: false, within: WITHIN_MS },
+      job_id: null,
+      rows: true,
+      schema: false,
+      within: WITHIN_MS,
     });
 
   page = (
@@ -143,7 +150,9 @@ export class ComparingHost {
   ) =>
     runOperation(this.servers.host, 'row.diff', {
       ...this.sides(branch, against),
-      ...{ schema: 'public', limit: 50, after: null },
+      schema: 'public',
+      limit: 50,
+      after: null,
       ...wanted,
     });
 }

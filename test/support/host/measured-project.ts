@@ -22,7 +22,9 @@ export async function measuredProject(
   more: Partial<typeof projects.$inferInsert> = {},
 ) {
   const db = openDatabase(gateway.database);
-  const [id, userId, hostId] = [crypto.randomUUID(), crypto.randomUUID(), crypto.randomUUID()];
+  const id = crypto.randomUUID();
+  const userId = crypto.randomUUID();
+  const hostId = crypto.randomUUID();
   const timestamps = { createdAt: NOW, updatedAt: NOW };
   await db.batch([
     db.insert(users).values({

@@ -21,8 +21,12 @@ function atRest(): Snapshot {
     records: {
       projects: [
         {
-          ...{ id: PROJECT, status: 'active', storage_state: 'ok', host_id: HOST },
-          ...{ access_revision: 1, access_applied: 1 },
+          id: PROJECT,
+          status: 'active',
+          storage_state: 'ok',
+          host_id: HOST,
+          access_revision: 1,
+          access_applied: 1,
         },
       ],
       branches: [
@@ -146,7 +150,11 @@ describe('a project that has moved to another host', () => {
     const { records, host } = picture;
     for (const project of records.projects) project.host_id = OTHER;
     records.jobs.push({
-      ...{ id: '4', kind: 'project.move', status: 'succeeded', project_id: PROJECT, host_id: HOST },
+      id: '4',
+      kind: 'project.move',
+      status: 'succeeded',
+      project_id: PROJECT,
+      host_id: HOST,
       branch_id: null,
     });
     Object.assign(host, { members: [], poolerEntries: [] });

@@ -16,7 +16,9 @@ export function placeOf(stack: Stack, part: PartName, host = 0) {
   const of = stack.hosts[host];
   if (!isOfHost(part) || !of)
     return {
-      ...{ pid: stack.state.pids[part], kill: () => stack.kill(part), start: () => stack.start(part) },
+      pid: stack.state.pids[part],
+      kill: () => stack.kill(part),
+      start: () => stack.start(part),
     };
   return { pid: of.pid(part), kill: () => of.kill(part), start: () => of.start(part) };
 }

@@ -47,12 +47,13 @@ let unknown = 0;
 
 async function visit(): Promise<Visit> {
   const client = new pg.Client({
-    ...{ host: await addressOf(hostname), port: Number(port), user: username, database: pathname.slice(1) },
-    ...{
-      password: decodeURIComponent(password),
-      connectionTimeoutMillis: WITHIN_MS,
-      query_timeout: WITHIN_MS,
-    },
+    host: await addressOf(hostname),
+    port: Number(port),
+    user: username,
+    database: pathname.slice(1),
+    password: decodeURIComponent(password),
+    connectionTimeoutMillis: WITHIN_MS,
+    query_timeout: WITHIN_MS,
     ssl: { ca, servername: hostname },
   });
   client.on('error', () => {});

@@ -11,8 +11,10 @@ export function sourcesOf(stack: Stack, host: StackHost | undefined = stack.host
   if (!d1File || !host) throw new Error('the gateway has no D1');
   const { sockets: socketDir, ports, dataDir, stateDir } = host;
   return {
-    ...{ d1File, dataDir },
-    ...{ postgres: { socketDir, port: ports.direct }, pooler: { socketDir, port: ports.pooled } },
+    d1File,
+    dataDir,
+    postgres: { socketDir, port: ports.direct },
+    pooler: { socketDir, port: ports.pooled },
     rulesDir: rulesFolder({ STATE_DIR: stateDir }),
   };
 }

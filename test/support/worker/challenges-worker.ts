@@ -1,6 +1,5 @@
 import type { Env } from '../../../edge/env.ts';
 import { type AddressState, challengesOf } from '../../../edge/sign-in/challenge.ts';
-
 import { Challenges } from '../../../edge/sign-in/challenges.ts';
 
 /** `Challenges` with an injected clock, injected faults and access to their storage. */

@@ -47,7 +47,11 @@ let isSwapped = false;
 const FOLLOWED: MethodResult<'follow.status'> = {
   state: 'following',
   tables: [{ schema: 'public', table: 'book', state: 'following', rows: 3, percent: 100 }],
-  ...{ lag_bytes: 0, lag_seconds: 0.5, slot_bytes: 10, keep_bytes: 1000, problem: null },
+  lag_bytes: 0,
+  lag_seconds: 0.5,
+  slot_bytes: 10,
+  keep_bytes: 1000,
+  problem: null,
 };
 
 const unsuitable = (message: string) => ({
@@ -97,8 +101,17 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   'branch.sessions': () => ({ direct: 0 }),
   'table.list': () => ({ tables: [], has_more: false }),
   'table.describe': ({ schema, table: name }) => ({
-    ...{ schema, name, kind: 'table', columns: [], primary_key: [], estimated_rows: 0 },
-    ...{ keys: [], foreign_keys: [], indexes: [], constraints: [], comment: null },
+    schema,
+    name,
+    kind: 'table',
+    columns: [],
+    primary_key: [],
+    estimated_rows: 0,
+    keys: [],
+    foreign_keys: [],
+    indexes: [],
+    constraints: [],
+    comment: null,
   }),
   'rehearsal.start': () => REHEARSAL,
   'rehearsal.read': () => ({ rehearsal: REHEARSAL }),
@@ -114,8 +127,16 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   }),
   'transfer.probe': ({ tables }) => ({
     source: {
-      ...{ host: 'db.example.com', port: 5432, database: 'shop', version: '17.2', tls: 'certificate' },
-      ...{ tables: [], has_more: false, total_bytes: 0, free_slots: 4, wal_keep_bytes: null },
+      host: 'db.example.com',
+      port: 5432,
+      database: 'shop',
+      version: '17.2',
+      tls: 'certificate',
+      tables: [],
+      has_more: false,
+      total_bytes: 0,
+      free_slots: 4,
+      wal_keep_bytes: null,
     },
     findings: tables?.includes('nope') ? [unsuitable('The source has no table nope.')] : [],
   }),
@@ -125,7 +146,9 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
       : {
           copied: {
             tables: [{ schema: 'public', table: 'book', rows: 3, compared: 3 }],
-            ...{ has_more: false, rows: 3, size_bytes: 8_388_608 },
+            has_more: false,
+            rows: 3,
+            size_bytes: 8_388_608,
           },
           findings: [],
         },
@@ -144,14 +167,12 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
       : {
           cut_over: {
             tables: [{ schema: 'public', table: 'book', rows: 4, compared: 4 }],
-            ...{
-              has_more: false,
-              rows: 4,
-              sequences: 1,
-              refused_ms: 4,
-              dropped_at_source: true,
-              message: null,
-            },
+            has_more: false,
+            rows: 4,
+            sequences: 1,
+            refused_ms: 4,
+            dropped_at_source: true,
+            message: null,
           },
           findings: [],
         },

@@ -56,9 +56,14 @@ export function describeSchemas(servers: () => TestHost): void {
 
   async function differenceFromTo(before: Branch, after: Branch): Promise<SchemaDifference> {
     const found = await runOperation(stage.servers.host, 'branch.diff', {
-      ...{ project_id: after.project_id, branch_id: after.branch_id, database: after.database },
+      project_id: after.project_id,
+      branch_id: after.branch_id,
+      database: after.database,
       against: { branch_id: before.branch_id, database: before.database },
-      ...{ job_id: null, rows: false, schema: true, within: WITHIN_MS },
+      job_id: null,
+      rows: false,
+      schema: true,
+      within: WITHIN_MS,
     });
     if (!found.schema) throw new Error('the comparison took too long');
     return found.schema;
@@ -156,7 +161,8 @@ export function describeSchemas(servers: () => TestHost): void {
         'owner',
         readFileSync(join(ROOT, `test/support/schemas/${name}.sql`), 'utf8'),
       );
-      const [none, all] = [await linesOf(empty), await linesOf(full)];
+      const none = await linesOf(empty);
+      const all = await linesOf(full);
       const made = await differenceFromTo(empty, full);
       expect(made).toMatchObject({ not_modelled: [], schema_proven: true, unproven_reason: null });
       expect(await apply(empty, made.statements)).toEqual([]);
@@ -232,7 +238,8 @@ export function describeSchemas(servers: () => TestHost): void {
     expect(await apply(branch, ['CREATE TABLE book (id integer)'])).toEqual([]);
     expect(await eventually(() => compareWithStored(host, branch, stored, signal))).toMatchObject({
       changes: [{ kind: 'table', identity: 'public.book', change: 'added' }],
-      ...{ not_modelled: [], schema_proven: true },
+      not_modelled: [],
+      schema_proven: true,
     });
   });
 }
