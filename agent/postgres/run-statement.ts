@@ -76,9 +76,13 @@ export function runStatement(
       }
     });
     query.on('error', reject);
-    // In parts, PostgreSQL counts the rows of the last part only.
+    // In parts, PostgreSQL counts the rows of the last part only, which is empty after a multiple of `FETCHED`.
     query.on('end', ({ fields, command, rowCount }) =>
-      resolve({ fields, command: command || null, rowCount: rowCount && Math.max(rowCount, seen) }),
+      resolve({
+        fields,
+        command: command || null,
+        rowCount: rowCount === null ? null : Math.max(rowCount, seen),
+      }),
     );
     session.query(query);
   });

@@ -86,6 +86,11 @@ export function describeQueries(servers: () => TestHost): void {
     expect((await browser.query(sql)).rows.length).toBeGreaterThanOrEqual(rows);
   });
 
+  test.each([0, 1, 99, 100, 101, 200, 1000])('a read of %i rows counts them', async (rows) => {
+    const found = await browser.query('select from generate_series(1, $1::int)', [rows]);
+    expect([found.row_count, found.rows.length, found.has_more]).toEqual([rows, rows, false]);
+  });
+
   test('a statement that changes something says how many rows', async () => {
     const inserted = await browser.query(
       'insert into note values ($1, $2) returning title',
