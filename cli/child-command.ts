@@ -1,4 +1,4 @@
-import { CommandError } from './exit-codes.ts';
+import { CommandError, type ExitName } from './exit-codes.ts';
 
 const SET_HERE = ['DATABASE_URL', 'DIRECT_URL'] as const;
 
@@ -17,10 +17,16 @@ export function refuseInherited(command: string): void {
   );
 }
 
+const EXIT_OF_SIGNAL: Readonly<Record<string, ExitName>> = {
+  SIGINT: 'interrupted',
+  SIGTERM: 'terminated',
+  SIGHUP: 'hungUp',
+};
+
 /** Is aborted by the signals that end a command, which then cleans up. */
 export function stopSignal(): AbortSignal {
   const stop = new AbortController();
-  const abort = () => stop.abort(new CommandError('failed', 'Interrupted.'));
-  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, abort);
+  for (const [signal, exit] of Object.entries(EXIT_OF_SIGNAL))
+    process.on(signal, () => stop.abort(new CommandError(exit, 'Interrupted.')));
   return stop.signal;
 }

@@ -16,6 +16,7 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
   'project create': [
     'branchgate project create shop --quota 2',
     'branchgate project create shop --region eu-central',
+    'branchgate project create shop --if-exists return',
   ],
   'project regions': ['branchgate project regions'],
   'project get': ['branchgate project get shop'],
@@ -94,7 +95,10 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
   'rule test': ['branchgate rule test 203.0.113.9 pr-7'],
   'credentials rotate': ['branchgate credentials rotate pr-7 --role read_only'],
   'key list': ['branchgate key list'],
-  'key create': ["branchgate key create CI --branch-pattern 'pr-*' --days 30 --project shop"],
+  'key create': [
+    "branchgate key create CI --branch-pattern 'pr-*' --days 30 --project shop",
+    'branchgate key create reporting --role viewer --read-only --all-projects',
+  ],
   'key revoke': ['branchgate key revoke 7c1d3b5e-9a2f-4e8d-8b60-5f4a3c2d1e00'],
   'trust github': ["branchgate trust github acme/shop --branch-pattern 'pr-*'"],
   'trust gitlab': ["branchgate trust gitlab acme/shop --branch-pattern 'pr-*'"],

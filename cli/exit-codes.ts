@@ -15,6 +15,12 @@ export const EXIT_CODES = {
   away: { code: 8, meaning: 'the gateway or the database host is unavailable', error: 'UNAVAILABLE' },
   danger: { code: 9, meaning: 'a rehearsal found a danger', error: null },
   timedOut: { code: 124, meaning: 'timed out', error: 'TIMED_OUT' },
+  // As a shell reports a program that it cannot start, or a command that a signal ends.
+  notExecutable: { code: 126, meaning: 'the program cannot be executed', error: 'NOT_EXECUTABLE' },
+  noProgram: { code: 127, meaning: 'the program was not found', error: 'NO_PROGRAM' },
+  hungUp: { code: 129, meaning: 'its terminal was closed', error: 'INTERRUPTED' },
+  interrupted: { code: 130, meaning: 'interrupted by Ctrl-C', error: 'INTERRUPTED' },
+  terminated: { code: 143, meaning: 'terminated', error: 'INTERRUPTED' },
 } as const;
 
 export type ExitName = keyof typeof EXIT_CODES;
@@ -52,6 +58,9 @@ const EXIT_OF_CODE: Partial<Record<string, ExitName>> = {
   STORAGE_QUOTA_EXCEEDED: 'limit',
   CREDENTIALS_WRONG: 'notSignedIn',
   HOST_FULL: 'limit',
+  QUOTA_ABOVE_SELF_SERVICE_CAP: 'limit',
+  CONNECTION_ATTEMPTS_ABOVE_MAX: 'limit',
+  SOURCE_UNSUITABLE: 'conflict',
 };
 
 const exitOf = (status: number, code: string | null): ExitName =>

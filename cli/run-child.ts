@@ -1,6 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { constants } from 'node:os';
-import { CommandError } from './exit-codes.ts';
+import { CommandError, type ExitName } from './exit-codes.ts';
 
 const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'] as const;
 
@@ -20,9 +20,9 @@ function passSignals(child: ChildProcess): () => void {
   };
 }
 
-const START_FAILURES: Partial<Record<string, string>> = {
-  ENOENT: 'was not found. Check its path and PATH.',
-  EACCES: 'is not executable. Run chmod +x.',
+const START_FAILURES: Partial<Record<string, { exit: ExitName; problem: string }>> = {
+  ENOENT: { exit: 'noProgram', problem: 'was not found. Check its path and PATH.' },
+  EACCES: { exit: 'notExecutable', problem: 'is not executable. Run chmod +x.' },
 };
 
 /**
@@ -42,9 +42,9 @@ export async function runChild(
     return await new Promise((resolve, reject) => {
       child.once('error', (error: NodeJS.ErrnoException) => {
         const { code = '' } = error;
-        reject(
-          new CommandError('failed', `${program} ${START_FAILURES[code] ?? `cannot be started (${code}).`}`),
-        );
+        const { exit = 'notExecutable', problem = `cannot be started (${code}).` } =
+          START_FAILURES[code] ?? {};
+        reject(new CommandError(exit, `${program} ${problem}`));
       });
       child.once('close', (code, signal) => {
         resolve(code ?? 128 + (signal ? constants.signals[signal] : 0));

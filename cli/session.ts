@@ -1,5 +1,5 @@
 import type { Command } from 'commander';
-import { type BranchgateClient, createClient } from '../client/client.ts';
+import { type BranchgateClient, createClient, type Schemas } from '../client/client.ts';
 import { findBranch as branchIn } from '../client/find-branch.ts';
 import { safeAddress } from '../client/gateway-address.ts';
 import type { TokenSource } from '../client/send.ts';
@@ -121,39 +121,54 @@ export function openOperatorSession(): OperatorSession {
 
 const ID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
-/**
- * The project of a command: as given, `--project`, the environment, the link of the folder, or the only one
- * there is.
- */
+/** The project that a command names: as given, `--project`, the environment, or the link of the folder. */
+export function namedProject(command: Command, given = optionsOf(command).project): string | undefined {
+  const named = given ?? (process.env.BRANCHGATE_PROJECT || undefined);
+  if (named !== undefined || process.env.BRANCHGATE_URL) return named;
+  return findLink()?.project;
+}
+
+export const projectsNamed = async ({ client }: Session, name: string) =>
+  (await take(client.all('/api/v1/projects'))).filter((project) => project.name === name);
+
+const LISTED = 10;
+
+/** For a message: the projects with their IDs, which distinguish those of one name. */
+function listOf(projects: readonly Schemas['Project'][]): string {
+  const lines = projects
+    .slice(0, LISTED)
+    .map(({ id, name, created_at }) => `\n  ${id}  ${name}, created ${created_at.slice(0, 10)}`);
+  const others = projects.length > LISTED ? [`\n  and ${projects.length - LISTED} others`] : [];
+  return [...lines, ...others].join('');
+}
+
+/** The project of a command: the named one, or the only one there is. @returns its ID */
 export async function projectOf(
   command: Command,
-  { client }: Session,
+  session: Session,
   given: string | undefined = optionsOf(command).project,
 ): Promise<string> {
-  const wanted = given ?? (process.env.BRANCHGATE_PROJECT || undefined);
+  const wanted = namedProject(command, given);
   if (wanted !== undefined && ID.test(wanted)) return wanted;
-  if (wanted === undefined) {
-    const link = process.env.BRANCHGATE_URL ? null : findLink();
-    if (link) return link.project;
-  }
-  const projects = await take(client.all('/api/v1/projects'));
-  const matches = projects.filter(({ name }) => wanted === undefined || name === wanted);
+  const matches =
+    wanted === undefined
+      ? await take(session.client.all('/api/v1/projects'))
+      : await projectsNamed(session, wanted);
   const [match, ...others] = matches;
   if (match && others.length === 0) {
     if (wanted === undefined) say(`Project: ${match.name}`);
     return match.id;
   }
-  if (wanted === undefined && !match)
-    throw new CommandError('notFound', 'There is no project. Run `branchgate project create <name>`.');
-  if (!match)
+  if (match)
     throw new CommandError(
-      'notFound',
-      `There is no project named ${wanted}. Run \`branchgate project list\`.`,
+      'usage',
+      `${wanted === undefined ? 'There are several projects' : `Several projects are named ${wanted}`}. Give --project <id>, or run \`branchgate link <id>\`:${listOf(matches)}`,
     );
-  const remedy = 'Give --project <id>, or run `branchgate link`.';
   throw new CommandError(
-    'usage',
-    `${wanted === undefined ? 'There are several projects' : `Several projects are named ${wanted}`}. ${remedy}`,
+    'notFound',
+    wanted === undefined
+      ? 'There is no project. Run `branchgate project create <name>`.'
+      : `There is no project named ${wanted}. Run \`branchgate project list\`.`,
   );
 }
 

@@ -30,7 +30,7 @@ function greet({ base_url }: StackState) {
 In another terminal (sign in as ada@example.com, password branchgate):
   npm run build && alias branchgate="node $PWD/dist/branchgate.mjs"
   branchgate login ${base_url}
-  branchgate project create shop
+  branchgate project create shop --if-exists return
   branchgate psql
 
 branchgate is ready: ${base_url}`);

@@ -10,7 +10,15 @@ import { collect, collectOneOf, readCount, readDuration } from '../option-values
 import { ME, otherAddress } from '../other-address.ts';
 import { printForPrograms, printRecord, printRecords, say } from '../output.ts';
 import { rulesOf } from '../own-address.ts';
-import { branchPath, findBranch, openSession, projectOf, type Session } from '../session.ts';
+import {
+  branchPath,
+  findBranch,
+  namedProject,
+  openSession,
+  optionsOf,
+  projectOf,
+  type Session,
+} from '../session.ts';
 
 const RULE_COLUMNS = ['cidr', 'branch_id', 'status', 'source', 'description', 'expires_at', 'id'];
 const RULES = '/api/v1/projects/{project_id}/network-rules';
@@ -207,6 +215,7 @@ interface NewKey {
   branchPattern?: string;
   cidr?: string[];
   days: number;
+  allProjects?: boolean;
 }
 
 const lostKey = (id: string) =>
@@ -230,10 +239,13 @@ function keyCommand(): Command {
     .option('--branch-pattern <pattern>', 'only branches with such names, for instance pr-*')
     .option('--cidr <network>', 'a network that may use the key; can be repeated', collect)
     .option('--days <n>', 'days until it expires', readCount, 90)
+    .option('--all-projects', 'for every project (default: only the one of --project or of the link)')
     .action(async (name: string, options: NewKey, command: Command) => {
+      if (options.allProjects && optionsOf(command).project !== undefined)
+        throw new CommandError('usage', '--all-projects and --project exclude each other.');
       const session = openSession(command);
-      const { project } = command.optsWithGlobals<{ project?: string }>();
-      const project_id = project === undefined ? null : await projectOf(command, session);
+      const isOfAll = options.allProjects || namedProject(command) === undefined;
+      const project_id = isOfAll ? null : await projectOf(command, session);
       const body = {
         name,
         role: options.role,
@@ -245,6 +257,11 @@ function keyCommand(): Command {
       };
       const made = await dataOf(session.client.api.POST('/api/v1/api-keys', { body }));
       if (made.key === null) throw new CommandError('failed', lostKey(made.id));
+      say(
+        project_id === null
+          ? 'The key is for all projects. Limit one with --project.'
+          : `The key is for the project ${project_id} only. --all-projects creates one for all.`,
+      );
       printRecord(command, made);
     });
   group

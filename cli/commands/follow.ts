@@ -177,7 +177,7 @@ async function resume(
   const follow = await withProgress('Comparing the schemas', () => resumed);
   print(command, follow);
   if (follow.state === 'stopped')
-    throw new CommandError('conflict', 'It still stands still. See the problem.');
+    throw new CommandError('conflict', 'Replication is still stopped. See `problem`.');
 }
 
 interface CutoverOptions {

@@ -167,6 +167,6 @@ export async function listingFindings<T>(command: Command, work: Promise<T>): Pr
     if (!(error instanceof ResponseError) || error.code !== 'SOURCE_UNSUITABLE' || isJson(command))
       throw error;
     printFindings((error.fields.details ?? []) as Finding[]);
-    throw new CommandError('usage', 'The source cannot be used. This is everything that is wrong.');
+    throw new CommandError('conflict', 'The source cannot be used. This is everything that is wrong.');
   }
 }

@@ -5,8 +5,8 @@ import { take } from '../../shared/take.ts';
 import { CommandError } from '../exit-codes.ts';
 import { readAttempts, readCount, readDuration, readSpares } from '../option-values.ts';
 import { printRecord, printRecords, say } from '../output.ts';
-import { openSession, projectOf } from '../session.ts';
-import { confirm, withProgress } from '../terminal.ts';
+import { openSession, optionsOf, projectOf, projectsNamed, type Session } from '../session.ts';
+import { confirm, isAttended, withProgress } from '../terminal.ts';
 
 const COLUMNS = [
   'name',
@@ -41,7 +41,36 @@ interface NewProject {
   appKey?: string;
   quota?: number;
   region?: string;
+  ifExists?: 'fail' | 'return';
+  allowDuplicate?: boolean;
   timeout?: number;
+}
+
+const CREATED = ['id', 'name', 'app_key', 'env', 'status'];
+
+/**
+ * A name that two projects have makes every command that names it ambiguous.
+ * @returns the project to use instead; null to create one
+ * @throws CommandError if the person does not want two
+ */
+async function sameName(
+  command: Command,
+  session: Session,
+  name: string,
+  { ifExists, allowDuplicate }: NewProject,
+): Promise<Schemas['Project'] | null> {
+  if (allowDuplicate) return null;
+  const [existing] = await projectsNamed(session, name);
+  if (!existing) return null;
+  if (ifExists === 'return') return existing;
+  const { yes = false } = optionsOf(command);
+  if (ifExists === 'fail' || !(yes || isAttended()))
+    throw new CommandError(
+      'conflict',
+      `You have a project named ${name} (${existing.id}). Give --if-exists return to use it, or --allow-duplicate to create another one.`,
+    );
+  await confirm(`You have a project named ${name} (${existing.id}). Create another one?`, { yes });
+  return null;
 }
 
 const INTERVALS = ['1h', '6h', '1d'] as const;
@@ -102,9 +131,20 @@ export function projectCommand(): Command {
     .option('--app-key <key>', 'key of the application, part of the database names')
     .option('--quota <gib>', 'storage quota in GiB', readGib)
     .option('--region <region>', 'where its databases are to be (default: anywhere; see `project regions`)')
+    .addOption(
+      new Option(
+        '--if-exists <choice>',
+        'if you have a project of this name: fail, or print that one',
+      ).choices(['fail', 'return']),
+    )
+    .option('--allow-duplicate', 'create it although another project has the name')
     .option(...TIMEOUT)
-    .action(async (name: string, { env, appKey, quota, region, timeout }: NewProject, command: Command) => {
-      const { client } = openSession(command);
+    .action(async (name: string, options: NewProject, command: Command) => {
+      const { env, appKey, quota, region, timeout } = options;
+      const session = openSession(command);
+      const { client } = session;
+      const existing = await sameName(command, session, name, options);
+      if (existing) return printRecord(command, existing, CREATED);
       const body = {
         name,
         ...(env !== undefined && { env }),
@@ -116,7 +156,7 @@ export function projectCommand(): Command {
         client.create('/api/v1/projects', { body }, waitOf({ ...(timeout !== undefined && { timeout }) })),
       );
       if (created.warning !== undefined) say(created.warning);
-      printRecord(command, created, ['id', 'name', 'app_key', 'env', 'status']);
+      printRecord(command, created, CREATED);
     });
 
   group

@@ -206,6 +206,7 @@ export const COMMANDS = {
       cidr: cidrs,
       days,
       project,
+      'all-projects': project === '',
     }),
   revokeKey: (id: string) => line(['key', 'revoke', id]),
   listTrusts: (project: string) => line(['trust', 'list'], { project }),

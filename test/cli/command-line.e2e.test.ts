@@ -198,7 +198,9 @@ describe('exit codes', () => {
       ['branch create pr-1', 6, 'BRANCH_EXISTS'],
       ['rule test 192.0.2.1 pr-1', 5, 'No network rule'],
       ['exec --ephemeral --branch pr-1 -- true', 2, '--from'],
-      ['exec --branch pr-1 -- no-such-program', 1, 'was not found'],
+      ['exec --branch pr-1 -- no-such-program', 127, 'was not found'],
+      ['exec --branch pr-1 -- /etc/passwd', 126, 'is not executable'],
+      ['trust github nope', 2, 'owner/repository'],
       ['api GET //evil.example', 2, 'one slash'],
     ]),
   )('%s: %i', async (command, code, sentence) => {

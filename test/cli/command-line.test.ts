@@ -9,6 +9,7 @@ import { CommandError, EXIT_CODES, exitCodeOf, explain } from '../../cli/exit-co
 import { commandsBelow, createProgram, examplesOf, isRunnable, wordsOf } from '../../cli/program.ts';
 import { gatewayAddress } from '../../cli/session.ts';
 import { JobError, ResponseError } from '../../client/response-error.ts';
+import { FAILURES } from '../../shared/failures.ts';
 
 const ROOT = join(import.meta.dirname, '../..');
 const program = createProgram('1.2.3');
@@ -39,6 +40,21 @@ test('the help lists every exit code', () => {
     expect(help).toMatch(new RegExp(`\\b${code} +${meaning}`));
 });
 
+/** Failures of a request that its caller wrote wrongly. Every other one with the status 422 has another exit code. */
+const WRONGLY_USED = ['VALIDATION_FAILED', 'DATABASE_NAME_TOO_LONG', 'IDEMPOTENCY_KEY_REUSED'];
+
+test('a refusal is wrong usage only if the caller wrote the request wrongly', () => {
+  const refusals = Object.entries(FAILURES).filter(([, { status }]) => status === 422);
+  const wronglyUsed = refusals
+    .map(([error]) => error)
+    .filter(
+      (error) =>
+        exitCodeOf(new ResponseError(new Response(null, { status: 422 }), { error, message: '' })) ===
+        EXIT_CODES.usage.code,
+    );
+  expect(wronglyUsed).toEqual(WRONGLY_USED);
+});
+
 describe('exit codes', () => {
   const response = (status: number, error: string) =>
     new ResponseError(new Response(null, { status }), { error, message: 'It failed.', request_id: 'r' });
@@ -63,6 +79,9 @@ describe('exit codes', () => {
     [new JobError({ id: 'j', error: { code: 'HOST_FULL', message: '' } }), 7],
     [new TypeError('fetch failed'), 8],
     [timeout, 124],
+    [response(422, 'SOURCE_UNSUITABLE'), 6],
+    [response(422, 'QUOTA_ABOVE_SELF_SERVICE_CAP'), 7],
+    [response(422, 'CONNECTION_ATTEMPTS_ABOVE_MAX'), 7],
     [new CommandError('notSignedIn', ''), 4],
     [new Error('a defect'), 1],
   ])('%o is %i', (error, code) => {
@@ -133,11 +152,11 @@ describe('the advice about a protected branch', () => {
 
 describe('a command against a gateway', () => {
   /** Runs a command whose requests get this response. */
-  async function run(args: string[], response: () => Response) {
+  async function run(args: string[], response: (request?: Request) => Response | Promise<Response>) {
     vi.stubEnv('BRANCHGATE_URL', 'https://gateway.test');
     vi.stubEnv('BRANCHGATE_TOKEN', 'token');
     vi.stubEnv('BRANCHGATE_PLATFORM_SECRET', 'secret');
-    vi.stubGlobal('fetch', async () => response());
+    vi.stubGlobal('fetch', async (request?: Request) => response(request));
     const output = vi.spyOn(process.stdout, 'write').mockReturnValue(true);
     try {
       const ended = createProgram('1.2.3').parseAsync(args, { from: 'user' });
@@ -163,6 +182,45 @@ describe('a command against a gateway', () => {
       exit: 'failed',
       message: 'Unknown field secret; all fields are printed. The command has been carried out.',
     });
+  });
+
+  const PROJECTS = ['a', 'b'].map((letter) => ({
+    id: `${letter.repeat(8)}-0000-4000-8000-000000000000`,
+    name: 'shop',
+    created_at: '2026-11-28T12:00:00.000Z',
+  }));
+  const projects = () => Response.json({ projects: PROJECTS, next_cursor: null });
+
+  test('of an ambiguous name lists the projects with their IDs', async () => {
+    for (const words of [['--project', 'shop'], []]) {
+      const { error } = await run(['branch', 'list', ...words], projects);
+      expect(error).toMatchObject({ exit: 'usage' });
+      for (const { id } of PROJECTS)
+        expect((error as Error).message).toContain(`\n  ${id}  shop, created 2026-11-28`);
+    }
+  });
+
+  test('a second project of a name is created on request only', async () => {
+    const { error } = await run(['project', 'create', 'shop'], projects);
+    expect(error).toMatchObject({ exit: 'conflict', message: expect.stringContaining('--allow-duplicate') });
+    const found = await run(['project', 'create', 'shop', '--if-exists', 'return', '--json', 'id'], projects);
+    expect(found).toEqual({ error: null, printed: expect.stringContaining(PROJECTS[0]?.id ?? '-') });
+  });
+
+  test.each([
+    [[], { BRANCHGATE_PROJECT: PROJECTS[0]?.id }, PROJECTS[0]?.id],
+    [['--project', PROJECTS[1]?.id], { BRANCHGATE_PROJECT: PROJECTS[0]?.id }, PROJECTS[1]?.id],
+    [['--all-projects'], { BRANCHGATE_PROJECT: PROJECTS[0]?.id }, undefined],
+    [[], {}, undefined],
+  ])('an API key with %j and %j is for %s', async (words, environment, project) => {
+    for (const [name, value] of Object.entries(environment)) vi.stubEnv(name, value);
+    const sent = vi.fn();
+    const { error } = await run(['key', 'create', 'CI', ...(words as string[])], async (request) => {
+      sent(await request?.json());
+      return Response.json({ id: 'i', key: 'bg_k' }, { status: 201 });
+    });
+    expect(error).toBeNull();
+    expect(sent.mock.calls[0]?.[0].project_id).toBe(project);
   });
 
   test('a rejected operator secret is named', async () => {

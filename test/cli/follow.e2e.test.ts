@@ -50,7 +50,7 @@ test('a source is checked, and what is wrong is listed with what mends it', asyn
   await source.run('create table visit (); alter table visit owner to app; alter role app noreplication');
   const refused = await follow('--from', '@source');
   expect(refused).toMatchObject({
-    code: 2,
+    code: 6,
     stdout: expect.stringMatching(/^error: .*replicate.\n {2}ALTER ROLE "app" REPLICATION/),
     stderr: expect.stringContaining('The source cannot be used.'),
   });
@@ -73,7 +73,7 @@ test('a URL as an argument is refused, and a name without a source too', async (
       stderr: expect.stringContaining('@nofile cannot be read'),
     });
   expect(await follow('--from', '@source', '--table', 'nope')).toMatchObject({
-    code: 2,
+    code: 6,
     stdout: expect.stringContaining('The source has no table nope.'),
   });
 });

@@ -51,7 +51,7 @@ test('what is wrong with a source or the command is said before anything begins'
   if (IS_NIGHTLY) expect(await imported('--status')).toMatchObject({ code: 3 });
   const refused = await imported('--from', '@source', '--table', 'nope');
   expect(refused).toMatchObject({
-    code: 2,
+    code: 6,
     stdout: expect.stringContaining('error: The source has no table nope.'),
   });
   expect(await imported('--from', '@source', '--dry-run')).toMatchObject({
@@ -94,7 +94,7 @@ test('a database elsewhere is imported, and an import that is cancelled leaves m
   expect(await query(database_url, insert)).toEqual([{ id: 5001 }]);
   expect(await cli.json('import', '--status')).toMatchObject({ kind: 'branch.import', status: 'succeeded' });
   expect(await imported('--from', '@source')).toMatchObject({
-    code: 2,
+    code: 6,
     stdout: expect.stringContaining('main is not empty'),
   });
 

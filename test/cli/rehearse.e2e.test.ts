@@ -88,7 +88,7 @@ test('Ctrl-C leaves nothing', async () => {
   await eventually(async () => expect(output).toContain('ready'), 60);
   process.kill(-(child.pid ?? 0), 'SIGINT');
   expect(await result).toMatchObject({
-    code: 1,
+    code: 130,
     stdout: '',
     stderr: expect.stringContaining('Interrupted.'),
   });

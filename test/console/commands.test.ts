@@ -45,7 +45,12 @@ const trust = {
 const other = { ...trust, claims: { repository: 'acme/shop', environment: HOSTILE } };
 
 test.each<[string, string, string[], object]>([
-  [COMMANDS.createKey(key), 'key create', [HOSTILE], { role: 'viewer', readOnly: true, days: 30 }],
+  [
+    COMMANDS.createKey(key),
+    'key create',
+    [HOSTILE],
+    { role: 'viewer', readOnly: true, days: 30, allProjects: true },
+  ],
   [
     COMMANDS.createKey({
       ...key,
