@@ -87,6 +87,8 @@ const OF_ACCOUNTS: Record<string, [status: number, error: string]> = {
   getMove: [404, 'NOT_FOUND'],
   cancelMove: [404, 'NOT_FOUND'],
   getDrain: [404, 'NOT_FOUND'],
+  // No event has the example's ID.
+  confirmAuditExport: [404, 'NOT_FOUND'],
   // The resolver of this stack is an address on which nothing listens.
   verifyProviderDomain: [503, 'DOMAIN_LOOKUP_FAILED'],
   // The host is no standby.
@@ -142,7 +144,7 @@ describe.each(TRIED)('%s', (who, options) => {
 
 /** An operation that needs more than the resources has none of them in a new project. */
 const WITHOUT_BODY: Record<string, [status: number, error: string]> = {
-  checkMasking: [404, 'NOT_FOUND'],
+  checkMasking: [409, 'MASKING_INCOMPLETE'],
 };
 
 describe('without its optional body', () => {
