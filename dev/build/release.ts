@@ -39,6 +39,7 @@ export async function makeRelease(
   await packAction(folder);
   for (const name of NPM_PACKAGES)
     await run('npm', ['pack', `./${name}`, '--pack-destination', folder], { cwd: ROOT });
+  await packPlugin(folder);
   // For hosts without the Debian package (`branchgate-agent upgrade`).
   await bundleAgent(join(folder, `branchgate-agent-${VERSION}.mjs`));
   await buildDebianPackage(folder, { compression });
@@ -70,6 +71,25 @@ export async function packAction(folder: string): Promise<void> {
   await bundleAction(join(WORK, name, 'dist'));
   cpSync(join(ROOT, 'action/action.yml'), join(WORK, name, 'action.yml'));
   await pack(name, folder);
+}
+
+/** Builds the plugin of pytest for PyPI: a wheel, and the sources, whose archive the builder gives the time of now. */
+async function packPlugin(folder: string): Promise<void> {
+  const sources = join(WORK, 'python');
+  cpSync(join(ROOT, 'python'), sources, { recursive: true });
+  cpSync(join(ROOT, 'LICENSE'), join(sources, 'LICENSE'));
+  const env = { ...process.env, SOURCE_DATE_EPOCH: String(sourceDate()) };
+  const words = ['-m', 'build', '--no-isolation', '--outdir', WORK, sources];
+  await run('python3', words, { env, maxBuffer: 64 * 2 ** 20 });
+  const name = `pytest_branchgate-${VERSION}`;
+  const [archive = ''] = readdirSync(WORK).filter(
+    (file) => file.endsWith('.tar.gz') && file.startsWith('pytest'),
+  );
+  const made = archive.replace(/\.tar\.gz$/, '');
+  await run('tar', ['-xf', join(WORK, archive), '-C', WORK]);
+  if (made !== name) cpSync(join(WORK, made), join(WORK, name), { recursive: true });
+  await pack(name, folder);
+  cpSync(join(WORK, `${name}-py3-none-any.whl`), join(folder, `${name}-py3-none-any.whl`));
 }
 
 /** Packs a folder of the build without anything that depends on this machine (reproducible-builds.org). */

@@ -7,7 +7,7 @@ import { makeRelease, notesOf, packAction } from '../../dev/build/release.ts';
 import { sourceDate } from '../../dev/build/repository.ts';
 import { makeArtifacts, migrationsOf } from '../../operator/artifacts.ts';
 import { VERSION } from '../../shared/version.ts';
-import { IS_DEBIAN } from '../support/debian.ts';
+import { IS_DEBIAN, install } from '../support/debian.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
 
 const CHANGELOG = `# Changelog
@@ -55,7 +55,10 @@ test('an archive of a release has the same bytes again, and nothing of the machi
   }
 });
 
-test.runIf(IS_NIGHTLY && IS_DEBIAN)(
+const hasPython = () =>
+  install('twine') && install('pyproject-build', 'python3-build', 'python3-setuptools', 'python3-wheel');
+
+test.runIf(IS_NIGHTLY && IS_DEBIAN && hasPython())(
   'two builds of one commit have the same bytes, and what they contain can be used',
   async () => {
     const folder = mkdtempSync(join(tmpdir(), 'branchgate-release-'));
@@ -72,12 +75,31 @@ test.runIf(IS_NIGHTLY && IS_DEBIAN)(
         `branchgate-client-${VERSION}.tgz`,
         `branchgate-gateway-${VERSION}.tar.gz`,
         `branchgate-vitest-${VERSION}.tgz`,
+        `pytest_branchgate-${VERSION}-py3-none-any.whl`,
+        `pytest_branchgate-${VERSION}.tar.gz`,
         'SHA256SUMS',
       ]);
       execFileSync('sha256sum', ['--check', '--quiet', 'SHA256SUMS'], { cwd: folder });
 
       await makeRelease(folder, 'none');
       expect(readFileSync(join(folder, 'SHA256SUMS'), 'utf8')).toBe(sums);
+
+      for (const name of names.filter((file) => file.endsWith('.tgz'))) {
+        const files = execFileSync('tar', ['-tf', name], { cwd: folder, encoding: 'utf8' }).split('\n');
+        expect(files).toEqual(expect.arrayContaining(['package/README.md', 'package/LICENSE']));
+      }
+      const plugin = names.filter((name) => name.startsWith('pytest_'));
+      const checked = execFileSync('twine', ['check', '--strict', ...plugin], {
+        cwd: folder,
+        encoding: 'utf8',
+      });
+      expect(checked.match(/PASSED/g)).toHaveLength(2);
+      const listed = execFileSync('python3', ['-m', 'zipfile', '-l', plugin[0] ?? ''], {
+        cwd: folder,
+        encoding: 'utf8',
+      });
+      for (const file of ['pytest_branchgate.py', 'LICENSE', 'entry_points.txt'])
+        expect(listed).toContain(file);
 
       const unpack = (name: string) => execFileSync('tar', ['-xf', name], { cwd: folder });
       unpack(`branchgate-gateway-${VERSION}.tar.gz`);

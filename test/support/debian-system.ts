@@ -115,6 +115,10 @@ async function passOn(at: ListenOptions, target: NetConnectOpts): Promise<Server
   return server;
 }
 
+/** Offers the files of a folder. */
+const FILE_SERVER = `const [folder, port] = process.argv.slice(1); const { createReadStream } = require('node:fs');
+require('node:http').createServer(({ url }, response) => createReadStream(folder + decodeURI(url)).on('error', () => response.writeHead(404).end()).pipe(response)).listen(Number(port), '127.0.0.1');`;
+
 const LOOPBACK = '127.0.0.1';
 const NODE = '/usr/lib/branchgate-agent/node';
 
@@ -251,6 +255,7 @@ export async function bootDebian() {
     if (!/running|degraded/.test(stdout)) throw new Error(`the system is ${stdout}`);
   });
   const servers: Server[] = [];
+  const children: ChildProcess[] = [];
   const loops: string[] = [];
 
   return {
@@ -280,6 +285,21 @@ export async function bootDebian() {
     /** Packages with what they recommend. */
     install: (...names: string[]) =>
       must('env', 'DEBIAN_FRONTEND=noninteractive', 'apt-get', 'install', '--yes', '--quiet', ...names),
+    /** Offers a folder of this machine over HTTP on the system's loopback. */
+    serve(path: string, port: number) {
+      const words = [
+        '--target',
+        init,
+        '--net',
+        '--',
+        process.execPath,
+        '-e',
+        FILE_SERVER,
+        path,
+        String(port),
+      ];
+      children.push(spawn('nsenter', words, { stdio: 'ignore' }));
+    },
     /** Makes a port of this machine's loopback a port of the system's. Needs the Node of the agent's package. */
     async forward(port: number) {
       const name = `srv/test/${port}.sock`;
@@ -302,6 +322,7 @@ export async function bootDebian() {
     },
     async stop() {
       for (const server of servers) server.close();
+      for (const server of children) server.kill('SIGKILL');
       const ended = once(child, 'exit');
       child.kill('SIGKILL');
       await ended;
