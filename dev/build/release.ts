@@ -79,8 +79,8 @@ async function packPlugin(folder: string): Promise<void> {
   cpSync(join(ROOT, 'python'), sources, { recursive: true });
   cpSync(join(ROOT, 'LICENSE'), join(sources, 'LICENSE'));
   const env = { ...process.env, SOURCE_DATE_EPOCH: String(sourceDate()) };
-  const words = ['-m', 'build', '--no-isolation', '--outdir', WORK, sources];
-  await run('python3', words, { env, maxBuffer: 64 * 2 ** 20 });
+  const words = ['--no-isolation', '--outdir', WORK, sources];
+  await run('pyproject-build', words, { env, maxBuffer: 64 * 2 ** 20 });
   const name = `pytest_branchgate-${VERSION}`;
   const [archive = ''] = readdirSync(WORK).filter(
     (file) => file.endsWith('.tar.gz') && file.startsWith('pytest'),
