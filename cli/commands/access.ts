@@ -6,6 +6,7 @@ import { isNetworkName } from '../../shared/named-networks.ts';
 import { take } from '../../shared/take.ts';
 import { impossibleClaim, TRUSTED_SERVICES, type TrustedService } from '../../shared/trusted-services.ts';
 import { CommandError } from '../exit-codes.ts';
+import { OBSERVED, refusedAddress } from '../observed-address.ts';
 import { collect, collectOneOf, readCount, readDuration } from '../option-values.ts';
 import { ME, otherAddress } from '../other-address.ts';
 import { printForPrograms, printRecord, printRecords, say } from '../output.ts';
@@ -19,6 +20,7 @@ import {
   projectOf,
   type Session,
 } from '../session.ts';
+import { credentialsOf } from './connections.ts';
 
 const RULE_COLUMNS = ['cidr', 'branch_id', 'status', 'source', 'description', 'expires_at', 'id'];
 const RULES = '/api/v1/projects/{project_id}/network-rules';
@@ -47,6 +49,18 @@ async function addOtherAddress(
   } catch (error) {
     if (!(error instanceof ResponseError && error.code === 'RULE_EXISTS')) throw error;
   }
+}
+
+/** @throws CommandError if there is nothing to add: a rule admits the address, or the host does not answer */
+async function addressForRule(command: Command, session: Session, branch?: string): Promise<string> {
+  const credentials = await credentialsOf(command, session, branch);
+  const address = await refusedAddress(credentials);
+  if (address !== null) return address;
+  const { host } = new URL(credentials.direct_url);
+  throw new CommandError(
+    'failed',
+    `${host} refuses no address of this machine: either a rule admits it, or nothing answers there. \`branchgate psql\` shows which.`,
+  );
 }
 
 /** The ranges of the networks that rules name, by the name. */
@@ -80,7 +94,7 @@ function ruleCommand(): Command {
     .description('Create a network rule')
     .argument(
       '<network>',
-      'an address, a network, `me` (this machine, with its addresses of both families), or a name: `cloudflare`, `github-actions`',
+      'an address, a network, `me` (this machine, with its addresses of both families as the gateway sees it), `observed` (this machine as the database host sees it), or a name: `cloudflare`, `github-actions`',
     )
     .option('--branch <branch>', 'only to this branch (default: to all of the project)')
     .option('--description <text>', 'what the network is')
@@ -96,7 +110,9 @@ function ruleCommand(): Command {
         ...(options.ttl !== undefined && { ttl_seconds: options.ttl }),
       };
       if (network === ME) await addOtherAddress(session, project_id, about);
-      const body = { ...about, ...(isNetworkName(network) ? { network } : { cidr: network }) };
+      const cidr =
+        network === OBSERVED ? await addressForRule(command, session, branch?.branch_name) : network;
+      const body = { ...about, ...(isNetworkName(network) ? { network } : { cidr }) };
       const init = { params: { path: { project_id } }, body };
       printRecord(command, await dataOf(session.client.api.POST(RULES, init)), RULE_COLUMNS);
     });

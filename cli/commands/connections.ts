@@ -3,6 +3,7 @@ import { dataOf } from '../../client/response-error.ts';
 import { stopSignal } from '../child-command.ts';
 import { ConnectionFiles, childEnvironment, libpqEnvironment, verifiedUrl } from '../connection.ts';
 import { exitWith } from '../exit-status.ts';
+import { explainRefusal } from '../observed-address.ts';
 import { otherAddress } from '../other-address.ts';
 import { isJson, printRecord, printText, say } from '../output.ts';
 import { letConnect } from '../own-address.ts';
@@ -72,6 +73,9 @@ const connectionString = () =>
       printText(lines.map((line) => `${line}\n`).join(''));
     });
 
+/** Exit code of psql without a connection. */
+const NOT_CONNECTED = 2;
+
 const psql = () =>
   new Command('psql')
     .description('Open psql on a branch, as its owner and directly')
@@ -100,7 +104,9 @@ const psql = () =>
               credentials,
             );
             const env = { ...childEnvironment(credentials, files), ...libpqEnvironment(url) };
-            exitWith(await runChild('psql', args, env));
+            const code = await runChild('psql', args, env);
+            if (code === NOT_CONNECTED) await explainRefusal(credentials);
+            exitWith(code);
           } finally {
             await removeRule();
           }

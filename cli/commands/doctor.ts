@@ -1,12 +1,16 @@
 import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
 import { Command } from 'commander';
-import { dataOf } from '../../client/response-error.ts';
+import type { Schemas } from '../../client/client.ts';
+import { dataOf, ResponseError } from '../../client/response-error.ts';
+import { isInNetwork } from '../../shared/cidr.ts';
 import { CommandError, explain } from '../exit-codes.ts';
 import { findLink, pinnedBranch } from '../link.ts';
+import { OBSERVED, refusedAddress } from '../observed-address.ts';
 import { isJson, printRecord, printRecords } from '../output.ts';
 import { findBranch, openSession, optionsOf, profileOf, projectOf, type Session } from '../session.ts';
 import { whereTokensAre } from '../stored.ts';
+import { credentialsOf } from './connections.ts';
 
 interface Check extends Record<string, unknown> {
   check: string;
@@ -49,6 +53,30 @@ const dumpVersion = async () => {
   );
 };
 
+/**
+ * Compares the address that the database host sees with those that the gateway sees, for which rules are made.
+ * @throws CommandError if the host refuses another one
+ */
+async function addressSeen(command: Command, session: Session): Promise<string> {
+  let credentials: Schemas['Credentials'];
+  try {
+    credentials = await credentialsOf(command, session);
+  } catch (error) {
+    if (error instanceof ResponseError && error.code === 'FORBIDDEN')
+      return 'not tried: this credential may not view connection URLs';
+    throw error;
+  }
+  const { host } = new URL(credentials.direct_url);
+  const address = await refusedAddress(credentials);
+  if (address === null) return `${host} refuses no address of this machine`;
+  if (credentials.missing_networks?.some((network) => isInNetwork(address, network)))
+    return `${address}, for which there is no rule yet: \`branchgate psql\` adds one`;
+  throw new CommandError(
+    'notAllowed',
+    `${host} sees this machine as ${address}, the gateway as another one, and no network rule admits it. Run \`branchgate rule add ${OBSERVED}\`.`,
+  );
+}
+
 async function remoteChecks(command: Command, session: Session): Promise<Check[]> {
   const { client, url } = session;
   return [
@@ -66,6 +94,7 @@ async function remoteChecks(command: Command, session: Session): Promise<Check[]
       const branch = await findBranch(session, await projectOf(command, session), pinnedBranch() ?? 'main');
       return `${branch.branch_name}, ${branch.status}`;
     }),
+    await check('address', () => addressSeen(command, session)),
   ];
 }
 

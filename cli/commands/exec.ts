@@ -4,6 +4,7 @@ import { refuseInherited, stopSignal } from '../child-command.ts';
 import { ConnectionFiles, childEnvironment } from '../connection.ts';
 import { CommandError } from '../exit-codes.ts';
 import { exitWith } from '../exit-status.ts';
+import { explainRefusal } from '../observed-address.ts';
 import { readDuration } from '../option-values.ts';
 import { ME, withOtherAddress } from '../other-address.ts';
 import { say } from '../output.ts';
@@ -58,7 +59,9 @@ The exit code is that of the command, or 128 plus the number of the signal that 
         const { credentials, end } = await target(command, session, options, signal);
         try {
           signal.throwIfAborted();
-          exitWith(await runChild(program, args, childEnvironment(credentials, files)));
+          const code = await runChild(program, args, childEnvironment(credentials, files));
+          if (code !== 0) await explainRefusal(credentials);
+          exitWith(code);
         } finally {
           await end();
         }
