@@ -24,9 +24,9 @@ import type { CreationProgress } from '../idempotency/idempotency-key.ts';
 import type { Cancellation } from '../jobs/cancel-job.ts';
 import type { Mail } from '../mail/mail.ts';
 import type { ProjectMonitorRpc } from '../monitoring/project-monitor.ts';
+import type { MoveRequest } from '../moves/reserve.ts';
 import type { ProjectRequest } from '../projects/create-project.ts';
 import type { ProjectDeletion } from '../projects/delete-project.ts';
-import type { MoveRequest } from '../projects/reserve-move.ts';
 
 /**
  * The Durable Object through which every change of one project's databases goes; named by the project's ID.

@@ -9,9 +9,9 @@ import { takeSnapshotJob } from '../branches/take-snapshot.ts';
 import { cutOverJob, stopFollowingJob } from '../following/end-following.ts';
 import { startFollowingJob } from '../following/start-following.ts';
 import type { SagaTable } from '../jobs/saga.ts';
+import { moveProjectJob } from '../moves/move.ts';
 import { createProjectJob } from '../projects/create-project.ts';
 import { deleteProjectJob } from '../projects/delete-project.ts';
-import { moveProjectJob } from '../projects/move-project.ts';
 
 /** What each kind of job does. */
 export const SAGAS: SagaTable = {

@@ -129,6 +129,7 @@ export interface JobSubjects {
 
 /** How far a move is. From `moved` on the project is on the other host. */
 export const MOVE_PHASES = ['building', 'fenced', 'moved', 'undone'] as const;
+export type MovePhase = (typeof MOVE_PHASES)[number];
 
 /** A branch that moves. The IDs are those of its calls of the other host. */
 export interface MovingBranch {

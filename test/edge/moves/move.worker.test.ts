@@ -11,9 +11,10 @@ import {
   projects,
   snapshots,
 } from '../../../edge/database/schema.ts';
-import { whileAdmitted } from '../../../edge/projects/moving-project.ts';
-import { movingBranches, reserveMove } from '../../../edge/projects/reserve-move.ts';
-import { fence, switchHost } from '../../../edge/projects/switch-host.ts';
+import { whileAdmitted } from '../../../edge/moves/moving.ts';
+import { movingBranches, reserveMove } from '../../../edge/moves/reserve.ts';
+import { PHASES } from '../../../edge/moves/states.ts';
+import { fence, switchHost } from '../../../edge/moves/switch.ts';
 import { readRecords } from '../../../edge/reconciliation/differences.ts';
 import { readSettings } from '../../../edge/settings.ts';
 import type { HostFailureCode } from '../../../shared/protocol/host-failures.ts';
@@ -92,14 +93,27 @@ const audited = async (name: string) =>
     .from(auditEvents)
     .where(and(eq(auditEvents.projectId, projectId), eq(auditEvents.name, name)));
 
+/** The record has what the table of phases says. */
+async function expectAllowed() {
+  const [row] = await gateway.db.select().from(moves).where(eq(moves.projectId, projectId));
+  if (!row) throw new Error('a move without a record');
+  const { columns, branches } = PHASES[row.phase];
+  for (const [column, presence] of Object.entries(columns)) {
+    const isSet = row[column as keyof typeof columns] !== null;
+    if (presence !== 'either')
+      expect(isSet, `${column} of a move that is ${row.phase}`).toBe(presence === 'set');
+  }
+  for (const { name, state } of row.branches) expect(branches, `${name} of ${row.phase}`).toContain(state);
+  return row;
+}
+
 async function expectMoved() {
   const move = await ended('succeeded');
   expect(move).toMatchObject({ state: 'moved', kept_until: expect.any(String) });
   const [project] = await gateway.db.select().from(projects).where(eq(projects.id, projectId));
   expect(project).toMatchObject({ hostId: to, status: 'active' });
   expect(project?.accessApplied).toBe(project?.accessRevision);
-  const [row] = await gateway.db.select().from(moves).where(eq(moves.projectId, projectId));
-  expect(row?.sealedPassword).toBeNull();
+  expect((await expectAllowed()).sealedPassword).toBeNull();
   expect(await audited('project.moved')).toHaveLength(1);
   return move;
 }
@@ -111,8 +125,7 @@ async function expectUndone(code: string) {
   const [project] = await gateway.db.select().from(projects).where(eq(projects.id, projectId));
   expect(project).toMatchObject({ hostId: from, status: 'active' });
   expect(project?.accessApplied).toBe(project?.accessRevision);
-  const [row] = await gateway.db.select().from(moves).where(eq(moves.projectId, projectId));
-  expect(row?.sealedPassword).toBeNull();
+  expect((await expectAllowed()).sealedPassword).toBeNull();
   expect(await gateway.api.branch(projectId, 'afterwards')).toMatchObject({ status: 'active' });
 }
 

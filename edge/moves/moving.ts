@@ -8,7 +8,7 @@ import type { MovingBranch } from '../database/column-types.ts';
 import { type MoveRow, moves } from '../database/move-schema.ts';
 import { hosts, type ProjectRow, projects } from '../database/schema.ts';
 import { type SagaContext, SourceUnsuitableError } from '../jobs/saga.ts';
-import { sealOwner } from './reserve-move.ts';
+import { sealOwner } from './reserve.ts';
 
 /** What each step of a move works with: its record, its two hosts, and the login with which the new host reads the former. */
 

@@ -5,7 +5,7 @@ import { branchRecord, transition } from '../branches/branch.ts';
 import { forgetSnapshots } from '../branches/drop-snapshots.ts';
 import { isOpenJob } from '../database/conditions.ts';
 import { hasChanged, insertAllIf, isOneOf, isThere, writeThenReadAll } from '../database/database.ts';
-import { KEPT_MS, moves } from '../database/move-schema.ts';
+import { moves } from '../database/move-schema.ts';
 import {
   auditEvents,
   branchCredentials,
@@ -18,24 +18,24 @@ import { isUncancelled } from '../jobs/cancel-job.ts';
 import { JobCancelledError, SourceUnsuitableError } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
 import { failureOf, whileClosed } from './away-host.ts';
-import { admit, type Context, type Moving, mainOf, NOT_EXTENDED, of, toHost } from './moving-project.ts';
+import { admit, type Context, type Moving, mainOf, NOT_EXTENDED, of, toHost } from './moving.ts';
+import { changePhase, raiseAccess } from './states.ts';
 
 /** The last step of a move that can be undone: clients wait from its closing of the former host on. */
+
+const UNDONE = 'the move is being undone';
 
 /** Closes the former host, and has the last changes arrive. */
 export async function fence(context: Context, moving: Moving): Promise<void> {
   const { db, job } = context;
   if (moving.move.phase === 'moved') return;
+  if (moving.move.phase === 'undone') throw new Error(UNDONE);
   if (moving.move.phase === 'building') {
     // Before clients notice anything.
     await Promise.all([admit(context, moving, { closes_next: true }), makeReady(context)]);
-    const thisMove = eq(moves.jobId, job.id);
-    const mayFence = and(thisMove, eq(moves.phase, 'building'), isUncancelled(job.id));
     const now = new Date();
-    const [fenced] = await db.batch([
-      db.update(moves).set({ phase: 'fenced', fencedAt: now, updatedAt: now }).where(mayFence),
-      nextAccessRevision(db, job.projectId, isThere(moves, and(thisMove, eq(moves.phase, 'fenced')))),
-    ]);
+    const change = { jobId: job.id, projectId: job.projectId, now, onlyIf: isUncancelled(job.id) };
+    const [, fenced] = await db.batch([raiseAccess(db, 'fence', change), changePhase(db, 'fence', change)]);
     if (!hasChanged(fenced)) throw new JobCancelledError();
     Object.assign(moving.move, { phase: 'fenced', fencedAt: now, updatedAt: now });
   }
@@ -158,18 +158,19 @@ export async function switchHost({ db, job }: Context, moving: Moving): Promise<
     const metadata = { branch_name, database, reason: 'left_out_of_move', record };
     return auditEvent('branch.deleted', actor, { projectId: job.projectId, branchId, metadata }, now);
   });
-  const keptUntil = new Date(now.getTime() + KEPT_MS);
   const noneProtected =
     leftOut.length === 0 ? sql`true` : sql`not ${isThere(projectBranches, isProtectedOf(job.input))}`;
   const hasMoved = isThere(moves, and(eq(moves.jobId, job.id), eq(moves.phase, 'moved')));
   const ofProject = <T extends { projectId: typeof jobs.projectId }>(table: T) =>
     eq(table.projectId, job.projectId);
   const changes = [
-    // Excludes its undoing, which changes the phase too, and begins with the error of the job.
-    db
-      .update(moves)
-      .set({ phase: 'moved', keptUntil, updatedAt: now })
-      .where(and(eq(moves.jobId, job.id), eq(moves.phase, 'fenced'), isUncancelled(job.id), noneProtected)),
+    // The undoing begins with the error of the job, which excludes the switch even before the phase has changed.
+    changePhase(db, 'switch', {
+      jobId: job.id,
+      projectId: job.projectId,
+      now,
+      onlyIf: sql`${isUncancelled(job.id)} and ${noneProtected}`,
+    }),
     db
       .update(projects)
       // Passwords that are newer are sent when the other host opens; the others take too long then.
@@ -209,7 +210,7 @@ export async function switchHost({ db, job }: Context, moving: Moving): Promise<
     thisMove,
     ...accessReads(db, job.projectId),
   ]);
-  if (move?.phase !== 'moved') throw new Error('the move is being undone');
+  if (move?.phase !== 'moved') throw new Error(UNDONE);
   Object.assign(moving.move, move);
   moving.opening = opening;
 }

@@ -1,18 +1,18 @@
-import { and, eq, inArray, sql } from 'drizzle-orm';
+import { eq, sql } from 'drizzle-orm';
 import { followName } from '../../shared/protocol/transfer-operations.ts';
 import { verifiersOf } from '../access/credentials.ts';
 import { accessOf, accessReads, nextAccessRevision, sendAccess } from '../access/send-access.ts';
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
 import { BUSY_WAIT_MS } from '../branches/clone-source.ts';
-import { insertIf, isOneOf, isThere } from '../database/database.ts';
+import { insertIf, isOneOf } from '../database/database.ts';
 import { KEPT_MS, moves } from '../database/move-schema.ts';
 import { auditEvents, branchCredentials, jobs, projects } from '../database/schema.ts';
 import { HostCallError } from '../hosts/host-client.ts';
 import { isCancelled } from '../jobs/cancel-job.ts';
 import { HostLostError, JobCancelledError, SourceUnsuitableError, saga } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
+import { givesNames, nameProject } from '../projects/dns-names.ts';
 import { failureOf, isAway, LOST_MS, REACHED_MS } from './away-host.ts';
-import { givesNames, nameProject } from './dns-names.ts';
 import {
   admit,
   type Context,
@@ -26,8 +26,9 @@ import {
   store,
   toHost,
   whileAdmitted,
-} from './moving-project.ts';
-import { fence } from './switch-host.ts';
+} from './moving.ts';
+import { changePhase, nextState, raiseAccess } from './states.ts';
+import { fence } from './switch.ts';
 
 /**
  * A project moves to another host. `main` follows there while the other branches are copied, which can only be read
@@ -127,8 +128,10 @@ async function build(context: Context, moving: Moving): Promise<void> {
   if (!project) return;
   const access = await accessOf(CREDENTIAL_KEYS, project, ...restrictions);
   const closed = { ...access, closed: ids, verifiers: {} };
-  for (const { id, database, buildId, state } of moving.move.branches) {
-    if (state !== 'waiting') continue;
+  for (const moved of moving.move.branches) {
+    const { id, database, buildId } = moved;
+    const built = nextState('build', moved);
+    if (built === null) continue;
     const rows = credentials.filter(({ branchId }) => branchId === id);
     const branch = { branch_id: id, database, build_id: buildId };
     const about = { job_id: job.id, project_id: job.projectId };
@@ -140,7 +143,7 @@ async function build(context: Context, moving: Moving): Promise<void> {
     const plain = { ...about, branches: [branch] };
     await toHost(context, 'branch.clone', { ...plain, source: null, busy_wait: BUSY_WAIT_MS });
     await toHost(context, 'branch.finalize', plain);
-    await setBranch(context, moving, id, { state: 'built', revision: project.accessRevision });
+    await setBranch(context, moving, id, { state: built, revision: project.accessRevision });
   }
 }
 
@@ -153,14 +156,15 @@ const followOf = ({ job }: Context) => ({ slot: followName(job.projectId), publi
  */
 async function copyBranch(context: Context, moving: Moving, id: string, follows: boolean): Promise<void> {
   const { db, job } = context;
-  const current = () => moving.move.branches.find((branch) => branch.id === id);
+  const current = () => moving.move.branches.find((other) => other.id === id);
   const branch = current();
-  if (!branch || branch.state === 'copied') return;
+  if (!branch) return;
+  const loaded = nextState('load', branch);
   const { id: job_id } = job;
   const { snapshotId: snapshot_id, database } = branch;
   const about = of(context, branch);
   const source_url = sourceUrl(context, moving, database);
-  if (branch.state === 'built') {
+  if (loaded !== null) {
     const { copied, findings } = await toHost(context, 'transfer.copy', {
       ...about,
       job_id,
@@ -176,8 +180,10 @@ async function copyBranch(context: Context, moving: Moving, id: string, follows:
       if (await isCancelled(db, job.id)) throw new JobCancelledError();
       throw failureOf(findings, moving.move.createdAt, 'whileCopying', `${branch.name}: `);
     }
-    await setBranch(context, moving, id, { state: 'loaded' });
+    await setBranch(context, moving, id, { state: loaded });
   }
+  const swapped = nextState('swap', current() ?? branch);
+  if (swapped === null) return;
   await toHost(context, 'reset.swap', { ...about, job_id, snapshot_id });
   if (follows)
     await toHost(context, 'follow.start', {
@@ -188,7 +194,7 @@ async function copyBranch(context: Context, moving: Moving, id: string, follows:
       of_host: true,
     });
   await toHost(context, 'snapshot.drop', { project_id: job.projectId, snapshot_id });
-  await setBranch(context, moving, id, { state: 'copied' });
+  await setBranch(context, moving, id, { state: swapped });
   showBranches(context, moving);
 }
 
@@ -315,13 +321,13 @@ export const moveProjectJob = saga<'project.move', Moving>({
     return [
       insertIf(db, auditEvents, event, sql`true`),
       inTenantOfProject(db, job.projectId, [job.id]),
-      db.update(moves).set({ sealedPassword: null, updatedAt: now }).where(eq(moves.jobId, job.id)),
+      changePhase(db, 'end', { jobId: job.id, projectId: job.projectId, now }),
     ];
   },
   undo: {
     run: undo,
     record: ({ db, job }, _refused, now) => [
-      db.update(moves).set({ sealedPassword: null, updatedAt: now }).where(eq(moves.jobId, job.id)),
+      changePhase(db, 'end', { jobId: job.id, projectId: job.projectId, now }),
     ],
   },
 });
@@ -336,15 +342,10 @@ const isInUse = (error: unknown) => error instanceof HostCallError && error.code
 async function undo(context: Context): Promise<void> {
   const { db, job, settings, callHostOf } = context;
   const { id: job_id, projectId: project_id } = job;
-  const thisMove = eq(moves.jobId, job_id);
-  // Excludes the switch, which changes the phase too.
-  const isUndoable = and(thisMove, inArray(moves.phase, ['building', 'fenced']));
-  await db.batch([
-    nextAccessRevision(db, project_id, isThere(moves, and(thisMove, eq(moves.phase, 'fenced')))),
-    db.update(moves).set({ phase: 'undone', updatedAt: new Date() }).where(isUndoable),
-  ]);
+  const change = { jobId: job_id, projectId: project_id, now: new Date() };
+  await db.batch([raiseAccess(db, 'undo', change), changePhase(db, 'undo', change)]);
   const [[move], [project]] = await db.batch([
-    db.select().from(moves).where(thisMove),
+    db.select().from(moves).where(eq(moves.jobId, job_id)),
     db.select().from(projects).where(eq(projects.id, project_id)),
   ]);
   if (move?.phase === 'moved') {
