@@ -12,14 +12,11 @@ import type { BranchRequest } from '../branches/create-branches.ts';
 import type { BranchDeletion, Deleted } from '../branches/delete-branch.ts';
 import type { SnapshotDeletion } from '../branches/drop-snapshots.ts';
 import type { LeaseRenewal, LifespanChange } from '../branches/expiry.ts';
-import type { ImportRequest } from '../branches/import-branch.ts';
 import type { ResetRequest } from '../branches/reset-branch.ts';
 import type { RestoreRequest } from '../branches/restore-branch.ts';
 import type { SnapshotRequest } from '../branches/take-snapshot.ts';
 import type { BranchRow, JobRow } from '../database/schema.ts';
 import type { ProjectEventsRpc } from '../events/project-events.ts';
-import type { EndRequest } from '../following/end-following.ts';
-import type { FollowRequest } from '../following/start-following.ts';
 import type { CreationProgress } from '../idempotency/idempotency-key.ts';
 import type { Cancellation } from '../jobs/cancel-job.ts';
 import type { Mail } from '../mail/mail.ts';
@@ -27,6 +24,8 @@ import type { ProjectMonitorRpc } from '../monitoring/project-monitor.ts';
 import type { MoveRequest } from '../moves/reserve.ts';
 import type { ProjectRequest } from '../projects/create-project.ts';
 import type { ProjectDeletion } from '../projects/delete-project.ts';
+import type { EndRequest } from '../sources/end.ts';
+import type { StartRequest } from '../sources/start.ts';
 
 /**
  * The Durable Object through which every change of one project's databases goes; named by the project's ID.
@@ -58,10 +57,8 @@ export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   deleteSnapshot(deletion: SnapshotDeletion): Promise<Result<JobRow, Failure>>;
   /** Opens the job of the comparison, or returns the one that is open. */
   compareBranch(request: ComparisonRequest): Promise<Result<JobRow, Failure>>;
-  /** Opens the job that fills `main` from a database elsewhere. */
-  importSource(request: ImportRequest): Promise<Result<JobRow, Failure>>;
-  /** Opens the job that makes `main` follow a database elsewhere. */
-  startFollowing(request: FollowRequest): Promise<Result<JobRow, Failure>>;
+  /** Opens the job that copies a database elsewhere into `main`, which follows it then or does not. */
+  startSource(request: StartRequest): Promise<Result<JobRow, Failure>>;
   /** Opens the job that ends following. @param writesStopped of a cut-over; null: without one */
   endFollowing(request: EndRequest, writesStopped: boolean | null): Promise<Result<JobRow, Failure>>;
   /** Has the open job of the kind undone. */

@@ -30,7 +30,6 @@ import {
 import { type BranchDeletion, type Deleted, deleteBranch } from '../branches/delete-branch.ts';
 import { deleteSnapshot, dropJob, type SnapshotDeletion } from '../branches/drop-snapshots.ts';
 import { type LeaseRenewal, type LifespanChange, storeLifespan, storeRenewal } from '../branches/expiry.ts';
-import { type ImportRequest, reserveImport } from '../branches/import-branch.ts';
 import { shareSource } from '../branches/prepared-source.ts';
 import { type ResetRequest, reserveReset } from '../branches/reset-branch.ts';
 import { keptSource, type RestoreRequest, reserveRestore } from '../branches/restore-branch.ts';
@@ -38,9 +37,6 @@ import { reserveSnapshot, type SnapshotRequest } from '../branches/take-snapshot
 import { type Database, type DatabaseBinding, openDatabase } from '../database/database.ts';
 import { type BranchRow, type JobRow, projectBranches, projects } from '../database/schema.ts';
 import { ProjectEvents } from '../events/project-events.ts';
-import { type EndRequest, reserveEnd } from '../following/end-following.ts';
-import { recordObservation } from '../following/follow-record.ts';
-import { type FollowRequest, reserveFollow } from '../following/start-following.ts';
 import { type HostLinks, hostCaller, hostLink, isLinked } from '../hosts/host-client.ts';
 import { type CreationProgress, storeResponse } from '../idempotency/idempotency-key.ts';
 import { CANCELLABLE_KINDS, type Cancellation, storeCancellation } from '../jobs/cancel-job.ts';
@@ -59,6 +55,9 @@ import { type ProjectRequest, reserveProject } from '../projects/create-project.
 import { markProjectDeleting, type ProjectDeletion } from '../projects/delete-project.ts';
 import type { Limiters } from '../rate-limits/limiter-client.ts';
 import { readSettings } from '../settings.ts';
+import { type EndRequest, reserveEnd } from '../sources/end.ts';
+import { recordObservation } from '../sources/record.ts';
+import { reserveStart, type StartRequest } from '../sources/start.ts';
 import { type WebhookSenders, webhookSenderOf } from '../webhooks/webhook.ts';
 import { EarliestAlarm, Retries } from './alarm.ts';
 import type { CoordinatorRpc } from './coordinator-rpc.ts';
@@ -325,18 +324,11 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     return this.#begin(await reserveComparison(this.#db, request, new Date()));
   }
 
-  async importSource(request: ImportRequest): Promise<Result<JobRow, Failure>> {
+  async startSource(request: StartRequest): Promise<Result<JobRow, Failure>> {
     if (!(await isLinked(this.env, request.hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
     this.#armAlarm();
     const { CREDENTIAL_KEYS } = readSettings(this.env);
-    return this.#begin(await reserveImport(this.#db, CREDENTIAL_KEYS, request, new Date()));
-  }
-
-  async startFollowing(request: FollowRequest): Promise<Result<JobRow, Failure>> {
-    if (!(await isLinked(this.env, request.hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
-    this.#armAlarm();
-    const { CREDENTIAL_KEYS } = readSettings(this.env);
-    return this.#begin(await reserveFollow(this.#db, CREDENTIAL_KEYS, request, new Date()));
+    return this.#begin(await reserveStart(this.#db, CREDENTIAL_KEYS, request, new Date()));
   }
 
   async endFollowing(request: EndRequest, writesStopped: boolean | null): Promise<Result<JobRow, Failure>> {

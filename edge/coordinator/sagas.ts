@@ -2,16 +2,15 @@ import { compareBranchJob } from '../branches/comparison.ts';
 import { createBranchesJob } from '../branches/create-branches.ts';
 import { deleteBranchJob } from '../branches/delete-branch.ts';
 import { dropSnapshotJob } from '../branches/drop-snapshots.ts';
-import { importBranchJob } from '../branches/import-branch.ts';
 import { resetBranchJob } from '../branches/reset-branch.ts';
 import { restoreBranchJob } from '../branches/restore-branch.ts';
 import { takeSnapshotJob } from '../branches/take-snapshot.ts';
-import { cutOverJob, stopFollowingJob } from '../following/end-following.ts';
-import { startFollowingJob } from '../following/start-following.ts';
 import type { SagaTable } from '../jobs/saga.ts';
 import { moveProjectJob } from '../moves/move.ts';
 import { createProjectJob } from '../projects/create-project.ts';
 import { deleteProjectJob } from '../projects/delete-project.ts';
+import { cutOverJob, stopFollowingJob } from '../sources/end.ts';
+import { startJob } from '../sources/start.ts';
 
 /** What each kind of job does. */
 export const SAGAS: SagaTable = {
@@ -22,8 +21,8 @@ export const SAGAS: SagaTable = {
   'branch.reset': resetBranchJob,
   'branch.restore': restoreBranchJob,
   'branch.diff': compareBranchJob,
-  'branch.import': importBranchJob,
-  'follow.start': startFollowingJob,
+  'branch.import': startJob,
+  'follow.start': startJob,
   'follow.cutover': cutOverJob,
   'follow.stop': stopFollowingJob,
   'snapshot.create': takeSnapshotJob,

@@ -25,6 +25,7 @@ export type StoredBlock = Omit<BranchBlock, 'branch_id'>;
 
 /** Why the gateway restricts an active branch: nobody can connect, or nobody can write. */
 export const BRANCH_HOLDS = ['import', 'following'] as const;
+export type BranchHold = (typeof BRANCH_HOLDS)[number];
 
 /** What is compared with a branch: another one, or a snapshot. */
 export interface Comparison {

@@ -11,7 +11,7 @@ import {
   type StoredBlock,
 } from '../database/column-types.ts';
 import type { BranchRow } from '../database/schema.ts';
-import { FOLLOW_FIELDS } from '../following/follow-record.ts';
+import { FOLLOW_FIELDS } from '../sources/record.ts';
 import { Job, toErrorResponse } from '../jobs/job-resource.ts';
 
 interface Definition {

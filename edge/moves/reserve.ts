@@ -19,10 +19,11 @@ import {
   projects,
   snapshots,
 } from '../database/schema.ts';
-import { isFollowing, LIVE_STATES } from '../following/follow-record.ts';
 import { acceptsProjects, hasPlaceOn, hasRoomOn } from '../hosts/host.ts';
 import { newJob, READINGS } from '../jobs/job-store.ts';
 import type { Settings } from '../settings.ts';
+import { isFollowing } from '../sources/record.ts';
+import { LIVE_STATES } from '../sources/states.ts';
 
 /** The request to move a project, and what it depends on. */
 

@@ -8,8 +8,8 @@ import { isOfTenant } from '../database/conditions.ts';
 import { type Database, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents, type JobRow, jobs, projectBranches, projects } from '../database/schema.ts';
-import { stopFollowing } from '../following/end-following.ts';
 import { saga } from '../jobs/saga.ts';
+import { stopFollowing } from '../sources/end.ts';
 import { givesNames, removeName } from './dns-names.ts';
 
 const DELETABLE = ['creating', 'active', 'failed'] as const;

@@ -7,11 +7,11 @@ import { type Coordinators, coordinatorOf } from '../coordinator/coordinator-rpc
 import { type Database, type DatabaseBinding, isOneOf, openDatabase } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents, hosts, projectBranches, projects, snapshots } from '../database/schema.ts';
-import { checkFollow, followsOn } from '../following/follow-record.ts';
 import { type CallHost, type HostLinks, hostCaller } from '../hosts/host-client.ts';
 import { logEvent } from '../log.ts';
 import { repairNames } from '../projects/dns-names.ts';
 import { readSettings } from '../settings.ts';
+import { checkFollow, followsOn } from '../sources/record.ts';
 import {
   type Differences,
   differencesBetween,

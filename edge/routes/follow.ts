@@ -12,7 +12,6 @@ import {
 import { referencedBranch } from '../branches/branch-reference.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
-import { Follow, followOf, isLive, recordResumed, toFollowResponse } from '../following/follow-record.ts';
 import { callHostForClient } from '../hosts/host-client.ts';
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
 import { repeatIfLost } from '../lost-object.ts';
@@ -20,6 +19,8 @@ import { missing } from '../missing.ts';
 import { type AppContext, actorOf } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
 import { primaryOf } from '../pipeline/replica-choice.ts';
+import { Follow, followOf, recordResumed, toFollowResponse } from '../sources/record.ts';
+import { isLive } from '../sources/states.ts';
 import type { ProjectView } from '../tenancy/project-access.ts';
 import { inProject, ProjectParams } from './in-project.ts';
 
@@ -216,20 +217,24 @@ router.openapi(
     const { host, port, database, version } = source;
     const request = {
       jobId: crypto.randomUUID(),
-      snapshotId: crypto.randomUUID(),
-      emptying: { jobId: crypto.randomUUID(), snapshotId: crypto.randomUUID() },
       branch,
       sourceUrl: body.source_url,
-      source: { host, port, database },
-      version,
-      tables: body.tables ?? null,
-      publication: body.publication ?? null,
-      roomBytes: roomBytes(project),
-      jobs: COPY_JOBS.default,
+      what: {
+        snapshotId: crypto.randomUUID(),
+        source: { host, port, database },
+        tables: body.tables ?? null,
+        roomBytes: roomBytes(project),
+        jobs: COPY_JOBS.default,
+      },
+      follow: {
+        version,
+        publication: body.publication ?? null,
+        emptying: { jobId: crypto.randomUUID(), snapshotId: crypto.randomUUID() },
+      },
       hostId: project.hostId,
       actor: actorOf(c),
     };
-    const job = await repeatIfLost(() => coordinatorOf(c.env, projectId).startFollowing(request));
+    const job = await repeatIfLost(() => coordinatorOf(c.env, projectId).startSource(request));
     return c.json(toJobResponse(unwrap(job)), 202);
   },
 );

@@ -64,15 +64,18 @@ router.openapi(
     const body = c.req.valid('json');
     const { project, branch, source } = await probed(c, projectId, 'import', body);
     const job = await repeatIfLost(() =>
-      coordinatorOf(c.env, projectId).importSource({
+      coordinatorOf(c.env, projectId).startSource({
         jobId: crypto.randomUUID(),
-        snapshotId: crypto.randomUUID(),
         branch,
         sourceUrl: body.source_url,
-        source: { host: source.host, port: source.port, database: source.database },
-        tables: body.tables ?? null,
-        roomBytes: roomBytes(project),
-        jobs: body.jobs,
+        what: {
+          snapshotId: crypto.randomUUID(),
+          source: { host: source.host, port: source.port, database: source.database },
+          tables: body.tables ?? null,
+          roomBytes: roomBytes(project),
+          jobs: body.jobs,
+        },
+        follow: null,
         hostId: project.hostId,
         actor: actorOf(c),
       }),

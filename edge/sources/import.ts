@@ -1,42 +1,31 @@
 import { and, eq, type SQL, sql } from 'drizzle-orm';
-import type { Failure } from '../../shared/failures.ts';
 import { PROGRESS_TABLES_MAX, type TableProgress } from '../../shared/project/job.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
-import { ok, type Result } from '../../shared/result.ts';
 import { nextAccessRevision, sendAccess } from '../access/send-access.ts';
-import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
+import { BUSY_WAIT_MS } from '../branches/clone-source.ts';
 import { type SecretKey, seal, unseal } from '../crypto/seal.ts';
-import type { Actor, JobSubjects } from '../database/column-types.ts';
-import { isUnfollowed, isUnmoving, onActiveBranch } from '../database/conditions.ts';
+import { isUnfollowed, isUnmoving } from '../database/conditions.ts';
 import { type Database, inOneBatch, insertIf, isThere, type Statement } from '../database/database.ts';
-import { guardedWrite, type Requirement } from '../database/guarded-write.ts';
-import {
-  auditEvents,
-  type BranchRow,
-  importSources,
-  type JobOf,
-  type JobRow,
-  jobs,
-  projectBranches,
-} from '../database/schema.ts';
+import type { Requirement } from '../database/guarded-write.ts';
+import { type BranchRow, importSources, type JobRow, jobs, projectBranches } from '../database/schema.ts';
 import { isCancelled, isOpenOf, isUncancelled } from '../jobs/cancel-job.ts';
-import { isUnchanging, newJob } from '../jobs/job-store.ts';
-import { JobCancelledError, type SagaContext, SourceUnsuitableError, saga } from '../jobs/saga.ts';
+import { isUnchanging } from '../jobs/job-store.ts';
+import { JobCancelledError, type SagaContext, SourceUnsuitableError } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
-import { BUSY_WAIT_MS } from './clone-source.ts';
+import { HOLDS, type SourceState } from './states.ts';
 
 /**
- * Imports: a database elsewhere is copied into a clone of an empty `main`, which then takes its place. Until then
- * nobody can connect to `main`, so that nothing is written that the import would replace.
+ * The copy of a database elsewhere into a clone of an empty `main`, which then takes its place. Until then nobody can
+ * connect to `main`, so that nothing is written that the copy would replace.
  */
 
 type Context = SagaContext<'branch.import' | 'follow.start'>;
-/** Of every kind that restricts `main`, or no more. */
+/** Jobs that set or remove the hold of `main`. */
 type OfBranch = SagaContext<'branch.import' | 'follow.start' | 'follow.cutover' | 'follow.stop'>;
 
 const sealOwner = (jobId: string) => ['import_source', jobId];
 
-/** Restricts the branch, or no more. The host applies it with the next revision of the access. */
+/** Sets the hold of a branch. The host applies it with the next revision of the access. */
 const setHold = (db: Database, branch: { id: string; projectId: string }, hold: BranchRow['hold']) => {
   const isOther = isThere(
     projectBranches,
@@ -47,38 +36,6 @@ const setHold = (db: Database, branch: { id: string; projectId: string }, hold: 
     db.update(projectBranches).set({ hold }).where(eq(projectBranches.id, branch.id)),
   ];
 };
-
-/**
- * Opens the job of the import, with the sealed URL of its source, and closes the branch, in one batch.
- * @returns or PROJECT_BUSY while another import is open, HOST_BUSY while another job of the branch is
- */
-export async function reserveImport(
-  db: Database,
-  keys: readonly SecretKey[],
-  { jobId, snapshotId, branch, sourceUrl, hostId, actor, ...what }: ImportRequest,
-  now: Date,
-): Promise<Result<JobOf<'branch.import'>, Failure>> {
-  const { id: branchId, projectId } = branch;
-  const job = newJob(
-    'branch.import',
-    { branchId, snapshotId, ...what },
-    { id: jobId, projectId, hostId, actor },
-    now,
-  );
-  const source = await sealedSource(keys, job, sourceUrl);
-  const { source: from, tables } = what;
-  const about = { projectId, branchId, metadata: { job_id: jobId, ...from, tables } };
-  const event = auditEvent('branch.import.started', actor, about, now);
-  const written = await guardedWrite(db, {
-    first: [jobs, job],
-    require: [...onActiveBranch(branch, actor.tenantId), ...beforeCopy(branch)],
-    rest: (isWritten) => [
-      insertIf(db, auditEvents, event, isWritten),
-      ...beginCopy(db, branch, source, isWritten),
-    ],
-  });
-  return written.ok ? ok(job) : written;
-}
 
 /** What allows a copy from elsewhere into the branch. */
 export const beforeCopy = ({ id, projectId }: Pick<BranchRow, 'id' | 'projectId'>) =>
@@ -112,7 +69,7 @@ export const beginCopy = (
   nextAccessRevision(db, projectId, isWritten),
   db
     .update(projectBranches)
-    .set({ hold: 'import' })
+    .set({ hold: HOLDS.copying })
     .where(and(eq(projectBranches.id, id), isWritten)),
 ];
 
@@ -135,14 +92,14 @@ const identity = ({ job }: Context, { databaseName }: Pick<BranchRow, 'databaseN
 const applyAccess = ({ db, settings, callHostOf, job }: SagaContext) =>
   sendAccess(db, settings.CREDENTIAL_KEYS, callHostOf, job.projectId);
 
-/** Restricts the branch of the job, or no more, there and here. */
-export const restrict = (hold: BranchRow['hold']) => async (context: OfBranch) => {
+/** Holds the branch of the job as the state says, on its host and in the records. */
+export const holdAs = (state: SourceState) => async (context: OfBranch) => {
   const { db, job } = context;
-  await inOneBatch(db, setHold(db, { id: job.branchId, projectId: job.projectId }, hold));
+  await inOneBatch(db, setHold(db, { id: job.branchId, projectId: job.projectId }, HOLDS[state]));
   await applyAccess(context);
 };
 
-/** Of the audit event of a copy that is done. */
+/** The metadata of the audit event of a finished copy. */
 export const copiedMetadata = ({ source, tables }: Context['job']['input'], copied: Copying['copied']) => ({
   ...source,
   tables,
@@ -240,50 +197,5 @@ export async function loadCopy(context: Context): Promise<Copying | null> {
   };
 }
 
-/** The copy, the exchange and the opening are each confirmed by the host if they are repeated. */
-export const importBranchJob = saga<'branch.import', Copying>({
-  steps: [
-    // Nobody may write into `main` any more when it is cloned.
-    [{ name: 'close', run: restrict('import') }],
-    [{ name: 'copy', run: (context, subject) => copy(context, subject, null) }],
-    [{ name: 'swap', run: swapIn }],
-    [{ name: 'open', run: restrict(null) }],
-    [{ name: 'discard', run: discard }],
-  ],
-  patience: () => WITHIN_MS,
-  load: loadCopy,
-  complete: ({ db, job }, { copied }, now) => {
-    const metadata = copiedMetadata(job.input, copied);
-    const about = { id: job.id, projectId: job.projectId, branchId: job.branchId, metadata };
-    return [
-      insertIf(db, auditEvents, auditEvent('branch.imported', job.input.actor, about, now), sql`true`),
-      inTenantOfProject(db, job.projectId, [job.id]),
-      db.update(projectBranches).set({ updatedAt: now }).where(eq(projectBranches.id, job.branchId)),
-      forgetSource({ db, job }),
-    ];
-  },
-  undo: {
-    run: async (context) => {
-      const { job, callHost } = context;
-      const { id: job_id, projectId: project_id, branchId: branch_id } = job;
-      // The copy would hold the lock of the branch for as long as it lasts.
-      await callHost('transfer.cancel', { job_id, project_id });
-      await callHost('reset.cancel', { job_id, project_id, branch_id, snapshot_id: job.input.snapshotId });
-      await restrict(null)(context);
-    },
-    record: ({ db, job }) => [forgetSource({ db, job })],
-  },
-});
-
 export const forgetSource = ({ db, job }: Pick<Context, 'db' | 'job'>): Statement =>
   db.delete(importSources).where(eq(importSources.jobId, job.id));
-
-/** A validated request to fill an empty branch from a source that was probed. */
-export interface ImportRequest extends Omit<JobSubjects['branch.import'], 'branchId'> {
-  jobId: string;
-  branch: BranchRow;
-  /** With the password. */
-  sourceUrl: string;
-  hostId: string;
-  actor: Actor;
-}

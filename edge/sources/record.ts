@@ -8,13 +8,9 @@ import { type Database, inOneBatch, insertIf, isThere } from '../database/databa
 import { auditEvents, type FollowRow, follows, jobs, projectBranches, projects } from '../database/schema.ts';
 import type { CallHost } from '../hosts/host-client.ts';
 import { isUnchanging } from '../jobs/job-store.ts';
+import { changeState, type FollowEvent, type FollowState, isLive, LIVE_STATES } from './states.ts';
 
 /** What a project follows: its record in D1, and what the host reports of it. */
-
-/** The states in which the host follows, or can continue. */
-export const LIVE_STATES = ['following', 'stopped'] as const satisfies readonly FollowRow['state'][];
-export const isLive = ({ state }: Pick<FollowRow, 'state'>): boolean =>
-  state === 'following' || state === 'stopped';
 
 /** Whether the project follows something in one of these states. */
 export const isFollowing = (projectId: string, states: readonly FollowRow['state'][]) =>
@@ -104,7 +100,22 @@ const ABSENT: RecordedProblem = {
   statement: null,
 };
 
-const stateOf = ({ state }: Pick<FollowStatus, 'state'>) => (state === 'absent' ? 'stopped' : state);
+/** What the host says of itself, as an event of the record and the problem that is recorded with it. */
+const REPORTED = {
+  following: { event: 'run', state: 'following', lost: null },
+  stopped: { event: 'halt', state: 'stopped', lost: null },
+  // Nothing is left to continue, so only the end of following is possible.
+  absent: { event: 'halt', state: 'stopped', lost: ABSENT },
+} as const satisfies Record<
+  FollowStatus['state'],
+  { event: FollowEvent; state: FollowState; lost: RecordedProblem | null }
+>;
+
+/** @returns with the problem, which follows from the state */
+function readStatus(status: Pick<FollowStatus, 'state' | 'problem' | 'slot_bytes' | 'keep_bytes'>) {
+  const { lost, ...reported } = REPORTED[status.state];
+  return { ...reported, problem: lost ?? problemOf(status.problem, status) };
+}
 
 /**
  * @param steps of the job that began it
@@ -122,10 +133,11 @@ export function toFollowResponse(
   }
   if (!live || !isLive({ state })) return { ...about, state, problem, tables };
   const { lag_bytes, lag_seconds, slot_bytes } = live;
+  const known = readStatus(live);
   return {
     ...about,
-    state: stateOf(live),
-    problem: live.state === 'absent' ? ABSENT : problemOf(live.problem, live),
+    state: known.state,
+    problem: known.problem,
     tables: live.tables,
     lag_bytes,
     lag_seconds,
@@ -148,8 +160,7 @@ export async function recordObservation(
   now: Date,
 ): Promise<void> {
   const observedAt = new Date(observed.observed_at);
-  const state = stateOf(observed);
-  const problem = observed.state === 'absent' ? ABSENT : problemOf(observed.problem, observed);
+  const { event, state, problem } = readStatus(observed);
   const isNewer = and(
     eq(follows.projectId, projectId),
     inArray(follows.state, [...LIVE_STATES]),
@@ -182,10 +193,10 @@ export async function recordObservation(
   // An ID belongs to the host, so one that is in use by another event is not replaced.
   const isNew = (id: string) => sql`not ${isThere(auditEvents, eq(auditEvents.id, id))}`;
   await inOneBatch(db, [
-    ...[...interrupted, ...added].map((event) =>
-      insertIf(db, auditEvents, event, sql`${isThere(follows, isNewer)} and ${isNew(event.id)}`),
+    ...[...interrupted, ...added].map((row) =>
+      insertIf(db, auditEvents, row, sql`${isThere(follows, isNewer)} and ${isNew(row.id)}`),
     ),
-    db.update(follows).set({ state, problem, observedAt, updatedAt: now }).where(isNewer),
+    changeState(db, event, isNewer, { problem, observedAt, updatedAt: now }),
   ]);
 }
 
@@ -198,12 +209,16 @@ export async function recordResumed(
   now: Date,
 ): Promise<void> {
   const isStillLive = and(eq(follows.projectId, projectId), inArray(follows.state, [...LIVE_STATES]));
-  const state = stateOf(status);
-  const problem = status.state === 'absent' ? ABSENT : problemOf(status.problem, status);
-  const event = auditEvent('branch.follow.resumed', actor, { projectId, branchId, metadata: { state } }, now);
+  const { event, state, problem } = readStatus(status);
+  const resumed = auditEvent(
+    'branch.follow.resumed',
+    actor,
+    { projectId, branchId, metadata: { state } },
+    now,
+  );
   await inOneBatch(db, [
-    insertIf(db, auditEvents, event, isThere(follows, isStillLive)),
-    db.update(follows).set({ state, problem, updatedAt: now }).where(isStillLive),
+    insertIf(db, auditEvents, resumed, isThere(follows, isStillLive)),
+    changeState(db, event, isStillLive, { problem, updatedAt: now }),
   ]);
 }
 

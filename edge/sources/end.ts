@@ -4,7 +4,6 @@ import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { followName } from '../../shared/protocol/transfer-operations.ts';
 import { ok, type Result } from '../../shared/result.ts';
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
-import { doneTables, readableSourceUrl, restrict, WITHIN_MS } from '../branches/import-branch.ts';
 import type { Actor } from '../database/column-types.ts';
 import { onActiveBranch } from '../database/conditions.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
@@ -23,7 +22,9 @@ import type { CallHost } from '../hosts/host-client.ts';
 import { isCancelled } from '../jobs/cancel-job.ts';
 import { isUnchanging, newJob } from '../jobs/job-store.ts';
 import { JobCancelledError, type SagaContext, SourceUnsuitableError, saga } from '../jobs/saga.ts';
-import { isFollowing, isLive, LIVE_STATES } from './follow-record.ts';
+import { doneTables, holdAs, readableSourceUrl, WITHIN_MS } from './import.ts';
+import { isFollowing } from './record.ts';
+import { changeState, isLive, removeRecord, statesBefore } from './states.ts';
 
 /** The ends of following: `main` takes over from the source, or is left as it is. */
 
@@ -54,8 +55,8 @@ export async function reserveEnd(
     writesStopped === null
       ? newJob('follow.stop', { branchId }, about, now)
       : newJob('follow.cutover', { branchId, writesStopped }, about, now);
-  // What stands still has to be resumed before it can take over.
-  const states = writesStopped === null ? LIVE_STATES : (['following'] as const);
+  // Replication that is stopped has to be resumed before `main` can take over.
+  const states = writesStopped === null ? statesBefore('stop') : (['following'] as const);
   const written = await guardedWrite(db, {
     first: [jobs, job],
     require: [
@@ -132,7 +133,7 @@ const CUT_OVER_WITHIN_MS = 3_600_000;
 
 /** Both steps are confirmed by the host if they are repeated. */
 export const cutOverJob = saga<'follow.cutover', Ended>({
-  steps: [[{ name: 'cut_over', run: cutOver }], [{ name: 'open', run: restrict(null) }]],
+  steps: [[{ name: 'cut_over', run: cutOver }], [{ name: 'open', run: holdAs('cut_over') }]],
   patience: () => CUT_OVER_WITHIN_MS,
   load,
   complete: (context, { follow, cutOver: done }, now) => {
@@ -146,10 +147,11 @@ export const cutOverJob = saga<'follow.cutover', Ended>({
         { host, port, database, rows, sequences, refused_ms, dropped_at_source },
         now,
       ),
-      db
-        .update(follows)
-        .set({ state: 'cut_over', problem: null, updatedAt: now, ...(done && { tables: doneTables(done) }) })
-        .where(eq(follows.projectId, job.projectId)),
+      changeState(db, 'cut over', eq(follows.projectId, job.projectId), {
+        problem: null,
+        updatedAt: now,
+        ...(done && { tables: doneTables(done) }),
+      }),
       // A cancellation that came after the last step had begun.
       db.update(jobs).set({ error: null }).where(eq(jobs.id, job.id)),
     ];
@@ -164,11 +166,11 @@ export const cutOverJob = saga<'follow.cutover', Ended>({
       // Its end may have come before the undoing.
       const { state } = await callHost('follow.status', about);
       if (state !== 'absent') return;
-      await db
-        .update(follows)
-        .set({ state: 'cut_over', problem: null, updatedAt: new Date() })
-        .where(eq(follows.projectId, job.projectId));
-      await restrict(null)(context);
+      await changeState(db, 'cut over', eq(follows.projectId, job.projectId), {
+        problem: null,
+        updatedAt: new Date(),
+      });
+      await holdAs('cut_over')(context);
     },
     record: () => [],
   },
@@ -222,7 +224,7 @@ export const stopFollowingJob = saga<'follow.stop', Ended>({
         },
       },
     ],
-    [{ name: 'open', run: restrict(null) }],
+    [{ name: 'open', run: holdAs('none') }],
   ],
   patience: () => WITHIN_MS,
   load,
@@ -232,7 +234,7 @@ export const stopFollowingJob = saga<'follow.stop', Ended>({
     const { db, job } = context;
     return [
       ...audited(context, 'branch.follow.stopped', { host, port, database, dropped_at_source }, now),
-      db.delete(follows).where(eq(follows.projectId, job.projectId)),
+      removeRecord(db, 'stop', eq(follows.projectId, job.projectId)),
     ];
   },
   // Only for a project that was deleted meanwhile, and a host that does not know the operation.

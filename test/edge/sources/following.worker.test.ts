@@ -1,10 +1,10 @@
 import { and, eq } from 'drizzle-orm';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { sealedSource } from '../../../edge/branches/import-branch.ts';
 import { auditEvents, follows, importSources, jobs, projects } from '../../../edge/database/schema.ts';
-import { stopFollowing } from '../../../edge/following/end-following.ts';
-import { checkFollow, followsOn } from '../../../edge/following/follow-record.ts';
 import type { CallHost } from '../../../edge/hosts/host-client.ts';
+import { stopFollowing } from '../../../edge/sources/end.ts';
+import { sealedSource } from '../../../edge/sources/import.ts';
+import { checkFollow, followsOn } from '../../../edge/sources/record.ts';
 import type { FollowReport } from '../../../shared/protocol/follow.ts';
 import type { Method } from '../../../shared/protocol/operations.ts';
 import type { BranchBody } from '../../support/api.ts';
