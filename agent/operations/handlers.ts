@@ -1,6 +1,8 @@
 import { type Method, type MethodResult, OPERATIONS, type Params } from '../../shared/protocol/operations.ts';
 import type { CloneTurns } from '../cloning/clone-turns.ts';
 import type { ComparisonHost } from '../difference/sides.ts';
+import { compareHosts } from '../moves/compare.ts';
+import { admitMover, closeToClients, releaseMover } from '../moves/mover-login.ts';
 import { readTenant } from '../postgres/branches.ts';
 import { listExtensions } from '../postgres/extensions.ts';
 import { asHostError } from '../postgres/postgres-failure.ts';
@@ -10,8 +12,6 @@ import { makeRoom, type RoomHost } from '../snapshots/make-room.ts';
 import { dropSnapshot } from '../snapshots/snapshot-databases.ts';
 import type { Spares } from '../snapshots/spares.ts';
 import { admitStandby, type Membership } from '../standby/membership.ts';
-import { admitHost, closeHost, releaseHost } from '../transfer/admit-host.ts';
-import { compareSource } from '../transfer/compare-source.ts';
 import { type CopyHost, cancelCopy, copySource } from '../transfer/copy-source.ts';
 import { cancelCutOver, cutOver } from '../transfer/cut-over.ts';
 import { followStatus, type WatchedHost } from '../transfer/follow-status.ts';
@@ -133,10 +133,10 @@ const HANDLERS: Handlers = {
   'member.read': ({ member }) => member.read(),
   'member.apply': ({ member }, record) => member.apply(record),
   'standby.admit': admitStandby,
-  'move.admit': admitHost,
-  'move.close': closeHost,
-  'move.release': releaseHost,
-  'move.compare': compareSource,
+  'move.admit': admitMover,
+  'move.close': closeToClients,
+  'move.release': releaseMover,
+  'move.compare': compareHosts,
 };
 
 /**

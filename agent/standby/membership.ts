@@ -6,6 +6,7 @@ import type { HostMember, MemberState } from '../../shared/protocol/standby.ts';
 import { waitForLogins } from '../access/enforce-access.ts';
 import { closeRuleFiles } from '../access/rule-files.ts';
 import type { RuleSync } from '../access/sync-rules.ts';
+import { networksOf } from '../moves/mover-login.ts';
 import { withAdminConsoles } from '../pooler/admin-console.ts';
 import {
   identifier,
@@ -22,7 +23,6 @@ import { HostError } from '../process/host-error.ts';
 import type { Log } from '../process/log.ts';
 import { pollUntil, runLoop } from '../process/loops.ts';
 import { type AgentSettings, rulesFolder } from '../process/settings.ts';
-import { networksOf } from '../transfer/admit-host.ts';
 import { PROMOTED } from '../transfer/follow-status.ts';
 import { postmasterOf } from './base-copy.ts';
 import { storeLease } from './lease.ts';

@@ -23,8 +23,8 @@ import type { Log } from '../process/log.ts';
 import { pollUntil, runLoop } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { asOptions, OPTIONS } from '../rows/branch-session.ts';
-import { forEach } from './copy-rows.ts';
-import { databasePrint } from './database-print.ts';
+import { forEach } from '../transfer/copy-rows.ts';
+import { databasePrint } from '../transfer/database-print.ts';
 
 /**
  * The login with which another host reads the databases of a project while the project moves there. A slot is read with
@@ -32,7 +32,7 @@ import { databasePrint } from './database-print.ts';
  * other host only, and its row and its password end unless the gateway extends them.
  */
 
-export interface AdmittingHost {
+export interface MoverHost {
   settings: AgentSettings;
   sessions: Pool;
   rules: RuleSync;
@@ -69,8 +69,8 @@ export async function networksOf(names: readonly string[]): Promise<string[]> {
  * sessions have ended. They stay so until the release, whatever a later call says.
  * @throws HostError INVALID_CALL once it was released, RULES_NOT_APPLIED, POOLER_UNAVAILABLE, HOST_BUSY
  */
-export async function admitHost(
-  host: AdmittingHost,
+export async function admitMover(
+  host: MoverHost,
   { job_id, project_id, database, verifier, from, valid_seconds, frozen, closes_next }: Params<'move.admit'>,
 ): Promise<MethodResult<'move.admit'>> {
   const { settings, sessions, rules } = host;
@@ -109,7 +109,7 @@ async function requireUnreleased(session: Session, login: string): Promise<void>
 
 /** A project moves once at a time. What an earlier move has left must not be removed later, with the slot of this one. */
 async function releaseOthers(
-  host: AdmittingHost,
+  host: MoverHost,
   session: Session,
   login: string,
   projectId: string,
@@ -165,7 +165,7 @@ const readFrozen = async (session: Session, login: string): Promise<Frozen[]> =>
  * the branches are from then on.
  */
 async function printFrozen(
-  { settings }: AdmittingHost,
+  { settings }: MoverHost,
   session: Session,
   login: string,
   projectId: string,
@@ -200,7 +200,7 @@ const OWN_TRANSACTIONS = 2;
  * Compares the branches that can only be read with what they were while clients are still served, and records how many
  * transactions each has had. So while clients wait, only those with another transaction since then are compared again.
  */
-async function compareEarly({ settings }: AdmittingHost, session: Session, login: string): Promise<void> {
+async function compareEarly({ settings }: MoverHost, session: Session, login: string): Promise<void> {
   const deadline = performance.now() + EARLY_WITHIN_MS;
   await forEach(await readFrozen(session, login), PRINTERS, async (_, { branch_id, database, print }) => {
     if (print === null || performance.now() > deadline) return;
@@ -229,8 +229,8 @@ async function compareEarly({ settings }: AdmittingHost, session: Session, login
  * became read-only. From then on no branch of the project can be written, `main` neither.
  * @throws HostError HOST_BUSY, RULES_NOT_APPLIED, POOLER_UNAVAILABLE
  */
-export async function closeHost(
-  host: AdmittingHost,
+export async function closeToClients(
+  host: MoverHost,
   { job_id, project_id, access, frozen }: Params<'move.close'>,
 ): Promise<MethodResult<'move.close'>> {
   const { settings, sessions } = host;
@@ -313,8 +313,8 @@ async function endClientsOf(session: Session, branchIds: readonly string[]): Pro
  * Removes the login with everything that it has left. A branch that was frozen can be written again.
  * @throws HostError HOST_BUSY while something is left, RULES_NOT_APPLIED, POOLER_UNAVAILABLE
  */
-export async function releaseHost(
-  host: AdmittingHost,
+export async function releaseMover(
+  host: MoverHost,
   { job_id, project_id }: Params<'move.release'>,
 ): Promise<MethodResult<'move.release'>> {
   const login = moverLogin(job_id);
@@ -322,7 +322,7 @@ export async function releaseHost(
 }
 
 async function release(
-  { settings, rules }: AdmittingHost,
+  { settings, rules }: MoverHost,
   session: Session,
   login: string,
   projectId: string,
@@ -469,7 +469,7 @@ const CHECK_EVERY_MS = 10_000;
 const REMEMBERED = '30 days';
 
 /** Removes what the moves of a gateway that is gone would leave. Never throws. */
-export const runMoverLoop = (host: AdmittingHost, signal: AbortSignal): Promise<void> =>
+export const runMoverLoop = (host: MoverHost, signal: AbortSignal): Promise<void> =>
   runLoop(() => releaseExpired(host), {
     every: CHECK_EVERY_MS,
     signal,
@@ -478,7 +478,7 @@ export const runMoverLoop = (host: AdmittingHost, signal: AbortSignal): Promise<
   });
 
 /** Removes the logins whose time is over: the gateway has extended them for as long as it knew their jobs. */
-export async function releaseExpired(host: AdmittingHost): Promise<void> {
+export async function releaseExpired(host: MoverHost): Promise<void> {
   await host.sessions.query(
     `DELETE FROM released_mover WHERE released_at < clock_timestamp() - interval '${REMEMBERED}'`,
   );

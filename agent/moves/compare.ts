@@ -5,13 +5,18 @@ import { LOCK_NOT_AVAILABLE, sqlState } from '../postgres/postgres-failure.ts';
 import { HostError } from '../process/host-error.ts';
 import { pollUntil } from '../process/loops.ts';
 import type { OnProgress } from '../process/progress.ts';
-import { type CopiedTable, listTables, tableName } from './copy-rows.ts';
-import { compareTable, followedTables, hasSchemaOfCopy, OTHER_SCHEMA } from './cut-over.ts';
-import { type FollowHost, withFollowed, withOwners } from './followed-session.ts';
-import { type Followed, readSubscription, requireFollowed, type Subscription } from './following.ts';
-import { finding, Refused, short } from './source-address.ts';
-import { findingOf, inSource, openSnapshotSession } from './source-session.ts';
-import { flushWal, hasApplied } from './source-slot.ts';
+import { type CopiedTable, listTables, tableName } from '../transfer/copy-rows.ts';
+import { compareTable, followedTables, hasSchemaOfCopy, OTHER_SCHEMA } from '../transfer/cut-over.ts';
+import { type FollowHost, withFollowed, withOwners } from '../transfer/followed-session.ts';
+import {
+  type Followed,
+  readSubscription,
+  requireFollowed,
+  type Subscription,
+} from '../transfer/following.ts';
+import { finding, Refused, short } from '../transfer/source-address.ts';
+import { findingOf, inSource, openSnapshotSession } from '../transfer/source-session.ts';
+import { flushWal, hasApplied } from '../transfer/source-slot.ts';
 
 /**
  * The comparison of a move, while the source is written to. A table is locked against writes there until its changes are
@@ -33,7 +38,7 @@ const TRY_AGAIN_MS = 1_000;
 type Comparison = MethodResult<'move.compare'>;
 
 /** @throws HostError INVALID_CALL for a branch that follows nothing, HOST_BUSY. What differs is a finding */
-export const compareSource = (
+export const compareHosts = (
   host: FollowHost,
   params: Params<'move.compare'>,
   onProgress?: OnProgress,
