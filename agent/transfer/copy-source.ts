@@ -50,6 +50,7 @@ import {
 } from './load-database.ts';
 import { examineSource, isEmptyDatabase, limitFinding, NOT_EMPTY, type ProbeHost } from './probe.ts';
 import { finding, Refused, type Source, short } from './source-address.ts';
+import { policyOf } from './source-policy.ts';
 import { dumpSource, leftOutFindings, readSchemaFacts, type SchemaFacts, unneeded } from './source-schema.ts';
 import { findingOf, inSource, openReplicationSession, openSnapshotSession } from './source-session.ts';
 import {
@@ -124,7 +125,7 @@ async function copyAgain(
   const { probe } = examined.value;
   if (probe.findings.some(isError)) return { copied: null, findings: probe.findings };
   const overLimit = params.follow
-    ? await limitFinding(host, project_id, { jobId: params.job_id, isOfHost: of_host })
+    ? await limitFinding(host, project_id, policyOf(params), params.job_id)
     : [];
   if (overLimit.length > 0) return { copied: null, findings: overLimit };
   phases.end('check');
@@ -286,7 +287,7 @@ class Load {
    * @returns the snapshot, and the print of the schema of another host: before it is read, so that a later change is found
    */
   async #makeSlot({ slot, publication }: SlotNames): Promise<{ snapshot: string; print: string | null }> {
-    const { of_host } = this.#params;
+    const { mustBeComplete } = policyOf(this.#params);
     const made = await inSource(
       this.#host.settings,
       this.#source,
@@ -295,7 +296,7 @@ class Load {
         await dropSlot(session, { slot, publication });
         // Changes are decoded with the catalog of their time, so the publication has to be older than the slot.
         if (publication === null) await makePublications(session, slot, this.#published);
-        return of_host ? databasePrint(session, 'schema') : null;
+        return mustBeComplete ? databasePrint(session, 'schema') : null;
       },
       { mode: 'change', tls: this.#tls },
     );
@@ -381,7 +382,8 @@ class Load {
 
   async #copy(): Promise<Loaded> {
     this.#awaitSource(PIECE_WITHIN_MS);
-    const { follow, of_host, project_id } = this.#params;
+    const { follow, project_id } = this.#params;
+    const { mustBeComplete, sameRoles } = policyOf(this.#params);
     const target = await this.#openTarget();
     if (!(await isEmptyDatabase(target))) throw new Refused(NOT_EMPTY);
     const ofSlot = follow ? await this.#makeSlot(follow) : null;
@@ -389,8 +391,7 @@ class Load {
     const snapshot = ofSlot?.snapshot ?? (await exportSnapshot(source));
     const facts = await readSchemaFacts(source);
     const plan = await this.#planSchema(snapshot, facts);
-    // Between hosts nothing is different, so nothing may be missing.
-    const [missing] = of_host ? plan.leftOut : [];
+    const [missing] = mustBeComplete ? plan.leftOut : [];
     if (missing !== undefined)
       throw new Refused(
         finding(
@@ -429,7 +430,7 @@ class Load {
     for (const { schema, tag } of plan.views)
       if (populated.has(JSON.stringify([schema, tag])))
         await refreshView(target, { schema: schema ?? '', name: tag });
-    if (of_host) await copyPrivileges(source, target, groupName(project_id, 'owner'));
+    if (sameRoles) await copyPrivileges(source, target, groupName(project_id, 'owner'));
     await forEach(await listAnalyzed(target), workers, (worker, name) =>
       worker.target.query(`ANALYZE ONLY ${name}`),
     );
@@ -454,7 +455,7 @@ class Load {
     const chosen = this.#params.tables === null ? null : [...this.#chosen];
     const queries = { before: catalogQuery(target), after: catalogQuery(source) };
     const { followed } = await runInThread(
-      { followed: chosen, sameRoles: this.#params.of_host ?? false },
+      { followed: chosen, sameRoles: policyOf(this.#params).sameRoles },
       queries,
       this.#stop.signal,
       SCHEMA_WITHIN_MS,
@@ -471,7 +472,7 @@ class Load {
       signal: this.#stop.signal,
       ...(tables && { excluded: unneeded(facts, tables) }),
     });
-    return planRestore(archive, { tables, policies: this.#params.of_host ? [] : facts.policies });
+    return planRestore(archive, { tables, policies: policyOf(this.#params).sameRoles ? [] : facts.policies });
   }
 
   async #makeEntries(target: Session, entries: RestorePlan['first'], searchPath: string): Promise<void> {

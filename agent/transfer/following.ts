@@ -30,6 +30,7 @@ import {
   withFollowed,
 } from './followed-session.ts';
 import { Refused, readSourceUrl, resolveSource, type Source, short } from './source-address.ts';
+import { policyOf } from './source-policy.ts';
 import { inSource, readAuthorities, type Tls } from './source-session.ts';
 import { dropAtSource, publicationsOf, removalOf, type SlotNames } from './source-slot.ts';
 
@@ -174,10 +175,10 @@ export async function readSubscription(
 /** Reads what the address of a source is, and how the source proves who it is. @throws HostError INVALID_CALL, POSTGRES_UNAVAILABLE */
 async function reachSource(
   host: FollowHost,
-  { source_url: url, of_host }: Params<'follow.start'>,
+  { source_url: url, ...call }: Params<'follow.start'>,
 ): Promise<{ source: Source; tls: Tls }> {
   const parts = readSourceUrl(url);
-  const source = parts.ok ? await resolveSource(host.settings, parts.value, { isOfHost: of_host }) : parts;
+  const source = parts.ok ? await resolveSource(host.settings, parts.value, policyOf(call)) : parts;
   if (!source.ok) throw new HostError('INVALID_CALL', source.failure.message);
   const tls = await inSource(host.settings, source.value, CONNECT_WITHIN_MS, async ({ tls }) => tls);
   if (!tls.ok) throw new HostError('POSTGRES_UNAVAILABLE', `the source: ${tls.failure.message}`);
@@ -501,6 +502,6 @@ async function sourceToClean(host: FollowHost, subscription: Subscription | null
   if (subscription) return subscription;
   if (url === null) return null;
   const parts = readSourceUrl(url);
-  const source = parts.ok ? await resolveSource(host.settings, parts.value) : parts;
+  const source = parts.ok ? await resolveSource(host.settings, parts.value, policyOf({})) : parts;
   return source.ok ? { source: source.value, tls: undefined } : null;
 }

@@ -15,6 +15,7 @@ import { FOLLOWED_MAX } from '../servers/configuration.ts';
 import { freeBytes } from '../volumes/volumes.ts';
 import { finding, readSourceUrl, resolveSource, type Source, short } from './source-address.ts';
 import { isPublished, readCatalog, type SourceCatalog, type TableRow } from './source-catalog.ts';
+import { policyOf, type SourcePolicy } from './source-policy.ts';
 import { inSource } from './source-session.ts';
 import type { PublishedTable } from './source-slot.ts';
 import { type TrialHost, trySchema } from './try-schema.ts';
@@ -49,7 +50,7 @@ export async function probeSource(
     const [examined, isEmpty, overLimit] = await Promise.all([
       examineSource(host, source_url, wanted),
       into === null || inBranch(host, into, 'read', isEmptyDatabase),
-      wanted.use === 'follow' ? limitFinding(host, project_id, { isOfHost: wanted.of_host }) : [],
+      wanted.use === 'follow' ? limitFinding(host, project_id, policyOf(wanted)) : [],
     ]);
     const here = [...overLimit, ...(isEmpty ? [] : [NOT_EMPTY])];
     if (!examined.ok) return { source: null, findings: [examined.failure, ...here] };
@@ -80,13 +81,13 @@ const FOLLOWED_OF_TENANT = 4;
 
 /**
  * Why the project may not follow: without a worker its branch would stand still, or another tenant's would.
- * @param options.jobId of a copy that has begun, and yields to those that began before it
- * @param options.isOfHost it moves here, which takes none of the tenant's places
+ * @param jobId of a copy that has begun, and yields to those that began before it
  */
 export async function limitFinding(
   { postgres, copies }: Pick<ProbeHost, 'postgres' | 'copies'>,
   projectId: string,
-  { jobId, isOfHost = false }: { jobId?: string; isOfHost?: boolean | undefined } = {},
+  { takesTenantPlace }: Pick<SourcePolicy, 'takesTenantPlace'>,
+  jobId?: string,
 ): Promise<SourceFinding[]> {
   const { rows } = await postgres.query<{ all: number; own: number; slots: number }>(
     `WITH followed AS (
@@ -99,7 +100,7 @@ export async function limitFinding(
   );
   const { all = 0, own = 0, slots = 0 } = rows[0] ?? {};
   const limit = (message: string) => [finding('limit', message, { path: '' })];
-  if (!isOfHost && own >= FOLLOWED_OF_TENANT)
+  if (takesTenantPlace && own >= FOLLOWED_OF_TENANT)
     return limit(
       `On this host, ${FOLLOWED_OF_TENANT} projects of your tenant already follow another database, which is the limit. Cut one of them over, or stop it.`,
     );
@@ -109,9 +110,9 @@ export async function limitFinding(
     );
   if (all < slots) return [];
   return limit(
-    isOfHost
-      ? 'As many databases as can follow another one do so on the new host. Wait until one of them is cut over.'
-      : 'No more branches can follow on this database host. Contact its operator.',
+    takesTenantPlace
+      ? 'No more branches can follow on this database host. Contact its operator.'
+      : 'As many databases as can follow another one do so on the new host. Wait until one of them is cut over.',
   );
 }
 
@@ -153,7 +154,8 @@ export async function examineSource(
 ): Promise<Result<Examined, SourceFinding>> {
   const parts = readSourceUrl(url);
   if (!parts.ok) return parts;
-  const source = await resolveSource(host.settings, parts.value, { isOfHost: wanted.of_host });
+  const policy = policyOf(wanted);
+  const source = await resolveSource(host.settings, parts.value, policy);
   if (!source.ok) return source;
   const read = await inSource(host.settings, source.value, READ_WITHIN_MS, async ({ session, tls }) => ({
     tls,
@@ -161,8 +163,8 @@ export async function examineSource(
   }));
   if (!read.ok) return fail(read.failure);
   const { tls, catalog } = read.value;
-  // What such a trigger writes would be there twice after a move: once by itself, once among the changes.
-  if (wanted.of_host) for (const table of catalog.tables) table.has_key &&= !table.fires_always;
+  if (policy.excludesAlwaysTriggers)
+    for (const table of catalog.tables) table.has_key &&= !table.fires_always;
   const [{ extensions }, free] = await Promise.all([
     listExtensions(host.postgres),
     freeBytes(host.settings.PGDATA_DIR),
@@ -181,8 +183,7 @@ export async function examineSource(
     ...sizeFindings(total_bytes, wanted.room_bytes, free),
     ...extensionFindings(catalog, creatable),
     ...rightsFindings(catalog, chosen, wanted.publication === null),
-    // The former host of a move closes itself.
-    ...(wanted.of_host ? [] : hiddenFindings(catalog)),
+    ...(policy.reportsHidden ? hiddenFindings(catalog) : []),
     ...chosen.filter(({ is_unlogged }) => !isCopy || !is_unlogged).flatMap(limitOf),
   ].filter((found) => !isCopy || mattersForCopy(found));
   return ok({

@@ -5,6 +5,7 @@ import { isInNetwork, reachOf } from '../../shared/cidr.ts';
 import type { SourceFinding } from '../../shared/protocol/transfer-operations.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { AgentSettings } from '../process/settings.ts';
+import type { SourcePolicy } from './source-policy.ts';
 
 /** The parts of a source's URL. */
 export interface SourceUrl {
@@ -123,12 +124,11 @@ const REAL: Network = {
  * Resolves the name of a source once. The address is what is connected to, so that a second look at the DNS
  * cannot lead elsewhere. A source is chosen by a tenant, and what only this host can reach is not the tenant's:
  * an address that is not public is refused, also if it is one of several.
- * @param options.isOfHost the gateway has chosen the source: any address is allowed
  */
 export async function resolveSource(
   { FOLLOW_PRIVATE_NETWORKS }: Pick<AgentSettings, 'FOLLOW_PRIVATE_NETWORKS'>,
   source: SourceUrl,
-  { isOfHost = false }: { isOfHost?: boolean | undefined } = {},
+  { onlyPublicAddresses }: Pick<SourcePolicy, 'onlyPublicAddresses'>,
   { lookUp, own }: Network = REAL,
 ): Promise<Result<Source, SourceFinding>> {
   const late = new Promise<null>((resolve) => setTimeout(resolve, LOOK_UP_WITHIN_MS, null).unref());
@@ -138,7 +138,7 @@ export async function resolveSource(
   const ownAddresses = own();
   const isAllowed = ({ address }: { address: string }) =>
     isIP(address) !== 0 &&
-    (isOfHost ||
+    (!onlyPublicAddresses ||
       FOLLOW_PRIVATE_NETWORKS.some((network) => isInNetwork(address, network)) ||
       (reachOf(address) === 'public' && !ownAddresses.includes(address)));
   if (![first, ...others].every(isAllowed))

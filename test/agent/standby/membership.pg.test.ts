@@ -227,11 +227,11 @@ test('a host that was a standby says that PostgreSQL has to be restarted before 
   writeFileSync(file, 'max_logical_replication_workers = 0\n');
   await servers.end('postgres', 'SIGINT');
   await servers.start('postgres');
-  const [found] = await limitFinding(servers.host, randomUUID());
+  const [found] = await limitFinding(servers.host, randomUUID(), { takesTenantPlace: true });
   expect(found?.message).toMatch(/restarted once/);
   expect((await servers.tool('doctor')).stdout).toMatch(/because it was a standby.*restart PostgreSQL/);
   writeFileSync(file, '');
   await servers.end('postgres', 'SIGINT');
   await servers.start('postgres');
-  expect(await limitFinding(servers.host, randomUUID())).toEqual([]);
+  expect(await limitFinding(servers.host, randomUUID(), { takesTenantPlace: true })).toEqual([]);
 });

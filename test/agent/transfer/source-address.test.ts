@@ -19,7 +19,12 @@ const resolve = async (host: string, addresses: string[], allowed: string[] = []
     lookUp: async () => addresses.map((address) => ({ address })),
     own: () => ['10.0.0.1', OWN],
   };
-  const found = await resolveSource({ FOLLOW_PRIVATE_NETWORKS: allowed }, source, {}, network);
+  const found = await resolveSource(
+    { FOLLOW_PRIVATE_NETWORKS: allowed },
+    source,
+    { onlyPublicAddresses: true },
+    network,
+  );
   return found.ok ? found.value.address : found.failure.problem;
 };
 
@@ -114,7 +119,9 @@ describe('the address of a source', () => {
     for (const host of ['0x7f.1', '2130706433', '0177.0.0.1', 'localhost', 'localhost.']) {
       const reading = readSourceUrl(urlOf(`${host}/shop`));
       if (!reading.ok) throw new Error(host);
-      const found = await resolveSource({ FOLLOW_PRIVATE_NETWORKS: [] }, reading.value);
+      const found = await resolveSource({ FOLLOW_PRIVATE_NETWORKS: [] }, reading.value, {
+        onlyPublicAddresses: true,
+      });
       expect(found, host).toMatchObject({ ok: false, failure: { problem: 'address' } });
     }
   });
