@@ -108,7 +108,7 @@ export async function insertRule(
     db,
     { use: keyUse, subjectId: id, now: createdAt, response },
     {
-      first: [auditEvents, event],
+      decides: [auditEvents, event],
       require: [
         ...inActiveProject(projectId, rule.tenantId),
         [branchId === null ? sql`true` : isThere(projectBranches, isBranch), missing('branch')],
@@ -155,7 +155,7 @@ export const storeRuleEnd =
     const details = { ...metadata, expires_at: expiresAt?.toISOString() ?? null };
     const event = auditEvent('network_rule.changed', actor, { ...about, metadata: details }, now);
     return guardedWrite(db, {
-      first: [auditEvents, event],
+      decides: [auditEvents, event],
       require: [[isThere(networkRules, theRule), 'NOT_FOUND']],
       rest: (isWritten) => [db.update(networkRules).set({ expiresAt }).where(and(theRule, isWritten))],
     });
@@ -173,7 +173,7 @@ export async function deleteRule(
   if (!rule) return fail({ code: 'NOT_FOUND' });
   const event = auditEvent('network_rule.deleted', actor, aboutRule(rule), now);
   return guardedWrite(db, {
-    first: [auditEvents, event],
+    decides: [auditEvents, event],
     require: [[isThere(networkRules, theRule), 'NOT_FOUND']],
     rest: (isWritten) => [
       nextAccessRevision(db, reference.projectId, isWritten),

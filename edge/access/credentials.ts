@@ -232,7 +232,7 @@ export async function storeRotation(
     // The key stores no passwords: a repeated request reads the current ones.
     { use: keyUse, subjectId: event.id, now, response: { status: 200, body: {} } },
     {
-      first: [auditEvents, event],
+      decides: [auditEvents, event],
       require: onActiveBranch({ id: branchId, projectId }, actor.tenantId),
       rest: (isWritten) => rotationStatements(db, projectId, passwords, isWritten, now),
     },

@@ -63,7 +63,7 @@ export const confirmAccess = (db: Database, projectId: string, revision: number,
  */
 export type Access = Params<'access.apply'>['access'];
 
-/** The queries whose results `accessOf` takes, in the order of its parameters. */
+/** The queries that `accessFacts` names. */
 export const accessReads = (db: Database, projectId: string) =>
   [
     db.select().from(projects).where(eq(projects.id, projectId)),
@@ -113,15 +113,38 @@ export const accessReads = (db: Database, projectId: string) =>
       ),
   ] as const;
 
+/** The results of `accessReads`. */
+export type AccessRows = Readonly<RowsOf<ReturnType<typeof accessReads>>>;
+
+/** Rows that decide the access to the databases of a project. */
+interface AccessFacts {
+  project: typeof projects.$inferSelect;
+  rules: readonly NetworkRuleRow[];
+  /** Branches to which nobody connects. */
+  closed: readonly { id: string }[];
+  /** Passwords that the host does not know. */
+  changed: readonly (typeof branchCredentials.$inferSelect)[];
+  limited: readonly { id: string; attempts: number }[];
+  lists: readonly NetworkList[];
+  spares: readonly { id: string; spares: number }[];
+}
+
+/** @returns null for a project that is gone */
+export function accessFacts([
+  [project],
+  rules,
+  closed,
+  changed,
+  limited,
+  lists,
+  spares,
+]: AccessRows): AccessFacts | null {
+  return project ? { project, rules, closed, changed, limited, lists, spares } : null;
+}
+
 export async function accessOf(
   keys: readonly SecretKey[],
-  project: typeof projects.$inferSelect,
-  rules: readonly NetworkRuleRow[],
-  closed: readonly { id: string }[],
-  changed: readonly (typeof branchCredentials.$inferSelect)[],
-  limited: readonly { id: string; attempts: number }[],
-  lists: readonly NetworkList[],
-  spares: readonly { id: string; spares: number }[],
+  { project, rules, closed, changed, limited, lists, spares }: AccessFacts,
 ): Promise<Access> {
   const verifiers: Record<string, Partial<Record<BranchRole, string>>> = {};
   for (const { branchId, role, keyId, sealedPassword } of changed) {
@@ -144,9 +167,6 @@ export async function accessOf(
   };
 }
 
-/** What `accessReads` has found. */
-export type AccessRows = RowsOf<ReturnType<typeof accessReads>>;
-
 /**
  * Applies the current access to both ports and to open sessions, on the host that the project is on when its access is
  * read: a caller could know an earlier one, which must stay closed.
@@ -160,9 +180,10 @@ export async function sendAccess(
   projectId: string,
   rows?: AccessRows,
 ): Promise<void> {
-  const [[project], ...restrictions] = rows ?? (await db.batch(accessReads(db, projectId)));
-  if (!project || project.accessApplied >= project.accessRevision) return;
-  const access = await accessOf(keys, project, ...restrictions);
+  const facts = accessFacts(rows ?? (await db.batch(accessReads(db, projectId))));
+  if (!facts || facts.project.accessApplied >= facts.project.accessRevision) return;
+  const { project } = facts;
+  const access = await accessOf(keys, facts);
   await callHostOf(project.hostId)('access.apply', { project_id: projectId, access });
   await confirmAccess(db, projectId, access.revision, project.hostId);
 }

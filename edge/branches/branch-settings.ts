@@ -95,7 +95,7 @@ export async function storeSettings(
   const statements = (isAllowed: SQL) =>
     settingStatements(db, settings, branch, change, actor, isAllowed, now);
   const written = await guardedWrite(db, {
-    first: (isAllowed) => statements(isAllowed).update,
+    decides: (isAllowed) => statements(isAllowed).update,
     require: [
       ...inActiveProject(branch.projectId, actor.tenantId),
       [isThere(projectBranches, isKept), 'BRANCH_NOT_ACTIVE'],

@@ -67,7 +67,7 @@ export async function reserveComparison(
   const job = newJob('branch.diff', { branchId: branch.id, comparison }, about, now);
   const isOpen = isOpenIn(projectId);
   const written = await guardedWrite(db, {
-    first: [jobs, job],
+    decides: [jobs, job],
     require: [...onActiveBranch(branch, actor.tenantId), [sql`not ${isThere(jobs, isOpen)}`, 'PROJECT_BUSY']],
   });
   if (written.ok) return ok(job);

@@ -9,6 +9,7 @@ import { newCredentials, passwordOf, verifiersOf } from '../access/credentials.t
 import { newBranchRules } from '../access/network-rule.ts';
 import {
   type Access,
+  accessFacts,
   accessOf,
   accessReads,
   closeWithProject,
@@ -77,7 +78,7 @@ type CreationContext = SagaContext<CreationKind>;
 /** Null if one of the branches is not being created any more. */
 export async function loadCreation({ db, job, settings }: CreationContext): Promise<Creation | null> {
   const ids = branchIdsOf(job);
-  const [rows, credentials, [project], ...restrictions] = await db.batch([
+  const [rows, credentials, ...read] = await db.batch([
     db.select().from(projectBranches).where(isOneOf(projectBranches.id, ids)),
     db.select().from(branchCredentials).where(isOneOf(branchCredentials.branchId, ids)),
     ...accessReads(db, job.projectId),
@@ -86,9 +87,10 @@ export async function loadCreation({ db, job, settings }: CreationContext): Prom
     const branch = rows.find((row) => row.id === id && row.status === 'creating');
     return branch ? [{ branch, credentials: credentials.filter(({ branchId }) => branchId === id) }] : [];
   });
-  if (!project || !first || others.length + 1 < ids.length) return null;
-  const access = await accessOf(settings.CREDENTIAL_KEYS, project, ...restrictions);
-  const [rules] = restrictions;
+  const facts = accessFacts(read);
+  if (!facts || !first || others.length + 1 < ids.length) return null;
+  const { project, rules } = facts;
+  const access = await accessOf(settings.CREDENTIAL_KEYS, facts);
   return { project, access, rules, branches: [first, ...others] };
 }
 
@@ -339,7 +341,7 @@ export async function reserveBranches(
     { use: keyUse, subjectId: job.id, now },
     {
       // Before the job, whose event names the branches.
-      first: [projectBranches, first, ...more],
+      decides: [projectBranches, first, ...more],
       require: [
         ...inActiveProject(project.id, request.actor.tenantId),
         isUnmoving(project.id),

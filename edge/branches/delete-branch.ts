@@ -114,7 +114,7 @@ export async function markBranchDeleted(
   const until = sql<Date>`(select expires_at from ${snapshots} where ${and(eq(snapshots.branchId, branchId), eq(snapshots.kind, 'deleted'))})`;
   const isNotKept = sql`${until} is null`;
   const written = await guardedWrite(db, {
-    first: [jobs, job],
+    decides: [jobs, job],
     require: [
       ...inActiveProject(job.projectId, job.tenantId),
       isUnmoving(job.projectId),

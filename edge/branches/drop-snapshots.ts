@@ -85,7 +85,7 @@ export async function deleteSnapshot(
   const name = kind === 'deleted' ? 'branch.purged' : 'snapshot.deleted';
   const event = auditEvent(name, job.input.actor, { id: job.id, projectId, branchId, metadata }, now);
   const written = await guardedWrite(db, {
-    first: [jobs, job],
+    decides: [jobs, job],
     require: [[isThere(snapshots, thisOne), 'NOT_FOUND']],
     rest: (isWritten) => [
       insertIf(db, auditEvents, event, isWritten),

@@ -41,7 +41,7 @@ export async function storeLifespan(
   const about = { projectId, branchId, metadata };
   const event = auditEvent('branch.lifespan.changed', actor, about, now);
   const written = await guardedWrite(db, {
-    first: [auditEvents, event],
+    decides: [auditEvents, event],
     require: [
       ...inActiveProject(projectId, actor.tenantId),
       [isAllowed('extend', thisBranch), 'BRANCH_NOT_ACTIVE'],
@@ -125,7 +125,7 @@ export async function storeRenewal(
   };
   const isOver = isThere(projectBranches, and(thisBranch, lte(projectBranches.leaseEndsAt, now)));
   const written = await guardedWrite(db, {
-    first: (isAllowed) => db.update(projectBranches).set(change).where(and(thisBranch, isAllowed)),
+    decides: (isAllowed) => db.update(projectBranches).set(change).where(and(thisBranch, isAllowed)),
     require: [[sql`not ${isOver}`, 'NOT_FOUND'], ...onActiveBranch(branch, actor.tenantId)],
     returns: db.select().from(projectBranches).where(thisBranch),
   });

@@ -61,7 +61,7 @@ export async function reserveReset(
     db,
     { use: keyUse, subjectId: job.id, now },
     {
-      first: [jobs, job],
+      decides: [jobs, job],
       require: [
         ...onActiveBranch(branch, actor.tenantId),
         isUnmoving(branch.projectId),

@@ -77,7 +77,7 @@ export async function reserveRestore(
     db,
     { use: keyUse, subjectId: job.id, now },
     {
-      first: [jobs, job],
+      decides: [jobs, job],
       require: [
         ...inActiveProject(projectId, actor.tenantId),
         isUnmoving(projectId),

@@ -168,7 +168,7 @@ export async function changeSnapshot(
   const metadata = { snapshot_id: id, name, from: snapshot.spares ?? AUTOMATIC, to: spares };
   const event = auditEvent('snapshot.spares.changed', actor, { projectId, branchId, metadata }, now);
   const written = await guardedWrite(db, {
-    first: (isAllowed) =>
+    decides: (isAllowed) =>
       db
         .update(snapshots)
         .set({ spares: storedSpares(spares) })

@@ -86,7 +86,7 @@ export async function reserveSnapshot(
     db,
     { use: keyUse, subjectId: job.id, now },
     {
-      first: [jobs, job],
+      decides: [jobs, job],
       require: [
         ...onActiveBranch(branch, actor.tenantId),
         isUnmoving(branch.projectId),

@@ -21,7 +21,7 @@ export interface GuardedWrite<T extends Identified, R, F extends object = Failur
   /**
    * What decides: new rows of one table, or an update or deletion, whose row must be among the requirements.
    */
-  first: readonly [table: T, row: Row<T>, ...more: Row<T>[]] | ((isAllowed: SQL) => Statement);
+  decides: readonly [table: T, row: Row<T>, ...more: Row<T>[]] | ((isAllowed: SQL) => Statement);
   /** In order: the first one that does not hold is the failure. */
   require: readonly [Requirement<F>, ...Requirement<F>[]];
   /**
@@ -69,7 +69,14 @@ function refusalOf<F extends object>(require: readonly Requirement<F>[]): SQL.Al
  */
 export async function guardedWrite<T extends Identified, R = never, F extends object = Failure>(
   db: Database,
-  { first, require, rest = () => [], derived = [], conflicts = {}, returns }: GuardedWrite<T, R, NoInfer<F>>,
+  {
+    decides,
+    require,
+    rest = () => [],
+    derived = [],
+    conflicts = {},
+    returns,
+  }: GuardedWrite<T, R, NoInfer<F>>,
 ): Promise<Result<R[], F>> {
   const decision = db.select({ refusal: refusalOf(require) }).from(sql`(select 1)`);
   const isAllowed = sql.join(
@@ -77,9 +84,9 @@ export async function guardedWrite<T extends Identified, R = never, F extends ob
     sql` and `,
   );
   const statements: Statement[] = [];
-  if (typeof first === 'function') statements.push(...rest(isAllowed), first(isAllowed));
+  if (typeof decides === 'function') statements.push(...rest(isAllowed), decides(isAllowed));
   else {
-    const [table, row, ...more] = first;
+    const [table, row, ...more] = decides;
     statements.push(
       insertAllIf(db, table, [row, ...more], isAllowed),
       ...rest(isThere(table, eq(table.id, row.id))),

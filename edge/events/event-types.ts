@@ -11,8 +11,8 @@ import {
   type StoredBlock,
 } from '../database/column-types.ts';
 import type { BranchRow } from '../database/schema.ts';
-import { FOLLOW_FIELDS } from '../sources/record.ts';
 import { Job, toErrorResponse } from '../jobs/job-resource.ts';
+import { FOLLOW_FIELDS } from '../sources/record.ts';
 
 interface Definition {
   /** When the event occurs, for the API description. */

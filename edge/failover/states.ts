@@ -136,7 +136,7 @@ export async function transition(
   if (standby) sides.push(['standby', standby]);
   const changed = event === 'admit' || swaps(event) ? sides : sides.slice(0, 1);
   return guardedWrite(db, {
-    first: (isAllowed) =>
+    decides: (isAllowed) =>
       db
         .update(hosts)
         .set({

@@ -207,7 +207,7 @@ export const isMoving = (hostId: string): SQL =>
 export function removeHost(db: Database, hostId: string, isOff: boolean): Promise<Result<unknown, Failure>> {
   const count = projectsOn(hostId);
   return guardedWrite(db, {
-    first: (isAllowed) => db.delete(hosts).where(and(isHost(hostId), isAllowed)),
+    decides: (isAllowed) => db.delete(hosts).where(and(isHost(hostId), isAllowed)),
     rest: (isAllowed) => [leavesPrimary(db, hostId, isAllowed)],
     require: [
       [isThere(hosts, isHost(hostId)), 'NOT_FOUND'],

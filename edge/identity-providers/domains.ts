@@ -111,7 +111,7 @@ export async function verifyDomain(
   );
   const metadata = { provider_id: providerId, domain, by };
   const written = await guardedWrite(db, {
-    first: [auditEvents, auditEvent('identity_provider.domain.verified', actor, { metadata }, now)],
+    decides: [auditEvents, auditEvent('identity_provider.domain.verified', actor, { metadata }, now)],
     require: [[isThere(providerDomains, isIt), 'NOT_FOUND']],
     rest: (isWritten) => [
       db

@@ -219,7 +219,7 @@ export async function admitPerson(
     };
     const about = { metadata: { person_id: person.id, provider_id: providerId, email, role: person.role } };
     const written = await guardedWrite(db, {
-      first: [providerPeople, person],
+      decides: [providerPeople, person],
       require: [[isProvider, 'NOT_FOUND']],
       rest: (isWritten) => [
         insertIf(db, auditEvents, auditEvent('person.created', actor, about, now), isWritten),
@@ -238,7 +238,7 @@ export async function admitPerson(
   // Of two sign-ins that could become the same person of SCIM, one does.
   const isLinked = and(isIt, or(isNull(providerPeople.subject), eq(providerPeople.subject, subject)));
   const written = await guardedWrite(db, {
-    first: (isAllowed) =>
+    decides: (isAllowed) =>
       db
         .update(providerPeople)
         .set({ subject, email, claimValues, signedInAt: now, updatedAt: now })

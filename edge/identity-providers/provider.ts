@@ -304,7 +304,7 @@ export async function createProvider(
     db,
     { use: keyUse, subjectId: id, now, response: { status: 201, body: made } },
     {
-      first: [identityProviders, provider],
+      decides: [identityProviders, provider],
       require: [
         [isThere(organizations, eq(organizations.idpTenantId, tenantId)), missing('tenant')],
         [sql`${count} < ${PROVIDERS_MAX}`, limit],
@@ -351,7 +351,7 @@ export async function changeProvider(
   };
   const isIt = ofTenant(tenantId, providerId);
   const written = await guardedWrite(db, {
-    first: [auditEvents, auditEvent('identity_provider.changed', actor, details, now)],
+    decides: [auditEvents, auditEvent('identity_provider.changed', actor, details, now)],
     require: [[isThere(identityProviders, isIt), 'NOT_FOUND']],
     rest: (isWritten) => [
       db.update(identityProviders).set(values).where(and(isIt, isWritten)),
@@ -391,7 +391,7 @@ export async function deleteProvider(
   const people = db.select({ id: providerPeople.id }).from(providerPeople).where(ofProvider);
   const event = auditEvent('identity_provider.deleted', actor, about(found.value.provider), now);
   const written = await guardedWrite(db, {
-    first: [auditEvents, event],
+    decides: [auditEvents, event],
     require: [
       [isThere(identityProviders, isIt), 'NOT_FOUND'],
       // The operator can invite an owner again.
@@ -437,7 +437,7 @@ export async function createScimToken(
     db,
     { use: keyUse, subjectId: event.id, now, response: { status: 201, body: { scim_url, token: null } } },
     {
-      first: [auditEvents, event],
+      decides: [auditEvents, event],
       require: [[isThere(identityProviders, isIt), 'NOT_FOUND']],
       rest: (isWritten) => [
         db.update(identityProviders).set({ scimTokenHash, updatedAt: now }).where(and(isIt, isWritten)),

@@ -65,7 +65,7 @@ export async function storeCancellation(
   const error = { code: CANCELLED, message: 'a client has cancelled it' };
   const { event, require } = CANCELLABLE[kind];
   const written = await guardedWrite(db, {
-    first: (isAllowed) =>
+    decides: (isAllowed) =>
       db
         .update(jobs)
         .set({ error, updatedAt: now })

@@ -188,7 +188,7 @@ export async function insertApiKey(
     db,
     { use: keyUse, subjectId: row.id, now: row.createdAt, response },
     {
-      first: [apiKeys, row],
+      decides: [apiKeys, row],
       require: [
         [isUser, 'NOT_FOUND'],
         [isProject, missing('project')],
@@ -211,7 +211,7 @@ export async function deleteApiKey(
   if (!row) return fail({ code: 'NOT_FOUND' });
   const event = auditEvent('api_key.deleted', actor, about(row), now);
   return guardedWrite(db, {
-    first: [auditEvents, event],
+    decides: [auditEvents, event],
     require: [[isThere(apiKeys, theKey), 'NOT_FOUND']],
     rest: (isWritten) => [db.delete(apiKeys).where(and(theKey, isWritten))],
   });

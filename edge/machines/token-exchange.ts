@@ -261,7 +261,7 @@ async function recordIssue(
   const isThere = sql`exists (select 1 from ${trusts} join ${projects} on ${projects.id} = ${trusts.projectId}
     where ${trusts.id} = ${id} and ${projects.tenantId} = ${tenantId})`;
   return guardedWrite(db, {
-    first: [auditEvents, event],
+    decides: [auditEvents, event],
     require: [[isThere, refusal('trust_gone')]],
     rest: (isWritten) => [
       db

@@ -113,7 +113,7 @@ export async function insertTrust(
     db,
     { use: keyUse, subjectId: id, now: row.createdAt, response },
     {
-      first: [trusts, row],
+      decides: [trusts, row],
       require: [
         [isOfTenant(projects, projectId, actor.tenantId), 'NOT_FOUND'],
         [sql`${count} < ${TRUSTS_MAX}`, { code: 'TRUST_LIMIT_REACHED', fields: { limit: TRUSTS_MAX } }],
@@ -140,7 +140,7 @@ export async function deleteTrust(
   if (!row) return fail({ code: 'NOT_FOUND' });
   const event = auditEvent('trust.deleted', actor, about(row), now);
   return guardedWrite(db, {
-    first: [auditEvents, event],
+    decides: [auditEvents, event],
     require: [[isThere(trusts, theTrust), 'NOT_FOUND']],
     rest: (isWritten) => [db.delete(trusts).where(and(theTrust, isWritten))],
   });

@@ -308,7 +308,7 @@ export async function changeMasking(
     const ofProject = eq(maskingPolicies.projectId, projectId);
     const isNewest = sql`coalesce((select max(version) from ${maskingPolicies} where ${ofProject}), 0) = ${version}`;
     const written = await guardedWrite(db, {
-      first: [maskingPolicies, row],
+      decides: [maskingPolicies, row],
       require: [...inActiveProject(projectId, actor.tenantId), [isNewest, 'MASKING_CHANGED']],
       rest: (isWritten) => [
         insertIf(db, auditEvents, event, isWritten),

@@ -116,7 +116,7 @@ async function storeBlocks(
   const eventOf = (name: 'branch.blocked' | 'branch.unblocked', branchId: string, block: StoredBlock) =>
     auditEvent(name, noActor(tenantId), { projectId, branchId, metadata: { ...block } }, now);
   const written = await guardedWrite(db, {
-    first: (isAllowed) =>
+    decides: (isAllowed) =>
       db
         .update(projects)
         .set({ blocksObservedAt: observedAt })

@@ -150,7 +150,7 @@ async function storeStorageUsage(
   const changesAccess = ACCESS_OF_STATE[state] !== ACCESS_OF_STATE[from];
   const usage = { storageUsedBytes: used, storageState: state, storageMeasuredAt: now };
   const written = await guardedWrite(db, {
-    first: (isAllowed) =>
+    decides: (isAllowed) =>
       db
         .update(projects)
         .set(usage)

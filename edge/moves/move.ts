@@ -1,7 +1,7 @@
 import { eq, sql } from 'drizzle-orm';
 import { followName } from '../../shared/protocol/transfer-operations.ts';
 import { verifiersOf } from '../access/credentials.ts';
-import { accessOf, accessReads, nextAccessRevision, sendAccess } from '../access/send-access.ts';
+import { accessFacts, accessOf, accessReads, nextAccessRevision, sendAccess } from '../access/send-access.ts';
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
 import { BUSY_WAIT_MS } from '../branches/clone-source.ts';
 import { insertIf, isOneOf } from '../database/database.ts';
@@ -121,12 +121,14 @@ async function build(context: Context, moving: Moving): Promise<void> {
   const { db, job, settings } = context;
   const { CREDENTIAL_KEYS } = settings;
   const ids = moving.move.branches.map(({ id }) => id);
-  const [credentials, [project], ...restrictions] = await db.batch([
+  const [credentials, ...rows] = await db.batch([
     db.select().from(branchCredentials).where(isOneOf(branchCredentials.branchId, ids)),
     ...accessReads(db, job.projectId),
   ]);
-  if (!project) return;
-  const access = await accessOf(CREDENTIAL_KEYS, project, ...restrictions);
+  const facts = accessFacts(rows);
+  if (!facts) return;
+  const { project } = facts;
+  const access = await accessOf(CREDENTIAL_KEYS, facts);
   const closed = { ...access, closed: ids, verifiers: {} };
   for (const moved of moving.move.branches) {
     const { id, database, buildId } = moved;

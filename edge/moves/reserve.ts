@@ -134,7 +134,7 @@ export async function reserveMove(
   const changing = and(ofProject, isOpenJob, notInArray(jobs.kind, [...READINGS]));
   const kept = and(eq(snapshots.projectId, projectId), inArray(snapshots.status, ['making', 'ready']));
   const written = await guardedWrite(db, {
-    first: [jobs, job],
+    decides: [jobs, job],
     require: [
       ...inActiveProject(projectId, tenantId),
       [isThere(projects, and(eq(projects.id, projectId), eq(projects.hostId, hostId))), 'PROJECT_MOVING'],

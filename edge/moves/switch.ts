@@ -1,5 +1,11 @@
 import { and, eq, ne, sql } from 'drizzle-orm';
-import { accessOf, accessReads, confirmAccess, nextAccessRevision } from '../access/send-access.ts';
+import {
+  accessFacts,
+  accessOf,
+  accessReads,
+  confirmAccess,
+  nextAccessRevision,
+} from '../access/send-access.ts';
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
 import { branchRecord, transition } from '../branches/branch.ts';
 import { forgetSnapshots } from '../branches/drop-snapshots.ts';
@@ -57,9 +63,9 @@ async function makeReady(context: Context): Promise<void> {
   try {
     // A host leaves its rules as they are if it gets the same revision again.
     await nextAccessRevision(db, job.projectId, sql`true`);
-    const [[project], ...restrictions] = await db.batch(accessReads(db, job.projectId));
-    if (!project) return;
-    const access = await accessOf(settings.CREDENTIAL_KEYS, project, ...restrictions);
+    const facts = accessFacts(await db.batch(accessReads(db, job.projectId)));
+    if (!facts) return;
+    const access = await accessOf(settings.CREDENTIAL_KEYS, facts);
     const closed = { ...access, rules: [], verifiers: {} };
     await toHost(context, 'access.apply', { project_id: job.projectId, access: closed });
   } catch (error) {
@@ -96,9 +102,10 @@ async function requireUnprotected({ db, job }: Context): Promise<void> {
 async function takeOver(context: Context, moving: Moving, phases: Phases): Promise<void> {
   const { db, job, settings, callHost } = context;
   const { move } = moving;
-  const [[project], ...restrictions] = await db.batch(accessReads(db, job.projectId));
-  if (!project) throw new Error('the project of a move is gone');
-  const access = await accessOf(settings.CREDENTIAL_KEYS, project, ...restrictions);
+  const facts = accessFacts(await db.batch(accessReads(db, job.projectId)));
+  if (!facts) throw new Error('the project of a move is gone');
+  const { project } = facts;
+  const access = await accessOf(settings.CREDENTIAL_KEYS, facts);
   const close = async (closing: typeof access | null, frozen: string[]) => {
     const { admitted_at, written_lsn, changed } = await callHost('move.close', {
       job_id: job.id,

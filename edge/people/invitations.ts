@@ -99,7 +99,7 @@ async function insertInvitation(
     db,
     { use: keyUse, subjectId: id, now: createdAt, response },
     {
-      first: [auditEvents, auditEvent('invitation.created', actor, about, createdAt)],
+      decides: [auditEvents, auditEvent('invitation.created', actor, about, createdAt)],
       require: [
         [sql`not ${isThere(accounts, isMember)}`, 'MEMBER_EXISTS'],
         [sql`not ${isThere(invitations, isOpen)}`, 'INVITATION_EXISTS'],
@@ -159,7 +159,7 @@ export async function revokeInvitation(
     timestamp,
   );
   const revoked = await guardedWrite(db, {
-    first: [auditEvents, event],
+    decides: [auditEvents, event],
     require: [[isThere(invitations, isIt), 'NOT_FOUND']],
     rest: (isWritten) => [db.delete(invitations).where(and(isIt, isWritten))],
   });

@@ -129,7 +129,7 @@ function writeUnlessLast(
   const otherOwner = and(eq(accounts.tenantId, tenantId), eq(accounts.role, 'owner'), ne(accounts.id, gid));
   const losesOwner = accountRole === 'owner' && next !== 'owner';
   return guardedWrite(db, {
-    first: [auditEvents, event],
+    decides: [auditEvents, event],
     require: [
       [isThere(accounts, asRead), 'NOT_FOUND'],
       ...(losesOwner ? [[isThere(accounts, otherOwner), 'LAST_OWNER'] as const] : []),

@@ -74,7 +74,7 @@ export async function shareProject(
   );
   const row = { projectId, userId, role, createdAt: now };
   const shared = await guardedWrite(db, {
-    first: (isAllowed) => insertIf(db, projectMembers, row, sql`${isAllowed} and ${notExists(same)}`),
+    decides: (isAllowed) => insertIf(db, projectMembers, row, sql`${isAllowed} and ${notExists(same)}`),
     require: [
       [isOfTenant(projects, projectId, tenantId), 'NOT_FOUND'],
       [exists(membersOf(db, settings, tenantId, eq(users.id, userId))), 'NOT_FOUND'],
@@ -103,7 +103,7 @@ export async function unshareProject(
     now,
   );
   const unshared = await guardedWrite(db, {
-    first: [auditEvents, event],
+    decides: [auditEvents, event],
     require: [[isThere(projectMembers, isShared), 'NOT_FOUND']],
     rest: (isWritten) => [db.delete(projectMembers).where(and(isShared, isWritten))],
   });

@@ -93,7 +93,7 @@ export async function createTenant(
     {
       // The last statement, because the requirements read its table. An invitation to this address that is
       // still open stays as it is, with its code.
-      first: (isAllowed) => insertIf(db, ownerInvitations, row, sql`${isAllowed} and not ${isInvited}`),
+      decides: (isAllowed) => insertIf(db, ownerInvitations, row, sql`${isAllowed} and not ${isInvited}`),
       require: [
         [sql`not ${hasMember}`, 'TENANT_EXISTS'],
         ...(keyUse === null ? [] : [[isAsRead, 'IDEMPOTENCY_IN_FLIGHT'] as const]),

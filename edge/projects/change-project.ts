@@ -190,7 +190,7 @@ export async function changeProject(
     updatedAt: now,
   };
   const written = await guardedWrite(db, {
-    first: (isAllowed) => db.update(projects).set(values).where(and(theProject, isAllowed)),
+    decides: (isAllowed) => db.update(projects).set(values).where(and(theProject, isAllowed)),
     require: [
       [isOfTenant(projects, projectId, actor.tenantId), 'NOT_FOUND'],
       [isProject(ne(projects.status, 'deleting')), 'PROJECT_NOT_ACTIVE'],

@@ -141,7 +141,7 @@ async function reserveAs(
     db,
     { use: request.keyUse, subjectId: job.id, now },
     {
-      first: [projects, projectRow(request, appKey, now)],
+      decides: [projects, projectRow(request, appKey, now)],
       require: [
         [isUser, 'UNAUTHENTICATED'],
         [sql`not ${isOwn}`, 'PROJECT_EXISTS'],

@@ -25,7 +25,7 @@ export async function markProjectDeleting(
   const about = { id: job.id, projectId: job.projectId };
   const event = auditEvent('project.deleted', job.input.actor, about, now);
   const written = await guardedWrite(db, {
-    first: [jobs, job],
+    decides: [jobs, job],
     require: [
       [isOfTenant(projects, job.projectId, job.tenantId), 'NOT_FOUND'],
       [isThere(projects, deletable), 'PROJECT_NOT_ACTIVE'],

@@ -75,7 +75,7 @@ export async function keepDeleted(
 export async function markLost(db: Database, branch: RecordedBranch, now: Date): Promise<void> {
   const thisBranch = eq(projectBranches.id, branch.id);
   const marked = await guardedWrite(db, {
-    first: [auditEvents, eventOf('branch.lost', branch, now)],
+    decides: [auditEvents, eventOf('branch.lost', branch, now)],
     require: [[isAllowed('lost', thisBranch), 'BRANCH_NOT_ACTIVE']],
     rest: (isWritten) => [transition(db, 'lost', and(thisBranch, isWritten), now)],
   });
@@ -86,7 +86,7 @@ export async function markLost(db: Database, branch: RecordedBranch, now: Date):
 export async function markFound(db: Database, branch: RecordedBranch, now: Date): Promise<void> {
   const thisBranch = eq(projectBranches.id, branch.id);
   const marked = await guardedWrite(db, {
-    first: [auditEvents, eventOf('branch.found', branch, now)],
+    decides: [auditEvents, eventOf('branch.found', branch, now)],
     require: [[isAllowed('found', thisBranch), 'BRANCH_NOT_ACTIVE']],
     rest: (isWritten) => [
       closeWithProject(db, branch.projectId, isWritten),

@@ -151,7 +151,7 @@ async function markLost(db: Database, snapshot: SnapshotRow, now: Date): Promise
   const name = kind === 'deleted' ? 'branch.purged' : 'snapshot.lost';
   const event = auditEvent(name, noActor(tenantId), { projectId, branchId, metadata }, now);
   const { ok: isRemoved } = await guardedWrite(db, {
-    first: [auditEvents, event],
+    decides: [auditEvents, event],
     require: [[isThere(snapshots, thisOne), 'NOT_FOUND']],
     rest: (isWritten) => [
       ...forgetDeletedBranch(db, snapshot, isWritten),

@@ -52,7 +52,7 @@ export async function auditedWork<T>(
   const event = auditEvent(name, actor, about, new Date());
   const isEvent = eq(auditEvents.id, event.id);
   const audited = await guardedWrite(db, {
-    first: [auditEvents, event],
+    decides: [auditEvents, event],
     require: [[isOfTenant(projectBranches, branchId, actor.tenantId), 'NOT_FOUND']],
   });
   unwrap(audited);

@@ -165,7 +165,7 @@ export async function createGroup(
     updatedAt: now,
   };
   const created = await guardedWrite<typeof providerGroups, never, ScimFailure>(db, {
-    first: [providerGroups, group],
+    decides: [providerGroups, group],
     require: [[isFree(context, group), taken]],
     rest: (isWritten) => setMembers(context, group.id, memberIds(body), isWritten),
     derived: updateRoles(db, provider, memberIds(body)),
@@ -190,7 +190,7 @@ async function writeGroup(
   const members = memberIds(body);
   const isIt = ofProvider(context, eq(providerGroups.id, id));
   const written = await guardedWrite<typeof providerGroups, never, ScimFailure>(db, {
-    first: (isAllowed) => db.update(providerGroups).set(values).where(and(isIt, isAllowed)),
+    decides: (isAllowed) => db.update(providerGroups).set(values).where(and(isIt, isAllowed)),
     require: [
       [isThere(providerGroups, isIt), unknownGroup],
       [isThere(providerGroups, and(isIt, eq(providerGroups.updatedAt, updatedAt))), changed],
@@ -239,7 +239,7 @@ export const deleteGroup = (context: ScimContext, id: string): Promise<Result<nu
     const isIt = ofProvider(context, eq(providerGroups.id, id));
     const isAsRead = and(isIt, eq(providerGroups.updatedAt, found.value.updatedAt));
     const deleted = await guardedWrite<typeof providerGroups, never, ScimFailure>(db, {
-      first: (isAllowed) => db.delete(providerGroups).where(and(isIt, isAllowed)),
+      decides: (isAllowed) => db.delete(providerGroups).where(and(isIt, isAllowed)),
       require: [
         [isThere(providerGroups, isIt), unknownGroup],
         [isThere(providerGroups, isAsRead), changed],

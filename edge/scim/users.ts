@@ -204,7 +204,7 @@ async function createOrAdopt(
   )}`;
   const event = eventOf(context, 'person.created', person);
   const created = await guardedWrite<typeof providerPeople, never, ScimFailure>(db, {
-    first: [providerPeople, person],
+    decides: [providerPeople, person],
     require: [[isFree, taken]],
     rest: (isWritten) => [insertIf(db, auditEvents, event, isWritten)],
     conflicts: { provider_people: taken },
@@ -238,7 +238,7 @@ async function write(
   );
   const values = { ...columns, provisioned: true, deletedAt: null, updatedAt: laterThan(before, now) };
   const written = await guardedWrite<typeof auditEvents, never, ScimFailure>(db, {
-    first: [auditEvents, event],
+    decides: [auditEvents, event],
     require: [
       [isThere(providerPeople, isIt), unknownUser],
       [isThere(providerPeople, isAsRead), changed],
@@ -303,7 +303,7 @@ export async function deleteUser(context: ScimContext, id: string): Promise<Resu
   if (!found.ok) return found;
   const isIt = ofProvider(context, eq(providerPeople.id, id));
   const deleted = await guardedWrite<typeof auditEvents, never, ScimFailure>(db, {
-    first: [auditEvents, eventOf(context, 'person.deleted', found.value)],
+    decides: [auditEvents, eventOf(context, 'person.deleted', found.value)],
     require: [[isThere(providerPeople, isIt), unknownUser]],
     rest: (isWritten) => [
       ...endPeople(db, and(isIt, isWritten)),

@@ -68,7 +68,7 @@ export function createAccount(
   const actor = { ...noActor(tenantId), ...client, tenantId, email };
   // The event decides, because the ID of the account is the same in a repetition.
   return guardedWrite(db, {
-    first: [auditEvents, auditEvent('account.created', actor, {}, now)],
+    decides: [auditEvents, auditEvent('account.created', actor, {}, now)],
     require: [[notExists(accountByEmail(db, email)), 'ACCOUNT_EXISTS']],
     rest: (isWritten) => [insertIf(db, accounts, account, isWritten)],
   });
@@ -101,7 +101,7 @@ export async function acceptInvitation(
   const metadata = { invitation_id: id, role };
   const account = newAccount({ id, tenantId, email, name, passwordHash, role }, now);
   return guardedWrite(db, {
-    first: [auditEvents, auditEvent('invitation.accepted', actor, { metadata }, now)],
+    decides: [auditEvents, auditEvent('invitation.accepted', actor, { metadata }, now)],
     require: [
       [isThere(table, isOpen), 'CODE_WRONG'],
       [notExists(accountByEmail(db, email)), 'ACCOUNT_EXISTS'],

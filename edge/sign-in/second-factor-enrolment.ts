@@ -128,7 +128,7 @@ async function enrol(
     actor.value && auditEvent('second_factor.enrolled', actor.value, { metadata: { method } }, now);
   const factor = { issuer, gid, ...enrolment, createdAt: now };
   const enrolled = await guardedWrite(db, {
-    first: (isAllowed) => insertIf(db, secondFactors, factor, isAllowed),
+    decides: (isAllowed) => insertIf(db, secondFactors, factor, isAllowed),
     require: [[notExists(secondFactorOf(db, { issuer, gid })), 'SECOND_FACTOR_ENROLLED']],
     rest: (isAllowed) => [
       ...(event ? [insertIf(db, auditEvents, event, isAllowed)] : []),

@@ -101,8 +101,8 @@ export async function openSession(
     sealedRefresh: provider?.sealedRefresh ?? null,
   };
   const opened = holder.idp
-    ? await guardedWrite(db, { first: [providerSessions, ofProvider], require, rest })
-    : await guardedWrite(db, { first: [sessions, session], require, rest });
+    ? await guardedWrite(db, { decides: [providerSessions, ofProvider], require, rest })
+    : await guardedWrite(db, { decides: [sessions, session], require, rest });
   return opened.ok ? ok(await issueTokens(settings, holder, next, now)) : opened;
 }
 
@@ -173,7 +173,7 @@ export async function renewSession(
   // The first use starts the time in which the token can be used again.
   const use = { usedAt: sql`coalesce(${refreshTokens.usedAt}, ${now.getTime()})` };
   const written = await guardedWrite(db, {
-    first: (isAllowed) =>
+    decides: (isAllowed) =>
       db
         .update(refreshTokens)
         .set(use)
@@ -244,7 +244,7 @@ export function endSession(
     accountId === undefined ? undefined : eq(sessions.accountId, accountId),
   );
   return guardedWrite(db, {
-    first: [auditEvents, event],
+    decides: [auditEvents, event],
     require: [[isThere(sessions, isSession), 'NOT_FOUND']],
     rest: (isWritten) => deleteSessions(db, and(isSession, isWritten), tables),
   });
@@ -331,7 +331,7 @@ export async function continueSession(
   const until = session.sealedRefresh === null ? session.expiresAt : null;
   const next = nextToken(settings, row.id, sessionId, now, until);
   const written = await guardedWrite(db, {
-    first: [providerRefreshTokens, next],
+    decides: [providerRefreshTokens, next],
     require: [[isThere(providerSessions, isIt), gone.failure]],
   });
   if (!written.ok) return written;

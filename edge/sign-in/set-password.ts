@@ -32,7 +32,7 @@ function setPassword(
   const others = keptSession === undefined ? undefined : ne(sessions.id, keptSession);
   const next = { passwordHash, version: sql`${accounts.version} + 1`, updatedAt: now };
   return guardedWrite(db, {
-    first: (isAllowed) =>
+    decides: (isAllowed) =>
       db
         .update(accounts)
         .set(next)

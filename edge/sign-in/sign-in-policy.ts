@@ -107,7 +107,7 @@ export async function changePolicy(
   const event = auditEvent('sign_in_policy.changed', actorWith(client, principal), about, now);
   const ofDomains = and(eq(accounts.tenantId, tenantId), inDomainsOf(tenantId));
   const written = await guardedWrite(db, {
-    first: [auditEvents, event],
+    decides: [auditEvents, event],
     require: [[required ? hasTried(principal) : sql`true`, 'SSO_NOT_TRIED']],
     rest: (isWritten) => [
       db.delete(signInPolicies).where(and(eq(signInPolicies.tenantId, tenantId), isWritten)),
@@ -157,7 +157,7 @@ export async function replaceOwnerCode(
   const isIt = and(eq(signInPolicies.tenantId, tenantId), eq(signInPolicies.ssoRequired, true));
   const event = auditEvent('owner_recovery_code.created', actorWith(client, principal), {}, now);
   const written = await guardedWrite(db, {
-    first: [auditEvents, event],
+    decides: [auditEvents, event],
     require: [[isThere(signInPolicies, isIt), 'NOT_FOUND']],
     rest: (isWritten) => [db.update(signInPolicies).set({ recoveryHash }).where(and(isIt, isWritten))],
   });
@@ -240,7 +240,7 @@ async function useOwnerCode(
   const actor = { ...noActor(tenantId), ...client, email };
   const event = auditEvent('owner_recovery_code.used', actor, {}, now);
   const used = await guardedWrite(db, {
-    first: [auditEvents, event],
+    decides: [auditEvents, event],
     require: [[isThere(signInPolicies, isCode), 'CODE_WRONG']],
     rest: (isWritten) => [
       db.update(signInPolicies).set({ recoveryHash: null, updatedAt: now }).where(and(isCode, isWritten)),

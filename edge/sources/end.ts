@@ -58,7 +58,7 @@ export async function reserveEnd(
   // Replication that is stopped has to be resumed before `main` can take over.
   const states = writesStopped === null ? statesBefore('stop') : (['following'] as const);
   const written = await guardedWrite(db, {
-    first: [jobs, job],
+    decides: [jobs, job],
     require: [
       ...onActiveBranch({ id: branchId, projectId }, actor.tenantId),
       [isFollowing(projectId, states), 'FOLLOW_STATE'],

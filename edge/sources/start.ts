@@ -88,7 +88,7 @@ export async function reserveStart(
   const event = auditEvent(name, actor, { projectId, branchId, metadata }, now);
   const ofProject = eq(follows.projectId, projectId);
   const written = await guardedWrite(db, {
-    first: [jobs, job],
+    decides: [jobs, job],
     require: [
       ...onActiveBranch(branch, actor.tenantId),
       ...(follow ? ([[mayStart(projectId), 'FOLLOW_STATE']] as const) : []),

@@ -123,7 +123,7 @@ export async function changeTenantCaps(
   const metadata = { from: capsIn(before), to: capsIn(caps) };
   const event = auditEvent('tenant.caps.changed', { ...noActor(tenantId), ...request }, { metadata }, now);
   const written = await guardedWrite(db, {
-    first: [auditEvents, event],
+    decides: [auditEvents, event],
     require: [[isThere(organizations, organization), 'NOT_FOUND']],
     rest: (isWritten) => [
       db.delete(tenantCaps).where(and(eq(tenantCaps.tenantId, tenantId), isWritten)),
@@ -205,7 +205,7 @@ export async function changeCaps(
     updatedAt: now,
   };
   const written = await guardedWrite(db, {
-    first: [auditEvents, event],
+    decides: [auditEvents, event],
     require: [[isThere(projects, theProject), 'NOT_FOUND']],
     rest: (isWritten) => [db.update(projects).set(values).where(and(theProject, isWritten))],
     returns: db.select().from(projects).where(theProject),

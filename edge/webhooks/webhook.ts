@@ -158,7 +158,7 @@ export async function createWebhook(
     // The key stores no secret: a repeated request reads the webhook.
     { use: keyUse, subjectId: id, now, response: { status: 201, body: { id } } },
     {
-      first: [webhooks, webhook],
+      decides: [webhooks, webhook],
       require: [[room, { code: 'WEBHOOK_LIMIT_REACHED', fields: { limit: WEBHOOKS_MAX } }]],
       rest: (isWritten) => [
         insertIf(db, auditEvents, eventOf('webhook.created', actor, webhook, now), isWritten),
@@ -180,7 +180,7 @@ export async function viewSecret(
   const [webhook] = await stored;
   if (!webhook) return fail({ code: 'NOT_FOUND' });
   const viewed = await guardedWrite(db, {
-    first: [auditEvents, eventOf('webhook.secret.viewed', actor, webhook, now)],
+    decides: [auditEvents, eventOf('webhook.secret.viewed', actor, webhook, now)],
     require: [[exists(stored), 'NOT_FOUND']],
   });
   return viewed.ok ? ok({ webhook, secret: await secretOf(keys, webhook) }) : viewed;
@@ -196,7 +196,7 @@ export async function deleteWebhook(
   const [webhook] = await webhookOf(db, actor.tenantId, id);
   if (!webhook) return fail({ code: 'NOT_FOUND' });
   return guardedWrite(db, {
-    first: [auditEvents, eventOf('webhook.deleted', actor, webhook, now)],
+    decides: [auditEvents, eventOf('webhook.deleted', actor, webhook, now)],
     require: [[isThere(webhooks, eq(webhooks.id, id)), 'NOT_FOUND']],
     rest: (isWritten) => [db.delete(webhooks).where(and(eq(webhooks.id, id), isWritten))],
   });
@@ -206,7 +206,7 @@ export async function deleteWebhook(
 export async function disableWebhook(db: Database, webhook: WebhookRow, now: Date): Promise<void> {
   const isIt = eq(webhooks.id, webhook.id);
   await guardedWrite(db, {
-    first: [auditEvents, eventOf('webhook.disabled', noActor(webhook.tenantId), webhook, now)],
+    decides: [auditEvents, eventOf('webhook.disabled', noActor(webhook.tenantId), webhook, now)],
     require: [[isThere(webhooks, and(isIt, isNull(webhooks.disabledAt))), 'NOT_FOUND']],
     rest: (isWritten) => [db.update(webhooks).set({ disabledAt: now }).where(and(isIt, isWritten))],
   });

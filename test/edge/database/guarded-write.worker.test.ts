@@ -34,7 +34,7 @@ const nameOf = async () => (await db.select().from(projects))[0]?.name;
 
 test('everything is written if every requirement holds', async () => {
   const written = await guardedWrite(db, {
-    first: [auditEvents, event(), event()],
+    decides: [auditEvents, event(), event()],
     require: [...inActiveProject('p', 't'), atMost(1)],
     rest: (isWritten) => [rename('written')(isWritten)],
     returns: db.select({ name: projects.name }).from(projects),
@@ -121,7 +121,7 @@ test('a violated index is the failure of its table and undoes the whole batch; w
   if (!row) throw new Error('no branch');
   const write = (conflicts: object) =>
     guardedWrite(db, {
-      first: [auditEvents, event()],
+      decides: [auditEvents, event()],
       require: [[YES, 'NOT_FOUND']],
       rest: (isWritten) => [insertIf(db, projectBranches, { ...row, id: crypto.randomUUID() }, isWritten)],
       conflicts,
