@@ -72,7 +72,7 @@ export interface Creation {
 }
 
 /** Kinds of jobs that create the databases of branches. */
-type CreationKind = 'project.create' | 'branch.create' | 'branch.create_batch' | 'branch.restore';
+type CreationKind = 'project.create' | 'branch.create' | 'branch.restore';
 type CreationContext = SagaContext<CreationKind>;
 
 /** Null if one of the branches is not being created any more. */
@@ -98,8 +98,10 @@ export async function loadCreation({ db, job, settings }: CreationContext): Prom
  * The host has at most one clone of an id. The branches of a batch have one job, so theirs are built under
  * their own.
  */
-const buildIdOf = ({ id, kind }: JobRow, branchId: string) =>
-  kind === 'branch.create_batch' ? branchId : id;
+const buildIdOf = (job: JobRow, branchId: string) => (isBatch(job) ? branchId : job.id);
+
+/** Whether the job creates several branches, all or none. */
+const isBatch = ({ branchId }: Pick<JobRow, 'branchId'>) => branchId === null;
 
 /** The parameters that identify the branches on the host. @param member what the call has for each branch */
 async function callOf<Member extends object>(
@@ -275,10 +277,8 @@ export const undoCreation = ({ isAgain } = { isAgain: false }): Undo<CreationKin
   },
 });
 
-type NewKind = 'branch.create' | 'branch.create_batch';
-
 /** Masks or empties a copy of the source, which the branches are clones of. */
-const mask = async (context: SagaContext<NewKind>, { branches }: Creation): Promise<void> => {
+const mask = async (context: SagaContext<'branch.create'>, { branches }: Creation): Promise<void> => {
   const checkedAt = await makeSource(context);
   const ids = branches.map(({ branch }) => branch.id);
   for (const { branch } of branches) branch.checkedAt = checkedAt;
@@ -292,18 +292,17 @@ const undoNew = undoCreation();
  * Creates one branch, or several with the same content, all or none. Specification 4.3, "Branch creation, in
  * order"; `docs/architecture.md` explains why the order here differs.
  */
-export const createBranchesJob = saga<NewKind, Creation>({
+export const createBranchesJob = saga<'branch.create', Creation>({
   steps: [[{ name: 'mask', when: isMade, run: mask }], [...BUILDING, COMPARING], ...OPENING, [DISCARDING]],
   patience: patienceOf,
   load: loadCreation,
   complete: (context, creation, now) => [...activation(context, creation, now), ...forgetSource(context)],
   completed: areActive,
-  response: ({ branches }, now, { kind }) => ({
+  response: ({ branches }, now, job) => ({
     status: 201,
-    body:
-      kind === 'branch.create_batch'
-        ? { branches: branches.map((branch) => toActiveBranchResponse(branch, now)) }
-        : { ...toActiveBranchResponse(branches[0], now), created: true },
+    body: isBatch(job)
+      ? { branches: branches.map((branch) => toActiveBranchResponse(branch, now)) }
+      : { ...toActiveBranchResponse(branches[0], now), created: true },
   }),
   undo: {
     run: async (context) => {
@@ -327,10 +326,8 @@ export async function reserveBranches(
   if (!first) throw new Error('a creation without a branch');
   const ids = rows.map(({ id }) => id);
   const about = { id: request.jobId, projectId: project.id, hostId: project.hostId, actor: request.actor };
-  const job =
-    request.kind === 'branch.create'
-      ? newJob(request.kind, { branchId: first.id, ...preparedInput(source) }, about, now)
-      : newJob(request.kind, { branchId: null, branchIds: ids, ...preparedInput(source) }, about, now);
+  const subject = request.isBatch ? { branchId: null, branchIds: ids } : { branchId: first.id };
+  const job = newJob('branch.create', { ...subject, ...preparedInput(source) }, about, now);
   const credentials = await Promise.all(
     rows.map(({ id }) => newCredentials(settings.CREDENTIAL_KEYS, id, now)),
   );
@@ -463,7 +460,8 @@ export function returnExisting(branch: BranchRow, request: BranchRequest): Resul
  */
 export interface BranchRequest extends BranchChoices {
   jobId: string;
-  kind: 'branch.create' | 'branch.create_batch';
+  /** The response lists the branches, also if it is one. */
+  isBatch: boolean;
   branches: readonly { id: string; name: string }[];
   project: ProjectRow;
   source: CloneSource;

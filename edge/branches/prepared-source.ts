@@ -32,7 +32,7 @@ import { newSnapshot } from './snapshot.ts';
  */
 
 /** The kinds of jobs that can begin with one. */
-type PreparingKind = 'branch.create' | 'branch.create_batch' | 'branch.reset';
+type PreparingKind = 'branch.create' | 'branch.reset';
 type Context = SagaContext<PreparingKind>;
 
 const preparedOf = (job: Pick<JobRow, 'input'>): PreparedSource | undefined =>

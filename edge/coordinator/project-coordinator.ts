@@ -213,7 +213,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
       if (existing && onExists === 'reset')
         return this.#resetExisting(existing.branch, request, until(deadline));
       if (existing) return returnExisting(existing.branch, request);
-      const reserved = await this.#sharing(request, (shared) => this.#reserveBranches(shared));
+      const reserved = await this.#sharing(request, (shared) => this.#reserveCreation(shared));
       if (reserved.ok) return this.#run(reserved.value, until(deadline));
       if (onExists === 'fail' || reserved.failure.code !== 'BRANCH_EXISTS' || tries === TRIES)
         return reserved;
@@ -221,7 +221,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     }
   }
 
-  async #reserveBranches(request: BranchRequest): Promise<Result<JobRow, Failure>> {
+  async #reserveCreation(request: BranchRequest): Promise<Result<JobRow, Failure>> {
     const { project, branches } = request;
     const sized = await this.#readSizes(project.id, project.hostId);
     if (!sized.ok) return sized;

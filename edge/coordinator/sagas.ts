@@ -16,7 +16,6 @@ import { startJob } from '../sources/start.ts';
 export const SAGAS: SagaTable = {
   'project.create': createProjectJob,
   'branch.create': createBranchesJob,
-  'branch.create_batch': createBranchesJob,
   'branch.delete': deleteBranchJob,
   'branch.reset': resetBranchJob,
   'branch.restore': restoreBranchJob,

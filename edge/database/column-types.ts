@@ -77,8 +77,8 @@ export interface RecordedProblem {
 /** What a job of each kind is about, apart from its project. */
 export interface JobSubjects {
   'project.create': OneBranch;
-  'branch.create': OneBranch & Prepared;
-  'branch.create_batch': { branchId: null; branchIds: string[] } & Prepared;
+  /** A batch has `branchIds` instead of one branch. */
+  'branch.create': { branchId: string | null; branchIds?: string[] } & Prepared;
   /** With a snapshot, the database is kept as that. */
   'branch.delete': OneBranch & { snapshotId?: string };
   'branch.reset': OneBranch & {

@@ -144,7 +144,6 @@ interface JobRunnerOptions extends Omit<SagaContext, 'job' | 'callHost' | 'callH
 const CREATIONS: readonly JobKind[] = [
   'project.create',
   'branch.create',
-  'branch.create_batch',
   'branch.reset',
   'branch.restore',
   'snapshot.create',

@@ -31,7 +31,7 @@ export async function becomesIdle(db: Database, branchId: string, deadline: numb
 
 /** The branches that a job is about; none if it is about the whole project. */
 export const branchIdsOf = ({ branchId, input }: Pick<JobRow, 'branchId' | 'input'>): string[] =>
-  'branchIds' in input ? input.branchIds : branchId === null ? [] : [branchId];
+  ('branchIds' in input ? input.branchIds : undefined) ?? (branchId === null ? [] : [branchId]);
 
 /** The project's unfinished jobs, oldest first. */
 export const openJobs = (db: Database, projectId: string): Promise<JobRow[]> =>

@@ -308,7 +308,7 @@ const FAILURES = [
 
 /** What a client asks for, whether of one branch or of a batch. */
 interface Wanted {
-  kind: BranchRequest['kind'];
+  isBatch: boolean;
   names: string[];
   onExists: BranchRequest['onExists'];
   body: Omit<z.output<typeof NewBranch>, 'branch_name' | 'on_exists'>;
@@ -326,8 +326,8 @@ function checkBranchNames({ machine }: Principal, names: readonly string[]): voi
 }
 
 /** Creates the branches, or finds the response to an earlier request with the same key. */
-async function createBranches(c: AppContext, wanted: Wanted, prefer: number, key: string | undefined) {
-  const { kind, names, onExists, body } = wanted;
+async function created(c: AppContext, wanted: Wanted, prefer: number, key: string | undefined) {
+  const { isBatch, names, onExists, body } = wanted;
   checkBranchNames(c.var.principal, names);
   if (body.include.length > 0) unwrap(allow(c.var.principal, 'credentials.read'));
   const projectId = c.req.param('project_id') ?? '';
@@ -353,7 +353,7 @@ async function createBranches(c: AppContext, wanted: Wanted, prefer: number, key
   const outcome = await coordinatorOf(c.env, projectId).createBranches(
     {
       jobId,
-      kind,
+      isBatch,
       branches: names.map((name) => ({ id: crypto.randomUUID(), name })),
       project,
       source: prepared,
@@ -390,8 +390,8 @@ router.openapi(
   async (c) => {
     const { branch_name, on_exists: onExists, ...body } = c.req.valid('json');
     const { prefer, 'idempotency-key': key } = c.req.valid('header');
-    const wanted: Wanted = { kind: 'branch.create', names: [branch_name], onExists, body };
-    const { project, end } = await createBranches(c, wanted, prefer, key);
+    const wanted: Wanted = { isBatch: false, names: [branch_name], onExists, body };
+    const { project, end } = await created(c, wanted, prefer, key);
     if ('job' in end) return c.json(end.job, 202);
     const made = end.body as z.input<typeof BranchCreation>;
     const records =
@@ -427,8 +427,8 @@ router.openapi(
     const { count: _count, name_prefix: _prefix, names: _names, ...body } = request;
     const names = unwrap(namesOf(request));
     const { prefer, 'idempotency-key': key } = c.req.valid('header');
-    const wanted: Wanted = { kind: 'branch.create_batch', names, onExists: 'fail', body };
-    const { project, end } = await createBranches(c, wanted, prefer, key);
+    const wanted: Wanted = { isBatch: true, names, onExists: 'fail', body };
+    const { project, end } = await created(c, wanted, prefer, key);
     if ('job' in end) return c.json(end.job, 202);
     const { branches } = end.body as z.input<typeof BatchCreation>;
     const isIncluded = body.include.length > 0;

@@ -3,7 +3,6 @@ import { z } from 'zod';
 export const JOB_KINDS = [
   'project.create',
   'branch.create',
-  'branch.create_batch',
   'branch.delete',
   'branch.reset',
   'branch.restore',

@@ -230,7 +230,7 @@ describe('a batch', () => {
       `/api/v1/projects/${busy.id}/jobs`,
     );
     expect(jobs.body.jobs.filter(({ kind }) => kind.startsWith('branch.create'))).toEqual([
-      expect.objectContaining({ kind: 'branch.create_batch', status: 'succeeded', branch_id: null }),
+      expect.objectContaining({ kind: 'branch.create', status: 'succeeded', branch_id: null }),
     ]);
   });
 

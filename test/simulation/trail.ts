@@ -9,7 +9,7 @@ const OF_CRASH = ['SOURCE_UNSUITABLE'];
 /** Of a move whose project was deleted. */
 const OF_DELETION = ['JOB_CANCELLED'];
 
-const CREATIONS = "('project.create', 'branch.create', 'branch.create_batch')";
+const CREATIONS = "('project.create', 'branch.create')";
 /** Jobs that make a database, and how many: the newest snapshot of `main` is copied once. */
 const CLONES = `(kind in ${CREATIONS} or kind in ('snapshot.create', 'branch.reset', 'branch.restore'))`;
 /** The branches of a job, as a JSON array. */

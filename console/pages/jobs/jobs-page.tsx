@@ -15,8 +15,7 @@ import './jobs.css';
 const STATUSES = { queued: 'Queued', running: 'Running', succeeded: 'Done', failed: 'Failed' } as const;
 const KINDS = {
   'project.create': 'Create project',
-  'branch.create': 'Create branch',
-  'branch.create_batch': 'Create branches',
+  'branch.create': 'Create branches',
   'branch.delete': 'Delete branch',
   'branch.diff': 'Compare branches',
   'branch.import': 'Import',

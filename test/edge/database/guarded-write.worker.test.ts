@@ -84,8 +84,8 @@ test.each<[string, readonly [Requirement, ...Requirement[]], object]>([
 ])('nothing is written, and the failure is that of the requirement: %s', async (_, require, failure) => {
   await rename('before')(YES);
   const writes = [
-    { first: [auditEvents, event()] as const, rest: (isWritten: SQL) => [rename('after')(isWritten)] },
-    { first: rename('after'), rest: (isWritten: SQL) => [insertIf(db, auditEvents, event(), isWritten)] },
+    { decides: [auditEvents, event()] as const, rest: (isWritten: SQL) => [rename('after')(isWritten)] },
+    { decides: rename('after'), rest: (isWritten: SQL) => [insertIf(db, auditEvents, event(), isWritten)] },
   ];
   for (const write of writes)
     expect(await guardedWrite(db, { ...write, require })).toEqual({ ok: false, failure });
@@ -97,7 +97,7 @@ test('an update comes after the rest, so that it may change what the requirement
   await rename('before')(YES);
   const write = () =>
     guardedWrite(db, {
-      first: rename('after'),
+      decides: rename('after'),
       require: [[isThere(projects, eq(projects.name, 'before')), 'PROJECT_NOT_ACTIVE']],
       rest: (isWritten) => [insertIf(db, auditEvents, event(), isWritten)],
     });
@@ -107,7 +107,7 @@ test('an update comes after the rest, so that it may change what the requirement
 });
 
 test('of simultaneous writes as many succeed as the limit has room for, and each other sees it as it is', async () => {
-  const write = () => guardedWrite(db, { first: [auditEvents, event()], require: [atMost(3)] });
+  const write = () => guardedWrite(db, { decides: [auditEvents, event()], require: [atMost(3)] });
   const all = await Promise.all(Array.from({ length: 8 }, write));
   const refused = { code: 'BRANCH_LIMIT_REACHED', fields: { limit: 3, current: 3, retry_after: null } };
   expect(all.filter(({ ok }) => ok)).toHaveLength(3);
@@ -142,7 +142,7 @@ test('rows that triggers write decide nothing', async () => {
       .update(projectBranches)
       .set({ labels: { a: 'b' } })
       .where(and(eq(projectBranches.id, id), isAllowed));
-  const write = (require: [Requirement]) => guardedWrite(db, { first: labels, require });
+  const write = (require: [Requirement]) => guardedWrite(db, { decides: labels, require });
   const before = await db.$count(eventOutbox);
   expect(await write([[sql`false`, 'NOT_FOUND']])).toMatchObject({ ok: false });
   expect(await db.$count(eventOutbox)).toBe(before);

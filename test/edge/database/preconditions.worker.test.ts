@@ -270,7 +270,7 @@ const change = (d1: Database, values: Parameters<typeof changeProject>[3]) =>
 const WRITES = {
   'a new branch': (d1) => {
     const choices = { life: LIFE, leaseSeconds: null, labels: {}, allow: ['192.0.2.7/32'] };
-    const names = { jobId: id(), kind: 'branch.create', branches: [{ id: id(), name: 'new' }] };
+    const names = { jobId: id(), isBatch: false, branches: [{ id: id(), name: 'new' }] };
     const request = { ...names, project, source: ofBranch(branch), creatorCidr: null, onExists: 'fail' };
     const whole = { ...choices, ...request, actor: ACTOR, keyUse: null };
     return reserveBranches(d1, SETTINGS, whole as unknown as Parameters<typeof reserveBranches>[2], NOW);

@@ -300,7 +300,7 @@ test('an event names the branches that it is about, and the machine whose job it
   });
   const batch = { branchId: null, branchIds: [one.id, two.id] };
   await db.insert(jobs).values(newJob('branch.create', { branchId: one.id }, about(), NOW));
-  await db.insert(jobs).values(newJob('branch.create_batch', batch, about(), NOW));
+  await db.insert(jobs).values(newJob('branch.create', batch, about(), NOW));
   await db.insert(jobs).values(newJob('branch.create', { branchId: main.id }, about(), NOW));
   const rule = (branchId: string | null, cidr: string) =>
     ({ id: crypto.randomUUID(), projectId: 'p', branchId, cidr, ...ABOUT_RULE }) as const;

@@ -57,7 +57,6 @@ const runnerOf = (creation: Saga<JobKind>, deletion = creation) =>
     sagas: {
       'project.create': creation,
       'branch.create': creation,
-      'branch.create_batch': creation,
       'branch.delete': deletion,
       'branch.reset': creation,
       'branch.import': creation,

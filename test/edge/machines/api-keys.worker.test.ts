@@ -283,7 +283,9 @@ describe('a key bound to pr-*', () => {
       expect(stream.changes()).toEqual(all.changes().filter(({ id }) => seen.has(id)));
     }
     // The batch of a branch that matches and one that does not is no job of this key.
-    const batches = limited.changes().filter(({ data }) => data.data.kind === 'branch.create_batch');
+    const batches = limited
+      .changes()
+      .filter(({ data }) => data.data.kind === 'branch.create' && data.data.branch_id === null);
     expect(batches.length).toBeGreaterThan(0);
     for (const { data } of batches)
       expect((await machine.get(`/api/v1/jobs/${data.data.job_id}`)).status).toBe(200);

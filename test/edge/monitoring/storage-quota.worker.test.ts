@@ -307,7 +307,7 @@ describe('a clone', () => {
         id,
         name: id,
       }));
-      return { ...cloneOf(main), more: { kind: 'branch.create_batch' as const, branches } };
+      return { ...cloneOf(main), more: { isBatch: true, branches } };
     };
     expect(await project.reserveClones([batch(4)], { [main]: 201 })).toMatchObject([
       { failure: { fields: { used_bytes: 201 * MIB, needed_bytes: 804 * MIB } } },
@@ -479,7 +479,7 @@ describe('a clone', () => {
     const leased = (count: number) => ({
       ...cloneOf(main),
       more: {
-        kind: 'branch.create_batch' as const,
+        isBatch: true,
         leaseSeconds: 60,
         branches: Array.from({ length: count }, () => crypto.randomUUID()).map((id) => ({ id, name: id })),
       },

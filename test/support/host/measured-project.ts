@@ -144,7 +144,7 @@ export async function measuredProject(
           const request = { jobId: crypto.randomUUID(), project: row, source: ofBranch(source), actor };
           return {
             ...request,
-            kind: 'branch.create',
+            isBatch: false,
             branches: [{ id: branchId, name: branchName }],
             life: lifeOf({}),
             leaseSeconds: null,

@@ -18,7 +18,6 @@ const CONNECTIONS = 60;
 const EVENT_OF_JOB: Record<string, { name: string; subject: 'project_id' | 'branch_id' }> = {
   'project.create': { name: 'project.created', subject: 'project_id' },
   'branch.create': { name: 'branch.created', subject: 'branch_id' },
-  'branch.create_batch': { name: 'branch.created', subject: 'branch_id' },
   'branch.delete': { name: 'branch.deleted', subject: 'branch_id' },
   'project.delete': { name: 'project.deleted', subject: 'project_id' },
 };
