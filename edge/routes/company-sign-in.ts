@@ -4,13 +4,13 @@ import { FAILURES } from '../../shared/failures.ts';
 import { unwrap } from '../errors.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { EmailAddress } from '../sign-in/accounts.ts';
+import { returnFrom, startSignIn, stateCookie } from '../sign-in/browser-sign-in.ts';
 import {
   cliRedirect,
+  cliRequestOf,
+  companyProvider,
   METHODS,
   methodsFor,
-  returnFromSso,
-  ssoCookie,
-  startSso,
 } from '../sign-in/company-sign-in.ts';
 import { LoginResponse, ResponseForm, ResponseQuery } from '../sign-in/first-factor.ts';
 import { ReturnTo } from '../sign-in/provider-sign-in.ts';
@@ -111,11 +111,10 @@ router.openapi(
     const context = signInContextOf(c);
     const { provider_id: providerId } = c.req.valid('param');
     const { return_to: returnTo, response: form, login_hint: hint, cli } = c.req.valid('query');
-    const { location, state, cookie } = unwrap(
-      await startSso(context, providerId, { returnTo, response: form, hint, cli }),
-    );
-    const { name, attributes } = ssoCookie(context.settings, providerId, state);
-    setCookie(c, name, cookie, attributes);
+    const provider = unwrap(await companyProvider(context, providerId));
+    const end = { returnTo, response: form, hint, cli: unwrap(await cliRequestOf(context, cli)) };
+    const { location, cookie, value } = unwrap(await startSignIn(context, provider, end));
+    setCookie(c, cookie.name, value, cookie.attributes);
     return c.redirect(location, 302);
   },
 );
@@ -141,9 +140,10 @@ router.openapi(
     const context = signInContextOf(c);
     const { provider_id: providerId } = c.req.valid('param');
     const { settings } = context;
-    const { name, attributes } = ssoCookie(settings, providerId, c.req.valid('query').state ?? '');
+    const provider = unwrap(await companyProvider(context, providerId));
+    const { name, attributes } = stateCookie(settings, provider, c.req.valid('query').state ?? '');
     const parameters = new URL(c.req.url).searchParams;
-    const started = unwrap(await returnFromSso(context, providerId, parameters, getCookie(c, name)));
+    const started = unwrap(await returnFrom(context, provider, parameters, getCookie(c, name)));
     const completed = await started.complete();
     if (!completed.ok && (started.cli || started.response === 'page')) {
       const { code, reason = FAILURES[code].message } = completed.failure;

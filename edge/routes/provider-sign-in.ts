@@ -7,17 +7,11 @@ import { unwrap } from '../errors.ts';
 import type { AppContext } from '../pipeline/context.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { EmailAddress } from '../sign-in/accounts.ts';
+import { returnFrom, startSignIn, stateCookie } from '../sign-in/browser-sign-in.ts';
 import { companyCliUrl, exchangeCompanyCode, isCompanyCode } from '../sign-in/company-sign-in.ts';
 import { ResponseForm, SignedInUser } from '../sign-in/first-factor.ts';
 import { authorizationUrl, scopesOf } from '../sign-in/provider-client.ts';
-import {
-  CALLBACK_PATH,
-  exchangeCliCode,
-  ReturnTo,
-  returnFromProvider,
-  startAtProvider,
-  stateCookie,
-} from '../sign-in/provider-sign-in.ts';
+import { CALLBACK_PATH, exchangeCliCode, gatewayProvider, ReturnTo } from '../sign-in/provider-sign-in.ts';
 import { TOKEN_FIELDS, tokenFields } from '../sign-in/sessions.ts';
 import type { Tokens } from '../sign-in/sign-in-context.ts';
 import { storePageSession } from './sessions.ts';
@@ -88,10 +82,9 @@ router.openapi(
   async (c) => {
     const context = signInContextOf(c);
     const { return_to: returnTo, response: form } = c.req.valid('query');
-    const started = await startAtProvider(context, { returnTo, response: form });
-    const { location, state, cookie } = unwrap(started);
-    const { name, attributes } = stateCookie(context.settings, state);
-    setCookie(c, name, cookie, attributes);
+    const end = { returnTo, response: form, cli: null };
+    const { location, cookie, value } = unwrap(await startSignIn(context, gatewayProvider(context), end));
+    setCookie(c, cookie.name, value, cookie.attributes);
     return c.redirect(location, 302);
   },
 );
@@ -121,9 +114,10 @@ router.openapi(
   }),
   async (c) => {
     const context = signInContextOf(c);
-    const { name, attributes } = stateCookie(context.settings, c.req.valid('query').state ?? '');
+    const provider = gatewayProvider(context);
+    const { name, attributes } = stateCookie(context.settings, provider, c.req.valid('query').state ?? '');
     const parameters = new URL(c.req.url).searchParams;
-    const started = unwrap(await returnFromProvider(context, parameters, getCookie(c, name)));
+    const started = unwrap(await returnFrom(context, provider, parameters, getCookie(c, name)));
     const { returnTo, complete } = started;
     if (started.response === 'page') {
       deleteCookie(c, name, attributes);

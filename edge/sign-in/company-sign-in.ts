@@ -1,11 +1,6 @@
 import { eq } from 'drizzle-orm';
 import { base64url } from 'jose';
-import {
-  calculatePKCECodeChallenge,
-  generateRandomCodeVerifier,
-  generateRandomNonce,
-  generateRandomState,
-} from 'oauth4webapi';
+import { calculatePKCECodeChallenge } from 'oauth4webapi';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
@@ -22,15 +17,16 @@ import {
   type Authenticated,
   authenticateByOpenId,
   openIdAuthorizationUrl,
+  type SignInStart,
 } from '../identity-providers/openid.ts';
 import { admitPerson } from '../identity-providers/people.ts';
 import { callbackPath } from '../identity-providers/provider.ts';
 import { sendsMail } from '../mail/mail.ts';
 import type { Settings } from '../settings.ts';
 import { materialize } from '../tenancy/users.ts';
-import { ResponseForm, type SignedIn } from './first-factor.ts';
+import { attemptOnce, type BrowserProvider, CliRequest, expiryOfSignIn } from './browser-sign-in.ts';
+import type { SignedIn } from './first-factor.ts';
 import { providerSession } from './provider-sessions.ts';
-import { attemptOnce } from './provider-sign-in.ts';
 import { continueSession, openSession, type SessionHolder } from './sessions.ts';
 import type { SignInContext, Tokens } from './sign-in-context.ts';
 
@@ -69,17 +65,7 @@ export async function methodsFor(
   };
 }
 
-const TTL_SECONDS = 600;
 const CODE_TTL_SECONDS = 120;
-
-/** A command line that waits for a code on a loopback address (RFC 8252 section 7.3). */
-const CliRequest = z.object({
-  redirectUri: z.string(),
-  state: z.string(),
-  challenge: z.string(),
-  expiresAt: z.coerce.date(),
-});
-type CliRequest = z.output<typeof CliRequest>;
 
 const CLI_SEAL = ['sso_cli_request'];
 const CODE_SEAL = ['sso_cli_code'];
@@ -98,7 +84,7 @@ async function sealCliRequest(
   { settings, now }: SignInContext,
   request: Omit<CliRequest, 'expiresAt'>,
 ): Promise<string> {
-  const expiresAt = new Date(now().getTime() + TTL_SECONDS * 1000);
+  const expiresAt = expiryOfSignIn(now());
   return encode(
     await sealForClient(settings.CREDENTIAL_KEYS, CLI_SEAL, JSON.stringify({ ...request, expiresAt })),
   );
@@ -113,130 +99,49 @@ async function unsealCliRequest(
   return request && request.expiresAt > now() ? request : null;
 }
 
-/** What the callback needs from the start of the sign-in; stored by the browser that started it. */
-const StartedSignIn = z.object({
-  nonce: z.string(),
-  verifier: z.string(),
-  returnTo: z.string(),
-  response: ResponseForm,
-  cli: CliRequest.nullable(),
-  expiresAt: z.coerce.date(),
-});
-type StartedSignIn = z.output<typeof StartedSignIn>;
-
-/** Sealed for one provider and one state, so that a cookie is of no use for another sign-in. */
-const stateContext = (providerId: string, state: string) => ['sso_sign_in', providerId, state];
-
-/** The cookie of one state; `SameSite=Lax`, because the redirect comes from the provider's site. */
-export function ssoCookie({ BASE_URL }: Settings, providerId: string, state: string) {
-  const secure = BASE_URL.startsWith('https:');
-  return {
-    name: `${secure ? '__Secure-' : ''}sso_sign_in_${state.replaceAll(/[^\w-]/g, '').slice(0, 64)}`,
-    attributes: {
-      path: callbackPath(providerId),
-      httpOnly: true,
-      sameSite: 'Lax' as const,
-      secure,
-      maxAge: TTL_SECONDS,
-    },
-  };
-}
-
-async function findProvider(
-  { db }: SignInContext,
-  providerId: string,
-): Promise<Result<ProviderRow, Failure>> {
-  const [row] = await db.select().from(identityProviders).where(eq(identityProviders.id, providerId));
-  return row ? ok(row) : fail({ code: 'NOT_FOUND' });
-}
-
-interface SsoStart {
-  returnTo: string;
-  response: ResponseForm;
-  /** As `sealCliRequest` returns it. */
-  cli?: string | undefined;
-  /** The address that the person entered, for the provider's page. */
-  hint?: string | undefined;
-}
-
-/** @returns or NOT_FOUND, SIGN_IN_FAILED, IDP_UNAVAILABLE, SSO_MISCONFIGURED */
-export async function startSso(
+/** The provider of a company, for a sign-in in a browser. @returns or NOT_FOUND */
+export async function companyProvider(
   context: SignInContext,
   providerId: string,
-  { returnTo, response, cli: sealedCli, hint }: SsoStart,
-): Promise<Result<{ location: string; state: string; cookie: string }, Failure>> {
-  const { settings, now } = context;
-  const found = await findProvider(context, providerId);
-  if (!found.ok) return found;
-  const provider = found.value;
-  const cli = sealedCli === undefined ? null : await unsealCliRequest(context, sealedCli);
-  if (sealedCli !== undefined && !cli)
-    return fail({ code: 'SIGN_IN_FAILED', reason: 'no request of a command line' });
-  const state = generateRandomState();
-  const nonce = generateRandomNonce();
-  const verifier = generateRandomCodeVerifier();
-  const challenge = await calculatePKCECodeChallenge(verifier);
-  const parameters = { state, nonce, challenge, ...(hint !== undefined && { hint }) };
-  const location =
-    provider.kind === 'github'
-      ? ok(gitHubAuthorizationUrl(provider, settings, parameters))
-      : await openIdAuthorizationUrl(provider, settings, parameters);
-  if (!location.ok) return location;
-  const expiresAt = new Date(now().getTime() + TTL_SECONDS * 1000);
-  const started: StartedSignIn = { nonce, verifier, returnTo, response, cli, expiresAt };
-  const cookie = await sealForClient(
-    settings.CREDENTIAL_KEYS,
-    stateContext(providerId, state),
-    JSON.stringify(started),
-  );
-  return ok({ location: location.value, state, cookie });
+): Promise<Result<BrowserProvider<CompanySession>, Failure>> {
+  const { db, settings } = context;
+  const [provider] = await db.select().from(identityProviders).where(eq(identityProviders.id, providerId));
+  if (!provider) return fail({ code: 'NOT_FOUND' });
+  return ok({
+    kind: 'sso_sign_in',
+    id: providerId,
+    callbackPath: callbackPath(providerId),
+    authorizationUrl: async (parameters) =>
+      provider.kind === 'github'
+        ? ok(gitHubAuthorizationUrl(provider, settings, parameters))
+        : openIdAuthorizationUrl(provider, settings, parameters),
+    complete: (parameters, start) => completeSso(context, provider, parameters, start),
+  });
 }
 
-/** How a sign-in that this browser started ends, and the step that ends it. */
-export interface ReturnedSso extends Pick<StartedSignIn, 'returnTo' | 'response' | 'cli'> {
-  /** @returns or SIGN_IN_FAILED, SSO_ADDRESS_REFUSED, SSO_DISABLED, SSO_MISCONFIGURED, IDP_UNAVAILABLE */
-  complete: () => Promise<Result<CompanySession, Failure>>;
+/**
+ * The request of a command line that a sign-in is started for.
+ * @param sealed as `sealCliRequest` returns it; undefined: there is none
+ * @returns or SIGN_IN_FAILED
+ */
+export async function cliRequestOf(
+  context: SignInContext,
+  sealed: string | undefined,
+): Promise<Result<CliRequest | null, Failure>> {
+  if (sealed === undefined) return ok(null);
+  const cli = await unsealCliRequest(context, sealed);
+  return cli ? ok(cli) : fail({ code: 'SIGN_IN_FAILED', reason: 'no request of a command line' });
 }
 
 interface CompanySession extends SignedIn {
   sessionId: string;
 }
 
-/**
- * The sign-in that a provider sends the browser back from.
- * @param cookie the value of the cookie of the state in `parameters`
- * @returns or NOT_FOUND; SIGN_IN_FAILED when this browser did not start it at this provider
- */
-export async function returnFromSso(
-  context: SignInContext,
-  providerId: string,
-  parameters: URLSearchParams,
-  cookie: string | undefined,
-): Promise<Result<ReturnedSso, Failure>> {
-  const { settings, now } = context;
-  const refused = fail<Failure>({
-    code: 'SIGN_IN_FAILED',
-    reason: 'this browser did not start a sign-in with this state',
-  });
-  const found = await findProvider(context, providerId);
-  if (!found.ok) return found;
-  const state = parameters.get('state');
-  if (state === null || cookie === undefined) return refused;
-  const text = await unsealFromClient(settings.CREDENTIAL_KEYS, stateContext(providerId, state), cookie);
-  const started = text === null ? null : StartedSignIn.parse(JSON.parse(text));
-  if (!started || started.expiresAt <= now()) return refused;
-  const complete = () =>
-    attemptOnce(context, 'state', state, () =>
-      completeSso(context, found.value, parameters, { state, ...started }),
-    );
-  return ok({ returnTo: started.returnTo, response: started.response, cli: started.cli, complete });
-}
-
 async function completeSso(
   context: SignInContext,
   provider: ProviderRow,
   parameters: URLSearchParams,
-  start: StartedSignIn & { state: string },
+  start: SignInStart,
 ): Promise<Result<CompanySession, Failure>> {
   const { db, settings } = context;
   const domains = await verifiedDomains(db, provider.id);
