@@ -2,16 +2,8 @@ import { type SQL, sql } from 'drizzle-orm';
 import { isOpenJob } from '../database/conditions.ts';
 import type { Database } from '../database/database.ts';
 import { moves } from '../database/move-schema.ts';
-import {
-  auditEvents,
-  follows,
-  hosts,
-  idempotencyKeys,
-  importSources,
-  jobs,
-  projectBranches,
-  snapshots,
-} from '../database/schema.ts';
+import { auditEvents, hosts, idempotencyKeys, jobs, projectBranches, snapshots } from '../database/schema.ts';
+import { follows, importSources } from '../database/source-schema.ts';
 import { logEvent } from '../log.ts';
 import type { Settings } from '../settings.ts';
 import { EXPORTED_ROW } from './export.ts';

@@ -7,12 +7,12 @@ import { auditEvent, inTenantOfProject, noActor } from '../audit/audit-event.ts'
 import type { AuditActor, BranchContent } from '../database/column-types.ts';
 import { isUnmoving, onActiveBranch } from '../database/conditions.ts';
 import { type Database, insertIf, isThere, type Statement } from '../database/database.ts';
+import { maskingPolicies } from '../database/masking-schema.ts';
 import {
   auditEvents,
   type BranchRow,
   type JobRow,
   jobs,
-  maskingPolicies,
   projectBranches,
   projects,
   type SnapshotRow,

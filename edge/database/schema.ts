@@ -16,14 +16,12 @@ import type { Labels } from '../../shared/branch/labels.ts';
 import { RECORDED_LIFESPANS } from '../../shared/branch/lifespan.ts';
 import { BRANCH_ROLES } from '../../shared/branch/login.ts';
 import { KEPT_KINDS, type SnapshotSchedule } from '../../shared/branch/snapshot.ts';
-import { type MaskingRule, UNLISTED } from '../../shared/masking.ts';
 import {
   JOB_KINDS,
   JOB_STATUSES,
   type JobError,
   type JobKind,
   type JobStep,
-  type TableProgress,
 } from '../../shared/project/job.ts';
 import { DEFAULT_BRANCH_LIMIT, PROJECT_STATUSES } from '../../shared/project/project-status.ts';
 import {
@@ -31,14 +29,10 @@ import {
   SELF_SERVICE_QUOTA_CAP_GIB,
   STORAGE_STATES,
 } from '../../shared/project/storage-quota.ts';
-import type { MethodResult } from '../../shared/protocol/operations.ts';
 import {
   BRANCH_HOLDS,
   branchContent,
   created,
-  type EventType,
-  FOLLOW_RECORD_STATES,
-  type FollowedSource,
   failover,
   hostRole,
   hostState,
@@ -46,7 +40,6 @@ import {
   type JobSubjects,
   type KeptRule,
   ownName,
-  type RecordedProblem,
   type StoredBlock,
   timestamp,
   updated,
@@ -442,75 +435,6 @@ export const snapshots = sqliteTable(
 
 export type SnapshotRow = typeof snapshots.$inferSelect;
 
-/** Every version of the masking policies of projects; the newest one is in effect. */
-export const maskingPolicies = sqliteTable(
-  'masking_policies',
-  {
-    id: text('id').primaryKey(),
-    projectId: text('project_id')
-      .notNull()
-      .references(() => projects.id, { onDelete: 'cascade' }),
-    version: integer('version').notNull(),
-    rules: text('rules', { mode: 'json' }).$type<MaskingRule[]>().notNull(),
-    unlisted: text('unlisted', { enum: UNLISTED }).notNull(),
-    createdBy: text('created_by').notNull(),
-    createdAt: created(),
-  },
-  (t) => [uniqueIndex('masking_policies_version').on(t.projectId, t.version)],
-);
-
-/**
- * The key of a project's masking, made with the first version of its policy. Sealed with AES-256-GCM;
- * associated data: `masking`, project id, key id.
- */
-export const maskingKeys = sqliteTable('masking_keys', {
-  projectId: text('project_id')
-    .primaryKey()
-    .references(() => projects.id, { onDelete: 'cascade' }),
-  keyId: text('key_id').notNull(),
-  sealedKey: text('sealed_key').notNull(),
-  createdAt: created(),
-});
-
-/** The sources of imports and of copies that are to follow, until their jobs have ended. */
-export const importSources = sqliteTable('import_sources', {
-  jobId: text('job_id')
-    .primaryKey()
-    .references(() => jobs.id, { onDelete: 'cascade' }),
-  projectId: text('project_id')
-    .notNull()
-    .references(() => projects.id, { onDelete: 'cascade' }),
-  /**
-   * The URL with its password, sealed with AES-256-GCM. Associated data: `import_source`, job id, key id.
-   */
-  keyId: text('key_id').notNull(),
-  sealedUrl: text('sealed_url').notNull(),
-  /** What the host has copied; null until then. */
-  copied: text('copied', { mode: 'json' }).$type<MethodResult<'transfer.copy'>>(),
-  createdAt: created(),
-});
-
-/** What a project follows, or has followed last. `publication`: one that was there; null: the host made it. */
-export const follows = sqliteTable('follows', {
-  projectId: text('project_id')
-    .primaryKey()
-    .references(() => projects.id, { onDelete: 'cascade' }),
-  branchId: text('branch_id').notNull(),
-  tenantId: text('tenant_id').notNull(),
-  jobId: text('job_id').notNull(),
-  state: text('state', { enum: FOLLOW_RECORD_STATES }).notNull(),
-  source: text('source', { mode: 'json' }).$type<FollowedSource>().notNull(),
-  publication: text('publication'),
-  tables: text('tables', { mode: 'json' }).$type<TableProgress[]>().notNull().default([]),
-  problem: text('problem', { mode: 'json' }).$type<RecordedProblem>(),
-  /** By the clock of the host, of the newest report. */
-  observedAt: timestamp('observed_at'),
-  createdAt: created(),
-  updatedAt: updated(),
-});
-
-export type FollowRow = typeof follows.$inferSelect;
-
 /** One row per used `Idempotency-Key`, with its job: a repeated request waits for the same job. */
 export const idempotencyKeys = sqliteTable(
   'idempotency_keys',
@@ -531,60 +455,3 @@ export const idempotencyKeys = sqliteTable(
     index('idempotency_by_expiry').on(t.expiresAt),
   ],
 );
-
-/** A random UUID (RFC 9562, version 4). */
-const RANDOM_UUID = sql`(lower(hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-4' || substr(hex(randomblob(2)), 2) || '-' || substr('89ab', 1 + (abs(random()) % 4), 1) || substr(hex(randomblob(2)), 2) || '-' || hex(randomblob(6))))`;
-
-const NOW = sql`(cast(unixepoch('subsec') * 1000 as integer))`;
-
-/**
- * Events on their way to the coordinator of their project, which deletes them here. Triggers write them: an
- * event and the change that it reports are one transaction, wherever the change is made
- * (`docs/decisions/events.md`). A migration that replaces a table drops its triggers and has to create them
- * again.
- */
-export const eventOutbox = sqliteTable(
-  'event_outbox',
-  {
-    /** The order of the changes. D1 runs one transaction at a time, so a lower number never appears later. */
-    seq: integer('seq').primaryKey({ autoIncrement: true }),
-    id: text('id').notNull().default(RANDOM_UUID),
-    type: text('type').$type<EventType>().notNull(),
-    projectId: text('project_id').notNull(),
-    tenantId: text('tenant_id').notNull(),
-    /**
-     * The names of the branches that the event is about, except `main`; empty: the project, or `main`.
-     * Together with the machine that started a job, they decide which machines limited to branches see the
-     * event.
-     */
-    branchNames: text('branch_names', { mode: 'json' }).$type<string[]>().notNull(),
-    machineId: text('machine_id'),
-    /** The changed record at the time of the change: its columns in the shape of `event-types.ts`. */
-    data: text('data', { mode: 'json' }).$type<Record<string, unknown>>().notNull(),
-    createdAt: timestamp('created_at').notNull().default(NOW),
-  },
-  (t) => [index('event_outbox_by_project').on(t.projectId, t.seq)],
-);
-
-/** An endpoint of a tenant that receives events. What waits for delivery is in its `WebhookSender` object. */
-export const webhooks = sqliteTable(
-  'webhooks',
-  {
-    id: text('id').primaryKey(),
-    tenantId: text('tenant_id').notNull(),
-    /** Null: every project of the tenant. */
-    projectId: text('project_id'),
-    url: text('url').notNull(),
-    events: text('events', { mode: 'json' }).$type<EventType[]>().notNull(),
-    /** Sealed with AES-256-GCM. Associated data: `webhook`, webhook id, key id. */
-    keyId: text('key_id').notNull(),
-    sealedSecret: text('sealed_secret').notNull(),
-    /** Set after three days in which every delivery failed. */
-    disabledAt: timestamp('disabled_at'),
-    createdBy: text('created_by').notNull(),
-    createdAt: created(),
-  },
-  (t) => [index('webhooks_by_tenant').on(t.tenantId, t.createdAt, t.id)],
-);
-
-export type WebhookRow = typeof webhooks.$inferSelect;

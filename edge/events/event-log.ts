@@ -2,7 +2,7 @@ import { and, asc, eq, inArray, isNull, lte, or } from 'drizzle-orm';
 import { sharedNextFlight } from '../../shared/single-flight.ts';
 import type { EventType } from '../database/column-types.ts';
 import type { Database } from '../database/database.ts';
-import { eventOutbox, webhooks } from '../database/schema.ts';
+import { eventOutbox, webhooks } from '../database/event-schema.ts';
 import { toEvent } from './event-types.ts';
 
 type OutboxRow = typeof eventOutbox.$inferSelect;

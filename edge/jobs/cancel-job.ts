@@ -7,7 +7,8 @@ import { isOpenJob } from '../database/conditions.ts';
 import { type Database, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite, type Requirement } from '../database/guarded-write.ts';
 import { moves } from '../database/move-schema.ts';
-import { auditEvents, importSources, type JobRow, jobs } from '../database/schema.ts';
+import { auditEvents, type JobRow, jobs } from '../database/schema.ts';
+import { importSources } from '../database/source-schema.ts';
 import { missing } from '../missing.ts';
 import { CANCELLED } from './saga.ts';
 

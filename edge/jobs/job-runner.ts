@@ -31,6 +31,7 @@ import {
   type StepReport,
   wasRefused,
 } from './saga.ts';
+import { Turns } from './turns.ts';
 
 /** A job that ends sooner writes to D1 only once, at its end. */
 const SHOW_PROGRESS_EVERY_MS = 1_000;
@@ -97,27 +98,6 @@ export class JobProgress {
       .update(jobs)
       .set({ ...more, status, steps: this.#steps, updatedAt: new Date() })
       .where(and(eq(jobs.id, this.#job.id), inArray(jobs.status, OPEN_STATUSES), condition));
-  }
-}
-
-/** A fixed number of callers at a time; the others wait for their turn in order of arrival. */
-export class Turns {
-  #free: number;
-  readonly #queue: (() => void)[] = [];
-
-  constructor(count: number) {
-    this.#free = count;
-  }
-
-  /** Waits for a turn. @returns ends the turn; to be called once */
-  async take(): Promise<() => void> {
-    if (this.#free > 0) this.#free -= 1;
-    else await new Promise<void>((resolve) => this.#queue.push(resolve));
-    return () => {
-      const next = this.#queue.shift();
-      if (next) next();
-      else this.#free += 1;
-    };
   }
 }
 

@@ -10,7 +10,8 @@ import type { Actor } from '../database/column-types.ts';
 import { inActiveProject } from '../database/conditions.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
-import { auditEvents, maskingKeys, maskingPolicies, type projectBranches } from '../database/schema.ts';
+import { maskingKeys, maskingPolicies } from '../database/masking-schema.ts';
+import { auditEvents, type projectBranches } from '../database/schema.ts';
 
 export const NewMaskingPolicy = z
   .strictObject({

@@ -6,7 +6,7 @@ import { isLive } from '../database/conditions.ts';
 import { type Database, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents, type ProjectRow, projectBranches, projects, users } from '../database/schema.ts';
-import { Turns } from '../jobs/job-runner.ts';
+import { Turns } from '../jobs/turns.ts';
 import { inOneLine, type Mail, plainMail, sendsMail } from '../mail/mail.ts';
 import type { Outbox } from '../mail/outbox.ts';
 import type { Settings } from '../settings.ts';

@@ -3,6 +3,7 @@ import { PROJECT_FILES_MAX } from '../../shared/limits.ts';
 import { quotaBytes, StorageStateField } from '../../shared/project/storage-quota.ts';
 import type { BranchRow, SnapshotRow } from '../database/schema.ts';
 import type { ProjectView } from '../tenancy/project-access.ts';
+import { ALERT_NAMES, alertsOf } from './alert-thresholds.ts';
 import { filesOf, type Recorded } from './measurements.ts';
 import { finestStep, type Range } from './metric-history.ts';
 import {
@@ -13,7 +14,6 @@ import {
   type MetricValue,
   type Point,
 } from './metrics.ts';
-import { ALERT_NAMES, alertsOf } from './storage-quota.ts';
 
 /** Points per series in one response: a little more than one day at one point a minute. */
 const POINTS_MAX = 1500;

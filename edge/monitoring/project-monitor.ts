@@ -7,16 +7,11 @@ import type { Database } from '../database/database.ts';
 import type { StreamClient, StreamGate } from '../events/stream-admission.ts';
 import type { CallHost } from '../hosts/host-client.ts';
 import { jobError, publicFailure } from '../jobs/saga.ts';
+import { storeDiskBytes } from './disk-bytes.ts';
 import { type MeasurementStore, MeasurementStreams, type Recorded } from './measurements.ts';
 import type { Range } from './metric-history.ts';
 import type { MetricName, MetricValue, Point } from './metrics.ts';
-import {
-  readSubject,
-  type StorageQuota,
-  type StorageStatus,
-  type StorageSubject,
-  storeDiskBytes,
-} from './storage-quota.ts';
+import { readSubject, type StorageQuota, type StorageStatus, type StorageSubject } from './storage-quota.ts';
 
 /** How many missed measurements a reopened stream replays at most. */
 const REPLAYED_MAX = 60;

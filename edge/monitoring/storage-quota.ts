@@ -1,13 +1,11 @@
-import { and, eq, inArray, or, sql } from 'drizzle-orm';
-import type { SQLiteTable } from 'drizzle-orm/sqlite-core';
+import { and, eq, inArray } from 'drizzle-orm';
 import { COUNTED_STATUSES } from '../../shared/branch/branch-status.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { PROJECT_FILES_MAX } from '../../shared/limits.ts';
-import type { ProjectMeasurement, ProjectSizes } from '../../shared/measurement.ts';
+import type { ProjectSizes } from '../../shared/measurement.ts';
 import {
   ACCESS_OF_STATE,
   evaluateStorage,
-  inGib,
   quotaBytes,
   type StorageState,
 } from '../../shared/project/storage-quota.ts';
@@ -16,81 +14,17 @@ import { nextAccessRevision } from '../access/send-access.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import type { CloneSource } from '../branches/clone-source.ts';
 import { isLive } from '../database/conditions.ts';
-import { type Database, insertIf, isOneOf, isThere } from '../database/database.ts';
+import { type Database, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
-import {
-  auditEvents,
-  type JobRow,
-  type ProjectRow,
-  projectBranches,
-  projects,
-  snapshots,
-} from '../database/schema.ts';
+import { auditEvents, type JobRow, type ProjectRow, projectBranches, projects } from '../database/schema.ts';
 import { type KeyUse, unlessInFlight } from '../idempotency/idempotency-key.ts';
-import { Turns } from '../jobs/job-runner.ts';
+import { Turns } from '../jobs/turns.ts';
 import { logSpecifiedEvent } from '../log.ts';
-import { inOneLine, type Mail, plainMail, sendsMail } from '../mail/mail.ts';
+import { sendsMail } from '../mail/mail.ts';
 import type { Outbox } from '../mail/outbox.ts';
 import type { Settings } from '../settings.ts';
 import { filesOf, type LastMeasurement, type MeasurementStore } from './measurements.ts';
-import type { BranchValues } from './metrics.ts';
-
-/** Specification 6. */
-export interface StorageEvent {
-  event: StorageEventName;
-  project_id: string;
-  storage_used_gib: number;
-  storage_quota_gib: number;
-  usage_percent: number;
-  /** ISO 8601 UTC. */
-  timestamp: string;
-}
-
-/** `DATABASES_CLOSED` is the gateway's own. */
-export type StorageEventName = 'STORAGE_WARNING' | 'WRITE_BLOCKED' | 'DATABASES_CLOSED';
-
-/** The events of each state, sent once an episode. A project over one threshold is over those below. */
-const EVENTS_OF_STATE: Record<StorageState, readonly StorageEventName[]> = {
-  normal: [],
-  warning: ['STORAGE_WARNING'],
-  write_blocked: ['STORAGE_WARNING', 'WRITE_BLOCKED'],
-  closed: ['STORAGE_WARNING', 'WRITE_BLOCKED', 'DATABASES_CLOSED'],
-};
-
-/** @param used bytes */
-const storageEvent = (
-  event: StorageEventName,
-  project: Pick<ProjectRow, 'id' | 'storageQuotaGib'>,
-  used: number,
-  now: Date,
-): StorageEvent => ({
-  event,
-  project_id: project.id,
-  storage_used_gib: inGib(used),
-  storage_quota_gib: project.storageQuotaGib,
-  usage_percent: Number(((100 * used) / quotaBytes(project.storageQuotaGib)).toFixed(2)),
-  timestamp: now.toISOString(),
-});
-
-const MEANING: Record<StorageEventName, string> = {
-  STORAGE_WARNING: 'At 100% the read-write and read-only logins can no longer write.',
-  WRITE_BLOCKED:
-    'The read-write and read-only logins can no longer write; the owner login can. Delete data or raise the quota to restore write access.',
-  DATABASES_CLOSED:
-    'No login can be used any more, not even that of the owner. Delete branches or raise the quota to open the databases again; the platform operator can raise the cap of the quota.',
-};
-
-/** The e-mail for the operators. The name of the project is text from a user. */
-function storageMail(event: StorageEvent, projectName: string, to: string): Mail {
-  const { usage_percent, storage_used_gib, storage_quota_gib, project_id, timestamp } = event;
-  const name = inOneLine(projectName);
-  const fact = `Project "${name}" uses ${usage_percent}% of its storage quota: ${storage_used_gib} of ${storage_quota_gib} GiB.`;
-  return plainMail(to, `${event.event}: ${name} at ${usage_percent}%`, [
-    fact,
-    MEANING[event.event],
-    `Project ${project_id}, measured at ${timestamp}.`,
-  ]);
-}
+import { EVENTS_OF_STATE, type StorageEventName, storageEvent, storageMail } from './storage-events.ts';
 
 /** A project with its branches that count against its quota: those that count against its branch limit (specification 8). */
 export interface StorageSubject {
@@ -395,93 +329,6 @@ export class StorageQuota {
     this.#options.storage.kv.put(KNOWN_SIZES, { ...Object.fromEntries(left), ...sizes });
   }
 }
-
-type Disk = NonNullable<ProjectMeasurement['disk']>;
-
-/** Records what the project's branches and snapshots take of the disk, where it has changed. */
-export async function storeDiskBytes(db: Database, projectId: string, disk: Disk): Promise<void> {
-  const ids = disk.map(({ id }) => id);
-  const measured = JSON.stringify(disk);
-  const update = <T extends typeof projectBranches | typeof snapshots>(table: T) => {
-    const value = (name: 'own_bytes' | 'shared_bytes') =>
-      sql<number>`(select value ->> ${name} from json_each(${measured}) where value ->> 'id' = ${table.id})`;
-    const ownBytes = value('own_bytes');
-    const sharedBytes = value('shared_bytes');
-    return db
-      .update(table as SQLiteTable)
-      .set({ ownBytes, sharedBytes })
-      .where(
-        and(
-          eq(table.projectId, projectId),
-          isOneOf(table.id, ids),
-          or(sql`${table.ownBytes} is not ${ownBytes}`, sql`${table.sharedBytes} is not ${sharedBytes}`),
-        ),
-      );
-  };
-  await db.batch([update(projectBranches), update(snapshots)]);
-}
-
-/** The inputs of the alert thresholds: a branch, and its project. */
-export interface Advised {
-  values: BranchValues;
-  /** The used share of the quota. */
-  storage: number;
-  branchCount: number;
-}
-
-interface Advice {
-  /** Null if it is unknown. */
-  value: (advised: Advised) => number | null;
-  threshold: number;
-  alarming: 'at_least' | 'above' | 'below';
-}
-
-/** The recommended alert thresholds of specification 8. */
-export const ADVICE = {
-  storage: { value: ({ storage }) => storage, threshold: 0.9, alarming: 'at_least' },
-  active_connections: {
-    value: ({ values }) => values.active_connections,
-    threshold: 180,
-    alarming: 'at_least',
-  },
-  branch_count: { value: ({ branchCount }) => branchCount, threshold: 10, alarming: 'at_least' },
-  cache_hit_ratio: { value: ({ values }) => values.cache_hit_ratio, threshold: 0.9, alarming: 'below' },
-  rollback_ratio: {
-    value: ({ values: { transactions_rolled_back: back, transactions_committed: committed } }) =>
-      back / Math.max(committed, 1),
-    threshold: 0.05,
-    alarming: 'above',
-  },
-  dead_tuple_ratio: { value: ({ values }) => values.dead_tuple_ratio, threshold: 0.2, alarming: 'above' },
-  longest_query_seconds: {
-    value: ({ values }) => values.longest_query_seconds,
-    threshold: 30,
-    alarming: 'above',
-  },
-  connection_wait_seconds: {
-    value: ({ values }) => values.connection_wait_seconds,
-    threshold: 5,
-    alarming: 'above',
-  },
-} as const satisfies Record<string, Advice>;
-
-export type AlertName = keyof typeof ADVICE;
-export const ALERT_NAMES = Object.keys(ADVICE) as [AlertName, ...AlertName[]];
-
-const IS_ALARMING: Record<Advice['alarming'], (value: number, threshold: number) => boolean> = {
-  at_least: (value, threshold) => value >= threshold,
-  above: (value, threshold) => value > threshold,
-  below: (value, threshold) => value < threshold,
-};
-
-/** The crossed thresholds, each with its current value. */
-export const alertsOf = (advised: Advised): { name: AlertName; value: number; threshold: number }[] =>
-  ALERT_NAMES.flatMap((name) => {
-    const { threshold, alarming, ...advice } = ADVICE[name];
-    const value = advice.value(advised);
-    // A measurement of an earlier release lacks later metrics.
-    return value != null && IS_ALARMING[alarming](value, threshold) ? [{ name, value, threshold }] : [];
-  });
 
 /** Storage use of a project. */
 export interface StorageStatus {

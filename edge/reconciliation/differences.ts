@@ -4,8 +4,9 @@ import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { atTheirEnd, atTheirLeasesEnd } from '../branches/branch-ends.ts';
 import { isMove, isOpenJob } from '../database/conditions.ts';
 import { type Database, isOneOf } from '../database/database.ts';
+import { eventOutbox } from '../database/event-schema.ts';
 import { KEPT_MS, moves } from '../database/move-schema.ts';
-import { eventOutbox, jobs, networkRules, projectBranches, projects, snapshots } from '../database/schema.ts';
+import { jobs, networkRules, projectBranches, projects, snapshots } from '../database/schema.ts';
 import { branchIdsOf } from '../jobs/job-store.ts';
 import { logEvent } from '../log.ts';
 

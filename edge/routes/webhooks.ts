@@ -1,6 +1,6 @@
 import { and, eq } from 'drizzle-orm';
 import type { z } from 'zod';
-import { webhooks } from '../database/schema.ts';
+import { webhooks } from '../database/event-schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
 import {
   IdempotencyHeader,

@@ -8,16 +8,8 @@ import type { Actor } from '../database/column-types.ts';
 import { onActiveBranch } from '../database/conditions.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
-import {
-  auditEvents,
-  type BranchRow,
-  type FollowRow,
-  follows,
-  importSources,
-  type JobRow,
-  jobs,
-  projectBranches,
-} from '../database/schema.ts';
+import { auditEvents, type BranchRow, type JobRow, jobs, projectBranches } from '../database/schema.ts';
+import { type FollowRow, follows, importSources } from '../database/source-schema.ts';
 import type { CallHost } from '../hosts/host-client.ts';
 import { isCancelled } from '../jobs/cancel-job.ts';
 import { isUnchanging, newJob } from '../jobs/job-store.ts';

@@ -5,7 +5,8 @@ import type { FollowReport, FollowStatus } from '../../shared/protocol/follow.ts
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import { type Actor, FOLLOW_RECORD_STATES, type RecordedProblem } from '../database/column-types.ts';
 import { type Database, inOneBatch, insertIf, isThere } from '../database/database.ts';
-import { auditEvents, type FollowRow, follows, jobs, projectBranches, projects } from '../database/schema.ts';
+import { auditEvents, jobs, projectBranches, projects } from '../database/schema.ts';
+import { type FollowRow, follows } from '../database/source-schema.ts';
 import type { CallHost } from '../hosts/host-client.ts';
 import { isUnchanging } from '../jobs/job-store.ts';
 import { changeState, type FollowEvent, type FollowState, isLive, LIVE_STATES } from './states.ts';

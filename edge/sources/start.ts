@@ -16,16 +16,8 @@ import {
 import { onActiveBranch } from '../database/conditions.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
-import {
-  auditEvents,
-  type BranchRow,
-  type FollowRow,
-  follows,
-  importSources,
-  type JobOf,
-  jobs,
-  projectBranches,
-} from '../database/schema.ts';
+import { auditEvents, type BranchRow, type JobOf, jobs, projectBranches } from '../database/schema.ts';
+import { type FollowRow, follows, importSources } from '../database/source-schema.ts';
 import { isCancelled, isUncancelled } from '../jobs/cancel-job.ts';
 import { toErrorResponse } from '../jobs/job-resource.ts';
 import { newJob } from '../jobs/job-store.ts';

@@ -1,7 +1,7 @@
 import { and, inArray, type SQL, sql } from 'drizzle-orm';
 import { type BranchHold, FOLLOW_RECORD_STATES } from '../database/column-types.ts';
 import type { Database } from '../database/database.ts';
-import { type FollowRow, follows } from '../database/schema.ts';
+import { type FollowRow, follows } from '../database/source-schema.ts';
 
 /**
  * Every state of what a project follows, the events that change it, and the hold of `main` in each

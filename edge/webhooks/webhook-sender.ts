@@ -1,7 +1,7 @@
 import { DurableObject } from 'cloudflare:workers';
 import { eq } from 'drizzle-orm';
 import { type DatabaseBinding, openDatabase, withoutValues } from '../database/database.ts';
-import { type WebhookRow, webhooks } from '../database/schema.ts';
+import { type WebhookRow, webhooks } from '../database/event-schema.ts';
 import { logEvent } from '../log.ts';
 import { objectName } from '../object-name.ts';
 import type { PageQuery } from '../pagination.ts';

@@ -5,12 +5,12 @@ import { removeHistory } from '../../../edge/audit/retention.ts';
 import { markBranchDeleted } from '../../../edge/branches/delete-branch.ts';
 import {
   auditEvents,
-  follows,
   idempotencyKeys,
   jobs,
   projectBranches,
   snapshots,
 } from '../../../edge/database/schema.ts';
+import { follows } from '../../../edge/database/source-schema.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import { ACTOR, insertBranch, startRecords } from '../../support/records/records.ts';
 

@@ -8,11 +8,11 @@ import { keptBranch, reserveRestore, restoreBranchJob } from '../../../edge/bran
 import { newSnapshot } from '../../../edge/branches/snapshot.ts';
 import { nextScheduled, takeScheduledSnapshot } from '../../../edge/branches/take-snapshot.ts';
 import { inOneBatch } from '../../../edge/database/database.ts';
+import { maskingPolicies } from '../../../edge/database/masking-schema.ts';
 import {
   auditEvents,
   branchCredentials,
   jobs,
-  maskingPolicies,
   networkRules,
   projectBranches,
   projects,

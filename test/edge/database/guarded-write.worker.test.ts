@@ -3,8 +3,9 @@ import { beforeEach, expect, test } from 'vitest';
 import { auditEvent } from '../../../edge/audit/audit-event.ts';
 import { inActiveProject } from '../../../edge/database/conditions.ts';
 import { insertIf, isThere } from '../../../edge/database/database.ts';
+import { eventOutbox } from '../../../edge/database/event-schema.ts';
 import { guardedWrite, type Requirement } from '../../../edge/database/guarded-write.ts';
-import { auditEvents, eventOutbox, projectBranches, projects } from '../../../edge/database/schema.ts';
+import { auditEvents, projectBranches, projects } from '../../../edge/database/schema.ts';
 import { missing } from '../../../edge/missing.ts';
 import { ACTOR, insertBranch, startRecords } from '../../support/records/records.ts';
 

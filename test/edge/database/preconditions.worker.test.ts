@@ -13,6 +13,7 @@ import {
   openDatabase,
   writeThenReadAll,
 } from '../../../edge/database/database.ts';
+import { type WebhookRow, webhooks } from '../../../edge/database/event-schema.ts';
 import {
   type AccountRow,
   type ApiKeyRow,
@@ -40,8 +41,6 @@ import {
   snapshots,
   tenantCaps,
   users,
-  type WebhookRow,
-  webhooks,
 } from '../../../edge/database/schema.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import { deleteApiKey, insertApiKey } from '../../../edge/machines/api-keys.ts';

@@ -6,16 +6,16 @@ import { transition } from '../../../edge/branches/branch.ts';
 import { newSnapshot } from '../../../edge/branches/snapshot.ts';
 import { EVENT_TYPES } from '../../../edge/database/column-types.ts';
 import { hasChanged, inOneBatch } from '../../../edge/database/database.ts';
+import { eventOutbox } from '../../../edge/database/event-schema.ts';
 import {
   type BranchRow,
-  eventOutbox,
-  follows,
   jobs,
   networkRules,
   projectBranches,
   projects,
   snapshots,
 } from '../../../edge/database/schema.ts';
+import { follows } from '../../../edge/database/source-schema.ts';
 import { Event, toEvent } from '../../../edge/events/event-types.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import { ACTOR, insertBranch, insertProject, startRecords } from '../../support/records/records.ts';

@@ -1,8 +1,9 @@
 import { eq, inArray } from 'drizzle-orm';
 import { beforeEach, describe, expect, test } from 'vitest';
+import { eventOutbox } from '../../../edge/database/event-schema.ts';
 import { moves } from '../../../edge/database/move-schema.ts';
 import { accounts } from '../../../edge/database/people-schema.ts';
-import { eventOutbox, hosts, jobs, projects, users } from '../../../edge/database/schema.ts';
+import { hosts, jobs, projects, users } from '../../../edge/database/schema.ts';
 import type { Env } from '../../../edge/env.ts';
 import {
   admitToPrimary,

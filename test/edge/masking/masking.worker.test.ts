@@ -1,6 +1,7 @@
 import { eq } from 'drizzle-orm';
 import { beforeAll, expect, test } from 'vitest';
-import { auditEvents, maskingKeys, maskingPolicies } from '../../../edge/database/schema.ts';
+import { maskingKeys, maskingPolicies } from '../../../edge/database/masking-schema.ts';
+import { auditEvents } from '../../../edge/database/schema.ts';
 import { Api } from '../../support/api.ts';
 import { eventually } from '../../support/eventually.ts';
 import { sharedTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';

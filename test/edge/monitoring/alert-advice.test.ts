@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
+import { type Advised, type AlertName, alertsOf } from '../../../edge/monitoring/alert-thresholds.ts';
 import type { BranchValues } from '../../../edge/monitoring/metrics.ts';
-import { type Advised, type AlertName, alertsOf } from '../../../edge/monitoring/storage-quota.ts';
 import { NOTHING_MEASURED } from '../../support/records/sample-measurement.ts';
 
 const names = ({ values, ...more }: { values?: Partial<BranchValues> } & Partial<Omit<Advised, 'values'>>) =>

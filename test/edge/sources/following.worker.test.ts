@@ -1,6 +1,7 @@
 import { and, eq } from 'drizzle-orm';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { auditEvents, follows, importSources, jobs, projects } from '../../../edge/database/schema.ts';
+import { auditEvents, jobs, projects } from '../../../edge/database/schema.ts';
+import { follows, importSources } from '../../../edge/database/source-schema.ts';
 import type { CallHost } from '../../../edge/hosts/host-client.ts';
 import { stopFollowing } from '../../../edge/sources/end.ts';
 import { sealedSource } from '../../../edge/sources/import.ts';

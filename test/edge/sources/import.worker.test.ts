@@ -1,6 +1,7 @@
 import { eq } from 'drizzle-orm';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { auditEvents, importSources, jobs, projects } from '../../../edge/database/schema.ts';
+import { auditEvents, jobs, projects } from '../../../edge/database/schema.ts';
+import { importSources } from '../../../edge/database/source-schema.ts';
 import type { Method } from '../../../shared/protocol/operations.ts';
 import type { BranchBody } from '../../support/api.ts';
 import { eventually } from '../../support/eventually.ts';

@@ -1,6 +1,7 @@
 import { eq } from 'drizzle-orm';
 import { expect, test } from 'vitest';
-import { follows, projectBranches } from '../../../edge/database/schema.ts';
+import { projectBranches } from '../../../edge/database/schema.ts';
+import { follows } from '../../../edge/database/source-schema.ts';
 import {
   changeState,
   FOLLOW_EVENTS,
