@@ -112,12 +112,13 @@ export class RuleSync {
     return this.#access.of(branchId)?.connection_attempts ?? null;
   }
 
-  /** Whether no client is admitted, from the next sync on: another host takes the place of this one. */
+  /** Whether no client is admitted: another host takes the place of this one. */
   get isClosed(): boolean {
     return this.#isClosed;
   }
 
-  set isClosed(isClosed: boolean) {
+  /** Admits no client, or those of the rules again, from the next sync on. */
+  close(isClosed: boolean): void {
     this.#isClosed = isClosed;
   }
 

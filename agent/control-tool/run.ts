@@ -15,7 +15,6 @@ import { runLogFolderLoop } from '../logs/postgres-log.ts';
 import { readCertificateEnd } from '../maintenance/examine.ts';
 import { ServerWatch } from '../maintenance/recover.ts';
 import { runUpkeepLoop } from '../maintenance/upkeep.ts';
-import { DiskUsage } from '../measurement/disk-usage.ts';
 import { runMeasurementLoop } from '../measurement/meter.ts';
 import { watchBlockedProjects } from '../measurement/sizes.ts';
 import { registerGauges } from '../metrics/gauges.ts';
@@ -96,11 +95,9 @@ async function runAgent(trial: Trial | null): Promise<void> {
   });
 
   const watches: Watches = {
-    diskUsage: new DiskUsage(host),
     attempts: new AttemptWatch(host, log),
     servers: new ServerWatch(host, log),
   };
-  host.largestSource = () => watches.diskUsage.largest();
   let link: AgentLink | null = null;
   const loops: Promise<unknown>[] = [];
   const serve = async () => {
@@ -175,7 +172,6 @@ const loopsOfMember = ({ settings, metrics, member }: Host): Record<string, Loop
 
 /** What the loops share with the metrics. */
 interface Watches {
-  diskUsage: DiskUsage;
   attempts: AttemptWatch;
   servers: ServerWatch;
 }
@@ -183,10 +179,10 @@ interface Watches {
 /** @param notify sends to the gateway, if it is linked */
 function loopsOf(
   host: Host,
-  { diskUsage, attempts, servers }: Watches,
+  { attempts, servers }: Watches,
   notify: AgentLink['notify'],
 ): Record<string, Loop> {
-  const { settings, sizes, deadTuples, lags } = host;
+  const { settings, sizes, deadTuples, lags, diskUsage } = host;
   const { promise: hasBegun, resolve: onBegun } = Promise.withResolvers<void>();
   const blocks = new BlockReports(host, (report) => notify('blocks', report));
   const measured = (measurement: ProjectMeasurement) =>
@@ -219,14 +215,14 @@ function loopsOf(
 }
 
 function serveGauges(host: Host, { attempts }: Watches, isLinked: () => boolean): void {
-  const { settings, metrics, cloneMethod, largestSource, spares, lags, member } = host;
+  const { settings, metrics, cloneMethod, diskUsage, spares, lags, member } = host;
   const troubles = new TroubleLog(log);
   registerGauges(
     metrics.registry,
     {
       cloneMethod,
       isLinked,
-      largestSource,
+      largestSource: () => diskUsage.largest(),
       spares,
       lags,
       member,

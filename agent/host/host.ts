@@ -7,7 +7,7 @@ import { CopyRoom } from '../cloning/copy-room.ts';
 import type { CloneMethod } from '../cloning/create-clone.ts';
 import { openComparisonGate } from '../difference/sides.ts';
 import { DeadTuples } from '../measurement/database-statistics.ts';
-import type { Source } from '../measurement/disk-usage.ts';
+import { DiskUsage } from '../measurement/disk-usage.ts';
 import { KnownSizes } from '../measurement/sizes.ts';
 import { Metrics } from '../metrics/metrics.ts';
 import { KnownInventory } from '../operations/inventory.ts';
@@ -52,8 +52,8 @@ export interface Host {
   /** As read in the hourly session of each branch's owner login. */
   deadTuples: DeadTuples;
   cloneMethod: CloneMethod;
-  /** As the running agent last measured it; null where it is not measured. */
-  largestSource: () => Source | null;
+  /** As the running agent last measured it. */
+  diskUsage: DiskUsage;
   cloneTurns: CloneTurns;
   copyRoom: CopyRoom;
   covered: CoveredSources;
@@ -97,7 +97,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     sizes: new KnownSizes(),
     deadTuples: new DeadTuples(),
     log,
-    largestSource: () => null,
+    diskUsage: new DiskUsage({ settings, postgres, cloneMethod, log }),
     cloneTurns: new CloneTurns(cloneMethod),
     copyRoom: new CopyRoom(settings),
     covered: new CoveredSources(),

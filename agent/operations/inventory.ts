@@ -20,7 +20,7 @@ import { diskSize, freeBytes } from '../volumes/volumes.ts';
 export interface InventoryHost extends ExaminedHost {
   sessions: Pool;
   /** As the running agent last measured it; null where it is not measured. */
-  largestSource: () => Source | null;
+  diskUsage: { largest: () => Source | null };
   spares: { count: number };
   known: KnownInventory;
 }
@@ -80,7 +80,7 @@ export async function describeHost(host: InventoryHost): Promise<HostDescription
     pooler_version: poolerVersion,
     clone_method: host.cloneMethod,
     disk_bytes,
-    largest_source: host.largestSource(),
+    largest_source: host.diskUsage.largest(),
     spares: host.spares.count,
     last_backup_at: backup.lastBackupAt?.toISOString() ?? null,
     last_archived_at: backup.lastArchivedAt?.toISOString() ?? null,

@@ -87,7 +87,7 @@ export class Membership {
     this.#stored = readMember(options.settings);
     this.#replica = new Replica(options.settings, options.postgres);
     this.#commits = new SynchronousCommits(options.settings, options.postgres);
-    options.rules.isClosed = this.#isClosed();
+    options.rules.close(this.#isClosed());
   }
 
   #isClosed(): boolean {
@@ -248,7 +248,7 @@ export class Membership {
   async #open(): Promise<void> {
     const { rules, postgres } = this.#options;
     if (rules.isClosed) {
-      rules.isClosed = false;
+      rules.close(false);
       await rules.sync();
       this.#options.log('member.opened');
     }
@@ -260,7 +260,7 @@ export class Membership {
   /** Admits no client and ends those that are there, so that the end of the WAL stays where it is for them. */
   async #close(): Promise<void> {
     const { rules, postgres, log } = this.#options;
-    rules.isClosed = true;
+    rules.close(true);
     await rules.sync();
     // They have no name in the views yet, and were admitted by the rules of before.
     await waitForLogins(postgres, null);
@@ -287,7 +287,7 @@ export class Membership {
    */
   async #fence(before: StoredMember | null): Promise<void> {
     const { rules, log } = this.#options;
-    rules.isClosed = true;
+    rules.close(true);
     await this.#stopServers();
     if (before?.role === 'fenced') return;
     log('member.fenced');
@@ -362,7 +362,7 @@ export class Membership {
     await writeFile(files.settings, '', { mode: 0o600 });
     for (const path of [files.password, files.authority]) await rm(path, { force: true });
     // A record that closes this host again admits no client in between.
-    rules.isClosed = stored.closing;
+    rules.close(stored.closing);
     await releaseStandby({ postgres, rules: null });
     this.#keep(await noteMember(settings, { primary: null, survived_until: survived }));
     await this.#hooks.serve();
