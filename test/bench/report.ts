@@ -38,7 +38,7 @@ export interface Report {
 export const isMet = ({ measured, limit, atLeast }: Goal) =>
   limit === null || (atLeast ? measured >= limit : measured <= limit);
 
-/** Writes `<name>.json`, `<name>.svg` and `<name>.md` into docs/benchmarks, and `<name>-flames.svg` if there are flames. */
+/** Writes `<name>.json`, which is not tracked, `<name>.svg` and `<name>.md` into docs/benchmarks, and `<name>-flames.svg` if there are flames. */
 export function writeReport(name: string, { flames, ...report }: Report): void {
   mkdirSync(FOLDER, { recursive: true });
   writeFileSync(join(FOLDER, `${name}.json`), `${JSON.stringify(report, rounded, 2)}\n`);
@@ -51,6 +51,9 @@ export function writeReport(name: string, { flames, ...report }: Report): void {
   writeFileSync(join(FOLDER, `${name}.md`), `${[renderReport(report), ...pictures].join('\n')}\n`);
 }
 
+/** The head of the table of goals, which `writeSummary` finds on each page. */
+export const GOAL_HEAD = ['goal', 'measured', 'limit', 'measured ÷ limit', ''];
+
 /** The report in Markdown, which reads well in a terminal too. */
 export function renderReport(report: Report): string {
   const { title, method, setting = {}, goals, findings, times = {}, counts = {} } = report;
@@ -58,7 +61,7 @@ export function renderReport(report: Report): string {
     `# ${title}`,
     method,
     table(['setting', ''], Object.entries(setting)),
-    table(['goal', 'measured', 'limit', 'measured ÷ limit', ''], goals.map(goalCells)),
+    table(GOAL_HEAD, goals.map(goalCells)),
     ...(findings ? [findings] : []),
     ...Object.entries(times).flatMap(([caption, rows]) => [
       `${caption}, in milliseconds:`,
