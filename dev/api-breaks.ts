@@ -10,7 +10,7 @@ import { ROOT } from './build/repository.ts';
  */
 
 /** The description of the last release. */
-const RELEASED = join(ROOT, 'docs/released-api.json');
+const RELEASED = join(ROOT, 'test/released-api.json');
 
 /** What is compared of a JSON schema. */
 export interface Schema {
@@ -253,7 +253,7 @@ if (import.meta.main) {
     maxBuffer: 16 * 1024 * 1024,
   });
   if (process.argv.includes('--keep')) {
-    writeFileSync(RELEASED, `${JSON.stringify(JSON.parse(document), withoutTexts, 1)}\n`);
+    writeFileSync(RELEASED, `${JSON.stringify(JSON.parse(document), withoutTexts)}\n`);
   } else {
     const breaks = breaksBetween(JSON.parse(readFileSync(RELEASED, 'utf8')), JSON.parse(document));
     for (const line of breaks) console.error(line);
