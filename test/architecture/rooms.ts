@@ -87,7 +87,7 @@ function reachable(graph: Graph, start: string): Set<string> {
 }
 
 /** Number of files on the longest chain of imports; the graph has no cycle. */
-function deepestChain(graph: Graph): number {
+export function deepestChain(graph: Graph): number {
   const depths = new Map<string, number>();
   const depth = (file: string): number => {
     const known = depths.get(file);
@@ -110,7 +110,7 @@ export const readsByPosition = (sources: readonly SourceFile[]): string[] =>
   sources.flatMap(({ path, text }) => [...text.matchAll(BY_POSITION)].map(([found]) => `${path}: ${found}`));
 
 /** The files of the gateway that the walk of a branch creation in `docs/architecture.md` names. */
-function creationFiles(root: string): number {
+export function creationFiles(root: string): number {
   const text = readFileSync(join(root, 'docs/architecture.md'), 'utf8');
   const walk = /^## Creating a branch\n([\s\S]*?)^## /m.exec(text)?.[1] ?? '';
   return new Set(walk.match(/\bedge\/[\w/-]+\.ts\b/g)).size;
