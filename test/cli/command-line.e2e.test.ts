@@ -594,7 +594,7 @@ test('behind two translations of addresses, the refusal names the address that t
   const front = createServer((incoming, outgoing) => {
     const headers = { ...incoming.headers, 'cf-connecting-ip': '203.0.113.7' };
     const passed = request(
-      new URL(incoming.url ?? '', url),
+      new URL(incoming.url ?? '', url).href,
       { method: incoming.method, headers },
       (answer) => {
         outgoing.writeHead(answer.statusCode ?? 502, answer.headers);
