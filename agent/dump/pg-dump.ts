@@ -97,7 +97,7 @@ export const removeLeftDumps = ({ STATE_DIR }: Pick<AgentSettings, 'STATE_DIR'>)
 
 /**
  * Dumps the schema of a database, without owners and privileges.
- * @throws DumpError, and HostError INTERNAL without the program
+ * @throws DumpError, HostError HOST_FULL, and INTERNAL without the program
  */
 export async function dumpSchema(
   settings: DumpSettings,
@@ -214,6 +214,8 @@ async function runBounded(
     if (ended) throw ended;
     if (killedBy === 'SIGXFSZ' || /File too large|out of memory/i.test(said))
       throw new DumpError('too_large', 'the schema is too large', name);
+    if (/No space left on device/.test(said))
+      throw new HostError('HOST_FULL', `the folder ${folder} has no room for a dump`);
     if (code !== 0) throw new DumpError('refused', said || `pg_dump ended with ${killedBy ?? code}`, name);
   } finally {
     clearTimeout(timer);

@@ -16,7 +16,7 @@ export interface RestorePlan {
   views: ArchiveEntry[];
   /** What cannot be made here, as `kind name`. */
   leftOut: string[];
-  /** What depends on a table that was not chosen. */
+  /** What depends on a table that was not chosen, or on what is left alone. */
   unchosen: string[];
 }
 
@@ -25,6 +25,8 @@ export interface Choice {
   tables: readonly (readonly [schema: string, name: string])[] | null;
   /** Policies for named roles, whose roles this server does not have, by schema and tag. */
   policies: readonly (readonly [schema: string, tag: string])[];
+  /** Objects that are left alone, or depend on such a one, as `catalog oid`. */
+  leftAlone?: ReadonlySet<string>;
 }
 
 /** What belongs to a server or to its roles. Nobody misses it in a copy. */
@@ -126,7 +128,7 @@ function unusedSequences(entries: readonly ArchiveEntry[], gone: ReadonlySet<num
 }
 
 /** What is made, in which order, and what is left out. */
-export function planRestore({ entries }: Archive, { tables, policies }: Choice): RestorePlan {
+export function planRestore({ entries }: Archive, { tables, policies, leftAlone }: Choice): RestorePlan {
   const ofServer = new Set(entries.filter(({ kind }) => OF_SERVER.test(kind)).map(({ id }) => id));
   const ofRoles = new Set(policies.map(([schema, tag]) => keyOf(schema, tag)));
   const notHere = entries
@@ -135,7 +137,8 @@ export function planRestore({ entries }: Archive, { tables, policies }: Choice):
     )
     .map(({ id }) => id);
   const roots = tables === null ? new Set<number>() : unchosenTables(entries, tables);
-  const unchosen = withDependents(entries, roots);
+  const alone = entries.filter(({ catalog, oid }) => leftAlone?.has(`${catalog} ${oid}`)).map(({ id }) => id);
+  const unchosen = withDependents(entries, [...roots, ...alone]);
   for (const id of unusedSequences(entries, unchosen))
     for (const more of withDependents(entries, [id])) unchosen.add(more);
   const removed = withDependents(entries, notHere);

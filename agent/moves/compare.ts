@@ -92,7 +92,7 @@ async function compareOne(
   const { settings } = host;
   const { source, tls } = subscription;
   for (let tries = 1; ; tries += 1) {
-    const theirs = await openSnapshotSession(settings, source, tls, null).catch((error) => {
+    const theirs = await openSnapshotSession(settings, source, tls, null, 'rows').catch((error) => {
       throw error instanceof Error ? new Refused(findingOf(error)) : error;
     });
     try {

@@ -13,6 +13,7 @@ import {
   type Pool,
   type Session,
 } from '../postgres/connect.ts';
+import { databasePrint } from '../postgres/database-print.ts';
 import { takeLock, withLocks } from '../postgres/locks.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import { ensureGroups, restoreLogins } from '../postgres/roles.ts';
@@ -24,7 +25,6 @@ import { pollUntil, runLoop } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { asOptions, OPTIONS } from '../rows/branch-session.ts';
 import { forEach } from '../transfer/copy-rows.ts';
-import { databasePrint } from '../transfer/database-print.ts';
 
 /**
  * The login with which another host reads the databases of a project while the project moves there. A slot is read with

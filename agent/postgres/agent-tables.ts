@@ -311,6 +311,13 @@ const ACCESS_CHANGE = `
     FOR EACH ROW EXECUTE FUNCTION record_access_change();
 `;
 
+const FORCED_POLICIES = `
+  -- Digests of entries of dumps that differed, instead of statements.
+  UPDATE following SET known = '[]';
+  ALTER TABLE following ADD COLUMN forced jsonb NOT NULL DEFAULT '[]'; -- tables whose policies are forced at the end
+  ALTER TABLE following ADD COLUMN left_alone jsonb NOT NULL DEFAULT '{}'; -- schemas and tables, as the request named them
+`;
+
 /**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was
  * released is never changed, removed or moved; a change of the tables is a new entry at the end.
@@ -336,6 +343,7 @@ export const MIGRATIONS: readonly string[] = [
   DURABILITY,
   QUIET_SINCE,
   ACCESS_CHANGE,
+  FORCED_POLICIES,
 ];
 
 /**

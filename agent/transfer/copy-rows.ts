@@ -70,26 +70,6 @@ export const refusedSchema = ({ entry, error }: RefusedEntry): unknown =>
     }),
   );
 
-/** PostgreSQL refuses a text with more than one statement. */
-const asOneStatement = (text: string) => ({ text, queryMode: 'extended' });
-
-/**
- * Runs statements of a source's schema as one transaction. They name everything with its schema; the bodies of
- * functions may not.
- */
-export const makeAll = (session: Session, statements: readonly string[]): Promise<void> =>
-  inTransaction(session, async () => {
-    await session.query('SET LOCAL search_path = public, pg_temp');
-    for (const text of statements)
-      await session.query(asOneStatement(text)).catch((error) => {
-        throw refused(error, (reason) =>
-          finding('schema', `PostgreSQL refuses a statement of the schema here: ${reason}.`, {
-            statement: short(text),
-          }),
-        );
-      });
-  });
-
 /**
  * Whether values of a type have a form that differs between servers. Those of `reg…` types are object ids, which are
  * others here. An array or a range names the type of its elements by its object id, which is the same for

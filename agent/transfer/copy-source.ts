@@ -4,11 +4,13 @@ import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { SourceFinding } from '../../shared/protocol/transfer-operations.ts';
 import type { CloneTurns } from '../cloning/clone-turns.ts';
 import { type CloneHost, createClone } from '../cloning/create-clone.ts';
-import { catalogQuery } from '../difference/schema/compare-schemas.ts';
-import { runInThread } from '../difference/schema/comparison-thread.ts';
-import { planRestore, type RestorePlan, restoreEntries } from '../dump/restore.ts';
+import { dumpAsLogin } from '../difference/schema/comparison-login.ts';
+import { readFacts } from '../difference/schema/schema-facts.ts';
+import type { Archive } from '../dump/archive.ts';
+import { type Choice, planRestore, type RestorePlan, restoreEntries } from '../dump/restore.ts';
 import { readTenant } from '../postgres/branches.ts';
 import type { Pool, Session } from '../postgres/connect.ts';
+import { databasePrint } from '../postgres/database-print.ts';
 import { releaseLock, takeLock, withLocks } from '../postgres/locks.ts';
 import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
 import type { Excesses } from '../process/excesses.ts';
@@ -38,7 +40,8 @@ import {
   tableName,
   type Worker,
 } from './copy-rows.ts';
-import { databasePrint } from './database-print.ts';
+import { type CopiedSchema, copiedSchema, type Named, readLeft } from './followed-schema.ts';
+import type { LeftAlone, LeftAloneRequest } from './left-alone.ts';
 import {
   closeLoad,
   endLoadSessions,
@@ -51,7 +54,13 @@ import {
 import { examineSource, isEmptyDatabase, limitFinding, NOT_EMPTY, type ProbeHost } from './probe.ts';
 import { finding, Refused, type Source, short } from './source-address.ts';
 import { policyOf } from './source-policy.ts';
-import { dumpSource, leftOutFindings, readSchemaFacts, type SchemaFacts, unneeded } from './source-schema.ts';
+import {
+  dumpSource,
+  excludedOf,
+  leftOutFindings,
+  readSchemaFacts,
+  type SchemaFacts,
+} from './source-schema.ts';
 import { findingOf, inSource, openReplicationSession, openSnapshotSession } from './source-session.ts';
 import {
   dropAtSource,
@@ -119,7 +128,14 @@ async function copyAgain(
   const phases = new CopyPhases();
   const publication = params.follow?.publication ?? null;
   const { of_host } = params;
-  const wanted = { use, tables: params.tables, publication, room_bytes, of_host } as const;
+  const wanted = {
+    ...leftAloneOf(params),
+    use,
+    tables: params.tables,
+    publication,
+    room_bytes,
+    of_host,
+  } as const;
   const examined = await examineSource(host, params.source_url, wanted);
   if (!examined.ok) return { copied: null, findings: [examined.failure] };
   const { probe } = examined.value;
@@ -162,23 +178,32 @@ async function copyAgain(
   }
 }
 
+const leftAloneOf = ({ schemas, exclude_schemas, exclude_tables }: CopyParams): LeftAloneRequest => ({
+  schemas,
+  exclude_schemas,
+  exclude_tables,
+});
+
 /** What `follow.start` continues with. */
 const storeFollowing = (
   session: Session,
-  { branch_id, project_id, database, follow, tables }: CopyParams,
+  params: CopyParams,
   examined: { tables: [schema: string, name: string][] },
-  { known, print }: { known: readonly string[]; print: string | null },
-) =>
-  session.query(
-    `INSERT INTO following (branch_id, project_id, database, slot, publication, tables, known, print)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-     ON CONFLICT (branch_id) DO UPDATE SET (slot, publication, tables, known, print, problem, cutover, refused_at, outcome, additions, positions) =
-       (excluded.slot, excluded.publication, excluded.tables, excluded.known, excluded.print, NULL, NULL, NULL, NULL, '[]', '[]')`,
+  { known, forced, print }: LeftOut & { print: string | null },
+) => {
+  const { branch_id, project_id, database, follow, tables } = params;
+  return session.query(
+    `INSERT INTO following (branch_id, project_id, database, slot, publication, tables, left_alone, known, forced, print)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+     ON CONFLICT (branch_id) DO UPDATE SET (slot, publication, tables, left_alone, known, forced, print, problem, cutover, refused_at, outcome, additions, positions) =
+       (excluded.slot, excluded.publication, excluded.tables, excluded.left_alone, excluded.known, excluded.forced, excluded.print, NULL, NULL, NULL, NULL, '[]', '[]')`,
     [
       ...[branch_id, project_id, database, follow?.slot, follow?.publication ?? null],
-      ...[tables === null ? null : JSON.stringify(examined.tables), JSON.stringify(known), print],
+      ...[tables === null ? null : JSON.stringify(examined.tables), JSON.stringify(leftAloneOf(params))],
+      ...[JSON.stringify(known), JSON.stringify(forced), print],
     ],
   );
+};
 
 /** Shares of the progress. */
 const ROWS_FROM = 0.05;
@@ -199,15 +224,19 @@ const NO_PATH = '';
 /** SQLSTATE of a check, and of what its function may raise. */
 const CHECKED = new Set(['23514', 'P0001']);
 
+/** What a copy that is to follow has otherwise than its source, in the words of `Followed`. */
+interface LeftOut {
+  known: readonly string[];
+  forced: readonly Named[];
+}
+
 type Loaded =
-  | {
+  | (LeftOut & {
       copied: Copied;
       warnings: SourceFinding[];
-      /** Statements of the schema difference that is left, for a copy that is to follow. */
-      known: string[];
       /** Of the schema of another host that is followed. */
       print: string | null;
-    }
+    })
   | { refused: SourceFinding };
 
 /** One copy into a database that is open to its login alone. */
@@ -218,6 +247,7 @@ class Load {
   readonly #tls: Parameters<typeof openSnapshotSession>[2];
   readonly #chosen: readonly [schema: string, name: string][];
   readonly #published: readonly PublishedTable[];
+  readonly #leftAlone: LeftAlone;
   readonly #stop: AbortController;
   readonly #phases: CopyPhases;
   readonly #onProgress: OnProgress | undefined;
@@ -233,6 +263,7 @@ class Load {
       probe: { source: { tls: Parameters<typeof openSnapshotSession>[2] } };
       tables: [schema: string, name: string][];
       published: PublishedTable[];
+      leftAlone: LeftAlone;
     },
     stop: AbortController,
     phases: CopyPhases,
@@ -244,6 +275,7 @@ class Load {
     this.#tls = examined.probe.source.tls;
     this.#chosen = examined.tables;
     this.#published = examined.published;
+    this.#leftAlone = examined.leftAlone;
     this.#stop = stop;
     this.#phases = phases;
     this.#onProgress = onProgress;
@@ -357,10 +389,10 @@ class Load {
     this.#deadline = ms === null ? Number.POSITIVE_INFINITY : performance.now() + ms;
   }
 
-  async #openSource(snapshot: string | null): Promise<Session> {
+  async #openSource(snapshot: string | null, reads: 'catalog' | 'rows'): Promise<Session> {
     this.#stop.signal.throwIfAborted();
     const opened = await atSource(
-      openSnapshotSession(this.#host.settings, this.#source, this.#tls, snapshot),
+      openSnapshotSession(this.#host.settings, this.#source, this.#tls, snapshot, reads),
     );
     this.#ends.push(opened.end);
     this.#stop.signal.throwIfAborted();
@@ -387,10 +419,16 @@ class Load {
     const target = await this.#openTarget();
     if (!(await isEmptyDatabase(target))) throw new Refused(NOT_EMPTY);
     const ofSlot = follow ? await this.#makeSlot(follow) : null;
-    const source = await this.#openSource(ofSlot?.snapshot ?? null);
+    const source = await this.#openSource(ofSlot?.snapshot ?? null, 'catalog');
     const snapshot = ofSlot?.snapshot ?? (await exportSnapshot(source));
     const facts = await readSchemaFacts(source);
-    const plan = await this.#planSchema(snapshot, facts);
+    const archive = await this.#dumpSchema(snapshot, facts);
+    const choice: Choice = {
+      tables: this.#params.tables === null ? null : this.#chosen,
+      policies: sameRoles ? [] : facts.policies,
+      leftAlone: this.#leftAlone.objects,
+    };
+    const plan = planRestore(archive, choice);
     const [missing] = mustBeComplete ? plan.leftOut : [];
     if (missing !== undefined)
       throw new Refused(
@@ -413,7 +451,7 @@ class Load {
     this.#awaitSource(null);
     this.#phases.end('rows');
     this.#awaitSource(PIECE_WITHIN_MS);
-    const sequences = await readSequences(source);
+    const sequences = await readSequences((workers[0] ?? { source }).source);
     this.#awaitSource(null);
     await setSequences(target, sequences);
     const { searchPath } = facts;
@@ -435,7 +473,9 @@ class Load {
       worker.target.query(`ANALYZE ONLY ${name}`),
     );
     this.#phases.end('statistics');
-    const known = follow ? await this.#knownDifference(source, target) : [];
+    const leftOut = follow
+      ? await this.#leftOut(copiedSchema(archive, choice), source, target)
+      : { known: [], forced: [] };
     const { rows: sizes } = await target.query<{ bytes: string }>(
       'SELECT pg_database_size(current_database()) AS bytes',
     );
@@ -445,34 +485,37 @@ class Load {
         size_bytes: Number(sizes[0]?.bytes),
       },
       warnings: leftOutFindings(plan, facts),
-      known,
+      ...leftOut,
       print: ofSlot?.print ?? null,
     };
   }
 
-  /** What differs although the schema is that of the source, such as the version of an extension, is no news later. */
-  async #knownDifference(source: Session, target: Session): Promise<string[]> {
-    const chosen = this.#params.tables === null ? null : [...this.#chosen];
-    const queries = { before: catalogQuery(target), after: catalogQuery(source) };
-    const { followed } = await runInThread(
-      { followed: chosen, sameRoles: policyOf(this.#params).sameRoles },
-      queries,
-      this.#stop.signal,
-      SCHEMA_WITHIN_MS,
+  /** What differs although the schema was made of that of the source, such as the text of an expression, is no news later. */
+  async #leftOut({ entries, forced }: CopiedSchema, source: Session, target: Session): Promise<LeftOut> {
+    const { job_id, project_id } = this.#params;
+    const login = { name: loadLoginName(job_id), project_id, settings: this.#host.settings };
+    const dumped = await dumpAsLogin(login, loadDatabaseName(job_id), {
+      within: SCHEMA_WITHIN_MS,
+      signal: this.#stop.signal,
+      isWhole: false,
+    });
+    const here = copiedSchema(dumped, { tables: null, policies: [] }).entries;
+    const known = await readLeft(
+      { entries: here, facts: (oids) => readFacts(target, oids) },
+      { entries, facts: (oids) => atSource(readFacts(source, oids)) },
     );
-    return followed?.map(({ statement }) => statement) ?? [];
+    return { known, forced };
   }
 
   /** @param snapshot in which the rows are read too */
-  async #planSchema(snapshot: string, facts: SchemaFacts): Promise<RestorePlan> {
+  #dumpSchema(snapshot: string, facts: SchemaFacts): Promise<Archive> {
     const tables = this.#params.tables === null ? null : this.#chosen;
-    const archive = await dumpSource(this.#host.settings, this.#source, this.#tls, {
+    return dumpSource(this.#host.settings, this.#source, this.#tls, {
       snapshot,
       within: SCHEMA_WITHIN_MS,
       signal: this.#stop.signal,
-      ...(tables && { excluded: unneeded(facts, tables) }),
+      excluded: excludedOf(facts, tables, this.#leftAlone),
     });
-    return planRestore(archive, { tables, policies: policyOf(this.#params).sameRoles ? [] : facts.policies });
   }
 
   async #makeEntries(target: Session, entries: RestorePlan['first'], searchPath: string): Promise<void> {
@@ -511,7 +554,7 @@ class Load {
     const count = Math.max(1, Math.min(this.#params.jobs, tables));
     const ends = await Promise.allSettled(
       Array.from({ length: count }, async () => {
-        const [source, target] = await Promise.all([this.#openSource(snapshot), this.#openTarget()]);
+        const [source, target] = await Promise.all([this.#openSource(snapshot, 'rows'), this.#openTarget()]);
         return { source, target };
       }),
     );

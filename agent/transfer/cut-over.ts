@@ -2,6 +2,7 @@ import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { SourceFinding } from '../../shared/protocol/transfer-operations.ts';
 import { fail, ok } from '../../shared/result.ts';
 import { identifier, type Queryable, type Session } from '../postgres/connect.ts';
+import { databasePrint } from '../postgres/database-print.ts';
 import { HostError } from '../process/host-error.ts';
 import { pollUntil } from '../process/loops.ts';
 import { type OnProgress, partOf } from '../process/progress.ts';
@@ -16,7 +17,6 @@ import {
   setSequences,
   tableName,
 } from './copy-rows.ts';
-import { databasePrint } from './database-print.ts';
 import { type FollowHost, inFollowed, withFollowed, withOwners } from './followed-session.ts';
 import {
   endFollowing,
@@ -349,7 +349,7 @@ async function compareTables(
   const deadline = performance.now() + COUNT_WITHIN_MS;
   const work = async (inOwners: InOwners) => {
     if (waiting.length === 0) return;
-    const theirs = await openSnapshotSession(host.settings, source, tls, null);
+    const theirs = await openSnapshotSession(host.settings, source, tls, null, 'rows');
     try {
       await inOwners(async (ours) => {
         for (let table = waiting.shift(); table; table = waiting.shift()) {

@@ -29,6 +29,7 @@ import {
   untilSessionsEnded,
   withFollowed,
 } from './followed-session.ts';
+import type { LeftAloneRequest } from './left-alone.ts';
 import { Refused, readSourceUrl, resolveSource, type Source, short } from './source-address.ts';
 import { policyOf } from './source-policy.ts';
 import { inSource, readAuthorities, type Tls } from './source-session.ts';
@@ -51,7 +52,12 @@ export interface Followed extends SlotNames {
   branch_id: string;
   database: string;
   tables: [schema: string, name: string][] | null;
+  /** What of the source is left alone. */
+  left_alone: LeftAloneRequest;
+  /** Differences of the schemas that are no news, by their digests. */
   known: string[];
+  /** Tables whose policies are forced at the end. */
+  forced: [schema: string, name: string][];
   /** Of the schema of another host that is followed, when it was copied; null: of a tenant's choice. */
   print: string | null;
   /** Null while only the copy is made. */
@@ -72,7 +78,7 @@ export async function readFollowed(
   by: { branch_id?: string; database?: string } = {},
 ): Promise<Followed[]> {
   const { rows } = await db.query<Followed>(
-    `SELECT project_id, branch_id, database, slot, publication, tables, known, print, since, problem, cutover, refused_at, outcome, additions,
+    `SELECT project_id, branch_id, database, slot, publication, tables, left_alone, known, forced, print, since, problem, cutover, refused_at, outcome, additions,
        EXISTS (SELECT FROM project WHERE project.project_id = following.project_id AND write_blocked_since IS NOT NULL) AS is_over_quota
      FROM following
      WHERE ($1::uuid IS NULL OR branch_id = $1) AND ($2::text IS NULL OR database = $2) ORDER BY database`,
@@ -388,19 +394,17 @@ async function dropSubscription(host: FollowHost, session: Session, of: Of): Pro
   });
 }
 
-const FORCING = /^ALTER TABLE .+(?<! NO) FORCE ROW LEVEL SECURITY$/;
-
 /** The copy has left them to this end: PostgreSQL replicates into no table whose policies apply to its owner. */
 async function forcePolicies(
   host: FollowHost,
-  { project_id, known }: Followed,
+  { project_id, forced }: Followed,
   database: string,
 ): Promise<void> {
-  const forcing = known.filter((statement) => FORCING.test(statement));
-  if (forcing.length === 0) return;
+  if (forced.length === 0) return;
+  const names = forced.map(([schema, name]) => `${identifier(schema)}.${identifier(name)}`);
   await asOwners(host, { project_id, database }, async (session) => {
-    for (const statement of forcing)
-      await session.query({ text: statement, queryMode: 'extended' } as { text: string });
+    for (const name of names)
+      await session.query(`ALTER TABLE IF EXISTS ONLY ${name} FORCE ROW LEVEL SECURITY`);
   });
 }
 

@@ -13,6 +13,7 @@ import { ProjectGate } from '../process/project-gate.ts';
 import { inBranch } from '../rows/branch-session.ts';
 import { FOLLOWED_MAX } from '../servers/configuration.ts';
 import { freeBytes } from '../volumes/volumes.ts';
+import { isLeftAlone, type LeftAlone, readLeftAlone, spellings } from './left-alone.ts';
 import { finding, readSourceUrl, resolveSource, type Source, short } from './source-address.ts';
 import { isPublished, readCatalog, type SourceCatalog, type TableRow } from './source-catalog.ts';
 import { policyOf, type SourcePolicy } from './source-policy.ts';
@@ -63,6 +64,7 @@ export async function probeSource(
       source: examined.value.source,
       tls: source.tls,
       tables: wanted.tables === null ? null : examined.value.tables,
+      leftAlone: examined.value.leftAlone,
     });
     return { source, findings: firstOf([...found, ...tried]) };
   } finally {
@@ -144,6 +146,7 @@ interface Examined {
   tables: [schema: string, name: string][];
   /** Those of them whose changes, or new rows, follow. */
   published: PublishedTable[];
+  leftAlone: LeftAlone;
 }
 
 /** @returns why the source could not be read */
@@ -157,12 +160,14 @@ export async function examineSource(
   const policy = policyOf(wanted);
   const source = await resolveSource(host.settings, parts.value, policy);
   if (!source.ok) return source;
-  const read = await inSource(host.settings, source.value, READ_WITHIN_MS, async ({ session, tls }) => ({
-    tls,
-    catalog: await readCatalog(session, wanted.publication),
-  }));
+  const read = await inSource(host.settings, source.value, READ_WITHIN_MS, async ({ session, tls }) => {
+    const catalog = await readCatalog(session, wanted.publication);
+    return { tls, catalog, ...(await readLeftAlone(session, wanted)) };
+  });
   if (!read.ok) return fail(read.failure);
-  const { tls, catalog } = read.value;
+  const { tls, catalog, leftAlone, unknown: notThere } = read.value;
+  catalog.tables = catalog.tables.filter((table) => !isLeftAlone(leftAlone, table));
+  catalog.hidden_sequences = catalog.hidden_sequences.filter((sequence) => !isLeftAlone(leftAlone, sequence));
   if (policy.excludesAlwaysTriggers)
     for (const table of catalog.tables) table.has_key &&= !table.fires_always;
   const [{ extensions }, free] = await Promise.all([
@@ -178,6 +183,7 @@ export async function examineSource(
   const findings = [
     ...serverFindings(catalog, wanted.publication === null, VERSION[wanted.use]),
     ...unknown,
+    ...notThere,
     ...publicationFindings(catalog, wanted.publication),
     ...(wanted.tables === null ? unpublishedFindings(catalog, wanted.publication) : []),
     ...sizeFindings(total_bytes, wanted.room_bytes, free),
@@ -190,6 +196,7 @@ export async function examineSource(
     source: source.value,
     tables: chosen.map(({ schema, name: table }) => [schema, table]),
     published: publishedOf(chosen),
+    leftAlone,
     probe: {
       source: {
         host: name,
@@ -227,12 +234,6 @@ const sqlName = (name: string) => (/^[a-z_][a-z0-9_]*$/.test(name) ? name : iden
 type Named = Pick<TableRow, 'schema' | 'name'>;
 const schemaOf = ({ schema }: Named) => sqlName(schema);
 const nameOf = ({ schema, name }: Named) => `${sqlName(schema)}.${sqlName(name)}`;
-
-const spellings = (schema: string, name: string) => [
-  `${schema}.${name}`,
-  nameOf({ schema, name }),
-  ...(schema === 'public' ? [name, sqlName(name)] : []),
-];
 
 /** The tables that would be copied. A partitioned table stands for its partitions. */
 function chosenTables(catalog: SourceCatalog, { tables: names, publication }: Wanted) {

@@ -1,25 +1,38 @@
 import { randomUUID } from 'node:crypto';
 import type { FollowProblem } from '../../shared/protocol/follow.ts';
-import { catalogQuery } from '../difference/schema/compare-schemas.ts';
-import { runInThread } from '../difference/schema/comparison-thread.ts';
-import type { SourceChange } from '../difference/schema/copied-schema.ts';
-import { identifier } from '../postgres/connect.ts';
+import type { SourceFinding } from '../../shared/protocol/transfer-operations.ts';
+import { fail, type Result } from '../../shared/result.ts';
+import { dumpAsLogin, withComparisonLogin } from '../difference/schema/comparison-login.ts';
+import type { SchemaEntry } from '../difference/schema/schema-entries.ts';
+import { readFacts } from '../difference/schema/schema-facts.ts';
+import { identifier, inTransaction, type Session } from '../postgres/connect.ts';
+import { databasePrint } from '../postgres/database-print.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import { pollUntil } from '../process/loops.ts';
 import {
   type CopiedTable,
   listTables,
-  makeAll,
   missingRows,
   presentRows,
   readSample,
+  refused,
   type Sample,
   tableName,
 } from './copy-rows.ts';
+import {
+  type CopiedSchema,
+  copiedSchema,
+  type ReadSide,
+  readChanges,
+  readLeft,
+  type SourceChanges,
+} from './followed-schema.ts';
 import { asOwners, type FollowHost, inFollowed } from './followed-session.ts';
 import { disable, enable, type Followed, readSubscription, refresh, storeProblem } from './following.ts';
-import { Refused, short } from './source-address.ts';
+import { readLeftAlone } from './left-alone.ts';
+import { finding, Refused, short } from './source-address.ts';
 import { isPublished, readCatalog, type TableRow } from './source-catalog.ts';
+import { dumpSource, excludedOf, readSchemaFacts } from './source-schema.ts';
 import { inSource } from './source-session.ts';
 import { hasApplied, publishTable, writtenLsn } from './source-slot.ts';
 
@@ -27,32 +40,82 @@ import { hasApplied, publishTable, writtenLsn } from './source-slot.ts';
 
 const COMPARE_WITHIN_MS = 30_000;
 
-/** @returns null if the source cannot be read */
-export async function readSourceChanges(
+interface Compared {
+  /** Of the catalogs of the source. */
+  print: string;
+  /** Null: the print is the one of the last comparison. */
+  changes: SourceChanges | null;
+  schema: CopiedSchema;
+}
+
+/**
+ * Compares the schemas by a dump of each side, unless the catalogs of the source are those of the last comparison, and
+ * stores which policies are forced there.
+ * @param print of that
+ * @returns what keeps a side from being read now
+ */
+export async function compareWithSource(
   host: FollowHost,
   followed: Followed,
-): Promise<SourceChange[] | null> {
+  print: string | null = null,
+): Promise<Result<Compared, SourceFinding>> {
   const subscription = await readSubscription(host.postgres, followed);
-  if (!subscription) return null;
+  if (!subscription) return fail(finding('connection', 'The branch has no subscription.'));
   const { source, tls } = subscription;
-  const compared = await inSource(
+  return inSource(
     host.settings,
     source,
     COMPARE_WITHIN_MS,
-    async ({ session: there }) => {
-      await there.query('BEGIN');
-      return inFollowed(host, followed, 'read', async (here) => {
-        await here.query('BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY');
-        const queries = { before: catalogQuery(here), after: catalogQuery(there) };
-        const task = { followed: followed.tables, sameRoles: followed.print !== null };
-        return runInThread(task, queries, new AbortController().signal, COMPARE_WITHIN_MS);
+    async ({ session }): Promise<Compared> => {
+      await session.query('BEGIN');
+      const present = await databasePrint(session, 'schema');
+      if (present === print) return { print, changes: null, schema: { entries: [], forced: [] } };
+      const known = await readSchemaFacts(session);
+      const { leftAlone } = await readLeftAlone(session, followed.left_alone);
+      const { rows } = await session.query<{ snapshot: string }>('SELECT pg_export_snapshot() AS snapshot');
+      const archive = await dumpSource(host.settings, source, tls, {
+        snapshot: rows[0]?.snapshot ?? null,
+        within: COMPARE_WITHIN_MS,
+        excluded: excludedOf(known, followed.tables, leftAlone),
       });
+      const schema = copiedSchema(archive, {
+        tables: followed.tables,
+        policies: followed.print === null ? known.policies : [],
+        leftAlone: leftAlone.objects,
+      });
+      const here = await readBranch(host, followed);
+      const changes = await inFollowed(host, followed, 'read', (own) =>
+        readChanges(
+          { entries: here, facts: (oids) => readFacts(own, oids) },
+          { entries: schema.entries, facts: (oids) => readFacts(session, oids) },
+          new Set(followed.known),
+        ),
+      );
+      await recordForced(host, followed, schema);
+      return { print: present, changes, schema };
     },
     { tls },
   );
-  if (!compared.ok) return null;
-  const known = new Set(followed.known);
-  return (compared.value.followed ?? []).filter(({ statement }) => !known.has(statement));
+}
+
+/** Policies are forced at the end, so a change of that is no difference now. */
+async function recordForced(host: FollowHost, followed: Followed, { forced }: CopiedSchema): Promise<void> {
+  const [known, present] = [followed.forced, forced].map((tables) => JSON.stringify(tables));
+  if (known !== present)
+    await host.postgres.query('UPDATE following SET forced = $2 WHERE branch_id = $1', [
+      followed.branch_id,
+      present,
+    ]);
+}
+
+async function readBranch(
+  { settings, postgres }: FollowHost,
+  { project_id, database }: Followed,
+): Promise<SchemaEntry[]> {
+  const dumped = await withComparisonLogin({ settings, postgres }, project_id, [database], (login) =>
+    dumpAsLogin(login, database, { within: COMPARE_WITHIN_MS, isWhole: false }),
+  );
+  return copiedSchema(dumped, { tables: null, policies: [] }).entries;
 }
 
 const STATEMENTS_MAX = 50;
@@ -61,50 +124,57 @@ const ADDITION_MAX = 4_000;
 const REPORTED_FOR_MS = 3_600_000;
 const REPORTED_MAX = 50;
 
-const differs = (changes: readonly SourceChange[]): FollowProblem => ({
+const differs = ({ statements }: SourceChanges): FollowProblem => ({
   code: 'schema',
   message:
     'The schema of the source has changed by more than an addition. Resume with apply_changes to run the statements here, or undo the change at the source and resume.',
   table: null,
-  statement: changes
-    .slice(0, STATEMENTS_MAX)
-    .map(({ statement }) => `${statement.slice(0, ADDITION_MAX)};`)
-    .join('\n'),
+  statement:
+    statements.length === 0
+      ? null
+      : statements
+          .slice(0, STATEMENTS_MAX)
+          .map((statement) => `${statement.slice(0, ADDITION_MAX)};`)
+          .join('\n'),
 });
 
-const COLUMN = /^ALTER TABLE (.+) (ADD|DROP|ALTER) COLUMN /;
+const UNDO = 'Undo the change at the source and resume, or stop following and begin again.';
 
-/**
- * Names of tables that would get columns whose values at the source are in no change: new ones with a computed default,
- * renamed ones, and those of another type.
- */
-function tablesWithLostValues(changes: readonly SourceChange[]): string[] {
-  const columns = changes.flatMap(({ statement, isAddition, isConversion }) => {
-    const [, table = '', act = ''] = COLUMN.exec(statement) ?? [];
-    return table ? [{ table, act, isAddition, isConversion }] : [];
-  });
-  const dropped = new Set(columns.flatMap(({ table, act }) => (act === 'DROP' ? [table] : [])));
-  const lost = columns.filter(
-    ({ table, act, isAddition, isConversion }) =>
-      isConversion || (act === 'ADD' && (!isAddition || dropped.has(table))),
-  );
-  return [...new Set(lost.map(({ table }) => table))];
-}
-
-const losesValues = (tables: readonly string[], changes: readonly SourceChange[]): FollowProblem => ({
+const notModelled = (changes: SourceChanges): FollowProblem => ({
   ...differs(changes),
-  message:
-    'The values of columns that are new, renamed or of another type are in no change of the source, so they cannot be applied here. Undo the change at the source and resume, or stop following and begin again.',
-  table: short(tables.join(', ')),
+  message: `The schema of the source has changed, and no statement makes the same change here, whose values may be in no change of the source: ${short(changes.unmodelled.join(', '))}. ${UNDO}`,
+});
+
+const losesValues = (changes: SourceChanges): FollowProblem => ({
+  ...differs(changes),
+  message: `The values of columns that are new, renamed or of another type are in no change of the source, so they cannot be applied here. ${UNDO}`,
+  table: short(changes.lost.map(([schema, name]) => tableName({ schema, name })).join(', ')),
 });
 
 /** The error of the driver for a statement that the server has not ended in time. */
 const isTimeout = (error: unknown) => error instanceof Error && error.message === 'Query read timeout';
 
-const refusedHere = (changes: readonly SourceChange[], error: unknown): FollowProblem => ({
+const refusedHere = (changes: SourceChanges, error: unknown): FollowProblem => ({
   ...differs(changes),
-  message: `${error instanceof Refused ? error.finding.message : 'A statement of the schema takes too long here.'} Undo the change at the source and resume, or stop following and begin again.`,
+  message: `${error instanceof Refused ? error.finding.message : 'A statement of the schema takes too long here.'} ${UNDO}`,
 });
+
+/**
+ * Runs statements of a source's schema as one transaction. They name everything with its schema. One that ends the
+ * transaction is refused, as one of a lying source.
+ */
+const makeAll = (session: Session, statements: readonly string[]): Promise<void> =>
+  inTransaction(session, async () => {
+    await session.query('SET LOCAL search_path = public, pg_temp; SAVEPOINT changes');
+    for (const text of [...statements, 'RELEASE SAVEPOINT changes'])
+      await session.query(text).catch((error) => {
+        throw refused(error, (reason) =>
+          finding('schema', `PostgreSQL refuses a statement of the schema here: ${reason}.`, {
+            statement: short(text),
+          }),
+        );
+      });
+  });
 
 const wasComputed = (table: CopiedTable): FollowProblem => ({
   code: 'schema',
@@ -164,30 +234,38 @@ async function differingTable(
  * @param appliesAll whether every change is applied, as a person has decided
  * @returns what is in the way; null if the branch can follow
  */
-async function applyAdditions(
+async function applyChanges(
   host: FollowHost,
   followed: Followed,
-  changes: readonly SourceChange[],
+  { changes, schema }: { changes: SourceChanges; schema: CopiedSchema },
   appliesAll: boolean,
 ): Promise<FollowProblem | null> {
-  if (!appliesAll && changes.some(({ isAddition }) => !isAddition)) return differs(changes);
-  if (changes.length === 0) return null;
-  const lost = tablesWithLostValues(changes);
-  if (lost.length > 0) return losesValues(lost, changes);
+  const { statements, areAdditions, unmodelled, lost, newTables } = changes;
+  if (unmodelled.length > 0) return notModelled(changes);
+  if (statements.length === 0) return null;
+  if (!appliesAll && !areAdditions) return differs(changes);
+  if (lost.length > 0) return losesValues(changes);
   try {
-    await asOwners(host, followed, (session) =>
-      makeAll(
-        session,
-        changes.map(({ statement }) => statement),
-      ),
-    );
+    await asOwners(host, followed, (session) => makeAll(session, statements));
   } catch (error) {
     if (!(error instanceof Refused) && sqlState(error) === undefined && !isTimeout(error)) throw error;
     return refusedHere(changes, error);
   }
-  await recordAdditions(host, followed, changes);
-  const tables = changes.flatMap(({ newTable }) => (newTable ? [newTable] : []));
-  return tables.length > 0 ? publishTables(host, followed, tables) : null;
+  await recordAdditions(host, followed, statements);
+  await recordLeft(host, followed, { entries: schema.entries, facts: async () => changes.facts });
+  return newTables.length > 0 ? publishTables(host, followed, newTables) : null;
+}
+
+/** Stores what still differs, such as an expression that PostgreSQL writes in another way: it is no news. */
+async function recordLeft(host: FollowHost, followed: Followed, there: ReadSide): Promise<void> {
+  const entries = await readBranch(host, followed);
+  const left = await inFollowed(host, followed, 'read', (own) =>
+    readLeft({ entries, facts: (oids) => readFacts(own, oids) }, there),
+  );
+  await host.postgres.query('UPDATE following SET known = $2 WHERE branch_id = $1', [
+    followed.branch_id,
+    JSON.stringify([...new Set([...followed.known, ...left])]),
+  ]);
 }
 
 const notPublished = (publication: string, tables: readonly TableRow[]): FollowProblem => ({
@@ -245,9 +323,9 @@ async function publishTables(
   };
 }
 
-async function recordAdditions(host: FollowHost, followed: Followed, changes: readonly SourceChange[]) {
+async function recordAdditions(host: FollowHost, followed: Followed, statements: readonly string[]) {
   const now = Date.now();
-  const added = changes.map(({ statement }) => ({
+  const added = statements.map((statement) => ({
     id: randomUUID(),
     at: new Date(now).toISOString(),
     statement: statement.slice(0, ADDITION_MAX),
@@ -264,7 +342,7 @@ async function recordAdditions(host: FollowHost, followed: Followed, changes: re
  * Compares the schemas, applies additions, and lets the branch follow, or stores what is in the way. The caller has the
  * lock of the branch.
  * @param reason why it was stopped, if the schemas are the same
- * @param appliesAll as `applyAdditions`
+ * @param appliesAll as `applyChanges`
  * @returns whether it follows
  */
 export async function bringUpToSource(
@@ -273,22 +351,24 @@ export async function bringUpToSource(
   reason: FollowProblem | null,
   appliesAll = false,
 ): Promise<boolean> {
-  const changes = await readSourceChanges(host, followed);
-  if (changes === null) {
+  const compared = await compareWithSource(host, followed);
+  if (!compared.ok || !compared.value.changes) {
     // The worker connects again by itself.
     if (reason) await storeProblem(host.postgres, followed.branch_id, reason);
     return reason === null;
   }
+  const { changes, schema } = compared.value;
+  const isSame = changes.statements.length + changes.unmodelled.length === 0;
   const problem =
-    (await applyAdditions(host, followed, changes, appliesAll)) ?? (changes.length === 0 ? reason : null);
+    (await applyChanges(host, followed, { changes, schema }, appliesAll)) ?? (isSame ? reason : null);
   if (problem) return stop(host, followed, problem);
   await storeProblem(host.postgres, followed.branch_id, null);
   await enable(host, followed);
-  const widened = changes.flatMap(({ widened: table }) => (table ? [table] : []));
+  const { widened, newTables } = changes;
   const differing = widened.length > 0 ? await differingTable(host, followed, widened) : null;
   if (differing) return stop(host, followed, wasComputed(differing));
   // Refused while it is disabled.
-  if (changes.some(({ newTable }) => newTable) || followed.problem) await refresh(host, followed);
+  if (newTables.length > 0 || followed.problem) await refresh(host, followed);
   return true;
 }
 

@@ -51,7 +51,7 @@ export interface SourceCatalog {
   large_objects: number;
   extensions: string[];
   tables: TableRow[];
-  hidden_sequences: Named[];
+  hidden_sequences: (Named & { oid: string })[];
   /** Logins whose sessions in the database the login cannot see; superusers are left out, and some of many are listed. */
   hidden_logins: string[];
   /** Null: the source has none of this name, or none was named. */
@@ -113,7 +113,7 @@ const TABLES = `
   ORDER BY 2, 3 LIMIT ${OBJECTS_MAX}`;
 
 const HIDDEN_SEQUENCES = `
-  SELECT n.nspname AS schema, c.relname AS name FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+  SELECT n.nspname AS schema, c.relname AS name, c.oid::text AS oid FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
   WHERE c.relkind = 'S' AND c.relpersistence <> 't' AND ${OWN_SCHEMA} AND ${NO_MEMBER}
     -- PostgreSQL chooses the order of conditions, and the function refuses other relations.
     AND CASE c.relkind WHEN 'S' THEN NOT (has_schema_privilege(n.oid, 'USAGE') AND has_sequence_privilege(c.oid, 'SELECT')) END
@@ -175,7 +175,7 @@ export const readCatalog = (session: Session, publication: string | null): Promi
       ...server,
       extensions: (await rowsOf<{ name: string }>(EXTENSIONS)).map(({ name }) => name),
       tables: isOld ? [] : await rowsOf<TableRow>(TABLES),
-      hidden_sequences: await rowsOf<Named>(HIDDEN_SEQUENCES),
+      hidden_sequences: await rowsOf<SourceCatalog['hidden_sequences'][number]>(HIDDEN_SEQUENCES),
       hidden_logins: (await rowsOf<{ name: string }>(HIDDEN_LOGINS)).map(({ name }) => name),
       publication: found ?? null,
       published: new Set(published.map(({ oid }) => oid)),

@@ -6,6 +6,7 @@ import { identifier, type Session } from '../postgres/connect.ts';
 import { FIRST_OWN, noMember, OWN_SCHEMA } from '../postgres/own-objects.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { atSource } from './copy-rows.ts';
+import type { LeftAlone } from './left-alone.ts';
 import { finding, Refused, type Source, short } from './source-address.ts';
 import { inSource, readAuthorities, type Tls } from './source-session.ts';
 
@@ -114,13 +115,21 @@ export async function readSchemaFacts(session: Session): Promise<SchemaFacts> {
   };
 }
 
-/** Tables that are neither named nor readable, which the dump would lock, and schemas that cannot be used. */
-export function unneeded({ unreadable, hiddenSchemas }: SchemaFacts, chosen: readonly Named[]) {
+/**
+ * What the dump neither locks nor reads: what is left alone, and with chosen tables those that are neither named nor readable,
+ * and schemas that cannot be used.
+ */
+export function excludedOf(
+  { unreadable, hiddenSchemas }: SchemaFacts,
+  chosen: readonly Named[] | null,
+  leftAlone: Pick<LeftAlone, 'schemas' | 'tables'>,
+): NonNullable<DumpOptions['excluded']> {
+  if (chosen === null) return leftAlone;
   const named = new Set(chosen.map((name) => JSON.stringify(name)));
   const schemas = new Set(chosen.map(([schema]) => schema));
   return {
-    schemas: hiddenSchemas.filter((name) => !schemas.has(name)),
-    tables: unreadable.filter((name) => !named.has(JSON.stringify(name))),
+    schemas: [...leftAlone.schemas, ...hiddenSchemas.filter((name) => !schemas.has(name))],
+    tables: [...leftAlone.tables, ...unreadable.filter((name) => !named.has(JSON.stringify(name)))],
   };
 }
 
@@ -241,7 +250,7 @@ export function leftOutFindings(
 ) {
   const warnings: [names: readonly string[], message: string][] = [
     [leftOut, 'A branch cannot have these objects, so they are left out'],
-    [unchosen, 'These objects depend on tables that were not named, so they are left out'],
+    [unchosen, 'These objects depend on what was not named or is excluded, so they are left out'],
     [invalidIndexes, 'PostgreSQL could not finish these indexes at the source, so they are left out'],
   ];
   return warnings

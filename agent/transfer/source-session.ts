@@ -24,8 +24,9 @@ const CONNECT_WITHIN_MS = 8_000;
 
 /** The source is a tenant's, so each of its statements, and what it sends for one, is bounded. */
 const STATEMENT_WITHIN_MS = 8_000;
-const LOCK_WITHIN_MS = 3_000;
-/** For a table that a migration of the source holds. */
+/** A migration that holds a table has others that wait for it, and a lock that waits too makes them wait longer. */
+const LOCK_WITHIN_MS = 2_000;
+/** For a table whose rows are copied: the copy would begin again. */
 const COPY_LOCK_WITHIN_MS = 300_000;
 const ANSWER_BYTES_MAX = 32 * 2 ** 20;
 /** `CopyData`: a piece of the rows of a `COPY`, of which nobody keeps more than a piece of the socket. */
@@ -60,15 +61,17 @@ const WATCHING: Bounds = {
 };
 
 /** A snapshot is kept for as long as its rows are copied. */
+const SNAPSHOT = { ...OPTIONS, statement_timeout: 0, idle_in_transaction_session_timeout: 0 };
+
 const COPYING: Bounds = {
-  options: asOptions({
-    ...OPTIONS,
-    statement_timeout: 0,
-    lock_timeout: COPY_LOCK_WITHIN_MS,
-    idle_in_transaction_session_timeout: 0,
-  }),
+  options: asOptions({ ...SNAPSHOT, lock_timeout: COPY_LOCK_WITHIN_MS }),
   statementWithin: 0,
 };
+
+const DESCRIBING: Bounds = { options: asOptions(SNAPSHOT), statementWithin: 0 };
+
+/** Sessions of a snapshot: one that reads the catalog, or one that copies and compares rows. */
+const OF_SNAPSHOT = { catalog: DESCRIBING, rows: COPYING };
 
 /** Limits that servers before versions 17 and 14 do not know, so they cannot be options of `COPYING`. */
 const WITHOUT_END =
@@ -284,8 +287,8 @@ export async function inSource<T>(
 /**
  * Opens a transaction of one snapshot, without a limit of time. The caller ends the session.
  * @param proof how the source has proved who it is before
- * @param snapshot the snapshot of another such session, whose rows this one copies; null: a new one, to read
- *   the catalog
+ * @param snapshot the snapshot of another such session; null: a new one
+ * @param reads the catalog, whose locked tables are waited for two seconds, or rows
  * @throws an error that `findingOf` explains
  */
 export async function openSnapshotSession(
@@ -293,8 +296,9 @@ export async function openSnapshotSession(
   source: Source,
   proof: Tls,
   snapshot: string | null,
+  reads: keyof typeof OF_SNAPSHOT,
 ): Promise<{ session: Session; end: () => void }> {
-  const session = await connect(source, proof, await trustedContext(settings), COPYING);
+  const session = await connect(source, proof, await trustedContext(settings), OF_SNAPSHOT[reads]);
   await session.query(WITHOUT_END);
   await session.query('BEGIN');
   if (snapshot !== null) await session.query(`SET TRANSACTION SNAPSHOT ${literal(snapshot)}`);

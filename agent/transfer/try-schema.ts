@@ -7,9 +7,16 @@ import { withLocks } from '../postgres/locks.ts';
 import { grantGroups } from '../privileges/default-privileges.ts';
 import { openLoadSession, type RowsHost } from '../rows/branch-session.ts';
 import { refusedSchema } from './copy-rows.ts';
+import type { LeftAlone } from './left-alone.ts';
 import { endLoadSessions, loadDatabaseName, loadLoginName, openToLoad, removeLoad } from './load-database.ts';
 import { finding, Refused, type Source, short } from './source-address.ts';
-import { dumpSource, leftOutFindings, readSchemaFacts, type SchemaFacts, unneeded } from './source-schema.ts';
+import {
+  dumpSource,
+  excludedOf,
+  leftOutFindings,
+  readSchemaFacts,
+  type SchemaFacts,
+} from './source-schema.ts';
 import { inSource, type Tls } from './source-session.ts';
 
 /**
@@ -28,6 +35,7 @@ interface Trial {
   tls: Tls;
   /** Those that were chosen; null: all. */
   tables: [schema: string, name: string][] | null;
+  leftAlone: LeftAlone;
 }
 
 const FACTS_WITHIN_MS = 10_000;
@@ -41,7 +49,7 @@ const TEMPORARY_MB = 64;
 /** @returns what the copy would refuse or leave out. @throws HostError HOST_FULL, POSTGRES_UNAVAILABLE */
 export async function trySchema(
   host: TrialHost,
-  { project_id, source, tls, tables }: Trial,
+  { project_id, source, tls, tables, leftAlone }: Trial,
 ): Promise<SourceFinding[]> {
   const read = await inSource(
     host.settings,
@@ -55,9 +63,9 @@ export async function trySchema(
   try {
     const archive = await dumpSource(host.settings, source, tls, {
       within: DUMP_WITHIN_MS,
-      ...(tables && { excluded: unneeded(facts, tables) }),
+      excluded: excludedOf(facts, tables, leftAlone),
     });
-    const plan = planRestore(archive, { tables, policies: facts.policies });
+    const plan = planRestore(archive, { tables, policies: facts.policies, leftAlone: leftAlone.objects });
     const refusals = await inTrialDatabase(host, project_id, (session) => restoreAll(session, plan, facts));
     return [...refusals, ...leftOutFindings(plan, facts), ...unsafeFindings(facts)];
   } catch (error) {

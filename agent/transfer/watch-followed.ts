@@ -24,7 +24,7 @@ import {
   requireFollowed,
   storeProblem,
 } from './following.ts';
-import { bringUpToSource, readSourceChanges } from './schema-changes.ts';
+import { bringUpToSource, compareWithSource } from './schema-changes.ts';
 
 /** Watches the branches that follow: their errors, their slots, the schemas of their sources. */
 
@@ -70,6 +70,8 @@ interface Known {
   comparedAt: number;
   reportedAt: number;
   reported: string;
+  /** Of the catalogs of the source, when its schema was that of the branch. */
+  print: string | null;
   busy: Promise<void> | null;
 }
 
@@ -143,6 +145,7 @@ export class FollowWatch {
       comparedAt: performance.now(),
       reportedAt: Number.NEGATIVE_INFINITY,
       reported: '',
+      print: null,
       busy: null,
     };
     this.#known.set(branch_id, known);
@@ -151,6 +154,7 @@ export class FollowWatch {
   }
 
   async #look(followed: Followed, known: Known, now: number): Promise<void> {
+    const { branch_id } = followed;
     if (this.#host.lags.slotOf(followed.branch_id)?.isLost && !followed.problem)
       await this.#stop(followed, LOST);
     if (followed.problem || followed.cutover) return;
@@ -163,9 +167,16 @@ export class FollowWatch {
       // Another host is followed for a move, which ends when anything is wrong.
     } else if (followed.print === null && now - known.comparedAt >= this.#compareEvery) {
       known.comparedAt = now;
-      const changes = await readSourceChanges(this.#host, followed);
-      if (changes?.length)
-        await this.#withLock(followed, (present) => bringUpToSource(this.#host, present, null));
+      const compared = await compareWithSource(this.#host, followed, known.print);
+      if (!compared.ok) {
+        const { message } = compared.failure;
+        return this.#troubles.report('follow.not_compared', branch_id, message, { branch_id });
+      }
+      const { print, changes } = compared.value;
+      const isSame = !changes || changes.left.length === 0;
+      // A change is compared again when it was applied.
+      known.print = isSame ? print : null;
+      if (!isSame) await this.#withLock(followed, (present) => bringUpToSource(this.#host, present, null));
     }
   }
 

@@ -326,13 +326,11 @@ export function alterType(name: string, before: TypeFacts, after: TypeFacts): Al
 function alterEnum(name: string, before: readonly string[], after: readonly string[]): Alteration | null {
   const found = nothing();
   found.details.push('values');
-  const kept = after.filter((label) => before.includes(label));
+  const known = new Set(before);
+  const kept = after.filter((label) => known.has(label));
   if (kept.length < before.length) {
     // Values that were renamed have the places of others.
-    if (
-      before.length !== after.length ||
-      after.some((label, at) => before.includes(label) && before[at] !== label)
-    )
+    if (before.length !== after.length || after.some((label, at) => known.has(label) && before[at] !== label))
       return null;
     for (const [at, label] of after.entries())
       if (before[at] !== label)
@@ -341,7 +339,7 @@ function alterEnum(name: string, before: readonly string[], after: readonly stri
   }
   if (!same(kept, before)) return null;
   for (const [at, label] of after.entries()) {
-    if (before.includes(label)) continue;
+    if (known.has(label)) continue;
     const previous = after[at - 1];
     const place =
       previous === undefined

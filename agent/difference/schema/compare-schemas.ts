@@ -1,6 +1,6 @@
 import { groupName } from '../../../shared/branch/login.ts';
 import type { SchemaDifference } from '../../../shared/protocol/difference-operations.ts';
-import { AS_VALUES, type Session } from '../../postgres/connect.ts';
+import { databasePrint } from '../../postgres/database-print.ts';
 import { type Right, readRights } from '../../privileges/object-rights.ts';
 import { HostError } from '../../process/host-error.ts';
 import type { Side, Sides } from '../sides.ts';
@@ -12,7 +12,7 @@ import {
   READING,
   withComparisonLogin,
 } from './comparison-login.ts';
-import type { CatalogQuery } from './comparison-thread.ts';
+import { DumpCache } from './dump-cache.ts';
 import { factsNeeded, identityOf, kindOf, planStatements, type SchemaPlan } from './plan-statements.ts';
 import {
   type Limits,
@@ -111,12 +111,6 @@ export async function compareWithStored(
   });
 }
 
-/** The session leaves every value as text; the library expects the default types. */
-export const catalogQuery =
-  (session: Session): CatalogQuery =>
-  (text, values) =>
-    session.query<Record<string, unknown>>({ text, values: values ?? [], types: AS_VALUES });
-
 function limitsOf(signal: AbortSignal): Limits {
   const until = performance.now() + WITHIN_MS;
   return { signal, left: () => until - performance.now() };
@@ -132,6 +126,8 @@ async function projectOf({ postgres }: ProofHost, { branch_id }: Side): Promise<
   return found.project_id;
 }
 
+const DUMPS = new DumpCache();
+
 /** Runs `action` with the schema as it is in one snapshot, which the dump and the session share. */
 function inSchema<T>(
   host: ProofHost,
@@ -146,13 +142,12 @@ function inSchema<T>(
       const { rows } = await session.query<{ snapshot: string }>(
         'SELECT pg_catalog.pg_export_snapshot() AS snapshot',
       );
-      const entries = await dumpAsLogin(login, database, {
-        within: READ_WITHIN_MS,
-        signal,
-        snapshot: rows[0]?.snapshot ?? null,
-      });
+      const snapshot = rows[0]?.snapshot ?? null;
+      const { entries } = await DUMPS.get(login.project_id, await databasePrint(session, 'schema'), () =>
+        dumpAsLogin(login, database, { within: READ_WITHIN_MS, signal, isWhole: true, snapshot }),
+      );
       return action({
-        entries,
+        entries: schemaEntries(entries),
         facts: (oids) => readFacts(session, oids),
         rights: () => readRights(session, owner),
       });

@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { groupName, queryLoginName } from '../../../shared/branch/login.ts';
-import { DumpError, dumpSchema } from '../../dump/pg-dump.ts';
+import type { Archive } from '../../dump/archive.ts';
+import { DumpError, type DumpOptions, dumpSchema } from '../../dump/pg-dump.ts';
 import {
   identifier,
   inTransaction,
@@ -12,7 +13,6 @@ import { COMPARING } from '../../postgres/sessions.ts';
 import { HostError } from '../../process/host-error.ts';
 import type { AgentSettings } from '../../process/settings.ts';
 import { bounded, openComparisonSession, type RowsHost } from '../../rows/branch-session.ts';
-import { type SchemaEntry, schemaEntries } from './schema-entries.ts';
 
 /**
  * The login of one comparison of schemas. The query login of a branch cannot read a private schema, and no superuser runs
@@ -75,19 +75,24 @@ async function removeLogin(db: Queryable, name: string): Promise<void> {
   await db.query(`DROP OWNED BY ${login}; DROP ROLE ${login}`).catch(() => {});
 }
 
-/** Bound of the objects on each side, and of the characters of their definitions. */
-const OBJECTS_MAX = 50_000;
+/** Bound of the objects on each side, which are compared in a second, and of the characters of their definitions. */
+const OBJECTS_MAX = 25_000;
 const TEXT_MAX = 16 * 2 ** 20;
 
+interface LoginDump extends Pick<DumpOptions, 'within' | 'signal' | 'snapshot'> {
+  /** With rights, publications and security labels, within the bounds of a comparison of branches. */
+  isWhole: boolean;
+}
+
 /**
- * Dumps the schema of a database, with its rights.
+ * Dumps the schema of a database.
  * @throws HostError TIME_LIMIT_REACHED, STATEMENT_REFUSED for a schema that is too large or cannot be read
  */
 export async function dumpAsLogin(
-  { name, project_id, settings }: ComparisonLogin,
+  { name, project_id, settings }: Omit<ComparisonLogin, 'id'>,
   database: string,
-  { within, signal, snapshot = null }: { within: number; signal: AbortSignal; snapshot?: string | null },
-): Promise<SchemaEntry[]> {
+  { isWhole, ...bounds }: LoginDump,
+): Promise<Archive> {
   const variables = {
     PGHOST: settings.POSTGRES_SOCKET_DIR,
     PGPORT: String(settings.POSTGRES_PORT),
@@ -95,20 +100,14 @@ export async function dumpAsLogin(
     PGDATABASE: database,
     PGAPPNAME: COMPARING,
   };
-  const options = {
-    role: groupName(project_id, 'owner'),
-    ofServer: true,
-    privileges: true,
-    snapshot,
-    within,
-    signal,
-  };
-  const { entries } = await dumpSchema(settings, { variables }, options).catch((error) => {
+  const role = groupName(project_id, 'owner');
+  const options = { ...bounds, role, ofServer: isWhole, privileges: isWhole };
+  const archive = await dumpSchema(settings, { variables }, options).catch((error) => {
     throw asRefusal(error);
   });
-  const text = entries.reduce((sum, { definition }) => sum + definition.length, 0);
-  if (entries.length > OBJECTS_MAX || text > TEXT_MAX) throw tooLarge();
-  return schemaEntries(entries);
+  const text = archive.entries.reduce((sum, { definition }) => sum + definition.length, 0);
+  if (isWhole && (archive.entries.length > OBJECTS_MAX || text > TEXT_MAX)) throw tooLarge();
+  return archive;
 }
 
 function asRefusal(error: unknown): unknown {

@@ -31,6 +31,8 @@ export interface Side {
 export interface SchemaPlan {
   changes: SchemaChange[];
   statements: Statement[];
+  /** By the entry of `after`. */
+  alterations: ReadonlyMap<SchemaEntry, Alteration>;
 }
 
 /** Differences of the definition are applied by altering, with facts of the catalogs. */
@@ -135,7 +137,11 @@ class Planner {
       for (const entry of [pair.before, pair.after]) if (entry) this.#pairOf.set(entry, pair);
     this.#users = new Map();
     for (const entry of before.entries)
-      for (const id of entry.dependencies) this.#users.set(id, (this.#users.get(id) ?? []).concat(entry));
+      for (const id of entry.dependencies) {
+        const users = this.#users.get(id);
+        if (users) users.push(entry);
+        else this.#users.set(id, [entry]);
+      }
     const byId = (entries: readonly SchemaEntry[]) => new Map(entries.map((entry) => [entry.id, entry]));
     this.#olds = byId(before.entries);
     this.#news = byId(after.entries);
@@ -169,6 +175,7 @@ class Planner {
         ...made,
         ...last,
       ],
+      alterations: this.#alterations,
     };
   }
 
@@ -256,14 +263,17 @@ class Planner {
   }
 
   /** With everything that depends on it; what cannot be made again is left, so the drop will fail in the proof. */
-  #drop(entry: SchemaEntry, isGone: boolean): void {
-    if (this.#dropped.has(entry) || (!isGone && KEPT.has(entry.kind) && !this.#canBeMadeAgain(entry))) return;
-    this.#dropped.add(entry);
-    const pair = this.#pairOf.get(entry);
-    if (pair?.after) this.#alterations.delete(pair.after);
-    for (const user of this.#users.get(entry.id) ?? []) {
-      const isWithout = this.#pairOf.get(user)?.after === null;
-      if (!KEPT.has(user.kind) && !isWithout) this.#drop(user, false);
+  #drop(first: SchemaEntry, isFirstGone: boolean): void {
+    const waiting = [first];
+    for (let entry = waiting.pop(); entry; entry = waiting.pop()) {
+      const isGone = isFirstGone && entry === first;
+      if (this.#dropped.has(entry) || (!isGone && KEPT.has(entry.kind) && !this.#canBeMadeAgain(entry)))
+        continue;
+      this.#dropped.add(entry);
+      const pair = this.#pairOf.get(entry);
+      if (pair?.after) this.#alterations.delete(pair.after);
+      for (const user of this.#users.get(entry.id) ?? [])
+        if (!KEPT.has(user.kind) && this.#pairOf.get(user)?.after !== null) waiting.push(user);
     }
   }
 

@@ -9,7 +9,7 @@ import type { RowsHost } from '../../rows/branch-session.ts';
 import { proofDatabaseName } from '../../snapshots/snapshot-databases.ts';
 import { type ComparisonLogin, dumpAsLogin, inComparison } from './comparison-login.ts';
 import type { SchemaPlan, Statement } from './plan-statements.ts';
-import { type EntryPair, isEqual, pairEntries, type SchemaEntry } from './schema-entries.ts';
+import { type EntryPair, isEqual, pairEntries, type SchemaEntry, schemaEntries } from './schema-entries.ts';
 
 /**
  * Statements are tried before they are shown: in a scratch database with the schema of the other side and without a row.
@@ -66,18 +66,17 @@ export async function proveStatements(
     if (!(await takePlace(session, login))) return 'busy';
     const until = performance.now() + Math.min(WITHIN_MS, left());
     const within = () => Math.max(1, Math.round(until - performance.now()));
+    const scratch: Scratch = { host, session, login, within, signal };
     let { statements } = plan;
-    for (let n = 0; n < TRIES; n += 1) {
-      const tried = await tryStatements(host, session, login, before, after, statements, {
-        within,
-        signal,
-      }).catch((error: unknown) => {
-        if (isTimeout(error)) return 'too_long' as const;
-        throw error;
-      });
-      if (tried === 'too_long') return tried;
-      if (tried.failed.size === 0) return { statements, left: tried.left };
-      statements = statements.filter((statement) => !tried.failed.has(statement.of));
+    try {
+      for (let n = 0; n < TRIES; n += 1) {
+        const tried = await tryStatements(scratch, before, after, statements);
+        if (tried.failed.size === 0) return { statements, left: await stillLeft(scratch, tried, after) };
+        statements = statements.filter((statement) => !tried.failed.has(statement.of));
+      }
+    } catch (error) {
+      if (isTimeout(error)) return 'too_long';
+      throw error;
     }
     // Nothing is known to be safe.
     return { statements: [], left: pairEntries(before, after).filter((pair) => !isEqual(pair)) };
@@ -95,21 +94,21 @@ async function takePlace(session: Session, { project_id, id }: ComparisonLogin):
   return false;
 }
 
-interface Tried {
-  /** Entries of statements that failed, or that dropped what the branch has. */
-  failed: ReadonlySet<SchemaEntry | null>;
-  left: EntryPair[];
+/** Where statements are tried. */
+interface Scratch {
+  host: ProofHost;
+  session: Session;
+  login: ComparisonLogin;
+  /** Milliseconds that are left. */
+  within: () => number;
+  signal: AbortSignal;
 }
 
-async function tryStatements(
-  host: ProofHost,
-  session: Session,
-  login: ComparisonLogin,
-  before: readonly SchemaEntry[],
-  after: readonly SchemaEntry[],
-  statements: readonly Statement[],
-  { within, signal }: { within: () => number; signal: AbortSignal },
-): Promise<Tried> {
+/** Runs `action` in an empty database. @returns what it returned, and the schema that it left */
+async function inScratch<T>(
+  { host, session, login, within, signal }: Scratch,
+  action: (scratch: Session) => Promise<T>,
+): Promise<{ result: T; entries: SchemaEntry[] }> {
   const database = proofDatabaseName(login.id);
   try {
     await openScratch(host, session, login, database);
@@ -118,29 +117,71 @@ async function tryStatements(
       transaction_timeout: 0,
       check_function_bodies: 'off',
     };
-    const { failed, unmade } = await inComparison(
-      host,
-      login,
-      database,
-      { within: within(), options },
-      async (scratch) => {
-        const unmade = await makeSchema(scratch, before, within);
-        const kept = await readKept(scratch);
-        const failed = await run(scratch, statements);
-        const now = new Map((await readKept(scratch)).map((row) => [row.name, row.id]));
-        // Dropped and made again: rows would be lost.
-        const lost = kept.filter(({ name, id }) => now.has(name) && now.get(name) !== id);
-        for (const { of, act } of statements) if (lost.length > 0 && act === 'drop') failed.add(of);
-        return { failed, unmade };
-      },
-    );
-    const found = await dumpAsLogin(login, database, { within: within(), signal });
-    const isMade = ({ before: old, after: present }: EntryPair) =>
-      !(old === null && present && unmade.has(present.definition));
-    return { failed, left: pairEntries(found, after).filter((pair) => !isEqual(pair) && isMade(pair)) };
+    const result = await inComparison(host, login, database, { within: within(), options }, action);
+    const { entries } = await dumpAsLogin(login, database, { within: within(), signal, isWhole: true });
+    return { result, entries: schemaEntries(entries) };
   } finally {
     await dropDatabase(session, database);
   }
+}
+
+interface Tried {
+  /** Entries of statements that failed, or that dropped what the branch has. */
+  failed: ReadonlySet<SchemaEntry | null>;
+  /** What the statements left. */
+  found: SchemaEntry[];
+  left: EntryPair[];
+}
+
+async function tryStatements(
+  scratch: Scratch,
+  before: readonly SchemaEntry[],
+  after: readonly SchemaEntry[],
+  statements: readonly Statement[],
+): Promise<Tried> {
+  const { result, entries: found } = await inScratch(scratch, async (session) => {
+    const unmade = await makeSchema(session, before, scratch.within);
+    const kept = await readKept(session);
+    const failed = await run(session, statements);
+    const now = new Map((await readKept(session)).map((row) => [row.name, row.id]));
+    // Dropped and made again: rows would be lost.
+    const lost = kept.filter(({ name, id }) => now.has(name) && now.get(name) !== id);
+    for (const { of, act } of statements) if (lost.length > 0 && act === 'drop') failed.add(of);
+    return { failed, unmade };
+  });
+  const isMade = ({ before: old, after: present }: EntryPair) =>
+    !(old === null && present && result.unmade.has(present.definition));
+  const left = pairEntries(found, after).filter((pair) => !isEqual(pair) && isMade(pair));
+  return { failed: result.failed, found, left };
+}
+
+/**
+ * PostgreSQL writes some expressions in another way once they are made again, such as `IN` with a column of type `varchar`.
+ * What is left is therefore compared with the schema of the branch that was made again too.
+ */
+async function stillLeft(
+  scratch: Scratch,
+  { found, left }: Tried,
+  after: readonly SchemaEntry[],
+): Promise<EntryPair[]> {
+  if (left.length === 0) return left;
+  const keyOf = ({ before: old, after: present }: EntryPair) => {
+    const entry = present ?? old;
+    return JSON.stringify([entry?.kind, entry?.schema, entry?.tag]);
+  };
+  const again = await inScratch(scratch, (session) => makeSchema(session, after, scratch.within)).catch(
+    (error: unknown) => {
+      if (isTimeout(error)) return null;
+      throw error;
+    },
+  );
+  if (again === null) return left;
+  const different = new Set(
+    pairEntries(found, again.entries)
+      .filter((pair) => !isEqual(pair))
+      .map(keyOf),
+  );
+  return left.filter((pair) => different.has(keyOf(pair)));
 }
 
 async function openScratch(

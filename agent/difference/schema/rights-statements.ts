@@ -27,8 +27,9 @@ export function rightStatements(before: Rights, after: Rights, made: ReadonlySet
       .filter((right) => right.kind in DEFAULTS && isNew(right))
       .map((right) => [objectOf(right), right] as const),
   );
+  const defaults = [...before.values()].filter(({ kind }) => kind.startsWith('DEFAULT '));
   for (const right of fresh.values())
-    for (const given of before.values()) {
+    for (const given of defaults) {
       if (given.kind !== DEFAULTS[right.kind] || !appliesTo(given, right)) continue;
       const first = { ...given, kind: right.kind, object: right.object };
       kept.set(keyOf(first), first);

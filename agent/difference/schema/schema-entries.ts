@@ -49,7 +49,7 @@ const RETURN_RULE = '_RETURN';
 /** The entries of a dump with their relations; a view that was made as a dummy first has its definition. */
 export function schemaEntries(entries: readonly ArchiveEntry[]): SchemaEntry[] {
   const byId = new Map<number, SchemaEntry>();
-  const found: SchemaEntry[] = [];
+  const found = new Set<SchemaEntry>();
   for (const entry of entries) {
     if (SKIPPED.has(entry.kind) || isOfPlatform(entry)) continue;
     const part = relationOf(entry, byId);
@@ -58,19 +58,19 @@ export function schemaEntries(entries: readonly ArchiveEntry[]): SchemaEntry[] {
       part.dependencies = [...part.dependencies, ...entry.dependencies.filter((id) => id !== part.id)];
       byId.set(entry.id, part);
       // In its place, where everything is there that it needs.
-      found.splice(found.indexOf(part), 1);
-      found.push(part);
+      found.delete(part);
+      found.add(part);
       continue;
     }
     const name = part && WITH_RELATION.has(entry.kind) ? entry.tag.slice(part.tag.length + 1) : entry.tag;
     const made: SchemaEntry = { ...entry, name, part };
     byId.set(entry.id, made);
-    found.push(made);
+    found.add(made);
   }
   // A dependency on the rule of a dummy view is one on the view.
   for (const entry of found)
     entry.dependencies = [...new Set(entry.dependencies.map((id) => byId.get(id)?.id ?? id))];
-  return found;
+  return [...found];
 }
 
 /** The sequence of an identity column, which is made with the column. */
@@ -117,6 +117,7 @@ export function pairEntries(before: readonly SchemaEntry[], after: readonly Sche
 }
 
 function pairOfKey(olds: readonly SchemaEntry[], news: readonly SchemaEntry[]): EntryPair[] {
+  if (olds.length <= 1 && news.length <= 1) return [{ before: olds[0] ?? null, after: news[0] ?? null }];
   const pairs: EntryPair[] = [];
   const left = new Set(news);
   const unpaired: SchemaEntry[] = [];
@@ -153,4 +154,7 @@ export function differentPairs(pairs: readonly EntryPair[]): EntryPair[] {
 }
 
 export const isEqual = ({ before, after }: EntryPair) =>
-  before !== null && after !== null && textOf(before) === textOf(after);
+  before !== null &&
+  after !== null &&
+  before.definition === after.definition &&
+  before.accessMethod === after.accessMethod;

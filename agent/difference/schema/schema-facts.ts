@@ -18,6 +18,7 @@ export interface Column {
   statistics: number | null;
   options: string[] | null;
   isInherited: boolean;
+  isMandatory: boolean;
 }
 
 /** A check or a NOT NULL. */
@@ -85,7 +86,7 @@ const columnsOf = (relation: string) => `(
       (SELECT format(' COLLATE %I.%I', nspname, collname) FROM pg_collation JOIN pg_namespace AS n ON n.oid = collnamespace
        WHERE pg_collation.oid = attcollation) ELSE '' END,
     'storage', CASE WHEN attstorage <> typstorage THEN attstorage ELSE '' END, 'compression', nullif(attcompression, ''),
-    'statistics', nullif(attstattarget, -1), 'options', attoptions, 'isInherited', attinhcount > 0) ORDER BY attnum)
+    'statistics', nullif(attstattarget, -1), 'options', attoptions, 'isInherited', attinhcount > 0, 'isMandatory', attnotnull) ORDER BY attnum)
   FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
   WHERE attrelid = ${relation} AND attnum > 0 AND NOT attisdropped)`;
 

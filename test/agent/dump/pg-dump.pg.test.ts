@@ -1,4 +1,13 @@
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -117,6 +126,46 @@ test('a server that has not proved who it is gets no dump', async () => {
   const authorities = readFileSync(source.certFile, 'utf8');
   const verified = { PGSSLMODE: 'verify-full', PGHOST: 'localhost', PGHOSTADDR: '127.0.0.1' };
   await expect(of({ ...verified, PGHOST: 'other.example' }, { authorities })).rejects.toThrow(/certificate/);
+});
+
+test('a full disk of the host is no fault of the source, and leaves nothing', async () => {
+  await source.run(`comment on table book is '${'x'.repeat(20_000)}'`);
+  const programs = join(folder, 'full');
+  mkdirSync(programs);
+  const asUser = process.getuid?.() === 0 ? '' : '--map-root-user';
+  writeFileSync(
+    join(programs, 'pg_dump'),
+    `#!/bin/sh
+mkdir "$HOME/archive"
+exec unshare --mount ${asUser} sh -c 'mount -t tmpfs -o size=4k full "$HOME/archive" && exec ${findTools()}/pg_dump "$@"' sh "$@"
+`,
+    { mode: 0o755 },
+  );
+  const settings = { STATE_DIR: folder, POSTGRES_BIN: programs };
+  await expect(dumpSchema(settings, connection, { within: 60_000 })).rejects.toMatchObject({
+    code: 'HOST_FULL',
+  });
+  expect(left()).toEqual([]);
+});
+
+test('a source that ends in the middle of a dump is named, and leaves nothing', async () => {
+  await locked();
+  const dumped = dump();
+  dumped.catch(() => {});
+  await eventually(async () =>
+    expect(
+      await source.run(
+        "select from pg_stat_activity where application_name ~ '^branchgate-dump' and wait_event_type = 'Lock'",
+      ),
+    ).toHaveLength(1),
+  );
+  await source.end();
+  await expect(dumped).rejects.toMatchObject({
+    reason: 'refused',
+    message: expect.stringMatching(/terminat|closed/),
+  });
+  expect(left()).toEqual([]);
+  await source.start();
 });
 
 test('a host without the program says what to install, and dumps of a killed agent go', async () => {

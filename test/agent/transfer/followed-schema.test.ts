@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { isWidened } from '../../../../agent/difference/schema/copied-schema.ts';
+import { isWidened } from '../../../agent/transfer/followed-schema.ts';
 
 test.each([
   ['smallint', 'integer'],

@@ -1,9 +1,10 @@
-import type { Queryable } from '../postgres/connect.ts';
-import { FIRST_OWN } from '../postgres/own-objects.ts';
+import type { Queryable } from './connect.ts';
+import { FIRST_OWN } from './own-objects.ts';
 
 /**
  * Texts that differ when a database has changed, and that take no reading of its rows. A move compares them once its
- * former host has no clients, because a login that can only read may call a function `SECURITY DEFINER` that writes.
+ * former host has no clients, because a login that can only read may call a function `SECURITY DEFINER` that writes. A dump
+ * of a schema is made again when the text of the schema is another one, so it has every catalog that pg_dump reads.
  */
 
 const NO_TEMPORARY = "NOT LIKE 'pg\\_%temp\\_%'";
@@ -12,8 +13,9 @@ const NO_TEMPORARY = "NOT LIKE 'pg\\_%temp\\_%'";
 const rowsOf = (catalog: string, condition = `oid >= ${FIRST_OWN}`, id = 'oid') =>
   `SELECT '${catalog} ' || ${id} || ' ' || xmin AS entry FROM pg_catalog.${catalog} WHERE ${condition}`;
 
+/** Without the tables of long values, which are others after the refresh of a view. */
 const OWN_CLASS = `SELECT c.oid FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-  WHERE c.oid >= ${FIRST_OWN} AND n.nspname ${NO_TEMPORARY}`;
+  WHERE c.oid >= ${FIRST_OWN} AND n.nspname ${NO_TEMPORARY} AND n.nspname <> 'pg_toast'`;
 const notTemporary = (column: string) =>
   `${column} NOT IN (SELECT oid FROM pg_catalog.pg_namespace WHERE NOT nspname ${NO_TEMPORARY})`;
 const ofClass = (column: string) => `${column} IN (${OWN_CLASS})`;
@@ -36,20 +38,44 @@ const SCHEMA = [
   rowsOf('pg_enum'),
   rowsOf('pg_range', `rngtypid >= ${FIRST_OWN}`, 'rngtypid'),
   rowsOf('pg_proc', own(notTemporary('pronamespace'))),
-  ...['pg_aggregate'].map((name) => rowsOf(name, `aggfnoid::oid >= ${FIRST_OWN}`, 'aggfnoid::oid')),
-  ...['pg_cast', 'pg_collation', 'pg_conversion', 'pg_operator', 'pg_opclass', 'pg_opfamily'].map((name) =>
+  rowsOf('pg_aggregate', `aggfnoid::oid >= ${FIRST_OWN}`, 'aggfnoid::oid'),
+  ...['pg_cast', 'pg_collation', 'pg_conversion', 'pg_extension', 'pg_default_acl'].map((name) =>
     rowsOf(name),
   ),
-  ...['pg_ts_config', 'pg_ts_dict', 'pg_extension', 'pg_default_acl'].map((name) => rowsOf(name)),
+  ...['pg_operator', 'pg_opclass', 'pg_opfamily', 'pg_amop', 'pg_amproc', 'pg_am'].map((name) =>
+    rowsOf(name),
+  ),
+  ...['pg_ts_config', 'pg_ts_dict', 'pg_ts_parser', 'pg_ts_template'].map((name) => rowsOf(name)),
+  rowsOf('pg_ts_config_map', `mapcfg >= ${FIRST_OWN}`, "mapcfg || '.' || maptokentype || '.' || mapseqno"),
+  ...['pg_language', 'pg_transform', 'pg_event_trigger'].map((name) => rowsOf(name)),
+  ...['pg_foreign_data_wrapper', 'pg_foreign_server'].map((name) => rowsOf(name)),
+  rowsOf('pg_foreign_table', ofClass('ftrelid'), 'ftrelid'),
+  "SELECT concat_ws(' ', 'pg_user_mappings', umid, srvid, usename, umoptions) FROM pg_catalog.pg_user_mappings",
+  ...['pg_publication', 'pg_publication_rel', 'pg_publication_namespace'].map((name) => rowsOf(name)),
+  ...['pg_init_privs', 'pg_seclabel'].map((name) =>
+    rowsOf(name, `objoid >= ${FIRST_OWN}`, "classoid || '.' || objoid || '.' || objsubid"),
+  ),
   // Clients choose these ids as they like: the system reserves none.
   rowsOf('pg_largeobject_metadata', 'true'),
-  rowsOf('pg_description', `objoid >= ${FIRST_OWN}`, "classoid || '.' || objoid || '.' || objsubid"),
+  // Each database has the schema `public` from the beginning.
+  rowsOf(
+    'pg_description',
+    `objoid >= ${FIRST_OWN} OR (classoid = 'pg_catalog.pg_namespace'::regclass AND objoid = 'public'::regnamespace)`,
+    "classoid || '.' || objoid || '.' || objsubid",
+  ),
+  // Members of extensions, and the sequences of columns. Other catalogs say everything else.
+  `SELECT concat_ws(' ', 'pg_depend', classid, objid, refclassid, refobjid, refobjsubid, deptype) FROM pg_catalog.pg_depend
+   WHERE deptype IN ('e', 'x') AND objid >= ${FIRST_OWN}
+     OR deptype IN ('a', 'i') AND refobjsubid > 0 AND classid = 'pg_catalog.pg_class'::regclass AND ${ofClass('objid')}`,
+  // Options of long values.
+  `SELECT concat_ws(' ', 'toast', c.oid, t.reloptions) FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_class AS t ON t.oid = c.reltoastrelid
+   WHERE ${ofClass('c.oid')}`,
 ];
 
 /** Without what a `TRUNCATE` or the refresh of a view writes: they change no schema. */
 const CLASSES = `SELECT concat_ws(' ', 'pg_class', oid, relname, relnamespace, relowner, relkind, relpersistence, relreplident,
-    relrowsecurity, relforcerowsecurity, relacl, reloptions, relispartition, relpartbound, relam) AS entry
-  FROM pg_catalog.pg_class WHERE ${ofClass('oid')} AND relkind <> 't'`;
+    relrowsecurity, relforcerowsecurity, relacl, reloptions, relispartition, relpartbound, relam, reloftype) AS entry
+  FROM pg_catalog.pg_class WHERE ${ofClass('oid')}`;
 
 const ENTRIES = {
   schema: [CLASSES, ...SCHEMA],
