@@ -7,6 +7,7 @@ import { stopSignal } from '../child-command.ts';
 import { CommandError } from '../exit-codes.ts';
 import { isJson, printLine, printLines, printRecord, printRecords, printSections, say } from '../output.ts';
 import { openSession, projectOf } from '../session.ts';
+import { type SourceOptions, sourceFields, withSourceOptions } from '../source-options.ts';
 import { confirm, withProgress } from '../terminal.ts';
 import { listingFindings, printFindings, readHiddenUrl, unlessCancelled } from './import.ts';
 
@@ -16,19 +17,19 @@ type Job = Schemas['Job'];
 
 const HOW_TO_SEE = 'branchgate follow status --watch shows it, branchgate follow stop ends it';
 
-interface FollowOptions {
+interface FollowOptions extends SourceOptions {
   probe?: boolean;
   from?: string;
-  table?: string[];
   publication?: string;
 }
 
 export const followCommand = () =>
-  new Command('follow')
-    .description('Make main follow a PostgreSQL database elsewhere')
-    .option('--from <source>', 'where the URL of the source is read: `@file`, or `-` for standard input')
-    .option('--probe', 'only check the source; nothing is changed there or here')
-    .option('--table <table...>', 'only these tables, with their schema unless it is public')
+  withSourceOptions(
+    new Command('follow')
+      .description('Make main follow a PostgreSQL database elsewhere')
+      .option('--from <source>', 'where the URL of the source is read: `@file`, or `-` for standard input')
+      .option('--probe', 'only check the source; nothing is changed there or here'),
+  )
     .option('--publication <name>', 'a publication that exists at the source')
     .addHelpText(
       'after',
@@ -78,12 +79,12 @@ async function inSession(command: Command) {
 }
 
 async function start(options: FollowOptions, command: Command): Promise<void> {
-  const { probe: onlyProbe, from, table: tables, publication } = options;
+  const { probe: onlyProbe, from, publication } = options;
   if (from === undefined)
     throw new CommandError('usage', 'Give --from with the URL of the source, or a command such as status.');
   const source_url = await readHiddenUrl(from);
   const { client, params } = await inSession(command);
-  const body = { source_url, ...(tables && { tables }), ...(publication && { publication }) };
+  const body = { source_url, ...sourceFields(options), ...(publication && { publication }) };
   const checked = dataOf(client.api.POST(`${PATH}/probe`, { params, body }));
   const probe = await withProgress('Checking the source', () => listingFindings(command, checked));
   if (onlyProbe) return reportProbe(command, probe);

@@ -6,11 +6,11 @@ import { CommandError } from '../exit-codes.ts';
 import { isJson, printForPrograms, printLines, printRecord, printRecords, say } from '../output.ts';
 import { readGiven } from '../read-text.ts';
 import { openSession, projectOf } from '../session.ts';
+import { type SourceOptions, sourceFields, withSourceOptions } from '../source-options.ts';
 import { withProgress } from '../terminal.ts';
 
-interface ImportOptions {
+interface ImportOptions extends SourceOptions {
   from?: string;
-  table?: string[];
   branch?: string;
   jobs: number;
   dryRun?: boolean;
@@ -26,10 +26,11 @@ const REMOVED =
 const FORMS = ['from', 'status', 'cancel'] as const;
 
 export const importCommand = () =>
-  new Command('import')
-    .description('Copy another PostgreSQL database into an empty main')
-    .option('--from <source>', 'where the URL of the source is read: `@file`, or `-` for standard input')
-    .option('--table <table...>', 'only these tables, with their schema unless it is public')
+  withSourceOptions(
+    new Command('import')
+      .description('Copy another PostgreSQL database into an empty main')
+      .option('--from <source>', 'where the URL of the source is read: `@file`, or `-` for standard input'),
+  )
     .option('--jobs <n>', 'tables that are copied concurrently, at most 8', readJobs, COPY_JOBS.default)
     .option('--dry-run', 'only check whether the import can succeed')
     .option('--status', 'show the last import of the project')
@@ -70,11 +71,12 @@ export async function readHiddenUrl(from: string): Promise<string> {
 
 type Job = Schemas['Job'];
 
-async function importOnHost({ from = '', table, jobs, dryRun }: ImportOptions, command: Command) {
+async function importOnHost(options: ImportOptions, command: Command) {
+  const { from = '', jobs, dryRun } = options;
   const source_url = await readHiddenUrl(from);
   const session = openSession(command);
   const path = { project_id: await projectOf(command, session) };
-  const body = { source_url, jobs, ...(table && { tables: table }) };
+  const body = { source_url, jobs, ...sourceFields(options) };
   const checked = session.client.api.POST('/api/v1/projects/{project_id}/import/probe', {
     params: { path },
     body,

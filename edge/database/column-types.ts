@@ -155,6 +155,8 @@ interface Copied {
   source: { host: string; port: number; database: string };
   /** As SQL names them; null: all. */
   tables: string[] | null;
+  /** What of the source is left alone, in the words of the request. */
+  leftAlone?: { schemas?: string[]; exclude_schemas?: string[]; exclude_tables?: string[] };
   /** What the storage quota had left. */
   roomBytes: number;
   /** Tables that are copied concurrently. */

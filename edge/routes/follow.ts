@@ -27,6 +27,9 @@ import { inProject, ProjectParams } from './in-project.ts';
 /** A `SOURCE_UNSUITABLE` lists the same. */
 const Finding = SourceFinding.meta({ id: 'SourceFinding' });
 
+const Names = z.array(z.string().min(1).max(SOURCE_NAME_MAX)).min(1).max(SOURCE_TABLES_MAX).optional();
+const ALONE = 'neither locked nor read, and what depends on them is left out with a warning.';
+
 /** The parts of a request that name a source. */
 export const SOURCE_FIELDS = {
   source_url: z.string().min(1).max(SOURCE_URL_MAX).meta({
@@ -37,7 +40,21 @@ export const SOURCE_FIELDS = {
     description:
       'The tables that are meant, with their schema unless that is `public`. A partitioned table includes its partitions. Default: all.',
   }),
+  schemas: Names.meta({ description: `Objects of other schemas are ${ALONE} Default: all.` }),
+  exclude_schemas: Names.meta({ description: `Schemas that are ${ALONE}` }),
+  exclude_tables: Names.meta({
+    description: `Tables, with their schema unless that is \`public\`, that are ${ALONE} A partitioned table includes its partitions.`,
+  }),
 };
+
+type LeftAlone = Record<'schemas' | 'exclude_schemas' | 'exclude_tables', string[] | undefined>;
+
+/** What of a source a request leaves alone. */
+export const leftAloneOf = ({ schemas, exclude_schemas, exclude_tables }: Partial<LeftAlone>) => ({
+  ...(schemas && { schemas }),
+  ...(exclude_schemas && { exclude_schemas }),
+  ...(exclude_tables && { exclude_tables }),
+});
 
 const NewFollow = z
   .strictObject({
@@ -104,7 +121,7 @@ export async function probed(
   c: AppContext,
   projectId: string,
   use: 'follow' | 'import',
-  { source_url, tables, publication }: z.output<typeof NewFollow>,
+  { source_url, tables, publication, ...body }: z.output<typeof NewFollow>,
 ) {
   const [project, branches] = await inProject(c, projectId, (db) => [
     referencedBranch(db, projectId, MAIN, c.var.principal),
@@ -116,7 +133,7 @@ export async function probed(
   if (branch.hold === 'following') throw new ApiError('BRANCH_FOLLOWING');
   const into = { branch_id: branch.id, database: branch.databaseName };
   const about = { source_url, tables: tables ?? null, publication: publication ?? null };
-  const wanted = { ...about, use, into, room_bytes: roomBytes(project) };
+  const wanted = { ...about, ...leftAloneOf(body), use, into, room_bytes: roomBytes(project) };
   const call = { project_id: project.id, ...wanted };
   const { source, findings } = unwrap(await callHostForClient(c.env, project.hostId, 'transfer.probe', call));
   if (!source || findings.some(({ severity }) => severity === 'error'))
@@ -223,6 +240,7 @@ router.openapi(
         snapshotId: crypto.randomUUID(),
         source: { host, port, database },
         tables: body.tables ?? null,
+        leftAlone: leftAloneOf(body),
         roomBytes: roomBytes(project),
         jobs: COPY_JOBS.default,
       },

@@ -7,7 +7,15 @@ import { Job, toJobResponse } from '../jobs/job-resource.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { actorOf } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
-import { ABOUT_SOURCE, COPY_FAILURES, probed, roomBytes, SOURCE_FIELDS, Warnings } from './follow.ts';
+import {
+  ABOUT_SOURCE,
+  COPY_FAILURES,
+  leftAloneOf,
+  probed,
+  roomBytes,
+  SOURCE_FIELDS,
+  Warnings,
+} from './follow.ts';
 import { inProject, ProjectParams } from './in-project.ts';
 
 const tags = ['Imports'];
@@ -72,6 +80,7 @@ router.openapi(
           snapshotId: crypto.randomUUID(),
           source: { host: source.host, port: source.port, database: source.database },
           tables: body.tables ?? null,
+          leftAlone: leftAloneOf(body),
           roomBytes: roomBytes(project),
           jobs: body.jobs,
         },

@@ -120,12 +120,13 @@ export async function copy(
   follow: Params<'transfer.copy'>['follow'],
 ): Promise<void> {
   const { db, job, callHost, report } = context;
-  const { tables, roomBytes, jobs: concurrent } = job.input;
+  const { tables, leftAlone, roomBytes, jobs: concurrent } = job.input;
   if (subject.copied === null) {
     const result = await callHost('transfer.copy', {
       ...identity(context, subject.branch),
       source_url: requireSourceUrl(subject),
       tables,
+      ...leftAlone,
       room_bytes: roomBytes,
       jobs: concurrent,
       busy_wait: BUSY_WAIT_MS,

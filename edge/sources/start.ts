@@ -75,7 +75,7 @@ export async function reserveStart(
       )
     : newJob('branch.import', { branchId, ...what }, about, now);
   const sealed = await sealedSource(keys, job, sourceUrl);
-  const metadata = { job_id: jobId, ...what.source, tables: what.tables };
+  const metadata = { job_id: jobId, ...what.source, tables: what.tables, ...what.leftAlone };
   const name = follow ? 'branch.follow.started' : 'branch.import.started';
   const event = auditEvent(name, actor, { projectId, branchId, metadata }, now);
   const ofProject = eq(follows.projectId, projectId);

@@ -144,6 +144,17 @@ const OfHost = { of_host: z.boolean().optional() };
 
 const Tables = z.array(z.string().max(SOURCE_NAME_MAX)).min(1).max(SOURCE_TABLES_MAX).nullable();
 
+const Names = z.array(z.string().min(1).max(SOURCE_NAME_MAX)).min(1).max(SOURCE_TABLES_MAX).optional();
+
+/** What of a source is neither locked nor read, with all that depends on it. Left out: nothing. */
+const LeftAlone = {
+  /** Objects of other schemas are left alone. */
+  schemas: Names,
+  exclude_schemas: Names,
+  /** As SQL names them, with their schema unless it is `public`. */
+  exclude_tables: Names,
+};
+
 /** Operations about a PostgreSQL server elsewhere whose data a project takes over. */
 export const TRANSFER_OPERATIONS = {
   'transfer.probe': operation({
@@ -158,6 +169,7 @@ export const TRANSFER_OPERATIONS = {
       into: z.strictObject({ branch_id: Id, database: Database }).nullable(),
       /** Tables as SQL names them; null: all. */
       tables: Tables,
+      ...LeftAlone,
       /** An existing publication of the source; null: none yet. */
       publication: z.string().max(SOURCE_NAME_MAX).nullable(),
       /** What the storage quota of the project has left. */
@@ -179,6 +191,7 @@ export const TRANSFER_OPERATIONS = {
       /** With the password. */
       source_url: SourceUrl,
       tables: Tables,
+      ...LeftAlone,
       /** What the storage quota of the project has left. */
       room_bytes: Bytes,
       jobs: z.int().min(1).max(COPY_JOBS.max),
