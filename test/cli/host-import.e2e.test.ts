@@ -1,10 +1,14 @@
+import { execFileSync } from 'node:child_process';
 import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, inject, test } from 'vitest';
+import { ROOT } from '../../dev/build/repository.ts';
 import { devFolder } from '../../dev/stack/dev-folder.ts';
+import { findTools } from '../../dev/stack/postgres-tools.ts';
+import { expectSameCatalogs } from '../agent/transfer/own-catalog.ts';
 import type { Api } from '../support/api.ts';
 import { CommandLine } from '../support/command-line.ts';
-import { query } from '../support/database.ts';
+import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
 import { SOURCE_LOGIN, type SourceServer, slowTable, startSource } from '../support/source-server.ts';
@@ -26,6 +30,7 @@ beforeAll(async () => {
     alter table author owner to app; alter table book owner to app; analyze`);
   api = await ownerOf(TENANT);
   projectId = (await api.project('Imported')).id;
+  await api.allow(projectId);
   cli = await CommandLine.open({
     BRANCHGATE_URL: inject('stack').url,
     BRANCHGATE_PROJECT: projectId,
@@ -60,6 +65,32 @@ test('what is wrong with a source or the command is said before anything begins'
   });
 });
 
+test('the documented copy over this computer leaves the catalogs and the next values of the source', async () => {
+  await cli.run('branch', 'create', 'staging');
+  const page = readFileSync(join(ROOT, 'docs/importing.md'), 'utf8');
+  const block = /```sh\n(pg_dump [\s\S]*?)```/.exec(page)?.[1];
+  // The address of the reader's source.
+  const host = '--host db.internal --username app shop';
+  const port = new URL(source.url()).port;
+  expect(block).toContain(host);
+  const typed = block?.replace(host, `--host 127.0.0.1 --port ${port} --username app shop`);
+  const [node, file] = cli.words;
+  const script = `set -eo pipefail; branchgate() { "${node}" "${file}" "$@"; }; ${typed}`;
+  execFileSync('bash', ['-c', script], {
+    cwd: cli.folder,
+    env: {
+      ...cli.environment,
+      PATH: `${findTools()}:${process.env.PATH}`,
+      PGPASSWORD: SOURCE_LOGIN.password,
+      PGSSLMODE: 'require',
+    },
+  });
+  const { direct_url } = await api.credentials(projectId, 'staging', '?role=owner');
+  await expectSameCatalogs(await connect(source.url()), await connect(direct_url));
+  expect(await query(direct_url, 'select count(*)::int as n from book')).toEqual([{ n: 5000 }]);
+  await api.delete(`/api/v1/projects/${projectId}/branches/staging?purge=true`);
+});
+
 test('a database elsewhere is imported, and an import that is cancelled leaves main as it was', async () => {
   await source.run(slowTable());
   const { child, result } = cli.start(['import', '--from', '@source']);
@@ -76,7 +107,6 @@ test('a database elsewhere is imported, and an import that is cancelled leaves m
   });
   expect((await main()).body).toMatchObject({ blocked: null });
   await source.run('drop table slowly; drop domain slow; drop function takes_long');
-  await api.allow(projectId);
   const { direct_url } = await api.credentials(projectId, 'main', '?role=owner');
   expect(await query(direct_url, "select relname from pg_class where relname = 'book'")).toEqual([]);
 

@@ -52,7 +52,7 @@ const NOT_RUN: Record<string, readonly (readonly [beginning: string, reason: str
   'docs/following.md': [['branchgate follow', 'it needs another server; test/cli/follow has one']],
   'docs/importing.md': [
     ['branchgate import', 'it needs another server; test/cli/host-import has one'],
-    ['pg_dump', 'it needs another server'],
+    ['pg_dump', 'it needs another server; test/cli/host-import runs it'],
   ],
   'docs/machine-access.md': [
     ['curl -sS "$API/auth/token"', 'it needs the ID token of a CI job; test/action runs the exchange'],
