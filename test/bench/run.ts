@@ -8,6 +8,7 @@ import { measureBranchbenchShape } from './branchbench-shape.ts';
 import { measureBusyMain } from './busy-main.ts';
 import { measureConnectionLimits } from './connection-limits.ts';
 import { measureConsoleGrid } from './console-grid.ts';
+import { measureCopies } from './copies.ts';
 import { measureCopyOnWrite } from './copy-on-write.ts';
 import { measureCpuAccounting } from './cpu-accounting.ts';
 import { measureCreationThroughput } from './creation-throughput.ts';
@@ -66,6 +67,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
   spares: { hindrance: xfsHindrance, measure: measureSpares },
   'branch-batch': { hindrance: xfsHindrance, measure: measureBranchBatch },
   'branchbench-shape': { hindrance: xfsHindrance, measure: measureBranchbenchShape },
+  copies: { hindrance: () => null, measure: measureCopies },
   following: { hindrance: () => null, measure: measureFollowing },
   'following-load': {
     hindrance: () => null,
