@@ -26,11 +26,12 @@ beforeAll(async () => {
 });
 afterAll(() => servers.stop());
 
-/** The process of the session that watches, which keeps a transaction open. */
+/** The process of the session that watches. Its open transaction alone keeps the lock of a catalog. */
 const watchingPid = () =>
   eventually(async () => {
     const [found] = await servers.query<{ pid: number }>(
-      `SELECT pid FROM pg_stat_activity WHERE state = 'idle in transaction' AND usename = current_user`,
+      `SELECT pid FROM pg_locks JOIN pg_stat_activity USING (pid)
+       WHERE relation = 'pg_collation'::regclass AND wait_event = 'ClientRead' AND usename = current_user`,
     );
     expect(found?.pid).toBeGreaterThan(1);
     return Number(found?.pid);

@@ -5,7 +5,6 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { CloneTurns } from '../../../agent/cloning/clone-turns.ts';
 import { NoCopyRoom } from '../../../agent/cloning/copy-room.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import { inDatabase } from '../../../agent/postgres/connect.ts';
 import { HostError } from '../../../agent/process/host-error.ts';
 import { makeRoom, runRoomLoop } from '../../../agent/snapshots/make-room.ts';
 import { runSpareLoop, Spares, UnusedSpares } from '../../../agent/snapshots/spares.ts';
@@ -16,6 +15,7 @@ import {
   asClient,
   type Branch,
   BUSY_WAIT_MS,
+  connect,
   type Project,
   startHostWithProject,
 } from '../../support/host/host-project.ts';
@@ -472,11 +472,13 @@ test('while clients work, one is made or dropped, and then none for 19 times as 
     return spares.count;
   };
   /** Works in `main`, and then stays open for as long as `wait` says. */
-  const client = (wait: Promise<void>) =>
-    inDatabase(servers.settings, MAIN, async (session) => {
-      await session.query('SELECT pg_sleep(600)').catch(() => {});
-      await wait;
-    });
+  const client = async (wait: Promise<void>) => {
+    // A session of the platform would show neither its statement nor that it works.
+    const session = await connect(servers.host, 'direct', main, 'read_only');
+    await session.query('SELECT pg_sleep(600)').catch(() => {});
+    await wait;
+    await session.end();
+  };
   const WORKING = `pg_stat_activity WHERE state = 'active' AND query = 'SELECT pg_sleep(600)'`;
   const isWorking = async () => (await servers.query(`SELECT FROM ${WORKING}`)).length === 1;
   const cancel = () => servers.query(`SELECT pg_cancel_backend(pid) FROM ${WORKING}`);
