@@ -75,6 +75,7 @@ export const nameHeld = (database: string) =>
 /** The result of a clone that an earlier call made. */
 export const ADOPTED: MethodResult<'branch.clone'> = {
   created: false,
+  created_by: null,
   strategy: null,
   clone_ms: 0,
   paused_ms: 0,

@@ -92,7 +92,14 @@ type CloneResult = MethodResult<'branch.clone'>;
 type Strategy = NonNullable<CloneResult['strategy']>;
 
 /** A spare is a reflink, made before. */
-const TAKEN: CloneResult = { created: true, strategy: 'reflink', clone_ms: 0, paused_ms: 0, source_bytes: 0 };
+const TAKEN: CloneResult = {
+  created: true,
+  created_by: 'spare',
+  strategy: 'reflink',
+  clone_ms: 0,
+  paused_ms: 0,
+  source_bytes: 0,
+};
 
 /** How `CREATE DATABASE` runs, by the strategy's name in the result. */
 const STRATEGIES: Record<Strategy, { strategy: string; fileCopyMethod: string }> = {
@@ -168,7 +175,14 @@ export async function createClone(
     }
   }
   if (source !== null) await recordOrigin(session, clone.name, origin, strategy !== 'wal_log');
-  return { created: true, strategy, clone_ms: cloneMs, paused_ms: pausedMs, source_bytes: sourceBytes };
+  return {
+    created: true,
+    created_by: 'clone',
+    strategy,
+    clone_ms: cloneMs,
+    paused_ms: pausedMs,
+    source_bytes: sourceBytes,
+  };
 }
 
 /** Creates a database from one that no client can use. @throws HostError SOURCE_MISSING, HOST_FULL */

@@ -103,6 +103,7 @@ const HANDLERS: Handlers = {
   'project.size': sizeProject,
   'project.drop': dropProject,
   'access.apply': applyAccess,
+  'spares.read': (host, { project_id }) => host.spares.read(host, project_id),
   'snapshot.take': inTurn(takeSnapshot),
   'snapshot.mask': maskSnapshot,
   'masking.inspect': inspectMasking,

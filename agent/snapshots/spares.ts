@@ -1,6 +1,11 @@
 import { SNAPSHOT_DATABASE, snapshotDatabaseName } from '../../shared/branch/database-name.ts';
 import { queryLoginName } from '../../shared/branch/login.ts';
-import { SPARES_AUTOMATIC_MAX, SPARES_MAX } from '../../shared/branch/snapshot.ts';
+import {
+  SPARES_AUTOMATIC_MAX,
+  SPARES_MAX,
+  type SparesState,
+  type SparesWait,
+} from '../../shared/branch/snapshot.ts';
 import type { CloneTurns } from '../cloning/clone-turns.ts';
 import { type CloneHost, createUnusedClone } from '../cloning/create-clone.ts';
 import { identifier, type Pool, type Queryable, type Session } from '../postgres/connect.ts';
@@ -70,6 +75,11 @@ interface Wish {
   tenant: string;
   own: number | null;
   of_project: number | null;
+}
+
+/** With the number that the limits leave of it. */
+interface CountedWish extends Wish {
+  count: number;
 }
 
 /** A spare, and the name that a branch gives it. */
@@ -272,7 +282,7 @@ export class Spares {
   #neediest(wanted: ReadonlyMap<string, number>, refused: ReadonlySet<string>): string | undefined {
     const counts = this.#counts();
     const now = this.#now();
-    const ready = (snapshot: string) => this.#ready.get(snapshot)?.length ?? 0;
+    const ready = this.#readyOf;
     const ofTenant = (snapshot: string) => counts.get(this.#tenantOf(snapshot)) ?? 0;
     return [...wanted.keys()]
       .filter(
@@ -300,13 +310,18 @@ export class Spares {
    */
   async #makePlace(db: Queryable, snapshot: string): Promise<boolean> {
     if (this.count < this.#ofHost) return true;
+    const giver = this.#giver(snapshot);
+    const spare = giver && this.#next(giver);
+    if (spare) await dropDatabase(db, spare);
+    return giver !== undefined;
+  }
+
+  /** A snapshot of the tenant that has most, if that has at least two more than the tenant of this one. */
+  #giver(snapshot: string): string | undefined {
     const counts = this.#counts();
     const most = Math.max(...counts.values());
-    if (most - 1 <= (counts.get(this.#tenantOf(snapshot)) ?? 0)) return false;
-    const doomed = [...this.#ready.keys()].find((name) => counts.get(this.#tenantOf(name)) === most);
-    const spare = doomed && this.#next(doomed);
-    if (spare) await dropDatabase(db, spare);
-    return true;
+    if (most - 1 <= (counts.get(this.#tenantOf(snapshot)) ?? 0)) return undefined;
+    return [...this.#ready.keys()].find((name) => counts.get(this.#tenantOf(name)) === most);
   }
 
   #mayMake({ cloneTurns }: SpareHost): boolean {
@@ -365,6 +380,47 @@ export class Spares {
 
   /** How many spares each snapshot is to have that has some, or may have. Those that are not in it were dropped. */
   async wanted(db: Queryable): Promise<Map<string, number>> {
+    return new Map((await this.#wishes(db)).map(({ snapshot, count }) => [snapshot, count]));
+  }
+
+  /** What a project has asked for, what it has, and why it does not have the rest. */
+  async read(
+    { postgres, cloneMethod }: Pick<SpareHost, 'postgres' | 'cloneMethod'>,
+    projectId: string,
+  ): Promise<SparesState> {
+    const wishes = (await this.#wishes(postgres)).filter(({ project_id }) => project_id === projectId);
+    const { rows } = await postgres.query<{ spares: number | null }>(
+      'SELECT spares FROM project WHERE project_id = $1',
+      [projectId],
+    );
+    const asked = wishes.map((wish) => wish.own ?? wish.of_project ?? wish.count);
+    const wanted = Math.min(
+      OF_PROJECT,
+      wishes.length > 0 ? asked.reduce((sum, one) => sum + one, 0) : (rows[0]?.spares ?? 0),
+    );
+    const ready = wishes.reduce((sum, { snapshot }) => sum + this.#readyOf(snapshot), 0);
+    const waiting_for =
+      ready >= wanted ? null : cloneMethod === 'reflink' ? await this.#waitOf(postgres, wishes) : 'reflink';
+    return { wanted, ready, waiting_for };
+  }
+
+  /** @param wishes of a project that has fewer than it has asked for */
+  async #waitOf(db: Queryable, wishes: readonly CountedWish[]): Promise<SparesWait> {
+    const now = this.#now();
+    const [first] = wishes;
+    const missing = wishes.filter(({ snapshot, count }) => this.#readyOf(snapshot) < count);
+    if (!first) return 'use';
+    if (!missing[0]) return wishes.some(({ snapshot }) => this.#large.has(snapshot)) ? 'files' : 'limit';
+    if (now < this.#restUntil) return 'room';
+    if (this.#unused.isTooMany(first.tenant, now)) return 'unused';
+    if (this.count >= this.#ofHost && !this.#giver(missing[0].snapshot)) return 'limit';
+    return now < this.#pacedUntil && (await hasBusyClients(db)) ? 'clients' : 'making';
+  }
+
+  #readyOf = (snapshot: string): number => this.#ready.get(snapshot)?.length ?? 0;
+
+  /** The newest snapshots first. */
+  async #wishes(db: Queryable): Promise<CountedWish[]> {
     const now = this.#now();
     for (const [snapshot, uses] of this.#uses)
       if (now - (uses.at(-1) ?? 0) > UNUSED_AFTER_MS) this.#uses.delete(snapshot);
@@ -381,16 +437,14 @@ export class Spares {
     for (const { snapshot, tenant } of rows) this.#tenants.set(snapshot, tenant);
     const ofProjects = new Map<string, number>();
     const ofTenants = new Map<string, number>();
-    return new Map(
-      rows.map((wish) => {
-        const ofProject = ofProjects.get(wish.project_id) ?? 0;
-        const ofTenant = ofTenants.get(wish.tenant) ?? 0;
-        const count = Math.min(this.#wish(wish, now), OF_PROJECT - ofProject, OF_TENANT - ofTenant);
-        ofProjects.set(wish.project_id, ofProject + count);
-        ofTenants.set(wish.tenant, ofTenant + count);
-        return [wish.snapshot, count];
-      }),
-    );
+    return rows.map((wish) => {
+      const ofProject = ofProjects.get(wish.project_id) ?? 0;
+      const ofTenant = ofTenants.get(wish.tenant) ?? 0;
+      const count = Math.min(this.#wish(wish, now), OF_PROJECT - ofProject, OF_TENANT - ofTenant);
+      ofProjects.set(wish.project_id, ofProject + count);
+      ofTenants.set(wish.tenant, ofTenant + count);
+      return { ...wish, count };
+    });
   }
 
   #wish({ snapshot, own, of_project }: Wish, now: number): number {

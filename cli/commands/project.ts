@@ -1,6 +1,7 @@
 import { Command, InvalidArgumentError, Option } from 'commander';
 import type { Schemas } from '../../client/client.ts';
 import { dataOf } from '../../client/response-error.ts';
+import { SPARES_WAITS } from '../../shared/branch/snapshot.ts';
 import { take } from '../../shared/take.ts';
 import { CommandError } from '../exit-codes.ts';
 import { readAttempts, readCount, readDuration, readSpares } from '../option-values.ts';
@@ -97,7 +98,7 @@ interface ProjectChange {
  */
 async function scheduleOf(
   { snapshotEvery: every, snapshotKeep: keep, snapshotMasked }: ProjectChange,
-  present: () => Promise<Schemas['Project']>,
+  present: () => Promise<Schemas['ProjectDetails']>,
 ) {
   if (every === undefined && keep === undefined && snapshotMasked === undefined) return undefined;
   if (every === 'never' && keep === undefined && snapshotMasked === undefined) return null;
@@ -256,6 +257,9 @@ export function projectCommand(): Command {
         say(
           `Branches with new passwords: ${changed.credentials_rotated}. \`branchgate connection-string\` prints them.`,
         );
+      const { spares_state: state } = changed;
+      if (spares !== undefined && state?.waiting_for)
+        say(`${state.ready} of ${state.wanted} spares are ready. ${SPARES_WAITS[state.waiting_for]}`);
       printRecord(command, changed);
     });
 

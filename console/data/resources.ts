@@ -8,6 +8,7 @@ import { createStore } from './store.ts';
 export const liveProject = createStore<string | null>(null);
 
 export type Project = Schemas['Project'];
+export type ProjectDetails = Schemas['ProjectDetails'];
 export type Branch = Schemas['Branch'];
 export type Job = Schemas['Job'];
 export type Snapshot = Schemas['Snapshot'];

@@ -147,11 +147,12 @@ async function prepare(context: CreationContext, creation: Creation): Promise<vo
 
 const clone = async (context: CreationContext, creation: Creation) => {
   const [{ branch }] = creation.branches;
-  await context.callHost('branch.clone', {
+  const { created_by } = await context.callHost('branch.clone', {
     ...(await callOf(context, creation, () => ({}))),
     source: branch.isDefault ? null : branch.sourceDatabase,
     busy_wait: BUSY_WAIT_MS,
   });
+  if (created_by) context.report({ created_by });
 };
 
 const publish = async (context: CreationContext, creation: Creation) =>

@@ -141,6 +141,7 @@ const OPERATIONS: { [M in Method]?: Translation<M> } = {
   'branch.clone': {
     params: (params) =>
       params.source === null || MANAGED_BRANCH.test(params.source) ? ofOneBranch(params) : null,
+    result: (result) => ({ ...result, created_by: result.created === true ? 'clone' : null }),
   },
   'branch.finalize': { method: 'branch.publish', params: ofOneBranch },
   'branch.prove': { params: ofOneBranch },

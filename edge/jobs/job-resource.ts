@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { CREATED_BY } from '../../shared/branch/snapshot.ts';
 import { FAILURES, type FailureCode } from '../../shared/failures.ts';
 import {
   JOB_KINDS,
@@ -25,6 +26,10 @@ const Step = z.strictObject({
   tables: z.array(TableProgress).max(PROGRESS_TABLES_MAX).optional().meta({
     description:
       'Of an import: how far its tables are, those that are being copied first, then the largest. The rows of a table that is not copied yet are an estimate.',
+  }),
+  created_by: z.enum(CREATED_BY).optional().meta({
+    description: 'Of the clone of a branch: `spare` if the host had one ready.',
+    example: 'spare',
   }),
   warnings: z.array(z.string()).optional().meta({ description: 'What was left out of an import.' }),
 });

@@ -26,7 +26,7 @@ export interface SagaContext<K extends JobKind = JobKind> {
 }
 
 /** What a step shows beside its state. */
-export type StepReport = Pick<JobStep, 'percent' | 'tables' | 'warnings'>;
+export type StepReport = Pick<JobStep, 'percent' | 'tables' | 'warnings' | 'created_by'>;
 
 /**
  * The steps of jobs of the kinds `K`. Every step is idempotent, so an interrupted job runs again from its

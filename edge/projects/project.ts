@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { maxSlugLength } from '../../shared/branch/database-name.ts';
-import { AUTOMATIC, SnapshotSchedule, Spares } from '../../shared/branch/snapshot.ts';
+import { AUTOMATIC, SnapshotSchedule, Spares, SparesState } from '../../shared/branch/snapshot.ts';
 import { PROJECT_STATUSES } from '../../shared/project/project-status.ts';
 import { StorageStateField } from '../../shared/project/storage-quota.ts';
 import { DURABILITIES, SYNC_STATES } from '../../shared/protocol/durability.ts';
@@ -82,6 +82,15 @@ export const Project = z
   })
   .meta({ id: 'Project' });
 
+/** As the record of one project shows it. */
+export const ProjectDetails = Project.extend({
+  spares_state: SparesState.nullable().meta({
+    description:
+      'The spares of its snapshots that are ready, of those that were asked for. Null: no number was asked for.',
+    example: null,
+  }),
+}).meta({ id: 'ProjectDetails' });
+
 const SameName = {
   warning: z.string().optional().meta({ description: 'Another project that you can see has the same name.' }),
 };
@@ -92,7 +101,7 @@ export const CreatedProject = Project.extend({ main_branch: CreatedBranch, ...Sa
 });
 
 /** A project as the response to its change shows it. */
-export const ChangedProject = Project.extend({
+export const ChangedProject = ProjectDetails.extend({
   warning: z.string().optional().meta({
     description:
       'Another project that you can see has the same name, or passwords that were given out before still lead to unmasked data.',

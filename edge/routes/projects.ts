@@ -1,7 +1,7 @@
-import { and, eq, inArray, isNotNull, sql } from 'drizzle-orm';
+import { and, eq, gt, inArray, isNotNull, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import { AttemptsPerMinute } from '../../shared/branch/connection-attempts.ts';
-import { SnapshotSchedule, Spares } from '../../shared/branch/snapshot.ts';
+import { SnapshotSchedule, Spares, type SparesState } from '../../shared/branch/snapshot.ts';
 import {
   AppKey,
   DEFAULT_ENVIRONMENT,
@@ -18,7 +18,7 @@ import { DURABILITIES } from '../../shared/protocol/durability.ts';
 import { attemptsWithin } from '../branches/branch-request.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import type { Database } from '../database/database.ts';
-import { hosts, projects } from '../database/schema.ts';
+import { hosts, projects, snapshots } from '../database/schema.ts';
 import type { Env } from '../env.ts';
 import { ApiError, unwrap } from '../errors.ts';
 import { Region } from '../hosts/enrolment.ts';
@@ -41,10 +41,16 @@ import {
   type UnmaskedRotation,
   unmaskedBranches,
 } from '../projects/change-project.ts';
-import { ChangedProject, CreatedProject, Project, toProjectResponse } from '../projects/project.ts';
+import {
+  ChangedProject,
+  CreatedProject,
+  Project,
+  ProjectDetails,
+  toProjectResponse,
+} from '../projects/project.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
 import { readSettings } from '../settings.ts';
-import { projectViews, visible } from '../tenancy/project-access.ts';
+import { type ProjectView, projectViews, visible } from '../tenancy/project-access.ts';
 import { CreationHeaders, endOfCreation, HOST_CREATION_FAILURES, PENDING, replay } from './creations.ts';
 import { HOST_FAILURES, inProject, ProjectParams, requireFullData } from './in-project.ts';
 
@@ -218,7 +224,9 @@ async function changed(c: AppContext, projectId: string, request: z.output<typeo
     rotation && applied && !applied.ok && NOT_APPLIED,
     isUnconfirmed && UNCONFIRMED,
   ].filter((text) => typeof text === 'string');
+  const isAsking = current.spares === null && (await snapshotsWithSpares(primaryOf(c), projectId)).length > 0;
   const notes = {
+    spares_state: await sparesState(c.env, current, isAsking),
     ...(warnings.length > 0 && { warning: warnings.join(' ') }),
     ...(passwords?.rotated !== undefined && { credentials_rotated: passwords.rotated }),
   };
@@ -253,6 +261,31 @@ function sameNameWarning(
       warning: `Another project is named ${name} too (${other.appKey}_${other.env}). Rename one of them, or name them by ID.`,
     }
   );
+}
+
+/** One snapshot for which a number of spares was asked for. */
+const snapshotsWithSpares = (db: Database, projectId: string) =>
+  db
+    .select({ id: snapshots.id })
+    .from(snapshots)
+    .where(
+      and(
+        eq(snapshots.projectId, projectId),
+        inArray(snapshots.status, ['making', 'ready']),
+        gt(snapshots.spares, 0),
+      ),
+    )
+    .limit(1);
+
+/** @returns null if no number was asked for: the host is asked only then */
+async function sparesState(
+  env: Env,
+  { id, hostId, spares }: Pick<ProjectView, 'id' | 'hostId' | 'spares'>,
+  bySnapshot: boolean,
+): Promise<SparesState | null> {
+  if (!spares && !bySnapshot) return null;
+  const read = await callHostForClient(env, hostId, 'spares.read', { project_id: id });
+  return read.ok ? read.value : { wanted: spares ?? 0, ready: 0, waiting_for: 'host' };
 }
 
 const router = operations();
@@ -382,11 +415,13 @@ router.openapi(
     summary: 'Get a project',
     tags,
     request: { params: ProjectParams },
-    responses: { 200: response('The project.', Project) },
+    responses: { 200: response('The project.', ProjectDetails) },
   }),
   async (c) => {
-    const [project] = await inProject(c, c.req.valid('param').project_id, () => []);
-    return c.json(toProjectResponse(project), 200);
+    const { project_id: projectId } = c.req.valid('param');
+    const [project, asking] = await inProject(c, projectId, (db) => [snapshotsWithSpares(db, projectId)]);
+    const spares_state = await sparesState(c.env, project, asking.length > 0);
+    return c.json({ ...toProjectResponse(project), spares_state }, 200);
   },
 );
 

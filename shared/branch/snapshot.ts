@@ -34,6 +34,10 @@ export type SnapshotSchedule = z.output<typeof SnapshotSchedule>;
 export const nextSnapshotAt = ({ every }: SnapshotSchedule, from: Date): Date =>
   new Date(from.getTime() + SCHEDULE_SECONDS[every] * 1000);
 
+/** How a branch gets its database: a clone, or one that was ready. */
+export const CREATED_BY = ['clone', 'spare'] as const;
+export type CreatedBy = (typeof CREATED_BY)[number];
+
 /** Clones of a snapshot that are kept ready for its next branches, at most. */
 export const SPARES_MAX = 32;
 /** As many are made without being asked for. */
@@ -46,6 +50,37 @@ export const Spares = z.union([z.literal(AUTOMATIC), z.int().min(0).max(SPARES_M
   example: AUTOMATIC,
 });
 export type Spares = z.output<typeof Spares>;
+
+/** Why a project has fewer spares than were asked for. */
+export const SPARES_WAITS = {
+  making: 'The host makes them one after another.',
+  use: 'No branch was made of a snapshot of the project in the last ten minutes.',
+  clients: 'Clients of the host work, so it makes one and then rests.',
+  unused: 'Spares that nobody took were dropped, so the host makes one every five seconds.',
+  room: 'The disk of the host was short, so it makes none for a minute.',
+  files: 'The snapshot has more than 2,000 files.',
+  limit: 'The tenant or the host has as many as it may have.',
+  reflink: 'Clones of this host share no blocks, so it makes none.',
+  host: 'The host does not answer.',
+} as const;
+export type SparesWait = keyof typeof SPARES_WAITS;
+
+export const SparesState = z
+  .strictObject({
+    wanted: z.int().nonnegative(),
+    ready: z.int().nonnegative(),
+    waiting_for: z
+      .enum(Object.keys(SPARES_WAITS) as SparesWait[])
+      .nullable()
+      .meta({
+        description: Object.entries(SPARES_WAITS)
+          .map(([wait, text]) => `\`${wait}\`: ${text}`)
+          .join(' '),
+        example: null,
+      }),
+  })
+  .meta({ example: { wanted: 32, ready: 32, waiting_for: null } });
+export type SparesState = z.output<typeof SparesState>;
 
 /** As records have it: null is automatic. */
 export const storedSpares = (spares: Spares): number | null => (spares === AUTOMATIC ? null : spares);

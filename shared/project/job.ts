@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import type { CreatedBy } from '../branch/snapshot.ts';
 
 export const JOB_KINDS = [
   'project.create',
@@ -49,6 +50,8 @@ export interface JobStep {
   tables?: TableProgress[];
   /** Of a copy: what was left out. */
   warnings?: string[];
+  /** Of a clone. */
+  created_by?: CreatedBy;
 }
 
 /** Why a job failed. `code` is a failure code of the API or of the host. */

@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { MANAGED_DATABASE, SNAPSHOT_DATABASE } from '../branch/database-name.ts';
+import { CREATED_BY } from '../branch/snapshot.ts';
 import { BATCH_MAX } from '../limits.ts';
 import { Database, Id } from './operation.ts';
 
@@ -41,6 +42,8 @@ export const Milliseconds = z.number().nonnegative();
 export const CloneResult = z.strictObject({
   /** False when an earlier call with these ids created the clone. */
   created: z.boolean(),
+  /** How the first branch was made; null if it was there. */
+  created_by: z.enum(CREATED_BY).nullable(),
   strategy: z.enum(['reflink', 'file_copy', 'wal_log']).nullable(),
   /** Duration of the `CREATE DATABASE` statement. */
   clone_ms: Milliseconds,

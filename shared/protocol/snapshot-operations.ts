@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { SparesState } from '../branch/snapshot.ts';
 import { KEEP_TABLES_MAX, MaskingRules, PREVIEW_ROWS_MAX, TableReference, UNLISTED } from '../masking.ts';
 import { Database, Id, operation } from './operation.ts';
 import { BranchIdentity, BusyWait, CloneResult, Source } from './operation-fields.ts';
@@ -35,6 +36,14 @@ const MaskingProblem = z.strictObject({
 });
 
 export const SNAPSHOT_OPERATIONS = {
+  'spares.read': operation({
+    summary: 'Count the spares of a project, those that were asked for, and say what the rest waits for',
+    params: z.strictObject({ project_id: Id }),
+    result: SparesState,
+    deadline: 5_000,
+    concurrent: true,
+  }),
+
   'snapshot.take': operation({
     summary: 'Clone a branch as a snapshot, to which nobody can connect',
     params: z.strictObject({

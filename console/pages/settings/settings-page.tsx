@@ -2,6 +2,7 @@ import { useMutation, useQuery } from '@tanstack/react-query';
 import { createFileRoute, useNavigate } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
+import { SPARES_WAITS } from '../../../shared/branch/snapshot.ts';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { ActionDialog } from '../../components/dialog.tsx';
@@ -11,7 +12,14 @@ import { JobSteps } from '../../components/job-steps.tsx';
 import { Page } from '../../components/page.tsx';
 import { api } from '../../data/gateway.ts';
 import { queryClient, refresh } from '../../data/query-client.ts';
-import { jobsQuery, type Project, projectQuery, projectsQuery, usageQuery } from '../../data/resources.ts';
+import {
+  jobsQuery,
+  type Project,
+  type ProjectDetails,
+  projectQuery,
+  projectsQuery,
+  usageQuery,
+} from '../../data/resources.ts';
 import { mayAdminister, mayChange, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { COMMANDS } from '../../strings/commands.ts';
@@ -28,7 +36,18 @@ const DURABILITY_HINTS = {
   waiting: 'The standby is away, and commits wait for it.',
 } as const;
 
-function ChangeForm({ project }: { project: Project }) {
+const SPARES_HINT =
+  'Clones that are kept ready for its next branches, which then take milliseconds: a number up to 32, or auto.';
+
+function sparesHint(state: ProjectDetails['spares_state']): string {
+  if (state === null) return SPARES_HINT;
+  const { wanted, ready, waiting_for: wait } = state;
+  return [SPARES_HINT, `${ready} of ${wanted} are ready.`, wait && SPARES_WAITS[wait]]
+    .filter(Boolean)
+    .join(' ');
+}
+
+function ChangeForm({ project }: { project: ProjectDetails }) {
   const [name, setName] = useState(project.name);
   const [quota, setQuota] = useState(String(project.storage_quota_gib));
   const [attempts, setAttempts] = useState(String(project.connection_attempts_per_minute));
@@ -95,7 +114,7 @@ function ChangeForm({ project }: { project: Project }) {
       />
       <Field
         label="Spares of a snapshot"
-        hint="Clones that are kept ready for its next branches, which then take milliseconds: a number up to 32, or auto."
+        hint={sparesHint(project.spares_state)}
         pattern="auto|[0-9]|[12][0-9]|3[0-2]"
         value={spares}
         onChange={(event) => setSpares(event.target.value)}

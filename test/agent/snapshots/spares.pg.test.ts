@@ -16,7 +16,7 @@ import {
   type Branch,
   BUSY_WAIT_MS,
   connect,
-  type Project,
+  Project,
   startHostWithProject,
 } from '../../support/host/host-project.ts';
 import { IS_NIGHTLY } from '../../support/nightly.ts';
@@ -107,6 +107,7 @@ const want = (of_snapshots: Record<string, number>, of_project: number | null = 
     },
   });
 };
+const state = (project_id = project.id) => runOperation(servers.host, 'spares.read', { project_id });
 const dropSnapshot = () =>
   runOperation(servers.host, 'snapshot.drop', { project_id: project.id, snapshot_id: snapshot });
 
@@ -120,6 +121,7 @@ describe('a branch of a snapshot', () => {
     const second = await create();
     expect(servers.host.spares.taken).toBe(taken + 1);
     expect(await oidOf(second)).toBe(spare?.oid);
+    expect([first, second].map(({ clone }) => clone.created_by)).toEqual(['clone', 'spare']);
     expect(second.clone).toMatchObject({ created: true, paused_ms: 0 });
     expect(await idsIn(second)).toEqual([{ id: 1 }]);
     await asClient(servers.host, 'pooled', second, 'read_write', 'INSERT INTO item VALUES (2)');
@@ -263,6 +265,45 @@ describe('the number of spares', () => {
     await dropSnapshot();
   });
 
+  test('that a project asks for is 32 after 16 others are deleted, and until then it waits for the making', async () => {
+    for (let n = 0; n < 16; n += 1) {
+      const other = new Project(servers.host);
+      const { database, branch_id } = await other.create(`db_deleted_${n}`, null);
+      const taken = randomUUID();
+      await runOperation(servers.host, 'snapshot.take', {
+        project_id: other.id,
+        branch_id,
+        source: database,
+        snapshot_id: taken,
+        busy_wait: BUSY_WAIT_MS,
+        unless_same_as: null,
+      });
+      revision += 1;
+      await runOperation(servers.host, 'access.apply', {
+        project_id: other.id,
+        access: {
+          revision,
+          tenant: project.id,
+          rules: [],
+          spares: { of_project: null, of_snapshots: { [taken]: 2 } },
+        },
+      });
+      await eventually(async () => expect(await state(other.id)).toMatchObject({ ready: 2 }));
+      await other.remove();
+    }
+    await want({}, 32);
+    expect(await state()).toEqual({ wanted: 32, ready: 0, waiting_for: 'use' });
+    await create();
+    // The proof of the branch has just worked.
+    expect(await state()).toMatchObject({
+      wanted: 32,
+      waiting_for: expect.stringMatching(/^(making|clients)$/),
+    });
+    await eventually(async () => expect(await state()).toEqual({ wanted: 32, ready: 32, waiting_for: null }));
+    await want({});
+    await dropSnapshot();
+  });
+
   test('is at most 32 in a project, the newest snapshots first', async () => {
     const spares = new Spares();
     const older = snapshot;
@@ -318,6 +359,14 @@ test('a tenant has at most 64, over all its projects', async () => {
   const remove = await otherSnapshots('crowd', 3);
   const wanted = await new Spares().wanted(servers.host.postgres);
   expect([...wanted.values()]).toEqual([32, 32, 0]);
+  const last = [...wanted.keys()].at(-1)?.replace('bgsnap_', '');
+  expect(
+    await new Spares().read(servers.host, String(last?.replace(/(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-'))),
+  ).toEqual({
+    wanted: 32,
+    ready: 0,
+    waiting_for: 'limit',
+  });
   await remove();
   run();
   await dropSnapshot();
@@ -403,6 +452,7 @@ test('a tenant that had them made for nothing gets no more, and another number d
   await want({ [snapshot]: 32 });
   await servers.host.spares.keep(servers.host, new AbortController().signal);
   expect(await spareDatabases()).toEqual([]);
+  expect(await state()).toEqual({ wanted: 32, ready: 0, waiting_for: 'unused' });
   servers.host.spares = new Spares();
   run();
   await want({});
@@ -453,6 +503,7 @@ test('a snapshot with very many files has no spares', async () => {
     "SELECT count(*)::int AS files FROM pg_database, pg_ls_dir('base/' || oid) WHERE datname ~ '^bgspare_'",
   );
   expect(spare?.files).toBeLessThan(2_000);
+  expect(await state()).toEqual({ wanted: 2, ready: 1, waiting_for: 'files' });
   await want({});
   await dropSnapshot();
   snapshot = large;
@@ -487,6 +538,7 @@ test('while clients work, one is made or dropped, and then none for 19 times as 
   await eventually(async () => expect(await isWorking()).toBe(true));
   await want({ [snapshot]: 3 });
   expect([await keep(), await keep()]).toEqual([1, 1]);
+  expect(await spares.read(host, project.id)).toEqual({ wanted: 3, ready: 1, waiting_for: 'clients' });
   now += 1_899;
   expect(await keep()).toBe(1);
   now += 1;
@@ -514,6 +566,7 @@ describe('spares go', () => {
     expect(await makeRoom(servers.host, new NoCopyRoom(1, 'full'))).toBe(true);
     expect(await spareDatabases()).toEqual([]);
     expect(await servers.host.spares.dropAll(servers.host.postgres)).toBe(false);
+    expect(await state()).toEqual({ wanted: 2, ready: 0, waiting_for: 'room' });
     servers.host.spares = new Spares();
     await dropSnapshot();
   });

@@ -28,6 +28,7 @@ const CLONED = {
   clone_ms: 1,
   paused_ms: 0,
   source_bytes: 8_388_608,
+  created_by: 'clone',
 } as const;
 
 const REHEARSAL = {
@@ -90,6 +91,7 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
           problems: [{ table: 'public.gone', column: null, reason: 'it is gone' }],
         }
       : { masked: true, unchanged: false, size_bytes: 8_388_608, problems: [] },
+  'spares.read': () => ({ wanted: 0, ready: 0, waiting_for: null }),
   'snapshot.take': () => ({ taken: true, size_bytes: 8_388_608, independent: false }),
   'snapshot.drop': () => ({ dropped: true }),
   'reset.clone': () => CLONED,
