@@ -1,6 +1,6 @@
 import { type BranchRole, loginName, queryLoginName } from '../../shared/branch/login.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
-import type { Queryable, Session } from '../postgres/connect.ts';
+import { inTransaction, type Queryable, type Session } from '../postgres/connect.ts';
 import { canonicalNetwork, type NetworkChange } from './networks.ts';
 import type { BranchAccess, MoverAccess, Network } from './rule-files.ts';
 
@@ -243,21 +243,26 @@ export class KnownAccess {
   }
 
   /** @returns ids of what has changed: of branches, and of projects for all of their branches; null: anything */
-  async read(db: Queryable): Promise<string[] | null> {
+  async read(session: Session): Promise<string[] | null> {
     const last = this.#read && performance.now() - this.#read.at < CURRENT_FOR_MS ? this.#read : null;
     const at = performance.now();
-    const { rows } = await db.query<{ snapshot: string; ids: string[] }>(
-      `SELECT pg_current_snapshot()::text AS snapshot, ARRAY (
-         SELECT DISTINCT id FROM access_change
-         WHERE xid >= pg_snapshot_xmin($1::pg_snapshot) AND NOT pg_visible_in_snapshot(xid, $1::pg_snapshot)
-       ) AS ids`,
-      [last?.snapshot ?? null],
-    );
-    const [found] = rows;
-    if (!found) return null;
-    const changed = last && found.ids;
-    if (changed === null || changed.length > 0) await this.#readChanged(db, changed);
-    this.#read = { snapshot: found.snapshot, at };
+    // One snapshot for all statements: access that is newer than the changes would be known before its networks are made,
+    // and the read after that would find nothing new.
+    const [snapshot, changed] = await inTransaction(session, async () => {
+      await session.query('SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY');
+      const { rows } = await session.query<{ snapshot: string; ids: string[] }>(
+        `SELECT pg_current_snapshot()::text AS snapshot, ARRAY (
+           SELECT DISTINCT id FROM access_change
+           WHERE xid >= pg_snapshot_xmin($1::pg_snapshot) AND NOT pg_visible_in_snapshot(xid, $1::pg_snapshot)
+         ) AS ids`,
+        [last?.snapshot ?? null],
+      );
+      const [{ snapshot, ids }] = rows as [(typeof rows)[number]];
+      const changed = last && ids;
+      if (changed === null || changed.length > 0) await this.#readChanged(session, changed);
+      return [snapshot, changed] as const;
+    });
+    this.#read = { snapshot, at };
     return changed;
   }
 

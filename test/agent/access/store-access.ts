@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { storeAccess } from '../../../agent/access/store-access.ts';
-import { inTransaction } from '../../../agent/postgres/connect.ts';
+import { KnownAccess, storeAccess } from '../../../agent/access/store-access.ts';
+import { inTransaction, type Session } from '../../../agent/postgres/connect.ts';
 import { makePassword, scramVerifier } from '../../../edge/crypto/scram.ts';
 import { Access } from '../../../shared/protocol/access.ts';
 import type { TestHost } from '../../support/host/host.ts';
@@ -59,6 +59,36 @@ export function describeStoredAccess(host: () => TestHost): void {
     'a write block': [() => ({}), () => ({ write_blocked: true }), false],
     'the end of a write block': [() => ({ write_blocked: true }), () => ({}), true],
   };
+
+  test('what is stored while changes are read is read with its own change', async () => {
+    const { branch_id, job_id, database } = project.plan('db_stored_prod_br_late');
+    const known = new KnownAccess();
+    const session = await servers.host.sessions.connect();
+    await known.read(session);
+    // A creation claims the branch in one transaction, and stores its logins in the next one.
+    await servers.query(
+      'INSERT INTO branch (branch_id, project_id, job_id, database) VALUES ($1, $2, $3, $4)',
+      [...[branch_id, project.id, job_id, database]],
+    );
+    let isStored = false;
+    const query = async (...asked: Parameters<Session['query']>) => {
+      const result = await session.query(...asked);
+      if (!isStored && /FROM access_change/.test(String(asked[0]))) {
+        isStored = true;
+        await servers.query("INSERT INTO login (login, branch_id, verifier) VALUES ('late', $1, 'x')", [
+          branch_id,
+        ]);
+      }
+      return result;
+    };
+    await known.read({ query } as unknown as Session);
+    expect([isStored, known.of(branch_id)]).toEqual([true, undefined]);
+    expect(await known.read(session)).toEqual([branch_id]);
+    expect(known.of(branch_id)).toMatchObject({ database, verifiers: { late: 'x' } });
+    session.release();
+    await servers.query('DELETE FROM login WHERE branch_id = $1', [branch_id]);
+    await servers.query('DELETE FROM branch WHERE branch_id = $1', [branch_id]);
+  });
 
   test.each(Object.entries(CHANGES))('%s', async (_, [before, after, leavesSessions]) => {
     await store(before());
