@@ -2,6 +2,7 @@ import type { Pool } from '../postgres/connect.ts';
 import { readWorkMark } from '../postgres/databases.ts';
 import { DATABASE_KINDS, DATABASES, databaseKind } from '../postgres/tenant-code.ts';
 import type { GuardedBranch } from './guard.ts';
+import type { ReadSession } from './watch-session.ts';
 
 /** A database of an unknown session is looked up at most this often. Milliseconds. */
 const READ_EVERY = 1_000;
@@ -30,12 +31,17 @@ interface Row {
   comment: string | null;
 }
 
+/** A process of the server: the oid of its database, and when it began. */
+type InDatabase = Pick<ReadSession, 'database' | 'begun'>;
+
 /**
  * Which tenant a database belongs to. It is read in another session than the one that watches, and never
  * waited for: both would stop the watchdogs when they are needed most.
  */
 export class BranchDirectory {
   readonly #pool: Pool;
+  /** When the last completed reading began. Seconds since 1970, as of PostgreSQL's processes. */
+  #asOf = 0;
   #branches = new Map<string, GuardedBranch>();
   #byName = new Map<string, GuardedBranch>();
   #readAt = Number.NEGATIVE_INFINITY;
@@ -61,13 +67,21 @@ export class BranchDirectory {
   }
 
   /**
-   * Begins to read it again when one of these databases is unknown, or when it is old.
+   * Whether the kind of the process's database is certain. A copy that is filled becomes a branch by a new name, but
+   * PostgreSQL renames no database that has a process.
+   */
+  isCertain({ database, begun }: InDatabase): boolean {
+    const found = this.#branches.get(database);
+    return found !== undefined && (DATABASES[found.kind].excess !== 'end' || begun < this.#asOf);
+  }
+
+  /**
+   * Begins to read it again when the database of a process is unknown or may have another name, or when it is old.
    * @param onEnd its error, or null
    */
-  refresh(databases: readonly string[], onEnd: (trouble: unknown) => void): void {
+  refresh(processes: readonly InDatabase[], onEnd: (trouble: unknown) => void): void {
     const age = performance.now() - this.#readAt;
-    const isDue =
-      age > RENEW_AFTER || (age > READ_EVERY && databases.some((oid) => !this.#branches.has(oid)));
+    const isDue = age > RENEW_AFTER || (age > READ_EVERY && processes.some((one) => !this.isCertain(one)));
     if (!isDue || this.#reading) return;
     this.#reading = true;
     this.#readAt = performance.now();
@@ -79,6 +93,7 @@ export class BranchDirectory {
   }
 
   async #read(): Promise<void> {
+    const asOf = Date.now() / 1_000;
     const { rows } = await this.#pool.query<Row>(READ);
     const tenants = new Map(rows.map(({ project_id, tenant }) => [project_id, tenant]));
     this.#branches = new Map(
@@ -90,6 +105,7 @@ export class BranchDirectory {
         return [[oid, { kind, branch_id, project_id: project, tenant, database }]];
       }),
     );
+    this.#asOf = asOf;
     this.#byName = new Map([...this.#branches.values()].map((branch) => [branch.database, branch]));
   }
 }

@@ -126,10 +126,7 @@ export class GuardWatch {
   async #poll(): Promise<void> {
     await this.#try('sessions', async () => {
       const reading = await this.#session.read();
-      this.#directory.refresh(
-        reading.sessions.map(({ database }) => database),
-        (trouble) => this.#note('branches', trouble),
-      );
+      this.#directory.refresh(reading.sessions, (trouble) => this.#note('branches', trouble));
       const server = this.#withBranches(reading);
       // One that waits for the next page of rows must not bring a project above its limit of sessions.
       const tenants = server.sessions.filter(({ pid }) => !this.#kept.has(pid));
@@ -167,8 +164,10 @@ export class GuardWatch {
     };
   }
 
-  #kindOf({ backend, login, isRemote }: ReadSession, database: string): TenantSession['kind'] {
+  #kindOf(session: ReadSession, database: string): TenantSession['kind'] {
+    const { backend, login, isRemote } = session;
     const kind = processKind({ backend, login, isRemote, database });
+    if (!this.#directory.isCertain(session)) return kind;
     const what = `${backend} in ${DATABASES.branch.form.test(database) ? 'a branch' : database}`;
     if (kind === null && !this.#unknown.has(what)) {
       this.#unknown.add(what);

@@ -156,7 +156,7 @@ export const PROCESSES = {
   client: { ...session, login: LOGIN, isRemote: true },
   /** A session of the pooler, and those that the agent opens for a client with the client's login. */
   pooled: { ...session, login: LOGIN, isRemote: false },
-  /** Queries, comparisons and rehearsals, and the role of a subscription. */
+  /** Queries, comparisons with their dumps, rehearsals, and the role of a subscription. */
   query: { ...session, login: QUERY_LOGIN },
   masking: { ...ofOperation, databases: ['masking'] },
   load: { ...ofOperation, databases: ['load'] },
