@@ -85,6 +85,15 @@ describe('a session that is renewed with the provider', () => {
     expect(decodeJwt((await renew(body.refresh_token)).body.access_token).role).toBe('admin');
   });
 
+  test.each(['constructor', 'prototype'])('is refused if the provider sends a claim %s', async (name) => {
+    acme.provider.givesRefreshTokens = true;
+    const person = ada({ sub: `with-${name}` });
+    const { refresh_token } = await signedIn(acme, person);
+    await later();
+    acme.provider.present.set(person.sub, { ...person, [name]: { name: 'x' } });
+    expect(refusal(await renew(refresh_token))).toEqual([401, 'REFRESH_TOKEN_WRONG']);
+  });
+
   test('ends at its longest life, whatever is renewed', async () => {
     acme.provider.givesRefreshTokens = true;
     const { refresh_token } = await signedIn(acme, ada({ sub: 'forever' }));

@@ -247,6 +247,9 @@ describe('a token is refused, and nothing is written', () => {
       nbf: seconds(-365 * 86_400),
       exp: seconds(9 * 365 * 86_400),
     }),
+    'a claim constructor': () => ({ constructor: { name: 'x' } }),
+    'a claim prototype': () => ({ prototype: { name: 'x' } }),
+    'a claim with __proto__': () => ({ more: JSON.parse('{"__proto__":{"name":"x"}}') }),
     'an issue more than an hour ago': () => ({ iat: seconds(-3601), exp: seconds(30) }),
   };
 

@@ -189,9 +189,13 @@ describe('a removal', () => {
 
   test('of a member of another tenant is unknown, and so is any change', async () => {
     const stranger = await newOwner(gateway, `stranger-${count}@example.com`);
+    const known = gateway.mails().filter(({ to }) => to === owner.email).length;
+    const { challenge_id } = (await askMagicLink(gateway, owner.email)).body;
+    const code = readCode(await mailTo(gateway, owner.email, known + 1));
     expect(refusal(await remove(stranger, owner.userId))).toEqual([404, 'NOT_FOUND']);
     expect(refusal(await change(stranger, owner.userId, 'viewer'))).toEqual([404, 'NOT_FOUND']);
     expect(await listed(stranger)).toEqual([['stranger', 'owner']]);
+    expect((await verifyCode(gateway, owner.email, challenge_id, code)).status).toBe(200);
   });
 });
 

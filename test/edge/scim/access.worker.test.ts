@@ -1,10 +1,15 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Api } from '../../support/api.ts';
-import { callOperation, type Operation, SCIM_OPERATIONS } from '../../support/operations.ts';
-import { addCompany, type Company } from '../../support/sign-in/company-provider.ts';
+import { callOperation, OPERATIONS, type Operation, SCIM_OPERATIONS } from '../../support/operations.ts';
+import {
+  addCompany,
+  type Company,
+  type CompanyProvider,
+  startCompanyProvider,
+} from '../../support/sign-in/company-provider.ts';
 import { type SignInGateway, startSignInGateway } from '../../support/worker/sign-in-gateway.ts';
 
-/** Generated from the description: what the token of one provider can do to users and groups of another. */
+/** Generated from the description: what each other token can do to users and groups of a provider. */
 
 const UNKNOWN = crypto.randomUUID();
 const TABLES = ['provider_people', 'provider_groups', 'provider_group_members', 'users', 'audit_events'];
@@ -13,9 +18,13 @@ const GROUP = { displayName: 'admins', externalId: 'admins-1' };
 
 let gateway: SignInGateway;
 let companies: Company[] = [];
-/** With the token of the attacker's provider, and with the victim's. */
+/** With the token of another tenant's provider, with that of another provider of the victim's tenant, and the victim's. */
 let evil: Api;
+let sibling: Api;
 let acme: Api;
+/** Of the victim's tenant and of the other one. */
+let others: Record<string, string | null>;
+let second: CompanyProvider;
 let acmeTenant: string;
 /** The victim's user or group by the path of the operation, and a group of the attacker. */
 let victim: Record<'Users' | 'Groups', string>;
@@ -23,12 +32,30 @@ let victim: Record<'Users' | 'Groups', string>;
 beforeAll(async () => {
   gateway = await startSignInGateway({ TWO_FACTOR: 'off', IDP_URL: undefined });
   companies = [await addCompany(gateway, 'acme.example'), await addCompany(gateway, 'evil.example')];
-  [acme, evil] = (await Promise.all(
-    companies.map(async ({ id, owner }) => {
-      const path = `/api/v1/identity-providers/${id}/scim-token`;
-      return new Api(gateway.url, (await owner.api.post<{ token: string }>(path, {})).body.token);
-    }),
-  )) as [Api, Api];
+  const [victims, attackers] = companies.map(({ owner }) => owner);
+  if (!victims || !attackers) throw new Error('no companies');
+  const scimOf = async (owner: typeof victims, id = '') => {
+    const path = `/api/v1/identity-providers/${id}/scim-token`;
+    return new Api(gateway.url, (await owner.api.post<{ token: string }>(path, {})).body.token);
+  };
+  acme = await scimOf(victims, companies[0]?.id);
+  evil = await scimOf(attackers, companies[1]?.id);
+  second = await startCompanyProvider();
+  const another = {
+    ...{ name: 'second', issuer: second.url, client_id: second.clientId, client_secret: second.secret },
+    domains: ['second.example'],
+  };
+  const { body: made } = await victims.api.post<{ id: string }>('/api/v1/identity-providers', another);
+  sibling = await scimOf(victims, made.id);
+  const tokensOf = async ({ api, login }: typeof victims) => {
+    const wanted = { name: 'Key', role: 'owner', scopes: ['read', 'write'], expires_in_days: 1 };
+    const key = await api.post<{ key: string }>('/api/v1/api-keys', wanted);
+    expect(key.status, JSON.stringify(key.body)).toBe(201);
+    return [login.access_token ?? '', login.refresh_token ?? '', key.body.key];
+  };
+  const [access, refresh, key] = await tokensOf(victims);
+  const [otherAccess, , otherKey] = await tokensOf(attackers);
+  others = { access, refresh, key, otherAccess, otherKey, none: null } as Record<string, string | null>;
   acmeTenant = companies[0]?.tenantId ?? '';
   const { body: user } = await acme.post<{ id: string }>('/scim/v2/Users', VICTIM);
   const members = [{ value: user.id }];
@@ -36,7 +63,7 @@ beforeAll(async () => {
   victim = { Users: user.id, Groups: group.id };
 });
 afterAll(async () => {
-  await Promise.all(companies.map(({ provider }) => provider.stop()));
+  await Promise.all([second, ...companies.map(({ provider }) => provider)].map((each) => each?.stop()));
   await gateway?.stop();
 });
 
@@ -82,9 +109,11 @@ describe('the token of another provider', () => {
   test.each(ON_ONE)('$id: as for an unknown id, and nothing is changed', (operation) =>
     expectUnchanged(async () => {
       const asked = { ...operation, body: BODIES[operation.id] ?? operation.body };
-      const theirs = await callOperation(evil, asked, { id: idOf(operation) });
-      const unknown = await callOperation(evil, asked, { id: UNKNOWN });
-      expect([theirs.status, theirs.body]).toEqual([404, unknown.body]);
+      for (const attacker of [evil, sibling]) {
+        const theirs = await callOperation(attacker, asked, { id: idOf(operation) });
+        const unknown = await callOperation(attacker, asked, { id: UNKNOWN });
+        expect([theirs.status, theirs.body]).toEqual([404, unknown.body]);
+      }
     }),
   );
 
@@ -96,10 +125,11 @@ describe('the token of another provider', () => {
       'externalId pr',
       ...Object.entries(kind === 'Users' ? VICTIM : GROUP).map(([name, value]) => `${name} eq "${value}"`),
     ];
-    for (const query of ['', ...filters.map((filter) => `?${new URLSearchParams({ filter })}`)]) {
-      const { body } = await evil.get<{ totalResults: number }>(`/scim/v2/${kind}${query}`);
-      expect([query, body.totalResults]).toEqual([query, 0]);
-    }
+    for (const query of ['', ...filters.map((filter) => `?${new URLSearchParams({ filter })}`)])
+      for (const attacker of [evil, sibling]) {
+        const { body } = await attacker.get<{ totalResults: number }>(`/scim/v2/${kind}${query}`);
+        expect([query, body.totalResults]).toEqual([query, 0]);
+      }
   });
 
   test('a user or group with the same names is another one', () =>
@@ -133,4 +163,22 @@ describe('the token of another provider', () => {
         expect([method, changed.body.members]).toEqual([method, []]);
       }
     }));
+});
+
+test.each(SCIM_OPERATIONS)('$id is refused with every token of another kind', (operation) =>
+  expectUnchanged(async () => {
+    const asked = { ...operation, body: BODIES[operation.id] ?? operation.body };
+    for (const [kind, token] of Object.entries(others)) {
+      const { status } = await callOperation(new Api(gateway.url, token), asked, { id: idOf(operation) });
+      expect([kind, status]).toEqual([kind, 401]);
+    }
+  }),
+);
+
+test('the token of a provider is refused by every operation that is not of SCIM', async () => {
+  for (const operation of OPERATIONS.filter(({ access }) => access !== 'public')) {
+    const ids = Object.fromEntries(operation.ids.map((name) => [name, UNKNOWN]));
+    const { status } = await callOperation(acme, operation, ids);
+    expect([operation.id, status]).toEqual([operation.id, 401]);
+  }
 });
