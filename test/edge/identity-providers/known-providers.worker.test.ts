@@ -4,7 +4,13 @@ import type { AddressInfo } from 'node:net';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Api } from '../../support/api.ts';
 import { Browsing } from '../../support/sign-in/browsing.ts';
-import { DRESSES, type DressName, startDressedProvider } from '../../support/sign-in/dressed-provider.ts';
+import { returnToGateway, startAtCompany } from '../../support/sign-in/company-provider.ts';
+import {
+  DRESSES,
+  type DressName,
+  OTHER_CLIENT,
+  startDressedProvider,
+} from '../../support/sign-in/dressed-provider.ts';
 import { type StandInGitHub, startGitHub } from '../../support/sign-in/github.ts';
 import { newOwner, type TestPerson } from '../../support/sign-in/people.ts';
 import { refusal } from '../../support/sign-in/second-step.ts';
@@ -148,6 +154,53 @@ describe.each(Object.keys(DRESSES) as DressName[])('a provider that behaves as %
     provider.leave();
     const away = await signIn(company, `ada@${domain}`);
     expect([away.status, away.body.error]).toEqual([503, 'IDP_UNAVAILABLE']);
+  });
+});
+
+describe('two tenants with one provider', () => {
+  let provider: Awaited<ReturnType<typeof startDressedProvider>>;
+  let acme: Company;
+  let evil: Company;
+
+  beforeAll(async () => {
+    provider = await startDressedProvider('keycloak');
+    acme = await companyWith('acme.example', provider.settings);
+    evil = await companyWith('evil.example', { ...provider.settings, ...OTHER_CLIENT });
+    await provider.register(acme.redirectUri, evil.redirectUri);
+  });
+  afterAll(() => provider?.stop());
+
+  test('have people of their own, and sign in nobody of the other domain', async () => {
+    const { id } = await signedIn(acme, `admin@${acme.domain}`);
+    const refused = await signIn(evil, `admin@${acme.domain}`);
+    expect([refused.status, refused.body.error]).toEqual([403, 'SSO_ADDRESS_REFUSED']);
+    const { body } = await evil.owner.api.get<{ members: { email: string }[] }>('/api/v1/members');
+    expect(body.members.map(({ email }) => email)).toEqual([evil.owner.email]);
+    expect(await signedIn(acme, `admin@${acme.domain}`)).toMatchObject({ id });
+  });
+
+  test('accept no response of the other one, with the cookie of either sign-in', async () => {
+    const begin = async (company: Company) => {
+      const query = `?${new URLSearchParams({ login_hint: `ada@${acme.domain}` })}`;
+      const { location, cookie } = await startAtCompany(gateway, company, query);
+      const { origin } = new URL(company.redirectUri);
+      const { address } = await new Browsing().go(location, (target) => target.origin === origin);
+      return { address, cookie };
+    };
+    for (const [from, to] of [
+      [acme, evil],
+      [evil, acme],
+    ] as const) {
+      const [asked, victim] = [await begin(from), await begin(to)];
+      for (const cookie of [asked.cookie, victim.cookie, `${asked.cookie}; ${victim.cookie}`]) {
+        const moved = new URL(victim.address.pathname + asked.address.search, gateway.url);
+        const response = await returnToGateway(gateway, moved, cookie);
+        expect([response.status, ((await response.json()) as { error: string }).error]).toEqual([
+          400,
+          'SIGN_IN_FAILED',
+        ]);
+      }
+    }
   });
 });
 

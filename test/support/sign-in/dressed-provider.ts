@@ -92,6 +92,8 @@ export type DressName = keyof typeof DRESSES;
 const ADMIN = /^admin/;
 
 const CLIENT = { client_id: 'gateway', client_secret: 'a secret of the client' };
+/** Of another tenant, at the same provider. */
+export const OTHER_CLIENT = { client_id: 'other', client_secret: 'a secret of the other client' };
 
 /**
  * An OpenID provider that behaves as a known one. It signs in whom the gateway hints at, without a page, as a
@@ -113,9 +115,14 @@ export async function startDressedProvider(name: DressName) {
   return {
     /** What the gateway has to know about it. */
     settings: { ...CLIENT, issuer, ...dress.mapping, default_role: 'viewer' },
-    /** Starts it, once the gateway has said where it redirects to. */
-    register: async (redirectUri: string) => {
-      const provider = await providerFor(dress, issuer, redirectUri);
+    /**
+     * Starts it, once the gateway has said where it redirects to.
+     * @param other where `OTHER_CLIENT` is redirected to
+     */
+    register: async (redirectUri: string, other?: string) => {
+      const clients = [{ ...CLIENT, redirect_uris: [redirectUri] }];
+      if (other !== undefined) clients.push({ ...OTHER_CLIENT, redirect_uris: [other] });
+      const provider = await providerFor(dress, issuer, clients);
       handle = provider.callback();
     },
     /** Responds with 503 to everything. */
@@ -130,20 +137,21 @@ export async function startDressedProvider(name: DressName) {
   };
 }
 
-async function providerFor(dress: Dress, issuer: string, redirectUri: string): Promise<Provider> {
+async function providerFor(
+  dress: Dress,
+  issuer: string,
+  clients: { client_id: string; client_secret: string; redirect_uris: string[] }[],
+): Promise<Provider> {
   const { privateKey } = await generateKeyPair(dress.algorithm, { extractable: true });
   const key = { ...(await exportJWK(privateKey)), kid: randomUUID(), use: 'sig', alg: dress.algorithm };
   const grants = ['authorization_code', ...(dress.givesRefreshTokens ? ['refresh_token'] : [])];
   const provider = new Provider(issuer, {
-    clients: [
-      {
-        ...CLIENT,
-        redirect_uris: [redirectUri],
-        response_types: ['code'],
-        grant_types: grants,
-        id_token_signed_response_alg: dress.algorithm,
-      },
-    ],
+    clients: clients.map((client) => ({
+      ...client,
+      response_types: ['code'],
+      grant_types: grants,
+      id_token_signed_response_alg: dress.algorithm,
+    })),
     scopes: ['openid', ...(dress.givesRefreshTokens ? ['offline_access'] : [])],
     claims: dress.claims,
     conformIdTokenClaims: dress.isThin,
