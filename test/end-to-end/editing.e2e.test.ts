@@ -191,6 +191,46 @@ describe('several changes', () => {
   });
 });
 
+test('columns with the names of what all objects share are columns like others', async () => {
+  await query(
+    ownerUrl,
+    `create table odd (id int primary key, constructor text, prototype text, "__proto__" text);
+     insert into odd values (1, 'c', 'p', 'o'), (2, 'c', 'p', 'o')`,
+  );
+  const of = { action: 'update', table: 'odd', primary_key: 'id', id: 1 };
+  for (const [name, old] of [
+    ['constructor', 'c'],
+    ['prototype', 'p'],
+  ] as const) {
+    const changed = await change([{ ...of, values: { [name]: 'new' }, expected: { [name]: old } }]);
+    expect([name, changed.status]).toEqual([name, 200]);
+  }
+  const refused = await change([{ ...of, values: JSON.parse('{"__proto__":"new"}') }]);
+  expect(refused).toMatchObject({ status: 422, body: { details: [{ path: 'changes.0.values.__proto__' }] } });
+  const inserted = await change([{ action: 'insert', table: 'odd', values: { id: 3, constructor: 'x' } }]);
+  expect(inserted.status).toBe(200);
+  // The statement changes the column that the editor of rows refuses.
+  const sql = `update odd set "__proto__" = 'new' where id = 1`;
+  expect((await run({ sql, role: 'read_write' })).status).toBe(200);
+  const filter = JSON.stringify([{ column: '__proto__', operator: 'eq', value: 'new' }]);
+  const { body } = await api.get<{ rows: object[] }>(
+    branch(`/tables/odd/rows?${new URLSearchParams({ filter })}`),
+  );
+  expect(body.rows.map((row) => Object.entries(row))).toEqual([
+    [
+      ['id', 1],
+      ['constructor', 'new'],
+      ['prototype', 'new'],
+      ['__proto__', 'new'],
+    ],
+  ]);
+  expect(await query(ownerUrl, 'select id, constructor, prototype from odd order by id')).toEqual([
+    { id: 1, constructor: 'new', prototype: 'new' },
+    { id: 2, constructor: 'c', prototype: 'p' },
+    { id: 3, constructor: 'x', prototype: null },
+  ]);
+});
+
 describe('a query', () => {
   const COUNT = { sql: 'select count(*)::int as n from book where id < $1', params: [10] };
 
