@@ -1,4 +1,5 @@
 import { spawn } from 'node:child_process';
+import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import {
   cpSync,
@@ -11,17 +12,19 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { basename, join } from 'node:path';
+import { basename, dirname, join, relative } from 'node:path';
 import { parseArgs } from 'node:util';
-import { filesOf, importsOf } from './rooms.ts';
+import { filesOf } from './rooms.ts';
 
 /**
  * Removes each condition of the gateway's queries about a tenant, a provider or a project, one after another in a copy of the
- * repository, and runs the nearest tests: a condition without which they pass is one that nobody would miss.
+ * repository, and runs the tests that evaluate it: a condition without which they pass is one that nobody would miss.
  *
- *     node test/architecture/tenant-mutations.ts [--only edge/people] [--from 10] [--list] [--seconds 600]
+ *     node test/architecture/tenant-mutations.ts [--only edge/people] [--list] [--seconds 600]
  *
- * Survivors fail the run, unless `tenant-mutations.json` says why the condition changes nothing.
+ * One run of vitest tries one condition in each of several test files. The first run notes which file evaluates which
+ * condition. `.dev/tenant-mutations.json` keeps that and what was found, so that an interrupted run continues, and a later
+ * one tries what has changed. Survivors fail the run, unless `tenant-mutations.json` says why the condition changes nothing.
  */
 
 const ROOT = join(import.meta.dirname, '../..');
@@ -38,9 +41,6 @@ const RAW = new RegExp(
   `(?:(?:\\w+\\.)?"?(?:${COLUMNS})"?|\\$\\{[\\w.]+\\.(?:${NAMES})\\}) = (?:\\$\\{[^{}]*\\}|\\?\\d*|[\\w."]+)`,
   'g',
 );
-/** Milliseconds for the tests of one condition. */
-const TESTED_WITHIN = 300_000;
-
 interface Mutation {
   path: string;
   line: number;
@@ -49,8 +49,8 @@ interface Mutation {
   from: number;
   to: number;
   condition: string;
-  /** What replaces it: true, as SQL. */
-  replacement: string;
+  /** Whether it is a call of drizzle. Otherwise it is text of a template of SQL. */
+  isCall: boolean;
 }
 
 /** The end of a call that opens at `from`, strings and templates passed over as far as their brackets match. */
@@ -64,27 +64,25 @@ function endOfCall(text: string, from: number): number {
   return text.length;
 }
 
-const TRUE = 'removedCondition`true`';
-
 function mutationsOf(path: string, text: string): Mutation[] {
   const found = [
     ...[...text.matchAll(CALL)].map(({ index }) => ({
       from: index,
       to: endOfCall(text, index),
-      replacement: TRUE,
+      isCall: true,
     })),
     ...[...text.matchAll(RAW)].map(({ index, 0: match }) => ({
       from: index,
       to: index + match.length,
-      replacement: 'true',
+      isCall: false,
     })),
   ];
   return found
-    .map(({ from, to, replacement }) => ({
+    .map(({ from, to, isCall }) => ({
       path,
       from,
       to,
-      replacement,
+      isCall,
       line: text.slice(0, from).split('\n').length,
       condition: text.slice(from, to).replaceAll(/\s+/g, ' '),
     }))
@@ -96,79 +94,269 @@ function mutationsOf(path: string, text: string): Mutation[] {
     });
 }
 
-const apply = (text: string, { from, to, replacement }: Mutation): string =>
-  `${text.slice(0, from)}${replacement}${text.slice(to)}${replacement === TRUE ? "\nimport { sql as removedCondition } from 'drizzle-orm';\n" : ''}`;
+const SWITCH = 'edge/removed-condition.ts';
+const EVALUATED = 'evaluated condition: ';
+
+/** Decides which condition is true instead, in Node.js and in workerd. */
+const SWITCH_SOURCE = `
+import { sql } from 'drizzle-orm';
+const noted = new Set();
+export const always = sql\`true\`;
+export const sqlOf = sql;
+export function isRemoved(name) {
+  if (globalThis.notesConditions && !noted.has(name)) {
+    noted.add(name);
+    console.log('${EVALUATED}' + name);
+  }
+  return name === globalThis.removedCondition;
+}
+`;
+
+/** Of each test file: says what is removed in it, notes what it evaluates, and skips what follows a failure. */
+const SET_UP = `
+import { appendFileSync, readFileSync } from 'node:fs';
+import { relative } from 'node:path';
+import { beforeEach, onTestFailed } from 'vitest';
+const file = relative(process.cwd(), globalThis.__vitest_worker__.filepath);
+const removed = JSON.parse(readFileSync('removed.json', 'utf8'))[file];
+globalThis.removedCondition = removed;
+globalThis.notesConditions = removed === undefined;
+const print = console.log;
+console.log = (...values) => {
+  const [text] = values;
+  if (typeof text !== 'string' || !text.startsWith('${EVALUATED}')) return print(...values);
+  appendFileSync('evaluated.txt', file + '\\t' + text.slice(${EVALUATED.length}) + '\\n');
+};
+let hasFailed = false;
+beforeEach((context) => {
+  if (hasFailed) context.skip();
+  onTestFailed(() => { hasFailed = true; });
+});
+`;
+
+const CONFIGURATION = `
+import { defineConfig } from 'vitest/config';
+export default defineConfig({
+  test: {
+    include: ['test/edge/**/*.worker.test.ts'],
+    globalSetup: 'test/support/run-folder.ts',
+    setupFiles: 'removed.setup.ts',
+    maxWorkers: 3,
+    testTimeout: 120_000,
+    hookTimeout: 120_000,
+    reporters: 'json',
+    outputFile: 'outcomes.json',
+  },
+});
+`;
+
+/** Where the tests start workerd. */
+const WORKER = 'test/support/worker/worker.ts';
+const SCRIPT = 'modules: true,\n      script,';
+const SWITCHED_SCRIPT = `modules: true,
+      script: \`globalThis.removedCondition = \${JSON.stringify(globalThis.removedCondition)};
+globalThis.notesConditions = \${globalThis.notesConditions};
+\${script}\`,`;
+
+/** The text with a switch at each condition. */
+function withSwitches(path: string, text: string): string {
+  const insertions = mutationsOf(path, text).flatMap(({ name, from, to, isCall }) => {
+    const test = `isRemoved(${JSON.stringify(name)}) ? always`;
+    return isCall
+      ? [
+          { at: from, added: `(${test} : ` },
+          { at: to, added: ')' },
+        ]
+      : [
+          { at: from, added: `\${${test} : sqlOf\`` },
+          { at: to, added: '`}' },
+        ];
+  });
+  if (insertions.length === 0) return text;
+  const changed = insertions
+    .toSorted((one, two) => two.at - one.at)
+    .reduce((so, { at, added }) => so.slice(0, at) + added + so.slice(at), text);
+  const module = relative(dirname(path), SWITCH);
+  return `import { always, isRemoved, sqlOf } from '${module.startsWith('.') ? module : `./${module}`}';\n${changed}`;
+}
 
 const sources = filesOf('edge', ROOT);
 const tests = globSync('test/edge/**/*.worker.test.ts', { cwd: ROOT }).toSorted();
 
-/** Tests in the order in which they are tried: of the same name, of the same folder, of the folders that import the file. */
-function nearestTests(path: string): string[][] {
-  const name = basename(path, '.ts');
-  const roomOf = (file: string) => file.split('/')[1] ?? '';
-  const users = sources
-    .filter(({ path: file, text }) => importsOf(file, text).includes(path))
-    .map(({ path: file }) => roomOf(file));
-  const own = tests.filter((test) => basename(test).startsWith(`${name}.`));
-  const ofRoom = tests.filter((test) => roomOf(test.slice(5)) === roomOf(path) && !own.includes(test));
-  const ofUsers = tests.filter(
-    (test) => users.includes(roomOf(test.slice(5))) && !own.includes(test) && !ofRoom.includes(test),
-  );
-  return [own, ofRoom, ofUsers].filter((some) => some.length > 0);
+/** What one test file evaluates. */
+interface Coverage {
+  /** Of its text. */
+  digest: string;
+  seconds: number;
+  names: string[];
 }
 
-type Outcome = 'passed' | 'failed' | 'late';
-
-async function runTests(folder: string, files: readonly string[]): Promise<Outcome> {
-  const words = ['node_modules/vitest/vitest.mjs', 'run', '--project', 'main', '--bail', '1', ...files];
-  const node = join(ROOT, 'node_modules/.bin/node');
-  const run = spawn(node, words, { cwd: folder, stdio: 'ignore', detached: true });
-  let isLate = false;
-  const late = setTimeout(() => {
-    isLate = true;
-    // With the workers that run the files.
-    if (run.pid) process.kill(-run.pid, 'SIGKILL');
-  }, TESTED_WITHIN);
-  const [code] = await once(run, 'exit');
-  clearTimeout(late);
-  return isLate ? 'late' : code === 0 ? 'passed' : 'failed';
+interface Kept {
+  coverage: Record<string, Coverage>;
+  /** By the name of a condition, what holds for these texts of its file and of the test file that failed. */
+  killed: Record<string, { source: string; test: string; digest: string }>;
 }
 
-/** What becomes of a condition: `late` says nothing, so it is none that the tests would miss. */
-async function outcomeOf(folder: string, mutation: Mutation, green: Set<string>): Promise<Outcome> {
-  const file = join(folder, mutation.path);
-  const text = readFileSync(file, 'utf8');
-  for (const files of nearestTests(mutation.path)) {
-    const key = files.join();
-    // A failure counts only for tests that pass with the condition.
-    if (!green.has(key)) {
-      const outcome = await runTests(folder, files);
-      if (outcome !== 'passed') throw new Error(`${outcome} without a change: ${files.join(' ')}`);
-      green.add(key);
-    }
-    writeFileSync(file, apply(text, mutation));
-    const outcome = await runTests(folder, files);
-    writeFileSync(file, text);
-    if (outcome !== 'passed') return outcome;
+const KEPT = join(ROOT, '.dev/tenant-mutations.json');
+
+function readKept(): Kept {
+  try {
+    return JSON.parse(readFileSync(KEPT, 'utf8'));
+  } catch {
+    return { coverage: {}, killed: {} };
   }
-  return 'passed';
 }
 
-const SAID: Record<Outcome, string> = { passed: 'SURVIVED', failed: 'killed', late: 'TIMED OUT' };
+const keep = (kept: Kept) => writeFileSync(KEPT, `${JSON.stringify(kept, null, 2)}\n`);
+
+const digestOf = (path: string) =>
+  createHash('sha256')
+    .update(readFileSync(join(ROOT, path)))
+    .digest('base64url');
+
+/** Test files of one run. */
+const AT_ONCE = 24;
+
+interface Report {
+  testResults: {
+    name: string;
+    status: 'passed' | 'failed';
+    startTime: number;
+    endTime: number;
+    /** Of a failure outside of its tests. */
+    message: string;
+    assertionResults: { fullName: string; failureMessages: string[] }[];
+  }[];
+}
+
+interface FileOutcome {
+  hasPassed: boolean;
+  seconds: number;
+  /** Why it has failed. */
+  reasons: string[];
+}
+
+/** @param removed the condition that is removed for a test file; undefined: it notes what it evaluates */
+async function runTests(
+  folder: string,
+  removed: ReadonlyMap<string, string | undefined>,
+): Promise<Map<string, FileOutcome>> {
+  writeFileSync(join(folder, 'removed.json'), JSON.stringify(Object.fromEntries(removed)));
+  rmSync(join(folder, 'outcomes.json'), { force: true });
+  const words = ['node_modules/vitest/vitest.mjs', 'run', '--config', 'removed.config.ts', ...removed.keys()];
+  const run = spawn(join(ROOT, 'node_modules/.bin/node'), words, { cwd: folder, stdio: 'ignore' });
+  await once(run, 'exit');
+  const { testResults }: Report = JSON.parse(readFileSync(join(folder, 'outcomes.json'), 'utf8'));
+  return new Map(
+    testResults.map(({ name, status, startTime, endTime, message, assertionResults }) => [
+      relative(folder, name),
+      {
+        hasPassed: status === 'passed',
+        seconds: Math.round((endTime - startTime) / 1000),
+        reasons: [
+          message,
+          ...assertionResults.flatMap(({ fullName, failureMessages: [text] }) =>
+            text === undefined ? [] : `${fullName}: ${text.slice(0, 1000)}`,
+          ),
+        ].filter(Boolean),
+      },
+    ]),
+  );
+}
+
+/** Runs the test files that are not noted yet, and keeps what they evaluate. @throws if one fails without a change */
+async function noteCoverage(folder: string, kept: Kept, isLate: () => boolean): Promise<void> {
+  const left = tests.filter((test) => kept.coverage[test]?.digest !== digestOf(test));
+  const failed: string[] = [];
+  for (const files of chunked(left, AT_ONCE)) {
+    if (isLate()) throw new Error('no time is left to try conditions: run it again, it continues');
+    writeFileSync(join(folder, 'evaluated.txt'), '');
+    const outcomes = await runTests(folder, new Map(files.map((test) => [test, undefined])));
+    const lines = readFileSync(join(folder, 'evaluated.txt'), 'utf8').split('\n');
+    const evaluated = Map.groupBy(
+      lines.map((line) => line.split('\t')),
+      ([test]) => test,
+    );
+    for (const [test, { hasPassed, seconds, reasons }] of outcomes) {
+      if (!hasPassed) failed.push(`${test} fails without a change: ${reasons.join('\n')}`);
+      if (!hasPassed) continue;
+      const names = (evaluated.get(test) ?? []).flatMap(([, name]) => name ?? []);
+      kept.coverage[test] = {
+        ...{ digest: digestOf(test), seconds },
+        names: [...new Set(names)].toSorted(),
+      };
+    }
+    keep(kept);
+    console.log(`${files.length} of ${left.length} test files noted`);
+  }
+  if (failed.length > 0) throw new Error(failed.join('\n'));
+}
+
+const chunked = <T>(all: readonly T[], size: number): T[][] =>
+  Array.from({ length: Math.ceil(all.length / size) }, (_, at) => all.slice(at * size, (at + 1) * size));
+
+/** Tests that evaluate the condition: those of the same name and of the same folder come first, then the quickest. */
+function nearestTests({ path, name }: Mutation, { coverage }: Kept): string[] {
+  const roomOf = (file: string) => file.split('/').at(-2);
+  const distance = (test: string) =>
+    basename(test).startsWith(`${basename(path, '.ts')}.`) ? 0 : roomOf(test) === roomOf(path) ? 1 : 2;
+  return tests
+    .filter((test) => coverage[test]?.names.includes(name))
+    .toSorted(
+      (one, other) =>
+        distance(one) - distance(other) || (coverage[one]?.seconds ?? 0) - (coverage[other]?.seconds ?? 0),
+    );
+}
+
+/** So many files are tried for a condition one after another, because most need no more, and then several in one run. */
+const NEAREST = 3;
+const OTHERS = 12;
+
+interface Open {
+  mutation: Mutation;
+  left: string[];
+  tried: number;
+}
+
+/** The next run: each test file has one condition. */
+function nextRun(open: readonly Open[]): Map<string, Open> {
+  const chosen = new Map<string, Open>();
+  for (const one of open) {
+    const free = one.left.filter((test) => !chosen.has(test));
+    for (const test of free.slice(0, one.tried < NEAREST ? 1 : OTHERS))
+      if (chosen.size < AT_ONCE) chosen.set(test, one);
+  }
+  return chosen;
+}
+
+function copyWithSwitches(folder: string): void {
+  const skipped = ['.git', '.dev', 'node_modules', 'dist'];
+  cpSync(ROOT, folder, { recursive: true, filter: (source) => !skipped.includes(basename(source)) });
+  mkdirSync(join(folder, '.dev'));
+  symlinkSync(join(ROOT, 'node_modules'), join(folder, 'node_modules'));
+  for (const { path, text } of sources) writeFileSync(join(folder, path), withSwitches(path, text));
+  writeFileSync(join(folder, SWITCH), SWITCH_SOURCE);
+  writeFileSync(join(folder, 'removed.setup.ts'), SET_UP);
+  writeFileSync(join(folder, 'removed.config.ts'), CONFIGURATION);
+  const worker = readFileSync(join(ROOT, WORKER), 'utf8');
+  if (!worker.includes(SCRIPT)) throw new Error(`${WORKER} does not start workerd with ${SCRIPT}`);
+  writeFileSync(
+    join(folder, WORKER),
+    worker.replace(SCRIPT, () => SWITCHED_SCRIPT),
+  );
+}
 
 async function main() {
   const { values } = parseArgs({
     options: {
       only: { type: 'string', default: 'edge' },
-      from: { type: 'string', default: '0' },
       seconds: { type: 'string', default: '36000' },
       list: { type: 'boolean', default: false },
     },
   });
   const mutations = sources
     .filter(({ path }) => path.startsWith(values.only))
-    .flatMap(({ path, text }) => mutationsOf(path, text))
-    .slice(Number(values.from));
+    .flatMap(({ path, text }) => mutationsOf(path, text));
   if (values.list) {
     for (const { line, name } of mutations) console.log(`${name} (line ${line})`);
     console.log(`${mutations.length} conditions`);
@@ -176,32 +364,52 @@ async function main() {
   }
   const folder = mkdtempSync(join(tmpdir(), 'branchgate-mutations-'));
   const deadline = Date.now() + Number(values.seconds) * 1000;
+  const isLate = () => Date.now() > deadline;
+  const kept = readKept();
+  const isKilled = ({ path, name }: Mutation) => {
+    const found = kept.killed[name];
+    return (
+      found?.source === digestOf(path) && tests.includes(found.test) && found.digest === digestOf(found.test)
+    );
+  };
   const survivors: string[] = [];
-  const green = new Set<string>();
-  let killed = 0;
+  let open: Open[] = [];
   try {
-    const skipped = ['.git', '.dev', 'node_modules', 'dist'];
-    cpSync(ROOT, folder, { recursive: true, filter: (source) => !skipped.includes(basename(source)) });
-    mkdirSync(join(folder, '.dev'));
-    symlinkSync(join(ROOT, 'node_modules'), join(folder, 'node_modules'));
-    for (const mutation of mutations) {
-      const { line, name } = mutation;
-      if (Date.now() > deadline) break;
-      const reason = EQUIVALENT[name];
-      if (reason !== undefined) {
-        console.log(`equivalent ${name} (line ${line}): ${reason}`);
-        continue;
+    copyWithSwitches(folder);
+    await noteCoverage(folder, kept, isLate);
+    open = mutations
+      .filter((mutation) => EQUIVALENT[mutation.name] === undefined && !isKilled(mutation))
+      .map((mutation) => ({ mutation, left: nearestTests(mutation, kept), tried: 0 }));
+    while (open.length > 0 && !isLate()) {
+      const chosen = nextRun(open);
+      const removed = new Map([...chosen].map(([test, { mutation }]) => [test, mutation.name]));
+      const outcomes = chosen.size === 0 ? new Map() : await runTests(folder, removed);
+      for (const [test, one] of chosen) {
+        const { path, name, line } = one.mutation;
+        one.left = one.left.filter((each) => each !== test);
+        one.tried += 1;
+        if (outcomes.get(test)?.hasPassed !== false) continue;
+        kept.killed[name] = { source: digestOf(path), test, digest: digestOf(test) };
+        console.log(`killed ${name} (line ${line}) by ${test}`);
       }
-      const outcome = await outcomeOf(folder, mutation, green);
-      if (outcome === 'failed') killed += 1;
-      else survivors.push(name);
-      console.log(`${SAID[outcome]} ${name} (line ${line})`);
+      keep(kept);
+      open = open.filter(({ mutation }) => !isKilled(mutation));
+      for (const { mutation, tried } of open.filter(({ left }) => left.length === 0)) {
+        survivors.push(mutation.name);
+        console.log(`SURVIVED ${mutation.name} (line ${mutation.line}), ${tried} test files evaluate it`);
+      }
+      open = open.filter(({ left }) => left.length > 0);
     }
   } finally {
     rmSync(folder, { recursive: true });
   }
-  console.log(`${killed} killed, ${survivors.length} not, of ${mutations.length}`);
-  process.exitCode = survivors.length === 0 ? 0 : 1;
+  const equivalent = mutations.filter(({ name }) => EQUIVALENT[name] !== undefined);
+  for (const { name } of equivalent) console.log(`equivalent ${name}: ${EQUIVALENT[name]}`);
+  console.log(
+    `${mutations.filter(isKilled).length} killed, ${equivalent.length} equivalent, ${survivors.length} survived, ` +
+      `${open.length} not tried to the end, of ${mutations.length}`,
+  );
+  process.exitCode = survivors.length + open.length === 0 ? 0 : 1;
 }
 
 if (import.meta.main) await main();
