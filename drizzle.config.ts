@@ -11,8 +11,6 @@ export default defineConfig({
     'move-schema',
     'event-schema',
     'history-schema',
-  ].map(
-    (name) => `./edge/database/${name}.ts`,
-  ),
+  ].map((name) => `./edge/database/${name}.ts`),
   out: './edge/database/migrations',
 });

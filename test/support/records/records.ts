@@ -1,7 +1,15 @@
 import { eq } from 'drizzle-orm';
 import { type Database, inOneBatch, openDatabase } from '../../../edge/database/database.ts';
-import { auditEvents, hosts, jobs, type networkRules, projectBranches, projects, users } from '../../../edge/database/schema.ts';
 import { eventOutbox } from '../../../edge/database/event-schema.ts';
+import {
+  auditEvents,
+  hosts,
+  jobs,
+  type networkRules,
+  projectBranches,
+  projects,
+  users,
+} from '../../../edge/database/schema.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import { type RecordedBranch, readRecords } from '../../../edge/reconciliation/differences.ts';
 import type { BranchStatus } from '../../../shared/branch/branch-status.ts';
