@@ -1,11 +1,7 @@
 import { SNAPSHOT_DATABASE, snapshotDatabaseName } from '../../shared/branch/database-name.ts';
 import { queryLoginName } from '../../shared/branch/login.ts';
-import {
-  SPARES_AUTOMATIC_MAX,
-  SPARES_MAX,
-  type SparesState,
-  type SparesWait,
-} from '../../shared/branch/snapshot.ts';
+import { SPARES_AUTOMATIC_MAX, SPARES_MAX, type SparesState } from '../../shared/branch/snapshot.ts';
+import type { SparesWait } from '../../shared/branch/spares-wait.ts';
 import type { CloneTurns } from '../cloning/clone-turns.ts';
 import { type CloneHost, createUnusedClone } from '../cloning/create-clone.ts';
 import { identifier, type Pool, type Queryable, type Session } from '../postgres/connect.ts';

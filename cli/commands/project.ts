@@ -1,7 +1,7 @@
 import { Command, InvalidArgumentError, Option } from 'commander';
 import type { Schemas } from '../../client/client.ts';
 import { dataOf } from '../../client/response-error.ts';
-import { SPARES_WAITS } from '../../shared/branch/snapshot.ts';
+import { SPARES_WAITS } from '../../shared/branch/spares-wait.ts';
 import { take } from '../../shared/take.ts';
 import { CommandError } from '../exit-codes.ts';
 import { readAttempts, readCount, readDuration, readSpares } from '../option-values.ts';

@@ -114,8 +114,8 @@ export function isRemoved(name) {
 
 /** Of each test file: says what is removed in it, notes what it evaluates, and skips what follows a failure. */
 const SET_UP = `
-import { appendFileSync, readFileSync } from 'node:fs';
-import { relative } from 'node:path';
+import { appendFileSync, readFileSync } from "node:fs";
+import { relative } from "node:path";
 import { beforeEach, onTestFailed } from 'vitest';
 const file = relative(process.cwd(), globalThis.__vitest_worker__.filepath);
 const removed = JSON.parse(readFileSync('removed.json', 'utf8'))[file];
@@ -140,7 +140,7 @@ export default defineConfig({
   test: {
     include: ['test/edge/**/*.worker.test.ts'],
     globalSetup: 'test/support/run-folder.ts',
-    setupFiles: 'removed.setup.ts',
+    setupFiles: 'removed-setup.mjs',
     maxWorkers: 3,
     testTimeout: 120_000,
     hookTimeout: 120_000,
@@ -282,7 +282,8 @@ async function noteCoverage(folder: string, kept: Kept, isLate: () => boolean): 
       if (!hasPassed) continue;
       const names = (evaluated.get(test) ?? []).flatMap(([, name]) => name ?? []);
       kept.coverage[test] = {
-        ...{ digest: digestOf(test), seconds },
+        digest: digestOf(test),
+        seconds,
         names: [...new Set(names)].toSorted(),
       };
     }
@@ -336,7 +337,7 @@ function copyWithSwitches(folder: string): void {
   symlinkSync(join(ROOT, 'node_modules'), join(folder, 'node_modules'));
   for (const { path, text } of sources) writeFileSync(join(folder, path), withSwitches(path, text));
   writeFileSync(join(folder, SWITCH), SWITCH_SOURCE);
-  writeFileSync(join(folder, 'removed.setup.ts'), SET_UP);
+  writeFileSync(join(folder, 'removed-setup.mjs'), SET_UP);
   writeFileSync(join(folder, 'removed.config.ts'), CONFIGURATION);
   const worker = readFileSync(join(ROOT, WORKER), 'utf8');
   if (!worker.includes(SCRIPT)) throw new Error(`${WORKER} does not start workerd with ${SCRIPT}`);

@@ -43,6 +43,7 @@ const NOT_RUN: Record<string, readonly (readonly [beginning: string, reason: str
     ['npx wrangler login', 'it needs an account at Cloudflare; test/operator deploys to a stand-in'],
     ['MAIL_API_KEY', 'the same'],
     ['export BRANCHGATE_URL', 'it needs another machine; test/package/deploying-page runs it'],
+    ['curl -fsSLo', 'it installs a machine; test/package/apt-repository runs it'],
     ['apt', 'it installs a machine; test/package/deploying-page runs it'],
   ],
   'docs/events.md': [
@@ -68,6 +69,9 @@ const NOT_RUN: Record<string, readonly (readonly [beginning: string, reason: str
     ['setpriv', 'the same'],
     ['npx wrangler d1', 'it needs an account at Cloudflare'],
     ['curl -sS -X PUT https://api.cloudflare.com', 'the same'],
+  ],
+  'docs/private-networks.md': [
+    ['branchgate psql', 'it needs another network; test/cli/command-line has two translations of addresses'],
   ],
   'docs/rehearsal.md': [
     ['branchgate rehearse', 'the migrations are those of the reader; test/cli/rehearse has some'],

@@ -247,7 +247,11 @@ describe('a query', () => {
         row_count: 1,
       },
     ]);
-    expect(await events('query.executed')).toEqual([{ role: 'read_only', command: 'SELECT', row_count: 1 }]);
+    expect((await events('query.executed'))[0]).toEqual({
+      role: 'read_only',
+      command: 'SELECT',
+      row_count: 1,
+    });
   });
 
   test('changes rows only as read_write, and only outside of main', async () => {

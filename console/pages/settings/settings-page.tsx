@@ -2,7 +2,7 @@ import { useMutation, useQuery } from '@tanstack/react-query';
 import { createFileRoute, useNavigate } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
-import { SPARES_WAITS } from '../../../shared/branch/snapshot.ts';
+import { SPARES_WAITS } from '../../../shared/branch/spares-wait.ts';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { ActionDialog } from '../../components/dialog.tsx';

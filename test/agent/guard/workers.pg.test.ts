@@ -463,15 +463,25 @@ test.runIf(IS_NIGHTLY)(
     // Its schema is read by dumps, and the statements are tried in a database of their own.
     const against = { snapshot_id: randomUUID() };
     await runOperation(host, 'snapshot.take', {
-      ...{ project_id: busy.project_id, branch_id: busy.branch_id, source: busy.database, ...against },
-      ...{ busy_wait: 20_000, unless_same_as: null },
+      project_id: busy.project_id,
+      branch_id: busy.branch_id,
+      source: busy.database,
+      ...against,
+      busy_wait: 20_000,
+      unless_same_as: null,
     });
     await client.query('alter table hidden add column more int; insert into hidden values (2, $$b$$, 2)');
     const expected = PROCESS_KINDS.filter((kind) => !NOT_DRIVEN.has(kind)).toSorted();
     await eventually(async () => {
       await runOperation(host, 'branch.diff', {
-        ...{ project_id: busy.project_id, branch_id: busy.branch_id, database: busy.database, against },
-        ...{ job_id: null, rows: true, schema: true, within: 60_000 },
+        project_id: busy.project_id,
+        branch_id: busy.branch_id,
+        database: busy.database,
+        against,
+        job_id: null,
+        rows: true,
+        schema: true,
+        within: 60_000,
       });
       await client.query(
         'set debug_parallel_query = on; select count(*) from analysed where pg_sleep(0.001) is not null',

@@ -191,7 +191,8 @@ describe('two tenants with one provider', () => {
       [acme, evil],
       [evil, acme],
     ] as const) {
-      const [asked, victim] = [await begin(from), await begin(to)];
+      const asked = await begin(from);
+      const victim = await begin(to);
       for (const cookie of [asked.cookie, victim.cookie, `${asked.cookie}; ${victim.cookie}`]) {
         const moved = new URL(victim.address.pathname + asked.address.search, gateway.url);
         const response = await returnToGateway(gateway, moved, cookie);

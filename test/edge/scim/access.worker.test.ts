@@ -42,7 +42,10 @@ beforeAll(async () => {
   evil = await scimOf(attackers, companies[1]?.id);
   second = await startCompanyProvider();
   const another = {
-    ...{ name: 'second', issuer: second.url, client_id: second.clientId, client_secret: second.secret },
+    name: 'second',
+    issuer: second.url,
+    client_id: second.clientId,
+    client_secret: second.secret,
     domains: ['second.example'],
   };
   const { body: made } = await victims.api.post<{ id: string }>('/api/v1/identity-providers', another);
