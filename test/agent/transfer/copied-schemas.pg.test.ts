@@ -14,6 +14,7 @@ import {
   identity,
   Project,
 } from '../../support/host/host-project.ts';
+import { IS_NIGHTLY } from '../../support/nightly.ts';
 import { type SourceServer, startSource } from '../../support/source-server.ts';
 import { expectSameCatalogs, FOLDER, NEXT_VALUES } from './own-catalog.ts';
 
@@ -113,7 +114,11 @@ const dumps = () =>
 const WARNED: Record<string, string> = { 'invalid-index.sql': 'public.visit_code' };
 
 describe('a copy is the catalog of its source', () => {
-  test.each(readdirSync(FOLDER))('%s', async (name) => {
+  /** One of each cause of a loss; the others by night. */
+  const BY_DAY =
+    /^(?:partitioned-keys|domain-not-null|view-group|mview-on-view-on-mview|sequences|forced-rls|lookup-plpgsql)\.sql$/;
+  const schemas = readdirSync(FOLDER).filter((name) => IS_NIGHTLY || BY_DAY.test(name));
+  test.each(schemas)('%s', async (name) => {
     await make(readFileSync(join(FOLDER, name), 'utf8'));
     const branch = await newBranch();
     const { findings: probed } = await probe(branch);
