@@ -112,7 +112,7 @@ export class RuleSync {
     return this.#access.of(branchId)?.connection_attempts ?? null;
   }
 
-  /** Whether no client is admitted: another host takes the place of this one. */
+  /** True while another host takes the place of this one: no client is admitted. */
   get isClosed(): boolean {
     return this.#isClosed;
   }

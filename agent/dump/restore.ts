@@ -16,7 +16,7 @@ export interface RestorePlan {
   views: ArchiveEntry[];
   /** What cannot be made here, as `kind name`. */
   leftOut: string[];
-  /** What depends on a table that was not chosen, or on what is left alone. */
+  /** Objects that depend on a table that was not chosen, or on an object that is left alone. */
   unchosen: string[];
 }
 

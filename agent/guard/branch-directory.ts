@@ -67,7 +67,7 @@ export class BranchDirectory {
   }
 
   /**
-   * Whether the kind of the process's database is certain. A copy that is filled becomes a branch by a new name, but
+   * The kind of a process's database is certain unless its name may have changed. A copy that is filled becomes a branch by a new name, but
    * PostgreSQL renames no database that has a process.
    */
   isCertain({ database, begun }: InDatabase): boolean {

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { groupName } from '../../shared/branch/login.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
-import type { SourceFinding } from '../../shared/protocol/transfer-operations.ts';
+import { leftAloneOf, type SourceFinding } from '../../shared/protocol/transfer-operations.ts';
 import type { CloneTurns } from '../cloning/clone-turns.ts';
 import { type CloneHost, createClone } from '../cloning/create-clone.ts';
 import { dumpAsLogin } from '../difference/schema/comparison-login.ts';
@@ -41,7 +41,7 @@ import {
   type Worker,
 } from './copy-rows.ts';
 import { type CopiedSchema, copiedSchema, type Named, readLeft } from './followed-schema.ts';
-import type { LeftAlone, LeftAloneRequest } from './left-alone.ts';
+import type { LeftAlone } from './left-alone.ts';
 import {
   closeLoad,
   endLoadSessions,
@@ -177,12 +177,6 @@ async function copyAgain(
     throw error;
   }
 }
-
-const leftAloneOf = ({ schemas, exclude_schemas, exclude_tables }: CopyParams): LeftAloneRequest => ({
-  schemas,
-  exclude_schemas,
-  exclude_tables,
-});
 
 /** What `follow.start` continues with. */
 const storeFollowing = (

@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { COPY_JOBS } from '../../shared/limits.ts';
 import { quotaBytes } from '../../shared/project/storage-quota.ts';
 import {
+  leftAloneOf,
   ProbedSource,
   SOURCE_NAME_MAX,
   SOURCE_TABLES_MAX,
@@ -46,15 +47,6 @@ export const SOURCE_FIELDS = {
     description: `Tables, with their schema unless that is \`public\`, that are ${ALONE} A partitioned table includes its partitions.`,
   }),
 };
-
-type LeftAlone = Record<'schemas' | 'exclude_schemas' | 'exclude_tables', string[] | undefined>;
-
-/** What of a source a request leaves alone. */
-export const leftAloneOf = ({ schemas, exclude_schemas, exclude_tables }: Partial<LeftAlone>) => ({
-  ...(schemas && { schemas }),
-  ...(exclude_schemas && { exclude_schemas }),
-  ...(exclude_tables && { exclude_tables }),
-});
 
 const NewFollow = z
   .strictObject({

@@ -1,21 +1,13 @@
 import { z } from 'zod';
 import { COPY_JOBS } from '../../shared/limits.ts';
-import { ProbedSource, SourceTable } from '../../shared/protocol/transfer-operations.ts';
+import { leftAloneOf, ProbedSource, SourceTable } from '../../shared/protocol/transfer-operations.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import { unwrap } from '../errors.ts';
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { actorOf } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, response } from '../pipeline/operation.ts';
-import {
-  ABOUT_SOURCE,
-  COPY_FAILURES,
-  leftAloneOf,
-  probed,
-  roomBytes,
-  SOURCE_FIELDS,
-  Warnings,
-} from './follow.ts';
+import { ABOUT_SOURCE, COPY_FAILURES, probed, roomBytes, SOURCE_FIELDS, Warnings } from './follow.ts';
 import { inProject, ProjectParams } from './in-project.ts';
 
 const tags = ['Imports'];

@@ -155,6 +155,17 @@ const LeftAlone = {
   exclude_tables: Names,
 };
 
+/** The fields of a request that say what is left alone, without those that are not given. */
+export const leftAloneOf = ({
+  schemas,
+  exclude_schemas,
+  exclude_tables,
+}: { [K in keyof typeof LeftAlone]?: z.output<(typeof LeftAlone)[K]> }) => ({
+  ...(schemas && { schemas }),
+  ...(exclude_schemas && { exclude_schemas }),
+  ...(exclude_tables && { exclude_tables }),
+});
+
 /** Operations about a PostgreSQL server elsewhere whose data a project takes over. */
 export const TRANSFER_OPERATIONS = {
   'transfer.probe': operation({

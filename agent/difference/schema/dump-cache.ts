@@ -4,7 +4,7 @@ import type { Archive } from '../../dump/archive.ts';
 
 /** Characters of all definitions that are kept. */
 const KEPT_MAX = 32 * 2 ** 20;
-/** Of the other fields of an entry, about. */
+/** Characters that stand for the other fields of an entry. */
 const ENTRY_SIZE = 500;
 
 const sizeOf = ({ entries }: Archive) =>

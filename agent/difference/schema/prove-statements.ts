@@ -128,7 +128,7 @@ async function inScratch<T>(
 interface Tried {
   /** Entries of statements that failed, or that dropped what the branch has. */
   failed: ReadonlySet<SchemaEntry | null>;
-  /** What the statements left. */
+  /** Entries of the schema after the statements. */
   found: SchemaEntry[];
   left: EntryPair[];
 }
@@ -157,7 +157,7 @@ async function tryStatements(
 
 /**
  * PostgreSQL writes some expressions in another way once they are made again, such as `IN` with a column of type `varchar`.
- * What is left is therefore compared with the schema of the branch that was made again too.
+ * Entries that still differ are therefore compared with the schema of the branch that was made again too.
  */
 async function stillLeft(
   scratch: Scratch,

@@ -497,7 +497,7 @@ export function describeDifferences(open: () => Promise<ComparingHost>): void {
         await session.query('BEGIN; LOCK TABLE pg_database IN EXCLUSIVE MODE');
         const given = { ...host.sides(branch, { snapshot_id }), job_id: null, rows: true, schema: false };
         const comparing = runOperation(host.servers.host, 'branch.diff', { ...given, within: 1_000 });
-        // The clone was given up, and what there may be of it is dropped. Only the clone has locked its source.
+        // The agent has stopped waiting for the clone and drops it. Only the clone has locked its source.
         const dropping = `select from pg_locks as waiting where not granted and relation = 'pg_database'::regclass
           and not exists (select from pg_locks as held where held.pid = waiting.pid and held.mode = 'ShareLock')`;
         await eventually(async () => expect(await host.servers.query(dropping)).toHaveLength(1));
