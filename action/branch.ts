@@ -1,8 +1,13 @@
-import { saveState, setOutput, setSecret } from '@actions/core';
+import { writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { exportVariable, saveState, setOutput, setSecret } from '@actions/core';
+import { urlOfChild } from '../cli/connection.ts';
 import { withOtherAddress } from '../cli/other-address.ts';
 import type { BranchgateClient, Schemas } from '../client/client.ts';
 import { findBranch } from '../client/find-branch.ts';
 import { ResponseError } from '../client/response-error.ts';
+import { AUTHORITY_FILE } from '../shared/branch/verified-url.ts';
 import { ActionError, type Inputs } from './inputs.ts';
 import { info } from './log.ts';
 
@@ -63,8 +68,10 @@ export async function createBranch(client: BranchgateClient, inputs: Inputs): Pr
   });
   const { credentials } = made;
   if (!credentials) throw new ActionError('The response to the creation has no credentials.');
-  const { database_url, direct_url, ca_certificate } = credentials;
-  maskUrls(credentials);
+  const { ca_certificate } = credentials;
+  const database_url = urlOfChild(credentials.database_url, credentials);
+  const direct_url = urlOfChild(credentials.direct_url, credentials);
+  for (const urls of [credentials, { ...credentials, database_url, direct_url }]) maskUrls(urls);
   saveState(MADE, true);
   const outputs = {
     branch: made.branch_name,
@@ -76,11 +83,20 @@ export async function createBranch(client: BranchgateClient, inputs: Inputs): Pr
     created: String(made.created),
   };
   for (const [name, value] of Object.entries(outputs)) setOutput(name, value);
+  if (ca_certificate !== null) trustAuthority(ca_certificate);
   info(
     `Branch ${made.branch_name} ${made.created ? 'was created' : 'existed'}; it expires at ${made.expires_at}.`,
   );
   const sizeBytes = await sizeOf(client, inputs.project, made.id);
   return { name: made.branch_name, expiresAt: made.expires_at, sizeBytes };
+}
+
+/** Later steps of the job verify the server: Node and libpq look for its authority in these variables. */
+function trustAuthority(certificate: string): void {
+  const file = join(process.env.RUNNER_TEMP ?? tmpdir(), AUTHORITY_FILE);
+  writeFileSync(file, certificate);
+  exportVariable('NODE_EXTRA_CA_CERTS', file);
+  exportVariable('PGSSLROOTCERT', file);
 }
 
 /** Deletes the branch; it may have expired already. */

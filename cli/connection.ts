@@ -2,15 +2,13 @@ import { appendFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Schemas } from '../client/client.ts';
+import { verifiedUrl } from '../shared/branch/verified-url.ts';
 
 type Credentials = Schemas['Credentials'];
 
-/** Verifies the server where the gateway names an authority, which the environment of a child then trusts. */
-export function verifiedUrl(given: string, { ca_certificate: authority }: Credentials): string {
-  const url = new URL(given);
-  if (authority !== null) url.searchParams.set('sslmode', 'verify-full');
-  return url.href;
-}
+/** For a child whose environment names the authority: not every driver reads it from the URL. */
+export const urlOfChild = (given: string, { ca_certificate: authority }: Credentials): string =>
+  authority === null ? given : verifiedUrl(given, null);
 
 /** Variables that would override those that a child gets, or contradict them. */
 const OVERRIDING = [
@@ -92,8 +90,8 @@ export function libpqEnvironment(given: string): Record<string, string> {
  * one.
  */
 export function childEnvironment(credentials: Credentials, files: ConnectionFiles): NodeJS.ProcessEnv {
-  const direct = verifiedUrl(credentials.direct_url, credentials);
-  const pooled = verifiedUrl(credentials.database_url, credentials);
+  const direct = urlOfChild(credentials.direct_url, credentials);
+  const pooled = urlOfChild(credentials.database_url, credentials);
   for (const url of [direct, pooled]) files.addPassword(url);
   const authority = files.addAuthority(credentials);
   const inherited = Object.entries(process.env).filter(([name]) => !OVERRIDING.includes(name));

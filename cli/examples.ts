@@ -53,6 +53,7 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
   'connection-string': [
     'branchgate connection-string pr-7 --direct',
     'branchgate connection-string pr-7 --format dotenv >> .env',
+    'branchgate connection-string pr-7 --ca /etc/ssl/branchgate.pem',
   ],
   'masking get': ['branchgate masking get', 'branchgate masking get --json rules,unlisted > masking.json'],
   'masking suggest': ['branchgate masking suggest', 'branchgate masking suggest --add'],

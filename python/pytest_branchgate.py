@@ -203,6 +203,9 @@ class Gateway:
                 ca_file = os.path.join(folder, "ca.pem")
                 with open(ca_file, "w", encoding="ascii") as file:
                     file.write(authority)
+                # For programs that a test starts, such as a migration.
+                for variable in ("PGSSLROOTCERT", "NODE_EXTRA_CA_CERTS"):
+                    os.environ[variable] = ca_file
             try:
                 yield Branch(made["branch_name"], credentials["database_url"], credentials["direct_url"], ca_file)
             finally:

@@ -1,4 +1,8 @@
 import { randomBytes } from 'node:crypto';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { urlOfChild } from '../cli/connection.ts';
 import { ME, withOtherAddress } from '../cli/other-address.ts';
 import { type BranchgateClient, createClient, type Schemas } from '../client/client.ts';
 import { type GoldenOptions, goldenBranch, goldenSnapshot } from './golden-branch.ts';
@@ -55,7 +59,12 @@ export function branchSetup(options: FixtureOptions): () => Promise<() => Promis
     const leaseSeconds = options.leaseSeconds ?? LEASE_SECONDS;
     const client = clientFor(url);
     const allow = await withOtherAddress(url, [ME]);
-    const golden = await goldenBranch(client, project, allow, options);
+    const authority = new AuthorityFile();
+    const migrate: FixtureOptions['migrate'] = (credentials) => {
+      authority.trust(credentials);
+      return options.migrate(verified(credentials));
+    };
+    const golden = await goldenBranch(client, project, allow, { ...options, migrate });
     const snapshot_id = await goldenSnapshot(client, project, golden, options.spares);
     const source = snapshot_id === null ? { source_branch_id: golden } : { snapshot_id };
     const { branches } = await client.create(`${BRANCHES}/batch`, {
@@ -76,9 +85,37 @@ export function branchSetup(options: FixtureOptions): () => Promise<() => Promis
     const credentials = branches.flatMap((branch) => branch.credentials ?? []);
     const passed: Passed = { url, project, source, allow, leaseSeconds, branches: credentials };
     process.env[PASSED] = JSON.stringify(passed);
-    return () => renewal.end();
+    for (const each of credentials.slice(0, 1)) authority.trust(each);
+    return async () => {
+      authority.remove();
+      await renewal.end();
+    };
   };
 }
+
+/** The authority of the host in a file, for libpq and for the Node processes that this one starts. */
+class AuthorityFile {
+  #folder: string | null = null;
+
+  trust({ ca_certificate: certificate }: Credentials): void {
+    if (certificate === null) return;
+    this.#folder ??= mkdtempSync(join(tmpdir(), 'branchgate-'));
+    const file = join(this.#folder, 'ca.pem');
+    writeFileSync(file, certificate);
+    process.env.PGSSLROOTCERT = file;
+    process.env.NODE_EXTRA_CA_CERTS = file;
+  }
+
+  remove(): void {
+    if (this.#folder !== null) rmSync(this.#folder, { recursive: true, force: true });
+  }
+}
+
+const verified = (credentials: Credentials): Credentials => ({
+  ...credentials,
+  database_url: urlOfChild(credentials.database_url, credentials),
+  direct_url: urlOfChild(credentials.direct_url, credentials),
+});
 
 function passedOn(): Passed {
   const text = required(process.env[PASSED], 'The set-up of the branches (branchSetup as globalSetup)');
@@ -126,8 +163,8 @@ function optionsOf(given: string, { ca_certificate: ca }: Credentials): Connecti
 
 const connectionOf = (credentials: Credentials): BranchConnection => ({
   branch_name: credentials.branch_name,
-  database_url: credentials.database_url,
-  direct_url: credentials.direct_url,
+  database_url: verified(credentials).database_url,
+  direct_url: verified(credentials).direct_url,
   ca_certificate: credentials.ca_certificate,
   direct: optionsOf(credentials.direct_url, credentials),
   pooled: optionsOf(credentials.database_url, credentials),

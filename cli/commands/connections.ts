@@ -1,7 +1,11 @@
-import { Command, Option } from 'commander';
+import { writeFileSync } from 'node:fs';
+import { Command, InvalidArgumentError, Option } from 'commander';
+import type { Schemas } from '../../client/client.ts';
 import { dataOf } from '../../client/response-error.ts';
+import { AUTHORITY_FILE, verifiedUrl } from '../../shared/branch/verified-url.ts';
 import { stopSignal } from '../child-command.ts';
-import { ConnectionFiles, childEnvironment, libpqEnvironment, verifiedUrl } from '../connection.ts';
+import { ConnectionFiles, childEnvironment, libpqEnvironment, urlOfChild } from '../connection.ts';
+import { CommandError } from '../exit-codes.ts';
 import { exitWith } from '../exit-status.ts';
 import { explainRefusal } from '../observed-address.ts';
 import { otherAddress } from '../other-address.ts';
@@ -9,6 +13,8 @@ import { isJson, printRecord, printText, say } from '../output.ts';
 import { letConnect } from '../own-address.ts';
 import { runChild } from '../run-child.ts';
 import { branchPath, openSession, type Session } from '../session.ts';
+
+type Credentials = Schemas['Credentials'];
 
 const ROLES = ['read_only', 'owner'] as const;
 export type Role = (typeof ROLES)[number];
@@ -24,13 +30,55 @@ export async function credentialsOf(command: Command, session: Session, branch?:
   return dataOf(session.client.api.GET(CREDENTIALS, { params: { path, query } }));
 }
 
+interface Named {
+  key: string;
+  /** The file with the authority; null: a public one. */
+  authority: string | null;
+}
+
+/** The variables by which libpq and Node find the authority. */
+const variablesOf = (url: string, { key, authority }: Named): [string, string][] => [
+  [key, url],
+  ...(authority === null
+    ? []
+    : [
+        ['PGSSLROOTCERT', authority] as [string, string],
+        ['NODE_EXTRA_CA_CERTS', authority] as [string, string],
+      ]),
+];
+
 /** The lines of a connection, by format. */
-const FORMATS: Record<string, (url: string, names: { key: string }) => string[]> = {
+const FORMATS: Record<string, (url: string, named: Named) => string[]> = {
   uri: (url) => [url],
-  dotenv: (url, { key }) => [`${key}="${url}"`],
-  env: (url, { key }) => [`export ${key}='${url}'`],
+  dotenv: (url, named) => variablesOf(url, named).map(([name, value]) => `${name}="${value}"`),
+  env: (url, named) => variablesOf(url, named).map(([name, value]) => `export ${name}='${value}'`),
   jdbc: (url) => [jdbcUrl(url)],
 };
+
+/** A file name is a part of a URL and of a line that a shell reads. */
+const SAFE_FILE = /^[\w./@+-]+$/;
+
+function readAuthorityFile(text: string): string {
+  if (SAFE_FILE.test(text)) return text;
+  throw new InvalidArgumentError('Give a path of letters, digits and ./@+_- only.');
+}
+
+/**
+ * Writes the authority of a host that has one of its own, without which drivers refuse the URL.
+ * @returns where it is; null for a public one
+ * @throws CommandError
+ */
+function writeAuthority({ ca_certificate: certificate }: Credentials, file: string): string | null {
+  if (certificate === null) return null;
+  try {
+    writeFileSync(file, certificate);
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    throw new CommandError('usage', `${file} cannot be written (${code}). Name another file with --ca.`);
+  }
+  say(`The authority of the host is in ${file}, which the URL names.`);
+  return file;
+}
 
 function jdbcUrl(given: string): string {
   const { host, pathname, username, password, searchParams } = new URL(given);
@@ -38,6 +86,7 @@ function jdbcUrl(given: string): string {
     user: decodeURIComponent(username),
     password: decodeURIComponent(password),
     sslmode: searchParams.get('sslmode') ?? 'require',
+    ...(searchParams.has('sslrootcert') && { sslrootcert: searchParams.get('sslrootcert') ?? '' }),
   });
   return `jdbc:postgresql://${host}${pathname}?${parameters}`;
 }
@@ -46,6 +95,7 @@ interface ConnectionOptions {
   direct?: boolean;
   role?: Role;
   format: string;
+  ca: string;
 }
 
 const connectionString = () =>
@@ -59,6 +109,18 @@ const connectionString = () =>
         .choices([...Object.keys(FORMATS), 'json'])
         .default('uri'),
     )
+    .option(
+      '--ca <file>',
+      'where the certificate of the authority is written, unless that is a public one',
+      readAuthorityFile,
+      AUTHORITY_FILE,
+    )
+    .addHelpText(
+      'after',
+      `
+The URL is that of the Connect page of the console. It verifies the server, and names the file of --ca, which clients
+look for in their own folder unless it is an absolute path.`,
+    )
     .action(async (branch: string | undefined, options: ConnectionOptions, command: Command) => {
       const credentials = await credentialsOf(command, openSession(command), branch, options.role);
       if (options.format === 'json' && !isJson(command)) command.setOptionValue('json', true);
@@ -67,9 +129,10 @@ const connectionString = () =>
         say(
           `No network rule lets ${credentials.missing_networks.join(' and ')} connect, from where this machine does. Run \`branchgate rule add me\`.`,
         );
-      const url = options.direct ? credentials.direct_url : credentials.database_url;
+      const authority = writeAuthority(credentials, options.ca);
+      const url = verifiedUrl(options.direct ? credentials.direct_url : credentials.database_url, authority);
       const key = options.direct ? 'DIRECT_URL' : 'DATABASE_URL';
-      const lines = FORMATS[options.format]?.(url, { key }) ?? [];
+      const lines = FORMATS[options.format]?.(url, { key, authority }) ?? [];
       printText(lines.map((line) => `${line}\n`).join(''));
     });
 
@@ -99,7 +162,7 @@ const psql = () =>
           const removeRule = await letConnect(session, credentials);
           try {
             signal.throwIfAborted();
-            const url = verifiedUrl(
+            const url = urlOfChild(
               options.pooled ? credentials.database_url : credentials.direct_url,
               credentials,
             );

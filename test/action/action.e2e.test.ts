@@ -56,7 +56,8 @@ test('a pull request gets a branch, a rerun the same one, and its end deletes it
   expect(first).toMatchObject({ code: 0, outputs: { branch: 'pr-7', created: 'true' } });
   expect(await branches()).toEqual(['main', 'pr-7']);
   const { 'direct-url': direct = '', 'database-url': pooled = '' } = first.outputs;
-  await query(direct, 'create table migrated (id int)');
+  await migrate({ DATABASE_URL: direct, ...first.exported });
+  await query(direct, 'drop table by_node; create table migrated (id int)');
   await query(pooled, 'insert into migrated values (1)');
 
   // A runner hides each value that the log announces as a secret; the rest of the log is public.
@@ -208,6 +209,19 @@ function recipes() {
   return { create, remove };
 }
 
+/** A migration of Node, with the variables of a job only. @throws when the driver refuses the server */
+const migrate = (variables: Record<string, string>) =>
+  run(
+    process.execPath,
+    [
+      '-e',
+      `const { Client } = require('${join(ROOT, 'node_modules/pg')}');
+       const client = new Client({ connectionString: process.env.DATABASE_URL });
+       client.connect().then(() => client.query('create table if not exists by_node (id int)')).then(() => client.end());`,
+    ],
+    { env: { PATH: process.env.PATH ?? '', ...variables } },
+  );
+
 test('the recipes for GitLab and curl create a branch and delete it', async () => {
   const { create, remove } = recipes();
   const shell = async (script: string) => {
@@ -217,9 +231,12 @@ test('the recipes for GitLab and curl create a branch and delete it', async () =
     return run('sh', ['-c', script], { cwd: runner.folder, env });
   };
   await shell(create);
-  const [, direct = ''] =
-    /^DATABASE_URL=(\S+)\n$/.exec(readFileSync(join(runner.folder, 'database.env'), 'utf8')) ?? [];
-  expect(await query(direct, 'select 1 as one')).toEqual([{ one: 1 }]);
+  const written = readFileSync(join(runner.folder, 'database.env'), 'utf8');
+  await migrate(
+    Object.fromEntries([...written.matchAll(/^(\w+)=(.*)$/gm)].map(([, name, value]) => [name, value])),
+  );
+  const [, direct = ''] = /^DATABASE_URL=(\S+)$/m.exec(written) ?? [];
+  expect(await query(direct, "select to_regclass('by_node')::text as made")).toEqual([{ made: 'by_node' }]);
   expect(await branches()).toEqual(['main', 'pr-9']);
   await shell(remove);
   expect(await branches()).toEqual(['main']);

@@ -125,7 +125,8 @@ export class Runner {
   async #step(entry: string, inputs: Record<string, string>, more: Record<string, string>) {
     const output = this.#file('output');
     const state = this.#file('state');
-    for (const file of [output, state]) writeFileSync(file, '');
+    const exported = this.#file('exported');
+    for (const file of [output, state, exported]) writeFileSync(file, '');
     const given = Object.entries({ ...defaultInputs(), ...inputs });
     const { PATH = '' } = process.env;
     const env = {
@@ -133,6 +134,8 @@ export class Runner {
       ...Object.fromEntries(given.map(([name, value]) => [`INPUT_${name.toUpperCase()}`, value])),
       GITHUB_OUTPUT: output,
       GITHUB_STATE: state,
+      GITHUB_ENV: exported,
+      RUNNER_TEMP: this.folder,
       GITHUB_EVENT_PATH: this.#file('event.json'),
       GITHUB_REPOSITORY: REPOSITORY,
       GITHUB_API_URL: this.#url,
@@ -149,8 +152,8 @@ export class Runner {
         },
       );
     });
-    const [outputs, left] = [output, state].map((file) => valuesIn(readFileSync(file, 'utf8')));
-    return { ...ended, outputs: outputs ?? {}, state: left ?? {} };
+    const read = (file: string) => valuesIn(readFileSync(file, 'utf8'));
+    return { ...ended, outputs: read(output), state: read(state), exported: read(exported) };
   }
 
   async stop(): Promise<void> {

@@ -6,6 +6,7 @@ import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, inject, onTestFinished, test } from 'vitest';
+import { connectionOf } from '../../console/pages/connect/snippets.ts';
 import { ROOT } from '../../dev/build/repository.ts';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import type { Api, ProjectBody } from '../support/api.ts';
@@ -177,14 +178,37 @@ describe('the output', () => {
       for (const password of passwords) expect(stdout + stderr).not.toContain(password);
     }
     const asked = await cli.run('connection-string', 'pr-1');
-    expect(asked.stdout).toBe(`${database_url}\n`);
+    // The same as on the Connect page.
+    expect(asked.stdout).toBe(`${connectionOf(database_url, true).url}\n`);
     if (!IS_NIGHTLY) return;
-    expect((await cli.run('connection-string', 'pr-1', '--direct', '--format', 'env')).stdout).toBe(
-      `export DIRECT_URL='${direct_url}'\n`,
+    expect((await cli.run('connection-string', 'pr-1', '--direct', '--format', 'env')).stdout).toContain(
+      `export DIRECT_URL='${connectionOf(direct_url, true).url}'\n`,
     );
     expect((await cli.run('connection-string', 'pr-1', '--format', 'jdbc')).stdout).toMatch(
-      /^jdbc:postgresql:\/\/127\.0\.0\.1:\d+\/db_\S+\?user=u_\w+&password=\S+&sslmode=require\n$/,
+      /^jdbc:postgresql:\/\/127\.0\.0\.1:\d+\/db_\S+\?user=u_\w+&password=\S+&sslmode=verify-full&sslrootcert=branchgate-ca\.pem\n$/,
     );
+  });
+});
+
+test('a Node migration runs with the file and the lines of connection-string', async () => {
+  const migration = join(cli.folder, 'migrate.cjs');
+  writeFileSync(
+    migration,
+    `const { Client } = require('${join(ROOT, 'node_modules/pg')}');
+     const client = new Client({ connectionString: process.env.DIRECT_URL });
+     client.connect().then(() => client.query('create table if not exists by_node (id int)')).then(() => client.end());`,
+  );
+  const written = await cli.run('connection-string', 'pr-1', '--direct', '--format', 'dotenv');
+  expect(written).toMatchObject({ code: 0, stderr: expect.stringContaining('branchgate-ca.pem') });
+  writeFileSync(join(cli.folder, '.env'), written.stdout);
+  const environment = { cwd: cli.folder, env: { PATH: process.env.PATH ?? '' } };
+  await run(process.execPath, ['--env-file=.env', migration], environment);
+  const line = /"(.*)"/.exec(written.stdout)?.[1] ?? '';
+  const read = await run('psql', [line, '-Atc', "select to_regclass('by_node')"], environment);
+  expect(read.stdout).toBe('by_node\n');
+  expect(await cli.run('connection-string', 'pr-1', '--ca', 'no-folder/ca.pem')).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining('--ca'),
   });
 });
 

@@ -54,7 +54,8 @@ function writeProject(files: number, workers: number, pause: number): void {
   file('migrations/1.sql', 'create table item (n int); insert into item values (0);');
   file(
     'setup.ts',
-    `import { appendFileSync, readFileSync } from 'node:fs';
+    `import { execFileSync } from 'node:child_process';
+import { appendFileSync, readFileSync } from 'node:fs';
 import pg from '${ROOT}/node_modules/pg/lib/index.js';
 import { branchSetup } from '${ROOT}/vitest/fixture.ts';
 export default branchSetup({
@@ -63,6 +64,11 @@ export default branchSetup({
   migrations: ['migrations/*.sql'],
   migrate: async ({ direct_url, ca_certificate: ca }) => {
     appendFileSync('migrated', '.');
+    // As a tool for migrations runs: a process of its own, which gets the URL.
+    execFileSync(process.execPath, ['-e', \`const { Client } = require('${ROOT}/node_modules/pg');
+      const client = new Client({ connectionString: process.env.DATABASE_URL });
+      client.connect().then(() => client.query('select 1')).then(() => client.end());\`],
+      { env: { ...process.env, DATABASE_URL: direct_url } });
     const url = new URL(direct_url);
     url.search = '';
     const client = new pg.Client({ connectionString: url.href, ssl: { ca } });

@@ -1,8 +1,9 @@
 import { useState } from 'react';
+import { AUTHORITY_FILE } from '../../../shared/branch/verified-url.ts';
 import { Button } from '../../components/button.tsx';
 import { CopyButton } from '../../components/copy.tsx';
 import type { Credentials } from '../../data/resources.ts';
-import { AUTHORITY_FILE, connectionOf, hidden, SNIPPETS } from './snippets.ts';
+import { connectionOf, hidden, SNIPPETS } from './snippets.ts';
 import './connect.css';
 
 interface Props {

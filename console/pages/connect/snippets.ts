@@ -1,5 +1,4 @@
-/** Where the page saves the authority of the host, if it has one of its own. */
-export const AUTHORITY_FILE = 'branchgate-ca.pem';
+import { AUTHORITY_FILE, verifiedUrl } from '../../../shared/branch/verified-url.ts';
 
 /** What a connection URL consists of. */
 export interface Connection {
@@ -15,13 +14,9 @@ export interface Connection {
 
 /** @param hasAuthority the host has an authority of its own, which the client gets as a file */
 export function connectionOf(given: string, hasAuthority: boolean): Connection {
-  const url = new URL(given);
-  const { username, password, hostname, port, pathname } = url;
-  // node-postgres, libpq and pgx read both parameters, and none of them warns about this mode.
-  url.searchParams.set('sslmode', 'verify-full');
-  if (hasAuthority) url.searchParams.set('sslrootcert', AUTHORITY_FILE);
+  const { username, password, hostname, port, pathname } = new URL(given);
   return {
-    url: url.href,
+    url: verifiedUrl(given, hasAuthority ? AUTHORITY_FILE : null),
     hasAuthority,
     user: decodeURIComponent(username),
     password: decodeURIComponent(password),
