@@ -1,6 +1,7 @@
 import type { Schemas } from '../client/client.ts';
 import { dataOf, ResponseError } from '../client/response-error.ts';
 import { take } from '../shared/take.ts';
+import { CommandError } from './exit-codes.ts';
 import { ME, withOtherAddress } from './other-address.ts';
 import { say } from './output.ts';
 import type { Session } from './session.ts';
@@ -62,6 +63,12 @@ async function addRules(
       added.push(await dataOf(client.api.POST(RULES, { params: { path: { project_id } }, body })));
     } catch (error) {
       if (!hasCode(error, 'RULE_EXISTS')) throw error;
+      const { via, rule_id } = (error as ResponseError).fields;
+      if (via === 'sql')
+        throw new CommandError(
+          'notAllowed',
+          `The rule ${rule_id} for ${cidr} opens SQL over HTTP and WebSocket, and not the ports. Open them with: branchgate rule extend ${rule_id} --via all`,
+        );
     }
   }
   if (added.length > 0)

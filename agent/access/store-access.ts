@@ -49,7 +49,8 @@ export async function storeAccess(session: Session, projectId: string, access: A
   // stale: they may name branches that have been dropped since.
   let ruleRemoved = false;
   if (before.newer) {
-    ruleRemoved = await storeRules(session, projectId, access.rules);
+    ruleRemoved = await storeRules(session, 'network_rule', projectId, access.rules);
+    await storeRules(session, 'sql_rule', projectId, access.sql_rules);
     await storeVerifiers(session, access.verifiers);
     await storeSpares(session, projectId, access.spares);
   }
@@ -84,17 +85,22 @@ export async function storeAccess(session: Session, projectId: string, access: A
 }
 
 /** @returns whether a rule was removed */
-async function storeRules(session: Session, projectId: string, rules: Access['rules']): Promise<boolean> {
+async function storeRules(
+  session: Session,
+  table: 'network_rule' | 'sql_rule',
+  projectId: string,
+  rules: Access['rules'],
+): Promise<boolean> {
   const values = [projectId, rules.map(({ branch_id }) => branch_id), rules.map(({ cidr }) => cidr)];
   const wanted = 'SELECT branch_id, cidr FROM unnest($2::uuid[], $3::cidr[]) AS rule (branch_id, cidr)';
-  const stored = 'SELECT branch_id, cidr FROM network_rule WHERE project_id = $1';
+  const stored = `SELECT branch_id, cidr FROM ${table} WHERE project_id = $1`;
   const { rowCount } = await session.query(
-    `DELETE FROM network_rule AS rule USING (${stored} EXCEPT ${wanted}) AS gone
+    `DELETE FROM ${table} AS rule USING (${stored} EXCEPT ${wanted}) AS gone
      WHERE project_id = $1 AND rule.cidr = gone.cidr AND rule.branch_id IS NOT DISTINCT FROM gone.branch_id`,
     values,
   );
   await session.query(
-    `INSERT INTO network_rule (project_id, branch_id, cidr)
+    `INSERT INTO ${table} (project_id, branch_id, cidr)
      SELECT $1, branch_id, cidr FROM (${wanted} EXCEPT ${stored}) AS rule`,
     values,
   );

@@ -366,7 +366,8 @@ async function closeBranch({ rules }: BranchHost, session: Session, branchId: st
 
 /** Removes what the agent knows of a branch whose databases are gone, and its logins. */
 async function forgetBranch(session: Session, branchId: string): Promise<void> {
-  await session.query('DELETE FROM network_rule WHERE branch_id = $1', [branchId]);
+  for (const table of ['network_rule', 'sql_rule'])
+    await session.query(`DELETE FROM ${table} WHERE branch_id = $1`, [branchId]);
   await session.query('DELETE FROM branch WHERE branch_id = $1', [branchId]);
   await dropRoles(session, rolesOfBranch(branchId));
 }

@@ -319,6 +319,19 @@ const FORCED_POLICIES = `
 `;
 
 /**
+ * Rules that open SQL over HTTP and WebSocket alone have a table of their own, so nothing that opens a port can read them.
+ */
+const SQL_RULE = `
+  CREATE TABLE sql_rule (
+    project_id uuid NOT NULL REFERENCES project ON DELETE CASCADE,
+    branch_id uuid, -- null: every branch of the project
+    cidr cidr NOT NULL
+  );
+  CREATE INDEX sql_rule_of_branch ON sql_rule (project_id, branch_id);
+  CREATE INDEX sql_rule_by_branch ON sql_rule (branch_id) WHERE branch_id IS NOT NULL;
+`;
+
+/**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was
  * released is never changed, removed or moved; a change of the tables is a new entry at the end.
  */
@@ -344,6 +357,7 @@ export const MIGRATIONS: readonly string[] = [
   QUIET_SINCE,
   ACCESS_CHANGE,
   FORCED_POLICIES,
+  SQL_RULE,
 ];
 
 /**

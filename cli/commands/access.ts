@@ -3,6 +3,7 @@ import type { Schemas } from '../../client/client.ts';
 import { dataOf, ResponseError } from '../../client/response-error.ts';
 import { isInNetwork, isPlainAddress } from '../../shared/cidr.ts';
 import { isNetworkName } from '../../shared/named-networks.ts';
+import { RULE_VIAS, type RuleVia } from '../../shared/rule-via.ts';
 import { take } from '../../shared/take.ts';
 import { impossibleClaim, TRUSTED_SERVICES, type TrustedService } from '../../shared/trusted-services.ts';
 import { CommandError } from '../exit-codes.ts';
@@ -22,23 +23,37 @@ import {
 } from '../session.ts';
 import { credentialsOf } from './connections.ts';
 
-const RULE_COLUMNS = ['cidr', 'branch_id', 'status', 'source', 'description', 'expires_at', 'id'];
+const RULE_COLUMNS = ['cidr', 'via', 'branch_id', 'status', 'source', 'description', 'expires_at', 'id'];
 const RULES = '/api/v1/projects/{project_id}/network-rules';
 
 /** The end of a rule that has none. */
 const FOREVER = 'forever';
 
+/** Options of `rule extend`. */
+interface RuleExtension {
+  ttl?: number | typeof FOREVER;
+  via?: RuleVia;
+}
+
+/** Options of `rule test`. */
+interface RuleTest {
+  via: RuleVia;
+}
+
+const viaOption = (description: string) => new Option('--via <way>', description).choices(RULE_VIAS);
+
 interface NewRule {
   branch?: string;
   description?: string;
   ttl?: number;
+  via?: RuleVia;
 }
 
 /** Connections to a database may come from the address that requests to the gateway do not come from. */
 async function addOtherAddress(
   { client, url }: Session,
   project_id: string,
-  body: { branch_id?: string; description?: string; ttl_seconds?: number },
+  body: { branch_id?: string; description?: string; ttl_seconds?: number; via?: RuleVia },
 ): Promise<void> {
   const cidr = await otherAddress(url);
   if (cidr === null) return;
@@ -99,6 +114,9 @@ function ruleCommand(): Command {
     .option('--branch <branch>', 'only to this branch (default: to all of the project)')
     .option('--description <text>', 'what the network is')
     .option('--ttl <duration>', 'time until the rule is removed, for instance 1h', readDuration)
+    .addOption(
+      viaOption('what the rule opens: `sql` is SQL over HTTP and WebSocket without the ports').default('all'),
+    )
     .action(async (network: string, options: NewRule, command: Command) => {
       const session = openSession(command);
       const project_id = await projectOf(command, session);
@@ -108,6 +126,7 @@ function ruleCommand(): Command {
         ...(branch && { branch_id: branch.id }),
         ...(options.description !== undefined && { description: options.description }),
         ...(options.ttl !== undefined && { ttl_seconds: options.ttl }),
+        ...(options.via && { via: options.via }),
       };
       if (network === ME) await addOtherAddress(session, project_id, about);
       const cidr =
@@ -119,15 +138,21 @@ function ruleCommand(): Command {
 
   group
     .command('extend')
-    .description('Move the end of a network rule')
+    .description('Move the end of a network rule, or change what it opens')
     .argument('<id>')
-    .requiredOption('--ttl <duration>', 'time from now until the rule is removed, or `forever`', (text) =>
+    .option('--ttl <duration>', 'time from now until the rule is removed, or `forever`', (text) =>
       text === FOREVER ? FOREVER : readDuration(text),
     )
-    .action(async (rule_id: string, { ttl }: { ttl: number | typeof FOREVER }, command: Command) => {
+    .addOption(viaOption('what the rule opens from now on'))
+    .action(async (rule_id: string, { ttl, via }: RuleExtension, command: Command) => {
+      if (ttl === undefined && via === undefined) throw new CommandError('usage', 'Provide --ttl or --via.');
       const session = openSession(command);
       const path = { project_id: await projectOf(command, session), rule_id };
-      const init = { params: { path }, body: { ttl_seconds: ttl === FOREVER ? null : ttl } };
+      const body = {
+        ...(ttl !== undefined && { ttl_seconds: ttl === FOREVER ? null : ttl }),
+        ...(via && { via }),
+      };
+      const init = { params: { path }, body };
       printRecord(command, await dataOf(session.client.api.PATCH(`${RULES}/{rule_id}`, init)), RULE_COLUMNS);
     });
 
@@ -150,22 +175,26 @@ function ruleCommand(): Command {
     .description('Show whether an address may connect to a branch; exit code 5 if it may not')
     .argument('<address>')
     .argument('[branch]', 'name or ID (default: the pinned branch, or main)')
-    .action(async (address: string, given: string | undefined, _options, command: Command) => {
+    .addOption(viaOption('`sql`: by SQL over HTTP or WebSocket').default('all'))
+    .action(async (address: string, given: string | undefined, options: RuleTest, command: Command) => {
       if (!isPlainAddress(address))
         throw new CommandError('usage', `${address} is not an IPv4 or IPv6 address.`);
       const session = openSession(command);
       const { project_id, branch_ref } = await branchPath(command, session, given);
       const branch = await findBranch(session, project_id, branch_ref);
+      const isSql = options.via === 'sql';
       const rules = await rulesOf(session, project_id, branch.id);
       const lists = await namedNetworks(session, rules);
-      const matching = rules.filter(({ cidr }) =>
-        (lists.get(cidr) ?? [cidr]).some((network) => isInNetwork(address, network)),
+      const matching = rules.filter(
+        ({ cidr, via }) =>
+          (isSql || via === 'all') &&
+          (lists.get(cidr) ?? [cidr]).some((network) => isInNetwork(address, network)),
       );
       printRecords(command, matching, RULE_COLUMNS);
       if (matching.length === 0)
         throw new CommandError(
           'notAllowed',
-          `No network rule lets ${address} connect to ${branch.branch_name}.`,
+          `No network rule lets ${address} connect to ${branch.branch_name}${isSql ? ' by SQL over HTTP' : ''}.`,
         );
       const closed = branch.closed_to.find(
         ({ network }) => network === null || isInNetwork(address, network),

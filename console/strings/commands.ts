@@ -160,8 +160,11 @@ export const COMMANDS = {
   rotate: (project: string, branch: string, role: readonly string[]) =>
     line(['credentials', 'rotate', branch], { role, project }),
   listRules: (project: string) => line(['rule', 'list'], { project }),
-  addRule: (project: string, cidr: string, branch: string | undefined, ttl: string) =>
-    line(['rule', 'add', cidr], { branch, ttl, project }),
+  addRule: (
+    project: string,
+    cidr: string,
+    options: { branch: string | undefined; ttl: string; via: string | undefined },
+  ) => line(['rule', 'add', cidr], { ...options, project }),
   removeRule: (project: string, id: string) => line(['rule', 'remove', id], { project }),
 
   rows: (project: string, branch: string, table: { schema: string; name: string }, shown: ShownRows) =>

@@ -3,6 +3,7 @@ import type { Failure } from '../../shared/failures.ts';
 import { NETWORK_RULES_MAX } from '../../shared/limits.ts';
 import { isNetworkName, NETWORK_NAMES, RANGES_OF_LIST } from '../../shared/named-networks.ts';
 import { fail, type Result } from '../../shared/result.ts';
+import type { RuleVia } from '../../shared/rule-via.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import type { Actor } from '../database/column-types.ts';
 import { inActiveProject } from '../database/conditions.ts';
@@ -88,9 +89,9 @@ export async function insertRule(
   actor: Actor,
   keyUse: KeyUse | null,
 ): Promise<Result<unknown, Failure>> {
-  const { id, projectId, branchId, cidr, createdAt } = rule;
+  const { id, projectId, branchId, cidr, via, createdAt } = rule;
   const { metadata, ...about } = aboutRule(rule);
-  const details = { ...metadata, ...(rule.expiresAt && { expires_at: rule.expiresAt.toISOString() }) };
+  const details = { ...metadata, via, ...(rule.expiresAt && { expires_at: rule.expiresAt.toISOString() }) };
   const event = auditEvent('network_rule.created', actor, { ...about, metadata: details }, createdAt);
   const isBranch = and(
     eq(projectBranches.id, branchId ?? ''),
@@ -103,6 +104,7 @@ export async function insertRule(
     eq(networkRules.cidr, cidr),
   );
   const sameId = sql`(select id from ${networkRules} where ${same})`;
+  const sameVia = sql`(select via from ${networkRules} where ${same})`;
   const response = ruleResponse(rule, false);
   return writeUnderKey(
     db,
@@ -113,7 +115,7 @@ export async function insertRule(
         ...inActiveProject(projectId, rule.tenantId),
         [branchId === null ? sql`true` : isThere(projectBranches, isBranch), missing('branch')],
         hasRoomFor(projectId, [rule]),
-        [sql`${sameId} is null`, { code: 'RULE_EXISTS', fields: { rule_id: sameId } }],
+        [sql`${sameId} is null`, { code: 'RULE_EXISTS', fields: { rule_id: sameId, via: sameVia } }],
       ],
       rest: (isWritten) => ruleStatements(db, [rule], isWritten),
     },
@@ -139,9 +141,9 @@ const aboutRule = ({ id, projectId, branchId, cidr }: NetworkRuleRow) => ({
   metadata: { rule_id: id, cidr },
 });
 
-/** Lets a rule end later, sooner or never. */
-export const storeRuleEnd =
-  (expiresAt: Date | null) =>
+/** Moves the end of a rule, or changes what the rule opens. */
+export const storeRuleChange =
+  (change: { expiresAt?: Date | null; via?: RuleVia }) =>
   async (
     db: Database,
     reference: RuleReference,
@@ -152,12 +154,25 @@ export const storeRuleEnd =
     const [rule] = await db.select().from(networkRules).where(theRule);
     if (!rule) return fail({ code: 'NOT_FOUND' });
     const { metadata, ...about } = aboutRule(rule);
-    const details = { ...metadata, expires_at: expiresAt?.toISOString() ?? null };
+    const { expiresAt, via } = change;
+    const details = {
+      ...metadata,
+      ...(expiresAt !== undefined && { expires_at: expiresAt?.toISOString() ?? null }),
+      ...(via && { via }),
+    };
     const event = auditEvent('network_rule.changed', actor, { ...about, metadata: details }, now);
     return guardedWrite(db, {
       decides: [auditEvents, event],
       require: [[isThere(networkRules, theRule), 'NOT_FOUND']],
-      rest: (isWritten) => [db.update(networkRules).set({ expiresAt }).where(and(theRule, isWritten))],
+      rest: (isWritten) => {
+        const ofRule = db.update(networkRules);
+        if (via === undefined || via === rule.via) return [ofRule.set(change).where(and(theRule, isWritten))];
+        const revision = sql`(select access_revision from ${projects} where id = ${reference.projectId})`;
+        return [
+          nextAccessRevision(db, reference.projectId, isWritten),
+          ofRule.set({ ...change, revision }).where(and(theRule, isWritten)),
+        ];
+      },
     });
   };
 
@@ -228,12 +243,12 @@ export interface RuleAddition {
   keyUse: KeyUse | null;
 }
 
-export interface RuleEnd {
+export interface RuleEdit {
   projectId: string;
   ruleId: string;
   actor: Actor;
-  /** Null: the rule stays. */
-  at: Date | 'now' | null;
+  /** `remove` ends the rule. An `expiresAt` of null: the rule stays. */
+  change: 'remove' | { expiresAt?: Date | null; via?: RuleVia };
 }
 
 /** `applied`: the change is already in effect on both ports. */

@@ -2,6 +2,7 @@ import { and, eq, isNull, or } from 'drizzle-orm';
 import { z } from 'zod';
 import { CLOUDFLARE_WORKERS_ADDRESS, isInNetwork, readCidr } from '../../shared/cidr.ts';
 import { isNetworkName, NETWORK_NAMES } from '../../shared/named-networks.ts';
+import { RULE_VIAS } from '../../shared/rule-via.ts';
 import { type Database, isOneOf } from '../database/database.ts';
 import { type NetworkRuleRow, namedNetworks, networkRules } from '../database/schema.ts';
 
@@ -23,6 +24,10 @@ export const NetworkRule = z
     source: z
       .enum(networkRules.source.enumValues)
       .meta({ description: '`creator_ip`: added with a branch for the address of its creator.' }),
+    via: z.enum(RULE_VIAS).meta({
+      description:
+        '`all`: the ports, and SQL over HTTP and WebSocket. `sql`: SQL over HTTP and WebSocket alone.',
+    }),
     status: z
       .enum(['applied', 'pending'])
       .meta({ description: '`applied`: in effect on both ports. `pending`: the host is not connected.' }),
@@ -46,6 +51,7 @@ export const toNetworkRuleResponse = (
   network: isNetworkName(row.cidr) ? row.cidr : null,
   description: row.description,
   source: row.source,
+  via: row.via,
   status: applied ? 'applied' : 'pending',
   created_by: row.createdBy,
   created_at: row.createdAt.toISOString(),
@@ -108,6 +114,7 @@ export function newBranchRules(
     cidr,
     description,
     source,
+    via: 'all' as const,
     revision: 0,
     createdBy: branch.createdBy,
     tenantId: project.tenantId,
@@ -126,7 +133,7 @@ interface BranchIds {
   projectId: string;
 }
 
-/** The networks that may connect to branches of a project; `branchId` null: to all of them. */
+/** The networks that may connect to the ports of branches of a project; `branchId` null: of all of them. */
 export const rulesOfBranches = (db: Database, projectId: string, branchIds: readonly string[]) =>
   db
     .select({ branchId: networkRules.branchId, cidr: networkRules.cidr })
@@ -134,6 +141,7 @@ export const rulesOfBranches = (db: Database, projectId: string, branchIds: read
     .where(
       and(
         eq(networkRules.projectId, projectId),
+        eq(networkRules.via, 'all'),
         or(isNull(networkRules.branchId), isOneOf(networkRules.branchId, branchIds)),
       ),
     );

@@ -151,10 +151,15 @@ export async function accessOf(
     const password = await openPassword(keys, branchId, role, { keyId, sealed: sealedPassword });
     verifiers[branchId] = { ...verifiers[branchId], [role]: await scramVerifier(password) };
   }
+  const opened = withRanges(rules, lists).map(({ branchId, cidr, via }) => ({
+    via,
+    rule: { branch_id: branchId, cidr },
+  }));
   return {
     revision: project.accessRevision,
     tenant: project.tenantId,
-    rules: withRanges(rules, lists).map(({ branchId, cidr }) => ({ branch_id: branchId, cidr })),
+    rules: opened.flatMap(({ via, rule }) => (via === 'all' ? [rule] : [])),
+    sql_rules: opened.flatMap(({ via, rule }) => (via === 'sql' ? [rule] : [])),
     write_blocked: ACCESS_OF_STATE[project.storageState] !== 'open',
     closed: closed.map(({ id }) => id),
     connection_attempts: Object.fromEntries(limited.map(({ id, attempts }) => [id, attempts])),

@@ -51,6 +51,7 @@ export async function reserveRestore(
   const thisBranch = and(eq(projectBranches.id, branchId), eq(projectBranches.status, 'deleted'));
   const isKept = and(eq(snapshots.id, snapshot.id), eq(snapshots.status, 'ready'));
   const rules = snapshot.rules.map((rule) => ({
+    via: 'all' as const,
     ...rule,
     id: crypto.randomUUID(),
     projectId,
@@ -167,9 +168,9 @@ export function keepStatements(
   condition: SQL,
   now: Date,
 ): Statement[] {
-  const { cidr, description, source, branchId, expiresAt: end } = networkRules;
+  const { cidr, description, source, via, branchId, expiresAt: end } = networkRules;
   const rules = sql`coalesce((
-    select json_group_array(json_object('cidr', ${cidr}, 'description', ${description}, 'source', ${source}))
+    select json_group_array(json_object('cidr', ${cidr}, 'description', ${description}, 'source', ${source}, 'via', ${via}))
     from ${networkRules} where ${branchId} = ${branch.id} and ${end} is null), '[]')`;
   return [
     insertIf(db, snapshots, newSnapshot({ id, kind: 'deleted', branch, expiresAt }, now), condition),

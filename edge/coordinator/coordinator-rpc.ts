@@ -4,7 +4,7 @@ import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import type { FollowReport } from '../../shared/protocol/follow.ts';
 import type { WorkProgress } from '../../shared/protocol/notifications.ts';
 import type { Result } from '../../shared/result.ts';
-import type { RuleAddition, RuleChange, RuleEnd } from '../access/change-rules.ts';
+import type { RuleAddition, RuleChange, RuleEdit } from '../access/change-rules.ts';
 import type { Rotation } from '../access/credentials.ts';
 import type { SettingsChange } from '../branches/branch-settings.ts';
 import type { ComparisonRequest } from '../branches/comparison.ts';
@@ -75,7 +75,7 @@ export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   moveProject(request: MoveRequest): Promise<Result<JobRow, Failure>>;
   addRule(addition: RuleAddition): Promise<Result<RuleChange, Failure>>;
   /** Removes a rule, or lets it end later, sooner or never. */
-  endRule(end: RuleEnd): Promise<Result<RuleChange, Failure>>;
+  changeRule(edit: RuleEdit): Promise<Result<RuleChange, Failure>>;
   /** Sets new passwords. Fails also if they are stored and not yet in effect on the host. */
   rotateCredentials(rotation: Rotation): Promise<Result<null, Failure>>;
   /** Applies the stored access on the host. Fails if it is not in effect yet. */

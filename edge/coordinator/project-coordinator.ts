@@ -11,9 +11,9 @@ import {
   insertRule,
   type RuleAddition,
   type RuleChange,
-  type RuleEnd,
+  type RuleEdit,
   ruleResponse,
-  storeRuleEnd,
+  storeRuleChange,
 } from '../access/change-rules.ts';
 import { type Rotation, storeRotation } from '../access/credentials.ts';
 import { sendAccess } from '../access/send-access.ts';
@@ -442,8 +442,8 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     return added;
   }
 
-  endRule({ actor, at, ...rule }: RuleEnd): Promise<Result<RuleChange, Failure>> {
-    const store = at === 'now' ? deleteRule : storeRuleEnd(at);
+  changeRule({ actor, change, ...rule }: RuleEdit): Promise<Result<RuleChange, Failure>> {
+    const store = change === 'remove' ? deleteRule : storeRuleChange(change);
     return this.#changeRules(() => store(this.#db, rule, actor, new Date()));
   }
 

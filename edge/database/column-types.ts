@@ -5,6 +5,7 @@ import { BRANCH_DATA, type BranchData } from '../../shared/masking.ts';
 import type { JobKind } from '../../shared/project/job.ts';
 import { DURABILITIES, SYNC_STATES } from '../../shared/protocol/durability.ts';
 import type { HostDescription } from '../../shared/protocol/host-description.ts';
+import type { RuleVia } from '../../shared/rule-via.ts';
 
 export const ROLES = ['owner', 'admin', 'operator', 'viewer'] as const;
 
@@ -186,6 +187,8 @@ export interface KeptRule {
   cidr: string;
   description: string | null;
   source: 'manual' | 'creator_ip';
+  /** Rules kept by an earlier release have none, and open everything. */
+  via?: RuleVia;
 }
 
 /** What a key may do beyond its role. `data.full`: see unmasked data where a project has masked data only. */

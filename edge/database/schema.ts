@@ -29,6 +29,7 @@ import {
   SELF_SERVICE_QUOTA_CAP_GIB,
   STORAGE_STATES,
 } from '../../shared/project/storage-quota.ts';
+import { RULE_VIAS } from '../../shared/rule-via.ts';
 import {
   BRANCH_HOLDS,
   branchContent,
@@ -291,6 +292,7 @@ export const networkRules = sqliteTable(
     cidr: text('cidr').notNull(),
     description: text('description'),
     source: text('source', { enum: ['manual', 'creator_ip'] }).notNull(),
+    via: text('via', { enum: RULE_VIAS }).notNull().default('all'),
     /**
      * The access revision of the project that added this rule; in effect once `access_applied` reaches it.
      */

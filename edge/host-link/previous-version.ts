@@ -30,13 +30,14 @@ interface Translation<M extends Method> {
 const MANAGED_BRANCH = /^db_/;
 const CLOSED_MAX = 100;
 
-/** That version bounds projects, knows no tenants and no standbys, and counts connection attempts by its own setting. */
+/** That version bounds projects, knows no tenants, standbys and SQL over HTTP, and counts connection attempts by its own setting. */
 const olderAccess = <P extends Pick<Params<'access.apply'>, 'access'>>({ access, ...params }: P) => {
   const {
     connection_attempts: _attempts,
     tenant: _tenant,
     spares: _spares,
     durability: _durability,
+    sql_rules: _sql,
     ...older
   } = access;
   return access.closed.length <= CLOSED_MAX ? { ...params, access: older } : null;

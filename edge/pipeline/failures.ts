@@ -11,6 +11,7 @@ import {
 } from '../../shared/failures.ts';
 import { Scalar } from '../../shared/protocol/tables.ts';
 import { SourceFinding } from '../../shared/protocol/transfer-operations.ts';
+import { RULE_VIAS } from '../../shared/rule-via.ts';
 import { FOLLOW_RECORD_STATES } from '../database/column-types.ts';
 import { withoutValues } from '../database/database.ts';
 import { ApiError } from '../errors.ts';
@@ -302,8 +303,12 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
         .uuid()
         .nullable()
         .meta({ description: 'The existing rule; null if it was deleted meanwhile.' }),
+      via: z
+        .enum(RULE_VIAS)
+        .nullable()
+        .meta({ description: 'What the existing rule opens; PATCH changes it.' }),
     },
-    example: { rule_id: '7d2f1b64-7c44-4b5e-8d3e-2f9a0c1b5e70' },
+    example: { rule_id: '7d2f1b64-7c44-4b5e-8d3e-2f9a0c1b5e70', via: 'all' },
   },
   RULE_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 2000 } },
   STREAM_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 20 } },

@@ -45,6 +45,7 @@ const NewRule = z
     }),
     description: z.string().max(200).nullable().default(null),
     ttl_seconds: RuleSeconds.default(null),
+    via: NetworkRule.shape.via.default('all'),
     branch_id: BranchId.nullable()
       .default(null)
       .meta({ description: 'The branch that the rule applies to; null for all branches of the project.' }),
@@ -55,7 +56,13 @@ const NewRule = z
   })
   .meta({ example: { cidr: '203.0.113.0/24', description: 'Office' } });
 
-const RuleChange = z.strictObject({ ttl_seconds: RuleSeconds }).meta({ example: { ttl_seconds: 3600 } });
+const RuleChange = z
+  .strictObject({ ttl_seconds: RuleSeconds.optional(), via: NetworkRule.shape.via.optional() })
+  .refine(({ ttl_seconds, via }) => ttl_seconds !== undefined || via !== undefined, {
+    message: 'Provide ttl_seconds or via.',
+    path: ['ttl_seconds'],
+  })
+  .meta({ example: { ttl_seconds: 3600 } });
 
 const endOf = (ttlSeconds: number | null, now: Date) =>
   ttlSeconds === null ? null : new Date(now.getTime() + ttlSeconds * 1000);
@@ -227,6 +234,7 @@ router.openapi(
       cidr: body.cidr,
       description: body.description,
       source: 'manual' as const,
+      via: body.via,
       revision: 0,
       createdBy: actor.userId,
       tenantId: actor.tenantId,
@@ -288,8 +296,9 @@ router.openapi(
     operationId: 'updateNetworkRule',
     method: 'patch',
     path: '/api/v1/projects/{project_id}/network-rules/{rule_id}',
-    summary: 'Change when a network rule ends',
-    description: 'The seconds are counted from the request.',
+    summary: 'Change when a network rule ends, or what it opens',
+    description:
+      'The seconds are counted from the request. With `via` set to `sql`, sessions at the ports end as after a removal.',
     tags,
     request: { params: RuleParams, body: jsonBody(RuleChange) },
     responses: { 200: response('The changed rule.', NetworkRule) },
@@ -300,11 +309,16 @@ router.openapi(
       ruleInReach(db, c.req.valid('param'), c.var.principal),
     ]);
     const rule = found(rules);
-    const at = endOf(c.req.valid('json').ttl_seconds, new Date());
-    const end = { projectId, ruleId, actor: actorOf(c), at };
-    unwrap(await coordinatorOf(c.env, projectId).endRule(end));
-    const applied = rule.revision <= project.accessApplied;
-    return c.json(toNetworkRuleResponse({ ...rule, expiresAt: at }, applied), 200);
+    const { ttl_seconds: ttlSeconds, via } = c.req.valid('json');
+    const change = {
+      ...(ttlSeconds !== undefined && { expiresAt: endOf(ttlSeconds, new Date()) }),
+      ...(via && { via }),
+    };
+    const edit = { projectId, ruleId, actor: actorOf(c), change };
+    const changed = unwrap(await coordinatorOf(c.env, projectId).changeRule(edit));
+    const isOpened = via !== undefined && via !== rule.via;
+    const applied = isOpened ? changed.applied : rule.revision <= project.accessApplied;
+    return c.json(toNetworkRuleResponse({ ...rule, ...change }, applied), 200);
   },
 );
 
@@ -329,8 +343,8 @@ router.openapi(
       ruleInReach(db, c.req.valid('param'), c.var.principal),
     ]);
     found(rules);
-    const end = { projectId, ruleId, actor: actorOf(c), at: 'now' as const };
-    const removed = await coordinatorOf(c.env, projectId).endRule(end);
+    const edit = { projectId, ruleId, actor: actorOf(c), change: 'remove' as const };
+    const removed = await coordinatorOf(c.env, projectId).changeRule(edit);
     if (unwrap(removed).applied) return c.body(null, 204);
     return c.json({ id: ruleId, status: 'pending' as const }, 202);
   },

@@ -520,6 +520,9 @@ test('the changes of a project are followed', async () => {
     const extended = await cli.json('rule', 'extend', rule.id, '--ttl', 'forever');
     expect(extended).toMatchObject({ id: rule.id, expires_at: null });
   }
+  expect(await cli.json('rule', 'extend', rule.id, '--via', 'sql')).toMatchObject({ via: 'sql' });
+  expect(await cli.run('rule', 'test', '192.0.2.7')).toMatchObject({ code: 5 });
+  expect(await cli.json('rule', 'test', '192.0.2.7', '--via', 'sql')).toMatchObject([{ id: rule.id }]);
   await eventually(async () => expect(output).toContain(rule.id), 60);
   const [first = ''] = output.split('\n');
   expect(JSON.parse(first)).toMatchObject({ type: 'ready', data: { project_id: project.id } });

@@ -119,7 +119,12 @@ test.each<[string, string, string[], object]>([
     { name: HOSTILE, ttl: 86_400 },
   ],
   [COMMANDS.restoreBranch(PROJECT, 'old', HOSTILE), 'branch restore', ['old'], { name: HOSTILE }],
-  [COMMANDS.addRule(HOSTILE, '::/0', 'pr-7', '8h'), 'rule add', ['::/0'], { branch: 'pr-7', ttl: 28_800 }],
+  [
+    COMMANDS.addRule(HOSTILE, '::/0', { branch: 'pr-7', ttl: '8h', via: 'sql' }),
+    'rule add',
+    ['::/0'],
+    { branch: 'pr-7', ttl: 28_800, via: 'sql' },
+  ],
   [
     COMMANDS.purgeBranch(PROJECT, 'id'),
     'api',

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { beforeAll, describe, expect, test } from 'vitest';
 import type { Api, ProjectBody } from '../support/api.ts';
-import { query } from '../support/database.ts';
+import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
 import { ownerOf } from '../support/tenants.ts';
@@ -36,6 +36,31 @@ describe('network rules', () => {
     expect((await api.delete(`${path()}/${rule.id}`)).status).toBe(204);
     for (const url of urls) await expect(query(url, 'select 1')).rejects.toMatchObject(refused);
     expect((await api.delete(`${path()}/${rule.id}`)).status).toBe(404);
+  });
+
+  test('a rule for SQL over HTTP opens no port until it is changed, and closes the ports when it is changed back', async () => {
+    const urls = await bothPorts('main');
+    const { body: rule } = await api.post<{ id: string }>(path(), { cidr: '127.0.0.1', via: 'sql' });
+    expect(rule).toMatchObject({ via: 'sql', status: 'applied' });
+    for (const url of urls) await expect(query(url, 'select 1')).rejects.toMatchObject(refused);
+    const { body: credentials } = await api.get<{ missing_networks?: string[] }>(
+      `/api/v1/projects/${project.id}/branches/main/credentials`,
+    );
+    expect(credentials.missing_networks).toEqual(['127.0.0.1/32']);
+    expect(await api.post(path(), { cidr: '127.0.0.1' })).toMatchObject({
+      status: 409,
+      body: { error: 'RULE_EXISTS', rule_id: rule.id, via: 'sql' },
+    });
+    const change = (via: string) => api.patch(`${path()}/${rule.id}`, { via });
+    expect(await change('all')).toMatchObject({ status: 200, body: { via: 'all', status: 'applied' } });
+    const open = await connect(urls[1] ?? '');
+    const ended = new Promise((resolve) => open.once('error', resolve));
+    for (const url of urls) expect(await query(url, 'select 1 as one')).toEqual([{ one: 1 }]);
+    expect(await change('sql')).toMatchObject({ status: 200, body: { via: 'sql', status: 'applied' } });
+    expect(await ended).toMatchObject({ code: '57P01' });
+    for (const url of urls) await expect(query(url, 'select 1')).rejects.toMatchObject(refused);
+    expect(await api.patch(`${path()}/${rule.id}`, {})).toMatchObject({ status: 422 });
+    expect((await api.delete(`${path()}/${rule.id}`)).status).toBe(204);
   });
 
   test('a rule can end by itself, later or sooner', async () => {

@@ -19,6 +19,7 @@ import './network-rules.css';
 import { isInNetwork, isPlainAddress } from '../../../shared/cidr.ts';
 import { dateTime, duration, secondsUntil } from '../../../shared/format.ts';
 import { isNetworkName, NETWORK_NAMES, type NetworkName } from '../../../shared/named-networks.ts';
+import { RULE_VIAS, type RuleVia } from '../../../shared/rule-via.ts';
 import { BranchName } from '../../components/branch.tsx';
 import { ActionDialog } from '../../components/dialog.tsx';
 import { ListTable } from '../../components/list-table.tsx';
@@ -36,6 +37,10 @@ const LIVES = [
   ['7d', '7 days'],
   ['30d', '30 days'],
 ] as const;
+const VIAS = { all: 'Ports and SQL over HTTP', sql: 'SQL over HTTP only' } as const satisfies Record<
+  RuleVia,
+  string
+>;
 const STATUSES = { applied: 'Applied', pending: 'Pending' } as const;
 const SOURCES = { manual: '', creator_ip: 'Address of the creator' } as Record<string, string>;
 
@@ -53,6 +58,7 @@ function AddRule({ projectId, branches }: { projectId: string; branches: readonl
   const [branchId, setBranchId] = useState(EVERY);
   const [description, setDescription] = useState('');
   const [life, setLife] = useState<string>(FOREVER);
+  const [via, setVia] = useState<RuleVia>('all');
   const addition = useMutation({
     mutationFn: () =>
       dataOf(
@@ -63,6 +69,7 @@ function AddRule({ projectId, branches }: { projectId: string; branches: readonl
             branch_id: branchId === EVERY ? null : branchId,
             description: description || null,
             ttl_seconds: secondsOf(life),
+            via,
           },
         }),
       ),
@@ -114,6 +121,13 @@ function AddRule({ projectId, branches }: { projectId: string; branches: readonl
             </option>
           ))}
         </SelectField>
+        <SelectField label="Opens" value={via} onChange={(event) => setVia(event.target.value as RuleVia)}>
+          {RULE_VIAS.map((way) => (
+            <option key={way} value={way}>
+              {VIAS[way]}
+            </option>
+          ))}
+        </SelectField>
         <Button type="submit" look="primary" icon="plus" busy={addition.isPending}>
           Add rule
         </Button>
@@ -122,7 +136,11 @@ function AddRule({ projectId, branches }: { projectId: string; branches: readonl
       {cidr !== '' && (
         <CommandLine
           command={(project) =>
-            COMMANDS.addRule(project, cidr, branches.find(({ id }) => id === branchId)?.branch_name, life)
+            COMMANDS.addRule(project, cidr, {
+              branch: branches.find(({ id }) => id === branchId)?.branch_name,
+              ttl: life,
+              via: via === 'all' ? undefined : via,
+            })
           }
         />
       )}
@@ -183,8 +201,10 @@ function TestAddress({ rules, branches }: TestProps) {
   const matching = isAddress
     ? rules.filter((rule) => rangesOf(rule).some((range) => isInNetwork(wanted, range)))
     : [];
-  const everywhere = matching.filter(({ branch_id }) => branch_id === null);
-  const reached = branches.filter(({ id }) => matching.some(({ branch_id }) => branch_id === id));
+  const atPorts = matching.filter(({ via }) => via === 'all');
+  const everywhere = atPorts.filter(({ branch_id }) => branch_id === null);
+  const reached = branches.filter(({ id }) => atPorts.some(({ branch_id }) => branch_id === id));
+  const overHttp = matching.filter(({ via }) => via === 'sql');
   return (
     <section className="card padded stack" aria-labelledby="test-address">
       <h2 id="test-address">Test an address</h2>
@@ -198,8 +218,8 @@ function TestAddress({ rules, branches }: TestProps) {
       {wanted !== '' && (
         <div role="status">
           {!isAddress && <Note>Enter an IPv4 or IPv6 address.</Note>}
-          {isAddress && matching.length === 0 && (
-            <Note tone="bad">{wanted} cannot connect to any branch.</Note>
+          {isAddress && atPorts.length === 0 && (
+            <Note tone="bad">{wanted} cannot connect to the ports of any branch.</Note>
           )}
           {everywhere.length > 0 && (
             <Note tone="good">
@@ -209,6 +229,12 @@ function TestAddress({ rules, branches }: TestProps) {
           {everywhere.length === 0 && reached.length > 0 && (
             <Note tone="good">
               {wanted} can connect to {reached.map(({ branch_name }) => branch_name).join(', ')}.
+            </Note>
+          )}
+          {overHttp.length > 0 && (
+            <Note>
+              {wanted} can use SQL over HTTP, and not the ports, by{' '}
+              {overHttp.map(({ cidr }) => cidr).join(', ')}.
             </Note>
           )}
         </div>
@@ -251,7 +277,7 @@ function NetworkRulesPage() {
                   <p>Add the network of your office or of your application.</p>
                 </Empty>
               ) : (
-                <ListTable columns={['Network', 'For', 'State', 'Description', 'Ends']}>
+                <ListTable columns={['Network', 'For', 'Opens', 'State', 'Description', 'Ends']}>
                   {all.map((rule) => (
                     <tr key={rule.id}>
                       <td className="mono">{rule.cidr}</td>
@@ -262,6 +288,7 @@ function NetworkRulesPage() {
                           <BranchName name={nameOf(rule.branch_id) ?? rule.branch_id} />
                         )}
                       </td>
+                      <td>{VIAS[rule.via]}</td>
                       <td>
                         <span className={rule.status === 'applied' ? 'badge good' : 'badge warn busy'}>
                           {STATUSES[rule.status]}

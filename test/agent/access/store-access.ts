@@ -31,8 +31,8 @@ export function describeStoredAccess(host: () => TestHost): void {
     session.release();
   }
 
-  const rules = () =>
-    servers.query('SELECT branch_id, cidr::text FROM network_rule ORDER BY cidr, branch_id NULLS FIRST');
+  const rules = (table = 'network_rule') =>
+    servers.query(`SELECT branch_id, cidr::text FROM ${table} ORDER BY cidr, branch_id NULLS FIRST`);
 
   async function isUnenforced() {
     const [row] = await servers.query<{ unenforced: boolean }>('SELECT unenforced FROM project');
@@ -54,6 +54,8 @@ export function describeStoredAccess(host: () => TestHost): void {
       () => ({ rules: [{ ...HERE, branch_id: branch.branch_id }] }),
       true,
     ],
+    'a network over HTTP alone': [() => ({}), () => ({ sql_rules: [THERE] }), false],
+    'a network restricted to HTTP': [() => ({ rules: [HERE, THERE] }), () => ({ sql_rules: [THERE] }), true],
     'the branch closed': [() => ({}), () => ({ closed: [branch.branch_id] }), true],
     'the branch open again': [() => ({ closed: [branch.branch_id] }), () => ({}), false],
     'a write block': [() => ({}), () => ({ write_blocked: true }), false],
@@ -96,7 +98,16 @@ export function describeStoredAccess(host: () => TestHost): void {
     await servers.query('UPDATE login SET end_from = NULL');
     await store(after());
     expect(await isUnenforced()).toBe(leavesSessions);
-    expect(await rules()).toEqual(after().rules ?? [HERE]);
+    const { rules: all = [HERE], sql_rules: sql = [] } = after();
+    expect(await rules()).toEqual(all);
+    expect(await rules('sql_rule')).toEqual(sql);
+    // From here the packet filter and the rule files of both ports are made.
+    const session = await servers.host.sessions.connect();
+    const known = new KnownAccess();
+    await known.read(session);
+    session.release();
+    const admitted = known.branches.flatMap(({ cidrs }) => cidrs);
+    for (const { cidr } of sql) expect(admitted).not.toContain(cidr);
   });
 
   test('a new password stays unenforced through later changes until its sessions are ended', async () => {

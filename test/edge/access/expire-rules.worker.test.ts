@@ -5,7 +5,7 @@ import {
   expireRules,
   insertRule,
   nextRuleEnd,
-  storeRuleEnd,
+  storeRuleChange,
 } from '../../../edge/access/change-rules.ts';
 import { auditEvents, networkRules, projects } from '../../../edge/database/schema.ts';
 import { ACTOR, ruleRow, startRecords } from '../../support/records/records.ts';
@@ -48,7 +48,7 @@ test('a rule is removed when its end has come, once, with its audit event and a 
 
 test('an end can be later or never, for rules of the own tenant only', async () => {
   const rule = { projectId: 'p', ruleId: 'b' };
-  expect(await storeRuleEnd(after(900))(db, rule, ACTOR, NOW)).toMatchObject({ ok: true });
+  expect(await storeRuleChange({ expiresAt: after(900) })(db, rule, ACTOR, NOW)).toMatchObject({ ok: true });
   await expireRules(db, 'p', after(120));
   expect([await remaining(), await revision()]).toEqual([['b', 'c'], 4]);
   expect(await named('network_rule.changed')).toEqual([
@@ -56,10 +56,27 @@ test('an end can be later or never, for rules of the own tenant only', async () 
   ]);
   const stranger = { ...ACTOR, tenantId: 'other' };
   const unknown = { ok: false, failure: { code: 'NOT_FOUND' } };
-  expect(await storeRuleEnd(null)(db, rule, stranger, NOW)).toEqual(unknown);
+  expect(await storeRuleChange({ expiresAt: null })(db, rule, stranger, NOW)).toEqual(unknown);
   expect(await deleteRule(db, rule, stranger, NOW)).toEqual(unknown);
-  expect(await storeRuleEnd(null)(db, rule, ACTOR, NOW)).toMatchObject({ ok: true });
+  expect(await storeRuleChange({ expiresAt: null })(db, rule, ACTOR, NOW)).toMatchObject({ ok: true });
   await expireRules(db, 'p', after(10_000));
   expect(await remaining()).toEqual(['b', 'c']);
   expect(await nextRuleEnd(db, 'p')).toBe(Number.POSITIVE_INFINITY);
+});
+
+test('a rule that opens something else gets a new revision; one that opens the same does not', async () => {
+  const rule = { projectId: 'p', ruleId: 'b' };
+  const [before] = await db.select().from(projects);
+  for (const [via, changes] of [
+    ['all', 0],
+    ['sql', 1],
+    ['sql', 1],
+  ] as const) {
+    expect(await storeRuleChange({ via })(db, rule, ACTOR, NOW)).toMatchObject({ ok: true });
+    expect(await revision()).toBe((before?.accessRevision ?? 0) + changes);
+  }
+  const [stored] = await db.select().from(networkRules).where(eq(networkRules.id, 'b'));
+  expect([stored?.via, stored?.revision]).toEqual(['sql', await revision()]);
+  const changed = await named('network_rule.changed');
+  expect(changed.at(-1)).toMatchObject({ metadata: { rule_id: 'b', cidr: 'b', via: 'sql' } });
 });

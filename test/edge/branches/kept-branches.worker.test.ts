@@ -48,6 +48,7 @@ async function branchWithRule(more: Partial<typeof projectBranches.$inferInsert>
     cidr: '192.0.2.0/24',
     description: 'office',
     source: 'manual',
+    via: 'sql',
     revision: 1,
   });
   await db
@@ -139,7 +140,9 @@ test('a deleted branch keeps its passwords and rules until it is restored, under
     deletesAt: null,
   });
   const rules = await db.select().from(networkRules).where(eq(networkRules.branchId, branch.id));
-  expect(rules).toMatchObject([{ cidr: '192.0.2.0/24', description: 'office', source: 'manual' }]);
+  expect(rules).toMatchObject([
+    { cidr: '192.0.2.0/24', description: 'office', source: 'manual', via: 'sql' },
+  ]);
 
   // Its end must not take away what it is cloned from, also not by a busy alarm.
   expect(await nextExpiry(db, 'p')).toBe(Infinity);

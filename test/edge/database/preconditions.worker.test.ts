@@ -1,6 +1,6 @@
 import { count, eq, sql } from 'drizzle-orm';
 import { beforeAll, beforeEach, expect, test } from 'vitest';
-import { deleteRule, insertRule, storeRuleEnd } from '../../../edge/access/change-rules.ts';
+import { deleteRule, insertRule, storeRuleChange } from '../../../edge/access/change-rules.ts';
 import { newCredentials } from '../../../edge/access/credentials.ts';
 import { ofBranch } from '../../../edge/branches/clone-source.ts';
 import { reserveBranches } from '../../../edge/branches/create-branches.ts';
@@ -112,6 +112,7 @@ const rule = (cidr: string, branchId: string | null = null): NetworkRuleRow => (
   cidr,
   description: null,
   source: 'manual',
+  via: 'all' as const,
   revision: 0,
   createdBy: 'u',
   tenantId: 't',
@@ -295,7 +296,7 @@ const WRITES = {
   'a new rule': (d1) => insertRule(d1, rule('192.0.2.2/32'), ACTOR, null),
   'a new rule of a branch': (d1) => insertRule(d1, rule('192.0.2.3/32', branch.id), ACTOR, null),
   'the end of a rule': (d1) =>
-    storeRuleEnd(LATER)(d1, { projectId: 'p', ruleId: STORED.rule.id }, ACTOR, NOW),
+    storeRuleChange({ expiresAt: LATER })(d1, { projectId: 'p', ruleId: STORED.rule.id }, ACTOR, NOW),
   'a deletion of a rule': (d1) => deleteRule(d1, { projectId: 'p', ruleId: STORED.rule.id }, ACTOR, NOW),
   'a new key': (d1) => insertApiKey(d1, key(), ACTOR, null, { status: 201, body: {} }),
   'a deletion of a key': (d1) => deleteApiKey(d1, STORED.key.id, ACTOR, NOW),

@@ -27,6 +27,7 @@ const NOW = new Date('2026-02-01T00:00:00Z');
 const ABOUT_RULE = {
   description: null,
   source: 'manual',
+  via: 'all' as const,
   revision: 0,
   createdBy: 'u',
   tenantId: 't',

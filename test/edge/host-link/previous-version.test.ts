@@ -55,6 +55,7 @@ const access = {
   revision: 3,
   tenant: 'acme',
   rules: [{ branch_id: null, cidr: '192.0.2.0/24' }],
+  sql_rules: [{ branch_id: null, cidr: '198.51.100.0/24' }],
   write_blocked: true,
   closed: [id],
   connection_attempts: { [id]: 200 },

@@ -102,6 +102,7 @@ export const ruleRow = (cidr: string, more: Partial<typeof networkRules.$inferSe
   cidr,
   description: null,
   source: 'manual' as const,
+  via: 'all' as const,
   revision: 0,
   createdBy: 'u',
   tenantId: 't',

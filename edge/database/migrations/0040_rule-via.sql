@@ -1,0 +1,1 @@
+ALTER TABLE `network_rules` ADD `via` text DEFAULT 'all' NOT NULL;

@@ -1,0 +1,6 @@
+/**
+ * What a network rule opens: `all` is the ports and SQL over HTTP and WebSocket, `sql` is SQL over HTTP and WebSocket
+ * alone.
+ */
+export const RULE_VIAS = ['all', 'sql'] as const;
+export type RuleVia = (typeof RULE_VIAS)[number];
