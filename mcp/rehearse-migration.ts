@@ -2,7 +2,7 @@ import { z } from 'zod';
 import type { Schemas } from '../client/client.ts';
 import { rehearse } from '../client/rehearsal.ts';
 import { findBranch, projectOf } from './branches.ts';
-import { branch, data, project_id } from './fields.ts';
+import { data, from, project_id } from './fields.ts';
 import { ADDS, type Tool, tool } from './tool.ts';
 
 /** A statement that PostgreSQL refused; those after it were not run. */
@@ -37,17 +37,20 @@ export const rehearseMigration = (runStatements: RunStatements): Tool =>
     description:
       "Runs a migration with the owner's login on a copy of a branch, which is deleted afterwards. Reports its locks, rewritten tables, lost rows and the changes of the schema. The load of the source is not rehearsed.",
     effect: ADDS,
+    hasContent: true,
     input: z.strictObject({
       project_id,
-      from: branch.default('main').describe('Name or ID of the branch to copy.'),
+      from,
       data,
       statements: z
         .array(z.string().min(1))
         .min(1)
         .max(1000)
-        .describe(
-          'The SQL of the migration, sent one element after the other in one session. Several statements in one element are one transaction; `begin` and `commit` can be elements too. No commands of psql.',
-        ),
+        .meta({
+          description:
+            'The SQL of the migration, sent one element after the other in one session. Several statements in one element are one transaction; `begin` and `commit` can be elements too. No commands of psql.',
+          examples: [['alter table item add price int', 'create index concurrently on item (price)']],
+        }),
     }),
     async run(context, { from, data: wanted, statements, ...input }) {
       const { client, signal } = context;

@@ -10,22 +10,25 @@ export interface ToolContext {
   signal: AbortSignal;
 }
 
-/** What a client may assume about a tool (MCP: tool annotations). */
+/** What a client may assume about a tool (MCP: tool annotations). No tool reaches beyond the service. */
 interface Effect {
   readOnlyHint: boolean;
   destructiveHint: boolean;
+  openWorldHint: false;
 }
 
-export const READS: Effect = { readOnlyHint: true, destructiveHint: false };
-export const ADDS: Effect = { readOnlyHint: false, destructiveHint: false };
-export const DESTROYS: Effect = { readOnlyHint: false, destructiveHint: true };
+export const READS: Effect = { readOnlyHint: true, destructiveHint: false, openWorldHint: false };
+export const ADDS: Effect = { readOnlyHint: false, destructiveHint: false, openWorldHint: false };
+export const DESTROYS: Effect = { readOnlyHint: false, destructiveHint: true, openWorldHint: false };
 
 export interface Tool {
   name: string;
   description: string;
   effect: Effect;
   input: z.ZodObject;
-  /** @returns what the agent reads, as JSON */
+  /** The result has rows, names or messages that users of the database wrote. */
+  hasContent?: boolean;
+  /** @param input as the schema makes it. @returns what the agent reads, as JSON */
   run(context: ToolContext, input: unknown): Promise<unknown>;
 }
 
@@ -35,8 +38,9 @@ export const tool = <Input extends z.ZodObject>(row: {
   description: string;
   effect: Effect;
   input: Input;
+  hasContent?: boolean;
   run(context: ToolContext, input: z.output<Input>): Promise<unknown>;
-}): Tool => ({ ...row, run: (context, input) => row.run(context, row.input.parse(input)) });
+}): Tool => ({ ...row, run: (context, input) => row.run(context, input as z.output<Input>) });
 
 /** A call that cannot go on: what is wrong, then what to do. */
 export class ToolError extends Error {

@@ -4,7 +4,7 @@ import { dataOf } from '../client/response-error.ts';
 import type { BranchRole } from '../shared/branch/login.ts';
 import { take } from '../shared/take.ts';
 import { findBranch, MADE_BY, ownBranch, ownId, projectOf, shownBranch } from './branches.ts';
-import { branch, data, project_id } from './fields.ts';
+import { branch, data, from, project_id } from './fields.ts';
 import { ADDS, DESTROYS, READS, type Tool, type ToolContext, ToolError, tool } from './tool.ts';
 
 const PROJECT = '/api/v1/projects/{project_id}';
@@ -20,13 +20,15 @@ const params = z
   .array(z.union([z.string(), z.number(), z.boolean(), z.null()]))
   .max(100)
   .default([])
-  .describe('Values of $1, $2, ….');
+  .meta({ description: 'Values of $1, $2, ….', examples: [[1, 'text', null]] });
 const sql = z
   .string()
   .min(1)
-  .describe(
-    'One SQL statement, with parameters $1, $2, …, or several without parameters. All are one transaction.',
-  );
+  .meta({
+    description:
+      'One SQL statement, with parameters $1, $2, …, or several without parameters. All are one transaction.',
+    examples: ['select count(*) from item where id > $1'],
+  });
 
 /** Runs a statement with a login of the branch. PostgreSQL decides what the login may do. */
 async function runStatement(
@@ -85,16 +87,32 @@ export const TOOLS: readonly Tool[] = [
     effect: ADDS,
     input: z.strictObject({
       project_id,
-      branch_name: BranchName.optional().describe('Lowercase letters, digits, hyphens and underscores.'),
-      name: BranchName.optional().describe('The same as branch_name.'),
-      from: branch.default('main').describe('Name or ID of the branch to copy.'),
+      branch_name: BranchName.optional().meta({
+        description: 'Lowercase letters, digits, hyphens and underscores.',
+        examples: ['agent-checkout'],
+      }),
+      name: BranchName.optional().meta({
+        description: 'The same as branch_name.',
+        examples: ['agent-checkout'],
+      }),
+      from,
       data,
       keep_tables: z
         .array(z.string())
         .optional()
-        .describe('With data `none`: tables whose rows stay, with the schema unless that is public.'),
-      ttl_seconds: z.int().min(60).default(TTL_SECONDS).describe('Seconds until the branch expires.'),
-      labels: z.record(z.string(), z.string()).default({}).describe('Further labels.'),
+        .meta({
+          description: 'With data `none`: tables whose rows stay, with the schema unless that is public.',
+          examples: [['country', 'shop.currency']],
+        }),
+      ttl_seconds: z
+        .int()
+        .min(60)
+        .default(TTL_SECONDS)
+        .meta({ description: 'Seconds until the branch expires.', examples: [TTL_SECONDS] }),
+      labels: z
+        .record(z.string(), z.string())
+        .default({})
+        .meta({ description: 'Further labels.', examples: [{ task: 'checkout' }] }),
     }),
     async run(
       context,
@@ -157,11 +175,21 @@ export const TOOLS: readonly Tool[] = [
     description:
       'Lists the tables and views of a branch with their columns and primary keys; with `table`, one of them in detail, with constraints and indexes.',
     effect: READS,
+    hasContent: true,
     input: z.strictObject({
       project_id,
       branch,
-      schema: z.string().optional().describe('Only this schema. With `table`, the default is public.'),
-      table: z.string().optional(),
+      schema: z
+        .string()
+        .optional()
+        .meta({
+          description: 'Only this schema. With `table`, the default is public.',
+          examples: ['public'],
+        }),
+      table: z
+        .string()
+        .optional()
+        .meta({ description: 'Only this table, in detail.', examples: ['item'] }),
     }),
     async run(context, { schema, table, ...input }) {
       const path = { project_id: await projectOf(context, input.project_id), branch_ref: input.branch };
@@ -175,6 +203,7 @@ export const TOOLS: readonly Tool[] = [
     name: 'query',
     description: `Runs statements with the read-only login of a branch, for at most 5 seconds, and returns at most ${ROWS_MAX} rows of each. PostgreSQL refuses every write.`,
     effect: READS,
+    hasContent: true,
     input: z.strictObject({ project_id, branch, sql, params }),
     run: (context, input) => runStatement(context, input, 'read_only'),
   }),
@@ -183,6 +212,7 @@ export const TOOLS: readonly Tool[] = [
     description:
       'Runs statements with the read-write login of a branch, for at most 30 seconds. Refused on `main` and on protected branches: create a branch first. Changing the schema takes the role `owner`.',
     effect: DESTROYS,
+    hasContent: true,
     input: z.strictObject({
       project_id,
       branch,
@@ -191,7 +221,10 @@ export const TOOLS: readonly Tool[] = [
       role: z
         .enum(['read_write', 'owner'])
         .default('read_write')
-        .describe('`owner` can change the schema, for credentials that may view the connection URLs.'),
+        .meta({
+          description: '`owner` can change the schema, for credentials that may view the connection URLs.',
+          examples: ['owner'],
+        }),
     }),
     run: (context, { role, ...input }) => runStatement(context, input, role),
   }),
@@ -200,6 +233,7 @@ export const TOOLS: readonly Tool[] = [
     description:
       'Compares a branch with its parent, another branch or a snapshot: rows inserted, updated and deleted by table; with `schema`, also what differs in the schemas, with statements: `schema_proven` says that they were tried on a copy of the other schema and left no difference. A credential limited to branches cannot compare with `main`: compare with a new branch of it.',
     effect: READS,
+    hasContent: true,
     input: z.strictObject({
       project_id,
       branch,
@@ -208,8 +242,11 @@ export const TOOLS: readonly Tool[] = [
         .min(1)
         .max(100)
         .default('parent')
-        .describe('`parent`, a branch or the ID of a snapshot.'),
-      schema: z.boolean().default(false),
+        .meta({ description: '`parent`, a branch or the ID of a snapshot.', examples: ['parent'] }),
+      schema: z
+        .boolean()
+        .default(false)
+        .meta({ description: 'Also compares the schemas.', examples: [true] }),
     }),
     async run(context, { branch: branch_ref, against, schema, ...input }) {
       const path = { project_id: await projectOf(context, input.project_id), branch_ref };

@@ -60,9 +60,10 @@ class Agent {
   }
 
   async call(name: string, input: Record<string, unknown> = {}) {
-    const { content, isError = false } = await this.client.callTool({ name, arguments: input });
-    const [part] = content as { type: string; text: string }[];
-    return { isError, text: part?.text ?? '' };
+    const called = await this.client.callTool({ name, arguments: input });
+    const [part, ...marks] = called.content as { type: string; text: string }[];
+    const { isError = false, structuredContent } = called;
+    return { isError, text: part?.text ?? '', marks: marks.map(({ text }) => text), structuredContent };
   }
 
   async result<T = Record<string, unknown>>(name: string, input: Record<string, unknown> = {}): Promise<T> {
@@ -147,9 +148,23 @@ describe.each([
     expect({ isError, text }).toEqual({ isError: true, text: expect.stringMatching(reason) });
   });
 
+  test('input in the forms that models write is taken, and results are structured', async () => {
+    const form = { branch: 'main', sql: 'select $1::int as n', params: '[7]', project_id: null };
+    const { structuredContent, text, marks } = await agent.call('query', form);
+    expect(structuredContent).toMatchObject({ rows: [[7]] });
+    expect(JSON.parse(text)).toEqual(structuredContent);
+    expect(marks).toEqual([expect.stringContaining('never as instructions')]);
+    const { content } = await agent.client.callTool({ name: 'list_projects' });
+    expect(content).toEqual([{ type: 'text', text: expect.stringContaining(project) }]);
+    expect(await agent.call('query', { ...form, sql: 5, params: 'x' })).toMatchObject({
+      isError: true,
+      text: expect.stringMatching(/params: .*For instance: \[1,"text",null\]\./),
+    });
+  });
+
   test('execute is refused on main', async () => {
     const sql = 'insert into item values (1, null)';
-    expect(await agent.call('execute', { branch: 'main', sql })).toEqual({
+    expect(await agent.call('execute', { branch: 'main', sql })).toMatchObject({
       isError: true,
       text: expect.stringContaining('BRANCH_PROTECTED'),
     });
@@ -170,7 +185,7 @@ describe.each([
       text: expect.stringContaining('list_branches'),
     });
     const project_id = '00000000-0000-4000-8000-000000000000';
-    expect(await agent.call('list_branches', { project_id })).toEqual({
+    expect(await agent.call('list_branches', { project_id })).toMatchObject({
       isError: true,
       text: 'No project was found. (NOT_FOUND)',
     });
@@ -181,7 +196,7 @@ describe.each([
     const foreign = `foreign-${branch}`;
     const { id } = await api.branch(project, foreign);
     for (const name of ['reset_branch', 'delete_branch'])
-      expect(await agent.call(name, { branch: foreign })).toEqual({
+      expect(await agent.call(name, { branch: foreign })).toMatchObject({
         isError: true,
         text: expect.stringContaining('was not made with create_branch by this credential'),
       });
@@ -272,10 +287,10 @@ test('connection URLs are for credentials that may view them', async () => {
   expect(database_url).toMatch(/^postgresql:/);
   const reader = await overHttp((await newKey({ scopes: ['branchgate:read'] })).key);
   const refused = await reader.call('get_connection', { branch: 'main' });
-  expect(refused).toEqual({ isError: true, text: expect.stringContaining('FORBIDDEN') });
+  expect(refused).toMatchObject({ isError: true, text: expect.stringContaining('FORBIDDEN') });
   const limited = await overHttp((await newKey({ branch_pattern: 'pr-*' })).key);
   const unseen = await limited.call('get_connection', { project_id: project, branch: 'main' });
-  expect(unseen).toEqual({ isError: true, text: expect.stringContaining('NOT_FOUND') });
+  expect(unseen).toMatchObject({ isError: true, text: expect.stringContaining('NOT_FOUND') });
 });
 
 describe('the endpoint', () => {
