@@ -156,6 +156,8 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
       wakeAt,
       begun: () => this.#events.publishToStreams(this.#projectId),
       changed: () => this.#events.publish(this.#projectId),
+      // The first measurement can be a minute away.
+      created: ({ projectId, hostId }) => this.ctx.waitUntil(this.#monitor.evaluateNow(projectId, hostId)),
     });
   }
 
@@ -187,10 +189,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     this.#armAlarm();
     const reserved = await reserveProject(this.#db, readSettings(this.env), request, new Date());
     if (!reserved.ok) return reserved;
-    const made = await this.#run(reserved.value, waitMs);
-    // The first measurement can be a minute away.
-    if (made.ok) this.ctx.waitUntil(this.#monitor.evaluateNow(request.projectId, request.hostId));
-    return made;
+    return this.#run(reserved.value, waitMs);
   }
 
   /**

@@ -118,6 +118,8 @@ interface JobRunnerOptions extends Omit<SagaContext, 'job' | 'callHost' | 'callH
   begun: (job: JobRow) => void;
   /** Called after each write of the job or its subject. */
   changed: (job: JobRow) => void;
+  /** Called when a job that makes branches has ended. */
+  created: (job: JobRow) => void;
 }
 
 /** The kinds of jobs that take one of the project's turns for creations. */
@@ -128,6 +130,9 @@ const CREATIONS: readonly JobKind[] = [
   'branch.restore',
   'snapshot.create',
 ];
+
+/** The kinds of jobs that make branches, whose sizes nobody knows. */
+const NEW_BRANCHES: readonly JobKind[] = ['project.create', 'branch.create'];
 
 interface Run {
   isReading: boolean;
@@ -196,6 +201,7 @@ export class JobRunner {
         this.#ended.set(job.id, end);
         this.#ends.get(job.id)?.resolve(end);
         this.#ends.delete(job.id);
+        if (NEW_BRANCHES.includes(job.kind)) this.#options.created(job);
       }
       this.#options.changed(job);
       return end;

@@ -60,3 +60,16 @@ describe.runIf(IS_NIGHTLY)('a read by a known user', () => {
     expect(records()).toEqual(before);
   });
 });
+
+test('a new project and a new branch have a size within seconds, long before they are measured', async () => {
+  const { id } = await api.project('Sized');
+  const sizes = async () => {
+    const { body } = await api.get<{ branches: { database_size_bytes: number }[] }>(
+      `/api/v1/projects/${id}/usage`,
+    );
+    return body.branches.map(({ database_size_bytes }) => database_size_bytes > 0);
+  };
+  await eventually(async () => expect(await sizes()).toEqual([true]), 5);
+  await api.branch(id, 'pr-1');
+  await eventually(async () => expect(await sizes()).toEqual([true, true]), 5);
+});

@@ -73,6 +73,7 @@ const runnerOf = (creation: Saga<JobKind>, deletion = creation) =>
     wakeAt: (timestamp) => woken.push(timestamp),
     begun: () => {},
     changed: () => {},
+    created: () => {},
   });
 
 async function openJob(
