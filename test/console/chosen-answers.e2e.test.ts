@@ -55,7 +55,7 @@ async function open(measurements: number): Promise<void> {
   await page.route(/\/metrics\/[a-z]+/, (route) =>
     route.fulfill({ contentType: 'text/event-stream', body: ':\n\n' }),
   );
-  await page.goto(path);
+  await page.goto(`${path}?all=yes`);
   await page.locator('.chart canvas').first().waitFor();
 }
 
@@ -108,7 +108,7 @@ test('one measurement is a dot in each chart that it is enough for, and one sent
   expect(await page.locator('.panel').count()).toBe(GAUGES.length);
   await page
     .getByText(
-      'Two measurements are needed for New connections, CPU, Commits, Rollbacks, Rows read, Rows inserted, Rows updated, Rows deleted.',
+      'Two measurements are needed for CPU, Commits, New connections, Rollbacks, Rows read, Rows inserted, Rows updated, Rows deleted.',
     )
     .waitFor();
   await eventually(async () => {
@@ -136,14 +136,27 @@ test('measurements are a line with an area below it, and all charts show the val
   await first.hover({ position: { x: box.width / 2, y: box.height / 2 } });
   const cursors = `[...document.querySelectorAll('.chart .u-cursor-x')].map((cursor) =>
     Math.round(new DOMMatrix(getComputedStyle(cursor).transform).e))`;
-  const values = `[...document.querySelectorAll('.chart .u-legend')].map((legend) => legend.textContent)`;
+  const readings = page.locator('.panel .reading');
   await eventually(async () => {
     const at = (await page.evaluate(cursors)) as number[];
     expect(at).toHaveLength(GAUGES.length + COUNTERS.length);
     // Charts of one row can differ by a pixel of width.
     for (const x of at) expect(Math.abs(x - box.width / 2)).toBeLessThan(5);
-    for (const text of (await page.evaluate(values)) as string[]) expect(text).toMatch(/\d/);
+    const texts = await readings.allInnerTexts();
+    expect(texts).toHaveLength(at.length);
+    // Each has a time and a value with its unit.
+    for (const text of texts) expect(text).toMatch(/^\d+ \w+, \d\d:\d\d[^\d–]*\d/);
   });
+  const ticks = `[...document.querySelectorAll('.chart .u-over')].length`;
+  expect(await page.evaluate(ticks)).toBe(GAUGES.length + COUNTERS.length);
+  await first.hover({ position: { x: box.width / 4, y: box.height / 2 } });
+  await page.mouse.down();
+  await page.mouse.move(box.x + (box.width * 3) / 4, box.y + box.height / 2, { steps: 4 });
+  await page.mouse.up();
+  await page.getByRole('button', { name: 'Show the whole time' }).click();
+  await page.getByText('Drag in a chart to zoom.').waitFor();
+  await page.getByRole('button', { name: 'Show four charts' }).click();
+  await eventually(async () => expect(await page.locator('.panel').count()).toBe(4));
 });
 
 async function openFollowing(state: FollowState) {

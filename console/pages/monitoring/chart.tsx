@@ -20,7 +20,27 @@ interface Props {
   annotations: readonly Annotation[];
   /** Charts with one key show the same time under the cursor. */
   syncKey: string;
+  /** What is under the cursor; null: it has left. */
+  onRead?: (reading: Reading | null) => void;
+  /** A span that was chosen by dragging, in Unix seconds; null: all of it. */
+  onZoom?: (span: Span | null) => void;
 }
+
+export interface Span {
+  start: number;
+  end: number;
+}
+
+export interface Reading {
+  at: number;
+  /** Of the branch, and of the one that it is compared with; null: none at this time. */
+  values: (number | null)[];
+}
+
+/** The least distance of two marks in pixels: at least three fit, whatever the values are. */
+const MARK_SPACE = 22;
+/** A selection of fewer pixels is a click. */
+const DRAGGED_PX = 6;
 
 const CLOCK = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit' });
 const DAY = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short' });
@@ -49,11 +69,23 @@ const withoutRepetition = (labels: readonly string[]) =>
 const isSingle = (u: uPlot, series: number) =>
   (u.data[series] ?? []).filter((value) => value !== null && value !== undefined).length === 1;
 
-export function Chart({ points, compared, start, end, format, steps, annotations, syncKey }: Props) {
+export function Chart({
+  points,
+  compared,
+  start,
+  end,
+  format,
+  steps,
+  annotations,
+  syncKey,
+  ...calls
+}: Props) {
   const holder = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const shown = useRef({ annotations, start, end });
   shown.current = { annotations, start, end };
+  const handlers = useRef(calls);
+  handlers.current = calls;
 
   useEffect(() => {
     const element = holder.current;
@@ -83,22 +115,41 @@ export function Chart({ points, compared, start, end, format, steps, annotations
       }
       u.ctx.restore();
     };
+    const read = (u: uPlot) => {
+      const index = u.cursor.idx;
+      const at = index == null ? undefined : u.data[0][index];
+      if (index == null || at === undefined) return handlers.current.onRead?.(null);
+      handlers.current.onRead?.({ at, values: u.data.slice(1).map((values) => values[index] ?? null) });
+    };
+    const zoom = (u: uPlot) => {
+      const { left, width } = u.select;
+      if (width < DRAGGED_PX) return;
+      handlers.current.onZoom?.({ start: u.posToVal(left, 'x'), end: u.posToVal(left + width, 'x') });
+      u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+    };
+    // An axis that ends below its second mark would have one number only.
+    const least = 2 * (steps?.[0] ?? 0);
     const line = (name: string) => ({
       stroke: colors[name] ?? '',
       width: 1.5,
       points: { show: isSingle, size: 7, fill: colors[name] ?? '' },
       spanGaps: true,
-      value: (_: uPlot, value: number | null) => (value === null ? '–' : format(value)),
     });
     const u = new uPlot(
       {
         width: element.clientWidth,
         height: HEIGHT,
-        cursor: { sync: { key: syncKey }, y: false, points: { size: 6 } },
-        legend: { live: true, markers: { width: 0 } },
+        cursor: {
+          sync: { key: syncKey },
+          y: false,
+          points: { size: 6 },
+          drag: { x: true, y: false, setScale: false },
+          bind: { dblclick: () => () => handlers.current.onZoom?.(null) as never },
+        },
+        legend: { show: false },
         scales: {
           x: { time: true, range: () => [shown.current.start, shown.current.end] },
-          y: { range: (_, __, most) => [0, most > 0 ? most * 1.12 : 1] },
+          y: { range: (_, __, most) => [0, Math.max(most > 0 ? most * 1.12 : 1, least)] },
         },
         axes: [
           {
@@ -114,14 +165,14 @@ export function Chart({ points, compared, start, end, format, steps, annotations
           {
             ...axis,
             size: 62,
-            space: 34,
+            space: MARK_SPACE,
             ...(steps && { incrs: steps }),
             values: (_, values) => withoutRepetition(values.map((value) => format(value))),
           },
         ],
         // Only the first: two areas would hide each other.
         series: [{}, { ...line('--series-1'), fill: colors['--series-fill'] ?? '' }, line('--series-2')],
-        hooks: { draw: [drawAnnotations] },
+        hooks: { draw: [drawAnnotations], setCursor: [read], setSelect: [zoom] },
       },
       [[], [], []],
       element,
@@ -139,6 +190,10 @@ export function Chart({ points, compared, start, end, format, steps, annotations
   useEffect(() => {
     plot.current?.setData(aligned(points, compared) as uPlot.AlignedData);
   }, [points, compared]);
+
+  useEffect(() => {
+    plot.current?.setScale('x', { min: start, max: end });
+  }, [start, end]);
 
   return <div ref={holder} className="chart" aria-hidden="true" />;
 }

@@ -26,25 +26,27 @@ export interface Chart {
 
 /** 1, 2 and 5 times each power of ten, for what is counted. */
 const WHOLE = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((one) => one * 10 ** power)).flat();
-/** The same, and tenths, for what happens in a second. */
-const TENTHS = [0.1, 0.2, 0.5, ...WHOLE];
+/** The same, and parts of one, for what happens in a second. */
+const TENTHS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, ...WHOLE];
 /** Powers of two. */
 const BINARY = Array.from({ length: 50 }, (_, power) => 2 ** power);
 
-const perSecond = (value: number) => `${compact(value)}/s`;
+const perSecond = (value: number) =>
+  value > 0 && value < 1 ? `${Number(value.toPrecision(2))}/s` : `${compact(value)}/s`;
 
+/** The first ones are shown without being asked for. */
 export const CHARTS: readonly Chart[] = [
   { metric: 'active_connections', format: compact, steps: WHOLE },
-  { metric: 'total_connections', rate: true, format: perSecond, steps: TENTHS },
   { metric: 'cpu_seconds', rate: true, format: percent },
   { metric: 'transactions_committed', rate: true, format: perSecond, steps: TENTHS },
+  { metric: 'database_size_bytes', format: bytes, steps: BINARY },
+  { metric: 'total_connections', rate: true, format: perSecond, steps: TENTHS },
   { metric: 'transactions_rolled_back', rate: true, format: perSecond, steps: TENTHS },
   { metric: 'rows_fetched', rate: true, format: perSecond, steps: TENTHS },
   { metric: 'rows_inserted', rate: true, format: perSecond, steps: TENTHS },
   { metric: 'rows_updated', rate: true, format: perSecond, steps: TENTHS },
   { metric: 'rows_deleted', rate: true, format: perSecond, steps: TENTHS },
   { metric: 'cache_hit_ratio', format: percent },
-  { metric: 'database_size_bytes', format: bytes, steps: BINARY },
 ];
 
 /** How far `main` is behind what it follows. */

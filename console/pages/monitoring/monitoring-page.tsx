@@ -3,6 +3,7 @@ import { createFileRoute } from '@tanstack/react-router';
 import { useEffect, useState } from 'react';
 import { dateTime, duration, plural, secondsSince } from '../../../shared/format.ts';
 import { BranchName } from '../../components/branch.tsx';
+import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Empty, Loaded, Note } from '../../components/feedback.tsx';
 import { Page } from '../../components/page.tsx';
@@ -16,7 +17,7 @@ import { themeStore } from '../../data/theme.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { type Annotation, annotationsOf } from './annotations.ts';
-import { Chart } from './chart.tsx';
+import { Chart, type Reading, type Span } from './chart.tsx';
 import {
   blocksQuery,
   CHARTS,
@@ -50,6 +51,9 @@ const METRICS = {
   following_lag_seconds: 'Behind the source',
 } as const;
 
+/** Connections, CPU, commits and size answer most questions. */
+const FIRST_SHOWN = 4;
+
 /** What the lines in the charts mean. */
 const Marks = ({ annotations }: { annotations: readonly Annotation[] }) => (
   <ul className="row marks" aria-label="Marks in the charts">
@@ -76,18 +80,35 @@ interface PanelProps {
   chart: ChartKind;
   points: Point[];
   compared: Point[];
-  range: { start: number; end: number };
+  range: Span;
   annotations: Annotation[];
+  onZoom: (span: Span | null) => void;
 }
 
-function Panel({ chart, points, compared, range, annotations }: PanelProps) {
+const MOMENT = new Intl.DateTimeFormat('en-GB', {
+  day: 'numeric',
+  month: 'short',
+  hour: '2-digit',
+  minute: '2-digit',
+});
+
+function Panel({ chart, points, compared, range, annotations, onZoom }: PanelProps) {
+  const [reading, setReading] = useState<Reading | null>(null);
   const last = points.at(-1);
+  const shownValue = (value: number | null) => (value === null ? '–' : chart.format(value));
   const name = METRICS[chart.metric];
   return (
     <figure className="card panel">
       <figcaption>
         <span>{name}</span>
-        <b>{last ? chart.format(last.value) : '–'}</b>
+        {reading ? (
+          <span className="reading">
+            <time>{MOMENT.format(reading.at * 1000)}</time> <b>{shownValue(reading.values[0] ?? null)}</b>
+            {compared.length > 0 && <b className="swatch-2">{shownValue(reading.values[1] ?? null)}</b>}
+          </span>
+        ) : (
+          <b>{shownValue(last?.value ?? null)}</b>
+        )}
       </figcaption>
       <p className="visually-hidden">
         {last
@@ -103,6 +124,8 @@ function Panel({ chart, points, compared, range, annotations }: PanelProps) {
         steps={chart.steps}
         annotations={annotations}
         syncKey="monitoring"
+        onRead={setReading}
+        onZoom={onZoom}
       />
     </figure>
   );
@@ -122,7 +145,7 @@ function useColorScheme(): string {
 }
 
 export const Route = createFileRoute('/_inside/projects/$projectId/branches/$branch/monitoring')({
-  validateSearch: texts('range', 'compare'),
+  validateSearch: texts('range', 'compare', 'all'),
   component: MonitoringPage,
 });
 
@@ -136,6 +159,7 @@ function MonitoringPage() {
   const record = branches.find(({ branch_name }) => branch_name === branch);
   const others = branches.filter(({ branch_name, status }) => branch_name !== branch && status === 'active');
   const compare = others.find(({ branch_name }) => branch_name === search.compare)?.branch_name;
+  const [zoom, setZoom] = useState<Span | null>(null);
   const isLive = useLiveMeasurements(projectId, branch);
   const series = useQuery(seriesQuery(projectId, branch, range, isLive));
   const compared = useQuery({
@@ -146,8 +170,10 @@ function MonitoringPage() {
   const session = useStore(sessionStore);
   const mayReadAudit = session.state === 'signed_in' && mayAdminister(session.me);
   const blocks = useQuery({ ...blocksQuery(projectId), enabled: mayReadAudit }).data;
-  const choose = (change: { range?: RangeName; compare?: string | undefined }) =>
-    navigate({ search: (before) => ({ ...before, ...change }) as never, replace: true });
+  const choose = (change: { range?: RangeName; compare?: string | undefined; all?: string | undefined }) => {
+    if (change.range) setZoom(null);
+    return navigate({ search: (before) => ({ ...before, ...change }) as never, replace: true });
+  };
   return (
     <Page
       title={
@@ -199,7 +225,7 @@ function MonitoringPage() {
       <Loaded query={series}>
         {(data) => {
           const end = Date.parse(data.end) / 1000;
-          const shown = { start: end - RANGES[range], end };
+          const shown = zoom ?? { start: end - RANGES[range], end };
           const annotations = record
             ? annotationsOf(
                 { branch: record, jobs: jobs ?? [], blocks: blocks ?? [] },
@@ -209,7 +235,8 @@ function MonitoringPage() {
             : [];
           const panels = CHARTS.map((chart) => ({ chart, points: pointsOf(data.series, chart) }));
           const lag = { chart: LAG_CHART, points: pointsOf(data.series, LAG_CHART) };
-          const drawn = [...panels, lag].filter(({ points }) => points.length > 0);
+          const known = [lag, ...panels].filter(({ points }) => points.length > 0);
+          const drawn = search.all ? known : known.slice(0, FIRST_SHOWN);
           const empty = panels.filter(({ points }) => points.length === 0);
           return (
             <>
@@ -231,11 +258,24 @@ function MonitoringPage() {
                       compared={compare === undefined ? [] : pointsOf(compared?.series, chart)}
                       range={shown}
                       annotations={annotations}
+                      onZoom={setZoom}
                     />
                   ))}
                 </div>
               )}
-              {drawn.length > 0 && empty.length > 0 && (
+              <p className="row">
+                {known.length > FIRST_SHOWN && (
+                  <Button onClick={() => choose({ all: search.all ? undefined : 'yes' })}>
+                    {search.all ? 'Show four charts' : `Show all ${known.length} charts`}
+                  </Button>
+                )}
+                {zoom ? (
+                  <Button onClick={() => setZoom(null)}>Show the whole time</Button>
+                ) : (
+                  <span className="quiet small">Drag in a chart to zoom.</span>
+                )}
+              </p>
+              {search.all && drawn.length > 0 && empty.length > 0 && (
                 <p className="quiet small">
                   Two measurements are needed for {empty.map(({ chart }) => METRICS[chart.metric]).join(', ')}
                   .
