@@ -102,9 +102,14 @@ export type Ports = Record<PortName, number>;
 
 /**
  * @param stored the ports of an earlier start
+ * @param report gets a line for each standard port that is taken
  * @throws Refusal when a port that is asked for or stored is taken
  */
-export async function choosePorts(settings: StackSettings, stored: Ports | null): Promise<Ports> {
+export async function choosePorts(
+  settings: StackSettings,
+  stored: Ports | null,
+  report: (line: string) => void,
+): Promise<Ports> {
   const chosen = new Map<PortName, number>();
   for (const name of PORT_NAMES) {
     const asked = settings[name];
@@ -114,7 +119,11 @@ export async function choosePorts(settings: StackSettings, stored: Ports | null)
       );
     }
     const wanted = asked ?? stored?.[name];
-    chosen.set(name, wanted === undefined ? await newPort(PORTS[name].standard) : await ifFree(name, wanted));
+    const { standard } = PORTS[name];
+    const port = wanted === undefined ? await newPort(standard) : await ifFree(name, wanted);
+    if (wanted === undefined && port !== standard)
+      report(`port ${standard} (${name}) is taken by another program, so it is ${port}`);
+    chosen.set(name, port);
   }
   return Object.fromEntries(chosen) as Ports;
 }

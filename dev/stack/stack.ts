@@ -100,7 +100,7 @@ export async function startStack(settings: StackSettings, options: StartOptions)
   try {
     const leftovers = await endLeftovers(settings.DEV_DIR);
     if (leftovers > 0) options.report(`ended ${leftovers} processes that an earlier start had left running`);
-    const [site, ...furtherSites] = await prepareSites(settings, options.prepared);
+    const [site, ...furtherSites] = await prepareSites(settings, options.report, options.prepared);
     let state: StackState | null = null;
     const writeState = () => {
       if (!state) return;
