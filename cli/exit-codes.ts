@@ -149,6 +149,40 @@ function adviceOf({ code, message, fields }: ResponseError, command?: Command) {
   return { message: isReplaced ? 'The branch is protected.' : message, advice };
 }
 
+/** Options and arguments whose name is not that of the field which they send. */
+const OF_FIELD: Partial<Record<string, string>> = {
+  branch_name: '[name]',
+  name_prefix: '[name]',
+  cidr: '<network>',
+  sql: '<sql>',
+  ttl_seconds: '--ttl',
+  lease_seconds: '--lease',
+  expires_in_days: '--days',
+  storage_quota_gib: '--quota',
+  connection_attempts_per_minute: '--connection-attempts',
+  source_branch_id: '--from',
+  snapshot_id: '--snapshot',
+  on_exists: '--if-exists',
+  keep_tables: '--keep-table',
+  cidrs: '--cidr',
+  labels: '--label',
+  params: '--param',
+  against: '--against',
+};
+
+/** The option or argument of a command that a field of the API is about; the field itself if there is none. */
+function optionOf(path: string, command?: Command): string {
+  const [field = ''] = path.split('.');
+  const flag = OF_FIELD[field] ?? `--${field.replaceAll('_', '-')}`;
+  const found = command?.options.find(({ long }) => long === flag);
+  if (found) return flag;
+  const argument = command?.registeredArguments.find(
+    (each) => flag.slice(1, -1) === each.name() || field === each.name(),
+  );
+  if (!argument) return path;
+  return argument.required ? `<${argument.name()}>` : `[${argument.name()}]`;
+}
+
 const MISSING_COMMAND = 'A command is missing. Run this one with --help to see them.';
 
 /**
@@ -158,7 +192,7 @@ const MISSING_COMMAND = 'A command is missing. Run this one with --help to see t
 export function explain(error: unknown, command?: Command): string {
   if (error instanceof ResponseError) {
     const details = ((error.fields.details as Detail[] | undefined) ?? []).map(
-      ({ path, message }) => `\n  ${path}: ${message}`,
+      ({ path, message }) => `\n  ${optionOf(path, command)}: ${message}`,
     );
     const request = error.code === 'INTERNAL' && error.requestId ? ` Request ID: ${error.requestId}.` : '';
     const code = error.code === null ? '' : ` (${error.code})`;

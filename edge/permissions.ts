@@ -71,6 +71,8 @@ const ACTIONS = {
 
 export type Action = keyof typeof ACTIONS;
 
+export const isAction = (name: string): name is Action => Object.hasOwn(ACTIONS, name);
+
 const forbidden = (required: string, reason: string) =>
   fail<Failure>({ code: 'FORBIDDEN', fields: { required }, reason });
 

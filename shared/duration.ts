@@ -5,3 +5,17 @@ export function secondsOf(text: string): number | null {
   const [, digits, unit = 's'] = /^(\d{1,9})([smhdy])?$/.exec(text) ?? [];
   return digits === undefined ? null : Number(digits) * (SECONDS[unit] ?? 1);
 }
+
+const SPELLED = [
+  [86_400, 'day'],
+  [3600, 'hour'],
+  [60, 'minute'],
+] as const;
+
+/** `3600` as `1 hour`; null for what is no multiple of a minute. */
+export function spelledDuration(seconds: number): string | null {
+  const [unit, name] = SPELLED.find(([each]) => seconds >= each && seconds % each === 0) ?? [];
+  if (unit === undefined) return null;
+  const count = seconds / unit;
+  return `${count} ${name}${count === 1 ? '' : 's'}`;
+}

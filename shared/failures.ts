@@ -76,8 +76,7 @@ export const FAILURES = {
   TENANT_REQUIRED: { status: 403, message: 'The token has no tenant (claim ctx.tenant_id).' },
   BRANCH_PROTECTED: {
     status: 403,
-    message:
-      'The branch is protected. To delete it, unprotect it first; main is never deleted. To reset it, send its name as confirm.',
+    message: 'The branch is protected. End its protection first; that of main never ends.',
   },
   NOT_FOUND: { status: 404, message: 'Not found.' },
   NO_IDENTITY_PROVIDER: {
@@ -409,7 +408,7 @@ export const FAILURES = {
   HOST_FULL: {
     status: 503,
     message:
-      'The disk of the database host is full or promised to other projects. Delete data, choose a smaller storage quota, or contact the platform operator.',
+      'The disk of the database host is full or promised to other projects. Delete data, or contact the platform operator.',
   },
   COLLATION_OUTDATED: {
     status: 503,

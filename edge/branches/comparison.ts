@@ -155,6 +155,7 @@ export const compareBranchJob = saga<'branch.diff', Comparing>({
 export type OtherSide = { branch: BranchRow; snapshot: null } | { branch: null; snapshot: SnapshotRow };
 
 const PARENT = 'parent';
+const NO_PARENT = 'main has no parent. Name a branch or a snapshot with `against`.';
 
 type Caller = Pick<Principal, 'machine'>;
 
@@ -191,11 +192,13 @@ export function otherSideQueries(
  * @returns or NOT_FOUND, BRANCH_NOT_ACTIVE; SOURCE_NOT_ACTIVE if the branch has no parent any more
  */
 export function otherSide(
-  { parentBranchId }: BranchRow,
+  { parentBranchId, isDefault }: BranchRow,
   against: string,
   branches: readonly BranchRow[],
   [snapshot]: readonly SnapshotRow[],
 ): Result<OtherSide, Failure> {
+  if (against === PARENT && isDefault)
+    return fail({ code: 'SOURCE_NOT_ACTIVE', fields: { message: NO_PARENT } });
   if (against === PARENT && parentBranchId === null) return fail({ code: 'SOURCE_NOT_ACTIVE' });
   if (branches.length === 0 && snapshot) return ok({ branch: null, snapshot });
   const named = firstRow(branches, missing('branch', against));

@@ -10,6 +10,7 @@ import type { Reach } from '../permissions.ts';
 import type { Bucket } from '../rate-limits/buckets.ts';
 import type { LimitDecision } from '../rate-limits/limiter-client.ts';
 import { currentTraceparent } from '../trace.ts';
+import type { CalledOperation } from './messages.ts';
 
 /** The Hono context of routes and middleware. */
 export interface AppEnv {
@@ -35,6 +36,7 @@ export interface AppEnv {
     isOfRecord: boolean;
     /** The copy of D1 that this request reads, if it may be a replica. */
     nearestCopy: D1DatabaseSession;
+    called: CalledOperation;
     /** NOT_FOUND about the last parameter of the path. */
     missing: Failure;
     /** Details of a failed request, for the log. */

@@ -19,6 +19,7 @@ import { isLostObject } from '../lost-object.ts';
 import { RESOURCES, type Resource } from '../missing.ts';
 import { InvalidSettings } from '../settings.ts';
 import type { AppContext, AppEnv } from './context.ts';
+import { messageOf } from './messages.ts';
 import { type HeaderName, responseHeaders } from './response-headers.ts';
 
 /**
@@ -30,7 +31,8 @@ export function renderFailure(
   { code, fields }: Failure,
   { mayRepeat } = { mayRepeat: true },
 ): Response {
-  const { status, message } = FAILURES[code];
+  const { status } = FAILURES[code];
+  const message = messageOf(code, c.var.called && { ...c.var.called, isRead: isReading(c) });
   // The error is about a token only (RFC 6750 section 3.1), and not about a wrong password or code.
   const isAboutToken = code === 'UNAUTHENTICATED';
   if (status === 401) c.header('WWW-Authenticate', isAboutToken ? 'Bearer error="invalid_token"' : 'Bearer');
@@ -42,6 +44,9 @@ export function renderFailure(
     status,
   );
 }
+
+/** A body can ask an operation that reads for a change. */
+const isReading = (c: AppContext): boolean => c.var.called.isRead && !c.var.isChange;
 
 /** The last parameter of the path, unless a NOT_FOUND says what it is about. */
 const subjectOf = (c: AppContext, code: FailureCode, fields: Failure['fields']): Failure['fields'] =>
@@ -152,7 +157,7 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
   VALIDATION_FAILED: {
     shape: { details: Details },
     example: {
-      details: [{ path: 'branch_name', message: 'Too small: expected string to have >=3 characters' }],
+      details: [{ path: 'branch_name', message: 'Must have at least 3 characters.' }],
     },
   },
   STATEMENT_REFUSED: {

@@ -5,10 +5,11 @@ import type { FailureCode } from '../../shared/failures.ts';
 import type { Principal } from '../authentication/principal.ts';
 import { ApiError, unwrap } from '../errors.ts';
 import { missing, type Resource } from '../missing.ts';
-import { type Action, allow, isChange, requirement } from '../permissions.ts';
+import { type Action, allow, isAction, isChange, requirement } from '../permissions.ts';
 import type { AppContext, AppEnv } from './context.ts';
 import { announce, DEPRECATIONS } from './deprecations.ts';
 import { failureResponses, scimFailureResponses } from './failures.ts';
+import './invalid-value.ts';
 import { type HeaderName, responseHeaders } from './response-headers.ts';
 
 /**
@@ -144,6 +145,10 @@ function readJson(text: string): unknown {
   }
 }
 
+/** Whether an operation changes nothing, unless its handler calls `alsoPermit` for a change. */
+const isReadOperation = (access: Access, method: string): boolean =>
+  method === 'get' || (isAction(access) && requirement(access).scope === 'read');
+
 /** The check that runs before the handler, and how the OpenAPI document describes it. */
 function guard(access: Access, machines: Machines, gives: Gives) {
   if (access === 'public') return { failures: FAILURES_OF_ACCESS.public, middleware: null, security: [] };
@@ -261,7 +266,18 @@ export function operation<const O extends Operation>({
   const forBody = body ? (body.required ? [] : [allowNoBody]) : withoutBody;
   const deprecations = DEPRECATIONS[route.operationId] ?? [];
   const announced = deprecations.length > 0 ? [announce(deprecations)] : [];
-  const middleware = [...nameSubject(route.path), ...announced, ...(check ? [check] : []), ...forBody];
+  const isRead = isReadOperation(access, method);
+  const called: MiddlewareHandler<AppEnv> = async (c, next) => {
+    c.set('called', { id: route.operationId, isRead });
+    await next();
+  };
+  const middleware = [
+    called,
+    ...nameSubject(route.path),
+    ...announced,
+    ...(check ? [check] : []),
+    ...forBody,
+  ];
   const isDeprecated = deprecations.some(({ field }) => field === null);
   return {
     ...(isDeprecated && { deprecated: true }),

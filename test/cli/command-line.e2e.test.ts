@@ -216,7 +216,9 @@ describe('exit codes', () => {
   test.each(
     firstByDay<[string, number, string]>(1, [
       ['branch get nowhere', 3, 'branchgate branch list'],
-      ['branch create UPPER', 2, 'branch_name'],
+      ['branch create UPPER', 2, '[name]'],
+      ['branch create pr-8 --ttl 5s', 2, '--ttl: Must be at least 60 seconds (1 minute).'],
+      ['branch diff main', 6, 'main has no parent'],
       ['branch frobnicate', 2, 'unknown command'],
       ['project delete Shop', 2, '--yes'],
       ['project update Shop', 2, '--quota'],

@@ -1,0 +1,92 @@
+import { FAILURES, type FailureCode } from '../../shared/failures.ts';
+
+/** Which operation a request calls, as far as messages depend on it. */
+export interface CalledOperation {
+  id: string;
+  /** Whether it changes nothing. */
+  isRead: boolean;
+}
+
+/** Of operations that change nothing. Nobody has to check what they did. */
+const OF_READS: Partial<Record<FailureCode, string>> = {
+  HOST_TIMEOUT: 'The database host did not respond in time. Try again.',
+  TIME_LIMIT_REACHED:
+    'The work in the database took longer than the time limit, or waited for a lock, and was ended. Make it smaller, or try again later.',
+};
+
+type OfOperation = readonly [operations: readonly string[], message: string];
+
+const FOLLOWS_ALREADY =
+  'main follows a database elsewhere already. Cut over or stop following before you fill it in another way.';
+const NO_MAIL = 'This gateway is not configured to send e-mail, so it cannot invite anybody';
+
+/** The messages of operations for which the general one of the failure would be about another operation. */
+const OF_OPERATIONS: Partial<Record<FailureCode, readonly OfOperation[]>> = {
+  BRANCH_FOLLOWING: [[['probeSource', 'startFollowing', 'probeImport', 'importSource'], FOLLOWS_ALREADY]],
+  BRANCH_NOT_LEASED: [
+    [['startRehearsal'], 'A rehearsal needs a branch with a lease. Create one with lease_seconds.'],
+  ],
+  BRANCH_PROTECTED: [
+    [
+      ['createBranch', 'createBranches'],
+      'The branch of this name is protected, so it is not replaced. Choose another name, or end its protection first.',
+    ],
+    [['updateBranch'], 'main is always protected, has no end, and keeps its name.'],
+    [['deleteBranch'], 'The branch is protected. End its protection first; main is never deleted.'],
+    [['resetBranch'], 'The branch is protected. To reset it, send its name as `confirm`.'],
+    [
+      ['runQuery'],
+      'Queries do not change protected branches, nor main once it has objects. Use the connection URL, or run it on another branch.',
+    ],
+  ],
+  HOST_FULL: [
+    [
+      ['createProject', 'updateProject', 'updateProjectQuota'],
+      'The disk of the database host is full or promised to other projects. Choose a smaller storage quota, or contact the platform operator.',
+    ],
+  ],
+  MAIL_UNAVAILABLE: [
+    [['createInvitation', 'createTenant'], `${NO_MAIL}. Ask the platform operator to set MAIL_API_URL.`],
+    [
+      ['startPasswordReset'],
+      'This gateway is not configured to send e-mail, so no code can reach you. Ask an owner of your team, or the platform operator.',
+    ],
+  ],
+  MASKING_INCOMPLETE: [
+    [
+      ['checkMasking'],
+      'The masking policy does not cover the branch. Give the columns a rule, and check it again.',
+    ],
+  ],
+  PROJECT_BUSY: [
+    [
+      ['diffBranch'],
+      'The project compares other databases at the moment, and runs one comparison at a time. Try again when it has ended.',
+    ],
+  ],
+  SIGN_UP_CLOSED: [
+    [
+      ['createInvitation'],
+      'This gateway accepts no accounts of this address. Ask the platform operator to allow its domain.',
+    ],
+  ],
+  SOURCE_NOT_ACTIVE: [
+    [
+      ['diffBranch', 'listChangedRows'],
+      'What the branch is compared with does not exist any more, or is not active. Name a branch or a snapshot with `against`.',
+    ],
+    [['resetBranch'], 'What the branch is reset to is not active. Name a snapshot with `to`.'],
+  ],
+};
+
+/** What is wrong, then what the client can do about it. @param called if the failure is a response's */
+export function messageOf(code: FailureCode, called?: CalledOperation): string {
+  const [, ofOperation] =
+    OF_OPERATIONS[code]?.find(([operations]) => called && operations.includes(called.id)) ?? [];
+  return ofOperation ?? (called?.isRead ? OF_READS[code] : undefined) ?? FAILURES[code].message;
+}
+
+/** The operations that the table names, which a test compares with the description. */
+export const NAMED_OPERATIONS: readonly (readonly [FailureCode, string])[] = (
+  Object.entries(OF_OPERATIONS) as [FailureCode, readonly OfOperation[]][]
+).flatMap(([code, rows]) => rows.flatMap(([operations]) => operations.map((id) => [code, id] as const)));
