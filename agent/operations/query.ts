@@ -1,12 +1,14 @@
 import type { BranchRole } from '../../shared/branch/login.ts';
 import { QUERY_STATEMENTS_MAX } from '../../shared/limits.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import { NOT_EMPTY } from '../../shared/protocol/row-operations.ts';
 import type { Session } from '../postgres/connect.ts';
 import { runStatement } from '../postgres/run-statement.ts';
 import { HostError, ofParameter } from '../process/host-error.ts';
 import { admitTenantCode, inBranch, type RowsHost, type SessionMode } from '../rows/branch-session.ts';
 import { inputOfQuery, QueryRows, RESULT_BYTES, typeNames } from '../rows/client-query.ts';
 import { type Statement, splitStatements } from '../rows/split-statements.ts';
+import { isEmptyDatabase } from '../transfer/probe.ts';
 
 const MODES: Record<BranchRole, SessionMode> = {
   read_only: 'query',
@@ -89,6 +91,8 @@ export async function runQuery(
   const values = params.params.map((value, at) => ofParameter(`params.${at}`, () => inputOfQuery(value)));
   const untilFull = role === 'read_only';
   return inBranch(host, params, MODES[role], async (session, { undo }) => {
+    if (params.only_if_empty && !(await isEmptyDatabase(session)))
+      throw new HostError('STATEMENT_REFUSED', 'the branch is not empty', { sqlstate: NOT_EMPTY });
     await admitTenantCode(session);
     if (script.isUndone) undo();
     const results: MethodResult<'query.run'>['results'] = [];

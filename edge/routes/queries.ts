@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { BRANCH_ROLES, type BranchRole } from '../../shared/branch/login.ts';
 import { QUERY_PARAMETERS_MAX, QUERY_STATEMENTS_MAX } from '../../shared/limits.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
+import { NOT_EMPTY } from '../../shared/protocol/row-operations.ts';
 import { Scalar } from '../../shared/protocol/tables.ts';
 import type { BranchRow } from '../database/schema.ts';
 import { ApiError, found, settled, unwrap } from '../errors.ts';
@@ -10,7 +11,7 @@ import { actorOf } from '../pipeline/context.ts';
 import { alsoPermit, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
 import { auditedWork } from './audited-work.ts';
-import { BranchRefParams, branchOf, HOST_FAILURES } from './in-project.ts';
+import { BranchRefParams, branchOf, HOST_FAILURES, requireFullData } from './in-project.ts';
 import { VALUES_EXPLAINED, Value } from './tables.ts';
 
 /** Characters. The whole request has to fit into a message of the link. */
@@ -29,7 +30,7 @@ const Query = z
     }),
     role: z.enum(BRANCH_ROLES).default('read_only').meta({
       description:
-        'The login of the branch that runs the statements. `read_write` takes the role and scope for changing rows. `owner` can change the schema, and takes the role and scope for reading credentials. Both are refused on `main` and on protected branches.',
+        'The login of the branch that runs the statements. `read_write` takes the role and scope for changing rows. `owner` can change the schema, and takes the role and scope for reading credentials. Both are refused on `main` and on protected branches, except that a person may run statements as the `owner` of a `main` that has no objects yet.',
     }),
   })
   .meta({ example: { sql: 'select id, title from book where id < $1', params: [8], role: 'read_only' } });
@@ -139,8 +140,16 @@ router.openapi(
     const { sql, params, role } = c.req.valid('json');
     const action = ACTION_OF_ROLE[role];
     if (action) alsoPermit(c, action);
-    const { branch, database, call } = await branchOf(c, c.req.valid('param'), action ? 'change' : 'read');
-    if (action && (branch.isDefault || branch.protected)) throw new ApiError('BRANCH_PROTECTED');
+    const { project, branch, database, call } = await branchOf(
+      c,
+      c.req.valid('param'),
+      action ? 'change' : 'read',
+    );
+    const isGuarded = action !== null && (branch.isDefault || branch.protected);
+    // The first tables of a project need no other program. A machine has one.
+    const isFirst = isGuarded && branch.isDefault && role === 'owner' && !c.var.principal.machine;
+    if (isFirst) requireFullData(c, project);
+    else if (isGuarded) throw new ApiError('BRANCH_PROTECTED');
     const about = { projectId, branchId: database.branch_id, metadata: { role } };
     const done = await settled(
       auditedWork(
@@ -154,6 +163,7 @@ router.openapi(
             role,
             sql,
             params,
+            ...(isFirst && { only_if_empty: true }),
           });
           return { result: results, metadata: auditOf(role, results) };
         },
@@ -161,6 +171,7 @@ router.openapi(
     );
     if (!done.ok && done.failure.code === 'STATEMENT_REFUSED') {
       const { fields = {}, ...failure } = done.failure;
+      if (isFirst && fields.sqlstate === NOT_EMPTY) throw new ApiError('BRANCH_PROTECTED');
       throw ApiError.of({ ...failure, fields: { ...fields, ...adviceOf(role, branch, fields) } });
     }
     const results = unwrap(done).map(toResult);

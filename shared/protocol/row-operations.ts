@@ -18,6 +18,9 @@ const BranchDatabase = { branch_id: Id, database: Database };
 /** Schema and name of a table, as in the catalog. */
 const TableIdentity = { schema: z.string(), table: z.string() };
 
+/** SQLSTATE of a query that is for an empty database only. PostgreSQL has no class of that name. */
+export const NOT_EMPTY = 'BG001';
+
 /** The operations in a branch's database, for clients that browse, change and query it. */
 export const ROW_OPERATIONS = {
   'table.list': operation({
@@ -83,6 +86,8 @@ export const ROW_OPERATIONS = {
       ...BranchDatabase,
       project_id: Id,
       role: z.enum(BRANCH_ROLES),
+      /** Refuses a database with objects of its own, with the SQLSTATE `NOT_EMPTY`. */
+      only_if_empty: z.boolean().optional(),
       sql: z.string(),
       /** Of a text with one statement. */
       params: z.array(Scalar.nullable()).max(QUERY_PARAMETERS_MAX),

@@ -1,5 +1,5 @@
-import { beforeAll, describe, expect, test } from 'vitest';
-import type { Api, ProjectBody } from '../support/api.ts';
+import { beforeAll, describe, expect, inject, test } from 'vitest';
+import { Api, type ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { apiOf, ownerOf } from '../support/tenants.ts';
 
@@ -296,13 +296,21 @@ describe('a query', () => {
     });
   });
 
-  test('as the owner changes the schema, where its caller may read that password, and never of main', async () => {
+  test('as the owner changes the schema, where its caller may read that password, and of main only its first objects', async () => {
     const sql = 'alter table book add column shelf text; alter table book drop column shelf';
     expect(await run({ sql, role: 'owner' })).toMatchObject({ status: 200, body: { command: 'ALTER' } });
-    expect(await run({ sql, role: 'owner' }, api, 'main')).toMatchObject({
-      status: 403,
-      body: { error: 'BRANCH_PROTECTED' },
+    const first = { sql: 'create table first_table (id int)', role: 'owner' };
+    const refused = { status: 403, body: { error: 'BRANCH_PROTECTED' } };
+    const key = await api.post<{ key: string }>('/api/v1/api-keys', {
+      name: 'machine',
+      role: 'operator',
+      scopes: ['read', 'write'],
+      expires_in_days: 1,
+      project_id: project.id,
     });
+    expect(await run(first, new Api(inject('stack').url, key.body.key), 'main')).toMatchObject(refused);
+    expect(await run(first, api, 'main')).toMatchObject({ status: 200, body: { command: 'CREATE' } });
+    expect(await run({ sql: 'select 1', role: 'owner' }, api, 'main')).toMatchObject(refused);
     const reader = await apiOf({ tenant: TENANT, scope: 'read' });
     const viewer = await apiOf({ tenant: TENANT, role: 'viewer' });
     for (const caller of [reader, viewer])
