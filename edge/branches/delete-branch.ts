@@ -84,12 +84,7 @@ export async function markBranchDeleted(
 ): Promise<Result<Deleted, Failure>> {
   const { branchId } = job;
   const transitionName = service?.event ?? 'delete';
-  const thisBranch = and(
-    eq(projectBranches.id, branchId),
-    eq(projectBranches.projectId, job.projectId),
-    eq(projectBranches.tenantId, job.tenantId),
-    service?.due,
-  );
+  const thisBranch = and(eq(projectBranches.id, branchId), service?.due);
   if (branch.isDefault || branch.protected) return fail({ code: 'BRANCH_PROTECTED' });
 
   if (kept) job.input = { ...job.input, snapshotId: kept.snapshotId };
@@ -151,7 +146,7 @@ export async function deleteBranch(
   deletion: BranchDeletion,
   now: Date,
 ): Promise<Result<Deleted, Failure>> {
-  const { id, projectId, status } = deletion.branch;
+  const { id, status } = deletion.branch;
   // Of the others, one that is being restored has a kept database.
   if (status === 'active' || status === 'expired') {
     const deleted = await deleteAsRead(db, settings, deletion, [], now);
@@ -162,9 +157,7 @@ export async function deleteBranch(
     db
       .select()
       .from(snapshots)
-      .where(
-        and(eq(snapshots.projectId, projectId), eq(snapshots.branchId, id), eq(snapshots.kind, 'deleted')),
-      ),
+      .where(and(eq(snapshots.branchId, id), eq(snapshots.kind, 'deleted'))),
   ]);
   if (!branch) return fail({ code: 'NOT_FOUND' });
   return deleteAsRead(db, settings, { ...deletion, branch }, keptOnes, now);

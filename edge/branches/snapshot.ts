@@ -143,7 +143,6 @@ export const latestSnapshot = (db: Database, projectId: string, branch: SQL | un
         sql`${snapshots.data} = (select data from ${projectBranches} where id = ${snapshots.branchId})`,
         sql`exists (select 1 from ${projectBranches} where ${and(
           eq(projectBranches.id, snapshots.branchId),
-          eq(projectBranches.projectId, projectId),
           branch,
         )})`,
       ),

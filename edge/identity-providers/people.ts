@@ -29,7 +29,7 @@ export const hasOwnerBesides = (tenantId: string, people: SQL): SQL =>
       join ${organizations} on ${organizations.id} = ${organizationMembers.organizationId}
       join ${users} on ${users.id} = ${organizationMembers.userId}
       where ${organizations.idpTenantId} = ${tenantId} and ${organizationMembers.role} = 'owner'
-        and ${users.tenantId} = ${tenantId} and ${users.gid} not in (${people})))`;
+        and ${users.gid} not in (${people})))`;
 
 /** An owner among the people of a tenant's providers, who can sign in. */
 export const hasActiveOwner = (tenantId: string) =>

@@ -125,7 +125,7 @@ function writeUnlessLast(
   { gid, accountRole }: AccountMember,
   { next, event, rest }: MemberChange,
 ): Promise<Result<unknown, Failure>> {
-  const asRead = and(eq(accounts.id, gid), eq(accounts.tenantId, tenantId), eq(accounts.role, accountRole));
+  const asRead = and(eq(accounts.id, gid), eq(accounts.role, accountRole));
   const otherOwner = and(eq(accounts.tenantId, tenantId), eq(accounts.role, 'owner'), ne(accounts.id, gid));
   const losesOwner = accountRole === 'owner' && next !== 'owner';
   return guardedWrite(db, {

@@ -227,7 +227,7 @@ router.openapi(
  */
 async function resultOf(
   c: AppContext,
-  { id: branchId, projectId }: BranchRow,
+  { id: branchId }: BranchRow,
   comparison: Comparison,
   jobId: string,
 ): Promise<{ result: MethodResult<'branch.diff'> } | { job: typeof jobs.$inferSelect }> {
@@ -235,7 +235,7 @@ async function resultOf(
     .select({ job: jobs, result: differences.result })
     .from(jobs)
     .leftJoin(differences, eq(differences.jobId, jobs.id))
-    .where(and(eq(jobs.id, jobId), eq(jobs.projectId, projectId), isComparison(branchId, comparison)));
+    .where(and(eq(jobs.id, jobId), isComparison(branchId, comparison)));
   const { job, result } = found(rows, missing('comparison'));
   if (job.status === 'failed' && job.error) throw ApiError.of(publicFailure(job.error));
   if (job.status !== 'succeeded') return { job };

@@ -226,7 +226,6 @@ async function write(
   const { id, deletedAt, updatedAt } = before;
   const isIt = and(
     eq(providerPeople.id, id),
-    eq(providerPeople.providerId, provider.id),
     deletedAt === null ? isNull(providerPeople.deletedAt) : eq(providerPeople.deletedAt, deletedAt),
   );
   const isAsRead = and(isIt, eq(providerPeople.updatedAt, updatedAt));

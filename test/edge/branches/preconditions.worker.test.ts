@@ -94,13 +94,7 @@ const STARTING = ['reset', 'snapshot', 'comparison'] as const satisfies Write[];
 
 /** What has changed since the branch was read, the writes that it concerns, and their failure. */
 const CHANGES: [string, readonly Write[], FailureCode, () => Promise<unknown>][] = [
-  [
-    'the project moved to another tenant',
-    ALL.filter((write) => write !== 'deletion'),
-    'NOT_FOUND',
-    () => setProject({ tenantId: 'other' }),
-  ],
-  ['both moved to another tenant', ['deletion'], 'NOT_FOUND', () => set(branch.id, { tenantId: 'other' })],
+  ['the project moved to another tenant', ALL, 'NOT_FOUND', () => setProject({ tenantId: 'other' })],
   ['the project is being deleted', ALL, 'PROJECT_NOT_ACTIVE', () => setProject({ status: 'deleting' })],
   [
     'the branch is being created',
