@@ -7,7 +7,7 @@ import { insertRule } from '../../../edge/access/change-rules.ts';
 import { currentList, refreshLists, toNamedNetworkResponse } from '../../../edge/access/named-networks.ts';
 import { networkLists, withRanges } from '../../../edge/access/network-rule.ts';
 import { auditEvents, namedNetworks, networkRules, projects } from '../../../edge/database/schema.ts';
-import { ACTOR, ruleRow, startRecords } from '../../support/records/records.ts';
+import { ACTOR, insertProject, ruleRow, startRecords } from '../../support/records/records.ts';
 
 const { db } = await startRecords();
 const NOW = new Date('2026-11-26T12:00:00Z');
@@ -138,4 +138,20 @@ test('a rule by name counts as the longest list', async () => {
   expect(await insertRule(db, ruleRow('203.0.113.1/32', { listVersion: 0 }), ACTOR, null)).toMatchObject({
     ok: true,
   });
+});
+
+test('each of several projects gets a revision and an audit event of its own', async () => {
+  published = null;
+  await db.delete(networkRules);
+  await db.insert(networkRules).values(ruleRow('cloudflare', { listVersion: 1 }));
+  await insertProject(db, 'h', 'q');
+  await db.insert(networkRules).values(ruleRow('cloudflare', { projectId: 'q', listVersion: 1 }));
+  const before = (await changes()).length;
+  expect((await refreshLists(db, settings, after(6))).toSorted()).toEqual(['p', 'q']);
+  expect(
+    (await changes())
+      .slice(before)
+      .map(({ projectId }) => projectId)
+      .toSorted(),
+  ).toEqual(['p', 'q']);
 });

@@ -58,7 +58,7 @@ import { createWebhook, deleteWebhook, viewSecret } from '../../../edge/webhooks
 import type { FailureCode } from '../../../shared/failures.ts';
 import { NETWORK_RULES_MAX } from '../../../shared/limits.ts';
 import type { Result } from '../../../shared/result.ts';
-import { ACTOR, branchRow, startRecords } from '../../support/records/records.ts';
+import { ACTOR, branchRow, overtaken, startRecords } from '../../support/records/records.ts';
 
 const NOW = new Date('2026-11-23T12:00:00Z');
 const LATER = new Date(NOW.getTime() + 60_000);
@@ -326,24 +326,6 @@ const WRITES = {
 } as const satisfies Record<string, (d1: Database) => Promise<Result<unknown>>>;
 type Write = keyof typeof WRITES;
 
-/** D1 as it is for a request that another one overtakes: `change` runs before its first batch. */
-function overtakenBy(change: () => Promise<unknown>): Database {
-  let overtaking: Promise<unknown> | null = null;
-  const overtaken = new Proxy(binding, {
-    get(target, property) {
-      const value: unknown = Reflect.get(target, property);
-      if (typeof value !== 'function') return value;
-      if (property !== 'batch') return value.bind(target);
-      return async (...given: unknown[]) => {
-        overtaking ??= change();
-        await overtaking;
-        return Reflect.apply(value, target, given);
-      };
-    },
-  });
-  return openDatabase(overtaken);
-}
-
 const many = <T>(count: number, one: (index: number) => T) => Array.from({ length: count }, (_, i) => one(i));
 const move = () => setProject({ tenantId: 'other' });
 const copy = (row: BranchRow, values: Partial<BranchRow>) => ({ ...row, id: id(), ...values });
@@ -546,11 +528,11 @@ const counts = async () => {
 
 test.each(CELLS)('%s, and %s meanwhile: %s, and nothing is written', async (write, _, code, meanwhile) => {
   let before: unknown[] = [];
-  const overtaken = overtakenBy(async () => {
+  const late = overtaken(binding, async () => {
     await meanwhile();
     before = await counts();
   });
-  expect(await WRITES[write](overtaken)).toMatchObject({ ok: false, failure: { code } });
+  expect(await WRITES[write](openDatabase(late))).toMatchObject({ ok: false, failure: { code } });
   expect(before).not.toEqual([]);
   expect(await counts()).toEqual(before);
 });

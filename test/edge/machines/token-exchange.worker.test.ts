@@ -3,7 +3,7 @@ import { eq } from 'drizzle-orm';
 import { UnsecuredJWT } from 'jose';
 import { afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { trusts } from '../../../edge/database/people-schema.ts';
-import { auditEvents } from '../../../edge/database/schema.ts';
+import { auditEvents, projects } from '../../../edge/database/schema.ts';
 import { CACHED_MS, machineRecord } from '../../../edge/machines/authenticate-machine.ts';
 import { Api } from '../../support/api.ts';
 import { eventually } from '../../support/eventually.ts';
@@ -190,6 +190,19 @@ describe('the right token', () => {
     expect((await gateway.api.delete(`${trustsPath()}/${id}`)).status).toBe(204);
     expect(await read(CACHED_MS)).toBeNull();
     await expectRefused(await issuer.token(RIGHT));
+  });
+
+  test('is refused while the project moves to another tenant, although its trust is cached', async () => {
+    await trust();
+    expect((await exchange(await issuer.token(RIGHT))).status).toBe(200);
+    const setTenant = (tenantId: string) =>
+      gateway.db
+        .update(projects)
+        .set({ tenantId })
+        .where(eq(projects.id, ids.project_id ?? ''));
+    await setTenant('elsewhere');
+    await expectRefused(await issuer.token(RIGHT));
+    await setTenant('acme');
   });
 
   test('is not accepted as a bearer itself, nor an access token as a subject', async () => {

@@ -131,3 +131,24 @@ export async function readBranch(db: Database, { id }: RecordedBranch) {
   const events = await db.select().from(auditEvents).where(eq(auditEvents.branchId, id));
   return { status: row?.status, events: events.map(({ name }) => name) };
 }
+
+/** D1 as it is for a request that another one overtakes: `change` runs once, before this batch of it. */
+export function overtaken(binding: D1Database, change: () => PromiseLike<unknown>, batch = 1): D1Database {
+  let batches = 0;
+  let overtaking: PromiseLike<unknown> | null = null;
+  return new Proxy(binding, {
+    get(target, property) {
+      const value: unknown = Reflect.get(target, property);
+      if (typeof value !== 'function') return value;
+      if (property !== 'batch') return value.bind(target);
+      return async (...given: unknown[]) => {
+        batches += 1;
+        if (batches >= batch) {
+          overtaking ??= change();
+          await overtaking;
+        }
+        return Reflect.apply(value, target, given);
+      };
+    },
+  });
+}
