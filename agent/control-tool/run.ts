@@ -31,6 +31,7 @@ import { progressOfJob } from '../process/progress.ts';
 import { runRoomLoop } from '../snapshots/make-room.ts';
 import { runSeparationLoop } from '../snapshots/separate-snapshots.ts';
 import { runSpareLoop } from '../snapshots/spares.ts';
+import { runStandingLoop } from '../snapshots/standing.ts';
 import { watchLease } from '../standby/lease.ts';
 import { FollowWatch } from '../transfer/watch-followed.ts';
 import { Drain, drainAt } from '../upgrade/drain.ts';
@@ -201,6 +202,7 @@ function loopsOf(
     room: (signal) => runRoomLoop(host, () => notify('inventory_outdated', {}), signal),
     'copies of snapshots': (signal) => runSeparationLoop(host, signal),
     spares: (signal) => runSpareLoop(host, signal),
+    standing: (signal) => runStandingLoop(host, signal),
     'locks of rehearsals': (signal) => host.lockSampler.run(signal),
     logins: (signal) => new LoginWatch(host, log).run(signal),
     'blocked projects': (signal) =>

@@ -22,6 +22,7 @@ import { KeptSessions } from '../rows/kept-sessions.ts';
 import { PageMarks } from '../rows/pages.ts';
 import { RowTurns } from '../rows/row-turns.ts';
 import { Spares } from '../snapshots/spares.ts';
+import { Standing } from '../snapshots/standing.ts';
 import { Membership } from '../standby/membership.ts';
 import { Copies } from '../transfer/copies.ts';
 import { FollowLags } from '../transfer/follow-lags.ts';
@@ -58,6 +59,7 @@ export interface Host {
   copyRoom: CopyRoom;
   covered: CoveredSources;
   spares: Spares;
+  standing: Standing;
   following: { pause: (session: Session, source: string) => Promise<() => Promise<void>> };
   known: KnownInventory;
   /** Of a host and its standby. */
@@ -102,6 +104,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     copyRoom: new CopyRoom(settings),
     covered: new CoveredSources(),
     spares: new Spares({ log }),
+    standing: new Standing(),
     following: {
       pause: (session, source) => pauseFollowing({ settings, postgres, sessions, log }, session, source),
     },

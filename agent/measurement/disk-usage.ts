@@ -46,6 +46,7 @@ const SUBJECTS = `
   UNION ALL
   SELECT snapshot_id, project_id, pg_database.oid::text, false, '' FROM snapshot
   JOIN pg_database ON datname = ${SNAPSHOT_NAME} AND datconnlimit <> -2
+  WHERE kind <> 'standing'
   ORDER BY 1`;
 
 type Physical = NonNullable<ProjectMeasurement['physical']>;

@@ -42,11 +42,13 @@ import { DEFAULT_PRIVILEGES, grantGroups, lostGroups } from '../privileges/defau
 import { makeOwnSessions } from '../privileges/own-sessions.ts';
 import { type PrivilegesHost, repair } from '../privileges/repair-privileges.ts';
 import { HostError } from '../process/host-error.ts';
+import type { Log } from '../process/log.ts';
 import { pollUntil } from '../process/loops.ts';
 import type { OnProgress } from '../process/progress.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { closeAsSnapshot, readSnapshotSize } from '../snapshots/snapshot-databases.ts';
 import type { Spares } from '../snapshots/spares.ts';
+import type { Standing } from '../snapshots/standing.ts';
 import { leaveSource } from '../transfer/following.ts';
 
 /** What it takes to create and to drop a branch. */
@@ -54,6 +56,8 @@ export interface BranchHost extends AccessHost, CloneHost, PrivilegesHost {
   /** For operations: each holds its locks in one of these sessions. */
   sessions: Pool;
   spares: Spares;
+  standing: Standing;
+  log: Log;
   sizes: KnownSizes;
 }
 
@@ -132,7 +136,7 @@ async function cloneMissing(
   host: BranchHost,
   session: Session,
   states: readonly { branch: BranchIdentity; state: CloneState }[],
-  { source, busy_wait }: Params<'branch.clone'>,
+  { project_id, source, busy_wait }: Params<'branch.clone'>,
   onProgress: OnProgress | undefined,
 ): Promise<CloneResult> {
   const [first, ...others] = states.filter(({ state }) => state === 'nothing').map(({ branch }) => branch);
@@ -146,7 +150,10 @@ async function cloneMissing(
   const from = states.find(({ state }) => state === 'finalized')?.branch.database ?? source;
   const name = buildDatabaseName(first.job_id);
   if (from !== null) await takeLock(session, `source:${from}`);
-  const result = await createClone(host, session, { name, source: from, busy_wait }, onProgress);
+  const result =
+    from === null
+      ? await createClone(host, session, { name, source: null, busy_wait }, onProgress)
+      : await host.standing.clone(host, session, { project_id, name, source: from, busy_wait }, onProgress);
   // Other clones of the source can begin.
   if (from !== null) await releaseLock(session, `source:${from}`);
   const names = others.map(({ job_id }) => buildDatabaseName(job_id));

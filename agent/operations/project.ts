@@ -57,7 +57,7 @@ export async function dropProject(
     ...snapshots.map(
       ({ snapshot_id }) =>
         () =>
-          dropSnapshot(host, { project_id, snapshot_id }),
+          dropSnapshot(host, { snapshot_id }),
     ),
   ];
   const outcomes: PromiseSettledResult<{ dropped: boolean }>[] = [];

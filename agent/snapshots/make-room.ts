@@ -1,24 +1,17 @@
-import { type CopyRoom, NoCopyRoom } from '../cloning/copy-room.ts';
-import type { Pool } from '../postgres/connect.ts';
+import { NoCopyRoom } from '../cloning/copy-room.ts';
 import { withLocks } from '../postgres/locks.ts';
 import type { HostError } from '../process/host-error.ts';
-import type { Log } from '../process/log.ts';
 import { pollUntil, runLoop } from '../process/loops.ts';
-import type { AgentSettings } from '../process/settings.ts';
 import { freeBytes } from '../volumes/volumes.ts';
 import { dropSnapshot, SNAPSHOT_NAME } from './snapshot-databases.ts';
 import type { Spares } from './spares.ts';
+import type { StandingHost } from './standing.ts';
 
 /** What it takes to make room on the disk. */
-export interface RoomHost {
-  settings: AgentSettings;
-  postgres: Pool;
-  sessions: Pool;
-  copyRoom: CopyRoom;
+export interface RoomHost extends StandingHost {
   spares: Spares;
   /** What the gateway knows of this host. */
   known: { outdate: () => void; isOutdated: (freeBytes: number) => boolean };
-  log: Log;
 }
 
 const MB = 2 ** 20;
@@ -83,6 +76,10 @@ export async function dropOldestDeleted(host: RoomHost): Promise<boolean> {
   return false;
 }
 
+/** Drops what only saves time: all spares, and then all standing snapshots. @returns whether there was one */
+const dropReady = async (host: RoomHost): Promise<boolean> =>
+  (await host.spares.dropAll(host.postgres)) || (await host.standing.dropAll(host));
+
 /**
  * Drops all spares. If there are none, drops as many databases of deleted branches as an operation needs that was refused for want of room, the
  * oldest first. Drops none if all of them together would not do, because they belong to other tenants too, or
@@ -90,7 +87,7 @@ export async function dropOldestDeleted(host: RoomHost): Promise<boolean> {
  * @returns whether the operation may be repeated
  */
 export async function makeRoom(host: RoomHost, failure: HostError): Promise<boolean> {
-  if (await host.spares.dropAll(host.postgres)) return true;
+  if (await dropReady(host)) return true;
   const bytes = failure instanceof NoCopyRoom ? failure.bytes : 0;
   const { copyRoom } = host;
   let missing = await copyRoom.missing(bytes);
@@ -118,8 +115,7 @@ export async function runRoomLoop(host: RoomHost, report: () => void, signal: Ab
   const check = async () => {
     const free = await freeBytes(PGDATA_DIR);
     try {
-      if (free < MIN_FREE_DISK_MB * MB && !(await host.spares.dropAll(host.postgres)))
-        await dropOldestDeleted(host);
+      if (free < MIN_FREE_DISK_MB * MB && !(await dropReady(host))) await dropOldestDeleted(host);
     } finally {
       if (host.known.isOutdated(free)) report();
     }

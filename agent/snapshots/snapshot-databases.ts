@@ -5,8 +5,11 @@ import { identifier, literal, type Pool, type Queryable, type Session } from '..
 import { dropDatabase } from '../postgres/databases.ts';
 import { tryLock, withLocks } from '../postgres/locks.ts';
 
-/** `deleted`: of a deleted branch; the disk may need its room before its time is over. */
-export type SnapshotKind = 'taken' | 'replaced' | 'deleted';
+/**
+ * `deleted`: of a deleted branch; the disk may need its room before its time is over. `standing`: the agent's own, which the
+ * gateway does not know.
+ */
+export type SnapshotKind = 'taken' | 'replaced' | 'deleted' | 'standing';
 
 /**
  * A copy that is to replace a snapshot, or the clone that it has replaced. Either can be dropped at any time.
@@ -40,7 +43,17 @@ export async function readSnapshotSize(session: Session, snapshotId: string): Pr
   return found && !found.interrupted ? Number(found.bytes) : null;
 }
 
-/** Every snapshot in the agent's tables, or those of a project, and whether its database is complete. */
+/** IDs of the standing snapshots. */
+export async function readStanding(db: Queryable): Promise<string[]> {
+  const { rows } = await db.query<{ snapshot_id: string }>(
+    "SELECT snapshot_id FROM snapshot WHERE kind = 'standing'",
+  );
+  return rows.map(({ snapshot_id }) => snapshot_id);
+}
+
+/**
+ * Every snapshot that the gateway knows, or all of a project with its standing ones, and whether its database is complete.
+ */
 export async function readSnapshots(db: Queryable, projectId: string | null = null) {
   const { rows } = await db.query<{
     project_id: string;
@@ -51,7 +64,7 @@ export async function readSnapshots(db: Queryable, projectId: string | null = nu
     `SELECT project_id, snapshot_id, pg_database.oid IS NOT NULL AS ready, independent
      FROM snapshot LEFT JOIN pg_database
        ON datname = ${SNAPSHOT_NAME} AND datconnlimit <> -2
-     ${projectId ? 'WHERE project_id = $1' : ''} ORDER BY taken_at, snapshot_id`,
+     WHERE ${projectId ? 'project_id = $1' : "kind <> 'standing'"} ORDER BY taken_at, snapshot_id`,
     projectId ? [projectId] : [],
   );
   return rows;
@@ -76,7 +89,7 @@ async function readLeftovers(db: Queryable): Promise<{ name: string; snapshotId:
  */
 export function closeAsSnapshot(
   { project_id, branch_id, database, snapshot_id }: Params<'reset.swap'>,
-  kind: Exclude<SnapshotKind, 'taken'>,
+  kind: Extract<SnapshotKind, 'replaced' | 'deleted'>,
 ): string {
   const snapshot = snapshotDatabaseName(snapshot_id);
   const name = identifier(snapshot);
@@ -110,7 +123,7 @@ export async function dropLeftovers({
 /** Drops the snapshot as far as it exists. Waits while it is being taken or copied. */
 export function dropSnapshot(
   host: { sessions: Pool; spares: { dropOf: (db: Queryable, snapshotId: string) => Promise<void> } },
-  { snapshot_id }: Params<'snapshot.drop'>,
+  { snapshot_id }: Pick<Params<'snapshot.drop'>, 'snapshot_id'>,
 ): Promise<MethodResult<'snapshot.drop'>> {
   return withLocks(host.sessions, [`clone:${snapshot_id}`], async (session) => {
     const dropped = (await readSnapshotSize(session, snapshot_id)) !== null;

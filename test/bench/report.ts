@@ -13,7 +13,18 @@ export interface Goal {
   measured: number;
   limit: number | null;
   atLeast?: true;
-  unit: '×' | '%' | 'ms' | 'KB' | 'MB' | 'attempts' | 'requests' | 'trips' | 'transactions' | 'items';
+  unit:
+    | '×'
+    | '%'
+    | 'ms'
+    | 'KB'
+    | 'MB'
+    | 'attempts'
+    | 'requests'
+    | 'trips'
+    | 'transactions'
+    | 'sessions'
+    | 'items';
 }
 
 export interface Report {

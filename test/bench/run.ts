@@ -23,6 +23,7 @@ import { measureFollowing } from './following.ts';
 import { measureFollowingLoad } from './following-load.ts';
 import { measureGrowth } from './growth.ts';
 import { measureHostThroughput } from './host-throughput.ts';
+import { measureLiveMain } from './live-main.ts';
 import { measureLoad } from './load.ts';
 import { describeMachine } from './machine.ts';
 import { measureMasking } from './masking.ts';
@@ -80,6 +81,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
     measure: (signal, { branches }) => measureGrowth(signal, branches),
     byName: true,
   },
+  'live-main': { hindrance: xfsHindrance, measure: measureLiveMain },
   'host-throughput': { hindrance: xfsHindrance, measure: measureHostThroughput },
   'network-rules': { hindrance: () => null, measure: measureNetworkRules },
   'agent-memory': { hindrance: xfsHindrance, measure: measureAgentMemory },

@@ -122,7 +122,7 @@ export class Stage {
    * directories. Spares, which nobody has asked for, are counted by the log of the agent.
    */
   get databasesBegun(): number {
-    return this.#directories.size - this.#countEvents('spare.begun');
+    return this.#directories.size - this.#countEvents('spare.begun') - this.#countEvents('standing.begun');
   }
 
   /** Number of branches that took a spare since the stage was opened. */

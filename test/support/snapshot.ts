@@ -69,6 +69,8 @@ interface HostState {
   projects: { project_id: string; access_revision: number }[];
   rules: RuleRow[];
   snapshots: { snapshot_id: string; project_id: string }[];
+  /** Databases of the agent's own snapshots. */
+  standing: string[];
   /** What moves need on the host that a project leaves: logins, and slots of branches. */
   ofMoves: string[];
   /** Logins that belong to a network, and the databases to which they may connect. */
@@ -123,7 +125,8 @@ const HOST_STATE = `select
   (select coalesce(json_agg(login.login), '[]') from login) as logins,
   (select coalesce(json_agg(project), '[]') from project) as projects,
   (select coalesce(json_agg(network_rule), '[]') from network_rule) as rules,
-  (select coalesce(json_agg(snapshot), '[]') from snapshot) as snapshots,
+  (select coalesce(json_agg(snapshot), '[]') from snapshot where kind <> 'standing') as snapshots,
+  (select coalesce(json_agg('bgsnap_' || replace(snapshot_id::text, '-', '')), '[]') from snapshot where kind = 'standing') as standing,
   (select coalesce(json_agg(name), '[]') from (select login as name from mover
     union all select slot_name from pg_replication_slots join branch using (database)) as of_moves) as "ofMoves",
   (select coalesce(json_agg(json_build_object('login', login.rolname, 'role', role.rolname, 'database', datname)), '[]')

@@ -58,6 +58,7 @@ function atRest(): Snapshot {
       projects: [{ project_id: PROJECT, access_revision: 1 }],
       rules: [{ project_id: PROJECT, branch_id: null, cidr: '192.0.2.1/32' }],
       snapshots: [],
+      standing: [],
       ofMoves: [],
       members: LOGINS.map((login) => ({ login, role: 'net_1', database: 'db_shop' })),
       directories: ['0', '1', '2', '3', '20000'],

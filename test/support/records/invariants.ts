@@ -109,8 +109,10 @@ const AGREEMENTS: Record<string, (picture: Snapshot) => { wanted: string[]; foun
   }),
   databases: (picture) => ({
     wanted: [...PLATFORM_DATABASES, ...databasesOf(picture), ...snapshotDatabases(picture)],
-    // The agent makes and drops spares of snapshots on its own.
-    found: picture.host.databases.map(({ name }) => name).filter((name) => !name.startsWith('bgspare_')),
+    // The agent makes and drops spares and standing snapshots on its own.
+    found: picture.host.databases
+      .map(({ name }) => name)
+      .filter((name) => !name.startsWith('bgspare_') && !picture.host.standing.includes(name)),
   }),
   // An unfinished clone takes no connections (0), a half-dropped one never will again (-2), and without a
   // limit (-1) a branch could take all connections of the host.
