@@ -176,7 +176,7 @@ interface Case {
 async function outcomeIn(world: readonly StoredRow[], { change, run, writesNothing }: Case) {
   await replaceAll(binding, world);
   await change?.(db);
-  const before = await readAll(binding);
+  const before = change || writesNothing ? await readAll(binding) : world;
   const result = await run(db).then(
     (value) => value,
     (error: Error) => ({ thrown: error.message, cause: String(error.cause) }),
