@@ -22,7 +22,7 @@ const BUSY = ['SOURCE_BUSY'];
  * The codes that protection permits for a request without the name of the branch; and whether it must be
  * refused.
  */
-export function protectionOf({ isProtected }: ModelBranch, name: string, confirms: boolean) {
+export function protectionOf({ isProtected }: ModelBranch, name: string, confirms = false) {
   const states = name === MAIN ? new Set([true]) : isProtected.possible;
   const mayRefuse = !confirms && states.has(true);
   return { permitted: mayRefuse ? ['BRANCH_PROTECTED'] : [], mustRefuse: mayRefuse && !states.has(false) };

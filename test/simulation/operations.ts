@@ -127,9 +127,8 @@ const OPERATIONS: { [Kind in OperationKind]: OperationHandler<Kind> } = {
     if (!found) return;
     const { owner, branch } = found;
     const sessions = await Sessions.open(branch);
-    const { permitted, mustRefuse } = protectionOf(branch, operation.branch, operation.confirms);
-    const query = operation.confirms ? `?confirm=${operation.branch}` : '';
-    const path = `/api/v1/projects/${owner.id}/branches/${branch.id}${query}`;
+    const { permitted, mustRefuse } = protectionOf(branch, operation.branch);
+    const path = `/api/v1/projects/${owner.id}/branches/${branch.id}`;
     const removed = await remove(run, operation, concurrent, branch, path, permitted);
     if (removed && mustRefuse)
       run.report(`delete_branch: the protected branch ${operation.branch} was deleted`);

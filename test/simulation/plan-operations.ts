@@ -198,9 +198,7 @@ class Planner {
           ? { kind, project, branch, row: random.pick(rows), ...manner, copies: 1 }
           : null;
       case 'delete_branch':
-        return branch === MAIN
-          ? null
-          : { kind, project, branch, confirms: random.chance(50), ...manner, copies: 1 };
+        return branch === MAIN ? null : { kind, project, branch, ...manner, copies: 1 };
       case 'restore_branch':
         return expected.deleted.size === 0
           ? null

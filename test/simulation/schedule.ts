@@ -56,7 +56,7 @@ export const HOME = 'home';
 const manner = { persists: z.boolean(), copies: z.int().min(1).max(2) };
 const ofProject = { project: Name, ...manner };
 const ofBranch = { branch: Name, ...ofProject };
-/** Whether the client names the branch, as a protected one needs. */
+/** Whether the client names the branch, as the reset of a protected one needs. */
 const confirmed = { confirms: z.boolean() };
 const ofRow = { row: z.int().min(1), ...ofBranch };
 
@@ -73,7 +73,7 @@ const Operation = z.discriminatedUnion('kind', [
   }),
   z.strictObject({ kind: z.literal('lease_branch'), ...ofBranch, source: Name }),
   z.strictObject({ kind: z.literal('renew_lease'), ...ofBranch }),
-  z.strictObject({ kind: z.literal('delete_branch'), ...ofBranch, ...confirmed }),
+  z.strictObject({ kind: z.literal('delete_branch'), ...ofBranch }),
   z.strictObject({ kind: z.literal('restore_branch'), ...ofBranch }),
   z.strictObject({
     kind: z.literal('take_snapshot'),
