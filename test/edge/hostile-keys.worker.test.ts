@@ -4,6 +4,7 @@ import { hosts, projects } from '../../edge/database/schema.ts';
 import { TOOLS } from '../../mcp/tools.ts';
 import { MAPS } from '../../shared/foreign-json.ts';
 import { type HostileBody, hostileBodies, NAMES, queryNames } from '../support/hostile-keys.ts';
+import { firstByDay } from '../support/nightly.ts';
 import { OPERATIONS, type Operation, SCIM_OPERATIONS } from '../support/operations.ts';
 import { addCompany, type Company } from '../support/sign-in/company-provider.ts';
 import { type SignInGateway, startSignInGateway } from '../support/worker/sign-in-gateway.ts';
@@ -132,7 +133,7 @@ test('no body of an operation has such a key, and none stops the gateway', async
 
 test('each name in each part of a path and each parameter of a query is a value like others', async () => {
   const targets = ALL.flatMap((operation) =>
-    NAMES.flatMap((name) => {
+    firstByDay(1, NAMES).flatMap((name) => {
       const inPath = operation.ids.map((id) => filled(operation.path.replace(`{${id}}`, name)));
       const parameters = queryNames(operation.id);
       // A removal would take away what the next requests name.

@@ -189,7 +189,7 @@ test('a key gets the canary with the permission, and turns nothing off without i
   expect((await admin.call('PUT', `${path}/masking`, { body: { rules: [] } })).status).toBe(403);
 });
 
-describe('passwords that members have already', () => {
+describe.runIf(IS_NIGHTLY)('passwords that members have already', () => {
   const isOpen = (url_: string) =>
     query(url_, 'select 1').then(
       () => true,
@@ -315,7 +315,7 @@ test('an agent gets the canary by no tool', async () => {
   }
 });
 
-describe('guesses that a developer writes', () => {
+describe.runIf(IS_NIGHTLY)('guesses that a developer writes', () => {
   const CUSTOMERS = [1, 2, 3].map((n) => ({
     email: `customer${n}@real.example`,
     phone: `+49 30 5550${n}17`,

@@ -76,7 +76,7 @@ test('one command deploys the gateway, and shows no secret', async () => {
   for (const name of GENERATED) expect(shown).not.toContain(copy[name]?.split(':').at(-1));
 });
 
-test('a second run changes nothing', async () => {
+test.runIf(IS_NIGHTLY)('a second run changes nothing', async () => {
   const before = operator.cloudflare.writes.length;
   const { code, stderr } = await operator.run(...operator.words());
   expect({ code, stderr }).toEqual({
@@ -152,7 +152,7 @@ test('a file of the console that does not exist is 404, and no cache keeps it', 
   expect([page.status, await page.text()]).toEqual([200, expect.stringContaining('<div id="root">')]);
 });
 
-test('doctor names each fault with its remedy, and still checks the others', async () => {
+test.runIf(IS_NIGHTLY)('doctor names each fault with its remedy, and still checks the others', async () => {
   const { cloudflare } = operator;
   operator.gateway = () => new Response('error', { status: 500 });
   for (const { database } of cloudflare.databases.values())

@@ -334,33 +334,37 @@ test('clients of the pooler of one tenant have a limit together, and the branch 
   stop = watch(host);
 });
 
-test('a branch that makes many tables is blocked, and its owner may drop them when the block has ended', async () => {
-  const branch = await newBranch();
-  await stop();
-  stop = watch({ ...host, settings: { ...host.settings, PROJECT_FILES: 600 } });
-  const owner = await connect(host, 'direct', branch, 'owner');
-  const ended = whenEnded(owner);
-  let made = 0;
-  await eventually(async () => {
-    for (let n = 0; n < 5; n++) await owner.query(`CREATE TABLE many_${made++} (n integer)`).catch(() => {});
-    expect(eventsOf(branch)).toContainEqual(
-      expect.objectContaining({ event: 'guard.blocked', reason: 'files' }),
-    );
-  });
-  await ended;
-  await eventually(async () => {
-    // A count that was under way when the sessions ended blocks the branch once more.
-    endBlocks();
-    const later = await connect(host, 'direct', branch, 'owner');
-    const { rows } = await later.query(
-      "SELECT oid::regclass::text AS name FROM pg_class WHERE relname ~ '^many_'",
-    );
-    await later.query(rows.map(({ name }) => `DROP TABLE ${name}`).join('; '));
-    await later.end();
-  });
-  await stop();
-  stop = watch(host);
-});
+test.runIf(IS_NIGHTLY)(
+  'a branch that makes many tables is blocked, and its owner may drop them when the block has ended',
+  async () => {
+    const branch = await newBranch();
+    await stop();
+    stop = watch({ ...host, settings: { ...host.settings, PROJECT_FILES: 600 } });
+    const owner = await connect(host, 'direct', branch, 'owner');
+    const ended = whenEnded(owner);
+    let made = 0;
+    await eventually(async () => {
+      for (let n = 0; n < 5; n++)
+        await owner.query(`CREATE TABLE many_${made++} (n integer)`).catch(() => {});
+      expect(eventsOf(branch)).toContainEqual(
+        expect.objectContaining({ event: 'guard.blocked', reason: 'files' }),
+      );
+    });
+    await ended;
+    await eventually(async () => {
+      // A count that was under way when the sessions ended blocks the branch once more.
+      endBlocks();
+      const later = await connect(host, 'direct', branch, 'owner');
+      const { rows } = await later.query(
+        "SELECT oid::regclass::text AS name FROM pg_class WHERE relname ~ '^many_'",
+      );
+      await later.query(rows.map(({ name }) => `DROP TABLE ${name}`).join('; '));
+      await later.end();
+    });
+    await stop();
+    stop = watch(host);
+  },
+);
 
 test('who fills the queue of NOTIFY is blocked, before the queue is full for others', async () => {
   const branch = await newBranch();

@@ -237,7 +237,7 @@ describe('a worker of a subscription', () => {
     await follower.end();
   });
 
-  test('continues while the disk is nearly full, if another one takes it', async () => {
+  test.runIf(IS_NIGHTLY)('continues while the disk is nearly full, if another one takes it', async () => {
     const { settings } = follower.servers;
     const enough = settings.MIN_FREE_DISK_MB;
     await follower.begin();
@@ -319,20 +319,23 @@ describe('a masking', () => {
   });
 });
 
-test('an import whose code takes transaction ids is ended, and nothing is left', async () => {
-  await follower.renew();
-  await follower.source.run(
-    `set role app; ${BURN} reset role; ${check(TAKE_IDS).replaceAll('db_follow', 'bgload_')}`,
-  );
-  await follower.source.run('insert into checked values (1)');
-  const { copied, findings } = await follower.run('transfer.copy', follower.copyParams({ follow: null }));
-  expect(copied).toBeNull();
-  expect(findings).toMatchObject([
-    { severity: 'error', message: expect.stringMatching(/takes too many transaction ids/) },
-  ]);
-  expect(await follower.servers.query("select from pg_database where datname ~ '^bgload_'")).toEqual([]);
-  expectUndisturbed();
-});
+test.runIf(IS_NIGHTLY)(
+  'an import whose code takes transaction ids is ended, and nothing is left',
+  async () => {
+    await follower.renew();
+    await follower.source.run(
+      `set role app; ${BURN} reset role; ${check(TAKE_IDS).replaceAll('db_follow', 'bgload_')}`,
+    );
+    await follower.source.run('insert into checked values (1)');
+    const { copied, findings } = await follower.run('transfer.copy', follower.copyParams({ follow: null }));
+    expect(copied).toBeNull();
+    expect(findings).toMatchObject([
+      { severity: 'error', message: expect.stringMatching(/takes too many transaction ids/) },
+    ]);
+    expect(await follower.servers.query("select from pg_database where datname ~ '^bgload_'")).toEqual([]);
+    expectUndisturbed();
+  },
+);
 
 test.runIf(IS_NIGHTLY)(
   'autovacuum shows no statement of the superuser to the functions that it runs',

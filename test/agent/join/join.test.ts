@@ -76,7 +76,7 @@ const notDated = (files: Record<string, string>, url: string) =>
       .map(([name, text]) => [name, text.replace(/http:\/\/127\.0\.0\.1:\d+/g, url)]),
   );
 
-test('leave puts back what was there and leaves the data, also after a kill', async () => {
+test.runIf(IS_NIGHTLY)('leave puts back what was there and leaves the data, also after a kill', async () => {
   const before = machine.files();
   await machine.enrol();
   await machine.join();
@@ -124,7 +124,7 @@ test.runIf(IS_NIGHTLY)(
   },
 );
 
-test('a dry run says what would change and changes nothing', async () => {
+test.runIf(IS_NIGHTLY)('a dry run says what would change and changes nothing', async () => {
   const before = machine.files();
   const dry = await machine.join({ isDryRun: true });
   expect(machine.files()).toEqual(before);
@@ -156,7 +156,7 @@ test('a standby, which is read-only, gets no tables', async () => {
   expect(machine.hasState('tables')).toBe(false);
 });
 
-test('the units that it installs pass systemd-analyze verify', async () => {
+test.runIf(IS_NIGHTLY)('the units that it installs pass systemd-analyze verify', async () => {
   if (!install('systemd-analyze', 'systemd')) return;
   for (const name of ['usr/sbin/pgbouncer', 'usr/bin/env', 'bin/kill']) {
     machine.write(name, '');
@@ -270,20 +270,23 @@ test.each<[string, Mistake, string, RegExp]>([
   expect(machine.exists('etc/postgresql/18/main/pg_hba.conf.before-join')).toBe(false);
 });
 
-test('an expired token is refused before the servers are changed, and the next token completes the join', async () => {
-  machine.acceptToken(false);
-  const refused = await machine.command('join', '--gateway', machine.url, '--token', 't'.repeat(43));
-  expect(refused.stdout).not.toContain('enrolled this host');
-  expect(refused).toMatchObject({ exitCode: 3 });
-  await expect(machine.join()).rejects.toMatchObject({
-    kind: 'refused',
-    message: expect.stringMatching(/^the enrolment token is invalid.*or expired: get a new one/),
-  });
-  expect(machine.exists('etc/postgresql/18/main/pg_hba.conf.before-join')).toBe(false);
-  machine.acceptToken(true);
-  await machine.join();
-  expect(machine.enrolments()).toBe(1);
-});
+test.runIf(IS_NIGHTLY)(
+  'an expired token is refused before the servers are changed, and the next token completes the join',
+  async () => {
+    machine.acceptToken(false);
+    const refused = await machine.command('join', '--gateway', machine.url, '--token', 't'.repeat(43));
+    expect(refused.stdout).not.toContain('enrolled this host');
+    expect(refused).toMatchObject({ exitCode: 3 });
+    await expect(machine.join()).rejects.toMatchObject({
+      kind: 'refused',
+      message: expect.stringMatching(/^the enrolment token is invalid.*or expired: get a new one/),
+    });
+    expect(machine.exists('etc/postgresql/18/main/pg_hba.conf.before-join')).toBe(false);
+    machine.acceptToken(true);
+    await machine.join();
+    expect(machine.enrolments()).toBe(1);
+  },
+);
 
 /** Runs a command of the control tool for the machine, in this process. */
 async function tool(...words: string[]) {

@@ -8,6 +8,7 @@ import { watchIn } from '../../../agent/rehearsal/watched-tables.ts';
 import { inBranch } from '../../../agent/rows/branch-session.ts';
 import type { RehearsalReport } from '../../../shared/protocol/rehearsal-operations.ts';
 import { asClient, type Branch, connect, startHostWithProject } from '../../support/host/host-project.ts';
+import { IS_NIGHTLY } from '../../support/nightly.ts';
 
 const DATABASE = 'db_rehearsed';
 const CONTENT = `
@@ -87,7 +88,7 @@ test('a rehearsal finds a rewrite, a lock of 2 s and lost rows; an index built c
   expect(await rehearsals()).toEqual([]);
 });
 
-test('a restarted agent continues, and reports what the one before has seen', async () => {
+test.runIf(IS_NIGHTLY)('a restarted agent continues, and reports what the one before has seen', async () => {
   const { host, query } = stage.servers;
   const branch = await stage.project.create(`${DATABASE}_br_restart`, DATABASE);
   await begin(branch);

@@ -219,7 +219,7 @@ describe('a batch', () => {
     return servers.host.spares.taken - taken;
   }
 
-  test('takes as many spares as there are, and clones for the others', async () => {
+  test.runIf(IS_NIGHTLY)('takes as many spares as there are, and clones for the others', async () => {
     await want({ [snapshot]: 2 });
     await untilThereAre(2);
     await end();
@@ -249,60 +249,68 @@ const dropped = ({ branch_id, database }: { branch_id: string; database: string 
 });
 
 describe('the number of spares', () => {
-  test('is that of the snapshot, of the project once the snapshot is used, or automatic', async () => {
-    await want({ [snapshot]: 3 });
-    await untilThereAre(3);
-    await want({ [snapshot]: 0 });
-    await untilThereAre(0);
-    await create();
-    await want({ [snapshot]: 0 }, 2);
-    await untilThereAre(0);
-    await want({}, 2);
-    await untilThereAre(2);
-    await want({});
-    await create();
-    await untilThereAre(2);
-    await dropSnapshot();
-  });
+  test.runIf(IS_NIGHTLY)(
+    'is that of the snapshot, of the project once the snapshot is used, or automatic',
+    async () => {
+      await want({ [snapshot]: 3 });
+      await untilThereAre(3);
+      await want({ [snapshot]: 0 });
+      await untilThereAre(0);
+      await create();
+      await want({ [snapshot]: 0 }, 2);
+      await untilThereAre(0);
+      await want({}, 2);
+      await untilThereAre(2);
+      await want({});
+      await create();
+      await untilThereAre(2);
+      await dropSnapshot();
+    },
+  );
 
-  test('that a project asks for is 32 after 16 others are deleted, and until then it waits for the making', async () => {
-    for (let n = 0; n < 16; n += 1) {
-      const other = new Project(servers.host);
-      const { database, branch_id } = await other.create(`db_deleted_${n}`, null);
-      const taken = randomUUID();
-      await runOperation(servers.host, 'snapshot.take', {
-        project_id: other.id,
-        branch_id,
-        source: database,
-        snapshot_id: taken,
-        busy_wait: BUSY_WAIT_MS,
-        unless_same_as: null,
+  test.runIf(IS_NIGHTLY)(
+    'that a project asks for is 32 after 16 others are deleted, and until then it waits for the making',
+    async () => {
+      for (let n = 0; n < 16; n += 1) {
+        const other = new Project(servers.host);
+        const { database, branch_id } = await other.create(`db_deleted_${n}`, null);
+        const taken = randomUUID();
+        await runOperation(servers.host, 'snapshot.take', {
+          project_id: other.id,
+          branch_id,
+          source: database,
+          snapshot_id: taken,
+          busy_wait: BUSY_WAIT_MS,
+          unless_same_as: null,
+        });
+        revision += 1;
+        await runOperation(servers.host, 'access.apply', {
+          project_id: other.id,
+          access: {
+            revision,
+            tenant: project.id,
+            rules: [],
+            spares: { of_project: null, of_snapshots: { [taken]: 2 } },
+          },
+        });
+        await eventually(async () => expect(await state(other.id)).toMatchObject({ ready: 2 }));
+        await other.remove();
+      }
+      await want({}, 32);
+      expect(await state()).toEqual({ wanted: 32, ready: 0, waiting_for: 'use' });
+      await create();
+      // The proof of the branch has just worked.
+      expect(await state()).toMatchObject({
+        wanted: 32,
+        waiting_for: expect.stringMatching(/^(making|clients)$/),
       });
-      revision += 1;
-      await runOperation(servers.host, 'access.apply', {
-        project_id: other.id,
-        access: {
-          revision,
-          tenant: project.id,
-          rules: [],
-          spares: { of_project: null, of_snapshots: { [taken]: 2 } },
-        },
-      });
-      await eventually(async () => expect(await state(other.id)).toMatchObject({ ready: 2 }));
-      await other.remove();
-    }
-    await want({}, 32);
-    expect(await state()).toEqual({ wanted: 32, ready: 0, waiting_for: 'use' });
-    await create();
-    // The proof of the branch has just worked.
-    expect(await state()).toMatchObject({
-      wanted: 32,
-      waiting_for: expect.stringMatching(/^(making|clients)$/),
-    });
-    await eventually(async () => expect(await state()).toEqual({ wanted: 32, ready: 32, waiting_for: null }));
-    await want({});
-    await dropSnapshot();
-  });
+      await eventually(async () =>
+        expect(await state()).toEqual({ wanted: 32, ready: 32, waiting_for: null }),
+      );
+      await want({});
+      await dropSnapshot();
+    },
+  );
 
   test('is at most 32 in a project, the newest snapshots first', async () => {
     const spares = new Spares();

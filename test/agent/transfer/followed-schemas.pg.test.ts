@@ -8,7 +8,7 @@ import { connect as connectTo } from '../../support/database.ts';
 import { eventually } from '../../support/eventually.ts';
 import { Follower } from '../../support/host/follower.ts';
 import { asClient, connect } from '../../support/host/host-project.ts';
-import { firstByDay } from '../../support/nightly.ts';
+import { firstByDay, IS_NIGHTLY } from '../../support/nightly.ts';
 import { expectSameCatalogs, FOLDER, NEXT_VALUES } from './own-catalog.ts';
 
 let follower: Follower;
@@ -135,6 +135,10 @@ const CHANGES: [change: string, outcome: Outcome][] = [
   ["alter type mood rename to old; create type mood as enum ('bad', 'good')", 'not modelled'],
 ];
 
+/** By day, two changes of each outcome. */
+const firstOfEach = (changes: typeof CHANGES) =>
+  [...Map.groupBy(changes, ([, outcome]) => outcome).values()].flatMap((ofOutcome) => ofOutcome.slice(0, 2));
+
 test('each change at the source is an addition, more than that, or named as none that can be made here', async () => {
   const { source } = follower;
   await follower.renew();
@@ -169,7 +173,7 @@ test('each change at the source is an addition, more than that, or named as none
   });
   const { print } = await compare(null);
   expect((await compare(print)).changes).toBeNull();
-  for (const [change, outcome] of CHANGES) {
+  for (const [change, outcome] of IS_NIGHTLY ? CHANGES : firstOfEach(CHANGES)) {
     await source.run(`set role app; set search_path = public; ${change}`);
     const [found, details] = await outcomeOf();
     expect([change, found, details]).toEqual([change, outcome, details]);

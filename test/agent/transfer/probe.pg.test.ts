@@ -7,6 +7,7 @@ import { Copies } from '../../../agent/transfer/copies.ts';
 import { limitFinding } from '../../../agent/transfer/probe.ts';
 import type { MethodResult, Params } from '../../../shared/protocol/operations.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
+import { IS_NIGHTLY } from '../../support/nightly.ts';
 import {
   OTHER_LOGIN,
   SEES_NO_OTHERS,
@@ -375,7 +376,7 @@ describe('a server that nobody knows', () => {
     );
   });
 
-  test('a project checks one source at a time', async () => {
+  test.runIf(IS_NIGHTLY)('a project checks one source at a time', async () => {
     await serving(
       () => {},
       async (port) => {

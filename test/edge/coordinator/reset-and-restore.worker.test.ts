@@ -7,6 +7,7 @@ import { NETWORK_RULES_MAX } from '../../../shared/limits.ts';
 import type { Method } from '../../../shared/protocol/operations.ts';
 import type { BranchBody } from '../../support/api.ts';
 import { eventually } from '../../support/eventually.ts';
+import { IS_NIGHTLY } from '../../support/nightly.ts';
 import { sharedTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
 
 const FAILURE = { code: 'POSTGRES_UNAVAILABLE', message: 'planted' } as const;
@@ -49,26 +50,29 @@ async function whileFailing(method: Method, begin: () => Promise<{ status: numbe
   };
 }
 
-test('a reset waits for an older one that is tried again, some seconds; a deletion does not', async () => {
-  const succeed = await whileFailing('reset.swap', () => reset(NO_WAIT));
-  await eventually(async () => expect((await jobsOf('branch.reset'))[0]?.attempts).toBeGreaterThan(0));
-  expect(await reset()).toMatchObject({ status: 503, body: { error: 'HOST_BUSY' } });
+test.runIf(IS_NIGHTLY)(
+  'a reset waits for an older one that is tried again, some seconds; a deletion does not',
+  async () => {
+    const succeed = await whileFailing('reset.swap', () => reset(NO_WAIT));
+    await eventually(async () => expect((await jobsOf('branch.reset'))[0]?.attempts).toBeGreaterThan(0));
+    expect(await reset()).toMatchObject({ status: 503, body: { error: 'HOST_BUSY' } });
 
-  const newer = reset();
-  await succeed();
-  expect(await newer).toMatchObject({ status: 200, body: { id: branch.id } });
-  const [first, second, ...more] = await jobsOf('branch.reset');
-  expect([first, second, more]).toMatchObject([{ status: 'succeeded' }, { status: 'succeeded' }, []]);
-  expect(second?.createdAt.getTime()).toBeGreaterThanOrEqual(first?.updatedAt.getTime() ?? Infinity);
+    const newer = reset();
+    await succeed();
+    expect(await newer).toMatchObject({ status: 200, body: { id: branch.id } });
+    const [first, second, ...more] = await jobsOf('branch.reset');
+    expect([first, second, more]).toMatchObject([{ status: 'succeeded' }, { status: 'succeeded' }, []]);
+    expect(second?.createdAt.getTime()).toBeGreaterThanOrEqual(first?.updatedAt.getTime() ?? Infinity);
 
-  const end = await whileFailing('reset.swap', () => reset(NO_WAIT));
-  expect((await gateway.api.delete(`${path}/${branch.id}`)).status).toBe(202);
-  await end();
-  await eventually(async () => {
-    expect(await jobsOf('branch.delete')).toMatchObject([{ status: 'succeeded' }]);
-    expect((await jobsOf('branch.reset')).at(-1)).toMatchObject({ status: 'failed' });
-  });
-});
+    const end = await whileFailing('reset.swap', () => reset(NO_WAIT));
+    expect((await gateway.api.delete(`${path}/${branch.id}`)).status).toBe(202);
+    await end();
+    await eventually(async () => {
+      expect(await jobsOf('branch.delete')).toMatchObject([{ status: 'succeeded' }]);
+      expect((await jobsOf('branch.reset')).at(-1)).toMatchObject({ status: 'failed' });
+    });
+  },
+);
 
 test('the wait of a client includes that for an older reset', async () => {
   const succeed = await whileFailing('reset.swap', () => reset(NO_WAIT));

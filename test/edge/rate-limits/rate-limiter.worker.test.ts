@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import { type Bucket, bucketOf } from '../../../edge/rate-limits/buckets.ts';
 import { eventually } from '../../support/eventually.ts';
+import { IS_NIGHTLY } from '../../support/nightly.ts';
 import { type RateLimitGateway, startRateLimitGateway } from '../../support/worker/rate-limit-gateway.ts';
 
 const newStateDir = () => mkdtemp(join(tmpdir(), 'branchgate-rate-limits-'));
@@ -218,7 +219,7 @@ describe('when workerd crashes', () => {
     expect(await gateway.takes(reads)).toMatchObject([{ remaining: 989 }]);
   });
 
-  test('its storage is still emptied', async () => {
+  test.runIf(IS_NIGHTLY)('its storage is still emptied', async () => {
     const address = newAddress();
     const gateway = await crashAfter(async ({ takes }) => {
       await takes(address.failed);
