@@ -61,7 +61,7 @@ test('a safe migration ends with exit code 0, and the command says what was not 
   expect(stderr).toContain('The load of main was not rehearsed');
 });
 
-test('a command that fails is reported as failed, with what it had done', async () => {
+test.runIf(IS_NIGHTLY)('a command that fails is reported as failed, with what it had done', async () => {
   const { code, stdout, stderr } = await cli.run(
     'rehearse',
     ...psql('create index on book (id); select 1 / 0'),
@@ -79,7 +79,7 @@ test.runIf(IS_NIGHTLY)('a command that fails is reported to a program as failed'
   expect(JSON.parse(stdout)).toMatchObject({ exit_code: 1, report: { verdict: 'failed' } });
 });
 
-test('Ctrl-C leaves nothing', async () => {
+test.runIf(IS_NIGHTLY)('Ctrl-C leaves nothing', async () => {
   const { child, result } = cli.start(['rehearse', '--', 'sh', '-c', 'echo ready >&2; sleep 60']);
   let output = '';
   child.stderr?.on('data', (chunk: string) => {

@@ -143,7 +143,7 @@ test('while the gateway is away, the page says so and keeps the change', async (
   expect(await stored()).toBe('away');
 });
 
-test('a saved row can be changed again before it is read again', async () => {
+test.runIf(IS_NIGHTLY)('a saved row can be changed again before it is read again', async () => {
   const release = await hold('**/api/v1/**/tables/item/rows*');
   for (const value of ['once', 'twice']) {
     await stage(value);
@@ -167,7 +167,7 @@ test('what is typed while a save runs stays, and can be saved afterwards', async
   expect(await stored()).toBe('typed meanwhile');
 });
 
-test('a cell that is edited while a new row is saved stays that cell', async () => {
+test.runIf(IS_NIGHTLY)('a cell that is edited while a new row is saved stays that cell', async () => {
   const { page } = visitor;
   await page.getByRole('button', { name: 'Add row' }).click();
   await page.keyboard.type('2');

@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { Api } from '../support/api.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import {
   addCompany,
   type Company,
@@ -135,7 +136,7 @@ test('a code for a new password is used once', async () => {
   await expectOneSuccess(FEW, ({ url }) => new Api(url, null).post('/api/v1/auth/password/reset', wanted));
 });
 
-test('a code of an authenticator app signs in once', async () => {
+test.runIf(IS_NIGHTLY)('a code of an authenticator app signs in once', async () => {
   const email = newAddress();
   const { secret } = await enrolledAccount(site, email);
   const steps: LoginBody[] = [];

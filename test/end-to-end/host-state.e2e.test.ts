@@ -407,7 +407,7 @@ describe('the access of a project', () => {
       expect(rotated.body).toEqual(await api.credentials(project.id, 'reading-rotated', '?role=read_only'));
     });
 
-    test('happens once under one key, and five times an hour per branch', async () => {
+    test.runIf(IS_NIGHTLY)('happens once under one key, and five times an hour per branch', async () => {
       const branch = await api.branch(project.id, 'often-rotated');
       const first = await rotate(branch.id, 'once');
       const again = await rotate(branch.id, 'once');

@@ -278,7 +278,7 @@ describe('the series', () => {
     expect(body).toMatchObject({ error: 'VALIDATION_FAILED', details: [{ path: expect.any(String) }] });
   });
 
-  test('of a branch with the name of a deleted one has none of its history', async () => {
+  test.runIf(IS_NIGHTLY)('of a branch with the name of a deleted one has none of its history', async () => {
     const { id } = await api.branch(project.id, 'again');
     await measured('again');
     expect((await get<Series>(metricsPath('again'))).series[0]?.values.length).toBeGreaterThan(0);

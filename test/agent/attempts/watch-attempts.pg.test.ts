@@ -174,7 +174,7 @@ test.each(firstByDay(1, EVERY_WAY))(
   },
 );
 
-test('attempts from two addresses count together', async () => {
+test.runIf(IS_NIGHTLY)('attempts from two addresses count together', async () => {
   const shared = new Project(servers.host, [HERE_RULE, { branch_id: null, cidr: '127.0.0.3/32' }]);
   const branch = await shared.create('db_together_prod', null);
   const target = targetOf(servers, 'direct', branch);

@@ -135,7 +135,7 @@ test('the ids of subtransactions count too', async () => {
   await Promise.all([blocked(branch, 'transaction_ids'), whenEnded(attacker)]);
 });
 
-test('locks of many transactions on one row count as ids', async () => {
+test.runIf(IS_NIGHTLY)('locks of many transactions on one row count as ids', async () => {
   const branch = await newBranch();
   const owner = await connect(host, 'direct', branch, 'owner');
   await owner.query('CREATE TABLE shared_row (id integer PRIMARY KEY); INSERT INTO shared_row VALUES (1)');
@@ -280,7 +280,7 @@ test('the newest sessions of a project above its limit are ended, over all of it
   expect(branches.flatMap(eventsOf)).toEqual([]);
 });
 
-test('projects of one tenant have a limit together', async () => {
+test.runIf(IS_NIGHTLY)('projects of one tenant have a limit together', async () => {
   const first = new Project(host);
   const second = new Project(host);
   const crowded = [await newBranch(first), await newBranch(second)] as const;

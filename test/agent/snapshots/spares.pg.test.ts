@@ -312,7 +312,7 @@ describe('the number of spares', () => {
     },
   );
 
-  test('is at most 32 in a project, the newest snapshots first', async () => {
+  test.runIf(IS_NIGHTLY)('is at most 32 in a project, the newest snapshots first', async () => {
     const spares = new Spares();
     const older = snapshot;
     await servers.query(
@@ -436,15 +436,18 @@ test('the next spare is of the tenant that has fewest, not of the newest snapsho
   await dropSnapshot();
 });
 
-test('numbers that go up and down have spares made for nothing 32 times, and then every 5 seconds', async () => {
-  const unused = new UnusedSpares();
-  for (let n = 0; n < 31; n += 1) unused.add('one', 0);
-  expect(unused.isTooMany('one', 0)).toBe(false);
-  unused.add('one', 0);
-  expect([unused.isTooMany('one', 4_999), unused.isTooMany('other', 0)]).toEqual([true, false]);
-  expect(unused.isTooMany('one', 5_000)).toBe(false);
-  await dropSnapshot();
-});
+test.runIf(IS_NIGHTLY)(
+  'numbers that go up and down have spares made for nothing 32 times, and then every 5 seconds',
+  async () => {
+    const unused = new UnusedSpares();
+    for (let n = 0; n < 31; n += 1) unused.add('one', 0);
+    expect(unused.isTooMany('one', 0)).toBe(false);
+    unused.add('one', 0);
+    expect([unused.isTooMany('one', 4_999), unused.isTooMany('other', 0)]).toEqual([true, false]);
+    expect(unused.isTooMany('one', 5_000)).toBe(false);
+    await dropSnapshot();
+  },
+);
 
 test('a tenant that had them made for nothing gets no more, and another number does not help', async () => {
   await end();
@@ -597,7 +600,7 @@ describe('spares go', () => {
     await dropSnapshot();
   });
 
-  test('before any deleted branch, while too little of the disk is free', async () => {
+  test.runIf(IS_NIGHTLY)('before any deleted branch, while too little of the disk is free', async () => {
     await want({ [snapshot]: 2 });
     made += 1;
     const kept = await project.create(`${MAIN}_br_${made}`, main.database);

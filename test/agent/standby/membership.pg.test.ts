@@ -52,48 +52,51 @@ test('a primary that is closed has no session of a client, and no login that was
   await again.end();
 });
 
-test('a tenant that grants something to the login of a standby holds up nothing', async () => {
-  const { host } = servers;
-  const branch = await new Project(host, HERE).create('db_granting_prod', null);
-  const standbyId = randomUUID();
-  const readmit = async (generation: number) => {
-    const verifier = await scramVerifier(PASSWORD);
-    return admitStandby(host, { standby_id: standbyId, db_host: '127.0.0.1', verifier, generation });
-  };
-  const stateOf = (login: string) =>
-    servers.query(
-      `SELECT rolcanlogin, (SELECT count(*)::int FROM standby) AS admitted,
+test.runIf(IS_NIGHTLY)(
+  'a tenant that grants something to the login of a standby holds up nothing',
+  async () => {
+    const { host } = servers;
+    const branch = await new Project(host, HERE).create('db_granting_prod', null);
+    const standbyId = randomUUID();
+    const readmit = async (generation: number) => {
+      const verifier = await scramVerifier(PASSWORD);
+      return admitStandby(host, { standby_id: standbyId, db_host: '127.0.0.1', verifier, generation });
+    };
+    const stateOf = (login: string) =>
+      servers.query(
+        `SELECT rolcanlogin, (SELECT count(*)::int FROM standby) AS admitted,
          (SELECT count(*)::int FROM pg_replication_slots WHERE slot_name = $1) AS slots
        FROM pg_roles WHERE rolname = $1`,
-      [login],
-    );
-  const { login } = await readmit(10);
-  const client = await connect(host, 'direct', branch, 'owner');
-  await client.query(`create table given (id int); grant select on given to ${login}`);
-  // Its lock on the role lasts as long as the transaction.
-  await client.query(`begin; grant insert on given to ${login}`);
-  await host.member.apply({
-    role: 'primary',
-    generation: 11,
-    closing: false,
-    standby_id: null,
-    lease_seconds: null,
-  });
-  expect(await stateOf(login)).toEqual([{ rolcanlogin: false, admitted: 0, slots: 0 }]);
-  await client.query('commit');
-  await readmit(12);
-  expect(await stateOf(login)).toEqual([{ rolcanlogin: true, admitted: 1, slots: 1 }]);
-  await client.query('drop table given');
-  await host.member.apply({
-    role: 'primary',
-    generation: 13,
-    closing: false,
-    standby_id: null,
-    lease_seconds: null,
-  });
-  expect(await stateOf(login)).toEqual([]);
-  await client.end();
-});
+        [login],
+      );
+    const { login } = await readmit(10);
+    const client = await connect(host, 'direct', branch, 'owner');
+    await client.query(`create table given (id int); grant select on given to ${login}`);
+    // Its lock on the role lasts as long as the transaction.
+    await client.query(`begin; grant insert on given to ${login}`);
+    await host.member.apply({
+      role: 'primary',
+      generation: 11,
+      closing: false,
+      standby_id: null,
+      lease_seconds: null,
+    });
+    expect(await stateOf(login)).toEqual([{ rolcanlogin: false, admitted: 0, slots: 0 }]);
+    await client.query('commit');
+    await readmit(12);
+    expect(await stateOf(login)).toEqual([{ rolcanlogin: true, admitted: 1, slots: 1 }]);
+    await client.query('drop table given');
+    await host.member.apply({
+      role: 'primary',
+      generation: 13,
+      closing: false,
+      standby_id: null,
+      lease_seconds: null,
+    });
+    expect(await stateOf(login)).toEqual([]);
+    await client.end();
+  },
+);
 
 test('the end of the WAL of a primary is a position that a standby reaches', async () => {
   const { member } = servers.host;
@@ -145,23 +148,26 @@ test.runIf(IS_NIGHTLY)(
   },
 );
 
-test('commits that a primary has confirmed without a flush do not count as survived', async () => {
-  const settings = settingsOfStandby('following');
-  const primary = await admit(settings, 30);
-  // It has replayed everything from the start.
-  const replayed = { query: async () => ({ rows: [{ lsn: 'FFFFFFFF/0' }] }) };
-  const replica = new Replica(settings, replayed as never);
-  const running = replica.run(primary, AbortSignal.timeout(60_000));
-  for (let n = 0; n < 4; n += 1) {
-    await eventually(async () => expect(replica.lag().lag_seconds).toBeLessThan(0.2));
-    const survived = await replica.survivedUntil();
-    expect(survived?.getTime()).toBeLessThanOrEqual(Date.now() - 1_000);
-    // Until there is another sample.
-    await sleep(500);
-  }
-  replica.stop();
-  await running;
-});
+test.runIf(IS_NIGHTLY)(
+  'commits that a primary has confirmed without a flush do not count as survived',
+  async () => {
+    const settings = settingsOfStandby('following');
+    const primary = await admit(settings, 30);
+    // It has replayed everything from the start.
+    const replayed = { query: async () => ({ rows: [{ lsn: 'FFFFFFFF/0' }] }) };
+    const replica = new Replica(settings, replayed as never);
+    const running = replica.run(primary, AbortSignal.timeout(60_000));
+    for (let n = 0; n < 4; n += 1) {
+      await eventually(async () => expect(replica.lag().lag_seconds).toBeLessThan(0.2));
+      const survived = await replica.survivedUntil();
+      expect(survived?.getTime()).toBeLessThanOrEqual(Date.now() - 1_000);
+      // Until there is another sample.
+      await sleep(500);
+    }
+    replica.stop();
+    await running;
+  },
+);
 
 test('a promotion is repeated until its host serves, and nothing that followed continues', async () => {
   const settings = { ...settingsOfStandby('promoted'), PGDATA_DIR: servers.settings.PGDATA_DIR };
@@ -226,16 +232,19 @@ test('a lease that a gate has begun is not given again, for longer', async () =>
   expect(leaseLeft(settings)).toBeLessThanOrEqual(10);
 });
 
-test('a host that was a standby says that PostgreSQL has to be restarted before anything follows', async () => {
-  const { settings: file } = standbyFiles(servers.settings);
-  writeFileSync(file, 'max_logical_replication_workers = 0\n');
-  await servers.end('postgres', 'SIGINT');
-  await servers.start('postgres');
-  const [found] = await limitFinding(servers.host, randomUUID(), { takesTenantPlace: true });
-  expect(found?.message).toMatch(/restarted once/);
-  expect((await servers.tool('doctor')).stdout).toMatch(/because it was a standby.*restart PostgreSQL/);
-  writeFileSync(file, '');
-  await servers.end('postgres', 'SIGINT');
-  await servers.start('postgres');
-  expect(await limitFinding(servers.host, randomUUID(), { takesTenantPlace: true })).toEqual([]);
-});
+test.runIf(IS_NIGHTLY)(
+  'a host that was a standby says that PostgreSQL has to be restarted before anything follows',
+  async () => {
+    const { settings: file } = standbyFiles(servers.settings);
+    writeFileSync(file, 'max_logical_replication_workers = 0\n');
+    await servers.end('postgres', 'SIGINT');
+    await servers.start('postgres');
+    const [found] = await limitFinding(servers.host, randomUUID(), { takesTenantPlace: true });
+    expect(found?.message).toMatch(/restarted once/);
+    expect((await servers.tool('doctor')).stdout).toMatch(/because it was a standby.*restart PostgreSQL/);
+    writeFileSync(file, '');
+    await servers.end('postgres', 'SIGINT');
+    await servers.start('postgres');
+    expect(await limitFinding(servers.host, randomUUID(), { takesTenantPlace: true })).toEqual([]);
+  },
+);

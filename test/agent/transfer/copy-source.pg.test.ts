@@ -224,28 +224,31 @@ test('a copy has the schema, the rows of one snapshot and the next values of seq
   expect(await owner(branch, owners)).toEqual([{ owner: expect.stringMatching(/^g_[0-9a-f]{32}_owner$/) }]);
 });
 
-test('rows that are written meanwhile are in the copy of all tables, or of none', async () => {
-  const branch = await emptyBranch();
-  const writer = await connectTo(source.url());
-  let isWriting = true;
-  const writing = (async () => {
-    for (let n = 1000; isWriting; n += 1)
-      await writer.query(
-        `begin; insert into loan values (${n}, 1); insert into sale values (${n}, '2027-01-01'); commit`,
-      );
-  })();
-  await copyInto(branch, { tables: ['loan', 'sale'], jobs: 3 }).finally(() => {
-    isWriting = false;
-  });
-  await writing;
-  await writer.end();
-  const [counts] = await owner(
-    branch,
-    `select (select count(*) from loan where id >= 1000) as loans, (select count(*) from sale where id >= 1000) as sales`,
-  );
-  expect(counts?.loans).toBe(counts?.sales);
-  await source.run('delete from loan where id >= 1000; delete from sale where id >= 1000');
-});
+test.runIf(IS_NIGHTLY)(
+  'rows that are written meanwhile are in the copy of all tables, or of none',
+  async () => {
+    const branch = await emptyBranch();
+    const writer = await connectTo(source.url());
+    let isWriting = true;
+    const writing = (async () => {
+      for (let n = 1000; isWriting; n += 1)
+        await writer.query(
+          `begin; insert into loan values (${n}, 1); insert into sale values (${n}, '2027-01-01'); commit`,
+        );
+    })();
+    await copyInto(branch, { tables: ['loan', 'sale'], jobs: 3 }).finally(() => {
+      isWriting = false;
+    });
+    await writing;
+    await writer.end();
+    const [counts] = await owner(
+      branch,
+      `select (select count(*) from loan where id >= 1000) as loans, (select count(*) from sale where id >= 1000) as sales`,
+    );
+    expect(counts?.loans).toBe(counts?.sales);
+    await source.run('delete from loan where id >= 1000; delete from sale where id >= 1000');
+  },
+);
 
 test('named tables come with what they need, and without what needs others', async () => {
   const branch = await emptyBranch();

@@ -101,7 +101,7 @@ test('a restoration during the deletion of its branch needs the room that the ke
   expect(await restore()).toMatchObject({ status: 200, body: { id: branch.id } });
 });
 
-test('a purge of a branch that is being restored leaves nothing to restore', async () => {
+test.runIf(IS_NIGHTLY)('a purge of a branch that is being restored leaves nothing to restore', async () => {
   const { api, db } = gateway;
   await api.delete(`${path}/${branch.id}`);
   await eventually(async () =>
@@ -144,7 +144,7 @@ test('a branch whose rules have no room is not restored without them', async () 
   expect(await restore()).toMatchObject({ status: 200 });
 });
 
-test('a restoration whose kept database is gone is not found', async () => {
+test.runIf(IS_NIGHTLY)('a restoration whose kept database is gone is not found', async () => {
   const { api, db } = gateway;
   const countSizings = () => gateway.countCalls(projectId, 'project.size');
   const before = await countSizings();

@@ -126,7 +126,7 @@ describe('with windows of a minute', () => {
     expect((await gateway.inspect(address.failed)).rowsChanged).toBe(rowsChanged);
   });
 
-  test('an evicted object continues counting', async () => {
+  test.runIf(IS_NIGHTLY)('an evicted object continues counting', async () => {
     const { reads } = newProject();
     const [first] = await gateway.takes(reads, 5);
     await eventually(async () => {
@@ -208,7 +208,7 @@ describe('when workerd crashes', () => {
     expect(await gateway.takes(address.failed)).toMatchObject([{ admitted: false, remaining: 0 }]);
   });
 
-  test('a count that was written survives', async () => {
+  test.runIf(IS_NIGHTLY)('a count that was written survives', async () => {
     const { reads } = newProject();
     const gateway = await crashAfter(async ({ takes, inspect }) => {
       await takes(reads, 10);
