@@ -29,6 +29,7 @@ import { agentRoutes } from './routes/agent.ts';
 import { auditRoutes } from './routes/audit-events.ts';
 import { branchHistoryRoutes } from './routes/branch-history.ts';
 import { branchRoutes } from './routes/branches.ts';
+import { checkpointRoutes } from './routes/checkpoints.ts';
 import { companySignInRoutes } from './routes/company-sign-in.ts';
 import { credentialRoutes } from './routes/credentials.ts';
 import { differenceRoutes } from './routes/differences.ts';
@@ -210,6 +211,7 @@ for (const routes of [
   branchRoutes,
   branchHistoryRoutes,
   snapshotRoutes,
+  checkpointRoutes,
   credentialRoutes,
   tableRoutes,
   queryRoutes,

@@ -4,6 +4,7 @@ import type { Failure } from '../shared/failures.ts';
 export const RESOURCES = {
   api_key: 'API key',
   branch: 'branch',
+  checkpoint: 'checkpoint',
   comparison: 'comparison',
   deleted_branch: 'deleted branch that can be restored',
   domain: 'domain',

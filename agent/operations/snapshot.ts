@@ -4,7 +4,7 @@ import { type CloneHost, createClone } from '../cloning/create-clone.ts';
 import type { Pool, Queryable, Session } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import type { OnProgress } from '../process/progress.ts';
-import { readSnapshotSize } from '../snapshots/snapshot-databases.ts';
+import { readSnapshotSize, type SnapshotKind } from '../snapshots/snapshot-databases.ts';
 
 interface SnapshotHost extends CloneHost {
   sessions: Pool;
@@ -17,7 +17,15 @@ interface SnapshotHost extends CloneHost {
  */
 export function takeSnapshot(
   host: SnapshotHost,
-  { project_id, branch_id, snapshot_id, source, busy_wait, unless_same_as }: Params<'snapshot.take'>,
+  {
+    project_id,
+    branch_id,
+    snapshot_id,
+    source,
+    busy_wait,
+    unless_same_as,
+    checkpoint,
+  }: Params<'snapshot.take'>,
   onProgress?: OnProgress,
 ): Promise<MethodResult<'snapshot.take'>> {
   const locks = [`clone:${snapshot_id}`, `source:${source}`] as const;
@@ -27,10 +35,11 @@ export function takeSnapshot(
     const changes = await readChanges(session, source);
     if (changes !== null && changes === (await changesAt(session, unless_same_as)))
       return { taken: false, size_bytes: 0, independent: false };
+    const kind: SnapshotKind = checkpoint ? 'checkpoint' : 'taken';
     await session.query(
-      `INSERT INTO snapshot (snapshot_id, project_id, branch_id, source, changes, kind) VALUES ($1, $2, $3, $4, $5, 'taken')
+      `INSERT INTO snapshot (snapshot_id, project_id, branch_id, source, changes, kind) VALUES ($1, $2, $3, $4, $5, $6)
        ON CONFLICT (snapshot_id) DO UPDATE SET changes = excluded.changes`,
-      [snapshot_id, project_id, branch_id, source, changes],
+      [snapshot_id, project_id, branch_id, source, changes, kind],
     );
     const clone = { name: snapshotDatabaseName(snapshot_id), source, busy_wait, closed: true };
     const { strategy, source_bytes } = await createClone(host, session, clone, onProgress);

@@ -105,7 +105,7 @@ const SNAPSHOT = `
     project_id uuid NOT NULL,
     branch_id uuid NOT NULL, -- of which it was taken; it may have been dropped since
     source text NOT NULL, -- its database then
-    kind text NOT NULL, -- taken of a branch, replaced by a reset, or left by a deleted branch
+    kind text NOT NULL, -- taken of a branch, its checkpoint, replaced by a reset, or left by a deleted branch
     independent boolean NOT NULL DEFAULT false, -- it shares no block with its source
     taken_at timestamptz NOT NULL DEFAULT now(),
     changes text -- what the source had changed then, by its statistics; null: unknown

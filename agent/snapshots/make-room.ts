@@ -3,7 +3,7 @@ import { withLocks } from '../postgres/locks.ts';
 import type { HostError } from '../process/host-error.ts';
 import { pollUntil, runLoop } from '../process/loops.ts';
 import { freeBytes } from '../volumes/volumes.ts';
-import { dropSnapshot, SNAPSHOT_NAME } from './snapshot-databases.ts';
+import { dropSnapshot, SNAPSHOT_NAME, type SnapshotKind } from './snapshot-databases.ts';
 import type { Spares } from './spares.ts';
 import type { StandingHost } from './standing.ts';
 
@@ -20,35 +20,37 @@ const CHECK_EVERY_MS = 2_000;
 /** A file system may free the space of deleted files a little later. */
 const FREED = { within: 2_000, every: 50 };
 
-/** The database of a deleted branch. */
-interface Deleted {
+/** The database of a deleted branch, or a checkpoint. */
+interface Spendable {
   project_id: string;
   snapshot_id: string;
   branch_id: string;
+  kind: Extract<SnapshotKind, 'checkpoint' | 'deleted'>;
   bytes: number;
 }
 
-/** Without branches that are being restored, the oldest first. */
-async function readDeleted({ postgres }: RoomHost): Promise<Deleted[]> {
-  const { rows } = await postgres.query<Deleted>(
-    `SELECT project_id, snapshot_id, branch_id, coalesce(pg_database_size(oid), 0)::float8 AS bytes
+/** Checkpoints, then deleted branches without those that are being restored; of each the oldest first. */
+async function readSpendable({ postgres }: RoomHost): Promise<Spendable[]> {
+  const { rows } = await postgres.query<Spendable>(
+    `SELECT project_id, snapshot_id, branch_id, kind, coalesce(pg_database_size(oid), 0)::float8 AS bytes
      FROM snapshot LEFT JOIN pg_database ON datname = ${SNAPSHOT_NAME}
-     WHERE kind = 'deleted' AND NOT EXISTS (SELECT FROM branch WHERE branch.branch_id = snapshot.branch_id)
-     ORDER BY taken_at`,
+     WHERE kind = 'checkpoint'
+       OR kind = 'deleted' AND NOT EXISTS (SELECT FROM branch WHERE branch.branch_id = snapshot.branch_id)
+     ORDER BY kind, taken_at`,
   );
   return rows;
 }
 
 /** A restoration that has begun meanwhile keeps its database. */
-function dropDeleted(host: RoomHost, deleted: Deleted): Promise<void> {
-  const { project_id, branch_id } = deleted;
+function dropSpendable(host: RoomHost, spendable: Spendable): Promise<void> {
+  const { project_id, branch_id, kind } = spendable;
   return withLocks(host.sessions, [`prepare:${branch_id}`, `clone:${branch_id}`], async (session) => {
     const { rowCount } = await session.query('SELECT FROM branch WHERE branch_id = $1', [branch_id]);
-    if (rowCount !== 0) return;
+    if (kind === 'deleted' && rowCount !== 0) return;
     try {
-      const { dropped } = await dropSnapshot(host, deleted);
-      if (dropped)
-        host.log('disk.deleted_branch_dropped', { project_id, branch_id, reason: 'the disk is full' });
+      const { dropped } = await dropSnapshot(host, spendable);
+      const event = kind === 'deleted' ? 'disk.deleted_branch_dropped' : 'disk.checkpoint_dropped';
+      if (dropped) host.log(event, { project_id, branch_id, reason: 'the disk is full' });
     } finally {
       // A call that failed may have dropped the database, too.
       host.known.outdate();
@@ -57,15 +59,15 @@ function dropDeleted(host: RoomHost, deleted: Deleted): Promise<void> {
 }
 
 /**
- * Drops the database of the branch that was deleted first, before its time: the disk is full.
+ * Drops the oldest checkpoint, or the database of the branch that was deleted first, before its time: the disk is full.
  * @returns whether there was one
  * @throws the failure to drop the oldest, if none could be dropped
  */
-export async function dropOldestDeleted(host: RoomHost): Promise<boolean> {
+export async function dropOldest(host: RoomHost): Promise<boolean> {
   const failures: unknown[] = [];
-  for (const deleted of await readDeleted(host)) {
+  for (const spendable of await readSpendable(host)) {
     try {
-      await dropDeleted(host, deleted);
+      await dropSpendable(host, spendable);
       return true;
     } catch (error) {
       // One that cannot be dropped does not save the younger ones.
@@ -81,8 +83,8 @@ const dropReady = async (host: RoomHost): Promise<boolean> =>
   (await host.spares.dropAll(host.postgres)) || (await host.standing.dropAll(host));
 
 /**
- * Drops all spares. If there are none, drops as many databases of deleted branches as an operation needs that was refused for want of room, the
- * oldest first. Drops none if all of them together would not do, because they belong to other tenants too, or
+ * Drops all spares, or else all standing snapshots. If there are none, drops as many checkpoints, then databases of deleted branches, as an operation
+ * needs that was refused for want of room, the oldest first. Drops none if all of them together would not do, because they belong to other tenants too, or
  * while a copy runs, whose room is counted until it ends.
  * @returns whether the operation may be repeated
  */
@@ -95,11 +97,11 @@ export async function makeRoom(host: RoomHost, failure: HostError): Promise<bool
   if (missing <= 0) return failure instanceof NoCopyRoom;
   while (missing > 0) {
     // Read again each time: a branch may be restored by now.
-    const deleted = await readDeleted(host);
-    const [oldest] = deleted;
-    const possible = deleted.reduce((sum, one) => sum + one.bytes, 0);
+    const spendable = await readSpendable(host);
+    const [oldest] = spendable;
+    const possible = spendable.reduce((sum, one) => sum + one.bytes, 0);
     if (!oldest || missing > possible || copyRoom.isCopying) return false;
-    await dropDeleted(host, oldest);
+    await dropSpendable(host, oldest);
     missing -= oldest.bytes;
   }
   return (await pollUntil(async () => (await copyRoom.missing(bytes)) <= 0, FREED)) === true;
@@ -115,7 +117,7 @@ export async function runRoomLoop(host: RoomHost, report: () => void, signal: Ab
   const check = async () => {
     const free = await freeBytes(PGDATA_DIR);
     try {
-      if (free < MIN_FREE_DISK_MB * MB && !(await dropReady(host))) await dropOldestDeleted(host);
+      if (free < MIN_FREE_DISK_MB * MB && !(await dropReady(host))) await dropOldest(host);
     } finally {
       if (host.known.isOutdated(free)) report();
     }

@@ -6,10 +6,10 @@ import { dropDatabase } from '../postgres/databases.ts';
 import { tryLock, withLocks } from '../postgres/locks.ts';
 
 /**
- * `deleted`: of a deleted branch; the disk may need its room before its time is over. `standing`: the agent's own, which the
- * gateway does not know.
+ * `deleted`: of a deleted branch. The disk may need the room of that and of a `checkpoint` before its time is over.
+ * `standing`: the agent's own, which the gateway does not know.
  */
-export type SnapshotKind = 'taken' | 'replaced' | 'deleted' | 'standing';
+export type SnapshotKind = 'taken' | 'checkpoint' | 'replaced' | 'deleted' | 'standing';
 
 /**
  * A copy that is to replace a snapshot, or the clone that it has replaced. Either can be dropped at any time.

@@ -16,6 +16,7 @@ export const SNAPSHOT_KINDS = {
   schedule: 'Scheduled',
   safety: 'Before a reset',
   masked: 'For masked branches',
+  checkpoint: 'Checkpoint',
 };
 
 const TONES: Record<Branch['status'], string> = {

@@ -284,6 +284,7 @@ const newborn = (now: Date) => ({
   leaseEndsAt: null,
   blocks: [],
   hold: null,
+  undoneTo: null,
   ownBytes: null,
   sharedBytes: null,
   deletedAt: null,

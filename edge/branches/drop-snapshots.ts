@@ -1,9 +1,11 @@
 import { and, eq, lte, type SQL, sql } from 'drizzle-orm';
+import { CHECKPOINTS_OF_BRANCH, CHECKPOINTS_OF_PROJECT } from '../../shared/branch/snapshot.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { quotaBytes } from '../../shared/project/storage-quota.ts';
 import { ok, type Result } from '../../shared/result.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import type { Actor, AuditActor } from '../database/column-types.ts';
+import { isOpenJob } from '../database/conditions.ts';
 import { type Database, insertIf, isThere, type Statement } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import {
@@ -21,11 +23,20 @@ import { saga } from '../jobs/saga.ts';
 import type { Settings } from '../settings.ts';
 
 /** Why the service deletes a snapshot that no user deletes. */
-type Reason = 'expired' | 'replaced' | 'too_much_kept';
+type Reason = 'expired' | 'replaced' | 'too_much_kept' | 'branch_deleted';
 
-/** A deleted branch that is being restored is cloned from its kept database, and needs its passwords. */
+/**
+ * A deleted branch that is being restored is cloned from its kept database, and needs its passwords. An undo
+ * is cloned from its checkpoint.
+ */
 export const isUnused = sql`not (kind = 'deleted' and exists (
-  select 1 from ${projectBranches} where ${projectBranches.id} = ${snapshots.branchId} and ${projectBranches.status} = 'creating'))`;
+  select 1 from ${projectBranches} where ${projectBranches.id} = ${snapshots.branchId} and ${projectBranches.status} = 'creating'))
+  and not (kind in ('checkpoint', 'safety') and exists (
+  select 1 from ${jobs} where ${isOpenJob} and json_extract(${jobs.input}, '$.undo.checkpoint_id') = ${snapshots.id}))`;
+
+/** A checkpoint whose branch has no database any more. */
+const isOrphaned = sql`kind = 'checkpoint' and exists (
+  select 1 from ${projectBranches} where ${projectBranches.id} = ${snapshots.branchId} and ${projectBranches.status} in ('deleted', 'failed'))`;
 
 /** Of a project that has moved, whose host has none of these databases: they cannot be restored any more. */
 export const forgetSnapshots = (db: Database, projectId: string, condition: SQL): Statement[] => {
@@ -118,8 +129,9 @@ const ranked = (projectId: string) => sql`(
   select id, kind, row_number() over (partition by kind, branch_id order by taken_at desc, id) as place,
          count(*) over (partition by kind in ('manual', 'schedule')) as counted,
          row_number() over (partition by kind order by taken_at, id desc) as oldest,
-         count(*) over (partition by kind in ('safety', 'deleted') order by taken_at desc, id) as number,
-         sum(size_bytes) over (partition by kind in ('safety', 'deleted') order by taken_at desc, id) as bytes
+         count(*) over (partition by kind in ('safety', 'deleted'), kind = 'checkpoint' order by taken_at desc, id) as newest,
+         sum(iif(kind = 'checkpoint', coalesce(own_bytes, iif(independent, size_bytes, 0)), size_bytes))
+           over (partition by kind in ('safety', 'deleted'), kind = 'checkpoint' order by taken_at desc, id) as bytes
   from ${snapshots} where project_id = ${projectId} and status = 'ready') as ranked`;
 
 /**
@@ -127,7 +139,8 @@ const ranked = (projectId: string) => sql`(
  * scheduled one if a new one was taken at the project's limit, and what deletions and resets have left behind
  * beyond the project's storage quota, except for the newest: it does not count against the quota, so it must
  * not be a way around it. A limit that was lowered by exactly one also costs the oldest scheduled snapshot of
- * a project that was at the limit.
+ * a project that was at the limit. Checkpoints beyond the number of a branch or a project, or beyond the storage
+ * quota by the bytes that are theirs alone, go too, and so do those of deleted branches.
  */
 export async function retireSnapshots(
   db: Database,
@@ -138,6 +151,7 @@ export async function retireSnapshots(
 ): Promise<void> {
   const [project] = await db.select().from(projects).where(eq(projects.id, projectId));
   if (project?.status !== 'active') return;
+  const quota = quotaBytes(project.storageQuotaGib);
   const among = (condition: SQL) =>
     sql`${snapshots.id} in (select ranked.id from ${ranked(projectId)} where ${condition})`;
   const reasons: Record<Reason, SQL | undefined> = {
@@ -148,8 +162,10 @@ export async function retireSnapshots(
           or (counted = ${SNAPSHOT_LIMIT + 1} and oldest = 1 and place > 1))`,
     ),
     too_much_kept: among(
-      sql`kind in ('safety', 'deleted') and number > 1 and (bytes > ${quotaBytes(project.storageQuotaGib)} or number > ${SNAPSHOT_LIMIT})`,
+      sql`newest > 1 and ((kind in ('safety', 'deleted') and (bytes > ${quota} or newest > ${SNAPSHOT_LIMIT}))
+        or (kind = 'checkpoint' and (bytes > ${quota} or newest > ${CHECKPOINTS_OF_PROJECT} or place > ${CHECKPOINTS_OF_BRANCH})))`,
     ),
+    branch_deleted: isOrphaned,
   };
   for (const [reason, due] of Object.entries(reasons) as [Reason, SQL | undefined][]) {
     const rows = await db
@@ -168,7 +184,7 @@ export async function retireSnapshots(
 /** When the next snapshot of the project expires, in Unix milliseconds; infinite if none does. */
 export async function nextExpiry(db: Database, projectId: string): Promise<number> {
   const [found] = await db
-    .select({ at: sql<number | null>`min(${snapshots.expiresAt})` })
+    .select({ at: sql<number | null>`min(iif(${isOrphaned}, 0, ${snapshots.expiresAt}))` })
     .from(snapshots)
     .where(and(eq(snapshots.projectId, projectId), eq(snapshots.status, 'ready'), isUnused));
   return found?.at ?? Number.POSITIVE_INFINITY;

@@ -5,7 +5,7 @@ import type { Failure } from '../../shared/failures.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { ok, type Result } from '../../shared/result.ts';
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
-import type { Actor, BranchContent } from '../database/column-types.ts';
+import type { Actor, BranchContent, Checkpoint } from '../database/column-types.ts';
 import { isUnfollowed, isUnmoving, onActiveBranch } from '../database/conditions.ts';
 import { type Database, insertIf } from '../database/database.ts';
 import {
@@ -21,6 +21,7 @@ import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import { isUnchanging, newJob } from '../jobs/job-store.ts';
 import { type SagaContext, saga } from '../jobs/saga.ts';
 import { contentOf, FULL_CONTENT, toBranchResponse, toCreatedBranchResponse } from './branch.ts';
+import { isStepsBack } from './checkpoint.ts';
 import { BUSY_WAIT_MS, type CloneSource, isCloneable } from './clone-source.ts';
 import {
   COMPARING,
@@ -41,7 +42,7 @@ import { newSnapshot } from './snapshot.ts';
  */
 export async function reserveReset(
   db: Database,
-  { jobId, snapshotId, branch, source, life, hostId, actor, keyUse, asCreation }: ResetRequest,
+  { jobId, snapshotId, branch, source, life, hostId, actor, keyUse, asCreation, undo }: ResetRequest,
   now: Date,
 ): Promise<Result<JobOf<'branch.reset'>, Failure>> {
   const { id: branchId, projectId } = branch;
@@ -53,10 +54,12 @@ export async function reserveReset(
     ...preparedInput(source),
     ...(life && { life }),
     ...(asCreation && { asCreation }),
+    ...(undo && { undo: { ...undo.to, position: undo.position } }),
   };
   const job = newJob('branch.reset', subject, { id: jobId, projectId, hostId, actor }, now);
   const expiresAt = new Date(now.getTime() + SAFETY_SECONDS * 1000);
-  const safety = newSnapshot({ id: snapshotId, kind: 'safety', branch, expiresAt }, now);
+  const number = branch.undoneTo;
+  const safety = newSnapshot({ id: snapshotId, kind: 'safety', branch, number, expiresAt }, now);
   const written = await writeUnderKey(
     db,
     { use: keyUse, subjectId: job.id, now },
@@ -68,6 +71,10 @@ export async function reserveReset(
         isUnfollowed(branchId),
         [isCloneable(source), 'SOURCE_NOT_ACTIVE'],
         [isUnchanging(branchId), 'HOST_BUSY'],
+        // A checkpoint or an undo that came first moves what the steps count from.
+        ...(undo?.steps == null
+          ? []
+          : [[isStepsBack(undo.to.checkpoint_id, branchId, undo.steps), 'HOST_BUSY'] as const]),
       ],
       rest: (isWritten) => [
         insertIf(db, snapshots, safety, isWritten),
@@ -110,8 +117,13 @@ const keepSafety = (db: Database, id: string, { size_bytes }: MethodResult<'rese
     .set({ status: 'ready', sizeBytes: size_bytes, takenAt: now })
     .where(eq(snapshots.id, id));
 
-const recordContent = ({ db, job }: SagaContext<'branch.reset'>, content: BranchContent) =>
-  db.update(projectBranches).set(content).where(eq(projectBranches.id, job.branchId));
+/** The checkpoint that the branch is at afterwards. */
+const movedTo = ({ input }: JobOf<'branch.reset'>) => ({ undoneTo: input.undo?.position ?? null });
+
+const recordContent = (
+  { db, job }: SagaContext<'branch.reset'>,
+  content: BranchContent & { undoneTo?: number | null },
+) => db.update(projectBranches).set(content).where(eq(projectBranches.id, job.branchId));
 
 const contentAfter = (content: JobOf<'branch.reset'>['input']['content']): BranchContent =>
   content
@@ -173,32 +185,49 @@ export const resetBranchJob = saga<'branch.reset', Reset>({
   },
   complete: ({ db, job }, subject, now) => {
     const { branch, safety, left } = subject;
+    const { undo } = job.input;
     const { lifespan, ttlSeconds, expiresAt } = afterReset(subject, now);
     const metadata = {
       branch_name: branch.branchName,
       source: job.input.source,
       snapshot_id: safety.id,
+      ...(undo && { checkpoint_id: undo.checkpoint_id, number: undo.number }),
     };
     const about = { id: job.id, projectId: branch.projectId, branchId: branch.id, metadata };
     return [
-      insertIf(db, auditEvents, auditEvent('branch.reset', job.input.actor, about, now), sql`true`),
+      insertIf(
+        db,
+        auditEvents,
+        auditEvent(undo ? 'branch.undone' : 'branch.reset', job.input.actor, about, now),
+        sql`true`,
+      ),
       inTenantOfProject(db, branch.projectId, [job.id]),
       ...(left?.kept ? [keepSafety(db, safety.id, left, now)] : []),
       db
         .update(projectBranches)
         // Without a new life, one that was changed meanwhile stays.
-        .set({ ...(subject.life && { lifespan, ttlSeconds, expiresAt }), ...subject.content, updatedAt: now })
+        .set({
+          ...(subject.life && { lifespan, ttlSeconds, expiresAt }),
+          ...subject.content,
+          ...movedTo(job),
+          updatedAt: now,
+        })
         .where(and(eq(projectBranches.id, branch.id), eq(projectBranches.status, 'active'))),
       ...forgetSource({ db, job }),
     ];
   },
-  response: (subject, now) => {
+  response: (subject, now, { input: { undo } }) => {
+    const left = subject.left?.kept ? subject.safety.id : null;
+    if (undo) {
+      const { position, ...restored } = undo;
+      return { status: 200, body: { restored, safety_checkpoint_id: left } };
+    }
     const branch = afterReset(subject, now);
     return {
       status: 200,
       body: subject.asCreation
         ? { ...toCreatedBranchResponse(branch), created: false }
-        : { ...toBranchResponse(branch), safety_snapshot_id: subject.left?.kept ? subject.safety.id : null },
+        : { ...toBranchResponse(branch), safety_snapshot_id: left },
     };
   },
   undo: {
@@ -210,7 +239,7 @@ export const resetBranchJob = saga<'branch.reset', Reset>({
       const { left } = await callHost('reset.cancel', { ...about, snapshot_id: snapshotId });
       const [safety] = await db.select().from(snapshots).where(eq(snapshots.id, snapshotId));
       if (left) await keepSafety(db, snapshotId, left, new Date());
-      if (left) await recordContent(context, contentAfter(job.input.content));
+      if (left) await recordContent(context, { ...contentAfter(job.input.content), ...movedTo(job) });
       else if (safety) await recordContent(context, contentOf(safety));
       await dropSource(context);
     },
@@ -235,4 +264,6 @@ export interface ResetRequest {
   keyUse: KeyUse | null;
   /** The response has the form of a creation that found the branch (`on_exists`). */
   asCreation: boolean;
+  /** The target of an undo, the checkpoint that the branch is at then, and its steps; null: it has an ID. */
+  undo?: { to: Checkpoint; position: number | null; steps: number | null };
 }

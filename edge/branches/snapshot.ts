@@ -33,7 +33,7 @@ export const Snapshot = z
       .meta({ description: 'The branch that it was taken of, which may be deleted by now.' }),
     kind: z.enum(SNAPSHOT_KINDS).meta({
       description:
-        '`safety`: what the branch held before a reset. `masked`: made for branches with masked data, and deleted after a day.',
+        '`safety`: what the branch held before a reset. `masked`: made for branches with masked data, and deleted after a day. `checkpoint`: what an undo goes back to; in the list of checkpoints only.',
       example: 'manual',
     }),
     independent: z.boolean().meta({
@@ -75,6 +75,7 @@ export const newSnapshot = (
   about: Pick<SnapshotRow, 'id' | 'kind' | 'expiresAt'> & {
     branch: BranchRow;
     name?: string | null;
+    number?: number | null;
     /** Default: that of the branch. */
     content?: BranchContent;
   },
@@ -86,6 +87,7 @@ export const newSnapshot = (
   branchName: about.branch.branchName,
   name: about.name ?? null,
   kind: about.kind,
+  number: about.number ?? null,
   status: 'making',
   independent: false,
   sizeBytes: 0,
@@ -113,9 +115,9 @@ const ofPattern = ({ machine }: Caller): SQL | undefined =>
     ? undefined
     : and(sql`not ${ofMain}`, whereMatches(machine.branchPattern, snapshots.branchName));
 
-/** The project's snapshots that the caller may see and delete. */
+/** The project's snapshots that the caller may see and delete. Checkpoints have a list of their own. */
 export const snapshotsOf = (projectId: string, caller: Caller): SQL | undefined =>
-  and(ready(projectId), ofPattern(caller));
+  and(ready(projectId), ne(snapshots.kind, 'checkpoint'), ofPattern(caller));
 
 /** Snapshots that the caller may clone: the same, and those of `main`. */
 const cloneable = (projectId: string, caller: Caller): SQL | undefined => {

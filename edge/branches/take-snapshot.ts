@@ -1,4 +1,4 @@
-import { and, desc, eq, inArray, isNull, lte, type SQL, sql } from 'drizzle-orm';
+import { and, desc, eq, gt, gte, inArray, isNull, lte, ne, type SQL, sql } from 'drizzle-orm';
 import { type KeptKind, nextSnapshotAt } from '../../shared/branch/snapshot.ts';
 import type { Failure } from '../../shared/failures.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
@@ -19,12 +19,13 @@ import {
   snapshots,
 } from '../database/schema.ts';
 import { type KeyUse, writeUnderKey } from '../idempotency/idempotency-key.ts';
-import { newJob } from '../jobs/job-store.ts';
+import { isUnchanging, newJob } from '../jobs/job-store.ts';
 import { ABANDON_AFTER_MS, MASKING_WITHIN_MS, saga } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
 import { currentVersion } from '../masking/policy.ts';
 import type { Settings } from '../settings.ts';
 import { contentOf } from './branch.ts';
+import { checkpointsOf, toCheckpoint } from './checkpoint.ts';
 import { BUSY_WAIT_MS } from './clone-source.ts';
 import { maskOnHost } from './prepared-source.ts';
 import { newSnapshot, toSnapshotResponse } from './snapshot.ts';
@@ -39,10 +40,20 @@ export interface Turn {
   advance: Statement;
 }
 
+/** The number of the branch's next checkpoint. */
+async function nextNumber(db: Database, branchId: string): Promise<number> {
+  const [last] = await db
+    .select({ number: sql<number | null>`max(${snapshots.number})` })
+    .from(snapshots)
+    .where(checkpointsOf(branchId));
+  return (last?.number ?? 0) + 1;
+}
+
 /**
  * Reserves the snapshot under the project's limit and opens its job, in one batch. At the limit a scheduled
  * one is reserved all the same if there is an older one: `retireSnapshots` deletes that as soon as this one
- * is taken.
+ * is taken. A checkpoint has no limit, because older ones go, and is HOST_BUSY while another job of its branch
+ * is open.
  */
 export async function reserveSnapshot(
   db: Database,
@@ -68,7 +79,8 @@ export async function reserveSnapshot(
     maskingVersion === undefined
       ? contentOf(branch)
       : { data: 'masked', keepTables: [], maskingVersion, checkedAt: null };
-  const row = newSnapshot({ id: snapshotId, branch, name, kind, expiresAt, content }, now);
+  const number = kind === 'checkpoint' ? await nextNumber(db, branch.id) : null;
+  const row = newSnapshot({ id: snapshotId, branch, name, kind, number, expiresAt, content }, now);
   const current = sql<number>`(select count(*) from ${snapshots} where ${and(
     eq(snapshots.projectId, projectId),
     inArray(snapshots.kind, COUNTED),
@@ -79,9 +91,11 @@ export async function reserveSnapshot(
     eq(snapshots.status, 'ready'),
   );
   const hasRoom =
-    kind === 'schedule'
-      ? sql`${current} < ${limit} or (${current} = ${limit} and ${isThere(snapshots, ofSchedule)})`
-      : sql`${current} < ${limit}`;
+    number !== null
+      ? sql`true`
+      : kind === 'schedule'
+        ? sql`${current} < ${limit} or (${current} = ${limit} and ${isThere(snapshots, ofSchedule)})`
+        : sql`${current} < ${limit}`;
   const written = await writeUnderKey(
     db,
     { use: keyUse, subjectId: job.id, now },
@@ -93,6 +107,15 @@ export async function reserveSnapshot(
         [hasRoom, { code: 'SNAPSHOT_LIMIT_REACHED', fields: { limit, current, retry_after: null } }],
         // Another call has reserved the scheduled one.
         [turn?.isDue ?? sql`true`, 'PROJECT_BUSY'],
+        ...(number === null
+          ? []
+          : [
+              [isUnchanging(branch.id), 'HOST_BUSY'] as const,
+              [
+                sql`not ${isThere(snapshots, and(checkpointsOf(branch.id), gte(snapshots.number, number)))}`,
+                'HOST_BUSY',
+              ] as const,
+            ]),
       ],
       rest: (isWritten) => [insertIf(db, snapshots, row, isWritten), ...(turn ? [turn.advance] : [])],
     },
@@ -117,6 +140,21 @@ const asTaken = ({ snapshot, taken }: Taking, now: Date): SnapshotRow => ({
   // That of a masked branch has the time of the branch.
   checkedAt: snapshot.checkedAt ?? (snapshot.data === 'masked' ? now : null),
 });
+
+/** Ends the checkpoints that an undo has left ahead of the branch, and counts from this one. */
+const advance = (db: Database, { id, branchId }: SnapshotRow, now: Date): Statement[] => [
+  db
+    .update(snapshots)
+    .set({ expiresAt: now })
+    .where(
+      and(
+        checkpointsOf(branchId),
+        ne(snapshots.id, id),
+        gt(snapshots.number, sql`(select undone_to from ${projectBranches} where id = ${branchId})`),
+      ),
+    ),
+  db.update(projectBranches).set({ undoneTo: null }).where(eq(projectBranches.id, branchId)),
+];
 
 /** One by schedule may be unnecessary, which leaves nothing. */
 export const takeSnapshotJob = saga<'snapshot.create', Taking>({
@@ -147,6 +185,7 @@ export const takeSnapshotJob = saga<'snapshot.create', Taking>({
             source: subject.branch.databaseName,
             busy_wait: BUSY_WAIT_MS,
             unless_same_as: unlessSameAs ?? null,
+            ...(subject.snapshot.kind === 'checkpoint' && { checkpoint: true as const }),
           });
         },
       },
@@ -166,10 +205,12 @@ export const takeSnapshotJob = saga<'snapshot.create', Taking>({
     const { snapshot, branch, taken } = subject;
     if (!taken?.taken) return [db.delete(snapshots).where(eq(snapshots.id, snapshot.id))];
     const { status, sizeBytes, independent, takenAt, checkedAt } = asTaken(subject, now);
+    const isCheckpoint = snapshot.kind === 'checkpoint';
     const metadata = {
       snapshot_id: snapshot.id,
       branch_name: branch.branchName,
       kind: snapshot.kind,
+      ...(isCheckpoint && { number: snapshot.number, label: snapshot.name }),
       ...(snapshot.maskingVersion !== null && { masking_version: snapshot.maskingVersion }),
     };
     const about = { id: job.id, projectId: branch.projectId, branchId: branch.id, metadata };
@@ -177,7 +218,7 @@ export const takeSnapshotJob = saga<'snapshot.create', Taking>({
       insertIf(
         db,
         auditEvents,
-        auditEvent('snapshot.created', job.input.actor, about, now),
+        auditEvent(isCheckpoint ? 'checkpoint.created' : 'snapshot.created', job.input.actor, about, now),
         sql`exists (select 1 from ${snapshots} where id = ${snapshot.id})`,
       ),
       inTenantOfProject(db, branch.projectId, [job.id]),
@@ -185,9 +226,14 @@ export const takeSnapshotJob = saga<'snapshot.create', Taking>({
         .update(snapshots)
         .set({ status, sizeBytes, independent, takenAt, checkedAt })
         .where(eq(snapshots.id, snapshot.id)),
+      ...(isCheckpoint ? advance(db, snapshot, now) : []),
     ];
   },
-  response: (subject, now) => ({ status: 201, body: toSnapshotResponse(asTaken(subject, now)) }),
+  response: (subject, now) => {
+    const taken = asTaken(subject, now);
+    const body = taken.kind === 'checkpoint' ? { ...toCheckpoint(taken) } : toSnapshotResponse(taken);
+    return { status: 201, body };
+  },
   undo: {
     run: ({ job, callHost }) =>
       callHost('snapshot.drop', { project_id: job.projectId, snapshot_id: job.input.snapshotId }),
@@ -285,7 +331,7 @@ export interface SnapshotRequest {
   snapshotId: string;
   branch: BranchRow;
   name: string | null;
-  kind: 'manual' | 'schedule';
+  kind: 'manual' | 'schedule' | 'checkpoint';
   ttlSeconds: number | null;
   /** The snapshot before, if a schedule takes this one. */
   unlessSameAs?: string;

@@ -309,7 +309,13 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     const deadline = Date.now() + waitMs;
     if (!(await isLinked(this.env, request.hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
     this.#armAlarm();
-    const reserved = await reserveSnapshot(this.#db, readSettings(this.env), request, new Date());
+    const { branch, kind } = request;
+    const excess = kind === 'checkpoint' && (await this.quota.fileExcess(branch.projectId, branch.id));
+    if (excess) return fail(excess);
+    const idleBy = Date.now() + IDLE_WITHIN_MS;
+    const reserve = () => reserveSnapshot(this.#db, readSettings(this.env), request, new Date());
+    let reserved = await reserve();
+    while (isBusy(reserved) && (await becomesIdle(this.#db, branch.id, idleBy))) reserved = await reserve();
     return reserved.ok ? this.#runLeaving(reserved.value, until(deadline)) : reserved;
   }
 

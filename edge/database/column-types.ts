@@ -94,6 +94,8 @@ export interface JobSubjects {
     life?: Life;
     /** The response has the form of a creation. */
     asCreation?: boolean;
+    /** The target of an undo, and the number of the checkpoint that the branch is at then. */
+    undo?: Checkpoint & { position: number | null };
   };
   'branch.restore': OneBranch & OneSnapshot;
   'branch.diff': OneBranch & { comparison: Comparison };
@@ -162,6 +164,16 @@ interface Copied {
   roomBytes: number;
   /** Tables that are copied concurrently. */
   jobs: number;
+}
+
+/** A checkpoint as the API shows it. */
+export interface Checkpoint {
+  checkpoint_id: string;
+  label: string | null;
+  /** ISO 8601. */
+  taken_at: string;
+  /** From 1 in its branch; null for what the branch held after its last checkpoint. */
+  number: number | null;
 }
 
 interface Prepared {

@@ -232,6 +232,8 @@ export const projectBranches = sqliteTable(
     hasOwnAttempts: integer('has_own_attempts', { mode: 'boolean' }).notNull().default(false),
     isDefault: integer('is_default', { mode: 'boolean' }).notNull().default(false),
     protected: integer('protected', { mode: 'boolean' }).notNull().default(false),
+    /** The number of the checkpoint that it was undone to; null: no undo since its last checkpoint. */
+    undoneTo: integer('undone_to'),
     /** Null: it can be used. */
     hold: text('hold', { enum: BRANCH_HOLDS }),
     createdBy: text('created_by')
@@ -411,6 +413,8 @@ export const snapshots = sqliteTable(
     branchName: text('branch_name').notNull(),
     name: text('name'),
     kind: text('kind', { enum: KEPT_KINDS }).notNull(),
+    /** A checkpoint: from 1 in its branch. A safety snapshot: `undone_to` of the branch then. */
+    number: integer('number'),
     /** `making`: its job is not done. */
     status: text('status', { enum: ['making', 'ready'] }).notNull(),
     independent: integer('independent', { mode: 'boolean' }).notNull().default(false),

@@ -16,7 +16,14 @@ import type { CloneSource } from '../branches/clone-source.ts';
 import { isLive } from '../database/conditions.ts';
 import { type Database, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
-import { auditEvents, type JobRow, type ProjectRow, projectBranches, projects } from '../database/schema.ts';
+import {
+  auditEvents,
+  type JobRow,
+  type ProjectRow,
+  projectBranches,
+  projects,
+  snapshots,
+} from '../database/schema.ts';
 import { type KeyUse, unlessInFlight } from '../idempotency/idempotency-key.ts';
 import { Turns } from '../jobs/turns.ts';
 import { logSpecifiedEvent } from '../log.ts';
@@ -30,11 +37,13 @@ import { EVENTS_OF_STATE, type StorageEventName, storageEvent, storageMail } fro
 export interface StorageSubject {
   project: ProjectRow;
   branches: { id: string; branchName: string }[];
+  /** For each checkpoint, the ID of its branch. */
+  checkpoints: { branchId: string }[];
 }
 
 /** Reads the project; null if it is not active. */
 export async function readSubject(db: Database, projectId: string): Promise<StorageSubject | null> {
-  const [[project], branches] = await db.batch([
+  const [[project], branches, checkpoints] = await db.batch([
     db
       .select()
       .from(projects)
@@ -49,8 +58,12 @@ export async function readSubject(db: Database, projectId: string): Promise<Stor
           inArray(projectBranches.status, COUNTED_STATUSES),
         ),
       ),
+    db
+      .select({ branchId: snapshots.branchId })
+      .from(snapshots)
+      .where(and(eq(snapshots.projectId, projectId), eq(snapshots.kind, 'checkpoint'))),
   ]);
-  return project ? { project, branches } : null;
+  return project ? { project, branches, checkpoints } : null;
 }
 
 /** Smaller changes of the usage are not written to D1: one write a minute and project would be too many. */
@@ -225,6 +238,13 @@ export class StorageQuota {
     if (read.length > 0) this.#storeSizes(subject, Object.fromEntries(read));
   }
 
+  /** FILE_LIMIT_REACHED if the project has no room for the files of another copy of the branch. */
+  async fileExcess(projectId: string, branchId: string): Promise<Failure | null> {
+    const { db, measurements } = this.#options;
+    const [subject] = await Promise.all([readSubject(db, projectId), measurements.load()]);
+    return subject && this.#fileExcess(subject, filesOf(measurements.last(), [branchId]));
+  }
+
   /** What a new branch counts, whatever its source; null: as much as its source. */
   get cloneBytes(): number | null {
     return this.#physical() ? PHYSICAL_CLONE_BYTES : null;
@@ -239,11 +259,10 @@ export class StorageQuota {
   }
 
   /** By the last measurement: a project has far fewer, and the host bounds it within seconds. */
-  #fileExcess({ branches }: StorageSubject, needed: number): Failure | null {
-    const used = filesOf(
-      this.#options.measurements.last(),
-      branches.map(({ id }) => id),
-    );
+  #fileExcess({ branches, checkpoints }: StorageSubject, needed: number): Failure | null {
+    // A checkpoint has about as many files as its branch.
+    const ids = [...branches.map(({ id }) => id), ...checkpoints.map(({ branchId }) => branchId)];
+    const used = filesOf(this.#options.measurements.last(), ids);
     if (needed === 0 || used + needed <= PROJECT_FILES_MAX) return null;
     const fields = { used_files: used, needed_files: needed, limit_files: PROJECT_FILES_MAX };
     return { code: 'FILE_LIMIT_REACHED', fields };

@@ -34,6 +34,7 @@ const OF_OPERATIONS: Partial<Record<FailureCode, readonly OfOperation[]>> = {
     [['updateBranch'], 'main is always protected, has no end, and keeps its name.'],
     [['deleteBranch'], 'The branch is protected. End its protection first; main is never deleted.'],
     [['resetBranch'], 'The branch is protected. To reset it, send its name as `confirm`.'],
+    [['undoBranch'], 'The branch is protected. To take it back, send its name as `confirm`.'],
     [
       ['runQuery'],
       'Queries do not change protected branches, nor main once it has objects. Use the connection URL, or run it on another branch.',
@@ -76,6 +77,7 @@ const OF_OPERATIONS: Partial<Record<FailureCode, readonly OfOperation[]>> = {
       'What the branch is compared with does not exist any more, or is not active. Name a branch or a snapshot with `against`.',
     ],
     [['resetBranch'], 'What the branch is reset to is not active. Name a snapshot with `to`.'],
+    [['undoBranch'], 'The checkpoint does not exist any more. List the checkpoints of the branch.'],
   ],
 };
 

@@ -1,8 +1,11 @@
 import { z } from 'zod';
 import { SPARES_WAITS, type SparesWait } from './spares-wait.ts';
 
-/** `safety`: what a branch held before a reset. `masked`: made for branches with masked data. */
-export const SNAPSHOT_KINDS = ['manual', 'schedule', 'safety', 'masked'] as const;
+/**
+ * `safety`: what a branch held before a reset. `masked`: made for branches with masked data. `checkpoint`: what
+ * an undo of its branch goes back to.
+ */
+export const SNAPSHOT_KINDS = ['manual', 'schedule', 'safety', 'masked', 'checkpoint'] as const;
 
 /** `deleted`: the database of a deleted branch, which is kept for a while and is no snapshot to its users. */
 export const KEPT_KINDS = [...SNAPSHOT_KINDS, 'deleted'] as const;
@@ -10,6 +13,10 @@ export type KeptKind = (typeof KEPT_KINDS)[number];
 
 /** How long the state before a reset is kept. */
 export const SAFETY_SECONDS = 86_400;
+
+/** Checkpoints that are kept, of a branch and of a project; the oldest is deleted first. */
+export const CHECKPOINTS_OF_BRANCH = 20;
+export const CHECKPOINTS_OF_PROJECT = 100;
 
 /** Seconds between two snapshots, by the spelling in a schedule. */
 const SCHEDULE_SECONDS = { '1h': 3_600, '6h': 21_600, '1d': 86_400 } as const;

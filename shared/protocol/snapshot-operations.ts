@@ -54,6 +54,8 @@ export const SNAPSHOT_OPERATIONS = {
       busy_wait: BusyWait,
       /** Takes none if the source has not changed since this snapshot of it; `null`: takes it in any case. */
       unless_same_as: Id.nullable(),
+      /** The snapshot is among the first to go when the disk is short. */
+      checkpoint: z.literal(true).optional(),
     }),
     result: z.strictObject({
       /** False if the source has not changed. */

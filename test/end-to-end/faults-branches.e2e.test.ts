@@ -462,6 +462,40 @@ describe('the history of a branch', () => {
     await api.delete(`${path}/branches/rework?purge=true`);
   });
 
+  const UNDOING = faultCases({
+    ...of(
+      around('take', 'snapshot.take', { table: 'snapshot', statement: 'INSERT INTO snapshot%' }),
+      around('clone', 'reset.clone', { table: 'pg_database', statement: 'CREATE DATABASE%' }),
+      around('swap', 'reset.swap', { table: 'snapshot', statement: 'INSERT INTO snapshot%' }),
+      [soonAfterReply('end', 'reset.swap', 0), afterEnd('end', 'reset.swap')],
+    ),
+  });
+  test.each(UNDOING)('a change is undone once: $victim killed $name', async ({ victim, moment }) => {
+    await api.branch(project.id, 'rework');
+    const branch = `${path}/branches/rework`;
+    await api.post(`${branch}/checkpoints`, {});
+    await insert('rework', 2);
+    const keys = [crypto.randomUUID(), crypto.randomUUID()];
+    const [ofCheckpoint, ofUndo] = keys.map((key) => ({ 'Idempotency-Key': key }));
+    /** Ends with two checkpoints, and the branch at the first one. */
+    const request = async () => {
+      const taken = await api.post(`${branch}/checkpoints`, {}, ofCheckpoint);
+      return taken.status === 201 ? api.post(`${branch}/undo`, { steps: 2 }, ofUndo) : taken;
+    };
+    const answers = await stage.strike(victim, moment, request);
+    for (const status of statusesOf(answers)) expect([200, 202, 409]).toContain(status);
+    expect((await api.post(`${branch}/undo`, { steps: 2 }, ofUndo)).status).toBe(200);
+    expect(await idsIn('rework')).toEqual([1]);
+    const { body } = await api.get<{ checkpoints: { number: number; checkpoint_id: string }[] }>(
+      `${branch}/checkpoints`,
+    );
+    expect(body.checkpoints.map(({ number }) => number)).toEqual([2, 1]);
+    const [second] = body.checkpoints;
+    expect((await api.post(`${branch}/undo`, { to: second?.checkpoint_id })).status).toBe(200);
+    expect(await idsIn('rework')).toEqual([1, 2]);
+    await api.delete(`${branch}?purge=true`);
+  });
+
   const KEEPING = faultCases({
     byDay: [2, 'agent'],
     ...of(

@@ -71,7 +71,7 @@ async function tryAll(api: Api, ids: Ids, role: string, only?: string[]): Promis
   );
   // What changes rows comes last, so that the others still find the canary.
   const isLast = ({ id, method, action }: Operation) =>
-    id === 'resetBranch' || method === 'DELETE' || action === 'rows.change';
+    id === 'resetBranch' || id === 'undoBranch' || method === 'DELETE' || action === 'rows.change';
   const inOrder = tried.toSorted((one, two) => Number(isLast(one)) - Number(isLast(two)));
   const call = async (name: string, operation: Operation, branch_ref: string) => {
     const body = BODIES[operation.id] ?? operation.body;

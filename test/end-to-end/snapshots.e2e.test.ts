@@ -1,4 +1,4 @@
-import { beforeAll, describe, expect, inject, test } from 'vitest';
+import { afterEach, beforeAll, beforeEach, describe, expect, inject, test } from 'vitest';
 import { Api, type BranchBody, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
@@ -218,6 +218,149 @@ describe('a reset', () => {
     expect(await to(empty.id)).toMatchObject({ status: 200 });
     await api.patch(`/api/v1/projects/${small.id}`, { storage_quota_gib: 0.008 });
     expect(await to(full.id)).toMatchObject({ status: 409, body: { error: 'STORAGE_QUOTA_EXCEEDED' } });
+  });
+});
+
+describe('checkpoints', () => {
+  interface CheckpointBody {
+    checkpoint_id: string;
+    label: string | null;
+    taken_at: string;
+    number: number | null;
+  }
+  let ref: string;
+  let url: string;
+  beforeEach(async ({ task }) => {
+    ref = `undo-${task.id.replaceAll(/[^0-9]/g, '')}`;
+    await api.branch(project.id, ref);
+    url = await urlOf(ref);
+    await query(url, 'create table step (n int)');
+  });
+  afterEach(() => api.delete(`${path}/branches/${ref}?purge=true`));
+
+  const checkpoint = async (body = {}, headers = {}) => {
+    const taken = await api.post<CheckpointBody>(`${path}/branches/${ref}/checkpoints`, body, headers);
+    expect(taken.status).toBe(201);
+    return taken.body;
+  };
+  const listed = async () =>
+    (await api.get<{ checkpoints: CheckpointBody[] }>(`${path}/branches/${ref}/checkpoints`)).body
+      .checkpoints;
+  const undo = (body: Record<string, unknown> = {}, headers = {}) =>
+    api.post<{ restored: CheckpointBody; safety_checkpoint_id: string }>(
+      `${path}/branches/${ref}/undo`,
+      body,
+      headers,
+    );
+  const add = (n: number) => query(url, `insert into step values (${n})`);
+  const steps = async () =>
+    (await query<{ n: number }>(url, 'select n from step order by n')).map(({ n }) => n);
+
+  test('take a branch back step by step, forward by ID, and are cut by the next one', async () => {
+    const first = await checkpoint({ label: 'empty' }, { 'Idempotency-Key': 'once' });
+    expect(first).toEqual({
+      checkpoint_id: expect.any(String),
+      label: 'empty',
+      taken_at: expect.any(String),
+      number: 1,
+    });
+    expect(await checkpoint({ label: 'empty' }, { 'Idempotency-Key': 'once' })).toEqual(first);
+    await add(1);
+    const second = await checkpoint();
+    await add(2);
+    expect(await listed()).toEqual([second, first]);
+    expect(await snapshotsOf(ref)).toEqual([]);
+
+    const key = { 'Idempotency-Key': 'back' };
+    const undone = await undo({}, key);
+    expect(undone).toMatchObject({ status: 200, body: { restored: second } });
+    expect((await undo({}, key)).body).toEqual(undone.body);
+    expect(await steps()).toEqual([1]);
+    expect((await undo()).body.restored).toEqual(first);
+    expect(await steps()).toEqual([]);
+    expect(await undo()).toMatchObject({
+      status: 404,
+      body: { message: expect.stringContaining('no 1 checkpoint behind') },
+    });
+    // An undo can be undone, and the steps count from there again.
+    const again = await undo({ to: undone.body.safety_checkpoint_id });
+    expect(again.body.restored).toMatchObject({ number: null });
+    expect(await steps()).toEqual([1, 2]);
+    expect((await undo({ steps: 2 })).body.restored).toEqual(first);
+    expect((await undo({ to: second.checkpoint_id })).body.restored).toEqual(second);
+    expect((await undo()).body.restored).toEqual(first);
+    await add(9);
+    const third = await checkpoint();
+    expect(third.number).toBe(3);
+    expect(await listed()).toEqual([third, first]);
+    expect((await undo({ to: second.checkpoint_id })).status).toBe(404);
+
+    const { body } = await api.get<{ audit_events: { name: string; metadata: unknown }[] }>(
+      `/api/v1/audit-events?project_id=${project.id}&limit=100`,
+    );
+    const events = (name: string) => body.audit_events.filter((event) => event.name === name);
+    expect(events('branch.undone')).toHaveLength(6);
+    expect(events('checkpoint.created').map(({ metadata }) => metadata)).toContainEqual(
+      expect.objectContaining({ number: 1, label: 'empty' }),
+    );
+  });
+
+  test('have the guards of a reset, and stay with their branch', async () => {
+    const { checkpoint_id } = await checkpoint();
+    await api.patch(`${path}/branches/${ref}`, { protected: true });
+    expect(await undo()).toMatchObject({ status: 403, body: { error: 'BRANCH_PROTECTED' } });
+    expect((await undo({ confirm: ref })).status).toBe(200);
+    await api.patch(`${path}/branches/${ref}`, { protected: false });
+    for (const body of [{ to: checkpoint_id, steps: 1 }, { steps: 0 }, { steps: 21 }, { to: 'x' }])
+      expect(await undo(body)).toMatchObject({ status: 422 });
+    const other = await api.post(`${path}/branches/main/undo`, { to: checkpoint_id, confirm: 'main' });
+    expect(other.status).toBe(404);
+    const outsider = new Api(inject('stack').url, await tokenOf({ tenant: 'another-tenant', role: 'owner' }));
+    expect((await outsider.post(`${path}/branches/${ref}/undo`, {})).status).toBe(404);
+    const session = await connect(url);
+    await session.query('begin; insert into step values (1)');
+    expect(await api.post(`${path}/branches/${ref}/checkpoints`, {})).toMatchObject({
+      status: 409,
+      body: { error: 'SOURCE_BUSY' },
+    });
+    await session.end();
+  });
+
+  test('taken in parallel have a number each', async () => {
+    const taken = await Promise.all([checkpoint(), checkpoint(), checkpoint()]);
+    expect(taken.map(({ number }) => number).toSorted()).toEqual([1, 2, 3]);
+  });
+
+  test.runIf(IS_NIGHTLY)('undone at random leave what the checkpoint had', async () => {
+    /** Contents by number; `at` is where the branch is, null after the newest. */
+    const contents = new Map<number, number[]>();
+    let at: number | null = null;
+    for (let step = 1; step <= 200; step++) {
+      const behind = [...contents.keys()]
+        .filter((number) => at === null || number < at)
+        .sort((a, b) => b - a);
+      const back = 1 + Math.floor(Math.random() * 3);
+      const target = behind[back - 1];
+      if (Math.random() < 0.4 && target !== undefined) {
+        expect((await undo({ steps: back })).body.restored.number).toBe(target);
+        at = target;
+        expect(await steps(), `after step ${step}`).toEqual(contents.get(target));
+        continue;
+      }
+      const { number } = await checkpoint();
+      const present = await steps();
+      const position = at;
+      if (position !== null)
+        for (const ahead of contents.keys()) if (ahead > position) contents.delete(ahead);
+      contents.set(Number(number), present);
+      const [oldest] = contents.keys();
+      if (contents.size > 20 && oldest !== undefined) contents.delete(oldest);
+      at = null;
+      await add(step);
+    }
+    await eventually(async () =>
+      expect((await listed()).map(({ number }) => number).toReversed()).toEqual([...contents.keys()]),
+    );
   });
 });
 

@@ -3,7 +3,7 @@ import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { CopyRoom, NoCopyRoom } from '../../../agent/cloning/copy-room.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { withLocks } from '../../../agent/postgres/locks.ts';
-import { dropOldestDeleted, makeRoom } from '../../../agent/snapshots/make-room.ts';
+import { dropOldest, makeRoom } from '../../../agent/snapshots/make-room.ts';
 import { snapshotDatabaseName } from '../../../shared/branch/database-name.ts';
 import { eventually } from '../../support/eventually.ts';
 import type { TestHost } from '../../support/host/host.ts';
@@ -43,7 +43,7 @@ export function describeRoom(host: () => TestHost): void {
     const { host } = servers;
     const { branch_id, job_id, database } = branch;
     const [dropping] = await withLocks(host.sessions, [`clone:${branch_id}`], async (session) => {
-      const outcome = dropOldestDeleted(host);
+      const outcome = dropOldest(host);
       await eventually(async () =>
         expect(
           await servers.query("SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"),
@@ -57,9 +57,9 @@ export function describeRoom(host: () => TestHost): void {
     });
     await dropping;
     expect(await isThere()).toBe(true);
-    expect(await dropOldestDeleted(host)).toBe(false);
+    expect(await dropOldest(host)).toBe(false);
     await servers.query('DELETE FROM branch WHERE branch_id = $1', [branch_id]);
-    expect(await dropOldestDeleted(host)).toBe(true);
+    expect(await dropOldest(host)).toBe(true);
     expect(await isThere()).toBe(false);
   });
 
@@ -73,11 +73,11 @@ export function describeRoom(host: () => TestHost): void {
      EXECUTE FUNCTION refuse()`,
     );
     try {
-      expect(await dropOldestDeleted(servers.host)).toBe(true);
+      expect(await dropOldest(servers.host)).toBe(true);
       expect(
         await servers.query('SELECT snapshot_id FROM snapshot WHERE snapshot_id = $1', [snapshot_id]),
       ).toEqual([]);
-      await expect(dropOldestDeleted(servers.host)).rejects.toThrow('planted');
+      await expect(dropOldest(servers.host)).rejects.toThrow('planted');
     } finally {
       await servers.query('DROP FUNCTION refuse CASCADE');
     }

@@ -4,7 +4,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { CopyRoom } from '../../../agent/cloning/copy-room.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import { dropOldestDeleted } from '../../../agent/snapshots/make-room.ts';
+import { dropOldest } from '../../../agent/snapshots/make-room.ts';
 import { runSeparationLoop, separateSnapshots } from '../../../agent/snapshots/separate-snapshots.ts';
 import { copyDatabaseName } from '../../../agent/snapshots/snapshot-databases.ts';
 import { snapshotDatabaseName } from '../../../shared/branch/database-name.ts';
@@ -173,7 +173,7 @@ export function describeSnapshots(host: () => TestHost): void {
     await loop;
   });
 
-  test('a full disk costs the branches that were deleted first, and no snapshot', async () => {
+  test('a full disk costs checkpoints, then the branches that were deleted first, and no snapshot', async () => {
     const taken = randomUUID();
     const first = randomUUID();
     const second = randomUUID();
@@ -184,18 +184,30 @@ export function describeSnapshots(host: () => TestHost): void {
       kept.push(branch.branch_id);
       await runOperation(servers.host, 'branch.keep', { ...identity(branch), snapshot_id, made_by: null });
     }
+    const checkpoint = randomUUID();
+    await runOperation(servers.host, 'snapshot.take', {
+      project_id: project.id,
+      branch_id: main.branch_id,
+      snapshot_id: checkpoint,
+      source: main.database,
+      busy_wait: BUSY_WAIT_MS,
+      unless_same_as: null,
+      checkpoint: true,
+    });
     const left = async () => (await snapshotsOnHost())?.map(({ snapshot_id }) => snapshot_id);
+    expect(await dropOldest(servers.host)).toBe(true);
+    expect(await left()).toEqual([taken, first, second]);
     // A restoration of the first begins.
     await servers.query(
       'INSERT INTO branch (branch_id, project_id, job_id, database) SELECT branch_id, project_id, snapshot_id, $2 FROM snapshot WHERE branch_id = $1',
       [kept[0], `${MAIN}_br_full`],
     );
-    expect(await dropOldestDeleted(servers.host)).toBe(true);
+    expect(await dropOldest(servers.host)).toBe(true);
     expect(await left()).toEqual([taken, first]);
-    expect(await dropOldestDeleted(servers.host)).toBe(false);
+    expect(await dropOldest(servers.host)).toBe(false);
     await servers.query('DELETE FROM branch WHERE branch_id = $1', [kept[0]]);
-    expect(await dropOldestDeleted(servers.host)).toBe(true);
-    expect(await dropOldestDeleted(servers.host)).toBe(false);
+    expect(await dropOldest(servers.host)).toBe(true);
+    expect(await dropOldest(servers.host)).toBe(false);
     expect(await left()).toEqual([taken]);
     await drop(taken);
   });

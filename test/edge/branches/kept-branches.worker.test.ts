@@ -1,5 +1,5 @@
 import { eq } from 'drizzle-orm';
-import { beforeEach, expect, test, vi } from 'vitest';
+import { beforeEach, describe, expect, test, vi } from 'vitest';
 import { ofBranch } from '../../../edge/branches/clone-source.ts';
 import { deleteBranch } from '../../../edge/branches/delete-branch.ts';
 import { nextExpiry, retireSnapshots } from '../../../edge/branches/drop-snapshots.ts';
@@ -18,6 +18,7 @@ import {
   projects,
   snapshots,
 } from '../../../edge/database/schema.ts';
+import { newJob } from '../../../edge/jobs/job-store.ts';
 import type { SagaContext } from '../../../edge/jobs/saga.ts';
 import { readRecords } from '../../../edge/reconciliation/differences.ts';
 import type { Settings } from '../../../edge/settings.ts';
@@ -223,6 +224,74 @@ test('what deletions and resets leave behind fits into the quota, except for the
     .where(eq(snapshots.id, newest));
   await retireSnapshots(db, SETTINGS, 'p', at(10), () => {});
   expect(await left()).toEqual([newest, manual].toSorted());
+});
+
+describe('checkpoints', () => {
+  const left = async () => (await db.select().from(snapshots)).map(({ id }) => id).toSorted();
+  const retire = () => retireSnapshots(db, SETTINGS, 'p', at(1000), () => {});
+  /** On as many branches as are needed; the highest number is the newest. */
+  const checkpoints = async (branchIds: readonly string[], more: { ownBytes?: number } = {}) => {
+    const branch = await branchWithRule();
+    const rows = branchIds.map((branchId, index) => ({
+      ...newSnapshot(
+        { id: crypto.randomUUID(), kind: 'checkpoint', branch, number: index + 1, expiresAt: null },
+        at(index),
+      ),
+      status: 'ready' as const,
+      branchId,
+      ...more,
+    }));
+    for (const row of rows) await db.insert(snapshots).values(row);
+    return rows.map(({ id }) => id);
+  };
+
+  test('of a branch are a ring of 20, whose oldest goes', async () => {
+    const other = await checkpoints(['other']);
+    const ids = await checkpoints(Array<string>(22).fill('one'));
+    await retire();
+    expect(await left()).toEqual([...other, ...ids.slice(2)].toSorted());
+  });
+
+  test('of a project are 100, and take the storage quota by what is theirs alone', async () => {
+    const ids = await checkpoints(Array.from({ length: 102 }, (_, index) => `branch-${index % 40}`));
+    await retire();
+    expect(await left()).toEqual(ids.slice(2).toSorted());
+    const half = quotaBytes(0.25) / 2;
+    await db.update(snapshots).set({ ownBytes: half, sizeBytes: 9 * half });
+    await retire();
+    expect(await left()).toEqual(ids.slice(-2).toSorted());
+  });
+
+  test('stay while an undo to one is open, and end with their branch', async () => {
+    const branch = await branchWithRule();
+    const ids = await checkpoints(Array<string>(21).fill(branch.id));
+    const [oldest = ''] = ids;
+    const undo = {
+      checkpoint_id: oldest,
+      label: null,
+      taken_at: at(0).toISOString(),
+      number: 1,
+      position: 1,
+    };
+    const subject = { branchId: branch.id, snapshotId: crypto.randomUUID(), source: 'x', undo };
+    const job = newJob(
+      'branch.reset',
+      subject,
+      { id: crypto.randomUUID(), projectId: 'p', hostId: 'h', actor: ACTOR },
+      NOW,
+    );
+    await db.insert(jobs).values(job);
+    await retire();
+    expect(await left()).toEqual(ids.toSorted());
+    await db.update(jobs).set({ status: 'succeeded' }).where(eq(jobs.id, job.id));
+    await retire();
+    expect(await left()).toEqual(ids.slice(1).toSorted());
+    expect(await nextExpiry(db, 'p')).toBe(Number.POSITIVE_INFINITY);
+    await db.update(projectBranches).set({ status: 'deleted' }).where(eq(projectBranches.id, branch.id));
+    expect(await nextExpiry(db, 'p')).toBe(0);
+    await retire();
+    expect(await left()).toEqual([]);
+  });
 });
 
 test('a scheduled snapshot of main is begun once when it is due', async () => {

@@ -1,0 +1,2 @@
+ALTER TABLE `project_branches` ADD `undone_to` integer;--> statement-breakpoint
+ALTER TABLE `snapshots` ADD `number` integer;
