@@ -49,6 +49,9 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
     'branchgate snapshot create main --masked --name masked',
   ],
   'snapshot update': ['branchgate snapshot update before-migration --spares 16'],
+  'checkpoint create': ["branchgate checkpoint create pr-7 --label 'before adding prices'"],
+  'checkpoint list': ['branchgate checkpoint list pr-7'],
+  undo: ['branchgate undo pr-7', 'branchgate undo pr-7 --steps 2'],
   'snapshot delete': ['branchgate snapshot delete before-migration'],
   'connection-string': [
     'branchgate connection-string pr-7 --direct',

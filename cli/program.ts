@@ -2,6 +2,7 @@ import { Command, Help } from 'commander';
 import { accessCommands } from './commands/access.ts';
 import { apiCommand } from './commands/api.ts';
 import { branchCommand } from './commands/branch.ts';
+import { checkpointCommand, undoCommand } from './commands/checkpoint.ts';
 import { addCompletion } from './commands/completion.ts';
 import { connectionCommands } from './commands/connections.ts';
 import { doctorCommand } from './commands/doctor.ts';
@@ -36,7 +37,15 @@ const BEGIN = `  branchgate login https://api.example.com
 /** The commands under the headings of the help. */
 const commandGroups = (): Record<string, Command[]> => ({
   'Sign-in and projects:': [...signInCommands(), ...linkCommands(), projectCommand()],
-  'Branches:': [branchCommand(), snapshotCommand(), rehearseCommand(), importCommand(), followCommand()],
+  'Branches:': [
+    branchCommand(),
+    snapshotCommand(),
+    checkpointCommand(),
+    undoCommand(),
+    rehearseCommand(),
+    importCommand(),
+    followCommand(),
+  ],
   'Connections:': [...connectionCommands(), execCommand()],
   'Data:': [...tableCommands(), maskingCommand()],
   'Access:': accessCommands(),

@@ -45,7 +45,7 @@ export async function ownBranch(context: ToolContext, projectId: string, referen
   const [own, branch] = await Promise.all([ownId(context), findBranch(context, projectId, reference)]);
   if (branch.labels[MADE_BY] !== own)
     throw new ToolError(
-      `${branch.branch_name} was not made with create_branch by this credential, so it cannot be reset or deleted here.`,
+      `${branch.branch_name} was not made with create_branch by this credential, so it cannot be reset, undone or deleted here.`,
     );
   return branch.id;
 }

@@ -30,6 +30,28 @@ const sql = z
     examples: ['select count(*) from item where id > $1'],
   });
 
+/** Takes a checkpoint of the branch. */
+async function takeCheckpoint(
+  context: ToolContext,
+  path: { project_id: string; branch_ref: string },
+  label: string | undefined,
+) {
+  const body = label === undefined ? {} : { label };
+  const { signal } = context;
+  return context.client.create(`${BRANCH}/checkpoints`, { params: { path }, body }, { signal });
+}
+
+/** A checkpoint before a change; null where the change is refused anyway. */
+async function checkpointBefore(
+  context: ToolContext,
+  input: { project_id?: string | undefined; branch: string },
+) {
+  const project_id = await projectOf(context, input.project_id);
+  const branch = await findBranch(context, project_id, input.branch);
+  if (branch.is_default || branch.protected) return null;
+  return takeCheckpoint(context, { project_id, branch_ref: branch.id }, undefined);
+}
+
 /** Runs a statement with a login of the branch. PostgreSQL decides what the login may do. */
 async function runStatement(
   context: ToolContext,
@@ -225,8 +247,82 @@ export const TOOLS: readonly Tool[] = [
           description: '`owner` can change the schema, for credentials that may view the connection URLs.',
           examples: ['owner'],
         }),
+      checkpoint: z
+        .boolean()
+        .default(true)
+        .meta({ description: 'Takes a checkpoint first, to which `undo` goes back.', examples: [false] }),
     }),
-    run: (context, { role, ...input }) => runStatement(context, input, role),
+    async run(context, { role, checkpoint, ...input }) {
+      const taken = checkpoint ? await checkpointBefore(context, input) : null;
+      const result = await runStatement(context, input, role);
+      return taken ? { ...result, checkpoint: taken } : result;
+    },
+  }),
+  tool({
+    name: 'checkpoint',
+    description:
+      'Takes a checkpoint of a branch as it is now, to which `undo` goes back. The last 20 are kept. `execute` takes one by itself.',
+    effect: ADDS,
+    input: z.strictObject({
+      project_id,
+      branch,
+      label: z
+        .string()
+        .min(1)
+        .max(100)
+        .optional()
+        .meta({ description: 'What it is before.', examples: ['before adding prices'] }),
+    }),
+    async run(context, { label, ...input }) {
+      const path = { project_id: await projectOf(context, input.project_id), branch_ref: input.branch };
+      return takeCheckpoint(context, path, label);
+    },
+  }),
+  tool({
+    name: 'undo',
+    description:
+      'Takes a branch that you made with create_branch back to its last checkpoint, or further. Its sessions end. `safety_checkpoint_id` of the result, given as `to`, takes the undo back.',
+    effect: DESTROYS,
+    input: z.strictObject({
+      project_id,
+      branch,
+      to: z
+        .uuid()
+        .optional()
+        .meta({
+          description: 'The ID of a checkpoint, or the safety_checkpoint_id of an undo.',
+          examples: ['7c9e6679-7425-40de-944b-e07fc1f90ae7'],
+        }),
+      steps: z
+        .int()
+        .min(1)
+        .max(20)
+        .optional()
+        .meta({
+          description: 'Without `to`: how many checkpoints back, by default 1.',
+          examples: [1],
+        }),
+    }),
+    async run(context, { to, steps, ...input }) {
+      const projectId = await projectOf(context, input.project_id);
+      const path = { project_id: projectId, branch_ref: await ownBranch(context, projectId, input.branch) };
+      const body = { ...(to !== undefined && { to }), ...(steps !== undefined && { steps }) };
+      const { signal } = context;
+      return context.client.create(`${BRANCH}/undo`, { params: { path }, body }, { signal });
+    },
+  }),
+  tool({
+    name: 'list_checkpoints',
+    description: 'Lists the checkpoints of a branch, newest first.',
+    effect: READS,
+    input: z.strictObject({ project_id, branch }),
+    async run(context, input) {
+      const path = { project_id: await projectOf(context, input.project_id), branch_ref: input.branch };
+      const { checkpoints } = await dataOf(
+        context.client.api.GET(`${BRANCH}/checkpoints`, { params: { path } }),
+      );
+      return checkpoints;
+    },
   }),
   tool({
     name: 'diff_branch',

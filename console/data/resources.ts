@@ -237,6 +237,19 @@ export const jobPageQuery = (projectId: string) =>
       ),
   });
 
+export const checkpointsQuery = (projectId: string, branch: string) =>
+  queryOptions({
+    queryKey: ['checkpoints', projectId, branch],
+    queryFn: ({ signal }) =>
+      everyRecord(
+        gateway.all('/api/v1/projects/{project_id}/branches/{branch_ref}/checkpoints', {
+          params: { path: { project_id: projectId, branch_ref: branch } },
+          signal,
+        }),
+      ),
+    refetchInterval: REGULAR_MS,
+  });
+
 /** The newest jobs. */
 export const jobsQuery = (projectId: string) => ({
   ...jobPageQuery(projectId),

@@ -1,4 +1,4 @@
-import { and, eq } from 'drizzle-orm';
+import { and } from 'drizzle-orm';
 import { z } from 'zod';
 import { CHECKPOINTS_OF_BRANCH } from '../../shared/branch/snapshot.ts';
 import { checkResetTo } from '../branches/branch.ts';
@@ -125,7 +125,7 @@ router.openapi(
       db
         .select()
         .from(snapshots)
-        .where(and(eq(snapshots.projectId, params.project_id), isKeptCheckpoint(branchId), beyond))
+        .where(and(isKeptCheckpoint(branchId), beyond))
         .orderBy(...orderBy)
         .limit(query.limit + 1),
     ]);

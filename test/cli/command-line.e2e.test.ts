@@ -306,6 +306,13 @@ test('branches are created with their choices, extended, pinned and deleted', as
 test.runIf(IS_NIGHTLY)(
   'branches are reset, protected, deleted and restored, and created from snapshots',
   async () => {
+    const checkpoint = await cli.json('checkpoint', 'create', 'pr-1', '--label', 'first');
+    expect(checkpoint).toMatchObject({ label: 'first', number: 1 });
+    expect(await cli.json('checkpoint', 'list', 'pr-1')).toEqual([checkpoint]);
+    expect(await cli.json('undo', 'pr-1')).toEqual({
+      ...checkpoint,
+      safety_checkpoint_id: expect.any(String),
+    });
     const snapshot = await cli.json<{ id: string }>('snapshot', 'create', 'pr-1', '--name', 'before');
     const made = await cli.json('branch', 'create', 'pr-9', '--snapshot', 'before', '--ttl', '1h');
     expect(made).toMatchObject({ branch_name: 'pr-9', ttl_seconds: 3600 });
@@ -320,6 +327,8 @@ test.runIf(IS_NIGHTLY)(
       ['branch create pr-10 --snapshot before --from pr-1', 2, '--snapshot latest'],
       ['branch restore pr-9', 3, '--status deleted'],
       ['connection-string nope', 3, 'No branch nope was found in this project. (NOT_FOUND)'],
+      ['undo pr-1', 3, 'no 1 checkpoint behind'],
+      ['undo pr-1 --steps 1 --to x', 2, '--to or --steps'],
       ['snapshot delete nowhere', 3, 'snapshot list'],
     ] as const;
     const refuse = async ([command, code, sentence]: (typeof refused)[number]) =>

@@ -16,10 +16,14 @@ const block = (seconds: number, reason: string, branch_id = ID) =>
 
 const PRESENT = branchWith({ reason: 'disk', until: after(3_650) });
 
-test('a block is drawn where it began, among the resets of the range', () => {
+test('a block is drawn where it began, among the resets and checkpoints of the range', () => {
   const happened = {
     branch: PRESENT,
     jobs: [reset(900, 'succeeded'), reset(950, 'failed')],
+    checkpoints: [
+      { checkpoint_id: ID, number: 2, label: 'before prices', taken_at: after(800) },
+      { checkpoint_id: ID, number: 1, label: null, taken_at: after(500) },
+    ],
     blocks: [
       block(600, 'transaction_ids'),
       block(-1, 'locks'),
@@ -28,22 +32,24 @@ test('a block is drawn where it began, among the resets of the range', () => {
     ],
   };
   expect(annotationsOf(happened, START, END)).toEqual([
+    { at: START + 500, label: 'Checkpoint 1' },
     { at: START + 600, label: 'Blocked: transaction ids' },
+    { at: START + 800, label: 'Checkpoint 2: before prices' },
     { at: START + 900, label: 'Reset' },
   ]);
 });
 
 test('a block that began after the last measurement is drawn at the end', () => {
-  const happened = { branch: PRESENT, jobs: [], blocks: [block(3_620, 'disk')] };
+  const happened = { branch: PRESENT, jobs: [], checkpoints: [], blocks: [block(3_620, 'disk')] };
   expect(annotationsOf(happened, START, END)).toEqual([{ at: END, label: 'Blocked: disk' }]);
 });
 
 test('without the audit log, the present block is drawn at the end', () => {
-  const happened = { branch: PRESENT, jobs: [], blocks: [] };
+  const happened = { branch: PRESENT, jobs: [], checkpoints: [], blocks: [] };
   expect(annotationsOf(happened, START, END)).toEqual([{ at: END, label: 'Blocked: disk' }]);
 });
 
 test('a branch that was created in the range and is not blocked has one mark', () => {
-  const happened = { branch: branchWith(null), jobs: [], blocks: [] };
+  const happened = { branch: branchWith(null), jobs: [], checkpoints: [], blocks: [] };
   expect(annotationsOf(happened, START - 120, END)).toEqual([{ at: START - 60, label: 'Created' }]);
 });

@@ -111,7 +111,10 @@ describe.each([
     });
     expect(await agent.result('describe_schema', { branch, table: 'item' })).toMatchObject({ name: 'item' });
     const sql = 'insert into item select n, $1 from generate_series(1, 120) n';
-    expect(await agent.result('execute', { branch, sql, params: ['x'] })).toMatchObject({ row_count: 120 });
+    expect(await agent.result('execute', { branch, sql, params: ['x'] })).toMatchObject({
+      row_count: 120,
+      checkpoint: { number: 1 },
+    });
     const { rows, ...found } = await agent.result<{ rows: unknown[] }>('query', {
       branch,
       sql: 'select id, name from item order by id',
@@ -129,6 +132,17 @@ describe.each([
     expect(await refused('execute', 'create table made_by_agent ()')).toMatch(
       /\nstatement: 2\nrequired_role: owner\nhint: Run it with the role owner\.$/,
     );
+    const taken = await agent.result<unknown[]>('list_checkpoints', { branch });
+    // Before each `execute`, also that which PostgreSQL refused.
+    expect(taken).toMatchObject([{ number: 2 }, { number: 1 }]);
+    expect(await agent.result('checkpoint', { branch, label: 'full' })).toMatchObject({ number: 3 });
+    const unsaved = { branch, sql: 'delete from item', checkpoint: 'false' };
+    expect(await agent.result('execute', unsaved)).not.toHaveProperty('checkpoint');
+    const undone = await agent.result('undo', { branch });
+    expect(undone).toMatchObject({ restored: { number: 3, label: 'full' } });
+    expect(await agent.result('query', { branch, ...count })).toMatchObject({ rows: [[120]] });
+    expect(await agent.result('undo', { branch, steps: 2 })).toMatchObject({ restored: { number: 1 } });
+    expect(await agent.result('query', { branch, ...count })).toMatchObject({ rows: [[0]] });
     expect(await agent.result('reset_branch', { branch })).toMatchObject({ id: made.id });
     expect(await agent.result('query', { branch, ...count })).toMatchObject({ rows: [[0]] });
     expect(await agent.result('delete_branch', { branch: made.id })).toMatchObject({ status: 'deleted' });
@@ -192,10 +206,10 @@ describe.each([
     await expect(agent.call('drop_everything')).rejects.toThrow(/drop_everything/);
   });
 
-  test('a branch that another credential made is neither reset nor deleted', async () => {
+  test('a branch that another credential made is neither reset, undone nor deleted', async () => {
     const foreign = `foreign-${branch}`;
     const { id } = await api.branch(project, foreign);
-    for (const name of ['reset_branch', 'delete_branch'])
+    for (const name of ['reset_branch', 'undo', 'delete_branch'])
       expect(await agent.call(name, { branch: foreign })).toMatchObject({
         isError: true,
         text: expect.stringContaining('was not made with create_branch by this credential'),

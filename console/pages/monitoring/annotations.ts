@@ -11,6 +11,7 @@ export interface Annotation {
 interface Happened {
   branch: Schemas['Branch'];
   jobs: readonly Schemas['Job'][];
+  checkpoints: readonly Schemas['Checkpoint'][];
   /** Beginnings of blocks in the project, from the audit log. Empty for those who may not read it. */
   blocks: readonly Schemas['AuditEvent'][];
 }
@@ -23,7 +24,11 @@ const BY_ATTEMPTS = 'attempts';
  * present block whose beginning is unknown.
  * @param start in Unix seconds, as the end
  */
-export function annotationsOf({ branch, jobs, blocks }: Happened, start: number, end: number): Annotation[] {
+export function annotationsOf(
+  { branch, jobs, checkpoints, blocks }: Happened,
+  start: number,
+  end: number,
+): Annotation[] {
   const resets = jobs.filter(
     ({ kind, status, branch_id }) =>
       kind === 'branch.reset' && status === 'succeeded' && branch_id === branch.id,
@@ -34,6 +39,10 @@ export function annotationsOf({ branch, jobs, blocks }: Happened, start: number,
   const events = [
     [branch.created_at, 'Created'],
     ...resets.map(({ updated_at }) => [updated_at, 'Reset'] as const),
+    ...checkpoints.map(
+      ({ taken_at, number, label }) =>
+        [taken_at, label === null ? `Checkpoint ${number}` : `Checkpoint ${number}: ${label}`] as const,
+    ),
     ...begun.map(({ created_at, metadata }) => [created_at, blockText(String(metadata.reason))] as const),
   ] as const;
   const annotations = events.map(([at, label]) => ({ at: Math.min(Date.parse(at) / 1000, end), label }));

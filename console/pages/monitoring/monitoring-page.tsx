@@ -9,7 +9,7 @@ import { Empty, Loaded, Note } from '../../components/feedback.tsx';
 import { Page } from '../../components/page.tsx';
 import { useNow } from '../../components/time.tsx';
 import { useLiveMeasurements } from '../../data/live.ts';
-import { branchesQuery, jobsQuery } from '../../data/resources.ts';
+import { branchesQuery, checkpointsQuery, jobsQuery } from '../../data/resources.ts';
 import { texts } from '../../data/search.ts';
 import { mayAdminister, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
@@ -167,6 +167,7 @@ function MonitoringPage() {
     enabled: compare !== undefined,
   }).data;
   const jobs = useQuery(jobsQuery(projectId)).data;
+  const checkpoints = useQuery(checkpointsQuery(projectId, branch)).data;
   const session = useStore(sessionStore);
   const mayReadAudit = session.state === 'signed_in' && mayAdminister(session.me);
   const blocks = useQuery({ ...blocksQuery(projectId), enabled: mayReadAudit }).data;
@@ -228,7 +229,7 @@ function MonitoringPage() {
           const shown = zoom ?? { start: end - RANGES[range], end };
           const annotations = record
             ? annotationsOf(
-                { branch: record, jobs: jobs ?? [], blocks: blocks ?? [] },
+                { branch: record, jobs: jobs ?? [], checkpoints: checkpoints ?? [], blocks: blocks ?? [] },
                 shown.start,
                 shown.end,
               )
