@@ -43,6 +43,10 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
   'branch unprotect': ['branchgate branch unprotect staging'],
   'branch diff': ['branchgate branch diff pr-7 --schema', 'branchgate branch diff pr-7 --rows book'],
   'branch delete': ['branchgate branch delete pr-7 pr-8', 'branchgate branch delete pr-7 --purge --yes'],
+  env: ['branchgate env pr-7 > .env.local', 'branchgate env --write'],
+  'git install': ['branchgate git install', "branchgate git install --pre-push 'npx drizzle-kit migrate'"],
+  'git uninstall': ['branchgate git uninstall'],
+  'git prune': ['branchgate git prune --yes'],
   'snapshot list': ['branchgate snapshot list --branch main'],
   'snapshot create': [
     'branchgate snapshot create main --name before-migration --ttl 7d',

@@ -8,6 +8,7 @@ import { connectionCommands } from './commands/connections.ts';
 import { doctorCommand } from './commands/doctor.ts';
 import { execCommand } from './commands/exec.ts';
 import { followCommand } from './commands/follow.ts';
+import { envCommand, gitCommand } from './commands/git.ts';
 import { hostCommand } from './commands/host.ts';
 import { importCommand } from './commands/import.ts';
 import { linkCommands } from './commands/link.ts';
@@ -46,7 +47,7 @@ const commandGroups = (): Record<string, Command[]> => ({
     importCommand(),
     followCommand(),
   ],
-  'Connections:': [...connectionCommands(), execCommand()],
+  'Connections:': [...connectionCommands(), execCommand(), envCommand(), gitCommand()],
   'Data:': [...tableCommands(), maskingCommand()],
   'Access:': accessCommands(),
   'Observation:': readingCommands(),

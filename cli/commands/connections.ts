@@ -37,7 +37,7 @@ interface Named {
 }
 
 /** The variables by which libpq and Node find the authority. */
-const variablesOf = (url: string, { key, authority }: Named): [string, string][] => [
+export const variablesOf = (url: string, { key, authority }: Named): [string, string][] => [
   [key, url],
   ...(authority === null
     ? []
