@@ -67,7 +67,7 @@ async function addRules(
       if (via === 'sql')
         throw new CommandError(
           'notAllowed',
-          `The rule ${rule_id} for ${cidr} opens SQL over HTTP and WebSocket, and not the ports. Open them with: branchgate rule extend ${rule_id} --via all`,
+          `The rule ${rule_id} for ${cidr} opens SQL over HTTP, and not the ports. Open them with: branchgate rule extend ${rule_id} --via all`,
         );
     }
   }

@@ -3,7 +3,7 @@ import { cors } from 'hono/cors';
 import { secureHeaders } from 'hono/secure-headers';
 import { authenticate, bearerToken, checkPlatformSecret } from './authentication/authenticate.ts';
 import { verifyOwnToken } from './authentication/own-tokens.ts';
-import type { Principal } from './authentication/principal.ts';
+import type { Identity, Principal } from './authentication/principal.ts';
 import { openDatabase } from './database/database.ts';
 import { describe } from './documentation/describe.ts';
 import { ApiError, unwrap } from './errors.ts';
@@ -57,6 +57,7 @@ import { scimRoutes } from './routes/scim.ts';
 import { sessionRoutes } from './routes/sessions.ts';
 import { signInRoutes } from './routes/sign-in.ts';
 import { snapshotRoutes } from './routes/snapshots.ts';
+import { sqlRoutes } from './routes/sql.ts';
 import { tableRoutes } from './routes/tables.ts';
 import { webhookRoutes } from './routes/webhooks.ts';
 import { readSettings } from './settings.ts';
@@ -134,12 +135,29 @@ const shareWithOrigins: MiddlewareHandler<AppEnv> = (c, next) => {
   return share(c, next);
 };
 
-function identifyMachine(c: AppContext, principal: Principal): void {
-  const { machine, tenantId } = principal;
-  if (!machine) throw new Error('the principal is a person');
-  c.set('identity', principal);
-  c.set('principal', principal);
-  countMachineRequest(c, bucketOf.machine(machine, c.req), bucketOf.tenant(tenantId, c.req));
+/** The bearer of the request's token. `principal`: of a machine. @throws ApiError UNAUTHENTICATED, KEYS_UNAVAILABLE */
+async function bearerOf(c: AppContext): Promise<{ identity: Identity; principal: Principal | null }> {
+  const settings = readSettings(c.env);
+  const authorization = c.req.header('authorization') ?? null;
+  const timing = { now: new Date(), waitUntil: (work: Promise<unknown>) => c.executionCtx.waitUntil(work) };
+  const token = unwrap(bearerToken(authorization));
+  if (isMachineToken(settings, token)) {
+    const context = { settings, database: c.env.DB, address: connectingIp(c), ...timing };
+    const principal = unwrap(await authenticateMachine(token, context));
+    if (!principal.machine) throw new Error('the principal is a person');
+    return { identity: principal, principal };
+  }
+  const identity = unwrap(await authenticate(authorization, { settings, ...timing }));
+  return { identity, principal: null };
+}
+
+/** Identifies a client of SQL over HTTP, whose requests are counted by branch. */
+async function identifySqlClient(c: AppContext): Promise<void> {
+  const { identity, principal } = await bearerOf(c);
+  const { tenantId } = identity;
+  if (tenantId === null) throw new ApiError('TENANT_REQUIRED');
+  c.set('identity', identity);
+  c.set('principal', principal ?? unwrap(await materialize(c.env.DB, { ...identity, tenantId }, new Date())));
 }
 
 /** Authenticates the request by its path prefix, and counts it against the bucket of its caller. */
@@ -166,21 +184,18 @@ const identifyCaller: MiddlewareHandler<AppEnv> = async (c, next) => {
     c.set('preAuth', unwrap(await verifyOwnToken(settings, 'pre_auth', token, new Date())));
     countRequest(c, bucketOf.public(connectingIp(c)));
   } else {
-    const now = new Date();
-    const waitUntil = (work: Promise<unknown>) => c.executionCtx.waitUntil(work);
-    const token = unwrap(bearerToken(authorization));
-    if (isMachineToken(settings, token)) {
-      const timing = { now, waitUntil };
-      const context = { settings, database: c.env.DB, address: connectingIp(c), ...timing };
-      identifyMachine(c, unwrap(await authenticateMachine(token, context)));
+    const { principal, identity } = await bearerOf(c);
+    c.set('identity', identity);
+    if (principal?.machine) {
+      c.set('principal', principal);
+      const ofTenant = bucketOf.tenant(principal.tenantId, c.req);
+      countMachineRequest(c, bucketOf.machine(principal.machine, c.req), ofTenant);
       return next();
     }
-    const identity = unwrap(await authenticate(authorization, { settings, now, waitUntil }));
     const { tenantId } = identity;
-    c.set('identity', identity);
     if (tenantId !== null) {
       countRequest(c, bucketOf.tenant(tenantId, c.req));
-      c.set('principal', unwrap(await materialize(c.env.DB, { ...identity, tenantId }, now)));
+      c.set('principal', unwrap(await materialize(c.env.DB, { ...identity, tenantId }, new Date())));
     } else if (OWN_PATHS.test(path)) {
       countRequest(c, bucketOf.user(identity, c.req));
     } else {
@@ -204,6 +219,8 @@ pipeline.use(
   limitRequests,
   shareWithOrigins,
 );
+/** Before `identifyCaller`: the only route that decides itself who may use it, by the password of a branch or a token. */
+pipeline.route('/', sqlRoutes(identifySqlClient));
 pipeline.use(identifyCaller, passBookmark, enforceBeforeWrites, boundBody);
 for (const routes of [
   healthRoutes,

@@ -141,6 +141,8 @@ const Settings = z.object({
   LIMIT_READS_PER_MINUTE: Count.default(1000),
   /** Requests with other methods, counted separately. */
   LIMIT_WRITES_PER_MINUTE: Count.default(200),
+  /** Requests of SQL over HTTP a minute for one branch, which are in neither of the two. */
+  LIMIT_SQL_PER_MINUTE: Count.default(3000),
   /**
    * Requests of one client address on public routes; failed authentications have the same limit, counted
    * separately.

@@ -57,6 +57,7 @@ export const AUDIT_NAMES = [
   'network_rule.expired',
   'network_rule.deleted',
   'network_rule.list_changed',
+  'sql.executed',
   'row.changed',
   'row.deleted',
   'rows.changed',

@@ -17,6 +17,9 @@ export const ORDERS_MAX = 8;
 /** Statements of one text that a client runs. */
 export const QUERY_STATEMENTS_MAX = 100;
 
+/** Statements of one transaction of SQL over HTTP. */
+export const SQL_BATCH_MAX = 1000;
+
 /** Parameters of one statement. */
 export const QUERY_PARAMETERS_MAX = 1000;
 

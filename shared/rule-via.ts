@@ -1,5 +1,5 @@
 /**
- * What a network rule opens: `all` is the ports and SQL over HTTP and WebSocket, `sql` is SQL over HTTP and WebSocket
+ * What a network rule opens: `all` is the ports and SQL over HTTP, `sql` is SQL over HTTP
  * alone.
  */
 export const RULE_VIAS = ['all', 'sql'] as const;

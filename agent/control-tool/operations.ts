@@ -42,6 +42,16 @@ const PARAMETER_HELP: Record<Parameter, string> = {
   role: 'read_only or read_write: the login that runs the statement; of a member: primary, standby or fenced',
   sql: 'one statement, with parameters $1, $2, …',
   params: 'values of the parameters (default: none)',
+  revision: 'revision of the access by which the client was admitted',
+  address: 'address of the client',
+  password: 'of the login (default: the query login runs the statements, and they are undone)',
+  application_name: 'as the session shows it',
+  statements: 'statements: [{"text": "select $1", "params": [1]}]',
+  transaction:
+    'around the statements: {"isolation": "SERIALIZABLE", "read_only": true, "deferrable": false} (default: none, for one statement)',
+  raw_text: "cells as PostgreSQL's text: true or false",
+  row_arrays: 'rows as arrays: true or false',
+  reply_id: 'id of the reply of which a part is read',
   rules: 'rules of the masking policy: [{"table": "customer", "column": "email", "with": "email"}]',
   unlisted: 'what becomes of columns without a rule: keep or refuse_likely_personal',
   masking:
@@ -74,6 +84,7 @@ const GROUP_HELP: Record<string, string> = {
   standby: 'Admit a standby of this host',
   table: 'List the tables of a branch',
   row: 'Read and change rows of a branch as its read-write login',
+  sql: 'Run statements of a client of SQL over HTTP',
 };
 
 /** A parameter of an operation as a command-line flag. */

@@ -204,6 +204,7 @@ function loopsOf(
     spares: (signal) => runSpareLoop(host, signal),
     standing: (signal) => runStandingLoop(host, signal),
     'locks of rehearsals': (signal) => host.lockSampler.run(signal),
+    'clients of SQL over HTTP': (signal) => host.sql.watch(host.postgres, signal),
     logins: (signal) => new LoginWatch(host, log).run(signal),
     'blocked projects': (signal) =>
       watchBlockedProjects({ settings, sizes, log, report: (found) => notify('sizes', found), signal }),

@@ -23,6 +23,7 @@ import { PageMarks } from '../rows/pages.ts';
 import { RowTurns } from '../rows/row-turns.ts';
 import { Spares } from '../snapshots/spares.ts';
 import { Standing } from '../snapshots/standing.ts';
+import { SqlRequests } from '../sql/run-sql.ts';
 import { Membership } from '../standby/membership.ts';
 import { Copies } from '../transfer/copies.ts';
 import { FollowLags } from '../transfer/follow-lags.ts';
@@ -39,6 +40,7 @@ export interface Host {
   rules: RuleSync;
   /** State of the table browser that outlives an operation. */
   rows: { turns: RowTurns; scriptTurns: RowTurns; marks: PageMarks; kept: KeptSessions };
+  sql: SqlRequests;
   comparisons: ProjectGate;
   probes: ProjectGate;
   copies: Copies;
@@ -90,6 +92,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
       marks: new PageMarks(),
       kept: new KeptSessions(),
     },
+    sql: new SqlRequests(),
     comparisons: openComparisonGate(),
     probes: openProbeGate(),
     copies: new Copies(),
@@ -114,8 +117,9 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
   };
 }
 
-export async function closeHost({ postgres, sessions, rows, lags }: Host): Promise<void> {
+export async function closeHost({ postgres, sessions, rows, lags, sql }: Host): Promise<void> {
   lags.close();
+  sql.replies.close();
   await Promise.all([postgres.end(), sessions.end(), rows.kept.close()]);
 }
 

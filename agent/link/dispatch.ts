@@ -6,7 +6,7 @@ import {
   RPC_ERRORS,
 } from '../../shared/protocol/frames.ts';
 import type { HostFailure } from '../../shared/protocol/host-failures.ts';
-import { type Method, OPERATIONS, type Params } from '../../shared/protocol/operations.ts';
+import { laneOf, type Method, OPERATIONS, type Params } from '../../shared/protocol/operations.ts';
 import { traceIdOf } from '../../shared/protocol/trace.ts';
 import { HostError } from '../process/host-error.ts';
 
@@ -43,7 +43,8 @@ export class Dispatcher {
   readonly #log: Log;
   readonly #bounds: Bounds;
   readonly #runs = new Map<string, Run>();
-  #unanswered = 0;
+  /** Calls without a reply, by lane. */
+  readonly #unanswered = { sql: 0, others: 0 };
 
   constructor(options: { handle: Handle; log: Log; bounds: Bounds }) {
     this.#handle = options.handle;
@@ -55,7 +56,8 @@ export class Dispatcher {
   async dispatch({ id, method, params, traceparent }: RequestFrame): Promise<ReplyFrame> {
     if (!isMethod(method))
       return errorFrame(id, { code: 'INVALID_CALL', message: 'no such method' }, 'methodNotFound');
-    if (this.#unanswered >= this.#bounds.callsInFlight) {
+    const lane = laneOf(method);
+    if (this.#unanswered[lane] >= this.#bounds.callsInFlight) {
       return errorFrame(id, { code: 'HOST_BUSY', message: 'too many concurrent calls' });
     }
     const reading = OPERATIONS[method].params.safeParse(params);
@@ -68,7 +70,7 @@ export class Dispatcher {
         'invalidParams',
       );
     }
-    this.#unanswered += 1;
+    this.#unanswered[lane] += 1;
     const traceId = traceIdOf(traceparent);
     const started = performance.now();
     let outcome = 'ok';
@@ -80,7 +82,7 @@ export class Dispatcher {
       outcome = failure.code;
       return errorFrame(id, failure);
     } finally {
-      this.#unanswered -= 1;
+      this.#unanswered[lane] -= 1;
       this.#logEnd({ method, outcome, traceId, durationMs: performance.now() - started });
     }
   }

@@ -1,10 +1,13 @@
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { type AccessHost, storeAndEnforce } from '../access/enforce-access.ts';
 import type { Pool } from '../postgres/connect.ts';
+import type { SqlRequests } from '../sql/run-sql.ts';
 import type { Membership } from '../standby/membership.ts';
 
 interface AppliedHost extends AccessHost {
   sessions: Pool;
+  postgres: Pool;
+  sql: Pick<SqlRequests, 'recheck'>;
   member: Membership;
 }
 
@@ -14,6 +17,7 @@ export async function applyAccess(
   params: Params<'access.apply'>,
 ): Promise<MethodResult<'access.apply'>> {
   await storeAndEnforce(host, params);
+  await host.sql.recheck(host.postgres);
   if (params.access.durability === 'sync') await host.member.synchronise();
   return { revision: params.access.revision };
 }

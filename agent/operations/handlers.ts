@@ -11,6 +11,7 @@ import type { OnProgress } from '../process/progress.ts';
 import { makeRoom, type RoomHost } from '../snapshots/make-room.ts';
 import { dropSnapshot } from '../snapshots/snapshot-databases.ts';
 import type { Spares } from '../snapshots/spares.ts';
+import { runSql, type SqlHost } from '../sql/run-sql.ts';
 import { admitStandby, type Membership } from '../standby/membership.ts';
 import { type CopyHost, cancelCopy, copySource } from '../transfer/copy-source.ts';
 import { cancelCutOver, cutOver } from '../transfer/cut-over.ts';
@@ -55,7 +56,8 @@ interface OperationsHost
     InventoryHost,
     RoomHost,
     CopyHost,
-    WatchedHost {
+    WatchedHost,
+    SqlHost {
   known: KnownInventory;
   cloneTurns: CloneTurns;
   covered: CoveredSources;
@@ -117,6 +119,8 @@ const HANDLERS: Handlers = {
   'row.list': listRows,
   'row.change': changeRows,
   'query.run': runQuery,
+  'sql.run': runSql,
+  'sql.read': ({ sql }, { reply_id, offset }) => sql.replies.read(reply_id, offset),
   'rehearsal.start': startRehearsal,
   'rehearsal.read': reportRehearsal,
   'rehearsal.finish': finishRehearsal,

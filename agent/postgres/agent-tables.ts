@@ -319,7 +319,7 @@ const FORCED_POLICIES = `
 `;
 
 /**
- * Rules that open SQL over HTTP and WebSocket alone have a table of their own, so nothing that opens a port can read them.
+ * Rules that open SQL over HTTP alone have a table of their own, so nothing that opens a port can read them.
  */
 const SQL_RULE = `
   CREATE TABLE sql_rule (

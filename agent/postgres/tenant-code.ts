@@ -255,6 +255,8 @@ export const SESSIONS = {
   masking: { bytes: Number.POSITIVE_INFINITY, answer: 32 * MB },
   /** Of the role of a subscription, and of the login that runs what a source has in its schema. */
   following: { bytes: Number.POSITIVE_INFINITY, answer: 32 * MB },
+  /** A request of SQL over HTTP. A row of few and short cells has twice the bytes of its JSON, whose bound is 10 MiB. */
+  sql: { bytes: 24 * MB, answer: 24 * MB },
   /** Repairs of rights. */
   repair: { bytes: 16 * MB, answer: 16 * MB },
 } as const satisfies Record<string, SocketBound>;

@@ -114,9 +114,7 @@ function ruleCommand(): Command {
     .option('--branch <branch>', 'only to this branch (default: to all of the project)')
     .option('--description <text>', 'what the network is')
     .option('--ttl <duration>', 'time until the rule is removed, for instance 1h', readDuration)
-    .addOption(
-      viaOption('what the rule opens: `sql` is SQL over HTTP and WebSocket without the ports').default('all'),
-    )
+    .addOption(viaOption('what the rule opens: `sql` is SQL over HTTP without the ports').default('all'))
     .action(async (network: string, options: NewRule, command: Command) => {
       const session = openSession(command);
       const project_id = await projectOf(command, session);
@@ -175,7 +173,7 @@ function ruleCommand(): Command {
     .description('Show whether an address may connect to a branch; exit code 5 if it may not')
     .argument('<address>')
     .argument('[branch]', 'name or ID (default: the pinned branch, or main)')
-    .addOption(viaOption('`sql`: by SQL over HTTP or WebSocket').default('all'))
+    .addOption(viaOption('`sql`: by SQL over HTTP').default('all'))
     .action(async (address: string, given: string | undefined, options: RuleTest, command: Command) => {
       if (!isPlainAddress(address))
         throw new CommandError('usage', `${address} is not an IPv4 or IPv6 address.`);

@@ -34,10 +34,11 @@ interface Named {
   key: string;
   /** The file with the authority; null: a public one. */
   authority: string | null;
+  gateway: string;
 }
 
 /** The variables by which libpq and Node find the authority. */
-export const variablesOf = (url: string, { key, authority }: Named): [string, string][] => [
+export const variablesOf = (url: string, { key, authority }: Omit<Named, 'gateway'>): [string, string][] => [
   [key, url],
   ...(authority === null
     ? []
@@ -53,6 +54,11 @@ const FORMATS: Record<string, (url: string, named: Named) => string[]> = {
   dotenv: (url, named) => variablesOf(url, named).map(([name, value]) => `${name}="${value}"`),
   env: (url, named) => variablesOf(url, named).map(([name, value]) => `export ${name}='${value}'`),
   jdbc: (url) => [jdbcUrl(url)],
+  serverless: (url, { gateway }) => [
+    `import { neon, neonConfig } from '@neondatabase/serverless';`,
+    `neonConfig.fetchEndpoint = '${gateway}/sql';`,
+    `export const sql = neon('${url}');`,
+  ],
 };
 
 /** A file name is a part of a URL and of a line that a shell reads. */
@@ -122,17 +128,21 @@ The URL is that of the Connect page of the console. It verifies the server, and 
 look for in their own folder unless it is an absolute path.`,
     )
     .action(async (branch: string | undefined, options: ConnectionOptions, command: Command) => {
-      const credentials = await credentialsOf(command, openSession(command), branch, options.role);
+      const session = openSession(command);
+      const credentials = await credentialsOf(command, session, branch, options.role);
       if (options.format === 'json' && !isJson(command)) command.setOptionValue('json', true);
       if (isJson(command)) return printRecord(command, credentials);
-      if (credentials.missing_networks)
+      // Over HTTP the certificate is that of the gateway, and the address that of a function.
+      const isOverHttp = options.format === 'serverless';
+      if (credentials.missing_networks && !isOverHttp)
         say(
           `No network rule lets ${credentials.missing_networks.join(' and ')} connect, from where this machine does. Run \`branchgate rule add me\`.`,
         );
-      const authority = writeAuthority(credentials, options.ca);
-      const url = verifiedUrl(options.direct ? credentials.direct_url : credentials.database_url, authority);
+      const authority = isOverHttp ? null : writeAuthority(credentials, options.ca);
+      const given = options.direct ? credentials.direct_url : credentials.database_url;
+      const url = isOverHttp ? given : verifiedUrl(given, authority);
       const key = options.direct ? 'DIRECT_URL' : 'DATABASE_URL';
-      const lines = FORMATS[options.format]?.(url, { key, authority }) ?? [];
+      const lines = FORMATS[options.format]?.(url, { key, authority, gateway: session.url }) ?? [];
       printText(lines.map((line) => `${line}\n`).join(''));
     });
 

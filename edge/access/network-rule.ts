@@ -25,8 +25,7 @@ export const NetworkRule = z
       .enum(networkRules.source.enumValues)
       .meta({ description: '`creator_ip`: added with a branch for the address of its creator.' }),
     via: z.enum(RULE_VIAS).meta({
-      description:
-        '`all`: the ports, and SQL over HTTP and WebSocket. `sql`: SQL over HTTP and WebSocket alone.',
+      description: '`all`: the ports, and SQL over HTTP. `sql`: SQL over HTTP alone.',
     }),
     status: z
       .enum(['applied', 'pending'])

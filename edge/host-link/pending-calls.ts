@@ -2,7 +2,7 @@ import type { Bounds } from '../../shared/protocol/bounds.ts';
 import type { ReplyFrame, RequestFrame } from '../../shared/protocol/frames.ts';
 import type { HostFailure, HostFailureCode } from '../../shared/protocol/host-failures.ts';
 import { fitsMessage } from '../../shared/protocol/messages.ts';
-import { type Method, OPERATIONS, type Params } from '../../shared/protocol/operations.ts';
+import { laneOf, type Method, OPERATIONS, type Params } from '../../shared/protocol/operations.ts';
 import type { Clock, Transport } from '../../shared/protocol/transport.ts';
 import { PREVIOUS_VERSION } from '../../shared/protocol/version.ts';
 import { fail, ok } from '../../shared/result.ts';
@@ -60,7 +60,9 @@ export class PendingCalls {
   ): Promise<CallOutcome<Method>> | CallOutcome<Method> {
     const { bounds } = this.#options;
     const { method } = call;
-    if (this.#calls.size >= bounds.callsInFlight) {
+    const lane = laneOf(method);
+    const inLane = [...this.#calls.values()].filter((pending) => laneOf(pending.method) === lane);
+    if (inLane.length >= bounds.callsInFlight) {
       return failed('HOST_BUSY', `${bounds.callsInFlight} calls to this host are pending`);
     }
     const id = crypto.randomUUID();

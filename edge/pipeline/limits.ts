@@ -91,6 +91,17 @@ export async function guardSecret(
 }
 
 /**
+ * Refuses a client that has used up its wrong guesses, also with the right secret.
+ * @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE
+ */
+export async function refuseKnownGuesser(c: AppContext, failures: Bucket): Promise<void> {
+  const denial = cachedDenial(failures) ?? (await orUnavailable(peek(c.env, failures)));
+  if (denial.admitted) return;
+  governRequest(c, failures, Promise.resolve(denial));
+  await requireAdmission(c);
+}
+
+/**
  * Counts the request against this bucket, which the rate limit headers then report, and waits for the
  * decision.
  * @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE

@@ -53,6 +53,15 @@ export const bucketOf = {
     bucket: addressBucket(address),
     limit: 'failed_platform_secret',
   }),
+  /** With the tenant, so that a token of another one cannot use up what the branch has. */
+  sql: (tenantId: string, branchId: string): Bucket => ({
+    bucket: named('sql', tenantId, branchId),
+    limit: 'sql',
+  }),
+  wrongSqlPassword: (branchId: string, address: string | null): Bucket => ({
+    bucket: named('sql', branchId, addressBucket(address)),
+    limit: 'wrong_sql_passwords',
+  }),
   rotation: (branchId: string): Bucket => ({ bucket: named('branch', branchId), limit: 'rotations' }),
   /** For a bearer without a tenant. */
   user: ({ issuer, gid }: UserKey, request: RequestLine): Bucket => ({

@@ -58,6 +58,15 @@ export const LIMITS = {
     written: 'within_a_second',
     lent: true,
   },
+  // Requests of SQL over HTTP to one branch.
+  sql: {
+    max: ({ LIMIT_SQL_PER_MINUTE }) => LIMIT_SQL_PER_MINUTE,
+    windowSeconds: 60,
+    written: 'within_a_second',
+    lent: true,
+  },
+  // Wrong passwords of SQL over HTTP, for one branch from one client address. As many as at the ports.
+  wrong_sql_passwords: { max: () => 50, windowSeconds: 60, written: 'before_the_response' },
   public: {
     max: ({ LIMIT_PUBLIC_PER_MINUTE }) => LIMIT_PUBLIC_PER_MINUTE,
     windowSeconds: 60,

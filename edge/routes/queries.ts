@@ -64,7 +64,7 @@ const QueryResult = StatementResult.extend({
 }).meta({ id: 'QueryResult' });
 
 /** What else a login takes than reading rows. */
-const ACTION_OF_ROLE: Record<BranchRole, Action | null> = {
+export const ACTION_OF_ROLE: Record<BranchRole, Action | null> = {
   read_only: null,
   read_write: 'rows.change',
   owner: 'credentials.read',

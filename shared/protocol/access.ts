@@ -35,9 +35,9 @@ export const Access = z.strictObject({
   revision: z.int().nonnegative(),
   /** The tenant that the project belongs to, whose projects the host bounds together; null: not known. */
   tenant: z.string().min(1).max(TENANT_MAX).nullable().default(null),
-  /** Networks that may connect to the ports, and use SQL over HTTP and WebSocket. */
+  /** Networks that may connect to the ports, and use SQL over HTTP. */
   rules: z.array(NetworkRule).max(NETWORK_RULES_MAX),
-  /** Networks that may use SQL over HTTP and WebSocket alone. */
+  /** Networks that may use SQL over HTTP alone. */
   sql_rules: z.array(NetworkRule).max(NETWORK_RULES_MAX).default([]),
   /** The storage quota is exceeded: only owner logins may write (specification 3.2). */
   write_blocked: z.boolean().default(false),

@@ -15,4 +15,6 @@ export const operation = <P extends z.ZodType, R extends z.ZodType>(definition: 
   deadline: number;
   /** Calls run concurrently: none joins an identical one, or waits for another about the same branch. */
   concurrent?: true;
+  /** Calls of SQL over HTTP are counted apart, so that they leave all others to the platform. */
+  lane?: 'sql';
 }) => definition;

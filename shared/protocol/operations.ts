@@ -25,6 +25,7 @@ import {
 import { REHEARSAL_OPERATIONS } from './rehearsal-operations.ts';
 import { ROW_OPERATIONS } from './row-operations.ts';
 import { SNAPSHOT_OPERATIONS } from './snapshot-operations.ts';
+import { SQL_OPERATIONS } from './sql-operations.ts';
 import { STANDBY_OPERATIONS } from './standby.ts';
 import { TRANSFER_OPERATIONS } from './transfer-operations.ts';
 
@@ -173,8 +174,12 @@ export const OPERATIONS = {
   ...DIFFERENCE_OPERATIONS,
   ...TRANSFER_OPERATIONS,
   ...STANDBY_OPERATIONS,
+  ...SQL_OPERATIONS,
 } as const;
 
 export type Method = keyof typeof OPERATIONS;
 export type Params<M extends Method> = z.output<(typeof OPERATIONS)[M]['params']>;
+/** What the calls of an operation are counted with. */
+export const laneOf = (method: Method): 'sql' | 'others' => ('lane' in OPERATIONS[method] ? 'sql' : 'others');
+
 export type MethodResult<M extends Method> = z.output<(typeof OPERATIONS)[M]['result']>;

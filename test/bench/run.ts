@@ -36,6 +36,7 @@ import { measureRateLimiter } from './rate-limiter.ts';
 import { isMet, type Report, renderReport, writeReport } from './report.ts';
 import { measureRowPages } from './row-pages.ts';
 import { measureSpares } from './spares.ts';
+import { measureSqlOverHttp } from './sql-over-http.ts';
 import { writeSummary } from './summary.ts';
 import { measureTableList } from './table-list.ts';
 import { measureTokenVerification } from './token-verification.ts';
@@ -103,6 +104,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
   fixtures: { hindrance: xfsHindrance, measure: (signal) => measureFixtures(signal) },
   'rate-limiter': { hindrance: () => null, measure: measureRateLimiter },
   'row-pages': { hindrance: () => null, measure: measureRowPages },
+  'sql-over-http': { hindrance: () => null, measure: measureSqlOverHttp },
   'table-list': { hindrance: () => null, measure: measureTableList },
   'token-verification': { hindrance: () => null, measure: measureTokenVerification },
   'worker-bundle': { hindrance: () => null, measure: measureWorkerBundle },

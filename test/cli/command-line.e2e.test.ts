@@ -184,6 +184,8 @@ describe('the output', () => {
     expect((await cli.run('connection-string', 'pr-1', '--direct', '--format', 'env')).stdout).toContain(
       `export DIRECT_URL='${connectionOf(direct_url, true).url}'\n`,
     );
+    const serverless = (await cli.run('connection-string', 'pr-1', '--format', 'serverless')).stdout;
+    expect(serverless).toMatch(/fetchEndpoint = 'http:\/\/[^']+\/sql';\n.*neon\('postgresql:\/\/u_/);
     expect((await cli.run('connection-string', 'pr-1', '--format', 'jdbc')).stdout).toMatch(
       /^jdbc:postgresql:\/\/127\.0\.0\.1:\d+\/db_\S+\?user=u_\w+&password=\S+&sslmode=verify-full&sslrootcert=branchgate-ca\.pem\n$/,
     );

@@ -145,6 +145,7 @@ const PROGRAMS: Record<string, Program> = {
     after: "\nconsole.log((await db.execute('select 7 as n')).rows[0].n); await db.$client.end();",
     command: inNode,
   },
+  serverless: { after: '\nconsole.log(rows.length + 6);', command: inNode },
 };
 
 /** What the other snippets need stays here for the next night. */
@@ -296,6 +297,7 @@ describe('the snippets of the Connect page', () => {
       const snippet = code?.({
         pooled: connectionOf(credentials.database_url ?? '', true),
         direct: connectionOf(credentials.direct_url ?? '', true),
+        gateway: inject('stack').url,
         pooledKey: '',
         directKey: '',
       });

@@ -22,6 +22,7 @@ export function Snippets({ credentials, snippet, onSnippet }: Props) {
   const real = {
     pooled: connectionOf(credentials.database_url, authority !== null),
     direct: connectionOf(credentials.direct_url, authority !== null),
+    gateway: window.location.origin,
     pooledKey: credentials.runtime_key,
     directKey: credentials.direct_key,
   };

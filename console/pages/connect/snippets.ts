@@ -50,6 +50,8 @@ const forJdbc = ({ hasAuthority }: Connection) =>
 export interface Urls {
   pooled: Connection;
   direct: Connection;
+  /** Address of the gateway. */
+  gateway: string;
   pooledKey: string;
   directKey: string;
 }
@@ -113,6 +115,20 @@ const { rows } = await pool.query('select now()');`,
         '',
         '// db.ts',
         'export const db = drizzle(process.env.DATABASE_URL);',
+      ].join('\n'),
+  },
+  {
+    id: 'serverless',
+    label: 'Serverless (HTTP)',
+    code: ({ pooled, gateway }) =>
+      [
+        '// Functions without a fixed address need a rule for SQL over HTTP, which opens no port.',
+        "import { neon, neonConfig } from '@neondatabase/serverless';",
+        '',
+        `// DATABASE_URL="${pooled.url}"`,
+        `neonConfig.fetchEndpoint = '${gateway}/sql';`,
+        'const sql = neon(process.env.DATABASE_URL);',
+        'const rows = await sql`select now()`;',
       ].join('\n'),
   },
   {

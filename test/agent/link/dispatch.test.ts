@@ -176,12 +176,16 @@ test('calls over the bound are refused', async () => {
   const { call, runs, settle } = scripted();
   const calls = Array.from({ length: BOUNDS.callsInFlight }, () => call('project.drop', ids));
   expect(await call('project.drop', ids)).toMatchObject({ error: { data: { code: 'HOST_BUSY' } } });
+  // Those of SQL over HTTP are counted apart.
+  const part = { reply_id: crypto.randomUUID(), offset: 0 };
+  const parts = Array.from({ length: BOUNDS.callsInFlight }, () => call('sql.read', part));
+  expect(await call('sql.read', part)).toMatchObject({ error: { data: { code: 'HOST_BUSY' } } });
   await settle();
-  runs[0]?.end.resolve(dropped);
-  await Promise.all(calls);
+  for (const { method, end } of runs) end.resolve(method === 'sql.read' ? { text: 'x', bytes: 1 } : dropped);
+  await Promise.all([...calls, ...parts]);
   call('host.describe', {});
   await settle();
-  expect(runs).toHaveLength(2);
+  expect(runs).toHaveLength(parts.length + 2);
 });
 
 test('the end of an operation is logged with its outcome and the trace of its request', async () => {

@@ -7,7 +7,7 @@ const wants = (id: string, count = 1000) => ({ id, count, returned: null });
 
 test('only counts of requests are lent, never those that limit guesses', () => {
   const lent = Object.entries(LIMITS as LimitTable).filter(([, limit]) => limit.lent);
-  expect(lent.map(([name]) => name)).toEqual(['reads', 'writes', 'machine_reads', 'machine_writes']);
+  expect(lent.map(([name]) => name)).toEqual(['reads', 'writes', 'machine_reads', 'machine_writes', 'sql']);
   for (const [, limit] of lent) expect(limit).toMatchObject({ written: 'within_a_second' });
 });
 

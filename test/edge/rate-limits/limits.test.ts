@@ -19,6 +19,8 @@ test("the specification's limits are per minute, those of rotations and sign-in 
     writes: 200,
     machine_reads: 500,
     machine_writes: 100,
+    sql: 3000,
+    wrong_sql_passwords: 50,
     public: 60,
     agents: 60,
     failed_authentication: 60,
@@ -39,6 +41,8 @@ test("the specification's limits are per minute, those of rotations and sign-in 
     'writes',
     'machine_reads',
     'machine_writes',
+    'sql',
+    'wrong_sql_passwords',
     'public',
     'agents',
     'failed_authentication',
@@ -55,6 +59,7 @@ test('each limit has its own variable', () => {
     LIMIT_READS_PER_MINUTE: '5',
     LIMIT_WRITES_PER_MINUTE: '6',
     LIMIT_PUBLIC_PER_MINUTE: '7',
+    LIMIT_SQL_PER_MINUTE: '8',
   };
   expect(maxima(variables)).toEqual({
     ...maxima({}),
@@ -63,6 +68,7 @@ test('each limit has its own variable', () => {
     // Half of the tenant's.
     machine_reads: 3,
     machine_writes: 3,
+    sql: 8,
     public: 7,
     failed_authentication: 7,
     failed_platform_secret: 7,

@@ -1,0 +1,100 @@
+import { and, eq, isNull, or } from 'drizzle-orm';
+import { isInNetwork, isPlainAddress } from '../../shared/cidr.ts';
+import { ACCESS_OF_STATE } from '../../shared/project/storage-quota.ts';
+import { networkLists, withRanges } from '../access/network-rule.ts';
+import { isSameText } from '../crypto/encoding.ts';
+import { makePassword, openPassword, sealPassword } from '../crypto/scram.ts';
+import type { Sealed, SecretKey } from '../crypto/seal.ts';
+import type { Database } from '../database/database.ts';
+import { moves } from '../database/move-schema.ts';
+import { branchCredentials, networkRules, projectBranches, projects } from '../database/schema.ts';
+import type { ConnectionString } from './connection-string.ts';
+
+/** The branch of a URL as the records have it. */
+export interface SqlTarget {
+  projectId: string;
+  tenantId: string;
+  hostId: string;
+  /** Revision of the access that was read. */
+  revision: number;
+  /** The present password of the login. */
+  password: string;
+  /** The project changes its host, and has no clients. */
+  isMoving: boolean;
+  /** Whether a network rule admits the client's address. */
+  isAdmitted: boolean;
+}
+
+const NO_BRANCH = '00000000-0000-4000-8000-000000000000';
+let sealedForNobody: Promise<Sealed> | null = null;
+
+/** Takes as long as the password of a login that exists. */
+const passwordOfNobody = (keys: readonly SecretKey[]): Promise<string> => {
+  sealedForNobody ??= sealPassword(keys, NO_BRANCH, 'read_only', makePassword());
+  return sealedForNobody.then((sealed) => openPassword(keys, NO_BRANCH, 'read_only', sealed));
+};
+
+/**
+ * Reads what decides about a client from the primary of D1, in one batch, and compares the password. An unknown login takes
+ * the same reads and the same work.
+ * @param address of the client; null: not known
+ * @param checksPassword false: a token decides instead
+ * @returns null for a login that does not exist or is closed, and for a wrong password
+ */
+export async function readTarget(
+  db: Database,
+  keys: readonly SecretKey[],
+  { branchId, role, database, password: given }: ConnectionString,
+  { address, checksPassword }: { address: string | null; checksPassword: boolean },
+): Promise<SqlTarget | null> {
+  const projectOf = db
+    .select({ id: projectBranches.projectId })
+    .from(projectBranches)
+    .where(eq(projectBranches.id, branchId));
+  const [branches, ofProject, credentials, rules, lists, fences] = await db.batch([
+    db.select().from(projectBranches).where(eq(projectBranches.id, branchId)),
+    db.select().from(projects).where(eq(projects.id, projectOf)),
+    db
+      .select()
+      .from(branchCredentials)
+      .where(and(eq(branchCredentials.branchId, branchId), eq(branchCredentials.role, role))),
+    db
+      .select({ cidr: networkRules.cidr })
+      .from(networkRules)
+      .where(
+        and(
+          eq(networkRules.projectId, projectOf),
+          or(isNull(networkRules.branchId), eq(networkRules.branchId, branchId)),
+        ),
+      ),
+    networkLists(db),
+    db
+      .select({ id: moves.projectId })
+      .from(moves)
+      .where(and(eq(moves.projectId, projectOf), eq(moves.phase, 'fenced'))),
+  ]);
+  const branch = branches.find(
+    ({ status, hold, databaseName }) => status === 'active' && hold !== 'import' && databaseName === database,
+  );
+  const project = ofProject.find(
+    ({ status, storageState }) => status === 'active' && ACCESS_OF_STATE[storageState] !== 'closed',
+  );
+  const sealed = branch && project && credentials.find((credential) => credential.branchId === branchId);
+  const expected = sealed
+    ? await openPassword(keys, branchId, role, { keyId: sealed.keyId, sealed: sealed.sealedPassword })
+    : await passwordOfNobody(keys);
+  const isSame = await isSameText(given, expected);
+  if (!project || !sealed || (checksPassword && !isSame)) return null;
+  return {
+    projectId: project.id,
+    tenantId: project.tenantId,
+    hostId: project.hostId,
+    revision: project.accessRevision,
+    password: expected,
+    isMoving: fences.length > 0,
+    isAdmitted:
+      address !== null &&
+      isPlainAddress(address) &&
+      withRanges(rules, lists).some(({ cidr }) => isInNetwork(address, cidr)),
+  };
+}
