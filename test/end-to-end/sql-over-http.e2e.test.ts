@@ -442,7 +442,7 @@ const VALUES = [
   ...[
     "'((0,0),(1,1),(1,0))'::polygon",
     "'<(0,0),1>'::circle",
-    "'fat:1A & rat'::tsquery",
+    "'fat:A & rat'::tsquery",
     "'a:1 b:2'::tsvector",
   ],
   ...[
