@@ -34,7 +34,10 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
     'branchgate branch create worker- --count 4 --lease 10m',
   ],
   'branch get': ['branchgate branch get pr-7'],
-  'branch update': ['branchgate branch update pr-7 --connection-attempts 500'],
+  'branch update': [
+    'branchgate branch update pr-7 --connection-attempts 500',
+    "branchgate branch update pr-7 --setting 'search_path=app, public' --setting statement_timeout=30s",
+  ],
   'branch extend': ['branchgate branch extend pr-7 --ttl 1d'],
   'branch renew': ['branchgate branch renew pr-7', 'branchgate branch renew pr-7 --lease 1h'],
   'branch reset': ['branchgate branch reset pr-7', 'branchgate branch reset pr-7 --to before-migration'],

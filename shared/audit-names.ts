@@ -26,6 +26,7 @@ export const AUDIT_NAMES = [
   'branch.protection.changed',
   'branch.connection_attempts.changed',
   'checkpoint.created',
+  'branch.settings.changed',
   'snapshot.created',
   'snapshot.deleted',
   'snapshot.lost',

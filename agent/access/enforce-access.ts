@@ -1,6 +1,7 @@
 import type { Params } from '../../shared/protocol/operations.ts';
 import { showClientsAndLogins, withAdminConsoles } from '../pooler/admin-console.ts';
 import { reconnectServers } from '../pooler/pause.ts';
+import { restoreBranchSettings } from '../postgres/branch-settings.ts';
 import { inTransaction, type Pool, type Queryable, type Session } from '../postgres/connect.ts';
 import { takeLockWithin, withLocks } from '../postgres/locks.ts';
 import { refuseLogins, restoreLogins } from '../postgres/roles.ts';
@@ -59,11 +60,14 @@ export async function enforceAccess(
   );
   const ending = await loginsToEnd(session, projectId);
   await inTransaction(session, () => restoreLogins(session, { staleOf: projectId }, { enforces: true }));
+  const changed = await inTransaction(session, () => restoreBranchSettings(session, { staleOf: projectId }));
   await host.rules.sync();
   await waitForLogins(session, projectId);
   await endDirectSessions(session, projectId);
   await disconnectClients(host, ending.disconnected, () => endStatements(session, ending.logins));
-  for (const database of ending.reconnected) await reconnectServers(host.settings, database);
+  // Pooled clients stay connected, and their next transaction has the new settings.
+  for (const database of new Set([...ending.reconnected, ...changed]))
+    await reconnectServers(host.settings, database);
   await disconnectUnauthorised(host, session, projectId);
   await confirmPasswords(host, session, projectId, ending.logins);
   await clearEnding(session, projectId, stored[0]?.access_revision ?? -1);

@@ -45,6 +45,7 @@ export async function storeAccess(session: Session, projectId: string, access: A
   if (!before) return;
   await storeClosures(session, projectId, access.closed);
   await storeAttempts(session, projectId, access.connection_attempts, before.newer);
+  await storeSettings(session, projectId, access.settings, before.newer);
   // A repeated revision has the same passwords, whose sessions were ended the first time. Its rules may be
   // stale: they may name branches that have been dropped since.
   let ruleRemoved = false;
@@ -142,6 +143,24 @@ async function storeAttempts(
        AND project_id = $1
        AND connection_attempts IS DISTINCT FROM ($2::jsonb ->> branch_id::text)::integer`,
     [projectId, JSON.stringify(limits), isWhole],
+  );
+}
+
+/** @param isWhole as for `storeAttempts` */
+async function storeSettings(
+  session: Session,
+  projectId: string,
+  settings: Access['settings'],
+  isWhole: boolean,
+) {
+  await session.query(
+    `UPDATE branch SET settings = $2::jsonb -> branch_id::text, settings_stale = true
+     WHERE branch_id IN (
+         SELECT key::uuid FROM jsonb_object_keys($2::jsonb) AS key
+         UNION ALL
+         SELECT branch_id FROM branch WHERE $3 AND project_id = $1 AND settings IS NOT NULL)
+       AND project_id = $1 AND settings IS DISTINCT FROM $2::jsonb -> branch_id::text`,
+    [projectId, JSON.stringify(settings), isWhole],
   );
 }
 

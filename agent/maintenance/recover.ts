@@ -5,6 +5,7 @@ import { type AccessHost, enforceAccess, unenforcedProjects } from '../access/en
 import { resumeUnlessCloning } from '../cloning/live-source.ts';
 import { showDatabases, withAdminConsoles } from '../pooler/admin-console.ts';
 import { makeAgentTables } from '../postgres/agent-tables.ts';
+import { restoreBranchSettings } from '../postgres/branch-settings.ts';
 import { inTransaction, type OwnSession, openPlatformSession, type Pool } from '../postgres/connect.ts';
 import { closeToPublic, dropDatabase, protectDatabases, readDatabases } from '../postgres/databases.ts';
 import { writeExtensions } from '../postgres/extensions.ts';
@@ -78,7 +79,12 @@ function makeQueryLogins({ sessions }: RecoveryHost): Promise<void> {
 
 /** A login may have used another password while no agent ran, so its sessions are ended next. */
 async function resetChangedLogins({ sessions }: RecoveryHost): Promise<void> {
-  await withLocks(sessions, [], (session) => inTransaction(session, () => restoreLogins(session)));
+  await withLocks(sessions, [], (session) =>
+    inTransaction(session, async () => {
+      await restoreLogins(session);
+      await restoreBranchSettings(session);
+    }),
+  );
 }
 
 /** Ends the sessions that a previous agent process did not end before it died. */

@@ -16,6 +16,7 @@ import { setBaselines } from '../measurement/database-statistics.ts';
 import type { KnownSizes } from '../measurement/sizes.ts';
 import { isAway, showDatabases, socketOf, withAdminConsole } from '../pooler/admin-console.ts';
 import { instancesNow } from '../pooler/restart-state.ts';
+import { restoreBranchSettings } from '../postgres/branch-settings.ts';
 import { type BranchIdentity, readMaker } from '../postgres/branches.ts';
 import {
   identifier,
@@ -194,6 +195,7 @@ export function finalizeBranches(
       // The project may be write-blocked, so the rest of the rights is not the same for every branch. The
       // agent of an earlier release may have opened the branches without it.
       await restoreLogins(session, { branches: idsOf(branches) });
+      await restoreBranchSettings(session, { branches: idsOf(branches) });
     });
     return {};
   });

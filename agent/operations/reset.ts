@@ -2,6 +2,7 @@ import { buildDatabaseName } from '../../shared/branch/database-name.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { ADOPTED } from '../cloning/claim-branch.ts';
 import { createClone } from '../cloning/create-clone.ts';
+import { restoreBranchSettings } from '../postgres/branch-settings.ts';
 import { inTransaction, literal, type Session } from '../postgres/connect.ts';
 import { dropDatabase, readDatabases } from '../postgres/databases.ts';
 import { runAlone, takeLock, withLocks } from '../postgres/locks.ts';
@@ -50,7 +51,10 @@ export async function swapReset(
   const size = await withLocks(host.sessions, [`clone:${branch_id}`], async (session) => {
     if (!(await isSwapped(session, params)))
       await host.rules.withhold([database], () => swap(host, session, params));
-    await inTransaction(session, () => restoreLogins(session, { branches: [branch_id] }));
+    await inTransaction(session, async () => {
+      await restoreLogins(session, { branches: [branch_id] });
+      await restoreBranchSettings(session, { branches: [branch_id] });
+    });
     return readSnapshotSize(session, snapshot_id);
   });
   await repair(host, params);

@@ -170,6 +170,14 @@ const CONNECTION_ATTEMPTS = `
   ALTER TABLE branch ADD COLUMN connection_attempts integer; -- a minute, from one address; null: the default
 `;
 
+/** Settings of PostgreSQL that a tenant has given the database of a branch. */
+const BRANCH_SETTINGS = `
+  ALTER TABLE branch ADD COLUMN settings jsonb; -- by name; null: none
+  ALTER TABLE branch ADD COLUMN settings_stale boolean NOT NULL DEFAULT false; -- its database may have others
+  CREATE INDEX branch_with_settings ON branch (project_id) WHERE settings IS NOT NULL;
+  CREATE INDEX branch_with_stale_settings ON branch (project_id) WHERE settings_stale;
+`;
+
 /** The role of `agent/privileges/own-sessions.ts`, with which logins see and end their own sessions. */
 const SESSIONS_ROLE = `
   DO $$ BEGIN
@@ -358,6 +366,7 @@ export const MIGRATIONS: readonly string[] = [
   ACCESS_CHANGE,
   FORCED_POLICIES,
   SQL_RULE,
+  BRANCH_SETTINGS,
 ];
 
 /**

@@ -101,12 +101,29 @@ export function openPool(settings: AgentSettings, max: number): Pool {
   return pool;
 }
 
+/** Start-up options, which override settings that a tenant gave its database (`branch-settings.ts`). */
+const OWN_SETTINGS = [
+  'statement_timeout=0',
+  'lock_timeout=0',
+  'idle_in_transaction_session_timeout=0',
+  'default_transaction_isolation=read\\ committed',
+  'client_min_messages=notice',
+  'DateStyle=ISO',
+  'IntervalStyle=postgres',
+  'TimeZone=UTC',
+]
+  .map((setting) => ` -c ${setting}`)
+  .join('');
+
 /** Runs `action` in a new session in `database`. */
-export const inDatabase = <T>(
+export function inDatabase<T>(
   settings: AgentSettings,
   database: string,
   action: (session: Session) => Promise<T>,
-): Promise<T> => inSession(asPlatform(settings, database), action);
+): Promise<T> {
+  const config = asPlatform(settings, database);
+  return inSession({ ...config, options: config.options + OWN_SETTINGS }, action);
+}
 
 /** Ends the session without a wait for what was sent: its statements fail. */
 export function breakOff(session: OwnSession): void {

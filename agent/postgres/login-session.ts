@@ -23,6 +23,8 @@ const optionsWith = (more: readonly string[]) =>
     'search_path=pg_catalog,pg_temp',
     'local_preload_libraries=',
     'default_transaction_read_only=off',
+    'default_transaction_isolation=read\\ committed',
+    'DateStyle=ISO',
     // A repair must not wait for a standby that is away.
     'synchronous_commit=local',
     `lock_timeout=${LOCK_WITHIN_MS}`,

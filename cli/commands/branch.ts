@@ -1,5 +1,6 @@
-import { Command, Option } from 'commander';
+import { Command, InvalidArgumentError, Option } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
+import { DATABASE_SETTINGS, type DatabaseSettingsChange } from '../../shared/branch/database-settings.ts';
 import { CommandError } from '../exit-codes.ts';
 import { readAttempts, readDuration } from '../option-values.ts';
 import { printRecord, printRecords, say } from '../output.ts';
@@ -98,27 +99,61 @@ const extend = () =>
 
 const OF_PROJECT = 'project';
 
+/** What an option gives is never undefined. */
+type SettingOptions = {
+  [Name in keyof DatabaseSettingsChange]?: Exclude<DatabaseSettingsChange[Name], undefined>;
+};
+
+interface BranchUpdate {
+  connectionAttempts?: number | 'max' | typeof OF_PROJECT;
+  setting?: SettingOptions;
+}
+
+/** Parses `name=value`; an empty value ends the setting. */
+function readSetting(text: string, previous: SettingOptions | undefined): SettingOptions {
+  const [, name = '', value = ''] = /^([^=]+)=(.*)$/.exec(text) ?? [];
+  if (!DATABASE_SETTINGS.some((known) => known === name))
+    throw new InvalidArgumentError(`Give name=value. Settings are ${DATABASE_SETTINGS.join(', ')}.`);
+  return { ...previous, [name]: value || null } as SettingOptions;
+}
+
 const update = () =>
   new Command('update')
-    .description('Change how many connections a minute a branch accepts')
+    .description('Change the connection limit or settings of PostgreSQL of a branch')
     .argument('[branch]', 'name or ID (default: the pinned branch, or main)')
-    .requiredOption(
+    .option(
       '--connection-attempts <n>',
       'a number, `max`, or `project` for the limit of the project',
       (text) => (text === OF_PROJECT ? OF_PROJECT : readAttempts(text)),
     )
+    .option(
+      '--setting <name=value>',
+      `a setting of new sessions, without a value to end it; can be repeated: ${DATABASE_SETTINGS.join(', ')}`,
+      readSetting,
+    )
     .action(
       async (
         branch: string | undefined,
-        { connectionAttempts: wanted }: { connectionAttempts: number | 'max' | typeof OF_PROJECT },
+        { connectionAttempts: wanted, setting: settings }: BranchUpdate,
         command: Command,
       ) => {
+        if (wanted === undefined && settings === undefined)
+          throw new CommandError(
+            'usage',
+            'Nothing is to be changed. Give --connection-attempts or --setting.',
+          );
         const session = openSession(command);
         const path = await branchPath(command, session, branch);
-        const body = { connection_attempts_per_minute: wanted === OF_PROJECT ? null : wanted };
+        const body = {
+          ...(wanted !== undefined && {
+            connection_attempts_per_minute: wanted === OF_PROJECT ? null : wanted,
+          }),
+          ...(settings && { settings }),
+        };
         printRecord(command, await dataOf(session.client.api.PATCH(BRANCH, { params: { path }, body })), [
           'branch_name',
           'connection_attempts_per_minute',
+          'settings',
           'closed_to',
           'id',
         ]);

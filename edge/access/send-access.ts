@@ -1,5 +1,6 @@
 import { and, eq, getTableColumns, gt, inArray, isNotNull, ne, or, type SQL, sql } from 'drizzle-orm';
 import { DEFAULT_CONNECTION_ATTEMPTS } from '../../shared/branch/connection-attempts.ts';
+import type { DatabaseSettings } from '../../shared/branch/database-settings.ts';
 import type { BranchRole } from '../../shared/branch/login.ts';
 import { ACCESS_OF_STATE } from '../../shared/project/storage-quota.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
@@ -59,7 +60,7 @@ export const confirmAccess = (db: Database, projectId: string, revision: number,
 /**
  * The access to one project's databases with its revision, as the host receives it: its tenant, network rules,
  * closed branches (expired ones, one that an import fills, or all at twice the storage quota), write block,
- * limits of connection attempts, durability, spares and new passwords.
+ * limits of connection attempts, settings, durability, spares and new passwords.
  */
 export type Access = Params<'access.apply'>['access'];
 
@@ -90,14 +91,21 @@ export const accessReads = (db: Database, projectId: string) =>
       .innerJoin(projects, eq(projects.id, projectBranches.projectId))
       .where(and(eq(projects.id, projectId), gt(branchCredentials.revision, projects.accessApplied))),
     db
-      .select({ id: projectBranches.id, attempts: projectBranches.connectionAttempts })
+      .select({
+        id: projectBranches.id,
+        attempts: projectBranches.connectionAttempts,
+        settings: projectBranches.settings,
+      })
       .from(projectBranches)
       .where(
         and(
           eq(projectBranches.projectId, projectId),
           isLive,
           inArray(projectBranches.status, ['creating', 'active', 'expired']),
-          ne(projectBranches.connectionAttempts, DEFAULT_CONNECTION_ATTEMPTS),
+          or(
+            ne(projectBranches.connectionAttempts, DEFAULT_CONNECTION_ATTEMPTS),
+            sql`${projectBranches.settings} <> '{}'`,
+          ),
         ),
       ),
     networkLists(db),
@@ -124,7 +132,8 @@ interface AccessFacts {
   closed: readonly { id: string }[];
   /** Passwords that the host does not know. */
   changed: readonly (typeof branchCredentials.$inferSelect)[];
-  limited: readonly { id: string; attempts: number }[];
+  /** Branches with a limit of attempts, or settings, of their own. */
+  own: readonly { id: string; attempts: number; settings: DatabaseSettings }[];
   lists: readonly NetworkList[];
   spares: readonly { id: string; spares: number }[];
 }
@@ -135,16 +144,16 @@ export function accessFacts([
   rules,
   closed,
   changed,
-  limited,
+  own,
   lists,
   spares,
 ]: AccessRows): AccessFacts | null {
-  return project ? { project, rules, closed, changed, limited, lists, spares } : null;
+  return project ? { project, rules, closed, changed, own, lists, spares } : null;
 }
 
 export async function accessOf(
   keys: readonly SecretKey[],
-  { project, rules, closed, changed, limited, lists, spares }: AccessFacts,
+  { project, rules, closed, changed, own, lists, spares }: AccessFacts,
 ): Promise<Access> {
   const verifiers: Record<string, Partial<Record<BranchRole, string>>> = {};
   for (const { branchId, role, keyId, sealedPassword } of changed) {
@@ -162,7 +171,16 @@ export async function accessOf(
     sql_rules: opened.flatMap(({ via, rule }) => (via === 'sql' ? [rule] : [])),
     write_blocked: ACCESS_OF_STATE[project.storageState] !== 'open',
     closed: closed.map(({ id }) => id),
-    connection_attempts: Object.fromEntries(limited.map(({ id, attempts }) => [id, attempts])),
+    connection_attempts: Object.fromEntries(
+      own
+        .filter(({ attempts }) => attempts !== DEFAULT_CONNECTION_ATTEMPTS)
+        .map(({ id, attempts }) => [id, attempts]),
+    ),
+    settings: Object.fromEntries(
+      own
+        .filter(({ settings }) => Object.keys(settings).length > 0)
+        .map(({ id, settings }) => [id, settings]),
+    ),
     durability: project.durability,
     spares: {
       of_project: project.spares,

@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { BRANCH_NAME_LENGTH, BranchName } from '../../shared/branch/branch-name.ts';
 import { AttemptsPerMinute } from '../../shared/branch/connection-attempts.ts';
 import { branchDatabaseName, DATABASE_NAME_MAX, maxSlugLength } from '../../shared/branch/database-name.ts';
+import { DatabaseSettingsChange } from '../../shared/branch/database-settings.ts';
 import { Labels } from '../../shared/branch/labels.ts';
 import { LeaseSeconds } from '../../shared/branch/lease.ts';
 import {
@@ -171,10 +172,14 @@ export const BranchChange = z
       description:
         'Connection attempts a minute from all admitted networks together. Null: as in the project.',
     }),
+    settings: DatabaseSettingsChange.optional().meta({
+      description:
+        'Settings of PostgreSQL for new sessions of the branch; null ends one, and what is left out stays. Branches of it inherit them.',
+    }),
   })
   .refine(
     (change) => hasOneLife(change) && Object.values(change).some((value) => value !== undefined),
-    'Provide one of lifespan and ttl_seconds, protected, or connection_attempts_per_minute.',
+    'Provide one of lifespan and ttl_seconds, protected, connection_attempts_per_minute, or settings.',
   )
   .meta({ example: { lifespan: '1m' } });
 

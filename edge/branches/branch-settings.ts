@@ -1,4 +1,5 @@
 import { and, eq, inArray, ne, or, type SQL, sql } from 'drizzle-orm';
+import type { DatabaseSettings, DatabaseSettingsChange } from '../../shared/branch/database-settings.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { nextAccessRevision } from '../access/send-access.ts';
@@ -16,6 +17,8 @@ export interface BranchSettings {
   isProtected?: boolean | undefined;
   /** Connection attempts a minute; null: as in the project. */
   attempts?: number | null | undefined;
+  /** Changes of the settings of its database. */
+  settings?: DatabaseSettingsChange | undefined;
 }
 
 /** `main` is always protected. */
@@ -30,14 +33,14 @@ export function settingStatements(
   db: Database,
   { EXPIRED_RETENTION_SECONDS }: Pick<Settings, 'EXPIRED_RETENTION_SECONDS'>,
   { id, projectId, branchName, connectionAttempts: from }: BranchRow,
-  { isProtected, attempts }: BranchSettings,
+  { isProtected, attempts, settings: change }: BranchSettings,
   actor: Actor,
   condition: SQL,
   now: Date,
 ) {
   const theBranch = eq(projectBranches.id, id);
   const audited = (
-    name: 'branch.protection.changed' | 'branch.connection_attempts.changed',
+    name: 'branch.protection.changed' | 'branch.connection_attempts.changed' | 'branch.settings.changed',
     difference: SQL | undefined,
     details: Record<string, unknown>,
   ) => {
@@ -59,8 +62,20 @@ export function settingStatements(
     isProtected === undefined
       ? {}
       : { protected: isProtected, ...endsOfProtection(isProtected, EXPIRED_RETENTION_SECONDS, now) };
+  // A merge patch of what the row has then, so that two changes of different settings both count (RFC 7396).
+  const wanted =
+    change && sql<DatabaseSettings>`json_patch(${projectBranches.settings}, ${JSON.stringify(change)})`;
+  const ofDatabase = wanted === undefined ? {} : { settings: wanted };
   return {
     before: [
+      ...(wanted === undefined
+        ? []
+        : [
+            audited('branch.settings.changed', sql`${projectBranches.settings} <> ${wanted}`, {
+              settings: change,
+            }),
+            nextAccessRevision(db, projectId, condition),
+          ]),
       ...(isProtected === undefined
         ? []
         : [
@@ -77,7 +92,7 @@ export function settingStatements(
     ],
     update: db
       .update(projectBranches)
-      .set({ ...protection, ...limit, updatedAt: now })
+      .set({ ...protection, ...limit, ...ofDatabase, updatedAt: now })
       .where(and(theBranch, condition)),
   };
 }

@@ -7,6 +7,7 @@ import {
   type BranchEvent,
   statusesAllowing,
 } from '../../shared/branch/branch-status.ts';
+import { DatabaseSettings } from '../../shared/branch/database-settings.ts';
 import { Labels } from '../../shared/branch/labels.ts';
 import { RECORDED_LIFESPANS } from '../../shared/branch/lifespan.ts';
 import type { Failure } from '../../shared/failures.ts';
@@ -196,6 +197,10 @@ export const CreatedBranch = z
         'Connection attempts a minute that the branch accepts from its admitted networks together, successful ones included.',
       example: 50,
     }),
+    settings: DatabaseSettings.meta({
+      description: 'Settings of PostgreSQL that every new session of the branch has.',
+      example: { search_path: 'app, public' },
+    }),
     is_default: z.boolean().meta({ description: 'True for `main` only.', example: false }),
     protected: z.boolean().meta({
       description:
@@ -261,6 +266,7 @@ export const toCreatedBranchResponse = (row: BranchRow): z.output<typeof Created
   labels: row.labels,
   ...toContentResponse(row),
   connection_attempts_per_minute: row.connectionAttempts,
+  settings: row.settings,
   is_default: row.isDefault,
   protected: row.protected,
   created_by: row.createdBy,
@@ -285,6 +291,7 @@ const newborn = (now: Date) => ({
   blocks: [],
   hold: null,
   undoneTo: null,
+  settings: {},
   ownBytes: null,
   sharedBytes: null,
   deletedAt: null,

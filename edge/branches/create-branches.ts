@@ -354,6 +354,7 @@ export async function reserveBranches(
         insertAllIf(db, branchCredentials, credentials.flat(), isWritten),
         ...ruleStatements(db, rules, isWritten),
         ...attemptsStatements(db, request, isWritten),
+        ...inheritedSettings(db, request, isWritten),
       ],
       conflicts: { project_branches: 'BRANCH_EXISTS' },
     },
@@ -374,6 +375,22 @@ const attemptsStatements = (
     db
       .update(projectBranches)
       .set({ connectionAttempts: ofProject })
+      .where(and(isOneOf(projectBranches.id, ids), condition)),
+  ];
+};
+
+/** A clone has none of the settings of its source, which are not in the database. */
+const inheritedSettings = (
+  db: Database,
+  { source, branches }: BranchRequest,
+  condition: SQL,
+): Statement[] => {
+  const ids = branches.map(({ id }) => id);
+  const ofSource = sql`coalesce((select settings from ${projectBranches} as source where source.id = ${source.branchId}), '{}')`;
+  return [
+    db
+      .update(projectBranches)
+      .set({ settings: ofSource })
       .where(and(isOneOf(projectBranches.id, ids), condition)),
   ];
 };

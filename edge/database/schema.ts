@@ -12,6 +12,7 @@ import {
 import { ACTOR_TYPES } from '../../shared/actor-types.ts';
 import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
 import { DEFAULT_CONNECTION_ATTEMPTS } from '../../shared/branch/connection-attempts.ts';
+import type { DatabaseSettings } from '../../shared/branch/database-settings.ts';
 import type { Labels } from '../../shared/branch/labels.ts';
 import { RECORDED_LIFESPANS } from '../../shared/branch/lifespan.ts';
 import { BRANCH_ROLES } from '../../shared/branch/login.ts';
@@ -230,6 +231,8 @@ export const projectBranches = sqliteTable(
     /** As in the project, unless the branch has a limit of its own. */
     connectionAttempts: integer('connection_attempts').notNull().default(DEFAULT_CONNECTION_ATTEMPTS),
     hasOwnAttempts: integer('has_own_attempts', { mode: 'boolean' }).notNull().default(false),
+    /** Of its database. */
+    settings: text('settings', { mode: 'json' }).$type<DatabaseSettings>().notNull().default({}),
     isDefault: integer('is_default', { mode: 'boolean' }).notNull().default(false),
     protected: integer('protected', { mode: 'boolean' }).notNull().default(false),
     /** The number of the checkpoint that it was undone to; null: no undo since its last checkpoint. */

@@ -34,6 +34,7 @@ const CLOSED_MAX = 100;
 const olderAccess = <P extends Pick<Params<'access.apply'>, 'access'>>({ access, ...params }: P) => {
   const {
     connection_attempts: _attempts,
+    settings: _settings,
     tenant: _tenant,
     spares: _spares,
     durability: _durability,

@@ -178,7 +178,8 @@ router.openapi(
     operationId: 'updateBranch',
     method: 'patch',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}',
-    summary: 'Change the lifespan, the protection or the limit of connection attempts of a branch',
+    summary:
+      'Change the lifespan, the protection, the limit of connection attempts or the settings of a branch',
     description:
       'The new lifespan starts at the time of the request. An expired branch becomes active again. A protected branch is not deleted: neither by a request nor at the end of its lease or of its retention, which begin again when its protection ends.',
     tags,
@@ -192,11 +193,17 @@ router.openapi(
     ],
   }),
   async (c) => {
-    const { protected: isProtected, connection_attempts_per_minute: wanted, ...life } = c.req.valid('json');
+    const {
+      protected: isProtected,
+      connection_attempts_per_minute: wanted,
+      settings,
+      ...life
+    } = c.req.valid('json');
+    if (settings !== undefined) unwrap(allow(c.var.principal, 'credentials.rotate'));
     if (isProtected !== undefined) unwrap(allow(c.var.principal, 'branch.protect'));
     const attempts = wanted == null ? wanted : unwrap(attemptsWithin(wanted, readSettings(c.env)));
     const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
-    const change = { branch, isProtected, attempts, hostId: project.hostId, actor: actorOf(c) };
+    const change = { branch, isProtected, attempts, settings, hostId: project.hostId, actor: actorOf(c) };
     const coordinator = coordinatorOf(c.env, project.id);
     const hasLife = life.lifespan !== undefined || life.ttl_seconds !== undefined;
     const changed = hasLife

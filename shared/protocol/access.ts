@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { DatabaseSettings } from '../branch/database-settings.ts';
 import { BRANCH_ROLES } from '../branch/login.ts';
 import { SPARES_MAX } from '../branch/snapshot.ts';
 import { readCidr } from '../cidr.ts';
@@ -45,6 +46,8 @@ export const Access = z.strictObject({
   closed: z.array(Id).max(BRANCHES_MAX).default([]),
   /** Connection attempts a minute of the branches with another limit than the default of the host. */
   connection_attempts: z.record(Id, z.int().positive()).default({}),
+  /** Settings of the databases of branches that have some. */
+  settings: z.record(Id, DatabaseSettings).default({}),
   /** Spares of one snapshot, of the whole project (null: automatic) and of the snapshots with another number. */
   spares: z
     .strictObject({

@@ -97,6 +97,7 @@ describe('the records', () => {
       lease_seconds: null,
       lease_ends_at: null,
       connection_attempts_per_minute: 50,
+      settings: {},
       data: 'full',
       keep_tables: [],
       masking_version: null,

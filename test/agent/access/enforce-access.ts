@@ -284,6 +284,33 @@ export function describeEnforcedAccess(host: () => TestHost): void {
     await eventually(async () => expect(await runAll(sessions)).toEqual(Array(6).fill('over')));
   });
 
+  test('settings of a branch that were stored before a kill are in effect after the next start', async () => {
+    const shown = async () => {
+      const { rows } = await (await open('direct', 'owner')).query<{ found: string[] }>(
+        "select array[current_setting('lock_timeout'), current_setting('statement_timeout')] as found",
+      );
+      return rows[0]?.found;
+    };
+    const before = await shown();
+    // A zone that this server does not know holds up nothing else.
+    const settings = { lock_timeout: '7s', statement_timeout: '8s', TimeZone: 'Nowhere/Town' };
+    const session = await servers.host.sessions.connect();
+    project.revision += 1;
+    const access = { revision: project.revision, rules: HERE };
+    await inTransaction(session, () =>
+      storeAccess(session, project.id, {
+        ...Access.parse(access),
+        settings: { [branch.branch_id]: settings },
+      }),
+    );
+    session.release();
+    expect(await shown()).toEqual(before);
+    expect(await recover(servers.host)).toEqual([]);
+    expect(await shown()).toEqual(['7s', '8s']);
+    await apply({});
+    expect(await shown()).toEqual(before);
+  });
+
   test('pooled clients of a database with the longest name are disconnected', async () => {
     const name = `db_access_prod_br_${'long-name-'.repeat(5)}`.slice(0, 63).replace(/-$/, 'x');
     const long = await project.create(name, main.database);

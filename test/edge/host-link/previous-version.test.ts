@@ -59,6 +59,7 @@ const access = {
   write_blocked: true,
   closed: [id],
   connection_attempts: { [id]: 200 },
+  settings: { [id]: { search_path: 'app' } },
   spares: { of_project: null, of_snapshots: {} },
   durability: 'async' as const,
   verifiers: { [id]: { owner: verifier } },

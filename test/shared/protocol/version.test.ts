@@ -18,7 +18,7 @@ const HASH_OF_VERSION: Record<number, string> = {
   2: '2b45508ac8dab5c2859fe96c9b35405d2ef7ae29900850f85d1992ba0f055e87',
   3: '330bc83e0c4124d574e2c05d9db3a17e6b18dc0ef0358fc4556bd1b5d1fa6a42',
   4: '972e1b2ced0a3a969081671d4a0878e728027941c6cabfb509f246328afe25d4',
-  5: '08c0fbbfe4ad420d26301eff6284d3ecb08e5351f53ea440056923486cdcfcf0',
+  5: 'cecf51fe43f1ea2d3d56d4e9d0c3f3a3b5c23b1604d264494942ee6c26bbf1a8',
 };
 
 const schemas = {

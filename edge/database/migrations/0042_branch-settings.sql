@@ -1,0 +1,1 @@
+ALTER TABLE `project_branches` ADD `settings` text DEFAULT '{}' NOT NULL;
