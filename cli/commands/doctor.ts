@@ -1,4 +1,6 @@
 import { execFile } from 'node:child_process';
+import { existsSync, readdirSync } from 'node:fs';
+import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { Command } from 'commander';
 import type { Schemas } from '../../client/client.ts';
@@ -42,11 +44,33 @@ const version = (program: string) => async () => {
 /** The major version of PostgreSQL on the hosts (specification 3). */
 const SERVER_MAJOR = 18;
 
-/** pg_dump refuses a server that is newer than itself. */
+const DEBIAN = '/usr/lib/postgresql';
+/** From `dist`, or from this folder. */
+const OF_CHECKOUT = join(
+  dirname(import.meta.filename),
+  import.meta.filename.endsWith('doctor.ts') ? '../..' : '..',
+  '.dev/postgres-tools/bin',
+);
+
+/**
+ * Where Debian's packages have the programs of each version, and where a checkout has its own. A folder that happens to
+ * be the current one is never searched.
+ */
+function otherDumps(): string[] {
+  const versions = existsSync(DEBIAN) ? readdirSync(DEBIAN) : [];
+  const programs = [...versions.map((each) => `${DEBIAN}/${each}/bin`), OF_CHECKOUT];
+  return programs.map((folder) => `${folder}/pg_dump`).filter((program) => existsSync(program));
+}
+
+const majorOf = (text: string) => Number(/(\d+)/.exec(text)?.[1] ?? 0);
+
+/** pg_dump refuses a server that is newer than itself. That of PATH need not be the newest of the machine. */
 const dumpVersion = async () => {
+  for (const program of ['pg_dump', ...otherDumps()]) {
+    const text = await version(program)().catch(() => '');
+    if (majorOf(text) >= SERVER_MAJOR) return program === 'pg_dump' ? text : `${text}, as ${program}`;
+  }
   const text = await version('pg_dump')();
-  const major = Number(/(\d+)/.exec(text)?.[1] ?? 0);
-  if (major >= SERVER_MAJOR) return text;
   throw new CommandError(
     'failed',
     `${text} cannot dump a branch, which is PostgreSQL ${SERVER_MAJOR}. Install postgresql-client-${SERVER_MAJOR}, for instance from apt.postgresql.org; \`import\` from an older server works.`,
