@@ -12,6 +12,7 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
     'branchgate checkout -c checkout-redesign',
     'branchgate checkout --unpin',
   ],
+  open: ['branchgate open', 'branchgate open pr-7 --page sql'],
   'project list': ['branchgate project list --json id,name'],
   'project create': [
     'branchgate project create shop --quota 2',

@@ -88,7 +88,7 @@ const OPENERS: Partial<Record<NodeJS.Platform, [string, ...string[]]>> = {
 };
 
 /** Only web addresses, because the opener of the system opens files and programs too. */
-function openBrowser(address: string): void {
+export function openBrowser(address: string): void {
   if (!/^https?:\/\//.test(address)) return;
   const [program, ...args] = OPENERS[process.platform] ?? ['xdg-open'];
   const child = spawn(program, [...args, address], { stdio: 'ignore', detached: true });

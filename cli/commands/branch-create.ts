@@ -5,7 +5,7 @@ import { bytes } from '../../shared/format.ts';
 import { CommandError } from '../exit-codes.ts';
 import { collect, readAttempts, readCount, readDuration } from '../option-values.ts';
 import { otherAddress } from '../other-address.ts';
-import { printRecord, printRecords, say } from '../output.ts';
+import { isJson, printRecord, printRecords, say } from '../output.ts';
 import { findBranch, openSession, projectOf, type Session } from '../session.ts';
 import { withProgress } from '../terminal.ts';
 import { TIMEOUT, waitOf } from './project.ts';
@@ -95,7 +95,7 @@ operator counts what branches take of the disk. The command says how much before
         const made = await withProgress(`Creating ${name}`, () =>
           client.create(BRANCHES, { ...init, body }, wait),
         );
-        return printRecord(command, made, [
+        printRecord(command, made, [
           'branch_name',
           'status',
           'data',
@@ -104,6 +104,8 @@ operator counts what branches take of the disk. The command says how much before
           'created',
           'id',
         ]);
+        if (!isJson(command)) say(`Connect with: branchgate psql ${made.branch_name}`);
+        return;
       }
       if (options.ifExists === 'return' || options.ifExists === 'reset')
         throw new CommandError('usage', `--if-exists ${options.ifExists} and --count exclude each other.`);

@@ -1,9 +1,11 @@
-import { Command } from 'commander';
+import { Command, Option } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
 import { CommandError } from '../exit-codes.ts';
 import { pinBranch, pinnedBranch, writeLink } from '../link.ts';
+import { openBrowser } from '../loopback-sign-in.ts';
 import { isJson, printForPrograms, printRecord, printText, say } from '../output.ts';
-import { findBranch, openSession, projectOf } from '../session.ts';
+import { branchPath, findBranch, openSession, projectOf } from '../session.ts';
+import { isAttended } from '../terminal.ts';
 
 const link = () =>
   new Command('link')
@@ -56,4 +58,28 @@ function printPinned(command: Command): void {
   else printText(`${branch}\n`);
 }
 
-export const linkCommands = (): Command[] => [link(), checkout()];
+const PAGES = ['tables', 'sql', 'connect', 'monitoring', 'difference'] as const;
+
+const open = () =>
+  new Command('open')
+    .description('Open the console at a branch')
+    .argument('[branch]', 'name or ID (default: the pinned branch, or main)')
+    .addOption(new Option('--page <page>', 'page of the branch').choices(PAGES).default('tables'))
+    .option('--no-browser', 'print the address only')
+    .action(
+      async (
+        given: string | undefined,
+        options: { page: (typeof PAGES)[number]; browser: boolean },
+        command: Command,
+      ) => {
+        const session = openSession(command);
+        const { project_id, branch_ref } = await branchPath(command, session, given);
+        const { branch_name: name } = await findBranch(session, project_id, branch_ref);
+        const url = `${session.url}/projects/${project_id}/branches/${encodeURIComponent(name)}/${options.page}`;
+        if (options.browser && isAttended()) openBrowser(url);
+        if (isJson(command)) printRecord(command, { url });
+        else printText(`${url}\n`);
+      },
+    );
+
+export const linkCommands = (): Command[] => [link(), checkout(), open()];
