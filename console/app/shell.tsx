@@ -3,14 +3,14 @@ import { createFileRoute, Link, Outlet, redirect, useNavigate, useRouterState } 
 import { lazy, Suspense, useEffect, useState } from 'react';
 import { Button } from '../components/button.tsx';
 import { ErrorNote } from '../components/feedback.tsx';
-import { Icon, Logo } from '../components/icon.tsx';
+import { Icon, type IconName, Logo } from '../components/icon.tsx';
 import { useParameters } from '../components/page.tsx';
 import { branchesQuery, type Me, projectQuery } from '../data/resources.ts';
 import { texts } from '../data/search.ts';
 import { restoreSession, sessionStore, signOut } from '../data/session.ts';
 import { useStore } from '../data/store.ts';
 import { TEXT } from '../strings/common.ts';
-import { BRANCH_PAGES, PROJECT_PAGES, seenBy, TENANT_PAGES } from './pages.ts';
+import { BRANCH_PAGES, type PageGroup, PROJECT_PAGES, seenBy, TENANT_PAGES } from './pages.ts';
 
 function AccountMenu({ me }: { me: Me }) {
   const [state, setState] = useState<{ busy: boolean; error: unknown }>({ busy: false, error: null });
@@ -41,64 +41,67 @@ function AccountMenu({ me }: { me: Me }) {
 }
 
 const CURRENT = { 'aria-current': 'page' } as const;
-/** The first page of each list is the beginning of the addresses of others. */
-const exactly = (index: number) => ({ exact: index === 0, includeSearch: false });
 
-interface ProjectNavigationProps {
-  projectId: string;
+/** Addresses with which those of other pages begin. */
+const BEGINNINGS: readonly string[] = ['/', '/projects/$projectId'];
+const activeFor = (to: string) => ({ exact: BEGINNINGS.includes(to), includeSearch: false });
+
+const GROUPS: readonly (readonly [PageGroup, string])[] = [
+  ['data', TEXT.nav.data],
+  ['access', TEXT.nav.access],
+  ['operations', TEXT.nav.operations],
+];
+
+interface NavigationProps {
+  /** Undefined outside of a project. */
+  projectId: string | undefined;
   branch?: string | undefined;
   me: Me;
 }
 
-function ProjectNavigation({ projectId, branch, me }: ProjectNavigationProps) {
-  const branches = useQuery(branchesQuery(projectId)).data;
+/** The pages of a branch name it, since those of the project are next to them. */
+function Navigation({ projectId, branch, me }: NavigationProps) {
+  const branches = useQuery({ ...branchesQuery(projectId ?? ''), enabled: projectId !== undefined }).data;
   const shown = branch ?? branches?.find(({ is_default }) => is_default)?.branch_name ?? 'main';
-  return (
-    <>
-      <div>
-        <h2>{TEXT.nav.project}</h2>
-        <ul>
-          {seenBy(PROJECT_PAGES, me).map(({ to, icon, name }, index) => (
-            <li key={to}>
-              <Link to={to} params={{ projectId }} activeOptions={exactly(index)} activeProps={CURRENT}>
-                <Icon name={icon} /> {name}
-              </Link>
-            </li>
-          ))}
-        </ul>
-      </div>
-      <div>
+  const linkOf = (page: { to: string; icon: IconName; name: string }, params: Record<string, string>) => (
+    <li key={page.to}>
+      <Link
+        to={page.to as never}
+        params={params as never}
+        activeOptions={activeFor(page.to)}
+        activeProps={CURRENT}
+      >
+        <Icon name={page.icon} /> {page.name}
+      </Link>
+    </li>
+  );
+  return GROUPS.map(([group, title]) => {
+    const ofGroup = <P extends { group: PageGroup }>(pages: readonly P[]) =>
+      pages.filter((page) => page.group === group);
+    const ofTenant = ofGroup(seenBy(TENANT_PAGES, me)).map((page) => linkOf(page, {}));
+    if (projectId === undefined)
+      return (
+        ofTenant.length > 0 && (
+          <div key={group}>
+            <h2>{title}</h2>
+            <ul>{ofTenant}</ul>
+          </div>
+        )
+      );
+    return (
+      <div key={group}>
         <h2>
-          {TEXT.nav.branch} <span className={shown === 'main' ? 'mono main-name' : 'mono'}>{shown}</span>
+          {title} <span className={shown === 'main' ? 'mono main-name' : 'mono'}>{shown}</span>
         </h2>
         <ul>
-          {BRANCH_PAGES.map(({ to, icon, name }) => (
-            <li key={to}>
-              <Link to={to} params={{ projectId, branch: shown }} activeProps={CURRENT}>
-                <Icon name={icon} /> {name}
-              </Link>
-            </li>
-          ))}
+          {ofGroup(BRANCH_PAGES).map((page) => linkOf(page, { projectId, branch: shown }))}
+          {ofGroup(seenBy(PROJECT_PAGES, me)).map((page) => linkOf(page, { projectId }))}
+          {ofTenant}
         </ul>
       </div>
-    </>
-  );
+    );
+  });
 }
-
-const TenantNavigation = ({ me }: { me: Me }) => (
-  <div>
-    <h2 title={me.tenant_id ?? ''}>Tenant</h2>
-    <ul>
-      {seenBy(TENANT_PAGES, me).map(({ to, icon, name }, index) => (
-        <li key={to}>
-          <Link to={to} activeOptions={exactly(index)} activeProps={CURRENT}>
-            <Icon name={icon} /> {name}
-          </Link>
-        </li>
-      ))}
-    </ul>
-  </div>
-);
 
 const Palette = lazy(() => import('./palette.tsx').then(({ Palette }) => ({ default: Palette })));
 const IS_APPLE = /Mac|iP(?:hone|ad)/.test(navigator.platform);
@@ -210,10 +213,7 @@ function Shell() {
         <AccountMenu me={session.me} />
       </header>
       <nav className="side" aria-label="Pages" data-open={isOpen || undefined}>
-        {projectId !== undefined && (
-          <ProjectNavigation projectId={projectId} branch={branch} me={session.me} />
-        )}
-        <TenantNavigation me={session.me} />
+        <Navigation projectId={projectId} branch={branch} me={session.me} />
       </nav>
       <Outlet />
       {isSearching && (

@@ -2,6 +2,9 @@
 export const TEXT = {
   name: 'branchgate',
   nav: {
+    data: 'Data',
+    access: 'Access',
+    operations: 'Operations',
     projects: 'Projects',
     project: 'Project',
     branches: 'Branches',

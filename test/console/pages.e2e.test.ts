@@ -105,7 +105,7 @@ test.runIf(IS_NIGHTLY)('dialogs and menus are accessible', async () => {
 
 /** Actions with the button that leads to them, and their command. */
 const ACTIONS: readonly [() => string, string | null, string][] = [
-  [() => '/keys', 'New key', 'branchgate key create NAME --role viewer --read-only --days 30'],
+  [() => '/keys', 'New key', 'branchgate key create NAME --role viewer --read-only --days 30 --project'],
   [() => inProject('/trusts'), 'New trust', 'branchgate trust github OWNER/REPOSITORY --role operator'],
   [() => inProject('/settings'), null, 'branchgate project update Pages --name Pages --quota'],
   [() => inProject('/snapshots'), null, '--snapshot-every never'],

@@ -58,6 +58,8 @@ export interface Measures {
   sizes: ReadonlyMap<string, { size: number; own: number | null }>;
   /** Connections of the last hour. */
   connections: ReadonlyMap<string, readonly number[]>;
+  /** Names of those who made branches, by their IDs. */
+  makers: ReadonlyMap<string, string>;
 }
 
 const SOON_SECONDS = 86_400;
@@ -76,6 +78,7 @@ function End({ branch }: { branch: Branch }) {
 
 function Row({ branch, measures, menu }: { branch: Branch; measures: Measures; menu: ReactNode }) {
   const now = useNow();
+  const maker = measures.makers.get(branch.created_by);
   const size = measures.sizes.get(branch.id);
   const connections = measures.connections.get(branch.id);
   return (
@@ -107,6 +110,7 @@ function Row({ branch, measures, menu }: { branch: Branch; measures: Measures; m
       <span className="spark">{connections && <Sparkline values={connections} />}</span>
       <span className="quiet" title={dateTime(branch.created_at)}>
         {duration(secondsSince(branch.created_at, now))}
+        {maker !== undefined && <span className="maker truncate">by {maker}</span>}
       </span>
       <End branch={branch} />
       <span className="number">{menu}</span>

@@ -16,6 +16,7 @@ import {
   type Branch,
   branchesQuery,
   deletedBranchesQuery,
+  membersQuery,
   type Project,
   projectQuery,
   type Usage,
@@ -211,7 +212,10 @@ function BranchesPage() {
       { size: each.database_size_bytes, own: each.own_bytes },
     ]),
   );
-  const measures = { sizes, connections: connections ?? new Map() };
+  const members = useQuery({ ...membersQuery(), enabled: me !== null && mayAdminister(me) }).data ?? [];
+  const makers = new Map(members.map(({ id, email }) => [id, email]));
+  if (typeof me?.id === 'string') makers.set(me.id, 'you');
+  const measures = { sizes, connections: connections ?? new Map(), makers };
   const isChosen = ({ id, is_default }: Branch) => !is_default && (selected === 'all' || selected.has(id));
   const chosen = all.filter(isChosen);
 

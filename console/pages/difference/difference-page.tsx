@@ -132,12 +132,18 @@ function NotCompared({ tables }: { tables: Rows['not_compared'] }) {
 /** A comparison that takes minutes says how far it is. */
 function ComparisonProgress({ sides, isComparing }: { sides: Sides; isComparing: boolean }) {
   const { data: percent } = useQuery(progressQuery(sides));
-  if (!isComparing || percent === null || percent === undefined) return null;
+  if (!isComparing) return null;
   return (
-    <div className="body">
-      <label>
-        Compared: {percent} % <progress value={percent} max={100} />
-      </label>
+    <div className="body stack">
+      <p className="small quiet">
+        Where the host cannot tell which blocks have changed, it reads every row of both sides. That takes
+        about as long as reading both databases, and a comparison of the schemas waits for its end.
+      </p>
+      {percent !== null && percent !== undefined && (
+        <label>
+          Compared: {percent} % <progress value={percent} max={100} />
+        </label>
+      )}
     </div>
   );
 }

@@ -1,6 +1,7 @@
 import { infiniteQueryOptions, queryOptions } from '@tanstack/react-query';
 import type { Schemas } from '../../../client/client.ts';
-import { dataOf } from '../../../client/response-error.ts';
+import { dataOf, ResponseError } from '../../../client/response-error.ts';
+import { sleep } from '../../../client/sleep.ts';
 import { api, gateway } from '../../data/gateway.ts';
 import { queryClient } from '../../data/query-client.ts';
 import { inBranch } from '../../data/resources.ts';
@@ -28,6 +29,23 @@ export const progressQuery = ({ projectId, branch, against }: Sides) =>
     enabled: false,
   });
 
+const TURN_EVERY_MS = 2_000;
+const TURN_WITHIN_MS = 300_000;
+
+/** A project compares one pair of databases at a time: the next comparison waits for the end of the one before. */
+async function inTurn<T>(signal: AbortSignal, ask: () => Promise<T>): Promise<T> {
+  const until = Date.now() + TURN_WITHIN_MS;
+  while (true) {
+    try {
+      return await ask();
+    } catch (error) {
+      const isBusy = error instanceof ResponseError && error.code === 'PROJECT_BUSY';
+      if (!isBusy || Date.now() > until) throw error;
+      await sleep(TURN_EVERY_MS, signal);
+    }
+  }
+}
+
 /** The rows or the schemas, so that the failure of one does not hide the other. */
 export const differenceQuery = (sides: Sides, part: Part) => {
   const { projectId, branch, against } = sides;
@@ -36,15 +54,16 @@ export const differenceQuery = (sides: Sides, part: Part) => {
     queryFn: async ({ signal }): Promise<Difference> => {
       const flag = (name: Part) => (name === part ? ('true' as const) : ('false' as const));
       const query = { against, rows: flag('rows'), schema: flag('schema') };
-      const ask = async (jobId?: string) => {
-        const params = {
-          ...inBranch(projectId, branch),
-          query: { ...query, ...(jobId && { job_id: jobId }) },
-        };
-        return dataOf(
-          api.GET('/api/v1/projects/{project_id}/branches/{branch_ref}/diff', { params, signal }),
-        );
-      };
+      const ask = (jobId?: string) =>
+        inTurn(signal, () => {
+          const params = {
+            ...inBranch(projectId, branch),
+            query: { ...query, ...(jobId && { job_id: jobId }) },
+          };
+          return dataOf(
+            api.GET('/api/v1/projects/{project_id}/branches/{branch_ref}/diff', { params, signal }),
+          );
+        });
       const { queryKey } = progressQuery(sides);
       const show = (percent: number | null) => part === 'rows' && queryClient.setQueryData(queryKey, percent);
       show(null);

@@ -37,9 +37,13 @@ const TONES: Record<Job['status'], string> = {
   failed: 'bad',
 };
 
+const isOver = ({ status }: Job) => status === 'succeeded' || status === 'failed';
+const secondsBetween = ({ created_at, updated_at }: Job) =>
+  Math.max(0, Math.round((Date.parse(updated_at) - Date.parse(created_at)) / 1000));
+
 function JobItem({ job, branch }: { job: Job; branch: string | undefined }) {
   const now = useNow();
-  const isOpen = job.status === 'running' || job.status === 'queued' || job.status === 'failed';
+  const isOpen = !isOver(job);
   return (
     <li className="card">
       <details open={isOpen}>
@@ -47,6 +51,11 @@ function JobItem({ job, branch }: { job: Job; branch: string | undefined }) {
           <span className={`badge ${TONES[job.status]}`}>{STATUSES[job.status]}</span>
           <span className="job-kind">{KINDS[job.kind] ?? job.kind}</span>
           {branch !== undefined && <BranchName name={branch} />}
+          {isOver(job) && (
+            <span className="quiet" title="How long it took">
+              {duration(secondsBetween(job))}
+            </span>
+          )}
           <span className="quiet job-age" title={dateTime(job.created_at)}>
             {TEXT.states.ago(duration(secondsSince(job.created_at, now)))}
           </span>

@@ -111,7 +111,8 @@ function Uncovered({
         <h2 id="uncovered">Not covered</h2>
         {accept && first && (
           <p className="quiet">
-            Press <kbd>{ACCEPT}</kbd> to accept the first suggestion.
+            A suggestion that you accept is a draft until you save the policy. Press <kbd>{ACCEPT}</kbd> to
+            accept the first one.
           </p>
         )}
       </div>
