@@ -138,6 +138,14 @@ export const directSessionsQuery = (projectId: string, branch: string, isWanted:
     retry: false,
   });
 
+/** The address by which requests of this computer reach the gateway; null: it is not known. */
+export const ownAddressQuery = () =>
+  queryOptions({
+    queryKey: ['own-address'],
+    queryFn: async ({ signal }) => (await dataOf(api.GET('/api/v1/address', { signal }))).address,
+    staleTime: SELDOM_MS,
+  });
+
 /** Browsers know no other literal address in the policy of a page. */
 const isName = (url: string) => /^127\.0\.0\.1$|[a-z]$/i.test(new URL(url).hostname);
 

@@ -14,10 +14,15 @@ export const sessionStore = createStore<Session>({ state: 'unknown' });
 /** Staged changes of rows survive a reload and a new sign-in of the same person, but not a sign-out. */
 export const STAGED_PREFIX = 'staged:';
 
+/** Texts of SQL survive a new session of the same person, but not a sign-out either. */
+export const DRAFTS_PREFIX = 'sql ';
+
 function clearStaged(): void {
   for (const key of Object.keys(sessionStorage)) {
     if (key.startsWith(STAGED_PREFIX)) sessionStorage.removeItem(key);
   }
+  for (const key of Object.keys(localStorage))
+    if (key.startsWith(DRAFTS_PREFIX)) localStorage.removeItem(key);
 }
 
 whenSessionEnds(() => {

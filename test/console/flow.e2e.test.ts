@@ -114,7 +114,7 @@ test('creates a branch and connects with the copied command', async () => {
   // The list of first steps checks itself.
   const firstSteps = page.getByRole('region', { name: 'First steps' }).getByRole('listitem');
   const done = () => firstSteps.evaluateAll((items) => items.map((item) => item.getAttribute('data-state')));
-  await eventually(async () => expect(await done()).toEqual(['succeeded', 'queued', 'queued', 'queued']));
+  await eventually(async () => expect(await done()).toEqual(['queued', 'succeeded', 'queued', 'queued']));
   await keys.press('c');
   await heading('Create branch');
   await keys.fill(page.getByLabel('Name', { exact: true }), 'pr-1');

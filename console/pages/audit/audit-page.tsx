@@ -11,6 +11,7 @@ import { Empty, ErrorNote, Loading } from '../../components/feedback.tsx';
 import { Field, SelectField } from '../../components/field.tsx';
 import { ListTable } from '../../components/list-table.tsx';
 import { Page } from '../../components/page.tsx';
+import { saveFile } from '../../data/csv.ts';
 import { api, gateway } from '../../data/gateway.ts';
 import {
   type AuditEvent,
@@ -24,7 +25,7 @@ import {
 import { texts } from '../../data/search.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
-import { fileOf, saveFile } from './export.ts';
+import { fileOf } from './export.ts';
 import './audit.css';
 
 const ACTORS = { user: 'Person', key: 'API key', workload: 'Workload', service: 'Service' } as Record<

@@ -1,16 +1,17 @@
-import { useMutation, useQuery } from '@tanstack/react-query';
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { createFileRoute } from '@tanstack/react-router';
 import { lazy, Suspense, useCallback, useMemo, useState } from 'react';
 import type { Schemas } from '../../../client/client.ts';
 import { dataOf, ResponseError } from '../../../client/response-error.ts';
 import type { BranchRole } from '../../../shared/branch/login.ts';
-import { milliseconds, plural } from '../../../shared/format.ts';
+import { dateTime, milliseconds, plural } from '../../../shared/format.ts';
 import { BranchName } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
-import { CommandLine } from '../../components/copy.tsx';
+import { CommandLine, CopyButton } from '../../components/copy.tsx';
 import { ErrorNote, Loading, Note } from '../../components/feedback.tsx';
 import { Choice } from '../../components/field.tsx';
 import { Page } from '../../components/page.tsx';
+import { csvOf, saveFile } from '../../data/csv.ts';
 import { api } from '../../data/gateway.ts';
 import { branchesQuery, inBranch, tablesQuery } from '../../data/resources.ts';
 import { mayChange, sessionStore } from '../../data/session.ts';
@@ -19,6 +20,7 @@ import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { Grid, type Position } from '../tables/grid.tsx';
 import type { Row } from '../tables/staged.ts';
+import { useDrafts } from './drafts.ts';
 import './sql.css';
 
 const SqlEditor = lazy(() => import('./sql-editor.tsx').then(({ SqlEditor }) => ({ default: SqlEditor })));
@@ -41,6 +43,12 @@ function adviceOn(error: unknown): string | null {
   return [where, advice].filter((text) => typeof text === 'string').join(' ') || null;
 }
 
+const FIRST_TEXT =
+  "select table_schema, table_name, table_type\nfrom information_schema.tables\nwhere table_schema = 'public'\norder by 1, 2";
+
+/** The beginning of a text, by which a person finds it. */
+const titleOf = (text: string, at: number) => text.trim().slice(0, 24) || `Text ${at + 1}`;
+
 const NONE: readonly [] = [];
 const ignore = () => {};
 
@@ -53,26 +61,41 @@ function SqlPage() {
   const session = useStore(sessionStore);
   const tables = useQuery(tablesQuery(projectId, branch)).data ?? NONE;
   const record = useQuery(branchesQuery(projectId)).data?.find(({ branch_name }) => branch_name === branch);
-  const [text, setText] = useState<string>(
-    "select table_schema, table_name, table_type\nfrom information_schema.tables\nwhere table_schema = 'public'\norder by 1, 2",
-  );
-  const [role, setRole] = useState<BranchRole>('read_only');
-  const mayWrite =
-    session.state === 'signed_in' && mayChange(session.me) && record !== undefined && !record.protected;
+  const tablesRead = useQuery(tablesQuery(projectId, branch)).isSuccess;
+  const me = session.state === 'signed_in' ? session.me : undefined;
+  const drafts = useDrafts([me?.id ?? '', projectId, branch], FIRST_TEXT);
+  const { text } = drafts.active;
+  const [chosen, setRole] = useState<BranchRole>('read_only');
+  const isPerson = me !== undefined && mayChange(me) && record !== undefined;
+  // The owner makes the first tables of a project without another program.
+  const isFirst = isPerson && record.is_default && tablesRead && tables.length === 0;
+  const mayWrite = isPerson && (!record.protected || isFirst);
+  const roles = isFirst ? ROLES.filter(([name]) => name !== 'read_write') : ROLES;
+  const role = mayWrite && roles.some(([name]) => name === chosen) ? chosen : 'read_only';
+  const client = useQueryClient();
   const run = useMutation({
-    mutationFn: async () => {
+    mutationFn: async (sql: string) => {
       const began = performance.now();
       const result = await dataOf(
         api.POST('/api/v1/projects/{project_id}/branches/{branch_ref}/query', {
           params: inBranch(projectId, branch),
-          body: { sql: text, role: mayWrite ? role : 'read_only' },
+          body: { sql, role },
         }),
       );
       return { result, took: performance.now() - began };
     },
+    onSuccess: () => {
+      if (role !== 'read_only')
+        client.invalidateQueries({ queryKey: tablesQuery(projectId, branch).queryKey });
+    },
   });
   const start = () => {
-    if (!run.isPending && text.trim() !== '') run.mutate();
+    if (run.isPending || text.trim() === '') return;
+    drafts.remember(text);
+    run.mutate(text);
+  };
+  const explain = () => {
+    if (!run.isPending && text.trim() !== '') run.mutate(`explain ${text}`);
   };
   const outcome = run.data?.result;
   return (
@@ -87,15 +110,49 @@ function SqlPage() {
       width="wide"
     >
       <section className="card sql" aria-label="Statements">
+        <div className="row sql-tabs" role="group" aria-label="Texts">
+          {drafts.tabs.map((tab, at) => (
+            <span key={tab.id} className="row">
+              <button
+                type="button"
+                className="sql-tab"
+                aria-pressed={tab.id === drafts.active.id}
+                title={tab.text}
+                onClick={() => drafts.select(tab.id)}
+              >
+                {titleOf(tab.text, at)}
+              </button>
+              {drafts.tabs.length > 1 && (
+                <Button
+                  compact
+                  look="bare"
+                  icon="close"
+                  aria-label={`Close ${titleOf(tab.text, at)}`}
+                  onClick={() => drafts.close(tab.id)}
+                />
+              )}
+            </span>
+          ))}
+          {drafts.mayOpen && (
+            <Button compact look="bare" icon="plus" aria-label="New text" onClick={() => drafts.open()} />
+          )}
+        </div>
         <Suspense fallback={<Loading />}>
-          <SqlEditor tables={tables} initial={text} onChange={setText} onRun={start} />
+          <SqlEditor
+            key={`${branch} ${drafts.active.id}`}
+            tables={tables}
+            initial={text}
+            onChange={drafts.setText}
+            onRun={start}
+          />
         </Suspense>
         <footer className="row">
           <Button look="primary" busy={run.isPending} onClick={start}>
             Run <kbd>Ctrl ↵</kbd>
           </Button>
+          <Button onClick={explain}>Explain</Button>
           {mayWrite ? (
-            <Choice legend="Login" name="sql-role" options={ROLES} value={role} onChange={setRole} />
+            <Choice legend="Login" name="sql-role" options={roles} value={role} onChange={setRole} />
           ) : (
             <span className="quiet">
               Read only here. Change main over its connection URL, or try it on a branch.
@@ -103,6 +160,33 @@ function SqlPage() {
           )}
         </footer>
       </section>
+      {isFirst && (
+        <Note>
+          main has no tables yet. Choose “{labelOf('owner')}” to create the first ones here; later changes of
+          main take its connection URL or a branch.
+        </Note>
+      )}
+      {drafts.history.length > 0 && (
+        <details className="card sql-history">
+          <summary>History: {plural(drafts.history.length, 'text')}</summary>
+          <ul>
+            {drafts.history.map(({ text: ran, at }) => (
+              <li key={at} className="row">
+                <time className="quiet">{dateTime(at)}</time>
+                <code className="truncate grow">{ran}</code>
+                <Button
+                  compact
+                  disabled={!drafts.mayOpen}
+                  aria-label={`Open in a tab: ${ran.slice(0, 60)}`}
+                  onClick={() => drafts.open(ran)}
+                >
+                  Open
+                </Button>
+              </li>
+            ))}
+          </ul>
+        </details>
+      )}
       {run.isError && <ErrorNote error={run.error} />}
       {adviceOn(run.error) && <Note tone="warn">{adviceOn(run.error)}</Note>}
       {outcome?.results && (
@@ -122,9 +206,7 @@ function SqlPage() {
             took={outcome.results ? null : (run.data?.took ?? 0)}
           />
         ))}
-      <CommandLine
-        command={(project) => COMMANDS.query(project, branch, text, mayWrite ? role : 'read_only')}
-      />
+      <CommandLine command={(project) => COMMANDS.query(project, branch, text, role)} />
     </Page>
   );
 }
@@ -149,12 +231,34 @@ function ResultView({ result, label, took }: ResultProps) {
   );
   const cut = useMemo(() => new Set(result.truncated.map(({ row, column }) => `${row} ${column}`)), [result]);
   const rowAt = useCallback((index: number) => rows[index], [rows]);
+  const asCsv = () =>
+    csvOf(
+      result.columns.map(({ name }) => name),
+      result.rows,
+    );
+  const asJson = () =>
+    JSON.stringify(
+      result.rows.map((cells) => Object.fromEntries(result.columns.map(({ name }, at) => [name, cells[at]]))),
+      null,
+      2,
+    );
   return (
     <section className="stack" aria-label={label}>
       <p role="status">
         <b>{`${result.command ?? ''} ${plural(result.row_count ?? rows.length, 'row')}`.trim()}</b>{' '}
         {took !== null && <span className="quiet">{milliseconds(took)}</span>}
       </p>
+      {columns.length > 0 && (
+        <p className="row">
+          <CopyButton text={asCsv()} label={`Copy ${label} as CSV`} />
+          <Button compact onClick={() => saveFile('result.csv', asCsv())}>
+            CSV
+          </Button>
+          <Button compact onClick={() => saveFile('result.json', asJson(), 'application/json')}>
+            JSON
+          </Button>
+        </p>
+      )}
       {result.has_more && (
         <Note>Only the first {plural(rows.length, 'row')} are shown. Add a limit or conditions.</Note>
       )}
