@@ -93,5 +93,7 @@ what else the API sent, for instance \`request_id\` and \`details\`. An error of
 ## Commands
 
 ${commands.map(section).join('\n\n')}
+
+Words that this page does not explain are in the [glossary](glossary.md).
 `;
 }

@@ -68,6 +68,19 @@ describe('the search', () => {
   });
 });
 
+/** The pages for users, by the list of README. */
+const USER_PAGES = [
+  ...new Set(
+    linksOf(/\*\*Use it\*\*(.*?)\*\*Run it\*\*/s.exec(read('README.md'))?.[1] ?? '').filter(
+      (link) => link !== 'docs/glossary.md',
+    ),
+  ),
+];
+
+test.each(USER_PAGES)('%s links the glossary', (page) => {
+  expect(linksOf(read(page))).toContain('glossary.md');
+});
+
 test.each(DOCUMENTS)('%s has only relative links that lead to a file and a heading', (document) => {
   const relative = linksOf(read(document)).filter((link) => !/^[a-z]+:/.test(link));
   expect(relative.filter((link) => !leadsSomewhere(document, link))).toEqual([]);
