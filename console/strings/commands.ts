@@ -130,6 +130,11 @@ export const COMMANDS = {
       confirm: isGuarded ? name : '',
       project,
     }),
+  branchSettings: (project: string, name: string, settings: Readonly<Record<string, string | null>>) =>
+    line(['branch', 'update', name], {
+      setting: Object.entries(settings).map(([setting, value]) => `${setting}=${value ?? ''}`),
+      project,
+    }),
   protectBranch: (project: string, name: string, isProtected: boolean) =>
     line(['branch', isProtected ? 'protect' : 'unprotect', name], { project }),
   difference: (project: string, branch: string, against: string, part: string) =>

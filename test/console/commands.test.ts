@@ -63,6 +63,12 @@ test.each<[string, string, string[], object]>([
     [HOSTILE],
     { branchPattern: 'pr-*', cidr: ['::/0', '10.0.0.0/8'], project: PROJECT },
   ],
+  [
+    COMMANDS.branchSettings(HOSTILE, 'pr-7', { search_path: 'app, public', TimeZone: null }),
+    'branch update',
+    ['pr-7'],
+    { setting: { search_path: 'app, public', TimeZone: null }, project: HOSTILE },
+  ],
   [COMMANDS.revokeKey('k3v7q2xw5mza4d6b'), 'key revoke', ['k3v7q2xw5mza4d6b'], {}],
   [
     COMMANDS.createTrust({ id: PROJECT, name: 'My shop' }, trust, ORIGIN),

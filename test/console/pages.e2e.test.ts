@@ -260,6 +260,14 @@ test('a branch is made of a snapshot, protected, reset, deleted, restored and dr
   await says('of-snapshot is ready');
 
   await page.goto(inProject(''));
+  await act('of-snapshot', 'Settings of PostgreSQL');
+  await inDialog.getByLabel('statement_timeout').fill('30s');
+  await inDialog.getByText('branchgate branch update of-snapshot --setting statement_timeout=30s').waitFor();
+  await confirm('Save');
+  await says('New sessions of of-snapshot begin with these settings.');
+  await act('of-snapshot', 'Settings of PostgreSQL');
+  expect(await inDialog.getByLabel('statement_timeout').inputValue()).toBe('30s');
+  await confirm('Cancel');
   await act('of-snapshot', 'Protect');
   await inDialog.getByText('branchgate branch protect of-snapshot').waitFor();
   await confirm('Protect');

@@ -5,7 +5,7 @@ import { bytes, plural } from '../../../shared/format.ts';
 import { snapshotLabel } from '../../components/branch.tsx';
 import { ActionDialog } from '../../components/dialog.tsx';
 import { announce, Note } from '../../components/feedback.tsx';
-import { Check, Choice, SelectField } from '../../components/field.tsx';
+import { Check, Choice, Field, SelectField } from '../../components/field.tsx';
 import { api, gateway } from '../../data/gateway.ts';
 import { queryClient, refresh } from '../../data/query-client.ts';
 import {
@@ -167,6 +167,72 @@ function ProtectDialog({ projectId, branch, onClose }: Omit<ResetProps, 'snapsho
   );
 }
 
+type Settings = Branch['settings'];
+
+/** The settings that a branch can have, with an example of each. */
+const SETTINGS: Readonly<Record<keyof Settings, string>> = {
+  search_path: 'app, public',
+  TimeZone: 'Europe/Berlin',
+  DateStyle: 'ISO, DMY',
+  IntervalStyle: 'iso_8601',
+  lock_timeout: '5s',
+  statement_timeout: '30s',
+  idle_in_transaction_session_timeout: '1min',
+  default_transaction_isolation: 'repeatable read',
+  client_min_messages: 'warning',
+};
+
+/** Changes the settings that new sessions of a branch begin with. */
+function SettingsDialog({ projectId, branch, onClose }: Omit<ResetProps, 'snapshotId'>) {
+  const { id, branch_name: name } = branch;
+  const present: Readonly<Record<string, string>> = branch.settings;
+  const [typed, setTyped] = useState(present);
+  const changed = Object.fromEntries(
+    Object.keys(SETTINGS)
+      .map((setting) => [setting, typed[setting]?.trim() || null] as const)
+      .filter(([setting, value]) => value !== (present[setting] ?? null)),
+  );
+  const change = async () => {
+    await dataOf(
+      api.PATCH('/api/v1/projects/{project_id}/branches/{branch_ref}', {
+        params: inBranch(projectId, id),
+        // The API says which value it refuses.
+        body: { settings: changed as Settings },
+      }),
+    );
+    await queryClient.invalidateQueries(branchesQuery(projectId));
+  };
+  return (
+    <ActionDialog
+      title={`Settings of ${name}`}
+      action="Save"
+      isForm
+      isReady={Object.keys(changed).length > 0}
+      run={change}
+      onDone={() => announce(`New sessions of ${name} begin with these settings.`)}
+      onClose={onClose}
+      command={(project) => COMMANDS.branchSettings(project, name, changed)}
+    >
+      <p>
+        Every new session of {name}, and every new branch of it, begins with these settings. An empty field
+        leaves the default of PostgreSQL.
+      </p>
+      {Object.entries(SETTINGS).map(([setting, example]) => (
+        <Field
+          key={setting}
+          label={setting}
+          className="mono"
+          placeholder={example}
+          value={typed[setting] ?? ''}
+          onChange={({ target }) => setTyped({ ...typed, [setting]: target.value })}
+          autoComplete="off"
+          spellCheck={false}
+        />
+      ))}
+    </ActionDialog>
+  );
+}
+
 const PARENT = 'parent';
 const RESET = '/api/v1/projects/{project_id}/branches/{branch_ref}/reset';
 
@@ -250,5 +316,6 @@ export function BranchDialog({ what, ...props }: DialogProps & { what: BranchAct
   if (what === 'extend') return <ExtendDialog {...props} />;
   if (!branch) return null;
   const about = { projectId: props.projectId, branch, onClose: props.onClose };
+  if (what === 'settings') return <SettingsDialog {...about} />;
   return what === 'protect' ? <ProtectDialog {...about} /> : <ResetDialog {...about} />;
 }

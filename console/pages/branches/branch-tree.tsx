@@ -186,7 +186,7 @@ export function BranchTree({ nodes, measures, selected, onSelect, onOpen, menuOf
 }
 
 /** What can be done with a branch; `protect` is for owners and admins. */
-export type BranchAct = 'extend' | 'reset' | 'protect' | 'delete';
+export type BranchAct = 'extend' | 'reset' | 'settings' | 'protect' | 'delete';
 export type BranchPage = 'connect' | 'tables' | 'monitoring';
 
 interface BranchMenuProps {
@@ -224,6 +224,13 @@ export function BranchMenu({ branch, mayEdit, mayProtect, onOpen, onCreate, onAc
       shortcut: 's',
       isDisabled: !mayEdit || branch.status !== 'active',
       onAction: () => onAct('reset'),
+    },
+    {
+      id: 'settings',
+      label: 'Settings of PostgreSQL',
+      icon: 'gear',
+      isDisabled: !mayEdit,
+      onAction: () => onAct('settings'),
     },
   ];
   if (!isMain) {
