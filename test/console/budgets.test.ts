@@ -6,8 +6,8 @@ import { PREPARED } from '../support/prepared.ts';
 
 /** Kilobytes of scripts and styles, compressed. Fonts come on top: 53 KB, once. */
 const SHELL_MAX = 130;
-const PAGE_MAX = 200;
-const ALL_MAX = 340;
+const PAGE_MAX = 204;
+const ALL_MAX = 346;
 
 interface Chunk {
   file: string;

@@ -275,24 +275,21 @@ describe('a host with a standby', () => {
     await Promise.all([stack.kill('postgres'), stack.kill('pgbouncer'), ...starts]);
   });
 
-  test.runIf(IS_NIGHTLY)(
-    'the former primary becomes the standby by another copy, although branches were made on both sides',
-    async () => {
-      await stack.agentTool('copy-primary');
-      for (const part of ['postgres', 'pgbouncer', 'agent'] as const) await stack.start(part);
-      await eventually(async () => {
-        const { primary } = await hosts();
-        const own = primary.members.find(({ host_id }) => host_id === primary.id);
-        expect(own).toMatchObject({ role: 'standby', lag_bytes: 0 });
-      });
-      await eventually(async () => expect(await durabilityOf()).toBe('confirming'));
-      await api.branch(project.id, 'pr-3');
-      expect(await isOpen(stack.state.direct_port)).toBe(true);
-      const there = new URL(await urlOf('main'));
-      there.port = String(stack.state.direct_port);
-      await expect(query(there.href, 'select 1')).rejects.toThrow(/no pg_hba.conf entry/);
-    },
-  );
+  test('the former primary becomes the standby by another copy, although branches were made on both sides', async () => {
+    await stack.agentTool('copy-primary');
+    for (const part of ['postgres', 'pgbouncer', 'agent'] as const) await stack.start(part);
+    await eventually(async () => {
+      const { primary } = await hosts();
+      const own = primary.members.find(({ host_id }) => host_id === primary.id);
+      expect(own).toMatchObject({ role: 'standby', lag_bytes: 0 });
+    });
+    await eventually(async () => expect(await durabilityOf()).toBe('confirming'));
+    await api.branch(project.id, 'pr-3');
+    expect(await isOpen(stack.state.direct_port)).toBe(true);
+    const there = new URL(await urlOf('main'));
+    there.port = String(stack.state.direct_port);
+    await expect(query(there.href, 'select 1')).rejects.toThrow(/no pg_hba.conf entry/);
+  });
 
   test.runIf(IS_NIGHTLY)('a standby that does not catch up: the primary opens again', async () => {
     const { primary: standby } = await hosts();

@@ -25,6 +25,7 @@ const BRANCH = {
   lease_ends_at: null,
   connection_attempts_per_minute: 300,
   closed_to: [],
+  settings: {},
   labels: {},
   is_default: true,
   protected: true,

@@ -11,7 +11,6 @@ import { separateSnapshots } from '../../../agent/snapshots/separate-snapshots.t
 import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { type Branch, BUSY_WAIT_MS, connect, identity, Project } from '../../support/host/host-project.ts';
-import { IS_NIGHTLY } from '../../support/nightly.ts';
 import { SmallDisk } from '../../support/stack/small-disk.ts';
 import { xfsHindrance } from '../../support/stack/xfs.ts';
 
@@ -91,7 +90,7 @@ describe.skipIf(hindrance !== null)(`on a small disk${hindrance ? ` (${hindrance
     disk?.remove();
   });
 
-  test.runIf(IS_NIGHTLY)('the deletion of a branch frees its own bytes', async ({ skip }) => {
+  test('the deletion of a branch frees its own bytes', async ({ skip }) => {
     skip(disk === null, NO_DISK);
     const branch = await project.create('db_disk_prod_br_measured', main.database);
     await fill(branch, 60);

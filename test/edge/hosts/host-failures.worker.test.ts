@@ -71,6 +71,13 @@ const NOT_OF_ROWS: HostFailureCode[] = [
   'COLLATION_OUTDATED',
 ];
 
+/** Messages about rows, where they differ from those of other operations. */
+const OF_ROWS: Partial<Record<HostFailureCode, unknown>> = {
+  STATEMENT_REFUSED: 'planted STATEMENT_REFUSED',
+  HOST_TIMEOUT: 'The database host did not respond in time. Try again.',
+  TIME_LIMIT_REACHED: expect.stringMatching(/time limit, or waited for a lock, and was ended/),
+};
+
 const CODES = Object.keys(HOST_FAILURES) as HostFailureCode[];
 const OLDER_THAN_ABANDONED_MS = 16 * 60_000;
 
@@ -117,7 +124,7 @@ const messageOf = (code: FailureCode) =>
 const expectFailure = (
   { status, retryAfter, body }: Awaited<ReturnType<typeof send>>,
   [expectedStatus, code, expectedRetryAfter]: Expected,
-  message = messageOf(code),
+  message: unknown = messageOf(code),
 ) => {
   expect({ status, retryAfter, error: body.error, message: body.message }).toEqual({
     status: expectedStatus,
@@ -131,8 +138,7 @@ describe('a failure of the host reaches the client', () => {
   test.each(CODES)('of a request for rows: %s', async (code) => {
     await gateway.plantFailure(project, 'row.list', hostFailure(code));
     const answer = await send('GET', `/branches/${branch}/tables/book/rows`);
-    const message = code === 'STATEMENT_REFUSED' ? `planted ${code}` : undefined;
-    expectFailure(answer, OF_REQUESTS[code], message);
+    expectFailure(answer, OF_REQUESTS[code], OF_ROWS[code]);
     if (!NOT_OF_ROWS.includes(code)) answer.checkDescription();
     const isRefusal = code === 'STATEMENT_REFUSED' || code === 'LOGIN_REFUSED';
     if (isRefusal) expect(answer.body.sqlstate).toBe('42501');
@@ -212,17 +218,23 @@ test.each([
 describe('a refusal of the records reaches the client', () => {
   const RULE = { cidr: '198.51.100.0/24' };
 
-  test.each<[string, () => ReturnType<typeof send>, Expected]>([
+  test.each<[string, () => ReturnType<typeof send>, Expected, message?: string]>([
     [
       'of a reservation',
       () => send('POST', '/branches', { branch_name: 'main-2', source_branch_id: randomUUID() }),
       [404, 'NOT_FOUND', null],
     ],
-    ['of a deletion', () => send('DELETE', `/branches/${branch}`), [403, 'BRANCH_PROTECTED', null]],
+    [
+      'of a deletion',
+      () => send('DELETE', `/branches/${branch}`),
+      [403, 'BRANCH_PROTECTED', null],
+      'The branch is protected. End its protection first; main is never deleted.',
+    ],
     [
       'of a lifespan',
       () => send('PATCH', `/branches/${branch}`, { lifespan: '7d' }),
       [403, 'BRANCH_PROTECTED', null],
+      'main is always protected, has no end, and keeps its name.',
     ],
     [
       'of a rule',
@@ -247,7 +259,7 @@ describe('a refusal of the records reaches the client', () => {
       },
       [429, 'STREAM_LIMIT_REACHED', null],
     ],
-  ])('%s', async (_, request, expected) => {
-    expectFailure(await request(), expected);
+  ])('%s', async (_, request, expected, message) => {
+    expectFailure(await request(), expected, message);
   });
 });

@@ -88,8 +88,8 @@ test('the linter reports no errors and no warnings for the document', async () =
 describe('every route', () => {
   test('is described', () => {
     expect(OPERATIONS.length).toBeGreaterThan(20);
-    // The Model Context Protocol describes itself, by `tools/list`.
-    expect(undescribed(app)).toEqual(['ALL /mcp']);
+    // SQL over HTTP has the protocol of its clients, and the Model Context Protocol describes itself, by `tools/list`.
+    expect(undescribed(app)).toEqual(['POST /sql', 'ALL /mcp']);
     const planted = operations();
     planted.get('/planted/:id', (c) => c.text(''));
     planted.all('/planted', (c) => c.text(''));

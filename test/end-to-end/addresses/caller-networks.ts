@@ -135,7 +135,8 @@ export function describeCallerNetworks(running: () => Stack, surroundings: Surro
 
       await cli.json('rule', 'add', 'me', '--branch', name);
       expect(await networksOf(id)).toEqual(BOTH);
-      expect((await cli.run('connection-string', name)).stderr).toBe('');
+      const { stderr } = await cli.run('connection-string', name);
+      for (const network of BOTH) expect(stderr).not.toContain(network);
       rmSync(cli.folder, { recursive: true, force: true });
     },
   );
