@@ -33,7 +33,7 @@ export interface GitLink {
   project: string;
   /** Name of the file with the URLs, at the root of each worktree. */
   file: string;
-  /** Tells the branches of this clone from those of others. */
+  /** Distinguishes the branches of this clone from those of others. */
   clone: string;
 }
 

@@ -20,7 +20,7 @@ import { presentEnd, WalCursor } from './wal-cursor.ts';
  * ended, and the snapshot has spares. They belong to the running agent, as spares do.
  */
 
-/** What it takes to clone by them. */
+/** The parts of the host that clone by standing snapshots. */
 export interface StandingHost extends CloneHost {
   sessions: Pool;
   spares: CloneHost['spares'] & Pick<Spares, 'dropOf'>;
@@ -30,14 +30,14 @@ export interface StandingHost extends CloneHost {
 
 interface StandingSnapshot {
   id: string;
-  /** Of the branch's database. */
+  /** The database of the branch. */
   oid: string;
-  /** Before the copy, in the log. */
+  /** Position in the log before the copy. */
   since: number;
   usedAt: number;
 }
 
-/** What is cloned. */
+/** A clone that is asked for, and the database that it copies. */
 interface StandingClone {
   project_id: string;
   name: string;
@@ -48,7 +48,7 @@ interface StandingClone {
 const CHECK_EVERY_MS = 1_000;
 /** A branch gets a snapshot with the second creation in this time. */
 const REPEATED_MS = 60_000;
-/** And if nothing has changed it for so long. */
+/** A branch that was changed in this time gets none. */
 const QUIET_MS = 2_000;
 /** Another one is tried after this time: sessions that end may write too. */
 const AGAIN_MS = 30_000;
@@ -61,14 +61,14 @@ const READ_BEHIND = 64 * 2 ** 20;
 const REST = 4;
 const OF_HOST = 32;
 const OF_PROJECT = 4;
-/** As for spares. */
+/** The limit of files is that of spares. */
 const FILES_MAX = 2_000;
 const DATABASE_GONE = '3D000';
 /** The init fork of an unlogged table or index, of which the log says nothing. */
 const UNLOGGED = /_init(\.\d+)?$/;
 
 export class Standing {
-  /** By the name of the branch's database. */
+  /** The key is the name of the branch's database. */
   readonly #snapshots = new Map<string, StandingSnapshot>();
   /** When live databases were cloned last, and when a snapshot of them was tried. */
   readonly #sources = new Map<string, { project_id: string; clonedAt: number; triedAt: number }>();
@@ -154,7 +154,7 @@ export class Standing {
   async #unchanged(db: Queryable, source: string, oid: string | null): Promise<StandingSnapshot | null> {
     const known = this.#snapshots.get(source);
     if (!known || known.oid !== oid) return null;
-    // What was committed before this call is before this end.
+    // A commit that was acknowledged before this call is before this end.
     const end = await presentEnd(db);
     if (!(await this.#cursor.read(db, end, READ_AT_ONCE))) return null;
     if (!this.#cursor.isUnchanged(known.oid, known.since)) return null;
@@ -174,7 +174,7 @@ export class Standing {
     this.#sources.set(source, { project_id, clonedAt: this.#now(), triedAt });
   }
 
-  /** Whether the clone that is due is to be a snapshot. */
+  /** @returns whether the branch gets a snapshot by this clone */
   async #isDue(
     { settings }: StandingHost,
     { source, project_id }: StandingClone,
@@ -274,7 +274,7 @@ export class Standing {
     const last = this.#ends.findLastIndex(({ at }) => now - at >= QUIET_MS);
     this.#ends = [...this.#ends.slice(Math.max(0, last)), { at: now, end }];
     if (isRead) return;
-    // What was missed may have changed any of them.
+    // The part that was missed may have changed any of them.
     this.#ends = [];
     this.#cursor.end();
   }
@@ -291,7 +291,7 @@ async function oidOf(db: Queryable, database: string): Promise<string | null> {
   return rows[0]?.oid ?? null;
 }
 
-/** Only where a clone shares its blocks. */
+/** The loop runs only where a clone shares its blocks. */
 export async function runStandingLoop(host: StandingHost, signal: AbortSignal): Promise<void> {
   if (host.cloneMethod !== 'reflink') return;
   const keep = () => host.standing.keep(host);

@@ -41,7 +41,7 @@ const HARMLESS: Record<string, readonly string[]> = {
   Gin: ['VACUUM_PAGE', 'VACUUM_DATA_LEAF_PAGE', 'DELETE_PAGE'],
   Gist: ['DELETE', 'PAGE_DELETE', 'PAGE_REUSE'],
   SPGist: ['VACUUM_LEAF', 'VACUUM_ROOT', 'VACUUM_REDIRECT'],
-  // Of other databases: nobody drops or replaces one under its clone.
+  // These are of other databases: nobody drops or replaces one under its clone.
   Database: ['CREATE_FILE_COPY', 'CREATE_WAL_LOG', 'DROP'],
 };
 
@@ -66,7 +66,7 @@ export class WalCursor {
   /** One read after another. */
   #reading: Promise<unknown> = Promise.resolve();
 
-  /** Up to where the log was read; null: not at all. */
+  /** The end of the part that was read; null: none was. */
   get at(): Position | null {
     return this.#at;
   }
@@ -104,7 +104,7 @@ export class WalCursor {
     return read;
   }
 
-  /** Whether the database has no change between `since` and the end of the last read. */
+  /** @returns whether the database has no change between `since` and the end of the last read */
   isUnchanged(oid: string, since: Position): boolean {
     const last = Math.max(this.#changed.get(oid) ?? 0, this.#changed.get('') ?? 0);
     return this.#at !== null && since >= this.#begun && last <= since;

@@ -31,7 +31,7 @@ export function wholeCharacters(bytes: Buffer): number {
   return lead !== -1 && lead + length > bytes.length ? lead : bytes.length;
 }
 
-/** What the replies of all tenants take on the disk. */
+/** Bytes on the disk that the replies of all tenants take. */
 class Room {
   readonly #used = new Map<string, number>();
 
@@ -60,7 +60,7 @@ export class Reply {
   readonly #tenant: string;
   #text = '';
   #file: number | null = null;
-  /** In the file. */
+  /** Bytes in the file. */
   #written = 0;
 
   constructor(room: Room, tenant: string) {
@@ -96,7 +96,7 @@ export class Reply {
     return null;
   }
 
-  /** Of a reply that was finished. */
+  /** Length of a reply that was finished. */
   get bytes(): number {
     return this.#written;
   }

@@ -88,7 +88,7 @@ const REFUSALS: Partial<Record<HostError['code'], string>> = {
   INVALID_CALL: '22023',
 };
 
-/** What a client gets of PostgreSQL's error: all that the protocol has. */
+/** Fields of PostgreSQL's error that a client gets: all that the protocol has. */
 const ERROR_FIELDS = [
   ...['severity', 'code', 'detail', 'hint', 'position', 'internalPosition', 'internalQuery', 'where'],
   ...['schema', 'table', 'column', 'dataType', 'constraint', 'file', 'line', 'routine'],
@@ -175,7 +175,7 @@ export async function runSql(host: SqlHost, call: Call): Promise<Result> {
   return { outcome: failure ? 'refused' : 'done', text, bytes, reply_id };
 }
 
-/** As the branch's login, through the pooler, as its other clients. */
+/** Runs the statements as the branch's login, through the pooler, as its other clients do. */
 async function runPooled(host: SqlHost, call: Call, reply: Reply): Promise<void> {
   const { settings, sql } = host;
   const socket = socketOf(settings, instancesNow(settings).newClients);
@@ -209,7 +209,7 @@ async function runPooled(host: SqlHost, call: Call, reply: Reply): Promise<void>
   }
 }
 
-/** As the query login, which is for what a person or a machine reads with a token. Nothing of it lasts. */
+/** Runs the statements as the query login, by which people and machines read with a token. Nothing of it lasts. */
 async function runUndone(host: SqlHost, call: Call, reply: Reply): Promise<void> {
   let failed: unknown = null;
   await inBranch(host, call, 'query', async (session) => {

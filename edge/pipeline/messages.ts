@@ -7,7 +7,7 @@ export interface CalledOperation {
   isRead: boolean;
 }
 
-/** Of operations that change nothing. Nobody has to check what they did. */
+/** Messages of operations that change nothing. Nobody has to check what they did. */
 const OF_READS: Partial<Record<FailureCode, string>> = {
   HOST_TIMEOUT: 'The database host did not respond in time. Try again.',
   TIME_LIMIT_REACHED:

@@ -53,7 +53,7 @@ export const bucketOf = {
     bucket: addressBucket(address),
     limit: 'failed_platform_secret',
   }),
-  /** With the tenant, so that a token of another one cannot use up what the branch has. */
+  /** The tenant is part of the key, so that a token of another one cannot use up what the branch has. */
   sql: (tenantId: string, branchId: string): Bucket => ({
     bucket: named('sql', tenantId, branchId),
     limit: 'sql',

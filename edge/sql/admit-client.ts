@@ -21,7 +21,7 @@ export interface SqlTarget {
   password: string;
   /** The project changes its host, and has no clients. */
   isMoving: boolean;
-  /** Whether a network rule admits the client's address. */
+  /** A network rule admits the client's address. */
   isAdmitted: boolean;
 }
 

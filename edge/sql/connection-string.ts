@@ -1,6 +1,6 @@
 import { BRANCH_ROLES, type BranchRole, branchOfLogin, loginName } from '../../shared/branch/login.ts';
 
-/** What a client of SQL over HTTP says about itself by the URL of its branch. */
+/** Parts of the URL by which a client of SQL over HTTP names its branch and login. */
 export interface ConnectionString {
   branchId: string;
   role: BranchRole;

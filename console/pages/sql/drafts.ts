@@ -13,7 +13,7 @@ interface Tab {
   text: string;
 }
 
-/** What the page keeps of a branch in this browser, until its person signs out. */
+/** Texts and results that the page keeps of a branch in this browser, until its person signs out. */
 interface Drafts {
   tabs: Tab[];
   active: string;

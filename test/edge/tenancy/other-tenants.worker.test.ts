@@ -612,7 +612,7 @@ const CASES: Record<string, Case> = {
     run: async () =>
       changeProject(db, SETTINGS, (await project()) as never, { connection_attempts_per_minute: 3 }, actor),
   },
-  'a creation that is given up': {
+  'a creation that is abandoned': {
     change: () =>
       db.batch([
         db.update(projects).set({ status: 'creating' }),
