@@ -1,6 +1,7 @@
 import { CommandError } from '../cli/exit-codes.ts';
 import { say } from '../cli/output.ts';
 import { writeHeaders } from '../dev/build/console.ts';
+import { BEFORE_BASELINE, isBeforeBaseline } from '../dev/gateway/migrations.ts';
 import { type Artifacts, digestOf, makeArtifacts, migrationsOf, wranglerConfiguration } from './artifacts.ts';
 import { beginDeployment, changeDeployment, type DeployOptions } from './begin-deployment.ts';
 import { Cloudflare } from './cloudflare.ts';
@@ -142,6 +143,8 @@ class Run {
   #migrationsStep(applied: readonly string[]): Step | null {
     const deployment = this.#deployment;
     const all = migrationsOf(this.#artifacts);
+    if (isBeforeBaseline(applied, all))
+      throw new CommandError('conflict', `Nothing was changed: ${BEFORE_BASELINE}.`);
     const missing = all.filter((name) => !applied.includes(name));
     if (missing.length === 0) return null;
     return {

@@ -55,7 +55,12 @@ const miniflare = new Miniflare({
   workers: [worker(configuration, readFileSync(settings.GATEWAY_BUNDLE, 'utf8'))],
 });
 await miniflare.ready;
-await applyMigrations(await miniflare.getD1Database(database.binding), join(ROOT, database.migrations_dir));
+const d1 = await miniflare.getD1Database(database.binding);
+await applyMigrations(d1, join(ROOT, database.migrations_dir)).catch((error: Error) => {
+  // `npm start` shows the last line.
+  console.error(error.message);
+  process.exit(1);
+});
 
 const gateway = await miniflare.getWorker();
 /** Miniflare runs no cron triggers by itself. */

@@ -1,6 +1,7 @@
 import { sql } from 'drizzle-orm';
 import {
   type AnySQLiteColumn,
+  check,
   index,
   integer,
   primaryKey,
@@ -106,33 +107,40 @@ export const tenantCaps = sqliteTable('tenant_caps', {
 });
 
 /** A database host: enrolled once with a one-time token, then authenticated by its public key. */
-export const hosts = sqliteTable('hosts', {
-  id: text('id').primaryKey(),
-  name: text('name').notNull().unique(),
-  /** Public name and ports, as in connection URLs. */
-  dbHost: text('db_host').notNull(),
-  directPort: integer('direct_port').notNull(),
-  pooledPort: integer('pooled_port').notNull(),
-  /** PEM certificates of the authority that signed the servers' certificate; null: a public authority. */
-  caCertificate: text('ca_certificate'),
-  /** Ed25519 public JWK (JSON); null until the host is enrolled. */
-  publicKey: text('public_key'),
-  /** SHA-256 of the one-time token, hexadecimal; the token itself is shown once and not stored. */
-  enrolmentTokenHash: text('enrolment_token_hash').unique(),
-  enrolmentExpiresAt: timestamp('enrolment_expires_at'),
-  enrolledAt: timestamp('enrolled_at'),
-  /** A draining host gets no new projects; its existing projects are not affected. */
-  draining: integer('draining', { mode: 'boolean' }).notNull().default(false),
-  /** Where it stands, as its operator calls it; null: a project that names a region is not placed here. */
-  region: text('region'),
-  /** The most projects that are placed here; null: as many as its disk has room for. */
-  capacity: integer('capacity'),
-  /** PostgreSQL's `system_identifier` of the first cluster seen; null before that. */
-  systemIdentifier: text('system_identifier'),
-  ...hostRole(),
-  ...hostState(),
-  createdAt: created(),
-});
+export const hosts = sqliteTable(
+  'hosts',
+  {
+    id: text('id').primaryKey(),
+    name: text('name').notNull().unique(),
+    /** Public name and ports, as in connection URLs. */
+    dbHost: text('db_host').notNull(),
+    directPort: integer('direct_port').notNull(),
+    pooledPort: integer('pooled_port').notNull(),
+    /** PEM certificates of the authority that signed the servers' certificate; null: a public authority. */
+    caCertificate: text('ca_certificate'),
+    /** Ed25519 public JWK (JSON); null until the host is enrolled. */
+    publicKey: text('public_key'),
+    /** SHA-256 of the one-time token, hexadecimal; the token itself is shown once and not stored. */
+    enrolmentTokenHash: text('enrolment_token_hash').unique(),
+    enrolmentExpiresAt: timestamp('enrolment_expires_at'),
+    enrolledAt: timestamp('enrolled_at'),
+    /** A draining host gets no new projects; its existing projects are not affected. */
+    draining: integer('draining', { mode: 'boolean' }).notNull().default(false),
+    /** Where it stands, as its operator calls it; null: a project that names a region is not placed here. */
+    region: text('region'),
+    /** The most projects that are placed here; null: as many as its disk has room for. */
+    capacity: integer('capacity'),
+    /** PostgreSQL's `system_identifier` of the first cluster seen; null before that. */
+    systemIdentifier: text('system_identifier'),
+    ...hostRole(),
+    ...hostState(),
+    createdAt: created(),
+  },
+  (t) => [
+    check('hosts_role', sql`${t.role} IN ('primary', 'closing', 'standby', 'fenced')`),
+    check('hosts_standby_of', sql`(${t.standbyOf} IS NOT NULL) = (${t.role} IN ('standby', 'fenced'))`),
+  ],
+);
 
 /** The authority that issues certificates to hosts without a public one: one row, once a host needs it. */
 export const hostAuthority = sqliteTable('host_authority', {

@@ -5,7 +5,7 @@ import { describe, expect, test } from 'vitest';
 /**
  * A migration runs before the code that needs it, so the gateway before it has to work with its schema: a
  * migration only adds. What nothing uses any more is removed by a later one, which says since when:
- * `-- Unused since 0012_events: <what used it>` above the statement names an earlier migration that was
+ * `-- Unused since 0007_racks: <what used it>` above the statement names an earlier migration that was
  * released.
  */
 
@@ -93,6 +93,7 @@ describe('the rule', () => {
   });
 
   test('reads all migrations', () => {
-    expect(migrations.length).toBeGreaterThanOrEqual(17);
+    expect(migrations[0]?.name).toBe('0000_baseline');
+    expect(migrations[0]?.statements.length).toBeGreaterThan(100);
   });
 });

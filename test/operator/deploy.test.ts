@@ -1,4 +1,4 @@
-import { existsSync, readFileSync, renameSync } from 'node:fs';
+import { existsSync, readFileSync, renameSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { IS_NIGHTLY } from '../support/nightly.ts';
@@ -95,6 +95,23 @@ describe.runIf(IS_NIGHTLY)('from an empty folder to a deployed gateway', () => {
     );
     expect(cloudflare().settings(WORKER)).toEqual(before);
     expect([...cloudflare().serving(WORKER).modules.values()].join()).toContain('second');
+  });
+
+  test('a database of before version 1.0.0 is refused, and nothing changes', async () => {
+    const [made] = cloudflare().databases.values();
+    const renamed = (from: string, to: string) =>
+      made?.database.exec(`UPDATE d1_migrations SET name = '${to}' WHERE name = '${from}'`);
+    renamed('0000_first.sql', '0000_initial.sql');
+    operator.release('third', { '0002_third.sql': 'CREATE TABLE `d` (`id` text);' });
+    const { result, writes } = await writesOf(() => upgrade());
+    expect(result).toMatchObject({
+      code: 6,
+      stderr: expect.stringContaining('Nothing was changed: the database was made before version 1.0.0'),
+    });
+    expect(writes).toEqual([]);
+    renamed('0000_initial.sql', '0000_first.sql');
+    operator.release('second', {});
+    rmSync(join(operator.artifacts, 'migrations/0002_third.sql'));
   });
 
   test('doctor compares D1 with the release that was deployed, and not with this checkout', async () => {

@@ -1,1 +1,0 @@
-ALTER TABLE `hosts` ADD `system_identifier` text;

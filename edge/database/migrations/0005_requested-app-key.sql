@@ -1,1 +1,0 @@
-ALTER TABLE `projects` ADD `requested_app_key` text;

@@ -1,1 +1,0 @@
-ALTER TABLE `hosts` ADD `ca_certificate` text;

@@ -1,1 +1,0 @@
-ALTER TABLE `network_rules` ADD `expires_at` integer;

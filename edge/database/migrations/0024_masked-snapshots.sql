@@ -1,2 +1,0 @@
-ALTER TABLE `snapshots` ADD `masking_version` integer;--> statement-breakpoint
-ALTER TABLE `snapshots` ADD `checked_at` integer;

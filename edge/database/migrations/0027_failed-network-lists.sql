@@ -1,1 +1,0 @@
-ALTER TABLE `named_networks` ADD `failed_at` integer;

@@ -1,1 +1,0 @@
-ALTER TABLE `network_rules` ADD `via` text DEFAULT 'all' NOT NULL;

@@ -1,1 +1,0 @@
-ALTER TABLE `project_branches` ADD `settings` text DEFAULT '{}' NOT NULL;
