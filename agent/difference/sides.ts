@@ -8,15 +8,15 @@ import {
   AS_TEXT,
   identifier,
   inTransaction,
-  literal,
   type Pool,
   type Queryable,
   type Session,
 } from '../postgres/connect.ts';
-import { dropDatabase, protectDatabase, workMark } from '../postgres/databases.ts';
+import { dropDatabase, protectWork } from '../postgres/databases.ts';
 import { releaseLock, takeLock, tryLock, withLocks } from '../postgres/locks.ts';
 import { limited } from '../postgres/postgres-failure.ts';
 import { COMPARING } from '../postgres/sessions.ts';
+import type { Excesses } from '../process/excesses.ts';
 import { HostError } from '../process/host-error.ts';
 import { pollUntil } from '../process/loops.ts';
 import { type OnProgress, partOf } from '../process/progress.ts';
@@ -29,6 +29,7 @@ export interface ComparisonHost extends RowsHost, CloneHost {
   /** For operations: each holds its locks in one of these sessions. */
   sessions: Pool;
   comparisons: ProjectGate;
+  excesses: Excesses;
 }
 
 /**
@@ -162,12 +163,12 @@ async function withOpenSnapshot<T>(
     // No rule names it, so only the agent gets in.
     const name = identifier(database);
     await session.query(
-      `REVOKE ALL ON DATABASE ${name} FROM PUBLIC;
-       GRANT CONNECT ON DATABASE ${name} TO ${identifier(groupName(project_id, 'read_only'))};
-       COMMENT ON DATABASE ${name} IS ${literal(workMark({ project_id }))};
-       ${protectDatabase(host.settings, database)}`,
+      `${protectWork(host.settings, database, { project_id })};
+       GRANT CONNECT ON DATABASE ${name} TO ${identifier(groupName(project_id, 'read_only'))}`,
     );
-    return await action({ branch_id, database });
+    return await host.excesses.during(database, 'the comparison with the snapshot', () =>
+      action({ branch_id, database }),
+    );
   } finally {
     await dropDatabase(session, database);
   }

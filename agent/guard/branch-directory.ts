@@ -2,7 +2,7 @@ import type { Pool } from '../postgres/connect.ts';
 import { readWorkMark } from '../postgres/databases.ts';
 import { DATABASE_KINDS, DATABASES, databaseKind } from '../postgres/tenant-code.ts';
 import type { GuardedBranch } from './guard.ts';
-import type { ReadSession } from './watch-session.ts';
+import { ID_IN_NAME, type ReadName, type ReadSession } from './watch-session.ts';
 
 /** A database of an unknown session is looked up at most this often. Milliseconds. */
 const READ_EVERY = 1_000;
@@ -15,20 +15,16 @@ const OF_OPERATIONS = DATABASE_KINDS.filter((kind) => DATABASES[kind].excess ===
   .join('|');
 
 const READ = `
-  SELECT pg_database.oid::text AS oid, database, branch_id, project_id, tenant, NULL AS comment
+  SELECT pg_database.oid::text AS oid, database, branch_id AS id, project_id, tenant, NULL AS comment
   FROM branch JOIN pg_database ON datname = database LEFT JOIN project USING (project_id)
   UNION ALL
-  SELECT oid::text, datname, substr(datname, length(datname) - 31)::uuid, NULL, NULL, shobj_description(oid, 'pg_database')
+  SELECT oid::text, datname, ${ID_IN_NAME}, NULL, NULL, shobj_description(oid, 'pg_database')
   FROM pg_database WHERE datname ~ '${OF_OPERATIONS}'`;
 
-interface Row {
-  oid: string;
-  database: string;
-  branch_id: string;
+interface Row extends ReadName {
   /** Null for a database of an operation. */
   project_id: string | null;
   tenant: string | null;
-  comment: string | null;
 }
 
 /** A process of the server: the oid of its database, and when it began. */
@@ -44,6 +40,7 @@ export class BranchDirectory {
   #asOf = 0;
   #branches = new Map<string, GuardedBranch>();
   #byName = new Map<string, GuardedBranch>();
+  #tenants = new Map<string, string>();
   #readAt = Number.NEGATIVE_INFINITY;
   #reading = false;
 
@@ -95,17 +92,45 @@ export class BranchDirectory {
   async #read(): Promise<void> {
     const asOf = Date.now() / 1_000;
     const { rows } = await this.#pool.query<Row>(READ);
-    const tenants = new Map(rows.map(({ project_id, tenant }) => [project_id, tenant]));
-    this.#branches = new Map(
-      rows.flatMap(({ oid, database, branch_id, project_id, comment }) => {
-        const kind = databaseKind(database);
-        const project = project_id ?? readWorkMark(comment)?.project_id;
-        if (!kind || !project) return [];
-        const tenant = tenants.get(project) ?? project;
-        return [[oid, { kind, branch_id, project_id: project, tenant, database }]];
-      }),
+    this.#tenants = new Map(
+      rows.flatMap(({ project_id, tenant }) => (project_id && tenant ? [[project_id, tenant]] : [])),
     );
+    this.#branches = new Map();
+    this.#byName = new Map();
+    for (const row of rows) this.#add(row);
     this.#asOf = asOf;
-    this.#byName = new Map([...this.#branches.values()].map((branch) => [branch.database, branch]));
+  }
+
+  /** @returns oids of the databases of processes that are unknown */
+  unknown(processes: readonly Pick<InDatabase, 'database'>[]): string[] {
+    const all = new Set(processes.map(({ database }) => database));
+    return [...all].filter((database) => !this.#branches.has(database));
+  }
+
+  /**
+   * Adds databases of operations, which may run code of a tenant before the next reading. Branches are left to it: only
+   * the agent's table says whose they are.
+   * @param names of databases, as they are now
+   */
+  learn(names: readonly ReadName[]): void {
+    for (const name of names) {
+      const kind = databaseKind(name.database);
+      if (kind && DATABASES[kind].excess === 'end') this.#add({ ...name, project_id: null, tenant: null });
+    }
+  }
+
+  #add({ oid, database, id, project_id, comment }: Row): void {
+    const kind = databaseKind(database);
+    const project = project_id ?? readWorkMark(comment)?.project_id;
+    if (!kind || !project || id === null) return;
+    const branch = {
+      kind,
+      branch_id: id,
+      project_id: project,
+      tenant: this.#tenants.get(project) ?? project,
+      database,
+    };
+    this.#branches.set(oid, branch);
+    this.#byName.set(database, branch);
   }
 }

@@ -126,6 +126,7 @@ export class GuardWatch {
   async #poll(): Promise<void> {
     await this.#try('sessions', async () => {
       const reading = await this.#session.read();
+      await this.#learn(reading.sessions);
       this.#directory.refresh(reading.sessions, (trouble) => this.#note('branches', trouble));
       const server = this.#withBranches(reading);
       // One that waits for the next page of rows must not bring a project above its limit of sessions.
@@ -143,6 +144,15 @@ export class GuardWatch {
       this.#ender.end(isBlocked, reading);
     });
     void this.#blocks.enforce();
+  }
+
+  /** An operation whose process is ended gets the reason only if its database is known. */
+  async #learn(sessions: readonly ReadSession[]): Promise<void> {
+    const unknown = this.#directory.unknown(sessions);
+    if (unknown.length === 0) return;
+    await this.#try('names of databases', async () =>
+      this.#directory.learn(await this.#session.readNames(unknown)),
+    );
   }
 
   #withBranches({ sessions, workers, ...server }: Reading): Observation {

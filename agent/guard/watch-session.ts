@@ -77,6 +77,25 @@ const READ = `
          pg_backend_pid() AS pid, pg_notification_queue_usage() AS share,
          pg_snapshot_xmax(pg_current_snapshot())::text::float8 AS next_id`;
 
+/** SQL: the id at the end of the name of an operation's database, or null. */
+export const ID_IN_NAME = "substring(datname from '[0-9a-f]{32}$')::uuid";
+
+/** By an index: a host has thousands of databases. */
+const READ_NAMES = `
+  SELECT pg_database.oid::text AS oid, datname::text AS database, ${ID_IN_NAME} AS id, description AS comment
+  FROM pg_database LEFT JOIN pg_shdescription ON objoid = pg_database.oid AND classoid = pg_database.tableoid
+  WHERE pg_database.oid = ANY ($1::oid[])`;
+
+/** A database, as the catalogs have it. */
+export interface ReadName {
+  oid: string;
+  database: string;
+  /** Null if the name has none. */
+  id: string | null;
+  /** Of the database. */
+  comment: string | null;
+}
+
 interface SessionRow {
   pid: number;
   database: string;
@@ -171,12 +190,29 @@ export class WatchSession {
         seenAt,
       };
     } catch (error) {
-      // The transaction has failed, and with it the locks are gone. The session stays: it may be the last
-      // one.
-      this.#releaseAt = 0;
-      this.#locks = 0;
-      throw error;
+      throw this.#failed(error);
     }
+  }
+
+  /**
+   * Names and comments of databases, which the locked catalogs show while nobody else can read them.
+   * @param oids of databases
+   * @throws what PostgreSQL reports
+   */
+  async readNames(oids: readonly string[]): Promise<ReadName[]> {
+    const session = await this.#opened();
+    try {
+      return (await session.query<ReadName>(READ_NAMES, [oids])).rows;
+    } catch (error) {
+      throw this.#failed(error);
+    }
+  }
+
+  /** The transaction has failed, and with it the locks are gone. The session stays: it may be the last one. */
+  #failed(error: unknown): unknown {
+    this.#releaseAt = 0;
+    this.#locks = 0;
+    return error;
   }
 
   async close(): Promise<void> {

@@ -24,12 +24,11 @@ import {
   identifier,
   inSession,
   inTransaction,
-  literal,
   type Pool,
   type Queryable,
   type Session,
 } from '../postgres/connect.ts';
-import { dropDatabase, protectDatabase, workMark } from '../postgres/databases.ts';
+import { dropDatabase, protectWork } from '../postgres/databases.ts';
 import { releaseLock, takeLock, withLocks } from '../postgres/locks.ts';
 import { dropRoles, rolesOfBranch } from '../postgres/unused-roles.ts';
 import type { Excesses } from '../process/excesses.ts';
@@ -236,11 +235,9 @@ function openToMasking(
     for (const { rolname } of rows)
       await session.query(`GRANT ${identifier(rolname)} TO ${login} WITH INHERIT TRUE, SET TRUE`);
     await session.query(
-      `REVOKE ALL ON DATABASE ${identifier(name)} FROM PUBLIC;
+      `${protectWork(settings, name, { project_id, temporaryMb: Math.ceil(bytes / MB) })};
        GRANT CONNECT, TEMPORARY ON DATABASE ${identifier(name)} TO ${login};
-       GRANT CREATE ON DATABASE ${identifier(name)} TO ${owner};
-       COMMENT ON DATABASE ${identifier(name)} IS ${literal(workMark({ project_id }))};
-       ${protectDatabase(settings, name, Math.ceil(bytes / MB))}`,
+       GRANT CREATE ON DATABASE ${identifier(name)} TO ${owner}`,
     );
   });
 }

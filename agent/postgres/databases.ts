@@ -48,10 +48,8 @@ function readMark(comment: string | null): Mark | null {
 export const markText = ({ branch_id, project_id, job_id }: Mark) =>
   JSON.stringify({ branch_id, project_id, job_id } satisfies Mark);
 
-const WorkMark = z.object({ project_id: z.uuid() });
-
 /** The project that the database of an operation belongs to, as its COMMENT. */
-export const workMark = ({ project_id }: z.output<typeof WorkMark>) => JSON.stringify({ project_id });
+const WorkMark = z.object({ project_id: z.uuid() });
 
 /** @returns null for a comment that is no mark */
 export function readWorkMark(comment: string | null): z.output<typeof WorkMark> | null {
@@ -102,11 +100,39 @@ const databaseSettings = ({ TEMP_FILE_LIMIT_MB }: Limits, temporaryMb = 0): Reco
 });
 
 /**
- * Statements that bound what the processes of one database can take from other tenants.
- * @param temporaryMb what one session may sort in files, if that is more than usual
- * @throws Error for a name that no database of a tenant has
+ * Statements that bound what the processes of one branch can take from other tenants.
+ * @throws Error for a name that no branch has
  */
-export function protectDatabase(limits: Limits, database: string, temporaryMb?: number): string {
+export function protectDatabase(limits: Limits, database: string): string {
+  if (databaseKind(database) !== 'branch') throw new Error(`${database} is not the database of a branch`);
+  return bounds(limits, database);
+}
+
+interface Work {
+  project_id: string;
+  /** What one session may sort in files, if that is more than usual. */
+  temporaryMb?: number;
+}
+
+/**
+ * Statements that close the database of an operation to all logins, name its project to the watchdogs, and bound it. They
+ * run before the first session that runs code of a tenant there.
+ * @throws Error for a name that no database of an operation has
+ */
+export function protectWork(limits: Limits, database: string, { project_id, temporaryMb }: Work): string {
+  const kind = databaseKind(database);
+  if (kind === null || DATABASES[kind].excess !== 'end')
+    throw new Error(`${database} is not the database of an operation`);
+  const name = identifier(database);
+  const mark = JSON.stringify({ project_id } satisfies z.output<typeof WorkMark>);
+  return [
+    `REVOKE ALL ON DATABASE ${name} FROM PUBLIC`,
+    `COMMENT ON DATABASE ${name} IS ${literal(mark)}`,
+    bounds(limits, database, temporaryMb),
+  ].join('; ');
+}
+
+function bounds(limits: Limits, database: string, temporaryMb?: number): string {
   const name = identifier(database);
   const settings = Object.entries(databaseSettings(limits, temporaryMb)).map(
     ([setting, value]) => `ALTER DATABASE ${name} SET ${setting} = ${literal(value)}`,

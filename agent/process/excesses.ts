@@ -1,4 +1,5 @@
 import type { BlockReason } from '../../shared/block.ts';
+import { HostError } from './host-error.ts';
 
 /** What a watchdog has ended the processes of a database for, in the words of a message. */
 const WORDS: Record<Exclude<BlockReason, 'attempts'>, string> = {
@@ -21,6 +22,22 @@ export class Excesses {
 
   note(database: string, excess: Excess): void {
     this.#found.set(database, excess);
+  }
+
+  /**
+   * Runs what works in the database.
+   * @param what runs code of the tenant there, as the subject of a message
+   * @throws HostError STATEMENT_REFUSED with the reason, if a watchdog has ended it
+   */
+  async during<T>(database: string, what: string, action: () => Promise<T>): Promise<T> {
+    try {
+      const result = await action();
+      this.#found.delete(database);
+      return result;
+    } catch (error) {
+      const excess = this.take(database);
+      throw excess === null ? error : new HostError('STATEMENT_REFUSED', `${what} ${excess}`);
+    }
   }
 
   /** @returns what the tenant's code does, once for each time that it was noted; null if nothing was */

@@ -1,7 +1,7 @@
 import { buildDatabaseName } from '../../shared/branch/database-name.ts';
 import { groupName, queryLoginName } from '../../shared/branch/login.ts';
 import { identifier, inTransaction, literal, type Queryable, type Session } from '../postgres/connect.ts';
-import { dropDatabase, protectDatabase, workMark } from '../postgres/databases.ts';
+import { dropDatabase, protectWork } from '../postgres/databases.ts';
 import { dropRoles } from '../postgres/unused-roles.ts';
 import type { AgentSettings } from '../process/settings.ts';
 
@@ -51,11 +51,9 @@ export function openToLoad(
     await session.query(
       `CREATE ROLE ${login} LOGIN;
        GRANT ${owners} TO ${login} WITH INHERIT FALSE, SET TRUE;
-       REVOKE ALL ON DATABASE ${name} FROM PUBLIC;
+       ${protectWork(settings, loadDatabaseName(job_id), { project_id, temporaryMb })};
        GRANT CONNECT ON DATABASE ${name} TO ${login};
-       GRANT CONNECT, CREATE, TEMPORARY ON DATABASE ${name} TO ${owners};
-       COMMENT ON DATABASE ${name} IS ${literal(workMark({ project_id }))};
-       ${protectDatabase(settings, loadDatabaseName(job_id), temporaryMb)}`,
+       GRANT CONNECT, CREATE, TEMPORARY ON DATABASE ${name} TO ${owners}`,
     );
   });
 }

@@ -1,9 +1,10 @@
 import { groupName } from '../../../shared/branch/login.ts';
 import { type CloneHost, createClone } from '../../cloning/create-clone.ts';
 import { AS_TEXT, identifier, inDatabase, type Pool, type Session } from '../../postgres/connect.ts';
-import { dropDatabase, protectDatabase } from '../../postgres/databases.ts';
+import { dropDatabase, protectWork } from '../../postgres/databases.ts';
 import { tryLock, withLocks } from '../../postgres/locks.ts';
 import { sqlState } from '../../postgres/postgres-failure.ts';
+import type { Excesses } from '../../process/excesses.ts';
 import { HostError } from '../../process/host-error.ts';
 import type { RowsHost } from '../../rows/branch-session.ts';
 import { proofDatabaseName } from '../../snapshots/snapshot-databases.ts';
@@ -18,6 +19,7 @@ import { type EntryPair, isEqual, pairEntries, type SchemaEntry, schemaEntries }
 
 export interface ProofHost extends RowsHost, CloneHost {
   sessions: Pool;
+  excesses: Excesses;
 }
 
 /** Why the statements were not tried. */
@@ -117,9 +119,11 @@ async function inScratch<T>(
       transaction_timeout: 0,
       check_function_bodies: 'off',
     };
-    const result = await inComparison(host, login, database, { within: within(), options }, action);
-    const { entries } = await dumpAsLogin(login, database, { within: within(), signal, isWhole: true });
-    return { result, entries: schemaEntries(entries) };
+    return await host.excesses.during(database, 'a statement of the schema difference', async () => {
+      const result = await inComparison(host, login, database, { within: within(), options }, action);
+      const { entries } = await dumpAsLogin(login, database, { within: within(), signal, isWhole: true });
+      return { result, entries: schemaEntries(entries) };
+    });
   } finally {
     await dropDatabase(session, database);
   }
@@ -198,10 +202,9 @@ async function openScratch(
     empty.query(`ALTER SCHEMA public OWNER TO ${identifier(groupName(login.project_id, 'owner'))}`),
   );
   await session.query(
-    `REVOKE ALL ON DATABASE ${name} FROM PUBLIC;
+    `${protectWork(host.settings, database, { project_id: login.project_id })};
      GRANT CONNECT ON DATABASE ${name} TO ${identifier(login.name)};
-     GRANT CREATE, TEMPORARY ON DATABASE ${name} TO ${identifier(groupName(login.project_id, 'owner'))};
-     ${protectDatabase(host.settings, database)}`,
+     GRANT CREATE, TEMPORARY ON DATABASE ${name} TO ${identifier(groupName(login.project_id, 'owner'))}`,
   );
 }
 

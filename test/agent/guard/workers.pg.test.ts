@@ -5,6 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { GuardWatch } from '../../../agent/guard/watch-guards.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
+import type { Pool } from '../../../agent/postgres/connect.ts';
 import { bytesOf } from '../../../agent/postgres/file-bytes.ts';
 import { databaseKind, PROCESS_KINDS, processKind } from '../../../agent/postgres/tenant-code.ts';
 import { eventually } from '../../support/eventually.ts';
@@ -74,6 +75,29 @@ class Victim {
 
 let idle = Number.NaN;
 
+/** Until it resolves, the watchdogs do not get to know any further database of a tenant. */
+let isReadable = Promise.resolve();
+async function whileUnreadable(action: () => Promise<unknown>): Promise<void> {
+  const { promise, resolve } = Promise.withResolvers<void>();
+  isReadable = promise;
+  try {
+    await action();
+  } finally {
+    resolve();
+  }
+}
+
+const withDirectoryHeld = (pool: Pool): Pool =>
+  new Proxy(pool, {
+    get: (target, property) =>
+      property === 'query'
+        ? async (text: string, values: unknown[]) => {
+            if (text.includes('FROM branch JOIN pg_database')) await isReadable;
+            return target.query(text, values);
+          }
+        : Reflect.get(target, property),
+  });
+
 beforeAll(async () => {
   follower = await Follower.start();
   const { host } = follower.servers;
@@ -82,7 +106,8 @@ beforeAll(async () => {
   await asClient(host, 'direct', neighbour, 'owner', 'create table work (n int)');
   own = await new Project(host).create('db_attacker_prod', null);
   const log = (event: string, fields?: Record<string, unknown>) => events.push({ event, ...fields });
-  const watched = { ...host, settings: { ...host.settings, TRANSACTION_IDS_PER_SECOND } };
+  const settings = { ...host.settings, TRANSACTION_IDS_PER_SECOND };
+  const watched = { ...host, settings, postgres: withDirectoryHeld(host.postgres) };
   watching = new GuardWatch(watched, log).run(stop.signal);
   victim = await Victim.start(neighbour);
   await sleep(IS_NIGHTLY ? 20_000 : 1_000);
@@ -283,13 +308,12 @@ describe('a masking', () => {
   const inOwn = (sql: string) => asClient(follower.servers.host, 'direct', own, 'owner', sql);
 
   test.each([
-    // A second after the database of the masking was made, the watchdogs know whose it is.
-    ['takes locks', `perform pg_sleep(2.5); ${TAKE_LOCKS}`, /takes too many locks/],
+    ['takes locks', TAKE_LOCKS, /takes too many locks/],
     ['takes transaction ids', TAKE_IDS, /takes too many transaction ids/],
     ['sends a long error', "raise exception '%', repeat('x', 50000000);", /sent too much/],
   ])('whose code %s is ended, and nothing is left', async (_, body, message) => {
     await inOwn(indexed(body));
-    await expect(mask(own)).rejects.toThrow(message);
+    await whileUnreadable(() => expect(mask(own)).rejects.toThrow(message));
     expect(await follower.servers.query("select from pg_database where datname ~ '^bgmask_'")).toEqual([]);
     expectUndisturbed();
   });
@@ -319,23 +343,83 @@ describe('a masking', () => {
   });
 });
 
-test.runIf(IS_NIGHTLY)(
-  'an import whose code takes transaction ids is ended, and nothing is left',
-  async () => {
-    await follower.renew();
-    await follower.source.run(
-      `set role app; ${BURN} reset role; ${check(TAKE_IDS).replaceAll('db_follow', 'bgload_')}`,
+describe('a comparison with a snapshot', () => {
+  const compared = async (of: Branch, change: string) => {
+    const { host } = follower.servers;
+    const { project_id, branch_id, database } = of;
+    const against = { snapshot_id: randomUUID() };
+    const take = {
+      project_id,
+      branch_id,
+      source: database,
+      ...against,
+      busy_wait: 20_000,
+      unless_same_as: null,
+    };
+    await runOperation(host, 'snapshot.take', take);
+    await asClient(host, 'direct', of, 'owner', change);
+    const wanted = { project_id, branch_id, database, against, job_id: null, rows: false, schema: true };
+    return runOperation(host, 'branch.diff', { ...wanted, within: 60_000 });
+  };
+
+  test('whose statements run code that takes locks is ended, and nothing is left', async () => {
+    await asClient(
+      ...([follower.servers.host, 'direct', own, 'owner'] as const),
+      `create function greedy(n int) returns boolean immutable language plpgsql as $greedy$ begin
+         if current_database() ~ '^bgproof_' then ${TAKE_LOCKS} end if; return true;
+       end $greedy$;
+       create table tried (n int)`,
     );
-    await follower.source.run('insert into checked values (1)');
+    // The planner computes what depends on no row.
+    await whileUnreadable(() =>
+      expect(compared(own, 'create index on tried (n) where greedy(1)')).rejects.toMatchObject({
+        code: 'STATEMENT_REFUSED',
+        message: expect.stringMatching(/takes too many locks/),
+      }),
+    );
+    expect(
+      await follower.servers.query("select from pg_database where datname ~ '^bg(proof|diff)_'"),
+    ).toEqual([]);
+    expectUndisturbed();
+  });
+
+  test.runIf(IS_NIGHTLY)('whose dump takes locks is ended, and nothing is left', async () => {
+    const of = await new Project(follower.servers.host).create('db_wide_prod', null);
+    const owner = await connect(follower.servers.host, 'direct', of, 'owner');
+    // Each table is a lock until the end of the transaction.
+    await owner.query(
+      `do $$ begin for n in 1..5200 loop
+         execute format('create table t%s (n int)', n); if n % 1000 = 0 then commit; end if;
+       end loop; end $$`,
+    );
+    await owner.end();
+    await whileUnreadable(() =>
+      expect(compared(of, 'create table one_more (n int)')).rejects.toMatchObject({
+        code: 'STATEMENT_REFUSED',
+        message: expect.stringMatching(/takes too many locks/),
+      }),
+    );
+    expectUndisturbed();
+  });
+});
+
+test.runIf(IS_NIGHTLY).each([
+  ['transaction ids', TAKE_IDS, /takes too many transaction ids/],
+  ['locks', TAKE_LOCKS, /takes too many locks/],
+])('an import whose code takes %s is ended, and nothing is left', async (_, body, message) => {
+  await follower.renew();
+  await follower.source.run(
+    `set role app; ${BURN} reset role; ${check(body).replaceAll('^db_follow', '^bgload_')}`,
+  );
+  await follower.source.run('insert into checked values (1)');
+  await whileUnreadable(async () => {
     const { copied, findings } = await follower.run('transfer.copy', follower.copyParams({ follow: null }));
     expect(copied).toBeNull();
-    expect(findings).toMatchObject([
-      { severity: 'error', message: expect.stringMatching(/takes too many transaction ids/) },
-    ]);
-    expect(await follower.servers.query("select from pg_database where datname ~ '^bgload_'")).toEqual([]);
-    expectUndisturbed();
-  },
-);
+    expect(findings).toMatchObject([{ severity: 'error', message: expect.stringMatching(message) }]);
+  });
+  expect(await follower.servers.query("select from pg_database where datname ~ '^bgload_'")).toEqual([]);
+  expectUndisturbed();
+});
 
 test.runIf(IS_NIGHTLY)(
   'autovacuum shows no statement of the superuser to the functions that it runs',
@@ -400,6 +484,12 @@ test.runIf(IS_NIGHTLY)(
           'select datname::text as name from pg_database',
         ))
           if (!NO_TENANTS.has(name) && databaseKind(name) === null) unknown.add(name);
+        // The watchdogs find the project of an operation by this comment.
+        for (const { name } of await servers.query<{ name: string }>(
+          `select distinct datname::text as name from pg_stat_activity join pg_database using (datname)
+           where datname ~ '^bg' and usename <> 'branchgate' and shobj_description(pg_database.oid, 'pg_database') is null`,
+        ))
+          unknown.add(`${name} has no comment`);
         for (const row of await servers.query<{
           backend: string;
           database: string;
