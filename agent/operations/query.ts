@@ -1,77 +1,10 @@
-import type { BranchRole } from '../../shared/branch/login.ts';
-import { QUERY_STATEMENTS_MAX } from '../../shared/limits.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { NOT_EMPTY } from '../../shared/protocol/row-operations.ts';
 import type { Session } from '../postgres/connect.ts';
-import { runStatement } from '../postgres/run-statement.ts';
-import { HostError, ofParameter } from '../process/host-error.ts';
-import { admitTenantCode, inBranch, type RowsHost, type SessionMode } from '../rows/branch-session.ts';
-import { inputOfQuery, QueryRows, RESULT_BYTES, typeNames } from '../rows/client-query.ts';
-import { type Statement, splitStatements } from '../rows/split-statements.ts';
+import { HostError } from '../process/host-error.ts';
+import type { RowsHost } from '../rows/branch-session.ts';
+import { readScript, runScript } from '../rows/run-script.ts';
 import { isEmptyDatabase } from '../transfer/probe.ts';
-
-const MODES: Record<BranchRole, SessionMode> = {
-  read_only: 'query',
-  read_write: 'script',
-  owner: 'owner_script',
-};
-
-/** Statements share a message. One that comes before others gets a part of it at most. */
-const PARTS = 10;
-
-const BEGIN = /^(?:begin|start transaction)(?: work| transaction)?$/;
-const END = /^(commit|end|rollback|abort)(?: work| transaction)?$/;
-const CONTROL =
-  /^(?:begin|start transaction|commit|end|rollback|abort|savepoint|release|prepare transaction)\b/;
-/** Command tags of the same statements. */
-const CONTROL_TAG = /^(?:BEGIN|START|COMMIT|ROLLBACK|SAVEPOINT|RELEASE|PREPARE TRANSACTION)/;
-/** SQLSTATE `invalid_transaction_state`. */
-const OF_TRANSACTION = '25000';
-
-const controlRefused = (statement?: number) =>
-  new HostError(
-    'STATEMENT_REFUSED',
-    'all statements are one transaction: only BEGIN before the first and COMMIT or ROLLBACK after the last are accepted',
-    { sqlstate: OF_TRANSACTION, statement },
-  );
-
-interface Script {
-  statements: readonly Statement[];
-  /** Whether a `BEGIN` comes before them. */
-  skipped: number;
-  /** The text ends with ROLLBACK. */
-  isUndone: boolean;
-}
-
-/**
- * A `BEGIN` and a `COMMIT` around the statements say what holds anyway. Others would end the transaction that
- * keeps a query from writing, and that makes all of a change or nothing.
- */
-function scriptOf(sql: string): Script {
-  const statements = splitStatements(sql);
-  if (statements.length > QUERY_STATEMENTS_MAX)
-    throw new HostError(
-      'INVALID_CALL',
-      `has ${statements.length} statements, of which ${QUERY_STATEMENTS_MAX} can run together`,
-      { path: 'sql' },
-    );
-  const [, end] = END.exec(statements.at(-1)?.start ?? '') ?? [];
-  const first = BEGIN.test(statements[0]?.start ?? '') ? 1 : 0;
-  const last = end === undefined ? statements.length : statements.length - 1;
-  const refused = statements.findIndex(({ start }, at) => at >= first && at < last && CONTROL.test(start));
-  if (refused !== -1) throw controlRefused(statements.length > 1 ? refused : undefined);
-  const run = statements.slice(first, last);
-  // A text without a statement is one, too, and has no result.
-  return {
-    statements: run.length === 0 ? [{ text: '', start: '' }] : run,
-    skipped: first,
-    isUndone: end === 'rollback' || end === 'abort',
-  };
-}
-
-/** An error of one of several statements gets its index. */
-const numbered = (error: unknown, { statements, skipped }: Script, at: number): unknown =>
-  error instanceof Error && statements.length > 1 ? Object.assign(error, { statement: at + skipped }) : error;
 
 /**
  * Runs statements of a client in one transaction.
@@ -81,55 +14,9 @@ export async function runQuery(
   host: RowsHost,
   params: Params<'query.run'>,
 ): Promise<MethodResult<'query.run'>> {
-  const { role, sql } = params;
-  const script = scriptOf(sql);
-  const { statements } = script;
-  if (statements.length > 1 && params.params.length > 0)
-    throw new HostError('INVALID_CALL', 'belong to one statement, and the text has several', {
-      path: 'params',
-    });
-  const values = params.params.map((value, at) => ofParameter(`params.${at}`, () => inputOfQuery(value)));
-  const untilFull = role === 'read_only';
-  return inBranch(host, params, MODES[role], async (session, { undo }) => {
+  const begin = async (session: Session) => {
     if (params.only_if_empty && !(await isEmptyDatabase(session)))
       throw new HostError('STATEMENT_REFUSED', 'the branch is not empty', { sqlstate: NOT_EMPTY });
-    await admitTenantCode(session);
-    if (script.isUndone) undo();
-    const results: MethodResult<'query.run'>['results'] = [];
-    let left = RESULT_BYTES;
-    for (const [at, { text }] of statements.entries()) {
-      const others = statements.length - at;
-      const found = new QueryRows(Math.floor(left / Math.min(others, PARTS)));
-      const add: Parameters<typeof runStatement>[3] = (row, columns) => found.add(row, columns);
-      const result = await runStatement(session, text, values, add, { untilFull }).then(
-        async (outcome) => {
-          requireTransaction(session, outcome.command);
-          return resultOf(found, outcome, await typeNames(session, outcome.fields));
-        },
-        (error) => Promise.reject(numbered(error, script, at)),
-      );
-      results.push(result);
-      left -= found.bytes;
-    }
-    return { results };
-  });
-}
-
-/** The text of a statement is not trusted to say what it is: PostgreSQL does. @throws HostError */
-function requireTransaction(session: Session, command: string | null): void {
-  const isInside = session.getTransactionStatus() === 'T';
-  if (!isInside || (command !== null && CONTROL_TAG.test(command))) throw controlRefused();
-}
-
-type Outcome = Awaited<ReturnType<typeof runStatement>>;
-
-function resultOf({ rows, hasMore }: QueryRows, outcome: Outcome, types: readonly string[]) {
-  const { fields, command, rowCount } = outcome;
-  return {
-    columns: fields.map(({ name }, at) => ({ name, type: types[at] ?? '' })),
-    rows,
-    has_more: hasMore,
-    command,
-    row_count: rowCount,
   };
+  return { results: await runScript(host, params, readScript(params), { begin }) };
 }

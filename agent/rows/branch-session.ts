@@ -148,11 +148,13 @@ export type SessionMode = keyof typeof MODES;
 
 const TOOK_TOO_LONG = new Set(['57014', '55P03', '25P03', '25P04']);
 
-interface BranchDatabase {
+export interface BranchDatabase {
   branch_id: string;
   database: string;
   /** Only for the owner login. */
   project_id?: string;
+  /** Of a copy, which is no branch: whose turn its statements take. */
+  tenant?: string;
 }
 
 /** The end of a transaction, if `action` decides it. */
@@ -230,11 +232,12 @@ export async function inBranch<T>(
 /** What takes long has turns of its own, of which all projects of a tenant have some together. */
 async function enterTurn(
   { rows, postgres }: RowsHost,
-  { branch_id, database }: BranchDatabase,
+  { branch_id, database, tenant }: BranchDatabase,
   mode: SessionMode,
 ): Promise<() => void> {
-  const project = projectDatabaseName(database);
+  const project = tenant ?? projectDatabaseName(database);
   if (MODES[mode].within === SESSION_WITHIN_MS) return rows.turns.enter(branch_id, project);
+  if (tenant !== undefined) return rows.scriptTurns.enter(branch_id, tenant);
   const { rows: found } = await postgres.query<{ tenant: string | null }>(
     'SELECT tenant FROM project JOIN branch USING (project_id) WHERE branch_id = $1',
     [branch_id],

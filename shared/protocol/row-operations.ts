@@ -21,6 +21,24 @@ const TableIdentity = { schema: z.string(), table: z.string() };
 /** SQLSTATE of a query that is for an empty database only. PostgreSQL has no class of that name. */
 export const NOT_EMPTY = 'BG001';
 
+/** One for each statement. */
+export const QueryResults = z
+  .array(
+    z.strictObject({
+      columns: z.array(z.strictObject({ name: z.string(), type: z.string() })),
+      /** One cell per column. */
+      rows: z.array(z.array(Cell)),
+      /** The statement returned more rows than fit into the message. */
+      has_more: z.boolean(),
+      /** The command tag without its count; null for an empty statement, and one that was ended early. */
+      command: z.string().nullable(),
+      /** Rows that it returned or changed; null when it was ended early, or has no such count. */
+      row_count: z.int().nonnegative().nullable(),
+    }),
+  )
+  .min(1)
+  .max(QUERY_STATEMENTS_MAX);
+
 /** The operations in a branch's database, for clients that browse, change and query it. */
 export const ROW_OPERATIONS = {
   'table.list': operation({
@@ -92,25 +110,7 @@ export const ROW_OPERATIONS = {
       /** Of a text with one statement. */
       params: z.array(Scalar.nullable()).max(QUERY_PARAMETERS_MAX),
     }),
-    /** One for each statement. */
-    result: z.strictObject({
-      results: z
-        .array(
-          z.strictObject({
-            columns: z.array(z.strictObject({ name: z.string(), type: z.string() })),
-            /** One cell per column. */
-            rows: z.array(z.array(Cell)),
-            /** The statement returned more rows than fit into the message. */
-            has_more: z.boolean(),
-            /** The command tag without its count; null for an empty statement, and one that was ended early. */
-            command: z.string().nullable(),
-            /** Rows that it returned or changed; null when it was ended early, or has no such count. */
-            row_count: z.int().nonnegative().nullable(),
-          }),
-        )
-        .min(1)
-        .max(QUERY_STATEMENTS_MAX),
-    }),
+    result: z.strictObject({ results: QueryResults }),
     deadline: 45_000,
     concurrent: true,
   }),
