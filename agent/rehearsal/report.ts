@@ -24,7 +24,21 @@ const STRONGEST = 'AccessExclusiveLock';
 
 type Danger = RehearsalReport['dangers'][number];
 
-export function reportOf({ limits, before, after, locks, wal, schema }: Observations): RehearsalReport {
+export const reportOf = ({ wal, schema, ...observed }: Observations): RehearsalReport => {
+  const { dangers, samples, longest_gap_ms, ...report } = tableReports(observed);
+  return {
+    verdict: dangers.length > 0 ? 'danger' : 'safe',
+    dangers,
+    ...report,
+    samples,
+    longest_gap_ms,
+    wal,
+    schema,
+  };
+};
+
+/** What became of the tables that were there before. */
+export function tableReports({ limits, before, after, locks }: Omit<Observations, 'wal' | 'schema'>) {
   const present = new Map(after.tables.map((table) => [table.oid, table]));
   // With too many tables, one that is missing may only be too small now.
   const isComplete = after.unwatched === 0;
@@ -34,14 +48,11 @@ export function reportOf({ limits, before, after, locks, wal, schema }: Observat
     .map((table) => rehearsedTable(table, present.get(table.oid), held.get(table.oid)));
   const dangers = tables.flatMap((table) => dangersOf(table, limits));
   return {
-    verdict: dangers.length > 0 ? 'danger' : 'safe',
     dangers: dangers.slice(0, TABLES_MAX),
     tables: tables.filter(isNotable).slice(0, TABLES_MAX),
     unwatched_tables: before.unwatched,
     samples: locks.samples,
     longest_gap_ms: locks.longest_gap_ms,
-    wal,
-    schema,
   };
 }
 

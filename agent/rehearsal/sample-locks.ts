@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Queryable } from '../postgres/connect.ts';
 import { type Log, TroubleLog } from '../process/log.ts';
-import { type HeldLock, LockRecord } from './lock-record.ts';
+import { type HeldLock, LockRecord, type LockSummary, NO_SAMPLES } from './lock-record.ts';
 import { readRunning, storeLocks } from './stored-rehearsals.ts';
 
 const SAMPLE_EVERY_MS = 50;
@@ -33,7 +33,8 @@ const HELD = `
   WHERE locktype = 'relation' AND granted AND mode = ANY ($3)`;
 
 interface Sampled {
-  started_at: string;
+  /** Null: of no rehearsal, so nothing of it is stored. */
+  started_at: string | null;
   database: string;
   relations: string;
   record: LockRecord;
@@ -65,6 +66,28 @@ export class LockSampler {
     await this.#sample();
     this.#sampled.delete(branchId);
     await this.#storeOf(branchId, sampled);
+  }
+
+  /**
+   * Samples the locks of a database that is no branch, until `take`.
+   * @param relations `oid` of each table
+   */
+  watch(id: string, database: string, relations: readonly string[]): void {
+    const record = new LockRecord(NO_SAMPLES);
+    this.#sampled.set(id, { started_at: null, database, relations: `{${relations.join(',')}}`, record });
+    this.#wake.abort();
+  }
+
+  /** Samples once more: while a transaction has not ended, it holds every lock that it took. */
+  sample(): Promise<void> {
+    return this.#sample();
+  }
+
+  /** Ends `watch`. @returns what the samples have shown */
+  take(id: string): LockSummary {
+    const sampled = this.#sampled.get(id);
+    this.#sampled.delete(id);
+    return sampled?.record.summary ?? NO_SAMPLES;
   }
 
   /** Never throws. */
@@ -110,7 +133,8 @@ export class LockSampler {
   async #followRunning(): Promise<void> {
     const running = await readRunning(this.#postgres);
     const ids = new Set(running.map(({ branch_id }) => branch_id));
-    for (const branchId of this.#sampled.keys()) if (!ids.has(branchId)) this.#sampled.delete(branchId);
+    for (const [branchId, { started_at }] of this.#sampled)
+      if (started_at !== null && !ids.has(branchId)) this.#sampled.delete(branchId);
     for (const { branch_id, locks, ...rehearsal } of running)
       if (this.#sampled.get(branch_id)?.started_at !== rehearsal.started_at)
         this.#sampled.set(branch_id, { ...rehearsal, record: new LockRecord(locks) });
@@ -129,6 +153,7 @@ export class LockSampler {
     for (const [branchId, sampled] of this.#sampled) await this.#storeOf(branchId, sampled);
   }
 
-  #storeOf = (branchId: string, { started_at, record }: Sampled) =>
-    storeLocks(this.#postgres, branchId, started_at, record.summary);
+  #storeOf = async (branchId: string, { started_at, record }: Sampled) => {
+    if (started_at !== null) await storeLocks(this.#postgres, branchId, started_at, record.summary);
+  };
 }

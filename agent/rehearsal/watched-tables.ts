@@ -66,6 +66,18 @@ export const watchTables = (
 ): Promise<WatchedTables> => inBranch(host, branch, 'query', watchIn);
 
 export async function watchIn(session: Session): Promise<WatchedTables> {
+  const watched = await readTables(session);
+  await countRows(session, watched.tables);
+  return watched;
+}
+
+/** The tables without numbers of rows: neither counted nor estimated. */
+export async function watchUncounted(session: Session): Promise<WatchedTables> {
+  const { tables, unwatched } = await readTables(session);
+  return { tables: tables.map((table) => ({ ...table, estimate: null })), unwatched };
+}
+
+async function readTables(session: Session): Promise<WatchedTables> {
   const { rows } = await session.query<TextRow>(TABLES);
   const unwatched = Number(rows[0]?.total ?? 0) - rows.length;
   const locks = new Map<string, number>();
@@ -85,7 +97,6 @@ export async function watchIn(session: Session): Promise<WatchedTables> {
       rows: null,
     }),
   );
-  await countRows(session, tables);
   return { tables, unwatched };
 }
 

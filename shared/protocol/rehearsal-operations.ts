@@ -14,7 +14,7 @@ const Rows = z.strictObject({
   exact: z.boolean(),
 });
 
-const RehearsedTable = z.strictObject({
+export const RehearsedTable = z.strictObject({
   schema: z.string(),
   name: z.string(),
   /** Before, with TOAST and without indexes. */
@@ -29,7 +29,7 @@ const RehearsedTable = z.strictObject({
 });
 export type RehearsedTable = z.output<typeof RehearsedTable>;
 
-const DANGERS = ['lock', 'rewrite', 'rows_lost'] as const;
+export const DANGERS = ['lock', 'rewrite', 'rows_lost'] as const;
 
 /** The tables of which something is to be reported, and what became of the schema. */
 const Report = z.strictObject({
