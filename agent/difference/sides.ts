@@ -38,6 +38,8 @@ export interface ComparisonHost extends RowsHost, CloneHost {
 export interface Side {
   branch_id: string;
   database: string;
+  /** Of a copy, which is no branch. */
+  project_id?: string;
 }
 
 /** What is compared: changes are those that lead from `before` to `after`. */

@@ -29,6 +29,7 @@ import { Copies } from '../transfer/copies.ts';
 import { FollowLags } from '../transfer/follow-lags.ts';
 import { pauseFollowing } from '../transfer/following.ts';
 import { openProbeGate } from '../transfer/probe.ts';
+import { Trials } from '../trials/trials.ts';
 
 /** The database host, as every operation gets it. */
 export interface Host {
@@ -42,6 +43,8 @@ export interface Host {
   rows: { turns: RowTurns; scriptTurns: RowTurns; marks: PageMarks; kept: KeptSessions };
   sql: SqlRequests;
   comparisons: ProjectGate;
+  /** Statements that are tried on a copy. */
+  trials: Trials;
   probes: ProjectGate;
   copies: Copies;
   /** What the watchdogs have ended, for what has started it. */
@@ -94,6 +97,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     },
     sql: new SqlRequests(),
     comparisons: openComparisonGate(),
+    trials: new Trials(sessions),
     probes: openProbeGate(),
     copies: new Copies(),
     excesses: new Excesses(),

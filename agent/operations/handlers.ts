@@ -19,6 +19,7 @@ import { followStatus, type WatchedHost } from '../transfer/follow-status.ts';
 import { startFollowing, stopFollowing } from '../transfer/following.ts';
 import { probeSource } from '../transfer/probe.ts';
 import { resumeFollowing } from '../transfer/watch-followed.ts';
+import type { TrialHost } from '../trials/run-trial.ts';
 import { applyAccess } from './access.ts';
 import {
   type BranchHost,
@@ -47,12 +48,14 @@ import { cancelReset, cloneForReset, swapReset } from './reset.ts';
 import { changeRows, listRows } from './row.ts';
 import { takeSnapshot } from './snapshot.ts';
 import { describeTableDetails, listTables } from './table.ts';
+import { readTrial, tryStatements } from './trial.ts';
 
 /** What the operations take together. */
 interface OperationsHost
   extends BranchHost,
     ComparisonHost,
     RehearsalHost,
+    TrialHost,
     InventoryHost,
     RoomHost,
     CopyHost,
@@ -126,6 +129,8 @@ const HANDLERS: Handlers = {
   'rehearsal.finish': finishRehearsal,
   'branch.diff': diffBranch,
   'row.diff': diffRows,
+  'try.run': tryStatements,
+  'try.read': readTrial,
   'transfer.probe': probeSource,
   'transfer.copy': copySource,
   'transfer.cancel': cancelCopy,

@@ -21,6 +21,36 @@ async function leaveOut(session: Queryable, error: unknown): Promise<void> {
   await session.query('ROLLBACK TO SAVEPOINT setting');
 }
 
+async function apply(session: Queryable, differing: readonly Difference[]): Promise<void> {
+  for (const { database, name, value: to } of differing) {
+    const change = to === null ? `RESET ${name}` : `SET ${name} = ${written(name, to)}`;
+    await session.query('SAVEPOINT setting');
+    await session
+      .query(`ALTER DATABASE ${identifier(database)} ${change}`)
+      .catch((error) => leaveOut(session, error));
+  }
+}
+
+/** Gives a copy, which has none, the settings of the branch. To be called in a transaction. */
+export async function copyBranchSettings(
+  session: Queryable,
+  branchId: string,
+  database: string,
+): Promise<void> {
+  const { rows } = await session.query<{ settings: DatabaseSettings | null }>(
+    'SELECT settings FROM branch WHERE branch_id = $1',
+    [branchId],
+  );
+  const settings = rows[0]?.settings ?? {};
+  await apply(
+    session,
+    DATABASE_SETTINGS.flatMap((name) => {
+      const value = settings[name];
+      return value === undefined ? [] : [{ database, name, value }];
+    }),
+  );
+}
+
 /**
  * Gives the databases of branches the settings that the agent's tables have. Only a superuser may change them, so they
  * outlive what a login sets for itself. Sessions that are open keep what they began with.
@@ -57,13 +87,7 @@ export async function restoreBranchSettings(
       return found === to ? [] : [{ database, name, value: to }];
     }),
   );
-  for (const { database, name, value: to } of differing) {
-    const change = to === null ? `RESET ${name}` : `SET ${name} = ${written(name, to)}`;
-    await session.query('SAVEPOINT setting');
-    await session
-      .query(`ALTER DATABASE ${identifier(database)} ${change}`)
-      .catch((error) => leaveOut(session, error));
-  }
+  await apply(session, differing);
   if (rows.length > 0)
     await session.query(
       `UPDATE branch SET settings_stale = false WHERE settings_stale AND ${condition}`,

@@ -33,6 +33,8 @@ const LOAD_SESSIONS = COPY_JOBS.max + 1;
 const PROOF_SESSIONS = 4;
 /** Of a comparison with a snapshot: catalogs and rows. */
 const COMPARISON_SESSIONS = 10;
+/** Of a trial: the statements, and those of the comparison with the state before. */
+const TRIAL_SESSIONS = 12;
 
 export const DATABASES = {
   /** Of `main` and of every other branch. */
@@ -42,6 +44,8 @@ export const DATABASES = {
   comparison: work('diff', COMPARISON_SESSIONS),
   /** The scratch database in which the statements of a schema difference are tried. */
   proof: work('proof', PROOF_SESSIONS),
+  /** The copy on which statements are tried. */
+  trial: work('try', TRIAL_SESSIONS),
   /** A branch that is being made. */
   build: closed('job'),
   spare: closed('spare'),
@@ -163,6 +167,8 @@ export const PROCESSES = {
   comparison: { ...ofOperation, databases: ['comparison'] },
   /** Bounded to 15 s by the comparison. */
   proof: { ...ofOperation, databases: ['proof'], transactionSeconds: 60 },
+  /** Bounded to 32 s by its session, and the comparison after it. */
+  trial: { ...ofOperation, databases: ['trial'], transactionSeconds: 120 },
   /** The first session in a database that a branch may get. */
   spare: { ...ofOperation, databases: ['spare', 'build'] },
   apply: worker('apply'),

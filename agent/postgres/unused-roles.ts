@@ -79,9 +79,10 @@ async function readUnused(session: Session, digit: string): Promise<Doomed[]> {
        AND NOT EXISTS (SELECT FROM following WHERE cutover IS DISTINCT FROM 'done' AND project_id = id)
        -- The login of a comparison of schemas has a lease.
        AND (rolvaliduntil IS NULL OR rolvaliduntil < now())
-       -- The login that masks a clone, the owner of its functions, or the login that fills or warms one.
+       -- The login that masks a clone, the owner of its functions, or a login that fills, warms or tries one.
        AND NOT EXISTS (
-         SELECT FROM pg_database WHERE datname IN ('bgmask_' || digits, 'bgload_' || digits, 'bgspare_' || digits))
+         SELECT FROM pg_database
+         WHERE datname IN ('bgmask_' || digits, 'bgload_' || digits, 'bgspare_' || digits, 'bgtry_' || digits))
      UNION ALL
      SELECT rolname, rolcanlogin, false FROM role
      WHERE kind = 'g' AND NOT EXISTS (SELECT FROM branch WHERE project_id = id)

@@ -78,11 +78,10 @@ async function separate(host: SeparationHost, session: Session, snapshotId: stri
 
 /** On a host that copies every block each snapshot is independent from the start. */
 export async function runSeparationLoop(host: SeparationHost, signal: AbortSignal): Promise<void> {
-  if (host.cloneMethod !== 'reflink') return;
   const separateAll = async () => {
-    // What a full disk kept from being dropped before.
+    // What a full disk kept from being dropped before, and what a statement of a killed agent made after its end.
     await dropLeftovers(host);
-    await separateSnapshots(host);
+    if (host.cloneMethod === 'reflink') await separateSnapshots(host);
   };
   const events = { failed: 'snapshot.not_copied', recovered: 'snapshot.copied_again' };
   await runLoop(separateAll, { every: CHECK_EVERY_MS, signal, log: host.log, ...events });

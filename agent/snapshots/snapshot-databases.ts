@@ -22,6 +22,9 @@ export const comparedDatabaseName = (id: string) => `bgdiff_${id.replaceAll('-',
 /** The scratch database of a comparison of schemas. It can be dropped at any time. */
 export const proofDatabaseName = (id: string) => `bgproof_${id.replaceAll('-', '')}`;
 
+/** The copy on which statements are tried. It can be dropped at any time. */
+export const trialDatabaseName = (id: string) => `bgtry_${id.replaceAll('-', '')}`;
+
 /** A clone that is being masked, or that a killed call has left. It can be dropped at any time. */
 export const maskedDatabaseName = (snapshotId: string) => `bgmask_${snapshotId.replaceAll('-', '')}`;
 
@@ -77,7 +80,7 @@ export async function readSnapshots(db: Queryable, projectId: string | null = nu
 async function readLeftovers(db: Queryable): Promise<{ name: string; snapshotId: string }[]> {
   const { rows } = await db.query<{ name: string; snapshotId: string }>(
     `SELECT datname AS name, substr(datname, length(datname) - 31)::uuid AS "snapshotId" FROM pg_database
-     WHERE datname ~ '^bg(copy|diff|mask|load|proof)_[0-9a-f]{32}$' OR (datname ~ '^bgsnap_[0-9a-f]{32}$' AND datconnlimit = -2)`,
+     WHERE datname ~ '^bg(copy|diff|mask|load|proof|try)_[0-9a-f]{32}$' OR (datname ~ '^bgsnap_[0-9a-f]{32}$' AND datconnlimit = -2)`,
   );
   return rows;
 }

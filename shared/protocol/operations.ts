@@ -28,6 +28,7 @@ import { SNAPSHOT_OPERATIONS } from './snapshot-operations.ts';
 import { SQL_OPERATIONS } from './sql-operations.ts';
 import { STANDBY_OPERATIONS } from './standby.ts';
 import { TRANSFER_OPERATIONS } from './transfer-operations.ts';
+import { TRIAL_OPERATIONS } from './trial-operations.ts';
 
 /**
  * The operations of a database host: method → parameters, result, deadline. Every operation that changes
@@ -172,6 +173,7 @@ export const OPERATIONS = {
   ...ROW_OPERATIONS,
   ...REHEARSAL_OPERATIONS,
   ...DIFFERENCE_OPERATIONS,
+  ...TRIAL_OPERATIONS,
   ...TRANSFER_OPERATIONS,
   ...STANDBY_OPERATIONS,
   ...SQL_OPERATIONS,

@@ -116,7 +116,8 @@ function limitsOf(signal: AbortSignal): Limits {
   return { signal, left: () => until - performance.now() };
 }
 
-async function projectOf({ postgres }: ProofHost, { branch_id }: Side): Promise<string> {
+async function projectOf({ postgres }: ProofHost, { branch_id, project_id }: Side): Promise<string> {
+  if (project_id !== undefined) return project_id;
   const { rows } = await postgres.query<{ project_id: string }>(
     'SELECT project_id FROM branch WHERE branch_id = $1',
     [branch_id],
@@ -183,7 +184,8 @@ async function prove(
   return bounded(differenceOf(found.plan, await proveStatements(host, login, found, limits)));
 }
 
-const EQUAL: SchemaDifference = {
+/** The schemas do not differ. */
+export const EQUAL: SchemaDifference = {
   changes: [],
   statements: [],
   not_modelled: [],

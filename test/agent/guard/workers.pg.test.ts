@@ -8,6 +8,7 @@ import { runOperation } from '../../../agent/operations/handlers.ts';
 import type { Pool } from '../../../agent/postgres/connect.ts';
 import { bytesOf } from '../../../agent/postgres/file-bytes.ts';
 import { databaseKind, PROCESS_KINDS, processKind } from '../../../agent/postgres/tenant-code.ts';
+import { snapshotDatabaseName } from '../../../shared/branch/database-name.ts';
 import { eventually } from '../../support/eventually.ts';
 import { Follower } from '../../support/host/follower.ts';
 import { asClient, type Branch, connect, Project } from '../../support/host/host-project.ts';
@@ -579,6 +580,18 @@ test.runIf(IS_NIGHTLY)(
         rows: true,
         schema: true,
         within: 60_000,
+      });
+      await runOperation(host, 'try.run', {
+        try_id: randomUUID(),
+        project_id: busy.project_id,
+        branch_id: busy.branch_id,
+        source: snapshotDatabaseName(against.snapshot_id),
+        busy_wait: 0,
+        role: 'read_write',
+        sql: 'select pg_sleep(0.5)',
+        params: [],
+        limits: { lock_ms: 1_000, table_bytes: 0 },
+        wait: 25_000,
       });
       await client.query(
         'set debug_parallel_query = on; select count(*) from analysed where pg_sleep(0.001) is not null',
