@@ -59,6 +59,7 @@ import { signInRoutes } from './routes/sign-in.ts';
 import { snapshotRoutes } from './routes/snapshots.ts';
 import { sqlRoutes } from './routes/sql.ts';
 import { tableRoutes } from './routes/tables.ts';
+import { trialRoutes } from './routes/trials.ts';
 import { webhookRoutes } from './routes/webhooks.ts';
 import { readSettings } from './settings.ts';
 import { materialize } from './tenancy/users.ts';
@@ -234,6 +235,7 @@ for (const routes of [
   queryRoutes,
   differenceRoutes,
   rehearsalRoutes,
+  trialRoutes,
   followRoutes,
   importRoutes,
   networkRuleRoutes,

@@ -9,6 +9,7 @@ export const AUDIT_NAMES = [
   'branch.unblocked',
   'branch.reset',
   'branch.undone',
+  'branch.tried',
   'branch.import.started',
   'branch.import.cancelled',
   'branch.imported',

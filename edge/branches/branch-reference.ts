@@ -59,9 +59,14 @@ export const hasLabel = ({ name, value }: { name: string; value: string }): SQL 
 /** Failed branches can have the same name as a working one, which then comes first. */
 const REFERENCED_FIRST = sql`status = 'failed'`;
 
-const referenced = (projectId: string, reference: string, caller: Caller): SQL | undefined =>
+const referenced = (
+  projectId: string,
+  reference: string,
+  caller: Caller,
+  among = branchesOf,
+): SQL | undefined =>
   and(
-    branchesOf(projectId, caller),
+    among(projectId, caller),
     z.uuid().safeParse(reference).success
       ? eq(projectBranches.id, reference.toLowerCase())
       : eq(projectBranches.branchName, reference),
@@ -79,7 +84,21 @@ export const referencedBranch = (db: Database, projectId: string, reference: str
     .orderBy(REFERENCED_FIRST, desc(projectBranches.createdAt))
     .limit(1);
 
+/** The same for what clones the branch: `main` too, whatever the pattern. */
+export const clonedBranch = (db: Database, projectId: string, reference: string, caller: Caller) =>
+  db
+    .select()
+    .from(projectBranches)
+    .where(referenced(projectId, reference, caller, knownBranchesOf))
+    .orderBy(REFERENCED_FIRST, desc(projectBranches.createdAt))
+    .limit(1);
+
 /** The id of that branch, for a query that joins the batch of the one above. */
-export const referencedBranchId = (projectId: string, reference: string, caller: Caller): SQL =>
-  sql`(select id from ${projectBranches} where ${referenced(projectId, reference, caller)}
+export const referencedBranchId = (
+  projectId: string,
+  reference: string,
+  caller: Caller,
+  among = branchesOf,
+): SQL =>
+  sql`(select id from ${projectBranches} where ${referenced(projectId, reference, caller, among)}
     order by ${REFERENCED_FIRST}, created_at desc limit 1)`;

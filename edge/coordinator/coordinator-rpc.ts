@@ -15,6 +15,7 @@ import type { LeaseRenewal, LifespanChange } from '../branches/expiry.ts';
 import type { ResetRequest } from '../branches/reset-branch.ts';
 import type { RestoreRequest } from '../branches/restore-branch.ts';
 import type { SnapshotRequest } from '../branches/take-snapshot.ts';
+import type { TrialRequest } from '../branches/trial.ts';
 import type { BranchRow, JobRow } from '../database/schema.ts';
 import type { ProjectEventsRpc } from '../events/project-events.ts';
 import type { CreationProgress } from '../idempotency/idempotency-key.ts';
@@ -57,6 +58,8 @@ export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   deleteSnapshot(deletion: SnapshotDeletion): Promise<Result<JobRow, Failure>>;
   /** Opens the job of the comparison, or returns the one that is open. */
   compareBranch(request: ComparisonRequest): Promise<Result<JobRow, Failure>>;
+  /** Opens the job that waits for the report of a trial, which its host has begun. */
+  awaitTrial(request: TrialRequest): Promise<Result<JobRow, Failure>>;
   /** Opens the job that copies a database elsewhere into `main`, which follows it then or does not. */
   startSource(request: StartRequest): Promise<Result<JobRow, Failure>>;
   /** Opens the job that ends following. @param writesStopped of a cut-over; null: without one */

@@ -34,6 +34,7 @@ import { shareSource } from '../branches/prepared-source.ts';
 import { type ResetRequest, reserveReset } from '../branches/reset-branch.ts';
 import { keptSource, type RestoreRequest, reserveRestore } from '../branches/restore-branch.ts';
 import { reserveSnapshot, type SnapshotRequest } from '../branches/take-snapshot.ts';
+import { reserveTrial, type TrialRequest } from '../branches/trial.ts';
 import { type Database, type DatabaseBinding, openDatabase } from '../database/database.ts';
 import { type BranchRow, type JobRow, projectBranches, projects } from '../database/schema.ts';
 import { ProjectEvents } from '../events/project-events.ts';
@@ -328,6 +329,11 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
   async compareBranch(request: ComparisonRequest): Promise<Result<JobRow, Failure>> {
     this.#armAlarm();
     return this.#begin(await reserveComparison(this.#db, request, new Date()));
+  }
+
+  async awaitTrial(request: TrialRequest): Promise<Result<JobRow, Failure>> {
+    this.#armAlarm();
+    return this.#begin(await reserveTrial(this.#db, request, new Date()));
   }
 
   async startSource(request: StartRequest): Promise<Result<JobRow, Failure>> {

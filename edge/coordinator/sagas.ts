@@ -5,6 +5,7 @@ import { dropSnapshotJob } from '../branches/drop-snapshots.ts';
 import { resetBranchJob } from '../branches/reset-branch.ts';
 import { restoreBranchJob } from '../branches/restore-branch.ts';
 import { takeSnapshotJob } from '../branches/take-snapshot.ts';
+import { trialJob } from '../branches/trial.ts';
 import type { SagaTable } from '../jobs/saga.ts';
 import { moveProjectJob } from '../moves/move.ts';
 import { createProjectJob } from '../projects/create-project.ts';
@@ -20,6 +21,7 @@ export const SAGAS: SagaTable = {
   'branch.reset': resetBranchJob,
   'branch.restore': restoreBranchJob,
   'branch.diff': compareBranchJob,
+  'branch.try': trialJob,
   'branch.import': startJob,
   'follow.start': startJob,
   'follow.cutover': cutOverJob,

@@ -1,6 +1,7 @@
 import { integer, text } from 'drizzle-orm/sqlite-core';
 import type { BranchBlock } from '../../shared/block.ts';
 import type { Life } from '../../shared/branch/lifespan.ts';
+import type { BranchRole } from '../../shared/branch/login.ts';
 import { BRANCH_DATA, type BranchData } from '../../shared/masking.ts';
 import type { JobKind } from '../../shared/project/job.ts';
 import { DURABILITIES, SYNC_STATES } from '../../shared/protocol/durability.ts';
@@ -33,6 +34,19 @@ export interface Comparison {
   against: { branchId: string } | { snapshotId: string };
   rows: boolean;
   schema: boolean;
+}
+
+/** What statements were tried on, and as which login. Their text is stored nowhere. */
+export interface Tried {
+  role: BranchRole;
+  source: {
+    kind: 'branch' | 'snapshot';
+    id: string;
+    name: string | null;
+    data: BranchData;
+    /** Of a snapshot. */
+    taken_at: string | null;
+  };
 }
 
 /** What a database has of the one that it comes from. */
@@ -99,6 +113,8 @@ export interface JobSubjects {
   };
   'branch.restore': OneBranch & OneSnapshot;
   'branch.diff': OneBranch & { comparison: Comparison };
+  /** Its id is that of the trial on the host. */
+  'branch.try': OneBranch & { tried: Tried };
   'branch.import': OneBranch & OneSnapshot & Copied;
   'follow.start': OneBranch &
     OneSnapshot &

@@ -37,7 +37,7 @@ const OF_OPERATIONS: Partial<Record<FailureCode, readonly OfOperation[]>> = {
     [['undoBranch'], 'The branch is protected. To take it back, send its name as `confirm`.'],
     [
       ['runQuery'],
-      'Queries do not change protected branches, nor main once it has objects. Use the connection URL, or run it on another branch.',
+      'Queries do not change protected branches, nor main once it has objects. To see what it would do, try it on a copy: `POST …/try`, `branchgate try` or the tool `try_sql`. To change it, use the connection URL, or another branch.',
     ],
   ],
   HOST_FULL: [

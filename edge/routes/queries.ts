@@ -17,17 +17,22 @@ import { VALUES_EXPLAINED, Value } from './tables.ts';
 /** Characters. The whole request has to fit into a message of the link. */
 const SQL_LENGTH_MAX = 262_144;
 
+/** What a client runs. */
+export const SCRIPT = {
+  sql: z
+    .string()
+    .max(SQL_LENGTH_MAX)
+    .meta({
+      description: `One statement, with parameters \`$1\`, \`$2\`, …, or up to ${QUERY_STATEMENTS_MAX} without parameters, separated by semicolons.`,
+    }),
+  params: z.array(Scalar.nullable()).max(QUERY_PARAMETERS_MAX).default([]).meta({
+    description: "Values of the parameters, in PostgreSQL's text format unless JSON has the type.",
+  }),
+};
+
 const Query = z
   .strictObject({
-    sql: z
-      .string()
-      .max(SQL_LENGTH_MAX)
-      .meta({
-        description: `One statement, with parameters \`$1\`, \`$2\`, …, or up to ${QUERY_STATEMENTS_MAX} without parameters, separated by semicolons.`,
-      }),
-    params: z.array(Scalar.nullable()).max(QUERY_PARAMETERS_MAX).default([]).meta({
-      description: "Values of the parameters, in PostgreSQL's text format unless JSON has the type.",
-    }),
+    ...SCRIPT,
     role: z.enum(BRANCH_ROLES).default('read_only').meta({
       description:
         'The login of the branch that runs the statements. `read_write` takes the role and scope for changing rows. `owner` can change the schema, and takes the role and scope for reading credentials. Both are refused on `main` and on protected branches, except that a person may run statements as the `owner` of a `main` that has no objects yet.',
@@ -35,7 +40,8 @@ const Query = z
   })
   .meta({ example: { sql: 'select id, title from book where id < $1', params: [8], role: 'read_only' } });
 
-const StatementResult = z
+/** The result of one statement. */
+export const StatementResult = z
   .strictObject({
     columns: z.array(z.strictObject({ name: z.string(), type: z.string() })),
     rows: z.array(z.array(Value)).meta({
@@ -78,7 +84,7 @@ const OF_OWNER =
   /^(?:cannot execute (?:CREATE|ALTER|DROP|COMMENT|GRANT|REVOKE|REINDEX|CLUSTER|REASSIGN|SECURITY|REFRESH)\b|must be owner\b|permission denied (?:for schema|to create)\b)/;
 
 /** What to do about a statement that its login must not run. */
-function adviceOf(
+export function adviceOf(
   role: BranchRole,
   { isDefault, protected: isProtected }: Pick<BranchRow, 'isDefault' | 'protected'>,
   { sqlstate, message }: Record<string, unknown>,
@@ -88,15 +94,17 @@ function adviceOf(
   if (!isRefused || role === 'owner') return {};
   if (isDefault || isProtected) {
     const name = isDefault ? 'main' : 'a protected branch';
-    return { hint: `Queries do not change ${name}. Use its connection URL, or a branch of it.` };
+    return {
+      hint: `Queries do not change ${name}. Try it on a copy, or use its connection URL or a branch of it.`,
+    };
   }
-  const required_role = isOfOwner ? 'owner' : 'read_write';
+  const required_role: BranchRole = isOfOwner ? 'owner' : 'read_write';
   return { required_role, hint: `Run it with the role ${required_role}.` };
 }
 
 type HostResult = MethodResult<'query.run'>['results'][number];
 
-function toResult({ rows, ...result }: HostResult): z.output<typeof StatementResult> {
+export function toResult({ rows, ...result }: HostResult): z.output<typeof StatementResult> {
   const truncated: z.output<typeof StatementResult>['truncated'] = [];
   const values = rows.map((cells, row) =>
     cells.map((cell, column) => {

@@ -11,7 +11,8 @@ import { BranchRefParams, branchOf, HOST_FAILURES } from './in-project.ts';
 
 const tags = ['Rehearsals'];
 
-const DEFAULT_LIMITS = { lock_ms: 1_000, table_bytes: 104_857_600 };
+/** From when on a lock is a danger. */
+export const DEFAULT_LIMITS = { lock_ms: 1_000, table_bytes: 104_857_600 };
 
 const Limits = z
   .strictObject({

@@ -8,6 +8,7 @@ export const JOB_KINDS = [
   'branch.reset',
   'branch.restore',
   'branch.diff',
+  'branch.try',
   'branch.import',
   'follow.start',
   'follow.cutover',

@@ -87,6 +87,8 @@ const OF_ACCOUNTS: Record<string, [status: number, error: string]> = {
   getMove: [404, 'NOT_FOUND'],
   cancelMove: [404, 'NOT_FOUND'],
   getDrain: [404, 'NOT_FOUND'],
+  // The job is none of a trial.
+  getTrial: [404, 'NOT_FOUND'],
   // No event has the example's ID.
   confirmAuditExport: [404, 'NOT_FOUND'],
   // The resolver of this stack is an address on which nothing listens.

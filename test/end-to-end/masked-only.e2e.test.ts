@@ -25,6 +25,7 @@ const NOT_TRIED = ['deleteProject'];
 /** Instead of the examples, which show nothing of these tables. */
 const BODIES: Record<string, Record<string, unknown>> = {
   runQuery: { sql: 'select title from book' },
+  tryStatements: { sql: 'select title from book' },
   updateRow: { schema: 'public', primary_key: ['id'], id: [7], column: 'id', value: '7' },
   createBranch: { branch_name: 'wanted', include: ['credentials'] },
   createBranches: { names: ['wanted-1'], include: ['credentials'] },
@@ -109,6 +110,7 @@ test('of an owner, the operations that show data give the canary', async () => {
   const expected = [
     'listRows main',
     'runQuery main',
+    'tryStatements main',
     'getCredentials main',
     'listChangedRows branch',
     'createBranch branch',

@@ -18,6 +18,7 @@ const KINDS = {
   'branch.create': 'Create branches',
   'branch.delete': 'Delete branch',
   'branch.diff': 'Compare branches',
+  'branch.try': 'Try statements',
   'branch.import': 'Import',
   'follow.start': 'Begin to follow',
   'follow.cutover': 'Cut over',

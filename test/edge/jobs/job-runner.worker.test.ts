@@ -65,6 +65,7 @@ const runnerOf = (creation: Saga<JobKind>, deletion = creation) =>
       'follow.stop': deletion,
       'branch.restore': creation,
       'branch.diff': deletion,
+      'branch.try': deletion,
       'snapshot.create': creation,
       'snapshot.delete': deletion,
       'project.delete': deletion,

@@ -22,6 +22,7 @@ const OF_PRIMARY: Record<string, string> = {
   describeTable: 'a project that has just moved shows nothing of its database',
   diffBranch: 'as describeTable',
   getRehearsal: 'as describeTable',
+  getTrial: 'its job has just begun',
   listChangedRows: 'as describeTable',
   listRows: 'as describeTable',
   listTables: 'as describeTable',

@@ -39,6 +39,22 @@ const REHEARSAL = {
   report: null,
 } as const;
 
+const TRIAL: MethodResult<'try.run'>['report'] = {
+  outcome: 'succeeded',
+  error: null,
+  results: [],
+  rows: { tables: [], has_more: false, compared: 0, not_compared: [] },
+  schema: { changes: [], statements: [], not_modelled: [], schema_proven: true, unproven_reason: null },
+  tables: [],
+  dangers: [],
+  limits: REHEARSAL.limits,
+  unwatched_tables: 0,
+  problems: [],
+  has_more: false,
+  statements_ms: 1,
+  total_ms: 2,
+};
+
 /** Sizes of all branches that were made. */
 const PREPARED = new Map<string, number>();
 
@@ -119,6 +135,8 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   'rehearsal.read': () => ({ rehearsal: REHEARSAL }),
   'rehearsal.finish': () => ({ rehearsal: REHEARSAL }),
   'branch.diff': () => ({ complete: true, method: null, rows: null, schema: null }),
+  'try.run': () => ({ report: TRIAL }),
+  'try.read': () => ({ known: true, report: TRIAL }),
   'row.diff': () => ({
     method: 'full',
     key: ['id'],
