@@ -28,6 +28,14 @@ const USAGE_COLUMNS = [
   'shared_bytes',
   'branch_id',
 ];
+const CHECKPOINT_COLUMNS = [
+  'checkpoint_id',
+  'branch_id',
+  'number',
+  'size_bytes',
+  'own_bytes',
+  'shared_bytes',
+];
 const SNAPSHOT_COLUMNS = ['snapshot_id', 'branch_id', 'size_bytes', 'own_bytes', 'shared_bytes'];
 
 const usage = () =>
@@ -46,6 +54,7 @@ seldom. next_branch_bytes is what the next branch of this source counts against 
       printSections(command, found, USAGE_FIELDS, [
         { title: 'Branches', records: found.branches, columns: USAGE_COLUMNS },
         { title: 'Snapshots', records: found.snapshots, columns: SNAPSHOT_COLUMNS },
+        { title: 'Checkpoints', records: found.checkpoints, columns: CHECKPOINT_COLUMNS },
       ]);
     });
 

@@ -119,6 +119,10 @@ const ofPattern = ({ machine }: Caller): SQL | undefined =>
 export const snapshotsOf = (projectId: string, caller: Caller): SQL | undefined =>
   and(ready(projectId), ne(snapshots.kind, 'checkpoint'), ofPattern(caller));
 
+/** With the checkpoints, which take room too. */
+export const storedSnapshotsOf = (projectId: string, caller: Caller): SQL | undefined =>
+  and(ready(projectId), ofPattern(caller));
+
 /** Snapshots that the caller may clone: the same, and those of `main`. */
 const cloneable = (projectId: string, caller: Caller): SQL | undefined => {
   const pattern = ofPattern(caller);

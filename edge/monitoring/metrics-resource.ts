@@ -222,6 +222,20 @@ export const ProjectUsage = z
         ...OnDisk,
       }),
     ),
+    checkpoints: z
+      .array(
+        z.strictObject({
+          checkpoint_id: z.uuid(),
+          branch_id: z.uuid(),
+          number: Count.nullable().meta({ example: 3 }),
+          size_bytes: Count.meta({ example: 8_388_608 }),
+          ...OnDisk,
+        }),
+      )
+      .meta({
+        description:
+          'Their own bytes together are at most the storage quota: beyond it the oldest of the project ends.',
+      }),
   })
   .meta({ id: 'ProjectUsage' });
 
@@ -353,13 +367,25 @@ export function projectUsage(
       own_bytes: ownBytes,
       shared_bytes: sharedBytes,
     })),
-    snapshots: snapshots.map((row) => ({
-      snapshot_id: row.id,
-      branch_id: row.branchId,
-      size_bytes: row.sizeBytes,
-      next_branch_bytes: measured.cloneBytes ?? row.sizeBytes,
-      own_bytes: row.ownBytes,
-      shared_bytes: row.sharedBytes,
-    })),
+    snapshots: snapshots
+      .filter(({ kind }) => kind !== 'checkpoint')
+      .map((row) => ({
+        snapshot_id: row.id,
+        branch_id: row.branchId,
+        size_bytes: row.sizeBytes,
+        next_branch_bytes: measured.cloneBytes ?? row.sizeBytes,
+        own_bytes: row.ownBytes,
+        shared_bytes: row.sharedBytes,
+      })),
+    checkpoints: snapshots
+      .filter(({ kind }) => kind === 'checkpoint')
+      .map((row) => ({
+        checkpoint_id: row.id,
+        branch_id: row.branchId,
+        number: row.number,
+        size_bytes: row.sizeBytes,
+        own_bytes: row.ownBytes,
+        shared_bytes: row.sharedBytes,
+      })),
   };
 }

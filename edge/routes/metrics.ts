@@ -1,7 +1,7 @@
 import { and, asc, desc, eq, inArray } from 'drizzle-orm';
 import { z } from 'zod';
 import { type BranchStatus, COUNTED_STATUSES } from '../../shared/branch/branch-status.ts';
-import { snapshotsOf } from '../branches/snapshot.ts';
+import { storedSnapshotsOf } from '../branches/snapshot.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import { isLive } from '../database/conditions.ts';
 import type { Database } from '../database/database.ts';
@@ -240,7 +240,7 @@ router.openapi(
     request: { params: ProjectParams },
     responses: {
       200: response(
-        'The usage of the project, each branch that counts against its quota, and each snapshot.',
+        'The usage of the project, each branch that counts against its quota, each snapshot and each checkpoint.',
         ProjectUsage,
       ),
     },
@@ -249,7 +249,7 @@ router.openapi(
     const { project_id: projectId } = c.req.valid('param');
     const reading = inProject(c, projectId, (db) => [
       branchesIn(db, projectId, COUNTED_STATUSES),
-      db.select().from(snapshots).where(snapshotsOf(projectId, c.var.principal)),
+      db.select().from(snapshots).where(storedSnapshotsOf(projectId, c.var.principal)),
     ]);
     const recording = askMonitor(c, projectId, (monitor) => monitor.last());
     const [[project, counted, taken], measured] = await withLink(c, projectId, reading, recording);
