@@ -3,12 +3,13 @@ import { take } from '../../shared/take.ts';
 import { CommandError } from '../exit-codes.ts';
 import { readCount } from '../option-values.ts';
 import { printRecord, printRecords, say } from '../output.ts';
-import { branchPath, openSession } from '../session.ts';
+import { branchPath, openSession, type Session } from '../session.ts';
 import { withProgress } from '../terminal.ts';
 import { TIMEOUT, waitOf } from './project.ts';
 
 const BRANCH = '/api/v1/projects/{project_id}/branches/{branch_ref}';
 const COLUMNS = ['number', 'label', 'taken_at', 'checkpoint_id'];
+const ID = /^[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}$/i;
 const BRANCH_ARGUMENT = ['[branch]', 'name or ID (default: the pinned branch, or main)'] as const;
 
 const create = () =>
@@ -47,6 +48,23 @@ export const checkpointCommand = (): Command =>
     new Command('checkpoint').description('Checkpoints, to which a branch can be taken back'),
   );
 
+/** The newest checkpoint with the label. @throws CommandError */
+async function checkpointIdOf(
+  { client }: Session,
+  path: { project_id: string; branch_ref: string },
+  to: string,
+): Promise<string> {
+  if (ID.test(to)) return to;
+  const checkpoints = await take(client.all(`${BRANCH}/checkpoints`, { params: { path } }));
+  const found = checkpoints.find(({ label }) => label === to);
+  if (!found)
+    throw new CommandError(
+      'notFound',
+      `${path.branch_ref} has no checkpoint with the label ${to}. Run \`branchgate checkpoint list ${path.branch_ref}\`.`,
+    );
+  return found.checkpoint_id;
+}
+
 interface UndoOptions {
   to?: string;
   steps?: number;
@@ -58,7 +76,7 @@ export const undoCommand = (): Command =>
   new Command('undo')
     .description('Take a branch back to its last checkpoint, or further')
     .argument(...BRANCH_ARGUMENT)
-    .option('--to <checkpoint>', 'the ID of a checkpoint, or of what an undo has left')
+    .option('--to <checkpoint>', 'label or ID of a checkpoint, or the ID of what an undo has left')
     .option('--steps <n>', 'how many checkpoints back (default: 1)', readCount)
     .option('--confirm <branch>', 'the name of the branch again, if it is protected')
     .option(...TIMEOUT)
@@ -67,8 +85,9 @@ export const undoCommand = (): Command =>
       if (to !== undefined && steps !== undefined) throw new CommandError('usage', 'Give --to or --steps.');
       const session = openSession(command);
       const path = await branchPath(command, session, branch);
+      const target = to === undefined ? undefined : await checkpointIdOf(session, path, to);
       const body = {
-        ...(to !== undefined && { to }),
+        ...(target !== undefined && { to: target }),
         ...(steps !== undefined && { steps }),
         ...(confirm !== undefined && { confirm }),
       };

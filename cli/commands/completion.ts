@@ -48,7 +48,15 @@ const completion = () =>
       printText(SCRIPTS[shell]?.('branchgate') ?? '');
     });
 
-type Kind = 'branches' | 'deleted' | 'projects' | 'snapshots' | 'hosts' | 'profiles' | 'tables';
+type Kind =
+  | 'branches'
+  | 'checkpoints'
+  | 'deleted'
+  | 'projects'
+  | 'snapshots'
+  | 'hosts'
+  | 'profiles'
+  | 'tables';
 
 /** What the value of an option is the name of. */
 const KIND_OF_OPTION: Record<string, Kind> = {
@@ -59,6 +67,13 @@ const KIND_OF_OPTION: Record<string, Kind> = {
   '--snapshot': 'snapshots',
   '--to': 'snapshots',
   '--profile': 'profiles',
+};
+
+/** The same for options that name something else in one command. `--from` of a copy is the address of a source. */
+const KIND_IN_COMMAND: Record<string, Record<string, Kind | null>> = {
+  import: { '--from': null },
+  follow: { '--from': null },
+  undo: { '--to': 'checkpoints' },
 };
 
 /** The same for arguments. */
@@ -104,7 +119,10 @@ function positionOf(program: Command, words: readonly string[]) {
     } else {
       const below = command.commands.find((sub) => sub.name() === word);
       if (below) command = below;
-      else argumentsGiven += 1;
+      else {
+        if (command.registeredArguments[argumentsGiven]?.name() === 'branch') typed.branch = word;
+        argumentsGiven += 1;
+      }
     }
   }
   return { command, argumentsGiven, open, typed };
@@ -152,10 +170,9 @@ function wordsAt(
   current: string,
 ): Candidates {
   if (open !== null) {
-    // These take the address of a source with `--from`.
-    const names = ['import', 'follow'].includes(command.name())
-      ? null
-      : (KIND_OF_OPTION[open.long ?? ''] ?? null);
+    const name = open.long ?? '';
+    const special = KIND_IN_COMMAND[command.name()]?.[name];
+    const names = special === undefined ? (KIND_OF_OPTION[name] ?? null) : special;
     return { words: open.argChoices ?? [], names };
   }
   if (current.startsWith('-'))
@@ -203,6 +220,14 @@ const NAMES: Record<Kind, (command: Command) => Promise<string[]>> = {
     const path = { project_id: await projectOf(command, session) };
     const found = await take(session.client.all(`${PROJECT}/snapshots`, { params: { path } }));
     return found.map(({ name, id }) => name ?? id);
+  },
+  async checkpoints(command) {
+    const session = openSession(command);
+    const path = await branchPath(command, session, command.opts<Typed>().branch);
+    const found = await take(
+      session.client.all(`${PROJECT}/branches/{branch_ref}/checkpoints`, { params: { path } }),
+    );
+    return found.map(({ label, checkpoint_id }) => label ?? checkpoint_id);
   },
   hosts: async () =>
     (await take(openOperatorSession().client.all('/platform/v1/hosts'))).map(({ name }) => name),
