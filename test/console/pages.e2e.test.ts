@@ -160,6 +160,8 @@ test('the SQL page runs several statements, and says which login a refused one t
   await type('create table made (id int)');
   await run();
   await page.getByText('Queries do not change main.').waitFor();
+  await page.getByRole('button', { name: 'Try on a copy' }).click();
+  await page.getByRole('region', { name: 'Trial' }).getByText('public.made').waitFor();
 });
 
 test.runIf(IS_NIGHTLY)('a long URL is cut and copied whole, and a phone shows no command', async () => {

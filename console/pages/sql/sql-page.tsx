@@ -3,6 +3,7 @@ import { createFileRoute } from '@tanstack/react-router';
 import { lazy, Suspense, useCallback, useMemo, useState } from 'react';
 import type { Schemas } from '../../../client/client.ts';
 import { dataOf, ResponseError } from '../../../client/response-error.ts';
+import { tryStatements } from '../../../client/trial.ts';
 import type { BranchRole } from '../../../shared/branch/login.ts';
 import { dateTime, milliseconds, plural } from '../../../shared/format.ts';
 import { BranchName } from '../../components/branch.tsx';
@@ -12,7 +13,7 @@ import { ErrorNote, Loading, Note } from '../../components/feedback.tsx';
 import { Choice } from '../../components/field.tsx';
 import { Page } from '../../components/page.tsx';
 import { csvOf, saveFile } from '../../data/csv.ts';
-import { api } from '../../data/gateway.ts';
+import { api, gateway } from '../../data/gateway.ts';
 import { branchesQuery, inBranch, tablesQuery } from '../../data/resources.ts';
 import { mayChange, sessionStore } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
@@ -21,6 +22,7 @@ import { TEXT } from '../../strings/common.ts';
 import { Grid, type Position } from '../tables/grid.tsx';
 import type { Row } from '../tables/staged.ts';
 import { useDrafts } from './drafts.ts';
+import { TrialReport } from './trial-report.tsx';
 import './sql.css';
 
 const SqlEditor = lazy(() => import('./sql-editor.tsx').then(({ SqlEditor }) => ({ default: SqlEditor })));
@@ -89,13 +91,32 @@ function SqlPage() {
         client.invalidateQueries({ queryKey: tablesQuery(projectId, branch).queryKey });
     },
   });
+  const trial = useMutation({
+    mutationFn: (sql: string) =>
+      tryStatements(
+        gateway,
+        { project_id: projectId, branch_ref: branch },
+        // Nobody but its owner can change the schema, and a copy is nobody's.
+        { sql, role: chosen === 'read_only' ? 'owner' : chosen },
+      ),
+  });
+  const isBusy = run.isPending || trial.isPending;
   const start = () => {
-    if (run.isPending || text.trim() === '') return;
+    if (isBusy || text.trim() === '') return;
     drafts.remember(text);
+    trial.reset();
     run.mutate(text);
   };
+  const startTrial = () => {
+    if (isBusy || text.trim() === '') return;
+    drafts.remember(text);
+    run.reset();
+    trial.mutate(text);
+  };
   const explain = () => {
-    if (!run.isPending && text.trim() !== '') run.mutate(`explain ${text}`);
+    if (isBusy || text.trim() === '') return;
+    trial.reset();
+    run.mutate(`explain ${text}`);
   };
   const outcome = run.data?.result;
   return (
@@ -151,6 +172,11 @@ function SqlPage() {
             Run <kbd>Ctrl ↵</kbd>
           </Button>
           <Button onClick={explain}>Explain</Button>
+          {isPerson && (
+            <Button busy={trial.isPending} onClick={startTrial}>
+              Try on a copy
+            </Button>
+          )}
           {mayWrite ? (
             <Choice legend="Login" name="sql-role" options={roles} value={role} onChange={setRole} />
           ) : (
@@ -189,6 +215,17 @@ function SqlPage() {
       )}
       {run.isError && <ErrorNote error={run.error} />}
       {adviceOn(run.error) && <Note tone="warn">{adviceOn(run.error)}</Note>}
+      {trial.isError && <ErrorNote error={trial.error} />}
+      {trial.data && <TrialReport trial={trial.data} />}
+      {trial.data?.results.map((result, at) => (
+        <ResultView
+          // biome-ignore lint/suspicious/noArrayIndexKey: a trial replaces all of them
+          key={`${trial.submittedAt} ${at}`}
+          result={result}
+          label={`Result ${at + 1}`}
+          took={null}
+        />
+      ))}
       {outcome?.results && (
         <p className="quiet">
           {plural(outcome.results.length, 'statement')} in one transaction,{' '}
