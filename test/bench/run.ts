@@ -40,6 +40,7 @@ import { measureSqlOverHttp } from './sql-over-http.ts';
 import { writeSummary } from './summary.ts';
 import { measureTableList } from './table-list.ts';
 import { measureTokenVerification } from './token-verification.ts';
+import { measureWayBack } from './way-back.ts';
 import { measureWorkerBundle } from './worker-bundle.ts';
 
 interface Benchmark {
@@ -107,6 +108,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
   'sql-over-http': { hindrance: () => null, measure: measureSqlOverHttp },
   'table-list': { hindrance: () => null, measure: measureTableList },
   'token-verification': { hindrance: () => null, measure: measureTokenVerification },
+  'way-back': { hindrance: xfsHindrance, measure: measureWayBack },
   'worker-bundle': { hindrance: () => null, measure: measureWorkerBundle },
 };
 
