@@ -59,6 +59,10 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
   'snapshot update': ['branchgate snapshot update before-migration --spares 16'],
   'checkpoint create': ["branchgate checkpoint create pr-7 --label 'before adding prices'"],
   'checkpoint list': ['branchgate checkpoint list pr-7'],
+  try: [
+    "branchgate try 'drop table author' --role owner",
+    "branchgate try 'update item set price = price * $1' --param 1.1 --branch pr-7",
+  ],
   undo: ['branchgate undo pr-7', 'branchgate undo pr-7 --steps 2'],
   'snapshot delete': ['branchgate snapshot delete before-migration'],
   'connection-string': [

@@ -13,7 +13,7 @@ export const EXIT_CODES = {
   conflict: { code: 6, meaning: 'conflict with the present state', error: 'CONFLICT' },
   limit: { code: 7, meaning: 'a limit is reached', error: 'LIMIT_REACHED' },
   away: { code: 8, meaning: 'the gateway or the database host is unavailable', error: 'UNAVAILABLE' },
-  danger: { code: 9, meaning: 'a rehearsal found a danger', error: null },
+  danger: { code: 9, meaning: 'a rehearsal or a trial found a danger', error: null },
   timedOut: { code: 124, meaning: 'timed out', error: 'TIMED_OUT' },
   // As a shell reports a program that it cannot start, or a command that a signal ends.
   notExecutable: { code: 126, meaning: 'the program cannot be executed', error: 'NOT_EXECUTABLE' },

@@ -20,6 +20,7 @@ import { rehearseCommand } from './commands/rehearse.ts';
 import { signInCommands } from './commands/sign-in.ts';
 import { snapshotCommand } from './commands/snapshot.ts';
 import { tableCommands } from './commands/tables.ts';
+import { tryCommand } from './commands/try.ts';
 import { EXAMPLES } from './examples.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
@@ -44,6 +45,7 @@ const commandGroups = (): Record<string, Command[]> => ({
     checkpointCommand(),
     undoCommand(),
     rehearseCommand(),
+    tryCommand(),
     importCommand(),
     followCommand(),
   ],

@@ -19,6 +19,13 @@ const modeOf = (mode: string) =>
 const countOf = (rows: Table['rows_before']) =>
   rows === null ? 'an unknown number' : `${rows.exact ? '' : 'about '}${rows.count}`;
 
+/** What was done to a table besides its rows. */
+export const factsOf = ({ locks, rewritten, dropped }: Pick<Table, 'locks' | 'rewritten' | 'dropped'>) => [
+  ...locks.map(({ mode, longest_ms }) => `${modeOf(mode)} for ${longest_ms} ms`),
+  ...(rewritten ? ['rewritten'] : []),
+  ...(dropped ? ['dropped'] : []),
+];
+
 function tableLine({
   schema,
   name,
@@ -30,9 +37,7 @@ function tableLine({
   rows_after,
 }: Table): string {
   const facts = [
-    ...locks.map(({ mode, longest_ms }) => `${modeOf(mode)} for ${longest_ms} ms`),
-    ...(rewritten ? ['rewritten'] : []),
-    ...(dropped ? ['dropped'] : []),
+    ...factsOf({ locks, rewritten, dropped }),
     ...(rows_before?.count === rows_after?.count
       ? []
       : [`rows: ${countOf(rows_before)}, then ${countOf(rows_after)}`]),
@@ -40,7 +45,16 @@ function tableLine({
   return `  ${schema}.${name} (${size(bytes)}): ${facts.join('; ')}`;
 }
 
-const section = (title: string, lines: string[]) => (lines.length === 0 ? [] : [title, ...lines]);
+export const section = (title: string, lines: string[]) => (lines.length === 0 ? [] : [title, ...lines]);
+
+export const dangerLines = (dangers: Report['dangers']) =>
+  dangers.map((danger) => `  ${danger.schema}.${danger.name}: ${DANGERS[danger.kind]}`);
+
+export const changeLines = (changes: Report['schema']['changes']) =>
+  changes.map(
+    ({ change, kind, identity, detail }) =>
+      `  ${change} ${kind} ${identity}${detail === undefined ? '' : ` (${detail})`}`,
+  );
 
 /** A gap in which a lock of the limit's length would not have been seen. */
 const GAP_MS = 500;
@@ -51,15 +65,9 @@ export function rehearsalText(report: Report): string[] {
   return [
     `Verdict: ${verdict}`,
     ...(verdict === 'failed' ? ['  The migration ended with an error: this is what it did until then.'] : []),
-    ...dangers.map((danger) => `  ${danger.schema}.${danger.name}: ${DANGERS[danger.kind]}`),
+    ...dangerLines(dangers),
     ...section('Tables:', tables.map(tableLine)),
-    ...section(
-      'Schema:',
-      schema.changes.map(
-        ({ change, kind, identity, detail }) =>
-          `  ${change} ${kind} ${identity}${detail === undefined ? '' : ` (${detail})`}`,
-      ),
-    ),
+    ...section('Schema:', changeLines(schema.changes)),
     ...section(
       'Not compared:',
       schema.not_modelled.map((text) => `  ${text}`),

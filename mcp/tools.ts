@@ -1,7 +1,8 @@
 import { z } from 'zod';
 import { differenceOf } from '../client/difference.ts';
 import { dataOf } from '../client/response-error.ts';
-import type { BranchRole } from '../shared/branch/login.ts';
+import { tryStatements } from '../client/trial.ts';
+import { BRANCH_ROLES, type BranchRole } from '../shared/branch/login.ts';
 import { take } from '../shared/take.ts';
 import { findBranch, MADE_BY, ownBranch, ownId, projectOf, shownBranch } from './branches.ts';
 import { branch, data, from, project_id } from './fields.ts';
@@ -64,6 +65,15 @@ async function runStatement(
     context.client.api.POST(`${BRANCH}/query`, { params: { path }, body, signal: context.signal }),
   );
   return results ? { results: results.map(shortened) } : shortened(last);
+}
+
+/** What an agent can do about a branch that it must not change. @throws */
+function pointToTrial(error: unknown): never {
+  if (error instanceof Error && 'code' in error && error.code === 'BRANCH_PROTECTED')
+    throw new ToolError(
+      `${error.message} (BRANCH_PROTECTED)\nhint: try_sql shows what the statements would do, on a copy. To keep a change, use create_branch and execute.`,
+    );
+  throw error;
 }
 
 const shortened = <R extends { rows: unknown[]; has_more: boolean }>({ rows, has_more, ...result }: R) => ({
@@ -232,7 +242,7 @@ export const TOOLS: readonly Tool[] = [
   tool({
     name: 'execute',
     description:
-      'Runs statements with the read-write login of a branch, for at most 30 seconds. Refused on `main` and on protected branches: create a branch first. Changing the schema takes the role `owner`.',
+      'Runs statements with the read-write login of a branch, for at most 30 seconds. Refused on `main` and on protected branches: create a branch first, or use `try_sql` to see what the statements would do. Changing the schema takes the role `owner`.',
     effect: DESTROYS,
     hasContent: true,
     input: z.strictObject({
@@ -254,8 +264,43 @@ export const TOOLS: readonly Tool[] = [
     }),
     async run(context, { role, checkpoint, ...input }) {
       const taken = checkpoint ? await checkpointBefore(context, input) : null;
-      const result = await runStatement(context, input, role);
+      const result = await runStatement(context, input, role).catch(pointToTrial);
       return taken ? { ...result, checkpoint: taken } : result;
+    },
+  }),
+  tool({
+    name: 'try_sql',
+    description:
+      'Tries statements on a copy of a branch, `main` and protected branches too, that nobody else sees. Returns the results, the rows that differ by table, the changes of the schema, locks, rewritten tables and the time, for at most 30 seconds of statements. Nothing is changed, and nothing is left.',
+    effect: READS,
+    hasContent: true,
+    input: z.strictObject({
+      project_id,
+      branch: branch.default('main').meta({
+        description: 'Name or ID of the branch that is copied, for instance `main`.',
+        examples: ['agent-checkout'],
+      }),
+      sql,
+      params,
+      role: z
+        .enum(BRANCH_ROLES)
+        .optional()
+        .meta({
+          description:
+            '`owner` can change the schema. Default: `read_write`, or `read_only` for a credential that may not change rows.',
+          examples: ['owner'],
+        }),
+    }),
+    async run(context, { branch: branch_ref, sql, params, role, ...input }) {
+      const path = { project_id: await projectOf(context, input.project_id), branch_ref };
+      const { signal } = context;
+      const { results, ...report } = await tryStatements(
+        context.client,
+        path,
+        { sql, params, role },
+        { signal },
+      );
+      return { ...report, results: results.map(shortened) };
     },
   }),
   tool({

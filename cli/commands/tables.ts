@@ -8,7 +8,10 @@ import { branchPath, openSession, projectOf } from '../session.ts';
 const BRANCH = '/api/v1/projects/{project_id}/branches/{branch_ref}';
 const TABLE = `${BRANCH}/tables/{table}` as const;
 
-const branchOption = ['--branch <branch>', 'name or ID (default: the pinned branch, or main)'] as const;
+export const branchOption = [
+  '--branch <branch>',
+  'name or ID (default: the pinned branch, or main)',
+] as const;
 const schemaOption = ['--schema <schema>', 'default: public'] as const;
 
 interface InBranch {
@@ -161,7 +164,10 @@ interface QueryOptions {
 type Result = Omit<Schemas['QueryResult'], 'results'>;
 
 /** Prints what one statement returned. Rows are data, and everything else is for a person. */
-function printResult(command: Command, { columns, rows, has_more, command: kind, row_count }: Result): void {
+export function printResult(
+  command: Command,
+  { columns, rows, has_more, command: kind, row_count }: Result,
+): void {
   // Columns can have the same name, so their position identifies them.
   const names = columns.map((_, at) => String(at));
   const titles = columns.map(({ name }) => name);

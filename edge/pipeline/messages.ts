@@ -37,7 +37,7 @@ const OF_OPERATIONS: Partial<Record<FailureCode, readonly OfOperation[]>> = {
     [['undoBranch'], 'The branch is protected. To take it back, send its name as `confirm`.'],
     [
       ['runQuery'],
-      'Queries do not change protected branches, nor main once it has objects. To see what it would do, try it on a copy: `POST …/try`, `branchgate try` or the tool `try_sql`. To change it, use the connection URL, or another branch.',
+      'Queries do not change protected branches, nor main once it has objects. To see what it would do, try it on a copy: `POST …/try` or `branchgate try`. To change it, use the connection URL, or another branch.',
     ],
   ],
   HOST_FULL: [
@@ -71,12 +71,22 @@ const OF_OPERATIONS: Partial<Record<FailureCode, readonly OfOperation[]>> = {
       'This gateway accepts no accounts of this address. Ask the platform operator to allow its domain.',
     ],
   ],
+  SOURCE_BUSY: [
+    [
+      ['tryStatements', 'getTrial'],
+      'A session on the branch stayed in a transaction for too long, so it could not be copied. End the transaction, then try again.',
+    ],
+  ],
   SOURCE_NOT_ACTIVE: [
     [
       ['diffBranch', 'listChangedRows'],
       'What the branch is compared with does not exist any more, or is not active. Name a branch or a snapshot with `against`.',
     ],
     [['resetBranch'], 'What the branch is reset to is not active. Name a snapshot with `to`.'],
+    [
+      ['tryStatements', 'getTrial'],
+      'What was to be copied does not exist any more. Check the status of the branch.',
+    ],
     [['undoBranch'], 'The checkpoint does not exist any more. List the checkpoints of the branch.'],
   ],
 };

@@ -87,6 +87,8 @@ const COMMANDS: Record<string, string> = {
   startRehearsal: 'rehearse',
   streamBranchMetrics: 'metrics',
   streamEvents: 'events',
+  tryStatements: 'try',
+  getTrial: 'try',
   undoBranch: 'undo',
   updateBranch: 'branch extend',
   promoteHost: 'host promote',

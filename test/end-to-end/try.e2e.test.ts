@@ -85,7 +85,10 @@ test('a query that main refuses points to the trial, and a failed one says which
     sql: 'delete from book',
     role: 'read_write',
   });
-  expect(refused).toMatchObject({ status: 403, body: { message: expect.stringContaining('try_sql') } });
+  expect(refused).toMatchObject({
+    status: 403,
+    body: { message: expect.stringContaining('branchgate try') },
+  });
   expect((await tryOn(owner, 'main', { sql: 'select 1; drop table book' })).body).toMatchObject({
     verdict: 'failed',
     outcome: 'failed',

@@ -80,6 +80,8 @@ test.each(ALL)('$name takes no input for an empty one, and names its fields', ({
 function effectOf(method: string, path: string, body: string): 'reads' | 'adds' | 'destroys' {
   if (method === 'GET') return 'reads';
   if (path.endsWith('/query')) return JSON.parse(body).role === 'read_only' ? 'reads' : 'destroys';
+  // On a copy that is gone with the response.
+  if (path.endsWith('/try')) return 'reads';
   if (method === 'DELETE') return /\/rehearse-\w+$/.test(path) ? 'adds' : 'destroys';
   return /\/(reset|undo)$/.test(path) ? 'destroys' : 'adds';
 }
@@ -94,7 +96,7 @@ test.each(ALL)('the annotations of $name are those of its requests', async (tool
       effects.push(effectOf(request.method, pathname, await request.text()));
       const own = { id: 'own', branch_name: 'agent-checkout', labels: { agent: 'me' }, lease_seconds: 60 };
       const lists = { projects: [], branches: [own, { ...own, branch_name: 'main' }], rows: [] };
-      return Response.json({ actor_id: 'me', report: null, credentials: {}, ...own, ...lists });
+      return Response.json({ actor_id: 'me', report: null, results: [], credentials: {}, ...own, ...lists });
     },
   });
   const context = { client, project: 'shop', signal: AbortSignal.timeout(20_000) };
