@@ -2,7 +2,7 @@ import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, lstatSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
-import { BranchName, MAIN_BRANCH } from '../shared/branch/branch-name.ts';
+import { BRANCH_NAME_LENGTH, BranchName, MAIN_BRANCH } from '../shared/branch/branch-name.ts';
 import { CommandError } from './exit-codes.ts';
 
 /** The output of git, without the end of the line; null if it fails. */
@@ -69,20 +69,22 @@ function isDefaultBranch(name: string): boolean {
   return name === (remote?.replace(/^origin\//, '') ?? git('config', 'init.defaultBranch') ?? 'master');
 }
 
-const KEPT_LENGTH = 39;
+const DIGITS = 8;
 
 /**
  * The branch of a git branch: its name if that is one, else a slug of it with 8 digits of its SHA-256, so that
- * two names never share one. Null for git's default branch and for `main`.
+ * two names never share one. Null for `main`.
+ * @param longest length that the project has room for
  */
-export function slugOf(name: string): string | null {
+export function slugOf(name: string, longest: number = BRANCH_NAME_LENGTH.max): string | null {
   if (name.toLowerCase() === MAIN_BRANCH) return null;
-  if (BranchName.safeParse(name).success && name.length <= KEPT_LENGTH) return name;
+  const kept = longest - DIGITS - 1;
+  if (BranchName.safeParse(name).success && name.length <= kept) return name;
   const slug = name
     .toLowerCase()
     .replace(/[^a-z0-9_-]/g, '-')
-    .slice(0, KEPT_LENGTH);
-  return `${slug}-${createHash('sha256').update(name).digest('hex').slice(0, 8)}`;
+    .slice(0, kept);
+  return `${slug}-${createHash('sha256').update(name).digest('hex').slice(0, DIGITS)}`;
 }
 
 export const branchOf = (name: string): string | null => (isDefaultBranch(name) ? null : slugOf(name));

@@ -15,7 +15,7 @@ import {
 import { dirname, join } from 'node:path';
 import { Command, InvalidArgumentError } from 'commander';
 import type { Schemas } from '../../client/client.ts';
-import { dataOf } from '../../client/response-error.ts';
+import { dataOf, ResponseError } from '../../client/response-error.ts';
 import { verifiedUrl } from '../../shared/branch/verified-url.ts';
 import { CommandError, explain } from '../exit-codes.ts';
 import { exitWith } from '../exit-status.ts';
@@ -27,6 +27,7 @@ import {
   gitPath,
   readGitLink,
   removeEnvironmentFile,
+  slugOf,
   worktreeRoot,
   writeEnvironmentFile,
   writeGitLink,
@@ -215,7 +216,15 @@ async function branchFor(
     allow: await withOtherAddress(session.url, [ME]),
     include: ['credentials' as const],
   };
-  const made = await client.create(BRANCHES, { params: { path: { project_id } }, body });
+  const create = (request: typeof body) =>
+    client.create(BRANCHES, { params: { path: { project_id } }, body: request });
+  const made = await create(body).catch((error: unknown) => {
+    // The name of a database begins with that of the project.
+    const longest = error instanceof ResponseError ? error.fields.max_slug_length : null;
+    const shorter = typeof longest === 'number' ? slugOf(name, longest) : null;
+    if (shorter === null) throw error;
+    return create({ ...body, branch_name: shorter });
+  });
   const path = { project_id, branch_ref: made.id };
   if (made.labels['git-clone'] === clone)
     await dataOf(client.api.PATCH(BRANCH, { params: { path }, body: { ttl_seconds: TTL_SECONDS } }));
@@ -236,11 +245,12 @@ async function synchronize(command: Command, link: GitLink): Promise<void> {
   if (branch === null) return removeEnvironmentFile(root, link.file);
   // The file is of another branch until then.
   removeEnvironmentFile(root, link.file);
-  const lines = environmentLines(await branchFor(command, link, name, branch));
+  const credentials = await branchFor(command, link, name, branch);
+  const lines = environmentLines(credentials);
   // Another checkout has a hook of its own.
   if (checkedOut() !== name) return;
   writeEnvironmentFile(root, link.file, lines);
-  say(`${link.file} has the URLs of the branch ${branch}.`);
+  say(`${link.file} has the URLs of the branch ${credentials.branch_name}.`);
 }
 
 /** Runs this command again in the background, and waits for it as long as git may wait. */
@@ -307,8 +317,10 @@ const prune = () =>
         client.api.GET(BRANCHES, { params: { path, query: { label: `git-clone=${link.clone}` } } }),
       );
       const heads = (git('for-each-ref', '--format=%(refname:short)', 'refs/heads') ?? '').split('\n');
-      const living = new Set(heads.map(branchOf));
-      const gone = branches.filter(({ branch_name }) => !living.has(branch_name));
+      const living = new Set(
+        heads.filter((name) => branchOf(name) !== null).map((name) => cut(name, LABEL_BYTES_MAX)),
+      );
+      const gone = branches.filter(({ labels }) => !living.has(labels.git ?? ''));
       if (gone.length > 0) {
         const { yes = false } = command.optsWithGlobals<{ yes?: boolean }>();
         await confirm(`Delete ${gone.map(({ branch_name }) => branch_name).join(', ')}?`, { yes });

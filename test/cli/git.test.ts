@@ -23,6 +23,12 @@ test.each(['main', 'Main', 'MAIN'])('%s has none', (name) => {
   expect(slugOf(name)).toBeNull();
 });
 
+test('a project with a long name has shorter branches', () => {
+  expect(slugOf('feature-of-thirty-characters-x', 30)).toMatch(/^feature-of-thirty-cha-[0-9a-f]{8}$/);
+  expect(slugOf('short', 30)).toBe('short');
+  expect(slugOf(LONG, 30)).toHaveLength(30);
+});
+
 test('names that differ have branches that differ', () => {
   const names = ['feature/x', 'feature-x', 'Feature/x', 'feature.x', 'FEATURE/X', `${LONG}1`, `${LONG}2`];
   expect(new Set(names.map(slugOf)).size).toBe(names.length);
