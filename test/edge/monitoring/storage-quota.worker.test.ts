@@ -301,6 +301,19 @@ describe('a clone', () => {
     expect(await files(PROJECT_FILES_MAX / 2)).toMatchObject([{ ok: true }]);
   });
 
+  test('of a checkpoint counts the same files, and those of the checkpoints before it', async () => {
+    const third = Math.floor(PROJECT_FILES_MAX / 3);
+    await project.measure({ [main]: 1 }, undefined, undefined, third);
+    expect(await project.fileExcess(main)).toBeNull();
+    await project.checkpoint(main);
+    expect(await project.fileExcess(main)).toBeNull();
+    await project.checkpoint(main);
+    expect(await project.fileExcess(main)).toEqual({
+      code: 'FILE_LIMIT_REACHED',
+      fields: { used_files: 3 * third, needed_files: third, limit_files: PROJECT_FILES_MAX },
+    });
+  });
+
   test('of a batch needs the space of all its branches, and counts with it', async () => {
     const batch = (count: number) => {
       const branches = Array.from({ length: count }, () => crypto.randomUUID()).map((id) => ({

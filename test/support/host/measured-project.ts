@@ -2,8 +2,16 @@ import { eq, sql } from 'drizzle-orm';
 import { accessReads } from '../../../edge/access/send-access.ts';
 import { ofBranch } from '../../../edge/branches/clone-source.ts';
 import type { BranchRequest } from '../../../edge/branches/create-branches.ts';
+import { newSnapshot } from '../../../edge/branches/snapshot.ts';
 import { insertAllIf, openDatabase } from '../../../edge/database/database.ts';
-import { auditEvents, hosts, projectBranches, projects, users } from '../../../edge/database/schema.ts';
+import {
+  auditEvents,
+  hosts,
+  projectBranches,
+  projects,
+  snapshots,
+  users,
+} from '../../../edge/database/schema.ts';
 import type { BranchStatus } from '../../../shared/branch/branch-status.ts';
 import { lifeOf } from '../../../shared/branch/lifespan.ts';
 import type { BranchMeasurement } from '../../../shared/measurement.ts';
@@ -163,6 +171,20 @@ export async function measuredProject(
     /** Sizes that the host reports between two measurements, in MiB. */
     resize: (sizes: Record<string, number>, hostId?: string) =>
       coordinator.recordSizes(inBytes(sizes), hostId),
+    /** A checkpoint that is there. */
+    async checkpoint(branchId: string): Promise<void> {
+      const branches = await db.select().from(projectBranches).where(eq(projectBranches.id, branchId));
+      for (const branch of branches) {
+        const about = {
+          id: crypto.randomUUID(),
+          kind: 'checkpoint' as const,
+          branch,
+          number: 1,
+          expiresAt: null,
+        };
+        await db.insert(snapshots).values({ ...newSnapshot(about, new Date()), status: 'ready' });
+      }
+    },
     setStatus: (branchId: string, status: BranchStatus) =>
       db.update(projectBranches).set({ status }).where(eq(projectBranches.id, branchId)),
     setQuota: (mib: number) =>

@@ -116,6 +116,8 @@ export async function startMonitorGateway(more: Record<string, string> = {}) {
             actor: { tenantId: 'acme' },
           })),
         ),
+      fileExcess: (branchId: string) =>
+        call<Failure | null>('coordinator', projectId, 'fileExcess', projectId, branchId),
       reserveBranches: (requests: BranchRequest[], sizes: Record<string, number> = {}) =>
         call<Result<unknown, Failure>[]>('coordinator', projectId, 'reserveBranches', requests, sizes),
       recordSizes: (sizes: Record<string, number>, hostId?: string) =>

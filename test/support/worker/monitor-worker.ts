@@ -241,6 +241,11 @@ export class TestedCoordinator extends ProjectCoordinator {
     };
     return Promise.all(requests.map(reserve));
   }
+
+  /** Whether a checkpoint of the branch has room. */
+  fileExcess(projectId: string, branchId: string) {
+    return this.quota.fileExcess(projectId, branchId);
+  }
 }
 
 interface TestedEnv extends Env {
