@@ -13,6 +13,7 @@ import type { LockSampler } from '../rehearsal/sample-locks.ts';
 import { type WatchedTables, watchUncounted } from '../rehearsal/watched-tables.ts';
 import { runScript, type Script } from '../rows/run-script.ts';
 import {
+  asOwner,
   dropTrialDatabase,
   dropUserMappings,
   makeTrialDatabase,
@@ -70,8 +71,11 @@ async function runStatements(host: TrialHost, trial: TrialDatabase, script: Scri
   let before = NO_TABLES;
   let began = performance.now();
   const begin = async (session: Session) => {
-    // A login that only reads takes none of the locks that are sampled.
-    if (script.role !== 'read_only') before = await watchUncounted(session);
+    // A login that only reads takes none of the locks that are sampled, and its snapshot is older than a removal.
+    if (script.role !== 'read_only') {
+      await dropUserMappings(host.settings, trial, session);
+      before = await watchUncounted(session);
+    }
     host.lockSampler.watch(
       id,
       database,
@@ -82,7 +86,11 @@ async function runStatements(host: TrialHost, trial: TrialDatabase, script: Scri
   const end = () => host.lockSampler.sample();
   const branch = { branch_id: id, database, project_id, tenant };
   try {
-    const ran = await dropUserMappings(host.settings, trial)
+    const prepare = async () => {
+      if (script.role === 'read_only')
+        await asOwner(host.settings, trial, (own) => dropUserMappings(host.settings, trial, own));
+    };
+    const ran = await prepare()
       .then(() => runScript(host, branch, script, { begin, end, room: ROOM.results }))
       .then(
         (results) => ({ outcome: 'succeeded' as const, error: null, results }),
@@ -134,14 +142,15 @@ async function compareSides(host: TrialHost, after: Side, before: Side): Promise
     return null;
   };
   const sides = { before, after };
-  const rows = await withLocks(host.sessions, [], (session) =>
+  const comparing = withLocks(host.sessions, [], (session) =>
     compare(host, session, sides, { within: ROWS_WITHIN_MS }, async (comparison) => ({
       tables: await watchUncounted(comparison.after),
       rows: await countDifferences(comparison),
     })),
   ).catch(orProblem('rows'));
-  const schema = await compareSchemas(host, sides, AbortSignal.timeout(SCHEMA_WITHIN_MS)).catch(
+  const schemas = compareSchemas(host, sides, AbortSignal.timeout(SCHEMA_WITHIN_MS)).catch(
     orProblem('schemas'),
   );
+  const [rows, schema] = await Promise.all([comparing, schemas]);
   return { after: rows?.tables ?? null, rows: rows?.rows ?? null, schema, problems };
 }

@@ -66,10 +66,8 @@ export async function makeTrialDatabase(
   try {
     await withLocks(host.sessions, [], async (session) => {
       await cloneSource(host, session, wanted, first.database);
-      if (before) {
-        const clone = { name: copy.database, source: before.database };
-        await createUnusedClone(host, session, clone);
-      }
+      if (before && !(await takeSpare(host, session, before.database, copy.database)))
+        await createUnusedClone(host, session, { name: copy.database, source: before.database });
       await inTransaction(session, async () => {
         await session.query(
           [
@@ -107,6 +105,22 @@ async function cloneSource(
   await releaseLock(session, `source:${source}`);
 }
 
+/** Another spare of the snapshot that the first copy is a clone of has the same content. @returns whether there was one */
+async function takeSpare(
+  { spares }: TrialDatabaseHost,
+  session: Session,
+  clone: string,
+  name: string,
+): Promise<boolean> {
+  const { rows } = await session.query<{ snapshot: string }>(
+    `SELECT snapshot.datname AS snapshot FROM pg_database AS clone JOIN database_origin USING (oid)
+     JOIN pg_database AS snapshot ON snapshot.oid = database_origin.source WHERE clone.datname = $1`,
+    [clone],
+  );
+  const [found] = rows;
+  return found !== undefined && (await spares.take(session, found.snapshot, [name])).length > 0;
+}
+
 const roleStatements = (id: string, projectId: string): string[] => [
   ...BRANCH_ROLES.map((role) => `CREATE ROLE ${identifier(loginName(id, role))} LOGIN`),
   `CREATE ROLE ${identifier(queryLoginName(id))} LOGIN`,
@@ -130,45 +144,54 @@ function opening(
   ];
 }
 
-/** Drops the databases as far as they exist, and the logins. */
-export const dropTrialDatabase = (
+/** Drops the databases as far as they exist, concurrently, and the logins. */
+export async function dropTrialDatabase(
   { sessions }: Pick<TrialDatabaseHost, 'sessions'>,
   id: string,
-): Promise<void> =>
-  withLocks(sessions, [], async (session) => {
-    await dropDatabase(session, trialDatabaseName(id));
-    await dropDatabase(session, comparedDatabaseName(id));
-    await dropRoles(session, rolesOfBranch(id));
-  });
+): Promise<void> {
+  const drops = [trialDatabaseName(id), comparedDatabaseName(id)].map((name) =>
+    withLocks(sessions, [], (session) => dropDatabase(session, name)),
+  );
+  for (const { status, ...drop } of await Promise.allSettled(drops))
+    if (status === 'rejected') throw (drop as PromiseRejectedResult).reason;
+  await withLocks(sessions, [], (session) => dropRoles(session, rolesOfBranch(id)));
+}
 
 const MAPPINGS = `
   SELECT pg_catalog.format('DROP USER MAPPING FOR %s SERVER %I',
     CASE umuser WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(usename) END, srvname) AS statement
   FROM pg_catalog.pg_user_mappings`;
 
-/**
- * Removes the passwords for other servers from the copy, with which a statement would reach them.
- * @throws HostError STATEMENT_REFUSED for one that its owner may not remove
- */
-export const dropUserMappings = (
+/** Runs `action` in the copy as the owners of its objects, before code of the tenant has run there. */
+export const asOwner = <T>(
   settings: AgentSettings,
   { id, project_id, copy }: TrialDatabase,
-): Promise<void> =>
-  inAgentLogin(
-    settings,
-    { login: loginName(id, 'owner'), database: copy.database },
-    async (session) => {
-      const { rows } = await session.query<{ statement: string }>(MAPPINGS);
-      if (rows.length === 0) return;
-      await session.query(rows.map(({ statement }) => statement).join('; ')).catch(() => {
-        throw new HostError(
-          'STATEMENT_REFUSED',
-          'the branch has a user mapping that its owner cannot remove from a copy',
-          { sqlstate: INSUFFICIENT_PRIVILEGE },
-        );
-      });
-    },
-    [`role=${groupName(project_id, 'owner')}`],
-  );
+  action: (session: Session) => Promise<T>,
+): Promise<T> =>
+  inAgentLogin(settings, { login: loginName(id, 'owner'), database: copy.database }, action, [
+    `role=${groupName(project_id, 'owner')}`,
+  ]);
+
+/**
+ * Removes the passwords for other servers from the copy, with which a statement would reach them.
+ * @param session in the copy, before code of the tenant runs there
+ * @throws HostError STATEMENT_REFUSED for one that its owner may not remove
+ */
+export async function dropUserMappings(
+  settings: AgentSettings,
+  trial: TrialDatabase,
+  session: Session,
+): Promise<void> {
+  const { rows } = await session.query<{ statement: string }>(MAPPINGS);
+  if (rows.length === 0) return;
+  const statements = rows.map(({ statement }) => statement).join('; ');
+  await asOwner(settings, trial, (own) => own.query(statements)).catch(() => {
+    throw new HostError(
+      'STATEMENT_REFUSED',
+      'the branch has a user mapping that its owner cannot remove from a copy',
+      { sqlstate: INSUFFICIENT_PRIVILEGE },
+    );
+  });
+}
 
 const INSUFFICIENT_PRIVILEGE = '42501';

@@ -23,6 +23,12 @@ interface Known {
   until: number;
 }
 
+interface Keeper {
+  session: Promise<Session & { release: (isLost: boolean) => void }>;
+  /** Trials whose locks it has. */
+  held: number;
+}
+
 /** Trials that are running, and their reports. They end with the agent, as their copies do. */
 export class Trials {
   readonly #gate = new ProjectGate({ ofHost: OF_HOST, ofProject: OF_PROJECT, noun: 'trial' });
@@ -32,8 +38,7 @@ export class Trials {
   #compared = 0;
   readonly #pool: Pool;
   /** The session that holds the locks of all trials. A session for each would leave none to other operations. */
-  #keeper: Promise<Session & { release: () => void }> | null = null;
-  #held = 0;
+  #keeper: Keeper | null = null;
 
   constructor(pool: Pool) {
     this.#pool = pool;
@@ -111,30 +116,26 @@ export class Trials {
   /** The removal of leftovers takes the same lock, also that of another process. */
   async #locked<T>(id: string, action: () => Promise<T>): Promise<T> {
     const lock = `clone:${id}` as const;
-    const keeper = await this.#hold();
-    try {
-      await takeLock(keeper, lock);
-      return await action();
-    } finally {
-      await releaseLock(keeper, lock).catch(() => {});
-      this.#held -= 1;
-      if (this.#held === 0) {
-        this.#keeper = null;
-        keeper.release();
-      }
-    }
-  }
-
-  async #hold() {
-    this.#held += 1;
-    this.#keeper ??= this.#pool.connect();
+    this.#keeper ??= { session: this.#pool.connect(), held: 0 };
     const keeper = this.#keeper;
+    keeper.held += 1;
+    let isIntact = false;
     try {
-      return await keeper;
-    } catch (error) {
-      this.#held -= 1;
-      if (this.#held === 0) this.#keeper = null;
-      throw error;
+      const session = await keeper.session;
+      await takeLock(session, lock);
+      try {
+        return await action();
+      } finally {
+        isIntact = await releaseLock(session, lock).then(
+          () => true,
+          () => false,
+        );
+      }
+    } finally {
+      keeper.held -= 1;
+      // One that is lost has released its locks. The next trial opens another one.
+      if ((keeper.held === 0 || !isIntact) && this.#keeper === keeper) this.#keeper = null;
+      if (keeper.held === 0) keeper.session.then((session) => session.release(!isIntact)).catch(() => {});
     }
   }
 }
