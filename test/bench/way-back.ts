@@ -17,6 +17,9 @@ which clones the checkpoint and keeps what the branch held; a trial of one state
 the read-write login, with the row and schema differences and the drop of both copies. The parts of a trial are those of its report. The limits apply to the \
 median of the ratios in each round.`;
 
+/** Of the last run; to be replaced with the next one. */
+const FINDINGS = `This run shared two processors with other work (load 13.7), so it says little about the goals: a bare clone is one statement that waits for the disk, and the other sides are chains of short steps of several processes, each of which waited for a processor. Repeat it on a machine that does nothing else.`;
+
 /** Measures checkpoints, undo and trials. @param signal aborts it */
 export const measureWayBack = (signal: AbortSignal): Promise<Report> =>
   onXfsStack(signal, DISK_BYTES, measure, UNLIMITED);
@@ -66,6 +69,7 @@ async function measure(stack: Stack): Promise<Report> {
         { name: 'an undo ÷ a bare clone', measured: ratioOf('undo'), limit: 2, unit: '×' },
         { name: 'a trial of one statement ÷ a bare clone', measured: ratioOf('trial'), limit: 3, unit: '×' },
       ],
+      findings: FINDINGS,
       times: { Durations: times, 'Parts of a trial': parts },
     };
   } finally {
