@@ -90,7 +90,7 @@ const Report = z
     has_more: REPORT.has_more.meta({ description: 'A list was cut to the 512 KiB of a report.' }),
     statements_ms: REPORT.statements_ms.meta({ description: 'Milliseconds that the statements took.' }),
     total_ms: REPORT.total_ms.meta({
-      description: 'With the copy, the comparison and the removal of nothing but the copy.',
+      description: 'Milliseconds with the copy and the comparison.',
     }),
   })
   .meta({ id: 'Trial' });
