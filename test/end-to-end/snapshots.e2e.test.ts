@@ -232,7 +232,8 @@ describe('checkpoints', () => {
   let url: string;
   beforeEach(async ({ task }) => {
     ref = `undo-${task.id.replaceAll(/[^0-9]/g, '')}`;
-    await api.branch(project.id, ref);
+    // Each statement logs in again, because an undo ends the sessions.
+    await api.branch(project.id, ref, { connection_attempts_per_minute: 'max' });
     url = await urlOf(ref);
     await query(url, 'create table step (n int)');
   });
