@@ -12,8 +12,8 @@ import { createClone, createUnusedClone } from '../cloning/create-clone.ts';
 import type { Side } from '../difference/sides.ts';
 import { copyBranchSettings } from '../postgres/branch-settings.ts';
 import { readTenant } from '../postgres/branches.ts';
-import { identifier, inTransaction, literal, type Session } from '../postgres/connect.ts';
-import { dropDatabase, protectDatabase, workMark } from '../postgres/databases.ts';
+import { identifier, inTransaction, type Session } from '../postgres/connect.ts';
+import { dropDatabase, protectWork } from '../postgres/databases.ts';
 import { releaseLock, takeLock, withLocks } from '../postgres/locks.ts';
 import { inAgentLogin } from '../postgres/login-session.ts';
 import { dropRoles, rolesOfBranch } from '../postgres/unused-roles.ts';
@@ -135,12 +135,9 @@ function opening(
   { database, project_id = '' }: Side,
   logins: readonly string[],
 ): string[] {
-  const name = identifier(database);
   return [
-    `REVOKE ALL ON DATABASE ${name} FROM PUBLIC`,
-    `GRANT CONNECT ON DATABASE ${name} TO ${logins.map(identifier).join(', ')}`,
-    `COMMENT ON DATABASE ${name} IS ${literal(workMark({ project_id }))}`,
-    protectDatabase(settings, database),
+    protectWork(settings, database, { project_id }),
+    `GRANT CONNECT ON DATABASE ${identifier(database)} TO ${logins.map(identifier).join(', ')}`,
   ];
 }
 
