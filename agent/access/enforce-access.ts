@@ -2,7 +2,13 @@ import type { Params } from '../../shared/protocol/operations.ts';
 import { showClientsAndLogins, withAdminConsoles } from '../pooler/admin-console.ts';
 import { reconnectServers } from '../pooler/pause.ts';
 import { restoreBranchSettings } from '../postgres/branch-settings.ts';
-import { inTransaction, type Pool, type Queryable, type Session } from '../postgres/connect.ts';
+import {
+  AGENT_ADDRESS,
+  inTransaction,
+  type Pool,
+  type Queryable,
+  type Session,
+} from '../postgres/connect.ts';
 import { takeLockWithin, withLocks } from '../postgres/locks.ts';
 import { refuseLogins, restoreLogins } from '../postgres/roles.ts';
 import { type ClientLogin, endSessions, readClientLogins } from '../postgres/sessions.ts';
@@ -242,7 +248,8 @@ const noRuleFor = (address: string) => `NOT EXISTS (
     AND (rule.branch_id IS NULL OR rule.branch_id = branch.branch_id) AND ${address} <<= rule.cidr)`;
 
 /**
- * Direct sessions of ended logins, and those from addresses that no rule admits. The pooler's use the socket.
+ * Direct sessions of ended logins, and those from addresses that no rule admits. The pooler's use the socket. Clients over
+ * WebSocket have the agent's address here, and theirs is checked by `OpenClients`.
  */
 const NOT_ALLOWED = `
   FROM pg_stat_activity AS session
@@ -250,7 +257,7 @@ const NOT_ALLOWED = `
   JOIN LATERAL (SELECT branch_id, project_id FROM branch WHERE database = datname OFFSET 0) AS branch ON project_id = $1
   LEFT JOIN login ON login = usename
   WHERE client_addr IS NOT NULL
-    AND (backend_start >= end_from OR ${noRuleFor('client_addr')})`;
+    AND (backend_start >= end_from OR (client_addr <> '${AGENT_ADDRESS}' AND ${noRuleFor('client_addr')}))`;
 
 const endDirectSessions = (session: Session, projectId: string) =>
   endSessions(session, NOT_ALLOWED, [projectId], ENDING);

@@ -5,7 +5,8 @@ import { MANAGED_DATABASE } from '../../shared/branch/database-name.ts';
 import { BRANCH_ROLES, branchOfLogin, loginName } from '../../shared/branch/login.ts';
 import { isInNetwork, readCidr } from '../../shared/cidr.ts';
 import type { Block } from '../blocks/stored-blocks.ts';
-import { RULE_FILES } from '../servers/configuration.ts';
+import { AGENT_ADDRESS } from '../postgres/connect.ts';
+import { CLIENT_LOGINS, RULE_FILES } from '../servers/configuration.ts';
 
 /** The logins of one branch's database, and the networks they may connect from. */
 export interface BranchAccess {
@@ -62,6 +63,7 @@ const VERIFIER = /^SCRAM-SHA-256\$[\w+/=$:]+$/;
  * The text of every rule file. Both servers reject any connection that they do not name. PostgreSQL's file
  * names roles, so it changes only with a new network (docs/decisions/network-rules.md). It names no database
  * under construction, to which everybody may connect.
+ * @param servesSockets whether the agent logs in for clients over WebSocket
  * @throws Error when a value could break out of its field: PostgreSQL does not start with a malformed line
  */
 export function ruleFiles(
@@ -70,6 +72,7 @@ export function ruleFiles(
   server: PooledServer,
   standbys: readonly StandbyLogin[] = [],
   movers: readonly MoverAccess[] = [],
+  servesSockets = false,
 ): RuleFileTexts {
   const composed = branches.map(compose);
   networks.forEach(checkNetwork);
@@ -88,6 +91,8 @@ export function ruleFiles(
         ),
       ),
       ...networks.map(({ role, cidr }) => `hostssl /^db_ +${role} ${cidr} scram-sha-256`),
+      // The agent decides about each of these clients itself. Nobody else has this address of loopback.
+      ...(servesSockets ? [`hostnossl /^db_ ${CLIENT_LOGINS} ${AGENT_ADDRESS}/32 scram-sha-256`] : []),
     ]),
     // The proof of a new branch uses the unix socket, with the password that its clients will use.
     poolerHba: `local all all scram-sha-256\n${composed.map(({ rules }) => rules).join('')}`,

@@ -334,3 +334,9 @@ export async function readMovers(db: Queryable): Promise<MoverAccess[]> {
   );
   return rows.map((row) => ({ ...row, cidrs: row.cidrs.map(canonicalNetwork) }));
 }
+
+/** The networks of all rules that open SQL over HTTP and WebSocket alone. */
+export async function readSqlNetworks(db: Queryable): Promise<string[]> {
+  const { rows } = await db.query<{ cidr: string }>('SELECT DISTINCT cidr::text FROM sql_rule');
+  return rows.map(({ cidr }) => canonicalNetwork(cidr));
+}

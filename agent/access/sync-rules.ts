@@ -30,7 +30,7 @@ import {
   withinLargerNetworks,
   writeRuleFiles,
 } from './rule-files.ts';
-import { KnownAccess, type LimitedAccess, readMovers } from './store-access.ts';
+import { KnownAccess, type LimitedAccess, readMovers, readSqlNetworks } from './store-access.ts';
 
 /** What is blocked: by the watches of this process, and in the tables at the last sync. */
 class KnownBlocks {
@@ -240,12 +240,24 @@ export class RuleSync {
       ...blocks.flatMap(({ reason, database }) => (reason === 'attempts' ? [] : [database])),
     ]);
     const pooled = branches.filter(({ database }) => !withheld.has(database));
-    this.#unblocked = ruleFiles(pooled, networks, server, standbys, movers);
+    this.#unblocked = ruleFiles(
+      pooled,
+      networks,
+      server,
+      standbys,
+      movers,
+      this.#settings.SQL_PORT > 0 && !this.#isClosed,
+    );
     const wanted = this.#withBlocks(this.#unblocked);
     // The files on disk are compared too, because a control tool may have written them in the meantime.
     if (!(sameTexts(found, wanted) && this.#applied && sameTexts(this.#applied, wanted)))
       await this.#apply(session, { found, wanted, server });
-    await this.#filter?.publish([...branches, ...standbys, ...movers].flatMap(({ cidrs }) => cidrs));
+    if (!this.#filter) return;
+    const ofBranches = branches.flatMap(({ cidrs }) => cidrs);
+    await this.#filter.publish({
+      servers: [...ofBranches, ...[...standbys, ...movers].flatMap(({ cidrs }) => cidrs)],
+      sql: this.#isClosed ? [] : [...ofBranches, ...(await readSqlNetworks(session))],
+    });
   }
 
   async #apply(

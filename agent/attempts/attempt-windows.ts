@@ -68,6 +68,15 @@ export class AttemptWindows {
     return reached.includes(true);
   }
 
+  /** True once a network or its branch has reached the limit. */
+  isFull(branch_id: string, address: string | null, now: number): boolean {
+    const isByAddress = this.#scope === 'address' && address !== null;
+    return [{ branch_id, address: null }, ...(isByAddress ? [{ branch_id, address }] : [])].some((block) => {
+      const window = (block.address === null ? this.#branches : this.#networks).get(blockKey(block));
+      return window !== undefined && window.end > now && window.count >= this.limitOf(block);
+    });
+  }
+
   /** The attempts in one window that are accepted. A raised limit opens a network before its window ends. */
   limitOf({ branch_id, address }: Block): number {
     return attemptsUntilBlock(this.#scope, address, this.#limitOf(branch_id));

@@ -70,6 +70,18 @@ export class AttemptWatch implements BlockSource {
     await Promise.all(following);
   }
 
+  /** True if the branch accepts no further attempt of an address. */
+  isFull(branchId: string, address: string): boolean {
+    return this.#windows.isFull(branchId, clientNetwork(address), this.now());
+  }
+
+  /** Counts an attempt that neither server logs. @returns false if the limit had been reached before it */
+  admit(branchId: string, address: string): boolean {
+    if (this.isFull(branchId, address)) return false;
+    this.#count(branchId, address);
+    return true;
+  }
+
   /** Bytes of each log in which attempts were not counted yet. */
   unread(): Map<string, number> {
     return new Map([...this.#followers].map(([name, follower]) => [name, follower.unreadBytes()]));

@@ -32,6 +32,7 @@ import { runRoomLoop } from '../snapshots/make-room.ts';
 import { runSeparationLoop } from '../snapshots/separate-snapshots.ts';
 import { runSpareLoop } from '../snapshots/spares.ts';
 import { runStandingLoop } from '../snapshots/standing.ts';
+import { SqlSockets } from '../sql/sockets.ts';
 import { watchLease } from '../standby/lease.ts';
 import { FollowWatch } from '../transfer/watch-followed.ts';
 import { Drain, drainAt } from '../upgrade/drain.ts';
@@ -204,7 +205,8 @@ function loopsOf(
     spares: (signal) => runSpareLoop(host, signal),
     standing: (signal) => runStandingLoop(host, signal),
     'locks of rehearsals': (signal) => host.lockSampler.run(signal),
-    'clients of SQL over HTTP': (signal) => host.sql.watch(host.postgres, signal),
+    'clients of SQL over HTTP': (signal) => host.sql.clients.watch(host, signal),
+    'SQL over WebSocket': (signal) => new SqlSockets(host, attempts).run(signal),
     logins: (signal) => new LoginWatch(host, log).run(signal),
     'blocked projects': (signal) =>
       watchBlockedProjects({ settings, sizes, log, report: (found) => notify('sizes', found), signal }),

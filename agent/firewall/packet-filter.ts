@@ -3,7 +3,14 @@ import { HostError } from '../process/host-error.ts';
 import type { Log } from '../process/log.ts';
 import { runLoop } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
-import { COUNTING_SETS, networksRuleset, type Ports, tableName, tableRuleset } from './ruleset.ts';
+import {
+  type Admitted,
+  COUNTING_SETS,
+  networksRuleset,
+  type Ports,
+  tableName,
+  tableRuleset,
+} from './ruleset.ts';
 
 interface FilteredHost {
   settings: Pick<AgentSettings, 'FIREWALL'>;
@@ -48,7 +55,7 @@ export async function hasTable(ports: Ports): Promise<boolean | null> {
   }
 }
 
-/** The nftables table that admits exactly the networks of all rules to both ports. */
+/** The nftables table that admits exactly the networks of all rules to the ports. */
 export class PacketFilter {
   readonly #ports: Ports;
   /** The networks that were published last, and the table as the kernel lists it since; null: unknown. */
@@ -62,9 +69,10 @@ export class PacketFilter {
    * Resolves when exactly these networks are admitted. Calls must not run concurrently.
    * @throws HostError RULES_NOT_APPLIED
    */
-  async publish(cidrs: readonly string[]): Promise<void> {
-    const wanted = [...new Set(cidrs)].sort();
-    const networks = wanted.join();
+  async publish({ servers, sql }: Admitted): Promise<void> {
+    const sorted = (cidrs: readonly string[]) => [...new Set(cidrs)].sort();
+    const wanted = { servers: sorted(servers), sql: sorted(sql) };
+    const networks = JSON.stringify(wanted);
     if (this.#published?.networks === networks) return;
     const isKnown = this.#published !== null;
     this.#published = null;

@@ -175,8 +175,8 @@ export class GuardWatch {
   }
 
   #kindOf(session: ReadSession, database: string): TenantSession['kind'] {
-    const { backend, login, isRemote } = session;
-    const kind = processKind({ backend, login, isRemote, database });
+    const { backend, login, way } = session;
+    const kind = processKind({ backend, login, way, database });
     if (!this.#directory.isCertain(session)) return kind;
     const what = `${backend} in ${DATABASES.branch.form.test(database) ? 'a branch' : database}`;
     if (kind === null && !this.#unknown.has(what)) {

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import { uptime } from 'node:os';
 import { join } from 'node:path';
 import { readProcessTimes } from '../measurement/server-sample.ts';
-import { type OwnSession, openPlatformSession } from '../postgres/connect.ts';
+import { AGENT_ADDRESS, type OwnSession, openPlatformSession } from '../postgres/connect.ts';
 import type { SeenProcess } from '../postgres/tenant-code.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import type { AutovacuumWorker, Observation, TenantSession } from './guard.ts';
@@ -41,7 +41,7 @@ const READ = `
          held.transaction, backend_xid IS NOT NULL AS has_id, held.newest_id, held.ids,
          state = 'active' OR backend_type <> 'client backend' AS is_active,
          backend_type AS backend, CASE WHEN usesysid <> 0 THEN pg_get_userbyid(usesysid)::text END AS login,
-         client_addr IS NOT NULL AS is_remote,
+         CASE WHEN client_addr IS NULL THEN 'local' WHEN client_addr = '${AGENT_ADDRESS}' THEN 'agent' ELSE 'network' END AS way,
          coalesce(held.locks, 0)::float8 AS locks
   FROM pg_stat_get_activity(NULL) LEFT JOIN (
     SELECT pid, count(*) AS locks,
@@ -109,7 +109,7 @@ interface SessionRow {
   locks: number;
   backend: string;
   login: string | null;
-  is_remote: boolean;
+  way: SeenProcess['way'];
 }
 
 interface WorkerRow {
@@ -259,7 +259,7 @@ const toSession = (row: SessionRow): ReadSession => ({
   locks: row.locks,
   backend: row.backend,
   login: row.login,
-  isRemote: row.is_remote,
+  way: row.way,
 });
 
 const toWorker = (row: WorkerRow): InDatabase<AutovacuumWorker> => ({

@@ -44,11 +44,12 @@ export const CONFIGURATION_FILES = {
   'branchgate-logs.timer': logRotationTimer,
   'branchgate-certificate.service': renewalUnit,
   'branchgate-certificate.timer': renewalTimer,
-  'nftables.conf': ({ postgres, pooler }) =>
+  'nftables.conf': ({ postgres, pooler, sqlPort }) =>
     baseRuleset({
       POSTGRES_PORT: postgres.port,
       POOLER_PORT: pooler.port,
       POOLER_STANDBY_PORT: pooler.standbyPort,
+      SQL_PORT: sqlPort,
     }),
 } as const satisfies Record<string, (layout: ServerLayout) => string>;
 
@@ -70,6 +71,7 @@ export const layoutOf = (settings: AgentSettings, chosen: Chosen): ServerLayout 
     maxClients: settings.POOLER_MAX_CLIENTS,
     standbyPort: settings.POOLER_STANDBY_PORT,
   },
+  sqlPort: settings.SQL_PORT,
   dataDir: settings.PGDATA_DIR,
   get tls() {
     return chosen.tls;

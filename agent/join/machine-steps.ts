@@ -112,7 +112,7 @@ async function placePostgresLogs(context: Context): Promise<void> {
 async function filterPackets(context: Context): Promise<void> {
   const { machine, files, settings } = context;
   if (settings.FIREWALL !== 'nftables') {
-    machine.note('FIREWALL is off, so any address can open connections to both ports');
+    machine.note('FIREWALL is off, so any address can open connections to all ports');
     return;
   }
   await install(context, 'nftables.conf', FILTER.rules);
@@ -120,15 +120,19 @@ async function filterPackets(context: Context): Promise<void> {
   const { code, stdout } = await machine.query('systemctl', ['is-enabled', 'nftables.service']);
   if (code !== 0 || stdout.trim() !== 'enabled')
     machine.note(
-      `${FILTER.machine} is not loaded at the start of the machine, so both ports are open until the agent has started: systemctl enable nftables`,
+      `${FILTER.machine} is not loaded at the start of the machine, so the ports are open until the agent has started: systemctl enable nftables`,
     );
   // A table of the running agent has its networks, which the base would remove.
   const table = ['list', 'table', 'inet', `branchgate_${settings.POSTGRES_PORT}`];
   if ((await machine.query('nft', table)).code !== 0)
-    await machine.run('closed both ports until the agent has started', 'nft', [
+    await machine.run('closed the ports until the agent has started', 'nft', [
       '--file',
       machine.at(FILTER.rules),
     ]);
+  if (settings.SQL_PORT > 0)
+    machine.note(
+      `port ${settings.SQL_PORT} is open to the networks of all rules, for SQL over WebSocket (SQL_PORT=0: off); a firewall in front of this machine must let it through as well`,
+    );
 }
 
 async function removeFilter({ machine, settings }: Context): Promise<void> {
@@ -159,7 +163,7 @@ export const KERNEL_STEP: Step = {
 
 export const FIREWALL_STEP: Step = {
   name: 'firewall',
-  what: 'close both ports to unknown networks',
+  what: 'close the ports to unknown networks',
   apply: filterPackets,
   takeBack: removeFilter,
 };

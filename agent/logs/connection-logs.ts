@@ -1,3 +1,4 @@
+import { AGENT_ADDRESS } from '../postgres/connect.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { currentPostgresLog, postgresLogsBetween } from './postgres-log.ts';
 
@@ -50,7 +51,9 @@ function readPostgresLine(line: string): Attempt | null {
     (error_severity === 'LOG' && message?.startsWith('connection authenticated: ')) ||
     // A statement can raise 28P01 too, but only with severity ERROR.
     (error_severity === 'FATAL' && state_code === '28P01');
-  if (!isAttempt || !user || !dbname || !remote_host || remote_host === '[local]') return null;
+  // Attempts over WebSocket are counted by the agent, which knows their addresses.
+  const isOwn = remote_host === '[local]' || remote_host === AGENT_ADDRESS;
+  if (!isAttempt || !user || !dbname || !remote_host || isOwn) return null;
   return LOGIN.test(user) ? { login: user, database: dbname, address: remote_host } : null;
 }
 

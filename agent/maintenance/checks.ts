@@ -23,6 +23,7 @@ import {
   SLOT_WAL_GB,
   SPARE_POOLER_CLIENTS,
 } from '../servers/configuration.ts';
+import type { PortState } from '../sql/examine-port.ts';
 
 /** How far this host is backed up, as PostgreSQL knows it, whatever program makes the backups. */
 export interface BackupState {
@@ -137,6 +138,8 @@ export interface Facts {
   outdatedCollations: string[];
   /** Those of EXTENSIONS that owners cannot create. */
   refusedExtensions: RefusedExtension[];
+  /** The program that answers at the port of SQL over WebSocket. */
+  sqlPort: PortState;
   /** When the first certificate of both servers ends; null if none can be read. */
   certificateEndsAt: Date | null;
   /**
@@ -397,6 +400,16 @@ export const CHECKS: readonly Check[] = [
   problem(
     ({ backup }) => !backup.archives || isWithin(backup.lastBackupAt, BACKUP_WITHIN_HOURS * 3_600_000),
     `There is no backup of the last ${BACKUP_WITHIN_HOURS} hours, and without one the archived WAL is of no use: make one, and check its timer.`,
+  ),
+  advice(
+    ({ sqlPort }) => sqlPort !== 'other',
+    ({ settings }) =>
+      `Another program answers at port ${settings.SQL_PORT}, so functions cannot open WebSockets: stop it, or set SQL_PORT to another port, or to 0.`,
+  ),
+  advice(
+    ({ sqlPort }) => sqlPort !== 'none',
+    ({ settings }) =>
+      `Nothing answers at port ${settings.SQL_PORT}, so functions cannot open WebSockets: read the reason of sql.unserved in the agent's log. A low port takes CAP_NET_BIND_SERVICE, which the agent's unit has.`,
   ),
   advice(
     ({ machine }) => machine.memoryMax !== null,

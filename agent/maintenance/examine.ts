@@ -14,6 +14,7 @@ import { readOpenToPublic } from '../postgres/databases.ts';
 import { readRefusedExtensions } from '../postgres/extensions.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { endOfCertificates, namesOfCertificates } from '../servers/certificate.ts';
+import { examinePort } from '../sql/examine-port.ts';
 import { type ClonedDatabase, examineDatabases, examineVolume } from '../volumes/examine-volume.ts';
 import { isShortOfInodes, readVolumes } from '../volumes/volumes.ts';
 import { CHECKS, type Facts, type Finding, readBackupState, readMachineLimits } from './checks.ts';
@@ -51,6 +52,11 @@ export async function examine(
     machine: await readMachineLimits(settings.PGDATA_DIR),
     refusedExtensions: await readRefusedExtensions(settings, postgres),
     certificateEndsAt: null,
+    sqlPort: await examinePort(postgres, {
+      port: settings.SQL_PORT,
+      listens: ofPostgres.listen_addresses ?? '',
+      certFile: certificatesOf(ofPostgres, config)[0] ?? '',
+    }),
     sameDataDirectory: false,
     readsLogs: (await Promise.all(CONNECTION_LOGS.map((log) => canRead(log, settings)))).every(Boolean),
     canGuard: canGuard(settings),

@@ -7,7 +7,7 @@ import type { Membership } from '../standby/membership.ts';
 interface AppliedHost extends AccessHost {
   sessions: Pool;
   postgres: Pool;
-  sql: Pick<SqlRequests, 'recheck'>;
+  sql: { clients: Pick<SqlRequests['clients'], 'recheck'> };
   member: Membership;
 }
 
@@ -17,7 +17,7 @@ export async function applyAccess(
   params: Params<'access.apply'>,
 ): Promise<MethodResult<'access.apply'>> {
   await storeAndEnforce(host, params);
-  await host.sql.recheck(host.postgres);
+  await host.sql.clients.recheck(host);
   if (params.access.durability === 'sync') await host.member.synchronise();
   return { revision: params.access.revision };
 }

@@ -189,3 +189,9 @@ export const literal = (text: string) => pg.escapeLiteral(text);
 
 /** The platform's superuser in PostgreSQL, and the database that contains the agent's tables. */
 export const PLATFORM_ROLE = 'branchgate';
+
+/**
+ * The address of loopback from which the agent logs in to PostgreSQL for a client over WebSocket, by SCRAM. The unix socket
+ * would admit the agent to every login without a password.
+ */
+export const AGENT_ADDRESS = '127.83.81.76';

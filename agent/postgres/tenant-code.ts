@@ -102,14 +102,17 @@ type Mechanism =
   /** What is left of the processors is shared. */
   | 'shared';
 
+/** Over the network, over the unix socket, or by the agent for a client over WebSocket (`AGENT_ADDRESS`). */
+export type Way = 'network' | 'local' | 'agent';
+
 interface ProcessForm {
   /** `backend_type` in `pg_stat_activity`. */
   backend: string;
   databases: readonly DatabaseKind[];
   /** A client backend's login; others have that of their leader, their subscription or a superuser. */
   login?: RegExp;
-  /** Whether a client backend has a network address; both, if it is left out. */
-  isRemote?: boolean;
+  /** How a client backend is connected; any way, if it is left out. */
+  way?: Way;
   bounds: Record<Bound, GuardName | Mechanism>;
   /**
    * Age at which `old transactions` ends it, instead of TRANSACTION_SECONDS: a transaction of an operation lasts as long as
@@ -157,9 +160,11 @@ const worker = (kind: string) =>
   }) as const;
 
 export const PROCESSES = {
-  client: { ...session, login: LOGIN, isRemote: true },
+  client: { ...session, login: LOGIN, way: 'network' },
+  /** A direct session of a client over WebSocket, which the agent pipes. */
+  websocket: { ...session, login: LOGIN, way: 'agent' },
   /** A session of the pooler, and those that the agent opens for a client with the client's login. */
-  pooled: { ...session, login: LOGIN, isRemote: false },
+  pooled: { ...session, login: LOGIN, way: 'local' },
   /** Queries, comparisons with their dumps, rehearsals, and the role of a subscription. */
   query: { ...session, login: QUERY_LOGIN },
   masking: { ...ofOperation, databases: ['masking'] },
@@ -200,11 +205,11 @@ export interface SeenProcess {
   database: string;
   /** Null without one. */
   login: string | null;
-  isRemote: boolean;
+  way: Way;
 }
 
 /** @returns null for a process that this table does not have */
-export function processKind({ backend, database, login, isRemote }: SeenProcess): ProcessKind | null {
+export function processKind({ backend, database, login, way }: SeenProcess): ProcessKind | null {
   const found = databaseKind(database);
   return (
     PROCESS_KINDS.find((kind) => {
@@ -214,7 +219,7 @@ export function processKind({ backend, database, login, isRemote }: SeenProcess)
         found !== null &&
         form.databases.includes(found) &&
         (form.login === undefined || form.login.test(login ?? '')) &&
-        (form.isRemote === undefined || form.isRemote === isRemote)
+        (form.way === undefined || form.way === way)
       );
     }) ?? null
   );

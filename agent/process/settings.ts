@@ -41,6 +41,8 @@ const Settings = z.object({
   POOLER_DRAIN_SECONDS: z.coerce.number().int().min(1).max(86_400).default(600),
   /** PgBouncer's log, in which connection attempts are counted. */
   POOLER_LOG: Path.default('/var/log/postgresql/pgbouncer.log'),
+  /** Port of SQL over WebSocket, at the addresses of PostgreSQL; 0: off. */
+  SQL_PORT: z.coerce.number().int().min(0).max(65_535).default(443),
   /** Client connections through the pooler (specification 8: 200, up to 500). */
   POOLER_MAX_CLIENTS: z.coerce.number().int().min(200).max(500).default(200),
   /** Connections to one branch's database, direct and pooled together. */

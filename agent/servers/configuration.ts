@@ -71,6 +71,8 @@ export interface ServerLayout {
    * without one.
    */
   pooler: { port: number; socketDir: string; logFile: string; maxClients: number; standbyPort: number };
+  /** Port of SQL over WebSocket, which the agent serves; 0: off. */
+  sqlPort: number;
   /** Certificate and key (PEM) that both servers present to clients. */
   tls: { certFile: string; keyFile: string };
   /** PostgreSQL's data. */
@@ -159,7 +161,7 @@ log_connections = 'authentication,authorization'
 `;
 
 /** The logins that clients have. */
-const CLIENT_LOGINS = '/^u_[0-9a-f]{32}_(owner|rw|ro)$';
+export const CLIENT_LOGINS = '/^u_[0-9a-f]{32}_(owner|rw|ro)$';
 /**
  * The agent reads rows and runs statements of clients as a branch's logins, and repairs default privileges as
  * the owner. As the login of a move it removes what that has left.

@@ -112,7 +112,7 @@ WantedBy=timers.target
 
 /**
  * Drop-in of the agent's own unit, for `FIREWALL=nftables` and for POOLER_STANDBY_PORT. Without it the agent
- * has no capability at all.
+ * may only listen at a low port.
  */
 export const agentUnit = () => `\
 # /etc/systemd/system/branchgate-agent.service.d/firewall.conf

@@ -1,6 +1,6 @@
 import { connect } from 'node:net';
-import { loginName } from '../../shared/branch/login.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import type { RuleSync } from '../access/sync-rules.ts';
 import { socketOf } from '../pooler/admin-console.ts';
 import { instancesNow } from '../pooler/restart-state.ts';
 import { boundedSocket } from '../postgres/bounded-socket.ts';
@@ -10,18 +10,17 @@ import {
   breakOff,
   type OwnSession,
   openSession,
-  type Queryable,
   type Session,
 } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import { runStatement } from '../postgres/run-statement.ts';
 import { HostError, ofParameter } from '../process/host-error.ts';
 import type { Log } from '../process/log.ts';
-import { repeat } from '../process/loops.ts';
 import { admitTenantCode, inBranch, type RowsHost } from '../rows/branch-session.ts';
 import { inputOfQuery } from '../rows/client-query.ts';
 import { RowTurns } from '../rows/row-turns.ts';
-import { admitClient, fatal, type SqlClient, type SqlError, wrongPassword } from './admit-client.ts';
+import { admitClient, fatal, loginOf, type SqlError, SqlRefusal, wrongPassword } from './admit-client.ts';
+import { OpenClients } from './open-clients.ts';
 import { Replies, type Reply } from './reply.ts';
 
 type Call = Params<'sql.run'>;
@@ -33,45 +32,20 @@ const TURNS = {
   admitted: { total: 48, reserved: 12, reservedBelow: 2, ofProject: 24, ofBranch: 16 },
 };
 
-const RECHECK_EVERY_MS = 1_000;
 const CONNECT_WITHIN_MS = 5_000;
 const STATEMENTS_WITHIN_MS = 30_000;
 /** PostgreSQL answers a cancellation within this time, or nobody knows how the statement ended. */
 const CANCELLED_WITHIN_MS = 2_000;
 
-/** A request whose statements run. */
-interface OpenClient {
-  client: SqlClient;
-  end: (error: SqlError) => void;
-}
-
-/** State of SQL over HTTP that outlives a request. */
+/** State of SQL over HTTP and WebSocket that outlives a request. */
 export class SqlRequests {
   readonly turns = new RowTurns(TURNS);
   readonly replies = new Replies();
-  readonly #open = new Set<OpenClient>();
-
-  /** @returns a function to call when its statements have ended */
-  add(open: OpenClient): () => void {
-    this.#open.add(open);
-    return () => this.#open.delete(open);
-  }
-
-  /** Rules and blocks that another process stores are seen within a second, as at the ports. Never throws. */
-  watch(db: Queryable, signal: AbortSignal): Promise<void> {
-    return repeat(() => this.recheck(db).catch(() => {}), RECHECK_EVERY_MS, signal);
-  }
-
-  /** Ends the requests of clients that are not admitted any more. */
-  async recheck(db: Queryable): Promise<void> {
-    for (const { client, end } of [...this.#open]) {
-      const decision = await admitClient(db, client, null);
-      if (decision.outcome === 'refused') end(decision.error);
-    }
-  }
+  readonly clients = new OpenClients();
 }
 
 export interface SqlHost extends RowsHost {
+  rules: RuleSync;
   sql: SqlRequests;
   log: Log;
 }
@@ -105,6 +79,7 @@ function errorOf(error: unknown, call: Call): SqlError {
       REFUSALS[error.code] === TOO_MANY ? 'too many requests of SQL over HTTP run: try again' : error.message;
     if (code !== undefined) return { severity: 'ERROR', code, message };
   }
+  if (error instanceof SqlRefusal) return error.error;
   if (!(error instanceof Error)) throw error;
   const code = sqlState(error);
   if (!('severity' in error)) {
@@ -118,7 +93,7 @@ function errorOf(error: unknown, call: Call): SqlError {
   }
   // PgBouncer refuses a password by either.
   if (/password authentication failed|SASL authentication failed/.test(error.message))
-    return wrongPassword(call);
+    return wrongPassword(loginOf(call));
   if (/^no more connections allowed|^too many/.test(error.message)) return fatal('53300', error.message);
   const fields = ERROR_FIELDS.flatMap((field) => {
     const value = (error as unknown as Record<string, unknown>)[field];
@@ -135,7 +110,7 @@ function errorOf(error: unknown, call: Call): SqlError {
  */
 export async function runSql(host: SqlHost, call: Call): Promise<Result> {
   const started = performance.now();
-  const decision = await admitClient(host.postgres, call, call.revision);
+  const decision = await admitClient(host, call, call.revision);
   if (decision.outcome === 'outdated') return { outcome: 'outdated', text: '', bytes: 0, reply_id: null };
   const { sql } = host;
   let failure: SqlError | null = decision.outcome === 'refused' ? decision.error : null;
@@ -181,7 +156,7 @@ async function runPooled(host: SqlHost, call: Call, reply: Reply): Promise<void>
   const socket = socketOf(settings, instancesNow(settings).newClients);
   const session = await openSession({
     ...socket,
-    user: loginName(call.branch_id, call.role),
+    user: loginOf(call),
     database: call.database,
     password: call.password ?? '',
     application_name: call.application_name,
@@ -194,14 +169,14 @@ async function runPooled(host: SqlHost, call: Call, reply: Reply): Promise<void>
     ended = error;
     breakOff(session);
   };
-  const leave = sql.add({ client: call, end });
+  const leave = sql.clients.add({ client: call, end });
   const stopTimer = limitTime(session, `${socket.host}/.s.PGSQL.${socket.port}`, end);
   try {
     await runAll(session, call, reply);
     await session.end();
   } catch (error) {
     breakOff(session);
-    if (ended) throw Object.assign(new Error((ended as SqlError).message), ended);
+    if (ended) throw new SqlRefusal(ended);
     throw error;
   } finally {
     stopTimer();

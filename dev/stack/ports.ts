@@ -92,12 +92,16 @@ const PORTS = {
   IDP_PORT: { standard: 8790, fixed: true },
   DIRECT_PORT: { standard: 5432, fixed: true },
   POOLED_PORT: { standard: 6432, fixed: true },
+  /** SQL over WebSocket. */
+  SQL_PORT: { standard: 4443, fixed: false },
 } as const;
 
 type PortName = keyof typeof PORTS;
 const PORT_NAMES = Object.keys(PORTS) as PortName[];
 
-export const Ports = z.record(z.enum(PORT_NAMES), z.int());
+/** Ports that an earlier start has stored, which may not have known all of them. */
+export const StoredPorts = z.partialRecord(z.enum(PORT_NAMES), z.int());
+export type StoredPorts = z.output<typeof StoredPorts>;
 export type Ports = Record<PortName, number>;
 
 /**
@@ -107,13 +111,13 @@ export type Ports = Record<PortName, number>;
  */
 export async function choosePorts(
   settings: StackSettings,
-  stored: Ports | null,
+  stored: StoredPorts | null,
   report: (line: string) => void,
 ): Promise<Ports> {
   const chosen = new Map<PortName, number>();
   for (const name of PORT_NAMES) {
     const asked = settings[name];
-    if (stored && PORTS[name].fixed && asked !== undefined && asked !== stored[name]) {
+    if (stored?.[name] !== undefined && PORTS[name].fixed && asked !== undefined && asked !== stored[name]) {
       throw new Refusal(
         `${name} can't change to ${asked}: what is in ${settings.DEV_DIR} names port ${stored[name]} (set DEV_DIR to a new folder)`,
       );
@@ -134,6 +138,7 @@ export const furtherPorts = async (
   stored: Pick<Ports, 'DIRECT_PORT' | 'POOLED_PORT'> | undefined,
 ): Promise<Ports> => ({
   ...ports,
+  SQL_PORT: await reservePort(),
   DIRECT_PORT: stored ? await ifFree('DIRECT_PORT', stored.DIRECT_PORT) : await reservePort(),
   POOLED_PORT: stored ? await ifFree('POOLED_PORT', stored.POOLED_PORT) : await reservePort(),
 });

@@ -143,6 +143,7 @@ export const agentSettings = ({ settings, ports, host, number, binaries }: Site)
   POOLER_SOCKET_DIR: host.sockets,
   POOLER_PORT: String(ports.POOLED_PORT),
   POOLER_LOG: join(host.logs, 'pgbouncer.log'),
+  SQL_PORT: String(ports.SQL_PORT),
   ...Object.fromEntries(
     AGENT_LIMITS.flatMap((name) => {
       const value = settings.environment[name];

@@ -91,6 +91,7 @@ export async function configureServers(site: Site): Promise<void> {
       maxClients: settings.POOLER_MAX_CLIENTS,
       standbyPort: settings.POOLER_STANDBY_PORT,
     },
+    sqlPort: settings.SQL_PORT,
     dataDir: host.data,
     tls: await serverCertificate(host.tls, user),
     rulesDir,

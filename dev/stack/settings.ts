@@ -27,6 +27,8 @@ const Settings = z.object({
   DIRECT_PORT: Port,
   /** PgBouncer (specification 2.5: pooled). */
   POOLED_PORT: Port,
+  /** SQL over WebSocket. */
+  SQL_PORT: Port,
   /** PostgreSQL's data folder, if it is on another disk than DEV_DIR. */
   PGDATA_DIR: z
     .string()

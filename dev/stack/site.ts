@@ -17,7 +17,7 @@ import {
 import { isEnrolled } from './enrolment.ts';
 import { chooseHostFolder, hostFolder, makeHostFolder, withinReach } from './host-folder.ts';
 import { canReach, type OsUser, serverUser } from './os-user.ts';
-import { choosePorts, furtherPorts, Ports } from './ports.ts';
+import { choosePorts, furtherPorts, type Ports, StoredPorts } from './ports.ts';
 import { toolsFolder } from './postgres-tools.ts';
 import { findPgBouncer, gatewayUrl, type Site } from './programs.ts';
 import { Refusal, type StackSettings } from './settings.ts';
@@ -57,7 +57,7 @@ async function prepareConsole(
 
 /** Choices of the first start that later ones reuse. */
 const Choices = z.strictObject({
-  ports: Ports,
+  ports: StoredPorts,
   host_dir: z.string(),
   /** Of the further hosts. */
   others: z

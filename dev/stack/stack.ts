@@ -32,6 +32,8 @@ export interface StackState {
   db_host: string;
   direct_port: number;
   pooled_port: number;
+  /** Port of SQL over WebSocket. */
+  sql_port: number;
   /** Folder with the mails that the stack sent. */
   mail_dir: string;
   clone_method: 'reflink' | 'copy';
@@ -52,6 +54,7 @@ export interface StackState {
     name: string;
     direct_port: number;
     pooled_port: number;
+    sql_port: number;
     host_dir: string;
     pids: Record<HostPart, number | null>;
   }[];
@@ -146,6 +149,7 @@ const describeOther = ({ site, parts }: FurtherHost): StackState['other_hosts'][
   name: hostName(site),
   direct_port: site.ports.DIRECT_PORT,
   pooled_port: site.ports.POOLED_PORT,
+  sql_port: site.ports.SQL_PORT,
   host_dir: site.host.dir,
   pids: Object.fromEntries(HOST_PARTS.map((name) => [name, parts[name].pid])) as Record<
     HostPart,
@@ -223,6 +227,7 @@ async function describe(site: Site, pids: StackState['pids']): Promise<Omit<Stac
     db_host: LOOPBACK,
     direct_port: ports.DIRECT_PORT,
     pooled_port: ports.POOLED_PORT,
+    sql_port: ports.SQL_PORT,
     mail_dir: folder.mail,
     clone_method: opened.cloneMethod,
     ca_certificate: authority(site),

@@ -96,6 +96,7 @@ test('a start writes stack.json and nothing outside its folder', async () => {
     db_host: '127.0.0.1',
     direct_port: Number(env.DIRECT_PORT),
     pooled_port: Number(env.POOLED_PORT),
+    sql_port: Number(env.SQL_PORT),
     clone_method: expect.stringMatching(/^(reflink|copy)$/),
   });
   expect(statSync(state.mail_dir).isDirectory()).toBe(true);

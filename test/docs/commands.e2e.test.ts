@@ -77,6 +77,7 @@ const NOT_RUN: Record<string, readonly (readonly [beginning: string, reason: str
     ['branchgate rule add 0.0.0.0/0', 'it names a rule; test/cli/command-line adds and changes one'],
     ['branchgate connection-string', 'the same; test/cli/command-line prints the lines'],
     ['branch=', 'it needs the variables of a build at Vercel'],
+    ['name="shop-pr', 'it deploys to Cloudflare'],
   ],
   'docs/rehearsal.md': [
     ['branchgate rehearse', 'the migrations are those of the reader; test/cli/rehearse has some'],

@@ -37,6 +37,12 @@ hostssl /^db_ +net_${'2'.repeat(32)} 2001:db8::/32 scram-sha-256
   expect(poolerHba).toBe(`local all all scram-sha-256\n${lines}`);
 });
 
+test('clients over WebSocket have one line, which admits from the address of the agent alone', () => {
+  const { postgresHba, poolerHba } = ruleFiles([], [], POSTGRES, [], [], true);
+  expect(postgresHba).toBe('hostnossl /^db_ /^u_[0-9a-f]{32}_(owner|rw|ro)$ 127.83.81.76/32 scram-sha-256\n');
+  expect(poolerHba).toBe('local all all scram-sha-256\n');
+});
+
 test('a branch without networks has a pooler entry and logins, but no rule on either port', () => {
   const files = ruleFiles([access({ cidrs: [] })], [], POSTGRES);
   expect(files).toEqual({

@@ -7,7 +7,7 @@ import { GuardWatch } from '../../../agent/guard/watch-guards.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import type { Pool } from '../../../agent/postgres/connect.ts';
 import { bytesOf } from '../../../agent/postgres/file-bytes.ts';
-import { databaseKind, PROCESS_KINDS, processKind } from '../../../agent/postgres/tenant-code.ts';
+import { databaseKind, PROCESS_KINDS, processKind, type Way } from '../../../agent/postgres/tenant-code.ts';
 import { snapshotDatabaseName } from '../../../shared/branch/database-name.ts';
 import { eventually } from '../../support/eventually.ts';
 import { Follower } from '../../support/host/follower.ts';
@@ -465,8 +465,11 @@ test('no statement of the platform is shown, whatever it says', async () => {
   await project.drop(branch);
 });
 
-/** Those that last for moments, or that only other versions of a subscription have. */
-const NOT_DRIVEN = new Set(['spare', 'parallel apply']);
+/**
+ * Kinds that last for moments, that only other versions of a subscription have, or whose port this host does not serve
+ * (`test/end-to-end/sql-over-websocket.e2e.test.ts`).
+ */
+const NOT_DRIVEN = new Set(['spare', 'parallel apply', 'websocket']);
 /** Of the operator and the agent. */
 const NO_TENANTS = new Set(['branchgate', 'postgres', 'template0', 'template1']);
 
@@ -495,9 +498,9 @@ test.runIf(IS_NIGHTLY)(
           backend: string;
           database: string;
           login: string | null;
-          isRemote: boolean;
+          way: Way;
         }>(
-          `select backend_type as backend, datname::text as database, usename::text as login, client_addr is not null as "isRemote"
+          `select backend_type as backend, datname::text as database, usename::text as login, case when client_addr is null then 'local' else 'network' end as way
          from pg_stat_activity where datname is not null`,
         )) {
           if (

@@ -33,6 +33,8 @@ test('a machine joins, keeps what the operator wrote in copies, and a second run
     'postgresql: wrote /etc/postgresql/18/main/pg_hba.conf; the former one is /etc/postgresql/18/main/pg_hba.conf.before-join',
   );
   expect(notesOf(first).join('\n')).toMatch(/ext4 on \S+ has no reflinks.*mkfs\.xfs -m reflink=1,rmapbt=0/);
+  expect(notesOf(first).join('\n')).toContain('port 443 is open to the networks of all rules');
+  expect(machine.read('etc/branchgate/nftables.conf')).toContain('tcp dport 443 ');
   expect(machine.read('etc/postgresql/18/main/pg_hba.conf.before-join')).toBe(OWN_HBA);
   expect(machine.read('etc/postgresql/18/main/conf.d/branchgate.conf')).toContain('file_copy_method = clone');
   expect(machine.read('etc/branchgate/agent.env')).toBe(

@@ -165,6 +165,7 @@ async function startParts(
       maxClients: 200,
       standbyPort: hasStandby ? await freePort() : 0,
     },
+    sqlPort: 0,
     dataDir,
     tls: copyCertificate(await preparedCertificate(user), root, user),
     rulesDir: rulesFolder({ STATE_DIR: stateDir }),
@@ -203,6 +204,7 @@ async function startParts(
     POOLER_PORT: String(layout.pooler.port),
     POOLER_STANDBY_PORT: String(layout.pooler.standbyPort),
     POOLER_LOG: layout.pooler.logFile,
+    SQL_PORT: String(layout.sqlPort),
     // A machine that runs tests may have little free disk.
     MIN_FREE_DISK_MB: '16',
     ...more,

@@ -67,7 +67,7 @@ export interface StackHost {
   dataDir: string;
   stateDir: string;
   sockets: string;
-  ports: { direct: number; pooled: number };
+  ports: { direct: number; pooled: number; sql: number };
 }
 
 export interface Stack {
@@ -114,7 +114,7 @@ const UNCAPPED = Object.fromEntries(
 
 const GUARDS_END = { within: 20_000, every: 50 };
 
-const PORT_NAMES = ['GATEWAY_PORT', 'IDP_PORT', 'DIRECT_PORT', 'POOLED_PORT'];
+const PORT_NAMES = ['GATEWAY_PORT', 'IDP_PORT', 'DIRECT_PORT', 'POOLED_PORT', 'SQL_PORT'];
 const STACKS = new Set<LocalStack>();
 
 // An interrupted test run leaves no process.
@@ -242,7 +242,7 @@ const hostOf = ({ site, parts }: { site: Site; parts: Record<HostPart, Part> }):
   dataDir: site.host.data,
   stateDir: site.host.state,
   sockets: site.host.sockets,
-  ports: { direct: site.ports.DIRECT_PORT, pooled: site.ports.POOLED_PORT },
+  ports: { direct: site.ports.DIRECT_PORT, pooled: site.ports.POOLED_PORT, sql: site.ports.SQL_PORT },
 });
 
 const toolOf =
