@@ -58,6 +58,8 @@ const FORMATS: Record<string, (url: string, named: Named) => string[]> = {
     `import { neon, neonConfig } from '@neondatabase/serverless';`,
     `neonConfig.fetchEndpoint = '${gateway}/sql';`,
     `export const sql = neon('${url}');`,
+    '// Pool and Client, for interactive transactions, open a WebSocket to the database host.',
+    `neonConfig.wsProxy = (host, port) => \`\${host}/v2?address=\${host}:\${port}\`;`,
   ],
 };
 

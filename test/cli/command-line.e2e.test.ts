@@ -187,6 +187,9 @@ describe('the output', () => {
     );
     const serverless = (await cli.run('connection-string', 'pr-1', '--format', 'serverless')).stdout;
     expect(serverless).toMatch(/fetchEndpoint = 'http:\/\/[^']+\/sql';\n.*neon\('postgresql:\/\/u_/);
+    expect(serverless).toMatch(
+      /wsProxy = \(host, port\) => `\$\{host\}\/v2\?address=\$\{host\}:\$\{port\}`;/,
+    );
     expect((await cli.run('connection-string', 'pr-1', '--format', 'jdbc')).stdout).toMatch(
       /^jdbc:postgresql:\/\/127\.0\.0\.1:\d+\/db_\S+\?user=u_\w+&password=\S+&sslmode=verify-full&sslrootcert=branchgate-ca\.pem\n$/,
     );

@@ -132,6 +132,21 @@ const { rows } = await pool.query('select now()');`,
       ].join('\n'),
   },
   {
+    id: 'web-socket',
+    label: 'Serverless (WebSocket)',
+    code: ({ pooled }) =>
+      [
+        '// Interactive transactions of functions. The rules are those of SQL over HTTP.',
+        "import { neonConfig, Pool } from '@neondatabase/serverless';",
+        "import { drizzle } from 'drizzle-orm/neon-serverless';",
+        '',
+        `// DATABASE_URL="${pooled.url}"`,
+        `neonConfig.wsProxy = (host, port) => \`\${host}/v2?address=\${host}:\${port}\`;`,
+        'const pool = new Pool({ connectionString: process.env.DATABASE_URL });',
+        'export const db = drizzle({ client: pool });',
+      ].join('\n'),
+  },
+  {
     id: 'sqlalchemy',
     label: 'SQLAlchemy',
     code: ({ pooled }) => `from sqlalchemy import create_engine, text
