@@ -18,6 +18,21 @@ const expectRows = (rows, count) => {
   if (rows.length !== count) throw new Error(`${rows.length} rows instead of ${count}`);
 };
 
+/** The client of Neon, with the two addresses that docs/serverless.md has. */
+const neonPackage = async () => {
+  const neon = await import('@neondatabase/serverless');
+  const { BRANCHGATE_URL, SQL_PORT } = process.env;
+  neon.neonConfig.fetchEndpoint = `${BRANCHGATE_URL}/sql`;
+  neon.neonConfig.wsProxy = (host, port) => `${host}:${SQL_PORT}/v2?address=${host}:${port}`;
+  return neon;
+};
+
+const drizzleTable = async (table) => {
+  const { pgTable, integer, text } = await import('drizzle-orm/pg-core');
+  const { eq, sql } = await import('drizzle-orm');
+  return { items: pgTable(table, { id: integer().primaryKey(), name: text() }), eq, sql };
+};
+
 /** Each client: opens the URL, and returns its steps and how to close it. Table names differ by client and port. */
 const CLIENTS = {
   async pg(url, table) {
@@ -213,6 +228,97 @@ const CLIENTS = {
     };
   },
 
+  /** Over WebSocket. Node's own WebSocket has the authorities of NODE_EXTRA_CA_CERTS. */
+  async neon(url, table) {
+    const { Pool } = await neonPackage();
+    const pool = new Pool({ connectionString: url, max: 2 });
+    return {
+      close: () => pool.end(),
+      migrate: () => pool.query(`create table ${table} (id int primary key, name text)`),
+      query: async () =>
+        expectRows((await pool.query(`insert into ${table} values ($1, $2) returning *`, [1, 'a'])).rows, 1),
+      prepared: async () => {
+        for (let n = 0; n < 5; n++) {
+          const statement = {
+            name: `get-${table}`,
+            text: `select * from ${table} where id = $1`,
+            values: [1],
+          };
+          expectRows((await pool.query(statement)).rows, 1);
+        }
+      },
+      listen: async () => {
+        const client = await pool.connect();
+        try {
+          const { promise, resolve } = Promise.withResolvers();
+          client.on('notification', resolve);
+          await client.query('listen clients');
+          await pool.query("select pg_notify('clients', 'hello')");
+          await within(promise);
+        } finally {
+          client.release(true);
+        }
+      },
+    };
+  },
+
+  async 'drizzle neon-serverless'(url, table) {
+    const { Pool } = await neonPackage();
+    const { drizzle } = await import('drizzle-orm/neon-serverless');
+    const pool = new Pool({ connectionString: url, max: 2 });
+    const { items, eq, sql } = await drizzleTable(table);
+    const db = drizzle({ client: pool });
+    return {
+      close: () => pool.end(),
+      migrate: () => db.execute(sql.raw(`create table ${table} (id int primary key, name text)`)),
+      query: async () => expectRows(await db.insert(items).values({ id: 1, name: 'a' }).returning(), 1),
+      prepared: async () => {
+        const rolledBack = db.transaction(async (t) => {
+          await t.insert(items).values({ id: 2, name: 'b' });
+          t.rollback();
+        });
+        await rolledBack.catch(() => {});
+        expectRows(await db.transaction((t) => t.select().from(items).where(eq(items.id, 1))), 1);
+        expectRows(await db.select().from(items), 1);
+      },
+    };
+  },
+
+  /** Over HTTP, for both URLs through the pooler. */
+  async 'drizzle neon-http'(url, table) {
+    const { neon } = await neonPackage();
+    const { drizzle } = await import('drizzle-orm/neon-http');
+    const { items, eq, sql } = await drizzleTable(table);
+    const db = drizzle({ client: neon(url) });
+    return {
+      close: () => {},
+      migrate: () => db.execute(sql.raw(`create table ${table} (id int primary key, name text)`)),
+      query: async () => expectRows(await db.insert(items).values({ id: 1, name: 'a' }).returning(), 1),
+      prepared: async () => {
+        const [, found] = await db.batch([
+          db.insert(items).values({ id: 2, name: 'b' }),
+          db.select().from(items).where(eq(items.id, 2)),
+        ]);
+        expectRows(found, 1);
+      },
+    };
+  },
+
+  async 'kysely neon'(url, table) {
+    const { Pool } = await neonPackage();
+    const { Kysely, PostgresDialect } = await import('kysely');
+    const db = new Kysely({
+      dialect: new PostgresDialect({ pool: new Pool({ connectionString: url, max: 2 }) }),
+    });
+    return {
+      close: () => db.destroy(),
+      migrate: () => db.schema.createTable(table).addColumn('id', 'integer').execute(),
+      query: async () => expectRows(await db.insertInto(table).values({ id: 1 }).returningAll().execute(), 1),
+      prepared: async () =>
+        expectRows(await db.transaction().execute((t) => t.selectFrom(table).selectAll().execute()), 1),
+    };
+  },
+
   async 'node-pg-migrate'(url, table) {
     const { runner } = await import('node-pg-migrate');
     const dir = mkdtempSync(join(tmpdir(), 'node-pg-migrate-'));
@@ -276,7 +382,7 @@ const PORTS = { pooled: process.env.DATABASE_URL, direct: process.env.DIRECT_URL
 
 for (const [client, open] of Object.entries(CLIENTS)) {
   for (const [port, url] of Object.entries(PORTS)) {
-    const table = `t_${client.replaceAll('-', '_')}_${port}`;
+    const table = `t_${client.replaceAll(/[- ]/g, '_')}_${port}`;
     const result = { client, port };
     try {
       const { close, ...steps } = await open(url, table);
