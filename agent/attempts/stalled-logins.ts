@@ -1,4 +1,4 @@
-import type { Queryable } from '../postgres/connect.ts';
+import { AGENT_ADDRESS, type Queryable } from '../postgres/connect.ts';
 import { type ClientLogin, readClientLogins } from '../postgres/sessions.ts';
 import { repeat } from '../process/loops.ts';
 
@@ -48,6 +48,10 @@ export class StalledLogins {
 }
 
 const isStalled = (login: ClientLogin): login is Stalled =>
-  login.branch_id !== null && login.isAuthenticating && login.age > STALLED_AFTER_MS;
+  login.branch_id !== null &&
+  login.isAuthenticating &&
+  login.age > STALLED_AFTER_MS &&
+  // The agent has counted it, for the client's own address.
+  login.address !== AGENT_ADDRESS;
 
 const keyOf = ({ pid, since }: ClientLogin) => `${pid} ${since}`;
