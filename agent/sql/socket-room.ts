@@ -3,7 +3,7 @@ import { fatal, SqlRefusal } from './admit-client.ts';
 /** How many sockets there are. A frame of each stays in memory until it is complete, so these also bound the memory. */
 export const ROOM = {
   /** Connections that are not logged in. */
-  handshakes: { ofHost: 64, ofNetwork: 16 },
+  handshakes: { ofHost: 160, ofNetwork: 40 },
   /** New connections of one network. TLS costs the agent a millisecond of each. */
   begun: { perSecond: 50, burst: 200 },
   /** Sockets that are logged in. The pooler and PostgreSQL have limits of their own. */
