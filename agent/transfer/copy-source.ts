@@ -51,7 +51,14 @@ import {
   openToLoad,
   removeLoad,
 } from './load-database.ts';
-import { examineSource, isEmptyDatabase, limitFinding, NOT_EMPTY, type ProbeHost } from './probe.ts';
+import {
+  type Examined,
+  examineSource,
+  isEmptyDatabase,
+  limitFinding,
+  NOT_EMPTY,
+  type ProbeHost,
+} from './probe.ts';
 import { finding, Refused, type Source, short } from './source-address.ts';
 import { policyOf } from './source-policy.ts';
 import {
@@ -158,14 +165,8 @@ async function copyAgain(
   } finally {
     endTurn();
   }
-  const { total_bytes } = probe.source;
   try {
-    // The sort of an index takes no more than its table has with indexes.
-    const temporaryMb = Math.ceil(total_bytes / MB);
-    await openToLoad(session, host.settings, params, temporaryMb);
-    phases.end('clone');
-    const load = new Load(host, params, examined.value, stop, phases, onProgress);
-    const loaded = await host.copyRoom.during(total_bytes, () => load.run());
+    const loaded = await fillLoad(host, session, params, examined.value, stop, phases, onProgress);
     if ('refused' in loaded) return { copied: null, findings: [loaded.refused] };
     if (params.follow) await storeFollowing(session, params, examined.value, loaded);
     await closeLoad(session, params, loaded.copied);
@@ -176,6 +177,24 @@ async function copyAgain(
     await removeLoad(session, params);
     throw error;
   }
+}
+
+/** Opens the database that a copy fills, which is there and empty, and fills it. */
+export async function fillLoad(
+  host: CopyHost,
+  session: Session,
+  params: CopyParams,
+  examined: Examined,
+  stop: AbortController,
+  phases: CopyPhases,
+  onProgress?: OnProgress,
+): Promise<Loaded> {
+  const { total_bytes } = examined.probe.source;
+  // The sort of an index takes no more than its table has with indexes.
+  await openToLoad(session, host.settings, params, Math.ceil(total_bytes / MB));
+  phases.end('clone');
+  const load = new Load(host, params, examined, stop, phases, onProgress);
+  return host.copyRoom.during(total_bytes, () => load.run());
 }
 
 /** What `follow.start` continues with. */
@@ -252,13 +271,7 @@ class Load {
   constructor(
     host: CopyHost,
     params: CopyParams,
-    examined: {
-      source: Source;
-      probe: { source: { tls: Parameters<typeof openSnapshotSession>[2] } };
-      tables: [schema: string, name: string][];
-      published: PublishedTable[];
-      leftAlone: LeftAlone;
-    },
+    examined: Examined,
     stop: AbortController,
     phases: CopyPhases,
     onProgress: OnProgress | undefined,

@@ -1,4 +1,4 @@
-import { buildDatabaseName } from '../../shared/branch/database-name.ts';
+import { buildDatabaseName, snapshotDatabaseName } from '../../shared/branch/database-name.ts';
 import { groupName, queryLoginName } from '../../shared/branch/login.ts';
 import { identifier, inTransaction, literal, type Queryable, type Session } from '../postgres/connect.ts';
 import { dropDatabase, protectWork } from '../postgres/databases.ts';
@@ -72,6 +72,32 @@ export function closeLoad(session: Session, { job_id, branch_id }: OfBranch, res
        DROP ROLE ${login};
        ALTER DATABASE ${name} RENAME TO ${build};
        COMMENT ON DATABASE ${build} IS ${literal(JSON.stringify({ branch_id, result }))}`,
+    );
+  });
+}
+
+/** Makes the filled database a snapshot, to which nobody can connect, in one transaction. */
+export function closeLoadAsSnapshot(
+  session: Session,
+  {
+    job_id,
+    project_id,
+    branch_id,
+    snapshot_id,
+    database,
+  }: OfBranch & Load & { snapshot_id: string; database: string },
+): Promise<void> {
+  const [name, snapshot] = [loadDatabaseName(job_id), snapshotDatabaseName(snapshot_id)].map(identifier);
+  const [login, owners] = [loadLoginName(job_id), groupName(project_id, 'owner')].map(identifier);
+  const values = [snapshot_id, project_id, branch_id, database].map(literal).join(', ');
+  return inTransaction(session, async () => {
+    await session.query(
+      `INSERT INTO snapshot (snapshot_id, project_id, branch_id, source, kind, independent) VALUES (${values}, 'taken', true);
+       ALTER DATABASE ${name} ALLOW_CONNECTIONS false CONNECTION LIMIT 0;
+       COMMENT ON DATABASE ${name} IS NULL;
+       REVOKE ALL ON DATABASE ${name} FROM ${login}, ${owners};
+       DROP ROLE ${login};
+       ALTER DATABASE ${name} RENAME TO ${snapshot}`,
     );
   });
 }

@@ -139,7 +139,7 @@ export async function isEmptyDatabase(session: Session): Promise<boolean> {
 }
 
 /** A source that was read, with the address that it was read at. */
-interface Examined {
+export interface Examined {
   source: Source;
   probe: Probe & { source: NonNullable<Probe['source']> };
   /** The tables that are meant, by schema and name. */
@@ -157,10 +157,18 @@ export async function examineSource(
 ): Promise<Result<Examined, SourceFinding>> {
   const parts = readSourceUrl(url);
   if (!parts.ok) return parts;
+  const source = await resolveSource(host.settings, parts.value, policyOf(wanted));
+  return source.ok ? examineAt(host, source.value, wanted) : source;
+}
+
+/** As `examineSource`, of one whose address is known. */
+export async function examineAt(
+  host: Pick<ProbeHost, 'settings' | 'postgres'>,
+  source: Source,
+  wanted: Wanted,
+): Promise<Result<Examined, SourceFinding>> {
   const policy = policyOf(wanted);
-  const source = await resolveSource(host.settings, parts.value, policy);
-  if (!source.ok) return source;
-  const read = await inSource(host.settings, source.value, READ_WITHIN_MS, async ({ session, tls }) => {
+  const read = await inSource(host.settings, source, READ_WITHIN_MS, async ({ session, tls }) => {
     const catalog = await readCatalog(session, wanted.publication);
     return { tls, catalog, ...(await readLeftAlone(session, wanted)) };
   });
@@ -178,7 +186,7 @@ export async function examineSource(
   const total_bytes = count(chosen.reduce((sum, { bytes }) => sum + count(bytes), 0));
   const tables = fitting(chosen.map(toTable).slice(0, SOURCE_TABLES_MAX), ROOM.tables);
   const creatable = new Set(extensions.flatMap(({ name, trusted }) => (trusted ? [name] : [])));
-  const { host: name, port, database } = source.value;
+  const { host: name, port, database } = source;
   const isCopy = wanted.use === 'import';
   const findings = [
     ...serverFindings(catalog, wanted.publication === null, VERSION[wanted.use]),
@@ -193,7 +201,7 @@ export async function examineSource(
     ...chosen.filter(({ is_unlogged }) => !isCopy || !is_unlogged).flatMap(limitOf),
   ].filter((found) => !isCopy || mattersForCopy(found));
   return ok({
-    source: source.value,
+    source,
     tables: chosen.map(({ schema, name: table }) => [schema, table]),
     published: publishedOf(chosen),
     leftAlone,

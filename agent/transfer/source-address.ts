@@ -21,6 +21,8 @@ export interface SourceUrl {
 /** A source with the address that every connection to it uses. */
 export interface Source extends SourceUrl {
   address: string;
+  /** The address is the folder of a socket: a server of this host, which no tenant can name. */
+  isLocal?: true;
 }
 
 export const finding = (

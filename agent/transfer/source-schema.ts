@@ -136,9 +136,11 @@ export function excludedOf(
 /** libpq's variables for a source, which proves who it is as to the agent's own sessions. */
 async function connectionOf(
   settings: Pick<AgentSettings, 'FOLLOW_CA_FILE'>,
-  { host, address, port, user, password, database }: Source,
+  { host, address, port, user, password, database, isLocal }: Source,
   tls: Tls,
 ): Promise<DumpConnection> {
+  if (isLocal)
+    return { variables: { PGHOST: address, PGPORT: String(port), PGUSER: user, PGDATABASE: database } };
   const variables = {
     PGHOST: host,
     PGHOSTADDR: address,

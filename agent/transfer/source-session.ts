@@ -103,7 +103,7 @@ interface Sasl {
 }
 /** What the driver does not declare. */
 interface Internals {
-  connection: { stream: Duplex; once: (event: 'sslconnect', listener: () => void) => void };
+  connection: { stream: Duplex; once: (event: 'connect' | 'sslconnect', listener: () => void) => void };
   saslSession: Sasl | null;
   _handleAuthSASL: (message: { mechanisms: string[] }) => void;
   _handleAuthCleartextPassword: () => void;
@@ -126,7 +126,7 @@ class SourceClient extends pg.Client {
     super({ ...config, enableChannelBinding: isUnverified } as pg.ClientConfig);
     this.#isUnverified = isUnverified;
     const { connection } = this.internals;
-    connection.once('sslconnect', () => {
+    connection.once(config.ssl === false ? 'connect' : 'sslconnect', () => {
       const bytesOf = answerMeter(COPY_DATA);
       const { stream } = connection;
       const push = stream.push.bind(stream);
@@ -190,14 +190,14 @@ async function trustedContext(settings: Pick<AgentSettings, 'FOLLOW_CA_FILE'>): 
 }
 
 async function connect(
-  { address, host, port, user, password, database }: Source,
+  { address, host, port, user, password, database, isLocal }: Source,
   proof: Tls,
   secureContext: tls.SecureContext,
   bounds: Bounds,
   more: pg.ClientConfig & { replication?: 'database' } = {},
 ): Promise<SourceClient> {
   const isUnverified = proof === 'channel_binding';
-  const ssl = {
+  const ssl = isLocal !== true && {
     rejectUnauthorized: !isUnverified,
     ...(isUnverified
       ? {}
