@@ -1,6 +1,7 @@
 import { Command, CommanderError } from 'commander';
 import { VERSION } from '../../shared/version.ts';
 import type { Trial } from '../upgrade/trial.ts';
+import { archiveWalCommand } from './archive-wal.ts';
 import { completionCommand } from './completion.ts';
 import { configurationCommand } from './configuration.ts';
 import { doctorCommand } from './doctor.ts';
@@ -65,6 +66,7 @@ export function controlTool(trial: Trial | null): Command {
   program.addCommand(gateCommand());
   program.addCommand(guardLeaseCommand());
   program.addCommand(copyPrimaryCommand());
+  program.addCommand(archiveWalCommand());
   program.addCommand(makeTablesCommand());
   program.addCommand(doctorCommand());
   program.addCommand(listCommand());

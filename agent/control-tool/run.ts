@@ -12,6 +12,7 @@ import type { AgentLink } from '../link/agent-link.ts';
 import { readIdentity } from '../link/identity.ts';
 import { runLink } from '../link/run-link.ts';
 import { runLogFolderLoop } from '../logs/postgres-log.ts';
+import { readUnarchived } from '../maintenance/checks.ts';
 import { readCertificateEnd } from '../maintenance/examine.ts';
 import { ServerWatch } from '../maintenance/recover.ts';
 import { runUpkeepLoop } from '../maintenance/upkeep.ts';
@@ -21,6 +22,7 @@ import { registerGauges } from '../metrics/gauges.ts';
 import { serveMetrics } from '../metrics/metrics.ts';
 import { runMoverLoop } from '../moves/mover-login.ts';
 import { performOperation } from '../operations/handlers.ts';
+import { removeLeftRecoveries } from '../past/recover.ts';
 import { readMemory } from '../pooler/admin-console.ts';
 import { PoolerRestarts } from '../pooler/restart.ts';
 import { readOutdatedCollations } from '../postgres/collations.ts';
@@ -85,6 +87,7 @@ async function runAgent(trial: Trial | null): Promise<void> {
       }, settings.UPGRADE_TRIAL_SECONDS * 1000)
     : undefined;
   await removeLeftDumps(settings);
+  await removeLeftRecoveries(settings);
   const host = await openHost(settings, log);
   const running = new Set<Promise<unknown>>();
   /** Those that change the role, and wait for the others. */
@@ -200,6 +203,11 @@ function loopsOf(
     // The measurement distinguishes its sessions from clients' by the log, which it reads from its own start.
     privileges: (signal) => hasBegun.then(() => runPrivilegeLoop(host, signal)),
     'disk usage': (signal) => diskUsage.run(signal),
+    past: (signal) =>
+      host.past.run(() => {
+        host.known.outdate();
+        notify('inventory_outdated', {});
+      }, signal),
     room: (signal) => runRoomLoop(host, () => notify('inventory_outdated', {}), signal),
     'copies of snapshots': (signal) => runSeparationLoop(host, signal),
     spares: (signal) => runSpareLoop(host, signal),
@@ -220,7 +228,7 @@ function loopsOf(
 }
 
 function serveGauges(host: Host, { attempts }: Watches, isLinked: () => boolean): void {
-  const { settings, metrics, cloneMethod, diskUsage, spares, lags, member } = host;
+  const { settings, metrics, cloneMethod, diskUsage, spares, lags, member, past } = host;
   const troubles = new TroubleLog(log);
   registerGauges(
     metrics.registry,
@@ -231,6 +239,8 @@ function serveGauges(host: Host, { attempts }: Watches, isLinked: () => boolean)
       spares,
       lags,
       member,
+      past: () => past.state(),
+      unarchived: () => readUnarchived(host.postgres),
       unreadLogs: () => attempts.unread(),
       volumes: () => readVolumes(settings),
       poolerMemory: () => readMemory(settings),

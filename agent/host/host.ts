@@ -1,7 +1,5 @@
-import { randomUUID } from 'node:crypto';
-import { constants, copyFile, rm, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
 import { RuleSync } from '../access/sync-rules.ts';
+import { probeCloneMethod } from '../cloning/clone-method.ts';
 import { CloneTurns } from '../cloning/clone-turns.ts';
 import { CopyRoom } from '../cloning/copy-room.ts';
 import type { CloneMethod } from '../cloning/create-clone.ts';
@@ -12,6 +10,8 @@ import { KnownSizes } from '../measurement/sizes.ts';
 import { Metrics } from '../metrics/metrics.ts';
 import { KnownInventory } from '../operations/inventory.ts';
 import { CoveredSources } from '../operations/masking.ts';
+import { Past } from '../past/past.ts';
+import { methodOfPast } from '../past/recovery-hours.ts';
 import { openPool, type Pool, type Session } from '../postgres/connect.ts';
 import { Excesses } from '../process/excesses.ts';
 import type { Log } from '../process/log.ts';
@@ -47,6 +47,7 @@ export interface Host {
   trials: Trials;
   probes: ProjectGate;
   copies: Copies;
+  past: Past;
   /** What the watchdogs have ended, for what has started it. */
   excesses: Excesses;
   /** Of the branches that follow a database elsewhere. */
@@ -100,6 +101,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     trials: new Trials(sessions),
     probes: openProbeGate(),
     copies: new Copies(),
+    past: new Past({ settings, postgres, cloneMethod: await methodOfPast(settings, cloneMethod), log }),
     excesses: new Excesses(),
     lags: new FollowLags(),
     lockSampler: new LockSampler(postgres, log),
@@ -125,19 +127,4 @@ export async function closeHost({ postgres, sessions, rows, lags, sql }: Host): 
   lags.close();
   sql.replies.close();
   await Promise.all([postgres.end(), sessions.end(), rows.kept.close()]);
-}
-
-/** Tries whether two files in the data directory can share their blocks. */
-export async function probeCloneMethod(dataDir: string): Promise<CloneMethod> {
-  const original = join(dataDir, `branchgate-probe-${randomUUID()}`);
-  const clone = `${original}-clone`;
-  try {
-    await writeFile(original, 'probe');
-    await copyFile(original, clone, constants.COPYFILE_FICLONE_FORCE);
-    return 'reflink';
-  } catch {
-    return 'copy';
-  } finally {
-    await Promise.all([rm(original, { force: true }), rm(clone, { force: true })]).catch(() => {});
-  }
 }

@@ -1,7 +1,13 @@
 import { baseRuleset } from '../firewall/ruleset.ts';
 import { standbyMark } from '../pooler/restart-state.ts';
-import { type AgentSettings, extensionsFolder, rulesFolder } from '../process/settings.ts';
-import { archiveConf, backupTimer, backupUnit, pgBackRestConf } from '../servers/backup-configuration.ts';
+import { type AgentSettings, extensionsFolder, pastFolder, rulesFolder } from '../process/settings.ts';
+import {
+  archiveConf,
+  backupTimer,
+  backupUnit,
+  pastConf,
+  pgBackRestConf,
+} from '../servers/backup-configuration.ts';
 import {
   pgbouncerIni,
   pgHbaConf,
@@ -36,6 +42,7 @@ export const CONFIGURATION_FILES = {
   'pgbouncer-standby.path': standbyPath,
   'branchgate-agent.service.conf': agentUnit,
   'postgresql.archive.conf': archiveConf,
+  'postgresql.past.conf': (layout) => pastConf(layout),
   'pgbackrest.conf': pgBackRestConf,
   'branchgate-backup.service': backupUnit,
   'branchgate-backup.timer': backupTimer,
@@ -73,6 +80,7 @@ export const layoutOf = (settings: AgentSettings, chosen: Chosen): ServerLayout 
   },
   sqlPort: settings.SQL_PORT,
   dataDir: settings.PGDATA_DIR,
+  pastDir: pastFolder(settings),
   get tls() {
     return chosen.tls;
   },

@@ -1,6 +1,6 @@
 import { statSync } from 'node:fs';
 import { join } from 'node:path';
-import { probeCloneMethod } from '../host/host.ts';
+import { probeCloneMethod } from '../cloning/clone-method.ts';
 import { hasReverseMap } from '../volumes/xfs.ts';
 import type { Context } from './context.ts';
 import { lastLine } from './machine.ts';

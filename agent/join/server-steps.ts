@@ -1,4 +1,8 @@
+import { probeCloneMethod } from '../cloning/clone-method.ts';
+import { methodOfPast, recoveryHours } from '../past/recovery-hours.ts';
 import { PLATFORM_ROLE } from '../postgres/connect.ts';
+import { ARCHIVE_WAL } from '../servers/archive-command.ts';
+import { pastConf } from '../servers/backup-configuration.ts';
 import { type Context, SETTINGS_FILE } from './context.ts';
 import { POOLER_UNIT } from './find-servers.ts';
 import { lastLine, StepFailure } from './machine.ts';
@@ -91,11 +95,11 @@ async function configurePooler(context: Context): Promise<void> {
 }
 
 async function installUnits(context: Context): Promise<void> {
-  const { machine, files, servers, settings, options } = context;
+  const { machine, files, servers, settings, options, layout } = context;
   await install(context, 'postgresql.service.conf', postgresFiles(context).unit);
   await install(context, 'pgbouncer.service.conf', POOLER_FILES.unit);
   if (needsCapability(context)) await install(context, 'branchgate-agent.service.conf', AGENT_FILES.firewall);
-  const folders = [settings.PGDATA_DIR, options.logDirectory ?? ''].filter(
+  const folders = [settings.PGDATA_DIR, layout.pastDir, options.logDirectory ?? ''].filter(
     (path) => path && !isWithin(path, '/var/lib/postgresql'),
   );
   if (folders.length > 0) {
@@ -200,6 +204,36 @@ const lacksBackup = async (context: Context): Promise<boolean> =>
     "SELECT NOT pg_is_in_recovery() AND NOT EXISTS (SELECT FROM pg_ls_waldir() WHERE name LIKE '%.backup')",
   )) === 't';
 
+/**
+ * PostgreSQL has one archive_command. One of the operator stays as it is, and that of the backups is a part of the one that
+ * also stores for recoveries.
+ */
+async function preparePast(context: Context): Promise<void> {
+  const { machine, files, servers, settings, layout } = context;
+  const { archive, past } = postgresFiles(context);
+  const dataDir = machine.at(servers.postgres.dataDir);
+  const folders = { PGDATA_DIR: dataDir, PAST_DIR: machine.at(layout.pastDir) };
+  const method = await methodOfPast(folders, await probeCloneMethod(dataDir));
+  const isWanted = recoveryHours(settings, method) > 0;
+  const present = (await psql(context, PLATFORM_ROLE, 'SHOW archive_command')) ?? '';
+  const isOperators =
+    /[^()\s]/.test(present) && !/stanza=branchgate|archive-wal|^\(disabled\)$/.test(present);
+  if (isWanted && isOperators) {
+    machine.note(
+      `archive_command is yours (${present}), so no second of the past can be recovered: add \`&& branchgate-agent ${ARCHIVE_WAL} ${layout.pastDir} %p\` to it, or set RECOVERY_WINDOW_HOURS=0`,
+    );
+    return;
+  }
+  if (!isWanted) await files.drop([past]);
+  else {
+    await machine.makeFolder(layout.pastDir, { mode: 0o700, owner: servers.user });
+    await files.write(past, pastConf(layout, { hasBackups: machine.exists(archive) }));
+    machine.note(`keeps the past for recoveries in ${layout.pastDir}`);
+  }
+  if ((await restartOutdated(machine, servers.postgres.unit, [past])) && !machine.isDryRun)
+    await awaitPostgres(context, PLATFORM_ROLE);
+}
+
 async function endBackups({ machine, files }: Context): Promise<void> {
   if (files.record().files[BACKUP_FILES.timer]) await disable(machine, BACKUP_TIMER);
 }
@@ -246,4 +280,10 @@ export const BACKUP_STEP: Step = {
   what: 'archive the WAL and back up every day, with pgBackRest',
   apply: prepareBackups,
   takeBack: endBackups,
+};
+
+export const PAST_STEP: Step = {
+  name: 'past',
+  what: 'archive the WAL for recoveries to any second, where files can share blocks',
+  apply: preparePast,
 };

@@ -37,6 +37,8 @@ export const postgresFiles = ({ servers: { postgres } }: Context) => {
     settings: inFolder('conf.d/branchgate.conf'),
     logs: inFolder('conf.d/branchgate-logs.conf'),
     archive: inFolder('conf.d/branchgate-archive.conf'),
+    // After that of the backups, which its archive_command contains.
+    past: inFolder('conf.d/branchgate-past.conf'),
     hba: inFolder('pg_hba.conf'),
     ident: inFolder('pg_ident.conf'),
     unit: `${UNITS}/${postgres.unit}.d/branchgate.conf`,

@@ -5,6 +5,7 @@ import type { Machine, Report } from './machine.ts';
 import { FIREWALL_STEP, KERNEL_STEP, LOGS_STEP, VOLUME_STEP } from './machine-steps.ts';
 import {
   BACKUP_STEP,
+  PAST_STEP,
   RESTART_STEP,
   SERVER_STEPS,
   SERVERS_STEP,
@@ -34,6 +35,7 @@ export const STEPS: readonly Step[] = [
   RESTART_STEP,
   TABLES_STEP,
   BACKUP_STEP,
+  PAST_STEP,
   DOCTOR_STEP,
   START_STEP,
 ];

@@ -1,11 +1,14 @@
 import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import type { CloneMethod } from '../cloning/create-clone.ts';
+import { BASE_COPY_LABEL } from '../past/make-base-copy.ts';
+import type { PastState } from '../past/past.ts';
 import { atLeast } from '../pooler/admin-console.ts';
 import { collationRemedy } from '../postgres/collations.ts';
 import { PLATFORM_ROLE, type Queryable } from '../postgres/connect.ts';
 import type { RefusedExtension } from '../postgres/extensions.ts';
 import { type AgentSettings, extensionsFolder, rulesFolder } from '../process/settings.ts';
+import { ARCHIVE_WAL } from '../servers/archive-command.ts';
 import { ARCHIVED_WITHIN_MINUTES, BACKUP_WITHIN_HOURS } from '../servers/backup-configuration.ts';
 import { daysUntil, ENDS_SOON_DAYS } from '../servers/certificate.ts';
 import {
@@ -27,8 +30,10 @@ import type { PortState } from '../sql/examine-port.ts';
 
 /** How far this host is backed up, as PostgreSQL knows it, whatever program makes the backups. */
 export interface BackupState {
-  /** Whether finished segments of the WAL go to an archive. */
+  /** Whether finished segments of the WAL go to an archive of backups, beside that of recoveries. */
   archives: boolean;
+  /** Whether they go to any archive. */
+  waits: boolean;
   lastArchivedAt: Date | null;
   /** When the oldest segment was finished that waits for the archive; null if none does. */
   waitingSince: Date | null;
@@ -39,22 +44,36 @@ export interface BackupState {
 export async function readBackupState(db: Queryable): Promise<BackupState> {
   const { rows } = await db.query<{
     archives: boolean;
+    waits: boolean;
     last_archived: Date | null;
     waiting: Date | null;
     last_backup: Date | null;
   }>(
-    `SELECT current_setting('archive_mode') <> 'off' AS archives,
+    `SELECT current_setting('archive_mode') <> 'off' AS waits,
+            current_setting('archive_mode') <> 'off' AND current_setting('archive_command') !~ $1 AS archives,
             (SELECT last_archived_time FROM pg_stat_archiver) AS last_archived,
             (SELECT min(modification) FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready') AS waiting,
-            (SELECT max(modification) FROM pg_ls_waldir() WHERE name LIKE '%.backup') AS last_backup`,
+            (SELECT max(modification) FROM pg_ls_waldir() WHERE name LIKE '%.backup'
+               AND position($2 IN pg_read_file('pg_wal/' || name, true)) = 0) AS last_backup`,
+    [`^[^&]*${ARCHIVE_WAL}[^&]*$`, `LABEL: ${BASE_COPY_LABEL}`],
   );
   const [row] = rows;
   return {
     archives: row?.archives ?? false,
+    waits: row?.waits ?? false,
     lastArchivedAt: row?.last_archived ?? null,
     waitingSince: row?.waiting ?? null,
     lastBackupAt: row?.last_backup ?? null,
   };
+}
+
+/** Finished files of the WAL that wait for the archive; null without one. */
+export async function readUnarchived(db: Queryable): Promise<number | null> {
+  const { rows } = await db.query<{ files: number | null }>(
+    `SELECT CASE WHEN current_setting('archive_mode') <> 'off' THEN
+       (SELECT count(*)::int FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready') END AS files`,
+  );
+  return rows[0]?.files ?? null;
 }
 
 /** Whether it is known, and no longer ago than this. */
@@ -119,6 +138,7 @@ export interface Facts {
   identText: string;
   machine: MachineLimits;
   backup: BackupState;
+  past: PastState;
   sameDataDirectory: boolean;
   readsLogs: boolean;
   canGuard: boolean;
@@ -392,7 +412,7 @@ export const CHECKS: readonly Check[] = [
   ),
   problem(
     ({ backup }) =>
-      !backup.archives ||
+      !backup.waits ||
       backup.waitingSince === null ||
       isWithin(backup.waitingSince, ARCHIVED_WITHIN_MINUTES * 60_000),
     `WAL has waited for the archive for more than ${ARCHIVED_WITHIN_MINUTES} minutes and fills the disk: read archive_command's errors in PostgreSQL's log.`,
@@ -400,6 +420,21 @@ export const CHECKS: readonly Check[] = [
   problem(
     ({ backup }) => !backup.archives || isWithin(backup.lastBackupAt, BACKUP_WITHIN_HOURS * 3_600_000),
     `There is no backup of the last ${BACKUP_WITHIN_HOURS} hours, and without one the archived WAL is of no use: make one, and check its timer.`,
+  ),
+  problem(
+    ({ past, postgres }) =>
+      past.hours === 0 ||
+      (postgres.archive_mode !== 'off' && (postgres.archive_command ?? '').includes(ARCHIVE_WAL)),
+    'Nothing can be recovered to an earlier time, because PostgreSQL does not archive its WAL for that: run `branchgate-agent join` again, or set RECOVERY_WINDOW_HOURS=0.',
+  ),
+  problem(
+    ({ past }) => past.hours === 0 || past.from !== null,
+    'Nothing can be recovered to an earlier time, because there is no base copy with all WAL since then: read `past.not_kept` in the log of the agent.',
+  ),
+  advice(
+    ({ past }) => past.hours === 0 || !past.isShortened,
+    ({ settings }) =>
+      `Base copies and archived WAL take ${settings.PAST_DISK_PERCENT} % of their disk, or it is nearly full, so the oldest were dropped and the window of recoveries is shorter than RECOVERY_WINDOW_HOURS: enlarge the disk, or lower it.`,
   ),
   advice(
     ({ sqlPort }) => sqlPort !== 'other',

@@ -7,6 +7,7 @@ import { readDumpVersion } from '../dump/pg-dump.ts';
 import { hasTable } from '../firewall/packet-filter.ts';
 import { canGuard } from '../guard/watch-session.ts';
 import { CONNECTION_LOGS, type ConnectionLog } from '../logs/connection-logs.ts';
+import type { Past } from '../past/past.ts';
 import { readPoolerVersion, withAdminConsole } from '../pooler/admin-console.ts';
 import { readOutdatedCollations } from '../postgres/collations.ts';
 import type { Pool, Queryable } from '../postgres/connect.ts';
@@ -24,6 +25,7 @@ export interface ExaminedHost {
   settings: AgentSettings;
   postgres: Pool;
   cloneMethod: CloneMethod;
+  past: Past;
 }
 
 /**
@@ -32,7 +34,7 @@ export interface ExaminedHost {
  * @throws HostError POOLER_UNAVAILABLE
  */
 export async function examine(
-  { settings, postgres, cloneMethod }: ExaminedHost,
+  { settings, postgres, cloneMethod, past }: ExaminedHost,
   { eachDatabase = false } = {},
 ) {
   const [ofPostgres, { config, version }] = await Promise.all([
@@ -49,6 +51,7 @@ export async function examine(
     hbaText: '',
     identText: '',
     backup: await readBackupState(postgres),
+    past: await past.state(),
     machine: await readMachineLimits(settings.PGDATA_DIR),
     refusedExtensions: await readRefusedExtensions(settings, postgres),
     certificateEndsAt: null,
@@ -101,7 +104,10 @@ const certificatesOf = (postgres: Facts['postgres'], pooler: Facts['pooler']): s
 ];
 
 /** When the first certificate of both servers ends, for the metrics. @throws HostError POOLER_UNAVAILABLE */
-export async function readCertificateEnd({ settings, postgres }: ExaminedHost): Promise<Date | null> {
+export async function readCertificateEnd({
+  settings,
+  postgres,
+}: Pick<ExaminedHost, 'settings' | 'postgres'>): Promise<Date | null> {
   const [ofPostgres, ofPooler] = await Promise.all([readSettings(postgres), readPoolerSettings(settings)]);
   return endOfCertificates(certificatesOf(ofPostgres, ofPooler.config));
 }
@@ -138,7 +144,11 @@ async function isAdmissionCurrent(db: Queryable): Promise<boolean> {
   return (await readDifferences(db, await readBlocks(db))).length === 0;
 }
 
-async function adviceOnDisk({ settings, postgres, cloneMethod }: ExaminedHost): Promise<string[]> {
+async function adviceOnDisk({
+  settings,
+  postgres,
+  cloneMethod,
+}: Omit<ExaminedHost, 'past'>): Promise<string[]> {
   if (cloneMethod !== 'reflink') return [];
   const { rows } = await postgres.query<ClonedDatabase>(
     `SELECT datname AS name, pg_database.oid::text, pg_database_size(pg_database.oid)::float8 AS bytes

@@ -3,6 +3,7 @@ import { PROTOCOL_VERSION } from '../../shared/protocol/version.ts';
 import { VERSION } from '../../shared/version.ts';
 import type { CloneMethod } from '../cloning/create-clone.ts';
 import type { Source } from '../measurement/disk-usage.ts';
+import type { PastState } from '../past/past.ts';
 import type { Volume } from '../volumes/volumes.ts';
 
 /** What is read when the metrics are. */
@@ -23,8 +24,11 @@ export interface Present {
     /** Whether the standby of this host receives its WAL; null without a standby. */
     hasStandby: () => Promise<boolean | null>;
   };
+  past: () => Promise<PastState>;
   /** Bytes of each log that the agent has not read yet. */
   unreadLogs: () => ReadonlyMap<string, number>;
+  /** Files that wait for the archive; null without one. */
+  unarchived: () => Promise<number | null>;
   volumes: () => Promise<Volume[]>;
   poolerMemory: () => Promise<number>;
   /** When the first certificate of both servers ends; null if none can be read. */
@@ -132,6 +136,29 @@ const PRESENT_VALUES: readonly PresentValue[] = [
     name: 'branchgate_standby_lag_seconds',
     help: 'Age of the data of this standby, which grows while its primary is away',
     read: ({ member: { lag } }) => only(lag?.lag_seconds ?? null),
+  },
+  {
+    name: 'branchgate_recovery_wanted_seconds',
+    help: 'Time back to which databases are to be recoverable; 0 where no past is kept',
+    read: async ({ past }) => only(3600 * (await past()).hours),
+  },
+  {
+    name: 'branchgate_recovery_window_seconds',
+    help: 'Time back to which databases can be recovered',
+    read: async ({ past }) => {
+      const { hours, from } = await past();
+      return only(hours === 0 ? null : from === null ? 0 : (Date.now() - from.getTime()) / 1000);
+    },
+  },
+  {
+    name: 'branchgate_archived_wal_bytes',
+    help: 'Bytes of the WAL that is archived for recoveries',
+    read: async ({ past }) => only((await past()).archivedBytes),
+  },
+  {
+    name: 'branchgate_archive_waiting_files',
+    help: 'Finished files of the WAL that PostgreSQL has not archived yet',
+    read: async ({ unarchived }) => only(await unarchived()),
   },
   {
     name: 'branchgate_log_unread_bytes',

@@ -3,6 +3,7 @@ import type { CloneTurns } from '../cloning/clone-turns.ts';
 import type { ComparisonHost } from '../difference/sides.ts';
 import { compareHosts } from '../moves/compare.ts';
 import { admitMover, closeToClients, releaseMover } from '../moves/mover-login.ts';
+import { type RecoveryHost, recoverDatabase } from '../past/recover.ts';
 import { readTenant } from '../postgres/branches.ts';
 import { listExtensions } from '../postgres/extensions.ts';
 import { asHostError } from '../postgres/postgres-failure.ts';
@@ -13,7 +14,7 @@ import { dropSnapshot } from '../snapshots/snapshot-databases.ts';
 import type { Spares } from '../snapshots/spares.ts';
 import { runSql, type SqlHost } from '../sql/run-sql.ts';
 import { admitStandby, type Membership } from '../standby/membership.ts';
-import { type CopyHost, cancelCopy, copySource } from '../transfer/copy-source.ts';
+import { cancelCopy, copySource } from '../transfer/copy-source.ts';
 import { cancelCutOver, cutOver } from '../transfer/cut-over.ts';
 import { followStatus, type WatchedHost } from '../transfer/follow-status.ts';
 import { startFollowing, stopFollowing } from '../transfer/following.ts';
@@ -58,7 +59,7 @@ interface OperationsHost
     TrialHost,
     InventoryHost,
     RoomHost,
-    CopyHost,
+    RecoveryHost,
     WatchedHost,
     SqlHost {
   known: KnownInventory;
@@ -134,6 +135,7 @@ const HANDLERS: Handlers = {
   'transfer.probe': probeSource,
   'transfer.copy': copySource,
   'transfer.cancel': cancelCopy,
+  'past.recover': recoverDatabase,
   'follow.start': startFollowing,
   'follow.status': followStatus,
   'follow.resume': resumeFollowing,

@@ -84,6 +84,9 @@ export async function describeHost(host: InventoryHost): Promise<HostDescription
     spares: host.spares.count,
     last_backup_at: backup.lastBackupAt?.toISOString() ?? null,
     last_archived_at: backup.lastArchivedAt?.toISOString() ?? null,
+    recoverable_from: (await host.past.copies())[0]?.ended_at ?? null,
+    // One copy from before the window stays.
+    past_hours: host.past.hours === 0 ? null : host.past.hours + host.settings.BASE_COPY_HOURS,
     certificate_names: certificateNames,
     warnings: findings.map(({ sentence }) => sentence),
   };

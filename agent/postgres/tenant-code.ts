@@ -273,3 +273,23 @@ export const SESSIONS = {
 } as const satisfies Record<string, SocketBound>;
 
 export type AgentSession = keyof typeof SESSIONS;
+
+/**
+ * The second PostgreSQL of a recovery, at most one on a host: what it has of a tenant is read by `pg_dump` and `COPY`. It ends
+ * with the agent.
+ */
+export const SECOND_SERVER = {
+  /** Sessions that copy, their catalog, the dump, and one of the agent. */
+  connections: 2 * COPY_JOBS.max + 8,
+  /** Address space of each of its processes. */
+  addressBytes: 2 * 2 ** 30,
+  buffersMb: 64,
+  /** Temporary files of a session. */
+  temporaryMb: 1024,
+  /** Added to the priority of the agent: its work yields to that of clients. */
+  nice: 15,
+  /** Milliseconds for the replay, and for the copy of the database. */
+  replayWithin: 3_600_000,
+  copyWithin: 6 * 3_600_000,
+  origins: 64,
+} as const;

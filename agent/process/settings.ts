@@ -104,6 +104,17 @@ const Settings = z.object({
   MIN_FREE_DISK_MB: z.coerce.number().int().min(16).max(1_048_576).default(1024),
   /** A snapshot of `main` is copied if this multiple of its size is free; 0: never. */
   SNAPSHOT_COPY_ROOM: z.coerce.number().min(0).max(100).default(2),
+  /**
+   * Hours of the past to which databases can be recovered; 0: none. Left out: 24 where files can share blocks, and 0
+   * elsewhere, where each base copy takes the size of all databases.
+   */
+  RECOVERY_WINDOW_HOURS: z.coerce.number().int().min(0).max(720).optional(),
+  /** Hours between two base copies. A recovery replays the WAL since the one before its time. */
+  BASE_COPY_HOURS: z.coerce.number().int().min(1).max(168).default(6),
+  /** Folder of base copies and archived WAL, on the volume of PGDATA_DIR. Default: PGDATA_DIR with `-past` after it. */
+  PAST_DIR: Path.optional(),
+  /** Percent of its volume that PAST_DIR may take. Beyond it the oldest base copies go, and the window is shorter. */
+  PAST_DISK_PERCENT: z.coerce.number().int().min(1).max(90).default(20),
   /** Age at which a tenant's transaction is ended. */
   TRANSACTION_SECONDS: z.coerce.number().int().min(1).max(604_800).default(3600),
   /** Transaction ids that a branch may take on average; a burst may take those of ten seconds. */
@@ -140,6 +151,9 @@ export function readSettings(env: Record<string, string | undefined>): AgentSett
 
 /** Folder of the generated rule files, which the configuration of both servers includes. */
 export const rulesFolder = ({ STATE_DIR }: Pick<AgentSettings, 'STATE_DIR'>) => join(STATE_DIR, 'rules');
+
+export const pastFolder = ({ PAST_DIR, PGDATA_DIR }: Pick<AgentSettings, 'PAST_DIR' | 'PGDATA_DIR'>) =>
+  PAST_DIR ?? `${PGDATA_DIR}-past`;
 
 /** Folder of the control files of `EXTENSIONS`, in `extension/`. */
 export const extensionsFolder = ({ STATE_DIR }: Pick<AgentSettings, 'STATE_DIR'>) =>

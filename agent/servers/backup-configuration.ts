@@ -1,4 +1,5 @@
 import { PLATFORM_ROLE } from '../postgres/connect.ts';
+import { ARCHIVE_WAL } from './archive-command.ts';
 import type { ServerLayout } from './configuration.ts';
 
 /** pgBackRest's name for this host's cluster. */
@@ -21,6 +22,29 @@ archive_command = 'pgbackrest --stanza=${STANZA} archive-push %p'
 # A lost disk takes with it at most what was written in the last minute.
 archive_timeout = 60s
 `;
+
+const quoted = (text: string) => `'${text.replaceAll("'", "'\\''")}'`;
+
+/**
+ * Part of `postgresql.conf`, for a host that keeps its past. PostgreSQL reads it after that of the backups, whose archive gets
+ * each file first.
+ * @param program the agent's, as a shell runs it
+ */
+export function pastConf(
+  { pastDir }: Pick<ServerLayout, 'pastDir'>,
+  { program = 'branchgate-agent', hasBackups = false } = {},
+): string {
+  const commands = [
+    ...(hasBackups ? [`pgbackrest --stanza=${STANZA} archive-push %p`] : []),
+    `${program} ${ARCHIVE_WAL} ${quoted(pastDir.replaceAll('%', '%%'))} %p`,
+  ];
+  return `\
+# Recoveries to any second replay the WAL that is archived here. A change of archive_mode needs a restart.
+archive_mode = on
+archive_command = '${commands.join(' && ').replaceAll("'", "''")}'
+archive_timeout = 60s
+`;
+}
 
 /** `/etc/pgbackrest/pgbackrest.conf`. */
 export const pgBackRestConf = ({ dataDir, postgres }: ServerLayout) => `\

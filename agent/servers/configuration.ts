@@ -77,6 +77,8 @@ export interface ServerLayout {
   tls: { certFile: string; keyFile: string };
   /** PostgreSQL's data. */
   dataDir: string;
+  /** The agent's PAST_DIR. */
+  pastDir: string;
   /** `rules` below the agent's STATE_DIR. */
   rulesDir: string;
   /** `extensions` below the agent's STATE_DIR. */

@@ -1,9 +1,21 @@
-import { chownSync, copyFileSync, existsSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  chownSync,
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { makeRulesFolder } from '../../agent/access/rule-files.ts';
+import { probeCloneMethod } from '../../agent/cloning/clone-method.ts';
+import { methodOfPast, recoveryHours } from '../../agent/past/recovery-hours.ts';
 import { standbyMark } from '../../agent/pooler/restart-state.ts';
-import { extensionsFolder, readSettings, rulesFolder } from '../../agent/process/settings.ts';
+import { extensionsFolder, pastFolder, readSettings, rulesFolder } from '../../agent/process/settings.ts';
+import { pastConf } from '../../agent/servers/backup-configuration.ts';
 import {
   pgbouncerIni,
   pgHbaConf,
@@ -93,6 +105,7 @@ export async function configureServers(site: Site): Promise<void> {
     },
     sqlPort: settings.SQL_PORT,
     dataDir: host.data,
+    pastDir: pastFolder(settings),
     tls: await serverCertificate(host.tls, user),
     rulesDir,
     extensionsDir: extensionsFolder(settings),
@@ -100,9 +113,16 @@ export async function configureServers(site: Site): Promise<void> {
     agentUser: user.name,
     poolerUser: user.name,
   };
+  const method = await methodOfPast(settings, await probeCloneMethod(host.data));
+  const keepsPast = recoveryHours(settings, method) > 0;
+  if (keepsPast) {
+    mkdirSync(layout.pastDir, { recursive: true, mode: 0o700 });
+    chownSync(layout.pastDir, user.uid, user.gid);
+  }
+  const program = `${site.binaries.node} ${site.binaries.agent}`;
   const files = {
     // The agent's configuration overrides initdb's settings for this machine.
-    'postgresql.conf': `include '${join(host.data, 'postgresql.conf')}'\n${postgresqlConf(layout)}`,
+    'postgresql.conf': `include '${join(host.data, 'postgresql.conf')}'\n${postgresqlConf(layout)}${keepsPast ? pastConf(layout, { program }) : ''}`,
     'pg_hba.conf': pgHbaConf(layout),
     'pg_ident.conf': pgIdentConf(layout),
     'pgbouncer.ini': pgbouncerIni(layout),

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { Moment } from '../moment.ts';
 
 const Bytes = z.int().nonnegative();
 const Time = z.iso.datetime().nullable();
@@ -21,6 +22,10 @@ export const HostDescription = z.strictObject({
   /** Null: none. */
   last_backup_at: Time,
   last_archived_at: Time,
+  /** The earliest time to which databases can be recovered; null: this host keeps no past. */
+  recoverable_from: Moment.nullable(),
+  /** Hours for which it keeps what was deleted, in base copies and archived WAL; null: it keeps no past. */
+  past_hours: z.int().nonnegative().nullable(),
   /** DNS names that the certificates of both servers have, wildcards among them. */
   certificate_names: z.array(z.string().max(255)).max(100).nullable(),
   /** A sentence for each fault of the set-up. */

@@ -22,6 +22,7 @@ import {
   Password,
   Source,
 } from './operation-fields.ts';
+import { PAST_OPERATIONS } from './past-operations.ts';
 import { REHEARSAL_OPERATIONS } from './rehearsal-operations.ts';
 import { ROW_OPERATIONS } from './row-operations.ts';
 import { SNAPSHOT_OPERATIONS } from './snapshot-operations.ts';
@@ -175,6 +176,7 @@ export const OPERATIONS = {
   ...DIFFERENCE_OPERATIONS,
   ...TRIAL_OPERATIONS,
   ...TRANSFER_OPERATIONS,
+  ...PAST_OPERATIONS,
   ...STANDBY_OPERATIONS,
   ...SQL_OPERATIONS,
 } as const;

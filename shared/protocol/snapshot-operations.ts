@@ -73,7 +73,8 @@ export const SNAPSHOT_OPERATIONS = {
       project_id: Id,
       branch_id: Id,
       snapshot_id: Id,
-      source: Database,
+      /** The database of the branch, or a snapshot of what it had at an earlier time. */
+      source: Source,
       busy_wait: BusyWait,
       /** Null: the rows of all tables are removed, but for those of `keep_tables`. */
       masking: Masking.nullable(),

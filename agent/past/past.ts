@@ -1,0 +1,192 @@
+import { mkdir, stat, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { CloneMethod } from '../cloning/create-clone.ts';
+import type { Pool } from '../postgres/connect.ts';
+import type { Log } from '../process/log.ts';
+import { runLoop } from '../process/loops.ts';
+import type { AgentSettings } from '../process/settings.ts';
+import { ARCHIVE_WAL } from '../servers/archive-command.ts';
+import { diskSize, freeBytes } from '../volumes/volumes.ts';
+import { readArchived } from './archive.ts';
+import {
+  type BaseCopy,
+  dropOldest,
+  dropUnneeded,
+  keptBytes,
+  readBaseCopies,
+  removeFolder,
+  usableCopies,
+} from './base-copies.ts';
+import { pastFolders } from './folders.ts';
+import { makeBaseCopy } from './make-base-copy.ts';
+import { recoveryHours } from './recovery-hours.ts';
+import { RecoveryTurns } from './recovery-turns.ts';
+
+/**
+ * The past of a host: its base copies and the archived WAL since them, within a time and a share of the disk. Everything
+ * that is known of it is read from the folder, so that another process, or a restart, finds the same.
+ */
+
+interface PastHost {
+  settings: AgentSettings;
+  postgres: Pool;
+  cloneMethod: CloneMethod;
+  log: Log;
+}
+
+const HOUR_MS = 3_600_000;
+const MB = 2 ** 20;
+const LOOK_EVERY_MS = 30_000;
+const MEASURE_EVERY_MS = 600_000;
+/** A file whose time is that of the last copy that was dropped for want of room. */
+const SHORTENED = 'shortened';
+
+/** As `doctor` and the metrics show it. */
+export interface PastState {
+  /** Hours that are wanted; 0: none. */
+  hours: number;
+  /** The earliest time that can be recovered; null: none. */
+  from: Date | null;
+  /** Base copies that lead to a time of the window. */
+  copies: number;
+  /** Bytes of the archived WAL. */
+  archivedBytes: number;
+  /** A copy of the window was dropped for want of room within the last window. */
+  isShortened: boolean;
+}
+
+export class Past {
+  readonly turns = new RecoveryTurns();
+  readonly #host: PastHost;
+  #measuredAt = Number.NEGATIVE_INFINITY;
+
+  constructor(host: PastHost) {
+    this.#host = host;
+  }
+
+  get hours(): number {
+    return recoveryHours(this.#host.settings, this.#host.cloneMethod);
+  }
+
+  /** How its files are copied. */
+  get method(): CloneMethod {
+    return this.#host.cloneMethod;
+  }
+
+  /** The base copies from which a time of the window can be recovered, oldest first. */
+  async copies(): Promise<BaseCopy[]> {
+    if (this.hours === 0) return [];
+    const folders = pastFolders(this.#host.settings);
+    return usableCopies(await readBaseCopies(folders), (await readArchived(folders)).names);
+  }
+
+  async state(): Promise<PastState> {
+    const folders = pastFolders(this.#host.settings);
+    const [copies, shortened] = await Promise.all([
+      this.copies(),
+      stat(join(folders.root, SHORTENED)).catch(() => null),
+    ]);
+    const [oldest] = copies;
+    return {
+      hours: this.hours,
+      from: oldest ? new Date(oldest.ended_at) : null,
+      copies: copies.length,
+      archivedBytes: (await readArchived(folders)).bytes,
+      isShortened: shortened !== null && Date.now() - shortened.mtimeMs < this.hours * HOUR_MS,
+    };
+  }
+
+  /** @throws as `makeBaseCopy` */
+  copyBase({ fast }: { fast: boolean }): Promise<BaseCopy> {
+    return makeBaseCopy(this.#host, fast);
+  }
+
+  /** Keeps the window until `signal`. @param onChange the window begins at another time than before */
+  async run(onChange: () => void, signal: AbortSignal): Promise<void> {
+    const { log, settings } = this.#host;
+    if (this.hours === 0) return this.#forget();
+    let known: string | null = null;
+    const look = async () => {
+      await this.#keep();
+      const [oldest] = await this.copies();
+      const from = oldest?.ended_at ?? null;
+      if (from !== known) log('past.window', { from, wanted_hours: this.hours });
+      if (from !== known) onChange();
+      known = from;
+    };
+    await mkdir(pastFolders(settings).root, { recursive: true, mode: 0o700 }).catch(() => {});
+    await runLoop(look, {
+      every: LOOK_EVERY_MS,
+      signal,
+      log,
+      failed: 'past.not_kept',
+      recovered: 'past.kept',
+    });
+  }
+
+  /** The window was switched off, and what was kept would stay for ever. */
+  async #forget(): Promise<void> {
+    const folders = pastFolders(this.#host.settings);
+    for (const { name } of await readBaseCopies(folders)) await removeFolder(`${folders.bases}/${name}`);
+    if ((await readArchived(folders)).names.length > 0) await dropUnneeded(folders, []);
+  }
+
+  /** @throws Error with the reason for which there is no base copy */
+  async #keep(): Promise<void> {
+    const { settings, cloneMethod, log } = this.#host;
+    const folders = pastFolders(settings);
+    await this.#requireArchive();
+    const copies = await this.copies();
+    const newest = copies.at(-1);
+    const age = newest ? Date.now() - Date.parse(newest.ended_at) : Number.POSITIVE_INFINITY;
+    if (age >= settings.BASE_COPY_HOURS * HOUR_MS) {
+      const began = performance.now();
+      // Nobody waits for one that follows another.
+      await this.copyBase({ fast: newest === undefined });
+      log('past.base_copied', { duration_ms: Math.round(performance.now() - began) });
+      this.#measuredAt = Number.NEGATIVE_INFINITY;
+    }
+    await this.#dropOld();
+    const isShort = async () => (await freeBytes(folders.root)) < 2 * settings.MIN_FREE_DISK_MB * MB;
+    const shorten = async (reason: string) => {
+      if (!(await dropOldest(folders))) return false;
+      await writeFile(join(folders.root, SHORTENED), '', { mode: 0o600 });
+      log('past.shortened', { reason });
+      return true;
+    };
+    while ((await isShort()) && (await shorten('disk')));
+    if (performance.now() - this.#measuredAt < MEASURE_EVERY_MS) return;
+    const share = ((await diskSize(folders.root)) * settings.PAST_DISK_PERCENT) / 100;
+    const taken = async () =>
+      (await readArchived(folders)).bytes +
+      (await keptBytes(folders, settings.PGDATA_DIR, cloneMethod === 'reflink'));
+    while ((await taken()) > share && (await shorten('share')));
+    this.#measuredAt = performance.now();
+  }
+
+  /** Drops what no time of the window needs: one copy from before its beginning stays. */
+  async #dropOld(): Promise<void> {
+    const folders = pastFolders(this.#host.settings);
+    const since = Date.now() - this.hours * HOUR_MS;
+    const usable = await this.copies();
+    const needed = usable.filter(
+      (_, at) => at === usable.length - 1 || Date.parse(usable[at + 1]?.ended_at ?? '') > since,
+    );
+    const names = new Set(needed.map(({ name }) => name));
+    for (const { name } of await readBaseCopies(folders))
+      if (!names.has(name) && usable.length > 0) await removeFolder(`${folders.bases}/${name}`);
+    if (needed.length > 0) await dropUnneeded(folders, needed);
+  }
+
+  /** A base copy without the WAL since then is of no use. */
+  async #requireArchive(): Promise<void> {
+    const { rows } = await this.#host.postgres.query<{ mode: string; command: string }>(
+      "SELECT current_setting('archive_mode') AS mode, current_setting('archive_command') AS command",
+    );
+    const { mode, command } = rows[0] ?? {};
+    if (mode === 'off' || !command?.includes(ARCHIVE_WAL))
+      throw new Error(
+        'PostgreSQL does not archive its WAL for recoveries: run `branchgate-agent join` again, or set RECOVERY_WINDOW_HOURS to 0',
+      );
+  }
+}

@@ -1,0 +1,392 @@
+import { mkdir, readdir, rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { groupName } from '../../shared/branch/login.ts';
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import { createClone } from '../cloning/create-clone.ts';
+import { readTenant } from '../postgres/branches.ts';
+import { identifier, inDatabase, literal, PLATFORM_ROLE, type Session } from '../postgres/connect.ts';
+import { withLocks } from '../postgres/locks.ts';
+import { SECOND_SERVER } from '../postgres/tenant-code.ts';
+import { grantGroups } from '../privileges/default-privileges.ts';
+import { makeOwnSessions } from '../privileges/own-sessions.ts';
+import { HostError } from '../process/host-error.ts';
+import { pollUntil } from '../process/loops.ts';
+import { type OnProgress, partOf } from '../process/progress.ts';
+import { readSnapshotSize } from '../snapshots/snapshot-databases.ts';
+import { CopyPhases } from '../transfer/copy-progress.ts';
+import { type CopyHost, fillLoad } from '../transfer/copy-source.ts';
+import {
+  closeLoadAsSnapshot,
+  loadDatabaseName,
+  loadLoginName,
+  removeLoad,
+} from '../transfer/load-database.ts';
+import { examineAt } from '../transfer/probe.ts';
+import { finding, type Source } from '../transfer/source-address.ts';
+import { readArchived } from './archive.ts';
+import { type BaseCopy, dataOf, removeFolder } from './base-copies.ts';
+import { type PastFolders, pastFolders } from './folders.ts';
+import { copyTree, EMPTY } from './make-base-copy.ts';
+import type { Past } from './past.ts';
+import { SecondServer } from './second-server.ts';
+import { isSegment, segmentNumber } from './segments.ts';
+
+/**
+ * Recovers the database of a branch as of a time, as a snapshot. A second PostgreSQL replays the WAL over a copy of all
+ * databases. Before anything of the tenant runs there, the copy has the one database only, and nobody's passwords.
+ */
+
+export interface RecoveryHost extends CopyHost {
+  past: Past;
+}
+
+type RecoverParams = Params<'past.recover'>;
+type Recovered = MethodResult<'past.recover'>;
+
+/** Steps of a recovery, for tests that look at the copy or end the agent there. */
+export const RECOVERY_STEPS = [
+  'archived',
+  'copied',
+  'replayed',
+  'wiped',
+  'opened',
+  'made',
+  'filled',
+  'closed',
+] as const;
+export type RecoveryStep = (typeof RECOVERY_STEPS)[number];
+
+/** The time cannot be recovered. */
+class NotRecoverable extends Error {}
+
+/** The second server has failed, and would again. The log has the reason. */
+class ServerFailed extends Error {}
+
+const FAILED = finding(
+  'connection',
+  'The database host could not recover the branch as of this time. Contact its operator: the log of the agent says why.',
+);
+
+/** A clock of the gateway may be ahead by so much. Milliseconds. */
+const AHEAD_MS = 30_000;
+const ARCHIVED = { within: 120_000, every: 50 };
+const READY_WITHIN_MS = 60_000;
+const NO_WINDOW = { from: null, until: null };
+
+/** @throws HostError HOST_BUSY, HOST_FULL, POSTGRES_UNAVAILABLE. A time outside of the window is a result */
+export async function recoverDatabase(
+  host: RecoveryHost,
+  params: RecoverParams,
+  onProgress?: OnProgress,
+  reached: (step: RecoveryStep, folder: string) => Promise<void> = async () => {},
+): Promise<Recovered> {
+  const end = await host.past.turns.begin(await readTenant(host.postgres, params.project_id));
+  try {
+    const locks = [`clone:${params.snapshot_id}`, `clone:${params.job_id}`] as const;
+    return await withLocks(host.sessions, locks, async (session) => {
+      const present = await readSnapshotSize(session, params.snapshot_id);
+      if (present !== null) return { recovered: { size_bytes: present }, window: NO_WINDOW, findings: [] };
+      await removeLoad(session, params);
+      const recovery = new Recovery(host, session, params, onProgress, reached);
+      try {
+        return await recovery.run();
+      } catch (error) {
+        if (error instanceof ServerFailed) return { recovered: null, window: NO_WINDOW, findings: [FAILED] };
+        if (!(error instanceof NotRecoverable)) throw error;
+        host.log('past.not_recoverable', { job_id: params.job_id, reason: error.message });
+        return { recovered: null, window: await windowNow(host), findings: [] };
+      } finally {
+        await recovery.end();
+      }
+    });
+  } finally {
+    end();
+  }
+}
+
+async function windowNow({ past, postgres }: RecoveryHost): Promise<Recovered['window']> {
+  const [oldest] = await past.copies();
+  if (!oldest) return NO_WINDOW;
+  const { rows } = await postgres.query<{ now: string }>(
+    `SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS now`,
+  );
+  return { from: oldest.ended_at, until: rows[0]?.now ?? null };
+}
+
+/** Removes what killed recoveries have left. To be called before the first one of this process. */
+export async function removeLeftRecoveries(settings: Parameters<typeof pastFolders>[0]): Promise<void> {
+  const { recoveries } = pastFolders(settings);
+  for (const name of await readdir(recoveries).catch(() => [] as string[])) {
+    await SecondServer.endLeft(join(recoveries, name));
+    await removeFolder(join(recoveries, name));
+  }
+}
+
+class Recovery {
+  readonly #host: RecoveryHost;
+  readonly #session: Session;
+  readonly #params: RecoverParams;
+  readonly #onProgress: OnProgress | undefined;
+  readonly #reached: (step: RecoveryStep) => Promise<void>;
+  readonly #folders: PastFolders;
+  readonly #folder: string;
+  readonly #stop = new AbortController();
+  #server: SecondServer | null = null;
+
+  constructor(
+    host: RecoveryHost,
+    session: Session,
+    params: RecoverParams,
+    onProgress: OnProgress | undefined,
+    reached: (step: RecoveryStep, folder: string) => Promise<void>,
+  ) {
+    this.#host = host;
+    this.#session = session;
+    this.#params = params;
+    this.#onProgress = onProgress;
+    this.#folders = pastFolders(host.settings);
+    this.#folder = join(this.#folders.recoveries, params.job_id);
+    this.#reached = (step) => reached(step, this.#folder);
+  }
+
+  /** @throws NotRecoverable, HostError */
+  async run(): Promise<Recovered> {
+    const phases = new CopyPhases();
+    const copy = await this.#chooseCopy();
+    const last = await this.#archive(copy);
+    await this.#reached('archived');
+    phases.end('archive');
+    await this.#copyFiles(copy);
+    await this.#reached('copied');
+    phases.end('copy');
+    const { database, oid, segment } = await this.#replay(copy, last);
+    await this.#reached('replayed');
+    phases.end('replay');
+    await this.#wipe(oid, segment);
+    await this.#reached('wiped');
+    const server = await this.#open(database);
+    await this.#reached('opened');
+    phases.end('open');
+    const result = await this.#transfer(server, database, phases);
+    this.#host.log('past.recovered', { job_id: this.#params.job_id, ms: phases.ms });
+    return result;
+  }
+
+  async end(): Promise<void> {
+    await this.#server?.remove();
+    await SecondServer.endLeft(this.#folder);
+    await removeFolder(this.#folder);
+  }
+
+  /** The newest base copy from before the time. */
+  async #chooseCopy(): Promise<BaseCopy> {
+    const { at } = this.#params;
+    const { rows } = await this.#session.query<{ ahead: number }>(
+      'SELECT extract(epoch FROM $1::timestamptz - clock_timestamp())::float8 * 1000 AS ahead',
+      [at],
+    );
+    const ahead = rows[0]?.ahead ?? 0;
+    if (ahead > AHEAD_MS) throw new NotRecoverable('the time is in the future');
+    // The commit that ends the replay has to be later.
+    if (ahead >= 0) await sleep(ahead + 1);
+    const copies = (await this.#host.past.copies()).filter(({ ended_at }) => ended_at <= at);
+    const newest = copies.at(-1);
+    if (!newest) throw new NotRecoverable('there is no base copy from before the time');
+    return newest;
+  }
+
+  /**
+   * Commits once more and waits until that is archived: PostgreSQL ends a replay at the first commit after the time.
+   * @returns the number of the last segment
+   */
+  async #archive({ segment_bytes }: BaseCopy): Promise<number> {
+    await this.#session.query('BEGIN; SELECT pg_current_xact_id(); COMMIT');
+    const { rows } = await this.#session.query<{ segment: string }>(
+      'SELECT pg_walfile_name(pg_switch_wal()) AS segment',
+    );
+    const segment = rows[0]?.segment ?? '';
+    const isArchived = async () => (await readArchived(this.#folders)).names.includes(segment);
+    if (!(await pollUntil(isArchived, ARCHIVED)))
+      throw new HostError('HOST_BUSY', `PostgreSQL has not archived ${segment} in time: see its log`);
+    return segmentNumber(segment, segment_bytes) ?? 0;
+  }
+
+  /** Files of other projects are left out where the WAL has whole pages, as what is replayed does not read them then. */
+  async #copyFiles({ name, projects, logs_pages }: BaseCopy): Promise<void> {
+    const { project_id } = this.#params;
+    const from = dataOf(this.#folders, name);
+    const to = join(this.#folder, 'data');
+    await mkdir(join(to, 'base'), { recursive: true, mode: 0o700 });
+    for (const folder of EMPTY) await mkdir(join(to, folder), { recursive: true, mode: 0o700 });
+    const isOthers = (oid: string) =>
+      logs_pages && projects[oid] !== undefined && projects[oid] !== project_id;
+    for (const part of await readdir(from)) {
+      if (part === 'base' || EMPTY.some((folder) => folder.split('/', 1)[0] === part)) continue;
+      await copyTree(join(from, part), join(to, part), this.#host.past.method);
+    }
+    for (const oid of await readdir(join(from, 'base')))
+      if (isOthers(oid)) await mkdir(join(to, 'base', oid), { mode: 0o700 });
+      else await copyTree(join(from, 'base', oid), join(to, 'base', oid), this.#host.past.method);
+  }
+
+  /** @returns the database that the branch had */
+  async #replay(
+    { segment, segment_bytes }: BaseCopy,
+    last: number,
+  ): Promise<{ database: string; oid: string; segment: string }> {
+    const { at, project_id, branch_id } = this.#params;
+    this.#server = await SecondServer.in(this.#host.settings, this.#folder);
+    const server = this.#server;
+    const first = segmentNumber(segment, segment_bytes) ?? 0;
+    const progress = partOf(this.#onProgress, 0, 0.5);
+    let hasEndedEarly = false;
+    const onLine = (line: string) => {
+      const [, restored = ''] = /^LOG:\s+restored log file "([0-9A-F]{24})" from archive/.exec(line) ?? [];
+      const number = segmentNumber(restored, segment_bytes);
+      if (number !== null) progress?.((number - first) / Math.max(1, last - first));
+      hasEndedEarly ||= line.includes('recovery ended before configured recovery target was reached');
+    };
+    const replay = { at, wal: this.#folders.wal };
+    await server.start(replay, [[PLATFORM_ROLE, PLATFORM_ROLE]], onLine);
+    const within = SECOND_SERVER.replayWithin;
+    if (!(await server.isReady(PLATFORM_ROLE, PLATFORM_ROLE, within, this.#stop.signal))) {
+      if (hasEndedEarly) throw new NotRecoverable('the archive ends before the time');
+      throw this.#failed('the replay');
+    }
+    return server.asPlatform(async (session) => {
+      const { rows } = await session.query<{ database: string; oid: string }>(
+        `SELECT datname AS database, d.oid::text FROM branch JOIN pg_database AS d ON datname = database
+         WHERE branch_id = $1 AND project_id = $2`,
+        [branch_id, project_id],
+      );
+      const [found] = rows;
+      if (!found) throw new NotRecoverable('the branch had no database at the time');
+      return { ...found, segment: await this.#disarm(session, found.database) };
+    });
+  }
+
+  /**
+   * Leaves one login, for the one database, and nobody else's secrets. Nothing of a tenant has run.
+   * @returns the first segment of the WAL without anything of the replay
+   */
+  async #disarm(session: Session, database: string): Promise<string> {
+    const [login, name, owners] = [this.#login, database, groupName(this.#params.project_id, 'owner')].map(
+      identifier,
+    );
+    await session.query(
+      `DELETE FROM pg_catalog.pg_subscription;
+       UPDATE pg_catalog.pg_authid SET rolpassword = NULL WHERE rolpassword IS NOT NULL;
+       DELETE FROM pg_catalog.pg_db_role_setting AS s WHERE NOT EXISTS (
+         SELECT FROM pg_catalog.pg_database AS d WHERE d.oid = s.setdatabase AND s.setrole = 0 AND datname = ${literal(database)});
+       CREATE ROLE ${login} LOGIN BYPASSRLS;
+       GRANT ${owners}, pg_read_all_data TO ${login} WITH INHERIT TRUE, SET TRUE;
+       ALTER DATABASE ${name} ALLOW_CONNECTIONS true CONNECTION LIMIT -1;
+       GRANT CONNECT ON DATABASE ${name} TO ${login}`,
+    );
+    // The former rows are in the files until then.
+    for (const catalog of ['pg_subscription', 'pg_authid', 'pg_db_role_setting'])
+      await session.query(`VACUUM FULL pg_catalog.${catalog}`);
+    await session.query('SELECT pg_switch_wal()');
+    await session.query('CHECKPOINT');
+    const { rows } = await session.query<{ segment: string }>(
+      'SELECT pg_walfile_name(pg_current_wal_insert_lsn()) AS segment',
+    );
+    return rows[0]?.segment ?? '';
+  }
+
+  get #login(): string {
+    return loadLoginName(this.#params.job_id);
+  }
+
+  /** Removes the files of all other databases, the agent's own among them, and the WAL that was replayed. */
+  async #wipe(kept: string, first: string): Promise<void> {
+    const server = this.#server;
+    if (!server) throw new Error('no server was started');
+    await server.stop('clean');
+    const data = join(this.#folder, 'data');
+    for (const oid of await readdir(join(data, 'base')))
+      if (oid !== kept) await rm(join(data, 'base', oid), { recursive: true });
+    const wal = await readdir(join(data, 'pg_wal'), { recursive: true, withFileTypes: true });
+    for (const { name, parentPath } of wal.filter((entry) => entry.isFile()))
+      if (!name.endsWith('.history') && (!isSegment(name) || name < first)) await rm(join(parentPath, name));
+  }
+
+  async #open(database: string): Promise<Source> {
+    const server = this.#server;
+    if (!server) throw new Error('no server was started');
+    await server.start(null, [[database, this.#login]]);
+    if (!(await server.isReady(this.#login, database, READY_WITHIN_MS, this.#stop.signal)))
+      throw this.#failed('the start of the copy');
+    const { host, port } = server.address;
+    return {
+      host,
+      address: host,
+      port,
+      user: this.#login,
+      password: '',
+      database,
+      mustVerify: false,
+      isLocal: true,
+    };
+  }
+
+  #failed(what: string): ServerFailed {
+    const lines = this.#server?.lines ?? [];
+    this.#host.log('past.server_failed', { job_id: this.#params.job_id, what, lines });
+    return new ServerFailed(`${what}: ${lines.at(-1)}`);
+  }
+
+  async #transfer(source: Source, database: string, phases: CopyPhases): Promise<Recovered> {
+    const { job_id, project_id, branch_id, snapshot_id, room_bytes, jobs } = this.#params;
+    const ids = { job_id, project_id, branch_id, database };
+    // As from another host of the same operator: complete, and with its roles.
+    const how = { source_url: '', tables: null, busy_wait: 0, follow: null, of_host: true } as const;
+    const copy = { ...ids, ...how, room_bytes, jobs };
+    const wanted = { use: 'import', tables: null, publication: null, room_bytes, of_host: true } as const;
+    const examined = await examineAt(this.#host, source, wanted);
+    if (!examined.ok) throw new HostError('INTERNAL', `the copy cannot be read: ${examined.failure.message}`);
+    const { findings } = examined.value.probe;
+    if (findings.some(({ severity }) => severity === 'error'))
+      return { recovered: null, window: NO_WINDOW, findings };
+    const late = setTimeout(() => this.#stop.abort(TOO_LONG), SECOND_SERVER.copyWithin);
+    try {
+      await createClone(this.#host, this.#session, {
+        name: loadDatabaseName(job_id),
+        source: null,
+        busy_wait: 0,
+      });
+      // As a new `main` has it; branches inherit it.
+      await inDatabase(this.#host.settings, loadDatabaseName(job_id), async (own) => {
+        await grantGroups(own, project_id);
+        await makeOwnSessions(own);
+      });
+      await this.#reached('made');
+      const loaded = await fillLoad(
+        this.#host,
+        this.#session,
+        copy,
+        examined.value,
+        this.#stop,
+        phases,
+        partOf(this.#onProgress, 0.5, 1),
+      );
+      if ('refused' in loaded) {
+        await removeLoad(this.#session, this.#params);
+        return { recovered: null, window: NO_WINDOW, findings: [loaded.refused] };
+      }
+      await this.#reached('filled');
+      await closeLoadAsSnapshot(this.#session, { ...this.#params, database });
+      await this.#reached('closed');
+      const size_bytes = (await readSnapshotSize(this.#session, snapshot_id)) ?? 0;
+      return { recovered: { size_bytes }, window: NO_WINDOW, findings: loaded.warnings };
+    } catch (error) {
+      await removeLoad(this.#session, this.#params).catch(() => {});
+      throw error;
+    } finally {
+      clearTimeout(late);
+    }
+  }
+}
+
+const TOO_LONG = finding('rows', 'The recovery has taken too long.');

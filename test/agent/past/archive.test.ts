@@ -1,0 +1,72 @@
+import assert from 'node:assert/strict';
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, test } from 'vitest';
+import { archiveFile } from '../../../agent/past/archive.ts';
+import { usableCopies } from '../../../agent/past/base-copies.ts';
+import { foldersIn } from '../../../agent/past/folders.ts';
+import { firstGap, segmentNumber } from '../../../agent/past/segments.ts';
+
+const SEGMENT_BYTES = 16 * 2 ** 20;
+const FIRST = '0000000100000000000000FE';
+
+let root: string;
+beforeEach(() => {
+  root = mkdtempSync(join(tmpdir(), 'branchgate-archive-'));
+});
+afterEach(() => rmSync(root, { recursive: true, force: true }));
+
+const never = () => assert.fail('there is room');
+function segment(name: string, content: string): string {
+  mkdirSync(join(root, 'pg_wal'), { recursive: true });
+  const path = join(root, 'pg_wal', name);
+  writeFileSync(path, content);
+  return path;
+}
+
+test('a file is stored once, a repeated call changes nothing, and another content is refused', async () => {
+  const folders = foldersIn(join(root, 'past'));
+  assert(await archiveFile(folders, segment(FIRST, 'one'), never));
+  assert(await archiveFile(folders, segment(FIRST, 'one'), never));
+  await assert.rejects(archiveFile(folders, segment(FIRST, 'two'), never), { code: 'EEXIST' });
+  assert.deepEqual(readdirSync(folders.wal), [FIRST]);
+  assert.equal(readFileSync(join(folders.wal, FIRST), 'utf8'), 'one');
+});
+
+test('what a killed call left is replaced, and a name that is none of the WAL is refused', async () => {
+  const folders = foldersIn(join(root, 'past'));
+  mkdirSync(folders.wal, { recursive: true });
+  writeFileSync(join(folders.wal, `.${FIRST}`), 'half');
+  assert(await archiveFile(folders, segment(FIRST, 'whole'), never));
+  assert.deepEqual(readdirSync(folders.wal), [FIRST]);
+  for (const name of ['postgresql.conf', `${FIRST}.evil`, '../x'])
+    await assert.rejects(archiveFile(folders, join(root, name), never));
+});
+
+test('segments are counted across the parts of their names, and a gap is found', () => {
+  assert.equal(segmentNumber(FIRST, SEGMENT_BYTES), 254);
+  assert.equal(segmentNumber('000000020000000100000000', SEGMENT_BYTES), 256);
+  assert.equal(segmentNumber('00000002.history', SEGMENT_BYTES), null);
+  assert.equal(firstGap(new Set([1, 2, 3]), 2), null);
+  assert.equal(firstGap(new Set([1, 2, 4]), 1), 3);
+  assert.equal(firstGap(new Set([4]), 3), 3);
+  assert.equal(firstGap(new Set([1]), 3), null);
+});
+
+test('a copy before a gap is of no use', () => {
+  const copy = (name: string, segment: string) => ({
+    name,
+    segment,
+    ended_at: '2026-11-23T10:15:00.000000Z',
+    segment_bytes: SEGMENT_BYTES,
+    projects: {},
+    logs_pages: true,
+  });
+  const copies = [copy('old', '000000010000000000000001'), copy('new', '000000010000000000000003')];
+  const archived = ['000000010000000000000001', '000000010000000000000003', '000000010000000000000004'];
+  assert.deepEqual(
+    usableCopies(copies, archived).map(({ name }) => name),
+    ['new'],
+  );
+});

@@ -1,0 +1,251 @@
+import assert from 'node:assert/strict';
+import { randomUUID } from 'node:crypto';
+import { readdirSync, readFileSync, renameSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, test } from 'vitest';
+import { examine } from '../../../agent/maintenance/examine.ts';
+import { runOperation } from '../../../agent/operations/handlers.ts';
+import { pastFolders } from '../../../agent/past/folders.ts';
+import { RECOVERY_STEPS, type RecoveryStep, recoverDatabase } from '../../../agent/past/recover.ts';
+import { snapshotDatabaseName } from '../../../shared/branch/database-name.ts';
+import { momentOf } from '../../../shared/moment.ts';
+import { Random } from '../../simulation/random.ts';
+import { startHost, type TestHost } from '../../support/host/host.ts';
+import { asClient, type Branch, connect, identity, Project } from '../../support/host/host-project.ts';
+import { IS_NIGHTLY } from '../../support/nightly.ts';
+import { mountXfs, type XfsMount, xfsHindrance } from '../../support/stack/xfs.ts';
+
+const DISK_BYTES = 4 * 2 ** 30;
+const SCHEMA = `
+  create schema shop;
+  create table shop.item (n bigint primary key, note text);
+  create index on shop.item (note);
+  create view shop.newest as select max(n) from shop.item;
+  create table visit (at timestamptz default now());
+  alter table visit enable row level security;
+  alter table visit force row level security;
+  create sequence steps;
+  grant usage on schema shop to public;
+  grant select on shop.item to public`;
+/** Recovered seconds of one run. */
+const SECONDS = IS_NIGHTLY ? 300 : 3;
+const COMMITS = IS_NIGHTLY ? 600 : 40;
+
+let disk: XfsMount | null = null;
+let servers: TestHost;
+let project: Project;
+let main: Branch;
+let neighbour: Branch;
+
+/** What another tenant has written, before the base copy and after it. */
+const CANARIES = ['canary-7f3a9c1e-before', 'canary-7f3a9c1e-after'] as const;
+const plant = (canary: string) =>
+  asClient(
+    servers.host,
+    'direct',
+    neighbour,
+    'owner',
+    `insert into secret select '${canary} ' || n from generate_series(1, 2000) n`,
+  );
+
+beforeAll(async () => {
+  disk = xfsHindrance() === null ? mountXfs(DISK_BYTES) : null;
+  const settings = { RECOVERY_WINDOW_HOURS: '24' };
+  servers = await startHost({ settings, ...(disk && { dataDir: join(disk.folder, 'data') }) });
+  project = new Project(servers.host);
+  main = await project.create('db_past_prod', null);
+  await asClient(servers.host, 'direct', main, 'owner', SCHEMA);
+  neighbour = await new Project(servers.host).create('db_neighbour_prod', null);
+  await asClient(servers.host, 'direct', neighbour, 'owner', 'create table secret (text text)');
+  await plant(CANARIES[0]);
+  await servers.host.past.copyBase({ fast: true });
+  await plant(CANARIES[1]);
+});
+
+afterAll(async () => {
+  await servers?.stop();
+  disk?.remove();
+});
+
+const now = async () => {
+  const [row] = await servers.query<{ at: string }>(
+    `select to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.USZ') as at`,
+  );
+  const at = momentOf(row?.at ?? '');
+  assert(at);
+  return at;
+};
+
+const paramsOf = (at: string, branch: Branch = main) => ({
+  job_id: randomUUID(),
+  project_id: branch.project_id,
+  branch_id: branch.branch_id,
+  snapshot_id: randomUUID(),
+  at,
+  room_bytes: 2 ** 30,
+  jobs: 2,
+});
+
+const drop = ({ project_id, snapshot_id }: ReturnType<typeof paramsOf>) =>
+  runOperation(servers.host, 'snapshot.drop', { project_id, snapshot_id });
+
+const foundByDoctor = async () =>
+  (await examine(servers.host)).findings.map(({ sentence }) => sentence).join('\n');
+
+/** Gives a branch of what is recovered to `read`. */
+async function inRecovered<T>(at: string, read: (branch: Branch) => Promise<T>): Promise<T> {
+  const params = paramsOf(at);
+  const result = await runOperation(servers.host, 'past.recover', params);
+  assert(result.recovered, JSON.stringify(result));
+  const source = snapshotDatabaseName(params.snapshot_id);
+  const branch = await project.create(`db_past_prod_br_${params.job_id.slice(0, 8)}`, source);
+  try {
+    return await read(branch);
+  } finally {
+    await project.drop(branch);
+    await drop(params);
+  }
+}
+
+const readItems = async (branch: Branch) => {
+  const rows = await asClient<{ n: number }>(
+    servers.host,
+    'direct',
+    branch,
+    'owner',
+    'select n::int from shop.item order by n',
+  );
+  return rows.map(({ n }) => n);
+};
+
+/** Everything that a recovery could leave. */
+async function leftOvers() {
+  const databases = await servers.query<{ name: string }>(
+    "select datname as name from pg_database where datname ~ '^bg(load|snap)_' union all select rolname from pg_roles where rolname ~ '_query$' and rolname not in (select 'u_' || replace(branch_id::text, '-', '') || '_query' from branch)",
+  );
+  const { recoveries } = pastFolders(servers.host.settings);
+  const folders = readdirSync(recoveries);
+  const processes = readdirSync('/proc').filter((pid) => {
+    try {
+      return readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes(`${recoveries}/`);
+    } catch {
+      return false;
+    }
+  });
+  return { databases, folders, processes };
+}
+const NOTHING = { databases: [], folders: [], processes: [] };
+
+/** Files below a folder that have the text. Those that the server removes meanwhile have none. */
+const filesWith = (folder: string, text: string): string[] =>
+  readdirSync(folder, { recursive: true, encoding: 'utf8' })
+    .map((name) => join(folder, name))
+    .filter((path) => {
+      try {
+        return statSync(path).isFile() && readFileSync(path).includes(text);
+      } catch (error) {
+        assert.equal((error as NodeJS.ErrnoException).code, 'ENOENT');
+        return false;
+      }
+    });
+
+test('a branch of a second of the past has every commit up to then, and none after it', async () => {
+  const random = new Random('seconds of the past');
+  const session = await connect(servers.host, 'direct', main, 'owner');
+  const moments: { at: string; n: number }[] = [];
+  try {
+    for (let n = 1; n <= COMMITS; n += 1) {
+      await session.query('insert into shop.item values ($1, $2)', [n, `item ${n}`]);
+      await session.query("update shop.item set note = note || '.' where n = 1");
+      moments.push({ at: await now(), n });
+      if (IS_NIGHTLY && n % 100 === 0) await servers.host.past.copyBase({ fast: true });
+    }
+  } finally {
+    await session.end();
+  }
+  const chosen = Array.from({ length: SECONDS }, () => random.pick(moments));
+  for (const { at, n } of chosen)
+    await inRecovered(at, async (branch) => {
+      assert.deepEqual(
+        await readItems(branch),
+        Array.from({ length: n }, (_, index) => index + 1),
+      );
+      assert.deepEqual(
+        await asClient(
+          servers.host,
+          'direct',
+          branch,
+          'read_write',
+          'select note from shop.item where n = 1',
+        ),
+        [{ note: `item 1${'.'.repeat(n)}` }],
+      );
+    });
+  assert.deepEqual(await leftOvers(), NOTHING);
+});
+
+test('no byte of another tenant is in the copy when anything of the tenant can run there', async () => {
+  const { wal, bases } = pastFolders(servers.host.settings);
+  const seen: Partial<Record<RecoveryStep, string[][]>> = {};
+  const params = paramsOf(await now());
+  const result = await recoverDatabase(servers.host, params, undefined, async (step, folder) => {
+    if (step !== 'archived') seen[step] = CANARIES.map((canary) => filesWith(folder, canary));
+  });
+  assert(result.recovered, JSON.stringify(result));
+  // The test can see them: in the base copy and in the archive.
+  assert(filesWith(bases, CANARIES[0]).length > 0);
+  assert(filesWith(wal, CANARIES[1]).length > 0);
+  assert((seen.replayed?.[1] ?? []).length > 0);
+  assert.deepEqual(seen.opened, [[], []]);
+  assert.deepEqual(seen.filled, [[], []]);
+  await drop(params);
+});
+
+test('a recovery that fails at any step leaves nothing, and the next one succeeds', async () => {
+  const at = await now();
+  for (const last of IS_NIGHTLY ? RECOVERY_STEPS : (['replayed', 'filled'] as const)) {
+    const params = paramsOf(at);
+    const failing = recoverDatabase(servers.host, params, undefined, async (step) => {
+      if (step === last) throw new Error(`ended at ${step}`);
+    });
+    await assert.rejects(failing, new RegExp(`ended at ${last}`));
+    if (last === 'closed') await drop(params);
+    assert.deepEqual({ ...(await leftOvers()), last }, { ...NOTHING, last });
+  }
+});
+
+test('a reset since then does not matter: the database that the branch had is recovered', async () => {
+  const before = await readItems(main);
+  const at = await now();
+  const snapshot_id = randomUUID();
+  const { project_id, branch_id, database: source } = main;
+  const taken = { project_id, branch_id, snapshot_id, source, busy_wait: 5_000, unless_same_as: null };
+  await runOperation(servers.host, 'snapshot.take', taken);
+  await asClient(servers.host, 'direct', main, 'owner', 'delete from shop.item');
+  const reset = { ...identity(main), job_id: randomUUID() };
+  const clone = { ...reset, source: snapshotDatabaseName(snapshot_id), busy_wait: 5_000 };
+  await runOperation(servers.host, 'reset.clone', clone);
+  await runOperation(servers.host, 'reset.swap', { ...reset, snapshot_id: randomUUID() });
+  await asClient(servers.host, 'direct', main, 'owner', 'truncate shop.item');
+  assert.deepEqual(await inRecovered(at, readItems), before);
+});
+
+test('a time outside of the window, a missing file and a branch of later are no recoveries', async () => {
+  const { wal } = pastFolders(servers.host.settings);
+  const at = await now();
+  const later = await project.create('db_past_prod_br_later', main.database);
+  const ofLater = await runOperation(servers.host, 'past.recover', paramsOf(at, later));
+  assert.equal(ofLater.recovered, null);
+  const early = await runOperation(servers.host, 'past.recover', paramsOf('2020-01-01T00:00:00.000000Z'));
+  assert.equal(early.recovered, null);
+  assert(early.window.from !== null && early.window.until !== null && early.window.from < at);
+  const names = readdirSync(wal).filter((name) => /^[0-9A-F]{24}$/.test(name));
+  const missing = names.sort().at(-2) ?? '';
+  renameSync(join(wal, missing), join(wal, `${missing}.away`));
+  const gone = await runOperation(servers.host, 'past.recover', paramsOf(at));
+  assert.deepEqual([gone.recovered, gone.window], [null, { from: null, until: null }]);
+  assert.match(await foundByDoctor(), /there is no base copy with all WAL/);
+  renameSync(join(wal, `${missing}.away`), join(wal, missing));
+  assert.doesNotMatch(await foundByDoctor(), /recovered to an earlier time|backup of the last/);
+  await project.drop(later);
+});
